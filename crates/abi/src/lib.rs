@@ -1,0 +1,1 @@
+//! libibverbs and the rdma_cm device as a preloadable library.

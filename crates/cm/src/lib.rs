@@ -1,0 +1,1 @@
+//! InfiniBand connection manager and RDMA CM identifiers, without I/O.

@@ -1,0 +1,1 @@
+//! Queue pairs, memory and completion queues on lanes; UDP paths; the roce and mp devices.

@@ -1,0 +1,1 @@
+//! What a process and the broker say to each other.

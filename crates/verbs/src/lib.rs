@@ -1,0 +1,1 @@
+//! The verbs object model: the trait that every Polypath device implements.

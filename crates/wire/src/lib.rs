@@ -1,0 +1,1 @@
+//! Every header and message that Polypath sends or receives, parsed and built.
