@@ -1,0 +1,120 @@
+//! What the connection manager asks of its host: routes, devices and multicast membership.
+//!
+//! The host answers from its own table of interfaces, addresses and routes; every call must return
+//! at once. Which device stands for an address is the client's choice (one multi-path device, or
+//! one plain device per interface), so every question names the client.
+
+use core::net::IpAddr;
+
+/// One client of the host: a process, with its choice of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientId(pub u64);
+
+/// One open of the rdma_cm character device.
+///
+/// `MIGRATE_ID` names the file that holds the id by a descriptor of the client's process; the host
+/// rewrites that field of the command to this number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub u32);
+
+/// A question for the way to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteQuery {
+    /// The local address the application bound, if it bound one.
+    pub source: Option<IpAddr>,
+    /// Where to.
+    pub destination: IpAddr,
+    /// The interface the application named (the scope of a link-local address), if it did.
+    pub ifindex: Option<u32>,
+}
+
+/// The way to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The local address to send from.
+    pub source: IpAddr,
+    /// The interface to send on.
+    pub ifindex: u32,
+    /// Whether the destination is an address of this host, so that the hop limit need not matter.
+    pub local: bool,
+    /// Whether the destination is reached without a router.
+    pub on_link: bool,
+}
+
+/// The device, port and GID which stand for a local address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The node GUID, in the byte order of the wire, as `ibv_get_device_guid` returns it.
+    pub node_guid: [u8; 8],
+    /// The index `ibv_get_device_index` returns for the device.
+    pub ibdev_index: u32,
+    /// The port, from 1.
+    pub port_num: u8,
+    /// The index of [`gid`](Self::gid) in the port's GID table.
+    pub gid_index: u8,
+    /// The GID of the local address.
+    pub gid: [u8; 16],
+    /// The active path MTU as `enum ibv_mtu`: 1 is 256 bytes, 5 is 4096.
+    pub active_mtu: u8,
+    /// The device's local CA ack delay exponent (`ibv_device_attr.local_ca_ack_delay`).
+    pub ack_delay: u8,
+}
+
+/// What the host knows and the connection manager asks for.
+pub trait Environment {
+    /// The way to an address, `None` if there is none.
+    fn route(&mut self, client: ClientId, query: &RouteQuery) -> Option<Route>;
+
+    /// The device which stands for a local address, `None` if the client's choice of devices does
+    /// not cover it. `ifindex` tells link-local addresses apart.
+    fn device_for(
+        &mut self,
+        client: ClientId,
+        local: IpAddr,
+        ifindex: Option<u32>,
+    ) -> Option<Device>;
+
+    /// The device which stands for a GID, for addresses of the family `AF_IB`.
+    fn device_for_gid(&mut self, client: ClientId, gid: &[u8; 16])
+    -> Option<(Device, IpAddr, u32)>;
+
+    /// Whether the client has any device at all; without one nothing can be listened on.
+    fn any_device(&mut self, client: ClientId) -> bool;
+
+    /// Joins an IP multicast group on an interface for the client.
+    ///
+    /// # Errors
+    /// The errno the application shall see.
+    fn multicast_join(&mut self, client: ClientId, ifindex: u32, group: IpAddr) -> Result<(), i32>;
+
+    /// Leaves a group joined before.
+    fn multicast_leave(&mut self, client: ClientId, ifindex: u32, group: IpAddr);
+}
+
+/// Where a MAD came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MadAddress {
+    /// The address of this host that the MAD was sent to.
+    pub local: IpAddr,
+    /// The address it was sent from.
+    pub remote: IpAddr,
+    /// The interface it came in on.
+    pub ifindex: u32,
+    /// The source QPN of the datagram (DETH), 1 for a connection manager.
+    pub source_qpn: u32,
+}
+
+/// A MAD to send from QP1 to QP1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutgoingMad {
+    /// The local address to send from.
+    pub local: IpAddr,
+    /// The address to send to; it may be one of this host's own.
+    pub remote: IpAddr,
+    /// The interface to send on.
+    pub ifindex: u32,
+    /// The traffic class of the IP header, from the application's type of service.
+    pub traffic_class: u8,
+    /// The MAD.
+    pub mad: [u8; 256],
+}
