@@ -1,1 +1,25 @@
-//! The verbs object model: the trait that every Polypath device implements.
+//! The verbs object model: the traits that every Polypath device implements, and that every front
+//! end (C ABI, paravirtual device, Rust programs) uses. Devices stack because of them.
+//!
+//! Names and meanings are those of libibverbs (`man 3 ibv_create_qp` and its siblings). Front ends
+//! give every object a `token`, an opaque number (the C ABI: the address of the C structure) that
+//! comes back in events.
+#![forbid(unsafe_code)]
+
+mod attr;
+mod error;
+mod event;
+mod object;
+
+pub use attr::{AddressHandle, DeviceAttr, DeviceInfo, DeviceKind, GidEntry, PortAttr, PortState};
+pub use error::{Error, Result};
+pub use event::{AsyncEvent, AsyncKind, Element};
+pub use object::{
+    CompletionChannel, CompletionQueue, Context, CqRequest, Device, MemoryRegion, MrRequest,
+    PostFailure, QpRequest, QueuePair, SendRequest, SharedReceiveQueue, SrqAttr, SrqRequest,
+    UdTarget, Wc,
+};
+pub use polypath_transport::{
+    Access, AhAttr, Completion, MigState, QpAttr, QpAttrMask, QpState, QpType, RecvWr, SendData,
+    SendFlags, SendOp, Sge, Sges, WcOpcode, WcStatus,
+};

@@ -1,0 +1,175 @@
+//! What a queue pair needs of its surroundings, and what it gives them.
+
+use core::time::Duration;
+use polypath_wire::packet::Headers;
+
+use crate::types::{Access, Completion, CqSide, QpEvent, RecvWr, Sge};
+
+/// Names a path in the host's table. Stable while any queue pair uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PathId(pub u32);
+
+/// Names a peer and its set of paths in the host's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId(pub u32);
+
+/// What multi-path packets say of their path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PathTag {
+    /// The number both ends know the path by.
+    pub id: u8,
+    /// Its generation: raised by every fence.
+    pub generation: u16,
+}
+
+/// Where to send now, and how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The path.
+    pub path: PathId,
+    /// Present when the peer's lane negotiated multi-path: then packets may carry the
+    /// multi-path header, if the queue pair itself was agreed upon.
+    pub tag: Option<PathTag>,
+    /// Bytes of payload that the path's window still takes. 0: wait for
+    /// [`crate::QueuePair::poll_transmit`] to be called again. Acknowledgements ignore it.
+    pub window: u32,
+    /// Smoothed round-trip time, if measured.
+    pub rtt: Option<Duration>,
+}
+
+/// A piece of host memory, checked against its region. Opaque to this crate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Where, in the host's address space.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// Why a key, address and length were not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// No such key, or of another protection domain.
+    #[error("no memory region has this key in this protection domain")]
+    Key,
+    /// Outside of the region.
+    #[error("the range is not within the memory region")]
+    Range,
+    /// The region was not registered for it.
+    #[error("the memory region does not allow this access")]
+    Rights,
+}
+
+/// An atomic on 8 bytes (IBTA 9.4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum AtomicOp {
+    CompareSwap { compare: u64, swap: u64 },
+    FetchAdd { add: u64 },
+}
+
+/// A run of packets with consecutive PSNs of one message, or one packet of another kind.
+///
+/// Packet `i` of the run has the headers `packet(i).0` and the payload bytes
+/// `packet(i).1` of the concatenation of `payload`. A UDP path sends the run as few UDP_SEGMENT
+/// sends; a shared-memory path copies it as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Burst<'a> {
+    /// By which path.
+    pub path: PathId,
+    /// Headers of the first packet.
+    pub first: Headers,
+    /// Headers of the packets between; PSN and offset are advanced by [`Burst::packet`].
+    pub middle: Headers,
+    /// Headers of the last packet (equal to `first` in a run of one).
+    pub last: Headers,
+    /// How many packets.
+    pub packets: u32,
+    /// Payload bytes of every packet but the last.
+    pub mtu: u32,
+    /// Where the payload of the whole run lies, gathered in order.
+    pub payload: Payload<'a>,
+}
+
+/// Where the payload of a burst lies.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// In registered memory: from `skip` bytes into the list on, `len` bytes.
+    Memory {
+        /// Checked pieces, in order.
+        segments: &'a [Segment],
+        /// Bytes of the list that come before this run.
+        skip: u32,
+        /// Bytes of this run.
+        len: u32,
+    },
+    /// Held by the queue pair (inline data).
+    Bytes(&'a [u8]),
+}
+
+impl Payload<'_> {
+    /// Bytes.
+    pub fn len(&self) -> u32 {
+        match self {
+            Payload::Memory { len, .. } => *len,
+            Payload::Bytes(b) => u32::try_from(b.len()).unwrap_or(u32::MAX),
+        }
+    }
+    /// Nothing to carry.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The surroundings of a queue pair.
+///
+/// One implementation lives in the engine, one in the simulator. All calls return at once.
+pub trait Host {
+    /// Checks a local scatter/gather element.
+    fn resolve(&self, pd: u32, sge: Sge, access: Access) -> Result<Segment, Fault>;
+    /// Checks a remote request's key, address and length. Length 0 is not asked.
+    fn resolve_remote(
+        &self,
+        pd: u32,
+        qpn: u32,
+        rkey: u32,
+        va: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<Segment, Fault>;
+    /// Copies received data into checked memory (`data.len() <= segment.len`).
+    fn store(&mut self, segment: Segment, data: &[u8]);
+    /// Executes an atomic on 8 aligned bytes; gives what was there before. Native byte order.
+    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> u64;
+    /// Makes a key unusable (SEND with invalidate, local invalidate).
+    fn invalidate(&mut self, pd: u32, qpn: u32, rkey: u32) -> Result<(), Fault>;
+    /// Binds a memory window (posted bind).
+    fn bind_mw(&mut self, pd: u32, qpn: u32, mw: u32, rkey: u32) -> Result<(), Fault>;
+
+    /// Takes the next element of the shared receive queue.
+    fn take_srq(&mut self) -> Option<RecvWr>;
+    /// Reports a completion.
+    fn complete(&mut self, side: CqSide, completion: Completion);
+    /// Reports an asynchronous event.
+    fn event(&mut self, event: QpEvent);
+    /// Says in words why a queue pair went wrong: for the log and for `polypath status`.
+    fn explain(&mut self, text: core::fmt::Arguments<'_>);
+
+    /// Where requests to the peer go now. `None`: no path lives; ask again after
+    /// [`crate::QueuePair::on_path_change`].
+    fn route(&mut self, peer: PeerId) -> Option<Route>;
+    /// The tag of a path that packets arrive on, for answers by the same path.
+    fn tag(&self, path: PathId) -> Option<PathTag>;
+    /// Sends. The payload is read before this returns.
+    fn transmit(&mut self, burst: &Burst<'_>);
+    /// `bytes` of new payload are outstanding on `path`.
+    fn sent(&mut self, path: PathId, bytes: u32);
+    /// `bytes` that were outstanding on `path` have been acknowledged; a round trip took `rtt`
+    /// (absent for retransmissions without a timestamp).
+    fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>);
+    /// `bytes` that were outstanding on `path` are taken to be lost, or given up (`congestion` false:
+    /// flushed, the window must not shrink).
+    fn lost(&mut self, path: PathId, bytes: u32, congestion: bool);
+    /// Data has been outstanding on `path` for suspiciously long: have it probed.
+    fn suspect(&mut self, path: PathId);
+}

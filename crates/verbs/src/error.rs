@@ -1,0 +1,39 @@
+//! Errors, with the `errno` that the C ABI gives.
+
+use std::borrow::Cow;
+
+/// Why a verb failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason} (errno {errno})")]
+pub struct Error {
+    /// Positive, as in `errno.h`.
+    pub errno: i32,
+    /// What was wrong and what to do about it.
+    pub reason: Cow<'static, str>,
+}
+
+/// A verb's result.
+pub type Result<T> = core::result::Result<T, Error>;
+
+impl Error {
+    /// An error with this number and reason.
+    pub fn new(errno: i32, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { errno, reason: reason.into() }
+    }
+    /// `EINVAL`.
+    pub fn invalid(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(22, reason)
+    }
+    /// `ENOMEM`: a limit of the device or of the object was reached.
+    pub fn no_memory(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(12, reason)
+    }
+    /// `EBUSY`: something still uses the object.
+    pub fn busy(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(16, reason)
+    }
+    /// `EOPNOTSUPP`: this device does not do that.
+    pub fn unsupported(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(95, reason)
+    }
+}

@@ -1,0 +1,259 @@
+//! Devices, contexts and the objects that a context creates.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use polypath_transport::{
+    Access, AhAttr, Completion, QpAttr, QpAttrMask, QpType, RecvWr, SendData, SendFlags, SendOp,
+};
+
+use crate::{AddressHandle, AsyncEvent, DeviceAttr, DeviceInfo, GidEntry, PortAttr, Result};
+
+/// A device that can be opened.
+pub trait Device: Send + Sync + Debug {
+    /// What it is.
+    fn info(&self) -> &DeviceInfo;
+    /// Opens it (`ibv_open_device`).
+    fn open(&self) -> Result<Arc<dyn Context>>;
+}
+
+/// An open device. Protection domains and memory windows are plain numbers of the context.
+pub trait Context: Send + Sync + Debug {
+    /// `ibv_query_device`.
+    fn attributes(&self) -> DeviceAttr;
+    /// `ibv_query_port`; ports count from 1.
+    fn query_port(&self, port: u8) -> Result<PortAttr>;
+    /// `ibv_query_gid_ex`; `Ok(None)`: the entry is empty.
+    fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>>;
+    /// All entries in use.
+    fn gid_table(&self) -> Vec<GidEntry>;
+    /// Asynchronous events: becomes readable (an eventfd in semaphore mode: one 8-byte read an
+    /// event, then [`Context::take_async_event`]).
+    fn async_fd(&self) -> RawFd;
+    /// The next asynchronous event.
+    fn take_async_event(&self) -> Option<AsyncEvent>;
+    /// Nanoseconds of the clock that completions are stamped with (`CLOCK_REALTIME`).
+    fn clock_ns(&self) -> u64;
+
+    /// `ibv_alloc_pd`.
+    fn alloc_pd(&self) -> Result<u32>;
+    /// `ibv_dealloc_pd`; `EBUSY` while in use.
+    fn dealloc_pd(&self, pd: u32) -> Result<()>;
+    /// `ibv_reg_mr` and its relatives.
+    fn reg_mr(&self, request: &MrRequest) -> Result<Arc<dyn MemoryRegion>>;
+    /// `ibv_alloc_mw`: gives the window's number and rkey. `mw_type` is 1 or 2.
+    fn alloc_mw(&self, pd: u32, mw_type: u8) -> Result<(u32, u32)>;
+    /// `ibv_dealloc_mw`.
+    fn dealloc_mw(&self, mw: u32) -> Result<()>;
+    /// `ibv_create_ah`.
+    fn create_ah(&self, pd: u32, attr: &AhAttr) -> Result<Arc<AddressHandle>>;
+    /// `ibv_create_comp_channel`.
+    fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>>;
+    /// `ibv_create_cq`.
+    fn create_cq(&self, request: &CqRequest) -> Result<Arc<dyn CompletionQueue>>;
+    /// `ibv_create_srq`.
+    fn create_srq(&self, request: &SrqRequest) -> Result<Arc<dyn SharedReceiveQueue>>;
+    /// `ibv_create_qp`.
+    fn create_qp(&self, request: &QpRequest) -> Result<Arc<dyn QueuePair>>;
+}
+
+/// What to register.
+#[derive(Clone, Copy, Debug)]
+pub struct MrRequest {
+    /// Protection domain.
+    pub pd: u32,
+    /// Address in the process.
+    pub addr: usize,
+    /// Bytes; 0 is allowed and gives a region that nothing can be accessed in.
+    pub len: usize,
+    /// Address that work requests use for the first byte.
+    pub iova: u64,
+    /// Rights.
+    pub access: Access,
+}
+
+/// A memory region.
+pub trait MemoryRegion: Send + Sync + Debug {
+    /// Key for local work requests.
+    fn lkey(&self) -> u32;
+    /// Key for peers.
+    fn rkey(&self) -> u32;
+    /// `ibv_rereg_mr`: `None` keeps what is.
+    fn reregister(
+        &self,
+        pd: Option<u32>,
+        range: Option<(usize, usize, u64)>,
+        access: Option<Access>,
+    ) -> Result<()>;
+    /// `ibv_dereg_mr`: when it returns, nothing touches the memory any more. `EBUSY` while
+    /// windows are bound to it.
+    fn deregister(&self) -> Result<()>;
+}
+
+/// A completion channel: readable when a completion queue has an event (an eventfd in semaphore
+/// mode: read 8 bytes for each event, then [`CompletionChannel::take`]).
+pub trait CompletionChannel: Send + Sync + Debug {
+    /// The eventfd. `O_NONBLOCK` is the application's to set.
+    fn fd(&self) -> RawFd;
+    /// The token of the completion queue that has the next event.
+    fn take(&self) -> Option<u64>;
+    /// The device's own type.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// What to create a completion queue with.
+#[derive(Clone, Debug)]
+pub struct CqRequest {
+    /// Fewest entries.
+    pub cqe: u32,
+    /// Where its events go.
+    pub channel: Option<Arc<dyn CompletionChannel>>,
+    /// Comes back in events.
+    pub token: u64,
+    /// `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`.
+    pub ignore_overrun: bool,
+}
+
+/// A completion with its time.
+#[derive(Clone, Copy, Debug)]
+pub struct Wc {
+    /// The completion.
+    pub completion: Completion,
+    /// When it was generated: nanoseconds, see [`Context::clock_ns`].
+    pub timestamp: u64,
+}
+
+/// A completion queue.
+pub trait CompletionQueue: Send + Sync + Debug {
+    /// Takes up to `limit` completions and hands each to `sink`, in order; drives the device's
+    /// lanes first when there is none. Gives how many. An error if the queue has overrun.
+    fn poll(&self, limit: usize, sink: &mut dyn FnMut(&Wc)) -> Result<usize>;
+    /// `ibv_req_notify_cq`.
+    fn arm(&self, solicited_only: bool) -> Result<()>;
+    /// `ibv_resize_cq`: gives the new size. `EINVAL` if it holds more than that.
+    fn resize(&self, cqe: u32) -> Result<u32>;
+    /// Entries it can hold.
+    fn capacity(&self) -> u32;
+    /// `ibv_modify_cq` moderation: an event after `count` completions or `period_us`.
+    fn moderate(&self, count: u16, period_us: u16) -> Result<()>;
+    /// `ibv_destroy_cq`; `EBUSY` while queue pairs use it.
+    fn destroy(&self) -> Result<()>;
+    /// The device's own type.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// `struct ibv_srq_attr`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// Most outstanding receives.
+    pub max_wr: u32,
+    /// Most elements of a scatter list.
+    pub max_sge: u32,
+    /// Event when fewer than this are left; 0: none.
+    pub limit: u32,
+}
+
+/// What to create a shared receive queue with.
+#[derive(Clone, Debug)]
+pub struct SrqRequest {
+    /// Protection domain.
+    pub pd: u32,
+    /// Sizes.
+    pub attr: SrqAttr,
+    /// Comes back in events.
+    pub token: u64,
+}
+
+/// A shared receive queue.
+pub trait SharedReceiveQueue: Send + Sync + Debug {
+    /// Posts receives in order.
+    fn post_recv(&self, list: &[RecvWr]) -> core::result::Result<(), PostFailure>;
+    /// `ibv_modify_srq`: new size and/or limit.
+    fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<()>;
+    /// `ibv_query_srq`.
+    fn query(&self) -> SrqAttr;
+    /// `ibv_get_srq_num`.
+    fn number(&self) -> u32;
+    /// `ibv_destroy_srq`; `EBUSY` while queue pairs use it.
+    fn destroy(&self) -> Result<()>;
+    /// The device's own type.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// What to create a queue pair with (`struct ibv_qp_init_attr`).
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct QpRequest {
+    pub pd: u32,
+    pub qp_type: QpType,
+    pub send_cq: Arc<dyn CompletionQueue>,
+    pub recv_cq: Arc<dyn CompletionQueue>,
+    pub srq: Option<Arc<dyn SharedReceiveQueue>>,
+    pub sq_sig_all: bool,
+    pub max_send_wr: u32,
+    pub max_recv_wr: u32,
+    pub max_send_sge: u32,
+    pub max_recv_sge: u32,
+    pub max_inline: u32,
+    /// Comes back in events.
+    pub token: u64,
+}
+
+/// Where a UD send goes.
+#[derive(Clone, Copy, Debug)]
+pub struct UdTarget<'a> {
+    /// Address handle.
+    pub ah: &'a Arc<AddressHandle>,
+    /// Remote queue pair.
+    pub qpn: u32,
+    /// Q_Key.
+    pub qkey: u32,
+}
+
+/// A send work request.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct SendRequest<'a> {
+    pub wr_id: u64,
+    pub op: SendOp,
+    pub flags: SendFlags,
+    pub data: SendData<'a>,
+    /// UD only.
+    pub ud: Option<UdTarget<'a>>,
+}
+
+/// A list of work requests was not accepted from `index` on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostFailure {
+    /// The first that was not accepted.
+    pub index: usize,
+    /// Why.
+    pub error: crate::Error,
+}
+
+/// A queue pair.
+pub trait QueuePair: Send + Sync + Debug {
+    /// Its number, 24 bits.
+    fn number(&self) -> u32;
+    /// `ibv_modify_qp`.
+    fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()>;
+    /// `ibv_query_qp`.
+    fn query(&self) -> Result<QpAttr>;
+    /// Posts sends in order; with `all_or_nothing` none is posted if one can't be
+    /// (`ibv_wr_complete`).
+    fn post_send(
+        &self,
+        list: &[SendRequest<'_>],
+        all_or_nothing: bool,
+    ) -> core::result::Result<(), PostFailure>;
+    /// Posts receives in order.
+    fn post_recv(&self, list: &[RecvWr]) -> core::result::Result<(), PostFailure>;
+    /// `ibv_attach_mcast`.
+    fn attach_multicast(&self, gid: [u8; 16]) -> Result<()>;
+    /// `ibv_detach_mcast`.
+    fn detach_multicast(&self, gid: [u8; 16]) -> Result<()>;
+    /// `ibv_destroy_qp`: its completions leave the completion queues.
+    fn destroy(&self) -> Result<()>;
+}
