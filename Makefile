@@ -1,0 +1,59 @@
+# Everything a person does with this tree. `make help` lists the targets.
+CARGO   ?= cargo
+PREFIX  ?= /usr/local
+DESTDIR ?=
+TARGET  := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+# Seconds each fuzz target runs under `make fuzz`.
+FUZZ_SECONDS ?= 60
+
+.PHONY: help build test demo bench fuzz lint install clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build the command and the library (release)
+	@tools/packages build
+	$(CARGO) build --release --workspace
+
+test: ## install what is missing, then run every test
+	@tools/packages test
+	$(CARGO) build --release --workspace
+	$(CARGO) test --release --workspace --no-fail-fast
+
+demo: ## two hosts, two links, unmodified programs, two failures
+	@tools/packages test
+	$(CARGO) build --release --workspace
+	$(TARGET)/release/polypath-demo
+
+bench: ## speed and blackout against what else one could use, as ratios
+	@tools/packages bench
+	$(CARGO) build --release --workspace
+	$(TARGET)/release/polypath-bench
+
+fuzz: ## run every fuzz target for FUZZ_SECONDS
+	@tools/packages fuzz
+	tools/fuzz $(FUZZ_SECONDS)
+
+lint: ## formatting, clippy, documentation, licences
+	$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check licenses bans sources; \
+	 else echo "cargo-deny is not installed: licence check skipped"; fi
+
+install: ## install under PREFIX (default /usr/local)
+	@test -x $(TARGET)/release/polypath || { echo "run 'make build' first"; exit 1; }
+	install -Dm755 $(TARGET)/release/polypath $(DESTDIR)$(PREFIX)/bin/polypath
+	install -Dm644 $(TARGET)/release/libpolypath.so $(DESTDIR)$(PREFIX)/lib/libpolypath.so
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	$(TARGET)/release/polypath man --out $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	$(TARGET)/release/polypath completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/polypath
+	install -d $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+	$(TARGET)/release/polypath completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_polypath
+	install -d $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	$(TARGET)/release/polypath completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/polypath.fish
+
+clean: ## remove build results
+	$(CARGO) clean
