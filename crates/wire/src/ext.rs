@@ -1,0 +1,388 @@
+//! The extended transport headers that follow the BTH (IBTA 9.3, 9.4, 9.5), and Polypath's own two:
+//! the multi-path header and the selective acknowledgement (docs/wire.md).
+
+use core::fmt;
+
+use crate::QPN_MASK;
+use crate::bytes::{be16, be24, be32, be64, head, put24};
+use crate::error::ParseError;
+
+/// RDMA extended transport header: where a WRITE goes or a READ comes from (IBTA 9.3.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reth {
+    /// Virtual address at the responder.
+    pub va: u64,
+    /// Remote key.
+    pub rkey: u32,
+    /// Length of the whole message in bytes, 0 to 2^31.
+    pub len: u32,
+}
+
+impl Reth {
+    /// Length in bytes.
+    pub const LEN: usize = 16;
+
+    /// Reads the header from the first bytes of `buf`.
+    ///
+    /// # Errors
+    /// Too few bytes.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
+        let b: &[u8; Self::LEN] = head("RETH", buf)?;
+        Ok(Self { va: be64(b, 0), rkey: be32(b, 8), len: be32(b, 12) })
+    }
+
+    /// The header's bytes.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        b[..8].copy_from_slice(&self.va.to_be_bytes());
+        b[8..12].copy_from_slice(&self.rkey.to_be_bytes());
+        b[12..].copy_from_slice(&self.len.to_be_bytes());
+        b
+    }
+}
+
+/// Why a responder refuses a request (IBTA 9.7.5.2.2, table 46).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NakCode {
+    /// A packet before this one is missing.
+    PsnSequence,
+    /// The request is malformed or not supported.
+    InvalidRequest,
+    /// Key, bounds or rights don't allow it.
+    RemoteAccess,
+    /// The responder failed while executing it.
+    RemoteOperational,
+    /// Invalid request of reliable datagram.
+    InvalidRdRequest,
+}
+
+impl NakCode {
+    /// The code as it stands in the syndrome's low five bits.
+    #[inline]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::PsnSequence => 0,
+            Self::InvalidRequest => 1,
+            Self::RemoteAccess => 2,
+            Self::RemoteOperational => 3,
+            Self::InvalidRdRequest => 4,
+        }
+    }
+}
+
+/// What an acknowledgement says (IBTA 9.7.5.1, tables 44 to 46).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Syndrome {
+    /// All is well up to the packet's PSN.
+    Ack {
+        /// Encoded end-to-end credit count, 0 to 31; 31 means that credits are not used.
+        credits: u8,
+    },
+    /// No receive work request was there; try again after a while.
+    RnrNak {
+        /// Encoded waiting time, 0 to 31 (IBTA table 45; 0 is 655.36 ms, 1 is 0.01 ms).
+        timer: u8,
+    },
+    /// The request at the packet's PSN is refused.
+    Nak(NakCode),
+    /// Any other byte; a packet with such a syndrome is to be dropped.
+    Reserved(u8),
+}
+
+impl Syndrome {
+    /// An acknowledgement without end-to-end credits.
+    pub const ACK: Self = Self::Ack { credits: 31 };
+
+    /// Decodes the syndrome byte; every byte has a meaning, if only `Reserved`.
+    #[inline]
+    pub const fn from_byte(b: u8) -> Self {
+        let low = b & 0x1f;
+        match b >> 5 {
+            0 => Self::Ack { credits: low },
+            1 => Self::RnrNak { timer: low },
+            3 => match low {
+                0 => Self::Nak(NakCode::PsnSequence),
+                1 => Self::Nak(NakCode::InvalidRequest),
+                2 => Self::Nak(NakCode::RemoteAccess),
+                3 => Self::Nak(NakCode::RemoteOperational),
+                4 => Self::Nak(NakCode::InvalidRdRequest),
+                _ => Self::Reserved(b),
+            },
+            _ => Self::Reserved(b),
+        }
+    }
+
+    /// Encodes the syndrome byte.
+    #[inline]
+    pub const fn to_byte(self) -> u8 {
+        match self {
+            Self::Ack { credits } => credits & 0x1f,
+            Self::RnrNak { timer } => 0x20 | timer & 0x1f,
+            Self::Nak(code) => 0x60 | code.code(),
+            Self::Reserved(b) => b,
+        }
+    }
+}
+
+/// ACK extended transport header (IBTA 9.3.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Aeth {
+    /// What the acknowledgement says.
+    pub syndrome: Syndrome,
+    /// Message sequence number: how many messages the responder has completed, 24 bits.
+    pub msn: u32,
+}
+
+impl Aeth {
+    /// Length in bytes.
+    pub const LEN: usize = 4;
+
+    /// Reads the header from the first bytes of `buf`.
+    ///
+    /// # Errors
+    /// Too few bytes.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
+        let b: &[u8; Self::LEN] = head("AETH", buf)?;
+        Ok(Self { syndrome: Syndrome::from_byte(b[0]), msn: be24(b, 1) })
+    }
+
+    /// The header's bytes; only the low 24 bits of the MSN are sent.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut b = [self.syndrome.to_byte(), 0, 0, 0];
+        put24(&mut b, 1, self.msn);
+        b
+    }
+}
+
+/// Datagram extended transport header (IBTA 9.3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Deth {
+    /// The key that must be the receiving queue pair's.
+    pub qkey: u32,
+    /// The sending queue pair, 24 bits.
+    pub src_qpn: u32,
+}
+
+impl Deth {
+    /// Length in bytes.
+    pub const LEN: usize = 8;
+
+    /// Reads the header from the first bytes of `buf`.
+    ///
+    /// # Errors
+    /// Too few bytes.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
+        let b: &[u8; Self::LEN] = head("DETH", buf)?;
+        Ok(Self { qkey: be32(b, 0), src_qpn: be24(b, 5) })
+    }
+
+    /// The header's bytes.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        debug_assert!(self.src_qpn <= QPN_MASK);
+        let mut b = [0; Self::LEN];
+        b[..4].copy_from_slice(&self.qkey.to_be_bytes());
+        put24(&mut b, 5, self.src_qpn);
+        b
+    }
+}
+
+/// Immediate data: 4 bytes in the order of the wire, as the verbs hand them over (IBTA 9.3.6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct ImmDt(pub [u8; 4]);
+
+impl ImmDt {
+    /// Length in bytes.
+    pub const LEN: usize = 4;
+
+    /// Reads the header from the first bytes of `buf`.
+    ///
+    /// # Errors
+    /// Too few bytes.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
+        Ok(Self(*head("ImmDt", buf)?))
+    }
+}
+
+/// Invalidate extended transport header: the remote key to invalidate (IBTA 9.3.7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Ieth {
+    /// The key.
+    pub rkey: u32,
+}
+
+impl Ieth {
+    /// Length in bytes.
+    pub const LEN: usize = 4;
+
+    /// Reads the header from the first bytes of `buf`.
+    ///
+    /// # Errors
+    /// Too few bytes.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
+        let b: &[u8; Self::LEN] = head("IETH", buf)?;
+        Ok(Self { rkey: be32(b, 0) })
+    }
+}
+
+/// Atomic extended transport header (IBTA 9.3.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AtomicEth {
+    /// Virtual address at the responder; must be a multiple of 8.
+    pub va: u64,
+    /// Remote key.
+    pub rkey: u32,
+    /// What to add, or to put there if the comparison holds.
+    pub swap_add: u64,
+    /// What to compare with; ignored by fetch and add.
+    pub compare: u64,
+}
+
+impl AtomicEth {
+    /// Length in bytes.
+    pub const LEN: usize = 28;
+
+    /// Reads the header from the first bytes of `buf`.
+    ///
+    /// # Errors
+    /// Too few bytes.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
+        let b: &[u8; Self::LEN] = head("AtomicETH", buf)?;
+        Ok(Self { va: be64(b, 0), rkey: be32(b, 8), swap_add: be64(b, 12), compare: be64(b, 20) })
+    }
+
+    /// The header's bytes.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        b[..8].copy_from_slice(&self.va.to_be_bytes());
+        b[8..12].copy_from_slice(&self.rkey.to_be_bytes());
+        b[12..20].copy_from_slice(&self.swap_add.to_be_bytes());
+        b[20..].copy_from_slice(&self.compare.to_be_bytes());
+        b
+    }
+}
+
+/// Atomic ACK extended transport header (IBTA 9.5.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct AtomicAckEth {
+    /// What the memory held before the operation.
+    pub original: u64,
+}
+
+impl AtomicAckEth {
+    /// Length in bytes.
+    pub const LEN: usize = 8;
+
+    /// Reads the header from the first bytes of `buf`.
+    ///
+    /// # Errors
+    /// Too few bytes.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
+        let b: &[u8; Self::LEN] = head("AtomicAckETH", buf)?;
+        Ok(Self { original: be64(b, 0) })
+    }
+}
+
+/// Polypath's multi-path header, between the BTH and the usual extended headers of every multi-path
+/// data packet. It says which message a packet belongs to and where in it, so that a packet can be
+/// placed whatever has arrived before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MpHeader {
+    /// Flags, 0 to 15; none is defined, senders send 0 and receivers ignore them.
+    pub flags: u8,
+    /// The path that the packet was sent on, as the sender numbers them.
+    pub path_id: u8,
+    /// How often the sender has put this path into use; a late packet of an older use is dropped.
+    pub generation: u16,
+    /// Message number: how many messages the requester has started before this one, wrapping.
+    pub msg: u32,
+    /// Bytes of the message before this packet's payload.
+    pub offset: u32,
+    /// How many receive-consuming messages the requester has started before this one, wrapping.
+    pub recv: u32,
+    /// In data, the sender's clock in microseconds, wrapping; in an acknowledgement, the timestamp
+    /// of the packet that caused it.
+    pub timestamp: u32,
+}
+
+impl MpHeader {
+    /// Length in bytes.
+    pub const LEN: usize = 20;
+    /// The version that this crate speaks, in the high nibble of byte 0.
+    pub const VERSION: u8 = 1;
+
+    /// Reads the header from the first bytes of `buf`.
+    ///
+    /// # Errors
+    /// Too few bytes, or another version.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
+        let b: &[u8; Self::LEN] = head("MPH", buf)?;
+        if b[0] >> 4 != Self::VERSION {
+            return Err(ParseError::BadValue {
+                what: "MPH version",
+                expected: "1",
+                got: u64::from(b[0] >> 4),
+            });
+        }
+        Ok(Self {
+            flags: b[0] & 0xf,
+            path_id: b[1],
+            generation: be16(b, 2),
+            msg: be32(b, 4),
+            offset: be32(b, 8),
+            recv: be32(b, 12),
+            timestamp: be32(b, 16),
+        })
+    }
+
+    /// The header's bytes.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        b[0] = Self::VERSION << 4 | self.flags & 0xf;
+        b[1] = self.path_id;
+        b[2..4].copy_from_slice(&self.generation.to_be_bytes());
+        b[4..8].copy_from_slice(&self.msg.to_be_bytes());
+        b[8..12].copy_from_slice(&self.offset.to_be_bytes());
+        b[12..16].copy_from_slice(&self.recv.to_be_bytes());
+        b[16..].copy_from_slice(&self.timestamp.to_be_bytes());
+        b
+    }
+}
+
+/// Selective acknowledgement: bit `i` (least significant first) is set when the packet with PSN
+/// `psn + 1 + i` has arrived, `psn` being the one in the acknowledgement's BTH.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct MpSack(pub u64);
+
+impl MpSack {
+    /// Length in bytes.
+    pub const LEN: usize = 8;
+
+    /// Reads the header from the first bytes of `buf`.
+    ///
+    /// # Errors
+    /// Too few bytes.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
+        let b: &[u8; Self::LEN] = head("SACK", buf)?;
+        Ok(Self(be64(b, 0)))
+    }
+}
+
+impl fmt::Debug for MpSack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MpSack({:#018x})", self.0)
+    }
+}

@@ -1,0 +1,558 @@
+//! BTH opcodes: what a packet is, and which headers it carries (IBTA 9.2.1, table 38).
+//!
+//! The top three bits name the transport service, the low five the operation. Polypath's multi-path
+//! packets use the manufacturer range: `0xC0 |` the operation of the RC opcode that they stand for.
+
+use core::fmt;
+
+/// A BTH opcode; any byte is one, known or not.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Opcode(pub u8);
+
+/// The transport service that an opcode belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Reliable datagram; nobody implements it.
+    Rd,
+    /// Unreliable datagram.
+    Ud,
+    /// Congestion notification.
+    Cnp,
+    /// Extended reliable connection.
+    Xrc,
+    /// Polypath's multi-path packets.
+    Mp,
+    /// None of these.
+    Unknown,
+}
+
+/// The operation in the low five bits (the names are those of table 38).
+mod op {
+    pub(super) const SEND_FIRST: u8 = 0x00;
+    pub(super) const SEND_MIDDLE: u8 = 0x01;
+    pub(super) const SEND_LAST: u8 = 0x02;
+    pub(super) const SEND_LAST_IMM: u8 = 0x03;
+    pub(super) const SEND_ONLY: u8 = 0x04;
+    pub(super) const SEND_ONLY_IMM: u8 = 0x05;
+    pub(super) const WRITE_FIRST: u8 = 0x06;
+    pub(super) const WRITE_MIDDLE: u8 = 0x07;
+    pub(super) const WRITE_LAST: u8 = 0x08;
+    pub(super) const WRITE_LAST_IMM: u8 = 0x09;
+    pub(super) const WRITE_ONLY: u8 = 0x0a;
+    pub(super) const WRITE_ONLY_IMM: u8 = 0x0b;
+    pub(super) const READ_REQUEST: u8 = 0x0c;
+    pub(super) const READ_RESPONSE_FIRST: u8 = 0x0d;
+    pub(super) const READ_RESPONSE_MIDDLE: u8 = 0x0e;
+    pub(super) const READ_RESPONSE_LAST: u8 = 0x0f;
+    pub(super) const READ_RESPONSE_ONLY: u8 = 0x10;
+    pub(super) const ACK: u8 = 0x11;
+    pub(super) const ATOMIC_ACK: u8 = 0x12;
+    pub(super) const CMP_SWAP: u8 = 0x13;
+    pub(super) const FETCH_ADD: u8 = 0x14;
+    pub(super) const SEND_LAST_INV: u8 = 0x16;
+    pub(super) const SEND_ONLY_INV: u8 = 0x17;
+    pub(super) const MP_PROBE: u8 = 0x18;
+    pub(super) const MP_PROBE_REPLY: u8 = 0x19;
+    pub(super) const MP_CONTROL: u8 = 0x1a;
+}
+
+const UC: u8 = 0x20;
+const UD: u8 = 0x60;
+const MP: u8 = 0xc0;
+
+/// A set of operations as a bit mask over the five bits, so that a predicate is one shift.
+const fn set(ops: &[u8]) -> u32 {
+    let (mut mask, mut i) = (0, 0);
+    while i < ops.len() {
+        mask |= 1 << ops[i];
+        i += 1;
+    }
+    mask
+}
+
+const FIRST: u32 = set(&[op::SEND_FIRST, op::WRITE_FIRST, op::READ_RESPONSE_FIRST]);
+const MIDDLE: u32 = set(&[op::SEND_MIDDLE, op::WRITE_MIDDLE, op::READ_RESPONSE_MIDDLE]);
+const LAST: u32 = set(&[
+    op::SEND_LAST,
+    op::SEND_LAST_IMM,
+    op::SEND_LAST_INV,
+    op::WRITE_LAST,
+    op::WRITE_LAST_IMM,
+    op::READ_RESPONSE_LAST,
+]);
+const ONLY: u32 = set(&[
+    op::SEND_ONLY,
+    op::SEND_ONLY_IMM,
+    op::SEND_ONLY_INV,
+    op::WRITE_ONLY,
+    op::WRITE_ONLY_IMM,
+    op::READ_REQUEST,
+    op::READ_RESPONSE_ONLY,
+    op::ACK,
+    op::ATOMIC_ACK,
+    op::CMP_SWAP,
+    op::FETCH_ADD,
+    op::MP_PROBE,
+    op::MP_PROBE_REPLY,
+    op::MP_CONTROL,
+]);
+const SEND: u32 = set(&[
+    op::SEND_FIRST,
+    op::SEND_MIDDLE,
+    op::SEND_LAST,
+    op::SEND_LAST_IMM,
+    op::SEND_ONLY,
+    op::SEND_ONLY_IMM,
+    op::SEND_LAST_INV,
+    op::SEND_ONLY_INV,
+]);
+const WRITE: u32 = set(&[
+    op::WRITE_FIRST,
+    op::WRITE_MIDDLE,
+    op::WRITE_LAST,
+    op::WRITE_LAST_IMM,
+    op::WRITE_ONLY,
+    op::WRITE_ONLY_IMM,
+]);
+const READ_RESPONSE: u32 = set(&[
+    op::READ_RESPONSE_FIRST,
+    op::READ_RESPONSE_MIDDLE,
+    op::READ_RESPONSE_LAST,
+    op::READ_RESPONSE_ONLY,
+]);
+const ATOMIC: u32 = set(&[op::CMP_SWAP, op::FETCH_ADD]);
+const RESPONSE: u32 = READ_RESPONSE | set(&[op::ACK, op::ATOMIC_ACK]);
+const REQUEST: u32 = SEND | WRITE | ATOMIC | set(&[op::READ_REQUEST]);
+const RETH: u32 = set(&[op::WRITE_FIRST, op::WRITE_ONLY, op::WRITE_ONLY_IMM, op::READ_REQUEST]);
+const IMM: u32 =
+    set(&[op::SEND_LAST_IMM, op::SEND_ONLY_IMM, op::WRITE_LAST_IMM, op::WRITE_ONLY_IMM]);
+const IETH: u32 = set(&[op::SEND_LAST_INV, op::SEND_ONLY_INV]);
+const AETH: u32 = set(&[
+    op::READ_RESPONSE_FIRST,
+    op::READ_RESPONSE_LAST,
+    op::READ_RESPONSE_ONLY,
+    op::ACK,
+    op::ATOMIC_ACK,
+]);
+const MP_MANAGEMENT: u32 = set(&[op::MP_PROBE, op::MP_PROBE_REPLY, op::MP_CONTROL]);
+const RC_KNOWN: u32 = REQUEST | RESPONSE;
+const UC_KNOWN: u32 = (SEND | WRITE) & !IETH;
+const UD_KNOWN: u32 = set(&[op::SEND_ONLY, op::SEND_ONLY_IMM]);
+
+macro_rules! opcodes {
+    ($($(#[$doc:meta])* $name:ident = $value:expr;)*) => {
+        impl Opcode {
+            $($(#[$doc])* pub const $name: Self = Self($value);)*
+        }
+    };
+}
+
+opcodes! {
+    /// First packet of an RC SEND of several.
+    RC_SEND_FIRST = op::SEND_FIRST;
+    /// Neither first nor last packet of an RC SEND.
+    RC_SEND_MIDDLE = op::SEND_MIDDLE;
+    /// Last packet of an RC SEND.
+    RC_SEND_LAST = op::SEND_LAST;
+    /// Last packet of an RC SEND, with immediate data.
+    RC_SEND_LAST_IMM = op::SEND_LAST_IMM;
+    /// The one packet of an RC SEND.
+    RC_SEND_ONLY = op::SEND_ONLY;
+    /// The one packet of an RC SEND, with immediate data.
+    RC_SEND_ONLY_IMM = op::SEND_ONLY_IMM;
+    /// First packet of an RC RDMA WRITE of several.
+    RC_WRITE_FIRST = op::WRITE_FIRST;
+    /// Neither first nor last packet of an RC RDMA WRITE.
+    RC_WRITE_MIDDLE = op::WRITE_MIDDLE;
+    /// Last packet of an RC RDMA WRITE.
+    RC_WRITE_LAST = op::WRITE_LAST;
+    /// Last packet of an RC RDMA WRITE, with immediate data.
+    RC_WRITE_LAST_IMM = op::WRITE_LAST_IMM;
+    /// The one packet of an RC RDMA WRITE.
+    RC_WRITE_ONLY = op::WRITE_ONLY;
+    /// The one packet of an RC RDMA WRITE, with immediate data.
+    RC_WRITE_ONLY_IMM = op::WRITE_ONLY_IMM;
+    /// RC RDMA READ request.
+    RC_READ_REQUEST = op::READ_REQUEST;
+    /// First packet of a READ response of several.
+    RC_READ_RESPONSE_FIRST = op::READ_RESPONSE_FIRST;
+    /// Neither first nor last packet of a READ response.
+    RC_READ_RESPONSE_MIDDLE = op::READ_RESPONSE_MIDDLE;
+    /// Last packet of a READ response.
+    RC_READ_RESPONSE_LAST = op::READ_RESPONSE_LAST;
+    /// The one packet of a READ response.
+    RC_READ_RESPONSE_ONLY = op::READ_RESPONSE_ONLY;
+    /// RC acknowledgement, positive or negative.
+    RC_ACK = op::ACK;
+    /// Answer to an RC atomic.
+    RC_ATOMIC_ACK = op::ATOMIC_ACK;
+    /// RC compare and swap.
+    RC_CMP_SWAP = op::CMP_SWAP;
+    /// RC fetch and add.
+    RC_FETCH_ADD = op::FETCH_ADD;
+    /// Last packet of an RC SEND, invalidating a remote key.
+    RC_SEND_LAST_INV = op::SEND_LAST_INV;
+    /// The one packet of an RC SEND, invalidating a remote key.
+    RC_SEND_ONLY_INV = op::SEND_ONLY_INV;
+
+    /// First packet of a UC SEND of several.
+    UC_SEND_FIRST = UC | op::SEND_FIRST;
+    /// Neither first nor last packet of a UC SEND.
+    UC_SEND_MIDDLE = UC | op::SEND_MIDDLE;
+    /// Last packet of a UC SEND.
+    UC_SEND_LAST = UC | op::SEND_LAST;
+    /// Last packet of a UC SEND, with immediate data.
+    UC_SEND_LAST_IMM = UC | op::SEND_LAST_IMM;
+    /// The one packet of a UC SEND.
+    UC_SEND_ONLY = UC | op::SEND_ONLY;
+    /// The one packet of a UC SEND, with immediate data.
+    UC_SEND_ONLY_IMM = UC | op::SEND_ONLY_IMM;
+    /// First packet of a UC RDMA WRITE of several.
+    UC_WRITE_FIRST = UC | op::WRITE_FIRST;
+    /// Neither first nor last packet of a UC RDMA WRITE.
+    UC_WRITE_MIDDLE = UC | op::WRITE_MIDDLE;
+    /// Last packet of a UC RDMA WRITE.
+    UC_WRITE_LAST = UC | op::WRITE_LAST;
+    /// Last packet of a UC RDMA WRITE, with immediate data.
+    UC_WRITE_LAST_IMM = UC | op::WRITE_LAST_IMM;
+    /// The one packet of a UC RDMA WRITE.
+    UC_WRITE_ONLY = UC | op::WRITE_ONLY;
+    /// The one packet of a UC RDMA WRITE, with immediate data.
+    UC_WRITE_ONLY_IMM = UC | op::WRITE_ONLY_IMM;
+
+    /// UD SEND.
+    UD_SEND_ONLY = UD | op::SEND_ONLY;
+    /// UD SEND with immediate data.
+    UD_SEND_ONLY_IMM = UD | op::SEND_ONLY_IMM;
+
+    /// Congestion notification packet of RoCEv2 (Annex A17.9.3).
+    CNP = 0x81;
+
+    /// Polypath: is this path alive, and how long does it take?
+    MP_PROBE = MP | op::MP_PROBE;
+    /// Polypath: answer to [`Opcode::MP_PROBE`].
+    MP_PROBE_REPLY = MP | op::MP_PROBE_REPLY;
+    /// Polypath: change of a path set.
+    MP_CONTROL = MP | op::MP_CONTROL;
+    /// Polypath: acknowledgement with a selective part.
+    MP_ACK = MP | op::ACK;
+}
+
+impl Opcode {
+    /// The low five bits as a mask to test against the sets above.
+    #[inline]
+    const fn bit(self) -> u32 {
+        1 << (self.0 & 0x1f)
+    }
+
+    /// Whether the operation is in `set`, for the services whose operations are RC's.
+    #[inline]
+    const fn within(self, set: u32) -> bool {
+        self.bit() & set != 0 && matches!(self.0 & 0xe0, 0x00 | UC | UD | MP)
+    }
+
+    /// The transport service; `Unknown` also for an undefined operation of a known service.
+    #[inline]
+    pub const fn service(self) -> Service {
+        let (service, known) = match self.0 >> 5 {
+            0 => (Service::Rc, RC_KNOWN),
+            1 => (Service::Uc, UC_KNOWN),
+            2 => (Service::Rd, RC_KNOWN),
+            3 => (Service::Ud, UD_KNOWN),
+            4 => (Service::Cnp, 1 << 1),
+            5 => (Service::Xrc, RC_KNOWN),
+            6 => (Service::Mp, RC_KNOWN | MP_MANAGEMENT),
+            _ => (Service::Unknown, 0),
+        };
+        if self.bit() & known != 0 { service } else { Service::Unknown }
+    }
+
+    /// Whether this is one of Polypath's multi-path packets: data, probe or control.
+    #[inline]
+    pub const fn is_mp(self) -> bool {
+        matches!(self.service(), Service::Mp)
+    }
+
+    /// Whether this is a probe, its reply or a control packet: addressed to a lane, not to a queue
+    /// pair, and without an MP header.
+    #[inline]
+    pub const fn is_mp_management(self) -> bool {
+        self.is_mp() && self.bit() & MP_MANAGEMENT != 0
+    }
+
+    /// Whether an [`MpHeader`](crate::ext::MpHeader) follows the BTH.
+    #[inline]
+    pub const fn has_mp_header(self) -> bool {
+        self.is_mp() && self.bit() & MP_MANAGEMENT == 0
+    }
+
+    /// The RC opcode that a multi-path data opcode stands for; any other opcode as it is.
+    #[inline]
+    pub const fn base(self) -> Self {
+        if self.has_mp_header() { Self(self.0 & 0x1f) } else { self }
+    }
+
+    /// The multi-path opcode of an RC opcode; any other opcode as it is.
+    #[inline]
+    pub const fn to_mp(self) -> Self {
+        if matches!(self.service(), Service::Rc) { Self(self.0 | MP) } else { self }
+    }
+
+    /// First of several packets of a message.
+    #[inline]
+    pub const fn is_first(self) -> bool {
+        self.within(FIRST)
+    }
+
+    /// Neither first nor last packet of a message.
+    #[inline]
+    pub const fn is_middle(self) -> bool {
+        self.within(MIDDLE)
+    }
+
+    /// Last of several packets of a message.
+    #[inline]
+    pub const fn is_last(self) -> bool {
+        self.within(LAST)
+    }
+
+    /// The one packet of a message. READ requests, atomics and acknowledgements are such.
+    #[inline]
+    pub const fn is_only(self) -> bool {
+        self.within(ONLY)
+    }
+
+    /// First or only packet.
+    #[inline]
+    pub const fn starts_message(self) -> bool {
+        self.within(FIRST | ONLY)
+    }
+
+    /// Last or only packet.
+    #[inline]
+    pub const fn ends_message(self) -> bool {
+        self.within(LAST | ONLY)
+    }
+
+    /// Travels from requester to responder.
+    #[inline]
+    pub const fn is_request(self) -> bool {
+        self.within(REQUEST)
+    }
+
+    /// Travels from responder to requester.
+    #[inline]
+    pub const fn is_response(self) -> bool {
+        self.within(RESPONSE)
+    }
+
+    /// Part of a SEND.
+    #[inline]
+    pub const fn is_send(self) -> bool {
+        self.within(SEND)
+    }
+
+    /// Part of an RDMA WRITE.
+    #[inline]
+    pub const fn is_write(self) -> bool {
+        self.within(WRITE)
+    }
+
+    /// An RDMA READ request.
+    #[inline]
+    pub const fn is_read_request(self) -> bool {
+        self.within(set(&[op::READ_REQUEST]))
+    }
+
+    /// Part of an RDMA READ response.
+    #[inline]
+    pub const fn is_read_response(self) -> bool {
+        self.within(READ_RESPONSE)
+    }
+
+    /// An atomic request.
+    #[inline]
+    pub const fn is_atomic(self) -> bool {
+        self.within(ATOMIC)
+    }
+
+    /// Consumes a receive work request: ends a SEND, or ends a WRITE with immediate data.
+    #[inline]
+    pub const fn consumes_receive(self) -> bool {
+        self.within((SEND & (LAST | ONLY)) | (WRITE & IMM))
+    }
+
+    /// Carries an RDMA extended transport header. Multi-path WRITEs carry one in every packet.
+    #[inline]
+    pub const fn has_reth(self) -> bool {
+        self.within(RETH) || self.is_mp() && self.bit() & WRITE != 0
+    }
+
+    /// Carries immediate data.
+    #[inline]
+    pub const fn has_imm(self) -> bool {
+        self.within(IMM)
+    }
+
+    /// Carries a remote key to invalidate.
+    #[inline]
+    pub const fn has_ieth(self) -> bool {
+        self.within(IETH)
+    }
+
+    /// Carries an ACK extended transport header.
+    #[inline]
+    pub const fn has_aeth(self) -> bool {
+        self.within(AETH)
+    }
+
+    /// Carries a datagram extended transport header.
+    #[inline]
+    pub const fn has_deth(self) -> bool {
+        matches!(self.service(), Service::Ud)
+    }
+
+    /// Carries an atomic extended transport header.
+    #[inline]
+    pub const fn has_atomic_eth(self) -> bool {
+        self.within(ATOMIC)
+    }
+
+    /// Carries the value that an atomic found.
+    #[inline]
+    pub const fn has_atomic_ack(self) -> bool {
+        self.within(set(&[op::ATOMIC_ACK]))
+    }
+
+    /// Carries a selective acknowledgement bitmap.
+    #[inline]
+    pub const fn has_sack(self) -> bool {
+        self.0 == Self::MP_ACK.0
+    }
+}
+
+const NAMES: [&str; 32] = [
+    "SendFirst",
+    "SendMiddle",
+    "SendLast",
+    "SendLastImm",
+    "SendOnly",
+    "SendOnlyImm",
+    "WriteFirst",
+    "WriteMiddle",
+    "WriteLast",
+    "WriteLastImm",
+    "WriteOnly",
+    "WriteOnlyImm",
+    "ReadReq",
+    "ReadRespFirst",
+    "ReadRespMiddle",
+    "ReadRespLast",
+    "ReadRespOnly",
+    "Ack",
+    "AtomicAck",
+    "CmpSwap",
+    "FetchAdd",
+    "",
+    "SendLastInv",
+    "SendOnlyInv",
+    "Probe",
+    "ProbeReply",
+    "Control",
+    "",
+    "",
+    "",
+    "",
+    "",
+];
+
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let service = match self.service() {
+            Service::Rc => "RC",
+            Service::Uc => "UC",
+            Service::Rd => "RD",
+            Service::Ud => "UD",
+            Service::Xrc => "XRC",
+            Service::Mp => "MP",
+            Service::Cnp => return f.write_str("CNP"),
+            Service::Unknown => return write!(f, "Opcode({:#04x})", self.0),
+        };
+        write!(f, "{service}.{}", NAMES[usize::from(self.0 & 0x1f)])
+    }
+}
+
+impl fmt::Debug for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> impl Iterator<Item = Opcode> {
+        (0..=255).map(Opcode)
+    }
+
+    #[test]
+    fn every_known_operation_has_exactly_one_place_in_its_message() {
+        for o in all() {
+            if matches!(o.service(), Service::Rc | Service::Uc | Service::Ud | Service::Mp) {
+                let places = [o.is_first(), o.is_middle(), o.is_last(), o.is_only()];
+                assert_eq!(places.iter().filter(|p| **p).count(), 1, "{o}");
+                assert_eq!(o.starts_message(), o.is_first() || o.is_only());
+                assert_eq!(o.ends_message(), o.is_last() || o.is_only());
+            }
+        }
+    }
+
+    #[test]
+    fn multi_path_opcodes_mirror_the_reliable_connection_ones() {
+        for o in all().filter(|o| o.service() == Service::Rc) {
+            let mp = o.to_mp();
+            assert!(mp.is_mp() && mp.has_mp_header());
+            assert_eq!(mp.base(), o);
+            assert_eq!(mp.is_request(), o.is_request());
+            assert_eq!(mp.is_response(), o.is_response());
+            assert_eq!(mp.has_aeth(), o.has_aeth());
+            assert_eq!(mp.has_reth(), o.is_write() || o.is_read_request());
+        }
+        assert!(!Opcode::RC_WRITE_MIDDLE.has_reth());
+        assert!(Opcode::RC_WRITE_MIDDLE.to_mp().has_reth());
+    }
+
+    #[test]
+    fn management_opcodes_are_no_data() {
+        for o in [Opcode::MP_PROBE, Opcode::MP_PROBE_REPLY, Opcode::MP_CONTROL] {
+            assert!(o.is_mp() && o.is_mp_management() && !o.has_mp_header());
+            assert!(!o.is_request() && !o.is_response());
+            assert_eq!(o.base(), o);
+        }
+        assert_eq!(Opcode::MP_PROBE.0, 0xd8);
+        assert_eq!(Opcode::MP_PROBE_REPLY.0, 0xd9);
+        assert_eq!(Opcode::MP_CONTROL.0, 0xda);
+    }
+
+    #[test]
+    fn names_read_like_a_trace() {
+        assert_eq!(Opcode::RC_WRITE_FIRST.to_string(), "RC.WriteFirst");
+        assert_eq!(Opcode::UD_SEND_ONLY_IMM.to_string(), "UD.SendOnlyImm");
+        assert_eq!(Opcode::MP_ACK.to_string(), "MP.Ack");
+        assert_eq!(Opcode::CNP.to_string(), "CNP");
+        assert_eq!(Opcode(0xff).to_string(), "Opcode(0xff)");
+        assert_eq!(Opcode(0x15).to_string(), "Opcode(0x15)");
+    }
+
+    #[test]
+    fn undefined_operations_belong_to_no_service() {
+        for v in [0x15, 0x18, 0x2c, 0x36, 0x60, 0x66, 0x80, 0x82, 0xd5, 0xdb, 0xe0] {
+            assert_eq!(Opcode(v).service(), Service::Unknown, "{v:#x}");
+        }
+    }
+}

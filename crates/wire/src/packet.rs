@@ -1,0 +1,351 @@
+//! A whole packet: the headers that its opcode calls for, and its payload.
+//!
+//! On the wire, in the UDP payload: BTH, MPH (multi-path data only), DETH, RETH, AtomicETH, AETH,
+//! AtomicAckETH, ImmDt, IETH, SACK (each only where the opcode has it, see [`Opcode`]), payload, 0 to
+//! 3 bytes of padding, ICRC.
+
+use core::fmt;
+
+use crate::ICRC_LEN;
+use crate::bth::Bth;
+use crate::error::ParseError;
+use crate::ext::{
+    Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, MpHeader, MpSack, NakCode, Reth, Syndrome,
+};
+use crate::opcode::{Opcode, Service};
+
+/// The most bytes that the headers of any packet take: a multi-path atomic's.
+pub const MAX_HEADERS_LEN: usize = Bth::LEN + MpHeader::LEN + AtomicEth::LEN;
+
+/// All headers of a packet.
+///
+/// Which of the optional ones are there is decided by the opcode; [`Headers::emit`] writes those that
+/// are `Some`, and checks in debug builds that they are those of the opcode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Headers {
+    /// Base transport header.
+    pub bth: Bth,
+    /// Multi-path header.
+    pub mp: Option<MpHeader>,
+    /// Datagram header.
+    pub deth: Option<Deth>,
+    /// RDMA header.
+    pub reth: Option<Reth>,
+    /// Atomic request header.
+    pub atomic: Option<AtomicEth>,
+    /// ACK header.
+    pub aeth: Option<Aeth>,
+    /// Atomic answer header.
+    pub atomic_ack: Option<AtomicAckEth>,
+    /// Immediate data.
+    pub imm: Option<ImmDt>,
+    /// Key to invalidate.
+    pub ieth: Option<Ieth>,
+    /// Selective acknowledgement.
+    pub sack: Option<MpSack>,
+}
+
+impl Headers {
+    /// Only a base transport header; set the others that its opcode needs.
+    #[inline]
+    pub const fn new(bth: Bth) -> Self {
+        Self {
+            bth,
+            mp: None,
+            deth: None,
+            reth: None,
+            atomic: None,
+            aeth: None,
+            atomic_ack: None,
+            imm: None,
+            ieth: None,
+            sack: None,
+        }
+    }
+
+    /// Length of the headers in bytes, [`MAX_HEADERS_LEN`] at most, a multiple of 4.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        let mut n = Bth::LEN;
+        if self.mp.is_some() {
+            n += MpHeader::LEN;
+        }
+        if self.deth.is_some() {
+            n += Deth::LEN;
+        }
+        if self.reth.is_some() {
+            n += Reth::LEN;
+        }
+        if self.atomic.is_some() {
+            n += AtomicEth::LEN;
+        }
+        if self.aeth.is_some() {
+            n += Aeth::LEN;
+        }
+        if self.atomic_ack.is_some() {
+            n += AtomicAckEth::LEN;
+        }
+        if self.imm.is_some() {
+            n += ImmDt::LEN;
+        }
+        if self.ieth.is_some() {
+            n += Ieth::LEN;
+        }
+        if self.sack.is_some() {
+            n += MpSack::LEN;
+        }
+        n
+    }
+
+    /// Never: there is always a base transport header.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Whether exactly those headers are there that the opcode calls for.
+    pub const fn fit_opcode(&self) -> bool {
+        let op = self.bth.opcode;
+        self.mp.is_some() == op.has_mp_header()
+            && self.deth.is_some() == op.has_deth()
+            && self.reth.is_some() == op.has_reth()
+            && self.atomic.is_some() == op.has_atomic_eth()
+            && self.aeth.is_some() == op.has_aeth()
+            && self.atomic_ack.is_some() == op.has_atomic_ack()
+            && self.imm.is_some() == op.has_imm()
+            && self.ieth.is_some() == op.has_ieth()
+            && self.sack.is_some() == op.has_sack()
+    }
+
+    /// Writes the headers to the front of `out` and returns how many bytes they took.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Headers::len`]; [`MAX_HEADERS_LEN`] always suffices.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        debug_assert!(self.fit_opcode(), "headers don't fit {}: {self:?}", self.bth.opcode);
+        let mut at = 0;
+        let mut put = |bytes: &[u8]| {
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        put(&self.bth.to_bytes());
+        if let Some(h) = &self.mp {
+            put(&h.to_bytes());
+        }
+        if let Some(h) = &self.deth {
+            put(&h.to_bytes());
+        }
+        if let Some(h) = &self.reth {
+            put(&h.to_bytes());
+        }
+        if let Some(h) = &self.atomic {
+            put(&h.to_bytes());
+        }
+        if let Some(h) = &self.aeth {
+            put(&h.to_bytes());
+        }
+        if let Some(h) = &self.atomic_ack {
+            put(&h.original.to_be_bytes());
+        }
+        if let Some(h) = &self.imm {
+            put(&h.0);
+        }
+        if let Some(h) = &self.ieth {
+            put(&h.rkey.to_be_bytes());
+        }
+        if let Some(h) = &self.sack {
+            put(&h.0.to_be_bytes());
+        }
+        at
+    }
+
+    /// Reads the headers from the front of `buf`, which may be followed by anything.
+    ///
+    /// # Errors
+    /// Too few bytes, an unknown opcode or one of a service without implementation (RD, XRC),
+    /// a transport or multi-path header of another version.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
+        let bth = Bth::parse(buf)?;
+        let op = bth.opcode;
+        if matches!(op.service(), Service::Unknown | Service::Rd | Service::Xrc) {
+            return Err(ParseError::BadValue {
+                what: "BTH opcode",
+                expected: "an RC, UC, UD, CNP or multi-path operation",
+                got: u64::from(op.0),
+            });
+        }
+        if bth.tver != 0 {
+            return Err(ParseError::BadValue {
+                what: "BTH transport version",
+                expected: "0",
+                got: u64::from(bth.tver),
+            });
+        }
+        let mut h = Self::new(bth);
+        let mut rest = &buf[Bth::LEN..];
+        // Each branch has parsed, and so checked, as many bytes as it skips.
+        if op.has_mp_header() {
+            h.mp = Some(MpHeader::parse(rest)?);
+            rest = &rest[MpHeader::LEN..];
+        }
+        if op.has_deth() {
+            h.deth = Some(Deth::parse(rest)?);
+            rest = &rest[Deth::LEN..];
+        }
+        if op.has_reth() {
+            h.reth = Some(Reth::parse(rest)?);
+            rest = &rest[Reth::LEN..];
+        }
+        if op.has_atomic_eth() {
+            h.atomic = Some(AtomicEth::parse(rest)?);
+            rest = &rest[AtomicEth::LEN..];
+        }
+        if op.has_aeth() {
+            h.aeth = Some(Aeth::parse(rest)?);
+            rest = &rest[Aeth::LEN..];
+        }
+        if op.has_atomic_ack() {
+            h.atomic_ack = Some(AtomicAckEth::parse(rest)?);
+            rest = &rest[AtomicAckEth::LEN..];
+        }
+        if op.has_imm() {
+            h.imm = Some(ImmDt::parse(rest)?);
+            rest = &rest[ImmDt::LEN..];
+        }
+        if op.has_ieth() {
+            h.ieth = Some(Ieth::parse(rest)?);
+            rest = &rest[Ieth::LEN..];
+        }
+        if op.has_sack() {
+            h.sack = Some(MpSack::parse(rest)?);
+        }
+        Ok(h)
+    }
+}
+
+/// A packet as received: its headers and its payload without padding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// The headers; exactly those of the opcode.
+    pub headers: Headers,
+    /// The payload, padding removed.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Takes a UDP payload, which ends with the ICRC, apart. The ICRC itself is not looked at
+    /// (see [`icrc`](crate::icrc)).
+    ///
+    /// # Errors
+    /// Those of [`Headers::parse`]; no room for an ICRC; a length that is not a multiple of 4; more
+    /// padding than there is payload.
+    #[inline]
+    pub fn parse(udp_payload: &'a [u8]) -> Result<Self, ParseError> {
+        let Some(body_len) = udp_payload.len().checked_sub(ICRC_LEN) else {
+            return Err(ParseError::Truncated {
+                what: "ICRC",
+                expected: ICRC_LEN,
+                got: udp_payload.len(),
+            });
+        };
+        let body = &udp_payload[..body_len];
+        let headers = Headers::parse(body)?;
+        if !body_len.is_multiple_of(4) {
+            return Err(ParseError::BadValue {
+                what: "packet length",
+                expected: "a multiple of 4",
+                got: udp_payload.len() as u64,
+            });
+        }
+        let padded = &body[headers.len()..];
+        let pad = usize::from(headers.bth.pad);
+        let Some(len) = padded.len().checked_sub(pad) else {
+            return Err(ParseError::BadValue {
+                what: "BTH pad count",
+                expected: "no more than the payload",
+                got: pad as u64,
+            });
+        };
+        Ok(Self { headers, payload: &padded[..len] })
+    }
+
+    /// The packet's opcode.
+    #[inline]
+    pub const fn opcode(&self) -> Opcode {
+        self.headers.bth.opcode
+    }
+}
+
+/// How many bytes of padding a payload of `len` bytes needs, 0 to 3.
+#[inline]
+pub const fn pad_for(len: usize) -> u8 {
+    (len.wrapping_neg() & 3) as u8
+}
+
+impl fmt::Display for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let b = &self.bth;
+        write!(f, "{} qpn {:#08x} psn {}", b.opcode, b.dest_qpn, b.psn)?;
+        for (set, name) in [
+            (b.ack_req, " ackreq"),
+            (b.solicited, " se"),
+            (b.mig_req, " mig"),
+            (b.fecn, " fecn"),
+            (b.becn, " becn"),
+        ] {
+            if set {
+                f.write_str(name)?;
+            }
+        }
+        if let Some(h) = &self.mp {
+            write!(f, " path {}.{} msg {}+{}", h.path_id, h.generation, h.msg, h.offset)?;
+            write!(f, " recv {} ts {}", h.recv, h.timestamp)?;
+        }
+        if let Some(h) = &self.deth {
+            write!(f, " from {:#08x} qkey {:#x}", h.src_qpn, h.qkey)?;
+        }
+        if let Some(h) = &self.reth {
+            write!(f, " va {:#x} rkey {:#x} dlen {}", h.va, h.rkey, h.len)?;
+        }
+        if let Some(h) = &self.atomic {
+            write!(f, " va {:#x} rkey {:#x} swap/add {:#x}", h.va, h.rkey, h.swap_add)?;
+            write!(f, " compare {:#x}", h.compare)?;
+        }
+        if let Some(h) = &self.aeth {
+            match h.syndrome {
+                Syndrome::Ack { .. } => f.write_str(" ack")?,
+                Syndrome::RnrNak { timer } => write!(f, " rnr-nak timer {timer}")?,
+                Syndrome::Nak(code) => f.write_str(match code {
+                    NakCode::PsnSequence => " nak psn-sequence",
+                    NakCode::InvalidRequest => " nak invalid-request",
+                    NakCode::RemoteAccess => " nak remote-access",
+                    NakCode::RemoteOperational => " nak remote-operational",
+                    NakCode::InvalidRdRequest => " nak invalid-rd-request",
+                })?,
+                Syndrome::Reserved(b) => write!(f, " syndrome {b:#04x}")?,
+            }
+            write!(f, " msn {}", h.msn)?;
+        }
+        if let Some(h) = &self.atomic_ack {
+            write!(f, " original {:#x}", h.original)?;
+        }
+        if let Some(h) = &self.imm {
+            write!(f, " imm {:#010x}", u32::from_be_bytes(h.0))?;
+        }
+        if let Some(h) = &self.ieth {
+            write!(f, " inv {:#x}", h.rkey)?;
+        }
+        if let Some(h) = &self.sack {
+            write!(f, " sack {:#x}", h.0)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Packet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} len {}", self.headers, self.payload.len())
+    }
+}
