@@ -1,1 +1,24 @@
 //! Path manager: which paths lead to a peer, which live, which carries traffic; without I/O.
+//!
+//! One [`PathManager`] serves one lane. Queue pairs are attached to *peers*: a local address, a
+//! remote address and the remote lane. All queue pairs to one remote lane share liveness, round
+//! trip times and congestion windows. A peer that knows nothing of Polypath keeps one path, plain
+//! RoCEv2. With one that answers the handshake there is an *association*: a key, and up to
+//! [`MAX_PATHS`] numbered paths, probed, failed over and failed back without the queue pairs
+//! doing more than asking for the [`Route`].
+//!
+//! Nothing here does I/O, reads a clock, spawns or locks: `now` is the time since any fixed
+//! origin; packets, events and the next deadline come out of [`PathManager::poll_transmit`],
+//! [`PathManager::poll_event`] and [`PathManager::next_deadline`].
+#![forbid(unsafe_code)]
+
+mod config;
+mod manager;
+mod types;
+
+pub use config::{Config, LaneIdentity, LocalAddress, PathOptions, Primary, PrimaryReselect};
+pub use manager::PathManager;
+pub use types::{
+    AttachError, ControlOut, Handled, MAX_PATHS, PathAddress, PathEvent, PathId, PathState,
+    PathStatus, PathTag, PeerId, PeerStatus, Reason, Refusals, Refused, Route, Status,
+};

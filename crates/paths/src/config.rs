@@ -1,0 +1,136 @@
+//! Settings, named as Linux bonding names its own where it has them, and what the lane knows of itself.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+/// Which path is preferred (bonding's `primary`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Primary {
+    /// Paths that leave by this interface.
+    Interface(u32),
+    /// Paths that leave from this local address.
+    Address(IpAddr),
+}
+
+/// When traffic returns to the primary path once that lives again (bonding's `primary_reselect`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PrimaryReselect {
+    /// As soon as it is up.
+    #[default]
+    Always,
+    /// When it is up and its interface is faster than the active path's.
+    Better,
+    /// Only when the active path fails.
+    Failure,
+}
+
+/// Settings of a lane's path manager. [`Config::default`] is what users get.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Offer and accept more than one path. Off: every peer is plain RoCEv2.
+    pub multipath: bool,
+    /// Preferred path. None: traffic stays where it is until that path fails.
+    pub primary: Option<Primary>,
+    /// When to go back to the primary.
+    pub primary_reselect: PrimaryReselect,
+    /// How long a path that was dead must answer before it is used again. Doubled with each
+    /// recent death of the same path (flapping), up to [`Config::updelay_max`]. Ignored while no
+    /// other path lives.
+    pub updelay: Duration,
+    /// Longest delay that flapping leads to.
+    pub updelay_max: Duration,
+    /// How long a link must be down before its paths are given up. Silent cuts have no such delay.
+    pub downdelay: Duration,
+    /// Probe interval of a path while its association carries traffic.
+    pub probe_busy: Duration,
+    /// Probe interval when there has been no traffic for a while.
+    pub probe_idle: Duration,
+    /// Longest probe interval of a dead path.
+    pub probe_dead: Duration,
+    /// Interval of the comparative probes by which a suspected path is judged (at least; a long
+    /// round trip lengthens it).
+    pub trial_interval: Duration,
+    /// Probes of a suspected path that must all stay unanswered, while another path answers,
+    /// before it is taken for dead. 2..=16.
+    pub trial_probes: u8,
+    /// The peer was silent on every path for so long: [`crate::PathEvent::NoPath`].
+    pub silent_after: Duration,
+    /// How long queue pairs are held without any path before the peer is given up
+    /// ([`crate::PathEvent::PeerLost`]) and their retry counters run again.
+    pub hold: Duration,
+    /// An association without queue pairs is kept for so long.
+    pub linger: Duration,
+    /// Congestion window of a new path, bytes of payload.
+    pub initial_window: u32,
+    /// Largest congestion window towards a peer that says nothing of its receive buffer.
+    pub max_window: u32,
+    /// What we tell peers: bytes of payload that our lane's receive buffer takes. (The kernel
+    /// accounts a packet's buffer, about twice its payload, against SO_RCVBUF.)
+    pub receive_window: u32,
+    /// Largest payload of a packet; the window never falls below two of them.
+    pub mtu: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            multipath: true,
+            primary: None,
+            primary_reselect: PrimaryReselect::Always,
+            updelay: Duration::from_millis(200),
+            updelay_max: Duration::from_secs(10),
+            downdelay: Duration::ZERO,
+            probe_busy: Duration::from_millis(100),
+            probe_idle: Duration::from_millis(500),
+            probe_dead: Duration::from_millis(250),
+            trial_interval: Duration::from_micros(1500),
+            trial_probes: 4,
+            silent_after: Duration::from_secs(1),
+            hold: Duration::from_secs(15),
+            linger: Duration::from_secs(5),
+            initial_window: 64 << 10,
+            max_window: 128 << 10,
+            receive_window: 128 << 10,
+            mtu: 4096,
+        }
+    }
+}
+
+/// Who this lane is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneIdentity {
+    /// Random; tells a restarted process from its predecessor.
+    pub instance: u64,
+    /// Top byte of all its queue pair numbers.
+    pub slot: u8,
+}
+
+/// One address of this host, as the broker's table has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalAddress {
+    /// The address (IPv4-mapped IPv6 is taken as IPv4).
+    pub ip: IpAddr,
+    /// Length of its subnet's prefix.
+    pub prefix_len: u8,
+    /// Its interface.
+    pub ifindex: u32,
+    /// The interface is up and has a carrier.
+    pub link_up: bool,
+    /// Not taken down by the administrator (`polypath path down`) and a member of this device.
+    pub usable: bool,
+    /// Link speed in Mbit/s; 0 if unknown.
+    pub speed_mbps: u32,
+}
+
+/// What a queue pair or address handle asks of its paths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PathOptions {
+    /// 20 bits. Not zero: chooses the UDP source port, as `ibv_flow_label_to_udp_sport` does.
+    pub flow_label: u32,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// TTL; 0 is taken as 64.
+    pub hop_limit: u8,
+    /// The queue pair is of a multi-path device.
+    pub multipath: bool,
+}

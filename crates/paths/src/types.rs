@@ -1,0 +1,393 @@
+//! What goes in and out of the path manager.
+
+use core::fmt;
+use core::net::IpAddr;
+use core::time::Duration;
+
+/// Most paths of an association.
+pub const MAX_PATHS: usize = 8;
+
+/// Names a path in this lane's table. Stable while a queue pair or address handle uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PathId(pub u32);
+
+/// Names a peer (a remote lane as reached by one pair of addresses) in this lane's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId(pub u32);
+
+/// What multi-path packets say of their path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PathTag {
+    /// The number both ends know the path by, below [`MAX_PATHS`].
+    pub id: u8,
+    /// Raised whenever the path is given up; packets of an older generation are refused.
+    pub generation: u16,
+}
+
+/// Where to send now, and how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The path.
+    pub path: PathId,
+    /// Present when there is an association with the peer's lane.
+    pub tag: Option<PathTag>,
+    /// Bytes of payload that the window still takes. When it was 0,
+    /// [`PathEvent::WindowOpened`] follows.
+    pub window: u32,
+    /// Smoothed round-trip time, if measured.
+    pub rtt: Option<Duration>,
+}
+
+/// How packets of a path are addressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PathAddress {
+    /// Source address.
+    pub local: IpAddr,
+    /// Destination address.
+    pub remote: IpAddr,
+    /// Interface that has the source address; 0 if none has it now.
+    pub ifindex: u32,
+    /// UDP source port, 0xC000..=0xFFFF.
+    pub source_port: u16,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// TTL.
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits.
+    pub flow_label: u32,
+}
+
+/// A packet of the path manager's own to send: BTH and all that follows, without the ICRC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlOut {
+    /// How to address it.
+    pub address: PathAddress,
+    /// UDP payload without the ICRC. Its length is a multiple of four.
+    pub packet: Vec<u8>,
+}
+
+/// What became of a packet given to [`crate::PathManager::handle_control`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handled {
+    /// Understood and acted upon.
+    Accepted,
+    /// Dropped and counted.
+    Refused(Refused),
+}
+
+/// Why a packet was refused. Each is counted in [`Refusals`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Refused {
+    /// Too short, too long or with impossible fields.
+    #[error("malformed")]
+    Malformed,
+    /// Of a version that we do not speak.
+    #[error("unknown version")]
+    Version,
+    /// A handshake for queue pairs that are not connected to each other here.
+    #[error("no such pair of queue pairs")]
+    NoQueuePair,
+    /// The addresses are not those of a path of the peer.
+    #[error("addresses are not of the peer's path set")]
+    UnknownSource,
+    /// No such association (any more).
+    #[error("no such association")]
+    NoAssociation,
+    /// The authentication code is wrong.
+    #[error("authentication failed")]
+    Authentication,
+    /// The sequence number was seen before, or is too old.
+    #[error("replayed or too old")]
+    Replay,
+    /// The path number is not in use.
+    #[error("unknown path number")]
+    UnknownPath,
+    /// The packet was sent before its path was given up.
+    #[error("generation of the path is not the current one")]
+    Generation,
+    /// An answer to nothing that we asked.
+    #[error("unsolicited answer")]
+    Unsolicited,
+    /// Multi-path is off here.
+    #[error("multi-path is not enabled")]
+    Disabled,
+    /// A table is full.
+    #[error("limit reached")]
+    Limit,
+}
+
+/// How many packets were refused, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Refusals {
+    pub malformed: u64,
+    pub version: u64,
+    pub no_queue_pair: u64,
+    pub unknown_source: u64,
+    pub no_association: u64,
+    pub authentication: u64,
+    pub replay: u64,
+    pub unknown_path: u64,
+    pub generation: u64,
+    pub unsolicited: u64,
+    pub disabled: u64,
+    pub limit: u64,
+}
+
+impl Refusals {
+    pub(crate) fn count(&mut self, why: Refused) -> Refused {
+        *match why {
+            Refused::Malformed => &mut self.malformed,
+            Refused::Version => &mut self.version,
+            Refused::NoQueuePair => &mut self.no_queue_pair,
+            Refused::UnknownSource => &mut self.unknown_source,
+            Refused::NoAssociation => &mut self.no_association,
+            Refused::Authentication => &mut self.authentication,
+            Refused::Replay => &mut self.replay,
+            Refused::UnknownPath => &mut self.unknown_path,
+            Refused::Generation => &mut self.generation,
+            Refused::Unsolicited => &mut self.unsolicited,
+            Refused::Disabled => &mut self.disabled,
+            Refused::Limit => &mut self.limit,
+        } += 1;
+        why
+    }
+
+    /// All reasons with their names, for reports.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        [
+            ("malformed", self.malformed),
+            ("version", self.version),
+            ("no_queue_pair", self.no_queue_pair),
+            ("unknown_source", self.unknown_source),
+            ("no_association", self.no_association),
+            ("authentication", self.authentication),
+            ("replay", self.replay),
+            ("unknown_path", self.unknown_path),
+            ("generation", self.generation),
+            ("unsolicited", self.unsolicited),
+            ("disabled", self.disabled),
+            ("limit", self.limit),
+        ]
+        .into_iter()
+    }
+}
+
+/// Why a queue pair could not be attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// The queue pair number is attached already.
+    #[error("queue pair {0:#x} is attached already")]
+    Attached(u32),
+    /// The addresses are of different families.
+    #[error("local and remote address are not of the same family")]
+    Family,
+    /// Too many queue pairs, peers or paths.
+    #[error("too many {0} on this lane (at most {1})")]
+    Limit(&'static str, usize),
+}
+
+/// State of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PathState {
+    /// Never answered so far; not used.
+    Probing,
+    /// Usable.
+    Up,
+    /// Usable so far, but data or probes are late: being compared with the other paths.
+    Suspect,
+    /// Given up; probed from time to time.
+    Dead,
+    /// Was dead, answers again, waits for `updelay`.
+    Recovering,
+    /// Its link or address is gone here, or an administrator took it down.
+    Down,
+}
+
+impl fmt::Display for PathState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Probing => "probing",
+            Self::Up => "up",
+            Self::Suspect => "suspect",
+            Self::Dead => "dead",
+            Self::Recovering => "recovering",
+            Self::Down => "down",
+        })
+    }
+}
+
+/// Why a path was given up, or traffic moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The local link lost its carrier or was taken down.
+    LinkDown,
+    /// The local address was removed.
+    AddressRemoved,
+    /// The administrator took it down.
+    AdminDown,
+    /// The peer said that it is dead.
+    PeerNotice,
+    /// Probes stayed unanswered while another path answered.
+    ProbesLost,
+    /// Probes are answered but data makes no progress (often: packets above some size vanish).
+    DataStalled,
+    /// The path that is preferred lives again.
+    Primary,
+    /// No path lived before.
+    FirstAlive,
+    /// The association began or ended.
+    Association,
+    /// The path is not in the set any more.
+    Removed,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LinkDown => "local link down",
+            Self::AddressRemoved => "local address removed",
+            Self::AdminDown => "taken down by the administrator",
+            Self::PeerNotice => "the peer gave it up",
+            Self::ProbesLost => "probes unanswered while another path answers",
+            Self::DataStalled => "probes answered but data makes no progress (path MTU?)",
+            Self::Primary => "the primary path is back",
+            Self::FirstAlive => "first path to live again",
+            Self::Association => "multi-path association changed",
+            Self::Removed => "removed from the path set",
+        })
+    }
+}
+
+/// What the engine must pass on to queue pairs, or tell the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathEvent {
+    /// Both ends know that this queue pair may use multi-path packets from now on.
+    MultipathAgreed {
+        /// The local queue pair.
+        qpn: u32,
+    },
+    /// [`crate::PathManager::route`] leads elsewhere: resend what is outstanding on `from`, unless
+    /// the reason is [`Reason::Primary`] or [`Reason::Association`] (`from` still lives then, if it
+    /// has not been given up by an event of its own).
+    ActiveChanged {
+        /// Whose route.
+        peer: PeerId,
+        /// The path left; `None` after [`PathEvent::NoPath`].
+        from: Option<PathId>,
+        /// The path taken.
+        to: PathId,
+        /// Why.
+        reason: Reason,
+    },
+    /// A path was given up.
+    PathDead {
+        /// Which.
+        path: PathId,
+        /// Why.
+        reason: Reason,
+    },
+    /// A path may be used (again).
+    PathAlive {
+        /// Which.
+        path: PathId,
+    },
+    /// No path lives: [`crate::PathManager::route`] gives `None`; hold the retry counters.
+    NoPath {
+        /// Whose.
+        peer: PeerId,
+    },
+    /// No path came back within the hold time, or the peer's lane said farewell: the route is
+    /// there again, let the retry counters run.
+    PeerLost {
+        /// Whose.
+        peer: PeerId,
+    },
+    /// The route's window was 0 and is not any more.
+    WindowOpened {
+        /// Whose.
+        peer: PeerId,
+    },
+    /// Traffic flows again after a fail-over: first acknowledgement on the new path.
+    Resumed {
+        /// Whose.
+        peer: PeerId,
+        /// From the last progress on the old path to the first on the new one.
+        blackout: Duration,
+        /// Why the old one was left.
+        reason: Reason,
+    },
+    /// More events than fit: treat every queue pair as if its path had changed.
+    Overflow,
+}
+
+/// Report on one path, for `polypath status`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PathStatus {
+    /// In this lane's table.
+    pub path: PathId,
+    /// Number and generation agreed with the peer, within an association.
+    pub tag: Option<PathTag>,
+    /// Addresses.
+    pub address: PathAddress,
+    /// State.
+    pub state: PathState,
+    /// Why it is in this state, if not up.
+    pub reason: Option<Reason>,
+    /// Smoothed round-trip time.
+    pub rtt: Option<Duration>,
+    /// Congestion window, bytes.
+    pub window: u32,
+    /// Bytes outstanding.
+    pub in_flight: u32,
+    /// Payload bytes sent, first transmissions and repetitions.
+    pub sent_bytes: u64,
+    /// Payload bytes acknowledged.
+    pub acked_bytes: u64,
+    /// Payload bytes taken to be lost.
+    pub lost_bytes: u64,
+    /// Probes sent.
+    pub probes_sent: u64,
+    /// Probes answered.
+    pub probes_answered: u64,
+    /// How often it was given up.
+    pub deaths: u64,
+}
+
+/// Report on one peer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PeerStatus {
+    /// In this lane's table.
+    pub peer: PeerId,
+    /// Address that its queue pairs were connected with here.
+    pub local: IpAddr,
+    /// Address that its queue pairs were connected to.
+    pub remote: IpAddr,
+    /// Top byte of its queue pair numbers.
+    pub remote_slot: u8,
+    /// The remote lane's instance, if there is an association.
+    pub remote_instance: Option<u64>,
+    /// Queue pairs attached.
+    pub qpns: Vec<u32>,
+    /// Queue pairs of them with multi-path agreed.
+    pub agreed: usize,
+    /// The path that carries traffic; `None`: no path lives.
+    pub active: Option<PathId>,
+    /// Paths, by their agreed number.
+    pub paths: Vec<PathStatus>,
+    /// Number of fail-overs so far.
+    pub failovers: u64,
+    /// Blackout of the last fail-over and why it happened.
+    pub last_blackout: Option<(Duration, Reason)>,
+    /// The same in words, for people.
+    pub note: String,
+}
+
+/// Report of the whole lane.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Status {
+    /// Peers, in the order of their numbers.
+    pub peers: Vec<PeerStatus>,
+    /// Packets refused.
+    pub refusals: Refusals,
+}
