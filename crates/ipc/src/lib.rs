@@ -1,1 +1,50 @@
 //! What a process and the broker say to each other.
+//!
+//! One broker runs per network namespace and user. It listens on the abstract Unix socket
+//! `@polypath-<uid>` (abstract names belong to a network namespace, so this is exactly one name
+//! per broker) and speaks `SOCK_SEQPACKET`: every datagram is one [`message`], encoded by postcard.
+//!
+//! A process keeps two connections. On the *control* connection it asks and waits for the answer
+//! ([`Client::call`]); what it opened there (lanes, CM files) lives as long as the connection, so
+//! that a process that dies leaves nothing behind. The *event* connection ([`EventStream`]) brings
+//! what the broker has to say by itself: a new [`Table`] whenever a link or an address changes,
+//! requests for a status report, paths taken down by hand.
+//!
+//! ```no_run
+//! use polypath_ipc::{Client, Hello, Selection, devices};
+//!
+//! # fn main() -> Result<(), polypath_ipc::IpcError> {
+//! let hello = Hello::of_this_process("");
+//! let mut broker = Client::connect_or_start(&hello)?;
+//! let table = broker.table()?;
+//! for device in devices(&table, &Selection::parse("")?) {
+//!     println!("{} over {:?}", device.name, device.members);
+//! }
+//! let lane = broker.open_lane()?; // lane.socket receives what is addressed to QPNs of lane.slot
+//! println!("QPNs {:#x}…", u32::from(lane.slot) << 16);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Nothing here trusts its input: a message that does not decode, is too long, or comes from
+//! another user is an error and never a panic.
+
+mod client;
+mod devices;
+mod error;
+pub mod gids;
+pub mod message;
+mod paths;
+pub mod socket;
+mod start;
+pub mod status;
+pub mod table;
+
+pub use client::{Client, CmFile, EventStream, Lane};
+pub use devices::{DeviceKind, DeviceSpec, MEMBERS_MAX, Selection, SelectionError, devices};
+pub use error::IpcError;
+pub use gids::{GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable};
+pub use message::{Hello, Push, Reply, Request};
+pub use paths::{PathSelector, PathSelectorError};
+pub use status::Status;
+pub use table::{Address, Port, Table};

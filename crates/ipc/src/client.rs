@@ -1,0 +1,367 @@
+//! A process's end of the conversation.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::devices::Selection;
+use crate::error::IpcError;
+use crate::message::{self, Hello, MESSAGE_MAX, Push, Reply, Request};
+use crate::paths::PathSelector;
+use crate::socket;
+use crate::start;
+use crate::status::{ProcessStatus, Status};
+use crate::table::Table;
+
+/// How often a connection is tried anew when a broker went away just then, or two were started at
+/// once. Each round starts a process, so rounds are milliseconds apart.
+const ROUNDS: u32 = 16;
+
+/// A control connection to the broker: one request, one answer.
+///
+/// What was opened through it (lanes, CM files) is closed by the broker when it is dropped. It must
+/// not be used by a child after `fork()`: every call then gives [`IpcError::Forked`]. Further
+/// connections of the same process should introduce themselves with [`Client::hello`], so that they
+/// speak of the same devices.
+#[derive(Debug)]
+pub struct Client {
+    socket: OwnedFd,
+    owner: u32,
+    hello: Hello,
+    selection: Selection,
+    broker_pid: u32,
+    buffer: Box<[u8]>,
+}
+
+/// A slot, and the socket that receives what is addressed to its QPNs.
+#[derive(Debug)]
+pub struct Lane {
+    /// 1..=254: the top byte of all QPNs of the lane.
+    pub slot: u8,
+    /// UDP socket on `[::]:4791`, dual-stack, for receiving only.
+    pub socket: OwnedFd,
+    /// Size in bytes of its receive buffer as the kernel accounts for it.
+    pub receive_buffer: u32,
+}
+
+/// An open CM file.
+#[derive(Debug)]
+pub struct CmFile {
+    /// Names it in requests.
+    pub file: u64,
+    /// The application's end of the event socket: every datagram is one complete
+    /// `rdma_ucm_event_resp`.
+    pub events: OwnedFd,
+}
+
+impl Client {
+    /// Connects to the running broker.
+    ///
+    /// # Errors
+    /// [`IpcError::NoBroker`] if none runs; else what went wrong, with the broker's reason.
+    pub fn connect(hello: &Hello) -> Result<Self, IpcError> {
+        let socket = socket::connect()?;
+        let mut client = Self {
+            socket,
+            owner: std::process::id(),
+            hello: hello.clone(),
+            selection: Selection::parse(&hello.selection)?,
+            broker_pid: 0,
+            buffer: vec![0; MESSAGE_MAX].into_boxed_slice(),
+        };
+        match client.call(&Request::Hello(hello.clone()))? {
+            Reply::Hello { version, .. } if version != hello.version => {
+                Err(IpcError::Version { ours: hello.version, theirs: version })
+            }
+            Reply::Hello { pid, selection, .. } => {
+                client.selection = Selection::parse(&selection)?;
+                client.hello.selection = selection;
+                client.broker_pid = pid;
+                Ok(client)
+            }
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Connects to the broker, and starts one if none runs (see the crate's `start` module for
+    /// where its program is looked for).
+    ///
+    /// # Errors
+    /// [`IpcError::Start`] if it could not be started; else as [`connect`](Self::connect).
+    pub fn connect_or_start(hello: &Hello) -> Result<Self, IpcError> {
+        let mut last = IpcError::NoBroker;
+        for _ in 0..ROUNDS {
+            match Self::connect(hello) {
+                Err(IpcError::NoBroker) => start::broker()?,
+                Err(error) if broker_left(&error) => last = error,
+                other => return other,
+            }
+        }
+        Err(last)
+    }
+
+    /// What this connection introduced itself with, the selection being the resolved one.
+    #[must_use]
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// The device selection, resolved: never [`Selection::Unset`].
+    #[must_use]
+    pub fn selection(&self) -> &Selection {
+        &self.selection
+    }
+
+    /// The broker's process id.
+    #[must_use]
+    pub fn broker_pid(&self) -> u32 {
+        self.broker_pid
+    }
+
+    /// Sends a request and waits for its answer. [`Reply::Error`] comes back as
+    /// [`IpcError::Refused`].
+    ///
+    /// # Errors
+    /// [`IpcError`]; after any but [`IpcError::Refused`] the connection is of no more use.
+    pub fn call(&mut self, request: &Request) -> Result<Reply, IpcError> {
+        self.call_with_fd(request).map(|(reply, _)| reply)
+    }
+
+    /// [`call`](Self::call), with the descriptor that came with the answer.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn call_with_fd(
+        &mut self,
+        request: &Request,
+    ) -> Result<(Reply, Option<OwnedFd>), IpcError> {
+        self.send(request)?;
+        self.receive()
+    }
+
+    fn send(&self, request: &Request) -> Result<(), IpcError> {
+        if std::process::id() != self.owner {
+            return Err(IpcError::Forked);
+        }
+        let bytes = message::encode(request)?;
+        socket::send(self.socket.as_fd(), &bytes, None).map_err(|e| io_error("sending", e))
+    }
+
+    fn receive(&mut self) -> Result<(Reply, Option<OwnedFd>), IpcError> {
+        let got = socket::receive(self.socket.as_fd(), &mut self.buffer)
+            .map_err(|e| io_error("waiting for the broker's answer", e))?;
+        if got.len == 0 {
+            return Err(IpcError::Closed);
+        }
+        match message::decode(&self.buffer[..got.len])? {
+            Reply::Error { errno, text } => Err(IpcError::Refused { errno, text }),
+            reply => Ok((reply, got.fd)),
+        }
+    }
+
+    fn done(&mut self, request: &Request) -> Result<(), IpcError> {
+        match self.call(request)? {
+            Reply::Done => Ok(()),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Interfaces and addresses as of now.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn table(&mut self) -> Result<Table, IpcError> {
+        match self.call(&Request::GetTable)? {
+            Reply::Table(table) => Ok(*table),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Opens a lane.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); `ENOSPC` if all 254 slots are taken.
+    pub fn open_lane(&mut self) -> Result<Lane, IpcError> {
+        match self.call_with_fd(&Request::OpenLane)? {
+            (Reply::Lane { slot, receive_buffer }, Some(socket)) => {
+                Ok(Lane { slot, socket, receive_buffer })
+            }
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Gives a lane's slot back. Close the socket first.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn close_lane(&mut self, slot: u8) -> Result<(), IpcError> {
+        self.done(&Request::CloseLane { slot })
+    }
+
+    /// Opens a CM file.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn open_cm(&mut self) -> Result<CmFile, IpcError> {
+        match self.call_with_fd(&Request::OpenCm)? {
+            (Reply::Cm { file }, Some(events)) => Ok(CmFile { file, events }),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Hands a command to a CM file; gives the response structure.
+    ///
+    /// # Errors
+    /// [`IpcError::Refused`] with the errno that the kernel's `write()` would give; else as
+    /// [`call`](Self::call).
+    pub fn cm_command(&mut self, file: u64, bytes: &[u8]) -> Result<Vec<u8>, IpcError> {
+        match self.call(&Request::CmCommand { file, bytes: bytes.to_vec() })? {
+            Reply::CmResponse { bytes } => Ok(bytes),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Closes a CM file.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn close_cm(&mut self, file: u64) -> Result<(), IpcError> {
+        self.done(&Request::CloseCm { file })
+    }
+
+    /// Takes paths down or up by hand.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn set_path(&mut self, selector: PathSelector, up: bool) -> Result<(), IpcError> {
+        self.done(&Request::Path { selector, up })
+    }
+
+    /// Ends the broker.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); `EBUSY` if it is in use and `force` is not set.
+    pub fn shutdown(&mut self, force: bool) -> Result<(), IpcError> {
+        self.done(&Request::Shutdown { force })
+    }
+
+    /// Asks the broker and all its processes for their status.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn status(&mut self) -> Result<Status, IpcError> {
+        let Reply::Status(broker) = self.call(&Request::Status)? else { return Err(UNEXPECTED) };
+        let mut processes: Vec<ProcessStatus> = Vec::new();
+        loop {
+            match self.receive()?.0 {
+                Reply::ProcessStatus(part) => {
+                    match processes.iter_mut().find(|known| known.pid == part.pid) {
+                        Some(known) => known.append(*part),
+                        None => processes.push(*part),
+                    }
+                }
+                Reply::StatusEnd { silent } => {
+                    return Ok(Status { broker: *broker, processes, silent });
+                }
+                _ => return Err(UNEXPECTED),
+            }
+        }
+    }
+
+    /// Turns this connection into an event stream; gives the table as of now with it.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn subscribe(mut self) -> Result<(EventStream, Table), IpcError> {
+        let Reply::Table(table) = self.call(&Request::Subscribe)? else {
+            return Err(UNEXPECTED);
+        };
+        let Self { socket, owner, buffer, .. } = self;
+        start::set_nonblocking(socket.as_fd())
+            .map_err(|e| io_error("preparing the event stream", e))?;
+        Ok((EventStream { socket, owner, buffer }, *table))
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+const UNEXPECTED: IpcError = IpcError::Protocol("it answers another question");
+
+fn io_error(doing: &'static str, source: io::Error) -> IpcError {
+    match source.raw_os_error() {
+        Some(libc::EPIPE | libc::ECONNRESET) => IpcError::Closed,
+        _ => IpcError::Io { doing, source },
+    }
+}
+
+/// Whether a broker that was just ending took our connection with it.
+fn broker_left(error: &IpcError) -> bool {
+    matches!(error, IpcError::Closed)
+}
+
+/// What the broker says by itself. Non-blocking; wait for readability of [`as_fd`](AsFd::as_fd).
+#[derive(Debug)]
+pub struct EventStream {
+    socket: OwnedFd,
+    owner: u32,
+    buffer: Box<[u8]>,
+}
+
+impl EventStream {
+    /// The next event; `None` if there is none at the moment.
+    ///
+    /// # Errors
+    /// [`IpcError::Closed`] if the broker is gone; else [`IpcError`] as for [`Client::call`].
+    pub fn next_event(&mut self) -> Result<Option<Push>, IpcError> {
+        if std::process::id() != self.owner {
+            return Err(IpcError::Forked);
+        }
+        let got = match socket::receive(self.socket.as_fd(), &mut self.buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            other => other.map_err(|e| io_error("reading the broker's events", e))?,
+        };
+        if got.len == 0 {
+            return Err(IpcError::Closed);
+        }
+        message::decode(&self.buffer[..got.len]).map(Some)
+    }
+
+    /// Answers [`Push::StatusRequest`], in as many parts as it takes.
+    ///
+    /// # Errors
+    /// [`IpcError`]; `EAGAIN` if the broker does not take the parts fast enough.
+    pub fn report(&mut self, id: u64, status: ProcessStatus) -> Result<(), IpcError> {
+        let mut parts = status.into_parts().into_iter().peekable();
+        while let Some(status) = parts.next() {
+            let more = parts.peek().is_some();
+            let report = Request::StatusReport { id, more, status: Box::new(status) };
+            let bytes = message::encode(&report)?;
+            self.send_patiently(&bytes)?;
+        }
+        Ok(())
+    }
+
+    fn send_patiently(&self, bytes: &[u8]) -> Result<(), IpcError> {
+        loop {
+            match socket::send(self.socket.as_fd(), bytes, None) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    start::wait_writable(self.socket.as_fd(), REPORT_PATIENCE_MS)
+                        .map_err(|e| io_error("reporting to the broker", e))?;
+                }
+                other => return other.map_err(|e| io_error("reporting to the broker", e)),
+            }
+        }
+    }
+}
+
+/// How long a report waits for the broker to take its next part, in milliseconds.
+const REPORT_PATIENCE_MS: i32 = 200;
+
+impl AsFd for EventStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

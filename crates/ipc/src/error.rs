@@ -1,0 +1,86 @@
+//! What can go wrong between a process and the broker.
+
+use std::io;
+
+use crate::devices::SelectionError;
+
+/// Why a conversation with the broker failed, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum IpcError {
+    /// A system call failed.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// No broker listens in this network namespace.
+    #[error("no Polypath broker runs in this network namespace; start one with `polypath broker`")]
+    NoBroker,
+    /// The broker could not be started.
+    #[error("cannot start the broker: {0}")]
+    Start(String),
+    /// The broker closed the connection.
+    #[error("the broker closed the connection; its log says why")]
+    Closed,
+    /// The other end of the socket belongs to somebody else.
+    #[error(
+        "the socket @polypath-{ours} is held by user {theirs}, not by user {ours}: refusing to use it"
+    )]
+    ForeignUser {
+        /// Our effective user id.
+        ours: u32,
+        /// The user id of the other end.
+        theirs: u32,
+    },
+    /// The broker speaks another version of the protocol.
+    #[error(
+        "the running broker speaks version {theirs} of the protocol, this program version {ours}; \
+         end the old one with `polypath broker --shutdown` and try again"
+    )]
+    Version {
+        /// Our version.
+        ours: u32,
+        /// The broker's version.
+        theirs: u32,
+    },
+    /// A message did not decode, was too long, or was not the one expected.
+    #[error("the broker's message makes no sense: {0}")]
+    Protocol(&'static str),
+    /// A message to be sent is longer than [`MESSAGE_MAX`](crate::message::MESSAGE_MAX).
+    #[error("a message of {0} bytes is too long for the broker's socket")]
+    TooLong(usize),
+    /// The broker refused, with an errno as the kernel would give it.
+    #[error("{text} ({})", io::Error::from_raw_os_error(*errno))]
+    Refused {
+        /// A Linux errno, positive.
+        errno: i32,
+        /// What was refused and why.
+        text: String,
+    },
+    /// This connection belongs to the parent of this process; connect anew after a fork.
+    #[error("this connection to the broker was made before fork(); the child needs its own")]
+    Forked,
+    /// The device selection is wrong.
+    #[error(transparent)]
+    Selection(#[from] SelectionError),
+}
+
+impl IpcError {
+    /// The errno to hand to an application that knows only errnos.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Self::NoBroker | Self::Start(_) => libc::ENODEV,
+            Self::Closed => libc::EPIPE,
+            Self::ForeignUser { .. } => libc::EPERM,
+            Self::Version { .. } | Self::Protocol(_) => libc::EPROTO,
+            Self::TooLong(_) => libc::EMSGSIZE,
+            Self::Refused { errno, .. } => *errno,
+            Self::Forked => libc::EBADF,
+            Self::Selection(_) => libc::EINVAL,
+        }
+    }
+}

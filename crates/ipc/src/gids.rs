@@ -1,0 +1,225 @@
+//! GID tables whose entries keep their index.
+//!
+//! Laid out as Linux rxe's: index 0 is the link-local GID made from the MAC address, then one entry
+//! per address, IPv4 as `::ffff:a.b.c.d`. All are RoCE v2. An application remembers indexes, so a
+//! table is never rebuilt but updated in place, as the kernel does it: an address that goes leaves a
+//! hole, a new one fills the first.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::table::Port;
+
+/// Entries of a device's GID table (`gid_tbl_len`). Small, because some applications look at every
+/// entry through sysfs; addresses that find no room have no GID.
+pub const GID_TABLE_LEN: usize = 64;
+
+/// An entry of a GID table. A hole has an all-zero `gid`, see [`is_empty`](Self::is_empty).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GidEntry {
+    /// The GID, in network byte order.
+    pub gid: [u8; 16],
+    /// The same as an address: packets of this GID leave from it.
+    pub ip: IpAddr,
+    /// The interface it is on.
+    pub ifindex: u32,
+    /// Whether the interface really has the address. Entry 0 is made from the MAC and is there even
+    /// if the address is not (IPv6 off, or another way of making link-local addresses).
+    pub assigned: bool,
+}
+
+impl GidEntry {
+    /// A hole in the table.
+    pub const EMPTY: Self =
+        Self { gid: [0; 16], ip: IpAddr::V6(Ipv6Addr::UNSPECIFIED), ifindex: 0, assigned: false };
+
+    /// Whether this is a hole.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.gid == [0; 16]
+    }
+
+    fn same_place(&self, other: &Self) -> bool {
+        self.gid == other.gid && self.ifindex == other.ifindex
+    }
+}
+
+/// The GID of an address: IPv4 addresses are mapped (RFC 4291, 2.5.5.2; IBTA annex A17).
+#[must_use]
+pub fn gid_of(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// The EUI-64 of a MAC address with the local bit inverted (RFC 4291, appendix A), as number.
+#[must_use]
+pub fn eui64(mac: [u8; 6]) -> u64 {
+    u64::from_be_bytes([mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]])
+}
+
+/// The link-local address made from a MAC address.
+#[must_use]
+pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
+    Ipv6Addr::from_bits(0xfe80_u128 << 112 | u128::from(eui64(mac)))
+}
+
+/// The entries that a port contributes to a table, in the order of a new table.
+#[must_use]
+pub fn entries_of(port: &Port) -> Vec<GidEntry> {
+    let usable = || port.addresses.iter().filter(|address| !address.tentative);
+    let own = IpAddr::V6(link_local(port.mac));
+    let first = GidEntry {
+        gid: gid_of(own),
+        ip: own,
+        ifindex: port.ifindex,
+        assigned: usable().any(|address| address.ip == own),
+    };
+    let entry = |ip| GidEntry { gid: gid_of(ip), ip, ifindex: port.ifindex, assigned: true };
+    let v4 = usable().filter(|address| address.ip.is_ipv4());
+    let v6 = usable().filter(|address| address.ip.is_ipv6() && address.ip != own);
+    std::iter::once(first).chain(v4.chain(v6).map(|address| entry(address.ip))).collect()
+}
+
+/// A GID table that is updated in place.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GidTable {
+    entries: Vec<GidEntry>,
+}
+
+impl GidTable {
+    /// The table of a device over these ports, made anew: the first port's entries, then the others'.
+    #[must_use]
+    pub fn of_ports<'a>(ports: impl IntoIterator<Item = &'a Port>) -> Self {
+        let mut table = Self::default();
+        table.update_from_ports(ports);
+        table
+    }
+
+    /// Brings the table up to date with these ports; true if anything changed.
+    pub fn update_from_ports<'a>(&mut self, ports: impl IntoIterator<Item = &'a Port>) -> bool {
+        let wanted: Vec<GidEntry> = ports.into_iter().flat_map(entries_of).collect();
+        self.update(&wanted)
+    }
+
+    /// Brings the table up to date: entries not wanted become holes, new ones take the first hole,
+    /// all others stay where they are. True if anything changed.
+    pub fn update(&mut self, wanted: &[GidEntry]) -> bool {
+        let before = self.entries.clone();
+        for entry in &mut self.entries {
+            match wanted.iter().find(|new| new.same_place(entry)) {
+                Some(new) => *entry = *new,
+                None => *entry = GidEntry::EMPTY,
+            }
+        }
+        for new in wanted {
+            if self.entries.iter().any(|entry| entry.same_place(new)) {
+                continue;
+            }
+            if let Some(hole) = self.entries.iter_mut().find(|entry| entry.is_empty()) {
+                *hole = *new;
+            } else if self.entries.len() < GID_TABLE_LEN {
+                self.entries.push(*new);
+            }
+        }
+        while self.entries.last().is_some_and(GidEntry::is_empty) {
+            self.entries.pop();
+        }
+        self.entries != before
+    }
+
+    /// The entries by index, holes included; what lies beyond the end is empty.
+    #[must_use]
+    pub fn entries(&self) -> &[GidEntry] {
+        &self.entries
+    }
+}
+
+/// A GID table and the device it belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedGidTable {
+    /// The device's key: `roce:` and the interface's index, `mp`, or `mp:` and its interfaces.
+    pub key: String,
+    /// Its table.
+    pub table: GidTable,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::table::Address;
+
+    pub(crate) fn port(ifindex: u32, name: &str, ips: &[&str]) -> Port {
+        let addresses = ips
+            .iter()
+            .map(|ip| Address {
+                ip: ip.parse().unwrap(),
+                prefix_len: 24,
+                link_local: ip.starts_with("fe80"),
+                tentative: false,
+            })
+            .collect();
+        Port {
+            ifindex,
+            name: name.into(),
+            mac: [0x52, 0x54, 0, 0, 0, ifindex.to_le_bytes()[0]],
+            mtu: 1500,
+            link_up: true,
+            speed_mbps: None,
+            loopback: false,
+            ethernet: true,
+            enslaved: false,
+            numa_node: None,
+            device_number: None,
+            addresses,
+        }
+    }
+
+    fn ips(table: &GidTable) -> Vec<String> {
+        table.entries().iter().map(|e| e.ip.to_string()).collect()
+    }
+
+    #[test]
+    fn the_link_local_gid_comes_first_and_only_once() {
+        let port = port(2, "eth0", &["2001:db8::1", "10.0.0.1", "fe80::5054:ff:fe00:2"]);
+        let table = GidTable::of_ports([&port]);
+        assert_eq!(ips(&table), ["fe80::5054:ff:fe00:2", "10.0.0.1", "2001:db8::1"]);
+        assert!(table.entries()[0].assigned);
+        assert_eq!(table.entries()[1].gid[10..], [0xff, 0xff, 10, 0, 0, 1]);
+    }
+
+    #[test]
+    fn an_unchanged_address_keeps_its_index() {
+        let mut table = GidTable::of_ports([&port(2, "eth0", &["10.0.0.1", "10.0.0.2"])]);
+        assert!(table.update_from_ports([&port(2, "eth0", &["10.0.0.2"])]));
+        assert!(table.entries()[1].is_empty());
+        assert_eq!(table.entries()[2].ip.to_string(), "10.0.0.2");
+        table.update_from_ports([&port(2, "eth0", &["10.0.0.2", "10.0.0.3"])]);
+        assert_eq!(table.entries()[1].ip.to_string(), "10.0.0.3");
+        assert!(!table.update_from_ports([&port(2, "eth0", &["10.0.0.2", "10.0.0.3"])]));
+    }
+
+    #[test]
+    fn an_mp_table_has_the_first_member_first() {
+        let (a, b) = (port(2, "eth0", &["10.0.0.1"]), port(3, "eth1", &["10.0.1.1"]));
+        let table = GidTable::of_ports([&a, &b]);
+        let expect = ["fe80::5054:ff:fe00:2", "10.0.0.1", "fe80::5054:ff:fe00:3", "10.0.1.1"];
+        assert_eq!(ips(&table), expect);
+    }
+
+    #[test]
+    fn a_tentative_address_has_no_gid_yet() {
+        let mut port = port(2, "eth0", &["2001:db8::1"]);
+        port.addresses[0].tentative = true;
+        assert_eq!(GidTable::of_ports([&port]).entries().len(), 1);
+    }
+
+    #[test]
+    fn a_table_never_outgrows_its_limit() {
+        let many: Vec<String> = (0..100).map(|i| format!("10.0.0.{i}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(GidTable::of_ports([&port(2, "eth0", &many)]).entries().len(), GID_TABLE_LEN);
+    }
+}

@@ -1,0 +1,267 @@
+//! The messages, their limits and their encoding.
+//!
+//! Every message is one datagram of at most [`MESSAGE_MAX`] bytes. The encoding is postcard's:
+//! compact and not self-describing, hence the version in [`Hello`], which is the only message whose
+//! encoding may never change.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::IpcError;
+use crate::paths::PathSelector;
+use crate::status::{BrokerStatus, ProcessStatus};
+use crate::table::Table;
+
+/// Version of everything in this module but [`Hello`]. Both ends must have the same.
+pub const VERSION: u32 = 1;
+
+/// Longest message in bytes. Well below the default socket buffer of 208 KiB, so that a message
+/// always fits into an empty socket.
+pub const MESSAGE_MAX: usize = 128 * 1024;
+
+/// Longest program name or selection string in a [`Hello`], in bytes.
+pub const TEXT_MAX: usize = 1024;
+
+/// Longest `write()` to `/dev/infiniband/rdma_cm` in bytes. The largest command of the kernel's ABI
+/// (`rdma_ucm_accept`, with its private data and parameters) has less than 1 KiB; path records of
+/// `SET_OPTION` come in-line after it.
+pub const CM_COMMAND_MAX: usize = 16 * 1024;
+
+/// First message on every connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`VERSION`] of the sender.
+    pub version: u32,
+    /// Process id as the sender sees it, for people; the broker trusts `SO_PEERCRED` alone.
+    pub pid: u32,
+    /// The program's name, for `polypath status`.
+    pub program: String,
+    /// The device selection (`POLYPATH_DEVICE`), empty if unset. The broker must know it because
+    /// the CM tells the process which device and GID index an address is on.
+    pub selection: String,
+}
+
+impl Hello {
+    /// The message that introduces this process, with the given device selection.
+    #[must_use]
+    pub fn of_this_process(selection: &str) -> Self {
+        let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+        Self {
+            version: VERSION,
+            pid: std::process::id(),
+            program: program.trim_end().to_owned(),
+            selection: selection.to_owned(),
+        }
+    }
+}
+
+/// What a process asks of the broker. Each request but [`StatusReport`](Self::StatusReport) has
+/// exactly one [`Reply`] ([`Status`](Self::Status): several).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Request {
+    /// Introduces the connection. Answer: [`Reply::Hello`].
+    Hello(Hello),
+    /// Asks for a slot. Answer: [`Reply::Lane`] with the slot's receive socket.
+    OpenLane,
+    /// Gives a slot back. Answer: [`Reply::Done`].
+    CloseLane {
+        /// The slot, as [`Reply::Lane`] gave it.
+        slot: u8,
+    },
+    /// Asks for interfaces and addresses. Answer: [`Reply::Table`].
+    GetTable,
+    /// Stands for `open("/dev/infiniband/rdma_cm")`. Answer: [`Reply::Cm`] with the application's
+    /// end of the event socket.
+    OpenCm,
+    /// Stands for `write()` to an open CM file. Answer: [`Reply::CmResponse`], or [`Reply::Error`]
+    /// with the errno that `write()` would give.
+    CmCommand {
+        /// The file, as [`Reply::Cm`] gave it.
+        file: u64,
+        /// What the application wrote: `rdma_ucm_cmd_hdr` and the command.
+        bytes: Vec<u8>,
+    },
+    /// Stands for `close()` of a CM file; hanging up the event socket does the same. Answer:
+    /// [`Reply::Done`].
+    CloseCm {
+        /// The file, as [`Reply::Cm`] gave it.
+        file: u64,
+    },
+    /// Turns this connection into an event stream. Answer: [`Reply::Table`]; [`Push`]es follow, and
+    /// the only request allowed from then on is [`StatusReport`](Self::StatusReport).
+    Subscribe,
+    /// The answer to [`Push::StatusRequest`]; has no reply.
+    StatusReport {
+        /// From the request.
+        id: u64,
+        /// Whether more parts follow. Parts are merged by [`ProcessStatus::append`].
+        more: bool,
+        /// The report, or a part of it.
+        status: Box<ProcessStatus>,
+    },
+    /// Asks for everything known. Answers: one [`Reply::Status`], any number of
+    /// [`Reply::ProcessStatus`], one [`Reply::StatusEnd`].
+    Status,
+    /// Takes paths down or up again by hand, in every process and for those to come. Answer:
+    /// [`Reply::Done`].
+    Path {
+        /// Which paths.
+        selector: PathSelector,
+        /// `false` takes them down.
+        up: bool,
+    },
+    /// Ends the broker. Answer: [`Reply::Done`], or an error with `EBUSY` if other processes are
+    /// connected and `force` is not set.
+    Shutdown {
+        /// End it although processes use it.
+        force: bool,
+    },
+    /// Answer: [`Reply::Done`].
+    Ping,
+}
+
+/// What the broker answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    /// The connection is accepted.
+    Hello {
+        /// The broker's [`VERSION`]. If it is another than ours, the connection is at its end.
+        version: u32,
+        /// The broker's process id.
+        pid: u32,
+        /// The device selection as resolved for this process: [`Selection::resolve`] with the table
+        /// of this moment.
+        ///
+        /// [`Selection::resolve`]: crate::Selection::resolve
+        selection: String,
+    },
+    /// Done, and nothing to tell.
+    Done,
+    /// A slot is open; its socket comes with the message.
+    Lane {
+        /// 1..=254: the top byte of all QPNs of the lane.
+        slot: u8,
+        /// Size in bytes of the socket's receive buffer as the kernel accounts for it (`SO_RCVBUF`
+        /// as read back: twice the payload asked for).
+        receive_buffer: u32,
+    },
+    /// Interfaces and addresses.
+    Table(Box<Table>),
+    /// A CM file is open; the event socket comes with the message.
+    Cm {
+        /// Names the file in further requests.
+        file: u64,
+    },
+    /// What the kernel would have written to the command's response address.
+    CmResponse {
+        /// The response structure; empty if the command has none.
+        bytes: Vec<u8>,
+    },
+    /// The broker's own part of the status.
+    Status(Box<BrokerStatus>),
+    /// A process's report, or a part of it; the same process id may come several times.
+    ProcessStatus(Box<ProcessStatus>),
+    /// All reports have been sent.
+    StatusEnd {
+        /// Processes that did not answer in time.
+        silent: Vec<u32>,
+    },
+    /// The request failed.
+    Error {
+        /// A Linux errno, positive.
+        errno: i32,
+        /// What failed and why.
+        text: String,
+    },
+}
+
+/// What the broker sends on an event stream without having been asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Push {
+    /// Interfaces or addresses changed. Several changes may have been merged into one table.
+    Table(Box<Table>),
+    /// Asks for a report of everything the process knows, by [`Request::StatusReport`].
+    StatusRequest {
+        /// To be repeated in the report.
+        id: u64,
+    },
+    /// Paths are taken down or up by hand. The same is in [`Table::down`], which tells a process
+    /// that starts later.
+    PathAdmin {
+        /// Which paths.
+        selector: PathSelector,
+        /// `false` takes them down.
+        up: bool,
+    },
+    /// The broker goes away.
+    Goodbye,
+}
+
+/// Encodes a message.
+///
+/// # Errors
+/// [`IpcError::TooLong`] if it has more than [`MESSAGE_MAX`] bytes.
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, IpcError> {
+    let bytes =
+        postcard::to_stdvec(message).map_err(|_| IpcError::Protocol("it could not be encoded"))?;
+    if bytes.len() > MESSAGE_MAX {
+        return Err(IpcError::TooLong(bytes.len()));
+    }
+    Ok(bytes)
+}
+
+/// Decodes a message; bytes left over are an error.
+///
+/// # Errors
+/// [`IpcError::Protocol`] if the bytes are not one whole message.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, IpcError> {
+    if bytes.len() > MESSAGE_MAX {
+        return Err(IpcError::Protocol("it is too long"));
+    }
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Ok(message),
+        Ok(_) => Err(IpcError::Protocol("bytes are left over")),
+        Err(_) => Err(IpcError::Protocol("it does not decode")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_survives_the_wire() {
+        let request = Request::CmCommand { file: 7, bytes: vec![1, 2, 3] };
+        let bytes = encode(&request).unwrap();
+        assert_eq!(decode::<Request>(&bytes).unwrap(), request);
+    }
+
+    #[test]
+    fn every_truncation_is_an_error() {
+        let request = Request::Hello(Hello::of_this_process("mp:eth0+eth1"));
+        let bytes = encode(&request).unwrap();
+        for len in 0..bytes.len() {
+            assert!(decode::<Request>(&bytes[..len]).is_err(), "{len} bytes decoded");
+        }
+    }
+
+    #[test]
+    fn bytes_left_over_are_an_error() {
+        let mut bytes = encode(&Request::Ping).unwrap();
+        bytes.push(0);
+        assert!(decode::<Request>(&bytes).is_err());
+    }
+
+    #[test]
+    fn a_length_that_lies_does_not_allocate_it() {
+        // CmCommand, file 0, "2^63 bytes follow".
+        let bytes = [5, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
+        assert!(decode::<Request>(&bytes).is_err());
+    }
+
+    #[test]
+    fn too_long_a_message_is_not_encoded() {
+        let request = Request::CmCommand { file: 0, bytes: vec![0; MESSAGE_MAX] };
+        assert!(matches!(encode(&request), Err(IpcError::TooLong(_))));
+    }
+}

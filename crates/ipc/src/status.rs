@@ -1,0 +1,351 @@
+//! What `polypath status` shows: the broker's part and each process's part.
+//!
+//! All types serialise to JSON as they are; names and units are part of the interface.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::table::Table;
+
+/// Everything known in one network namespace.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The broker's own part.
+    pub broker: BrokerStatus,
+    /// The processes' reports.
+    pub processes: Vec<ProcessStatus>,
+    /// Processes that did not answer in time (stopped in a debugger, for example).
+    pub silent: Vec<u32>,
+}
+
+/// A named counter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counter {
+    /// What is counted, in words with underscores: `icrc_wrong`.
+    pub name: String,
+    /// How many.
+    pub value: u64,
+}
+
+/// The broker's own part of the status.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct BrokerStatus {
+    /// Process id.
+    pub pid: u32,
+    /// Version of the program.
+    pub version: String,
+    /// Time since its start in milliseconds.
+    pub uptime_ms: u64,
+    /// Connections open now.
+    pub clients: Vec<ClientStatus>,
+    /// Slots given to lanes now.
+    pub slots: Vec<SlotStatus>,
+    /// Identifiers of the connection manager.
+    pub cm_ids: Vec<CmIdStatus>,
+    /// Interfaces, addresses, GID tables, paths down by hand.
+    pub table: Table,
+    /// Everything that was counted: packets, MADs, drops by reason.
+    pub counters: Vec<Counter>,
+}
+
+/// A connection to the broker.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientStatus {
+    /// Process id, from the kernel.
+    pub pid: u32,
+    /// Program name, from the program.
+    pub program: String,
+    /// Device selection, from the program.
+    pub selection: String,
+    /// Whether this is an event stream.
+    pub events: bool,
+}
+
+/// A slot in use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotStatus {
+    /// 1..=254.
+    pub slot: u8,
+    /// The process that has it.
+    pub pid: u32,
+    /// Packets that the kernel dropped because the socket's receive buffer was full.
+    pub overflows: u64,
+}
+
+/// An identifier of the connection manager (`rdma_cm_id`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CmIdStatus {
+    /// The process that owns it.
+    pub pid: u32,
+    /// The number the process knows it by.
+    pub id: u32,
+    /// Its state, in words.
+    pub state: String,
+    /// Local address with port, if bound.
+    pub local: String,
+    /// Remote address with port, if any.
+    pub remote: String,
+    /// Queue pair number, 0 if none.
+    pub qpn: u32,
+}
+
+/// A process's report.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// Process id (the broker puts in what the kernel told it).
+    pub pid: u32,
+    /// Program name.
+    pub program: String,
+    /// Open devices by name.
+    pub devices: Vec<String>,
+    /// Lanes.
+    pub lanes: Vec<LaneStatus>,
+    /// Queue pairs.
+    pub qps: Vec<QpStatus>,
+    /// Paths.
+    pub paths: Vec<PathStatus>,
+    /// The last fail-overs, oldest first.
+    pub failovers: Vec<FailoverStatus>,
+    /// Dropped packets by reason.
+    pub drops: Vec<Counter>,
+    /// The last errors, oldest first, each explained: which QP, which PSN, which path, what
+    /// happened and what to do.
+    pub errors: Vec<String>,
+}
+
+/// Entries of each list in one part of a report. With the limits on texts below, 16 of everything
+/// take less than 90 KiB, so that a part stays below [`MESSAGE_MAX`](crate::message::MESSAGE_MAX).
+const PART: usize = 16;
+
+/// Longest text in a report in bytes; longer ones are cut.
+const TEXT_MAX: usize = 256;
+
+/// Longest explanation of an error in bytes; longer ones are cut.
+const ERROR_MAX: usize = 1024;
+
+impl ProcessStatus {
+    /// Adds another part of the same process's report.
+    pub fn append(&mut self, part: Self) {
+        self.devices.extend(part.devices);
+        self.lanes.extend(part.lanes);
+        self.qps.extend(part.qps);
+        self.paths.extend(part.paths);
+        self.failovers.extend(part.failovers);
+        self.drops.extend(part.drops);
+        self.errors.extend(part.errors);
+    }
+
+    /// Splits a report into parts of which each fits into a message; at least one. Over-long texts
+    /// are cut.
+    #[must_use]
+    pub fn into_parts(mut self) -> Vec<Self> {
+        self.cut_texts();
+        let mut parts = Vec::new();
+        loop {
+            let part = Self {
+                pid: self.pid,
+                program: self.program.clone(),
+                devices: take(&mut self.devices),
+                lanes: take(&mut self.lanes),
+                qps: take(&mut self.qps),
+                paths: take(&mut self.paths),
+                failovers: take(&mut self.failovers),
+                drops: take(&mut self.drops),
+                errors: take(&mut self.errors),
+            };
+            parts.push(part);
+            if self.is_spent() {
+                return parts;
+            }
+        }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.devices.is_empty()
+            && self.lanes.is_empty()
+            && self.qps.is_empty()
+            && self.paths.is_empty()
+            && self.failovers.is_empty()
+            && self.drops.is_empty()
+            && self.errors.is_empty()
+    }
+
+    fn cut_texts(&mut self) {
+        cut(&mut self.program);
+        self.devices.iter_mut().for_each(cut);
+        self.errors.iter_mut().for_each(|error| cut_to(error, ERROR_MAX));
+        for qp in &mut self.qps {
+            for text in [
+                &mut qp.kind,
+                &mut qp.state,
+                &mut qp.device,
+                &mut qp.peer,
+                &mut qp.active_path,
+                &mut qp.last_error,
+            ] {
+                cut(text);
+            }
+            qp.counters.truncate(PART);
+            qp.counters.iter_mut().for_each(|counter| cut_to(&mut counter.name, 32));
+        }
+        for path in &mut self.paths {
+            cut(&mut path.interface);
+            cut(&mut path.state);
+        }
+        for failover in &mut self.failovers {
+            cut(&mut failover.from);
+            cut(&mut failover.to);
+            cut(&mut failover.reason);
+        }
+        for drop in &mut self.drops {
+            cut(&mut drop.name);
+        }
+    }
+}
+
+fn take<T>(list: &mut Vec<T>) -> Vec<T> {
+    let rest = list.split_off(list.len().min(PART));
+    std::mem::replace(list, rest)
+}
+
+fn cut(text: &mut String) {
+    cut_to(text, TEXT_MAX);
+}
+
+fn cut_to(text: &mut String, max: usize) {
+    if text.len() > max {
+        let end = (0..=max).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
+        text.truncate(end);
+    }
+}
+
+/// A lane of a process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneStatus {
+    /// The top byte of its QPNs.
+    pub slot: u8,
+    /// Packets received.
+    pub received_packets: u64,
+    /// Bytes received (UDP payload).
+    pub received_bytes: u64,
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Bytes sent (UDP payload).
+    pub sent_bytes: u64,
+}
+
+/// A queue pair.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct QpStatus {
+    /// Its number.
+    pub qpn: u32,
+    /// The peer's number, 0 if not connected.
+    pub dest_qpn: u32,
+    /// `RC`, `UC`, `UD`.
+    pub kind: String,
+    /// `RESET`, `INIT`, `RTR`, `RTS`, `SQD`, `SQE`, `ERR`.
+    pub state: String,
+    /// The device's name.
+    pub device: String,
+    /// The peer's address, empty if not connected.
+    pub peer: String,
+    /// Whether multi-path was negotiated with the peer.
+    pub multipath: bool,
+    /// The path that carries traffic now: `local>remote@interface`.
+    pub active_path: String,
+    /// Number of live paths.
+    pub live_paths: u32,
+    /// Counters of the queue pair: `sent_packets`, `retransmitted`, `rnr_naks` …
+    pub counters: Vec<Counter>,
+    /// Why the last work request failed, empty if none did.
+    pub last_error: String,
+}
+
+/// A path to a peer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathStatus {
+    /// Local address.
+    pub local: IpAddr,
+    /// Remote address.
+    pub remote: IpAddr,
+    /// Name of the interface.
+    pub interface: String,
+    /// `active`, `standby`, `probing`, `dead`, `down` (by hand).
+    pub state: String,
+    /// Smoothed round-trip time in microseconds, `None` before the first measurement.
+    pub rtt_us: Option<u64>,
+    /// UDP payload sent, in bytes.
+    pub sent_bytes: u64,
+    /// UDP payload received, in bytes.
+    pub received_bytes: u64,
+    /// UDP payload that had to be sent again, in bytes.
+    pub lost_bytes: u64,
+    /// How often traffic left this path because it failed.
+    pub failovers: u32,
+    /// How long traffic stood still at the last fail-over, in microseconds.
+    pub last_blackout_us: Option<u64>,
+}
+
+/// A fail-over that happened.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailoverStatus {
+    /// When, in milliseconds since 1970 UTC.
+    pub at_unix_ms: u64,
+    /// The path that failed: `local>remote@interface`.
+    pub from: String,
+    /// The path that took over, empty if none could.
+    pub to: String,
+    /// How it was noticed: `link down`, `probes unanswered`, …
+    pub reason: String,
+    /// From the last acknowledged packet on the old path to the first one on the new, in
+    /// microseconds.
+    pub blackout_us: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Request, decode, encode};
+
+    fn long_report() -> ProcessStatus {
+        let counters =
+            (0..40).map(|i| Counter { name: format!("counter_{i}"), value: u64::MAX }).collect();
+        let qp = QpStatus { qpn: 1, peer: "é".repeat(4000), counters, ..QpStatus::default() };
+        ProcessStatus {
+            pid: 1,
+            qps: vec![qp; 1000],
+            errors: vec!["x".repeat(100_000); 40],
+            ..ProcessStatus::default()
+        }
+    }
+
+    #[test]
+    fn every_part_of_a_long_report_fits_into_a_message() {
+        let parts = long_report().into_parts();
+        let mut whole: Option<ProcessStatus> = None;
+        for status in parts {
+            let message = Request::StatusReport { id: 1, more: true, status: Box::new(status) };
+            let bytes = encode(&message).unwrap();
+            let Request::StatusReport { status, .. } = decode(&bytes).unwrap() else { panic!() };
+            match &mut whole {
+                None => whole = Some(*status),
+                Some(whole) => whole.append(*status),
+            }
+        }
+        let whole = whole.unwrap();
+        assert_eq!(whole.qps.len(), 1000);
+        assert_eq!(whole.errors.len(), 40);
+    }
+
+    #[test]
+    fn an_empty_report_is_one_part() {
+        assert_eq!(ProcessStatus::default().into_parts().len(), 1);
+    }
+
+    #[test]
+    fn status_is_json() {
+        let text = serde_json::to_string(&long_report()).unwrap();
+        assert!(text.contains("\"qpn\":1"));
+    }
+}

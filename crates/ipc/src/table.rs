@@ -1,0 +1,105 @@
+//! Interfaces and addresses of the network namespace, as the broker last saw them.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::gids::NamedGidTable;
+use crate::paths::PathSelector;
+
+/// Most interfaces in a [`Table`]; more are left out, those with the highest indexes first.
+pub const PORTS_MAX: usize = 64;
+
+/// Most addresses of one [`Port`]; more are left out.
+pub const ADDRESSES_MAX: usize = 32;
+
+/// Most path selectors in [`Table::down`].
+pub const DOWN_MAX: usize = 64;
+
+/// A snapshot of the network namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Table {
+    /// Counts up with every change; a process may see numbers left out.
+    pub generation: u64,
+    /// All interfaces, by ascending [`Port::ifindex`].
+    pub ports: Vec<Port>,
+    /// The GID tables of the devices the broker knows, by device key (see
+    /// [`devices`](crate::devices)). They are kept by the broker so that an unchanged address keeps
+    /// its index and all processes, and the CM, agree on it.
+    pub gid_tables: Vec<NamedGidTable>,
+    /// Paths taken down by hand.
+    pub down: Vec<PathSelector>,
+}
+
+impl Table {
+    /// The interface with this index.
+    #[must_use]
+    pub fn port(&self, ifindex: u32) -> Option<&Port> {
+        self.ports.iter().find(|port| port.ifindex == ifindex)
+    }
+
+    /// The interface with this name.
+    #[must_use]
+    pub fn port_by_name(&self, name: &str) -> Option<&Port> {
+        self.ports.iter().find(|port| port.name == name)
+    }
+
+    /// The interface that has this address, and may use it.
+    #[must_use]
+    pub fn port_with_address(&self, ip: IpAddr) -> Option<&Port> {
+        self.ports.iter().find(|port| port.addresses.iter().any(|a| a.ip == ip && !a.tentative))
+    }
+}
+
+/// An interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    /// The kernel's index, ≥ 1.
+    pub ifindex: u32,
+    /// The kernel's name, up to 15 bytes.
+    pub name: String,
+    /// Hardware address; zero if it has none.
+    pub mac: [u8; 6],
+    /// Link MTU in bytes (what an IP packet may have).
+    pub mtu: u32,
+    /// Whether packets can be sent: administratively up (`IFF_UP`) with carrier (`IFF_LOWER_UP`).
+    pub link_up: bool,
+    /// Speed in Mbit/s, if the driver tells one.
+    pub speed_mbps: Option<u32>,
+    /// The loopback interface.
+    pub loopback: bool,
+    /// Ethernet by its link-layer type (`ARPHRD_ETHER`).
+    pub ethernet: bool,
+    /// Port of a bridge, bond or team: addresses belong to its master.
+    pub enslaved: bool,
+    /// NUMA node of the hardware, if it has any.
+    pub numa_node: Option<u32>,
+    /// The number N in the name `roceN`, given once and kept while the interface exists. `None` for
+    /// an interface that has no device unless asked for by name.
+    pub device_number: Option<u16>,
+    /// Addresses, in the kernel's order.
+    pub addresses: Vec<Address>,
+}
+
+impl Port {
+    /// Whether a device may stand on it without being asked for by name: Ethernet-like (physical,
+    /// veth, bridge, bond, VLAN …) with a hardware address, and not a port of a bridge or bond.
+    /// The link need not be up: a device survives the loss of its link.
+    #[must_use]
+    pub fn usable(&self) -> bool {
+        self.ethernet && !self.loopback && !self.enslaved && self.mac != [0; 6]
+    }
+}
+
+/// An address of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// The address.
+    pub ip: IpAddr,
+    /// Length of the network prefix in bits: 0..=32 or 0..=128.
+    pub prefix_len: u8,
+    /// Valid on its link only (`fe80::/10`, `169.254.0.0/16`).
+    pub link_local: bool,
+    /// Duplicate address detection still runs or has failed: it can't be used as a source.
+    pub tentative: bool,
+}
