@@ -30,8 +30,9 @@ pub struct Route {
     /// Present when the peer's lane negotiated multi-path: then packets may carry the
     /// multi-path header, if the queue pair itself was agreed upon.
     pub tag: Option<PathTag>,
-    /// Bytes of payload that the path's window still takes. 0: wait for
-    /// [`crate::QueuePair::poll_transmit`] to be called again. Acknowledgements ignore it.
+    /// Bytes that the path's window still takes, in the measure of [`Host::sent`]. When it is too
+    /// small [`crate::QueuePair::poll_transmit`] says `Blocked` and wants to be called again once it
+    /// has grown. Acknowledgements ignore it.
     pub window: u32,
     /// Smoothed round-trip time, if measured.
     pub rtt: Option<Duration>,
@@ -79,16 +80,38 @@ pub struct Burst<'a> {
     pub path: PathId,
     /// Headers of the first packet.
     pub first: Headers,
-    /// Headers of the packets between; PSN and offset are advanced by [`Burst::packet`].
+    /// Headers of the second packet, and of all up to the last but for the PSN and the multi-path
+    /// offset, which [`Burst::packet`] advances. Of no meaning in a run of one or two.
     pub middle: Headers,
-    /// Headers of the last packet (equal to `first` in a run of one).
+    /// Headers of the last packet, its own PSN in it (equal to `first` in a run of one).
     pub last: Headers,
     /// How many packets.
     pub packets: u32,
-    /// Payload bytes of every packet but the last.
+    /// Payload bytes of every packet but the last, which has 0 (only in a run of one) to `mtu`.
     pub mtu: u32,
     /// Where the payload of the whole run lies, gathered in order.
     pub payload: Payload<'a>,
+}
+
+impl Burst<'_> {
+    /// Headers of packet `i` (below [`Burst::packets`]), and where its payload lies within that of
+    /// the burst: start and length in bytes. Padding is set in the headers, not part of the payload.
+    #[inline]
+    pub fn packet(&self, i: u32) -> (Headers, u32, u32) {
+        let start = i * self.mtu;
+        if i == 0 {
+            return (self.first, 0, self.payload.len().min(self.mtu));
+        }
+        if i + 1 == self.packets {
+            return (self.last, start, self.payload.len() - start);
+        }
+        let mut headers = self.middle;
+        headers.bth.psn = headers.bth.psn.add(i - 1);
+        if let Some(mp) = &mut headers.mp {
+            mp.offset = mp.offset.wrapping_add((i - 1) * self.mtu);
+        }
+        (headers, start, self.mtu)
+    }
 }
 
 /// Where the payload of a burst lies.
@@ -162,7 +185,10 @@ pub trait Host {
     fn tag(&self, path: PathId) -> Option<PathTag>;
     /// Sends. The payload is read before this returns.
     fn transmit(&mut self, burst: &Burst<'_>);
-    /// `bytes` of new payload are outstanding on `path`.
+    /// `bytes` more are outstanding on `path`: payload plus [`crate::PACKET_COST`] for each packet.
+    /// A READ is charged to the requester: the bytes that its response will bring. UC, UD, responses
+    /// and acknowledgements are not charged. Every byte comes back in exactly one call of
+    /// [`Host::acked`] or [`Host::lost`].
     fn sent(&mut self, path: PathId, bytes: u32);
     /// `bytes` that were outstanding on `path` have been acknowledged; a round trip took `rtt`
     /// (absent for retransmissions without a timestamp).

@@ -6,8 +6,21 @@
 //! I/O, reads a clock, spawns or locks.
 #![forbid(unsafe_code)]
 
+mod cause;
+mod counters;
 mod host;
+mod qp;
+mod state;
 mod types;
 
-pub use host::{AtomicOp, Burst, Fault, Host, PathId, PathTag, PeerId, Route, Segment};
+pub use cause::Cause;
+pub use counters::QpCounters;
+pub use host::{AtomicOp, Burst, Fault, Host, PathId, PathTag, Payload, PeerId, Route, Segment};
+pub use qp::{PostError, QueuePair, TransmitState};
+pub use state::{MAX_RD_ATOMIC, ModifyError};
 pub use types::*;
+
+/// What a packet counts against a path's window beside its payload, in bytes: headers, and a share
+/// of what a kernel's receive buffer is charged for a packet's descriptor. Without it a flood of
+/// empty messages would pass any window.
+pub const PACKET_COST: u32 = 128;

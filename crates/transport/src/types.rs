@@ -290,29 +290,50 @@ pub struct QpConfig {
 bitflags! {
     /// `enum ibv_qp_attr_mask`; same bits.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-    #[allow(missing_docs)]
     pub struct QpAttrMask: u32 {
+        /// `IBV_QP_STATE`.
         const STATE = 1;
+        /// `IBV_QP_CUR_STATE`.
         const CUR_STATE = 1 << 1;
+        /// `IBV_QP_EN_SQD_ASYNC_NOTIFY`.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        /// `IBV_QP_ACCESS_FLAGS`.
         const ACCESS_FLAGS = 1 << 3;
+        /// `IBV_QP_PKEY_INDEX`.
         const PKEY_INDEX = 1 << 4;
+        /// `IBV_QP_PORT`.
         const PORT = 1 << 5;
+        /// `IBV_QP_QKEY`.
         const QKEY = 1 << 6;
+        /// `IBV_QP_AV`.
         const AV = 1 << 7;
+        /// `IBV_QP_PATH_MTU`.
         const PATH_MTU = 1 << 8;
+        /// `IBV_QP_TIMEOUT`.
         const TIMEOUT = 1 << 9;
+        /// `IBV_QP_RETRY_CNT`.
         const RETRY_CNT = 1 << 10;
+        /// `IBV_QP_RNR_RETRY`.
         const RNR_RETRY = 1 << 11;
+        /// `IBV_QP_RQ_PSN`.
         const RQ_PSN = 1 << 12;
+        /// `IBV_QP_MAX_QP_RD_ATOMIC`.
         const MAX_QP_RD_ATOMIC = 1 << 13;
+        /// `IBV_QP_ALT_PATH`.
         const ALT_PATH = 1 << 14;
+        /// `IBV_QP_MIN_RNR_TIMER`.
         const MIN_RNR_TIMER = 1 << 15;
+        /// `IBV_QP_SQ_PSN`.
         const SQ_PSN = 1 << 16;
+        /// `IBV_QP_MAX_DEST_RD_ATOMIC`.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// `IBV_QP_PATH_MIG_STATE`.
         const PATH_MIG_STATE = 1 << 18;
+        /// `IBV_QP_CAP`.
         const CAP = 1 << 19;
+        /// `IBV_QP_DEST_QPN`.
         const DEST_QPN = 1 << 20;
+        /// `IBV_QP_RATE_LIMIT`.
         const RATE_LIMIT = 1 << 25;
     }
 }
@@ -384,6 +405,44 @@ pub struct QpAttr {
     pub max_send_sge: u32,
     pub max_recv_sge: u32,
     pub max_inline: u32,
+}
+
+impl QpAttr {
+    /// Attributes of a queue pair in `state`: everything zero, the path MTU its smallest, the
+    /// migration state MIGRATED, as after creation.
+    pub fn new(state: QpState) -> Self {
+        Self {
+            state,
+            cur_state: state,
+            path_mtu: 256,
+            path_mig_state: MigState::Migrated,
+            qkey: 0,
+            rq_psn: 0,
+            sq_psn: 0,
+            dest_qpn: 0,
+            access: Access::empty(),
+            ah: AhAttr::default(),
+            alt_ah: AhAttr::default(),
+            pkey_index: 0,
+            alt_pkey_index: 0,
+            en_sqd_async_notify: false,
+            sq_draining: false,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            port_num: 0,
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            alt_port_num: 0,
+            alt_timeout: 0,
+            max_send_wr: 0,
+            max_recv_wr: 0,
+            max_send_sge: 0,
+            max_recv_sge: 0,
+            max_inline: 0,
+        }
+    }
 }
 
 /// Asynchronous events that a queue pair raises (`enum ibv_event_type`).

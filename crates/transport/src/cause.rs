@@ -1,0 +1,76 @@
+//! Why a work request failed, as a number that fits `vendor_err` of a completion.
+
+/// Why a work request did not succeed; `vendor_err` of its completion.
+///
+/// The same in words, with queue pair, PSN and path, goes to [`crate::Host::explain`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Cause {
+    /// Nothing went wrong.
+    None = 0,
+    /// The queue pair went to the error state for another reason than this work request.
+    Flushed = 1,
+    /// A local key, or the range or right it was used with, was not valid.
+    LocalKey = 2,
+    /// The peer refused the request: remote key, range or right.
+    RemoteAccess = 3,
+    /// The peer refused the request as invalid: operation not allowed, too long, out of sequence.
+    RemoteInvalid = 4,
+    /// The peer failed while executing the request.
+    RemoteOperation = 5,
+    /// No acknowledgement in spite of all retries.
+    RetriesExhausted = 6,
+    /// The peer had no receive work request in spite of all RNR retries.
+    RnrExhausted = 7,
+    /// A response did not fit its request.
+    BadResponse = 8,
+    /// The message was longer than the receive work request.
+    ReceiveTooSmall = 9,
+    /// A memory window could not be bound or a key not be invalidated.
+    LocalOperation = 10,
+    /// The peer sent a request that was refused, with the receive work request in hand.
+    PeerRequest = 11,
+    /// No path came back within the hold time.
+    NoPath = 12,
+}
+
+impl Cause {
+    /// The number for `vendor_err`.
+    #[inline]
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// What `vendor_err` said, if it was one of ours.
+    pub const fn from_number(n: u32) -> Option<Self> {
+        Some(match n {
+            0 => Self::None,
+            1 => Self::Flushed,
+            2 => Self::LocalKey,
+            3 => Self::RemoteAccess,
+            4 => Self::RemoteInvalid,
+            5 => Self::RemoteOperation,
+            6 => Self::RetriesExhausted,
+            7 => Self::RnrExhausted,
+            8 => Self::BadResponse,
+            9 => Self::ReceiveTooSmall,
+            10 => Self::LocalOperation,
+            11 => Self::PeerRequest,
+            12 => Self::NoPath,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_survives_as_a_number() {
+        for n in 0..13 {
+            assert_eq!(Cause::from_number(n).map(Cause::number), Some(n));
+        }
+        assert_eq!(Cause::from_number(13), None);
+    }
+}
