@@ -1,0 +1,115 @@
+//! The access itself: copies and atomics on checked memory.
+//!
+//! The functions are safe to call in Rust's sense only with segments that came out of a check, and
+//! only while the lane's lock under which they were checked is held; see the [module](super).
+//! The application's own accesses race with these as they do with a device's.
+
+use std::ptr;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+
+use polypath_transport::{AtomicOp, Segment};
+
+/// Copies received data into checked memory; what does not fit is left out.
+///
+/// Programs poll the last bytes of a message. So the bytes up to the last 8-aligned boundary
+/// are copied first, then, after a release fence, the rest in ascending order; aligned pieces of 2, 4 and 8 bytes
+/// there are written in one go.
+#[inline]
+pub fn store(segment: Segment, data: &[u8]) {
+    debug_assert!(data.len() <= segment.len as usize);
+    let len = data.len().min(segment.len as usize);
+    if len == 0 {
+        return;
+    }
+    let (dst, src) = (segment.addr as *mut u8, data.as_ptr());
+    let tail = tail_len(dst as usize, len);
+    let head = len - tail;
+    // SAFETY: the segment was checked: `segment.len` bytes at `segment.addr` are writable memory of
+    // this process. `head <= len`, and `data` has `len` bytes. They don't overlap:
+    // `data` is a receive buffer or a queue pair's own, never registered memory.
+    unsafe { ptr::copy_nonoverlapping(src, dst, head) };
+    fence(Ordering::Release);
+    // SAFETY: the rest of the same two ranges.
+    unsafe { store_tail(dst.add(head), src.add(head), tail) };
+}
+
+/// Bytes of a copy that are to be written last: up to 8, from an 8-aligned address on if there is one.
+#[inline]
+fn tail_len(dst: usize, len: usize) -> usize {
+    if len <= 8 {
+        return len;
+    }
+    match (dst + len) % 8 {
+        0 => 8,
+        n => n,
+    }
+}
+
+/// Writes up to 8 bytes in ascending order, in the largest aligned pieces.
+///
+/// # Safety
+/// `len` bytes are writable at `dst` and readable at `src`.
+#[inline]
+unsafe fn store_tail(mut dst: *mut u8, mut src: *const u8, mut len: usize) {
+    while len > 0 {
+        let at = dst as usize;
+        let size = match len {
+            8.. if at.is_multiple_of(8) => 8,
+            4.. if at.is_multiple_of(4) => 4,
+            2.. if at.is_multiple_of(2) => 2,
+            _ => 1,
+        };
+        // SAFETY: `size <= len` bytes are there by the caller's promise, and `dst` is aligned to
+        // `size`. Release: what was copied before is visible first.
+        unsafe {
+            match size {
+                8 => AtomicU64::from_ptr(dst.cast())
+                    .store(src.cast::<u64>().read_unaligned(), Ordering::Release),
+                4 => AtomicU32::from_ptr(dst.cast())
+                    .store(src.cast::<u32>().read_unaligned(), Ordering::Release),
+                2 => AtomicU16::from_ptr(dst.cast())
+                    .store(src.cast::<u16>().read_unaligned(), Ordering::Release),
+                _ => AtomicU8::from_ptr(dst).store(*src, Ordering::Release),
+            }
+            dst = dst.add(size);
+            src = src.add(size);
+        }
+        len -= size;
+    }
+}
+
+/// Copies from checked memory; gives how many bytes: the shorter of the two.
+#[inline]
+pub fn copy_out(segment: Segment, out: &mut [u8]) -> usize {
+    let len = out.len().min(segment.len as usize);
+    if len > 0 {
+        // SAFETY: the segment was checked to be readable memory of this process, and `out` is a
+        // buffer of ours, never registered memory.
+        unsafe { ptr::copy_nonoverlapping(segment.addr as *const u8, out.as_mut_ptr(), len) };
+    }
+    len
+}
+
+/// Executes an atomic on checked memory and gives what was there before, in native byte order. It is
+/// atomic with respect to the process' own atomic operations too.
+///
+/// [`MemoryTable::resolve_remote`](super::MemoryTable::resolve_remote) gives only aligned segments
+/// for atomics; a segment that is not 8 aligned bytes is left alone and reads as 0.
+#[inline]
+pub fn atomic(segment: Segment, op: AtomicOp) -> u64 {
+    let fits = segment.len >= 8 && segment.addr % 8 == 0 && segment.addr != 0;
+    debug_assert!(fits, "not checked for atomics: {segment:?}");
+    if !fits {
+        return 0;
+    }
+    // SAFETY: the segment was checked to be writable memory of this process; 8 bytes, aligned.
+    let word = unsafe { AtomicU64::from_ptr(segment.addr as *mut u64) };
+    match op {
+        AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
+        AtomicOp::CompareSwap { compare, swap } => {
+            match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(before) | Err(before) => before,
+            }
+        }
+    }
+}

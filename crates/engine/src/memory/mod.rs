@@ -1,0 +1,49 @@
+//! Memory regions and windows: which memory a key gives access to, and the access itself.
+//!
+//! # Keys
+//!
+//! A key has 32 bits: 24 random ones that name the region or window, and 8 that for a window are the
+//! consumer's (`ibv_inc_rkey`). lkey and rkey of a region are the same number. Nothing in a key can be
+//! guessed from another.
+//!
+//! # Who may touch memory, and until when
+//!
+//! A [`Segment`](polypath_transport::Segment) is the result of a check: [`MemoryTable::resolve`],
+//! [`MemoryTable::resolve_remote`] and their twins in [`MemoryView`] are the only places where one may
+//! be made. All of it happens under a lane's lock: the check, the copy, and the transmission, and no
+//! segment is used after the lock was released and taken again without another check.
+//! Deregistration removes the key, tells all views ([`MemoryTable::generation`] moves), and then has
+//! every lane's lock taken once. When it returns, no lane is inside an access that was checked before,
+//! and none that comes later finds the key: nothing touches the memory any more.
+//!
+//! # Memory that is not there
+//!
+//! Registration touches every page as pinning would (`MADV_POPULATE_READ`, `_WRITE`), so an unmapped
+//! range, or a read-only one with `LOCAL_WRITE`, is `EFAULT`, and the data path takes no page faults.
+//! Regions beyond [`POPULATE_MAX`] are only looked up in `/proc/self/maps`.
+//! With `ON_DEMAND` (implicit, the whole address space, included) nothing is touched at
+//! registration; every check asks the kernel for the pages it is about, and a range without memory is
+//! a [`Fault::Range`](polypath_transport::Fault), never a signal.
+//! Nothing is pinned: whoever unmaps an ordinary region before deregistering it has peers write to an
+//! unmapped address, and gets the signal that his own code would get (hardware would have written to
+//! pages that nobody sees any more). A fork needs no care: nothing but the process itself
+//! accesses its memory, by its own page tables.
+//!
+//! # Cost
+//!
+//! A check through a [`MemoryView`] is one atomic load, one probe of a small direct-mapped cache and
+//! four comparisons, a few nanoseconds; a miss takes the table's read lock and a hash look-up.
+
+mod access;
+mod probe;
+mod region;
+mod table;
+mod view;
+mod window;
+
+pub use access::{atomic, copy_out, store};
+pub use probe::POPULATE_MAX;
+pub use region::Region;
+pub use table::{KEYS_MAX, MemoryTable};
+pub use view::MemoryView;
+pub use window::{BindInfo, STAGED_BINDS_MAX, WindowType};

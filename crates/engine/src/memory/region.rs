@@ -1,0 +1,138 @@
+//! What a key stands for.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use polypath_transport::{Access, Fault, Segment};
+
+use super::probe;
+
+/// A registered memory region, as it was at its last registration.
+#[derive(Debug)]
+pub struct Region {
+    pub(super) grant: Grant,
+    /// Windows bound to it; changed under the table's write lock only.
+    pub(super) windows: AtomicU32,
+}
+
+impl Region {
+    /// The key, local and remote.
+    pub fn key(&self) -> u32 {
+        self.grant.key
+    }
+
+    /// Protection domain.
+    pub fn pd(&self) -> u32 {
+        self.grant.pd
+    }
+
+    /// First byte in the process.
+    pub fn addr(&self) -> usize {
+        self.grant.base as usize
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.grant.len
+    }
+
+    /// Whether nothing can be accessed in it.
+    pub fn is_empty(&self) -> bool {
+        self.grant.len == 0
+    }
+
+    /// Address that work requests use for the first byte.
+    pub fn iova(&self) -> u64 {
+        self.grant.start
+    }
+
+    /// Rights.
+    pub fn access(&self) -> Access {
+        self.grant.access
+    }
+
+    /// Memory windows bound to it.
+    pub fn windows(&self) -> u32 {
+        self.windows.load(Ordering::Relaxed)
+    }
+}
+
+/// What a valid key allows: all that a check needs, small enough to be copied into a cache.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grant {
+    pub(super) key: u32,
+    pub(super) pd: u32,
+    /// Address in the process of the first byte.
+    pub(super) base: u64,
+    /// Address that requests use for the first byte.
+    pub(super) start: u64,
+    /// Bytes.
+    pub(super) len: u64,
+    pub(super) access: Access,
+    /// Only this queue pair may use it (type 2 windows).
+    pub(super) qpn: Option<u32>,
+    /// A window's: peers may use it, local work requests not.
+    pub(super) window: bool,
+    /// Pages may be absent: ask before access.
+    pub(super) on_demand: bool,
+}
+
+impl Grant {
+    /// Checks a range and gives it as an address of the process.
+    #[inline]
+    fn range(&self, va: u64, len: u32, write: bool) -> Result<Segment, Fault> {
+        let offset = va.wrapping_sub(self.start);
+        // `offset` of an address before the start wraps to a huge number, and is refused with those
+        // beyond the end.
+        if offset > self.len || u64::from(len) > self.len - offset {
+            return Err(Fault::Range);
+        }
+        let addr = self.base.wrapping_add(offset);
+        if self.on_demand && !probe::present(addr as usize, len as usize, write) {
+            return Err(Fault::Range);
+        }
+        Ok(Segment { addr, len })
+    }
+
+    /// Checks a local scatter/gather element.
+    #[inline]
+    pub(super) fn local(
+        &self,
+        pd: u32,
+        va: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<Segment, Fault> {
+        if self.pd != pd || self.window {
+            return Err(Fault::Key);
+        }
+        if !self.access.contains(access) {
+            return Err(Fault::Rights);
+        }
+        self.range(va, len, access.contains(Access::LOCAL_WRITE))
+    }
+
+    /// Checks a peer's request.
+    #[inline]
+    pub(super) fn remote(
+        &self,
+        pd: u32,
+        qpn: u32,
+        va: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<Segment, Fault> {
+        if self.pd != pd || self.qpn.is_some_and(|bound| bound != qpn) {
+            return Err(Fault::Key);
+        }
+        if !self.access.contains(access) {
+            return Err(Fault::Rights);
+        }
+        let write = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let segment = self.range(va, len, write)?;
+        // The virtual address is aligned (the transport checks it), but the region's may lie askew.
+        if access.contains(Access::REMOTE_ATOMIC) && segment.addr % 8 != 0 {
+            return Err(Fault::Range);
+        }
+        Ok(segment)
+    }
+}

@@ -1,0 +1,488 @@
+//! The keys of one open device.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as MapEntry;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use polypath_transport::{Access, Fault, Segment, Sge};
+use polypath_verbs::{Error, Result};
+
+use super::probe;
+use super::region::{Grant, Region};
+use super::window::{BindInfo, Bound, STAGED_BINDS_MAX, Window, WindowType};
+
+/// Regions and windows of one open device together. Few enough of the 2^24 names that a random one is
+/// free at almost every first try.
+pub const KEYS_MAX: usize = 1 << 20;
+
+/// Zero-length accesses carry no key worth checking (IBTA 9.7.4.1.5) and touch nothing.
+pub(super) const NO_DATA: Segment = Segment { addr: 0, len: 0 };
+
+const EFAULT: i32 = 14;
+
+/// The memory regions and windows of one open device.
+///
+/// Any thread may call anything at any time. Checks take a read lock; who makes many keeps a
+/// [`MemoryView`](super::MemoryView).
+#[derive(Debug, Default)]
+pub struct MemoryTable {
+    names: RwLock<Names>,
+    generation: AtomicU64,
+}
+
+type Names = HashMap<u32, Named, BuildHasherDefault<NameHasher>>;
+
+#[derive(Debug)]
+enum Named {
+    Region(Arc<Region>),
+    Window(Window),
+}
+
+impl MemoryTable {
+    /// A table without keys.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Moves with every change that makes a key allow less or something else than before.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Registers `len` bytes at `addr`, which work requests address from `iova` on (from 0 with
+    /// `ZERO_BASED`). Address 0, length `usize::MAX` and `ON_DEMAND` is the whole address space.
+    ///
+    /// # Errors
+    /// `EINVAL`: rights for peers to write without `LOCAL_WRITE`, or a range that wraps. `EFAULT`:
+    /// memory that is not there or may not be accessed so. `ENOMEM`: [`KEYS_MAX`].
+    pub fn register(
+        &self,
+        pd: u32,
+        addr: usize,
+        len: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<Arc<Region>> {
+        let unnamed = new_grant(pd, addr, len, iova, access)?;
+        let mut names = self.write();
+        let (name, key) = free_name(&names)?;
+        let region =
+            Arc::new(Region { grant: Grant { key, ..unnamed }, windows: AtomicU32::new(0) });
+        names.insert(name, Named::Region(Arc::clone(&region)));
+        Ok(region)
+    }
+
+    /// Changes a region; `None` keeps what is. The key stays. `range` is address, length and iova.
+    /// `barrier` takes every lane's lock once, as for [`MemoryTable::deregister`].
+    ///
+    /// # Errors
+    /// `EBUSY` while windows are bound to it; `EINVAL` if there is no such region; else as
+    /// [`MemoryTable::register`]. The region is then what it was.
+    pub fn reregister(
+        &self,
+        key: u32,
+        pd: Option<u32>,
+        range: Option<(usize, usize, u64)>,
+        access: Option<Access>,
+        barrier: impl FnOnce(),
+    ) -> Result<Arc<Region>> {
+        let old = self.region(key).ok_or_else(no_region)?;
+        let (addr, len, iova) =
+            range.unwrap_or_else(|| (old.addr(), old.len() as usize, old.iova()));
+        let grant = new_grant(
+            pd.unwrap_or_else(|| old.pd()),
+            addr,
+            len,
+            iova,
+            access.unwrap_or_else(|| old.access()),
+        )?;
+        let region = Arc::new(Region { grant: Grant { key, ..grant }, windows: AtomicU32::new(0) });
+        {
+            let mut names = self.write();
+            match names.get_mut(&name_of(key)) {
+                Some(Named::Region(current)) if Arc::ptr_eq(current, &old) => {
+                    refuse_bound(current)?;
+                    *current = Arc::clone(&region);
+                }
+                _ => return Err(no_region()),
+            }
+            self.changed();
+        }
+        barrier();
+        Ok(region)
+    }
+
+    /// Removes a region. `barrier` must take and release every lane's lock once: it is called when no
+    /// new access can begin any more, and when it has returned, none that began before is left.
+    ///
+    /// # Errors
+    /// `EBUSY` while windows are bound to it; `EINVAL` if there is no such region.
+    pub fn deregister(&self, key: u32, barrier: impl FnOnce()) -> Result<()> {
+        {
+            let mut names = self.write();
+            match names.entry(name_of(key)) {
+                MapEntry::Occupied(entry) => match entry.get() {
+                    Named::Region(region) if region.key() == key => {
+                        refuse_bound(region)?;
+                        entry.remove();
+                    }
+                    _ => return Err(no_region()),
+                },
+                MapEntry::Vacant(_) => return Err(no_region()),
+            }
+            self.changed();
+        }
+        barrier();
+        Ok(())
+    }
+
+    /// The region that a key names.
+    pub fn region(&self, key: u32) -> Option<Arc<Region>> {
+        match self.read().get(&name_of(key)) {
+            Some(Named::Region(region)) if region.key() == key => Some(Arc::clone(region)),
+            _ => None,
+        }
+    }
+
+    /// Whether any region or window belongs to the protection domain.
+    pub fn uses_pd(&self, pd: u32) -> bool {
+        self.read().values().any(|named| match named {
+            Named::Region(region) => region.pd() == pd,
+            Named::Window(window) => window.pd == pd,
+        })
+    }
+
+    /// Regions and windows.
+    pub fn len(&self) -> usize {
+        self.read().len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Makes a window, unbound, and gives its number and its first rkey.
+    ///
+    /// # Errors
+    /// `ENOMEM`: [`KEYS_MAX`].
+    pub fn alloc_window(&self, pd: u32, kind: WindowType) -> Result<(u32, u32)> {
+        let mut names = self.write();
+        let (name, key) = free_name(&names)?;
+        let window =
+            Window { pd, kind, key, bound: None, staged: std::collections::VecDeque::new() };
+        names.insert(name, Named::Window(window));
+        Ok((name, key))
+    }
+
+    /// Removes a window, bound or not. `barrier` as for [`MemoryTable::deregister`].
+    ///
+    /// # Errors
+    /// `EINVAL` if there is no such window.
+    pub fn dealloc_window(&self, window: u32, barrier: impl FnOnce()) -> Result<()> {
+        {
+            let mut names = self.write();
+            let MapEntry::Occupied(entry) = names.entry(window) else { return Err(no_window()) };
+            if !matches!(entry.get(), Named::Window(_)) {
+                return Err(no_window());
+            }
+            if let Named::Window(window) = entry.remove() {
+                release(window.bound);
+            }
+            self.changed();
+        }
+        barrier();
+        Ok(())
+    }
+
+    /// Whether the number names a window, and of which type.
+    pub fn window_type(&self, window: u32) -> Option<WindowType> {
+        match self.read().get(&window) {
+            Some(Named::Window(window)) => Some(window.kind),
+            _ => None,
+        }
+    }
+
+    /// Remembers what a bind that is being posted asks for, until [`MemoryTable::bind`] executes it.
+    /// `key` is the rkey that the window will have.
+    ///
+    /// # Errors
+    /// `EINVAL`: no such window, not of this protection domain, or a key that is not one of the
+    /// window's; `ENOMEM`: [`STAGED_BINDS_MAX`].
+    pub fn stage_bind(&self, pd: u32, window: u32, key: u32, info: BindInfo) -> Result<()> {
+        let mut names = self.write();
+        let Some(Named::Window(w)) = names.get_mut(&window) else { return Err(no_window()) };
+        if w.pd != pd || name_of(key) != window {
+            return Err(Error::invalid(
+                "the window is of another protection domain, or the rkey is not one of this window's",
+            ));
+        }
+        if w.staged.len() >= STAGED_BINDS_MAX {
+            return Err(Error::no_memory("too many posted binds of one window"));
+        }
+        w.staged.push_back((key, info));
+        Ok(())
+    }
+
+    /// Forgets a staged bind that was not posted after all, or was flushed.
+    pub fn unstage_bind(&self, window: u32, key: u32) {
+        if let Some(Named::Window(w)) = self.write().get_mut(&window)
+            && let Some(at) = w.staged.iter().rposition(|(k, _)| *k == key)
+        {
+            w.staged.remove(at);
+        }
+    }
+
+    /// Executes the oldest staged bind of `window` that gives `key`.
+    ///
+    /// # Errors
+    /// Nothing staged, another protection domain, a type 2 window that is bound already or whose key
+    /// would not change, or a region that does not allow it.
+    pub fn bind(
+        &self,
+        pd: u32,
+        qpn: u32,
+        window: u32,
+        key: u32,
+    ) -> core::result::Result<(), Fault> {
+        let mut names = self.write();
+        let Some(Named::Window(w)) = names.get_mut(&window) else { return Err(Fault::Key) };
+        let at = w.staged.iter().position(|(k, _)| *k == key).ok_or(Fault::Key)?;
+        let (_, info) = w.staged.remove(at).ok_or(Fault::Key)?;
+        if w.pd != pd {
+            return Err(Fault::Key);
+        }
+        // A type 2 window is invalidated before it is bound anew, with another key (C10-75), and
+        // never bound to nothing.
+        if w.kind == WindowType::Type2 && (w.bound.is_some() || w.key == key) {
+            return Err(Fault::Key);
+        }
+        let bound = if info.len == 0 {
+            if w.kind == WindowType::Type2 {
+                return Err(Fault::Range);
+            }
+            None
+        } else {
+            let Some(Named::Region(region)) = names.get(&name_of(info.region)) else {
+                return Err(Fault::Key);
+            };
+            let region = Arc::clone(region);
+            if region.key() != info.region {
+                return Err(Fault::Key);
+            }
+            let Some(Named::Window(w)) = names.get(&window) else { return Err(Fault::Key) };
+            let grant = w.grant(qpn, key, &region, &info)?;
+            Some(Bound { region, grant })
+        };
+        if let Some(bound) = &bound {
+            bound.region.windows.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(Named::Window(w)) = names.get_mut(&window) {
+            w.key = key;
+            release(std::mem::replace(&mut w.bound, bound));
+        }
+        self.changed();
+        Ok(())
+    }
+
+    /// Makes a type 2 window's key unusable (SEND with invalidate, local invalidate). The keys of
+    /// ordinary regions and type 1 windows can't be invalidated (IBTA 10.6.6).
+    ///
+    /// The call comes from the lane that executes it; what other lanes have in flight under the key
+    /// ends within their current turn.
+    ///
+    /// # Errors
+    /// Not a key of this protection domain, of this queue pair, or of something that is bound.
+    pub fn invalidate(&self, pd: u32, qpn: u32, rkey: u32) -> core::result::Result<(), Fault> {
+        let mut names = self.write();
+        match names.get_mut(&name_of(rkey)) {
+            Some(Named::Window(w)) if w.pd == pd && w.key == rkey => {
+                if w.kind == WindowType::Type1 {
+                    return Err(Fault::Rights);
+                }
+                if !w.bound.as_ref().is_some_and(|bound| bound.grant.qpn == Some(qpn)) {
+                    return Err(Fault::Key);
+                }
+                release(w.bound.take());
+                self.changed();
+                Ok(())
+            }
+            Some(Named::Region(region)) if region.pd() == pd && region.key() == rkey => {
+                Err(Fault::Rights)
+            }
+            _ => Err(Fault::Key),
+        }
+    }
+
+    /// Invalidates all type 2 windows bound to a queue pair, which is being destroyed.
+    pub fn forget_qp(&self, qpn: u32) {
+        let mut names = self.write();
+        let mut changed = false;
+        for named in names.values_mut() {
+            if let Named::Window(w) = named
+                && w.bound.as_ref().is_some_and(|bound| bound.grant.qpn == Some(qpn))
+            {
+                release(w.bound.take());
+                changed = true;
+            }
+        }
+        if changed {
+            self.changed();
+        }
+    }
+
+    /// Checks a local scatter/gather element; `access` is `LOCAL_WRITE` if it will be written, empty
+    /// if read. An element without bytes is always right.
+    ///
+    /// # Errors
+    /// The key, the rights, or the range.
+    pub fn resolve(
+        &self,
+        pd: u32,
+        sge: Sge,
+        access: Access,
+    ) -> core::result::Result<Segment, Fault> {
+        if sge.len == 0 {
+            return Ok(NO_DATA);
+        }
+        self.find(sge.lkey)?.local(pd, sge.addr, sge.len, access)
+    }
+
+    /// Checks what a peer asks of queue pair `qpn`. With `REMOTE_ATOMIC` the memory is 8-aligned.
+    ///
+    /// # Errors
+    /// The key, the rights, or the range.
+    pub fn resolve_remote(
+        &self,
+        pd: u32,
+        qpn: u32,
+        rkey: u32,
+        va: u64,
+        len: u32,
+        access: Access,
+    ) -> core::result::Result<Segment, Fault> {
+        if len == 0 {
+            return Ok(NO_DATA);
+        }
+        self.find(rkey)?.remote(pd, qpn, va, len, access)
+    }
+
+    /// What a key allows now.
+    pub(super) fn find(&self, key: u32) -> core::result::Result<Grant, Fault> {
+        let grant = match self.read().get(&name_of(key)) {
+            Some(Named::Region(region)) => region.grant,
+            Some(Named::Window(Window { bound: Some(bound), .. })) => bound.grant,
+            _ => return Err(Fault::Key),
+        };
+        if grant.key == key { Ok(grant) } else { Err(Fault::Key) }
+    }
+
+    /// To be called under the write lock, so that who sees the new generation sees the change too.
+    fn changed(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    // A panic under the lock can't leave the map half changed: all changes are single operations.
+    fn read(&self) -> RwLockReadGuard<'_, Names> {
+        self.names.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Names> {
+        self.names.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The part of a key that names its object.
+const fn name_of(key: u32) -> u32 {
+    key >> 8
+}
+
+/// A name that is not in use, and a first key for it.
+fn free_name(names: &Names) -> Result<(u32, u32)> {
+    if names.len() >= KEYS_MAX {
+        return Err(Error::no_memory("too many memory regions and windows on one open device"));
+    }
+    loop {
+        let key = getrandom::u32()
+            .map_err(|e| Error::new(5, format!("no randomness for a memory key: {e}")))?;
+        // Name 0 is left out: key 0 is what forgetful programs pass.
+        let name = name_of(key);
+        if name != 0 && !names.contains_key(&name) {
+            return Ok((name, key));
+        }
+    }
+}
+
+/// Checks a registration. The key is still to be filled in.
+fn new_grant(pd: u32, addr: usize, len: usize, iova: u64, access: Access) -> Result<Grant> {
+    let remote_writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    if access.intersects(remote_writes) && !access.contains(Access::LOCAL_WRITE) {
+        return Err(Error::invalid("REMOTE_WRITE and REMOTE_ATOMIC want LOCAL_WRITE too"));
+    }
+    let start = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+    let on_demand = access.contains(Access::ON_DEMAND);
+    let everything = on_demand && addr == 0 && len == usize::MAX;
+    let wraps = addr.checked_add(len).is_none() || start.checked_add(len as u64).is_none();
+    if wraps && !everything {
+        return Err(Error::invalid("the range wraps around the address space"));
+    }
+    if !on_demand && !probe::accessible(addr, len, access.contains(Access::LOCAL_WRITE)) {
+        return Err(Error::new(
+            EFAULT,
+            "part of the range is not mapped, or is read-only and LOCAL_WRITE was asked for",
+        ));
+    }
+    Ok(Grant {
+        key: 0,
+        pd,
+        base: addr as u64,
+        start,
+        len: len as u64,
+        access,
+        qpn: None,
+        window: false,
+        on_demand,
+    })
+}
+
+fn refuse_bound(region: &Region) -> Result<()> {
+    match region.windows() {
+        0 => Ok(()),
+        n => Err(Error::busy(format!("{n} memory windows are bound to the region"))),
+    }
+}
+
+fn release(bound: Option<Bound>) {
+    if let Some(bound) = bound {
+        bound.region.windows.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn no_region() -> Error {
+    Error::invalid("no such memory region")
+}
+
+fn no_window() -> Error {
+    Error::invalid("no such memory window")
+}
+
+/// Names are random already; they only have to be spread over the bits that the map looks at.
+#[derive(Default)]
+struct NameHasher(u64);
+
+impl Hasher for NameHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for b in bytes {
+            self.write_u32(u32::from(*b));
+        }
+    }
+    fn write_u32(&mut self, v: u32) {
+        self.0 = (self.0 ^ u64::from(v)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}

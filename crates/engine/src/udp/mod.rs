@@ -1,0 +1,81 @@
+//! The UDP path: RoCEv2 packets on sockets, many to a system call.
+//!
+//! [`Receiver`] is the socket that the broker gave the lane, [`Sender`] the lane's own sockets to send
+//! from. A [`FlowKey`] is what tells one way through the network from another.
+
+mod receiver;
+mod sender;
+
+use std::io;
+use std::net::IpAddr;
+
+pub use receiver::{Received, Receiver};
+pub use sender::Sender;
+
+/// What a flow's packets have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowKey {
+    /// Source address, one of this host's. Link-local IPv6 wants `ifindex` too.
+    pub local: IpAddr,
+    /// Destination address.
+    pub remote: IpAddr,
+    /// Send by this interface whatever the routes say; ignored where the destination is this host.
+    pub ifindex: Option<u32>,
+    /// Wanted UDP source port, 0xC000 to 0xFFFF; if another process has it, others are tried.
+    pub source_port: u16,
+    /// IPv4 type of service, or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 time to live, or IPv6 hop limit; 0 counts as 64.
+    pub hop_limit: u8,
+}
+
+/// Names an open flow of one [`Sender`]. Not used again after [`Sender::close`] before 2^32 others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowHandle {
+    index: u32,
+    serial: u32,
+}
+
+/// What went wrong on a flow since [`Sender::take_flow_errors`] was last called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowError {
+    /// Whose.
+    pub flow: FlowHandle,
+    /// What.
+    pub kind: FlowFault,
+}
+
+/// Why packets of a flow did not leave, or did not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FlowFault {
+    /// The socket's or the interface's queue was full; packets were dropped, as a wire drops them.
+    Congested,
+    /// A packet is larger than the path's MTU (in bytes, if the kernel said).
+    TooBig(Option<u32>),
+    /// No route, no neighbour, interface down, or the address is gone: `errno`, or the errno that the
+    /// kernel made of an ICMP message.
+    Unreachable(i32),
+    /// The host is there, but nobody has UDP port 4791 open (ICMP port unreachable).
+    Refused,
+    /// Anything else: `errno`.
+    Other(i32),
+}
+
+/// What [`Sender::flush`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flushed {
+    /// Packets handed to the kernel.
+    pub sent: u32,
+    /// Packets that were not; [`Sender::take_flow_errors`] says why.
+    pub dropped: u32,
+}
+
+/// Most flows that are open at a time in one [`Sender`].
+pub const FLOWS_MAX: usize = 65_536;
+
+/// Most sockets of one [`Sender`].
+pub const SOCKETS_MAX: usize = 1024;
+
+fn limit(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::OutOfMemory, what.to_owned())
+}
