@@ -37,6 +37,20 @@ pub(crate) fn be64<const N: usize>(b: &[u8; N], at: usize) -> u64 {
     (u64::from(be32(b, at)) << 32) | u64::from(be32(b, at + 4))
 }
 
+/// The `M` bytes at `at`; both lengths are constants at every caller.
+#[inline]
+pub(crate) fn array<const M: usize, const N: usize>(b: &[u8; N], at: usize) -> [u8; M] {
+    let mut out = [0; M];
+    out.copy_from_slice(&b[at..at + M]);
+    out
+}
+
+/// Writes `bytes` at `at`.
+#[inline]
+pub(crate) fn put<const M: usize, const N: usize>(b: &mut [u8; N], at: usize, bytes: [u8; M]) {
+    b[at..at + M].copy_from_slice(&bytes);
+}
+
 /// Writes the low 24 bits of `v`.
 #[inline]
 pub(crate) fn put24<const N: usize>(b: &mut [u8; N], at: usize, v: u32) {

@@ -6,6 +6,7 @@
 //!   with their invariant CRC ([`icrc`]),
 //! - Polypath's multi-path packets, which use manufacturer opcodes ([`ext::MpHeader`]; laid out
 //!   byte by byte in `docs/wire.md`),
+//! - the connection management messages on QP1 ([`mad`], [`cm`]),
 //! - what surrounds them: [`gid`]s and the [`grh`] of UD receive buffers.
 //!
 //! What it is not: it does no I/O, keeps no state, takes no time, allocates nothing, and judges no
@@ -27,11 +28,13 @@
 
 pub mod bth;
 mod bytes;
+pub mod cm;
 pub mod error;
 pub mod ext;
 pub mod gid;
 pub mod grh;
 pub mod icrc;
+pub mod mad;
 pub mod opcode;
 pub mod packet;
 pub mod psn;

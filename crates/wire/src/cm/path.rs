@@ -1,0 +1,221 @@
+//! Alternate paths: LAP, APR, and the suggestions of the passive side, SAP and SPR (IBTA 12.8; tables
+//! 115 and 116).
+
+use super::connect::CmPath;
+use super::{Body, Data, Info};
+use crate::bytes::{array, be16, be24, be32, put, put24};
+use crate::error::ParseError;
+use crate::gid::Gid;
+
+macro_rules! load {
+    ($(#[$doc:meta])* $name:ident, $text:literal, $attr:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct $name {
+            /// The sender's name for the connection.
+            pub local_comm_id: u32,
+            /// The receiver's name for it.
+            pub remote_comm_id: u32,
+            /// The receiver's queue pair, 24 bits.
+            pub remote_qpn: u32,
+            /// How long the receiver may take to answer, 5 bits: 4.096 µs · 2^n.
+            pub remote_cm_response_timeout: u8,
+            /// The alternate path.
+            pub alternate: CmPath,
+            /// The consumer's data.
+            pub private_data: [u8; 168],
+        }
+
+        impl $name {
+            /// Bytes of private data.
+            pub const PRIVATE_DATA_LEN: usize = 168;
+            pub(crate) const NAME: &str = $text;
+        }
+
+        impl Body for $name {
+            const ATTR: u16 = $attr;
+
+            fn parse(b: &Data) -> Result<Self, ParseError> {
+                Ok(Self {
+                    local_comm_id: be32(b, 0),
+                    remote_comm_id: be32(b, 4),
+                    remote_qpn: be24(b, 12),
+                    remote_cm_response_timeout: b[15] >> 3,
+                    alternate: parse_alternate(b),
+                    private_data: array(b, 64),
+                })
+            }
+
+            fn emit(&self, b: &mut Data) {
+                put(b, 0, self.local_comm_id.to_be_bytes());
+                put(b, 4, self.remote_comm_id.to_be_bytes());
+                put24(b, 12, self.remote_qpn);
+                b[15] = self.remote_cm_response_timeout << 3;
+                emit_alternate(&self.alternate, b);
+                put(b, 64, self.private_data);
+            }
+        }
+    };
+}
+
+load!(
+    /// LAP: loads an alternate path; sent by the active side, answered by [`Apr`].
+    Lap, "LAP", 0x19
+);
+load!(
+    /// SAP: the passive side suggests an alternate path; answered by [`Spr`].
+    ///
+    /// It has LAP's layout. The sender knows only its own end: it fills in the local address and what
+    /// belongs to it, and leaves the remote LID and GID zero. A suggestion changes nothing by itself;
+    /// if the active side takes it, a LAP follows.
+    Sap, "SAP", 0x1b
+);
+
+/// LAP orders the path's fields differently from REQ.
+fn parse_alternate(b: &Data) -> CmPath {
+    CmPath {
+        local_lid: be16(b, 20),
+        remote_lid: be16(b, 22),
+        local_gid: Gid(array(b, 24)),
+        remote_gid: Gid(array(b, 40)),
+        flow_label: be32(b, 56) >> 12,
+        packet_rate: b[61] & 0x3f,
+        traffic_class: b[59],
+        hop_limit: b[60],
+        sl: b[62] >> 4,
+        subnet_local: b[62] & 0x08 != 0,
+        ack_timeout: b[63] >> 3,
+    }
+}
+
+fn emit_alternate(p: &CmPath, b: &mut Data) {
+    put(b, 20, p.local_lid.to_be_bytes());
+    put(b, 22, p.remote_lid.to_be_bytes());
+    put(b, 24, p.local_gid.0);
+    put(b, 40, p.remote_gid.0);
+    put(b, 56, (p.flow_label << 12 | u32::from(p.traffic_class)).to_be_bytes());
+    b[60] = p.hop_limit;
+    b[61] = p.packet_rate & 0x3f;
+    b[62] = p.sl << 4 | u8::from(p.subnet_local) << 3;
+    b[63] = p.ack_timeout << 3;
+}
+
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
+        /// What became of an alternate path or of the suggestion of one.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum ApStatus {
+            $($(#[$doc])* $name,)*
+            /// A number without meaning here.
+            Unknown(u8),
+        }
+
+        impl ApStatus {
+            /// The number on the wire.
+            pub const fn code(self) -> u8 {
+                match self {
+                    $(Self::$name => $code,)*
+                    Self::Unknown(code) => code,
+                }
+            }
+
+            /// The status with this number.
+            pub const fn from_code(code: u8) -> Self {
+                match code {
+                    $($code => Self::$name,)*
+                    other => Self::Unknown(other),
+                }
+            }
+        }
+    };
+}
+
+statuses! {
+    /// Loaded, or the suggestion is taken.
+    Ok = 0,
+    /// Communication id is not known.
+    InvalidCommId = 1,
+    /// Migration is not supported.
+    Unsupported = 2,
+    /// Refused.
+    Reject = 3,
+    /// Ask elsewhere.
+    Redirect = 4,
+    /// It is the path in use already.
+    IsCurrent = 5,
+    /// Queue pair is not the connection's.
+    InvalidQpn = 6,
+    /// LID is not acceptable.
+    InvalidLid = 7,
+    /// GID is not acceptable.
+    InvalidGid = 8,
+    /// Flow label is not acceptable.
+    InvalidFlowLabel = 9,
+    /// Traffic class is not acceptable.
+    InvalidTrafficClass = 10,
+    /// Hop limit is not acceptable.
+    InvalidHopLimit = 11,
+    /// Packet rate is not acceptable.
+    InvalidPacketRate = 12,
+    /// Service level is not acceptable.
+    InvalidSl = 13,
+    /// Only in an SPR, and Polypath's own number: not now, suggest it again later.
+    RetryLater = 0x80,
+}
+
+macro_rules! answer {
+    ($(#[$doc:meta])* $name:ident, $text:literal, $attr:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct $name {
+            /// The sender's name for the connection.
+            pub local_comm_id: u32,
+            /// The receiver's name for it.
+            pub remote_comm_id: u32,
+            /// What became of it.
+            pub status: ApStatus,
+            /// More about the status.
+            pub info: Info,
+            /// The consumer's data.
+            pub private_data: [u8; 148],
+        }
+
+        impl $name {
+            /// Bytes of private data.
+            pub const PRIVATE_DATA_LEN: usize = 148;
+            pub(crate) const NAME: &str = $text;
+        }
+
+        impl Body for $name {
+            const ATTR: u16 = $attr;
+
+            fn parse(b: &Data) -> Result<Self, ParseError> {
+                Ok(Self {
+                    local_comm_id: be32(b, 0),
+                    remote_comm_id: be32(b, 4),
+                    status: ApStatus::from_code(b[9]),
+                    info: Info::parse(b[8], array(b, 12))?,
+                    private_data: array(b, 84),
+                })
+            }
+
+            fn emit(&self, b: &mut Data) {
+                put(b, 0, self.local_comm_id.to_be_bytes());
+                put(b, 4, self.remote_comm_id.to_be_bytes());
+                b[8] = self.info.len();
+                b[9] = self.status.code();
+                put(b, 12, self.info.bytes());
+                put(b, 84, self.private_data);
+            }
+        }
+    };
+}
+
+answer!(
+    /// APR: answers a [`Lap`].
+    Apr, "APR", 0x1a
+);
+answer!(
+    /// SPR: answers a [`Sap`]. It has APR's layout, and one status more, [`ApStatus::RetryLater`].
+    Spr, "SPR", 0x1c
+);
