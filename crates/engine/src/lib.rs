@@ -1,4 +1,36 @@
 //! Queue pairs, memory and completion queues on lanes; UDP paths; the roce and mp devices.
+//!
+//! [`devices`] gives the devices that this process sees; everything else is behind the traits of
+//! `polypath-verbs`. The engine works in the application's own threads (whoever posts or polls drives
+//! its lane) and in one thread of its own per lane for when nobody does.
+//!
+//! Unsafe code is in `memory` (access to registered memory), `udp` (sockets), and in the few system
+//! calls of `notify`, `lane::sleeper`, `thread`, `multicast`, `config` and `process`.
+#![deny(unsafe_code)]
 
-pub mod memory;
-pub mod udp;
+mod address;
+mod channel;
+mod clock;
+mod config;
+mod context;
+mod cq;
+mod device;
+mod lane;
+mod limits;
+mod log;
+#[allow(unsafe_code)]
+mod memory;
+mod mp;
+mod mr;
+mod multicast;
+mod notify;
+mod port;
+mod process;
+mod qp;
+mod srq;
+mod status;
+mod thread;
+#[allow(unsafe_code)]
+mod udp;
+
+pub use device::devices;

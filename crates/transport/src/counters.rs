@@ -68,4 +68,37 @@ impl QpCounters {
             + self.dropped_no_receive
             + self.dropped_malformed
     }
+
+    /// All counters with their names, for reports.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        [
+            ("sent_packets", self.sent_packets),
+            ("sent_bytes", self.sent_bytes),
+            ("received_packets", self.received_packets),
+            ("received_bytes", self.received_bytes),
+            ("retransmitted_packets", self.retransmitted_packets),
+            ("timeouts", self.timeouts),
+            ("tail_probes", self.tail_probes),
+            ("failovers", self.failovers),
+            ("naks_sequence_received", self.naks_sequence_received),
+            ("naks_rnr_received", self.naks_rnr_received),
+            ("naks_fatal_received", self.naks_fatal_received),
+            ("naks_sequence_sent", self.naks_sequence_sent),
+            ("naks_rnr_sent", self.naks_rnr_sent),
+            ("naks_fatal_sent", self.naks_fatal_sent),
+            ("acks_sent", self.acks_sent),
+            ("duplicate_requests", self.duplicate_requests),
+            ("duplicate_responses", self.duplicate_responses),
+            ("out_of_order", self.out_of_order),
+            ("completions", self.completions),
+            ("dropped_state", self.dropped_state),
+            ("dropped_service", self.dropped_service),
+            ("dropped_generation", self.dropped_generation),
+            ("dropped_reorder", self.dropped_reorder),
+            ("dropped_qkey", self.dropped_qkey),
+            ("dropped_no_receive", self.dropped_no_receive),
+            ("dropped_malformed", self.dropped_malformed),
+        ]
+        .into_iter()
+    }
 }

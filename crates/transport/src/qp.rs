@@ -109,6 +109,16 @@ impl QueuePair {
         self.multipath = agreed;
     }
 
+    /// Whether multi-path packets may be sent, see [`QueuePair::set_multipath`].
+    pub fn is_multipath(&self) -> bool {
+        self.multipath
+    }
+
+    /// Send work requests that may be posted before the queue is full.
+    pub fn send_room(&self) -> usize {
+        self.config.max_send_wr as usize
+    }
+
     /// Adds a work request to the send queue.
     ///
     /// In the error state it is taken and flushed by the next [`QueuePair::poll_transmit`].

@@ -16,8 +16,8 @@ pub use error::{Error, Result};
 pub use event::{AsyncEvent, AsyncKind, Element};
 pub use object::{
     CompletionChannel, CompletionQueue, Context, CqRequest, Device, MemoryRegion, MrRequest,
-    PostFailure, QpRequest, QueuePair, SendRequest, SharedReceiveQueue, SrqAttr, SrqRequest,
-    UdTarget, Wc,
+    MwBind, PostFailure, QpRequest, QueuePair, SendRequest, SharedReceiveQueue, SrqAttr,
+    SrqRequest, UdTarget, Wc,
 };
 pub use polypath_transport::{
     Access, AhAttr, Completion, MigState, QpAttr, QpAttrMask, QpState, QpType, RecvWr, SendData,

@@ -47,6 +47,11 @@ pub trait Context: Send + Sync + Debug {
     fn alloc_mw(&self, pd: u32, mw_type: u8) -> Result<(u32, u32)>;
     /// `ibv_dealloc_mw`.
     fn dealloc_mw(&self, mw: u32) -> Result<()>;
+    /// Says what a bind that is about to be posted ([`SendOp::BindMw`] with the same `mw` and
+    /// `rkey`) asks for.
+    fn stage_bind(&self, pd: u32, mw: u32, rkey: u32, bind: &MwBind) -> Result<()>;
+    /// Takes back [`Context::stage_bind`]: the post was refused.
+    fn unstage_bind(&self, mw: u32, rkey: u32);
     /// `ibv_create_ah`.
     fn create_ah(&self, pd: u32, attr: &AhAttr) -> Result<Arc<AddressHandle>>;
     /// `ibv_create_comp_channel`.
@@ -71,6 +76,19 @@ pub struct MrRequest {
     /// Address that work requests use for the first byte.
     pub iova: u64,
     /// Rights.
+    pub access: Access,
+}
+
+/// What a memory window is bound to (`struct ibv_mw_bind_info`).
+#[derive(Clone, Copy, Debug)]
+pub struct MwBind {
+    /// rkey of the region.
+    pub region: u32,
+    /// First byte, as the region's addresses count.
+    pub addr: u64,
+    /// Bytes; 0 unbinds a window of type 1.
+    pub len: u64,
+    /// What peers may do.
     pub access: Access,
 }
 

@@ -1,0 +1,62 @@
+//! From address vectors to addresses.
+
+use std::net::IpAddr;
+
+use polypath_ipc::DeviceKind;
+use polypath_verbs::{AhAttr, Error, Result};
+
+use crate::context::Shared;
+
+/// Where an address vector leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Resolved {
+    pub(crate) local: IpAddr,
+    pub(crate) ifindex: u32,
+    pub(crate) remote: IpAddr,
+    pub(crate) flow_label: u32,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) multipath: bool,
+}
+
+/// The address that a RoCEv2 GID stands for (IBTA annex A17.4.1.3).
+pub(crate) fn ip_of(gid: [u8; 16]) -> IpAddr {
+    std::net::Ipv6Addr::from(gid).to_canonical()
+}
+
+/// Checks an address vector against the GID table.
+pub(crate) fn resolve(context: &Shared, attr: &AhAttr) -> Result<Resolved> {
+    if !attr.is_global {
+        return Err(Error::invalid(
+            "RoCE addresses are GIDs: set is_global and the GID fields of the address vector",
+        ));
+    }
+    if attr.port_num != 1 {
+        return Err(Error::invalid("the device has one port, number 1"));
+    }
+    let spec = context.spec();
+    let entry = spec
+        .gids
+        .get(usize::from(attr.sgid_index))
+        .filter(|e| !e.is_empty())
+        .ok_or_else(|| Error::invalid(format!("GID index {} is empty", attr.sgid_index)))?;
+    let remote = ip_of(attr.dgid);
+    if remote.is_unspecified() {
+        return Err(Error::invalid("the destination GID is zero"));
+    }
+    if remote.is_ipv4() != entry.ip.is_ipv4() {
+        return Err(Error::invalid(format!(
+            "GID index {} is {}, the destination {remote}: choose a GID of the same family",
+            attr.sgid_index, entry.ip
+        )));
+    }
+    Ok(Resolved {
+        local: entry.ip,
+        ifindex: entry.ifindex,
+        remote,
+        flow_label: attr.flow_label,
+        traffic_class: attr.traffic_class,
+        hop_limit: if attr.hop_limit == 0 { 64 } else { attr.hop_limit },
+        multipath: context.kind == DeviceKind::Mp,
+    })
+}

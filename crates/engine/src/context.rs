@@ -1,0 +1,258 @@
+//! An open device: its objects, its memory, its events.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+use polypath_ipc::{DeviceKind, DeviceSpec, Table};
+use polypath_verbs::{
+    AddressHandle, AhAttr, AsyncEvent, AsyncKind, CompletionChannel, CompletionQueue, Context,
+    CqRequest, DeviceAttr, DeviceInfo, Element, Error, GidEntry, MemoryRegion, MrRequest, MwBind,
+    PortAttr, QpRequest, QueuePair, Result, SharedReceiveQueue, SrqRequest,
+};
+
+use crate::channel::Channel;
+use crate::clock;
+use crate::cq::Cq;
+use crate::limits::MAX_PD;
+use crate::memory::{BindInfo, MemoryTable, WindowType};
+use crate::mr::Mr;
+use crate::notify::{NoticeQueue, lock};
+use crate::process::Process;
+use crate::qp::Qp;
+use crate::srq::Srq;
+use crate::{device, port};
+
+/// What all objects of a context share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) process: &'static Process,
+    pub(crate) info: DeviceInfo,
+    pub(crate) kind: DeviceKind,
+    spec: RwLock<Arc<DeviceSpec>>,
+    pub(crate) memory: MemoryTable,
+    events: NoticeQueue<AsyncEvent>,
+    /// Users of each protection domain.
+    pds: Mutex<HashMap<u32, u32>>,
+    next_pd: AtomicU32,
+    next_srq: AtomicU32,
+    /// Packets with a wrong Q_Key (`qkey_viol_cntr`).
+    pub(crate) qkey_violations: AtomicU64,
+}
+
+impl Shared {
+    /// The device as it is now: members and GIDs.
+    pub(crate) fn spec(&self) -> Arc<DeviceSpec> {
+        self.spec.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn raise(&self, event: AsyncEvent) {
+        self.events.push(event);
+    }
+
+    /// An object is gone: its events are not delivered any more.
+    pub(crate) fn forget_events(&self, element: Element) {
+        self.events.forget(|e| e.element == element);
+    }
+
+    pub(crate) fn use_pd(&self, pd: u32) -> Result<()> {
+        match lock(&self.pds).get_mut(&pd) {
+            Some(users) => {
+                *users += 1;
+                Ok(())
+            }
+            None => Err(Error::invalid("no such protection domain in this context")),
+        }
+    }
+
+    pub(crate) fn release_pd(&self, pd: u32) {
+        if let Some(users) = lock(&self.pds).get_mut(&pd) {
+            *users = users.saturating_sub(1);
+        }
+    }
+
+    /// Interfaces or addresses changed: new GIDs, and the events that hardware would raise.
+    pub(crate) fn table_changed(&self, old: &Table, new: &Table) {
+        let Some(spec) = device::find(self.process, new, &self.info.name) else {
+            return;
+        };
+        let before = core::mem::replace(
+            &mut *self.spec.write().unwrap_or_else(std::sync::PoisonError::into_inner),
+            Arc::new(spec.clone()),
+        );
+        let (was, is) = (port::is_active(&before, old), port::is_active(&spec, new));
+        if was != is {
+            let kind = if is { AsyncKind::PortActive } else { AsyncKind::PortErr };
+            self.raise(AsyncEvent { kind, element: Element::Port(1) });
+        }
+        if before.gids != spec.gids {
+            self.raise(AsyncEvent { kind: AsyncKind::GidChange, element: Element::Port(1) });
+        }
+    }
+}
+
+/// An open device.
+#[derive(Debug)]
+pub(crate) struct OpenDevice {
+    shared: Arc<Shared>,
+}
+
+impl OpenDevice {
+    pub(crate) fn open(process: &'static Process, info: &DeviceInfo) -> Result<Arc<Self>> {
+        let table = process.table();
+        let spec = device::find(process, &table, &info.name)
+            .ok_or_else(|| Error::new(libc::ENODEV, format!("{} is gone", info.name)))?;
+        let events = NoticeQueue::new().map_err(|e| os_error(&e))?;
+        let shared = Arc::new(Shared {
+            process,
+            info: info.clone(),
+            kind: spec.kind,
+            spec: RwLock::new(Arc::new(spec)),
+            memory: MemoryTable::new(),
+            events,
+            pds: Mutex::default(),
+            next_pd: AtomicU32::new(1),
+            next_srq: AtomicU32::new(1),
+            qkey_violations: AtomicU64::new(0),
+        });
+        process.register(&shared);
+        Ok(Arc::new(Self { shared }))
+    }
+
+    fn check_port(port: u8) -> Result<()> {
+        if port == 1 { Ok(()) } else { Err(Error::invalid("the device has one port, number 1")) }
+    }
+}
+
+pub(crate) fn os_error(e: &std::io::Error) -> Error {
+    Error::new(e.raw_os_error().unwrap_or(libc::EIO), e.to_string())
+}
+
+impl Context for OpenDevice {
+    fn attributes(&self) -> DeviceAttr {
+        device::attributes(&self.shared.info)
+    }
+
+    fn query_port(&self, port: u8) -> Result<PortAttr> {
+        Self::check_port(port)?;
+        let violations = self.shared.qkey_violations.load(Ordering::Relaxed);
+        Ok(port::attributes(&self.shared.spec(), &self.shared.process.table(), violations))
+    }
+
+    fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>> {
+        Self::check_port(port)?;
+        if index >= crate::limits::GID_TABLE_LEN {
+            return Err(Error::invalid("the GID index is beyond the end of the table"));
+        }
+        Ok(self.gid_table().into_iter().find(|e| e.index == index))
+    }
+
+    fn gid_table(&self) -> Vec<GidEntry> {
+        let spec = self.shared.spec();
+        (0u32..)
+            .zip(&spec.gids)
+            .filter(|(_, e)| !e.is_empty())
+            .map(|(index, e)| GidEntry { gid: e.gid, index, ip: e.ip, ifindex: e.ifindex })
+            .collect()
+    }
+
+    fn async_fd(&self) -> RawFd {
+        self.shared.events.fd()
+    }
+
+    fn take_async_event(&self) -> Option<AsyncEvent> {
+        self.shared.events.take()
+    }
+
+    fn clock_ns(&self) -> u64 {
+        clock::realtime_ns(clock::now())
+    }
+
+    fn alloc_pd(&self) -> Result<u32> {
+        let mut pds = lock(&self.shared.pds);
+        if pds.len() >= MAX_PD as usize {
+            return Err(Error::no_memory("the device has no protection domains left"));
+        }
+        let pd = self.shared.next_pd.fetch_add(1, Ordering::Relaxed);
+        pds.insert(pd, 0);
+        Ok(pd)
+    }
+
+    fn dealloc_pd(&self, pd: u32) -> Result<()> {
+        let mut pds = lock(&self.shared.pds);
+        match pds.get(&pd) {
+            None => Err(Error::invalid("no such protection domain in this context")),
+            Some(0) => {
+                pds.remove(&pd);
+                Ok(())
+            }
+            Some(n) => Err(Error::busy(format!("{n} objects still use the protection domain"))),
+        }
+    }
+
+    fn reg_mr(&self, request: &MrRequest) -> Result<Arc<dyn MemoryRegion>> {
+        Ok(Arc::new(Mr::register(&self.shared, request)?))
+    }
+
+    fn alloc_mw(&self, pd: u32, mw_type: u8) -> Result<(u32, u32)> {
+        self.shared.use_pd(pd)?;
+        let kind = match mw_type {
+            1 => WindowType::Type1,
+            2 => WindowType::Type2,
+            _ => {
+                self.shared.release_pd(pd);
+                return Err(Error::invalid("memory windows are of type 1 or 2"));
+            }
+        };
+        self.shared.memory.alloc_window(pd, kind).inspect_err(|_| self.shared.release_pd(pd))
+    }
+
+    fn dealloc_mw(&self, mw: u32) -> Result<()> {
+        let pd = self.shared.memory.window_pd(mw);
+        let lanes = &self.shared.process.lanes;
+        self.shared.memory.dealloc_window(mw, || lanes.barrier())?;
+        if let Some(pd) = pd {
+            self.shared.release_pd(pd);
+        }
+        Ok(())
+    }
+
+    fn stage_bind(&self, pd: u32, mw: u32, rkey: u32, bind: &MwBind) -> Result<()> {
+        let info =
+            BindInfo { region: bind.region, addr: bind.addr, len: bind.len, access: bind.access };
+        self.shared.memory.stage_bind(pd, mw, rkey, info)
+    }
+
+    fn unstage_bind(&self, mw: u32, rkey: u32) {
+        self.shared.memory.unstage_bind(mw, rkey);
+    }
+
+    fn create_ah(&self, pd: u32, attr: &AhAttr) -> Result<Arc<AddressHandle>> {
+        crate::address::resolve(&self.shared, attr)?;
+        self.shared.use_pd(pd)?;
+        Ok(Arc::new(AddressHandle { pd, attr: *attr, resolved: AtomicU64::new(0) }))
+    }
+
+    fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>> {
+        Ok(Arc::new(Channel::new().map_err(|e| os_error(&e))?))
+    }
+
+    fn create_cq(&self, request: &CqRequest) -> Result<Arc<dyn CompletionQueue>> {
+        Ok(Cq::new(request, &self.shared, self.shared.process.lanes.clone())?)
+    }
+
+    fn create_srq(&self, request: &SrqRequest) -> Result<Arc<dyn SharedReceiveQueue>> {
+        self.shared.use_pd(request.pd)?;
+        let number = self.shared.next_srq.fetch_add(1, Ordering::Relaxed);
+        let srq = Srq::new(request, number, &self.shared);
+        if srq.is_err() {
+            self.shared.release_pd(request.pd);
+        }
+        Ok(srq?)
+    }
+
+    fn create_qp(&self, request: &QpRequest) -> Result<Arc<dyn QueuePair>> {
+        Ok(Arc::new(Qp::create(&self.shared, request)?))
+    }
+}

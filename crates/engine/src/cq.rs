@@ -1,0 +1,238 @@
+//! Completion queues.
+//!
+//! A completion queue may be fed by several lanes and read by several threads; its own lock is held
+//! for a few instructions only and is the innermost of all.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use polypath_verbs::{
+    AsyncEvent, AsyncKind, Completion, CompletionQueue, CqRequest, Element, Error, Result, Wc,
+    WcStatus,
+};
+
+use crate::channel::Channel;
+use crate::context::Shared;
+use crate::limits::MAX_CQE;
+use crate::notify::lock;
+use crate::process::Lanes;
+
+/// What makes the next event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+#[derive(Debug)]
+struct Ring {
+    entries: VecDeque<Wc>,
+    capacity: u32,
+    armed: Armed,
+    overrun: bool,
+    /// Completions since the last event, for moderation.
+    unreported: u32,
+    moderation: u32,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    ring: Mutex<Ring>,
+    token: u64,
+    ignore_overrun: bool,
+    channel: Option<Arc<dyn polypath_verbs::CompletionChannel>>,
+    /// Bit n: lane n feeds this queue.
+    lanes: AtomicU64,
+    /// Queue pairs that use it, once per side.
+    users: AtomicU32,
+    process_lanes: Lanes,
+    context: Weak<Shared>,
+    me: Weak<Self>,
+}
+
+impl Cq {
+    pub(crate) fn new(
+        request: &CqRequest,
+        context: &Arc<Shared>,
+        process_lanes: Lanes,
+    ) -> Result<Arc<Self>> {
+        if request.cqe == 0 || request.cqe > MAX_CQE {
+            return Err(Error::invalid(format!("a completion queue has 1 to {MAX_CQE} entries")));
+        }
+        if let Some(channel) = &request.channel
+            && channel.as_any().downcast_ref::<Channel>().is_none()
+        {
+            return Err(Error::invalid("the completion channel belongs to another device"));
+        }
+        Ok(Arc::new_cyclic(|me| Self {
+            ring: Mutex::new(Ring {
+                entries: VecDeque::with_capacity(request.cqe.min(4096) as usize),
+                capacity: request.cqe,
+                armed: Armed::No,
+                overrun: false,
+                unreported: 0,
+                moderation: 0,
+            }),
+            token: request.token,
+            ignore_overrun: request.ignore_overrun,
+            channel: request.channel.clone(),
+            lanes: AtomicU64::new(0),
+            users: AtomicU32::new(0),
+            process_lanes,
+            context: Arc::downgrade(context),
+            me: me.clone(),
+        }))
+    }
+
+    /// A queue pair on `lane` starts to use this queue.
+    pub(crate) fn attach(&self, lane: usize) {
+        self.lanes.fetch_or(1 << lane, Ordering::Relaxed);
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The completion queue behind the trait, if it is one of ours.
+    pub(crate) fn find(cq: &dyn CompletionQueue) -> Option<Arc<Self>> {
+        cq.as_any().downcast_ref::<Self>()?.me.upgrade()
+    }
+
+    /// A queue pair stops using it: its completions go with it.
+    pub(crate) fn detach(&self, qpn: u32) {
+        self.purge(qpn);
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Forgets the completions of a queue pair (it was reset or destroyed).
+    pub(crate) fn purge(&self, qpn: u32) {
+        lock(&self.ring).entries.retain(|wc| wc.completion.qpn != qpn);
+    }
+
+    /// Adds a completion and raises an event if one is asked for.
+    pub(crate) fn push(&self, completion: Completion, timestamp: u64) {
+        let mut ring = lock(&self.ring);
+        if ring.entries.len() >= ring.capacity as usize {
+            if self.ignore_overrun {
+                ring.entries.pop_front();
+            } else {
+                // IBTA 11.2.8: the completion is lost and the queue is in error; the owner is told once.
+                let first = !core::mem::replace(&mut ring.overrun, true);
+                drop(ring);
+                if first && let Some(context) = self.context.upgrade() {
+                    context.raise(AsyncEvent {
+                        kind: AsyncKind::CqErr,
+                        element: Element::Cq(self.token),
+                    });
+                }
+                return;
+            }
+        }
+        let wanted = match ring.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => completion.solicited || completion.status != WcStatus::Success,
+        };
+        ring.entries.push_back(Wc { completion, timestamp });
+        ring.unreported += 1;
+        if wanted && ring.unreported >= ring.moderation {
+            ring.armed = Armed::No;
+            ring.unreported = 0;
+            drop(ring);
+            self.notify();
+        }
+    }
+
+    fn notify(&self) {
+        if let Some(channel) =
+            self.channel.as_ref().and_then(|c| c.as_any().downcast_ref::<Channel>())
+        {
+            channel.notify(self.token);
+        }
+    }
+
+    fn take(&self, limit: usize, sink: &mut dyn FnMut(&Wc)) -> usize {
+        let mut ring = lock(&self.ring);
+        let n = limit.min(ring.entries.len());
+        for wc in ring.entries.drain(..n) {
+            sink(&wc);
+        }
+        n
+    }
+
+    fn overrun(&self) -> bool {
+        lock(&self.ring).overrun
+    }
+}
+
+impl CompletionQueue for Cq {
+    fn poll(&self, limit: usize, sink: &mut dyn FnMut(&Wc)) -> Result<usize> {
+        let n = self.take(limit, sink);
+        if n > 0 || limit == 0 {
+            return Ok(n);
+        }
+        self.process_lanes.drive(self.lanes.load(Ordering::Relaxed));
+        let n = self.take(limit, sink);
+        if n == 0 && self.overrun() {
+            return Err(Error::new(
+                libc::EIO,
+                "the completion queue overran and lost completions: make it larger or poll more often",
+            ));
+        }
+        Ok(n)
+    }
+
+    fn arm(&self, solicited_only: bool) -> Result<()> {
+        {
+            let mut ring = lock(&self.ring);
+            ring.armed = match (solicited_only, ring.armed) {
+                (true, Armed::No | Armed::Solicited) => Armed::Solicited,
+                _ => Armed::Any,
+            };
+            ring.unreported = 0;
+        }
+        self.process_lanes.expect_sleep(self.lanes.load(Ordering::Relaxed));
+        Ok(())
+    }
+
+    fn resize(&self, cqe: u32) -> Result<u32> {
+        if cqe == 0 || cqe > MAX_CQE {
+            return Err(Error::invalid(format!("a completion queue has 1 to {MAX_CQE} entries")));
+        }
+        let mut ring = lock(&self.ring);
+        if ring.entries.len() > cqe as usize {
+            return Err(Error::invalid("the completion queue holds more completions than that"));
+        }
+        ring.capacity = cqe;
+        Ok(cqe)
+    }
+
+    fn capacity(&self) -> u32 {
+        lock(&self.ring).capacity
+    }
+
+    fn moderate(&self, count: u16, _period_us: u16) -> Result<()> {
+        if count > 1 {
+            // Holding an event back needs the period's timer as well.
+            return Err(Error::unsupported("this device does not moderate completion events"));
+        }
+        Ok(())
+    }
+
+    fn destroy(&self) -> Result<()> {
+        if self.users.load(Ordering::Relaxed) > 0 {
+            return Err(Error::busy("queue pairs still use this completion queue"));
+        }
+        if let Some(channel) =
+            self.channel.as_ref().and_then(|c| c.as_any().downcast_ref::<Channel>())
+        {
+            channel.forget(self.token);
+        }
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

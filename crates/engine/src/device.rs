@@ -1,0 +1,129 @@
+//! The devices of a process.
+
+use std::sync::Arc;
+
+use polypath_ipc::{DeviceKind as IpcKind, DeviceSpec, Table, devices as ipc_devices};
+use polypath_verbs::{Context, Device, DeviceAttr, DeviceInfo, DeviceKind, Result};
+
+use crate::context::OpenDevice;
+use crate::limits::{
+    MAX_CQE, MAX_INLINE, MAX_PD, MAX_QP_PER_LANE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ_WR,
+};
+use crate::process::{self, Process};
+
+/// A device that can be opened.
+#[derive(Debug)]
+struct EngineDevice {
+    process: &'static Process,
+    info: DeviceInfo,
+}
+
+impl Device for EngineDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+    fn open(&self) -> Result<Arc<dyn Context>> {
+        Ok(OpenDevice::open(self.process, &self.info)?)
+    }
+}
+
+/// The devices that this process sees, as `POLYPATH_DEVICE` selects them.
+///
+/// # Errors
+/// If the broker can't be reached or started, or the selection makes no sense.
+pub fn devices() -> Result<Vec<Arc<dyn Device>>> {
+    let process = process::current()?;
+    let table = process.table();
+    Ok(ipc_devices(&table, &process.selection)
+        .into_iter()
+        .map(|spec| {
+            Arc::new(EngineDevice { process, info: info(&spec, &table) }) as Arc<dyn Device>
+        })
+        .collect())
+}
+
+/// The device of that name, as the table has it now.
+pub(crate) fn find(process: &Process, table: &Table, name: &str) -> Option<DeviceSpec> {
+    ipc_devices(table, &process.selection).into_iter().find(|spec| spec.name == name)
+}
+
+fn info(spec: &DeviceSpec, table: &Table) -> DeviceInfo {
+    DeviceInfo {
+        name: spec.name.clone(),
+        kind: match spec.kind {
+            IpcKind::Roce => DeviceKind::Roce,
+            IpcKind::Mp => DeviceKind::Mp,
+        },
+        node_guid: spec.node_guid,
+        index: spec.index,
+        interfaces: spec
+            .members
+            .iter()
+            .filter_map(|ifindex| table.port(*ifindex))
+            .map(|port| port.name.clone())
+            .collect(),
+    }
+}
+
+// `enum ibv_device_cap_flags`.
+const CAP_RESIZE_MAX_WR: u32 = 1;
+const CAP_BAD_PKEY_CNTR: u32 = 1 << 1;
+const CAP_BAD_QKEY_CNTR: u32 = 1 << 2;
+const CAP_CURR_QP_STATE_MOD: u32 = 1 << 7;
+const CAP_PORT_ACTIVE_EVENT: u32 = 1 << 10;
+const CAP_SYS_IMAGE_GUID: u32 = 1 << 11;
+const CAP_RC_RNR_NAK_GEN: u32 = 1 << 12;
+const CAP_SRQ_RESIZE: u32 = 1 << 13;
+const CAP_MEM_WINDOW: u32 = 1 << 17;
+const CAP_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
+const CAP_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
+
+/// `ibv_query_device`.
+pub(crate) fn attributes(info: &DeviceInfo) -> DeviceAttr {
+    let max_qp = u32::try_from(MAX_QP_PER_LANE).unwrap_or(u32::MAX);
+    DeviceAttr {
+        fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
+        node_guid: info.node_guid,
+        sys_image_guid: info.node_guid,
+        max_mr_size: u64::MAX,
+        page_size_cap: 0xffff_f000,
+        // As Linux rxe: no vendor whose quirks anybody would apply.
+        vendor_id: 0xff_ffff,
+        vendor_part_id: 0,
+        hw_ver: 0,
+        max_qp,
+        max_qp_wr: MAX_QP_WR,
+        device_cap_flags: CAP_RESIZE_MAX_WR
+            | CAP_BAD_PKEY_CNTR
+            | CAP_BAD_QKEY_CNTR
+            | CAP_CURR_QP_STATE_MOD
+            | CAP_PORT_ACTIVE_EVENT
+            | CAP_SYS_IMAGE_GUID
+            | CAP_RC_RNR_NAK_GEN
+            | CAP_SRQ_RESIZE
+            | CAP_MEM_WINDOW
+            | CAP_MEM_MGT_EXTENSIONS
+            | CAP_MEM_WINDOW_TYPE_2B,
+        max_sge: MAX_SGE,
+        max_sge_rd: MAX_SGE,
+        max_cq: 1 << 20,
+        max_cqe: MAX_CQE,
+        max_mr: 1 << 24,
+        max_pd: MAX_PD,
+        max_qp_rd_atom: MAX_RD_ATOMIC,
+        max_res_rd_atom: MAX_RD_ATOMIC * max_qp,
+        max_qp_init_rd_atom: MAX_RD_ATOMIC,
+        atomic_cap: 1,
+        max_mw: 1 << 20,
+        max_mcast_grp: 8192,
+        max_mcast_qp_attach: 56,
+        max_ah: 1 << 20,
+        max_srq: 1 << 20,
+        max_srq_wr: MAX_SRQ_WR,
+        max_srq_sge: MAX_SGE,
+        max_pkeys: 1,
+        local_ca_ack_delay: 15,
+        phys_port_cnt: 1,
+        max_inline: MAX_INLINE,
+    }
+}

@@ -1,0 +1,143 @@
+//! What the engine gives a queue pair: memory, queues, paths.
+
+use std::fmt::Arguments;
+use std::sync::Arc;
+use std::time::Duration;
+
+use polypath_transport::{
+    Access, AtomicOp, Burst, Completion, CqSide, Fault, Host, PathId, PathTag, PeerId, QpEvent,
+    RecvWr, Route, Segment, Sge,
+};
+use polypath_verbs::{AsyncEvent, AsyncKind, Element};
+
+use crate::clock;
+use crate::context::Shared;
+use crate::cq::Cq;
+use crate::lane::io::LaneIo;
+use crate::memory;
+use crate::srq::Srq;
+
+/// What a queue pair is connected with in this process.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub(crate) context: Arc<Shared>,
+    pub(crate) send_cq: Arc<Cq>,
+    pub(crate) recv_cq: Arc<Cq>,
+    pub(crate) srq: Option<Arc<Srq>>,
+    pub(crate) token: u64,
+}
+
+/// The surroundings of one queue pair for the time of one call.
+pub(crate) struct LaneHost<'a> {
+    pub(crate) attached: &'a Attached,
+    pub(crate) io: &'a mut LaneIo,
+}
+
+impl Host for LaneHost<'_> {
+    fn resolve(&self, pd: u32, sge: Sge, access: Access) -> Result<Segment, Fault> {
+        self.attached.context.memory.resolve(pd, sge, access)
+    }
+
+    fn resolve_remote(
+        &self,
+        pd: u32,
+        qpn: u32,
+        rkey: u32,
+        va: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<Segment, Fault> {
+        self.attached.context.memory.resolve_remote(pd, qpn, rkey, va, len, access)
+    }
+
+    fn store(&mut self, segment: Segment, data: &[u8]) {
+        memory::store(segment, data);
+    }
+
+    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> u64 {
+        memory::atomic(segment, op)
+    }
+
+    fn invalidate(&mut self, pd: u32, qpn: u32, rkey: u32) -> Result<(), Fault> {
+        self.attached.context.memory.invalidate(pd, qpn, rkey)
+    }
+
+    fn bind_mw(&mut self, pd: u32, qpn: u32, mw: u32, rkey: u32) -> Result<(), Fault> {
+        self.attached.context.memory.bind(pd, qpn, mw, rkey)
+    }
+
+    fn take_srq(&mut self) -> Option<RecvWr> {
+        self.attached.srq.as_ref()?.take()
+    }
+
+    fn complete(&mut self, side: CqSide, completion: Completion) {
+        self.io.completions += 1;
+        let cq = match side {
+            CqSide::Send => &self.attached.send_cq,
+            CqSide::Recv => &self.attached.recv_cq,
+        };
+        cq.push(completion, clock::realtime_ns(self.io.now));
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        let kind = match event {
+            QpEvent::Fatal => AsyncKind::QpFatal,
+            QpEvent::RequestError => AsyncKind::QpReqErr,
+            QpEvent::AccessError => AsyncKind::QpAccessErr,
+            QpEvent::CommEstablished => AsyncKind::CommEst,
+            QpEvent::SqDrained => AsyncKind::SqDrained,
+            QpEvent::PathMig => AsyncKind::PathMig,
+            QpEvent::PathMigError => AsyncKind::PathMigErr,
+            QpEvent::LastWqeReached => AsyncKind::QpLastWqeReached,
+        };
+        self.attached.context.raise(AsyncEvent { kind, element: Element::Qp(self.attached.token) });
+    }
+
+    fn explain(&mut self, text: Arguments<'_>) {
+        self.io.explain(text.to_string());
+    }
+
+    fn route(&mut self, peer: PeerId) -> Option<Route> {
+        let route = self.io.paths.route(polypath_paths::PeerId(peer.0))?;
+        Some(Route {
+            path: PathId(route.path.0),
+            tag: route.tag.map(tag),
+            window: route.window,
+            rtt: route.rtt,
+        })
+    }
+
+    fn tag(&self, path: PathId) -> Option<PathTag> {
+        self.io.paths.tag(polypath_paths::PathId(path.0)).map(tag)
+    }
+
+    fn transmit(&mut self, burst: &Burst<'_>) {
+        self.io.transmit(burst);
+    }
+
+    fn sent(&mut self, path: PathId, bytes: u32) {
+        let now = self.io.now;
+        self.io.paths.sent(now, polypath_paths::PathId(path.0), bytes);
+    }
+
+    fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>) {
+        let now = self.io.now;
+        self.io.paths.acked(now, polypath_paths::PathId(path.0), bytes, rtt);
+        self.io.window_opened = true;
+    }
+
+    fn lost(&mut self, path: PathId, bytes: u32, congestion: bool) {
+        let now = self.io.now;
+        self.io.paths.lost(now, polypath_paths::PathId(path.0), bytes, congestion);
+        self.io.window_opened = true;
+    }
+
+    fn suspect(&mut self, path: PathId) {
+        let now = self.io.now;
+        self.io.paths.suspect(now, polypath_paths::PathId(path.0));
+    }
+}
+
+fn tag(tag: polypath_paths::PathTag) -> PathTag {
+    PathTag { id: tag.id, generation: tag.generation }
+}

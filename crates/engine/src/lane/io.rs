@@ -1,0 +1,165 @@
+//! What a lane's queue pairs share for sending: paths, sockets, counters.
+
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use polypath_paths::{PathAddress, PathManager};
+use polypath_transport::{Burst, PathId};
+use polypath_verbs::{Error, Result};
+
+use crate::address::Resolved;
+use crate::lane::counters::Counters;
+use crate::udp::{FlowHandle, FlowKey, Sender};
+
+/// Address handles that a lane knows the way of.
+const MAX_UD_PATHS: usize = 16 * 1024;
+/// Explanations kept for `polypath status`.
+const MAX_EXPLANATIONS: usize = 64;
+
+/// A flow that was opened for a path, and for which addresses.
+#[derive(Debug)]
+struct Flow {
+    address: PathAddress,
+    /// `None`: it could not be opened; tried again when the address changes.
+    handle: Option<FlowHandle>,
+}
+
+#[derive(Debug)]
+pub(crate) struct LaneIo {
+    pub(crate) now: Duration,
+    pub(crate) paths: PathManager,
+    pub(crate) sender: Sender,
+    pub(crate) counters: Counters,
+    /// The last errors in words, oldest first.
+    pub(crate) explanations: VecDeque<String>,
+    flows: Vec<Option<Flow>>,
+    ud_paths: HashMap<Resolved, PathId>,
+    /// An acknowledgement, or an event, may have opened a window.
+    pub(crate) window_opened: bool,
+    /// Completions were made since the lane was entered.
+    pub(crate) completions: u32,
+}
+
+impl LaneIo {
+    pub(crate) fn new(paths: PathManager, sender: Sender) -> Self {
+        Self {
+            now: Duration::ZERO,
+            paths,
+            sender,
+            counters: Counters::default(),
+            explanations: VecDeque::new(),
+            flows: Vec::new(),
+            ud_paths: HashMap::new(),
+            window_opened: false,
+            completions: 0,
+        }
+    }
+
+    /// The socket for a path, opened when first used and again when its addresses change.
+    fn flow(&mut self, path: PathId) -> Option<FlowHandle> {
+        let at = path.0 as usize;
+        let address = self.paths.path(polypath_paths::PathId(path.0))?;
+        if let Some(Some(flow)) = self.flows.get(at)
+            && flow.address == *address
+        {
+            return flow.handle;
+        }
+        let address = *address;
+        if self.flows.len() <= at {
+            self.flows.resize_with(at + 1, || None);
+        }
+        if let Some(Flow { handle: Some(old), .. }) = self.flows[at].take() {
+            self.sender.close(old);
+        }
+        let key = key_of(&address);
+        let handle = match self.sender.open(key) {
+            Ok(handle) => Some(handle),
+            Err(e) => {
+                self.counters.flows_failed += 1;
+                self.explain(format!(
+                    "cannot send from {} to {}: {e}; is the address still there?",
+                    address.local, address.remote
+                ));
+                None
+            }
+        };
+        self.flows[at] = Some(Flow { address, handle });
+        handle
+    }
+
+    pub(crate) fn transmit(&mut self, burst: &Burst<'_>) {
+        match self.flow(burst.path) {
+            Some(flow) => {
+                self.counters.sent_packets += u64::from(burst.packets);
+                self.counters.sent_bytes += u64::from(burst.payload.len());
+                self.sender.queue(flow, burst);
+            }
+            None => self.counters.unsendable += u64::from(burst.packets),
+        }
+    }
+
+    /// Sends what the path manager has to say.
+    pub(crate) fn transmit_control(&mut self) {
+        while let Some(out) = self.paths.poll_transmit(self.now) {
+            match self.sender.open(key_of(&out.address)) {
+                Ok(flow) => {
+                    self.counters.control_sent += 1;
+                    self.sender.queue_raw(flow, &out.packet);
+                    self.sender.close(flow);
+                }
+                Err(_) => self.counters.unsendable += 1,
+            }
+        }
+    }
+
+    /// The path of an address handle.
+    pub(crate) fn ud_path(&mut self, to: &Resolved) -> Result<PathId> {
+        if let Some(path) = self.ud_paths.get(to) {
+            return Ok(*path);
+        }
+        if self.ud_paths.len() >= MAX_UD_PATHS {
+            return Err(Error::no_memory(format!(
+                "a lane sends datagrams to {MAX_UD_PATHS} addresses at most"
+            )));
+        }
+        let path = self
+            .paths
+            .ud_path(self.now, to.local, to.remote, to.options())
+            .map_err(|e| Error::invalid(e.to_string()))?;
+        let path = PathId(path.0);
+        self.ud_paths.insert(*to, path);
+        Ok(path)
+    }
+
+    pub(crate) fn explain(&mut self, text: String) {
+        crate::log::line(&text);
+        if self.explanations.len() == MAX_EXPLANATIONS {
+            self.explanations.pop_front();
+        }
+        self.explanations.push_back(text);
+    }
+}
+
+fn key_of(address: &PathAddress) -> FlowKey {
+    FlowKey {
+        local: address.local,
+        remote: address.remote,
+        ifindex: (address.ifindex != 0).then_some(address.ifindex),
+        source_port: address.source_port,
+        traffic_class: address.traffic_class,
+        hop_limit: address.hop_limit,
+    }
+}
+
+impl Resolved {
+    /// What the path manager wants to know.
+    pub(crate) fn options(&self) -> polypath_paths::PathOptions {
+        polypath_paths::PathOptions {
+            flow_label: self.flow_label,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            multipath: self.multipath,
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! Lanes: an engine is sharded; a queue pair lives on one lane.
+//!
+//! A lane is a slot of the broker (a range of QPNs with a receive socket), a set of paths, and the
+//! queue pairs, all under one lock. Whoever has something to do enters it: a thread that posts sends
+//! at once; a thread that polls a completion queue receives, answers and sends; the lane's own
+//! thread does so when nobody else does ([`sleeper`]). Different lanes share nothing on the data path.
+
+mod counters;
+mod host;
+mod io;
+mod receive;
+mod sleeper;
+mod table;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, TryLockError};
+use std::time::Duration;
+
+use polypath_ipc::{Selection, Table};
+use polypath_paths::{LaneIdentity, PathEvent, PathManager};
+use polypath_transport::{QueuePair, TransmitState};
+use polypath_verbs::{Error, Result};
+
+use crate::clock;
+use crate::context::os_error;
+use crate::notify::lock;
+use crate::process::Process;
+use crate::udp::{Receiver, Sender};
+
+pub(crate) use host::{Attached, LaneHost};
+pub(crate) use io::LaneIo;
+use sleeper::{Sleeper, Woken};
+use table::QpTable;
+
+/// Batches of packets taken from the socket before queue pairs get their turn to send.
+const MAX_BATCHES: usize = 4;
+/// Turns of sending per entry: after that, look at the socket again.
+const MAX_TURNS: usize = 64;
+
+/// A queue pair and what the lane knows of it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) core: QueuePair,
+    pub(crate) attached: Attached,
+    pub(crate) peer: Option<polypath_paths::PeerId>,
+    /// The earliest deadline in the lane's heap.
+    timer: Option<Duration>,
+    /// In the queue of those that have something to send.
+    queued: bool,
+    /// In the list of those that owe an acknowledgement.
+    owes_ack: bool,
+    /// Waits for a window.
+    blocked: bool,
+}
+
+/// All that a lane's lock guards.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) qps: QpTable,
+    pub(crate) io: LaneIo,
+    receiver: Option<Receiver>,
+    ready: VecDeque<u16>,
+    blocked: Vec<u16>,
+    acks: Vec<u16>,
+    timers: BinaryHeap<Reverse<(Duration, u16)>>,
+    /// Multicast groups: the queue pairs attached to each.
+    pub(crate) groups: HashMap<IpAddr, Vec<u16>>,
+}
+
+/// A lane.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) index: usize,
+    pub(crate) slot: u8,
+    socket: RawFd,
+    state: Mutex<State>,
+    sleeper: Sleeper,
+}
+
+impl Lane {
+    /// Starts a lane on a slot that the broker gave.
+    pub(crate) fn start(
+        index: usize,
+        opened: polypath_ipc::Lane,
+        process: &Process,
+    ) -> Result<Arc<Self>> {
+        let receiver = Receiver::new(opened.socket).map_err(|e| os_error(&e))?;
+        let sender = Sender::new();
+        let mut seed = [0; 16];
+        let mut instance = [0; 8];
+        getrandom::fill(&mut seed).and_then(|()| getrandom::fill(&mut instance)).map_err(|e| {
+            Error::new(libc::EIO, format!("the system gives no random numbers: {e}"))
+        })?;
+        let identity = LaneIdentity { instance: u64::from_ne_bytes(instance), slot: opened.slot };
+        let table = process.table();
+        let settings = crate::mp::settings(&process.config, &table, opened.receive_buffer);
+        let mut paths = PathManager::new(settings, identity, seed);
+        paths.set_local(clock::now(), &crate::mp::local_addresses(&table, &process.selection));
+        let lane = Arc::new(Self {
+            index,
+            slot: opened.slot,
+            socket: receiver.fd(),
+            state: Mutex::new(State {
+                qps: QpTable::new(opened.slot),
+                io: LaneIo::new(paths, sender),
+                receiver: Some(receiver),
+                ready: VecDeque::new(),
+                blocked: Vec::new(),
+                acks: Vec::new(),
+                timers: BinaryHeap::new(),
+                groups: HashMap::new(),
+            }),
+            sleeper: Sleeper::new().map_err(|e| os_error(&e))?,
+        });
+        let own = lane.clone();
+        crate::thread::spawn("polypath-lane", move || own.run()).map_err(|e| os_error(&e))?;
+        Ok(lane)
+    }
+
+    /// The lane's own thread.
+    fn run(&self) {
+        let mut seen = 0;
+        let mut contended = false;
+        let mut deadline = None;
+        loop {
+            let woken =
+                self.sleeper.sleep(self.socket, clock::now(), deadline, &mut seen, contended);
+            contended = false;
+            if woken == Woken::Nothing {
+                continue;
+            }
+            match self.state.try_lock() {
+                Ok(mut state) => {
+                    // Nobody polls for what was received: acknowledge at once.
+                    state.progress(true);
+                    deadline = state.next_deadline();
+                }
+                Err(TryLockError::WouldBlock) => contended = true,
+                Err(TryLockError::Poisoned(_)) => return,
+            }
+        }
+    }
+
+    /// Drives the lane for a thread that polls. If another thread is at it already, that will do.
+    #[inline]
+    pub(crate) fn drive(&self) {
+        self.sleeper.polled();
+        if let Ok(mut state) = self.state.try_lock() {
+            state.progress(false);
+        }
+    }
+
+    /// A thread is about to sleep until a completion: from now on it is for the lane's thread.
+    pub(crate) fn expect_sleep(&self) {
+        self.sleeper.needed();
+    }
+
+    /// Enters the lane. What is queued for sending leaves before the lock is given back.
+    pub(crate) fn enter<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = lock(&self.state);
+        state.io.now = clock::now();
+        let result = work(&mut state);
+        state.finish();
+        if let Some(deadline) = state.next_deadline() {
+            self.sleeper.deadline(deadline);
+        }
+        result
+    }
+
+    /// Returns when nobody is in the lane who was in it at the call.
+    pub(crate) fn barrier(&self) {
+        drop(lock(&self.state));
+    }
+
+    /// Links or addresses changed.
+    pub(crate) fn set_table(&self, table: &Table, selection: &Selection) {
+        let addresses = crate::mp::local_addresses(table, selection);
+        self.enter(|state| {
+            let now = state.io.now;
+            state.io.paths.set_local(now, &addresses);
+        });
+        self.sleeper.wake();
+    }
+}
+
+impl State {
+    /// One round: receive, time out, send, acknowledge.
+    fn progress(&mut self, eager_acks: bool) {
+        self.io.now = clock::now();
+        self.io.completions = 0;
+        let received = self.receive();
+        self.run_timers();
+        self.finish();
+        // An application that has just been given a completion is likely to answer it; the
+        // acknowledgement then costs it no time: it leaves with the next round.
+        if eager_acks || self.io.completions == 0 || received == 0 {
+            self.send_acks();
+        }
+        self.io.sender.flush();
+    }
+
+    fn receive(&mut self) -> usize {
+        let Some(mut receiver) = self.receiver.take() else { return 0 };
+        let mut total = 0;
+        for _ in 0..MAX_BATCHES {
+            match receiver.receive(&mut |datagram| receive::datagram(self, datagram)) {
+                Ok(0) | Err(_) => break,
+                Ok(n) => total += n,
+            }
+        }
+        self.receiver = Some(receiver);
+        total
+    }
+
+    /// Lets queue pairs send, carries out what the path manager decided.
+    fn finish(&mut self) {
+        self.path_events();
+        if core::mem::take(&mut self.io.window_opened) {
+            self.unblock();
+        }
+        for _ in 0..MAX_TURNS {
+            let Some(index) = self.ready.pop_front() else { break };
+            self.turn(index);
+        }
+        self.io.transmit_control();
+        self.io.sender.flush();
+    }
+
+    /// One queue pair's turn to send.
+    fn turn(&mut self, index: u16) {
+        let Some(entry) = self.qps.get_mut(index) else { return };
+        entry.queued = false;
+        let now = self.io.now;
+        let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
+        let state = entry.core.poll_transmit(now, &mut host);
+        if state == TransmitState::Blocked && !entry.blocked {
+            entry.blocked = true;
+            self.blocked.push(index);
+        }
+        self.note(index, state == TransmitState::More);
+    }
+
+    /// After any call into a queue pair: what does it want next?
+    pub(crate) fn note(&mut self, index: u16, more: bool) {
+        let Some(entry) = self.qps.get_mut(index) else { return };
+        if (more || (entry.core.wants_transmit() && !entry.blocked)) && !entry.queued {
+            entry.queued = true;
+            self.ready.push_back(index);
+        }
+        if entry.core.acks_due() && !entry.owes_ack {
+            entry.owes_ack = true;
+            self.acks.push(index);
+        }
+        if let Some(deadline) = entry.core.next_deadline()
+            && entry.timer.is_none_or(|t| deadline < t)
+        {
+            entry.timer = Some(deadline);
+            self.timers.push(Reverse((deadline, index)));
+        }
+    }
+
+    fn unblock(&mut self) {
+        for index in core::mem::take(&mut self.blocked) {
+            if let Some(entry) = self.qps.get_mut(index) {
+                entry.blocked = false;
+                if !entry.queued {
+                    entry.queued = true;
+                    self.ready.push_back(index);
+                }
+            }
+        }
+    }
+
+    fn send_acks(&mut self) {
+        let now = self.io.now;
+        while let Some(index) = self.acks.pop() {
+            let Some(entry) = self.qps.get_mut(index) else { continue };
+            entry.owes_ack = false;
+            let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
+            entry.core.flush_acks(now, &mut host);
+        }
+    }
+
+    fn run_timers(&mut self) {
+        let now = self.io.now;
+        while let Some(Reverse((at, index))) = self.timers.peek().copied() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            let Some(entry) = self.qps.get_mut(index) else { continue };
+            if entry.timer != Some(at) {
+                // An earlier deadline was set since; its own entry is in the heap.
+                continue;
+            }
+            entry.timer = None;
+            if entry.core.next_deadline().is_some_and(|d| d <= now) {
+                let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
+                entry.core.handle_timeout(now, &mut host);
+            }
+            self.note(index, false);
+        }
+        if self.io.paths.next_deadline().is_some_and(|d| d <= now) {
+            self.io.paths.handle_timeout(now);
+        }
+    }
+
+    fn path_events(&mut self) {
+        while let Some(event) = self.io.paths.poll_event() {
+            match event {
+                PathEvent::MultipathAgreed { qpn } => {
+                    if let Some(entry) = self.qps.by_qpn(qpn) {
+                        entry.core.set_multipath(true);
+                    }
+                }
+                PathEvent::ActiveChanged { peer, from, to, reason } => {
+                    self.io
+                        .explain(format!("traffic moves from path {from:?} to {to:?}: {reason}"));
+                    let still_alive = matches!(
+                        reason,
+                        polypath_paths::Reason::Primary | polypath_paths::Reason::Association
+                    );
+                    let dead = from.filter(|_| !still_alive);
+                    self.path_changed(peer, dead);
+                }
+                PathEvent::NoPath { peer } => {
+                    self.io
+                        .explain("no path to the peer lives; its queue pairs are held".to_owned());
+                    self.path_changed(peer, None);
+                }
+                PathEvent::PeerLost { peer } => {
+                    self.io
+                        .explain("no path to the peer came back within the hold time".to_owned());
+                    self.path_changed(peer, None);
+                }
+                PathEvent::WindowOpened { .. } => self.io.window_opened = true,
+                PathEvent::Resumed { blackout, reason, .. } => {
+                    self.io.explain(format!(
+                        "traffic flows again after {:.3} ms ({reason})",
+                        blackout.as_secs_f64() * 1e3
+                    ));
+                }
+                PathEvent::PathDead { .. } | PathEvent::PathAlive { .. } => {}
+                PathEvent::Overflow => {
+                    for index in self.qps.indexes() {
+                        self.qp_path_changed(index, None);
+                    }
+                }
+            }
+        }
+    }
+
+    fn path_changed(&mut self, peer: polypath_paths::PeerId, dead: Option<polypath_paths::PathId>) {
+        let qpns: Vec<u32> = self.io.paths.qpns_of(peer).collect();
+        for qpn in qpns {
+            self.qp_path_changed(QpTable::index_of(qpn), dead);
+        }
+    }
+
+    fn qp_path_changed(&mut self, index: u16, dead: Option<polypath_paths::PathId>) {
+        let Some(entry) = self.qps.get_mut(index) else { return };
+        entry.blocked = false;
+        let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
+        let dead = dead.map(|p| polypath_transport::PathId(p.0));
+        entry.core.on_path_change(host.io.now, dead, &mut host);
+        self.note(index, true);
+    }
+
+    /// When the lane wants to be entered again.
+    fn next_deadline(&self) -> Option<Duration> {
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let paths = self.io.paths.next_deadline();
+        let soon = (!self.ready.is_empty() || !self.acks.is_empty()).then_some(self.io.now);
+        [timer, paths, soon].into_iter().flatten().min()
+    }
+
+    pub(crate) fn receiver(&self) -> Option<RawFd> {
+        self.receiver.as_ref().map(Receiver::fd)
+    }
+}

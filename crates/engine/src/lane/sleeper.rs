@@ -1,0 +1,149 @@
+//! When the lane's own thread works, and when it leaves the work to the application.
+//!
+//! A thread of the application that polls a completion queue drives the lane inline: no wake-up,
+//! no second thread. While that goes on, the lane's thread only looks every [`TICK`] whether it
+//! still does. When polling ends, or when a completion queue is armed (somebody is about to sleep),
+//! the lane's thread waits for the socket itself.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::notify::{event_fd, signal};
+
+/// How often the lane's thread looks whether the application still polls.
+const TICK: Duration = Duration::from_millis(1);
+/// As many polls within a tick mean that somebody polls busily.
+const BUSY_POLLS: u64 = 32;
+/// The longest sleep.
+const LONGEST: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub(crate) struct Sleeper {
+    wake: OwnedFd,
+    /// Polls by the application since the start.
+    polls: AtomicU64,
+    /// The lane's thread only ticks.
+    ticking: AtomicBool,
+    /// The lane's thread must wait for the socket, polled or not.
+    needed: AtomicBool,
+    /// Nanoseconds on the lane's clock at which the thread wakes by itself.
+    wakes_at: AtomicU64,
+}
+
+/// What the lane's thread shall do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// The socket has packets, a deadline has come or somebody asked: drive the lane.
+    Drive,
+    /// The application polls: nothing to do.
+    Nothing,
+}
+
+impl Sleeper {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            wake: event_fd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)?,
+            polls: AtomicU64::new(0),
+            ticking: AtomicBool::new(false),
+            needed: AtomicBool::new(false),
+            wakes_at: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// The application drove the lane.
+    pub(crate) fn polled(&self) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The application is about to sleep until an event.
+    pub(crate) fn needed(&self) {
+        self.needed.store(true, Ordering::SeqCst);
+        if self.ticking.swap(false, Ordering::SeqCst) {
+            signal(&self.wake);
+        }
+    }
+
+    /// Something has to be done at `deadline`; wakes the thread if it would sleep longer.
+    pub(crate) fn deadline(&self, deadline: Duration) {
+        let at = nanos(deadline);
+        if at < self.wakes_at.load(Ordering::Relaxed) && !self.ticking.load(Ordering::Relaxed) {
+            self.wakes_at.store(at, Ordering::Relaxed);
+            signal(&self.wake);
+        }
+    }
+
+    /// Wakes the thread now.
+    pub(crate) fn wake(&self) {
+        signal(&self.wake);
+    }
+
+    /// The thread's part: sleeps until there is something to do. `contended` says that the last
+    /// attempt to drive found the application at it.
+    pub(crate) fn sleep(
+        &self,
+        socket: RawFd,
+        now: Duration,
+        deadline: Option<Duration>,
+        seen: &mut u64,
+        contended: bool,
+    ) -> Woken {
+        let polls = self.polls.load(Ordering::Relaxed);
+        let busy = polls.wrapping_sub(*seen) >= BUSY_POLLS || contended;
+        *seen = polls;
+        let needed = self.needed.swap(false, Ordering::SeqCst);
+        if busy && !needed {
+            self.ticking.store(true, Ordering::SeqCst);
+            // A request that came between the two lines above is seen here.
+            if self.needed.load(Ordering::SeqCst) {
+                self.ticking.store(false, Ordering::SeqCst);
+                return Woken::Drive;
+            }
+            let woken = poll(&[self.wake.as_raw_fd()], TICK);
+            self.ticking.store(false, Ordering::SeqCst);
+            if woken {
+                self.clear();
+            }
+            let busy = self.polls.load(Ordering::Relaxed).wrapping_sub(polls) >= BUSY_POLLS;
+            return if busy && !self.needed.load(Ordering::SeqCst) {
+                Woken::Nothing
+            } else {
+                Woken::Drive
+            };
+        }
+        let timeout = deadline.map_or(LONGEST, |d| d.saturating_sub(now)).min(LONGEST);
+        self.wakes_at.store(nanos(now + timeout), Ordering::Relaxed);
+        poll(&[socket, self.wake.as_raw_fd()], timeout);
+        self.wakes_at.store(0, Ordering::Relaxed);
+        self.clear();
+        Woken::Drive
+    }
+
+    #[allow(unsafe_code)]
+    fn clear(&self) {
+        let mut count = 0u64;
+        // SAFETY: writes at most 8 bytes to `count`; the descriptor does not block.
+        unsafe { libc::read(self.wake.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Waits until one of the descriptors is readable; false after the timeout.
+#[allow(unsafe_code)]
+fn poll(fds: &[RawFd], timeout: Duration) -> bool {
+    let mut list = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2];
+    for (slot, fd) in list.iter_mut().zip(fds) {
+        slot.fd = *fd;
+    }
+    let ts = libc::timespec {
+        tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    // SAFETY: `list` holds two valid entries (negative descriptors are ignored), `ts` is valid, no
+    // signal mask is given.
+    unsafe { libc::ppoll(list.as_mut_ptr(), 2, &raw const ts, core::ptr::null()) > 0 }
+}

@@ -1,0 +1,26 @@
+//! What this device can hold. Each limit is reported by `ibv_query_device` and enforced with the
+//! error that the man pages name.
+
+/// Completion queue entries.
+pub(crate) const MAX_CQE: u32 = 1 << 20;
+/// Work requests of a send or receive queue.
+pub(crate) const MAX_QP_WR: u32 = 1 << 16;
+/// Elements of a scatter/gather list.
+pub(crate) const MAX_SGE: u32 = 32;
+/// Work requests of a shared receive queue.
+pub(crate) const MAX_SRQ_WR: u32 = 1 << 20;
+/// Inline data of a send, bytes.
+pub(crate) const MAX_INLINE: u32 = 1024;
+/// Queue pairs of a lane: 16-bit indexes without 0, kept sparse so that random numbers are quick.
+pub(crate) const MAX_QP_PER_LANE: usize = 48 * 1024;
+/// Protection domains, shared receive queues, completion queues of a context (reported, and
+/// enforced for protection domains).
+pub(crate) const MAX_PD: u32 = 1 << 16;
+/// Largest message, bytes (IBTA 9.3.3: 2^31).
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+/// READs and atomics in flight per queue pair and direction.
+pub(crate) const MAX_RD_ATOMIC: u32 = 128;
+/// Entries of the GID table that `ibv_query_port` reports.
+pub(crate) const GID_TABLE_LEN: u32 = 64;
+/// Multicast groups of a queue pair.
+pub(crate) const MAX_MCAST_PER_QP: usize = 32;

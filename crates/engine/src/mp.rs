@@ -1,0 +1,62 @@
+//! What the path manager is told: settings and addresses.
+
+use std::net::IpAddr;
+
+use polypath_ipc::{PathSelector, Selection, Table, devices};
+use polypath_paths::{Config as PathConfig, LocalAddress, Primary, PrimaryReselect};
+
+use crate::config::{Config, Reselect};
+
+/// Settings of a lane's path manager.
+pub(crate) fn settings(config: &Config, table: &Table, receive_buffer: u32) -> PathConfig {
+    let bonding = &config.bonding;
+    let defaults = PathConfig::default();
+    let primary = bonding
+        .primary
+        .as_deref()
+        .and_then(|name| table.port_by_name(name))
+        .map(|port| Primary::Interface(port.ifindex));
+    PathConfig {
+        primary: primary.or(defaults.primary),
+        primary_reselect: match bonding.reselect {
+            Some(Reselect::Always) => PrimaryReselect::Always,
+            Some(Reselect::Better) => PrimaryReselect::Better,
+            Some(Reselect::Failure) => PrimaryReselect::Failure,
+            None => defaults.primary_reselect,
+        },
+        updelay: bonding.updelay.unwrap_or(defaults.updelay),
+        downdelay: bonding.downdelay.unwrap_or(defaults.downdelay),
+        // The kernel accounts about two bytes for each byte of payload.
+        receive_window: receive_buffer / 2,
+        ..defaults
+    }
+}
+
+/// The addresses of the interfaces that this process's devices stand on.
+pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<LocalAddress> {
+    let members: Vec<u32> = devices(table, selection).into_iter().flat_map(|d| d.members).collect();
+    let mut list = Vec::new();
+    for port in &table.ports {
+        let member = members.contains(&port.ifindex);
+        for address in port.addresses.iter().filter(|a| !a.tentative) {
+            list.push(LocalAddress {
+                ip: address.ip,
+                prefix_len: address.prefix_len,
+                ifindex: port.ifindex,
+                link_up: port.link_up,
+                usable: member && !table.down.iter().any(|s| is_meant(s, &port.name, address.ip)),
+                speed_mbps: port.speed_mbps.unwrap_or(0),
+            });
+        }
+    }
+    list
+}
+
+/// Whether all paths from this address are meant.
+fn is_meant(selector: &PathSelector, interface: &str, local: IpAddr) -> bool {
+    match selector {
+        PathSelector::Interface(name) => name == interface,
+        PathSelector::Address(ip) => *ip == local,
+        PathSelector::Pair(from, _) => *from == local,
+    }
+}

@@ -1,0 +1,191 @@
+//! What a process has once: its connection to the broker, the table of interfaces, its lanes.
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
+
+use polypath_ipc::{Client, Hello, IpcError, Push, Selection, Table};
+use polypath_verbs::{Error, Result};
+
+use crate::config::Config;
+use crate::context::Shared;
+use crate::lane::Lane;
+use crate::notify::lock;
+use crate::status;
+
+/// Most lanes of a process.
+pub(crate) const MAX_LANES: usize = 32;
+
+/// The lanes of a process, made when first used.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lanes(Arc<[OnceLock<Arc<Lane>>; MAX_LANES]>);
+
+impl Lanes {
+    /// Drives the lanes of the mask for a thread that polls.
+    #[inline]
+    pub(crate) fn drive(&self, mut mask: u64) {
+        while mask != 0 {
+            let n = mask.trailing_zeros() as usize;
+            mask &= mask - 1;
+            if let Some(lane) = self.0.get(n).and_then(OnceLock::get) {
+                lane.drive();
+            }
+        }
+    }
+
+    /// A thread is about to sleep for an event from one of these lanes.
+    pub(crate) fn expect_sleep(&self, mut mask: u64) {
+        while mask != 0 {
+            let n = mask.trailing_zeros() as usize;
+            mask &= mask - 1;
+            if let Some(lane) = self.0.get(n).and_then(OnceLock::get) {
+                lane.expect_sleep();
+            }
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        self.0.iter().filter_map(OnceLock::get)
+    }
+
+    /// Returns when no lane is at work with what it saw before: memory that was deregistered
+    /// before the call is not touched after it.
+    pub(crate) fn barrier(&self) {
+        self.iter().for_each(|lane| lane.barrier());
+    }
+}
+
+/// The process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: u32,
+    pub(crate) config: Config,
+    pub(crate) selection: Selection,
+    broker: Mutex<Client>,
+    table: RwLock<Arc<Table>>,
+    pub(crate) lanes: Lanes,
+    contexts: Mutex<Vec<Weak<Shared>>>,
+}
+
+/// The one of this process; replaced after a fork, for good reasons never freed.
+static CURRENT: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
+static MAKING: Mutex<()> = Mutex::new(());
+
+/// The process, connected to the broker. A child after fork() gets its own.
+#[allow(unsafe_code)]
+pub(crate) fn current() -> Result<&'static Process> {
+    let known = CURRENT.load(Ordering::Acquire);
+    // SAFETY: the pointer is null or came from Box::leak and is never freed.
+    if let Some(process) = unsafe { known.as_ref() }
+        && process.pid == std::process::id()
+    {
+        return Ok(process);
+    }
+    let _making = lock(&MAKING);
+    let known = CURRENT.load(Ordering::Acquire);
+    // SAFETY: as above.
+    if let Some(process) = unsafe { known.as_ref() }
+        && process.pid == std::process::id()
+    {
+        return Ok(process);
+    }
+    let process: &'static Process = Box::leak(Box::new(Process::connect()?));
+    CURRENT.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
+    process.start_service()?;
+    Ok(process)
+}
+
+pub(crate) fn ipc_error(error: &IpcError) -> Error {
+    Error::new(error.errno(), error.to_string())
+}
+
+impl Process {
+    fn connect() -> Result<Self> {
+        let config = Config::from_env()?;
+        let hello = Hello::of_this_process(&config.device);
+        let mut broker = Client::connect_or_start(&hello).map_err(|e| ipc_error(&e))?;
+        let table = broker.table().map_err(|e| ipc_error(&e))?;
+        // Decided once: a second interface that appears later does not turn roce0 into mp0.
+        let selection = Selection::parse(&config.device)
+            .map_err(|e| Error::invalid(e.to_string()))?
+            .resolve(&table);
+        Ok(Self {
+            pid: std::process::id(),
+            config,
+            selection,
+            broker: Mutex::new(broker),
+            table: RwLock::new(Arc::new(table)),
+            lanes: Lanes::default(),
+            contexts: Mutex::default(),
+        })
+    }
+
+    /// The interfaces and addresses as last heard.
+    pub(crate) fn table(&self) -> Arc<Table> {
+        self.table.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    /// The lane for a new queue pair.
+    pub(crate) fn lane(&'static self) -> Result<Arc<Lane>> {
+        let n = self.config.lane_for_this_thread();
+        let cell = &self.lanes.0[n];
+        if let Some(lane) = cell.get() {
+            return Ok(lane.clone());
+        }
+        let mut broker = lock(&self.broker);
+        if let Some(lane) = cell.get() {
+            return Ok(lane.clone());
+        }
+        let opened = broker.open_lane().map_err(|e| ipc_error(&e))?;
+        drop(broker);
+        let lane = Lane::start(n, opened, self)?;
+        Ok(cell.get_or_init(|| lane).clone())
+    }
+
+    /// A context that wants to hear of ports and GIDs.
+    pub(crate) fn register(&self, context: &Arc<Shared>) {
+        let mut contexts = lock(&self.contexts);
+        contexts.retain(|c| c.strong_count() > 0);
+        contexts.push(Arc::downgrade(context));
+    }
+
+    pub(crate) fn contexts(&self) -> Vec<Arc<Shared>> {
+        lock(&self.contexts).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn start_service(&'static self) -> Result<()> {
+        let hello = Hello::of_this_process(&self.config.device);
+        let (mut stream, table) = Client::connect_or_start(&hello)
+            .and_then(Client::subscribe)
+            .map_err(|e| ipc_error(&e))?;
+        self.set_table(table);
+        crate::thread::spawn("polypath-events", move || {
+            while let Ok(Some(push)) = stream.next_event() {
+                match push {
+                    Push::Table(table) => self.set_table(*table),
+                    Push::PathAdmin { .. } => {}
+                    Push::StatusRequest { id } => {
+                        if stream.report(id, status::report(self)).is_err() {
+                            break;
+                        }
+                    }
+                    Push::Goodbye => break,
+                }
+            }
+        })
+        .map_err(|e| Error::new(e.raw_os_error().unwrap_or(libc::EAGAIN), "cannot start a thread"))
+    }
+
+    fn set_table(&self, table: Table) {
+        let new = Arc::new(table);
+        let old = {
+            let mut current = self.table.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+            core::mem::replace(&mut *current, new.clone())
+        };
+        for lane in self.lanes.iter() {
+            lane.set_table(&new, &self.selection);
+        }
+        for context in self.contexts() {
+            context.table_changed(&old, &new);
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Queue pairs as the verbs know them: a number on a lane.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use polypath_transport::{QpConfig, SendWr, UdDestination};
+use polypath_verbs::{
+    Element, Error, PostFailure, QpAttr, QpAttrMask, QpRequest, QpState, QpType, QueuePair, RecvWr,
+    Result, SendRequest, UdTarget,
+};
+
+use crate::address::{self, Resolved};
+use crate::context::Shared;
+use crate::cq::Cq;
+use crate::lane::{Attached, Entry, Lane, LaneHost, LaneIo, State};
+use crate::limits::{MAX_INLINE, MAX_MCAST_PER_QP, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
+use crate::notify::lock;
+use crate::srq::Srq;
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    context: Arc<Shared>,
+    lane: Arc<Lane>,
+    qpn: u32,
+    qp_type: QpType,
+    pd: u32,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    srq: Option<Arc<Srq>>,
+    token: u64,
+    groups: Mutex<Vec<IpAddr>>,
+    destroyed: AtomicBool,
+}
+
+/// The completion queue as ours; it comes as the trait that all devices implement.
+fn own_cq(cq: &Arc<dyn polypath_verbs::CompletionQueue>) -> Result<Arc<Cq>> {
+    Cq::find(cq.as_ref())
+        .ok_or_else(|| Error::invalid("the completion queue belongs to another device"))
+}
+
+impl Qp {
+    pub(crate) fn create(context: &Arc<Shared>, request: &QpRequest) -> Result<Self> {
+        check_sizes(request)?;
+        let send_cq = own_cq(&request.send_cq)?;
+        let recv_cq = own_cq(&request.recv_cq)?;
+        let srq = request
+            .srq
+            .as_ref()
+            .map(|s| {
+                Srq::find(s.as_ref()).ok_or_else(|| {
+                    Error::invalid("the shared receive queue belongs to another device")
+                })
+            })
+            .transpose()?;
+        context.use_pd(request.pd)?;
+        let made = Self::insert(context, request, &send_cq, &recv_cq, srq.as_ref());
+        let (lane, qpn) = made.inspect_err(|_| context.release_pd(request.pd))?;
+        send_cq.attach(lane.index);
+        recv_cq.attach(lane.index);
+        if let Some(srq) = &srq {
+            srq.attach();
+        }
+        Ok(Self {
+            context: context.clone(),
+            lane,
+            qpn,
+            qp_type: request.qp_type,
+            pd: request.pd,
+            send_cq,
+            recv_cq,
+            srq,
+            token: request.token,
+            groups: Mutex::default(),
+            destroyed: AtomicBool::new(false),
+        })
+    }
+
+    fn insert(
+        context: &Arc<Shared>,
+        request: &QpRequest,
+        send_cq: &Arc<Cq>,
+        recv_cq: &Arc<Cq>,
+        srq: Option<&Arc<Srq>>,
+    ) -> Result<(Arc<Lane>, u32)> {
+        let lane = context.process.lane()?;
+        let attached = Attached {
+            context: context.clone(),
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            srq: srq.cloned(),
+            token: request.token,
+        };
+        let config = |qpn| QpConfig {
+            qpn,
+            qp_type: request.qp_type,
+            pd: request.pd,
+            sq_sig_all: request.sq_sig_all,
+            srq: srq.is_some(),
+            max_send_wr: request.max_send_wr,
+            max_recv_wr: request.max_recv_wr,
+            max_send_sge: request.max_send_sge,
+            max_recv_sge: request.max_recv_sge,
+            max_inline: request.max_inline,
+        };
+        let qpn = lane.enter(|state| state.qps.insert(config, attached))?;
+        Ok((lane, qpn))
+    }
+
+    /// Enters the lane with the queue pair.
+    fn with<R>(&self, work: impl FnOnce(&mut Entry, &mut LaneIo) -> R) -> Result<R> {
+        let index = self.index();
+        self.lane.enter(|state| {
+            let State { qps, io, .. } = state;
+            let entry = qps.get_mut(index).ok_or_else(gone)?;
+            let result = work(entry, io);
+            state.note(index, false);
+            Ok(result)
+        })
+    }
+
+    #[allow(clippy::cast_possible_truncation)]
+    const fn index(&self) -> u16 {
+        self.qpn as u16
+    }
+
+    /// What the attributes name must exist before the state may change.
+    fn check_attributes(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<Option<Resolved>> {
+        if mask.contains(QpAttrMask::PORT) && attr.port_num != 1 {
+            return Err(Error::invalid("the device has one port, number 1"));
+        }
+        if mask.contains(QpAttrMask::PKEY_INDEX) && attr.pkey_index != 0 {
+            return Err(Error::invalid("the P_Key table has one entry, index 0"));
+        }
+        if mask.contains(QpAttrMask::MAX_QP_RD_ATOMIC)
+            && u32::from(attr.max_rd_atomic) > MAX_RD_ATOMIC
+            || mask.contains(QpAttrMask::MAX_DEST_RD_ATOMIC)
+                && u32::from(attr.max_dest_rd_atomic) > MAX_RD_ATOMIC
+        {
+            return Err(Error::invalid(format!(
+                "at most {MAX_RD_ATOMIC} READs and atomics in flight"
+            )));
+        }
+        if !mask.contains(QpAttrMask::AV) {
+            return Ok(None);
+        }
+        address::resolve(&self.context, &attr.ah).map(Some)
+    }
+}
+
+fn gone() -> Error {
+    Error::invalid("the queue pair has been destroyed")
+}
+
+fn check_sizes(request: &QpRequest) -> Result<()> {
+    let too_many = |what, most| Err(Error::invalid(format!("at most {most} {what}")));
+    if request.max_send_wr > MAX_QP_WR || request.max_recv_wr > MAX_QP_WR {
+        return too_many("work requests in a queue", MAX_QP_WR);
+    }
+    if request.max_send_sge > MAX_SGE || request.max_recv_sge > MAX_SGE {
+        return too_many("scatter/gather elements", MAX_SGE);
+    }
+    if request.max_inline > MAX_INLINE {
+        return too_many("bytes of inline data", MAX_INLINE);
+    }
+    Ok(())
+}
+
+/// The lane's name of an address handle's way.
+fn ud_destination(
+    context: &Shared,
+    lane: &Lane,
+    io: &mut LaneIo,
+    target: &UdTarget<'_>,
+) -> Result<UdDestination> {
+    // Remembered in the address handle: the lane (from 1) and the path.
+    let known = target.ah.resolved.load(Ordering::Relaxed);
+    let here = lane.index as u64 + 1;
+    let path = if known >> 32 == here {
+        #[allow(clippy::cast_possible_truncation)]
+        polypath_transport::PathId(known as u32)
+    } else {
+        let path = io.ud_path(&address::resolve(context, &target.ah.attr)?)?;
+        target.ah.resolved.store(here << 32 | u64::from(path.0), Ordering::Relaxed);
+        path
+    };
+    let path = io.paths.ud_route(polypath_paths::PathId(path.0));
+    Ok(UdDestination {
+        path: polypath_transport::PathId(path.0),
+        qpn: target.qpn,
+        qkey: target.qkey,
+    })
+}
+
+impl QueuePair for Qp {
+    fn number(&self) -> u32 {
+        self.qpn
+    }
+
+    fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+        let address = self.check_attributes(attr, mask)?;
+        let connected = self.qp_type != QpType::Ud;
+        self.with(|entry, io| {
+            let now = io.now;
+            let before = entry.core.state();
+            let mut host = LaneHost { attached: &entry.attached, io };
+            entry
+                .core
+                .modify(now, attr, mask, &mut host)
+                .map_err(|e| Error::invalid(format!("queue pair {:#x}: {e}", self.qpn)))?;
+            let state = entry.core.state();
+            if state == QpState::Reset && before != QpState::Reset {
+                io.paths.detach(now, self.qpn);
+                entry.peer = None;
+                self.send_cq.purge(self.qpn);
+                self.recv_cq.purge(self.qpn);
+            }
+            if let Some(to) = address.filter(|_| connected) {
+                io.paths.detach(now, self.qpn);
+                let dest = entry.core.query().dest_qpn;
+                let peer = io
+                    .paths
+                    .attach(now, self.qpn, dest, to.local, to.remote, to.options())
+                    .map_err(|e| Error::no_memory(e.to_string()))?;
+                entry.peer = Some(peer);
+                entry.core.set_peer(polypath_transport::PeerId(peer.0));
+            }
+            Ok(())
+        })?
+    }
+
+    fn query(&self) -> Result<QpAttr> {
+        self.with(|entry, _| entry.core.query())
+    }
+
+    fn post_send(
+        &self,
+        list: &[SendRequest<'_>],
+        all_or_nothing: bool,
+    ) -> core::result::Result<(), PostFailure> {
+        let all = self.with(|entry, io| {
+            if all_or_nothing && entry.core.send_room() < list.len() {
+                let error = Error::no_memory("the send queue has no room for the whole list");
+                return Err(PostFailure { index: 0, error });
+            }
+            for (index, request) in list.iter().enumerate() {
+                let fail = |error| PostFailure { index, error };
+                let ud = request
+                    .ud
+                    .as_ref()
+                    .map(|t| ud_destination(&self.context, &self.lane, io, t))
+                    .transpose()
+                    .map_err(fail)?;
+                let wr = SendWr {
+                    wr_id: request.wr_id,
+                    op: request.op,
+                    flags: request.flags,
+                    data: request.data,
+                    ud,
+                };
+                entry
+                    .core
+                    .post_send(&wr)
+                    .map_err(|e| fail(Error::new(e.errno(), e.to_string())))?;
+            }
+            Ok(())
+        });
+        all.map_err(|error| PostFailure { index: 0, error })?
+    }
+
+    fn post_recv(&self, list: &[RecvWr]) -> core::result::Result<(), PostFailure> {
+        let all = self.with(|entry, _| {
+            for (index, wr) in list.iter().enumerate() {
+                entry.core.post_recv(wr.clone()).map_err(|e| PostFailure {
+                    index,
+                    error: Error::new(e.errno(), e.to_string()),
+                })?;
+            }
+            Ok(())
+        });
+        all.map_err(|error| PostFailure { index: 0, error })?
+    }
+
+    fn attach_multicast(&self, gid: [u8; 16]) -> Result<()> {
+        let group = self.check_group(gid)?;
+        let mut groups = lock(&self.groups);
+        if groups.contains(&group) {
+            return Ok(());
+        }
+        if groups.len() >= MAX_MCAST_PER_QP {
+            return Err(Error::no_memory(format!(
+                "a queue pair joins at most {MAX_MCAST_PER_QP} groups"
+            )));
+        }
+        let members = self.context.spec().members.clone();
+        let index = self.index();
+        self.lane.enter(|state| state.join(group, index, &members))?;
+        groups.push(group);
+        Ok(())
+    }
+
+    fn detach_multicast(&self, gid: [u8; 16]) -> Result<()> {
+        let group = self.check_group(gid)?;
+        let mut groups = lock(&self.groups);
+        let at = groups
+            .iter()
+            .position(|g| *g == group)
+            .ok_or_else(|| Error::invalid("the queue pair is not attached to this group"))?;
+        groups.remove(at);
+        let members = self.context.spec().members.clone();
+        let index = self.index();
+        self.lane.enter(|state| state.leave(group, index, &members));
+        Ok(())
+    }
+
+    fn destroy(&self) -> Result<()> {
+        if self.destroyed.swap(true, Ordering::Relaxed) {
+            return Err(gone());
+        }
+        let members = self.context.spec().members.clone();
+        let index = self.index();
+        let groups = core::mem::take(&mut *lock(&self.groups));
+        self.lane.enter(|state| {
+            for group in groups {
+                state.leave(group, index, &members);
+            }
+            if let Some(mut entry) = state.qps.remove(index) {
+                let mut host = LaneHost { attached: &entry.attached, io: &mut state.io };
+                entry.core.destroy(&mut host);
+            }
+            let now = state.io.now;
+            state.io.paths.detach(now, self.qpn);
+        });
+        self.context.memory.forget_qp(self.qpn);
+        self.send_cq.detach(self.qpn);
+        self.recv_cq.detach(self.qpn);
+        if let Some(srq) = &self.srq {
+            srq.detach();
+        }
+        self.context.forget_events(Element::Qp(self.token));
+        self.context.release_pd(self.pd);
+        Ok(())
+    }
+}
+
+impl Qp {
+    fn check_group(&self, gid: [u8; 16]) -> Result<IpAddr> {
+        if self.qp_type != QpType::Ud {
+            return Err(Error::invalid("only UD queue pairs join multicast groups"));
+        }
+        let group = address::ip_of(gid);
+        if !group.is_multicast() {
+            return Err(Error::invalid(format!("{group} is no multicast address")));
+        }
+        Ok(group)
+    }
+}

@@ -1,0 +1,145 @@
+//! Shared receive queues.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use polypath_verbs::{
+    AsyncEvent, AsyncKind, Element, Error, PostFailure, RecvWr, Result, SharedReceiveQueue,
+    SrqAttr, SrqRequest,
+};
+
+use crate::context::Shared;
+use crate::limits::{MAX_SGE, MAX_SRQ_WR};
+use crate::notify::lock;
+
+#[derive(Debug)]
+struct Queue {
+    waiting: VecDeque<RecvWr>,
+    max_wr: u32,
+    limit: u32,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    queue: Mutex<Queue>,
+    pub(crate) pd: u32,
+    max_sge: u32,
+    number: u32,
+    token: u64,
+    users: AtomicU32,
+    context: Weak<Shared>,
+    me: Weak<Self>,
+}
+
+impl Srq {
+    pub(crate) fn new(
+        request: &SrqRequest,
+        number: u32,
+        context: &Arc<Shared>,
+    ) -> Result<Arc<Self>> {
+        let SrqAttr { max_wr, max_sge, limit } = request.attr;
+        if max_wr == 0 || max_wr > MAX_SRQ_WR || max_sge > MAX_SGE || limit > max_wr {
+            return Err(Error::invalid(format!(
+                "a shared receive queue has 1 to {MAX_SRQ_WR} entries of at most {MAX_SGE} elements"
+            )));
+        }
+        Ok(Arc::new_cyclic(|me| Self {
+            queue: Mutex::new(Queue { waiting: VecDeque::new(), max_wr, limit: 0 }),
+            pd: request.pd,
+            max_sge: max_sge.max(1),
+            number,
+            token: request.token,
+            users: AtomicU32::new(0),
+            context: Arc::downgrade(context),
+            me: me.clone(),
+        }))
+    }
+
+    /// The shared receive queue behind the trait, if it is one of ours.
+    pub(crate) fn find(srq: &dyn SharedReceiveQueue) -> Option<Arc<Self>> {
+        srq.as_any().downcast_ref::<Self>()?.me.upgrade()
+    }
+
+    pub(crate) fn attach(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn detach(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Takes the next receive; raises the limit event when fewer than the limit are left
+    /// (`man 3 ibv_modify_srq`: once, until armed again).
+    pub(crate) fn take(&self) -> Option<RecvWr> {
+        let mut queue = lock(&self.queue);
+        let wr = queue.waiting.pop_front()?;
+        if queue.limit > 0 && queue.waiting.len() < queue.limit as usize {
+            queue.limit = 0;
+            drop(queue);
+            if let Some(context) = self.context.upgrade() {
+                context.raise(AsyncEvent {
+                    kind: AsyncKind::SrqLimitReached,
+                    element: Element::Srq(self.token),
+                });
+            }
+        }
+        Some(wr)
+    }
+}
+
+impl SharedReceiveQueue for Srq {
+    fn post_recv(&self, list: &[RecvWr]) -> core::result::Result<(), PostFailure> {
+        let mut queue = lock(&self.queue);
+        for (index, wr) in list.iter().enumerate() {
+            let error = if wr.sges.len() > self.max_sge as usize {
+                Error::invalid("more scatter elements than the shared receive queue was made for")
+            } else if queue.waiting.len() >= queue.max_wr as usize {
+                Error::no_memory("the shared receive queue is full")
+            } else {
+                queue.waiting.push_back(wr.clone());
+                continue;
+            };
+            return Err(PostFailure { index, error });
+        }
+        Ok(())
+    }
+
+    fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<()> {
+        let mut queue = lock(&self.queue);
+        let size = max_wr.unwrap_or(queue.max_wr);
+        if size == 0 || size > MAX_SRQ_WR || (queue.waiting.len() > size as usize) {
+            return Err(Error::invalid("the new size is too small for what waits, or too large"));
+        }
+        if limit.is_some_and(|l| l > size) {
+            return Err(Error::invalid("the limit is larger than the queue"));
+        }
+        queue.max_wr = size;
+        if let Some(limit) = limit {
+            queue.limit = limit;
+        }
+        Ok(())
+    }
+
+    fn query(&self) -> SrqAttr {
+        let queue = lock(&self.queue);
+        SrqAttr { max_wr: queue.max_wr, max_sge: self.max_sge, limit: queue.limit }
+    }
+
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn destroy(&self) -> Result<()> {
+        if self.users.load(Ordering::Relaxed) > 0 {
+            return Err(Error::busy("queue pairs still use this shared receive queue"));
+        }
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
