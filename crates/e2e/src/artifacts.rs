@@ -1,0 +1,87 @@
+//! What was built: the command, the library, and small C programs of the tests.
+
+use crate::Error;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where the built command is.
+#[derive(Debug)]
+pub struct Artifacts {
+    /// The `polypath` command; it finds its library by itself.
+    pub command: PathBuf,
+}
+
+impl Artifacts {
+    /// Finds them beside the running program, building them first when it is a test of Cargo's.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when they are not there and can't be built.
+    pub fn get() -> Result<&'static Self, Error> {
+        static FOUND: OnceLock<Result<Artifacts, String>> = OnceLock::new();
+        FOUND.get_or_init(Self::find).as_ref().map_err(|problem| Error::Missing(problem.clone()))
+    }
+
+    fn find() -> Result<Self, String> {
+        let directory = profile_directory()?;
+        let command = directory.join("polypath");
+        // Cargo has no way to say that a test needs another package's binary, so ask it here.
+        if let Some(cargo) = std::env::var_os("CARGO") {
+            let mut build = Command::new(cargo);
+            build.args(["build", "--quiet", "-p", "polypath", "-p", "polypath-abi"]);
+            if directory.ends_with("release") {
+                build.arg("--release");
+            }
+            let status = build.status().map_err(|e| format!("starting cargo: {e}"))?;
+            if !status.success() {
+                return Err("cargo could not build the command and the library".to_owned());
+            }
+        }
+        for file in ["polypath", "libpolypath.so"] {
+            if !directory.join(file).exists() {
+                return Err(format!(
+                    "{} is missing: run `make build`",
+                    directory.join(file).display()
+                ));
+            }
+        }
+        Ok(Self { command })
+    }
+}
+
+/// The directory of the running program's profile, for instance `target/release`.
+fn profile_directory() -> Result<PathBuf, String> {
+    let program = std::env::current_exe().map_err(|e| format!("finding myself: {e}"))?;
+    let directory = program.parent().unwrap_or_else(|| Path::new("/"));
+    let inner = directory.ends_with("deps") || directory.ends_with("examples");
+    Ok(if inner { directory.parent().unwrap_or(directory) } else { directory }.to_owned())
+}
+
+/// Compiles a C program of the tests against the system's libibverbs.
+///
+/// # Errors
+/// [`Error::Tool`] with the compiler's words.
+pub fn compile_c(source: &Path) -> Result<PathBuf, Error> {
+    let directory = profile_directory().map_err(Error::Missing)?.join("e2e-c");
+    std::fs::create_dir_all(&directory)
+        .map_err(|e| Error::os(format!("making {}", directory.display()), e))?;
+    let stem = source.file_stem().unwrap_or_default();
+    let result = directory.join(stem);
+    // Tests run in parallel: compile aside, then move into place in one step.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let aside = format!("{}.{}.{number}", stem.to_string_lossy(), std::process::id());
+    let aside = directory.join(aside);
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
+    compiler.arg(&aside).arg(source).args(["-lrdmacm", "-libverbs", "-lpthread"]);
+    let output = compiler.output().map_err(|e| Error::os("starting the C compiler", e))?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(Error::Tool { tool: format!("cc {}", source.display()), output: words });
+    }
+    std::fs::rename(&aside, &result)
+        .map_err(|e| Error::os(format!("moving {}", result.display()), e))?;
+    Ok(result)
+}

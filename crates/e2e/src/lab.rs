@@ -1,0 +1,360 @@
+//! The topology: two hosts, links between them, and what may happen to a link.
+
+use crate::ns::{FIRST_INHERITED, Namespace};
+use crate::{Error, Program};
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+/// How the hosts are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wiring {
+    /// Through a bridge per link in a namespace of its own, as through a switch: packets can vanish
+    /// in it without either host seeing an event, and one host's cable can be pulled.
+    Switched,
+    /// One veth pair per link: nothing between, for measuring speed. [`Lab::cut`] is not possible.
+    Direct,
+}
+
+/// What to build.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Number of links, 1 to 9.
+    pub links: usize,
+    /// MTU of every interface, bytes.
+    pub mtu: u32,
+    /// What lies between the hosts.
+    pub wiring: Wiring,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { links: 2, mtu: 9000, wiring: Wiring::Switched }
+    }
+}
+
+/// Which packets of a link vanish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// All.
+    Both,
+    /// Those that the host of this number sends.
+    From(usize),
+}
+
+/// At which end a link loses its carrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// At both, as when a cable without a switch is pulled.
+    Both,
+    /// At the host of this number only; the other sees nothing but silence.
+    Of(usize),
+}
+
+impl End {
+    fn hosts(self) -> impl Iterator<Item = usize> {
+        (0..2).filter(move |&host| self == Self::Both || self == Self::Of(host))
+    }
+}
+
+/// Two hosts joined by links. Interfaces are called `eth0`, `eth1` …; host `h` has on link `l` the
+/// addresses `10.l.0.(h+1)/24` and `fd00:l::(h+1)/64`.
+#[derive(Debug)]
+pub struct Lab {
+    hosts: [Host; 2],
+    switch: Namespace,
+    options: Options,
+}
+
+impl Lab {
+    /// Two hosts, two links, MTU 9000, switches between.
+    ///
+    /// # Errors
+    /// As [`Lab::with`].
+    pub fn new() -> Result<Self, Error> {
+        Self::with(Options::default())
+    }
+
+    /// Builds what `options` say.
+    ///
+    /// # Errors
+    /// When the system does not allow namespaces, or `ip` or `bridge` fail.
+    pub fn with(options: Options) -> Result<Self, Error> {
+        assert!((1..=9).contains(&options.links), "1 to 9 links");
+        let switch = Namespace::new(None)?;
+        let host = |number| {
+            let namespace = Namespace::new(Some(&switch))?;
+            Ok(Host { namespace, number })
+        };
+        let hosts = [host(0)?, host(1)?];
+        let lab = Self { hosts, switch, options };
+        lab.build()?;
+        Ok(lab)
+    }
+
+    fn build(&self) -> Result<(), Error> {
+        for host in &self.hosts {
+            // IPv6 addresses are ours alone: no need to wait a second for duplicates to speak up.
+            // Where /proc/sys is read-only the lab works too, a second later.
+            let quiet =
+                "for d in default all; do echo 0 > /proc/sys/net/ipv6/conf/$d/accept_dad; done";
+            let _ = host.tool("sh", &["-c", quiet], "");
+        }
+        let Options { links, mtu, wiring } = self.options;
+        let mut wires = String::new();
+        let names = [FIRST_INHERITED, FIRST_INHERITED + 1].map(|fd| format!("/proc/self/fd/{fd}"));
+        for link in 0..links {
+            match wiring {
+                Wiring::Direct => {
+                    let (a, b) = (&names[0], &names[1]);
+                    writeln!(wires, "link add eth{link} mtu {mtu} netns {a} type veth peer name eth{link} mtu {mtu} netns {b}").ok();
+                }
+                Wiring::Switched => {
+                    writeln!(wires, "link add sw{link} mtu {mtu} type bridge mcast_snooping 0")
+                        .ok();
+                    for (host, name) in names.iter().enumerate() {
+                        let port = port(link, host);
+                        writeln!(wires, "link add {port} mtu {mtu} type veth peer name eth{link} mtu {mtu} netns {name}").ok();
+                        // A switch that learns nothing floods everything, so that a port's
+                        // flood flags are its wire. Before it is up, or it learns.
+                        writeln!(wires, "link set {port} master sw{link}").ok();
+                        writeln!(wires, "link set {port} type bridge_slave learning off").ok();
+                        writeln!(wires, "link set {port} up").ok();
+                    }
+                    writeln!(wires, "link set sw{link} mtu {mtu} up").ok();
+                }
+            }
+        }
+        tool(
+            &self.switch,
+            &[&self.hosts[0].namespace, &self.hosts[1].namespace],
+            "ip",
+            &["-batch", "-"],
+            &wires,
+        )?;
+        for host in &self.hosts {
+            let mut setup = "link set lo up\n".to_owned();
+            for link in 0..links {
+                setup += &host.address_commands("add", link);
+                writeln!(setup, "link set eth{link} up").ok();
+            }
+            host.tool("ip", &["-batch", "-"], &setup)?;
+        }
+        Ok(())
+    }
+
+    /// One of the two hosts.
+    ///
+    /// # Panics
+    /// If `number` is neither 0 nor 1.
+    pub fn host(&self, number: usize) -> &Host {
+        &self.hosts[number]
+    }
+
+    /// Lets packets of a link vanish; no host sees an event. The other direction is left as it is.
+    ///
+    /// # Errors
+    /// When `bridge` fails.
+    pub fn cut(&self, link: usize, direction: Direction) -> Result<(), Error> {
+        self.set_wire(link, direction, "off")
+    }
+
+    /// Lets a link's packets pass again, in both directions, and gives both ends their carrier.
+    ///
+    /// # Errors
+    /// When `bridge` or `ip` fail.
+    pub fn heal(&self, link: usize) -> Result<(), Error> {
+        if self.options.wiring == Wiring::Switched {
+            self.set_wire(link, Direction::Both, "on")?;
+        }
+        self.link_up(link)
+    }
+
+    fn set_wire(&self, link: usize, direction: Direction, state: &str) -> Result<(), Error> {
+        assert_eq!(self.options.wiring, Wiring::Switched, "a direct wire can't be cut silently");
+        let mut commands = String::new();
+        for receiver in 0..2 {
+            if direction == Direction::Both || direction == Direction::From(1 - receiver) {
+                let port = port(link, receiver);
+                writeln!(
+                    commands,
+                    "link set dev {port} flood {state} mcast_flood {state} bcast_flood {state}"
+                )
+                .ok();
+            }
+        }
+        self.bridge(&commands)
+    }
+
+    /// Takes the carrier of a link away, as a pulled cable does.
+    ///
+    /// # Errors
+    /// When `ip` fails.
+    pub fn link_down(&self, link: usize, end: End) -> Result<(), Error> {
+        self.set_carrier(link, end, "down")
+    }
+
+    /// Gives both ends of a link their carrier.
+    ///
+    /// # Errors
+    /// When `ip` fails.
+    pub fn link_up(&self, link: usize) -> Result<(), Error> {
+        self.set_carrier(link, End::Both, "up")
+    }
+
+    fn set_carrier(&self, link: usize, end: End, state: &str) -> Result<(), Error> {
+        if self.options.wiring == Wiring::Direct {
+            // One end administratively down takes the carrier of the other.
+            let host = end.hosts().next().unwrap_or(0);
+            let command = format!("link set eth{link} {state}\n");
+            return self.hosts[host].tool("ip", &["-batch", "-"], &command);
+        }
+        let commands = end
+            .hosts()
+            .fold(String::new(), |c, host| c + &format!("link set {} {state}\n", port(link, host)));
+        tool(&self.switch, &[], "ip", &["-batch", "-"], &commands)
+    }
+
+    fn bridge(&self, commands: &str) -> Result<(), Error> {
+        tool(&self.switch, &[], "bridge", &["-batch", "-"], commands)
+    }
+
+    /// Bytes that each host has received over each link so far, seen from the hosts:
+    /// `received[host][link]`.
+    ///
+    /// # Errors
+    /// When the counters can't be read.
+    pub fn received_bytes(&self) -> Result<[Vec<u64>; 2], Error> {
+        let read = |host: &Host| -> Result<Vec<u64>, Error> {
+            let table = host.namespace.proc_net("dev")?;
+            Ok((0..self.options.links)
+                .map(|link| received(&table, &format!("eth{link}")))
+                .collect())
+        };
+        Ok([read(&self.hosts[0])?, read(&self.hosts[1])?])
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for host in &self.hosts {
+            host.namespace.kill_all();
+        }
+    }
+}
+
+/// The switch's port towards a host.
+fn port(link: usize, host: usize) -> String {
+    format!("p{link}h{host}")
+}
+
+/// Received bytes of an interface in a `/proc/net/dev` table; 0 if it is not there.
+fn received(table: &str, interface: &str) -> u64 {
+    table
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'))
+        .find_map(|fields| fields.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// One of the two hosts.
+#[derive(Debug)]
+pub struct Host {
+    namespace: Namespace,
+    number: usize,
+}
+
+impl Host {
+    /// Its IPv4 address on a link.
+    pub fn ipv4(&self, link: usize) -> String {
+        format!("10.{link}.0.{}", self.number + 1)
+    }
+
+    /// Its IPv6 address on a link.
+    pub fn ipv6(&self, link: usize) -> String {
+        format!("fd00:{link}::{}", self.number + 1)
+    }
+
+    /// A program of the system, as it is.
+    pub fn program<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Program {
+        Program::new(self.namespace.clone(), arguments, false)
+    }
+
+    /// An RDMA program, to be run through `polypath run --`.
+    pub fn verbs<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Program {
+        Program::new(self.namespace.clone(), arguments, true)
+    }
+
+    /// Takes this host's addresses of a link away.
+    ///
+    /// # Errors
+    /// When `ip` fails.
+    pub fn remove_addresses(&self, link: usize) -> Result<(), Error> {
+        self.tool("ip", &["-batch", "-"], &self.address_commands("del", link))
+    }
+
+    /// Gives this host its addresses of a link back.
+    ///
+    /// # Errors
+    /// When `ip` fails.
+    pub fn add_addresses(&self, link: usize) -> Result<(), Error> {
+        self.tool("ip", &["-batch", "-"], &self.address_commands("add", link))
+    }
+
+    fn address_commands(&self, verb: &str, link: usize) -> String {
+        let (v4, v6) = (self.ipv4(link), self.ipv6(link));
+        let nodad = if verb == "add" { " nodad" } else { "" };
+        format!("addr {verb} {v4}/24 dev eth{link}\naddr {verb} {v6}/64 dev eth{link}{nodad}\n")
+    }
+
+    /// Runs a tool of the system to its end.
+    ///
+    /// # Errors
+    /// [`Error::Tool`] when it fails.
+    pub fn tool(&self, name: &str, arguments: &[&str], input: &str) -> Result<(), Error> {
+        tool(&self.namespace, &[], name, arguments, input)
+    }
+}
+
+fn tool(
+    namespace: &Namespace,
+    inherit: &[&Namespace],
+    name: &str,
+    arguments: &[&str],
+    input: &str,
+) -> Result<(), Error> {
+    let mut command = Command::new(name);
+    command.args(arguments);
+    // An ordinary user's PATH on Debian has no sbin.
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/local/sbin:/usr/sbin:/sbin"));
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    namespace.enter(&mut command, inherit);
+    let spoken = || format!("{name} {}", arguments.join(" "));
+    let mut child = command.spawn().map_err(|e| Error::os(format!("starting {}", spoken()), e))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A tool that ends before reading all says why on standard error.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output =
+        child.wait_with_output().map_err(|e| Error::os(format!("waiting for {}", spoken()), e))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    Err(Error::Tool { tool: spoken(), output: format!("{words}\ninput was:\n{input}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn received_bytes_are_read_from_the_right_interface() {
+        let table = "Inter-|   Receive\n face |bytes\n  eth1:     77 1 0\n eth11: 5 0\n";
+        assert_eq!(received(table, "eth1"), 77);
+        assert_eq!(received(table, "eth11"), 5);
+        assert_eq!(received(table, "eth2"), 0);
+    }
+}
