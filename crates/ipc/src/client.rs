@@ -9,7 +9,7 @@ use crate::message::{self, Hello, MESSAGE_MAX, Push, Reply, Request};
 use crate::paths::PathSelector;
 use crate::socket;
 use crate::start;
-use crate::status::{ProcessStatus, Status};
+use crate::status::{BrokerStatus, ProcessStatus, Status};
 use crate::table::Table;
 
 /// How often a connection is tried anew when a broker went away just then, or two were started at
@@ -249,10 +249,12 @@ impl Client {
     /// # Errors
     /// As [`call`](Self::call).
     pub fn status(&mut self) -> Result<Status, IpcError> {
-        let Reply::Status(broker) = self.call(&Request::Status)? else { return Err(UNEXPECTED) };
+        self.send(&Request::Status)?;
+        let mut broker = BrokerStatus::default();
         let mut processes: Vec<ProcessStatus> = Vec::new();
         loop {
             match self.receive()?.0 {
+                Reply::Status(part) => broker.append(*part),
                 Reply::ProcessStatus(part) => {
                     match processes.iter_mut().find(|known| known.pid == part.pid) {
                         Some(known) => known.append(*part),
@@ -260,7 +262,7 @@ impl Client {
                     }
                 }
                 Reply::StatusEnd { silent } => {
-                    return Ok(Status { broker: *broker, processes, silent });
+                    return Ok(Status { broker, processes, silent });
                 }
                 _ => return Err(UNEXPECTED),
             }

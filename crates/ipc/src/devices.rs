@@ -8,6 +8,14 @@ use crate::table::{Port, Table};
 /// Most interfaces in a selection.
 pub const MEMBERS_MAX: usize = 16;
 
+/// `local_ca_ack_delay` of every device, as rxe's: the exponent of 4.096 µs · 2^n. The broker's CM
+/// tells it to peers, the device to applications.
+pub const LOCAL_CA_ACK_DELAY: u8 = 15;
+
+/// Headers that a packet may have around its payload, in bytes: IPv6, UDP, BTH, multi-path header,
+/// AtomicETH (the longest), ICRC.
+const OVERHEAD: u32 = 40 + 8 + 12 + 20 + 28 + 4;
+
 /// `index` of the one mp device of a program; those of roce devices are interface indexes.
 const MP_INDEX: u32 = 0x0010_0000;
 
@@ -210,6 +218,14 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
+    /// The RoCE MTU in bytes (256 to 4096, a power of two): what fits through every member.
+    #[must_use]
+    pub fn roce_mtu(&self, table: &Table) -> u32 {
+        let through = self.members.iter().filter_map(|&ifindex| table.port(ifindex));
+        let least = through.map(|port| port.mtu).min().unwrap_or(1500);
+        [4096, 2048, 1024, 512].into_iter().find(|mtu| mtu + OVERHEAD <= least).unwrap_or(256)
+    }
+
     /// The index of a GID.
     #[must_use]
     pub fn gid_index(&self, gid: &[u8; 16]) -> Option<u8> {
@@ -340,6 +356,16 @@ mod tests {
         let device = &devices(&table, &Selection::Roce)[0];
         assert!(device.gids[1].is_empty());
         assert_eq!(device.gid_index(&device.gids[2].gid), Some(2));
+    }
+
+    #[test]
+    fn the_roce_mtu_fits_through_every_member() {
+        let jumbo = Port { mtu: 9000, ..port(2, "eth0", &[]) };
+        let table = table(vec![jumbo, port(3, "eth1", &[])]);
+        let mtus: Vec<u32> =
+            devices(&table, &Selection::Roce).iter().map(|d| d.roce_mtu(&table)).collect();
+        assert_eq!(mtus, [4096, 1024]);
+        assert_eq!(devices(&table, &Selection::Mp)[0].roce_mtu(&table), 1024);
     }
 
     #[test]

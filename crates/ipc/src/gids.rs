@@ -17,6 +17,7 @@ pub const GID_TABLE_LEN: usize = 64;
 
 /// An entry of a GID table. A hole has an all-zero `gid`, see [`is_empty`](Self::is_empty).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Encoded", into = "Encoded")]
 pub struct GidEntry {
     /// The GID, in network byte order.
     pub gid: [u8; 16],
@@ -40,8 +41,37 @@ impl GidEntry {
         self.gid == [0; 16]
     }
 
+    /// The entry of an address.
+    #[must_use]
+    pub fn new(ip: IpAddr, ifindex: u32, assigned: bool) -> Self {
+        Self { gid: gid_of(ip), ip, ifindex, assigned }
+    }
+
     fn same_place(&self, other: &Self) -> bool {
         self.gid == other.gid && self.ifindex == other.ifindex
+    }
+}
+
+/// How an entry is written: without saying the address twice.
+#[derive(Serialize, Deserialize)]
+struct Encoded {
+    gid: Ipv6Addr,
+    ifindex: u32,
+    assigned: bool,
+}
+
+impl From<GidEntry> for Encoded {
+    fn from(entry: GidEntry) -> Self {
+        Self { gid: entry.gid.into(), ifindex: entry.ifindex, assigned: entry.assigned }
+    }
+}
+
+impl From<Encoded> for GidEntry {
+    fn from(encoded: Encoded) -> Self {
+        let Encoded { gid, ifindex, assigned } = encoded;
+        // Not to_canonical(): `::` (a hole) and `::1` must stay what they are.
+        let ip = gid.to_ipv4_mapped().map_or(IpAddr::V6(gid), IpAddr::V4);
+        Self { gid: gid.octets(), ip, ifindex, assigned }
     }
 }
 
@@ -71,16 +101,12 @@ pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
 pub fn entries_of(port: &Port) -> Vec<GidEntry> {
     let usable = || port.addresses.iter().filter(|address| !address.tentative);
     let own = IpAddr::V6(link_local(port.mac));
-    let first = GidEntry {
-        gid: gid_of(own),
-        ip: own,
-        ifindex: port.ifindex,
-        assigned: usable().any(|address| address.ip == own),
-    };
-    let entry = |ip| GidEntry { gid: gid_of(ip), ip, ifindex: port.ifindex, assigned: true };
+    let assigned = usable().any(|address| address.ip == own);
+    let first = GidEntry::new(own, port.ifindex, assigned);
     let v4 = usable().filter(|address| address.ip.is_ipv4());
     let v6 = usable().filter(|address| address.ip.is_ipv6() && address.ip != own);
-    std::iter::once(first).chain(v4.chain(v6).map(|address| entry(address.ip))).collect()
+    let rest = v4.chain(v6).map(|address| GidEntry::new(address.ip, port.ifindex, true));
+    std::iter::once(first).chain(rest).collect()
 }
 
 /// A GID table that is updated in place.
@@ -136,6 +162,9 @@ impl GidTable {
         &self.entries
     }
 }
+
+/// Most GID tables in a [`Table`](crate::Table) that belong to mp devices over chosen interfaces.
+pub const CHOSEN_TABLES_MAX: usize = 16;
 
 /// A GID table and the device it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -41,7 +41,9 @@ pub mod status;
 pub mod table;
 
 pub use client::{Client, CmFile, EventStream, Lane};
-pub use devices::{DeviceKind, DeviceSpec, MEMBERS_MAX, Selection, SelectionError, devices};
+pub use devices::{
+    DeviceKind, DeviceSpec, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, Selection, SelectionError, devices,
+};
 pub use error::IpcError;
 pub use gids::{GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable};
 pub use message::{Hello, Push, Reply, Request};

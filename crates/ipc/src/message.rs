@@ -19,7 +19,7 @@ pub const VERSION: u32 = 1;
 /// always fits into an empty socket.
 pub const MESSAGE_MAX: usize = 128 * 1024;
 
-/// Longest program name or selection string in a [`Hello`], in bytes.
+/// Longest program name or selection string in a [`Hello`], in bytes; the broker refuses longer.
 pub const TEXT_MAX: usize = 1024;
 
 /// Longest `write()` to `/dev/infiniband/rdma_cm` in bytes. The largest command of the kernel's ABI
@@ -78,7 +78,9 @@ pub enum Request {
     CmCommand {
         /// The file, as [`Reply::Cm`] gave it.
         file: u64,
-        /// What the application wrote: `rdma_ucm_cmd_hdr` and the command.
+        /// What the application wrote: `rdma_ucm_cmd_hdr` and the command. What refers to the
+        /// process is made self-contained by the sender: a `SET_OPTION`'s value follows it, and a
+        /// `MIGRATE_ID`'s descriptor is replaced by the number of its [`Reply::Cm`].
         bytes: Vec<u8>,
     },
     /// Stands for `close()` of a CM file; hanging up the event socket does the same. Answer:
@@ -99,8 +101,8 @@ pub enum Request {
         /// The report, or a part of it.
         status: Box<ProcessStatus>,
     },
-    /// Asks for everything known. Answers: one [`Reply::Status`], any number of
-    /// [`Reply::ProcessStatus`], one [`Reply::StatusEnd`].
+    /// Asks for everything known. Answers: one or more [`Reply::Status`], any number
+    /// of [`Reply::ProcessStatus`], one [`Reply::StatusEnd`].
     Status,
     /// Takes paths down or up again by hand, in every process and for those to come. Answer:
     /// [`Reply::Done`].
@@ -149,7 +151,7 @@ pub enum Reply {
     Table(Box<Table>),
     /// A CM file is open; the event socket comes with the message.
     Cm {
-        /// Names the file in further requests.
+        /// Names the file in further requests; fits into 32 bits.
         file: u64,
     },
     /// What the kernel would have written to the command's response address.
@@ -157,7 +159,7 @@ pub enum Reply {
         /// The response structure; empty if the command has none.
         bytes: Vec<u8>,
     },
-    /// The broker's own part of the status.
+    /// The broker's own status, or a part of it, to be merged by [`BrokerStatus::append`].
     Status(Box<BrokerStatus>),
     /// A process's report, or a part of it; the same process id may come several times.
     ProcessStatus(Box<ProcessStatus>),

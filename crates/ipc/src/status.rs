@@ -49,6 +49,52 @@ pub struct BrokerStatus {
     pub counters: Vec<Counter>,
 }
 
+/// Clients and CM ids in one part of the broker's status: below 300 bytes each.
+const BROKER_PART: usize = 128;
+
+/// Longest text about a client or a CM id in bytes; longer ones are cut.
+const CLIENT_TEXT_MAX: usize = 64;
+
+impl BrokerStatus {
+    /// Adds the next part of the same status; it counts for all that is no list.
+    pub fn append(&mut self, mut part: Self) {
+        self.clients.append(&mut part.clients);
+        self.slots.append(&mut part.slots);
+        self.cm_ids.append(&mut part.cm_ids);
+        part.clients = std::mem::take(&mut self.clients);
+        part.slots = std::mem::take(&mut self.slots);
+        part.cm_ids = std::mem::take(&mut self.cm_ids);
+        *self = part;
+    }
+
+    /// Splits the status into parts of which each fits into a message; at least one. The table is
+    /// in a part of its own, the last. Over-long texts are cut.
+    #[must_use]
+    pub fn into_parts(mut self) -> Vec<Self> {
+        for client in &mut self.clients {
+            cut_to(&mut client.program, CLIENT_TEXT_MAX);
+            cut_to(&mut client.selection, CLIENT_TEXT_MAX);
+        }
+        for id in &mut self.cm_ids {
+            for text in [&mut id.state, &mut id.local, &mut id.remote] {
+                cut_to(text, CLIENT_TEXT_MAX);
+            }
+        }
+        let mut parts = Vec::new();
+        while !self.clients.is_empty() || !self.slots.is_empty() || !self.cm_ids.is_empty() {
+            parts.push(Self {
+                pid: self.pid,
+                clients: take(&mut self.clients, BROKER_PART),
+                slots: take(&mut self.slots, BROKER_PART),
+                cm_ids: take(&mut self.cm_ids, BROKER_PART),
+                ..Self::default()
+            });
+        }
+        parts.push(self);
+        parts
+    }
+}
+
 /// A connection to the broker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientStatus {
@@ -146,13 +192,13 @@ impl ProcessStatus {
             let part = Self {
                 pid: self.pid,
                 program: self.program.clone(),
-                devices: take(&mut self.devices),
-                lanes: take(&mut self.lanes),
-                qps: take(&mut self.qps),
-                paths: take(&mut self.paths),
-                failovers: take(&mut self.failovers),
-                drops: take(&mut self.drops),
-                errors: take(&mut self.errors),
+                devices: take(&mut self.devices, PART),
+                lanes: take(&mut self.lanes, PART),
+                qps: take(&mut self.qps, PART),
+                paths: take(&mut self.paths, PART),
+                failovers: take(&mut self.failovers, PART),
+                drops: take(&mut self.drops, PART),
+                errors: take(&mut self.errors, PART),
             };
             parts.push(part);
             if self.is_spent() {
@@ -204,8 +250,8 @@ impl ProcessStatus {
     }
 }
 
-fn take<T>(list: &mut Vec<T>) -> Vec<T> {
-    let rest = list.split_off(list.len().min(PART));
+fn take<T>(list: &mut Vec<T>, most: usize) -> Vec<T> {
+    let rest = list.split_off(list.len().min(most));
     std::mem::replace(list, rest)
 }
 
@@ -336,6 +382,27 @@ mod tests {
         let whole = whole.unwrap();
         assert_eq!(whole.qps.len(), 1000);
         assert_eq!(whole.errors.len(), 40);
+    }
+
+    #[test]
+    fn every_part_of_a_long_broker_status_fits_into_a_message() {
+        let client = ClientStatus { program: "x".repeat(1024), ..ClientStatus::default() };
+        let id = CmIdStatus { remote: "y".repeat(1024), ..CmIdStatus::default() };
+        let status = BrokerStatus {
+            pid: 7,
+            clients: vec![client; 1000],
+            slots: vec![SlotStatus::default(); 254],
+            cm_ids: vec![id; 5000],
+            counters: vec![Counter { name: "n".into(), value: 1 }],
+            ..BrokerStatus::default()
+        };
+        let mut whole = BrokerStatus::default();
+        for part in status.into_parts() {
+            let bytes = encode(&part).unwrap();
+            whole.append(decode(&bytes).unwrap());
+        }
+        let lists = (whole.clients.len(), whole.slots.len(), whole.cm_ids.len());
+        assert_eq!((whole.pid, lists, whole.counters.len()), (7, (1000, 254, 5000), 1));
     }
 
     #[test]
