@@ -115,7 +115,8 @@ impl Sleeper {
         let timeout = deadline.map_or(LONGEST, |d| d.saturating_sub(now)).min(LONGEST);
         self.wakes_at.store(nanos(now + timeout), Ordering::Relaxed);
         poll(&[socket, self.wake.as_raw_fd()], timeout);
-        self.wakes_at.store(0, Ordering::Relaxed);
+        // While the thread is awake nobody knows when it will sleep: whoever has a deadline wakes it.
+        self.wakes_at.store(u64::MAX, Ordering::Relaxed);
         self.clear();
         Woken::Drive
     }
