@@ -284,12 +284,6 @@ impl Opcode {
         self.is_mp() && self.bit() & MP_MANAGEMENT != 0
     }
 
-    /// Whether an [`MpHeader`](crate::ext::MpHeader) follows the BTH.
-    #[inline]
-    pub const fn has_mp_header(self) -> bool {
-        self.is_mp() && self.bit() & MP_MANAGEMENT == 0
-    }
-
     /// The RC opcode that a multi-path data opcode stands for; any other opcode as it is.
     #[inline]
     pub const fn base(self) -> Self {
@@ -386,54 +380,121 @@ impl Opcode {
         self.within((SEND & (LAST | ONLY)) | (WRITE & IMM))
     }
 
+    /// Which headers follow the BTH.
+    #[inline]
+    pub(crate) const fn layout(self) -> Layout {
+        LAYOUTS[self.0 as usize]
+    }
+
+    /// Whether an [`MpHeader`](crate::ext::MpHeader) follows the BTH.
+    #[inline]
+    pub const fn has_mp_header(self) -> bool {
+        self.layout().has(Layout::MP)
+    }
+
     /// Carries an RDMA extended transport header. Multi-path WRITEs carry one in every packet.
     #[inline]
     pub const fn has_reth(self) -> bool {
-        self.within(RETH) || self.is_mp() && self.bit() & WRITE != 0
+        self.layout().has(Layout::RETH)
     }
 
     /// Carries immediate data.
     #[inline]
     pub const fn has_imm(self) -> bool {
-        self.within(IMM)
+        self.layout().has(Layout::IMM)
     }
 
     /// Carries a remote key to invalidate.
     #[inline]
     pub const fn has_ieth(self) -> bool {
-        self.within(IETH)
+        self.layout().has(Layout::IETH)
     }
 
     /// Carries an ACK extended transport header.
     #[inline]
     pub const fn has_aeth(self) -> bool {
-        self.within(AETH)
+        self.layout().has(Layout::AETH)
     }
 
     /// Carries a datagram extended transport header.
     #[inline]
     pub const fn has_deth(self) -> bool {
-        matches!(self.service(), Service::Ud)
+        self.layout().has(Layout::DETH)
     }
 
     /// Carries an atomic extended transport header.
     #[inline]
     pub const fn has_atomic_eth(self) -> bool {
-        self.within(ATOMIC)
+        self.layout().has(Layout::ATOMIC)
     }
 
     /// Carries the value that an atomic found.
     #[inline]
     pub const fn has_atomic_ack(self) -> bool {
-        self.within(set(&[op::ATOMIC_ACK]))
+        self.layout().has(Layout::ATOMIC_ACK)
     }
 
     /// Carries a selective acknowledgement bitmap.
     #[inline]
     pub const fn has_sack(self) -> bool {
-        self.0 == Self::MP_ACK.0
+        self.layout().has(Layout::SACK)
     }
 }
+
+/// The set of headers that follow a BTH, and whether the opcode is one that we understand at all.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout(u16);
+
+impl Layout {
+    pub(crate) const KNOWN: Self = Self(1);
+    pub(crate) const MP: Self = Self(1 << 1);
+    pub(crate) const DETH: Self = Self(1 << 2);
+    pub(crate) const RETH: Self = Self(1 << 3);
+    pub(crate) const ATOMIC: Self = Self(1 << 4);
+    pub(crate) const AETH: Self = Self(1 << 5);
+    pub(crate) const ATOMIC_ACK: Self = Self(1 << 6);
+    pub(crate) const IMM: Self = Self(1 << 7);
+    pub(crate) const IETH: Self = Self(1 << 8);
+    pub(crate) const SACK: Self = Self(1 << 9);
+
+    #[inline]
+    pub(crate) const fn has(self, header: Self) -> bool {
+        self.0 & header.0 != 0
+    }
+
+    const fn with(self, header: Self, condition: bool) -> Self {
+        if condition { Self(self.0 | header.0) } else { self }
+    }
+
+    const fn of(o: Opcode) -> Self {
+        let (known, mp) = match o.service() {
+            Service::Unknown | Service::Rd | Service::Xrc => return Self(0),
+            Service::Mp => (Self::KNOWN, true),
+            Service::Ud => (Self(Self::KNOWN.0 | Self::DETH.0), false),
+            _ => (Self::KNOWN, false),
+        };
+        known
+            .with(Self::MP, mp && !o.within(MP_MANAGEMENT))
+            .with(Self::RETH, o.within(RETH) || mp && o.within(WRITE))
+            .with(Self::ATOMIC, o.within(ATOMIC))
+            .with(Self::AETH, o.within(AETH))
+            .with(Self::ATOMIC_ACK, o.within(set(&[op::ATOMIC_ACK])))
+            .with(Self::IMM, o.within(IMM))
+            .with(Self::IETH, o.within(IETH))
+            .with(Self::SACK, o.0 == Opcode::MP_ACK.0)
+    }
+}
+
+/// One look-up instead of a dozen decisions for every packet.
+static LAYOUTS: [Layout; 256] = {
+    let mut table = [Layout(0); 256];
+    let mut i = 0;
+    while i < 256 {
+        table[i] = Layout::of(Opcode(i as u8));
+        i += 1;
+    }
+    table
+};
 
 const NAMES: [&str; 32] = [
     "SendFirst",

@@ -12,7 +12,7 @@ use crate::error::ParseError;
 use crate::ext::{
     Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, MpHeader, MpSack, NakCode, Reth, Syndrome,
 };
-use crate::opcode::{Opcode, Service};
+use crate::opcode::{Layout, Opcode};
 
 /// The most bytes that the headers of any packet take: a multi-path atomic's.
 pub const MAX_HEADERS_LEN: usize = Bth::LEN + MpHeader::LEN + AtomicEth::LEN;
@@ -169,7 +169,8 @@ impl Headers {
     pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
         let bth = Bth::parse(buf)?;
         let op = bth.opcode;
-        if matches!(op.service(), Service::Unknown | Service::Rd | Service::Xrc) {
+        let layout = op.layout();
+        if !layout.has(Layout::KNOWN) {
             return Err(ParseError::BadValue {
                 what: "BTH opcode",
                 expected: "an RC, UC, UD, CNP or multi-path operation",
@@ -186,39 +187,39 @@ impl Headers {
         let mut h = Self::new(bth);
         let mut rest = &buf[Bth::LEN..];
         // Each branch has parsed, and so checked, as many bytes as it skips.
-        if op.has_mp_header() {
+        if layout.has(Layout::MP) {
             h.mp = Some(MpHeader::parse(rest)?);
             rest = &rest[MpHeader::LEN..];
         }
-        if op.has_deth() {
+        if layout.has(Layout::DETH) {
             h.deth = Some(Deth::parse(rest)?);
             rest = &rest[Deth::LEN..];
         }
-        if op.has_reth() {
+        if layout.has(Layout::RETH) {
             h.reth = Some(Reth::parse(rest)?);
             rest = &rest[Reth::LEN..];
         }
-        if op.has_atomic_eth() {
+        if layout.has(Layout::ATOMIC) {
             h.atomic = Some(AtomicEth::parse(rest)?);
             rest = &rest[AtomicEth::LEN..];
         }
-        if op.has_aeth() {
+        if layout.has(Layout::AETH) {
             h.aeth = Some(Aeth::parse(rest)?);
             rest = &rest[Aeth::LEN..];
         }
-        if op.has_atomic_ack() {
+        if layout.has(Layout::ATOMIC_ACK) {
             h.atomic_ack = Some(AtomicAckEth::parse(rest)?);
             rest = &rest[AtomicAckEth::LEN..];
         }
-        if op.has_imm() {
+        if layout.has(Layout::IMM) {
             h.imm = Some(ImmDt::parse(rest)?);
             rest = &rest[ImmDt::LEN..];
         }
-        if op.has_ieth() {
+        if layout.has(Layout::IETH) {
             h.ieth = Some(Ieth::parse(rest)?);
             rest = &rest[Ieth::LEN..];
         }
-        if op.has_sack() {
+        if layout.has(Layout::SACK) {
             h.sack = Some(MpSack::parse(rest)?);
         }
         Ok(h)
