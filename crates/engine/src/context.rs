@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use polypath_ipc::{DeviceKind, DeviceSpec, Table};
 use polypath_verbs::{
@@ -15,6 +15,7 @@ use polypath_verbs::{
 use crate::channel::Channel;
 use crate::clock;
 use crate::cq::Cq;
+use crate::events::Raise;
 use crate::limits::MAX_PD;
 use crate::memory::{BindInfo, MemoryTable, WindowType};
 use crate::mr::Mr;
@@ -47,8 +48,10 @@ impl Shared {
         self.spec.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn raise(&self, event: AsyncEvent) {
-        self.events.push(event);
+    /// Itself, as the objects of the context know it.
+    fn owner(self: &Arc<Self>) -> Weak<dyn Raise> {
+        let weak: Weak<Self> = Arc::downgrade(self);
+        weak
     }
 
     /// An object is gone: its events are not delivered any more.
@@ -89,6 +92,12 @@ impl Shared {
         if before.gids != spec.gids {
             self.raise(AsyncEvent { kind: AsyncKind::GidChange, element: Element::Port(1) });
         }
+    }
+}
+
+impl Raise for Shared {
+    fn raise(&self, event: AsyncEvent) {
+        self.events.push(event);
     }
 }
 
@@ -239,13 +248,13 @@ impl Context for OpenDevice {
     }
 
     fn create_cq(&self, request: &CqRequest) -> Result<Arc<dyn CompletionQueue>> {
-        Ok(Cq::new(request, &self.shared, self.shared.process.lanes.clone())?)
+        Ok(Cq::new(request, self.shared.owner(), self.shared.process.lanes.clone())?)
     }
 
     fn create_srq(&self, request: &SrqRequest) -> Result<Arc<dyn SharedReceiveQueue>> {
         self.shared.use_pd(request.pd)?;
         let number = self.shared.next_srq.fetch_add(1, Ordering::Relaxed);
-        let srq = Srq::new(request, number, &self.shared);
+        let srq = Srq::new(request, number, self.shared.owner());
         if srq.is_err() {
             self.shared.release_pd(request.pd);
         }

@@ -14,7 +14,7 @@ use polypath_verbs::{
 };
 
 use crate::channel::Channel;
-use crate::context::Shared;
+use crate::events::Raise;
 use crate::limits::MAX_CQE;
 use crate::notify::lock;
 use crate::process::Lanes;
@@ -50,14 +50,14 @@ pub(crate) struct Cq {
     /// Queue pairs that use it, once per side.
     users: AtomicU32,
     process_lanes: Lanes,
-    context: Weak<Shared>,
+    owner: Weak<dyn Raise>,
     me: Weak<Self>,
 }
 
 impl Cq {
     pub(crate) fn new(
         request: &CqRequest,
-        context: &Arc<Shared>,
+        owner: Weak<dyn Raise>,
         process_lanes: Lanes,
     ) -> Result<Arc<Self>> {
         if request.cqe == 0 || request.cqe > MAX_CQE {
@@ -83,7 +83,7 @@ impl Cq {
             lanes: AtomicU64::new(0),
             users: AtomicU32::new(0),
             process_lanes,
-            context: Arc::downgrade(context),
+            owner,
             me: me.clone(),
         }))
     }
@@ -120,8 +120,8 @@ impl Cq {
                 // IBTA 11.2.8: the completion is lost and the queue is in error; the owner is told once.
                 let first = !core::mem::replace(&mut ring.overrun, true);
                 drop(ring);
-                if first && let Some(context) = self.context.upgrade() {
-                    context.raise(AsyncEvent {
+                if first && let Some(owner) = self.owner.upgrade() {
+                    owner.raise(AsyncEvent {
                         kind: AsyncKind::CqErr,
                         element: Element::Cq(self.token),
                     });
@@ -234,5 +234,95 @@ impl CompletionQueue for Cq {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polypath_verbs::{CompletionChannel, WcOpcode};
+
+    use super::*;
+    use crate::events::tests::Recorder;
+
+    fn cq(cqe: u32, channel: Option<&Arc<Channel>>, owner: &Arc<Recorder>) -> Arc<Cq> {
+        let request = CqRequest {
+            cqe,
+            channel: channel.map(|c| c.clone() as Arc<dyn CompletionChannel>),
+            token: 77,
+            ignore_overrun: false,
+        };
+        Cq::new(&request, owner.owner(), Lanes::default()).unwrap()
+    }
+
+    fn completion(wr_id: u64, qpn: u32, solicited: bool) -> Completion {
+        Completion {
+            wr_id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Recv,
+            vendor_err: 0,
+            byte_len: 0,
+            imm: None,
+            invalidated_rkey: None,
+            qpn,
+            src_qpn: 0,
+            grh: false,
+            solicited,
+        }
+    }
+
+    fn ids(cq: &Cq) -> Vec<u64> {
+        let mut ids = Vec::new();
+        cq.poll(100, &mut |wc| ids.push(wc.completion.wr_id)).unwrap();
+        ids
+    }
+
+    #[test]
+    fn completions_come_out_in_order_and_a_destroyed_queue_pair_s_do_not() {
+        let cq = cq(8, None, &Arc::default());
+        for (wr_id, qpn) in [(1, 5), (2, 6), (3, 5)] {
+            cq.push(completion(wr_id, qpn, false), 0);
+        }
+        cq.attach(0);
+        cq.detach(6);
+        assert_eq!(ids(&cq), [1, 3]);
+    }
+
+    #[test]
+    fn an_overrun_is_told_once_and_then_ends_polling() {
+        let owner = Arc::default();
+        let cq = cq(2, None, &owner);
+        (0..4).for_each(|wr_id| cq.push(completion(wr_id, 1, false), 0));
+        let event = AsyncEvent { kind: AsyncKind::CqErr, element: Element::Cq(77) };
+        assert_eq!(*owner.0.lock().unwrap(), [event]);
+        assert_eq!(ids(&cq), [0, 1]);
+        assert_eq!(cq.poll(1, &mut |_| ()).unwrap_err().errno, libc::EIO);
+    }
+
+    #[test]
+    fn one_event_per_arming_and_solicited_ones_only_if_asked() {
+        let channel = Arc::new(Channel::new().unwrap());
+        let cq = cq(8, Some(&channel), &Arc::default());
+        cq.push(completion(1, 1, true), 0);
+        assert_eq!(channel.take(), None, "not armed");
+        cq.arm(true).unwrap();
+        cq.push(completion(2, 1, false), 0);
+        assert_eq!(channel.take(), None, "not solicited");
+        cq.push(completion(3, 1, true), 0);
+        cq.push(completion(4, 1, true), 0);
+        assert_eq!(channel.take(), Some(77));
+        assert_eq!(channel.take(), None, "armed once");
+        cq.arm(false).unwrap();
+        cq.arm(true).unwrap();
+        cq.push(completion(5, 1, false), 0);
+        assert_eq!(channel.take(), Some(77), "the wider arming stays (man 3 ibv_req_notify_cq)");
+    }
+
+    #[test]
+    fn a_queue_does_not_shrink_below_what_it_holds() {
+        let cq = cq(8, None, &Arc::default());
+        (0..4).for_each(|wr_id| cq.push(completion(wr_id, 1, false), 0));
+        assert_eq!(cq.resize(3).unwrap_err().errno, libc::EINVAL);
+        assert_eq!(cq.resize(4), Ok(4));
+        assert_eq!(cq.capacity(), 4);
     }
 }

@@ -15,11 +15,13 @@ mod config;
 mod context;
 mod cq;
 mod device;
+mod events;
 mod lane;
 mod limits;
 mod log;
 #[allow(unsafe_code)]
-mod memory;
+#[doc(hidden)]
+pub mod memory;
 mod mp;
 mod mr;
 mod multicast;
@@ -31,6 +33,7 @@ mod srq;
 mod status;
 mod thread;
 #[allow(unsafe_code)]
-mod udp;
+#[doc(hidden)]
+pub mod udp;
 
 pub use device::devices;

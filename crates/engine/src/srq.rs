@@ -10,7 +10,7 @@ use polypath_verbs::{
     SrqAttr, SrqRequest,
 };
 
-use crate::context::Shared;
+use crate::events::Raise;
 use crate::limits::{MAX_SGE, MAX_SRQ_WR};
 use crate::notify::lock;
 
@@ -30,7 +30,7 @@ pub(crate) struct Srq {
     number: u32,
     token: u64,
     users: AtomicU32,
-    context: Weak<Shared>,
+    owner: Weak<dyn Raise>,
     me: Weak<Self>,
 }
 
@@ -38,7 +38,7 @@ impl Srq {
     pub(crate) fn new(
         request: &SrqRequest,
         number: u32,
-        context: &Arc<Shared>,
+        owner: Weak<dyn Raise>,
     ) -> Result<Arc<Self>> {
         let SrqAttr { max_wr, max_sge, limit } = request.attr;
         if max_wr == 0 || max_wr > MAX_SRQ_WR || max_sge > MAX_SGE || limit > max_wr {
@@ -53,7 +53,7 @@ impl Srq {
             number,
             token: request.token,
             users: AtomicU32::new(0),
-            context: Arc::downgrade(context),
+            owner,
             me: me.clone(),
         }))
     }
@@ -79,8 +79,8 @@ impl Srq {
         if queue.limit > 0 && queue.waiting.len() < queue.limit as usize {
             queue.limit = 0;
             drop(queue);
-            if let Some(context) = self.context.upgrade() {
-                context.raise(AsyncEvent {
+            if let Some(owner) = self.owner.upgrade() {
+                owner.raise(AsyncEvent {
                     kind: AsyncKind::SrqLimitReached,
                     element: Element::Srq(self.token),
                 });
@@ -141,5 +141,43 @@ impl SharedReceiveQueue for Srq {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::tests::Recorder;
+
+    fn srq(max_wr: u32, owner: &Arc<Recorder>) -> Arc<Srq> {
+        let attr = SrqAttr { max_wr, max_sge: 1, limit: 0 };
+        Srq::new(&SrqRequest { pd: 1, attr, token: 9 }, 3, owner.owner()).unwrap()
+    }
+
+    fn wr(wr_id: u64) -> RecvWr {
+        RecvWr { wr_id, ..RecvWr::default() }
+    }
+
+    #[test]
+    fn a_full_queue_says_which_request_it_did_not_take() {
+        let srq = srq(2, &Arc::default());
+        let failure = srq.post_recv(&[wr(1), wr(2), wr(3)]).unwrap_err();
+        assert_eq!((failure.index, failure.error.errno), (2, libc::ENOMEM));
+        assert_eq!(srq.take().map(|w| w.wr_id), Some(1));
+    }
+
+    #[test]
+    fn the_limit_event_comes_once_per_arming() {
+        let owner: Arc<Recorder> = Arc::default();
+        let srq = srq(8, &owner);
+        (0..4).for_each(|id| srq.post_recv(&[wr(id)]).unwrap());
+        srq.modify(None, Some(3)).unwrap();
+        srq.take();
+        assert!(owner.0.lock().unwrap().is_empty(), "three are left");
+        srq.take();
+        srq.take();
+        let event = AsyncEvent { kind: AsyncKind::SrqLimitReached, element: Element::Srq(9) };
+        assert_eq!(*owner.0.lock().unwrap(), [event]);
+        assert_eq!(srq.query().limit, 0);
     }
 }

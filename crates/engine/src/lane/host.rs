@@ -13,6 +13,7 @@ use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 use crate::clock;
 use crate::context::Shared;
 use crate::cq::Cq;
+use crate::events::Raise;
 use crate::lane::io::LaneIo;
 use crate::memory;
 use crate::srq::Srq;

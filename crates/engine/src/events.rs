@@ -1,0 +1,35 @@
+//! Where asynchronous events go.
+
+use std::fmt::Debug;
+
+use polypath_verbs::AsyncEvent;
+
+/// Takes asynchronous events: the context that an object belongs to.
+pub(crate) trait Raise: Debug + Send + Sync {
+    /// Queues an event for the application.
+    fn raise(&self, event: AsyncEvent);
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::{Arc, Mutex, Weak};
+
+    use super::*;
+
+    /// Remembers what was raised.
+    #[derive(Debug, Default)]
+    pub(crate) struct Recorder(pub(crate) Mutex<Vec<AsyncEvent>>);
+
+    impl Raise for Recorder {
+        fn raise(&self, event: AsyncEvent) {
+            self.0.lock().unwrap().push(event);
+        }
+    }
+
+    impl Recorder {
+        pub(crate) fn owner(self: &Arc<Self>) -> Weak<dyn Raise> {
+            let weak: Weak<Self> = Arc::downgrade(self);
+            weak
+        }
+    }
+}
