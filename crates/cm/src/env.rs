@@ -35,10 +35,6 @@ pub struct Route {
     pub source: IpAddr,
     /// The interface to send on.
     pub ifindex: u32,
-    /// Whether the destination is an address of this host, so that the hop limit need not matter.
-    pub local: bool,
-    /// Whether the destination is reached without a router.
-    pub on_link: bool,
 }
 
 /// The device, port and GID which stand for a local address.
@@ -65,21 +61,22 @@ pub trait Environment {
     /// The way to an address, `None` if there is none.
     fn route(&mut self, client: ClientId, query: &RouteQuery) -> Option<Route>;
 
-    /// The device which stands for a local address, `None` if the client's choice of devices does
-    /// not cover it. `ifindex` tells link-local addresses apart.
+    /// The device which stands for a local address, with the interface that has the address;
+    /// `None` if the client's choice of devices does not cover it. `ifindex` tells link-local
+    /// addresses apart and is `None` where that does not matter.
     fn device_for(
         &mut self,
         client: ClientId,
         local: IpAddr,
         ifindex: Option<u32>,
-    ) -> Option<Device>;
+    ) -> Option<(Device, u32)>;
 
-    /// The device which stands for a GID, for addresses of the family `AF_IB`.
-    fn device_for_gid(&mut self, client: ClientId, gid: &[u8; 16])
-    -> Option<(Device, IpAddr, u32)>;
+    /// Some device of the client with one of its addresses and that address's interface: for
+    /// connections of the host to itself by its loopback address.
+    fn any_device(&mut self, client: ClientId) -> Option<(Device, IpAddr, u32)>;
 
-    /// Whether the client has any device at all; without one nothing can be listened on.
-    fn any_device(&mut self, client: ClientId) -> bool;
+    /// Whether an address is one of this host's, with or without a device.
+    fn is_local(&mut self, address: IpAddr, ifindex: Option<u32>) -> bool;
 
     /// Joins an IP multicast group on an interface for the client.
     ///
@@ -115,6 +112,13 @@ pub struct OutgoingMad {
     pub ifindex: u32,
     /// The traffic class of the IP header, from the application's type of service.
     pub traffic_class: u8,
+    /// How often the same MAD was sent before. A host which knows several ways to the peer may try
+    /// another one then; peers answer to where a MAD came from.
+    pub attempt: u8,
+    /// The client it is sent for, `None` for answers to unknown peers.
+    pub client: Option<ClientId>,
+    /// The client's queue pair it is about, 0 if there is none.
+    pub qp_num: u32,
     /// The MAD.
     pub mad: [u8; 256],
 }

@@ -1,32 +1,69 @@
 //! The connection manager of Polypath: the part the Linux kernel plays for RDMA CM, without I/O.
 //!
-//! The real librdmacm talks to a character device whose commands are answered here, and peers (the
-//! kernel's connection manager, or another of these) are talked to in InfiniBand CM MADs.
+//! Applications keep the real librdmacm, which talks to a character device. [`Cm`] answers its
+//! commands ([`Cm::command`]) and makes its events ([`Cm::poll_event`]); it talks to peers (the
+//! kernel's connection manager, a hardware one, or another of these) in InfiniBand CM MADs
+//! ([`Cm::handle_mad`], [`Cm::poll_mad`]). It asks its host about routes and devices through
+//! [`Environment`], takes the time as an argument, and does nothing by itself: the host calls
+//! [`Cm::handle_timeout`] when [`Cm::next_deadline`] has come.
+//!
+//! Inside, from the bottom up: `abi` is the bytes of the device; `ibcm` is the InfiniBand
+//! connection manager (IBTA chapter 12), which knows connections and their MADs; `cma` is the RDMA
+//! CM (IBTA annex A11), which knows the ids of applications, their addresses and ports.
+//!
+//! # What the host owes
+//!
+//! - Two commands point into the client's process. `SET_OPTION` must be followed by its option
+//!   value, and the `fd` of `MIGRATE_ID` be replaced by the number of its [`FileId`].
+//! - An event taken by [`Cm::poll_event`] counts as reported. If it may still be on its way to the
+//!   application while that destroys or migrates the id, whoever holds it must drop it, count it
+//!   back in the response (one `u32`, the number of events reported), and destroy the id that a
+//!   dropped connection request announced.
+//! - A MAD sent to one of the host's own addresses must come back through [`Cm::handle_mad`].
+//!
+//! # What it is not
+//!
+//! It moves no queue pair: applications do that themselves, with attributes they ask for here. It
+//! loads no alternate paths by LAP; it answers those who ask that it does not.
 #![forbid(unsafe_code)]
 
+mod abi;
+mod cma;
+mod counters;
 mod env;
+mod errno;
+mod files;
+mod ibcm;
+mod ids;
+mod path;
+mod ports;
 
+use core::ops::RangeInclusive;
 use core::time::Duration;
 
+pub use cma::status::IdStatus;
+pub use counters::Counters;
 pub use env::{ClientId, Device, Environment, FileId, MadAddress, OutgoingMad, Route, RouteQuery};
 
-/// Limits and protocol constants.
+/// Limits, and what the kernel has as settings.
 #[derive(Clone, Debug)]
 pub struct CmConfig {
-    /// Most ids over all files.
+    /// Most ids over all files; librdmacm can number 65,536.
     pub max_ids: usize,
     /// Most ids of one file.
     pub max_ids_per_file: usize,
+    /// Most connections, those that end after their id among them.
+    pub max_connections: usize,
     /// Most events queued for one file; beyond it connection requests are dropped, so that the
     /// peer tries again.
     pub max_events_per_file: usize,
     /// Most outgoing MADs not yet taken.
     pub max_queued_mads: usize,
-    /// Largest backlog of a listening id, also the one used for a backlog of zero or less
+    /// Largest backlog of a listening id, also the one used for a backlog of zero
     /// (`net.rdma_ucm.max_backlog`).
     pub max_backlog: u32,
-    /// Ports chosen for binds to port 0.
-    pub ephemeral_ports: core::ops::RangeInclusive<u16>,
+    /// Ports chosen for binds to port 0 (`net.ipv4.ip_local_port_range`).
+    pub ephemeral_ports: RangeInclusive<u16>,
 }
 
 impl Default for CmConfig {
@@ -34,8 +71,9 @@ impl Default for CmConfig {
         Self {
             max_ids: 65_536,
             max_ids_per_file: 32_768,
+            max_connections: 131_072,
             max_events_per_file: 16_384,
-            max_queued_mads: 16_384,
+            max_queued_mads: 65_536,
             max_backlog: 1024,
             ephemeral_ports: 32_768..=60_999,
         }
@@ -43,152 +81,153 @@ impl Default for CmConfig {
 }
 
 /// The connection manager: every id of every client, and every connection.
+///
+/// ```
+/// use core::time::Duration;
+/// use polypath_cm::{ClientId, Cm, CmConfig, FileId};
+///
+/// let mut seed = 1u32;
+/// let mut cm = Cm::new(CmConfig::default(), move || {
+///     seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+///     seed
+/// });
+/// cm.open_file(FileId(1), ClientId(100));
+/// assert!(cm.describe().is_empty());
+/// assert_eq!(cm.next_deadline(), None);
+/// ```
 pub struct Cm {
     config: CmConfig,
-    random: Box<dyn FnMut() -> u32 + Send>,
-}
-
-/// One id, for `polypath status`.
-#[derive(Clone, Debug)]
-pub struct IdStatus {
-    /// The id as the application's librdmacm knows it.
-    pub id: u32,
-    /// The file which holds it.
-    pub file: FileId,
-    /// The state, in words.
-    pub state: &'static str,
-    /// The port space, in words.
-    pub port_space: &'static str,
-    /// Local address and port.
-    pub local: Option<core::net::SocketAddr>,
-    /// Remote address and port.
-    pub remote: Option<core::net::SocketAddr>,
-    /// Local queue pair number, 0 if not known.
-    pub qp_num: u32,
-    /// Remote queue pair number, 0 if not known.
-    pub remote_qp_num: u32,
-}
-
-/// Counts since the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// MADs that came in.
-    pub mads_received: u64,
-    /// MADs that went out.
-    pub mads_sent: u64,
-    /// MADs dropped because they could not be parsed.
-    pub mads_malformed: u64,
-    /// MADs dropped because they belong to no connection.
-    pub mads_unmatched: u64,
-    /// MADs of a connection that came in twice.
-    pub mads_duplicate: u64,
-    /// MADs sent again after a timeout.
-    pub mads_retried: u64,
-    /// Requests dropped because a backlog or table was full.
-    pub requests_dropped: u64,
-    /// Events dropped because a file's queue was full.
-    pub events_dropped: u64,
+    files: files::FileTable,
+    ids: ids::IdTable,
+    ports: ports::PortTable,
+    memberships: cma::multicast::MembershipTable,
+    ib: ibcm::Connections,
 }
 
 impl Cm {
     /// A connection manager without ids. `random` gives communication ids, transaction ids and
     /// first PSNs; it must be unpredictable in production.
     pub fn new(config: CmConfig, random: impl FnMut() -> u32 + Send + 'static) -> Self {
-        Self { config, random: Box::new(random) }
+        let (connections, mads) = (config.max_connections, config.max_queued_mads);
+        Self {
+            config,
+            files: files::FileTable::default(),
+            ids: ids::IdTable::default(),
+            ports: ports::PortTable::default(),
+            memberships: cma::multicast::MembershipTable::default(),
+            ib: ibcm::Connections::new(connections, mads, Box::new(random)),
+        }
     }
 
-    /// A client opened the device.
-    pub fn open_file(&mut self, _file: FileId, _client: ClientId) {}
+    /// A client opened the device. Numbers of files must not be in use.
+    pub fn open_file(&mut self, file: FileId, client: ClientId) {
+        self.files.open(file, client);
+    }
 
     /// A client closed the device, or died: every id of the file is destroyed, and connections are
     /// taken down with a DREQ.
-    pub fn close_file(&mut self, _now: Duration, _file: FileId, _env: &mut dyn Environment) {}
+    pub fn close_file(&mut self, now: Duration, file: FileId, env: &mut dyn Environment) {
+        self.close(now, file, env);
+    }
 
     /// Executes one write to the device: `struct rdma_ucm_cmd_hdr` and its command. Returns the
-    /// bytes to copy to the response address the command names (empty if it has none).
+    /// bytes to copy to the response address the command names, at most as many as its header says
+    /// there is room for; none if it has no response.
     ///
-    /// Two commands refer to the client's process; the host makes them self-contained:
-    /// `SET_OPTION` is followed by its option value, and `MIGRATE_ID`'s `fd` is the number of a
-    /// [`FileId`].
+    /// The response address is the `u64` at offset 8 of the write, or 16 of a `CREATE_ID`.
     ///
     /// # Errors
     /// The errno the application shall see.
     pub fn command(
         &mut self,
-        _now: Duration,
-        _file: FileId,
-        _bytes: &[u8],
-        _env: &mut dyn Environment,
+        now: Duration,
+        file: FileId,
+        bytes: &[u8],
+        env: &mut dyn Environment,
     ) -> Result<Vec<u8>, i32> {
-        let _ = (&self.config.max_ids, (self.random)());
-        Err(38)
+        let frame = abi::Frame::parse(bytes)?;
+        self.execute(now, file, &frame, env)
     }
 
     /// Takes in one MAD that came to QP1.
     pub fn handle_mad(
         &mut self,
-        _now: Duration,
-        _from: MadAddress,
-        _mad: &[u8],
-        _env: &mut dyn Environment,
+        now: Duration,
+        from: MadAddress,
+        mad: &[u8],
+        env: &mut dyn Environment,
     ) {
+        let (ids, ports) = (&self.ids, &self.ports);
+        let is_served = |service_id| cma::incoming::is_served(ids, ports, service_id);
+        self.ib.receive(now, &from, mad, &is_served);
+        self.deliver_events(now, env);
     }
 
     /// Runs every timer that is due.
-    pub fn handle_timeout(&mut self, _now: Duration, _env: &mut dyn Environment) {}
+    pub fn handle_timeout(&mut self, now: Duration, env: &mut dyn Environment) {
+        self.ib.handle_timeout(now);
+        self.deliver_events(now, env);
+    }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called, on the clock of `now`.
     pub fn next_deadline(&self) -> Option<Duration> {
-        None
+        self.ib.next_deadline()
     }
 
     /// The next MAD to send.
     pub fn poll_mad(&mut self) -> Option<OutgoingMad> {
-        None
+        self.ib.poll_outgoing()
     }
 
-    /// The next event for the application: a whole `struct rdma_ucm_event_resp`. Events of one
-    /// file come in order. An event taken counts as reported.
+    /// The next event for an application: a whole `struct rdma_ucm_event_resp`. Events of one file
+    /// come in order, files take turns. An event taken counts as reported.
     pub fn poll_event(&mut self) -> Option<(FileId, Vec<u8>)> {
-        None
+        let (file, event) = self.files.pop()?;
+        self.reported(&event);
+        Some((file, event.bytes))
     }
 
     /// The next event of one file, for a host whose other files can take no more for now.
-    pub fn poll_event_of(&mut self, _file: FileId) -> Option<Vec<u8>> {
-        None
+    pub fn poll_event_of(&mut self, file: FileId) -> Option<Vec<u8>> {
+        let event = self.files.pop_of(file)?;
+        self.reported(&event);
+        Some(event.bytes)
     }
 
-    /// Addresses or interfaces changed: ids bound to an address which no device of their client
-    /// stands for any more get `RDMA_CM_EVENT_ADDR_CHANGE`.
-    pub fn handle_address_change(&mut self, _now: Duration, _env: &mut dyn Environment) {}
+    /// Addresses or interfaces changed. Ids not yet connected whose address has no device any more
+    /// get `RDMA_CM_EVENT_ADDR_CHANGE`.
+    pub fn handle_address_change(&mut self, env: &mut dyn Environment) {
+        self.addresses_changed(env);
+    }
 
     /// A device went away for a client: its ids get `RDMA_CM_EVENT_DEVICE_REMOVAL`.
     pub fn handle_device_removal(
         &mut self,
-        _now: Duration,
-        _client: ClientId,
-        _node_guid: [u8; 8],
-        _env: &mut dyn Environment,
+        now: Duration,
+        client: ClientId,
+        node_guid: [u8; 8],
+        env: &mut dyn Environment,
     ) {
+        self.device_removed(now, client, node_guid, env);
     }
 
-    /// Every id, for people to read.
-    pub fn describe(&self) -> Vec<IdStatus> {
-        Vec::new()
+    /// How many connections there are, those that end after their id among them.
+    pub fn connection_count(&self) -> usize {
+        self.ib.len()
     }
 
     /// Counts since the start.
     pub fn counters(&self) -> &Counters {
-        const NONE: &Counters = &Counters {
-            mads_received: 0,
-            mads_sent: 0,
-            mads_malformed: 0,
-            mads_unmatched: 0,
-            mads_duplicate: 0,
-            mads_retried: 0,
-            requests_dropped: 0,
-            events_dropped: 0,
-        };
-        NONE
+        &self.ib.counters
+    }
+}
+
+impl core::fmt::Debug for Cm {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Cm")
+            .field("ids", &self.ids.len())
+            .field("connections", &self.ib.len())
+            .field("counters", &self.ib.counters)
+            .finish_non_exhaustive()
     }
 }

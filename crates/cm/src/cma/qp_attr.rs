@@ -1,0 +1,128 @@
+//! The attributes with which an application takes its queue pair from state to state.
+
+use crate::abi::qp_attr::{QP_ATTR_LEN, QpAttr, mask};
+use crate::env::FileId;
+use crate::ibcm::{Connection, State};
+use crate::ids::{CmId, QpType};
+use crate::{Cm, errno};
+
+/// `enum ibv_qp_state`.
+const INIT: u32 = 1;
+const RTR: u32 = 2;
+const RTS: u32 = 3;
+
+/// `enum ibv_access_flags`.
+const REMOTE_WRITE: u32 = 1 << 1;
+const REMOTE_READ: u32 = 1 << 2;
+const REMOTE_ATOMIC: u32 = 1 << 3;
+
+impl Cm {
+    pub(super) fn init_qp_attr(
+        &mut self,
+        file: FileId,
+        id: u32,
+        state: u32,
+        out_len: usize,
+    ) -> Result<Vec<u8>, i32> {
+        if out_len < QP_ATTR_LEN {
+            return Err(errno::ENOSPC);
+        }
+        let id = self.ids.named_with_device(file, id)?;
+        let connection = id.connection.and_then(|c| self.ib.get(c));
+        let mut attr = match connection {
+            Some(connection) if id.qp_type != QpType::Ud => {
+                connected(id, connection, state).ok_or(errno::EINVAL)?
+            }
+            _ => unconnected(id)?,
+        };
+        attr.state = state;
+        if state == RTR {
+            attr.rq_psn = id.first_psn;
+        }
+        if let (Some(timeout), true) = (id.options.ack_timeout, attr.mask & mask::TIMEOUT != 0) {
+            attr.timeout = timeout;
+        }
+        Ok(attr.encode())
+    }
+}
+
+/// What an id without a connection can say, and all a datagram queue pair needs.
+fn unconnected(id: &mut CmId) -> Result<QpAttr, i32> {
+    let port_num = id.attachment.map_or(0, |a| a.device.port_num);
+    let attr =
+        QpAttr { mask: mask::STATE | mask::PKEY_INDEX | mask::PORT, port_num, ..QpAttr::default() };
+    Ok(match id.qp_type {
+        QpType::Ud => QpAttr { mask: attr.mask | mask::QKEY, qkey: id.settle_qkey(0)?, ..attr },
+        QpType::Rc | QpType::Uc => QpAttr { mask: attr.mask | mask::ACCESS_FLAGS, ..attr },
+    })
+}
+
+/// The attributes of a transition, once enough of the peer is known.
+fn connected(id: &CmId, c: &Connection, to: u32) -> Option<QpAttr> {
+    let knows_peer = match c.state {
+        State::ReqRcvd
+        | State::MraReqSent
+        | State::RepRcvd
+        | State::RepSent
+        | State::MraRepRcvd
+        | State::Established => true,
+        State::ReqSent | State::MraReqRcvd => false,
+        _ => return None,
+    };
+    match to {
+        INIT => Some(init(id, c)),
+        RTR if knows_peer => rtr(id, c),
+        RTS if knows_peer => Some(rts(c)),
+        _ => None,
+    }
+}
+
+fn init(id: &CmId, c: &Connection) -> QpAttr {
+    let reads = if c.qp.responder_resources > 0 { REMOTE_READ | REMOTE_ATOMIC } else { 0 };
+    QpAttr {
+        mask: mask::STATE | mask::ACCESS_FLAGS | mask::PKEY_INDEX | mask::PORT,
+        access_flags: REMOTE_WRITE | reads,
+        port_num: id.attachment.map_or(0, |a| a.device.port_num),
+        ..QpAttr::default()
+    }
+}
+
+fn rtr(id: &CmId, c: &Connection) -> Option<QpAttr> {
+    let attr = QpAttr {
+        mask: mask::STATE | mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN,
+        ah_attr: Some(c.path.ah_attr(&id.attachment?.device)),
+        path_mtu: c.path.mtu.into(),
+        dest_qp_num: c.qp.remote_qpn,
+        rq_psn: c.qp.rq_psn,
+        ..QpAttr::default()
+    };
+    Some(match c.qp_type {
+        QpType::Rc => QpAttr {
+            mask: attr.mask | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER,
+            max_dest_rd_atomic: c.qp.responder_resources,
+            min_rnr_timer: 0,
+            ..attr
+        },
+        QpType::Uc | QpType::Ud => attr,
+    })
+}
+
+fn rts(c: &Connection) -> QpAttr {
+    let attr =
+        QpAttr { mask: mask::STATE | mask::SQ_PSN, sq_psn: c.qp.sq_psn, ..QpAttr::default() };
+    match c.qp_type {
+        QpType::Rc => QpAttr {
+            mask: attr.mask
+                | mask::TIMEOUT
+                | mask::RETRY_CNT
+                | mask::RNR_RETRY
+                | mask::MAX_QP_RD_ATOMIC,
+            timeout: c.qp.ack_timeout,
+            retry_cnt: c.qp.retry_count,
+            rnr_retry: c.qp.rnr_retry_count,
+            max_rd_atomic: c.qp.initiator_depth,
+            ..attr
+        },
+        QpType::Uc | QpType::Ud => attr,
+    }
+}

@@ -1,0 +1,123 @@
+//! Open files of the device, each with its queue of events.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::env::{ClientId, FileId};
+
+/// An event waiting to be taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Queued {
+    /// The id the event is counted on.
+    pub(crate) owner: u32,
+    /// The multicast membership it is counted on too.
+    pub(crate) membership: Option<u32>,
+    /// The id of the new connection that a connection request announces.
+    pub(crate) child: Option<u32>,
+    /// The structure for the application.
+    pub(crate) bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct File {
+    client: ClientId,
+    events: VecDeque<Queued>,
+    ids: usize,
+}
+
+/// Every open file.
+#[derive(Debug, Default)]
+pub(crate) struct FileTable {
+    files: BTreeMap<FileId, File>,
+    /// Files with events, in the order they shall be served.
+    ready: VecDeque<FileId>,
+}
+
+impl FileTable {
+    pub(crate) fn open(&mut self, file: FileId, client: ClientId) {
+        self.files.entry(file).or_insert(File { client, events: VecDeque::new(), ids: 0 });
+    }
+
+    pub(crate) fn close(&mut self, file: FileId) {
+        self.files.remove(&file);
+        self.ready.retain(|f| *f != file);
+    }
+
+    pub(crate) fn client(&self, file: FileId) -> Option<ClientId> {
+        self.files.get(&file).map(|f| f.client)
+    }
+
+    /// How many ids the file has.
+    pub(crate) fn id_count(&self, file: FileId) -> usize {
+        self.files.get(&file).map_or(0, |f| f.ids)
+    }
+
+    pub(crate) fn id_added(&mut self, file: FileId) {
+        if let Some(f) = self.files.get_mut(&file) {
+            f.ids += 1;
+        }
+    }
+
+    pub(crate) fn id_removed(&mut self, file: FileId) {
+        if let Some(f) = self.files.get_mut(&file) {
+            f.ids = f.ids.saturating_sub(1);
+        }
+    }
+
+    /// How many events of the file wait.
+    pub(crate) fn event_count(&self, file: FileId) -> usize {
+        self.files.get(&file).map_or(0, |f| f.events.len())
+    }
+
+    pub(crate) fn push(&mut self, file: FileId, event: Queued) {
+        if let Some(f) = self.files.get_mut(&file) {
+            f.events.push_back(event);
+            if !self.ready.contains(&file) {
+                self.ready.push_back(file);
+            }
+        }
+    }
+
+    /// The next event of any file, the files taking turns.
+    pub(crate) fn pop(&mut self) -> Option<(FileId, Queued)> {
+        while let Some(file) = self.ready.pop_front() {
+            if let Some(event) = self.take(file) {
+                if self.event_count(file) > 0 {
+                    self.ready.push_back(file);
+                }
+                return Some((file, event));
+            }
+        }
+        None
+    }
+
+    /// The next event of one file.
+    pub(crate) fn pop_of(&mut self, file: FileId) -> Option<Queued> {
+        let event = self.take(file);
+        if self.event_count(file) == 0 {
+            self.ready.retain(|f| *f != file);
+        }
+        event
+    }
+
+    fn take(&mut self, file: FileId) -> Option<Queued> {
+        self.files.get_mut(&file)?.events.pop_front()
+    }
+
+    /// Takes out the waiting events that a test picks, in order.
+    pub(crate) fn remove_events(
+        &mut self,
+        file: FileId,
+        mut picks: impl FnMut(&Queued) -> bool,
+    ) -> Vec<Queued> {
+        let Some(f) = self.files.get_mut(&file) else { return Vec::new() };
+        let mut removed = Vec::new();
+        for event in core::mem::take(&mut f.events) {
+            if picks(&event) {
+                removed.push(event);
+            } else {
+                f.events.push_back(event);
+            }
+        }
+        removed
+    }
+}

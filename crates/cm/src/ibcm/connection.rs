@@ -1,0 +1,201 @@
+//! One connection, from its REQ to the end of its time-wait.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use crate::abi::command::{ConnParam, Ece};
+use crate::env::{ClientId, MadAddress};
+use crate::ids::QpType;
+use crate::path::Path;
+
+/// Where a connection stands (IBTA 12.9.5 and 12.9.6); the same names as in the kernel.
+///
+/// In `MraReqSent` and `RepRcvd` the application decides; an MRA is sent only if the peer repeats
+/// its message meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Idle,
+    ReqSent,
+    MraReqRcvd,
+    ReqRcvd,
+    MraReqSent,
+    RepSent,
+    MraRepRcvd,
+    RepRcvd,
+    Established,
+    DreqSent,
+    DreqRcvd,
+    Timewait,
+    SidrReqSent,
+    SidrReqRcvd,
+    SidrRepSent,
+}
+
+impl State {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "IDLE",
+            Self::ReqSent => "REQ_SENT",
+            Self::MraReqRcvd => "MRA_REQ_RCVD",
+            Self::ReqRcvd => "REQ_RCVD",
+            Self::MraReqSent => "MRA_REQ_SENT",
+            Self::RepSent => "REP_SENT",
+            Self::MraRepRcvd => "MRA_REP_RCVD",
+            Self::RepRcvd => "REP_RCVD",
+            Self::Established => "ESTABLISHED",
+            Self::DreqSent => "DREQ_SENT",
+            Self::DreqRcvd => "DREQ_RCVD",
+            Self::Timewait => "TIMEWAIT",
+            Self::SidrReqSent => "SIDR_REQ_SENT",
+            Self::SidrReqRcvd => "SIDR_REQ_RCVD",
+            Self::SidrRepSent => "SIDR_REP_SENT",
+        }
+    }
+}
+
+/// The two addresses MADs go between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Between {
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    pub(crate) ifindex: u32,
+    pub(crate) traffic_class: u8,
+}
+
+impl Between {
+    /// Back to where a MAD came from.
+    pub(crate) fn answering(from: &MadAddress, traffic_class: u8) -> Self {
+        Self { local: from.local, remote: from.remote, ifindex: from.ifindex, traffic_class }
+    }
+}
+
+/// What both ends know of each other's queue pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct QpFacts {
+    pub(crate) local_qpn: u32,
+    pub(crate) remote_qpn: u32,
+    /// The PSN the peer starts with.
+    pub(crate) rq_psn: u32,
+    /// The PSN this end starts with.
+    pub(crate) sq_psn: u32,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+    /// Local ACK timeout as an exponent.
+    pub(crate) ack_timeout: u8,
+}
+
+/// A MAD that is sent again until something answers it.
+#[derive(Clone, Debug)]
+pub(crate) struct Pending {
+    pub(crate) mad: [u8; 256],
+    pub(crate) timeout: Duration,
+    /// How often it was sent again.
+    pub(crate) attempt: u8,
+}
+
+/// One connection or service id resolution.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    pub(crate) local_id: u32,
+    /// The peer's communication id, 0 while unknown.
+    pub(crate) remote_id: u32,
+    pub(crate) tid: u64,
+    pub(crate) state: State,
+    /// The application's id; `None` before there is one and after it was destroyed.
+    pub(crate) owner: Option<u32>,
+    pub(crate) client: Option<ClientId>,
+    /// The GUID of the device of this end.
+    pub(crate) local_guid: u64,
+    pub(crate) ack_delay: u8,
+    pub(crate) remote_guid: u64,
+    pub(crate) service_id: u64,
+    pub(crate) qp_type: QpType,
+    pub(crate) path: Path,
+    pub(crate) between: Between,
+    /// Where the peer was last heard from; it may have moved to another path.
+    pub(crate) heard_at: Between,
+    pub(crate) qp: QpFacts,
+    pub(crate) timeout: Duration,
+    pub(crate) max_retries: u8,
+    pub(crate) pending: Option<Pending>,
+    pub(crate) deadline: Option<Duration>,
+    /// The answer to a service id resolution, for those who ask again.
+    pub(crate) answer: Option<[u8; 256]>,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        local_id: u32,
+        state: State,
+        qp_type: QpType,
+        path: Path,
+        between: Between,
+    ) -> Self {
+        Self {
+            local_id,
+            remote_id: 0,
+            tid: 0,
+            state,
+            owner: None,
+            client: None,
+            local_guid: 0,
+            ack_delay: 0,
+            remote_guid: 0,
+            service_id: path.service_id,
+            qp_type,
+            path,
+            between,
+            heard_at: between,
+            qp: QpFacts::default(),
+            timeout: Duration::ZERO,
+            max_retries: 0,
+            pending: None,
+            deadline: None,
+            answer: None,
+        }
+    }
+}
+
+/// What a connection tells its owner.
+#[derive(Clone, Debug)]
+pub(crate) enum IbEvent {
+    /// A REQ for a service somebody listens on.
+    ReqReceived(Box<Request>),
+    /// A SIDR_REQ for a service somebody listens on.
+    SidrReqReceived(Box<Request>),
+    RepReceived(ConnParam, Ece),
+    /// An RTU came, or the application saw data before it.
+    Established,
+    DreqReceived,
+    DrepReceived,
+    /// No answer to a REQ or REP, with all its repetitions.
+    Unreachable,
+    /// No answer to a DREQ.
+    DreqError,
+    RejReceived {
+        reason: u16,
+        private_data: Vec<u8>,
+    },
+    SidrRepReceived {
+        status: u8,
+        qpn: u32,
+        qkey: u32,
+        private_data: Vec<u8>,
+    },
+    TimewaitExit,
+}
+
+/// A request for a connection, or for the resolution of a service id.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) service_id: u64,
+    pub(crate) qp_type: QpType,
+    pub(crate) param: ConnParam,
+    /// The private data field, whole: the RDMA IP CM header and the application's part.
+    pub(crate) private_data: Vec<u8>,
+    pub(crate) ece: Ece,
+    pub(crate) path: Path,
+    pub(crate) between: Between,
+}

@@ -1,0 +1,400 @@
+//! What the peer's MADs do to a connection.
+
+use core::time::Duration;
+
+use polypath_wire::Gid;
+use polypath_wire::cm::{
+    ApStatus, Apr, CmMad, CmMessage, CmService, Drep, Dreq, Info, Lap, Mra, Mraed, Rej,
+    RejectReason, Rejected, Rep, Req, Rtu, Sap, Spr,
+};
+use polypath_wire::mad::MAD_LEN;
+
+use super::connection::{Between, Connection, IbEvent, QpFacts, Request, State};
+use super::mad;
+use super::table::{Connections, RESPONSE_TIMEOUT_MAX, SERVICE_TIMEOUT_MAX};
+use crate::abi::command::ConnParam;
+use crate::env::MadAddress;
+use crate::ids::QpType;
+use crate::path::{ack_timeout, iba_time};
+
+/// One MAD on its way through the handlers.
+struct Received<'a> {
+    now: Duration,
+    from: &'a MadAddress,
+    tid: u64,
+    mad: &'a [u8; MAD_LEN],
+}
+
+impl Connections {
+    /// Takes in one MAD. `is_served` says whether anybody listens on a service id.
+    pub(crate) fn receive(
+        &mut self,
+        now: Duration,
+        from: &MadAddress,
+        bytes: &[u8],
+        is_served: &dyn Fn(u64) -> bool,
+    ) {
+        self.counters.mads_received += 1;
+        let parsed = (<&[u8; MAD_LEN]>::try_from(bytes).ok()).zip(CmMad::parse(bytes).ok());
+        let Some((mad, CmMad { tid, message })) = parsed.filter(|_| from.source_qpn == 1) else {
+            self.counters.mads_malformed += 1;
+            return;
+        };
+        let rx = Received { now, from, tid, mad };
+        match message {
+            CmMessage::Req(m) => self.req_received(&rx, &m, is_served),
+            CmMessage::Mra(m) => self.mra_received(&rx, &m),
+            CmMessage::Rej(m) => self.rej_received(&rx, &m),
+            CmMessage::Rep(m) => self.rep_received(&rx, &m),
+            CmMessage::Rtu(m) => self.rtu_received(&rx, &m),
+            CmMessage::Dreq(m) => self.dreq_received(&rx, &m),
+            CmMessage::Drep(m) => self.drep_received(&rx, &m),
+            CmMessage::SidrReq(m) => self.sidr_req_received(tid, from, &m, is_served(m.service_id)),
+            CmMessage::SidrRep(m) => self.sidr_rep_received(&m),
+            CmMessage::Lap(m) => self.lap_received(&rx, &m),
+            CmMessage::Sap(m) => self.sap_received(&rx, &m),
+            // We send no LAP and no SAP that could be answered.
+            CmMessage::Apr(_) | CmMessage::Spr(_) => self.counters.mads_unmatched += 1,
+        }
+    }
+
+    /// The connection which a message names by both ids. It hears from its peer.
+    fn matched(&mut self, rx: &Received<'_>, local: u32, remote: u32) -> Option<&mut Connection> {
+        if self.find(local, remote).is_none() {
+            self.counters.mads_unmatched += 1;
+            return None;
+        }
+        let c = self.find(local, remote)?;
+        c.heard_at = Between::answering(rx.from, c.between.traffic_class);
+        Some(c)
+    }
+
+    fn answer(&mut self, rx: &Received<'_>, mad: [u8; MAD_LEN]) {
+        self.send(Between::answering(rx.from, 0), mad, None, 0);
+    }
+
+    fn req_received(&mut self, rx: &Received<'_>, req: &Req, is_served: &dyn Fn(u64) -> bool) {
+        if let Some(local_id) = self.by_remote_id(req.local_ca_guid, req.local_comm_id) {
+            self.counters.mads_duplicate += 1;
+            // In later states the REP, or what followed it, is the answer.
+            let waiting = self.get(local_id).filter(|c| c.state == State::MraReqSent);
+            if let Some(mra) = waiting.map(|c| mad::mra(c, Mraed::Req)) {
+                self.answer(rx, mra);
+            }
+            return;
+        }
+        let refuse = |cm: &mut Self, reason| {
+            let rej = mad::rej_unknown(rx.tid, req.local_comm_id, Rejected::Req, reason);
+            cm.answer(rx, rej);
+        };
+        if let Some(stale) = self.by_remote_qpn(req.local_ca_guid, req.local_qpn) {
+            self.counters.requests_stale += 1;
+            refuse(self, RejectReason::StaleConnection);
+            self.end_stale(rx, stale);
+            return;
+        }
+        if !is_served(req.service_id) {
+            self.counters.requests_unserved += 1;
+            return refuse(self, RejectReason::InvalidServiceId);
+        }
+        let qp_type = match req.service {
+            CmService::Rc => QpType::Rc,
+            CmService::Uc => QpType::Uc,
+            CmService::Rd | CmService::Extended => {
+                return refuse(self, RejectReason::InvalidTransport);
+            }
+        };
+        if !(1..=5).contains(&req.mtu) {
+            return refuse(self, RejectReason::InvalidMtu);
+        }
+        let Some(local_id) = self.new_local_id() else {
+            self.counters.requests_dropped += 1;
+            return;
+        };
+        let c = new_request(local_id, rx, req, qp_type);
+        let request = Request {
+            service_id: req.service_id,
+            qp_type,
+            param: ConnParam {
+                qp_num: req.local_qpn,
+                responder_resources: req.initiator_depth,
+                initiator_depth: req.responder_resources,
+                flow_control: req.flow_control,
+                retry_count: req.retry_count,
+                rnr_retry_count: req.rnr_retry_count,
+                srq: req.srq,
+                ..ConnParam::default()
+            },
+            private_data: req.private_data.to_vec(),
+            ece: mad::req_ece(rx.mad),
+            path: c.path,
+            between: c.between,
+        };
+        self.insert(c);
+        self.index_peer(local_id);
+        self.report(local_id, IbEvent::ReqReceived(Box::new(request)));
+    }
+
+    /// The peer uses a queue pair of this connection for another one, so it has forgotten this one.
+    /// A message from elsewhere could be forged, and takes nothing down.
+    fn end_stale(&mut self, rx: &Received<'_>, local_id: u32) {
+        let is_peer = |c: &&Connection| {
+            c.state == State::Established
+                && (c.between.remote == rx.from.remote || c.heard_at.remote == rx.from.remote)
+        };
+        if self.get(local_id).filter(is_peer).is_some() {
+            self.send_dreq(rx.now, local_id);
+        }
+    }
+
+    fn rep_received(&mut self, rx: &Received<'_>, rep: &Rep) {
+        if self.find(rep.remote_comm_id, 0).is_none() {
+            return self.duplicate_rep(rx, rep);
+        }
+        let Some(c) = self.matched(rx, rep.remote_comm_id, 0) else { return };
+        let local_id = c.local_id;
+        if !matches!(c.state, State::ReqSent | State::MraReqRcvd) {
+            self.counters.mads_unmatched += 1;
+            return;
+        }
+        if self.by_remote_id(rep.local_ca_guid, rep.local_comm_id).is_some() {
+            self.counters.mads_duplicate += 1;
+            return;
+        }
+        if let Some(stale) = self.by_remote_qpn(rep.local_ca_guid, rep.local_qpn) {
+            self.counters.requests_stale += 1;
+            let reason = RejectReason::StaleConnection;
+            let rej = mad::rej_unknown(rx.tid, rep.local_comm_id, Rejected::Rep, reason);
+            self.answer(rx, rej);
+            return self.end_stale(rx, stale);
+        }
+        let ece = mad::rep_ece(rx.mad);
+        self.answered(local_id);
+        let Some(c) = self.get_mut(local_id) else { return };
+        // An MRA follows if the peer repeats its REP before the application has confirmed.
+        c.state = State::RepRcvd;
+        c.remote_id = rep.local_comm_id;
+        c.remote_guid = rep.local_ca_guid;
+        let timeout = ack_timeout(rep.target_ack_delay, c.qp.ack_timeout.saturating_sub(1));
+        c.qp = QpFacts {
+            remote_qpn: rep.local_qpn,
+            sq_psn: rep.starting_psn.get(),
+            responder_resources: rep.initiator_depth,
+            initiator_depth: rep.responder_resources,
+            rnr_retry_count: rep.rnr_retry_count,
+            ack_timeout: timeout,
+            ..c.qp
+        };
+        self.index_peer(local_id);
+        let param = ConnParam {
+            qp_num: rep.local_qpn,
+            responder_resources: rep.initiator_depth,
+            initiator_depth: rep.responder_resources,
+            flow_control: rep.flow_control,
+            rnr_retry_count: rep.rnr_retry_count,
+            srq: rep.srq,
+            private_data: rep.private_data.to_vec(),
+            ..ConnParam::default()
+        };
+        self.report(local_id, IbEvent::RepReceived(param, ece));
+    }
+
+    fn duplicate_rep(&mut self, rx: &Received<'_>, rep: &Rep) {
+        let Some(c) = self.matched(rx, rep.remote_comm_id, rep.local_comm_id) else { return };
+        let again = match c.state {
+            State::Established => Some(mad::rtu(c)),
+            State::RepRcvd => Some(mad::mra(c, Mraed::Rep)),
+            _ => None,
+        };
+        self.counters.mads_duplicate += 1;
+        if let Some(mad) = again {
+            self.answer(rx, mad);
+        }
+    }
+
+    fn rtu_received(&mut self, rx: &Received<'_>, rtu: &Rtu) {
+        let Some(c) = self.matched(rx, rtu.remote_comm_id, rtu.local_comm_id) else { return };
+        let local_id = c.local_id;
+        if !matches!(c.state, State::RepSent | State::MraRepRcvd) {
+            self.counters.mads_duplicate += 1;
+            return;
+        }
+        c.state = State::Established;
+        self.answered(local_id);
+        self.report(local_id, IbEvent::Established);
+    }
+
+    fn dreq_received(&mut self, rx: &Received<'_>, dreq: &Dreq) {
+        let Some(c) = self.matched(rx, dreq.remote_comm_id, dreq.local_comm_id) else {
+            // Our end is gone; the peer's may go too.
+            let drep = mad::drep(rx.tid, dreq.remote_comm_id, dreq.local_comm_id);
+            return self.answer(rx, drep);
+        };
+        let local_id = c.local_id;
+        if c.qp.local_qpn != dreq.remote_qpn {
+            self.counters.mads_unmatched += 1;
+            return;
+        }
+        match c.state {
+            State::RepSent | State::MraRepRcvd | State::DreqSent | State::Established => {
+                c.state = State::DreqRcvd;
+                c.tid = rx.tid;
+                self.answered(local_id);
+                self.report(local_id, IbEvent::DreqReceived);
+                if self.get(local_id).is_some_and(|c| c.owner.is_none()) {
+                    // Nobody is left who could agree.
+                    self.disconnect(rx.now, local_id);
+                }
+            }
+            State::Timewait => {
+                let drep = mad::drep(rx.tid, c.local_id, c.remote_id);
+                self.counters.mads_duplicate += 1;
+                self.answer(rx, drep);
+            }
+            State::DreqRcvd => {
+                c.tid = rx.tid;
+                self.counters.mads_duplicate += 1;
+            }
+            _ => self.counters.mads_unmatched += 1,
+        }
+    }
+
+    fn drep_received(&mut self, rx: &Received<'_>, drep: &Drep) {
+        let Some(c) = self.matched(rx, drep.remote_comm_id, drep.local_comm_id) else { return };
+        let local_id = c.local_id;
+        if !matches!(c.state, State::DreqSent | State::DreqRcvd) {
+            self.counters.mads_duplicate += 1;
+            return;
+        }
+        self.enter_timewait(rx.now, local_id);
+        self.report(local_id, IbEvent::DrepReceived);
+    }
+
+    fn rej_received(&mut self, rx: &Received<'_>, rej: &Rej) {
+        let (local, remote) = if rej.reason == RejectReason::Timeout {
+            // The peer may never have learned our id; its GUID tells whose its own id is.
+            let guid = rej.info.as_slice().first_chunk().copied().map(u64::from_be_bytes);
+            let known = guid.and_then(|g| self.by_remote_id(g, rej.local_comm_id));
+            (known.unwrap_or(rej.remote_comm_id), rej.local_comm_id)
+        } else if rej.rejected == Rejected::Req {
+            (rej.remote_comm_id, 0)
+        } else {
+            (rej.remote_comm_id, rej.local_comm_id)
+        };
+        let Some(c) = self.matched(rx, local, remote) else { return };
+        let local_id = c.local_id;
+        match c.state {
+            State::ReqSent
+            | State::MraReqRcvd
+            | State::RepSent
+            | State::MraRepRcvd
+            | State::ReqRcvd
+            | State::MraReqSent => {
+                if rej.reason == RejectReason::StaleConnection {
+                    self.enter_timewait(rx.now, local_id);
+                } else {
+                    self.reset_to_idle(local_id);
+                }
+            }
+            State::DreqSent | State::RepRcvd | State::Established => {
+                self.enter_timewait(rx.now, local_id);
+            }
+            _ => {
+                self.counters.mads_unmatched += 1;
+                return;
+            }
+        }
+        let reason = rej.reason.code();
+        let private_data = rej.private_data.to_vec();
+        self.report(local_id, IbEvent::RejReceived { reason, private_data });
+    }
+
+    fn mra_received(&mut self, rx: &Received<'_>, mra: &Mra) {
+        let remote = match mra.mraed {
+            Mraed::Req => 0,
+            Mraed::Rep | Mraed::Lap => mra.local_comm_id,
+        };
+        let Some(c) = self.matched(rx, mra.remote_comm_id, remote) else { return };
+        let local_id = c.local_id;
+        let timeout =
+            iba_time(mra.service_timeout.min(SERVICE_TIMEOUT_MAX)) + iba_time(c.qp.ack_timeout);
+        match (c.state, mra.mraed) {
+            (State::ReqSent, Mraed::Req) => c.state = State::MraReqRcvd,
+            (State::RepSent, Mraed::Rep) => c.state = State::MraRepRcvd,
+            (State::MraReqRcvd, Mraed::Req) | (State::MraRepRcvd, Mraed::Rep) => {
+                self.counters.mads_duplicate += 1;
+                return;
+            }
+            _ => {
+                self.counters.mads_unmatched += 1;
+                return;
+            }
+        }
+        self.postpone(rx.now, local_id, timeout);
+    }
+
+    /// Alternate paths are not loaded by LAP here, and whoever asks is told so.
+    fn lap_received(&mut self, rx: &Received<'_>, lap: &Lap) {
+        let status = self.judge_path(rx, lap.remote_comm_id, lap.local_comm_id, lap.remote_qpn);
+        let apr = Apr {
+            local_comm_id: lap.remote_comm_id,
+            remote_comm_id: lap.local_comm_id,
+            status,
+            info: Info::EMPTY,
+            private_data: [0; Apr::PRIVATE_DATA_LEN],
+        };
+        self.answer(rx, CmMad::new(rx.tid, apr).to_bytes());
+    }
+
+    fn sap_received(&mut self, rx: &Received<'_>, sap: &Sap) {
+        let status = self.judge_path(rx, sap.remote_comm_id, sap.local_comm_id, sap.remote_qpn);
+        let spr = Spr {
+            local_comm_id: sap.remote_comm_id,
+            remote_comm_id: sap.local_comm_id,
+            status,
+            info: Info::EMPTY,
+            private_data: [0; Spr::PRIVATE_DATA_LEN],
+        };
+        self.answer(rx, CmMad::new(rx.tid, spr).to_bytes());
+    }
+
+    fn judge_path(&mut self, rx: &Received<'_>, local: u32, remote: u32, qpn: u32) -> ApStatus {
+        match self.matched(rx, local, remote) {
+            None => ApStatus::InvalidCommId,
+            Some(c) if c.qp.local_qpn != qpn => ApStatus::InvalidQpn,
+            Some(_) => ApStatus::Unsupported,
+        }
+    }
+}
+
+/// The passive end of a new connection.
+fn new_request(local_id: u32, rx: &Received<'_>, req: &Req, qp_type: QpType) -> Connection {
+    let mut path = mad::path_of_req(req);
+    let traffic_class = path.traffic_class;
+    path.hop_limit = path.hop_limit.max(1);
+    // The GIDs of the path say where the peer wants its answers; on RoCEv2 they are IP addresses.
+    let between = Between {
+        local: Gid(path.sgid).to_ip(),
+        remote: Gid(path.dgid).to_ip(),
+        ifindex: rx.from.ifindex,
+        traffic_class,
+    };
+    let mut c = Connection::new(local_id, State::ReqRcvd, qp_type, path, between);
+    c.heard_at = Between::answering(rx.from, traffic_class);
+    c.remote_id = req.local_comm_id;
+    c.tid = rx.tid;
+    c.remote_guid = req.local_ca_guid;
+    c.timeout = iba_time(req.local_cm_response_timeout.min(RESPONSE_TIMEOUT_MAX));
+    c.max_retries = req.max_cm_retries;
+    c.qp = QpFacts {
+        remote_qpn: req.local_qpn,
+        sq_psn: req.starting_psn.get(),
+        initiator_depth: req.responder_resources,
+        responder_resources: req.initiator_depth,
+        retry_count: req.retry_count,
+        rnr_retry_count: req.rnr_retry_count,
+        ack_timeout: path.packet_life_time.saturating_add(1),
+        ..QpFacts::default()
+    };
+    c
+}

@@ -1,0 +1,322 @@
+//! Every connection, found by its ids; timers; the queue of MADs to send.
+
+use core::net::IpAddr;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::connection::{Between, Connection, IbEvent, Pending, State};
+use crate::counters::Counters;
+use crate::env::OutgoingMad;
+use crate::path::iba_time;
+
+/// First repetition of a DREQ. The IBTA's response time-out is four seconds, but a DREQ finds
+/// nobody at work: an answer is due at once, and an application waits for it to exit. Doubled each
+/// time up to the response time-out.
+const DREQ_FIRST_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Longest time-wait a peer can impose, as an exponent: 8 s.
+const TIMEWAIT_MAX: u8 = 21;
+
+/// Longest time a peer's MRA can ask for, as an exponent: 262 s.
+pub(super) const SERVICE_TIMEOUT_MAX: u8 = 26;
+
+/// Longest response time-out a peer's REQ can ask for, as an exponent: 16 s.
+pub(super) const RESPONSE_TIMEOUT_MAX: u8 = 22;
+
+/// All connections, those of destroyed ids among them until they have ended properly.
+pub(crate) struct Connections {
+    connections: BTreeMap<u32, Connection>,
+    /// The same by the peer's GUID and communication id.
+    remote_ids: BTreeMap<(u64, u32), u32>,
+    /// The same by the peer's GUID and queue pair number.
+    remote_qpns: BTreeMap<(u64, u32), u32>,
+    /// Service id resolutions of peers, by their address and request id.
+    sidr_requests: BTreeMap<(IpAddr, u32), u32>,
+    timers: BTreeSet<(Duration, u32)>,
+    outgoing: VecDeque<OutgoingMad>,
+    events: VecDeque<(u32, IbEvent)>,
+    max_connections: usize,
+    max_outgoing: usize,
+    pub(crate) counters: Counters,
+    random: Box<dyn FnMut() -> u32 + Send>,
+    tid_high: u64,
+}
+
+impl Connections {
+    pub(crate) fn new(
+        max_connections: usize,
+        max_outgoing: usize,
+        mut random: Box<dyn FnMut() -> u32 + Send>,
+    ) -> Self {
+        let tid_high = u64::from(random()) << 32;
+        Self {
+            connections: BTreeMap::new(),
+            remote_ids: BTreeMap::new(),
+            remote_qpns: BTreeMap::new(),
+            sidr_requests: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            outgoing: VecDeque::new(),
+            events: VecDeque::new(),
+            max_connections,
+            max_outgoing,
+            counters: Counters::default(),
+            random,
+            tid_high,
+        }
+    }
+
+    pub(crate) fn random(&mut self) -> u32 {
+        (self.random)()
+    }
+
+    /// A transaction id for a message that starts a transaction.
+    pub(super) fn transaction_id(&self, local_id: u32) -> u64 {
+        self.tid_high | u64::from(local_id)
+    }
+
+    pub(crate) fn get(&self, local_id: u32) -> Option<&Connection> {
+        self.connections.get(&local_id)
+    }
+
+    pub(crate) fn get_mut(&mut self, local_id: u32) -> Option<&mut Connection> {
+        self.connections.get_mut(&local_id)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// The connection with these two ids (IBTA 12.10.7: both must match).
+    pub(super) fn find(&mut self, local_id: u32, remote_id: u32) -> Option<&mut Connection> {
+        self.connections.get_mut(&local_id).filter(|c| c.remote_id == remote_id)
+    }
+
+    /// A communication id not in use, or `None` if the table is full.
+    pub(super) fn new_local_id(&mut self) -> Option<u32> {
+        if self.connections.len() >= self.max_connections {
+            return None;
+        }
+        loop {
+            let id = self.random();
+            if id != 0 && !self.connections.contains_key(&id) {
+                return Some(id);
+            }
+        }
+    }
+
+    pub(super) fn insert(&mut self, connection: Connection) {
+        self.connections.insert(connection.local_id, connection);
+    }
+
+    pub(super) fn by_remote_id(&self, guid: u64, remote_id: u32) -> Option<u32> {
+        self.remote_ids.get(&(guid, remote_id)).copied()
+    }
+
+    pub(super) fn by_remote_qpn(&self, guid: u64, qpn: u32) -> Option<u32> {
+        self.remote_qpns.get(&(guid, qpn)).copied()
+    }
+
+    pub(super) fn by_sidr_request(&self, remote: IpAddr, request_id: u32) -> Option<u32> {
+        self.sidr_requests.get(&(remote, request_id)).copied()
+    }
+
+    /// Makes a connection known by its peer's ids, so that duplicates and stale ones are seen.
+    pub(super) fn index_peer(&mut self, local_id: u32) {
+        if let Some(c) = self.connections.get(&local_id) {
+            self.remote_ids.insert((c.remote_guid, c.remote_id), local_id);
+            self.remote_qpns.insert((c.remote_guid, c.qp.remote_qpn), local_id);
+        }
+    }
+
+    pub(super) fn index_sidr(&mut self, local_id: u32) {
+        if let Some(c) = self.connections.get(&local_id) {
+            self.sidr_requests.insert((c.between.remote, c.remote_id), local_id);
+        }
+    }
+
+    /// Forgets the peer's ids of a connection; the peer may use them anew.
+    fn unindex(&mut self, local_id: u32) {
+        let Some(c) = self.connections.get(&local_id) else { return };
+        let id = (c.remote_guid, c.remote_id);
+        let qpn = (c.remote_guid, c.qp.remote_qpn);
+        let sidr = (c.between.remote, c.remote_id);
+        if self.remote_ids.get(&id) == Some(&local_id) {
+            self.remote_ids.remove(&id);
+        }
+        if self.remote_qpns.get(&qpn) == Some(&local_id) {
+            self.remote_qpns.remove(&qpn);
+        }
+        if self.sidr_requests.get(&sidr) == Some(&local_id) {
+            self.sidr_requests.remove(&sidr);
+        }
+    }
+
+    /// Queues a MAD; a full queue drops it, as a network may.
+    pub(super) fn send(&mut self, to: Between, mad: [u8; 256], of: Option<u32>, attempt: u8) {
+        if self.outgoing.len() >= self.max_outgoing {
+            self.counters.mads_not_sent += 1;
+            return;
+        }
+        let connection = of.and_then(|id| self.connections.get(&id));
+        self.outgoing.push_back(OutgoingMad {
+            local: to.local,
+            remote: to.remote,
+            ifindex: to.ifindex,
+            traffic_class: to.traffic_class,
+            attempt,
+            client: connection.and_then(|c| c.client),
+            qp_num: connection.map_or(0, |c| c.qp.local_qpn),
+            mad,
+        });
+    }
+
+    pub(crate) fn poll_outgoing(&mut self) -> Option<OutgoingMad> {
+        let mad = self.outgoing.pop_front()?;
+        self.counters.mads_sent += 1;
+        Some(mad)
+    }
+
+    pub(super) fn report(&mut self, local_id: u32, event: IbEvent) {
+        self.events.push_back((local_id, event));
+    }
+
+    /// What happened, with the communication id it happened to.
+    pub(crate) fn poll_event(&mut self) -> Option<(u32, IbEvent)> {
+        self.events.pop_front()
+    }
+
+    fn set_deadline(&mut self, local_id: u32, deadline: Option<Duration>) {
+        let Some(c) = self.connections.get_mut(&local_id) else { return };
+        if let Some(old) = c.deadline {
+            self.timers.remove(&(old, local_id));
+        }
+        c.deadline = deadline;
+        if let Some(new) = deadline {
+            self.timers.insert((new, local_id));
+        }
+    }
+
+    /// Sends a MAD that expects an answer, and takes the state in which it is expected.
+    pub(super) fn send_and_await(
+        &mut self,
+        now: Duration,
+        local_id: u32,
+        mad: [u8; 256],
+        state: State,
+    ) {
+        let Some(c) = self.connections.get_mut(&local_id) else { return };
+        c.state = state;
+        let timeout = match state {
+            State::DreqSent => DREQ_FIRST_TIMEOUT.min(c.timeout),
+            _ => c.timeout,
+        };
+        c.pending = Some(Pending { mad, timeout, attempt: 0 });
+        let between = c.between;
+        self.set_deadline(local_id, Some(now + timeout));
+        self.send(between, mad, Some(local_id), 0);
+    }
+
+    /// The answer came: the pending MAD is not sent again.
+    pub(super) fn answered(&mut self, local_id: u32) {
+        if let Some(c) = self.connections.get_mut(&local_id) {
+            c.pending = None;
+        }
+        self.set_deadline(local_id, None);
+    }
+
+    /// The peer asks for more time.
+    pub(super) fn postpone(&mut self, now: Duration, local_id: u32, timeout: Duration) {
+        let connection = self.connections.get_mut(&local_id);
+        if let Some(pending) = connection.and_then(|c| c.pending.as_mut()) {
+            pending.timeout = timeout;
+        }
+        self.set_deadline(local_id, Some(now + timeout));
+    }
+
+    /// Ends a connection attempt without a trace.
+    pub(super) fn reset_to_idle(&mut self, local_id: u32) {
+        self.answered(local_id);
+        self.unindex(local_id);
+        if let Some(c) = self.connections.get_mut(&local_id) {
+            c.state = State::Idle;
+        }
+        self.forget_if_done(local_id);
+    }
+
+    /// Ends a connection; packets still under way must not meet its queue pair reused.
+    pub(super) fn enter_timewait(&mut self, now: Duration, local_id: u32) {
+        self.answered(local_id);
+        self.unindex(local_id);
+        let Some(c) = self.connections.get_mut(&local_id) else { return };
+        c.state = State::Timewait;
+        let wait = iba_time(c.qp.ack_timeout.min(TIMEWAIT_MAX));
+        self.set_deadline(local_id, Some(now + wait));
+    }
+
+    /// Drops a connection that is idle and belongs to nobody.
+    pub(super) fn forget_if_done(&mut self, local_id: u32) {
+        let done = self
+            .connections
+            .get(&local_id)
+            .is_some_and(|c| c.owner.is_none() && c.state == State::Idle);
+        if done {
+            self.forget(local_id);
+        }
+    }
+
+    pub(super) fn forget(&mut self, local_id: u32) {
+        self.set_deadline(local_id, None);
+        self.unindex(local_id);
+        self.connections.remove(&local_id);
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Runs every timer that is due: repeats MADs, gives up, ends time-waits.
+    pub(crate) fn handle_timeout(&mut self, now: Duration) {
+        while let Some(&(at, local_id)) = self.timers.first() {
+            if at > now {
+                break;
+            }
+            self.set_deadline(local_id, None);
+            self.expire(now, local_id);
+        }
+    }
+
+    fn expire(&mut self, now: Duration, local_id: u32) {
+        let Some(c) = self.connections.get_mut(&local_id) else { return };
+        let state = c.state;
+        if state == State::Timewait {
+            c.state = State::Idle;
+            self.report(local_id, IbEvent::TimewaitExit);
+            self.forget_if_done(local_id);
+            return;
+        }
+        let longest = c.timeout;
+        let (between, max_retries) = (c.between, c.max_retries);
+        let Some(pending) = &mut c.pending else { return };
+        if pending.attempt < max_retries {
+            pending.attempt += 1;
+            if state == State::DreqSent {
+                pending.timeout = (pending.timeout * 2).min(longest);
+            }
+            let (mad, timeout, attempt) = (pending.mad, pending.timeout, pending.attempt);
+            self.set_deadline(local_id, Some(now + timeout));
+            self.counters.mads_retried += 1;
+            self.send(between, mad, Some(local_id), attempt);
+            return;
+        }
+        match state {
+            State::DreqSent => {
+                self.enter_timewait(now, local_id);
+                self.report(local_id, IbEvent::DreqError);
+            }
+            _ => {
+                self.report(local_id, IbEvent::Unreachable);
+                self.reset_to_idle(local_id);
+            }
+        }
+    }
+}

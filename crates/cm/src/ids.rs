@@ -1,0 +1,300 @@
+//! The ids which applications hold (`struct rdma_cm_id`), and where each stands.
+
+use core::net::IpAddr;
+use std::collections::BTreeMap;
+
+use polypath_wire::cm::{PortSpace, service_id};
+
+use crate::abi::address::{Address, Family, gid_of};
+use crate::env::{ClientId, Device, FileId};
+use crate::errno;
+use crate::path::Path;
+
+/// librdmacm keeps ids in a table of this many entries.
+const ID_MAX: u32 = 0xffff;
+
+/// The transport service of the id's queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QpType {
+    Rc,
+    Uc,
+    Ud,
+}
+
+impl QpType {
+    /// From `enum ibv_qp_type`.
+    pub(crate) fn from_raw(raw: u8) -> Option<Self> {
+        match raw {
+            2 => Some(Self::Rc),
+            3 => Some(Self::Uc),
+            4 => Some(Self::Ud),
+            _ => None,
+        }
+    }
+}
+
+/// The life of an id, as `enum rdma_cm_state` of the kernel has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdState {
+    Idle,
+    Bound,
+    AddrResolved,
+    RouteResolved,
+    Connect,
+    Disconnect,
+    Listen,
+    /// Its device is gone; it can only be destroyed.
+    Removed,
+}
+
+impl IdState {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "IDLE",
+            Self::Bound => "ADDR_BOUND",
+            Self::AddrResolved => "ADDR_RESOLVED",
+            Self::RouteResolved => "ROUTE_RESOLVED",
+            Self::Connect => "CONNECT",
+            Self::Disconnect => "DISCONNECT",
+            Self::Listen => "LISTEN",
+            Self::Removed => "DEVICE_REMOVAL",
+        }
+    }
+}
+
+/// The device an id is attached to, and the addresses its packets carry.
+///
+/// They are those of the id, except that an id of a loopback address uses the device's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attachment {
+    pub(crate) device: Device,
+    pub(crate) local: IpAddr,
+    pub(crate) ifindex: u32,
+}
+
+/// One id.
+#[derive(Clone, Debug)]
+pub(crate) struct CmId {
+    pub(crate) id: u32,
+    pub(crate) file: FileId,
+    pub(crate) client: ClientId,
+    /// The application's name for the id; a new connection has none until it is accepted, and no
+    /// events either.
+    pub(crate) uid: Option<u64>,
+    pub(crate) port_space: PortSpace,
+    pub(crate) qp_type: QpType,
+    pub(crate) state: IdState,
+    pub(crate) source: Option<Address>,
+    pub(crate) destination: Option<Address>,
+    /// The interface that a link-local address names.
+    pub(crate) bound_if: Option<u32>,
+    pub(crate) attachment: Option<Attachment>,
+    /// Where packets for the destination go; differs from it for loopback addresses.
+    pub(crate) remote: Option<IpAddr>,
+    pub(crate) path: Option<Path>,
+    pub(crate) port: Option<(PortSpace, u16)>,
+    pub(crate) options: Options,
+    /// How many more connection requests may wait; of listening ids.
+    pub(crate) backlog: u32,
+    pub(crate) qkey: Option<u32>,
+    pub(crate) qp_num: u32,
+    pub(crate) srq: bool,
+    /// The PSN the peer shall start with.
+    pub(crate) first_psn: u32,
+    /// The connection, by local communication id.
+    pub(crate) connection: Option<u32>,
+    pub(crate) memberships: Vec<u32>,
+    pub(crate) events_reported: u32,
+    /// Whether the application was told that no device has the id's address any more.
+    pub(crate) address_lost: bool,
+}
+
+/// What applications set by options.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Options {
+    pub(crate) tos: Option<u8>,
+    pub(crate) reuse_address: bool,
+    /// Accept connections of the id's own address family only.
+    pub(crate) family_only: Option<bool>,
+    pub(crate) ack_timeout: Option<u8>,
+}
+
+impl CmId {
+    pub(crate) fn family(&self) -> Option<Family> {
+        self.source.as_ref().map(Address::family)
+    }
+
+    pub(crate) fn family_only(&self) -> bool {
+        // IPv6 wildcards take IPv4 too, as with net.ipv6.bindv6only = 0.
+        self.options.family_only.unwrap_or_else(|| self.family() == Some(Family::Inet))
+    }
+
+    /// The Q_Key of the id, settled at first use.
+    pub(crate) fn settle_qkey(&mut self, wanted: u32) -> Result<u32, i32> {
+        match self.qkey {
+            Some(qkey) if wanted != 0 && wanted != qkey => Err(errno::EINVAL),
+            Some(qkey) => Ok(qkey),
+            None => {
+                let qkey = if wanted == 0 { RDMA_UDP_QKEY } else { wanted };
+                self.qkey = Some(qkey);
+                Ok(qkey)
+            }
+        }
+    }
+
+    /// The local and the remote GID.
+    pub(crate) fn gids(&self) -> ([u8; 16], [u8; 16]) {
+        match (&self.path, &self.attachment) {
+            (Some(path), Some(_)) => (path.sgid, path.dgid),
+            (None, Some(a)) => (gid_of(a.local), self.remote.map_or([0; 16], gid_of)),
+            (_, None) => ([0; 16], [0; 16]),
+        }
+    }
+
+    /// The service id of one of the id's addresses.
+    pub(crate) fn service_id(&self, address: &Address) -> u64 {
+        match address {
+            Address::Ib(ib) => ib.sid,
+            _ => service_id(self.port_space, address.port()),
+        }
+    }
+
+    /// Bytes of private data that belong to the RDMA IP CM header: none for native addresses.
+    pub(crate) fn has_ip_header(&self) -> bool {
+        self.family() != Some(Family::Ib)
+    }
+}
+
+/// `RDMA_UDP_QKEY` of the kernel: the Q_Key of every UD queue pair that names none.
+pub(crate) const RDMA_UDP_QKEY: u32 = 0x0123_4567;
+
+/// Every id of every file.
+#[derive(Debug, Default)]
+pub(crate) struct IdTable {
+    ids: BTreeMap<u32, CmId>,
+    next: u32,
+}
+
+impl IdTable {
+    pub(crate) fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &CmId> {
+        self.ids.values()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut CmId> {
+        self.ids.values_mut()
+    }
+
+    /// Adds an id. Numbers go round, so that one freed is not used again soon: an event of the old
+    /// one may still be on its way to the application.
+    pub(crate) fn insert(
+        &mut self,
+        file: FileId,
+        client: ClientId,
+        port_space: PortSpace,
+        qp_type: QpType,
+        first_psn: u32,
+    ) -> Result<&mut CmId, i32> {
+        if self.ids.len() > ID_MAX as usize {
+            return Err(errno::ENOMEM);
+        }
+        while self.ids.contains_key(&self.next) {
+            self.next = (self.next + 1) & ID_MAX;
+        }
+        let id = self.next;
+        self.next = (self.next + 1) & ID_MAX;
+        Ok(self.ids.entry(id).or_insert_with(|| CmId {
+            id,
+            file,
+            client,
+            uid: None,
+            port_space,
+            qp_type,
+            state: IdState::Idle,
+            source: None,
+            destination: None,
+            bound_if: None,
+            attachment: None,
+            remote: None,
+            path: None,
+            port: None,
+            options: Options::default(),
+            backlog: 0,
+            qkey: None,
+            qp_num: 0,
+            srq: false,
+            first_psn,
+            connection: None,
+            memberships: Vec::new(),
+            events_reported: 0,
+            address_lost: false,
+        }))
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) -> Option<CmId> {
+        self.ids.remove(&id)
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&CmId> {
+        self.ids.get(&id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut CmId> {
+        self.ids.get_mut(&id)
+    }
+
+    /// The id which a file names in a command: ENOENT if there is none, EINVAL if it is another
+    /// file's.
+    pub(crate) fn named(&mut self, file: FileId, id: u32) -> Result<&mut CmId, i32> {
+        match self.ids.get_mut(&id) {
+            Some(found) if found.file == file => Ok(found),
+            Some(_) => Err(errno::EINVAL),
+            None => Err(errno::ENOENT),
+        }
+    }
+
+    /// The same, of an id which must have a device.
+    pub(crate) fn named_with_device(&mut self, file: FileId, id: u32) -> Result<&mut CmId, i32> {
+        let found = self.named(file, id)?;
+        if found.state == IdState::Removed {
+            return Err(errno::ENODEV);
+        }
+        if found.attachment.is_none() {
+            return Err(errno::EINVAL);
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_destroyed_ids_rest_before_they_are_used_again() {
+        let mut ids = IdTable::default();
+        let mut new = || {
+            let id = ids.insert(FileId(1), ClientId(1), PortSpace::Tcp, QpType::Rc, 0).unwrap().id;
+            ids.remove(id);
+            id
+        };
+        let first = new();
+        for _ in 0..ID_MAX {
+            assert_ne!(new(), first);
+        }
+        assert_eq!(new(), first);
+    }
+
+    #[test]
+    fn an_id_of_another_file_can_not_be_named() {
+        let mut ids = IdTable::default();
+        let id = ids.insert(FileId(1), ClientId(1), PortSpace::Tcp, QpType::Rc, 0).unwrap().id;
+        assert!(ids.named(FileId(1), id).is_ok());
+        assert_eq!(ids.named(FileId(2), id).err(), Some(errno::EINVAL));
+        assert_eq!(ids.named(FileId(1), id + 1).err(), Some(errno::ENOENT));
+        assert_eq!(ids.named_with_device(FileId(1), id).err(), Some(errno::EINVAL));
+    }
+}
