@@ -1,2 +1,57 @@
-//! The polypath command.
-fn main() {}
+//! The `polypath` command: runs programs with the devices, and shows and steers what happens.
+//!
+//! Each subcommand is a module with one `run` function; [`args`] holds the whole command line, from
+//! which help, shell completions and man pages all come.
+
+mod args;
+mod devices;
+mod docs;
+mod doctor;
+mod error;
+mod path;
+mod preload;
+mod run;
+mod status;
+mod text;
+
+use args::{Arguments, Command};
+use clap::Parser as _;
+use error::CliError;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match dispatch(Arguments::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("polypath: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn dispatch(arguments: Arguments) -> Result<ExitCode, CliError> {
+    match arguments.command {
+        Command::Run(run) => run::run(run),
+        Command::Devices(devices) => devices::run(&devices),
+        Command::Status(status) => status::run(&status),
+        Command::Path(path) => path::run(path.action),
+        Command::Broker(arguments) => broker(&arguments),
+        Command::Doctor(doctor) => doctor::run(&doctor),
+        Command::Completions { shell } => docs::completions(shell),
+        Command::Man { out } => docs::man(&out),
+    }
+}
+
+fn broker(arguments: &args::Broker) -> Result<ExitCode, CliError> {
+    if arguments.shutdown {
+        let hello = polypath_ipc::Hello::of_this_process("");
+        match polypath_ipc::Client::connect(&hello) {
+            Ok(mut client) => client.shutdown(arguments.force)?,
+            // What was asked for is so already.
+            Err(polypath_ipc::IpcError::NoBroker) => {}
+            Err(error) => return Err(error.into()),
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(CliError::Usage("the broker is not part of this build".to_owned()))
+}

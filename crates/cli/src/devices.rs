@@ -1,0 +1,93 @@
+//! `polypath devices`: what a program would see.
+
+use crate::args::Devices;
+use crate::error::CliError;
+use crate::text::Columns;
+use polypath_ipc::{Client, DeviceKind, DeviceSpec, Hello, Selection, Table, devices};
+use serde_json::{Value, json};
+use std::io::Write as _;
+use std::process::ExitCode;
+
+/// Lists the devices, starting the broker if none runs.
+pub(crate) fn run(arguments: &Devices) -> Result<ExitCode, CliError> {
+    let hello = Hello::of_this_process(arguments.device.as_deref().unwrap_or_default());
+    let mut broker = Client::connect_or_start(&hello)?;
+    let table = broker.table()?;
+    broker.selection().check(&table)?;
+    let text = if arguments.json {
+        format!("{:#}\n", as_json(&table, broker.selection()))
+    } else {
+        as_text(&table, broker.selection())
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn as_json(table: &Table, selection: &Selection) -> Value {
+    let device = |device: DeviceSpec| {
+        let gids: Vec<Value> = entries(&device)
+            .map(|(index, ip, interface)| {
+                json!({ "index": index, "gid": ip, "interface": name(table, interface) })
+            })
+            .collect();
+        let interfaces: Vec<&str> = device.members.iter().map(|&m| name(table, m)).collect();
+        json!({
+            "name": device.name,
+            "kind": kind(device.kind),
+            "interfaces": interfaces,
+            "active_members": live_members(table, &device),
+            "mtu": device.roce_mtu(table),
+            "node_guid": format!("{:016x}", device.node_guid),
+            "gids": gids,
+        })
+    };
+    devices(table, selection).into_iter().map(device).collect()
+}
+
+fn as_text(table: &Table, selection: &Selection) -> String {
+    let mut text = String::new();
+    for device in devices(table, selection) {
+        let state = if live_members(table, &device) > 0 { "active" } else { "down" };
+        text += &format!(
+            "{}  {}, port {state}, MTU {}, GUID {:016x}\n",
+            device.name,
+            kind(device.kind),
+            device.roce_mtu(table),
+            device.node_guid
+        );
+        let mut links = Columns::new(["INTERFACE", "LINK", "SPEED"]);
+        for port in device.members.iter().filter_map(|&member| table.port(member)) {
+            let link = if port.link_up { "up" } else { "down" };
+            let speed = port.speed_mbps.map_or_else(|| "-".to_owned(), |s| format!("{s} Mbit/s"));
+            links.row([port.name.clone(), link.to_owned(), speed]);
+        }
+        text += &links.render("  ");
+        let mut gids = Columns::new(["GID", "ADDRESS", "INTERFACE"]);
+        for (index, ip, interface) in entries(&device) {
+            gids.row([index.to_string(), ip, name(table, interface).to_owned()]);
+        }
+        text += &gids.render("  ");
+    }
+    text
+}
+
+fn entries(device: &DeviceSpec) -> impl Iterator<Item = (usize, String, u32)> {
+    let entries = device.gids.iter().enumerate().filter(|(_, entry)| !entry.is_empty());
+    entries.map(|(index, entry)| (index, entry.ip.to_string(), entry.ifindex))
+}
+
+fn live_members(table: &Table, device: &DeviceSpec) -> usize {
+    let ports = device.members.iter().filter_map(|&member| table.port(member));
+    ports.filter(|port| port.link_up).count()
+}
+
+fn name(table: &Table, ifindex: u32) -> &str {
+    table.port(ifindex).map_or("?", |port| &port.name)
+}
+
+fn kind(kind: DeviceKind) -> &'static str {
+    match kind {
+        DeviceKind::Roce => "RoCE v2",
+        DeviceKind::Mp => "multi-path",
+    }
+}

@@ -1,0 +1,65 @@
+//! Our library and the system's.
+
+use super::Finding;
+use crate::preload::{find_library, preload_value};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Debian's package for each library of the system that programs need.
+const SYSTEM: [(&str, &str); 2] =
+    [("libibverbs.so.1", "libibverbs1"), ("librdmacm.so.1", "librdmacm1")];
+
+pub(super) fn check() -> Vec<Finding> {
+    let mut findings = vec![own_library()];
+    findings.extend(SYSTEM.map(|(name, package)| match find(name) {
+        Some(path) => Finding::ok(format!("{}{}", path.display(), version(&path))),
+        None => Finding::error(
+            format!("{name} is not installed: programs that use it can't start"),
+            format!("apt-get install {package}"),
+        ),
+    }));
+    findings
+}
+
+/// Whether our library can be found and loaded.
+fn own_library() -> Finding {
+    let found = std::env::current_exe()
+        .map_err(|error| error.to_string())
+        .and_then(|own| find_library(&own))
+        .and_then(|library| Ok((preload_value(&library, None)?, library)));
+    let (preload, library) = match found {
+        Ok(found) => found,
+        Err(problem) => return Finding::error(problem, "make install"),
+    };
+    // The loader reports what it can't preload on standard error and goes on without it.
+    let trial = Command::new("true").env("LD_PRELOAD", preload).output();
+    match trial {
+        Ok(output) if output.status.success() && output.stderr.is_empty() => {
+            Finding::ok(library.display().to_string())
+        }
+        Ok(output) => Finding::error(
+            format!(
+                "{} can't be loaded: {}",
+                library.display(),
+                String::from_utf8_lossy(&output.stderr).trim()
+            ),
+            "build it for this machine: make build",
+        ),
+        Err(error) => Finding::error(format!("can't run `true`: {error}"), "check PATH"),
+    }
+}
+
+fn find(name: &str) -> Option<PathBuf> {
+    let multiarch = concat!("/usr/lib/", env!("POLYPATH_MULTIARCH"));
+    ["/usr/local/lib", multiarch, "/usr/lib64", "/usr/lib", "/lib"]
+        .iter()
+        .map(|directory| Path::new(directory).join(name))
+        .find(|path| path.exists())
+}
+
+/// The version in the name of the file that the link leads to: `libibverbs.so.1.14.44.0`.
+fn version(path: &Path) -> String {
+    let Ok(real) = path.canonicalize() else { return String::new() };
+    let name = real.file_name().unwrap_or_default().to_string_lossy();
+    name.split_once(".so.").map_or_else(String::new, |(_, version)| format!(", version {version}"))
+}

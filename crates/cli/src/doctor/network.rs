@@ -1,0 +1,234 @@
+//! Interfaces, GIDs, MTU and routes of the devices that a program would see.
+
+use super::Finding;
+use polypath_ipc::{Address, DeviceKind, DeviceSpec, Port, Selection, Table, devices};
+use std::fs;
+use std::net::IpAddr;
+
+/// With the headers of RoCEv2 over IPv6 this carries a path MTU of 1024 bytes.
+const MTU_LEAST: u32 = 1280;
+/// What carries the largest path MTU, 4096 bytes.
+const MTU_GOOD: u32 = 4200;
+
+pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
+    if let Err(error) = selection.check(table) {
+        return vec![Finding::error(
+            error.to_string(),
+            "choose with --device; `ip link` shows the interfaces",
+        )];
+    }
+    let mut findings = Vec::new();
+    for device in devices(table, selection) {
+        let ports: Vec<&Port> = device.members.iter().filter_map(|&m| table.port(m)).collect();
+        findings.push(describe(&device, &ports));
+        findings.extend(judge_ports(&device.name, &ports));
+        if device.kind == DeviceKind::Mp {
+            findings.extend(judge_members(&ports));
+        }
+        findings.extend(ports.iter().filter_map(|port| {
+            let mode =
+                fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{}/rp_filter", port.name));
+            let all = fs::read_to_string("/proc/sys/net/ipv4/conf/all/rp_filter");
+            let number = |text: std::io::Result<String>| text.ok()?.trim().parse::<u8>().ok();
+            judge_rp_filter(port, number(mode).max(number(all)), ports.len())
+        }));
+    }
+    for selector in &table.down {
+        findings.push(Finding::warning(
+            format!("paths taken down by hand: {selector}"),
+            format!("polypath path up {selector}"),
+        ));
+    }
+    findings
+}
+
+fn describe(device: &DeviceSpec, ports: &[&Port]) -> Finding {
+    let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+    let gids = device.gids.iter().filter(|entry| !entry.is_empty()).count();
+    let names = names.join(", ");
+    Finding::ok(format!(
+        "{} over {names} with {gids} GIDs (`polypath devices` lists them)",
+        device.name
+    ))
+}
+
+fn judge_ports(device: &str, ports: &[&Port]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if ports.iter().all(|port| !port.link_up) {
+        let cure = ports.iter().map(|port| format!("ip link set {} up", port.name));
+        let cure = cure.collect::<Vec<_>>().join("; ");
+        findings.push(Finding::error(format!("{device}: no interface has a link"), cure));
+    }
+    for port in ports {
+        let name = &port.name;
+        if !port.link_up && ports.iter().any(|other| other.link_up) {
+            let cure = format!("ip link set {name} up, or mend its cable");
+            findings.push(Finding::warning(format!("{name} has no link"), cure));
+        }
+        if !port.addresses.iter().any(routable) {
+            findings.push(Finding::warning(
+                format!(
+                    "{name} has only its link-local GID: `-g 1` and rdma_cm have no address there"
+                ),
+                format!("ip addr add 10.0.0.1/24 dev {name}"),
+            ));
+        }
+        for address in port.addresses.iter().filter(|address| address.tentative) {
+            findings.push(Finding::warning(
+                format!("{} on {name} is tentative: another host may have it", address.ip),
+                "wait a second; if it stays so, choose another address",
+            ));
+        }
+        if port.mtu < MTU_LEAST {
+            findings.push(Finding::warning(
+                format!("{name} has an MTU of {}: packets become very small", port.mtu),
+                format!("ip link set {name} mtu 1500"),
+            ));
+        } else if port.mtu < MTU_GOOD {
+            let what =
+                format!("{name} has an MTU of {}: with 9000, large transfers are faster", port.mtu);
+            findings.push(Finding::note(what));
+        }
+    }
+    findings
+}
+
+fn routable(address: &Address) -> bool {
+    !address.link_local && !address.tentative
+}
+
+/// What two members of one mp device should not have in common, and what they should.
+fn judge_members(ports: &[&Port]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let [only] = ports {
+        let what = format!("only {} is there: nothing to fail over to", only.name);
+        findings.push(Finding::warning(what, "give the host a second interface"));
+    }
+    for (number, one) in ports.iter().enumerate() {
+        for two in &ports[number + 1..] {
+            if one.mtu != two.mtu {
+                findings.push(Finding::warning(
+                    format!(
+                        "{} has MTU {}, {} has {}: the smaller counts",
+                        one.name, one.mtu, two.name, two.mtu
+                    ),
+                    format!(
+                        "ip link set {} mtu {}",
+                        if one.mtu < two.mtu { &one.name } else { &two.name },
+                        one.mtu.max(two.mtu)
+                    ),
+                ));
+            }
+            if let Some(ip) = same_subnet(one, two) {
+                findings.push(Finding::warning(
+                    format!(
+                        "{} and {} are in the same subnet ({ip}): the kernel answers for both on either \
+                         and may send all through one",
+                        one.name, two.name
+                    ),
+                    "give each link a subnet of its own, or as root: sysctl -w \
+                     net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// An address of `one` in whose subnet `two` has an address too.
+fn same_subnet(one: &Port, two: &Port) -> Option<IpAddr> {
+    let pairs = one.addresses.iter().flat_map(|a| two.addresses.iter().map(move |b| (a, b)));
+    pairs
+        .filter(|(a, b)| routable(a) && routable(b) && a.prefix_len == b.prefix_len)
+        .find(|(a, b)| network(a) == network(b))
+        .map(|(a, _)| a.ip)
+}
+
+/// The network part of an address, as a number of 128 bits with its family's width.
+fn network(address: &Address) -> Option<(bool, u128)> {
+    let (bits, width) = match address.ip {
+        IpAddr::V4(ip) => (u128::from(ip.to_bits()), 32),
+        IpAddr::V6(ip) => (ip.to_bits(), 128),
+    };
+    let host_bits = u32::checked_sub(width, u32::from(address.prefix_len))?;
+    Some((width == 32, bits.checked_shr(host_bits).unwrap_or(0)))
+}
+
+fn judge_rp_filter(port: &Port, mode: Option<u8>, members: usize) -> Option<Finding> {
+    const STRICT: u8 = 1;
+    (mode == Some(STRICT) && members > 1).then(|| {
+        let name = &port.name;
+        Finding::warning(
+            format!("{name} drops packets whose answer would leave through another interface (rp_filter 1)"),
+            format!("as root: sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.{name}.rp_filter=2"),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Level;
+
+    fn port(name: &str, ip: &str) -> Port {
+        Port {
+            ifindex: 2,
+            name: name.to_owned(),
+            mac: [2; 6],
+            mtu: 9000,
+            link_up: true,
+            speed_mbps: None,
+            loopback: false,
+            ethernet: true,
+            enslaved: false,
+            numa_node: None,
+            device_number: None,
+            addresses: vec![Address {
+                ip: ip.parse().unwrap(),
+                prefix_len: 24,
+                link_local: false,
+                tentative: false,
+            }],
+        }
+    }
+
+    fn levels(findings: &[Finding]) -> Vec<Level> {
+        findings.iter().map(|finding| finding.level).collect()
+    }
+
+    #[test]
+    fn a_good_pair_of_members_gives_no_finding() {
+        let (a, b) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.1.1"));
+        assert_eq!(judge_members(&[&a, &b]), []);
+        assert_eq!(judge_ports("mp0", &[&a, &b]), []);
+    }
+
+    #[test]
+    fn members_in_one_subnet_are_a_warning() {
+        let (a, b) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.0.9"));
+        assert!(judge_members(&[&a, &b])[0].cure.contains("arp_ignore"));
+    }
+
+    #[test]
+    fn no_link_at_all_is_an_error_one_of_two_a_warning() {
+        let (up, mut down) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.1.1"));
+        down.link_up = false;
+        assert_eq!(levels(&judge_ports("roce1", &[&down])), [Level::Error]);
+        assert_eq!(levels(&judge_ports("mp0", &[&up, &down])), [Level::Warning]);
+    }
+
+    #[test]
+    fn an_interface_without_an_address_says_what_will_be_missed() {
+        let mut bare = port("eth0", "10.0.0.1");
+        bare.addresses.clear();
+        assert!(judge_ports("roce0", &[&bare])[0].what.contains("-g 1"));
+    }
+
+    #[test]
+    fn strict_reverse_path_filtering_matters_with_several_members() {
+        let port = port("eth0", "10.0.0.1");
+        assert!(judge_rp_filter(&port, Some(1), 2).is_some());
+        assert!(judge_rp_filter(&port, Some(1), 1).is_none());
+        assert!(judge_rp_filter(&port, Some(2), 2).is_none());
+    }
+}

@@ -1,0 +1,140 @@
+//! Limits, kernel, namespaces and other RDMA devices.
+
+use super::Finding;
+use std::fs;
+use std::path::Path;
+
+/// Below this many locked bytes some programs complain, although our devices lock nothing.
+const MEMLOCK_USUAL: u64 = 8 << 20;
+/// Descriptors: a queue pair costs none, a channel one, a connection of some programs several.
+const NOFILE_USUAL: u64 = 1024;
+/// A receive buffer in which a few GSO bursts fit.
+const RMEM_GOOD: u64 = 4 << 20;
+/// Linux 5.0 brought UDP_GRO, without which nothing works at speed.
+const KERNEL_LEAST: (u32, u32) = (5, 0);
+
+pub(super) fn check() -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|v| kernel(&v)));
+    if let Ok(limits) = fs::read_to_string("/proc/self/limits") {
+        findings.extend(judge_limits(&limits));
+    }
+    if let Ok(text) = fs::read_to_string("/proc/sys/net/core/rmem_max") {
+        findings.extend(receive_buffer(text.trim().parse().unwrap_or(0)));
+    }
+    findings.extend(other_devices());
+    findings.extend(other_namespaces());
+    findings
+}
+
+fn kernel(release: &str) -> Finding {
+    let release = release.trim();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version >= KERNEL_LEAST {
+        return Finding::ok(format!("Linux {release}"));
+    }
+    let (major, minor) = KERNEL_LEAST;
+    let what = format!("Linux {release} has no UDP segmentation and aggregation");
+    Finding::error(what, format!("use Linux {major}.{minor} or later"))
+}
+
+fn judge_limits(limits: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    match soft_limit(limits, "Max locked memory") {
+        Some(bytes) if bytes < MEMLOCK_USUAL => findings.push(Finding::warning(
+            format!("locked memory is limited to {} KiB: our devices lock none, but programs may check it", bytes >> 10),
+            "ulimit -l unlimited, or `* - memlock unlimited` in /etc/security/limits.conf",
+        )),
+        _ => findings.push(Finding::ok("the limit of locked memory suffices")),
+    }
+    if let Some(files) = soft_limit(limits, "Max open files")
+        && files < NOFILE_USUAL
+    {
+        let what = format!("only {files} files may be open at a time");
+        findings.push(Finding::warning(what, format!("ulimit -n {NOFILE_USUAL}")));
+    }
+    findings
+}
+
+/// The soft limit in a line of `/proc/self/limits`; `None` if unlimited or not there.
+fn soft_limit(limits: &str, name: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn receive_buffer(most: u64) -> Option<Finding> {
+    (most < RMEM_GOOD).then(|| {
+        let what = format!(
+            "UDP receive buffers are limited to {} KiB: everything works, large transfers are slower",
+            most >> 10
+        );
+        Finding::warning(what, format!("as root: sysctl -w net.core.rmem_max={RMEM_GOOD}"))
+    })
+}
+
+/// RDMA devices of the kernel: they stay visible; Linux rxe takes our port.
+fn other_devices() -> Vec<Finding> {
+    let Ok(entries) = fs::read_dir("/sys/class/infiniband") else { return Vec::new() };
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    vec![Finding::note(format!("devices of the kernel, visible beside ours: {}", names.join(", ")))]
+}
+
+/// Brokers of this user in other network namespaces: a frequent cause of "no devices in common".
+fn other_namespaces() -> Vec<Finding> {
+    let Ok(ours) = fs::read_link("/proc/self/ns/net") else { return Vec::new() };
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    let elsewhere: Vec<String> = processes
+        .flatten()
+        .filter(|entry| is_broker(&entry.path()))
+        .filter(|entry| fs::read_link(entry.path().join("ns/net")).is_ok_and(|ns| ns != ours))
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    if elsewhere.is_empty() {
+        return Vec::new();
+    }
+    vec![Finding::note(format!(
+        "brokers run in other network namespaces too (processes {}): programs there are not seen \
+         from here; enter with `nsenter --net -t PID`",
+        elsewhere.join(", ")
+    ))]
+}
+
+fn is_broker(process: &Path) -> bool {
+    let Ok(line) = fs::read(process.join("cmdline")) else { return false };
+    let mut words = line.split(|&byte| byte == 0);
+    let program = words.next().unwrap_or_default();
+    program.ends_with(b"polypath") && words.next() == Some(b"broker")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Level;
+
+    #[test]
+    fn old_kernels_are_refused() {
+        assert_eq!(kernel("6.1.0-13-amd64\n").level, Level::Ok);
+        assert_eq!(kernel("4.19.0").level, Level::Error);
+        assert_eq!(kernel("5.0").level, Level::Ok);
+    }
+
+    #[test]
+    fn a_small_memlock_limit_is_a_warning_and_none_is_fine() {
+        let line = "Max locked memory         65536                65536                bytes\n";
+        assert_eq!(judge_limits(line)[0].level, Level::Warning);
+        let line = "Max locked memory         unlimited            unlimited            bytes\n";
+        assert_eq!(judge_limits(line)[0].level, Level::Ok);
+    }
+
+    #[test]
+    fn the_default_receive_buffer_is_a_warning() {
+        assert_eq!(receive_buffer(212_992).map(|f| f.level), Some(Level::Warning));
+        assert_eq!(receive_buffer(RMEM_GOOD), None);
+    }
+}
