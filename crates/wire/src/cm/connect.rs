@@ -60,6 +60,21 @@ impl CmPath {
     /// Length of a path's block in REQ.
     const LEN: usize = 44;
 
+    /// All fields zero: how a REQ says that there is no alternate path.
+    const NONE: Self = Self {
+        local_lid: 0,
+        remote_lid: 0,
+        local_gid: Gid::ZERO,
+        remote_gid: Gid::ZERO,
+        flow_label: 0,
+        packet_rate: 0,
+        traffic_class: 0,
+        hop_limit: 0,
+        sl: 0,
+        subnet_local: false,
+        ack_timeout: 0,
+    };
+
     fn parse(b: &[u8; Self::LEN]) -> Self {
         Self {
             local_lid: be16(b, 0),
@@ -154,7 +169,7 @@ pub struct Req {
     pub extended_transport: u8,
     /// The path.
     pub primary: CmPath,
-    /// The alternate path for migration.
+    /// The alternate path for migration; one with all fields zero can't be sent, it means none.
     pub alternate: Option<CmPath>,
     /// The sender understands SAP.
     pub sap_supported: bool,
@@ -209,9 +224,7 @@ impl Body for Req {
     const ATTR: u16 = 0x10;
 
     fn parse(b: &Data) -> Result<Self, ParseError> {
-        let mut alternate: [u8; CmPath::LEN] = array(b, 96);
-        let sap_supported = alternate[43] & SAP_SUPPORTED != 0;
-        alternate[43] &= !SAP_SUPPORTED;
+        let alternate = CmPath::parse(&array(b, 96));
         Ok(Self {
             local_comm_id: be32(b, 0),
             service_id: be64(b, 8),
@@ -241,8 +254,8 @@ impl Body for Req {
             srq: b[51] & 0x08 != 0,
             extended_transport: b[51] & 7,
             primary: CmPath::parse(&array(b, 52)),
-            alternate: (alternate != [0; CmPath::LEN]).then(|| CmPath::parse(&alternate)),
-            sap_supported,
+            alternate: (alternate != CmPath::NONE).then_some(alternate),
+            sap_supported: b[139] & SAP_SUPPORTED != 0,
             private_data: array(b, 140),
         })
     }

@@ -219,6 +219,19 @@ fn fields_wider_than_their_place_spill_nowhere() {
 }
 
 #[test]
+fn reserved_bits_alone_are_no_alternate_path() {
+    let mut mad = CmMad::new(0, Req::default()).to_bytes();
+    // Between flow label and rate, below the service level, and below the ACK timeout.
+    for (at, bits) in [(134, 0x0f), (138, 0x07), (139, 0x03)] {
+        mad[24 + at] = bits;
+    }
+    let CmMessage::Req(req) = CmMad::parse(&mad).unwrap().message else {
+        panic!("a REQ comes back as a REQ");
+    };
+    assert_eq!((req.alternate, req.sap_supported), (None, false));
+}
+
+#[test]
 fn reject_reasons_round_trip_for_every_number() {
     for code in 0..100 {
         assert_eq!(RejectReason::from_code(code).code(), code);

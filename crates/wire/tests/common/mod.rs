@@ -1,3 +1,4 @@
+#![allow(dead_code)] // Not every user of this file needs every field.
 //! Reads RoCEv2 packets out of a classic pcap file: Ethernet, VLAN, IPv4 and IPv6, UDP.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
