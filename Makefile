@@ -33,7 +33,7 @@ bench: ## speed and blackout against what else one could use, as ratios
 
 fuzz: ## run every fuzz target for FUZZ_SECONDS
 	@tools/packages fuzz
-	tools/fuzz $(FUZZ_SECONDS)
+	fuzz/run.sh $(FUZZ_SECONDS)
 
 lint: ## formatting, clippy, documentation, licences
 	$(CARGO) fmt --all -- --check
