@@ -12,12 +12,29 @@
 //! [`PathManager::poll_event`] and [`PathManager::next_deadline`].
 #![forbid(unsafe_code)]
 
+mod association;
+mod attach;
+mod bytes;
 mod config;
+mod control;
+mod handshake;
+mod key;
+mod local;
 mod manager;
+pub mod message;
+mod path;
+mod probing;
+mod report;
+mod select;
+mod slab;
+mod timers;
 mod types;
+mod window;
 
 pub use config::{Config, LaneIdentity, LocalAddress, PathOptions, Primary, PrimaryReselect};
-pub use manager::PathManager;
+pub use manager::{
+    MAX_CONTROL_QUEUE, MAX_EVENTS, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager,
+};
 pub use types::{
     AttachError, ControlOut, Handled, MAX_PATHS, PathAddress, PathEvent, PathId, PathState,
     PathStatus, PathTag, PeerId, PeerStatus, Reason, Refusals, Refused, Route, Status,

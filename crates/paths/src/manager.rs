@@ -1,39 +1,165 @@
-//! The path manager of one lane.
+//! The path manager of one lane: its tables, and the calls of the data path.
 
 use core::net::IpAddr;
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Packet;
 
+use crate::association::Association;
 use crate::config::{Config, LaneIdentity, LocalAddress, PathOptions};
+use crate::key::{Nonce, Random};
+use crate::message::HELLO_QKEY;
+use crate::path::{Path, Role};
+use crate::slab::Slab;
+use crate::timers::{Timer, Timers};
 use crate::types::{
-    AttachError, ControlOut, Handled, PathAddress, PathEvent, PathId, PathTag, PeerId, Refusals,
-    Refused, Route, Status,
+    ControlOut, Handled, PathAddress, PathEvent, PathId, PathState, PathTag, PeerId, Reason,
+    Refusals, Refused, Route,
 };
+
+/// Most queue pairs of a lane: their numbers have 16 bits.
+pub const MAX_QUEUE_PAIRS: usize = 1 << 16;
+/// Most peers of a lane, and most associations.
+pub const MAX_PEERS: usize = 1 << 14;
+/// Most distinct paths of address handles.
+pub const MAX_UD_PATHS: usize = 1 << 14;
+/// Most control packets that wait to be sent; more are dropped and counted as `limit`.
+pub const MAX_CONTROL_QUEUE: usize = 1 << 13;
+/// Most events that wait to be taken; more become one [`PathEvent::Overflow`].
+pub const MAX_EVENTS: usize = 1 << 14;
+
+/// If a deadline was missed by so much, the lane itself did not run.
+const PAUSE: Duration = Duration::from_millis(4);
+/// After a pause, nothing is concluded from silence for so long.
+const SETTLE: Duration = Duration::from_millis(4);
+
+/// By what queue pairs share a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PeerKey {
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    pub(crate) slot: u8,
+    pub(crate) options: PathOptions,
+}
+
+/// A peer without any path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outage {
+    pub(crate) since: Duration,
+    /// The hold time is over, or the peer said farewell.
+    pub(crate) given_up: bool,
+}
+
+/// A fail-over whose first progress is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FailOver {
+    pub(crate) since: Duration,
+    pub(crate) reason: Reason,
+}
+
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) key: PeerKey,
+    /// The path with the peer's own addresses.
+    pub(crate) own: u32,
+    /// The path in use, or that was in use when the last one died.
+    pub(crate) active: u32,
+    pub(crate) association: Option<u32>,
+    /// An association that the peer proposed but has not proven yet.
+    pub(crate) pending: Option<u32>,
+    pub(crate) nonce: Nonce,
+    pub(crate) qpns: BTreeSet<u32>,
+    pub(crate) outage: Option<Outage>,
+    /// [`PathManager::route`] gives nothing.
+    pub(crate) held: bool,
+    pub(crate) blocked: bool,
+    /// Handshakes went unanswered: most likely it knows only plain RoCEv2.
+    pub(crate) plain: bool,
+    pub(crate) failover: Option<FailOver>,
+    pub(crate) failovers: u64,
+    pub(crate) last_blackout: Option<(Duration, Reason)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) peer: u32,
+    pub(crate) remote_qpn: u32,
+    pub(crate) agreed: bool,
+    pub(crate) tries: u32,
+}
 
 /// The path manager of one lane.
 ///
 /// Call [`PathManager::handle_timeout`] at [`PathManager::next_deadline`], *after* the packets that
 /// wait in the lane's socket have been handed in: a lane that did not run for a while must not take
 /// its own absence for the peer's.
+///
+/// ```
+/// use core::time::Duration;
+/// use polypath_paths::{Config, LaneIdentity, LocalAddress, PathManager, PathOptions};
+///
+/// let lane = LaneIdentity { instance: 1, slot: 1 };
+/// let mut paths = PathManager::new(Config::default(), lane, [0; 16]);
+/// let ip = "10.0.1.1".parse().unwrap();
+/// let local = LocalAddress {
+///     ip, prefix_len: 24, ifindex: 2, link_up: true, usable: true, speed_mbps: 0,
+/// };
+/// let now = Duration::ZERO;
+/// paths.set_local(now, &[local]);
+/// let remote = "10.0.1.2".parse().unwrap();
+/// let options = PathOptions { multipath: true, ..PathOptions::default() };
+/// let peer = paths.attach(now, 0x01_0011, 0x02_0022, ip, remote, options).unwrap();
+/// assert!(paths.route(peer).unwrap().tag.is_none(), "plain RoCEv2 until the peer answers");
+/// assert!(paths.poll_transmit(now).is_some(), "the handshake");
+/// ```
 #[derive(Debug)]
 pub struct PathManager {
-    config: Config,
-    lane: LaneIdentity,
+    pub(crate) config: Config,
+    pub(crate) lane: LaneIdentity,
+    pub(crate) random: Random,
+    pub(crate) now: Duration,
+    /// Silence before this time means nothing: the lane was not running.
+    pub(crate) awake_since: Duration,
+    pub(crate) settle_until: Duration,
+    pub(crate) local: Vec<LocalAddress>,
+    /// [`PathManager::set_local`] was called.
+    pub(crate) local_known: bool,
+    pub(crate) paths: Slab<Path>,
+    pub(crate) peers: Slab<Peer>,
+    pub(crate) peer_by_key: BTreeMap<PeerKey, u32>,
+    pub(crate) associations: Slab<Association>,
+    pub(crate) association_by_nonce: BTreeMap<(u64, Nonce), u32>,
+    pub(crate) qps: BTreeMap<u32, Qp>,
+    pub(crate) ud: BTreeMap<(IpAddr, IpAddr, PathOptions), u32>,
+    pub(crate) timers: Timers,
     out: VecDeque<ControlOut>,
     events: VecDeque<PathEvent>,
-    refusals: Refusals,
+    pub(crate) refusals: Refusals,
 }
 
 impl PathManager {
     /// A manager that knows no address yet. `seed` must be unpredictable for others: nonces and
     /// association numbers are made from it.
     pub fn new(config: Config, lane: LaneIdentity, seed: [u8; 16]) -> Self {
-        let _ = seed;
         Self {
             config,
             lane,
+            random: Random::new(seed),
+            now: Duration::ZERO,
+            awake_since: Duration::ZERO,
+            settle_until: Duration::ZERO,
+            local: Vec::new(),
+            local_known: false,
+            paths: Slab::new(MAX_PEERS * 9 + MAX_UD_PATHS),
+            peers: Slab::new(MAX_PEERS),
+            peer_by_key: BTreeMap::new(),
+            associations: Slab::new(MAX_PEERS),
+            association_by_nonce: BTreeMap::new(),
+            qps: BTreeMap::new(),
+            ud: BTreeMap::new(),
+            timers: Timers::default(),
             out: VecDeque::new(),
             events: VecDeque::new(),
             refusals: Refusals::default(),
@@ -50,64 +176,201 @@ impl PathManager {
         &self.config
     }
 
-    /// Tells all addresses of the host: at the start and at every change of links, addresses or
-    /// administrative state. Paths that lost their link or address are left at once.
-    pub fn set_local(&mut self, now: Duration, addresses: &[LocalAddress]) {
-        let _ = (now, addresses);
+    /// Where requests to the peer go now. `None`: no path lives.
+    #[inline]
+    pub fn route(&mut self, peer: PeerId) -> Option<Route> {
+        let p = self.peers.get_mut(peer.0)?;
+        if p.held {
+            return None;
+        }
+        let path = self.paths.get_mut(p.active)?;
+        let window = path.window.room();
+        if window == 0 {
+            p.blocked = true;
+            path.blocked = true;
+        }
+        Some(Route { path: PathId(p.active), tag: path.tag(), window, rtt: path.rtt.smoothed() })
     }
 
-    /// Attaches a queue pair (RC or UC) that is connected (RTR).
-    pub fn attach(
+    /// Which path did a packet for a queue pair of `peer` come by? `tag`: from the multi-path
+    /// header, `None` for a standard packet. Errors are counted; the packet must be dropped.
+    #[inline]
+    pub fn classify(
         &mut self,
-        now: Duration,
-        qpn: u32,
-        remote_qpn: u32,
-        local: IpAddr,
-        remote: IpAddr,
-        options: PathOptions,
-    ) -> Result<PeerId, AttachError> {
-        let _ = (now, qpn, remote_qpn, local, remote, options);
-        Ok(PeerId(0))
+        peer: PeerId,
+        src: IpAddr,
+        dst: IpAddr,
+        tag: Option<PathTag>,
+    ) -> Result<PathId, Refused> {
+        let found = self.find_path(peer.0, src.to_canonical(), dst.to_canonical(), tag);
+        found.map(PathId).map_err(|why| self.refusals.count(why))
     }
 
-    /// Forgets a queue pair. Bytes that it had in flight must have been given to
-    /// [`PathManager::lost`] before. Unknown numbers are ignored.
-    pub fn detach(&mut self, now: Duration, qpn: u32) {
-        let _ = (now, qpn);
+    #[inline]
+    fn find_path(
+        &self,
+        peer: u32,
+        src: IpAddr,
+        dst: IpAddr,
+        tag: Option<PathTag>,
+    ) -> Result<u32, Refused> {
+        let peer = self.peers.get(peer).ok_or(Refused::NoQueuePair)?;
+        let fits = |index: u32| {
+            self.paths.get(index).is_some_and(|p| p.address.remote == src && p.address.local == dst)
+        };
+        let association = peer.association.and_then(|a| self.associations.get(a));
+        if let Some(tag) = tag {
+            let association = association.ok_or(Refused::NoAssociation)?;
+            let index = association.paths.get(usize::from(tag.id)).copied().flatten();
+            let index = index.ok_or(Refused::UnknownPath)?;
+            if !fits(index) {
+                return Err(Refused::UnknownSource);
+            }
+            let path = self.paths.get(index).ok_or(Refused::UnknownPath)?;
+            if path.generation != tag.generation {
+                return Err(Refused::Generation);
+            }
+            return Ok(index);
+        }
+        if fits(peer.active) {
+            return Ok(peer.active);
+        }
+        if let Some((_, index)) = association.and_then(|a| a.paths().find(|(_, p)| fits(*p))) {
+            return Ok(index);
+        }
+        if fits(peer.own) { Ok(peer.own) } else { Err(Refused::UnknownSource) }
     }
 
-    /// The path of an address handle. Counted: give it back with [`PathManager::release_ud`].
-    pub fn ud_path(
-        &mut self,
-        now: Duration,
-        local: IpAddr,
-        remote: IpAddr,
-        options: PathOptions,
-    ) -> Result<PathId, AttachError> {
-        let _ = (now, local, remote, options);
-        Ok(PathId(0))
+    /// The tag of a path, for answers by the same path.
+    #[inline]
+    pub fn tag(&self, path: PathId) -> Option<PathTag> {
+        self.paths.get(path.0)?.tag()
     }
 
-    /// An address handle that used the path is gone.
-    pub fn release_ud(&mut self, path: PathId) {
-        let _ = path;
+    /// How packets of a path are addressed.
+    #[inline]
+    pub fn path(&self, path: PathId) -> Option<&PathAddress> {
+        Some(&self.paths.get(path.0)?.address)
     }
 
-    /// Where datagrams for the path of an address handle go now: the path itself, or, if it is
-    /// dead and an association knows another way to the same lane's host, that one.
-    pub fn ud_route(&self, path: PathId) -> PathId {
-        path
+    /// `bytes` of payload went out on `path`.
+    #[inline]
+    pub fn sent(&mut self, now: Duration, path: PathId, bytes: u32) {
+        let Some(p) = self.paths.get_mut(path.0) else { return };
+        p.sent_bytes += u64::from(bytes);
+        p.window.sent(bytes);
+        p.outstanding_since.get_or_insert(now);
+        if let Role::Member { association, .. } = p.role
+            && let Some(a) = self.associations.get_mut(association)
+        {
+            a.last_traffic = now;
+        }
+    }
+
+    /// `bytes` outstanding on `path` were acknowledged; a round trip took `rtt`, if known.
+    #[inline]
+    pub fn acked(&mut self, now: Duration, path: PathId, bytes: u32, rtt: Option<Duration>) {
+        let Some(p) = self.paths.get_mut(path.0) else { return };
+        p.acked_bytes += u64::from(bytes);
+        p.window.acked(bytes);
+        if let Some(rtt) = rtt {
+            p.rtt.sample(rtt);
+        }
+        p.last_progress = Some(now);
+        p.stalls = None;
+        if p.window.in_flight == 0 {
+            p.outstanding_since = None;
+        }
+        if p.state == PathState::Suspect || p.watched || p.blocked {
+            self.progress(now, path.0);
+        }
+    }
+
+    /// `bytes` outstanding on `path` are lost, or given up (`congestion` false: the window does not
+    /// shrink).
+    pub fn lost(&mut self, now: Duration, path: PathId, bytes: u32, congestion: bool) {
+        let Some(p) = self.paths.get_mut(path.0) else { return };
+        p.lost_bytes += u64::from(bytes);
+        let rtt = p.rtt.smoothed().unwrap_or_default();
+        p.window.lost(now, bytes, congestion, rtt);
+        if p.window.in_flight == 0 {
+            p.outstanding_since = None;
+        }
+        if p.blocked {
+            self.wake_blocked(path.0);
+        }
+    }
+
+    /// The rare part of [`PathManager::acked`].
+    fn progress(&mut self, now: Duration, index: u32) {
+        let Some(p) = self.paths.get_mut(index) else { return };
+        let role = p.role;
+        if p.state == PathState::Suspect {
+            self.clear_suspicion(index);
+        }
+        if let Some(p) = self.paths.get_mut(index)
+            && core::mem::take(&mut p.watched)
+        {
+            for peer in self.peers_on(index) {
+                if let Some(peer_state) = self.peers.get_mut(peer)
+                    && let Some(f) = peer_state.failover.take()
+                {
+                    let blackout = now.saturating_sub(f.since);
+                    peer_state.last_blackout = Some((blackout, f.reason));
+                    let peer = PeerId(peer);
+                    self.push_event(PathEvent::Resumed { peer, blackout, reason: f.reason });
+                }
+            }
+        }
+        self.wake_blocked(index);
+        if let Role::Member { association, .. } = role
+            && let Some(a) = self.associations.get_mut(association)
+        {
+            a.last_heard = a.last_heard.max(now);
+        }
+    }
+
+    fn wake_blocked(&mut self, index: u32) {
+        let Some(p) = self.paths.get_mut(index) else { return };
+        if !p.blocked || !p.window.reopened() {
+            return;
+        }
+        p.blocked = false;
+        for peer in self.peers_on(index) {
+            if let Some(p) = self.peers.get_mut(peer)
+                && core::mem::take(&mut p.blocked)
+            {
+                self.push_event(PathEvent::WindowOpened { peer: PeerId(peer) });
+            }
+        }
+    }
+
+    /// The peers whose route leads over a path.
+    pub(crate) fn peers_on(&self, index: u32) -> Vec<u32> {
+        let active = |i: &u32| self.peers.get(*i).is_some_and(|p| p.active == index);
+        match self.paths.get(index).map(|p| p.role) {
+            Some(Role::Plain { peer }) => Some(peer).filter(active).into_iter().collect(),
+            Some(Role::Member { association, .. }) => self
+                .associations
+                .get(association)
+                .map(|a| a.peers.iter().copied().filter(active).collect())
+                .unwrap_or_default(),
+            _ => Vec::new(),
+        }
     }
 
     /// Is this a packet for [`PathManager::handle_control`]?
     /// Looks at the opcode (and for UD at the Q_Key) only.
+    #[inline]
     pub fn is_control(packet: &Packet<'_>) -> bool {
-        let _ = packet;
-        false
+        let opcode = packet.opcode();
+        opcode.is_mp_management()
+            || (opcode == Opcode::UD_SEND_ONLY
+                && packet.headers.deth.is_some_and(|d| d.qkey == HELLO_QKEY))
     }
 
     /// Takes a packet of the path manager's protocol, whose ICRC the caller has checked.
-    /// `ifindex`: where it came in, 0 if unknown.
+    /// `ifindex`: where it came in, 0 if unknown; kept for reports only.
     pub fn handle_control(
         &mut self,
         now: Duration,
@@ -116,64 +379,25 @@ impl PathManager {
         ifindex: u32,
         packet: &Packet<'_>,
     ) -> Handled {
-        let _ = (now, src, dst, ifindex, packet);
-        Handled::Refused(self.refusals.count(Refused::Disabled))
-    }
-
-    /// Which path did a packet for a queue pair of `peer` come by? `tag`: from the multi-path
-    /// header, `None` for a standard packet.
-    pub fn classify(
-        &mut self,
-        peer: PeerId,
-        src: IpAddr,
-        dst: IpAddr,
-        tag: Option<PathTag>,
-    ) -> Result<PathId, Refused> {
-        let _ = (peer, src, dst, tag);
-        Ok(PathId(0))
-    }
-
-    /// Where requests to the peer go now. `None`: no path lives.
-    pub fn route(&mut self, peer: PeerId) -> Option<Route> {
-        let _ = peer;
-        None
-    }
-
-    /// The tag of a path, for answers by the same path.
-    pub fn tag(&self, path: PathId) -> Option<PathTag> {
-        let _ = path;
-        None
-    }
-
-    /// How packets of a path are addressed.
-    pub fn path(&self, path: PathId) -> Option<&PathAddress> {
-        let _ = path;
-        None
-    }
-
-    /// `bytes` of payload went out on `path`.
-    pub fn sent(&mut self, now: Duration, path: PathId, bytes: u32) {
-        let _ = (now, path, bytes);
-    }
-
-    /// `bytes` outstanding on `path` were acknowledged.
-    pub fn acked(&mut self, now: Duration, path: PathId, bytes: u32, rtt: Option<Duration>) {
-        let _ = (now, path, bytes, rtt);
-    }
-
-    /// `bytes` outstanding on `path` are lost, or given up (`congestion` false).
-    pub fn lost(&mut self, now: Duration, path: PathId, bytes: u32, congestion: bool) {
-        let _ = (now, path, bytes, congestion);
-    }
-
-    /// Data has been outstanding on `path` for suspiciously long.
-    pub fn suspect(&mut self, now: Duration, path: PathId) {
-        let _ = (now, path);
+        let _ = ifindex;
+        self.advance(now);
+        let (src, dst) = (src.to_canonical(), dst.to_canonical());
+        let result = if packet.opcode() == Opcode::UD_SEND_ONLY {
+            self.handle_hello(src, dst, packet)
+        } else if packet.opcode().is_mp_management() {
+            self.handle_frame(src, dst, packet)
+        } else {
+            Err(Refused::Malformed)
+        };
+        match result {
+            Ok(()) => Handled::Accepted,
+            Err(why) => Handled::Refused(self.refusals.count(why)),
+        }
     }
 
     /// The next packet to send. Call until `None` after any other call.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<ControlOut> {
-        let _ = now;
+        self.now = self.now.max(now);
         self.out.pop_front()
     }
 
@@ -184,28 +408,53 @@ impl PathManager {
 
     /// Timers. Early or superfluous calls do no harm.
     pub fn handle_timeout(&mut self, now: Duration) {
-        let _ = now;
+        self.advance(now);
+        while let Some(timer) = self.timers.pop(self.now) {
+            match timer {
+                Timer::Association(a) => self.tick(a),
+                Timer::Hello(qpn) => self.hello_due(qpn),
+                Timer::Hold(peer) => self.hold_over(peer),
+                Timer::DownDelay(path) => self.downdelay_over(path),
+            }
+        }
     }
 
     /// When [`PathManager::handle_timeout`] wants to be called.
+    #[inline]
     pub fn next_deadline(&self) -> Option<Duration> {
-        None
+        self.timers.next()
+    }
+
+    /// Takes note of the time, and of having missed a deadline by much.
+    pub(crate) fn advance(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+        if self.timers.next().is_some_and(|at| self.now > at + PAUSE)
+            && self.now > self.settle_until
+        {
+            self.awake_since = self.now;
+            self.settle_until = self.now + SETTLE;
+        }
+    }
+
+    pub(crate) fn push_event(&mut self, event: PathEvent) {
+        if self.events.len() < MAX_EVENTS {
+            self.events.push_back(event);
+        } else if self.events.back() != Some(&PathEvent::Overflow) {
+            self.events.push_back(PathEvent::Overflow);
+        }
+    }
+
+    pub(crate) fn push_out(&mut self, address: PathAddress, packet: Vec<u8>) {
+        debug_assert!(packet.len().is_multiple_of(4));
+        if self.out.len() < MAX_CONTROL_QUEUE {
+            self.out.push_back(ControlOut { address, packet });
+        } else {
+            self.refusals.count(Refused::Limit);
+        }
     }
 
     /// The queue pairs of a peer.
     pub fn qpns_of(&self, peer: PeerId) -> impl Iterator<Item = u32> + '_ {
-        let _ = peer;
-        core::iter::empty()
-    }
-
-    /// Says farewell to every peer: the lane is going away. Packets come out of
-    /// [`PathManager::poll_transmit`].
-    pub fn close(&mut self, now: Duration) {
-        let _ = now;
-    }
-
-    /// A report.
-    pub fn status(&self) -> Status {
-        Status::default()
+        self.peers.get(peer.0).into_iter().flat_map(|p| p.qpns.iter().copied())
     }
 }

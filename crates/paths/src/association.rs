@@ -1,0 +1,184 @@
+//! What two lanes have agreed upon.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use crate::bytes::is_link_local;
+use crate::config::LocalAddress;
+use crate::key::{Key, Nonce, ReplayWindow};
+use crate::message::{Announced, MAX_ADDRESSES};
+use crate::select::Pair;
+use crate::types::MAX_PATHS;
+
+/// Comparative probing while a path is suspected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trial {
+    pub(crate) started: Duration,
+    pub(crate) rounds: u32,
+    pub(crate) next_round: Duration,
+}
+
+/// The remote lane, and the paths to it.
+#[derive(Debug)]
+pub(crate) struct Association {
+    /// The number that the peer addresses it by: random, with the table's index in the low half.
+    pub(crate) number: u32,
+    pub(crate) remote_number: Option<u32>,
+    pub(crate) remote_instance: u64,
+    pub(crate) remote_slot: u8,
+    pub(crate) local_nonce: Nonce,
+    pub(crate) remote_nonce: Nonce,
+    pub(crate) key: Key,
+    /// The peer whose handshake made it.
+    pub(crate) proposer: u32,
+    /// The peer has proven that it has the key.
+    pub(crate) confirmed: bool,
+    pub(crate) sequence: u64,
+    pub(crate) replay: ReplayWindow,
+    /// Pairs that queue pairs were connected with.
+    pub(crate) anchors: Vec<Pair>,
+    pub(crate) remote_addresses: Vec<Announced>,
+    pub(crate) remote_addresses_version: u32,
+    pub(crate) remote_window: u32,
+    /// What the peer was told, and which version it has.
+    pub(crate) announced: Vec<Announced>,
+    pub(crate) announced_version: u32,
+    pub(crate) announced_seen: u32,
+    /// The leader's table: version and, at the leader, which one the peer has.
+    pub(crate) table_version: u32,
+    pub(crate) table_seen: u32,
+    pub(crate) paths: [Option<u32>; MAX_PATHS],
+    /// The last generation used for each number, so that none ever comes twice.
+    pub(crate) generations: [u16; MAX_PATHS],
+    pub(crate) trial: Option<Trial>,
+    pub(crate) last_heard: Duration,
+    pub(crate) last_traffic: Duration,
+    /// When and how fast control messages are repeated.
+    pub(crate) control_at: Duration,
+    pub(crate) control_interval: Duration,
+    pub(crate) peers: Vec<u32>,
+    /// Without queue pairs since.
+    pub(crate) unused_since: Option<Duration>,
+}
+
+impl Association {
+    pub(crate) fn new(
+        local: (u64, Nonce),
+        remote: (u64, Nonce),
+        remote_slot: u8,
+        proposer: u32,
+    ) -> Self {
+        Self {
+            number: 0,
+            remote_number: None,
+            remote_instance: remote.0,
+            remote_slot,
+            local_nonce: local.1,
+            remote_nonce: remote.1,
+            key: Key::derive(local, remote),
+            proposer,
+            confirmed: false,
+            sequence: 0,
+            replay: ReplayWindow::default(),
+            anchors: Vec::new(),
+            remote_addresses: Vec::new(),
+            remote_addresses_version: 0,
+            remote_window: 0,
+            announced: Vec::new(),
+            announced_version: 1,
+            announced_seen: 0,
+            table_version: 0,
+            table_seen: 0,
+            paths: [None; MAX_PATHS],
+            generations: [0; MAX_PATHS],
+            trial: None,
+            last_heard: Duration::ZERO,
+            last_traffic: Duration::ZERO,
+            control_at: Duration::ZERO,
+            control_interval: Duration::ZERO,
+            peers: Vec::new(),
+            unused_since: None,
+        }
+    }
+
+    /// Numbers the paths.
+    pub(crate) fn is_leader(&self) -> bool {
+        self.local_nonce < self.remote_nonce
+    }
+
+    pub(crate) fn paths(&self) -> impl Iterator<Item = (u8, u32)> + use<> {
+        self.paths.into_iter().enumerate().filter_map(|(id, p)| Some((id as u8, p?)))
+    }
+}
+
+/// `a` comes after `b`, modulo 2^16.
+pub(crate) fn newer(a: u16, b: u16) -> bool {
+    (a.wrapping_sub(b) as i16) > 0
+}
+
+/// What to announce of our addresses: those that queue pairs were connected with first, then one of
+/// each family per interface. Loopback and link-local addresses only if queue pairs use them, or
+/// if the interface has nothing else.
+pub(crate) fn announce(local: &[LocalAddress], anchors: &[Pair]) -> Vec<Announced> {
+    let mut list: Vec<Announced> = Vec::new();
+    let anchored = |a: &&LocalAddress| anchors.iter().any(|(l, _)| *l == a.ip);
+    let narrow = |a: &&LocalAddress| is_link_local(a.ip) || a.ip.is_loopback();
+    let usable = || local.iter().filter(|a| a.usable);
+    let mut add = |a: &LocalAddress, double_if: fn(&Announced, IpAddr) -> bool| {
+        let interface = a.ifindex as u16;
+        let double =
+            list.iter().any(|b| b.ip == a.ip || (b.interface == interface && double_if(b, a.ip)));
+        if !double && list.len() < MAX_ADDRESSES {
+            list.push(Announced { ip: a.ip, prefix_len: a.prefix_len, interface });
+        }
+    };
+    usable().filter(anchored).for_each(|a| add(a, |_, _| false));
+    let same_family = |b: &Announced, ip: IpAddr| b.ip.is_ipv4() == ip.is_ipv4();
+    usable().filter(|a| !narrow(a)).for_each(|a| add(a, same_family));
+    usable().filter(|a| narrow(a) && !a.ip.is_loopback()).for_each(|a| add(a, |_, _| true));
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generations_are_compared_modulo_their_width() {
+        assert!(newer(2, 1));
+        assert!(!newer(1, 1));
+        assert!(newer(0, u16::MAX));
+        assert!(!newer(u16::MAX, 0));
+    }
+
+    #[test]
+    fn one_address_per_interface_and_family_is_announced() {
+        let local: Vec<LocalAddress> = [
+            ("127.0.0.1", 1, true),
+            ("fe80::1", 2, true),
+            ("10.0.1.1", 2, true),
+            ("10.0.1.9", 2, true),
+            ("fd01::1", 2, true),
+            ("fe80::2", 3, true),
+            ("10.0.4.1", 4, false),
+        ]
+        .into_iter()
+        .map(|(ip, ifindex, usable)| LocalAddress {
+            ip: ip.parse().unwrap(),
+            prefix_len: 24,
+            ifindex,
+            link_up: true,
+            usable,
+            speed_mbps: 0,
+        })
+        .collect();
+        let ips = |anchors: &[Pair]| -> Vec<String> {
+            announce(&local, anchors).iter().map(|a| a.ip.to_string()).collect()
+        };
+        assert_eq!(ips(&[]), ["10.0.1.1", "fd01::1", "fe80::2"]);
+        let anchor = ("10.0.1.9".parse().unwrap(), "10.0.1.2".parse().unwrap());
+        assert_eq!(ips(&[anchor]), ["10.0.1.9", "fd01::1", "fe80::2"]);
+        let anchor = ("127.0.0.1".parse().unwrap(), "127.0.0.1".parse().unwrap());
+        assert_eq!(ips(&[anchor]), ["127.0.0.1", "10.0.1.1", "fd01::1", "fe80::2"]);
+    }
+}

@@ -1,0 +1,319 @@
+//! Queue pairs and address handles come and go.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use crate::config::PathOptions;
+use crate::key::Nonce;
+use crate::manager::{
+    FailOver, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager, Peer, PeerKey, Qp,
+};
+use crate::path::{Path, Role, source_port};
+use crate::timers::Timer;
+use crate::types::{AttachError, PathAddress, PathEvent, PathId, PathState, PeerId, Reason};
+
+impl PathManager {
+    /// Attaches a queue pair (RC or UC) that is connected (RTR). If it may use several paths, the
+    /// handshake with the peer begins; [`PathEvent::MultipathAgreed`] tells of its success.
+    ///
+    /// # Errors
+    /// The number is attached already, the addresses do not match, or a table is full.
+    pub fn attach(
+        &mut self,
+        now: Duration,
+        qpn: u32,
+        remote_qpn: u32,
+        local: IpAddr,
+        remote: IpAddr,
+        options: PathOptions,
+    ) -> Result<PeerId, AttachError> {
+        self.advance(now);
+        let (local, remote) = (local.to_canonical(), remote.to_canonical());
+        if local.is_ipv4() != remote.is_ipv4() {
+            return Err(AttachError::Family);
+        }
+        if self.qps.contains_key(&qpn) {
+            return Err(AttachError::Attached(qpn));
+        }
+        if self.qps.len() >= MAX_QUEUE_PAIRS {
+            return Err(AttachError::Limit("queue pairs", MAX_QUEUE_PAIRS));
+        }
+        let options =
+            PathOptions { multipath: options.multipath && self.config.multipath, ..options };
+        let slot = (remote_qpn >> 16) as u8;
+        let key = PeerKey { local, remote, slot, options };
+        let index = match self.peer_by_key.get(&key) {
+            Some(&index) => index,
+            None => self.add_peer(key)?,
+        };
+        let Some(peer) = self.peers.get_mut(index) else {
+            return Err(AttachError::Limit("peers", MAX_PEERS));
+        };
+        peer.qpns.insert(qpn);
+        let association = peer.association;
+        self.qps.insert(qpn, Qp { peer: index, remote_qpn, agreed: false, tries: 0 });
+        if let Some(a) = association.and_then(|a| self.associations.get_mut(a)) {
+            a.unused_since = None;
+        }
+        if options.multipath {
+            self.hello_due(qpn);
+        }
+        Ok(PeerId(index))
+    }
+
+    fn add_peer(&mut self, key: PeerKey) -> Result<u32, AttachError> {
+        if self.peers.is_full() {
+            return Err(AttachError::Limit("peers", MAX_PEERS));
+        }
+        let address = self.address(key.local, key.remote, key.options, u32::from(key.slot));
+        let mut path = Path::new(address, Role::Plain { peer: 0 }, &self.config);
+        let down = self.local_fault(key.local);
+        if let Some(reason) = down {
+            path.state = PathState::Down;
+            path.reason = Some(reason);
+        }
+        let own = self.paths.insert(path).ok_or(AttachError::Limit("paths", MAX_PEERS * 9))?;
+        // Peers that differ only in their options are the same to the other side.
+        let same = |k: &PeerKey| (k.local, k.remote, k.slot) == (key.local, key.remote, key.slot);
+        let first = PeerKey { options: PathOptions::default(), ..key };
+        let sibling = self.peer_by_key.range(first..).next().filter(|(k, _)| same(k));
+        let sibling = sibling.and_then(|(_, i)| self.peers.get(*i)).map(|p| p.nonce);
+        let nonce = sibling.unwrap_or_else(|| Nonce(self.random.bytes()));
+        let peer = Peer {
+            key,
+            own,
+            active: own,
+            association: None,
+            pending: None,
+            nonce,
+            qpns: Default::default(),
+            outage: None,
+            held: false,
+            blocked: false,
+            plain: false,
+            failover: None,
+            failovers: 0,
+            last_blackout: None,
+        };
+        let index = self.peers.insert(peer).ok_or(AttachError::Limit("peers", MAX_PEERS))?;
+        if let Some(path) = self.paths.get_mut(own) {
+            path.role = Role::Plain { peer: index };
+        }
+        self.peer_by_key.insert(key, index);
+        if let Some(a) = self.association_with_path(&key) {
+            self.join(index, a);
+        } else if down.is_some() {
+            self.begin_outage(index);
+        }
+        Ok(index)
+    }
+
+    /// An association with the same remote lane that has these addresses among its paths.
+    fn association_with_path(&self, key: &PeerKey) -> Option<u32> {
+        let fits = |p: &u32| {
+            self.paths
+                .get(*p)
+                .is_some_and(|p| (p.address.local, p.address.remote) == (key.local, key.remote))
+        };
+        let found = self.associations.iter().find(|(_, a)| {
+            key.options.multipath
+                && a.confirmed
+                && a.remote_slot == key.slot
+                && a.paths().any(|(_, p)| fits(&p))
+        });
+        found.map(|(i, _)| i)
+    }
+
+    /// Forgets a queue pair. Bytes that it had in flight must have been given to
+    /// [`PathManager::lost`] before. Unknown numbers are ignored.
+    pub fn detach(&mut self, now: Duration, qpn: u32) {
+        self.advance(now);
+        let Some(qp) = self.qps.remove(&qpn) else { return };
+        self.timers.set(Timer::Hello(qpn), None);
+        let Some(peer) = self.peers.get_mut(qp.peer) else { return };
+        peer.qpns.remove(&qpn);
+        if !peer.qpns.is_empty() {
+            return;
+        }
+        match peer.association {
+            Some(a) => self.maybe_unused(a),
+            None => self.remove_peer(qp.peer),
+        }
+    }
+
+    /// Begins the association's farewell when no queue pair is left.
+    fn maybe_unused(&mut self, index: u32) {
+        let Some(a) = self.associations.get_mut(index) else { return };
+        let used = a.peers.iter().any(|p| self.peers.get(*p).is_some_and(|p| !p.qpns.is_empty()));
+        if !used {
+            a.unused_since.get_or_insert(self.now);
+            self.timers.no_later(Timer::Association(index), self.now);
+        }
+    }
+
+    /// Forgets a peer that has neither queue pairs nor an association.
+    pub(crate) fn remove_peer(&mut self, index: u32) {
+        let Some(peer) = self.peers.remove(index) else { return };
+        self.peer_by_key.remove(&peer.key);
+        self.timers.set(Timer::Hold(index), None);
+        if let Some(a) = peer.pending {
+            self.remove_unproven(a);
+        }
+        self.release_path(peer.own);
+    }
+
+    /// One user less; the last one takes the path along.
+    pub(crate) fn release_path(&mut self, index: u32) {
+        let Some(path) = self.paths.get_mut(index) else { return };
+        path.users = path.users.saturating_sub(1);
+        if path.users == 0 {
+            self.paths.remove(index);
+            self.timers.set(Timer::DownDelay(index), None);
+        }
+    }
+
+    /// The path of an address handle. Counted: give it back with [`PathManager::release_ud`].
+    ///
+    /// # Errors
+    /// The addresses do not match, or there are too many.
+    pub fn ud_path(
+        &mut self,
+        now: Duration,
+        local: IpAddr,
+        remote: IpAddr,
+        options: PathOptions,
+    ) -> Result<PathId, AttachError> {
+        self.advance(now);
+        let (local, remote) = (local.to_canonical(), remote.to_canonical());
+        if local.is_ipv4() != remote.is_ipv4() {
+            return Err(AttachError::Family);
+        }
+        let key = (local, remote, options);
+        if let Some(&index) = self.ud.get(&key) {
+            if let Some(path) = self.paths.get_mut(index) {
+                path.users += 1;
+            }
+            return Ok(PathId(index));
+        }
+        if self.ud.len() >= MAX_UD_PATHS {
+            return Err(AttachError::Limit("address handles' paths", MAX_UD_PATHS));
+        }
+        let address = self.address(local, remote, options, 0);
+        let mut path = Path::new(address, Role::Datagram, &self.config);
+        path.redirect = options.multipath.then(|| self.way_around(local, remote)).flatten();
+        let limit = AttachError::Limit("address handles' paths", MAX_UD_PATHS);
+        let index = self.paths.insert(path).ok_or(limit)?;
+        self.ud.insert(key, index);
+        Ok(PathId(index))
+    }
+
+    /// An address handle that used the path is gone.
+    pub fn release_ud(&mut self, path: PathId) {
+        let Some(p) = self.paths.get(path.0) else { return };
+        if p.role != Role::Datagram {
+            return;
+        }
+        if p.users == 1 {
+            self.ud.retain(|_, i| *i != path.0);
+        }
+        self.release_path(path.0);
+    }
+
+    /// Where datagrams for the path of an address handle go now: the path itself, or, if it is
+    /// dead and an association knows another way to the same host, that one.
+    #[inline]
+    pub fn ud_route(&self, path: PathId) -> PathId {
+        self.paths.get(path.0).and_then(|p| p.redirect).map_or(path, PathId)
+    }
+
+    /// The live path of an association in which the path with these addresses is dead.
+    fn way_around(&self, local: IpAddr, remote: IpAddr) -> Option<u32> {
+        self.associations.iter().find_map(|(_, a)| {
+            let paths = || a.paths().filter_map(|(_, i)| Some((i, self.paths.get(i)?)));
+            let (_, mine) =
+                paths().find(|(_, p)| (p.address.local, p.address.remote) == (local, remote))?;
+            if mine.usable() {
+                return None;
+            }
+            paths().find(|(_, p)| p.state == PathState::Up).map(|(i, _)| i)
+        })
+    }
+
+    /// Leads datagrams around dead paths; called when the state of a path changed.
+    pub(crate) fn redirect_datagrams(&mut self) {
+        let keys: Vec<_> = self.ud.iter().map(|(k, i)| (*k, *i)).collect();
+        for ((local, remote, options), index) in keys {
+            let redirect = options.multipath.then(|| self.way_around(local, remote)).flatten();
+            if let Some(path) = self.paths.get_mut(index) {
+                path.redirect = redirect;
+            }
+        }
+    }
+
+    /// How to address packets between two addresses.
+    pub(crate) fn address(
+        &self,
+        local: IpAddr,
+        remote: IpAddr,
+        options: PathOptions,
+        salt: u32,
+    ) -> PathAddress {
+        PathAddress {
+            local,
+            remote,
+            ifindex: self.ifindex_of(local),
+            source_port: source_port(options.flow_label, spread(local, remote, salt)),
+            traffic_class: options.traffic_class,
+            hop_limit: if options.hop_limit == 0 { 64 } else { options.hop_limit },
+            flow_label: options.flow_label & 0xf_ffff,
+        }
+    }
+
+    /// Gives queue pairs of a peer another path. `from` is not looked at any more.
+    pub(crate) fn switch(&mut self, peer: u32, to: u32, reason: Reason) {
+        let now = self.now;
+        let Some(p) = self.peers.get_mut(peer) else { return };
+        let after_outage = p.outage.take();
+        if p.active == to && after_outage.is_none() {
+            return;
+        }
+        let old = core::mem::replace(&mut p.active, to);
+        p.held = false;
+        p.blocked = false;
+        let fail_over = old != to && !matches!(reason, Reason::Primary | Reason::Association);
+        if fail_over || after_outage.is_some() {
+            if fail_over {
+                p.failovers += 1;
+            }
+            let old_path = self.paths.get(old);
+            let waiting = old_path.and_then(|o| {
+                let since = o.outstanding_since?;
+                Some(o.last_progress.map_or(since, |t| t.max(since)))
+            });
+            let since = waiting.or_else(|| after_outage.map(|o| o.since)).unwrap_or(now);
+            p.failover = Some(FailOver { since: since.min(now), reason });
+            if let Some(path) = self.paths.get_mut(to) {
+                path.watched = true;
+            }
+        }
+        self.timers.set(Timer::Hold(peer), None);
+        let from = after_outage.is_none().then_some(PathId(old));
+        self.push_event(PathEvent::ActiveChanged {
+            peer: PeerId(peer),
+            from,
+            to: PathId(to),
+            reason,
+        });
+    }
+}
+
+/// Spreads paths over source ports.
+fn spread(local: IpAddr, remote: IpAddr, salt: u32) -> u32 {
+    let mut h = 0x811c_9dc5u32 ^ salt;
+    for ip in [local, remote] {
+        for byte in crate::bytes::ip_bytes(ip) {
+            h = (h ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        }
+    }
+    h ^ (h >> 15)
+}

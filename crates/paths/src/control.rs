@@ -1,0 +1,419 @@
+//! Probes and control packets: sending, checking, and what they change in the path set.
+//!
+//! Nothing is acknowledged one by one. Every packet tells the newest versions that its sender has,
+//! and the generation of each path; whoever finds the other behind repeats with growing intervals.
+//! So packets may be lost, doubled and overtake each other.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use polypath_wire::packet::Packet;
+
+use crate::association::newer;
+use crate::config::PathOptions;
+use crate::manager::PathManager;
+use crate::message::{Announced, Body, Ends, Frame, Report, TableEntry};
+use crate::path::{Path, Role};
+use crate::select::{Pair, pairs};
+use crate::timers::Timer;
+use crate::types::{PathEvent, PathId, PathState, Reason, Refused};
+
+/// First and longest interval at which unacknowledged control packets are repeated.
+const REPEAT_FIRST: Duration = Duration::from_millis(3);
+const REPEAT_MAX: Duration = Duration::from_millis(200);
+/// A control packet goes out on so many live paths at once.
+const CONTROL_PATHS: usize = 2;
+
+impl PathManager {
+    /// A probe, reply or control packet.
+    pub(crate) fn handle_frame(
+        &mut self,
+        src: IpAddr,
+        dst: IpAddr,
+        packet: &Packet<'_>,
+    ) -> Result<(), Refused> {
+        if packet.headers.bth.dest_qpn != u32::from(self.lane.slot) << 16 {
+            return Err(Refused::NoAssociation);
+        }
+        let number = Frame::destination(packet.payload)?;
+        let index = self.association_by_number(number).ok_or(Refused::NoAssociation)?;
+        let a = self.associations.get_mut(index).ok_or(Refused::NoAssociation)?;
+        let ends = Ends { src, dst };
+        if !a.key.check(a.remote_instance, packet.opcode().0, ends, packet.payload) {
+            return Err(Refused::Authentication);
+        }
+        let frame = Frame::decode(packet.opcode(), packet.payload)?;
+        if frame.from == 0 || a.remote_number.is_some_and(|n| n != frame.from) {
+            return Err(Refused::Malformed);
+        }
+        if !a.replay.accept(frame.sequence) {
+            return Err(Refused::Replay);
+        }
+        a.remote_number = Some(frame.from);
+        a.last_heard = self.now;
+        if !a.confirmed {
+            let proposer = a.proposer;
+            self.confirm(index, proposer);
+        }
+        self.take_reports(index, &frame);
+        match frame.body {
+            Body::Probe { number } => {
+                self.member_at(index, frame.path, ends)?;
+                self.send_frame(index, frame.path, Body::Reply { number }, false);
+            }
+            Body::Reply { number } => {
+                let path = self.member_at(index, frame.path, ends)?;
+                self.probe_answered(index, path, number)?;
+            }
+            Body::Addresses { version, list } => self.take_addresses(index, version, list),
+            Body::Table { version, entries } => self.take_table(index, version, &entries),
+            Body::Notice => {}
+            Body::Bye => {
+                self.farewell(index);
+                return Ok(());
+            }
+        }
+        if frame.answer {
+            self.send_control(index, Some(ends), &Body::Notice, false);
+        }
+        Ok(())
+    }
+
+    /// The path of a probe: its number and its addresses must fit.
+    fn member_at(&self, index: u32, id: u8, ends: Ends) -> Result<u32, Refused> {
+        let a = self.associations.get(index).ok_or(Refused::NoAssociation)?;
+        let path = a.paths.get(usize::from(id)).copied().flatten().ok_or(Refused::UnknownPath)?;
+        let p = self.paths.get(path).ok_or(Refused::UnknownPath)?;
+        if (p.address.local, p.address.remote) == (ends.dst, ends.src) {
+            Ok(path)
+        } else {
+            Err(Refused::UnknownSource)
+        }
+    }
+
+    /// The peer tells what it has, and the generations of its paths. One that is ahead of ours was
+    /// given up there: so it is here.
+    fn take_reports(&mut self, index: u32, frame: &Frame) {
+        let Some(a) = self.associations.get_mut(index) else { return };
+        a.announced_seen = a.announced_seen.max(frame.addresses_seen.min(a.announced_version));
+        if a.is_leader() {
+            a.table_seen = a.table_seen.max(frame.table_seen.min(a.table_version));
+        }
+        let members = a.paths;
+        for r in &frame.reports {
+            let Some(path) = members.get(usize::from(r.id)).copied().flatten() else { continue };
+            let Some(p) = self.paths.get_mut(path) else { continue };
+            if newer(r.generation, p.peer_generation) {
+                p.peer_generation = r.generation;
+            }
+            if newer(r.generation, p.generation) {
+                p.generation = r.generation;
+                let id = usize::from(r.id);
+                if let Some(a) = self.associations.get_mut(index) {
+                    a.generations[id] = r.generation;
+                }
+                if p.state == PathState::Dead {
+                    // Died on both sides; begin proving it anew.
+                    continue;
+                }
+                if p.state != PathState::Down {
+                    self.path_lost(path, PathState::Dead, Reason::PeerNotice, false);
+                }
+            }
+        }
+        self.update_control(index);
+    }
+
+    /// The peer's addresses changed.
+    fn take_addresses(&mut self, index: u32, version: u32, list: Vec<Announced>) {
+        let Some(a) = self.associations.get_mut(index) else { return };
+        if version <= a.remote_addresses_version {
+            return;
+        }
+        a.remote_addresses_version = version;
+        a.remote_addresses = list;
+        self.lead(index);
+    }
+
+    /// The leader's table: the follower makes its paths the same.
+    fn take_table(&mut self, index: u32, version: u32, entries: &[TableEntry]) {
+        let Some(a) = self.associations.get_mut(index) else { return };
+        if a.is_leader() || version <= a.table_version {
+            return;
+        }
+        a.table_version = version;
+        let wanted: Vec<(u8, u16, Pair)> =
+            entries.iter().map(|e| (e.id, e.generation, (e.follower, e.leader))).collect();
+        self.set_members(index, &wanted);
+    }
+
+    /// The leader chooses the pairs of addresses, keeps the numbers of those that stay, and gives
+    /// free numbers to new ones.
+    pub(crate) fn lead(&mut self, index: u32) {
+        let Some(a) = self.associations.get(index) else { return };
+        if !a.confirmed || !a.is_leader() {
+            return;
+        }
+        let chosen = pairs(&a.anchors, &a.announced, &a.remote_addresses);
+        let pair_of = |p: u32| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
+        let mut wanted: Vec<(u8, u16, Pair)> = Vec::new();
+        for (id, path) in a.paths() {
+            if let Some(pair) = pair_of(path).filter(|pair| chosen.contains(pair)) {
+                let generation = self.paths.get(path).map_or(1, |p| p.generation);
+                wanted.push((id, generation, pair));
+            }
+        }
+        let kept = wanted.len();
+        for &pair in &chosen {
+            if wanted[..kept].iter().any(|w| w.2 == pair) {
+                continue;
+            }
+            // The number that was used least: most likely never.
+            let free = (0..a.paths.len() as u8).filter(|id| wanted.iter().all(|w| w.0 != *id));
+            let Some(id) = free.min_by_key(|id| a.generations[usize::from(*id)]) else { break };
+            wanted.push((id, a.generations[usize::from(id)].wrapping_add(1), pair));
+        }
+        wanted.sort_unstable_by_key(|w| w.0);
+        let changed = wanted
+            .iter()
+            .map(|w| (w.0, w.2))
+            .ne(a.paths().filter_map(|(id, p)| Some((id, pair_of(p)?))));
+        if changed || a.table_version == 0 {
+            if let Some(a) = self.associations.get_mut(index) {
+                a.table_version += 1;
+            }
+            self.set_members(index, &wanted);
+            self.control_now(index);
+        }
+    }
+
+    /// Makes the path set what the table says.
+    fn set_members(&mut self, index: u32, wanted: &[(u8, u16, Pair)]) {
+        let Some(a) = self.associations.get(index) else { return };
+        let (members, slot) = (a.paths, a.remote_slot);
+        let window = if a.remote_window == 0 { self.config.max_window } else { a.remote_window };
+        let mut gone = Vec::new();
+        for (id, member) in members.into_iter().enumerate() {
+            let want = wanted.iter().find(|w| usize::from(w.0) == id);
+            let pair = |p: u32| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
+            if let Some(path) = member
+                && want.is_none_or(|w| pair(path) != Some(w.2))
+            {
+                gone.push((id, path));
+            }
+        }
+        for &(id, generation, (local, remote)) in wanted {
+            let kept = members[usize::from(id)].filter(|p| gone.iter().all(|g| g.1 != *p));
+            if kept.is_some() {
+                continue;
+            }
+            let salt = u32::from(slot) | u32::from(id) << 8;
+            let address = self.address(local, remote, PathOptions::default(), salt);
+            let role = Role::Member { association: index, id };
+            let mut path = Path::new(address, role, &self.config);
+            path.generation = generation;
+            path.peer_generation = generation;
+            path.window.set_max(window);
+            path.probes.next_at = self.now;
+            path.state = PathState::Probing;
+            if let Some(reason) = self.local_fault(local) {
+                path.state = PathState::Down;
+                path.reason = Some(reason);
+            }
+            let Some(new) = self.paths.insert(path) else {
+                self.refusals.count(Refused::Limit);
+                continue;
+            };
+            if let Some(a) = self.associations.get_mut(index) {
+                a.generations[usize::from(id)] = generation;
+                a.paths[usize::from(id)] = Some(new);
+            }
+        }
+        for (id, path) in gone {
+            self.member_gone(index, id, path);
+        }
+        self.timers.no_later(Timer::Association(index), self.now);
+    }
+
+    /// A path leaves the set. The fence: its number never comes back with this generation.
+    fn member_gone(&mut self, index: u32, id: usize, path: u32) {
+        if let Some(a) = self.associations.get_mut(index)
+            && a.paths[id] == Some(path)
+        {
+            a.paths[id] = None;
+        }
+        let users = self.peers_on(path);
+        self.push_event(PathEvent::PathDead { path: PathId(path), reason: Reason::Removed });
+        // A peer's own path stays with it as the one of last resort, out of the set.
+        let owner = self.associations.get(index).and_then(|a| {
+            a.peers.iter().copied().find(|p| self.peers.get(*p).is_some_and(|p| p.own == path))
+        });
+        if let Some(p) = self.paths.get_mut(path) {
+            p.give_up(self.now, PathState::Down, Reason::Removed);
+            if let Some(peer) = owner {
+                p.role = Role::Plain { peer };
+            }
+        }
+        for peer in users {
+            self.reselect(peer, Reason::Removed);
+        }
+        self.release_path(path);
+    }
+
+    /// The association begins: first control packets and probes.
+    pub(crate) fn begin_control(&mut self, index: u32) {
+        self.lead(index);
+        self.control_now(index);
+    }
+
+    /// Something to tell: at once, then repeated until the peer shows that it knows.
+    pub(crate) fn control_now(&mut self, index: u32) {
+        if let Some(a) = self.associations.get_mut(index) {
+            a.control_at = self.now;
+            a.control_interval = REPEAT_FIRST;
+            self.timers.no_later(Timer::Association(index), self.now);
+        }
+    }
+
+    /// Whether the peer lacks something that it must know.
+    fn behind(&self, index: u32) -> bool {
+        let Some(a) = self.associations.get(index) else { return false };
+        let paths = || a.paths().filter_map(|(_, p)| self.paths.get(p));
+        a.announced_seen < a.announced_version
+            || (a.is_leader() && a.table_seen < a.table_version)
+            || paths().any(|p| newer(p.generation, p.peer_generation))
+    }
+
+    /// Stops repeating when the peer knows everything.
+    fn update_control(&mut self, index: u32) {
+        if !self.behind(index)
+            && let Some(a) = self.associations.get_mut(index)
+        {
+            a.control_interval = Duration::ZERO;
+        }
+    }
+
+    /// Sends what the peer lacks if it is time. Returns when to look again.
+    pub(crate) fn control_tick(&mut self, index: u32) -> Option<Duration> {
+        let a = self.associations.get(index)?;
+        if a.control_interval.is_zero() {
+            return None;
+        }
+        if a.control_at > self.now {
+            return Some(a.control_at);
+        }
+        let addresses = a.announced_seen < a.announced_version;
+        let table = a.is_leader() && a.table_seen < a.table_version;
+        let (announced, version) = (a.announced.clone(), a.announced_version);
+        let mut sent = false;
+        if addresses {
+            let body = Body::Addresses { version, list: announced };
+            self.send_control(index, None, &body, true);
+            sent = true;
+        }
+        if table {
+            let body = self.table(index)?;
+            self.send_control(index, None, &body, true);
+            sent = true;
+        }
+        if !sent && self.behind(index) {
+            self.send_control(index, None, &Body::Notice, true);
+            sent = true;
+        }
+        let now = self.now;
+        let a = self.associations.get_mut(index)?;
+        if !sent {
+            a.control_interval = Duration::ZERO;
+            return None;
+        }
+        a.control_at = now + a.control_interval;
+        a.control_interval = (a.control_interval * 2).min(REPEAT_MAX);
+        Some(a.control_at)
+    }
+
+    fn table(&self, index: u32) -> Option<Body> {
+        let a = self.associations.get(index)?;
+        let entries = a
+            .paths()
+            .filter_map(|(id, p)| {
+                let p = self.paths.get(p)?;
+                Some(TableEntry {
+                    id,
+                    generation: p.generation,
+                    leader: p.address.local,
+                    follower: p.address.remote,
+                })
+            })
+            .collect();
+        Some(Body::Table { version: a.table_version, entries })
+    }
+
+    /// A control packet on the best paths, or, as an answer, on the one that was asked by.
+    pub(crate) fn send_control(&mut self, index: u32, to: Option<Ends>, body: &Body, answer: bool) {
+        let Some(a) = self.associations.get(index) else { return };
+        let rank = |state| match state {
+            PathState::Up => 0,
+            PathState::Recovering | PathState::Probing => 1,
+            PathState::Suspect => 2,
+            PathState::Dead => 3,
+            PathState::Down => 4,
+        };
+        let mut ids: Vec<(u8, u8)> = Vec::new();
+        let mut exact = None;
+        for (id, p) in a.paths() {
+            let Some(p) = self.paths.get(p) else { continue };
+            ids.push((rank(p.state), id));
+            if to.is_some_and(|e| (p.address.local, p.address.remote) == (e.dst, e.src)) {
+                exact = Some(id);
+            }
+        }
+        ids.sort_unstable();
+        if let Some(id) = exact {
+            ids = vec![(0, id)];
+        }
+        let usable = ids.iter().filter(|(rank, _)| *rank < 4).take(CONTROL_PATHS);
+        for id in usable.map(|(_, id)| *id).collect::<Vec<_>>() {
+            self.send_frame(index, id, body.clone(), answer);
+        }
+    }
+
+    /// One packet on one path.
+    pub(crate) fn send_frame(&mut self, index: u32, id: u8, body: Body, answer: bool) {
+        let Some(a) = self.associations.get_mut(index) else { return };
+        let Some(to) = a.remote_number else { return };
+        let Some(path) = a.paths.get(usize::from(id)).copied().flatten() else { return };
+        a.sequence += 1;
+        let mut reports = Vec::with_capacity(a.paths.len());
+        for (id, p) in a.paths() {
+            if let Some(p) = self.paths.get(p) {
+                reports.push(Report { id, state: p.state, generation: p.generation });
+            }
+        }
+        let Some(p) = self.paths.get(path) else { return };
+        let frame = Frame {
+            path: id,
+            generation: p.generation,
+            to,
+            from: a.number,
+            answer,
+            sequence: a.sequence,
+            addresses_seen: a.remote_addresses_version,
+            table_seen: a.table_version,
+            reports,
+            body,
+        };
+        let address = p.address;
+        let ends = Ends { src: address.local, dst: address.remote };
+        let packet = frame.encode(a.remote_slot, self.lane.instance, &a.key, ends);
+        self.push_out(address, packet);
+    }
+
+    /// Says farewell to every peer: the lane is going away. The packets come out of
+    /// [`PathManager::poll_transmit`]; then drop the manager.
+    pub fn close(&mut self, now: Duration) {
+        self.advance(now);
+        for index in self.associations.indexes() {
+            self.send_control(index, None, &Body::Bye, false);
+        }
+    }
+}

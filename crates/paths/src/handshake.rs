@@ -1,0 +1,480 @@
+//! The handshake: two lanes find out that both speak of path sets, and each queue pair is agreed.
+//!
+//! HELLO tells nonce and addresses; HELLO_ACK answers with the other nonce and proves, by its code,
+//! that the key was derived; HELLO_DONE proves the same the other way. Each end begins on its own
+//! when its queue pair reaches RTR, and repeats with growing intervals; whichever comes second finds
+//! the other ready. A peer that never answers is plain RoCEv2, at the price of a few small packets.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use polypath_wire::packet::Packet;
+
+use crate::association::{Association, announce};
+use crate::key::{Key, Nonce};
+use crate::manager::PathManager;
+use crate::message::{Ends, HELLO_QKEY, Hello, HelloKind};
+use crate::path::Role;
+use crate::timers::Timer;
+use crate::types::{PathAddress, PathEvent, PathState, PeerId, Reason, Refused};
+
+/// Handshakes sent before a peer is taken for a plain one: at 0, 1, 3, 7, … 255, 511, 1023 and
+/// 2047 ms.
+const MAX_TRIES: u32 = 12;
+/// Likewise when earlier queue pairs to the same lane found it plain.
+const MAX_TRIES_PLAIN: u32 = 4;
+/// Pairs of addresses remembered as those that queue pairs were connected with.
+const MAX_ANCHORS: usize = 4;
+/// Allocated association numbers carry their index in the low bits.
+const INDEX_MASK: u32 = 0xffff;
+
+impl PathManager {
+    /// Sends a HELLO for a queue pair, now and again.
+    pub(crate) fn hello_due(&mut self, qpn: u32) {
+        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        let Some(peer) = self.peers.get_mut(qp.peer) else { return };
+        let limit = if peer.plain { MAX_TRIES_PLAIN } else { MAX_TRIES };
+        if qp.agreed {
+            return;
+        }
+        if qp.tries >= limit {
+            peer.plain = peer.association.is_none();
+            return;
+        }
+        qp.tries += 1;
+        // Doubling from 1 ms on: 1 ms after the first, 2 ms after the second, …
+        let pause = Duration::from_millis(1 << (qp.tries - 1).min(10));
+        let (peer_index, remote_qpn, tries) = (qp.peer, qp.remote_qpn, qp.tries);
+        self.timers.set(Timer::Hello(qpn), Some(self.now + pause));
+        let hello = Hello {
+            kind: HelloKind::Hello,
+            nonce: self.hello_nonce(peer_index),
+            echo: Nonce::default(),
+            association: 0,
+            ..self.hello_base(peer_index, qpn, remote_qpn)
+        };
+        // The queue pair's own addresses first; if there is an association, its path in turn.
+        let Some(peer) = self.peers.get(peer_index) else { return };
+        let path = if tries % 2 == 0 { peer.active } else { peer.own };
+        let Some(address) = self.paths.get(path).map(|p| p.address) else { return };
+        self.send_hello(&hello, None, address);
+    }
+
+    /// The nonce by which the peer shall know us.
+    fn hello_nonce(&self, peer: u32) -> Nonce {
+        let Some(peer) = self.peers.get(peer) else { return Nonce::default() };
+        peer.association
+            .and_then(|a| self.associations.get(a))
+            .map_or(peer.nonce, |a| a.local_nonce)
+    }
+
+    fn hello_base(&self, peer: u32, qpn: u32, peer_qpn: u32) -> Hello {
+        let peer = self.peers.get(peer);
+        let anchor = peer.map(|p| (p.key.local, p.key.remote));
+        let association = peer.and_then(|p| p.association).and_then(|a| self.associations.get(a));
+        let (addresses, addresses_version) = match association {
+            Some(a) => (a.announced.clone(), a.announced_version),
+            None => (announce(&self.local, anchor.as_slice()), 1),
+        };
+        Hello {
+            kind: HelloKind::Hello,
+            slot: self.lane.slot,
+            instance: self.lane.instance,
+            nonce: Nonce::default(),
+            echo: Nonce::default(),
+            qpn,
+            peer_qpn,
+            association: 0,
+            receive_window: self.config.receive_window,
+            addresses_version,
+            addresses,
+        }
+    }
+
+    fn send_hello(&mut self, hello: &Hello, key: Option<&Key>, address: PathAddress) {
+        let ends = Ends { src: address.local, dst: address.remote };
+        let packet = hello.encode(key, ends);
+        self.push_out(address, packet);
+    }
+
+    /// A handshake packet of any kind.
+    pub(crate) fn handle_hello(
+        &mut self,
+        src: IpAddr,
+        dst: IpAddr,
+        packet: &Packet<'_>,
+    ) -> Result<(), Refused> {
+        if !self.config.multipath {
+            return Err(Refused::Disabled);
+        }
+        let deth = packet.headers.deth.ok_or(Refused::Malformed)?;
+        let hello = Hello::decode(packet.payload)?;
+        let qpn = packet.headers.bth.dest_qpn;
+        let consistent = deth.qkey == HELLO_QKEY
+            && deth.src_qpn == hello.qpn
+            && hello.peer_qpn == qpn
+            && hello.qpn >> 16 == u32::from(hello.slot)
+            && hello.nonce != Nonce::default();
+        if !consistent {
+            return Err(Refused::Malformed);
+        }
+        let qp = self.qps.get(&qpn).ok_or(Refused::NoQueuePair)?;
+        if qp.remote_qpn != hello.qpn {
+            return Err(Refused::NoQueuePair);
+        }
+        let peer = qp.peer;
+        let key = self.peers.get(peer).ok_or(Refused::NoQueuePair)?.key;
+        if !key.options.multipath {
+            return Err(Refused::Disabled);
+        }
+        if (key.local, key.remote) != (dst, src) && !self.between_known(peer, src, dst) {
+            return Err(Refused::UnknownSource);
+        }
+        let ends = Ends { src, dst };
+        match hello.kind {
+            HelloKind::Hello => self.on_hello(peer, qpn, &hello, ends),
+            HelloKind::Ack | HelloKind::Done => {
+                self.on_hello_answer(peer, qpn, &hello, ends, packet.payload)
+            }
+        }
+    }
+
+    /// Whether the addresses are those of a path to the peer.
+    fn between_known(&self, peer: u32, src: IpAddr, dst: IpAddr) -> bool {
+        let association = self.peers.get(peer).and_then(|p| p.association);
+        association.and_then(|a| self.associations.get(a)).is_some_and(|a| {
+            a.paths().any(|(_, p)| {
+                self.paths.get(p).is_some_and(|p| p.address.remote == src && p.address.local == dst)
+            })
+        })
+    }
+
+    fn on_hello(&mut self, peer: u32, qpn: u32, hello: &Hello, ends: Ends) -> Result<(), Refused> {
+        let index = match self.matching(peer, hello) {
+            Some(index) => index,
+            None => self.propose(peer, hello)?,
+        };
+        self.learn(index, hello, false);
+        self.answer(peer, qpn, index, hello, HelloKind::Ack, ends);
+        // Its HELLO_DONE agrees the queue pair here too. In case that gets lost, ask again soon.
+        if let Some(qp) = self.qps.get_mut(&qpn)
+            && !qp.agreed
+        {
+            qp.tries = qp.tries.min(3);
+            self.timers.no_later(Timer::Hello(qpn), self.now + Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn on_hello_answer(
+        &mut self,
+        peer: u32,
+        qpn: u32,
+        hello: &Hello,
+        ends: Ends,
+        payload: &[u8],
+    ) -> Result<(), Refused> {
+        let index = match self.matching(peer, hello) {
+            Some(index) => index,
+            None => {
+                // Nothing is kept unless the code proves that the key was derived from our nonce.
+                let nonce = self.peers.get(peer).ok_or(Refused::NoQueuePair)?.nonce;
+                let local = (self.lane.instance, nonce);
+                let key = Key::derive(local, (hello.instance, hello.nonce));
+                if hello.echo != nonce || !hello.authentic(&key, ends, payload) {
+                    return Err(Refused::Authentication);
+                }
+                self.propose(peer, hello)?
+            }
+        };
+        let a = self.associations.get(index).ok_or(Refused::NoAssociation)?;
+        if hello.echo != a.local_nonce || !hello.authentic(&a.key, ends, payload) {
+            return Err(Refused::Authentication);
+        }
+        if hello.association == 0 || a.remote_number.is_some_and(|n| n != hello.association) {
+            return Err(Refused::Malformed);
+        }
+        self.learn(index, hello, true);
+        self.confirm(index, peer);
+        if hello.kind == HelloKind::Ack {
+            self.answer(peer, qpn, index, hello, HelloKind::Done, ends);
+        }
+        self.agree(qpn);
+        Ok(())
+    }
+
+    /// The association that the sender's nonce belongs to, if this peer may be part of it.
+    fn matching(&self, peer: u32, hello: &Hello) -> Option<u32> {
+        let key = (hello.instance, hello.nonce);
+        let index = *self.association_by_nonce.get(&key)?;
+        let (p, a) = (self.peers.get(peer)?, self.associations.get(index)?);
+        if p.association == Some(index) || p.pending == Some(index) {
+            return Some(index);
+        }
+        // Other queue pairs between the same addresses, or another pair of addresses of a lane that
+        // we know: both addresses must be known for it.
+        let known = a.anchors.contains(&(p.key.local, p.key.remote))
+            || (a.confirmed
+                && a.remote_addresses.iter().any(|r| r.ip == p.key.remote)
+                && self.local.iter().any(|l| l.ip == p.key.local));
+        (known && a.remote_slot == p.key.slot).then_some(index)
+    }
+
+    /// A new association, unproven, in place of the one that the peer proposed last.
+    fn propose(&mut self, peer: u32, hello: &Hello) -> Result<u32, Refused> {
+        if self.association_by_nonce.contains_key(&(hello.instance, hello.nonce)) {
+            // Somebody else's nonce, from an address that is not known for it.
+            return Err(Refused::UnknownSource);
+        }
+        let p = self.peers.get_mut(peer).ok_or(Refused::NoQueuePair)?;
+        let old = p.pending.take();
+        let (key, nonce) = (p.key, p.nonce);
+        if let Some(old) = old {
+            self.remove_unproven(old);
+        }
+        let local = (self.lane.instance, nonce);
+        let remote = (hello.instance, hello.nonce);
+        let mut a = Association::new(local, remote, key.slot, peer);
+        a.anchors.push((key.local, key.remote));
+        a.announced = announce(&self.local, &a.anchors);
+        a.last_heard = self.now;
+        let index = self.associations.insert(a).ok_or(Refused::Limit)?;
+        let number = (self.random.u32() & !INDEX_MASK) | (index & INDEX_MASK);
+        // 0 stands for "none yet".
+        let number = if number == 0 { 1 << 31 } else { number };
+        if let Some(a) = self.associations.get_mut(index) {
+            a.number = number;
+        }
+        self.association_by_nonce.insert(remote, index);
+        if let Some(p) = self.peers.get_mut(peer) {
+            p.pending = Some(index);
+        }
+        Ok(index)
+    }
+
+    pub(crate) fn association_by_number(&self, number: u32) -> Option<u32> {
+        let index = number & INDEX_MASK;
+        (self.associations.get(index)?.number == number).then_some(index)
+    }
+
+    /// Takes over what a handshake packet tells; from one without code only for an association
+    /// that is not proven yet.
+    fn learn(&mut self, index: u32, hello: &Hello, authentic: bool) {
+        let default = self.config.max_window;
+        let Some(a) = self.associations.get_mut(index) else { return };
+        if authentic {
+            a.remote_number.get_or_insert(hello.association);
+        }
+        let fresh = hello.addresses_version > a.remote_addresses_version;
+        if !a.confirmed || (authentic && fresh) {
+            a.remote_addresses.clone_from(&hello.addresses);
+            a.remote_addresses_version = hello.addresses_version;
+            a.remote_window = match hello.receive_window {
+                0 => default,
+                window => window,
+            };
+        }
+    }
+
+    fn answer(&mut self, peer: u32, qpn: u32, index: u32, to: &Hello, kind: HelloKind, ends: Ends) {
+        let Some(a) = self.associations.get(index) else { return };
+        let (nonce, key, number) = (a.local_nonce, a.key, a.number);
+        let (addresses, addresses_version) = (a.announced.clone(), a.announced_version);
+        let hello = Hello {
+            kind,
+            nonce,
+            echo: to.nonce,
+            association: number,
+            addresses,
+            addresses_version,
+            ..self.hello_base(peer, qpn, to.qpn)
+        };
+        // Back the way it came.
+        let Some(own) = self.peers.get(peer).and_then(|p| self.paths.get(p.own)) else { return };
+        let address = if (own.address.local, own.address.remote) == (ends.dst, ends.src) {
+            own.address
+        } else {
+            PathAddress {
+                local: ends.dst,
+                remote: ends.src,
+                ifindex: self.ifindex_of(ends.dst),
+                ..own.address
+            }
+        };
+        self.send_hello(&hello, Some(&key), address);
+    }
+
+    /// Multi-path packets may be used by this queue pair.
+    fn agree(&mut self, qpn: u32) {
+        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        self.timers.set(Timer::Hello(qpn), None);
+        if !core::mem::replace(&mut qp.agreed, true) {
+            self.push_event(PathEvent::MultipathAgreed { qpn });
+        }
+    }
+
+    /// The peer has proven that it knows the key: the association begins, or the peer joins it.
+    pub(crate) fn confirm(&mut self, index: u32, peer: u32) {
+        let now = self.now;
+        let Some(a) = self.associations.get_mut(index) else { return };
+        let first = !core::mem::replace(&mut a.confirmed, true);
+        a.last_heard = now;
+        let window = if a.remote_window == 0 { u32::MAX } else { a.remote_window };
+        let old = self.peers.get(peer).and_then(|p| p.association);
+        if old != Some(index) {
+            if let Some(old) = old {
+                self.leave(peer, old);
+            }
+            if first {
+                self.first_path(index, peer, window);
+            }
+            self.join(peer, index);
+        }
+        if first {
+            self.begin_control(index);
+        }
+    }
+
+    /// The addresses of the handshake make path 0; the peer's path object goes over, with what is
+    /// in flight on it.
+    fn first_path(&mut self, index: u32, peer: u32, window: u32) {
+        let Some(own) = self.peers.get(peer).map(|p| p.own) else { return };
+        let (Some(a), Some(path)) = (self.associations.get_mut(index), self.paths.get_mut(own))
+        else {
+            return;
+        };
+        a.paths[0] = Some(own);
+        a.generations[0] = 1;
+        path.role = Role::Member { association: index, id: 0 };
+        path.generation = 1;
+        path.peer_generation = 1;
+        path.users += 1;
+        path.window.set_max(window);
+        path.probes.next_at = self.now;
+        path.probes.interval = Duration::ZERO;
+    }
+
+    /// A peer becomes part of an association.
+    pub(crate) fn join(&mut self, peer: u32, index: u32) {
+        let (Some(a), Some(p)) = (self.associations.get_mut(index), self.peers.get_mut(peer))
+        else {
+            return;
+        };
+        p.association = Some(index);
+        if p.pending == Some(index) {
+            p.pending = None;
+        }
+        p.plain = false;
+        if !p.qpns.is_empty() {
+            a.unused_since = None;
+        }
+        if !a.peers.contains(&peer) {
+            a.peers.push(peer);
+        }
+        let anchor = (p.key.local, p.key.remote);
+        if !a.anchors.contains(&anchor) && a.anchors.len() < MAX_ANCHORS {
+            a.anchors.push(anchor);
+        }
+        self.reselect(peer, Reason::Association);
+        self.timers.no_later(Timer::Association(index), self.now);
+    }
+
+    /// The peer's lane was replaced by another: its queue pairs of old are orphans.
+    fn leave(&mut self, peer: u32, index: u32) {
+        if let Some(p) = self.peers.get_mut(peer) {
+            p.association = None;
+            let qpns: Vec<u32> = p.qpns.iter().copied().collect();
+            for qpn in qpns {
+                if let Some(qp) = self.qps.get_mut(&qpn) {
+                    qp.agreed = false;
+                }
+            }
+        }
+        let empty = self.associations.get_mut(index).is_some_and(|a| {
+            a.peers.retain(|p| *p != peer);
+            a.peers.is_empty()
+        });
+        self.back_to_own(peer, index);
+        if empty {
+            self.remove_association(index);
+        }
+    }
+
+    /// The peer's route leads over its own addresses again.
+    fn back_to_own(&mut self, peer: u32, index: u32) {
+        let Some(own) = self.peers.get(peer).map(|p| p.own) else { return };
+        if let Some(a) = self.associations.get_mut(index) {
+            for slot in &mut a.paths {
+                if *slot == Some(own) {
+                    *slot = None;
+                    if let Some(path) = self.paths.get_mut(own) {
+                        path.users = path.users.saturating_sub(1);
+                    }
+                }
+            }
+        }
+        let local = self.paths.get(own).map(|p| p.address.local);
+        let fault = local.and_then(|l| self.local_fault(l));
+        let max = self.config.max_window;
+        if let Some(path) = self.paths.get_mut(own) {
+            path.role = Role::Plain { peer };
+            path.state = if fault.is_some() { PathState::Down } else { PathState::Up };
+            path.reason = fault;
+            path.window.set_max(max);
+        }
+        match fault {
+            None => self.switch(peer, own, Reason::Association),
+            Some(_) => self.begin_outage(peer),
+        }
+    }
+
+    pub(crate) fn remove_unproven(&mut self, index: u32) {
+        if self.associations.get(index).is_some_and(|a| !a.confirmed) {
+            self.remove_association(index);
+        }
+    }
+
+    /// Forgets an association; its peers are plain again, those without queue pairs are gone.
+    pub(crate) fn remove_association(&mut self, index: u32) {
+        let Some(a) = self.associations.get(index) else { return };
+        let remote = (a.remote_instance, a.remote_nonce);
+        let peers = a.peers.clone();
+        for &peer in &peers {
+            if let Some(p) = self.peers.get_mut(peer) {
+                p.association = None;
+            }
+            self.back_to_own(peer, index);
+        }
+        let Some(a) = self.associations.remove(index) else { return };
+        self.association_by_nonce.remove(&remote);
+        self.timers.set(Timer::Association(index), None);
+        for (_, path) in a.paths() {
+            self.release_path(path);
+        }
+        for peer in peers {
+            let Some(p) = self.peers.get_mut(peer) else { continue };
+            if p.qpns.is_empty() {
+                self.remove_peer(peer);
+                continue;
+            }
+            let qpns: Vec<u32> = p.qpns.iter().copied().collect();
+            for qpn in qpns {
+                if let Some(qp) = self.qps.get_mut(&qpn) {
+                    qp.agreed = false;
+                }
+            }
+        }
+        self.redirect_datagrams();
+    }
+
+    /// The peer's lane is gone: no path comes back, let retry counters run.
+    pub(crate) fn farewell(&mut self, index: u32) {
+        let peers = self.associations.get(index).map(|a| a.peers.clone()).unwrap_or_default();
+        self.remove_association(index);
+        for peer in peers {
+            if self.peers.get(peer).is_some() {
+                self.push_event(PathEvent::PeerLost { peer: PeerId(peer) });
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Our own links and addresses, and which path carries a peer's traffic.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use crate::association::announce;
+use crate::config::{Config, LocalAddress, Primary, PrimaryReselect};
+use crate::manager::{Outage, PathManager};
+use crate::path::Role;
+use crate::timers::Timer;
+use crate::types::{PathEvent, PathState, PeerId, Reason};
+
+impl PathManager {
+    /// Tells all addresses of the host: at the start and at every change of links, addresses or
+    /// administrative state. Paths that lost their link or address are left at once (links after
+    /// [`Config::downdelay`]).
+    pub fn set_local(&mut self, now: Duration, addresses: &[LocalAddress]) {
+        self.advance(now);
+        self.local =
+            addresses.iter().map(|a| LocalAddress { ip: a.ip.to_canonical(), ..*a }).collect();
+        self.local_known = true;
+        for index in self.paths.indexes() {
+            self.local_changed(index);
+        }
+        for index in self.associations.indexes() {
+            self.announce_again(index);
+        }
+    }
+
+    /// Changes settings that `polypath` can change while running.
+    pub fn set_config(&mut self, now: Duration, config: Config) {
+        self.advance(now);
+        self.config = config;
+        for peer in self.peers.indexes() {
+            self.reselect(peer, Reason::Primary);
+        }
+    }
+
+    /// What is wrong with a local address, if anything.
+    pub(crate) fn local_fault(&self, ip: IpAddr) -> Option<Reason> {
+        let mut fault = self.local_known.then_some(Reason::AddressRemoved);
+        for a in self.local.iter().filter(|a| a.ip == ip) {
+            if a.usable && a.link_up {
+                return None;
+            }
+            fault = Some(if a.usable { Reason::LinkDown } else { Reason::AdminDown });
+        }
+        fault
+    }
+
+    pub(crate) fn ifindex_of(&self, ip: IpAddr) -> u32 {
+        let fit = |a: &&LocalAddress| a.ip == ip;
+        let found = self.local.iter().filter(fit).max_by_key(|a| a.usable && a.link_up);
+        found.map_or(0, |a| a.ifindex)
+    }
+
+    fn local_changed(&mut self, index: u32) {
+        let Some(p) = self.paths.get(index) else { return };
+        let local = p.address.local;
+        let (fault, ifindex) = (self.local_fault(local), self.ifindex_of(local));
+        let Some(p) = self.paths.get_mut(index) else { return };
+        p.address.ifindex = ifindex;
+        let down = p.state == PathState::Down;
+        match fault {
+            Some(reason) if down => p.reason = Some(reason),
+            Some(Reason::LinkDown) if !self.config.downdelay.is_zero() => {
+                let at = self.now + self.config.downdelay;
+                self.timers.no_later(Timer::DownDelay(index), at);
+            }
+            Some(reason) => self.path_lost(index, PathState::Down, reason, true),
+            None => {
+                self.timers.set(Timer::DownDelay(index), None);
+                if down {
+                    self.link_back(index);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn downdelay_over(&mut self, index: u32) {
+        let Some(p) = self.paths.get(index) else { return };
+        if p.state != PathState::Down
+            && let Some(reason) = self.local_fault(p.address.local)
+        {
+            self.path_lost(index, PathState::Down, reason, true);
+        }
+    }
+
+    /// The link is there again: a numbered path has to prove itself, others are used at once.
+    fn link_back(&mut self, index: u32) {
+        let now = self.now;
+        let Some(p) = self.paths.get_mut(index) else { return };
+        match p.role {
+            Role::Member { association, .. } => {
+                p.state = PathState::Dead;
+                p.probes.interval = Duration::ZERO;
+                p.probes.next_at = now;
+                self.timers.no_later(Timer::Association(association), now);
+            }
+            Role::Plain { .. } | Role::Datagram => self.path_back(index),
+        }
+    }
+
+    /// Tells the peer of an association which addresses there are now, if they changed.
+    fn announce_again(&mut self, index: u32) {
+        let Some(a) = self.associations.get_mut(index) else { return };
+        let list = announce(&self.local, &a.anchors);
+        if list == a.announced {
+            return;
+        }
+        a.announced = list;
+        a.announced_version += 1;
+        if a.confirmed {
+            self.lead(index);
+            self.control_now(index);
+        }
+    }
+
+    fn is_primary(&self, path: u32) -> bool {
+        let Some(p) = self.paths.get(path) else { return false };
+        match self.config.primary {
+            Some(Primary::Interface(ifindex)) => p.address.ifindex == ifindex,
+            Some(Primary::Address(ip)) => p.address.local == ip.to_canonical(),
+            None => false,
+        }
+    }
+
+    fn speed(&self, path: u32) -> u32 {
+        let local = self.paths.get(path).map(|p| p.address.local);
+        let speeds = self.local.iter().filter(|a| Some(a.ip) == local).map(|a| a.speed_mbps);
+        speeds.max().unwrap_or(0)
+    }
+
+    /// Decides which path carries a peer's traffic. `reason`: what to say if it moves.
+    pub(crate) fn reselect(&mut self, peer: u32, reason: Reason) {
+        let Some(p) = self.peers.get(peer) else { return };
+        let (active, own, outage) = (p.active, p.own, p.outage.is_some());
+        let candidates = p.association.map_or_else(|| vec![own], |a| self.members(a));
+        // Lower is better. During an outage only a path that answered will do.
+        let rank = |path: u32| {
+            let state = match self.paths.get(path)?.state {
+                PathState::Up => 0,
+                PathState::Suspect if !outage => 1,
+                _ => return None,
+            };
+            Some((state, !self.is_primary(path), path != active, path != own, path))
+        };
+        let best = candidates.iter().filter_map(|p| rank(*p)).min();
+        let Some((best_state, not_primary, .., best)) = best else {
+            self.begin_outage(peer);
+            return;
+        };
+        let stays = !outage && candidates.contains(&active) && rank(active).is_some();
+        if !stays {
+            self.switch(peer, best, reason);
+            return;
+        }
+        let back = best != active
+            && best_state == 0
+            && !not_primary
+            && !self.is_primary(active)
+            && match self.config.primary_reselect {
+                PrimaryReselect::Always => true,
+                PrimaryReselect::Better => self.speed(best) > self.speed(active),
+                PrimaryReselect::Failure => false,
+            };
+        if back {
+            self.switch(peer, best, Reason::Primary);
+        }
+    }
+
+    /// No path lives.
+    pub(crate) fn begin_outage(&mut self, peer: u32) {
+        let at = self.now + self.config.hold;
+        let now = self.now;
+        let Some(p) = self.peers.get_mut(peer) else { return };
+        if p.outage.is_some() {
+            return;
+        }
+        p.outage = Some(Outage { since: now, given_up: false });
+        p.held = true;
+        self.timers.set(Timer::Hold(peer), Some(at));
+        self.push_event(PathEvent::NoPath { peer: PeerId(peer) });
+    }
+
+    /// A path answered: peers of the association that had none get it.
+    pub(crate) fn end_outages(&mut self, index: u32) {
+        let peers = self.associations.get(index).map(|a| a.peers.clone()).unwrap_or_default();
+        for peer in peers {
+            if self.peers.get(peer).is_some_and(|p| p.outage.is_some()) {
+                self.reselect(peer, Reason::FirstAlive);
+            }
+        }
+    }
+
+    /// The hold time is over.
+    pub(crate) fn hold_over(&mut self, peer: u32) {
+        let Some(p) = self.peers.get_mut(peer) else { return };
+        if let Some(outage) = &mut p.outage
+            && !core::mem::replace(&mut outage.given_up, true)
+        {
+            p.held = false;
+            self.push_event(PathEvent::PeerLost { peer: PeerId(peer) });
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! One path: its state, its probes, what is in flight on it.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use crate::config::Config;
+use crate::types::{PathAddress, PathId, PathState, PathStatus, PathTag, Reason};
+use crate::window::{Rtt, Window};
+
+/// What a path belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The single path of a peer.
+    Plain { peer: u32 },
+    /// A numbered path of an association.
+    Member { association: u32, id: u8 },
+    /// Address handles.
+    Datagram,
+}
+
+/// Probes on one path.
+#[derive(Debug, Default)]
+pub(crate) struct Probes {
+    next_number: u32,
+    outstanding: VecDeque<(u32, Duration)>,
+    /// When the next one goes out, outside of trials.
+    pub(crate) next_at: Duration,
+    /// Interval to the one after, for paths that do not answer.
+    pub(crate) interval: Duration,
+    /// When the path was last suspected; probes sent since, and when there were enough of them.
+    pub(crate) suspected_at: Duration,
+    pub(crate) sent_since: u32,
+    pub(crate) enough_at: Option<Duration>,
+    /// Latest answered probes: when they were sent and answered.
+    answers: VecDeque<(Duration, Duration)>,
+}
+
+/// Probes remembered as unanswered.
+const MAX_OUTSTANDING: usize = 64;
+/// Answers remembered.
+const MAX_ANSWERS: usize = 16;
+
+impl Probes {
+    /// Registers a probe; returns its number.
+    pub(crate) fn send(&mut self, now: Duration) -> u32 {
+        let number = self.next_number;
+        self.next_number = number.wrapping_add(1);
+        if self.outstanding.len() == MAX_OUTSTANDING {
+            self.outstanding.pop_front();
+        }
+        self.outstanding.push_back((number, now));
+        number
+    }
+
+    /// An answer: when was the probe sent? Those sent before it are not waited for any more.
+    pub(crate) fn answer(&mut self, now: Duration, number: u32) -> Option<Duration> {
+        let at = self.outstanding.iter().position(|(n, _)| *n == number)?;
+        let (_, sent) = self.outstanding.remove(at)?;
+        self.outstanding.drain(..at);
+        if self.answers.len() == MAX_ANSWERS {
+            self.answers.pop_front();
+        }
+        self.answers.push_back((sent, now));
+        Some(sent)
+    }
+
+    /// When `count` probes sent at `since` or later had been answered.
+    pub(crate) fn answered(&self, since: Duration, count: usize) -> Option<Duration> {
+        let at = |(sent, at): &(Duration, Duration)| (*sent >= since).then_some(*at);
+        self.answers.iter().filter_map(at).nth(count.saturating_sub(1))
+    }
+
+    pub(crate) fn forget_all(&mut self) {
+        self.outstanding.clear();
+    }
+
+    /// When the oldest unanswered one was sent.
+    pub(crate) fn oldest(&self) -> Option<Duration> {
+        self.outstanding.front().map(|(_, sent)| *sent)
+    }
+
+    /// The path is suspected from now on.
+    pub(crate) fn suspect(&mut self, now: Duration) {
+        self.suspected_at = now;
+        self.sent_since = 0;
+        self.enough_at = None;
+    }
+}
+
+/// How often and since when data was late although probes were answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stalls {
+    pub(crate) count: u32,
+    pub(crate) since: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct Path {
+    pub(crate) address: PathAddress,
+    pub(crate) role: Role,
+    /// Peers, associations and address handles that hold it.
+    pub(crate) users: u32,
+    pub(crate) generation: u16,
+    /// The newest generation that the peer has told.
+    pub(crate) peer_generation: u16,
+    pub(crate) state: PathState,
+    pub(crate) reason: Option<Reason>,
+    pub(crate) rtt: Rtt,
+    pub(crate) window: Window,
+    /// A peer found the window closed.
+    pub(crate) blocked: bool,
+    /// A peer waits for the first progress after a fail-over.
+    pub(crate) watched: bool,
+    pub(crate) probes: Probes,
+    pub(crate) recovering_since: Duration,
+    pub(crate) last_progress: Option<Duration>,
+    pub(crate) outstanding_since: Option<Duration>,
+    pub(crate) stalls: Option<Stalls>,
+    /// For datagram paths: another way to the same host, while this one is dead.
+    pub(crate) redirect: Option<u32>,
+    recent_deaths: u32,
+    died_at: Duration,
+    pub(crate) sent_bytes: u64,
+    pub(crate) acked_bytes: u64,
+    pub(crate) lost_bytes: u64,
+    pub(crate) probes_sent: u64,
+    pub(crate) probes_answered: u64,
+    pub(crate) deaths: u64,
+}
+
+/// Deaths count half as much after so long.
+const DEATH_HALF_LIFE: Duration = Duration::from_secs(10);
+
+impl Path {
+    pub(crate) fn new(address: PathAddress, role: Role, config: &Config) -> Self {
+        Self {
+            address,
+            role,
+            users: 1,
+            generation: 1,
+            peer_generation: 1,
+            state: PathState::Up,
+            reason: None,
+            rtt: Rtt::default(),
+            window: Window::new(config.initial_window, config.max_window, config.mtu),
+            blocked: false,
+            watched: false,
+            probes: Probes::default(),
+            recovering_since: Duration::ZERO,
+            last_progress: None,
+            outstanding_since: None,
+            stalls: None,
+            redirect: None,
+            recent_deaths: 0,
+            died_at: Duration::ZERO,
+            sent_bytes: 0,
+            acked_bytes: 0,
+            lost_bytes: 0,
+            probes_sent: 0,
+            probes_answered: 0,
+            deaths: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn tag(&self) -> Option<PathTag> {
+        match self.role {
+            Role::Member { id, .. } => Some(PathTag { id, generation: self.generation }),
+            _ => None,
+        }
+    }
+
+    /// May carry traffic.
+    #[inline]
+    pub(crate) fn usable(&self) -> bool {
+        matches!(self.state, PathState::Up | PathState::Suspect)
+    }
+
+    /// Both ends refuse packets sent before the last death.
+    pub(crate) fn fenced(&self) -> bool {
+        self.generation == self.peer_generation
+    }
+
+    /// Gives it up. `state`: dead or down.
+    pub(crate) fn give_up(&mut self, now: Duration, state: PathState, reason: Reason) {
+        self.recent_deaths = self.recent_deaths(now) + 1;
+        self.died_at = now;
+        self.deaths += 1;
+        self.state = state;
+        self.reason = Some(reason);
+        self.stalls = None;
+        self.probes.forget_all();
+    }
+
+    /// For how long it must answer before it is used again.
+    pub(crate) fn updelay(&self, now: Duration, config: &Config) -> Duration {
+        let doublings = self.recent_deaths(now).saturating_sub(1).min(16);
+        config.updelay.saturating_mul(1 << doublings).min(config.updelay_max.max(config.updelay))
+    }
+
+    fn recent_deaths(&self, now: Duration) -> u32 {
+        let halvings = now.saturating_sub(self.died_at).as_millis() / DEATH_HALF_LIFE.as_millis();
+        self.recent_deaths.checked_shr(halvings.min(32) as u32).unwrap_or(0)
+    }
+
+    /// Usable from now on.
+    pub(crate) fn revive(&mut self, config: &Config) {
+        self.state = PathState::Up;
+        self.reason = None;
+        self.window.restart(config.initial_window);
+        self.last_progress = None;
+        self.probes.interval = Duration::ZERO;
+    }
+
+    /// The longest that the answer to a probe should take, kept within reason: round trips measured
+    /// on a busy machine vary wildly.
+    pub(crate) fn patience(&self) -> Duration {
+        let smoothed = self.rtt.smoothed().unwrap_or_default();
+        self.rtt.bound().min(smoothed * 2 + Duration::from_millis(8))
+    }
+
+    pub(crate) fn status(&self, path: PathId) -> PathStatus {
+        PathStatus {
+            path,
+            tag: self.tag(),
+            address: self.address,
+            state: self.state,
+            reason: self.reason,
+            rtt: self.rtt.smoothed(),
+            window: self.window.size(),
+            in_flight: self.window.in_flight,
+            sent_bytes: self.sent_bytes,
+            acked_bytes: self.acked_bytes,
+            lost_bytes: self.lost_bytes,
+            probes_sent: self.probes_sent,
+            probes_answered: self.probes_answered,
+            deaths: self.deaths,
+        }
+    }
+}
+
+/// The UDP source port of a flow label, as `ibv_flow_label_to_udp_sport` of rdma-core folds it;
+/// without label by hash of the addresses, so that paths spread over an ECMP fabric.
+pub(crate) fn source_port(flow_label: u32, spread: u32) -> u16 {
+    let folded = match flow_label & 0xf_ffff {
+        0 => spread,
+        label => (label & 0x3fff) ^ (label >> 14),
+    };
+    0xc000 | (folded & 0x3fff) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path() -> Path {
+        let ip = |n: u8| core::net::IpAddr::from([10, 0, 0, n]);
+        let address = PathAddress {
+            local: ip(1),
+            remote: ip(2),
+            ifindex: 1,
+            source_port: 0xc000,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        Path::new(address, Role::Datagram, &Config::default())
+    }
+
+    #[test]
+    fn flow_labels_fold_into_source_ports_as_rdma_core_does() {
+        assert_eq!(source_port(0x1234, 0), 0xc000 | 0x1234);
+        assert_eq!(source_port(0xfffff, 0), 0xc000 | (0x3fff ^ 0x3f));
+        assert_eq!(source_port(0, 0x12345), 0xc000 | 0x2345);
+    }
+
+    #[test]
+    fn flapping_doubles_the_delay_and_quiet_halves_it() {
+        let config = Config::default();
+        let mut p = path();
+        let s = Duration::from_secs;
+        p.give_up(s(1), PathState::Dead, Reason::ProbesLost);
+        assert_eq!(p.updelay(s(1), &config), config.updelay);
+        p.give_up(s(2), PathState::Dead, Reason::ProbesLost);
+        assert_eq!(p.updelay(s(2), &config), config.updelay * 2);
+        p.give_up(s(3), PathState::Dead, Reason::ProbesLost);
+        assert_eq!(p.updelay(s(3), &config), config.updelay * 4);
+        assert_eq!(p.updelay(s(60), &config), config.updelay);
+        for i in 0..40 {
+            p.give_up(s(61 + i), PathState::Dead, Reason::ProbesLost);
+            assert!(p.updelay(s(61 + i), &config) <= config.updelay_max);
+        }
+    }
+
+    #[test]
+    fn unanswered_probes_are_bounded_and_answers_count_once() {
+        let mut probes = Probes::default();
+        for i in 0..1000 {
+            assert_eq!(probes.send(Duration::from_millis(i)), i as u32);
+        }
+        assert_eq!(probes.outstanding.len(), MAX_OUTSTANDING);
+        let now = Duration::from_secs(1);
+        assert_eq!(probes.answer(now, 998), Some(Duration::from_millis(998)));
+        assert_eq!(probes.answer(now, 998), None);
+        assert_eq!(probes.answer(now, 0), None);
+        assert_eq!(probes.answer(now, 997), None, "older ones are not waited for");
+        assert_eq!(probes.oldest(), Some(Duration::from_millis(999)));
+        assert_eq!(probes.answered(Duration::from_millis(998), 1), Some(now));
+        assert_eq!(probes.answered(Duration::from_millis(999), 1), None);
+        assert_eq!(probes.answered(Duration::ZERO, 2), None);
+    }
+}

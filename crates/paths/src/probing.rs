@@ -1,0 +1,418 @@
+//! Liveness: regular probes, trials of suspected paths, death and return.
+//!
+//! A path is suspected when data or probes on it are late. That alone means little: the peer's
+//! process may not be running. So all paths are probed at once and compared (a *trial*): a path that
+//! answers none of several probes, while another has answered most of its own since, is dead. If
+//! nobody answers, nothing is decided. The peer reads all paths from one socket in order of
+//! arrival, therefore its being busy delays all answers alike.
+
+use core::time::Duration;
+
+use crate::association::Trial;
+use crate::manager::PathManager;
+use crate::message::Body;
+use crate::path::{Path, Role, Stalls};
+use crate::timers::Timer;
+use crate::types::{PathEvent, PathId, PathState, Reason, Refused};
+
+/// Trial rounds at the full rate; then fewer and fewer, down to one per [`TRIAL_SLOW`].
+const TRIAL_ROUNDS_FAST: u32 = 10;
+const TRIAL_SLOW: Duration = Duration::from_millis(50);
+/// An answer is late after the usual round trip and at least so long.
+const LATE_MIN: Duration = Duration::from_millis(20);
+/// How long a dead path's answers may lag while it proves itself.
+const RECOVERY_LATE: Duration = Duration::from_millis(60);
+const RECOVERY_INTERVAL: Duration = Duration::from_millis(20);
+/// First probe intervals of dead and of never proven paths; doubled each time.
+const DEAD_FIRST: Duration = Duration::from_millis(10);
+const PROBING_FIRST: Duration = Duration::from_millis(5);
+/// Longest interval for pairs of addresses that never answered.
+const PROBING_MAX: Duration = Duration::from_secs(2);
+/// Whose data was late so often, for so long, though its probes are answered, is dead too.
+const STALLS_MAX: u32 = 8;
+const STALL_MIN: Duration = Duration::from_millis(500);
+/// Traffic within this time makes an association busy.
+const BUSY: Duration = Duration::from_secs(2);
+/// What the other path's answers are given as a head start.
+const MARGIN_MIN: Duration = Duration::from_millis(2);
+
+impl PathManager {
+    /// Data has been outstanding on `path` for suspiciously long (say, three round trips and at least
+    /// 3 ms), or could not be sent. Has no effect on plain peers.
+    pub fn suspect(&mut self, now: Duration, path: PathId) {
+        self.advance(now);
+        let Some(p) = self.paths.get_mut(path.0) else { return };
+        let Role::Member { association, .. } = p.role else { return };
+        if !p.usable() {
+            return;
+        }
+        match &mut p.stalls {
+            Some(s) => s.count += 1,
+            none => *none = Some(Stalls { count: 1, since: now }),
+        }
+        self.begin_trial(association, path.0);
+    }
+
+    fn begin_trial(&mut self, index: u32, path: u32) {
+        let now = self.now;
+        let Some(p) = self.paths.get_mut(path) else { return };
+        if p.state != PathState::Up {
+            return;
+        }
+        p.state = PathState::Suspect;
+        p.probes.suspect(now);
+        let Some(a) = self.associations.get_mut(index) else { return };
+        let started = a.trial.map_or(now, |t| t.started);
+        a.trial = Some(Trial { started, rounds: 0, next_round: now });
+        self.timers.no_later(Timer::Association(index), now);
+    }
+
+    /// Progress on a suspected path.
+    pub(crate) fn clear_suspicion(&mut self, path: u32) {
+        let Some(p) = self.paths.get_mut(path) else { return };
+        if p.state == PathState::Suspect {
+            p.state = PathState::Up;
+            if let Role::Member { association, .. } = p.role {
+                self.end_trial_if_cleared(association);
+            }
+        }
+    }
+
+    fn end_trial_if_cleared(&mut self, index: u32) {
+        if !self.has_state(index, PathState::Suspect)
+            && let Some(a) = self.associations.get_mut(index)
+        {
+            a.trial = None;
+            self.timers.no_later(Timer::Association(index), self.now);
+        }
+    }
+
+    fn has_state(&self, index: u32, state: PathState) -> bool {
+        self.members(index).iter().any(|p| self.paths.get(*p).is_some_and(|p| p.state == state))
+    }
+
+    pub(crate) fn members(&self, index: u32) -> Vec<u32> {
+        self.associations
+            .get(index)
+            .map(|a| a.paths().map(|(_, p)| p).collect())
+            .unwrap_or_default()
+    }
+
+    /// An answer to a probe: the path carries both ways.
+    pub(crate) fn probe_answered(
+        &mut self,
+        index: u32,
+        path: u32,
+        number: u32,
+    ) -> Result<(), Refused> {
+        let now = self.now;
+        let settled = now >= self.settle_until;
+        let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
+        let sent = p.probes.answer(now, number).ok_or(Refused::Unsolicited)?;
+        p.probes_answered += 1;
+        if settled {
+            p.rtt.sample(now.saturating_sub(sent));
+        }
+        match p.state {
+            PathState::Up | PathState::Down => {}
+            // Sent before it was suspected: says nothing of now.
+            PathState::Suspect if sent < p.probes.suspected_at => {}
+            PathState::Suspect => self.suspect_answered(index, path),
+            PathState::Probing => self.path_back(path),
+            PathState::Dead => {
+                p.state = PathState::Recovering;
+                p.recovering_since = now;
+                p.probes.next_at = now;
+            }
+            PathState::Recovering => {}
+        }
+        self.recover(index);
+        self.timers.no_later(Timer::Association(index), now);
+        Ok(())
+    }
+
+    /// A suspected path answers. Once is enough to live on, unless its data never arrives.
+    fn suspect_answered(&mut self, index: u32, path: u32) {
+        let now = self.now;
+        let Some(p) = self.paths.get_mut(path) else { return };
+        let stalled = p
+            .stalls
+            .is_some_and(|s| s.count >= STALLS_MAX && now.saturating_sub(s.since) >= STALL_MIN);
+        p.state = PathState::Up;
+        let other = self
+            .members(index)
+            .into_iter()
+            .any(|o| o != path && self.paths.get(o).is_some_and(|o| o.state == PathState::Up));
+        if stalled && other {
+            self.path_lost(path, PathState::Dead, Reason::DataStalled, true);
+        }
+        self.end_trial_if_cleared(index);
+        self.end_outages(index);
+    }
+
+    fn trial_probes(&self) -> u32 {
+        u32::from(self.config.trial_probes.clamp(2, 16))
+    }
+
+    /// Everything of an association that is due.
+    pub(crate) fn tick(&mut self, index: u32) {
+        let Some(a) = self.associations.get(index) else { return };
+        if !a.confirmed {
+            return;
+        }
+        if let Some(since) = a.unused_since {
+            let end = since + self.config.linger;
+            if end <= self.now {
+                self.send_control(index, None, &Body::Bye, false);
+                self.remove_association(index);
+                return;
+            }
+            self.timers.set(Timer::Association(index), Some(end));
+            return;
+        }
+        self.notice_late(index);
+        self.judge(index);
+        self.recover(index);
+        let mut next = self.control_tick(index);
+        let mut earliest = |at: Option<Duration>| {
+            if let Some(at) = at {
+                next = Some(next.map_or(at, |n| n.min(at)));
+            }
+        };
+        earliest(self.trial_round(index));
+        earliest(self.regular_probes(index));
+        if self.settle_until > self.now {
+            earliest(Some(self.settle_until));
+        }
+        let floor = self.now + Duration::from_micros(100);
+        self.timers.set(Timer::Association(index), next.map(|n| n.max(floor)));
+    }
+
+    /// Suspects paths whose regular probes went unanswered.
+    fn notice_late(&mut self, index: u32) {
+        if self.now < self.settle_until {
+            return;
+        }
+        for path in self.members(index) {
+            let Some(p) = self.paths.get_mut(path) else { continue };
+            let Some(oldest) = p.probes.oldest() else { continue };
+            let waited = self.now.saturating_sub(oldest.max(self.awake_since));
+            match p.state {
+                PathState::Up if waited >= p.patience().max(LATE_MIN) => {
+                    self.begin_trial(index, path);
+                }
+                PathState::Recovering if waited >= p.patience().max(RECOVERY_LATE) => {
+                    p.state = PathState::Dead;
+                    p.probes.forget_all();
+                    p.probes.interval = DEAD_FIRST;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// One probe on every path that matters for the comparison.
+    fn trial_round(&mut self, index: u32) -> Option<Duration> {
+        let now = self.now;
+        let trial = self.associations.get(index)?.trial?;
+        if trial.next_round > now {
+            return Some(trial.next_round);
+        }
+        let members = self.members(index);
+        // The suspected first: what is sent later must not be answered earlier.
+        let mut order: Vec<(u8, u32)> = Vec::new();
+        let any_up = self.has_state(index, PathState::Up);
+        for &path in &members {
+            let Some(p) = self.paths.get(path) else { continue };
+            match p.state {
+                PathState::Suspect => order.push((0, path)),
+                PathState::Up => order.push((1, path)),
+                PathState::Down => {}
+                _ if !any_up || trial.rounds >= TRIAL_ROUNDS_FAST => order.push((2, path)),
+                _ => {}
+            }
+        }
+        order.sort_unstable();
+        let wanted = self.trial_probes();
+        for (_, path) in order {
+            self.send_probe(index, path);
+            if let Some(p) = self.paths.get_mut(path) {
+                p.probes.sent_since += 1;
+                if p.probes.sent_since >= wanted {
+                    p.probes.enough_at.get_or_insert(now);
+                }
+            }
+        }
+        let rtts = members.iter().filter_map(|p| self.paths.get(*p)?.rtt.smoothed());
+        let rtt = rtts.min().unwrap_or_default();
+        let base = (rtt / 4).clamp(self.config.trial_interval, TRIAL_SLOW);
+        let slow = trial.rounds.saturating_sub(TRIAL_ROUNDS_FAST).min(8);
+        let interval = (base * (1 << slow)).min(TRIAL_SLOW);
+        let next_round = now + interval;
+        if let Some(a) = self.associations.get_mut(index) {
+            a.trial = Some(Trial { rounds: trial.rounds + 1, next_round, ..trial });
+        }
+        Some(next_round)
+    }
+
+    /// The verdict on suspected paths.
+    fn judge(&mut self, index: u32) {
+        let Some(trial) = self.associations.get(index).and_then(|a| a.trial) else { return };
+        if self.now < self.settle_until {
+            return;
+        }
+        let members = self.members(index);
+        // The other path may have lost one of as many probes.
+        let answers = self.trial_probes() as usize - 1;
+        for &path in &members {
+            let Some(p) = self.paths.get(path) else { continue };
+            if p.state != PathState::Suspect {
+                continue;
+            }
+            let Some(enough_at) = p.probes.enough_at else { continue };
+            let patience = p.patience().max(MARGIN_MIN);
+            let better = members.iter().filter_map(|o| self.paths.get(*o)).any(|o| {
+                let fit =
+                    o.state == PathState::Up || (o.state == PathState::Recovering && o.fenced());
+                let quick = o.rtt.smoothed().unwrap_or_default();
+                let margin = patience.saturating_sub(quick).max(MARGIN_MIN);
+                let answered = o.probes.answered(p.probes.suspected_at, answers);
+                fit && answered.is_some_and(|at| self.now >= at + margin)
+            });
+            if better && self.now >= enough_at + patience {
+                self.path_lost(path, PathState::Dead, Reason::ProbesLost, true);
+            }
+        }
+        self.end_trial_if_cleared(index);
+        // Nobody answered for long.
+        let Some(a) = self.associations.get(index) else { return };
+        let silent_since = a.last_heard.max(trial.started).max(self.awake_since);
+        if self.now >= silent_since + self.config.silent_after {
+            for peer in a.peers.clone() {
+                self.begin_outage(peer);
+            }
+        }
+    }
+
+    /// Lets paths that proved themselves carry traffic again.
+    fn recover(&mut self, index: u32) {
+        let now = self.now;
+        let members = self.members(index);
+        let alone = !members.iter().any(|p| self.paths.get(*p).is_some_and(Path::usable));
+        for path in members {
+            let Some(p) = self.paths.get(path) else { continue };
+            let proven = p.recovering_since + p.updelay(now, &self.config);
+            if p.state == PathState::Recovering && p.fenced() && (alone || now >= proven) {
+                self.path_back(path);
+            }
+        }
+    }
+
+    fn send_probe(&mut self, index: u32, path: u32) {
+        let Some(p) = self.paths.get_mut(path) else { return };
+        let Role::Member { id, .. } = p.role else { return };
+        let number = p.probes.send(self.now);
+        p.probes_sent += 1;
+        self.send_frame(index, id, Body::Probe { number }, false);
+    }
+
+    /// Probes outside of trials. Returns when the next thing is due.
+    fn regular_probes(&mut self, index: u32) -> Option<Duration> {
+        let now = self.now;
+        let a = self.associations.get(index)?;
+        let trial = a.trial.is_some();
+        let busy = now.saturating_sub(a.last_traffic) < BUSY && !a.last_traffic.is_zero();
+        let steady = if busy { self.config.probe_busy } else { self.config.probe_idle };
+        let dead_max = self.config.probe_dead.max(DEAD_FIRST);
+        let mut next: Option<Duration> = None;
+        for path in self.members(index) {
+            let Some(p) = self.paths.get_mut(path) else { continue };
+            if p.state == PathState::Down || (trial && p.usable()) {
+                continue;
+            }
+            let due = p.probes.next_at <= now;
+            if due {
+                let interval = match p.state {
+                    PathState::Recovering => RECOVERY_INTERVAL,
+                    PathState::Dead => double(&mut p.probes.interval, DEAD_FIRST, dead_max),
+                    PathState::Probing => {
+                        double(&mut p.probes.interval, PROBING_FIRST, PROBING_MAX)
+                    }
+                    _ => steady,
+                };
+                p.probes.next_at = now + interval;
+                self.send_probe(index, path);
+            }
+            let Some(p) = self.paths.get(path) else { continue };
+            let late = match (p.state, p.probes.oldest()) {
+                (PathState::Up, Some(at)) => Some(at + p.patience().max(LATE_MIN)),
+                (PathState::Recovering, Some(at)) => Some(at + p.patience().max(RECOVERY_LATE)),
+                _ => None,
+            };
+            for at in [Some(p.probes.next_at), late].into_iter().flatten() {
+                next = Some(next.map_or(at, |n| n.min(at)));
+            }
+        }
+        next
+    }
+
+    /// A path is given up. `fence`: raise its generation, so that nothing sent on it so far is
+    /// accepted from now on, and tell the peer.
+    pub(crate) fn path_lost(&mut self, path: u32, state: PathState, reason: Reason, fence: bool) {
+        let now = self.now;
+        let Some(p) = self.paths.get_mut(path) else { return };
+        p.give_up(now, state, reason);
+        p.probes.interval = Duration::ZERO;
+        p.probes.next_at = now + DEAD_FIRST;
+        let (role, mut generation) = (p.role, p.generation);
+        if fence && matches!(role, Role::Member { .. }) {
+            generation = generation.wrapping_add(1);
+            p.generation = generation;
+        }
+        let users = self.peers_on(path);
+        self.push_event(PathEvent::PathDead { path: PathId(path), reason });
+        if let Role::Member { association, id } = role {
+            if let Some(a) = self.associations.get_mut(association) {
+                a.generations[usize::from(id)] = generation;
+            }
+            self.recover(association);
+        }
+        for peer in users {
+            self.reselect(peer, reason);
+        }
+        if let Role::Member { association, .. } = role {
+            self.end_trial_if_cleared(association);
+            if fence {
+                self.control_now(association);
+            }
+        }
+        self.redirect_datagrams();
+    }
+
+    /// A path may carry traffic (again).
+    pub(crate) fn path_back(&mut self, path: u32) {
+        let Some(p) = self.paths.get_mut(path) else { return };
+        let role = p.role;
+        p.revive(&self.config);
+        p.probes.next_at = self.now;
+        self.push_event(PathEvent::PathAlive { path: PathId(path) });
+        let peers = match role {
+            Role::Member { association, .. } => {
+                self.associations.get(association).map(|a| a.peers.clone()).unwrap_or_default()
+            }
+            Role::Plain { peer } => vec![peer],
+            Role::Datagram => Vec::new(),
+        };
+        for peer in peers {
+            self.reselect(peer, Reason::FirstAlive);
+        }
+        self.redirect_datagrams();
+    }
+}
+
+/// Returns the interval and doubles it for the next time.
+fn double(interval: &mut Duration, first: Duration, max: Duration) -> Duration {
+    let current = (*interval).max(first).min(max);
+    *interval = (current * 2).min(max);
+    current
+}

@@ -1,0 +1,66 @@
+//! What `polypath status` shows.
+
+use crate::manager::{PathManager, Peer};
+use crate::types::{PathId, PathState, PathStatus, PeerId, PeerStatus, Refusals, Status};
+
+impl PathManager {
+    /// A report on all peers and their paths.
+    pub fn status(&self) -> Status {
+        let peers = self.peers.iter().map(|(i, p)| self.peer_status(i, p)).collect();
+        Status { peers, refusals: self.refusals }
+    }
+
+    /// What was refused so far.
+    pub fn refusals(&self) -> Refusals {
+        self.refusals
+    }
+
+    fn peer_status(&self, index: u32, peer: &Peer) -> PeerStatus {
+        let association = peer.association.and_then(|a| self.associations.get(a));
+        let members: Vec<u32> =
+            association.map_or_else(|| vec![peer.own], |a| a.paths().map(|(_, p)| p).collect());
+        let report = |p: &u32| Some(self.paths.get(*p)?.status(PathId(*p)));
+        let paths: Vec<PathStatus> = members.iter().filter_map(report).collect();
+        let agreed = |q: &&u32| self.qps.get(*q).is_some_and(|q| q.agreed);
+        PeerStatus {
+            peer: PeerId(index),
+            local: peer.key.local,
+            remote: peer.key.remote,
+            remote_slot: peer.key.slot,
+            remote_instance: association.map(|a| a.remote_instance),
+            qpns: peer.qpns.iter().copied().collect(),
+            agreed: peer.qpns.iter().filter(agreed).count(),
+            active: (!peer.held).then_some(PathId(peer.active)),
+            note: note(peer, &paths, association.is_some()),
+            paths,
+            failovers: peer.failovers,
+            last_blackout: peer.last_blackout,
+        }
+    }
+}
+
+fn note(peer: &Peer, paths: &[PathStatus], associated: bool) -> String {
+    let live = paths.iter().filter(|p| p.state == PathState::Up).count();
+    let mut text = match (&peer.outage, associated) {
+        (Some(o), _) if o.given_up => {
+            "no path lives; given up, queue pairs run into their retry limits".into()
+        }
+        (Some(_), _) => "no path lives; queue pairs wait for one".into(),
+        (None, true) => format!("{live} of {} paths up", paths.len()),
+        (None, false) if !peer.key.options.multipath => "plain RoCEv2, as asked".into(),
+        (None, false) if peer.plain => {
+            "plain RoCEv2: the peer does not answer multi-path handshakes".into()
+        }
+        (None, false) => "plain RoCEv2 so far: handshake under way".into(),
+    };
+    for p in paths {
+        if let Some(reason) = p.reason {
+            text += &format!("; {} > {} {}: {reason}", p.address.local, p.address.remote, p.state);
+        }
+    }
+    if let Some((blackout, reason)) = peer.last_blackout {
+        let ms = blackout.as_secs_f64() * 1e3;
+        text += &format!("; last fail-over: {ms:.1} ms ({reason})");
+    }
+    text
+}

@@ -1,0 +1,88 @@
+//! A table of things with small numbers for names.
+
+use std::collections::VecDeque;
+
+/// Numbers are re-used as late as possible, so that one used after its time is likely to miss.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    items: Vec<Option<T>>,
+    free: VecDeque<u32>,
+    limit: usize,
+}
+
+/// Free numbers that are kept before one is used again.
+const RESERVE: usize = 64;
+
+impl<T> Slab<T> {
+    /// `limit`: most items at a time.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { items: Vec::new(), free: VecDeque::new(), limit }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.items.len() - self.free.len()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= self.limit
+    }
+
+    /// `None` if it is full.
+    pub(crate) fn insert(&mut self, item: T) -> Option<u32> {
+        if self.is_full() {
+            return None;
+        }
+        if self.free.len() > RESERVE
+            && let Some(index) = self.free.pop_front()
+        {
+            self.items[index as usize] = Some(item);
+            return Some(index);
+        }
+        let index = u32::try_from(self.items.len()).ok()?;
+        self.items.push(Some(item));
+        Some(index)
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
+        let item = self.items.get_mut(index as usize)?.take();
+        if item.is_some() {
+            self.free.push_back(index);
+        }
+        item
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
+        self.items.get(index as usize)?.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.items.get_mut(index as usize)?.as_mut()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.items.iter().enumerate().filter_map(|(i, t)| Some((i as u32, t.as_ref()?)))
+    }
+
+    pub(crate) fn indexes(&self) -> Vec<u32> {
+        self.iter().map(|(i, _)| i).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_not_reused_soon_and_the_limit_holds() {
+        let mut slab = Slab::new(100);
+        let first = slab.insert(1).unwrap();
+        assert_eq!(slab.remove(first), Some(1));
+        assert_eq!(slab.remove(first), None);
+        assert_ne!(slab.insert(2), Some(first));
+        while slab.insert(3).is_some() {}
+        assert_eq!(slab.len(), 100);
+        assert!(slab.get(first).is_none());
+    }
+}

@@ -1,0 +1,64 @@
+//! Deadlines by owner.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Whose deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    /// Probes, trials, control messages of an association.
+    Association(u32),
+    /// Handshake of a queue pair.
+    Hello(u32),
+    /// A peer without path: end of the hold time.
+    Hold(u32),
+    /// A path whose link is down: end of `downdelay`.
+    DownDelay(u32),
+}
+
+/// One deadline at most per owner.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    queue: BTreeSet<(Duration, Timer)>,
+    of: BTreeMap<Timer, Duration>,
+}
+
+impl Timers {
+    /// Sets, moves or (`None`) clears a deadline.
+    pub(crate) fn set(&mut self, timer: Timer, at: Option<Duration>) {
+        let old = match at {
+            Some(at) => self.of.insert(timer, at),
+            None => self.of.remove(&timer),
+        };
+        if old == at {
+            return;
+        }
+        if let Some(old) = old {
+            self.queue.remove(&(old, timer));
+        }
+        if let Some(at) = at {
+            self.queue.insert((at, timer));
+        }
+    }
+
+    /// Moves a deadline forward to `at` if it is later or absent.
+    pub(crate) fn no_later(&mut self, timer: Timer, at: Duration) {
+        if self.of.get(&timer).is_none_or(|old| *old > at) {
+            self.set(timer, Some(at));
+        }
+    }
+
+    pub(crate) fn next(&self) -> Option<Duration> {
+        self.queue.first().map(|(at, _)| *at)
+    }
+
+    /// Takes one that is due.
+    pub(crate) fn pop(&mut self, now: Duration) -> Option<Timer> {
+        let &(at, timer) = self.queue.first()?;
+        if at > now {
+            return None;
+        }
+        self.set(timer, None);
+        Some(timer)
+    }
+}

@@ -1,0 +1,180 @@
+//! Round-trip time and congestion window of a path.
+
+use core::time::Duration;
+
+/// Smoothed round-trip time (RFC 6298, section 2).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rtt {
+    smoothed: Option<Duration>,
+    variation: Duration,
+}
+
+/// What a round trip is taken to last before one was measured.
+const RTT_GUESS: Duration = Duration::from_millis(2);
+/// A sample above this is a descheduled process or a stale timestamp, not a round trip.
+const RTT_MAX: Duration = Duration::from_secs(4);
+
+impl Rtt {
+    pub(crate) fn sample(&mut self, rtt: Duration) {
+        let rtt = rtt.min(RTT_MAX);
+        match self.smoothed {
+            None => {
+                self.smoothed = Some(rtt);
+                self.variation = rtt / 2;
+            }
+            Some(s) => {
+                self.variation = (self.variation * 3 + s.abs_diff(rtt)) / 4;
+                self.smoothed = Some((s * 7 + rtt) / 8);
+            }
+        }
+    }
+
+    pub(crate) fn smoothed(&self) -> Option<Duration> {
+        self.smoothed
+    }
+
+    /// The longest that an answer should take.
+    pub(crate) fn bound(&self) -> Duration {
+        self.smoothed.unwrap_or(RTT_GUESS) + self.variation * 4
+    }
+}
+
+/// Bytes of payload that may be in flight: slow start, then additive increase, halved at most once
+/// per round trip (RFC 5681, sections 3.1 and 3.2).
+///
+/// The receiver's socket buffer bounds it: losing there costs more than a little idleness.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    size: u32,
+    threshold: u32,
+    max: u32,
+    mtu: u32,
+    pub(crate) in_flight: u32,
+    cut_at: Option<Duration>,
+}
+
+impl Window {
+    pub(crate) fn new(initial: u32, max: u32, mtu: u32) -> Self {
+        let mtu = mtu.max(256);
+        let max = max.max(2 * mtu);
+        Self {
+            size: initial.clamp(2 * mtu, max),
+            threshold: max,
+            max,
+            mtu,
+            in_flight: 0,
+            cut_at: None,
+        }
+    }
+
+    /// Begins anew, as after an outage; what is in flight stays accounted.
+    pub(crate) fn restart(&mut self, initial: u32) {
+        *self = Self { in_flight: self.in_flight, ..Self::new(initial, self.max, self.mtu) };
+    }
+
+    pub(crate) fn set_max(&mut self, max: u32) {
+        self.max = max.max(2 * self.mtu);
+        self.size = self.size.min(self.max);
+        self.threshold = self.threshold.max(self.size).min(self.max);
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Bytes that may be sent now.
+    pub(crate) fn room(&self) -> u32 {
+        self.size.saturating_sub(self.in_flight)
+    }
+
+    /// Enough room to wake who waited for it: not for every byte.
+    pub(crate) fn reopened(&self) -> bool {
+        self.room() >= (self.size / 4).max(self.mtu).min(self.size)
+    }
+
+    pub(crate) fn sent(&mut self, bytes: u32) {
+        self.in_flight = self.in_flight.saturating_add(bytes);
+    }
+
+    pub(crate) fn acked(&mut self, bytes: u32) {
+        let was_full = self.in_flight >= self.size / 2;
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        if !was_full {
+            // Not limited by the window: it says nothing about what the path can take.
+            return;
+        }
+        let grow = if self.size < self.threshold {
+            bytes
+        } else {
+            (u64::from(self.mtu) * u64::from(bytes) / u64::from(self.size)).max(1) as u32
+        };
+        self.size = self.size.saturating_add(grow).min(self.max);
+    }
+
+    pub(crate) fn lost(&mut self, now: Duration, bytes: u32, congestion: bool, rtt: Duration) {
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        let recent = self.cut_at.is_some_and(|at| now.saturating_sub(at) < rtt);
+        if congestion && !recent {
+            self.size = (self.size / 2).max(2 * self.mtu);
+            self.threshold = self.size;
+            self.cut_at = Some(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn rtt_follows_rfc_6298() {
+        let mut rtt = Rtt::default();
+        rtt.sample(MS * 8);
+        assert_eq!(rtt.smoothed(), Some(MS * 8));
+        assert_eq!(rtt.bound(), MS * 24);
+        rtt.sample(MS * 16);
+        assert_eq!(rtt.smoothed(), Some(MS * 9));
+        assert_eq!(rtt.bound(), MS * 9 + MS * 20);
+    }
+
+    #[test]
+    fn window_is_halved_once_per_round_trip_and_never_below_two_packets() {
+        let mut w = Window::new(64 << 10, 128 << 10, 4096);
+        w.sent(64 << 10);
+        w.lost(MS, 4096, true, MS * 2);
+        assert_eq!(w.size(), 32 << 10);
+        w.lost(MS * 2, 4096, true, MS * 2);
+        assert_eq!(w.size(), 32 << 10);
+        for i in 2..20 {
+            w.lost(MS * 2 * i, 4096, true, MS * 2);
+        }
+        assert_eq!(w.size(), 8192);
+        assert_eq!(w.in_flight, 0);
+    }
+
+    #[test]
+    fn giving_up_bytes_does_not_shrink_the_window() {
+        let mut w = Window::new(64 << 10, 128 << 10, 4096);
+        w.sent(4096);
+        w.lost(MS, 4096, false, MS);
+        assert_eq!((w.size(), w.room()), (64 << 10, 64 << 10));
+    }
+
+    #[test]
+    fn window_grows_only_while_it_limits_and_not_beyond_the_receive_buffer() {
+        let mut w = Window::new(64 << 10, 96 << 10, 4096);
+        w.sent(4096);
+        w.acked(4096);
+        assert_eq!(w.size(), 64 << 10);
+        for _ in 0..100 {
+            w.sent(w.room());
+            assert_eq!(w.room(), 0);
+            w.acked(w.in_flight);
+        }
+        assert_eq!(w.size(), 96 << 10);
+        w.set_max(32 << 10);
+        assert_eq!(w.size(), 32 << 10);
+    }
+}
