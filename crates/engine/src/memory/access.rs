@@ -97,7 +97,7 @@ pub fn copy_out(segment: Segment, out: &mut [u8]) -> usize {
 /// for atomics; a segment that is not 8 aligned bytes is left alone and reads as 0.
 #[inline]
 pub fn atomic(segment: Segment, op: AtomicOp) -> u64 {
-    let fits = segment.len >= 8 && segment.addr % 8 == 0 && segment.addr != 0;
+    let fits = segment.len >= 8 && segment.addr.is_multiple_of(8) && segment.addr != 0;
     debug_assert!(fits, "not checked for atomics: {segment:?}");
     if !fits {
         return 0;

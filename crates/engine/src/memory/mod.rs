@@ -9,10 +9,10 @@
 //! # Who may touch memory, and until when
 //!
 //! A [`Segment`](polypath_transport::Segment) is the result of a check: [`MemoryTable::resolve`],
-//! [`MemoryTable::resolve_remote`] and their twins in [`MemoryView`] are the only places where one may
+//! [`MemoryTable::resolve_remote`] and their twins in [`KeyCache`] are the only places where one may
 //! be made. All of it happens under a lane's lock: the check, the copy, and the transmission, and no
 //! segment is used after the lock was released and taken again without another check.
-//! Deregistration removes the key, tells all views ([`MemoryTable::generation`] moves), and then has
+//! Deregistration removes the key, tells all caches ([`MemoryTable::generation`] moves), and then has
 //! every lane's lock taken once. When it returns, no lane is inside an access that was checked before,
 //! and none that comes later finds the key: nothing touches the memory any more.
 //!
@@ -31,19 +31,19 @@
 //!
 //! # Cost
 //!
-//! A check through a [`MemoryView`] is one atomic load, one probe of a small direct-mapped cache and
+//! A check through a [`KeyCache`] is one atomic load, one probe of a small direct-mapped cache and
 //! four comparisons, a few nanoseconds; a miss takes the table's read lock and a hash look-up.
 
 mod access;
+mod cache;
 mod probe;
 mod region;
 mod table;
-mod view;
 mod window;
 
 pub use access::{atomic, copy_out, store};
+pub use cache::KeyCache;
 pub use probe::POPULATE_MAX;
 pub use region::Region;
 pub use table::{KEYS_MAX, MemoryTable};
-pub use view::MemoryView;
 pub use window::{BindInfo, STAGED_BINDS_MAX, WindowType};

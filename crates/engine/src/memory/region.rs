@@ -130,7 +130,7 @@ impl Grant {
         let write = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let segment = self.range(va, len, write)?;
         // The virtual address is aligned (the transport checks it), but the region's may lie askew.
-        if access.contains(Access::REMOTE_ATOMIC) && segment.addr % 8 != 0 {
+        if access.contains(Access::REMOTE_ATOMIC) && !segment.addr.is_multiple_of(8) {
             return Err(Fault::Range);
         }
         Ok(segment)

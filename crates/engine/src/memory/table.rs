@@ -25,7 +25,7 @@ const EFAULT: i32 = 14;
 /// The memory regions and windows of one open device.
 ///
 /// Any thread may call anything at any time. Checks take a read lock; who makes many keeps a
-/// [`MemoryView`](super::MemoryView).
+/// [`KeyCache`](super::KeyCache).
 #[derive(Debug, Default)]
 pub struct MemoryTable {
     names: RwLock<Names>,
@@ -198,6 +198,14 @@ impl MemoryTable {
         Ok(())
     }
 
+    /// The protection domain of a window.
+    pub fn window_pd(&self, window: u32) -> Option<u32> {
+        match self.read().get(&window) {
+            Some(Named::Window(window)) => Some(window.pd),
+            _ => None,
+        }
+    }
+
     /// Whether the number names a window, and of which type.
     pub fn window_type(&self, window: u32) -> Option<WindowType> {
         match self.read().get(&window) {
@@ -303,7 +311,7 @@ impl MemoryTable {
                 if w.kind == WindowType::Type1 {
                     return Err(Fault::Rights);
                 }
-                if !w.bound.as_ref().is_some_and(|bound| bound.grant.qpn == Some(qpn)) {
+                if w.bound.as_ref().is_none_or(|bound| bound.grant.qpn != Some(qpn)) {
                     return Err(Fault::Key);
                 }
                 release(w.bound.take());

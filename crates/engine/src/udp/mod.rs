@@ -3,8 +3,12 @@
 //! [`Receiver`] is the socket that the broker gave the lane, [`Sender`] the lane's own sockets to send
 //! from. A [`FlowKey`] is what tells one way through the network from another.
 
+mod batch;
+mod payload;
 mod receiver;
 mod sender;
+mod socket;
+mod sys;
 
 use std::io;
 use std::net::IpAddr;

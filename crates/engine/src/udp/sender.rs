@@ -1,59 +1,407 @@
-//! Sending.
+//! Sending: flows, and what becomes of what they queue.
 
+use std::collections::HashMap;
 use std::io;
+use std::mem::zeroed;
+use std::net::IpAddr;
 
 use polypath_transport::Burst;
+use polypath_wire::ROCE_PORT;
+use polypath_wire::icrc::{self, FlowCrc};
 
-use super::{FlowError, FlowHandle, FlowKey, Flushed};
+use super::batch::{Batch, SENDS, Send, Style};
+use super::payload::Cursor;
+use super::socket::{self, DEFAULT_HOP_LIMIT, Socket, SocketKey};
+use super::sys::{self, Control};
+use super::{FLOWS_MAX, FlowError, FlowFault, FlowHandle, FlowKey, Flushed, SOCKETS_MAX, limit};
+
+/// Errors kept for [`Sender::take_flow_errors`].
+const ERRORS_MAX: usize = 1024;
 
 /// A lane's transmit side.
-#[derive(Debug, Default)]
-pub struct Sender {}
+///
+/// # What is lost
+///
+/// When the kernel has no room (`EAGAIN`, `ENOBUFS`), packets are dropped and counted, and the flow is
+/// reported as [`FlowFault::Congested`]. Keeping them would mean keeping addresses of application
+/// memory beyond the lane's lock, and waiting would stop the other paths; the reliable
+/// services recover from loss anyway, and their windows are far below the send buffer.
+///
+/// # The UDP checksum
+///
+/// It is left on: `UDP_SEGMENT` refuses sockets without one (`SO_NO_CHECK`), and interfaces compute it.
+/// The ICRC does not cover it.
+#[derive(Debug)]
+pub struct Sender {
+    flows: Slots<Flow>,
+    sockets: Slots<Socket>,
+    by_key: HashMap<SocketKey, u32>,
+    batch: Batch,
+    total: Flushed,
+    errors: Vec<FlowError>,
+    serial: u32,
+}
+
+#[derive(Debug)]
+struct Flow {
+    serial: u32,
+    key: FlowKey,
+    socket: u32,
+    name: libc::sockaddr_in6,
+    name_len: libc::socklen_t,
+    crc: FlowCrc,
+    /// Whether the way takes UDP_SEGMENT. An interface without checksum offload does not.
+    segmentation: bool,
+}
+
+impl Flow {
+    fn style(&self, index: u32) -> Style {
+        Style { flow: index, crc: self.crc, segmentation: self.segmentation }
+    }
+}
+
+impl Default for Sender {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Sender {
     /// A sender without flows.
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            flows: Slots::new(),
+            sockets: Slots::new(),
+            by_key: HashMap::new(),
+            batch: Batch::new(),
+            total: Flushed::default(),
+            errors: Vec::new(),
+            serial: 0,
+        }
     }
 
     /// Opens a flow. Flows of one local address, interface and source port share a socket.
     ///
     /// # Errors
-    /// The local address is not this host's, [`super::FLOWS_MAX`], [`super::SOCKETS_MAX`], no free port.
+    /// Addresses of different families; the local address is not this host's
+    /// (`AddrNotAvailable`); [`FLOWS_MAX`] or [`SOCKETS_MAX`] (`OutOfMemory`); no free source port
+    /// (`AddrInUse`); what `socket` and `setsockopt` may give.
     pub fn open(&mut self, key: FlowKey) -> io::Result<FlowHandle> {
-        let _ = key;
-        Err(super::limit("not yet"))
+        let key = FlowKey {
+            local: key.local.to_canonical(),
+            remote: key.remote.to_canonical(),
+            hop_limit: if key.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { key.hop_limit },
+            ..key
+        };
+        if key.local.is_ipv4() != key.remote.is_ipv4() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "source and destination are of different address families",
+            ));
+        }
+        if self.flows.len() >= FLOWS_MAX {
+            return Err(limit("too many flows in one lane"));
+        }
+        let socket = self.socket(&key)?;
+        let port = self.sockets.get_mut(socket).map_or(0, |s| {
+            s.flows += 1;
+            s.port
+        });
+        let (name, name_len) = sys::raw_addr(&sys::socket_addr(key.remote, ROCE_PORT, key.ifindex));
+        self.serial = self.serial.wrapping_add(1);
+        let serial = self.serial;
+        let crc = FlowCrc::new(&icrc::Flow::new(key.local, key.remote, port));
+        let index = self.flows.insert(Flow {
+            serial,
+            key,
+            socket,
+            name,
+            name_len,
+            crc,
+            segmentation: true,
+        });
+        Ok(FlowHandle { index, serial })
     }
 
-    /// Closes a flow; what it has queued is flushed first.
+    /// The socket for a flow: one that is there, or a new one.
+    fn socket(&mut self, key: &FlowKey) -> io::Result<u32> {
+        let socket_key = SocketKey::new(key);
+        if let Some(index) = self.by_key.get(&socket_key) {
+            return Ok(*index);
+        }
+        if self.sockets.len() >= SOCKETS_MAX {
+            return Err(limit("too many source addresses and ports in one lane"));
+        }
+        let index =
+            self.sockets.insert(Socket::open(socket_key, key.traffic_class, key.hop_limit)?);
+        self.by_key.insert(socket_key, index);
+        Ok(index)
+    }
+
+    /// Closes a flow; what is queued is sent first. A handle that is no longer open is ignored, here
+    /// and by all other methods.
     pub fn close(&mut self, flow: FlowHandle) {
-        let _ = flow;
+        if self.get(flow).is_none() {
+            return;
+        }
+        self.send_batch();
+        let Some(closed) = self.flows.remove(flow.index) else { return };
+        if let Some(socket) = self.sockets.get_mut(closed.socket) {
+            socket.flows -= 1;
+            if socket.flows == 0 {
+                self.by_key.remove(&socket.key);
+                self.sockets.remove(closed.socket);
+            }
+        }
+        self.errors.retain(|error| error.flow != flow);
     }
 
     /// The UDP source port that a flow really has.
     pub fn source_port(&self, flow: FlowHandle) -> Option<u16> {
-        let _ = flow;
-        None
+        self.sockets.get(self.get(flow)?.socket).map(|socket| socket.port)
     }
 
-    /// Queues the packets of a burst. The payload is read before [`Sender::flush`] returns; it must be
-    /// flushed before the lane's lock is released.
+    /// What a flow was opened with, IPv4 addresses as such.
+    pub fn key(&self, flow: FlowHandle) -> Option<&FlowKey> {
+        self.get(flow).map(|flow| &flow.key)
+    }
+
+    fn get(&self, flow: FlowHandle) -> Option<&Flow> {
+        self.flows.get(flow.index).filter(|open| open.serial == flow.serial)
+    }
+
+    /// Queues the packets of a burst; when enough is queued, it is sent at once. Payload in memory is
+    /// read until [`Sender::flush`] returns, which must be before the lane's lock is released.
     pub fn queue(&mut self, flow: FlowHandle, burst: &Burst<'_>) {
-        let _ = (flow, burst);
+        let Some(style) = self.get(flow).map(|f| f.style(flow.index)) else { return };
+        let (mut cursor, mut next) = (Cursor::new(&burst.payload), 0);
+        while !self.batch.add_burst(&style, burst, &mut cursor, &mut next) {
+            self.send_batch();
+        }
     }
 
     /// Queues one packet, complete but for its ICRC.
     pub fn queue_raw(&mut self, flow: FlowHandle, packet_without_icrc: &[u8]) {
-        let _ = (flow, packet_without_icrc);
+        let Some(style) = self.get(flow).map(|f| f.style(flow.index)) else { return };
+        while !self.batch.add_raw(&style, packet_without_icrc) {
+            self.send_batch();
+        }
     }
 
-    /// Sends all that is queued. Nothing is queued afterwards.
+    /// Sends all that is queued and tells what became of it, and of what was sent before by
+    /// itself because enough was queued. Nothing is queued afterwards.
+    #[inline]
     pub fn flush(&mut self) -> Flushed {
-        Flushed::default()
+        self.send_batch();
+        std::mem::take(&mut self.total)
     }
 
     /// What went wrong since the last call, at most one of a kind per flow.
     pub fn take_flow_errors(&mut self) -> Vec<FlowError> {
-        Vec::new()
+        std::mem::take(&mut self.errors)
+    }
+
+    /// Whether [`Sender::take_flow_errors`] has something to tell.
+    #[inline]
+    pub fn has_flow_errors(&self) -> bool {
+        !self.errors.is_empty()
+    }
+
+    fn send_batch(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let mut at = 0;
+        // Whether the send at `at` was refused once already because of an older error.
+        let mut retried = false;
+        while at < self.batch.sends().len() {
+            match self.send_some(at) {
+                Ok(n) => {
+                    let sent = &self.batch.sends()[at..at + n];
+                    self.total.sent += sent.iter().map(|s| u32::from(s.packets)).sum::<u32>();
+                    at += n;
+                    retried = false;
+                }
+                Err(errno) => {
+                    let send = self.batch.sends()[at];
+                    if errno == libc::EINTR || (!retried && self.take_old_errors(&send)) {
+                        // What an ICMP message said of an earlier packet is reported by the next send
+                        // instead of its own result: try again.
+                        retried = errno != libc::EINTR;
+                        continue;
+                    }
+                    retried = false;
+                    self.refused(&send, errno);
+                    at += 1;
+                }
+            }
+        }
+        self.batch.clear();
+    }
+
+    /// Hands the sends from number `at` on that use one socket to the kernel; gives how many it took,
+    /// or the errno of the first.
+    fn send_some(&self, at: usize) -> Result<usize, i32> {
+        let sends = &self.batch.sends()[at..];
+        let Some(first) = self.flows.get(sends[0].flow) else { return Err(libc::ENOTCONN) };
+        let Some(socket) = self.sockets.get(first.socket) else { return Err(libc::ENOTCONN) };
+        let count = sends
+            .iter()
+            .take_while(|s| self.flows.get(s.flow).is_some_and(|f| f.socket == first.socket))
+            .count();
+        if count == 1 {
+            let mut control = Control::new();
+            let msg = self.message(&sends[0], first, socket, &mut control);
+            // SAFETY: the message points to the flow's address, the gather list with the payload
+            // (see `Cursor::take`), and `control`, which all live and stay where they are.
+            let n = unsafe { libc::sendmsg(socket.fd(), &msg, libc::MSG_NOSIGNAL) };
+            return if n < 0 { Err(last_errno()) } else { Ok(1) };
+        }
+        let mut controls = [Control::new(); SENDS];
+        // SAFETY: all zeroes are a value of this plain C structure.
+        let mut msgs: [libc::mmsghdr; SENDS] = unsafe { zeroed() };
+        for ((msg, control), send) in msgs.iter_mut().zip(&mut controls).zip(&sends[..count]) {
+            if let Some(flow) = self.flows.get(send.flow) {
+                msg.msg_hdr = self.message(send, flow, socket, control);
+            }
+        }
+        // SAFETY: as above, for each of the first `count` messages; there are at most `SENDS`.
+        let n = unsafe {
+            libc::sendmmsg(socket.fd(), msgs.as_mut_ptr(), count as u32, libc::MSG_NOSIGNAL)
+        };
+        if n < 0 { Err(last_errno()) } else { Ok(n as usize) }
+    }
+
+    /// What the kernel is to send. The pointers in it are good as long as the arguments stay.
+    #[inline]
+    fn message(
+        &self,
+        send: &Send,
+        flow: &Flow,
+        socket: &Socket,
+        control: &mut Control<CONTROL>,
+    ) -> libc::msghdr {
+        // SAFETY: all zeroes are a value of this plain C structure.
+        let mut msg: libc::msghdr = unsafe { zeroed() };
+        msg.msg_name = (&raw const flow.name).cast_mut().cast();
+        msg.msg_namelen = flow.name_len;
+        (msg.msg_iov, msg.msg_iovlen) = self.batch.gather(send);
+        let mut len = 0;
+        if send.packets > 1 {
+            len = control.push(len, libc::SOL_UDP, sys::UDP_SEGMENT, &send.segment.to_ne_bytes());
+        }
+        if flow.key.traffic_class != socket.traffic_class {
+            let value = i32::from(flow.key.traffic_class).to_ne_bytes();
+            len = match flow.key.local {
+                IpAddr::V4(_) => control.push(len, libc::IPPROTO_IP, libc::IP_TOS, &value),
+                IpAddr::V6(_) => control.push(len, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &value),
+            };
+        }
+        if flow.key.hop_limit != socket.hop_limit {
+            let value = i32::from(flow.key.hop_limit).to_ne_bytes();
+            len = match flow.key.local {
+                IpAddr::V4(_) => control.push(len, libc::IPPROTO_IP, libc::IP_TTL, &value),
+                IpAddr::V6(_) => control.push(len, libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &value),
+            };
+        }
+        if len > 0 {
+            msg.msg_control = control.0.as_mut_ptr().cast();
+            msg.msg_controllen = len;
+        }
+        msg
+    }
+
+    /// Takes the errors of earlier packets off the socket of `send`; `false` if there were none.
+    fn take_old_errors(&mut self, send: &Send) -> bool {
+        let Some(index) = self.flows.get(send.flow).map(|flow| flow.socket) else { return false };
+        let Some(socket) = self.sockets.get(index) else { return false };
+        let mut found = Vec::new();
+        if socket.take_errors(|remote, fault| found.push((remote, fault))) == 0 {
+            return false;
+        }
+        for (remote, kind) in found {
+            let whose: Vec<FlowHandle> = self
+                .flows
+                .iter()
+                .filter(|(_, flow)| flow.socket == index && flow.key.remote == remote)
+                .map(|(index, flow)| FlowHandle { index, serial: flow.serial })
+                .collect();
+            for flow in whose {
+                self.report(flow, kind);
+            }
+        }
+        true
+    }
+
+    /// The kernel did not take a send.
+    fn refused(&mut self, send: &Send, errno: i32) {
+        self.total.dropped += u32::from(send.packets);
+        let Some(flow) = self.flows.get_mut(send.flow) else { return };
+        // The interface has no checksum offload (EIO), or the packets don't fit it (EINVAL on older
+        // kernels): from now on one by one, which either works or says clearly why not.
+        if send.packets > 1 && matches!(errno, libc::EIO | libc::EINVAL) {
+            flow.segmentation = false;
+        }
+        let flow = FlowHandle { index: send.flow, serial: flow.serial };
+        self.report(flow, socket::fault(errno, None));
+    }
+
+    fn report(&mut self, flow: FlowHandle, kind: FlowFault) {
+        let error = FlowError { flow, kind };
+        if self.errors.len() < ERRORS_MAX && !self.errors.contains(&error) {
+            self.errors.push(error);
+        }
+    }
+}
+
+/// Room for segment size, traffic class and hop limit.
+const CONTROL: usize = 72;
+
+fn last_errno() -> i32 {
+    sys::errno(&io::Error::last_os_error())
+}
+
+/// A vector whose elements keep their places.
+#[derive(Debug)]
+struct Slots<T> {
+    slots: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Slots<T> {
+    const fn new() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+
+    fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn insert(&mut self, value: T) -> u32 {
+        if let Some(index) = self.free.pop() {
+            self.slots[index as usize] = Some(value);
+            return index;
+        }
+        self.slots.push(Some(value));
+        (self.slots.len() - 1) as u32
+    }
+
+    fn remove(&mut self, index: u32) -> Option<T> {
+        let value = self.slots.get_mut(index as usize)?.take()?;
+        self.free.push(index);
+        Some(value)
+    }
+
+    #[inline]
+    fn get(&self, index: u32) -> Option<&T> {
+        self.slots.get(index as usize)?.as_ref()
+    }
+
+    fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.slots.get_mut(index as usize)?.as_mut()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.slots.iter().enumerate().filter_map(|(i, slot)| Some((i as u32, slot.as_ref()?)))
     }
 }

@@ -1,0 +1,99 @@
+//! Keys that one user of the table has used lately.
+
+use std::cell::Cell;
+use std::fmt;
+
+use polypath_transport::{Access, Fault, Segment, Sge};
+
+use super::region::Grant;
+use super::table::{MemoryTable, NO_DATA};
+
+/// Keys that are remembered. A power of two.
+const CACHE: usize = 16;
+
+/// A cache of checked keys before a [`MemoryTable`]: with it no lock is taken and no shared cache line
+/// written on the data path. It belongs to one queue pair or lane, is not [`Sync`], and is always used
+/// with the same table.
+pub struct KeyCache {
+    generation: Cell<u64>,
+    grants: [Cell<Option<Grant>>; CACHE],
+}
+
+impl KeyCache {
+    /// A cache with nothing remembered.
+    pub fn new() -> Self {
+        Self { generation: Cell::new(0), grants: [const { Cell::new(None) }; CACHE] }
+    }
+
+    #[inline]
+    fn find(&self, table: &MemoryTable, key: u32) -> Result<Grant, Fault> {
+        // Before the cache is read, and before the table is: a change that comes between is seen as
+        // a later generation the next time.
+        let now = table.generation();
+        if now != self.generation.get() {
+            self.grants.iter().for_each(|slot| slot.set(None));
+            self.generation.set(now);
+        }
+        let slot = &self.grants[(key >> 8) as usize % CACHE];
+        match slot.get() {
+            Some(grant) if grant.key == key => Ok(grant),
+            _ => {
+                let grant = table.find(key)?;
+                slot.set(Some(grant));
+                Ok(grant)
+            }
+        }
+    }
+
+    /// As [`MemoryTable::resolve`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn resolve(
+        &self,
+        table: &MemoryTable,
+        pd: u32,
+        sge: Sge,
+        access: Access,
+    ) -> Result<Segment, Fault> {
+        if sge.len == 0 {
+            return Ok(NO_DATA);
+        }
+        self.find(table, sge.lkey)?.local(pd, sge.addr, sge.len, access)
+    }
+
+    /// As [`MemoryTable::resolve_remote`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    #[allow(clippy::too_many_arguments)]
+    pub fn resolve_remote(
+        &self,
+        table: &MemoryTable,
+        pd: u32,
+        qpn: u32,
+        rkey: u32,
+        va: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<Segment, Fault> {
+        if len == 0 {
+            return Ok(NO_DATA);
+        }
+        self.find(table, rkey)?.remote(pd, qpn, va, len, access)
+    }
+}
+
+impl Default for KeyCache {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for KeyCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyCache").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}

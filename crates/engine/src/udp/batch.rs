@@ -1,0 +1,281 @@
+//! Packets gathered for sending: headers and trailers in an arena, payload where it lies.
+//!
+//! The bytes of a packet are `[headers][payload][padding][ICRC]`. In the arena the trailer of one packet
+//! and the headers of the next are neighbours, so a packet of a run costs two elements of the gather
+//! list. Small payloads are copied into the arena, and a small packet is one element.
+
+use polypath_transport::Burst;
+use polypath_wire::icrc::FlowCrc;
+use polypath_wire::{ICRC_LEN, MAX_HEADERS_LEN, Opcode, Service};
+
+use super::payload::Cursor;
+
+/// Bytes of headers, trailers and copied payload. What one full send needs at most, and some more.
+const ARENA: usize = 96 * 1024;
+
+/// Elements of the gather lists together. `UIO_MAXIOV` limits each list to 1024; a batch has less.
+const PIECES: usize = 1024;
+
+/// Sends of a batch.
+pub(super) const SENDS: usize = 64;
+
+/// Segments of a send: `UDP_MAX_SEGMENTS` of the kernels before 6.9 (128 since).
+const SEGMENTS: u16 = 64;
+
+/// Bytes of a send: 65535 with the larger of the IP headers.
+const SEND_BYTES: usize = 65_535 - 48;
+
+/// A batch that holds so many bytes is full: by then the cost of the system call no longer matters, and
+/// the receiver had better begin.
+const BATCH_BYTES: usize = 48 * 1024;
+
+/// Payload up to this size is copied, in bytes: cheaper than an element of a gather list, and not
+/// affected by a program that writes it at the same time.
+const COPY: u32 = 512;
+
+/// A gather list of more segments than this is copied instead.
+const SCATTERED: usize = 64;
+
+/// The largest packet: MTUs end at 4096.
+const MAX_PACKET: usize = MAX_HEADERS_LEN + 4096 + 3 + ICRC_LEN;
+
+/// An element of a gather list: `struct iovec`, but a plain number for the address, so that it can
+/// move between threads. It never outlives the call that made it by more than the lane's lock.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Piece {
+    base: usize,
+    len: usize,
+}
+
+const _: () = assert!(size_of::<Piece>() == size_of::<libc::iovec>());
+const _: () = assert!(align_of::<Piece>() == align_of::<libc::iovec>());
+
+/// One message to the kernel: a packet, or a run of equal ones to be cut by UDP_SEGMENT.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Send {
+    /// Index of the flow.
+    pub(super) flow: u32,
+    /// Packets.
+    pub(super) packets: u16,
+    /// Size of every packet but the last.
+    pub(super) segment: u16,
+    /// Size of the last packet so far: a smaller one ends the run.
+    last: u16,
+    bytes: usize,
+    first_piece: u32,
+    pieces: u32,
+}
+
+/// What is to be sent.
+#[derive(Debug)]
+pub(super) struct Batch {
+    arena: Box<[u8]>,
+    used: usize,
+    pieces: Vec<Piece>,
+    sends: Vec<Send>,
+    bytes: usize,
+}
+
+/// How a flow wants its packets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Style {
+    pub(super) flow: u32,
+    pub(super) crc: FlowCrc,
+    /// Runs of packets may be sent as one.
+    pub(super) segmentation: bool,
+}
+
+/// Whether a packet's payload stays what it is until it has left: that of requests which complete when
+/// they are acknowledged. Unreliable ones complete at once and their memory may be reused, by another
+/// thread even before the flush; and what a peer READs may well be written all the time, so that the
+/// ICRC of two looks at it would never be right.
+#[inline]
+fn stays(opcode: Opcode) -> bool {
+    matches!(opcode.service(), Service::Rc | Service::Mp) && !opcode.is_read_response()
+}
+
+impl Batch {
+    pub(super) fn new() -> Self {
+        Self {
+            arena: vec![0; ARENA].into_boxed_slice(),
+            used: 0,
+            pieces: Vec::with_capacity(PIECES),
+            sends: Vec::with_capacity(SENDS),
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn sends(&self) -> &[Send] {
+        &self.sends
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sends.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.used = 0;
+        self.pieces.clear();
+        self.sends.clear();
+        self.bytes = 0;
+    }
+
+    /// The gather list of a send: address of the first element, and how many.
+    pub(super) fn gather(&self, send: &Send) -> (*mut libc::iovec, usize) {
+        let list = &self.pieces[send.first_piece as usize..][..send.pieces as usize];
+        // `Piece` is laid out as `iovec` is. The kernel does not write it.
+        (list.as_ptr().cast_mut().cast(), list.len())
+    }
+
+    /// Whether a packet in `pieces` elements of memory must wait for the next batch.
+    #[inline]
+    fn is_full(&self, pieces: usize) -> bool {
+        // Two more pieces: the headers and the trailer.
+        self.used + MAX_PACKET > ARENA || self.pieces.len() + pieces + 2 > PIECES
+    }
+
+    /// Appends packet after packet of a burst from number `*next` on; `false` if the batch became full
+    /// before the end.
+    pub(super) fn add_burst(
+        &mut self,
+        style: &Style,
+        burst: &Burst<'_>,
+        cursor: &mut Cursor<'_>,
+        next: &mut u32,
+    ) -> bool {
+        // Bytes of the queue pair may be gone before the flush.
+        let (copy, most_pieces) = match cursor.segments() {
+            Some(n) if n <= SCATTERED => (false, n),
+            _ => (true, 0),
+        };
+        while *next < burst.packets {
+            let (mut headers, _, len) = burst.packet(*next);
+            let pad = (len.wrapping_neg() % 4) as usize;
+            headers.bth.pad = pad as u8;
+            let size = headers.len() + len as usize + pad + ICRC_LEN;
+            if size > MAX_PACKET {
+                debug_assert!(false, "a packet of {size} bytes");
+                return true;
+            }
+            if self.is_full(most_pieces) || !self.begin(style, size) {
+                return false;
+            }
+            let id = self.sends.last().map_or(0, |send| send.packets);
+            let copy = copy || len <= COPY || !stays(headers.bth.opcode);
+            let start = self.used;
+            let mut at = start + headers.emit(&mut self.arena[start..]);
+            let mut icrc = style.crc.start(size, id);
+            if copy {
+                cursor.take(len, |piece| {
+                    self.arena[at..][..piece.len()].copy_from_slice(piece);
+                    at += piece.len();
+                });
+                self.arena[at..][..pad].fill(0);
+                at += pad;
+                icrc.headers(&self.arena[start..at]);
+            } else {
+                icrc.headers(&self.arena[start..at]);
+                self.push_arena(start, at);
+                cursor.take(len, |piece| {
+                    icrc.update(piece);
+                    self.push(piece.as_ptr() as usize, piece.len());
+                });
+                self.used = at;
+                self.arena[at..][..pad].fill(0);
+                icrc.update(&self.arena[at..][..pad]);
+                at += pad;
+            }
+            let from = if copy { start } else { self.used };
+            self.arena[at..][..ICRC_LEN].copy_from_slice(&icrc.finish());
+            at += ICRC_LEN;
+            self.push_arena(from, at);
+            self.used = at;
+            self.end(size);
+            *next += 1;
+        }
+        true
+    }
+
+    /// Appends a packet that is complete but for its ICRC; `false` if the batch is full.
+    pub(super) fn add_raw(&mut self, style: &Style, packet: &[u8]) -> bool {
+        let size = packet.len() + ICRC_LEN;
+        if size > MAX_PACKET {
+            debug_assert!(false, "a packet of {size} bytes");
+            return true;
+        }
+        if self.is_full(0) || !self.begin(style, size) {
+            return false;
+        }
+        let id = self.sends.last().map_or(0, |send| send.packets);
+        let start = self.used;
+        let end = start + packet.len();
+        self.arena[start..end].copy_from_slice(packet);
+        self.arena[end..][..ICRC_LEN].copy_from_slice(&style.crc.compute(id, packet));
+        self.used = end + ICRC_LEN;
+        self.push_arena(start, self.used);
+        self.end(size);
+        true
+    }
+
+    /// Makes the last send the one that takes a packet of `size`: the current run, if the packet fits
+    /// in it, or a new one; `false` if there is no room for that.
+    #[inline]
+    fn begin(&mut self, style: &Style, size: usize) -> bool {
+        if let Some(run) = self.sends.last()
+            && run.flow == style.flow
+            && style.segmentation
+            && run.last == run.segment
+            && size <= usize::from(run.segment)
+            && run.packets < SEGMENTS
+            && run.bytes + size <= SEND_BYTES
+        {
+            return true;
+        }
+        if self.sends.len() == SENDS || self.bytes >= BATCH_BYTES {
+            return false;
+        }
+        self.sends.push(Send {
+            flow: style.flow,
+            packets: 0,
+            segment: size as u16,
+            last: size as u16,
+            bytes: 0,
+            first_piece: self.pieces.len() as u32,
+            pieces: 0,
+        });
+        true
+    }
+
+    #[inline]
+    fn end(&mut self, size: usize) {
+        self.bytes += size;
+        if let Some(send) = self.sends.last_mut() {
+            send.packets += 1;
+            send.last = size as u16;
+            send.bytes += size;
+        }
+    }
+
+    #[inline]
+    fn push_arena(&mut self, from: usize, to: usize) {
+        self.push(self.arena[from..to].as_ptr() as usize, to - from);
+    }
+
+    /// Appends to the gather list of the last send.
+    #[inline]
+    fn push(&mut self, base: usize, len: usize) {
+        let Some(send) = self.sends.last_mut() else { return };
+        if send.pieces > 0
+            && let Some(last) = self.pieces.last_mut()
+            && last.base + last.len == base
+        {
+            last.len += len;
+            return;
+        }
+        self.pieces.push(Piece { base, len });
+        send.pieces += 1;
+    }
+}
+
+const _: () = assert!(MAX_PACKET < ARENA && SEND_BYTES <= u16::MAX as usize);

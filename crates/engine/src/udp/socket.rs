@@ -1,0 +1,194 @@
+//! A socket to send from.
+
+use std::ffi::c_int;
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use super::sys::{self, Control};
+use super::{FlowFault, FlowKey};
+
+/// First of the source ports that RoCEv2 uses (IBTA A17.9.2), and how many.
+const PORT_FIRST: u16 = 0xc000;
+const PORTS: u16 = 0x4000;
+
+/// Ports that are tried before giving up.
+const PORT_TRIES: u16 = 256;
+
+/// Step from a taken port to the next to try: odd, so that all are met.
+const PORT_STEP: u16 = 4099;
+
+/// Wanted send buffer, bytes: an unprivileged process gets what `net.core.wmem_max` allows.
+const SEND_BUFFER: c_int = 4 << 20;
+
+/// Errors taken from the queue at a time; anybody on the path can forge ICMP messages.
+const ERRORS_MAX: usize = 64;
+
+/// TTL when the flow does not say.
+pub(super) const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// What flows that share a socket have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SocketKey {
+    local: IpAddr,
+    /// Bound to this interface.
+    device: Option<u32>,
+    /// Scope of a link-local address.
+    scope: Option<u32>,
+    /// The wanted port.
+    port: u16,
+}
+
+impl SocketKey {
+    pub(super) fn new(key: &FlowKey) -> Self {
+        let (local, remote) = (key.local.to_canonical(), key.remote.to_canonical());
+        // Multicast addresses can be bound to, yet are not this host's alone.
+        let stays_here = !remote.is_multicast() && sys::is_local(remote, key.ifindex);
+        // What goes to this host goes by the loopback interface, and a socket bound to another one
+        // can't reach it.
+        let device = if stays_here { None } else { key.ifindex };
+        let scope = match local {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => key.ifindex,
+            _ => None,
+        };
+        Self { local, device, scope, port: PORT_FIRST | key.source_port }
+    }
+}
+
+/// A socket with its options, used by at least one flow.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) key: SocketKey,
+    fd: OwnedFd,
+    /// The port it has.
+    pub(super) port: u16,
+    /// Set on the socket; a flow that wants another sends it along.
+    pub(super) traffic_class: u8,
+    /// Likewise.
+    pub(super) hop_limit: u8,
+    /// Flows that use it.
+    pub(super) flows: u32,
+}
+
+impl Socket {
+    pub(super) fn open(key: SocketKey, traffic_class: u8, hop_limit: u8) -> io::Result<Self> {
+        let fd = sys::udp_socket(key.local.is_ipv6())?;
+        let (class, hops) = (c_int::from(traffic_class), c_int::from(hop_limit));
+        match key.local {
+            IpAddr::V4(ip) => {
+                let set = |name, value| sys::set_int(&fd, libc::IPPROTO_IP, name, value);
+                // DF set and, on a socket that is not connected, identification 0: both are in the
+                // ICRC.
+                set(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+                set(libc::IP_RECVERR, 1)?;
+                set(libc::IP_TOS, class)?;
+                set(libc::IP_TTL, hops)?;
+                set(libc::IP_MULTICAST_TTL, hops)?;
+                let source = u32::from_ne_bytes(Ipv4Addr::octets(&ip));
+                sys::set_option(&fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &source)?;
+            }
+            IpAddr::V6(_) => {
+                let set = |name, value| sys::set_int(&fd, libc::IPPROTO_IPV6, name, value);
+                set(libc::IPV6_V6ONLY, 1)?;
+                set(libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+                set(libc::IPV6_DONTFRAG, 1)?;
+                set(libc::IPV6_RECVERR, 1)?;
+                set(libc::IPV6_TCLASS, class)?;
+                set(libc::IPV6_UNICAST_HOPS, hops)?;
+                set(libc::IPV6_MULTICAST_HOPS, hops)?;
+                if let Some(device) = key.device.or(key.scope) {
+                    set(libc::IPV6_MULTICAST_IF, device as c_int)?;
+                }
+            }
+        }
+        if let Some(device) = key.device {
+            let name = sys::interface_name(device)?;
+            sys::set_option(&fd, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, &name)?;
+        }
+        if sys::set_int(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER).is_err() {
+            sys::set_int(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER)?;
+        }
+        discard_all_input(&fd)?;
+        let port = bind(&fd, &key)?;
+        Ok(Self { key, fd, port, traffic_class, hop_limit, flows: 0 })
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Takes what ICMP and the kernel had to say about earlier packets, and tells `f` what was wrong,
+    /// with the destination. Gives how many there were.
+    pub(super) fn take_errors(&self, mut f: impl FnMut(IpAddr, FlowFault)) -> usize {
+        for n in 0..ERRORS_MAX {
+            // SAFETY: all zeroes are values of these plain C structures.
+            let (mut msg, mut name): (libc::msghdr, libc::sockaddr_in6) =
+                unsafe { (zeroed(), zeroed()) };
+            let mut control = Control::<256>::new();
+            msg.msg_name = (&raw mut name).cast();
+            msg.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+            msg.msg_control = control.0.as_mut_ptr().cast();
+            msg.msg_controllen = control.0.len();
+            // No buffer: the packet that caused it is not wanted back.
+            if sys::recvmsg(self.fd(), &mut msg, libc::MSG_ERRQUEUE).is_err() {
+                return n;
+            }
+            let Some(remote) = sys::from_raw_addr(&name) else { continue };
+            control.each(msg.msg_controllen, |level, kind, data| {
+                if matches!(
+                    (level, kind),
+                    (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+                ) && let Some(error) = data.first_chunk::<12>()
+                {
+                    // struct sock_extended_err: errno, origin and ICMP codes, info (here: MTU).
+                    let mtu = sys::int(&error[8..]) as u32;
+                    f(remote.ip(), fault(sys::int(error), (mtu > 0).then_some(mtu)));
+                }
+            });
+        }
+        ERRORS_MAX
+    }
+}
+
+/// What an errno of a send means for the flow.
+pub(super) fn fault(errno: c_int, mtu: Option<u32>) -> FlowFault {
+    match errno {
+        libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => FlowFault::Congested,
+        libc::EMSGSIZE => FlowFault::TooBig(mtu),
+        libc::ECONNREFUSED => FlowFault::Refused,
+        libc::ENETUNREACH
+        | libc::EHOSTUNREACH
+        | libc::ENETDOWN
+        | libc::EHOSTDOWN
+        | libc::ENONET
+        | libc::ENODEV
+        | libc::EADDRNOTAVAIL
+        | libc::EACCES
+        | libc::EPERM => FlowFault::Unreachable(errno),
+        _ => FlowFault::Other(errno),
+    }
+}
+
+/// Binds to the wanted port or another of the range.
+fn bind(fd: &OwnedFd, key: &SocketKey) -> io::Result<u16> {
+    let mut port = key.port;
+    for _ in 0..PORT_TRIES {
+        match sys::bind(fd, &sys::socket_addr(key.local, port, key.scope)) {
+            Ok(()) => return Ok(port),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
+                port = PORT_FIRST + (port - PORT_FIRST + PORT_STEP) % PORTS;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
+/// Nothing is ever received here: have the kernel drop it, or it would sit in the buffer.
+fn discard_all_input(fd: &OwnedFd) -> io::Result<()> {
+    // BPF_RET | BPF_K with 0: keep no byte.
+    let mut program = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }];
+    let filter = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
+    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
+}

@@ -1,0 +1,212 @@
+//! The system calls of sockets, with addresses and control messages as Rust types.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::mem::{size_of, size_of_val, zeroed};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Value of the option `UDP_SEGMENT` and type of its control message (`linux/udp.h`).
+pub(super) const UDP_SEGMENT: c_int = 103;
+/// The same of `UDP_GRO`.
+pub(super) const UDP_GRO: c_int = 104;
+
+/// Opens a non-blocking UDP socket.
+pub(super) fn udp_socket(v6: bool) -> io::Result<OwnedFd> {
+    let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no pointers.
+    let fd = check(unsafe { libc::socket(family, kind, 0) })?;
+    // SAFETY: the descriptor is new, nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets an option that is an `int`.
+pub(super) fn set_int(fd: &OwnedFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    set_option(fd, level, name, &value)
+}
+
+/// Sets an option to the bytes of a plain C value.
+pub(super) fn set_option<T: Copy>(
+    fd: &OwnedFd,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> io::Result<()> {
+    let len = size_of_val(value) as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes from `value`, which lives.
+    check(unsafe {
+        libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const *value).cast::<c_void>(), len)
+    })
+    .map(drop)
+}
+
+/// Reads an option that is an `int`.
+pub(super) fn get_int(fd: &OwnedFd, level: c_int, name: c_int) -> io::Result<c_int> {
+    let (mut value, mut len): (c_int, _) = (0, size_of::<c_int>() as libc::socklen_t);
+    // SAFETY: the kernel writes at most `len` bytes to `value`.
+    check(unsafe {
+        libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast::<c_void>(), &mut len)
+    })?;
+    Ok(value)
+}
+
+/// Sets `O_NONBLOCK`.
+pub(super) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: no pointers.
+    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
+    if flags & libc::O_NONBLOCK == 0 {
+        // SAFETY: no pointers.
+        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) })?;
+    }
+    Ok(())
+}
+
+/// Binds.
+pub(super) fn bind(fd: &OwnedFd, addr: &SocketAddr) -> io::Result<()> {
+    let (raw, len) = raw_addr(addr);
+    // SAFETY: `raw` holds an address of `len` bytes.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const raw).cast(), len) }).map(drop)
+}
+
+/// An address as the kernel wants it.
+pub(super) fn raw_addr(addr: &SocketAddr) -> (libc::sockaddr_in6, libc::socklen_t) {
+    // SAFETY: all zeroes are a value of this plain C structure.
+    let mut raw: libc::sockaddr_in6 = unsafe { zeroed() };
+    match addr {
+        SocketAddr::V4(a) => {
+            // SAFETY: `sockaddr_in` is plain C, not larger and not stricter aligned than
+            // `sockaddr_in6` (asserted below).
+            let v4 = unsafe { &mut *(&raw mut raw).cast::<libc::sockaddr_in>() };
+            v4.sin_family = libc::AF_INET as libc::sa_family_t;
+            v4.sin_port = a.port().to_be();
+            v4.sin_addr.s_addr = u32::from_ne_bytes(a.ip().octets());
+            (raw, size_of::<libc::sockaddr_in>() as libc::socklen_t)
+        }
+        SocketAddr::V6(a) => {
+            raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            raw.sin6_port = a.port().to_be();
+            raw.sin6_addr.s6_addr = a.ip().octets();
+            raw.sin6_scope_id = a.scope_id();
+            (raw, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
+        }
+    }
+}
+
+const _: () = assert!(size_of::<libc::sockaddr_in>() <= size_of::<libc::sockaddr_in6>());
+const _: () = assert!(align_of::<libc::sockaddr_in>() <= align_of::<libc::sockaddr_in6>());
+
+/// The address in a structure that the kernel filled, IPv4 as such; `None` for other families.
+#[inline]
+pub(super) fn from_raw_addr(raw: &libc::sockaddr_in6) -> Option<SocketAddr> {
+    match c_int::from(raw.sin6_family) {
+        libc::AF_INET6 => {
+            let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
+            let port = u16::from_be(raw.sin6_port);
+            Some(match ip.to_ipv4_mapped() {
+                Some(v4) => SocketAddr::V4(SocketAddrV4::new(v4, port)),
+                None => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, raw.sin6_scope_id)),
+            })
+        }
+        libc::AF_INET => {
+            // SAFETY: sizes and alignments as in `raw_addr`; any bytes are a `sockaddr_in`.
+            let v4 = unsafe { &*(&raw const *raw).cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+            Some(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(v4.sin_port))))
+        }
+        _ => None,
+    }
+}
+
+/// Room for control messages, aligned as they must be.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(8))]
+pub(super) struct Control<const N: usize>(pub(super) [u8; N]);
+
+/// Size of a `cmsghdr` and alignment of what follows (Linux: `CMSG_ALIGN` is to `size_t`).
+const HEADER: usize = size_of::<libc::cmsghdr>();
+const ALIGN: usize = size_of::<usize>();
+
+impl<const N: usize> Control<N> {
+    pub(super) const fn new() -> Self {
+        Self([0; N])
+    }
+
+    /// Appends a control message at `at`; gives where the next one goes. Without room, nothing.
+    #[inline]
+    pub(super) fn push(&mut self, at: usize, level: c_int, kind: c_int, data: &[u8]) -> usize {
+        let len = HEADER + data.len();
+        let end = at + len.next_multiple_of(ALIGN);
+        let Some(room) = self.0.get_mut(at..end) else { return at };
+        room[..ALIGN].copy_from_slice(&len.to_ne_bytes());
+        room[ALIGN..ALIGN + 4].copy_from_slice(&level.to_ne_bytes());
+        room[ALIGN + 4..HEADER].copy_from_slice(&kind.to_ne_bytes());
+        room[HEADER..len].copy_from_slice(data);
+        end
+    }
+
+    /// Calls `f(level, type, data)` for each of the control messages in the first `len` bytes.
+    #[inline]
+    pub(super) fn each(&self, len: usize, mut f: impl FnMut(c_int, c_int, &[u8])) {
+        let mut rest = &self.0[..len.min(N)];
+        while let Some((header, _)) = rest.split_first_chunk::<HEADER>() {
+            let (size, kind) = header.split_at(ALIGN);
+            let size = usize::from_ne_bytes(size.try_into().unwrap_or_default());
+            let Some(data) = rest.get(HEADER..size) else { return };
+            f(int(&kind[..4]), int(&kind[4..]), data);
+            rest = rest.get(size.next_multiple_of(ALIGN)..).unwrap_or(&[]);
+        }
+    }
+}
+
+const _: () = assert!(HEADER == ALIGN + 8);
+
+/// An `int` from the front of a control message; 0 if there are too few bytes.
+#[inline]
+pub(super) fn int(data: &[u8]) -> c_int {
+    data.first_chunk().map_or(0, |b| c_int::from_ne_bytes(*b))
+}
+
+/// The result of a system call.
+pub(super) fn check(rc: c_int) -> io::Result<c_int> {
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) }
+}
+
+/// `errno`.
+pub(super) fn errno(error: &io::Error) -> c_int {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// Whether an address is this host's: only then can a socket be bound to it.
+pub(super) fn is_local(ip: IpAddr, ifindex: Option<u32>) -> bool {
+    let Ok(fd) = udp_socket(ip.is_ipv6()) else { return false };
+    bind(&fd, &socket_addr(ip, 0, ifindex)).is_ok()
+}
+
+/// Address and port, with the interface as scope where the address needs one.
+pub(super) fn socket_addr(ip: IpAddr, port: u16, ifindex: Option<u32>) -> SocketAddr {
+    match ip {
+        IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, port)),
+        IpAddr::V6(ip) => {
+            let scope =
+                if ip.is_unicast_link_local() || ip.is_multicast() { ifindex } else { None };
+            SocketAddr::V6(SocketAddrV6::new(ip, port, 0, scope.unwrap_or(0)))
+        }
+    }
+}
+
+/// The name of an interface, as `SO_BINDTODEVICE` wants it: with the zero at the end.
+pub(super) fn interface_name(ifindex: u32) -> io::Result<[u8; libc::IF_NAMESIZE]> {
+    let mut name = [0u8; libc::IF_NAMESIZE];
+    // SAFETY: the function writes at most IF_NAMESIZE bytes.
+    let got = unsafe { libc::if_indextoname(ifindex, name.as_mut_ptr().cast()) };
+    if got.is_null() { Err(io::Error::last_os_error()) } else { Ok(name) }
+}
+
+/// One message to send or to receive into; pointers of a `msghdr` are valid only for the call that it is
+/// made for.
+pub(super) fn recvmsg(fd: RawFd, msg: &mut libc::msghdr, flags: c_int) -> io::Result<usize> {
+    // SAFETY: callers fill `msg` with buffers that live and are exclusively theirs.
+    let n = unsafe { libc::recvmsg(fd, msg, flags) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
