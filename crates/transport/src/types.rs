@@ -49,8 +49,9 @@ bitflags! {
     }
 }
 
-/// `struct ibv_sge`.
+/// `struct ibv_sge`, in the same layout: the C interface passes lists on without copying them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Sge {
     /// Start, in the address space of the region `lkey`.
     pub addr: u64,
