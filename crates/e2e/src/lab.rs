@@ -1,11 +1,15 @@
 //! The topology: two hosts, links between them, and what may happen to a link.
 
 use crate::ns::{FIRST_INHERITED, Namespace};
-use crate::{Error, Program};
+use crate::{Artifacts, Error, Program, Running, until};
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// How long `polypath status` may take; it waits for processes that do not answer.
+const STATUS_LIMIT: Duration = Duration::from_secs(10);
 
 /// How the hosts are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,6 +288,42 @@ impl Host {
     /// An RDMA program, to be run through `polypath run --`.
     pub fn verbs<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Program {
         Program::new(self.namespace.clone(), arguments, true)
+    }
+
+    /// What `polypath status --json` says on this host.
+    ///
+    /// # Errors
+    /// When the command fails or writes no JSON.
+    pub fn status(&self) -> Result<serde_json::Value, Error> {
+        let command = Artifacts::get()?.command.clone();
+        let arguments = [command.as_os_str(), "status".as_ref(), "--json".as_ref()];
+        let finished = self.program(arguments).run(STATUS_LIMIT)?.expect_success()?;
+        let text = finished.text();
+        serde_json::from_str(&text)
+            .map_err(|error| Error::Missing(format!("status is no JSON: {error}\n{text}")))
+    }
+
+    /// Waits until a program listens on a port of the connection manager.
+    ///
+    /// # Errors
+    /// When none does within `limit`, or `server` ends before.
+    pub fn wait_cm_listen(
+        &self,
+        server: &Running,
+        port: u16,
+        limit: Duration,
+    ) -> Result<(), Error> {
+        let suffix = format!(":{port}");
+        until(&format!("a listener on port {port} of the connection manager"), limit, || {
+            server.expect_alive()?;
+            let status = self.status()?;
+            let ids = status["broker"]["cm_ids"].as_array().cloned().unwrap_or_default();
+            let listening = ids.iter().any(|id| {
+                let text = |name: &str| id[name].as_str().unwrap_or_default().to_lowercase();
+                text("state").contains("listen") && text("local").ends_with(&suffix)
+            });
+            Ok(listening.then_some(()))
+        })
     }
 
     /// Takes this host's addresses of a link away.

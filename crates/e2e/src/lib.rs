@@ -25,6 +25,7 @@
 //! ```
 
 mod artifacts;
+mod case;
 mod error;
 mod lab;
 mod ns;
@@ -33,6 +34,7 @@ mod pty;
 mod wait;
 
 pub use artifacts::{Artifacts, compile_c};
+pub use case::{Case, Place, Ready, check, machine};
 pub use error::Error;
 pub use lab::{Direction, End, Host, Lab, Options, Wiring};
 pub use process::{Finished, Line, Program, Running};

@@ -1,0 +1,153 @@
+//! A table of programs, each run in four settings: plain RoCE and multi-path, two hosts and one.
+
+use crate::{Error, Finished, Lab};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How a server shows that clients may come.
+#[derive(Clone, Copy, Debug)]
+pub enum Ready {
+    /// By listening on a TCP port.
+    Tcp(u16),
+    /// By listening on a port of the connection manager.
+    Cm(u16),
+    /// By writing a line with this text.
+    Line(&'static str),
+}
+
+/// A server and a client. In both, `{server}` and `{server6}` stand for the server's addresses,
+/// `{client}` for the client's.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    server: &'static str,
+    ready: Ready,
+    client: &'static str,
+    expect: &'static [&'static str],
+    limit: Duration,
+}
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+impl Case {
+    /// A program that is its own server when it is given no host, and meets over TCP.
+    pub const fn tcp(program: &'static str, expect: &'static [&'static str]) -> Self {
+        Self { server: program, ready: Ready::Tcp(18515), client: program, expect, limit: LIMIT }
+    }
+
+    /// The same, meeting over the connection manager (perftest's `-R`).
+    pub const fn perftest_cm(program: &'static str, expect: &'static [&'static str]) -> Self {
+        Self { server: program, ready: Ready::Cm(18515), client: program, expect, limit: LIMIT }
+    }
+
+    /// A server and a client with command lines of their own.
+    pub const fn two(
+        server: &'static str,
+        ready: Ready,
+        client: &'static str,
+        expect: &'static [&'static str],
+    ) -> Self {
+        Self { server, ready, client, expect, limit: LIMIT }
+    }
+
+    /// With another time limit.
+    pub const fn within(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+}
+
+/// Where client and server are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Each on a host of its own.
+    TwoHosts,
+    /// Both on the same.
+    OneHost,
+}
+
+/// Only one lab at a time uses the machine: the programs poll, and there may be two cores.
+pub fn machine() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a case; both programs must succeed and the client must write what is expected.
+///
+/// # Errors
+/// When they do not; with the output of both.
+pub fn check(case: &Case, device: Option<&str>, place: Place) -> Result<(), Error> {
+    let _machine = machine();
+    let lab = Lab::new()?;
+    let (server_host, client_host) = match place {
+        Place::TwoHosts => (lab.host(0), lab.host(1)),
+        Place::OneHost => (lab.host(0), lab.host(0)),
+    };
+    let line = |text: &str| {
+        text.replace("{server}", &server_host.ipv4(0))
+            .replace("{server6}", &server_host.ipv6(0))
+            .replace("{client}", &client_host.ipv4(0))
+    };
+    let same_program = case.server == case.client;
+    let server = server_host.verbs(line(case.server).split(' ')).device(device).spawn()?;
+    match case.ready {
+        Ready::Tcp(port) => server.wait_tcp_listen(port, LIMIT)?,
+        Ready::Cm(port) => server_host.wait_cm_listen(&server, port, LIMIT)?,
+        Ready::Line(text) => drop(server.wait_line(text, LIMIT)?),
+    }
+    let mut client = line(case.client);
+    if same_program {
+        client = format!("{client} {}", server_host.ipv4(0));
+    }
+    let client = client_host.verbs(client.split(' ')).device(device).run(case.limit);
+    let client = match client.and_then(Finished::expect_success) {
+        Ok(client) => client,
+        Err(error) => return Err(with_server(error, &server.text())),
+    };
+    let mut client = client;
+    for text in case.expect {
+        client = client.expect_line(text)?;
+    }
+    if !case.server.contains(" -P") {
+        server.finish(LIMIT)?.expect_success()?;
+    }
+    Ok(())
+}
+
+/// An error of the client with what the server had to say.
+fn with_server(error: Error, server: &str) -> Error {
+    match error {
+        Error::Program { program, problem, output } => {
+            let output = format!("{output}\nthe server wrote:\n{server}");
+            Error::Program { program, problem, output }
+        }
+        Error::Timeout { what, limit, context } => {
+            let context = format!("{context}\nthe server wrote:\n{server}");
+            Error::Timeout { what, limit, context }
+        }
+        other => other,
+    }
+}
+
+/// Makes each case a test in each of the four settings.
+#[macro_export]
+macro_rules! matrix {
+    ($($(#[$about:meta])* $name:ident: $case:expr;)+) => {
+        $crate::matrix!(@ roce_two_hosts, Some("roce"), TwoHosts; $($(#[$about])* $name: $case;)+);
+        $crate::matrix!(@ roce_one_host, Some("roce"), OneHost; $($(#[$about])* $name: $case;)+);
+        $crate::matrix!(@ mp_two_hosts, None, TwoHosts; $($(#[$about])* $name: $case;)+);
+        $crate::matrix!(@ mp_one_host, None, OneHost; $($(#[$about])* $name: $case;)+);
+    };
+    (@ $module:ident, $device:expr, $place:ident; $($(#[$about:meta])* $name:ident: $case:expr;)+) => {
+        mod $module {
+            #[allow(unused_imports, reason = "the cases' expressions may use anything of their file")]
+            use super::*;
+            $(
+                $(#[$about])*
+                #[test]
+                fn $name() -> Result<(), $crate::Error> {
+                    $crate::check(&$case, $device, $crate::Place::$place)
+                }
+            )+
+        }
+    };
+}

@@ -1,0 +1,83 @@
+//! Programs that connect through librdmacm, unmodified.
+
+use polypath_e2e::{Case, Error, Lab, Ready, matrix};
+use std::time::Duration;
+
+const RPING: Ready = Ready::Cm(7174);
+const DEFAULT: Ready = Ready::Cm(7471);
+
+matrix! {
+    rping: Case::two(
+        "rping -s -a {server} -v -V -C 100", RPING,
+        "rping -c -a {server} -v -V -C 100 -S 1000", &["rdma-ping-99"],
+    );
+    rping_ipv6: Case::two(
+        "rping -s -a {server6} -v -V -C 20", RPING,
+        "rping -c -a {server6} -v -V -C 20", &["rdma-ping-19"],
+    );
+    rping_own_queue_pairs: Case::two(
+        "rping -s -q -a {server} -v -V -C 20", RPING,
+        "rping -c -q -a {server} -v -V -C 20", &["rdma-ping-19"],
+    );
+    rping_persistent_server: Case::two(
+        "rping -s -P -a {server}", RPING,
+        "rping -c -a {server} -v -V -C 20", &["rdma-ping-19"],
+    );
+    ucmatose: Case::two(
+        "ucmatose -b {server} -c 4 -C 20", DEFAULT,
+        "ucmatose -s {server} -c 4 -C 20", &["return status 0"],
+    );
+    ucmatose_migrates_ids: Case::two(
+        "ucmatose -b {server} -c 2 -m", DEFAULT,
+        "ucmatose -s {server} -c 2 -m", &["return status 0"],
+    );
+    udaddy: Case::two(
+        "udaddy -b {server} -c 2 -C 20", DEFAULT,
+        "udaddy -s {server} -c 2 -C 20", &["return status 0"],
+    );
+    mckey: Case::two(
+        "mckey -m 239.1.1.1 -b {server} -C 5", Ready::Line("receiving data transfers"),
+        "mckey -m 239.1.1.1 -b {client} -s -C 5", &["return status 0"],
+    );
+    cmtime_1000_connections: Case::two(
+        "cmtime -b {server} -c 1000", DEFAULT,
+        "cmtime -s {server} -c 1000", &["connect"],
+    ).within(Duration::from_secs(60));
+    rdma_client_and_server: Case::two(
+        "rdma_server", DEFAULT,
+        "rdma_client -s {server}", &["rdma_client: end 0"],
+    );
+    rstream: Case::two(
+        "rstream -b {server} -S 65536 -C 50 -I 1 -T v", DEFAULT,
+        "rstream -s {server} -S 65536 -C 50 -I 1 -T v", &["64k"],
+    );
+}
+
+/// Two clients, one after the other, at one persistent server.
+#[test]
+fn a_persistent_rping_server_serves_again() -> Result<(), Error> {
+    const LIMIT: Duration = Duration::from_secs(10);
+    let _machine = polypath_e2e::machine();
+    let lab = Lab::new()?;
+    let address = lab.host(0).ipv4(0);
+    let server = lab.host(0).verbs(["rping", "-s", "-P", "-a", &address]).spawn()?;
+    lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
+    for _ in 0..2 {
+        let client = ["rping", "-c", "-a", &address, "-v", "-V", "-C", "5"];
+        lab.host(1).verbs(client).run(LIMIT)?.expect_success()?.expect_line("rdma-ping-4")?;
+    }
+    server.expect_alive()
+}
+
+/// Nobody listens: the client is told at once, and says so.
+#[test]
+fn a_connection_to_nobody_is_refused() -> Result<(), Error> {
+    let _machine = polypath_e2e::machine();
+    let lab = Lab::new()?;
+    let client = ["rping", "-c", "-a", &lab.host(0).ipv4(0), "-C", "1"];
+    // A broker must run on the other host, or nobody is there to refuse.
+    lab.host(0).verbs(["ibv_devinfo"]).run(Duration::from_secs(10))?.expect_success()?;
+    let client = lab.host(1).verbs(client).run(Duration::from_secs(20))?;
+    assert!(!client.status.success(), "{}", client.text());
+    Ok(())
+}

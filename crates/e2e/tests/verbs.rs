@@ -1,0 +1,65 @@
+//! rdma-core's own verbs programs, unmodified.
+
+use polypath_e2e::{Case, Error, Lab, matrix};
+use std::time::Duration;
+
+const ROUND_TRIPS: &[&str] = &["iters in"];
+
+matrix! {
+    rc_pingpong: Case::tcp("ibv_rc_pingpong -g 1 -c", ROUND_TRIPS);
+    rc_pingpong_events: Case::tcp("ibv_rc_pingpong -g 1 -c -e", ROUND_TRIPS);
+    rc_pingpong_large: Case::tcp("ibv_rc_pingpong -g 1 -c -s 1000001 -n 50 -m 4096", ROUND_TRIPS);
+    rc_pingpong_new_post_api: Case::tcp("ibv_rc_pingpong -g 1 -c -N", ROUND_TRIPS);
+    rc_pingpong_ipv6: Case::tcp("ibv_rc_pingpong -g 2 -c", ROUND_TRIPS);
+    rc_pingpong_timestamps: Case::tcp("ibv_rc_pingpong -g 1 -t -n 200", ROUND_TRIPS);
+    uc_pingpong: Case::tcp("ibv_uc_pingpong -g 1 -c", ROUND_TRIPS);
+    uc_pingpong_events: Case::tcp("ibv_uc_pingpong -g 1 -c -e", ROUND_TRIPS);
+    ud_pingpong: Case::tcp("ibv_ud_pingpong -g 1 -c", ROUND_TRIPS);
+    ud_pingpong_events: Case::tcp("ibv_ud_pingpong -g 1 -c -e", ROUND_TRIPS);
+    srq_pingpong: Case::tcp("ibv_srq_pingpong -g 1 -c", ROUND_TRIPS);
+    srq_pingpong_events: Case::tcp("ibv_srq_pingpong -g 1 -c -e", ROUND_TRIPS);
+}
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn run(program: &str, device: Option<&str>) -> Result<polypath_e2e::Finished, Error> {
+    let _machine = polypath_e2e::machine();
+    let lab = Lab::new()?;
+    lab.host(0).verbs(program.split(' ')).device(device).run(LIMIT)?.expect_success()
+}
+
+#[test]
+fn the_default_is_one_device_over_all_interfaces() -> Result<(), Error> {
+    let devices = run("ibv_devices", None)?.expect_line("mp0")?;
+    devices.expect_no_line("roce").map(drop)
+}
+
+#[test]
+fn plain_devices_are_one_per_interface() -> Result<(), Error> {
+    let devices = run("ibv_devices", Some("roce"))?.expect_line("roce0")?.expect_line("roce1")?;
+    devices.expect_no_line("mp0").map(drop)
+}
+
+#[test]
+fn devices_can_be_chosen_by_interface() -> Result<(), Error> {
+    run("ibv_devices", Some("roce:eth1"))?.expect_line("roce1")?.expect_no_line("roce0")?;
+    run("ibv_devices", Some("mp:eth1+eth0"))?.expect_line("mp0").map(drop)
+}
+
+#[test]
+fn devinfo_shows_an_active_port_and_the_gids_in_rxe_order() -> Result<(), Error> {
+    for device in [None, Some("roce")] {
+        let info = run("ibv_devinfo -v", device)?;
+        let info = info.expect_line("PORT_ACTIVE")?.expect_line("Ethernet")?;
+        let gids: Vec<&str> = info
+            .lines
+            .iter()
+            .map(|line| line.text.as_str())
+            .filter(|l| l.contains("GID["))
+            .collect();
+        assert!(gids[0].contains("fe80:"), "{gids:?}");
+        assert!(gids[1].contains("::ffff:10.0.0.1"), "{gids:?}");
+        assert!(gids[2].contains("fd00:"), "{gids:?}");
+    }
+    Ok(())
+}
