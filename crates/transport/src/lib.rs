@@ -7,11 +7,17 @@
 #![forbid(unsafe_code)]
 
 mod cause;
+mod common;
 mod counters;
 mod host;
 mod qp;
+mod requester;
+mod responder;
+mod rq;
+mod sq;
 mod state;
 mod types;
+mod unreliable;
 
 pub use cause::Cause;
 pub use counters::QpCounters;

@@ -2,12 +2,18 @@
 
 use core::time::Duration;
 
+use polypath_wire::opcode::Service as PacketService;
 use polypath_wire::packet::Packet;
 
+use crate::common::Core;
 use crate::counters::QpCounters;
 use crate::host::{Host, PathId, PeerId};
+use crate::requester::Requester;
+use crate::responder::Responder;
+use crate::rq::ReceiveQueue;
 use crate::state::{self, ModifyError};
-use crate::types::{QpAttr, QpAttrMask, QpConfig, QpState, RecvWr, SendWr};
+use crate::types::{MigState, QpAttr, QpAttrMask as M, QpConfig, QpState, QpType, RecvWr, SendWr};
+use crate::unreliable::{Sender, UcReceiver, UdReceiver};
 
 /// Why a work request was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,31 +50,52 @@ pub enum TransmitState {
     More,
 }
 
+/// The parts that differ by transport service.
+#[derive(Debug)]
+enum Halves {
+    Rc(Box<(Requester, Responder)>),
+    Uc(Sender, UcReceiver),
+    Ud(Sender, UdReceiver),
+}
+
 /// A queue pair.
+///
+/// How a lane drives it: it hands over packets ([`QueuePair::handle_packet`]), work requests and expired
+/// deadlines; calls [`QueuePair::poll_transmit`] as long as [`QueuePair::wants_transmit`] says so and
+/// the window allows; and, whenever it has run out of packets to hand over, calls
+/// [`QueuePair::flush_acks`]. An acknowledgement therefore waits for no timer: it leaves as soon as the
+/// lane has nothing else to read, or after 32 have been asked for, whichever is first.
 #[derive(Debug)]
 pub struct QueuePair {
-    config: QpConfig,
-    attr: QpAttr,
-    peer: Option<PeerId>,
-    multipath: bool,
-    counters: QpCounters,
+    core: Core,
+    halves: Halves,
 }
 
 impl QueuePair {
     /// A queue pair in the RESET state.
     pub fn new(config: QpConfig) -> Self {
-        let mut attr = QpAttr::new(QpState::Reset);
-        attr.max_send_wr = config.max_send_wr;
-        attr.max_recv_wr = config.max_recv_wr;
-        attr.max_send_sge = config.max_send_sge;
-        attr.max_recv_sge = config.max_recv_sge;
-        attr.max_inline = config.max_inline;
-        Self { config, attr, peer: None, multipath: false, counters: QpCounters::default() }
+        let halves = match config.qp_type {
+            QpType::Rc => Halves::Rc(Box::new((Requester::new(), Responder::new()))),
+            QpType::Uc => Halves::Uc(Sender::new(), UcReceiver::default()),
+            QpType::Ud => Halves::Ud(Sender::new(), UdReceiver::default()),
+        };
+        let mut core = Core::new(config);
+        if config.qp_type == QpType::Ud {
+            core.attr.path_mtu = 4096;
+        }
+        Self { core, halves }
     }
 
     /// What it was made with.
     pub fn config(&self) -> &QpConfig {
-        &self.config
+        &self.core.config
+    }
+
+    /// UD: the longest message is the MTU of the port, in bytes (4096 if never told).
+    pub fn set_port_mtu(&mut self, mtu: u32) {
+        if self.core.config.qp_type == QpType::Ud {
+            self.core.attr.path_mtu = mtu;
+        }
     }
 
     /// Changes state and attributes as `ibv_modify_qp` does.
@@ -79,44 +106,149 @@ impl QueuePair {
         &mut self,
         _now: Duration,
         attr: &QpAttr,
-        mask: QpAttrMask,
-        _host: &mut H,
+        mask: M,
+        host: &mut H,
     ) -> Result<(), ModifyError> {
-        let next =
-            state::check(self.config.qp_type, self.attr.state, self.attr.sq_draining, attr, mask)?;
-        self.attr.state = next;
+        let core = &mut self.core;
+        let from = core.attr.state;
+        let to = state::check(core.config.qp_type, from, core.attr.sq_draining, attr, mask)?;
+        if to == QpState::Reset {
+            self.reset(host);
+            return Ok(());
+        }
+        core.attr.assign(attr, mask);
+        match (from, to) {
+            (_, QpState::Err) => {
+                if from != QpState::Err {
+                    self.enter_error(host);
+                }
+                return Ok(());
+            }
+            (QpState::Init, QpState::Rtr) => self.start_receiving(),
+            (QpState::Rtr, QpState::Rts) => self.start_sending(),
+            (QpState::Rts, QpState::Sqd) => {
+                core.attr.sq_draining = true;
+                core.attr.en_sqd_async_notify =
+                    mask.contains(M::EN_SQD_ASYNC_NOTIFY) && attr.en_sqd_async_notify;
+            }
+            _ => {}
+        }
+        self.core.attr.state = to;
+        match &mut self.halves {
+            Halves::Rc(rc) => {
+                rc.0.wake();
+                rc.0.check_drained(&mut self.core, host);
+            }
+            Halves::Uc(sender, _) | Halves::Ud(sender, _) => {
+                sender.wake();
+                sender.check_drained(&mut self.core, host);
+            }
+        }
         Ok(())
+    }
+
+    fn start_receiving(&mut self) {
+        let psn = self.core.attr.rq_psn;
+        match &mut self.halves {
+            Halves::Rc(rc) => rc.1.start(psn),
+            Halves::Uc(_, receiver) => receiver.start(psn),
+            Halves::Ud(..) => {}
+        }
+    }
+
+    fn start_sending(&mut self) {
+        let psn = self.core.attr.sq_psn;
+        match &mut self.halves {
+            Halves::Rc(rc) => rc.0.start(psn),
+            Halves::Uc(sender, _) | Halves::Ud(sender, _) => sender.start(psn),
+        }
+    }
+
+    fn reset<H: Host>(&mut self, host: &mut H) {
+        self.flush_acks_now(host);
+        let mtu = self.core.attr.path_mtu;
+        self.core.reset();
+        match &mut self.halves {
+            Halves::Rc(rc) => {
+                rc.0.clear(host);
+                rc.1.clear();
+            }
+            Halves::Uc(sender, receiver) => {
+                sender.clear();
+                receiver.clear();
+            }
+            Halves::Ud(sender, receiver) => {
+                sender.clear();
+                receiver.rq.clear();
+                self.core.attr.path_mtu = mtu;
+            }
+        }
+    }
+
+    /// An acknowledgement that is due must not be lost because the application is quicker to close than
+    /// the lane to send it.
+    fn flush_acks_now<H: Host>(&mut self, host: &mut H) {
+        if let Halves::Rc(rc) = &mut self.halves
+            && matches!(self.core.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+        {
+            rc.1.flush_acks(&mut self.core, host);
+        }
+    }
+
+    /// Goes to the error state: everything posted is flushed, in order.
+    fn enter_error<H: Host>(&mut self, host: &mut H) {
+        self.flush_acks_now(host);
+        self.core.broken = false;
+        self.core.attr.state = QpState::Err;
+        self.core.attr.sq_draining = false;
+        self.flush(host);
+        ReceiveQueue::last_reached(&self.core, host);
+    }
+
+    fn flush<H: Host>(&mut self, host: &mut H) {
+        match &mut self.halves {
+            Halves::Rc(rc) => {
+                rc.0.flush(&mut self.core, host);
+                rc.1.flush(&mut self.core, host);
+            }
+            Halves::Uc(sender, receiver) => {
+                sender.flush(&mut self.core, host);
+                receiver.flush(&mut self.core, host);
+            }
+            Halves::Ud(sender, receiver) => {
+                sender.flush(&mut self.core, host);
+                receiver.rq.flush(&mut self.core, host);
+            }
+        }
+    }
+
+    /// To be called after everything that may have met an error which ends the queue pair.
+    #[inline]
+    fn settle<H: Host>(&mut self, host: &mut H) {
+        if self.core.broken {
+            self.enter_error(host);
+        }
     }
 
     /// All attributes, as `ibv_query_qp` gives them.
     pub fn query(&self) -> QpAttr {
-        QpAttr { cur_state: self.attr.state, ..self.attr }
+        QpAttr { cur_state: self.core.attr.state, ..self.core.attr }
     }
 
     /// The state.
     pub fn state(&self) -> QpState {
-        self.attr.state
+        self.core.attr.state
     }
 
     /// RC and UC: the host has a path set for the peer. To be called when the queue pair goes to RTR.
     pub fn set_peer(&mut self, peer: PeerId) {
-        self.peer = Some(peer);
+        self.core.peer = Some(peer);
     }
 
     /// RC: both ends know each other's queue pair, so multi-path packets may be sent from now on
-    /// (by every route that has a tag).
+    /// (by every route that has a tag). Packets of both kinds are taken at any time.
     pub fn set_multipath(&mut self, agreed: bool) {
-        self.multipath = agreed;
-    }
-
-    /// Whether multi-path packets may be sent, see [`QueuePair::set_multipath`].
-    pub fn is_multipath(&self) -> bool {
-        self.multipath
-    }
-
-    /// Send work requests that may be posted before the queue is full.
-    pub fn send_room(&self) -> usize {
-        self.config.max_send_wr as usize
+        self.core.multipath = agreed;
     }
 
     /// Adds a work request to the send queue.
@@ -125,8 +257,11 @@ impl QueuePair {
     ///
     /// # Errors
     /// See [`PostError`].
-    pub fn post_send(&mut self, _wr: &SendWr<'_>) -> Result<(), PostError> {
-        Err(PostError::State(self.attr.state))
+    pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        match &mut self.halves {
+            Halves::Rc(rc) => rc.0.post(&self.core, wr),
+            Halves::Uc(sender, _) | Halves::Ud(sender, _) => sender.post(&self.core, wr),
+        }
     }
 
     /// Adds a work request to the receive queue.
@@ -135,71 +270,222 @@ impl QueuePair {
     ///
     /// # Errors
     /// See [`PostError`].
-    pub fn post_recv(&mut self, _wr: RecvWr) -> Result<(), PostError> {
-        Err(PostError::State(self.attr.state))
+    pub fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        match &mut self.halves {
+            Halves::Rc(rc) => rc.1.post(&self.core, wr),
+            Halves::Uc(_, receiver) => receiver.rq.post(&self.core, wr),
+            Halves::Ud(_, receiver) => receiver.rq.post(&self.core, wr),
+        }
     }
 
     /// Takes a packet that was addressed to this queue pair and arrived on the path `from`; UD: with
     /// the GRH that belongs before the payload.
+    ///
+    /// What does not belong here is dropped and counted: another service's packet, one that the state
+    /// takes none of, one of an older generation of its path (after a fence).
+    #[inline]
     pub fn handle_packet<H: Host>(
         &mut self,
-        _now: Duration,
-        _packet: &Packet<'_>,
-        _from: PathId,
-        _grh: Option<&[u8; 40]>,
-        _host: &mut H,
+        now: Duration,
+        packet: &Packet<'_>,
+        from: PathId,
+        grh: Option<&[u8; 40]>,
+        host: &mut H,
     ) {
-        self.counters.received_packets += 1;
+        let core = &mut self.core;
+        core.counters.received_packets += 1;
+        core.counters.received_bytes += packet.payload.len() as u64;
+        if matches!(core.attr.state, QpState::Reset | QpState::Init | QpState::Err) {
+            core.counters.dropped_state += 1;
+            return;
+        }
+        let opcode = packet.headers.bth.opcode;
+        match (&mut self.halves, opcode.service()) {
+            (Halves::Rc(rc), PacketService::Rc | PacketService::Mp)
+                if !opcode.is_mp_management() =>
+            {
+                if let (Some(mp), Some(tag)) = (packet.headers.mp, host.tag(from))
+                    && (mp.generation.wrapping_sub(tag.generation) as i16) < 0
+                {
+                    core.counters.dropped_generation += 1;
+                    return;
+                }
+                if opcode.base().is_request() {
+                    rc.1.handle_request(core, packet, from, host);
+                } else {
+                    rc.0.handle_response(core, now, packet, from, host);
+                }
+            }
+            (Halves::Uc(_, receiver), PacketService::Uc) => {
+                receiver.handle_packet(core, packet, host);
+            }
+            (Halves::Ud(_, receiver), PacketService::Ud) => {
+                receiver.handle_packet(core, packet, grh, host);
+            }
+            _ => core.counters.dropped_service += 1,
+        }
+        self.settle(host);
     }
 
-    /// Sends what is to be sent: requests, READ responses, retransmissions. Bounded work per call.
-    pub fn poll_transmit<H: Host>(&mut self, _now: Duration, _host: &mut H) -> TransmitState {
-        TransmitState::Idle
+    /// Sends what is to be sent: requests, READ responses, retransmissions. Bounded work per call:
+    /// about 64 KiB each of requests and of responses.
+    pub fn poll_transmit<H: Host>(&mut self, now: Duration, host: &mut H) -> TransmitState {
+        if self.core.attr.state == QpState::Err
+            || (self.core.attr.state == QpState::Sqe && self.wants_transmit())
+        {
+            self.flush_late(host);
+            return TransmitState::Idle;
+        }
+        let state = match &mut self.halves {
+            Halves::Rc(rc) => {
+                let more_answers = rc.1.is_ready() && rc.1.poll(&mut self.core, host);
+                let state = if self.core.broken {
+                    TransmitState::Idle
+                } else {
+                    rc.0.poll(&mut self.core, now, host)
+                };
+                if more_answers && rc.1.is_ready() { TransmitState::More } else { state }
+            }
+            Halves::Uc(sender, _) | Halves::Ud(sender, _) => sender.poll(&mut self.core, now, host),
+        };
+        self.settle(host);
+        state
+    }
+
+    /// Flushes what was posted in the error states.
+    fn flush_late<H: Host>(&mut self, host: &mut H) {
+        if self.core.attr.state == QpState::Err {
+            self.flush(host);
+        } else if let Halves::Uc(sender, _) | Halves::Ud(sender, _) = &mut self.halves {
+            sender.flush(&mut self.core, host);
+        }
     }
 
     /// Sends the acknowledgement that is due, if any. Acknowledgements are coalesced:
-    /// [`QueuePair::handle_packet`] only marks them due.
-    pub fn flush_acks<H: Host>(&mut self, _now: Duration, _host: &mut H) {}
+    /// [`QueuePair::handle_packet`] only marks them due. To be called when the lane has run out of input.
+    pub fn flush_acks<H: Host>(&mut self, _now: Duration, host: &mut H) {
+        if let Halves::Rc(rc) = &mut self.halves {
+            rc.1.flush_acks(&mut self.core, host);
+        }
+        self.settle(host);
+    }
 
     /// Whether [`QueuePair::flush_acks`] would send something.
+    #[inline]
     pub fn acks_due(&self) -> bool {
-        false
+        matches!(&self.halves, Halves::Rc(rc) if rc.1.acks_due())
     }
 
     /// Whether [`QueuePair::poll_transmit`] should be called.
+    #[inline]
     pub fn wants_transmit(&self) -> bool {
-        false
+        match &self.halves {
+            Halves::Rc(rc) => {
+                rc.0.is_ready()
+                    || rc.1.is_ready()
+                    || (self.core.attr.state == QpState::Err && rc.1.has_receives())
+            }
+            Halves::Uc(sender, receiver) => {
+                sender.is_ready()
+                    || (self.core.attr.state == QpState::Err && !receiver.rq.is_empty())
+            }
+            Halves::Ud(sender, receiver) => {
+                sender.is_ready()
+                    || (self.core.attr.state == QpState::Err && !receiver.rq.is_empty())
+            }
+        }
     }
 
     /// To be called when [`QueuePair::next_deadline`] has passed; harmless before.
-    pub fn handle_timeout<H: Host>(&mut self, _now: Duration, _host: &mut H) {}
+    pub fn handle_timeout<H: Host>(&mut self, now: Duration, host: &mut H) {
+        if let Halves::Rc(rc) = &mut self.halves {
+            rc.0.handle_timeout(&mut self.core, now, host);
+        }
+        self.settle(host);
+    }
 
     /// When [`QueuePair::handle_timeout`] wants to be called.
+    #[inline]
     pub fn next_deadline(&self) -> Option<Duration> {
-        None
+        match &self.halves {
+            Halves::Rc(rc) => rc.0.deadline(&self.core),
+            _ => None,
+        }
     }
 
     /// The path set changed: `dead` has died, or the active path is another one, or there is one again.
     ///
     /// What was outstanding on the dead path is sent again by the new route. While there is no route at
     /// all the queue pair holds still and no retry is counted.
-    pub fn on_path_change<H: Host>(
-        &mut self,
-        _now: Duration,
-        _dead: Option<PathId>,
-        _host: &mut H,
-    ) {
+    pub fn on_path_change<H: Host>(&mut self, now: Duration, dead: Option<PathId>, host: &mut H) {
+        if matches!(self.core.attr.state, QpState::Reset | QpState::Err) {
+            return;
+        }
+        match &mut self.halves {
+            Halves::Rc(rc) => {
+                rc.0.on_path_change(&mut self.core, now, dead, host);
+                rc.1.on_path_change(&self.core, dead, host);
+            }
+            Halves::Uc(sender, _) | Halves::Ud(sender, _) => sender.wake(),
+        }
+        self.settle(host);
     }
 
-    /// The hold time is over and no path has come back: everything outstanding fails with
-    /// `RetryExcErr` and the queue pair goes to the error state.
-    pub fn abandon<H: Host>(&mut self, _now: Duration, _host: &mut H) {}
+    /// The hold time is over and no path has come back: the oldest work request fails with
+    /// `RetryExcErr`, all others are flushed, the queue pair goes to the error state.
+    pub fn abandon<H: Host>(&mut self, _now: Duration, host: &mut H) {
+        if !matches!(self.core.attr.state, QpState::Rts | QpState::Sqd) {
+            return;
+        }
+        if let Halves::Rc(rc) = &mut self.halves {
+            rc.0.abandon(&mut self.core, host);
+        }
+        self.settle(host);
+    }
 
     /// What it has counted.
     pub fn counters(&self) -> &QpCounters {
-        &self.counters
+        &self.core.counters
     }
 
     /// Gives back to the host what is outstanding. No completions; nothing may follow.
-    pub fn destroy<H: Host>(&mut self, _host: &mut H) {}
+    pub fn destroy<H: Host>(&mut self, host: &mut H) {
+        self.reset(host);
+    }
+}
+
+impl QpAttr {
+    /// Takes over the attributes that the mask names; the state is not one of them.
+    fn assign(&mut self, new: &Self, mask: M) {
+        macro_rules! assign {
+            ($($flag:ident => $($field:ident),+;)*) => {
+                $(if mask.contains(M::$flag) { $(self.$field = new.$field;)+ })*
+            };
+        }
+        assign! {
+            ACCESS_FLAGS => access;
+            PKEY_INDEX => pkey_index;
+            PORT => port_num;
+            QKEY => qkey;
+            AV => ah;
+            PATH_MTU => path_mtu;
+            TIMEOUT => timeout;
+            RETRY_CNT => retry_cnt;
+            RNR_RETRY => rnr_retry;
+            RQ_PSN => rq_psn;
+            MAX_QP_RD_ATOMIC => max_rd_atomic;
+            ALT_PATH => alt_ah, alt_port_num, alt_pkey_index, alt_timeout;
+            MIN_RNR_TIMER => min_rnr_timer;
+            SQ_PSN => sq_psn;
+            MAX_DEST_RD_ATOMIC => max_dest_rd_atomic;
+            PATH_MIG_STATE => path_mig_state;
+            DEST_QPN => dest_qpn;
+        }
+        if mask.contains(M::PATH_MIG_STATE) && new.path_mig_state == MigState::Armed {
+            // Only the device itself arms (IBTA 17.2.8.1); asked to, it is rearming.
+            self.path_mig_state = MigState::Rearm;
+        }
+        self.rq_psn &= 0xff_ffff;
+        self.sq_psn &= 0xff_ffff;
+    }
 }

@@ -1,0 +1,103 @@
+//! What both halves of a queue pair know.
+
+use polypath_wire::bth::Bth;
+use polypath_wire::opcode::Opcode;
+use polypath_wire::psn::Psn;
+
+use crate::counters::QpCounters;
+use crate::host::{Burst, Host, PathId, PeerId};
+use crate::types::{MigState, QpAttr, QpConfig, QpEvent, QpState};
+
+/// Configuration, attributes and counters.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) config: QpConfig,
+    pub(crate) attr: QpAttr,
+    pub(crate) peer: Option<PeerId>,
+    pub(crate) multipath: bool,
+    pub(crate) counters: QpCounters,
+    /// One half met an error that ends the queue pair: it goes to the error state before the call
+    /// that found it returns.
+    pub(crate) broken: bool,
+    /// COMM_EST was raised.
+    established: bool,
+}
+
+impl Core {
+    pub(crate) fn new(config: QpConfig) -> Self {
+        Self {
+            config,
+            attr: fresh_attributes(&config),
+            peer: None,
+            multipath: false,
+            counters: QpCounters::default(),
+            broken: false,
+            established: false,
+        }
+    }
+
+    /// Back to what creation left.
+    pub(crate) fn reset(&mut self) {
+        self.attr = fresh_attributes(&self.config);
+        self.peer = None;
+        self.multipath = false;
+        self.broken = false;
+        self.established = false;
+    }
+
+    /// A base transport header to the peer.
+    #[inline]
+    pub(crate) fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
+        Bth {
+            mig_req: self.attr.path_mig_state == MigState::Migrated,
+            dest_qpn: self.attr.dest_qpn,
+            psn,
+            ..Bth::new(opcode)
+        }
+    }
+
+    /// Hands a burst to the host and counts it.
+    #[inline]
+    pub(crate) fn transmit<H: Host>(&mut self, burst: &Burst<'_>, host: &mut H) {
+        self.counters.sent_packets += u64::from(burst.packets);
+        self.counters.sent_bytes += u64::from(burst.payload.len());
+        host.transmit(burst);
+    }
+
+    /// A request arrived: the first one in RTR says that the connection stands (IBTA 11.6.3.1).
+    #[inline]
+    pub(crate) fn note_request<H: Host>(&mut self, host: &mut H) {
+        if !self.established {
+            self.established = true;
+            if self.attr.state == QpState::Rtr {
+                host.event(QpEvent::CommEstablished);
+            }
+        }
+    }
+
+    /// Says in words what went wrong, beginning with the queue pair.
+    pub(crate) fn explain<H: Host>(
+        &self,
+        host: &mut H,
+        path: Option<PathId>,
+        text: core::fmt::Arguments<'_>,
+    ) {
+        let (qpn, dest) = (self.config.qpn, self.attr.dest_qpn);
+        match path {
+            Some(PathId(path)) => {
+                host.explain(format_args!("QP {qpn:#08x} to {dest:#08x}, path {path}: {text}"));
+            }
+            None => host.explain(format_args!("QP {qpn:#08x} to {dest:#08x}: {text}")),
+        }
+    }
+}
+
+fn fresh_attributes(config: &QpConfig) -> QpAttr {
+    let mut attr = QpAttr::new(QpState::Reset);
+    attr.max_send_wr = config.max_send_wr;
+    attr.max_recv_wr = config.max_recv_wr;
+    attr.max_send_sge = config.max_send_sge;
+    attr.max_recv_sge = config.max_recv_sge;
+    attr.max_inline = config.max_inline;
+    attr
+}

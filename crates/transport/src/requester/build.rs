@@ -1,0 +1,128 @@
+//! The headers of request packets.
+
+use polypath_wire::bth::Bth;
+use polypath_wire::ext::{AtomicEth, Ieth, ImmDt, MpHeader, Reth};
+use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::{Headers, pad_for};
+
+use super::psn;
+use crate::common::Core;
+use crate::host::PathTag;
+use crate::sq::Wqe;
+use crate::types::{QpType, SendFlags, SendOp};
+
+/// What all packets sent in one call have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    /// Present: send multi-path packets.
+    pub(crate) tag: Option<PathTag>,
+    pub(crate) now_us: u32,
+}
+
+/// The headers of packet `k` of a SEND or WRITE.
+#[inline]
+pub(super) fn data(core: &Core, wqe: &Wqe, k: u32, ack_req: bool, stamp: Stamp) -> Headers {
+    let mtu = core.attr.path_mtu;
+    let (first, last) = (k == 0, k + 1 == wqe.packets);
+    let mut opcode = opcode(wqe.op, first, last);
+    if core.config.qp_type == QpType::Uc {
+        opcode = Opcode(opcode.0 | Opcode::UC_SEND_FIRST.0);
+    }
+    let mut bth = core.bth(opcode, psn(wqe.first + u64::from(k)));
+    bth.ack_req = ack_req;
+    bth.solicited = last && wqe.flags.contains(SendFlags::SOLICITED);
+    bth.pad = pad_for(wqe.packet_len(k, mtu) as usize);
+    let mut headers = Headers::new(bth);
+    match wqe.op {
+        // Multi-path WRITEs say in every packet where they go.
+        SendOp::Write { va, rkey } | SendOp::WriteImm { va, rkey, .. }
+            if first || stamp.tag.is_some() =>
+        {
+            headers.reth = Some(Reth { va, rkey, len: wqe.len });
+        }
+        _ => {}
+    }
+    if last {
+        match wqe.op {
+            SendOp::SendImm(imm) | SendOp::WriteImm { imm, .. } => {
+                headers.imm = Some(ImmDt(imm));
+            }
+            SendOp::SendInv { rkey } => headers.ieth = Some(Ieth { rkey }),
+            _ => {}
+        }
+    }
+    with_path(headers, wqe, k * mtu, stamp)
+}
+
+/// The headers of the request for packets `k..k + n` of a READ's answer.
+pub(super) fn read(core: &Core, wqe: &Wqe, k: u32, n: u32, stamp: Stamp) -> Headers {
+    let mtu = core.attr.path_mtu;
+    let mut headers = Headers::new(request_bth(core, wqe, k, Opcode::RC_READ_REQUEST));
+    if let SendOp::Read { va, rkey } = wqe.op {
+        let start = k * mtu;
+        let len = (wqe.len - start).min(n * mtu);
+        headers.reth = Some(Reth { va: va.wrapping_add(u64::from(start)), rkey, len });
+    }
+    with_path(headers, wqe, k * mtu, stamp)
+}
+
+/// The headers of an atomic.
+pub(super) fn atomic(core: &Core, wqe: &Wqe, stamp: Stamp) -> Headers {
+    let (opcode, eth) = match wqe.op {
+        SendOp::CompareSwap { va, rkey, compare, swap } => {
+            (Opcode::RC_CMP_SWAP, AtomicEth { va, rkey, swap_add: swap, compare })
+        }
+        SendOp::FetchAdd { va, rkey, add } => {
+            (Opcode::RC_FETCH_ADD, AtomicEth { va, rkey, swap_add: add, compare: 0 })
+        }
+        _ => (Opcode::RC_FETCH_ADD, AtomicEth::default()),
+    };
+    let mut headers = Headers::new(request_bth(core, wqe, 0, opcode));
+    headers.atomic = Some(eth);
+    with_path(headers, wqe, 0, stamp)
+}
+
+fn request_bth(core: &Core, wqe: &Wqe, k: u32, opcode: Opcode) -> Bth {
+    let mut bth = core.bth(opcode, psn(wqe.first + u64::from(k)));
+    bth.ack_req = true;
+    bth
+}
+
+#[inline]
+fn with_path(mut headers: Headers, wqe: &Wqe, offset: u32, stamp: Stamp) -> Headers {
+    if let Some(tag) = stamp.tag {
+        headers.bth.opcode = headers.bth.opcode.to_mp();
+        headers.mp = Some(MpHeader {
+            flags: 0,
+            path_id: tag.id,
+            generation: tag.generation,
+            msg: wqe.msg,
+            offset,
+            recv: wqe.recv,
+            timestamp: stamp.now_us,
+        });
+    }
+    headers
+}
+
+/// The opcode of a packet of a SEND or WRITE.
+#[inline]
+fn opcode(op: SendOp, first: bool, last: bool) -> Opcode {
+    use Opcode as O;
+    match (op, first, last) {
+        (SendOp::Write { .. }, true, true) => O::RC_WRITE_ONLY,
+        (SendOp::WriteImm { .. }, true, true) => O::RC_WRITE_ONLY_IMM,
+        (SendOp::Write { .. } | SendOp::WriteImm { .. }, true, false) => O::RC_WRITE_FIRST,
+        (SendOp::Write { .. } | SendOp::WriteImm { .. }, false, false) => O::RC_WRITE_MIDDLE,
+        (SendOp::Write { .. }, false, true) => O::RC_WRITE_LAST,
+        (SendOp::WriteImm { .. }, false, true) => O::RC_WRITE_LAST_IMM,
+        (SendOp::SendImm(_), true, true) => O::RC_SEND_ONLY_IMM,
+        (SendOp::SendInv { .. }, true, true) => O::RC_SEND_ONLY_INV,
+        (_, true, true) => O::RC_SEND_ONLY,
+        (_, true, false) => O::RC_SEND_FIRST,
+        (_, false, false) => O::RC_SEND_MIDDLE,
+        (SendOp::SendImm(_), false, true) => O::RC_SEND_LAST_IMM,
+        (SendOp::SendInv { .. }, false, true) => O::RC_SEND_LAST_INV,
+        (_, false, true) => O::RC_SEND_LAST,
+    }
+}

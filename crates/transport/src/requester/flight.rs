@@ -1,0 +1,406 @@
+//! What is in flight: one slot per sequence number between the oldest unacknowledged one and the next
+//! new one, for every path alike.
+//!
+//! A slot holds 16 bytes and is touched twice per packet: when it is sent and when it is done. Whoever
+//! finds a packet lost (NAK, selective acknowledgement, timer, death of a path) marks its slot; the
+//! transmitter looks for marked slots first. A plain peer's go-back-N is "mark all"; a multi-path peer's
+//! selective repeat is "mark those overtaken".
+//!
+//! Every packet is charged to its path exactly while it is neither done nor lost ([`Host::sent`]).
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use crate::PACKET_COST;
+use crate::host::{Host, PathId};
+use crate::responder::REORDER_LIMIT;
+
+/// Most sequence numbers in flight: as many as a multi-path peer's reorder buffer holds.
+pub(crate) const MAX_IN_FLIGHT: usize = REORDER_LIMIT;
+
+/// Acknowledged, or its answer is here.
+const DONE: u8 = 1;
+/// To be sent again.
+const LOST: u8 = 1 << 1;
+/// Was sent more than once: its round trip can't be told (Karn).
+const AGAIN: u8 = 1 << 2;
+/// An acknowledgement is not enough: part of the answer to a READ or atomic.
+pub(crate) const ANSWERED: u8 = 1 << 3;
+/// The last sequence number of a READ or atomic request.
+pub(crate) const END: u8 = 1 << 4;
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    path: PathId,
+    /// Place in the order of sending.
+    order: u32,
+    /// When it was sent last, microseconds, wrapping.
+    sent_us: u32,
+    /// Bytes charged to the path.
+    cost: u16,
+    flags: u8,
+}
+
+impl Slot {
+    #[inline]
+    fn is(&self, flags: u8) -> bool {
+        self.flags & flags != 0
+    }
+}
+
+/// Bytes per path, to be reported with few calls.
+#[derive(Debug, Default)]
+pub(crate) struct Tally(SmallVec<[(PathId, u32); 2]>);
+
+impl Tally {
+    #[inline]
+    fn add(&mut self, path: PathId, bytes: u32) {
+        match self.0.iter_mut().find(|(p, _)| *p == path) {
+            Some((_, sum)) => *sum += bytes,
+            None => self.0.push((path, bytes)),
+        }
+    }
+
+    /// Reports them as acknowledged, the round-trip time to its path.
+    pub(crate) fn acked<H: Host>(self, rtt: Option<(PathId, Duration)>, host: &mut H) {
+        for (path, bytes) in self.0 {
+            let rtt = rtt.and_then(|(p, rtt)| (p == path).then_some(rtt));
+            host.acked(path, bytes, rtt);
+        }
+    }
+
+    /// Reports them as lost.
+    pub(crate) fn lost<H: Host>(self, congestion: bool, host: &mut H) {
+        for (path, bytes) in self.0 {
+            host.lost(path, bytes, congestion);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The slots.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    slots: VecDeque<Slot>,
+    /// Sequence number of the first slot: the oldest that is not done.
+    una: u64,
+    /// Everything before it that needs no answer is done.
+    acked_to: u64,
+    /// One past the highest slot that is done.
+    done_to: u64,
+    /// No slot before it is lost.
+    lost_from: u64,
+    lost: u32,
+    /// Slots that are charged.
+    charged: u32,
+    /// READ and atomic requests that wait for their answer.
+    unanswered: u32,
+    /// Counts every packet sent.
+    order: u32,
+    /// The latest order that arrived, per path.
+    newest: SmallVec<[(PathId, u32); 2]>,
+}
+
+impl Flight {
+    /// Nothing is in flight; the next new packet has the sequence number `next`.
+    pub(crate) fn new(next: u64) -> Self {
+        Self {
+            slots: VecDeque::new(),
+            una: next,
+            acked_to: next,
+            done_to: next,
+            lost_from: next,
+            lost: 0,
+            charged: 0,
+            unanswered: 0,
+            order: 0,
+            newest: SmallVec::new(),
+        }
+    }
+
+    /// The oldest sequence number that is not done.
+    #[inline]
+    pub(crate) fn una(&self) -> u64 {
+        self.una
+    }
+
+    /// The next new sequence number.
+    #[inline]
+    pub(crate) fn next(&self) -> u64 {
+        self.una + self.slots.len() as u64
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// How many more may be in flight.
+    #[inline]
+    pub(crate) fn room(&self) -> u32 {
+        (MAX_IN_FLIGHT - self.slots.len().min(MAX_IN_FLIGHT)) as u32
+    }
+
+    /// Packets that are on their way, as far as is known.
+    #[inline]
+    pub(crate) fn charged(&self) -> u32 {
+        self.charged
+    }
+
+    /// READ and atomic requests that wait for their answer.
+    #[inline]
+    pub(crate) fn unanswered(&self) -> u32 {
+        self.unanswered
+    }
+
+    #[inline]
+    fn slot(&self, seq: u64) -> Option<&Slot> {
+        self.slots.get(usize::try_from(seq.checked_sub(self.una)?).ok()?)
+    }
+
+    /// The path of the oldest one, and whether it needs an answer.
+    pub(crate) fn oldest(&self) -> Option<(PathId, bool)> {
+        self.slots.front().map(|s| (s.path, s.is(ANSWERED)))
+    }
+
+    /// Whether `seq` waits for an answer still.
+    #[inline]
+    pub(crate) fn awaits_answer(&self, seq: u64) -> bool {
+        self.slot(seq).is_some_and(|s| s.is(ANSWERED) && !s.is(DONE))
+    }
+
+    /// When `seq` was sent, if it was sent once only.
+    #[inline]
+    pub(crate) fn sent_once_at(&self, seq: u64) -> Option<(PathId, u32)> {
+        self.slot(seq).filter(|s| !s.is(AGAIN)).map(|s| (s.path, s.sent_us))
+    }
+
+    /// Whether `seq` was sent again less than `guard_us` ago: a complaint about it may be an old one.
+    #[inline]
+    pub(crate) fn just_resent(&self, seq: u64, now_us: u32, guard_us: u32) -> bool {
+        self.slot(seq).is_some_and(|s| s.is(AGAIN) && now_us.wrapping_sub(s.sent_us) < guard_us)
+    }
+
+    /// The next new packet is sent (or the request for it).
+    #[inline]
+    pub(crate) fn push(&mut self, path: PathId, len: u32, flags: u8, now_us: u32) -> u32 {
+        let cost = len + PACKET_COST;
+        self.slots.push_back(Slot {
+            path,
+            order: self.order,
+            sent_us: now_us,
+            cost: cost as u16,
+            flags,
+        });
+        self.order = self.order.wrapping_add(1);
+        self.charged += 1;
+        self.unanswered += u32::from(flags & END != 0);
+        cost
+    }
+
+    /// All before `to` has been received by the peer. Those that need an answer stay.
+    #[inline]
+    pub(crate) fn acknowledge(&mut self, to: u64, tally: &mut Tally) {
+        let to = to.min(self.next());
+        let from = self.acked_to.max(self.una);
+        for seq in from..to {
+            let at = (seq - self.una) as usize;
+            if !self.slots[at].is(ANSWERED) {
+                self.finish(at, tally);
+            }
+        }
+        self.acked_to = self.acked_to.max(to);
+    }
+
+    /// The peer holds those of `bits` (lowest first) that are set, counted from `from`.
+    pub(crate) fn acknowledge_selected(&mut self, from: u64, mut bits: u64, tally: &mut Tally) {
+        while bits != 0 {
+            let seq = from + u64::from(bits.trailing_zeros());
+            bits &= bits - 1;
+            if seq >= self.una && seq < self.next() {
+                let at = (seq - self.una) as usize;
+                if !self.slots[at].is(ANSWERED) {
+                    self.finish(at, tally);
+                }
+            }
+        }
+    }
+
+    /// The answer to `seq` is here.
+    #[inline]
+    pub(crate) fn answer(&mut self, seq: u64, tally: &mut Tally) {
+        if seq >= self.una && seq < self.next() {
+            self.finish((seq - self.una) as usize, tally);
+        }
+    }
+
+    #[inline]
+    fn finish(&mut self, at: usize, tally: &mut Tally) {
+        let slot = &mut self.slots[at];
+        if slot.is(DONE) {
+            return;
+        }
+        if slot.is(LOST) {
+            // Declared lost too early: nothing is charged any more.
+            self.lost -= 1;
+        } else {
+            self.charged -= 1;
+            tally.add(slot.path, u32::from(slot.cost));
+        }
+        slot.flags = slot.flags & !LOST | DONE;
+        self.done_to = self.done_to.max(self.una + at as u64 + 1);
+        let (path, order) = (slot.path, slot.order);
+        match self.newest.iter_mut().find(|(p, _)| *p == path) {
+            Some((_, newest)) => {
+                if order.wrapping_sub(*newest) as i32 > 0 {
+                    *newest = order;
+                }
+            }
+            None => {
+                if self.newest.len() == 8 {
+                    self.newest.remove(0); // More paths than that were not in use lately.
+                }
+                self.newest.push((path, order));
+            }
+        }
+    }
+
+    /// Lets go of what is done at the front; says whether anything was.
+    #[inline]
+    pub(crate) fn advance(&mut self) -> bool {
+        let before = self.una;
+        while let Some(slot) = self.slots.front() {
+            if !slot.is(DONE) {
+                break;
+            }
+            self.unanswered -= u32::from(slot.is(END));
+            self.slots.pop_front();
+            self.una += 1;
+        }
+        self.una != before
+    }
+
+    #[inline]
+    fn lose(&mut self, at: usize, tally: &mut Tally) {
+        let seq = self.una + at as u64;
+        let slot = &mut self.slots[at];
+        if slot.is(DONE | LOST) {
+            return;
+        }
+        slot.flags |= LOST;
+        self.lost += 1;
+        self.charged -= 1;
+        tally.add(slot.path, u32::from(slot.cost));
+        self.lost_from = self.lost_from.min(seq);
+    }
+
+    /// Marks all from `from` up to before `to` as lost.
+    pub(crate) fn lose_range(&mut self, from: u64, to: u64, tally: &mut Tally) {
+        for seq in from.max(self.una)..to.min(self.next()) {
+            self.lose((seq - self.una) as usize, tally);
+        }
+    }
+
+    /// Marks as lost what was sent on `path`; all, if `None`.
+    pub(crate) fn lose_path(&mut self, path: Option<PathId>, tally: &mut Tally) {
+        for at in 0..self.slots.len() {
+            if path.is_none_or(|p| self.slots[at].path == p) {
+                self.lose(at, tally);
+            }
+        }
+    }
+
+    /// Marks as lost the answers before `to` that have not come, except those asked for again less than
+    /// `guard_us` ago.
+    pub(crate) fn lose_answers(
+        &mut self,
+        to: u64,
+        now_us: u32,
+        guard_us: u32,
+        only_resent_are_guarded: bool,
+        tally: &mut Tally,
+    ) {
+        for seq in self.una..to.min(self.next()) {
+            let at = (seq - self.una) as usize;
+            let slot = &self.slots[at];
+            let recent = now_us.wrapping_sub(slot.sent_us) < guard_us
+                && (slot.is(AGAIN) || !only_resent_are_guarded);
+            if slot.is(ANSWERED) && !recent {
+                self.lose(at, tally);
+            }
+        }
+    }
+
+    /// Marks as lost what was overtaken on its path by at least `threshold` packets that arrived.
+    pub(crate) fn lose_overtaken(&mut self, threshold: u32, tally: &mut Tally) {
+        for seq in self.una..self.done_to {
+            let at = (seq - self.una) as usize;
+            let slot = &self.slots[at];
+            if slot.is(DONE | LOST) {
+                continue;
+            }
+            let overtaken = self.newest.iter().any(|(path, newest)| {
+                *path == slot.path && newest.wrapping_sub(slot.order) as i32 >= threshold as i32
+            });
+            if overtaken {
+                self.lose(at, tally);
+            }
+        }
+    }
+
+    /// Whether something is to be sent again.
+    #[inline]
+    pub(crate) fn any_lost(&self) -> bool {
+        self.lost > 0
+    }
+
+    /// The first run of lost slots that are alike: where it starts and how long it is, `most` at most.
+    pub(crate) fn lost_run(&mut self, most: u32) -> Option<(u64, u32)> {
+        if self.lost == 0 {
+            return None;
+        }
+        let mut seq = self.lost_from.max(self.una);
+        while !self.slot(seq)?.is(LOST) {
+            seq += 1;
+        }
+        self.lost_from = seq;
+        let mut n = 1;
+        while n < most && self.slot(seq + u64::from(n)).is_some_and(|s| s.is(LOST)) {
+            n += 1;
+        }
+        Some((seq, n))
+    }
+
+    /// `n` lost slots from `seq` on are sent again; gives the bytes to charge.
+    pub(crate) fn resend(&mut self, seq: u64, n: u32, path: PathId, now_us: u32) -> u32 {
+        let mut cost = 0;
+        for seq in seq..seq + u64::from(n) {
+            let at = (seq - self.una) as usize;
+            let slot = &mut self.slots[at];
+            debug_assert!(slot.is(LOST));
+            slot.flags = slot.flags & !LOST | AGAIN;
+            slot.path = path;
+            slot.order = self.order;
+            slot.sent_us = now_us;
+            cost += u32::from(slot.cost);
+            self.order = self.order.wrapping_add(1);
+            self.lost -= 1;
+            self.charged += 1;
+        }
+        cost
+    }
+
+    /// Gives up all that is in flight; the next new packet has the sequence number `next`.
+    pub(crate) fn clear<H: Host>(&mut self, next: u64, host: &mut H) {
+        let mut tally = Tally::default();
+        self.lose_path(None, &mut tally);
+        tally.lost(false, host);
+        *self = Self { slots: core::mem::take(&mut self.slots), ..Self::new(next) };
+        self.slots.clear();
+    }
+}

@@ -1,0 +1,306 @@
+//! The RC requester: work requests out, acknowledgements and answers in.
+//!
+//! Sequence numbers are 64 bits inside, so that they neither wrap nor compare wrongly; their low
+//! 24 bits are the PSN. [`flight`] knows what is on its way, [`timers`] when to lose patience,
+//! [`transmit`] builds packets, [`receive`] reads the peer's answers.
+
+mod build;
+mod flight;
+mod receive;
+mod timers;
+mod transmit;
+
+use core::time::Duration;
+
+use polypath_wire::psn::Psn;
+
+use crate::cause::Cause;
+use crate::common::Core;
+use crate::host::{Host, PathId};
+use crate::qp::PostError;
+use crate::sq::SendQueue;
+use crate::types::{QpEvent, QpState, SendWr, WcStatus};
+pub(crate) use build::Stamp;
+use flight::{Flight, Tally};
+use timers::{Expired, Timers};
+pub(crate) use transmit::{burst_packets, emit_data, local_fault};
+
+/// Sequence numbers start here plus the first PSN, so that a duplicate's is never negative.
+const SEQ_BASE: u64 = 1 << 24;
+
+/// The PSN of a sequence number.
+#[inline]
+pub(crate) fn psn(seq: u64) -> Psn {
+    Psn::new(seq as u32)
+}
+
+/// Time as packets carry it: microseconds, wrapping.
+#[inline]
+pub(crate) fn micros(now: Duration) -> u32 {
+    now.as_micros() as u32
+}
+
+/// A tail-loss probe on its way.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    /// The packet that was sent again.
+    seq: u64,
+    /// One past the last one that had been sent when the probe was.
+    upto: u64,
+    sent_us: u32,
+}
+
+/// The requester.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    sq: SendQueue,
+    flight: Flight,
+    timers: Timers,
+    /// Packets of the work request to transmit next that have been transmitted, if it is started.
+    progress: Option<u32>,
+    /// Messages started.
+    msg: u32,
+    /// Receive-consuming messages started.
+    recv: u32,
+    /// Packets sent since an acknowledgement was asked for.
+    unasked: u32,
+    probe: Option<Probe>,
+    /// The next retransmission ignores the window (it is a probe).
+    urgent: bool,
+    /// A work request fails as soon as all before it is complete: nothing new is sent.
+    doomed: bool,
+    /// No path lives.
+    held: bool,
+    /// There may be something to transmit.
+    ready: bool,
+}
+
+impl Requester {
+    pub(crate) fn new() -> Self {
+        Self {
+            sq: SendQueue::default(),
+            flight: Flight::new(SEQ_BASE),
+            timers: Timers::new(),
+            progress: None,
+            msg: 0,
+            recv: 0,
+            unasked: 0,
+            probe: None,
+            urgent: false,
+            doomed: false,
+            held: false,
+            ready: false,
+        }
+    }
+
+    /// The queue pair went from RTR to RTS: the first packet has the PSN `sq_psn`.
+    pub(crate) fn start(&mut self, sq_psn: u32) {
+        debug_assert!(self.flight.is_empty());
+        self.flight = Flight::new(SEQ_BASE + u64::from(sq_psn & 0xff_ffff));
+    }
+
+    /// Forgets everything; the host gets back what was charged.
+    pub(crate) fn clear<H: Host>(&mut self, host: &mut H) {
+        self.flight.clear(SEQ_BASE, host);
+        self.sq.clear();
+        *self = Self { sq: core::mem::take(&mut self.sq), ..Self::new() };
+    }
+
+    pub(crate) fn post(&mut self, core: &Core, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.sq.post(core, wr)?;
+        self.ready = true;
+        Ok(())
+    }
+
+    /// Whether [`Requester::poll`] may have something to do.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    /// Everything posted completes with `WrFlushErr`: the queue pair is in the error state.
+    pub(crate) fn flush<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        let next = self.flight.next();
+        self.flight.clear(next, host);
+        self.sq.flush(core, host);
+        self.timers.clear();
+        self.progress = None;
+        self.probe = None;
+        self.doomed = false;
+        self.held = false;
+        self.ready = false;
+    }
+
+    pub(crate) fn deadline(&self, core: &Core) -> Option<Duration> {
+        if self.held {
+            return None;
+        }
+        self.timers.deadline(self.flight.charged() > 0, core.attr.timeout)
+    }
+
+    /// Looks at the clocks.
+    pub(crate) fn handle_timeout<H: Host>(&mut self, core: &mut Core, now: Duration, host: &mut H) {
+        if self.held || self.deadline(core).is_none_or(|d| now < d) {
+            return;
+        }
+        let in_flight = self.flight.charged() > 0;
+        if in_flight && core.peer.is_none_or(|peer| host.route(peer).is_none()) {
+            self.held = true;
+            return;
+        }
+        let oldest = self.flight.oldest().map(|(path, _)| path);
+        let una = self.flight.una();
+        match self.timers.expired(now, in_flight, core.attr.timeout, core.multipath) {
+            Expired::Nothing => {}
+            Expired::Rnr => self.ready = true,
+            Expired::Probe => {
+                core.counters.tail_probes += 1;
+                if let Some(path) = oldest {
+                    host.suspect(path);
+                }
+                let mut tally = Tally::default();
+                self.flight.lose_range(una, una + 1, &mut tally);
+                tally.lost(false, host);
+                let upto = self.flight.next();
+                self.probe = Some(Probe { seq: una, upto, sent_us: micros(now) });
+                self.urgent = true;
+                self.ready = true;
+            }
+            Expired::Ack => {
+                core.counters.timeouts += 1;
+                if let Some(path) = oldest {
+                    host.suspect(path);
+                }
+                let mut tally = Tally::default();
+                self.flight.lose_path(None, &mut tally);
+                tally.lost(true, host);
+                self.probe = None;
+                self.urgent = true;
+                self.ready = true;
+            }
+            Expired::Exhausted => {
+                core.counters.timeouts += 1;
+                core.explain(
+                    host,
+                    oldest,
+                    format_args!(
+                        "no acknowledgement of PSN {} after {} retries with timeout {} \
+                         (4.096 us * 2^{}): is the peer's queue pair alive and in RTR or RTS, \
+                         and does the path carry packets both ways?",
+                        psn(una),
+                        core.attr.retry_cnt,
+                        core.attr.timeout,
+                        core.attr.timeout
+                    ),
+                );
+                self.fail_front(core, WcStatus::RetryExcErr, Cause::RetriesExhausted, host);
+            }
+        }
+    }
+
+    /// See [`crate::QueuePair::on_path_change`].
+    pub(crate) fn on_path_change<H: Host>(
+        &mut self,
+        core: &mut Core,
+        now: Duration,
+        dead: Option<PathId>,
+        host: &mut H,
+    ) {
+        if let Some(path) = dead {
+            let mut tally = Tally::default();
+            self.flight.lose_path(Some(path), &mut tally);
+            if !tally.is_empty() {
+                core.counters.failovers += 1;
+            }
+            tally.lost(false, host);
+        }
+        let route = core.peer.and_then(|peer| host.route(peer));
+        self.held = route.is_none() && !self.flight.is_empty();
+        if let Some(route) = route {
+            self.timers.restart(now, core.attr.retry_cnt, core.attr.rnr_retry);
+            self.timers.forget_rtt(route.rtt);
+            self.probe = None;
+            self.urgent = self.flight.any_lost();
+            self.ready = true;
+        }
+    }
+
+    /// See [`crate::QueuePair::abandon`].
+    pub(crate) fn abandon<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        core.explain(
+            host,
+            None,
+            format_args!(
+                "no path to the peer came back within the hold time; PSN {} is not acknowledged",
+                psn(self.flight.una())
+            ),
+        );
+        if self.sq.is_empty() {
+            core.broken = true;
+        } else {
+            self.fail_front(core, WcStatus::RetryExcErr, Cause::NoPath, host);
+        }
+    }
+
+    /// The work request at position `at` fails, once all before it is complete.
+    fn doom<H: Host>(
+        &mut self,
+        core: &mut Core,
+        at: usize,
+        status: WcStatus,
+        cause: Cause,
+        host: &mut H,
+    ) {
+        self.doomed = true;
+        if let Some(wqe) = self.sq.get_mut(at) {
+            wqe.failed.get_or_insert((status, cause));
+        }
+        self.retire(core, host);
+    }
+
+    /// The oldest work request fails, and with it the queue pair.
+    fn fail_front<H: Host>(
+        &mut self,
+        core: &mut Core,
+        status: WcStatus,
+        cause: Cause,
+        host: &mut H,
+    ) {
+        self.sq.complete_front(core, status, cause, host);
+        core.broken = true;
+    }
+
+    /// Completes what is done, in order; an error only when all before it is complete.
+    fn retire<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        while let Some(wqe) = self.sq.front() {
+            if let Some((status, cause)) = wqe.failed {
+                self.fail_front(core, status, cause, host);
+                return;
+            }
+            if !self.sq.front_is_sent() || self.flight.una() < wqe.end() {
+                break;
+            }
+            self.sq.complete_front(core, WcStatus::Success, Cause::None, host);
+        }
+        self.check_drained(core, host);
+    }
+
+    /// SQD: once all that was started is complete, the send queue is drained (IBTA 10.3.1.5).
+    pub(crate) fn check_drained<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        if core.attr.state == QpState::Sqd
+            && core.attr.sq_draining
+            && self.progress.is_none()
+            && self.sq.sent_len() == 0
+        {
+            core.attr.sq_draining = false;
+            if core.attr.en_sqd_async_notify {
+                host.event(QpEvent::SqDrained);
+            }
+        }
+    }
+
+    /// Something may be sent again that could not before: the state went back to RTS.
+    pub(crate) fn wake(&mut self) {
+        self.ready = true;
+    }
+}

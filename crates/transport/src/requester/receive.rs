@@ -1,0 +1,388 @@
+//! What the peer answers: acknowledgements, NAKs, READ responses, results of atomics.
+
+use core::time::Duration;
+
+use polypath_wire::ext::{NakCode, Syndrome};
+use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::Packet;
+use polypath_wire::psn::Psn;
+
+use super::flight::Tally;
+use super::{Requester, micros, psn};
+use crate::cause::Cause;
+use crate::common::Core;
+use crate::host::{Host, PathId};
+use crate::rq::{ScatterError, scatter};
+use crate::sq::Body;
+use crate::types::{QpState, WcStatus};
+
+/// A packet of a multi-path peer is lost when so many sent after it on the same path have arrived.
+const REORDER_THRESHOLD: u32 = 3;
+/// Round trips longer than this are no measurement but an accident.
+const RTT_MAX_US: u32 = 10_000_000;
+/// For how long a complaint is taken to be about the first transmission, if nothing was measured.
+const GUARD_UNMEASURED_US: u32 = 1000;
+
+/// What one packet of the peer told, besides its content.
+#[derive(Clone, Copy)]
+struct Answer {
+    now: Duration,
+    now_us: u32,
+    from: PathId,
+    /// A multi-path packet.
+    multipath: bool,
+    /// Timestamp that came back (multi-path).
+    echo: Option<u32>,
+    /// The packet whose sending time tells the round-trip time (plain).
+    timed: Option<u64>,
+    /// What has arrived out of order: bit 0 stands for the packet `sack_from`.
+    sack: u64,
+    sack_from: u64,
+}
+
+impl Requester {
+    /// Takes an acknowledgement or response.
+    pub(crate) fn handle_response<H: Host>(
+        &mut self,
+        core: &mut Core,
+        now: Duration,
+        packet: &Packet<'_>,
+        from: PathId,
+        host: &mut H,
+    ) {
+        if !matches!(core.attr.state, QpState::Rts | QpState::Sqd) {
+            core.counters.dropped_state += 1;
+            return;
+        }
+        let h = &packet.headers;
+        let seq = self.expand(h.bth.psn);
+        let opcode = h.bth.opcode.base();
+        // Of an answer of many packets, only the first one tells how long the way took.
+        let tells_time = opcode.starts_message();
+        let answer = Answer {
+            now,
+            now_us: micros(now),
+            from,
+            multipath: h.mp.is_some(),
+            echo: h.mp.filter(|_| tells_time).map(|mp| mp.timestamp),
+            timed: (h.mp.is_none() && tells_time).then_some(seq),
+            sack: h.sack.map_or(0, |s| s.0),
+            sack_from: seq + 1,
+        };
+        if seq >= self.flight.next() {
+            core.counters.dropped_malformed += 1; // A ghost: nothing like it was sent.
+            return;
+        }
+        if opcode.is_read_response() {
+            self.on_answer(core, seq, packet.payload, true, &answer, host);
+        } else if let (Opcode::RC_ATOMIC_ACK, Some(ack)) = (opcode, h.atomic_ack) {
+            let original = ack.original.to_ne_bytes();
+            self.on_answer(core, seq, &original, false, &answer, host);
+        } else if let Some(aeth) = h.aeth {
+            match aeth.syndrome {
+                Syndrome::Ack { .. } => self.on_ack(core, seq, &answer, host),
+                Syndrome::RnrNak { timer } => self.on_rnr(core, seq, timer, &answer, host),
+                Syndrome::Nak(NakCode::PsnSequence) => {
+                    self.on_sequence_nak(core, seq, &answer, host);
+                }
+                Syndrome::Nak(code) => self.on_fatal_nak(core, seq, code, &answer, host),
+                Syndrome::Reserved(_) => core.counters.dropped_malformed += 1,
+            }
+        } else {
+            core.counters.dropped_malformed += 1;
+        }
+    }
+
+    /// The sequence number of a PSN, nearest to what is in flight.
+    #[inline]
+    fn expand(&self, p: Psn) -> u64 {
+        let una = self.flight.una();
+        una.wrapping_add_signed(i64::from(p.diff(psn(una))))
+    }
+
+    /// All before `to` is acknowledged: takes note, measures, completes. Gives false if it was nothing
+    /// new.
+    #[inline]
+    fn acknowledge<H: Host>(
+        &mut self,
+        core: &mut Core,
+        to: u64,
+        mut tally: Tally,
+        answer: &Answer,
+        host: &mut H,
+    ) -> bool {
+        let rtt = match answer.echo {
+            Some(echo) => Some((answer.from, answer.now_us.wrapping_sub(echo))),
+            None => answer
+                .timed
+                .and_then(|seq| self.flight.sent_once_at(seq))
+                .map(|(path, sent_us)| (path, answer.now_us.wrapping_sub(sent_us))),
+        }
+        .filter(|(_, us)| *us < RTT_MAX_US)
+        .map(|(path, us)| (path, Duration::from_micros(u64::from(us))));
+        self.flight.acknowledge(to, &mut tally);
+        if answer.sack != 0 {
+            self.flight.acknowledge_selected(answer.sack_from, answer.sack, &mut tally);
+        }
+        let news = !tally.is_empty();
+        if news {
+            if let Some((_, rtt)) = rtt {
+                self.timers.measured(rtt);
+            }
+            tally.acked(rtt, host);
+        }
+        if self.flight.advance() {
+            self.timers.restart(answer.now, core.attr.retry_cnt, core.attr.rnr_retry);
+            self.ready = true;
+            self.judge_probe(answer, host);
+            self.retire(core, host);
+            true
+        } else {
+            news
+        }
+    }
+
+    /// The probe has been acknowledged but not all that was sent before it: that is lost.
+    fn judge_probe<H: Host>(&mut self, answer: &Answer, host: &mut H) {
+        let Some(probe) = self.probe else { return };
+        let una = self.flight.una();
+        if una <= probe.seq {
+            return;
+        }
+        self.probe = None;
+        // With a timestamp we know whether it is the probe that is answered, or a late original.
+        let answered = answer.echo.is_none_or(|echo| echo.wrapping_sub(probe.sent_us) as i32 >= 0);
+        if answered && una < probe.upto {
+            let mut tally = Tally::default();
+            self.flight.lose_range(una, probe.upto, &mut tally);
+            tally.lost(true, host);
+        }
+    }
+
+    fn on_ack<H: Host>(&mut self, core: &mut Core, seq: u64, answer: &Answer, host: &mut H) {
+        let to = seq + 1;
+        if to <= self.flight.una() && answer.sack == 0 {
+            core.counters.duplicate_responses += 1;
+            return;
+        }
+        if !self.acknowledge(core, to, Tally::default(), answer, host) {
+            core.counters.duplicate_responses += 1;
+        }
+        let mut tally = Tally::default();
+        if answer.multipath {
+            self.flight.lose_overtaken(REORDER_THRESHOLD, &mut tally);
+        }
+        self.miss_answers(to, answer, &mut tally);
+        self.lose(tally, true, host);
+    }
+
+    /// An acknowledgement for what came after a READ or atomic whose answer is not here says that the
+    /// answer was lost (IBTA 9.7.5.1.1, implied NAK).
+    fn miss_answers(&mut self, to: u64, answer: &Answer, tally: &mut Tally) {
+        if self.flight.una() < to {
+            let guard = self.guard_us();
+            // A multi-path peer's acknowledgement may have overtaken the answer on another path.
+            let plain = !answer.multipath;
+            self.flight.lose_answers(to, answer.now_us, guard, plain, tally);
+        }
+    }
+
+    /// For how long after sending something again a complaint may still be about the first time.
+    fn guard_us(&self) -> u32 {
+        self.timers.srtt().map_or(GUARD_UNMEASURED_US, |rtt| {
+            u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).max(50)
+        })
+    }
+
+    fn lose<H: Host>(&mut self, tally: Tally, congestion: bool, host: &mut H) {
+        if !tally.is_empty() {
+            tally.lost(congestion, host);
+            self.ready = true;
+        }
+    }
+
+    fn on_sequence_nak<H: Host>(
+        &mut self,
+        core: &mut Core,
+        seq: u64,
+        answer: &Answer,
+        host: &mut H,
+    ) {
+        core.counters.naks_sequence_received += 1;
+        if seq < self.flight.una() {
+            core.counters.duplicate_responses += 1;
+            return;
+        }
+        self.acknowledge(core, seq, Tally::default(), answer, host);
+        let mut tally = Tally::default();
+        self.miss_answers(seq, answer, &mut tally);
+        if !self.flight.just_resent(seq, answer.now_us, self.guard_us()) {
+            // The peer has thrown away all that followed (IBTA 9.7.5.2.8, go back).
+            let next = self.flight.next();
+            self.flight.lose_range(seq, next, &mut tally);
+        }
+        self.lose(tally, true, host);
+    }
+
+    fn on_rnr<H: Host>(
+        &mut self,
+        core: &mut Core,
+        seq: u64,
+        code: u8,
+        answer: &Answer,
+        host: &mut H,
+    ) {
+        core.counters.naks_rnr_received += 1;
+        if seq < self.flight.una() || self.timers.rnr_waiting() {
+            core.counters.duplicate_responses += 1;
+            return;
+        }
+        let news = self.acknowledge(core, seq, Tally::default(), answer, host);
+        if core.broken || (!news && self.flight.any_lost()) {
+            return; // What it complains about is about to be sent again.
+        }
+        // Nothing of it is on its way any more: other queue pairs may have the window.
+        let mut tally = Tally::default();
+        let next = self.flight.next();
+        self.flight.lose_range(seq, next, &mut tally);
+        tally.lost(false, host);
+        if self.timers.rnr(answer.now, code, core.attr.rnr_retry) {
+            self.ready = false;
+            return;
+        }
+        core.explain(
+            host,
+            Some(answer.from),
+            format_args!(
+                "the peer had no receive work request for PSN {} in {} retries: it must post \
+                 receives earlier, or rnr_retry be 7 (for ever)",
+                psn(seq),
+                core.attr.rnr_retry
+            ),
+        );
+        self.fail_at(core, seq, WcStatus::RnrRetryExcErr, Cause::RnrExhausted, host);
+    }
+
+    fn on_fatal_nak<H: Host>(
+        &mut self,
+        core: &mut Core,
+        seq: u64,
+        code: NakCode,
+        answer: &Answer,
+        host: &mut H,
+    ) {
+        core.counters.naks_fatal_received += 1;
+        if seq < self.flight.una() {
+            core.counters.duplicate_responses += 1;
+            return;
+        }
+        self.acknowledge(core, seq, Tally::default(), answer, host);
+        if core.broken {
+            return;
+        }
+        let (status, cause, why) = match code {
+            NakCode::RemoteAccess => (
+                WcStatus::RemAccessErr,
+                Cause::RemoteAccess,
+                "remote access error: check rkey, remote address, length and access flags",
+            ),
+            NakCode::RemoteOperational => (
+                WcStatus::RemOpErr,
+                Cause::RemoteOperation,
+                "remote operational error: the peer's own memory or queue pair failed",
+            ),
+            _ => (
+                WcStatus::RemInvReqErr,
+                Cause::RemoteInvalid,
+                "invalid request: not allowed by the peer's queue pair, longer than its receive \
+                 buffer, or more READs than its max_dest_rd_atomic",
+            ),
+        };
+        core.explain(
+            host,
+            Some(answer.from),
+            format_args!("the peer refused PSN {}: {why}", psn(seq)),
+        );
+        self.fail_at(core, seq, status, cause, host);
+        let mut tally = Tally::default();
+        self.miss_answers(seq, answer, &mut tally);
+        self.lose(tally, false, host);
+    }
+
+    /// The work request that `seq` belongs to fails, once all before it is complete.
+    fn fail_at<H: Host>(
+        &mut self,
+        core: &mut Core,
+        seq: u64,
+        status: WcStatus,
+        cause: Cause,
+        host: &mut H,
+    ) {
+        if let Some(at) = self.sq.find(seq, self.progress.is_some()) {
+            self.doom(core, at, status, cause, host);
+        }
+    }
+
+    /// Places (a packet of) the answer to a READ or atomic. In any order: where it goes follows from
+    /// its sequence number.
+    fn on_answer<H: Host>(
+        &mut self,
+        core: &mut Core,
+        seq: u64,
+        data: &[u8],
+        is_read: bool,
+        answer: &Answer,
+        host: &mut H,
+    ) {
+        if seq < self.flight.una() || !self.flight.awaits_answer(seq) {
+            core.counters.duplicate_responses += 1;
+            return;
+        }
+        let mtu = core.attr.path_mtu;
+        let found = self.sq.find(seq, self.progress.is_some());
+        let Some(wqe) = found.and_then(|at| self.sq.get(at)) else { return };
+        if wqe.failed.is_some() {
+            return;
+        }
+        let k = (seq - wqe.first) as u32;
+        if wqe.is_read() != is_read || data.len() != wqe.packet_len(k, mtu) as usize {
+            core.explain(
+                host,
+                Some(answer.from),
+                format_args!(
+                    "response to PSN {} has {} bytes and does not fit its request: do both ends \
+                     have the same path MTU ({mtu})?",
+                    psn(seq),
+                    data.len()
+                ),
+            );
+            return self.fail_at(core, seq, WcStatus::BadRespErr, Cause::BadResponse, host);
+        }
+        let stored = match &wqe.body {
+            Body::Sges(sges) => scatter(core.config.pd, sges, k * mtu, data, host),
+            Body::Inline(_) => Ok(()),
+        };
+        if let Err(error) = stored {
+            let why = match error {
+                ScatterError::TooSmall => "its scatter list is too short".to_owned(),
+                ScatterError::Fault(fault) => fault.to_string(),
+            };
+            core.explain(
+                host,
+                Some(answer.from),
+                format_args!("response to PSN {} can't be stored: {why}", psn(seq)),
+            );
+            return self.fail_at(core, seq, WcStatus::LocProtErr, Cause::LocalKey, host);
+        }
+        let mut tally = Tally::default();
+        self.flight.answer(seq, &mut tally);
+        // It acknowledges all requests before it (IBTA 9.7.5.1.1).
+        self.acknowledge(core, seq, tally, answer, host);
+        let mut tally = Tally::default();
+        if self.flight.una() < seq {
+            let threshold = if answer.multipath { REORDER_THRESHOLD } else { 1 };
+            self.flight.lose_overtaken(threshold, &mut tally);
+        }
+        self.lose(tally, true, host);
+    }
+}

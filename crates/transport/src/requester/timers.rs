@@ -1,0 +1,258 @@
+//! When to lose patience: the local ACK timeout, the early tail-loss probe, the RNR wait.
+//!
+//! The ACK timeout and `retry_cnt` are the application's (IBTA 9.9.2): seconds, usually. The probe is
+//! ours: after three round trips without progress the first unacknowledged packet is sent again and the
+//! path is put under suspicion. Nothing is counted against the application's retries for it.
+
+use core::time::Duration;
+
+/// A probe never comes earlier than this after progress: the peer's thread may just not have run.
+const PROBE_MIN: Duration = Duration::from_millis(3);
+/// The first probe when no round trip was measured yet.
+const PROBE_UNMEASURED: Duration = Duration::from_millis(20);
+/// Probes back off up to this.
+const PROBE_MAX: Duration = Duration::from_millis(200);
+/// With a multi-path peer, retries are not exhausted before this has passed without progress on a
+/// living path: by then the path manager has judged the path.
+const MULTIPATH_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Time to wait after an RNR NAK, by its 5-bit code (IBTA table 45).
+pub(crate) fn rnr_delay(code: u8) -> Duration {
+    const HUNDREDTHS_MS: [u32; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    Duration::from_micros(u64::from(HUNDREDTHS_MS[usize::from(code & 31)]) * 10)
+}
+
+/// The local ACK timeout, 4.096 µs × 2^`code`; `None` for code 0, which waits for ever (IBTA 9.9.2.1.1).
+pub(crate) fn ack_timeout(code: u8) -> Option<Duration> {
+    (code != 0).then(|| Duration::from_nanos(4096u64 << (code & 31)))
+}
+
+/// What has expired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expired {
+    Nothing,
+    /// The wait after an RNR NAK is over.
+    Rnr,
+    /// Send the first unacknowledged packet again.
+    Probe,
+    /// The ACK timeout, with this many retries left.
+    Ack,
+    /// The ACK timeout, and no retry is left.
+    Exhausted,
+}
+
+/// The requester's clocks and retry counters.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    /// Since when the ACK timeout runs.
+    ack_from: Duration,
+    /// Since when the probe timer runs.
+    probe_from: Duration,
+    /// Since when nothing has moved, in spite of a living path.
+    stalled_from: Duration,
+    probes: u32,
+    retries_left: u8,
+    rnr_left: u8,
+    rnr_until: Option<Duration>,
+    /// Smoothed round-trip time.
+    srtt: Option<Duration>,
+}
+
+impl Timers {
+    pub(crate) fn new() -> Self {
+        Self {
+            ack_from: Duration::ZERO,
+            probe_from: Duration::ZERO,
+            stalled_from: Duration::ZERO,
+            probes: 0,
+            retries_left: 0,
+            rnr_left: 0,
+            rnr_until: None,
+            srtt: None,
+        }
+    }
+
+    /// Something was acknowledged, the first packet was sent, or the path changed: all patience anew.
+    #[inline]
+    pub(crate) fn restart(&mut self, now: Duration, retry_cnt: u8, rnr_retry: u8) {
+        self.ack_from = now;
+        self.probe_from = now;
+        self.stalled_from = now;
+        self.probes = 0;
+        self.retries_left = retry_cnt;
+        self.rnr_left = rnr_retry;
+    }
+
+    /// Everything was sent again: waiting starts over, the counters stay.
+    pub(crate) fn resent(&mut self, now: Duration) {
+        self.ack_from = now;
+        self.probe_from = now;
+    }
+
+    /// A round trip took `rtt`.
+    #[inline]
+    pub(crate) fn measured(&mut self, rtt: Duration) {
+        self.srtt = Some(match self.srtt {
+            Some(srtt) => (srtt * 7 + rtt) / 8,
+            None => rtt,
+        });
+    }
+
+    /// Smoothed round-trip time.
+    pub(crate) fn srtt(&self) -> Option<Duration> {
+        self.srtt
+    }
+
+    /// Forgets what was measured: another path.
+    pub(crate) fn forget_rtt(&mut self, rtt: Option<Duration>) {
+        self.srtt = rtt;
+    }
+
+    fn probe_after(&self) -> Duration {
+        let first = self.srtt.map_or(PROBE_UNMEASURED, |rtt| (rtt * 3).max(PROBE_MIN));
+        (first * (1 << self.probes.min(6))).min(PROBE_MAX.max(first))
+    }
+
+    /// Waiting after an RNR NAK.
+    pub(crate) fn rnr_waiting(&self) -> bool {
+        self.rnr_until.is_some()
+    }
+
+    /// An RNR NAK arrived. False: no RNR retry is left. `rnr_retry` 7 never ends (IBTA 9.7.5.2.8).
+    pub(crate) fn rnr(&mut self, now: Duration, code: u8, rnr_retry: u8) -> bool {
+        if rnr_retry != 7 {
+            if self.rnr_left == 0 {
+                return false;
+            }
+            self.rnr_left -= 1;
+        }
+        self.rnr_until = Some(now + rnr_delay(code));
+        true
+    }
+
+    /// No waiting any more: reset, error.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new();
+    }
+
+    /// When [`Timers::expired`] will say something else than `Nothing`; `in_flight`: something is.
+    pub(crate) fn deadline(&self, in_flight: bool, timeout: u8) -> Option<Duration> {
+        if self.rnr_until.is_some() {
+            return self.rnr_until;
+        }
+        if !in_flight {
+            return None;
+        }
+        let probe = self.probe_from + self.probe_after();
+        match ack_timeout(timeout) {
+            Some(t) => Some(probe.min(self.ack_from + t)),
+            None => Some(probe),
+        }
+    }
+
+    /// What has expired, and takes note of it.
+    pub(crate) fn expired(
+        &mut self,
+        now: Duration,
+        in_flight: bool,
+        timeout: u8,
+        multipath: bool,
+    ) -> Expired {
+        if let Some(until) = self.rnr_until {
+            if now < until {
+                return Expired::Nothing;
+            }
+            self.rnr_until = None;
+            self.resent(now);
+            return Expired::Rnr;
+        }
+        if !in_flight {
+            return Expired::Nothing;
+        }
+        if let Some(t) = ack_timeout(timeout)
+            && now >= self.ack_from + t
+        {
+            self.resent(now);
+            if self.retries_left > 0 {
+                self.retries_left -= 1;
+                return Expired::Ack;
+            }
+            if multipath && now < self.stalled_from + MULTIPATH_PATIENCE {
+                return Expired::Ack;
+            }
+            return Expired::Exhausted;
+        }
+        if now >= self.probe_from + self.probe_after() {
+            self.probe_from = now;
+            self.probes += 1;
+            return Expired::Probe;
+        }
+        Expired::Nothing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn rnr_codes_are_those_of_table_45() {
+        assert_eq!(rnr_delay(0), Duration::from_micros(655_360));
+        assert_eq!(rnr_delay(1), Duration::from_micros(10));
+        assert_eq!(rnr_delay(12), Duration::from_micros(640));
+        assert_eq!(rnr_delay(31), Duration::from_micros(491_520));
+    }
+
+    #[test]
+    fn ack_timeout_is_4_096_us_shifted_and_0_is_for_ever() {
+        assert_eq!(ack_timeout(0), None);
+        assert_eq!(ack_timeout(1), Some(Duration::from_nanos(8192)));
+        assert_eq!(ack_timeout(14), Some(Duration::from_nanos(4096 << 14)));
+        assert_eq!(ack_timeout(31), Some(Duration::from_nanos(4096 << 31)));
+    }
+
+    #[test]
+    fn probes_come_before_the_timeout_and_cost_no_retry() {
+        let mut t = Timers::new();
+        t.measured(MS / 10);
+        t.restart(Duration::ZERO, 1, 7);
+        assert_eq!(t.deadline(true, 14), Some(3 * MS));
+        assert_eq!(t.expired(3 * MS, true, 14, false), Expired::Probe);
+        assert_eq!(t.deadline(true, 14), Some(9 * MS)); // Backed off.
+        assert_eq!(t.expired(68 * MS, true, 14, false), Expired::Ack);
+        assert_eq!(t.expired(136 * MS, true, 14, false), Expired::Exhausted);
+    }
+
+    #[test]
+    fn a_multipath_peer_gets_time_for_the_paths_to_be_judged() {
+        let mut t = Timers::new();
+        t.restart(Duration::ZERO, 0, 0);
+        assert_eq!(t.expired(500 * MS, true, 8, true), Expired::Ack);
+        assert_eq!(t.expired(1100 * MS, true, 8, true), Expired::Exhausted);
+    }
+
+    #[test]
+    fn rnr_retries_are_counted_unless_there_are_seven() {
+        let mut t = Timers::new();
+        t.restart(Duration::ZERO, 0, 1);
+        assert!(t.rnr(Duration::ZERO, 1, 1));
+        assert!(!t.rnr(Duration::ZERO, 1, 1));
+        for _ in 0..100 {
+            assert!(t.rnr(Duration::ZERO, 1, 7));
+        }
+        assert_eq!(t.deadline(false, 14), Some(Duration::from_micros(10)));
+    }
+
+    #[test]
+    fn nothing_in_flight_needs_no_timer() {
+        let mut t = Timers::new();
+        t.restart(Duration::ZERO, 0, 0);
+        assert_eq!(t.deadline(false, 14), None);
+        assert_eq!(t.expired(Duration::from_secs(9), false, 14, false), Expired::Nothing);
+    }
+}

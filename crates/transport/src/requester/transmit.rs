@@ -1,0 +1,461 @@
+//! Sending: retransmissions first, then new work requests, as far as the window and the peer's limits
+//! go.
+
+use core::time::Duration;
+
+use super::build::{self, Stamp};
+use super::flight::{ANSWERED, END, Tally};
+use super::{Requester, micros, psn};
+use crate::PACKET_COST;
+use crate::cause::Cause;
+use crate::common::Core;
+use crate::host::{Burst, Host, PathId, Payload};
+use crate::qp::TransmitState;
+use crate::sq::{Body, Wqe, gather};
+use crate::types::{Access, QpState, SendFlags, SendOp, WcStatus};
+
+/// Most payload bytes of one burst: what one UDP_SEGMENT send carries.
+pub(crate) const BURST_BYTES: u32 = 64 << 10;
+/// Most packets of one burst.
+pub(crate) const BURST_PACKETS: u32 = 64;
+/// Most bursts per call of poll, so that other queue pairs get their turn.
+const POLL_BURSTS: u32 = 16;
+/// Most payload bytes per call of poll, but for the last burst.
+const POLL_BYTES: u32 = 64 << 10;
+/// An acknowledgement is asked for at least every so many packets, so that windows move.
+const ACK_EVERY: u32 = 16;
+/// A READ is not split into requests for less than this only because the window is nearly full.
+const READ_MIN_BYTES: u32 = 16 << 10;
+
+/// Most packets of one burst or READ request at this path MTU.
+#[inline]
+pub(crate) fn burst_packets(mtu: u32) -> u32 {
+    (BURST_BYTES / mtu).clamp(1, BURST_PACKETS)
+}
+
+/// How one step of transmitting went.
+enum Step {
+    /// So many bytes were sent (or asked for).
+    Sent(u32),
+    /// A work request was dealt with without a packet.
+    Local,
+    /// The window is full.
+    Blocked,
+    /// Nothing more to do for now.
+    Idle,
+}
+
+/// The route while one call of poll lasts.
+struct Way {
+    path: PathId,
+    window: u32,
+    stamp: Stamp,
+}
+
+impl Way {
+    /// How many of `n` packets of a message fit the window. One always does, if nothing else is on its
+    /// way.
+    #[inline]
+    fn fit(&self, n: u32, mtu: u32, last_len: u32, alone: bool) -> u32 {
+        let full = mtu + PACKET_COST;
+        let all = (n - 1) * full + last_len + PACKET_COST;
+        if all <= self.window {
+            return n;
+        }
+        let fitting = (self.window / full).min(n);
+        if fitting == 0 && alone && self.window > 0 { 1 } else { fitting }
+    }
+}
+
+impl Requester {
+    /// Sends what can be sent now.
+    pub(crate) fn poll<H: Host>(
+        &mut self,
+        core: &mut Core,
+        now: Duration,
+        host: &mut H,
+    ) -> TransmitState {
+        if !self.ready || !matches!(core.attr.state, QpState::Rts | QpState::Sqd) {
+            return TransmitState::Idle;
+        }
+        if self.timers.rnr_waiting() || (self.sq.next().is_none() && !self.flight.any_lost()) {
+            self.ready = false;
+            return TransmitState::Idle;
+        }
+        let Some(route) = core.peer.and_then(|peer| host.route(peer)) else {
+            self.held = true;
+            self.ready = false;
+            return TransmitState::Idle;
+        };
+        if self.timers.srtt().is_none() && route.rtt.is_some() {
+            self.timers.forget_rtt(route.rtt);
+        }
+        let mut way = Way {
+            path: route.path,
+            window: route.window,
+            stamp: Stamp { tag: route.tag.filter(|_| core.multipath), now_us: micros(now) },
+        };
+        let mut bytes = 0;
+        for _ in 0..POLL_BURSTS {
+            if self.flight.charged() == 0 {
+                if self.flight.is_empty() {
+                    self.timers.restart(now, core.attr.retry_cnt, core.attr.rnr_retry);
+                } else {
+                    self.timers.resent(now);
+                }
+            }
+            let step = if self.flight.any_lost() {
+                self.resend(core, &mut way, host)
+            } else {
+                self.send(core, &mut way, host)
+            };
+            match step {
+                Step::Sent(n) => bytes += n,
+                Step::Local => {}
+                Step::Blocked => return TransmitState::Blocked,
+                Step::Idle => {
+                    self.ready = false;
+                    return TransmitState::Idle;
+                }
+            }
+            if bytes >= POLL_BYTES {
+                break;
+            }
+            if core.broken {
+                return TransmitState::Idle;
+            }
+        }
+        TransmitState::More
+    }
+
+    /// Sends the next piece of the next work request.
+    fn send<H: Host>(&mut self, core: &mut Core, way: &mut Way, host: &mut H) -> Step {
+        let answers_out = self.flight.unanswered();
+        let max_rd_atomic = u32::from(core.attr.max_rd_atomic);
+        if self.doomed {
+            return Step::Idle;
+        }
+        let Some(wqe) = self.sq.next() else { return Step::Idle };
+        let answered = wqe.is_answered();
+        if self.progress.is_none() {
+            if core.attr.state == QpState::Sqd {
+                return Step::Idle;
+            }
+            if wqe.flags.contains(SendFlags::FENCE) && answers_out > 0 {
+                return Step::Idle;
+            }
+            if answered && max_rd_atomic == 0 {
+                core.explain(
+                    host,
+                    None,
+                    format_args!("a READ or atomic was posted, but max_rd_atomic is 0"),
+                );
+                return self.fail_next(core, WcStatus::LocQpOpErr, Cause::LocalOperation, host);
+            }
+            if wqe.is_local() {
+                return self.execute_local(core, host);
+            }
+            self.begin(core);
+        }
+        if answered {
+            if answers_out >= max_rd_atomic {
+                return Step::Idle;
+            }
+            self.request(core, way, host)
+        } else {
+            self.send_data(core, way, host)
+        }
+    }
+
+    /// Gives the next work request its sequence numbers.
+    fn begin(&mut self, core: &Core) {
+        let first = self.flight.next();
+        let (msg, recv) = (self.msg, self.recv);
+        let Some(wqe) = self.sq.next_mut() else { return };
+        wqe.first = first;
+        wqe.packets = if wqe.is_atomic() { 1 } else { wqe.len.div_ceil(core.attr.path_mtu).max(1) };
+        wqe.msg = msg;
+        wqe.recv = recv;
+        self.recv = recv.wrapping_add(u32::from(wqe.consumes_receive()));
+        self.msg = msg.wrapping_add(1);
+        self.progress = Some(0);
+    }
+
+    /// `n` more packets of the next work request were sent.
+    #[inline]
+    fn advance_next(&mut self, k: u32, n: u32, packets: u32) {
+        if k + n == packets {
+            self.progress = None;
+            self.sq.next_is_sent();
+        } else {
+            self.progress = Some(k + n);
+        }
+    }
+
+    /// Sends a burst of a SEND or WRITE.
+    fn send_data<H: Host>(&mut self, core: &mut Core, way: &mut Way, host: &mut H) -> Step {
+        let mtu = core.attr.path_mtu;
+        let room = self.flight.room();
+        let k = self.progress.unwrap_or(0);
+        let Some(wqe) = self.sq.next() else { return Step::Idle };
+        let packets = wqe.packets;
+        let wanted = (packets - k).min(burst_packets(mtu)).min(room);
+        if wanted == 0 {
+            return Step::Idle; // An acknowledgement has been asked for.
+        }
+        let last_len = wqe.packet_len(k + wanted - 1, mtu);
+        let n = way.fit(wanted, mtu, last_len, self.flight.charged() == 0);
+        if n == 0 {
+            return Step::Blocked;
+        }
+        let ends = k + n == packets;
+        let ack_req = (ends && (wqe.is_signaled(core) || !self.sq.more_follow()))
+            || self.unasked + n >= ACK_EVERY
+            || n < wanted
+            || n == room
+            || way.window < (n + 2) * (mtu + PACKET_COST);
+        if let Err(error) = emit_data(core, wqe, k, n, ack_req, way.path, way.stamp, host) {
+            return self.fail_next(core, error.0, error.1, host);
+        }
+        let first = k * mtu;
+        let total = wqe.len;
+        let mut cost = 0;
+        for i in k..k + n {
+            let len = (total - i * mtu).min(mtu);
+            cost += self.flight.push(way.path, len, 0, way.stamp.now_us);
+        }
+        host.sent(way.path, cost);
+        way.window = way.window.saturating_sub(cost);
+        self.unasked = if ack_req { 0 } else { self.unasked + n };
+        self.advance_next(k, n, packets);
+        Step::Sent((total - first).min(n * mtu))
+    }
+
+    /// Sends an atomic, or a request for the next piece of a READ.
+    fn request<H: Host>(&mut self, core: &mut Core, way: &mut Way, host: &mut H) -> Step {
+        let mtu = core.attr.path_mtu;
+        let k = self.progress.unwrap_or(0);
+        let Some(wqe) = self.sq.next() else { return Step::Idle };
+        let packets = wqe.packets;
+        let alone = self.flight.charged() == 0;
+        let possible = (packets - k).min(burst_packets(mtu));
+        let wanted = possible.min(self.flight.room());
+        if wanted == 0 {
+            return Step::Idle;
+        }
+        let mut n = wanted;
+        if wqe.is_read() {
+            let last_len = wqe.packet_len(k + wanted - 1, mtu);
+            n = way.fit(wanted, mtu, last_len, alone);
+            // Better wait a little than ask for crumbs.
+            if n < possible.min(READ_MIN_BYTES.div_ceil(mtu)) && !alone {
+                return if n < wanted { Step::Blocked } else { Step::Idle };
+            }
+        } else if way.window < 8 + PACKET_COST && !alone {
+            return Step::Blocked;
+        }
+        if n == 0 {
+            return Step::Blocked;
+        }
+        if let Err(error) = emit_request(core, wqe, k, n, way, host) {
+            return self.fail_next(core, error.0, error.1, host);
+        }
+        let len = wqe.len;
+        let mut cost = 0;
+        for i in k..k + n {
+            let flags = if i + 1 == k + n { ANSWERED | END } else { ANSWERED };
+            let len = (len - i * mtu).min(mtu);
+            cost += self.flight.push(way.path, len, flags, way.stamp.now_us);
+        }
+        host.sent(way.path, cost);
+        way.window = way.window.saturating_sub(cost);
+        self.unasked = 0; // The answer acknowledges all before it.
+        self.advance_next(k, n, packets);
+        Step::Sent(cost)
+    }
+
+    /// Sends the first run of lost packets again.
+    fn resend<H: Host>(&mut self, core: &mut Core, way: &mut Way, host: &mut H) -> Step {
+        let mtu = core.attr.path_mtu;
+        let Some((seq, run)) = self.flight.lost_run(burst_packets(mtu)) else {
+            return Step::Idle;
+        };
+        let Some(at) = self.sq.find(seq, self.progress.is_some()) else {
+            debug_assert!(false, "a packet in flight belongs to no work request");
+            return Step::Idle;
+        };
+        let Some(wqe) = self.sq.get(at) else { return Step::Idle };
+        if wqe.failed.is_some() {
+            // What comes after it is never executed; it fails when what comes before is complete.
+            return self.drop_doomed(seq, host);
+        }
+        let k = (seq - wqe.first) as u32;
+        let mut n = run.min(wqe.packets - k);
+        let alone = self.flight.charged() == 0;
+        if core::mem::take(&mut self.urgent) {
+            // A probe, or the first packets by a new path: the window does not count.
+            n = n.min((way.window / (mtu + PACKET_COST)).max(1));
+        } else {
+            n = way.fit(n, mtu, wqe.packet_len(k + n - 1, mtu), alone);
+        }
+        if n == 0 {
+            return Step::Blocked;
+        }
+        let sent = if wqe.is_answered() {
+            emit_request(core, wqe, k, n, way, host)
+        } else {
+            emit_data(core, wqe, k, n, true, way.path, way.stamp, host)
+        };
+        if let Err((status, cause)) = sent {
+            self.doom(core, at, status, cause, host);
+            return Step::Local;
+        }
+        core.counters.retransmitted_packets += u64::from(n);
+        let cost = self.flight.resend(seq, n, way.path, way.stamp.now_us);
+        host.sent(way.path, cost);
+        way.window = way.window.saturating_sub(cost);
+        Step::Sent(cost)
+    }
+
+    /// Lost packets of a work request that fails anyway, and of all after it, count as done.
+    fn drop_doomed<H: Host>(&mut self, seq: u64, host: &mut H) -> Step {
+        let mut tally = Tally::default();
+        let next = self.flight.next();
+        self.flight.lose_range(seq, next, &mut tally);
+        tally.lost(false, host);
+        Step::Idle
+    }
+
+    /// Executes a work request that needs no packet.
+    fn execute_local<H: Host>(&mut self, core: &mut Core, host: &mut H) -> Step {
+        let (pd, qpn) = (core.config.pd, core.config.qpn);
+        let next = self.flight.next();
+        let Some(wqe) = self.sq.next_mut() else { return Step::Idle };
+        wqe.first = next;
+        let (done, status, what) = match wqe.op {
+            SendOp::LocalInv { rkey } => {
+                (host.invalidate(pd, qpn, rkey), WcStatus::LocQpOpErr, "local invalidate")
+            }
+            SendOp::BindMw { mw, rkey } => {
+                (host.bind_mw(pd, qpn, mw, rkey), WcStatus::MwBindErr, "memory window bind")
+            }
+            _ => return Step::Idle,
+        };
+        if let Err(fault) = done {
+            core.explain(host, None, format_args!("{what} failed: {fault}"));
+            return self.fail_next(core, status, Cause::LocalOperation, host);
+        }
+        self.sq.next_is_sent();
+        self.retire(core, host);
+        Step::Local
+    }
+
+    /// The next work request can't be transmitted: it fails when all before it is complete.
+    fn fail_next<H: Host>(
+        &mut self,
+        core: &mut Core,
+        status: WcStatus,
+        cause: Cause,
+        host: &mut H,
+    ) -> Step {
+        self.doom(core, self.sq.sent_len(), status, cause, host);
+        Step::Idle
+    }
+}
+
+/// How a work request that can't be transmitted completes.
+pub(crate) type Failure = (WcStatus, Cause);
+
+/// Transmits packets `k..k + n` of a SEND or WRITE.
+#[inline]
+#[allow(clippy::too_many_arguments)] // The inner loop of all services: no struct to fill.
+pub(crate) fn emit_data<H: Host>(
+    core: &mut Core,
+    wqe: &Wqe,
+    k: u32,
+    n: u32,
+    ack_req: bool,
+    path: PathId,
+    stamp: Stamp,
+    host: &mut H,
+) -> Result<(), Failure> {
+    let mtu = core.attr.path_mtu;
+    let start = k * mtu;
+    let len = (wqe.len - start).min(n * mtu);
+    let gathered;
+    let payload = match &wqe.body {
+        Body::Inline(data) => Payload::Bytes(&data[start as usize..(start + len) as usize]),
+        Body::Sges(sges) => {
+            gathered = gather(core.config.pd, sges, start, len, Access::empty(), host)
+                .map_err(|fault| local_fault(core, wqe, fault, host))?;
+            Payload::Memory { segments: &gathered.segments, skip: gathered.skip, len }
+        }
+    };
+    let first = build::data(core, wqe, k, ack_req && n == 1, stamp);
+    let (middle, last) = match n {
+        1 => (first, first),
+        2 => (first, build::data(core, wqe, k + 1, ack_req, stamp)),
+        _ => (
+            build::data(core, wqe, k + 1, false, stamp),
+            build::data(core, wqe, k + n - 1, ack_req, stamp),
+        ),
+    };
+    core.transmit(&Burst { path, first, middle, last, packets: n, mtu, payload }, host);
+    Ok(())
+}
+
+/// Transmits an atomic, or the request for packets `k..k + n` of a READ.
+fn emit_request<H: Host>(
+    core: &mut Core,
+    wqe: &Wqe,
+    k: u32,
+    n: u32,
+    way: &Way,
+    host: &mut H,
+) -> Result<(), Failure> {
+    let mtu = core.attr.path_mtu;
+    // Where the answer goes is checked before the peer is troubled, and again when it comes.
+    if let Body::Sges(sges) = &wqe.body {
+        let start = k * mtu;
+        let len = (wqe.len - start).min(n * mtu);
+        gather(core.config.pd, sges, start, len, Access::LOCAL_WRITE, host)
+            .map_err(|fault| local_fault(core, wqe, fault, host))?;
+    }
+    let headers = if wqe.is_read() {
+        build::read(core, wqe, k, n, way.stamp)
+    } else {
+        build::atomic(core, wqe, way.stamp)
+    };
+    core.transmit(
+        &Burst {
+            path: way.path,
+            first: headers,
+            middle: headers,
+            last: headers,
+            packets: 1,
+            mtu,
+            payload: Payload::Bytes(&[]),
+        },
+        host,
+    );
+    Ok(())
+}
+
+pub(crate) fn local_fault<H: Host>(
+    core: &Core,
+    wqe: &Wqe,
+    fault: crate::host::Fault,
+    host: &mut H,
+) -> Failure {
+    core.explain(
+        host,
+        None,
+        format_args!(
+            "work request {:#x} at PSN {}: local memory: {fault}; check lkey, address, length and \
+             the access flags of its region",
+            wqe.wr_id,
+            psn(wqe.first)
+        ),
+    );
+    (WcStatus::LocProtErr, Cause::LocalKey)
+}

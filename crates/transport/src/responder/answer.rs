@@ -1,0 +1,379 @@
+//! What goes back: READ responses and results of atomics in order, then the acknowledgement or NAK that
+//! is due. An acknowledgement never overtakes the answer to an earlier READ: it would say that the
+//! answer was lost.
+
+use polypath_wire::ext::{Aeth, AtomicAckEth, MpHeader, MpSack, NakCode, Reth, Syndrome};
+use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::{Headers, pad_for};
+use polypath_wire::psn::Psn;
+
+use super::{Refusal, Responder};
+use crate::common::Core;
+use crate::host::{Burst, Host, PathId, PathTag, Payload, Segment};
+use crate::requester::burst_packets;
+use crate::types::Access;
+
+/// So many acknowledgements may be coalesced before one is sent even if nobody asks for it.
+const ACKS_COALESCED_MAX: u32 = 32;
+/// Most payload bytes of answers per call of [`Responder::poll`], but for the last burst.
+const POLL_BYTES: u32 = 64 << 10;
+/// Most answers per call of [`Responder::poll`].
+const POLL_ANSWERS: u32 = 16;
+
+/// How to answer a packet: as it came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reply {
+    pub(super) path: PathId,
+    pub(super) multipath: bool,
+    timestamp: u32,
+}
+
+impl Reply {
+    #[inline]
+    pub(super) fn to(headers: &Headers, from: PathId) -> Self {
+        Self {
+            path: from,
+            multipath: headers.mp.is_some(),
+            timestamp: headers.mp.map_or(0, |mp| mp.timestamp),
+        }
+    }
+
+    /// Makes a plain answer one of this kind, if the path has a tag.
+    fn stamp(&self, headers: &mut Headers, tag: Option<PathTag>) {
+        if let Some(tag) = tag.filter(|_| self.multipath) {
+            headers.bth.opcode = headers.bth.opcode.to_mp();
+            headers.mp = Some(MpHeader {
+                path_id: tag.id,
+                generation: tag.generation,
+                timestamp: self.timestamp,
+                ..MpHeader::default()
+            });
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Ack,
+    SequenceError,
+    NotReady { timer: u8 },
+    Fatal { code: NakCode, psn: Psn },
+}
+
+/// The acknowledgement that is due.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    kind: Kind,
+    reply: Reply,
+    /// How many it stands for.
+    coalesced: u32,
+}
+
+/// The part of a READ's answer that is still to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadJob {
+    psn: Psn,
+    va: u64,
+    rkey: u32,
+    left: u32,
+    /// Nothing of it has been sent.
+    fresh: bool,
+    /// It was asked for before.
+    again: bool,
+    msn: u32,
+    reply: Reply,
+}
+
+impl ReadJob {
+    pub(super) fn new(psn: Psn, reth: &Reth, again: bool, msn: u32, reply: Reply) -> Self {
+        let Reth { va, rkey, len } = *reth;
+        Self { psn, va, rkey, left: len, fresh: true, again, msn, reply }
+    }
+
+    fn packets(&self, mtu: u32) -> u32 {
+        self.left.div_ceil(mtu).max(1)
+    }
+}
+
+/// An answer to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Job {
+    Read(ReadJob),
+    Atomic { psn: Psn, value: u64, again: bool, msn: u32, reply: Reply },
+}
+
+impl Job {
+    pub(super) fn psn(&self) -> Psn {
+        match self {
+            Self::Read(job) => job.psn,
+            Self::Atomic { psn, .. } => *psn,
+        }
+    }
+
+    pub(super) fn reply(&self) -> &Reply {
+        match self {
+            Self::Read(job) => &job.reply,
+            Self::Atomic { reply, .. } => reply,
+        }
+    }
+
+    fn reply_mut(&mut self) -> &mut Reply {
+        match self {
+            Self::Read(job) => &mut job.reply,
+            Self::Atomic { reply, .. } => reply,
+        }
+    }
+
+    /// It was asked for before.
+    pub(super) fn is_again(&self) -> bool {
+        match self {
+            Self::Read(job) => job.again,
+            Self::Atomic { again, .. } => *again,
+        }
+    }
+
+    /// Sequence numbers that are still to be sent.
+    pub(super) fn packets(&self, mtu: u32) -> u32 {
+        match self {
+            Self::Read(job) => job.packets(mtu),
+            Self::Atomic { .. } => 1,
+        }
+    }
+
+    /// Leaves out all from `psn` on; false if nothing remains.
+    pub(super) fn cut(&mut self, psn: Psn, mtu: u32) -> bool {
+        let keep = psn.diff(self.psn());
+        if keep <= 0 {
+            return false;
+        }
+        if let Self::Read(job) = self {
+            job.left = job.left.min((keep as u32).saturating_mul(mtu));
+        }
+        true
+    }
+}
+
+impl Responder {
+    /// A packet was executed; `asked`: an acknowledgement is wanted.
+    #[inline]
+    pub(super) fn executed(&mut self, asked: bool, reply: Reply) {
+        match &mut self.due {
+            // What was complained of has come.
+            Some(due) if due.kind != Kind::Ack => {
+                *due = Due { kind: Kind::Ack, reply, coalesced: 1 };
+            }
+            Some(due) if asked => {
+                due.reply = reply;
+                due.coalesced += 1;
+            }
+            None if asked => self.due = Some(Due { kind: Kind::Ack, reply, coalesced: 1 }),
+            _ => {}
+        }
+    }
+
+    /// An acknowledgement is due, unless a complaint is.
+    pub(super) fn acknowledge(&mut self, reply: Reply) {
+        match &mut self.due {
+            Some(due) if due.kind == Kind::Ack => {
+                due.reply = reply;
+                due.coalesced += 1;
+            }
+            Some(_) => {}
+            None => self.due = Some(Due { kind: Kind::Ack, reply, coalesced: 1 }),
+        }
+    }
+
+    pub(super) fn sequence_error(&mut self, reply: Reply) {
+        self.due = Some(Due { kind: Kind::SequenceError, reply, coalesced: 1 });
+    }
+
+    pub(super) fn not_ready(&mut self, core: &Core, reply: Reply) {
+        let timer = core.attr.min_rnr_timer;
+        self.due = Some(Due { kind: Kind::NotReady { timer }, reply, coalesced: 1 });
+    }
+
+    pub(super) fn fatal(&mut self, psn: Psn, code: NakCode, reply: Reply) {
+        self.due = Some(Due { kind: Kind::Fatal { code, psn }, reply, coalesced: 1 });
+    }
+
+    /// Whether [`Responder::flush_acks`] would send something.
+    #[inline]
+    pub(crate) fn acks_due(&self) -> bool {
+        self.due.is_some() && self.jobs.is_empty()
+    }
+
+    /// Whether [`Responder::poll`] has something to do.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        (!self.jobs.is_empty() && !self.held) || self.acks_pressing()
+    }
+
+    /// So many acknowledgements have been coalesced that it is time to send one.
+    fn acks_pressing(&self) -> bool {
+        self.acks_due()
+            && self.due.is_some_and(|d| d.coalesced >= ACKS_COALESCED_MAX || self.ending)
+    }
+
+    /// The path set changed.
+    pub(crate) fn on_path_change<H: Host>(
+        &mut self,
+        core: &Core,
+        dead: Option<PathId>,
+        host: &mut H,
+    ) {
+        let route = core.peer.and_then(|peer| host.route(peer));
+        self.held = route.is_none() && core.peer.is_some();
+        if let (Some(dead), Some(route)) = (dead, route) {
+            let jobs = self.jobs.iter_mut().map(Job::reply_mut);
+            for reply in self.due.iter_mut().map(|d| &mut d.reply).chain(jobs) {
+                if reply.path == dead {
+                    reply.path = route.path;
+                }
+            }
+        }
+    }
+
+    /// Sends the acknowledgement that is due, unless answers have to go first.
+    pub(crate) fn flush_acks<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        if !self.jobs.is_empty() {
+            return;
+        }
+        let Some(due) = self.due.take() else { return };
+        let (syndrome, psn) = match due.kind {
+            Kind::Ack => (Syndrome::ACK, self.epsn.prev()),
+            Kind::SequenceError => (Syndrome::Nak(NakCode::PsnSequence), self.epsn),
+            Kind::NotReady { timer } => (Syndrome::RnrNak { timer }, self.epsn),
+            Kind::Fatal { code, psn } => (Syndrome::Nak(code), psn),
+        };
+        let mut headers = Headers::new(core.bth(Opcode::RC_ACK, psn));
+        headers.aeth = Some(Aeth { syndrome, msn: self.msn });
+        due.reply.stamp(&mut headers, host.tag(due.reply.path));
+        if headers.mp.is_some() {
+            // The bitmap counts from the packet after the one that the BTH names.
+            let bits = self.reorder.bitmap();
+            let bits = if due.kind == Kind::Ack { bits } else { bits >> 1 };
+            headers.sack = Some(MpSack(bits));
+        }
+        core.counters.acks_sent += 1;
+        transmit_one(core, due.reply.path, headers, host);
+        if let Kind::Fatal { .. } = due.kind {
+            core.broken = true;
+        }
+    }
+
+    /// Sends answers, a bounded number; true: there are more.
+    pub(crate) fn poll<H: Host>(&mut self, core: &mut Core, host: &mut H) -> bool {
+        let mut bytes = 0;
+        for _ in 0..POLL_ANSWERS {
+            let Some(job) = self.jobs.front().copied() else { break };
+            let path = match core.peer {
+                None => job.reply().path,
+                Some(peer) => match host.route(peer) {
+                    Some(route) => route.path,
+                    None => {
+                        self.held = true;
+                        return false;
+                    }
+                },
+            };
+            bytes += match job {
+                Job::Read(read) => self.send_read(core, read, path, host),
+                Job::Atomic { psn, value, msn, reply, .. } => {
+                    self.jobs.pop_front();
+                    let mut headers = Headers::new(core.bth(Opcode::RC_ATOMIC_ACK, psn));
+                    headers.aeth = Some(Aeth { syndrome: Syndrome::ACK, msn });
+                    headers.atomic_ack = Some(AtomicAckEth { original: value });
+                    reply.stamp(&mut headers, host.tag(path));
+                    transmit_one(core, path, headers, host);
+                    0
+                }
+            };
+            if bytes >= POLL_BYTES {
+                break;
+            }
+        }
+        if self.acks_pressing() {
+            self.flush_acks(core, host);
+        }
+        !self.jobs.is_empty()
+    }
+
+    /// Sends a burst of a READ's answer; gives its bytes.
+    fn send_read<H: Host>(
+        &mut self,
+        core: &mut Core,
+        job: ReadJob,
+        path: PathId,
+        host: &mut H,
+    ) -> u32 {
+        let mtu = core.attr.path_mtu;
+        let packets = job.packets(mtu);
+        let n = packets.min(burst_packets(mtu));
+        let len = job.left.min(n * mtu);
+        let mut segment = Segment { addr: 0, len: 0 };
+        if len > 0 {
+            let (pd, qpn) = (core.config.pd, core.config.qpn);
+            match host.resolve_remote(pd, qpn, job.rkey, job.va, len, Access::REMOTE_READ) {
+                Ok(s) => segment = s,
+                Err(_) => {
+                    // Checked when it was asked for: the region has gone since.
+                    self.jobs.clear();
+                    let refusal = Refusal::access("the region of a READ went away");
+                    self.refuse(core, job.psn, refusal, job.reply, host);
+                    return 0;
+                }
+            }
+        }
+        let tag = host.tag(path);
+        let ends = n == packets;
+        let packet = |i: u32| {
+            let (first, last) = (job.fresh && i == 0, ends && i + 1 == n);
+            let opcode = match (first, last) {
+                (true, true) => Opcode::RC_READ_RESPONSE_ONLY,
+                (true, false) => Opcode::RC_READ_RESPONSE_FIRST,
+                (false, false) => Opcode::RC_READ_RESPONSE_MIDDLE,
+                (false, true) => Opcode::RC_READ_RESPONSE_LAST,
+            };
+            let mut headers = Headers::new(core.bth(opcode, job.psn.add(i)));
+            if opcode.has_aeth() {
+                headers.aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: job.msn });
+            }
+            headers.bth.pad = pad_for((len - i * mtu).min(mtu) as usize);
+            job.reply.stamp(&mut headers, tag);
+            headers
+        };
+        let first = packet(0);
+        let burst = Burst {
+            path,
+            first,
+            middle: if n > 1 { packet(1) } else { first },
+            last: if n > 1 { packet(n - 1) } else { first },
+            packets: n,
+            mtu,
+            payload: Payload::Memory { segments: &[segment], skip: 0, len },
+        };
+        core.transmit(&burst, host);
+        if ends {
+            self.jobs.pop_front();
+        } else if let Some(Job::Read(front)) = self.jobs.front_mut() {
+            front.psn = job.psn.add(n);
+            front.va = job.va.wrapping_add(u64::from(len));
+            front.left -= len;
+            front.fresh = false;
+        }
+        len
+    }
+}
+
+fn transmit_one<H: Host>(core: &mut Core, path: PathId, headers: Headers, host: &mut H) {
+    let burst = Burst {
+        path,
+        first: headers,
+        middle: headers,
+        last: headers,
+        packets: 1,
+        mtu: core.attr.path_mtu,
+        payload: Payload::Bytes(&[]),
+    };
+    core.transmit(&burst, host);
+}

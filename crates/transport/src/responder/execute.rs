@@ -1,0 +1,325 @@
+//! Carrying out the expected request: checks in the order of IBTA 9.7.4.1, then the memory.
+
+use polypath_wire::ext::{NakCode, Reth};
+use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::Headers;
+
+use super::answer::{Job, ReadJob, Reply};
+use super::{ATOMICS_REMEMBERED_MIN, Refusal, Responder, Verdict};
+use crate::cause::Cause;
+use crate::common::Core;
+use crate::host::{AtomicOp, Host, Segment};
+use crate::rq::{Received, ScatterError};
+use crate::sq::MAX_MESSAGE;
+use crate::types::{Access, WcOpcode, WcStatus};
+
+/// A message of which more packets are to come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inbound {
+    kind: Kind,
+    /// Bytes that have arrived.
+    received: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Send,
+    Write(Reth),
+}
+
+/// Checks that `opcode` may follow the message under way, and the packet's length (IBTA 9.7.4.1.2,
+/// 9.7.4.1.6).
+#[inline]
+pub(crate) fn check_packet(
+    opcode: Opcode,
+    under_way: Option<bool>,
+    len: usize,
+    mtu: u32,
+) -> Result<(), &'static str> {
+    match under_way {
+        None if !opcode.starts_message() => {
+            return Err("a message does not begin with a middle or last packet");
+        }
+        Some(_) if opcode.starts_message() => {
+            return Err("a message began before the one under way was complete");
+        }
+        Some(is_send) if is_send != opcode.is_send() => {
+            return Err("the operation changed within a message");
+        }
+        _ => {}
+    }
+    let mtu = mtu as usize;
+    let fits = if opcode.is_send() || opcode.is_write() {
+        if opcode.is_only() {
+            len <= mtu
+        } else if opcode.is_last() {
+            (1..=mtu).contains(&len)
+        } else {
+            len == mtu
+        }
+    } else {
+        len == 0
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err("the payload does not have the length that path MTU and operation ask for: \
+             do both ends have the same path MTU?")
+    }
+}
+
+impl Responder {
+    /// Executes the expected packet. Nothing has changed if it says `NotReady`.
+    #[inline]
+    pub(super) fn execute<H: Host>(
+        &mut self,
+        core: &mut Core,
+        headers: &Headers,
+        payload: &[u8],
+        reply: Reply,
+        host: &mut H,
+    ) -> Verdict {
+        let opcode = headers.bth.opcode.base();
+        let under_way = self.message.map(|m| matches!(m.kind, Kind::Send));
+        if let Err(why) = check_packet(opcode, under_way, payload.len(), core.attr.path_mtu) {
+            return Verdict::Refused(Refusal::invalid(why));
+        }
+        let done = if opcode.is_send() {
+            self.send(core, opcode, headers, payload, host)
+        } else if opcode.is_write() {
+            self.write(core, opcode, headers, payload, host)
+        } else if opcode.is_read_request() {
+            self.read(core, headers, reply, host)
+        } else {
+            self.atomic(core, opcode, headers, reply, host)
+        };
+        done.unwrap_or_else(Verdict::Refused)
+    }
+
+    fn send<H: Host>(
+        &mut self,
+        core: &mut Core,
+        opcode: Opcode,
+        headers: &Headers,
+        payload: &[u8],
+        host: &mut H,
+    ) -> Result<Verdict, Refusal> {
+        let received = self.message.map_or(0, |m| m.received);
+        if !self.rq.begin(core, host) {
+            return Ok(Verdict::NotReady);
+        }
+        self.rq.store(core, received, payload, host).map_err(|error| match error {
+            ScatterError::TooSmall => Refusal {
+                nak: NakCode::InvalidRequest,
+                status: WcStatus::LocLenErr,
+                cause: Cause::ReceiveTooSmall,
+                why: "the message is longer than the receive work request",
+            },
+            ScatterError::Fault(_) => Refusal {
+                nak: NakCode::RemoteOperational,
+                status: WcStatus::LocProtErr,
+                cause: Cause::LocalKey,
+                why: "the receive work request's memory is not valid: check lkey, address, length \
+                      and LOCAL_WRITE",
+            },
+        })?;
+        let received = received.saturating_add(payload.len() as u32);
+        if u64::from(received) > MAX_MESSAGE {
+            return Err(Refusal::invalid("a message is longer than 2^31 bytes"));
+        }
+        if !opcode.ends_message() {
+            self.message = Some(Inbound { kind: Kind::Send, received });
+            return Ok(Verdict::Done(1));
+        }
+        if let Some(ieth) = headers.ieth {
+            host.invalidate(core.config.pd, core.config.qpn, ieth.rkey).map_err(|_| {
+                Refusal::access("the key to invalidate is not valid for this queue pair")
+            })?;
+        }
+        self.finish_message();
+        let what = Received {
+            opcode: WcOpcode::Recv,
+            byte_len: received,
+            imm: headers.imm.map(|imm| imm.0),
+            invalidated_rkey: headers.ieth.map(|ieth| ieth.rkey),
+            src_qpn: core.attr.dest_qpn,
+            grh: false,
+            solicited: headers.bth.solicited,
+        };
+        self.rq.complete(core, WcStatus::Success, Cause::None, &what, host);
+        Ok(Verdict::Done(1))
+    }
+
+    fn write<H: Host>(
+        &mut self,
+        core: &mut Core,
+        opcode: Opcode,
+        headers: &Headers,
+        payload: &[u8],
+        host: &mut H,
+    ) -> Result<Verdict, Refusal> {
+        let (reth, received) = match self.message {
+            Some(Inbound { kind: Kind::Write(reth), received }) => (reth, received),
+            _ => {
+                let reth = headers.reth.ok_or(Refusal::invalid("a WRITE without RETH"))?;
+                self.check_write(core, &reth, host)?;
+                (reth, 0)
+            }
+        };
+        let end = u64::from(received) + payload.len() as u64;
+        let len = u64::from(reth.len);
+        if end > len || (opcode.ends_message() && end != len) {
+            return Err(Refusal::invalid("a WRITE brings not as many bytes as its RETH says"));
+        }
+        // A missing receive is found before memory is touched, so that the packet may come again.
+        if headers.imm.is_some() && !self.rq.begin(core, host) {
+            return Ok(Verdict::NotReady);
+        }
+        if !payload.is_empty() {
+            // Checked anew for each packet: the region may have gone while the message came.
+            let segment = host
+                .resolve_remote(
+                    core.config.pd,
+                    core.config.qpn,
+                    reth.rkey,
+                    reth.va.wrapping_add(u64::from(received)),
+                    payload.len() as u32,
+                    Access::REMOTE_WRITE,
+                )
+                .map_err(|_| Refusal::access("the region of a WRITE went away on its way"))?;
+            host.store(segment, payload);
+        }
+        if !opcode.ends_message() {
+            self.message = Some(Inbound { kind: Kind::Write(reth), received: end as u32 });
+            return Ok(Verdict::Done(1));
+        }
+        self.finish_message();
+        if let Some(imm) = headers.imm {
+            let what = Received {
+                opcode: WcOpcode::RecvRdmaWithImm,
+                byte_len: reth.len,
+                imm: Some(imm.0),
+                invalidated_rkey: None,
+                src_qpn: core.attr.dest_qpn,
+                grh: false,
+                solicited: headers.bth.solicited,
+            };
+            self.rq.complete(core, WcStatus::Success, Cause::None, &what, host);
+        }
+        Ok(Verdict::Done(1))
+    }
+
+    fn check_write<H: Host>(&self, core: &Core, reth: &Reth, host: &mut H) -> Result<(), Refusal> {
+        if !core.attr.access.contains(Access::REMOTE_WRITE) {
+            return Err(Refusal::invalid("qp_access_flags do not allow REMOTE_WRITE"));
+        }
+        check_remote(core, reth, Access::REMOTE_WRITE, host)
+    }
+
+    fn read<H: Host>(
+        &mut self,
+        core: &Core,
+        headers: &Headers,
+        reply: Reply,
+        host: &mut H,
+    ) -> Result<Verdict, Refusal> {
+        let reth = headers.reth.ok_or(Refusal::invalid("a READ without RETH"))?;
+        if !core.attr.access.contains(Access::REMOTE_READ) {
+            return Err(Refusal::invalid("qp_access_flags do not allow REMOTE_READ"));
+        }
+        self.check_resources(core)?;
+        check_remote(core, &reth, Access::REMOTE_READ, host)?;
+        let n = reth.len.div_ceil(core.attr.path_mtu).max(1);
+        if n >= 1 << 23 {
+            return Err(Refusal::invalid("a READ takes more than half of the PSNs"));
+        }
+        self.finish_message();
+        let job = ReadJob::new(headers.bth.psn, &reth, false, self.msn, reply);
+        self.jobs.push_back(Job::Read(job));
+        Ok(Verdict::Done(n))
+    }
+
+    fn atomic<H: Host>(
+        &mut self,
+        core: &Core,
+        opcode: Opcode,
+        headers: &Headers,
+        reply: Reply,
+        host: &mut H,
+    ) -> Result<Verdict, Refusal> {
+        let eth = headers.atomic.ok_or(Refusal::invalid("an atomic without AtomicETH"))?;
+        if !core.attr.access.contains(Access::REMOTE_ATOMIC) {
+            return Err(Refusal::invalid("qp_access_flags do not allow REMOTE_ATOMIC"));
+        }
+        self.check_resources(core)?;
+        if eth.va % 8 != 0 {
+            return Err(Refusal::invalid("the address of an atomic is not a multiple of 8"));
+        }
+        let segment = host
+            .resolve_remote(
+                core.config.pd,
+                core.config.qpn,
+                eth.rkey,
+                eth.va,
+                8,
+                Access::REMOTE_ATOMIC,
+            )
+            .map_err(|_| Refusal::access("key, address or rights do not allow the atomic"))?;
+        if segment.addr % 8 != 0 {
+            return Err(Refusal::invalid("the memory of an atomic is not aligned to 8 bytes"));
+        }
+        let op = if opcode == Opcode::RC_CMP_SWAP {
+            AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_add }
+        } else {
+            AtomicOp::FetchAdd { add: eth.swap_add }
+        };
+        let value = host.atomic(Segment { len: 8, ..segment }, op);
+        let psn = headers.bth.psn;
+        let most = usize::from(core.attr.max_dest_rd_atomic).max(ATOMICS_REMEMBERED_MIN);
+        while self.atomics.len() >= most {
+            self.atomics.pop_front();
+        }
+        self.atomics.push_back((psn, value));
+        self.finish_message();
+        self.jobs.push_back(Job::Atomic { psn, value, again: false, msn: self.msn, reply });
+        Ok(Verdict::Done(1))
+    }
+
+    /// One more READ or atomic must not exceed what was agreed (IBTA 9.7.4.1.5).
+    fn check_resources(&self, core: &Core) -> Result<(), Refusal> {
+        let outstanding = self.jobs.iter().filter(|j| !j.is_again()).count();
+        if outstanding >= usize::from(core.attr.max_dest_rd_atomic) {
+            return Err(Refusal::invalid(
+                "more READs and atomics outstanding than max_dest_rd_atomic",
+            ));
+        }
+        Ok(())
+    }
+
+    fn finish_message(&mut self) {
+        self.message = None;
+        self.msn = (self.msn + 1) & 0xff_ffff;
+    }
+}
+
+fn check_remote<H: Host>(
+    core: &Core,
+    reth: &Reth,
+    access: Access,
+    host: &mut H,
+) -> Result<(), Refusal> {
+    if u64::from(reth.len) > MAX_MESSAGE {
+        return Err(Refusal::invalid("a message is longer than 2^31 bytes"));
+    }
+    // The key of an empty message is not looked at (IBTA 9.7.4.1.4).
+    if reth.len == 0 {
+        return Ok(());
+    }
+    host.resolve_remote(core.config.pd, core.config.qpn, reth.rkey, reth.va, reth.len, access)
+        .map(|_| ())
+        .map_err(|fault| match fault {
+            crate::host::Fault::Key => Refusal::access("no region has this remote key"),
+            crate::host::Fault::Range => Refusal::access("the range is not within the region"),
+            crate::host::Fault::Rights => Refusal::access("the region does not allow it"),
+        })
+}

@@ -1,0 +1,344 @@
+//! The RC responder: requests in, executed strictly in order, each exactly once.
+//!
+//! [`execute`] carries requests out, [`answer`] sends what comes back, [`reorder`] keeps what came too
+//! early. A request is expected, a duplicate, or ahead (IBTA 9.7.1): an expected one is executed, a
+//! duplicate is answered again without being executed again (but READs, which are re-read), one that is
+//! ahead is kept (multi-path) or complained of once (plain).
+
+mod answer;
+pub(crate) mod execute;
+mod reorder;
+
+use std::collections::VecDeque;
+
+use polypath_wire::ext::NakCode;
+use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::{Headers, Packet};
+use polypath_wire::psn::Psn;
+
+use crate::cause::Cause;
+use crate::common::Core;
+use crate::host::{Host, PathId};
+use crate::qp::PostError;
+use crate::rq::{ReceiveQueue, Received};
+use crate::types::{QpEvent, RecvWr, WcOpcode, WcStatus};
+use answer::{Due, Job, ReadJob, Reply};
+use execute::Inbound;
+pub(crate) use reorder::REORDER_LIMIT;
+use reorder::{Offered, Reorder};
+
+/// Results of atomics are remembered for this many even if `max_dest_rd_atomic` is less.
+const ATOMICS_REMEMBERED_MIN: usize = 16;
+
+/// How the execution of a request ended.
+enum Verdict {
+    /// Executed; it takes so many sequence numbers.
+    Done(u32),
+    /// A receive work request is missing.
+    NotReady,
+    /// It can't be executed, ever.
+    Refused(Refusal),
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy)]
+struct Refusal {
+    nak: NakCode,
+    /// How the receive work request in hand ends, if there is one.
+    status: WcStatus,
+    cause: Cause,
+    why: &'static str,
+}
+
+impl Refusal {
+    const fn invalid(why: &'static str) -> Self {
+        Self {
+            nak: NakCode::InvalidRequest,
+            status: WcStatus::RemInvReqErr,
+            cause: Cause::PeerRequest,
+            why,
+        }
+    }
+
+    const fn access(why: &'static str) -> Self {
+        Self {
+            nak: NakCode::RemoteAccess,
+            status: WcStatus::RemAccessErr,
+            cause: Cause::PeerRequest,
+            why,
+        }
+    }
+}
+
+/// The responder.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    rq: ReceiveQueue,
+    /// Expected PSN.
+    epsn: Psn,
+    /// Messages executed, 24 bits.
+    msn: u32,
+    /// The message that is arriving.
+    message: Option<Inbound>,
+    /// A NAK or RNR NAK was sent for the expected PSN: no second one before it arrives.
+    complained: bool,
+    due: Option<Due>,
+    /// Answers to READs and atomics, in order.
+    jobs: VecDeque<Job>,
+    /// PSN and result of the latest atomics.
+    atomics: VecDeque<(Psn, u64)>,
+    reorder: Reorder,
+    /// A request was refused: nothing more is executed, the queue pair ends once this is answered.
+    ending: bool,
+    /// No path lives that answers could take.
+    held: bool,
+}
+
+impl Responder {
+    pub(crate) fn new() -> Self {
+        Self {
+            rq: ReceiveQueue::default(),
+            epsn: Psn::new(0),
+            msn: 0,
+            message: None,
+            complained: false,
+            due: None,
+            jobs: VecDeque::new(),
+            atomics: VecDeque::new(),
+            reorder: Reorder::default(),
+            ending: false,
+            held: false,
+        }
+    }
+
+    /// The queue pair went from INIT to RTR: the first packet has the PSN `rq_psn`.
+    pub(crate) fn start(&mut self, rq_psn: u32) {
+        self.epsn = Psn::new(rq_psn);
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new();
+    }
+
+    pub(crate) fn post(&mut self, core: &Core, wr: RecvWr) -> Result<(), PostError> {
+        self.rq.post(core, wr)
+    }
+
+    /// Whether there is something for [`Responder::flush`] to flush.
+    pub(crate) fn has_receives(&self) -> bool {
+        !self.rq.is_empty()
+    }
+
+    /// Everything posted completes with `WrFlushErr`: the queue pair is in the error state.
+    pub(crate) fn flush<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        self.jobs.clear();
+        self.due = None;
+        self.message = None;
+        self.reorder.clear();
+        self.rq.flush(core, host);
+    }
+
+    /// Takes a request.
+    pub(crate) fn handle_request<H: Host>(
+        &mut self,
+        core: &mut Core,
+        packet: &Packet<'_>,
+        from: PathId,
+        host: &mut H,
+    ) {
+        if self.ending {
+            core.counters.dropped_state += 1;
+            return;
+        }
+        core.note_request(host);
+        let ahead = packet.headers.bth.psn.diff(self.epsn);
+        if ahead == 0 {
+            if self.take(core, &packet.headers, packet.payload, from, host) {
+                self.drain(core, host);
+            }
+        } else if ahead < 0 {
+            self.duplicate(core, packet, from, host);
+        } else {
+            self.ahead(core, ahead as usize, packet, from);
+        }
+    }
+
+    /// Executes the expected packet; false: no further one can be.
+    #[inline]
+    fn take<H: Host>(
+        &mut self,
+        core: &mut Core,
+        headers: &Headers,
+        payload: &[u8],
+        from: PathId,
+        host: &mut H,
+    ) -> bool {
+        let reply = Reply::to(headers, from);
+        match self.execute(core, headers, payload, reply, host) {
+            Verdict::Done(n) => {
+                self.epsn = self.epsn.add(n);
+                self.complained = false;
+                self.reorder.advance(n);
+                self.executed(headers.bth.ack_req, reply);
+                true
+            }
+            Verdict::NotReady => {
+                if !self.complained || headers.mp.is_some() {
+                    core.counters.naks_rnr_sent += 1;
+                }
+                self.complained = true;
+                self.not_ready(core, reply);
+                false
+            }
+            Verdict::Refused(refusal) => {
+                let psn = self.epsn;
+                self.refuse(core, psn, refusal, reply, host);
+                false
+            }
+        }
+    }
+
+    /// Executes what was waiting for the packet that has come.
+    fn drain<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        if self.reorder.is_empty() {
+            return;
+        }
+        while let Some(held) = self.reorder.take() {
+            let done = self.take(core, &held.headers, &held.payload, held.from, host);
+            if !done && !self.ending {
+                self.reorder.put_back(held);
+                break;
+            }
+            self.reorder.recycle(held);
+            if !done {
+                break;
+            }
+        }
+    }
+
+    /// A request that was executed before (IBTA 9.7.1, 9.7.4.1.3).
+    fn duplicate<H: Host>(
+        &mut self,
+        core: &mut Core,
+        packet: &Packet<'_>,
+        from: PathId,
+        host: &mut H,
+    ) {
+        core.counters.duplicate_requests += 1;
+        let h = &packet.headers;
+        let psn = h.bth.psn;
+        let reply = Reply::to(h, from);
+        let opcode = h.bth.opcode.base();
+        if let (Opcode::RC_READ_REQUEST, Some(reth)) = (opcode, h.reth) {
+            let n = reth.len.div_ceil(core.attr.path_mtu).max(1);
+            if psn.add(n).diff(self.epsn) > 0 || n > 1 << 23 {
+                core.counters.dropped_malformed += 1; // It reaches into what was never asked.
+                return;
+            }
+            let job = ReadJob::new(psn, &reth, true, self.msn, reply);
+            self.repeat(core, Job::Read(job), n);
+        } else if opcode.is_atomic() {
+            match self.atomics.iter().find(|(p, _)| *p == psn) {
+                Some(&(_, value)) => {
+                    let job = Job::Atomic { psn, value, again: true, msn: self.msn, reply };
+                    self.repeat(core, job, 1);
+                }
+                None => {
+                    core.counters.dropped_malformed += 1;
+                    core.explain(
+                        host,
+                        Some(from),
+                        format_args!(
+                            "duplicate atomic with PSN {psn} is older than the {} remembered: the \
+                             peer has more outstanding than our max_dest_rd_atomic",
+                            self.atomics.len()
+                        ),
+                    );
+                }
+            }
+        } else {
+            self.acknowledge(reply);
+        }
+    }
+
+    /// Answers a READ or atomic again.
+    fn repeat(&mut self, core: &mut Core, job: Job, n: u32) {
+        let (first, multipath) = (job.psn(), job.reply().multipath);
+        if multipath {
+            // A multi-path peer asks again for what it misses only.
+            let mtu = core.attr.path_mtu;
+            let last = first.add(n - 1);
+            let pending = self.jobs.iter().any(|j| {
+                first.diff(j.psn()) >= 0 && last.diff(j.psn().add(j.packets(mtu) - 1)) <= 0
+            });
+            if pending {
+                return;
+            }
+        } else {
+            // A plain peer goes back: it will ask again for all that follows, too.
+            let mtu = core.attr.path_mtu;
+            self.jobs.retain_mut(|j| j.cut(first, mtu));
+        }
+        if self.jobs.len() > usize::from(core.attr.max_dest_rd_atomic) * 2 {
+            core.counters.dropped_reorder += 1;
+            return;
+        }
+        self.jobs.push_back(job);
+    }
+
+    /// A request whose predecessors have not come.
+    fn ahead(&mut self, core: &mut Core, ahead: usize, packet: &Packet<'_>, from: PathId) {
+        core.counters.out_of_order += 1;
+        let reply = Reply::to(&packet.headers, from);
+        if !reply.multipath {
+            if !self.complained {
+                self.complained = true;
+                core.counters.naks_sequence_sent += 1;
+                self.sequence_error(reply);
+            }
+            return;
+        }
+        match self.reorder.offer(ahead, &packet.headers, packet.payload, from) {
+            Offered::Held => {}
+            Offered::Duplicate => core.counters.duplicate_requests += 1,
+            Offered::TooFar => core.counters.dropped_reorder += 1,
+        }
+        self.acknowledge(reply);
+    }
+
+    /// The request with `psn` is refused: the queue pair ends (IBTA 9.9.3, classes B and C).
+    fn refuse<H: Host>(
+        &mut self,
+        core: &mut Core,
+        psn: Psn,
+        refusal: Refusal,
+        reply: Reply,
+        host: &mut H,
+    ) {
+        core.explain(
+            host,
+            Some(reply.path),
+            format_args!("request with PSN {psn} refused: {}", refusal.why),
+        );
+        let event = match refusal.nak {
+            NakCode::RemoteAccess => QpEvent::AccessError,
+            NakCode::RemoteOperational => QpEvent::Fatal,
+            _ => QpEvent::RequestError,
+        };
+        let what = Received {
+            opcode: WcOpcode::Recv,
+            byte_len: 0,
+            imm: None,
+            invalidated_rkey: None,
+            src_qpn: core.attr.dest_qpn,
+            grh: false,
+            solicited: true,
+        };
+        self.rq.complete(core, refusal.status, refusal.cause, &what, host);
+        host.event(event);
+        core.counters.naks_fatal_sent += 1;
+        self.ending = true;
+        self.fatal(psn, refusal.nak, reply);
+    }
+}

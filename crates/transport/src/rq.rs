@@ -1,0 +1,187 @@
+//! The receive queue: posted buffers, the one being filled, and how data gets into them.
+
+use std::collections::VecDeque;
+
+use crate::cause::Cause;
+use crate::common::Core;
+use crate::host::{Fault, Host, Segment};
+use crate::qp::PostError;
+use crate::types::{Access, Completion, CqSide, QpEvent, QpState, RecvWr, Sge, WcOpcode, WcStatus};
+
+/// Why received data could not be put where it belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScatterError {
+    /// The list is too short.
+    TooSmall,
+    /// One of its elements is not valid.
+    Fault(Fault),
+}
+
+/// Copies `data` to the bytes from `at` on of a scatter list. Each element is checked when it is
+/// written, so that a region that is gone is never touched.
+#[inline]
+pub(crate) fn scatter<H: Host>(
+    pd: u32,
+    sges: &[Sge],
+    at: u32,
+    mut data: &[u8],
+    host: &mut H,
+) -> Result<(), ScatterError> {
+    let mut skip = at;
+    for sge in sges {
+        if data.is_empty() {
+            return Ok(());
+        }
+        if skip >= sge.len {
+            skip -= sge.len;
+            continue;
+        }
+        let segment = host.resolve(pd, *sge, Access::LOCAL_WRITE).map_err(ScatterError::Fault)?;
+        let room = sge.len - skip;
+        let n = data.len().min(room as usize);
+        let (now, rest) = data.split_at(n);
+        host.store(Segment { addr: segment.addr + u64::from(skip), len: n as u32 }, now);
+        data = rest;
+        skip = 0;
+    }
+    if data.is_empty() { Ok(()) } else { Err(ScatterError::TooSmall) }
+}
+
+/// What a completed receive tells.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    pub(crate) opcode: WcOpcode,
+    pub(crate) byte_len: u32,
+    pub(crate) imm: Option<[u8; 4]>,
+    pub(crate) invalidated_rkey: Option<u32>,
+    pub(crate) src_qpn: u32,
+    pub(crate) grh: bool,
+    pub(crate) solicited: bool,
+}
+
+/// Receive work requests of one queue pair, or its hold on a shared queue's.
+#[derive(Debug, Default)]
+pub(crate) struct ReceiveQueue {
+    queue: VecDeque<RecvWr>,
+    /// The one that a message is arriving in.
+    current: Option<RecvWr>,
+}
+
+impl ReceiveQueue {
+    /// Checks a work request and adds it.
+    pub(crate) fn post(&mut self, core: &Core, wr: RecvWr) -> Result<(), PostError> {
+        if core.config.srq {
+            return Err(PostError::Invalid(
+                "the queue pair has a shared receive queue: post there",
+            ));
+        }
+        if core.attr.state == QpState::Reset {
+            return Err(PostError::State(core.attr.state));
+        }
+        if wr.sges.len() > core.config.max_recv_sge as usize {
+            return Err(PostError::Invalid("more scatter elements than max_recv_sge"));
+        }
+        if self.queue.len() >= core.config.max_recv_wr as usize {
+            return Err(PostError::Full);
+        }
+        self.queue.push_back(wr);
+        Ok(())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.current.is_none()
+    }
+
+    /// Takes the next one for a message, unless one is already in hand; false: there is none.
+    #[inline]
+    pub(crate) fn begin<H: Host>(&mut self, core: &Core, host: &mut H) -> bool {
+        if self.current.is_none() {
+            self.current = if core.config.srq { host.take_srq() } else { self.queue.pop_front() };
+        }
+        self.current.is_some()
+    }
+
+    /// Copies data into the one in hand, from byte `at` on.
+    #[inline]
+    pub(crate) fn store<H: Host>(
+        &self,
+        core: &Core,
+        at: u32,
+        data: &[u8],
+        host: &mut H,
+    ) -> Result<(), ScatterError> {
+        match &self.current {
+            Some(wr) => scatter(core.config.pd, &wr.sges, at, data, host),
+            None => Err(ScatterError::TooSmall),
+        }
+    }
+
+    /// Completes the one in hand, if any.
+    #[inline]
+    pub(crate) fn complete<H: Host>(
+        &mut self,
+        core: &mut Core,
+        status: WcStatus,
+        cause: Cause,
+        what: &Received,
+        host: &mut H,
+    ) {
+        let Some(wr) = self.current.take() else { return };
+        let good = status == WcStatus::Success;
+        if good {
+            core.counters.completions += 1;
+        }
+        host.complete(
+            CqSide::Recv,
+            Completion {
+                wr_id: wr.wr_id,
+                status,
+                opcode: what.opcode,
+                vendor_err: cause.number(),
+                byte_len: what.byte_len,
+                imm: what.imm,
+                invalidated_rkey: what.invalidated_rkey,
+                qpn: core.config.qpn,
+                src_qpn: what.src_qpn,
+                grh: what.grh,
+                solicited: what.solicited || !good,
+            },
+        );
+    }
+
+    /// Completes all with `WrFlushErr`, oldest first.
+    pub(crate) fn flush<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        let flushed = Received {
+            opcode: WcOpcode::Recv,
+            byte_len: 0,
+            imm: None,
+            invalidated_rkey: None,
+            src_qpn: core.attr.dest_qpn,
+            grh: false,
+            solicited: true,
+        };
+        loop {
+            if self.current.is_none() {
+                self.current = self.queue.pop_front();
+            }
+            if self.current.is_none() {
+                return;
+            }
+            self.complete(core, WcStatus::WrFlushErr, Cause::Flushed, &flushed, host);
+        }
+    }
+
+    /// The queue pair went to the error state: with a shared queue, it takes no more of it
+    /// (IBTA 11.6.3.1, last WQE reached).
+    pub(crate) fn last_reached<H: Host>(core: &Core, host: &mut H) {
+        if core.config.srq {
+            host.event(QpEvent::LastWqeReached);
+        }
+    }
+
+    /// Forgets all, without completions.
+    pub(crate) fn clear(&mut self) {
+        self.queue.clear();
+        self.current = None;
+    }
+}

@@ -1,0 +1,387 @@
+//! The send queue: posted work requests in order, until they complete in the same order.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use crate::cause::Cause;
+use crate::common::Core;
+use crate::host::{Fault, Host, Segment};
+use crate::qp::PostError;
+use crate::types::{
+    Access, Completion, CqSide, QpState, QpType, SendData, SendFlags, SendOp, SendWr, Sge, Sges,
+    UdDestination, WcOpcode, WcStatus,
+};
+
+/// The longest message, in bytes (IBTA 9.7.8).
+pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
+
+/// Where the payload of a work request comes from, or a READ's goes.
+#[derive(Debug)]
+pub(crate) enum Body {
+    Sges(Sges),
+    Inline(Vec<u8>),
+}
+
+/// A send work request in its queue.
+#[derive(Debug)]
+pub(crate) struct Wqe {
+    pub(crate) wr_id: u64,
+    pub(crate) op: SendOp,
+    pub(crate) flags: SendFlags,
+    pub(crate) body: Body,
+    /// Bytes of the message; of the answer, for READs and atomics.
+    pub(crate) len: u32,
+    pub(crate) ud: Option<UdDestination>,
+    /// Sequence number of its first packet, once started.
+    pub(crate) first: u64,
+    /// Sequence numbers that it takes; none if it is purely local.
+    pub(crate) packets: u32,
+    /// Messages started before it.
+    pub(crate) msg: u32,
+    /// Receive-consuming messages started before it.
+    pub(crate) recv: u32,
+    /// It can't succeed any more: what it is to complete with when its turn has come.
+    pub(crate) failed: Option<(WcStatus, Cause)>,
+}
+
+impl Wqe {
+    /// READ or atomic: something comes back, and `max_rd_atomic` counts it.
+    #[inline]
+    pub(crate) fn is_answered(&self) -> bool {
+        self.is_read() || self.is_atomic()
+    }
+
+    #[inline]
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self.op, SendOp::Read { .. })
+    }
+
+    #[inline]
+    pub(crate) fn is_atomic(&self) -> bool {
+        matches!(self.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+    }
+
+    /// Needs no packet.
+    #[inline]
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.op, SendOp::LocalInv { .. } | SendOp::BindMw { .. })
+    }
+
+    /// Takes a receive work request at the peer.
+    #[inline]
+    pub(crate) fn consumes_receive(&self) -> bool {
+        matches!(
+            self.op,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv { .. } | SendOp::WriteImm { .. }
+        )
+    }
+
+    #[inline]
+    pub(crate) fn is_signaled(&self, core: &Core) -> bool {
+        core.config.sq_sig_all || self.flags.contains(SendFlags::SIGNALED)
+    }
+
+    /// One past its last sequence number.
+    #[inline]
+    pub(crate) fn end(&self) -> u64 {
+        self.first + u64::from(self.packets)
+    }
+
+    /// Payload bytes of its packet `k` (of the answer's, for a READ).
+    #[inline]
+    pub(crate) fn packet_len(&self, k: u32, mtu: u32) -> u32 {
+        (self.len - k * mtu).min(mtu)
+    }
+
+    fn opcode(&self) -> WcOpcode {
+        match self.op {
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv { .. } => WcOpcode::Send,
+            SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOpcode::RdmaWrite,
+            SendOp::Read { .. } => WcOpcode::RdmaRead,
+            SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
+            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::LocalInv { .. } => WcOpcode::LocalInv,
+            SendOp::BindMw { .. } => WcOpcode::BindMw,
+        }
+    }
+}
+
+/// Checked pieces of memory for one burst, and the bytes to skip in the first.
+pub(crate) struct Gathered {
+    pub(crate) segments: SmallVec<[Segment; 4]>,
+    pub(crate) skip: u32,
+}
+
+/// Checks those elements of a list that hold the bytes `start..start + len`.
+///
+/// Done for every burst, not once per message: a region that is deregistered while a message is under
+/// way must not be read any more.
+#[inline]
+pub(crate) fn gather<H: Host>(
+    pd: u32,
+    sges: &[Sge],
+    start: u32,
+    len: u32,
+    access: Access,
+    host: &H,
+) -> Result<Gathered, Fault> {
+    let mut out = Gathered { segments: SmallVec::new(), skip: 0 };
+    let (mut skip, mut left) = (start, len);
+    for sge in sges {
+        if left == 0 {
+            break;
+        }
+        if skip >= sge.len {
+            skip -= sge.len;
+            continue;
+        }
+        out.segments.push(host.resolve(pd, *sge, access)?);
+        if out.segments.len() == 1 {
+            out.skip = skip;
+        }
+        left -= left.min(sge.len - skip);
+        skip = 0;
+    }
+    Ok(out)
+}
+
+/// Work requests between post and completion.
+#[derive(Debug, Default)]
+pub(crate) struct SendQueue {
+    queue: VecDeque<Wqe>,
+    /// How many at the front have been transmitted wholly.
+    sent: usize,
+    /// Buffers of completed inline requests, to be used again.
+    spare: Vec<Vec<u8>>,
+}
+
+impl SendQueue {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Checks a work request and adds it.
+    pub(crate) fn post(&mut self, core: &Core, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let len = check(core, wr)?;
+        if self.queue.len() >= core.config.max_send_wr as usize {
+            return Err(PostError::Full);
+        }
+        let body = match wr.data {
+            SendData::Sges(sges) => Body::Sges(Sges::from_slice(sges)),
+            SendData::Inline(data) => {
+                let mut buffer = self.spare.pop().unwrap_or_default();
+                buffer.clear();
+                buffer.extend_from_slice(data);
+                Body::Inline(buffer)
+            }
+        };
+        self.queue.push_back(Wqe {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            flags: wr.flags,
+            body,
+            len,
+            ud: wr.ud,
+            first: 0,
+            packets: 0,
+            msg: 0,
+            recv: 0,
+            failed: None,
+        });
+        Ok(())
+    }
+
+    /// The oldest one.
+    #[inline]
+    pub(crate) fn front(&self) -> Option<&Wqe> {
+        self.queue.front()
+    }
+
+    /// Whether the oldest one has been transmitted wholly.
+    #[inline]
+    pub(crate) fn front_is_sent(&self) -> bool {
+        self.sent > 0
+    }
+
+    /// The one to transmit next, wholly or the rest of it.
+    #[inline]
+    pub(crate) fn next(&self) -> Option<&Wqe> {
+        self.queue.get(self.sent)
+    }
+
+    #[inline]
+    pub(crate) fn next_mut(&mut self) -> Option<&mut Wqe> {
+        self.queue.get_mut(self.sent)
+    }
+
+    /// Whether others follow the one to transmit next.
+    #[inline]
+    pub(crate) fn more_follow(&self) -> bool {
+        self.queue.len() > self.sent + 1
+    }
+
+    /// The one to transmit next has been transmitted wholly.
+    #[inline]
+    pub(crate) fn next_is_sent(&mut self) {
+        debug_assert!(self.sent < self.queue.len());
+        self.sent += 1;
+    }
+
+    /// How many have been transmitted wholly and wait for completion.
+    #[inline]
+    pub(crate) fn sent_len(&self) -> usize {
+        self.sent
+    }
+
+    /// Position of the started one that the sequence number `seq` belongs to; `started`: the one to
+    /// transmit next has been started.
+    pub(crate) fn find(&self, seq: u64, started: bool) -> Option<usize> {
+        let started = self.sent + usize::from(started && self.sent < self.queue.len());
+        // Mostly it is the oldest or the latest.
+        if let Some(w) = self.queue.front()
+            && started > 0
+            && (w.first..w.end()).contains(&seq)
+        {
+            return Some(0);
+        }
+        let (mut low, mut high) = (0, started);
+        while low < high {
+            let mid = low + (high - low) / 2;
+            if self.queue[mid].end() <= seq {
+                low = mid + 1;
+            } else {
+                high = mid;
+            }
+        }
+        (low < started && (self.queue[low].first..self.queue[low].end()).contains(&seq))
+            .then_some(low)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> Option<&Wqe> {
+        self.queue.get(at)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut Wqe> {
+        self.queue.get_mut(at)
+    }
+
+    /// Completes the oldest one.
+    pub(crate) fn complete_front<H: Host>(
+        &mut self,
+        core: &mut Core,
+        status: WcStatus,
+        cause: Cause,
+        host: &mut H,
+    ) {
+        let Some(wqe) = self.queue.pop_front() else { return };
+        self.sent = self.sent.saturating_sub(1);
+        let good = status == WcStatus::Success;
+        if good {
+            core.counters.completions += 1;
+        }
+        if !good || wqe.is_signaled(core) {
+            host.complete(
+                CqSide::Send,
+                Completion {
+                    wr_id: wqe.wr_id,
+                    status,
+                    opcode: wqe.opcode(),
+                    vendor_err: cause.number(),
+                    byte_len: wqe.len,
+                    imm: None,
+                    invalidated_rkey: None,
+                    qpn: core.config.qpn,
+                    src_qpn: core.attr.dest_qpn,
+                    grh: false,
+                    solicited: !good,
+                },
+            );
+        }
+        if let Body::Inline(buffer) = wqe.body {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// Completes all with `WrFlushErr`, oldest first.
+    pub(crate) fn flush<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        while !self.queue.is_empty() {
+            self.complete_front(core, WcStatus::WrFlushErr, Cause::Flushed, host);
+        }
+    }
+
+    /// Forgets all, without completions.
+    pub(crate) fn clear(&mut self) {
+        self.queue.clear();
+        self.sent = 0;
+    }
+}
+
+/// Whether the queue pair takes the work request now; gives the length of its message.
+fn check(core: &Core, wr: &SendWr<'_>) -> Result<u32, PostError> {
+    let state = core.attr.state;
+    if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
+        return Err(PostError::State(state)); // IBTA 10.8.2, C10-95
+    }
+    let len = match wr.data {
+        SendData::Sges(sges) => {
+            if sges.len() > core.config.max_send_sge as usize {
+                return Err(PostError::Invalid("more gather elements than max_send_sge"));
+            }
+            sges.iter().map(|s| u64::from(s.len)).sum()
+        }
+        SendData::Inline(data) => {
+            if data.len() > core.config.max_inline as usize {
+                return Err(PostError::Invalid("more inline data than max_inline_data"));
+            }
+            data.len() as u64
+        }
+    };
+    let inline = matches!(wr.data, SendData::Inline(_));
+    let (fits_uc, fits_ud) = match wr.op {
+        SendOp::Send | SendOp::SendImm(_) => (true, true),
+        SendOp::Write { .. } | SendOp::WriteImm { .. } => (true, false),
+        SendOp::SendInv { .. } => (false, false),
+        SendOp::Read { .. } => {
+            if inline {
+                return Err(PostError::Invalid("a READ can't be inline"));
+            }
+            (false, false)
+        }
+        SendOp::CompareSwap { va, .. } | SendOp::FetchAdd { va, .. } => {
+            if inline {
+                return Err(PostError::Invalid("an atomic can't be inline"));
+            }
+            if len != 8 {
+                return Err(PostError::Invalid("an atomic needs 8 bytes for its answer"));
+            }
+            if va % 8 != 0 {
+                return Err(PostError::Invalid("the remote address of an atomic is not aligned"));
+            }
+            (false, false)
+        }
+        SendOp::LocalInv { .. } | SendOp::BindMw { .. } => (true, false),
+    };
+    match core.config.qp_type {
+        QpType::Rc => {}
+        QpType::Uc if fits_uc => {}
+        QpType::Ud if fits_ud => {
+            if wr.ud.is_none() {
+                return Err(PostError::Invalid("a UD send needs an address handle"));
+            }
+            if len > u64::from(core.attr.path_mtu) {
+                return Err(PostError::Invalid("a UD message is longer than the MTU"));
+            }
+        }
+        QpType::Uc | QpType::Ud => {
+            return Err(PostError::Invalid("the transport service has no such operation"));
+        }
+    }
+    if len > MAX_MESSAGE {
+        return Err(PostError::Invalid("a message is longer than 2^31 bytes"));
+    }
+    let local = matches!(wr.op, SendOp::LocalInv { .. } | SendOp::BindMw { .. });
+    Ok(if local { 0 } else { len as u32 })
+}

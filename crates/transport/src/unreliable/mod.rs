@@ -1,0 +1,240 @@
+//! Unreliable services: a sender that completes what it has sent, and the receiving sides of UC
+//! ([`uc`]) and UD ([`ud`]). No acknowledgements, no timers, no accounting of windows.
+
+mod uc;
+mod ud;
+
+use core::time::Duration;
+
+use polypath_wire::ext::{Deth, ImmDt};
+use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::{Headers, pad_for};
+
+use crate::cause::Cause;
+use crate::common::Core;
+use crate::host::{Burst, Host, PathId, Payload};
+use crate::qp::{PostError, TransmitState};
+use crate::requester::{Stamp, burst_packets, emit_data, local_fault, psn};
+use crate::sq::{Body, SendQueue, Wqe, gather};
+use crate::types::{Access, QpEvent, QpState, QpType, SendFlags, SendOp, SendWr, WcStatus};
+pub(crate) use uc::UcReceiver;
+pub(crate) use ud::UdReceiver;
+
+/// Most bursts or datagrams per call of poll.
+const POLL_BURSTS: u32 = 32;
+/// Most payload bytes per call of poll, but for the last burst.
+const POLL_BYTES: u32 = 64 << 10;
+
+/// The sending side of UC and UD.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    sq: SendQueue,
+    /// The next sequence number; its low 24 bits are the PSN.
+    next: u64,
+    /// Packets sent of the message under way (UC).
+    progress: Option<u32>,
+    ready: bool,
+}
+
+impl Sender {
+    pub(crate) fn new() -> Self {
+        Self { sq: SendQueue::default(), next: 0, progress: None, ready: false }
+    }
+
+    /// The queue pair went from RTR to RTS: the first packet has the PSN `sq_psn`.
+    pub(crate) fn start(&mut self, sq_psn: u32) {
+        self.next = u64::from(sq_psn & 0xff_ffff);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.sq.clear();
+        *self = Self { sq: core::mem::take(&mut self.sq), ..Self::new() };
+    }
+
+    pub(crate) fn post(&mut self, core: &Core, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.sq.post(core, wr)?;
+        self.ready = true;
+        Ok(())
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    /// Something may be sent that could not before.
+    pub(crate) fn wake(&mut self) {
+        self.ready = true;
+    }
+
+    /// Everything posted completes with `WrFlushErr`.
+    pub(crate) fn flush<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        self.sq.flush(core, host);
+        self.progress = None;
+        self.ready = false;
+    }
+
+    /// SQD: nothing is under way any more.
+    pub(crate) fn check_drained<H: Host>(&self, core: &mut Core, host: &mut H) {
+        if core.attr.state == QpState::Sqd && core.attr.sq_draining && self.progress.is_none() {
+            core.attr.sq_draining = false;
+            if core.attr.en_sqd_async_notify {
+                host.event(QpEvent::SqDrained);
+            }
+        }
+    }
+
+    /// Sends what can be sent now.
+    pub(crate) fn poll<H: Host>(
+        &mut self,
+        core: &mut Core,
+        _now: Duration,
+        host: &mut H,
+    ) -> TransmitState {
+        let mut bytes = 0;
+        for _ in 0..POLL_BURSTS {
+            let stopped = match core.attr.state {
+                QpState::Rts => false,
+                QpState::Sqd => self.progress.is_none(),
+                _ => true,
+            };
+            let Some(wqe) = self.sq.next().filter(|_| !stopped) else {
+                self.ready = false;
+                return TransmitState::Idle;
+            };
+            let route = match wqe.ud {
+                Some(ud) => Some(ud.path),
+                None => core.peer.and_then(|peer| host.route(peer)).map(|r| r.path),
+            };
+            let Some(path) = route else {
+                self.ready = false; // Held until a path is back.
+                return TransmitState::Idle;
+            };
+            let sent = if wqe.is_local() {
+                execute_local(core, wqe, host)
+            } else if core.config.qp_type == QpType::Ud {
+                send_datagram(core, wqe, self.next, path, host)
+            } else {
+                self.send_burst(core, path, host)
+            };
+            match sent {
+                Ok(Sent { bytes: n, packets, ends }) => {
+                    bytes += n;
+                    self.next += u64::from(packets);
+                    if ends {
+                        self.progress = None;
+                        self.sq.next_is_sent();
+                        self.sq.complete_front(core, WcStatus::Success, Cause::None, host);
+                    }
+                }
+                Err((status, cause)) => {
+                    // Sends fail, receives go on (IBTA 10.3.1.6, SQE).
+                    self.sq.complete_front(core, status, cause, host);
+                    core.attr.state = QpState::Sqe;
+                    core.attr.sq_draining = false;
+                    self.flush(core, host);
+                    return TransmitState::Idle;
+                }
+            }
+            self.check_drained(core, host);
+            if bytes >= POLL_BYTES {
+                break;
+            }
+        }
+        TransmitState::More
+    }
+
+    /// Sends the next burst of a UC message.
+    fn send_burst<H: Host>(
+        &mut self,
+        core: &mut Core,
+        path: PathId,
+        host: &mut H,
+    ) -> Result<Sent, (WcStatus, Cause)> {
+        let mtu = core.attr.path_mtu;
+        let k = self.progress.unwrap_or(0);
+        let next = self.next;
+        let Some(wqe) = self.sq.next_mut() else { return Ok(Sent::default()) };
+        if k == 0 {
+            wqe.first = next;
+            wqe.packets = wqe.len.div_ceil(mtu).max(1);
+        }
+        let wqe = &*wqe;
+        let n = (wqe.packets - k).min(burst_packets(mtu));
+        let stamp = Stamp { tag: None, now_us: 0 };
+        emit_data(core, wqe, k, n, false, path, stamp, host)?;
+        let ends = k + n == wqe.packets;
+        let bytes = (wqe.len - k * mtu).min(n * mtu);
+        self.progress = Some(k + n);
+        Ok(Sent { bytes, packets: n, ends })
+    }
+}
+
+/// What one step has sent.
+#[derive(Default)]
+struct Sent {
+    bytes: u32,
+    packets: u32,
+    ends: bool,
+}
+
+/// Sends a UD message.
+fn send_datagram<H: Host>(
+    core: &mut Core,
+    wqe: &Wqe,
+    seq: u64,
+    path: PathId,
+    host: &mut H,
+) -> Result<Sent, (WcStatus, Cause)> {
+    let Some(ud) = wqe.ud else {
+        return Err((WcStatus::LocQpOpErr, Cause::LocalOperation));
+    };
+    let imm = match wqe.op {
+        SendOp::SendImm(imm) => Some(ImmDt(imm)),
+        _ => None,
+    };
+    let opcode = if imm.is_some() { Opcode::UD_SEND_ONLY_IMM } else { Opcode::UD_SEND_ONLY };
+    let mut headers = Headers::new(core.bth(opcode, psn(seq)));
+    headers.bth.dest_qpn = ud.qpn & 0xff_ffff;
+    headers.bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
+    headers.bth.pad = pad_for(wqe.len as usize);
+    // A controlled Q_Key can't be set by a work request (IBTA 10.2.5).
+    let qkey = if ud.qkey >> 31 != 0 { core.attr.qkey } else { ud.qkey };
+    headers.deth = Some(Deth { qkey, src_qpn: core.config.qpn });
+    headers.imm = imm;
+    let gathered;
+    let payload = match &wqe.body {
+        Body::Inline(data) => Payload::Bytes(data),
+        Body::Sges(sges) => {
+            gathered = gather(core.config.pd, sges, 0, wqe.len, Access::empty(), host)
+                .map_err(|fault| local_fault(core, wqe, fault, host))?;
+            Payload::Memory { segments: &gathered.segments, skip: gathered.skip, len: wqe.len }
+        }
+    };
+    let burst = Burst {
+        path,
+        first: headers,
+        middle: headers,
+        last: headers,
+        packets: 1,
+        mtu: core.attr.path_mtu,
+        payload,
+    };
+    core.transmit(&burst, host);
+    Ok(Sent { bytes: wqe.len, packets: 1, ends: true })
+}
+
+fn execute_local<H: Host>(core: &Core, wqe: &Wqe, host: &mut H) -> Result<Sent, (WcStatus, Cause)> {
+    let (pd, qpn) = (core.config.pd, core.config.qpn);
+    let (done, status) = match wqe.op {
+        SendOp::LocalInv { rkey } => (host.invalidate(pd, qpn, rkey), WcStatus::LocQpOpErr),
+        SendOp::BindMw { mw, rkey } => (host.bind_mw(pd, qpn, mw, rkey), WcStatus::MwBindErr),
+        _ => (Ok(()), WcStatus::Success),
+    };
+    match done {
+        Ok(()) => Ok(Sent { ends: true, ..Sent::default() }),
+        Err(fault) => {
+            core.explain(host, None, format_args!("bind or invalidate failed: {fault}"));
+            Err((status, Cause::LocalOperation))
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The receiving side of UC: a message with a missing packet is dropped whole (IBTA 9.8.2).
+
+use polypath_wire::ext::Reth;
+use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::Packet;
+use polypath_wire::psn::Psn;
+
+use crate::cause::Cause;
+use crate::common::Core;
+use crate::host::Host;
+use crate::responder::execute::check_packet;
+use crate::rq::{ReceiveQueue, Received};
+use crate::sq::MAX_MESSAGE;
+use crate::types::{Access, WcOpcode, WcStatus};
+
+/// The message that is arriving.
+#[derive(Clone, Copy, Debug)]
+struct Inbound {
+    /// Of a WRITE.
+    reth: Option<Reth>,
+    received: u32,
+}
+
+/// The receiving side of UC.
+#[derive(Debug, Default)]
+pub(crate) struct UcReceiver {
+    pub(crate) rq: ReceiveQueue,
+    epsn: Psn,
+    message: Option<Inbound>,
+}
+
+impl UcReceiver {
+    /// The queue pair went from INIT to RTR: the first packet has the PSN `rq_psn`.
+    pub(crate) fn start(&mut self, rq_psn: u32) {
+        self.epsn = Psn::new(rq_psn);
+    }
+
+    /// Takes a packet. A receive work request stays in hand when its message is dropped, for the next.
+    pub(crate) fn handle_packet<H: Host>(
+        &mut self,
+        core: &mut Core,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) {
+        core.note_request(host);
+        let h = &packet.headers;
+        // The UC opcodes are RC's with another service.
+        let opcode = Opcode(h.bth.opcode.0 & 0x1f);
+        if h.bth.psn != self.epsn {
+            core.counters.out_of_order += 1;
+            self.message = None;
+        }
+        self.epsn = h.bth.psn.next();
+        if opcode.starts_message() {
+            self.message = None; // The rest of the one before was lost.
+        }
+        let under_way = self.message.map(|m| m.reth.is_none());
+        let len = packet.payload.len();
+        if check_packet(opcode, under_way, len, core.attr.path_mtu).is_err() {
+            core.counters.dropped_malformed += 1;
+            self.message = None;
+            return;
+        }
+        let done = if opcode.is_send() {
+            self.send(core, packet, opcode, host)
+        } else {
+            self.write(core, packet, opcode, host)
+        };
+        if done.is_none() {
+            self.message = None;
+        }
+    }
+
+    fn send<H: Host>(
+        &mut self,
+        core: &mut Core,
+        packet: &Packet<'_>,
+        opcode: Opcode,
+        host: &mut H,
+    ) -> Option<()> {
+        let received = self.message.map_or(0, |m| m.received);
+        if !self.rq.begin(core, host) {
+            core.counters.dropped_no_receive += 1;
+            return None;
+        }
+        if self.rq.store(core, received, packet.payload, host).is_err() {
+            core.counters.dropped_malformed += 1;
+            core.explain(
+                host,
+                None,
+                format_args!("a UC SEND does not fit the receive work request: dropped"),
+            );
+            return None;
+        }
+        let received = received.checked_add(packet.payload.len() as u32)?;
+        self.message = Some(Inbound { reth: None, received });
+        if opcode.ends_message() {
+            self.message = None;
+            self.complete(core, packet, WcOpcode::Recv, received, host);
+        }
+        Some(())
+    }
+
+    fn write<H: Host>(
+        &mut self,
+        core: &mut Core,
+        packet: &Packet<'_>,
+        opcode: Opcode,
+        host: &mut H,
+    ) -> Option<()> {
+        let (reth, received) = match self.message {
+            Some(Inbound { reth: Some(reth), received }) => (reth, received),
+            _ => {
+                let reth = packet.headers.reth?;
+                if !core.attr.access.contains(Access::REMOTE_WRITE)
+                    || u64::from(reth.len) > MAX_MESSAGE
+                {
+                    return self.refuse(core, host, "not allowed by qp_access_flags, or too long");
+                }
+                let (pd, qpn) = (core.config.pd, core.config.qpn);
+                let access = Access::REMOTE_WRITE;
+                if reth.len > 0
+                    && let Err(fault) =
+                        host.resolve_remote(pd, qpn, reth.rkey, reth.va, reth.len, access)
+                {
+                    core.explain(host, None, format_args!("UC WRITE: {fault}"));
+                    return self.refuse(core, host, "key, range or rights");
+                }
+                (reth, 0)
+            }
+        };
+        let end = received.checked_add(packet.payload.len() as u32)?;
+        if end > reth.len || (opcode.ends_message() && end != reth.len) {
+            return self.refuse(core, host, "it brings not as many bytes as its RETH says");
+        }
+        if packet.headers.imm.is_some() && !self.rq.begin(core, host) {
+            core.counters.dropped_no_receive += 1;
+            return None;
+        }
+        if !packet.payload.is_empty() {
+            let (va, len) = (reth.va.wrapping_add(u64::from(received)), end - received);
+            let (pd, qpn) = (core.config.pd, core.config.qpn);
+            let segment =
+                host.resolve_remote(pd, qpn, reth.rkey, va, len, Access::REMOTE_WRITE).ok()?;
+            host.store(segment, packet.payload);
+        }
+        self.message = Some(Inbound { reth: Some(reth), received: end });
+        if opcode.ends_message() {
+            self.message = None;
+            if packet.headers.imm.is_some() {
+                self.complete(core, packet, WcOpcode::RecvRdmaWithImm, reth.len, host);
+            }
+        }
+        Some(())
+    }
+
+    fn refuse<H: Host>(&self, core: &mut Core, host: &mut H, why: &str) -> Option<()> {
+        core.counters.dropped_malformed += 1;
+        core.explain(host, None, format_args!("a UC WRITE was dropped: {why}"));
+        None
+    }
+
+    fn complete<H: Host>(
+        &mut self,
+        core: &mut Core,
+        packet: &Packet<'_>,
+        opcode: WcOpcode,
+        byte_len: u32,
+        host: &mut H,
+    ) {
+        let what = Received {
+            opcode,
+            byte_len,
+            imm: packet.headers.imm.map(|imm| imm.0),
+            invalidated_rkey: None,
+            src_qpn: core.attr.dest_qpn,
+            grh: false,
+            solicited: packet.headers.bth.solicited,
+        };
+        self.rq.complete(core, WcStatus::Success, Cause::None, &what, host);
+    }
+
+    /// Everything posted completes with `WrFlushErr`.
+    pub(crate) fn flush<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        self.message = None;
+        self.rq.flush(core, host);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}

@@ -1,0 +1,81 @@
+//! The receiving side of UD (IBTA 9.8.3): one packet, one message, the sender's address before it.
+
+use polypath_wire::packet::Packet;
+
+use crate::cause::Cause;
+use crate::common::Core;
+use crate::host::Host;
+use crate::rq::{ReceiveQueue, Received};
+use crate::types::{WcOpcode, WcStatus};
+
+/// Bytes that the GRH takes in the receive buffer.
+const GRH_LEN: u32 = 40;
+
+/// The receiving side of UD.
+#[derive(Debug, Default)]
+pub(crate) struct UdReceiver {
+    pub(crate) rq: ReceiveQueue,
+}
+
+impl UdReceiver {
+    /// Takes a packet. One that does not fit the receive work request is dropped; the work request stays
+    /// for the next.
+    pub(crate) fn handle_packet<H: Host>(
+        &mut self,
+        core: &mut Core,
+        packet: &Packet<'_>,
+        grh: Option<&[u8; 40]>,
+        host: &mut H,
+    ) {
+        let Some(deth) = packet.headers.deth else {
+            core.counters.dropped_malformed += 1;
+            return;
+        };
+        if deth.qkey != core.attr.qkey {
+            core.counters.dropped_qkey += 1;
+            core.explain(
+                host,
+                None,
+                format_args!(
+                    "datagram from QP {:#08x} with Q_Key {:#x}, ours is {:#x}: dropped",
+                    deth.src_qpn, deth.qkey, core.attr.qkey
+                ),
+            );
+            return;
+        }
+        core.note_request(host);
+        if !self.rq.begin(core, host) {
+            core.counters.dropped_no_receive += 1;
+            return;
+        }
+        // Without a GRH its place is left as it is.
+        let stored = match grh {
+            Some(grh) => self.rq.store(core, 0, grh, host),
+            None => Ok(()),
+        }
+        .and_then(|()| self.rq.store(core, GRH_LEN, packet.payload, host));
+        if stored.is_err() {
+            core.counters.dropped_malformed += 1;
+            core.explain(
+                host,
+                None,
+                format_args!(
+                    "datagram of {} bytes (and 40 for the GRH) does not fit the receive work \
+                     request, or its memory is not valid: dropped",
+                    packet.payload.len()
+                ),
+            );
+            return;
+        }
+        let what = Received {
+            opcode: WcOpcode::Recv,
+            byte_len: GRH_LEN + packet.payload.len() as u32,
+            imm: packet.headers.imm.map(|imm| imm.0),
+            invalidated_rkey: None,
+            src_qpn: deth.src_qpn,
+            grh: grh.is_some(),
+            solicited: packet.headers.bth.solicited,
+        };
+        self.rq.complete(core, WcStatus::Success, Cause::None, &what, host);
+    }
+}
