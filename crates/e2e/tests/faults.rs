@@ -1,0 +1,265 @@
+//! Paths fail under unmodified programs, and nothing is lost: on the multi-path device every program
+//! must end well, verify what it verifies, and an atomic counter must end exact.
+
+use polypath_e2e::{Direction, End, Error, Finished, Host, Lab, Running, compile_c, until};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What happens to the links while a program runs.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    SilentCut,
+    LinkDown,
+    AddressRemoved,
+    OneDirection,
+    Flapping,
+    BothGone,
+}
+
+/// How long a link stays away where nothing else is said.
+const AWAY: Duration = Duration::from_secs(2);
+/// For programs to start, and to end after what they had to do.
+const MARGIN: Duration = Duration::from_secs(30);
+/// The rest of a program's running time after the last link has come back.
+const AFTER: Duration = Duration::from_secs(3);
+const FLAP: Duration = Duration::from_millis(200);
+const FLAPPING: Duration = Duration::from_secs(10);
+
+impl Fault {
+    /// How long it takes from the first to the last event.
+    fn duration(self) -> Duration {
+        match self {
+            Self::Flapping => FLAPPING,
+            Self::OneDirection => 3 * AWAY,
+            _ => AWAY,
+        }
+    }
+
+    /// Does it, and makes everything good again.
+    fn inflict(self, lab: &Lab) -> Result<(), Error> {
+        match self {
+            Self::SilentCut => {
+                lab.cut(0, Direction::Both)?;
+                pass(AWAY);
+                lab.heal(0)
+            }
+            Self::LinkDown => {
+                lab.link_down(0, End::Both)?;
+                pass(AWAY);
+                lab.link_up(0)
+            }
+            Self::AddressRemoved => {
+                lab.host(1).remove_addresses(0)?;
+                pass(AWAY);
+                lab.host(1).add_addresses(0)
+            }
+            Self::OneDirection => {
+                for host in [1, 0] {
+                    lab.cut(0, Direction::From(host))?;
+                    pass(AWAY);
+                    lab.heal(0)?;
+                    if host == 1 {
+                        pass(AWAY);
+                    }
+                }
+                Ok(())
+            }
+            Self::Flapping => {
+                let end = Instant::now() + FLAPPING;
+                while Instant::now() < end {
+                    lab.link_down(0, End::Both)?;
+                    pass(FLAP);
+                    lab.link_up(0)?;
+                    pass(FLAP);
+                }
+                Ok(())
+            }
+            Self::BothGone => {
+                lab.cut(0, Direction::Both)?;
+                lab.cut(1, Direction::Both)?;
+                pass(AWAY);
+                lab.heal(0)?;
+                lab.heal(1)
+            }
+        }
+    }
+
+    /// Whether traffic must have changed its path.
+    fn moves_traffic(self) -> bool {
+        !matches!(self, Self::BothGone)
+    }
+}
+
+/// Lets time pass: the length of a fault is part of what is tested.
+fn pass(time: Duration) {
+    let end = Instant::now() + time;
+    while let Some(left) = end.checked_duration_since(Instant::now()).filter(|d| !d.is_zero()) {
+        std::thread::park_timeout(left);
+    }
+}
+
+/// A server and a client that run for a while and know whether all went well.
+struct Pair {
+    server: Running,
+    client: Running,
+}
+
+impl Pair {
+    /// Waits until so many bytes have come to either host.
+    fn wait_traffic(&self, lab: &Lab, bytes: u64) -> Result<(), Error> {
+        until("traffic", MARGIN, || {
+            self.client.expect_alive()?;
+            self.server.expect_alive()?;
+            let received: u64 = lab.received_bytes()?.iter().flatten().sum();
+            Ok((received > bytes).then_some(()))
+        })
+    }
+
+    /// Waits for both to end well.
+    fn finish(self, limit: Duration) -> Result<(Finished, Finished), Error> {
+        let client = self.client.finish(limit).and_then(Finished::expect_success);
+        let server = self.server.finish(MARGIN).and_then(Finished::expect_success);
+        match (client, server) {
+            (Ok(client), Ok(server)) => Ok((client, server)),
+            (Err(client), Err(server)) => {
+                Err(Error::Missing(format!("{client}\nand the server: {server}")))
+            }
+            (Err(error), _) | (_, Err(error)) => Err(error),
+        }
+    }
+}
+
+/// A perftest program for at least `seconds`. It meets over the link that is never touched alone.
+fn perftest(lab: &Lab, program: &str, seconds: u64) -> Result<Pair, Error> {
+    let seconds = seconds.to_string();
+    let words = [program, "-D", &seconds];
+    let server = lab.host(0).verbs(words).spawn()?;
+    server.wait_tcp_listen(18515, MARGIN)?;
+    let meet = lab.host(0).ipv4(1);
+    let client = lab.host(1).verbs(words.into_iter().chain([meet.as_str()])).spawn()?;
+    Ok(Pair { server, client })
+}
+
+fn run_perftest(program: &str, fault: Fault, least: Duration) -> Result<(), Error> {
+    let _machine = polypath_e2e::machine();
+    let lab = Lab::new()?;
+    let seconds = least.max(fault.duration() + AFTER + Duration::from_secs(3)).as_secs();
+    let pair = perftest(&lab, program, seconds)?;
+    pair.wait_traffic(&lab, 100_000)?;
+    fault.inflict(&lab)?;
+    expect_failover(lab.host(1), fault)?;
+    let (client, _) = pair.finish(Duration::from_secs(seconds) + MARGIN)?;
+    client.expect_line("BW average")?.expect_no_line("Completion with error").map(drop)
+}
+
+/// rping counts its rounds, so it is stopped by its number of rounds; what it lasts shows whether
+/// that was long enough.
+fn run_rping(fault: Fault) -> Result<(), Error> {
+    let _machine = polypath_e2e::machine();
+    let lab = Lab::new()?;
+    let address = lab.host(0).ipv4(0);
+    let words = ["-a", &address, "-V", "-v", "-S", "60000"];
+    let server = ["rping", "-s"].into_iter().chain(words);
+    let server = lab.host(0).verbs(server).spawn()?;
+    lab.host(0).wait_cm_listen(&server, 7174, MARGIN)?;
+    // Without a count it goes on until it is told to end.
+    let client = lab.host(1).verbs(["rping", "-c"].into_iter().chain(words)).spawn()?;
+    let pair = Pair { server, client };
+    pair.client.wait_line("rdma-ping-9", MARGIN)?;
+    fault.inflict(&lab)?;
+    expect_failover(lab.host(1), fault)?;
+    let rounds = pair.client.lines_from(0).len();
+    until("rping to go on", MARGIN, || {
+        pair.client.expect_alive()?;
+        pair.server.expect_alive()?;
+        Ok((pair.client.lines_from(rounds).len() > 50).then_some(()))
+    })?;
+    for program in [&pair.client, &pair.server] {
+        let text = program.text();
+        assert!(
+            !text.contains("data mismatch") && !text.contains("cq completion failed"),
+            "{text}"
+        );
+    }
+    Ok(())
+}
+
+/// Our own program: additions, messages, writes and reads, each checked.
+fn run_exact(fault: Fault) -> Result<(), Error> {
+    let _machine = polypath_e2e::machine();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/exact.c");
+    let program = compile_c(&source)?;
+    let program = program.to_string_lossy();
+    let lab = Lab::new()?;
+    let seconds = (fault.duration() + AFTER).as_secs().to_string();
+    let server = lab.host(0).verbs([&*program, "-s", "7000"]).spawn()?;
+    server.wait_tcp_listen(7000, MARGIN)?;
+    let client = [&*program, "-c", &lab.host(0).ipv4(1), "7000", &seconds];
+    let client = lab.host(1).verbs(client).spawn()?;
+    client.wait_line("connected", MARGIN)?;
+    let pair = Pair { server, client };
+    pair.wait_traffic(&lab, 100_000)?;
+    fault.inflict(&lab)?;
+    expect_failover(lab.host(1), fault)?;
+    let (client, server) = pair.finish(fault.duration() + MARGIN)?;
+    let last = |finished: &Finished| finished.lines.last().map(|line| line.text.clone());
+    assert_eq!(last(&client), last(&server), "both count the same rounds");
+    Ok(())
+}
+
+/// The fault must have been one: the client's host knows of at least one fail-over.
+fn expect_failover(host: &Host, fault: Fault) -> Result<(), Error> {
+    if !fault.moves_traffic() {
+        return Ok(());
+    }
+    until("a fail-over in `polypath status`", MARGIN, || {
+        let status = host.status()?;
+        let processes = status["processes"].as_array().cloned().unwrap_or_default();
+        let failed_over = processes
+            .iter()
+            .any(|p| p["failovers"].as_array().is_some_and(|list| !list.is_empty()));
+        Ok(failed_over.then_some(()))
+    })
+}
+
+macro_rules! faults {
+    ($($name:ident: $run:expr;)+) => {
+        $(mod $name {
+            use super::*;
+
+            #[test]
+            fn silent_cut() -> Result<(), Error> {
+                $run(Fault::SilentCut)
+            }
+            #[test]
+            fn link_down() -> Result<(), Error> {
+                $run(Fault::LinkDown)
+            }
+            #[test]
+            fn address_removed() -> Result<(), Error> {
+                $run(Fault::AddressRemoved)
+            }
+            #[test]
+            fn cut_in_one_direction() -> Result<(), Error> {
+                $run(Fault::OneDirection)
+            }
+            #[test]
+            fn flapping() -> Result<(), Error> {
+                $run(Fault::Flapping)
+            }
+            #[test]
+            fn both_paths_gone() -> Result<(), Error> {
+                $run(Fault::BothGone)
+            }
+        })+
+    };
+}
+
+faults! {
+    exact: run_exact;
+    rping: run_rping;
+    write_bw: |fault| run_perftest("ib_write_bw", fault, Duration::from_secs(20));
+    read_bw: |fault| run_perftest("ib_read_bw", fault, Duration::ZERO);
+    send_bw: |fault| run_perftest("ib_send_bw", fault, Duration::ZERO);
+    atomic_bw: |fault| run_perftest("ib_atomic_bw", fault, Duration::ZERO);
+}
