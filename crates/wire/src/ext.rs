@@ -295,7 +295,7 @@ impl AtomicAckEth {
 
 /// Polypath's multi-path header, between the BTH and the usual extended headers of every multi-path
 /// data packet. It says which message a packet belongs to and where in it, so that a packet can be
-/// placed whatever has arrived before it.
+/// placed whatever has arrived before it. In responses `msg`, `offset` and `recv` are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MpHeader {
     /// Flags, 0 to 15; none is defined, senders send 0 and receivers ignore them.
@@ -310,8 +310,8 @@ pub struct MpHeader {
     pub offset: u32,
     /// How many receive-consuming messages the requester has started before this one, wrapping.
     pub recv: u32,
-    /// In data, the sender's clock in microseconds, wrapping; in an acknowledgement, the timestamp
-    /// of the packet that caused it.
+    /// In requests, the sender's clock in microseconds, wrapping; in responses, the timestamp of the
+    /// packet that is answered.
     pub timestamp: u32,
 }
 

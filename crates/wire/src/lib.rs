@@ -34,6 +34,7 @@ pub mod ext;
 pub mod gid;
 pub mod grh;
 pub mod icrc;
+mod layout;
 pub mod mad;
 pub mod opcode;
 pub mod packet;

@@ -5,6 +5,8 @@
 
 use core::fmt;
 
+use crate::layout::Layout;
+
 /// A BTH opcode; any byte is one, known or not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u8);
@@ -31,33 +33,33 @@ pub enum Service {
 }
 
 /// The operation in the low five bits (the names are those of table 38).
-mod op {
-    pub(super) const SEND_FIRST: u8 = 0x00;
-    pub(super) const SEND_MIDDLE: u8 = 0x01;
-    pub(super) const SEND_LAST: u8 = 0x02;
-    pub(super) const SEND_LAST_IMM: u8 = 0x03;
-    pub(super) const SEND_ONLY: u8 = 0x04;
-    pub(super) const SEND_ONLY_IMM: u8 = 0x05;
-    pub(super) const WRITE_FIRST: u8 = 0x06;
-    pub(super) const WRITE_MIDDLE: u8 = 0x07;
-    pub(super) const WRITE_LAST: u8 = 0x08;
-    pub(super) const WRITE_LAST_IMM: u8 = 0x09;
-    pub(super) const WRITE_ONLY: u8 = 0x0a;
-    pub(super) const WRITE_ONLY_IMM: u8 = 0x0b;
-    pub(super) const READ_REQUEST: u8 = 0x0c;
-    pub(super) const READ_RESPONSE_FIRST: u8 = 0x0d;
-    pub(super) const READ_RESPONSE_MIDDLE: u8 = 0x0e;
-    pub(super) const READ_RESPONSE_LAST: u8 = 0x0f;
-    pub(super) const READ_RESPONSE_ONLY: u8 = 0x10;
-    pub(super) const ACK: u8 = 0x11;
-    pub(super) const ATOMIC_ACK: u8 = 0x12;
-    pub(super) const CMP_SWAP: u8 = 0x13;
-    pub(super) const FETCH_ADD: u8 = 0x14;
-    pub(super) const SEND_LAST_INV: u8 = 0x16;
-    pub(super) const SEND_ONLY_INV: u8 = 0x17;
-    pub(super) const MP_PROBE: u8 = 0x18;
-    pub(super) const MP_PROBE_REPLY: u8 = 0x19;
-    pub(super) const MP_CONTROL: u8 = 0x1a;
+pub(crate) mod op {
+    pub(crate) const SEND_FIRST: u8 = 0x00;
+    pub(crate) const SEND_MIDDLE: u8 = 0x01;
+    pub(crate) const SEND_LAST: u8 = 0x02;
+    pub(crate) const SEND_LAST_IMM: u8 = 0x03;
+    pub(crate) const SEND_ONLY: u8 = 0x04;
+    pub(crate) const SEND_ONLY_IMM: u8 = 0x05;
+    pub(crate) const WRITE_FIRST: u8 = 0x06;
+    pub(crate) const WRITE_MIDDLE: u8 = 0x07;
+    pub(crate) const WRITE_LAST: u8 = 0x08;
+    pub(crate) const WRITE_LAST_IMM: u8 = 0x09;
+    pub(crate) const WRITE_ONLY: u8 = 0x0a;
+    pub(crate) const WRITE_ONLY_IMM: u8 = 0x0b;
+    pub(crate) const READ_REQUEST: u8 = 0x0c;
+    pub(crate) const READ_RESPONSE_FIRST: u8 = 0x0d;
+    pub(crate) const READ_RESPONSE_MIDDLE: u8 = 0x0e;
+    pub(crate) const READ_RESPONSE_LAST: u8 = 0x0f;
+    pub(crate) const READ_RESPONSE_ONLY: u8 = 0x10;
+    pub(crate) const ACK: u8 = 0x11;
+    pub(crate) const ATOMIC_ACK: u8 = 0x12;
+    pub(crate) const CMP_SWAP: u8 = 0x13;
+    pub(crate) const FETCH_ADD: u8 = 0x14;
+    pub(crate) const SEND_LAST_INV: u8 = 0x16;
+    pub(crate) const SEND_ONLY_INV: u8 = 0x17;
+    pub(crate) const MP_PROBE: u8 = 0x18;
+    pub(crate) const MP_PROBE_REPLY: u8 = 0x19;
+    pub(crate) const MP_CONTROL: u8 = 0x1a;
 }
 
 const UC: u8 = 0x20;
@@ -65,7 +67,7 @@ const UD: u8 = 0x60;
 const MP: u8 = 0xc0;
 
 /// A set of operations as a bit mask over the five bits, so that a predicate is one shift.
-const fn set(ops: &[u8]) -> u32 {
+pub(crate) const fn set(ops: &[u8]) -> u32 {
     let (mut mask, mut i) = (0, 0);
     while i < ops.len() {
         mask |= 1 << ops[i];
@@ -127,20 +129,9 @@ const READ_RESPONSE: u32 = set(&[
 const ATOMIC: u32 = set(&[op::CMP_SWAP, op::FETCH_ADD]);
 const RESPONSE: u32 = READ_RESPONSE | set(&[op::ACK, op::ATOMIC_ACK]);
 const REQUEST: u32 = SEND | WRITE | ATOMIC | set(&[op::READ_REQUEST]);
-const RETH: u32 = set(&[op::WRITE_FIRST, op::WRITE_ONLY, op::WRITE_ONLY_IMM, op::READ_REQUEST]);
-const IMM: u32 =
-    set(&[op::SEND_LAST_IMM, op::SEND_ONLY_IMM, op::WRITE_LAST_IMM, op::WRITE_ONLY_IMM]);
-const IETH: u32 = set(&[op::SEND_LAST_INV, op::SEND_ONLY_INV]);
-const AETH: u32 = set(&[
-    op::READ_RESPONSE_FIRST,
-    op::READ_RESPONSE_LAST,
-    op::READ_RESPONSE_ONLY,
-    op::ACK,
-    op::ATOMIC_ACK,
-]);
 const MP_MANAGEMENT: u32 = set(&[op::MP_PROBE, op::MP_PROBE_REPLY, op::MP_CONTROL]);
 const RC_KNOWN: u32 = REQUEST | RESPONSE;
-const UC_KNOWN: u32 = (SEND | WRITE) & !IETH;
+const UC_KNOWN: u32 = (SEND | WRITE) & !set(&[op::SEND_LAST_INV, op::SEND_ONLY_INV]);
 const UD_KNOWN: u32 = set(&[op::SEND_ONLY, op::SEND_ONLY_IMM]);
 
 macro_rules! opcodes {
@@ -251,7 +242,7 @@ impl Opcode {
 
     /// Whether the operation is in `set`, for the services whose operations are RC's.
     #[inline]
-    const fn within(self, set: u32) -> bool {
+    pub(crate) const fn within(self, set: u32) -> bool {
         self.bit() & set != 0 && matches!(self.0 & 0xe0, 0x00 | UC | UD | MP)
     }
 
@@ -377,13 +368,13 @@ impl Opcode {
     /// Consumes a receive work request: ends a SEND, or ends a WRITE with immediate data.
     #[inline]
     pub const fn consumes_receive(self) -> bool {
-        self.within((SEND & (LAST | ONLY)) | (WRITE & IMM))
+        self.within(SEND & (LAST | ONLY)) || self.is_write() && self.has_imm()
     }
 
     /// Which headers follow the BTH.
     #[inline]
     pub(crate) const fn layout(self) -> Layout {
-        LAYOUTS[self.0 as usize]
+        Layout::of(self)
     }
 
     /// Whether an [`MpHeader`](crate::ext::MpHeader) follows the BTH.
@@ -440,61 +431,6 @@ impl Opcode {
         self.layout().has(Layout::SACK)
     }
 }
-
-/// The set of headers that follow a BTH, and whether the opcode is one that we understand at all.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Layout(u16);
-
-impl Layout {
-    pub(crate) const KNOWN: Self = Self(1);
-    pub(crate) const MP: Self = Self(1 << 1);
-    pub(crate) const DETH: Self = Self(1 << 2);
-    pub(crate) const RETH: Self = Self(1 << 3);
-    pub(crate) const ATOMIC: Self = Self(1 << 4);
-    pub(crate) const AETH: Self = Self(1 << 5);
-    pub(crate) const ATOMIC_ACK: Self = Self(1 << 6);
-    pub(crate) const IMM: Self = Self(1 << 7);
-    pub(crate) const IETH: Self = Self(1 << 8);
-    pub(crate) const SACK: Self = Self(1 << 9);
-
-    #[inline]
-    pub(crate) const fn has(self, header: Self) -> bool {
-        self.0 & header.0 != 0
-    }
-
-    const fn with(self, header: Self, condition: bool) -> Self {
-        if condition { Self(self.0 | header.0) } else { self }
-    }
-
-    const fn of(o: Opcode) -> Self {
-        let (known, mp) = match o.service() {
-            Service::Unknown | Service::Rd | Service::Xrc => return Self(0),
-            Service::Mp => (Self::KNOWN, true),
-            Service::Ud => (Self(Self::KNOWN.0 | Self::DETH.0), false),
-            _ => (Self::KNOWN, false),
-        };
-        known
-            .with(Self::MP, mp && !o.within(MP_MANAGEMENT))
-            .with(Self::RETH, o.within(RETH) || mp && o.within(WRITE))
-            .with(Self::ATOMIC, o.within(ATOMIC))
-            .with(Self::AETH, o.within(AETH))
-            .with(Self::ATOMIC_ACK, o.within(set(&[op::ATOMIC_ACK])))
-            .with(Self::IMM, o.within(IMM))
-            .with(Self::IETH, o.within(IETH))
-            .with(Self::SACK, o.0 == Opcode::MP_ACK.0)
-    }
-}
-
-/// One look-up instead of a dozen decisions for every packet.
-static LAYOUTS: [Layout; 256] = {
-    let mut table = [Layout(0); 256];
-    let mut i = 0;
-    while i < 256 {
-        table[i] = Layout::of(Opcode(i as u8));
-        i += 1;
-    }
-    table
-};
 
 const NAMES: [&str; 32] = [
     "SendFirst",
