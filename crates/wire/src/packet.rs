@@ -12,7 +12,8 @@ use crate::error::ParseError;
 use crate::ext::{
     Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, MpHeader, MpSack, NakCode, Reth, Syndrome,
 };
-use crate::opcode::{Layout, Opcode};
+use crate::layout::Layout;
+use crate::opcode::Opcode;
 
 /// The most bytes that the headers of any packet take: a multi-path atomic's.
 pub const MAX_HEADERS_LEN: usize = Bth::LEN + MpHeader::LEN + AtomicEth::LEN;
