@@ -27,6 +27,8 @@
 mod artifacts;
 mod case;
 mod error;
+mod failovers;
+mod flow;
 mod lab;
 mod ns;
 mod process;
@@ -36,6 +38,8 @@ mod wait;
 pub use artifacts::{Artifacts, compile_c};
 pub use case::{Case, Place, Ready, check, machine};
 pub use error::Error;
+pub use failovers::{Failover, failovers};
+pub use flow::{Flow, Sample, longest_gap};
 pub use lab::{Direction, End, Host, Lab, Options, Wiring};
 pub use process::{Finished, Line, Program, Running};
 pub use wait::until;

@@ -1,0 +1,45 @@
+//! Fail-overs, as `polypath status` tells them.
+
+use crate::{Error, Host};
+use serde_json::Value;
+
+/// A fail-over of some process of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failover {
+    /// The process.
+    pub pid: u64,
+    /// When, milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// The path that failed.
+    pub from: String,
+    /// The path that took over.
+    pub to: String,
+    /// How it was noticed.
+    pub reason: String,
+    /// How long traffic stood still, microseconds.
+    pub blackout_us: u64,
+}
+
+/// All fail-overs that the processes of a host tell of, oldest first within each process.
+///
+/// # Errors
+/// As [`Host::status`].
+pub fn failovers(host: &Host) -> Result<Vec<Failover>, Error> {
+    let status = host.status()?;
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut found = Vec::new();
+    for process in list(&status["processes"]) {
+        for failover in list(&process["failovers"]) {
+            found.push(Failover {
+                pid: process["pid"].as_u64().unwrap_or(0),
+                at_unix_ms: failover["at_unix_ms"].as_u64().unwrap_or(0),
+                from: text(&failover["from"]),
+                to: text(&failover["to"]),
+                reason: text(&failover["reason"]),
+                blackout_us: failover["blackout_us"].as_u64().unwrap_or(0),
+            });
+        }
+    }
+    Ok(found)
+}

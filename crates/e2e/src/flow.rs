@@ -1,0 +1,97 @@
+//! Traffic seen from outside: counted by the kernel at a host's interfaces, not by anything of ours.
+
+use crate::{Error, Lab};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Time between two looks at the counters; also the precision of what is measured.
+const INTERVAL: Duration = Duration::from_micros(500);
+/// Fewer bytes than this between two looks are probes and acknowledgements, not traffic.
+const TRAFFIC_LEAST: u64 = 8 << 10;
+
+/// A thread that looks at the bytes a host receives until it is stopped.
+#[derive(Debug)]
+pub struct Flow {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<Result<Vec<Sample>, Error>>,
+}
+
+/// Bytes received over all links until a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// The moment.
+    pub at: Instant,
+    /// The bytes.
+    pub bytes: u64,
+}
+
+impl Flow {
+    /// Starts looking at what `host` receives.
+    pub fn watch(lab: &Arc<Lab>, host: usize) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (seen, lab) = (Arc::clone(&stop), Arc::clone(lab));
+        let thread = std::thread::spawn(move || {
+            let mut samples = Vec::new();
+            while !seen.load(Ordering::Relaxed) {
+                let bytes = lab.received_bytes()?[host].iter().sum();
+                samples.push(Sample { at: Instant::now(), bytes });
+                std::thread::park_timeout(INTERVAL);
+            }
+            Ok(samples)
+        });
+        Self { stop, thread }
+    }
+
+    /// Stops looking.
+    ///
+    /// # Errors
+    /// When the counters could not be read.
+    pub fn finish(self) -> Result<Vec<Sample>, Error> {
+        self.stop.store(true, Ordering::Relaxed);
+        match self.thread.join() {
+            Ok(samples) => samples,
+            Err(_) => Err(Error::Missing("the thread that counts bytes ended early".to_owned())),
+        }
+    }
+}
+
+/// The longest time without traffic that began between `from` and `to`.
+pub fn longest_gap(samples: &[Sample], from: Instant, to: Instant) -> Duration {
+    let mut longest = Duration::ZERO;
+    let Some(first) = samples.first() else { return longest };
+    let mut last = *first;
+    for sample in samples {
+        if sample.bytes.saturating_sub(last.bytes) >= TRAFFIC_LEAST {
+            if last.at >= from && last.at <= to {
+                longest = longest.max(sample.at.duration_since(last.at));
+            }
+            last = *sample;
+        }
+    }
+    longest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_gap_is_between_samples_with_traffic() {
+        let start = Instant::now();
+        let at = |ms: u64, bytes: u64| Sample { at: start + Duration::from_millis(ms), bytes };
+        let traffic = TRAFFIC_LEAST;
+        // Traffic, then 40 ms with only a few bytes of probes, then traffic again.
+        let samples = [
+            at(0, 0),
+            at(1, traffic),
+            at(2, 2 * traffic),
+            at(20, 2 * traffic + 100),
+            at(42, 4 * traffic),
+        ];
+        let gap = longest_gap(&samples, start, start + Duration::from_millis(10));
+        assert_eq!(gap, Duration::from_millis(40));
+        let later = start + Duration::from_millis(30);
+        assert_eq!(longest_gap(&samples, later, later), Duration::ZERO, "it began before");
+    }
+}
