@@ -1,1 +1,47 @@
-//! libibverbs and the rdma_cm device as a preloadable library.
+//! libibverbs' C interface over the devices of Polypath, as a library to be preloaded
+//! (`LD_PRELOAD=libpolypath.so`): unmodified programs see our devices beside the real ones.
+//!
+//! What a program calls and where it ends up:
+//!
+//! - **Functions of libibverbs**: [`export`] has every public one with rdma-core's symbol version,
+//!   and sends each call to us or to the real library ([`forward`]), depending on whose object it is
+//!   about. The files named after the objects are our side of it, over the traits of `polypath-verbs`.
+//! - **Inline functions of the headers** go through the tables that [`context`] fills in.
+//! - **`dlopen("libibverbs.so…")`** gives this library: [`dl`].
+//! - **Files**: hard-coded paths of devices of ours under `/sys` and `/dev` are answered from a
+//!   made-up directory: [`paths`].
+//! - **librdmacm** stays the real one; it talks to the kernel's `/dev/infiniband/rdma_cm`, which
+//!   [`ucma`] stands in for.
+//!
+//! The library is loaded into every program of a session, most of which have nothing to do with
+//! RDMA: it does nothing until one of these is used, and says nothing unless `POLYPATH_LOG` is set.
+//!
+//! Unsafe code is everywhere here, for this is the border to C; every block says why it is sound.
+//! Safe code begins at the traits.
+
+mod ah;
+mod channel;
+mod context;
+mod convert;
+mod cq;
+mod cq_ex;
+mod device;
+mod dl;
+mod events;
+#[cfg(not(test))]
+mod export;
+mod forward;
+mod guard;
+mod layout;
+mod log;
+mod memory;
+mod post;
+mod qp;
+mod qp_ex;
+mod query;
+mod srq;
+mod strings;
+mod wait;
+
+#[cfg(test)]
+mod double;

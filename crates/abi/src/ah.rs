@@ -1,0 +1,282 @@
+//! Address handles.
+
+use core::cell::UnsafeCell;
+use std::sync::Arc;
+
+use libc::c_int;
+use polypath_verbs::{AddressHandle, AhAttr, Error, Result};
+
+use crate::context::{CContext, of};
+use crate::guard::{self, null_argument};
+use crate::layout::{ibv_ah, ibv_ah_attr, ibv_context, ibv_global_route, ibv_grh, ibv_pd, ibv_wc};
+use crate::memory::pd_of;
+
+/// An address handle.
+#[repr(C)]
+pub(crate) struct CAh {
+    public: UnsafeCell<ibv_ah>,
+    inner: Arc<AddressHandle>,
+}
+
+impl CAh {
+    /// The traits' handle.
+    pub(crate) fn inner(&self) -> &Arc<AddressHandle> {
+        &self.inner
+    }
+}
+
+/// An address handle of ours.
+///
+/// # Safety
+/// `ah` must be one of ours, not destroyed.
+pub(crate) unsafe fn ah_of<'a>(ah: *const ibv_ah) -> &'a CAh {
+    // SAFETY: ours begin with the public structure.
+    unsafe { &*ah.cast() }
+}
+
+/// An address as the traits have it.
+pub(crate) fn address(attr: &ibv_ah_attr) -> AhAttr {
+    AhAttr {
+        dgid: attr.grh.dgid,
+        flow_label: attr.grh.flow_label,
+        sgid_index: attr.grh.sgid_index,
+        hop_limit: attr.grh.hop_limit,
+        traffic_class: attr.grh.traffic_class,
+        dlid: attr.dlid,
+        sl: attr.sl,
+        src_path_bits: attr.src_path_bits,
+        static_rate: attr.static_rate,
+        is_global: attr.is_global != 0,
+        port_num: attr.port_num,
+    }
+}
+
+/// An address as the C structure has it.
+pub(crate) fn c_address(attr: &AhAttr) -> ibv_ah_attr {
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: attr.dgid,
+            flow_label: attr.flow_label,
+            sgid_index: attr.sgid_index,
+            hop_limit: attr.hop_limit,
+            traffic_class: attr.traffic_class,
+        },
+        dlid: attr.dlid,
+        sl: attr.sl,
+        src_path_bits: attr.src_path_bits,
+        static_rate: attr.static_rate,
+        is_global: u8::from(attr.is_global),
+        port_num: attr.port_num,
+    }
+}
+
+/// Makes a handle.
+///
+/// # Safety
+/// `pd` is one of ours.
+unsafe fn make(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let context = (*pd).context;
+        let inner = of(context).inner().create_ah(pd_of(pd).number(), &address(attr))?;
+        let public = UnsafeCell::new(ibv_ah { context, pd, handle: 0 });
+        Ok(Box::leak(Box::new(CAh { public, inner })).public.get())
+    }
+}
+
+/// `ibv_create_ah`.
+///
+/// # Safety
+/// `pd` is one of ours; `attr` is null or readable.
+pub(crate) unsafe extern "C-unwind" fn create_ah(
+    pd: *mut ibv_pd,
+    attr: *const ibv_ah_attr,
+) -> *mut ibv_ah {
+    guard::pointer("ibv_create_ah", || {
+        // SAFETY: the caller's promise.
+        unsafe { make(pd, attr.as_ref().ok_or_else(|| null_argument("attr"))?) }
+    })
+}
+
+/// `ibv_destroy_ah`.
+///
+/// # Safety
+/// `ah` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
+    guard::errno_of("ibv_destroy_ah", || {
+        // SAFETY: the caller's promise; the box is the one leaked above.
+        drop(unsafe { Box::from_raw(ah.cast::<CAh>()) });
+        Ok(())
+    })
+}
+
+/// What a received datagram's network header says of its sender.
+#[derive(Debug, PartialEq, Eq)]
+struct Sender {
+    source: [u8; 16],
+    destination: [u8; 16],
+    flow_label: u32,
+    traffic_class: u8,
+    hop_limit: u8,
+}
+
+fn mapped(ip: &[u8]) -> [u8; 16] {
+    let mut gid = [0; 16];
+    gid[10..12].fill(0xff);
+    gid[12..].copy_from_slice(ip);
+    gid
+}
+
+/// Whether 20 bytes are an IPv4 header without options whose checksum is right (RFC 791).
+fn is_ipv4(header: &[u8]) -> bool {
+    let words =
+        header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum: u32 = words.sum();
+    header[0] == 0x45 && (sum & 0xffff) + (sum >> 16) == 0xffff
+}
+
+/// Reads the 40 bytes in front of a received datagram: an IPv6 header (a GRH has its shape), or 20
+/// bytes of nothing and an IPv4 header (IBTA annex 17).
+fn sender(header: &[u8; 40]) -> Option<Sender> {
+    let v6 = header[0] >> 4 == 6;
+    let v4 = &header[20..];
+    if is_ipv4(v4) || (!v6 && v4[0] == 0x45) {
+        return Some(Sender {
+            source: mapped(&v4[12..16]),
+            destination: mapped(&v4[16..20]),
+            flow_label: 0,
+            traffic_class: v4[1],
+            hop_limit: v4[8],
+        });
+    }
+    if !v6 {
+        return None;
+    }
+    let first = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
+    let gid = |at: usize| -> Option<[u8; 16]> { header[at..at + 16].try_into().ok() };
+    Some(Sender {
+        source: gid(8)?,
+        destination: gid(24)?,
+        flow_label: first & 0xf_ffff,
+        traffic_class: (first >> 20) as u8,
+        hop_limit: header[7],
+    })
+}
+
+/// The address to answer to.
+///
+/// # Safety
+/// `wc` and `grh` are readable where not null.
+unsafe fn answer_to(
+    context: &CContext,
+    port: u8,
+    wc: *const ibv_wc,
+    grh: *const ibv_grh,
+) -> Result<ibv_ah_attr> {
+    const WC_GRH: u32 = 1;
+    // SAFETY: the caller's promise; the header may lie at any address.
+    let (wc, header) = unsafe {
+        let wc = wc.as_ref().ok_or_else(|| null_argument("wc"))?;
+        if wc.wc_flags & WC_GRH == 0 || grh.is_null() {
+            return Err(Error::invalid("the completion has no GRH, and RoCE needs one"));
+        }
+        (wc, grh.cast::<[u8; 40]>().read_unaligned())
+    };
+    let from = sender(&header).ok_or_else(|| Error::invalid("not an IPv4 or IPv6 header"))?;
+    let table = context.inner().gid_table();
+    let index = table.iter().find(|entry| entry.gid == from.destination).map(|entry| entry.index);
+    let index =
+        index.ok_or_else(|| Error::invalid("the datagram was not sent to one of our GIDs"))?;
+    Ok(ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: from.source,
+            flow_label: from.flow_label,
+            sgid_index: u8::try_from(index).unwrap_or(0),
+            hop_limit: from.hop_limit,
+            traffic_class: from.traffic_class,
+        },
+        dlid: wc.slid,
+        sl: wc.sl,
+        src_path_bits: wc.dlid_path_bits,
+        static_rate: 0,
+        is_global: 1,
+        port_num: port,
+    })
+}
+
+/// `ibv_init_ah_from_wc`.
+///
+/// # Safety
+/// `context` is one of ours; the rest is as the man page wants it.
+pub(crate) unsafe extern "C-unwind" fn init_ah_from_wc(
+    context: *mut ibv_context,
+    port: u8,
+    wc: *const ibv_wc,
+    grh: *const ibv_grh,
+    attr: *mut ibv_ah_attr,
+) -> c_int {
+    guard::minus_one("ibv_init_ah_from_wc", || {
+        if attr.is_null() {
+            return Err(null_argument("ah_attr"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { *attr = answer_to(of(context), port, wc, grh)? };
+        Ok(0)
+    })
+}
+
+/// `ibv_create_ah_from_wc`.
+///
+/// # Safety
+/// `pd` is one of ours; the rest is as the man page wants it.
+pub(crate) unsafe extern "C-unwind" fn create_ah_from_wc(
+    pd: *mut ibv_pd,
+    wc: *const ibv_wc,
+    grh: *const ibv_grh,
+    port: u8,
+) -> *mut ibv_ah {
+    guard::pointer("ibv_create_ah_from_wc", || {
+        // SAFETY: the caller's promise.
+        unsafe { make(pd, &answer_to(of((*pd).context), port, wc, grh)?) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header as Linux rxe leaves it before the payload.
+    const V4: [u8; 20] = [
+        0x45, 0x20, 0x00, 0x54, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0x26, 0x77, 10, 0, 0, 1, 10, 0,
+        0, 2,
+    ];
+
+    #[test]
+    fn an_ipv4_header_is_found_behind_any_rubbish() {
+        for rubbish in [0_u8, 0x60, 0x45] {
+            let mut header = [rubbish; 40];
+            header[20..].copy_from_slice(&V4);
+            let found = sender(&header).unwrap();
+            assert_eq!(found.source[10..], [0xff, 0xff, 10, 0, 0, 1]);
+            assert_eq!(found.destination[12..], [10, 0, 0, 2]);
+            assert_eq!((found.traffic_class, found.hop_limit), (0x20, 0x40));
+        }
+    }
+
+    #[test]
+    fn an_ipv6_header_whose_middle_looks_like_ipv4_stays_ipv6() {
+        let mut header = [0_u8; 40];
+        header[..4].copy_from_slice(&[0x61, 0x21, 0x23, 0x45]);
+        header[7] = 64;
+        header[20..].copy_from_slice(&V4);
+        header[31] ^= 1; // the checksum is wrong now
+        let found = sender(&header).unwrap();
+        assert_eq!((found.flow_label, found.traffic_class, found.hop_limit), (0x1_2345, 0x12, 64));
+        assert_eq!(found.source, header[8..24]);
+    }
+
+    #[test]
+    fn neither_is_refused() {
+        assert_eq!(sender(&[0; 40]), None);
+    }
+}

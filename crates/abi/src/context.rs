@@ -1,0 +1,312 @@
+//! Open devices: the structures that the headers' inline functions call through.
+
+use core::cell::UnsafeCell;
+use core::ffi::c_void;
+use core::mem::{offset_of, zeroed};
+use core::ptr::null_mut;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use libc::c_int;
+use polypath_verbs::{Context, Error, Result};
+
+use crate::cq::CCq;
+use crate::forward::{is_our_context, real_fn, refuse_errno, refuse_null, refuse_silently};
+use crate::guard::{self, null_argument};
+use crate::layout::{Pointer, ibv_context, ibv_context_ops, ibv_device, verbs_context};
+use crate::qp::CQp;
+use crate::srq::CSrq;
+use crate::{cq, cq_ex, device, memory, post, qp, query, srq};
+
+/// Completion vectors of a context: interrupts are threads here, more would mean nothing.
+const COMP_VECTORS: c_int = 1;
+
+/// An open device of ours.
+#[repr(C)]
+pub(crate) struct CContext {
+    /// Newer headers read fields before those that we know, after they have looked at `sz`; this
+    /// keeps a program that does not look from reading what is not ours.
+    headroom: [usize; 64],
+    verbs: UnsafeCell<verbs_context>,
+    inner: Arc<dyn Context>,
+    live: Mutex<HashMap<u64, Target>>,
+}
+
+/// What a token of the traits stands for.
+#[derive(Clone, Copy)]
+pub(crate) enum Target {
+    Cq(*mut CCq),
+    Qp(*mut CQp),
+    Srq(*mut CSrq),
+}
+
+// SAFETY: the objects may be used by any thread; the table only holds those that are not destroyed.
+unsafe impl Send for Target {}
+
+/// A guarded table of the objects that events may name.
+pub(crate) type Live<'a> = MutexGuard<'a, HashMap<u64, Target>>;
+
+/// A new token. They are never used twice, so that an event of an object that is gone finds nothing.
+pub(crate) fn new_token() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl CContext {
+    /// The traits' context.
+    pub(crate) fn inner(&self) -> &Arc<dyn Context> {
+        &self.inner
+    }
+
+    /// The objects that events may name. An event is taken, looked up and counted under this lock,
+    /// and an object leaves the table before its destruction waits for acknowledgements: so no
+    /// event is given out that the wait would not see.
+    pub(crate) fn live(&self) -> Live<'_> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The C structure.
+    pub(crate) fn public(&self) -> *mut ibv_context {
+        // SAFETY: a field of a live allocation; no reference is made.
+        unsafe { &raw mut (*self.verbs.get()).context }
+    }
+}
+
+/// A context of ours.
+///
+/// # Safety
+/// `context` must be one of ours, not closed.
+pub(crate) unsafe fn of<'a>(context: *const ibv_context) -> &'a CContext {
+    let offset = offset_of!(CContext, verbs) + offset_of!(verbs_context, context);
+    // SAFETY: contexts of ours lie inside of a `CContext`.
+    unsafe { &*context.byte_sub(offset).cast() }
+}
+
+/// A context for a function that is called through the tables, by programs that may err.
+///
+/// # Safety
+/// `context` must be null or a context of any provider.
+pub(crate) unsafe fn checked<'a>(context: *const ibv_context) -> Result<&'a CContext> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if is_our_context(context) { Ok(of(context)) } else { Err(null_argument("the context")) }
+    }
+}
+
+/// Whether a context is one of ours: for objects that are arguments of something else.
+///
+/// # Safety
+/// `context` must be null or a context of any provider.
+pub(crate) unsafe fn is_usable(context: *const ibv_context) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { is_our_context(context) }
+}
+
+/// A slot's function as the tables hold it.
+macro_rules! slot {
+    ($function:path) => {
+        $function as *const c_void as Pointer
+    };
+}
+
+fn operations() -> ibv_context_ops {
+    let number = slot!(refuse_errno);
+    let object = slot!(refuse_null);
+    ibv_context_ops {
+        compat_query_device: slot!(query::query_device),
+        compat_query_port: slot!(query::query_port_compat),
+        compat_alloc_pd: object,
+        compat_dealloc_pd: number,
+        compat_reg_mr: object,
+        compat_rereg_mr: number,
+        compat_dereg_mr: number,
+        alloc_mw: slot!(memory::alloc_mw),
+        bind_mw: slot!(post::bind_mw),
+        dealloc_mw: slot!(memory::dealloc_mw),
+        compat_create_cq: object,
+        poll_cq: slot!(cq::poll_cq),
+        req_notify_cq: slot!(cq::req_notify_cq),
+        compat_cq_event: slot!(refuse_silently),
+        compat_resize_cq: number,
+        compat_destroy_cq: number,
+        compat_create_srq: object,
+        compat_modify_srq: number,
+        compat_query_srq: number,
+        compat_destroy_srq: number,
+        post_srq_recv: slot!(srq::post_srq_recv),
+        compat_create_qp: object,
+        compat_query_qp: number,
+        compat_modify_qp: number,
+        compat_destroy_qp: number,
+        post_send: slot!(post::post_send),
+        post_recv: slot!(post::post_recv),
+        compat_create_ah: object,
+        compat_destroy_ah: number,
+        compat_attach_mcast: number,
+        compat_detach_mcast: number,
+        compat_async_event: slot!(refuse_silently),
+    }
+}
+
+fn extended(context: ibv_context) -> verbs_context {
+    let number = slot!(refuse_errno);
+    let object = slot!(refuse_null);
+    verbs_context {
+        free_buf: slot!(refuse_silently),
+        alloc_buf: object,
+        dm_export_dmabuf_fd: number,
+        reg_mr_ex: object,
+        dealloc_dmah: number,
+        alloc_dmah: object,
+        query_port: slot!(query::query_port),
+        advise_mr: slot!(memory::advise_mr),
+        alloc_null_mr: slot!(memory::alloc_null_mr),
+        read_counters: number,
+        attach_counters_point_flow: number,
+        create_counters: object,
+        destroy_counters: number,
+        reg_dm_mr: object,
+        alloc_dm: object,
+        free_dm: number,
+        modify_flow_action_esp: number,
+        destroy_flow_action: number,
+        create_flow_action_esp: object,
+        modify_qp_rate_limit: number,
+        alloc_parent_domain: slot!(memory::alloc_parent_domain),
+        dealloc_td: slot!(memory::dealloc_td),
+        alloc_td: slot!(memory::alloc_td),
+        modify_cq: slot!(cq::modify_cq),
+        post_srq_ops: number,
+        destroy_rwq_ind_table: number,
+        create_rwq_ind_table: object,
+        destroy_wq: number,
+        modify_wq: number,
+        create_wq: object,
+        query_rt_values: slot!(query::query_rt_values),
+        create_cq_ex: slot!(cq_ex::create_cq_ex),
+        private: null_mut(),
+        query_device_ex: slot!(query::query_device_ex),
+        destroy_flow: number,
+        placeholder2: number,
+        create_flow: object,
+        placeholder1: object,
+        open_qp: object,
+        create_qp_ex: slot!(qp::create_qp_ex),
+        get_srq_num: slot!(srq::get_srq_num),
+        create_srq_ex: slot!(srq::create_srq_ex),
+        open_xrcd: object,
+        close_xrcd: number,
+        placeholder3: 0,
+        sz: size_of::<verbs_context>(),
+        context,
+    }
+}
+
+/// A descriptor for `cmd_fd`, which programs duplicate and pass around: a file that nothing can be
+/// commanded through.
+fn command_fd() -> Result<c_int> {
+    // SAFETY: a valid path.
+    let fd = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    if fd < 0 { Err(Error::new(guard::errno(), "cannot open /dev/null")) } else { Ok(fd) }
+}
+
+/// `ibv_open_device`.
+///
+/// # Safety
+/// `device` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
+    guard::pointer("ibv_open_device", || {
+        // SAFETY: the caller's promise.
+        let inner = unsafe { device::of(device) }.inner().open()?;
+        // SAFETY: zero is a valid initial value of a pthread mutex, and of the rest.
+        let mut public: ibv_context = unsafe { zeroed() };
+        public.device = device;
+        public.ops = operations();
+        public.async_fd = inner.async_fd();
+        public.num_comp_vectors = COMP_VECTORS;
+        public.abi_compat = core::ptr::without_provenance_mut(usize::MAX);
+        public.cmd_fd = command_fd()?;
+        let context = Box::leak(Box::new(CContext {
+            headroom: [0; 64],
+            verbs: UnsafeCell::new(extended(public)),
+            inner,
+            live: Mutex::new(HashMap::new()),
+        }));
+        Ok(context.public())
+    })
+}
+
+/// `ibv_close_device`. Objects that the program did not destroy keep what they need; the man page
+/// asks the program to destroy them before.
+///
+/// # Safety
+/// `context` is one of ours and not closed yet.
+pub(crate) unsafe extern "C-unwind" fn close_device(context: *mut ibv_context) -> c_int {
+    guard::minus_one("ibv_close_device", || {
+        // SAFETY: the caller's promise; the box is the one that `open_device` leaked.
+        let context = unsafe { Box::from_raw(core::ptr::from_ref(of(context)).cast_mut()) };
+        debug_assert!(context.headroom.iter().all(|&word| word == 0));
+        // SAFETY: the descriptor is ours.
+        unsafe { libc::close((*context.public()).cmd_fd) };
+        Ok(0)
+    })
+}
+
+/// `ibv_import_device`: another process's context can't be had from a descriptor of ours.
+///
+/// # Safety
+/// As any call of the real function.
+pub(crate) unsafe extern "C-unwind" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
+    // SAFETY: both structures may be zero, and stat fills them.
+    let ours = unsafe {
+        let (mut given, mut null): (libc::stat, libc::stat) = (zeroed(), zeroed());
+        libc::fstat(cmd_fd, &mut given) == 0
+            && libc::stat(c"/dev/null".as_ptr(), &mut null) == 0
+            && given.st_rdev == null.st_rdev
+    };
+    let real = real_fn!(c"ibv_import_device", c"IBVERBS_1.10", fn(c_int) -> *mut ibv_context);
+    match real {
+        // SAFETY: the caller's promise.
+        Some(real) if !ours => unsafe { real(cmd_fd) },
+        _ => guard::pointer("ibv_import_device", || {
+            guard::unsupported("contexts of Polypath devices can't be imported")
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::double;
+
+    #[test]
+    fn every_slot_of_both_tables_is_filled() {
+        let context = double::open();
+        // SAFETY: a context of ours; pointers are read as bytes.
+        unsafe {
+            let ops: [usize; 32] = core::mem::transmute((*context).ops);
+            assert!(ops.iter().all(|&slot| slot != 0));
+            let verbs = of(context).verbs.get();
+            let slots: [usize; 45] = verbs.cast::<[usize; 45]>().read();
+            for (at, &slot) in slots.iter().enumerate() {
+                let is_data = at == 32 || at == 44; // private, placeholder3
+                assert_eq!(slot == 0, is_data, "slot {at}");
+            }
+            assert_eq!((*verbs).sz, size_of::<verbs_context>());
+            assert_eq!((*context).abi_compat.addr(), usize::MAX);
+            assert_eq!(close_device(context), 0);
+        }
+    }
+
+    #[test]
+    fn a_context_of_ours_cannot_be_imported() {
+        let context = double::open();
+        // SAFETY: a context of ours.
+        unsafe {
+            assert!(import_device((*context).cmd_fd).is_null());
+            assert_eq!(guard::errno(), libc::EOPNOTSUPP);
+            assert_eq!(close_device(context), 0);
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Completion queues.
+
+use core::cell::UnsafeCell;
+use core::mem::{offset_of, zeroed};
+use core::ptr::null;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use libc::{c_int, pthread_mutex_t};
+use polypath_verbs::{CompletionQueue, CqRequest, Error, Result, Wc};
+
+use crate::channel::{CChannel, channel_of};
+use crate::context::{Target, is_usable, new_token, of};
+use crate::guard::{self, null_argument};
+use crate::layout::{
+    Pointer, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_wc,
+};
+use crate::wait::Counter;
+
+/// `IBV_WC_GRH`.
+const WC_GRH: u32 = 1;
+/// `IBV_WC_WITH_IMM`.
+const WC_WITH_IMM: u32 = 1 << 1;
+/// `IBV_WC_WITH_INV`.
+const WC_WITH_INV: u32 = 1 << 3;
+
+/// A completion queue. Every one is made in the extended shape.
+#[repr(C)]
+pub(crate) struct CCq {
+    public: UnsafeCell<ibv_cq_ex>,
+    /// For function pointers that future headers may add.
+    spare: [usize; 16],
+    inner: Arc<dyn CompletionQueue>,
+    token: u64,
+    channel: *const CChannel,
+    comp_given: AtomicU32,
+    async_given: AtomicU32,
+    /// State of the extended polling API.
+    pub(crate) polling: Polling,
+}
+
+/// What `start_poll` … `end_poll` work with.
+pub(crate) struct Polling {
+    /// Held from `start_poll` to `end_poll`, unless the program promised to use one thread.
+    pub(crate) lock: UnsafeCell<pthread_mutex_t>,
+    pub(crate) single_threaded: bool,
+    pub(crate) current: UnsafeCell<Option<Wc>>,
+}
+
+/// What a completion queue is made of, beyond the traits' request.
+pub(crate) struct Recipe {
+    pub(crate) cqe: u32,
+    pub(crate) cq_context: Pointer,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) comp_vector: u32,
+    pub(crate) ignore_overrun: bool,
+    pub(crate) single_threaded: bool,
+}
+
+impl CCq {
+    /// The traits' queue.
+    pub(crate) fn inner(&self) -> &Arc<dyn CompletionQueue> {
+        &self.inner
+    }
+
+    /// The C structure.
+    pub(crate) fn public(&self) -> *mut ibv_cq_ex {
+        self.public.get()
+    }
+
+    /// A completion event is given out.
+    pub(crate) fn completion_given(&self) {
+        self.comp_given.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An asynchronous event is given out.
+    pub(crate) fn async_given(&self) {
+        self.async_given.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts acknowledged completion events.
+    ///
+    /// # Safety
+    /// `cq` is one of ours.
+    pub(crate) unsafe fn completion_counter(cq: *mut ibv_cq) -> Counter {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Counter {
+                mutex: &raw mut (*cq).mutex,
+                cond: &raw mut (*cq).cond,
+                completed: &raw mut (*cq).comp_events_completed,
+            }
+        }
+    }
+
+    /// Counts acknowledged asynchronous events.
+    ///
+    /// # Safety
+    /// `cq` is one of ours.
+    pub(crate) unsafe fn async_counter(cq: *mut ibv_cq) -> Counter {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Counter {
+                completed: &raw mut (*cq).async_events_completed,
+                ..Self::completion_counter(cq)
+            }
+        }
+    }
+}
+
+/// A completion queue of ours.
+///
+/// # Safety
+/// `cq` must be one of ours, not destroyed.
+pub(crate) unsafe fn cq_of<'a>(cq: *const ibv_cq) -> &'a CCq {
+    debug_assert_eq!(offset_of!(CCq, public), 0);
+    // SAFETY: ours begin with the public structure.
+    unsafe { &*cq.cast() }
+}
+
+/// Makes a completion queue.
+///
+/// # Safety
+/// `context` is one of ours; `recipe.channel` is null or of any provider.
+pub(crate) unsafe fn make(context: *mut ibv_context, recipe: &Recipe) -> Result<*mut CCq> {
+    // SAFETY: the caller's promise; zero is a valid start for the structure and the mutex in it.
+    unsafe {
+        if recipe.cqe == 0 {
+            return Err(Error::invalid("a completion queue has at least one entry"));
+        }
+        if recipe.comp_vector >= (*context).num_comp_vectors.cast_unsigned() {
+            return Err(Error::invalid("no such completion vector"));
+        }
+        if !recipe.channel.is_null() && !is_usable((*recipe.channel).context) {
+            return Err(Error::invalid("the completion channel belongs to another device"));
+        }
+        let channel = (!recipe.channel.is_null()).then(|| channel_of(recipe.channel));
+        let token = new_token();
+        let owner = of(context);
+        let inner = owner.inner().create_cq(&CqRequest {
+            cqe: recipe.cqe,
+            channel: channel.map(|channel| channel.inner().clone()),
+            token,
+            ignore_overrun: recipe.ignore_overrun,
+        })?;
+        let mut public: ibv_cq_ex = zeroed();
+        public.base.context = context;
+        public.base.channel = recipe.channel;
+        public.base.cq_context = recipe.cq_context;
+        public.base.handle = token as u32;
+        public.base.cqe = c_int::try_from(inner.capacity()).unwrap_or(c_int::MAX);
+        crate::cq_ex::fill(&mut public);
+        if let Some(channel) = channel {
+            channel.used(1);
+        }
+        let cq = Box::into_raw(Box::new(CCq {
+            public: UnsafeCell::new(public),
+            spare: [0; 16],
+            inner,
+            token,
+            channel: channel.map_or(null(), core::ptr::from_ref),
+            comp_given: AtomicU32::new(0),
+            async_given: AtomicU32::new(0),
+            polling: Polling {
+                lock: zeroed(),
+                single_threaded: recipe.single_threaded,
+                current: UnsafeCell::new(None),
+            },
+        }));
+        owner.live().insert(token, Target::Cq(cq));
+        Ok(cq)
+    }
+}
+
+/// `ibv_create_cq`.
+///
+/// # Safety
+/// `context` is one of ours; `channel` is null or a channel.
+pub(crate) unsafe extern "C-unwind" fn create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: Pointer,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    guard::pointer("ibv_create_cq", || {
+        let recipe = Recipe {
+            cqe: u32::try_from(cqe).unwrap_or(0),
+            cq_context,
+            channel,
+            comp_vector: u32::try_from(comp_vector).unwrap_or(u32::MAX),
+            ignore_overrun: false,
+            single_threaded: false,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { Ok(make(context, &recipe)?.cast()) }
+    })
+}
+
+/// `ibv_resize_cq`.
+///
+/// # Safety
+/// `cq` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    guard::errno_of("ibv_resize_cq", || {
+        let wanted = u32::try_from(cqe).ok().filter(|&cqe| cqe > 0);
+        let wanted = wanted.ok_or_else(|| Error::invalid("a completion queue has entries"))?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let now = cq_of(cq).inner.resize(wanted)?;
+            (*cq).cqe = c_int::try_from(now).unwrap_or(c_int::MAX);
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_cq`.
+///
+/// # Safety
+/// `cq` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    let (mut completions, mut asyncs) = (0, 0);
+    // SAFETY: the caller's promise. The events are waited for outside of the guard, with nothing
+    // alive: a cancellation point, as upstream's. Then nobody else knows the queue.
+    unsafe {
+        let errno = guard::errno_of("ibv_destroy_cq", || {
+            let this = cq_of(cq);
+            this.inner.destroy()?;
+            of((*cq).context).live().remove(&this.token);
+            completions = this.comp_given.load(Ordering::Acquire);
+            asyncs = this.async_given.load(Ordering::Acquire);
+            Ok(())
+        });
+        if errno != 0 {
+            return errno;
+        }
+        CCq::completion_counter(cq).wait(completions);
+        CCq::async_counter(cq).wait(asyncs);
+        guard::run(libc::EIO, || {
+            let this = Box::from_raw(cq.cast::<CCq>());
+            debug_assert!(this.spare.iter().all(|&word| word == 0));
+            if let Some(channel) = this.channel.as_ref() {
+                channel.used(-1);
+            }
+            0
+        })
+    }
+}
+
+/// A completion as the C structure has it.
+pub(crate) fn convert(wc: &Wc) -> ibv_wc {
+    let c = &wc.completion;
+    ibv_wc {
+        wr_id: c.wr_id,
+        status: c.status as u32,
+        opcode: c.opcode as u32,
+        vendor_err: c.vendor_err,
+        byte_len: c.byte_len,
+        imm_data: immediate(wc),
+        qp_num: c.qpn,
+        src_qp: c.src_qpn,
+        wc_flags: flags(wc),
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+/// Immediate data in network order, or the invalidated key in host order.
+pub(crate) fn immediate(wc: &Wc) -> u32 {
+    match (wc.completion.imm, wc.completion.invalidated_rkey) {
+        (Some(imm), _) => u32::from_ne_bytes(imm),
+        (None, Some(rkey)) => rkey,
+        (None, None) => 0,
+    }
+}
+
+/// `wc_flags`.
+pub(crate) fn flags(wc: &Wc) -> u32 {
+    let c = &wc.completion;
+    let grh = if c.grh { WC_GRH } else { 0 };
+    let imm = if c.imm.is_some() { WC_WITH_IMM } else { 0 };
+    let inv = if c.invalidated_rkey.is_some() { WC_WITH_INV } else { 0 };
+    grh | imm | inv
+}
+
+/// `ibv_poll_cq`'s slot.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn poll_cq(
+    cq: *mut ibv_cq,
+    entries: c_int,
+    wc: *mut ibv_wc,
+) -> c_int {
+    let Ok(limit) = usize::try_from(entries) else { return -1 };
+    guard::run(-1, || {
+        let mut at = 0;
+        // SAFETY: the caller has room for `entries` completions; no more are given.
+        let polled = unsafe {
+            cq_of(cq).inner.poll(limit, &mut |completion| {
+                wc.add(at).write(convert(completion));
+                at += 1;
+            })
+        };
+        match polled {
+            Ok(_) => c_int::try_from(at).unwrap_or(c_int::MAX),
+            Err(_) => -1,
+        }
+    })
+}
+
+/// `ibv_req_notify_cq`'s slot.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn req_notify_cq(cq: *mut ibv_cq, solicited: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    guard::errno_of("ibv_req_notify_cq", || unsafe { cq_of(cq) }.inner.arm(solicited != 0))
+}
+
+/// `ibv_modify_cq`'s slot.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn modify_cq(
+    cq: *mut ibv_cq,
+    attr: *const ibv_modify_cq_attr,
+) -> c_int {
+    const MODERATE: u32 = 1;
+    guard::errno_of("ibv_modify_cq", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if cq.is_null() {
+                return Err(null_argument("cq"));
+            }
+            let attr = attr.as_ref().ok_or_else(|| null_argument("attr"))?;
+            if attr.attr_mask & !MODERATE != 0 {
+                return Err(Error::invalid("ibv_modify_cq_attr has an unknown attr_mask"));
+            }
+            if attr.attr_mask & MODERATE != 0 {
+                cq_of(cq).inner.moderate(attr.cq_count, attr.cq_period)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A completion queue as an argument of something else.
+///
+/// # Safety
+/// `cq` is null or a completion queue of any provider.
+pub(crate) unsafe fn argument<'a>(cq: *const ibv_cq) -> Result<&'a CCq> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if cq.is_null() {
+            return Err(null_argument("a completion queue"));
+        }
+        if !is_usable((*cq).context) {
+            return Err(Error::invalid("the completion queue belongs to another device"));
+        }
+        Ok(cq_of(cq))
+    }
+}

@@ -1,0 +1,334 @@
+//! The device list: real devices first, then ours.
+
+use core::ffi::c_char;
+use core::mem::offset_of;
+use core::ptr::null_mut;
+use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use libc::c_int;
+use polypath_verbs::{Device, Result};
+
+use crate::forward::real_fn;
+use crate::layout::{ibv_device, verbs_device};
+use crate::{guard, log};
+
+/// Most devices that one process is ever shown. Devices are never freed: programs keep pointers.
+const DEVICES_MAX: usize = 256;
+
+/// Most device lists that a program holds at a time.
+const LISTS_MAX: usize = 4096;
+
+/// Its address in `ibv_device.ops` (which rdma-core never uses) tells our devices.
+static MARK: u8 = 0x50;
+
+/// One of our devices.
+#[repr(C)]
+pub(crate) struct CDevice {
+    verbs: verbs_device,
+    /// Where `verbs.sysfs` points: the real `ibv_import_device()` looks for a device number there.
+    sysfs: [u64; 512],
+    /// How to open it.
+    inner: Arc<dyn Device>,
+}
+
+impl CDevice {
+    /// The traits' device.
+    pub(crate) fn inner(&self) -> &Arc<dyn Device> {
+        &self.inner
+    }
+
+    fn name(&self) -> &str {
+        &self.inner.info().name
+    }
+}
+
+/// An address in a table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Address(usize);
+
+#[derive(Default)]
+struct Registry {
+    /// Every device ever shown, by name and GUID.
+    devices: Vec<(String, u64, Address)>,
+    /// Lists handed out, each with the real library's list that it contains.
+    lists: Option<HashMap<Address, Address>>,
+}
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry { devices: Vec::new(), lists: None });
+
+fn registry() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a device is one of ours.
+///
+/// # Safety
+/// `device` must be null or a device of any provider.
+pub(crate) unsafe fn is_ours(device: *const ibv_device) -> bool {
+    // SAFETY: the caller's promise.
+    !device.is_null() && unsafe { (*device).ops[0] } == (&raw const MARK).cast_mut().cast()
+}
+
+/// One of our devices.
+///
+/// # Safety
+/// `device` must be one of ours.
+pub(crate) unsafe fn of<'a>(device: *const ibv_device) -> &'a CDevice {
+    debug_assert_eq!(offset_of!(CDevice, verbs), 0);
+    // SAFETY: ours begin with the public structure and are never freed.
+    unsafe { &*device.cast() }
+}
+
+/// Copies text into a fixed field, always ending in NUL.
+fn put<const N: usize>(field: &mut [c_char; N], text: &str) {
+    for (to, from) in field[..N - 1].iter_mut().zip(text.bytes()) {
+        *to = from.cast_signed();
+    }
+}
+
+/// The name of a device's file under `/dev/infiniband`: numbers that no real device has.
+fn uverbs_name(name: &str) -> String {
+    let number: u32 = name.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
+    let base = if name.starts_with("mp") { 900 } else { 1000 };
+    format!("uverbs{}", base + number)
+}
+
+fn make(inner: Arc<dyn Device>) -> *mut CDevice {
+    let layout = Layout::new::<CDevice>();
+    // SAFETY: the layout has a size. Everything but `inner` may be zero; `inner` is written before
+    // anything else sees the device.
+    unsafe {
+        let device: *mut CDevice = alloc_zeroed(layout).cast();
+        if device.is_null() {
+            handle_alloc_error(layout);
+        }
+        (&raw mut (*device).inner).write(inner);
+        let sysfs = (&raw mut (*device).sysfs).cast();
+        let name = (*device).name().to_owned();
+        let public = &mut (*device).verbs;
+        public.sysfs = sysfs;
+        public.device.ops[0] = (&raw const MARK).cast_mut().cast();
+        public.device.node_type = 1; // IBV_NODE_CA
+        public.device.transport_type = 0; // IBV_TRANSPORT_IB
+        put(&mut public.device.name, &name);
+        let uverbs = uverbs_name(&name);
+        put(&mut public.device.dev_name, &uverbs);
+        put(&mut public.device.dev_path, &format!("/sys/class/infiniband_verbs/{uverbs}"));
+        put(&mut public.device.ibdev_path, &format!("/sys/class/infiniband/{name}"));
+        device
+    }
+}
+
+/// Our devices now, as the C structures.
+fn ours() -> Result<Vec<Address>> {
+    let now = source()?;
+    let mut registry = registry();
+    let mut list = Vec::with_capacity(now.len());
+    for device in now {
+        let info = device.info();
+        let known = registry.devices.iter().find(|d| d.0 == info.name && d.1 == info.node_guid);
+        let address = match known {
+            Some(known) => known.2,
+            None if registry.devices.len() == DEVICES_MAX => continue,
+            None => {
+                let entry = (info.name.clone(), info.node_guid);
+                let address = Address(make(device).expose_provenance());
+                registry.devices.push((entry.0, entry.1, address));
+                address
+            }
+        };
+        list.push(address);
+    }
+    Ok(list)
+}
+
+/// The one place where devices come from.
+pub(crate) fn source() -> Result<Vec<Arc<dyn Device>>> {
+    #[cfg(not(test))]
+    let devices = polypath_engine::devices();
+    #[cfg(test)]
+    let devices = Ok(crate::double::devices());
+    devices
+}
+
+/// The real library's list and its length; null if it has none.
+fn real_list() -> (*mut *mut ibv_device, usize) {
+    let get =
+        real_fn!(c"ibv_get_device_list", c"IBVERBS_1.1", fn(*mut c_int) -> *mut *mut ibv_device);
+    let mut count = 0;
+    let Some(get) = get else { return (null_mut(), 0) };
+    // SAFETY: a valid place for the count.
+    let list = unsafe { get(&mut count) };
+    let count = if list.is_null() { 0 } else { usize::try_from(count).unwrap_or(0) };
+    (list, count)
+}
+
+/// `ibv_get_device_list`.
+///
+/// # Safety
+/// `count` is null or writable.
+pub(crate) unsafe extern "C-unwind" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    let (real, real_count) = real_list();
+    let list = guard::pointer("ibv_get_device_list", || {
+        // A broker that can't be reached must not hide the real devices.
+        let ours = ours().unwrap_or_else(|error| {
+            log::line(format_args!("no Polypath devices: {error}"));
+            Vec::new()
+        });
+        let total = real_count + ours.len();
+        let layout = list_layout(total);
+        // SAFETY: not empty; zero is the terminating null.
+        let list: *mut *mut ibv_device = unsafe { alloc_zeroed(layout) }.cast();
+        if list.is_null() {
+            return Err(polypath_verbs::Error::no_memory("no memory for the device list"));
+        }
+        // SAFETY: the list has `total` places and the null; the real one has `real_count`.
+        unsafe {
+            core::ptr::copy_nonoverlapping(real, list, if real.is_null() { 0 } else { real_count });
+            for (at, device) in ours.iter().enumerate() {
+                *list.add(real_count + at) = core::ptr::with_exposed_provenance_mut(device.0);
+            }
+        }
+        let mut registry = registry();
+        let lists = registry.lists.get_or_insert_default();
+        if lists.len() == LISTS_MAX {
+            return Err(polypath_verbs::Error::no_memory(
+                "the program holds too many device lists: free them by ibv_free_device_list()",
+            ));
+        }
+        lists.insert(Address(list.expose_provenance()), Address(real.expose_provenance()));
+        if !count.is_null() {
+            // SAFETY: the caller's promise.
+            unsafe { *count = c_int::try_from(total).unwrap_or(c_int::MAX) };
+        }
+        Ok(list)
+    });
+    if list.is_null() && !real.is_null() {
+        free_real_list(real);
+    }
+    list
+}
+
+fn list_layout(entries: usize) -> Layout {
+    Layout::array::<*mut ibv_device>(entries + 1).unwrap_or(Layout::new::<*mut ibv_device>())
+}
+
+fn free_real_list(list: *mut *mut ibv_device) {
+    let free = real_fn!(c"ibv_free_device_list", c"IBVERBS_1.1", fn(*mut *mut ibv_device));
+    if let Some(free) = free {
+        // SAFETY: a list that the real library gave, freed once.
+        unsafe { free(list) };
+    }
+}
+
+/// `ibv_free_device_list`.
+///
+/// # Safety
+/// `list` is a list that was got by `ibv_get_device_list` and not freed, or null.
+pub(crate) unsafe extern "C-unwind" fn free_device_list(list: *mut *mut ibv_device) {
+    let key = Address(list.expose_provenance());
+    let known = registry().lists.as_mut().and_then(|lists| lists.remove(&key));
+    let Some(Address(real)) = known else {
+        if !list.is_null() {
+            free_real_list(list);
+        }
+        return;
+    };
+    // SAFETY: ours end in null and were allocated with the layout for their length.
+    unsafe {
+        let mut entries = 0;
+        while !(*list.add(entries)).is_null() {
+            entries += 1;
+        }
+        std::alloc::dealloc(list.cast(), list_layout(entries));
+    }
+    let real: *mut *mut ibv_device = core::ptr::with_exposed_provenance_mut(real);
+    if !real.is_null() {
+        free_real_list(real);
+    }
+}
+
+/// `ibv_get_device_name`.
+///
+/// # Safety
+/// `device` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: the caller's promise.
+    unsafe { (&raw const (*device).name).cast() }
+}
+
+/// `ibv_get_device_index`.
+///
+/// # Safety
+/// `device` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn get_device_index(device: *mut ibv_device) -> c_int {
+    guard::run(-1, || {
+        // SAFETY: the caller's promise.
+        c_int::try_from(unsafe { of(device) }.inner.info().index).unwrap_or(-1)
+    })
+}
+
+/// `ibv_get_device_guid`: in network order.
+///
+/// # Safety
+/// `device` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn get_device_guid(device: *mut ibv_device) -> u64 {
+    // SAFETY: the caller's promise.
+    guard::run(0, || unsafe { of(device) }.inner.info().node_guid.to_be())
+}
+
+/// Name of a device's file under `/dev/infiniband` (for [`crate::paths`]).
+pub(crate) fn file_name(device: &dyn Device) -> String {
+    uverbs_name(&device.info().name)
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ffi::CStr;
+
+    use super::*;
+
+    #[test]
+    fn our_devices_are_listed_once_and_keep_their_address() {
+        let mut count = 0;
+        // SAFETY: a valid place; lists are freed once.
+        unsafe {
+            let first = get_device_list(&mut count);
+            assert!(count >= 1);
+            let ours = *first.add(usize::try_from(count).unwrap() - 1);
+            assert!(is_ours(ours));
+            let name = CStr::from_ptr(get_device_name(ours));
+            assert_eq!(name, c"roce0");
+            let second = get_device_list(null_mut());
+            assert_eq!(*second.add(usize::try_from(count).unwrap() - 1), ours);
+            free_device_list(first);
+            free_device_list(second);
+            assert_eq!(get_device_index(ours), 4);
+            assert_eq!(get_device_guid(ours), 0x0250_56ff_fe00_0001_u64.to_be());
+        }
+    }
+
+    #[test]
+    fn what_is_read_behind_a_device_is_ours_to_read() {
+        // SAFETY: a list that is freed after use.
+        unsafe {
+            let list = get_device_list(null_mut());
+            let mut at = 0;
+            while !is_ours(*list.add(at)) {
+                at += 1;
+            }
+            let device: *const verbs_device = (*list.add(at)).cast();
+            assert!((*device).ops.is_null());
+            assert!(!(*device).sysfs.is_null());
+            free_device_list(list);
+        }
+    }
+
+    #[test]
+    fn device_files_have_numbers_of_their_own() {
+        assert_eq!(uverbs_name("roce3"), "uverbs1003");
+        assert_eq!(uverbs_name("mp0"), "uverbs900");
+    }
+}

@@ -1,0 +1,423 @@
+//! A device for the tests of this crate: it keeps what it is told and moves no data.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use polypath_verbs::*;
+
+use crate::context::open_device;
+use crate::device::{free_device_list, get_device_list, is_ours};
+use crate::layout::ibv_context;
+
+/// One device, `roce0`.
+pub(crate) fn devices() -> Vec<Arc<dyn Device>> {
+    let info = DeviceInfo {
+        name: "roce0".into(),
+        kind: DeviceKind::Roce,
+        node_guid: 0x0250_56ff_fe00_0001,
+        index: 4,
+        interfaces: vec!["eth0".into()],
+    };
+    vec![Arc::new(Double { info })]
+}
+
+/// Opens it through the C functions.
+pub(crate) fn open() -> *mut ibv_context {
+    // SAFETY: the list is freed once, after its device was opened.
+    unsafe {
+        let list = get_device_list(core::ptr::null_mut());
+        let mut at = 0;
+        while !is_ours(*list.add(at)) {
+            at += 1;
+        }
+        let context = open_device(*list.add(at));
+        assert!(!context.is_null());
+        free_device_list(list);
+        context
+    }
+}
+
+/// Puts a completion into a queue, and an event if it is armed.
+pub(crate) fn complete(cq: &Arc<dyn CompletionQueue>, wr_id: u64) {
+    let cq: &Queue = cq.as_any().downcast_ref().unwrap();
+    let completion = Completion {
+        wr_id,
+        status: WcStatus::Success,
+        opcode: WcOpcode::Recv,
+        vendor_err: 0,
+        byte_len: 20,
+        imm: None,
+        invalidated_rkey: None,
+        qpn: 17,
+        src_qpn: 0,
+        grh: false,
+        solicited: false,
+    };
+    cq.entries.lock().unwrap().push_back(Wc { completion, timestamp: 1 });
+    if let Some(channel) = &cq.channel {
+        let channel: &Channel = channel.as_any().downcast_ref().unwrap();
+        channel.events.lock().unwrap().push_back(cq.token);
+        channel.fd.raise();
+    }
+}
+
+/// Raises an asynchronous event.
+pub(crate) fn raise(context: &Arc<dyn Context>, event: AsyncEvent) {
+    POSTED_EVENTS.lock().unwrap().push_back((context.async_fd(), event));
+    let one = 1_u64;
+    // SAFETY: eight bytes to an eventfd.
+    unsafe { libc::write(context.async_fd(), (&raw const one).cast(), 8) };
+}
+
+static POSTED_EVENTS: Mutex<VecDeque<(RawFd, AsyncEvent)>> = Mutex::new(VecDeque::new());
+
+/// What was posted last, in words.
+pub(crate) static POSTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+#[derive(Debug)]
+struct Eventfd(OwnedFd);
+
+impl Eventfd {
+    fn new() -> Self {
+        let flags = libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC;
+        // SAFETY: a new descriptor that nobody else owns.
+        Self(unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, flags)) })
+    }
+
+    fn raise(&self) {
+        let one = 1_u64;
+        // SAFETY: eight bytes to an eventfd.
+        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+}
+
+#[derive(Debug)]
+struct Double {
+    info: DeviceInfo,
+}
+
+impl Device for Double {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+    fn open(&self) -> Result<Arc<dyn Context>> {
+        Ok(Arc::new(Opened { events: Eventfd::new(), pds: AtomicU32::new(0) }))
+    }
+}
+
+#[derive(Debug)]
+struct Opened {
+    events: Eventfd,
+    pds: AtomicU32,
+}
+
+fn gid(index: u32) -> GidEntry {
+    let mut gid = [0; 16];
+    gid[10..12].fill(0xff);
+    gid[12..].copy_from_slice(&[10, 0, 0, index as u8 + 1]);
+    GidEntry { gid, index, ip: std::net::IpAddr::from(gid), ifindex: 4 }
+}
+
+impl Context for Opened {
+    fn attributes(&self) -> DeviceAttr {
+        DeviceAttr {
+            fw_ver: "1".into(),
+            node_guid: 1,
+            sys_image_guid: 1,
+            max_mr_size: u64::MAX,
+            page_size_cap: 4096,
+            vendor_id: 0xff_ffff,
+            vendor_part_id: 0,
+            hw_ver: 0,
+            max_qp: 8,
+            max_qp_wr: 64,
+            device_cap_flags: 0,
+            max_sge: 4,
+            max_sge_rd: 4,
+            max_cq: 8,
+            max_cqe: 64,
+            max_mr: 8,
+            max_pd: 8,
+            max_qp_rd_atom: 16,
+            max_res_rd_atom: 16,
+            max_qp_init_rd_atom: 16,
+            atomic_cap: 1,
+            max_mw: 0,
+            max_mcast_grp: 0,
+            max_mcast_qp_attach: 0,
+            max_ah: 8,
+            max_srq: 8,
+            max_srq_wr: 64,
+            max_srq_sge: 4,
+            max_pkeys: 1,
+            local_ca_ack_delay: 15,
+            phys_port_cnt: 1,
+            max_inline: 256,
+        }
+    }
+    fn query_port(&self, port: u8) -> Result<PortAttr> {
+        if port != 1 {
+            return Err(Error::invalid("no such port"));
+        }
+        Ok(PortAttr {
+            state: PortState::Active,
+            max_mtu: 4096,
+            active_mtu: 1024,
+            gid_tbl_len: 16,
+            max_msg_sz: 1 << 30,
+            pkey_tbl_len: 1,
+            active_width: 1,
+            active_speed: 1,
+            phys_state: 5,
+            speed_mbps: 10_000,
+            qkey_violations: 0,
+            bad_pkey: 0,
+        })
+    }
+    fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>> {
+        self.query_port(port)?;
+        Ok((index < 2).then(|| gid(index)))
+    }
+    fn gid_table(&self) -> Vec<GidEntry> {
+        vec![gid(0), gid(1)]
+    }
+    fn async_fd(&self) -> RawFd {
+        self.events.0.as_raw_fd()
+    }
+    fn take_async_event(&self) -> Option<AsyncEvent> {
+        let mut events = POSTED_EVENTS.lock().unwrap();
+        let at = events.iter().position(|e| e.0 == self.async_fd())?;
+        events.remove(at).map(|e| e.1)
+    }
+    fn clock_ns(&self) -> u64 {
+        5
+    }
+    fn alloc_pd(&self) -> Result<u32> {
+        Ok(self.pds.fetch_add(1, Ordering::Relaxed))
+    }
+    fn dealloc_pd(&self, _pd: u32) -> Result<()> {
+        Ok(())
+    }
+    fn reg_mr(&self, _request: &MrRequest) -> Result<Arc<dyn MemoryRegion>> {
+        Ok(Arc::new(Region))
+    }
+    fn alloc_mw(&self, _pd: u32, _mw_type: u8) -> Result<(u32, u32)> {
+        Ok((3, 0x100))
+    }
+    fn dealloc_mw(&self, _mw: u32) -> Result<()> {
+        Ok(())
+    }
+    fn stage_bind(&self, _pd: u32, mw: u32, rkey: u32, _bind: &MwBind) -> Result<()> {
+        POSTED.lock().unwrap().push(format!("stage {mw} {rkey:#x}"));
+        Ok(())
+    }
+    fn unstage_bind(&self, mw: u32, _rkey: u32) {
+        POSTED.lock().unwrap().push(format!("unstage {mw}"));
+    }
+    fn create_ah(&self, pd: u32, attr: &AhAttr) -> Result<Arc<AddressHandle>> {
+        Ok(Arc::new(AddressHandle { pd, attr: *attr, resolved: AtomicU64::new(0) }))
+    }
+    fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>> {
+        Ok(Arc::new(Channel { fd: Eventfd::new(), events: Mutex::default() }))
+    }
+    fn create_cq(&self, request: &CqRequest) -> Result<Arc<dyn CompletionQueue>> {
+        Ok(Arc::new(Queue {
+            entries: Mutex::default(),
+            channel: request.channel.clone(),
+            token: request.token,
+        }))
+    }
+    fn create_srq(&self, request: &SrqRequest) -> Result<Arc<dyn SharedReceiveQueue>> {
+        Ok(Arc::new(Shared(request.attr)))
+    }
+    fn create_qp(&self, request: &QpRequest) -> Result<Arc<dyn QueuePair>> {
+        if request.max_send_wr > 64 {
+            return Err(Error::invalid("too many"));
+        }
+        Ok(Arc::new(Pair { room: request.max_send_wr as usize }))
+    }
+}
+
+#[derive(Debug)]
+struct Region;
+
+impl MemoryRegion for Region {
+    fn lkey(&self) -> u32 {
+        1
+    }
+    fn rkey(&self) -> u32 {
+        2
+    }
+    fn reregister(
+        &self,
+        _pd: Option<u32>,
+        _range: Option<(usize, usize, u64)>,
+        _access: Option<Access>,
+    ) -> Result<()> {
+        Ok(())
+    }
+    fn deregister(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Channel {
+    fd: Eventfd,
+    events: Mutex<VecDeque<u64>>,
+}
+
+impl CompletionChannel for Channel {
+    fn fd(&self) -> RawFd {
+        self.fd.0.as_raw_fd()
+    }
+    fn take(&self) -> Option<u64> {
+        self.events.lock().unwrap().pop_front()
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[derive(Debug)]
+struct Queue {
+    entries: Mutex<VecDeque<Wc>>,
+    channel: Option<Arc<dyn CompletionChannel>>,
+    token: u64,
+}
+
+impl CompletionQueue for Queue {
+    fn poll(&self, limit: usize, sink: &mut dyn FnMut(&Wc)) -> Result<usize> {
+        let mut entries = self.entries.lock().unwrap();
+        let count = limit.min(entries.len());
+        entries.drain(..count).for_each(|wc| sink(&wc));
+        Ok(count)
+    }
+    fn arm(&self, _solicited_only: bool) -> Result<()> {
+        Ok(())
+    }
+    fn resize(&self, cqe: u32) -> Result<u32> {
+        Ok(cqe)
+    }
+    fn capacity(&self) -> u32 {
+        64
+    }
+    fn moderate(&self, _count: u16, _period_us: u16) -> Result<()> {
+        Ok(())
+    }
+    fn destroy(&self) -> Result<()> {
+        Ok(())
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[derive(Debug)]
+struct Shared(SrqAttr);
+
+impl SharedReceiveQueue for Shared {
+    fn post_recv(&self, _list: &[RecvWr]) -> core::result::Result<(), PostFailure> {
+        Ok(())
+    }
+    fn modify(&self, _max_wr: Option<u32>, _limit: Option<u32>) -> Result<()> {
+        Ok(())
+    }
+    fn query(&self) -> SrqAttr {
+        self.0
+    }
+    fn number(&self) -> u32 {
+        5
+    }
+    fn destroy(&self) -> Result<()> {
+        Ok(())
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Accepts up to `room` sends in one list.
+#[derive(Debug)]
+struct Pair {
+    room: usize,
+}
+
+impl QueuePair for Pair {
+    fn number(&self) -> u32 {
+        17
+    }
+    fn modify(&self, _attr: &QpAttr, _mask: QpAttrMask) -> Result<()> {
+        Ok(())
+    }
+    fn query(&self) -> Result<QpAttr> {
+        Ok(QpAttr {
+            state: QpState::Rts,
+            cur_state: QpState::Rts,
+            path_mtu: 1024,
+            path_mig_state: MigState::Migrated,
+            qkey: 0,
+            rq_psn: 0,
+            sq_psn: 0,
+            dest_qpn: 0,
+            access: Access::empty(),
+            ah: AhAttr::default(),
+            alt_ah: AhAttr::default(),
+            pkey_index: 0,
+            alt_pkey_index: 0,
+            en_sqd_async_notify: false,
+            sq_draining: false,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            port_num: 1,
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            alt_port_num: 0,
+            alt_timeout: 0,
+            max_send_wr: self.room as u32,
+            max_recv_wr: 8,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline: 256,
+        })
+    }
+    fn post_send(
+        &self,
+        list: &[SendRequest<'_>],
+        all_or_nothing: bool,
+    ) -> core::result::Result<(), PostFailure> {
+        let full = || PostFailure { index: self.room, error: Error::no_memory("full") };
+        if all_or_nothing && list.len() > self.room {
+            return Err(full());
+        }
+        let mut posted = POSTED.lock().unwrap();
+        for (at, request) in list.iter().enumerate() {
+            if at == self.room {
+                return Err(full());
+            }
+            let data = match request.data {
+                SendData::Sges(list) => format!("{} sges", list.len()),
+                SendData::Inline(bytes) => format!("inline {bytes:?}"),
+            };
+            posted.push(format!("{} {:?} {data}", request.wr_id, request.op));
+        }
+        Ok(())
+    }
+    fn post_recv(&self, _list: &[RecvWr]) -> core::result::Result<(), PostFailure> {
+        Ok(())
+    }
+    fn attach_multicast(&self, _gid: [u8; 16]) -> Result<()> {
+        Ok(())
+    }
+    fn detach_multicast(&self, _gid: [u8; 16]) -> Result<()> {
+        Ok(())
+    }
+    fn destroy(&self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! The real libibverbs: what is not ours goes there.
+//!
+//! It is reached by an explicit handle. `RTLD_NEXT` would not do: it only walks the global scope,
+//! and libibverbs often comes in through a plug-in that was loaded `RTLD_LOCAL`.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::c_int;
+
+use crate::guard::set_errno;
+use crate::layout::{Pointer, ibv_context};
+use crate::{dl, log};
+
+/// How to tell whose call it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// By the first argument, a device.
+    Device,
+    /// By the first argument, a context.
+    Context,
+    /// By the first argument, an object whose first field is its context.
+    Object,
+    /// Always ours; our function forwards by itself what it must.
+    Ours,
+    /// Always the real library's.
+    Real,
+}
+
+/// A C function of any signature.
+#[derive(Clone, Copy)]
+pub(crate) struct Code(pub(crate) *const c_void);
+
+// SAFETY: an address of code, never written through.
+unsafe impl Sync for Code {}
+
+/// One exported symbol.
+pub(crate) struct Entry {
+    pub(crate) name: &'static CStr,
+    pub(crate) version: &'static CStr,
+    pub(crate) kind: Kind,
+    /// For our objects.
+    pub(crate) ours: Code,
+    /// If the real library does not have it.
+    pub(crate) missing: Code,
+    /// Looked up at the first use.
+    pub(crate) real: AtomicPtr<c_void>,
+}
+
+/// A handle of the real library, null if there is none.
+fn handle() -> Pointer {
+    static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    let known = HANDLE.load(Ordering::Acquire);
+    if !known.is_null() {
+        return known;
+    }
+    let name = c"libibverbs.so.1".as_ptr();
+    // SAFETY: a valid name; `RTLD_NOLOAD` first, so that the library that the program already has
+    // is the one that is used.
+    let handle = unsafe {
+        let loaded = dl::real_dlopen(name, libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        if loaded.is_null() {
+            dl::real_dlopen(name, libc::RTLD_NOW | libc::RTLD_LOCAL)
+        } else {
+            loaded
+        }
+    };
+    if handle.is_null() {
+        log::line(format_args!(
+            "no libibverbs.so.1 on this machine: only our own devices are there"
+        ));
+    }
+    HANDLE.store(handle, Ordering::Release);
+    handle
+}
+
+/// The real library's function of this name and version, null if it has none.
+pub(crate) fn lookup(name: &CStr, version: &CStr) -> Pointer {
+    let handle = handle();
+    if handle.is_null() {
+        return null_mut();
+    }
+    // SAFETY: the handle is never closed; both names are C strings.
+    unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) }
+}
+
+/// The real library's function for an entry, or the entry's stand-in.
+fn real(entry: &Entry) -> *const c_void {
+    let known = entry.real.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    let found = lookup(entry.name, entry.version);
+    if found.is_null() {
+        return entry.missing.0;
+    }
+    entry.real.store(found, Ordering::Relaxed);
+    found
+}
+
+/// Decides where a call goes. Called by the trampolines with the call's first argument.
+///
+/// # Safety
+/// `first` must be what `entry.kind` says, or null.
+pub(crate) unsafe extern "C" fn route(first: *const c_void, entry: &Entry) -> *const c_void {
+    let ours = match entry.kind {
+        Kind::Ours => true,
+        Kind::Real => false,
+        // SAFETY: the caller's promise.
+        Kind::Device => unsafe { crate::device::is_ours(first.cast()) },
+        // SAFETY: the caller's promise.
+        Kind::Context => unsafe { is_our_context(first.cast()) },
+        Kind::Object if first.is_null() => false,
+        // SAFETY: every object of the verbs API begins with its context.
+        Kind::Object => unsafe { is_our_context(*first.cast::<*const ibv_context>()) },
+    };
+    if ours { entry.ours.0 } else { real(entry) }
+}
+
+/// Whether a context is one of ours.
+///
+/// # Safety
+/// `context` must be null or a context of any provider.
+pub(crate) unsafe fn is_our_context(context: *const ibv_context) -> bool {
+    // SAFETY: a context points to its device as long as it lives.
+    !context.is_null() && unsafe { crate::device::is_ours((*context).device) }
+}
+
+/// An address as a function of type `F`.
+pub(crate) fn as_function<F: Copy>(address: Pointer) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<Pointer>()) };
+    // SAFETY: `F` is a function pointer (see the macro below, the only user) with the signature that
+    // the public header gives, and not null.
+    (!address.is_null()).then(|| unsafe { core::mem::transmute_copy(&address) })
+}
+
+/// A typed function of the real library; `None` if it has none.
+macro_rules! real_fn {
+    ($name:literal, $version:literal, fn($($arg:ty),*) $(-> $ret:ty)?) => {{
+        let address = $crate::forward::lookup($name, $version);
+        $crate::forward::as_function::<unsafe extern "C-unwind" fn($($arg),*) $(-> $ret)?>(address)
+    }};
+}
+pub(crate) use real_fn;
+
+/// Stands in for a function that returns an error number.
+pub(crate) extern "C" fn refuse_errno() -> c_int {
+    set_errno(libc::EOPNOTSUPP);
+    libc::EOPNOTSUPP
+}
+
+/// Stands in for a function that returns -1 with `errno`.
+pub(crate) extern "C" fn refuse_minus_one() -> c_int {
+    set_errno(libc::EOPNOTSUPP);
+    -1
+}
+
+/// Stands in for a function that returns a negative error number of the size of a pointer.
+pub(crate) extern "C" fn refuse_negative() -> isize {
+    -(libc::EOPNOTSUPP as isize)
+}
+
+/// Stands in for a function that returns an object.
+pub(crate) extern "C" fn refuse_null() -> Pointer {
+    set_errno(libc::EOPNOTSUPP);
+    null_mut()
+}
+
+/// Stands in for a function that returns nothing, or 0.
+pub(crate) extern "C" fn refuse_silently() -> usize {
+    0
+}
+
+/// Stands in for a function that returns a text.
+pub(crate) extern "C" fn refuse_text() -> *const c_char {
+    c"unknown".as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    extern "C" fn dummy() {}
+
+    #[test]
+    fn null_objects_go_to_the_stand_in_and_not_to_us() {
+        let entry = Entry {
+            name: c"ibv_no_such_function",
+            version: c"IBVERBS_1.1",
+            kind: Kind::Object,
+            ours: Code(dummy as *const c_void),
+            missing: Code(refuse_errno as *const c_void),
+            real: AtomicPtr::new(null_mut()),
+        };
+        // SAFETY: null is allowed.
+        let target = unsafe { route(core::ptr::null(), &entry) };
+        assert_eq!(target, refuse_errno as *const c_void);
+    }
+}

@@ -1,0 +1,145 @@
+//! What every function that C calls is wrapped in.
+//!
+//! No panic crosses the ABI: it becomes an errno (`EIO`). Nothing here is a cancellation point:
+//! a thread that is cancelled (`pthread_cancel`) inside of the engine would be unwound with locks
+//! held, so cancellation is off meanwhile. The few functions that block on behalf of the program
+//! ([`crate::channel`], [`crate::ucma`]) block outside of the guard, as cancellation points.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+use std::sync::Once;
+
+use libc::c_int;
+use polypath_verbs::{Error, Result};
+
+use crate::log;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
+const CANCEL_DISABLE: c_int = 1;
+
+/// Keeps the thread from being cancelled.
+struct Uncancelled(c_int);
+
+impl Uncancelled {
+    fn new() -> Self {
+        let mut old = 0;
+        // SAFETY: both arguments are valid; the state is put back when this is dropped.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut old) };
+        Self(old)
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: the state is one that the function itself gave; a null `old` is allowed.
+        unsafe { pthread_setcancelstate(self.0, null_mut()) };
+    }
+}
+
+/// Says what panicked in our log and nowhere else: programs own their standard error.
+fn quiet_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        std::panic::set_hook(Box::new(|info| log::line(format_args!("internal error: {info}"))));
+    });
+}
+
+/// Runs `body`; if it panics, gives `on_panic` instead.
+pub(crate) fn run<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
+    quiet_panics();
+    let _uncancelled = Uncancelled::new();
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(value) => value,
+        Err(_) => on_panic,
+    }
+}
+
+/// Sets `errno`.
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: the C library gives a valid pointer to the thread's own errno.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// The thread's `errno`.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Tells the log why a verb failed.
+fn explain(verb: &str, error: &Error) {
+    if log::enabled() {
+        log::line(format_args!("{verb}: {error}"));
+    }
+}
+
+/// For verbs that return 0 or the error number, and set `errno` as well.
+pub(crate) fn errno_of(verb: &'static str, body: impl FnOnce() -> Result<()>) -> c_int {
+    let errno = run(libc::EIO, || match body() {
+        Ok(()) => 0,
+        Err(error) => {
+            explain(verb, &error);
+            error.errno
+        }
+    });
+    if errno != 0 {
+        set_errno(errno);
+    }
+    errno
+}
+
+/// For verbs that return a number, or -1 with `errno`.
+pub(crate) fn minus_one(verb: &'static str, body: impl FnOnce() -> Result<c_int>) -> c_int {
+    let mut value = 0;
+    let errno = errno_of(verb, || {
+        value = body()?;
+        Ok(())
+    });
+    if errno == 0 { value } else { -1 }
+}
+
+/// For verbs that return an object, or null with `errno`.
+pub(crate) fn pointer<T>(verb: &'static str, body: impl FnOnce() -> Result<*mut T>) -> *mut T {
+    let mut value = null_mut();
+    let errno = errno_of(verb, || {
+        value = body()?;
+        Ok(())
+    });
+    if errno == 0 { value } else { null_mut() }
+}
+
+/// The error of a null pointer where an object is needed.
+pub(crate) fn null_argument(what: &'static str) -> Error {
+    Error::invalid(format!("{what} is a null pointer"))
+}
+
+/// `EOPNOTSUPP`.
+pub(crate) fn unsupported<T>(what: &'static str) -> Result<T> {
+    Err(Error::unsupported(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_eio() {
+        assert_eq!(errno_of("test", || panic!("planted")), libc::EIO);
+        assert_eq!(errno(), libc::EIO);
+        assert!(pointer::<u8>("test", || panic!("planted")).is_null());
+        assert_eq!(minus_one("test", || panic!("planted")), -1);
+    }
+
+    #[test]
+    fn an_error_gives_its_errno_in_the_verbs_own_way() {
+        let refuse = || Err(Error::busy("in use"));
+        assert_eq!(errno_of("test", refuse), libc::EBUSY);
+        assert_eq!(minus_one("test", || Err(Error::unsupported("no"))), -1);
+        assert_eq!(errno(), libc::EOPNOTSUPP);
+        assert_eq!(minus_one("test", || Ok(7)), 7);
+    }
+}

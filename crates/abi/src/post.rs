@@ -1,0 +1,409 @@
+//! Posting work requests: the hot path.
+//!
+//! A list of work requests is converted on the stack and handed over in batches; scatter/gather
+//! lists are not copied (`ibv_sge` has the shape of the traits' type), inline data only if it comes
+//! in several pieces.
+
+use core::mem::{align_of, offset_of, size_of};
+use core::slice;
+
+use libc::c_int;
+use polypath_verbs::{
+    Access, MwBind, PostFailure, QpType, RecvWr, SendData, SendFlags, SendOp, SendRequest, Sge,
+    UdTarget,
+};
+use smallvec::SmallVec;
+
+use crate::ah::ah_of;
+use crate::context::of;
+use crate::guard;
+use crate::layout::{
+    ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, wr_bind_mw,
+};
+use crate::qp::{CQp, qp_of};
+
+/// Work requests handed over at once.
+const BATCH: usize = 16;
+
+/// Most elements of one scatter/gather list that are looked at at all: beyond any device's limit.
+const SGES_MAX: usize = 1024;
+
+/// Most bytes of inline data that are gathered: beyond any device's limit.
+const INLINE_MAX: usize = 1 << 16;
+
+const _: () = {
+    assert!(size_of::<Sge>() == size_of::<ibv_sge>());
+    assert!(align_of::<Sge>() == align_of::<ibv_sge>());
+    assert!(offset_of!(Sge, addr) == offset_of!(ibv_sge, addr));
+    assert!(offset_of!(Sge, len) == offset_of!(ibv_sge, length));
+    assert!(offset_of!(Sge, lkey) == offset_of!(ibv_sge, lkey));
+};
+
+/// A program's scatter/gather list.
+///
+/// # Safety
+/// `list` has `count` elements that live as long as the result is used.
+pub(crate) unsafe fn sges<'a>(list: *const ibv_sge, count: usize) -> Result<&'a [Sge], c_int> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if list.is_null() || count > SGES_MAX {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise; both types have the same layout, asserted above.
+    Ok(unsafe { slice::from_raw_parts(list.cast(), count) })
+}
+
+fn count(number: c_int) -> Result<usize, c_int> {
+    usize::try_from(number).map_err(|_| libc::EINVAL)
+}
+
+/// What a work request does. Binds are not among it, see [`bind`].
+fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
+    let imm = wr.imm_data.to_ne_bytes();
+    // SAFETY: the opcode says which part of the union the program has filled in; all of them are
+    // plain numbers.
+    let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
+    Ok(match wr.opcode {
+        0 => SendOp::Write { va: rdma.remote_addr, rkey: rdma.rkey },
+        1 => SendOp::WriteImm { va: rdma.remote_addr, rkey: rdma.rkey, imm },
+        2 => SendOp::Send,
+        3 => SendOp::SendImm(imm),
+        4 => SendOp::Read { va: rdma.remote_addr, rkey: rdma.rkey },
+        5 => SendOp::CompareSwap {
+            va: atomic.remote_addr,
+            rkey: atomic.rkey,
+            compare: atomic.compare_add,
+            swap: atomic.swap,
+        },
+        6 => {
+            SendOp::FetchAdd { va: atomic.remote_addr, rkey: atomic.rkey, add: atomic.compare_add }
+        }
+        7 => SendOp::LocalInv { rkey: wr.imm_data },
+        9 => SendOp::SendInv { rkey: wr.imm_data },
+        _ => return Err(libc::EOPNOTSUPP),
+    })
+}
+
+/// `IBV_WR_BIND_MW`.
+const OPCODE_BIND: u32 = 8;
+
+/// The traits' form of a work request, with its data where the program has it.
+///
+/// # Safety
+/// `wr` is a work request for a queue pair of `qp_type`; what it points to lives as long as the
+/// result is used; `gathered` is what [`gather`] gave for it.
+unsafe fn request<'a>(
+    qp_type: QpType,
+    wr: &ibv_send_wr,
+    gathered: &'a [u8],
+) -> Result<SendRequest<'a>, c_int> {
+    let op = operation(wr)?;
+    let flags = SendFlags::from_bits_truncate(wr.send_flags);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let list = sges(wr.sg_list, count(wr.num_sge)?)?;
+        let data = match (flags.contains(SendFlags::INLINE), list) {
+            (false, _) => SendData::Sges(list),
+            (true, []) => SendData::Inline(&[]),
+            (true, [one]) => SendData::Inline(bytes(one)),
+            (true, _) => SendData::Inline(gathered),
+        };
+        let ud = if qp_type == QpType::Ud {
+            let target = wr.wr.ud;
+            if target.ah.is_null() {
+                return Err(libc::EINVAL);
+            }
+            let ah = ah_of(target.ah).inner();
+            Some(UdTarget { ah, qpn: target.remote_qpn, qkey: target.remote_qkey })
+        } else {
+            None
+        };
+        Ok(SendRequest { wr_id: wr.wr_id, op, flags, data, ud })
+    }
+}
+
+/// The program's memory that an inline element is about. Its key means nothing.
+///
+/// # Safety
+/// The element describes memory that may be read and lives as long as the result is used.
+unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
+    if sge.len == 0 {
+        return &[];
+    }
+    let start = core::ptr::with_exposed_provenance(sge.addr as usize);
+    // SAFETY: the caller's promise.
+    unsafe { slice::from_raw_parts(start, sge.len as usize) }
+}
+
+/// Joins inline data of several pieces.
+///
+/// # Safety
+/// As [`bytes`], for every element.
+unsafe fn gather(wr: &ibv_send_wr, into: &mut SmallVec<[u8; 256]>) -> Result<(), c_int> {
+    into.clear();
+    // SAFETY: the caller's promise.
+    for sge in unsafe { sges(wr.sg_list, count(wr.num_sge)?)? } {
+        if into.len() + sge.len as usize > INLINE_MAX {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: as above.
+        into.extend_from_slice(unsafe { bytes(sge) });
+    }
+    Ok(())
+}
+
+/// A work request that can't be handed over together with others: a bind, or inline data that has
+/// to be joined.
+fn alone(wr: &ibv_send_wr) -> bool {
+    wr.opcode == OPCODE_BIND || (wr.send_flags & SendFlags::INLINE.bits() != 0 && wr.num_sge > 1)
+}
+
+fn failure(error: &PostFailure) -> c_int {
+    if crate::log::enabled() {
+        crate::log::line(format_args!("ibv_post_send: {}", error.error));
+    }
+    error.error.errno
+}
+
+/// Posts one work request that stands alone.
+///
+/// # Safety
+/// As [`request`].
+unsafe fn post_alone(qp: &CQp, wr: &ibv_send_wr) -> Result<(), c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if wr.opcode == OPCODE_BIND {
+            let wr_bind_mw { mw, rkey, bind_info } = wr.bind_mw;
+            let flags = SendFlags::from_bits_truncate(wr.send_flags);
+            return bind(qp, mw, rkey, &bind_info, wr.wr_id, flags);
+        }
+        let mut gathered = SmallVec::new();
+        gather(wr, &mut gathered)?;
+        let request = request(qp.qp_type(), wr, &gathered)?;
+        qp.inner().post_send(&[request], false).map_err(|error| failure(&error))
+    }
+}
+
+/// Says what a window is to be bound to, for a bind that will be posted.
+///
+/// # Safety
+/// `mw` and the region are null or of ours.
+pub(crate) unsafe fn stage(
+    qp: &CQp,
+    mw: *const ibv_mw,
+    rkey: u32,
+    info: &ibv_mw_bind_info,
+) -> Result<SendOp, c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let Some(window) = mw.as_ref() else { return Err(libc::EINVAL) };
+        let region = match info.mr.as_ref() {
+            Some(mr) => mr.rkey,
+            None if info.length == 0 => 0,
+            None => return Err(libc::EINVAL),
+        };
+        let access = Access::from_bits(info.mw_access_flags).ok_or(libc::EINVAL)?;
+        let bind = MwBind { region, addr: info.addr, len: info.length, access };
+        of((*qp.public()).base.context)
+            .inner()
+            .stage_bind(qp.pd_number(), window.handle, rkey, &bind)
+            .map_err(|error| error.errno)?;
+        Ok(SendOp::BindMw { mw: window.handle, rkey })
+    }
+}
+
+/// Takes back what [`stage`] did.
+pub(crate) fn unstage(qp: &CQp, op: SendOp) {
+    if let SendOp::BindMw { mw, rkey } = op {
+        // SAFETY: the queue pair's context is open as long as the queue pair is used.
+        unsafe { of((*qp.public()).base.context) }.inner().unstage_bind(mw, rkey);
+    }
+}
+
+/// Posts a bind.
+///
+/// # Safety
+/// As [`stage`].
+unsafe fn bind(
+    qp: &CQp,
+    mw: *const ibv_mw,
+    rkey: u32,
+    info: &ibv_mw_bind_info,
+    wr_id: u64,
+    flags: SendFlags,
+) -> Result<(), c_int> {
+    // SAFETY: the caller's promise.
+    let op = unsafe { stage(qp, mw, rkey, info)? };
+    let request = SendRequest { wr_id, op, flags, data: SendData::Sges(&[]), ud: None };
+    qp.inner().post_send(&[request], false).map_err(|error| {
+        unstage(qp, op);
+        failure(&error)
+    })
+}
+
+/// Posts a list from `wr` on; gives the first work request that was not accepted, and why.
+///
+/// # Safety
+/// As [`request`], for the whole list.
+unsafe fn post_list(qp: &CQp, mut wr: *mut ibv_send_wr) -> Result<(), (*mut ibv_send_wr, c_int)> {
+    let qp_type = qp.qp_type();
+    // SAFETY: the caller's promise.
+    unsafe {
+        while !wr.is_null() {
+            if alone(&*wr) {
+                post_alone(qp, &*wr).map_err(|errno| (wr, errno))?;
+                wr = (*wr).next;
+                continue;
+            }
+            let mut batch: SmallVec<[SendRequest<'_>; BATCH]> = SmallVec::new();
+            let first = wr;
+            let mut refused = None;
+            while !wr.is_null() && batch.len() < BATCH && !alone(&*wr) {
+                match request(qp_type, &*wr, &[]) {
+                    Ok(request) => batch.push(request),
+                    Err(errno) => {
+                        refused = Some(errno);
+                        break;
+                    }
+                }
+                wr = (*wr).next;
+            }
+            if let Err(error) = qp.inner().post_send(&batch, false) {
+                let mut bad = first;
+                for _ in 0..error.index {
+                    bad = (*bad).next;
+                }
+                return Err((bad, failure(&error)));
+            }
+            if let Some(errno) = refused {
+                return Err((wr, errno));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `ibv_post_send`'s slot.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn post_send(
+    qp: *mut ibv_qp,
+    list: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let result = guard::run(Err((list, libc::EIO)), || unsafe { post_list(qp_of(qp), list) });
+    match result {
+        Ok(()) => 0,
+        Err((refused, errno)) => {
+            if !bad.is_null() {
+                // SAFETY: the caller's promise.
+                unsafe { *bad = refused };
+            }
+            errno
+        }
+    }
+}
+
+/// `ibv_post_recv`'s slot.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn post_recv(
+    qp: *mut ibv_qp,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    guard::run(libc::EIO, || unsafe {
+        let inner = qp_of(qp).inner();
+        post_receives(list, bad, |batch| inner.post_recv(batch))
+    })
+}
+
+/// Hands a list of receives to `post` in batches.
+///
+/// # Safety
+/// `list` is a list of receive work requests; `bad` is null or writable.
+pub(crate) unsafe fn post_receives(
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+    post: impl Fn(&[RecvWr]) -> Result<(), PostFailure>,
+) -> c_int {
+    let mut wr = list;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let refuse = |wr: *mut ibv_recv_wr, errno: c_int| {
+            if !bad.is_null() {
+                *bad = wr;
+            }
+            errno
+        };
+        while !wr.is_null() {
+            let mut batch: SmallVec<[RecvWr; BATCH]> = SmallVec::new();
+            let first = wr;
+            let mut refused = None;
+            while !wr.is_null() && batch.len() < BATCH {
+                match count((*wr).num_sge).and_then(|count| sges((*wr).sg_list, count)) {
+                    Ok(list) => {
+                        batch.push(RecvWr {
+                            wr_id: (*wr).wr_id,
+                            sges: list.iter().copied().collect(),
+                        });
+                    }
+                    Err(errno) => {
+                        refused = Some(errno);
+                        break;
+                    }
+                }
+                wr = (*wr).next;
+            }
+            if let Err(error) = post(&batch) {
+                let mut at = first;
+                for _ in 0..error.index {
+                    at = (*at).next;
+                }
+                return refuse(at, failure(&error));
+            }
+            if let Some(errno) = refused {
+                return refuse(wr, errno);
+            }
+        }
+    }
+    0
+}
+
+/// `ibv_bind_mw`'s slot: windows of type 1, whose key the library chooses.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn bind_mw(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    attr: *const ibv_mw_bind,
+) -> c_int {
+    const TYPE_1: c_int = 1;
+    guard::run(libc::EIO, || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (Some(attr), false) = (attr.as_ref(), qp.is_null() || mw.is_null()) else {
+                return libc::EINVAL;
+            };
+            if (*mw).mw_type != TYPE_1 {
+                return libc::EINVAL;
+            }
+            // The low byte of a key is the program's and changes with every bind (IBTA 10.6.7.2).
+            let rkey = (*mw).rkey & !0xff | (*mw).rkey.wrapping_add(1) & 0xff;
+            let flags = SendFlags::from_bits_truncate(attr.send_flags);
+            match bind(qp_of(qp), mw, rkey, &attr.bind_info, attr.wr_id, flags) {
+                Ok(()) => {
+                    (*mw).rkey = rkey;
+                    0
+                }
+                Err(errno) => errno,
+            }
+        }
+    })
+}

@@ -1,0 +1,397 @@
+//! Queue pairs.
+
+use core::cell::UnsafeCell;
+use core::mem::{offset_of, zeroed};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use libc::c_int;
+use polypath_verbs::{Error, QpAttrMask, QpRequest, QpState, QpType, QueuePair, Result};
+
+use crate::context::{Target, checked, new_token, of};
+use crate::convert::{attributes, c_attributes, capacities, qp_type};
+use crate::guard::{self, null_argument};
+use crate::layout::{
+    ibv_context, ibv_ece, ibv_gid, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex,
+};
+use crate::memory::pd_of;
+use crate::qp_ex::{self, Builder};
+use crate::wait::Counter;
+use crate::{cq, srq};
+
+/// A queue pair. Every one is made in the extended shape.
+#[repr(C)]
+pub(crate) struct CQp {
+    public: UnsafeCell<ibv_qp_ex>,
+    /// For function pointers that future headers may add: they lead to a refusal.
+    spare: [usize; 16],
+    inner: Arc<dyn QueuePair>,
+    token: u64,
+    async_given: AtomicU32,
+    qp_type: QpType,
+    pd: u32,
+    init: ibv_qp_init_attr,
+    /// Whether it was made for `ibv_wr_*`.
+    extended: bool,
+    builder: Builder,
+}
+
+impl CQp {
+    /// The traits' queue pair.
+    pub(crate) fn inner(&self) -> &Arc<dyn QueuePair> {
+        &self.inner
+    }
+
+    /// The C structure.
+    pub(crate) fn public(&self) -> *mut ibv_qp_ex {
+        self.public.get()
+    }
+
+    /// RC, UC or UD.
+    pub(crate) fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    /// The traits' number of the protection domain.
+    pub(crate) fn pd_number(&self) -> u32 {
+        self.pd
+    }
+
+    /// What `ibv_wr_*` work with.
+    pub(crate) fn builder(&self) -> &Builder {
+        &self.builder
+    }
+
+    /// An asynchronous event is given out.
+    pub(crate) fn async_given(&self) {
+        self.async_given.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts acknowledged events.
+    ///
+    /// # Safety
+    /// `qp` is one of ours.
+    pub(crate) unsafe fn async_counter(qp: *mut ibv_qp) -> Counter {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Counter {
+                mutex: &raw mut (*qp).mutex,
+                cond: &raw mut (*qp).cond,
+                completed: &raw mut (*qp).events_completed,
+            }
+        }
+    }
+
+    fn show_state(&self, state: QpState) {
+        // SAFETY: an atomic field of a live allocation.
+        unsafe { (*self.public.get()).base.state.store(state as u32, Ordering::Relaxed) };
+    }
+}
+
+/// A queue pair of ours.
+///
+/// # Safety
+/// `qp` must be one of ours, not destroyed.
+pub(crate) unsafe fn qp_of<'a>(qp: *const ibv_qp) -> &'a CQp {
+    debug_assert_eq!(offset_of!(CQp, public), 0);
+    // SAFETY: ours begin with the public structure.
+    unsafe { &*qp.cast() }
+}
+
+/// Makes a queue pair and writes its real sizes back.
+///
+/// # Safety
+/// `pd` is one of ours; `init` holds pointers to objects of any provider, or null.
+unsafe fn make(
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    extended: bool,
+) -> Result<*mut ibv_qp> {
+    let kind = qp_type(init.qp_type)?;
+    let token = new_token();
+    // SAFETY: the caller's promise; zero is a valid start for the structure.
+    unsafe {
+        let context = (*pd).context;
+        let owner = of(context);
+        let shared = srq::argument(init.srq)?;
+        let number = pd_of(pd).number();
+        let inner = owner.inner().create_qp(&QpRequest {
+            pd: number,
+            qp_type: kind,
+            send_cq: cq::argument(init.send_cq)?.inner().clone(),
+            recv_cq: cq::argument(init.recv_cq)?.inner().clone(),
+            srq: shared.map(|shared| shared.inner().clone()),
+            sq_sig_all: init.sq_sig_all != 0,
+            max_send_wr: init.cap.max_send_wr,
+            max_recv_wr: init.cap.max_recv_wr,
+            max_send_sge: init.cap.max_send_sge,
+            max_recv_sge: init.cap.max_recv_sge,
+            max_inline: init.cap.max_inline_data,
+            token,
+        })?;
+        init.cap = capacities(&inner.query()?);
+        let mut public: ibv_qp_ex = zeroed();
+        public.base.context = context;
+        public.base.qp_context = init.qp_context;
+        public.base.pd = pd;
+        public.base.send_cq = init.send_cq;
+        public.base.recv_cq = init.recv_cq;
+        public.base.srq = init.srq;
+        public.base.handle = inner.number();
+        public.base.qp_num = inner.number();
+        public.base.qp_type = init.qp_type;
+        qp_ex::fill(&mut public);
+        let qp = Box::into_raw(Box::new(CQp {
+            public: UnsafeCell::new(public),
+            spare: [qp_ex::refusal(); 16],
+            inner,
+            token,
+            async_given: AtomicU32::new(0),
+            qp_type: kind,
+            pd: number,
+            init: *init,
+            extended,
+            builder: Builder::default(),
+        }));
+        owner.live().insert(token, Target::Qp(qp));
+        Ok(qp.cast())
+    }
+}
+
+/// `ibv_create_qp`.
+///
+/// # Safety
+/// `pd` is one of ours; `init` is null or readable and writable.
+pub(crate) unsafe extern "C-unwind" fn create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    guard::pointer("ibv_create_qp", || {
+        // SAFETY: the caller's promise.
+        unsafe { make(pd, init.as_mut().ok_or_else(|| null_argument("qp_init_attr"))?, false) }
+    })
+}
+
+/// `enum ibv_qp_create_send_ops_flags` that each type of queue pair has.
+fn send_operations(kind: QpType) -> u64 {
+    const WRITES: u64 = 0b11;
+    const SENDS: u64 = 0b1100;
+    const READ_AND_ATOMICS: u64 = 0b111_0000;
+    const LOCAL_INV: u64 = 1 << 7;
+    const BIND_MW: u64 = 1 << 8;
+    const SEND_WITH_INV: u64 = 1 << 9;
+    match kind {
+        QpType::Rc => WRITES | SENDS | READ_AND_ATOMICS | LOCAL_INV | BIND_MW | SEND_WITH_INV,
+        QpType::Uc => WRITES | SENDS | LOCAL_INV | BIND_MW | SEND_WITH_INV,
+        QpType::Ud => SENDS,
+    }
+}
+
+/// `ibv_create_qp_ex`'s slot.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    const MASK_PD: u32 = 1;
+    const MASK_CREATE_FLAGS: u32 = 1 << 2;
+    const MASK_SEND_OPS: u32 = 1 << 6;
+    const KNOWN: u32 = (1 << 7) - 1;
+    guard::pointer("ibv_create_qp_ex", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            checked(context)?;
+            let attr = attr.as_mut().ok_or_else(|| null_argument("qp_init_attr_ex"))?;
+            if attr.comp_mask & !KNOWN != 0 {
+                return Err(Error::invalid("ibv_qp_init_attr_ex has an unknown comp_mask"));
+            }
+            if attr.comp_mask & !(MASK_PD | MASK_CREATE_FLAGS | MASK_SEND_OPS) != 0 {
+                return guard::unsupported(
+                    "XRC, TSO, indirection tables and RX hash are not there",
+                );
+            }
+            if attr.comp_mask & MASK_PD == 0 || attr.pd.is_null() {
+                return Err(Error::invalid("a queue pair needs a protection domain"));
+            }
+            if attr.comp_mask & MASK_CREATE_FLAGS != 0 && attr.create_flags != 0 {
+                return guard::unsupported("create_flags are not there");
+            }
+            let extended = attr.comp_mask & MASK_SEND_OPS != 0;
+            if extended && attr.send_ops_flags & !send_operations(qp_type(attr.qp_type)?) != 0 {
+                return guard::unsupported("send_ops_flags ask for what this queue pair can't do");
+            }
+            // The extended structure begins with the fields of the plain one, but not with its
+            // padding: so the fields are copied.
+            let mut init = ibv_qp_init_attr {
+                qp_context: attr.qp_context,
+                send_cq: attr.send_cq,
+                recv_cq: attr.recv_cq,
+                srq: attr.srq,
+                cap: attr.cap,
+                qp_type: attr.qp_type,
+                sq_sig_all: attr.sq_sig_all,
+            };
+            let qp = make(attr.pd, &mut init, extended)?;
+            attr.cap = init.cap;
+            Ok(qp)
+        }
+    })
+}
+
+/// `ibv_modify_qp`.
+///
+/// # Safety
+/// `qp` is one of ours; `attr` is null or readable.
+pub(crate) unsafe extern "C-unwind" fn modify_qp(
+    qp: *mut ibv_qp,
+    attr: *const ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    guard::errno_of("ibv_modify_qp", || {
+        // SAFETY: the caller's promise.
+        let (this, attr) = unsafe { (qp_of(qp), attr.as_ref()) };
+        let (attr, mask) = attributes(attr.ok_or_else(|| null_argument("attr"))?, mask)?;
+        this.inner.modify(&attr, mask)?;
+        if mask.contains(QpAttrMask::STATE) {
+            this.show_state(attr.state);
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_query_qp`: gives every attribute, whatever was asked for.
+///
+/// # Safety
+/// `qp` is one of ours; `attr` and `init` are null or writable.
+pub(crate) unsafe extern "C-unwind" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    guard::errno_of("ibv_query_qp", || {
+        if attr.is_null() || init.is_null() {
+            return Err(null_argument("attr or init_attr"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let this = qp_of(qp);
+            let now = this.inner.query()?;
+            this.show_state(now.state);
+            attr.write(c_attributes(&now));
+            init.write(ibv_qp_init_attr { cap: capacities(&now), ..this.init });
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_qp`.
+///
+/// # Safety
+/// `qp` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    let mut given = 0;
+    // SAFETY: the caller's promise. The events are waited for outside of the guard, with nothing
+    // alive; then nobody else knows the queue pair.
+    unsafe {
+        let errno = guard::errno_of("ibv_destroy_qp", || {
+            let this = qp_of(qp);
+            this.inner.destroy()?;
+            of((*qp).context).live().remove(&this.token);
+            given = this.async_given.load(Ordering::Acquire);
+            Ok(())
+        });
+        if errno != 0 {
+            return errno;
+        }
+        CQp::async_counter(qp).wait(given);
+        guard::run(libc::EIO, || {
+            let this = Box::from_raw(qp.cast::<CQp>());
+            debug_assert!(this.spare.iter().all(|&slot| slot == qp_ex::refusal()));
+            0
+        })
+    }
+}
+
+/// `ibv_qp_to_qp_ex`: null unless it was made with `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`.
+///
+/// # Safety
+/// `qp` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the caller's promise.
+    if unsafe { qp_of(qp) }.extended { qp.cast() } else { core::ptr::null_mut() }
+}
+
+/// `ibv_query_qp_data_in_order`: data may be placed before what comes before it is there.
+///
+/// # Safety
+/// None needed.
+pub(crate) unsafe extern "C-unwind" fn query_qp_data_in_order(
+    _qp: *mut ibv_qp,
+    _op: c_int,
+    _flags: u32,
+) -> c_int {
+    0
+}
+
+/// `ibv_query_ece`: no vendor options.
+///
+/// # Safety
+/// `ece` is null or writable.
+pub(crate) unsafe extern "C-unwind" fn query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    guard::errno_of("ibv_query_ece", || {
+        if ece.is_null() {
+            return Err(null_argument("ece"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { *ece = ibv_ece::default() };
+        Ok(())
+    })
+}
+
+/// `ibv_set_ece`: we have no options of any vendor.
+///
+/// # Safety
+/// None needed.
+pub(crate) unsafe extern "C-unwind" fn set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+    guard::errno_of("ibv_set_ece", || guard::unsupported("options of another vendor"))
+}
+
+/// Attaches to a multicast group, or detaches.
+///
+/// # Safety
+/// `qp` is one of ours; `gid` is null or readable.
+unsafe fn multicast(qp: *mut ibv_qp, gid: *const ibv_gid, attach: bool) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let (qp, gid) = unsafe { (qp_of(qp), *gid.as_ref().ok_or_else(|| null_argument("gid"))?) };
+    if attach { qp.inner.attach_multicast(gid) } else { qp.inner.detach_multicast(gid) }
+}
+
+/// `ibv_attach_mcast`.
+///
+/// # Safety
+/// `qp` is one of ours; `gid` is null or readable.
+pub(crate) unsafe extern "C-unwind" fn attach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    guard::errno_of("ibv_attach_mcast", || unsafe { multicast(qp, gid, true) })
+}
+
+/// `ibv_detach_mcast`.
+///
+/// # Safety
+/// `qp` is one of ours; `gid` is null or readable.
+pub(crate) unsafe extern "C-unwind" fn detach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    guard::errno_of("ibv_detach_mcast", || unsafe { multicast(qp, gid, false) })
+}

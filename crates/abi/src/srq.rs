@@ -1,0 +1,264 @@
+//! Shared receive queues.
+
+use core::cell::UnsafeCell;
+use core::mem::zeroed;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use libc::c_int;
+use polypath_verbs::{Error, Result, SharedReceiveQueue, SrqAttr, SrqRequest};
+
+use crate::context::{Target, checked, is_usable, new_token, of};
+use crate::guard::{self, null_argument};
+use crate::layout::{
+    Pointer, ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
+    ibv_srq_init_attr_ex,
+};
+use crate::memory::pd_of;
+use crate::post::post_receives;
+use crate::wait::Counter;
+
+/// A shared receive queue.
+#[repr(C)]
+pub(crate) struct CSrq {
+    public: UnsafeCell<ibv_srq>,
+    inner: Arc<dyn SharedReceiveQueue>,
+    token: u64,
+    async_given: AtomicU32,
+}
+
+impl CSrq {
+    /// The traits' queue.
+    pub(crate) fn inner(&self) -> &Arc<dyn SharedReceiveQueue> {
+        &self.inner
+    }
+
+    /// An asynchronous event is given out.
+    pub(crate) fn async_given(&self) {
+        self.async_given.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts acknowledged events.
+    ///
+    /// # Safety
+    /// `srq` is one of ours.
+    pub(crate) unsafe fn async_counter(srq: *mut ibv_srq) -> Counter {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Counter {
+                mutex: &raw mut (*srq).mutex,
+                cond: &raw mut (*srq).cond,
+                completed: &raw mut (*srq).events_completed,
+            }
+        }
+    }
+}
+
+/// A shared receive queue of ours.
+///
+/// # Safety
+/// `srq` must be one of ours, not destroyed.
+pub(crate) unsafe fn srq_of<'a>(srq: *const ibv_srq) -> &'a CSrq {
+    // SAFETY: ours begin with the public structure.
+    unsafe { &*srq.cast() }
+}
+
+/// A shared receive queue as an argument of something else; null is none.
+///
+/// # Safety
+/// `srq` is null or of any provider.
+pub(crate) unsafe fn argument<'a>(srq: *const ibv_srq) -> Result<Option<&'a CSrq>> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if srq.is_null() {
+            return Ok(None);
+        }
+        if !is_usable((*srq).context) {
+            return Err(Error::invalid("the shared receive queue belongs to another device"));
+        }
+        Ok(Some(srq_of(srq)))
+    }
+}
+
+/// Makes a queue and writes back what it really holds.
+///
+/// # Safety
+/// `pd` is one of ours.
+unsafe fn make(
+    pd: *mut ibv_pd,
+    srq_context: Pointer,
+    attr: &mut ibv_srq_attr,
+) -> Result<*mut ibv_srq> {
+    let token = new_token();
+    // SAFETY: the caller's promise; zero is a valid start for the structure.
+    unsafe {
+        let context = (*pd).context;
+        let owner = of(context);
+        // The limit is armed by ibv_modify_srq() alone (man 3 ibv_create_srq).
+        let wanted = SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
+        let request = SrqRequest { pd: pd_of(pd).number(), attr: wanted, token };
+        let inner = owner.inner().create_srq(&request)?;
+        let got = inner.query();
+        (attr.max_wr, attr.max_sge) = (got.max_wr, got.max_sge);
+        let mut public: ibv_srq = zeroed();
+        public.context = context;
+        public.srq_context = srq_context;
+        public.pd = pd;
+        public.handle = inner.number();
+        let srq = Box::into_raw(Box::new(CSrq {
+            public: UnsafeCell::new(public),
+            inner,
+            token,
+            async_given: AtomicU32::new(0),
+        }));
+        owner.live().insert(token, Target::Srq(srq));
+        Ok((*srq).public.get())
+    }
+}
+
+/// `ibv_create_srq`.
+///
+/// # Safety
+/// `pd` is one of ours; `attr` is null or readable and writable.
+pub(crate) unsafe extern "C-unwind" fn create_srq(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    guard::pointer("ibv_create_srq", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let attr = attr.as_mut().ok_or_else(|| null_argument("srq_init_attr"))?;
+            make(pd, attr.srq_context, &mut attr.attr)
+        }
+    })
+}
+
+/// `ibv_create_srq_ex`'s slot: basic queues only.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn create_srq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    const MASK_TYPE: u32 = 1;
+    const MASK_PD: u32 = 2;
+    guard::pointer("ibv_create_srq_ex", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            checked(context)?;
+            let attr = attr.as_mut().ok_or_else(|| null_argument("srq_init_attr_ex"))?;
+            if attr.comp_mask & MASK_TYPE != 0 && attr.srq_type != 0 {
+                return guard::unsupported("only basic shared receive queues are there");
+            }
+            if attr.comp_mask & MASK_PD == 0 || attr.pd.is_null() {
+                return Err(Error::invalid("a shared receive queue needs a protection domain"));
+            }
+            make(attr.pd, attr.srq_context, &mut attr.attr)
+        }
+    })
+}
+
+/// `ibv_get_srq_num`'s slot.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    guard::errno_of("ibv_get_srq_num", || {
+        if srq.is_null() || number.is_null() {
+            return Err(null_argument("srq or srq_num"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { *number = srq_of(srq).inner.number() };
+        Ok(())
+    })
+}
+
+/// `ibv_modify_srq`.
+///
+/// # Safety
+/// `srq` is one of ours; `attr` is null or readable.
+pub(crate) unsafe extern "C-unwind" fn modify_srq(
+    srq: *mut ibv_srq,
+    attr: *const ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    const MAX_WR: c_int = 1;
+    const LIMIT: c_int = 2;
+    guard::errno_of("ibv_modify_srq", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let attr = attr.as_ref().ok_or_else(|| null_argument("srq_attr"))?;
+            if mask & !(MAX_WR | LIMIT) != 0 {
+                return Err(Error::invalid("unknown bits in srq_attr_mask"));
+            }
+            let max_wr = (mask & MAX_WR != 0).then_some(attr.max_wr);
+            let limit = (mask & LIMIT != 0).then_some(attr.srq_limit);
+            srq_of(srq).inner.modify(max_wr, limit)
+        }
+    })
+}
+
+/// `ibv_query_srq`.
+///
+/// # Safety
+/// `srq` is one of ours; `attr` is null or writable.
+pub(crate) unsafe extern "C-unwind" fn query_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+) -> c_int {
+    guard::errno_of("ibv_query_srq", || {
+        if attr.is_null() {
+            return Err(null_argument("srq_attr"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let now = srq_of(srq).inner.query();
+            *attr = ibv_srq_attr { max_wr: now.max_wr, max_sge: now.max_sge, srq_limit: now.limit };
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_srq`.
+///
+/// # Safety
+/// `srq` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
+    let mut given = 0;
+    // SAFETY: the caller's promise. The events are waited for outside of the guard, with nothing
+    // alive; then nobody else knows the queue.
+    unsafe {
+        let errno = guard::errno_of("ibv_destroy_srq", || {
+            let this = srq_of(srq);
+            this.inner.destroy()?;
+            of((*srq).context).live().remove(&this.token);
+            given = this.async_given.load(Ordering::Acquire);
+            Ok(())
+        });
+        if errno != 0 {
+            return errno;
+        }
+        CSrq::async_counter(srq).wait(given);
+        guard::run(libc::EIO, || {
+            drop(Box::from_raw(srq.cast::<CSrq>()));
+            0
+        })
+    }
+}
+
+/// `ibv_post_srq_recv`'s slot.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    guard::run(libc::EIO, || unsafe {
+        let inner = &srq_of(srq).inner;
+        post_receives(list, bad, |batch| inner.post_recv(batch))
+    })
+}
