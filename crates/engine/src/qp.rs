@@ -16,6 +16,7 @@ use crate::cq::Cq;
 use crate::lane::{Attached, Entry, Lane, LaneHost, LaneIo, State};
 use crate::limits::{MAX_INLINE, MAX_MCAST_PER_QP, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use crate::notify::lock;
+use crate::port;
 use crate::srq::Srq;
 
 /// A queue pair.
@@ -104,7 +105,14 @@ impl Qp {
             max_recv_sge: request.max_recv_sge,
             max_inline: request.max_inline,
         };
-        let qpn = lane.enter(|state| state.qps.insert(config, attached))?;
+        let mtu = port::attributes(&context.spec(), &context.process.table(), 0).active_mtu;
+        let qpn = lane.enter(|state| {
+            let qpn = state.qps.insert(config, attached)?;
+            if let Some(entry) = state.qps.by_qpn(qpn) {
+                entry.core.set_port_mtu(mtu);
+            }
+            Ok(qpn)
+        })?;
         Ok((lane, qpn))
     }
 

@@ -251,6 +251,19 @@ impl QueuePair {
         self.core.multipath = agreed;
     }
 
+    /// Whether multi-path packets may be sent, see [`QueuePair::set_multipath`].
+    pub fn is_multipath(&self) -> bool {
+        self.core.multipath
+    }
+
+    /// Send work requests that may be posted before the queue is full.
+    pub fn send_room(&self) -> usize {
+        match &self.halves {
+            Halves::Rc(rc) => rc.0.send_room(&self.core),
+            Halves::Uc(sender, _) | Halves::Ud(sender, _) => sender.send_room(&self.core),
+        }
+    }
+
     /// Adds a work request to the send queue.
     ///
     /// In the error state it is taken and flushed by the next [`QueuePair::poll_transmit`].

@@ -161,6 +161,11 @@ impl SendQueue {
         self.queue.is_empty()
     }
 
+    /// Work requests that still fit.
+    pub(crate) fn room(&self, core: &Core) -> usize {
+        (core.config.max_send_wr as usize).saturating_sub(self.queue.len())
+    }
+
     /// Checks a work request and adds it.
     pub(crate) fn post(&mut self, core: &Core, wr: &SendWr<'_>) -> Result<(), PostError> {
         let len = check(core, wr)?;

@@ -51,6 +51,11 @@ impl Sender {
         *self = Self { sq: core::mem::take(&mut self.sq), ..Self::new() };
     }
 
+    /// Work requests that may be posted before the queue is full.
+    pub(crate) fn send_room(&self, core: &Core) -> usize {
+        self.sq.room(core)
+    }
+
     pub(crate) fn post(&mut self, core: &Core, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.sq.post(core, wr)?;
         self.ready = true;
