@@ -9,6 +9,8 @@ mod receiver;
 mod sender;
 mod socket;
 mod sys;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::net::IpAddr;

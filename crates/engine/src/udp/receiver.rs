@@ -77,6 +77,8 @@ const FLOWS: usize = 256;
 /// stays in the cache.
 pub struct Receiver {
     fd: OwnedFd,
+    /// The port that it is bound to, which the ICRC covers.
+    port: u16,
     buffers: Box<[u8]>,
     meta: Box<[Meta; BATCH]>,
     flows: Box<[Option<(Flow, FlowCrc)>; FLOWS]>,
@@ -114,8 +116,10 @@ impl Receiver {
         }
         // SAFETY: all zeroes are a value of this plain C structure.
         let meta = Meta { name: unsafe { zeroed() }, control: Control::new() };
+        let port = sys::local_port(&fd)?;
         Ok(Self {
             fd,
+            port,
             buffers: vec![0; BUFFER * BATCH].into_boxed_slice(),
             meta: Box::new([meta; BATCH]),
             flows: Box::new([None; FLOWS]),
@@ -126,6 +130,11 @@ impl Receiver {
     /// For `poll`.
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// The UDP port that it is bound to: 4791, except in tests.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Receives one batch without waiting and calls `f` for each datagram in order. Gives how many: 0
@@ -226,7 +235,8 @@ impl Receiver {
             _ => {}
         });
         let Some(dst) = dst else { return 1 };
-        let crc = flow_crc(&mut self.flows, Flow::new(src.ip(), dst, src.port()));
+        let flow = Flow { src: src.ip(), dst, src_port: src.port(), dst_port: self.port };
+        let crc = flow_crc(&mut self.flows, flow);
         let mut received = Received {
             src: src.ip(),
             src_port: src.port(),

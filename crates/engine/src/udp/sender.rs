@@ -40,6 +40,8 @@ pub struct Sender {
     total: Flushed,
     errors: Vec<FlowError>,
     serial: u32,
+    /// Where all goes: [`ROCE_PORT`], except in tests.
+    port: u16,
 }
 
 #[derive(Debug)]
@@ -77,7 +79,14 @@ impl Sender {
             total: Flushed::default(),
             errors: Vec::new(),
             serial: 0,
+            port: ROCE_PORT,
         }
+    }
+
+    /// A sender for tests, which can't all have the RoCE port.
+    #[cfg(test)]
+    pub(super) fn to_port(port: u16) -> Self {
+        Self { port, ..Self::new() }
     }
 
     /// Opens a flow. Flows of one local address, interface and source port share a socket.
@@ -107,10 +116,15 @@ impl Sender {
             s.flows += 1;
             s.port
         });
-        let (name, name_len) = sys::raw_addr(&sys::socket_addr(key.remote, ROCE_PORT, key.ifindex));
+        let (name, name_len) = sys::raw_addr(&sys::socket_addr(key.remote, self.port, key.ifindex));
         self.serial = self.serial.wrapping_add(1);
         let serial = self.serial;
-        let crc = FlowCrc::new(&icrc::Flow::new(key.local, key.remote, port));
+        let crc = FlowCrc::new(&icrc::Flow {
+            src: key.local,
+            dst: key.remote,
+            src_port: port,
+            dst_port: self.port,
+        });
         let index = self.flows.insert(Flow {
             serial,
             key,

@@ -69,6 +69,18 @@ pub(super) fn bind(fd: &OwnedFd, addr: &SocketAddr) -> io::Result<()> {
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const raw).cast(), len) }).map(drop)
 }
 
+/// The port that a socket is bound to.
+pub(super) fn local_port(fd: &OwnedFd) -> io::Result<u16> {
+    // SAFETY: all zeroes are a value of this plain C structure.
+    let mut raw: libc::sockaddr_in6 = unsafe { zeroed() };
+    let mut len = size_of_val(&raw) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `raw`.
+    check(unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut raw).cast(), &mut len) })?;
+    from_raw_addr(&raw)
+        .map(|addr| addr.port())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not an IP socket"))
+}
+
 /// An address as the kernel wants it.
 pub(super) fn raw_addr(addr: &SocketAddr) -> (libc::sockaddr_in6, libc::socklen_t) {
     // SAFETY: all zeroes are a value of this plain C structure.

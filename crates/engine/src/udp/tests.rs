@@ -1,0 +1,421 @@
+//! Sender and receiver over the loopback interface, whose delivery is part of the sending system call:
+//! what was sent is there to be received.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+
+use polypath_transport::{Burst, PathId, Payload, Segment};
+use polypath_wire::ext::Reth;
+use polypath_wire::{Bth, Headers, Opcode, Packet, Psn};
+
+use super::*;
+
+const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+/// A datagram that was received.
+#[derive(Debug, Clone)]
+struct Got {
+    src: IpAddr,
+    src_port: u16,
+    dst: IpAddr,
+    traffic_class: u8,
+    hop_limit: u8,
+    datagram: Vec<u8>,
+    good: bool,
+}
+
+impl Got {
+    fn psn(&self) -> u32 {
+        Packet::parse(&self.datagram).unwrap().headers.bth.psn.get()
+    }
+    fn payload(&self) -> &[u8] {
+        Packet::parse(&self.datagram).unwrap().payload
+    }
+}
+
+/// A receiver on a port of its own, and a sender to it.
+fn pair() -> (Receiver, Sender) {
+    let fd = sys::udp_socket(true).unwrap();
+    sys::set_int(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0).unwrap();
+    sys::bind(&fd, &"[::]:0".parse().unwrap()).unwrap();
+    let port = sys::local_port(&fd).unwrap();
+    (Receiver::new(fd).unwrap(), Sender::to_port(port))
+}
+
+fn key(local: IpAddr, remote: IpAddr) -> FlowKey {
+    FlowKey { local, remote, ifindex: None, source_port: 0xc123, traffic_class: 0, hop_limit: 0 }
+}
+
+fn drain(receiver: &mut Receiver) -> Vec<Got> {
+    let mut all = Vec::new();
+    while receiver
+        .receive(&mut |r| {
+            all.push(Got {
+                src: r.src,
+                src_port: r.src_port,
+                dst: r.dst,
+                traffic_class: r.traffic_class,
+                hop_limit: r.hop_limit,
+                datagram: r.datagram.to_vec(),
+                good: r.verify(),
+            });
+        })
+        .unwrap()
+        > 0
+    {}
+    all
+}
+
+fn headers(opcode: Opcode, psn: u32) -> Headers {
+    let mut h = Headers::new(Bth { dest_qpn: 0x12_3456, psn: Psn::new(psn), ..Bth::new(opcode) });
+    if opcode.has_reth() {
+        h.reth = Some(Reth { va: 1, rkey: 2, len: 3 });
+    }
+    h
+}
+
+/// A WRITE from PSN `psn` on, cut at `mtu`.
+fn write<'a>(psn: u32, mtu: u32, payload: Payload<'a>) -> Burst<'a> {
+    let packets = payload.len().div_ceil(mtu).max(1);
+    let (first, last) = if packets == 1 {
+        let only = headers(Opcode::RC_WRITE_ONLY, psn);
+        (only, only)
+    } else {
+        let last = headers(Opcode::RC_WRITE_LAST, psn + packets - 1);
+        (headers(Opcode::RC_WRITE_FIRST, psn), last)
+    };
+    let middle = headers(Opcode::RC_WRITE_MIDDLE, psn + 1);
+    Burst { path: PathId(0), first, middle, last, packets, mtu, payload }
+}
+
+fn bytes(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 251) as u8 ^ seed).collect()
+}
+
+fn segment(of: &[u8]) -> Segment {
+    Segment { addr: of.as_ptr() as u64, len: of.len() as u32 }
+}
+
+#[test]
+fn message_arrives_packet_by_packet_with_right_icrc_whatever_its_sizes() {
+    for ip in [V4, V6] {
+        let (mut receiver, mut sender) = pair();
+        let flow = sender.open(key(ip, ip)).unwrap();
+        let port = sender.source_port(flow).unwrap();
+        for mtu in [256, 1024, 4096] {
+            for len in [0, 1, 3, 255, 256, 257, 511, 1025, 4096, 4100, 60_001, 90_000] {
+                let data = bytes(len, mtu as u8);
+                let segments = [segment(&data)];
+                let payload = Payload::Memory { segments: &segments, skip: 0, len: len as u32 };
+                let burst = write(0xff_fff0, mtu, payload);
+                sender.queue(flow, &burst);
+                assert_eq!(sender.flush(), Flushed { sent: burst.packets, dropped: 0 });
+                let got = drain(&mut receiver);
+                assert_eq!(got.len(), burst.packets as usize, "{ip} {mtu} {len}");
+                assert!(got.iter().all(|g| g.good), "{ip} {mtu} {len}");
+                let joined: Vec<u8> = got.iter().flat_map(|g| g.payload().to_vec()).collect();
+                assert!(joined == data, "{ip} {mtu} {len}");
+                for (i, g) in got.iter().enumerate() {
+                    assert_eq!(g.psn(), (0xff_fff0 + i as u32) & 0xff_ffff);
+                    assert_eq!((g.src, g.dst, g.src_port), (ip, ip, port));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn segmented_send_is_received_coalesced() {
+    let (mut receiver, mut sender) = pair();
+    let flow = sender.open(key(V4, V4)).unwrap();
+    let data = bytes(14 * 4096, 1);
+    let segments = [segment(&data)];
+    let payload = Payload::Memory { segments: &segments, skip: 0, len: data.len() as u32 };
+    let mut burst = write(0, 4096, payload);
+    // All of one size, so that it is one run.
+    burst.first = burst.middle;
+    burst.last = burst.middle;
+    burst.middle.bth.psn = Psn::new(2);
+    sender.queue(flow, &burst);
+    sender.flush();
+    let mut batches = Vec::new();
+    loop {
+        match receiver.receive(&mut |r| assert!(r.verify())).unwrap() {
+            0 => break,
+            n => batches.push(n),
+        }
+    }
+    assert_eq!(batches, [14]);
+}
+
+#[test]
+fn random_traffic_arrives_whole_and_in_order_per_flow() {
+    let (mut receiver, mut sender) = pair();
+    let flows: Vec<FlowHandle> = [0xc200, 0xc201, 0xc202]
+        .map(|source_port| sender.open(FlowKey { source_port, ..key(V4, V4) }).unwrap())
+        .into();
+    let data = bytes(1 << 16, 7);
+    let mut seed = 1u64;
+    let mut random = |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    let mut psns = [0u32; 3];
+    for _ in 0..200 {
+        let mut expected: [Vec<(u32, Vec<u8>)>; 3] = Default::default();
+        // In total within the receive buffer.
+        for _ in 0..1 + random(12) {
+            let which = random(3) as usize;
+            let mtu = [256, 512, 1024, 2048][random(4) as usize];
+            let len = if random(2) == 0 { random(80) } else { random(6000) } as usize;
+            let skip = random(50_000) as usize;
+            let cut = skip + random(len as u64 + 1) as usize;
+            let segments = [segment(&data[..cut]), segment(&data[cut..])];
+            let payload =
+                Payload::Memory { segments: &segments, skip: skip as u32, len: len as u32 };
+            let burst = write(psns[which], mtu, payload);
+            sender.queue(flows[which], &burst);
+            for i in 0..burst.packets {
+                let (_, start, size) = burst.packet(i);
+                let at = skip + start as usize;
+                expected[which].push((psns[which] + i, data[at..at + size as usize].to_vec()));
+            }
+            psns[which] += burst.packets;
+        }
+        assert_eq!(sender.flush().dropped, 0);
+        let got = drain(&mut receiver);
+        assert!(got.iter().all(|g| g.good));
+        for (flow, expected) in flows.iter().zip(expected) {
+            let port = sender.source_port(*flow).unwrap();
+            let of_flow: Vec<(u32, Vec<u8>)> = got
+                .iter()
+                .filter(|g| g.src_port == port)
+                .map(|g| (g.psn(), g.payload().to_vec()))
+                .collect();
+            assert!(of_flow == expected);
+        }
+    }
+}
+
+#[test]
+fn more_than_any_limit_of_a_batch_is_sent_in_several() {
+    let (mut receiver, mut sender) = pair();
+    let flows = [V4, V6].map(|ip| sender.open(key(ip, ip)).unwrap());
+    // Sends of one packet each, since the flows alternate; then runs of more than 64.
+    let mut n = 0;
+    for i in 0..200 {
+        sender.queue(flows[i % 2], &write(i as u32, 256, Payload::Bytes(&[i as u8; 8])));
+        n += 1;
+    }
+    for i in 0..200 {
+        sender.queue_raw(flows[0], &headers_only(i));
+        n += 1;
+    }
+    assert_eq!(sender.flush(), Flushed { sent: n, dropped: 0 });
+    let got = drain(&mut receiver);
+    assert_eq!(got.len(), n as usize);
+    assert!(got.iter().all(|g| g.good));
+}
+
+fn headers_only(psn: u32) -> Vec<u8> {
+    let mut out = [0; 64];
+    let n = headers(Opcode::RC_SEND_ONLY, psn).emit(&mut out);
+    out[..n].to_vec()
+}
+
+#[test]
+fn payload_in_very_many_pieces_is_gathered() {
+    let (mut receiver, mut sender) = pair();
+    let flow = sender.open(key(V4, V4)).unwrap();
+    let data = bytes(20_000, 3);
+    for pieces in [2, 63, 64, 65, 2000] {
+        let segments: Vec<Segment> = data.chunks(data.len() / pieces).map(segment).collect();
+        let payload = Payload::Memory { segments: &segments, skip: 0, len: 20_000 };
+        sender.queue(flow, &write(0, 4096, payload));
+        sender.flush();
+        let got = drain(&mut receiver);
+        assert!(got.iter().all(|g| g.good));
+        assert!(got.iter().flat_map(|g| g.payload().to_vec()).eq(data.iter().copied()));
+    }
+}
+
+/// UC and UD requests are complete once queued, and the memory may be reused; READ responses may be of
+/// memory that is written all the time.
+#[test]
+fn payload_that_may_change_is_taken_when_queued() {
+    let (mut receiver, mut sender) = pair();
+    let flow = sender.open(key(V4, V4)).unwrap();
+    let opcodes = [Opcode::UC_SEND_ONLY, Opcode::RC_READ_RESPONSE_MIDDLE, Opcode::UC_SEND_MIDDLE];
+    for opcode in opcodes {
+        let mut data = bytes(4096, 3);
+        let before = data.clone();
+        let segments = [segment(&data)];
+        let payload = Payload::Memory { segments: &segments, skip: 0, len: 4096 };
+        let only = headers(opcode, 1);
+        let burst = Burst { first: only, middle: only, last: only, ..write(0, 4096, payload) };
+        sender.queue(flow, &burst);
+        data.fill(0);
+        sender.flush();
+        let got = drain(&mut receiver);
+        assert!(got[0].good && got[0].payload() == before, "{opcode}");
+    }
+}
+
+#[test]
+fn traffic_class_and_hop_limit_are_the_flows_own_even_on_a_shared_socket() {
+    for ip in [V4, V6] {
+        let (mut receiver, mut sender) = pair();
+        let values = [(0, 64), (0x20, 7), (0xb8, 255)];
+        let flows = values.map(|(traffic_class, hop_limit)| {
+            sender.open(FlowKey { traffic_class, hop_limit, ..key(ip, ip) }).unwrap()
+        });
+        let ports = flows.map(|flow| sender.source_port(flow).unwrap());
+        assert!(ports.iter().all(|port| *port == ports[0]));
+        for flow in flows {
+            sender.queue_raw(flow, &headers_only(0));
+        }
+        sender.flush();
+        let got = drain(&mut receiver);
+        assert!(got.iter().all(|g| g.good));
+        let seen: Vec<(u8, u8)> = got.iter().map(|g| (g.traffic_class, g.hop_limit)).collect();
+        assert_eq!(seen, values);
+    }
+}
+
+#[test]
+fn taken_source_port_is_replaced_and_the_icrc_follows() {
+    let (mut receiver, mut sender) = pair();
+    let other = UdpSocket::bind((V4, 0xc555));
+    let flow = sender.open(FlowKey { source_port: 0xc555, ..key(V4, V4) }).unwrap();
+    let port = sender.source_port(flow).unwrap();
+    assert!(port >= 0xc000 && port != 0xc555, "{port:#x}");
+    sender.queue_raw(flow, &headers_only(0));
+    sender.flush();
+    let got = drain(&mut receiver);
+    assert!(got[0].good);
+    assert_eq!(got[0].src_port, port);
+    drop(other);
+}
+
+#[test]
+fn closed_flow_is_gone_and_the_last_one_takes_the_socket_along() {
+    let (mut receiver, mut sender) = pair();
+    let key = FlowKey { source_port: 0xc777, ..key(V4, V4) };
+    let first = sender.open(key).unwrap();
+    let second = sender.open(key).unwrap();
+    let port = sender.source_port(first).unwrap();
+    sender.queue_raw(first, &headers_only(0));
+    sender.close(first);
+    assert_eq!(drain(&mut receiver).len(), 1, "what was queued left before");
+    sender.close(first);
+    sender.queue_raw(first, &headers_only(1));
+    assert_eq!(sender.source_port(first), None);
+    sender.queue_raw(second, &headers_only(2));
+    sender.flush();
+    assert_eq!(drain(&mut receiver).len(), 1, "only the open flow's");
+    assert!(UdpSocket::bind((V4, port)).is_err());
+    sender.close(second);
+    assert!(UdpSocket::bind((V4, port)).is_ok());
+    let third = sender.open(key).unwrap();
+    assert_ne!(third, first);
+}
+
+#[test]
+fn nobody_listening_is_reported_as_refused() {
+    for ip in [V4, V6] {
+        let (receiver, mut sender) = pair();
+        drop(receiver);
+        let flow = sender.open(key(ip, ip)).unwrap();
+        // The first makes the ICMP message, the second meets it.
+        for psn in 0..2 {
+            sender.queue_raw(flow, &headers_only(psn));
+            assert_eq!(sender.flush().dropped, 0);
+        }
+        assert_eq!(sender.take_flow_errors(), [FlowError { flow, kind: FlowFault::Refused }]);
+        assert!(!sender.has_flow_errors());
+    }
+}
+
+#[test]
+fn flow_that_fails_does_not_keep_others_from_being_sent() {
+    let (mut receiver, mut sender) = pair();
+    // From the loopback address nothing goes elsewhere.
+    let bad = sender.open(key(V4, "203.0.113.7".parse().unwrap())).unwrap();
+    let good = sender.open(key(V4, V4)).unwrap();
+    for flow in [good, bad, good, bad, good] {
+        sender.queue_raw(flow, &headers_only(0));
+    }
+    assert_eq!(sender.flush(), Flushed { sent: 3, dropped: 2 });
+    let errors = sender.take_flow_errors();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert_eq!(errors[0].flow, bad);
+    assert!(drain(&mut receiver).iter().all(|g| g.good));
+}
+
+#[test]
+fn addresses_that_do_not_fit_are_refused() {
+    let mut sender = Sender::new();
+    assert_eq!(sender.open(key(V4, V6)).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    let elsewhere = "203.0.113.7".parse().unwrap();
+    let error = sender.open(key(elsewhere, V4)).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+}
+
+#[test]
+fn corrupt_packet_is_delivered_but_not_verified() {
+    let (mut receiver, mut sender) = pair();
+    let flow = sender.open(key(V4, V4)).unwrap();
+    sender.queue(flow, &write(0, 256, Payload::Bytes(b"right")));
+    sender.flush();
+    let mut wrong = drain(&mut receiver)[0].datagram.clone();
+    wrong[20] ^= 1;
+    let plain = UdpSocket::bind((V4, 0)).unwrap();
+    let to = (V4, receiver.port());
+    for datagram in [&wrong[..], &[], &[1, 2, 3]] {
+        plain.send_to(datagram, to).unwrap();
+    }
+    let got = drain(&mut receiver);
+    assert_eq!(got.iter().map(|g| g.datagram.len()).collect::<Vec<_>>(), [wrong.len(), 0, 3]);
+    assert!(got.iter().all(|g| !g.good));
+}
+
+#[test]
+fn nothing_there_is_no_error() {
+    let (mut receiver, mut sender) = pair();
+    assert_eq!(receiver.receive(&mut |_| panic!("nothing was sent")).unwrap(), 0);
+    assert_eq!(sender.flush(), Flushed::default());
+}
+
+/// An address of this host on a real interface, with the interface's number.
+fn own_addresses() -> Vec<(IpAddr, u32)> {
+    let text = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+    text.lines()
+        .filter_map(|line| {
+            let mut words = line.split_ascii_whitespace();
+            let ip = u128::from_str_radix(words.next()?, 16).ok()?;
+            let ifindex = u32::from_str_radix(words.next()?, 16).ok()?;
+            let flags = u32::from_str_radix(words.nth(2)?, 16).ok()?;
+            // Tentative addresses can't be bound to.
+            (flags & 0x40 == 0).then_some((IpAddr::V6(Ipv6Addr::from(ip)), ifindex))
+        })
+        .chain(UdpSocket::bind("0.0.0.0:0").ok().and_then(|s| {
+            // Which address would be used: nothing is sent.
+            s.connect("203.0.113.7:9").ok()?;
+            Some((s.local_addr().ok()?.ip(), 0))
+        }))
+        .collect()
+}
+
+#[test]
+fn own_addresses_are_reached_link_local_ones_too() {
+    for (ip, ifindex) in own_addresses() {
+        let (mut receiver, mut sender) = pair();
+        let ifindex = (ifindex > 0).then_some(ifindex);
+        let flow = sender.open(FlowKey { ifindex, ..key(ip, ip) }).unwrap();
+        sender.queue(flow, &write(0, 1024, Payload::Bytes(&[5; 3000])));
+        assert_eq!(sender.flush().dropped, 0, "{ip}");
+        let got = drain(&mut receiver);
+        assert_eq!(got.len(), 3, "{ip}");
+        assert!(got.iter().all(|g| g.good && g.src == ip && g.dst == ip), "{ip}");
+    }
+}
