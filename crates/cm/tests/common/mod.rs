@@ -1,0 +1,297 @@
+//! Hosts with a connection manager each, joined by a network that loses, doubles and reorders.
+#![allow(dead_code, unreachable_pub)] // Each test uses its part.
+
+pub mod client;
+
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use polypath_cm::{
+    ClientId, Cm, CmConfig, Device, Environment, FileId, MadAddress, OutgoingMad, Route, RouteQuery,
+};
+use polypath_wire::Gid;
+use polypath_wire::cm::CmMad;
+
+pub use client::*;
+
+/// xorshift, so that every run of a seed is the same.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// True in `percent` of a hundred cases.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.next() >> 32 < (percent << 32) / 100
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 16) % limit
+    }
+}
+
+/// What a host's network looks like to its connection manager.
+pub struct HostEnv {
+    pub addresses: Vec<(IpAddr, u32)>,
+    pub node_guid: [u8; 8],
+    /// Addresses without a device.
+    pub bare: Vec<IpAddr>,
+    pub groups: BTreeSet<(u32, IpAddr)>,
+}
+
+impl HostEnv {
+    fn device(&self, at: usize) -> Device {
+        Device {
+            node_guid: self.node_guid,
+            ibdev_index: 7,
+            port_num: 1,
+            gid_index: at as u8 + 1,
+            gid: Gid::from_ip(self.addresses[at].0).0,
+            active_mtu: 5,
+            ack_delay: 15,
+        }
+    }
+}
+
+impl Environment for HostEnv {
+    fn route(&mut self, _: ClientId, query: &RouteQuery) -> Option<Route> {
+        if query.destination == UNROUTABLE {
+            return None;
+        }
+        let is_link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let fits = |a: &&(IpAddr, u32)| {
+            a.0.is_ipv4() == query.destination.is_ipv4()
+                && is_link_local(a.0) == is_link_local(query.destination)
+                && query.source.is_none_or(|s| s == a.0)
+                && query.ifindex.is_none_or(|i| i == a.1)
+        };
+        let (source, ifindex) = *self.addresses.iter().find(fits)?;
+        Some(Route { source, ifindex })
+    }
+
+    fn device_for(
+        &mut self,
+        _: ClientId,
+        local: IpAddr,
+        ifindex: Option<u32>,
+    ) -> Option<(Device, u32)> {
+        let fits = |a: &(IpAddr, u32)| a.0 == local && ifindex.is_none_or(|i| i == a.1);
+        let at = self.addresses.iter().position(fits)?;
+        Some((self.device(at), self.addresses[at].1))
+    }
+
+    fn any_device(&mut self, _: ClientId) -> Option<(Device, IpAddr, u32)> {
+        let (ip, ifindex) = *self.addresses.first()?;
+        Some((self.device(0), ip, ifindex))
+    }
+
+    fn is_local(&mut self, address: IpAddr, _: Option<u32>) -> bool {
+        self.bare.contains(&address) || self.addresses.iter().any(|a| a.0 == address)
+    }
+
+    fn multicast_join(&mut self, _: ClientId, ifindex: u32, group: IpAddr) -> Result<(), i32> {
+        self.groups.insert((ifindex, group));
+        Ok(())
+    }
+
+    fn multicast_leave(&mut self, _: ClientId, ifindex: u32, group: IpAddr) {
+        self.groups.remove(&(ifindex, group));
+    }
+}
+
+pub const UNROUTABLE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+pub struct Host {
+    pub cm: Cm,
+    pub env: HostEnv,
+    pub events: BTreeMap<FileId, VecDeque<Event>>,
+}
+
+/// How bad the network is, in percent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weather {
+    pub loss: u64,
+    pub duplication: u64,
+    /// Longest additional delay.
+    pub jitter: Duration,
+}
+
+const LATENCY: Duration = Duration::from_micros(50);
+
+/// The hosts and what is between them.
+pub struct World {
+    pub now: Duration,
+    pub hosts: Vec<Host>,
+    pub weather: Weather,
+    pub rng: Rng,
+    /// Decides about each MAD: false drops it.
+    pub filter: Box<dyn FnMut(&CmMad) -> bool>,
+    in_flight: BTreeMap<(Duration, u64), OutgoingMad>,
+    sequence: u64,
+    /// Every MAD sent, as sent.
+    pub sent: Vec<OutgoingMad>,
+}
+
+pub fn v4(host: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 77, 0, host as u8 + 1))
+}
+
+pub fn v6(host: usize) -> IpAddr {
+    format!("fd77::{}", host + 1).parse().unwrap()
+}
+
+pub fn link_local(host: usize) -> IpAddr {
+    format!("fe80::{}", host + 1).parse().unwrap()
+}
+
+impl World {
+    pub fn new(hosts: usize) -> Self {
+        Self::with_config(hosts, 1, &CmConfig::default())
+    }
+
+    pub fn with_config(hosts: usize, seed: u64, config: &CmConfig) -> Self {
+        let host = |n: usize| {
+            let mut rng = Rng::new(seed * 1000 + n as u64);
+            Host {
+                cm: Cm::new(config.clone(), move || (rng.next() >> 32) as u32),
+                env: HostEnv {
+                    addresses: vec![(v4(n), 2), (v6(n), 2), (link_local(n), 2)],
+                    node_guid: [0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, n as u8 + 1],
+                    bare: vec![IpAddr::V4(Ipv4Addr::new(172, 16, 0, 1))],
+                    groups: BTreeSet::new(),
+                },
+                events: BTreeMap::new(),
+            }
+        };
+        Self {
+            now: Duration::from_secs(1000),
+            hosts: (0..hosts).map(host).collect(),
+            weather: Weather::default(),
+            rng: Rng::new(seed),
+            filter: Box::new(|_| true),
+            in_flight: BTreeMap::new(),
+            sequence: 0,
+            sent: Vec::new(),
+        }
+    }
+
+    /// A process on a host opens the device.
+    pub fn open(&mut self, host: usize, file: u32) -> Client {
+        let file = FileId(file);
+        self.hosts[host].cm.open_file(file, ClientId(u64::from(file.0)));
+        Client { host, file }
+    }
+
+    pub fn close(&mut self, client: Client) {
+        let host = &mut self.hosts[client.host];
+        host.cm.close_file(self.now, client.file, &mut host.env);
+    }
+
+    /// Takes what the connection managers have to send, and the events, if they are to be taken.
+    fn collect(&mut self, take_events: bool) {
+        for host in &mut self.hosts {
+            while let Some(mad) = host.cm.poll_mad() {
+                self.sent.push(mad.clone());
+                let parsed = CmMad::parse(&mad.mad).expect("we send what can be parsed");
+                if !(self.filter)(&parsed) || self.rng.chance(self.weather.loss) {
+                    continue;
+                }
+                let copies = 1 + usize::from(self.rng.chance(self.weather.duplication));
+                for _ in 0..copies {
+                    let jitter = self.weather.jitter.as_nanos() as u64;
+                    let jitter = Duration::from_nanos(self.rng.below(jitter + 1));
+                    self.sequence += 1;
+                    let key = (self.now + LATENCY + jitter, self.sequence);
+                    self.in_flight.insert(key, mad.clone());
+                }
+            }
+            while take_events && let Some((file, bytes)) = host.cm.poll_event() {
+                host.events.entry(file).or_default().push_back(Event::parse(&bytes));
+            }
+        }
+    }
+
+    fn arrive(&mut self, mad: &OutgoingMad) {
+        for host in &mut self.hosts {
+            if host.env.addresses.iter().any(|a| a.0 == mad.remote) {
+                let from =
+                    MadAddress { local: mad.remote, remote: mad.local, ifindex: 2, source_qpn: 1 };
+                host.cm.handle_mad(self.now, from, &mad.mad, &mut host.env);
+            }
+        }
+    }
+
+    /// Goes to the next thing that happens, at most until `end`. False if nothing is left to happen.
+    pub fn step(&mut self, end: Duration, take_events: bool) -> bool {
+        self.collect(take_events);
+        let timer = self.hosts.iter().filter_map(|h| h.cm.next_deadline()).min();
+        let arrival = self.in_flight.keys().next().map(|k| k.0);
+        let Some(next) = timer.into_iter().chain(arrival).min().filter(|t| *t <= end) else {
+            self.now = self.now.max(end);
+            return false;
+        };
+        self.now = self.now.max(next);
+        if arrival.is_some_and(|a| a <= self.now) {
+            let (_, mad) = self.in_flight.pop_first().unwrap();
+            self.arrive(&mad);
+        } else {
+            for host in &mut self.hosts {
+                host.cm.handle_timeout(self.now, &mut host.env);
+            }
+        }
+        self.collect(take_events);
+        true
+    }
+
+    /// Lets time pass.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.step(end, true) {}
+    }
+
+    /// Lets time pass while no application asks for its events.
+    pub fn run_unread(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.step(end, false) {}
+    }
+
+    /// The next event of a client, waiting for up to five minutes.
+    pub fn event(&mut self, client: Client) -> Event {
+        let end = self.now + Duration::from_secs(300);
+        loop {
+            if let Some(event) = self.try_event(client) {
+                return event;
+            }
+            assert!(self.step(end, true), "no event came for {client:?}");
+        }
+    }
+
+    pub fn try_event(&mut self, client: Client) -> Option<Event> {
+        self.collect(true);
+        self.hosts[client.host].events.get_mut(&client.file)?.pop_front()
+    }
+
+    /// The next event, which must be of one kind.
+    pub fn expect(&mut self, client: Client, kind: u32) -> Event {
+        let event = self.event(client);
+        assert_eq!(event.kind, kind, "{event:?}");
+        event
+    }
+
+    /// Names of the MADs sent so far, and forgets them.
+    pub fn sent_names(&mut self) -> Vec<&'static str> {
+        let sent = core::mem::take(&mut self.sent);
+        sent.iter().map(|m| CmMad::parse(&m.mad).unwrap().message.name()).collect()
+    }
+}
