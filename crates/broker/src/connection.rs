@@ -1,0 +1,211 @@
+//! One client's connection: what waits to be sent to it, within limits.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use polypath_ipc::Selection;
+use polypath_ipc::socket;
+
+use crate::sys::epoll::Interest;
+use crate::sys::would_block;
+
+/// Most messages that wait for one client.
+const QUEUE_MAX: usize = 4096;
+
+/// Most bytes that wait for one client: the status of a host full of queue pairs fits.
+const QUEUE_BYTES_MAX: usize = 8 << 20;
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It has not introduced itself.
+    New,
+    /// Questions and answers.
+    Control,
+    /// Events.
+    Events,
+    /// It gets what waits for it, and then it is closed.
+    Leaving,
+}
+
+/// A connection and what we know about the process behind it.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    /// From the kernel.
+    pub(crate) pid: u32,
+    /// From the process.
+    pub(crate) program: String,
+    /// Resolved.
+    pub(crate) selection: Selection,
+    pub(crate) role: Role,
+    queue: VecDeque<Outgoing>,
+    queued_bytes: usize,
+    table_due: bool,
+    interest: Interest,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    bytes: Rc<[u8]>,
+    fd: Option<OwnedFd>,
+}
+
+/// The client is gone, or does not take what we have for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// It hung up.
+    Gone,
+    /// It has let more wait than it may.
+    Slow,
+}
+
+impl Connection {
+    pub(crate) fn new(socket: OwnedFd, pid: u32) -> Self {
+        Self {
+            socket,
+            pid,
+            program: String::new(),
+            selection: Selection::Unset,
+            role: Role::New,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            table_due: false,
+            interest: Interest::Read,
+        }
+    }
+
+    /// Sends a message, or lets it wait.
+    pub(crate) fn send(&mut self, bytes: Rc<[u8]>, fd: Option<OwnedFd>) -> Result<(), Lost> {
+        if self.queue.is_empty() && self.try_send(&bytes, fd.as_ref())? {
+            return Ok(());
+        }
+        self.queued_bytes += bytes.len();
+        self.queue.push_back(Outgoing { bytes, fd });
+        let full = self.queue.len() > QUEUE_MAX || self.queued_bytes > QUEUE_BYTES_MAX;
+        if full { Err(Lost::Slow) } else { Ok(()) }
+    }
+
+    /// Sends the table, or remembers that it is due: of several that wait, only the last matters.
+    pub(crate) fn send_table(&mut self, push: &Rc<[u8]>) -> Result<(), Lost> {
+        self.table_due = !self.queue.is_empty() || !self.try_send(push, None)?;
+        Ok(())
+    }
+
+    /// Sends what waits, as far as it goes. `table` gives the message with the newest table.
+    pub(crate) fn flush(&mut self, table: impl FnOnce() -> Rc<[u8]>) -> Result<(), Lost> {
+        while let Some(next) = self.queue.front() {
+            if !self.try_send(&next.bytes, next.fd.as_ref())? {
+                return Ok(());
+            }
+            self.queued_bytes -= next.bytes.len();
+            self.queue.pop_front();
+        }
+        if self.table_due {
+            self.table_due = !self.try_send(&table(), None)?;
+        }
+        Ok(())
+    }
+
+    /// False if there is no room at the moment.
+    fn try_send(&self, bytes: &[u8], fd: Option<&OwnedFd>) -> Result<bool, Lost> {
+        match socket::send(self.socket.as_fd(), bytes, fd.map(AsFd::as_fd)) {
+            Ok(()) => Ok(true),
+            // ENOBUFS: too many descriptors under way.
+            Err(error)
+                if would_block(&error)
+                    || error.raw_os_error() == Some(libc::ETOOMANYREFS)
+                    || error.raw_os_error() == Some(libc::ENOBUFS) =>
+            {
+                Ok(false)
+            }
+            Err(_) => Err(Lost::Gone),
+        }
+    }
+
+    /// Receives a message; `None` if there is none.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        match socket::receive(self.socket.as_fd(), buffer) {
+            Ok(got) => Ok(Some(got.len)),
+            Err(error) if would_block(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether something waits to be sent.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.queue.is_empty() || self.table_due
+    }
+
+    /// What to wait for now, if that is something else than before. A control connection that does
+    /// not take its answers gets no more questions in; an event stream must go on reporting.
+    pub(crate) fn new_interest(&mut self) -> Option<Interest> {
+        let interest = match (self.is_waiting(), self.role) {
+            (false, _) => Interest::Read,
+            (true, Role::Events) => Interest::Both,
+            (true, _) => Interest::Write,
+        };
+        let changed = interest != self.interest;
+        self.interest = interest;
+        changed.then_some(interest)
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection() -> (Connection, OwnedFd) {
+        let (ours, theirs) = socket::pair().unwrap();
+        crate::sys::set_nonblocking(ours.as_fd()).unwrap();
+        (Connection::new(ours, 1), theirs)
+    }
+
+    fn message(len: usize) -> Rc<[u8]> {
+        vec![7; len].into()
+    }
+
+    #[test]
+    fn a_slow_client_is_told_from_one_that_is_gone() {
+        let (mut slow, theirs) = connection();
+        let result = (0..10_000).find_map(|_| slow.send(message(1000), None).err());
+        assert_eq!(result, Some(Lost::Slow));
+        drop(theirs);
+        let (mut gone, theirs) = connection();
+        drop(theirs);
+        assert_eq!(gone.send(message(1), None), Err(Lost::Gone));
+    }
+
+    #[test]
+    fn of_many_tables_only_the_last_waits() {
+        let (mut connection, theirs) = connection();
+        while !connection.is_waiting() {
+            connection.send(message(10_000), None).unwrap();
+        }
+        for _ in 0..100_000 {
+            connection.send_table(&message(1)).unwrap();
+        }
+        connection.role = Role::Events;
+        assert_eq!(connection.new_interest(), Some(Interest::Both));
+        let mut buffer = vec![0; 20_000];
+        let mut received = 0;
+        while connection.is_waiting() {
+            socket::receive(theirs.as_fd(), &mut buffer).unwrap();
+            received += 1;
+            connection.flush(|| message(99)).unwrap();
+        }
+        assert!(received > 1);
+        assert_eq!(connection.new_interest(), Some(Interest::Read));
+        let last =
+            std::iter::repeat_with(|| socket::receive(theirs.as_fd(), &mut buffer).unwrap().len);
+        assert_eq!(last.take_while(|len| *len != 99).filter(|len| *len == 1).count(), 0);
+    }
+}

@@ -1,0 +1,277 @@
+//! What the connection manager asks of its host: routes, devices, multicast membership.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use polypath_cm::{ClientId, Device, Environment, Route, RouteQuery};
+use polypath_ipc::{
+    DeviceSpec, GidEntry, LOCAL_CA_ACK_DELAY, PathSelector, Selection, Table, devices,
+};
+
+use crate::log::log;
+use crate::memberships::Memberships;
+use crate::netlink::{Netlink, RouteQuestion};
+use crate::tables::{Hardware, Tables};
+
+/// Interfaces, routes and memberships, and which client sees which devices.
+#[derive(Debug)]
+pub(crate) struct Host {
+    netlink: Netlink,
+    tables: Tables,
+    selections: BTreeMap<ClientId, Selection>,
+    memberships: Memberships,
+}
+
+impl Host {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let mut host = Self {
+            netlink: Netlink::new()?,
+            tables: Tables::default(),
+            selections: BTreeMap::new(),
+            memberships: Memberships::default(),
+        };
+        host.refresh()?;
+        Ok(host)
+    }
+
+    pub(crate) fn netlink(&self) -> &Netlink {
+        &self.netlink
+    }
+
+    pub(crate) fn table(&self) -> &Table {
+        self.tables.table()
+    }
+
+    /// Asks the kernel what there is now. True if the table changed.
+    pub(crate) fn refresh(&mut self) -> std::io::Result<bool> {
+        self.netlink.take_changes()?;
+        let dump = self.netlink.dump()?;
+        let chosen: Vec<&Selection> = self.selections.values().collect();
+        let socket = self.netlink.any_socket();
+        Ok(self.tables.update(dump, &chosen, |link| Hardware::of(link, socket)))
+    }
+
+    /// A client came, with a resolved selection. True if the table changed.
+    pub(crate) fn add_client(&mut self, client: ClientId, selection: Selection) -> bool {
+        self.selections.insert(client, selection);
+        self.tables.select(&self.selections.values().collect::<Vec<_>>())
+    }
+
+    /// A client went. True if the table changed.
+    pub(crate) fn remove_client(&mut self, client: ClientId) -> bool {
+        self.memberships.leave_all(client);
+        self.selections.remove(&client);
+        self.tables.select(&self.selections.values().collect::<Vec<_>>())
+    }
+
+    /// Whether a GID table can be kept for one more selection.
+    pub(crate) fn has_room(&self, selection: &Selection) -> bool {
+        Tables::has_room(&self.selections.values().collect::<Vec<_>>(), selection)
+    }
+
+    /// Takes paths down or up by hand.
+    pub(crate) fn set_path(&mut self, selector: &PathSelector, up: bool) -> Result<(), String> {
+        self.tables.set_path(selector, up)
+    }
+
+    /// The devices that a client sees.
+    pub(crate) fn devices_of(&self, client: ClientId) -> Vec<DeviceSpec> {
+        let selection = self.selections.get(&client);
+        selection.map(|selection| devices(self.table(), selection)).unwrap_or_default()
+    }
+
+    fn device(&self, spec: &DeviceSpec, gid_index: usize, entry: &GidEntry) -> Option<Device> {
+        Some(Device {
+            node_guid: spec.node_guid.to_be_bytes(),
+            ibdev_index: spec.index,
+            port_num: 1,
+            gid_index: u8::try_from(gid_index).ok()?,
+            gid: entry.gid,
+            active_mtu: mtu_code(spec.roce_mtu(self.table())),
+            ack_delay: LOCAL_CA_ACK_DELAY,
+        })
+    }
+
+    /// The first entry of a client's GID tables that is as wanted.
+    fn find(
+        &self,
+        client: ClientId,
+        wanted: impl Fn(&GidEntry) -> bool,
+    ) -> Option<(Device, GidEntry)> {
+        self.devices_of(client).iter().find_map(|spec| {
+            let mut entries = spec.gids.iter().enumerate().filter(|(_, entry)| !entry.is_empty());
+            let (index, entry) = entries.find(|(_, entry)| wanted(entry))?;
+            Some((self.device(spec, index, entry)?, *entry))
+        })
+    }
+
+    /// The interface that has an address of ours.
+    fn interface_of(&self, ip: IpAddr, ifindex: Option<u32>) -> Option<u32> {
+        let has = |port: &&polypath_ipc::Port| {
+            ifindex.is_none_or(|index| index == port.ifindex)
+                && port.addresses.iter().any(|address| address.ip == ip && !address.tentative)
+        };
+        self.table().ports.iter().find(has).map(|port| port.ifindex)
+    }
+
+    /// Whether an address is one of ours.
+    pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
+        self.interface_of(ip, None).is_some()
+    }
+
+    /// Whether an address is on the link of an interface, by the prefixes of its own addresses.
+    fn on_link(&self, ip: IpAddr, ifindex: u32) -> bool {
+        self.table().port(ifindex).is_some_and(|port| {
+            port.addresses.iter().any(|address| same_prefix(address.ip, ip, address.prefix_len))
+        })
+    }
+}
+
+/// `enum ibv_mtu`.
+fn mtu_code(bytes: u32) -> u8 {
+    match bytes {
+        4096.. => 5,
+        2048.. => 4,
+        1024.. => 3,
+        512.. => 2,
+        _ => 1,
+    }
+}
+
+fn same_prefix(a: IpAddr, b: IpAddr, len: u8) -> bool {
+    let bits = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => u128::from(ip.to_bits()) << 96,
+        IpAddr::V6(ip) => ip.to_bits(),
+    };
+    let differing = bits(a) ^ bits(b);
+    a.is_ipv4() == b.is_ipv4() && differing.leading_zeros() >= u32::from(len)
+}
+
+fn needs_scope(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+impl Environment for Host {
+    fn route(&mut self, _client: ClientId, query: &RouteQuery) -> Option<Route> {
+        let RouteQuery { source, destination, ifindex } = *query;
+        let ifindex = ifindex.filter(|&index| index != 0);
+        let scope = ifindex.filter(|_| needs_scope(destination));
+        if self.interface_of(destination, scope).is_some() {
+            // The kernel would name the loopback interface; the device is where the address is.
+            let source = source.unwrap_or(destination);
+            let ifindex = self.interface_of(source, ifindex.filter(|_| needs_scope(source)))?;
+            return Some(Route { source, ifindex });
+        }
+        let question = RouteQuestion { to: destination, from: source, ifindex };
+        let answer = self.netlink.route(&question).ok()?;
+        let source = source.or(answer.source)?;
+        // With two interfaces in one subnet the kernel names the first; a path from the second's
+        // address leaves through the second.
+        let own = self.interface_of(source, ifindex.filter(|_| needs_scope(source)));
+        let own = own.filter(|&own| self.on_link(destination, own));
+        Some(Route { source, ifindex: own.unwrap_or(answer.ifindex) })
+    }
+
+    fn device_for(
+        &mut self,
+        client: ClientId,
+        local: IpAddr,
+        ifindex: Option<u32>,
+    ) -> Option<(Device, u32)> {
+        let ifindex = ifindex.filter(|&index| index != 0);
+        let here = |entry: &GidEntry| ifindex.is_none_or(|index| index == entry.ifindex);
+        let found = self.find(client, |entry| entry.ip == local && here(entry))?;
+        Some((found.0, found.1.ifindex))
+    }
+
+    fn any_device(&mut self, client: ClientId) -> Option<(Device, IpAddr, u32)> {
+        let up = |entry: &GidEntry| {
+            entry.assigned && self.table().port(entry.ifindex).is_some_and(|port| port.link_up)
+        };
+        let ordinary = |entry: &GidEntry| up(entry) && !needs_scope(entry.ip);
+        let found = self
+            .find(client, ordinary)
+            .or_else(|| self.find(client, up))
+            .or_else(|| self.find(client, |_| true))?;
+        Some((found.0, found.1.ip, found.1.ifindex))
+    }
+
+    fn is_local(&mut self, address: IpAddr, ifindex: Option<u32>) -> bool {
+        let ifindex = ifindex.filter(|&index| index != 0);
+        self.interface_of(address, ifindex).is_some()
+    }
+
+    fn multicast_join(&mut self, client: ClientId, ifindex: u32, group: IpAddr) -> Result<(), i32> {
+        self.memberships.join(client, ifindex, group).inspect_err(|errno| {
+            let error = std::io::Error::from_raw_os_error(*errno);
+            log!("joining {group} on interface {ifindex}: {error}");
+        })
+    }
+
+    fn multicast_leave(&mut self, client: ClientId, ifindex: u32, group: IpAddr) {
+        self.memberships.leave(client, ifindex, group);
+    }
+}
+
+/// The address in the form that tables have it in: mapped ones as IPv4.
+pub(crate) fn canonical(ip: IpAddr) -> IpAddr {
+    match ip {
+        // `::1` and the like stay what they are.
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4),
+        IpAddr::V4(_) => ip,
+    }
+}
+
+/// Whether it is an address that a packet can come from.
+pub(crate) fn is_unicast(ip: IpAddr) -> bool {
+    let unspecified = ip.is_unspecified() || ip == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    !ip.is_multicast() && !unspecified
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn prefixes_compare_within_a_family() {
+        assert!(same_prefix(ip("10.0.0.1"), ip("10.0.0.200"), 24));
+        assert!(!same_prefix(ip("10.0.0.1"), ip("10.0.1.1"), 24));
+        assert!(same_prefix(ip("10.0.0.1"), ip("192.168.0.1"), 0));
+        assert!(!same_prefix(ip("10.0.0.1"), ip("2001:db8::1"), 0));
+        assert!(same_prefix(ip("2001:db8::1"), ip("2001:db8::2"), 64));
+    }
+
+    #[test]
+    fn mtu_codes_are_those_of_the_verbs() {
+        let codes: Vec<u8> = [256, 512, 1024, 2048, 4096].into_iter().map(mtu_code).collect();
+        assert_eq!(codes, [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_loopback_device_answers_for_its_address() {
+        let mut host = Host::new().unwrap();
+        let client = ClientId(1);
+        host.add_client(client, Selection::parse("roce:lo").unwrap());
+        let (device, ifindex) = host.device_for(client, ip("127.0.0.1"), None).unwrap();
+        assert_eq!(device.gid_index, 1);
+        assert_eq!(host.device_for(client, ip("127.0.0.1"), Some(ifindex + 1)), None);
+        assert_eq!(host.device_for(ClientId(2), ip("127.0.0.1"), None), None);
+        assert_eq!(host.any_device(client).unwrap().1, ip("127.0.0.1"));
+        assert!(host.is_local(ip("127.0.0.1"), None));
+        host.remove_client(client);
+        assert_eq!(host.any_device(client), None);
+    }
+
+    #[test]
+    fn the_route_to_an_own_address_is_the_interface_that_has_it() {
+        let mut host = Host::new().unwrap();
+        let query = RouteQuery { source: None, destination: ip("127.0.0.1"), ifindex: None };
+        let route = host.route(ClientId(1), &query).unwrap();
+        assert_eq!(route.source, ip("127.0.0.1"));
+        assert_eq!(host.table().port(route.ifindex).unwrap().name, "lo");
+    }
+}

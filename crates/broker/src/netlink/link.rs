@@ -1,0 +1,183 @@
+//! `RTM_NEWLINK` and `RTM_NEWADDR`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::attributes::{Reader, attributes, text};
+use super::{Request, attribute};
+
+/// Don't count packets for us: statistics are most of a link message.
+const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
+
+const IFLA_INFO_SLAVE_KIND: u16 = 4;
+
+/// Masters whose ports can't be used by themselves. A VRF's can.
+const BUNDLES: [&str; 4] = ["bridge", "bond", "team", "openvswitch"];
+
+/// An interface as the kernel tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LinkMessage {
+    pub(crate) ifindex: u32,
+    pub(crate) name: String,
+    pub(crate) mac: [u8; 6],
+    pub(crate) mtu: u32,
+    pub(crate) up: bool,
+    pub(crate) loopback: bool,
+    pub(crate) ethernet: bool,
+    pub(crate) enslaved: bool,
+}
+
+/// An address as the kernel tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AddressMessage {
+    pub(crate) ifindex: u32,
+    pub(crate) ip: IpAddr,
+    pub(crate) prefix_len: u8,
+    pub(crate) link_local: bool,
+    pub(crate) tentative: bool,
+}
+
+/// `struct ifinfomsg`.
+const LINK_LEN: usize = 16;
+
+/// `struct ifaddrmsg`.
+const ADDRESS_LEN: usize = 8;
+
+pub(super) fn request() -> Request {
+    let mut body = vec![0; LINK_LEN];
+    attribute(&mut body, libc::IFLA_EXT_MASK, &RTEXT_FILTER_SKIP_STATS.to_ne_bytes());
+    Request { kind: libc::RTM_GETLINK, body }
+}
+
+pub(super) fn address_request() -> Request {
+    Request { kind: libc::RTM_GETADDR, body: vec![0; ADDRESS_LEN] }
+}
+
+pub(super) fn parse_link(body: &[u8]) -> Option<LinkMessage> {
+    let fixed = Reader(body);
+    let flags = fixed.u32(8)?.cast_signed();
+    let both = libc::IFF_UP | libc::IFF_LOWER_UP;
+    let mut link = LinkMessage {
+        ifindex: fixed.u32(4)?,
+        name: String::new(),
+        mac: [0; 6],
+        mtu: 0,
+        up: flags & both == both,
+        loopback: flags & libc::IFF_LOOPBACK != 0,
+        ethernet: fixed.u16(2)? == libc::ARPHRD_ETHER,
+        enslaved: false,
+    };
+    for (kind, value) in attributes(body, LINK_LEN) {
+        match kind {
+            libc::IFLA_IFNAME => link.name = text(value),
+            // Other link layers have addresses of other lengths, which are of no use to us.
+            libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
+            libc::IFLA_MTU => link.mtu = Reader(value).u32(0)?,
+            libc::IFLA_LINKINFO => {
+                link.enslaved = attributes(value, 0).any(|(kind, value)| {
+                    kind == IFLA_INFO_SLAVE_KIND && BUNDLES.contains(&text(value).as_str())
+                });
+            }
+            _ => {}
+        }
+    }
+    (link.ifindex != 0 && !link.name.is_empty()).then_some(link)
+}
+
+pub(super) fn parse_address(body: &[u8]) -> Option<AddressMessage> {
+    let fixed = Reader(body);
+    let family = libc::c_int::from(fixed.u8(0)?);
+    let mut flags = u32::from(fixed.u8(2)?);
+    let scope = fixed.u8(3)?;
+    let (mut local, mut address) = (None, None);
+    for (kind, value) in attributes(body, ADDRESS_LEN) {
+        match kind {
+            libc::IFA_LOCAL => local = ip(family, value),
+            libc::IFA_ADDRESS => address = ip(family, value),
+            libc::IFA_FLAGS => flags = Reader(value).u32(0)?,
+            _ => {}
+        }
+    }
+    // A duplicate keeps IFA_F_TENTATIVE beside IFA_F_DADFAILED; an optimistic address may be used.
+    let unusable = libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED;
+    Some(AddressMessage {
+        ifindex: fixed.u32(4)?,
+        // On a point-to-point link IFA_ADDRESS is the peer's.
+        ip: local.or(address)?,
+        prefix_len: fixed.u8(1)?,
+        link_local: scope == libc::RT_SCOPE_LINK,
+        tentative: flags & unusable != 0 && flags & libc::IFA_F_OPTIMISTIC == 0,
+    })
+}
+
+pub(super) fn ip(family: libc::c_int, value: &[u8]) -> Option<IpAddr> {
+    match family {
+        libc::AF_INET => Some(Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?).into()),
+        libc::AF_INET6 => Some(Ipv6Addr::from(<[u8; 16]>::try_from(value).ok()?).into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(flags: i32, kind: &[u8]) -> Vec<u8> {
+        let mut body = vec![0; LINK_LEN];
+        body[2..4].copy_from_slice(&libc::ARPHRD_ETHER.to_ne_bytes());
+        body[4..8].copy_from_slice(&7_u32.to_ne_bytes());
+        body[8..12].copy_from_slice(&flags.to_ne_bytes());
+        attribute(&mut body, libc::IFLA_IFNAME, b"eth0\0");
+        attribute(&mut body, libc::IFLA_ADDRESS, &[2, 0, 0, 0, 0, 1]);
+        attribute(&mut body, libc::IFLA_MTU, &9000_u32.to_ne_bytes());
+        let mut info = Vec::new();
+        attribute(&mut info, IFLA_INFO_SLAVE_KIND, kind);
+        attribute(&mut body, libc::IFLA_LINKINFO, &info);
+        body
+    }
+
+    #[test]
+    fn a_link_is_up_only_with_carrier() {
+        let parse = |flags| parse_link(&link(flags, b"vrf\0")).unwrap();
+        assert!(!parse(libc::IFF_UP).up);
+        assert!(!parse(libc::IFF_LOWER_UP).up);
+        let up = parse(libc::IFF_UP | libc::IFF_LOWER_UP);
+        assert!(up.up && up.ethernet && !up.enslaved);
+        assert_eq!((up.ifindex, up.name.as_str(), up.mtu), (7, "eth0", 9000));
+    }
+
+    #[test]
+    fn a_port_of_a_bridge_is_enslaved() {
+        assert!(parse_link(&link(0, b"bridge\0")).unwrap().enslaved);
+    }
+
+    #[test]
+    fn truncated_messages_give_nothing() {
+        let whole = link(0, b"vrf\0");
+        for len in 0..LINK_LEN + 4 {
+            assert_eq!(parse_link(&whole[..len]), None);
+        }
+        assert_eq!(parse_address(&[libc::AF_INET as u8, 24]), None);
+    }
+
+    #[test]
+    fn the_local_end_of_a_point_to_point_link_is_ours() {
+        let mut body = vec![0; ADDRESS_LEN];
+        body[0] = libc::AF_INET as u8;
+        attribute(&mut body, libc::IFA_ADDRESS, &[10, 0, 0, 2]);
+        attribute(&mut body, libc::IFA_LOCAL, &[10, 0, 0, 1]);
+        assert_eq!(parse_address(&body).unwrap().ip.to_string(), "10.0.0.1");
+    }
+
+    #[test]
+    fn an_optimistic_address_may_be_used() {
+        let parse = |flags: u32| {
+            let mut body = vec![0; ADDRESS_LEN];
+            body[0] = libc::AF_INET6 as u8;
+            attribute(&mut body, libc::IFA_ADDRESS, &[1; 16]);
+            attribute(&mut body, libc::IFA_FLAGS, &flags.to_ne_bytes());
+            parse_address(&body).unwrap().tentative
+        };
+        assert!(parse(libc::IFA_F_TENTATIVE));
+        assert!(!parse(libc::IFA_F_TENTATIVE | libc::IFA_F_OPTIMISTIC));
+    }
+}

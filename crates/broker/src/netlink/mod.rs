@@ -1,0 +1,229 @@
+//! Interfaces, addresses and routes, asked of the kernel by rtnetlink(7).
+//!
+//! Written by hand, because what is needed are a dozen attributes of three message types: an attribute
+//! of a newer kernel is passed over, where a parser of everything would have to know it.
+
+mod attributes;
+mod link;
+mod route;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use attributes::{Reader, attribute};
+pub(crate) use link::{AddressMessage, LinkMessage};
+pub(crate) use route::{RouteAnswer, RouteQuestion};
+
+use crate::sys::netlink::NetlinkSocket;
+use crate::sys::would_block;
+
+/// The kernel's dumps come in datagrams of up to 32 KiB.
+const BUFFER: usize = 64 * 1024;
+
+/// A dump that was disturbed by changes is repeated this often; the change itself also causes one.
+const DUMP_ATTEMPTS: u32 = 4;
+
+/// Most datagrams of one dump, and most notifications read at once.
+const DATAGRAMS_MAX: usize = 4096;
+
+/// `struct nlmsghdr`.
+const HEADER_LEN: usize = 16;
+
+/// The connection to the kernel.
+#[derive(Debug)]
+pub(crate) struct Netlink {
+    requests: NetlinkSocket,
+    changes: NetlinkSocket,
+    sequence: u32,
+    buffer: Box<[u8]>,
+}
+
+/// Everything that a table of interfaces is made of.
+#[derive(Debug, Default)]
+pub(crate) struct Dump {
+    pub(crate) links: Vec<LinkMessage>,
+    pub(crate) addresses: Vec<AddressMessage>,
+}
+
+impl Netlink {
+    pub(crate) fn new() -> io::Result<Self> {
+        let groups = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+        Ok(Self {
+            requests: NetlinkSocket::new(0)?,
+            changes: NetlinkSocket::new(groups.cast_unsigned())?,
+            sequence: 0,
+            buffer: vec![0; BUFFER].into_boxed_slice(),
+        })
+    }
+
+    /// Readable when something changed.
+    pub(crate) fn changes(&self) -> BorrowedFd<'_> {
+        self.changes.as_fd()
+    }
+
+    /// Any socket of the namespace, for ioctls.
+    pub(crate) fn any_socket(&self) -> BorrowedFd<'_> {
+        self.requests.as_fd()
+    }
+
+    /// Reads all notifications that wait. What they say is asked anew by [`dump`](Self::dump): many
+    /// come at once, and some may have been lost.
+    pub(crate) fn take_changes(&mut self) -> io::Result<()> {
+        for _ in 0..DATAGRAMS_MAX {
+            match self.changes.receive(&mut self.buffer) {
+                Err(error) if would_block(&error) => break,
+                // Some were lost, so there were some.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                other => {
+                    other?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All interfaces and addresses.
+    pub(crate) fn dump(&mut self) -> io::Result<Dump> {
+        let mut dump = Dump::default();
+        for _ in 0..DUMP_ATTEMPTS {
+            dump = Dump::default();
+            let whole = self.dump_messages(&link::request(), &mut |kind, body| {
+                if kind == libc::RTM_NEWLINK {
+                    dump.links.extend(link::parse_link(body));
+                }
+            })?;
+            let whole = whole
+                && self.dump_messages(&link::address_request(), &mut |kind, body| {
+                    if kind == libc::RTM_NEWADDR {
+                        dump.addresses.extend(link::parse_address(body));
+                    }
+                })?;
+            if whole {
+                break;
+            }
+        }
+        Ok(dump)
+    }
+
+    /// False if changes got in between.
+    fn dump_messages(
+        &mut self,
+        request: &Request,
+        take: &mut dyn FnMut(u16, &[u8]),
+    ) -> io::Result<bool> {
+        let sequence = self.send(request, libc::NLM_F_DUMP)?;
+        let mut whole = true;
+        for _ in 0..DATAGRAMS_MAX {
+            let len = self.requests.receive(&mut self.buffer)?;
+            for message in messages(&self.buffer[..len]) {
+                if message.sequence != sequence {
+                    continue;
+                }
+                whole &= message.flags & libc::NLM_F_DUMP_INTR as u16 == 0;
+                match libc::c_int::from(message.kind) {
+                    libc::NLMSG_DONE => return Ok(whole),
+                    libc::NLMSG_ERROR => return Err(error_of(message.body)),
+                    _ => take(message.kind, message.body),
+                }
+            }
+        }
+        Err(io::ErrorKind::InvalidData.into())
+    }
+
+    /// The route to an address.
+    ///
+    /// # Errors
+    /// `ENETUNREACH`, `EHOSTUNREACH` … as the kernel gives it.
+    pub(crate) fn route(&mut self, question: &RouteQuestion) -> io::Result<RouteAnswer> {
+        let sequence = self.send(&route::request(question), 0)?;
+        // The kernel has put its answer into the socket's queue before the request's send returned.
+        for _ in 0..DATAGRAMS_MAX {
+            let len = self.requests.receive(&mut self.buffer)?;
+            for message in messages(&self.buffer[..len]) {
+                if message.sequence != sequence {
+                    continue;
+                }
+                if libc::c_int::from(message.kind) == libc::NLMSG_ERROR {
+                    return Err(error_of(message.body));
+                }
+                if message.kind == libc::RTM_NEWROUTE {
+                    return route::parse(message.body);
+                }
+            }
+        }
+        Err(io::ErrorKind::InvalidData.into())
+    }
+
+    fn send(&mut self, request: &Request, flags: libc::c_int) -> io::Result<u32> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let len = HEADER_LEN + request.body.len();
+        let flags = (flags | libc::NLM_F_REQUEST) as u16;
+        let mut message = Vec::with_capacity(len);
+        message.extend((len as u32).to_ne_bytes());
+        message.extend(request.kind.to_ne_bytes());
+        message.extend(flags.to_ne_bytes());
+        message.extend(self.sequence.to_ne_bytes());
+        message.extend([0; 4]);
+        message.extend(&request.body);
+        self.requests.send(&message)?;
+        Ok(self.sequence)
+    }
+}
+
+/// A request without its header.
+#[derive(Debug)]
+struct Request {
+    kind: u16,
+    body: Vec<u8>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Message<'a> {
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    body: &'a [u8],
+}
+
+/// The messages of a datagram; what is cut off at its end is left out.
+fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    let mut rest = datagram;
+    std::iter::from_fn(move || {
+        let reader = Reader(rest);
+        let len = usize::try_from(reader.u32(0)?).ok()?;
+        let body = rest.get(HEADER_LEN..len)?;
+        let message =
+            Message { kind: reader.u16(4)?, flags: reader.u16(6)?, sequence: reader.u32(8)?, body };
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some(message)
+    })
+}
+
+/// `struct nlmsgerr` begins with a negative errno.
+fn error_of(body: &[u8]) -> io::Error {
+    let errno = Reader(body).u32(0).map_or(libc::EIO, |code| code.cast_signed().wrapping_neg());
+    io::Error::from_raw_os_error(errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_of_nonsense_ends_the_iteration() {
+        assert_eq!(messages(&[0; 64]).count(), 0, "length 0");
+        assert_eq!(messages(&[255; 64]).count(), 0, "length beyond the end");
+        assert_eq!(messages(&[20, 0, 0]).count(), 0, "no header");
+    }
+
+    #[test]
+    fn loopback_is_there_and_leads_to_itself() {
+        let mut netlink = Netlink::new().unwrap();
+        let dump = netlink.dump().unwrap();
+        assert!(dump.links.iter().any(|link| link.loopback && link.name == "lo"));
+        let to = std::net::IpAddr::from([127, 0, 0, 1]);
+        let question = RouteQuestion { to, from: None, ifindex: None };
+        let answer = netlink.route(&question).unwrap();
+        assert_eq!((answer.local, answer.source), (true, Some(to)));
+    }
+}

@@ -1,0 +1,211 @@
+//! Queue pair 1: management datagrams over UDP.
+
+use std::net::{IpAddr, SocketAddr};
+
+use polypath_cm::{MadAddress, OutgoingMad};
+use polypath_wire::icrc::{Flow, FlowCrc};
+use polypath_wire::{Bth, Headers, Opcode, Packet, Psn, QP1_QKEY, ROCE_PORT, ext::Deth};
+
+use crate::drops::Drop;
+use crate::host::{canonical, is_unicast};
+use crate::sys::udp::{Datagram, UdpSocket};
+
+/// Length of a management datagram in bytes.
+pub(crate) const MAD_LEN: usize = 256;
+
+/// BTH, DETH, MAD, ICRC.
+const PACKET_LEN: usize = 12 + 8 + MAD_LEN + 4;
+
+/// Longest packet looked at; longer ones can't be MADs.
+pub(crate) const RECEIVE_LEN: usize = 512;
+
+const QP1: u32 = 1;
+
+/// Source ports of RoCEv2 (IBTA A17.9.4 leaves the choice; all stacks use the dynamic range).
+const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 0xc000..=0xffff;
+
+/// Ports tried until one is free.
+const PORT_ATTEMPTS: u32 = 256;
+
+/// The sending side.
+#[derive(Debug)]
+pub(crate) struct Qp1 {
+    socket: UdpSocket,
+    port: u16,
+    psn: Psn,
+}
+
+impl Qp1 {
+    /// Opens the sending socket on a source port by chance.
+    pub(crate) fn new(mut random: impl FnMut() -> u32) -> std::io::Result<Self> {
+        let socket = UdpSocket::new()?;
+        socket.never_fragment()?;
+        let mut attempts = 0;
+        loop {
+            let port = SOURCE_PORTS.start() | (random() & 0x3fff) as u16;
+            match socket.bind(port) {
+                Err(error) if attempts == PORT_ATTEMPTS => return Err(error),
+                Err(_) => attempts += 1,
+                Ok(()) => return Ok(Self { socket, port, psn: Psn::new(random()) }),
+            }
+        }
+    }
+
+    /// Sends a MAD. `through` is the interface to force, 0 to follow the kernel's routes.
+    pub(crate) fn send(&mut self, mad: &OutgoingMad, through: u32) -> std::io::Result<()> {
+        let flow = Flow::new(mad.local, mad.remote, self.port);
+        let packet = build(&flow, self.psn, &mad.mad);
+        self.psn = Psn::new(self.psn.get().wrapping_add(1));
+        let to = SocketAddr::new(mad.remote, ROCE_PORT);
+        self.socket.send(&packet, to, mad.local, through, mad.traffic_class)
+    }
+}
+
+fn build(flow: &Flow, psn: Psn, mad: &[u8; MAD_LEN]) -> [u8; PACKET_LEN] {
+    let bth = Bth { dest_qpn: QP1, psn, ..Bth::new(Opcode::UD_SEND_ONLY) };
+    let deth = Deth { qkey: QP1_QKEY, src_qpn: QP1 };
+    let mut packet = [0; PACKET_LEN];
+    let at = Headers { deth: Some(deth), ..Headers::new(bth) }.emit(&mut packet);
+    packet[at..at + MAD_LEN].copy_from_slice(mad);
+    let (body, icrc) = packet.split_at_mut(at + MAD_LEN);
+    icrc.copy_from_slice(&FlowCrc::new(flow).compute(0, body));
+    packet
+}
+
+/// Takes a packet of the broker's own socket apart: where it came from, and the MAD.
+///
+/// # Errors
+/// Why it is to be dropped.
+pub(crate) fn parse<'a>(
+    datagram: &Datagram,
+    buffer: &'a [u8],
+) -> Result<(MadAddress, &'a [u8]), Drop> {
+    let bytes = buffer.get(..datagram.len).ok_or(Drop::TooLong)?;
+    let (from, to) = (canonical(datagram.from.ip()), canonical(datagram.to));
+    if !is_unicast(from) || !is_unicast(to) {
+        return Err(Drop::NotUnicast);
+    }
+    let packet = Packet::parse(bytes).map_err(|_| Drop::Malformed)?;
+    let flow = Flow::new(from, to, datagram.from.port());
+    FlowCrc::new(&flow).verify(bytes, 0).ok_or(Drop::IcrcWrong)?;
+    let headers = packet.headers;
+    if headers.bth.dest_qpn != QP1 {
+        return Err(Drop::NoSuchQp);
+    }
+    let deth = headers.deth.filter(|_| headers.bth.opcode == Opcode::UD_SEND_ONLY);
+    let deth = deth.ok_or(Drop::WrongService)?;
+    if deth.qkey != QP1_QKEY {
+        return Err(Drop::QkeyWrong);
+    }
+    // Membership in the default partition, full or limited (IBTA 10.9.3).
+    if headers.bth.pkey & 0x7fff != 0x7fff {
+        return Err(Drop::PkeyWrong);
+    }
+    if packet.payload.len() != MAD_LEN {
+        return Err(Drop::NotAMad);
+    }
+    let address =
+        MadAddress { local: to, remote: from, ifindex: datagram.ifindex, source_qpn: deth.src_qpn };
+    Ok((address, packet.payload))
+}
+
+/// The interface to force for a MAD, 0 for none: a packet to an address of this host finds its way
+/// only by the kernel's own routes.
+pub(crate) fn through(mad: &OutgoingMad, remote_is_ours: bool) -> u32 {
+    let link_local = matches!(mad.remote, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    if remote_is_ours && !link_local { 0 } else { mad.ifindex }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCAL: &str = "10.0.0.1";
+    const REMOTE: &str = "10.0.0.2";
+
+    fn datagram(len: usize) -> Datagram {
+        Datagram {
+            len,
+            from: SocketAddr::new(REMOTE.parse().unwrap(), 0xc001),
+            to: LOCAL.parse().unwrap(),
+            ifindex: 3,
+        }
+    }
+
+    fn packet() -> [u8; PACKET_LEN] {
+        let flow = Flow::new(REMOTE.parse().unwrap(), LOCAL.parse().unwrap(), 0xc001);
+        build(&flow, Psn::new(5), &[7; MAD_LEN])
+    }
+
+    /// Repairs the ICRC after a change.
+    fn reseal(packet: &mut [u8]) {
+        let flow = Flow::new(REMOTE.parse().unwrap(), LOCAL.parse().unwrap(), 0xc001);
+        let (body, icrc) = packet.split_at_mut(packet.len() - 4);
+        icrc.copy_from_slice(&FlowCrc::new(&flow).compute(0, body));
+    }
+
+    fn drop_after(change: impl Fn(&mut [u8; PACKET_LEN])) -> Drop {
+        let mut packet = packet();
+        change(&mut packet);
+        reseal(&mut packet);
+        parse(&datagram(packet.len()), &packet).unwrap_err()
+    }
+
+    #[test]
+    fn what_is_built_is_understood() {
+        let packet = packet();
+        let (from, mad) = parse(&datagram(packet.len()), &packet).unwrap();
+        assert_eq!((from.source_qpn, from.ifindex, mad), (1, 3, &[7; MAD_LEN][..]));
+        assert_eq!(from.remote, REMOTE.parse::<IpAddr>().unwrap());
+    }
+
+    #[test]
+    fn each_wrong_field_has_its_own_reason() {
+        assert_eq!(drop_after(|p| p[7] = 2), Drop::NoSuchQp);
+        assert_eq!(drop_after(|p| p[12] = 0), Drop::QkeyWrong);
+        assert_eq!(drop_after(|p| p[3] = 0), Drop::PkeyWrong);
+        assert_eq!(drop_after(|p| p[0] = 0x04), Drop::WrongService);
+        assert_eq!(drop_after(|p| p[0] = 0xff), Drop::Malformed);
+        let mut corrupt = packet();
+        corrupt[100] ^= 1;
+        assert_eq!(parse(&datagram(corrupt.len()), &corrupt).unwrap_err(), Drop::IcrcWrong);
+    }
+
+    #[test]
+    fn truncated_and_oversized_packets_are_dropped() {
+        let packet = packet();
+        for len in 0..packet.len() {
+            assert!(parse(&datagram(len), &packet).is_err(), "{len} bytes");
+        }
+        assert_eq!(parse(&datagram(9000), &packet).unwrap_err(), Drop::TooLong);
+        let flow = Flow::new(REMOTE.parse().unwrap(), LOCAL.parse().unwrap(), 0xc001);
+        let mut short = packet[..PACKET_LEN - 8].to_vec();
+        short.extend(FlowCrc::new(&flow).compute(0, &packet[..PACKET_LEN - 8]));
+        assert_eq!(parse(&datagram(short.len()), &short).unwrap_err(), Drop::NotAMad);
+    }
+
+    #[test]
+    fn multicast_reaches_no_queue_pair_1() {
+        let packet = packet();
+        let to_group = Datagram { to: "239.1.1.1".parse().unwrap(), ..datagram(packet.len()) };
+        assert_eq!(parse(&to_group, &packet).unwrap_err(), Drop::NotUnicast);
+    }
+
+    #[test]
+    fn only_packets_to_this_host_go_by_the_kernels_routes() {
+        let mad = OutgoingMad {
+            local: LOCAL.parse().unwrap(),
+            remote: REMOTE.parse().unwrap(),
+            ifindex: 3,
+            traffic_class: 0,
+            attempt: 0,
+            client: None,
+            qp_num: 0,
+            mad: [0; MAD_LEN],
+        };
+        assert_eq!(through(&mad, false), 3);
+        assert_eq!(through(&mad, true), 0);
+        let link_local = OutgoingMad { remote: "fe80::1".parse().unwrap(), ..mad };
+        assert_eq!(through(&link_local, true), 3);
+    }
+}

@@ -1,0 +1,325 @@
+//! What clients ask for.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use polypath_cm::{ClientId, FileId};
+use polypath_ipc::message::{self, CM_COMMAND_MAX, Push, Reply, Request, TEXT_MAX, VERSION};
+use polypath_ipc::status::{BrokerStatus, ClientStatus, CmIdStatus, ProcessStatus, SlotStatus};
+use polypath_ipc::{Hello, PathSelector, Selection};
+
+use crate::broker::Broker;
+use crate::connection::Role;
+use crate::drops::counter;
+use crate::log::log;
+use crate::slots::{Owner, SLOT_MAX};
+use crate::sys::process::now;
+
+/// Most paths that one client may have listed as CM ids in a status.
+const CM_IDS_SHOWN_MAX: usize = 4096;
+
+/// An error for the client.
+struct Refusal {
+    errno: i32,
+    text: String,
+}
+
+impl Refusal {
+    fn new(errno: i32, text: impl Into<String>) -> Self {
+        Self { errno, text: text.into() }
+    }
+
+    fn of(doing: &str, error: &io::Error) -> Self {
+        Self::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{doing}: {error}"))
+    }
+}
+
+/// An answer, with a descriptor if it brings one.
+type Answer = Result<(Reply, Option<OwnedFd>), Refusal>;
+
+fn reply(reply: Reply) -> Answer {
+    Ok((reply, None))
+}
+
+impl Broker {
+    /// Does what a client asks, and answers.
+    pub(crate) fn request(&mut self, id: u64, request: Request) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let answer = match (connection.role, request) {
+            (Role::New, Request::Hello(hello)) => self.hello(id, &hello),
+            (Role::New, _) => return self.reject_nonsense(id, "a request before its hello"),
+            (Role::Events, Request::StatusReport { id: number, more, status }) => {
+                return self.take_report(id, number, more, *status);
+            }
+            (Role::Events, _) => return self.reject_nonsense(id, "a request on an event stream"),
+            (Role::Leaving, _) => return,
+            (Role::Control, Request::Status) => return self.begin_status(id),
+            (Role::Control, request) => self.control_request(id, request),
+        };
+        match answer {
+            Ok((reply, fd)) => self.answer(id, &reply, fd),
+            Err(Refusal { errno, text }) => self.refuse(id, errno, text),
+        }
+    }
+
+    fn control_request(&mut self, id: u64, request: Request) -> Answer {
+        match request {
+            Request::OpenLane => self.open_lane(id),
+            Request::CloseLane { slot } => self.close_lane(id, slot),
+            Request::GetTable => reply(Reply::Table(Box::new(self.host.table().clone()))),
+            Request::OpenCm => {
+                let opened = self.open_file(id);
+                let (file, socket) = opened.map_err(|e| Refusal::of("opening a CM file", &e))?;
+                Ok((Reply::Cm { file: file.0.into() }, Some(socket)))
+            }
+            Request::CmCommand { file, bytes } => self.cm_command(id, file, &bytes),
+            Request::CloseCm { file } => {
+                let file = self.file_of(id, file)?;
+                self.close_file(file);
+                reply(Reply::Done)
+            }
+            Request::Subscribe => {
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.role = Role::Events;
+                }
+                reply(Reply::Table(Box::new(self.host.table().clone())))
+            }
+            Request::Path { selector, up } => self.set_path(selector, up),
+            Request::Shutdown { force } => self.shut_down(id, force),
+            Request::Ping => reply(Reply::Done),
+            Request::Hello(_) => Err(Refusal::new(libc::EPROTO, "this connection said hello")),
+            Request::StatusReport { .. } => {
+                Err(Refusal::new(libc::EPROTO, "reports belong on an event stream"))
+            }
+            // Its several answers are sent by `begin_status`.
+            Request::Status => reply(Reply::Done),
+        }
+    }
+
+    fn answer(&mut self, id: u64, reply: &Reply, fd: Option<OwnedFd>) {
+        match message::encode(reply) {
+            Ok(bytes) => self.send(id, bytes.into(), fd),
+            Err(error) => self.refuse(id, libc::EMSGSIZE, error.to_string()),
+        }
+    }
+
+    /// Answers with an error.
+    pub(crate) fn refuse(&mut self, id: u64, errno: i32, text: String) {
+        self.counters.requests_refused += 1;
+        if let Ok(bytes) = message::encode(&Reply::Error { errno, text }) {
+            self.send(id, bytes.into(), None);
+        }
+    }
+
+    fn hello(&mut self, id: u64, hello: &Hello) -> Answer {
+        let pid = std::process::id();
+        if hello.version != VERSION {
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.role = Role::Leaving;
+            }
+            return reply(Reply::Hello { version: VERSION, pid, selection: String::new() });
+        }
+        let invalid = |text: String| Refusal::new(libc::EINVAL, text);
+        if hello.program.len() > TEXT_MAX || hello.selection.len() > TEXT_MAX {
+            return Err(invalid(format!("a name of more than {TEXT_MAX} bytes")));
+        }
+        let wanted = Selection::parse(&hello.selection).map_err(|e| invalid(e.to_string()))?;
+        let selection = wanted.resolve(self.host.table());
+        if let Err(error) = selection.check(self.host.table()) {
+            // Named interfaces may come later, but none at all is a slip of the pen.
+            let none = polypath_ipc::devices(self.host.table(), &selection).is_empty();
+            if none {
+                return Err(Refusal::new(libc::ENODEV, error.to_string()));
+            }
+            log!("{}: {error}", hello.program);
+        }
+        if !self.host.has_room(&selection) {
+            let text = "too many different device selections in one network namespace";
+            return Err(Refusal::new(libc::ENOSPC, text));
+        }
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.role = Role::Control;
+            connection.program.clone_from(&hello.program);
+            connection.selection = selection.clone();
+        }
+        let text = selection.to_string();
+        if self.host.add_client(ClientId(id), selection) {
+            self.push_table();
+        }
+        reply(Reply::Hello { version: VERSION, pid, selection: text })
+    }
+
+    fn open_lane(&mut self, id: u64) -> Answer {
+        let refuse = |error: io::Error| Refusal::of("opening a lane", &error);
+        let pid = self.connections.get(&id).map_or(0, |connection| connection.pid);
+        let opened = self.slots.open(Owner { connection: id, pid }).map_err(refuse)?;
+        let Some(slot) = opened else {
+            let text = format!("all {SLOT_MAX} slots of this network namespace are taken");
+            return Err(Refusal::new(libc::ENOSPC, text));
+        };
+        let socket = self.slots.socket(slot).map(|socket| socket.try_clone_to_owned());
+        match socket {
+            Some(Ok(socket)) => {
+                let receive_buffer = self.slots.receive_buffer();
+                Ok((Reply::Lane { slot, receive_buffer }, Some(socket)))
+            }
+            failed => {
+                self.slots.close(slot);
+                let error = failed.and_then(Result::err);
+                Err(refuse(error.unwrap_or_else(|| io::ErrorKind::NotFound.into())))
+            }
+        }
+    }
+
+    fn close_lane(&mut self, id: u64, slot: u8) -> Answer {
+        let owner = self.slots.owner(slot).filter(|owner| owner.connection == id);
+        owner.ok_or_else(|| Refusal::new(libc::EBADF, format!("slot {slot} is not yours")))?;
+        self.slots.close(slot);
+        reply(Reply::Done)
+    }
+
+    fn file_of(&self, id: u64, file: u64) -> Result<FileId, Refusal> {
+        u32::try_from(file)
+            .ok()
+            .map(FileId)
+            .filter(|file| self.files.get(*file).is_some_and(|open| open.connection == id))
+            .ok_or_else(|| Refusal::new(libc::EBADF, format!("CM file {file} is not yours")))
+    }
+
+    fn cm_command(&mut self, id: u64, file: u64, bytes: &[u8]) -> Answer {
+        let file = self.file_of(id, file)?;
+        if bytes.len() > CM_COMMAND_MAX {
+            return Err(Refusal::new(libc::EINVAL, "a CM command that is too long"));
+        }
+        match self.cm.command(now(), file, bytes, &mut self.host) {
+            Ok(bytes) => reply(Reply::CmResponse { bytes }),
+            Err(errno) => Err(Refusal::new(errno, "the connection manager refuses")),
+        }
+    }
+
+    fn set_path(&mut self, selector: PathSelector, up: bool) -> Answer {
+        let set = self.host.set_path(&selector, up);
+        set.map_err(|text| Refusal::new(libc::ENOSPC, text))?;
+        log!("paths {selector}: {} by hand", if up { "up" } else { "down" });
+        self.push(&Push::PathAdmin { selector, up });
+        self.push_table();
+        reply(Reply::Done)
+    }
+
+    fn shut_down(&mut self, id: u64, force: bool) -> Answer {
+        let others = self.connections.iter().filter(|(other, _)| **other != id);
+        let names: Vec<String> =
+            others.map(|(_, c)| format!("{} ({})", c.pid, c.program)).take(8).collect();
+        if !names.is_empty() && !force {
+            let text = format!("the broker is in use by {}", names.join(", "));
+            return Err(Refusal::new(libc::EBUSY, text));
+        }
+        log!("told to end");
+        self.ending = true;
+        reply(Reply::Done)
+    }
+
+    // Status
+
+    fn begin_status(&mut self, id: u64) {
+        for part in self.status().into_parts() {
+            self.answer(id, &Reply::Status(Box::new(part)), None);
+        }
+        let streams = self.event_streams();
+        let pids: BTreeMap<u64, u32> = streams
+            .into_iter()
+            .filter_map(|stream| Some((stream, self.connections.get(&stream)?.pid)))
+            .collect();
+        let streams: Vec<u64> = pids.keys().copied().collect();
+        let Some(number) = self.gatherings.begin(now(), id, pids) else {
+            return self.refuse(id, libc::EBUSY, "too many ask for the status at once".into());
+        };
+        let Ok(bytes) = message::encode(&Push::StatusRequest { id: number }) else { return };
+        let bytes: Rc<[u8]> = bytes.into();
+        for stream in streams {
+            self.send(stream, Rc::clone(&bytes), None);
+        }
+    }
+
+    fn take_report(&mut self, stream: u64, number: u64, more: bool, mut status: ProcessStatus) {
+        let Some(asker) = self.gatherings.asker(number, stream) else { return };
+        status.pid = self.connections.get(&stream).map_or(0, |connection| connection.pid);
+        self.answer(asker, &Reply::ProcessStatus(Box::new(status)), None);
+        if !more {
+            self.gatherings.answered(number, stream);
+        }
+    }
+
+    /// Tells those whose status is complete, or out of time.
+    pub(crate) fn finish_gatherings(&mut self, now: Duration) {
+        for finished in self.gatherings.finished(now) {
+            let reply = Reply::StatusEnd { silent: finished.silent };
+            self.answer(finished.asker, &reply, None);
+        }
+    }
+
+    fn status(&self) -> BrokerStatus {
+        let clients = self.connections.values().map(|connection| ClientStatus {
+            pid: connection.pid,
+            program: connection.program.clone(),
+            selection: connection.selection.to_string(),
+            events: connection.role == Role::Events,
+        });
+        let slots = self.slots.status().map(|(slot, owner, overflows)| SlotStatus {
+            slot,
+            pid: owner.pid,
+            overflows: overflows.into(),
+        });
+        BrokerStatus {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_ms: (now() - self.started).as_millis() as u64,
+            clients: clients.collect(),
+            slots: slots.collect(),
+            cm_ids: self.cm_ids(),
+            table: self.host.table().clone(),
+            counters: self.all_counters(),
+        }
+    }
+
+    fn cm_ids(&self) -> Vec<CmIdStatus> {
+        let ids = self.cm.describe().into_iter().take(CM_IDS_SHOWN_MAX);
+        let address = |a: Option<std::net::SocketAddr>| a.map(|a| a.to_string());
+        ids.map(|id| CmIdStatus {
+            pid: self.connections.get(&id.client.0).map_or(0, |connection| connection.pid),
+            id: id.id,
+            state: match id.connection {
+                Some(connection) => format!("{} {}, {connection}", id.port_space, id.state),
+                None => format!("{} {}", id.port_space, id.state),
+            },
+            local: address(id.local).unwrap_or_default(),
+            remote: address(id.remote).unwrap_or_default(),
+            qpn: id.qp_num,
+        })
+        .collect()
+    }
+
+    fn all_counters(&self) -> Vec<polypath_ipc::status::Counter> {
+        let cm = self.cm.counters();
+        let mut list = self.counters.list();
+        list.extend([
+            counter("packets_dropped_slot_unowned", self.slots.sunk().into()),
+            counter("qp1_overflows", self.slots.own().drops().unwrap_or(0).into()),
+            counter("cm_mads_received", cm.mads_received),
+            counter("cm_mads_sent", cm.mads_sent),
+            counter("cm_mads_not_sent", cm.mads_not_sent),
+            counter("cm_mads_malformed", cm.mads_malformed),
+            counter("cm_mads_unmatched", cm.mads_unmatched),
+            counter("cm_mads_duplicate", cm.mads_duplicate),
+            counter("cm_mads_retried", cm.mads_retried),
+            counter("cm_requests_unserved", cm.requests_unserved),
+            counter("cm_requests_stale", cm.requests_stale),
+            counter("cm_requests_dropped", cm.requests_dropped),
+            counter("cm_events_dropped", cm.events_dropped),
+        ]);
+        list
+    }
+}

@@ -1,0 +1,225 @@
+//! Slots: who owns which part of the QPN space, and the sockets on port 4791.
+//!
+//! Sockets are opened when first needed, and are never closed before the broker ends: closing one would
+//! move another to its index in the group. The first slot is chosen at random, so that a broker that
+//! follows another does not begin with the QPNs that its predecessor's peers still send to. A slot that is given back is led to
+//! the sink, its socket told to refuse everything, and emptied; it is given out again as late as
+//! possible, so that what is still under way for its last owner finds nobody.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::groups;
+use crate::port_owner;
+use crate::steering;
+use crate::sys::udp::UdpSocket;
+
+/// UDP destination port of RoCEv2.
+pub(crate) const PORT: u16 = polypath_wire::ROCE_PORT;
+
+/// The last slot; 255 is the multicast QPN's top byte.
+pub(crate) const SLOT_MAX: u8 = 254;
+
+/// Receive buffer asked for, in bytes; the kernel gives twice that, or less.
+const RECEIVE_BUFFER: i32 = 4 << 20;
+
+/// Most packets thrown away when a socket is emptied: more than fit into its buffer at the kernel's
+/// least charge of 256 bytes per packet.
+const DRAIN_MAX: usize = 1 << 16;
+
+/// Why port 4791 can't be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// Somebody has it.
+    #[error("UDP port {PORT} (RoCEv2) is taken by {0}")]
+    Taken(String),
+    /// The kernel refuses for another reason.
+    #[error("preparing UDP port {PORT}: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A slot given out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner {
+    /// The connection that has it.
+    pub(crate) connection: u64,
+    /// The process.
+    pub(crate) pid: u32,
+}
+
+/// All sockets on the port.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    own: UdpSocket,
+    sink: UdpSocket,
+    /// Of slot `first`, the one after it … in the order of binding.
+    sockets: Vec<UdpSocket>,
+    first: u8,
+    owners: BTreeMap<u8, Owner>,
+    /// Slots given back, the one that waits longest first.
+    freed: VecDeque<u8>,
+    receive_buffer: u32,
+}
+
+impl Slots {
+    /// Takes the port. `seed` chooses the first slot.
+    pub(crate) fn new(seed: u32) -> Result<Self, PortError> {
+        // A group would let in sockets of the same user, and of a broker that was killed lanes may
+        // be left: their indexes would be in the way. So look, without sharing, whether all is free.
+        let probe = UdpSocket::new()?;
+        probe.bind(PORT).map_err(taken)?;
+        drop(probe);
+
+        let own = open().map_err(taken)?;
+        let receive_buffer = own.enlarge_receive_buffer(RECEIVE_BUFFER)?;
+        let sink = UdpSocket::new()?;
+        sink.share_port()?;
+        sink.refuse_all()?;
+        sink.bind(PORT).map_err(taken)?;
+        let slots = Self {
+            own,
+            sink,
+            sockets: Vec::new(),
+            first: (seed % u32::from(SLOT_MAX)) as u8 + 1,
+            owners: BTreeMap::new(),
+            freed: VecDeque::new(),
+            receive_buffer,
+        };
+        slots.steer()?;
+        Ok(slots)
+    }
+
+    fn steer(&self) -> io::Result<()> {
+        let index = |slot| steering::FIRST_SLOT_INDEX + self.place(slot) as u32;
+        let slots = self.owners.keys().map(|&slot| (slot, index(slot)));
+        self.own.steer_group(&mut steering::program(slots))
+    }
+
+    /// Where a slot's socket is, or will be, in `sockets`.
+    fn place(&self, slot: u8) -> usize {
+        debug_assert!((1..=SLOT_MAX).contains(&slot));
+        let [slot, first, count] = [slot, self.first, SLOT_MAX].map(usize::from);
+        (count + slot - first) % count
+    }
+
+    /// Gives out a slot; `None` if all are taken.
+    pub(crate) fn open(&mut self, owner: Owner) -> io::Result<Option<u8>> {
+        let Some(slot) = self.next_slot() else { return Ok(None) };
+        self.prepare(slot)?;
+        self.owners.insert(slot, owner);
+        if let Err(error) = self.steer() {
+            self.close(slot);
+            return Err(error);
+        }
+        Ok(Some(slot))
+    }
+
+    fn next_slot(&mut self) -> Option<u8> {
+        let opened = u8::try_from(self.sockets.len()).unwrap_or(SLOT_MAX);
+        if opened == SLOT_MAX {
+            return self.freed.pop_front();
+        }
+        let to_the_end = SLOT_MAX - self.first;
+        Some(if opened <= to_the_end { self.first + opened } else { opened - to_the_end })
+    }
+
+    /// Makes a slot's socket as it shall be for a new owner.
+    fn prepare(&mut self, slot: u8) -> io::Result<()> {
+        let Some(socket) = self.sockets.get(self.place(slot)) else {
+            let socket = open()?;
+            self.receive_buffer = prepare_lane(&socket)?;
+            self.sockets.push(socket);
+            return Ok(());
+        };
+        socket.describe_packets()?;
+        socket.set_nonblocking()?;
+        self.receive_buffer = prepare_lane(socket)?;
+        groups::leave_all(socket);
+        socket.drain(DRAIN_MAX);
+        socket.accept_all()
+    }
+
+    /// Takes a slot back. True if it was given out.
+    pub(crate) fn close(&mut self, slot: u8) -> bool {
+        if self.owners.remove(&slot).is_none() {
+            return false;
+        }
+        // Neither fails for a socket and a program that were accepted before; if one did, the packets
+        // would pile up to the buffer's limit and be thrown away before the slot is used again.
+        let _ = self.steer();
+        if let Some(socket) = self.sockets.get(self.place(slot)) {
+            let _ = socket.refuse_all();
+            groups::leave_all(socket);
+            socket.drain(DRAIN_MAX);
+        }
+        self.freed.push_back(slot);
+        true
+    }
+
+    /// Takes back all slots of a connection.
+    pub(crate) fn close_all_of(&mut self, connection: u64) {
+        let mine = |(slot, owner): (&u8, &Owner)| (owner.connection == connection).then_some(*slot);
+        let slots: Vec<u8> = self.owners.iter().filter_map(mine).collect();
+        for slot in slots {
+            self.close(slot);
+        }
+    }
+
+    /// Who has a slot.
+    pub(crate) fn owner(&self, slot: u8) -> Option<Owner> {
+        self.owners.get(&slot).copied()
+    }
+
+    /// A slot's socket.
+    pub(crate) fn socket(&self, slot: u8) -> Option<BorrowedFd<'_>> {
+        let owned = self.owners.contains_key(&slot);
+        owned.then(|| self.sockets.get(self.place(slot)).map(AsFd::as_fd)).flatten()
+    }
+
+    /// The broker's own socket, for QPNs below 0x10000.
+    pub(crate) fn own(&self) -> &UdpSocket {
+        &self.own
+    }
+
+    /// Size of a lane's receive buffer as the kernel accounts for it.
+    pub(crate) fn receive_buffer(&self) -> u32 {
+        self.receive_buffer
+    }
+
+    /// Slots given out, with their owners and the packets lost because their buffer was full.
+    pub(crate) fn status(&self) -> impl Iterator<Item = (u8, Owner, u32)> {
+        self.owners.iter().map(|(&slot, &owner)| {
+            let socket = self.sockets.get(self.place(slot));
+            let drops = socket.and_then(|socket| socket.drops().ok()).unwrap_or(0);
+            (slot, owner, drops)
+        })
+    }
+
+    /// Packets that the sink took: for slots that nobody has.
+    pub(crate) fn sunk(&self) -> u32 {
+        self.sink.drops().unwrap_or(0)
+    }
+}
+
+/// A socket of the group, for the broker itself or a lane.
+fn open() -> io::Result<UdpSocket> {
+    let socket = UdpSocket::new()?;
+    socket.describe_packets()?;
+    socket.share_port()?;
+    socket.bind(PORT)?;
+    Ok(socket)
+}
+
+fn prepare_lane(socket: &UdpSocket) -> io::Result<u32> {
+    socket.coalesce()?;
+    socket.enlarge_receive_buffer(RECEIVE_BUFFER)
+}
+
+fn taken(error: io::Error) -> PortError {
+    if error.raw_os_error() == Some(libc::EADDRINUSE) {
+        PortError::Taken(port_owner::describe(PORT))
+    } else {
+        PortError::Io(error)
+    }
+}

@@ -1,0 +1,156 @@
+//! The program that tells the kernel which slot's socket a packet is for.
+//!
+//! All sockets on port 4791 form one `SO_REUSEPORT` group, numbered in the order of binding: first
+//! the broker's own (QP1), then the sink, then the slots' as they were opened. The program reads the top byte of the
+//! destination QPN, byte 5 of the BTH, which is the slot. Slots that nobody has lead to the sink, whose
+//! filter drops everything in the kernel, so that stray packets for a process long gone cost nothing
+//! and fill no buffer.
+
+use crate::sys::udp::Instruction;
+
+/// The broker's own socket in the group.
+pub(crate) const OWN_INDEX: u32 = 0;
+
+/// The sink.
+pub(crate) const SINK_INDEX: u32 = 1;
+
+/// The socket in the group that was opened first for a slot.
+pub(crate) const FIRST_SLOT_INDEX: u32 = 2;
+
+/// Offset in the UDP payload of the destination QPN's top byte.
+const SLOT_OFFSET: u32 = 5;
+
+// linux/bpf_common.h
+const LOAD_BYTE: u16 = 0x30;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const JUMP_IF_GREATER: u16 = 0x25;
+const JUMP_IF_AT_LEAST: u16 = 0x35;
+const ADD: u16 = 0x04;
+const RETURN_CONSTANT: u16 = 0x06;
+const RETURN_A: u16 = 0x16;
+
+fn instruction(code: u16, k: u32) -> Instruction {
+    Instruction { code, jt: 0, jf: 0, k }
+}
+
+fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> Instruction {
+    Instruction { code, jt: if_true, jf: if_false, k }
+}
+
+/// The program for these slots and the indexes of their sockets, in ascending order of slots. A
+/// payload too short for a BTH goes to index 0 (the kernel's answer to a load beyond the end), where it
+/// is counted.
+pub(crate) fn program(slots: impl IntoIterator<Item = (u8, u32)>) -> Vec<Instruction> {
+    let mut program = vec![
+        instruction(LOAD_BYTE, SLOT_OFFSET),
+        jump(JUMP_IF_EQUAL, 0, 0, 1),
+        instruction(RETURN_CONSTANT, OWN_INDEX),
+    ];
+    for range in ranges(slots) {
+        // Slots are given out in order, so there are few ranges.
+        program.extend([
+            jump(JUMP_IF_AT_LEAST, range.first.into(), 0, 3),
+            jump(JUMP_IF_GREATER, range.last.into(), 2, 0),
+            instruction(ADD, range.offset),
+            instruction(RETURN_A, 0),
+        ]);
+    }
+    program.push(instruction(RETURN_CONSTANT, SINK_INDEX));
+    program
+}
+
+/// Slots in a row whose sockets are in a row too.
+struct Range {
+    first: u8,
+    last: u8,
+    /// Index minus slot, modulo 2^32 as the program counts.
+    offset: u32,
+}
+
+fn ranges(slots: impl IntoIterator<Item = (u8, u32)>) -> Vec<Range> {
+    let mut ranges: Vec<Range> = Vec::new();
+    for (slot, index) in slots {
+        let offset = index.wrapping_sub(slot.into());
+        match ranges.last_mut() {
+            Some(range) if range.last.checked_add(1) == Some(slot) && range.offset == offset => {
+                range.last = slot;
+            }
+            _ => ranges.push(Range { first: slot, last: slot, offset }),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a program as the kernel does.
+    fn run(program: &[Instruction], payload: &[u8]) -> u32 {
+        let (mut a, mut at) = (0_u32, 0_usize);
+        loop {
+            let i = program[at];
+            at += 1;
+            let truth = match i.code {
+                LOAD_BYTE => {
+                    let Some(byte) = payload.get(i.k as usize) else { return 0 };
+                    a = u32::from(*byte);
+                    continue;
+                }
+                ADD => {
+                    a = a.wrapping_add(i.k);
+                    continue;
+                }
+                RETURN_CONSTANT => return i.k,
+                RETURN_A => return a,
+                JUMP_IF_EQUAL => a == i.k,
+                JUMP_IF_GREATER => a > i.k,
+                JUMP_IF_AT_LEAST => a >= i.k,
+                code => panic!("instruction {code:#x}"),
+            };
+            at += usize::from(if truth { i.jt } else { i.jf });
+        }
+    }
+
+    /// Sockets opened from slot `base` on, round to the slots before it.
+    fn opened_from(base: u8, slot: u8) -> u32 {
+        FIRST_SLOT_INDEX + (u32::from(slot) + 254 - u32::from(base)) % 254
+    }
+
+    #[test]
+    fn every_slot_leads_to_its_owner_or_the_sink() {
+        let sets: [&[u8]; 5] = [&[], &[1], &[1, 2, 3, 7, 8, 254], &[254], &[2, 4, 6]];
+        for (owned, base) in sets.into_iter().flat_map(|set| [(set, 1), (set, 3), (set, 254)]) {
+            let program = program(owned.iter().map(|&slot| (slot, opened_from(base, slot))));
+            for slot in 0..=255_u8 {
+                let expect = match slot {
+                    0 => OWN_INDEX,
+                    slot if owned.contains(&slot) => opened_from(base, slot),
+                    _ => SINK_INDEX,
+                };
+                let got = run(&program, &[0, 0, 0, 0, 0, slot, 0, 1]);
+                assert_eq!(got, expect, "slot {slot} of {owned:?} from {base}");
+            }
+        }
+    }
+
+    #[test]
+    fn slots_given_out_in_order_make_a_short_program() {
+        let all = program((1..=254).map(|slot| (slot, opened_from(100, slot))));
+        assert_eq!(all.len(), 3 + 2 * 4 + 1);
+    }
+
+    #[test]
+    fn the_worst_scatter_of_slots_still_makes_a_legal_program() {
+        let odd = (1..=253).step_by(2).map(|slot| (slot, u32::from(slot) + 1));
+        let program = program(odd);
+        assert!(program.len() <= 4096, "BPF_MAXINSNS");
+        assert_eq!(run(&program, &[0, 0, 0, 0, 0, 253]), 254);
+        assert_eq!(run(&program, &[0, 0, 0, 0, 0, 252]), SINK_INDEX);
+    }
+
+    #[test]
+    fn a_payload_without_a_bth_goes_to_the_broker() {
+        assert_eq!(run(&program([(1, 2)]), &[1, 2, 3]), OWN_INDEX);
+    }
+}

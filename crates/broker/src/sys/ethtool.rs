@@ -1,0 +1,56 @@
+//! The speed of an interface, by ethtool's ioctl.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+const ETHTOOL_GSET: u32 = 1;
+
+/// `struct ethtool_cmd` of linux/ethtool.h. Deprecated there, but answered for every driver, and of
+/// fixed size.
+#[repr(C)]
+struct EthtoolCmd {
+    cmd: u32,
+    supported: u32,
+    advertising: u32,
+    speed: u16,
+    duplex: u8,
+    port: u8,
+    phy_address: u8,
+    transceiver: u8,
+    autoneg: u8,
+    mdio_support: u8,
+    maxtxpkt: u32,
+    maxrxpkt: u32,
+    speed_hi: u16,
+    eth_tp_mdix: u8,
+    eth_tp_mdix_ctrl: u8,
+    lp_advertising: u32,
+    reserved: [u32; 2],
+}
+
+/// The speed in Mbit/s, if the driver tells one. `socket` may be any socket of the namespace.
+pub(crate) fn speed_mbps(socket: BorrowedFd<'_>, interface: &str) -> Option<u32> {
+    // SAFETY: both are plain data, for which all zeroes is a value.
+    let (mut command, mut request) = unsafe {
+        (
+            MaybeUninit::<EthtoolCmd>::zeroed().assume_init(),
+            MaybeUninit::<libc::ifreq>::zeroed().assume_init(),
+        )
+    };
+    command.cmd = ETHTOOL_GSET;
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(interface.bytes()) {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_data = (&raw mut command).cast();
+    // SAFETY: the request names an interface and points to a structure of the size that this
+    // command fills, both alive during the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+    if result < 0 {
+        return None;
+    }
+    let speed = u32::from(command.speed_hi) << 16 | u32::from(command.speed);
+    // SPEED_UNKNOWN, also in its 16-bit form that old drivers give.
+    (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
+}

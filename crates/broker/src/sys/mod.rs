@@ -1,0 +1,38 @@
+//! System calls behind safe functions: the only unsafe code of the crate.
+
+pub(crate) mod epoll;
+pub(crate) mod ethtool;
+pub(crate) mod netlink;
+pub(crate) mod process;
+pub(crate) mod udp;
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Takes ownership of a descriptor that a system call just returned, or of its error.
+fn own(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave us this descriptor and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Turns a result of −1 into the error it stands for.
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Whether a non-blocking call just had nothing to do.
+pub(crate) fn would_block(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+}
+
+/// Makes a descriptor non-blocking.
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: plain integers.
+    unsafe {
+        let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
+        check(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK))
+    }
+}

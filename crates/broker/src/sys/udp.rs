@@ -1,0 +1,371 @@
+//! UDP sockets: dual-stack, with the addresses of every packet, steered by classic BPF.
+
+use std::io;
+use std::mem::{MaybeUninit, size_of, size_of_val};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr;
+
+use super::{check, own, would_block};
+
+/// Not in the libc crate: linux/udp.h.
+const UDP_GRO: libc::c_int = 104;
+
+/// Index of the drop counter in what `SO_MEMINFO` gives (linux/sock_diag.h), and its length.
+const SK_MEMINFO_DROPS: usize = 8;
+const SK_MEMINFO_VARS: usize = 9;
+
+/// One instruction of classic BPF.
+pub(crate) type Instruction = libc::sock_filter;
+
+/// A UDP socket over IPv6 that also does IPv4, non-blocking.
+#[derive(Debug)]
+pub(crate) struct UdpSocket(OwnedFd);
+
+/// A packet received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Datagram {
+    /// Its length; more than the buffer's if it was cut.
+    pub(crate) len: usize,
+    /// Where it came from.
+    pub(crate) from: SocketAddr,
+    /// The address of ours that it was sent to.
+    pub(crate) to: IpAddr,
+    /// The interface it came in on.
+    pub(crate) ifindex: u32,
+}
+
+impl UdpSocket {
+    /// A socket not bound yet.
+    pub(crate) fn new() -> io::Result<Self> {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: plain integers.
+        let socket = Self(own(unsafe { libc::socket(libc::AF_INET6, kind, 0) })?);
+        socket.set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0)?;
+        Ok(socket)
+    }
+
+    /// Binds to a port of all addresses.
+    pub(crate) fn bind(&self, port: u16) -> io::Result<()> {
+        let address = to_raw(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), 0);
+        let len = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: `address` is valid for `len` bytes.
+        check(unsafe { libc::bind(self.0.as_raw_fd(), (&raw const address).cast(), len) })
+    }
+
+    /// Lets more sockets of this user be bound to the same port; they form a group.
+    pub(crate) fn share_port(&self) -> io::Result<()> {
+        self.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
+    }
+
+    /// Asks for the addresses, the traffic class and the hop limit of every packet, and refuses
+    /// multicast of groups that this very socket has not joined.
+    pub(crate) fn describe_packets(&self) -> io::Result<()> {
+        for (level, option, value) in [
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1),
+            (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, 0),
+            (libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
+            (libc::IPPROTO_IP, libc::IP_RECVTTL, 1),
+            (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0),
+        ] {
+            self.set(level, option, value)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the kernel hand over several packets of one flow at once.
+    pub(crate) fn coalesce(&self) -> io::Result<()> {
+        self.set(libc::SOL_UDP, UDP_GRO, 1)
+    }
+
+    /// Never fragments: IPv4 packets leave with DF and identification 0, which the ICRC relies on.
+    pub(crate) fn never_fragment(&self) -> io::Result<()> {
+        self.set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        self.set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)
+    }
+
+    /// Makes the receive buffer as large as we may, up to `bytes`, and tells how large it is as the
+    /// kernel accounts for it.
+    pub(crate) fn enlarge_receive_buffer(&self, bytes: i32) -> io::Result<u32> {
+        if self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
+            // Without privilege up to net.core.rmem_max.
+            self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)?;
+        }
+        let mut size = [0_u32; 1];
+        self.get(libc::SOL_SOCKET, libc::SO_RCVBUF, &mut size)?;
+        Ok(size[0])
+    }
+
+    /// Makes it non-blocking; a process that had it may have changed that.
+    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+        super::set_nonblocking(self.0.as_fd())
+    }
+
+    /// Attaches a program to the whole group that tells by a packet's UDP payload which socket it is
+    /// for, counted in the order of binding.
+    pub(crate) fn steer_group(&self, program: &mut [Instruction]) -> io::Result<()> {
+        self.attach(libc::SO_ATTACH_REUSEPORT_CBPF, program)
+    }
+
+    /// Has the kernel drop all that comes in from now on; it counts as overflow.
+    pub(crate) fn refuse_all(&self) -> io::Result<()> {
+        const BPF_RET_K: u16 = 0x06;
+        let mut program = [Instruction { code: BPF_RET_K, jt: 0, jf: 0, k: 0 }];
+        self.attach(libc::SO_ATTACH_FILTER, &mut program)
+    }
+
+    /// Undoes [`refuse_all`](Self::refuse_all).
+    pub(crate) fn accept_all(&self) -> io::Result<()> {
+        match self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn attach(&self, option: libc::c_int, program: &mut [Instruction]) -> io::Result<()> {
+        let len = libc::c_ushort::try_from(program.len())
+            .map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?;
+        let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
+        // SAFETY: `program` points to `len` instructions, which the kernel copies and checks.
+        check(unsafe {
+            libc::setsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_SOCKET,
+                option,
+                (&raw const program).cast(),
+                size_of_val(&program) as libc::socklen_t,
+            )
+        })
+    }
+
+    /// Packets that the kernel dropped at this socket: buffer full, or refused.
+    pub(crate) fn drops(&self) -> io::Result<u32> {
+        let mut info = [0_u32; SK_MEMINFO_VARS];
+        self.get(libc::SOL_SOCKET, libc::SO_MEMINFO, &mut info)?;
+        Ok(info[SK_MEMINFO_DROPS])
+    }
+
+    /// Throws away up to `most` packets that wait; tells how many there were.
+    pub(crate) fn drain(&self, most: usize) -> usize {
+        let mut byte = [0_u8; 1];
+        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        let mut count = 0;
+        while count < most {
+            // SAFETY: `byte` has room for one byte; the rest of the packet is cut off.
+            let got = unsafe { libc::recv(self.0.as_raw_fd(), byte.as_mut_ptr().cast(), 1, flags) };
+            if got < 0 {
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// Joins a multicast group on an interface, or leaves it.
+    pub(crate) fn membership(&self, group: IpAddr, ifindex: u32, join: bool) -> io::Result<()> {
+        match group {
+            IpAddr::V4(group) => {
+                let request = libc::ip_mreqn {
+                    imr_multiaddr: libc::in_addr { s_addr: u32::from(group).to_be() },
+                    imr_address: libc::in_addr { s_addr: 0 },
+                    imr_ifindex: ifindex.cast_signed(),
+                };
+                let option = if join { libc::IP_ADD_MEMBERSHIP } else { libc::IP_DROP_MEMBERSHIP };
+                self.set(libc::IPPROTO_IP, option, request)
+            }
+            IpAddr::V6(group) => {
+                let request = libc::ipv6_mreq {
+                    ipv6mr_multiaddr: libc::in6_addr { s6_addr: group.octets() },
+                    ipv6mr_interface: ifindex,
+                };
+                let option =
+                    if join { libc::IPV6_ADD_MEMBERSHIP } else { libc::IPV6_DROP_MEMBERSHIP };
+                self.set(libc::IPPROTO_IPV6, option, request)
+            }
+        }
+    }
+
+    /// Receives one packet, `None` if there is none.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Datagram>> {
+        let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        let mut control = Control::default();
+        // SAFETY: both are plain data, for which all zeroes is a value.
+        let (mut name, mut message) = unsafe {
+            (
+                MaybeUninit::<libc::sockaddr_in6>::zeroed().assume_init(),
+                MaybeUninit::<libc::msghdr>::zeroed().assume_init(),
+            )
+        };
+        message.msg_name = (&raw mut name).cast();
+        message.msg_namelen = size_of_val(&name) as libc::socklen_t;
+        message.msg_iov = &raw mut iov;
+        message.msg_iovlen = 1;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = CONTROL_LEN as _;
+        // SAFETY: the message points to buffers that outlive the call.
+        let got = unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut message, libc::MSG_TRUNC) };
+        let Ok(len) = usize::try_from(got) else {
+            let error = io::Error::last_os_error();
+            return if would_block(&error) { Ok(None) } else { Err(error) };
+        };
+        let from = Ipv6Addr::from(name.sin6_addr.s6_addr).to_canonical();
+        let (to, ifindex) = destination(&message).unwrap_or((IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0));
+        let from = SocketAddr::new(from, u16::from_be(name.sin6_port));
+        Ok(Some(Datagram { len, from, to, ifindex }))
+    }
+
+    /// Sends one packet from a local address, through an interface if it is not 0.
+    pub(crate) fn send(
+        &self,
+        bytes: &[u8],
+        to: SocketAddr,
+        from: IpAddr,
+        ifindex: u32,
+        traffic_class: u8,
+    ) -> io::Result<()> {
+        let mut iov =
+            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let mut name = to_raw(to, ifindex);
+        // SAFETY: msghdr is plain data, for which all zeroes is a value.
+        let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        message.msg_name = (&raw mut name).cast();
+        message.msg_namelen = size_of_val(&name) as libc::socklen_t;
+        message.msg_iov = &raw mut iov;
+        message.msg_iovlen = 1;
+        let source = libc::in6_pktinfo {
+            ipi6_addr: libc::in6_addr { s6_addr: mapped(from).octets() },
+            ipi6_ifindex: ifindex as _,
+        };
+        let (level, kind) = if from.is_ipv4() {
+            (libc::IPPROTO_IP, libc::IP_TOS)
+        } else {
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
+        };
+        let mut control = Control::default();
+        let class = libc::c_int::from(traffic_class);
+        let used = control.put(0, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, source);
+        let used = control.put(used, level, kind, class);
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = used as _;
+        // SAFETY: the message points to buffers that outlive the call.
+        let sent =
+            unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// `T` must be the plain structure that the option takes.
+    fn set<T: Copy>(&self, level: libc::c_int, option: libc::c_int, value: T) -> io::Result<()> {
+        // SAFETY: `value` is valid for its size; the kernel checks that the size is enough.
+        check(unsafe {
+            libc::setsockopt(
+                self.0.as_raw_fd(),
+                level,
+                option,
+                (&raw const value).cast(),
+                size_of::<T>() as libc::socklen_t,
+            )
+        })
+    }
+
+    fn get(&self, level: libc::c_int, option: libc::c_int, value: &mut [u32]) -> io::Result<()> {
+        let mut len = size_of_val(value) as libc::socklen_t;
+        // SAFETY: `value` is valid for `len` bytes, and any bytes are numbers.
+        check(unsafe {
+            libc::getsockopt(
+                self.0.as_raw_fd(),
+                level,
+                option,
+                value.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        })
+    }
+}
+
+impl AsFd for UdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn mapped(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
+}
+
+/// The address as the kernel takes it; `ifindex` is the scope of a link-local one.
+fn to_raw(address: SocketAddr, ifindex: u32) -> libc::sockaddr_in6 {
+    let ip = mapped(address.ip());
+    let scope = if ip.is_unicast_link_local() || ip.is_multicast() { ifindex } else { 0 };
+    let address = SocketAddrV6::new(ip, address.port(), 0, scope);
+    libc::sockaddr_in6 {
+        sin6_family: libc::AF_INET6 as libc::sa_family_t,
+        sin6_port: address.port().to_be(),
+        sin6_flowinfo: 0,
+        sin6_addr: libc::in6_addr { s6_addr: ip.octets() },
+        sin6_scope_id: address.scope_id(),
+    }
+}
+
+/// Enough for `IPV6_PKTINFO`, class and hop limit of both families.
+const CONTROL_LEN: usize = 256;
+
+/// A buffer of control messages, aligned as `cmsghdr` must be.
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_LEN]);
+
+impl Default for Control {
+    fn default() -> Self {
+        Self([0; CONTROL_LEN])
+    }
+}
+
+impl Control {
+    /// Writes a control message at an offset and gives the offset after it.
+    fn put<T: Copy>(
+        &mut self,
+        at: usize,
+        level: libc::c_int,
+        kind: libc::c_int,
+        value: T,
+    ) -> usize {
+        let size = size_of::<T>() as u32;
+        // SAFETY: pure arithmetic.
+        let (len, space) = unsafe { (libc::CMSG_LEN(size), libc::CMSG_SPACE(size) as usize) };
+        assert!(at + space <= CONTROL_LEN && at.is_multiple_of(8), "control messages are few");
+        // SAFETY: there is room for the message at `at`, as just asserted, and the header is aligned
+        // because the buffer and every CMSG_SPACE are.
+        unsafe {
+            let header = self.0.as_mut_ptr().add(at).cast::<libc::cmsghdr>();
+            (*header).cmsg_len = len as _;
+            (*header).cmsg_level = level;
+            (*header).cmsg_type = kind;
+            ptr::write_unaligned(libc::CMSG_DATA(header).cast(), value);
+        }
+        at + space
+    }
+}
+
+/// Destination address and interface of a received packet. For IPv4 packets too: an IPv6 socket
+/// gets their destination as mapped address.
+fn destination(message: &libc::msghdr) -> Option<(IpAddr, u32)> {
+    // SAFETY: the kernel filled the control buffer, and CMSG_NXTHDR stays inside it.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            if (*header).cmsg_level == libc::IPPROTO_IPV6
+                && (*header).cmsg_type == libc::IPV6_PKTINFO
+            {
+                let info: libc::in6_pktinfo = ptr::read_unaligned(libc::CMSG_DATA(header).cast());
+                let to = Ipv6Addr::from(info.ipi6_addr.s6_addr).to_canonical();
+                return Some((to, info.ipi6_ifindex as u32));
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+    None
+}

@@ -1,0 +1,307 @@
+//! The published table: made of what the kernel tells, with what must stay the same kept the same.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::BorrowedFd;
+
+use polypath_ipc::gids::{CHOSEN_TABLES_MAX, NamedGidTable};
+use polypath_ipc::table::{ADDRESSES_MAX, DOWN_MAX, PORTS_MAX};
+use polypath_ipc::{Address, GidTable, PathSelector, Port, Selection, Table};
+
+use crate::netlink::{AddressMessage, Dump, LinkMessage};
+use crate::sys::ethtool;
+
+/// What drivers know about an interface and rtnetlink does not tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Hardware {
+    speed_mbps: Option<u32>,
+    numa_node: Option<u32>,
+}
+
+impl Hardware {
+    /// Asks the driver. `socket` is any socket of the namespace.
+    pub(crate) fn of(link: &LinkMessage, socket: BorrowedFd<'_>) -> Self {
+        Self { speed_mbps: ethtool::speed_mbps(socket, &link.name), numa_node: numa_node(link) }
+    }
+}
+
+/// From sysfs, which may show another network namespace's interfaces: then the index differs.
+fn numa_node(link: &LinkMessage) -> Option<u32> {
+    let read = |file| fs::read_to_string(format!("/sys/class/net/{}/{file}", link.name)).ok();
+    let same = read("ifindex")?.trim().parse() == Ok(link.ifindex);
+    // −1 where there is none.
+    read("device/numa_node")?.trim().parse().ok().filter(|_| same)
+}
+
+/// The published table and its memory.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    table: Table,
+    /// Hardware by interface, and whether the link was up when the driver was asked: the speed is
+    /// known only then.
+    hardware: BTreeMap<u32, (bool, Hardware)>,
+}
+
+impl Tables {
+    pub(crate) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Takes in what the kernel says. `ask` finds out about hardware; `chosen` are the selections of
+    /// the clients. True if the table changed.
+    pub(crate) fn update(
+        &mut self,
+        dump: Dump,
+        chosen: &[&Selection],
+        mut ask: impl FnMut(&LinkMessage) -> Hardware,
+    ) -> bool {
+        let Dump { mut links, addresses } = dump;
+        links.sort_by_key(|link| link.ifindex);
+        links.dedup_by_key(|link| link.ifindex);
+        links.truncate(PORTS_MAX);
+        let mut hardware = BTreeMap::new();
+        for link in &links {
+            let known = self.hardware.get(&link.ifindex).filter(|(up, _)| *up == link.up);
+            let found = known.copied().unwrap_or_else(|| (link.up, ask(link)));
+            hardware.insert(link.ifindex, found);
+        }
+        self.hardware = hardware;
+        let ports = links.into_iter().map(|link| self.port(link, &addresses)).collect();
+        let ports = numbered(ports);
+        let mut new = Table { ports, ..self.table.clone() };
+        keep_gid_tables(&mut new, chosen);
+        self.publish(new)
+    }
+
+    /// Takes in that the clients' selections are now these. True if the table changed.
+    pub(crate) fn select(&mut self, chosen: &[&Selection]) -> bool {
+        let mut new = self.table.clone();
+        keep_gid_tables(&mut new, chosen);
+        self.publish(new)
+    }
+
+    /// Whether there is room for one more selection beside these.
+    pub(crate) fn has_room(chosen: &[&Selection], new: &Selection) -> bool {
+        let is_new = matches!(new, Selection::MpOver(_)) && !chosen.contains(&new);
+        let mut names: Vec<String> = chosen.iter().filter_map(|other| over(other)).collect();
+        names.sort();
+        names.dedup();
+        !is_new || names.len() < CHOSEN_TABLES_MAX
+    }
+
+    /// Takes paths down or up by hand.
+    ///
+    /// # Errors
+    /// A sentence, if too many are down already.
+    pub(crate) fn set_path(&mut self, selector: &PathSelector, up: bool) -> Result<(), String> {
+        let mut new = self.table.clone();
+        new.down.retain(|other| other != selector);
+        if !up {
+            if new.down.len() == DOWN_MAX {
+                return Err(format!("at most {DOWN_MAX} paths can be taken down by hand"));
+            }
+            new.down.push(selector.clone());
+        }
+        self.publish(new);
+        Ok(())
+    }
+
+    fn publish(&mut self, mut new: Table) -> bool {
+        new.generation = self.table.generation;
+        if new == self.table {
+            return false;
+        }
+        new.generation += 1;
+        self.table = new;
+        true
+    }
+
+    fn port(&self, link: LinkMessage, addresses: &[AddressMessage]) -> Port {
+        let mine = addresses.iter().filter(|address| address.ifindex == link.ifindex);
+        let hardware = self.hardware.get(&link.ifindex).map(|(_, found)| *found);
+        let Hardware { speed_mbps, numa_node } = hardware.unwrap_or_default();
+        Port {
+            ifindex: link.ifindex,
+            mac: link.mac,
+            mtu: link.mtu,
+            link_up: link.up,
+            speed_mbps,
+            loopback: link.loopback,
+            ethernet: link.ethernet,
+            enslaved: link.enslaved,
+            numa_node,
+            device_number: self.table.port(link.ifindex).and_then(|known| known.device_number),
+            addresses: mine.take(ADDRESSES_MAX).map(address).collect(),
+            name: link.name,
+        }
+    }
+}
+
+fn address(message: &AddressMessage) -> Address {
+    Address {
+        ip: message.ip,
+        prefix_len: message.prefix_len,
+        link_local: message.link_local,
+        tentative: message.tentative,
+    }
+}
+
+/// Gives each usable interface without a number the lowest free one.
+fn numbered(mut ports: Vec<Port>) -> Vec<Port> {
+    for port in &mut ports {
+        if !port.usable() {
+            port.device_number = None;
+        }
+    }
+    for at in 0..ports.len() {
+        if ports[at].usable() && ports[at].device_number.is_none() {
+            let taken = |n| ports.iter().any(|port| port.device_number == Some(n));
+            ports[at].device_number = (0..=u16::MAX).find(|&n| !taken(n));
+        }
+    }
+    ports
+}
+
+fn over(selection: &Selection) -> Option<String> {
+    matches!(selection, Selection::MpOver(_)).then(|| selection.to_string())
+}
+
+/// Brings all GID tables up to date: those of every roce device and of mp over all, and those of the
+/// chosen interfaces that some client's mp device has.
+fn keep_gid_tables(table: &mut Table, chosen: &[&Selection]) {
+    let standing = [Selection::Roce, Selection::Mp];
+    let mut kept: Vec<NamedGidTable> = Vec::new();
+    for selection in standing.iter().chain(chosen.iter().copied()) {
+        for (key, ports) in selection.gid_tables(table) {
+            if kept.iter().any(|named| named.key == key) {
+                continue;
+            }
+            let known = table.gid_tables.iter().find(|named| named.key == key);
+            let mut gids = known.map_or_else(GidTable::default, |named| named.table.clone());
+            gids.update_from_ports(ports);
+            kept.push(NamedGidTable { key, table: gids });
+        }
+    }
+    table.gid_tables = kept;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(ifindex: u32, name: &str) -> LinkMessage {
+        LinkMessage {
+            ifindex,
+            name: name.into(),
+            mac: [2, 0, 0, 0, 0, ifindex as u8],
+            mtu: 1500,
+            up: true,
+            loopback: name == "lo",
+            ethernet: name != "lo",
+            enslaved: false,
+        }
+    }
+
+    fn address(ifindex: u32, ip: &str) -> AddressMessage {
+        let ip = ip.parse().unwrap();
+        AddressMessage { ifindex, ip, prefix_len: 24, link_local: false, tentative: false }
+    }
+
+    fn update(tables: &mut Tables, links: &[LinkMessage], addresses: &[AddressMessage]) -> bool {
+        let dump = Dump { links: links.to_vec(), addresses: addresses.to_vec() };
+        tables.update(dump, &[], |_| Hardware::default())
+    }
+
+    fn numbers(tables: &Tables) -> Vec<Option<u16>> {
+        tables.table().ports.iter().map(|port| port.device_number).collect()
+    }
+
+    #[test]
+    fn device_numbers_outlive_the_coming_and_going_of_others() {
+        let mut tables = Tables::default();
+        let (lo, a, b, c) = (link(1, "lo"), link(2, "a"), link(3, "b"), link(4, "c"));
+        update(&mut tables, &[lo.clone(), a, b.clone()], &[]);
+        assert_eq!(numbers(&tables), [None, Some(0), Some(1)]);
+        update(&mut tables, &[lo.clone(), b.clone()], &[]);
+        assert_eq!(numbers(&tables), [None, Some(1)]);
+        update(&mut tables, &[lo, b, c], &[]);
+        assert_eq!(numbers(&tables), [None, Some(1), Some(0)]);
+    }
+
+    #[test]
+    fn only_a_change_makes_a_new_generation() {
+        let mut tables = Tables::default();
+        assert!(update(&mut tables, &[link(2, "a")], &[address(2, "10.0.0.1")]));
+        assert!(!update(&mut tables, &[link(2, "a")], &[address(2, "10.0.0.1")]));
+        assert_eq!(tables.table().generation, 1);
+        assert!(update(&mut tables, &[link(2, "a")], &[]));
+        assert_eq!(tables.table().generation, 2);
+    }
+
+    #[test]
+    fn gid_tables_are_kept_in_place_for_all_devices() {
+        let mut tables = Tables::default();
+        let links = [link(2, "a"), link(3, "b")];
+        let all = [address(2, "10.0.0.1"), address(2, "10.0.0.2"), address(3, "10.0.1.1")];
+        update(&mut tables, &links, &all);
+        update(&mut tables, &links, &all[1..]);
+        for selection in [Selection::Roce, Selection::Mp] {
+            let device = &polypath_ipc::devices(tables.table(), &selection)[0];
+            assert!(device.gids[1].is_empty(), "{selection}");
+            assert_eq!(device.gids[2].ip.to_string(), "10.0.0.2");
+        }
+    }
+
+    #[test]
+    fn chosen_gid_tables_live_as_long_as_their_selection() {
+        let mut tables = Tables::default();
+        update(&mut tables, &[link(2, "a"), link(3, "b")], &[]);
+        let chosen = Selection::parse("mp:b+a").unwrap();
+        let has = |tables: &Tables| tables.table().gid_tables.iter().any(|t| t.key == "mp:b+a");
+        assert!(tables.select(&[&chosen]));
+        assert!(has(&tables));
+        assert!(tables.select(&[]));
+        assert!(!has(&tables));
+    }
+
+    #[test]
+    fn selections_have_a_limit() {
+        let many: Vec<Selection> =
+            (0..CHOSEN_TABLES_MAX).map(|i| Selection::MpOver(vec![format!("e{i}")])).collect();
+        let many: Vec<&Selection> = many.iter().collect();
+        let one_more = Selection::MpOver(vec!["other".into()]);
+        assert!(!Tables::has_room(&many, &one_more));
+        assert!(Tables::has_room(&many, &Selection::Mp));
+        assert!(Tables::has_room(&many, many[0]));
+        assert!(Tables::has_room(&many[1..], &one_more));
+    }
+
+    #[test]
+    fn paths_taken_down_are_remembered_once_and_within_limits() {
+        let mut tables = Tables::default();
+        let path = |i: usize| PathSelector::Interface(format!("e{i}"));
+        for i in 0..DOWN_MAX {
+            tables.set_path(&path(i), false).unwrap();
+            tables.set_path(&path(i), false).unwrap();
+        }
+        assert_eq!(tables.table().down.len(), DOWN_MAX);
+        assert!(tables.set_path(&path(999), false).is_err());
+        tables.set_path(&path(0), true).unwrap();
+        tables.set_path(&path(999), false).unwrap();
+    }
+
+    #[test]
+    fn hardware_is_asked_again_when_the_link_comes_up() {
+        let mut tables = Tables::default();
+        let mut asked = 0;
+        for up in [false, false, true, true] {
+            let dump = Dump { links: vec![LinkMessage { up, ..link(2, "a") }], addresses: vec![] };
+            tables.update(dump, &[], |_| {
+                asked += 1;
+                Hardware { speed_mbps: up.then_some(10_000), numa_node: None }
+            });
+        }
+        assert_eq!(asked, 2);
+        assert_eq!(tables.table().ports[0].speed_mbps, Some(10_000));
+    }
+}

@@ -1,0 +1,130 @@
+//! Tests run in a network namespace of their own: each re-runs itself under `unshare -Urn`, which any
+//! user may, and does its work there.
+#![allow(dead_code, reason = "each test program uses some of it")]
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use polypath_ipc::{Client, EventStream, Hello, Push, Table};
+
+/// The environment variable that names the test that runs inside its namespace.
+const INSIDE: &str = "POLYPATH_TEST_INSIDE";
+
+/// How long anything that must happen may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The broker's program.
+pub(crate) const BROKER: &str = env!("CARGO_BIN_EXE_polypath-broker");
+
+/// Runs `body` in a fresh network namespace. `name` is the test's own.
+pub(crate) fn in_namespace(name: &str, body: impl FnOnce()) {
+    if std::env::var(INSIDE).is_ok_and(|inside| inside == name) {
+        run("ip link set lo up");
+        body();
+        return;
+    }
+    let state = std::env::temp_dir().join(format!("polypath-test-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&state).unwrap();
+    let output = Command::new("unshare")
+        .args(["-Urn", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(INSIDE, name)
+        .env("POLYPATH_BROKER_BIN", BROKER)
+        .env("XDG_STATE_HOME", &state)
+        .output()
+        .expect("unshare of util-linux is needed");
+    let log = std::fs::read_to_string(state.join("polypath/broker.log")).unwrap_or_default();
+    std::fs::remove_dir_all(&state).unwrap();
+    assert!(
+        output.status.success(),
+        "inside the namespace: {}\n{}\n{}\nbroker's log:\n{log}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+}
+
+/// Runs a command; it must succeed.
+pub(crate) fn run(command: &str) {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "`{command}`: {said}");
+}
+
+/// A veth pair, both ends up, in this namespace.
+pub(crate) fn veth(a: &str, b: &str) {
+    run(&format!("ip link add {a} type veth peer name {b}"));
+    run(&format!("ip link set {a} up"));
+    run(&format!("ip link set {b} up"));
+}
+
+/// A connection; the broker is started if need be.
+pub(crate) fn client(selection: &str) -> Client {
+    Client::connect_or_start(&Hello::of_this_process(selection)).unwrap()
+}
+
+/// Waits until something can be read; false if it takes too long.
+pub(crate) fn readable(fd: &impl AsRawFd, patience: Duration) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let timeout = i32::try_from(patience.as_millis()).unwrap();
+    // SAFETY: `poll` is one valid entry.
+    unsafe { libc::poll(&raw mut poll, 1, timeout) == 1 }
+}
+
+/// The next event.
+pub(crate) fn next(events: &mut EventStream) -> Push {
+    use std::os::fd::AsFd;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(push) = events.next_event().unwrap() {
+            return push;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        assert!(readable(&events.as_fd(), left), "no event came");
+    }
+}
+
+/// The first table pushed that is as wanted.
+pub(crate) fn table_where(events: &mut EventStream, wanted: impl Fn(&Table) -> bool) -> Table {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if let Push::Table(table) = next(events)
+            && wanted(&table)
+        {
+            return *table;
+        }
+    }
+    panic!("no such table came");
+}
+
+/// A counter of the broker.
+pub(crate) fn counter(client: &mut Client, name: &str) -> u64 {
+    let status = client.status().unwrap();
+    let counters = &status.broker.counters;
+    counters.iter().find(|counter| counter.name == name).unwrap_or_else(|| panic!("{name}")).value
+}
+
+/// A broker started by hand, ready; its arguments come after `--ready-fd`.
+pub(crate) fn start_broker(arguments: &str) -> Child {
+    let script = format!("exec {BROKER} broker --ready-fd 3 {arguments} 3>&1");
+    let mut child =
+        Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
+
+/// Waits for the end of a process.
+pub(crate) fn wait_for_end(pid: u32) {
+    // SAFETY: plain integers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return;
+    }
+    assert!(readable(&i32::try_from(fd).unwrap(), PATIENCE), "process {pid} does not end");
+}

@@ -1,0 +1,226 @@
+//! Slots: the kernel steers each packet to the socket of its queue pair's lane.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+
+use common::{PATIENCE, client, counter, in_namespace, readable, run, veth};
+use polypath_ipc::Lane;
+
+const PORT: u16 = 4791;
+
+/// A packet whose BTH names a queue pair of this slot.
+fn packet(slot: u8, mark: u8) -> Vec<u8> {
+    vec![4, 0x40, 0xff, 0xff, 0, slot, 0, mark, 0, 0, 0, mark, 0xaa, 0xbb, 0xcc, 0xdd]
+}
+
+fn send(to: &str, packet: &[u8]) {
+    let to: IpAddr = to.parse().unwrap();
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    UdpSocket::bind(any).unwrap().send_to(packet, (to, PORT)).unwrap();
+}
+
+/// The marks of all packets that wait.
+fn marks(lane: &Lane) -> Vec<u8> {
+    let socket = UdpSocket::from(lane.socket.try_clone().unwrap());
+    let mut buffer = [0; 64];
+    std::iter::from_fn(|| socket.recv(&mut buffer).ok().map(|_| buffer[7])).collect()
+}
+
+fn setup() {
+    veth("eth0", "far0");
+    run("ip addr add 10.0.0.1/24 dev eth0");
+    run("ip -6 addr add 2001:db8::1/64 dev eth0 nodad");
+}
+
+#[test]
+fn every_packet_reaches_the_socket_of_its_slot() {
+    in_namespace("every_packet_reaches_the_socket_of_its_slot", || {
+        setup();
+        let mut control = client("");
+        let lanes: Vec<Lane> = (0..5).map(|_| control.open_lane().unwrap()).collect();
+        for to in ["127.0.0.1", "10.0.0.1", "::1", "2001:db8::1"] {
+            for mark in 1..=20 {
+                lanes.iter().for_each(|lane| send(to, &packet(lane.slot, mark)));
+            }
+            let expect: Vec<u8> = (1..=20).collect();
+            for lane in &lanes {
+                assert_eq!(marks(lane), expect, "slot {} at {to}", lane.slot);
+            }
+        }
+        assert!(lanes[0].receive_buffer >= 200_000, "{}", lanes[0].receive_buffer);
+    });
+}
+
+#[test]
+fn packets_for_nobody_are_dropped_and_counted() {
+    in_namespace("packets_for_nobody_are_dropped_and_counted", || {
+        setup();
+        let mut control = client("");
+        let lane = control.open_lane().unwrap();
+        let free = if lane.slot == 100 { 101 } else { 100 };
+        let name = "packets_dropped_slot_unowned";
+        (0..7).for_each(|mark| send("10.0.0.1", &packet(free, mark)));
+        (0..7).for_each(|mark| send("2001:db8::1", &packet(255, mark)));
+        assert_eq!(counter(&mut control, name), 14);
+
+        control.close_lane(lane.slot).unwrap();
+        (0..3).for_each(|mark| send("10.0.0.1", &packet(lane.slot, mark)));
+        assert_eq!(counter(&mut control, name), 17);
+        assert!(marks(&lane).is_empty());
+        let errno = control.close_lane(lane.slot).unwrap_err().errno();
+        assert_eq!(errno, libc::EBADF);
+    });
+}
+
+#[test]
+fn nonsense_for_queue_pair_1_is_counted_by_reason() {
+    in_namespace("nonsense_for_queue_pair_1_is_counted_by_reason", || {
+        let mut control = client("");
+        send("127.0.0.1", &[1, 2, 3]);
+        send("127.0.0.1", &[0; 2000]);
+        let mut forged = packet(0, 1);
+        forged[0] = 0x64;
+        forged.resize(280, 0);
+        send("127.0.0.1", &forged);
+        send("::1", &forged);
+        // The answer to a request comes after what came in before it, or shortly after.
+        let expect = [
+            ("qp1_dropped_malformed", 1),
+            ("qp1_dropped_too_long", 1),
+            ("qp1_dropped_icrc_wrong", 2),
+        ];
+        for (name, count) in expect {
+            assert_eq!(counter(&mut control, name), count, "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_freed_slot_is_used_again_last_and_comes_clean() {
+    in_namespace("a_freed_slot_is_used_again_last_and_comes_clean", || {
+        setup();
+        let mut control = client("");
+        let first = control.open_lane().unwrap();
+        let group = std::net::Ipv4Addr::new(239, 1, 2, 3);
+        let mreq = libc::ip_mreqn {
+            imr_multiaddr: libc::in_addr { s_addr: u32::from(group).to_be() },
+            imr_address: libc::in_addr { s_addr: 0 },
+            imr_ifindex: 1,
+        };
+        // SAFETY: `mreq` is valid for its size.
+        let joined = unsafe {
+            use std::os::fd::AsRawFd;
+            libc::setsockopt(
+                first.socket.as_raw_fd(),
+                libc::IPPROTO_IP,
+                libc::IP_ADD_MEMBERSHIP,
+                (&raw const mreq).cast(),
+                size_of_val(&mreq) as libc::socklen_t,
+            )
+        };
+        assert_eq!(joined, 0);
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        run("ip route add 239.0.0.0/8 dev lo");
+        let to_group = |mark| {
+            sender.send_to(&packet(255, mark), (group, PORT)).unwrap();
+        };
+        to_group(1);
+        assert_eq!(marks(&first), [1], "a lane that joined gets the group's packets");
+        send("10.0.0.1", &packet(first.slot, 2));
+        control.close_lane(first.slot).unwrap();
+        to_group(3);
+
+        let mut seen = vec![first.slot];
+        loop {
+            let lane = control.open_lane().unwrap();
+            if lane.slot == first.slot {
+                to_group(4);
+                assert!(marks(&lane).is_empty());
+                send("10.0.0.1", &packet(lane.slot, 5));
+                assert_eq!(marks(&lane), [5]);
+                break;
+            }
+            assert!(!seen.contains(&lane.slot));
+            seen.push(lane.slot);
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (1..=254).collect::<Vec<u8>>());
+        assert_eq!(control.open_lane().unwrap_err().errno(), libc::ENOSPC);
+    });
+}
+
+/// Not a test by itself: the process that `the_slots_of_a_killed_process_are_freed` kills.
+#[test]
+fn victim() {
+    if std::env::var_os("POLYPATH_TEST_VICTIM").is_some() {
+        let mut control = client("");
+        let lanes: Vec<Lane> = (0..3).map(|_| control.open_lane().unwrap()).collect();
+        println!("\nslot {}", lanes[0].slot);
+        std::io::stdout().flush().unwrap();
+        let _ = std::io::stdin().read_line(&mut String::new());
+    }
+}
+
+#[test]
+fn the_slots_of_a_killed_process_are_freed() {
+    in_namespace("the_slots_of_a_killed_process_are_freed", || {
+        setup();
+        let mut control = client("");
+        let (mut events, _) = client("").subscribe().unwrap();
+        let mut victim = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "victim", "--nocapture"])
+            .env("POLYPATH_TEST_VICTIM", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+        let slot = lines
+            .map(Result::unwrap)
+            .find_map(|line| line.strip_prefix("slot ").map(|slot| slot.parse::<u8>().unwrap()));
+        let slot = slot.unwrap();
+        assert_eq!(control.status().unwrap().broker.slots.len(), 3);
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        // Each status is a round trip through the broker's loop, which sees the hang-up meanwhile.
+        let freed = (0..1000).any(|_| control.status().unwrap().broker.slots.is_empty());
+        assert!(freed);
+        let sunk = counter(&mut control, "packets_dropped_slot_unowned");
+        send("10.0.0.1", &packet(slot, 1));
+        assert_eq!(counter(&mut control, "packets_dropped_slot_unowned"), sunk + 1);
+        let _ = events.next_event();
+    });
+}
+
+#[test]
+fn a_killed_brokers_lanes_keep_the_port_and_the_next_one_says_so() {
+    in_namespace("a_killed_brokers_lanes_keep_the_port_and_the_next_one_says_so", || {
+        let mut control = client("");
+        let lane = control.open_lane().unwrap();
+        let broker = control.broker_pid();
+        run(&format!("kill -9 {broker}"));
+        assert!(readable(&control.as_fd(), PATIENCE), "the connection ends");
+        let hello = polypath_ipc::Hello::of_this_process("");
+        let error = polypath_ipc::Client::connect_or_start(&hello).unwrap_err().to_string();
+        let us = format!("process {} (", std::process::id());
+        assert!(error.contains("4791") && error.contains(&us), "{error}");
+        drop(lane);
+        let mut control = client("");
+        control.open_lane().unwrap();
+    });
+}
+
+#[test]
+fn a_port_that_is_taken_is_explained() {
+    in_namespace("a_port_that_is_taken_is_explained", || {
+        let _taken = UdpSocket::bind("0.0.0.0:4791").unwrap();
+        let hello = polypath_ipc::Hello::of_this_process("");
+        let error = polypath_ipc::Client::connect_or_start(&hello).unwrap_err().to_string();
+        assert!(error.contains(&format!("process {} (", std::process::id())), "{error}");
+        assert!(error.contains("network namespace"), "{error}");
+    });
+}
