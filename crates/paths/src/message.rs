@@ -62,7 +62,13 @@
 //!
 //! # Keys
 //!
-//! See [`crate::key`]. The leader, who numbers the paths, is the lane with the smaller nonce.
+//! Both lanes' instances and nonces, the smaller nonce (then instance) first, instance (8) before
+//! nonce (16), are hashed by SipHash-2-4-128 with the key "polypath paths 1" (16 bytes); the result
+//! is the association's key. An authentication code is SipHash-2-4-128 with that key over: instance
+//! of the sender (8), BTH opcode (1), source address (16), destination address (16), payload up to
+//! the code. Hashes are written as the algorithm's reference implementation does: little-endian.
+//!
+//! The leader, who numbers the paths, is the lane with the smaller nonce.
 
 use core::net::IpAddr;
 

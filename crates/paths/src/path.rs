@@ -215,8 +215,8 @@ impl Path {
     /// The longest that the answer to a probe should take, kept within reason: round trips measured
     /// on a busy machine vary wildly.
     pub(crate) fn patience(&self) -> Duration {
-        let smoothed = self.rtt.smoothed().unwrap_or_default();
-        self.rtt.bound().min(smoothed * 2 + Duration::from_millis(8))
+        let bound = self.rtt.bound();
+        self.rtt.smoothed().map_or(bound, |s| bound.min(s * 2 + Duration::from_millis(8)))
     }
 
     pub(crate) fn status(&self, path: PathId) -> PathStatus {

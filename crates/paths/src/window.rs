@@ -9,8 +9,8 @@ pub(crate) struct Rtt {
     variation: Duration,
 }
 
-/// What a round trip is taken to last before one was measured.
-const RTT_GUESS: Duration = Duration::from_millis(2);
+/// What a round trip may last before one was measured.
+const RTT_GUESS: Duration = Duration::from_millis(100);
 /// A sample above this is a descheduled process or a stale timestamp, not a round trip.
 const RTT_MAX: Duration = Duration::from_secs(4);
 
@@ -35,7 +35,7 @@ impl Rtt {
 
     /// The longest that an answer should take.
     pub(crate) fn bound(&self) -> Duration {
-        self.smoothed.unwrap_or(RTT_GUESS) + self.variation * 4
+        self.smoothed.map_or(RTT_GUESS, |s| s + self.variation * 4)
     }
 }
 

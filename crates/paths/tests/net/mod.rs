@@ -1,0 +1,492 @@
+//! Two path managers in virtual time, joined by links that lose, delay and get cut.
+#![allow(dead_code, reason = "each test binary and the example use a part of it")]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use polypath_paths::{
+    Config, Handled, LaneIdentity, LocalAddress, PathEvent, PathId, PathManager, PathOptions,
+    PathState, PathStatus, PathTag, PeerId, Refused,
+};
+use polypath_wire::packet::Packet;
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const US: Duration = Duration::from_micros(1);
+pub(crate) const QPN: [u32; 2] = [0x0001_0011, 0x0002_0022];
+/// Payload of the simulated data packets.
+const BYTES: u32 = 4096;
+
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+    pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
+        self.below(1000) < per_mille
+    }
+    pub(crate) fn time(&mut self, max: Duration) -> Duration {
+        Duration::from_nanos(self.below(max.as_nanos() as u64))
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub(crate) delay: Duration,
+    pub(crate) jitter: Duration,
+    pub(crate) loss_per_mille: u64,
+    /// Silently cut, by the sender's number.
+    pub(crate) cut: [bool; 2],
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Wire {
+    Control(Vec<u8>),
+    Data { tag: Option<PathTag>, id: u64 },
+    Ack { tag: Option<PathTag>, id: u64 },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Flying {
+    pub(crate) to: usize,
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) wire: Wire,
+}
+
+#[derive(Debug)]
+struct Outstanding {
+    path: PathId,
+    first: Duration,
+    sent: Duration,
+    accounted: bool,
+}
+
+pub(crate) struct Host {
+    pub(crate) paths: PathManager,
+    pub(crate) local: Vec<LocalAddress>,
+    pub(crate) peer: Option<PeerId>,
+    pub(crate) paused_until: Duration,
+    pub(crate) inbox: VecDeque<Flying>,
+    pub(crate) events: Vec<(Duration, PathEvent)>,
+    /// Sends data all the time.
+    pub(crate) traffic: bool,
+    next_id: u64,
+    outstanding: BTreeMap<u64, Outstanding>,
+    pub(crate) last_ack: Duration,
+    /// Largest time without acknowledgement while sending.
+    pub(crate) worst_gap: Duration,
+    pub(crate) acked: u64,
+    pub(crate) received: u64,
+    /// Generations that this side has raised: nothing older may be accepted.
+    fence: BTreeMap<u8, u16>,
+}
+
+pub(crate) struct Net {
+    pub(crate) now: Duration,
+    pub(crate) rng: Rng,
+    pub(crate) links: Vec<Link>,
+    pub(crate) hosts: [Host; 2],
+    flying: BTreeMap<(Duration, u64), Flying>,
+    sequence: u64,
+    next_tick: Duration,
+    /// Every control packet that flew, for replay.
+    pub(crate) log: Vec<Flying>,
+    pub(crate) keep_log: bool,
+}
+
+pub(crate) fn ip(link: usize, host: usize) -> IpAddr {
+    IpAddr::from([10, 0, link as u8 + 1, host as u8 + 1])
+}
+
+pub(crate) fn options() -> PathOptions {
+    PathOptions { multipath: true, ..PathOptions::default() }
+}
+
+impl Net {
+    pub(crate) fn new(seed: u64, links: usize) -> Self {
+        Self::with(seed, links, [Config::default(), Config::default()])
+    }
+
+    pub(crate) fn with(seed: u64, links: usize, configs: [Config; 2]) -> Self {
+        let mut rng = Rng(seed);
+        let mut number = 0;
+        let hosts = configs.map(|config| {
+            let host = number;
+            number += 1;
+            let lane = LaneIdentity { instance: rng.next(), slot: host as u8 + 1 };
+            let mut secret = [0; 16];
+            secret[..8].copy_from_slice(&rng.next().to_be_bytes());
+            let local: Vec<_> = (0..links)
+                .map(|link| LocalAddress {
+                    ip: ip(link, host),
+                    prefix_len: 24,
+                    ifindex: link as u32 + 2,
+                    link_up: true,
+                    usable: true,
+                    speed_mbps: 0,
+                })
+                .collect();
+            let mut paths = PathManager::new(config, lane, secret);
+            paths.set_local(Duration::ZERO, &local);
+            Host {
+                paths,
+                local,
+                peer: None,
+                paused_until: Duration::ZERO,
+                inbox: VecDeque::new(),
+                events: Vec::new(),
+                traffic: false,
+                next_id: 0,
+                outstanding: BTreeMap::new(),
+                last_ack: Duration::ZERO,
+                worst_gap: Duration::ZERO,
+                acked: 0,
+                received: 0,
+                fence: BTreeMap::new(),
+            }
+        });
+        let link = Link { delay: 50 * US, jitter: 50 * US, loss_per_mille: 0, cut: [false, false] };
+        Self {
+            now: MS,
+            rng,
+            links: vec![link; links],
+            hosts,
+            flying: BTreeMap::new(),
+            sequence: 0,
+            next_tick: MS,
+            log: Vec::new(),
+            keep_log: false,
+        }
+    }
+
+    /// Connects one queue pair over link 0.
+    pub(crate) fn connect(&mut self) {
+        for host in 0..2 {
+            self.attach(host);
+        }
+    }
+
+    pub(crate) fn attach(&mut self, host: usize) {
+        let (local, remote) = (ip(0, host), ip(0, 1 - host));
+        let h = &mut self.hosts[host];
+        let peer =
+            h.paths.attach(self.now, QPN[host], QPN[1 - host], local, remote, options()).unwrap();
+        h.peer = Some(peer);
+    }
+
+    pub(crate) fn start_traffic(&mut self) {
+        for h in &mut self.hosts {
+            h.traffic = true;
+            h.last_ack = self.now;
+            h.worst_gap = Duration::ZERO;
+        }
+    }
+
+    pub(crate) fn reset_gaps(&mut self) {
+        for h in &mut self.hosts {
+            h.worst_gap = Duration::ZERO;
+            h.last_ack = self.now;
+        }
+    }
+
+    pub(crate) fn cut(&mut self, link: usize, cut: bool) {
+        self.links[link].cut = [cut; 2];
+    }
+
+    /// Link down, seen by both hosts.
+    pub(crate) fn link_up(&mut self, link: usize, up: bool) {
+        self.cut(link, !up);
+        for host in 0..2 {
+            self.hosts[host].local[link].link_up = up;
+            self.tell_local(host);
+        }
+    }
+
+    pub(crate) fn tell_local(&mut self, host: usize) {
+        let h = &mut self.hosts[host];
+        h.paths.set_local(self.now, &h.local);
+        self.flush(host);
+    }
+
+    pub(crate) fn pause(&mut self, host: usize, time: Duration) {
+        self.hosts[host].paused_until = self.now + time;
+    }
+
+    pub(crate) fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            let flying = self.flying.keys().next().map(|k| k.0);
+            let timers = (0..2).filter_map(|h| {
+                let h = &self.hosts[h];
+                let waiting = (!h.inbox.is_empty()).then_some(h.paused_until);
+                [h.paths.next_deadline(), waiting]
+                    .into_iter()
+                    .flatten()
+                    .min()
+                    .map(|at| at.max(h.paused_until))
+            });
+            let next = flying.into_iter().chain(timers).chain([self.next_tick]).min().unwrap();
+            if next > end {
+                self.now = end;
+                return;
+            }
+            self.now = self.now.max(next);
+            self.step();
+        }
+    }
+
+    fn step(&mut self) {
+        while let Some((&key, _)) = self.flying.first_key_value() {
+            if key.0 > self.now {
+                break;
+            }
+            let packet = self.flying.remove(&key).unwrap();
+            self.hosts[packet.to].inbox.push_back(packet);
+        }
+        let tick = self.now >= self.next_tick;
+        if tick {
+            self.next_tick = self.now + 500 * US;
+        }
+        for host in 0..2 {
+            if self.hosts[host].paused_until > self.now {
+                continue;
+            }
+            while let Some(packet) = self.hosts[host].inbox.pop_front() {
+                self.deliver(host, packet);
+            }
+            self.hosts[host].paths.handle_timeout(self.now);
+            self.flush(host);
+            if tick {
+                self.transport(host);
+            }
+        }
+    }
+
+    fn deliver(&mut self, host: usize, packet: Flying) {
+        let now = self.now;
+        let h = &mut self.hosts[host];
+        match packet.wire {
+            Wire::Control(bytes) => {
+                let _ = self.control(host, packet.src, packet.dst, &bytes);
+            }
+            Wire::Data { tag, id } => {
+                let Some(peer) = h.peer else { return };
+                if h.paths.classify(peer, packet.src, packet.dst, tag).is_err() {
+                    return;
+                }
+                if let Some(tag) = tag {
+                    let fence = h.fence.get(&tag.id).copied().unwrap_or(0);
+                    assert!(tag.generation >= fence, "{now:?}: packet of before the fence");
+                }
+                h.received += 1;
+                self.send(host, packet.dst, packet.src, Wire::Ack { tag, id });
+            }
+            Wire::Ack { tag, id } => {
+                let Some(peer) = h.peer else { return };
+                if h.paths.classify(peer, packet.src, packet.dst, tag).is_err() {
+                    return;
+                }
+                if let Some(o) = h.outstanding.remove(&id) {
+                    if o.accounted {
+                        // Karn: an answer to a repeated packet times nothing.
+                        let rtt = (o.sent == o.first).then(|| now - o.sent);
+                        h.paths.acked(now, o.path, BYTES, rtt);
+                    }
+                    h.worst_gap = h.worst_gap.max(now - h.last_ack);
+                    h.last_ack = now;
+                    h.acked += 1;
+                }
+            }
+        }
+        self.flush(host);
+    }
+
+    pub(crate) fn control(
+        &mut self,
+        host: usize,
+        src: IpAddr,
+        dst: IpAddr,
+        bytes: &[u8],
+    ) -> Handled {
+        let mut udp = bytes.to_vec();
+        udp.extend_from_slice(&[0; 4]);
+        let packet = Packet::parse(&udp).expect("what a manager sends can be parsed");
+        assert!(PathManager::is_control(&packet));
+        self.hosts[host].paths.handle_control(self.now, src, dst, 0, &packet)
+    }
+
+    /// What a transport does: keeps the window full, notices stalls, resends.
+    fn transport(&mut self, host: usize) {
+        let now = self.now;
+        let h = &mut self.hosts[host];
+        let (Some(peer), true) = (h.peer, h.traffic) else { return };
+        let Some(route) = h.paths.route(peer) else { return };
+        let rtt = route.rtt.unwrap_or(MS);
+        let oldest = h.outstanding.values().map(|o| o.first).min();
+        if oldest.is_some_and(|at| now - at.max(h.last_ack) > (rtt * 3).max(3 * MS)) {
+            h.paths.suspect(now, route.path);
+        }
+        // Repeat what has been out for long, a little at a time.
+        let late = now.saturating_sub((rtt * 4).max(10 * MS));
+        let again: Vec<u64> = h
+            .outstanding
+            .iter()
+            .filter(|(_, o)| o.sent < late)
+            .map(|(id, _)| *id)
+            .take(4)
+            .collect();
+        let mut sends = Vec::new();
+        for id in again {
+            let o = h.outstanding.get_mut(&id).unwrap();
+            if o.accounted {
+                h.paths.lost(now, o.path, BYTES, true);
+            }
+            o.accounted = true;
+            o.path = route.path;
+            o.sent = now;
+            h.paths.sent(now, route.path, BYTES);
+            sends.push((route.path, id, route.tag));
+        }
+        for _ in 0..2 {
+            let Some(route) = h.paths.route(peer) else { break };
+            if route.window < BYTES || h.outstanding.len() > 64 {
+                break;
+            }
+            let id = h.next_id;
+            h.next_id += 1;
+            let o = Outstanding { path: route.path, first: now, sent: now, accounted: true };
+            h.outstanding.insert(id, o);
+            h.paths.sent(now, route.path, BYTES);
+            sends.push((route.path, id, route.tag));
+        }
+        for (path, id, tag) in sends {
+            let a = *self.hosts[host].paths.path(path).unwrap();
+            self.send(host, a.local, a.remote, Wire::Data { tag, id });
+        }
+    }
+
+    fn flush(&mut self, host: usize) {
+        while let Some(out) = self.hosts[host].paths.poll_transmit(self.now) {
+            let (src, dst) = (out.address.local, out.address.remote);
+            self.send(host, src, dst, Wire::Control(out.packet));
+        }
+        while let Some(event) = self.hosts[host].paths.poll_event() {
+            self.event(host, event);
+        }
+    }
+
+    fn event(&mut self, host: usize, event: PathEvent) {
+        let now = self.now;
+        let h = &mut self.hosts[host];
+        h.events.push((now, event));
+        match event {
+            PathEvent::ActiveChanged { .. } => {
+                // Everything outstanding goes again, at once.
+                for o in h.outstanding.values_mut() {
+                    if core::mem::take(&mut o.accounted) {
+                        h.paths.lost(now, o.path, BYTES, false);
+                    }
+                    o.sent = Duration::ZERO;
+                }
+            }
+            PathEvent::PathDead { path, .. } => {
+                if let Some(tag) = h.paths.tag(path) {
+                    h.fence.insert(tag.id, tag.generation);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn send(&mut self, from: usize, src: IpAddr, dst: IpAddr, wire: Wire) {
+        let Some(number) = (0..self.links.len()).find(|l| ip(*l, from) == src) else { return };
+        let flying = Flying { to: 1 - from, src, dst, wire };
+        if self.keep_log && matches!(flying.wire, Wire::Control(_)) {
+            self.log.push(flying.clone());
+        }
+        let link = self.links[number].clone();
+        let up = self.hosts[from].local[number].link_up;
+        let to_same_link = ip(number, 1 - from) == dst;
+        if link.cut[from] || !up || !to_same_link || self.rng.chance(link.loss_per_mille) {
+            return;
+        }
+        let at = self.now + link.delay + self.rng.time(link.jitter);
+        self.sequence += 1;
+        self.flying.insert((at, self.sequence), flying);
+    }
+
+    pub(crate) fn agreed(&self) -> bool {
+        (0..2).all(|h| self.has(h, |e| matches!(e, PathEvent::MultipathAgreed { .. })))
+    }
+
+    pub(crate) fn has(&self, host: usize, what: impl Fn(&PathEvent) -> bool) -> bool {
+        self.hosts[host].events.iter().any(|(_, e)| what(e))
+    }
+
+    pub(crate) fn count(&self, host: usize, what: impl Fn(&PathEvent) -> bool) -> usize {
+        self.hosts[host].events.iter().filter(|(_, e)| what(e)).count()
+    }
+
+    pub(crate) fn deaths(&self) -> usize {
+        (0..2).map(|h| self.count(h, |e| matches!(e, PathEvent::PathDead { .. }))).sum()
+    }
+
+    pub(crate) fn up_paths(&self, host: usize) -> usize {
+        let status = self.hosts[host].paths.status();
+        let up = |p: &&PathStatus| p.state == PathState::Up;
+        status.peers[0].paths.iter().filter(up).count()
+    }
+
+    pub(crate) fn forget_events(&mut self) {
+        for h in &mut self.hosts {
+            h.events.clear();
+        }
+    }
+
+    /// The link that a host sends on.
+    pub(crate) fn active_link(&mut self, host: usize) -> Option<usize> {
+        let h = &mut self.hosts[host];
+        let route = h.paths.route(h.peer?)?;
+        let local = h.paths.path(route.path)?.local;
+        (0..self.links.len()).find(|l| ip(*l, host) == local)
+    }
+
+    /// Both ends know the same paths by the same numbers.
+    pub(crate) fn assert_same_paths(&self) {
+        let list = |h: usize| {
+            let mut list: Vec<_> = self.hosts[h].paths.status().peers[0]
+                .paths
+                .iter()
+                .map(|p| {
+                    let a = p.address;
+                    let ends = if h == 0 { (a.local, a.remote) } else { (a.remote, a.local) };
+                    (p.tag, ends)
+                })
+                .collect();
+            list.sort_by_key(|(tag, _)| tag.map(|t| t.id));
+            list
+        };
+        assert_eq!(list(0), list(1));
+    }
+
+    pub(crate) fn refused(&self, host: usize, why: Refused) -> u64 {
+        let r = self.hosts[host].paths.refusals();
+        match why {
+            Refused::Authentication => r.authentication,
+            Refused::Replay => r.replay,
+            Refused::Generation => r.generation,
+            Refused::NoAssociation => r.no_association,
+            Refused::UnknownSource => r.unknown_source,
+            _ => panic!("not counted here"),
+        }
+    }
+}
