@@ -69,7 +69,13 @@ pub fn longest_gap(samples: &[Sample], from: Instant, to: Instant) -> Duration {
             last = *sample;
         }
     }
-    longest
+    // Traffic that has not come back is a gap too.
+    match samples.last() {
+        Some(end) if last.at >= from && last.at <= to => {
+            longest.max(end.at.duration_since(last.at))
+        }
+        _ => longest,
+    }
 }
 
 #[cfg(test)]
@@ -93,5 +99,7 @@ mod tests {
         assert_eq!(gap, Duration::from_millis(40));
         let later = start + Duration::from_millis(30);
         assert_eq!(longest_gap(&samples, later, later), Duration::ZERO, "it began before");
+        let gap = longest_gap(&samples[..4], start, start + Duration::from_millis(10));
+        assert_eq!(gap, Duration::from_millis(18), "traffic has not come back");
     }
 }

@@ -42,4 +42,4 @@ pub use failovers::{Failover, failovers};
 pub use flow::{Flow, Sample, longest_gap};
 pub use lab::{Direction, End, Host, Lab, Options, Wiring};
 pub use process::{Finished, Line, Program, Running};
-pub use wait::until;
+pub use wait::{pass, until};

@@ -26,3 +26,12 @@ pub fn until<T>(
         std::thread::park_timeout(INTERVAL);
     }
 }
+
+/// Lets time pass while programs run: the length of a fault, or of the calm around it, is part of
+/// what is shown. Never a way to wait for something; that is [`until`].
+pub fn pass(time: Duration) {
+    let end = Instant::now() + time;
+    while let Some(left) = end.checked_duration_since(Instant::now()).filter(|d| !d.is_zero()) {
+        std::thread::park_timeout(left);
+    }
+}

@@ -96,14 +96,6 @@ impl Fault {
     }
 }
 
-/// Lets time pass: the length of a fault is part of what is tested.
-fn pass(time: Duration) {
-    let end = Instant::now() + time;
-    while let Some(left) = end.checked_duration_since(Instant::now()).filter(|d| !d.is_zero()) {
-        std::thread::park_timeout(left);
-    }
-}
-
 /// A server and a client that run for a while and know whether all went well.
 struct Pair {
     server: Running,

@@ -2,7 +2,8 @@
 
 use crate::view::View;
 use polypath_e2e::{
-    Direction, End, Error, Failover, Finished, Flow, Lab, Running, compile_c, longest_gap, until,
+    Direction, End, Error, Failover, Finished, Flow, Lab, Running, compile_c, longest_gap, pass,
+    until,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -183,14 +184,6 @@ fn disturb(lab: &Arc<Lab>, view: &View) -> Result<Vec<Blackout>, Error> {
         Blackout { fault: "cut", duration: after(cut) },
         Blackout { fault: "link down", duration: after(down) },
     ])
-}
-
-/// Lets the programs run.
-fn pass(time: Duration) {
-    let end = Instant::now() + time;
-    while let Some(left) = end.checked_duration_since(Instant::now()).filter(|d| !d.is_zero()) {
-        std::thread::park_timeout(left);
-    }
 }
 
 fn moved(lab: &Lab) -> Result<u64, Error> {

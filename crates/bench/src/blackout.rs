@@ -1,0 +1,84 @@
+//! How long traffic stands still when the path it uses fails: twenty times each way.
+//!
+//! Seen from outside, by the bytes that the kernel counts at the receiving host's interfaces, while
+//! an unmodified ib_write_bw runs with default settings. The precision is that of the counting, half
+//! a millisecond and what the machine's scheduler adds, always to our disadvantage.
+
+use crate::report::{Floor, Measurement, Report, median};
+use polypath_e2e::{Direction, End, Error, Flow, Lab, longest_gap, pass, until};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const CUTS: usize = 20;
+/// How long a link stays away.
+const AWAY: Duration = Duration::from_millis(600);
+/// Until it is cut again, the healed path must have been found good: longer than updelay and the
+/// interval at which a dead path is probed together.
+const RECOVERY: Duration = Duration::from_millis(1500);
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Measures both kinds of failure.
+pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
+    for (name, silent, floor_ms) in [("link down", false, 5.0), ("silent cut", true, 50.0)] {
+        let blackouts_ms = cuts(silent)?;
+        let longest = blackouts_ms.iter().copied().fold(0.0, f64::max);
+        report.add(Measurement {
+            name: format!("mp: blackout at {name}, ms"),
+            ours: median(&blackouts_ms),
+            ours_all: blackouts_ms,
+            other: None,
+            other_all: Vec::new(),
+            floor: Floor::AtMost(floor_ms),
+        });
+        println!("  longest {longest:.1} ms");
+    }
+    Ok(())
+}
+
+fn cuts(silent: bool) -> Result<Vec<f64>, Error> {
+    let lab = Arc::new(Lab::new()?);
+    let once = AWAY + RECOVERY;
+    let seconds = (once * u32::try_from(CUTS).unwrap_or(u32::MAX)).as_secs() + 5;
+    let words = ["ib_write_bw", "-D", &seconds.to_string()];
+    let server = lab.host(0).verbs(words).spawn()?;
+    server.wait_tcp_listen(18515, LIMIT)?;
+    let meet = lab.host(0).ipv4(0);
+    let client = lab.host(1).verbs(words.into_iter().chain([meet.as_str()])).spawn()?;
+    until("traffic", LIMIT, || {
+        client.expect_alive()?;
+        Ok((lab.received_bytes()?[0].iter().sum::<u64>() > 10 << 20).then_some(()))
+    })?;
+    let mut blackouts_ms = Vec::with_capacity(CUTS);
+    for _ in 0..CUTS {
+        pass(RECOVERY);
+        client.expect_alive()?;
+        let link = busy_link(&lab)?;
+        let flow = Flow::watch(&lab, 0);
+        // The watching must have begun before the failure.
+        pass(Duration::from_millis(10));
+        let failure = Instant::now();
+        if silent {
+            lab.cut(link, Direction::Both)?;
+        } else {
+            lab.link_down(link, End::Both)?;
+        }
+        pass(AWAY);
+        let samples = flow.finish()?;
+        lab.heal(link)?;
+        // The last packets may have been counted just before the command came back.
+        let from = failure - Duration::from_millis(2);
+        blackouts_ms.push(longest_gap(&samples, from, failure + AWAY).as_secs_f64() * 1e3);
+    }
+    client.finish(LIMIT)?.expect_success()?;
+    server.finish(LIMIT)?.expect_success()?;
+    Ok(blackouts_ms)
+}
+
+/// The link that carries the traffic now.
+fn busy_link(lab: &Lab) -> Result<usize, Error> {
+    let before = lab.received_bytes()?[0].clone();
+    until("traffic on some link", LIMIT, || {
+        let now = lab.received_bytes()?[0].clone();
+        Ok((0..now.len()).find(|&link| now[link] - before[link] > 1 << 20))
+    })
+}

@@ -1,0 +1,93 @@
+//! `make bench`: how fast, and how long traffic stands still when a path fails.
+//!
+//! Everything runs on this machine, in namespaces joined by veth pairs, so that only ratios within
+//! one run mean something: RDMA writes against a TCP stream, a 64-byte send against a raw UDP
+//! ping-pong that polls as RDMA programs do. Peers take turns, several times, and medians are
+//! compared, so that a change of the machine's mood meets both.
+
+mod blackout;
+mod report;
+mod speed;
+mod udp;
+
+use polypath_e2e::Error;
+use report::Report;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: polypath-bench [--json FILE] [--check] [speed] [blackout]
+
+Measures and prints a table; without a name, everything.
+  --json FILE   also write the results as JSON (default: bench.json beside this program)
+  --check       exit with 1 if a floor is missed";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        // The UDP ping-pong's two ends are this program again, inside the namespaces.
+        ["udp-server", port] => udp::serve(port).map(|()| true),
+        ["udp-client", address, port] => udp::act(address, port).map(|()| true),
+        _ => match Wish::parse(&words) {
+            Some(wish) => measure(&wish),
+            None => {
+                eprintln!("{USAGE}");
+                return ExitCode::from(2);
+            }
+        },
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("polypath-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What the command line asks for.
+struct Wish {
+    speed: bool,
+    blackout: bool,
+    check: bool,
+    json: Option<PathBuf>,
+}
+
+impl Wish {
+    fn parse(words: &[&str]) -> Option<Self> {
+        let mut wish = Self { speed: false, blackout: false, check: false, json: None };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match *word {
+                "speed" => wish.speed = true,
+                "blackout" => wish.blackout = true,
+                "--check" => wish.check = true,
+                "--json" => wish.json = Some(words.next()?.into()),
+                _ => return None,
+            }
+        }
+        if !wish.speed && !wish.blackout {
+            (wish.speed, wish.blackout) = (true, true);
+        }
+        Some(wish)
+    }
+}
+
+fn measure(wish: &Wish) -> Result<bool, Error> {
+    let mut report = Report::default();
+    if wish.speed {
+        speed::measure(&mut report)?;
+    }
+    if wish.blackout {
+        blackout::measure(&mut report)?;
+    }
+    print!("{}", report.table());
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name("bench.json"));
+    if let Some(path) = wish.json.clone().or(beside) {
+        report.write_json(&path)?;
+        println!("written to {}", path.display());
+    }
+    Ok(report.floors_met() || !wish.check)
+}

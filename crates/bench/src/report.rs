@@ -1,0 +1,135 @@
+//! Results: a table for people, JSON for machines.
+
+use polypath_e2e::Error;
+use serde::Serialize;
+use std::path::Path;
+
+/// What a result must reach.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Floor {
+    /// At least this much.
+    AtLeast(f64),
+    /// At most this much.
+    AtMost(f64),
+    /// Only shown.
+    None,
+}
+
+/// One measured thing.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Measurement {
+    /// What was measured, unit included: `write 1 MiB, Gbit/s`.
+    pub(crate) name: String,
+    /// The median of ours.
+    pub(crate) ours: f64,
+    /// Every single value of ours.
+    pub(crate) ours_all: Vec<f64>,
+    /// What is compared with, and its median.
+    pub(crate) other: Option<(String, f64)>,
+    /// Every single value of the other.
+    pub(crate) other_all: Vec<f64>,
+    /// What the ratio, or without another our value, must reach.
+    pub(crate) floor: Floor,
+}
+
+impl Measurement {
+    /// Ours over the other's; ours itself if there is no other.
+    pub(crate) fn judged(&self) -> f64 {
+        self.other.as_ref().map_or(self.ours, |(_, other)| self.ours / other)
+    }
+
+    fn met(&self) -> bool {
+        match self.floor {
+            Floor::AtLeast(least) => self.judged() >= least,
+            Floor::AtMost(most) => self.judged() <= most,
+            Floor::None => true,
+        }
+    }
+}
+
+/// Everything measured in one run.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Report {
+    measurements: Vec<Measurement>,
+}
+
+impl Report {
+    /// Adds a result and says it at once.
+    pub(crate) fn add(&mut self, measurement: Measurement) {
+        println!("{}", line(&measurement));
+        self.measurements.push(measurement);
+    }
+
+    pub(crate) fn floors_met(&self) -> bool {
+        self.measurements.iter().all(Measurement::met)
+    }
+
+    pub(crate) fn table(&self) -> String {
+        let head = format!(
+            "\n{:<44} {:>10} {:>10} {:>8}  {}\n",
+            "MEASURED (median)", "OURS", "OTHER", "RATIO", "FLOOR"
+        );
+        self.measurements.iter().fold(head, |table, m| table + &line(m) + "\n")
+    }
+
+    pub(crate) fn write_json(&self, path: &Path) -> Result<(), Error> {
+        // Numbers that are no numbers are the only thing that could fail; they become null.
+        let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
+        std::fs::write(path, text)
+            .map_err(|source| Error::Os { what: format!("writing {}", path.display()), source })
+    }
+}
+
+fn line(m: &Measurement) -> String {
+    let (other, ratio) = match &m.other {
+        Some((name, value)) => (format!("{value:.2}"), format!("{:.2} of {name}", m.judged())),
+        None => ("-".to_owned(), "-".to_owned()),
+    };
+    let verdict = if m.met() { "met" } else { "MISSED" };
+    let floor = match m.floor {
+        Floor::AtLeast(least) => format!("at least {least}: {verdict}"),
+        Floor::AtMost(most) => format!("at most {most}: {verdict}"),
+        Floor::None => String::new(),
+    };
+    format!("{:<44} {:>10.2} {other:>10} {ratio:>8}  {floor}", m.name, m.ours)
+}
+
+/// The middle value; the mean of the two middle ones of an even number; 0 of none.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => sorted[middle],
+        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(median(&[]), 0.0);
+    }
+
+    #[test]
+    fn a_ratio_is_judged_where_there_is_another() {
+        let mut measurement = Measurement {
+            name: "x".to_owned(),
+            ours: 3.0,
+            ours_all: vec![3.0],
+            other: Some(("y".to_owned(), 2.0)),
+            other_all: vec![2.0],
+            floor: Floor::AtMost(1.5),
+        };
+        assert!(measurement.met());
+        measurement.other = None;
+        assert!(!measurement.met());
+    }
+}

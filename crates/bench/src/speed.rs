@@ -1,0 +1,92 @@
+//! Throughput against one TCP stream, latency against raw UDP, on one veth pair with MTU 9000.
+
+use crate::report::{Floor, Measurement, Report, median};
+use polypath_e2e::{Error, Finished, Lab, Options, Wiring};
+use std::time::Duration;
+
+/// How often each peer has its turn.
+const TURNS: usize = 5;
+/// Length of one turn of a throughput, seconds.
+const TURN_S: &str = "4";
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Measures everything about speed.
+pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
+    for (device, links) in [("roce", 1), ("mp", 2)] {
+        let lab = Lab::with(Options { links, wiring: Wiring::Direct, ..Options::default() })?;
+        let (mut ours, mut tcp) = (Vec::new(), Vec::new());
+        for _ in 0..TURNS {
+            ours.push(perftest(
+                &lab,
+                device,
+                &["ib_write_bw", "-s", "1048576", "-D", TURN_S, "-f", "1", "--report_gbits"],
+                3,
+            )?);
+            tcp.push(iperf(&lab)?);
+        }
+        report.add(Measurement {
+            name: format!("{device}: RC write 1 MiB, Gbit/s"),
+            ours: median(&ours),
+            ours_all: ours,
+            other: Some(("TCP".to_owned(), median(&tcp))),
+            other_all: tcp,
+            floor: if device == "roce" { Floor::AtLeast(1.0) } else { Floor::None },
+        });
+        let (mut ours, mut udp) = (Vec::new(), Vec::new());
+        for _ in 0..TURNS {
+            // Column 4 of perftest's latency table is t_typical, the median.
+            ours.push(perftest(&lab, device, &["ib_send_lat", "-s", "64", "-n", "20000"], 4)?);
+            udp.push(udp_ping_pong(&lab)?);
+        }
+        report.add(Measurement {
+            name: format!("{device}: RC send 64 B, half round trip, µs"),
+            ours: median(&ours),
+            ours_all: ours,
+            other: Some(("UDP".to_owned(), median(&udp))),
+            other_all: udp,
+            floor: if device == "roce" { Floor::AtMost(1.5) } else { Floor::None },
+        });
+    }
+    Ok(())
+}
+
+/// Runs a perftest program between the hosts; gives a column of its table.
+fn perftest(lab: &Lab, device: &str, words: &[&str], column: usize) -> Result<f64, Error> {
+    let server = lab.host(0).verbs(words).device(Some(device)).spawn()?;
+    server.wait_tcp_listen(18515, LIMIT)?;
+    let meet = lab.host(0).ipv4(0);
+    let client = words.iter().copied().chain([meet.as_str()]);
+    let client = lab.host(1).verbs(client).device(Some(device)).run(LIMIT)?.expect_success()?;
+    server.finish(LIMIT)?.expect_success()?;
+    let rows = client.lines.iter().skip_while(|line| !line.text.contains("#iterations")).skip(1);
+    let mut cells = rows.filter_map(|row| row.text.split_whitespace().nth(column)?.parse().ok());
+    cells.next().ok_or_else(|| no_result(&client))
+}
+
+/// One TCP stream, Gbit/s as received.
+fn iperf(lab: &Lab) -> Result<f64, Error> {
+    let server = lab.host(0).program(["iperf3", "-s", "-1"]).spawn()?;
+    server.wait_tcp_listen(5201, LIMIT)?;
+    let client = ["iperf3", "-J", "-c", &lab.host(0).ipv4(0), "-t", TURN_S];
+    let client = lab.host(1).program(client).run(LIMIT)?.expect_success()?;
+    let value: serde_json::Value =
+        serde_json::from_str(&client.text()).map_err(|_| no_result(&client))?;
+    let bits = value["end"]["sum_received"]["bits_per_second"].as_f64();
+    bits.map(|bits| bits / 1e9).ok_or_else(|| no_result(&client))
+}
+
+/// Half a round trip of 64 bytes over polled UDP sockets, microseconds.
+fn udp_ping_pong(lab: &Lab) -> Result<f64, Error> {
+    let own = std::env::current_exe()
+        .map_err(|source| Error::Os { what: "finding myself".to_owned(), source })?;
+    let own = own.to_string_lossy();
+    let server = lab.host(0).program([&*own, "udp-server", "7777"]).spawn()?;
+    server.wait_line("ready", LIMIT)?;
+    let client = [&*own, "udp-client", &lab.host(0).ipv4(0), "7777"];
+    let client = lab.host(1).program(client).run(LIMIT)?.expect_success()?;
+    client.text().trim().parse().map_err(|_| no_result(&client))
+}
+
+fn no_result(finished: &Finished) -> Error {
+    Error::Missing(format!("no result in\n{}", finished.text()))
+}
