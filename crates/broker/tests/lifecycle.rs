@@ -1,0 +1,267 @@
+//! Beginning and end: started by the first client, one per namespace, gone when idle, and nobody's
+//! misbehaviour harms another.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use common::{
+    BROKER, PATIENCE, client, counter, in_namespace, next, readable, start_broker, wait_for_end,
+};
+use polypath_ipc::message::{self, Request};
+use polypath_ipc::status::{Counter, ProcessStatus, QpStatus};
+use polypath_ipc::{Client, Hello, IpcError, Push};
+
+#[test]
+fn many_who_start_at_once_share_one_broker() {
+    in_namespace("many_who_start_at_once_share_one_broker", || {
+        let starters: Vec<_> = (0..16).map(|_| std::thread::spawn(|| client(""))).collect();
+        let clients: Vec<Client> = starters.into_iter().map(|t| t.join().unwrap()).collect();
+        let brokers: BTreeSet<u32> = clients.iter().map(Client::broker_pid).collect();
+        assert_eq!(brokers.len(), 1);
+    });
+}
+
+#[test]
+fn a_second_broker_leaves_quietly() {
+    in_namespace("a_second_broker_leaves_quietly", || {
+        let mut control = client("");
+        let mut second = start_broker("");
+        assert!(second.wait().unwrap().success());
+        control.call(&Request::Ping).unwrap();
+    });
+}
+
+#[test]
+fn an_idle_broker_ends_and_leaves_name_and_port_free() {
+    in_namespace("an_idle_broker_ends_and_leaves_name_and_port_free", || {
+        let mut broker = start_broker("--idle-timeout 0.2");
+        let hello = Hello::of_this_process("");
+        let control = Client::connect(&hello).unwrap();
+        let started = Instant::now();
+        drop(control);
+        assert!(broker.wait().unwrap().success());
+        let stayed = started.elapsed();
+        assert!(stayed >= Duration::from_millis(150) && stayed < PATIENCE, "{stayed:?}");
+        assert!(matches!(Client::connect(&hello), Err(IpcError::NoBroker)));
+        std::net::UdpSocket::bind("[::]:4791").unwrap();
+    });
+}
+
+#[test]
+fn a_client_keeps_the_broker_however_long_it_is_silent() {
+    in_namespace("a_client_keeps_the_broker_however_long_it_is_silent", || {
+        let mut broker = start_broker("--idle-timeout 0.05");
+        let mut control = client("");
+        assert!(!readable(&control.as_fd(), Duration::from_millis(300)), "not hung up");
+        control.call(&Request::Ping).unwrap();
+        control.shutdown(false).unwrap();
+        assert!(broker.wait().unwrap().success());
+    });
+}
+
+/// A broker that leaves at once, again and again, while clients come.
+#[test]
+fn who_connects_while_the_broker_leaves_gets_another() {
+    in_namespace("who_connects_while_the_broker_leaves_gets_another", || {
+        let script = std::env::temp_dir().join(format!("polypath-hasty-{}", std::process::id()));
+        let mut file = std::fs::File::create(&script).unwrap();
+        writeln!(file, "#!/bin/sh\nexec {BROKER} \"$@\" --idle-timeout 0.001").unwrap();
+        file.set_permissions(PermissionsExt::from_mode(0o700)).unwrap();
+        drop(file);
+        // SAFETY: no other thread of this process runs yet that could read the environment.
+        unsafe { std::env::set_var("POLYPATH_BROKER_BIN", &script) };
+        // The next client comes 0 to 2 ms after the last one went, so at any point of the leaving.
+        let brokers: BTreeSet<u32> = (0..60)
+            .map(|round| {
+                let mut control = client("");
+                control.open_lane().unwrap();
+                let broker = control.broker_pid();
+                drop(control);
+                let gone = Instant::now();
+                while gone.elapsed() < Duration::from_micros(round * 33) {
+                    std::hint::spin_loop();
+                }
+                broker
+            })
+            .collect();
+        std::fs::remove_file(&script).unwrap();
+        assert!(brokers.len() > 1, "it never left");
+    });
+}
+
+extern "C" fn note_signal(_: libc::c_int) {
+    SIGNALLED.store(true, std::sync::atomic::Ordering::SeqCst);
+}
+
+static SIGNALLED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+#[test]
+fn the_host_notices_nothing_of_the_start() {
+    in_namespace("the_host_notices_nothing_of_the_start", || {
+        let handler: extern "C" fn(libc::c_int) = note_signal;
+        let mut pipe = [0; 2];
+        // SAFETY: the handler only stores to an atomic; `pipe` has room for two descriptors.
+        unsafe {
+            libc::signal(libc::SIGCHLD, handler as libc::sighandler_t);
+            // Inheritable, as a careless host's descriptors are.
+            assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+        }
+        let control = client("");
+        assert!(!SIGNALLED.load(std::sync::atomic::Ordering::SeqCst), "no SIGCHLD");
+        // SAFETY: plain integers.
+        let child = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::__WALL) };
+        let errno = std::io::Error::last_os_error().raw_os_error();
+        assert_eq!((child, errno), (-1, Some(libc::ECHILD)), "no child, no zombie");
+
+        let proc = format!("/proc/{}", control.broker_pid());
+        let link = |fd: i32| std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap();
+        let ours = link(pipe[0]);
+        for entry in std::fs::read_dir(format!("{proc}/fd")).unwrap() {
+            let theirs = std::fs::read_link(entry.unwrap().path()).unwrap_or_default();
+            assert_ne!(theirs, ours, "a descriptor of the host's in the broker");
+        }
+        let status = std::fs::read_to_string(format!("{proc}/status")).unwrap();
+        assert!(status.contains("PPid:\t"), "{status}");
+        assert!(!status.contains(&format!("PPid:\t{}\n", std::process::id())));
+        // SAFETY: plain integers.
+        let (theirs, own) =
+            unsafe { (libc::getsid(control.broker_pid().cast_signed()), libc::getsid(0)) };
+        assert_ne!(theirs, own, "a session of its own");
+        let environment = std::fs::read(format!("{proc}/environ")).unwrap();
+        assert!(!environment.windows(11).any(|bytes| bytes == b"LD_PRELOAD="));
+        let cwd = std::fs::read_link(format!("{proc}/cwd")).unwrap();
+        assert_eq!(cwd.to_str(), Some("/"));
+    });
+}
+
+#[test]
+fn a_missing_program_is_named() {
+    in_namespace("a_missing_program_is_named", || {
+        // SAFETY: no other thread of this process runs that could read the environment.
+        unsafe { std::env::set_var("POLYPATH_BROKER_BIN", "/no/such/program") };
+        let error = Client::connect_or_start(&Hello::of_this_process("")).unwrap_err();
+        assert!(error.to_string().contains("POLYPATH_BROKER_BIN"), "{error}");
+    });
+}
+
+#[test]
+fn a_forked_child_must_connect_anew() {
+    in_namespace("a_forked_child_must_connect_anew", || {
+        let mut control = client("");
+        // SAFETY: the child only makes a call that fails before any system call but getpid, and
+        // leaves.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let forked = matches!(control.call(&Request::Ping), Err(IpcError::Forked));
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(i32::from(!forked)) };
+        }
+        let mut status = -1;
+        // SAFETY: `status` is valid for writing.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        assert_eq!(status, 0);
+        control.call(&Request::Ping).unwrap();
+    });
+}
+
+#[test]
+fn sigterm_ends_it_cleanly_and_event_streams_are_told() {
+    in_namespace("sigterm_ends_it_cleanly_and_event_streams_are_told", || {
+        let mut broker = start_broker("");
+        let (mut events, _) = client("").subscribe().unwrap();
+        common::run(&format!("kill -TERM {}", broker.id()));
+        assert_eq!(next(&mut events), Push::Goodbye);
+        assert!(broker.wait().unwrap().success());
+    });
+}
+
+#[test]
+fn a_broker_in_use_ends_only_by_force() {
+    in_namespace("a_broker_in_use_ends_only_by_force", || {
+        let other = client("");
+        let mut control = client("");
+        let error = control.shutdown(false).unwrap_err();
+        assert_eq!(error.errno(), libc::EBUSY);
+        assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
+        control.shutdown(true).unwrap();
+        wait_for_end(other.broker_pid());
+    });
+}
+
+/// Sends raw bytes as a client could.
+fn raw(connection: &Client, bytes: &[u8]) -> std::io::Result<()> {
+    polypath_ipc::socket::send(connection.as_fd(), bytes, None)
+}
+
+#[test]
+fn nonsense_ends_its_own_connection_only() {
+    in_namespace("nonsense_ends_its_own_connection_only", || {
+        let mut good = client("");
+        let hostile: [&[u8]; 4] = [&[255; 40], &[], &[5, 0, 255, 255, 255, 255, 127], &[0]];
+        for bytes in hostile {
+            let mut bad = client("");
+            let _ = raw(&bad, bytes);
+            let error = bad.call(&Request::Ping).unwrap_err();
+            assert!(matches!(error, IpcError::Refused { .. } | IpcError::Closed), "{error}");
+            good.call(&Request::Ping).unwrap();
+        }
+        assert!(counter(&mut good, "clients_nonsense") >= 3);
+    });
+}
+
+#[test]
+fn a_client_of_another_version_is_told() {
+    in_namespace("a_client_of_another_version_is_told", || {
+        let _broker = client("");
+        let hello = Hello { version: 999, ..Hello::of_this_process("") };
+        let error = Client::connect(&hello).unwrap_err();
+        assert!(matches!(error, IpcError::Version { ours: 999, .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_client_that_takes_no_answers_harms_nobody() {
+    in_namespace("a_client_that_takes_no_answers_harms_nobody", || {
+        let mut good = client("");
+        let greedy = client("");
+        // SAFETY: plain integers.
+        unsafe { libc::fcntl(greedy.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        let request = message::encode(&Request::GetTable).unwrap();
+        let full = (0..1_000_000).find(|_| raw(&greedy, &request).is_err());
+        assert!(full.is_some(), "the broker goes on reading from who does not read");
+        let started = Instant::now();
+        (0..100).for_each(|_| drop(good.call(&Request::Ping).unwrap()));
+        assert!(started.elapsed() < Duration::from_secs(2));
+        let pages = std::fs::read_to_string(format!("/proc/{}/statm", good.broker_pid())).unwrap();
+        let resident: u64 = pages.split_whitespace().nth(1).unwrap().parse().unwrap();
+        assert!(resident * 4096 < 64 << 20, "{resident} pages");
+    });
+}
+
+#[test]
+fn status_gathers_all_reports_and_names_the_silent() {
+    in_namespace("status_gathers_all_reports_and_names_the_silent", || {
+        let (mut events, _) = client("").subscribe().unwrap();
+        let asker = std::thread::spawn(|| client("").status().unwrap());
+        let Push::StatusRequest { id } = next(&mut events) else { panic!() };
+        let qps = (0..500).map(|qpn| QpStatus { qpn, ..QpStatus::default() }).collect();
+        let drops = vec![Counter { name: "icrc_wrong".into(), value: 3 }];
+        let report = ProcessStatus { pid: 1, qps, drops, ..ProcessStatus::default() };
+        events.report(id, report).unwrap();
+        let status = asker.join().unwrap();
+        assert!(status.silent.is_empty());
+        let [process] = &status.processes[..] else { panic!("{} reports", status.processes.len()) };
+        assert_eq!(process.pid, std::process::id(), "the kernel's word counts");
+        assert_eq!((process.qps.len(), process.qps[499].qpn), (500, 499));
+        assert_eq!(process.drops[0].value, 3);
+
+        let status = client("").status().unwrap();
+        assert_eq!(status.silent, [std::process::id()]);
+        assert!(status.broker.clients.iter().any(|client| client.events));
+    });
+}
