@@ -1,0 +1,219 @@
+//! The connection manager between two hosts: commands in, MADs between the brokers, events out.
+
+mod common;
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::mpsc;
+use std::thread;
+
+use common::{PATIENCE, client, counter, in_namespace, readable, run};
+use polypath_ipc::{Client, CmFile};
+
+// linux/rdma_user_cm.h
+const CREATE_ID: u32 = 0;
+const BIND_IP: u32 = 2;
+const RESOLVE_IP: u32 = 3;
+const RESOLVE_ROUTE: u32 = 4;
+const CONNECT: u32 = 6;
+const LISTEN: u32 = 7;
+const ACCEPT: u32 = 8;
+
+const ADDR_RESOLVED: u32 = 0;
+const ROUTE_RESOLVED: u32 = 2;
+const CONNECT_REQUEST: u32 = 4;
+const ESTABLISHED: u32 = 9;
+const DISCONNECTED: u32 = 10;
+
+const PS_TCP: u16 = 0x0106;
+const QPT_RC: u8 = 2;
+
+/// A program that uses the rdma_cm device as librdmacm does.
+struct Program {
+    client: Client,
+    cm: CmFile,
+}
+
+impl Program {
+    fn new() -> Self {
+        let mut client = client("");
+        let cm = client.open_cm().unwrap();
+        Self { client, cm }
+    }
+
+    fn command(&mut self, command: u32, room: u16, body: &[u8]) -> Vec<u8> {
+        let mut bytes = command.to_ne_bytes().to_vec();
+        bytes.extend(u16::try_from(body.len()).unwrap().to_ne_bytes());
+        bytes.extend(room.to_ne_bytes());
+        bytes.extend(body);
+        self.client.cm_command(self.cm.file, &bytes).unwrap()
+    }
+
+    fn create_id(&mut self, uid: u64) -> u32 {
+        let mut body = uid.to_ne_bytes().to_vec();
+        body.extend(1_u64.to_ne_bytes());
+        body.extend(PS_TCP.to_ne_bytes());
+        body.extend([QPT_RC, 0, 0, 0, 0, 0]);
+        let response = self.command(CREATE_ID, 4, &body);
+        u32::from_ne_bytes(response[..4].try_into().unwrap())
+    }
+
+    /// The next event: its number, its id, its status.
+    fn event(&mut self) -> (u32, u32, i32) {
+        let mut buffer = [0; 1024];
+        assert!(readable(&self.cm.events.as_fd(), PATIENCE), "no event");
+        let got = polypath_ipc::socket::receive(self.cm.events.as_fd(), &mut buffer).unwrap();
+        assert!(got.len > 20, "the broker closed the file");
+        let word = |at: usize| u32::from_ne_bytes(buffer[at..at + 4].try_into().unwrap());
+        (word(12), word(8), word(16).cast_signed())
+    }
+
+    fn expect(&mut self, event: u32) -> u32 {
+        let (got, id, status) = self.event();
+        assert_eq!((got, status), (event, 0));
+        id
+    }
+}
+
+/// `struct sockaddr_in6` with either family in it.
+fn address(address: Option<SocketAddr>) -> [u8; 28] {
+    let mut bytes = [0; 28];
+    let Some(address) = address else { return bytes };
+    bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+            bytes[4..8].copy_from_slice(&ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            bytes[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+            bytes[8..24].copy_from_slice(&ip.octets());
+        }
+    }
+    bytes
+}
+
+/// `struct rdma_ucm_conn_param`.
+fn parameters(qpn: u32) -> Vec<u8> {
+    let mut bytes = vec![0; 272];
+    bytes[..4].copy_from_slice(&qpn.to_ne_bytes());
+    // private_data_len, srq, responder resources, initiator depth, flow control, retries, RNR, valid
+    bytes[264..].copy_from_slice(&[0, 0, 1, 1, 0, 7, 7, 1]);
+    bytes
+}
+
+fn serve(at: SocketAddr, ready: &mpsc::Sender<()>) {
+    let mut program = Program::new();
+    let id = program.create_id(1);
+    let mut bind = 0_u64.to_ne_bytes().to_vec();
+    bind.extend(address(Some(at)));
+    bind.extend(id.to_ne_bytes());
+    program.command(BIND_IP, 0, &bind);
+    program.command(LISTEN, 0, &[id.to_ne_bytes(), 8_u32.to_ne_bytes()].concat());
+    ready.send(()).unwrap();
+    let request = program.expect(CONNECT_REQUEST);
+    let mut accept = 2_u64.to_ne_bytes().to_vec();
+    accept.extend(parameters(0x0001_0002));
+    accept.extend(request.to_ne_bytes());
+    accept.extend([0; 12]);
+    program.command(ACCEPT, 0, &accept);
+    program.expect(ESTABLISHED);
+    // The other program dies; its broker takes the connection down.
+    program.expect(DISCONNECTED);
+    assert!(counter(&mut program.client, "qp1_mads_received") >= 3);
+}
+
+fn connect(to: SocketAddr) {
+    let mut program = Program::new();
+    let id = program.create_id(7);
+    let mut resolve = address(None).to_vec();
+    resolve.extend(address(Some(to)));
+    resolve.extend(id.to_ne_bytes());
+    resolve.extend(2000_u32.to_ne_bytes());
+    program.command(RESOLVE_IP, 0, &resolve);
+    assert_eq!(program.expect(ADDR_RESOLVED), id);
+    program.command(RESOLVE_ROUTE, 0, &[id.to_ne_bytes(), 2000_u32.to_ne_bytes()].concat());
+    program.expect(ROUTE_RESOLVED);
+    let mut connect = parameters(0x0001_0001);
+    connect.extend(id.to_ne_bytes());
+    connect.extend([0; 12]);
+    program.command(CONNECT, 0, &connect);
+    // A peer without a kernel's QP: librdmacm moves the QP and then says ACCEPT again; here it is
+    // enough that the answer came.
+    let (event, _, status) = program.event();
+    assert_eq!(status, 0);
+    if event != ESTABLISHED {
+        let mut accept = 7_u64.to_ne_bytes().to_vec();
+        accept.extend(vec![0; 272]);
+        accept.extend(id.to_ne_bytes());
+        accept.extend([0; 12]);
+        program.command(ACCEPT, 0, &accept);
+    }
+    let status = program.client.status().unwrap();
+    let own = status.broker.cm_ids.iter().find(|shown| shown.id == id).unwrap();
+    assert_eq!((own.pid, own.remote.as_str()), (std::process::id(), to.to_string().as_str()));
+}
+
+/// Two hosts: this thread's namespace and another thread's, with a link between them.
+fn between_two_hosts(addresses: [&str; 2], prefix: u8) {
+    let ips: [IpAddr; 2] = addresses.map(|ip| ip.parse().unwrap());
+    let (to_first, from_second) = mpsc::channel();
+    let (to_second, from_first) = mpsc::channel();
+    let configure = move |link: &str, ip: &str| {
+        let nodad = if ip.contains(':') { " nodad" } else { "" };
+        run(&format!("ip link set {link} up"));
+        run(&format!("ip addr add {ip}/{prefix} dev {link}{nodad}"));
+    };
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            // SAFETY: changes the namespace of this thread only.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+            // SAFETY: takes nothing.
+            to_first.send(unsafe { libc::gettid() }).unwrap();
+            from_first.recv().unwrap();
+            run("ip link set lo up");
+            configure("eth1", addresses[1]);
+            to_first.send(0).unwrap();
+            from_first.recv().unwrap();
+            connect(SocketAddr::new(ips[0], 7471));
+        });
+        let other = from_second.recv().unwrap();
+        run("ip link add eth0 type veth peer name eth1");
+        run(&format!("ip link set eth1 netns {other}"));
+        configure("eth0", addresses[0]);
+        to_second.send(()).unwrap();
+        from_second.recv().unwrap();
+        serve(SocketAddr::new(ips[0], 7471), &to_second);
+    });
+}
+
+#[test]
+fn a_connection_over_ipv4_is_made_and_taken_down() {
+    in_namespace("a_connection_over_ipv4_is_made_and_taken_down", || {
+        between_two_hosts(["10.0.0.1", "10.0.0.2"], 24);
+    });
+}
+
+#[test]
+fn a_connection_over_ipv6_is_made_and_taken_down() {
+    in_namespace("a_connection_over_ipv6_is_made_and_taken_down", || {
+        between_two_hosts(["2001:db8::1", "2001:db8::2"], 64);
+    });
+}
+
+#[test]
+fn a_connection_within_one_host_is_made_and_taken_down() {
+    in_namespace("a_connection_within_one_host_is_made_and_taken_down", || {
+        common::veth("eth0", "far0");
+        run("ip addr add 10.0.0.1/24 dev eth0");
+        let at: SocketAddr = "10.0.0.1:7471".parse().unwrap();
+        let (ready, is_ready) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                is_ready.recv().unwrap();
+                connect(at);
+            });
+            serve(at, &ready);
+        });
+    });
+}
