@@ -13,6 +13,7 @@ use crate::types::MAX_PATHS;
 /// Comparative probing while a path is suspected.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trial {
+    /// By the clock that stands still with the lane (`PathManager::awake`).
     pub(crate) started: Duration,
     pub(crate) rounds: u32,
     pub(crate) next_round: Duration,
@@ -51,6 +52,7 @@ pub(crate) struct Association {
     /// The last generation used for each number, so that none ever comes twice.
     pub(crate) generations: [u16; MAX_PATHS],
     pub(crate) trial: Option<Trial>,
+    /// By the same clock as [`Trial::started`].
     pub(crate) last_heard: Duration,
     pub(crate) last_traffic: Duration,
     /// When and how fast control messages are repeated.
@@ -118,12 +120,18 @@ pub(crate) fn newer(a: u16, b: u16) -> bool {
 
 /// What to announce of our addresses: those that queue pairs were connected with first, then one of
 /// each family per interface. Loopback and link-local addresses only if queue pairs use them, or
-/// if the interface has nothing else.
-pub(crate) fn announce(local: &[LocalAddress], anchors: &[Pair]) -> Vec<Announced> {
+/// if the interface has nothing else. An address that was announced stays so while it exists, even if
+/// an administrator takes it down for a while: its path keeps its number.
+pub(crate) fn announce(
+    local: &[LocalAddress],
+    anchors: &[Pair],
+    before: &[Announced],
+) -> Vec<Announced> {
     let mut list: Vec<Announced> = Vec::new();
     let anchored = |a: &&LocalAddress| anchors.iter().any(|(l, _)| *l == a.ip);
     let narrow = |a: &&LocalAddress| is_link_local(a.ip) || a.ip.is_loopback();
-    let usable = || local.iter().filter(|a| a.usable);
+    let known = |a: &&LocalAddress| a.usable || before.iter().any(|b| b.ip == a.ip);
+    let usable = || local.iter().filter(known);
     let mut add = |a: &LocalAddress, double_if: fn(&Announced, IpAddr) -> bool| {
         let interface = a.ifindex as u16;
         let double =
@@ -173,7 +181,7 @@ mod tests {
         })
         .collect();
         let ips = |anchors: &[Pair]| -> Vec<String> {
-            announce(&local, anchors).iter().map(|a| a.ip.to_string()).collect()
+            announce(&local, anchors, &[]).iter().map(|a| a.ip.to_string()).collect()
         };
         assert_eq!(ips(&[]), ["10.0.1.1", "fd01::1", "fe80::2"]);
         let anchor = ("10.0.1.9".parse().unwrap(), "10.0.1.2".parse().unwrap());

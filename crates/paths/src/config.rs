@@ -53,7 +53,8 @@ pub struct Config {
     /// Probes of a suspected path that must all stay unanswered, while another path answers,
     /// before it is taken for dead. 2..=16.
     pub trial_probes: u8,
-    /// The peer was silent on every path for so long: [`crate::PathEvent::NoPath`].
+    /// The peer was silent on every path for so long: [`crate::PathEvent::NoPath`]. Must be shorter
+    /// than the patience of queue pairs, which else run out of retries before they are held.
     pub silent_after: Duration,
     /// How long queue pairs are held without any path before the peer is given up
     /// ([`crate::PathEvent::PeerLost`]) and their retry counters run again.
@@ -85,7 +86,7 @@ impl Default for Config {
             probe_dead: Duration::from_millis(250),
             trial_interval: Duration::from_micros(1500),
             trial_probes: 4,
-            silent_after: Duration::from_secs(1),
+            silent_after: Duration::from_millis(400),
             hold: Duration::from_secs(15),
             linger: Duration::from_secs(5),
             initial_window: 64 << 10,

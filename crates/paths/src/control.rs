@@ -37,6 +37,7 @@ impl PathManager {
         }
         let number = Frame::destination(packet.payload)?;
         let index = self.association_by_number(number).ok_or(Refused::NoAssociation)?;
+        let awake = self.awake();
         let a = self.associations.get_mut(index).ok_or(Refused::NoAssociation)?;
         let ends = Ends { src, dst };
         if !a.key.check(a.remote_instance, packet.opcode().0, ends, packet.payload) {
@@ -50,7 +51,7 @@ impl PathManager {
             return Err(Refused::Replay);
         }
         a.remote_number = Some(frame.from);
-        a.last_heard = self.now;
+        a.last_heard = awake;
         if !a.confirmed {
             let proposer = a.proposer;
             self.confirm(index, proposer);
@@ -68,8 +69,10 @@ impl PathManager {
             Body::Addresses { version, list } => self.take_addresses(index, version, list),
             Body::Table { version, entries } => self.take_table(index, version, &entries),
             Body::Notice => {}
+            // The peer's lane goes away. Acknowledgements of its may still be under way, by other
+            // paths: queue pairs go on as plain ones, and find out by their own timers.
             Body::Bye => {
-                self.farewell(index);
+                self.remove_association(index);
                 return Ok(());
             }
         }

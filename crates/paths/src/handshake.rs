@@ -16,7 +16,7 @@ use crate::manager::PathManager;
 use crate::message::{Ends, HELLO_QKEY, Hello, HelloKind};
 use crate::path::Role;
 use crate::timers::Timer;
-use crate::types::{PathAddress, PathEvent, PathState, PeerId, Reason, Refused};
+use crate::types::{PathAddress, PathEvent, PathState, Reason, Refused};
 
 /// Handshakes sent before a peer is taken for a plain one: at 0, 1, 3, 7, … 255, 511, 1023 and
 /// 2047 ms.
@@ -74,7 +74,7 @@ impl PathManager {
         let association = peer.and_then(|p| p.association).and_then(|a| self.associations.get(a));
         let (addresses, addresses_version) = match association {
             Some(a) => (a.announced.clone(), a.announced_version),
-            None => (announce(&self.local, anchor.as_slice()), 1),
+            None => (announce(&self.local, anchor.as_slice(), &[]), 1),
         };
         Hello {
             kind: HelloKind::Hello,
@@ -236,8 +236,8 @@ impl PathManager {
         let remote = (hello.instance, hello.nonce);
         let mut a = Association::new(local, remote, key.slot, peer);
         a.anchors.push((key.local, key.remote));
-        a.announced = announce(&self.local, &a.anchors);
-        a.last_heard = self.now;
+        a.announced = announce(&self.local, &a.anchors, &[]);
+        a.last_heard = self.awake();
         let index = self.associations.insert(a).ok_or(Refused::Limit)?;
         let number = (self.random.u32() & !INDEX_MASK) | (index & INDEX_MASK);
         // 0 stands for "none yet".
@@ -315,10 +315,10 @@ impl PathManager {
 
     /// The peer has proven that it knows the key: the association begins, or the peer joins it.
     pub(crate) fn confirm(&mut self, index: u32, peer: u32) {
-        let now = self.now;
+        let awake = self.awake();
         let Some(a) = self.associations.get_mut(index) else { return };
         let first = !core::mem::replace(&mut a.confirmed, true);
-        a.last_heard = now;
+        a.last_heard = awake;
         let window = if a.remote_window == 0 { u32::MAX } else { a.remote_window };
         let old = self.peers.get(peer).and_then(|p| p.association);
         if old != Some(index) {
@@ -465,16 +465,5 @@ impl PathManager {
             }
         }
         self.redirect_datagrams();
-    }
-
-    /// The peer's lane is gone: no path comes back, let retry counters run.
-    pub(crate) fn farewell(&mut self, index: u32) {
-        let peers = self.associations.get(index).map(|a| a.peers.clone()).unwrap_or_default();
-        self.remove_association(index);
-        for peer in peers {
-            if self.peers.get(peer).is_some() {
-                self.push_event(PathEvent::PeerLost { peer: PeerId(peer) });
-            }
-        }
     }
 }

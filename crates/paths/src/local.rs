@@ -104,7 +104,7 @@ impl PathManager {
     /// Tells the peer of an association which addresses there are now, if they changed.
     fn announce_again(&mut self, index: u32) {
         let Some(a) = self.associations.get_mut(index) else { return };
-        let list = announce(&self.local, &a.anchors);
+        let list = announce(&self.local, &a.anchors, &a.announced);
         if list == a.announced {
             return;
         }

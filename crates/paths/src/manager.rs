@@ -34,6 +34,10 @@ pub const MAX_EVENTS: usize = 1 << 14;
 const PAUSE: Duration = Duration::from_millis(4);
 /// After a pause, nothing is concluded from silence for so long.
 const SETTLE: Duration = Duration::from_millis(4);
+/// A lane that hardly ever runs must decide at some time: pauses in close succession (less than
+/// [`PAUSES_APART`]) together defer conclusions by so much at most.
+const SETTLE_MAX: Duration = Duration::from_millis(40);
+const PAUSES_APART: Duration = Duration::from_millis(50);
 
 /// By what queue pairs share a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,6 +127,11 @@ pub struct PathManager {
     /// Silence before this time means nothing: the lane was not running.
     pub(crate) awake_since: Duration,
     pub(crate) settle_until: Duration,
+    /// The last pause, and the first of those in close succession.
+    paused_at: Duration,
+    pauses_since: Duration,
+    /// Sum of all pauses.
+    asleep: Duration,
     pub(crate) local: Vec<LocalAddress>,
     /// [`PathManager::set_local`] was called.
     pub(crate) local_known: bool,
@@ -150,6 +159,9 @@ impl PathManager {
             now: Duration::ZERO,
             awake_since: Duration::ZERO,
             settle_until: Duration::ZERO,
+            paused_at: Duration::ZERO,
+            pauses_since: Duration::ZERO,
+            asleep: Duration::ZERO,
             local: Vec::new(),
             local_known: false,
             paths: Slab::new(MAX_PEERS * 9 + MAX_UD_PATHS),
@@ -326,7 +338,7 @@ impl PathManager {
         if let Role::Member { association, .. } = role
             && let Some(a) = self.associations.get_mut(association)
         {
-            a.last_heard = a.last_heard.max(now);
+            a.last_heard = now.saturating_sub(self.asleep);
         }
     }
 
@@ -428,12 +440,20 @@ impl PathManager {
     /// Takes note of the time, and of having missed a deadline by much.
     pub(crate) fn advance(&mut self, now: Duration) {
         self.now = self.now.max(now);
-        if self.timers.next().is_some_and(|at| self.now > at + PAUSE)
-            && self.now > self.settle_until
-        {
+        if self.timers.next().is_some_and(|at| self.now > at + PAUSE) && self.now > self.paused_at {
+            if self.now.saturating_sub(self.paused_at) > PAUSES_APART {
+                self.pauses_since = self.now;
+            }
+            self.asleep += self.timers.next().map_or(Duration::ZERO, |at| self.now - at);
+            self.paused_at = self.now;
             self.awake_since = self.now;
-            self.settle_until = self.now + SETTLE;
+            self.settle_until = (self.now + SETTLE).min(self.pauses_since + SETTLE_MAX);
         }
+    }
+
+    /// A clock that stands still while the lane does not run: peers' silence is measured by it.
+    pub(crate) fn awake(&self) -> Duration {
+        self.now.saturating_sub(self.asleep)
     }
 
     pub(crate) fn push_event(&mut self, event: PathEvent) {

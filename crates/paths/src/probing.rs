@@ -61,8 +61,9 @@ impl PathManager {
         }
         p.state = PathState::Suspect;
         p.probes.suspect(now);
+        let awake = self.awake();
         let Some(a) = self.associations.get_mut(index) else { return };
-        let started = a.trial.map_or(now, |t| t.started);
+        let started = a.trial.map_or(awake, |t| t.started);
         a.trial = Some(Trial { started, rounds: 0, next_round: now });
         self.timers.no_later(Timer::Association(index), now);
     }
@@ -286,8 +287,8 @@ impl PathManager {
         self.end_trial_if_cleared(index);
         // Nobody answered for long.
         let Some(a) = self.associations.get(index) else { return };
-        let silent_since = a.last_heard.max(trial.started).max(self.awake_since);
-        if self.now >= silent_since + self.config.silent_after {
+        let silent_since = a.last_heard.max(trial.started);
+        if self.awake() >= silent_since + self.config.silent_after {
             for peer in a.peers.clone() {
                 self.begin_outage(peer);
             }

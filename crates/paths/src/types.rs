@@ -297,8 +297,8 @@ pub enum PathEvent {
         /// Whose.
         peer: PeerId,
     },
-    /// No path came back within the hold time, or the peer's lane said farewell: the route is
-    /// there again, let the retry counters run.
+    /// No path came back within the hold time: the route is there again, let the retry counters
+    /// run or end the queue pairs.
     PeerLost {
         /// Whose.
         peer: PeerId,
