@@ -8,6 +8,8 @@ use std::io;
 pub(crate) enum CliError {
     /// The conversation with the broker failed.
     Broker(IpcError),
+    /// The broker could not run.
+    BrokerEnded(String),
     /// The command line asks for something that can't be.
     Usage(String),
     /// A program could not be started; the exit status is the shell's.
@@ -28,7 +30,7 @@ impl CliError {
             Self::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
             Self::Exec { .. } => 126,
             Self::Usage(_) => 2,
-            Self::Broker(_) | Self::Output(_) => 1,
+            Self::Broker(_) | Self::BrokerEnded(_) | Self::Output(_) => 1,
         }
     }
 }
@@ -37,7 +39,7 @@ impl std::fmt::Display for CliError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Broker(error) => write!(f, "{error}"),
-            Self::Usage(text) => f.write_str(text),
+            Self::Usage(text) | Self::BrokerEnded(text) => f.write_str(text),
             Self::Exec { program, source } => write!(f, "cannot run {program}: {source}"),
             Self::Output(error) => write!(f, "writing: {error}"),
         }

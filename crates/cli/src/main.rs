@@ -53,5 +53,10 @@ fn broker(arguments: &args::Broker) -> Result<ExitCode, CliError> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    Err(CliError::Usage("the broker is not part of this build".to_owned()))
+    let idle = arguments.idle_timeout.map(|seconds| format!("--idle-timeout={seconds}"));
+    let ready = arguments.ready_fd.map(|fd| format!("--ready-fd={fd}"));
+    let options = polypath_broker::Options::from_args(idle.into_iter().chain(ready))
+        .map_err(|error| CliError::Usage(error.to_string()))?;
+    polypath_broker::run(options).map_err(|error| CliError::BrokerEnded(error.to_string()))?;
+    Ok(ExitCode::SUCCESS)
 }
