@@ -6,7 +6,8 @@
 //! transmitter looks for marked slots first. A plain peer's go-back-N is "mark all"; a multi-path peer's
 //! selective repeat is "mark those overtaken".
 //!
-//! Every packet is charged to its path exactly while it is neither done nor lost ([`Host::sent`]).
+//! Every packet is charged to its path exactly while it is neither done, held by the peer, nor lost
+//! ([`Host::sent`]).
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -30,6 +31,8 @@ const AGAIN: u8 = 1 << 2;
 pub(crate) const ANSWERED: u8 = 1 << 3;
 /// The last sequence number of a READ or atomic request.
 pub(crate) const END: u8 = 1 << 4;
+/// The peer said that it has it, but not that it has executed it: it may still want it again.
+const HELD: u8 = 1 << 5;
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
@@ -98,6 +101,7 @@ pub(crate) struct Flight {
     lost: u32,
     /// Slots that are charged.
     charged: u32,
+    held: u32,
     /// READ and atomic requests that wait for their answer.
     unanswered: u32,
     /// Counts every packet sent.
@@ -117,6 +121,7 @@ impl Flight {
             lost_from: next,
             lost: 0,
             charged: 0,
+            held: 0,
             unanswered: 0,
             order: 0,
             newest: SmallVec::new(),
@@ -150,6 +155,12 @@ impl Flight {
     #[inline]
     pub(crate) fn charged(&self) -> u32 {
         self.charged
+    }
+
+    /// Whether it is the peer's turn: timers run.
+    #[inline]
+    pub(crate) fn waits(&self) -> bool {
+        self.charged > 0 || self.held > 0
     }
 
     /// READ and atomic requests that wait for their answer.
@@ -224,8 +235,10 @@ impl Flight {
             bits &= bits - 1;
             if seq >= self.una && seq < self.next() {
                 let at = (seq - self.una) as usize;
-                if !self.slots[at].is(ANSWERED) {
-                    self.finish(at, tally);
+                if !self.slots[at].is(ANSWERED | DONE | HELD) {
+                    self.arrived(at, tally);
+                    self.slots[at].flags |= HELD;
+                    self.held += 1;
                 }
             }
         }
@@ -245,14 +258,27 @@ impl Flight {
         if slot.is(DONE) {
             return;
         }
+        if slot.is(HELD) {
+            slot.flags &= !HELD;
+            self.held -= 1;
+        } else {
+            self.arrived(at, tally);
+        }
+        self.slots[at].flags |= DONE;
+    }
+
+    /// A packet that was on its way, or taken to be lost, is known to have arrived.
+    #[inline]
+    fn arrived(&mut self, at: usize, tally: &mut Tally) {
+        let slot = &mut self.slots[at];
         if slot.is(LOST) {
             // Declared lost too early: nothing is charged any more.
+            slot.flags &= !LOST;
             self.lost -= 1;
         } else {
             self.charged -= 1;
             tally.add(slot.path, u32::from(slot.cost));
         }
-        slot.flags = slot.flags & !LOST | DONE;
         self.done_to = self.done_to.max(self.una + at as u64 + 1);
         let (path, order) = (slot.path, slot.order);
         match self.newest.iter_mut().find(|(p, _)| *p == path) {
@@ -289,7 +315,7 @@ impl Flight {
     fn lose(&mut self, at: usize, tally: &mut Tally) {
         let seq = self.una + at as u64;
         let slot = &mut self.slots[at];
-        if slot.is(DONE | LOST) {
+        if slot.is(DONE | LOST | HELD) {
             return;
         }
         slot.flags |= LOST;
@@ -299,17 +325,41 @@ impl Flight {
         self.lost_from = self.lost_from.min(seq);
     }
 
-    /// Marks all from `from` up to before `to` as lost.
+    /// The peer does not hold `seq` any more, if it ever did; it is lost.
+    pub(crate) fn lose_even_held(&mut self, seq: u64, tally: &mut Tally) {
+        if self.slot(seq).is_none() {
+            return;
+        }
+        let at = (seq - self.una) as usize;
+        let slot = &mut self.slots[at];
+        if slot.is(HELD) {
+            slot.flags = slot.flags & !HELD | LOST;
+            self.held -= 1;
+            self.lost += 1;
+            self.lost_from = self.lost_from.min(seq);
+        } else {
+            self.lose(at, tally);
+        }
+    }
+
+    /// Marks all as lost, even what the peer holds.
+    pub(crate) fn lose_all(&mut self, tally: &mut Tally) {
+        for seq in self.una..self.next() {
+            self.lose_even_held(seq, tally);
+        }
+    }
+
+    /// Marks all from `from` up to before `to` as lost, but for what the peer holds.
     pub(crate) fn lose_range(&mut self, from: u64, to: u64, tally: &mut Tally) {
         for seq in from.max(self.una)..to.min(self.next()) {
             self.lose((seq - self.una) as usize, tally);
         }
     }
 
-    /// Marks as lost what was sent on `path`; all, if `None`.
-    pub(crate) fn lose_path(&mut self, path: Option<PathId>, tally: &mut Tally) {
+    /// Marks as lost what was sent on `path`.
+    pub(crate) fn lose_path(&mut self, path: PathId, tally: &mut Tally) {
         for at in 0..self.slots.len() {
-            if path.is_none_or(|p| self.slots[at].path == p) {
+            if self.slots[at].path == path {
                 self.lose(at, tally);
             }
         }
@@ -341,7 +391,7 @@ impl Flight {
         for seq in self.una..self.done_to {
             let at = (seq - self.una) as usize;
             let slot = &self.slots[at];
-            if slot.is(DONE | LOST) {
+            if slot.is(DONE | LOST | HELD) {
                 continue;
             }
             let overtaken = self.newest.iter().any(|(path, newest)| {
@@ -359,7 +409,8 @@ impl Flight {
         self.lost > 0
     }
 
-    /// The first run of lost slots that are alike: where it starts and how long it is, `most` at most.
+    /// The first run of lost slots of one kind: where it starts and how long it is, `most` at most. It
+    /// never goes beyond the request that an answer belongs to.
     pub(crate) fn lost_run(&mut self, most: u32) -> Option<(u64, u32)> {
         if self.lost == 0 {
             return None;
@@ -369,20 +420,56 @@ impl Flight {
             seq += 1;
         }
         self.lost_from = seq;
-        let mut n = 1;
-        while n < most && self.slot(seq + u64::from(n)).is_some_and(|s| s.is(LOST)) {
+        let mut n = 0;
+        while n < most {
+            let Some(slot) = self.slot(seq + u64::from(n)) else { break };
+            if !slot.is(LOST) {
+                break;
+            }
             n += 1;
+            if slot.is(END) {
+                break;
+            }
         }
         Some((seq, n))
     }
 
-    /// `n` lost slots from `seq` on are sent again; gives the bytes to charge.
+    /// How much of a READ to ask for again from the lost `seq` on, of which a run of `run` is lost.
+    ///
+    /// A responder that knows the request takes any part of it; one that has never seen it takes what it
+    /// sees first for the whole, so that it has to be asked for all.
+    pub(crate) fn request_again(
+        &mut self,
+        seq: u64,
+        run: u32,
+        selective: bool,
+        tally: &mut Tally,
+    ) -> u32 {
+        let mut n = 0;
+        let mut known = false;
+        while let Some(slot) = self.slot(seq + u64::from(n)) {
+            n += 1;
+            known |= slot.is(DONE);
+            if slot.is(END) {
+                break;
+            }
+        }
+        if known && selective {
+            return run;
+        }
+        self.lose_range(seq, seq + u64::from(n), tally);
+        n
+    }
+
+    /// Those of `n` slots from `seq` on that are lost are sent again; gives the bytes to charge.
     pub(crate) fn resend(&mut self, seq: u64, n: u32, path: PathId, now_us: u32) -> u32 {
         let mut cost = 0;
         for seq in seq..seq + u64::from(n) {
             let at = (seq - self.una) as usize;
             let slot = &mut self.slots[at];
-            debug_assert!(slot.is(LOST));
+            if !slot.is(LOST) {
+                continue;
+            }
             slot.flags = slot.flags & !LOST | AGAIN;
             slot.path = path;
             slot.order = self.order;
@@ -398,7 +485,7 @@ impl Flight {
     /// Gives up all that is in flight; the next new packet has the sequence number `next`.
     pub(crate) fn clear<H: Host>(&mut self, next: u64, host: &mut H) {
         let mut tally = Tally::default();
-        self.lose_path(None, &mut tally);
+        self.lose_all(&mut tally);
         tally.lost(false, host);
         *self = Self { slots: core::mem::take(&mut self.slots), ..Self::new(next) };
         self.slots.clear();

@@ -140,7 +140,7 @@ impl Requester {
         if self.held {
             return None;
         }
-        self.timers.deadline(self.flight.charged() > 0, core.attr.timeout)
+        self.timers.deadline(self.flight.waits(), core.attr.timeout)
     }
 
     /// Looks at the clocks.
@@ -148,7 +148,7 @@ impl Requester {
         if self.held || self.deadline(core).is_none_or(|d| now < d) {
             return;
         }
-        let in_flight = self.flight.charged() > 0;
+        let in_flight = self.flight.waits();
         if in_flight && core.peer.is_none_or(|peer| host.route(peer).is_none()) {
             self.held = true;
             return;
@@ -164,7 +164,7 @@ impl Requester {
                     host.suspect(path);
                 }
                 let mut tally = Tally::default();
-                self.flight.lose_range(una, una + 1, &mut tally);
+                self.flight.lose_even_held(una, &mut tally);
                 tally.lost(false, host);
                 let upto = self.flight.next();
                 self.probe = Some(Probe { seq: una, upto, sent_us: micros(now) });
@@ -177,7 +177,7 @@ impl Requester {
                     host.suspect(path);
                 }
                 let mut tally = Tally::default();
-                self.flight.lose_path(None, &mut tally);
+                self.flight.lose_all(&mut tally);
                 tally.lost(true, host);
                 self.probe = None;
                 self.urgent = true;
@@ -213,7 +213,7 @@ impl Requester {
     ) {
         if let Some(path) = dead {
             let mut tally = Tally::default();
-            self.flight.lose_path(Some(path), &mut tally);
+            self.flight.lose_path(path, &mut tally);
             if !tally.is_empty() {
                 core.counters.failovers += 1;
             }

@@ -244,6 +244,7 @@ impl Requester {
         // Nothing of it is on its way any more: other queue pairs may have the window.
         let mut tally = Tally::default();
         let next = self.flight.next();
+        self.flight.lose_even_held(seq, &mut tally);
         self.flight.lose_range(seq, next, &mut tally);
         tally.lost(false, host);
         if self.timers.rnr(answer.now, code, core.attr.rnr_retry) {

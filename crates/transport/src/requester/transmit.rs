@@ -97,7 +97,7 @@ impl Requester {
         };
         let mut bytes = 0;
         for _ in 0..POLL_BURSTS {
-            if self.flight.charged() == 0 {
+            if !self.flight.waits() {
                 if self.flight.is_empty() {
                     self.timers.restart(now, core.attr.retry_cnt, core.attr.rnr_retry);
                 } else {
@@ -292,7 +292,13 @@ impl Requester {
         let k = (seq - wqe.first) as u32;
         let mut n = run.min(wqe.packets - k);
         let alone = self.flight.charged() == 0;
-        if core::mem::take(&mut self.urgent) {
+        if wqe.is_read() {
+            // A request is small whatever it asks for, and must not be cut.
+            self.urgent = false;
+            let mut tally = Tally::default();
+            n = self.flight.request_again(seq, n, way.stamp.tag.is_some(), &mut tally);
+            tally.lost(false, host);
+        } else if core::mem::take(&mut self.urgent) {
             // A probe, or the first packets by a new path: the window does not count.
             n = n.min((way.window / (mtu + PACKET_COST)).max(1));
         } else {

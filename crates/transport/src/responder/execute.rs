@@ -302,7 +302,7 @@ impl Responder {
     }
 }
 
-fn check_remote<H: Host>(
+pub(super) fn check_remote<H: Host>(
     core: &Core,
     reth: &Reth,
     access: Access,

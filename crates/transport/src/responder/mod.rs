@@ -21,7 +21,7 @@ use crate::common::Core;
 use crate::host::{Host, PathId};
 use crate::qp::PostError;
 use crate::rq::{ReceiveQueue, Received};
-use crate::types::{QpEvent, RecvWr, WcOpcode, WcStatus};
+use crate::types::{Access, QpEvent, RecvWr, WcOpcode, WcStatus};
 use answer::{Due, Job, ReadJob, Reply};
 use execute::Inbound;
 pub(crate) use reorder::REORDER_LIMIT;
@@ -206,10 +206,7 @@ impl Responder {
         }
         while let Some(held) = self.reorder.take() {
             let done = self.take(core, &held.headers, &held.payload, held.from, host);
-            if !done && !self.ending {
-                self.reorder.put_back(held);
-                break;
-            }
+            // One that found no receive is not kept: the peer has to know that it must come again.
             self.reorder.recycle(held);
             if !done {
                 break;
@@ -232,12 +229,26 @@ impl Responder {
         let opcode = h.bth.opcode.base();
         if let (Opcode::RC_READ_REQUEST, Some(reth)) = (opcode, h.reth) {
             let n = reth.len.div_ceil(core.attr.path_mtu).max(1);
-            if psn.add(n).diff(self.epsn) > 0 || n > 1 << 23 {
-                core.counters.dropped_malformed += 1; // It reaches into what was never asked.
+            let more = psn.add(n).diff(self.epsn);
+            if more > 0 && (n >= 1 << 23 || self.message.is_some()) {
+                core.counters.dropped_malformed += 1;
                 return;
+            }
+            if more > 0 {
+                // A part of it came first and was taken for all of it: the rest is new.
+                if execute::check_remote(core, &reth, Access::REMOTE_READ, host).is_err() {
+                    core.counters.dropped_malformed += 1;
+                    return;
+                }
+                self.epsn = self.epsn.add(more as u32);
+                self.complained = false;
+                self.reorder.advance(more as u32);
             }
             let job = ReadJob::new(psn, &reth, true, self.msn, reply);
             self.repeat(core, Job::Read(job), n);
+            if more > 0 {
+                self.drain(core, host);
+            }
         } else if opcode.is_atomic() {
             match self.atomics.iter().find(|(p, _)| *p == psn) {
                 Some(&(_, value)) => {

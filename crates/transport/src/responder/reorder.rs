@@ -78,15 +78,6 @@ impl Reorder {
         Some(held)
     }
 
-    /// Puts the expected packet back: it could not be executed yet.
-    pub(super) fn put_back(&mut self, packet: Held) {
-        if self.slots.is_empty() {
-            self.slots.push_back(None);
-        }
-        self.slots[0] = Some(packet);
-        self.held += 1;
-    }
-
     /// Keeps a packet's buffer for another.
     pub(super) fn recycle(&mut self, packet: Held) {
         self.spare.push(packet.payload);
@@ -155,8 +146,7 @@ mod tests {
         assert_eq!(r.bitmap(), 0b11);
         let first = r.take().unwrap();
         assert_eq!(first.payload, [1]);
-        r.put_back(first);
-        assert_eq!(r.take().unwrap().payload, [1]);
+        r.recycle(first);
         r.advance(1);
         assert_eq!(r.take().unwrap().payload, [2]);
         assert!(r.is_empty());

@@ -1,0 +1,256 @@
+//! A host in memory: regions, completions, and packets as bytes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use polypath_transport::{
+    Access, AtomicOp, Burst, Completion, CqSide, Fault, Host, PathId, PathTag, Payload, PeerId,
+    QpEvent, RecvWr, Route, Segment, Sge, WcStatus,
+};
+use polypath_wire::ICRC_LEN;
+use polypath_wire::packet::{Headers, MAX_HEADERS_LEN};
+
+/// Bytes of memory of each host.
+pub const MEMORY: usize = 1 << 20;
+/// The protection domain of everything here.
+pub const PD: u32 = 3;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    pub addr: u64,
+    pub len: u64,
+    pub access: Access,
+}
+
+/// One end of a path as its host sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct PathEnd {
+    pub alive: bool,
+    pub generation: u16,
+    pub outstanding: i64,
+    pub acked: u64,
+    pub lost: u64,
+    pub congestions: u32,
+    pub rtt: Option<Duration>,
+    pub suspected: u32,
+}
+
+pub struct SimHost {
+    pub memory: Vec<u8>,
+    pub regions: BTreeMap<u32, Region>,
+    pub paths: Vec<PathEnd>,
+    /// Paths are tagged: the lanes negotiated multi-path.
+    pub tagged: bool,
+    pub active: Option<usize>,
+    pub window: u32,
+    pub srq: VecDeque<RecvWr>,
+    /// Packets to be put on the wire.
+    pub out: Vec<(PathId, Vec<u8>)>,
+    pub send_completions: Vec<Completion>,
+    pub recv_completions: Vec<Completion>,
+    pub events: Vec<QpEvent>,
+    pub explanations: Vec<String>,
+    pub atomics: u64,
+}
+
+impl SimHost {
+    pub fn new(paths: usize) -> Self {
+        let end = PathEnd {
+            alive: true,
+            generation: 1,
+            outstanding: 0,
+            acked: 0,
+            lost: 0,
+            congestions: 0,
+            rtt: None,
+            suspected: 0,
+        };
+        Self {
+            memory: vec![0; MEMORY],
+            regions: BTreeMap::new(),
+            paths: vec![end; paths],
+            tagged: false,
+            active: Some(0),
+            window: 128 << 10,
+            srq: VecDeque::new(),
+            out: Vec::new(),
+            send_completions: Vec::new(),
+            recv_completions: Vec::new(),
+            events: Vec::new(),
+            explanations: Vec::new(),
+            atomics: 0,
+        }
+    }
+
+    pub fn register(&mut self, key: u32, addr: u64, len: u64, access: Access) {
+        self.regions.insert(key, Region { addr, len, access });
+    }
+
+    fn find(&self, key: u32, addr: u64, len: u64, access: Access) -> Result<Segment, Fault> {
+        let region = self.regions.get(&key).ok_or(Fault::Key)?;
+        let end = addr.checked_add(len).ok_or(Fault::Range)?;
+        if addr < region.addr || end > region.addr + region.len {
+            return Err(Fault::Range);
+        }
+        if !region.access.contains(access) {
+            return Err(Fault::Rights);
+        }
+        Ok(Segment { addr, len: len as u32 })
+    }
+
+    /// Everything that was charged has come back.
+    pub fn assert_settled(&self) {
+        for (i, path) in self.paths.iter().enumerate() {
+            assert_eq!(path.outstanding, 0, "bytes outstanding on path {i}");
+        }
+    }
+
+    pub fn statuses(&self) -> Vec<(u64, WcStatus)> {
+        self.send_completions.iter().map(|c| (c.wr_id, c.status)).collect()
+    }
+
+    pub fn recv_statuses(&self) -> Vec<(u64, WcStatus)> {
+        self.recv_completions.iter().map(|c| (c.wr_id, c.status)).collect()
+    }
+}
+
+impl Host for SimHost {
+    fn resolve(&self, pd: u32, sge: Sge, access: Access) -> Result<Segment, Fault> {
+        assert_eq!(pd, PD);
+        self.find(sge.lkey, sge.addr, u64::from(sge.len), access)
+    }
+
+    fn resolve_remote(
+        &self,
+        pd: u32,
+        _qpn: u32,
+        rkey: u32,
+        va: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<Segment, Fault> {
+        assert_eq!(pd, PD);
+        assert!(len > 0, "length 0 is not asked");
+        self.find(rkey, va, u64::from(len), access)
+    }
+
+    fn store(&mut self, segment: Segment, data: &[u8]) {
+        assert!(data.len() <= segment.len as usize);
+        let at = segment.addr as usize;
+        self.memory[at..at + data.len()].copy_from_slice(data);
+    }
+
+    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> u64 {
+        let at = segment.addr as usize;
+        let bytes: [u8; 8] = self.memory[at..at + 8].try_into().unwrap();
+        let old = u64::from_ne_bytes(bytes);
+        let new = match op {
+            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
+            AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
+            AtomicOp::CompareSwap { .. } => old,
+        };
+        self.memory[at..at + 8].copy_from_slice(&new.to_ne_bytes());
+        self.atomics += 1;
+        old
+    }
+
+    fn invalidate(&mut self, _pd: u32, _qpn: u32, rkey: u32) -> Result<(), Fault> {
+        self.regions.remove(&rkey).map(|_| ()).ok_or(Fault::Key)
+    }
+
+    fn bind_mw(&mut self, _pd: u32, _qpn: u32, _mw: u32, rkey: u32) -> Result<(), Fault> {
+        let region = Region { addr: 0, len: 4096, access: Access::REMOTE_WRITE };
+        self.regions.insert(rkey, region);
+        Ok(())
+    }
+
+    fn take_srq(&mut self) -> Option<RecvWr> {
+        self.srq.pop_front()
+    }
+
+    fn complete(&mut self, side: CqSide, completion: Completion) {
+        match side {
+            CqSide::Send => self.send_completions.push(completion),
+            CqSide::Recv => self.recv_completions.push(completion),
+        }
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.events.push(event);
+    }
+
+    fn explain(&mut self, text: std::fmt::Arguments<'_>) {
+        self.explanations.push(text.to_string());
+    }
+
+    fn route(&mut self, _peer: PeerId) -> Option<Route> {
+        let active = self.active?;
+        let end = &self.paths[active];
+        let window = (i64::from(self.window) - end.outstanding).max(0) as u32;
+        let path = PathId(active as u32);
+        Some(Route { path, tag: self.tag(path), window, rtt: end.rtt })
+    }
+
+    fn tag(&self, path: PathId) -> Option<PathTag> {
+        let generation = self.paths[path.0 as usize].generation;
+        self.tagged.then_some(PathTag { id: path.0 as u8, generation })
+    }
+
+    fn transmit(&mut self, burst: &Burst<'_>) {
+        let payload: Vec<u8> = match burst.payload {
+            Payload::Bytes(bytes) => bytes.to_vec(),
+            Payload::Memory { segments, skip, len } => segments
+                .iter()
+                .flat_map(|s| {
+                    let at = s.addr as usize;
+                    &self.memory[at..at + s.len as usize]
+                })
+                .copied()
+                .skip(skip as usize)
+                .take(len as usize)
+                .collect(),
+        };
+        assert_eq!(payload.len(), burst.payload.len() as usize);
+        for i in 0..burst.packets {
+            let (headers, start, len) = burst.packet(i);
+            let data = &payload[start as usize..(start + len) as usize];
+            self.out.push((burst.path, encode(&headers, data)));
+        }
+    }
+
+    fn sent(&mut self, path: PathId, bytes: u32) {
+        self.paths[path.0 as usize].outstanding += i64::from(bytes);
+    }
+
+    fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>) {
+        let end = &mut self.paths[path.0 as usize];
+        end.outstanding -= i64::from(bytes);
+        end.acked += u64::from(bytes);
+        end.rtt = rtt.or(end.rtt);
+        assert!(end.outstanding >= 0);
+    }
+
+    fn lost(&mut self, path: PathId, bytes: u32, congestion: bool) {
+        let end = &mut self.paths[path.0 as usize];
+        end.outstanding -= i64::from(bytes);
+        end.lost += u64::from(bytes);
+        end.congestions += u32::from(congestion);
+        assert!(end.outstanding >= 0);
+    }
+
+    fn suspect(&mut self, path: PathId) {
+        self.paths[path.0 as usize].suspected += 1;
+    }
+}
+
+/// A packet's bytes, with padding and room for the ICRC.
+pub fn encode(headers: &Headers, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; MAX_HEADERS_LEN];
+    let n = headers.emit(&mut bytes);
+    assert!(headers.fit_opcode(), "{headers:?}");
+    bytes.truncate(n);
+    bytes.extend_from_slice(payload);
+    bytes.extend(std::iter::repeat_n(0, usize::from(headers.bth.pad) + ICRC_LEN));
+    assert_eq!(bytes.len() % 4, 0, "padding of {headers}");
+    bytes
+}
