@@ -5,13 +5,14 @@ use core::mem::offset_of;
 use core::ptr::null_mut;
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use libc::c_int;
 use polypath_verbs::{Device, Result};
 
 use crate::forward::real_fn;
 use crate::layout::{ibv_device, verbs_device};
+use crate::lock::Lock;
 use crate::{guard, log};
 
 /// Most devices that one process is ever shown. Devices are never freed: programs keep pointers.
@@ -48,19 +49,17 @@ impl CDevice {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Address(usize);
 
-#[derive(Default)]
-struct Registry {
+/// Devices and lists.
+pub(crate) struct Registry {
     /// Every device ever shown, by name and GUID.
     devices: Vec<(String, u64, Address)>,
     /// Lists handed out, each with the real library's list that it contains.
     lists: Option<HashMap<Address, Address>>,
 }
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry { devices: Vec::new(), lists: None });
-
-fn registry() -> MutexGuard<'static, Registry> {
-    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// What the process has been shown.
+pub(crate) static REGISTRY: Lock<Registry> =
+    Lock::new(Registry { devices: Vec::new(), lists: None });
 
 /// Whether a device is one of ours.
 ///
@@ -89,7 +88,7 @@ fn put<const N: usize>(field: &mut [c_char; N], text: &str) {
 }
 
 /// The name of a device's file under `/dev/infiniband`: numbers that no real device has.
-fn uverbs_name(name: &str) -> String {
+pub(crate) fn file_name(name: &str) -> String {
     let number: u32 = name.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
     let base = if name.starts_with("mp") { 900 } else { 1000 };
     format!("uverbs{}", base + number)
@@ -113,7 +112,7 @@ fn make(inner: Arc<dyn Device>) -> *mut CDevice {
         public.device.node_type = 1; // IBV_NODE_CA
         public.device.transport_type = 0; // IBV_TRANSPORT_IB
         put(&mut public.device.name, &name);
-        let uverbs = uverbs_name(&name);
+        let uverbs = file_name(&name);
         put(&mut public.device.dev_name, &uverbs);
         put(&mut public.device.dev_path, &format!("/sys/class/infiniband_verbs/{uverbs}"));
         put(&mut public.device.ibdev_path, &format!("/sys/class/infiniband/{name}"));
@@ -124,7 +123,7 @@ fn make(inner: Arc<dyn Device>) -> *mut CDevice {
 /// Our devices now, as the C structures.
 fn ours() -> Result<Vec<Address>> {
     let now = source()?;
-    let mut registry = registry();
+    let mut registry = REGISTRY.lock();
     let mut list = Vec::with_capacity(now.len());
     for device in now {
         let info = device.info();
@@ -191,7 +190,7 @@ pub(crate) unsafe extern "C-unwind" fn get_device_list(count: *mut c_int) -> *mu
                 *list.add(real_count + at) = core::ptr::with_exposed_provenance_mut(device.0);
             }
         }
-        let mut registry = registry();
+        let mut registry = REGISTRY.lock();
         let lists = registry.lists.get_or_insert_default();
         if lists.len() == LISTS_MAX {
             return Err(polypath_verbs::Error::no_memory(
@@ -229,7 +228,7 @@ fn free_real_list(list: *mut *mut ibv_device) {
 /// `list` is a list that was got by `ibv_get_device_list` and not freed, or null.
 pub(crate) unsafe extern "C-unwind" fn free_device_list(list: *mut *mut ibv_device) {
     let key = Address(list.expose_provenance());
-    let known = registry().lists.as_mut().and_then(|lists| lists.remove(&key));
+    let known = REGISTRY.lock().lists.as_mut().and_then(|lists| lists.remove(&key));
     let Some(Address(real)) = known else {
         if !list.is_null() {
             free_real_list(list);
@@ -279,11 +278,6 @@ pub(crate) unsafe extern "C-unwind" fn get_device_guid(device: *mut ibv_device) 
     guard::run(0, || unsafe { of(device) }.inner.info().node_guid.to_be())
 }
 
-/// Name of a device's file under `/dev/infiniband` (for [`crate::paths`]).
-pub(crate) fn file_name(device: &dyn Device) -> String {
-    uverbs_name(&device.info().name)
-}
-
 #[cfg(test)]
 mod tests {
     use core::ffi::CStr;
@@ -328,7 +322,7 @@ mod tests {
 
     #[test]
     fn device_files_have_numbers_of_their_own() {
-        assert_eq!(uverbs_name("roce3"), "uverbs1003");
-        assert_eq!(uverbs_name("mp0"), "uverbs900");
+        assert_eq!(file_name("roce3"), "uverbs1003");
+        assert_eq!(file_name("mp0"), "uverbs900");
     }
 }

@@ -20,6 +20,7 @@
 //! Safe code begins at the traits.
 
 mod ah;
+mod broker;
 mod channel;
 mod context;
 mod convert;
@@ -28,19 +29,23 @@ mod cq_ex;
 mod device;
 mod dl;
 mod events;
-#[cfg(not(test))]
 mod export;
 mod forward;
 mod guard;
+#[cfg(not(test))]
+mod interpose;
 mod layout;
+mod lock;
 mod log;
 mod memory;
+mod paths;
 mod post;
 mod qp;
 mod qp_ex;
 mod query;
 mod srq;
 mod strings;
+mod ucma;
 mod wait;
 
 #[cfg(test)]

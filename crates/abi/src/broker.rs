@@ -1,0 +1,38 @@
+//! The process's connection to the broker for what is not the engine's: the CM device, and the
+//! table of interfaces that the made-up files are written from.
+
+use polypath_ipc::{Client, Hello, IpcError};
+
+use crate::lock::Lock;
+
+/// The connection; made at the first use, anew in a child and after the broker was gone.
+pub(crate) static CLIENT: Lock<Option<Client>> = Lock::new(None);
+
+/// Asks the broker something. `again`: the question may be asked of another connection if this one
+/// turns out to be of no more use.
+pub(crate) fn ask<T>(
+    again: bool,
+    question: impl Fn(&mut Client) -> Result<T, IpcError>,
+) -> Result<T, IpcError> {
+    let mut client = CLIENT.lock();
+    if let Some(open) = client.as_mut() {
+        match question(open) {
+            Err(IpcError::Refused { errno, text }) => {
+                return Err(IpcError::Refused { errno, text });
+            }
+            Err(IpcError::Forked) => *client = None,
+            Err(error) if !again => {
+                *client = None;
+                return Err(error);
+            }
+            Err(_) => *client = None,
+            Ok(answer) => return Ok(answer),
+        }
+        if !again {
+            return Err(IpcError::Closed);
+        }
+    }
+    let selection = std::env::var("POLYPATH_DEVICE").unwrap_or_default();
+    let open = client.insert(Client::connect_or_start(&Hello::of_this_process(&selection))?);
+    question(open)
+}

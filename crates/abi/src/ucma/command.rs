@@ -1,0 +1,256 @@
+//! The commands that librdmacm writes (`rdma/rdma_user_cm.h`, ABI version 4).
+//!
+//! A command is passed to the broker as it is, but for two that point into this process:
+//! `SET_OPTION` (its value is put behind the command) and `MIGRATE_ID` (a descriptor becomes the
+//! broker's file number). The response is copied to where the command wants it.
+
+use core::ffi::c_void;
+use core::slice;
+
+use libc::c_int;
+use polypath_ipc::message::CM_COMMAND_MAX;
+
+use crate::broker;
+use crate::ucma::{File, IDS, file, purge};
+
+const CREATE_ID: u32 = 0;
+pub(crate) const DESTROY_ID: u32 = 1;
+const ACCEPT: u32 = 8;
+const GET_EVENT: u32 = 12;
+const SET_OPTION: u32 = 14;
+const JOIN_IP_MCAST: u32 = 16;
+const LEAVE_MCAST: u32 = 17;
+const MIGRATE_ID: u32 = 18;
+const JOIN_MCAST: u32 = 22;
+
+/// Bytes of `rdma_ucm_cmd_hdr`.
+const HEADER: usize = 8;
+
+/// Longest option value.
+const OPTION_MAX: usize = 8 * 1024;
+
+/// What is left to do.
+pub(crate) enum Step {
+    /// Nothing.
+    Done,
+    /// To wait for an event and copy it, up to `room` bytes.
+    Wait { response: *mut u8, room: usize },
+}
+
+/// A command in the program's memory.
+struct Command<'a> {
+    code: u32,
+    /// Room for the response in bytes.
+    out: usize,
+    /// All of it, header included.
+    bytes: &'a [u8],
+}
+
+impl<'a> Command<'a> {
+    /// Checks the header as the kernel does.
+    fn parse(bytes: &'a [u8]) -> Result<Self, c_int> {
+        let (Some(code), Some(sizes)) = (bytes.first_chunk::<4>(), bytes.get(4..HEADER)) else {
+            return Err(libc::EINVAL);
+        };
+        let body = usize::from(u16::from_ne_bytes([sizes[0], sizes[1]]));
+        let out = usize::from(u16::from_ne_bytes([sizes[2], sizes[3]]));
+        if HEADER + body > bytes.len() || HEADER + body > CM_COMMAND_MAX {
+            return Err(libc::EINVAL);
+        }
+        Ok(Self { code: u32::from_ne_bytes(*code), out, bytes: &bytes[..HEADER + body] })
+    }
+
+    /// A number at an offset of the body.
+    fn u32(&self, at: usize) -> Result<u32, c_int> {
+        let bytes = self.bytes.get(HEADER + at..).and_then(|rest| rest.first_chunk());
+        bytes.map(|bytes| u32::from_ne_bytes(*bytes)).ok_or(libc::EINVAL)
+    }
+
+    /// A number at an offset of the body.
+    fn u64(&self, at: usize) -> Result<u64, c_int> {
+        let bytes = self.bytes.get(HEADER + at..).and_then(|rest| rest.first_chunk());
+        bytes.map(|bytes| u64::from_ne_bytes(*bytes)).ok_or(libc::EINVAL)
+    }
+
+    /// Where the response goes: all commands that have one begin with the address, but one.
+    fn response(&self) -> Result<*mut u8, c_int> {
+        let address = self.u64(if self.code == CREATE_ID { 8 } else { 0 })?;
+        let address = usize::try_from(address).map_err(|_| libc::EFAULT)?;
+        if address == 0 {
+            return Err(libc::EFAULT);
+        }
+        Ok(core::ptr::with_exposed_provenance_mut(address))
+    }
+}
+
+/// Executes a command up to waiting for an event. `None`: the descriptor is not one of ours.
+///
+/// # Safety
+/// `buffer` has `len` bytes, and what the command in it points to is as the kernel's ABI wants it.
+pub(crate) unsafe fn run(
+    fd: c_int,
+    buffer: *const c_void,
+    len: usize,
+) -> Option<Result<Step, c_int>> {
+    let this = file(fd)?;
+    if buffer.is_null() {
+        return Some(Err(libc::EFAULT));
+    }
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { slice::from_raw_parts(buffer.cast(), len) };
+    // SAFETY: the caller's promise.
+    Some(Command::parse(bytes).and_then(|command| unsafe { execute(fd, this, &command) }))
+}
+
+/// Executes a command.
+///
+/// # Safety
+/// What the command points to is as the kernel's ABI wants it.
+unsafe fn execute(fd: c_int, file: File, command: &Command<'_>) -> Result<Step, c_int> {
+    if command.code == GET_EVENT {
+        return Ok(Step::Wait { response: command.response()?, room: command.out });
+    }
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { portable(command)? };
+    // Commands that make or end what events are about hold the lock meanwhile, so that no event of
+    // theirs is judged before they are known, or after they are gone.
+    let mut ids = IDS.lock();
+    let mut answer = broker::ask(false, |client| client.cm_command(file.number, &bytes))
+        .map_err(|error| error.errno())?;
+    let first = |answer: &[u8]| {
+        answer.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)).ok_or(libc::EPROTO)
+    };
+    let reported = match command.code {
+        CREATE_ID => {
+            ids.created(first(&answer)?, command.u64(0)?);
+            None
+        }
+        ACCEPT => {
+            // The id comes after the name and the parameters of 272 bytes.
+            let (uid, id) = (command.u64(0)?, command.u32(8 + 272)?);
+            if uid != 0 {
+                ids.named(id, uid);
+            }
+            None
+        }
+        JOIN_IP_MCAST => {
+            ids.joined(first(&answer)?, command.u64(8)?, command.u32(16 + 28)?);
+            None
+        }
+        JOIN_MCAST => {
+            ids.joined(first(&answer)?, command.u64(8)?, command.u32(16)?);
+            None
+        }
+        DESTROY_ID => Some(ids.destroyed(command.u32(8)?)),
+        LEAVE_MCAST => Some(ids.left(command.u32(8)?)),
+        MIGRATE_ID => Some(ids.reported(command.u32(8)?)),
+        _ => None,
+    };
+    drop(ids);
+    if let (Some(reported), Some(place)) = (reported, answer.first_chunk_mut::<4>()) {
+        *place = reported.to_ne_bytes();
+    }
+    if !answer.is_empty() && command.out > 0 {
+        let length = answer.len().min(command.out);
+        // SAFETY: the caller's promise: there is room for `out` bytes.
+        unsafe { core::ptr::copy_nonoverlapping(answer.as_ptr(), command.response()?, length) };
+    }
+    if matches!(command.code, DESTROY_ID | LEAVE_MCAST) {
+        purge(fd);
+    }
+    Ok(Step::Done)
+}
+
+/// The command without pointers into this process.
+///
+/// # Safety
+/// As [`execute`].
+unsafe fn portable(command: &Command<'_>) -> Result<Vec<u8>, c_int> {
+    let mut bytes = command.bytes.to_vec();
+    match command.code {
+        SET_OPTION => {
+            let length = usize::try_from(command.u32(20)?).map_err(|_| libc::EINVAL)?;
+            let address = usize::try_from(command.u64(0)?).map_err(|_| libc::EFAULT)?;
+            if length > OPTION_MAX {
+                return Err(libc::EINVAL);
+            }
+            if address == 0 && length > 0 {
+                return Err(libc::EFAULT);
+            }
+            if length > 0 {
+                let value = core::ptr::with_exposed_provenance(address);
+                // SAFETY: the caller's promise: the option's value is `length` bytes there.
+                bytes.extend_from_slice(unsafe { slice::from_raw_parts(value, length) });
+            }
+        }
+        MIGRATE_ID => {
+            let from = c_int::try_from(command.u32(12)?).map_err(|_| libc::EBADF)?;
+            let from = file(from).ok_or(libc::EBADF)?;
+            let number = u32::try_from(from.number).map_err(|_| libc::EBADF)?;
+            bytes[HEADER + 12..HEADER + 16].copy_from_slice(&number.to_ne_bytes());
+        }
+        _ => {}
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(code: u32, body: &[u8], out: u16) -> Vec<u8> {
+        let mut bytes = code.to_ne_bytes().to_vec();
+        bytes.extend((body.len() as u16).to_ne_bytes());
+        bytes.extend(out.to_ne_bytes());
+        bytes.extend(body);
+        bytes
+    }
+
+    #[test]
+    fn a_body_longer_than_what_was_written_is_refused() {
+        let mut bytes = command(1, &[0; 16], 4);
+        assert!(Command::parse(&bytes).is_ok());
+        bytes.pop();
+        assert_eq!(Command::parse(&bytes).err(), Some(libc::EINVAL));
+        assert_eq!(Command::parse(&bytes[..7]).err(), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn create_id_has_its_response_after_the_name() {
+        let mut body = [0_u8; 24];
+        body[0] = 1;
+        body[8] = 2;
+        let bytes = command(CREATE_ID, &body, 4);
+        assert_eq!(Command::parse(&bytes).unwrap().response().unwrap().addr(), 2);
+        let bytes = command(DESTROY_ID, &body, 4);
+        assert_eq!(Command::parse(&bytes).unwrap().response().unwrap().addr(), 1);
+    }
+
+    #[test]
+    fn an_options_value_comes_behind_the_command() {
+        let value = [1_u8, 2, 3];
+        let mut body = [0_u8; 24];
+        body[0..8].copy_from_slice(&(value.as_ptr().expose_provenance() as u64).to_ne_bytes());
+        body[20] = 3;
+        let bytes = command(SET_OPTION, &body, 0);
+        let parsed = Command::parse(&bytes).unwrap();
+        // SAFETY: the command points to three bytes.
+        let sent = unsafe { portable(&parsed) }.unwrap();
+        assert_eq!(sent[HEADER + 24..], value);
+        body[0..8].fill(0);
+        let bytes = command(SET_OPTION, &body, 0);
+        // SAFETY: a null pointer is refused.
+        let refused = unsafe { portable(&Command::parse(&bytes).unwrap()) };
+        assert_eq!(refused.err(), Some(libc::EFAULT));
+    }
+
+    #[test]
+    fn migration_from_a_descriptor_that_is_not_ours_is_refused() {
+        let mut body = [0_u8; 16];
+        body[12..16].copy_from_slice(&0_u32.to_ne_bytes());
+        let bytes = command(MIGRATE_ID, &body, 4);
+        // SAFETY: nothing is pointed to.
+        let refused = unsafe { portable(&Command::parse(&bytes).unwrap()) };
+        assert_eq!(refused.err(), Some(libc::EBADF));
+    }
+}

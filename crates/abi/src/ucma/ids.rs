@@ -1,0 +1,240 @@
+//! Which ids there are, and how many events of each the program has been given.
+//!
+//! The kernel forgets the events of an id that is destroyed, and tells how many it gave out before,
+//! so that librdmacm waits until those are acknowledged. Here events travel through a socket: the
+//! broker can't take them back, nor know which have been read. So both are done at this end.
+
+use std::collections::HashMap;
+
+use libc::c_int;
+
+/// `RDMA_CM_EVENT_CONNECT_REQUEST`.
+const CONNECT_REQUEST: u32 = 4;
+/// `RDMA_CM_EVENT_MULTICAST_JOIN` and `_ERROR`.
+const MULTICAST: core::ops::RangeInclusive<u32> = 12..=13;
+
+/// What is to be done with an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The program gets it.
+    Deliver,
+    /// Its id is gone; with it ends the id that a connection request announced.
+    Drop(Option<u32>),
+}
+
+/// An id, or a multicast membership.
+#[derive(Clone, Copy, Debug)]
+struct Id {
+    /// The program's name for it.
+    uid: u64,
+    /// Events given to the program.
+    reported: u32,
+    /// The id that a membership belongs to.
+    owner: Option<u32>,
+}
+
+/// All ids of the process.
+#[derive(Debug)]
+pub(crate) struct Ids {
+    ids: Option<HashMap<u32, Id>>,
+    /// Memberships have numbers of their own.
+    memberships: Option<HashMap<u32, Id>>,
+    /// Listening ids by the program's name.
+    by_uid: Option<HashMap<u64, u32>>,
+    /// Threads in `GET_EVENT`, by descriptor.
+    waiting: Option<HashMap<c_int, u32>>,
+}
+
+/// The head of `rdma_ucm_event_resp`.
+struct Event {
+    uid: u64,
+    id: u32,
+    kind: u32,
+}
+
+fn parse(bytes: &[u8]) -> Option<Event> {
+    Some(Event {
+        uid: u64::from_ne_bytes(bytes.get(0..8)?.try_into().ok()?),
+        id: u32::from_ne_bytes(bytes.get(8..12)?.try_into().ok()?),
+        kind: u32::from_ne_bytes(bytes.get(12..16)?.try_into().ok()?),
+    })
+}
+
+impl Ids {
+    pub(crate) const fn new() -> Self {
+        Self { ids: None, memberships: None, by_uid: None, waiting: None }
+    }
+
+    /// `CREATE_ID` gave an id.
+    pub(crate) fn created(&mut self, id: u32, uid: u64) {
+        let entry = Id { uid, reported: 0, owner: None };
+        self.ids.get_or_insert_default().insert(id, entry);
+        if uid != 0 {
+            self.by_uid.get_or_insert_default().insert(uid, id);
+        }
+    }
+
+    /// `ACCEPT` gave an id its name.
+    pub(crate) fn named(&mut self, id: u32, uid: u64) {
+        if let Some(entry) = self.ids.get_or_insert_default().get_mut(&id) {
+            entry.uid = uid;
+            self.by_uid.get_or_insert_default().insert(uid, id);
+        }
+    }
+
+    /// `JOIN_MCAST` gave a membership.
+    pub(crate) fn joined(&mut self, membership: u32, uid: u64, owner: u32) {
+        let entry = Id { uid, reported: 0, owner: Some(owner) };
+        self.memberships.get_or_insert_default().insert(membership, entry);
+    }
+
+    /// `DESTROY_ID`: how many events were given out.
+    pub(crate) fn destroyed(&mut self, id: u32) -> u32 {
+        let Some(entry) = self.ids.get_or_insert_default().remove(&id) else { return 0 };
+        self.memberships.get_or_insert_default().retain(|_, m| m.owner != Some(id));
+        let by_uid = self.by_uid.get_or_insert_default();
+        if by_uid.get(&entry.uid) == Some(&id) {
+            by_uid.remove(&entry.uid);
+        }
+        entry.reported
+    }
+
+    /// `LEAVE_MCAST`: how many events were given out.
+    pub(crate) fn left(&mut self, membership: u32) -> u32 {
+        let entry = self.memberships.get_or_insert_default().remove(&membership);
+        entry.map_or(0, |entry| entry.reported)
+    }
+
+    /// How many events of an id were given out.
+    pub(crate) fn reported(&self, id: u32) -> u32 {
+        self.id(id).map_or(0, |entry| entry.reported)
+    }
+
+    fn id(&self, id: u32) -> Option<&Id> {
+        self.ids.as_ref()?.get(&id)
+    }
+
+    fn membership(&self, event: &Event) -> Option<&Id> {
+        self.memberships.as_ref()?.get(&event.id).filter(|m| m.uid == event.uid)
+    }
+
+    fn listener(&self, event: &Event) -> Option<u32> {
+        self.by_uid.as_ref()?.get(&event.uid).copied()
+    }
+
+    /// What is to be done with an event.
+    pub(crate) fn judge(&self, event: &[u8]) -> Verdict {
+        let Some(event) = parse(event) else { return Verdict::Drop(None) };
+        let (known, child) = match event.kind {
+            CONNECT_REQUEST => (self.listener(&event).is_some(), Some(event.id)),
+            kind if MULTICAST.contains(&kind) => (self.membership(&event).is_some(), None),
+            _ => (self.id(event.id).is_some(), None),
+        };
+        if known { Verdict::Deliver } else { Verdict::Drop(child) }
+    }
+
+    /// An event was received: what is to be done with it. If it is to be delivered, it is counted.
+    pub(crate) fn delivered(&mut self, bytes: &[u8]) -> Verdict {
+        let verdict = self.judge(bytes);
+        let (Verdict::Deliver, Some(event)) = (verdict, parse(bytes)) else { return verdict };
+        let counted = match event.kind {
+            CONNECT_REQUEST => {
+                let listener = self.listener(&event);
+                self.created(event.id, 0);
+                listener
+            }
+            kind if MULTICAST.contains(&kind) => {
+                let owner = self.membership(&event).and_then(|m| m.owner);
+                if let Some(entry) = self.memberships.get_or_insert_default().get_mut(&event.id) {
+                    entry.reported += 1;
+                }
+                owner
+            }
+            _ => Some(event.id),
+        };
+        if let Some(entry) = counted.and_then(|id| self.ids.as_mut()?.get_mut(&id)) {
+            entry.reported += 1;
+        }
+        verdict
+    }
+
+    /// A thread begins to wait for an event.
+    pub(crate) fn begin_wait(&mut self, fd: c_int) {
+        *self.waiting.get_or_insert_default().entry(fd).or_default() += 1;
+    }
+
+    /// It has one, or was interrupted.
+    pub(crate) fn end_wait(&mut self, fd: c_int) {
+        if let Some(count) = self.waiting.get_or_insert_default().get_mut(&fd) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    /// Whether any thread waits. One that was cancelled counts as waiting for good.
+    pub(crate) fn somebody_waits(&self, fd: c_int) -> bool {
+        self.waiting.as_ref().and_then(|waiting| waiting.get(&fd)).is_some_and(|&count| count > 0)
+    }
+
+    /// The descriptor is a new file.
+    pub(crate) fn forget_waiters(&mut self, fd: c_int) {
+        self.waiting.get_or_insert_default().remove(&fd);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(uid: u64, id: u32, kind: u32) -> Vec<u8> {
+        let mut bytes = vec![0; 368];
+        bytes[0..8].copy_from_slice(&uid.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&id.to_ne_bytes());
+        bytes[12..16].copy_from_slice(&kind.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_connection_request_counts_for_the_listener() {
+        let mut ids = Ids::new();
+        ids.created(1, 0x1000);
+        assert_eq!(ids.delivered(&event(0x1000, 2, CONNECT_REQUEST)), Verdict::Deliver);
+        ids.named(2, 0x2000);
+        assert_eq!(ids.delivered(&event(0x2000, 2, 9)), Verdict::Deliver);
+        assert_eq!((ids.reported(1), ids.reported(2)), (1, 1));
+    }
+
+    #[test]
+    fn events_of_a_destroyed_id_are_dropped_and_its_children_ended() {
+        let mut ids = Ids::new();
+        ids.created(1, 0x1000);
+        assert_eq!(ids.delivered(&event(0x1000, 1, 0)), Verdict::Deliver);
+        assert_eq!(ids.destroyed(1), 1);
+        assert_eq!(ids.delivered(&event(0x1000, 1, 2)), Verdict::Drop(None));
+        assert_eq!(ids.delivered(&event(0x1000, 5, CONNECT_REQUEST)), Verdict::Drop(Some(5)));
+        assert_eq!(ids.destroyed(1), 0);
+    }
+
+    #[test]
+    fn multicast_events_count_for_the_membership_and_the_id() {
+        let mut ids = Ids::new();
+        ids.created(1, 0x1000);
+        ids.joined(7, 0x7000, 1);
+        assert_eq!(ids.delivered(&event(0x7000, 7, 12)), Verdict::Deliver);
+        assert_eq!((ids.left(7), ids.reported(1)), (1, 1));
+        assert_eq!(ids.delivered(&event(0x7000, 7, 13)), Verdict::Drop(None));
+    }
+
+    #[test]
+    fn a_truncated_event_is_dropped() {
+        assert_eq!(Ids::new().delivered(&[0; 15]), Verdict::Drop(None));
+    }
+
+    #[test]
+    fn waiters_are_counted_by_descriptor() {
+        let mut ids = Ids::new();
+        ids.begin_wait(3);
+        assert!(ids.somebody_waits(3) && !ids.somebody_waits(4));
+        ids.end_wait(3);
+        assert!(!ids.somebody_waits(3));
+    }
+}

@@ -1,0 +1,260 @@
+//! A stand-in for the kernel's `/dev/infiniband/rdma_cm`, under the real librdmacm.
+//!
+//! `open()` of that path gives one end of a socket pair whose other end is the broker's: each
+//! datagram from there is one complete event, so the descriptor polls as the device does, and
+//! `GET_EVENT` is one `recv()` (blocking, `O_NONBLOCK`, `EINTR` and cancellation as usual). Every
+//! other command that librdmacm gives by `write()` is answered by the broker, see [`command`].
+//!
+//! Ordinary files pay one load per `write()`: whether a descriptor may be such a socket is told by
+//! a bit. The bit alone decides nothing: the socket's inode is compared too, so that a descriptor
+//! which was closed and opened anew behind our back is not mistaken.
+//!
+//! A machine that has the kernel's device as well is served by us alone: connections over real
+//! devices are out of reach then, unless `POLYPATH_RDMA_CM=kernel` is set, which leaves the path
+//! alone. Duplicates of the descriptor (`dup()`) are plain sockets: librdmacm makes none.
+
+pub(crate) mod command;
+pub(crate) mod ids;
+
+use core::ffi::{CStr, c_char};
+use core::mem::zeroed;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, IntoRawFd};
+
+use libc::{c_int, c_void, size_t, ssize_t};
+
+use crate::broker;
+use crate::guard::{self, set_errno};
+use crate::lock::Lock;
+use ids::{Ids, Verdict};
+
+/// The path that we stand in for.
+const PATH: &CStr = c"/dev/infiniband/rdma_cm";
+
+/// Highest descriptor that can be one of ours.
+const FDS_MAX: usize = 1 << 16;
+
+/// Longest event: `rdma_ucm_event_resp` has 336 bytes, with room for what later kernels add.
+const EVENT_MAX: usize = 512;
+
+/// One bit for each descriptor: it may be one of ours.
+static MAYBE: [AtomicU64; FDS_MAX / 64] = [const { AtomicU64::new(0) }; FDS_MAX / 64];
+
+/// Open files by descriptor.
+pub(crate) static FILES: Lock<Option<HashMap<c_int, File>>> = Lock::new(None);
+
+/// What is known of ids, of all files together: ids move between files.
+pub(crate) static IDS: Lock<Ids> = Lock::new(Ids::new());
+
+/// An open file.
+#[derive(Clone, Copy)]
+pub(crate) struct File {
+    /// The broker's name for it.
+    pub(crate) number: u64,
+    /// Identity of the socket.
+    inode: (u64, u64),
+}
+
+/// Whether a descriptor may be one of ours. One load.
+#[inline]
+pub(crate) fn maybe(fd: c_int) -> bool {
+    let Ok(at) = usize::try_from(fd) else { return false };
+    at < FDS_MAX && MAYBE[at / 64].load(Ordering::Relaxed) & 1 << (at % 64) != 0
+}
+
+fn mark(fd: c_int, on: bool) {
+    let Ok(at) = usize::try_from(fd) else { return };
+    let bit = 1 << (at % 64);
+    if on {
+        MAYBE[at / 64].fetch_or(bit, Ordering::Relaxed);
+    } else {
+        MAYBE[at / 64].fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
+/// `fstat` by system call, past our own stand-in.
+fn inode(fd: c_int) -> Option<(u64, u64)> {
+    // SAFETY: zero is valid for the structure, which the kernel fills in.
+    unsafe {
+        let mut status: libc::stat = zeroed();
+        let failed = libc::syscall(libc::SYS_fstat, fd, &raw mut status) != 0;
+        (!failed).then_some((status.st_dev, status.st_ino))
+    }
+}
+
+/// The file behind a descriptor, if it still is one of ours.
+pub(crate) fn file(fd: c_int) -> Option<File> {
+    if !maybe(fd) {
+        return None;
+    }
+    let mut files = FILES.lock();
+    let files = files.get_or_insert_default();
+    let known = files.get(&fd).copied();
+    match known {
+        Some(file) if inode(fd) == Some(file.inode) => Some(file),
+        _ => {
+            files.remove(&fd);
+            mark(fd, false);
+            None
+        }
+    }
+}
+
+/// Whether the path is to be left to the kernel.
+fn left_to_the_kernel() -> bool {
+    std::env::var_os("POLYPATH_RDMA_CM").is_some_and(|value| value == "kernel")
+}
+
+/// Whether a path is ours to open.
+///
+/// # Safety
+/// `path` is a C string.
+#[cfg_attr(test, expect(dead_code))]
+#[inline]
+pub(crate) unsafe fn is_path(path: *const c_char) -> bool {
+    // SAFETY: the caller's promise; the comparison ends at the string's end.
+    let same = unsafe { libc::strcmp(path, PATH.as_ptr()) } == 0;
+    same && !left_to_the_kernel()
+}
+
+/// Whether a descriptor is one of ours.
+#[cfg_attr(test, expect(dead_code))]
+pub(crate) fn is_open(fd: c_int) -> bool {
+    guard::run(false, || file(fd).is_some())
+}
+
+/// Opens the device: a descriptor, or -1 with `errno`.
+pub(crate) fn open(flags: c_int) -> c_int {
+    let opened = guard::run(Err(libc::EIO), || {
+        let cm = broker::ask(true, polypath_ipc::Client::open_cm).map_err(|error| {
+            crate::log::line(format_args!("/dev/infiniband/rdma_cm: {error}"));
+            error.errno()
+        })?;
+        let fd = cm.events.as_raw_fd();
+        let inode = inode(fd).ok_or(libc::EIO)?;
+        if usize::try_from(fd).is_ok_and(|fd| fd >= FDS_MAX) {
+            return Err(libc::EMFILE);
+        }
+        let set = |command: c_int, value: c_int| {
+            // SAFETY: commands that take a number.
+            unsafe { libc::fcntl(fd, command, value) };
+        };
+        set(libc::F_SETFD, if flags & libc::O_CLOEXEC != 0 { libc::FD_CLOEXEC } else { 0 });
+        set(libc::F_SETFL, flags & libc::O_NONBLOCK);
+        IDS.lock().forget_waiters(fd);
+        FILES.lock().get_or_insert_default().insert(fd, File { number: cm.file, inode });
+        mark(fd, true);
+        Ok(cm.events.into_raw_fd())
+    });
+    match opened {
+        Ok(fd) => fd,
+        Err(errno) => {
+            set_errno(errno);
+            -1
+        }
+    }
+}
+
+/// What `fstat()` says of such a descriptor: a character device. Its number is the kernel's where
+/// the kernel has the device, because librdmacm may compare them.
+pub(crate) fn disguise(status: &mut libc::stat) {
+    // SAFETY: zero is valid for the structure, which the kernel fills in; a valid path.
+    unsafe {
+        let mut real: libc::stat = zeroed();
+        let path = PATH.as_ptr();
+        let found =
+            libc::syscall(libc::SYS_newfstatat, libc::AT_FDCWD, path, &raw mut real, 0) == 0;
+        status.st_mode = libc::S_IFCHR | 0o666;
+        status.st_rdev = if found { real.st_rdev } else { libc::makedev(10, 0) };
+    }
+}
+
+unsafe extern "C-unwind" {
+    /// Declared anew because it is a cancellation point: a cancelled thread is unwound from here.
+    fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
+}
+
+/// `write()` to such a descriptor: one command. `None`: it is not one of ours after all.
+///
+/// # Safety
+/// `buffer` has `len` bytes, and what the command in it points to is as the kernel's ABI wants it.
+pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Option<ssize_t> {
+    // SAFETY: the caller's promise.
+    let step = unsafe { guard::run(Some(Err(libc::EIO)), || command::run(fd, buffer, len)) };
+    let (response, room) = match step? {
+        Ok(command::Step::Done) => return Some(len.cast_signed()),
+        Ok(command::Step::Wait { response, room }) => (response, room),
+        Err(errno) => {
+            set_errno(errno);
+            return Some(-1);
+        }
+    };
+    let mut event = [0_u8; EVENT_MAX];
+    loop {
+        guard::run((), || IDS.lock().begin_wait(fd));
+        // SAFETY: the buffer has that many bytes; nothing is alive here that would have to be
+        // dropped if the thread is cancelled.
+        let got = unsafe { recv(fd, event.as_mut_ptr().cast(), EVENT_MAX, 0) };
+        let errno = guard::errno();
+        let length = usize::try_from(got).unwrap_or(0);
+        let verdict = guard::run(Verdict::Drop(None), || {
+            let mut ids = IDS.lock();
+            ids.end_wait(fd);
+            ids.delivered(&event[..length])
+        });
+        if got <= 0 {
+            // Hung up: the broker is gone, as if the driver had been unloaded.
+            set_errno(if got == 0 { libc::ENODEV } else { errno });
+            return Some(-1);
+        }
+        match verdict {
+            Verdict::Deliver => {
+                // SAFETY: the caller's promise: the response has `room` bytes.
+                unsafe {
+                    core::ptr::copy_nonoverlapping(event.as_ptr(), response, room.min(length));
+                }
+                guard::run((), || purge(fd));
+                return Some(len.cast_signed());
+            }
+            Verdict::Drop(child) => guard::run((), || abandon(fd, child)),
+        }
+    }
+}
+
+/// Ends the id that a dropped connection request announced.
+fn abandon(fd: c_int, child: Option<u32>) {
+    if let (Some(child), Some(file)) = (child, file(fd)) {
+        let mut destroy = [0_u8; 24];
+        destroy[0] = command::DESTROY_ID as u8;
+        destroy[4] = 16; // bytes of the command
+        destroy[6] = 4; // bytes of the response
+        destroy[16..20].copy_from_slice(&child.to_ne_bytes());
+        let _ = broker::ask(false, |client| client.cm_command(file.number, &destroy));
+    }
+}
+
+/// Takes events of ids that are gone off the front of a file's queue, so that the descriptor is not
+/// readable because of them. If a thread waits for an event, it will do that by itself.
+pub(crate) fn purge(fd: c_int) {
+    let mut event = [0_u8; EVENT_MAX];
+    let mut receive = |flags: c_int| {
+        // SAFETY: the buffer has that many bytes.
+        let got = unsafe {
+            libc::recv(fd, event.as_mut_ptr().cast(), EVENT_MAX, flags | libc::MSG_DONTWAIT)
+        };
+        usize::try_from(got).ok().filter(|&got| got > 0).map(|got| (got, event))
+    };
+    loop {
+        // Nobody begins to wait while the lock is held: the event looked at is the one taken.
+        let ids = IDS.lock();
+        if ids.somebody_waits(fd) {
+            return;
+        }
+        let Some((got, event)) = receive(libc::MSG_PEEK) else { return };
+        let Verdict::Drop(child) = ids.judge(&event[..got]) else { return };
+        receive(0);
+        drop(ids);
+        abandon(fd, child);
+    }
+}
