@@ -279,7 +279,7 @@ impl PathManager {
         }
         let old = core::mem::replace(&mut p.active, to);
         p.held = false;
-        p.blocked = false;
+        let blocked = core::mem::take(&mut p.blocked);
         let fail_over = old != to && !matches!(reason, Reason::Primary | Reason::Association);
         if fail_over || after_outage.is_some() {
             if fail_over {
@@ -304,6 +304,9 @@ impl PathManager {
             to: PathId(to),
             reason,
         });
+        if blocked {
+            self.push_event(PathEvent::WindowOpened { peer: PeerId(peer) });
+        }
     }
 }
 

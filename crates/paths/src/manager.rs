@@ -30,6 +30,9 @@ pub const MAX_CONTROL_QUEUE: usize = 1 << 13;
 /// Most events that wait to be taken; more become one [`PathEvent::Overflow`].
 pub const MAX_EVENTS: usize = 1 << 14;
 
+/// A route with less room than this may be too little for what its queue pair has to send (a large
+/// packet, a READ worth asking for): whoever got it is told when there is more.
+const SCARCE: u32 = 32 << 10;
 /// If a deadline was missed by so much, the lane itself did not run.
 const PAUSE: Duration = Duration::from_millis(4);
 /// After a pause, nothing is concluded from silence for so long.
@@ -197,7 +200,7 @@ impl PathManager {
         }
         let path = self.paths.get_mut(p.active)?;
         let window = path.window.room();
-        if window == 0 {
+        if window < SCARCE {
             p.blocked = true;
             path.blocked = true;
         }

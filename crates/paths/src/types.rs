@@ -31,7 +31,7 @@ pub struct Route {
     pub path: PathId,
     /// Present when there is an association with the peer's lane.
     pub tag: Option<PathTag>,
-    /// Bytes of payload that the window still takes. When it was 0,
+    /// Bytes of payload that the window still takes. When it was small (less than 32 KiB),
     /// [`PathEvent::WindowOpened`] follows.
     pub window: u32,
     /// Smoothed round-trip time, if measured.
@@ -303,7 +303,7 @@ pub enum PathEvent {
         /// Whose.
         peer: PeerId,
     },
-    /// The route's window was 0 and is not any more.
+    /// The route's window was small, and has grown: queue pairs that wait for it should try again.
     WindowOpened {
         /// Whose.
         peer: PeerId,

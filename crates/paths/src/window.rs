@@ -87,7 +87,8 @@ impl Window {
         self.size.saturating_sub(self.in_flight)
     }
 
-    /// Enough room to wake who waited for it: not for every byte.
+    /// Enough room to wake who waited for it: not for every byte. Always so when nothing is in flight,
+    /// since then nothing else would ever wake anyone.
     pub(crate) fn reopened(&self) -> bool {
         self.room() >= (self.size / 4).max(self.mtu).min(self.size)
     }

@@ -619,6 +619,27 @@ fn path_mtu_black_hole_is_found_by_data_that_never_arrives() {
 }
 
 #[test]
+fn whoever_found_little_room_is_told_when_there_is_more() {
+    let mut net = connected(22);
+    let now = net.now;
+    let h = &mut net.hosts[0];
+    let peer = h.peer.unwrap();
+    let route = h.paths.route(peer).unwrap();
+    h.paths.sent(now, route.path, route.window - 1000);
+    assert_eq!(h.paths.route(peer).unwrap().window, 1000);
+    let opened = |h: &mut net::Host| {
+        core::iter::from_fn(|| h.paths.poll_event())
+            .any(|e| matches!(e, PathEvent::WindowOpened { .. }))
+    };
+    h.paths.acked(now, route.path, 2000, None);
+    assert!(!opened(h), "not for crumbs");
+    h.paths.acked(now, route.path, 30_000, None);
+    assert!(opened(h));
+    h.paths.acked(now, route.path, 10_000, None);
+    assert!(!opened(h), "once");
+}
+
+#[test]
 fn long_round_trips_do_not_kill() {
     for seed in 0..10 {
         let mut net = Net::new(seed, 2);
