@@ -78,6 +78,14 @@ pub trait Environment {
     /// Whether an address is one of this host's, with or without a device.
     fn is_local(&mut self, address: IpAddr, ifindex: Option<u32>) -> bool;
 
+    /// Every address that packets of the client's devices can leave from and come to now, with its
+    /// interface: those whose interface works. They are told to peers as other ways to this end;
+    /// a host without several ways may leave this at none.
+    fn addresses(&mut self, client: ClientId) -> Vec<(IpAddr, u32)> {
+        let _ = client;
+        Vec::new()
+    }
+
     /// Joins an IP multicast group on an interface for the client.
     ///
     /// # Errors
@@ -112,8 +120,7 @@ pub struct OutgoingMad {
     pub ifindex: u32,
     /// The traffic class of the IP header, from the application's type of service.
     pub traffic_class: u8,
-    /// How often the same MAD was sent before. A host which knows several ways to the peer may try
-    /// another one then; peers answer to where a MAD came from.
+    /// How often the same MAD was sent before, this way or another.
     pub attempt: u8,
     /// The client it is sent for, `None` for answers to unknown peers.
     pub client: Option<ClientId>,

@@ -459,3 +459,64 @@ fn loss_duplication_and_reordering_change_nothing_but_time() {
         }
     }
 }
+
+/// Two hosts with two interfaces each, `10.77.0.0/24` and `10.78.0.0/24`.
+fn two_links() -> (World, Client, Client) {
+    let (mut w, a, b, _) = pair();
+    for n in 0..2 {
+        let second = format!("10.78.0.{}", n + 1).parse().unwrap();
+        w.hosts[n].env.addresses.insert(1, (second, 3));
+        w.hosts[n].env.multi_path = true;
+    }
+    (w, a, b)
+}
+
+#[test]
+fn with_two_links_a_connection_ends_at_once_though_its_own_is_dead() {
+    for first_is_active in [true, false] {
+        let (mut w, a, b) = two_links();
+        let (id, child) = establish(&mut w, a, b, server());
+        w.run_for(Duration::from_millis(1));
+        w.sent.clear();
+        w.dead.extend([v4(0), v4(1)]);
+        let start = w.now;
+        let (first, first_id, second, second_id) =
+            if first_is_active { (a, id, b, child) } else { (b, child, a, id) };
+        w.disconnect(first, first_id).unwrap();
+        assert_eq!(w.expect(second, DISCONNECTED).id, second_id);
+        w.disconnect(second, second_id).unwrap();
+        assert_eq!(w.expect(first, DISCONNECTED).status, 0);
+        assert!(w.now - start < Duration::from_millis(300), "{:?}", w.now - start);
+        assert_eq!(w.sent_names(), ["DREQ", "DREQ", "DREP"]);
+    }
+}
+
+#[test]
+fn with_two_links_a_lost_address_is_not_even_tried() {
+    let (mut w, a, b) = two_links();
+    let (id, child) = establish(&mut w, a, b, server());
+    w.run_for(Duration::from_millis(1));
+    let host = &mut w.hosts[0];
+    host.env.addresses.retain(|(ip, _)| *ip != v4(0));
+    host.cm.handle_address_change(&mut host.env);
+    w.sent.clear();
+    w.disconnect(a, id).unwrap();
+    assert_eq!(w.expect(b, DISCONNECTED).id, child);
+    w.disconnect(b, child).unwrap();
+    assert_eq!(w.expect(a, DISCONNECTED).status, 0);
+    assert_eq!(w.sent_names(), ["DREQ", "DREP"]);
+}
+
+#[test]
+fn several_interfaces_are_told_in_the_rtu_to_those_who_have_several_too() {
+    let (mut w, a, b) = two_links();
+    establish(&mut w, a, b, server());
+    w.run_for(Duration::from_secs(20));
+    assert_eq!(w.sent_names(), ["REQ", "REP", "RTU", "RTU"]);
+    // One with a single interface, such as the kernel's, says nothing and hears nothing.
+    let (mut w, a, b) = two_links();
+    w.hosts[1].env.multi_path = false;
+    establish(&mut w, a, b, server());
+    w.run_for(Duration::from_secs(20));
+    assert_eq!(w.sent_names(), ["REQ", "REP", "RTU"]);
+}

@@ -21,6 +21,7 @@ impl Cm {
         now: Duration,
         file: FileId,
         command: Connect,
+        env: &mut dyn Environment,
     ) -> Result<(), i32> {
         let Connect { id, param, ece, .. } = command;
         if !param.valid {
@@ -36,6 +37,7 @@ impl Cm {
             return Err(errno::EINVAL);
         };
         let private_data = with_header(cm_id, &param.private_data);
+        let own_addresses = env.addresses(cm_id.client);
         let params = ConnectParams {
             owner: id,
             client: cm_id.client,
@@ -49,6 +51,7 @@ impl Cm {
                 ifindex: attachment.ifindex,
                 traffic_class: path.traffic_class,
             },
+            own_addresses: &own_addresses,
             first_psn: cm_id.first_psn,
             param: &param,
             private_data: &private_data,

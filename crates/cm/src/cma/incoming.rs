@@ -66,7 +66,7 @@ impl Cm {
                 return;
             }
         };
-        if self.announce(local_id, &listener, request).is_err() {
+        if self.announce(local_id, &listener, request, env).is_err() {
             self.ib.drop_request(local_id);
         }
     }
@@ -77,6 +77,7 @@ impl Cm {
         local_id: u32,
         listener: &Listener,
         request: &Request,
+        env: &mut dyn Environment,
     ) -> Result<(), i32> {
         let parent = self.ids.get(listener.id).ok_or(errno::ENOENT)?;
         let (file, client, port_space) = (parent.file, parent.client, parent.port_space);
@@ -95,7 +96,8 @@ impl Cm {
         child.connection = Some(local_id);
         child.options.tos = tos;
         let child = child.id;
-        self.ib.adopt(local_id, child, client, &listener.attachment.device);
+        let own_addresses = env.addresses(client);
+        self.ib.adopt(local_id, child, client, &listener.attachment.device, &own_addresses);
 
         let offset = if has_header { CmaHeader::LEN } else { 0 };
         let private_data = request.private_data.get(offset..).unwrap_or_default().to_vec();

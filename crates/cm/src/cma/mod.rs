@@ -54,7 +54,7 @@ impl Cm {
             Code::ResolveRoute => self.resolve_route(file, r.u32(0)?).map(done),
             Code::QueryRoute => self.query_route(file, r.u32(8)?, frame.out_len),
             Code::Query => self.query(file, r.u32(8)?, r.u32(12)?, frame.out_len),
-            Code::Connect => self.connect(now, file, Connect::parse_connect(r)?).map(done),
+            Code::Connect => self.connect(now, file, Connect::parse_connect(r)?, env).map(done),
             Code::Accept => self.accept(now, file, Connect::parse_accept(r)?).map(done),
             Code::Reject => self.reject(now, file, &Reject::parse(r)?).map(done),
             Code::Listen => self.listen(file, r.u32(0)?, r.u32(4)?, env).map(done),

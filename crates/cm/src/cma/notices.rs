@@ -11,6 +11,7 @@ impl Cm {
     /// Ids which are not connected yet and whose address has lost its device are told so once. A
     /// connection stands for itself: its queue pair may have other paths.
     pub(crate) fn addresses_changed(&mut self, env: &mut dyn Environment) {
+        self.ib.set_own_addresses(|client| env.addresses(client));
         let mut told = Vec::new();
         for id in self.ids.iter_mut() {
             let Some(attachment) = id.attachment else { continue };

@@ -1,5 +1,6 @@
 //! What the application does to a connection: connect, accept, confirm, reject, disconnect, leave.
 
+use core::net::IpAddr;
 use core::time::Duration;
 
 use polypath_wire::cm::{Rej, RejectReason, Rep, Req};
@@ -22,6 +23,8 @@ pub(crate) struct ConnectParams<'a> {
     pub(crate) qp_type: QpType,
     pub(crate) path: Path,
     pub(crate) between: Between,
+    /// Every address this end can be reached at, with its interface.
+    pub(crate) own_addresses: &'a [(IpAddr, u32)],
     pub(crate) first_psn: u32,
     pub(crate) param: &'a ConnParam,
     /// The private data field, whole.
@@ -73,17 +76,27 @@ impl Connections {
         c.ack_delay = params.device.ack_delay;
         c.service_id = params.service_id;
         c.max_retries = MAX_RETRIES;
+        c.is_active = true;
+        c.ways.set_own(params.own_addresses);
         c
     }
 
     /// A connection request found its listener: gives the connection to the id made for it. Until
     /// the application has decided, repetitions of the REQ get an MRA.
-    pub(crate) fn adopt(&mut self, local_id: u32, owner: u32, client: ClientId, device: &Device) {
+    pub(crate) fn adopt(
+        &mut self,
+        local_id: u32,
+        owner: u32,
+        client: ClientId,
+        device: &Device,
+        own_addresses: &[(IpAddr, u32)],
+    ) {
         if let Some(c) = self.get_mut(local_id) {
             c.owner = Some(owner);
             c.client = Some(client);
             c.local_guid = u64::from_be_bytes(device.node_guid);
             c.ack_delay = device.ack_delay;
+            c.ways.set_own(own_addresses);
             if c.state == State::ReqRcvd {
                 c.state = State::MraReqSent;
             }

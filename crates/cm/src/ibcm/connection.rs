@@ -8,6 +8,8 @@ use crate::env::{ClientId, MadAddress};
 use crate::ids::QpType;
 use crate::path::Path;
 
+use super::ways::Ways;
+
 /// Where a connection stands (IBTA 12.9.5 and 12.9.6); the same names as in the kernel.
 ///
 /// In `MraReqSent` and `RepRcvd` the application decides; an MRA is sent only if the peer repeats
@@ -116,6 +118,9 @@ pub(crate) struct Connection {
     pub(crate) between: Between,
     /// Where the peer was last heard from; it may have moved to another path.
     pub(crate) heard_at: Between,
+    pub(crate) ways: Ways,
+    /// Whether this end sent the REQ.
+    pub(crate) is_active: bool,
     pub(crate) qp: QpFacts,
     pub(crate) timeout: Duration,
     pub(crate) max_retries: u8,
@@ -148,6 +153,8 @@ impl Connection {
             path,
             between,
             heard_at: between,
+            ways: Ways::default(),
+            is_active: false,
             qp: QpFacts::default(),
             timeout: Duration::ZERO,
             max_retries: 0,

@@ -140,9 +140,14 @@ pub(super) fn rep(c: &Connection, param: &ConnParam, local_ece: Ece) -> Mad {
     mad
 }
 
+/// An RTU, with the addresses of this end if it has several.
 pub(super) fn rtu(c: &Connection) -> Mad {
-    let (local_comm_id, remote_comm_id) = (c.local_id, c.remote_id);
-    CmMad::new(c.tid, Rtu { local_comm_id, remote_comm_id, private_data: field(&[]) }).to_bytes()
+    let rtu = Rtu {
+        local_comm_id: c.local_id,
+        remote_comm_id: c.remote_id,
+        private_data: field(&c.ways.list()),
+    };
+    CmMad::new(c.tid, rtu).to_bytes()
 }
 
 pub(super) fn dreq(c: &Connection, tid: u64) -> Mad {

@@ -10,6 +10,7 @@ mod mad;
 mod receive;
 mod sidr;
 mod table;
+mod ways;
 
 pub(crate) use actions::ConnectParams;
 pub(crate) use connection::{Between, Connection, IbEvent, Request, State};

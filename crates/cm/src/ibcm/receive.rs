@@ -10,8 +10,8 @@ use polypath_wire::cm::{
 use polypath_wire::mad::MAD_LEN;
 
 use super::connection::{Between, Connection, IbEvent, QpFacts, Request, State};
-use super::mad;
 use super::table::{Connections, RESPONSE_TIMEOUT_MAX, SERVICE_TIMEOUT_MAX};
+use super::{mad, ways};
 use crate::abi::command::ConnParam;
 use crate::env::MadAddress;
 use crate::ids::QpType;
@@ -215,6 +215,19 @@ impl Connections {
     fn rtu_received(&mut self, rx: &Received<'_>, rtu: &Rtu) {
         let Some(c) = self.matched(rx, rtu.remote_comm_id, rtu.local_comm_id) else { return };
         let local_id = c.local_id;
+        if let Some(addresses) = ways::parse(&rtu.private_data) {
+            c.ways.set_peer(addresses);
+            let (is_active, state) = (c.is_active, c.state);
+            if is_active && state == State::Established {
+                // The passive end's answer to our list; it confirms nothing.
+                return;
+            }
+            if !is_active && !c.ways.list().is_empty() {
+                let list = mad::rtu(c);
+                self.answer(rx, list);
+            }
+        }
+        let Some(c) = self.get_mut(local_id) else { return };
         if !matches!(c.state, State::RepSent | State::MraRepRcvd) {
             self.counters.mads_duplicate += 1;
             return;

@@ -211,9 +211,9 @@ impl Connections {
             _ => c.timeout,
         };
         c.pending = Some(Pending { mad, timeout, attempt: 0 });
-        let between = c.between;
+        let way = if state == State::DreqSent { c.way(0) } else { c.between };
         self.set_deadline(local_id, Some(now + timeout));
-        self.send(between, mad, Some(local_id), 0);
+        self.send(way, mad, Some(local_id), 0);
     }
 
     /// The answer came: the pending MAD is not sent again.
@@ -270,6 +270,22 @@ impl Connections {
         self.connections.remove(&local_id);
     }
 
+    /// The addresses of clients changed. Clients that are gone have none; what they left to do is
+    /// done with those they had.
+    pub(crate) fn set_own_addresses(
+        &mut self,
+        mut of: impl FnMut(crate::env::ClientId) -> Vec<(IpAddr, u32)>,
+    ) {
+        let mut known = BTreeMap::new();
+        for c in self.connections.values_mut() {
+            let Some(client) = c.client else { continue };
+            let addresses = known.entry(client).or_insert_with(|| of(client));
+            if !addresses.is_empty() {
+                c.ways.set_own(addresses);
+            }
+        }
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         self.timers.first().map(|(at, _)| *at)
     }
@@ -294,8 +310,8 @@ impl Connections {
             self.forget_if_done(local_id);
             return;
         }
-        let longest = c.timeout;
-        let (between, max_retries) = (c.between, c.max_retries);
+        let (longest, max_retries) = (c.timeout, c.max_retries);
+        let mut way = c.between;
         let Some(pending) = &mut c.pending else { return };
         if pending.attempt < max_retries {
             pending.attempt += 1;
@@ -303,9 +319,12 @@ impl Connections {
                 pending.timeout = (pending.timeout * 2).min(longest);
             }
             let (mad, timeout, attempt) = (pending.mad, pending.timeout, pending.attempt);
+            if state == State::DreqSent {
+                way = c.way(attempt);
+            }
             self.set_deadline(local_id, Some(now + timeout));
             self.counters.mads_retried += 1;
-            self.send(between, mad, Some(local_id), attempt);
+            self.send(way, mad, Some(local_id), attempt);
             return;
         }
         match state {

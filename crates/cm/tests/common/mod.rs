@@ -48,6 +48,8 @@ pub struct HostEnv {
     /// Addresses without a device.
     pub bare: Vec<IpAddr>,
     pub groups: BTreeSet<(u32, IpAddr)>,
+    /// Whether the devices are multi-path ones, which tell all their addresses.
+    pub multi_path: bool,
 }
 
 impl HostEnv {
@@ -100,6 +102,10 @@ impl Environment for HostEnv {
         self.bare.contains(&address) || self.addresses.iter().any(|a| a.0 == address)
     }
 
+    fn addresses(&mut self, _: ClientId) -> Vec<(IpAddr, u32)> {
+        if self.multi_path { self.addresses.clone() } else { Vec::new() }
+    }
+
     fn multicast_join(&mut self, _: ClientId, ifindex: u32, group: IpAddr) -> Result<(), i32> {
         self.groups.insert((ifindex, group));
         Ok(())
@@ -137,6 +143,8 @@ pub struct World {
     pub rng: Rng,
     /// Decides about each MAD: false drops it.
     pub filter: Box<dyn FnMut(&CmMad) -> bool>,
+    /// Addresses that nothing reaches and nothing leaves from.
+    pub dead: BTreeSet<IpAddr>,
     in_flight: BTreeMap<(Duration, u64), OutgoingMad>,
     sequence: u64,
     /// Every MAD sent, as sent.
@@ -170,6 +178,7 @@ impl World {
                     node_guid: [0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, n as u8 + 1],
                     bare: vec![IpAddr::V4(Ipv4Addr::new(172, 16, 0, 1))],
                     groups: BTreeSet::new(),
+                    multi_path: false,
                 },
                 events: BTreeMap::new(),
             }
@@ -180,6 +189,7 @@ impl World {
             weather: Weather::default(),
             rng: Rng::new(seed),
             filter: Box::new(|_| true),
+            dead: BTreeSet::new(),
             in_flight: BTreeMap::new(),
             sequence: 0,
             sent: Vec::new(),
@@ -204,7 +214,8 @@ impl World {
             while let Some(mad) = host.cm.poll_mad() {
                 self.sent.push(mad.clone());
                 let parsed = CmMad::parse(&mad.mad).expect("we send what can be parsed");
-                if !(self.filter)(&parsed) || self.rng.chance(self.weather.loss) {
+                let is_dead = self.dead.contains(&mad.local) || self.dead.contains(&mad.remote);
+                if is_dead || !(self.filter)(&parsed) || self.rng.chance(self.weather.loss) {
                     continue;
                 }
                 let copies = 1 + usize::from(self.rng.chance(self.weather.duplication));

@@ -1,0 +1,192 @@
+//! Several ways to a peer: where to send what must arrive when the path a connection began on is
+//! dead.
+//!
+//! A connection manager which has addresses on several interfaces lists them in the private data of
+//! its RTU, which the RDMA CM has no use for and other connection managers ignore. One that
+//! understands the list answers with an RTU of its own in the other direction. Afterwards a DREQ
+//! that is not answered is repeated on other pairs of addresses, and the peer answers to where it
+//! came from. Nothing depends on the lists: they may get lost, and a forged one only says where
+//! else a DREQ goes.
+//!
+//! The list: the eight bytes `Polypath`, the version (1), the number of addresses (at most 13), and
+//! each address as a GID of 16 bytes.
+
+use core::net::IpAddr;
+
+use polypath_wire::Gid;
+use polypath_wire::cm::Rtu;
+
+use super::connection::{Between, Connection};
+
+const MAGIC: [u8; 8] = *b"Polypath";
+const VERSION: u8 = 1;
+const HEAD: usize = MAGIC.len() + 2;
+const GID_LEN: usize = 16;
+
+/// Most addresses of a list.
+pub(crate) const ADDRESSES_MAX: usize = (Rtu::PRIVATE_DATA_LEN - HEAD) / GID_LEN;
+
+/// What both ends of a connection can be reached at.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ways {
+    /// This end's addresses with their interfaces.
+    own: Vec<(IpAddr, u32)>,
+    peer: Vec<IpAddr>,
+}
+
+impl Ways {
+    /// This end's addresses, now. Link-local ones mean nothing on another link.
+    pub(crate) fn set_own(&mut self, addresses: &[(IpAddr, u32)]) {
+        let usable = addresses.iter().filter(|(ip, _)| is_global(*ip));
+        self.own = usable.take(ADDRESSES_MAX).copied().collect();
+    }
+
+    pub(super) fn set_peer(&mut self, addresses: Vec<IpAddr>) {
+        self.peer = addresses;
+    }
+
+    /// The list for the peer, if there is more than one interface to tell of.
+    pub(super) fn list(&self) -> Vec<u8> {
+        let Some((_, first)) = self.own.first() else { return Vec::new() };
+        if self.own.iter().all(|(_, ifindex)| ifindex == first) {
+            return Vec::new();
+        }
+        let mut list = MAGIC.to_vec();
+        list.extend([VERSION, self.own.len() as u8]);
+        for (ip, _) in &self.own {
+            list.extend(Gid::from_ip(*ip).0);
+        }
+        list
+    }
+
+    /// The way for one more attempt. The first is the path the connection began on, unless its
+    /// local address is gone; then the others take turns, those of one network first.
+    pub(super) fn choose(&self, began: Between, attempt: u8) -> Between {
+        let mut others: Vec<Between> = self
+            .own
+            .iter()
+            .flat_map(|(local, ifindex)| {
+                let peers = self.peer.iter().filter(|r| r.is_ipv4() == local.is_ipv4());
+                peers.map(|remote| Between {
+                    local: *local,
+                    remote: *remote,
+                    ifindex: *ifindex,
+                    ..began
+                })
+            })
+            .filter(|way| (way.local, way.remote) != (began.local, began.remote))
+            .collect();
+        others.sort_by_key(|way| core::cmp::Reverse(common_prefix(way.local, way.remote)));
+        let is_gone = !self.own.is_empty()
+            && is_global(began.local)
+            && !self.own.iter().any(|(ip, _)| *ip == began.local);
+        if others.is_empty() {
+            return began;
+        }
+        let turns = others.len() + usize::from(!is_gone);
+        match usize::from(attempt) % turns {
+            0 if !is_gone => began,
+            turn => others[turn - usize::from(!is_gone)],
+        }
+    }
+}
+
+impl Connection {
+    /// Where to send for the given attempt.
+    pub(super) fn way(&self, attempt: u8) -> Between {
+        self.ways.choose(self.between, attempt)
+    }
+}
+
+/// The addresses of a list; `None` if the private data holds none.
+pub(super) fn parse(private_data: &[u8]) -> Option<Vec<IpAddr>> {
+    let rest = private_data.strip_prefix(&MAGIC)?;
+    let [VERSION, count, gids @ ..] = rest else { return None };
+    let count = usize::from(*count);
+    if count > ADDRESSES_MAX {
+        return None;
+    }
+    let gids = gids.chunks_exact(GID_LEN).take(count);
+    let addresses = gids.filter_map(|gid| Some(Gid(gid.try_into().ok()?).to_ip()));
+    Some(addresses.filter(|ip| is_global(*ip)).collect())
+}
+
+/// Whether an address means the same host on every link, and one host only.
+fn is_global(ip: IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !(link_local || ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
+}
+
+fn common_prefix(a: IpAddr, b: IpAddr) -> u32 {
+    let bits = |ip: IpAddr| u128::from_be_bytes(Gid::from_ip(ip).0);
+    (bits(a) ^ bits(b)).leading_zeros()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn began() -> Between {
+        Between { local: ip("10.0.1.1"), remote: ip("10.0.1.2"), ifindex: 2, traffic_class: 0x68 }
+    }
+
+    fn ways(own: &[(&str, u32)], peer: &[&str]) -> Ways {
+        let mut ways = Ways::default();
+        let own: Vec<_> = own.iter().map(|(a, i)| (ip(a), *i)).collect();
+        ways.set_own(&own);
+        ways.set_peer(peer.iter().map(|a| ip(a)).collect());
+        ways
+    }
+
+    #[test]
+    fn a_list_is_told_only_of_several_interfaces() {
+        assert!(ways(&[("10.0.1.1", 2), ("fd00::1", 2)], &[]).list().is_empty());
+        let list = ways(&[("10.0.1.1", 2), ("fe80::1", 3), ("10.0.2.1", 3)], &[]).list();
+        assert_eq!(list.len(), HEAD + 2 * GID_LEN);
+        assert_eq!(parse(&list), Some(vec![ip("10.0.1.1"), ip("10.0.2.1")]));
+        let many: Vec<(IpAddr, u32)> =
+            (0..20).map(|n| (IpAddr::from([10, 0, n, 1]), n.into())).collect();
+        let mut ways = Ways::default();
+        ways.set_own(&many);
+        assert!(ways.list().len() <= Rtu::PRIVATE_DATA_LEN);
+        assert_eq!(parse(&ways.list()).unwrap().len(), ADDRESSES_MAX);
+    }
+
+    #[test]
+    fn what_is_no_list_is_none() {
+        assert_eq!(parse(&[0; 224]), None);
+        assert_eq!(parse(b"Polypat"), None);
+        assert_eq!(parse(b"Polypath\x02\x00"), None);
+        assert_eq!(parse(b"Polypath\x01\x0e"), None);
+        assert_eq!(parse(b"Polypath\x01\x02"), Some(vec![]));
+    }
+
+    #[test]
+    fn the_first_way_is_the_one_the_connection_began_on_then_those_of_one_network() {
+        let ways = ways(&[("10.0.1.1", 2), ("10.0.2.1", 3)], &["10.0.1.2", "10.0.2.2", "fd00::2"]);
+        assert_eq!(ways.choose(began(), 0), began());
+        let second = ways.choose(began(), 1);
+        assert_eq!((second.local, second.remote), (ip("10.0.2.1"), ip("10.0.2.2")));
+        assert_eq!((second.ifindex, second.traffic_class), (3, 0x68));
+        assert_eq!(ways.choose(began(), 4), began());
+    }
+
+    #[test]
+    fn an_address_that_is_gone_is_no_way() {
+        let ways = ways(&[("10.0.2.1", 3)], &["10.0.1.2", "10.0.2.2"]);
+        let first = ways.choose(began(), 0);
+        assert_eq!((first.local, first.remote), (ip("10.0.2.1"), ip("10.0.2.2")));
+        for attempt in 0..10 {
+            assert_ne!(ways.choose(began(), attempt).local, began().local);
+        }
+        // Without any other way there is only the old one.
+        assert_eq!(Ways::default().choose(began(), 3), began());
+    }
+}
