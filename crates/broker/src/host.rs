@@ -201,6 +201,22 @@ impl Environment for Host {
         self.interface_of(address, ifindex).is_some()
     }
 
+    fn addresses(&mut self, client: ClientId) -> Vec<(IpAddr, u32)> {
+        let works = |entry: &GidEntry| {
+            let up = self.table().port(entry.ifindex).is_some_and(|port| port.link_up);
+            !entry.is_empty() && entry.assigned && up
+        };
+        let mut addresses = Vec::new();
+        for spec in self.devices_of(client) {
+            for entry in spec.gids.iter().filter(|entry| works(entry)) {
+                if !addresses.contains(&(entry.ip, entry.ifindex)) {
+                    addresses.push((entry.ip, entry.ifindex));
+                }
+            }
+        }
+        addresses
+    }
+
     fn multicast_join(&mut self, client: ClientId, ifindex: u32, group: IpAddr) -> Result<(), i32> {
         self.memberships.join(client, ifindex, group).inspect_err(|errno| {
             let error = std::io::Error::from_raw_os_error(*errno);
