@@ -147,7 +147,7 @@ pub struct Req {
     pub service: CmService,
     /// Whether the sender uses end-to-end credits.
     pub flow_control: bool,
-    /// The first PSN that the sender will send.
+    /// The first PSN that the receiver of this message is to send with.
     pub starting_psn: Psn,
     /// How long the sender will take to answer, 5 bits: 4.096 µs · 2^n.
     pub local_cm_response_timeout: u8,
@@ -387,7 +387,7 @@ pub struct Rep {
     pub local_qpn: u32,
     /// End-to-end context, for reliable datagram only, 24 bits.
     pub local_eecn: u32,
-    /// The first PSN that the sender will send.
+    /// The first PSN that the receiver of this message is to send with.
     pub starting_psn: Psn,
     /// READs and atomics that the sender will hold as responder.
     pub responder_resources: u8,
