@@ -176,7 +176,7 @@ fn long_reads_are_split_into_requests_that_fit_the_window() {
     p.nodes[1].write_memory(0, &pattern(500_000, 9));
     p.nodes[0].host.window = 64 << 10;
     p.nodes[0].post(1, SendOp::Read { va: 0, rkey: ALL }, 0, 500_000);
-    while !p.run_for(10 * US) {
+    while !p.run_to_rest(10 * US) {
         assert!(p.nodes[0].host.paths[0].outstanding <= 64 << 10);
     }
     assert_eq!(p.nodes[0].host.statuses(), ok([1]));

@@ -343,8 +343,15 @@ impl Pair {
         node.qp.handle_packet(self.now, &packet, PathId(path), Some(&grh), &mut node.host);
     }
 
+    /// Runs for some time.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.run_to_rest(time);
+        self.now = end;
+    }
+
     /// Runs until nothing happens any more, or for `most`. Gives whether it came to rest.
-    pub fn run_for(&mut self, most: Duration) -> bool {
+    pub fn run_to_rest(&mut self, most: Duration) -> bool {
         let end = self.now + most;
         loop {
             self.pump();
@@ -373,7 +380,7 @@ impl Pair {
     /// Runs until all is quiet; panics if that takes a minute of virtual time.
     pub fn run(&mut self) {
         assert!(
-            self.run_for(Duration::from_secs(60)),
+            self.run_to_rest(Duration::from_secs(60)),
             "not at rest: {:?} {:?}",
             self.nodes[0].host.explanations,
             self.nodes[1].host.explanations
