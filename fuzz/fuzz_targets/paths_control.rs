@@ -47,7 +47,14 @@ impl Net {
             paths.set_local(Duration::ZERO, &locals(host, 0xff));
             let options = PathOptions { multipath: true, ..PathOptions::default() };
             paths
-                .attach(Duration::ZERO, QPN[host], QPN[1 - host], ip(0, host), ip(0, 1 - host), options)
+                .attach(
+                    Duration::ZERO,
+                    QPN[host],
+                    QPN[1 - host],
+                    ip(0, host),
+                    ip(0, 1 - host),
+                    options,
+                )
                 .expect("an empty table has room");
             paths
         });
