@@ -23,6 +23,9 @@ pub(super) const SERVICE_TIMEOUT_MAX: u8 = 26;
 /// Longest response time-out a peer's REQ can ask for, as an exponent: 16 s.
 pub(super) const RESPONSE_TIMEOUT_MAX: u8 = 22;
 
+/// Numbers tried for a new connection; in a table of 2^17 one is taken once in 32,768 times.
+const ID_ATTEMPTS: usize = 16;
+
 /// All connections, those of destroyed ids among them until they have ended properly.
 pub(crate) struct Connections {
     connections: BTreeMap<u32, Connection>,
@@ -96,12 +99,9 @@ impl Connections {
         if self.connections.len() >= self.max_connections {
             return None;
         }
-        loop {
-            let id = self.random();
-            if id != 0 && !self.connections.contains_key(&id) {
-                return Some(id);
-            }
-        }
+        (0..ID_ATTEMPTS)
+            .map(|_| (self.random)())
+            .find(|id| *id != 0 && !self.connections.contains_key(id))
     }
 
     pub(super) fn insert(&mut self, connection: Connection) {
