@@ -99,6 +99,10 @@ impl Raise for Shared {
     fn raise(&self, event: AsyncEvent) {
         self.events.push(event);
     }
+
+    fn release_pd(&self, pd: u32) {
+        Self::release_pd(self, pd);
+    }
 }
 
 /// An open device.
@@ -239,7 +243,9 @@ impl Context for OpenDevice {
 
     fn create_ah(&self, pd: u32, attr: &AhAttr) -> Result<Arc<AddressHandle>> {
         crate::address::resolve(&self.shared, attr)?;
+        // An address handle holds nothing of its protection domain, so it does not keep it alive.
         self.shared.use_pd(pd)?;
+        self.shared.release_pd(pd);
         Ok(Arc::new(AddressHandle { pd, attr: *attr, resolved: AtomicU64::new(0) }))
     }
 

@@ -8,6 +8,9 @@ use polypath_verbs::AsyncEvent;
 pub(crate) trait Raise: Debug + Send + Sync {
     /// Queues an event for the application.
     fn raise(&self, event: AsyncEvent);
+
+    /// An object that used a protection domain of this context is gone.
+    fn release_pd(&self, _pd: u32) {}
 }
 
 #[cfg(test)]

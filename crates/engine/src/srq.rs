@@ -144,6 +144,14 @@ impl SharedReceiveQueue for Srq {
     }
 }
 
+impl Drop for Srq {
+    fn drop(&mut self) {
+        if let Some(owner) = self.owner.upgrade() {
+            owner.release_pd(self.pd);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
