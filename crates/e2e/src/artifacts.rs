@@ -6,6 +6,10 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// The environment variable that names a directory with a command and a library to test as they
+/// are, for instance an installation.
+const DIRECTORY_VARIABLE: &str = "POLYPATH_E2E_DIRECTORY";
+
 /// Where the built command is.
 #[derive(Debug)]
 pub struct Artifacts {
@@ -24,10 +28,13 @@ impl Artifacts {
     }
 
     fn find() -> Result<Self, String> {
-        let directory = profile_directory()?;
+        let given = std::env::var_os(DIRECTORY_VARIABLE).map(PathBuf::from);
+        let directory = given.clone().map_or_else(profile_directory, Ok)?;
         let command = directory.join("polypath");
         // Cargo has no way to say that a test needs another package's binary, so ask it here.
-        if let Some(cargo) = std::env::var_os("CARGO") {
+        if given.is_none()
+            && let Some(cargo) = std::env::var_os("CARGO")
+        {
             let mut build = Command::new(cargo);
             build.args(["build", "--quiet", "-p", "polypath", "-p", "polypath-abi"]);
             if directory.ends_with("release") {

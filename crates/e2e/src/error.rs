@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 /// A failure of the lab or of a program in it.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum Error {
     /// The operating system refused something the lab needs.
     #[error("{what}: {source}")]
@@ -45,6 +45,13 @@ pub enum Error {
     /// A file the tests need was not built.
     #[error("{0}")]
     Missing(String),
+}
+
+/// As for people: it is what a failing test shows.
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

@@ -2,7 +2,7 @@
 //! must end well, verify what it verifies, and an atomic counter must end exact.
 
 use polypath_e2e::{
-    Direction, End, Error, Finished, Host, Lab, Running, compile_c, failovers, until,
+    Direction, End, Error, Finished, Host, Lab, Running, compile_c, failovers, pass, until,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
