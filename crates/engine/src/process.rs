@@ -159,7 +159,7 @@ impl Process {
             .map_err(|e| ipc_error(&e))?;
         self.set_table(table);
         crate::thread::spawn("polypath-events", move || {
-            while let Ok(Some(push)) = stream.next_event() {
+            while let Ok(push) = stream.wait_event() {
                 match push {
                     Push::Table(table) => self.set_table(*table),
                     Push::PathAdmin { .. } => {}
