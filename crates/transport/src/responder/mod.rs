@@ -184,9 +184,7 @@ impl Responder {
                 true
             }
             Verdict::NotReady => {
-                if !self.complained || headers.mp.is_some() {
-                    core.counters.naks_rnr_sent += 1;
-                }
+                core.counters.naks_rnr_sent += 1;
                 self.complained = true;
                 self.not_ready(core, reply);
                 false

@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, missing_docs)]
 
 mod basics;
+mod errors;
 mod host;
 mod pair;
 mod random;

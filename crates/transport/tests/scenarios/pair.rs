@@ -313,6 +313,13 @@ impl Pair {
         }
     }
 
+    /// Takes the next packet off the wire: to which host, and its bytes.
+    pub fn take_packet(&mut self) -> (usize, Vec<u8>) {
+        let Reverse((_, _, key, _)) = self.wire.pop().expect("a packet is on the wire");
+        self.spare.push(key >> 1);
+        (key & 1, std::mem::take(&mut self.packets[key >> 1]))
+    }
+
     /// When something happens next.
     pub fn next_event(&self) -> Option<Duration> {
         let wire = self.wire.peek().map(|Reverse((t, ..))| *t);
