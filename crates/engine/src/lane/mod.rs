@@ -300,6 +300,8 @@ impl State {
             if entry.core.next_deadline().is_some_and(|d| d <= now) {
                 let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
                 entry.core.handle_timeout(now, &mut host);
+                // What it sends now, a probe, does not wait for the window.
+                entry.blocked = false;
             }
             self.note(index, false);
         }
