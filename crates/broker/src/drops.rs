@@ -72,7 +72,8 @@ impl Counters {
         }
     }
 
-    /// For people to read; reasons that never occurred are there too, so that their names are known.
+    /// For people to read; reasons that never occurred are there too, so that their names are
+    /// known.
     pub(crate) fn list(&self) -> Vec<Counter> {
         let Self {
             drops,

@@ -19,7 +19,8 @@ pub(crate) struct File {
     socket: OwnedFd,
     /// The connection that opened it.
     pub(crate) connection: u64,
-    /// An event that did not fit into the socket. While there is one, no more are taken from the CM.
+    /// An event that did not fit into the socket. While there is one, no more are taken from the
+    /// CM.
     stuck: Option<Vec<u8>>,
 }
 

@@ -202,9 +202,15 @@ impl Environment for Host {
     }
 
     fn addresses(&mut self, client: ClientId) -> Vec<(IpAddr, u32)> {
+        let by_hand = |name: &str, ip| {
+            self.table().down.iter().any(|selector| selector.covers_local(name, ip))
+        };
         let works = |entry: &GidEntry| {
-            let up = self.table().port(entry.ifindex).is_some_and(|port| port.link_up);
-            !entry.is_empty() && entry.assigned && up
+            let port = self.table().port(entry.ifindex);
+            // A link-local address means nothing to a peer that is not told on which link.
+            entry.assigned
+                && !needs_scope(entry.ip)
+                && port.is_some_and(|port| port.link_up && !by_hand(&port.name, entry.ip))
         };
         let mut addresses = Vec::new();
         for spec in self.devices_of(client) {
@@ -278,6 +284,10 @@ mod tests {
         assert_eq!(host.device_for(ClientId(2), ip("127.0.0.1"), None), None);
         assert_eq!(host.any_device(client).unwrap().1, ip("127.0.0.1"));
         assert!(host.is_local(ip("127.0.0.1"), None));
+        let up = host.table().port(ifindex).unwrap().link_up;
+        assert_eq!(host.addresses(client).contains(&(ip("127.0.0.1"), ifindex)), up);
+        host.set_path(&"lo".parse().unwrap(), false).unwrap();
+        assert_eq!(host.addresses(client), []);
         host.remove_client(client);
         assert_eq!(host.any_device(client), None);
     }

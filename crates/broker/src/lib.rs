@@ -1,7 +1,7 @@
 //! The broker: the part that a kernel would play.
 //!
-//! One runs per network namespace and user, started by the first process that opens a device and gone
-//! when idle. No packet of the data path passes through it. It
+//! One runs per network namespace and user, started by the first process that opens a device and
+//! gone when idle. No packet of the data path passes through it. It
 //!
 //! - owns UDP port 4791 and divides the QPN space into slots, one for each lane of a process: the
 //!   kernel steers every packet to its slot's socket ([`run`] opens it, the process gets it);
@@ -11,9 +11,9 @@
 //! - answers the command line: status of everything, paths up and down by hand;
 //! - cleans up after a process that died: its slots go to the sink, its connections are taken down.
 //!
-//! It is one thread around one epoll set. Everything that waits for a client is bounded: a client that
-//! does not take its messages is disconnected, and the others notice nothing. Cost: a few descriptors
-//! and about 4 KiB per lane, and no wake-up while nothing changes.
+//! It is one thread around one epoll set. Everything that waits for a client is bounded: a client
+//! that does not take its messages is disconnected, and the others notice nothing. Cost: a few
+//! descriptors and kilobytes per lane, and no wake-up while nothing changes.
 
 mod broker;
 mod connection;
@@ -60,8 +60,9 @@ pub enum Error {
     },
 }
 
-/// Runs the broker until it is idle, told to end, or gets `SIGTERM` or `SIGINT`. If one runs already
-/// in this network namespace for this user, it returns at once: that one serves the same clients.
+/// Runs the broker until it is idle, told to end, or gets `SIGTERM` or `SIGINT`. If one runs
+/// already in this network namespace for this user, it returns at once: that one serves the same
+/// clients.
 ///
 /// The process should have nothing else to do: signals are blocked, `SIGHUP` and `SIGPIPE` ignored.
 ///

@@ -1,5 +1,6 @@
-//! The broker as a program of its own, for containers that need no more, and for tests. It is called
-//! as `polypath broker` is: `polypath-broker broker [--idle-timeout SECONDS] [--ready-fd FD]`.
+//! The broker as a program of its own, for containers that need no more, and for tests. It is
+//! called as `polypath broker` is: `polypath-broker broker [--idle-timeout SECONDS] [--ready-fd
+//! FD]`.
 
 use std::process::ExitCode;
 

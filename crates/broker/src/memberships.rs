@@ -1,5 +1,5 @@
-//! Multicast memberships of the CM's clients: what makes the network send a group's packets here. The
-//! packets themselves reach the sockets of the lanes that joined too.
+//! Multicast memberships of the CM's clients: what makes the network send a group's packets here.
+//! The packets themselves reach the sockets of the lanes that joined too.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

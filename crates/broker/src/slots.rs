@@ -1,10 +1,11 @@
 //! Slots: who owns which part of the QPN space, and the sockets on port 4791.
 //!
-//! Sockets are opened when first needed, and are never closed before the broker ends: closing one would
-//! move another to its index in the group. The first slot is chosen at random, so that a broker that
-//! follows another does not begin with the QPNs that its predecessor's peers still send to. A slot that is given back is led to
-//! the sink, its socket told to refuse everything, and emptied; it is given out again as late as
-//! possible, so that what is still under way for its last owner finds nobody.
+//! Sockets are opened when first needed, and are never closed before the broker ends: closing one
+//! would move another to its index in the group. The first slot is chosen at random, so that a
+//! broker that follows another does not begin with the QPNs that its predecessor's peers still send
+//! to. A slot that is given back is led to the sink, its socket told to refuse everything, and
+//! emptied; it is given out again as late as possible, so that what is still under way for its last
+//! owner finds nobody.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -66,7 +67,8 @@ impl Slots {
     /// Takes the port. `seed` chooses the first slot.
     pub(crate) fn new(seed: u32) -> Result<Self, PortError> {
         // A group would let in sockets of the same user, and of a broker that was killed lanes may
-        // be left: their indexes would be in the way. So look, without sharing, whether all is free.
+        // be left: their indexes would be in the way. So look, without sharing, whether all is
+        // free.
         let probe = UdpSocket::new()?;
         probe.bind(PORT).map_err(taken)?;
         drop(probe);
@@ -145,8 +147,9 @@ impl Slots {
         if self.owners.remove(&slot).is_none() {
             return false;
         }
-        // Neither fails for a socket and a program that were accepted before; if one did, the packets
-        // would pile up to the buffer's limit and be thrown away before the slot is used again.
+        // Neither fails for a socket and a program that were accepted before; if one did, the
+        // packets would pile up to the buffer's limit and be thrown away before the slot is used
+        // again.
         let _ = self.steer();
         if let Some(socket) = self.sockets.get(self.place(slot)) {
             let _ = socket.refuse_all();

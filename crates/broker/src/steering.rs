@@ -1,10 +1,10 @@
 //! The program that tells the kernel which slot's socket a packet is for.
 //!
 //! All sockets on port 4791 form one `SO_REUSEPORT` group, numbered in the order of binding: first
-//! the broker's own (QP1), then the sink, then the slots' as they were opened. The program reads the top byte of the
-//! destination QPN, byte 5 of the BTH, which is the slot. Slots that nobody has lead to the sink, whose
-//! filter drops everything in the kernel, so that stray packets for a process long gone cost nothing
-//! and fill no buffer.
+//! the broker's own (QP1), then the sink, then the slots' as they were opened. The program reads
+//! the top byte of the destination QPN, byte 5 of the BTH, which is the slot. Slots that nobody has
+//! lead to the sink, whose filter drops everything in the kernel, so that stray packets for a
+//! process long gone cost nothing and fill no buffer.
 
 use crate::sys::udp::Instruction;
 
@@ -38,8 +38,8 @@ fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> Instruction {
 }
 
 /// The program for these slots and the indexes of their sockets, in ascending order of slots. A
-/// payload too short for a BTH goes to index 0 (the kernel's answer to a load beyond the end), where it
-/// is counted.
+/// payload too short for a BTH goes to index 0 (the kernel's answer to a load beyond the end),
+/// where it is counted.
 pub(crate) fn program(slots: impl IntoIterator<Item = (u8, u32)>) -> Vec<Instruction> {
     let mut program = vec![
         instruction(LOAD_BYTE, SLOT_OFFSET),

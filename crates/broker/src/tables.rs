@@ -47,8 +47,8 @@ impl Tables {
         &self.table
     }
 
-    /// Takes in what the kernel says. `ask` finds out about hardware; `chosen` are the selections of
-    /// the clients. True if the table changed.
+    /// Takes in what the kernel says. `ask` finds out about hardware; `chosen` are the selections
+    /// of the clients. True if the table changed.
     pub(crate) fn update(
         &mut self,
         dump: Dump,
@@ -166,8 +166,8 @@ fn over(selection: &Selection) -> Option<String> {
     matches!(selection, Selection::MpOver(_)).then(|| selection.to_string())
 }
 
-/// Brings all GID tables up to date: those of every roce device and of mp over all, and those of the
-/// chosen interfaces that some client's mp device has.
+/// Brings all GID tables up to date: those of every roce device and of mp over all, and those of
+/// the chosen interfaces that some client's mp device has.
 fn keep_gid_tables(table: &mut Table, chosen: &[&Selection]) {
     let standing = [Selection::Roce, Selection::Mp];
     let mut kept: Vec<NamedGidTable> = Vec::new();

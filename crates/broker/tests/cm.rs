@@ -97,7 +97,8 @@ fn address(address: Option<SocketAddr>) -> [u8; 28] {
 fn parameters(qpn: u32) -> Vec<u8> {
     let mut bytes = vec![0; 272];
     bytes[..4].copy_from_slice(&qpn.to_ne_bytes());
-    // private_data_len, srq, responder resources, initiator depth, flow control, retries, RNR, valid
+    // private_data_len, srq, responder resources, initiator depth, flow control, retries, RNR,
+    // valid
     bytes[264..].copy_from_slice(&[0, 0, 1, 1, 0, 7, 7, 1]);
     bytes
 }

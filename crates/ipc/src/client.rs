@@ -69,8 +69,8 @@ impl Client {
             buffer: vec![0; MESSAGE_MAX].into_boxed_slice(),
         };
         match client.call(&Request::Hello(hello.clone()))? {
-            Reply::Hello { version, .. } if version != hello.version => {
-                Err(IpcError::Version { ours: hello.version, theirs: version })
+            Reply::Hello { version, pid, .. } if version != hello.version => {
+                Err(IpcError::Version { ours: hello.version, theirs: version, pid })
             }
             Reply::Hello { pid, selection, .. } => {
                 client.selection = Selection::parse(&selection)?;
@@ -278,7 +278,7 @@ impl Client {
             return Err(UNEXPECTED);
         };
         let Self { socket, owner, buffer, .. } = self;
-        start::set_nonblocking(socket.as_fd())
+        socket::set_nonblocking(socket.as_fd())
             .map_err(|e| io_error("preparing the event stream", e))?;
         Ok((EventStream { socket, owner, buffer }, *table))
     }
@@ -304,7 +304,8 @@ fn broker_left(error: &IpcError) -> bool {
     matches!(error, IpcError::Closed)
 }
 
-/// What the broker says by itself. Non-blocking; wait for readability of [`as_fd`](AsFd::as_fd).
+/// What the broker says by itself: [`wait_event`](Self::wait_event) for a thread that does nothing
+/// else, or [`next_event`](Self::next_event) whenever [`as_fd`](AsFd::as_fd) is readable.
 #[derive(Debug)]
 pub struct EventStream {
     socket: OwnedFd,
@@ -331,6 +332,20 @@ impl EventStream {
         message::decode(&self.buffer[..got.len]).map(Some)
     }
 
+    /// Waits for the next event.
+    ///
+    /// # Errors
+    /// As [`next_event`](Self::next_event).
+    pub fn wait_event(&mut self) -> Result<Push, IpcError> {
+        loop {
+            if let Some(push) = self.next_event()? {
+                return Ok(push);
+            }
+            socket::wait_for(self.socket.as_fd(), libc::POLLIN, -1)
+                .map_err(|e| io_error("waiting for the broker's events", e))?;
+        }
+    }
+
     /// Answers [`Push::StatusRequest`], in as many parts as it takes.
     ///
     /// # Errors
@@ -350,7 +365,7 @@ impl EventStream {
         loop {
             match socket::send(self.socket.as_fd(), bytes, None) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    start::wait_writable(self.socket.as_fd(), REPORT_PATIENCE_MS)
+                    socket::wait_for(self.socket.as_fd(), libc::POLLOUT, REPORT_PATIENCE_MS)
                         .map_err(|e| io_error("reporting to the broker", e))?;
                 }
                 other => return other.map_err(|e| io_error("reporting to the broker", e)),

@@ -26,7 +26,7 @@ pub enum IpcError {
     Closed,
     /// The other end of the socket belongs to somebody else.
     #[error(
-        "the socket @polypath-{ours} is held by user {theirs}, not by user {ours}: refusing to use it"
+        "the socket @polypath-{ours} is held by user {theirs}, not by user {ours}: not using it"
     )]
     ForeignUser {
         /// Our effective user id.
@@ -36,14 +36,16 @@ pub enum IpcError {
     },
     /// The broker speaks another version of the protocol.
     #[error(
-        "the running broker speaks version {theirs} of the protocol, this program version {ours}; \
-         end the old one with `polypath broker --shutdown` and try again"
+        "the running broker speaks version {theirs} of the protocol, this program version {ours}: \
+         end the programs that use it, then it with `kill {pid}`, and try again"
     )]
     Version {
         /// Our version.
         ours: u32,
         /// The broker's version.
         theirs: u32,
+        /// The broker's process id.
+        pid: u32,
     },
     /// A message did not decode, was too long, or was not the one expected.
     #[error("the broker's message makes no sense: {0}")]

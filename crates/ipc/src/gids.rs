@@ -2,8 +2,8 @@
 //!
 //! Laid out as Linux rxe's: index 0 is the link-local GID made from the MAC address, then one entry
 //! per address, IPv4 as `::ffff:a.b.c.d`. All are RoCE v2. An application remembers indexes, so a
-//! table is never rebuilt but updated in place, as the kernel does it: an address that goes leaves a
-//! hole, a new one fills the first.
+//! table is never rebuilt but updated in place, as the kernel does it: an address that goes leaves
+//! a hole, a new one fills the first.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -116,7 +116,8 @@ pub struct GidTable {
 }
 
 impl GidTable {
-    /// The table of a device over these ports, made anew: the first port's entries, then the others'.
+    /// The table of a device over these ports, made anew: the first port's entries, then the
+    /// others'.
     #[must_use]
     pub fn of_ports<'a>(ports: impl IntoIterator<Item = &'a Port>) -> Self {
         let mut table = Self::default();

@@ -1,8 +1,8 @@
 //! The messages, their limits and their encoding.
 //!
 //! Every message is one datagram of at most [`MESSAGE_MAX`] bytes. The encoding is postcard's:
-//! compact and not self-describing, hence the version in [`Hello`], which is the only message whose
-//! encoding may never change.
+//! compact and not self-describing, hence the version in [`Hello`]. That message and its answer,
+//! [`Reply::Hello`], are the first of their kinds, and their encoding may never change.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

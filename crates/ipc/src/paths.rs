@@ -39,6 +39,16 @@ impl PathSelector {
             Self::Pair(from, to) => *from == local && *to == remote,
         }
     }
+
+    /// Whether every path from `local` over `interface` is meant.
+    #[must_use]
+    pub fn covers_local(&self, interface: &str, local: IpAddr) -> bool {
+        match self {
+            Self::Interface(name) => name == interface,
+            Self::Address(ip) => *ip == local,
+            Self::Pair(..) => false,
+        }
+    }
 }
 
 /// The text names no paths.

@@ -8,6 +8,7 @@ use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::time::Duration;
 
 use crate::error::IpcError;
 
@@ -290,6 +291,41 @@ fn received_fd(message: &libc::msghdr) -> Option<OwnedFd> {
         }
     }
     first
+}
+
+/// Makes a descriptor non-blocking.
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: plain integers.
+    let result = unsafe {
+        let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
+        libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Waits until a descriptor is ready for `events`; for ever if `patience_ms` is −1.
+pub(crate) fn wait_for(
+    fd: BorrowedFd<'_>,
+    events: libc::c_short,
+    patience_ms: i32,
+) -> io::Result<()> {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    let patience = u64::try_from(patience_ms).map(Duration::from_millis).ok();
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let timeout = patience.map_or(ptr::null_mut(), |patience| {
+        time.tv_sec = patience.as_secs().cast_signed();
+        time.tv_nsec = patience.subsec_nanos().into();
+        &raw mut time
+    });
+    loop {
+        // SAFETY: `poll` is one valid entry, `timeout` null or valid; no signal mask is given.
+        match unsafe { libc::syscall(libc::SYS_ppoll, &raw mut poll, 1, timeout, 0, 0) } {
+            0 => return Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+            1.. => return Ok(()),
+            _ if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
+            _ => return Err(io::Error::last_os_error()),
+        }
+    }
 }
 
 #[cfg(test)]

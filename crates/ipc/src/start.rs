@@ -4,8 +4,8 @@
 //! or of its own left in the broker. So an intermediate process is made by `clone(2)` with exit
 //! signal 0 and waited for with `__WALL`, which the host's own `wait()` never sees; it starts the
 //! broker in a new session and ends. Both share the host's memory until they are done with it
-//! (`CLONE_VM | CLONE_VFORK`), which costs the same whether the host has 1 MiB or 1 TiB mapped; they
-//! therefore make system calls only.
+//! (`CLONE_VM | CLONE_VFORK`), which costs the same whether the host has 1 MiB or 1 TiB mapped;
+//! they therefore make system calls only.
 //!
 //! The program is looked for in `POLYPATH_BROKER_BIN`, then as `polypath` beside the shared library
 //! or program that this code is part of, then beside the running program, then in `PATH`. It is
@@ -310,29 +310,5 @@ impl Drop for BlockedSignals {
     fn drop(&mut self) {
         // SAFETY: restores the set that `new` saved.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
-    }
-}
-
-/// Makes a descriptor non-blocking.
-pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: plain integers.
-    let result = unsafe {
-        let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
-        libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Waits until a descriptor can be written to.
-pub(crate) fn wait_writable(fd: BorrowedFd<'_>, patience_ms: i32) -> io::Result<()> {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-    loop {
-        // SAFETY: `poll` is one valid entry.
-        match unsafe { libc::poll(&raw mut poll, 1, patience_ms) } {
-            0 => return Err(io::Error::from_raw_os_error(libc::EAGAIN)),
-            1.. => return Ok(()),
-            _ if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
-            _ => return Err(io::Error::last_os_error()),
-        }
     }
 }

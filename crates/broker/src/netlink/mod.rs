@@ -1,7 +1,7 @@
 //! Interfaces, addresses and routes, asked of the kernel by rtnetlink(7).
 //!
-//! Written by hand, because what is needed are a dozen attributes of three message types: an attribute
-//! of a newer kernel is passed over, where a parser of everything would have to know it.
+//! Written by hand, because what is needed are a dozen attributes of three message types: an
+//! attribute of a newer kernel is passed over, where a parser of everything would have to know it.
 
 mod attributes;
 mod link;

@@ -103,8 +103,8 @@ impl UdpSocket {
         super::set_nonblocking(self.0.as_fd())
     }
 
-    /// Attaches a program to the whole group that tells by a packet's UDP payload which socket it is
-    /// for, counted in the order of binding.
+    /// Attaches a program to the whole group that tells by a packet's UDP payload which socket it
+    /// is for, counted in the order of binding.
     pub(crate) fn steer_group(&self, program: &mut [Instruction]) -> io::Result<()> {
         self.attach(libc::SO_ATTACH_REUSEPORT_CBPF, program)
     }
@@ -337,8 +337,8 @@ impl Control {
         // SAFETY: pure arithmetic.
         let (len, space) = unsafe { (libc::CMSG_LEN(size), libc::CMSG_SPACE(size) as usize) };
         assert!(at + space <= CONTROL_LEN && at.is_multiple_of(8), "control messages are few");
-        // SAFETY: there is room for the message at `at`, as just asserted, and the header is aligned
-        // because the buffer and every CMSG_SPACE are.
+        // SAFETY: there is room for the message at `at`, as just asserted, and the header is
+        // aligned because the buffer and every CMSG_SPACE are.
         unsafe {
             let header = self.0.as_mut_ptr().add(at).cast::<libc::cmsghdr>();
             (*header).cmsg_len = len as _;

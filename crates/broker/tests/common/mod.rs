@@ -1,5 +1,5 @@
-//! Tests run in a network namespace of their own: each re-runs itself under `unshare -Urn`, which any
-//! user may, and does its work there.
+//! Tests run in a network namespace of their own: each re-runs itself under `unshare -Urn`, which
+//! any user may, and does its work there.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 use std::io::{BufRead, BufReader};
