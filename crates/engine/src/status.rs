@@ -52,6 +52,7 @@ fn add_lane(report: &mut ProcessStatus, lane: &Lane, table: &Table) {
                 .iter()
                 .map(|(name, value)| Counter { name: format!("control_{name}"), value }),
         );
+        report.failovers.extend(state.io.failovers.iter().cloned());
         report.errors.extend(state.io.explanations.iter().cloned());
     });
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use polypath_ipc::status::FailoverStatus;
 use polypath_paths::{PathAddress, PathManager};
 use polypath_transport::{Burst, PathId};
 use polypath_verbs::{Error, Result};
@@ -33,6 +34,8 @@ pub(crate) struct LaneIo {
     pub(crate) counters: Counters,
     /// The last errors in words, oldest first.
     pub(crate) explanations: VecDeque<String>,
+    /// The last fail-overs, oldest first.
+    pub(crate) failovers: VecDeque<FailoverStatus>,
     flows: Vec<Option<Flow>>,
     ud_paths: HashMap<Resolved, PathId>,
     /// An acknowledgement, or an event, may have opened a window.
@@ -49,6 +52,7 @@ impl LaneIo {
             sender,
             counters: Counters::default(),
             explanations: VecDeque::new(),
+            failovers: VecDeque::new(),
             flows: Vec::new(),
             ud_paths: HashMap::new(),
             window_opened: false,

@@ -6,6 +6,7 @@
 //! thread does so when nobody else does ([`sleeper`]). Different lanes share nothing on the data path.
 
 mod counters;
+mod failover;
 mod host;
 mod io;
 mod receive;
@@ -20,7 +21,7 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
 use polypath_ipc::{Selection, Table};
-use polypath_paths::{LaneIdentity, PathEvent, PathManager};
+use polypath_paths::{LaneIdentity, PathManager};
 use polypath_transport::{QueuePair, TransmitState};
 use polypath_verbs::{Error, Result};
 
@@ -308,67 +309,6 @@ impl State {
         if self.io.paths.next_deadline().is_some_and(|d| d <= now) {
             self.io.paths.handle_timeout(now);
         }
-    }
-
-    fn path_events(&mut self) {
-        while let Some(event) = self.io.paths.poll_event() {
-            match event {
-                PathEvent::MultipathAgreed { qpn } => {
-                    if let Some(entry) = self.qps.by_qpn(qpn) {
-                        entry.core.set_multipath(true);
-                    }
-                }
-                PathEvent::ActiveChanged { peer, from, to, reason } => {
-                    self.io
-                        .explain(format!("traffic moves from path {from:?} to {to:?}: {reason}"));
-                    let still_alive = matches!(
-                        reason,
-                        polypath_paths::Reason::Primary | polypath_paths::Reason::Association
-                    );
-                    let dead = from.filter(|_| !still_alive);
-                    self.path_changed(peer, dead);
-                }
-                PathEvent::NoPath { peer } => {
-                    self.io
-                        .explain("no path to the peer lives; its queue pairs are held".to_owned());
-                    self.path_changed(peer, None);
-                }
-                PathEvent::PeerLost { peer } => {
-                    self.io
-                        .explain("no path to the peer came back within the hold time".to_owned());
-                    self.path_changed(peer, None);
-                }
-                PathEvent::WindowOpened { .. } => self.io.window_opened = true,
-                PathEvent::Resumed { blackout, reason, .. } => {
-                    self.io.explain(format!(
-                        "traffic flows again after {:.3} ms ({reason})",
-                        blackout.as_secs_f64() * 1e3
-                    ));
-                }
-                PathEvent::PathDead { .. } | PathEvent::PathAlive { .. } => {}
-                PathEvent::Overflow => {
-                    for index in self.qps.indexes() {
-                        self.qp_path_changed(index, None);
-                    }
-                }
-            }
-        }
-    }
-
-    fn path_changed(&mut self, peer: polypath_paths::PeerId, dead: Option<polypath_paths::PathId>) {
-        let qpns: Vec<u32> = self.io.paths.qpns_of(peer).collect();
-        for qpn in qpns {
-            self.qp_path_changed(QpTable::index_of(qpn), dead);
-        }
-    }
-
-    fn qp_path_changed(&mut self, index: u16, dead: Option<polypath_paths::PathId>) {
-        let Some(entry) = self.qps.get_mut(index) else { return };
-        entry.blocked = false;
-        let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
-        let dead = dead.map(|p| polypath_transport::PathId(p.0));
-        entry.core.on_path_change(host.io.now, dead, &mut host);
-        self.note(index, true);
     }
 
     /// When the lane wants to be entered again.

@@ -26,19 +26,21 @@ pub(super) fn datagram(state: &mut State, received: &Received<'_>) {
         counters.icrc_wrong += 1;
         return;
     }
-    let packet = match Packet::parse(received.datagram) {
-        Ok(packet) => packet,
-        Err(_) => {
-            counters.malformed += 1;
-            return;
-        }
+    let Ok(packet) = Packet::parse(received.datagram) else {
+        counters.malformed += 1;
+        return;
     };
     if PathManager::is_control(&packet) {
         counters.control_received += 1;
         let now = state.io.now;
         // A refusal is counted there.
-        let _ =
-            state.io.paths.handle_control(now, received.src, received.dst, received.ifindex, &packet);
+        let _ = state.io.paths.handle_control(
+            now,
+            received.src,
+            received.dst,
+            received.ifindex,
+            &packet,
+        );
         return;
     }
     let bth = &packet.headers.bth;

@@ -1,0 +1,117 @@
+//! What the path manager decides, carried out: queue pairs move, the user is told.
+
+use std::time::Duration;
+
+use polypath_ipc::status::FailoverStatus;
+use polypath_paths::{PathEvent, PathId, PeerId, Reason};
+
+use crate::clock;
+use crate::lane::table::QpTable;
+use crate::lane::{LaneHost, State};
+
+/// Fail-overs kept for `polypath status`.
+const MAX_FAILOVERS: usize = 64;
+
+impl State {
+    pub(super) fn path_events(&mut self) {
+        while let Some(event) = self.io.paths.poll_event() {
+            match event {
+                PathEvent::MultipathAgreed { qpn } => {
+                    if let Some(entry) = self.qps.by_qpn(qpn) {
+                        entry.core.set_multipath(true);
+                    }
+                }
+                PathEvent::ActiveChanged { peer, from, to, reason } => {
+                    let still_alive = matches!(reason, Reason::Primary | Reason::Association);
+                    self.note_move(from, to, reason);
+                    let dead = from.filter(|_| !still_alive);
+                    self.path_changed(peer, dead);
+                }
+                PathEvent::NoPath { peer } => {
+                    self.io
+                        .explain("no path to the peer lives; its queue pairs are held".to_owned());
+                    self.path_changed(peer, None);
+                }
+                PathEvent::PeerLost { peer } => {
+                    self.io
+                        .explain("no path to the peer came back within the hold time".to_owned());
+                    self.path_changed(peer, None);
+                }
+                PathEvent::WindowOpened { .. } => self.io.window_opened = true,
+                PathEvent::Resumed { blackout, reason, .. } => self.note_resumed(blackout, reason),
+                PathEvent::PathDead { path, reason } => {
+                    let text = format!("path {} is given up: {reason}", self.path_name(path));
+                    self.io.explain(text);
+                    // It need not be the active one to have something outstanding.
+                    for index in self.qps.indexes() {
+                        self.qp_path_changed(index, Some(path));
+                    }
+                }
+                PathEvent::PathAlive { path } => {
+                    crate::log::line(&format!("path {} lives", self.path_name(path)));
+                }
+                PathEvent::Overflow => {
+                    for index in self.qps.indexes() {
+                        self.qp_path_changed(index, None);
+                    }
+                }
+            }
+        }
+    }
+
+    fn path_changed(&mut self, peer: PeerId, dead: Option<PathId>) {
+        let qpns: Vec<u32> = self.io.paths.qpns_of(peer).collect();
+        for qpn in qpns {
+            self.qp_path_changed(QpTable::index_of(qpn), dead);
+        }
+    }
+
+    fn qp_path_changed(&mut self, index: u16, dead: Option<PathId>) {
+        let Some(entry) = self.qps.get_mut(index) else { return };
+        entry.blocked = false;
+        let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
+        let dead = dead.map(|p| polypath_transport::PathId(p.0));
+        entry.core.on_path_change(host.io.now, dead, &mut host);
+        self.note(index, true);
+    }
+
+    /// `local>remote@ifindex` of a path, as far as it is still known.
+    fn path_name(&self, path: PathId) -> String {
+        self.io.paths.path(path).map_or_else(
+            || "a path that is gone".to_owned(),
+            |a| format!("{}>{}@{}", a.local, a.remote, crate::log::interface(a.ifindex)),
+        )
+    }
+
+    fn note_move(&mut self, from: Option<PathId>, to: PathId, reason: Reason) {
+        let name = from.map(|path| self.path_name(path));
+        let to = self.path_name(to);
+        let from = name.unwrap_or_else(|| "no path".to_owned());
+        self.io.explain(format!("traffic moves from {from} to {to}: {reason}"));
+        if matches!(reason, Reason::Association | Reason::FirstAlive) {
+            return;
+        }
+        if self.io.failovers.len() == MAX_FAILOVERS {
+            self.io.failovers.pop_front();
+        }
+        self.io.failovers.push_back(FailoverStatus {
+            at_unix_ms: clock::realtime_ns(self.io.now) / 1_000_000,
+            from,
+            to,
+            reason: reason.to_string(),
+            blackout_us: 0,
+        });
+    }
+
+    fn note_resumed(&mut self, blackout: Duration, reason: Reason) {
+        self.io.explain(format!(
+            "traffic flows again after {:.3} ms ({reason})",
+            blackout.as_secs_f64() * 1e3
+        ));
+        if let Some(last) = self.io.failovers.back_mut()
+            && last.blackout_us == 0
+        {
+            last.blackout_us = u64::try_from(blackout.as_micros()).unwrap_or(u64::MAX);
+        }
+    }
+}
