@@ -144,3 +144,66 @@ pub(crate) unsafe extern "C-unwind" fn ack_cq_events(cq: *mut ibv_cq, count: u32
     // SAFETY: the caller's promise.
     unsafe { CCq::completion_counter(cq).acknowledge(count) };
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::context::close_device;
+    use crate::cq::{cq_of, create_cq, destroy_cq};
+    use crate::double;
+
+    #[test]
+    fn destroying_a_queue_waits_for_its_events_to_be_acknowledged() {
+        let context = double::open();
+        let mut name = 7_u8;
+        let cq_context: Pointer = (&raw mut name).cast();
+        // SAFETY: objects of ours, each freed once; the thread only uses the queue that lives.
+        unsafe {
+            let channel = create_comp_channel(context);
+            let cq = create_cq(context, 4, cq_context, channel, 0);
+            assert_eq!((*channel).refcnt, 1);
+            assert_eq!(destroy_comp_channel(channel), libc::EBUSY);
+            double::complete(cq_of(cq).inner(), 1);
+            let (mut from, mut given) = (core::ptr::null_mut(), core::ptr::null_mut());
+            assert_eq!(get_cq_event(channel, &mut from, &mut given), 0);
+            assert_eq!((from, given), (cq, cq_context));
+
+            let acknowledged = AtomicBool::new(false);
+            let address = cq.expose_provenance();
+            std::thread::scope(|scope| {
+                let acknowledged = &acknowledged;
+                let waiting = scope.spawn(move || {
+                    let cq: *mut ibv_cq = core::ptr::with_exposed_provenance_mut(address);
+                    // SAFETY: the queue of above, destroyed once.
+                    assert_eq!(destroy_cq(cq), 0);
+                    assert!(acknowledged.load(Ordering::SeqCst), "it did not wait");
+                });
+                acknowledged.store(true, Ordering::SeqCst);
+                ack_cq_events(cq, 1);
+                waiting.join().unwrap();
+            });
+            assert_eq!(destroy_comp_channel(channel), 0);
+            close_device(context);
+        }
+    }
+
+    #[test]
+    fn an_event_of_a_queue_that_is_gone_is_nobodys() {
+        let context = double::open();
+        // SAFETY: objects of ours, each freed once.
+        unsafe {
+            let channel = create_comp_channel(context);
+            let cq = create_cq(context, 4, core::ptr::null_mut(), channel, 0);
+            double::complete(cq_of(cq).inner(), 1);
+            assert_eq!(destroy_cq(cq), 0);
+            libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK);
+            let (mut from, mut given) = (core::ptr::null_mut(), core::ptr::null_mut());
+            assert_eq!(get_cq_event(channel, &mut from, &mut given), -1);
+            assert_eq!(guard::errno(), libc::EAGAIN);
+            assert_eq!(destroy_comp_channel(channel), 0);
+            close_device(context);
+        }
+    }
+}

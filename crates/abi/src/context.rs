@@ -218,7 +218,7 @@ fn command_fd() -> Result<c_int> {
 pub(crate) unsafe extern "C-unwind" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     guard::pointer("ibv_open_device", || {
         // SAFETY: the caller's promise.
-        let inner = unsafe { device::of(device) }.inner().open()?;
+        let inner = unsafe { device::of(device) }.open()?;
         // SAFETY: zero is a valid initial value of a pthread mutex, and of the rest.
         let mut public: ibv_context = unsafe { zeroed() };
         public.device = device;

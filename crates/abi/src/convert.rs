@@ -9,6 +9,14 @@ use crate::ah::{address, c_address};
 use crate::layout::{ibv_qp_attr, ibv_qp_cap};
 use crate::query::mtu_code;
 
+/// Rights that mean something to a queue pair. Programs also pass those of their regions; rxe and
+/// hardware ignore them.
+const QP_ACCESS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND);
+
 /// `enum ibv_qp_type`.
 pub(crate) fn qp_type(code: c_int) -> Result<QpType> {
     match code {
@@ -74,6 +82,7 @@ pub(crate) fn attributes(attr: &ibv_qp_attr, mask: c_int) -> Result<(QpAttr, QpA
         dest_qpn: attr.dest_qp_num,
         access: masked(has(QpAttrMask::ACCESS_FLAGS), Access::empty(), || {
             Access::from_bits(attr.qp_access_flags)
+                .map(|access| access & QP_ACCESS)
                 .ok_or_else(|| Error::invalid("unknown bits in qp_access_flags"))
         })?,
         ah: av(QpAttrMask::AV, &attr.ah_attr),

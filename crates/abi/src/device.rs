@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use libc::c_int;
-use polypath_verbs::{Device, Result};
+use polypath_verbs::{Context, Device, Error, Result};
 
 use crate::forward::real_fn;
 use crate::layout::{ibv_device, verbs_device};
@@ -30,14 +30,21 @@ pub(crate) struct CDevice {
     verbs: verbs_device,
     /// Where `verbs.sysfs` points: the real `ibv_import_device()` looks for a device number there.
     sysfs: [u64; 512],
-    /// How to open it.
+    /// The traits' device, of the process that made this.
     inner: Arc<dyn Device>,
+    maker: u32,
 }
 
 impl CDevice {
-    /// The traits' device.
-    pub(crate) fn inner(&self) -> &Arc<dyn Device> {
-        &self.inner
+    /// Opens it. A child that inherited the device opens its own.
+    pub(crate) fn open(&self) -> Result<Arc<dyn Context>> {
+        if self.maker == std::process::id() {
+            return self.inner.open();
+        }
+        match source()?.into_iter().find(|device| device.info().name == self.name()) {
+            Some(device) => device.open(),
+            None => Err(Error::new(libc::ENODEV, "the device is gone since the process forked")),
+        }
     }
 
     fn name(&self) -> &str {
@@ -104,6 +111,7 @@ fn make(inner: Arc<dyn Device>) -> *mut CDevice {
             handle_alloc_error(layout);
         }
         (&raw mut (*device).inner).write(inner);
+        (&raw mut (*device).maker).write(std::process::id());
         let sysfs = (&raw mut (*device).sysfs).cast();
         let name = (*device).name().to_owned();
         let public = &mut (*device).verbs;
@@ -181,7 +189,7 @@ pub(crate) unsafe extern "C-unwind" fn get_device_list(count: *mut c_int) -> *mu
         // SAFETY: not empty; zero is the terminating null.
         let list: *mut *mut ibv_device = unsafe { alloc_zeroed(layout) }.cast();
         if list.is_null() {
-            return Err(polypath_verbs::Error::no_memory("no memory for the device list"));
+            return Err(Error::no_memory("no memory for the device list"));
         }
         // SAFETY: the list has `total` places and the null; the real one has `real_count`.
         unsafe {
@@ -193,7 +201,7 @@ pub(crate) unsafe extern "C-unwind" fn get_device_list(count: *mut c_int) -> *mu
         let mut registry = REGISTRY.lock();
         let lists = registry.lists.get_or_insert_default();
         if lists.len() == LISTS_MAX {
-            return Err(polypath_verbs::Error::no_memory(
+            return Err(Error::no_memory(
                 "the program holds too many device lists: free them by ibv_free_device_list()",
             ));
         }

@@ -1,5 +1,6 @@
 //! A device for the tests of this crate: it keeps what it is told and moves no data.
 
+use core::ptr::null_mut;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -8,9 +9,12 @@ use std::sync::{Arc, Mutex};
 
 use polypath_verbs::*;
 
-use crate::context::open_device;
+use crate::context::{close_device, open_device};
+use crate::cq::{create_cq, destroy_cq};
 use crate::device::{free_device_list, get_device_list, is_ours};
-use crate::layout::ibv_context;
+use crate::layout::{ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr};
+use crate::memory::{alloc_pd, dealloc_pd};
+use crate::qp::{create_qp, destroy_qp};
 
 /// One device, `roce0`.
 pub(crate) fn devices() -> Vec<Arc<dyn Device>> {
@@ -74,8 +78,53 @@ pub(crate) fn raise(context: &Arc<dyn Context>, event: AsyncEvent) {
 
 static POSTED_EVENTS: Mutex<VecDeque<(RawFd, AsyncEvent)>> = Mutex::new(VecDeque::new());
 
-/// What was posted last, in words.
-pub(crate) static POSTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// A queue pair of the double with all it needs.
+pub(crate) struct Kit {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) cq: *mut ibv_cq,
+    pub(crate) qp: *mut ibv_qp,
+}
+
+impl Kit {
+    /// Room for so many sends.
+    pub(crate) fn new(room: u32) -> Self {
+        let context = open();
+        // SAFETY: objects of ours.
+        unsafe {
+            let pd = alloc_pd(context);
+            let cq = create_cq(context, 4, null_mut(), null_mut(), 0);
+            let mut init: ibv_qp_init_attr = core::mem::zeroed();
+            (init.send_cq, init.recv_cq, init.qp_type) = (cq, cq, 2);
+            init.cap.max_send_wr = room;
+            let qp = create_qp(pd, &mut init);
+            assert!(!qp.is_null());
+            Self { context, pd, cq, qp }
+        }
+    }
+}
+
+impl Drop for Kit {
+    fn drop(&mut self) {
+        // SAFETY: the objects of above, each freed once.
+        unsafe {
+            assert_eq!(destroy_qp(self.qp), 0);
+            assert_eq!(destroy_cq(self.cq), 0);
+            assert_eq!(dealloc_pd(self.pd), 0);
+            close_device(self.context);
+        }
+    }
+}
+
+/// What was posted to the kit's queue pair, and staged in its context, in words.
+pub(crate) fn posted(kit: &Kit) -> Vec<String> {
+    // SAFETY: the kit's context lives.
+    let fd = unsafe { (*kit.context).async_fd };
+    let all = POSTED.lock().unwrap();
+    all.iter().filter(|(context, _)| *context == fd).map(|(_, text)| text.clone()).collect()
+}
+
+static POSTED: Mutex<Vec<(RawFd, String)>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]
 struct Eventfd(OwnedFd);
@@ -104,7 +153,11 @@ impl Device for Double {
         &self.info
     }
     fn open(&self) -> Result<Arc<dyn Context>> {
-        Ok(Arc::new(Opened { events: Eventfd::new(), pds: AtomicU32::new(0) }))
+        let events = Eventfd::new();
+        // The number may have been another context's before.
+        let fd = events.0.as_raw_fd();
+        POSTED.lock().unwrap().retain(|(context, _)| *context != fd);
+        Ok(Arc::new(Opened { events, pds: AtomicU32::new(0) }))
     }
 }
 
@@ -211,11 +264,11 @@ impl Context for Opened {
         Ok(())
     }
     fn stage_bind(&self, _pd: u32, mw: u32, rkey: u32, _bind: &MwBind) -> Result<()> {
-        POSTED.lock().unwrap().push(format!("stage {mw} {rkey:#x}"));
+        POSTED.lock().unwrap().push((self.async_fd(), format!("stage {mw} {rkey:#x}")));
         Ok(())
     }
     fn unstage_bind(&self, mw: u32, _rkey: u32) {
-        POSTED.lock().unwrap().push(format!("unstage {mw}"));
+        POSTED.lock().unwrap().push((self.async_fd(), format!("unstage {mw}")));
     }
     fn create_ah(&self, pd: u32, attr: &AhAttr) -> Result<Arc<AddressHandle>> {
         Ok(Arc::new(AddressHandle { pd, attr: *attr, resolved: AtomicU64::new(0) }))
@@ -237,7 +290,7 @@ impl Context for Opened {
         if request.max_send_wr > 64 {
             return Err(Error::invalid("too many"));
         }
-        Ok(Arc::new(Pair { room: request.max_send_wr as usize }))
+        Ok(Arc::new(Pair { room: request.max_send_wr as usize, context: self.async_fd() }))
     }
 }
 
@@ -344,6 +397,7 @@ impl SharedReceiveQueue for Shared {
 #[derive(Debug)]
 struct Pair {
     room: usize,
+    context: RawFd,
 }
 
 impl QueuePair for Pair {
@@ -404,7 +458,8 @@ impl QueuePair for Pair {
                 SendData::Sges(list) => format!("{} sges", list.len()),
                 SendData::Inline(bytes) => format!("inline {bytes:?}"),
             };
-            posted.push(format!("{} {:?} {data}", request.wr_id, request.op));
+            let text = format!("{} {:?} {data}", request.wr_id, request.op);
+            posted.push((self.context, text));
         }
         Ok(())
     }

@@ -124,7 +124,39 @@ pub(crate) unsafe extern "C-unwind" fn ack_async_event(event: *mut ibv_async_eve
 
 #[cfg(test)]
 mod tests {
+    use polypath_verbs::AsyncKind;
+
     use super::*;
+    use crate::double::{self, Kit};
+
+    #[test]
+    fn events_name_their_object_and_are_acknowledged_before_it_goes() {
+        let kit = Kit::new(1);
+        let mut event = ibv_async_event { element: core::ptr::null_mut(), event_type: 99 };
+        // SAFETY: objects of ours.
+        unsafe {
+            let inner = of(kit.context).inner();
+            let token = *of(kit.context)
+                .live()
+                .iter()
+                .find(|(_, target)| matches!(target, Target::Qp(_)))
+                .unwrap()
+                .0;
+            let kind = AsyncKind::QpLastWqeReached;
+            double::raise(inner, AsyncEvent { kind, element: Element::Qp(token) });
+            double::raise(
+                inner,
+                AsyncEvent { kind: AsyncKind::PortErr, element: Element::Port(1) },
+            );
+            assert_eq!(get_async_event(kit.context, &mut event), 0);
+            assert_eq!((event.element, event.event_type), (kit.qp.cast(), 16));
+            ack_async_event(&mut event);
+            assert_eq!((*kit.qp).events_completed, 1);
+            assert_eq!(get_async_event(kit.context, &mut event), 0);
+            assert_eq!((event.element.addr(), event.event_type), (1, 10));
+            ack_async_event(&mut event);
+        }
+    }
 
     #[test]
     fn every_event_type_has_its_kind_of_object() {

@@ -407,3 +407,138 @@ pub(crate) unsafe extern "C-unwind" fn bind_mw(
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use core::mem::zeroed;
+    use core::ptr::null_mut;
+
+    use super::*;
+    use crate::double::{self, Kit};
+    use crate::layout::{ibv_mw_bind, ibv_qp_ex};
+    use crate::memory::{alloc_mw, dealloc_mw};
+
+    /// A list of sends with these names, each of one element.
+    fn sends(names: core::ops::Range<u64>, sge: &mut ibv_sge) -> Vec<ibv_send_wr> {
+        let mut list: Vec<ibv_send_wr> = names
+            .map(|wr_id| {
+                // SAFETY: zero is valid for every field.
+                let mut wr: ibv_send_wr = unsafe { zeroed() };
+                (wr.wr_id, wr.opcode, wr.sg_list, wr.num_sge) = (wr_id, 2, sge, 1);
+                wr
+            })
+            .collect();
+        for at in 1..list.len() {
+            list[at - 1].next = &raw mut list[at];
+        }
+        list
+    }
+
+    #[test]
+    fn a_long_list_is_posted_in_order_and_the_first_refused_is_named() {
+        let kit = Kit::new(20);
+        let mut sge = ibv_sge::default();
+        let mut list = sends(100..130, &mut sge);
+        list[25].opcode = 99;
+        let mut bad = null_mut();
+        // SAFETY: objects of ours and a list that lives.
+        unsafe {
+            assert_eq!(post_send(kit.qp, list.as_mut_ptr(), &mut bad), libc::EOPNOTSUPP);
+            assert_eq!(bad, &raw mut list[25]);
+        }
+        let posted = double::posted(&kit);
+        assert_eq!(posted.len(), 25);
+        assert!(posted[24].starts_with("124 Send"));
+    }
+
+    #[test]
+    fn a_full_queue_names_the_first_that_did_not_fit() {
+        let kit = Kit::new(4);
+        let mut sge = ibv_sge::default();
+        let mut list = sends(0..6, &mut sge);
+        let mut bad = null_mut();
+        // SAFETY: objects of ours and a list that lives.
+        unsafe {
+            assert_eq!(post_send(kit.qp, list.as_mut_ptr(), &mut bad), libc::ENOMEM);
+            assert_eq!((*bad).wr_id, 4);
+        }
+    }
+
+    #[test]
+    fn inline_data_is_taken_from_the_programs_memory_in_one_piece() {
+        let kit = Kit::new(8);
+        let text = *b"abcdef";
+        let at = |offset| text.as_ptr().wrapping_add(offset).expose_provenance() as u64;
+        let mut pieces = [
+            ibv_sge { addr: at(0), length: 2, lkey: 0 },
+            ibv_sge { addr: at(4), length: 2, lkey: 0 },
+        ];
+        let mut one = sends(1..2, &mut pieces[0]);
+        one[0].send_flags = SendFlags::INLINE.bits();
+        let mut two = sends(2..3, &mut pieces[0]);
+        (two[0].send_flags, two[0].num_sge) = (SendFlags::INLINE.bits(), 2);
+        one[0].next = two.as_mut_ptr();
+        // SAFETY: objects of ours and a list that lives.
+        unsafe { assert_eq!(post_send(kit.qp, one.as_mut_ptr(), null_mut()), 0) };
+        assert_eq!(
+            double::posted(&kit),
+            ["1 Send inline [97, 98]", "2 Send inline [97, 98, 101, 102]"]
+        );
+    }
+
+    #[test]
+    fn a_bound_window_of_type_1_has_a_new_key() {
+        let kit = Kit::new(8);
+        // SAFETY: objects of ours, each freed once.
+        unsafe {
+            let mw = alloc_mw(kit.pd, 1);
+            let mut attr: ibv_mw_bind = zeroed();
+            assert_eq!(bind_mw(kit.qp, mw, &attr), 0);
+            assert_eq!((*mw).rkey, 0x101);
+            attr.bind_info.length = 1; // of no region
+            assert_eq!(bind_mw(kit.qp, mw, &attr), libc::EINVAL);
+            assert_eq!((*mw).rkey, 0x101);
+            assert_eq!(dealloc_mw(mw), 0);
+        }
+        assert_eq!(double::posted(&kit), ["stage 3 0x101", "0 BindMw { mw: 3, rkey: 257 } 0 sges"]);
+    }
+
+    /// Calls a function of the extended structure.
+    macro_rules! call {
+        ($qp:expr, $slot:ident($($arg:expr),*) as fn($($type:ty),*) $(-> $ret:ty)?) => {{
+            let qp: *mut ibv_qp_ex = $qp.cast();
+            let function = core::mem::transmute::<
+                crate::layout::Pointer,
+                unsafe extern "C-unwind" fn(*mut ibv_qp_ex $(, $type)*) $(-> $ret)?,
+            >((*qp).$slot);
+            function(qp $(, $arg)*)
+        }};
+    }
+
+    #[test]
+    fn extended_requests_are_posted_all_or_none() {
+        let kit = Kit::new(2);
+        // SAFETY: objects of ours; the functions are called as the headers do.
+        unsafe {
+            let ex: *mut ibv_qp_ex = kit.qp.cast();
+            for (count, errno) in [(2, 0), (3, libc::ENOMEM)] {
+                call!(ex, wr_start() as fn());
+                for wr_id in 0..count {
+                    (*ex).wr_id = wr_id;
+                    call!(ex, wr_rdma_write(7, 0x1000) as fn(u32, u64));
+                    call!(ex, wr_set_sge(1, 2, 3) as fn(u32, u64, u32));
+                }
+                assert_eq!(call!(ex, wr_complete() as fn() -> c_int), errno);
+            }
+            call!(ex, wr_start() as fn());
+            call!(ex, wr_atomic_write() as fn());
+            assert_eq!(call!(ex, wr_complete() as fn() -> c_int), libc::EOPNOTSUPP);
+            call!(ex, wr_start() as fn());
+            call!(ex, wr_send() as fn());
+            call!(ex, wr_abort() as fn());
+        }
+        let posted = double::posted(&kit);
+        assert_eq!(posted.len(), 2);
+        assert_eq!(posted[1], "1 Write { va: 4096, rkey: 7 } 1 sges");
+    }
+}

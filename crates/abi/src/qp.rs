@@ -337,27 +337,20 @@ pub(crate) unsafe extern "C-unwind" fn query_qp_data_in_order(
     0
 }
 
-/// `ibv_query_ece`: no vendor options.
+/// `ibv_query_ece`: we have no options of any vendor.
 ///
 /// # Safety
-/// `ece` is null or writable.
-pub(crate) unsafe extern "C-unwind" fn query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    guard::errno_of("ibv_query_ece", || {
-        if ece.is_null() {
-            return Err(null_argument("ece"));
-        }
-        // SAFETY: the caller's promise.
-        unsafe { *ece = ibv_ece::default() };
-        Ok(())
-    })
+/// None needed.
+pub(crate) unsafe extern "C-unwind" fn query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+    guard::errno_of("ibv_query_ece", || guard::unsupported("no options of any vendor"))
 }
 
-/// `ibv_set_ece`: we have no options of any vendor.
+/// `ibv_set_ece`.
 ///
 /// # Safety
 /// None needed.
 pub(crate) unsafe extern "C-unwind" fn set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
-    guard::errno_of("ibv_set_ece", || guard::unsupported("options of another vendor"))
+    guard::errno_of("ibv_set_ece", || guard::unsupported("no options of any vendor"))
 }
 
 /// Attaches to a multicast group, or detaches.

@@ -1,0 +1,58 @@
+//! What the tests of the built library share.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The library, built in the profile of this test.
+pub fn library() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        // target/<profile>/deps/<test>: a cdylib is not built for tests, so build it.
+        let test = std::env::current_exe().unwrap();
+        let profile_dir = test.parent().and_then(Path::parent).unwrap();
+        let profile = profile_dir.file_name().unwrap().to_str().unwrap();
+        let profile = if profile == "debug" { "dev" } else { profile };
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--package", "polypath-abi", "--profile", profile])
+            .arg("--target-dir")
+            .arg(profile_dir.parent().unwrap())
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .unwrap();
+        assert!(built.success(), "the library does not build");
+        profile_dir.join("libpolypath.so")
+    })
+}
+
+/// Whether a program is installed.
+pub fn installed(program: &str) -> bool {
+    Command::new("sh")
+        .args(["-c", &format!("command -v {program}")])
+        .output()
+        .is_ok_and(|output| output.status.success())
+}
+
+/// Output of a command, which must succeed.
+pub fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {text}{complaints}");
+    text
+}
+
+/// Symbols of a library or program as `name@VERSION`: those it defines, or those it needs.
+pub fn symbols(file: &Path, defined: bool) -> Vec<String> {
+    let which = if defined { "--defined-only" } else { "--undefined-only" };
+    let text = output(Command::new("nm").args(["-D", "--with-symbol-versions", which]).arg(file));
+    let of_line = |line: &str| {
+        let symbol = line.split_whitespace().last()?;
+        let (name, version) = symbol.split_once('@')?;
+        let version = version.trim_start_matches('@');
+        // The version nodes themselves are listed too, as absolute symbols.
+        (name != version).then(|| format!("{name}@{version}"))
+    };
+    text.lines().filter_map(of_line).collect()
+}
