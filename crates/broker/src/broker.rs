@@ -60,6 +60,10 @@ pub(crate) struct Broker {
     idle_since: Option<Duration>,
     /// Set by a request to end.
     pub(crate) ending: bool,
+    /// What the log said last about MADs that could not be sent; the same is not said again.
+    last_send_error: String,
+    /// A descriptor to let go of when there are no others, so that who connects can be told.
+    spare: Option<OwnedFd>,
     buffer: Box<[u8]>,
 }
 
@@ -67,6 +71,7 @@ impl Broker {
     pub(crate) fn new(listener: OwnedFd, idle_timeout: Option<Duration>) -> Result<Self, Error> {
         let setup = |source| Error::Io { doing: "setting up", source };
         let slots = Slots::new(random())?;
+        let spare = Some(listener.try_clone().map_err(setup)?);
         let broker = Self {
             epoll: Epoll::new().map_err(setup)?,
             listener,
@@ -84,6 +89,8 @@ impl Broker {
             idle_timeout,
             idle_since: Some(now()),
             ending: false,
+            last_send_error: String::new(),
+            spare,
             buffer: vec![0; MESSAGE_MAX + 1].into_boxed_slice(),
         };
         let watched = [
@@ -161,10 +168,10 @@ impl Broker {
             match socket::accept(self.listener.as_fd()) {
                 Ok(Some(socket)) => self.welcome(socket),
                 Ok(None) => break,
-                // Out of descriptors: those who wait go on waiting until some are free.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-                    log!("accepting a connection: {error}");
-                    break;
+                    if !self.refuse_for_want_of_descriptors(&error) {
+                        break;
+                    }
                 }
                 Err(source) => return Err(Error::Io { doing: "accepting a connection", source }),
             }
@@ -172,23 +179,38 @@ impl Broker {
         Ok(())
     }
 
+    /// Tells one who waits that there are no descriptors left; to let it wait would mean to be
+    /// woken for ever. False if not even that is possible.
+    fn refuse_for_want_of_descriptors(&mut self, error: &io::Error) -> bool {
+        self.spare = None;
+        if let Ok(Some(socket)) = socket::accept(self.listener.as_fd()) {
+            self.turn_away(&socket, libc::EMFILE, format!("the broker: {error}"));
+        }
+        self.spare = self.listener.try_clone().ok();
+        self.spare.is_some()
+    }
+
+    fn turn_away(&mut self, socket: &OwnedFd, errno: i32, text: String) {
+        log!("refusing a connection: {text}");
+        self.counters.clients_refused += 1;
+        if let Ok(bytes) = message::encode(&Reply::Error { errno, text }) {
+            // It is closed anyway.
+            let _ = socket::send(socket.as_fd(), &bytes, None);
+        }
+    }
+
     fn welcome(&mut self, socket: OwnedFd) {
         let (pid, user) = socket::peer(socket.as_fd()).unwrap_or((0, u32::MAX));
         let ours = socket::user_id();
         let refusal = if user != ours {
-            Some((libc::EPERM, format!("this is user {ours}'s broker, and you are user {user}")))
+            Some((libc::EPERM, format!("process {pid} is user {user}'s, the broker user {ours}'s")))
         } else if self.connections.len() >= CONNECTIONS_MAX {
             Some((libc::EMFILE, format!("the broker has {CONNECTIONS_MAX} connections already")))
         } else {
             None
         };
         if let Some((errno, text)) = refusal {
-            log!("refusing process {pid}: {text}");
-            self.counters.clients_refused += 1;
-            if let Ok(bytes) = message::encode(&Reply::Error { errno, text }) {
-                // It is closed anyway.
-                let _ = socket::send(socket.as_fd(), &bytes, None);
-            }
+            self.turn_away(&socket, errno, text);
             return;
         }
         self.last_connection += 1;
@@ -216,8 +238,7 @@ impl Broker {
     fn read(&mut self, id: u64) {
         for _ in 0..TURN {
             let Some(connection) = self.connections.get(&id) else { return };
-            let busy = connection.is_waiting() && connection.role != Role::Events;
-            if busy || connection.role == Role::Leaving {
+            if connection.is_waiting() && connection.role != Role::Events {
                 return;
             }
             let mut buffer = std::mem::take(&mut self.buffer);
@@ -245,15 +266,13 @@ impl Broker {
         }
     }
 
-    /// Answers nonsense, and closes the connection when the answer is out.
+    /// Answers nonsense, and closes the connection.
     pub(crate) fn reject_nonsense(&mut self, id: u64, what: &str) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         log!("process {} ({}) sent {what}", connection.pid, connection.program);
         self.counters.clients_nonsense += 1;
         self.refuse(id, libc::EPROTO, format!("the broker got {what}"));
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.role = Role::Leaving;
-        }
+        self.close(id);
     }
 
     fn flush(&mut self, id: u64) {
@@ -263,10 +282,11 @@ impl Broker {
         self.check(id, result);
     }
 
-    /// After its turn: waits for the right thing, or closes it if it was to leave.
+    /// After its turn: waits for the right thing, or closes it if it was to leave. What was sent to
+    /// it stays readable.
     fn settle(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if connection.role == Role::Leaving && !connection.is_waiting() {
+        if connection.role == Role::Leaving {
             self.close(id);
             return;
         }
@@ -402,27 +422,58 @@ impl Broker {
         }
     }
 
-    /// Carries what the CM has to say to peers and applications.
+    /// Carries what the CM has to say to peers and applications, until it has no more: an event
+    /// that finds its file closed makes new MADs.
     fn pump(&mut self) {
+        loop {
+            let mads = self.send_mads();
+            let events = self.deliver_events();
+            if !mads && !events {
+                return;
+            }
+        }
+    }
+
+    /// True if there were any.
+    fn send_mads(&mut self) -> bool {
+        let mut any = false;
         while let Some(mad) = self.cm.poll_mad() {
+            any = true;
             let through = qp1::through(&mad, self.host.has_address(mad.remote));
             match self.qp1.send(&mad, through) {
                 Ok(()) => self.counters.mads_sent += 1,
                 // The CM repeats what is not answered.
-                Err(_) => self.counters.mads_send_failed += 1,
+                Err(error) => {
+                    self.counters.mads_send_failed += 1;
+                    let (from, to) = (mad.local, mad.remote);
+                    let text = format!("sending a CM message from {from} to {to}: {error}");
+                    if text != self.last_send_error {
+                        log!("{text}");
+                        self.last_send_error = text;
+                    }
+                }
             }
         }
+        any
+    }
+
+    /// True if there were any.
+    fn deliver_events(&mut self) -> bool {
+        let mut any = false;
         while !self.files.any_stuck() {
-            let Some((file, event)) = self.cm.poll_event() else { return };
+            let Some((file, event)) = self.cm.poll_event() else { return any };
+            any = true;
             self.deliver(file, event);
         }
         for file in self.files.free() {
             while let Some(event) = self.cm.poll_event_of(file) {
+                any = true;
                 if self.deliver(file, event) != Delivery::Sent {
                     break;
                 }
             }
         }
+        any
     }
 
     fn deliver(&mut self, file: FileId, event: Vec<u8>) -> Delivery {
@@ -507,14 +558,17 @@ impl Broker {
         Ok(true)
     }
 
-    /// Tells all event streams, and lets go of the port before the name: who finds the name free
-    /// must find the port free.
+    /// Tells all event streams, takes all connections of the CM down, and lets go of the port
+    /// before the name: who finds the name free must find the port free.
     fn say_goodbye(mut self) {
         self.push(&Push::Goodbye);
-        let Self { slots, listener, connections, .. } = self;
+        let connections: Vec<u64> = self.connections.keys().copied().collect();
+        connections.into_iter().for_each(|id| self.close(id));
+        self.send_mads();
+        let Self { slots, listener, spare, .. } = self;
         drop(slots);
+        drop(spare);
         drop(listener);
-        drop(connections);
     }
 }
 

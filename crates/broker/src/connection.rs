@@ -26,7 +26,7 @@ pub(crate) enum Role {
     Control,
     /// Events.
     Events,
-    /// It gets what waits for it, and then it is closed.
+    /// It has got its last answer.
     Leaving,
 }
 
@@ -38,6 +38,8 @@ pub(crate) struct Connection {
     pub(crate) pid: u32,
     /// From the process.
     pub(crate) program: String,
+    /// As the process put it.
+    pub(crate) requested: String,
     /// Resolved.
     pub(crate) selection: Selection,
     pub(crate) role: Role,
@@ -68,6 +70,7 @@ impl Connection {
             socket,
             pid,
             program: String::new(),
+            requested: String::new(),
             selection: Selection::Unset,
             role: Role::New,
             queue: VecDeque::new(),

@@ -119,6 +119,18 @@ impl Host {
         self.interface_of(ip, None).is_some()
     }
 
+    /// A way for multicast that no route leads to: from the address given, or the client's first.
+    fn any_way(&self, client: ClientId, query: &RouteQuery) -> Option<Route> {
+        let suits = |entry: &GidEntry| {
+            entry.assigned
+                && entry.ip.is_ipv4() == query.destination.is_ipv4()
+                && query.source.is_none_or(|source| source == entry.ip)
+                && query.ifindex.is_none_or(|index| index == 0 || index == entry.ifindex)
+        };
+        let (_, entry) = self.find(client, suits)?;
+        Some(Route { source: entry.ip, ifindex: entry.ifindex })
+    }
+
     /// Whether an address is on the link of an interface, by the prefixes of its own addresses.
     fn on_link(&self, ip: IpAddr, ifindex: u32) -> bool {
         self.table().port(ifindex).is_some_and(|port| {
@@ -152,7 +164,7 @@ fn needs_scope(ip: IpAddr) -> bool {
 }
 
 impl Environment for Host {
-    fn route(&mut self, _client: ClientId, query: &RouteQuery) -> Option<Route> {
+    fn route(&mut self, client: ClientId, query: &RouteQuery) -> Option<Route> {
         let RouteQuery { source, destination, ifindex } = *query;
         let ifindex = ifindex.filter(|&index| index != 0);
         let scope = ifindex.filter(|_| needs_scope(destination));
@@ -163,7 +175,10 @@ impl Environment for Host {
             return Some(Route { source, ifindex });
         }
         let question = RouteQuestion { to: destination, from: source, ifindex };
-        let answer = self.netlink.route(&question).ok()?;
+        let Ok(answer) = self.netlink.route(&question) else {
+            // Multicast needs no route, only an interface to leave through.
+            return if destination.is_multicast() { self.any_way(client, query) } else { None };
+        };
         let source = source.or(answer.source)?;
         // With two interfaces in one subnet the kernel names the first; a path from the second's
         // address leaves through the second.
@@ -290,6 +305,21 @@ mod tests {
         assert_eq!(host.addresses(client), []);
         host.remove_client(client);
         assert_eq!(host.any_device(client), None);
+    }
+
+    #[test]
+    fn multicast_leaves_through_the_clients_device_if_no_route_says_otherwise() {
+        let mut host = Host::new().unwrap();
+        let client = ClientId(1);
+        host.add_client(client, Selection::parse("roce:lo").unwrap());
+        let query = RouteQuery {
+            source: Some(ip("127.0.0.1")),
+            destination: ip("239.1.2.3"),
+            ifindex: None,
+        };
+        assert_eq!(host.any_way(client, &query).unwrap().source, ip("127.0.0.1"));
+        let other = RouteQuery { source: Some(ip("127.0.0.2")), ..query };
+        assert_eq!(host.any_way(client, &other), None);
     }
 
     #[test]

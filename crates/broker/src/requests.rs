@@ -18,7 +18,7 @@ use crate::log::log;
 use crate::slots::{Owner, SLOT_MAX};
 use crate::sys::process::now;
 
-/// Most paths that one client may have listed as CM ids in a status.
+/// Most CM ids shown in a status.
 const CM_IDS_SHOWN_MAX: usize = 4096;
 
 /// An error for the client.
@@ -127,7 +127,7 @@ impl Broker {
             return Err(invalid(format!("a name of more than {TEXT_MAX} bytes")));
         }
         let wanted = Selection::parse(&hello.selection).map_err(|e| invalid(e.to_string()))?;
-        let selection = wanted.resolve(self.host.table());
+        let selection = self.resolve(id, &hello.selection, &wanted);
         if let Err(error) = selection.check(self.host.table()) {
             // Named interfaces may come later, but none at all is a slip of the pen.
             let none = polypath_ipc::devices(self.host.table(), &selection).is_empty();
@@ -143,6 +143,7 @@ impl Broker {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.role = Role::Control;
             connection.program.clone_from(&hello.program);
+            connection.requested.clone_from(&hello.selection);
             connection.selection = selection.clone();
         }
         let text = selection.to_string();
@@ -150,6 +151,17 @@ impl Broker {
             self.push_table();
         }
         reply(Reply::Hello { version: VERSION, pid, selection: text })
+    }
+
+    /// What a selection means for a process: the same on all its connections, whatever interfaces
+    /// came in between.
+    fn resolve(&self, id: u64, text: &str, wanted: &Selection) -> Selection {
+        let pid = self.connections.get(&id).map(|connection| connection.pid);
+        let mut others = self.connections.values().filter(|other| {
+            matches!(other.role, Role::Control | Role::Events) && Some(other.pid) == pid
+        });
+        let known = others.find(|other| other.requested == text);
+        known.map_or_else(|| wanted.resolve(self.host.table()), |other| other.selection.clone())
     }
 
     fn open_lane(&mut self, id: u64) -> Answer {

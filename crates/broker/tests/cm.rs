@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::thread;
@@ -90,6 +90,9 @@ fn address(address: Option<SocketAddr>) -> [u8; 28] {
             bytes[8..24].copy_from_slice(&ip.octets());
         }
     }
+    if let SocketAddr::V6(address) = address {
+        bytes[24..].copy_from_slice(&address.scope_id().to_ne_bytes());
+    }
     bytes
 }
 
@@ -152,7 +155,21 @@ fn connect(to: SocketAddr) {
     }
     let status = program.client.status().unwrap();
     let own = status.broker.cm_ids.iter().find(|shown| shown.id == id).unwrap();
-    assert_eq!((own.pid, own.remote.as_str()), (std::process::id(), to.to_string().as_str()));
+    let shown: SocketAddr = own.remote.parse().unwrap();
+    assert_eq!((own.pid, shown.ip()), (std::process::id(), to.ip()));
+}
+
+/// The server's address, with the scope that a link-local one needs.
+fn socket_address(ip: IpAddr, link: &str) -> SocketAddr {
+    let name = std::ffi::CString::new(link).unwrap();
+    // SAFETY: the name ends with NUL.
+    let ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    match ip {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+            SocketAddrV6::new(ip, 7471, 0, ifindex).into()
+        }
+        _ => SocketAddr::new(ip, 7471),
+    }
 }
 
 /// Two hosts: this thread's namespace and another thread's, with a link between them.
@@ -176,7 +193,7 @@ fn between_two_hosts(addresses: [&str; 2], prefix: u8) {
             configure("eth1", addresses[1]);
             to_first.send(0).unwrap();
             from_first.recv().unwrap();
-            connect(SocketAddr::new(ips[0], 7471));
+            connect(socket_address(ips[0], "eth1"));
         });
         let other = from_second.recv().unwrap();
         run("ip link add eth0 type veth peer name eth1");
@@ -184,7 +201,7 @@ fn between_two_hosts(addresses: [&str; 2], prefix: u8) {
         configure("eth0", addresses[0]);
         to_second.send(()).unwrap();
         from_second.recv().unwrap();
-        serve(SocketAddr::new(ips[0], 7471), &to_second);
+        serve(socket_address(ips[0], "eth0"), &to_second);
     });
 }
 
@@ -199,6 +216,13 @@ fn a_connection_over_ipv4_is_made_and_taken_down() {
 fn a_connection_over_ipv6_is_made_and_taken_down() {
     in_namespace("a_connection_over_ipv6_is_made_and_taken_down", || {
         between_two_hosts(["2001:db8::1", "2001:db8::2"], 64);
+    });
+}
+
+#[test]
+fn a_connection_over_link_local_addresses_is_made_and_taken_down() {
+    in_namespace("a_connection_over_link_local_addresses_is_made_and_taken_down", || {
+        between_two_hosts(["fe80::1", "fe80::2"], 64);
     });
 }
 

@@ -93,6 +93,21 @@ fn two_interfaces_make_mp0_and_device_numbers_stay() {
 }
 
 #[test]
+fn all_connections_of_a_process_mean_the_same_devices() {
+    in_namespace("all_connections_of_a_process_mean_the_same_devices", || {
+        run("ip link add br0 type bridge");
+        let first = client("");
+        assert_eq!(*first.selection(), Selection::Roce);
+        veth("eth0", "far0");
+        assert_eq!(*client("").selection(), Selection::Roce);
+        drop(first);
+        let (mut events, _) = client("").subscribe().unwrap();
+        run("ip link set br0 up");
+        table_where(&mut events, |table| table.ports.len() == 4);
+    });
+}
+
+#[test]
 fn a_removed_interface_takes_its_device_away() {
     in_namespace("a_removed_interface_takes_its_device_away", || {
         veth("eth0", "far0");
