@@ -171,6 +171,16 @@ impl Responder {
         }
     }
 
+    /// A READ or atomic was executed: its answer acknowledges all before it (IBTA 9.7.5.1.1). Only what
+    /// waits in the reorder buffer is still to be told.
+    pub(super) fn answered(&mut self, reply: Reply) {
+        if self.reorder.is_empty() {
+            self.due = None;
+        } else {
+            self.executed(true, reply);
+        }
+    }
+
     /// An acknowledgement is due, unless a complaint is.
     pub(super) fn acknowledge(&mut self, reply: Reply) {
         match &mut self.due {

@@ -180,7 +180,12 @@ impl Responder {
                 self.epsn = self.epsn.add(n);
                 self.complained = false;
                 self.reorder.advance(n);
-                self.executed(headers.bth.ack_req, reply);
+                let opcode = headers.bth.opcode.base();
+                if opcode.is_read_request() || opcode.is_atomic() {
+                    self.answered(reply);
+                } else {
+                    self.executed(headers.bth.ack_req, reply);
+                }
                 true
             }
             Verdict::NotReady => {

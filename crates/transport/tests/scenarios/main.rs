@@ -1,9 +1,14 @@
 //! Scenarios of two queue pairs over simulated paths in virtual time; each test names its rule.
-
+//!
+//! A failing seed of `random` is run alone, and its packets printed, by
+//! `POLYPATH_SEED=17 POLYPATH_TRACE=1 cargo test -p polypath-transport --test scenarios NAME`.
 #![allow(unreachable_pub, missing_docs)]
 
 mod basics;
 mod errors;
 mod host;
+mod loss;
 mod pair;
+mod paths;
 mod random;
+mod unreliable;

@@ -233,7 +233,9 @@ pub fn sge(addr: u64, len: u32) -> Sge {
 /// Bytes that differ everywhere.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut rng = Rng(seed);
-    (0..len).map(|_| rng.next() as u8).collect()
+    let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| rng.next().to_ne_bytes()).collect();
+    bytes.truncate(len);
+    bytes
 }
 
 impl Pair {

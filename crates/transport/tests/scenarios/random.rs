@@ -341,25 +341,29 @@ fn run_seed(seed: u64, multipath: bool, failures: bool) {
     p.assert_settled();
 }
 
-/// Runs one seed if `POLYPATH_SEED` names it, else many.
+/// Runs one seed if `POLYPATH_SEED` names it; else as many as `POLYPATH_SEEDS` says, or `many`.
 fn run_seeds(multipath: bool, failures: bool, many: u64) {
-    match std::env::var("POLYPATH_SEED").ok().and_then(|s| s.parse().ok()) {
+    let number = |name| std::env::var(name).ok().and_then(|s| s.parse().ok());
+    match number("POLYPATH_SEED") {
         Some(seed) => run_seed(seed, multipath, failures),
-        None => (0..many).for_each(|seed| run_seed(seed, multipath, failures)),
+        None => {
+            let many = number("POLYPATH_SEEDS").unwrap_or(many);
+            (0..many).for_each(|seed| run_seed(seed, multipath, failures));
+        }
     }
 }
 
 #[test]
 fn plain_rc_keeps_its_promises_over_a_bad_path() {
-    run_seeds(false, false, 1000);
+    run_seeds(false, false, 400);
 }
 
 #[test]
 fn multipath_rc_keeps_its_promises_over_a_bad_path() {
-    run_seeds(true, false, 1000);
+    run_seeds(true, false, 400);
 }
 
 #[test]
 fn multipath_rc_keeps_its_promises_while_paths_die_and_return() {
-    run_seeds(true, true, 1500);
+    run_seeds(true, true, 800);
 }

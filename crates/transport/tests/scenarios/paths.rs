@@ -1,0 +1,172 @@
+//! Several paths: fail-over, fences, holding still.
+
+use std::time::Duration;
+
+use polypath_transport::*;
+
+use crate::pair::*;
+
+const WRITE: SendOp = SendOp::Write { va: 0x10000, rkey: ALL };
+
+fn setup() -> Setup {
+    Setup { paths: 2, multipath: true, ..Setup::default() }
+}
+
+/// Invariant 1; design section 2: fail-over is "send the unacknowledged PSNs on another path".
+#[test]
+fn what_was_outstanding_on_a_dead_path_goes_by_another_at_once() {
+    let mut p = Pair::new(setup());
+    p.nodes[0].write_memory(0, &pattern(60_000, 1));
+    p.nodes[0].post(0, WRITE, 0, 60_000);
+    p.links[0].cut = [true; 2];
+    p.run_for(100 * US);
+    assert!(p.nodes[0].host.paths[0].outstanding > 0);
+    let began = p.now;
+    for side in 0..2 {
+        p.set_path(side, 0, false);
+    }
+    assert_eq!(p.nodes[0].host.paths[0].outstanding, 0);
+    p.run();
+    assert!(p.now - began < MS, "took {:?}", p.now - began);
+    assert_eq!(p.nodes[0].host.statuses(), [(0, WcStatus::Success)]);
+    assert_eq!(p.nodes[1].memory(0x10000, 60_000), pattern(60_000, 1));
+    assert_eq!(p.nodes[0].qp.counters().failovers, 1);
+    assert_eq!(p.nodes[0].host.paths[0].congestions, 0);
+    p.assert_settled();
+}
+
+/// An atomic whose answer was lost with its path is not executed again.
+#[test]
+fn atomics_are_exact_through_a_fail_over() {
+    let mut p = Pair::new(setup());
+    for i in 0..4 {
+        p.nodes[0].post(i, SendOp::FetchAdd { va: 0x100, rkey: ALL, add: 1 }, 8 * i, 8);
+    }
+    p.links[0].cut = [true, false]; // Requests arrive, answers do not.
+    p.run_for(MS);
+    assert_eq!(p.nodes[1].u64_at(0x100), 4);
+    for side in 0..2 {
+        p.set_path(side, 0, false);
+    }
+    p.run();
+    assert_eq!((p.nodes[1].u64_at(0x100), p.nodes[1].host.atomics), (4, 4));
+    let got: Vec<u64> = (0..4).map(|i| p.nodes[0].u64_at(8 * i)).collect();
+    assert_eq!(got, [0, 1, 2, 3]);
+}
+
+/// Invariant 1: no error while a path may come back; no retry is counted meanwhile.
+#[test]
+fn without_any_path_the_queue_pair_holds_still() {
+    let mut p = Pair::new(Setup { timeout: 8, retry_cnt: 1, ..setup() });
+    p.nodes[0].post(0, WRITE, 0, 50_000);
+    p.nodes[0].post(1, SendOp::Read { va: 0, rkey: ALL }, 0, 50_000);
+    for path in 0..2 {
+        p.links[path].cut = [true; 2];
+        for side in 0..2 {
+            p.set_path(side, path, false);
+        }
+    }
+    p.run_for(Duration::from_secs(30));
+    assert_eq!(p.nodes[0].qp.next_deadline(), None);
+    assert_eq!(p.nodes[0].qp.state(), QpState::Rts);
+    assert_eq!(p.nodes[0].qp.counters().timeouts, 0);
+    p.links[1].cut = [false; 2];
+    for side in 0..2 {
+        p.set_path(side, 1, true);
+    }
+    p.run();
+    assert_eq!(p.nodes[0].host.statuses(), [(0, WcStatus::Success), (1, WcStatus::Success)]);
+    p.assert_settled();
+}
+
+#[test]
+fn abandoned_without_a_path_everything_fails_in_order() {
+    let mut p = Pair::new(setup());
+    p.nodes[0].post(0, WRITE, 0, 50_000);
+    p.nodes[0].post(1, WRITE, 0, 50_000);
+    for path in 0..2 {
+        p.links[path].cut = [true; 2];
+        p.set_path(0, path, false);
+    }
+    p.run();
+    let n = &mut p.nodes[0];
+    n.qp.abandon(p.now, &mut n.host);
+    let expected = [(0, WcStatus::RetryExcErr), (1, WcStatus::WrFlushErr)];
+    assert_eq!(n.host.statuses(), expected);
+    assert_eq!(n.host.send_completions[0].vendor_err, Cause::NoPath.number());
+    assert_eq!(n.qp.state(), QpState::Err);
+}
+
+/// A peer that is gone while its host's paths live: patience ends.
+#[test]
+fn a_silent_peer_on_living_paths_exhausts_the_retries() {
+    let mut p = Pair::new(Setup { timeout: 8, retry_cnt: 1, ..setup() });
+    p.nodes[1].modify(&setup().attr(1), QpState::Err).unwrap();
+    let began = p.now;
+    p.nodes[0].post(0, WRITE, 0, 100);
+    p.run();
+    assert_eq!(p.nodes[0].host.statuses(), [(0, WcStatus::RetryExcErr)]);
+    let took = p.now - began;
+    assert!(took > Duration::from_secs(1) && took < Duration::from_secs(3), "{took:?}");
+}
+
+/// Invariant 4: after the fence nothing that was sent before can touch memory.
+#[test]
+fn packets_of_an_older_generation_are_dropped() {
+    let mut p = Pair::new(setup());
+    p.nodes[0].post(0, WRITE, 0, 100);
+    p.nodes[0].write_memory(0, &[5; 100]);
+    p.pump();
+    p.nodes[1].host.paths[0].generation += 1;
+    p.run_for(50 * US);
+    assert_eq!(p.nodes[1].qp.counters().dropped_generation, 1);
+    assert_eq!(p.nodes[1].memory(0x10000, 100), [0; 100]);
+    p.nodes[0].host.paths[0].generation += 1;
+    p.run();
+    assert_eq!(p.nodes[1].memory(0x10000, 100), [5; 100]);
+}
+
+/// The PSN space is one: both kinds of packets are taken at any time.
+#[test]
+fn multipath_may_begin_in_the_middle_of_a_message() {
+    let mut p = Pair::new(Setup { multipath: false, ..setup() });
+    for node in &mut p.nodes {
+        node.host.tagged = true;
+    }
+    for side in 0..2 {
+        p.nodes[side].write_memory(0, &pattern(100_000, side as u64));
+        p.nodes[side].post(0, SendOp::Write { va: 0x80000, rkey: ALL }, 0, 100_000);
+        p.nodes[side].post(1, SendOp::Read { va: 0x80000, rkey: ALL }, 0x40000, 100_000);
+    }
+    p.links[0].loss = 30;
+    p.run_for(60 * US);
+    p.nodes[0].qp.set_multipath(true);
+    p.run_for(60 * US);
+    p.nodes[1].qp.set_multipath(true);
+    p.run();
+    for side in 0..2 {
+        assert_eq!(p.nodes[side].host.statuses().len(), 2);
+        assert_eq!(p.nodes[side].memory(0x40000, 100_000), pattern(100_000, side as u64));
+    }
+    p.assert_settled();
+}
+
+/// The peer's answers find their way although the path of the request died meanwhile.
+#[test]
+fn answers_do_not_go_by_a_dead_path() {
+    let mut p = Pair::new(setup());
+    p.nodes[0].post(0, WRITE, 0, 100);
+    p.nodes[0].post(1, SendOp::Read { va: 0, rkey: ALL }, 0, 100);
+    p.pump();
+    let packets = [p.take_packet(), p.take_packet()];
+    for (to, bytes) in packets {
+        let packet = polypath_wire::Packet::parse(&bytes).unwrap();
+        let n = &mut p.nodes[to];
+        n.qp.handle_packet(p.now, &packet, PathId(0), None, &mut n.host);
+    }
+    p.links[0].cut = [true; 2];
+    p.set_path(1, 0, false); // Only the responder knows, so far.
+    p.run_for(MS);
+    assert_eq!(p.nodes[0].host.statuses().len(), 2);
+    p.assert_settled();
+}
