@@ -39,6 +39,8 @@ mod cache;
 mod probe;
 mod region;
 mod table;
+#[cfg(test)]
+mod tests;
 mod window;
 
 pub use access::{atomic, copy_out, store};

@@ -70,7 +70,7 @@ fn populate(addr: usize, len: usize, write: bool) -> bool {
 }
 
 /// Whether the mappings listed in `maps` (the format of `/proc/self/maps`) cover the range.
-fn mapped(maps: &str, addr: usize, len: usize, write: bool) -> bool {
+pub(super) fn mapped(maps: &str, addr: usize, len: usize, write: bool) -> bool {
     let Some(end) = addr.checked_add(len) else { return false };
     let mut at = addr;
     for line in maps.lines() {

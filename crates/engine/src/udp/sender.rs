@@ -266,10 +266,15 @@ impl Sender {
         if count == 1 {
             let mut control = Control::new();
             let msg = self.message(&sends[0], first, socket, &mut control);
-            // SAFETY: the message points to the flow's address, the gather list with the payload
-            // (see `Cursor::take`), and `control`, which all live and stay where they are.
-            let n = unsafe { libc::sendmsg(socket.fd(), &msg, libc::MSG_NOSIGNAL) };
-            return if n < 0 { Err(last_errno()) } else { Ok(1) };
+            if msg.msg_iovlen == 1 && msg.msg_controllen == 0 {
+                // SAFETY: the message has one element in its gather list, in the arena, and the
+                // flow's address; all live.
+                let sent = unsafe {
+                    sys::sendto(socket.fd(), &*msg.msg_iov, msg.msg_name, msg.msg_namelen)
+                };
+                return sent.map(|_| 1).map_err(|e| sys::errno(&e));
+            }
+            return sys::sendmsg(socket.fd(), &msg).map(|_| 1).map_err(|e| sys::errno(&e));
         }
         let mut controls = [Control::new(); SENDS];
         // SAFETY: all zeroes are a value of this plain C structure.
@@ -279,11 +284,7 @@ impl Sender {
                 msg.msg_hdr = self.message(send, flow, socket, control);
             }
         }
-        // SAFETY: as above, for each of the first `count` messages; there are at most `SENDS`.
-        let n = unsafe {
-            libc::sendmmsg(socket.fd(), msgs.as_mut_ptr(), count as u32, libc::MSG_NOSIGNAL)
-        };
-        if n < 0 { Err(last_errno()) } else { Ok(n as usize) }
+        sys::sendmmsg(socket.fd(), &mut msgs[..count]).map_err(|e| sys::errno(&e))
     }
 
     /// What the kernel is to send. The pointers in it are good as long as the arguments stay.
@@ -370,10 +371,6 @@ impl Sender {
 
 /// Room for segment size, traffic class and hop limit.
 const CONTROL: usize = 72;
-
-fn last_errno() -> i32 {
-    sys::errno(&io::Error::last_os_error())
-}
 
 /// A vector whose elements keep their places.
 #[derive(Debug)]

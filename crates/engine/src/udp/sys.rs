@@ -215,10 +215,59 @@ pub(super) fn interface_name(ifindex: u32) -> io::Result<[u8; libc::IF_NAMESIZE]
     if got.is_null() { Err(io::Error::last_os_error()) } else { Ok(name) }
 }
 
-/// One message to send or to receive into; pointers of a `msghdr` are valid only for the call that it is
-/// made for.
+// The C library's own `sendmsg` and `recvmsg` are cancellation points: a thread that is cancelled in one
+// (rping does that) would be unwound through our frames, with locks held. `syscall` is none, and
+// a little faster.
+
+/// `recvmsg`.
+#[inline]
 pub(super) fn recvmsg(fd: RawFd, msg: &mut libc::msghdr, flags: c_int) -> io::Result<usize> {
     // SAFETY: callers fill `msg` with buffers that live and are exclusively theirs.
-    let n = unsafe { libc::recvmsg(fd, msg, flags) };
+    let n = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut *msg, flags) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// `recvmmsg` without waiting.
+#[inline]
+pub(super) fn recvmmsg(fd: RawFd, msgs: &mut [libc::mmsghdr]) -> io::Result<usize> {
+    let no_timeout = std::ptr::null_mut::<libc::timespec>();
+    // SAFETY: as for `recvmsg`, for each message.
+    let n = unsafe {
+        libc::syscall(libc::SYS_recvmmsg, fd, msgs.as_mut_ptr(), msgs.len(), 0, no_timeout)
+    };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// `sendmsg`.
+#[inline]
+pub(super) fn sendmsg(fd: RawFd, msg: &libc::msghdr) -> io::Result<usize> {
+    // SAFETY: callers fill `msg` with a name, a gather list and control messages that live.
+    let n = unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const *msg, libc::MSG_NOSIGNAL) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// `sendto` with a destination as in a message: less to look at for the kernel than `sendmsg`.
+///
+/// # Safety
+/// `piece` and `name` are readable memory.
+#[inline]
+pub(super) unsafe fn sendto(
+    fd: RawFd,
+    piece: &libc::iovec,
+    name: *const c_void,
+    name_len: libc::socklen_t,
+) -> io::Result<usize> {
+    let (base, len, flags) = (piece.iov_base, piece.iov_len, libc::MSG_NOSIGNAL);
+    // SAFETY: by the caller's promise.
+    let n = unsafe { libc::syscall(libc::SYS_sendto, fd, base, len, flags, name, name_len) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// `sendmmsg`: gives how many were sent.
+#[inline]
+pub(super) fn sendmmsg(fd: RawFd, msgs: &mut [libc::mmsghdr]) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL;
+    // SAFETY: as for `sendmsg`, for each message.
+    let n = unsafe { libc::syscall(libc::SYS_sendmmsg, fd, msgs.as_mut_ptr(), msgs.len(), flags) };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }

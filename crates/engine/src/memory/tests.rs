@@ -1,0 +1,575 @@
+//! What keys allow and what they don't; see IBTA 10.6 and `man 3 ibv_reg_mr`.
+
+use std::ptr;
+
+use polypath_transport::{Access, AtomicOp, Fault, Segment, Sge};
+
+use super::*;
+
+const PD: u32 = 7;
+const QPN: u32 = 0x1_0002;
+const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND);
+const READ: Access = Access::REMOTE_READ;
+const WRITE: Access = Access::REMOTE_WRITE;
+
+/// Pages of its own, whose protection can be changed.
+struct Pages {
+    at: *mut u8,
+    len: usize,
+}
+
+impl Pages {
+    fn new(pages: usize, protection: libc::c_int) -> Self {
+        let len = pages * 4096;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping.
+        let at = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Self { at: at.cast(), len }
+    }
+
+    fn addr(&self) -> usize {
+        self.at as usize
+    }
+
+    /// Takes one page out.
+    fn punch(&self, page: usize) {
+        assert!((page + 1) * 4096 <= self.len);
+        // SAFETY: within the mapping, which nobody else uses.
+        assert_eq!(unsafe { libc::munmap(self.at.add(page * 4096).cast(), 4096) }, 0);
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's; holes in it are no error.
+        unsafe { libc::munmap(self.at.cast(), self.len) };
+    }
+}
+
+fn sge(region: &Region, addr: u64, len: u32) -> Sge {
+    Sge { addr, len, lkey: region.key() }
+}
+
+fn segment(of: &mut [u8]) -> Segment {
+    Segment { addr: of.as_mut_ptr() as u64, len: of.len() as u32 }
+}
+
+#[test]
+fn range_is_checked_to_the_byte_and_cannot_wrap() {
+    let memory = vec![0u8; 1000];
+    let table = MemoryTable::new();
+    let base = memory.as_ptr() as u64;
+    let region = table.register(PD, base as usize, 1000, 0x5000, ALL).unwrap();
+    let check = |addr, len| table.resolve(PD, sge(&region, addr, len), Access::LOCAL_WRITE);
+    assert_eq!(check(0x5000, 1000), Ok(Segment { addr: base, len: 1000 }));
+    assert_eq!(check(0x5000 + 999, 1), Ok(Segment { addr: base + 999, len: 1 }));
+    for (addr, len) in [
+        (0x5000, 1001),
+        (0x4fff, 1),
+        (0x5000 + 1000, 1),
+        (0x5000 + 999, 2),
+        (0, 1),
+        (u64::MAX, 1),
+        (u64::MAX, u32::MAX),
+        (0x5000, u32::MAX),
+    ] {
+        assert_eq!(check(addr, len), Err(Fault::Range), "{addr:#x} {len}");
+        let remote = table.resolve_remote(PD, QPN, region.key(), addr, len, WRITE);
+        assert_eq!(remote, Err(Fault::Range), "{addr:#x} {len}");
+    }
+}
+
+#[test]
+fn key_holds_in_its_protection_domain_only_and_with_all_its_bits() {
+    let memory = [0u8; 64];
+    let table = MemoryTable::new();
+    let region = table.register(PD, memory.as_ptr() as usize, 64, 0, ALL).unwrap();
+    let at = |pd, key| table.resolve_remote(pd, QPN, key, 0, 8, READ);
+    assert!(at(PD, region.key()).is_ok());
+    assert_eq!(at(PD + 1, region.key()), Err(Fault::Key));
+    for bit in 0..32 {
+        assert_eq!(at(PD, region.key() ^ (1 << bit)), Err(Fault::Key), "bit {bit}");
+    }
+    let local = Sge { addr: 0, len: 8, lkey: region.key() ^ 1 };
+    assert_eq!(table.resolve(PD, local, Access::empty()), Err(Fault::Key));
+}
+
+#[test]
+fn rights_are_those_registered() {
+    let memory = [0u64; 8];
+    let table = MemoryTable::new();
+    for access in [Access::empty(), Access::LOCAL_WRITE, READ, ALL] {
+        let region = table.register(PD, memory.as_ptr() as usize, 64, 0, access).unwrap();
+        for wanted in [READ, WRITE, Access::REMOTE_ATOMIC] {
+            let got = table.resolve_remote(PD, QPN, region.key(), 0, 8, wanted);
+            assert_eq!(got.is_ok(), access.contains(wanted));
+            assert!(got.is_ok() || got == Err(Fault::Rights));
+        }
+        let write = table.resolve(PD, sge(&region, 0, 8), Access::LOCAL_WRITE);
+        assert_eq!(write.is_ok(), access.contains(Access::LOCAL_WRITE));
+        assert!(table.resolve(PD, sge(&region, 0, 8), Access::empty()).is_ok(), "local reads");
+    }
+    let error = table.register(PD, memory.as_ptr() as usize, 64, 0, WRITE).unwrap_err();
+    assert_eq!(error.errno, libc::EINVAL, "remote rights to write want the local one");
+}
+
+#[test]
+fn access_without_bytes_is_not_checked_and_touches_nothing() {
+    let table = MemoryTable::new();
+    let got = table.resolve(PD, Sge { addr: 1, len: 0, lkey: 5 }, Access::LOCAL_WRITE).unwrap();
+    assert_eq!(got.len, 0);
+    assert!(table.resolve_remote(PD, QPN, 5, 1, 0, WRITE).is_ok());
+    store(got, &[]);
+}
+
+#[test]
+fn zero_based_region_counts_from_zero() {
+    let memory = [0u8; 64];
+    let table = MemoryTable::new();
+    let base = memory.as_ptr() as u64;
+    let region = table.register(PD, base as usize, 64, base, ALL | Access::ZERO_BASED).unwrap();
+    assert_eq!(
+        table.resolve_remote(PD, QPN, region.key(), 60, 4, READ),
+        Ok(Segment { addr: base + 60, len: 4 })
+    );
+    assert_eq!(table.resolve_remote(PD, QPN, region.key(), base, 4, READ), Err(Fault::Range));
+}
+
+#[test]
+fn registration_refuses_what_can_not_be_accessed() {
+    let table = MemoryTable::new();
+    let pages = Pages::new(3, libc::PROT_READ | libc::PROT_WRITE);
+    let reg =
+        |addr, len, access| table.register(PD, addr, len, 0, access).map(drop).map_err(|e| e.errno);
+    assert_eq!(reg(pages.addr() + 100, 3 * 4096 - 100, ALL), Ok(()));
+    pages.punch(1);
+    assert_eq!(reg(pages.addr(), 3 * 4096, ALL), Err(libc::EFAULT));
+    assert_eq!(reg(pages.addr(), 3 * 4096, Access::empty()), Err(libc::EFAULT));
+    assert_eq!(reg(pages.addr(), 4096, ALL), Ok(()));
+    assert_eq!(reg(pages.addr(), 4097, ALL), Err(libc::EFAULT));
+    let read_only = Pages::new(1, libc::PROT_READ);
+    assert_eq!(reg(read_only.addr(), 4096, READ), Ok(()));
+    assert_eq!(reg(read_only.addr(), 4096, Access::LOCAL_WRITE), Err(libc::EFAULT));
+    let no_access = Pages::new(1, libc::PROT_NONE);
+    assert_eq!(reg(no_access.addr(), 4096, READ), Err(libc::EFAULT));
+    assert_eq!(reg(0, 4096, READ), Err(libc::EFAULT));
+    assert_eq!(reg(usize::MAX - 10, 4096, READ), Err(libc::EINVAL));
+    assert_eq!(reg(0, 0, READ), Ok(()), "nothing to access");
+}
+
+#[test]
+fn list_of_mappings_says_the_same_as_the_kernel() {
+    let pages = Pages::new(3, libc::PROT_READ | libc::PROT_WRITE);
+    pages.punch(1);
+    let read_only = Pages::new(1, libc::PROT_READ);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    for (addr, len, write) in [
+        (pages.addr(), 4096, true),
+        (pages.addr() + 4095, 1, true),
+        (pages.addr(), 4097, true),
+        (pages.addr() + 4096, 1, false),
+        (pages.addr() + 2 * 4096, 4096, true),
+        (pages.addr(), 3 * 4096, false),
+        (read_only.addr(), 4096, false),
+        (read_only.addr(), 4096, true),
+        (16, 16, false),
+        (usize::MAX - 5, 100, false),
+    ] {
+        assert_eq!(
+            probe::mapped(&maps, addr, len, write),
+            probe::accessible(addr, len, write),
+            "{addr:#x} {len} {write}"
+        );
+    }
+}
+
+/// The whole address space is registered; what is not mapped is a fault, not a signal.
+#[test]
+fn on_demand_region_faults_where_there_is_no_memory() {
+    let table = MemoryTable::new();
+    let everything = table
+        .register(PD, 0, usize::MAX, 0, ALL | Access::ON_DEMAND)
+        .expect("implicit on-demand region");
+    let pages = Pages::new(3, libc::PROT_READ | libc::PROT_WRITE);
+    let at = |addr: usize, len, access| {
+        table.resolve_remote(PD, QPN, everything.key(), addr as u64, len, access)
+    };
+    let good = at(pages.addr() + 5, 8192, WRITE).unwrap();
+    store(good, &[9; 8192]);
+    pages.punch(1);
+    assert_eq!(at(pages.addr() + 5, 8192, WRITE), Err(Fault::Range));
+    assert_eq!(at(pages.addr() + 4096, 1, READ), Err(Fault::Range));
+    assert_eq!(at(0, 1, READ), Err(Fault::Range));
+    assert_eq!(at(usize::MAX - 1, 8, READ), Err(Fault::Range));
+    let read_only = Pages::new(1, libc::PROT_READ);
+    assert!(at(read_only.addr(), 10, READ).is_ok());
+    assert_eq!(at(read_only.addr(), 10, WRITE), Err(Fault::Range));
+
+    // An explicit one need not be there when it is registered.
+    let later = table
+        .register(PD, pages.addr(), 3 * 4096, 0, ALL | Access::ON_DEMAND)
+        .expect("explicit on-demand region with a hole");
+    let local = |addr, len| table.resolve(PD, sge(&later, addr, len), Access::LOCAL_WRITE);
+    assert!(local(0, 4096).is_ok());
+    assert_eq!(local(0, 4097), Err(Fault::Range));
+}
+
+#[test]
+fn deregistered_key_is_dead_before_the_barrier_and_caches_notice() {
+    let memory = [0u8; 64];
+    let (table, cache) = (MemoryTable::new(), KeyCache::new());
+    let region = table.register(PD, memory.as_ptr() as usize, 64, 0, ALL).unwrap();
+    let read = |key| cache.resolve_remote(&table, PD, QPN, key, 0, 8, READ);
+    let other = table.register(PD, memory.as_ptr() as usize, 64, 0, ALL).unwrap();
+    for _ in 0..2 {
+        assert!(read(region.key()).is_ok());
+        assert!(read(other.key()).is_ok());
+    }
+    let mut barriers = 0;
+    table
+        .deregister(region.key(), || {
+            assert_eq!(read(region.key()), Err(Fault::Key));
+            barriers += 1;
+        })
+        .unwrap();
+    assert_eq!(barriers, 1);
+    assert!(read(other.key()).is_ok());
+    let error = table.deregister(region.key(), || panic!("nothing to wait for")).unwrap_err();
+    assert_eq!(error.errno, libc::EINVAL);
+    assert_eq!(table.len(), 1);
+}
+
+#[test]
+fn cache_gives_what_the_table_gives() {
+    let memory = [0u8; 4096];
+    let (table, cache) = (MemoryTable::new(), KeyCache::new());
+    let mut keys = Vec::new();
+    let mut seed = 5u32;
+    for round in 0..2000u32 {
+        seed = seed.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+        match seed >> 29 {
+            0 if !keys.is_empty() => {
+                let key: u32 = keys.swap_remove(seed as usize % keys.len());
+                table.deregister(key, || ()).unwrap();
+                keys.push(key ^ 0x100);
+                keys.pop();
+            }
+            1 | 2 if keys.len() < 40 => {
+                let access = if seed & 64 == 0 { ALL } else { READ };
+                let region = table.register(PD, memory.as_ptr() as usize, 4096, 0, access).unwrap();
+                keys.push(region.key());
+            }
+            _ if !keys.is_empty() => {
+                let key = keys[(seed >> 8) as usize % keys.len()] ^ u32::from(seed & 0xf00 == 0);
+                let va = u64::from(round * 7 % 5000);
+                let ours = cache.resolve_remote(&table, PD, QPN, key, va, 64, WRITE);
+                assert_eq!(ours, table.resolve_remote(PD, QPN, key, va, 64, WRITE));
+                let sge = Sge { addr: va, len: 64, lkey: key };
+                let ours = cache.resolve(&table, PD, sge, Access::LOCAL_WRITE);
+                assert_eq!(ours, table.resolve(PD, sge, Access::LOCAL_WRITE));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn reregistration_keeps_the_key_and_fails_without_harm() {
+    let (first, second) = ([0u8; 64], [0u8; 128]);
+    let table = MemoryTable::new();
+    let region = table.register(PD, first.as_ptr() as usize, 64, 0, READ).unwrap();
+    let key = region.key();
+    let new = table
+        .reregister(key, Some(9), Some((second.as_ptr() as usize, 128, 0x100)), Some(ALL), || ())
+        .unwrap();
+    assert_eq!((new.key(), new.pd(), new.len(), new.iova()), (key, 9, 128, 0x100));
+    assert!(table.resolve_remote(9, QPN, key, 0x100 + 127, 1, WRITE).is_ok());
+    assert_eq!(table.resolve_remote(PD, QPN, key, 0, 1, READ), Err(Fault::Key));
+    let bad = table.reregister(key, None, Some((16, 4096, 0)), None, || panic!("no change"));
+    assert_eq!(bad.unwrap_err().errno, libc::EFAULT);
+    assert!(table.resolve_remote(9, QPN, key, 0x100, 1, WRITE).is_ok());
+}
+
+/// A region and a window of each type in one table.
+fn with_window(kind: WindowType, memory: &[u8]) -> (MemoryTable, u32, u32, u32) {
+    let table = MemoryTable::new();
+    let base = memory.as_ptr() as usize;
+    let region = table.register(PD, base, memory.len(), 0x1000, ALL).unwrap();
+    let (window, key) = table.alloc_window(PD, kind).unwrap();
+    (table, region.key(), window, key)
+}
+
+fn next(key: u32) -> u32 {
+    (key & !0xff) | (key.wrapping_add(1) & 0xff)
+}
+
+#[test]
+fn type_2_window_opens_part_of_a_region_to_one_queue_pair() {
+    let memory = [0u8; 100];
+    let (table, region, window, key) = with_window(WindowType::Type2, &memory);
+    let at = |qpn, key, va, len, access| table.resolve_remote(PD, qpn, key, va, len, access);
+    assert_eq!(at(QPN, key, 0x1010, 1, READ), Err(Fault::Key), "not bound");
+    let bound = next(key);
+    let info = BindInfo { region, addr: 0x1010, len: 20, access: READ };
+    table.stage_bind(PD, window, bound, info).unwrap();
+    assert_eq!(at(QPN, bound, 0x1010, 1, READ), Err(Fault::Key), "posted, not executed");
+    table.bind(PD, QPN, window, bound).unwrap();
+    let segment = at(QPN, bound, 0x1010, 20, READ).unwrap();
+    assert_eq!(segment.addr, memory.as_ptr() as u64 + 16);
+    assert_eq!(at(QPN, bound, 0x1010, 21, READ), Err(Fault::Range));
+    assert_eq!(at(QPN, bound, 0x100f, 1, READ), Err(Fault::Range));
+    assert_eq!(at(QPN, bound, 0x1010, 1, WRITE), Err(Fault::Rights));
+    assert_eq!(at(QPN + 1, bound, 0x1010, 1, READ), Err(Fault::Key), "another queue pair");
+    let local = Sge { addr: 0x1010, len: 1, lkey: bound };
+    assert_eq!(table.resolve(PD, local, Access::empty()), Err(Fault::Key), "not for local use");
+
+    let again = next(bound);
+    table.stage_bind(PD, window, again, info).unwrap();
+    assert_eq!(table.bind(PD, QPN, window, again), Err(Fault::Key), "still bound");
+    assert_eq!(table.deregister(region, || ()).unwrap_err().errno, libc::EBUSY);
+    assert_eq!(
+        table.reregister(region, None, None, Some(READ), || ()).unwrap_err().errno,
+        libc::EBUSY
+    );
+
+    assert_eq!(table.invalidate(PD, QPN + 1, bound), Err(Fault::Key));
+    table.invalidate(PD, QPN, bound).unwrap();
+    assert_eq!(table.invalidate(PD, QPN, bound), Err(Fault::Key), "once");
+    assert_eq!(at(QPN, bound, 0x1010, 1, READ), Err(Fault::Key));
+    table.stage_bind(PD, window, bound, info).unwrap();
+    assert_eq!(table.bind(PD, QPN, window, bound), Err(Fault::Key), "C10-75: the key must change");
+    table.deregister(region, || ()).unwrap();
+}
+
+#[test]
+fn type_1_window_is_moved_by_binding_and_closed_by_length_zero() {
+    let memory = [0u8; 100];
+    let (table, region, window, first) = with_window(WindowType::Type1, &memory);
+    let bind = |key, addr, len| {
+        let info = BindInfo { region, addr, len, access: WRITE };
+        table.stage_bind(PD, window, key, info).unwrap();
+        table.bind(PD, QPN, window, key)
+    };
+    let write = |key, va| table.resolve_remote(PD, QPN + 5, key, va, 1, WRITE);
+    let second = next(first);
+    bind(first, 0x1000, 10).unwrap();
+    assert!(write(first, 0x1009).is_ok(), "any queue pair of the protection domain");
+    bind(second, 0x1020, 10).unwrap();
+    assert_eq!(write(first, 0x1009), Err(Fault::Key), "the old key is dead");
+    assert!(write(second, 0x1020).is_ok());
+    assert_eq!(table.invalidate(PD, QPN, second), Err(Fault::Rights), "type 1 can't be");
+    assert_eq!(table.region(region).unwrap().windows(), 1);
+    bind(next(second), 0, 0).unwrap();
+    assert_eq!(table.region(region).unwrap().windows(), 0);
+    assert_eq!(write(next(second), 0x1020), Err(Fault::Key));
+}
+
+#[test]
+fn bind_is_refused_beyond_what_the_region_allows() {
+    let memory = [0u8; 100];
+    let (table, region, window, key) = with_window(WindowType::Type2, &memory);
+    let base = memory.as_ptr() as usize;
+    let unbindable = table.register(PD, base, 100, 0, READ).unwrap().key();
+    let foreign = table.register(PD + 1, base, 100, 0, ALL).unwrap().key();
+    let readable = table.register(PD, base, 100, 0, READ | Access::MW_BIND).unwrap().key();
+    let key = next(key);
+    for (region, addr, len, access, fault) in [
+        (unbindable, 0, 10, READ, Fault::Rights),
+        (foreign, 0, 10, READ, Fault::Key),
+        (readable, 0, 10, WRITE, Fault::Rights),
+        (region, 0x1000, 101, READ, Fault::Range),
+        (region, 0xfff, 1, READ, Fault::Range),
+        (region, 0x1000, u64::MAX, READ, Fault::Range),
+        (region, 0x1000, 0, READ, Fault::Range),
+        (region ^ 1, 0x1000, 1, READ, Fault::Key),
+        (window << 8, 0x1000, 1, READ, Fault::Key),
+    ] {
+        table.stage_bind(PD, window, key, BindInfo { region, addr, len, access }).unwrap();
+        assert_eq!(table.bind(PD, QPN, window, key), Err(fault));
+    }
+    assert_eq!(table.bind(PD, QPN, window, key), Err(Fault::Key), "nothing staged");
+    let info = BindInfo { region, addr: 0x1000, len: 1, access: READ };
+    assert!(table.stage_bind(PD + 1, window, key, info).is_err());
+    assert!(table.stage_bind(PD, window, key ^ 0x100, info).is_err(), "not this window's");
+    for _ in 0..STAGED_BINDS_MAX {
+        table.stage_bind(PD, window, key, info).unwrap();
+    }
+    let error = table.stage_bind(PD, window, key, info).unwrap_err();
+    assert_eq!(error.errno, libc::ENOMEM);
+    table.unstage_bind(window, key);
+    table.stage_bind(PD, window, key, info).unwrap();
+}
+
+#[test]
+fn window_that_goes_frees_its_region() {
+    let memory = [0u8; 100];
+    let (table, region, window, key) = with_window(WindowType::Type2, &memory);
+    let info = BindInfo { region, addr: 0x1000, len: 1, access: READ };
+    table.stage_bind(PD, window, next(key), info).unwrap();
+    table.bind(PD, QPN, window, next(key)).unwrap();
+    assert!(table.uses_pd(PD) && !table.uses_pd(PD + 1));
+    table.forget_qp(QPN);
+    assert_eq!(table.region(region).unwrap().windows(), 0);
+    table.stage_bind(PD, window, key, info).unwrap();
+    table.bind(PD, QPN, window, key).unwrap();
+    assert!(table.dealloc_window(region >> 8, || ()).is_err(), "not a window");
+    table.dealloc_window(window, || ()).unwrap();
+    assert_eq!(table.resolve_remote(PD, QPN, key, 0x1000, 1, READ), Err(Fault::Key));
+    table.deregister(region, || ()).unwrap();
+    assert!(table.is_empty());
+}
+
+#[test]
+fn zero_based_window_counts_from_zero() {
+    let memory = [0u8; 100];
+    let (table, region, window, key) = with_window(WindowType::Type2, &memory);
+    let access = READ | Access::ZERO_BASED;
+    table
+        .stage_bind(PD, window, next(key), BindInfo { region, addr: 0x1030, len: 4, access })
+        .unwrap();
+    table.bind(PD, QPN, window, next(key)).unwrap();
+    let got = table.resolve_remote(PD, QPN, next(key), 0, 4, READ).unwrap();
+    assert_eq!(got.addr, memory.as_ptr() as u64 + 0x30);
+}
+
+#[test]
+fn keys_are_unlike_each_other() {
+    let memory = [0u8; 8];
+    let table = MemoryTable::new();
+    let keys: std::collections::HashSet<u32> = (0..1000)
+        .map(|_| table.register(PD, memory.as_ptr() as usize, 8, 0, READ).unwrap().key())
+        .collect();
+    assert_eq!(keys.len(), 1000);
+    // Each of the 32 bits is set in about half of them.
+    for bit in 0..32 {
+        let set = keys.iter().filter(|key| *key >> bit & 1 == 1).count();
+        assert!((350..650).contains(&set), "bit {bit}: {set}");
+    }
+}
+
+#[test]
+fn store_copies_every_length_at_every_alignment() {
+    let data: Vec<u8> = (1..=255).collect();
+    for offset in 0..16 {
+        for len in 0..80 {
+            let mut memory = vec![0u64; 16];
+            // SAFETY: the bytes of the vector.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), 128) };
+            store(segment(&mut bytes[offset..offset + len]), &data[..len]);
+            assert_eq!(bytes[offset..offset + len], data[..len]);
+            assert!(bytes[..offset].iter().chain(&bytes[offset + len..]).all(|b| *b == 0));
+        }
+    }
+}
+
+#[test]
+#[cfg(not(debug_assertions))]
+fn store_never_writes_beyond_the_segment() {
+    let mut memory = [0u8; 8];
+    store(segment(&mut memory[..4]), &[1; 8]);
+    assert_eq!(memory, [1, 1, 1, 1, 0, 0, 0, 0]);
+}
+
+/// A program polls the last byte and then reads the rest.
+#[test]
+fn last_byte_is_seen_after_all_others() {
+    use std::sync::atomic::{AtomicU8, Ordering};
+    for len in [9, 64, 100, 4096] {
+        let memory: Vec<AtomicU8> = (0..len).map(|_| AtomicU8::new(0)).collect();
+        let target = Segment { addr: memory.as_ptr() as u64, len: len as u32 };
+        let seen = AtomicU8::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=100 {
+                    while memory[len - 1].load(Ordering::Acquire) != round {
+                        std::thread::yield_now();
+                    }
+                    assert!(memory.iter().all(|b| b.load(Ordering::Relaxed) == round));
+                    seen.store(round, Ordering::Release);
+                }
+            });
+            for round in 1..=100 {
+                store(target, &vec![round; len]);
+                while seen.load(Ordering::Acquire) != round {
+                    std::thread::yield_now();
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn copy_out_takes_the_shorter_of_the_two() {
+    let mut memory = [1, 2, 3, 4];
+    let mut out = [0; 3];
+    assert_eq!(copy_out(segment(&mut memory), &mut out), 3);
+    assert_eq!(out, [1, 2, 3]);
+    assert_eq!(copy_out(segment(&mut memory[..1]), &mut out), 1);
+}
+
+#[test]
+fn atomics_are_atomic_among_threads_and_return_what_was_there() {
+    let mut word = 5u64;
+    let at = Segment { addr: &raw mut word as u64, len: 8 };
+    assert_eq!(atomic(at, AtomicOp::CompareSwap { compare: 4, swap: 9 }), 5);
+    assert_eq!(atomic(at, AtomicOp::CompareSwap { compare: 5, swap: u64::MAX }), 5);
+    assert_eq!(atomic(at, AtomicOp::FetchAdd { add: 2 }), u64::MAX);
+    assert_eq!(copy_word(at), 1, "wraps");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(move || {
+                for _ in 0..1000 {
+                    atomic(at, AtomicOp::FetchAdd { add: 1 });
+                }
+            });
+        }
+    });
+    assert_eq!(copy_word(at), 4001);
+}
+
+fn copy_word(at: Segment) -> u64 {
+    let mut out = [0; 8];
+    copy_out(at, &mut out);
+    u64::from_ne_bytes(out)
+}
+
+#[test]
+fn atomics_want_memory_that_is_aligned() {
+    let memory = [0u64; 4];
+    let table = MemoryTable::new();
+    let askew = memory.as_ptr() as usize + 4;
+    let region = table.register(PD, askew, 16, 0, ALL).unwrap();
+    let at = |va| table.resolve_remote(PD, QPN, region.key(), va, 8, Access::REMOTE_ATOMIC);
+    assert_eq!(at(0), Err(Fault::Range));
+    assert!(at(4).is_ok());
+}
+
+#[test]
+fn many_threads_look_up_while_keys_come_and_go() {
+    let memory = [0u8; 64];
+    let table = MemoryTable::new();
+    let stable = table.register(PD, memory.as_ptr() as usize, 64, 0, READ).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let cache = KeyCache::new();
+                for _ in 0..20_000 {
+                    cache.resolve_remote(&table, PD, QPN, stable.key(), 0, 1, READ).unwrap();
+                }
+            });
+        }
+        for _ in 0..500 {
+            let region = table.register(PD, memory.as_ptr() as usize, 64, 0, READ).unwrap();
+            let cache = KeyCache::new();
+            assert!(cache.resolve_remote(&table, PD, QPN, region.key(), 0, 1, READ).is_ok());
+            table.deregister(region.key(), || ()).unwrap();
+            let gone = cache.resolve_remote(&table, PD, QPN, region.key(), 0, 1, READ);
+            assert_eq!(gone, Err(Fault::Key));
+        }
+    });
+}
