@@ -29,7 +29,6 @@ mod netlink;
 mod options;
 mod port_owner;
 mod qp1;
-mod requests;
 mod slots;
 mod steering;
 mod sys;

@@ -24,7 +24,7 @@ pub struct Table {
     /// All interfaces, by ascending [`Port::ifindex`].
     pub ports: Vec<Port>,
     /// The GID tables of the devices the broker knows, by device key (see
-    /// [`devices`](crate::devices)). They are kept by the broker so that an unchanged address keeps
+    /// [`devices`](fn@crate::devices)). They are kept by the broker so that an unchanged address keeps
     /// its index and all processes, and the CM, agree on it.
     pub gid_tables: Vec<NamedGidTable>,
     /// Paths taken down by hand.

@@ -11,7 +11,7 @@ use polypath_ipc::message::{self, CM_COMMAND_MAX, Push, Reply, Request, TEXT_MAX
 use polypath_ipc::status::{BrokerStatus, ClientStatus, CmIdStatus, ProcessStatus, SlotStatus};
 use polypath_ipc::{Hello, PathSelector, Selection};
 
-use crate::broker::Broker;
+use super::Broker;
 use crate::connection::Role;
 use crate::drops::counter;
 use crate::log::log;
@@ -46,7 +46,7 @@ fn reply(reply: Reply) -> Answer {
 
 impl Broker {
     /// Does what a client asks, and answers.
-    pub(crate) fn request(&mut self, id: u64, request: Request) {
+    pub(super) fn request(&mut self, id: u64, request: Request) {
         let Some(connection) = self.connections.get(&id) else { return };
         let answer = match (connection.role, request) {
             (Role::New, Request::Hello(hello)) => self.hello(id, &hello),
@@ -107,7 +107,7 @@ impl Broker {
     }
 
     /// Answers with an error.
-    pub(crate) fn refuse(&mut self, id: u64, errno: i32, text: String) {
+    pub(super) fn refuse(&mut self, id: u64, errno: i32, text: String) {
         self.counters.requests_refused += 1;
         if let Ok(bytes) = message::encode(&Reply::Error { errno, text }) {
             self.send(id, bytes.into(), None);
@@ -266,7 +266,7 @@ impl Broker {
     }
 
     /// Tells those whose status is complete, or out of time.
-    pub(crate) fn finish_gatherings(&mut self, now: Duration) {
+    pub(super) fn finish_gatherings(&mut self, now: Duration) {
         for finished in self.gatherings.finished(now) {
             let reply = Reply::StatusEnd { silent: finished.silent };
             self.answer(finished.asker, &reply, None);

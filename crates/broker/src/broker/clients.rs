@@ -1,0 +1,192 @@
+//! Clients: accepting them, hearing them, answering within limits, and letting go of them.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use polypath_cm::ClientId;
+use polypath_ipc::message::{self, Reply};
+use polypath_ipc::socket;
+
+use super::{Broker, CONNECTION, CONNECTIONS_MAX, TURN, encode_table, token};
+use crate::Error;
+use crate::connection::{Connection, Lost, Role};
+use crate::log::log;
+use crate::sys::epoll::{Event, Interest};
+
+impl Broker {
+    /// Accepts whoever waits. Gives how many came.
+    pub(super) fn accept(&mut self) -> Result<(), Error> {
+        for _ in 0..TURN {
+            match socket::accept(self.listener.as_fd()) {
+                Ok(Some(socket)) => self.welcome(socket),
+                Ok(None) => break,
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                    if !self.refuse_for_want_of_descriptors(&error) {
+                        break;
+                    }
+                }
+                Err(source) => return Err(Error::Io { doing: "accepting a connection", source }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells one who waits that there are no descriptors left; to let it wait would mean to be
+    /// woken for ever. False if not even that is possible.
+    fn refuse_for_want_of_descriptors(&mut self, error: &io::Error) -> bool {
+        self.spare = None;
+        if let Ok(Some(socket)) = socket::accept(self.listener.as_fd()) {
+            self.turn_away(&socket, libc::EMFILE, format!("the broker: {error}"));
+        }
+        self.spare = self.listener.try_clone().ok();
+        self.spare.is_some()
+    }
+
+    fn turn_away(&mut self, socket: &OwnedFd, errno: i32, text: String) {
+        log!("refusing a connection: {text}");
+        self.counters.clients_refused += 1;
+        if let Ok(bytes) = message::encode(&Reply::Error { errno, text }) {
+            // It is closed anyway.
+            let _ = socket::send(socket.as_fd(), &bytes, None);
+        }
+    }
+
+    fn welcome(&mut self, socket: OwnedFd) {
+        let (pid, user) = socket::peer(socket.as_fd()).unwrap_or((0, u32::MAX));
+        let ours = socket::user_id();
+        let refusal = if user != ours {
+            Some((libc::EPERM, format!("process {pid} is user {user}'s, the broker user {ours}'s")))
+        } else if self.connections.len() >= CONNECTIONS_MAX {
+            Some((libc::EMFILE, format!("the broker has {CONNECTIONS_MAX} connections already")))
+        } else {
+            None
+        };
+        if let Some((errno, text)) = refusal {
+            self.turn_away(&socket, errno, text);
+            return;
+        }
+        self.last_connection += 1;
+        let id = self.last_connection;
+        if let Err(error) = self.epoll.add(socket.as_fd(), token(CONNECTION, id), Interest::Read) {
+            log!("watching process {pid}: {error}");
+            return;
+        }
+        self.counters.clients_accepted += 1;
+        self.connections.insert(id, Connection::new(socket, pid));
+    }
+
+    pub(super) fn handle_connection(&mut self, id: u64, event: Event) {
+        if event.writable {
+            self.flush(id);
+        }
+        if event.readable {
+            self.read(id);
+        } else if event.hung_up {
+            self.close(id);
+        }
+        self.settle(id);
+    }
+
+    fn read(&mut self, id: u64) {
+        for _ in 0..TURN {
+            let Some(connection) = self.connections.get(&id) else { return };
+            if connection.is_waiting() && connection.role != Role::Events {
+                return;
+            }
+            let mut buffer = std::mem::take(&mut self.buffer);
+            let got = connection.receive(&mut buffer);
+            match got {
+                Ok(None) => {
+                    self.buffer = buffer;
+                    return;
+                }
+                Ok(Some(0)) => self.close(id),
+                Ok(Some(len)) => self.take_message(id, &buffer[..len]),
+                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                    self.reject_nonsense(id, "a message that is too long");
+                }
+                Err(_) => self.close(id),
+            }
+            self.buffer = buffer;
+        }
+    }
+
+    fn take_message(&mut self, id: u64, bytes: &[u8]) {
+        match message::decode(bytes) {
+            Ok(request) => self.request(id, request),
+            Err(_) => self.reject_nonsense(id, "a message that does not decode"),
+        }
+    }
+
+    /// Answers nonsense, and closes the connection.
+    pub(super) fn reject_nonsense(&mut self, id: u64, what: &str) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        log!("process {} ({}) sent {what}", connection.pid, connection.program);
+        self.counters.clients_nonsense += 1;
+        self.refuse(id, libc::EPROTO, format!("the broker got {what}"));
+        self.close(id);
+    }
+
+    fn flush(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let table = || encode_table(&self.host);
+        let result = connection.flush(table);
+        self.check(id, result);
+    }
+
+    /// After its turn: waits for the right thing, or closes it if it was to leave. What was sent to
+    /// it stays readable.
+    pub(super) fn settle(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.role == Role::Leaving {
+            self.close(id);
+            return;
+        }
+        if let Some(interest) = connection.new_interest()
+            && let Err(error) =
+                self.epoll.change(connection.as_fd(), token(CONNECTION, id), interest)
+        {
+            log!("watching process {}: {error}", connection.pid);
+            self.close(id);
+        }
+    }
+
+    /// Sends a message to a connection; closes it if it can't take it.
+    pub(super) fn send(&mut self, id: u64, bytes: Rc<[u8]>, fd: Option<OwnedFd>) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let result = connection.send(bytes, fd);
+        self.check(id, result);
+        self.settle(id);
+    }
+
+    pub(super) fn check(&mut self, id: u64, result: Result<(), Lost>) {
+        match result {
+            Ok(()) => {}
+            Err(Lost::Gone) => self.close(id),
+            Err(Lost::Slow) => {
+                if let Some(connection) = self.connections.get(&id) {
+                    let Connection { pid, program, .. } = connection;
+                    log!("process {pid} ({program}) does not take its messages: disconnected");
+                }
+                self.counters.clients_slow += 1;
+                self.close(id);
+            }
+        }
+    }
+
+    /// Ends a connection, and all that was opened through it.
+    pub(super) fn close(&mut self, id: u64) {
+        if self.connections.remove(&id).is_none() {
+            return;
+        }
+        for file in self.files.of(id) {
+            self.close_file(file);
+        }
+        self.slots.close_all_of(id);
+        self.gatherings.forget(id);
+        if self.host.remove_client(ClientId(id)) {
+            self.push_table();
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Carrying what the connection manager and its peers and applications say to each other.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use polypath_cm::{ClientId, FileId};
+
+use super::{Broker, FILE, TURN, token};
+use crate::files::Delivery;
+use crate::log::log;
+use crate::qp1;
+use crate::sys::epoll::{Event, Interest};
+use crate::sys::process::now;
+
+impl Broker {
+    pub(super) fn receive_mads(&mut self) {
+        let mut buffer = [0; qp1::RECEIVE_LEN];
+        for _ in 0..TURN {
+            let datagram = match self.slots.own().receive(&mut buffer) {
+                Ok(Some(datagram)) => datagram,
+                Ok(None) => return,
+                Err(error) => {
+                    log!("receiving from QP1: {error}");
+                    return;
+                }
+            };
+            match qp1::parse(&datagram, &buffer) {
+                Ok((from, mad)) => {
+                    self.counters.mads_received += 1;
+                    self.cm.handle_mad(now(), from, mad, &mut self.host);
+                }
+                Err(reason) => self.counters.count(reason),
+            }
+        }
+    }
+
+    /// Carries what the CM has to say to peers and applications, until it has no more: an event
+    /// that finds its file closed makes new MADs.
+    pub(super) fn pump(&mut self) {
+        loop {
+            let mads = self.send_mads();
+            let events = self.deliver_events();
+            if !mads && !events {
+                return;
+            }
+        }
+    }
+
+    /// True if there were any.
+    pub(super) fn send_mads(&mut self) -> bool {
+        let mut any = false;
+        while let Some(mad) = self.cm.poll_mad() {
+            any = true;
+            let through = qp1::through(&mad, self.host.has_address(mad.remote));
+            match self.qp1.send(&mad, through) {
+                Ok(()) => self.counters.mads_sent += 1,
+                // The CM repeats what is not answered.
+                Err(error) => {
+                    self.counters.mads_send_failed += 1;
+                    let (from, to) = (mad.local, mad.remote);
+                    let text = format!("sending a CM message from {from} to {to}: {error}");
+                    if text != self.last_send_error {
+                        log!("{text}");
+                        self.last_send_error = text;
+                    }
+                }
+            }
+        }
+        any
+    }
+
+    /// True if there were any.
+    fn deliver_events(&mut self) -> bool {
+        let mut any = false;
+        while !self.files.any_stuck() {
+            let Some((file, event)) = self.cm.poll_event() else { return any };
+            any = true;
+            self.deliver(file, event);
+        }
+        for file in self.files.free() {
+            while let Some(event) = self.cm.poll_event_of(file) {
+                any = true;
+                if self.deliver(file, event) != Delivery::Sent {
+                    break;
+                }
+            }
+        }
+        any
+    }
+
+    fn deliver(&mut self, file: FileId, event: Vec<u8>) -> Delivery {
+        let delivery = self.files.deliver(file, event);
+        self.settle_file(file, delivery);
+        delivery
+    }
+
+    pub(super) fn handle_file(&mut self, id: u64, event: Event) {
+        let Ok(number) = u32::try_from(id) else { return };
+        let file = FileId(number);
+        if event.hung_up {
+            self.close_file(file);
+        } else if event.writable {
+            let delivery = self.files.retry(file);
+            if delivery != Delivery::Stuck {
+                self.watch_file(file, Interest::HangUp);
+            }
+            self.settle_file(file, delivery);
+        }
+    }
+
+    fn settle_file(&mut self, file: FileId, delivery: Delivery) {
+        match delivery {
+            Delivery::Sent => {}
+            Delivery::Stuck => self.watch_file(file, Interest::Write),
+            Delivery::Gone => self.close_file(file),
+        }
+    }
+
+    fn watch_file(&mut self, id: FileId, interest: Interest) {
+        let Some(file) = self.files.get(id) else { return };
+        if let Err(error) = self.epoll.change(file.as_fd(), token(FILE, id.0.into()), interest) {
+            log!("watching a CM file: {error}");
+            self.close_file(id);
+        }
+    }
+
+    /// Opens a CM file for a connection.
+    pub(super) fn open_file(&mut self, connection: u64) -> io::Result<(FileId, OwnedFd)> {
+        let (id, theirs) = self.files.open(connection)?;
+        if let Some(file) = self.files.get(id)
+            && let Err(error) =
+                self.epoll.add(file.as_fd(), token(FILE, id.0.into()), Interest::HangUp)
+        {
+            self.files.remove(id);
+            return Err(error);
+        }
+        self.cm.open_file(id, ClientId(connection));
+        Ok((id, theirs))
+    }
+
+    /// Closes a CM file; its connections are taken down.
+    pub(super) fn close_file(&mut self, id: FileId) {
+        if self.files.remove(id).is_some() {
+            self.cm.close_file(now(), id, &mut self.host);
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The loop: one thread, one epoll set, everything by event or deadline.
+
+mod clients;
+mod cm;
+mod requests;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use polypath_cm::{ClientId, Cm, CmConfig};
+use polypath_ipc::message::{self, MESSAGE_MAX, Push};
+
+use crate::connection::{Connection, Role};
+use crate::drops::Counters;
+use crate::files::Files;
+use crate::gathering::Gatherings;
+use crate::host::Host;
+use crate::log::log;
+use crate::qp1::Qp1;
+use crate::slots::Slots;
+use crate::sys::epoll::{Epoll, Event, Interest};
+use crate::sys::process::{Signals, now};
+use crate::{Error, random};
+
+/// Most connections at a time.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// Messages or packets taken from one descriptor before the others have their turn.
+const TURN: usize = 32;
+
+/// What a token of the epoll set means: its kind in the top byte.
+const FIXED: u64 = 0;
+const CONNECTION: u64 = 1;
+const FILE: u64 = 2;
+const KIND_SHIFT: u32 = 56;
+
+const LISTENER: u64 = 0;
+const SIGNALS: u64 = 1;
+const NETLINK: u64 = 2;
+const QP1: u64 = 3;
+
+/// The broker's whole state.
+pub(crate) struct Broker {
+    epoll: Epoll,
+    listener: OwnedFd,
+    signals: Signals,
+    slots: Slots,
+    host: Host,
+    cm: Cm,
+    qp1: Qp1,
+    connections: BTreeMap<u64, Connection>,
+    last_connection: u64,
+    files: Files,
+    gatherings: Gatherings,
+    counters: Counters,
+    started: Duration,
+    idle_timeout: Option<Duration>,
+    /// Since when there is nothing to do.
+    idle_since: Option<Duration>,
+    /// Set by a request to end.
+    ending: bool,
+    /// What the log said last about MADs that could not be sent; the same is not said again.
+    last_send_error: String,
+    /// A descriptor to let go of when there are no others, so that who connects can be told.
+    spare: Option<OwnedFd>,
+    buffer: Box<[u8]>,
+}
+
+impl Broker {
+    pub(crate) fn new(listener: OwnedFd, idle_timeout: Option<Duration>) -> Result<Self, Error> {
+        let setup = |source| Error::Io { doing: "setting up", source };
+        let slots = Slots::new(random())?;
+        let spare = Some(listener.try_clone().map_err(setup)?);
+        let broker = Self {
+            epoll: Epoll::new().map_err(setup)?,
+            listener,
+            signals: Signals::new().map_err(setup)?,
+            slots,
+            host: Host::new().map_err(setup)?,
+            cm: Cm::new(CmConfig::default(), random),
+            qp1: Qp1::new(random).map_err(setup)?,
+            connections: BTreeMap::new(),
+            last_connection: 0,
+            files: Files::default(),
+            gatherings: Gatherings::default(),
+            counters: Counters::default(),
+            started: now(),
+            idle_timeout,
+            idle_since: Some(now()),
+            ending: false,
+            last_send_error: String::new(),
+            spare,
+            buffer: vec![0; MESSAGE_MAX + 1].into_boxed_slice(),
+        };
+        let watched = [
+            (broker.listener.as_fd(), LISTENER),
+            (broker.signals.fd().as_fd(), SIGNALS),
+            (broker.host.netlink().changes(), NETLINK),
+            (broker.slots.own().as_fd(), QP1),
+        ];
+        for (fd, token) in watched {
+            broker.epoll.add(fd, token, Interest::Read).map_err(setup)?;
+        }
+        Ok(broker)
+    }
+
+    /// Runs until there is nothing more to do, or somebody ends it.
+    pub(crate) fn run(mut self) -> Result<(), Error> {
+        loop {
+            let timeout = self.next_deadline().map(|deadline| deadline.saturating_sub(now()));
+            let events = self
+                .epoll
+                .wait(timeout)
+                .map_err(|source| Error::Io { doing: "waiting for events", source })?;
+            for event in events {
+                if self.handle(event)?.is_break() {
+                    self.say_goodbye();
+                    return Ok(());
+                }
+            }
+            let now = now();
+            if self.cm.next_deadline().is_some_and(|deadline| deadline <= now) {
+                self.cm.handle_timeout(now, &mut self.host);
+            }
+            self.finish_gatherings(now);
+            self.pump();
+            self.watch_idleness(now);
+            if self.ending || self.is_idle_for_good(now)? {
+                self.say_goodbye();
+                return Ok(());
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        let idle = self.idle_since.zip(self.idle_timeout).map(|(since, timeout)| since + timeout);
+        [idle, self.cm.next_deadline(), self.gatherings.next_deadline()].into_iter().flatten().min()
+    }
+
+    fn handle(&mut self, event: Event) -> Result<ControlFlow<()>, Error> {
+        let number = event.token & ((1 << KIND_SHIFT) - 1);
+        match (event.token >> KIND_SHIFT, number) {
+            (FIXED, LISTENER) => self.accept()?,
+            (FIXED, SIGNALS) => {
+                let taken = self.signals.take();
+                if let Some(signal) =
+                    taken.map_err(|source| Error::Io { doing: "reading signals", source })?
+                {
+                    log!("{signal}: ending");
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            (FIXED, NETLINK) => self.refresh(),
+            (FIXED, QP1) => self.receive_mads(),
+            (CONNECTION, id) => self.handle_connection(id, event),
+            (FILE, id) => self.handle_file(id, event),
+            (kind, _) => debug_assert!(false, "token of kind {kind}"),
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    // What the kernel says
+
+    fn refresh(&mut self) {
+        let before = self.devices_by_client();
+        match self.host.refresh() {
+            Ok(false) => {}
+            Ok(true) => {
+                self.push_table();
+                self.tell_cm(&before);
+            }
+            Err(error) => log!("asking the kernel for interfaces and addresses: {error}"),
+        }
+    }
+
+    /// The devices of every process that has CM files.
+    fn devices_by_client(&self) -> BTreeMap<u64, Vec<u64>> {
+        let with_files = self.connections.keys().filter(|id| !self.files.of(**id).is_empty());
+        let guids = |id: u64| {
+            let devices = self.host.devices_of(ClientId(id));
+            devices.into_iter().map(|device| device.node_guid).collect()
+        };
+        with_files.map(|&id| (id, guids(id))).collect()
+    }
+
+    fn tell_cm(&mut self, before: &BTreeMap<u64, Vec<u64>>) {
+        let now = now();
+        for (id, now_there) in self.devices_by_client() {
+            let gone = before.get(&id).into_iter().flatten();
+            for guid in gone.filter(|guid| !now_there.contains(guid)) {
+                let client = ClientId(id);
+                self.cm.handle_device_removal(now, client, guid.to_be_bytes(), &mut self.host);
+            }
+        }
+        self.cm.handle_address_change(&mut self.host);
+    }
+
+    /// Pushes the table to all event streams.
+    pub(super) fn push_table(&mut self) {
+        let push = encode_table(&self.host);
+        for id in self.event_streams() {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            self.counters.tables_pushed += 1;
+            let result = connection.send_table(&push);
+            self.check(id, result);
+            self.settle(id);
+        }
+    }
+
+    pub(super) fn event_streams(&self) -> Vec<u64> {
+        let streams = self.connections.iter().filter(|(_, c)| c.role == Role::Events);
+        streams.map(|(id, _)| *id).collect()
+    }
+
+    /// Sends an event to all event streams.
+    pub(super) fn push(&mut self, push: &Push) {
+        let Ok(bytes) = message::encode(push) else { return };
+        let bytes: Rc<[u8]> = bytes.into();
+        for id in self.event_streams() {
+            self.send(id, Rc::clone(&bytes), None);
+        }
+    }
+
+    // The end
+
+    fn watch_idleness(&mut self, now: Duration) {
+        let idle = self.connections.is_empty() && self.cm.connection_count() == 0;
+        self.idle_since = if idle { self.idle_since.or(Some(now)) } else { None };
+    }
+
+    /// Whether it is time to go. Who connected just now is accepted first; who connects later than
+    /// that finds the connection closed before its first answer, and starts another broker.
+    fn is_idle_for_good(&mut self, now: Duration) -> Result<bool, Error> {
+        let Some((since, timeout)) = self.idle_since.zip(self.idle_timeout) else {
+            return Ok(false);
+        };
+        if now < since + timeout {
+            return Ok(false);
+        }
+        self.accept()?;
+        if !self.connections.is_empty() {
+            self.idle_since = None;
+            return Ok(false);
+        }
+        log!("idle for {} s: ending", timeout.as_secs_f32());
+        Ok(true)
+    }
+
+    /// Tells all event streams, takes all connections of the CM down, and lets go of the port
+    /// before the name: who finds the name free must find the port free.
+    fn say_goodbye(mut self) {
+        self.push(&Push::Goodbye);
+        let connections: Vec<u64> = self.connections.keys().copied().collect();
+        connections.into_iter().for_each(|id| self.close(id));
+        self.send_mads();
+        let Self { slots, listener, spare, .. } = self;
+        drop(slots);
+        drop(spare);
+        drop(listener);
+    }
+}
+
+fn token(kind: u64, number: u64) -> u64 {
+    kind << KIND_SHIFT | number
+}
+
+/// The message with the table as it is now.
+fn encode_table(host: &Host) -> Rc<[u8]> {
+    let push = Push::Table(Box::new(host.table().clone()));
+    // The limits of the table are such that it always fits.
+    message::encode(&push).unwrap_or_default().into()
+}
