@@ -68,7 +68,8 @@ pub struct Config {
     /// What we tell peers: bytes of payload that our lane's receive buffer takes. (The kernel
     /// accounts a packet's buffer, about twice its payload, against SO_RCVBUF.)
     pub receive_window: u32,
-    /// Largest payload of a packet; the window never falls below two of them.
+    /// What the largest packet counts for in [`crate::PathManager::sent`]; the window never falls
+    /// below two of them.
     pub mtu: u32,
 }
 
@@ -92,7 +93,7 @@ impl Default for Config {
             initial_window: 64 << 10,
             max_window: 128 << 10,
             receive_window: 128 << 10,
-            mtu: 4096,
+            mtu: 4096 + 128,
         }
     }
 }

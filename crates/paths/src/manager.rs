@@ -235,6 +235,14 @@ impl PathManager {
         };
         let association = peer.association.and_then(|a| self.associations.get(a));
         if let Some(tag) = tag {
+            // The peer may use path 0 as soon as it has our answer; its own proof may come later.
+            if association.is_none()
+                && peer.pending.is_some()
+                && tag == (PathTag { id: 0, generation: 1 })
+                && fits(peer.own)
+            {
+                return Ok(peer.own);
+            }
             let association = association.ok_or(Refused::NoAssociation)?;
             let index = association.paths.get(usize::from(tag.id)).copied().flatten();
             let index = index.ok_or(Refused::UnknownPath)?;

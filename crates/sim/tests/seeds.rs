@@ -1,0 +1,16 @@
+//! A few hundred seeds with every `cargo test`; `polypath-sim` runs as many as one likes.
+
+use polypath_sim::simulate;
+
+#[test]
+fn verbs_keep_their_promises_whatever_the_network_does() {
+    let failures: Vec<_> = (0..300).filter_map(|seed| simulate(seed).err()).collect();
+    assert!(failures.is_empty(), "{}", failures[0]);
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in [3, 14, 159] {
+        assert_eq!(simulate(seed), simulate(seed));
+    }
+}
