@@ -100,5 +100,7 @@ fn deliver(state: &mut State, index: u16, packet: &Packet<'_>, received: &Receiv
     };
     let mut host = LaneHost { attached: &entry.attached, io: &mut state.io };
     entry.core.handle_packet(now, packet, from, grh, &mut host);
+    // Answers do not wait for the window of requests.
+    entry.blocked = false;
     state.note(index, false);
 }
