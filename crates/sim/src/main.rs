@@ -50,7 +50,8 @@ fn main() -> ExitCode {
         };
         *target = Some(value);
     }
-    let count = count.unwrap_or(if seed.is_some() { 1 } else { 1000 });
+    let many = if seed.is_some() { 1 } else { 1000 };
+    let count = count.unwrap_or(many);
     run(seed.unwrap_or(0), count, trace, packets)
 }
 
