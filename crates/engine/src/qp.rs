@@ -15,6 +15,7 @@ use crate::context::Shared;
 use crate::cq::Cq;
 use crate::lane::{Attached, Entry, Lane, LaneHost, LaneIo, State};
 use crate::limits::{MAX_INLINE, MAX_MCAST_PER_QP, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
+use crate::memory::KeyCache;
 use crate::notify::lock;
 use crate::port;
 use crate::srq::Srq;
@@ -92,6 +93,7 @@ impl Qp {
             recv_cq: recv_cq.clone(),
             srq: srq.cloned(),
             token: request.token,
+            keys: KeyCache::new(),
         };
         let config = |qpn| QpConfig {
             qpn,

@@ -15,7 +15,7 @@ use crate::context::Shared;
 use crate::cq::Cq;
 use crate::events::Raise;
 use crate::lane::io::LaneIo;
-use crate::memory;
+use crate::memory::{self, KeyCache};
 use crate::srq::Srq;
 
 /// What a queue pair is connected with in this process.
@@ -26,6 +26,8 @@ pub(crate) struct Attached {
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) srq: Option<Arc<Srq>>,
     pub(crate) token: u64,
+    /// Memory keys that it has used lately.
+    pub(crate) keys: KeyCache,
 }
 
 /// The surroundings of one queue pair for the time of one call.
@@ -36,7 +38,8 @@ pub(crate) struct LaneHost<'a> {
 
 impl Host for LaneHost<'_> {
     fn resolve(&self, pd: u32, sge: Sge, access: Access) -> Result<Segment, Fault> {
-        self.attached.context.memory.resolve(pd, sge, access)
+        let attached = self.attached;
+        attached.keys.resolve(&attached.context.memory, pd, sge, access)
     }
 
     fn resolve_remote(
@@ -48,7 +51,8 @@ impl Host for LaneHost<'_> {
         len: u32,
         access: Access,
     ) -> Result<Segment, Fault> {
-        self.attached.context.memory.resolve_remote(pd, qpn, rkey, va, len, access)
+        let attached = self.attached;
+        attached.keys.resolve_remote(&attached.context.memory, pd, qpn, rkey, va, len, access)
     }
 
     fn store(&mut self, segment: Segment, data: &[u8]) {

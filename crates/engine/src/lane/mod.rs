@@ -211,6 +211,9 @@ impl State {
                 Ok(0) | Err(_) => break,
                 Ok(n) => total += n,
             }
+            if !receiver.more() {
+                break;
+            }
         }
         self.receiver = Some(receiver);
         total
