@@ -419,7 +419,7 @@ mod tests {
     use crate::memory::{alloc_mw, dealloc_mw};
 
     /// A list of sends with these names, each of one element.
-    fn sends(names: core::ops::Range<u64>, sge: &mut ibv_sge) -> Vec<ibv_send_wr> {
+    fn sends(names: core::ops::Range<u64>, sge: *mut ibv_sge) -> Vec<ibv_send_wr> {
         let mut list: Vec<ibv_send_wr> = names
             .map(|wr_id| {
                 // SAFETY: zero is valid for every field.

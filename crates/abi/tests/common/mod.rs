@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The library, built in the profile of this test.
-pub fn library() -> &'static Path {
+pub(crate) fn library() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         // target/<profile>/deps/<test>: a cdylib is not built for tests, so build it.
@@ -27,7 +27,7 @@ pub fn library() -> &'static Path {
 }
 
 /// Whether a program is installed.
-pub fn installed(program: &str) -> bool {
+pub(crate) fn installed(program: &str) -> bool {
     Command::new("sh")
         .args(["-c", &format!("command -v {program}")])
         .output()
@@ -35,7 +35,7 @@ pub fn installed(program: &str) -> bool {
 }
 
 /// Output of a command, which must succeed.
-pub fn output(command: &mut Command) -> String {
+pub(crate) fn output(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let complaints = String::from_utf8_lossy(&output.stderr);
@@ -44,7 +44,7 @@ pub fn output(command: &mut Command) -> String {
 }
 
 /// Symbols of a library or program as `name@VERSION`: those it defines, or those it needs.
-pub fn symbols(file: &Path, defined: bool) -> Vec<String> {
+pub(crate) fn symbols(file: &Path, defined: bool) -> Vec<String> {
     let which = if defined { "--defined-only" } else { "--undefined-only" };
     let text = output(Command::new("nm").args(["-D", "--with-symbol-versions", which]).arg(file));
     let of_line = |line: &str| {
