@@ -32,7 +32,7 @@ pub(crate) fn devices() -> Vec<Arc<dyn Device>> {
 pub(crate) fn open() -> *mut ibv_context {
     // SAFETY: the list is freed once, after its device was opened.
     unsafe {
-        let list = get_device_list(core::ptr::null_mut());
+        let list = get_device_list(null_mut());
         let mut at = 0;
         while !is_ours(*list.add(at)) {
             at += 1;

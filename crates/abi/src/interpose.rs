@@ -77,7 +77,8 @@ macro_rules! opener {
         ///
         /// # Safety
         /// As the C library's.
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[cfg_attr(test, allow(dead_code))]
         unsafe extern "C-unwind" fn $name(
             $($dir: $dir_type,)? path: *const c_char, flags: c_int $(, $mode: $mode_type)?
         ) -> c_int {
@@ -111,7 +112,8 @@ macro_rules! by_path {
         ///
         /// # Safety
         /// As the C library's.
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[cfg_attr(test, allow(dead_code))]
         unsafe extern "C-unwind" fn $name(
             $($before: $before_type,)? path: *const c_char $(, $arg: $type)*
         ) -> $ret {
@@ -154,7 +156,8 @@ macro_rules! by_descriptor {
         ///
         /// # Safety
         /// As the C library's.
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[cfg_attr(test, allow(dead_code))]
         unsafe extern "C-unwind" fn $name(
             $($version: $version_type,)? fd: c_int, status: *mut libc::stat
         ) -> c_int {
@@ -184,7 +187,8 @@ macro_rules! writer {
         ///
         /// # Safety
         /// As the C library's.
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[cfg_attr(test, allow(dead_code))]
         unsafe extern "C-unwind" fn $name(
             fd: c_int,
             buffer: *const c_void,

@@ -32,7 +32,6 @@ mod events;
 mod export;
 mod forward;
 mod guard;
-#[cfg(not(test))]
 mod interpose;
 mod layout;
 mod lock;

@@ -348,7 +348,7 @@ pub(crate) unsafe extern "C-unwind" fn advise_mr(
     const ADVICE_MAX: u32 = 2; // PREFETCH, PREFETCH_WRITE, PREFETCH_NO_FAULT
     const FLUSH: u32 = 1;
     guard::errno_of("ibv_advise_mr", || {
-        if pd.is_null() || (list.is_null() && count != 0) || count == 0 {
+        if pd.is_null() || list.is_null() || count == 0 {
             return Err(Error::invalid("nothing to advise on"));
         }
         if advice > ADVICE_MAX || flags & !FLUSH != 0 {

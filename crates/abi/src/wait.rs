@@ -42,7 +42,7 @@ impl Counter {
         // SAFETY: as above. Nothing is alive here that would have to be dropped on cancellation.
         unsafe {
             pthread_mutex_lock(self.mutex);
-            while *self.completed != given {
+            while self.completed.read_volatile() != given {
                 pthread_cond_wait(self.cond, self.mutex);
             }
             pthread_mutex_unlock(self.mutex);

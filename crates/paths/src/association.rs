@@ -7,6 +7,7 @@ use crate::bytes::is_link_local;
 use crate::config::LocalAddress;
 use crate::key::{Key, Nonce, ReplayWindow};
 use crate::message::{Announced, MAX_ADDRESSES};
+use crate::path::Past;
 use crate::select::Pair;
 use crate::types::MAX_PATHS;
 
@@ -51,6 +52,8 @@ pub(crate) struct Association {
     pub(crate) paths: [Option<u32>; MAX_PATHS],
     /// The last generation used for each number, so that none ever comes twice.
     pub(crate) generations: [u16; MAX_PATHS],
+    /// Paths that left the set, the latest last; at most [`MAX_PATHS`].
+    pub(crate) past: Vec<Past>,
     pub(crate) trial: Option<Trial>,
     /// By the same clock as [`Trial::started`].
     pub(crate) last_heard: Duration,
@@ -93,6 +96,7 @@ impl Association {
             table_seen: 0,
             paths: [None; MAX_PATHS],
             generations: [0; MAX_PATHS],
+            past: Vec::new(),
             trial: None,
             last_heard: Duration::ZERO,
             last_traffic: Duration::ZERO,

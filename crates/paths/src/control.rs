@@ -193,7 +193,7 @@ impl PathManager {
     /// Makes the path set what the table says.
     fn set_members(&mut self, index: u32, wanted: &[(u8, u16, Pair)]) {
         let Some(a) = self.associations.get(index) else { return };
-        let (members, slot) = (a.paths, a.remote_slot);
+        let (members, slot, past) = (a.paths, a.remote_slot, a.past.clone());
         let window = if a.remote_window == 0 { self.config.max_window } else { a.remote_window };
         let mut gone = Vec::new();
         for (id, member) in members.into_iter().enumerate() {
@@ -219,6 +219,9 @@ impl PathManager {
             path.window.set_max(window);
             path.probes.next_at = self.now;
             path.state = PathState::Probing;
+            if let Some(past) = past.iter().find(|past| past.pair == (local, remote)) {
+                path.resume(past);
+            }
             if let Some(reason) = self.local_fault(local) {
                 path.state = PathState::Down;
                 path.reason = Some(reason);
@@ -252,7 +255,18 @@ impl PathManager {
             a.peers.iter().copied().find(|p| self.peers.get(*p).is_some_and(|p| p.own == path))
         });
         if let Some(p) = self.paths.get_mut(path) {
-            p.give_up(self.now, PathState::Down, Reason::Removed);
+            if p.state != PathState::Down {
+                p.give_up(self.now, PathState::Down, Reason::Removed);
+            }
+            p.reason = Some(Reason::Removed);
+            if let Some(a) = self.associations.get_mut(index) {
+                let past = p.past();
+                a.past.retain(|other| other.pair != past.pair);
+                if a.past.len() == a.paths.len() {
+                    a.past.remove(0);
+                }
+                a.past.push(past);
+            }
             if let Some(peer) = owner {
                 p.role = Role::Plain { peer };
             }

@@ -97,7 +97,7 @@ impl PathManager {
                 p.probes.next_at = now;
                 self.timers.no_later(Timer::Association(association), now);
             }
-            Role::Plain { .. } | Role::Datagram => self.path_back(index),
+            Role::Plain { .. } | Role::Datagram => self.path_back(index, Reason::FirstAlive),
         }
     }
 

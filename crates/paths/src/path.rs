@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::config::Config;
+use crate::select::Pair;
 use crate::types::{PathAddress, PathId, PathState, PathStatus, PathTag, Reason};
 use crate::window::{Rtt, Window};
 
@@ -92,6 +93,14 @@ impl Probes {
 pub(crate) struct Stalls {
     pub(crate) count: u32,
     pub(crate) since: Duration,
+}
+
+/// A path that is not in the set any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Past {
+    pub(crate) pair: Pair,
+    recent_deaths: u32,
+    died_at: Duration,
 }
 
 #[derive(Debug)]
@@ -201,6 +210,20 @@ impl Path {
     fn recent_deaths(&self, now: Duration) -> u32 {
         let halvings = now.saturating_sub(self.died_at).as_millis() / DEATH_HALF_LIFE.as_millis();
         self.recent_deaths.checked_shr(halvings.min(32) as u32).unwrap_or(0)
+    }
+
+    /// What to remember of it when it leaves the set.
+    pub(crate) fn past(&self) -> Past {
+        let pair = (self.address.local, self.address.remote);
+        Past { pair, recent_deaths: self.recent_deaths, died_at: self.died_at }
+    }
+
+    /// It was in the set before and left it: it has to prove itself like a dead one.
+    pub(crate) fn resume(&mut self, past: &Past) {
+        self.recent_deaths = past.recent_deaths;
+        self.died_at = past.died_at;
+        self.state = PathState::Dead;
+        self.reason = Some(Reason::Removed);
     }
 
     /// Usable from now on.

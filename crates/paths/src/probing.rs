@@ -119,7 +119,7 @@ impl PathManager {
             // Sent before it was suspected: says nothing of now.
             PathState::Suspect if sent < p.probes.suspected_at => {}
             PathState::Suspect => self.suspect_answered(index, path),
-            PathState::Probing => self.path_back(path),
+            PathState::Probing => self.path_back(path, Reason::FirstAlive),
             PathState::Dead => {
                 p.state = PathState::Recovering;
                 p.recovering_since = now;
@@ -127,7 +127,7 @@ impl PathManager {
             }
             PathState::Recovering => {}
         }
-        self.recover(index);
+        self.recover(index, Reason::FirstAlive);
         self.timers.no_later(Timer::Association(index), now);
         Ok(())
     }
@@ -173,7 +173,7 @@ impl PathManager {
         }
         self.notice_late(index);
         self.judge(index);
-        self.recover(index);
+        self.recover(index, Reason::FirstAlive);
         let mut next = self.control_tick(index);
         let mut earliest = |at: Option<Duration>| {
             if let Some(at) = at {
@@ -295,8 +295,9 @@ impl PathManager {
         }
     }
 
-    /// Lets paths that proved themselves carry traffic again.
-    fn recover(&mut self, index: u32) {
+    /// Lets paths that proved themselves carry traffic again. `reason`: why traffic that has no other
+    /// path moves there.
+    fn recover(&mut self, index: u32, reason: Reason) {
         let now = self.now;
         let members = self.members(index);
         let alone = !members.iter().any(|p| self.paths.get(*p).is_some_and(Path::usable));
@@ -304,7 +305,7 @@ impl PathManager {
             let Some(p) = self.paths.get(path) else { continue };
             let proven = p.recovering_since + p.updelay(now, &self.config);
             if p.state == PathState::Recovering && p.fenced() && (alone || now >= proven) {
-                self.path_back(path);
+                self.path_back(path, reason);
             }
         }
     }
@@ -376,7 +377,8 @@ impl PathManager {
             if let Some(a) = self.associations.get_mut(association) {
                 a.generations[usize::from(id)] = generation;
             }
-            self.recover(association);
+            // If this was the last one, one that is still to prove itself takes over.
+            self.recover(association, reason);
         }
         for peer in users {
             self.reselect(peer, reason);
@@ -390,8 +392,8 @@ impl PathManager {
         self.redirect_datagrams();
     }
 
-    /// A path may carry traffic (again).
-    pub(crate) fn path_back(&mut self, path: u32) {
+    /// A path may carry traffic (again). `reason`: why traffic that has no other path moves there.
+    pub(crate) fn path_back(&mut self, path: u32, reason: Reason) {
         let Some(p) = self.paths.get_mut(path) else { return };
         let role = p.role;
         p.revive(&self.config);
@@ -405,7 +407,7 @@ impl PathManager {
             Role::Datagram => Vec::new(),
         };
         for peer in peers {
-            self.reselect(peer, Reason::FirstAlive);
+            self.reselect(peer, reason);
         }
         self.redirect_datagrams();
     }

@@ -90,7 +90,7 @@ pub(crate) struct wr_bind_mw {
 #[derive(Clone, Copy)]
 pub(crate) struct ibv_send_wr {
     pub(crate) wr_id: u64,
-    pub(crate) next: *mut ibv_send_wr,
+    pub(crate) next: *mut Self,
     pub(crate) sg_list: *mut ibv_sge,
     pub(crate) num_sge: c_int,
     pub(crate) opcode: u32,
@@ -107,7 +107,7 @@ pub(crate) struct ibv_send_wr {
 #[derive(Clone, Copy)]
 pub(crate) struct ibv_recv_wr {
     pub(crate) wr_id: u64,
-    pub(crate) next: *mut ibv_recv_wr,
+    pub(crate) next: *mut Self,
     pub(crate) sg_list: *mut ibv_sge,
     pub(crate) num_sge: c_int,
 }

@@ -102,7 +102,7 @@ fn one(all: &mut Contents, device: &DeviceSpec, table: &Table) {
     }
 
     let node = members.first().and_then(|port| port.numa_node);
-    let node = node.map_or("-1\n".to_owned(), |node| format!("{node}\n"));
+    let node = node.map_or_else(|| "-1\n".to_owned(), |node| format!("{node}\n"));
     all.file(format!("{root}/device/numa_node"), node);
     for port in &members {
         all.directories.push(format!("{root}/device/net/{}", port.name));

@@ -110,7 +110,6 @@ fn left_to_the_kernel() -> bool {
 ///
 /// # Safety
 /// `path` is a C string.
-#[cfg_attr(test, expect(dead_code))]
 #[inline]
 pub(crate) unsafe fn is_path(path: *const c_char) -> bool {
     // SAFETY: the caller's promise; the comparison ends at the string's end.
@@ -119,7 +118,6 @@ pub(crate) unsafe fn is_path(path: *const c_char) -> bool {
 }
 
 /// Whether a descriptor is one of ours.
-#[cfg_attr(test, expect(dead_code))]
 pub(crate) fn is_open(fd: c_int) -> bool {
     guard::run(false, || file(fd).is_some())
 }

@@ -12,3 +12,7 @@ mod pair;
 mod paths;
 mod random;
 mod unreliable;
+
+#[path = "../../../wire/tests/common/mod.rs"]
+mod captures;
+mod golden;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Undisturbed time before and after each event.
 const CALM: Duration = Duration::from_millis(2500);
-/// How long a program runs: the events of [`Act::disturb`] and calm around them.
+/// How long a program runs: the events of `disturb` and calm around them.
 const RUNNING_S: u64 = 15;
 const LIMIT: Duration = Duration::from_secs(60);
 const RPING_PORT: u16 = 7174;
