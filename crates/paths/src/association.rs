@@ -55,8 +55,8 @@ pub(crate) struct Association {
     /// Paths that left the set, the latest last; at most [`MAX_PATHS`].
     pub(crate) past: Vec<Past>,
     pub(crate) trial: Option<Trial>,
-    /// By the same clock as [`Trial::started`].
-    pub(crate) last_heard: Duration,
+    /// When a probe or data of ours was last answered, by the same clock as [`Trial::started`].
+    pub(crate) last_answer: Duration,
     pub(crate) last_traffic: Duration,
     /// When and how fast control messages are repeated.
     pub(crate) control_at: Duration,
@@ -98,7 +98,7 @@ impl Association {
             generations: [0; MAX_PATHS],
             past: Vec::new(),
             trial: None,
-            last_heard: Duration::ZERO,
+            last_answer: Duration::ZERO,
             last_traffic: Duration::ZERO,
             control_at: Duration::ZERO,
             control_interval: Duration::ZERO,

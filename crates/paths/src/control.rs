@@ -16,12 +16,12 @@ use crate::message::{Announced, Body, Ends, Frame, Report, TableEntry};
 use crate::path::{Path, Role};
 use crate::select::{Pair, pairs};
 use crate::timers::Timer;
-use crate::types::{PathEvent, PathId, PathState, Reason, Refused};
+use crate::types::{MAX_PATHS, PathEvent, PathId, PathState, Reason, Refused};
 
 /// First and longest interval at which unacknowledged control packets are repeated.
 const REPEAT_FIRST: Duration = Duration::from_millis(3);
 const REPEAT_MAX: Duration = Duration::from_millis(200);
-/// A control packet goes out on so many live paths at once.
+/// A control packet goes out on so many live paths at once; on all there are if none lives.
 const CONTROL_PATHS: usize = 2;
 
 impl PathManager {
@@ -37,7 +37,6 @@ impl PathManager {
         }
         let number = Frame::destination(packet.payload)?;
         let index = self.association_by_number(number).ok_or(Refused::NoAssociation)?;
-        let awake = self.awake();
         let a = self.associations.get_mut(index).ok_or(Refused::NoAssociation)?;
         let ends = Ends { src, dst };
         if !a.key.check(a.remote_instance, packet.opcode().0, ends, packet.payload) {
@@ -51,7 +50,6 @@ impl PathManager {
             return Err(Refused::Replay);
         }
         a.remote_number = Some(frame.from);
-        a.last_heard = awake;
         if !a.confirmed {
             let proposer = a.proposer;
             self.confirm(index, proposer);
@@ -388,7 +386,9 @@ impl PathManager {
         if let Some(id) = exact {
             ids = vec![(0, id)];
         }
-        let usable = ids.iter().filter(|(rank, _)| *rank < 4).take(CONTROL_PATHS);
+        let any_up = ids.first().is_some_and(|(rank, _)| *rank == 0);
+        let most = if any_up { CONTROL_PATHS } else { MAX_PATHS };
+        let usable = ids.iter().filter(|(rank, _)| *rank < 4).take(most);
         for id in usable.map(|(_, id)| *id).collect::<Vec<_>>() {
             self.send_frame(index, id, body.clone(), answer);
         }

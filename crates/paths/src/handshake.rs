@@ -237,7 +237,7 @@ impl PathManager {
         let mut a = Association::new(local, remote, key.slot, peer);
         a.anchors.push((key.local, key.remote));
         a.announced = announce(&self.local, &a.anchors, &[]);
-        a.last_heard = self.awake();
+        a.last_answer = self.awake();
         let index = self.associations.insert(a).ok_or(Refused::Limit)?;
         let number = (self.random.u32() & !INDEX_MASK) | (index & INDEX_MASK);
         // 0 stands for "none yet".
@@ -318,7 +318,7 @@ impl PathManager {
         let awake = self.awake();
         let Some(a) = self.associations.get_mut(index) else { return };
         let first = !core::mem::replace(&mut a.confirmed, true);
-        a.last_heard = awake;
+        a.last_answer = awake;
         let window = if a.remote_window == 0 { u32::MAX } else { a.remote_window };
         let old = self.peers.get(peer).and_then(|p| p.association);
         if old != Some(index) {

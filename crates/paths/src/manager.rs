@@ -349,7 +349,7 @@ impl PathManager {
         if let Role::Member { association, .. } = role
             && let Some(a) = self.associations.get_mut(association)
         {
-            a.last_heard = now.saturating_sub(self.asleep);
+            a.last_answer = now.saturating_sub(self.asleep);
         }
     }
 

@@ -106,10 +106,13 @@ impl PathManager {
         path: u32,
         number: u32,
     ) -> Result<(), Refused> {
-        let now = self.now;
+        let (now, awake) = (self.now, self.awake());
         let settled = now >= self.settle_until;
         let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
         let sent = p.probes.answer(now, number).ok_or(Refused::Unsolicited)?;
+        if let Some(a) = self.associations.get_mut(index) {
+            a.last_answer = awake;
+        }
         p.probes_answered += 1;
         if settled {
             p.rtt.sample(now.saturating_sub(sent));
@@ -285,9 +288,9 @@ impl PathManager {
             }
         }
         self.end_trial_if_cleared(index);
-        // Nobody answered for long.
+        // Nothing of ours was answered for long; the peer may be heard none the less.
         let Some(a) = self.associations.get(index) else { return };
-        let silent_since = a.last_heard.max(trial.started);
+        let silent_since = a.last_answer.max(trial.started);
         if self.awake() >= silent_since + self.config.silent_after {
             for peer in a.peers.clone() {
                 self.begin_outage(peer);

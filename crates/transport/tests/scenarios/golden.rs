@@ -46,7 +46,11 @@ enum Rights {
 }
 
 /// A responder that knows what the captured requests ask for, its memory as the answers show it.
-fn responder(requests: &[Packet<'_>], answers: &[Packet<'_>], rights: Rights) -> (QueuePair, SimHost) {
+fn responder(
+    requests: &[Packet<'_>],
+    answers: &[Packet<'_>],
+    rights: Rights,
+) -> (QueuePair, SimHost) {
     let mut host = SimHost::new(1);
     host.memory.resize(32 << 20, 0);
     let mut access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
