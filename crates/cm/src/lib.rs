@@ -30,6 +30,7 @@
 mod abi;
 mod cma;
 mod counters;
+mod early;
 mod env;
 mod errno;
 mod files;
@@ -102,6 +103,7 @@ pub struct Cm {
     ports: ports::PortTable,
     memberships: cma::multicast::MembershipTable,
     ib: ibcm::Connections,
+    early: early::Waiting,
 }
 
 impl Cm {
@@ -116,6 +118,7 @@ impl Cm {
             ports: ports::PortTable::default(),
             memberships: cma::multicast::MembershipTable::default(),
             ib: ibcm::Connections::new(connections, mads, Box::new(random)),
+            early: early::Waiting::default(),
         }
     }
 
@@ -146,7 +149,11 @@ impl Cm {
         env: &mut dyn Environment,
     ) -> Result<Vec<u8>, i32> {
         let frame = abi::Frame::parse(bytes)?;
-        self.execute(now, file, &frame, env)
+        let result = self.execute(now, file, &frame, env);
+        if frame.code == abi::Code::Listen {
+            self.take_early(now, env);
+        }
+        result
     }
 
     /// Takes in one MAD that came to QP1.
@@ -159,19 +166,31 @@ impl Cm {
     ) {
         let (ids, ports) = (&self.ids, &self.ports);
         let is_served = |service_id| cma::incoming::is_served(ids, ports, service_id);
-        self.ib.receive(now, &from, mad, &is_served);
+        if !self.early.keep(now, from, mad, is_served) {
+            self.ib.receive(now, &from, mad, &is_served);
+            self.deliver_events(now, env);
+        }
+    }
+
+    /// Requests that came before their listener, or that got none in time.
+    fn take_early(&mut self, now: Duration, env: &mut dyn Environment) {
+        let (ids, ports) = (&self.ids, &self.ports);
+        let is_served = |service_id| cma::incoming::is_served(ids, ports, service_id);
+        for early in self.early.due(now, is_served) {
+            self.ib.receive(now, &early.from, &early.mad, &is_served);
+        }
         self.deliver_events(now, env);
     }
 
     /// Runs every timer that is due.
     pub fn handle_timeout(&mut self, now: Duration, env: &mut dyn Environment) {
         self.ib.handle_timeout(now);
-        self.deliver_events(now, env);
+        self.take_early(now, env);
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called, on the clock of `now`.
     pub fn next_deadline(&self) -> Option<Duration> {
-        self.ib.next_deadline()
+        [self.ib.next_deadline(), self.early.next_deadline()].into_iter().flatten().min()
     }
 
     /// The next MAD to send.

@@ -165,6 +165,20 @@ fn a_port_nobody_listens_on_rejects_with_invalid_service_id() {
 }
 
 #[test]
+fn a_request_may_come_a_moment_before_its_listener() {
+    let (mut w, a, b, _) = pair();
+    for (space, port) in [(PS_TCP, 9999), (PS_UDP, 9998)] {
+        let id = w.resolved(a, 0xa, space, SocketAddr::new(v4(1), port));
+        w.connect(a, id, &Param::new(1, b"")).unwrap();
+        w.run_for(Duration::from_millis(10));
+        assert_eq!(w.try_event(a).map(|e| e.kind), None);
+        w.listener(b, 0xb, space, SocketAddr::new(v4(1), port));
+        w.expect(b, CONNECT_REQUEST);
+    }
+    assert_eq!(w.hosts[1].cm.counters().requests_unserved, 0);
+}
+
+#[test]
 fn silence_is_unreachable_after_all_repetitions_of_the_kernel() {
     let (mut w, a, _, _) = pair();
     w.filter = Box::new(|_| false);

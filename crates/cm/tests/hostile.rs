@@ -254,7 +254,6 @@ fn requests_that_make_no_sense_are_refused_with_their_reason() {
         (Req { mtu: 6, ..good }, RejectReason::InvalidMtu),
         (Req { service: polypath_wire::cm::CmService::Rd, ..good }, RejectReason::InvalidTransport),
         (Req { service: polypath_wire::cm::CmService::Uc, ..good }, RejectReason::ConsumerDefined),
-        (Req { service_id: u64::MAX, ..good }, RejectReason::InvalidServiceId),
         (no_header, RejectReason::ConsumerDefined),
         (elsewhere, RejectReason::InvalidGid),
     ] {
@@ -267,6 +266,28 @@ fn requests_that_make_no_sense_are_refused_with_their_reason() {
     }
     assert_eq!(w.hosts[1].cm.connection_count(), 0);
     assert!(w.try_event(b).is_none());
+}
+
+/// Requests for nobody wait a moment for their listener; not all of a flood, and none twice.
+#[test]
+fn a_flood_of_requests_for_nobody_is_bounded_and_rejected() {
+    let mut w = World::new(2);
+    let mut at_once = 0;
+    for n in 1..=100 {
+        let request = Req { service_id: u64::MAX, ..req(n, 1) };
+        for _ in 0..2 {
+            for answer in inject(&mut w, request) {
+                assert!(
+                    matches!(answer, CmMessage::Rej(rej) if rej.reason == RejectReason::InvalidServiceId)
+                );
+                at_once += 1;
+            }
+        }
+    }
+    assert_eq!(at_once, 2 * (100 - 64));
+    w.run_for(Duration::from_millis(50));
+    assert_eq!(w.hosts[1].cm.counters().requests_unserved, at_once + 64);
+    assert_eq!(w.hosts[1].cm.connection_count(), 0);
 }
 
 /// Random damage to real messages, and noise: nothing panics, and the tables stay small.

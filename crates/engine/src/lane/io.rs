@@ -15,6 +15,8 @@ use crate::udp::{FlowHandle, FlowKey, Sender};
 
 /// Address handles that a lane knows the way of.
 const MAX_UD_PATHS: usize = 16 * 1024;
+/// Sockets kept open for control packets.
+const MAX_CONTROL_FLOWS: usize = 32;
 /// Explanations kept for `polypath status`.
 const MAX_EXPLANATIONS: usize = 64;
 
@@ -37,6 +39,8 @@ pub(crate) struct LaneIo {
     /// The last fail-overs, oldest first.
     pub(crate) failovers: VecDeque<FailoverStatus>,
     flows: Vec<Option<Flow>>,
+    /// Where control packets went lately, the latest last.
+    control_flows: Vec<(PathAddress, FlowHandle)>,
     ud_paths: HashMap<Resolved, PathId>,
     /// An acknowledgement, or an event, may have opened a window.
     pub(crate) window_opened: bool,
@@ -54,6 +58,7 @@ impl LaneIo {
             explanations: VecDeque::new(),
             failovers: VecDeque::new(),
             flows: Vec::new(),
+            control_flows: Vec::new(),
             ud_paths: HashMap::new(),
             window_opened: false,
             completions: 0,
@@ -106,14 +111,39 @@ impl LaneIo {
     /// Sends what the path manager has to say.
     pub(crate) fn transmit_control(&mut self) {
         while let Some(out) = self.paths.poll_transmit(self.now) {
-            match self.sender.open(key_of(&out.address)) {
-                Ok(flow) => {
+            match self.control_flow(&out.address) {
+                Some(flow) => {
                     self.counters.control_sent += 1;
                     self.sender.queue_raw(flow, &out.packet);
-                    self.sender.close(flow);
                 }
-                Err(_) => self.counters.unsendable += 1,
+                None => self.counters.unsendable += 1,
             }
+        }
+    }
+
+    /// The socket for control packets to an address. Those used last stay open: a probe every few
+    /// milliseconds is not worth a socket of its own.
+    fn control_flow(&mut self, address: &PathAddress) -> Option<FlowHandle> {
+        let known = self.control_flows.iter().rposition(|(known, _)| known == address);
+        let flow = match known {
+            Some(at) if at + 1 == self.control_flows.len() => {
+                return Some(self.control_flows[at].1);
+            }
+            Some(at) => self.control_flows.remove(at).1,
+            None => self.sender.open(key_of(address)).ok()?,
+        };
+        if self.control_flows.len() == MAX_CONTROL_FLOWS {
+            let (_, oldest) = self.control_flows.remove(0);
+            self.sender.close(oldest);
+        }
+        self.control_flows.push((*address, flow));
+        Some(flow)
+    }
+
+    /// Links or addresses changed: sockets bound to what is gone would send nowhere.
+    pub(crate) fn forget_control_flows(&mut self) {
+        for (_, flow) in self.control_flows.drain(..) {
+            self.sender.close(flow);
         }
     }
 

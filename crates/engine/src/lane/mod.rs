@@ -9,6 +9,7 @@ mod counters;
 mod failover;
 mod host;
 mod io;
+mod prompt;
 mod receive;
 mod sleeper;
 mod table;
@@ -33,6 +34,7 @@ use crate::udp::{Receiver, Sender};
 
 pub(crate) use host::{Attached, LaneHost};
 pub(crate) use io::LaneIo;
+use prompt::Promptness;
 use sleeper::{Sleeper, Woken};
 use table::QpTable;
 
@@ -66,6 +68,7 @@ pub(crate) struct State {
     ready: VecDeque<u16>,
     blocked: Vec<u16>,
     acks: Vec<u16>,
+    prompt: Promptness,
     timers: BinaryHeap<Reverse<(Duration, u16)>>,
     /// Multicast groups: the queue pairs attached to each.
     pub(crate) groups: HashMap<IpAddr, Vec<u16>>,
@@ -111,6 +114,7 @@ impl Lane {
                 ready: VecDeque::new(),
                 blocked: Vec::new(),
                 acks: Vec::new(),
+                prompt: Promptness::default(),
                 timers: BinaryHeap::new(),
                 groups: HashMap::new(),
             }),
@@ -162,7 +166,9 @@ impl Lane {
     /// Enters the lane. What is queued for sending leaves before the lock is given back.
     pub(crate) fn enter<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
         let mut state = lock(&self.state);
-        state.io.now = clock::now();
+        let now = clock::now();
+        state.io.now = now;
+        state.prompt.back(now);
         let result = work(&mut state);
         state.finish();
         if let Some(deadline) = state.next_deadline() {
@@ -181,6 +187,7 @@ impl Lane {
         let addresses = crate::mp::local_addresses(table, selection);
         self.enter(|state| {
             let now = state.io.now;
+            state.io.forget_control_flows();
             state.io.paths.set_local(now, &addresses);
         });
         self.sleeper.wake();
@@ -191,15 +198,20 @@ impl State {
     /// One round: receive, time out, send, acknowledge.
     fn progress(&mut self, eager_acks: bool) {
         self.io.now = clock::now();
+        self.prompt.back(self.io.now);
         self.io.completions = 0;
         let received = self.receive();
         self.run_timers();
         self.finish();
-        // An application that has just been given a completion is likely to answer it; the
-        // acknowledgement then costs it no time: it leaves with the next round.
-        if eager_acks || self.io.completions == 0 || received == 0 {
-            self.send_acks();
+        if !eager_acks && self.io.completions > 0 && received > 0 {
+            self.prompt.given(clock::now());
+            // The acknowledgements leave with the next round, which will not be long.
+            if self.prompt.trusted() {
+                self.io.sender.flush();
+                return;
+            }
         }
+        self.send_acks();
         self.io.sender.flush();
     }
 

@@ -1,0 +1,75 @@
+//! Requests that came a moment before their listener.
+//!
+//! Programs that agree by other means to connect now, one listening and one connecting, as
+//! perftest does, race: the request may arrive before the listener is there. A rejection cannot be
+//! taken back, so requests for services nobody listens on wait a moment before they are rejected.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use polypath_wire::cm::{CmMad, CmMessage};
+
+use crate::env::MadAddress;
+
+/// How long a request waits for its listener.
+const GRACE: Duration = Duration::from_millis(30);
+/// Most requests that wait; more are rejected at once.
+const MAX_WAITING: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct Early {
+    until: Duration,
+    pub(crate) service_id: u64,
+    pub(crate) from: MadAddress,
+    pub(crate) mad: Vec<u8>,
+}
+
+/// The requests that wait, in order of arrival.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting(VecDeque<Early>);
+
+impl Waiting {
+    /// Keeps a request that nobody serves. True: it waits, or waited already; nothing is to be done.
+    pub(crate) fn keep(
+        &mut self,
+        now: Duration,
+        from: MadAddress,
+        mad: &[u8],
+        is_served: impl Fn(u64) -> bool,
+    ) -> bool {
+        let Some(service_id) = requested_service(mad).filter(|_| from.source_qpn == 1) else {
+            return false;
+        };
+        if is_served(service_id) {
+            return false;
+        }
+        if self.0.iter().any(|e| e.from == from && e.mad == mad) {
+            return true;
+        }
+        if self.0.len() == MAX_WAITING {
+            return false;
+        }
+        self.0.push_back(Early { until: now + GRACE, service_id, from, mad: mad.to_vec() });
+        true
+    }
+
+    /// Those whose time is over, or that somebody serves now.
+    pub(crate) fn due(&mut self, now: Duration, is_served: impl Fn(u64) -> bool) -> Vec<Early> {
+        let (due, waiting) =
+            self.0.drain(..).partition(|e| e.until <= now || is_served(e.service_id));
+        self.0 = waiting;
+        Vec::from(due)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        self.0.front().map(|e| e.until)
+    }
+}
+
+fn requested_service(mad: &[u8]) -> Option<u64> {
+    match CmMad::parse(mad).ok()?.message {
+        CmMessage::Req(req) => Some(req.service_id),
+        CmMessage::SidrReq(req) => Some(req.service_id),
+        _ => None,
+    }
+}
