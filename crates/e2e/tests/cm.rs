@@ -8,7 +8,7 @@ const DEFAULT: Ready = Ready::Cm(7471);
 
 matrix! {
     rping: Case::two(
-        "rping -s -a {server} -v -V -C 100", RPING,
+        "rping -s -a {server} -v -V -C 100 -S 1000", RPING,
         "rping -c -a {server} -v -V -C 100 -S 1000", &["rdma-ping-99"],
     );
     rping_ipv6: Case::two(

@@ -33,8 +33,8 @@ const OPTION_MAX: usize = 8 * 1024;
 pub(crate) enum Step {
     /// Nothing.
     Done,
-    /// To wait for an event and copy it, up to `room` bytes.
-    Wait { response: *mut u8, room: usize },
+    /// To wait for an event of the file with this number and copy it, up to `room` bytes.
+    Wait { response: *mut u8, room: usize, file: u64 },
 }
 
 /// A command in the program's memory.
@@ -108,7 +108,8 @@ pub(crate) unsafe fn run(
 /// What the command points to is as the kernel's ABI wants it.
 unsafe fn execute(fd: c_int, file: File, command: &Command<'_>) -> Result<Step, c_int> {
     if command.code == GET_EVENT {
-        return Ok(Step::Wait { response: command.response()?, room: command.out });
+        let response = command.response()?;
+        return Ok(Step::Wait { response, room: command.out, file: file.number });
     }
     // SAFETY: the caller's promise.
     let bytes = unsafe { portable(command)? };

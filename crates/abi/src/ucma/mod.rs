@@ -171,6 +171,8 @@ pub(crate) fn disguise(status: &mut libc::stat) {
 unsafe extern "C-unwind" {
     /// Declared anew because it is a cancellation point: a cancelled thread is unwound from here.
     fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
+    /// The same.
+    fn pause() -> c_int;
 }
 
 /// `write()` to such a descriptor: one command. `None`: it is not one of ours after all.
@@ -180,14 +182,17 @@ unsafe extern "C-unwind" {
 pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Option<ssize_t> {
     // SAFETY: the caller's promise.
     let step = unsafe { guard::run(Some(Err(libc::EIO)), || command::run(fd, buffer, len)) };
-    let (response, room) = match step? {
+    let (response, room, number) = match step? {
         Ok(command::Step::Done) => return Some(len.cast_signed()),
-        Ok(command::Step::Wait { response, room }) => (response, room),
+        Ok(command::Step::Wait { response, room, file }) => (response, room, file),
         Err(errno) => {
             set_errno(errno);
             return Some(-1);
         }
     };
+    // SAFETY: a command without argument.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    let blocks = flags < 0 || flags & libc::O_NONBLOCK == 0;
     let mut event = [0_u8; EVENT_MAX];
     loop {
         guard::run((), || IDS.lock().begin_wait(fd));
@@ -201,6 +206,9 @@ pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Opt
             ids.end_wait(fd);
             ids.delivered(&event[..length])
         });
+        if got < 0 && errno == libc::EBADF && blocks {
+            wait_for_ever();
+        }
         if got <= 0 {
             // Hung up: the broker is gone, as if the driver had been unloaded.
             set_errno(if got == 0 { libc::ENODEV } else { errno });
@@ -215,14 +223,31 @@ pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Opt
                 guard::run((), || purge(fd));
                 return Some(len.cast_signed());
             }
-            Verdict::Drop(child) => guard::run((), || abandon(fd, child)),
+            Verdict::Drop(child) => {
+                guard::run((), || abandon(fd, child));
+                let same = guard::run(false, || file(fd).map(|file| file.number) == Some(number));
+                if !same && blocks {
+                    wait_for_ever();
+                }
+            }
         }
+    }
+}
+
+/// The descriptor was closed by another thread while this one was in `GET_EVENT`, as programs do at
+/// their end. The kernel lets a thread that is inside go on waiting, for what never comes.
+fn wait_for_ever() -> ! {
+    loop {
+        // SAFETY: nothing is alive here that would have to be dropped if the thread is cancelled.
+        unsafe { pause() };
     }
 }
 
 /// Ends the id that a dropped connection request announced.
 fn abandon(fd: c_int, child: Option<u32>) {
-    if let (Some(child), Some(file)) = (child, file(fd)) {
+    if let Some(child) = child
+        && let Some(file) = file(fd)
+    {
         let mut destroy = [0_u8; 24];
         destroy[0] = command::DESTROY_ID as u8;
         destroy[4] = 16; // bytes of the command
