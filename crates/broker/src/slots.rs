@@ -54,6 +54,7 @@ pub(crate) struct Owner {
 pub(crate) struct Slots {
     own: UdpSocket,
     sink: UdpSocket,
+    _chaperone: UdpSocket,
     /// Of slot `first`, the one after it … in the order of binding.
     sockets: Vec<UdpSocket>,
     first: u8,
@@ -75,13 +76,13 @@ impl Slots {
 
         let own = open().map_err(taken)?;
         let receive_buffer = own.enlarge_receive_buffer(RECEIVE_BUFFER)?;
-        let sink = UdpSocket::new()?;
-        sink.share_port()?;
-        sink.refuse_all()?;
-        sink.bind(PORT).map_err(taken)?;
+        let sink = open_refusing().map_err(taken)?;
+        let chaperone = open_refusing().map_err(taken)?;
+        chaperone.take_all_ipv4_groups()?;
         let slots = Self {
             own,
             sink,
+            _chaperone: chaperone,
             sockets: Vec::new(),
             first: (seed % u32::from(SLOT_MAX)) as u8 + 1,
             owners: BTreeMap::new(),
@@ -210,6 +211,15 @@ fn open() -> io::Result<UdpSocket> {
     let socket = UdpSocket::new()?;
     socket.describe_packets()?;
     socket.share_port()?;
+    socket.bind(PORT)?;
+    Ok(socket)
+}
+
+/// A socket of the group whose packets the kernel drops.
+fn open_refusing() -> io::Result<UdpSocket> {
+    let socket = UdpSocket::new()?;
+    socket.share_port()?;
+    socket.refuse_all()?;
     socket.bind(PORT)?;
     Ok(socket)
 }

@@ -24,6 +24,7 @@ pub struct Case {
     client: &'static str,
     expect: &'static [&'static str],
     limit: Duration,
+    stays: bool,
 }
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -31,12 +32,26 @@ const LIMIT: Duration = Duration::from_secs(30);
 impl Case {
     /// A program that is its own server when it is given no host, and meets over TCP.
     pub const fn tcp(program: &'static str, expect: &'static [&'static str]) -> Self {
-        Self { server: program, ready: Ready::Tcp(18515), client: program, expect, limit: LIMIT }
+        Self {
+            server: program,
+            ready: Ready::Tcp(18515),
+            client: program,
+            expect,
+            limit: LIMIT,
+            stays: false,
+        }
     }
 
     /// The same, meeting over the connection manager (perftest's `-R`).
     pub const fn perftest_cm(program: &'static str, expect: &'static [&'static str]) -> Self {
-        Self { server: program, ready: Ready::Cm(18515), client: program, expect, limit: LIMIT }
+        Self {
+            server: program,
+            ready: Ready::Cm(18515),
+            client: program,
+            expect,
+            limit: LIMIT,
+            stays: false,
+        }
     }
 
     /// A server and a client with command lines of their own.
@@ -46,7 +61,13 @@ impl Case {
         client: &'static str,
         expect: &'static [&'static str],
     ) -> Self {
-        Self { server, ready, client, expect, limit: LIMIT }
+        Self { server, ready, client, expect, limit: LIMIT, stays: false }
+    }
+
+    /// With a server that goes on when the client has ended.
+    pub const fn server_stays(mut self) -> Self {
+        self.stays = true;
+        self
     }
 
     /// With another time limit.
@@ -107,9 +128,10 @@ pub fn check(case: &Case, device: Option<&str>, place: Place) -> Result<(), Erro
     for text in case.expect {
         client = client.expect_line(text)?;
     }
-    if !case.server.contains(" -P") {
-        server.finish(LIMIT)?.expect_success()?;
+    if case.stays {
+        return server.expect_alive();
     }
+    server.finish(LIMIT)?.expect_success()?;
     Ok(())
 }
 

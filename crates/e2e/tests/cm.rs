@@ -3,26 +3,26 @@
 use polypath_e2e::{Case, Error, Lab, Ready, matrix};
 use std::time::Duration;
 
-const RPING: Ready = Ready::Cm(7174);
+const OTHER: Ready = Ready::Cm(7174);
 const DEFAULT: Ready = Ready::Cm(7471);
 
 matrix! {
     rping: Case::two(
-        "rping -s -a {server} -v -V -C 100 -S 1000", RPING,
+        "rping -s -a {server} -v -V -C 100 -S 1000", OTHER,
         "rping -c -a {server} -v -V -C 100 -S 1000", &["rdma-ping-99"],
     );
     rping_ipv6: Case::two(
-        "rping -s -a {server6} -v -V -C 20", RPING,
+        "rping -s -a {server6} -v -V -C 20", OTHER,
         "rping -c -a {server6} -v -V -C 20", &["rdma-ping-19"],
     );
     rping_own_queue_pairs: Case::two(
-        "rping -s -q -a {server} -v -V -C 20", RPING,
+        "rping -s -q -a {server} -v -V -C 20", OTHER,
         "rping -c -q -a {server} -v -V -C 20", &["rdma-ping-19"],
     );
     rping_persistent_server: Case::two(
-        "rping -s -P -a {server}", RPING,
+        "rping -s -P -a {server}", OTHER,
         "rping -c -a {server} -v -V -C 20", &["rdma-ping-19"],
-    );
+    ).server_stays();
     ucmatose: Case::two(
         "ucmatose -b {server} -c 4 -C 20", DEFAULT,
         "ucmatose -s {server} -c 4 -C 20", &["return status 0"],
@@ -32,7 +32,7 @@ matrix! {
         "ucmatose -s {server} -c 2 -m", &["return status 0"],
     );
     udaddy: Case::two(
-        "udaddy -b {server} -c 2 -C 20", DEFAULT,
+        "udaddy -b {server} -c 2 -C 20", OTHER,
         "udaddy -s {server} -c 2 -C 20", &["return status 0"],
     );
     mckey: Case::two(
@@ -42,7 +42,7 @@ matrix! {
     cmtime_1000_connections: Case::two(
         "cmtime -b {server} -c 1000", DEFAULT,
         "cmtime -s {server} -c 1000", &["connect"],
-    ).within(Duration::from_secs(60));
+    ).server_stays().within(Duration::from_secs(60));
     rdma_client_and_server: Case::two(
         "rdma_server", DEFAULT,
         "rdma_client -s {server}", &["rdma_client: end 0"],

@@ -75,6 +75,11 @@ impl UdpSocket {
         Ok(())
     }
 
+    /// Counts as a member of every IPv4 multicast group that the host is in.
+    pub(crate) fn take_all_ipv4_groups(&self) -> io::Result<()> {
+        self.set(libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 1)
+    }
+
     /// Lets the kernel hand over several packets of one flow at once.
     pub(crate) fn coalesce(&self) -> io::Result<()> {
         self.set(libc::SOL_UDP, UDP_GRO, 1)
