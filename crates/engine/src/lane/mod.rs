@@ -170,7 +170,13 @@ impl Lane {
         state.io.now = now;
         state.prompt.back(now);
         let result = work(&mut state);
-        state.finish();
+        state.turns();
+        // Behind what was posted, in the same send if it goes the same way. Posting a receive sends
+        // nothing, and the answer may be posted next.
+        if state.io.sender.has_queued() || !state.prompt.trusted() {
+            state.send_acks();
+        }
+        state.io.sender.flush();
         if let Some(deadline) = state.next_deadline() {
             self.sleeper.deadline(deadline);
         }
@@ -200,9 +206,9 @@ impl State {
         self.io.now = clock::now();
         self.prompt.back(self.io.now);
         self.io.completions = 0;
-        let received = self.receive();
+        let received = self.receive(eager_acks);
         self.run_timers();
-        self.finish();
+        self.turns();
         if !eager_acks && self.io.completions > 0 && received > 0 {
             self.prompt.given(clock::now());
             // The acknowledgements leave with the next round, which will not be long.
@@ -215,7 +221,8 @@ impl State {
         self.io.sender.flush();
     }
 
-    fn receive(&mut self) -> usize {
+    /// Takes in packets; to a thread that polls, `all` false, completions are handed out before more.
+    fn receive(&mut self, all: bool) -> usize {
         let Some(mut receiver) = self.receiver.take() else { return 0 };
         let mut total = 0;
         for _ in 0..MAX_BATCHES {
@@ -223,7 +230,7 @@ impl State {
                 Ok(0) | Err(_) => break,
                 Ok(n) => total += n,
             }
-            if !receiver.more() {
+            if !receiver.more() || (!all && self.io.completions > 0) {
                 break;
             }
         }
@@ -232,7 +239,7 @@ impl State {
     }
 
     /// Lets queue pairs send, carries out what the path manager decided.
-    fn finish(&mut self) {
+    fn turns(&mut self) {
         self.path_events();
         if core::mem::take(&mut self.io.window_opened) {
             self.unblock();
@@ -242,7 +249,6 @@ impl State {
             self.turn(index);
         }
         self.io.transmit_control();
-        self.io.sender.flush();
     }
 
     /// One queue pair's turn to send.

@@ -202,6 +202,12 @@ impl Sender {
         }
     }
 
+    /// Whether something waits for [`Sender::flush`].
+    #[inline]
+    pub fn has_queued(&self) -> bool {
+        !self.batch.is_empty()
+    }
+
     /// Sends all that is queued and tells what became of it, and of what was sent before by
     /// itself because enough was queued. Nothing is queued afterwards.
     #[inline]
