@@ -34,6 +34,7 @@ mod forward;
 mod guard;
 mod interpose;
 mod layout;
+mod leave;
 mod lock;
 mod log;
 mod memory;

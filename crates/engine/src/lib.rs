@@ -37,3 +37,4 @@ mod thread;
 pub mod udp;
 
 pub use device::devices;
+pub use process::leave;

@@ -94,6 +94,16 @@ pub(crate) fn current() -> Result<&'static Process> {
     Ok(process)
 }
 
+/// The process ends: acknowledgements that wait are sent, as far as no other thread is at it.
+#[allow(unsafe_code)]
+pub fn leave() {
+    // SAFETY: the pointer is null or came from Box::leak and is never freed.
+    let known = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
+    if let Some(process) = known.filter(|process| process.pid == std::process::id()) {
+        process.lanes.iter().for_each(|lane| lane.leave());
+    }
+}
+
 pub(crate) fn ipc_error(error: &IpcError) -> Error {
     Error::new(error.errno(), error.to_string())
 }
