@@ -5,8 +5,13 @@ DESTDIR ?=
 TARGET  := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 # Seconds each fuzz target runs under `make fuzz`.
 FUZZ_SECONDS ?= 60
+# Simulated networks under `make soak`, and the first of them.
+SEEDS      ?= 10000
+FIRST_SEED ?= 0
+# Tests that wait for others' time to pass.
+TEST_THREADS ?= 4
 
-.PHONY: help build test demo bench fuzz lint install clean
+.PHONY: help build test demo bench soak fuzz lint install clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -19,7 +24,7 @@ build: ## build the command and the library (release)
 test: ## install what is missing, then run every test
 	@tools/packages test
 	$(CARGO) build --release --workspace
-	$(CARGO) test --release --workspace --no-fail-fast
+	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --release --workspace --no-fail-fast
 
 demo: ## two hosts, two links, unmodified programs, two failures
 	@tools/packages test
@@ -30,6 +35,10 @@ bench: ## speed and blackout against what else one could use, as ratios
 	@tools/packages bench
 	$(CARGO) build --release --workspace
 	$(TARGET)/release/polypath-bench
+
+soak: ## run SEEDS simulated networks from FIRST_SEED on
+	$(CARGO) build --release -p polypath-sim
+	$(TARGET)/release/polypath-sim --seed $(FIRST_SEED) --count $(SEEDS)
 
 fuzz: ## run every fuzz target for FUZZ_SECONDS
 	@tools/packages fuzz

@@ -1,7 +1,7 @@
 //! A table of programs, each run in four settings: plain RoCE and multi-path, two hosts and one.
 
 use crate::{Error, Finished, Lab};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How a server shows that clients may come.
@@ -86,18 +86,39 @@ pub enum Place {
     OneHost,
 }
 
-/// Only one lab at a time uses the machine: the programs poll, and there may be two cores.
-pub fn machine() -> MutexGuard<'static, ()> {
-    static MACHINE: Mutex<()> = Mutex::new(());
-    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+/// A part of the machine, given back when dropped.
+#[derive(Debug)]
+pub struct Share(());
+
+/// Labs that are at work now.
+static BUSY: Mutex<usize> = Mutex::new(0);
+static FREE: Condvar = Condvar::new();
+
+/// Waits until fewer than `most` labs are at work: the programs poll, and there may be two cores.
+pub fn share(most: usize) -> Share {
+    let busy = BUSY.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut busy =
+        FREE.wait_while(busy, |busy| *busy >= most).unwrap_or_else(PoisonError::into_inner);
+    *busy += 1;
+    Share(())
 }
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        *BUSY.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        FREE.notify_one();
+    }
+}
+
+/// Labs at a time whose programs have only to work, and may take their time.
+pub const PATIENT: usize = 2;
 
 /// Runs a case; both programs must succeed and the client must write what is expected.
 ///
 /// # Errors
 /// When they do not; with the output of both.
 pub fn check(case: &Case, device: Option<&str>, place: Place) -> Result<(), Error> {
-    let _machine = machine();
+    let _share = share(PATIENT);
     let lab = Lab::new()?;
     let (server_host, client_host) = match place {
         Place::TwoHosts => (lab.host(0), lab.host(1)),

@@ -36,7 +36,7 @@ mod pty;
 mod wait;
 
 pub use artifacts::{Artifacts, compile_c};
-pub use case::{Case, Place, Ready, check, machine};
+pub use case::{Case, PATIENT, Place, Ready, Share, check, share};
 pub use error::Error;
 pub use failovers::{Failover, failovers};
 pub use flow::{Flow, Sample, longest_gap};

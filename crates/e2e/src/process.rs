@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Most bytes of output kept per program; what comes later is dropped and the output says so.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
 /// How long output may still trickle in after a program has ended.
-const DRAIN: Duration = Duration::from_millis(500);
+const DRAIN: Duration = Duration::from_secs(10);
 
 /// A program that can be started on a host.
 #[derive(Debug)]

@@ -57,7 +57,7 @@ matrix! {
 #[test]
 fn a_persistent_rping_server_serves_again() -> Result<(), Error> {
     const LIMIT: Duration = Duration::from_secs(10);
-    let _machine = polypath_e2e::machine();
+    let _share = polypath_e2e::share(polypath_e2e::PATIENT);
     let lab = Lab::new()?;
     let address = lab.host(0).ipv4(0);
     let server = lab.host(0).verbs(["rping", "-s", "-P", "-a", &address]).spawn()?;
@@ -72,7 +72,7 @@ fn a_persistent_rping_server_serves_again() -> Result<(), Error> {
 /// Nobody listens: the client is told at once, and says so.
 #[test]
 fn a_connection_to_nobody_is_refused() -> Result<(), Error> {
-    let _machine = polypath_e2e::machine();
+    let _share = polypath_e2e::share(polypath_e2e::PATIENT);
     let lab = Lab::new()?;
     let client = ["rping", "-c", "-a", &lab.host(0).ipv4(0), "-C", "1"];
     // A broker must run on the other host, or nobody is there to refuse.

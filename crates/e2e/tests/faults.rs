@@ -18,6 +18,8 @@ enum Fault {
     BothGone,
 }
 
+/// Labs at a time: most of the time the programs wait for what is done to their links.
+const FAULTY: usize = 3;
 /// How long a link stays away where nothing else is said.
 const AWAY: Duration = Duration::from_secs(2);
 /// For programs to start, and to end after what they had to do.
@@ -139,7 +141,7 @@ fn perftest(lab: &Lab, program: &str, seconds: u64) -> Result<Pair, Error> {
 }
 
 fn run_perftest(program: &str, fault: Fault, least: Duration) -> Result<(), Error> {
-    let _machine = polypath_e2e::machine();
+    let _share = polypath_e2e::share(FAULTY);
     let lab = Lab::new()?;
     let seconds = least.max(fault.duration() + AFTER + Duration::from_secs(3)).as_secs();
     let pair = perftest(&lab, program, seconds)?;
@@ -153,7 +155,7 @@ fn run_perftest(program: &str, fault: Fault, least: Duration) -> Result<(), Erro
 /// rping counts its rounds, so it is stopped by its number of rounds; what it lasts shows whether
 /// that was long enough.
 fn run_rping(fault: Fault) -> Result<(), Error> {
-    let _machine = polypath_e2e::machine();
+    let _share = polypath_e2e::share(FAULTY);
     let lab = Lab::new()?;
     let address = lab.host(0).ipv4(0);
     let words = ["-a", &address, "-V", "-v", "-S", "100"];
@@ -184,7 +186,7 @@ fn run_rping(fault: Fault) -> Result<(), Error> {
 
 /// Our own program: additions, messages, writes and reads, each checked.
 fn run_exact(fault: Fault) -> Result<(), Error> {
-    let _machine = polypath_e2e::machine();
+    let _share = polypath_e2e::share(FAULTY);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/exact.c");
     let program = compile_c(&source)?;
     let program = program.to_string_lossy();

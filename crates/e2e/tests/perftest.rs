@@ -5,6 +5,7 @@ use std::time::Duration;
 
 const BANDWIDTH: &[&str] = &["BW average"];
 const LATENCY: &[&str] = &["t_typical"];
+/// `-a` measures the processor's clock anew for each size.
 const SIZES: Duration = Duration::from_secs(60);
 
 matrix! {
@@ -15,11 +16,13 @@ matrix! {
     send_bw_16_qps: Case::tcp("ib_send_bw -q 16 -n 50", BANDWIDTH);
     send_bw_both_ways: Case::tcp("ib_send_bw -b -n 200", BANDWIDTH);
     send_bw_shared_receive_queue: Case::tcp("ib_send_bw -q 4 --use-srq -n 100", BANDWIDTH);
-    send_bw_uc: Case::tcp("ib_send_bw -c UC -n 500", BANDWIDTH);
+    send_bw_uc: Case::tcp("ib_send_bw -c UC -s 4096 -n 500", BANDWIDTH);
     send_bw_ud: Case::tcp("ib_send_bw -c UD -s 1024 -n 500", BANDWIDTH);
     send_bw_ud_cm: Case::perftest_cm("ib_send_bw -R -c UD -s 1024 -n 200", BANDWIDTH);
     send_lat: Case::tcp("ib_send_lat -s 64 -n 500", LATENCY);
-    send_lat_sizes: Case::tcp("ib_send_lat -a -n 20", &["8388608"]).within(SIZES);
+    send_lat_byte: Case::tcp("ib_send_lat -s 1 -n 200", LATENCY);
+    send_lat_packets: Case::tcp("ib_send_lat -s 65537 -n 100", LATENCY);
+    send_lat_large: Case::tcp("ib_send_lat -s 8388608 -n 10", LATENCY);
     send_lat_cm: Case::perftest_cm("ib_send_lat -R -s 64 -n 200", LATENCY);
     send_lat_events: Case::tcp("ib_send_lat -e -s 64 -n 200", LATENCY);
     send_lat_inline: Case::tcp("ib_send_lat -I 128 -s 100 -n 200", LATENCY);
@@ -35,7 +38,9 @@ matrix! {
     write_bw_inline: Case::tcp("ib_write_bw -I 64 -s 64 -n 500", BANDWIDTH);
     write_bw_uc: Case::tcp("ib_write_bw -c UC -n 500", BANDWIDTH);
     write_lat: Case::tcp("ib_write_lat -s 64 -n 500", LATENCY);
-    write_lat_sizes: Case::tcp("ib_write_lat -a -n 20", &["8388608"]).within(SIZES);
+    write_lat_byte: Case::tcp("ib_write_lat -s 1 -n 200", LATENCY);
+    write_lat_packets: Case::tcp("ib_write_lat -s 65537 -n 100", LATENCY);
+    write_lat_large: Case::tcp("ib_write_lat -s 8388608 -n 10", LATENCY);
     write_lat_cm: Case::perftest_cm("ib_write_lat -R -s 64 -n 200", LATENCY);
     write_lat_inline: Case::tcp("ib_write_lat -I 128 -s 100 -n 200", LATENCY);
 

@@ -23,7 +23,7 @@ matrix! {
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn run(program: &str, device: Option<&str>) -> Result<polypath_e2e::Finished, Error> {
-    let _machine = polypath_e2e::machine();
+    let _share = polypath_e2e::share(polypath_e2e::PATIENT);
     let lab = Lab::new()?;
     lab.host(0).verbs(program.split(' ')).device(device).run(LIMIT)?.expect_success()
 }

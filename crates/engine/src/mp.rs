@@ -14,7 +14,16 @@ pub(crate) fn settings(config: &Config, table: &Table, receive_buffer: u32) -> P
     let primary = bonding
         .primary
         .as_deref()
-        .and_then(|name| table.port_by_name(name))
+        .and_then(|name| {
+            let port = table.port_by_name(name);
+            if port.is_none() {
+                crate::log::line(&format!(
+                    "POLYPATH_MP: there is no interface `{name}` to be the primary; \
+                     `polypath devices` lists those there are"
+                ));
+            }
+            port
+        })
         .map(|port| Primary::Interface(port.ifindex));
     PathConfig {
         primary: primary.or(defaults.primary),

@@ -109,6 +109,9 @@ impl Qp {
         };
         let mtu = port::attributes(&context.spec(), &context.process.table(), 0).active_mtu;
         let qpn = lane.enter(|state| {
+            if request.qp_type == QpType::Ud {
+                state.tell_header_fields()?;
+            }
             let qpn = state.qps.insert(config, attached)?;
             if let Some(entry) = state.qps.by_qpn(qpn) {
                 entry.core.set_port_mtu(mtu);

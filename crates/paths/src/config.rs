@@ -63,8 +63,10 @@ pub struct Config {
     pub linger: Duration,
     /// Congestion window of a new path, bytes of payload.
     pub initial_window: u32,
-    /// Largest congestion window towards a peer that says nothing of its receive buffer.
+    /// What the receive buffer of a peer that says nothing of it takes for sure, bytes of payload.
     pub max_window: u32,
+    /// How far the congestion window towards such a peer may grow while nothing is lost.
+    pub max_window_found: u32,
     /// What we tell peers: bytes of payload that our lane's receive buffer takes. (The kernel
     /// accounts a packet's buffer, about twice its payload, against SO_RCVBUF.)
     pub receive_window: u32,
@@ -92,6 +94,7 @@ impl Default for Config {
             linger: Duration::from_secs(5),
             initial_window: 64 << 10,
             max_window: 128 << 10,
+            max_window_found: 1 << 20,
             receive_window: 128 << 10,
             mtu: 4096 + 128,
         }

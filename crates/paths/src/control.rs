@@ -214,7 +214,7 @@ impl PathManager {
             let mut path = Path::new(address, role, &self.config);
             path.generation = generation;
             path.peer_generation = generation;
-            path.window.set_max(window);
+            path.window.set_limits(window, window);
             path.probes.next_at = self.now;
             path.state = PathState::Probing;
             if let Some(past) = past.iter().find(|past| past.pair == (local, remote)) {

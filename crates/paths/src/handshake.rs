@@ -349,7 +349,7 @@ impl PathManager {
         path.generation = 1;
         path.peer_generation = 1;
         path.users += 1;
-        path.window.set_max(window);
+        path.window.set_limits(window, window);
         path.probes.next_at = self.now;
         path.probes.interval = Duration::ZERO;
     }
@@ -415,12 +415,12 @@ impl PathManager {
         }
         let local = self.paths.get(own).map(|p| p.address.local);
         let fault = local.and_then(|l| self.local_fault(l));
-        let max = self.config.max_window;
+        let (sure, max) = (self.config.max_window, self.config.max_window_found);
         if let Some(path) = self.paths.get_mut(own) {
             path.role = Role::Plain { peer };
             path.state = if fault.is_some() { PathState::Down } else { PathState::Up };
             path.reason = fault;
-            path.window.set_max(max);
+            path.window.set_limits(sure, max);
         }
         match fault {
             None => self.switch(peer, own, Reason::Association),

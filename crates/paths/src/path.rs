@@ -151,7 +151,12 @@ impl Path {
             state: PathState::Up,
             reason: None,
             rtt: Rtt::default(),
-            window: Window::new(config.initial_window, config.max_window, config.mtu),
+            window: Window::new(
+                config.initial_window,
+                config.max_window,
+                config.max_window_found,
+                config.mtu,
+            ),
             blocked: false,
             watched: false,
             probes: Probes::default(),

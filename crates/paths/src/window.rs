@@ -11,6 +11,8 @@ pub(crate) struct Rtt {
 
 /// What a round trip may last before one was measured.
 const RTT_GUESS: Duration = Duration::from_millis(100);
+/// How much slower a window grows beyond where it was lost last.
+const CAUTION: u64 = 32;
 /// A sample above this is a descheduled process or a stale timestamp, not a round trip.
 const RTT_MAX: Duration = Duration::from_secs(4);
 
@@ -42,25 +44,35 @@ impl Rtt {
 /// Bytes of payload that may be in flight: slow start, then additive increase, halved at most once
 /// per round trip (RFC 5681, sections 3.1 and 3.2).
 ///
-/// The receiver's socket buffer bounds it: losing there costs more than a little idleness.
+/// The receiver's socket buffer bounds it: losing there costs more than a little idleness. Where its
+/// size is not known, the window grows with caution beyond what any has, and hardly at all beyond
+/// where it was lost last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     size: u32,
     threshold: u32,
+    /// What the receive buffer takes for sure.
+    sure: u32,
     max: u32,
+    /// Less than this was not too much last time.
+    ceiling: u32,
     mtu: u32,
     pub(crate) in_flight: u32,
     cut_at: Option<Duration>,
 }
 
 impl Window {
-    pub(crate) fn new(initial: u32, max: u32, mtu: u32) -> Self {
+    /// `sure`: what the receive buffer takes for sure; `max`: what it may take.
+    pub(crate) fn new(initial: u32, sure: u32, max: u32, mtu: u32) -> Self {
         let mtu = mtu.max(256);
-        let max = max.max(2 * mtu);
+        let sure = sure.max(2 * mtu);
+        let max = max.max(sure);
         Self {
-            size: initial.clamp(2 * mtu, max),
-            threshold: max,
+            size: initial.clamp(2 * mtu, sure),
+            threshold: sure,
+            sure,
             max,
+            ceiling: max,
             mtu,
             in_flight: 0,
             cut_at: None,
@@ -69,13 +81,17 @@ impl Window {
 
     /// Begins anew, as after an outage; what is in flight stays accounted.
     pub(crate) fn restart(&mut self, initial: u32) {
-        *self = Self { in_flight: self.in_flight, ..Self::new(initial, self.max, self.mtu) };
+        *self =
+            Self { in_flight: self.in_flight, ..Self::new(initial, self.sure, self.max, self.mtu) };
     }
 
-    pub(crate) fn set_max(&mut self, max: u32) {
-        self.max = max.max(2 * self.mtu);
+    /// Another receive buffer: see [`Window::new`].
+    pub(crate) fn set_limits(&mut self, sure: u32, max: u32) {
+        self.sure = sure.max(2 * self.mtu);
+        self.max = max.max(self.sure);
+        self.ceiling = self.max;
         self.size = self.size.min(self.max);
-        self.threshold = self.threshold.max(self.size).min(self.max);
+        self.threshold = self.sure;
     }
 
     pub(crate) fn size(&self) -> u32 {
@@ -104,10 +120,13 @@ impl Window {
             // Not limited by the window: it says nothing about what the path can take.
             return;
         }
+        let additive = u64::from(self.mtu) * u64::from(bytes) / u64::from(self.size);
         let grow = if self.size < self.threshold {
             bytes
+        } else if self.size < self.ceiling {
+            additive.max(1) as u32
         } else {
-            (u64::from(self.mtu) * u64::from(bytes) / u64::from(self.size)).max(1) as u32
+            (additive / CAUTION).max(1) as u32
         };
         self.size = self.size.saturating_add(grow).min(self.max);
     }
@@ -116,6 +135,7 @@ impl Window {
         self.in_flight = self.in_flight.saturating_sub(bytes);
         let recent = self.cut_at.is_some_and(|at| now.saturating_sub(at) < rtt);
         if congestion && !recent {
+            self.ceiling = (self.size - self.size / 8).max(2 * self.mtu);
             self.size = (self.size / 2).max(2 * self.mtu);
             self.threshold = self.size;
             self.cut_at = Some(now);
@@ -142,7 +162,7 @@ mod tests {
 
     #[test]
     fn window_is_halved_once_per_round_trip_and_never_below_two_packets() {
-        let mut w = Window::new(64 << 10, 128 << 10, 4096);
+        let mut w = Window::new(64 << 10, 128 << 10, 128 << 10, 4096);
         w.sent(64 << 10);
         w.lost(MS, 4096, true, MS * 2);
         assert_eq!(w.size(), 32 << 10);
@@ -157,7 +177,7 @@ mod tests {
 
     #[test]
     fn giving_up_bytes_does_not_shrink_the_window() {
-        let mut w = Window::new(64 << 10, 128 << 10, 4096);
+        let mut w = Window::new(64 << 10, 128 << 10, 128 << 10, 4096);
         w.sent(4096);
         w.lost(MS, 4096, false, MS);
         assert_eq!((w.size(), w.room()), (64 << 10, 64 << 10));
@@ -165,7 +185,7 @@ mod tests {
 
     #[test]
     fn window_grows_only_while_it_limits_and_not_beyond_the_receive_buffer() {
-        let mut w = Window::new(64 << 10, 96 << 10, 4096);
+        let mut w = Window::new(64 << 10, 96 << 10, 96 << 10, 4096);
         w.sent(4096);
         w.acked(4096);
         assert_eq!(w.size(), 64 << 10);
@@ -175,7 +195,32 @@ mod tests {
             w.acked(w.in_flight);
         }
         assert_eq!(w.size(), 96 << 10);
-        w.set_max(32 << 10);
+        w.set_limits(32 << 10, 32 << 10);
         assert_eq!(w.size(), 32 << 10);
+    }
+
+    #[test]
+    fn an_unknown_receive_buffer_is_found_and_then_respected() {
+        const BUFFER: u32 = 300 << 10;
+        let mut w = Window::new(64 << 10, 128 << 10, 1 << 20, 4096);
+        let (mut losses, mut largest) = (0, 0);
+        for round in 0..4000u32 {
+            w.sent(w.room());
+            largest = largest.max(w.size());
+            if w.in_flight > BUFFER {
+                losses += 1;
+                w.lost(MS * round, w.in_flight, true, MS / 2);
+            }
+            w.acked(w.in_flight);
+        }
+        assert!(largest > BUFFER, "found");
+        assert!(losses < 40, "lost {losses} times in 4000 round trips");
+        // Nothing lost: it grows to what may be.
+        let mut w = Window::new(64 << 10, 128 << 10, 1 << 20, 4096);
+        for _ in 0..4000 {
+            w.sent(w.room());
+            w.acked(w.in_flight);
+        }
+        assert_eq!(w.size(), 1 << 20);
     }
 }

@@ -88,7 +88,7 @@ impl State {
         let to = self.path_name(to);
         let from = name.unwrap_or_else(|| "no path".to_owned());
         self.io.explain(format!("traffic moves from {from} to {to}: {reason}"));
-        if matches!(reason, Reason::Association | Reason::FirstAlive) {
+        if reason == Reason::Association {
             return;
         }
         if self.io.failovers.len() == MAX_FAILOVERS {

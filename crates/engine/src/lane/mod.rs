@@ -349,6 +349,14 @@ impl State {
         [timer, paths, soon].into_iter().flatten().min()
     }
 
+    /// A datagram queue pair comes: its GRHs have a traffic class and a hop limit.
+    pub(crate) fn tell_header_fields(&self) -> Result<()> {
+        self.receiver
+            .as_ref()
+            .map_or(Ok(()), |receiver| receiver.tell_header_fields(true))
+            .map_err(|e| os_error(&e))
+    }
+
     pub(crate) fn receiver(&self) -> Option<RawFd> {
         self.receiver.as_ref().map(Receiver::fd)
     }

@@ -126,18 +126,11 @@ impl Receiver {
         sys::set_nonblocking(&fd)?;
         let v6 = sys::get_int(&fd, libc::SOL_SOCKET, libc::SO_DOMAIN)? == libc::AF_INET6;
         sys::set_int(&fd, libc::SOL_UDP, sys::UDP_GRO, 1)?;
+        // On a dual-stack socket the destination of IPv4 packets comes in IPV6_PKTINFO too, mapped.
         if v6 {
-            for option in [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT] {
-                sys::set_int(&fd, libc::IPPROTO_IPV6, option, 1)?;
-            }
-        }
-        // On a dual-stack socket these are about IPv4 packets; their destination comes in
-        // IPV6_PKTINFO, mapped.
-        if !v6 {
+            sys::set_int(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+        } else {
             sys::set_int(&fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
-        }
-        for option in [libc::IP_RECVTOS, libc::IP_RECVTTL] {
-            sys::set_int(&fd, libc::IPPROTO_IP, option, 1)?;
         }
         // SAFETY: all zeroes are a value of this plain C structure.
         let meta = Meta { name: unsafe { zeroed() }, control: Control::new() };
@@ -146,7 +139,29 @@ impl Receiver {
         let mut meta = vec![meta; BATCH];
         let headers = MessageHeaders::new(&mut buffers, &mut meta);
         let flows = Box::new([None; FLOWS]);
-        Ok(Self { fd, port, buffers, meta, headers, flows, ask: 1, full: 0, more: false })
+        let receiver =
+            Self { fd, port, buffers, meta, headers, flows, ask: 1, full: 0, more: false };
+        receiver.tell_header_fields(false)?;
+        Ok(receiver)
+    }
+
+    /// Whether [`Received::traffic_class`] and [`Received::hop_limit`] are told; else they are 0. At first
+    /// they are not: it costs some time for each packet, and only datagram services show them.
+    ///
+    /// # Errors
+    /// Of `setsockopt`.
+    pub fn tell_header_fields(&self, tell: bool) -> io::Result<()> {
+        let v6 = sys::get_int(&self.fd, libc::SOL_SOCKET, libc::SO_DOMAIN)? == libc::AF_INET6;
+        if v6 {
+            for option in [libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT] {
+                sys::set_int(&self.fd, libc::IPPROTO_IPV6, option, tell.into())?;
+            }
+        }
+        // On a dual-stack socket these are about IPv4 packets.
+        for option in [libc::IP_RECVTOS, libc::IP_RECVTTL] {
+            sys::set_int(&self.fd, libc::IPPROTO_IP, option, tell.into())?;
+        }
+        Ok(())
     }
 
     /// For `poll`.
@@ -167,7 +182,17 @@ impl Receiver {
     #[inline]
     pub fn receive(&mut self, f: &mut impl FnMut(&Received<'_>)) -> io::Result<usize> {
         let asked = &mut self.headers.messages[..self.ask];
-        let got = match sys::recvmmsg(self.fd.as_raw_fd(), asked) {
+        let got = match asked {
+            // One alone costs less without the list.
+            [one] => {
+                sys::recvmsg(self.fd.as_raw_fd(), &mut one.msg_hdr, libc::MSG_DONTWAIT).map(|len| {
+                    one.msg_len = len as u32;
+                    1
+                })
+            }
+            many => sys::recvmmsg(self.fd.as_raw_fd(), many),
+        };
+        let got = match got {
             Ok(got) => got,
             Err(e) => {
                 self.more = false;

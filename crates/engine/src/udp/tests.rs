@@ -265,6 +265,7 @@ fn payload_that_may_change_is_taken_when_queued() {
 fn traffic_class_and_hop_limit_are_the_flows_own_even_on_a_shared_socket() {
     for ip in [V4, V6] {
         let (mut receiver, mut sender) = pair();
+        receiver.tell_header_fields(true).unwrap();
         let values = [(0, 64), (0x20, 7), (0xb8, 255)];
         let flows = values.map(|(traffic_class, hop_limit)| {
             sender.open(FlowKey { traffic_class, hop_limit, ..key(ip, ip) }).unwrap()
