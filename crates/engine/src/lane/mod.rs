@@ -18,7 +18,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use polypath_ipc::{Selection, Table};
@@ -81,6 +82,9 @@ pub(crate) struct Lane {
     pub(crate) slot: u8,
     socket: RawFd,
     state: Mutex<State>,
+    /// Threads that wait for the lock. Who polls lets them go first: it would take the lock again
+    /// and again before one that was asleep is awake.
+    waiting: AtomicU32,
     sleeper: Sleeper,
 }
 
@@ -118,6 +122,7 @@ impl Lane {
                 timers: BinaryHeap::new(),
                 groups: HashMap::new(),
             }),
+            waiting: AtomicU32::new(0),
             sleeper: Sleeper::new().map_err(|e| os_error(&e))?,
         });
         let own = lane.clone();
@@ -153,8 +158,25 @@ impl Lane {
     #[inline]
     pub(crate) fn drive(&self) {
         self.sleeper.polled();
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+            return;
+        }
         if let Ok(mut state) = self.state.try_lock() {
             state.progress(false);
+        }
+    }
+
+    /// Waits for the lock.
+    fn wait(&self) -> MutexGuard<'_, State> {
+        match self.state.try_lock() {
+            Ok(state) => state,
+            Err(_) => {
+                self.waiting.fetch_add(1, Ordering::Relaxed);
+                let state = lock(&self.state);
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                state
+            }
         }
     }
 
@@ -165,7 +187,7 @@ impl Lane {
 
     /// Enters the lane. What is queued for sending leaves before the lock is given back.
     pub(crate) fn enter<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = lock(&self.state);
+        let mut state = self.wait();
         let now = clock::now();
         state.io.now = now;
         state.prompt.back(now);
@@ -194,7 +216,7 @@ impl Lane {
 
     /// Returns when nobody is in the lane who was in it at the call.
     pub(crate) fn barrier(&self) {
-        drop(lock(&self.state));
+        drop(self.wait());
     }
 
     /// Links or addresses changed.
