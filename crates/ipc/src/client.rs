@@ -220,6 +220,14 @@ impl Client {
         }
     }
 
+    /// Puts an unread event into the CM file that its id moved to.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn cm_requeue(&mut self, file: u64, event: &[u8]) -> Result<(), IpcError> {
+        self.done(&Request::CmRequeue { file, event: event.to_vec() })
+    }
+
     /// Closes a CM file.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use crate::status::{BrokerStatus, ProcessStatus};
 use crate::table::Table;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Longest message in bytes. Well below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
@@ -82,6 +82,14 @@ pub enum Request {
         /// process is made self-contained by the sender: a `SET_OPTION`'s value follows it, and a
         /// `MIGRATE_ID`'s descriptor is replaced by the number of its [`Reply::Cm`].
         bytes: Vec<u8>,
+    },
+    /// Puts an event that the application has not read from one CM file into another, because its id
+    /// moved there. Answer: [`Reply::Done`].
+    CmRequeue {
+        /// The file that the id moved to.
+        file: u64,
+        /// The event as it came: a `struct rdma_ucm_event_resp`.
+        event: Vec<u8>,
     },
     /// Stands for `close()` of a CM file; hanging up the event socket does the same. Answer:
     /// [`Reply::Done`].

@@ -144,7 +144,10 @@ unsafe fn execute(fd: c_int, file: File, command: &Command<'_>) -> Result<Step, 
         }
         DESTROY_ID => Some(ids.destroyed(command.u32(8)?)),
         LEAVE_MCAST => Some(ids.left(command.u32(8)?)),
-        MIGRATE_ID => Some(ids.reported(command.u32(8)?)),
+        MIGRATE_ID => {
+            ids.moved(command.u32(8)?, file.number);
+            Some(ids.reported(command.u32(8)?))
+        }
         _ => None,
     };
     drop(ids);
@@ -155,6 +158,10 @@ unsafe fn execute(fd: c_int, file: File, command: &Command<'_>) -> Result<Step, 
         let length = answer.len().min(command.out);
         // SAFETY: the caller's promise: there is room for `out` bytes.
         unsafe { core::ptr::copy_nonoverlapping(answer.as_ptr(), command.response()?, length) };
+    }
+    if command.code == MIGRATE_ID {
+        // What was already under way by the old descriptor.
+        purge(command.u32(12)?.cast_signed());
     }
     if matches!(command.code, DESTROY_ID | LEAVE_MCAST) {
         purge(fd);

@@ -20,6 +20,8 @@ pub(crate) enum Verdict {
     Deliver,
     /// Its id is gone; with it ends the id that a connection request announced.
     Drop(Option<u32>),
+    /// Its id moved to the file of this number before the event was read.
+    Forward(u64),
 }
 
 /// An id, or a multicast membership.
@@ -31,6 +33,8 @@ struct Id {
     reported: u32,
     /// The id that a membership belongs to.
     owner: Option<u32>,
+    /// The file that it moved to, if it did.
+    home: Option<u64>,
 }
 
 /// All ids of the process.
@@ -67,7 +71,7 @@ impl Ids {
 
     /// `CREATE_ID` gave an id.
     pub(crate) fn created(&mut self, id: u32, uid: u64) {
-        let entry = Id { uid, reported: 0, owner: None };
+        let entry = Id { uid, reported: 0, owner: None, home: None };
         self.ids.get_or_insert_default().insert(id, entry);
         if uid != 0 {
             self.by_uid.get_or_insert_default().insert(uid, id);
@@ -84,7 +88,7 @@ impl Ids {
 
     /// `JOIN_MCAST` gave a membership.
     pub(crate) fn joined(&mut self, membership: u32, uid: u64, owner: u32) {
-        let entry = Id { uid, reported: 0, owner: Some(owner) };
+        let entry = Id { uid, reported: 0, owner: Some(owner), home: None };
         self.memberships.get_or_insert_default().insert(membership, entry);
     }
 
@@ -105,6 +109,13 @@ impl Ids {
         entry.map_or(0, |entry| entry.reported)
     }
 
+    /// `MIGRATE_ID` moved an id to a file.
+    pub(crate) fn moved(&mut self, id: u32, home: u64) {
+        if let Some(entry) = self.ids.get_or_insert_default().get_mut(&id) {
+            entry.home = Some(home);
+        }
+    }
+
     /// How many events of an id were given out.
     pub(crate) fn reported(&self, id: u32) -> u32 {
         self.id(id).map_or(0, |entry| entry.reported)
@@ -122,20 +133,26 @@ impl Ids {
         self.by_uid.as_ref()?.get(&event.uid).copied()
     }
 
-    /// What is to be done with an event.
-    pub(crate) fn judge(&self, event: &[u8]) -> Verdict {
+    /// What is to be done with an event that came by a file.
+    pub(crate) fn judge(&self, event: &[u8], file: u64) -> Verdict {
         let Some(event) = parse(event) else { return Verdict::Drop(None) };
-        let (known, child) = match event.kind {
-            CONNECT_REQUEST => (self.listener(&event).is_some(), Some(event.id)),
-            kind if MULTICAST.contains(&kind) => (self.membership(&event).is_some(), None),
-            _ => (self.id(event.id).is_some(), None),
+        let (owner, child) = match event.kind {
+            CONNECT_REQUEST => (self.listener(&event), Some(event.id)),
+            kind if MULTICAST.contains(&kind) => {
+                (self.membership(&event).and_then(|m| m.owner), None)
+            }
+            _ => (Some(event.id), None),
         };
-        if known { Verdict::Deliver } else { Verdict::Drop(child) }
+        match owner.and_then(|id| self.id(id)) {
+            None => Verdict::Drop(child),
+            Some(Id { home: Some(home), .. }) if *home != file => Verdict::Forward(*home),
+            Some(_) => Verdict::Deliver,
+        }
     }
 
     /// An event was received: what is to be done with it. If it is to be delivered, it is counted.
-    pub(crate) fn delivered(&mut self, bytes: &[u8]) -> Verdict {
-        let verdict = self.judge(bytes);
+    pub(crate) fn delivered(&mut self, bytes: &[u8], file: u64) -> Verdict {
+        let verdict = self.judge(bytes, file);
         let (Verdict::Deliver, Some(event)) = (verdict, parse(bytes)) else { return verdict };
         let counted = match event.kind {
             CONNECT_REQUEST => {
@@ -185,6 +202,8 @@ impl Ids {
 mod tests {
     use super::*;
 
+    const FILE: u64 = 1;
+
     fn event(uid: u64, id: u32, kind: u32) -> Vec<u8> {
         let mut bytes = vec![0; 368];
         bytes[0..8].copy_from_slice(&uid.to_ne_bytes());
@@ -197,9 +216,9 @@ mod tests {
     fn a_connection_request_counts_for_the_listener() {
         let mut ids = Ids::new();
         ids.created(1, 0x1000);
-        assert_eq!(ids.delivered(&event(0x1000, 2, CONNECT_REQUEST)), Verdict::Deliver);
+        assert_eq!(ids.delivered(&event(0x1000, 2, CONNECT_REQUEST), FILE), Verdict::Deliver);
         ids.named(2, 0x2000);
-        assert_eq!(ids.delivered(&event(0x2000, 2, 9)), Verdict::Deliver);
+        assert_eq!(ids.delivered(&event(0x2000, 2, 9), FILE), Verdict::Deliver);
         assert_eq!((ids.reported(1), ids.reported(2)), (1, 1));
     }
 
@@ -207,11 +226,23 @@ mod tests {
     fn events_of_a_destroyed_id_are_dropped_and_its_children_ended() {
         let mut ids = Ids::new();
         ids.created(1, 0x1000);
-        assert_eq!(ids.delivered(&event(0x1000, 1, 0)), Verdict::Deliver);
+        assert_eq!(ids.delivered(&event(0x1000, 1, 0), FILE), Verdict::Deliver);
         assert_eq!(ids.destroyed(1), 1);
-        assert_eq!(ids.delivered(&event(0x1000, 1, 2)), Verdict::Drop(None));
-        assert_eq!(ids.delivered(&event(0x1000, 5, CONNECT_REQUEST)), Verdict::Drop(Some(5)));
+        assert_eq!(ids.delivered(&event(0x1000, 1, 2), FILE), Verdict::Drop(None));
+        assert_eq!(ids.delivered(&event(0x1000, 5, CONNECT_REQUEST), FILE), Verdict::Drop(Some(5)));
         assert_eq!(ids.destroyed(1), 0);
+    }
+
+    #[test]
+    fn events_of_an_id_that_moved_follow_it() {
+        let mut ids = Ids::new();
+        ids.created(1, 0x1000);
+        ids.moved(1, 2);
+        assert_eq!(ids.delivered(&event(0x1000, 1, 10), FILE), Verdict::Forward(2));
+        assert_eq!(ids.delivered(&event(0x1000, 5, CONNECT_REQUEST), FILE), Verdict::Forward(2));
+        assert_eq!(ids.reported(1), 0);
+        assert_eq!(ids.delivered(&event(0x1000, 1, 10), 2), Verdict::Deliver);
+        assert_eq!(ids.reported(1), 1);
     }
 
     #[test]
@@ -219,14 +250,14 @@ mod tests {
         let mut ids = Ids::new();
         ids.created(1, 0x1000);
         ids.joined(7, 0x7000, 1);
-        assert_eq!(ids.delivered(&event(0x7000, 7, 12)), Verdict::Deliver);
+        assert_eq!(ids.delivered(&event(0x7000, 7, 12), FILE), Verdict::Deliver);
         assert_eq!((ids.left(7), ids.reported(1)), (1, 1));
-        assert_eq!(ids.delivered(&event(0x7000, 7, 13)), Verdict::Drop(None));
+        assert_eq!(ids.delivered(&event(0x7000, 7, 13), FILE), Verdict::Drop(None));
     }
 
     #[test]
     fn a_truncated_event_is_dropped() {
-        assert_eq!(Ids::new().delivered(&[0; 15]), Verdict::Drop(None));
+        assert_eq!(Ids::new().delivered(&[0; 15], FILE), Verdict::Drop(None));
     }
 
     #[test]

@@ -204,7 +204,7 @@ pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Opt
         let verdict = guard::run(Verdict::Drop(None), || {
             let mut ids = IDS.lock();
             ids.end_wait(fd);
-            ids.delivered(&event[..length])
+            ids.delivered(&event[..length], number)
         });
         if got < 0 && errno == libc::EBADF && blocks {
             wait_for_ever();
@@ -223,6 +223,7 @@ pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Opt
                 guard::run((), || purge(fd));
                 return Some(len.cast_signed());
             }
+            Verdict::Forward(home) => guard::run((), || forward(home, &event[..length])),
             Verdict::Drop(child) => {
                 guard::run((), || abandon(fd, child));
                 let same = guard::run(false, || file(fd).map(|file| file.number) == Some(number));
@@ -257,7 +258,14 @@ fn abandon(fd: c_int, child: Option<u32>) {
     }
 }
 
-/// Takes events of ids that are gone off the front of a file's queue, so that the descriptor is not
+/// Sends an event after its id.
+fn forward(home: u64, event: &[u8]) {
+    if let Err(error) = broker::ask(false, |client| client.cm_requeue(home, event)) {
+        crate::log::line(format_args!("an event of an id that moved is lost: {error}"));
+    }
+}
+
+/// Takes events of ids that are gone, or moved, off the front of a file's queue, so that the descriptor is not
 /// readable because of them. If a thread waits for an event, it will do that by itself.
 pub(crate) fn purge(fd: c_int) {
     let mut event = [0_u8; EVENT_MAX];
@@ -268,6 +276,7 @@ pub(crate) fn purge(fd: c_int) {
         };
         usize::try_from(got).ok().filter(|&got| got > 0).map(|got| (got, event))
     };
+    let Some(this) = file(fd) else { return };
     loop {
         // Nobody begins to wait while the lock is held: the event looked at is the one taken.
         let ids = IDS.lock();
@@ -275,9 +284,16 @@ pub(crate) fn purge(fd: c_int) {
             return;
         }
         let Some((got, event)) = receive(libc::MSG_PEEK) else { return };
-        let Verdict::Drop(child) = ids.judge(&event[..got]) else { return };
+        let verdict = ids.judge(&event[..got], this.number);
+        if verdict == Verdict::Deliver {
+            return;
+        }
         receive(0);
         drop(ids);
-        abandon(fd, child);
+        match verdict {
+            Verdict::Deliver => {}
+            Verdict::Drop(child) => abandon(fd, child),
+            Verdict::Forward(home) => forward(home, &event[..got]),
+        }
     }
 }

@@ -88,7 +88,7 @@ impl Broker {
         any
     }
 
-    fn deliver(&mut self, file: FileId, event: Vec<u8>) -> Delivery {
+    pub(super) fn deliver(&mut self, file: FileId, event: Vec<u8>) -> Delivery {
         let delivery = self.files.deliver(file, event);
         self.settle_file(file, delivery);
         delivery

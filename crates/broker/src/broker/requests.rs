@@ -11,6 +11,9 @@ use polypath_ipc::message::{self, CM_COMMAND_MAX, Push, Reply, Request, TEXT_MAX
 use polypath_ipc::status::{BrokerStatus, ClientStatus, CmIdStatus, ProcessStatus, SlotStatus};
 use polypath_ipc::{Hello, PathSelector, Selection};
 
+/// A `struct rdma_ucm_event_resp`, and room to grow.
+const CM_EVENT_MAX: usize = 512;
+
 use super::Broker;
 use crate::connection::Role;
 use crate::drops::counter;
@@ -76,6 +79,14 @@ impl Broker {
                 Ok((Reply::Cm { file: file.0.into() }, Some(socket)))
             }
             Request::CmCommand { file, bytes } => self.cm_command(id, file, &bytes),
+            Request::CmRequeue { file, event } => {
+                let file = self.file_of(id, file)?;
+                if event.len() > CM_EVENT_MAX {
+                    return Err(Refusal::new(libc::EINVAL, "a CM event that is too long"));
+                }
+                self.deliver(file, event);
+                reply(Reply::Done)
+            }
             Request::CloseCm { file } => {
                 let file = self.file_of(id, file)?;
                 self.close_file(file);
