@@ -48,7 +48,7 @@ lint: ## formatting, clippy, documentation, licences
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
-	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check licenses bans sources; \
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check licenses bans sources; \
 	 else echo "cargo-deny is not installed: licence check skipped"; fi
 
 install: ## install under PREFIX (default /usr/local)
