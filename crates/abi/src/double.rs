@@ -409,35 +409,14 @@ impl QueuePair for Pair {
     }
     fn query(&self) -> Result<QpAttr> {
         Ok(QpAttr {
-            state: QpState::Rts,
-            cur_state: QpState::Rts,
             path_mtu: 1024,
-            path_mig_state: MigState::Migrated,
-            qkey: 0,
-            rq_psn: 0,
-            sq_psn: 0,
-            dest_qpn: 0,
-            access: Access::empty(),
-            ah: AhAttr::default(),
-            alt_ah: AhAttr::default(),
-            pkey_index: 0,
-            alt_pkey_index: 0,
-            en_sqd_async_notify: false,
-            sq_draining: false,
-            max_rd_atomic: 0,
-            max_dest_rd_atomic: 0,
-            min_rnr_timer: 0,
             port_num: 1,
-            timeout: 0,
-            retry_cnt: 0,
-            rnr_retry: 0,
-            alt_port_num: 0,
-            alt_timeout: 0,
             max_send_wr: self.room as u32,
             max_recv_wr: 8,
             max_send_sge: 4,
             max_recv_sge: 4,
             max_inline: 256,
+            ..QpAttr::new(QpState::Rts)
         })
     }
     fn post_send(

@@ -7,6 +7,7 @@
 //! SAP and SPR have attribute numbers in public sources, but no public layout. Ours: SAP is laid out as
 //! LAP and SPR as APR, under their own numbers (see [`Sap`] and [`Spr`]).
 
+mod codes;
 mod connect;
 mod ip;
 mod path;

@@ -1,6 +1,7 @@
 //! Alternate paths: LAP, APR, and the suggestions of the passive side, SAP and SPR (IBTA 12.8; tables
 //! 115 and 116).
 
+use super::codes::codes;
 use super::connect::CmPath;
 use super::{Body, Data, Info};
 use crate::bytes::{array, be16, be24, be32, put, put24};
@@ -100,37 +101,10 @@ fn emit_alternate(p: &CmPath, b: &mut Data) {
     b[63] = p.ack_timeout << 3;
 }
 
-macro_rules! statuses {
-    ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
-        /// What became of an alternate path or of the suggestion of one.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum ApStatus {
-            $($(#[$doc])* $name,)*
-            /// A number without meaning here.
-            Unknown(u8),
-        }
+codes! {
+    /// What became of an alternate path or of the suggestion of one.
+    ApStatus: u8;
 
-        impl ApStatus {
-            /// The number on the wire.
-            pub const fn code(self) -> u8 {
-                match self {
-                    $(Self::$name => $code,)*
-                    Self::Unknown(code) => code,
-                }
-            }
-
-            /// The status with this number.
-            pub const fn from_code(code: u8) -> Self {
-                match code {
-                    $($code => Self::$name,)*
-                    other => Self::Unknown(other),
-                }
-            }
-        }
-    };
-}
-
-statuses! {
     /// Loaded, or the suggestion is taken.
     Ok = 0,
     /// Communication id is not known.

@@ -1,5 +1,6 @@
 //! REJ: refusing, and why (IBTA 12.6.7; tables 108 and 109).
 
+use super::codes::codes;
 use super::{Body, Data, Info};
 use crate::bytes::{array, be16, be32, put};
 use crate::error::ParseError;
@@ -15,37 +16,11 @@ pub enum Rejected {
     Other,
 }
 
-macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
-        /// Why a connection is refused.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum RejectReason {
-            $($(#[$doc])* $name,)*
-            /// A number that table 109 doesn't have.
-            Unknown(u16),
-        }
+codes! {
+    /// Why a connection is refused (IBTA table 109). The number is also `rdma_cm_event.status` of a
+    /// rejected connection.
+    RejectReason: u16;
 
-        impl RejectReason {
-            /// The number on the wire, which is also `rdma_cm_event.status` of a rejected connection.
-            pub const fn code(self) -> u16 {
-                match self {
-                    $(Self::$name => $code,)*
-                    Self::Unknown(code) => code,
-                }
-            }
-
-            /// The reason with this number.
-            pub const fn from_code(code: u16) -> Self {
-                match code {
-                    $($code => Self::$name,)*
-                    other => Self::Unknown(other),
-                }
-            }
-        }
-    };
-}
-
-reasons! {
     /// No queue pair available.
     NoQp = 1,
     /// No end-to-end context available.

@@ -1,5 +1,6 @@
 //! Finding a datagram service's queue pair: SIDR_REQ and SIDR_REP (IBTA 12.11; tables 119 and 120).
 
+use super::codes::codes;
 use super::{Body, Data, Info};
 use crate::bytes::{array, be16, be24, be32, be64, put, put24};
 use crate::error::ParseError;
@@ -43,37 +44,10 @@ impl Body for SidrReq {
     }
 }
 
-macro_rules! statuses {
-    ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
-        /// The answer to a SIDR_REQ.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum SidrStatus {
-            $($(#[$doc])* $name,)*
-            /// A number without meaning here.
-            Unknown(u8),
-        }
+codes! {
+    /// The answer to a SIDR_REQ.
+    SidrStatus: u8;
 
-        impl SidrStatus {
-            /// The number on the wire.
-            pub const fn code(self) -> u8 {
-                match self {
-                    $(Self::$name => $code,)*
-                    Self::Unknown(code) => code,
-                }
-            }
-
-            /// The status with this number.
-            pub const fn from_code(code: u8) -> Self {
-                match code {
-                    $($code => Self::$name,)*
-                    other => Self::Unknown(other),
-                }
-            }
-        }
-    };
-}
-
-statuses! {
     /// Queue pair and Q_Key are in the answer.
     Success = 0,
     /// The service id is not supported.
