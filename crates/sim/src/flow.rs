@@ -172,7 +172,10 @@ impl Flow {
             let to = local as usize;
             host.io.memory[to..to + data.len()].copy_from_slice(&data);
         }
-        let signaled = answered || id + 1 == self.plan.total || rng.chance(600);
+        // A queue full of requests that never complete would never be free again.
+        let stuck = self.outstanding.len() as u64 + 1 == DEPTH
+            && !self.outstanding.iter().any(|o| o.signaled);
+        let signaled = answered || id + 1 == self.plan.total || rng.chance(600) || stuck;
         flags.set(SendFlags::SIGNALED, signaled);
         let sge = [Sge { addr: local, len: len as u32, lkey: KEY }];
         let inline = !answered && len <= 200 && rng.chance(300);

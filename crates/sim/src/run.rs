@@ -144,10 +144,16 @@ impl Simulation {
             // Go-back-N hardly moves where every packet overtakes every other.
             link.reorders = rng.chance(500) && setup.multipath.iter().all(|mp| *mp);
         }
-        let mut flows = Vec::new();
+        let mut flows: Vec<Flow> = Vec::new();
         for (i, &multipath) in setup.multipath.iter().enumerate() {
-            let index = rng.below(0xfff0) as u32 + 1;
-            let qpns = [0x1_0000 | (index ^ i as u32), 0x2_0000 | index.wrapping_add(i as u32)];
+            let qpns = loop {
+                let index = rng.below(0xfff0) as u32 + 1;
+                let qpns = [0x1_0000 | (index ^ i as u32), 0x2_0000 | index.wrapping_add(i as u32)];
+                let taken = |f: &Flow| qpns.contains(&f.plan.qpn);
+                if !flows.iter().any(taken) {
+                    break qpns;
+                }
+            };
             let psns = [rng.below(1 << 24) as u32, 0xff_ffff - rng.below(200) as u32];
             // All over the first link, unless they can do better.
             let link = if multipath { rng.below(setup.links as u64) as usize } else { 0 };
