@@ -1,7 +1,7 @@
 //! Distribution of the blackout at cuts, in virtual time: `cargo run -p polypath-paths --example
 //! blackout [cuts]`. A sketch of what the network allows; the benchmark on real links decides.
 
-#[path = "../tests/net/mod.rs"]
+#[path = "../tests/scenarios/net/mod.rs"]
 mod net;
 
 use std::time::Duration;

@@ -134,7 +134,7 @@ pub struct PathManager {
     paused_at: Duration,
     pauses_since: Duration,
     /// Sum of all pauses.
-    asleep: Duration,
+    pub(crate) asleep: Duration,
     pub(crate) local: Vec<LocalAddress>,
     /// [`PathManager::set_local`] was called.
     pub(crate) local_known: bool,
@@ -330,6 +330,10 @@ impl PathManager {
         let role = p.role;
         if p.state == PathState::Suspect {
             self.clear_suspicion(index);
+            if let Role::Member { association, .. } = role {
+                let silence = self.answered(now, association);
+                self.end_silence(index, silence);
+            }
         }
         if let Some(p) = self.paths.get_mut(index)
             && core::mem::take(&mut p.watched)
@@ -346,10 +350,8 @@ impl PathManager {
             }
         }
         self.wake_blocked(index);
-        if let Role::Member { association, .. } = role
-            && let Some(a) = self.associations.get_mut(association)
-        {
-            a.last_answer = now.saturating_sub(self.asleep);
+        if let Role::Member { association, .. } = role {
+            self.answered(now, association);
         }
     }
 

@@ -20,6 +20,8 @@ const TRIAL_ROUNDS_FAST: u32 = 10;
 const TRIAL_SLOW: Duration = Duration::from_millis(50);
 /// An answer is late after the usual round trip and at least so long.
 const LATE_MIN: Duration = Duration::from_millis(20);
+/// Without any answer for so long, a peer was not just slow.
+const SILENCE: Duration = Duration::from_millis(20);
 /// How long a dead path's answers may lag while it proves itself.
 const RECOVERY_LATE: Duration = Duration::from_millis(60);
 const RECOVERY_INTERVAL: Duration = Duration::from_millis(20);
@@ -106,13 +108,12 @@ impl PathManager {
         path: u32,
         number: u32,
     ) -> Result<(), Refused> {
-        let (now, awake) = (self.now, self.awake());
+        let now = self.now;
         let settled = now >= self.settle_until;
         let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
         let sent = p.probes.answer(now, number).ok_or(Refused::Unsolicited)?;
-        if let Some(a) = self.associations.get_mut(index) {
-            a.last_answer = awake;
-        }
+        let silence = self.answered(now, index);
+        let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
         p.probes_answered += 1;
         if settled {
             p.rtt.sample(now.saturating_sub(sent));
@@ -121,7 +122,10 @@ impl PathManager {
             PathState::Up | PathState::Down => {}
             // Sent before it was suspected: says nothing of now.
             PathState::Suspect if sent < p.probes.suspected_at => {}
-            PathState::Suspect => self.suspect_answered(index, path),
+            PathState::Suspect => {
+                self.suspect_answered(index, path);
+                self.end_silence(path, silence);
+            }
             PathState::Probing => self.path_back(path, Reason::FirstAlive),
             PathState::Dead => {
                 p.state = PathState::Recovering;
@@ -133,6 +137,20 @@ impl PathManager {
         self.recover(index, Reason::FirstAlive);
         self.timers.no_later(Timer::Association(index), now);
         Ok(())
+    }
+
+    /// The peer has answered something. Gives for how long it had not.
+    pub(crate) fn answered(&mut self, now: Duration, index: u32) -> Duration {
+        let awake = now.saturating_sub(self.asleep);
+        let Some(a) = self.associations.get_mut(index) else { return Duration::ZERO };
+        awake.saturating_sub(core::mem::replace(&mut a.last_answer, awake))
+    }
+
+    /// A path that was suspected has answered first, after a silence of all.
+    pub(crate) fn end_silence(&mut self, path: u32, silence: Duration) {
+        if silence >= SILENCE {
+            self.push_event(PathEvent::PathHeard { path: PathId(path) });
+        }
     }
 
     /// A suspected path answers. Once is enough to live on, unless its data never arrives.

@@ -292,6 +292,12 @@ pub enum PathEvent {
         /// Which.
         path: PathId,
     },
+    /// The peer had been silent on all paths and answers again on this one, which was never given up:
+    /// ask at once for what is outstanding there, and do not count retries that went into the silence.
+    PathHeard {
+        /// Which.
+        path: PathId,
+    },
     /// No path lives: [`crate::PathManager::route`] gives `None`; hold the retry counters.
     NoPath {
         /// Whose.

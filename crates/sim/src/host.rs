@@ -388,6 +388,13 @@ impl SimHost {
                 PathEvent::NoPath { peer } | PathEvent::PeerLost { peer } => {
                     self.path_changed(peer, None);
                 }
+                PathEvent::PathHeard { path } => {
+                    for (qpn, entry) in &mut self.qps {
+                        entry.blocked = false;
+                        self.io.qpn = *qpn;
+                        entry.qp.on_path_heard(now, PathId(path.0), &mut self.io);
+                    }
+                }
                 PathEvent::WindowOpened { .. } => {
                     for entry in self.qps.values_mut() {
                         entry.blocked = false;

@@ -444,6 +444,16 @@ impl QueuePair {
         self.settle(host);
     }
 
+    /// The peer has answered on `path` after a silence: what is outstanding there is asked for at once, and
+    /// retries that went into the silence are not counted.
+    pub fn on_path_heard<H: Host>(&mut self, now: Duration, path: PathId, host: &mut H) {
+        if matches!(self.core.attr.state, QpState::Rts | QpState::Sqd)
+            && let Halves::Rc(rc) = &mut self.halves
+        {
+            rc.0.on_path_heard(&self.core, now, path, host);
+        }
+    }
+
     /// The hold time is over and no path has come back: the oldest work request fails with
     /// `RetryExcErr`, all others are flushed, the queue pair goes to the error state.
     pub fn abandon<H: Host>(&mut self, _now: Duration, host: &mut H) {

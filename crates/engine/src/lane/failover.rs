@@ -47,6 +47,11 @@ impl State {
                         self.qp_path_changed(index, Some(path));
                     }
                 }
+                PathEvent::PathHeard { path } => {
+                    for index in self.qps.indexes() {
+                        self.qp_path_heard(index, path);
+                    }
+                }
                 PathEvent::PathAlive { path } => {
                     crate::log::line(&format!("path {} lives", self.path_name(path)));
                 }
@@ -72,6 +77,14 @@ impl State {
         let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
         let dead = dead.map(|p| polypath_transport::PathId(p.0));
         entry.core.on_path_change(host.io.now, dead, &mut host);
+        self.note(index, true);
+    }
+
+    fn qp_path_heard(&mut self, index: u16, path: PathId) {
+        let Some(entry) = self.qps.get_mut(index) else { return };
+        entry.blocked = false;
+        let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
+        entry.core.on_path_heard(host.io.now, polypath_transport::PathId(path.0), &mut host);
         self.note(index, true);
     }
 

@@ -163,13 +163,7 @@ impl Requester {
                 if let Some(path) = oldest {
                     host.suspect(path);
                 }
-                let mut tally = Tally::default();
-                self.flight.lose_even_held(una, &mut tally);
-                tally.lost(false, host);
-                let upto = self.flight.next();
-                self.probe = Some(Probe { seq: una, upto, sent_us: micros(now) });
-                self.urgent = true;
-                self.ready = true;
+                self.send_probe(una, now, host);
             }
             Expired::Ack => {
                 core.counters.timeouts += 1;
@@ -201,6 +195,32 @@ impl Requester {
                 self.fail_front(core, WcStatus::RetryExcErr, Cause::RetriesExhausted, host);
             }
         }
+    }
+
+    /// Sends the first unacknowledged packet again, to learn what became of it and the rest.
+    fn send_probe<H: Host>(&mut self, una: u64, now: Duration, host: &mut H) {
+        let mut tally = Tally::default();
+        self.flight.lose_even_held(una, &mut tally);
+        tally.lost(false, host);
+        let upto = self.flight.next();
+        self.probe = Some(Probe { seq: una, upto, sent_us: micros(now) });
+        self.urgent = true;
+        self.ready = true;
+    }
+
+    /// See [`crate::QueuePair::on_path_heard`].
+    pub(crate) fn on_path_heard<H: Host>(
+        &mut self,
+        core: &Core,
+        now: Duration,
+        path: PathId,
+        host: &mut H,
+    ) {
+        if self.held || self.flight.oldest().is_none_or(|(on, _)| on != path) {
+            return;
+        }
+        self.timers.restart(now, core.attr.retry_cnt, core.attr.rnr_retry);
+        self.send_probe(self.flight.una(), now, host);
     }
 
     /// See [`crate::QueuePair::on_path_change`].

@@ -412,6 +412,12 @@ impl Pair {
         node.qp.on_path_change(self.now, dead, &mut node.host);
     }
 
+    /// Tells a host that the peer answers again on `path`.
+    pub fn path_heard(&mut self, side: usize, path: usize) {
+        let node = &mut self.nodes[side];
+        node.qp.on_path_heard(self.now, PathId(path as u32), &mut node.host);
+    }
+
     pub fn assert_settled(&self) {
         for node in &self.nodes {
             node.host.assert_settled();

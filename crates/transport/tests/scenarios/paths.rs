@@ -54,6 +54,29 @@ fn atomics_are_exact_through_a_fail_over() {
     assert_eq!(got, [0, 1, 2, 3]);
 }
 
+/// A path that was only silent is heard again: what is outstanding goes at once, and the retries begin
+/// anew, as often as it happens.
+#[test]
+fn retries_into_a_silence_are_not_counted() {
+    let mut p = Pair::new(Setup { timeout: 14, retry_cnt: 2, ..setup() });
+    p.nodes[0].post(0, WRITE, 0, 5_000);
+    p.links[0].cut = [true; 2];
+    for _ in 0..50 {
+        p.run_for(MS * 150);
+        p.path_heard(0, 0);
+    }
+    assert!(p.nodes[0].qp.counters().timeouts > 50);
+    p.run_for(MS);
+    assert_eq!(p.nodes[0].host.statuses(), []);
+    p.links[0].cut = [false; 2];
+    let began = p.now;
+    p.path_heard(0, 0);
+    p.run();
+    assert!(p.now - began < MS, "took {:?}", p.now - began);
+    assert_eq!(p.nodes[0].host.statuses(), [(0, WcStatus::Success)]);
+    p.assert_settled();
+}
+
 /// Invariant 1: no error while a path may come back; no retry is counted meanwhile.
 #[test]
 fn without_any_path_the_queue_pair_holds_still() {

@@ -1,0 +1,188 @@
+//! How two lanes agree to be multi-path peers, and end it.
+
+use std::time::Duration;
+
+use polypath_paths::*;
+
+use crate::net::*;
+use crate::*;
+
+#[test]
+fn both_ends_agree_and_number_the_paths_alike() {
+    for seed in 0..SEEDS {
+        let mut net = Net::new(seed, 1 + (seed % 4) as usize);
+        for link in &mut net.links {
+            link.loss_per_mille = 100;
+        }
+        net.connect();
+        net.run(Duration::from_secs(2));
+        assert!(net.agreed(), "seed {seed}");
+        net.assert_same_paths();
+        let status = net.hosts[0].paths.status();
+        assert_eq!(status.peers[0].paths.len(), net.links.len());
+        assert!(status.peers[0].paths.iter().all(|p| p.state == PathState::Up), "seed {seed}");
+    }
+}
+
+#[test]
+fn agreement_takes_two_round_trips_and_does_not_care_who_is_first() {
+    for first in 0..2 {
+        let mut net = Net::new(7, 2);
+        net.attach(first);
+        net.run(30 * MS);
+        assert!(!net.agreed());
+        net.attach(1 - first);
+        net.run(MS);
+        assert!(net.agreed());
+        net.assert_same_paths();
+    }
+}
+
+#[test]
+fn a_peer_without_multipath_is_plain_and_left_alone() {
+    let off = Config { multipath: false, ..Config::default() };
+    let mut net = Net::with(1, 2, [Config::default(), off]);
+    net.connect();
+    net.start_traffic();
+    net.run(Duration::from_secs(10));
+    assert!(!net.has(0, |e| matches!(e, PathEvent::MultipathAgreed { .. })));
+    assert!(net.hosts[0].paths.next_deadline().is_none(), "no timers for plain peers");
+    let status = net.hosts[0].paths.status();
+    assert!(status.peers[0].note.contains("does not answer"), "{}", status.peers[0].note);
+    // Silence is no reason to give up its only path, a link event is.
+    net.cut(0, true);
+    net.run(Duration::from_secs(3));
+    assert_eq!(net.active_link(0), Some(0));
+    net.link_up(0, false);
+    assert_eq!(net.active_link(0), None);
+    assert!(net.has(0, |e| matches!(e, PathEvent::NoPath { .. })));
+    net.link_up(0, true);
+    assert_eq!(net.active_link(0), Some(0));
+}
+
+#[test]
+fn handshakes_of_strangers_are_refused_and_old_ones_do_no_harm() {
+    let mut net = Net::new(12, 2);
+    net.keep_log = true;
+    net.connect();
+    net.run(100 * MS);
+    let log = net.log.clone();
+    let hellos: Vec<_> = log
+        .iter()
+        .filter_map(|f| match &f.wire {
+            Wire::Control(b) if b[0] == 0x64 => Some((f.to, f.src, f.dst, b.clone())),
+            _ => None,
+        })
+        .collect();
+    let paths = |net: &Net| -> Vec<_> {
+        let status = net.hosts[1].paths.status();
+        status.peers[0].paths.iter().map(|p| (p.tag, p.state, p.address)).collect()
+    };
+    let before = paths(&net);
+    for (to, src, dst, bytes) in &hellos {
+        let stranger = "10.0.1.77".parse().unwrap();
+        let got = net.control(*to, stranger, *dst, bytes);
+        assert_eq!(got, Handled::Refused(Refused::UnknownSource));
+        net.control(*to, *src, *dst, bytes);
+        for at in (0..bytes.len()).filter(|at| !(12..16).contains(at)) {
+            let mut bad = bytes.clone();
+            bad[at] ^= 0x10;
+            let mut udp = bad.clone();
+            udp.extend_from_slice(&[0; 4]);
+            if polypath_wire::packet::Packet::parse(&udp).is_ok_and(|p| PathManager::is_control(&p))
+            {
+                net.control(*to, *src, *dst, &bad);
+            }
+        }
+    }
+    net.run(100 * MS);
+    assert_eq!(before, paths(&net));
+    assert_eq!(net.deaths(), 0);
+}
+
+#[test]
+fn a_restarted_peer_on_the_same_addresses_and_slot_begins_a_new_association() {
+    let mut net = connected(13);
+    let mut other = Net::new(14, 2);
+    core::mem::swap(&mut net.hosts[1], &mut other.hosts[1]);
+    // The process is new; on our side a new queue pair is connected to its queue pair.
+    let (mine, theirs) = (QPN[0] + 1, QPN[1] + 1);
+    let now = net.now;
+    let peer = net.hosts[0].paths.attach(now, mine, theirs, ip(0, 0), ip(0, 1), options());
+    assert_eq!(peer.ok(), net.hosts[0].peer, "same addresses, same slot");
+    let peer = net.hosts[1].paths.attach(now, theirs, mine, ip(0, 1), ip(0, 0), options());
+    net.hosts[1].peer = peer.ok();
+    net.run(100 * MS);
+    assert!(net.has(0, |e| *e == PathEvent::MultipathAgreed { qpn: mine }));
+    assert!(net.has(1, |e| *e == PathEvent::MultipathAgreed { qpn: theirs }));
+    net.assert_same_paths();
+    net.start_traffic();
+    net.run(100 * MS);
+    assert!(net.hosts[0].acked > 0 && net.hosts[1].acked > 0);
+    net.cut(0, true);
+    net.run(100 * MS);
+    assert_eq!(net.active_link(0), Some(1));
+}
+
+#[test]
+fn thousands_of_queue_pairs_share_one_association() {
+    let mut net = connected(15);
+    let now = net.now;
+    for i in 1..2000 {
+        for (h, other) in [(0, 1), (1, 0)] {
+            let (q, r) = (QPN[h] + i * 16, QPN[other] + i * 16);
+            let peer = net.hosts[h].paths.attach(now, q, r, ip(0, h), ip(0, other), options());
+            assert_eq!(peer.ok(), net.hosts[h].peer);
+        }
+    }
+    net.run(500 * MS);
+    for h in 0..2 {
+        let status = net.hosts[h].paths.status();
+        assert_eq!((status.peers.len(), status.peers[0].agreed), (1, 2000));
+    }
+    // All queue pairs over the other addresses, too.
+    let now = net.now;
+    for (h, other) in [(0, 1), (1, 0)] {
+        let (q, r) = (QPN[h] + 7, QPN[other] + 7);
+        net.hosts[h].paths.attach(now, q, r, ip(1, h), ip(1, other), options()).unwrap();
+    }
+    net.run(50 * MS);
+    let status = net.hosts[0].paths.status();
+    assert_eq!(status.peers[1].agreed, 1);
+    assert_eq!(status.peers[0].paths, status.peers[1].paths, "the same association");
+}
+
+#[test]
+fn detached_queue_pairs_leave_nothing_behind() {
+    let mut net = connected(16);
+    for (h, qpn) in QPN.into_iter().enumerate() {
+        let now = net.now;
+        net.hosts[h].paths.detach(now, qpn);
+        net.hosts[h].peer = None;
+    }
+    net.run(Duration::from_secs(20));
+    for h in 0..2 {
+        assert!(net.hosts[h].paths.status().peers.is_empty());
+        assert!(net.hosts[h].paths.next_deadline().is_none());
+    }
+    // And again.
+    net.forget_events();
+    net.connect();
+    net.run(100 * MS);
+    assert!(net.agreed());
+    net.assert_same_paths();
+}
+
+#[test]
+fn after_a_farewell_the_peers_queue_pairs_are_plain() {
+    let mut net = connected(17);
+    net.start_traffic();
+    net.run(50 * MS);
+    let now = net.now;
+    net.hosts[1].traffic = false;
+    net.hosts[1].paths.close(now);
+    net.run(5 * MS);
+    assert!(net.active_link(0).is_some());
+    assert_eq!(net.deaths(), 0);
+    assert!(net.hosts[0].paths.status().peers[0].remote_instance.is_none());
+}

@@ -1,0 +1,195 @@
+//! Which path is taken: return, primaries, addresses, windows.
+
+use std::time::Duration;
+
+use polypath_paths::*;
+
+use crate::net::*;
+use crate::*;
+
+#[test]
+fn a_dead_path_is_used_again_after_updelay_and_not_before() {
+    let mut net = connected(6);
+    net.start_traffic();
+    net.cut(0, true);
+    net.run(500 * MS);
+    assert_eq!(net.active_link(0), Some(1));
+    net.forget_events();
+    net.cut(0, false);
+    net.run(190 * MS);
+    assert!(!net.has(0, |e| matches!(e, PathEvent::PathAlive { .. })));
+    net.run(400 * MS);
+    assert!(net.has(0, |e| matches!(e, PathEvent::PathAlive { .. })));
+    assert_eq!(net.active_link(0), Some(1), "no primary: traffic stays");
+    net.cut(1, true);
+    net.run(100 * MS);
+    assert_eq!(net.active_link(0), Some(0));
+    assert_eq!(net.active_link(1), Some(0));
+}
+
+#[test]
+fn primary_reselect_decides_on_the_way_back() {
+    for (reselect, faster, back) in [
+        (PrimaryReselect::Always, false, true),
+        (PrimaryReselect::Better, false, false),
+        (PrimaryReselect::Better, true, true),
+        (PrimaryReselect::Failure, true, false),
+    ] {
+        let config = Config {
+            primary: Some(Primary::Interface(2)),
+            primary_reselect: reselect,
+            ..Config::default()
+        };
+        let mut net = Net::with(8, 2, [config, Config::default()]);
+        net.hosts[0].local[0].speed_mbps = if faster { 100_000 } else { 10_000 };
+        net.hosts[0].local[1].speed_mbps = 10_000;
+        net.tell_local(0);
+        net.connect();
+        net.start_traffic();
+        net.run(100 * MS);
+        net.link_up(0, false);
+        net.run(300 * MS);
+        assert_eq!(net.active_link(0), Some(1));
+        net.link_up(0, true);
+        net.run(Duration::from_secs(1));
+        assert_eq!(net.active_link(0), Some(if back { 0 } else { 1 }), "{reselect:?}");
+    }
+}
+
+#[test]
+fn flapping_is_damped() {
+    for seed in 0..8 {
+        let primary = Config { primary: Some(Primary::Interface(2)), ..Config::default() };
+        let mut net = Net::with(seed, 2, [primary.clone(), primary]);
+        net.connect();
+        net.start_traffic();
+        net.run(100 * MS);
+        for i in 0..50 {
+            net.cut(0, i % 2 == 0);
+            net.run(200 * MS);
+        }
+        // 25 cuts: the path must not be tried again after each.
+        for h in 0..2 {
+            assert!(net.count(h, failed_over) <= 3, "seed {seed}: {}", net.count(h, failed_over));
+        }
+        net.cut(0, false);
+        net.run(Duration::from_secs(30));
+        assert_eq!(net.active_link(0), Some(0), "in the end it is trusted again");
+    }
+}
+
+#[test]
+fn flapping_while_the_other_path_is_gone_still_carries() {
+    let mut net = connected(9);
+    net.start_traffic();
+    net.run(50 * MS);
+    net.link_up(1, false);
+    for i in 0..10 {
+        net.cut(0, i % 2 == 0);
+        net.run(200 * MS);
+    }
+    let before = net.hosts[0].acked;
+    net.run(100 * MS);
+    assert!(net.hosts[0].acked > before);
+}
+
+#[test]
+fn an_address_removed_and_another_added_change_the_set_on_both_ends() {
+    for seed in 0..SEEDS {
+        let mut net = Net::new(seed, 3);
+        let host = (seed % 2) as usize;
+        // The third address comes later.
+        let third = net.hosts[host].local.pop().unwrap();
+        net.tell_local(host);
+        net.connect();
+        net.start_traffic();
+        net.run(200 * MS);
+        assert_eq!(net.up_paths(0), 2);
+        net.hosts[host].local.push(third);
+        net.tell_local(host);
+        net.run(300 * MS);
+        net.assert_same_paths();
+        assert_eq!(net.up_paths(0), 3, "seed {seed}");
+        net.reset_gaps();
+        // The one that the queue pair was connected with goes.
+        net.hosts[host].local[0].usable = false;
+        let gone = net.hosts[host].local[0];
+        let h = &mut net.hosts[host];
+        let rest: Vec<_> = h.local[1..].to_vec();
+        h.paths.set_local(net.now, &rest);
+        net.hosts[host].local[0] = gone;
+        net.run(300 * MS);
+        net.assert_same_paths();
+        assert_eq!(net.up_paths(0), 2, "seed {seed}");
+        for h in 0..2 {
+            assert_ne!(net.active_link(h), Some(0));
+            assert!(net.hosts[h].worst_gap < 5 * MS, "{:?}", net.hosts[h].worst_gap);
+        }
+        net.hosts[host].local[0].usable = true;
+        net.tell_local(host);
+        net.run(Duration::from_secs(1));
+        net.assert_same_paths();
+        assert_eq!(net.up_paths(0), 3, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_path_taken_down_by_the_administrator_keeps_its_number() {
+    let mut net = connected(20);
+    net.start_traffic();
+    net.run(50 * MS);
+    net.reset_gaps();
+    net.hosts[1].local[0].usable = false;
+    net.tell_local(1);
+    net.run(100 * MS);
+    net.assert_same_paths();
+    for h in 0..2 {
+        assert_eq!(net.active_link(h), Some(1));
+        assert!(net.hosts[h].worst_gap < 5 * MS, "{:?}", net.hosts[h].worst_gap);
+    }
+    let status = net.hosts[1].paths.status();
+    let down = &status.peers[0].paths[0];
+    assert_eq!((down.state, down.reason), (PathState::Down, Some(Reason::AdminDown)));
+    net.hosts[1].local[0].usable = true;
+    net.tell_local(1);
+    net.run(Duration::from_secs(1));
+    net.assert_same_paths();
+    assert_eq!((net.up_paths(0), net.up_paths(1)), (2, 2));
+}
+
+#[test]
+fn whoever_found_little_room_is_told_when_there_is_more() {
+    let mut net = connected(22);
+    let now = net.now;
+    let h = &mut net.hosts[0];
+    let peer = h.peer.unwrap();
+    let route = h.paths.route(peer).unwrap();
+    h.paths.sent(now, route.path, route.window - 1000);
+    assert_eq!(h.paths.route(peer).unwrap().window, 1000);
+    let opened = |h: &mut Host| {
+        core::iter::from_fn(|| h.paths.poll_event())
+            .any(|e| matches!(e, PathEvent::WindowOpened { .. }))
+    };
+    h.paths.acked(now, route.path, 2000, None);
+    assert!(!opened(h), "not for crumbs");
+    h.paths.acked(now, route.path, 30_000, None);
+    assert!(opened(h));
+    h.paths.acked(now, route.path, 10_000, None);
+    assert!(!opened(h), "once");
+}
+
+#[test]
+fn datagrams_are_led_around_a_dead_path() {
+    let mut net = connected(19);
+    let now = net.now;
+    let ud = net.hosts[0].paths.ud_path(now, ip(0, 0), ip(0, 1), options()).unwrap();
+    assert_eq!(net.hosts[0].paths.ud_route(ud), ud);
+    net.link_up(0, false);
+    let around = net.hosts[0].paths.ud_route(ud);
+    assert_eq!(net.hosts[0].paths.path(around).unwrap().local, ip(1, 0));
+    net.link_up(0, true);
+    net.run(Duration::from_secs(1));
+    assert_eq!(net.hosts[0].paths.ud_route(ud), ud);
+    net.hosts[0].paths.release_ud(ud);
+    assert!(net.hosts[0].paths.path(ud).is_none());
+}
