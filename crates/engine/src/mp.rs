@@ -1,9 +1,7 @@
 //! What the path manager is told: settings and addresses.
 
-use std::net::IpAddr;
-
 use polypath_ipc::{PathSelector, Selection, Table, devices};
-use polypath_paths::{Config as PathConfig, LocalAddress, Primary, PrimaryReselect};
+use polypath_paths::{Config as PathConfig, DownRule, LocalAddress, Primary, PrimaryReselect};
 
 use crate::config::{Config, Reselect};
 
@@ -53,7 +51,8 @@ pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<Local
                 prefix_len: address.prefix_len,
                 ifindex: port.ifindex,
                 link_up: port.link_up,
-                usable: member && !table.down.iter().any(|s| is_meant(s, &port.name, address.ip)),
+                usable: member
+                    && !table.down.iter().any(|s| s.covers_local(&port.name, address.ip)),
                 speed_mbps: port.speed_mbps.unwrap_or(0),
             });
         }
@@ -61,11 +60,12 @@ pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<Local
     list
 }
 
-/// Whether all paths from this address are meant.
-fn is_meant(selector: &PathSelector, interface: &str, local: IpAddr) -> bool {
-    match selector {
-        PathSelector::Interface(name) => name == interface,
-        PathSelector::Address(ip) => *ip == local,
-        PathSelector::Pair(from, _) => *from == local,
-    }
+/// Single paths that were taken down by hand.
+pub(crate) fn down_rules(table: &Table) -> Vec<DownRule> {
+    let rule = |selector: &PathSelector| match *selector {
+        PathSelector::Interface(_) => None,
+        PathSelector::Address(ip) => Some(DownRule { local: None, remote: Some(ip) }),
+        PathSelector::Pair(from, to) => Some(DownRule { local: Some(from), remote: Some(to) }),
+    };
+    table.down.iter().filter_map(rule).collect()
 }

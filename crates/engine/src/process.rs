@@ -172,7 +172,6 @@ impl Process {
             while let Ok(push) = stream.wait_event() {
                 match push {
                     Push::Table(table) => self.set_table(*table),
-                    Push::PathAdmin { .. } => {}
                     Push::StatusRequest { id } => {
                         if stream.report(id, status::report(self)).is_err() {
                             break;

@@ -1,5 +1,6 @@
 //! Queue pairs as the verbs know them: a number on a lane.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -93,6 +94,7 @@ impl Qp {
             recv_cq: recv_cq.clone(),
             srq: srq.cloned(),
             token: request.token,
+            last_error: RefCell::default(),
             keys: KeyCache::new(),
         };
         let config = |qpn| QpConfig {

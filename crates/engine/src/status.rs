@@ -96,7 +96,7 @@ fn qp(entry: &Entry, paths: &Status, table: &Table) -> QpStatus {
             .filter(|(_, value)| *value != 0)
             .map(|(name, value)| Counter { name: name.to_owned(), value })
             .collect(),
-        last_error: String::new(),
+        last_error: entry.attached.last_error.borrow().clone(),
     }
 }
 
@@ -124,7 +124,7 @@ fn peer_paths<'a>(peer: &'a PeerStatus, table: &'a Table) -> impl Iterator<Item 
         },
         rtt_us: path.rtt.map(|rtt| u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX)),
         sent_bytes: path.sent_bytes,
-        received_bytes: 0,
+        received_bytes: path.received_bytes,
         lost_bytes: path.lost_bytes,
         failovers: u32::try_from(path.deaths).unwrap_or(u32::MAX),
         last_blackout_us: peer

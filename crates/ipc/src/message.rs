@@ -13,7 +13,7 @@ use crate::status::{BrokerStatus, ProcessStatus};
 use crate::table::Table;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Longest message in bytes. Well below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
@@ -188,20 +188,12 @@ pub enum Reply {
 /// What the broker sends on an event stream without having been asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Push {
-    /// Interfaces or addresses changed. Several changes may have been merged into one table.
+    /// Interfaces or addresses changed, or paths were taken down or up by hand. Several changes may have been merged into one table.
     Table(Box<Table>),
     /// Asks for a report of everything the process knows, by [`Request::StatusReport`].
     StatusRequest {
         /// To be repeated in the report.
         id: u64,
-    },
-    /// Paths are taken down or up by hand. The same is in [`Table::down`], which tells a process
-    /// that starts later.
-    PathAdmin {
-        /// Which paths.
-        selector: PathSelector,
-        /// `false` takes them down.
-        up: bool,
     },
     /// The broker goes away.
     Goodbye,

@@ -304,7 +304,7 @@ pub struct QpStatus {
     pub live_paths: u32,
     /// Counters of the queue pair: `sent_packets`, `retransmitted`, `rnr_naks` …
     pub counters: Vec<Counter>,
-    /// Why the last work request failed, empty if none did.
+    /// What went wrong last, in words; empty if nothing did.
     pub last_error: String,
 }
 

@@ -67,7 +67,7 @@ impl PathManager {
         }
         let address = self.address(key.local, key.remote, key.options, u32::from(key.slot));
         let mut path = Path::new(address, Role::Plain { peer: 0 }, &self.config);
-        let down = self.local_fault(key.local);
+        let down = self.path_fault(key.local, key.remote);
         if let Some(reason) = down {
             path.state = PathState::Down;
             path.reason = Some(reason);

@@ -139,3 +139,23 @@ pub struct PathOptions {
     /// The queue pair is of a multi-path device.
     pub multipath: bool,
 }
+
+/// Paths that are taken down by hand: all between a local and a remote address. `None` stands for any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DownRule {
+    /// This host's address.
+    pub local: Option<IpAddr>,
+    /// The peer's address.
+    pub remote: Option<IpAddr>,
+}
+
+impl DownRule {
+    pub(crate) fn canonical(&self) -> Self {
+        let canonical = |ip: IpAddr| ip.to_canonical();
+        Self { local: self.local.map(canonical), remote: self.remote.map(canonical) }
+    }
+
+    pub(crate) fn covers(&self, local: IpAddr, remote: IpAddr) -> bool {
+        self.local.is_none_or(|ip| ip == local) && self.remote.is_none_or(|ip| ip == remote)
+    }
+}

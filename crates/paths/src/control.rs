@@ -220,7 +220,7 @@ impl PathManager {
             if let Some(past) = past.iter().find(|past| past.pair == (local, remote)) {
                 path.resume(past);
             }
-            if let Some(reason) = self.local_fault(local) {
+            if let Some(reason) = self.path_fault(local, remote) {
                 path.state = PathState::Down;
                 path.reason = Some(reason);
             }

@@ -413,8 +413,8 @@ impl PathManager {
                 }
             }
         }
-        let local = self.paths.get(own).map(|p| p.address.local);
-        let fault = local.and_then(|l| self.local_fault(l));
+        let address = self.paths.get(own).map(|p| p.address);
+        let fault = address.and_then(|a| self.path_fault(a.local, a.remote));
         let (sure, max) = (self.config.max_window, self.config.max_window_found);
         if let Some(path) = self.paths.get_mut(own) {
             path.role = Role::Plain { peer };

@@ -31,7 +31,9 @@ mod timers;
 mod types;
 mod window;
 
-pub use config::{Config, LaneIdentity, LocalAddress, PathOptions, Primary, PrimaryReselect};
+pub use config::{
+    Config, DownRule, LaneIdentity, LocalAddress, PathOptions, Primary, PrimaryReselect,
+};
 pub use manager::{
     MAX_CONTROL_QUEUE, MAX_EVENTS, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager,
 };

@@ -4,11 +4,11 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use crate::association::announce;
-use crate::config::{Config, LocalAddress, Primary, PrimaryReselect};
+use crate::config::{Config, DownRule, LocalAddress, Primary, PrimaryReselect};
 use crate::manager::{Outage, PathManager};
 use crate::path::Role;
 use crate::timers::Timer;
-use crate::types::{PathEvent, PathState, PeerId, Reason};
+use crate::types::{PathAddress, PathEvent, PathState, PeerId, Reason};
 
 impl PathManager {
     /// Tells all addresses of the host: at the start and at every change of links, addresses or
@@ -27,6 +27,16 @@ impl PathManager {
         }
     }
 
+    /// Takes the paths between these addresses down by hand, and up again those that were down by the last
+    /// call and are not named now. Whole addresses are taken down by [`LocalAddress::usable`].
+    pub fn set_down(&mut self, now: Duration, down: &[DownRule]) {
+        self.advance(now);
+        self.down = down.iter().map(DownRule::canonical).collect();
+        for index in self.paths.indexes() {
+            self.local_changed(index);
+        }
+    }
+
     /// Changes settings that `polypath` can change while running.
     pub fn set_config(&mut self, now: Duration, config: Config) {
         self.advance(now);
@@ -37,7 +47,7 @@ impl PathManager {
     }
 
     /// What is wrong with a local address, if anything.
-    pub(crate) fn local_fault(&self, ip: IpAddr) -> Option<Reason> {
+    fn local_fault(&self, ip: IpAddr) -> Option<Reason> {
         let mut fault = self.local_known.then_some(Reason::AddressRemoved);
         for a in self.local.iter().filter(|a| a.ip == ip) {
             if a.usable && a.link_up {
@@ -48,6 +58,12 @@ impl PathManager {
         fault
     }
 
+    /// What is wrong with a path, as far as this host knows.
+    pub(crate) fn path_fault(&self, local: IpAddr, remote: IpAddr) -> Option<Reason> {
+        let down = self.down.iter().any(|rule| rule.covers(local, remote));
+        self.local_fault(local).or(down.then_some(Reason::AdminDown))
+    }
+
     pub(crate) fn ifindex_of(&self, ip: IpAddr) -> u32 {
         let fit = |a: &&LocalAddress| a.ip == ip;
         let found = self.local.iter().filter(fit).max_by_key(|a| a.usable && a.link_up);
@@ -56,8 +72,8 @@ impl PathManager {
 
     fn local_changed(&mut self, index: u32) {
         let Some(p) = self.paths.get(index) else { return };
-        let local = p.address.local;
-        let (fault, ifindex) = (self.local_fault(local), self.ifindex_of(local));
+        let PathAddress { local, remote, .. } = p.address;
+        let (fault, ifindex) = (self.path_fault(local, remote), self.ifindex_of(local));
         let Some(p) = self.paths.get_mut(index) else { return };
         p.address.ifindex = ifindex;
         let down = p.state == PathState::Down;
@@ -80,7 +96,7 @@ impl PathManager {
     pub(crate) fn downdelay_over(&mut self, index: u32) {
         let Some(p) = self.paths.get(index) else { return };
         if p.state != PathState::Down
-            && let Some(reason) = self.local_fault(p.address.local)
+            && let Some(reason) = self.path_fault(p.address.local, p.address.remote)
         {
             self.path_lost(index, PathState::Down, reason, true);
         }

@@ -8,7 +8,7 @@ use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Packet;
 
 use crate::association::Association;
-use crate::config::{Config, LaneIdentity, LocalAddress, PathOptions};
+use crate::config::{Config, DownRule, LaneIdentity, LocalAddress, PathOptions};
 use crate::key::{Nonce, Random};
 use crate::message::HELLO_QKEY;
 use crate::path::{Path, Role};
@@ -138,6 +138,7 @@ pub struct PathManager {
     pub(crate) local: Vec<LocalAddress>,
     /// [`PathManager::set_local`] was called.
     pub(crate) local_known: bool,
+    pub(crate) down: Vec<DownRule>,
     pub(crate) paths: Slab<Path>,
     pub(crate) peers: Slab<Peer>,
     pub(crate) peer_by_key: BTreeMap<PeerKey, u32>,
@@ -167,6 +168,7 @@ impl PathManager {
             asleep: Duration::ZERO,
             local: Vec::new(),
             local_known: false,
+            down: Vec::new(),
             paths: Slab::new(MAX_PEERS * 9 + MAX_UD_PATHS),
             peers: Slab::new(MAX_PEERS),
             peer_by_key: BTreeMap::new(),
@@ -208,7 +210,8 @@ impl PathManager {
     }
 
     /// Which path did a packet for a queue pair of `peer` come by? `tag`: from the multi-path
-    /// header, `None` for a standard packet. Errors are counted; the packet must be dropped.
+    /// header, `None` for a standard packet; `bytes`: its size, for the status. Errors are counted; the
+    /// packet must be dropped.
     #[inline]
     pub fn classify(
         &mut self,
@@ -216,8 +219,14 @@ impl PathManager {
         src: IpAddr,
         dst: IpAddr,
         tag: Option<PathTag>,
+        bytes: usize,
     ) -> Result<PathId, Refused> {
         let found = self.find_path(peer.0, src.to_canonical(), dst.to_canonical(), tag);
+        if let Ok(index) = found
+            && let Some(path) = self.paths.get_mut(index)
+        {
+            path.received_bytes += bytes as u64;
+        }
         found.map(PathId).map_err(|why| self.refusals.count(why))
     }
 

@@ -348,6 +348,8 @@ pub struct PathStatus {
     pub in_flight: u32,
     /// Payload bytes sent, first transmissions and repetitions.
     pub sent_bytes: u64,
+    /// Bytes that came by it in packets that were not refused.
+    pub received_bytes: u64,
     /// Payload bytes acknowledged.
     pub acked_bytes: u64,
     /// Payload bytes taken to be lost.

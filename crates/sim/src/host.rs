@@ -357,7 +357,8 @@ impl SimHost {
             .headers
             .mp
             .map(|mp| polypath_paths::PathTag { id: mp.path_id, generation: mp.generation });
-        let Ok(path) = self.io.paths.classify(entry.peer, src, dst, tag) else {
+        let Ok(path) = self.io.paths.classify(entry.peer, src, dst, tag, datagram.bytes.len())
+        else {
             self.refused += 1;
             return;
         };

@@ -30,8 +30,6 @@ pub enum Cause {
     LocalOperation = 10,
     /// The peer sent a request that was refused, with the receive work request in hand.
     PeerRequest = 11,
-    /// No path came back within the hold time.
-    NoPath = 12,
 }
 
 impl Cause {
@@ -56,7 +54,6 @@ impl Cause {
             9 => Self::ReceiveTooSmall,
             10 => Self::LocalOperation,
             11 => Self::PeerRequest,
-            12 => Self::NoPath,
             _ => return None,
         })
     }
@@ -68,9 +65,9 @@ mod tests {
 
     #[test]
     fn every_cause_survives_as_a_number() {
-        for n in 0..13 {
+        for n in 0..12 {
             assert_eq!(Cause::from_number(n).map(Cause::number), Some(n));
         }
-        assert_eq!(Cause::from_number(13), None);
+        assert_eq!(Cause::from_number(12), None);
     }
 }

@@ -454,18 +454,6 @@ impl QueuePair {
         }
     }
 
-    /// The hold time is over and no path has come back: the oldest work request fails with
-    /// `RetryExcErr`, all others are flushed, the queue pair goes to the error state.
-    pub fn abandon<H: Host>(&mut self, _now: Duration, host: &mut H) {
-        if !matches!(self.core.attr.state, QpState::Rts | QpState::Sqd) {
-            return;
-        }
-        if let Halves::Rc(rc) = &mut self.halves {
-            rc.0.abandon(&mut self.core, host);
-        }
-        self.settle(host);
-    }
-
     /// What it has counted.
     pub fn counters(&self) -> &QpCounters {
         &self.core.counters

@@ -157,10 +157,6 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
-    }
-
     /// Work requests that still fit.
     pub(crate) fn room(&self, core: &Core) -> usize {
         (core.config.max_send_wr as usize).saturating_sub(self.queue.len())

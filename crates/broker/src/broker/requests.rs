@@ -227,7 +227,6 @@ impl Broker {
         let set = self.host.set_path(&selector, up);
         set.map_err(|text| Refusal::new(libc::ENOSPC, text))?;
         log!("paths {selector}: {} by hand", if up { "up" } else { "down" });
-        self.push(&Push::PathAdmin { selector, up });
         self.push_table();
         reply(Reply::Done)
     }

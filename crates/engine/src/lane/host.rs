@@ -1,5 +1,6 @@
 //! What the engine gives a queue pair: memory, queues, paths.
 
+use std::cell::RefCell;
 use std::fmt::Arguments;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,8 @@ pub(crate) struct Attached {
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) srq: Option<Arc<Srq>>,
     pub(crate) token: u64,
+    /// What was last said of it, for `polypath status`.
+    pub(crate) last_error: RefCell<String>,
     /// Memory keys that it has used lately.
     pub(crate) keys: KeyCache,
 }
@@ -99,7 +102,9 @@ impl Host for LaneHost<'_> {
     }
 
     fn explain(&mut self, text: Arguments<'_>) {
-        self.io.explain(text.to_string());
+        let text = text.to_string();
+        self.attached.last_error.replace(text.clone());
+        self.io.explain(text);
     }
 
     fn route(&mut self, peer: PeerId) -> Option<Route> {

@@ -107,6 +107,7 @@ impl Lane {
         let settings = crate::mp::settings(&process.config, &table, opened.receive_buffer);
         let mut paths = PathManager::new(settings, identity, seed);
         paths.set_local(clock::now(), &crate::mp::local_addresses(&table, &process.selection));
+        paths.set_down(clock::now(), &crate::mp::down_rules(&table));
         let lane = Arc::new(Self {
             index,
             slot: opened.slot,
@@ -222,10 +223,12 @@ impl Lane {
     /// Links or addresses changed.
     pub(crate) fn set_table(&self, table: &Table, selection: &Selection) {
         let addresses = crate::mp::local_addresses(table, selection);
+        let down = crate::mp::down_rules(table);
         self.enter(|state| {
             let now = state.io.now;
             state.io.forget_control_flows();
             state.io.paths.set_local(now, &addresses);
+            state.io.paths.set_down(now, &down);
         });
         self.sleeper.wake();
     }

@@ -90,7 +90,13 @@ fn deliver(state: &mut State, index: u16, packet: &Packet<'_>, received: &Receiv
             .headers
             .mp
             .map(|mp| polypath_paths::PathTag { id: mp.path_id, generation: mp.generation });
-        match state.io.paths.classify(peer, received.src, received.dst, tag) {
+        match state.io.paths.classify(
+            peer,
+            received.src,
+            received.dst,
+            tag,
+            received.datagram.len(),
+        ) {
             Ok(path) => (PathId(path.0), None),
             Err(_) => {
                 state.io.counters.wrong_source += 1;

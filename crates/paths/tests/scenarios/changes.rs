@@ -134,6 +134,33 @@ fn an_address_removed_and_another_added_change_the_set_on_both_ends() {
 }
 
 #[test]
+fn a_single_path_is_taken_down_by_both_its_addresses() {
+    let mut net = connected(22);
+    net.start_traffic();
+    net.run(50 * MS);
+    net.reset_gaps();
+    let down = |net: &mut Net, rules: &[DownRule]| {
+        let now = net.now;
+        net.hosts[1].paths.set_down(now, rules);
+        net.run(100 * MS);
+    };
+    let other = DownRule { local: Some(ip(0, 1)), remote: Some(ip(1, 0)) };
+    down(&mut net, &[other]);
+    assert_eq!(net.active_link(0), Some(0), "no such path is used");
+    let rule = DownRule { local: Some(ip(0, 1)), remote: Some(ip(0, 0)) };
+    down(&mut net, &[other, rule]);
+    for h in 0..2 {
+        assert_eq!(net.active_link(h), Some(1));
+        assert!(net.hosts[h].worst_gap < 5 * MS, "{:?}", net.hosts[h].worst_gap);
+    }
+    let status = net.hosts[1].paths.status();
+    assert_eq!(status.peers[0].paths[0].reason, Some(Reason::AdminDown));
+    down(&mut net, &[]);
+    net.run(Duration::from_secs(1));
+    assert_eq!([net.up_paths(0), net.up_paths(1)], [2, 2]);
+}
+
+#[test]
 fn a_path_taken_down_by_the_administrator_keeps_its_number() {
     let mut net = connected(20);
     net.start_traffic();

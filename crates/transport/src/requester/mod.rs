@@ -250,23 +250,6 @@ impl Requester {
         }
     }
 
-    /// See [`crate::QueuePair::abandon`].
-    pub(crate) fn abandon<H: Host>(&mut self, core: &mut Core, host: &mut H) {
-        core.explain(
-            host,
-            None,
-            format_args!(
-                "no path to the peer came back within the hold time; PSN {} is not acknowledged",
-                psn(self.flight.una())
-            ),
-        );
-        if self.sq.is_empty() {
-            core.broken = true;
-        } else {
-            self.fail_front(core, WcStatus::RetryExcErr, Cause::NoPath, host);
-        }
-    }
-
     /// The work request at position `at` fails, once all before it is complete.
     fn doom<H: Host>(
         &mut self,

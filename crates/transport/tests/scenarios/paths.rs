@@ -102,24 +102,6 @@ fn without_any_path_the_queue_pair_holds_still() {
     p.assert_settled();
 }
 
-#[test]
-fn abandoned_without_a_path_everything_fails_in_order() {
-    let mut p = Pair::new(setup());
-    p.nodes[0].post(0, WRITE, 0, 50_000);
-    p.nodes[0].post(1, WRITE, 0, 50_000);
-    for path in 0..2 {
-        p.links[path].cut = [true; 2];
-        p.set_path(0, path, false);
-    }
-    p.run();
-    let n = &mut p.nodes[0];
-    n.qp.abandon(p.now, &mut n.host);
-    let expected = [(0, WcStatus::RetryExcErr), (1, WcStatus::WrFlushErr)];
-    assert_eq!(n.host.statuses(), expected);
-    assert_eq!(n.host.send_completions[0].vendor_err, Cause::NoPath.number());
-    assert_eq!(n.qp.state(), QpState::Err);
-}
-
 /// A peer that is gone while its host's paths live: patience ends.
 #[test]
 fn a_silent_peer_on_living_paths_exhausts_the_retries() {

@@ -280,7 +280,7 @@ impl Net {
             }
             Wire::Data { tag, id } => {
                 let Some(peer) = h.peer else { return };
-                if h.paths.classify(peer, packet.src, packet.dst, tag).is_err() {
+                if h.paths.classify(peer, packet.src, packet.dst, tag, BYTES as usize).is_err() {
                     return;
                 }
                 if let Some(tag) = tag {
@@ -292,7 +292,7 @@ impl Net {
             }
             Wire::Ack { tag, id } => {
                 let Some(peer) = h.peer else { return };
-                if h.paths.classify(peer, packet.src, packet.dst, tag).is_err() {
+                if h.paths.classify(peer, packet.src, packet.dst, tag, BYTES as usize).is_err() {
                     return;
                 }
                 if let Some(o) = h.outstanding.remove(&id) {
