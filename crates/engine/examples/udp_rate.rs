@@ -184,7 +184,11 @@ fn slot_socket() -> io::Result<OwnedFd> {
 }
 
 fn write_burst<'a>(opcode: Opcode, packets: u32, mtu: u32, payload: Payload<'a>) -> Burst<'a> {
-    let headers = Headers::new(Bth { dest_qpn: 0x11, psn: Psn::new(1), ..Bth::new(opcode) });
+    let headers = &*Box::leak(Box::new(Headers::new(Bth {
+        dest_qpn: 0x11,
+        psn: Psn::new(1),
+        ..Bth::new(opcode)
+    })));
     Burst { path: PathId(0), first: headers, middle: headers, last: headers, packets, mtu, payload }
 }
 

@@ -143,9 +143,9 @@ impl Host for Io {
             }
         };
         for i in 0..burst.packets {
-            let (headers, start, len) = burst.packet(i);
-            let data = &payload[start as usize..(start + len) as usize];
-            self.out.push(Datagram { src, dst, bytes: encode(&headers, data) });
+            let range = burst.range(i);
+            let data = &payload[range.start as usize..range.end as usize];
+            self.out.push(Datagram { src, dst, bytes: encode(&burst.headers(i), data) });
         }
     }
 

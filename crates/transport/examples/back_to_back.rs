@@ -111,9 +111,9 @@ impl Host for BenchHost {
             }
         };
         for i in 0..burst.packets {
-            let (headers, start, len) = burst.packet(i);
-            let at = base + start as usize;
-            self.out.push_back(Flying { headers, at, len: len as usize, inline });
+            let (headers, range) = (*burst.headers(i), burst.range(i));
+            let at = base + range.start as usize;
+            self.out.push_back(Flying { headers, at, len: range.len(), inline });
         }
     }
 

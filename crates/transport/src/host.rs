@@ -1,5 +1,6 @@
 //! What a queue pair needs of its surroundings, and what it gives them.
 
+use core::ops::{Deref, Range};
 use core::time::Duration;
 use polypath_wire::packet::Headers;
 
@@ -71,20 +72,20 @@ pub enum AtomicOp {
 
 /// A run of packets with consecutive PSNs of one message, or one packet of another kind.
 ///
-/// Packet `i` of the run has the headers `packet(i).0` and the payload bytes
-/// `packet(i).1` of the concatenation of `payload`. A UDP path sends the run as few UDP_SEGMENT
-/// sends; a shared-memory path copies it as a whole.
+/// Packet `i` of the run has the headers [`Burst::headers`] and the bytes [`Burst::range`] of the
+/// concatenation of `payload`. A UDP path sends the run as few UDP_SEGMENT sends; a shared-memory
+/// path copies it as a whole.
 #[derive(Clone, Copy, Debug)]
 pub struct Burst<'a> {
     /// By which path.
     pub path: PathId,
     /// Headers of the first packet.
-    pub first: Headers,
+    pub first: &'a Headers,
     /// Headers of the second packet, and of all up to the last but for the PSN and the multi-path
-    /// offset, which [`Burst::packet`] advances. Of no meaning in a run of one or two.
-    pub middle: Headers,
+    /// offset, which [`Burst::headers`] advances. Of no meaning in a run of one or two.
+    pub middle: &'a Headers,
     /// Headers of the last packet, its own PSN in it (equal to `first` in a run of one).
-    pub last: Headers,
+    pub last: &'a Headers,
     /// How many packets.
     pub packets: u32,
     /// Payload bytes of every packet but the last, which has 0 (only in a run of one) to `mtu`.
@@ -93,24 +94,55 @@ pub struct Burst<'a> {
     pub payload: Payload<'a>,
 }
 
-impl Burst<'_> {
-    /// Headers of packet `i` (below [`Burst::packets`]), and where its payload lies within that of
-    /// the burst: start and length in bytes. Padding is set in the headers, not part of the payload.
+/// Headers of one packet of a burst: those that the burst holds, or made from them.
+///
+/// They are large, and a small packet is sent as they are.
+#[derive(Debug)]
+pub enum PacketHeaders<'a> {
+    /// As the burst holds them.
+    Held(&'a Headers),
+    /// Advanced to another packet.
+    Made(Headers),
+}
+
+impl Deref for PacketHeaders<'_> {
+    type Target = Headers;
+
     #[inline]
-    pub fn packet(&self, i: u32) -> (Headers, u32, u32) {
+    fn deref(&self) -> &Headers {
+        match self {
+            Self::Held(headers) => headers,
+            Self::Made(headers) => headers,
+        }
+    }
+}
+
+impl Burst<'_> {
+    /// Headers of packet `i` (below [`Burst::packets`]), with the padding that it needs.
+    #[inline]
+    pub fn headers(&self, i: u32) -> PacketHeaders<'_> {
+        match i {
+            0 => PacketHeaders::Held(self.first),
+            _ if i + 1 == self.packets => PacketHeaders::Held(self.last),
+            1 => PacketHeaders::Held(self.middle),
+            _ => {
+                let mut headers = *self.middle;
+                headers.bth.psn = headers.bth.psn.add(i - 1);
+                if let Some(mp) = &mut headers.mp {
+                    mp.offset = mp.offset.wrapping_add((i - 1) * self.mtu);
+                }
+                PacketHeaders::Made(headers)
+            }
+        }
+    }
+
+    /// Where the payload of packet `i` lies within that of the burst, in bytes. Padding is not part
+    /// of it.
+    #[inline]
+    pub fn range(&self, i: u32) -> Range<u32> {
         let start = i * self.mtu;
-        if i == 0 {
-            return (self.first, 0, self.payload.len().min(self.mtu));
-        }
-        if i + 1 == self.packets {
-            return (self.last, start, self.payload.len() - start);
-        }
-        let mut headers = self.middle;
-        headers.bth.psn = headers.bth.psn.add(i - 1);
-        if let Some(mp) = &mut headers.mp {
-            mp.offset = mp.offset.wrapping_add((i - 1) * self.mtu);
-        }
-        (headers, start, self.mtu)
+        let len = self.payload.len();
+        start..if i + 1 == self.packets { len } else { len.min(start + self.mtu) }
     }
 }
 

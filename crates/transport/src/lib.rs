@@ -21,7 +21,9 @@ mod unreliable;
 
 pub use cause::Cause;
 pub use counters::QpCounters;
-pub use host::{AtomicOp, Burst, Fault, Host, PathId, PathTag, Payload, PeerId, Route, Segment};
+pub use host::{
+    AtomicOp, Burst, Fault, Host, PacketHeaders, PathId, PathTag, Payload, PeerId, Route, Segment,
+};
 pub use qp::{PostError, QueuePair, TransmitState};
 pub use state::{MAX_RD_ATOMIC, ModifyError};
 pub use types::*;

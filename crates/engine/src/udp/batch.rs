@@ -150,9 +150,9 @@ impl Batch {
             _ => (true, 0),
         };
         while *next < burst.packets {
-            let (mut headers, _, len) = burst.packet(*next);
-            let pad = (len.wrapping_neg() % 4) as usize;
-            headers.bth.pad = pad as u8;
+            let headers = burst.headers(*next);
+            let len = burst.range(*next).len() as u32;
+            let pad = usize::from(headers.bth.pad);
             let size = headers.len() + len as usize + pad + ICRC_LEN;
             if size > MAX_PACKET {
                 debug_assert!(false, "a packet of {size} bytes");

@@ -77,14 +77,20 @@ fn headers(opcode: Opcode, psn: u32) -> Headers {
 /// A WRITE from PSN `psn` on, cut at `mtu`.
 fn write<'a>(psn: u32, mtu: u32, payload: Payload<'a>) -> Burst<'a> {
     let packets = payload.len().div_ceil(mtu).max(1);
+    let make = |opcode, psn, len: u32| {
+        let mut headers = headers(opcode, psn);
+        headers.bth.pad = polypath_wire::packet::pad_for(len as usize);
+        &*Box::leak(Box::new(headers))
+    };
+    let last_len = payload.len() - (packets - 1) * mtu;
     let (first, last) = if packets == 1 {
-        let only = headers(Opcode::RC_WRITE_ONLY, psn);
+        let only = make(Opcode::RC_WRITE_ONLY, psn, last_len);
         (only, only)
     } else {
-        let last = headers(Opcode::RC_WRITE_LAST, psn + packets - 1);
-        (headers(Opcode::RC_WRITE_FIRST, psn), last)
+        let last = make(Opcode::RC_WRITE_LAST, psn + packets - 1, last_len);
+        (make(Opcode::RC_WRITE_FIRST, psn, mtu), last)
     };
-    let middle = headers(Opcode::RC_WRITE_MIDDLE, psn + 1);
+    let middle = make(Opcode::RC_WRITE_MIDDLE, psn + 1, mtu);
     Burst { path: PathId(0), first, middle, last, packets, mtu, payload }
 }
 
@@ -135,7 +141,9 @@ fn segmented_send_is_received_coalesced() {
     // All of one size, so that it is one run.
     burst.first = burst.middle;
     burst.last = burst.middle;
-    burst.middle.bth.psn = Psn::new(2);
+    let mut second = *burst.middle;
+    second.bth.psn = Psn::new(2);
+    burst.middle = &second;
     sender.queue(flow, &burst);
     sender.flush();
     let mut batches = Vec::new();
@@ -176,7 +184,8 @@ fn random_traffic_arrives_whole_and_in_order_per_flow() {
             let burst = write(psns[which], mtu, payload);
             sender.queue(flows[which], &burst);
             for i in 0..burst.packets {
-                let (_, start, size) = burst.packet(i);
+                let core::ops::Range { start, end } = burst.range(i);
+                let size = end - start;
                 let at = skip + start as usize;
                 expected[which].push((psns[which] + i, data[at..at + size as usize].to_vec()));
             }
@@ -252,7 +261,7 @@ fn payload_that_may_change_is_taken_when_queued() {
         let segments = [segment(&data)];
         let payload = Payload::Memory { segments: &segments, skip: 0, len: 4096 };
         let only = headers(opcode, 1);
-        let burst = Burst { first: only, middle: only, last: only, ..write(0, 4096, payload) };
+        let burst = Burst { first: &only, middle: &only, last: &only, ..write(0, 4096, payload) };
         sender.queue(flow, &burst);
         data.fill(0);
         sender.flush();

@@ -398,14 +398,11 @@ pub(crate) fn emit_data<H: Host>(
         }
     };
     let first = build::data(core, wqe, k, ack_req && n == 1, stamp);
-    let (middle, last) = match n {
-        1 => (first, first),
-        2 => (first, build::data(core, wqe, k + 1, ack_req, stamp)),
-        _ => (
-            build::data(core, wqe, k + 1, false, stamp),
-            build::data(core, wqe, k + n - 1, ack_req, stamp),
-        ),
-    };
+    let last = (n > 1).then(|| build::data(core, wqe, k + n - 1, ack_req, stamp));
+    let middle = (n > 2).then(|| build::data(core, wqe, k + 1, false, stamp));
+    let last = last.as_ref().unwrap_or(&first);
+    let middle = middle.as_ref().unwrap_or(&first);
+    let first = &first;
     core.transmit(&Burst { path, first, middle, last, packets: n, mtu, payload }, host);
     Ok(())
 }
@@ -435,9 +432,9 @@ fn emit_request<H: Host>(
     core.transmit(
         &Burst {
             path: way.path,
-            first: headers,
-            middle: headers,
-            last: headers,
+            first: &headers,
+            middle: &headers,
+            last: &headers,
             packets: 1,
             mtu,
             payload: Payload::Bytes(&[]),

@@ -265,7 +265,7 @@ impl Responder {
             headers.sack = Some(MpSack(bits));
         }
         core.counters.acks_sent += 1;
-        transmit_one(core, due.reply.path, headers, host);
+        transmit_one(core, due.reply.path, &headers, host);
         if let Kind::Fatal { .. } = due.kind {
             core.broken = true;
         }
@@ -294,7 +294,7 @@ impl Responder {
                     headers.aeth = Some(Aeth { syndrome: Syndrome::ACK, msn });
                     headers.atomic_ack = Some(AtomicAckEth { original: value });
                     reply.stamp(&mut headers, host.tag(path));
-                    transmit_one(core, path, headers, host);
+                    transmit_one(core, path, &headers, host);
                     0
                 }
             };
@@ -353,11 +353,12 @@ impl Responder {
             headers
         };
         let first = packet(0);
+        let rest = (n > 1).then(|| (packet(1), packet(n - 1)));
         let burst = Burst {
             path,
-            first,
-            middle: if n > 1 { packet(1) } else { first },
-            last: if n > 1 { packet(n - 1) } else { first },
+            first: &first,
+            middle: rest.as_ref().map_or(&first, |(middle, _)| middle),
+            last: rest.as_ref().map_or(&first, |(_, last)| last),
             packets: n,
             mtu,
             payload: Payload::Memory { segments: &[segment], skip: 0, len },
@@ -375,7 +376,7 @@ impl Responder {
     }
 }
 
-fn transmit_one<H: Host>(core: &mut Core, path: PathId, headers: Headers, host: &mut H) {
+fn transmit_one<H: Host>(core: &mut Core, path: PathId, headers: &Headers, host: &mut H) {
     let burst = Burst {
         path,
         first: headers,

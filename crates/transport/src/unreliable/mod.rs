@@ -217,9 +217,9 @@ fn send_datagram<H: Host>(
     };
     let burst = Burst {
         path,
-        first: headers,
-        middle: headers,
-        last: headers,
+        first: &headers,
+        middle: &headers,
+        last: &headers,
         packets: 1,
         mtu: core.attr.path_mtu,
         payload,

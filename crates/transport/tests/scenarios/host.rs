@@ -212,9 +212,9 @@ impl Host for SimHost {
         };
         assert_eq!(payload.len(), burst.payload.len() as usize);
         for i in 0..burst.packets {
-            let (headers, start, len) = burst.packet(i);
-            let data = &payload[start as usize..(start + len) as usize];
-            self.out.push((burst.path, encode(&headers, data)));
+            let range = burst.range(i);
+            let data = &payload[range.start as usize..range.end as usize];
+            self.out.push((burst.path, encode(&burst.headers(i), data)));
         }
     }
 
