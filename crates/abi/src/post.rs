@@ -348,10 +348,7 @@ pub(crate) unsafe fn post_receives(
             while !wr.is_null() && batch.len() < BATCH {
                 match count((*wr).num_sge).and_then(|count| sges((*wr).sg_list, count)) {
                     Ok(list) => {
-                        batch.push(RecvWr {
-                            wr_id: (*wr).wr_id,
-                            sges: list.iter().copied().collect(),
-                        });
+                        batch.push(RecvWr { wr_id: (*wr).wr_id, sges: SmallVec::from_slice(list) });
                     }
                     Err(errno) => {
                         refused = Some(errno);

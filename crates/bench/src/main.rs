@@ -14,6 +14,7 @@ use polypath_e2e::Error;
 use report::Report;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use udp::Style;
 
 const USAGE: &str = "\
 usage: polypath-bench [--json FILE] [--check] [speed] [blackout]
@@ -27,8 +28,10 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         // The UDP ping-pong's two ends are this program again, inside the namespaces.
-        ["udp-server", port] => udp::serve(port).map(|()| true),
-        ["udp-client", address, port] => udp::act(address, port).map(|()| true),
+        ["udp-server", style, port] => udp::serve(port, Style::of(style)).map(|()| true),
+        ["udp-client", style, address, port] => {
+            udp::act(address, port, Style::of(style)).map(|()| true)
+        }
         _ => match Wish::parse(&words) {
             Some(wish) => measure(&wish),
             None => {

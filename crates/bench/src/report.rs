@@ -34,9 +34,14 @@ pub(crate) struct Measurement {
 }
 
 impl Measurement {
-    /// Ours over the other's; ours itself if there is no other.
+    /// Ours over the other's: the median of the ratios of the turns, since what disturbs a machine
+    /// disturbs neighbours in time alike. Ours itself if there is no other.
     pub(crate) fn judged(&self) -> f64 {
-        self.other.as_ref().map_or(self.ours, |(_, other)| self.ours / other)
+        if self.other.is_none() {
+            return self.ours;
+        }
+        let pairs = self.ours_all.iter().zip(&self.other_all);
+        median(&pairs.map(|(ours, other)| ours / other).collect::<Vec<_>>())
     }
 
     fn met(&self) -> bool {
@@ -129,6 +134,9 @@ mod tests {
             floor: Floor::AtMost(1.5),
         };
         assert!(measurement.met());
+        measurement.ours_all = vec![3.0, 30.0, 3.3];
+        measurement.other_all = vec![2.0, 20.0, 2.0];
+        assert!(measurement.met(), "a bad moment meets both");
         measurement.other = None;
         assert!(!measurement.met());
     }

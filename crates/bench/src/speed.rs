@@ -1,6 +1,7 @@
 //! Throughput against one TCP stream, latency against raw UDP, on one veth pair with MTU 9000.
 
 use crate::report::{Floor, Measurement, Report, median};
+use crate::udp::Style;
 use polypath_e2e::{Error, Finished, Lab, Options, Wiring};
 use std::time::Duration;
 
@@ -8,6 +9,9 @@ use std::time::Duration;
 const TURNS: usize = 5;
 /// Length of one turn of a throughput, seconds.
 const TURN_S: &str = "4";
+/// The same for latencies, which are noisier and measured faster.
+const LATENCY_TURNS: usize = 11;
+const STYLES: [Style; 2] = [Style::Unconnected, Style::Connected];
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Measures everything about speed.
@@ -32,20 +36,28 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
             other_all: tcp,
             floor: if device == "roce" { Floor::AtLeast(1.0) } else { Floor::None },
         });
-        let (mut ours, mut udp) = (Vec::new(), Vec::new());
-        for _ in 0..TURNS {
+        let (mut ours, mut udp) = (Vec::new(), [Vec::new(), Vec::new()]);
+        for _ in 0..LATENCY_TURNS {
             // Column 4 of perftest's latency table is t_typical, the median.
             ours.push(perftest(&lab, device, &["ib_send_lat", "-s", "64", "-n", "20000"], 4)?);
-            udp.push(udp_ping_pong(&lab)?);
+            for (style, all) in STYLES.into_iter().zip(&mut udp) {
+                all.push(udp_ping_pong(&lab, style)?);
+            }
         }
-        report.add(Measurement {
-            name: format!("{device}: RC send 64 B, half round trip, µs"),
-            ours: median(&ours),
-            ours_all: ours,
-            other: Some(("UDP".to_owned(), median(&udp))),
-            other_all: udp,
-            floor: if device == "roce" { Floor::AtMost(1.5) } else { Floor::None },
-        });
+        for (style, udp) in STYLES.into_iter().zip(udp) {
+            let floor = match (device, style) {
+                ("roce", Style::Unconnected) => Floor::AtMost(1.5),
+                _ => Floor::None,
+            };
+            report.add(Measurement {
+                name: format!("{device}: RC send 64 B, half round trip, µs"),
+                ours: median(&ours),
+                ours_all: ours.clone(),
+                other: Some((format!("UDP, {}", style.word()), median(&udp))),
+                other_all: udp,
+                floor,
+            });
+        }
     }
     Ok(())
 }
@@ -76,13 +88,13 @@ fn iperf(lab: &Lab) -> Result<f64, Error> {
 }
 
 /// Half a round trip of 64 bytes over polled UDP sockets, microseconds.
-fn udp_ping_pong(lab: &Lab) -> Result<f64, Error> {
+fn udp_ping_pong(lab: &Lab, style: Style) -> Result<f64, Error> {
     let own = std::env::current_exe()
         .map_err(|source| Error::Os { what: "finding myself".to_owned(), source })?;
     let own = own.to_string_lossy();
-    let server = lab.host(0).program([&*own, "udp-server", "7777"]).spawn()?;
+    let server = lab.host(0).program([&*own, "udp-server", style.word(), "7777"]).spawn()?;
     server.wait_line("ready", LIMIT)?;
-    let client = [&*own, "udp-client", &lab.host(0).ipv4(0), "7777"];
+    let client = [&*own, "udp-client", style.word(), &lab.host(0).ipv4(0), "7777"];
     let client = lab.host(1).program(client).run(LIMIT)?.expect_success()?;
     client.text().trim().parse().map_err(|_| no_result(&client))
 }

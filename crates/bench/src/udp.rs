@@ -1,10 +1,12 @@
 //! The raw UDP ping-pong: 64 bytes there and back, both ends polling, no other work.
 //!
-//! This is what a latency of ours is compared with: the same sockets, without any protocol.
+//! This is what a latency of ours is compared with: the same sockets, without any protocol. Like a
+//! lane's, they are not connected: one socket talks to everybody. Connected ones, which save the
+//! kernel the route, are measured for information.
 
 use polypath_e2e::Error;
 use std::io::ErrorKind;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 /// Bytes of a datagram, as `ib_send_lat -s 64` sends.
@@ -20,32 +22,56 @@ fn os(what: &str) -> impl Fn(std::io::Error) -> Error + '_ {
     move |source| Error::Os { what: what.to_owned(), source }
 }
 
+/// Sockets that are connected to their peer or name it with every datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// `sendto()` and `recvfrom()`.
+    Unconnected,
+    /// `connect()`, `send()` and `recv()`.
+    Connected,
+}
+
+impl Style {
+    /// As the command line has it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Unconnected => "unconnected",
+            Self::Connected => "connected",
+        }
+    }
+
+    /// What a word of the command line means.
+    pub(crate) fn of(word: &str) -> Self {
+        if word == Self::Connected.word() { Self::Connected } else { Self::Unconnected }
+    }
+}
+
 /// Answers every datagram until it hears nothing for a while.
-pub(crate) fn serve(port: &str) -> Result<(), Error> {
+pub(crate) fn serve(port: &str, style: Style) -> Result<(), Error> {
     let socket = UdpSocket::bind(format!("0.0.0.0:{port}")).map_err(os("binding"))?;
     println!("ready");
     let mut buffer = [0; SIZE];
     let (count, peer) = socket.recv_from(&mut buffer).map_err(os("receiving"))?;
-    socket.connect(peer).map_err(os("connecting"))?;
-    socket.set_nonblocking(true).map_err(os("setting non-blocking"))?;
-    socket.send(&buffer[..count]).map_err(os("sending"))?;
-    while let Some(count) = poll(&socket, &mut buffer)? {
-        socket.send(&buffer[..count]).map_err(os("sending"))?;
+    let link = Link::new(socket, peer, style)?;
+    link.send(&buffer[..count])?;
+    while let Some(count) = link.poll(&mut buffer)? {
+        link.send(&buffer[..count])?;
     }
     Ok(())
 }
 
 /// Sends, waits for the answer, and prints the median of half the round trip in microseconds.
-pub(crate) fn act(address: &str, port: &str) -> Result<(), Error> {
+pub(crate) fn act(address: &str, port: &str, style: Style) -> Result<(), Error> {
     let socket = UdpSocket::bind("0.0.0.0:0").map_err(os("binding"))?;
-    socket.connect(format!("{address}:{port}")).map_err(os("connecting"))?;
-    socket.set_nonblocking(true).map_err(os("setting non-blocking"))?;
+    let peer = format!("{address}:{port}");
+    let peer = peer.parse().map_err(|_| Error::Missing(format!("no address: {peer}")))?;
+    let link = Link::new(socket, peer, style)?;
     let mut buffer = [0; SIZE];
     let mut half_us = Vec::with_capacity(ROUNDS);
     for round in 0..WARM_UP + ROUNDS {
         let start = Instant::now();
-        socket.send(&buffer).map_err(os("sending"))?;
-        if poll(&socket, &mut buffer)?.is_none() {
+        link.send(&buffer)?;
+        if link.poll(&mut buffer)?.is_none() {
             return Err(Error::Missing("a datagram was lost".to_owned()));
         }
         if round >= WARM_UP {
@@ -56,18 +82,47 @@ pub(crate) fn act(address: &str, port: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn poll(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<usize>, Error> {
-    let start = Instant::now();
-    loop {
-        match socket.recv(buffer) {
-            Ok(count) => return Ok(Some(count)),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            // The other end has finished.
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(None),
-            Err(error) => return Err(os("receiving")(error)),
+/// One end.
+struct Link {
+    socket: UdpSocket,
+    peer: SocketAddr,
+    style: Style,
+}
+
+impl Link {
+    fn new(socket: UdpSocket, peer: SocketAddr, style: Style) -> Result<Self, Error> {
+        if style == Style::Connected {
+            socket.connect(peer).map_err(os("connecting"))?;
         }
-        if start.elapsed() > PATIENCE {
-            return Ok(None);
+        socket.set_nonblocking(true).map_err(os("setting non-blocking"))?;
+        Ok(Self { socket, peer, style })
+    }
+
+    fn send(&self, data: &[u8]) -> Result<(), Error> {
+        let sent = match self.style {
+            Style::Unconnected => self.socket.send_to(data, self.peer),
+            Style::Connected => self.socket.send(data),
+        };
+        sent.map(drop).map_err(os("sending"))
+    }
+
+    /// Waits busily; `None`: the other end has finished.
+    fn poll(&self, buffer: &mut [u8]) -> Result<Option<usize>, Error> {
+        let start = Instant::now();
+        loop {
+            let received = match self.style {
+                Style::Unconnected => self.socket.recv_from(buffer).map(|(count, _)| count),
+                Style::Connected => self.socket.recv(buffer),
+            };
+            match received {
+                Ok(count) => return Ok(Some(count)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(None),
+                Err(error) => return Err(os("receiving")(error)),
+            }
+            if start.elapsed() > PATIENCE {
+                return Ok(None);
+            }
         }
     }
 }

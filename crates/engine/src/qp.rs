@@ -285,7 +285,7 @@ impl QueuePair for Qp {
     }
 
     fn post_recv(&self, list: &[RecvWr]) -> core::result::Result<(), PostFailure> {
-        let all = self.with(|entry, _| {
+        let all = self.lane.visit(self.index(), |entry| {
             for (index, wr) in list.iter().enumerate() {
                 entry.core.post_recv(wr.clone()).map_err(|e| PostFailure {
                     index,
@@ -294,7 +294,7 @@ impl QueuePair for Qp {
             }
             Ok(())
         });
-        all.map_err(|error| PostFailure { index: 0, error })?
+        all.ok_or_else(|| PostFailure { index: 0, error: gone() })?
     }
 
     fn attach_multicast(&self, gid: [u8; 16]) -> Result<()> {

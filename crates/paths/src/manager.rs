@@ -209,7 +209,8 @@ impl PathManager {
         Some(Route { path: PathId(p.active), tag: path.tag(), window, rtt: path.rtt.smoothed() })
     }
 
-    /// Which path did a packet for a queue pair of `peer` come by? `tag`: from the multi-path
+    /// Which path did a packet for a queue pair of `peer` come by? IPv4 addresses as such, not mapped
+    /// into IPv6. `tag`: from the multi-path
     /// header, `None` for a standard packet; `bytes`: its size, for the status. Errors are counted; the
     /// packet must be dropped.
     #[inline]
@@ -221,7 +222,7 @@ impl PathManager {
         tag: Option<PathTag>,
         bytes: usize,
     ) -> Result<PathId, Refused> {
-        let found = self.find_path(peer.0, src.to_canonical(), dst.to_canonical(), tag);
+        let found = self.find_path(peer.0, src, dst, tag);
         if let Ok(index) = found
             && let Some(path) = self.paths.get_mut(index)
         {
@@ -430,12 +431,14 @@ impl PathManager {
     }
 
     /// The next packet to send. Call until `None` after any other call.
+    #[inline]
     pub fn poll_transmit(&mut self, now: Duration) -> Option<ControlOut> {
         self.now = self.now.max(now);
         self.out.pop_front()
     }
 
     /// The next event. Call until `None` after any other call.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<PathEvent> {
         self.events.pop_front()
     }

@@ -313,7 +313,10 @@ impl SimHost {
                 }
                 match entry.qp.poll_transmit(now, &mut self.io) {
                     TransmitState::Blocked => entry.blocked = true,
-                    TransmitState::Idle => break,
+                    TransmitState::Idle => {
+                        assert!(!entry.qp.wants_transmit(), "idle, but wants to send");
+                        break;
+                    }
                     TransmitState::More => {}
                 }
             }

@@ -206,6 +206,19 @@ impl Lane {
         result
     }
 
+    /// Visits a queue pair for something that makes it send only in rare states; `None`: it is gone.
+    /// Unlike [`Lane::enter`], does no more than that.
+    pub(crate) fn visit<R>(&self, index: u16, work: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+        let mut state = self.wait();
+        let entry = state.qps.get_mut(index)?;
+        let result = work(entry);
+        if entry.core.wants_transmit() {
+            drop(state);
+            self.enter(|state| state.note(index, false));
+        }
+        Some(result)
+    }
+
     /// The process ends: sends what is owed, unless another thread is in the lane and will.
     pub(crate) fn leave(&self) {
         if let Ok(mut state) = self.state.try_lock() {
@@ -241,7 +254,10 @@ impl State {
         self.prompt.back(self.io.now);
         self.io.completions = 0;
         let received = self.receive(eager_acks);
-        self.run_timers();
+        let due = self.run_timers();
+        if received == 0 && !due && self.is_idle() {
+            return; // Polled in vain, as most often.
+        }
         self.turns();
         if !eager_acks && self.io.completions > 0 && received > 0 {
             self.prompt.given(clock::now());
@@ -310,6 +326,9 @@ impl State {
             entry.owes_ack = true;
             self.acks.push(index);
         }
+        if entry.queued {
+            return; // Its timer is looked at when it has had its turn.
+        }
         if let Some(deadline) = entry.core.next_deadline()
             && entry.timer.is_none_or(|t| deadline < t)
         {
@@ -340,13 +359,25 @@ impl State {
         }
     }
 
-    fn run_timers(&mut self) {
+    /// Whether nothing waits for being sent.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.ready.is_empty()
+            && self.acks.is_empty()
+            && !self.io.window_opened
+            && !self.io.sender.has_queued()
+    }
+
+    /// Does what is due; false: nothing was.
+    fn run_timers(&mut self) -> bool {
         let now = self.io.now;
+        let mut due = false;
         while let Some(Reverse((at, index))) = self.timers.peek().copied() {
             if at > now {
                 break;
             }
             self.timers.pop();
+            due = true;
             let Some(entry) = self.qps.get_mut(index) else { continue };
             if entry.timer != Some(at) {
                 // An earlier deadline was set since; its own entry is in the heap.
@@ -363,7 +394,9 @@ impl State {
         }
         if self.io.paths.next_deadline().is_some_and(|d| d <= now) {
             self.io.paths.handle_timeout(now);
+            due = true;
         }
+        due
     }
 
     /// When the lane wants to be entered again.

@@ -97,6 +97,7 @@ impl Requester {
     pub(crate) fn start(&mut self, sq_psn: u32) {
         debug_assert!(self.flight.is_empty());
         self.flight = Flight::new(SEQ_BASE + u64::from(sq_psn & 0xff_ffff));
+        self.ready = true;
     }
 
     /// Forgets everything; the host gets back what was charged.

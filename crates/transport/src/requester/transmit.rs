@@ -75,10 +75,14 @@ impl Requester {
         now: Duration,
         host: &mut H,
     ) -> TransmitState {
-        if !self.ready || !matches!(core.attr.state, QpState::Rts | QpState::Sqd) {
+        if !self.ready {
             return TransmitState::Idle;
         }
-        if self.timers.rnr_waiting() || (self.sq.next().is_none() && !self.flight.any_lost()) {
+        let sends = matches!(core.attr.state, QpState::Rts | QpState::Sqd);
+        if !sends
+            || self.timers.rnr_waiting()
+            || (self.sq.next().is_none() && !self.flight.any_lost())
+        {
             self.ready = false;
             return TransmitState::Idle;
         }
@@ -110,7 +114,13 @@ impl Requester {
                 self.send(core, &mut way, host)
             };
             match step {
-                Step::Sent(n) => bytes += n,
+                Step::Sent(n) => {
+                    bytes += n;
+                    if self.sq.next().is_none() && !self.flight.any_lost() {
+                        self.ready = false;
+                        return TransmitState::Idle;
+                    }
+                }
                 Step::Local => {}
                 Step::Blocked => return TransmitState::Blocked,
                 Step::Idle => {

@@ -303,7 +303,11 @@ impl Pair {
                 if !node.qp.wants_transmit() {
                     break;
                 }
-                if node.qp.poll_transmit(self.now, &mut node.host) != TransmitState::More {
+                let state = node.qp.poll_transmit(self.now, &mut node.host);
+                // Who is asked again and again and does nothing keeps a processor busy.
+                let idle = state == TransmitState::Idle;
+                assert!(!(idle && node.qp.wants_transmit()), "idle, but wants to send");
+                if state != TransmitState::More {
                     break;
                 }
             }

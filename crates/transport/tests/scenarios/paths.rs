@@ -54,6 +54,20 @@ fn atomics_are_exact_through_a_fail_over() {
     assert_eq!(got, [0, 1, 2, 3]);
 }
 
+/// In RTR a path change gives nothing to send: who asks for ever keeps a processor busy.
+#[test]
+fn a_queue_pair_that_only_receives_stays_idle() {
+    let mut p = Pair::unconnected(setup());
+    let node = &mut p.nodes[0];
+    for state in [QpState::Init, QpState::Rtr] {
+        node.modify(&setup().attr(0), state).unwrap();
+    }
+    node.qp.set_peer(PeerId(0));
+    node.qp.on_path_change(p.now, None, &mut node.host);
+    assert_eq!(node.qp.poll_transmit(p.now, &mut node.host), TransmitState::Idle);
+    assert!(!node.qp.wants_transmit());
+}
+
 /// A path that was only silent is heard again: what is outstanding goes at once, and the retries begin
 /// anew, as often as it happens.
 #[test]
