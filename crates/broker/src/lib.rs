@@ -80,6 +80,9 @@ pub fn run(mut options: Options) -> Result<(), Error> {
         }
         other => other.map_err(|source| Error::Io { doing: "listening", source }),
     };
+    if let Err(error) = polypath_ipc::sched::hurry() {
+        log!("asking for short slices: {error}");
+    }
     let idle_timeout = options.idle_timeout;
     let broker = listener.and_then(|listener| Broker::new(listener, idle_timeout));
     match broker {

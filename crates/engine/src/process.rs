@@ -169,6 +169,8 @@ impl Process {
             .map_err(|e| ipc_error(&e))?;
         self.set_table(table);
         crate::thread::spawn("polypath-events", move || {
+            // Where it is not granted, a fail-over takes a little longer.
+            let _ = polypath_ipc::sched::hurry();
             while let Ok(push) = stream.wait_event() {
                 match push {
                     Push::Table(table) => self.set_table(*table),

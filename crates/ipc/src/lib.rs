@@ -35,6 +35,7 @@ mod error;
 pub mod gids;
 pub mod message;
 mod paths;
+pub mod sched;
 pub mod socket;
 mod start;
 pub mod status;
