@@ -17,7 +17,7 @@ use crate::guard::{self, null_argument};
 use crate::layout::{Pointer, ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::qp::CQp;
 use crate::srq::CSrq;
-use crate::{cq, cq_ex, device, memory, post, qp, query, srq};
+use crate::{buffer, cq, cq_ex, device, memory, post, qp, query, srq};
 
 /// Completion vectors of a context: interrupts are threads here, more would mean nothing.
 const COMP_VECTORS: c_int = 1;
@@ -153,10 +153,10 @@ fn extended(context: ibv_context) -> verbs_context {
     let number = slot!(refuse_errno);
     let object = slot!(refuse_null);
     verbs_context {
-        free_buf: slot!(refuse_silently),
-        alloc_buf: object,
+        free_buf: slot!(buffer::free_buf),
+        alloc_buf: slot!(buffer::alloc_buf),
         dm_export_dmabuf_fd: number,
-        reg_mr_ex: object,
+        reg_mr_ex: slot!(buffer::reg_mr_ex),
         dealloc_dmah: number,
         alloc_dmah: object,
         query_port: slot!(query::query_port),

@@ -12,7 +12,7 @@ use crate::forward::{
     Code, Entry, Kind, refuse_errno, refuse_minus_one, refuse_negative, refuse_null,
     refuse_silently, refuse_text, route,
 };
-use crate::{ah, channel, context, cq, device, events, memory, qp, query, srq, strings};
+use crate::{ah, buffer, channel, context, cq, device, events, memory, qp, query, srq, strings};
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the symbol trampolines are written for x86-64 only");
@@ -122,6 +122,11 @@ own! {
     ibv_reg_mr_iova2 "IBVERBS_1.8" Object memory::reg_mr_iova2, refuse_null;
     ibv_rereg_mr "IBVERBS_1.1" Object memory::rereg_mr, refuse_minus_one;
     ibv_dereg_mr "IBVERBS_1.1" Object memory::dereg_mr, refuse_errno;
+    ibv_reg_mr_ex "IBVERBS_1.15" Object buffer::reg_mr_ex, refuse_null;
+    ibv_alloc_buf "IBVERBS_1.17" Object buffer::alloc_buf, refuse_null;
+    ibv_reg_buf_mr "IBVERBS_1.17" Object buffer::reg_buf_mr, refuse_null;
+    ibv_free_buf "IBVERBS_1.17" Ours buffer::free_buf, refuse_silently;
+    ibv_export_buf_dmabuf_fd "IBVERBS_1.18" Ours buffer::export_buf_dmabuf_fd, refuse_minus_one;
 
     ibv_create_comp_channel "IBVERBS_1.0" Context channel::create_comp_channel, refuse_null;
     ibv_destroy_comp_channel "IBVERBS_1.0" Object channel::destroy_comp_channel, refuse_errno;
@@ -178,10 +183,7 @@ refused! {
     ibv_unimport_dm "IBVERBS_1.13" Object refuse_silently;
     ibv_alloc_dmah "IBVERBS_1.15" Context refuse_null;
     ibv_dealloc_dmah "IBVERBS_1.15" Object refuse_errno;
-    ibv_reg_mr_ex "IBVERBS_1.15" Object refuse_null;
     ibv_dm_export_dmabuf_fd "IBVERBS_1.16" Object refuse_minus_one;
-    ibv_alloc_buf "IBVERBS_1.17" Object refuse_null;
-    ibv_reg_buf_mr "IBVERBS_1.17" Object refuse_null;
     _ibv_query_comp_cntr_caps "IBVERBS_1.18" Context refuse_errno;
     ibv_create_comp_cntr "IBVERBS_1.18" Context refuse_null;
     ibv_destroy_comp_cntr "IBVERBS_1.18" Object refuse_errno;
@@ -193,9 +195,7 @@ refused! {
     ibv_read_err_comp_cntr "IBVERBS_1.18" Object refuse_errno;
     ibv_qp_attach_comp_cntr "IBVERBS_1.18" Object refuse_errno;
 
-    // Objects of unknown shape that only the real library makes, and helpers without objects.
-    ibv_free_buf "IBVERBS_1.17" Real refuse_silently;
-    ibv_export_buf_dmabuf_fd "IBVERBS_1.18" Real refuse_minus_one;
+    // Helpers without objects, which only the real library has.
     ibv_register_driver "IBVERBS_1.1" Real refuse_silently;
     ibv_dontfork_range "IBVERBS_1.1" Real refuse_silently;
     ibv_dofork_range "IBVERBS_1.1" Real refuse_silently;

@@ -130,8 +130,8 @@ pub(crate) unsafe fn is_our_context(context: *const ibv_context) -> bool {
 /// An address as a function of type `F`.
 pub(crate) fn as_function<F: Copy>(address: Pointer) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<Pointer>()) };
-    // SAFETY: `F` is a function pointer (see the macro below, the only user) with the signature that
-    // the public header gives, and not null.
+    // SAFETY: `F` is a function pointer (see the macro below and parent domains' allocators, the only
+    // users) with the signature that the public header gives, and not null.
     (!address.is_null()).then(|| unsafe { core::mem::transmute_copy(&address) })
 }
 

@@ -21,6 +21,7 @@
 
 mod ah;
 mod broker;
+mod buffer;
 mod channel;
 mod context;
 mod convert;

@@ -8,6 +8,7 @@ use libc::{c_int, size_t};
 use polypath_verbs::{Access, Error, MemoryRegion, MrRequest, Result};
 
 use crate::context::{checked, of};
+use crate::forward::as_function;
 use crate::guard::{self, null_argument};
 use crate::layout::{
     Pointer, ibv_context, ibv_mr, ibv_mw, ibv_parent_domain_init_attr, ibv_pd, ibv_sge, ibv_td,
@@ -25,12 +26,45 @@ pub(crate) struct CPd {
     of: *const Self,
     /// Parent domains made of this.
     parents: AtomicU32,
+    allocators: Option<Allocators>,
+}
+
+/// The functions of a program that a parent domain takes memory from.
+#[derive(Clone, Copy)]
+pub(crate) struct Allocators {
+    pub(crate) alloc: unsafe extern "C-unwind" fn(
+        pd: *mut ibv_pd,
+        context: Pointer,
+        size: size_t,
+        alignment: size_t,
+        resource_type: u64,
+    ) -> Pointer,
+    pub(crate) free: unsafe extern "C-unwind" fn(
+        pd: *mut ibv_pd,
+        context: Pointer,
+        addr: Pointer,
+        resource_type: u64,
+    ),
+    pub(crate) context: Pointer,
+}
+
+impl Allocators {
+    /// Those of a parent domain's attributes, if there are any. `context` is the attributes' if
+    /// their mask says that they have one.
+    fn of(attr: &ibv_parent_domain_init_attr, context: Pointer) -> Option<Self> {
+        Some(Self { alloc: as_function(attr.alloc)?, free: as_function(attr.free)?, context })
+    }
 }
 
 impl CPd {
     /// The traits' number.
     pub(crate) fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Where memory for the program comes from, if the program said so.
+    pub(crate) fn allocators(&self) -> Option<Allocators> {
+        self.allocators
     }
 }
 
@@ -43,12 +77,18 @@ pub(crate) unsafe fn pd_of<'a>(pd: *const ibv_pd) -> &'a CPd {
     unsafe { &*pd.cast() }
 }
 
-fn make_pd(context: *mut ibv_context, number: u32, parent: *const CPd) -> *mut ibv_pd {
+fn make_pd(
+    context: *mut ibv_context,
+    number: u32,
+    parent: *const CPd,
+    allocators: Option<Allocators>,
+) -> *mut ibv_pd {
     let pd = Box::new(CPd {
         public: UnsafeCell::new(ibv_pd { context, handle: number }),
         number,
         of: parent,
         parents: AtomicU32::new(0),
+        allocators,
     });
     Box::leak(pd).public.get()
 }
@@ -61,7 +101,7 @@ pub(crate) unsafe extern "C-unwind" fn alloc_pd(context: *mut ibv_context) -> *m
     guard::pointer("ibv_alloc_pd", || {
         // SAFETY: the caller's promise.
         let number = unsafe { of(context) }.inner().alloc_pd()?;
-        Ok(make_pd(context, number, core::ptr::null()))
+        Ok(make_pd(context, number, core::ptr::null(), None))
     })
 }
 
@@ -124,8 +164,9 @@ pub(crate) unsafe extern "C-unwind" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// `ibv_alloc_parent_domain`'s slot. Custom allocators are for rings in shared memory, which our
-/// objects do not have: accepted, never called.
+/// `ibv_alloc_parent_domain`'s slot. Custom allocators serve `ibv_alloc_buf`; the rings in shared
+/// memory that providers use them for, our objects do not have. Memory that a confidential guest
+/// shares with its host is asked for in vain, as on every device that does not need it.
 ///
 /// # Safety
 /// As the headers call it.
@@ -135,6 +176,8 @@ pub(crate) unsafe extern "C-unwind" fn alloc_parent_domain(
 ) -> *mut ibv_pd {
     const ALLOCATORS: u32 = 1;
     const PD_CONTEXT: u32 = 2;
+    const ALLOW_CC_UNPROTECTED_ALLOC: u32 = 4;
+    const KNOWN: u32 = ALLOCATORS | PD_CONTEXT | ALLOW_CC_UNPROTECTED_ALLOC;
     guard::pointer("ibv_alloc_parent_domain", || {
         // SAFETY: the caller's promise.
         unsafe {
@@ -143,15 +186,20 @@ pub(crate) unsafe extern "C-unwind" fn alloc_parent_domain(
             if attr.pd.is_null() {
                 return Err(null_argument("attr->pd"));
             }
-            if attr.comp_mask & !(ALLOCATORS | PD_CONTEXT) != 0 {
+            if attr.comp_mask & !KNOWN != 0 {
                 return Err(Error::invalid("parent domain: unknown comp_mask"));
             }
-            if attr.comp_mask & ALLOCATORS != 0 && (attr.alloc.is_null() || attr.free.is_null()) {
-                return Err(null_argument("attr->alloc or attr->free"));
-            }
+            let allocators = if attr.comp_mask & ALLOCATORS != 0 {
+                let has_context = attr.comp_mask & PD_CONTEXT != 0;
+                let context = if has_context { attr.pd_context } else { core::ptr::null_mut() };
+                let given = Allocators::of(attr, context);
+                Some(given.ok_or_else(|| null_argument("attr->alloc or attr->free"))?)
+            } else {
+                None
+            };
             let domain = pd_of(attr.pd);
             domain.parents.fetch_add(1, Ordering::AcqRel);
-            Ok(make_pd(context, domain.number, domain))
+            Ok(make_pd(context, domain.number, domain, allocators))
         }
     })
 }
@@ -164,7 +212,7 @@ struct CMr {
 }
 
 /// Access rights of a registration; optional bits that we do not know mean nothing.
-fn access(bits: u32) -> Result<Access> {
+pub(crate) fn access(bits: u32) -> Result<Access> {
     if bits & (Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT).bits() != 0 {
         return guard::unsupported("FLUSH is not there");
     }
@@ -179,7 +227,7 @@ fn access(bits: u32) -> Result<Access> {
 ///
 /// # Safety
 /// `pd` is one of ours.
-unsafe fn register(
+pub(crate) unsafe fn register(
     pd: *mut ibv_pd,
     addr: Pointer,
     len: usize,

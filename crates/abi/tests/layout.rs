@@ -47,6 +47,9 @@ const GROWN: [(&str, usize, usize); 3] = [
     ("ibv_qp_ex", 352, 0),
 ];
 
+/// What older headers than rdma-core 65's do not have.
+const NEW: [&str; 1] = ["ibv_mr_init_attr"];
+
 /// Ours for a group of C fields that we keep as one, or for another name.
 fn c_field(structure: &str, field: &str) -> Option<String> {
     let name = match (structure, field) {
@@ -75,9 +78,13 @@ fn every_structure_is_that_of_the_installed_headers() {
     let mut source = String::from(
         "#include <infiniband/verbs.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n",
     );
+    let header = fs::read_to_string("/usr/include/infiniband/verbs.h").unwrap();
     let mut expected = Vec::new();
     for layout in asserted() {
         let Layout { name, size, fields } = layout;
+        if NEW.contains(&name.as_str()) && !header.contains(&format!("struct {name} {{")) {
+            continue;
+        }
         let in_c = match name.as_str() {
             "verbs_device" | "wr_rdma" | "wr_atomic" | "wr_ud" | "wr_bind_mw" => continue,
             "ibv_modify_cq_attr" => {

@@ -1,6 +1,6 @@
 //! Attributes of devices, ports and objects.
 
-use libc::{c_char, c_int};
+use libc::{c_char, c_int, size_t};
 
 use super::{Pointer, assert_layout, ibv_comp_channel, ibv_cq, ibv_pd, ibv_srq, ibv_td};
 
@@ -181,6 +181,21 @@ pub(crate) struct ibv_parent_domain_init_attr {
     pub(crate) pd_context: Pointer,
 }
 
+/// `ibv_reg_mr_ex`'s argument. What `comp_mask` does not name need not be there.
+#[repr(C)]
+pub(crate) struct ibv_mr_init_attr {
+    pub(crate) length: size_t,
+    pub(crate) access: c_int,
+    pub(crate) comp_mask: u64,
+    pub(crate) iova: u64,
+    pub(crate) addr: Pointer,
+    pub(crate) fd: c_int,
+    pub(crate) fd_offset: u64,
+    pub(crate) dmah: Pointer,
+    /// From `ibv_alloc_buf`.
+    pub(crate) buf: Pointer,
+}
+
 /// `ibv_query_rt_values_ex`'s argument.
 #[repr(C)]
 pub(crate) struct ibv_values_ex {
@@ -332,6 +347,9 @@ assert_layout! {
     }
     ibv_modify_cq_attr 8 { cq_count 4, cq_period 6 }
     ibv_parent_domain_init_attr 48 { td 8, comp_mask 16, alloc 24, free 32, pd_context 40 }
+    ibv_mr_init_attr 72 {
+        access 8, comp_mask 16, iova 24, addr 32, fd 40, fd_offset 48, dmah 56, buf 64
+    }
     ibv_values_ex 24 { raw_clock 8 }
     ibv_ece 12 { options 4, comp_mask 8 }
     ibv_device_attr 232 {
