@@ -1,12 +1,14 @@
 //! Completion queues.
 //!
 //! A completion queue may be fed by several lanes and read by several threads; its own lock is held
-//! for a few instructions only and is the innermost of all.
+//! for a few instructions only. Inside of it is only the channel's lock, and that rarely: who raises
+//! an event lets go of the queue first, but for the lane that comes back for a held-back event.
 
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use polypath_verbs::{
     AsyncEvent, AsyncKind, Completion, CompletionQueue, CqRequest, Element, Error, Result, Wc,
@@ -14,8 +16,10 @@ use polypath_verbs::{
 };
 
 use crate::channel::Channel;
+use crate::clock;
 use crate::events::Raise;
 use crate::limits::MAX_CQE;
+use crate::moderation::{Moderation, Verdict};
 use crate::notify::lock;
 use crate::process::Lanes;
 
@@ -33,9 +37,16 @@ struct Ring {
     capacity: u32,
     armed: Armed,
     overrun: bool,
-    /// Completions since the last event, for moderation.
-    unreported: u32,
-    moderation: u32,
+    moderation: Moderation,
+}
+
+impl Ring {
+    /// The event that was asked for is raised.
+    #[inline]
+    fn disarm(&mut self) {
+        self.armed = Armed::No;
+        self.moderation.raised();
+    }
 }
 
 /// A completion queue.
@@ -76,8 +87,7 @@ impl Cq {
                 capacity: request.cqe,
                 armed: Armed::No,
                 overrun: false,
-                unreported: 0,
-                moderation: 0,
+                moderation: Moderation::default(),
             }),
             token: request.token,
             ignore_overrun: request.ignore_overrun,
@@ -115,8 +125,9 @@ impl Cq {
         self.count.store(ring.entries.len(), Ordering::Release);
     }
 
-    /// Adds a completion and raises an event if one is asked for.
-    pub(crate) fn push(&self, completion: Completion, timestamp: u64) {
+    /// Adds a completion and raises an event if one is asked for. `Some`: the event is held back,
+    /// and the lane must call [`Self::release`] at that time.
+    pub(crate) fn push(&self, completion: Completion, now: Duration) -> Option<Duration> {
         let mut ring = lock(&self.ring);
         if ring.entries.len() >= ring.capacity as usize {
             if self.ignore_overrun {
@@ -131,7 +142,7 @@ impl Cq {
                         element: Element::Cq(self.token),
                     });
                 }
-                return;
+                return None;
             }
         }
         let wanted = match ring.armed {
@@ -139,14 +150,38 @@ impl Cq {
             Armed::Any => true,
             Armed::Solicited => completion.solicited || completion.status != WcStatus::Success,
         };
-        ring.entries.push_back(Wc { completion, timestamp });
+        let failed = completion.status != WcStatus::Success;
+        ring.entries.push_back(Wc { completion, timestamp: clock::realtime_ns(now) });
         self.count.store(ring.entries.len(), Ordering::Release);
-        ring.unreported += 1;
-        if wanted && ring.unreported >= ring.moderation {
-            ring.armed = Armed::No;
-            ring.unreported = 0;
-            drop(ring);
-            self.notify();
+        if !wanted {
+            return None;
+        }
+        // A failure is told at once, and so is a queue that may overrun before the program looks.
+        if ring.moderation.is_on()
+            && !failed
+            && ring.entries.len() < ring.capacity as usize / 2
+            && let Verdict::Hold(look_at) = ring.moderation.hold(now)
+        {
+            return look_at;
+        }
+        ring.disarm();
+        drop(ring);
+        self.notify();
+        None
+    }
+
+    /// A lane comes back, as it was told for the time `at`: raises the event that was held back, if
+    /// it is due. `Some`: the lane must come back then.
+    pub(crate) fn release(&self, at: Duration, now: Duration) -> Option<Duration> {
+        let mut ring = lock(&self.ring);
+        match ring.moderation.look(at, now) {
+            Verdict::Hold(again) => again,
+            Verdict::Raise => {
+                ring.disarm();
+                // With the lock: `destroy` must not forget the queue's events between the two.
+                self.notify();
+                None
+            }
         }
     }
 
@@ -201,7 +236,6 @@ impl CompletionQueue for Cq {
                 (true, Armed::No | Armed::Solicited) => Armed::Solicited,
                 _ => Armed::Any,
             };
-            ring.unreported = 0;
         }
         self.process_lanes.expect_sleep(self.lanes.load(Ordering::Relaxed));
         Ok(())
@@ -223,10 +257,12 @@ impl CompletionQueue for Cq {
         lock(&self.ring).capacity
     }
 
-    fn moderate(&self, count: u16, _period_us: u16) -> Result<()> {
-        if count > 1 {
-            // Holding an event back needs the period's timer as well.
-            return Err(Error::unsupported("this device does not moderate completion events"));
+    fn moderate(&self, count: u16, period_us: u16) -> Result<()> {
+        let mut ring = lock(&self.ring);
+        if ring.moderation.set(count, period_us) {
+            ring.disarm();
+            drop(ring);
+            self.notify();
         }
         Ok(())
     }
@@ -235,6 +271,7 @@ impl CompletionQueue for Cq {
         if self.users.load(Ordering::Relaxed) > 0 {
             return Err(Error::busy("queue pairs still use this completion queue"));
         }
+        lock(&self.ring).disarm();
         if let Some(channel) =
             self.channel.as_ref().and_then(|c| c.as_any().downcast_ref::<Channel>())
         {
@@ -254,6 +291,7 @@ mod tests {
 
     use super::*;
     use crate::events::tests::Recorder;
+    use crate::moderation::Holds;
 
     fn cq(cqe: u32, channel: Option<&Arc<Channel>>, owner: &Arc<Recorder>) -> Arc<Cq> {
         let request = CqRequest {
@@ -291,7 +329,7 @@ mod tests {
     fn completions_come_out_in_order_and_a_destroyed_queue_pair_s_do_not() {
         let cq = cq(8, None, &Arc::default());
         for (wr_id, qpn) in [(1, 5), (2, 6), (3, 5)] {
-            cq.push(completion(wr_id, qpn, false), 0);
+            cq.push(completion(wr_id, qpn, false), Duration::ZERO);
         }
         cq.attach(0);
         cq.detach(6);
@@ -302,7 +340,9 @@ mod tests {
     fn an_overrun_is_told_once_and_then_ends_polling() {
         let owner = Arc::default();
         let cq = cq(2, None, &owner);
-        (0..4).for_each(|wr_id| cq.push(completion(wr_id, 1, false), 0));
+        for wr_id in 0..4 {
+            cq.push(completion(wr_id, 1, false), Duration::ZERO);
+        }
         let event = AsyncEvent { kind: AsyncKind::CqErr, element: Element::Cq(77) };
         assert_eq!(*owner.0.lock().unwrap(), [event]);
         assert_eq!(ids(&cq), [0, 1]);
@@ -313,25 +353,142 @@ mod tests {
     fn one_event_per_arming_and_solicited_ones_only_if_asked() {
         let channel = Arc::new(Channel::new().unwrap());
         let cq = cq(8, Some(&channel), &Arc::default());
-        cq.push(completion(1, 1, true), 0);
+        cq.push(completion(1, 1, true), Duration::ZERO);
         assert_eq!(channel.take(), None, "not armed");
         cq.arm(true).unwrap();
-        cq.push(completion(2, 1, false), 0);
+        cq.push(completion(2, 1, false), Duration::ZERO);
         assert_eq!(channel.take(), None, "not solicited");
-        cq.push(completion(3, 1, true), 0);
-        cq.push(completion(4, 1, true), 0);
+        cq.push(completion(3, 1, true), Duration::ZERO);
+        cq.push(completion(4, 1, true), Duration::ZERO);
         assert_eq!(channel.take(), Some(77));
         assert_eq!(channel.take(), None, "armed once");
         cq.arm(false).unwrap();
         cq.arm(true).unwrap();
-        cq.push(completion(5, 1, false), 0);
+        cq.push(completion(5, 1, false), Duration::ZERO);
         assert_eq!(channel.take(), Some(77), "the wider arming stays (man 3 ibv_req_notify_cq)");
+    }
+
+    /// A queue of 16 with events of 3 completions or 100 µs, armed.
+    fn moderated(channel: &Arc<Channel>) -> Arc<Cq> {
+        let cq = cq(16, Some(channel), &Arc::default());
+        cq.moderate(3, 100).unwrap();
+        cq.arm(false).unwrap();
+        cq
+    }
+
+    const fn us(n: u64) -> Duration {
+        Duration::from_micros(n)
+    }
+
+    #[test]
+    fn a_moderated_queue_raises_one_event_for_the_count() {
+        let channel = Arc::new(Channel::new().unwrap());
+        let cq = moderated(&channel);
+        assert_eq!(cq.push(completion(1, 1, false), us(0)), Some(us(100)));
+        // Arming again neither forgets what is held back nor begins to count anew.
+        cq.arm(false).unwrap();
+        assert_eq!(cq.push(completion(2, 1, false), us(1)), None);
+        assert_eq!(channel.take(), None, "held back");
+        cq.push(completion(3, 1, false), us(2));
+        assert_eq!(channel.take(), Some(77));
+        cq.push(completion(4, 1, false), us(3));
+        assert_eq!(channel.take(), None, "not armed");
+    }
+
+    #[test]
+    fn a_lane_releases_what_is_held_back_when_the_period_is_over() {
+        let channel = Arc::new(Channel::new().unwrap());
+        let cq = moderated(&channel);
+        let mut holds = Holds::default();
+        holds.add(cq.push(completion(1, 1, false), us(5)).unwrap(), &cq);
+        assert!(holds.take_news() && !holds.take_news());
+        assert_eq!(holds.next_deadline(), Some(us(105)));
+        holds.run(us(104));
+        assert_eq!(channel.take(), None);
+        holds.run(us(105));
+        assert_eq!(channel.take(), Some(77));
+        assert_eq!((channel.take(), holds.next_deadline()), (None, None));
+    }
+
+    #[test]
+    fn a_lane_comes_back_again_for_completions_of_the_next_arming() {
+        let channel = Arc::new(Channel::new().unwrap());
+        let cq = moderated(&channel);
+        let mut holds = Holds::default();
+        holds.add(cq.push(completion(1, 1, false), us(0)).unwrap(), &cq);
+        (2..4).for_each(|wr_id| assert_eq!(cq.push(completion(wr_id, 1, false), us(1)), None));
+        assert_eq!(channel.take(), Some(77));
+        assert_eq!(ids(&cq), [1, 2, 3]);
+        cq.arm(false).unwrap();
+        assert_eq!(cq.push(completion(4, 1, false), us(50)), None, "one timer at a time");
+        holds.run(us(100));
+        assert_eq!((channel.take(), holds.next_deadline()), (None, Some(us(150))));
+        holds.run(us(150));
+        assert_eq!(channel.take(), Some(77));
+    }
+
+    #[test]
+    fn failures_a_queue_half_full_and_new_settings_hold_nothing_back() {
+        let channel = Arc::new(Channel::new().unwrap());
+        let cq = moderated(&channel);
+        cq.push(completion(1, 1, false), us(0));
+        let failed = Completion { status: WcStatus::WrFlushErr, ..completion(2, 1, false) };
+        assert_eq!(cq.push(failed, us(1)), None);
+        assert_eq!(channel.take(), Some(77), "a failure");
+
+        cq.arm(false).unwrap();
+        cq.push(completion(3, 1, false), us(2));
+        cq.moderate(0, 0).unwrap();
+        assert_eq!(channel.take(), Some(77), "moderation ends");
+        cq.arm(false).unwrap();
+        cq.push(completion(4, 1, false), us(3));
+        assert_eq!(channel.take(), Some(77), "off");
+
+        cq.moderate(u16::MAX, u16::MAX).unwrap();
+        cq.arm(false).unwrap();
+        for wr_id in 5..8 {
+            cq.push(completion(wr_id, 1, false), us(4));
+        }
+        assert_eq!(channel.take(), None);
+        cq.push(completion(8, 1, false), us(4));
+        assert_eq!(channel.take(), Some(77), "8 of 16 entries are taken");
+    }
+
+    #[test]
+    fn an_arming_for_solicited_completions_counts_these_alone() {
+        let channel = Arc::new(Channel::new().unwrap());
+        let cq = cq(16, Some(&channel), &Arc::default());
+        cq.moderate(2, 100).unwrap();
+        cq.arm(true).unwrap();
+        assert_eq!(cq.push(completion(1, 1, false), us(0)), None);
+        assert_eq!(cq.push(completion(2, 1, true), us(10)), Some(us(110)));
+        assert_eq!(cq.push(completion(3, 1, false), us(11)), None);
+        assert_eq!(channel.take(), None);
+        cq.push(completion(4, 1, true), us(12));
+        assert_eq!(channel.take(), Some(77));
+    }
+
+    #[test]
+    fn a_destroyed_queue_raises_nothing_more() {
+        let channel = Arc::new(Channel::new().unwrap());
+        let cq = moderated(&channel);
+        let mut holds = Holds::default();
+        holds.add(cq.push(completion(1, 1, false), us(0)).unwrap(), &cq);
+        cq.destroy().unwrap();
+        holds.run(us(100));
+        assert_eq!(channel.take(), None);
+        holds.add(us(200), &cq);
+        drop(cq);
+        holds.run(us(200));
+        assert_eq!(holds.next_deadline(), None);
     }
 
     #[test]
     fn a_queue_does_not_shrink_below_what_it_holds() {
         let cq = cq(8, None, &Arc::default());
-        (0..4).for_each(|wr_id| cq.push(completion(wr_id, 1, false), 0));
+        for wr_id in 0..4 {
+            cq.push(completion(wr_id, 1, false), Duration::ZERO);
+        }
         assert_eq!(cq.resize(3).unwrap_err().errno, libc::EINVAL);
         assert_eq!(cq.resize(4), Ok(4));
         assert_eq!(cq.capacity(), 4);

@@ -22,6 +22,7 @@ mod log;
 #[allow(unsafe_code)]
 #[doc(hidden)]
 pub mod memory;
+mod moderation;
 mod mp;
 mod mr;
 mod multicast;

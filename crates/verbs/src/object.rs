@@ -154,7 +154,10 @@ pub trait CompletionQueue: Send + Sync + Debug {
     fn resize(&self, cqe: u32) -> Result<u32>;
     /// Entries it can hold.
     fn capacity(&self) -> u32;
-    /// `ibv_modify_cq` moderation: an event after `count` completions or `period_us`.
+    /// `ibv_modify_cq` moderation: an armed queue's event comes when `count` completions that it
+    /// is for have come, or when the first of them is `period_us` old, whichever is first. It is not
+    /// held back for a failed completion, nor when half of the entries are taken. Off, as at first,
+    /// if `count` is below 2 or the period 0.
     fn moderate(&self, count: u16, period_us: u16) -> Result<()>;
     /// `ibv_destroy_cq`; `EBUSY` while queue pairs use it.
     fn destroy(&self) -> Result<()>;

@@ -11,7 +11,6 @@ use polypath_transport::{
 };
 use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 
-use crate::clock;
 use crate::context::Shared;
 use crate::cq::Cq;
 use crate::events::Raise;
@@ -84,7 +83,9 @@ impl Host for LaneHost<'_> {
             CqSide::Send => &self.attached.send_cq,
             CqSide::Recv => &self.attached.recv_cq,
         };
-        cq.push(completion, clock::realtime_ns(self.io.now));
+        if let Some(at) = cq.push(completion, self.io.now) {
+            self.io.holds.add(at, cq);
+        }
     }
 
     fn event(&mut self, event: QpEvent) {

@@ -11,6 +11,7 @@ use polypath_verbs::{Error, Result};
 
 use crate::address::Resolved;
 use crate::lane::counters::Counters;
+use crate::moderation::Holds;
 use crate::udp::{FlowHandle, FlowKey, Sender};
 
 /// Address handles that a lane knows the way of.
@@ -46,6 +47,8 @@ pub(crate) struct LaneIo {
     pub(crate) window_opened: bool,
     /// Completions were made since the lane was entered.
     pub(crate) completions: u32,
+    /// Completion queues that hold an event back.
+    pub(crate) holds: Holds,
 }
 
 impl LaneIo {
@@ -62,6 +65,7 @@ impl LaneIo {
             ud_paths: HashMap::new(),
             window_opened: false,
             completions: 0,
+            holds: Holds::default(),
         }
     }
 

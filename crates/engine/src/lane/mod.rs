@@ -165,6 +165,11 @@ impl Lane {
         }
         if let Ok(mut state) = self.state.try_lock() {
             state.progress(false);
+            if state.io.holds.take_news()
+                && let Some(deadline) = state.next_deadline()
+            {
+                self.sleeper.deadline(deadline);
+            }
         }
     }
 
@@ -392,6 +397,7 @@ impl State {
             }
             self.note(index, false);
         }
+        self.io.holds.run(now);
         if self.io.paths.next_deadline().is_some_and(|d| d <= now) {
             self.io.paths.handle_timeout(now);
             due = true;
@@ -404,7 +410,8 @@ impl State {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let paths = self.io.paths.next_deadline();
         let soon = (!self.ready.is_empty() || !self.acks.is_empty()).then_some(self.io.now);
-        [timer, paths, soon].into_iter().flatten().min()
+        let held = self.io.holds.next_deadline();
+        [timer, paths, soon, held].into_iter().flatten().min()
     }
 
     /// A datagram queue pair comes: its GRHs have a traffic class and a hop limit.
