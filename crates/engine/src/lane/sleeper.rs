@@ -14,6 +14,8 @@ use crate::notify::{event_fd, signal};
 
 /// How often the lane's thread looks whether the application still polls.
 const TICK: Duration = Duration::from_millis(1);
+/// How long the lane's thread waits for a thread that posts to leave the lane.
+const BREATH: Duration = Duration::from_micros(20);
 /// As many polls within a tick mean that somebody polls busily.
 const BUSY_POLLS: u64 = 32;
 /// The longest sleep.
@@ -90,7 +92,7 @@ impl Sleeper {
         contended: bool,
     ) -> Woken {
         let polls = self.polls.load(Ordering::Relaxed);
-        let busy = polls.wrapping_sub(*seen) >= BUSY_POLLS || contended;
+        let busy = is_busy(polls.wrapping_sub(*seen), contended);
         *seen = polls;
         let needed = self.needed.swap(false, Ordering::SeqCst);
         if busy && !needed {
@@ -112,6 +114,13 @@ impl Sleeper {
                 Woken::Drive
             };
         }
+        if contended {
+            // The socket stays readable until that thread has left: no use in asking it.
+            if poll(&[self.wake.as_raw_fd()], BREATH) {
+                self.clear();
+            }
+            return Woken::Drive;
+        }
         let timeout = deadline.map_or(LONGEST, |d| d.saturating_sub(now)).min(LONGEST);
         self.wakes_at.store(nanos(now + timeout), Ordering::Relaxed);
         poll(&[socket, self.wake.as_raw_fd()], timeout);
@@ -127,6 +136,13 @@ impl Sleeper {
         // SAFETY: writes at most 8 bytes to `count`; the descriptor does not block.
         unsafe { libc::read(self.wake.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
+}
+
+/// Whether the application polls busily: it did so often since the thread last slept, or was at it
+/// just now. Who is in the lane without having polled posts: that takes nothing in, and the thread
+/// must not leave the socket to it.
+fn is_busy(polls: u64, contended: bool) -> bool {
+    polls >= BUSY_POLLS || (contended && polls > 0)
 }
 
 fn nanos(d: Duration) -> u64 {
@@ -147,4 +163,17 @@ fn poll(fds: &[RawFd], timeout: Duration) -> bool {
     // SAFETY: `list` holds two valid entries (negative descriptors are ignored), `ts` is valid, no
     // signal mask is given.
     unsafe { libc::ppoll(list.as_mut_ptr(), 2, &raw const ts, core::ptr::null()) > 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_is_left_to_threads_that_poll_and_not_to_those_that_post() {
+        assert!(is_busy(BUSY_POLLS, false));
+        assert!(!is_busy(BUSY_POLLS - 1, false), "a few polls before a sleep");
+        assert!(is_busy(1, true));
+        assert!(!is_busy(0, true), "a thread that posts sends");
+    }
 }
