@@ -42,9 +42,15 @@ impl Host {
         self.tables.table()
     }
 
+    /// Reads what the kernel has told. That links went down is taken in at once, since traffic waits for
+    /// it; everything else by [`refresh`](Self::refresh). True if the table changed.
+    pub(crate) fn hear(&mut self) -> std::io::Result<bool> {
+        let down = self.netlink.take_changes()?;
+        Ok(self.tables.links_down(&down))
+    }
+
     /// Asks the kernel what there is now. True if the table changed.
     pub(crate) fn refresh(&mut self) -> std::io::Result<bool> {
-        self.netlink.take_changes()?;
         let dump = self.netlink.dump()?;
         let chosen: Vec<&Selection> = self.selections.values().collect();
         let socket = self.netlink.any_socket();

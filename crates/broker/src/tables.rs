@@ -1,6 +1,6 @@
 //! The published table: made of what the kernel tells, with what must stay the same kept the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::BorrowedFd;
 
@@ -70,6 +70,18 @@ impl Tables {
         let ports = numbered(ports);
         let mut new = Table { ports, ..self.table.clone() };
         keep_gid_tables(&mut new, chosen);
+        self.publish(new)
+    }
+
+    /// Takes in that these interfaces are down. True if the table changed.
+    pub(crate) fn links_down(&mut self, down: &BTreeSet<u32>) -> bool {
+        if !self.table.ports.iter().any(|port| port.link_up && down.contains(&port.ifindex)) {
+            return false;
+        }
+        let mut new = self.table.clone();
+        for port in new.ports.iter_mut().filter(|port| down.contains(&port.ifindex)) {
+            port.link_up = false;
+        }
         self.publish(new)
     }
 
@@ -288,6 +300,22 @@ mod tests {
         assert!(tables.set_path(&path(999), false).is_err());
         tables.set_path(&path(0), true).unwrap();
         tables.set_path(&path(999), false).unwrap();
+    }
+
+    #[test]
+    fn links_go_down_at_once_and_nothing_else_changes() {
+        let mut tables = Tables::default();
+        update(&mut tables, &[link(2, "a"), link(3, "b")], &[address(2, "10.0.0.1")]);
+        let before = tables.table().clone();
+        assert!(!tables.links_down(&[9].into()), "unknown");
+        assert!(tables.links_down(&[2, 9].into()));
+        assert!(!tables.links_down(&[2].into()), "known already");
+        let mut expect = before.clone();
+        expect.generation += 1;
+        expect.ports[0].link_up = false;
+        assert_eq!(*tables.table(), expect);
+        assert!(update(&mut tables, &[link(2, "a"), link(3, "b")], &[address(2, "10.0.0.1")]));
+        assert_eq!(tables.table().ports, before.ports);
     }
 
     #[test]

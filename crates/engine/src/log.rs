@@ -19,15 +19,3 @@ pub(crate) fn line(text: &str) {
         );
     }
 }
-
-/// The name of an interface, or its number if it is gone.
-#[allow(unsafe_code)]
-pub(crate) fn interface(ifindex: u32) -> String {
-    let mut name = [0u8; libc::IF_NAMESIZE];
-    // SAFETY: the buffer has the IF_NAMESIZE bytes that the call may write, terminated by a zero.
-    let found = unsafe { !libc::if_indextoname(ifindex, name.as_mut_ptr().cast()).is_null() };
-    match std::ffi::CStr::from_bytes_until_nul(&name) {
-        Ok(name) if found => name.to_string_lossy().into_owned(),
-        _ => ifindex.to_string(),
-    }
-}

@@ -36,11 +36,11 @@ const STALL_MIN: Duration = Duration::from_millis(500);
 /// Traffic within this time makes an association busy.
 const BUSY: Duration = Duration::from_secs(2);
 /// What the other path's answers are given as a head start.
-const MARGIN_MIN: Duration = Duration::from_millis(2);
+const MARGIN_MIN: Duration = Duration::from_millis(1);
 
 impl PathManager {
     /// Data has been outstanding on `path` for suspiciously long (say, three round trips and at least
-    /// 3 ms), or could not be sent. Has no effect on plain peers.
+    /// 1 ms), or could not be sent. Has no effect on plain peers.
     pub fn suspect(&mut self, now: Duration, path: PathId) {
         self.advance(now);
         let Some(p) = self.paths.get_mut(path.0) else { return };

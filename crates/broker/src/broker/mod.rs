@@ -165,6 +165,11 @@ impl Broker {
     // What the kernel says
 
     fn refresh(&mut self) {
+        match self.host.hear() {
+            Ok(false) => {}
+            Ok(true) => self.push_table(),
+            Err(error) => log!("reading what the kernel tells of interfaces: {error}"),
+        }
         let before = self.devices_by_client();
         match self.host.refresh() {
             Ok(false) => {}

@@ -7,6 +7,7 @@ mod attributes;
 mod link;
 mod route;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -66,20 +67,33 @@ impl Netlink {
         self.requests.as_fd()
     }
 
-    /// Reads all notifications that wait. What they say is asked anew by [`dump`](Self::dump): many
-    /// come at once, and some may have been lost.
-    pub(crate) fn take_changes(&mut self) -> io::Result<()> {
+    /// Reads all notifications that wait; gives the interfaces that are down by their last one. What
+    /// they say besides is asked anew by [`dump`](Self::dump): many come at once, and some may have
+    /// been lost.
+    pub(crate) fn take_changes(&mut self) -> io::Result<BTreeSet<u32>> {
+        let mut down = BTreeSet::new();
         for _ in 0..DATAGRAMS_MAX {
-            match self.changes.receive(&mut self.buffer) {
+            let len = match self.changes.receive(&mut self.buffer) {
                 Err(error) if would_block(&error) => break,
                 // Some were lost, so there were some.
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
-                other => {
-                    other?;
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => continue,
+                other => other?,
+            };
+            for message in messages(&self.buffer[..len]) {
+                let gone = message.kind == libc::RTM_DELLINK;
+                if !gone && message.kind != libc::RTM_NEWLINK {
+                    continue;
+                }
+                if let Some(link) = link::parse_link(message.body) {
+                    if gone || !link.up {
+                        down.insert(link.ifindex);
+                    } else {
+                        down.remove(&link.ifindex);
+                    }
                 }
             }
         }
-        Ok(())
+        Ok(down)
     }
 
     /// All interfaces and addresses.

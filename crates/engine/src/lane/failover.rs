@@ -92,7 +92,7 @@ impl State {
     fn path_name(&self, path: PathId) -> String {
         self.io.paths.path(path).map_or_else(
             || "a path that is gone".to_owned(),
-            |a| format!("{}>{}@{}", a.local, a.remote, crate::log::interface(a.ifindex)),
+            |a| format!("{}>{}@{}", a.local, a.remote, self.io.interface(a.ifindex)),
         )
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use polypath_ipc::Table;
 use polypath_ipc::status::FailoverStatus;
 use polypath_paths::{PathAddress, PathManager};
 use polypath_transport::{Burst, PathId};
@@ -18,6 +19,8 @@ use crate::udp::{FlowHandle, FlowKey, Sender};
 const MAX_UD_PATHS: usize = 16 * 1024;
 /// Sockets kept open for control packets.
 const MAX_CONTROL_FLOWS: usize = 32;
+/// Names of interfaces kept beside those that there are.
+const MAX_INTERFACES: usize = 1024;
 /// Explanations kept for `polypath status`.
 const MAX_EXPLANATIONS: usize = 64;
 
@@ -35,6 +38,8 @@ pub(crate) struct LaneIo {
     pub(crate) paths: PathManager,
     pub(crate) sender: Sender,
     pub(crate) counters: Counters,
+    /// Names of interfaces: asking the kernel takes system calls, and a fail-over no time.
+    interfaces: HashMap<u32, String>,
     /// The last errors in words, oldest first.
     pub(crate) explanations: VecDeque<String>,
     /// The last fail-overs, oldest first.
@@ -58,6 +63,7 @@ impl LaneIo {
             paths,
             sender,
             counters: Counters::default(),
+            interfaces: HashMap::new(),
             explanations: VecDeque::new(),
             failovers: VecDeque::new(),
             flows: Vec::new(),
@@ -149,6 +155,19 @@ impl LaneIo {
         for (_, flow) in self.control_flows.drain(..) {
             self.sender.close(flow);
         }
+    }
+
+    /// Takes in the names of interfaces; those that are gone may still be spoken of.
+    pub(crate) fn learn_interfaces(&mut self, table: &Table) {
+        if self.interfaces.len() > MAX_INTERFACES {
+            self.interfaces.clear();
+        }
+        self.interfaces.extend(table.ports.iter().map(|port| (port.ifindex, port.name.clone())));
+    }
+
+    /// The name of an interface, or its number if it was never heard of.
+    pub(crate) fn interface(&self, ifindex: u32) -> String {
+        self.interfaces.get(&ifindex).cloned().unwrap_or_else(|| ifindex.to_string())
     }
 
     /// The path of an address handle.

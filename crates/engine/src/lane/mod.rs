@@ -108,13 +108,15 @@ impl Lane {
         let mut paths = PathManager::new(settings, identity, seed);
         paths.set_local(clock::now(), &crate::mp::local_addresses(&table, &process.selection));
         paths.set_down(clock::now(), &crate::mp::down_rules(&table));
+        let mut io = LaneIo::new(paths, sender);
+        io.learn_interfaces(&table);
         let lane = Arc::new(Self {
             index,
             slot: opened.slot,
             socket: receiver.fd(),
             state: Mutex::new(State {
                 qps: QpTable::new(opened.slot),
-                io: LaneIo::new(paths, sender),
+                io,
                 receiver: Some(receiver),
                 ready: VecDeque::new(),
                 blocked: Vec::new(),
@@ -245,6 +247,7 @@ impl Lane {
         self.enter(|state| {
             let now = state.io.now;
             state.io.forget_control_flows();
+            state.io.learn_interfaces(table);
             state.io.paths.set_local(now, &addresses);
             state.io.paths.set_down(now, &down);
         });

@@ -7,7 +7,7 @@
 use core::time::Duration;
 
 /// A probe never comes earlier than this after progress: the peer's thread may just not have run.
-const PROBE_MIN: Duration = Duration::from_millis(3);
+const PROBE_MIN: Duration = Duration::from_millis(1);
 /// The first probe when no round trip was measured yet.
 const PROBE_UNMEASURED: Duration = Duration::from_millis(20);
 /// Probes back off up to this.
@@ -221,9 +221,9 @@ mod tests {
         let mut t = Timers::new();
         t.measured(MS / 10);
         t.restart(Duration::ZERO, 1, 7);
-        assert_eq!(t.deadline(true, 14), Some(3 * MS));
-        assert_eq!(t.expired(3 * MS, true, 14, false), Expired::Probe);
-        assert_eq!(t.deadline(true, 14), Some(9 * MS)); // Backed off.
+        assert_eq!(t.deadline(true, 14), Some(PROBE_MIN));
+        assert_eq!(t.expired(PROBE_MIN, true, 14, false), Expired::Probe);
+        assert_eq!(t.deadline(true, 14), Some(PROBE_MIN * 3)); // Backed off.
         assert_eq!(t.expired(68 * MS, true, 14, false), Expired::Ack);
         assert_eq!(t.expired(136 * MS, true, 14, false), Expired::Exhausted);
     }
