@@ -61,7 +61,7 @@ impl PathManager {
     /// What is wrong with a path, as far as this host knows.
     pub(crate) fn path_fault(&self, local: IpAddr, remote: IpAddr) -> Option<Reason> {
         let down = self.down.iter().any(|rule| rule.covers(local, remote));
-        self.local_fault(local).or(down.then_some(Reason::AdminDown))
+        self.local_fault(local).or_else(|| down.then_some(Reason::AdminDown))
     }
 
     pub(crate) fn ifindex_of(&self, ip: IpAddr) -> u32 {

@@ -98,7 +98,7 @@ impl Broker {
                 }
                 reply(Reply::Table(Box::new(self.host.table().clone())))
             }
-            Request::Path { selector, up } => self.set_path(selector, up),
+            Request::Path { selector, up } => self.set_path(&selector, up),
             Request::Shutdown { force } => self.shut_down(id, force),
             Request::Ping => reply(Reply::Done),
             Request::Hello(_) => Err(Refusal::new(libc::EPROTO, "this connection said hello")),
@@ -223,8 +223,8 @@ impl Broker {
         }
     }
 
-    fn set_path(&mut self, selector: PathSelector, up: bool) -> Answer {
-        let set = self.host.set_path(&selector, up);
+    fn set_path(&mut self, selector: &PathSelector, up: bool) -> Answer {
+        let set = self.host.set_path(selector, up);
         set.map_err(|text| Refusal::new(libc::ENOSPC, text))?;
         log!("paths {selector}: {} by hand", if up { "up" } else { "down" });
         self.push_table();
