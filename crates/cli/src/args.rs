@@ -33,6 +33,7 @@ pub(crate) enum Command {
     Path(Path),
     Broker(Broker),
     Doctor(Doctor),
+    Sim(Sim),
     /// Write a completion script for a shell to standard output
     #[command(after_long_help = "\
 Example:
@@ -79,6 +80,36 @@ Examples:
   polypath run -- bash                                 a shell whose programs all see the devices
 
 Exit status: the program's; 126 if it can't be run, 127 if there is no such program.";
+
+/// Run the protocols over simulated, faulty networks and check what verbs promise
+///
+/// Transport and path manager, as in real devices, on two simulated hosts: links lose, double and
+/// reorder packets, are cut and come back; what the applications do and what befalls the network
+/// follows from a seed, so that every run can be repeated exactly. For those who change Polypath, or
+/// want to see what it does when a path fails.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  polypath sim                              a thousand networks
+  polypath sim --count 1000000              a million: some two hours
+  polypath sim --seed 4711 --trace          one again, with faults and path events
+  polypath sim --seed 4711 --packets        … and every packet
+
+Exit status: 1 if any promise was broken; the seeds are printed.")]
+pub(crate) struct Sim {
+    /// The first seed; alone: only this one
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// How many seeds [default: 1 with --seed, else 1000]
+    #[arg(long, value_name = "M")]
+    pub(crate) count: Option<u64>,
+    /// Print faults and path events
+    #[arg(long)]
+    pub(crate) trace: bool,
+    /// Print every packet
+    #[arg(long)]
+    pub(crate) packets: bool,
+}
 
 /// Show the devices that a program would see
 #[derive(Debug, Args)]

@@ -37,6 +37,11 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Path(path) => path::run(path.action),
         Command::Broker(arguments) => broker(&arguments),
         Command::Doctor(doctor) => doctor::run(&doctor),
+        Command::Sim(args::Sim { seed, count, trace, packets }) => {
+            let first = seed.unwrap_or(0);
+            let count = count.unwrap_or(if seed.is_some() { 1 } else { 1000 });
+            Ok(polypath_sim::Hunt { first, count, trace, packets }.run())
+        }
         Command::Completions { shell } => docs::completions(shell),
         Command::Man { out } => docs::man(&out),
     }

@@ -2,7 +2,7 @@
 //! between them, faults, and a model of what verbs promise as the judge.
 //!
 //! Everything follows from a seed: topology, settings, what the applications do, which faults
-//! happen when. A run that fails is repeated by its seed: `polypath-sim --seed N`.
+//! happen when. A run that fails is repeated by its seed: `polypath sim --seed N`.
 //!
 //! What is checked, for every queue pair, plain or multi-path, whatever the network does:
 //!
@@ -20,6 +20,7 @@
 mod faults;
 mod flow;
 mod host;
+mod hunt;
 mod link;
 mod rng;
 mod run;
@@ -27,6 +28,7 @@ mod run;
 pub use faults::{Fault, Schedule};
 pub use flow::{Flow, Plan};
 pub use host::{Entry, Io, KEY, PD, SimHost};
+pub use hunt::Hunt;
 pub use link::{Datagram, Link, Network, address};
 pub use rng::Rng;
 pub use run::{Failure, Report, Setup, Simulation, simulate};

@@ -1,9 +1,8 @@
-//! `polypath-sim`: runs the simulator over seeds, or one seed again.
+//! `polypath-sim`: what `polypath sim` does, without all the rest of the command to build.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use polypath_sim::{Setup, Simulation};
+use polypath_sim::Hunt;
 
 const HELP: &str = "\
 Runs Polypath's protocol cores over simulated, faulty links and checks what verbs promise.
@@ -50,39 +49,7 @@ fn main() -> ExitCode {
         };
         *target = Some(value);
     }
-    let many = if seed.is_some() { 1 } else { 1000 };
-    let count = count.unwrap_or(many);
-    run(seed.unwrap_or(0), count, trace, packets)
-}
-
-fn run(first: u64, count: u64, trace: bool, packets: bool) -> ExitCode {
-    let start = Instant::now();
-    let (mut failures, mut requests, mut failovers) = (0u64, 0, 0);
-    let (mut virtual_time, mut worst) = (Duration::ZERO, Duration::ZERO);
-    for seed in first..first.saturating_add(count) {
-        let mut simulation = Simulation::new(Setup::random(seed));
-        simulation.trace = trace;
-        simulation.trace_packets = packets;
-        match simulation.run() {
-            Ok(report) => {
-                requests += report.requests;
-                failovers += report.failovers;
-                virtual_time += report.time;
-                worst = worst.max(report.blackout_max);
-                if count == 1 {
-                    println!("{report:#?}");
-                }
-            }
-            Err(failure) => {
-                failures += 1;
-                println!("{failure}");
-            }
-        }
-    }
-    println!(
-        "{count} seeds, {failures} failures; {requests} requests, {failovers} fail-overs (longest \
-         {worst:.0?}, outages of all paths included) in {virtual_time:.0?} of virtual time, {:.1?} of real",
-        start.elapsed()
-    );
-    if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let first = seed.unwrap_or(0);
+    let count = count.unwrap_or(if seed.is_some() { 1 } else { 1000 });
+    Hunt { first, count, trace, packets }.run()
 }
