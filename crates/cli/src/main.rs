@@ -17,6 +17,7 @@ mod text;
 use args::{Arguments, Command};
 use clap::Parser as _;
 use error::CliError;
+use polypath_sim::Hunt;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -38,9 +39,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Broker(arguments) => broker(&arguments),
         Command::Doctor(doctor) => doctor::run(&doctor),
         Command::Sim(args::Sim { seed, count, trace, packets }) => {
-            let first = seed.unwrap_or(0);
-            let count = count.unwrap_or(if seed.is_some() { 1 } else { 1000 });
-            Ok(polypath_sim::Hunt { first, count, trace, packets }.run())
+            Ok(Hunt { trace, packets, ..Hunt::of(seed, count) }.run())
         }
         Command::Completions { shell } => docs::completions(shell),
         Command::Man { out } => docs::man(&out),

@@ -39,7 +39,21 @@ impl Sum {
     }
 }
 
+/// So many seeds if none is named.
+const MANY: u64 = 1000;
+
 impl Hunt {
+    /// As the command line has it: a seed alone means this one, nothing a thousand from 0 on.
+    pub fn of(seed: Option<u64>, count: Option<u64>) -> Self {
+        let alone = if seed.is_some() { 1 } else { MANY };
+        Self {
+            first: seed.unwrap_or(0),
+            count: count.unwrap_or(alone),
+            trace: false,
+            packets: false,
+        }
+    }
+
     /// Runs the seeds, as many at a time as there are processors; one after the other if they are to
     /// be watched. Writes failures, as they are found, and a summary to standard output. The exit
     /// code is 1 if any seed failed.

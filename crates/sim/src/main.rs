@@ -49,7 +49,5 @@ fn main() -> ExitCode {
         };
         *target = Some(value);
     }
-    let first = seed.unwrap_or(0);
-    let count = count.unwrap_or(if seed.is_some() { 1 } else { 1000 });
-    Hunt { first, count, trace, packets }.run()
+    Hunt { trace, packets, ..Hunt::of(seed, count) }.run()
 }
