@@ -7,7 +7,7 @@
 use core::time::Duration;
 
 /// A probe never comes earlier than this after progress: the peer's thread may just not have run.
-const PROBE_MIN: Duration = Duration::from_millis(1);
+const PROBE_MIN: Duration = Duration::from_micros(1500);
 /// The first probe when no round trip was measured yet.
 const PROBE_UNMEASURED: Duration = Duration::from_millis(20);
 /// Probes back off up to this.
