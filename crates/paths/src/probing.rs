@@ -40,7 +40,7 @@ const MARGIN_MIN: Duration = Duration::from_millis(1);
 
 impl PathManager {
     /// Data has been outstanding on `path` for suspiciously long (say, three round trips and at least
-    /// 1 ms), or could not be sent. Has no effect on plain peers.
+    /// 1.5 ms), or could not be sent. Has no effect on plain peers.
     pub fn suspect(&mut self, now: Duration, path: PathId) {
         self.advance(now);
         let Some(p) = self.paths.get_mut(path.0) else { return };
