@@ -31,7 +31,11 @@ impl PathManager {
     /// call and are not named now. Whole addresses are taken down by [`LocalAddress::usable`].
     pub fn set_down(&mut self, now: Duration, down: &[DownRule]) {
         self.advance(now);
-        self.down = down.iter().map(DownRule::canonical).collect();
+        let down: Vec<DownRule> = down.iter().map(DownRule::canonical).collect();
+        if down == self.down {
+            return; // As at most changes of links, which wait for nothing.
+        }
+        self.down = down;
         for index in self.paths.indexes() {
             self.local_changed(index);
         }

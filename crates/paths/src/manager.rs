@@ -210,9 +210,8 @@ impl PathManager {
     }
 
     /// Which path did a packet for a queue pair of `peer` come by? IPv4 addresses as such, not mapped
-    /// into IPv6. `tag`: from the multi-path
-    /// header, `None` for a standard packet; `bytes`: its size, for the status. Errors are counted; the
-    /// packet must be dropped.
+    /// into IPv6. `tag`: from the multi-path header, `None` for a standard packet; `bytes`: its size, for
+    /// the status. Errors are counted; the packet must be dropped.
     #[inline]
     pub fn classify(
         &mut self,
@@ -338,10 +337,13 @@ impl PathManager {
     fn progress(&mut self, now: Duration, index: u32) {
         let Some(p) = self.paths.get_mut(index) else { return };
         let role = p.role;
-        if p.state == PathState::Suspect {
+        let suspected = p.state == PathState::Suspect;
+        if suspected {
             self.clear_suspicion(index);
-            if let Role::Member { association, .. } = role {
-                let silence = self.answered(now, association);
+        }
+        if let Role::Member { association, .. } = role {
+            let silence = self.answered(now, association);
+            if suspected {
                 self.end_silence(index, silence);
             }
         }
@@ -360,9 +362,6 @@ impl PathManager {
             }
         }
         self.wake_blocked(index);
-        if let Role::Member { association, .. } = role {
-            self.answered(now, association);
-        }
     }
 
     fn wake_blocked(&mut self, index: u32) {

@@ -11,15 +11,15 @@ use polypath_ipc::message::{self, CM_COMMAND_MAX, Push, Reply, Request, TEXT_MAX
 use polypath_ipc::status::{BrokerStatus, ClientStatus, CmIdStatus, ProcessStatus, SlotStatus};
 use polypath_ipc::{Hello, PathSelector, Selection};
 
-/// A `struct rdma_ucm_event_resp`, and room to grow.
-const CM_EVENT_MAX: usize = 512;
-
 use super::Broker;
 use crate::connection::Role;
 use crate::drops::counter;
 use crate::log::log;
 use crate::slots::{Owner, SLOT_MAX};
 use crate::sys::process::now;
+
+/// A `struct rdma_ucm_event_resp`, and room to grow.
+const CM_EVENT_MAX: usize = 512;
 
 /// Most CM ids shown in a status.
 const CM_IDS_SHOWN_MAX: usize = 4096;

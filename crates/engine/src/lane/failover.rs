@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use polypath_ipc::status::FailoverStatus;
 use polypath_paths::{PathEvent, PathId, PeerId, Reason};
+use polypath_transport::QueuePair;
 
 use crate::clock;
 use crate::lane::table::QpTable;
@@ -72,19 +73,21 @@ impl State {
     }
 
     fn qp_path_changed(&mut self, index: u16, dead: Option<PathId>) {
-        let Some(entry) = self.qps.get_mut(index) else { return };
-        entry.blocked = false;
-        let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
         let dead = dead.map(|p| polypath_transport::PathId(p.0));
-        entry.core.on_path_change(host.io.now, dead, &mut host);
-        self.note(index, true);
+        self.tell(index, |core, host| core.on_path_change(host.io.now, dead, host));
     }
 
     fn qp_path_heard(&mut self, index: u16, path: PathId) {
+        let path = polypath_transport::PathId(path.0);
+        self.tell(index, |core, host| core.on_path_heard(host.io.now, path, host));
+    }
+
+    /// Tells a queue pair of its paths; it gets its turn, whatever it waited for.
+    fn tell(&mut self, index: u16, of: impl FnOnce(&mut QueuePair, &mut LaneHost<'_>)) {
         let Some(entry) = self.qps.get_mut(index) else { return };
         entry.blocked = false;
         let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
-        entry.core.on_path_heard(host.io.now, polypath_transport::PathId(path.0), &mut host);
+        of(&mut entry.core, &mut host);
         self.note(index, true);
     }
 

@@ -79,10 +79,7 @@ impl Requester {
             return TransmitState::Idle;
         }
         let sends = matches!(core.attr.state, QpState::Rts | QpState::Sqd);
-        if !sends
-            || self.timers.rnr_waiting()
-            || (self.sq.next().is_none() && !self.flight.any_lost())
-        {
+        if !sends || self.timers.rnr_waiting() || self.has_sent_all() {
             self.ready = false;
             return TransmitState::Idle;
         }
@@ -116,7 +113,7 @@ impl Requester {
             match step {
                 Step::Sent(n) => {
                     bytes += n;
-                    if self.sq.next().is_none() && !self.flight.any_lost() {
+                    if self.has_sent_all() {
                         self.ready = false;
                         return TransmitState::Idle;
                     }
@@ -136,6 +133,12 @@ impl Requester {
             }
         }
         TransmitState::More
+    }
+
+    /// Nothing is left to be sent, for the first time or again.
+    #[inline]
+    fn has_sent_all(&self) -> bool {
+        self.sq.next().is_none() && !self.flight.any_lost()
     }
 
     /// Sends the next piece of the next work request.
