@@ -21,6 +21,7 @@ fi
 
 seeds=$(mktemp -d)
 trap 'rm -rf "$seeds"' EXIT
+: >"$seeds/begun"
 cargo run --quiet -p polypath-wire --example pcap_corpus -- "$seeds" crates/wire/tests/vectors/*.pcap
 
 # The sanitizer's flags are unstable; this lets the stable compiler take them.
@@ -38,12 +39,15 @@ one() {
         [ -d "$dir" ] && dirs+=("$dir")
     done
     if cargo fuzz run "$target" "${dirs[@]}" -- -max_total_time="$seconds" -max_len=4200 \
-        -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 >"$log" 2>&1; then
+        -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 >"$log" 2>&1; then
         printf '%-20s ok      %s runs\n' "$target" \
             "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")"
     else
         printf '%-20s FAILED\n' "$target"
-        tail -n 40 "$log" | sed "s/^/    /"
+        # What was found and where, and the input; cargo-fuzz's own advice follows and says less.
+        grep -A 40 -m 1 -E 'ERROR|panicked|ALARM' "$log" | sed "s/^/    /" || tail -n 40 "$log"
+        find "fuzz/artifacts/$target" -type f -newer "$seeds/begun" -size -64k -printf '    %f: ' \
+            -exec base64 -w 0 {} \; -printf '\n'
         return 1
     fi
 }
