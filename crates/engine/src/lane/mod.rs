@@ -36,7 +36,7 @@ use crate::udp::{Receiver, Sender};
 pub(crate) use host::{Attached, LaneHost};
 pub(crate) use io::LaneIo;
 use prompt::Promptness;
-use sleeper::{Sleeper, Woken};
+use sleeper::{Sleeper, Watch, Woken};
 use table::QpTable;
 
 /// Batches of packets taken from the socket before queue pairs get their turn to send.
@@ -135,12 +135,12 @@ impl Lane {
 
     /// The lane's own thread.
     fn run(&self) {
-        let mut seen = 0;
+        let mut watch = Watch::new();
         let mut contended = false;
         let mut deadline = None;
         loop {
             let woken =
-                self.sleeper.sleep(self.socket, clock::now(), deadline, &mut seen, contended);
+                self.sleeper.sleep(self.socket, clock::now(), deadline, &mut watch, contended);
             contended = false;
             if woken == Woken::Nothing {
                 continue;

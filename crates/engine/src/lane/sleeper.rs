@@ -1,8 +1,8 @@
 //! When the lane's own thread works, and when it leaves the work to the application.
 //!
 //! A thread of the application that polls a completion queue drives the lane inline: no wake-up,
-//! no second thread. While that goes on, the lane's thread only looks every [`TICK`] whether it
-//! still does. When polling ends, or when a completion queue is armed (somebody is about to sleep),
+//! no second thread. While that goes on, the lane's thread only looks every few milliseconds whether
+//! it still does. When polling ends, or when a completion queue is armed (somebody is about to sleep),
 //! the lane's thread waits for the socket itself.
 
 use std::io;
@@ -12,8 +12,11 @@ use std::time::Duration;
 
 use crate::notify::{event_fd, signal};
 
-/// How often the lane's thread looks whether the application still polls.
-const TICK: Duration = Duration::from_millis(1);
+/// How often the lane's thread looks whether the application still polls, at first.
+const TICK_MIN: Duration = Duration::from_millis(1);
+/// And when it has polled for a while: each look takes the processor from somebody who polls. A peer
+/// waits so long for an answer when polling ends.
+const TICK_MAX: Duration = Duration::from_millis(4);
 /// How long the lane's thread waits for a thread that posts to leave the lane.
 const BREATH: Duration = Duration::from_micros(20);
 /// As many polls within a tick mean that somebody polls busily.
@@ -32,6 +35,21 @@ pub(crate) struct Sleeper {
     needed: AtomicBool,
     /// Nanoseconds on the lane's clock at which the thread wakes by itself.
     wakes_at: AtomicU64,
+}
+
+/// What the lane's thread remembers from one sleep to the next.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// Polls when it last slept.
+    polls: u64,
+    /// How long it leaves a polling application alone.
+    tick: Duration,
+}
+
+impl Watch {
+    pub(crate) const fn new() -> Self {
+        Self { polls: 0, tick: TICK_MIN }
+    }
 }
 
 /// What the lane's thread shall do next.
@@ -88,12 +106,12 @@ impl Sleeper {
         socket: RawFd,
         now: Duration,
         deadline: Option<Duration>,
-        seen: &mut u64,
+        watch: &mut Watch,
         contended: bool,
     ) -> Woken {
         let polls = self.polls.load(Ordering::Relaxed);
-        let busy = is_busy(polls.wrapping_sub(*seen), contended);
-        *seen = polls;
+        let busy = is_busy(polls.wrapping_sub(watch.polls), contended);
+        watch.polls = polls;
         let needed = self.needed.swap(false, Ordering::SeqCst);
         if busy && !needed {
             self.ticking.store(true, Ordering::SeqCst);
@@ -102,18 +120,20 @@ impl Sleeper {
                 self.ticking.store(false, Ordering::SeqCst);
                 return Woken::Drive;
             }
-            let woken = poll(&[self.wake.as_raw_fd()], TICK);
+            let woken = poll(&[self.wake.as_raw_fd()], watch.tick);
             self.ticking.store(false, Ordering::SeqCst);
             if woken {
                 self.clear();
             }
             let busy = self.polls.load(Ordering::Relaxed).wrapping_sub(polls) >= BUSY_POLLS;
-            return if busy && !self.needed.load(Ordering::SeqCst) {
-                Woken::Nothing
-            } else {
-                Woken::Drive
-            };
+            if busy && !self.needed.load(Ordering::SeqCst) {
+                watch.tick = (watch.tick * 2).min(TICK_MAX);
+                return Woken::Nothing;
+            }
+            watch.tick = TICK_MIN;
+            return Woken::Drive;
         }
+        watch.tick = TICK_MIN;
         if contended {
             // The socket stays readable until that thread has left: no use in asking it.
             if poll(&[self.wake.as_raw_fd()], BREATH) {

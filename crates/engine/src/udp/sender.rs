@@ -261,17 +261,20 @@ impl Sender {
 
     /// Hands the sends from number `at` on that use one socket to the kernel; gives how many it took,
     /// or the errno of the first.
-    fn send_some(&self, at: usize) -> Result<usize, i32> {
+    fn send_some(&mut self, at: usize) -> Result<usize, i32> {
         let sends = &self.batch.sends()[at..];
         let Some(first) = self.flows.get(sends[0].flow) else { return Err(libc::ENOTCONN) };
-        let Some(socket) = self.sockets.get(first.socket) else { return Err(libc::ENOTCONN) };
         let count = sends
             .iter()
             .take_while(|s| self.flows.get(s.flow).is_some_and(|f| f.socket == first.socket))
             .count();
+        let Some(socket) = self.sockets.get_mut(first.socket) else { return Err(libc::ENOTCONN) };
+        let segment = if count == 1 && sends[0].packets > 1 { sends[0].segment } else { 0 };
+        socket.expect_segment(segment).map_err(|e| sys::errno(&e))?;
+        let socket = &*socket;
         if count == 1 {
             let mut control = Control::new();
-            let msg = self.message(&sends[0], first, socket, &mut control);
+            let msg = message(&self.batch, &sends[0], first, socket, &mut control);
             if msg.msg_iovlen == 1 && msg.msg_controllen == 0 {
                 // SAFETY: the message has one element in its gather list, in the arena, and the
                 // flow's address; all live.
@@ -287,49 +290,10 @@ impl Sender {
         let mut msgs: [libc::mmsghdr; SENDS] = unsafe { zeroed() };
         for ((msg, control), send) in msgs.iter_mut().zip(&mut controls).zip(&sends[..count]) {
             if let Some(flow) = self.flows.get(send.flow) {
-                msg.msg_hdr = self.message(send, flow, socket, control);
+                msg.msg_hdr = message(&self.batch, send, flow, socket, control);
             }
         }
         sys::sendmmsg(socket.fd(), &mut msgs[..count]).map_err(|e| sys::errno(&e))
-    }
-
-    /// What the kernel is to send. The pointers in it are good as long as the arguments stay.
-    #[inline]
-    fn message(
-        &self,
-        send: &Send,
-        flow: &Flow,
-        socket: &Socket,
-        control: &mut Control<CONTROL>,
-    ) -> libc::msghdr {
-        // SAFETY: all zeroes are a value of this plain C structure.
-        let mut msg: libc::msghdr = unsafe { zeroed() };
-        msg.msg_name = (&raw const flow.name).cast_mut().cast();
-        msg.msg_namelen = flow.name_len;
-        (msg.msg_iov, msg.msg_iovlen) = self.batch.gather(send);
-        let mut len = 0;
-        if send.packets > 1 {
-            len = control.push(len, libc::SOL_UDP, sys::UDP_SEGMENT, &send.segment.to_ne_bytes());
-        }
-        if flow.key.traffic_class != socket.traffic_class {
-            let value = i32::from(flow.key.traffic_class).to_ne_bytes();
-            len = match flow.key.local {
-                IpAddr::V4(_) => control.push(len, libc::IPPROTO_IP, libc::IP_TOS, &value),
-                IpAddr::V6(_) => control.push(len, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &value),
-            };
-        }
-        if flow.key.hop_limit != socket.hop_limit {
-            let value = i32::from(flow.key.hop_limit).to_ne_bytes();
-            len = match flow.key.local {
-                IpAddr::V4(_) => control.push(len, libc::IPPROTO_IP, libc::IP_TTL, &value),
-                IpAddr::V6(_) => control.push(len, libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &value),
-            };
-        }
-        if len > 0 {
-            msg.msg_control = control.0.as_mut_ptr().cast();
-            msg.msg_controllen = len;
-        }
-        msg
     }
 
     /// Takes the errors of earlier packets off the socket of `send`; `false` if there were none.
@@ -373,6 +337,45 @@ impl Sender {
             self.errors.push(error);
         }
     }
+}
+
+/// What the kernel is to send. The pointers in it are good as long as the arguments stay.
+#[inline]
+fn message(
+    batch: &Batch,
+    send: &Send,
+    flow: &Flow,
+    socket: &Socket,
+    control: &mut Control<CONTROL>,
+) -> libc::msghdr {
+    // SAFETY: all zeroes are a value of this plain C structure.
+    let mut msg: libc::msghdr = unsafe { zeroed() };
+    msg.msg_name = (&raw const flow.name).cast_mut().cast();
+    msg.msg_namelen = flow.name_len;
+    (msg.msg_iov, msg.msg_iovlen) = batch.gather(send);
+    let mut len = 0;
+    if send.packets > 1 && send.segment != socket.segment {
+        len = control.push(len, libc::SOL_UDP, sys::UDP_SEGMENT, &send.segment.to_ne_bytes());
+    }
+    if flow.key.traffic_class != socket.traffic_class {
+        let value = i32::from(flow.key.traffic_class).to_ne_bytes();
+        len = match flow.key.local {
+            IpAddr::V4(_) => control.push(len, libc::IPPROTO_IP, libc::IP_TOS, &value),
+            IpAddr::V6(_) => control.push(len, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &value),
+        };
+    }
+    if flow.key.hop_limit != socket.hop_limit {
+        let value = i32::from(flow.key.hop_limit).to_ne_bytes();
+        len = match flow.key.local {
+            IpAddr::V4(_) => control.push(len, libc::IPPROTO_IP, libc::IP_TTL, &value),
+            IpAddr::V6(_) => control.push(len, libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &value),
+        };
+    }
+    if len > 0 {
+        msg.msg_control = control.0.as_mut_ptr().cast();
+        msg.msg_controllen = len;
+    }
+    msg
 }
 
 /// Room for segment size, traffic class and hop limit.

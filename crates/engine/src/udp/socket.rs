@@ -22,6 +22,9 @@ const PORT_STEP: u16 = 4099;
 /// Wanted send buffer, bytes: an unprivileged process gets what `net.core.wmem_max` allows.
 const SEND_BUFFER: c_int = 4 << 20;
 
+/// Equal sends in a row after which the socket is set to what they want.
+const HABIT: u8 = 16;
+
 /// Errors taken from the queue at a time; anybody on the path can forge ICMP messages.
 const ERRORS_MAX: usize = 64;
 
@@ -67,6 +70,10 @@ pub(super) struct Socket {
     pub(super) traffic_class: u8,
     /// Likewise.
     pub(super) hop_limit: u8,
+    /// `UDP_SEGMENT` of the socket: everything sent is cut into pieces of so many bytes. 0: it is not.
+    pub(super) segment: u16,
+    /// What [`Socket::expect_segment`] was asked for last, and how often in a row.
+    habit: (u16, u8),
     /// Flows that use it.
     pub(super) flows: u32,
 }
@@ -111,11 +118,34 @@ impl Socket {
         }
         discard_all_input(&fd)?;
         let port = bind(&fd, &key)?;
-        Ok(Self { key, fd, port, traffic_class, hop_limit, flows: 0 })
+        Ok(Self { key, fd, port, traffic_class, hop_limit, segment: 0, habit: (0, 0), flows: 0 })
     }
 
     pub(super) fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// The next send consists of pieces of `segment` bytes, or is not to be cut (0). Afterwards the
+    /// socket's option does no harm to it; it is only set where that was so for a while, as when
+    /// messages of one size go to and fro: a send that says nothing of segments is cheaper.
+    #[inline]
+    pub(super) fn expect_segment(&mut self, segment: u16) -> io::Result<()> {
+        if segment == self.segment && (segment > 0 || self.habit.1 == 0) {
+            return Ok(());
+        }
+        let again = segment > 0 && segment == self.habit.0;
+        let again = if again { self.habit.1.saturating_add(1) } else { 0 };
+        self.habit = (segment, again);
+        let wanted = if segment > 0 && again >= HABIT { segment } else { 0 };
+        if wanted != self.segment {
+            let value = c_int::from(wanted);
+            match sys::set_int(&self.fd, libc::SOL_UDP, sys::UDP_SEGMENT, value) {
+                Ok(()) => self.segment = wanted,
+                Err(e) if self.segment > 0 => return Err(e),
+                Err(_) => {} // As before, then.
+            }
+        }
+        Ok(())
     }
 
     /// Takes what ICMP and the kernel had to say about earlier packets, and tells `f` what was wrong,

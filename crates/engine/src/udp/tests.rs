@@ -157,6 +157,47 @@ fn segmented_send_is_received_coalesced() {
 }
 
 #[test]
+fn sends_of_a_habitual_size_do_not_cut_others() {
+    for ip in [V4, V6] {
+        let (mut receiver, mut sender) = pair();
+        let flow = sender.open(key(ip, ip)).unwrap();
+        // Sizes of payloads sent at once, and how often in a row: a message and an acknowledge to and
+        // fro, then in between what is smaller, larger, cut into other pieces, or alone.
+        let script: &[(&[usize], usize)] = &[
+            (&[64, 0], 40),
+            (&[64], 1),
+            (&[64, 0], 20),
+            (&[4096], 2),
+            (&[64, 64, 0], 20),
+            (&[0], 1),
+            (&[1024, 0], 30),
+            (&[0, 64], 20),
+            (&[64, 0], 17),
+            (&[8], 40),
+        ];
+        let mut psn = 0;
+        for (sizes, times) in script {
+            for _ in 0..*times {
+                let first = psn;
+                for len in *sizes {
+                    let data = bytes(*len, psn as u8);
+                    let mut burst = write(psn, 4096, Payload::Bytes(&data));
+                    burst.packets = 1;
+                    sender.queue(flow, &burst);
+                    psn += 1;
+                }
+                assert_eq!(sender.flush(), Flushed { sent: psn - first, dropped: 0 });
+                let got = drain(&mut receiver);
+                let lens: Vec<usize> = got.iter().map(|g| g.payload().len()).collect();
+                assert_eq!(lens, *sizes, "{ip} {psn}");
+                assert!(got.iter().all(|g| g.good), "{ip} {psn}");
+                assert!(got.iter().map(Got::psn).eq(first..psn), "{ip} {psn}");
+            }
+        }
+    }
+}
+
+#[test]
 fn random_traffic_arrives_whole_and_in_order_per_flow() {
     let (mut receiver, mut sender) = pair();
     let flows: Vec<FlowHandle> = [0xc200, 0xc201, 0xc202]
