@@ -23,10 +23,11 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new() -> std::io::Result<Self> {
+    /// `table`: what a predecessor had published, empty without one.
+    pub(crate) fn new(table: Table) -> std::io::Result<Self> {
         let mut host = Self {
             netlink: Netlink::new()?,
-            tables: Tables::default(),
+            tables: Tables::from_table(table),
             selections: BTreeMap::new(),
             memberships: Memberships::default(),
         };
@@ -296,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_loopback_device_answers_for_its_address() {
-        let mut host = Host::new().unwrap();
+        let mut host = Host::new(Table::default()).unwrap();
         let client = ClientId(1);
         host.add_client(client, Selection::parse("roce:lo").unwrap());
         let (device, ifindex) = host.device_for(client, ip("127.0.0.1"), None).unwrap();
@@ -315,7 +316,7 @@ mod tests {
 
     #[test]
     fn multicast_leaves_through_the_clients_device_if_no_route_says_otherwise() {
-        let mut host = Host::new().unwrap();
+        let mut host = Host::new(Table::default()).unwrap();
         let client = ClientId(1);
         host.add_client(client, Selection::parse("roce:lo").unwrap());
         let query = RouteQuery {
@@ -330,7 +331,7 @@ mod tests {
 
     #[test]
     fn the_route_to_an_own_address_is_the_interface_that_has_it() {
-        let mut host = Host::new().unwrap();
+        let mut host = Host::new(Table::default()).unwrap();
         let query = RouteQuery { source: None, destination: ip("127.0.0.1"), ifindex: None };
         let route = host.route(ClientId(1), &query).unwrap();
         assert_eq!(route.source, ip("127.0.0.1"));

@@ -9,7 +9,8 @@
 //!   [`polypath_cm`], which stands in for the kernel's `/dev/infiniband/rdma_cm`;
 //! - watches links and addresses by netlink, and tells every process at once;
 //! - answers the command line: status of everything, paths up and down by hand;
-//! - cleans up after a process that died: its slots go to the sink, its connections are taken down.
+//! - cleans up after a process that died: its slots go to the sink, its connections are taken down;
+//! - leaves somebody behind who takes its place should it be killed: the keeper.
 //!
 //! It is one thread around one epoll set. Everything that waits for a client is bounded: a client
 //! that does not take its messages is disconnected, and the others notice nothing. Cost: a few
@@ -23,6 +24,7 @@ mod fuzz;
 mod gathering;
 mod groups;
 mod host;
+mod keeper;
 mod log;
 mod memberships;
 mod netlink;
@@ -35,12 +37,16 @@ mod sys;
 mod tables;
 
 use std::io;
+use std::time::Duration;
+
+use polypath_ipc::{Client, Hello};
 
 pub use fuzz::fuzz_message;
 pub use options::{Options, OptionsError};
 pub use slots::PortError;
 
 use crate::broker::Broker;
+use crate::keeper::{Keeper, Legacy};
 use crate::log::log;
 
 /// Why the broker could not start, or had to end.
@@ -59,11 +65,21 @@ pub enum Error {
     },
 }
 
+/// How long a broker waits for another to begin or to end.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long it waits for another that has the port to answer: a killed broker's place is taken sooner.
+const TAKEOVER: Duration = Duration::from_millis(300);
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(2);
+
 /// Runs the broker until it is idle, told to end, or gets `SIGTERM` or `SIGINT`. If one runs
 /// already in this network namespace for this user, it returns at once: that one serves the same
 /// clients.
 ///
-/// The process should have nothing else to do: signals are blocked, `SIGHUP` and `SIGPIPE` ignored.
+/// The process should have nothing else to do, and one thread: it forks, signals are blocked, `SIGHUP`
+/// and `SIGPIPE` ignored.
 ///
 /// # Errors
 /// [`Error`]; its text is for the user, who has already got it through [`Options::ready`].
@@ -80,22 +96,82 @@ pub fn run(mut options: Options) -> Result<(), Error> {
         }
         other => other.map_err(|source| Error::Io { doing: "listening", source }),
     };
-    if let Err(error) = polypath_ipc::sched::hurry() {
-        log!("asking for short slices: {error}");
-    }
+    hurry();
+    let keeper = start_keeper();
     let idle_timeout = options.idle_timeout;
-    let broker = listener.and_then(|listener| Broker::new(listener, idle_timeout));
+    let broker = listener.and_then(|listener| Broker::new(listener, idle_timeout, keeper, None));
     match broker {
         Ok(broker) => {
             log!("ready");
             options.tell("ready");
             broker.run()
         }
+        // That may be the port of a broker that was killed this moment.
+        Err(Error::Port(PortError::Taken(_))) if wait_for(TAKEOVER, is_served) => {
+            log!("another broker runs here");
+            options.tell("ready");
+            Ok(())
+        }
         Err(error) => {
             log!("{error}");
             options.tell(&error.to_string());
             Err(error)
         }
+    }
+}
+
+/// Goes on in the place of a broker that was killed.
+fn succeed(legacy: Legacy) {
+    let mut listener = None;
+    // Who came in between finds the port taken, and gives the name back.
+    wait_for(PATIENCE, || {
+        listener = polypath_ipc::socket::listen().ok();
+        listener.is_some()
+    });
+    let Some(listener) = listener else {
+        log!("the broker's name is taken: leaving it to the other");
+        return;
+    };
+    let idle_timeout = legacy.state.idle_timeout;
+    let broker = Broker::new(listener, idle_timeout, start_keeper(), Some(legacy));
+    if let Err(error) = broker.and_then(Broker::run) {
+        log!("{error}");
+    }
+}
+
+fn hurry() {
+    if let Err(error) = polypath_ipc::sched::hurry() {
+        log!("asking for short slices: {error}");
+    }
+}
+
+fn start_keeper() -> Option<Keeper> {
+    sys::process::ignore_children();
+    match Keeper::start(succeed) {
+        Ok(keeper) => Some(keeper),
+        Err(error) => {
+            log!("starting the keeper: {error}; the broker must not be killed");
+            None
+        }
+    }
+}
+
+/// Whether a broker answers here.
+fn is_served() -> bool {
+    Client::connect(&Hello::of_this_process("")).is_ok()
+}
+
+/// Asks again and again; false if the answer never was yes.
+fn wait_for(patience: Duration, mut question: impl FnMut() -> bool) -> bool {
+    let until = sys::process::now() + patience;
+    loop {
+        if question() {
+            return true;
+        }
+        if sys::process::now() >= until {
+            return false;
+        }
+        std::thread::sleep(LOOK);
     }
 }
 

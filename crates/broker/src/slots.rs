@@ -1,17 +1,19 @@
 //! Slots: who owns which part of the QPN space, and the sockets on port 4791.
 //!
 //! Sockets are opened when first needed, and are never closed before the broker ends: closing one
-//! would move another to its index in the group. The first slot is chosen at random, so that a
+//! would move another to its index in the group. For the same reason they outlive a broker that is
+//! killed ([`keeper`](crate::keeper)). The first slot is chosen at random, so that a
 //! broker that follows another does not begin with the QPNs that its predecessor's peers still send
 //! to. A slot that is given back is led to the sink, its socket told to refuse everything, and
 //! emptied; it is given out again as late as possible, so that what is still under way for its last
 //! owner finds nobody.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::groups;
+use crate::keeper::Legacy;
 use crate::port_owner;
 use crate::steering;
 use crate::sys::udp::UdpSocket;
@@ -40,10 +42,13 @@ pub enum PortError {
     Io(#[from] io::Error),
 }
 
+/// The connection that has a slot whose process has not connected to this broker yet.
+pub(crate) const NOBODY: u64 = 0;
+
 /// A slot given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
-    /// The connection that has it.
+    /// The connection that has it, or [`NOBODY`].
     pub(crate) connection: u64,
     /// The process.
     pub(crate) pid: u32,
@@ -54,7 +59,7 @@ pub(crate) struct Owner {
 pub(crate) struct Slots {
     own: UdpSocket,
     sink: UdpSocket,
-    _chaperone: UdpSocket,
+    chaperone: UdpSocket,
     /// Of slot `first`, the one after it … in the order of binding.
     sockets: Vec<UdpSocket>,
     first: u8,
@@ -62,6 +67,8 @@ pub(crate) struct Slots {
     /// Slots given back, the one that waits longest first.
     freed: VecDeque<u8>,
     receive_buffer: u32,
+    /// Counts changes of owners.
+    revision: u64,
 }
 
 impl Slots {
@@ -82,15 +89,95 @@ impl Slots {
         let slots = Self {
             own,
             sink,
-            _chaperone: chaperone,
+            chaperone,
             sockets: Vec::new(),
             first: (seed % u32::from(SLOT_MAX)) as u8 + 1,
             owners: BTreeMap::new(),
             freed: VecDeque::new(),
             receive_buffer,
+            revision: 0,
         };
         slots.steer()?;
         Ok(slots)
+    }
+
+    /// Takes over the sockets of a broker that was killed.
+    pub(crate) fn inherit(legacy: Legacy) -> Result<Self, PortError> {
+        let Legacy { state, sockets } = legacy;
+        let mut sockets = sockets.into_iter().map(UdpSocket::from);
+        let missing = || PortError::Io(io::ErrorKind::UnexpectedEof.into());
+        let mut next = || sockets.next().ok_or_else(missing);
+        let (own, sink, chaperone) = (next()?, next()?, next()?);
+        let receive_buffer = own.enlarge_receive_buffer(RECEIVE_BUFFER)?;
+        let mut slots = Self {
+            own,
+            sink,
+            chaperone,
+            sockets: sockets.collect(),
+            first: state.first,
+            owners: BTreeMap::new(),
+            freed: VecDeque::new(),
+            receive_buffer,
+            revision: 0,
+        };
+        for slot in 1..=SLOT_MAX {
+            match state.owners.get(&slot) {
+                _ if slots.place(slot) >= slots.sockets.len() => {}
+                Some(&pid) => drop(slots.owners.insert(slot, Owner { connection: NOBODY, pid })),
+                None => slots.freed.push_back(slot),
+            }
+        }
+        slots.steer()?;
+        Ok(slots)
+    }
+
+    /// All sockets in the order of binding, which never changes: new ones come last.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let first = [&self.own, &self.sink, &self.chaperone];
+        first.into_iter().chain(&self.sockets).map(AsFd::as_fd)
+    }
+
+    /// The slot of the first lane's socket.
+    pub(crate) fn first(&self) -> u8 {
+        self.first
+    }
+
+    /// Another number after every change of who has which slot.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Slots given out, and to whom.
+    pub(crate) fn owners(&self) -> &BTreeMap<u8, Owner> {
+        &self.owners
+    }
+
+    /// A process that had slots of a broker that was killed has connected. `None`: one of them is not
+    /// its own, and nothing is changed.
+    pub(crate) fn adopt(&mut self, owner: Owner, slots: &[u8]) -> Option<()> {
+        let orphan = Owner { connection: NOBODY, ..owner };
+        if slots.iter().any(|slot| self.owner(*slot) != Some(orphan)) {
+            return None;
+        }
+        self.owners.extend(slots.iter().map(|&slot| (slot, owner)));
+        self.revision += 1;
+        Some(())
+    }
+
+    /// Processes that have slots and have not connected.
+    pub(crate) fn orphans(&self) -> BTreeSet<u32> {
+        let orphans = self.owners.values().filter(|owner| owner.connection == NOBODY);
+        orphans.map(|owner| owner.pid).collect()
+    }
+
+    /// Takes back the slots of such a process.
+    pub(crate) fn close_orphans_of(&mut self, pid: u32) {
+        let orphan = Owner { connection: NOBODY, pid };
+        let theirs = |(slot, owner): (&u8, &Owner)| (*owner == orphan).then_some(*slot);
+        let slots: Vec<u8> = self.owners.iter().filter_map(theirs).collect();
+        for slot in slots {
+            self.close(slot);
+        }
     }
 
     fn steer(&self) -> io::Result<()> {
@@ -111,6 +198,7 @@ impl Slots {
         let Some(slot) = self.next_slot() else { return Ok(None) };
         self.prepare(slot)?;
         self.owners.insert(slot, owner);
+        self.revision += 1;
         if let Err(error) = self.steer() {
             self.close(slot);
             return Err(error);
@@ -148,6 +236,7 @@ impl Slots {
         if self.owners.remove(&slot).is_none() {
             return false;
         }
+        self.revision += 1;
         // Neither fails for a socket and a program that were accepted before; if one did, the
         // packets would pile up to the buffer's limit and be thrown away before the slot is used
         // again.

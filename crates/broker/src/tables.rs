@@ -43,6 +43,11 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
+    /// Goes on with the table that another broker had.
+    pub(crate) fn from_table(table: Table) -> Self {
+        Self { table, hardware: BTreeMap::new() }
+    }
+
     pub(crate) fn table(&self) -> &Table {
         &self.table
     }

@@ -200,21 +200,25 @@ fn the_slots_of_a_killed_process_are_freed() {
 }
 
 #[test]
-fn a_killed_brokers_lanes_keep_the_port_and_the_next_one_says_so() {
-    in_namespace("a_killed_brokers_lanes_keep_the_port_and_the_next_one_says_so", || {
-        let mut control = client("");
-        let lane = control.open_lane().unwrap();
-        let broker = control.broker_pid();
-        run(&format!("kill -9 {broker}"));
-        assert!(readable(&control.as_fd(), PATIENCE), "the connection ends");
-        let hello = polypath_ipc::Hello::of_this_process("");
-        let error = polypath_ipc::Client::connect_or_start(&hello).unwrap_err().to_string();
-        let us = format!("process {} (", std::process::id());
-        assert!(error.contains("4791") && error.contains(&us), "{error}");
-        drop(lane);
-        let mut control = client("");
-        control.open_lane().unwrap();
-    });
+fn lanes_of_a_broker_killed_with_its_keeper_keep_the_port_and_the_next_one_says_so() {
+    in_namespace(
+        "lanes_of_a_broker_killed_with_its_keeper_keep_the_port_and_the_next_one_says_so",
+        || {
+            let mut control = client("");
+            let lane = control.open_lane().unwrap();
+            let broker = control.broker_pid();
+            run(&format!("pkill -9 -P {broker}"));
+            run(&format!("kill -9 {broker}"));
+            assert!(readable(&control.as_fd(), PATIENCE), "the connection ends");
+            let hello = polypath_ipc::Hello::of_this_process("");
+            let error = polypath_ipc::Client::connect_or_start(&hello).unwrap_err().to_string();
+            let us = format!("process {} (", std::process::id());
+            assert!(error.contains("4791") && error.contains(&us), "{error}");
+            drop(lane);
+            let mut control = client("");
+            control.open_lane().unwrap();
+        },
+    );
 }
 
 #[test]

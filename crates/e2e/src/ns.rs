@@ -112,8 +112,19 @@ impl Namespace {
 
     /// Kills every process inside.
     pub(crate) fn kill_all(&self) {
-        let Ok(ours) = self.net.metadata().map(|meta| meta.ino()) else { return };
-        let Ok(processes) = std::fs::read_dir("/proc") else { return };
+        // Somebody may take a killed process's place.
+        for _ in 0..KILL_ROUNDS {
+            if self.kill_each() == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Gives how many there were.
+    fn kill_each(&self) -> usize {
+        let Ok(ours) = self.net.metadata().map(|meta| meta.ino()) else { return 0 };
+        let Ok(processes) = std::fs::read_dir("/proc") else { return 0 };
+        let mut count = 0;
         for entry in processes.flatten() {
             let name = entry.file_name();
             let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
@@ -124,10 +135,15 @@ impl Namespace {
             if same {
                 // SAFETY: kill has no memory preconditions; the process is one of this lab's.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
+                count += 1;
             }
         }
+        count
     }
 }
+
+/// Looks at all processes, at most, for those to be killed.
+const KILL_ROUNDS: usize = 50;
 
 /// The first descriptor number under which a command sees the namespaces given to it.
 pub(crate) const FIRST_INHERITED: RawFd = 900;

@@ -2,13 +2,16 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
+use std::time::Duration;
 
-use polypath_ipc::{Client, Hello, IpcError, Push, Selection, Table};
+use polypath_ipc::message::Request;
+use polypath_ipc::{Client, EventStream, Hello, IpcError, Push, Selection, Table};
 use polypath_verbs::{Error, Result};
 
 use crate::config::Config;
 use crate::context::Shared;
 use crate::lane::Lane;
+use crate::log;
 use crate::notify::lock;
 use crate::status;
 
@@ -104,6 +107,20 @@ pub fn leave() {
     }
 }
 
+/// Attempts to reach a broker again that was killed, and the pauses between them: half a minute.
+const RECONNECTS: u32 = 66;
+const RECONNECT_FIRST: Duration = Duration::from_millis(1);
+const RECONNECT_LAST: Duration = Duration::from_millis(500);
+
+/// How the broker went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    /// It ended, or this process is a child that must not use its parent's connection.
+    AfterGoodbye,
+    /// It was killed.
+    Unexpectedly,
+}
+
 pub(crate) fn ipc_error(error: &IpcError) -> Error {
     Error::new(error.errno(), error.to_string())
 }
@@ -145,9 +162,15 @@ impl Process {
         if let Some(lane) = cell.get() {
             return Ok(lane.clone());
         }
-        let opened = broker.open_lane().map_err(|e| ipc_error(&e))?;
-        drop(broker);
-        let lane = Lane::start(n, opened, self)?;
+        let opened = match broker.open_lane() {
+            Err(IpcError::Closed) => {
+                // Killed, and its place taken already or a moment later.
+                self.renew(&mut broker).and_then(|()| broker.open_lane())
+            }
+            other => other,
+        };
+        // The broker stays locked: no lane is forgotten when it has to be told of all.
+        let lane = Lane::start(n, opened.map_err(|e| ipc_error(&e))?, self)?;
         Ok(cell.get_or_init(|| lane).clone())
     }
 
@@ -163,7 +186,7 @@ impl Process {
     }
 
     fn start_service(&'static self) -> Result<()> {
-        let hello = Hello::of_this_process(&self.config.device);
+        let hello = lock(&self.broker).hello().clone();
         let (mut stream, table) = Client::connect_or_start(&hello)
             .and_then(Client::subscribe)
             .map_err(|e| ipc_error(&e))?;
@@ -171,19 +194,74 @@ impl Process {
         crate::thread::spawn("polypath-events", move || {
             // Where it is not granted, a fail-over takes a little longer.
             let _ = polypath_ipc::sched::hurry();
-            while let Ok(push) = stream.wait_event() {
-                match push {
-                    Push::Table(table) => self.set_table(*table),
-                    Push::StatusRequest { id } => {
-                        if stream.report(id, status::report(self)).is_err() {
-                            break;
-                        }
-                    }
-                    Push::Goodbye => break,
-                }
+            while self.serve(&mut stream) == Lost::Unexpectedly {
+                let Some(again) = self.reconnect(&hello) else { break };
+                stream = again;
             }
         })
         .map_err(|e| Error::new(e.raw_os_error().unwrap_or(libc::EAGAIN), "cannot start a thread"))
+    }
+
+    /// Does what the broker says until it is gone.
+    fn serve(&self, stream: &mut EventStream) -> Lost {
+        loop {
+            match stream.wait_event() {
+                Ok(Push::Table(table)) => self.set_table(*table),
+                Ok(Push::StatusRequest { id }) => {
+                    if stream.report(id, status::report(self)).is_err() {
+                        return Lost::Unexpectedly;
+                    }
+                }
+                Ok(Push::Goodbye) => return Lost::AfterGoodbye,
+                Err(IpcError::Forked) => return Lost::AfterGoodbye,
+                Err(_) => return Lost::Unexpectedly,
+            }
+        }
+    }
+
+    /// The broker was killed. Its place is taken within milliseconds: connects to the new one, which
+    /// gives the lanes' slots to who has them. Packets arrive all the while.
+    fn reconnect(&self, hello: &Hello) -> Option<EventStream> {
+        let mut pause = RECONNECT_FIRST;
+        for _ in 0..RECONNECTS {
+            match self.connect_again(hello) {
+                Ok((stream, table)) => {
+                    log::line("the broker was gone and is back");
+                    self.set_table(table);
+                    return Some(stream);
+                }
+                Err(error) => log::line(&format!("connecting to the broker again: {error}")),
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(RECONNECT_LAST);
+        }
+        log::line("the broker is gone for good, and with it news of links, new lanes and rdma_cm");
+        None
+    }
+
+    fn connect_again(&self, hello: &Hello) -> core::result::Result<(EventStream, Table), IpcError> {
+        let mut broker = lock(&self.broker);
+        // A thread that wanted something may have been here before.
+        if broker.call(&Request::Ping).is_err() {
+            self.renew(&mut broker)?;
+        }
+        drop(broker);
+        Client::connect(hello)?.subscribe()
+    }
+
+    /// Replaces the connection to a broker that was killed by one to its successor.
+    fn renew(&self, broker: &mut Client) -> core::result::Result<(), IpcError> {
+        let hello = broker.hello().clone();
+        let slots: Vec<u8> = self.lanes.iter().map(|lane| lane.slot).collect();
+        // With lanes open only the one that takes over can have the port.
+        let mut new = if slots.is_empty() {
+            Client::connect_or_start(&hello)?
+        } else {
+            Client::connect(&hello)?
+        };
+        new.resume(&slots)?;
+        *broker = new;
+        Ok(())
     }
 
     fn set_table(&self, table: Table) {

@@ -189,6 +189,15 @@ impl Client {
         }
     }
 
+    /// Tells a broker that has taken the place of one that was killed which slots this process has:
+    /// from now on they belong to this connection.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); `EBADF` if one of them is not this process's.
+    pub fn resume(&mut self, slots: &[u8]) -> Result<(), IpcError> {
+        self.done(&Request::Resume { slots: slots.to_vec() })
+    }
+
     /// Gives a lane's slot back. Close the socket first.
     ///
     /// # Errors

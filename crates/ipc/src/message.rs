@@ -13,7 +13,7 @@ use crate::status::{BrokerStatus, ProcessStatus};
 use crate::table::Table;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Longest message in bytes. Well below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
@@ -67,6 +67,12 @@ pub enum Request {
     CloseLane {
         /// The slot, as [`Reply::Lane`] gave it.
         slot: u8,
+    },
+    /// Asks for slots again that the process had of a broker that was killed. All or none. Answer:
+    /// [`Reply::Done`], or an error with `EBADF` if one of them is not the process's own.
+    Resume {
+        /// The slots.
+        slots: Vec<u8>,
     },
     /// Asks for interfaces and addresses. Answer: [`Reply::Table`].
     GetTable,

@@ -2,6 +2,7 @@
 
 mod clients;
 mod cm;
+mod orphans;
 mod requests;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use polypath_cm::{ClientId, Cm, CmConfig};
+use polypath_ipc::Table;
 use polypath_ipc::message::{self, MESSAGE_MAX, Push};
 
 use crate::connection::{Connection, Role};
@@ -18,6 +20,7 @@ use crate::drops::Counters;
 use crate::files::Files;
 use crate::gathering::Gatherings;
 use crate::host::Host;
+use crate::keeper::{Keeper, Legacy};
 use crate::log::log;
 use crate::qp1::Qp1;
 use crate::slots::Slots;
@@ -35,6 +38,7 @@ const TURN: usize = 32;
 const FIXED: u64 = 0;
 const CONNECTION: u64 = 1;
 const FILE: u64 = 2;
+const ORPHAN: u64 = 3;
 const KIND_SHIFT: u32 = 56;
 
 const LISTENER: u64 = 0;
@@ -58,6 +62,10 @@ pub(crate) struct Broker {
     counters: Counters,
     started: Duration,
     idle_timeout: Option<Duration>,
+    /// `None` if it can't be had: then nobody takes the place of a broker that is killed.
+    keeper: Option<Keeper>,
+    /// Processes to be heard of, by a descriptor that tells of their end.
+    orphans: BTreeMap<u32, OwnedFd>,
     /// Since when there is nothing to do.
     idle_since: Option<Duration>,
     /// Set by a request to end.
@@ -70,16 +78,29 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    pub(crate) fn new(listener: OwnedFd, idle_timeout: Option<Duration>) -> Result<Self, Error> {
+    /// `legacy`: what a broker that was killed has left.
+    pub(crate) fn new(
+        listener: OwnedFd,
+        idle_timeout: Option<Duration>,
+        keeper: Option<Keeper>,
+        legacy: Option<Legacy>,
+    ) -> Result<Self, Error> {
         let setup = |source| Error::Io { doing: "setting up", source };
-        let slots = Slots::new(random())?;
+        let mut table = Table::default();
+        let slots = match legacy {
+            None => Slots::new(random())?,
+            Some(mut legacy) => {
+                table = std::mem::take(&mut legacy.state.table);
+                Slots::inherit(legacy)?
+            }
+        };
         let spare = Some(listener.try_clone().map_err(setup)?);
-        let broker = Self {
+        let mut broker = Self {
             epoll: Epoll::new().map_err(setup)?,
             listener,
             signals: Signals::new().map_err(setup)?,
             slots,
-            host: Host::new().map_err(setup)?,
+            host: Host::new(table).map_err(setup)?,
             cm: Cm::new(CmConfig::default(), random),
             qp1: Qp1::new(random).map_err(setup)?,
             connections: BTreeMap::new(),
@@ -89,6 +110,8 @@ impl Broker {
             counters: Counters::default(),
             started: now(),
             idle_timeout,
+            keeper,
+            orphans: BTreeMap::new(),
             idle_since: Some(now()),
             ending: false,
             last_send_error: String::new(),
@@ -104,6 +127,8 @@ impl Broker {
         for (fd, token) in watched {
             broker.epoll.add(fd, token, Interest::Read).map_err(setup)?;
         }
+        broker.watch_orphans();
+        broker.inform_keeper();
         Ok(broker)
     }
 
@@ -126,6 +151,7 @@ impl Broker {
                 self.cm.handle_timeout(now, &mut self.host);
             }
             self.finish_gatherings(now);
+            self.inform_keeper();
             self.pump();
             self.watch_idleness(now);
             if self.ending || self.is_idle_for_good(now)? {
@@ -157,6 +183,7 @@ impl Broker {
             (FIXED, QP1) => self.receive_mads(),
             (CONNECTION, id) => self.handle_connection(id, event),
             (FILE, id) => self.handle_file(id, event),
+            (ORPHAN, pid) => self.orphan_ended(pid),
             (kind, _) => debug_assert!(false, "token of kind {kind}"),
         }
         Ok(ControlFlow::Continue(()))
@@ -232,7 +259,8 @@ impl Broker {
     // The end
 
     fn watch_idleness(&mut self, now: Duration) {
-        let idle = self.connections.is_empty() && self.cm.connection_count() == 0;
+        let used = !self.connections.is_empty() || !self.orphans.is_empty();
+        let idle = !used && self.cm.connection_count() == 0;
         self.idle_since = if idle { self.idle_since.or(Some(now)) } else { None };
     }
 
@@ -254,6 +282,23 @@ impl Broker {
         Ok(true)
     }
 
+    /// What the keeper must know to take this broker's place. A keeper that is gone is replaced.
+    pub(super) fn inform_keeper(&mut self) {
+        let Some(keeper) = &mut self.keeper else { return };
+        let table = self.host.table();
+        if keeper.remember(&self.slots, table, self.idle_timeout).is_ok() {
+            return;
+        }
+        log!("the keeper is gone; starting another");
+        self.keeper = crate::start_keeper();
+        if let Some(keeper) = &mut self.keeper
+            && let Err(error) = keeper.remember(&self.slots, table, self.idle_timeout)
+        {
+            log!("telling the keeper: {error}");
+            self.keeper = None;
+        }
+    }
+
     /// Tells all event streams, takes all connections of the CM down, and lets go of the port
     /// before the name: who finds the name free must find the port free.
     fn say_goodbye(mut self) {
@@ -261,8 +306,11 @@ impl Broker {
         let connections: Vec<u64> = self.connections.keys().copied().collect();
         connections.into_iter().for_each(|id| self.close(id));
         self.send_mads();
-        let Self { slots, listener, spare, .. } = self;
+        let Self { slots, listener, spare, keeper, .. } = self;
         drop(slots);
+        if let Some(keeper) = keeper {
+            keeper.farewell();
+        }
         drop(spare);
         drop(listener);
     }

@@ -72,6 +72,12 @@ impl Broker {
         match request {
             Request::OpenLane => self.open_lane(id),
             Request::CloseLane { slot } => self.close_lane(id, slot),
+            Request::Resume { slots } => {
+                if self.resume(id, &slots) {
+                    return reply(Reply::Done);
+                }
+                Err(Refusal::new(libc::EBADF, format!("slots {slots:?} are not all yours")))
+            }
             Request::GetTable => reply(Reply::Table(Box::new(self.host.table().clone()))),
             Request::OpenCm => {
                 let opened = self.open_file(id);
@@ -186,6 +192,8 @@ impl Broker {
         let socket = self.slots.socket(slot).map(|socket| socket.try_clone_to_owned());
         match socket {
             Some(Ok(socket)) => {
+                // Before the program uses it: the broker may be killed at any time.
+                self.inform_keeper();
                 let receive_buffer = self.slots.receive_buffer();
                 Ok((Reply::Lane { slot, receive_buffer }, Some(socket)))
             }
@@ -201,6 +209,7 @@ impl Broker {
         let owner = self.slots.owner(slot).filter(|owner| owner.connection == id);
         owner.ok_or_else(|| Refusal::new(libc::EBADF, format!("slot {slot} is not yours")))?;
         self.slots.close(slot);
+        self.inform_keeper();
         reply(Reply::Done)
     }
 

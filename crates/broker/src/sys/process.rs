@@ -1,8 +1,9 @@
 //! What concerns the process as a whole: signals, clock, limits.
 
+use std::ffi::CStr;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
@@ -83,4 +84,72 @@ pub(crate) fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: it is open, as fcntl found, and was passed on the command line for us to own; nothing
     // else in this process has been opened by number.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Forks; true in the child. The process must have one thread, so that the child finds every lock free.
+pub(crate) fn fork() -> io::Result<bool> {
+    // SAFETY: the caller's one thread is the child's one thread: all that its memory says of locks and
+    // buffers is true there too.
+    match unsafe { libc::fork() } {
+        pid if pid < 0 => Err(io::Error::last_os_error()),
+        pid => Ok(pid == 0),
+    }
+}
+
+/// Makes this process, just forked, one that only keeps descriptors: it lets go of all but `channel` and
+/// the standard ones, is called `name`, and what ends the broker by signal does not end it: it hears of
+/// that from the broker.
+///
+/// The owners of the descriptors closed here live in the parent's frames, which are never returned to.
+pub(crate) fn become_keeper(name: &CStr, channel: RawFd) {
+    set_name(name);
+    let channel = channel.cast_unsigned();
+    let close = |first: u32, last: u32| {
+        if first <= last {
+            // SAFETY: plain integers; nobody uses these descriptors any more, as said above.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    };
+    close(3, channel - 1);
+    close(channel + 1, u32::MAX);
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the set before anything reads it; the rest are plain integers.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
+        libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), ptr::null_mut());
+        libc::signal(libc::SIGHUP, libc::SIG_IGN);
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+    }
+}
+
+/// How the process is called, at most 15 bytes.
+pub(crate) fn set_name(name: &CStr) {
+    // SAFETY: the name ends with NUL and is only read.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// Has the kernel bury children by itself.
+pub(crate) fn ignore_children() {
+    // SAFETY: plain integers.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}
+
+/// Waits until the other end of a socket is gone, or for `patience`.
+pub(crate) fn wait_for_hang_up(fd: BorrowedFd<'_>, patience: Duration) {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    let patience = libc::c_int::try_from(patience.as_millis()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: `poll` is one valid entry. An interruption ends the wait early: no signal has a handler.
+    unsafe { libc::poll(&raw mut poll, 1, patience) };
+}
+
+/// Something that becomes readable when a process ends.
+///
+/// # Errors
+/// `ESRCH`: it has ended already. `EINVAL`: it is not visible from here.
+pub(crate) fn watch(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: plain integers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    own(fd as RawFd)
 }

@@ -35,6 +35,13 @@ pub(crate) struct Datagram {
     pub(crate) ifindex: u32,
 }
 
+impl From<OwnedFd> for UdpSocket {
+    /// A socket that was one of these before.
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
 impl UdpSocket {
     /// A socket not bound yet.
     pub(crate) fn new() -> io::Result<Self> {

@@ -1,0 +1,51 @@
+//! Processes that had slots of a broker that was killed, until they have connected to this one.
+//!
+//! Their packets arrive all the while: the slots are as they were. A process that dies before it has
+//! connected gives its slots back like any other.
+
+use std::os::fd::AsFd;
+
+use super::{Broker, ORPHAN, token};
+use crate::log::log;
+use crate::slots::Owner;
+use crate::sys::epoll::Interest;
+use crate::sys::process;
+
+impl Broker {
+    /// Watches all of them.
+    pub(super) fn watch_orphans(&mut self) {
+        for pid in self.slots.orphans() {
+            let watched = process::watch(pid).and_then(|fd| {
+                self.epoll.add(fd.as_fd(), token(ORPHAN, pid.into()), Interest::Read)?;
+                Ok(fd)
+            });
+            match watched {
+                Ok(fd) => drop(self.orphans.insert(pid, fd)),
+                // It ended before it could be watched, or is of a pid namespace that this one does
+                // not see: then nobody would ever tell that it ended.
+                Err(error) => {
+                    log!("process {pid}, which had lanes, can't be watched: {error}");
+                    self.slots.close_orphans_of(pid);
+                }
+            }
+        }
+    }
+
+    pub(super) fn orphan_ended(&mut self, pid: u64) {
+        let Ok(pid) = u32::try_from(pid) else { return };
+        self.orphans.remove(&pid);
+        self.slots.close_orphans_of(pid);
+    }
+
+    /// Gives a process its slots again. False if they are not its own.
+    pub(super) fn resume(&mut self, connection: u64, slots: &[u8]) -> bool {
+        let Some(pid) = self.connections.get(&connection).map(|c| c.pid) else { return false };
+        if self.slots.adopt(Owner { connection, pid }, slots).is_none() {
+            return false;
+        }
+        if !self.slots.orphans().contains(&pid) {
+            self.orphans.remove(&pid);
+        }
+        true
+    }
+}

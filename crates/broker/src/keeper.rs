@@ -1,0 +1,221 @@
+//! The keeper: what the broker leaves behind if it is killed.
+//!
+//! The kernel steers by the order of the group's sockets ([`slots`](crate::slots)), and closing one
+//! moves others. So a second process, forked by the broker, holds them all and does nothing else. It
+//! hears from the broker of every socket and of who has which slot. If the broker ends of its own
+//! will it says farewell, and the keeper ends too. If it is gone without that and slots are in use,
+//! the keeper takes its place: it becomes the broker, with a keeper of its own. The programs'
+//! packets never cease to arrive, and the programs connect again ([`orphans`](crate::broker)).
+//!
+//! Connection manager ids do not survive: they live in the broker's memory.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use polypath_ipc::message::{self, MESSAGE_MAX};
+use polypath_ipc::{Table, socket};
+use serde::{Deserialize, Serialize};
+
+use crate::log::log;
+use crate::slots::Slots;
+use crate::sys::process;
+
+/// How the process is called in `ps` while it only keeps.
+const NAME: &std::ffi::CStr = c"polypath-keeper";
+
+/// And when it has become the broker.
+const BROKER_NAME: &std::ffi::CStr = c"polypath";
+
+/// How long a broker that ends waits for its keeper to have ended.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What a broker would need to go on in another's place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct State {
+    /// The slot of the first lane's socket.
+    pub(crate) first: u8,
+    /// Slots given out, and the processes that have them.
+    pub(crate) owners: BTreeMap<u8, u32>,
+    /// Interfaces, addresses, their numbers, and paths taken down by hand.
+    pub(crate) table: Table,
+    /// As in the options.
+    pub(crate) idle_timeout: Option<Duration>,
+}
+
+impl State {
+    fn of(slots: &Slots, table: &Table, idle_timeout: Option<Duration>) -> Self {
+        let owners = slots.owners().iter().map(|(&slot, owner)| (slot, owner.pid)).collect();
+        Self { first: slots.first(), owners, table: table.clone(), idle_timeout }
+    }
+}
+
+/// What the broker tells its keeper.
+#[derive(Debug, Serialize, Deserialize)]
+enum Word {
+    /// The group's next socket, which comes with the message.
+    Socket,
+    /// Replaces what was said before.
+    State(State),
+    /// The broker ends of its own will.
+    Farewell,
+}
+
+/// What the keeper has when the broker is gone.
+#[derive(Debug)]
+pub(crate) struct Legacy {
+    pub(crate) state: State,
+    /// All sockets of the group in the order of binding.
+    pub(crate) sockets: Vec<OwnedFd>,
+}
+
+/// The broker's end.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    channel: OwnedFd,
+    /// Sockets told of.
+    sockets: usize,
+    /// Revision of the slots and generation of the table told of.
+    told: Option<(u64, u64)>,
+}
+
+impl Keeper {
+    /// Forks a keeper. The process must have one thread. `succeed` is what the keeper does when it has
+    /// to take the broker's place.
+    pub(crate) fn start(succeed: fn(Legacy)) -> io::Result<Self> {
+        let (ours, theirs) = socket::pair()?;
+        if process::fork()? {
+            drop(ours);
+            keep(theirs, succeed);
+        }
+        Ok(Self::on(ours))
+    }
+
+    fn on(channel: OwnedFd) -> Self {
+        Self { channel, sockets: 0, told: None }
+    }
+
+    /// Tells the keeper what it does not know yet.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(crate) fn remember(
+        &mut self,
+        slots: &Slots,
+        table: &Table,
+        idle_timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        let revision = (slots.revision(), table.generation);
+        if self.told == Some(revision) {
+            return Ok(());
+        }
+        self.pass_on(slots.sockets())?;
+        self.say(&Word::State(State::of(slots, table, idle_timeout)), None)?;
+        self.told = Some(revision);
+        Ok(())
+    }
+
+    fn pass_on<'a>(&mut self, all: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<()> {
+        for socket in all.skip(self.sockets) {
+            self.say(&Word::Socket, Some(socket))?;
+            self.sockets += 1;
+        }
+        Ok(())
+    }
+
+    fn say(&self, word: &Word, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let bytes = message::encode(word).map_err(io::Error::other)?;
+        socket::send(self.channel.as_fd(), &bytes, fd)
+    }
+
+    /// Ends the keeper; when this returns it has closed the sockets.
+    pub(crate) fn farewell(self) {
+        if self.say(&Word::Farewell, None).is_ok() {
+            process::wait_for_hang_up(self.channel.as_fd(), FAREWELL);
+        }
+    }
+}
+
+/// The keeper's life.
+fn keep(channel: OwnedFd, succeed: fn(Legacy)) -> ! {
+    process::become_keeper(NAME, channel.as_raw_fd());
+    if let Some(legacy) = wait(&channel) {
+        drop(channel);
+        process::set_name(BROKER_NAME);
+        log!("the broker is gone; taking its place for {} slots", legacy.state.owners.len());
+        succeed(legacy);
+    }
+    std::process::exit(0)
+}
+
+/// Listens until the broker is gone. `None`: nothing has to be done.
+fn wait(channel: &OwnedFd) -> Option<Legacy> {
+    let mut buffer = vec![0; MESSAGE_MAX];
+    let mut sockets = Vec::new();
+    let mut state: Option<State> = None;
+    loop {
+        let got = match socket::receive(channel.as_fd(), &mut buffer) {
+            Ok(got) if got.len > 0 => got,
+            _ => break,
+        };
+        match (message::decode(&buffer[..got.len]), got.fd) {
+            (Ok(Word::Socket), Some(socket)) => sockets.push(socket),
+            (Ok(Word::State(new)), _) => state = Some(new),
+            (Ok(Word::Farewell), _) => return None,
+            // Out of descriptors, then: what is missing now is missing for ever.
+            _ => return None,
+        }
+    }
+    state.filter(|state| !state.owners.is_empty()).map(|state| Legacy { state, sockets })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(owners: &[(u8, u32)]) -> Word {
+        Word::State(State {
+            first: 7,
+            owners: owners.iter().copied().collect(),
+            table: Table::default(),
+            idle_timeout: Some(Duration::from_secs(10)),
+        })
+    }
+
+    fn broker() -> (Keeper, OwnedFd) {
+        let (ours, theirs) = socket::pair().unwrap();
+        (Keeper::on(ours), theirs)
+    }
+
+    #[test]
+    fn a_broker_that_is_killed_leaves_sockets_in_order_and_the_last_state() {
+        let (mut keeper, channel) = broker();
+        let files: Vec<OwnedFd> = (0..3).map(|_| socket::pair().unwrap().0).collect();
+        let fds = |n: usize| files[..n].iter().map(AsFd::as_fd);
+        keeper.pass_on(fds(2)).unwrap();
+        keeper.say(&state(&[(7, 1)]), None).unwrap();
+        keeper.pass_on(fds(3)).unwrap();
+        keeper.say(&state(&[(7, 1), (8, 2)]), None).unwrap();
+        drop(keeper);
+        let legacy = wait(&channel).unwrap();
+        assert_eq!(legacy.state.owners, [(7, 1), (8, 2)].into());
+        let inode =
+            |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
+        let kept: Vec<_> = legacy.sockets.iter().map(inode).collect();
+        assert_eq!(kept, files.iter().map(inode).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn nothing_is_left_to_do_after_a_farewell_or_without_programs() {
+        let (keeper, channel) = broker();
+        keeper.say(&state(&[(7, 1)]), None).unwrap();
+        keeper.say(&Word::Farewell, None).unwrap();
+        assert!(wait(&channel).is_none());
+
+        let (keeper, channel) = broker();
+        keeper.say(&state(&[]), None).unwrap();
+        drop(keeper);
+        assert!(wait(&channel).is_none());
+    }
+}

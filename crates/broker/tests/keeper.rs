@@ -1,0 +1,155 @@
+//! A broker that is killed: its place is taken, and lanes notice nothing.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::UdpSocket;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use common::{PATIENCE, client, in_namespace, run, start_broker, wait_for_end};
+use polypath_ipc::{Client, Hello, IpcError, Lane};
+
+const PORT: u16 = 4791;
+
+fn kill(pid: u32) {
+    run(&format!("kill -KILL {pid}"));
+    wait_for_end(pid);
+}
+
+/// A packet for a slot by way of the loopback interface; true if it arrives at that lane.
+fn reaches(lane: &Lane, mark: u8) -> bool {
+    let packet = [4, 0x40, 0xff, 0xff, 0, lane.slot, 0, mark, 0, 0, 0, mark, 1, 2, 3, 4];
+    UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&packet, ("127.0.0.1", PORT)).unwrap();
+    let socket = UdpSocket::from(lane.socket.try_clone().unwrap());
+    let mut buffer = [0; 64];
+    socket.recv(&mut buffer).is_ok_and(|_| buffer[7] == mark)
+}
+
+/// The broker that has taken over.
+fn successor() -> Client {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match Client::connect(&Hello::of_this_process("")) {
+            Ok(client) => return client,
+            Err(error) => assert!(Instant::now() < until, "nobody takes over: {error}"),
+        }
+    }
+}
+
+#[test]
+fn lanes_outlive_brokers_that_are_killed() {
+    in_namespace("lanes_outlive_brokers_that_are_killed", || {
+        let mut control = client("");
+        let mut lanes: Vec<Lane> = (0..3).map(|_| control.open_lane().unwrap()).collect();
+        control.close_lane(lanes.remove(1).slot).unwrap();
+        for round in 1..=4 {
+            kill(control.broker_pid());
+            // Before anybody has connected, and ever after.
+            assert!(lanes.iter().all(|lane| reaches(lane, round)), "round {round}");
+            let mut next = successor();
+            assert_ne!(next.broker_pid(), control.broker_pid());
+            assert!(lanes.iter().all(|lane| reaches(lane, 100 + round)), "round {round}");
+            let mine: Vec<u8> = lanes.iter().map(|lane| lane.slot).collect();
+            next.resume(&mine).unwrap();
+            let more = next.open_lane().unwrap();
+            assert!(!mine.contains(&more.slot), "a slot in use was given out");
+            lanes.push(more);
+            assert!(lanes.iter().all(|lane| reaches(lane, 200 + round)), "round {round}");
+            control = next;
+        }
+        // What was adopted belongs to the connection as ever.
+        drop(control);
+        let mut other = client("");
+        assert!((0..1000).any(|_| other.status().unwrap().broker.slots.is_empty()));
+        assert!(!reaches(&lanes[0], 1));
+    });
+}
+
+#[test]
+fn slots_of_others_are_not_given_away() {
+    in_namespace("slots_of_others_are_not_given_away", || {
+        let mut control = client("");
+        let lane = control.open_lane().unwrap();
+        // Nobody's, and one that is another connection's while its broker lives.
+        for slot in [lane.slot, lane.slot % 254 + 1] {
+            assert_eq!(client("").resume(&[slot]).unwrap_err().errno(), libc::EBADF);
+        }
+        kill(control.broker_pid());
+        let mut next = successor();
+        assert_eq!(next.resume(&[lane.slot, 77]).unwrap_err().errno(), libc::EBADF);
+        next.resume(&[lane.slot]).unwrap();
+        assert_eq!(successor().resume(&[lane.slot]).unwrap_err().errno(), libc::EBADF);
+    });
+}
+
+/// Not a test: the process that has a lane in the one below.
+#[test]
+fn owner() {
+    if std::env::var_os("POLYPATH_TEST_OWNER").is_some() {
+        let mut control = client("");
+        let _lane = control.open_lane().unwrap();
+        println!("\nbroker {}", control.broker_pid());
+        std::io::stdout().flush().unwrap();
+        let _ = std::io::stdin().read_line(&mut String::new());
+    }
+}
+
+#[test]
+fn slots_of_a_process_that_dies_before_it_has_connected_again_are_freed() {
+    in_namespace("slots_of_a_process_that_dies_before_it_has_connected_again_are_freed", || {
+        let mut owner = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "owner", "--nocapture"])
+            .env("POLYPATH_TEST_OWNER", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(owner.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let broker = lines.find_map(|line| line.strip_prefix("broker ")?.parse().ok()).unwrap();
+        kill(broker);
+        let mut next = successor();
+        assert_eq!(next.status().unwrap().broker.slots.len(), 1);
+        owner.kill().unwrap();
+        owner.wait().unwrap();
+        assert!((0..1000).any(|_| next.status().unwrap().broker.slots.is_empty()));
+    });
+}
+
+#[test]
+fn nobody_takes_over_where_nothing_is_in_use() {
+    in_namespace("nobody_takes_over_where_nothing_is_in_use", || {
+        let mut broker = start_broker("");
+        let mut control = client("");
+        let lane = control.open_lane().unwrap();
+        control.close_lane(lane.slot).unwrap();
+        drop(lane);
+        broker.kill().unwrap();
+        broker.wait().unwrap();
+        let until = Instant::now() + PATIENCE;
+        while UdpSocket::bind("[::]:4791").is_err() {
+            assert!(Instant::now() < until, "the port is not free");
+        }
+        let hello = Hello::of_this_process("");
+        assert!(matches!(Client::connect(&hello), Err(IpcError::NoBroker)));
+    });
+}
+
+#[test]
+fn a_keeper_that_is_killed_is_replaced() {
+    in_namespace("a_keeper_that_is_killed_is_replaced", || {
+        let mut control = client("");
+        let lane = control.open_lane().unwrap();
+        let broker = control.broker_pid();
+        let children = format!("/proc/{broker}/task/{broker}/children");
+        let keeper: u32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+        kill(keeper);
+        // What the next one is told when it is missed: at the next change.
+        let second = control.open_lane().unwrap();
+        kill(broker);
+        assert!(reaches(&lane, 1) && reaches(&second, 2));
+        let mut next = successor();
+        next.resume(&[lane.slot, second.slot]).unwrap();
+        assert!(reaches(&lane, 3) && reaches(&second, 4));
+    });
+}

@@ -1,0 +1,78 @@
+//! The broker is killed while programs run: none of them notices, news of links still comes, and new
+//! programs start.
+
+use polypath_e2e::{End, Error, Finished, Host, Lab, failovers, pass, until};
+use std::time::Duration;
+
+/// For anything that must happen.
+const LIMIT: Duration = Duration::from_secs(30);
+/// How long a link stays down.
+const AWAY: Duration = Duration::from_secs(1);
+/// Running time of the program that sees all this, in seconds.
+const SECONDS: &str = "10";
+/// By then traffic flows, in bytes.
+const FLOWING: u64 = 10_000_000;
+
+fn broker(host: &Host) -> Result<u64, Error> {
+    let status = host.status()?;
+    let pid = status["broker"]["pid"].as_u64();
+    pid.ok_or_else(|| Error::Missing("no broker's process id".to_owned()))
+}
+
+/// Kills a host's broker; returns when another has its place and all programs are connected to it.
+fn kill_broker(host: &Host) -> Result<(), Error> {
+    let (killed, programs) = (broker(host)?, processes(host)?);
+    host.program(["kill", "-KILL", &killed.to_string()]).run(LIMIT)?.expect_success()?;
+    until("another broker, and the programs connected to it", LIMIT, || {
+        // None may be there for a moment.
+        let there = broker(host).is_ok_and(|pid| pid != killed);
+        Ok((there && processes(host)? == programs).then_some(()))
+    })
+}
+
+/// How many processes report to the broker.
+fn processes(host: &Host) -> Result<usize, Error> {
+    Ok(host.status()?["processes"].as_array().map_or(0, Vec::len))
+}
+
+#[test]
+fn programs_outlive_a_killed_broker() -> Result<(), Error> {
+    let lab = Lab::new()?;
+    let words = ["ib_write_bw", "-D", SECONDS];
+    let server = lab.host(0).verbs(words).spawn()?;
+    server.wait_tcp_listen(18515, LIMIT)?;
+    let meet = lab.host(0).ipv4(1);
+    let client = lab.host(1).verbs(words.into_iter().chain([meet.as_str()])).spawn()?;
+    until("traffic", LIMIT, || {
+        client.expect_alive()?;
+        let received: u64 = lab.received_bytes()?.iter().flatten().sum();
+        Ok((received > FLOWING).then_some(()))
+    })?;
+    for host in [0, 1, 0] {
+        kill_broker(lab.host(host))?;
+    }
+    // News of links come from the new broker: the fail-over is not one for want of answers.
+    lab.link_down(0, End::Both)?;
+    pass(AWAY);
+    lab.link_up(0)?;
+    until("a fail-over because of the link", LIMIT, || {
+        let seen = failovers(lab.host(1))?;
+        Ok(seen.iter().any(|f| f.reason.contains("link")).then_some(()))
+    })?;
+    // A program that begins now gets what the running ones don't have.
+    let second = ["ibv_rc_pingpong", "-g", "1", "-p", "19000", "-c"];
+    let listener = lab.host(0).verbs(second).spawn()?;
+    listener.wait_tcp_listen(19000, LIMIT)?;
+    let other = lab.host(1).verbs(second.into_iter().chain([meet.as_str()])).run(LIMIT)?;
+    other.expect_success()?;
+    listener.finish(LIMIT).and_then(Finished::expect_success)?;
+    client.finish(LIMIT).and_then(Finished::expect_success)?;
+    server.finish(LIMIT).and_then(Finished::expect_success)?;
+    for host in [0, 1] {
+        until("slots given back", LIMIT, || {
+            let slots = lab.host(host).status()?["broker"]["slots"].as_array().map_or(0, Vec::len);
+            Ok((slots == 0).then_some(()))
+        })?;
+    }
+    Ok(())
+}
