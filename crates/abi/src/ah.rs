@@ -9,7 +9,7 @@ use polypath_verbs::{AddressHandle, AhAttr, Error, Result};
 use crate::context::{CContext, of};
 use crate::guard::{self, null_argument};
 use crate::layout::{ibv_ah, ibv_ah_attr, ibv_context, ibv_global_route, ibv_grh, ibv_pd, ibv_wc};
-use crate::memory::pd_of;
+use crate::pd::pd_of;
 
 /// An address handle.
 #[repr(C)]

@@ -15,7 +15,8 @@ use crate::forward::real_fn;
 use crate::guard::{self, null_argument};
 use crate::layout::{Pointer, ibv_mr, ibv_mr_init_attr, ibv_pd};
 use crate::lock::Lock;
-use crate::memory::{Allocators, access, pd_of, register};
+use crate::memory::{access, register, register_dmabuf};
+use crate::pd::{Allocators, pd_of};
 
 /// Buffers of a process.
 const MAX_BUFFERS: usize = 1 << 20;
@@ -249,7 +250,7 @@ mod mask {
     pub(super) const ALL: u64 = (BUF << 1) - 1;
 }
 
-/// `ibv_reg_mr_ex`: all the ways of registering in one. DMA-BUFs and DMA handles are not there.
+/// `ibv_reg_mr_ex`: all the ways of registering in one. DMA handles are not there.
 ///
 /// # Safety
 /// `pd` is one of ours; `attr` is null or valid as far as its `comp_mask` says.
@@ -280,7 +281,12 @@ pub(crate) unsafe extern "C-unwind" fn reg_mr_ex(
             if given & needed != needed {
                 return Err(Error::invalid("a DMA-BUF needs fd, fd_offset and iova"));
             }
-            return guard::unsupported("DMA-BUFs are not there");
+            let rights = access(flags.cast_unsigned())?;
+            // SAFETY: the caller's promise, with the mask looked at.
+            return unsafe {
+                let place = ((*attr).fd, (*attr).fd_offset);
+                register_dmabuf(pd, place, length, (*attr).iova, rights)
+            };
         }
         if !has(mask::ADDR) {
             return Err(Error::invalid("ibv_mr_init_attr has no address"));
@@ -307,7 +313,8 @@ mod tests {
     use crate::context::close_device;
     use crate::double;
     use crate::layout::{ibv_context, ibv_parent_domain_init_attr};
-    use crate::memory::{alloc_parent_domain, alloc_pd, dealloc_pd, dereg_mr};
+    use crate::memory::dereg_mr;
+    use crate::pd::{alloc_parent_domain, alloc_pd, dealloc_pd};
 
     const LOCAL_WRITE: c_int = 1;
 
@@ -427,7 +434,10 @@ mod tests {
                     let errno = refused(try_with(contradictory));
                     assert_eq!(errno, libc::EINVAL, "comp_mask {contradictory:#x}");
                 }
-                for absent in [4 | 8 | 1, 2 | 16, 2 | 64] {
+                let of_dmabuf = try_with(4 | 8 | 1);
+                assert_eq!(((*of_dmabuf).addr.addr(), (*of_dmabuf).length), (0, 4096));
+                assert_eq!(dereg_mr(of_dmabuf), 0);
+                for absent in [2 | 16, 2 | 64] {
                     let errno = refused(try_with(absent));
                     assert_eq!(errno, libc::EOPNOTSUPP, "comp_mask {absent:#x}");
                 }

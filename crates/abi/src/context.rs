@@ -9,28 +9,54 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libc::c_int;
-use polypath_verbs::{Context, Error, Result};
+use polypath_verbs::{Context, Result};
 
 use crate::cq::CCq;
-use crate::forward::{is_our_context, real_fn, refuse_errno, refuse_null, refuse_silently};
+use crate::forward::{is_our_context, refuse_errno, refuse_null, refuse_silently};
 use crate::guard::{self, null_argument};
 use crate::layout::{Pointer, ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::qp::CQp;
 use crate::srq::CSrq;
-use crate::{buffer, cq, cq_ex, device, memory, post, qp, query, srq};
+use crate::{buffer, cq, cq_ex, device, dm, import, memory, pd, post, qp, query, srq};
 
 /// Completion vectors of a context: interrupts are threads here, more would mean nothing.
 const COMP_VECTORS: c_int = 1;
 
-/// An open device of ours.
+/// An open device of ours, as a program sees it.
 #[repr(C)]
 pub(crate) struct CContext {
     /// Newer headers read fields before those that we know, after they have looked at `sz`; this
     /// keeps a program that does not look from reading what is not ours.
     headroom: [usize; 64],
     verbs: UnsafeCell<verbs_context>,
+    opened: Arc<Opened>,
+}
+
+/// What a context and those that were imported from it have in common.
+pub(crate) struct Opened {
+    device: *mut ibv_device,
     inner: Arc<dyn Context>,
     live: Mutex<HashMap<u64, Target>>,
+    identity: import::Identity,
+    process: u32,
+}
+
+// SAFETY: devices are never freed, and may be used by any thread.
+unsafe impl Send for Opened {}
+// SAFETY: as above.
+unsafe impl Sync for Opened {}
+
+impl Opened {
+    /// Not one that was opened before a fork: its threads are not here.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process == std::process::id()
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        import::forget(self.identity);
+    }
 }
 
 /// What a token of the traits stands for.
@@ -56,14 +82,19 @@ pub(crate) fn new_token() -> u64 {
 impl CContext {
     /// The traits' context.
     pub(crate) fn inner(&self) -> &Arc<dyn Context> {
-        &self.inner
+        &self.opened.inner
+    }
+
+    /// Whether the objects of one are those of the other: the same context, or one imported from it.
+    pub(crate) fn shares_objects_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.opened, &other.opened)
     }
 
     /// The objects that events may name. An event is taken, looked up and counted under this lock,
     /// and an object leaves the table before its destruction waits for acknowledgements: so no
     /// event is given out that the wait would not see.
     pub(crate) fn live(&self) -> Live<'_> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.opened.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The C structure.
@@ -166,16 +197,16 @@ fn extended(context: ibv_context) -> verbs_context {
         attach_counters_point_flow: number,
         create_counters: object,
         destroy_counters: number,
-        reg_dm_mr: object,
-        alloc_dm: object,
-        free_dm: number,
+        reg_dm_mr: slot!(dm::reg_dm_mr),
+        alloc_dm: slot!(dm::alloc_dm),
+        free_dm: slot!(dm::free_dm),
         modify_flow_action_esp: number,
         destroy_flow_action: number,
         create_flow_action_esp: object,
         modify_qp_rate_limit: number,
-        alloc_parent_domain: slot!(memory::alloc_parent_domain),
-        dealloc_td: slot!(memory::dealloc_td),
-        alloc_td: slot!(memory::alloc_td),
+        alloc_parent_domain: slot!(pd::alloc_parent_domain),
+        dealloc_td: slot!(pd::dealloc_td),
+        alloc_td: slot!(pd::alloc_td),
         modify_cq: slot!(cq::modify_cq),
         post_srq_ops: number,
         destroy_rwq_ind_table: number,
@@ -203,14 +234,6 @@ fn extended(context: ibv_context) -> verbs_context {
     }
 }
 
-/// A descriptor for `cmd_fd`, which programs duplicate and pass around: a file that nothing can be
-/// commanded through.
-fn command_fd() -> Result<c_int> {
-    // SAFETY: a valid path.
-    let fd = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
-    if fd < 0 { Err(Error::new(guard::errno(), "cannot open /dev/null")) } else { Ok(fd) }
-}
-
 /// `ibv_open_device`.
 ///
 /// # Safety
@@ -219,22 +242,27 @@ pub(crate) unsafe extern "C-unwind" fn open_device(device: *mut ibv_device) -> *
     guard::pointer("ibv_open_device", || {
         // SAFETY: the caller's promise.
         let inner = unsafe { device::of(device) }.open()?;
-        // SAFETY: zero is a valid initial value of a pthread mutex, and of the rest.
-        let mut public: ibv_context = unsafe { zeroed() };
-        public.device = device;
-        public.ops = operations();
-        public.async_fd = inner.async_fd();
-        public.num_comp_vectors = COMP_VECTORS;
-        public.abi_compat = core::ptr::without_provenance_mut(usize::MAX);
-        public.cmd_fd = command_fd()?;
-        let context = Box::leak(Box::new(CContext {
-            headroom: [0; 64],
-            verbs: UnsafeCell::new(extended(public)),
-            inner,
-            live: Mutex::new(HashMap::new()),
-        }));
-        Ok(context.public())
+        let (cmd_fd, identity) = import::command_fd()?;
+        let live = Mutex::new(HashMap::new());
+        let process = std::process::id();
+        let opened = Arc::new(Opened { device, inner, live, identity, process });
+        import::remember(identity, &opened);
+        Ok(wrap(opened, cmd_fd))
     })
+}
+
+/// A C structure for an open device. It closes `cmd_fd` when it is closed.
+pub(crate) fn wrap(opened: Arc<Opened>, cmd_fd: c_int) -> *mut ibv_context {
+    // SAFETY: zero is a valid initial value of a pthread mutex, and of the rest.
+    let mut public: ibv_context = unsafe { zeroed() };
+    public.device = opened.device;
+    public.ops = operations();
+    public.async_fd = opened.inner.async_fd();
+    public.num_comp_vectors = COMP_VECTORS;
+    public.abi_compat = core::ptr::without_provenance_mut(usize::MAX);
+    public.cmd_fd = cmd_fd;
+    let verbs = UnsafeCell::new(extended(public));
+    Box::leak(Box::new(CContext { headroom: [0; 64], verbs, opened })).public()
 }
 
 /// `ibv_close_device`. Objects that the program did not destroy keep what they need; the man page
@@ -244,35 +272,13 @@ pub(crate) unsafe extern "C-unwind" fn open_device(device: *mut ibv_device) -> *
 /// `context` is one of ours and not closed yet.
 pub(crate) unsafe extern "C-unwind" fn close_device(context: *mut ibv_context) -> c_int {
     guard::minus_one("ibv_close_device", || {
-        // SAFETY: the caller's promise; the box is the one that `open_device` leaked.
+        // SAFETY: the caller's promise; the box is the one that `wrap` leaked.
         let context = unsafe { Box::from_raw(core::ptr::from_ref(of(context)).cast_mut()) };
         debug_assert!(context.headroom.iter().all(|&word| word == 0));
         // SAFETY: the descriptor is ours.
         unsafe { libc::close((*context.public()).cmd_fd) };
         Ok(0)
     })
-}
-
-/// `ibv_import_device`: another process's context can't be had from a descriptor of ours.
-///
-/// # Safety
-/// As any call of the real function.
-pub(crate) unsafe extern "C-unwind" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
-    // SAFETY: both structures may be zero, and stat fills them.
-    let ours = unsafe {
-        let (mut given, mut null): (libc::stat, libc::stat) = (zeroed(), zeroed());
-        libc::fstat(cmd_fd, &mut given) == 0
-            && libc::stat(c"/dev/null".as_ptr(), &mut null) == 0
-            && given.st_rdev == null.st_rdev
-    };
-    let real = real_fn!(c"ibv_import_device", c"IBVERBS_1.10", fn(c_int) -> *mut ibv_context);
-    match real {
-        // SAFETY: the caller's promise.
-        Some(real) if !ours => unsafe { real(cmd_fd) },
-        _ => guard::pointer("ibv_import_device", || {
-            guard::unsupported("contexts of Polypath devices can't be imported")
-        }),
-    }
 }
 
 #[cfg(test)]
@@ -295,17 +301,6 @@ mod tests {
             }
             assert_eq!((*verbs).sz, size_of::<verbs_context>());
             assert_eq!((*context).abi_compat.addr(), usize::MAX);
-            assert_eq!(close_device(context), 0);
-        }
-    }
-
-    #[test]
-    fn a_context_of_ours_cannot_be_imported() {
-        let context = double::open();
-        // SAFETY: a context of ours.
-        unsafe {
-            assert!(import_device((*context).cmd_fd).is_null());
-            assert_eq!(guard::errno(), libc::EOPNOTSUPP);
             assert_eq!(close_device(context), 0);
         }
     }

@@ -13,7 +13,7 @@ use crate::context::{close_device, open_device};
 use crate::cq::{create_cq, destroy_cq};
 use crate::device::{free_device_list, get_device_list, is_ours};
 use crate::layout::{ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr};
-use crate::memory::{alloc_pd, dealloc_pd};
+use crate::pd::{alloc_pd, dealloc_pd};
 use crate::qp::{create_qp, destroy_qp};
 
 /// One device, `roce0`.
@@ -209,6 +209,7 @@ impl Context for Opened {
             local_ca_ack_delay: 15,
             phys_port_cnt: 1,
             max_inline: 256,
+            max_dm_size: 64,
         }
     }
     fn query_port(&self, port: u8) -> Result<PortAttr> {
@@ -254,8 +255,31 @@ impl Context for Opened {
     fn dealloc_pd(&self, _pd: u32) -> Result<()> {
         Ok(())
     }
-    fn reg_mr(&self, _request: &MrRequest) -> Result<Arc<dyn MemoryRegion>> {
-        Ok(Arc::new(Region))
+    fn reg_mr(&self, request: &MrRequest) -> Result<Arc<dyn MemoryRegion>> {
+        Ok(Arc::new(Region(request.len)))
+    }
+    fn reg_dmabuf_mr(
+        &self,
+        request: &MrRequest,
+        _fd: RawFd,
+        _offset: u64,
+    ) -> Result<Arc<dyn MemoryRegion>> {
+        Ok(Arc::new(Region(request.len)))
+    }
+    fn alloc_null_mr(&self, _pd: u32) -> Result<Arc<dyn MemoryRegion>> {
+        Ok(Arc::new(Region(usize::MAX)))
+    }
+    fn alloc_dm(&self, len: u64, _log_align: u32) -> Result<Arc<dyn DeviceMemory>> {
+        Ok(Arc::new(Bytes(Mutex::new(vec![0; len as usize]))))
+    }
+    fn import_pd(&self, pd: u32) -> Result<()> {
+        if pd < self.pds.load(Ordering::Relaxed) { Ok(()) } else { Err(Error::invalid("no")) }
+    }
+    fn import_mr(&self, _pd: u32, _handle: u32) -> Result<Arc<dyn MemoryRegion>> {
+        Ok(Arc::new(Region(64)))
+    }
+    fn import_dm(&self, _handle: u32) -> Result<Arc<dyn DeviceMemory>> {
+        self.alloc_dm(64, 0)
     }
     fn alloc_mw(&self, _pd: u32, _mw_type: u8) -> Result<(u32, u32)> {
         Ok((3, 0x100))
@@ -295,7 +319,38 @@ impl Context for Opened {
 }
 
 #[derive(Debug)]
-struct Region;
+struct Bytes(Mutex<Vec<u8>>);
+
+impl DeviceMemory for Bytes {
+    fn handle(&self) -> u32 {
+        9
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let mut bytes = self.0.lock().unwrap();
+        let range = bytes.get_mut(offset as usize..).and_then(|b| b.get_mut(..data.len()));
+        range.map(|range| range.copy_from_slice(data)).ok_or_else(|| Error::new(libc::EFAULT, "no"))
+    }
+    fn read(&self, offset: u64, data: &mut [u8]) -> Result<()> {
+        let bytes = self.0.lock().unwrap();
+        let range = bytes.get(offset as usize..).and_then(|b| b.get(..data.len()));
+        range.map(|range| data.copy_from_slice(range)).ok_or_else(|| Error::new(libc::EFAULT, "no"))
+    }
+    fn register(
+        &self,
+        _pd: u32,
+        _offset: u64,
+        len: usize,
+        _access: Access,
+    ) -> Result<Arc<dyn MemoryRegion>> {
+        Ok(Arc::new(Region(len)))
+    }
+    fn free(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Region(usize);
 
 impl MemoryRegion for Region {
     fn lkey(&self) -> u32 {
@@ -303,6 +358,9 @@ impl MemoryRegion for Region {
     }
     fn rkey(&self) -> u32 {
         2
+    }
+    fn len(&self) -> usize {
+        self.0
     }
     fn reregister(
         &self,

@@ -12,7 +12,9 @@ use crate::forward::{
     Code, Entry, Kind, refuse_errno, refuse_minus_one, refuse_negative, refuse_null,
     refuse_silently, refuse_text, route,
 };
-use crate::{ah, buffer, channel, context, cq, device, events, memory, qp, query, srq, strings};
+use crate::{
+    ah, buffer, channel, context, cq, device, events, import, memory, pd, qp, query, srq, strings,
+};
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the symbol trampolines are written for x86-64 only");
@@ -104,7 +106,7 @@ own! {
     ibv_get_device_guid "IBVERBS_1.1" Device device::get_device_guid, refuse_silently;
     ibv_open_device "IBVERBS_1.1" Device context::open_device, refuse_null;
     ibv_close_device "IBVERBS_1.1" Context context::close_device, refuse_minus_one;
-    ibv_import_device "IBVERBS_1.10" Ours context::import_device, refuse_null;
+    ibv_import_device "IBVERBS_1.10" Ours import::import_device, refuse_null;
 
     ibv_query_device "IBVERBS_1.1" Context query::query_device, refuse_errno;
     ibv_query_port "IBVERBS_1.1" Context query::query_port_compat, refuse_errno;
@@ -115,13 +117,20 @@ own! {
     _ibv_query_gid_ex "IBVERBS_1.11" Context query::query_gid_ex, refuse_errno;
     _ibv_query_gid_table "IBVERBS_1.11" Context query::query_gid_table, refuse_negative;
 
-    ibv_alloc_pd "IBVERBS_1.1" Context memory::alloc_pd, refuse_null;
-    ibv_dealloc_pd "IBVERBS_1.1" Object memory::dealloc_pd, refuse_errno;
+    ibv_alloc_pd "IBVERBS_1.1" Context pd::alloc_pd, refuse_null;
+    ibv_dealloc_pd "IBVERBS_1.1" Object pd::dealloc_pd, refuse_errno;
     ibv_reg_mr "IBVERBS_1.1" Object memory::reg_mr, refuse_null;
     ibv_reg_mr_iova "IBVERBS_1.7" Object memory::reg_mr_iova, refuse_null;
     ibv_reg_mr_iova2 "IBVERBS_1.8" Object memory::reg_mr_iova2, refuse_null;
     ibv_rereg_mr "IBVERBS_1.1" Object memory::rereg_mr, refuse_minus_one;
+    ibv_reg_dmabuf_mr "IBVERBS_1.12" Object memory::reg_dmabuf_mr, refuse_null;
     ibv_dereg_mr "IBVERBS_1.1" Object memory::dereg_mr, refuse_errno;
+    ibv_import_pd "IBVERBS_1.10" Context import::import_pd, refuse_null;
+    ibv_unimport_pd "IBVERBS_1.10" Object import::unimport_pd, refuse_silently;
+    ibv_import_mr "IBVERBS_1.10" Object import::import_mr, refuse_null;
+    ibv_unimport_mr "IBVERBS_1.10" Object import::unimport_mr, refuse_silently;
+    ibv_import_dm "IBVERBS_1.13" Context import::import_dm, refuse_null;
+    ibv_unimport_dm "IBVERBS_1.13" Object import::unimport_dm, refuse_silently;
     ibv_reg_mr_ex "IBVERBS_1.15" Object buffer::reg_mr_ex, refuse_null;
     ibv_alloc_buf "IBVERBS_1.17" Object buffer::alloc_buf, refuse_null;
     ibv_reg_buf_mr "IBVERBS_1.17" Object buffer::reg_buf_mr, refuse_null;
@@ -173,14 +182,7 @@ own! {
 }
 
 refused! {
-    ibv_reg_dmabuf_mr "IBVERBS_1.12" Object refuse_null;
     ibv_resolve_eth_l2_from_gid "IBVERBS_1.1" Context refuse_minus_one;
-    ibv_import_pd "IBVERBS_1.10" Context refuse_null;
-    ibv_unimport_pd "IBVERBS_1.10" Object refuse_silently;
-    ibv_import_mr "IBVERBS_1.10" Object refuse_null;
-    ibv_unimport_mr "IBVERBS_1.10" Object refuse_silently;
-    ibv_import_dm "IBVERBS_1.13" Context refuse_null;
-    ibv_unimport_dm "IBVERBS_1.13" Object refuse_silently;
     ibv_alloc_dmah "IBVERBS_1.15" Context refuse_null;
     ibv_dealloc_dmah "IBVERBS_1.15" Object refuse_errno;
     ibv_dm_export_dmabuf_fd "IBVERBS_1.16" Object refuse_minus_one;

@@ -11,7 +11,7 @@ use std::sync::Once;
 use libc::{c_int, pthread_mutex_t};
 
 use crate::wait::{pthread_mutex_lock, pthread_mutex_unlock};
-use crate::{broker, buffer, device, paths, ucma};
+use crate::{broker, buffer, device, import, paths, ucma};
 
 unsafe extern "C" {
     fn pthread_atfork(
@@ -97,9 +97,11 @@ extern "C" fn prepare() {
     paths::lock_for_fork();
     broker::CLIENT.raw_lock();
     buffer::BUFFERS.raw_lock();
+    import::CONTEXTS.raw_lock();
 }
 
 extern "C" fn release() {
+    import::CONTEXTS.raw_unlock();
     buffer::BUFFERS.raw_unlock();
     broker::CLIENT.raw_unlock();
     paths::unlock_after_fork();

@@ -1,208 +1,18 @@
-//! Protection domains, memory regions and windows, thread domains.
+//! Memory regions and windows.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use libc::{c_int, size_t};
 use polypath_verbs::{Access, Error, MemoryRegion, MrRequest, Result};
 
 use crate::context::{checked, of};
-use crate::forward::as_function;
 use crate::guard::{self, null_argument};
-use crate::layout::{
-    Pointer, ibv_context, ibv_mr, ibv_mw, ibv_parent_domain_init_attr, ibv_pd, ibv_sge, ibv_td,
-};
+use crate::layout::{Pointer, ibv_mr, ibv_mw, ibv_pd, ibv_sge};
+use crate::pd::pd_of;
 
 /// Access bits that a provider may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
 const OPTIONAL: u32 = 0x3ff0_0000;
-
-/// A protection domain, or a parent domain: another handle to one.
-#[repr(C)]
-pub(crate) struct CPd {
-    public: UnsafeCell<ibv_pd>,
-    number: u32,
-    /// The domain that a parent domain was made of.
-    of: *const Self,
-    /// Parent domains made of this.
-    parents: AtomicU32,
-    allocators: Option<Allocators>,
-}
-
-/// The functions of a program that a parent domain takes memory from.
-#[derive(Clone, Copy)]
-pub(crate) struct Allocators {
-    pub(crate) alloc: unsafe extern "C-unwind" fn(
-        pd: *mut ibv_pd,
-        context: Pointer,
-        size: size_t,
-        alignment: size_t,
-        resource_type: u64,
-    ) -> Pointer,
-    pub(crate) free: unsafe extern "C-unwind" fn(
-        pd: *mut ibv_pd,
-        context: Pointer,
-        addr: Pointer,
-        resource_type: u64,
-    ),
-    pub(crate) context: Pointer,
-}
-
-impl Allocators {
-    /// Those of a parent domain's attributes, if there are any. `context` is the attributes' if
-    /// their mask says that they have one.
-    fn of(attr: &ibv_parent_domain_init_attr, context: Pointer) -> Option<Self> {
-        Some(Self { alloc: as_function(attr.alloc)?, free: as_function(attr.free)?, context })
-    }
-}
-
-impl CPd {
-    /// The traits' number.
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Where memory for the program comes from, if the program said so.
-    pub(crate) fn allocators(&self) -> Option<Allocators> {
-        self.allocators
-    }
-}
-
-/// A protection domain of ours.
-///
-/// # Safety
-/// `pd` must be one of ours, not deallocated.
-pub(crate) unsafe fn pd_of<'a>(pd: *const ibv_pd) -> &'a CPd {
-    // SAFETY: ours begin with the public structure.
-    unsafe { &*pd.cast() }
-}
-
-fn make_pd(
-    context: *mut ibv_context,
-    number: u32,
-    parent: *const CPd,
-    allocators: Option<Allocators>,
-) -> *mut ibv_pd {
-    let pd = Box::new(CPd {
-        public: UnsafeCell::new(ibv_pd { context, handle: number }),
-        number,
-        of: parent,
-        parents: AtomicU32::new(0),
-        allocators,
-    });
-    Box::leak(pd).public.get()
-}
-
-/// `ibv_alloc_pd`.
-///
-/// # Safety
-/// `context` is one of ours.
-pub(crate) unsafe extern "C-unwind" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    guard::pointer("ibv_alloc_pd", || {
-        // SAFETY: the caller's promise.
-        let number = unsafe { of(context) }.inner().alloc_pd()?;
-        Ok(make_pd(context, number, core::ptr::null(), None))
-    })
-}
-
-/// `ibv_dealloc_pd`, of parent domains too.
-///
-/// # Safety
-/// `pd` is one of ours.
-pub(crate) unsafe extern "C-unwind" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    guard::errno_of("ibv_dealloc_pd", || {
-        // SAFETY: the caller's promise; a parent domain's `of` outlives it, see below; the box is
-        // the one that `make_pd` leaked.
-        unsafe {
-            let this = pd_of(pd);
-            if this.parents.load(Ordering::Acquire) != 0 {
-                return Err(Error::busy("a parent domain is made of this protection domain"));
-            }
-            if this.of.is_null() {
-                of((*pd).context).inner().dealloc_pd(this.number)?;
-            } else {
-                (*this.of).parents.fetch_sub(1, Ordering::AcqRel);
-            }
-            drop(Box::from_raw(pd.cast::<CPd>()));
-        }
-        Ok(())
-    })
-}
-
-/// `ibv_alloc_td`'s slot. Thread domains promise to use objects from one thread; we need no promise.
-///
-/// # Safety
-/// As the headers call it.
-pub(crate) unsafe extern "C-unwind" fn alloc_td(
-    context: *mut ibv_context,
-    attr: *const u32,
-) -> *mut ibv_td {
-    guard::pointer("ibv_alloc_td", || {
-        // SAFETY: the caller's promise: the attributes begin with their mask.
-        unsafe {
-            checked(context)?;
-            if attr.is_null() || *attr != 0 {
-                return Err(Error::invalid("ibv_td_init_attr has an unknown comp_mask"));
-            }
-        }
-        Ok(Box::leak(Box::new(ibv_td { context })))
-    })
-}
-
-/// `ibv_dealloc_td`'s slot.
-///
-/// # Safety
-/// As the headers call it.
-pub(crate) unsafe extern "C-unwind" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    guard::errno_of("ibv_dealloc_td", || {
-        if td.is_null() {
-            return Err(null_argument("td"));
-        }
-        // SAFETY: the box that `alloc_td` leaked.
-        drop(unsafe { Box::from_raw(td) });
-        Ok(())
-    })
-}
-
-/// `ibv_alloc_parent_domain`'s slot. Custom allocators serve `ibv_alloc_buf`; the rings in shared
-/// memory that providers use them for, our objects do not have. Memory that a confidential guest
-/// shares with its host is asked for in vain, as on every device that does not need it.
-///
-/// # Safety
-/// As the headers call it.
-pub(crate) unsafe extern "C-unwind" fn alloc_parent_domain(
-    context: *mut ibv_context,
-    attr: *const ibv_parent_domain_init_attr,
-) -> *mut ibv_pd {
-    const ALLOCATORS: u32 = 1;
-    const PD_CONTEXT: u32 = 2;
-    const ALLOW_CC_UNPROTECTED_ALLOC: u32 = 4;
-    const KNOWN: u32 = ALLOCATORS | PD_CONTEXT | ALLOW_CC_UNPROTECTED_ALLOC;
-    guard::pointer("ibv_alloc_parent_domain", || {
-        // SAFETY: the caller's promise.
-        unsafe {
-            checked(context)?;
-            let attr = attr.as_ref().ok_or_else(|| null_argument("attr"))?;
-            if attr.pd.is_null() {
-                return Err(null_argument("attr->pd"));
-            }
-            if attr.comp_mask & !KNOWN != 0 {
-                return Err(Error::invalid("parent domain: unknown comp_mask"));
-            }
-            let allocators = if attr.comp_mask & ALLOCATORS != 0 {
-                let has_context = attr.comp_mask & PD_CONTEXT != 0;
-                let context = if has_context { attr.pd_context } else { core::ptr::null_mut() };
-                let given = Allocators::of(attr, context);
-                Some(given.ok_or_else(|| null_argument("attr->alloc or attr->free"))?)
-            } else {
-                None
-            };
-            let domain = pd_of(attr.pd);
-            domain.parents.fetch_add(1, Ordering::AcqRel);
-            Ok(make_pd(context, domain.number, domain, allocators))
-        }
-    })
-}
 
 /// A memory region.
 #[repr(C)]
@@ -236,21 +46,41 @@ pub(crate) unsafe fn register(
 ) -> Result<*mut ibv_mr> {
     // SAFETY: the caller's promise.
     unsafe {
-        let number = pd_of(pd).number;
-        let context = (*pd).context;
+        let number = pd_of(pd).number();
         let request = MrRequest { pd: number, addr: addr.addr(), len, iova, access };
-        let inner = of(context).inner().reg_mr(&request)?;
-        let public = ibv_mr {
-            context,
-            pd,
-            addr,
-            length: len,
-            handle: inner.lkey(),
-            lkey: inner.lkey(),
-            rkey: inner.rkey(),
-        };
-        Ok(Box::leak(Box::new(CMr { public: UnsafeCell::new(public), inner })).public.get())
+        Ok(show(pd, addr, of((*pd).context).inner().reg_mr(&request)?))
     }
+}
+
+/// A C structure for a memory region.
+///
+/// # Safety
+/// `pd` is one of ours.
+pub(crate) unsafe fn show(
+    pd: *mut ibv_pd,
+    addr: Pointer,
+    inner: Arc<dyn MemoryRegion>,
+) -> *mut ibv_mr {
+    let public = ibv_mr {
+        // SAFETY: the caller's promise.
+        context: unsafe { (*pd).context },
+        pd,
+        addr,
+        length: inner.len(),
+        handle: inner.lkey(),
+        lkey: inner.lkey(),
+        rkey: inner.rkey(),
+    };
+    Box::leak(Box::new(CMr { public: UnsafeCell::new(public), inner })).public.get()
+}
+
+/// Frees the structure alone; the region stays.
+///
+/// # Safety
+/// `mr` is one of ours, and not used any more.
+pub(crate) unsafe fn forget_mr(mr: *mut ibv_mr) {
+    // SAFETY: the box is the one that `show` leaked.
+    drop(unsafe { Box::from_raw(mr.cast::<CMr>()) });
 }
 
 /// `ibv_reg_mr`.
@@ -337,7 +167,7 @@ pub(crate) unsafe extern "C-unwind" fn rereg_mr(
         // SAFETY: the caller's promise.
         unsafe {
             let inner = &(*mr.cast::<CMr>()).inner;
-            let new_pd = (flags & PD != 0).then(|| pd_of(pd).number);
+            let new_pd = (flags & PD != 0).then(|| pd_of(pd).number());
             let range = (flags & TRANSLATION != 0).then(|| (addr.addr(), len, addr.addr() as u64));
             let rights = match flags & ACCESS {
                 0 => None,
@@ -365,10 +195,10 @@ pub(crate) unsafe extern "C-unwind" fn rereg_mr(
 /// `mr` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard::errno_of("ibv_dereg_mr", || {
-        // SAFETY: the caller's promise; the box is the one that `register` leaked.
+        // SAFETY: the caller's promise.
         unsafe {
             (*mr.cast::<CMr>()).inner.deregister()?;
-            drop(Box::from_raw(mr.cast::<CMr>()));
+            forget_mr(mr);
         }
         Ok(())
     })
@@ -377,9 +207,58 @@ pub(crate) unsafe extern "C-unwind" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
 /// `ibv_alloc_null_mr`'s slot.
 ///
 /// # Safety
-/// None needed.
-pub(crate) unsafe extern "C-unwind" fn alloc_null_mr(_pd: *mut ibv_pd) -> *mut ibv_mr {
-    guard::pointer("ibv_alloc_null_mr", || guard::unsupported("null memory regions are not there"))
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    guard::pointer("ibv_alloc_null_mr", || {
+        if pd.is_null() {
+            return Err(null_argument("pd"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let inner = checked((*pd).context)?.inner().alloc_null_mr(pd_of(pd).number())?;
+            Ok(show(pd, core::ptr::null_mut(), inner))
+        }
+    })
+}
+
+/// Registers part of a DMA-BUF.
+///
+/// # Safety
+/// `pd` is one of ours.
+pub(crate) unsafe fn register_dmabuf(
+    pd: *mut ibv_pd,
+    (fd, offset): (c_int, u64),
+    len: usize,
+    iova: u64,
+    access: Access,
+) -> Result<*mut ibv_mr> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let request = MrRequest { pd: pd_of(pd).number(), addr: 0, len, iova, access };
+        let inner = of((*pd).context).inner().reg_dmabuf_mr(&request, fd, offset)?;
+        // As the real library: what programs find there is the offset.
+        let addr = core::ptr::without_provenance_mut(offset as usize);
+        Ok(show(pd, addr, inner))
+    }
+}
+
+/// `ibv_reg_dmabuf_mr`.
+///
+/// # Safety
+/// `pd` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    len: size_t,
+    iova: u64,
+    fd: c_int,
+    flags: c_int,
+) -> *mut ibv_mr {
+    guard::pointer("ibv_reg_dmabuf_mr", || {
+        let access = access(flags.cast_unsigned())?;
+        // SAFETY: the caller's promise.
+        unsafe { register_dmabuf(pd, (fd, offset), len, iova, access) }
+    })
 }
 
 /// `ibv_advise_mr`'s slot. Pages come by themselves when they are touched; advice needs no action.
@@ -422,7 +301,7 @@ pub(crate) unsafe extern "C-unwind" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_int)
         // SAFETY: the caller's promise.
         unsafe {
             let context = (*pd).context;
-            let (handle, rkey) = checked(context)?.inner().alloc_mw(pd_of(pd).number, kind)?;
+            let (handle, rkey) = checked(context)?.inner().alloc_mw(pd_of(pd).number(), kind)?;
             Ok(Box::leak(Box::new(ibv_mw { context, pd, rkey, handle, mw_type })))
         }
     })
@@ -451,6 +330,7 @@ mod tests {
     use super::*;
     use crate::context::close_device;
     use crate::double;
+    use crate::pd::{alloc_pd, dealloc_pd};
 
     #[test]
     fn unknown_optional_access_bits_are_ignored_others_refused() {
@@ -462,24 +342,18 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_domain_keeps_its_domain_busy() {
+    fn regions_without_memory_of_the_program_show_no_address_of_it() {
         let context = double::open();
-        // SAFETY: objects of ours, each freed once.
+        // SAFETY: objects of ours, each freed once; null is refused.
         unsafe {
             let pd = alloc_pd(context);
-            let attr = ibv_parent_domain_init_attr {
-                pd,
-                td: core::ptr::null_mut(),
-                comp_mask: 0,
-                alloc: core::ptr::null_mut(),
-                free: core::ptr::null_mut(),
-                pd_context: core::ptr::null_mut(),
-            };
-            let parent = alloc_parent_domain(context, &attr);
-            assert!(!parent.is_null());
-            assert_eq!(dealloc_pd(pd), libc::EBUSY);
-            assert_eq!(dealloc_pd(parent), 0);
-            assert_eq!(dealloc_pd(pd), 0);
+            let null = alloc_null_mr(pd);
+            assert_eq!(((*null).addr.is_null(), (*null).length), (true, usize::MAX));
+            let buf = reg_dmabuf_mr(pd, 0x3000, 64, 0x3000, 0, 1);
+            assert_eq!(((*buf).addr.addr(), (*buf).length, (*buf).pd), (0x3000, 64, pd));
+            assert_eq!((dereg_mr(null), dereg_mr(buf), dealloc_pd(pd)), (0, 0, 0));
+            assert!(alloc_null_mr(core::ptr::null_mut()).is_null());
+            assert_eq!(guard::errno(), libc::EINVAL);
             close_device(context);
         }
     }

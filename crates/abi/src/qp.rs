@@ -15,7 +15,7 @@ use crate::layout::{
     ibv_context, ibv_ece, ibv_gid, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
     ibv_qp_init_attr_ex,
 };
-use crate::memory::pd_of;
+use crate::pd::pd_of;
 use crate::qp_ex::{self, Builder};
 use crate::wait::Counter;
 use crate::{cq, srq};

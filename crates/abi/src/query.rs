@@ -31,6 +31,9 @@ const FLAG_GRH_REQUIRED: u8 = 1;
 /// `IBV_PORT_CM_SUP` and `IBV_PORT_IP_BASED_GIDS`.
 const PORT_CAPS: u32 = 1 << 16 | 1 << 26;
 
+/// ODP, and regions of the whole address space (`IBV_ODP_SUPPORT_IMPLICIT`).
+const ODP_SUPPORT: u64 = 1 | 1 << 1;
+
 /// ODP of a connection: send, receive, write, read, atomic, SRQ receive. The processor moves the
 /// data, so any page may be absent until it is touched.
 const ODP_RC: u32 = 0x3f;
@@ -136,13 +139,14 @@ pub(crate) unsafe extern "C-unwind" fn query_device_ex(
             let mut full: ibv_device_attr_ex = zeroed();
             full.orig_attr = device_attr(&inner);
             full.device_cap_flags_ex = u64::from(inner.device_cap_flags);
-            full.odp_general_caps = 1;
+            full.odp_general_caps = ODP_SUPPORT;
             full.odp_rc_caps = ODP_RC;
             full.odp_ud_caps = ODP_UD;
             full.completion_timestamp_mask = u64::MAX;
             full.hca_core_clock = CLOCK_KHZ;
             full.max_cq_count = u16::MAX;
             full.max_cq_period = u16::MAX;
+            full.max_dm_size = inner.max_dm_size;
             full.phys_port_cnt_ex = u32::from(inner.phys_port_cnt);
             let known = size_of::<ibv_device_attr_ex>();
             copy_nonoverlapping((&raw const full).cast::<u8>(), attr.cast::<u8>(), size.min(known));

@@ -14,7 +14,7 @@ use crate::layout::{
     Pointer, ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
     ibv_srq_init_attr_ex,
 };
-use crate::memory::pd_of;
+use crate::pd::pd_of;
 use crate::post::post_receives;
 use crate::wait::Counter;
 

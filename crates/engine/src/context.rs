@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 use polypath_ipc::{DeviceKind, DeviceSpec, Table};
 use polypath_verbs::{
     AddressHandle, AhAttr, AsyncEvent, AsyncKind, CompletionChannel, CompletionQueue, Context,
-    CqRequest, DeviceAttr, DeviceInfo, Element, Error, GidEntry, MemoryRegion, MrRequest, MwBind,
-    PortAttr, QpRequest, QueuePair, Result, SharedReceiveQueue, SrqRequest,
+    CqRequest, DeviceAttr, DeviceInfo, DeviceMemory, Element, Error, GidEntry, MemoryRegion,
+    MrRequest, MwBind, PortAttr, QpRequest, QueuePair, Result, SharedReceiveQueue, SrqRequest,
 };
 
 use crate::channel::Channel;
 use crate::clock;
 use crate::cq::Cq;
+use crate::dm::{Dm, DmTable};
 use crate::events::Raise;
 use crate::limits::MAX_PD;
 use crate::memory::{BindInfo, MemoryTable, WindowType};
@@ -33,6 +34,7 @@ pub(crate) struct Shared {
     pub(crate) kind: DeviceKind,
     spec: RwLock<Arc<DeviceSpec>>,
     pub(crate) memory: MemoryTable,
+    pub(crate) dm: DmTable,
     events: NoticeQueue<AsyncEvent>,
     /// Users of each protection domain.
     pds: Mutex<HashMap<u32, u32>>,
@@ -123,6 +125,7 @@ impl OpenDevice {
             kind: spec.kind,
             spec: RwLock::new(Arc::new(spec)),
             memory: MemoryTable::new(),
+            dm: DmTable::default(),
             events,
             pds: Mutex::default(),
             next_pd: AtomicU32::new(1),
@@ -206,6 +209,37 @@ impl Context for OpenDevice {
 
     fn reg_mr(&self, request: &MrRequest) -> Result<Arc<dyn MemoryRegion>> {
         Ok(Arc::new(Mr::register(&self.shared, request)?))
+    }
+
+    fn reg_dmabuf_mr(
+        &self,
+        request: &MrRequest,
+        fd: RawFd,
+        offset: u64,
+    ) -> Result<Arc<dyn MemoryRegion>> {
+        Ok(Arc::new(Mr::register_dmabuf(&self.shared, request, fd, offset)?))
+    }
+
+    fn alloc_null_mr(&self, pd: u32) -> Result<Arc<dyn MemoryRegion>> {
+        Ok(Arc::new(Mr::make(&self.shared, pd, |memory| memory.register_null(pd))?))
+    }
+
+    fn alloc_dm(&self, len: u64, log_align: u32) -> Result<Arc<dyn DeviceMemory>> {
+        Ok(Arc::new(Dm::alloc(&self.shared, len, log_align)?))
+    }
+
+    fn import_pd(&self, pd: u32) -> Result<()> {
+        self.shared.use_pd(pd)?;
+        self.shared.release_pd(pd);
+        Ok(())
+    }
+
+    fn import_mr(&self, pd: u32, handle: u32) -> Result<Arc<dyn MemoryRegion>> {
+        Ok(Arc::new(Mr::import(&self.shared, pd, handle)?))
+    }
+
+    fn import_dm(&self, handle: u32) -> Result<Arc<dyn DeviceMemory>> {
+        Ok(Arc::new(Dm::import(&self.shared, handle)?))
     }
 
     fn alloc_mw(&self, pd: u32, mw_type: u8) -> Result<(u32, u32)> {

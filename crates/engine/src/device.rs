@@ -7,7 +7,8 @@ use polypath_verbs::{Context, Device, DeviceAttr, DeviceInfo, DeviceKind, Result
 
 use crate::context::OpenDevice;
 use crate::limits::{
-    MAX_CQE, MAX_INLINE, MAX_PD, MAX_QP_PER_LANE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ_WR,
+    MAX_CQE, MAX_DM_BYTES, MAX_INLINE, MAX_PD, MAX_QP_PER_LANE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE,
+    MAX_SRQ_WR,
 };
 use crate::process::{self, Process};
 
@@ -125,5 +126,6 @@ pub(crate) fn attributes(info: &DeviceInfo) -> DeviceAttr {
         local_ca_ack_delay: 15,
         phys_port_cnt: 1,
         max_inline: MAX_INLINE,
+        max_dm_size: MAX_DM_BYTES,
     }
 }

@@ -15,6 +15,7 @@ mod config;
 mod context;
 mod cq;
 mod device;
+mod dm;
 mod events;
 mod lane;
 mod limits;

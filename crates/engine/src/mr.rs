@@ -1,29 +1,81 @@
 //! Memory regions as the verbs know them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use polypath_verbs::{Access, MemoryRegion, MrRequest, Result};
+use polypath_verbs::{Access, Error, MemoryRegion, MrRequest, Result};
 
 use crate::context::Shared;
+use crate::memory::{DmaBuf, MemoryTable, Region};
 
-/// A memory region.
+/// A handle of a memory region. There may be several of one region (`ibv_import_mr`); whoever
+/// deregisters it first, does.
 #[derive(Debug)]
 pub(crate) struct Mr {
     context: Arc<Shared>,
     key: u32,
-    pd: AtomicU32,
+    /// A null region is no peer's.
+    rkey: u32,
+    len: usize,
 }
 
 impl Mr {
+    /// Registers by `make`, which is given the context's table.
+    pub(crate) fn make(
+        context: &Arc<Shared>,
+        pd: u32,
+        make: impl FnOnce(&MemoryTable) -> Result<Arc<Region>>,
+    ) -> Result<Self> {
+        context.use_pd(pd)?;
+        let region = make(&context.memory).inspect_err(|_| context.release_pd(pd))?;
+        Ok(Self::of(context, &region))
+    }
+
+    fn of(context: &Arc<Shared>, region: &Region) -> Self {
+        let key = region.key();
+        let is_null = region.is_fixed() && !region.is_kept();
+        let len = usize::try_from(region.len()).unwrap_or(usize::MAX);
+        Self { context: context.clone(), key, rkey: if is_null { 0 } else { key }, len }
+    }
+
+    /// `ibv_reg_mr` and its relatives.
     pub(crate) fn register(context: &Arc<Shared>, request: &MrRequest) -> Result<Self> {
-        context.use_pd(request.pd)?;
         let MrRequest { pd, addr, len, iova, access } = *request;
-        let region = context
-            .memory
-            .register(pd, addr, len, iova, access)
-            .inspect_err(|_| context.release_pd(pd))?;
-        Ok(Self { context: context.clone(), key: region.key(), pd: AtomicU32::new(pd) })
+        Self::make(context, pd, |memory| memory.register(pd, addr, len, iova, access))
+    }
+
+    /// `ibv_reg_dmabuf_mr`. The ways to register that mean something to a DMA-BUF are few.
+    pub(crate) fn register_dmabuf(
+        context: &Arc<Shared>,
+        request: &MrRequest,
+        fd: i32,
+        offset: u64,
+    ) -> Result<Self> {
+        const ALLOWED: Access = Access::LOCAL_WRITE
+            .union(Access::REMOTE_WRITE)
+            .union(Access::REMOTE_READ)
+            .union(Access::REMOTE_ATOMIC)
+            .union(Access::RELAXED_ORDERING);
+        const PAGE: u64 = 4096;
+        let MrRequest { pd, len, iova, access, .. } = *request;
+        if !ALLOWED.contains(access) {
+            return Err(Error::invalid("access flags that a DMA-BUF can't have"));
+        }
+        if iova % PAGE != offset % PAGE {
+            return Err(Error::invalid("iova and offset differ within a page"));
+        }
+        Self::make(context, pd, |memory| {
+            let mapped = DmaBuf::map(fd, offset, len, access.contains(Access::LOCAL_WRITE))?;
+            let range = (mapped.addr(), len);
+            memory.register_kept(pd, range, iova, access, Box::new(mapped))
+        })
+    }
+
+    /// `ibv_import_mr`: another handle of a region of the protection domain.
+    pub(crate) fn import(context: &Arc<Shared>, pd: u32, handle: u32) -> Result<Self> {
+        let region = context.memory.region(handle).filter(|region| region.pd() == pd);
+        let region = region
+            .ok_or_else(|| Error::invalid("no such memory region in this protection domain"))?;
+        Ok(Self::of(context, &region))
     }
 }
 
@@ -33,7 +85,11 @@ impl MemoryRegion for Mr {
     }
 
     fn rkey(&self) -> u32 {
-        self.key
+        self.rkey
+    }
+
+    fn len(&self) -> usize {
+        self.len
     }
 
     fn reregister(
@@ -47,9 +103,11 @@ impl MemoryRegion for Mr {
         }
         let lanes = &self.context.process.lanes;
         let done = self.context.memory.reregister(self.key, pd, range, access, || lanes.barrier());
-        if let Some(pd) = pd {
-            let gone = if done.is_ok() { self.pd.swap(pd, Ordering::Relaxed) } else { pd };
-            self.context.release_pd(gone);
+        match (&done, pd) {
+            // The old domain has a user less, or the new one never got one.
+            (Ok(old), Some(_)) => self.context.release_pd(old.pd()),
+            (Err(_), Some(pd)) => self.context.release_pd(pd),
+            (_, None) => {}
         }
         done.map(drop)
     }
@@ -57,8 +115,8 @@ impl MemoryRegion for Mr {
     fn deregister(&self) -> Result<()> {
         let lanes = &self.context.process.lanes;
         // What a lane has checked and not yet sent is sent before it gives its lock back.
-        self.context.memory.deregister(self.key, || lanes.barrier())?;
-        self.context.release_pd(self.pd.load(Ordering::Relaxed));
+        let gone = self.context.memory.deregister(self.key, || lanes.barrier())?;
+        self.context.release_pd(gone.pd());
         Ok(())
     }
 }

@@ -67,6 +67,8 @@ pub struct DeviceAttr {
     pub phys_port_cnt: u8,
     /// Most bytes of inline data.
     pub max_inline: u32,
+    /// Bytes of device memory; 0: there is none.
+    pub max_dm_size: u64,
 }
 
 /// `enum ibv_port_state`; same numbers.

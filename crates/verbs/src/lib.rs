@@ -15,8 +15,8 @@ pub use attr::{AddressHandle, DeviceAttr, DeviceInfo, DeviceKind, GidEntry, Port
 pub use error::{Error, Result};
 pub use event::{AsyncEvent, AsyncKind, Element};
 pub use object::{
-    CompletionChannel, CompletionQueue, Context, CqRequest, Device, MemoryRegion, MrRequest,
-    MwBind, PostFailure, QpRequest, QueuePair, SendRequest, SharedReceiveQueue, SrqAttr,
+    CompletionChannel, CompletionQueue, Context, CqRequest, Device, DeviceMemory, MemoryRegion,
+    MrRequest, MwBind, PostFailure, QpRequest, QueuePair, SendRequest, SharedReceiveQueue, SrqAttr,
     SrqRequest, UdTarget, Wc,
 };
 pub use polypath_transport::{

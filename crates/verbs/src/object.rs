@@ -43,6 +43,25 @@ pub trait Context: Send + Sync + Debug {
     fn dealloc_pd(&self, pd: u32) -> Result<()>;
     /// `ibv_reg_mr` and its relatives.
     fn reg_mr(&self, request: &MrRequest) -> Result<Arc<dyn MemoryRegion>>;
+    /// `ibv_reg_dmabuf_mr`: `len` bytes from `offset` of the DMA-BUF behind `fd`; `addr` of the
+    /// request means nothing.
+    fn reg_dmabuf_mr(
+        &self,
+        request: &MrRequest,
+        fd: RawFd,
+        offset: u64,
+    ) -> Result<Arc<dyn MemoryRegion>>;
+    /// `ibv_alloc_null_mr`: local reads give zeros, local writes vanish; its rkey is 0.
+    fn alloc_null_mr(&self, pd: u32) -> Result<Arc<dyn MemoryRegion>>;
+    /// `ibv_alloc_dm`: `len` zeroed bytes, aligned to `1 << log_align`.
+    fn alloc_dm(&self, len: u64, log_align: u32) -> Result<Arc<dyn DeviceMemory>>;
+    /// `ibv_import_pd`: `EINVAL` if there is no such protection domain.
+    fn import_pd(&self, pd: u32) -> Result<()>;
+    /// `ibv_import_mr`: another handle of a region of this protection domain, by its lkey. Whoever
+    /// deregisters it first, does.
+    fn import_mr(&self, pd: u32, handle: u32) -> Result<Arc<dyn MemoryRegion>>;
+    /// `ibv_import_dm`: another handle, by [`DeviceMemory::handle`].
+    fn import_dm(&self, handle: u32) -> Result<Arc<dyn DeviceMemory>>;
     /// `ibv_alloc_mw`: gives the window's number and rkey. `mw_type` is 1 or 2.
     fn alloc_mw(&self, pd: u32, mw_type: u8) -> Result<(u32, u32)>;
     /// `ibv_dealloc_mw`.
@@ -98,6 +117,12 @@ pub trait MemoryRegion: Send + Sync + Debug {
     fn lkey(&self) -> u32;
     /// Key for peers.
     fn rkey(&self) -> u32;
+    /// Bytes, as they were when this handle was made.
+    fn len(&self) -> usize;
+    /// Whether nothing can be accessed in it.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
     /// `ibv_rereg_mr`: `None` keeps what is.
     fn reregister(
         &self,
@@ -108,6 +133,26 @@ pub trait MemoryRegion: Send + Sync + Debug {
     /// `ibv_dereg_mr`: when it returns, nothing touches the memory any more. `EBUSY` while
     /// windows are bound to it.
     fn deregister(&self) -> Result<()>;
+}
+
+/// Device memory (`man 3 ibv_alloc_dm`). Offsets and lengths are multiples of four.
+pub trait DeviceMemory: Send + Sync + Debug {
+    /// What [`Context::import_dm`] knows it by.
+    fn handle(&self) -> u32;
+    /// `ibv_memcpy_to_dm`; `EFAULT` outside of it.
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()>;
+    /// `ibv_memcpy_from_dm`; `EFAULT` outside of it.
+    fn read(&self, offset: u64, data: &mut [u8]) -> Result<()>;
+    /// `ibv_reg_dm_mr`; `access` has `ZERO_BASED`. `EINVAL` outside of it.
+    fn register(
+        &self,
+        pd: u32,
+        offset: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<Arc<dyn MemoryRegion>>;
+    /// `ibv_free_dm`; `EBUSY` while there are regions of it.
+    fn free(&self) -> Result<()>;
 }
 
 /// A completion channel: readable when a completion queue has an event (an eventfd in semaphore

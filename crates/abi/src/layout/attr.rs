@@ -196,6 +196,14 @@ pub(crate) struct ibv_mr_init_attr {
     pub(crate) buf: Pointer,
 }
 
+/// `ibv_alloc_dm`'s argument.
+#[repr(C)]
+pub(crate) struct ibv_alloc_dm_attr {
+    pub(crate) length: size_t,
+    pub(crate) log_align_req: u32,
+    pub(crate) comp_mask: u32,
+}
+
 /// `ibv_query_rt_values_ex`'s argument.
 #[repr(C)]
 pub(crate) struct ibv_values_ex {
@@ -326,6 +334,7 @@ pub(crate) struct ibv_gid_entry {
 }
 
 assert_layout! {
+    ibv_alloc_dm_attr 16 { log_align_req 8, comp_mask 12 }
     ibv_global_route 24 { flow_label 16, sgid_index 20, hop_limit 21, traffic_class 22 }
     ibv_ah_attr 32 { dlid 24, sl 26, src_path_bits 27, static_rate 28, is_global 29, port_num 30 }
     ibv_grh 40 { paylen 4, next_hdr 6, hop_limit 7, sgid 8, dgid 24 }

@@ -49,6 +49,16 @@ pub(crate) struct ibv_td {
     pub(crate) context: *mut ibv_context,
 }
 
+/// Device memory.
+#[repr(C)]
+pub(crate) struct ibv_dm {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) memcpy_to_dm: Pointer,
+    pub(crate) memcpy_from_dm: Pointer,
+    pub(crate) comp_mask: u32,
+    pub(crate) handle: u32,
+}
+
 /// Completion channel.
 #[repr(C)]
 pub(crate) struct ibv_comp_channel {
@@ -174,6 +184,7 @@ assert_layout! {
     ibv_mw 32 { pd 8, rkey 16, handle 20, mw_type 24 }
     ibv_ah 24 { pd 8, handle 16 }
     ibv_td 8 {}
+    ibv_dm 32 { memcpy_to_dm 8, memcpy_from_dm 16, comp_mask 24, handle 28 }
     ibv_comp_channel 16 { fd 8, refcnt 12 }
     ibv_cq 128 {
         channel 8, cq_context 16, handle 24, cqe 28, mutex 32, cond 72, comp_events_completed 120,

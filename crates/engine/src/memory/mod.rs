@@ -29,6 +29,9 @@
 //! pages that nobody sees any more). A fork needs no care: nothing but the process itself
 //! accesses its memory, by its own page tables.
 //!
+//! Memory that the device has allocated or mapped itself (device memory, DMA-BUFs) is kept as long as
+//! a region of it is registered. A null region has no memory: see `null`.
+//!
 //! # Cost
 //!
 //! A check through a [`KeyCache`] is one atomic load, one probe of a small direct-mapped cache and
@@ -36,6 +39,8 @@
 
 mod access;
 mod cache;
+mod device;
+mod null;
 mod probe;
 mod region;
 mod table;
@@ -45,7 +50,8 @@ mod window;
 
 pub use access::{atomic, copy_out, store};
 pub use cache::KeyCache;
+pub use device::{DeviceBytes, DmaBuf};
 pub use probe::POPULATE_MAX;
-pub use region::Region;
+pub use region::{Keeper, Region};
 pub use table::{KEYS_MAX, MemoryTable};
 pub use window::{BindInfo, STAGED_BINDS_MAX, WindowType};

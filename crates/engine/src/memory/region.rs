@@ -4,12 +4,28 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use polypath_transport::{Access, Fault, Segment};
 
-use super::probe;
+use super::{null, probe};
+
+/// Something that keeps memory while it lives.
+pub type Keeper = Box<dyn std::fmt::Debug + Send + Sync>;
+
+/// What lies under a range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Backing {
+    /// Pages that were there when it was registered.
+    Resident,
+    /// Pages that may be absent: ask before access.
+    OnDemand,
+    /// Nothing: reads give zeros, writes vanish.
+    Null,
+}
 
 /// A registered memory region, as it was at its last registration.
 #[derive(Debug)]
 pub struct Region {
     pub(super) grant: Grant,
+    /// What has to stay while it is registered.
+    pub(super) keeper: Option<Keeper>,
     /// Windows bound to it; changed under the table's write lock only.
     pub(super) windows: AtomicU32,
 }
@@ -50,6 +66,16 @@ impl Region {
         self.grant.access
     }
 
+    /// Whether it can't be registered anew: its memory is not the program's.
+    pub fn is_fixed(&self) -> bool {
+        self.keeper.is_some() || self.grant.backing == Backing::Null
+    }
+
+    /// Whether it keeps its memory.
+    pub fn is_kept(&self) -> bool {
+        self.keeper.is_some()
+    }
+
     /// Memory windows bound to it.
     pub fn windows(&self) -> u32 {
         self.windows.load(Ordering::Relaxed)
@@ -72,8 +98,7 @@ pub(super) struct Grant {
     pub(super) qpn: Option<u32>,
     /// A window's: peers may use it, local work requests not.
     pub(super) window: bool,
-    /// Pages may be absent: ask before access.
-    pub(super) on_demand: bool,
+    pub(super) backing: Backing,
 }
 
 impl Grant {
@@ -87,10 +112,17 @@ impl Grant {
             return Err(Fault::Range);
         }
         let addr = self.base.wrapping_add(offset);
-        if self.on_demand && !probe::present(addr as usize, len as usize, write) {
-            return Err(Fault::Range);
+        match self.backing {
+            Backing::Resident => Ok(Segment { addr, len }),
+            Backing::OnDemand if probe::present(addr as usize, len as usize, write) => {
+                Ok(Segment { addr, len })
+            }
+            Backing::OnDemand => Err(Fault::Range),
+            Backing::Null => match null::address(write) {
+                Some(addr) => Ok(Segment { addr, len }),
+                None => Err(Fault::Range),
+            },
         }
-        Ok(Segment { addr, len })
     }
 
     /// Checks a local scatter/gather element.

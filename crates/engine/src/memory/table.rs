@@ -9,9 +9,9 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use polypath_transport::{Access, Fault, Segment, Sge};
 use polypath_verbs::{Error, Result};
 
-use super::probe;
-use super::region::{Grant, Region};
+use super::region::{Backing, Grant, Keeper, Region};
 use super::window::{BindInfo, Bound, STAGED_BINDS_MAX, Window, WindowType};
+use super::{null, probe};
 
 /// Regions and windows of one open device together. Few enough of the 2^24 names that a random one is
 /// free at almost every first try.
@@ -66,20 +66,63 @@ impl MemoryTable {
         iova: u64,
         access: Access,
     ) -> Result<Arc<Region>> {
-        let unnamed = new_grant(pd, addr, len, iova, access)?;
+        self.insert(new_grant(pd, addr, len, iova, access)?, None)
+    }
+
+    /// As [`MemoryTable::register`], of memory that `keeper` keeps until the region is deregistered.
+    /// It can't be registered anew.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn register_kept(
+        &self,
+        pd: u32,
+        (addr, len): (usize, usize),
+        iova: u64,
+        access: Access,
+        keeper: Keeper,
+    ) -> Result<Arc<Region>> {
+        self.insert(new_grant(pd, addr, len, iova, access)?, Some(keeper))
+    }
+
+    /// Registers a null region: any address and length; local reads give zeros, local writes vanish.
+    ///
+    /// # Errors
+    /// `ENOMEM`: [`KEYS_MAX`], or too little address space.
+    pub fn register_null(&self, pd: u32) -> Result<Arc<Region>> {
+        if !null::prepare() {
+            return Err(Error::no_memory("no address space for a null memory region"));
+        }
+        let grant = Grant {
+            key: 0,
+            pd,
+            base: 0,
+            start: 0,
+            len: u64::MAX,
+            access: Access::LOCAL_WRITE,
+            qpn: None,
+            window: false,
+            backing: Backing::Null,
+        };
+        self.insert(grant, None)
+    }
+
+    fn insert(&self, unnamed: Grant, keeper: Option<Keeper>) -> Result<Arc<Region>> {
         let mut names = self.write();
         let (name, key) = free_name(&names)?;
-        let region =
-            Arc::new(Region { grant: Grant { key, ..unnamed }, windows: AtomicU32::new(0) });
+        let grant = Grant { key, ..unnamed };
+        let region = Arc::new(Region { grant, keeper, windows: AtomicU32::new(0) });
         names.insert(name, Named::Region(Arc::clone(&region)));
         Ok(region)
     }
 
     /// Changes a region; `None` keeps what is. The key stays. `range` is address, length and iova.
-    /// `barrier` takes every lane's lock once, as for [`MemoryTable::deregister`].
+    /// `barrier` takes every lane's lock once, as for [`MemoryTable::deregister`]. Gives what the region
+    /// was before.
     ///
     /// # Errors
-    /// `EBUSY` while windows are bound to it; `EINVAL` if there is no such region; else as
+    /// `EBUSY` while windows are bound to it; `EINVAL` if there is no such region, or its memory is
+    /// not the program's (device memory, a DMA-BUF, a null region); else as
     /// [`MemoryTable::register`]. The region is then what it was.
     pub fn reregister(
         &self,
@@ -90,6 +133,9 @@ impl MemoryTable {
         barrier: impl FnOnce(),
     ) -> Result<Arc<Region>> {
         let old = self.region(key).ok_or_else(no_region)?;
+        if old.is_fixed() {
+            return Err(Error::invalid("only regions of the program's memory can be changed"));
+        }
         let (addr, len, iova) =
             range.unwrap_or_else(|| (old.addr(), old.len() as usize, old.iova()));
         let grant = new_grant(
@@ -99,7 +145,8 @@ impl MemoryTable {
             iova,
             access.unwrap_or_else(|| old.access()),
         )?;
-        let region = Arc::new(Region { grant: Grant { key, ..grant }, windows: AtomicU32::new(0) });
+        let grant = Grant { key, ..grant };
+        let region = Arc::new(Region { grant, keeper: None, windows: AtomicU32::new(0) });
         {
             let mut names = self.write();
             match names.get_mut(&name_of(key)) {
@@ -112,31 +159,34 @@ impl MemoryTable {
             self.changed();
         }
         barrier();
-        Ok(region)
+        Ok(old)
     }
 
     /// Removes a region. `barrier` must take and release every lane's lock once: it is called when no
-    /// new access can begin any more, and when it has returned, none that began before is left.
+    /// new access can begin any more, and when it has returned, none that began before is left. Gives
+    /// what the region was.
     ///
     /// # Errors
     /// `EBUSY` while windows are bound to it; `EINVAL` if there is no such region.
-    pub fn deregister(&self, key: u32, barrier: impl FnOnce()) -> Result<()> {
-        {
+    pub fn deregister(&self, key: u32, barrier: impl FnOnce()) -> Result<Arc<Region>> {
+        let region = {
             let mut names = self.write();
             match names.entry(name_of(key)) {
                 MapEntry::Occupied(entry) => match entry.get() {
                     Named::Region(region) if region.key() == key => {
                         refuse_bound(region)?;
+                        let region = Arc::clone(region);
                         entry.remove();
+                        self.changed();
+                        region
                     }
                     _ => return Err(no_region()),
                 },
                 MapEntry::Vacant(_) => return Err(no_region()),
             }
-            self.changed();
-        }
+        };
         barrier();
-        Ok(())
+        Ok(region)
     }
 
     /// The region that a key names.
@@ -452,7 +502,7 @@ fn new_grant(pd: u32, addr: usize, len: usize, iova: u64, access: Access) -> Res
         access,
         qpn: None,
         window: false,
-        on_demand,
+        backing: if on_demand { Backing::OnDemand } else { Backing::Resident },
     })
 }
 

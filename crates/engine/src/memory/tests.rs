@@ -284,9 +284,10 @@ fn reregistration_keeps_the_key_and_fails_without_harm() {
     let table = MemoryTable::new();
     let region = table.register(PD, first.as_ptr() as usize, 64, 0, READ).unwrap();
     let key = region.key();
-    let new = table
-        .reregister(key, Some(9), Some((second.as_ptr() as usize, 128, 0x100)), Some(ALL), || ())
-        .unwrap();
+    let range = Some((second.as_ptr() as usize, 128, 0x100));
+    let old = table.reregister(key, Some(9), range, Some(ALL), || ()).unwrap();
+    assert_eq!((old.pd(), old.len()), (PD, 64));
+    let new = table.region(key).unwrap();
     assert_eq!((new.key(), new.pd(), new.len(), new.iova()), (key, 9, 128, 0x100));
     assert!(table.resolve_remote(9, QPN, key, 0x100 + 127, 1, WRITE).is_ok());
     assert_eq!(table.resolve_remote(PD, QPN, key, 0, 1, READ), Err(Fault::Key));

@@ -87,7 +87,7 @@ impl Window {
             access: info.access,
             qpn: (self.kind == WindowType::Type2).then_some(qpn),
             window: true,
-            on_demand: region.grant.on_demand,
+            backing: region.grant.backing,
         })
     }
 }

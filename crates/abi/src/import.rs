@@ -1,0 +1,249 @@
+//! Contexts and objects shared by descriptor and handle (`man 3 ibv_import_device` and its siblings).
+//!
+//! A context's `cmd_fd` is a memory file: whoever has a duplicate of the descriptor has the same file,
+//! and by the file's identity the context is found. Within the process that opened the context, the
+//! imported one is the same open device: same objects, same events. Another process can't have it.
+//! The kernel's drivers let processes share objects because the kernel can reach the memory of both;
+//! a region of ours is memory of the process that registered it.
+
+use core::mem::zeroed;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use libc::c_int;
+use polypath_verbs::{Error, Result};
+
+use crate::context::{Opened, of, wrap};
+use crate::forward::real_fn;
+use crate::guard::{self, null_argument};
+use crate::layout::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
+use crate::lock::Lock;
+use crate::memory::{forget_mr, show};
+use crate::pd::{forget_pd, make_pd, pd_of};
+use crate::{dm, log};
+
+/// What the memory file of a context is called: so that another process knows what it was given.
+const NAME: &core::ffi::CStr = c"polypath-context";
+
+/// A file's device and inode.
+pub(crate) type Identity = (libc::dev_t, libc::ino_t);
+
+/// Open devices by the identity of their `cmd_fd`.
+pub(crate) struct Table(BTreeMap<Identity, Weak<Opened>>);
+
+pub(crate) static CONTEXTS: Lock<Table> = Lock::new(Table(BTreeMap::new()));
+
+fn identity(fd: c_int) -> Result<Identity> {
+    // SAFETY: zero is valid for stat, which the call fills in.
+    unsafe {
+        let mut stat: libc::stat = zeroed();
+        if libc::fstat(fd, &mut stat) != 0 {
+            return Err(Error::new(libc::EBADF, "cmd_fd is no file descriptor"));
+        }
+        Ok((stat.st_dev, stat.st_ino))
+    }
+}
+
+/// A descriptor for a new context's `cmd_fd`, and its file's identity.
+pub(crate) fn command_fd() -> Result<(c_int, Identity)> {
+    // SAFETY: a valid name.
+    let fd = unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(Error::new(guard::errno(), "cannot make a file for the context"));
+    }
+    Ok((fd, identity(fd)?))
+}
+
+/// A context that can be imported from now on.
+pub(crate) fn remember(identity: Identity, opened: &Arc<Opened>) {
+    CONTEXTS.lock().0.insert(identity, Arc::downgrade(opened));
+}
+
+/// A context that is gone.
+pub(crate) fn forget(identity: Identity) {
+    CONTEXTS.lock().0.remove(&identity);
+}
+
+/// Whether a descriptor is of a context of ours, in whatever process.
+fn is_context_file(fd: c_int) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+    link.to_string_lossy().starts_with(&format!("/memfd:{}", NAME.to_string_lossy()))
+}
+
+/// `ibv_import_device`: takes the descriptor over.
+///
+/// # Safety
+/// As any call of the real function.
+pub(crate) unsafe extern "C-unwind" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
+    if !guard::run(true, || is_context_file(cmd_fd)) {
+        let real = real_fn!(c"ibv_import_device", c"IBVERBS_1.10", fn(c_int) -> *mut ibv_context);
+        if let Some(real) = real {
+            // SAFETY: the caller's promise.
+            return unsafe { real(cmd_fd) };
+        }
+    }
+    guard::pointer("ibv_import_device", || {
+        let found = CONTEXTS.lock().0.get(&identity(cmd_fd)?).and_then(Weak::upgrade);
+        match found.filter(|opened| opened.is_of_this_process()) {
+            Some(opened) => Ok(wrap(opened, cmd_fd)),
+            None if is_context_file(cmd_fd) => guard::unsupported(
+                "a context of another process can't be imported: its memory is out of reach",
+            ),
+            None => guard::unsupported("cmd_fd is not of a Polypath device"),
+        }
+    })
+}
+
+/// `ibv_import_pd`.
+///
+/// # Safety
+/// `context` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn import_pd(
+    context: *mut ibv_context,
+    handle: u32,
+) -> *mut ibv_pd {
+    guard::pointer("ibv_import_pd", || {
+        // SAFETY: the caller's promise.
+        unsafe { of(context) }.inner().import_pd(handle)?;
+        Ok(make_pd(context, handle, core::ptr::null(), None))
+    })
+}
+
+/// `ibv_unimport_pd`: the domain stays.
+///
+/// # Safety
+/// `pd` is one of ours, and not used any more.
+pub(crate) unsafe extern "C-unwind" fn unimport_pd(pd: *mut ibv_pd) {
+    guard::run((), || {
+        // SAFETY: the caller's promise.
+        if let Err(error) = unsafe { forget_pd(pd) } {
+            log::line(format_args!("ibv_unimport_pd: {error}"));
+        }
+    });
+}
+
+/// `ibv_import_mr`.
+///
+/// # Safety
+/// `pd` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    guard::pointer("ibv_import_mr", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let inner = of((*pd).context).inner().import_mr(pd_of(pd).number(), handle)?;
+            Ok(show(pd, core::ptr::null_mut(), inner))
+        }
+    })
+}
+
+/// `ibv_unimport_mr`: the region stays.
+///
+/// # Safety
+/// `mr` is one of ours, and not used any more.
+pub(crate) unsafe extern "C-unwind" fn unimport_mr(mr: *mut ibv_mr) {
+    // SAFETY: the caller's promise.
+    guard::run((), || unsafe { forget_mr(mr) });
+}
+
+/// `ibv_import_dm`.
+///
+/// # Safety
+/// `context` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn import_dm(
+    context: *mut ibv_context,
+    handle: u32,
+) -> *mut ibv_dm {
+    guard::pointer("ibv_import_dm", || {
+        if context.is_null() {
+            return Err(null_argument("context"));
+        }
+        // SAFETY: the caller's promise.
+        Ok(dm::make(context, unsafe { of(context) }.inner().import_dm(handle)?))
+    })
+}
+
+/// `ibv_unimport_dm`: the memory stays.
+///
+/// # Safety
+/// `dm` is one of ours, and not used any more.
+pub(crate) unsafe extern "C-unwind" fn unimport_dm(dm: *mut ibv_dm) {
+    // SAFETY: the caller's promise.
+    guard::run((), || unsafe { dm::forget(dm) });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::close_device;
+    use crate::double;
+    use crate::memory::{dereg_mr, reg_mr};
+    use crate::pd::{alloc_pd, dealloc_pd};
+
+    /// A context and another one imported from it.
+    fn two() -> (*mut ibv_context, *mut ibv_context) {
+        let context = double::open();
+        // SAFETY: a context of ours; the descriptor is a duplicate.
+        let imported = unsafe { import_device(libc::dup((*context).cmd_fd)) };
+        assert!(!imported.is_null());
+        (context, imported)
+    }
+
+    #[test]
+    fn an_imported_context_is_the_same_device_and_outlives_the_first() {
+        let (context, imported) = two();
+        // SAFETY: contexts of ours, each closed once.
+        unsafe {
+            assert_ne!(context, imported);
+            assert_eq!((*context).device, (*imported).device);
+            assert_eq!((*context).async_fd, (*imported).async_fd);
+            assert!(of(context).shares_objects_with(of(imported)));
+            let fd = (*imported).cmd_fd;
+            assert_eq!(close_device(context), 0);
+            let third = import_device(libc::dup(fd));
+            assert!(!third.is_null(), "as long as one is open, it can be imported");
+            let spare = libc::dup(fd);
+            assert_eq!((close_device(third), close_device(imported)), (0, 0));
+            assert!(import_device(spare).is_null());
+            assert_eq!(guard::errno(), libc::EOPNOTSUPP);
+            libc::close(spare);
+        }
+    }
+
+    #[test]
+    fn what_is_no_context_of_this_process_is_not_imported() {
+        // SAFETY: descriptors of our own.
+        unsafe {
+            let (fd, _) = command_fd().unwrap();
+            assert!(is_context_file(fd));
+            assert!(import_device(fd).is_null(), "as one that another process sent");
+            assert_eq!(guard::errno(), libc::EOPNOTSUPP);
+            libc::close(fd);
+            let other = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+            assert!(!is_context_file(other));
+            libc::close(other);
+        }
+    }
+
+    #[test]
+    fn imported_objects_name_the_same_and_unimporting_leaves_them() {
+        let (context, imported) = two();
+        let mut memory = [0_u8; 64];
+        // SAFETY: objects of ours, each freed once.
+        unsafe {
+            let pd = alloc_pd(context);
+            let mr = reg_mr(pd, memory.as_mut_ptr().cast(), 64, 1);
+            let pd_2 = import_pd(imported, (*pd).handle);
+            assert_eq!(((*pd_2).context, (*pd_2).handle), (imported, (*pd).handle));
+            let mr_2 = import_mr(pd_2, (*mr).handle);
+            assert!((*mr_2).addr.is_null());
+            assert_eq!(((*mr_2).lkey, (*mr_2).rkey, (*mr_2).pd), ((*mr).lkey, (*mr).rkey, pd_2));
+            unimport_mr(mr_2);
+            unimport_pd(pd_2);
+            assert!(import_pd(imported, 999).is_null());
+            assert_eq!(guard::errno(), libc::EINVAL);
+            assert_eq!((dereg_mr(mr), dealloc_pd(pd)), (0, 0));
+            close_device(imported);
+            close_device(context);
+        }
+    }
+}

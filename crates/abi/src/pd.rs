@@ -1,0 +1,246 @@
+//! Protection domains, parent domains, thread domains.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{c_int, size_t};
+use polypath_verbs::{Error, Result};
+
+use crate::context::{checked, of};
+use crate::forward::as_function;
+use crate::guard::{self, null_argument};
+use crate::layout::{Pointer, ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td};
+
+/// A protection domain, or a parent domain: another handle to one.
+#[repr(C)]
+pub(crate) struct CPd {
+    public: UnsafeCell<ibv_pd>,
+    number: u32,
+    /// The domain that a parent domain was made of.
+    of: *const Self,
+    /// Parent domains made of this.
+    parents: AtomicU32,
+    allocators: Option<Allocators>,
+}
+
+/// The functions of a program that a parent domain takes memory from.
+#[derive(Clone, Copy)]
+pub(crate) struct Allocators {
+    pub(crate) alloc: unsafe extern "C-unwind" fn(
+        pd: *mut ibv_pd,
+        context: Pointer,
+        size: size_t,
+        alignment: size_t,
+        resource_type: u64,
+    ) -> Pointer,
+    pub(crate) free: unsafe extern "C-unwind" fn(
+        pd: *mut ibv_pd,
+        context: Pointer,
+        addr: Pointer,
+        resource_type: u64,
+    ),
+    pub(crate) context: Pointer,
+}
+
+impl Allocators {
+    /// Those of a parent domain's attributes, if there are any. `context` is the attributes' if
+    /// their mask says that they have one.
+    fn of(attr: &ibv_parent_domain_init_attr, context: Pointer) -> Option<Self> {
+        Some(Self { alloc: as_function(attr.alloc)?, free: as_function(attr.free)?, context })
+    }
+}
+
+impl CPd {
+    /// The traits' number.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Where memory for the program comes from, if the program said so.
+    pub(crate) fn allocators(&self) -> Option<Allocators> {
+        self.allocators
+    }
+}
+
+/// A protection domain of ours.
+///
+/// # Safety
+/// `pd` must be one of ours, not deallocated.
+pub(crate) unsafe fn pd_of<'a>(pd: *const ibv_pd) -> &'a CPd {
+    // SAFETY: ours begin with the public structure.
+    unsafe { &*pd.cast() }
+}
+
+/// A C structure for a protection domain.
+pub(crate) fn make_pd(
+    context: *mut ibv_context,
+    number: u32,
+    parent: *const CPd,
+    allocators: Option<Allocators>,
+) -> *mut ibv_pd {
+    let pd = Box::new(CPd {
+        public: UnsafeCell::new(ibv_pd { context, handle: number }),
+        number,
+        of: parent,
+        parents: AtomicU32::new(0),
+        allocators,
+    });
+    Box::leak(pd).public.get()
+}
+
+/// `ibv_alloc_pd`.
+///
+/// # Safety
+/// `context` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    guard::pointer("ibv_alloc_pd", || {
+        // SAFETY: the caller's promise.
+        let number = unsafe { of(context) }.inner().alloc_pd()?;
+        Ok(make_pd(context, number, core::ptr::null(), None))
+    })
+}
+
+/// `ibv_dealloc_pd`, of parent domains too.
+///
+/// # Safety
+/// `pd` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    guard::errno_of("ibv_dealloc_pd", || {
+        // SAFETY: the caller's promise; a parent domain's `of` outlives it, see below; the box is
+        // the one that `make_pd` leaked.
+        unsafe {
+            let this = pd_of(pd);
+            if this.parents.load(Ordering::Acquire) != 0 {
+                return Err(Error::busy("a parent domain is made of this protection domain"));
+            }
+            if this.of.is_null() {
+                of((*pd).context).inner().dealloc_pd(this.number)?;
+            } else {
+                (*this.of).parents.fetch_sub(1, Ordering::AcqRel);
+            }
+            drop(Box::from_raw(pd.cast::<CPd>()));
+        }
+        Ok(())
+    })
+}
+
+/// Frees the structure alone; the domain stays.
+///
+/// # Safety
+/// `pd` is one of ours, and not used any more.
+pub(crate) unsafe fn forget_pd(pd: *mut ibv_pd) -> Result<()> {
+    // SAFETY: the caller's promise; the box is the one that `make_pd` leaked. Parent domains point
+    // to it: it is left to them.
+    unsafe {
+        if pd_of(pd).parents.load(Ordering::Acquire) != 0 {
+            return Err(Error::busy("a parent domain is made of this protection domain"));
+        }
+        drop(Box::from_raw(pd.cast::<CPd>()));
+    }
+    Ok(())
+}
+
+/// `ibv_alloc_td`'s slot. Thread domains promise to use objects from one thread; we need no promise.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn alloc_td(
+    context: *mut ibv_context,
+    attr: *const u32,
+) -> *mut ibv_td {
+    guard::pointer("ibv_alloc_td", || {
+        // SAFETY: the caller's promise: the attributes begin with their mask.
+        unsafe {
+            checked(context)?;
+            if attr.is_null() || *attr != 0 {
+                return Err(Error::invalid("ibv_td_init_attr has an unknown comp_mask"));
+            }
+        }
+        Ok(Box::leak(Box::new(ibv_td { context })))
+    })
+}
+
+/// `ibv_dealloc_td`'s slot.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    guard::errno_of("ibv_dealloc_td", || {
+        if td.is_null() {
+            return Err(null_argument("td"));
+        }
+        // SAFETY: the box that `alloc_td` leaked.
+        drop(unsafe { Box::from_raw(td) });
+        Ok(())
+    })
+}
+
+/// `ibv_alloc_parent_domain`'s slot. Custom allocators serve `ibv_alloc_buf`; the rings in shared
+/// memory that providers use them for, our objects do not have. Memory that a confidential guest
+/// shares with its host is asked for in vain, as on every device that does not need it.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *const ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    const ALLOCATORS: u32 = 1;
+    const PD_CONTEXT: u32 = 2;
+    const ALLOW_CC_UNPROTECTED_ALLOC: u32 = 4;
+    const KNOWN: u32 = ALLOCATORS | PD_CONTEXT | ALLOW_CC_UNPROTECTED_ALLOC;
+    guard::pointer("ibv_alloc_parent_domain", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            checked(context)?;
+            let attr = attr.as_ref().ok_or_else(|| null_argument("attr"))?;
+            if attr.pd.is_null() {
+                return Err(null_argument("attr->pd"));
+            }
+            if attr.comp_mask & !KNOWN != 0 {
+                return Err(Error::invalid("parent domain: unknown comp_mask"));
+            }
+            let allocators = if attr.comp_mask & ALLOCATORS != 0 {
+                let has_context = attr.comp_mask & PD_CONTEXT != 0;
+                let context = if has_context { attr.pd_context } else { core::ptr::null_mut() };
+                let given = Allocators::of(attr, context);
+                Some(given.ok_or_else(|| null_argument("attr->alloc or attr->free"))?)
+            } else {
+                None
+            };
+            let domain = pd_of(attr.pd);
+            domain.parents.fetch_add(1, Ordering::AcqRel);
+            Ok(make_pd(context, domain.number, domain, allocators))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::close_device;
+    use crate::double;
+
+    #[test]
+    fn a_parent_domain_keeps_its_domain_busy() {
+        let context = double::open();
+        // SAFETY: objects of ours, each freed once.
+        unsafe {
+            let pd = alloc_pd(context);
+            let attr = ibv_parent_domain_init_attr {
+                pd,
+                td: core::ptr::null_mut(),
+                comp_mask: 0,
+                alloc: core::ptr::null_mut(),
+                free: core::ptr::null_mut(),
+                pd_context: core::ptr::null_mut(),
+            };
+            let parent = alloc_parent_domain(context, &attr);
+            assert!(!parent.is_null());
+            assert_eq!(dealloc_pd(pd), libc::EBUSY);
+            assert_eq!(dealloc_pd(parent), 0);
+            assert_eq!(dealloc_pd(pd), 0);
+            close_device(context);
+        }
+    }
+}
