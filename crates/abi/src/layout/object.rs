@@ -49,6 +49,12 @@ pub(crate) struct ibv_td {
     pub(crate) context: *mut ibv_context,
 }
 
+/// XRC domain.
+#[repr(C)]
+pub(crate) struct ibv_xrcd {
+    pub(crate) context: *mut ibv_context,
+}
+
 /// Completion channel.
 #[repr(C)]
 pub(crate) struct ibv_comp_channel {
@@ -174,6 +180,7 @@ assert_layout! {
     ibv_mw 32 { pd 8, rkey 16, handle 20, mw_type 24 }
     ibv_ah 24 { pd 8, handle 16 }
     ibv_td 8 {}
+    ibv_xrcd 8 {}
     ibv_comp_channel 16 { fd 8, refcnt 12 }
     ibv_cq 128 {
         channel 8, cq_context 16, handle 24, cqe 28, mutex 32, cond 72, comp_events_completed 120,
