@@ -17,7 +17,7 @@ use crate::guard::{self, null_argument};
 use crate::layout::{Pointer, ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::qp::CQp;
 use crate::srq::CSrq;
-use crate::{buffer, cq, cq_ex, device, dm, import, memory, pd, post, qp, query, srq};
+use crate::{buffer, cq, cq_ex, device, dm, import, memory, pd, post, qp, query, srq, xrc};
 
 /// Completion vectors of a context: interrupts are threads here, more would mean nothing.
 const COMP_VECTORS: c_int = 1;
@@ -222,12 +222,12 @@ fn extended(context: ibv_context) -> verbs_context {
         placeholder2: number,
         create_flow: object,
         placeholder1: object,
-        open_qp: object,
+        open_qp: slot!(qp::open_qp),
         create_qp_ex: slot!(qp::create_qp_ex),
         get_srq_num: slot!(srq::get_srq_num),
         create_srq_ex: slot!(srq::create_srq_ex),
-        open_xrcd: object,
-        close_xrcd: number,
+        open_xrcd: slot!(xrc::open_xrcd),
+        close_xrcd: slot!(xrc::close_xrcd),
         placeholder3: 0,
         sz: size_of::<verbs_context>(),
         context,

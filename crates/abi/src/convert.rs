@@ -23,7 +23,12 @@ pub(crate) fn qp_type(code: c_int) -> Result<QpType> {
         2 => Ok(QpType::Rc),
         3 => Ok(QpType::Uc),
         4 => Ok(QpType::Ud),
-        _ => Err(Error::unsupported("only RC, UC and UD queue pairs are there")),
+        9 => Ok(QpType::XrcSend),
+        10 => Ok(QpType::XrcRecv),
+        8 => Err(Error::unsupported(
+            "raw packet queue pairs would need the interface itself, past the kernel's stack",
+        )),
+        _ => Err(Error::unsupported("only RC, UC, UD and XRC queue pairs are there")),
     }
 }
 

@@ -51,6 +51,7 @@ mod srq;
 mod strings;
 mod ucma;
 mod wait;
+mod xrc;
 
 #[cfg(test)]
 mod double;

@@ -119,7 +119,8 @@ unsafe fn request<'a>(
         } else {
             None
         };
-        Ok(SendRequest { wr_id: wr.wr_id, op, flags, data, ud })
+        let xrc_srqn = if qp_type == QpType::XrcSend { wr.remote_srqn } else { 0 };
+        Ok(SendRequest { wr_id: wr.wr_id, op, flags, data, ud, xrc_srqn })
     }
 }
 
@@ -205,9 +206,10 @@ pub(crate) unsafe fn stage(
         };
         let access = Access::from_bits(info.mw_access_flags).ok_or(libc::EINVAL)?;
         let bind = MwBind { region, addr: info.addr, len: info.length, access };
+        let pd = qp.pd_number().ok_or(libc::EINVAL)?;
         of((*qp.public()).base.context)
             .inner()
-            .stage_bind(qp.pd_number(), window.handle, rkey, &bind)
+            .stage_bind(pd, window.handle, rkey, &bind)
             .map_err(|error| error.errno)?;
         Ok(SendOp::BindMw { mw: window.handle, rkey })
     }
@@ -235,7 +237,8 @@ unsafe fn bind(
 ) -> Result<(), c_int> {
     // SAFETY: the caller's promise.
     let op = unsafe { stage(qp, mw, rkey, info)? };
-    let request = SendRequest { wr_id, op, flags, data: SendData::Sges(&[]), ud: None };
+    let request =
+        SendRequest { wr_id, op, flags, data: SendData::Sges(&[]), ud: None, xrc_srqn: 0 };
     qp.inner().post_send(&[request], false).map_err(|error| {
         unstage(qp, op);
         failure(&error)

@@ -13,12 +13,12 @@ use crate::convert::{attributes, c_attributes, capacities, qp_type};
 use crate::guard::{self, null_argument};
 use crate::layout::{
     ibv_context, ibv_ece, ibv_gid, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex,
+    ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_xrcd,
 };
 use crate::pd::pd_of;
 use crate::qp_ex::{self, Builder};
 use crate::wait::Counter;
-use crate::{cq, srq};
+use crate::{cq, srq, xrc};
 
 /// A queue pair. Every one is made in the extended shape.
 #[repr(C)]
@@ -30,7 +30,7 @@ pub(crate) struct CQp {
     token: u64,
     async_given: AtomicU32,
     qp_type: QpType,
-    pd: u32,
+    pd: Option<u32>,
     init: ibv_qp_init_attr,
     /// Whether it was made for `ibv_wr_*`.
     extended: bool,
@@ -48,13 +48,13 @@ impl CQp {
         self.public.get()
     }
 
-    /// RC, UC or UD.
+    /// The transport service.
     pub(crate) fn qp_type(&self) -> QpType {
         self.qp_type
     }
 
-    /// The traits' number of the protection domain.
-    pub(crate) fn pd_number(&self) -> u32 {
+    /// The traits' number of the protection domain, if there is one.
+    pub(crate) fn pd_number(&self) -> Option<u32> {
         self.pd
     }
 
@@ -102,26 +102,35 @@ pub(crate) unsafe fn qp_of<'a>(qp: *const ibv_qp) -> &'a CQp {
 /// Makes a queue pair and writes its real sizes back.
 ///
 /// # Safety
-/// `pd` is one of ours; `init` holds pointers to objects of any provider, or null.
+/// `context` is one of ours, `pd` too if `init` is not an XRC target's; `xrcd` and what `init` points
+/// to are objects of any provider, or null.
 unsafe fn make(
+    context: *mut ibv_context,
     pd: *mut ibv_pd,
+    xrcd: *mut ibv_xrcd,
     init: &mut ibv_qp_init_attr,
     extended: bool,
 ) -> Result<*mut ibv_qp> {
     let kind = qp_type(init.qp_type)?;
     let token = new_token();
-    // SAFETY: the caller's promise; zero is a valid start for the structure.
+    // SAFETY: the caller's promise; what a kind of queue pair does not have is not looked at.
     unsafe {
-        let context = (*pd).context;
-        let owner = of(context);
-        let shared = srq::argument(init.srq)?;
-        let number = pd_of(pd).number();
-        let inner = owner.inner().create_qp(&QpRequest {
-            pd: number,
+        let has_pd = kind != QpType::XrcRecv;
+        let completions = |cq, wanted: bool| match wanted {
+            true => cq::argument(cq).map(|cq| Some(cq.inner().clone())),
+            false => Ok(None),
+        };
+        let shared = if kind.is_xrc() { None } else { srq::argument(init.srq)? };
+        let inner = of(context).inner().create_qp(&QpRequest {
+            pd: has_pd.then(|| pd_of(pd).number()),
             qp_type: kind,
-            send_cq: cq::argument(init.send_cq)?.inner().clone(),
-            recv_cq: cq::argument(init.recv_cq)?.inner().clone(),
+            send_cq: completions(init.send_cq, has_pd)?,
+            recv_cq: completions(init.recv_cq, !kind.is_xrc())?,
             srq: shared.map(|shared| shared.inner().clone()),
+            xrcd: match kind {
+                QpType::XrcRecv => Some(xrc::argument(xrcd)?.inner().clone()),
+                _ => None,
+            },
             sq_sig_all: init.sq_sig_all != 0,
             max_send_wr: init.cap.max_send_wr,
             max_recv_wr: init.cap.max_recv_wr,
@@ -131,6 +140,26 @@ unsafe fn make(
             token,
         })?;
         init.cap = capacities(&inner.query()?);
+        Ok(wrap(context, pd, init, kind, extended, inner, token))
+    }
+}
+
+/// The C structure of a queue pair.
+///
+/// # Safety
+/// `context` is one of ours, `pd` too if `kind` has one.
+unsafe fn wrap(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    init: &ibv_qp_init_attr,
+    kind: QpType,
+    extended: bool,
+    inner: Arc<dyn QueuePair>,
+    token: u64,
+) -> *mut ibv_qp {
+    // SAFETY: the caller's promise; zero is a valid start for the structure.
+    unsafe {
+        let pd_number = (kind != QpType::XrcRecv).then(|| pd_of(pd).number());
         let mut public: ibv_qp_ex = zeroed();
         public.base.context = context;
         public.base.qp_context = init.qp_context;
@@ -149,13 +178,13 @@ unsafe fn make(
             token,
             async_given: AtomicU32::new(0),
             qp_type: kind,
-            pd: number,
+            pd: pd_number,
             init: *init,
             extended,
             builder: Builder::default(),
         }));
-        owner.live().insert(token, Target::Qp(qp));
-        Ok(qp.cast())
+        of(context).live().insert(token, Target::Qp(qp));
+        qp.cast()
     }
 }
 
@@ -169,7 +198,13 @@ pub(crate) unsafe extern "C-unwind" fn create_qp(
 ) -> *mut ibv_qp {
     guard::pointer("ibv_create_qp", || {
         // SAFETY: the caller's promise.
-        unsafe { make(pd, init.as_mut().ok_or_else(|| null_argument("qp_init_attr"))?, false) }
+        unsafe {
+            let init = init.as_mut().ok_or_else(|| null_argument("qp_init_attr"))?;
+            if qp_type(init.qp_type)? == QpType::XrcRecv {
+                return Err(Error::invalid("XRC targets are made by ibv_create_qp_ex"));
+            }
+            make((*pd).context, pd, core::ptr::null_mut(), init, false)
+        }
     })
 }
 
@@ -182,7 +217,10 @@ fn send_operations(kind: QpType) -> u64 {
     const BIND_MW: u64 = 1 << 8;
     const SEND_WITH_INV: u64 = 1 << 9;
     match kind {
-        QpType::Rc => WRITES | SENDS | READ_AND_ATOMICS | LOCAL_INV | BIND_MW | SEND_WITH_INV,
+        QpType::Rc | QpType::XrcSend => {
+            WRITES | SENDS | READ_AND_ATOMICS | LOCAL_INV | BIND_MW | SEND_WITH_INV
+        }
+        QpType::XrcRecv => 0,
         QpType::Uc => WRITES | SENDS | LOCAL_INV | BIND_MW | SEND_WITH_INV,
         QpType::Ud => SENDS,
     }
@@ -197,6 +235,7 @@ pub(crate) unsafe extern "C-unwind" fn create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     const MASK_PD: u32 = 1;
+    const MASK_XRCD: u32 = 1 << 1;
     const MASK_CREATE_FLAGS: u32 = 1 << 2;
     const MASK_SEND_OPS: u32 = 1 << 6;
     const KNOWN: u32 = (1 << 7) - 1;
@@ -208,12 +247,15 @@ pub(crate) unsafe extern "C-unwind" fn create_qp_ex(
             if attr.comp_mask & !KNOWN != 0 {
                 return Err(Error::invalid("ibv_qp_init_attr_ex has an unknown comp_mask"));
             }
-            if attr.comp_mask & !(MASK_PD | MASK_CREATE_FLAGS | MASK_SEND_OPS) != 0 {
-                return guard::unsupported(
-                    "XRC, TSO, indirection tables and RX hash are not there",
-                );
+            let possible = MASK_PD | MASK_XRCD | MASK_CREATE_FLAGS | MASK_SEND_OPS;
+            if attr.comp_mask & !possible != 0 {
+                return guard::unsupported("TSO, indirection tables and RX hash are not there");
             }
-            if attr.comp_mask & MASK_PD == 0 || attr.pd.is_null() {
+            let is_target = qp_type(attr.qp_type)? == QpType::XrcRecv;
+            if is_target && attr.comp_mask & MASK_XRCD == 0 {
+                return Err(Error::invalid("an XRC target needs an XRC domain"));
+            }
+            if !is_target && (attr.comp_mask & MASK_PD == 0 || attr.pd.is_null()) {
                 return Err(Error::invalid("a queue pair needs a protection domain"));
             }
             if attr.comp_mask & MASK_CREATE_FLAGS != 0 && attr.create_flags != 0 {
@@ -234,8 +276,54 @@ pub(crate) unsafe extern "C-unwind" fn create_qp_ex(
                 qp_type: attr.qp_type,
                 sq_sig_all: attr.sq_sig_all,
             };
-            let qp = make(attr.pd, &mut init, extended)?;
+            let pd = if is_target { core::ptr::null_mut() } else { attr.pd };
+            let qp = make(context, pd, attr.xrcd, &mut init, extended)?;
             attr.cap = init.cap;
+            Ok(qp)
+        }
+    })
+}
+
+/// `ibv_open_qp`'s slot: another handle to an XRC target of this process.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn open_qp(
+    context: *mut ibv_context,
+    attr: *const ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    const NUM: u32 = 1;
+    const XRCD: u32 = 1 << 1;
+    const CONTEXT: u32 = 1 << 2;
+    const TYPE: u32 = 1 << 3;
+    const NEEDED: u32 = NUM | XRCD | TYPE;
+    guard::pointer("ibv_open_qp", || {
+        // SAFETY: the caller's promise; the attributes are read as their mask says.
+        unsafe {
+            let owner = checked(context)?;
+            let attr = attr.as_ref().ok_or_else(|| null_argument("qp_open_attr"))?;
+            if attr.comp_mask & !(NEEDED | CONTEXT) != 0 {
+                return guard::unsupported("ibv_qp_open_attr has an unknown comp_mask");
+            }
+            if attr.comp_mask & NEEDED != NEEDED {
+                return Err(Error::invalid("ibv_open_qp needs a number, an XRC domain and a type"));
+            }
+            if qp_type(attr.qp_type)? != QpType::XrcRecv {
+                return Err(Error::invalid("only XRC targets can be opened"));
+            }
+            let domain = xrc::argument(attr.xrcd)?.inner();
+            let token = new_token();
+            let inner = owner.inner().open_qp(domain.as_ref(), attr.qp_num, token)?;
+            let mut init: ibv_qp_init_attr = zeroed();
+            init.qp_type = attr.qp_type;
+            if attr.comp_mask & CONTEXT != 0 {
+                init.qp_context = attr.qp_context;
+            }
+            let now = inner.query()?;
+            init.cap = capacities(&now);
+            let no_pd = core::ptr::null_mut();
+            let qp = wrap(context, no_pd, &init, QpType::XrcRecv, false, inner, token);
+            qp_of(qp).show_state(now.state);
             Ok(qp)
         }
     })

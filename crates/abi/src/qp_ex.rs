@@ -53,6 +53,7 @@ struct Request {
     flags: SendFlags,
     data: Data,
     ud: Option<(Arc<AddressHandle>, u32, u32)>,
+    xrc_srqn: u32,
 }
 
 /// Where a request's data is in the draft.
@@ -115,7 +116,8 @@ unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
             if draft.requests.len() == REQUESTS_MAX {
                 return draft.fail(libc::ENOMEM);
             }
-            draft.requests.push(Request { wr_id, op, flags, data: Data::Sges(0..0), ud: None });
+            let data = Data::Sges(0..0);
+            draft.requests.push(Request { wr_id, op, flags, data, ud: None, xrc_srqn: 0 });
         });
     }
 }
@@ -141,7 +143,7 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_send_inv = slot!(wr_send_inv);
     qp.wr_send_tso = slot!(refuse);
     qp.wr_set_ud_addr = slot!(wr_set_ud_addr);
-    qp.wr_set_xrc_srqn = slot!(refuse);
+    qp.wr_set_xrc_srqn = slot!(wr_set_xrc_srqn);
     qp.wr_set_inline_data = slot!(wr_set_inline_data);
     qp.wr_set_inline_data_list = slot!(wr_set_inline_data_list);
     qp.wr_set_sge = slot!(wr_set_sge);
@@ -211,7 +213,8 @@ fn hand_over(qp: &CQp, draft: &Draft) -> c_int {
             let flags = if inline { request.flags | SendFlags::INLINE } else { request.flags };
             let ud = request.ud.as_ref();
             let ud = ud.map(|(ah, qpn, qkey)| UdTarget { ah, qpn: *qpn, qkey: *qkey });
-            SendRequest { wr_id: request.wr_id, op: request.op, flags, data, ud }
+            let Request { wr_id, op, xrc_srqn, .. } = *request;
+            SendRequest { wr_id, op, flags, data, ud, xrc_srqn }
         })
         .collect();
     match qp.inner().post_send(&list, true) {
@@ -287,6 +290,16 @@ unsafe extern "C-unwind" fn wr_set_ud_addr(
         with_draft(qp, |_, draft| match (draft.requests.last_mut(), ah.is_null()) {
             (Some(request), false) => request.ud = Some((ah_of(ah).inner().clone(), qpn, qkey)),
             _ => draft.fail(libc::EINVAL),
+        });
+    }
+}
+
+unsafe extern "C-unwind" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
+    // SAFETY: called through a queue pair of ours, after wr_start.
+    unsafe {
+        with_draft(qp, |_, draft| match draft.requests.last_mut() {
+            Some(request) => request.xrc_srqn = srqn,
+            None => draft.fail(libc::EINVAL),
         });
     }
 }

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use libc::c_int;
-use polypath_verbs::{Error, Result, SharedReceiveQueue, SrqAttr, SrqRequest};
+use polypath_verbs::{Error, Result, SharedReceiveQueue, SrqAttr, SrqRequest, XrcSrq};
 
 use crate::context::{Target, checked, is_usable, new_token, of};
 use crate::guard::{self, null_argument};
@@ -17,6 +17,7 @@ use crate::layout::{
 use crate::pd::pd_of;
 use crate::post::post_receives;
 use crate::wait::Counter;
+use crate::{cq, xrc};
 
 /// A shared receive queue.
 #[repr(C)]
@@ -88,6 +89,7 @@ unsafe fn make(
     pd: *mut ibv_pd,
     srq_context: Pointer,
     attr: &mut ibv_srq_attr,
+    xrc: Option<XrcSrq>,
 ) -> Result<*mut ibv_srq> {
     let token = new_token();
     // SAFETY: the caller's promise; zero is a valid start for the structure.
@@ -96,7 +98,7 @@ unsafe fn make(
         let owner = of(context);
         // The limit is armed by ibv_modify_srq() alone (man 3 ibv_create_srq).
         let wanted = SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
-        let request = SrqRequest { pd: pd_of(pd).number(), attr: wanted, token };
+        let request = SrqRequest { pd: pd_of(pd).number(), attr: wanted, xrc, token };
         let inner = owner.inner().create_srq(&request)?;
         let got = inner.query();
         (attr.max_wr, attr.max_sge) = (got.max_wr, got.max_sge);
@@ -128,12 +130,12 @@ pub(crate) unsafe extern "C-unwind" fn create_srq(
         // SAFETY: the caller's promise.
         unsafe {
             let attr = attr.as_mut().ok_or_else(|| null_argument("srq_init_attr"))?;
-            make(pd, attr.srq_context, &mut attr.attr)
+            make(pd, attr.srq_context, &mut attr.attr, None)
         }
     })
 }
 
-/// `ibv_create_srq_ex`'s slot: basic queues only.
+/// `ibv_create_srq_ex`'s slot: basic queues, and those of XRC; no tag matching.
 ///
 /// # Safety
 /// As the headers call it.
@@ -143,18 +145,33 @@ pub(crate) unsafe extern "C-unwind" fn create_srq_ex(
 ) -> *mut ibv_srq {
     const MASK_TYPE: u32 = 1;
     const MASK_PD: u32 = 2;
+    const MASK_XRCD: u32 = 4;
+    const MASK_CQ: u32 = 8;
+    const TYPE_BASIC: u32 = 0;
+    const TYPE_XRC: u32 = 1;
     guard::pointer("ibv_create_srq_ex", || {
         // SAFETY: the caller's promise.
         unsafe {
             checked(context)?;
             let attr = attr.as_mut().ok_or_else(|| null_argument("srq_init_attr_ex"))?;
-            if attr.comp_mask & MASK_TYPE != 0 && attr.srq_type != 0 {
-                return guard::unsupported("only basic shared receive queues are there");
-            }
+            let has_type = attr.comp_mask & MASK_TYPE != 0;
+            let xrc = match if has_type { attr.srq_type } else { TYPE_BASIC } {
+                TYPE_BASIC => None,
+                TYPE_XRC if attr.comp_mask & (MASK_XRCD | MASK_CQ) != MASK_XRCD | MASK_CQ => {
+                    return Err(Error::invalid(
+                        "a shared receive queue of XRC needs a domain and a completion queue",
+                    ));
+                }
+                TYPE_XRC => Some(XrcSrq {
+                    domain: xrc::argument(attr.xrcd)?.inner().clone(),
+                    cq: cq::argument(attr.cq)?.inner().clone(),
+                }),
+                _ => return guard::unsupported("tag matching is not there"),
+            };
             if attr.comp_mask & MASK_PD == 0 || attr.pd.is_null() {
                 return Err(Error::invalid("a shared receive queue needs a protection domain"));
             }
-            make(attr.pd, attr.srq_context, &mut attr.attr)
+            make(attr.pd, attr.srq_context, &mut attr.attr, xrc)
         }
     })
 }

@@ -9,7 +9,8 @@ use polypath_ipc::{DeviceKind, DeviceSpec, Table};
 use polypath_verbs::{
     AddressHandle, AhAttr, AsyncEvent, AsyncKind, CompletionChannel, CompletionQueue, Context,
     CqRequest, DeviceAttr, DeviceInfo, DeviceMemory, Element, Error, GidEntry, MemoryRegion,
-    MrRequest, MwBind, PortAttr, QpRequest, QueuePair, Result, SharedReceiveQueue, SrqRequest,
+    MrRequest, MwBind, PortAttr, QpRequest, QpType, QueuePair, Result, SharedReceiveQueue,
+    SrqRequest, XrcDomain, XrcSrq, XrcdRequest,
 };
 
 use crate::channel::Channel;
@@ -24,7 +25,12 @@ use crate::notify::{NoticeQueue, lock};
 use crate::process::Process;
 use crate::qp::Qp;
 use crate::srq::Srq;
+use crate::target::Target;
+use crate::xrc::{Membership, Xrcd};
 use crate::{device, port};
+
+/// Numbers of protection domains are the process's: XRC hands them from context to context.
+static NEXT_PD: AtomicU32 = AtomicU32::new(1);
 
 /// What all objects of a context share.
 #[derive(Debug)]
@@ -38,7 +44,6 @@ pub(crate) struct Shared {
     events: NoticeQueue<AsyncEvent>,
     /// Users of each protection domain.
     pds: Mutex<HashMap<u32, u32>>,
-    next_pd: AtomicU32,
     next_srq: AtomicU32,
     /// Packets with a wrong Q_Key (`qkey_viol_cntr`).
     pub(crate) qkey_violations: AtomicU64,
@@ -128,7 +133,6 @@ impl OpenDevice {
             dm: DmTable::default(),
             events,
             pds: Mutex::default(),
-            next_pd: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
             qkey_violations: AtomicU64::new(0),
         });
@@ -139,6 +143,13 @@ impl OpenDevice {
     fn check_port(port: u8) -> Result<()> {
         if port == 1 { Ok(()) } else { Err(Error::invalid("the device has one port, number 1")) }
     }
+}
+
+/// What makes a shared receive queue a member of an XRC domain.
+fn membership(xrc: &XrcSrq) -> Result<Membership> {
+    let cq = Cq::find(xrc.cq.as_ref())
+        .ok_or_else(|| Error::invalid("the completion queue belongs to another device"))?;
+    Ok(Membership { xrcd: Xrcd::find(xrc.domain.as_ref())?, cq })
 }
 
 pub(crate) fn os_error(e: &std::io::Error) -> Error {
@@ -190,7 +201,7 @@ impl Context for OpenDevice {
         if pds.len() >= MAX_PD as usize {
             return Err(Error::no_memory("the device has no protection domains left"));
         }
-        let pd = self.shared.next_pd.fetch_add(1, Ordering::Relaxed);
+        let pd = NEXT_PD.fetch_add(1, Ordering::Relaxed);
         pds.insert(pd, 0);
         Ok(pd)
     }
@@ -293,8 +304,18 @@ impl Context for OpenDevice {
 
     fn create_srq(&self, request: &SrqRequest) -> Result<Arc<dyn SharedReceiveQueue>> {
         self.shared.use_pd(request.pd)?;
-        let number = self.shared.next_srq.fetch_add(1, Ordering::Relaxed);
-        let srq = Srq::new(request, number, self.shared.owner());
+        let owner = self.shared.owner();
+        let srq = match &request.xrc {
+            None => {
+                let number = self.shared.next_srq.fetch_add(1, Ordering::Relaxed);
+                Srq::new(request, number, owner, None)
+            }
+            Some(xrc) => membership(xrc).and_then(|membership| {
+                membership.begin(&self.shared, |number, membership| {
+                    Srq::new(request, number, owner, Some(membership))
+                })
+            }),
+        };
         if srq.is_err() {
             self.shared.release_pd(request.pd);
         }
@@ -302,6 +323,17 @@ impl Context for OpenDevice {
     }
 
     fn create_qp(&self, request: &QpRequest) -> Result<Arc<dyn QueuePair>> {
-        Ok(Arc::new(Qp::create(&self.shared, request)?))
+        if request.qp_type == QpType::XrcRecv {
+            return Ok(Target::create(&self.shared, request)?);
+        }
+        Ok(Arc::new(Qp::create(&self.shared, request, None)?))
+    }
+
+    fn open_xrcd(&self, request: &XrcdRequest) -> Result<Arc<dyn XrcDomain>> {
+        Ok(Xrcd::open(&self.shared, request)?)
+    }
+
+    fn open_qp(&self, domain: &dyn XrcDomain, qpn: u32, token: u64) -> Result<Arc<dyn QueuePair>> {
+        Ok(Target::open(&self.shared, &Xrcd::find(domain)?, qpn, token)?)
     }
 }

@@ -60,7 +60,7 @@ pub(crate) struct Cq {
     count: AtomicUsize,
     /// Bit n: lane n feeds this queue.
     lanes: AtomicU64,
-    /// Queue pairs that use it, once per side.
+    /// Queue pairs that use it, once per side, and shared receive queues of XRC.
     users: AtomicU32,
     process_lanes: Lanes,
     owner: Weak<dyn Raise>,
@@ -103,8 +103,23 @@ impl Cq {
 
     /// A queue pair on `lane` starts to use this queue.
     pub(crate) fn attach(&self, lane: usize) {
-        self.lanes.fetch_or(1 << lane, Ordering::Relaxed);
+        self.feed(1 << lane);
+        self.hold();
+    }
+
+    /// The lanes of the mask may feed this queue from now on.
+    pub(crate) fn feed(&self, lanes: u64) {
+        self.lanes.fetch_or(lanes, Ordering::Relaxed);
+    }
+
+    /// Something starts to use this queue.
+    pub(crate) fn hold(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It stops; its completions stay.
+    pub(crate) fn release_user(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The completion queue behind the trait, if it is one of ours.
@@ -115,7 +130,7 @@ impl Cq {
     /// A queue pair stops using it: its completions go with it.
     pub(crate) fn detach(&self, qpn: u32) {
         self.purge(qpn);
-        self.users.fetch_sub(1, Ordering::Relaxed);
+        self.release_user();
     }
 
     /// Forgets the completions of a queue pair (it was reset or destroyed).
@@ -269,7 +284,7 @@ impl CompletionQueue for Cq {
 
     fn destroy(&self) -> Result<()> {
         if self.users.load(Ordering::Relaxed) > 0 {
-            return Err(Error::busy("queue pairs still use this completion queue"));
+            return Err(Error::busy("queue pairs or XRC queues still use this completion queue"));
         }
         lock(&self.ring).disarm();
         if let Some(channel) =

@@ -76,6 +76,7 @@ const CAP_SYS_IMAGE_GUID: u32 = 1 << 11;
 const CAP_RC_RNR_NAK_GEN: u32 = 1 << 12;
 const CAP_SRQ_RESIZE: u32 = 1 << 13;
 const CAP_MEM_WINDOW: u32 = 1 << 17;
+const CAP_XRC: u32 = 1 << 20;
 const CAP_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 const CAP_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 
@@ -103,6 +104,7 @@ pub(crate) fn attributes(info: &DeviceInfo) -> DeviceAttr {
             | CAP_RC_RNR_NAK_GEN
             | CAP_SRQ_RESIZE
             | CAP_MEM_WINDOW
+            | CAP_XRC
             | CAP_MEM_MGT_EXTENSIONS
             | CAP_MEM_WINDOW_TYPE_2B,
         max_sge: MAX_SGE,

@@ -33,10 +33,12 @@ mod process;
 mod qp;
 mod srq;
 mod status;
+mod target;
 mod thread;
 #[allow(unsafe_code)]
 #[doc(hidden)]
 pub mod udp;
+mod xrc;
 
 pub use device::devices;
 pub use process::leave;

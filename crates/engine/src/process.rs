@@ -14,6 +14,7 @@ use crate::lane::Lane;
 use crate::log;
 use crate::notify::lock;
 use crate::status;
+use crate::xrc::Domains;
 
 /// Most lanes of a process.
 pub(crate) const MAX_LANES: usize = 32;
@@ -67,6 +68,7 @@ pub(crate) struct Process {
     table: RwLock<Arc<Table>>,
     pub(crate) lanes: Lanes,
     contexts: Mutex<Vec<Weak<Shared>>>,
+    pub(crate) xrc_domains: Domains,
 }
 
 /// The one of this process; replaced after a fork, for good reasons never freed.
@@ -143,6 +145,7 @@ impl Process {
             table: RwLock::new(Arc::new(table)),
             lanes: Lanes::default(),
             contexts: Mutex::default(),
+            xrc_domains: Domains::default(),
         })
     }
 

@@ -20,6 +20,7 @@ use crate::memory::KeyCache;
 use crate::notify::lock;
 use crate::port;
 use crate::srq::Srq;
+use crate::target::TargetState;
 
 /// A queue pair.
 #[derive(Debug)]
@@ -28,9 +29,9 @@ pub(crate) struct Qp {
     lane: Arc<Lane>,
     qpn: u32,
     qp_type: QpType,
-    pd: u32,
-    send_cq: Arc<Cq>,
-    recv_cq: Arc<Cq>,
+    pd: Option<u32>,
+    send_cq: Option<Arc<Cq>>,
+    recv_cq: Option<Arc<Cq>>,
     srq: Option<Arc<Srq>>,
     token: u64,
     groups: Mutex<Vec<IpAddr>>,
@@ -43,11 +44,32 @@ fn own_cq(cq: &Arc<dyn polypath_verbs::CompletionQueue>) -> Result<Arc<Cq>> {
         .ok_or_else(|| Error::invalid("the completion queue belongs to another device"))
 }
 
+/// The completion queue of one side: there if, and only if, the queue pair has that side.
+fn side(
+    cq: Option<&Arc<dyn polypath_verbs::CompletionQueue>>,
+    wanted: bool,
+) -> Result<Option<Arc<Cq>>> {
+    match cq {
+        _ if !wanted => Ok(None),
+        None => Err(Error::invalid("the queue pair needs a completion queue")),
+        Some(cq) => own_cq(cq).map(Some),
+    }
+}
+
 impl Qp {
-    pub(crate) fn create(context: &Arc<Shared>, request: &QpRequest) -> Result<Self> {
+    /// Makes a queue pair; `target` for an XRC target, see [`crate::target`].
+    pub(crate) fn create(
+        context: &Arc<Shared>,
+        request: &QpRequest,
+        target: Option<TargetState>,
+    ) -> Result<Self> {
         check_sizes(request)?;
-        let send_cq = own_cq(&request.send_cq)?;
-        let recv_cq = own_cq(&request.recv_cq)?;
+        let is_target = request.qp_type == QpType::XrcRecv;
+        if request.pd.is_none() != is_target {
+            return Err(Error::invalid("all queue pairs but XRC targets have a protection domain"));
+        }
+        let send_cq = side(request.send_cq.as_ref(), !is_target)?;
+        let recv_cq = side(request.recv_cq.as_ref(), !request.qp_type.is_xrc())?;
         let srq = request
             .srq
             .as_ref()
@@ -57,11 +79,32 @@ impl Qp {
                 })
             })
             .transpose()?;
-        context.use_pd(request.pd)?;
-        let made = Self::insert(context, request, &send_cq, &recv_cq, srq.as_ref());
-        let (lane, qpn) = made.inspect_err(|_| context.release_pd(request.pd))?;
-        send_cq.attach(lane.index);
-        recv_cq.attach(lane.index);
+        if srq.as_ref().is_some_and(|srq| srq.is_xrc() || request.qp_type.is_xrc()) {
+            return Err(Error::invalid(
+                "XRC requests name their shared receive queue themselves; none belongs to a queue pair",
+            ));
+        }
+        if let Some(pd) = request.pd {
+            context.use_pd(pd)?;
+        }
+        let attached = Attached {
+            context: context.clone(),
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            srq: srq.clone(),
+            target,
+            token: request.token,
+            last_error: RefCell::default(),
+            keys: KeyCache::new(),
+        };
+        let (lane, qpn) = Self::insert(context, request, attached).inspect_err(|_| {
+            if let Some(pd) = request.pd {
+                context.release_pd(pd);
+            }
+        })?;
+        for cq in send_cq.iter().chain(&recv_cq) {
+            cq.attach(lane.index);
+        }
         if let Some(srq) = &srq {
             srq.attach();
         }
@@ -83,28 +126,18 @@ impl Qp {
     fn insert(
         context: &Arc<Shared>,
         request: &QpRequest,
-        send_cq: &Arc<Cq>,
-        recv_cq: &Arc<Cq>,
-        srq: Option<&Arc<Srq>>,
+        attached: Attached,
     ) -> Result<(Arc<Lane>, u32)> {
         let lane = context.process.lane()?;
-        let attached = Attached {
-            context: context.clone(),
-            send_cq: send_cq.clone(),
-            recv_cq: recv_cq.clone(),
-            srq: srq.cloned(),
-            token: request.token,
-            last_error: RefCell::default(),
-            keys: KeyCache::new(),
-        };
+        let (is_target, has_srq) = (attached.target.is_some(), attached.srq.is_some());
         let config = |qpn| QpConfig {
             qpn,
             qp_type: request.qp_type,
-            pd: request.pd,
+            pd: request.pd.unwrap_or(0),
             sq_sig_all: request.sq_sig_all,
-            srq: srq.is_some(),
-            max_send_wr: request.max_send_wr,
-            max_recv_wr: request.max_recv_wr,
+            srq: has_srq,
+            max_send_wr: if is_target { 0 } else { request.max_send_wr },
+            max_recv_wr: if request.qp_type.is_xrc() { 0 } else { request.max_recv_wr },
             max_send_sge: request.max_send_sge,
             max_recv_sge: request.max_recv_sge,
             max_inline: request.max_inline,
@@ -133,6 +166,11 @@ impl Qp {
             state.note(index, false);
             Ok(result)
         })
+    }
+
+    /// The lane that it lives on.
+    pub(crate) fn lane_index(&self) -> usize {
+        self.lane.index
     }
 
     #[allow(clippy::cast_possible_truncation)]
@@ -228,15 +266,19 @@ impl QueuePair for Qp {
             if state == QpState::Reset && before != QpState::Reset {
                 io.paths.detach(now, self.qpn);
                 entry.peer = None;
-                self.send_cq.purge(self.qpn);
-                self.recv_cq.purge(self.qpn);
+                for cq in self.send_cq.iter().chain(&self.recv_cq) {
+                    cq.purge(self.qpn);
+                }
             }
             if let Some(to) = address.filter(|_| connected) {
                 io.paths.detach(now, self.qpn);
                 let dest = entry.core.query().dest_qpn;
+                // The multi-path header stands for opcodes of RC alone.
+                let multipath = to.multipath && !self.qp_type.is_xrc();
+                let options = Resolved { multipath, ..to }.options();
                 let peer = io
                     .paths
-                    .attach(now, self.qpn, dest, to.local, to.remote, to.options())
+                    .attach(now, self.qpn, dest, to.local, to.remote, options)
                     .map_err(|e| Error::no_memory(e.to_string()))?;
                 entry.peer = Some(peer);
                 entry.core.set_peer(polypath_transport::PeerId(peer.0));
@@ -274,10 +316,12 @@ impl QueuePair for Qp {
                     data: request.data,
                     ud,
                 };
-                entry
-                    .core
-                    .post_send(&wr)
-                    .map_err(|e| fail(Error::new(e.errno(), e.to_string())))?;
+                let posted = if self.qp_type == QpType::XrcSend {
+                    entry.core.post_xrc_send(&wr, request.xrc_srqn)
+                } else {
+                    entry.core.post_send(&wr)
+                };
+                posted.map_err(|e| fail(Error::new(e.errno(), e.to_string())))?;
             }
             Ok(())
         });
@@ -348,13 +392,16 @@ impl QueuePair for Qp {
             state.io.paths.detach(now, self.qpn);
         });
         self.context.memory.forget_qp(self.qpn);
-        self.send_cq.detach(self.qpn);
-        self.recv_cq.detach(self.qpn);
+        for cq in self.send_cq.iter().chain(&self.recv_cq) {
+            cq.detach(self.qpn);
+        }
         if let Some(srq) = &self.srq {
             srq.detach();
         }
         self.context.forget_events(Element::Qp(self.token));
-        self.context.release_pd(self.pd);
+        if let Some(pd) = self.pd {
+            self.context.release_pd(pd);
+        }
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ use polypath_verbs::{
 use crate::events::Raise;
 use crate::limits::{MAX_SGE, MAX_SRQ_WR};
 use crate::notify::lock;
+use crate::xrc::Membership;
 
 #[derive(Debug)]
 struct Queue {
@@ -32,6 +33,7 @@ pub(crate) struct Srq {
     users: AtomicU32,
     owner: Weak<dyn Raise>,
     me: Weak<Self>,
+    membership: Option<Membership>,
 }
 
 impl Srq {
@@ -39,6 +41,7 @@ impl Srq {
         request: &SrqRequest,
         number: u32,
         owner: Weak<dyn Raise>,
+        membership: Option<Membership>,
     ) -> Result<Arc<Self>> {
         let SrqAttr { max_wr, max_sge, limit } = request.attr;
         if max_wr == 0 || max_wr > MAX_SRQ_WR || max_sge > MAX_SGE || limit > max_wr {
@@ -55,7 +58,13 @@ impl Srq {
             users: AtomicU32::new(0),
             owner,
             me: me.clone(),
+            membership,
         }))
+    }
+
+    /// Whether it belongs to an XRC domain: then no queue pair is made with it.
+    pub(crate) fn is_xrc(&self) -> bool {
+        self.membership.is_some()
     }
 
     /// The shared receive queue behind the trait, if it is one of ours.
@@ -136,6 +145,9 @@ impl SharedReceiveQueue for Srq {
         if self.users.load(Ordering::Relaxed) > 0 {
             return Err(Error::busy("queue pairs still use this shared receive queue"));
         }
+        if let Some(membership) = &self.membership {
+            membership.end(self.number);
+        }
         Ok(())
     }
 
@@ -159,7 +171,7 @@ mod tests {
 
     fn srq(max_wr: u32, owner: &Arc<Recorder>) -> Arc<Srq> {
         let attr = SrqAttr { max_wr, max_sge: 1, limit: 0 };
-        Srq::new(&SrqRequest { pd: 1, attr, token: 9 }, 3, owner.owner()).unwrap()
+        Srq::new(&SrqRequest { pd: 1, attr, xrc: None, token: 9 }, 3, owner.owner(), None).unwrap()
     }
 
     fn wr(wr_id: u64) -> RecvWr {

@@ -69,6 +69,8 @@ fn qp(entry: &Entry, paths: &Status, table: &Table) -> QpStatus {
             QpType::Rc => "RC",
             QpType::Uc => "UC",
             QpType::Ud => "UD",
+            QpType::XrcSend => "XRC_SEND",
+            QpType::XrcRecv => "XRC_RECV",
         }
         .to_owned(),
         state: match attr.state {

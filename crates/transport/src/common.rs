@@ -6,7 +6,7 @@ use polypath_wire::psn::Psn;
 
 use crate::counters::QpCounters;
 use crate::host::{Burst, Host, PathId, PeerId};
-use crate::types::{MigState, QpAttr, QpConfig, QpEvent, QpState};
+use crate::types::{MigState, QpAttr, QpConfig, QpEvent, QpState, QpType};
 
 /// Configuration, attributes and counters.
 #[derive(Debug)]
@@ -16,6 +16,11 @@ pub(crate) struct Core {
     pub(crate) peer: Option<PeerId>,
     pub(crate) multipath: bool,
     pub(crate) counters: QpCounters,
+    /// Protection domain that the peer's requests are judged by: our own, or for an XRC target that
+    /// of the shared receive queue that the request at hand names (IBTA A14.2).
+    pub(crate) peer_pd: u32,
+    /// What the opcodes of this transport service have over those of RC.
+    service: u8,
     /// One half met an error that ends the queue pair: it goes to the error state before the call
     /// that found it returns.
     pub(crate) broken: bool,
@@ -31,6 +36,8 @@ impl Core {
             peer: None,
             multipath: false,
             counters: QpCounters::default(),
+            peer_pd: config.pd,
+            service: service(config.qp_type),
             broken: false,
             established: false,
         }
@@ -45,14 +52,14 @@ impl Core {
         self.established = false;
     }
 
-    /// A base transport header to the peer.
+    /// A base transport header to the peer; the opcode may be RC's of the same operation.
     #[inline]
     pub(crate) fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
         Bth {
             mig_req: self.attr.path_mig_state == MigState::Migrated,
             dest_qpn: self.attr.dest_qpn,
             psn,
-            ..Bth::new(opcode)
+            ..Bth::new(Opcode(opcode.0 | self.service))
         }
     }
 
@@ -89,6 +96,16 @@ impl Core {
             }
             None => host.explain(format_args!("QP {qpn:#08x} to {dest:#08x}: {text}")),
         }
+    }
+}
+
+/// The bits of an opcode that name the service.
+const fn service(qp_type: QpType) -> u8 {
+    match qp_type {
+        QpType::Rc => 0,
+        QpType::Uc => Opcode::UC_SEND_FIRST.0,
+        QpType::Ud => Opcode::UD_SEND_ONLY.0 & 0xe0,
+        QpType::XrcSend | QpType::XrcRecv => Opcode::RC_SEND_FIRST.to_xrc().0,
     }
 }
 

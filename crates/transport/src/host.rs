@@ -205,6 +205,18 @@ pub trait Host {
     fn take_srq(&mut self) -> Option<RecvWr>;
     /// Reports a completion.
     fn complete(&mut self, side: CqSide, completion: Completion);
+    /// XRC target: the protection domain of the shared receive queue `srqn`, if that is in the
+    /// domain of the queue pair. A host without XRC has none.
+    fn xrc_pd(&self, _srqn: u32) -> Option<u32> {
+        None
+    }
+    /// XRC target: takes the next element of the shared receive queue `srqn`.
+    fn take_xrc(&mut self, _srqn: u32) -> Option<RecvWr> {
+        None
+    }
+    /// XRC target: reports the completion of what [`Host::take_xrc`] gave, to the completion queue of
+    /// the shared receive queue.
+    fn complete_xrc(&mut self, _srqn: u32, _completion: Completion) {}
     /// Reports an asynchronous event.
     fn event(&mut self, event: QpEvent);
     /// Says in words why a queue pair went wrong: for the log and for `polypath status`.

@@ -75,7 +75,9 @@ impl QueuePair {
     /// A queue pair in the RESET state.
     pub fn new(config: QpConfig) -> Self {
         let halves = match config.qp_type {
-            QpType::Rc => Halves::Rc(Box::new((Requester::new(), Responder::new()))),
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
+                Halves::Rc(Box::new((Requester::new(), Responder::new())))
+            }
             QpType::Uc => Halves::Uc(Sender::new(), UcReceiver::default()),
             QpType::Ud => Halves::Ud(Sender::new(), UdReceiver::default()),
         };
@@ -246,9 +248,10 @@ impl QueuePair {
     }
 
     /// RC: both ends know each other's queue pair, so multi-path packets may be sent from now on
-    /// (by every route that has a tag). Packets of both kinds are taken at any time.
+    /// (by every route that has a tag). Packets of both kinds are taken at any time. Nothing of the
+    /// sort exists for other services.
     pub fn set_multipath(&mut self, agreed: bool) {
-        self.core.multipath = agreed;
+        self.core.multipath = agreed && self.core.config.qp_type == QpType::Rc;
     }
 
     /// Whether multi-path packets may be sent, see [`QueuePair::set_multipath`].
@@ -272,8 +275,25 @@ impl QueuePair {
     /// See [`PostError`].
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         match &mut self.halves {
-            Halves::Rc(rc) => rc.0.post(&self.core, wr),
+            Halves::Rc(rc) => rc.0.post(&self.core, wr, 0),
             Halves::Uc(sender, _) | Halves::Ud(sender, _) => sender.post(&self.core, wr),
+        }
+    }
+
+    /// As [`QueuePair::post_send`], for an XRC initiator: the request is for the peer's shared receive
+    /// queue `srqn`.
+    ///
+    /// # Errors
+    /// See [`PostError`]; another queue pair, or a number of more than 24 bits, is invalid.
+    pub fn post_xrc_send(&mut self, wr: &SendWr<'_>, srqn: u32) -> Result<(), PostError> {
+        match &mut self.halves {
+            Halves::Rc(rc) if self.core.config.qp_type == QpType::XrcSend => {
+                if srqn > 0xff_ffff {
+                    return Err(PostError::Invalid("an SRQ number has 24 bits"));
+                }
+                rc.0.post(&self.core, wr, srqn)
+            }
+            _ => Err(PostError::Invalid("only XRC names shared receive queues")),
         }
     }
 
@@ -315,7 +335,7 @@ impl QueuePair {
         let opcode = packet.headers.bth.opcode;
         match (&mut self.halves, opcode.service()) {
             (Halves::Rc(rc), PacketService::Rc | PacketService::Mp)
-                if !opcode.is_mp_management() =>
+                if core.config.qp_type == QpType::Rc && !opcode.is_mp_management() =>
             {
                 if let (Some(mp), Some(tag)) = (packet.headers.mp, host.tag(from))
                     && (mp.generation.wrapping_sub(tag.generation) as i16) < 0
@@ -327,6 +347,15 @@ impl QueuePair {
                     rc.1.handle_request(core, packet, from, host);
                 } else {
                     rc.0.handle_response(core, now, packet, from, host);
+                }
+            }
+            (Halves::Rc(rc), PacketService::Xrc) => {
+                match (core.config.qp_type, opcode.is_request()) {
+                    (QpType::XrcRecv, true) => rc.1.handle_request(core, packet, from, host),
+                    (QpType::XrcSend, false) => {
+                        rc.0.handle_response(core, now, packet, from, host);
+                    }
+                    _ => core.counters.dropped_service += 1,
                 }
             }
             (Halves::Uc(_, receiver), PacketService::Uc) => {

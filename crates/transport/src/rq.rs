@@ -6,7 +6,9 @@ use crate::cause::Cause;
 use crate::common::Core;
 use crate::host::{Fault, Host, Segment};
 use crate::qp::PostError;
-use crate::types::{Access, Completion, CqSide, QpEvent, QpState, RecvWr, Sge, WcOpcode, WcStatus};
+use crate::types::{
+    Access, Completion, CqSide, QpEvent, QpState, QpType, RecvWr, Sge, WcOpcode, WcStatus,
+};
 
 /// Why received data could not be put where it belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,11 +67,18 @@ pub(crate) struct ReceiveQueue {
     queue: VecDeque<RecvWr>,
     /// The one that a message is arriving in.
     current: Option<RecvWr>,
+    /// XRC: the shared receive queue that the message at hand names.
+    srqn: u32,
 }
 
 impl ReceiveQueue {
     /// Checks a work request and adds it.
     pub(crate) fn post(&mut self, core: &Core, wr: RecvWr) -> Result<(), PostError> {
+        if core.config.qp_type.is_xrc() {
+            return Err(PostError::Invalid(
+                "XRC queue pairs have no receive queue: post to a shared one of their domain",
+            ));
+        }
         if core.config.srq {
             return Err(PostError::Invalid(
                 "the queue pair has a shared receive queue: post there",
@@ -92,11 +101,27 @@ impl ReceiveQueue {
         self.queue.is_empty() && self.current.is_none()
     }
 
+    /// XRC: the message at hand is for this shared receive queue.
+    #[inline]
+    pub(crate) fn name(&mut self, srqn: u32) {
+        self.srqn = srqn;
+    }
+
+    /// XRC: the shared receive queue of the message at hand.
+    #[inline]
+    pub(crate) fn srqn(&self) -> u32 {
+        self.srqn
+    }
+
     /// Takes the next one for a message, unless one is already in hand; false: there is none.
     #[inline]
     pub(crate) fn begin<H: Host>(&mut self, core: &Core, host: &mut H) -> bool {
         if self.current.is_none() {
-            self.current = if core.config.srq { host.take_srq() } else { self.queue.pop_front() };
+            self.current = match core.config.qp_type {
+                QpType::XrcRecv => host.take_xrc(self.srqn),
+                _ if core.config.srq => host.take_srq(),
+                _ => self.queue.pop_front(),
+            };
         }
         self.current.is_some()
     }
@@ -111,7 +136,7 @@ impl ReceiveQueue {
         host: &mut H,
     ) -> Result<(), ScatterError> {
         match &self.current {
-            Some(wr) => scatter(core.config.pd, &wr.sges, at, data, host),
+            Some(wr) => scatter(core.peer_pd, &wr.sges, at, data, host),
             None => Err(ScatterError::TooSmall),
         }
     }
@@ -131,22 +156,24 @@ impl ReceiveQueue {
         if good {
             core.counters.completions += 1;
         }
-        host.complete(
-            CqSide::Recv,
-            Completion {
-                wr_id: wr.wr_id,
-                status,
-                opcode: what.opcode,
-                vendor_err: cause.number(),
-                byte_len: what.byte_len,
-                imm: what.imm,
-                invalidated_rkey: what.invalidated_rkey,
-                qpn: core.config.qpn,
-                src_qpn: what.src_qpn,
-                grh: what.grh,
-                solicited: what.solicited || !good,
-            },
-        );
+        let completion = Completion {
+            wr_id: wr.wr_id,
+            status,
+            opcode: what.opcode,
+            vendor_err: cause.number(),
+            byte_len: what.byte_len,
+            imm: what.imm,
+            invalidated_rkey: what.invalidated_rkey,
+            qpn: core.config.qpn,
+            src_qpn: what.src_qpn,
+            grh: what.grh,
+            solicited: what.solicited || !good,
+        };
+        if core.config.qp_type == QpType::XrcRecv {
+            host.complete_xrc(self.srqn, completion);
+        } else {
+            host.complete(CqSide::Recv, completion);
+        }
     }
 
     /// Completes all with `WrFlushErr`, oldest first.

@@ -33,6 +33,8 @@ pub(crate) struct Wqe {
     /// Bytes of the message; of the answer, for READs and atomics.
     pub(crate) len: u32,
     pub(crate) ud: Option<UdDestination>,
+    /// XRC: shared receive queue of the peer.
+    pub(crate) srqn: u32,
     /// Sequence number of its first packet, once started.
     pub(crate) first: u64,
     /// Sequence numbers that it takes; none if it is purely local.
@@ -162,8 +164,13 @@ impl SendQueue {
         (core.config.max_send_wr as usize).saturating_sub(self.queue.len())
     }
 
-    /// Checks a work request and adds it.
-    pub(crate) fn post(&mut self, core: &Core, wr: &SendWr<'_>) -> Result<(), PostError> {
+    /// Checks a work request and adds it; `srqn`: of XRC, see [`Wqe::srqn`].
+    pub(crate) fn post(
+        &mut self,
+        core: &Core,
+        wr: &SendWr<'_>,
+        srqn: u32,
+    ) -> Result<(), PostError> {
         let len = check(core, wr)?;
         if self.queue.len() >= core.config.max_send_wr as usize {
             return Err(PostError::Full);
@@ -184,6 +191,7 @@ impl SendQueue {
             body,
             len,
             ud: wr.ud,
+            srqn,
             first: 0,
             packets: 0,
             msg: 0,
@@ -366,7 +374,10 @@ fn check(core: &Core, wr: &SendWr<'_>) -> Result<u32, PostError> {
         SendOp::LocalInv { .. } | SendOp::BindMw { .. } => (true, false),
     };
     match core.config.qp_type {
-        QpType::Rc => {}
+        QpType::Rc | QpType::XrcSend => {}
+        QpType::XrcRecv => {
+            return Err(PostError::Invalid("an XRC target sends nothing"));
+        }
         QpType::Uc if fits_uc => {}
         QpType::Ud if fits_ud => {
             if wr.ud.is_none() {

@@ -69,17 +69,19 @@ impl ModifyError {
 
 /// Attributes that a transition needs, and those it may take beside; `None`: not a transition.
 fn attributes(from: S, to: S, qp_type: QpType) -> Option<(M, M)> {
-    use QpType::{Rc, Uc, Ud};
+    use QpType::{Rc, Uc, Ud, XrcRecv, XrcSend};
     let none = M::empty();
     let init = match qp_type {
         Ud => M::PKEY_INDEX | M::PORT | M::QKEY,
-        Uc | Rc => M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
+        Uc | Rc | XrcSend | XrcRecv => M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
     };
     // What may change whenever the queue pair goes to RTS.
     let to_rts = match qp_type {
         Ud => M::CUR_STATE | M::QKEY,
-        Uc => M::CUR_STATE | M::ALT_PATH | M::ACCESS_FLAGS | M::PATH_MIG_STATE,
-        Rc => M::CUR_STATE | M::ALT_PATH | M::ACCESS_FLAGS | M::MIN_RNR_TIMER | M::PATH_MIG_STATE,
+        Uc | XrcSend => M::CUR_STATE | M::ALT_PATH | M::ACCESS_FLAGS | M::PATH_MIG_STATE,
+        Rc | XrcRecv => {
+            M::CUR_STATE | M::ALT_PATH | M::ACCESS_FLAGS | M::MIN_RNR_TIMER | M::PATH_MIG_STATE
+        }
     };
     Some(match (from, to) {
         (_, S::Reset) => (none, none),
@@ -89,11 +91,11 @@ fn attributes(from: S, to: S, qp_type: QpType) -> Option<(M, M)> {
         (S::Init, S::Init) => (none, init),
         (S::Init, S::Rtr) => match qp_type {
             Ud => (none, M::PKEY_INDEX | M::QKEY),
-            Uc => (
+            Uc | XrcSend => (
                 M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN,
                 M::ALT_PATH | M::ACCESS_FLAGS | M::PKEY_INDEX,
             ),
-            Rc => (
+            Rc | XrcRecv => (
                 M::AV
                     | M::PATH_MTU
                     | M::DEST_QPN
@@ -105,7 +107,8 @@ fn attributes(from: S, to: S, qp_type: QpType) -> Option<(M, M)> {
         },
         (S::Rtr, S::Rts) => match qp_type {
             Ud | Uc => (M::SQ_PSN, to_rts),
-            Rc => {
+            XrcRecv => (M::TIMEOUT | M::SQ_PSN, to_rts),
+            Rc | XrcSend => {
                 (M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC, to_rts)
             }
         },
@@ -113,7 +116,7 @@ fn attributes(from: S, to: S, qp_type: QpType) -> Option<(M, M)> {
         (S::Sqe, S::Rts) => match qp_type {
             Ud => (none, M::CUR_STATE | M::QKEY),
             Uc => (none, M::CUR_STATE | M::ACCESS_FLAGS),
-            Rc => return None,
+            Rc | XrcSend | XrcRecv => return None,
         },
         (S::Rts, S::Sqd) => (none, M::EN_SQD_ASYNC_NOTIFY),
         (S::Sqd, S::Sqd) => match qp_type {
@@ -127,6 +130,31 @@ fn attributes(from: S, to: S, qp_type: QpType) -> Option<(M, M)> {
                     | M::RETRY_CNT
                     | M::RNR_RETRY
                     | M::MAX_QP_RD_ATOMIC
+                    | M::MAX_DEST_RD_ATOMIC
+                    | M::ALT_PATH
+                    | M::ACCESS_FLAGS
+                    | M::PKEY_INDEX
+                    | M::MIN_RNR_TIMER
+                    | M::PATH_MIG_STATE,
+            ),
+            XrcSend => (
+                none,
+                M::PORT
+                    | M::AV
+                    | M::TIMEOUT
+                    | M::RETRY_CNT
+                    | M::RNR_RETRY
+                    | M::MAX_QP_RD_ATOMIC
+                    | M::ALT_PATH
+                    | M::ACCESS_FLAGS
+                    | M::PKEY_INDEX
+                    | M::PATH_MIG_STATE,
+            ),
+            XrcRecv => (
+                none,
+                M::PORT
+                    | M::AV
+                    | M::TIMEOUT
                     | M::MAX_DEST_RD_ATOMIC
                     | M::ALT_PATH
                     | M::ACCESS_FLAGS
@@ -218,7 +246,8 @@ mod tests {
     use super::*;
 
     const STATES: [S; 7] = [S::Reset, S::Init, S::Rtr, S::Rts, S::Sqd, S::Sqe, S::Err];
-    const TYPES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
+    const TYPES: [QpType; 5] =
+        [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::XrcRecv];
 
     fn attr(state: S) -> QpAttr {
         let mut a = QpAttr::new(state);
@@ -263,7 +292,8 @@ mod tests {
             for from in STATES {
                 for to in STATES.into_iter().filter(|s| !matches!(s, S::Reset | S::Err)) {
                     let expected = legal.contains(&(from, to))
-                        && !(t == QpType::Rc && (from, to) == (S::Sqe, S::Rts));
+                        && !(!matches!(t, QpType::Uc | QpType::Ud)
+                            && (from, to) == (S::Sqe, S::Rts));
                     let mask = needed(from, to, t).unwrap_or(M::STATE);
                     let got = check(t, from, false, &attr(to), mask);
                     assert_eq!(got.is_ok(), expected, "{t:?} {from:?} to {to:?}: {got:?}");

@@ -237,6 +237,17 @@ pub enum QpType {
     Rc = 2,
     Uc = 3,
     Ud = 4,
+    /// Initiator: sends, has no receive side.
+    XrcSend = 9,
+    /// Target: what it receives goes to the shared receive queue that the request names.
+    XrcRecv = 10,
+}
+
+impl QpType {
+    /// Extended reliable connection, either side (IBTA annex A14).
+    pub const fn is_xrc(self) -> bool {
+        matches!(self, Self::XrcSend | Self::XrcRecv)
+    }
 }
 
 /// `enum ibv_qp_state`; same numbers.
@@ -268,9 +279,10 @@ pub enum MigState {
 pub struct QpConfig {
     /// Its number, 24 bits.
     pub qpn: u32,
-    /// RC, UC or UD.
+    /// Its transport service.
     pub qp_type: QpType,
-    /// Protection domain; opaque here, handed back to the host with every key.
+    /// Protection domain; opaque here, handed back to the host with every key. An XRC target has
+    /// none: that of the shared receive queue counts.
     pub pd: u32,
     /// Every send is signaled.
     pub sq_sig_all: bool,

@@ -9,7 +9,7 @@ use polypath_transport::{
     Access, AhAttr, Completion, QpAttr, QpAttrMask, QpType, RecvWr, SendData, SendFlags, SendOp,
 };
 
-use crate::{AddressHandle, AsyncEvent, DeviceAttr, DeviceInfo, GidEntry, PortAttr, Result};
+use crate::{AddressHandle, AsyncEvent, DeviceAttr, DeviceInfo, Error, GidEntry, PortAttr, Result};
 
 /// A device that can be opened.
 pub trait Device: Send + Sync + Debug {
@@ -79,6 +79,19 @@ pub trait Context: Send + Sync + Debug {
     fn create_cq(&self, request: &CqRequest) -> Result<Arc<dyn CompletionQueue>>;
     /// `ibv_create_srq`.
     fn create_srq(&self, request: &SrqRequest) -> Result<Arc<dyn SharedReceiveQueue>>;
+    /// `ibv_open_xrcd`. A device may have no XRC.
+    fn open_xrcd(&self, _request: &XrcdRequest) -> Result<Arc<dyn XrcDomain>> {
+        Err(Error::unsupported("this device has no XRC"))
+    }
+    /// `ibv_open_qp`: another handle to an XRC target of the domain. `token` comes back in events.
+    fn open_qp(
+        &self,
+        _domain: &dyn XrcDomain,
+        _qpn: u32,
+        _token: u64,
+    ) -> Result<Arc<dyn QueuePair>> {
+        Err(Error::unsupported("this device has no XRC"))
+    }
     /// `ibv_create_qp`.
     fn create_qp(&self, request: &QpRequest) -> Result<Arc<dyn QueuePair>>;
 }
@@ -210,6 +223,34 @@ pub trait CompletionQueue: Send + Sync + Debug {
     fn as_any(&self) -> &dyn Any;
 }
 
+/// Which XRC domain to open (`struct ibv_xrcd_init_attr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XrcdRequest {
+    /// Device and inode number of the file that stands for the domain; `None`: a domain of one's own.
+    pub file: Option<(u64, u64)>,
+    /// Make it if it is not there (`O_CREAT`); always done without a file.
+    pub create: bool,
+    /// Refuse it if it is there already (`O_EXCL`).
+    pub exclusive: bool,
+}
+
+/// A handle to an XRC domain: what its targets receive goes to its shared receive queues.
+pub trait XrcDomain: Send + Sync + Debug {
+    /// `ibv_close_xrcd`; `EBUSY` while anything was made with this handle.
+    fn close(&self) -> Result<()>;
+    /// The device's own type.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// What makes a shared receive queue one of XRC.
+#[derive(Clone, Debug)]
+pub struct XrcSrq {
+    /// Domain.
+    pub domain: Arc<dyn XrcDomain>,
+    /// Where its receives complete.
+    pub cq: Arc<dyn CompletionQueue>,
+}
+
 /// `struct ibv_srq_attr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
@@ -228,6 +269,8 @@ pub struct SrqRequest {
     pub pd: u32,
     /// Sizes.
     pub attr: SrqAttr,
+    /// Of XRC.
+    pub xrc: Option<XrcSrq>,
     /// Comes back in events.
     pub token: u64,
 }
@@ -242,7 +285,8 @@ pub trait SharedReceiveQueue: Send + Sync + Debug {
     fn query(&self) -> SrqAttr;
     /// `ibv_get_srq_num`.
     fn number(&self) -> u32;
-    /// `ibv_destroy_srq`; `EBUSY` while queue pairs use it.
+    /// `ibv_destroy_srq`; `EBUSY` while queue pairs use it. One of XRC may go at any time: its
+    /// number is then unknown to the targets of its domain.
     fn destroy(&self) -> Result<()>;
     /// The device's own type.
     fn as_any(&self) -> &dyn Any;
@@ -252,11 +296,16 @@ pub trait SharedReceiveQueue: Send + Sync + Debug {
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct QpRequest {
-    pub pd: u32,
+    /// All but XRC targets have one.
+    pub pd: Option<u32>,
     pub qp_type: QpType,
-    pub send_cq: Arc<dyn CompletionQueue>,
-    pub recv_cq: Arc<dyn CompletionQueue>,
+    /// All but XRC targets have one.
+    pub send_cq: Option<Arc<dyn CompletionQueue>>,
+    /// All but XRC queue pairs have one.
+    pub recv_cq: Option<Arc<dyn CompletionQueue>>,
     pub srq: Option<Arc<dyn SharedReceiveQueue>>,
+    /// XRC targets only.
+    pub xrcd: Option<Arc<dyn XrcDomain>>,
     pub sq_sig_all: bool,
     pub max_send_wr: u32,
     pub max_recv_wr: u32,
@@ -288,6 +337,8 @@ pub struct SendRequest<'a> {
     pub data: SendData<'a>,
     /// UD only.
     pub ud: Option<UdTarget<'a>>,
+    /// XRC only: number of the peer's shared receive queue.
+    pub xrc_srqn: u32,
 }
 
 /// A list of work requests was not accepted from `index` on.
@@ -296,7 +347,7 @@ pub struct PostFailure {
     /// The first that was not accepted.
     pub index: usize,
     /// Why.
-    pub error: crate::Error,
+    pub error: Error,
 }
 
 /// A queue pair.

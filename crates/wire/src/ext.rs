@@ -232,6 +232,34 @@ impl Ieth {
     }
 }
 
+/// XRC extended transport header: which shared receive queue a request is for (IBTA A14.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct XrcEth {
+    /// Number of the queue at the responder, 24 bits.
+    pub srqn: u32,
+}
+
+impl XrcEth {
+    /// Length in bytes.
+    pub const LEN: usize = 4;
+
+    /// Reads the header from the first bytes of `buf`; reserved bits are not looked at.
+    ///
+    /// # Errors
+    /// Too few bytes.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
+        let b: &[u8; Self::LEN] = head("XRCETH", buf)?;
+        Ok(Self { srqn: be24(b, 1) })
+    }
+
+    /// The header's bytes; reserved bits are zero.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        (self.srqn & QPN_MASK).to_be_bytes()
+    }
+}
+
 /// Atomic extended transport header (IBTA 9.3.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AtomicEth {

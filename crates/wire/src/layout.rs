@@ -1,6 +1,6 @@
 //! Which headers each opcode has.
 
-use crate::opcode::{Opcode, Service, op, set};
+use crate::opcode::{Opcode, REQUEST, Service, op, set};
 
 const RETH: u32 = set(&[op::WRITE_FIRST, op::WRITE_ONLY, op::WRITE_ONLY_IMM, op::READ_REQUEST]);
 const IMM: u32 =
@@ -29,6 +29,9 @@ impl Layout {
     pub(crate) const IMM: Self = Self(1 << 7);
     pub(crate) const IETH: Self = Self(1 << 8);
     pub(crate) const SACK: Self = Self(1 << 9);
+    pub(crate) const XRC: Self = Self(1 << 10);
+    /// No header: the operation is that of an RC opcode.
+    pub(crate) const LIKE_RC: Self = Self(1 << 11);
 
     #[inline]
     pub(crate) const fn has(self, header: Self) -> bool {
@@ -46,8 +49,9 @@ impl Layout {
     }
 
     const fn decide(o: Opcode) -> Self {
+        let xrc = matches!(o.service(), Service::Xrc);
         let (known, mp) = match o.service() {
-            Service::Unknown | Service::Rd | Service::Xrc => return Self(0),
+            Service::Unknown | Service::Rd => return Self(0),
             Service::Mp => (Self::KNOWN, true),
             Service::Ud => (Self(Self::KNOWN.0 | Self::DETH.0), false),
             _ => (Self::KNOWN, false),
@@ -61,6 +65,8 @@ impl Layout {
             .with(Self::IMM, o.within(IMM))
             .with(Self::IETH, o.within(IETH))
             .with(Self::SACK, o.0 == Opcode::MP_ACK.0)
+            .with(Self::XRC, xrc && o.within(REQUEST))
+            .with(Self::LIKE_RC, xrc || mp && !o.is_mp_management())
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The top three bits name the transport service, the low five the operation. Polypath's multi-path
 //! packets use the manufacturer range: `0xC0 |` the operation of the RC opcode that they stand for.
+//! XRC's operations are RC's too (annex A14).
 
 use core::fmt;
 
@@ -64,6 +65,7 @@ pub(crate) mod op {
 
 const UC: u8 = 0x20;
 const UD: u8 = 0x60;
+const XRC: u8 = 0xa0;
 const MP: u8 = 0xc0;
 
 /// A set of operations as a bit mask over the five bits, so that a predicate is one shift.
@@ -128,7 +130,7 @@ const READ_RESPONSE: u32 = set(&[
 ]);
 const ATOMIC: u32 = set(&[op::CMP_SWAP, op::FETCH_ADD]);
 const RESPONSE: u32 = READ_RESPONSE | set(&[op::ACK, op::ATOMIC_ACK]);
-const REQUEST: u32 = SEND | WRITE | ATOMIC | set(&[op::READ_REQUEST]);
+pub(crate) const REQUEST: u32 = SEND | WRITE | ATOMIC | set(&[op::READ_REQUEST]);
 const MP_MANAGEMENT: u32 = set(&[op::MP_PROBE, op::MP_PROBE_REPLY, op::MP_CONTROL]);
 const RC_KNOWN: u32 = REQUEST | RESPONSE;
 const UC_KNOWN: u32 = (SEND | WRITE) & !set(&[op::SEND_LAST_INV, op::SEND_ONLY_INV]);
@@ -243,7 +245,7 @@ impl Opcode {
     /// Whether the operation is in `set`, for the services whose operations are RC's.
     #[inline]
     pub(crate) const fn within(self, set: u32) -> bool {
-        self.bit() & set != 0 && matches!(self.0 & 0xe0, 0x00 | UC | UD | MP)
+        self.bit() & set != 0 && matches!(self.0 & 0xe0, 0x00 | UC | UD | XRC | MP)
     }
 
     /// The transport service; `Unknown` also for an undefined operation of a known service.
@@ -275,10 +277,17 @@ impl Opcode {
         self.is_mp() && self.bit() & MP_MANAGEMENT != 0
     }
 
-    /// The RC opcode that a multi-path data opcode stands for; any other opcode as it is.
+    /// The RC opcode of the same operation, for a multi-path data opcode or one of XRC; any other
+    /// opcode as it is.
     #[inline]
     pub const fn base(self) -> Self {
-        if self.has_mp_header() { Self(self.0 & 0x1f) } else { self }
+        if self.layout().has(Layout::LIKE_RC) { Self(self.0 & 0x1f) } else { self }
+    }
+
+    /// The XRC opcode of an RC opcode; any other opcode as it is.
+    #[inline]
+    pub const fn to_xrc(self) -> Self {
+        if matches!(self.service(), Service::Rc) { Self(self.0 | XRC) } else { self }
     }
 
     /// The multi-path opcode of an RC opcode; any other opcode as it is.
@@ -381,6 +390,12 @@ impl Opcode {
     #[inline]
     pub const fn has_mp_header(self) -> bool {
         self.layout().has(Layout::MP)
+    }
+
+    /// Names a shared receive queue of the peer: every request of XRC.
+    #[inline]
+    pub const fn has_xrceth(self) -> bool {
+        self.layout().has(Layout::XRC)
     }
 
     /// Carries an RDMA extended transport header. Multi-path WRITEs carry one in every packet.
@@ -500,7 +515,8 @@ mod tests {
     #[test]
     fn every_known_operation_has_exactly_one_place_in_its_message() {
         for o in all() {
-            if matches!(o.service(), Service::Rc | Service::Uc | Service::Ud | Service::Mp) {
+            let known = [Service::Rc, Service::Uc, Service::Ud, Service::Xrc, Service::Mp];
+            if known.contains(&o.service()) {
                 let places = [o.is_first(), o.is_middle(), o.is_last(), o.is_only()];
                 assert_eq!(places.iter().filter(|p| **p).count(), 1, "{o}");
                 assert_eq!(o.starts_message(), o.is_first() || o.is_only());
@@ -522,6 +538,21 @@ mod tests {
         }
         assert!(!Opcode::RC_WRITE_MIDDLE.has_reth());
         assert!(Opcode::RC_WRITE_MIDDLE.to_mp().has_reth());
+    }
+
+    #[test]
+    fn xrc_opcodes_are_those_of_rc_and_their_requests_name_a_receive_queue() {
+        for o in all().filter(|o| o.service() == Service::Rc) {
+            let xrc = o.to_xrc();
+            assert_eq!((xrc.service(), xrc.0), (Service::Xrc, o.0 | 0xa0));
+            assert_eq!(xrc.base(), o);
+            assert_eq!(xrc.to_mp(), xrc);
+            assert_eq!(xrc.is_request(), o.is_request());
+            assert_eq!(xrc.has_xrceth(), o.is_request(), "{o}");
+            assert!(!o.has_xrceth() && !xrc.has_mp_header());
+            assert_eq!(xrc.has_reth(), o.has_reth());
+            assert_eq!(xrc.has_aeth(), o.has_aeth());
+        }
     }
 
     #[test]

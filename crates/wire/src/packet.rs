@@ -1,6 +1,6 @@
 //! A whole packet: the headers that its opcode calls for, and its payload.
 //!
-//! On the wire, in the UDP payload: BTH, MPH (multi-path data only), DETH, RETH, AtomicETH, AETH,
+//! On the wire, in the UDP payload: BTH, MPH (multi-path data only), XRCETH, DETH, RETH, AtomicETH, AETH,
 //! AtomicAckETH, ImmDt, IETH, SACK (each only where the opcode has it, see [`Opcode`]), payload, 0 to
 //! 3 bytes of padding, ICRC.
 
@@ -11,6 +11,7 @@ use crate::bth::Bth;
 use crate::error::ParseError;
 use crate::ext::{
     Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, MpHeader, MpSack, NakCode, Reth, Syndrome,
+    XrcEth,
 };
 use crate::layout::Layout;
 use crate::opcode::Opcode;
@@ -28,6 +29,8 @@ pub struct Headers {
     pub bth: Bth,
     /// Multi-path header.
     pub mp: Option<MpHeader>,
+    /// XRC header.
+    pub xrc: Option<XrcEth>,
     /// Datagram header.
     pub deth: Option<Deth>,
     /// RDMA header.
@@ -53,6 +56,7 @@ impl Headers {
         Self {
             bth,
             mp: None,
+            xrc: None,
             deth: None,
             reth: None,
             atomic: None,
@@ -70,6 +74,9 @@ impl Headers {
         let mut n = Bth::LEN;
         if self.mp.is_some() {
             n += MpHeader::LEN;
+        }
+        if self.xrc.is_some() {
+            n += XrcEth::LEN;
         }
         if self.deth.is_some() {
             n += Deth::LEN;
@@ -108,6 +115,7 @@ impl Headers {
     pub const fn fit_opcode(&self) -> bool {
         let op = self.bth.opcode;
         self.mp.is_some() == op.has_mp_header()
+            && self.xrc.is_some() == op.has_xrceth()
             && self.deth.is_some() == op.has_deth()
             && self.reth.is_some() == op.has_reth()
             && self.atomic.is_some() == op.has_atomic_eth()
@@ -132,6 +140,9 @@ impl Headers {
         };
         put(&self.bth.to_bytes());
         if let Some(h) = &self.mp {
+            put(&h.to_bytes());
+        }
+        if let Some(h) = &self.xrc {
             put(&h.to_bytes());
         }
         if let Some(h) = &self.deth {
@@ -164,8 +175,8 @@ impl Headers {
     /// Reads the headers from the front of `buf`, which may be followed by anything.
     ///
     /// # Errors
-    /// Too few bytes, an unknown opcode or one of a service without implementation (RD, XRC),
-    /// a transport or multi-path header of another version.
+    /// Too few bytes, an unknown opcode or one of a service without implementation (RD), a
+    /// transport or multi-path header of another version.
     #[inline]
     pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
         let bth = Bth::parse(buf)?;
@@ -174,7 +185,7 @@ impl Headers {
         if !layout.has(Layout::KNOWN) {
             return Err(ParseError::BadValue {
                 what: "BTH opcode",
-                expected: "an RC, UC, UD, CNP or multi-path operation",
+                expected: "an RC, UC, UD, XRC, CNP or multi-path operation",
                 got: u64::from(op.0),
             });
         }
@@ -191,6 +202,10 @@ impl Headers {
         if layout.has(Layout::MP) {
             h.mp = Some(MpHeader::parse(rest)?);
             rest = &rest[MpHeader::LEN..];
+        }
+        if layout.has(Layout::XRC) {
+            h.xrc = Some(XrcEth::parse(rest)?);
+            rest = &rest[XrcEth::LEN..];
         }
         if layout.has(Layout::DETH) {
             h.deth = Some(Deth::parse(rest)?);
@@ -304,6 +319,9 @@ impl fmt::Display for Headers {
         if let Some(h) = &self.mp {
             write!(f, " path {}.{} msg {}+{}", h.path_id, h.generation, h.msg, h.offset)?;
             write!(f, " recv {} ts {}", h.recv, h.timestamp)?;
+        }
+        if let Some(h) = &self.xrc {
+            write!(f, " srqn {:#08x}", h.srqn)?;
         }
         if let Some(h) = &self.deth {
             write!(f, " from {:#08x} qkey {:#x}", h.src_qpn, h.qkey)?;

@@ -3,7 +3,7 @@
 use polypath_wire::bth::Bth;
 use polypath_wire::cm::{CmMad, CmaHeader};
 use polypath_wire::ext::{
-    Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, MpHeader, MpSack, Reth, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, MpHeader, MpSack, Reth, Syndrome, XrcEth,
 };
 use polypath_wire::grh::Grh;
 use polypath_wire::icrc::{Flow, FlowCrc};
@@ -14,7 +14,7 @@ use polypath_wire::{Headers, Opcode, Packet, Psn, Service};
 use proptest::prelude::*;
 
 fn known_opcode() -> impl Strategy<Value = Opcode> {
-    let unknown = |o: &Opcode| matches!(o.service(), Service::Unknown | Service::Rd | Service::Xrc);
+    let unknown = |o: &Opcode| matches!(o.service(), Service::Unknown | Service::Rd);
     let known: Vec<Opcode> = (0..=255).map(Opcode).filter(|o| !unknown(o)).collect();
     prop::sample::select(known)
 }
@@ -59,6 +59,7 @@ prop_compose! {
                 recv: (b >> 32) as u32,
                 timestamp: c as u32,
             }),
+            xrc: op.has_xrceth().then_some(XrcEth { srqn: (c >> 40) as u32 }),
             deth: op.has_deth().then_some(Deth { qkey: d as u32, src_qpn: (d >> 40) as u32 }),
             reth: op.has_reth().then_some(Reth { va: e, rkey: d as u32, len: (d >> 32) as u32 }),
             atomic: op.has_atomic_eth().then_some(AtomicEth {

@@ -2,7 +2,7 @@
 
 use libc::{c_char, c_int, size_t};
 
-use super::{Pointer, assert_layout, ibv_comp_channel, ibv_cq, ibv_pd, ibv_srq, ibv_td};
+use super::{Pointer, assert_layout, ibv_comp_channel, ibv_cq, ibv_pd, ibv_srq, ibv_td, ibv_xrcd};
 
 /// GID, network order.
 pub(crate) type ibv_gid = [u8; 16];
@@ -79,7 +79,7 @@ pub(crate) struct ibv_qp_init_attr_ex {
     pub(crate) sq_sig_all: c_int,
     pub(crate) comp_mask: u32,
     pub(crate) pd: *mut ibv_pd,
-    pub(crate) xrcd: Pointer,
+    pub(crate) xrcd: *mut ibv_xrcd,
     pub(crate) create_flags: u32,
     pub(crate) max_tso_header: u16,
     pub(crate) rwq_ind_tbl: Pointer,
@@ -136,6 +136,24 @@ pub(crate) struct ibv_srq_init_attr {
     pub(crate) attr: ibv_srq_attr,
 }
 
+/// `ibv_open_xrcd`'s argument.
+#[repr(C)]
+pub(crate) struct ibv_xrcd_init_attr {
+    pub(crate) comp_mask: u32,
+    pub(crate) fd: c_int,
+    pub(crate) oflags: c_int,
+}
+
+/// `ibv_open_qp`'s argument.
+#[repr(C)]
+pub(crate) struct ibv_qp_open_attr {
+    pub(crate) comp_mask: u32,
+    pub(crate) qp_num: u32,
+    pub(crate) xrcd: *mut ibv_xrcd,
+    pub(crate) qp_context: Pointer,
+    pub(crate) qp_type: c_int,
+}
+
 /// `ibv_create_srq_ex`'s argument.
 #[repr(C)]
 pub(crate) struct ibv_srq_init_attr_ex {
@@ -144,7 +162,7 @@ pub(crate) struct ibv_srq_init_attr_ex {
     pub(crate) comp_mask: u32,
     pub(crate) srq_type: u32,
     pub(crate) pd: *mut ibv_pd,
-    pub(crate) xrcd: Pointer,
+    pub(crate) xrcd: *mut ibv_xrcd,
     pub(crate) cq: *mut ibv_cq,
     pub(crate) tm_cap: [u32; 2],
 }
@@ -348,6 +366,8 @@ assert_layout! {
         qp_access_flags 32, cap 36, ah_attr 56, alt_ah_attr 88, pkey_index 120, en_sqd_async_notify 124,
         min_rnr_timer 128, port_num 129, alt_timeout 134, rate_limit 136
     }
+    ibv_xrcd_init_attr 12 { fd 4, oflags 8 }
+    ibv_qp_open_attr 32 { qp_num 4, xrcd 8, qp_context 16, qp_type 24 }
     ibv_srq_attr 12 {}
     ibv_srq_init_attr 24 { attr 8 }
     ibv_srq_init_attr_ex 64 { attr 8, comp_mask 20, srq_type 24, pd 32, xrcd 40, cq 48, tm_cap 56 }

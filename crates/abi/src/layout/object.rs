@@ -59,6 +59,12 @@ pub(crate) struct ibv_dm {
     pub(crate) handle: u32,
 }
 
+/// XRC domain.
+#[repr(C)]
+pub(crate) struct ibv_xrcd {
+    pub(crate) context: *mut ibv_context,
+}
+
 /// Completion channel.
 #[repr(C)]
 pub(crate) struct ibv_comp_channel {
@@ -185,6 +191,7 @@ assert_layout! {
     ibv_ah 24 { pd 8, handle 16 }
     ibv_td 8 {}
     ibv_dm 32 { memcpy_to_dm 8, memcpy_from_dm 16, comp_mask 24, handle 28 }
+    ibv_xrcd 8 {}
     ibv_comp_channel 16 { fd 8, refcnt 12 }
     ibv_cq 128 {
         channel 8, cq_context 16, handle 24, cqe 28, mutex 32, cond 72, comp_events_completed 120,

@@ -412,10 +412,9 @@ mod tests {
 
         let v6 = std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
         let v4 = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        for (socket, level, option) in [
-            (&v6, libc::SOL_UDP, UDP_NO_CHECK6_TX),
-            (&v4, libc::SOL_SOCKET, libc::SO_NO_CHECK),
-        ] {
+        for (socket, level, option) in
+            [(&v6, libc::SOL_UDP, UDP_NO_CHECK6_TX), (&v4, libc::SOL_SOCKET, libc::SO_NO_CHECK)]
+        {
             let on: libc::c_int = 1;
             let len = size_of_val(&on) as libc::socklen_t;
             // SAFETY: `on` is valid for `len` bytes.

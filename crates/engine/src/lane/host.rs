@@ -17,14 +17,19 @@ use crate::events::Raise;
 use crate::lane::io::LaneIo;
 use crate::memory::{self, KeyCache};
 use crate::srq::Srq;
+use crate::target::TargetState;
 
 /// What a queue pair is connected with in this process.
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) context: Arc<Shared>,
-    pub(crate) send_cq: Arc<Cq>,
-    pub(crate) recv_cq: Arc<Cq>,
+    /// All but XRC targets have one.
+    pub(crate) send_cq: Option<Arc<Cq>>,
+    /// All but XRC queue pairs have one.
+    pub(crate) recv_cq: Option<Arc<Cq>>,
     pub(crate) srq: Option<Arc<Srq>>,
+    /// XRC targets only.
+    pub(crate) target: Option<TargetState>,
     pub(crate) token: u64,
     /// What was last said of it, for `polypath status`.
     pub(crate) last_error: RefCell<String>,
@@ -41,7 +46,10 @@ pub(crate) struct LaneHost<'a> {
 impl Host for LaneHost<'_> {
     fn resolve(&self, pd: u32, sge: Sge, access: Access) -> Result<Segment, Fault> {
         let attached = self.attached;
-        attached.keys.resolve(&attached.context.memory, pd, sge, access)
+        match &attached.target {
+            None => attached.keys.resolve(&attached.context.memory, pd, sge, access),
+            Some(target) => target.context(pd)?.memory.resolve(pd, sge, access),
+        }
     }
 
     fn resolve_remote(
@@ -54,7 +62,15 @@ impl Host for LaneHost<'_> {
         access: Access,
     ) -> Result<Segment, Fault> {
         let attached = self.attached;
-        attached.keys.resolve_remote(&attached.context.memory, pd, qpn, rkey, va, len, access)
+        match &attached.target {
+            None => {
+                let memory = &attached.context.memory;
+                attached.keys.resolve_remote(memory, pd, qpn, rkey, va, len, access)
+            }
+            Some(target) => {
+                target.context(pd)?.memory.resolve_remote(pd, qpn, rkey, va, len, access)
+            }
+        }
     }
 
     fn store(&mut self, segment: Segment, data: &[u8]) {
@@ -66,7 +82,10 @@ impl Host for LaneHost<'_> {
     }
 
     fn invalidate(&mut self, pd: u32, qpn: u32, rkey: u32) -> Result<(), Fault> {
-        self.attached.context.memory.invalidate(pd, qpn, rkey)
+        match &self.attached.target {
+            None => self.attached.context.memory.invalidate(pd, qpn, rkey),
+            Some(target) => target.context(pd)?.memory.invalidate(pd, qpn, rkey),
+        }
     }
 
     fn bind_mw(&mut self, pd: u32, qpn: u32, mw: u32, rkey: u32) -> Result<(), Fault> {
@@ -83,9 +102,29 @@ impl Host for LaneHost<'_> {
             CqSide::Send => &self.attached.send_cq,
             CqSide::Recv => &self.attached.recv_cq,
         };
-        if let Some(at) = cq.push(completion, self.io.now) {
+        if let Some(cq) = cq
+            && let Some(at) = cq.push(completion, self.io.now)
+        {
             self.io.holds.add(at, cq);
         }
+    }
+
+    fn xrc_pd(&self, srqn: u32) -> Option<u32> {
+        self.attached.target.as_ref()?.enter(srqn)
+    }
+
+    fn take_xrc(&mut self, srqn: u32) -> Option<RecvWr> {
+        self.attached.target.as_ref()?.domain.take(srqn)
+    }
+
+    fn complete_xrc(&mut self, srqn: u32, completion: Completion) {
+        let Some(target) = &self.attached.target else { return };
+        self.io.completions += 1;
+        target.domain.complete(srqn, completion, |cq, completion| {
+            if let Some(at) = cq.push(completion, self.io.now) {
+                self.io.holds.add(at, cq);
+            }
+        });
     }
 
     fn event(&mut self, event: QpEvent) {
@@ -99,7 +138,13 @@ impl Host for LaneHost<'_> {
             QpEvent::PathMigError => AsyncKind::PathMigErr,
             QpEvent::LastWqeReached => AsyncKind::QpLastWqeReached,
         };
-        self.attached.context.raise(AsyncEvent { kind, element: Element::Qp(self.attached.token) });
+        match &self.attached.target {
+            None => {
+                let element = Element::Qp(self.attached.token);
+                self.attached.context.raise(AsyncEvent { kind, element });
+            }
+            Some(target) => target.raise(kind),
+        }
     }
 
     fn explain(&mut self, text: Arguments<'_>) {

@@ -1,7 +1,7 @@
 //! The headers of request packets.
 
 use polypath_wire::bth::Bth;
-use polypath_wire::ext::{AtomicEth, Ieth, ImmDt, MpHeader, Reth};
+use polypath_wire::ext::{AtomicEth, Ieth, ImmDt, MpHeader, Reth, XrcEth};
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::{Headers, pad_for};
 
@@ -24,15 +24,13 @@ pub(crate) struct Stamp {
 pub(super) fn data(core: &Core, wqe: &Wqe, k: u32, ack_req: bool, stamp: Stamp) -> Headers {
     let mtu = core.attr.path_mtu;
     let (first, last) = (k == 0, k + 1 == wqe.packets);
-    let mut opcode = opcode(wqe.op, first, last);
-    if core.config.qp_type == QpType::Uc {
-        opcode = Opcode(opcode.0 | Opcode::UC_SEND_FIRST.0);
-    }
+    let opcode = opcode(wqe.op, first, last);
     let mut bth = core.bth(opcode, psn(wqe.first + u64::from(k)));
     bth.ack_req = ack_req;
     bth.solicited = last && wqe.flags.contains(SendFlags::SOLICITED);
     bth.pad = pad_for(wqe.packet_len(k, mtu) as usize);
     let mut headers = Headers::new(bth);
+    headers.xrc = receive_queue(core, wqe);
     match wqe.op {
         // Multi-path WRITEs say in every packet where they go.
         SendOp::Write { va, rkey } | SendOp::WriteImm { va, rkey, .. }
@@ -58,6 +56,7 @@ pub(super) fn data(core: &Core, wqe: &Wqe, k: u32, ack_req: bool, stamp: Stamp) 
 pub(super) fn read(core: &Core, wqe: &Wqe, k: u32, n: u32, stamp: Stamp) -> Headers {
     let mtu = core.attr.path_mtu;
     let mut headers = Headers::new(request_bth(core, wqe, k, Opcode::RC_READ_REQUEST));
+    headers.xrc = receive_queue(core, wqe);
     if let SendOp::Read { va, rkey } = wqe.op {
         let start = k * mtu;
         let len = (wqe.len - start).min(n * mtu);
@@ -78,8 +77,15 @@ pub(super) fn atomic(core: &Core, wqe: &Wqe, stamp: Stamp) -> Headers {
         _ => (Opcode::RC_FETCH_ADD, AtomicEth::default()),
     };
     let mut headers = Headers::new(request_bth(core, wqe, 0, opcode));
+    headers.xrc = receive_queue(core, wqe);
     headers.atomic = Some(eth);
     with_path(headers, wqe, 0, stamp)
+}
+
+/// XRC: every request names a shared receive queue, by which its rights are judged too.
+#[inline]
+fn receive_queue(core: &Core, wqe: &Wqe) -> Option<XrcEth> {
+    (core.config.qp_type == QpType::XrcSend).then_some(XrcEth { srqn: wqe.srqn })
 }
 
 fn request_bth(core: &Core, wqe: &Wqe, k: u32, opcode: Opcode) -> Bth {

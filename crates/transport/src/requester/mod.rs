@@ -112,8 +112,13 @@ impl Requester {
         self.sq.room(core)
     }
 
-    pub(crate) fn post(&mut self, core: &Core, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.sq.post(core, wr)?;
+    pub(crate) fn post(
+        &mut self,
+        core: &Core,
+        wr: &SendWr<'_>,
+        srqn: u32,
+    ) -> Result<(), PostError> {
+        self.sq.post(core, wr, srqn)?;
         self.ready = true;
         Ok(())
     }

@@ -75,6 +75,7 @@ pub(super) struct ReadJob {
     psn: Psn,
     va: u64,
     rkey: u32,
+    pd: u32,
     left: u32,
     /// Nothing of it has been sent.
     fresh: bool,
@@ -85,9 +86,9 @@ pub(super) struct ReadJob {
 }
 
 impl ReadJob {
-    pub(super) fn new(psn: Psn, reth: &Reth, again: bool, msn: u32, reply: Reply) -> Self {
+    pub(super) fn new(psn: Psn, reth: &Reth, pd: u32, again: bool, msn: u32, reply: Reply) -> Self {
         let Reth { va, rkey, len } = *reth;
-        Self { psn, va, rkey, left: len, fresh: true, again, msn, reply }
+        Self { psn, va, rkey, pd, left: len, fresh: true, again, msn, reply }
     }
 
     fn packets(&self, mtu: u32) -> u32 {
@@ -322,7 +323,7 @@ impl Responder {
         let len = job.left.min(n * mtu);
         let mut segment = Segment { addr: 0, len: 0 };
         if len > 0 {
-            let (pd, qpn) = (core.config.pd, core.config.qpn);
+            let (pd, qpn) = (job.pd, core.config.qpn);
             match host.resolve_remote(pd, qpn, job.rkey, job.va, len, Access::REMOTE_READ) {
                 Ok(s) => segment = s,
                 Err(_) => {

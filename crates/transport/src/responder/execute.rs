@@ -79,6 +79,11 @@ impl Responder {
         reply: Reply,
         host: &mut H,
     ) -> Verdict {
+        if let Some(eth) = headers.xrc
+            && let Err(refusal) = self.enter(core, eth.srqn, host)
+        {
+            return Verdict::Refused(refusal);
+        }
         let opcode = headers.bth.opcode.base();
         let under_way = self.message.map(|m| matches!(m.kind, Kind::Send));
         if let Err(why) = check_packet(opcode, under_way, payload.len(), core.attr.path_mtu) {
@@ -94,6 +99,18 @@ impl Responder {
             self.atomic(core, opcode, headers, reply, host)
         };
         done.unwrap_or_else(Verdict::Refused)
+    }
+
+    /// XRC: from here on the request is judged by the protection domain of the queue that it names.
+    fn enter<H: Host>(&mut self, core: &mut Core, srqn: u32, host: &H) -> Result<(), Refusal> {
+        if self.message.is_some() && srqn != self.rq.srqn() {
+            return Err(Refusal::invalid("the shared receive queue changed within a message"));
+        }
+        core.peer_pd = host.xrc_pd(srqn).ok_or(Refusal::access(
+            "the XRC domain of this queue pair has no shared receive queue of that number",
+        ))?;
+        self.rq.name(srqn);
+        Ok(())
     }
 
     fn send<H: Host>(
@@ -132,7 +149,7 @@ impl Responder {
             return Ok(Verdict::Done(1));
         }
         if let Some(ieth) = headers.ieth {
-            host.invalidate(core.config.pd, core.config.qpn, ieth.rkey).map_err(|_| {
+            host.invalidate(core.peer_pd, core.config.qpn, ieth.rkey).map_err(|_| {
                 Refusal::access("the key to invalidate is not valid for this queue pair")
             })?;
         }
@@ -179,7 +196,7 @@ impl Responder {
             // Checked anew for each packet: the region may have gone while the message came.
             let segment = host
                 .resolve_remote(
-                    core.config.pd,
+                    core.peer_pd,
                     core.config.qpn,
                     reth.rkey,
                     reth.va.wrapping_add(u64::from(received)),
@@ -234,7 +251,7 @@ impl Responder {
             return Err(Refusal::invalid("a READ takes more than half of the PSNs"));
         }
         self.finish_message();
-        let job = ReadJob::new(headers.bth.psn, &reth, false, self.msn, reply);
+        let job = ReadJob::new(headers.bth.psn, &reth, core.peer_pd, false, self.msn, reply);
         self.jobs.push_back(Job::Read(job));
         Ok(Verdict::Done(n))
     }
@@ -257,7 +274,7 @@ impl Responder {
         }
         let segment = host
             .resolve_remote(
-                core.config.pd,
+                core.peer_pd,
                 core.config.qpn,
                 eth.rkey,
                 eth.va,
@@ -315,7 +332,7 @@ pub(super) fn check_remote<H: Host>(
     if reth.len == 0 {
         return Ok(());
     }
-    host.resolve_remote(core.config.pd, core.config.qpn, reth.rkey, reth.va, reth.len, access)
+    host.resolve_remote(core.peer_pd, core.config.qpn, reth.rkey, reth.va, reth.len, access)
         .map(|_| ())
         .map_err(|fault| match fault {
             crate::host::Fault::Key => Refusal::access("no region has this remote key"),

@@ -231,6 +231,16 @@ impl Responder {
         let reply = Reply::to(h, from);
         let opcode = h.bth.opcode.base();
         if let (Opcode::RC_READ_REQUEST, Some(reth)) = (opcode, h.reth) {
+            let pd = match h.xrc {
+                None => core.peer_pd,
+                Some(eth) => match host.xrc_pd(eth.srqn) {
+                    Some(pd) => pd,
+                    None => {
+                        core.counters.dropped_malformed += 1;
+                        return;
+                    }
+                },
+            };
             let n = reth.len.div_ceil(core.attr.path_mtu).max(1);
             let more = psn.add(n).diff(self.epsn);
             if more > 0 && (n >= 1 << 23 || self.message.is_some()) {
@@ -239,6 +249,7 @@ impl Responder {
             }
             if more > 0 {
                 // A part of it came first and was taken for all of it: the rest is new.
+                core.peer_pd = pd;
                 if execute::check_remote(core, &reth, Access::REMOTE_READ, host).is_err() {
                     core.counters.dropped_malformed += 1;
                     return;
@@ -247,7 +258,7 @@ impl Responder {
                 self.complained = false;
                 self.reorder.advance(more as u32);
             }
-            let job = ReadJob::new(psn, &reth, true, self.msn, reply);
+            let job = ReadJob::new(psn, &reth, pd, true, self.msn, reply);
             self.repeat(core, Job::Read(job), n);
             if more > 0 {
                 self.drain(core, host);

@@ -57,7 +57,7 @@ impl Sender {
     }
 
     pub(crate) fn post(&mut self, core: &Core, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.sq.post(core, wr)?;
+        self.sq.post(core, wr, 0)?;
         self.ready = true;
         Ok(())
     }

@@ -1,0 +1,107 @@
+//! XRC domains.
+
+use core::mem::zeroed;
+use std::sync::Arc;
+
+use libc::c_int;
+use polypath_verbs::{Error, Result, XrcDomain, XrcdRequest};
+
+use crate::context::{checked, is_usable};
+use crate::guard::{self, null_argument};
+use crate::layout::{ibv_context, ibv_xrcd, ibv_xrcd_init_attr};
+
+/// A handle to an XRC domain.
+#[repr(C)]
+pub(crate) struct CXrcd {
+    public: ibv_xrcd,
+    inner: Arc<dyn XrcDomain>,
+}
+
+impl CXrcd {
+    /// The traits' domain.
+    pub(crate) fn inner(&self) -> &Arc<dyn XrcDomain> {
+        &self.inner
+    }
+}
+
+/// An XRC domain as an argument of something else.
+///
+/// # Safety
+/// `xrcd` is null or of any provider.
+pub(crate) unsafe fn argument<'a>(xrcd: *const ibv_xrcd) -> Result<&'a CXrcd> {
+    // SAFETY: the caller's promise; ours begin with the public structure.
+    unsafe {
+        if xrcd.is_null() {
+            return Err(null_argument("the XRC domain"));
+        }
+        if !is_usable((*xrcd).context) {
+            return Err(Error::invalid("the XRC domain belongs to another device"));
+        }
+        Ok(&*xrcd.cast())
+    }
+}
+
+/// The file that a descriptor is of: device and inode number. -1 is none.
+fn file(fd: c_int) -> Result<Option<(u64, u64)>> {
+    if fd == -1 {
+        return Ok(None);
+    }
+    // SAFETY: zero is a valid start for the structure, which fstat fills.
+    unsafe {
+        let mut stat: libc::stat = zeroed();
+        if libc::fstat(fd, &mut stat) != 0 {
+            return Err(Error::new(guard::errno(), "the XRC domain's file can't be looked at"));
+        }
+        Ok(Some((stat.st_dev, stat.st_ino)))
+    }
+}
+
+/// `ibv_open_xrcd`'s slot.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn open_xrcd(
+    context: *mut ibv_context,
+    attr: *const ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    const FD: u32 = 1;
+    const OFLAGS: u32 = 2;
+    guard::pointer("ibv_open_xrcd", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let owner = checked(context)?;
+            let attr = attr.as_ref().ok_or_else(|| null_argument("xrcd_init_attr"))?;
+            if attr.comp_mask & !(FD | OFLAGS) != 0 {
+                return guard::unsupported("ibv_xrcd_init_attr has an unknown comp_mask");
+            }
+            if attr.comp_mask != FD | OFLAGS {
+                return Err(Error::invalid("an XRC domain needs fd and oflags"));
+            }
+            if attr.oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
+                return Err(Error::invalid("oflags are O_CREAT and O_EXCL"));
+            }
+            let inner = owner.inner().open_xrcd(&XrcdRequest {
+                file: file(attr.fd)?,
+                create: attr.oflags & libc::O_CREAT != 0,
+                exclusive: attr.oflags & libc::O_EXCL != 0,
+            })?;
+            let xrcd = Box::into_raw(Box::new(CXrcd { public: ibv_xrcd { context }, inner }));
+            Ok(&raw mut (*xrcd).public)
+        }
+    })
+}
+
+/// `ibv_close_xrcd`'s slot.
+///
+/// # Safety
+/// As the headers call it.
+pub(crate) unsafe extern "C-unwind" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    guard::errno_of("ibv_close_xrcd", || {
+        // SAFETY: the caller's promise; the box is the one that `open_xrcd` leaked.
+        unsafe {
+            argument(xrcd)?.inner.close()?;
+            drop(Box::from_raw(xrcd.cast::<CXrcd>()));
+        }
+        Ok(())
+    })
+}
