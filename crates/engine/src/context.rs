@@ -16,12 +16,13 @@ use crate::channel::Channel;
 use crate::clock;
 use crate::cq::Cq;
 use crate::events::Raise;
-use crate::limits::MAX_PD;
+use crate::limits::{MAX_AH, MAX_CQ, MAX_PD, MAX_SRQ};
 use crate::memory::{BindInfo, MemoryTable, WindowType};
 use crate::mr::Mr;
 use crate::notify::{NoticeQueue, lock};
 use crate::process::Process;
 use crate::qp::Qp;
+use crate::quota::Quota;
 use crate::srq::Srq;
 use crate::{device, port};
 
@@ -38,6 +39,9 @@ pub(crate) struct Shared {
     pds: Mutex<HashMap<u32, u32>>,
     next_pd: AtomicU32,
     next_srq: AtomicU32,
+    cqs: Arc<Quota>,
+    srqs: Arc<Quota>,
+    ahs: Arc<Quota>,
     /// Packets with a wrong Q_Key (`qkey_viol_cntr`).
     pub(crate) qkey_violations: AtomicU64,
 }
@@ -127,6 +131,9 @@ impl OpenDevice {
             pds: Mutex::default(),
             next_pd: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
+            cqs: Quota::new(MAX_CQ, "completion queues"),
+            srqs: Quota::new(MAX_SRQ, "shared receive queues"),
+            ahs: Quota::new(MAX_AH, "address handles"),
             qkey_violations: AtomicU64::new(0),
         });
         process.register(&shared);
@@ -246,7 +253,13 @@ impl Context for OpenDevice {
         // An address handle holds nothing of its protection domain, so it does not keep it alive.
         self.shared.use_pd(pd)?;
         self.shared.release_pd(pd);
-        Ok(Arc::new(AddressHandle { pd, attr: *attr, resolved: AtomicU64::new(0) }))
+        let place: Box<dyn std::any::Any + Send + Sync> = Box::new(self.shared.ahs.take()?);
+        Ok(Arc::new(AddressHandle {
+            pd,
+            attr: *attr,
+            resolved: AtomicU64::new(0),
+            place: Some(place),
+        }))
     }
 
     fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>> {
@@ -254,13 +267,16 @@ impl Context for OpenDevice {
     }
 
     fn create_cq(&self, request: &CqRequest) -> Result<Arc<dyn CompletionQueue>> {
-        Ok(Cq::new(request, self.shared.owner(), self.shared.process.lanes.clone())?)
+        let place = self.shared.cqs.take()?;
+        let lanes = self.shared.process.lanes.clone();
+        Ok(Cq::new(request, self.shared.owner(), lanes, Some(place))?)
     }
 
     fn create_srq(&self, request: &SrqRequest) -> Result<Arc<dyn SharedReceiveQueue>> {
+        let place = self.shared.srqs.take()?;
         self.shared.use_pd(request.pd)?;
         let number = self.shared.next_srq.fetch_add(1, Ordering::Relaxed);
-        let srq = Srq::new(request, number, self.shared.owner());
+        let srq = Srq::new(request, number, self.shared.owner(), Some(place));
         if srq.is_err() {
             self.shared.release_pd(request.pd);
         }

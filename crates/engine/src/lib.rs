@@ -16,6 +16,9 @@ mod context;
 mod cq;
 mod device;
 mod events;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod lane;
 mod limits;
 mod log;
@@ -30,6 +33,7 @@ mod notify;
 mod port;
 mod process;
 mod qp;
+mod quota;
 mod srq;
 mod status;
 mod thread;

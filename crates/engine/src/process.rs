@@ -60,7 +60,8 @@ pub(crate) struct Process {
     pid: u32,
     pub(crate) config: Config,
     pub(crate) selection: Selection,
-    broker: Mutex<Client>,
+    /// Absent in a process that was made without one, see `fuzz`.
+    broker: Mutex<Option<Client>>,
     table: RwLock<Arc<Table>>,
     pub(crate) lanes: Lanes,
     contexts: Mutex<Vec<Weak<Shared>>>,
@@ -122,9 +123,25 @@ impl Process {
             pid: std::process::id(),
             config,
             selection,
-            broker: Mutex::new(broker),
+            broker: Mutex::new(Some(broker)),
             table: RwLock::new(Arc::new(table)),
             lanes: Lanes::default(),
+            contexts: Mutex::default(),
+        })
+    }
+
+    /// A process without a broker and without threads, with one lane that only its owner drives.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn alone(table: Table, selection: Selection, lane: Arc<Lane>) -> Result<Self> {
+        let lanes = Lanes::default();
+        let _ = lanes.0[0].set(lane);
+        Ok(Self {
+            pid: std::process::id(),
+            config: Config::from_env()?,
+            selection,
+            broker: Mutex::new(None),
+            table: RwLock::new(Arc::new(table)),
+            lanes,
             contexts: Mutex::default(),
         })
     }
@@ -141,12 +158,13 @@ impl Process {
         if let Some(lane) = cell.get() {
             return Ok(lane.clone());
         }
-        let mut broker = lock(&self.broker);
+        let mut guard = lock(&self.broker);
         if let Some(lane) = cell.get() {
             return Ok(lane.clone());
         }
+        let broker = guard.as_mut().ok_or_else(|| Error::new(libc::ENODEV, "no broker"))?;
         let opened = broker.open_lane().map_err(|e| ipc_error(&e))?;
-        drop(broker);
+        drop(guard);
         let lane = Lane::start(n, opened, self)?;
         Ok(cell.get_or_init(|| lane).clone())
     }

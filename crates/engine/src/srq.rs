@@ -13,6 +13,7 @@ use polypath_verbs::{
 use crate::events::Raise;
 use crate::limits::{MAX_SGE, MAX_SRQ_WR};
 use crate::notify::lock;
+use crate::quota::Place;
 
 #[derive(Debug)]
 struct Queue {
@@ -31,6 +32,7 @@ pub(crate) struct Srq {
     token: u64,
     users: AtomicU32,
     owner: Weak<dyn Raise>,
+    _place: Option<Place>,
     me: Weak<Self>,
 }
 
@@ -39,6 +41,7 @@ impl Srq {
         request: &SrqRequest,
         number: u32,
         owner: Weak<dyn Raise>,
+        place: Option<Place>,
     ) -> Result<Arc<Self>> {
         let SrqAttr { max_wr, max_sge, limit } = request.attr;
         if max_wr == 0 || max_wr > MAX_SRQ_WR || max_sge > MAX_SGE || limit > max_wr {
@@ -54,6 +57,7 @@ impl Srq {
             token: request.token,
             users: AtomicU32::new(0),
             owner,
+            _place: place,
             me: me.clone(),
         }))
     }
@@ -159,7 +163,7 @@ mod tests {
 
     fn srq(max_wr: u32, owner: &Arc<Recorder>) -> Arc<Srq> {
         let attr = SrqAttr { max_wr, max_sge: 1, limit: 0 };
-        Srq::new(&SrqRequest { pd: 1, attr, token: 9 }, 3, owner.owner()).unwrap()
+        Srq::new(&SrqRequest { pd: 1, attr, token: 9 }, 3, owner.owner(), None).unwrap()
     }
 
     fn wr(wr_id: u64) -> RecvWr {

@@ -12,7 +12,7 @@ use polypath_transport::{
 use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 
 use crate::context::Shared;
-use crate::cq::Cq;
+use crate::cq::{Cq, Overrun};
 use crate::events::Raise;
 use crate::lane::io::LaneIo;
 use crate::memory::{self, KeyCache};
@@ -83,8 +83,10 @@ impl Host for LaneHost<'_> {
             CqSide::Send => &self.attached.send_cq,
             CqSide::Recv => &self.attached.recv_cq,
         };
-        if let Some(at) = cq.push(completion, self.io.now) {
-            self.io.holds.add(at, cq);
+        match cq.push(completion, self.io.now) {
+            Ok(None) => {}
+            Ok(Some(at)) => self.io.holds.add(at, cq),
+            Err(Overrun) => self.io.completion_lost(completion.qpn),
         }
     }
 

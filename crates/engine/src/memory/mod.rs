@@ -47,5 +47,5 @@ pub use access::{atomic, copy_out, store};
 pub use cache::KeyCache;
 pub use probe::POPULATE_MAX;
 pub use region::Region;
-pub use table::{KEYS_MAX, MemoryTable};
+pub use table::{MemoryTable, REGIONS_MAX, WINDOWS_MAX};
 pub use window::{BindInfo, STAGED_BINDS_MAX, WindowType};
