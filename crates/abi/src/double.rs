@@ -295,7 +295,7 @@ impl Context for Opened {
         POSTED.lock().unwrap().push((self.async_fd(), format!("unstage {mw}")));
     }
     fn create_ah(&self, pd: u32, attr: &AhAttr) -> Result<Arc<AddressHandle>> {
-        Ok(Arc::new(AddressHandle { pd, attr: *attr, resolved: AtomicU64::new(0) }))
+        Ok(Arc::new(AddressHandle { pd, attr: *attr, resolved: AtomicU64::new(0), place: None }))
     }
     fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>> {
         Ok(Arc::new(Channel { fd: Eventfd::new(), events: Mutex::default() }))

@@ -55,7 +55,8 @@ impl std::fmt::Debug for Error {
 }
 
 impl Error {
-    pub(crate) fn os(what: impl Into<String>, source: io::Error) -> Self {
+    /// A system call or file operation failed: what was being done.
+    pub fn os(what: impl Into<String>, source: io::Error) -> Self {
         Self::Os { what: what.into(), source }
     }
 }

@@ -4,8 +4,25 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Monotonic time since the first call in this process.
+#[cfg(not(fuzzing))]
 pub(crate) fn now() -> Duration {
     origin().0.elapsed()
+}
+
+/// The fuzzer's time: it stands still until [`pass`] moves it, so that an input always does the same.
+#[cfg(fuzzing)]
+pub(crate) fn now() -> Duration {
+    Duration::from_nanos(PASSED.load(std::sync::atomic::Ordering::Relaxed))
+}
+
+#[cfg(fuzzing)]
+static PASSED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1_000_000_000);
+
+/// Lets the fuzzer's time pass.
+#[cfg(fuzzing)]
+pub(crate) fn pass(time: Duration) {
+    let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    PASSED.fetch_add(nanos, std::sync::atomic::Ordering::Relaxed);
 }
 
 /// `CLOCK_REALTIME` in nanoseconds at a moment of [`now`], as completions are stamped.

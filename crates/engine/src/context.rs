@@ -18,12 +18,13 @@ use crate::clock;
 use crate::cq::Cq;
 use crate::dm::{Dm, DmTable};
 use crate::events::Raise;
-use crate::limits::MAX_PD;
+use crate::limits::{MAX_AH, MAX_CQ, MAX_PD, MAX_SRQ};
 use crate::memory::{BindInfo, MemoryTable, WindowType};
 use crate::mr::Mr;
 use crate::notify::{NoticeQueue, lock};
 use crate::process::Process;
 use crate::qp::Qp;
+use crate::quota::Quota;
 use crate::srq::Srq;
 use crate::target::Target;
 use crate::xrc::{Membership, Xrcd};
@@ -45,6 +46,9 @@ pub(crate) struct Shared {
     /// Users of each protection domain.
     pds: Mutex<HashMap<u32, u32>>,
     next_srq: AtomicU32,
+    cqs: Arc<Quota>,
+    srqs: Arc<Quota>,
+    ahs: Arc<Quota>,
     /// Packets with a wrong Q_Key (`qkey_viol_cntr`).
     pub(crate) qkey_violations: AtomicU64,
 }
@@ -134,6 +138,9 @@ impl OpenDevice {
             events,
             pds: Mutex::default(),
             next_srq: AtomicU32::new(1),
+            cqs: Quota::new(MAX_CQ, "completion queues"),
+            srqs: Quota::new(MAX_SRQ, "shared receive queues"),
+            ahs: Quota::new(MAX_AH, "address handles"),
             qkey_violations: AtomicU64::new(0),
         });
         process.register(&shared);
@@ -291,7 +298,13 @@ impl Context for OpenDevice {
         // An address handle holds nothing of its protection domain, so it does not keep it alive.
         self.shared.use_pd(pd)?;
         self.shared.release_pd(pd);
-        Ok(Arc::new(AddressHandle { pd, attr: *attr, resolved: AtomicU64::new(0) }))
+        let place: Box<dyn std::any::Any + Send + Sync> = Box::new(self.shared.ahs.take()?);
+        Ok(Arc::new(AddressHandle {
+            pd,
+            attr: *attr,
+            resolved: AtomicU64::new(0),
+            place: Some(place),
+        }))
     }
 
     fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>> {
@@ -299,20 +312,24 @@ impl Context for OpenDevice {
     }
 
     fn create_cq(&self, request: &CqRequest) -> Result<Arc<dyn CompletionQueue>> {
-        Ok(Cq::new(request, self.shared.owner(), self.shared.process.lanes.clone())?)
+        let place = self.shared.cqs.take()?;
+        let lanes = self.shared.process.lanes.clone();
+        Ok(Cq::new(request, self.shared.owner(), lanes, Some(place))?)
     }
 
     fn create_srq(&self, request: &SrqRequest) -> Result<Arc<dyn SharedReceiveQueue>> {
+        let place = self.shared.srqs.take()?;
         self.shared.use_pd(request.pd)?;
         let owner = self.shared.owner();
+        let place = Some(place);
         let srq = match &request.xrc {
             None => {
                 let number = self.shared.next_srq.fetch_add(1, Ordering::Relaxed);
-                Srq::new(request, number, owner, None)
+                Srq::new(request, number, owner, place, None)
             }
             Some(xrc) => membership(xrc).and_then(|membership| {
                 membership.begin(&self.shared, |number, membership| {
-                    Srq::new(request, number, owner, Some(membership))
+                    Srq::new(request, number, owner, place, Some(membership))
                 })
             }),
         };

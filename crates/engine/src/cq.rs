@@ -22,6 +22,11 @@ use crate::limits::MAX_CQE;
 use crate::moderation::{Moderation, Verdict};
 use crate::notify::lock;
 use crate::process::Lanes;
+use crate::quota::Place;
+
+/// A completion found no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Overrun;
 
 /// What makes the next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +69,7 @@ pub(crate) struct Cq {
     users: AtomicU32,
     process_lanes: Lanes,
     owner: Weak<dyn Raise>,
+    _place: Option<Place>,
     me: Weak<Self>,
 }
 
@@ -72,6 +78,7 @@ impl Cq {
         request: &CqRequest,
         owner: Weak<dyn Raise>,
         process_lanes: Lanes,
+        place: Option<Place>,
     ) -> Result<Arc<Self>> {
         if request.cqe == 0 || request.cqe > MAX_CQE {
             return Err(Error::invalid(format!("a completion queue has 1 to {MAX_CQE} entries")));
@@ -97,6 +104,7 @@ impl Cq {
             users: AtomicU32::new(0),
             process_lanes,
             owner,
+            _place: place,
             me: me.clone(),
         }))
     }
@@ -142,13 +150,21 @@ impl Cq {
 
     /// Adds a completion and raises an event if one is asked for. `Some`: the event is held back,
     /// and the lane must call [`Self::release`] at that time.
-    pub(crate) fn push(&self, completion: Completion, now: Duration) -> Option<Duration> {
+    ///
+    /// # Errors
+    /// [`Overrun`]: there is no room, and the completion is lost.
+    pub(crate) fn push(
+        &self,
+        completion: Completion,
+        now: Duration,
+    ) -> core::result::Result<Option<Duration>, Overrun> {
         let mut ring = lock(&self.ring);
         if ring.entries.len() >= ring.capacity as usize {
             if self.ignore_overrun {
                 ring.entries.pop_front();
             } else {
-                // IBTA 11.2.8: the completion is lost and the queue is in error; the owner is told once.
+                // IBTA 11.6.3.2: the completion is lost and the queue is in error; the owner is told
+                // once.
                 let first = !core::mem::replace(&mut ring.overrun, true);
                 drop(ring);
                 if first && let Some(owner) = self.owner.upgrade() {
@@ -157,7 +173,7 @@ impl Cq {
                         element: Element::Cq(self.token),
                     });
                 }
-                return None;
+                return Err(Overrun);
             }
         }
         let wanted = match ring.armed {
@@ -169,7 +185,7 @@ impl Cq {
         ring.entries.push_back(Wc { completion, timestamp: clock::realtime_ns(now) });
         self.count.store(ring.entries.len(), Ordering::Release);
         if !wanted {
-            return None;
+            return Ok(None);
         }
         // A failure is told at once, and so is a queue that may overrun before the program looks.
         if ring.moderation.is_on()
@@ -177,12 +193,12 @@ impl Cq {
             && ring.entries.len() < ring.capacity as usize / 2
             && let Verdict::Hold(look_at) = ring.moderation.hold(now)
         {
-            return look_at;
+            return Ok(look_at);
         }
         ring.disarm();
         drop(ring);
         self.notify();
-        None
+        Ok(None)
     }
 
     /// A lane comes back, as it was told for the time `at`: raises the event that was held back, if
@@ -315,7 +331,7 @@ mod tests {
             token: 77,
             ignore_overrun: false,
         };
-        Cq::new(&request, owner.owner(), Lanes::default()).unwrap()
+        Cq::new(&request, owner.owner(), Lanes::default(), None).unwrap()
     }
 
     fn completion(wr_id: u64, qpn: u32, solicited: bool) -> Completion {
@@ -334,6 +350,10 @@ mod tests {
         }
     }
 
+    fn push(cq: &Cq, completion: Completion, now: Duration) -> Option<Duration> {
+        cq.push(completion, now).unwrap_or(None)
+    }
+
     fn ids(cq: &Cq) -> Vec<u64> {
         let mut ids = Vec::new();
         cq.poll(100, &mut |wc| ids.push(wc.completion.wr_id)).unwrap();
@@ -344,7 +364,7 @@ mod tests {
     fn completions_come_out_in_order_and_a_destroyed_queue_pair_s_do_not() {
         let cq = cq(8, None, &Arc::default());
         for (wr_id, qpn) in [(1, 5), (2, 6), (3, 5)] {
-            cq.push(completion(wr_id, qpn, false), Duration::ZERO);
+            push(&cq, completion(wr_id, qpn, false), Duration::ZERO);
         }
         cq.attach(0);
         cq.detach(6);
@@ -356,7 +376,7 @@ mod tests {
         let owner = Arc::default();
         let cq = cq(2, None, &owner);
         for wr_id in 0..4 {
-            cq.push(completion(wr_id, 1, false), Duration::ZERO);
+            push(&cq, completion(wr_id, 1, false), Duration::ZERO);
         }
         let event = AsyncEvent { kind: AsyncKind::CqErr, element: Element::Cq(77) };
         assert_eq!(*owner.0.lock().unwrap(), [event]);
@@ -368,18 +388,18 @@ mod tests {
     fn one_event_per_arming_and_solicited_ones_only_if_asked() {
         let channel = Arc::new(Channel::new().unwrap());
         let cq = cq(8, Some(&channel), &Arc::default());
-        cq.push(completion(1, 1, true), Duration::ZERO);
+        push(&cq, completion(1, 1, true), Duration::ZERO);
         assert_eq!(channel.take(), None, "not armed");
         cq.arm(true).unwrap();
-        cq.push(completion(2, 1, false), Duration::ZERO);
+        push(&cq, completion(2, 1, false), Duration::ZERO);
         assert_eq!(channel.take(), None, "not solicited");
-        cq.push(completion(3, 1, true), Duration::ZERO);
-        cq.push(completion(4, 1, true), Duration::ZERO);
+        push(&cq, completion(3, 1, true), Duration::ZERO);
+        push(&cq, completion(4, 1, true), Duration::ZERO);
         assert_eq!(channel.take(), Some(77));
         assert_eq!(channel.take(), None, "armed once");
         cq.arm(false).unwrap();
         cq.arm(true).unwrap();
-        cq.push(completion(5, 1, false), Duration::ZERO);
+        push(&cq, completion(5, 1, false), Duration::ZERO);
         assert_eq!(channel.take(), Some(77), "the wider arming stays (man 3 ibv_req_notify_cq)");
     }
 
@@ -399,14 +419,14 @@ mod tests {
     fn a_moderated_queue_raises_one_event_for_the_count() {
         let channel = Arc::new(Channel::new().unwrap());
         let cq = moderated(&channel);
-        assert_eq!(cq.push(completion(1, 1, false), us(0)), Some(us(100)));
+        assert_eq!(push(&cq, completion(1, 1, false), us(0)), Some(us(100)));
         // Arming again neither forgets what is held back nor begins to count anew.
         cq.arm(false).unwrap();
-        assert_eq!(cq.push(completion(2, 1, false), us(1)), None);
+        assert_eq!(push(&cq, completion(2, 1, false), us(1)), None);
         assert_eq!(channel.take(), None, "held back");
-        cq.push(completion(3, 1, false), us(2));
+        push(&cq, completion(3, 1, false), us(2));
         assert_eq!(channel.take(), Some(77));
-        cq.push(completion(4, 1, false), us(3));
+        push(&cq, completion(4, 1, false), us(3));
         assert_eq!(channel.take(), None, "not armed");
     }
 
@@ -415,7 +435,7 @@ mod tests {
         let channel = Arc::new(Channel::new().unwrap());
         let cq = moderated(&channel);
         let mut holds = Holds::default();
-        holds.add(cq.push(completion(1, 1, false), us(5)).unwrap(), &cq);
+        holds.add(push(&cq, completion(1, 1, false), us(5)).unwrap(), &cq);
         assert!(holds.take_news() && !holds.take_news());
         assert_eq!(holds.next_deadline(), Some(us(105)));
         holds.run(us(104));
@@ -430,12 +450,12 @@ mod tests {
         let channel = Arc::new(Channel::new().unwrap());
         let cq = moderated(&channel);
         let mut holds = Holds::default();
-        holds.add(cq.push(completion(1, 1, false), us(0)).unwrap(), &cq);
-        (2..4).for_each(|wr_id| assert_eq!(cq.push(completion(wr_id, 1, false), us(1)), None));
+        holds.add(push(&cq, completion(1, 1, false), us(0)).unwrap(), &cq);
+        (2..4).for_each(|wr_id| assert_eq!(push(&cq, completion(wr_id, 1, false), us(1)), None));
         assert_eq!(channel.take(), Some(77));
         assert_eq!(ids(&cq), [1, 2, 3]);
         cq.arm(false).unwrap();
-        assert_eq!(cq.push(completion(4, 1, false), us(50)), None, "one timer at a time");
+        assert_eq!(push(&cq, completion(4, 1, false), us(50)), None, "one timer at a time");
         holds.run(us(100));
         assert_eq!((channel.take(), holds.next_deadline()), (None, Some(us(150))));
         holds.run(us(150));
@@ -446,26 +466,26 @@ mod tests {
     fn failures_a_queue_half_full_and_new_settings_hold_nothing_back() {
         let channel = Arc::new(Channel::new().unwrap());
         let cq = moderated(&channel);
-        cq.push(completion(1, 1, false), us(0));
+        push(&cq, completion(1, 1, false), us(0));
         let failed = Completion { status: WcStatus::WrFlushErr, ..completion(2, 1, false) };
-        assert_eq!(cq.push(failed, us(1)), None);
+        assert_eq!(push(&cq, failed, us(1)), None);
         assert_eq!(channel.take(), Some(77), "a failure");
 
         cq.arm(false).unwrap();
-        cq.push(completion(3, 1, false), us(2));
+        push(&cq, completion(3, 1, false), us(2));
         cq.moderate(0, 0).unwrap();
         assert_eq!(channel.take(), Some(77), "moderation ends");
         cq.arm(false).unwrap();
-        cq.push(completion(4, 1, false), us(3));
+        push(&cq, completion(4, 1, false), us(3));
         assert_eq!(channel.take(), Some(77), "off");
 
         cq.moderate(u16::MAX, u16::MAX).unwrap();
         cq.arm(false).unwrap();
         for wr_id in 5..8 {
-            cq.push(completion(wr_id, 1, false), us(4));
+            push(&cq, completion(wr_id, 1, false), us(4));
         }
         assert_eq!(channel.take(), None);
-        cq.push(completion(8, 1, false), us(4));
+        push(&cq, completion(8, 1, false), us(4));
         assert_eq!(channel.take(), Some(77), "8 of 16 entries are taken");
     }
 
@@ -475,11 +495,11 @@ mod tests {
         let cq = cq(16, Some(&channel), &Arc::default());
         cq.moderate(2, 100).unwrap();
         cq.arm(true).unwrap();
-        assert_eq!(cq.push(completion(1, 1, false), us(0)), None);
-        assert_eq!(cq.push(completion(2, 1, true), us(10)), Some(us(110)));
-        assert_eq!(cq.push(completion(3, 1, false), us(11)), None);
+        assert_eq!(push(&cq, completion(1, 1, false), us(0)), None);
+        assert_eq!(push(&cq, completion(2, 1, true), us(10)), Some(us(110)));
+        assert_eq!(push(&cq, completion(3, 1, false), us(11)), None);
         assert_eq!(channel.take(), None);
-        cq.push(completion(4, 1, true), us(12));
+        push(&cq, completion(4, 1, true), us(12));
         assert_eq!(channel.take(), Some(77));
     }
 
@@ -488,7 +508,7 @@ mod tests {
         let channel = Arc::new(Channel::new().unwrap());
         let cq = moderated(&channel);
         let mut holds = Holds::default();
-        holds.add(cq.push(completion(1, 1, false), us(0)).unwrap(), &cq);
+        holds.add(push(&cq, completion(1, 1, false), us(0)).unwrap(), &cq);
         cq.destroy().unwrap();
         holds.run(us(100));
         assert_eq!(channel.take(), None);
@@ -502,7 +522,7 @@ mod tests {
     fn a_queue_does_not_shrink_below_what_it_holds() {
         let cq = cq(8, None, &Arc::default());
         for wr_id in 0..4 {
-            cq.push(completion(wr_id, 1, false), Duration::ZERO);
+            push(&cq, completion(wr_id, 1, false), Duration::ZERO);
         }
         assert_eq!(cq.resize(3).unwrap_err().errno, libc::EINVAL);
         assert_eq!(cq.resize(4), Ok(4));

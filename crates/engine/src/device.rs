@@ -7,9 +7,10 @@ use polypath_verbs::{Context, Device, DeviceAttr, DeviceInfo, DeviceKind, Result
 
 use crate::context::OpenDevice;
 use crate::limits::{
-    MAX_CQE, MAX_DM_BYTES, MAX_INLINE, MAX_PD, MAX_QP_PER_LANE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE,
-    MAX_SRQ_WR,
+    MAX_AH, MAX_CQ, MAX_CQE, MAX_DM_BYTES, MAX_INLINE, MAX_PD, MAX_QP_PER_LANE, MAX_QP_WR,
+    MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ, MAX_SRQ_WR,
 };
+use crate::memory::{REGIONS_MAX, WINDOWS_MAX};
 use crate::process::{self, Process};
 
 /// A device that can be opened.
@@ -41,6 +42,13 @@ pub fn devices() -> Result<Vec<Arc<dyn Device>>> {
             Arc::new(EngineDevice { process, info: info(&spec, &table) }) as Arc<dyn Device>
         })
         .collect())
+}
+
+/// What the devices of a process are.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn infos(process: &Process) -> Vec<DeviceInfo> {
+    let table = process.table();
+    ipc_devices(&table, &process.selection).iter().map(|spec| info(spec, &table)).collect()
 }
 
 /// The device of that name, as the table has it now.
@@ -82,7 +90,8 @@ const CAP_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 
 /// `ibv_query_device`.
 pub(crate) fn attributes(info: &DeviceInfo) -> DeviceAttr {
-    let max_qp = u32::try_from(MAX_QP_PER_LANE).unwrap_or(u32::MAX);
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let max_qp = number(MAX_QP_PER_LANE);
     DeviceAttr {
         fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
         node_guid: info.node_guid,
@@ -109,19 +118,19 @@ pub(crate) fn attributes(info: &DeviceInfo) -> DeviceAttr {
             | CAP_MEM_WINDOW_TYPE_2B,
         max_sge: MAX_SGE,
         max_sge_rd: MAX_SGE,
-        max_cq: 1 << 20,
+        max_cq: MAX_CQ,
         max_cqe: MAX_CQE,
-        max_mr: 1 << 24,
+        max_mr: number(REGIONS_MAX),
         max_pd: MAX_PD,
         max_qp_rd_atom: MAX_RD_ATOMIC,
         max_res_rd_atom: MAX_RD_ATOMIC * max_qp,
         max_qp_init_rd_atom: MAX_RD_ATOMIC,
         atomic_cap: 1,
-        max_mw: 1 << 20,
+        max_mw: number(WINDOWS_MAX),
         max_mcast_grp: 8192,
         max_mcast_qp_attach: 56,
-        max_ah: 1 << 20,
-        max_srq: 1 << 20,
+        max_ah: MAX_AH,
+        max_srq: MAX_SRQ,
         max_srq_wr: MAX_SRQ_WR,
         max_srq_sge: MAX_SGE,
         max_pkeys: 1,

@@ -17,6 +17,9 @@ mod cq;
 mod device;
 mod dm;
 mod events;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod lane;
 mod limits;
 mod log;
@@ -31,6 +34,7 @@ mod notify;
 mod port;
 mod process;
 mod qp;
+mod quota;
 mod srq;
 mod status;
 mod target;

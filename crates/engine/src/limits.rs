@@ -13,13 +13,18 @@ pub(crate) const MAX_SRQ_WR: u32 = 1 << 20;
 pub(crate) const MAX_INLINE: u32 = 1024;
 /// Queue pairs of a lane: 16-bit indexes without 0, kept sparse so that random numbers are quick.
 pub(crate) const MAX_QP_PER_LANE: usize = 48 * 1024;
-/// Protection domains, shared receive queues, completion queues of a context (reported, and
-/// enforced for protection domains).
+/// Protection domains of a context.
 pub(crate) const MAX_PD: u32 = 1 << 16;
 /// Device memory of a context, bytes (`max_dm_size`).
 pub(crate) const MAX_DM_BYTES: u64 = 8 << 20;
 /// Allocations of device memory of a context.
 pub(crate) const MAX_DM: usize = 4096;
+/// Completion queues of a context.
+pub(crate) const MAX_CQ: u32 = 1 << 16;
+/// Shared receive queues of a context.
+pub(crate) const MAX_SRQ: u32 = 1 << 16;
+/// Address handles of a context.
+pub(crate) const MAX_AH: u32 = 1 << 16;
 /// Largest message, bytes (IBTA 9.3.3: 2^31).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 /// READs and atomics in flight per queue pair and direction.

@@ -64,7 +64,8 @@ pub(crate) struct Process {
     pid: u32,
     pub(crate) config: Config,
     pub(crate) selection: Selection,
-    broker: Mutex<Client>,
+    /// Absent in a process that was made without one, see `fuzz`.
+    broker: Mutex<Option<Client>>,
     table: RwLock<Arc<Table>>,
     pub(crate) lanes: Lanes,
     contexts: Mutex<Vec<Weak<Shared>>>,
@@ -123,6 +124,10 @@ enum Lost {
     Unexpectedly,
 }
 
+fn no_broker() -> Error {
+    Error::new(libc::ENODEV, "this process has no broker")
+}
+
 pub(crate) fn ipc_error(error: &IpcError) -> Error {
     Error::new(error.errno(), error.to_string())
 }
@@ -141,11 +146,28 @@ impl Process {
             pid: std::process::id(),
             config,
             selection,
-            broker: Mutex::new(broker),
+            broker: Mutex::new(Some(broker)),
             table: RwLock::new(Arc::new(table)),
             lanes: Lanes::default(),
             contexts: Mutex::default(),
             xrc_domains: Domains::default(),
+        })
+    }
+
+    /// A process without a broker and without threads, with one lane that only its owner drives.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn alone(table: Table, selection: Selection, lane: Arc<Lane>) -> Result<Self> {
+        let lanes = Lanes::default();
+        let _ = lanes.0[0].set(lane);
+        Ok(Self {
+            pid: std::process::id(),
+            config: Config::from_env()?,
+            selection,
+            broker: Mutex::new(None),
+            table: RwLock::new(Arc::new(table)),
+            lanes,
+            xrc_domains: Domains::default(),
+            contexts: Mutex::default(),
         })
     }
 
@@ -161,14 +183,15 @@ impl Process {
         if let Some(lane) = cell.get() {
             return Ok(lane.clone());
         }
-        let mut broker = lock(&self.broker);
+        let mut guard = lock(&self.broker);
         if let Some(lane) = cell.get() {
             return Ok(lane.clone());
         }
+        let broker = guard.as_mut().ok_or_else(no_broker)?;
         let opened = match broker.open_lane() {
             Err(IpcError::Closed) => {
                 // Killed, and its place taken already or a moment later.
-                self.renew(&mut broker).and_then(|()| broker.open_lane())
+                self.renew(broker).and_then(|()| broker.open_lane())
             }
             other => other,
         };
@@ -189,7 +212,7 @@ impl Process {
     }
 
     fn start_service(&'static self) -> Result<()> {
-        let hello = lock(&self.broker).hello().clone();
+        let hello = lock(&self.broker).as_ref().ok_or_else(no_broker)?.hello().clone();
         let (mut stream, table) = Client::connect_or_start(&hello)
             .and_then(Client::subscribe)
             .map_err(|e| ipc_error(&e))?;
@@ -243,12 +266,12 @@ impl Process {
     }
 
     fn connect_again(&self, hello: &Hello) -> core::result::Result<(EventStream, Table), IpcError> {
-        let mut broker = lock(&self.broker);
-        // A thread that wanted something may have been here before.
-        if broker.call(&Request::Ping).is_err() {
-            self.renew(&mut broker)?;
+        if let Some(broker) = lock(&self.broker).as_mut()
+            // A thread that wanted something may have been here before.
+            && broker.call(&Request::Ping).is_err()
+        {
+            self.renew(broker)?;
         }
-        drop(broker);
         Client::connect(hello)?.subscribe()
     }
 

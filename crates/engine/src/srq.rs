@@ -13,6 +13,7 @@ use polypath_verbs::{
 use crate::events::Raise;
 use crate::limits::{MAX_SGE, MAX_SRQ_WR};
 use crate::notify::lock;
+use crate::quota::Place;
 use crate::xrc::Membership;
 
 #[derive(Debug)]
@@ -32,6 +33,7 @@ pub(crate) struct Srq {
     token: u64,
     users: AtomicU32,
     owner: Weak<dyn Raise>,
+    _place: Option<Place>,
     me: Weak<Self>,
     membership: Option<Membership>,
 }
@@ -41,6 +43,7 @@ impl Srq {
         request: &SrqRequest,
         number: u32,
         owner: Weak<dyn Raise>,
+        place: Option<Place>,
         membership: Option<Membership>,
     ) -> Result<Arc<Self>> {
         let SrqAttr { max_wr, max_sge, limit } = request.attr;
@@ -57,6 +60,7 @@ impl Srq {
             token: request.token,
             users: AtomicU32::new(0),
             owner,
+            _place: place,
             me: me.clone(),
             membership,
         }))
@@ -171,7 +175,8 @@ mod tests {
 
     fn srq(max_wr: u32, owner: &Arc<Recorder>) -> Arc<Srq> {
         let attr = SrqAttr { max_wr, max_sge: 1, limit: 0 };
-        Srq::new(&SrqRequest { pd: 1, attr, xrc: None, token: 9 }, 3, owner.owner(), None).unwrap()
+        let request = SrqRequest { pd: 1, attr, xrc: None, token: 9 };
+        Srq::new(&request, 3, owner.owner(), None, None).unwrap()
     }
 
     fn wr(wr_id: u64) -> RecvWr {

@@ -12,7 +12,9 @@ use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::rq::ReceiveQueue;
 use crate::state::{self, ModifyError};
-use crate::types::{MigState, QpAttr, QpAttrMask as M, QpConfig, QpState, QpType, RecvWr, SendWr};
+use crate::types::{
+    MigState, QpAttr, QpAttrMask as M, QpConfig, QpEvent, QpState, QpType, RecvWr, SendWr,
+};
 use crate::unreliable::{Sender, UcReceiver, UdReceiver};
 
 /// Why a work request was not taken.
@@ -205,6 +207,16 @@ impl QueuePair {
         self.core.attr.sq_draining = false;
         self.flush(host);
         ReceiveQueue::last_reached(&self.core, host);
+    }
+
+    /// The host has lost something that it was told of the queue pair: no program can rely on it any
+    /// more. Goes to the error state and says [`QpEvent::Fatal`] (IBTA 11.6.3.1). Does nothing in RESET
+    /// and in the error state.
+    pub fn fail<H: Host>(&mut self, host: &mut H) {
+        if !matches!(self.core.attr.state, QpState::Reset | QpState::Err) {
+            host.event(QpEvent::Fatal);
+            self.enter_error(host);
+        }
     }
 
     fn flush<H: Host>(&mut self, host: &mut H) {

@@ -1,5 +1,6 @@
 //! What devices, ports and GID tables say of themselves.
 
+use std::any::Any;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU64;
 
@@ -126,4 +127,6 @@ pub struct AddressHandle {
     pub attr: AhAttr,
     /// The device's own: what it resolved the address to (0: not yet).
     pub resolved: AtomicU64,
+    /// The device's own: its place among those that there may be.
+    pub place: Option<Box<dyn Any + Send + Sync>>,
 }

@@ -18,7 +18,7 @@ fn main() -> Result<()> {
         eprintln!("usage: pcap_corpus OUTDIR FILE.pcap...");
         std::process::exit(2);
     };
-    for target in ["packet_parse", "cm_mad_parse", "icrc_verify"] {
+    for target in ["packet_parse", "cm_mad_parse", "icrc_verify", "receive_path"] {
         fs::create_dir_all(out.join(target))?;
     }
     for file in args {
@@ -33,6 +33,14 @@ fn main() -> Result<()> {
             }
             let seed = format!("{name}-{}", c.number);
             write(&out, "packet_parse", &seed, &c.udp_payload)?;
+            if let Ok(len) = u8::try_from(c.udp_payload.len().div_ceil(8)) {
+                // As the target reads it: a datagram aimed at the first queue pair, then a poll.
+                let mut input = vec![0, 0b0111, 0, 0, len];
+                input.extend(&c.udp_payload);
+                input.resize(5 + usize::from(len) * 8, 0);
+                input.push(4);
+                write(&out, "receive_path", &seed, &input)?;
+            }
             if is_mad {
                 write(&out, "cm_mad_parse", &seed, packet.payload)?;
             }

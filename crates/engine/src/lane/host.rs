@@ -12,7 +12,7 @@ use polypath_transport::{
 use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 
 use crate::context::Shared;
-use crate::cq::Cq;
+use crate::cq::{Cq, Overrun};
 use crate::events::Raise;
 use crate::lane::io::LaneIo;
 use crate::memory::{self, KeyCache};
@@ -102,10 +102,11 @@ impl Host for LaneHost<'_> {
             CqSide::Send => &self.attached.send_cq,
             CqSide::Recv => &self.attached.recv_cq,
         };
-        if let Some(cq) = cq
-            && let Some(at) = cq.push(completion, self.io.now)
-        {
-            self.io.holds.add(at, cq);
+        let Some(cq) = cq else { return };
+        match cq.push(completion, self.io.now) {
+            Ok(None) => {}
+            Ok(Some(at)) => self.io.holds.add(at, cq),
+            Err(Overrun) => self.io.completion_lost(completion.qpn),
         }
     }
 
@@ -120,9 +121,12 @@ impl Host for LaneHost<'_> {
     fn complete_xrc(&mut self, srqn: u32, completion: Completion) {
         let Some(target) = &self.attached.target else { return };
         self.io.completions += 1;
+        let qpn = completion.qpn;
         target.domain.complete(srqn, completion, |cq, completion| {
-            if let Some(at) = cq.push(completion, self.io.now) {
-                self.io.holds.add(at, cq);
+            match cq.push(completion, self.io.now) {
+                Ok(None) => {}
+                Ok(Some(at)) => self.io.holds.add(at, cq),
+                Err(Overrun) => self.io.completion_lost(qpn),
             }
         });
     }

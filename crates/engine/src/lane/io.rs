@@ -21,6 +21,8 @@ const MAX_UD_PATHS: usize = 16 * 1024;
 const MAX_CONTROL_FLOWS: usize = 32;
 /// Names of interfaces kept beside those that there are.
 const MAX_INTERFACES: usize = 1024;
+/// Queue pairs that are known to have lost a completion. The others lose the next one too.
+const MAX_BEREFT: usize = 4096;
 /// Explanations kept for `polypath status`.
 const MAX_EXPLANATIONS: usize = 64;
 
@@ -52,8 +54,13 @@ pub(crate) struct LaneIo {
     pub(crate) window_opened: bool,
     /// Completions were made since the lane was entered.
     pub(crate) completions: u32,
+    /// Queue pairs that lost a completion.
+    pub(crate) bereft: Vec<u32>,
     /// Completion queues that hold an event back.
     pub(crate) holds: Holds,
+    /// Copies of control packets.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) tapped: Vec<polypath_paths::ControlOut>,
 }
 
 impl LaneIo {
@@ -71,8 +78,18 @@ impl LaneIo {
             ud_paths: HashMap::new(),
             window_opened: false,
             completions: 0,
+            bereft: Vec::new(),
             holds: Holds::default(),
+            #[cfg(any(test, fuzzing))]
+            tapped: Vec::new(),
         }
+    }
+
+    /// Of a lane without a socket: what it is and what it chooses is the same every time.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn still(slot: u8) -> Self {
+        let lane = polypath_paths::LaneIdentity { instance: 7, slot };
+        Self::new(PathManager::new(polypath_paths::Config::default(), lane, [7; 16]), Sender::new())
     }
 
     /// The socket for a path, opened when first used and again when its addresses change.
@@ -121,6 +138,8 @@ impl LaneIo {
     /// Sends what the path manager has to say.
     pub(crate) fn transmit_control(&mut self) {
         while let Some(out) = self.paths.poll_transmit(self.now) {
+            #[cfg(any(test, fuzzing))]
+            self.tapped.push(out.clone());
             match self.control_flow(&out.address) {
                 Some(flow) => {
                     self.counters.control_sent += 1;
@@ -187,6 +206,14 @@ impl LaneIo {
         let path = PathId(path.0);
         self.ud_paths.insert(*to, path);
         Ok(path)
+    }
+
+    /// A completion of this queue pair found its queue full.
+    pub(crate) fn completion_lost(&mut self, qpn: u32) {
+        // A queue pair that is flushed loses many at once.
+        if self.bereft.last() != Some(&qpn) && self.bereft.len() < MAX_BEREFT {
+            self.bereft.push(qpn);
+        }
     }
 
     pub(crate) fn explain(&mut self, text: String) {

@@ -25,7 +25,7 @@ use std::time::Duration;
 use polypath_ipc::{Selection, Table};
 use polypath_paths::{LaneIdentity, PathManager};
 use polypath_transport::{QueuePair, TransmitState};
-use polypath_verbs::{Error, Result};
+use polypath_verbs::{Error, QpState, Result};
 
 use crate::clock;
 use crate::context::os_error;
@@ -114,17 +114,7 @@ impl Lane {
             index,
             slot: opened.slot,
             socket: receiver.fd(),
-            state: Mutex::new(State {
-                qps: QpTable::new(opened.slot),
-                io,
-                receiver: Some(receiver),
-                ready: VecDeque::new(),
-                blocked: Vec::new(),
-                acks: Vec::new(),
-                prompt: Promptness::default(),
-                timers: BinaryHeap::new(),
-                groups: HashMap::new(),
-            }),
+            state: Mutex::new(State::new(opened.slot, io, Some(receiver))),
             waiting: AtomicU32::new(0),
             sleeper: Sleeper::new().map_err(|e| os_error(&e))?,
         });
@@ -255,7 +245,68 @@ impl Lane {
     }
 }
 
+/// The index of a queue pair within its lane.
+#[cfg(any(test, fuzzing))]
+pub(crate) const fn index_of(qpn: u32) -> u16 {
+    QpTable::index_of(qpn)
+}
+
+/// A lane in the hands of a test or the fuzzer: without a socket, a thread, and a broker.
+#[cfg(any(test, fuzzing))]
+impl Lane {
+    /// A lane that nobody drives.
+    pub(crate) fn still(slot: u8) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            index: 0,
+            slot,
+            socket: -1,
+            state: Mutex::new(State::new(slot, LaneIo::still(slot), None)),
+            waiting: AtomicU32::new(0),
+            sleeper: Sleeper::new().map_err(|e| os_error(&e))?,
+        }))
+    }
+
+    /// Forgets all that it knows, and takes its addresses.
+    pub(crate) fn begin_anew(&self, addresses: &[polypath_paths::LocalAddress]) {
+        let mut state = self.wait();
+        *state = State::new(self.slot, LaneIo::still(self.slot), None);
+        state.io.paths.set_local(clock::now(), addresses);
+    }
+
+    /// One round, with these datagrams coming in first.
+    pub(crate) fn round(&self, datagrams: &[crate::udp::Received<'_>]) {
+        let mut state = self.wait();
+        state.io.now = clock::now();
+        for datagram in datagrams {
+            receive::datagram(&mut state, datagram);
+        }
+        state.run_timers();
+        state.turns();
+        state.send_acks();
+        state.io.sender.flush();
+    }
+
+    /// What the path manager has sent since the last call.
+    pub(crate) fn take_control(&self) -> Vec<polypath_paths::ControlOut> {
+        core::mem::take(&mut self.wait().io.tapped)
+    }
+}
+
 impl State {
+    fn new(slot: u8, io: LaneIo, receiver: Option<Receiver>) -> Self {
+        Self {
+            qps: QpTable::new(slot),
+            io,
+            receiver,
+            ready: VecDeque::new(),
+            blocked: Vec::new(),
+            acks: Vec::new(),
+            prompt: Promptness::default(),
+            timers: BinaryHeap::new(),
+            groups: HashMap::new(),
+        }
+    }
+
     /// One round: receive, time out, send, acknowledge.
     fn progress(&mut self, eager_acks: bool) {
         self.io.now = clock::now();
@@ -299,6 +350,7 @@ impl State {
     /// Lets queue pairs send, carries out what the path manager decided.
     fn turns(&mut self) {
         self.path_events();
+        self.fail_bereft();
         if core::mem::take(&mut self.io.window_opened) {
             self.unblock();
         }
@@ -306,7 +358,24 @@ impl State {
             let Some(index) = self.ready.pop_front() else { break };
             self.turn(index);
         }
+        self.fail_bereft();
         self.io.transmit_control();
+    }
+
+    /// A queue pair whose completion found its queue full can't go on as if nothing was lost: it goes
+    /// to the error state (IBTA 11.6.3.2, `man 3 ibv_poll_cq`).
+    fn fail_bereft(&mut self) {
+        while let Some(qpn) = self.io.bereft.pop() {
+            let Some(entry) = self.qps.by_qpn(qpn) else { continue };
+            if !matches!(entry.core.state(), QpState::Reset | QpState::Err) {
+                self.io.explain(format!(
+                    "queue pair {qpn:#x} ends: its completion queue overran; make it larger or poll more often"
+                ));
+            }
+            let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
+            entry.core.fail(&mut host);
+            self.note(QpTable::index_of(qpn), false);
+        }
     }
 
     /// One queue pair's turn to send.

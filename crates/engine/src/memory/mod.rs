@@ -53,5 +53,5 @@ pub use cache::KeyCache;
 pub use device::{DeviceBytes, DmaBuf};
 pub use probe::POPULATE_MAX;
 pub use region::{Keeper, Region};
-pub use table::{KEYS_MAX, MemoryTable};
+pub use table::{MemoryTable, REGIONS_MAX, WINDOWS_MAX};
 pub use window::{BindInfo, STAGED_BINDS_MAX, WindowType};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use polypath_transport::{Access, Fault, Segment, Sge};
@@ -13,9 +13,12 @@ use super::region::{Backing, Grant, Keeper, Region};
 use super::window::{BindInfo, Bound, STAGED_BINDS_MAX, Window, WindowType};
 use super::{null, probe};
 
-/// Regions and windows of one open device together. Few enough of the 2^24 names that a random one is
+/// Regions of one open device. With the windows few enough of the 2^24 names that a random one is
 /// free at almost every first try.
-pub const KEYS_MAX: usize = 1 << 20;
+pub const REGIONS_MAX: usize = 1 << 20;
+
+/// Windows of one open device.
+pub const WINDOWS_MAX: usize = 1 << 16;
 
 /// Zero-length accesses carry no key worth checking (IBTA 9.7.4.1.5) and touch nothing.
 pub(super) const NO_DATA: Segment = Segment { addr: 0, len: 0 };
@@ -29,6 +32,8 @@ const EFAULT: i32 = 14;
 #[derive(Debug, Default)]
 pub struct MemoryTable {
     names: RwLock<Names>,
+    /// How many of the names are windows. Changed under the write lock.
+    windows: AtomicUsize,
     generation: AtomicU64,
 }
 
@@ -57,7 +62,7 @@ impl MemoryTable {
     ///
     /// # Errors
     /// `EINVAL`: rights for peers to write without `LOCAL_WRITE`, or a range that wraps. `EFAULT`:
-    /// memory that is not there or may not be accessed so. `ENOMEM`: [`KEYS_MAX`].
+    /// memory that is not there or may not be accessed so. `ENOMEM`: [`REGIONS_MAX`].
     pub fn register(
         &self,
         pd: u32,
@@ -88,7 +93,7 @@ impl MemoryTable {
     /// Registers a null region: any address and length; local reads give zeros, local writes vanish.
     ///
     /// # Errors
-    /// `ENOMEM`: [`KEYS_MAX`], or too little address space.
+    /// `ENOMEM`: [`REGIONS_MAX`], or too little address space.
     pub fn register_null(&self, pd: u32) -> Result<Arc<Region>> {
         if !null::prepare() {
             return Err(Error::no_memory("no address space for a null memory region"));
@@ -109,6 +114,9 @@ impl MemoryTable {
 
     fn insert(&self, unnamed: Grant, keeper: Option<Keeper>) -> Result<Arc<Region>> {
         let mut names = self.write();
+        if names.len() - self.windows.load(Ordering::Relaxed) >= REGIONS_MAX {
+            return Err(Error::no_memory("too many memory regions on one open device"));
+        }
         let (name, key) = free_name(&names)?;
         let grant = Grant { key, ..unnamed };
         let region = Arc::new(Region { grant, keeper, windows: AtomicU32::new(0) });
@@ -218,13 +226,17 @@ impl MemoryTable {
     /// Makes a window, unbound, and gives its number and its first rkey.
     ///
     /// # Errors
-    /// `ENOMEM`: [`KEYS_MAX`].
+    /// `ENOMEM`: [`WINDOWS_MAX`].
     pub fn alloc_window(&self, pd: u32, kind: WindowType) -> Result<(u32, u32)> {
         let mut names = self.write();
+        if self.windows.load(Ordering::Relaxed) >= WINDOWS_MAX {
+            return Err(Error::no_memory("too many memory windows on one open device"));
+        }
         let (name, key) = free_name(&names)?;
         let window =
             Window { pd, kind, key, bound: None, staged: std::collections::VecDeque::new() };
         names.insert(name, Named::Window(window));
+        self.windows.fetch_add(1, Ordering::Relaxed);
         Ok((name, key))
     }
 
@@ -241,6 +253,7 @@ impl MemoryTable {
             }
             if let Named::Window(window) = entry.remove() {
                 release(window.bound);
+                self.windows.fetch_sub(1, Ordering::Relaxed);
             }
             self.changed();
         }
@@ -377,6 +390,11 @@ impl MemoryTable {
 
     /// Invalidates all type 2 windows bound to a queue pair, which is being destroyed.
     pub fn forget_qp(&self, qpn: u32) {
+        // Most programs have none, and some a hundred thousand regions to look through. A window bound
+        // to this queue pair was allocated long before.
+        if self.windows.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         let mut names = self.write();
         let mut changed = false;
         for named in names.values_mut() {
@@ -460,9 +478,6 @@ const fn name_of(key: u32) -> u32 {
 
 /// A name that is not in use, and a first key for it.
 fn free_name(names: &Names) -> Result<(u32, u32)> {
-    if names.len() >= KEYS_MAX {
-        return Err(Error::no_memory("too many memory regions and windows on one open device"));
-    }
     loop {
         let key = getrandom::u32()
             .map_err(|e| Error::new(5, format!("no randomness for a memory key: {e}")))?;

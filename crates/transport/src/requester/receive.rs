@@ -247,7 +247,7 @@ impl Requester {
         self.flight.lose_even_held(seq, &mut tally);
         self.flight.lose_range(seq, next, &mut tally);
         tally.lost(false, host);
-        if self.timers.rnr(answer.now, code, core.attr.rnr_retry) {
+        if self.timers.rnr(answer.now, code, core.attr.retry_cnt, core.attr.rnr_retry) {
             self.ready = false;
             return;
         }

@@ -122,7 +122,11 @@ impl Timers {
     }
 
     /// An RNR NAK arrived. False: no RNR retry is left. `rnr_retry` 7 never ends (IBTA 9.7.5.2.8).
-    pub(crate) fn rnr(&mut self, now: Duration, code: u8, rnr_retry: u8) -> bool {
+    ///
+    /// The peer is alive: what was lost on the way before does not count against it. Who waits for hours
+    /// would otherwise fail with the few packets that are lost in hours.
+    pub(crate) fn rnr(&mut self, now: Duration, code: u8, retry_cnt: u8, rnr_retry: u8) -> bool {
+        self.retries_left = retry_cnt;
         if rnr_retry != 7 {
             if self.rnr_left == 0 {
                 return false;
@@ -217,6 +221,21 @@ mod tests {
     }
 
     #[test]
+    fn an_rnr_nak_is_a_sign_of_life_and_gives_all_retries_back() {
+        let mut t = Timers::new();
+        let mut now = Duration::from_secs(1);
+        t.restart(now, 1, 7);
+        for _ in 0..5 {
+            // Timeout 1 is 8.192 us: before any probe.
+            now += Duration::from_micros(10);
+            assert_eq!(t.expired(now, true, 1, false), Expired::Ack);
+            assert!(t.rnr(now, 1, 1, 7));
+            now += Duration::from_micros(10);
+            assert_eq!(t.expired(now, true, 1, false), Expired::Rnr);
+        }
+    }
+
+    #[test]
     fn probes_come_before_the_timeout_and_cost_no_retry() {
         let mut t = Timers::new();
         t.measured(MS / 10);
@@ -240,10 +259,10 @@ mod tests {
     fn rnr_retries_are_counted_unless_there_are_seven() {
         let mut t = Timers::new();
         t.restart(Duration::ZERO, 0, 1);
-        assert!(t.rnr(Duration::ZERO, 1, 1));
-        assert!(!t.rnr(Duration::ZERO, 1, 1));
+        assert!(t.rnr(Duration::ZERO, 1, 7, 1));
+        assert!(!t.rnr(Duration::ZERO, 1, 7, 1));
         for _ in 0..100 {
-            assert!(t.rnr(Duration::ZERO, 1, 7));
+            assert!(t.rnr(Duration::ZERO, 1, 7, 7));
         }
         assert_eq!(t.deadline(false, 14), Some(Duration::from_micros(10)));
     }

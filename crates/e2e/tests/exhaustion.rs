@@ -1,0 +1,248 @@
+//! All of something, and one more: what is documented happens, memory stays bounded, and everything
+//! comes back when it is destroyed or its process killed. C programs, unmodified verbs.
+
+use polypath_e2e::{Error, Finished, Host, Lab, Options, Running, compile_c, until};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// For programs that do a lot on a machine that does a lot else.
+const LIMIT: Duration = Duration::from_secs(120);
+const ROCE: Option<&str> = Some("roce");
+
+fn program(name: &str) -> Result<String, Error> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name);
+    Ok(compile_c(&source)?.to_string_lossy().into_owned())
+}
+
+fn lab() -> Result<Lab, Error> {
+    Lab::with(Options { links: 1, ..Options::default() })
+}
+
+/// The number in the last `name=NUMBER` of a program's output.
+fn number(text: &str, name: &str) -> Result<i64, Error> {
+    let wanted = format!("{name}=");
+    let words = text.split_whitespace();
+    let found = words.filter_map(|word| word.strip_prefix(&wanted)?.parse().ok()).next_back();
+    found.ok_or_else(|| Error::Missing(format!("no {name} in:\n{text}")))
+}
+
+/// Fails unless `name` in the output is at most `most`.
+fn at_most(finished: &Finished, name: &str, most: i64) -> Result<i64, Error> {
+    let value = number(&finished.text(), name)?;
+    assert!(value <= most, "{name} is {value}, more than {most}:\n{}", finished.text());
+    Ok(value)
+}
+
+/// Resident memory of a process, KiB.
+fn resident_kib(pid: u64) -> Result<i64, Error> {
+    let path = PathBuf::from(format!("/proc/{pid}/status"));
+    let text =
+        std::fs::read_to_string(&path).map_err(|e| Error::os(path.display().to_string(), e))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let value = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    value.ok_or_else(|| Error::Missing(format!("no VmRSS in {}", path.display())))
+}
+
+fn broker_pid(host: &Host) -> Result<u64, Error> {
+    let status = host.status()?;
+    let pid = status["broker"]["pid"].as_u64();
+    pid.ok_or_else(|| Error::Missing(format!("no broker: {status}")))
+}
+
+/// Waits until the broker knows of no client, slot or id any more, but for the one who asks.
+fn nothing_left(host: &Host) -> Result<(), Error> {
+    until("the broker to have forgotten the dead", Duration::from_secs(20), || {
+        let status = host.status()?;
+        let len = |what: &str| status["broker"][what].as_array().map_or(usize::MAX, Vec::len);
+        let processes = status["processes"].as_array().map_or(usize::MAX, Vec::len);
+        let gone = len("clients") <= 1 && len("slots") == 0 && len("cm_ids") == 0 && processes == 0;
+        Ok(gone.then_some(()))
+    })
+}
+
+/// Ends a program as a crash would.
+fn kill(program: Running) -> Result<(), Error> {
+    program.signal(libc::SIGKILL);
+    program.finish(LIMIT).map(drop)
+}
+
+#[test]
+fn ten_thousand_queue_pairs_and_a_hundred_thousand_regions_leave_no_memory_behind()
+-> Result<(), Error> {
+    let lab = lab()?;
+    let words = [&program("exhaust.c")?, "objects", "10000", "100000"];
+    let done = lab.host(0).verbs(words).device(ROCE).run(LIMIT)?.expect_success()?;
+    // Some 70 MiB when written: 3.5 KiB a queue pair of 16 + 16, 0.3 KiB a region.
+    at_most(&done, "resident-full", 128 << 10)?;
+    // 25 s when each queue pair's end looked through all regions.
+    at_most(&done, "destroyed-ms", 10_000)?;
+    let once = number(&done.text(), "resident-once")?;
+    at_most(&done, "resident-twice", once + 2048)?;
+    nothing_left(lab.host(0))
+}
+
+#[test]
+fn one_queue_pair_more_than_the_device_has_is_enomem() -> Result<(), Error> {
+    let lab = lab()?;
+    let words = [&program("exhaust.c")?, "qps"];
+    lab.host(0).verbs(words).device(ROCE).run(LIMIT)?.expect_success()?;
+    nothing_left(lab.host(0))
+}
+
+/// `man 3 ibv_poll_cq`, `man 3 ibv_get_async_event`.
+#[test]
+fn an_overrun_completion_queue_is_told_and_ends_its_queue_pair() -> Result<(), Error> {
+    let lab = lab()?;
+    let words = [&program("exhaust.c")?, "overrun"];
+    for device in [ROCE, None] {
+        lab.host(0).verbs(words).device(device).run(LIMIT)?.expect_success()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_killed_process_leaves_nothing_in_the_broker() -> Result<(), Error> {
+    let lab = lab()?;
+    let host = lab.host(0);
+    let words = [&program("exhaust.c")?, "hold", "10000", "10000"];
+    let mut before = None;
+    for _ in 0..3 {
+        let holder = host.verbs(words).device(ROCE).spawn()?;
+        holder.wait_line("holding", LIMIT)?;
+        let status = host.status()?;
+        let qps = status["processes"][0]["qps"].as_array().map_or(0, Vec::len);
+        assert_eq!(qps, 10_000, "all of them are told of");
+        kill(holder)?;
+        nothing_left(host)?;
+        let resident = resident_kib(broker_pid(host)?)?;
+        let first = *before.get_or_insert(resident);
+        assert!(resident <= first + 4096, "the broker grew from {first} to {resident} KiB");
+    }
+    Ok(())
+}
+
+/// Neither polls nor posts receives nor reads events: each kind of work ends as the manual says.
+#[test]
+fn a_peer_that_never_reads_costs_nobody_memory() -> Result<(), Error> {
+    let lab = lab()?;
+    let program = program("mute.c")?;
+    let server = lab.host(0).verbs([&program, "-s", "7000"]).device(ROCE).spawn()?;
+    server.wait_tcp_listen(7000, LIMIT)?;
+    let client = [&program, "-c", &lab.host(0).ipv4(0), "7000"];
+    let client = lab.host(1).verbs(client).device(ROCE).run(LIMIT)?.expect_success()?;
+    let server = server.finish(LIMIT)?.expect_success()?;
+    for side in [&client, &server] {
+        let before = number(&side.text(), "resident-before")?;
+        at_most(side, "resident-after", before + 4096)?;
+    }
+    // As many as receives were posted; the rest was dropped.
+    assert_eq!(number(&server.text(), "datagrams")?, 64);
+    Ok(())
+}
+
+/// A stopped process answers nothing at all, and its socket fills.
+#[test]
+fn a_stopped_peer_is_a_retry_error() -> Result<(), Error> {
+    let lab = lab()?;
+    let server = lab.host(0).verbs(["ib_write_bw", "-D", "60"]).device(ROCE).spawn()?;
+    server.wait_tcp_listen(18515, LIMIT)?;
+    let words = ["ib_write_bw", "-D", "60", &lab.host(0).ipv4(0)];
+    let client = lab.host(1).verbs(words).device(ROCE).spawn()?;
+    until("traffic", LIMIT, || {
+        client.expect_alive()?;
+        Ok((lab.received_bytes()?[0][0] > 10_000_000).then_some(()))
+    })?;
+    let before = resident_kib(client.id().into())?;
+    server.signal(libc::SIGSTOP);
+    client.wait_line("status 12", LIMIT)?; // IBV_WC_RETRY_EXC_ERR
+    let after = resident_kib(client.id().into()).unwrap_or(before);
+    assert!(after <= before + 4096, "the client grew from {before} to {after} KiB");
+    kill(server)
+}
+
+/// `cmtime` times each step of a thousand connections at once.
+#[test]
+fn cmtime_makes_a_thousand_connections() -> Result<(), Error> {
+    let lab = lab()?;
+    let server = lab.host(0).verbs(["cmtime"]).device(ROCE).spawn()?;
+    lab.host(0).wait_cm_listen(&server, 7471, LIMIT)?;
+    let words = ["cmtime", "-s", &lab.host(0).ipv4(0), "-c", "1000"];
+    let client = lab.host(1).verbs(words).device(ROCE).run(LIMIT)?.expect_success()?;
+    client.expect_line("connect")?;
+    kill(server)?;
+    nothing_left(lab.host(0))
+}
+
+/// What became of a client's connections.
+fn storm(lab: &Lab, mode: &str, port: &str, count: &str) -> Result<Finished, Error> {
+    let words = [&program("storm.c")?, mode, &lab.host(0).ipv4(0), port, count, "100"];
+    lab.host(1).verbs(words).device(ROCE).run(LIMIT)?.expect_success()
+}
+
+fn storm_server(lab: &Lab, mode: &str, port: &str) -> Result<Running, Error> {
+    let server = lab.host(0).verbs([&program("storm.c")?, mode, port]).device(ROCE).spawn()?;
+    server.wait_line("listening", LIMIT)?;
+    Ok(server)
+}
+
+#[test]
+fn five_thousand_connections_of_each_kind_leave_only_the_listeners() -> Result<(), Error> {
+    let lab = lab()?;
+    let accept = storm_server(&lab, "accept", "7001")?;
+    let reject = storm_server(&lab, "reject", "7002")?;
+    let brokers = [broker_pid(lab.host(0))?, broker_pid(lab.host(1))?];
+    let mut after_first = None;
+    // The second time shows whether the first left anything.
+    for _ in 0..2 {
+        let made = storm(&lab, "connect", "7001", "5000")?;
+        assert_eq!(number(&made.text(), "established")?, 5000, "{}", made.text());
+        let refused = storm(&lab, "connect", "7002", "5000")?;
+        assert_eq!(number(&refused.text(), "refused")?, 5000, "by the program");
+        let refused = storm(&lab, "connect", "7003", "1000")?;
+        assert_eq!(number(&refused.text(), "refused")?, 1000, "nobody listens");
+        storm(&lab, "abort", "7001", "5000")?;
+        until("all but the listeners to be forgotten", LIMIT, || {
+            let ids = lab.host(0).status()?["broker"]["cm_ids"].as_array().map_or(0, Vec::len);
+            Ok((ids == 2).then_some(()))
+        })?;
+        let resident = [resident_kib(brokers[0])?, resident_kib(brokers[1])?];
+        let first = *after_first.get_or_insert(resident);
+        for (now, first) in resident.into_iter().zip(first) {
+            assert!(now <= first + 4096, "a broker grew from {first} to {now} KiB");
+            // The limits of `CmConfig` hold the broker below this, whatever comes.
+            assert!(now <= 64 << 10, "a broker has {now} KiB");
+        }
+    }
+    kill(accept)?;
+    kill(reject)?;
+    nothing_left(lab.host(0))
+}
+
+#[test]
+fn a_listener_that_never_reads_is_bounded_and_its_death_frees_all() -> Result<(), Error> {
+    let lab = lab()?;
+    let deaf = storm_server(&lab, "deaf", "7001")?;
+    let broker = broker_pid(lab.host(0))?;
+    let before = resident_kib(broker)?;
+    storm(&lab, "abort", "7001", "20000")?;
+    // These wait for an answer: nobody gives one, and they are given up by hand.
+    let words = [&program("storm.c")?, "connect", &lab.host(0).ipv4(0), "7001", "3000", "3000"];
+    let waiting = lab.host(1).verbs(words).device(ROCE).spawn()?;
+    until("the backlog to be full", LIMIT, || {
+        waiting.expect_alive()?;
+        Ok((dropped_requests(lab.host(0))? > 0).then_some(()))
+    })?;
+    let after = resident_kib(broker)?;
+    assert!(after <= before + (32 << 10), "the broker grew from {before} to {after} KiB");
+    kill(waiting)?;
+    nothing_left(lab.host(1))?;
+    kill(deaf)?;
+    nothing_left(lab.host(0))
+}
+
+fn dropped_requests(host: &Host) -> Result<u64, Error> {
+    let status = host.status()?;
+    let counters = status["broker"]["counters"].as_array().cloned().unwrap_or_default();
+    let named = counters.iter().find(|c| c["name"] == "cm_requests_dropped");
+    Ok(named.and_then(|c| c["value"].as_u64()).unwrap_or(0))
+}
