@@ -6,7 +6,7 @@ use std::sync::Arc;
 use libc::c_int;
 use polypath_verbs::{AddressHandle, AhAttr, Error, Result};
 
-use crate::context::{CContext, of};
+use crate::context::{CContext, Tie, of};
 use crate::guard::{self, null_argument};
 use crate::layout::{ibv_ah, ibv_ah_attr, ibv_context, ibv_global_route, ibv_grh, ibv_pd, ibv_wc};
 use crate::pd::pd_of;
@@ -16,6 +16,7 @@ use crate::pd::pd_of;
 pub(crate) struct CAh {
     public: UnsafeCell<ibv_ah>,
     inner: Arc<AddressHandle>,
+    _tie: Tie,
 }
 
 impl CAh {
@@ -80,7 +81,7 @@ unsafe fn make(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
         let context = (*pd).context;
         let inner = of(context).inner().create_ah(pd_of(pd).number(), &address(attr))?;
         let public = UnsafeCell::new(ibv_ah { context, pd, handle: 0 });
-        Ok(Box::leak(Box::new(CAh { public, inner })).public.get())
+        Ok(Box::leak(Box::new(CAh { public, inner, _tie: Tie::new(context) })).public.get())
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use libc::{c_int, size_t, ssize_t};
 use polypath_verbs::{CompletionChannel, Error};
 
-use crate::context::{Target, of};
+use crate::context::{Target, Tie, of};
 use crate::cq::CCq;
 use crate::guard;
 use crate::layout::{Pointer, ibv_comp_channel, ibv_context, ibv_cq};
@@ -25,6 +25,7 @@ pub(crate) struct CChannel {
     inner: Arc<dyn CompletionChannel>,
     /// Completion queues that use it.
     users: AtomicI32,
+    _tie: Tie,
 }
 
 impl CChannel {
@@ -72,7 +73,13 @@ pub(crate) unsafe extern "C-unwind" fn create_comp_channel(
         // SAFETY: the caller's promise.
         let inner = unsafe { of(context) }.inner().create_channel()?;
         let public = ibv_comp_channel { context, fd: inner.fd(), refcnt: 0 };
-        let channel = CChannel { public: UnsafeCell::new(public), inner, users: AtomicI32::new(0) };
+        let channel = CChannel {
+            public: UnsafeCell::new(public),
+            inner,
+            users: AtomicI32::new(0),
+            // SAFETY: as above.
+            _tie: unsafe { Tie::new(context) },
+        };
         Ok(Box::leak(Box::new(channel)).public.get())
     })
 }

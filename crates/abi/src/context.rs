@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use core::mem::{offset_of, zeroed};
 use core::ptr::null_mut;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libc::c_int;
@@ -30,6 +30,8 @@ pub(crate) struct CContext {
     headroom: [usize; 64],
     verbs: UnsafeCell<verbs_context>,
     opened: Arc<Opened>,
+    /// Objects that are left, and one if it is not closed.
+    ties: AtomicUsize,
 }
 
 /// What a context and those that were imported from it have in common.
@@ -262,21 +264,57 @@ pub(crate) fn wrap(opened: Arc<Opened>, cmd_fd: c_int) -> *mut ibv_context {
     public.abi_compat = core::ptr::without_provenance_mut(usize::MAX);
     public.cmd_fd = cmd_fd;
     let verbs = UnsafeCell::new(extended(public));
-    Box::leak(Box::new(CContext { headroom: [0; 64], verbs, opened })).public()
+    let ties = AtomicUsize::new(1);
+    Box::leak(Box::new(CContext { headroom: [0; 64], verbs, opened, ties })).public()
 }
 
-/// `ibv_close_device`. Objects that the program did not destroy keep what they need; the man page
-/// asks the program to destroy them before.
+/// What ties an object to its context. Programs should destroy objects before they close their
+/// context, yet some close it first, and then destroy what is left (collectors of garbage have no
+/// order): every call looks into the object's context, so it stays until its last object is gone.
+pub(crate) struct Tie(*mut ibv_context);
+
+impl Tie {
+    /// # Safety
+    /// `context` is one of ours.
+    pub(crate) unsafe fn new(context: *mut ibv_context) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { of(context) }.ties.fetch_add(1, Ordering::Relaxed);
+        Self(context)
+    }
+}
+
+impl Drop for Tie {
+    fn drop(&mut self) {
+        // SAFETY: a context is there as long as it has ties, and this is one.
+        unsafe { untie(self.0) };
+    }
+}
+
+/// Takes a tie away; with the last one, the context.
+///
+/// # Safety
+/// `context` is one of ours, and the tie was there.
+unsafe fn untie(context: *mut ibv_context) {
+    // SAFETY: the caller's promise; after the last tie nobody knows the context, and the box is the
+    // one that `wrap` leaked. The descriptor is the context's own.
+    unsafe {
+        let this = of(context);
+        if this.ties.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let this = Box::from_raw(core::ptr::from_ref(this).cast_mut());
+            debug_assert!(this.headroom.iter().all(|&word| word == 0));
+            libc::close((*this.public()).cmd_fd);
+        }
+    }
+}
+
+/// `ibv_close_device`. Objects that the program did not destroy keep what they need, see [`Tie`].
 ///
 /// # Safety
 /// `context` is one of ours and not closed yet.
 pub(crate) unsafe extern "C-unwind" fn close_device(context: *mut ibv_context) -> c_int {
     guard::minus_one("ibv_close_device", || {
-        // SAFETY: the caller's promise; the box is the one that `wrap` leaked.
-        let context = unsafe { Box::from_raw(core::ptr::from_ref(of(context)).cast_mut()) };
-        debug_assert!(context.headroom.iter().all(|&word| word == 0));
-        // SAFETY: the descriptor is ours.
-        unsafe { libc::close((*context.public()).cmd_fd) };
+        // SAFETY: the caller's promise: the tie of an open context is there.
+        unsafe { untie(context) };
         Ok(0)
     })
 }
@@ -284,7 +322,7 @@ pub(crate) unsafe extern "C-unwind" fn close_device(context: *mut ibv_context) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::double;
+    use crate::{channel, double};
 
     #[test]
     fn every_slot_of_both_tables_is_filled() {
@@ -302,6 +340,25 @@ mod tests {
             assert_eq!((*verbs).sz, size_of::<verbs_context>());
             assert_eq!((*context).abi_compat.addr(), usize::MAX);
             assert_eq!(close_device(context), 0);
+        }
+    }
+
+    #[test]
+    fn a_closed_context_stays_until_its_last_object_is_gone() {
+        let context = double::open();
+        // SAFETY: objects of ours, each freed once, as programs do it that have no order.
+        unsafe {
+            let opened = Arc::downgrade(&of(context).opened);
+            let pd = pd::alloc_pd(context);
+            let channel = channel::create_comp_channel(context);
+            let cq = cq::create_cq(context, 1, null_mut(), channel, 0);
+            let mr = memory::reg_mr(pd, null_mut(), 0, 0);
+            assert_eq!(close_device(context), 0);
+            assert_eq!(pd::dealloc_pd(pd), 0);
+            assert_eq!((cq::destroy_cq(cq), channel::destroy_comp_channel(channel)), (0, 0));
+            assert!(opened.upgrade().is_some());
+            assert_eq!(memory::dereg_mr(mr), 0);
+            assert!(opened.upgrade().is_none());
         }
     }
 }

@@ -10,7 +10,7 @@ use libc::{c_int, pthread_mutex_t};
 use polypath_verbs::{CompletionQueue, CqRequest, Error, Result, Wc};
 
 use crate::channel::{CChannel, channel_of};
-use crate::context::{Target, is_usable, new_token, of};
+use crate::context::{Target, Tie, is_usable, new_token, of};
 use crate::guard::{self, null_argument};
 use crate::layout::{
     Pointer, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_wc,
@@ -37,6 +37,7 @@ pub(crate) struct CCq {
     async_given: AtomicU32,
     /// State of the extended polling API.
     pub(crate) polling: Polling,
+    _tie: Tie,
 }
 
 /// What `start_poll` … `end_poll` work with.
@@ -166,6 +167,7 @@ pub(crate) unsafe fn make(context: *mut ibv_context, recipe: &Recipe) -> Result<
                 single_threaded: recipe.single_threaded,
                 current: UnsafeCell::new(None),
             },
+            _tie: Tie::new(context),
         }));
         owner.live().insert(token, Target::Cq(cq));
         Ok(cq)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use libc::{c_int, size_t};
 use polypath_verbs::{DeviceMemory, Error, Result};
 
-use crate::context::checked;
+use crate::context::{Tie, checked};
 use crate::guard::{self, null_argument};
 use crate::layout::{Pointer, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::memory::{access, show};
@@ -18,6 +18,7 @@ use crate::pd::pd_of;
 struct CDm {
     public: UnsafeCell<ibv_dm>,
     inner: Arc<dyn DeviceMemory>,
+    _tie: Tie,
 }
 
 /// Device memory of ours, from the inline functions of the headers.
@@ -30,7 +31,10 @@ unsafe fn dm_of<'a>(dm: *const ibv_dm) -> Result<&'a CDm> {
 }
 
 /// A C structure for it.
-pub(crate) fn make(context: *mut ibv_context, inner: Arc<dyn DeviceMemory>) -> *mut ibv_dm {
+///
+/// # Safety
+/// `context` is one of ours.
+pub(crate) unsafe fn make(context: *mut ibv_context, inner: Arc<dyn DeviceMemory>) -> *mut ibv_dm {
     let public = ibv_dm {
         context,
         memcpy_to_dm: memcpy_to_dm as *const core::ffi::c_void as Pointer,
@@ -38,7 +42,9 @@ pub(crate) fn make(context: *mut ibv_context, inner: Arc<dyn DeviceMemory>) -> *
         comp_mask: 0,
         handle: inner.handle(),
     };
-    Box::leak(Box::new(CDm { public: UnsafeCell::new(public), inner })).public.get()
+    // SAFETY: the caller's promise.
+    let _tie = unsafe { Tie::new(context) };
+    Box::leak(Box::new(CDm { public: UnsafeCell::new(public), inner, _tie })).public.get()
 }
 
 /// `ibv_alloc_dm`'s slot.

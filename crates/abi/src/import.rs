@@ -105,7 +105,8 @@ pub(crate) unsafe extern "C-unwind" fn import_pd(
     guard::pointer("ibv_import_pd", || {
         // SAFETY: the caller's promise.
         unsafe { of(context) }.inner().import_pd(handle)?;
-        Ok(make_pd(context, handle, core::ptr::null(), None))
+        // SAFETY: as above.
+        Ok(unsafe { make_pd(context, handle, core::ptr::null(), None) })
     })
 }
 
@@ -158,7 +159,7 @@ pub(crate) unsafe extern "C-unwind" fn import_dm(
             return Err(null_argument("context"));
         }
         // SAFETY: the caller's promise.
-        Ok(dm::make(context, unsafe { of(context) }.inner().import_dm(handle)?))
+        unsafe { Ok(dm::make(context, of(context).inner().import_dm(handle)?)) }
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use libc::{c_int, size_t};
 use polypath_verbs::{Access, Error, MemoryRegion, MrRequest, Result};
 
-use crate::context::{checked, of};
+use crate::context::{Tie, checked, of};
 use crate::guard::{self, null_argument};
 use crate::layout::{Pointer, ibv_mr, ibv_mw, ibv_pd, ibv_sge};
 use crate::pd::pd_of;
@@ -19,6 +19,7 @@ const OPTIONAL: u32 = 0x3ff0_0000;
 struct CMr {
     public: UnsafeCell<ibv_mr>,
     inner: Arc<dyn MemoryRegion>,
+    _tie: Tie,
 }
 
 /// Access rights of a registration; optional bits that we do not know mean nothing.
@@ -61,9 +62,10 @@ pub(crate) unsafe fn show(
     addr: Pointer,
     inner: Arc<dyn MemoryRegion>,
 ) -> *mut ibv_mr {
+    // SAFETY: the caller's promise.
+    let context = unsafe { (*pd).context };
     let public = ibv_mr {
-        // SAFETY: the caller's promise.
-        context: unsafe { (*pd).context },
+        context,
         pd,
         addr,
         length: inner.len(),
@@ -71,7 +73,9 @@ pub(crate) unsafe fn show(
         lkey: inner.lkey(),
         rkey: inner.rkey(),
     };
-    Box::leak(Box::new(CMr { public: UnsafeCell::new(public), inner })).public.get()
+    // SAFETY: as above.
+    let _tie = unsafe { Tie::new(context) };
+    Box::leak(Box::new(CMr { public: UnsafeCell::new(public), inner, _tie })).public.get()
 }
 
 /// Frees the structure alone; the region stays.
@@ -285,6 +289,13 @@ pub(crate) unsafe extern "C-unwind" fn advise_mr(
     })
 }
 
+/// A memory window.
+#[repr(C)]
+struct CMw {
+    public: UnsafeCell<ibv_mw>,
+    _tie: Tie,
+}
+
 /// `ibv_alloc_mw`'s slot.
 ///
 /// # Safety
@@ -302,7 +313,8 @@ pub(crate) unsafe extern "C-unwind" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_int)
         unsafe {
             let context = (*pd).context;
             let (handle, rkey) = checked(context)?.inner().alloc_mw(pd_of(pd).number(), kind)?;
-            Ok(Box::leak(Box::new(ibv_mw { context, pd, rkey, handle, mw_type })))
+            let public = UnsafeCell::new(ibv_mw { context, pd, rkey, handle, mw_type });
+            Ok(Box::leak(Box::new(CMw { public, _tie: Tie::new(context) })).public.get())
         }
     })
 }
@@ -319,7 +331,7 @@ pub(crate) unsafe extern "C-unwind" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
         // SAFETY: the caller's promise; the box is the one that `alloc_mw` leaked.
         unsafe {
             checked((*mw).context)?.inner().dealloc_mw((*mw).handle)?;
-            drop(Box::from_raw(mw));
+            drop(Box::from_raw(mw.cast::<CMw>()));
         }
         Ok(())
     })

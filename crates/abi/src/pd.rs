@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, size_t};
 use polypath_verbs::{Error, Result};
 
-use crate::context::{checked, of};
+use crate::context::{Tie, checked, of};
 use crate::forward::as_function;
 use crate::guard::{self, null_argument};
 use crate::layout::{Pointer, ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td};
@@ -21,6 +21,7 @@ pub(crate) struct CPd {
     /// Parent domains made of this.
     parents: AtomicU32,
     allocators: Option<Allocators>,
+    _tie: Tie,
 }
 
 /// The functions of a program that a parent domain takes memory from.
@@ -72,7 +73,10 @@ pub(crate) unsafe fn pd_of<'a>(pd: *const ibv_pd) -> &'a CPd {
 }
 
 /// A C structure for a protection domain.
-pub(crate) fn make_pd(
+///
+/// # Safety
+/// `context` is one of ours.
+pub(crate) unsafe fn make_pd(
     context: *mut ibv_context,
     number: u32,
     parent: *const CPd,
@@ -84,6 +88,8 @@ pub(crate) fn make_pd(
         of: parent,
         parents: AtomicU32::new(0),
         allocators,
+        // SAFETY: the caller's promise.
+        _tie: unsafe { Tie::new(context) },
     });
     Box::leak(pd).public.get()
 }
@@ -95,8 +101,10 @@ pub(crate) fn make_pd(
 pub(crate) unsafe extern "C-unwind" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     guard::pointer("ibv_alloc_pd", || {
         // SAFETY: the caller's promise.
-        let number = unsafe { of(context) }.inner().alloc_pd()?;
-        Ok(make_pd(context, number, core::ptr::null(), None))
+        unsafe {
+            let number = of(context).inner().alloc_pd()?;
+            Ok(make_pd(context, number, core::ptr::null(), None))
+        }
     })
 }
 
@@ -140,6 +148,13 @@ pub(crate) unsafe fn forget_pd(pd: *mut ibv_pd) -> Result<()> {
     Ok(())
 }
 
+/// A thread domain.
+#[repr(C)]
+struct CTd {
+    public: UnsafeCell<ibv_td>,
+    _tie: Tie,
+}
+
 /// `ibv_alloc_td`'s slot. Thread domains promise to use objects from one thread; we need no promise.
 ///
 /// # Safety
@@ -155,8 +170,9 @@ pub(crate) unsafe extern "C-unwind" fn alloc_td(
             if attr.is_null() || *attr != 0 {
                 return Err(Error::invalid("ibv_td_init_attr has an unknown comp_mask"));
             }
+            let public = UnsafeCell::new(ibv_td { context });
+            Ok(Box::leak(Box::new(CTd { public, _tie: Tie::new(context) })).public.get())
         }
-        Ok(Box::leak(Box::new(ibv_td { context })))
     })
 }
 
@@ -170,7 +186,7 @@ pub(crate) unsafe extern "C-unwind" fn dealloc_td(td: *mut ibv_td) -> c_int {
             return Err(null_argument("td"));
         }
         // SAFETY: the box that `alloc_td` leaked.
-        drop(unsafe { Box::from_raw(td) });
+        drop(unsafe { Box::from_raw(td.cast::<CTd>()) });
         Ok(())
     })
 }

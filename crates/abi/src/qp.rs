@@ -8,7 +8,7 @@ use std::sync::Arc;
 use libc::c_int;
 use polypath_verbs::{Error, QpAttrMask, QpRequest, QpState, QpType, QueuePair, Result};
 
-use crate::context::{Target, checked, new_token, of};
+use crate::context::{Target, Tie, checked, new_token, of};
 use crate::convert::{attributes, c_attributes, capacities, qp_type};
 use crate::guard::{self, null_argument};
 use crate::layout::{
@@ -35,6 +35,7 @@ pub(crate) struct CQp {
     /// Whether it was made for `ibv_wr_*`.
     extended: bool,
     builder: Builder,
+    _tie: Tie,
 }
 
 impl CQp {
@@ -182,6 +183,7 @@ unsafe fn wrap(
             init: *init,
             extended,
             builder: Builder::default(),
+            _tie: Tie::new(context),
         }));
         of(context).live().insert(token, Target::Qp(qp));
         qp.cast()
