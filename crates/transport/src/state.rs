@@ -167,6 +167,16 @@ fn attributes(from: S, to: S, qp_type: QpType) -> Option<(M, M)> {
     })
 }
 
+/// The attributes that a queue pair of this type looks at. Programs set those of RC for both sides of
+/// XRC, and what only the other side has is passed over, as Linux' verbs do.
+pub(crate) fn relevant(qp_type: QpType, mask: M) -> M {
+    match qp_type {
+        QpType::XrcSend => mask - (M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER),
+        QpType::XrcRecv => mask - (M::MAX_QP_RD_ATOMIC | M::RETRY_CNT | M::RNR_RETRY),
+        QpType::Rc | QpType::Uc | QpType::Ud => mask,
+    }
+}
+
 /// Judges a call of `modify` and gives the state that results.
 pub(crate) fn check(
     qp_type: QpType,
@@ -312,6 +322,19 @@ mod tests {
                     assert_eq!(got, Err(ModifyError::Missing { from, to, missing: one }));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn xrc_passes_over_what_only_the_other_side_has() {
+        let both = M::MAX_QP_RD_ATOMIC | M::MAX_DEST_RD_ATOMIC | M::AV;
+        assert_eq!(relevant(QpType::XrcSend, both), M::MAX_QP_RD_ATOMIC | M::AV);
+        assert_eq!(relevant(QpType::XrcRecv, both), M::MAX_DEST_RD_ATOMIC | M::AV);
+        assert_eq!(relevant(QpType::Rc, both), both);
+        // What RC needs for RTS is enough for either side, and can't be too much.
+        let rc = needed(S::Rtr, S::Rts, QpType::Rc).unwrap();
+        for t in [QpType::XrcSend, QpType::XrcRecv] {
+            assert_eq!(check(t, S::Rtr, false, &attr(S::Rts), relevant(t, rc)), Ok(S::Rts));
         }
     }
 
