@@ -19,9 +19,12 @@ use crate::xrc::{Domain, Xrcd};
 /// Most handles of one target.
 const MAX_HANDLES: usize = 1 << 16;
 
-/// Who is told of a target's events, by token; `None` once the last handle is gone.
+/// A handle's token, and the context that it was opened with.
+type Listener = (u64, Arc<Shared>);
+
+/// Who is told of a target's events; `None` once the last handle is gone.
 #[derive(Debug)]
-pub(crate) struct Handles(Mutex<Option<Vec<(u64, Arc<Shared>)>>>);
+pub(crate) struct Handles(Mutex<Option<Vec<Listener>>>);
 
 impl Handles {
     fn new(token: u64, context: &Arc<Shared>) -> Arc<Self> {

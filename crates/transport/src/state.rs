@@ -299,11 +299,11 @@ mod tests {
             (S::Sqe, S::Rts),
         ];
         for t in TYPES {
+            let has_sqe = matches!(t, QpType::Uc | QpType::Ud);
             for from in STATES {
                 for to in STATES.into_iter().filter(|s| !matches!(s, S::Reset | S::Err)) {
-                    let expected = legal.contains(&(from, to))
-                        && !(!matches!(t, QpType::Uc | QpType::Ud)
-                            && (from, to) == (S::Sqe, S::Rts));
+                    let expected =
+                        legal.contains(&(from, to)) && (has_sqe || (from, to) != (S::Sqe, S::Rts));
                     let mask = needed(from, to, t).unwrap_or(M::STATE);
                     let got = check(t, from, false, &attr(to), mask);
                     assert_eq!(got.is_ok(), expected, "{t:?} {from:?} to {to:?}: {got:?}");
