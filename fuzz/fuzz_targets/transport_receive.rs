@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use polypath_transport::{PathId, QpType, SendOp};
+use polypath_transport::{PathId, QpType, RecvWr, SendOp, Sges};
 use polypath_wire::{Bth, Headers, Opcode, Packet, Psn};
 
 #[path = "../../crates/transport/tests/scenarios/host.rs"]
@@ -65,6 +65,7 @@ fuzz_target!(|data: &[u8]| {
     let mode = input.u8();
     let setup = Setup {
         qp_type: match mode & 3 {
+            0 | 1 if mode & 8 != 0 => QpType::XrcSend,
             0 | 1 => QpType::Rc,
             2 => QpType::Uc,
             _ => QpType::Ud,
@@ -78,9 +79,16 @@ fuzz_target!(|data: &[u8]| {
         ..Setup::default()
     };
     let mut pair = Pair::new(setup);
-    for side in 0..2 {
-        for _ in 0..8 {
-            pair.nodes[side].recv(7, 0x4000, 1024);
+    if setup.qp_type == QpType::XrcSend {
+        for srqn in 0..2 {
+            let wr = RecvWr { wr_id: 7, sges: Sges::from_slice(&[pair::sge(0x4000, 1024)]) };
+            pair.nodes[1].host.xrc.insert(srqn, vec![wr; 8].into());
+        }
+    } else {
+        for side in 0..2 {
+            for _ in 0..8 {
+                pair.nodes[side].recv(7, 0x4000, 1024);
+            }
         }
     }
     for _ in 0..STEPS_MAX {
@@ -114,6 +122,10 @@ fuzz_target!(|data: &[u8]| {
                 if opcode.has_mp_header() {
                     // Right version, and a path that exists.
                     bytes.extend([0x10, op >> 6 & 1, 0, 1]);
+                }
+                if opcode.has_xrceth() {
+                    // One of the two queues that are there, or one that is not.
+                    bytes.extend([0, 0, 0, op >> 5 & 3]);
                 }
                 bytes.extend(input.take(usize::from(len)));
                 bytes.resize(bytes.len().next_multiple_of(4) + 4, 0);

@@ -176,6 +176,7 @@ unsafe fn post_alone(qp: &CQp, wr: &ibv_send_wr) -> Result<(), c_int> {
     unsafe {
         if wr.opcode == OPCODE_BIND {
             let wr_bind_mw { mw, rkey, bind_info } = wr.bind_mw;
+            only_type_2(mw)?;
             let flags = SendFlags::from_bits_truncate(wr.send_flags);
             return bind(qp, mw, rkey, &bind_info, wr.wr_id, flags);
         }
@@ -183,6 +184,19 @@ unsafe fn post_alone(qp: &CQp, wr: &ibv_send_wr) -> Result<(), c_int> {
         gather(wr, &mut gathered)?;
         let request = request(qp.qp_type(), wr, &gathered)?;
         qp.inner().post_send(&[request], false).map_err(|error| failure(&error))
+    }
+}
+
+/// Windows of type 1 are bound by `ibv_bind_mw` alone, which chooses their keys.
+///
+/// # Safety
+/// `mw` is null or of ours.
+pub(crate) unsafe fn only_type_2(mw: *const ibv_mw) -> Result<(), c_int> {
+    const TYPE_2: c_int = 2;
+    // SAFETY: the caller's promise.
+    match unsafe { mw.as_ref() } {
+        Some(window) if window.mw_type == TYPE_2 => Ok(()),
+        _ => Err(libc::EINVAL),
     }
 }
 
@@ -501,6 +515,23 @@ mod tests {
             assert_eq!(dealloc_mw(mw), 0);
         }
         assert_eq!(double::posted(&kit), ["stage 3 0x101", "0 BindMw { mw: 3, rkey: 257 } 0 sges"]);
+    }
+
+    #[test]
+    fn a_posted_bind_is_for_windows_of_type_2() {
+        let kit = Kit::new(8);
+        // SAFETY: objects of ours, each freed once; zero is valid for every field.
+        unsafe {
+            for (mw_type, errno) in [(1, libc::EINVAL), (2, 0)] {
+                let mw = alloc_mw(kit.pd, mw_type);
+                let mut wr: ibv_send_wr = zeroed();
+                wr.opcode = OPCODE_BIND;
+                (wr.bind_mw.mw, wr.bind_mw.rkey) = (mw, (*mw).rkey + 1);
+                let mut bad = null_mut();
+                assert_eq!(post_send(kit.qp, &mut wr, &mut bad), errno);
+                assert_eq!(dealloc_mw(mw), 0);
+            }
+        }
     }
 
     /// Calls a function of the extended structure.

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use crate::ah::ah_of;
 use crate::guard;
 use crate::layout::{Pointer, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
-use crate::post::{sges, stage, unstage};
+use crate::post::{only_type_2, sges, stage, unstage};
 use crate::qp::{CQp, qp_of};
 use crate::wait::{pthread_mutex_lock, pthread_mutex_unlock};
 
@@ -268,7 +268,7 @@ unsafe extern "C-unwind" fn wr_bind_mw(
         let mut staged = Err(libc::EIO);
         with_draft(qp, |this, _| {
             staged = match info.as_ref() {
-                Some(info) => stage(this, mw, rkey, info),
+                Some(info) => only_type_2(mw).and_then(|()| stage(this, mw, rkey, info)),
                 None => Err(libc::EINVAL),
             };
         });

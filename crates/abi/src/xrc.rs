@@ -77,11 +77,9 @@ pub(crate) unsafe extern "C-unwind" fn open_xrcd(
             if attr.comp_mask != FD | OFLAGS {
                 return Err(Error::invalid("an XRC domain needs fd and oflags"));
             }
-            if attr.oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
-                return Err(Error::invalid("oflags are O_CREAT and O_EXCL"));
-            }
             let inner = owner.inner().open_xrcd(&XrcdRequest {
                 file: file(attr.fd)?,
+                // Linux looks at no other flags.
                 create: attr.oflags & libc::O_CREAT != 0,
                 exclusive: attr.oflags & libc::O_EXCL != 0,
             })?;
@@ -104,4 +102,35 @@ pub(crate) unsafe extern "C-unwind" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int 
         }
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::null;
+
+    use super::*;
+    use crate::context::close_device;
+    use crate::double;
+
+    #[test]
+    fn fd_and_oflags_are_both_needed_and_nothing_else_is_known() {
+        let context = double::open();
+        let open = |comp_mask, fd| {
+            let attr = ibv_xrcd_init_attr { comp_mask, fd, oflags: libc::O_CREAT };
+            // SAFETY: a context of ours; the double has no XRC, so nothing is made.
+            let xrcd = unsafe { open_xrcd(context, &attr) };
+            assert!(xrcd.is_null());
+            guard::errno()
+        };
+        assert_eq!([open(1, -1), open(2, -1)], [libc::EINVAL; 2]);
+        assert_eq!(open(7, -1), libc::EOPNOTSUPP);
+        assert_eq!(open(3, 1 << 20), libc::EBADF);
+        assert_eq!(open(3, -1), libc::EOPNOTSUPP, "a device without XRC");
+        // SAFETY: a context of ours, closed once; null is refused.
+        unsafe {
+            assert!(open_xrcd(context, null()).is_null());
+            assert_eq!(close_xrcd(core::ptr::null_mut()), libc::EINVAL);
+            assert_eq!(close_device(context), 0);
+        }
+    }
 }

@@ -28,6 +28,8 @@ matrix! {
     send_lat_inline: Case::tcp("ib_send_lat -I 128 -s 100 -n 200", LATENCY);
     send_lat_uc: Case::tcp("ib_send_lat -c UC -s 64 -n 200", LATENCY);
     send_lat_ud: Case::tcp("ib_send_lat -c UD -s 64 -n 200", LATENCY);
+    send_lat_xrc: Case::tcp("ib_send_lat -c XRC -s 64 -n 200", LATENCY);
+    send_bw_xrc: Case::tcp("ib_send_bw -c XRC -n 200", BANDWIDTH);
 
     write_bw: Case::tcp("ib_write_bw -n 500", BANDWIDTH);
     write_bw_gid_1: Case::tcp("ib_write_bw -x 1 -n 100", BANDWIDTH);
@@ -37,6 +39,7 @@ matrix! {
     write_bw_both_ways: Case::tcp("ib_write_bw -b -n 200", BANDWIDTH);
     write_bw_inline: Case::tcp("ib_write_bw -I 64 -s 64 -n 500", BANDWIDTH);
     write_bw_uc: Case::tcp("ib_write_bw -c UC -n 500", BANDWIDTH);
+    write_bw_xrc: Case::tcp("ib_write_bw -c XRC -q 4 -n 200", BANDWIDTH);
     write_lat: Case::tcp("ib_write_lat -s 64 -n 500", LATENCY);
     write_lat_byte: Case::tcp("ib_write_lat -s 1 -n 200", LATENCY);
     write_lat_packets: Case::tcp("ib_write_lat -s 65537 -n 100", LATENCY);
@@ -50,6 +53,7 @@ matrix! {
     read_bw_events: Case::tcp("ib_read_bw -e -n 200", BANDWIDTH);
     read_bw_16_qps: Case::tcp("ib_read_bw -q 16 -n 50", BANDWIDTH);
     read_bw_both_ways: Case::tcp("ib_read_bw -b -n 200", BANDWIDTH);
+    read_bw_xrc: Case::tcp("ib_read_bw -c XRC -n 200", BANDWIDTH);
     read_lat: Case::tcp("ib_read_lat -s 64 -n 500", LATENCY);
     read_lat_cm: Case::perftest_cm("ib_read_lat -R -s 64 -n 200", LATENCY);
     read_lat_events: Case::tcp("ib_read_lat -e -s 64 -n 200", LATENCY);
@@ -60,6 +64,7 @@ matrix! {
     atomic_bw_events: Case::tcp("ib_atomic_bw -e -n 200", BANDWIDTH);
     atomic_bw_16_qps: Case::tcp("ib_atomic_bw -q 16 -n 50", BANDWIDTH);
     atomic_bw_both_ways: Case::tcp("ib_atomic_bw -b -n 200", BANDWIDTH);
+    atomic_bw_xrc: Case::tcp("ib_atomic_bw -c XRC -n 200", BANDWIDTH);
     atomic_lat_add: Case::tcp("ib_atomic_lat -n 500", LATENCY);
     atomic_lat_swap: Case::tcp("ib_atomic_lat -A CMP_AND_SWAP -n 500", LATENCY);
     atomic_lat_cm: Case::perftest_cm("ib_atomic_lat -R -n 200", LATENCY);

@@ -1,6 +1,7 @@
 //! rdma-core's own verbs programs, unmodified.
 
-use polypath_e2e::{Case, Error, Lab, matrix};
+use polypath_e2e::{Case, Error, Lab, compile_c, matrix};
+use std::path::Path;
 use std::time::Duration;
 
 const ROUND_TRIPS: &[&str] = &["iters in"];
@@ -18,6 +19,8 @@ matrix! {
     ud_pingpong_events: Case::tcp("ibv_ud_pingpong -g 1 -c -e", ROUND_TRIPS);
     srq_pingpong: Case::tcp("ibv_srq_pingpong -g 1 -c", ROUND_TRIPS);
     srq_pingpong_events: Case::tcp("ibv_srq_pingpong -g 1 -c -e", ROUND_TRIPS);
+    xsrq_pingpong: Case::tcp("ibv_xsrq_pingpong -g 1", &["success"]);
+    xsrq_pingpong_events: Case::tcp("ibv_xsrq_pingpong -g 1 -e", &["success"]);
 }
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -26,6 +29,26 @@ fn run(program: &str, device: Option<&str>) -> Result<polypath_e2e::Finished, Er
     let _share = polypath_e2e::share(polypath_e2e::PATIENT);
     let lab = Lab::new()?;
     lab.host(0).verbs(program.split(' ')).device(device).run(LIMIT)?.expect_success()
+}
+
+/// Runs one of our own C programs, which talks to itself and checks what it gets, on both devices.
+fn run_own(name: &str) -> Result<(), Error> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{name}.c"));
+    let program = compile_c(&source)?;
+    for device in [None, Some("roce")] {
+        run(&program.to_string_lossy(), device)?.expect_line("checks passed")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn memory_windows_give_what_was_bound_and_no_more() -> Result<(), Error> {
+    run_own("windows")
+}
+
+#[test]
+fn xrc_reaches_the_queues_of_its_domain_and_no_others() -> Result<(), Error> {
+    run_own("xrc")
 }
 
 #[test]

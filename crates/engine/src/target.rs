@@ -19,12 +19,12 @@ use crate::xrc::{Domain, Xrcd};
 /// Most handles of one target.
 const MAX_HANDLES: usize = 1 << 16;
 
-/// One handle: its token and its context.
-type Handle = (u64, Arc<Shared>);
+/// A handle's token, and the context that it was opened with.
+type Listener = (u64, Arc<Shared>);
 
 /// Who is told of a target's events; `None` once the last handle is gone.
 #[derive(Debug)]
-pub(crate) struct Handles(Mutex<Option<Vec<Handle>>>);
+pub(crate) struct Handles(Mutex<Option<Vec<Listener>>>);
 
 impl Handles {
     fn new(token: u64, context: &Arc<Shared>) -> Arc<Self> {

@@ -201,6 +201,9 @@ pub trait Host {
     /// Binds a memory window (posted bind).
     fn bind_mw(&mut self, pd: u32, qpn: u32, mw: u32, rkey: u32) -> Result<(), Fault>;
 
+    /// A posted bind that [`Host::bind_mw`] was not called for never will be: it was flushed.
+    fn cancel_bind(&mut self, _mw: u32, _rkey: u32) {}
+
     /// Takes the next element of the shared receive queue.
     fn take_srq(&mut self) -> Option<RecvWr>;
     /// Reports a completion.

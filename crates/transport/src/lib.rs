@@ -1,4 +1,4 @@
-//! RC, UC and UD queue pairs over sets of paths, without I/O.
+//! RC, UC, UD and XRC queue pairs over sets of paths, without I/O.
 //!
 //! A [`QueuePair`] is one numbered sequence of packets; a path is any way to carry them. The queue
 //! pair takes work requests, packets and the time, and gives [`Burst`]s, completions and events to

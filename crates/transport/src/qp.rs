@@ -114,6 +114,7 @@ impl QueuePair {
         host: &mut H,
     ) -> Result<(), ModifyError> {
         let core = &mut self.core;
+        let mask = state::relevant(core.config.qp_type, mask);
         let from = core.attr.state;
         let to = state::check(core.config.qp_type, from, core.attr.sq_draining, attr, mask)?;
         if to == QpState::Reset {
@@ -178,11 +179,11 @@ impl QueuePair {
                 rc.1.clear();
             }
             Halves::Uc(sender, receiver) => {
-                sender.clear();
+                sender.clear(host);
                 receiver.clear();
             }
             Halves::Ud(sender, receiver) => {
-                sender.clear();
+                sender.clear(host);
                 receiver.rq.clear();
                 self.core.attr.path_mtu = mtu;
             }

@@ -287,6 +287,9 @@ impl SendQueue {
     ) {
         let Some(wqe) = self.queue.pop_front() else { return };
         self.sent = self.sent.saturating_sub(1);
+        if status == WcStatus::WrFlushErr {
+            cancel(&wqe, host);
+        }
         let good = status == WcStatus::Success;
         if good {
             core.counters.completions += 1;
@@ -322,9 +325,18 @@ impl SendQueue {
     }
 
     /// Forgets all, without completions.
-    pub(crate) fn clear(&mut self) {
-        self.queue.clear();
+    pub(crate) fn clear<H: Host>(&mut self, host: &mut H) {
+        for wqe in self.queue.drain(..) {
+            cancel(&wqe, host);
+        }
         self.sent = 0;
+    }
+}
+
+/// A work request will not be executed.
+fn cancel<H: Host>(wqe: &Wqe, host: &mut H) {
+    if let SendOp::BindMw { mw, rkey } = wqe.op {
+        host.cancel_bind(mw, rkey);
     }
 }
 

@@ -167,6 +167,16 @@ fn attributes(from: S, to: S, qp_type: QpType) -> Option<(M, M)> {
     })
 }
 
+/// The attributes that a queue pair of this type looks at. Programs set those of RC for both sides of
+/// XRC, and what only the other side has is passed over, as Linux' verbs do.
+pub(crate) fn relevant(qp_type: QpType, mask: M) -> M {
+    match qp_type {
+        QpType::XrcSend => mask - (M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER),
+        QpType::XrcRecv => mask - (M::MAX_QP_RD_ATOMIC | M::RETRY_CNT | M::RNR_RETRY),
+        QpType::Rc | QpType::Uc | QpType::Ud => mask,
+    }
+}
+
 /// Judges a call of `modify` and gives the state that results.
 pub(crate) fn check(
     qp_type: QpType,
@@ -289,11 +299,11 @@ mod tests {
             (S::Sqe, S::Rts),
         ];
         for t in TYPES {
+            let has_sqe = matches!(t, QpType::Uc | QpType::Ud);
             for from in STATES {
                 for to in STATES.into_iter().filter(|s| !matches!(s, S::Reset | S::Err)) {
-                    let recovers = matches!(t, QpType::Uc | QpType::Ud);
                     let expected =
-                        legal.contains(&(from, to)) && (recovers || (from, to) != (S::Sqe, S::Rts));
+                        legal.contains(&(from, to)) && (has_sqe || (from, to) != (S::Sqe, S::Rts));
                     let mask = needed(from, to, t).unwrap_or(M::STATE);
                     let got = check(t, from, false, &attr(to), mask);
                     assert_eq!(got.is_ok(), expected, "{t:?} {from:?} to {to:?}: {got:?}");
@@ -312,6 +322,19 @@ mod tests {
                     assert_eq!(got, Err(ModifyError::Missing { from, to, missing: one }));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn xrc_passes_over_what_only_the_other_side_has() {
+        let both = M::MAX_QP_RD_ATOMIC | M::MAX_DEST_RD_ATOMIC | M::AV;
+        assert_eq!(relevant(QpType::XrcSend, both), M::MAX_QP_RD_ATOMIC | M::AV);
+        assert_eq!(relevant(QpType::XrcRecv, both), M::MAX_DEST_RD_ATOMIC | M::AV);
+        assert_eq!(relevant(QpType::Rc, both), both);
+        // What RC needs for RTS is enough for either side, and can't be too much.
+        let rc = needed(S::Rtr, S::Rts, QpType::Rc).unwrap();
+        for t in [QpType::XrcSend, QpType::XrcRecv] {
+            assert_eq!(check(t, S::Rtr, false, &attr(S::Rts), relevant(t, rc)), Ok(S::Rts));
         }
     }
 

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use polypath_wire::ext::{
     Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, MpHeader, MpSack, NakCode, Reth, Syndrome,
+    XrcEth,
 };
 use polypath_wire::icrc::{Flow, compute};
 use polypath_wire::packet::pad_for;
@@ -68,6 +69,7 @@ fn headers(opcode: Opcode) -> Headers {
             recv: 5,
             timestamp: 123_456,
         }),
+        xrc: opcode.has_xrceth().then_some(XrcEth { srqn: 0x06_0708 }),
         reth: opcode.has_reth().then_some(Reth { va: 0x1000, rkey: 0xabc, len: 9000 }),
         atomic: opcode.has_atomic_eth().then_some(AtomicEth {
             va: 0x1000,
@@ -288,6 +290,42 @@ fn standard_packets_are_left_to_wireshark() {
     for line in lines {
         assert!(!line[0].is_empty() && line[1].is_empty(), "{line:?}");
     }
+}
+
+/// Wireshark 4.0 knows XRC's opcodes; what follows the BTH it shows as bytes.
+#[test]
+fn xrc_packets_have_the_opcodes_that_wireshark_knows() {
+    if !has_tshark() {
+        return;
+    }
+    let names = [
+        (Opcode::RC_SEND_FIRST, "SEND First"),
+        (Opcode::RC_SEND_ONLY_IMM, "SEND Only with Immediate"),
+        (Opcode::RC_SEND_ONLY_INV, "SEND Only with Invalidate"),
+        (Opcode::RC_WRITE_MIDDLE, "RDMA WRITE Middle"),
+        (Opcode::RC_WRITE_LAST_IMM, "RDMA WRITE Last with Immediate"),
+        (Opcode::RC_READ_REQUEST, "RDMA READ Request"),
+        (Opcode::RC_READ_RESPONSE_ONLY, "RDMA READ response Only"),
+        (Opcode::RC_ACK, "Acknowledge"),
+        (Opcode::RC_ATOMIC_ACK, "ATOMIC Acknowledge"),
+        (Opcode::RC_CMP_SWAP, "CmpSwap"),
+        (Opcode::RC_FETCH_ADD, "FetchAdd"),
+    ];
+    let packets: Vec<_> = names.iter().map(|(o, _)| packet(headers(o.to_xrc()), &[])).collect();
+    let file = TempFile::new("xrc.pcap", &pcap(&packets));
+    let fields = ["infiniband.bth.opcode", "infiniband.bth.destqp", "infiniband.bth.psn"];
+    let lines = tshark(&file.0, &fields);
+    let out = Command::new("tshark").args(["-V", "-r"]).arg(&file.0).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    let shown: Vec<&str> = text.lines().filter(|l| l.trim_start().starts_with("Opcode:")).collect();
+    assert_eq!((lines.len(), shown.len()), (names.len(), names.len()));
+    for (((o, name), line), shown) in names.iter().zip(lines).zip(shown) {
+        assert_eq!(line, [(o.0 | 0xa0).to_string(), "0x010203".into(), "16777214".into()]);
+        let name = format!("Opcode: Extended Reliable Connection (XRC) - {name} (");
+        assert!(shown.trim_start().starts_with(&name), "{shown}");
+    }
+    // The queue's number is the first that follows, in the low 24 bits.
+    assert_eq!(packets[0][Bth::LEN..][..4], [0, 6, 7, 8]);
 }
 
 #[test]

@@ -92,6 +92,10 @@ impl Host for LaneHost<'_> {
         self.attached.context.memory.bind(pd, qpn, mw, rkey)
     }
 
+    fn cancel_bind(&mut self, mw: u32, rkey: u32) {
+        self.attached.context.memory.cancel_bind(mw, rkey);
+    }
+
     fn take_srq(&mut self) -> Option<RecvWr> {
         self.attached.srq.as_ref()?.take()
     }

@@ -298,10 +298,19 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// Forgets a staged bind that was not posted after all, or was flushed.
+    /// Forgets the latest staged bind that gives `key`: it was not posted after all.
     pub fn unstage_bind(&self, window: u32, key: u32) {
         if let Some(Named::Window(w)) = self.write().get_mut(&window)
             && let Some(at) = w.staged.iter().rposition(|(k, _)| *k == key)
+        {
+            w.staged.remove(at);
+        }
+    }
+
+    /// Forgets the oldest staged bind that gives `key`: it was flushed.
+    pub fn cancel_bind(&self, window: u32, key: u32) {
+        if let Some(Named::Window(w)) = self.write().get_mut(&window)
+            && let Some(at) = w.staged.iter().position(|(k, _)| *k == key)
         {
             w.staged.remove(at);
         }

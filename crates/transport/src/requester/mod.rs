@@ -103,7 +103,7 @@ impl Requester {
     /// Forgets everything; the host gets back what was charged.
     pub(crate) fn clear<H: Host>(&mut self, host: &mut H) {
         self.flight.clear(SEQ_BASE, host);
-        self.sq.clear();
+        self.sq.clear(host);
         *self = Self { sq: core::mem::take(&mut self.sq), ..Self::new() };
     }
 

@@ -46,8 +46,8 @@ impl Sender {
         self.next = u64::from(sq_psn & 0xff_ffff);
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.sq.clear();
+    pub(crate) fn clear<H: Host>(&mut self, host: &mut H) {
+        self.sq.clear(host);
         *self = Self { sq: core::mem::take(&mut self.sq), ..Self::new() };
     }
 

@@ -44,6 +44,12 @@ pub struct SimHost {
     pub active: Option<usize>,
     pub window: u32,
     pub srq: VecDeque<RecvWr>,
+    /// Shared receive queues of XRC, by number.
+    pub xrc: BTreeMap<u32, VecDeque<RecvWr>>,
+    /// What completed there.
+    pub xrc_completions: Vec<(u32, Completion)>,
+    /// Binds that were taken back.
+    pub cancelled: Vec<(u32, u32)>,
     /// Packets to be put on the wire.
     pub out: Vec<(PathId, Vec<u8>)>,
     pub send_completions: Vec<Completion>,
@@ -73,6 +79,9 @@ impl SimHost {
             active: Some(0),
             window: 128 << 10,
             srq: VecDeque::new(),
+            xrc: BTreeMap::new(),
+            xrc_completions: Vec::new(),
+            cancelled: Vec::new(),
             out: Vec::new(),
             send_completions: Vec::new(),
             recv_completions: Vec::new(),
@@ -162,6 +171,22 @@ impl Host for SimHost {
         let region = Region { addr: 0, len: 4096, access: Access::REMOTE_WRITE };
         self.regions.insert(rkey, region);
         Ok(())
+    }
+
+    fn cancel_bind(&mut self, mw: u32, rkey: u32) {
+        self.cancelled.push((mw, rkey));
+    }
+
+    fn xrc_pd(&self, srqn: u32) -> Option<u32> {
+        self.xrc.contains_key(&srqn).then_some(PD)
+    }
+
+    fn take_xrc(&mut self, srqn: u32) -> Option<RecvWr> {
+        self.xrc.get_mut(&srqn)?.pop_front()
+    }
+
+    fn complete_xrc(&mut self, srqn: u32, completion: Completion) {
+        self.xrc_completions.push((srqn, completion));
     }
 
     fn take_srq(&mut self) -> Option<RecvWr> {

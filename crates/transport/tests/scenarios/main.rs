@@ -12,6 +12,7 @@ mod pair;
 mod paths;
 mod random;
 mod unreliable;
+mod xrc;
 
 #[path = "../../../wire/tests/common/mod.rs"]
 mod captures;

@@ -82,6 +82,7 @@ pub struct Pair {
 /// What the two queue pairs are made with.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
+    /// `XrcSend`: the initiator is side 0, and its target side 1.
     pub qp_type: QpType,
     pub mtu: u32,
     pub psn: [u32; 2],
@@ -127,8 +128,11 @@ impl Setup {
     fn config(&self, side: usize) -> QpConfig {
         QpConfig {
             qpn: QPN[side],
-            qp_type: self.qp_type,
-            pd: PD,
+            qp_type: match (self.qp_type, side) {
+                (QpType::XrcSend, 1) => QpType::XrcRecv,
+                (qp_type, _) => qp_type,
+            },
+            pd: if self.qp_type.is_xrc() && side == 1 { 0 } else { PD },
             sq_sig_all: self.sq_sig_all,
             srq: self.srq,
             max_send_wr: self.max_send_wr,
@@ -167,10 +171,10 @@ pub fn mask(qp_type: QpType, state: QpState) -> QpAttrMask {
         (QpState::Init, _) => M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
         (QpState::Rtr, QpType::Ud) => M::empty(),
         (QpState::Rtr, QpType::Uc) => M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN,
-        (QpState::Rtr, QpType::Rc) => {
+        (QpState::Rtr, QpType::Rc | QpType::XrcSend | QpType::XrcRecv) => {
             M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER
         }
-        (QpState::Rts, QpType::Rc) => {
+        (QpState::Rts, QpType::Rc | QpType::XrcSend | QpType::XrcRecv) => {
             M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC
         }
         (QpState::Rts, _) => M::SQ_PSN,
