@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use libc::{c_int, pthread_mutex_t};
-use polypath_verbs::{CompletionQueue, CqRequest, Error, Result, Wc};
+use polypath_verbs::{CompletionQueue, CqRequest, Error, NetworkHeader, Result, Wc};
 
 use crate::channel::{CChannel, channel_of};
 use crate::context::{Target, Tie, is_usable, new_token, of};
@@ -264,7 +264,7 @@ pub(crate) fn convert(wc: &Wc) -> ibv_wc {
         wc_flags: flags(wc),
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl: service_level(wc),
         dlid_path_bits: 0,
     }
 }
@@ -278,10 +278,20 @@ pub(crate) fn immediate(wc: &Wc) -> u32 {
     }
 }
 
+/// `sl`: RoCE has no service levels; adapters tell in its place by which header a datagram came (IBTA
+/// A17.4.5.1): 8 for UDP, and 1 for IPv6 or 2 for IPv4. UCX before 1.18 drops datagrams without it.
+pub(crate) fn service_level(wc: &Wc) -> u8 {
+    match wc.completion.grh {
+        Some(NetworkHeader::Ipv4) => 8 | 2,
+        Some(NetworkHeader::Ipv6) => 8 | 1,
+        None => 0,
+    }
+}
+
 /// `wc_flags`.
 pub(crate) fn flags(wc: &Wc) -> u32 {
     let c = &wc.completion;
-    let grh = if c.grh { WC_GRH } else { 0 };
+    let grh = if c.grh.is_some() { WC_GRH } else { 0 };
     let imm = if c.imm.is_some() { WC_WITH_IMM } else { 0 };
     let inv = if c.invalidated_rkey.is_some() { WC_WITH_INV } else { 0 };
     grh | imm | inv

@@ -6,7 +6,7 @@ use libc::c_int;
 use polypath_verbs::{Error, Wc};
 
 use crate::context::checked;
-use crate::cq::{CCq, Recipe, cq_of, flags, immediate, make};
+use crate::cq::{CCq, Recipe, cq_of, flags, immediate, make, service_level};
 use crate::guard::{self, null_argument};
 use crate::layout::{Pointer, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex};
 use crate::wait::{pthread_mutex_lock, pthread_mutex_unlock};
@@ -74,7 +74,7 @@ pub(crate) fn fill(cq: &mut ibv_cq_ex) {
     cq.read_src_qp = slot!(read_src_qp);
     cq.read_wc_flags = slot!(read_wc_flags);
     cq.read_slid = slot!(read_zero);
-    cq.read_sl = slot!(read_zero);
+    cq.read_sl = slot!(read_sl);
     cq.read_dlid_path_bits = slot!(read_zero);
     cq.read_completion_ts = slot!(read_timestamp);
     cq.read_cvlan = slot!(read_zero);
@@ -177,6 +177,7 @@ read!(read_imm_data -> u32, |wc| immediate(&wc));
 read!(read_qp_num -> u32, |wc| wc.completion.qpn);
 read!(read_src_qp -> u32, |wc| wc.completion.src_qpn);
 read!(read_wc_flags -> u32, |wc| flags(&wc));
+read!(read_sl -> u8, |wc| service_level(&wc));
 read!(read_timestamp -> u64, |wc| wc.timestamp);
 
 /// What RoCE does not have.
@@ -210,11 +211,11 @@ mod tests {
             (1..=3).for_each(|wr_id| double::complete(inner, wr_id));
             let mut wc = [ibv_wc::default(); 1];
             assert_eq!(poll_cq(cq, 1, wc.as_mut_ptr()), 1);
-            assert_eq!(wc[0].wr_id, 1);
+            assert_eq!((wc[0].wr_id, wc[0].sl), (1, 10));
             let ex: *mut ibv_cq_ex = cq.cast();
             let no_attr = 0_u32;
             assert_eq!(start_poll(ex, &no_attr), 0);
-            assert_eq!(((*ex).wr_id, read_byte_len(ex)), (2, 20));
+            assert_eq!(((*ex).wr_id, read_byte_len(ex), read_sl(ex)), (2, 20, 10));
             assert_eq!(next_poll(ex), 0);
             assert_eq!((*ex).wr_id, 3);
             assert_eq!(next_poll(ex), libc::ENOENT);

@@ -57,7 +57,7 @@ pub(crate) fn complete(cq: &Arc<dyn CompletionQueue>, wr_id: u64) {
         invalidated_rkey: None,
         qpn: 17,
         src_qpn: 0,
-        grh: false,
+        grh: Some(NetworkHeader::Ipv4),
         solicited: false,
     };
     cq.entries.lock().unwrap().push_back(Wc { completion, timestamp: 1 });

@@ -345,7 +345,7 @@ mod tests {
             invalidated_rkey: None,
             qpn,
             src_qpn: 0,
-            grh: false,
+            grh: None,
             solicited,
         }
     }

@@ -7,7 +7,8 @@ use crate::common::Core;
 use crate::host::{Fault, Host, Segment};
 use crate::qp::PostError;
 use crate::types::{
-    Access, Completion, CqSide, QpEvent, QpState, QpType, RecvWr, Sge, WcOpcode, WcStatus,
+    Access, Completion, CqSide, NetworkHeader, QpEvent, QpState, QpType, RecvWr, Sge, WcOpcode,
+    WcStatus,
 };
 
 /// Why received data could not be put where it belongs.
@@ -57,7 +58,7 @@ pub(crate) struct Received {
     pub(crate) imm: Option<[u8; 4]>,
     pub(crate) invalidated_rkey: Option<u32>,
     pub(crate) src_qpn: u32,
-    pub(crate) grh: bool,
+    pub(crate) grh: Option<NetworkHeader>,
     pub(crate) solicited: bool,
 }
 
@@ -184,7 +185,7 @@ impl ReceiveQueue {
             imm: None,
             invalidated_rkey: None,
             src_qpn: core.attr.dest_qpn,
-            grh: false,
+            grh: None,
             solicited: true,
         };
         loop {

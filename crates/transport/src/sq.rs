@@ -307,7 +307,7 @@ impl SendQueue {
                     invalidated_rkey: None,
                     qpn: core.config.qpn,
                     src_qpn: core.attr.dest_qpn,
-                    grh: false,
+                    grh: None,
                     solicited: !good,
                 },
             );

@@ -215,10 +215,26 @@ pub struct Completion {
     pub qpn: u32,
     /// Remote queue pair (UD).
     pub src_qpn: u32,
-    /// A GRH is in the first 40 bytes (UD).
-    pub grh: bool,
+    /// The header that is in the first 40 bytes (UD).
+    pub grh: Option<NetworkHeader>,
     /// The sender asked for a solicited event (or it is an error).
     pub solicited: bool,
+}
+
+/// The network header of a received datagram (IBTA A17.4.5.1: part of the remote address information).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkHeader {
+    /// In the last 20 of the 40 bytes.
+    Ipv4,
+    /// In all 40 bytes.
+    Ipv6,
+}
+
+impl NetworkHeader {
+    /// Tells it from the 40 bytes; those before an IPv4 header are zero.
+    pub fn of(header: &[u8; 40]) -> Self {
+        if header[0] >> 4 == 6 { Self::Ipv6 } else { Self::Ipv4 }
+    }
 }
 
 /// Which completion queue of a queue pair.

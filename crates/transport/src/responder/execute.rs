@@ -160,7 +160,7 @@ impl Responder {
             imm: headers.imm.map(|imm| imm.0),
             invalidated_rkey: headers.ieth.map(|ieth| ieth.rkey),
             src_qpn: core.attr.dest_qpn,
-            grh: false,
+            grh: None,
             solicited: headers.bth.solicited,
         };
         self.rq.complete(core, WcStatus::Success, Cause::None, &what, host);
@@ -218,7 +218,7 @@ impl Responder {
                 imm: Some(imm.0),
                 invalidated_rkey: None,
                 src_qpn: core.attr.dest_qpn,
-                grh: false,
+                grh: None,
                 solicited: headers.bth.solicited,
             };
             self.rq.complete(core, WcStatus::Success, Cause::None, &what, host);

@@ -357,7 +357,7 @@ impl Responder {
             imm: None,
             invalidated_rkey: None,
             src_qpn: core.attr.dest_qpn,
-            grh: false,
+            grh: None,
             solicited: true,
         };
         self.rq.complete(core, refusal.status, refusal.cause, &what, host);

@@ -174,7 +174,7 @@ impl UcReceiver {
             imm: packet.headers.imm.map(|imm| imm.0),
             invalidated_rkey: None,
             src_qpn: core.attr.dest_qpn,
-            grh: false,
+            grh: None,
             solicited: packet.headers.bth.solicited,
         };
         self.rq.complete(core, WcStatus::Success, Cause::None, &what, host);

@@ -6,7 +6,7 @@ use crate::cause::Cause;
 use crate::common::Core;
 use crate::host::Host;
 use crate::rq::{ReceiveQueue, Received};
-use crate::types::{WcOpcode, WcStatus};
+use crate::types::{NetworkHeader, WcOpcode, WcStatus};
 
 /// Bytes that the GRH takes in the receive buffer.
 const GRH_LEN: u32 = 40;
@@ -73,7 +73,7 @@ impl UdReceiver {
             imm: packet.headers.imm.map(|imm| imm.0),
             invalidated_rkey: None,
             src_qpn: deth.src_qpn,
-            grh: grh.is_some(),
+            grh: grh.map(NetworkHeader::of),
             solicited: packet.headers.bth.solicited,
         };
         self.rq.complete(core, WcStatus::Success, Cause::None, &what, host);

@@ -77,6 +77,8 @@ pub struct Pair {
     pub delivered: u64,
     /// Print what is delivered (`POLYPATH_TRACE=1`).
     trace: bool,
+    /// What datagrams arrive with.
+    pub grh: [u8; 40],
 }
 
 /// What the two queue pairs are made with.
@@ -273,6 +275,7 @@ impl Pair {
             order: 0,
             delivered: 0,
             trace: std::env::var_os("POLYPATH_TRACE").is_some(),
+            grh: [0xee; 40],
         }
     }
 
@@ -356,7 +359,7 @@ impl Pair {
             println!("{t:9} path {path} to {to}: {} +{len}", packet.headers);
         }
         let node = &mut self.nodes[to];
-        let grh = [0xee; 40];
+        let grh = self.grh;
         node.qp.handle_packet(self.now, &packet, PathId(path), Some(&grh), &mut node.host);
     }
 

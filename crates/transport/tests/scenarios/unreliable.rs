@@ -104,10 +104,27 @@ fn ud_delivers_with_the_grh_in_front() {
     p.run();
     assert_eq!(p.nodes[0].host.statuses(), [(0, Success)]);
     let c = p.nodes[1].host.recv_completions[0];
-    assert_eq!((c.byte_len, c.grh, c.src_qpn), (45, true, QPN[0]));
+    assert_eq!((c.byte_len, c.grh, c.src_qpn), (45, Some(NetworkHeader::Ipv4), QPN[0]));
     assert_eq!(c.imm, Some([4, 3, 2, 1]));
     assert_eq!(p.nodes[1].memory(0x1000, 40), [0xee; 40]);
     assert_eq!(p.nodes[1].memory(0x1028, 5), b"hello");
+}
+
+/// IBTA A17.4.5.1: the completion tells whether the datagram came by IPv4 or IPv6.
+#[test]
+fn a_datagrams_completion_tells_its_network_header() {
+    let mut p = Pair::new(ud());
+    for (id, header) in [NetworkHeader::Ipv4, NetworkHeader::Ipv6].into_iter().enumerate() {
+        p.grh = [0; 40];
+        match header {
+            NetworkHeader::Ipv4 => p.grh[20] = 0x45,
+            NetworkHeader::Ipv6 => p.grh[0] = 0x60,
+        }
+        p.nodes[1].recv(1, 0x1000, 100);
+        send(&mut p, 0, 0x11111111, 5, SendOp::Send).unwrap();
+        p.run();
+        assert_eq!(p.nodes[1].host.recv_completions[id].grh, Some(header));
+    }
 }
 
 /// IBTA 9.8.3.1, 10.2.5.
