@@ -16,7 +16,7 @@ use crate::message::{Announced, Body, Ends, Frame, Report, TableEntry};
 use crate::path::{Path, Role};
 use crate::select::{Pair, pairs};
 use crate::timers::Timer;
-use crate::types::{MAX_PATHS, PathEvent, PathId, PathState, Reason, Refused};
+use crate::types::{MAX_PATHS, PathAddress, PathEvent, PathId, PathState, Reason, Refused};
 
 /// First and longest interval at which unacknowledged control packets are repeated.
 const REPEAT_FIRST: Duration = Duration::from_millis(3);
@@ -392,13 +392,45 @@ impl PathManager {
         for id in usable.map(|(_, id)| *id).collect::<Vec<_>>() {
             self.send_frame(index, id, body.clone(), answer);
         }
+        if !any_up && matches!(body, Body::Addresses { .. }) {
+            self.send_beyond(index, body, answer);
+        }
+    }
+
+    /// New addresses must be told although no path of the set lives: by the paths that they would
+    /// make, which only the leader can add to the set.
+    fn send_beyond(&mut self, index: u32, body: &Body, answer: bool) {
+        let Some(a) = self.associations.get(index) else { return };
+        let slot = u32::from(a.remote_slot);
+        let pair = |p: u32| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
+        let members: Vec<Pair> = a.paths().filter_map(|(_, p)| pair(p)).collect();
+        let mut beyond = pairs(&a.anchors, &a.announced, &a.remote_addresses);
+        beyond.retain(|&(l, r)| !members.contains(&(l, r)) && self.path_fault(l, r).is_none());
+        for (local, remote) in beyond {
+            let address = self.address(local, remote, PathOptions::default(), slot);
+            self.send_by(index, (0, 0), address, body.clone(), answer);
+        }
     }
 
     /// One packet on one path.
     pub(crate) fn send_frame(&mut self, index: u32, id: u8, body: Body, answer: bool) {
+        let Some(a) = self.associations.get(index) else { return };
+        let Some(path) = a.paths.get(usize::from(id)).copied().flatten() else { return };
+        let Some(p) = self.paths.get(path) else { return };
+        self.send_by(index, (id, p.generation), p.address, body, answer);
+    }
+
+    /// One packet between two addresses; `tag`: number and generation of the path that they make.
+    fn send_by(
+        &mut self,
+        index: u32,
+        tag: (u8, u16),
+        address: PathAddress,
+        body: Body,
+        answer: bool,
+    ) {
         let Some(a) = self.associations.get_mut(index) else { return };
         let Some(to) = a.remote_number else { return };
-        let Some(path) = a.paths.get(usize::from(id)).copied().flatten() else { return };
         a.sequence += 1;
         let mut reports = Vec::with_capacity(a.paths.len());
         for (id, p) in a.paths() {
@@ -406,10 +438,9 @@ impl PathManager {
                 reports.push(Report { id, state: p.state, generation: p.generation });
             }
         }
-        let Some(p) = self.paths.get(path) else { return };
         let frame = Frame {
-            path: id,
-            generation: p.generation,
+            path: tag.0,
+            generation: tag.1,
             to,
             from: a.number,
             answer,
@@ -419,7 +450,6 @@ impl PathManager {
             reports,
             body,
         };
-        let address = p.address;
         let ends = Ends { src: address.local, dst: address.remote };
         let packet = frame.encode(a.remote_slot, self.lane.instance, &a.key, ends);
         self.push_out(address, packet);

@@ -220,3 +220,24 @@ fn datagrams_are_led_around_a_dead_path() {
     net.hosts[0].paths.release_ud(ud);
     assert!(net.hosts[0].paths.path(ud).is_none());
 }
+
+#[test]
+fn an_address_that_comes_back_is_told_although_no_path_of_the_set_lives() {
+    for host in 0..2 {
+        let mut net = connected(41);
+        net.start_traffic();
+        let all = net.hosts[host].local.clone();
+        let now = net.now;
+        net.hosts[host].paths.set_local(now, &all[1..]);
+        net.run(300 * MS);
+        assert_eq!(net.up_paths(0), 1, "the first path has left the set");
+        net.cut(1, true);
+        net.run(Duration::from_secs(1));
+        assert_eq!(net.active_link(0), None);
+        net.tell_local(host);
+        net.run(Duration::from_secs(2));
+        for h in 0..2 {
+            assert_eq!(net.active_link(h), Some(0), "host {h}, told by host {host}");
+        }
+    }
+}
