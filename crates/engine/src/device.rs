@@ -7,8 +7,8 @@ use polypath_verbs::{Context, Device, DeviceAttr, DeviceInfo, DeviceKind, Result
 
 use crate::context::OpenDevice;
 use crate::limits::{
-    MAX_AH, MAX_CQ, MAX_CQE, MAX_INLINE, MAX_PD, MAX_QP_PER_LANE, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE,
-    MAX_SRQ, MAX_SRQ_WR,
+    MAX_AH, MAX_CQ, MAX_CQE, MAX_INLINE, MAX_PD, MAX_QP_PER_LANE, MAX_QP_WR, MAX_RD_ATOMIC,
+    MAX_SGE, MAX_SRQ, MAX_SRQ_WR,
 };
 use crate::memory::{REGIONS_MAX, WINDOWS_MAX};
 use crate::process::{self, Process};

@@ -19,7 +19,7 @@ use polypath_transport::{
     Sge,
 };
 use polypath_verbs::{
-    Context, CompletionQueue, CqRequest, MemoryRegion, MrRequest, QpRequest, QueuePair,
+    CompletionQueue, Context, CqRequest, MemoryRegion, MrRequest, QpRequest, QueuePair,
     SendRequest, SharedReceiveQueue, SrqAttr, SrqRequest, UdTarget,
 };
 use polypath_wire::Packet;
@@ -382,9 +382,8 @@ impl Rig {
     /// How many queue pairs have agreed to multi-path.
     pub fn multipath(&self) -> usize {
         let index = |qp: &Arc<dyn QueuePair>| crate::lane::index_of(qp.number());
-        let agreed = |at: &u16| {
-            self.lane.visit(*at, |entry| entry.core.is_multipath()).unwrap_or_default()
-        };
+        let agreed =
+            |at: &u16| self.lane.visit(*at, |entry| entry.core.is_multipath()).unwrap_or_default();
         self.qps.iter().map(index).filter(|at| agreed(at)).count()
     }
 

@@ -69,7 +69,9 @@ mod tests {
         let quota = Quota::new(100, "things");
         let taken = std::thread::scope(|scope| {
             let takers: Vec<_> = (0..4)
-                .map(|_| scope.spawn(|| (0..50).filter_map(|_| quota.take().ok()).collect::<Vec<_>>()))
+                .map(|_| {
+                    scope.spawn(|| (0..50).filter_map(|_| quota.take().ok()).collect::<Vec<_>>())
+                })
                 .collect();
             takers.into_iter().flat_map(|t| t.join().unwrap()).collect::<Vec<_>>()
         });
