@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long processes have to answer.
+/// How long processes have to answer, and to go on: a report comes in parts.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long it may take altogether, though parts keep coming.
+const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Most gatherings at a time.
 const GATHERINGS_MAX: usize = 16;
@@ -17,6 +20,8 @@ struct Gathering {
     /// Event streams that still have to answer, with their process ids.
     missing: BTreeMap<u64, u32>,
     deadline: Duration,
+    /// The deadline is never moved beyond this.
+    latest: Duration,
 }
 
 /// An asker to be told that all reports are in, and the processes that gave none.
@@ -45,14 +50,19 @@ impl Gatherings {
             return None;
         }
         self.last += 1;
-        self.open.insert(self.last, Gathering { asker, missing, deadline: now + PATIENCE });
+        let (deadline, latest) = (now + PATIENCE, now + PATIENCE_MAX);
+        self.open.insert(self.last, Gathering { asker, missing, deadline, latest });
         Some(self.last)
     }
 
-    /// Who asked, if this event stream's report is still wanted.
-    pub(crate) fn asker(&self, number: u64, stream: u64) -> Option<u64> {
-        let gathering = self.open.get(&number)?;
-        gathering.missing.contains_key(&stream).then_some(gathering.asker)
+    /// A part of this event stream's report has come: who asked, if it is still wanted.
+    pub(crate) fn heard(&mut self, now: Duration, number: u64, stream: u64) -> Option<u64> {
+        let gathering = self.open.get_mut(&number)?;
+        if !gathering.missing.contains_key(&stream) {
+            return None;
+        }
+        gathering.deadline = (now + PATIENCE).min(gathering.latest);
+        Some(gathering.asker)
     }
 
     /// An event stream has answered.
@@ -105,9 +115,9 @@ mod tests {
     fn all_answers_end_it_early() {
         let mut gatherings = Gatherings::default();
         let number = gatherings.begin(START, 1, streams(&[(2, 20), (3, 30)])).unwrap();
-        assert_eq!(gatherings.asker(number, 2), Some(1));
+        assert_eq!(gatherings.heard(START, number, 2), Some(1));
         gatherings.answered(number, 2);
-        assert_eq!(gatherings.asker(number, 2), None, "only one report each");
+        assert_eq!(gatherings.heard(START, number, 2), None, "only one report each");
         assert!(gatherings.finished(START).is_empty());
         gatherings.answered(number, 3);
         assert_eq!(gatherings.finished(START), [Finished { asker: 1, silent: vec![] }]);
@@ -121,6 +131,19 @@ mod tests {
         assert_eq!(gatherings.next_deadline(), Some(START + PATIENCE));
         let finished = gatherings.finished(START + PATIENCE);
         assert_eq!(finished, [Finished { asker: 1, silent: vec![20, 30] }]);
+    }
+
+    #[test]
+    fn who_keeps_telling_has_more_time_but_not_for_ever() {
+        let mut gatherings = Gatherings::default();
+        let number = gatherings.begin(START, 1, streams(&[(2, 20)])).unwrap();
+        let mut now = START;
+        while gatherings.heard(now, number, 2).is_some() {
+            now += PATIENCE / 2;
+            let done = gatherings.finished(now);
+            assert_eq!(done.is_empty(), now < START + PATIENCE_MAX, "{now:?}");
+        }
+        assert_eq!(now, START + PATIENCE_MAX);
     }
 
     #[test]

@@ -187,34 +187,41 @@ impl ProcessStatus {
     #[must_use]
     pub fn into_parts(mut self) -> Vec<Self> {
         self.cut_texts();
+        let Self { pid, program, .. } = self;
+        // Taken one by one: to cut a part off the front would move all the rest each time.
+        let mut devices = self.devices.into_iter();
+        let mut lanes = self.lanes.into_iter();
+        let mut qps = self.qps.into_iter();
+        let mut paths = self.paths.into_iter();
+        let mut failovers = self.failovers.into_iter();
+        let mut drops = self.drops.into_iter();
+        let mut errors = self.errors.into_iter();
         let mut parts = Vec::new();
         loop {
-            let part = Self {
-                pid: self.pid,
-                program: self.program.clone(),
-                devices: take(&mut self.devices, PART),
-                lanes: take(&mut self.lanes, PART),
-                qps: take(&mut self.qps, PART),
-                paths: take(&mut self.paths, PART),
-                failovers: take(&mut self.failovers, PART),
-                drops: take(&mut self.drops, PART),
-                errors: take(&mut self.errors, PART),
-            };
-            parts.push(part);
-            if self.is_spent() {
+            parts.push(Self {
+                pid,
+                program: program.clone(),
+                devices: devices.by_ref().take(PART).collect(),
+                lanes: lanes.by_ref().take(PART).collect(),
+                qps: qps.by_ref().take(PART).collect(),
+                paths: paths.by_ref().take(PART).collect(),
+                failovers: failovers.by_ref().take(PART).collect(),
+                drops: drops.by_ref().take(PART).collect(),
+                errors: errors.by_ref().take(PART).collect(),
+            });
+            let left = [
+                devices.len(),
+                lanes.len(),
+                qps.len(),
+                paths.len(),
+                failovers.len(),
+                drops.len(),
+                errors.len(),
+            ];
+            if left.iter().all(|n| *n == 0) {
                 return parts;
             }
         }
-    }
-
-    fn is_spent(&self) -> bool {
-        self.devices.is_empty()
-            && self.lanes.is_empty()
-            && self.qps.is_empty()
-            && self.paths.is_empty()
-            && self.failovers.is_empty()
-            && self.drops.is_empty()
-            && self.errors.is_empty()
     }
 
     fn cut_texts(&mut self) {

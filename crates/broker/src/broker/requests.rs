@@ -276,7 +276,7 @@ impl Broker {
     }
 
     fn take_report(&mut self, stream: u64, number: u64, more: bool, mut status: ProcessStatus) {
-        let Some(asker) = self.gatherings.asker(number, stream) else { return };
+        let Some(asker) = self.gatherings.heard(now(), number, stream) else { return };
         status.pid = self.connections.get(&stream).map_or(0, |connection| connection.pid);
         self.answer(asker, &Reply::ProcessStatus(Box::new(status)), None);
         if !more {

@@ -1,0 +1,84 @@
+# Sends many RoCEv2 packets of one kind, from any address. Needs root in its namespace.
+#
+#   perl liar.pl KIND SOURCE DESTINATION QPN MANY
+use strict;
+use warnings;
+use Socket;
+
+my ($kind, $src, $dst, $qpn, $many) = @ARGV;
+my @crc_table = map {
+    my $c = $_;
+    $c = $c & 1 ? 0xedb88320 ^ ($c >> 1) : $c >> 1 for 1 .. 8;
+    $c;
+} 0 .. 255;
+
+sub crc32 {
+    my $c = 0xffffffff;
+    $c = $crc_table[($c ^ $_) & 0xff] ^ ($c >> 8) for unpack 'C*', shift;
+    return $c ^ 0xffffffff;
+}
+
+sub bth {
+    my ($opcode, $to, $psn) = @_;
+    return pack 'CCnNN', $opcode, 0x40, 0xffff, $to & 0xffffff, 1 << 31 | $psn & 0xffffff;
+}
+
+# A management datagram of the connection manager for QP1.
+sub mad {
+    my ($attribute, $body) = @_;
+    my $mad = pack 'CCCCnnNNnnN', 1, 7, 2, 3, 0, 0, int rand 2**32, int rand 2**32, $attribute, 0, 0;
+    $mad .= $body;
+    $mad .= "\0" x (256 - length $mad);
+    return bth(0x64, 1, 0) . pack('NN', 0x80010000, 1) . $mad;
+}
+
+sub noise { return join '', map { chr int rand 256 } 1 .. shift }
+
+my %kinds = (
+    'write' => sub { bth(0x0a, $qpn, rand 2**24) . pack('NNNN', 0, 4096, rand 2**32, 8) . 'forged!!' },
+    'send' => sub { bth(0x04, $qpn, rand 2**24) . 'forged!!' },
+    'ack' => sub { bth(0x11, $qpn, rand 2**24) . pack('N', 0x1f000000 | rand 2**24) },
+    'bad-icrc' => sub { bth(0x04, $qpn, rand 2**24) . 'forged!!' },
+    'truncated' => sub { bth(0x0a, $qpn, rand 2**24) },
+    # Index 0 of a lane is no queue pair.
+    'no-such-qp' => sub { bth(0x04, $qpn & 0xff0000, 0) . 'forged!!' },
+    'other-service' => sub { bth(0x24, $qpn, 0) . 'forged!!' },
+    # Far ahead of what can be expected, and behind: no number that is due.
+    'far-psn' => sub { bth(0x04, $qpn, rand 2**24) . 'forged!!' },
+    'mp-data' => sub { bth(0xc4, $qpn, rand 2**24) . pack('CCnNNNN', 0x10, 0, 0x7777, 0, 0, 0, 0) . 'forged!!' },
+    'hello' => sub {
+        bth(0x64, $qpn, 0) . pack('NN', 0x80504f4c, 77) . 'PPTH' . pack('CCCC', 1, 1, 2, 1) . noise(8)
+          . noise(16) . "\0" x 16 . pack('NNNNNN', 77, $qpn, 0, 65536, 1, 1)
+          . "\0" x 10 . "\xff\xff" . inet_aton($src) . pack('CCn', 24, 0, 1) . "\0" x 16;
+    },
+    'control' => sub {
+        bth(0xda, $qpn & 0xff0000, 0)
+          . pack('CCnNNCCCCNNNNNN', 1, 0, 1, rand 8, rand 8, 4, 0, 0, 0, 0, 1, 0, 0, 0, 0) . noise(16);
+    },
+    'req' => sub { mad(0x10, pack('NN', rand 2**32, 0) . pack('NN', 0, rand 2**32) . noise(8) . noise(200)) },
+    'rej' => sub { mad(0x12, pack('NNCCn', rand 2**32, rand 2**32, 0, 0, 28)) },
+    'rtu' => sub { mad(0x14, pack('NN', rand 2**32, rand 2**32)) },
+    'dreq' => sub { mad(0x15, pack('NNN', rand 2**32, rand 2**32, $qpn << 8)) },
+    'garbage-mad' => sub { mad(0x77, noise(200)) },
+    'oversized' => sub { bth(0x04, $qpn, rand 2**24) . 'x' x 8000 },
+);
+my $make = $kinds{$kind} or die "no such lie: $kind\n";
+
+socket my $raw, AF_INET, SOCK_RAW, 255 or die "raw socket: $!\n";
+my $id = 0x4242;
+for (1 .. $many) {
+    my $packet = $make->();
+    my $udp = pack 'nnnn', 0xc123, 4791, 8 + length($packet) + 4, 0;
+    my $total = 20 + length($udp) + length($packet) + 4;
+    my $addresses = inet_aton($src) . inet_aton($dst);
+    # What routers may change counts as ones: TOS, TTL, checksums, and the BTH's congestion bits.
+    my $covered = "\xff" x 8 . pack('CCnnnCCn', 0x45, 0xff, $total, $id, 0x4000, 0xff, 17, 0xffff) . $addresses;
+    $covered .= substr($udp, 0, 6) . "\xff\xff" . $packet;
+    substr $covered, 8 + 20 + 8 + 4, 1, "\xff";
+    my $icrc = crc32($covered);
+    $icrc ^= 1 << 20 if $kind eq 'bad-icrc' or $kind eq 'oversized';
+    my $ip = pack('CCnnnCCn', 0x45, 0, $total, $id, 0x4000, 64, 17, 0) . $addresses;
+    send $raw, $ip . $udp . $packet . pack('V', $icrc), 0, pack_sockaddr_in(0, inet_aton($dst)) or die "send: $!\n";
+    select undef, undef, undef, 0.001 if $_ % 32 == 0;
+}
+print "sent $many\n";

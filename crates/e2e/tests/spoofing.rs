@@ -1,0 +1,147 @@
+//! Somebody on the network who lies: forged, guessed, replayed and broken packets, sent to hosts in the
+//! middle of a verified transfer. Nothing changes but the counters. What a plain queue pair can't defend
+//! against is in docs/security.md.
+
+use polypath_e2e::{Error, Lab, Options, Running, until};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Packets of each kind.
+const MANY: &str = "300";
+
+/// Sends packets of one kind to UDP port 4791, from an address of this host or, through a raw socket,
+/// from any. Perl is on every Debian machine.
+const LIAR: &str = include_str!("../c/liar.pl");
+
+/// A liar's run: kind, source address, destination address, queue pair number, how many.
+fn lie(lab: &Lab, host: usize, words: [&str; 4]) -> Result<(), Error> {
+    let program = ["perl", "-e", LIAR].into_iter().chain(words).chain([MANY]);
+    lab.host(host).program(program).run(LIMIT)?.expect_success()?.expect_line("sent").map(drop)
+}
+
+/// Rings with verified data that go on until they are told to end.
+struct Verified {
+    server: Running,
+    client: Running,
+}
+
+impl Verified {
+    fn start(lab: &Lab, device: Option<&str>) -> Result<Self, Error> {
+        let address = lab.host(0).ipv4(0);
+        let words = ["-a", &address, "-V", "-v", "-S", "200"];
+        let server = ["rping", "-s"].into_iter().chain(words);
+        let server = lab.host(0).verbs(server).device(device).spawn()?;
+        lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
+        let client = ["rping", "-c"].into_iter().chain(words);
+        let client = lab.host(1).verbs(client).device(device).spawn()?;
+        client.wait_line("rdma-ping-9", LIMIT)?;
+        Ok(Self { server, client })
+    }
+
+    /// Goes on for another hundred rounds, without a word of an error.
+    fn goes_on(&self) -> Result<(), Error> {
+        let seen = self.client.lines_from(0).len();
+        until("rping to go on", LIMIT, || {
+            self.client.expect_alive()?;
+            self.server.expect_alive()?;
+            Ok((self.client.lines_from(seen).len() > 100).then_some(()))
+        })?;
+        for program in [&self.client, &self.server] {
+            let text = program.text();
+            assert!(
+                !text.contains("mismatch") && !text.contains("failed") && !text.contains("error"),
+                "{text}"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The sum of all counters of a host whose names begin so: the broker's, and the processes' drops.
+fn counted(lab: &Lab, host: usize, name: &str) -> Result<u64, Error> {
+    let status = lab.host(host).status()?;
+    let mut lists = vec![status["broker"]["counters"].clone()];
+    for process in status["processes"].as_array().into_iter().flatten() {
+        lists.push(process["drops"].clone());
+        lists
+            .extend(process["qps"].as_array().into_iter().flatten().map(|q| q["counters"].clone()));
+    }
+    let all = lists.iter().filter_map(|list| list.as_array()).flatten();
+    let named = all.filter(|c| c["name"].as_str().is_some_and(|n| n.starts_with(name)));
+    Ok(named.filter_map(|c| c["value"].as_u64()).sum())
+}
+
+/// The queue pair that rping's server serves its client with.
+fn served_qpn(lab: &Lab) -> Result<String, Error> {
+    let status = lab.host(0).status()?;
+    let qps = status["processes"][0]["qps"].as_array().cloned().unwrap_or_default();
+    let connected = qps.iter().find(|qp| qp["dest_qpn"].as_u64() > Some(0));
+    connected
+        .and_then(|qp| qp["qpn"].as_u64())
+        .map(|n| n.to_string())
+        .ok_or_else(|| Error::Missing(format!("no connected queue pair: {status}")))
+}
+
+fn lab() -> Result<Lab, Error> {
+    Lab::with(Options { links: 2, ..Options::default() })
+}
+
+/// Each lie, and the counter that must have counted all of it at the host lied to.
+fn lies(device: Option<&str>) -> Result<(), Error> {
+    let lab = lab()?;
+    let transfer = Verified::start(&lab, device)?;
+    let qpn = served_qpn(&lab)?;
+    let (victim, liar) = (lab.host(0).ipv4(0), lab.host(1).ipv4(0));
+    let stranger = "10.0.0.77";
+    let many: u64 = MANY.parse().unwrap_or_default();
+    for (kind, from, counter) in [
+        // Data packets: right number of the queue pair, wrong source.
+        ("write", stranger, "wrong_source"),
+        ("send", stranger, "wrong_source"),
+        ("ack", stranger, "wrong_source"),
+        // From the peer's own address, but nothing that any host would send.
+        ("bad-icrc", liar.as_str(), "icrc_wrong"),
+        ("truncated", liar.as_str(), "malformed"),
+        ("no-such-qp", liar.as_str(), "unknown_qp"),
+        ("other-service", liar.as_str(), "dropped_service"),
+        // A sequence number that is neither expected nor a duplicate.
+        ("far-psn", liar.as_str(), ""),
+        // Multi-path: data without an association, HELLO for a pair of queue pairs that is none,
+        // CONTROL and joins without the key.
+        ("mp-data", liar.as_str(), ""),
+        ("hello", liar.as_str(), "control_"),
+        ("control", liar.as_str(), "control_"),
+        ("control", stranger, "control_"),
+        // Connection management: requests nobody can be sent to, ends of connections that are not.
+        ("rej", liar.as_str(), "cm_mads_unmatched"),
+        ("dreq", liar.as_str(), "cm_mads_unmatched"),
+        ("rtu", liar.as_str(), "cm_mads_unmatched"),
+        ("req", liar.as_str(), "cm_mads_received"),
+        ("garbage-mad", liar.as_str(), "cm_mads_malformed"),
+        ("oversized", liar.as_str(), "icrc_wrong"),
+    ] {
+        let before = counted(&lab, 0, counter)?;
+        lie(&lab, 1, [kind, from, &victim, &qpn])?;
+        if !counter.is_empty() {
+            until(&format!("{counter} to count {kind} from {from}"), LIMIT, || {
+                Ok((counted(&lab, 0, counter)? >= before + many).then_some(()))
+            })
+            .map_err(|error| {
+                let status = lab.host(0).status().unwrap_or_default();
+                Error::Missing(format!("{error}\n{status:#}"))
+            })?;
+        }
+        transfer.goes_on()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn lies_change_nothing_on_a_plain_device() -> Result<(), Error> {
+    lies(Some("roce:eth0"))
+}
+
+#[test]
+fn lies_change_nothing_on_the_multi_path_device() -> Result<(), Error> {
+    lies(None)
+}
