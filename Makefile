@@ -11,7 +11,7 @@ FIRST_SEED ?= 0
 # Tests that wait for others' time to pass.
 TEST_THREADS ?= 4
 
-.PHONY: help build test demo bench soak fuzz lint install clean
+.PHONY: help build test demo interop bench soak fuzz lint install clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -23,13 +23,18 @@ build: ## build the command and the library (release)
 
 test: ## install what is missing, then run every test
 	@tools/packages test
-	$(CARGO) build --release --workspace
-	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --release --workspace --no-fail-fast
+	$(CARGO) build --profile testing --workspace
+	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --profile testing --workspace --no-fail-fast
 
 demo: ## two hosts, two links, unmodified programs, two failures
 	@tools/packages test
 	$(CARGO) build --release --workspace
 	$(TARGET)/release/polypath-demo
+
+interop: ## programs between Polypath and Linux rxe in a virtual machine
+	@tools/packages interop || echo "going on without: what can't run is said below"
+	$(CARGO) build --release -p polypath -p polypath-abi -p polypath-e2e
+	$(TARGET)/release/polypath-interop
 
 bench: ## speed and blackout against what else one could use, as ratios
 	@tools/packages bench

@@ -156,6 +156,28 @@ impl Lab {
         &self.hosts[number]
     }
 
+    /// Adds a port to a link's switch whose other end a process holds, such as a virtual machine run
+    /// by [`Lab::in_switch`]: a tap interface of this name. Whoever is there may use any address of
+    /// the link but those of the two hosts.
+    ///
+    /// # Errors
+    /// When `ip` fails.
+    pub fn add_tap(&self, link: usize, name: &str) -> Result<(), Error> {
+        let mtu = self.options.mtu;
+        let commands = format!(
+            "tuntap add dev {name} mode tap\n\
+             link set {name} mtu {mtu} master sw{link}\n\
+             link set {name} type bridge_slave learning off\n\
+             link set {name} up\n"
+        );
+        tool(&self.switch, &[], "ip", &["-batch", "-"], &commands)
+    }
+
+    /// A program of the system that runs where the switches are.
+    pub fn in_switch<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Program {
+        Program::new(self.switch.clone(), arguments, false)
+    }
+
     /// Lets packets of a link vanish; no host sees an event. The other direction is left as it is.
     ///
     /// # Errors
@@ -245,6 +267,7 @@ impl Drop for Lab {
         for host in &self.hosts {
             host.namespace.kill_all();
         }
+        self.switch.kill_all();
     }
 }
 

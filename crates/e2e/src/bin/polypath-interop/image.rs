@@ -1,0 +1,176 @@
+//! The guest's initramfs: programs of this machine with the libraries they need, and kernel modules.
+//!
+//! The guest runs the very programs that run here, so that both ends of a test are of one version.
+
+use crate::Problem;
+use crate::cpio::Archive;
+use crate::kernel::{Kernel, output};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The first program of the guest.
+const INIT: &str = include_str!("init.sh");
+
+/// Modules that are loaded when the guest starts; those they depend on come by themselves.
+const MODULES: [&str; 12] = [
+    "virtio_pci",
+    "virtio_net",
+    "virtio_console",
+    // rxe computes its check sums with what is there when a device is made.
+    "crc32_generic",
+    "rdma_rxe",
+    "rdma_ucm",
+    "ib_uverbs",
+    "sch_netem",
+    "sch_ingress",
+    "cls_matchall",
+    "act_mirred",
+    "ifb",
+];
+
+/// Programs of the guest, besides what busybox has. `*` stands for anything.
+const PROGRAMS: [&str; 15] = [
+    "/bin/dash",
+    "/bin/ip",
+    "/sbin/tc",
+    "/bin/rdma",
+    "/usr/bin/stdbuf",
+    "/usr/bin/rping",
+    "/usr/bin/ucmatose",
+    "/usr/bin/udaddy",
+    "/usr/bin/mckey",
+    "/usr/bin/rdma_*",
+    "/usr/bin/ibv_*",
+    "/usr/bin/ib_send_*",
+    "/usr/bin/ib_write_*",
+    "/usr/bin/ib_read_*",
+    "/usr/bin/ib_atomic_*",
+];
+
+/// What programs load at run time.
+const LOADED: [&str; 4] = [
+    // The C library loads it when a thread is cancelled.
+    "/lib/x86_64-linux-gnu/libgcc_s.so.1",
+    "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav*.so",
+    "/usr/libexec/coreutils/libstdbuf.so",
+    "/etc/libibverbs.d/rxe.driver",
+];
+
+/// Writes the initramfs to `path`; `extra` programs go to `/usr/bin`.
+pub(crate) fn build(path: &Path, kernel: &Kernel, extra: &[&Path]) -> Result<(), Problem> {
+    let os = |e| Problem::os(format!("writing {}", path.display()), e);
+    let mut archive = Archive::new(BufWriter::new(File::create(path).map_err(os)?));
+    for directory in ["proc", "sys", "dev", "tmp", "run", "root", "etc"] {
+        archive.directory(directory).map_err(os)?;
+    }
+    archive.device("dev/console", 5, 1).map_err(os)?;
+    archive.file("init", INIT.as_bytes()).map_err(os)?;
+    archive.file("etc/hosts", b"127.0.0.1 localhost\n").map_err(os)?;
+    archive.file("usr/bin/busybox", &read(Path::new("/bin/busybox"))?).map_err(os)?;
+
+    let mut libraries = BTreeSet::new();
+    for pattern in PROGRAMS.iter().chain(&LOADED) {
+        let files = matching(pattern)?;
+        for file in files {
+            libraries.extend(libraries_of(&file)?);
+            archive.file(&file.to_string_lossy(), &read(&file)?).map_err(os)?;
+        }
+    }
+    for file in extra {
+        libraries.extend(libraries_of(file)?);
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        archive.file(&format!("usr/bin/{name}"), &read(file)?).map_err(os)?;
+    }
+    for file in libraries {
+        archive.file(&file.to_string_lossy(), &read(&file)?).map_err(os)?;
+    }
+
+    let mut order = String::new();
+    for module in kernel.modules(&MODULES)? {
+        let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = name.trim_end_matches(".xz").to_owned();
+        let content = match module.extension().is_some_and(|e| e == "xz") {
+            true => decompress(&module)?,
+            false => read(&module)?,
+        };
+        archive.file(&format!("modules/{name}"), &content).map_err(os)?;
+        order += &format!("{name}\n");
+    }
+    archive.file("modules/order", order.as_bytes()).map_err(os)?;
+    archive.finish().map_err(os)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Problem> {
+    fs::read(path).map_err(|e| Problem::os(format!("reading {}", path.display()), e))
+}
+
+fn decompress(path: &Path) -> Result<Vec<u8>, Problem> {
+    let output = Command::new("xz")
+        .arg("-dc")
+        .arg(path)
+        .output()
+        .map_err(|e| Problem::os("starting xz", e))?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    Err(Problem::Failed(format!("xz could not read {}", path.display())))
+}
+
+/// The files that a path with at most one `*` in its last part stands for; at least one.
+fn matching(pattern: &str) -> Result<Vec<PathBuf>, Problem> {
+    let missing = || Problem::Failed(format!("nothing of this machine is named {pattern}"));
+    let path = Path::new(pattern);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let Some((before, after)) = name.split_once('*') else {
+        return if path.exists() { Ok(vec![path.to_owned()]) } else { Err(missing()) };
+    };
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let entries = fs::read_dir(directory).map_err(|_| missing())?;
+    let files: Vec<PathBuf> = entries
+        .flatten()
+        .filter(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            name.len() >= before.len() + after.len()
+                && name.starts_with(before)
+                && name.ends_with(after)
+        })
+        .map(|entry| entry.path())
+        .collect();
+    if files.is_empty() { Err(missing()) } else { Ok(files) }
+}
+
+/// The shared libraries, and the loader, that a program or library names.
+fn libraries_of(file: &Path) -> Result<Vec<PathBuf>, Problem> {
+    // A file that is no dynamic program, such as a text, names none.
+    let Ok(text) = output(Command::new("ldd").arg(file)) else { return Ok(Vec::new()) };
+    if let Some(line) = text.lines().find(|line| line.contains("not found")) {
+        return Err(Problem::Failed(format!("{} needs {}", file.display(), line.trim())));
+    }
+    Ok(libraries(&text).map(PathBuf::from).collect())
+}
+
+/// The paths in what `ldd` writes.
+fn libraries(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| {
+        let line = line.trim();
+        let path = line.split_once("=> ").map_or(line, |(_, path)| path);
+        path.split(' ').next().filter(|path| path.starts_with('/'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::libraries;
+
+    #[test]
+    fn libraries_and_the_loader_are_read_from_ldd() {
+        let text = "\tlinux-vdso.so.1 (0x0)\n\tlibc.so.6 => /lib/x/libc.so.6 (0x1)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x2)\n\tstatically linked\n";
+        let found: Vec<_> = libraries(text).collect();
+        assert_eq!(found, ["/lib/x/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]);
+    }
+}

@@ -1,0 +1,205 @@
+//! A Debian kernel with its RDMA modules, downloaded and unpacked once into a cache.
+
+use crate::Problem;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The package that names Debian's current kernel.
+const META_PACKAGE: &str = "linux-image-amd64";
+/// Packages of that one's dependencies that hold parts of the kernel.
+const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
+
+/// A kernel that can be booted.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    /// The name under which it keeps its modules, as `uname -r` says it.
+    pub(crate) release: String,
+    /// The version of its package.
+    pub(crate) version: String,
+    /// The compressed image.
+    pub(crate) image: PathBuf,
+    /// The directory whose `lib/modules` holds the modules.
+    pub(crate) root: PathBuf,
+}
+
+impl Kernel {
+    /// Finds it in `cache`, or downloads it there.
+    pub(crate) fn get(cache: &Path) -> Result<Self, Problem> {
+        fs::create_dir_all(cache).map_err(|e| Problem::os("making the cache", e))?;
+        let packages = match wanted() {
+            Ok(packages) => packages,
+            // Without package lists, what was unpacked before will do.
+            Err(problem) => match newest(cache) {
+                Some(name) => return Self::unpacked(&cache.join(name)),
+                None => return Err(problem),
+            },
+        };
+        let name = packages.join("+");
+        let root = cache.join(&name);
+        if !root.join("complete").exists() {
+            println!("downloading {}", packages.join(" "));
+            download(cache, &root, &packages)?;
+        }
+        Self::unpacked(&root)
+    }
+
+    fn unpacked(root: &Path) -> Result<Self, Problem> {
+        let wrong =
+            |what: &str| Problem::Failed(format!("{what} is missing in {}", root.display()));
+        let entry = |directory: &str, prefix: &str| {
+            let entries = fs::read_dir(root.join(directory)).ok()?;
+            let mut names: Vec<String> =
+                entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
+            names.sort();
+            names.into_iter().find(|name| name.starts_with(prefix))
+        };
+        let release = entry("lib/modules", "").ok_or_else(|| wrong("lib/modules"))?;
+        let image = match entry("boot", "vmlinuz") {
+            Some(name) => root.join("boot").join(name),
+            None => root.join("lib/modules").join(&release).join("vmlinuz"),
+        };
+        if !image.exists() {
+            return Err(wrong("the kernel's image"));
+        }
+        let version = fs::read_to_string(root.join("complete")).unwrap_or_default();
+        Ok(Self { release, version: version.trim().to_owned(), image, root: root.to_owned() })
+    }
+
+    /// The files of `modules` and all they depend on, in the order in which they can be loaded.
+    pub(crate) fn modules(&self, modules: &[&str]) -> Result<Vec<PathBuf>, Problem> {
+        let mut files: Vec<PathBuf> = Vec::new();
+        for module in modules {
+            let mut command = Command::new("/usr/sbin/modprobe");
+            command.arg("-d").arg(&self.root).args(["-S", &self.release, "--show-depends", module]);
+            let text = output(&mut command)?;
+            for line in text.lines() {
+                // A module that is built in says "builtin".
+                let Some(path) = line.strip_prefix("insmod ") else { continue };
+                // After the path there may be options that this machine would load it with.
+                let path = PathBuf::from(path.split(' ').next().unwrap_or_default());
+                if !files.contains(&path) {
+                    files.push(path);
+                }
+            }
+        }
+        Ok(files)
+    }
+}
+
+/// The packages that the meta package leads to.
+fn wanted() -> Result<Vec<String>, Problem> {
+    let text = output(Command::new("apt-cache").args(["depends", "--recurse", META_PACKAGE]))
+        .map_err(|e| e.or_skip("there are no package lists (as root: apt-get update)"))?;
+    let mut packages: Vec<String> = text
+        .lines()
+        .filter(|line| !line.starts_with(' ') && is_part(line))
+        .map(str::to_owned)
+        .collect();
+    packages.sort();
+    if packages.is_empty() {
+        let reason = format!("apt knows no kernel behind {META_PACKAGE}");
+        return Err(Problem::Skip(reason));
+    }
+    Ok(packages)
+}
+
+/// Whether a package holds a part of one kernel: the meta packages have no version in their name.
+fn is_part(package: &str) -> bool {
+    PARTS.iter().any(|prefix| {
+        let rest = package.strip_prefix(prefix).unwrap_or_default();
+        rest.starts_with(|c: char| c.is_ascii_digit())
+            && rest.ends_with("-amd64")
+            && !["rt", "cloud"].iter().any(|flavour| rest.contains(&format!("-{flavour}-")))
+    })
+}
+
+/// The kernel of the cache that was unpacked last.
+fn newest(cache: &Path) -> Option<String> {
+    let entries = fs::read_dir(cache).ok()?.flatten();
+    let complete = entries.filter_map(|entry| {
+        let time = entry.path().join("complete").metadata().ok()?.modified().ok()?;
+        Some((time, entry.file_name().into_string().ok()?))
+    });
+    complete.max().map(|(_, name)| name)
+}
+
+fn download(cache: &Path, root: &Path, packages: &[String]) -> Result<(), Problem> {
+    let os = |what: &str| {
+        let what = format!("{what} in {}", cache.display());
+        move |e| Problem::os(what, e)
+    };
+    let _ = fs::remove_dir_all(root);
+    let archives = cache.join("archives");
+    let _ = fs::remove_dir_all(&archives);
+    fs::create_dir_all(&archives).map_err(os("making a directory"))?;
+    fs::create_dir_all(root).map_err(os("making a directory"))?;
+    let mut fetch = Command::new("apt-get");
+    fetch.args(["-q", "-o", "APT::Sandbox::User=root", "download"]);
+    output(fetch.args(packages).current_dir(&archives))
+        .map_err(|e| e.or_skip("the kernel can't be downloaded"))?;
+    let mut version = String::new();
+    for entry in fs::read_dir(&archives).map_err(os("reading the archives"))?.flatten() {
+        let archive = entry.path();
+        version = output(Command::new("dpkg-deb").arg("-f").arg(&archive).arg("Version"))?;
+        unpack(&archive, root)?;
+    }
+    // Debian is moving /lib to /usr/lib.
+    if !root.join("lib").exists() {
+        std::os::unix::fs::symlink("usr/lib", root.join("lib")).map_err(os("making a link"))?;
+    }
+    let kernel = Kernel::unpacked(root)?;
+    output(Command::new("/usr/sbin/depmod").arg("-b").arg(root).arg(&kernel.release))?;
+    fs::remove_dir_all(&archives).map_err(os("removing the archives"))?;
+    fs::write(root.join("complete"), version).map_err(os("writing"))
+}
+
+/// Unpacks the image and the modules that could be of use.
+fn unpack(archive: &Path, root: &Path) -> Result<(), Problem> {
+    let mut stream = Command::new("dpkg-deb")
+        .arg("--fsys-tarfile")
+        .arg(archive)
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| Problem::os("starting dpkg-deb", e))?;
+    let mut tar = Command::new("tar");
+    tar.arg("-C").arg(root).args(["--no-same-owner", "--exclude=*/drivers/gpu/*"]);
+    tar.args(["--exclude=*/sound/*", "--exclude=*/drivers/media/*", "-xf", "-"]);
+    tar.args(["--wildcards", "./boot/vmlinuz*", "*/modules/*"]);
+    if let Some(archive) = stream.stdout.take() {
+        tar.stdin(archive);
+    }
+    let result = tar.output().map_err(|e| Problem::os("starting tar", e))?;
+    let ended = stream.wait().map_err(|e| Problem::os("waiting for dpkg-deb", e))?;
+    // A package without an image makes tar complain of the pattern; what is missing is found later.
+    if ended.success() || result.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&result.stderr).into_owned();
+    Err(Problem::Failed(format!("unpacking {}: {words}", archive.display())))
+}
+
+/// What a command writes.
+pub(crate) fn output(command: &mut Command) -> Result<String, Problem> {
+    let spoken = format!("{command:?}");
+    let output = command.output().map_err(|e| Problem::os(format!("starting {spoken}"), e))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    Err(Problem::Failed(format!("{spoken}: {}", words.trim())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_part;
+
+    #[test]
+    fn a_part_of_the_kernel_has_a_version_in_its_name() {
+        assert!(is_part("linux-image-6.1.0-56-amd64"));
+        assert!(is_part("linux-modules-7.2.3+deb14-amd64"));
+        assert!(!is_part("linux-image-amd64"), "the meta package");
+        assert!(!is_part("linux-image-6.1.0-56-rt-amd64"));
+        assert!(!is_part("linux-base"));
+    }
+}

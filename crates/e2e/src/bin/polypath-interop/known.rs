@@ -1,0 +1,119 @@
+//! Differences between the statuses that rxe and Polypath give, and those that are known.
+
+use crate::statuses::{COUPLES, Seen};
+
+/// Stands for every case: asynchronous events are looked at apart from statuses.
+const ANY: &str = "any";
+/// What begins the events in a line.
+const EVENT: &str = ", event ";
+/// The heading of the table of known differences.
+const HEADING: &str = "## Known differences";
+
+/// Something that one couple sees otherwise than rxe does with rxe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Difference {
+    pub(crate) case: String,
+    /// `requester` or `responder`.
+    pub(crate) end: String,
+    pub(crate) couple: String,
+    /// What rxe sees with rxe.
+    pub(crate) reference: String,
+    pub(crate) seen: String,
+}
+
+/// Statuses and state, and the events.
+fn split(text: &str) -> (&str, &str) {
+    match text.find(EVENT) {
+        Some(at) => (&text[..at], &text[at + 2..]),
+        None => (text, "no event"),
+    }
+}
+
+/// All differences between what the couples saw, each event's once.
+pub(crate) fn differences(results: &[Vec<Seen>]) -> Vec<Difference> {
+    let mut found: Vec<Difference> = Vec::new();
+    let Some((reference, others)) = results.split_first() else { return found };
+    for (index, expected) in reference.iter().enumerate() {
+        for (couple, other) in COUPLES[1..].iter().zip(others) {
+            let Some(seen) = other.get(index) else { continue };
+            for (end, reference, seen) in [
+                ("requester", &expected.requester, &seen.requester),
+                ("responder", &expected.responder, &seen.responder),
+            ] {
+                let (reference, seen) = (split(reference), split(seen));
+                let pairs =
+                    [(expected.case.as_str(), reference.0, seen.0), (ANY, reference.1, seen.1)];
+                for (case, reference, seen) in pairs {
+                    let difference = Difference {
+                        case: case.to_owned(),
+                        end: end.to_owned(),
+                        couple: couple.to_string(),
+                        reference: reference.to_owned(),
+                        seen: seen.to_owned(),
+                    };
+                    if reference != seen && !found.contains(&difference) {
+                        found.push(difference);
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Reads the table of known differences: case, end, couples joined by commas, what rxe sees, what is
+/// seen, reason.
+pub(crate) fn known(page: &str) -> Vec<Difference> {
+    let Some((_, section)) = page.split_once(HEADING) else { return Vec::new() };
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let mut known = Vec::new();
+    for line in section.lines().filter(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [case, end, couples, reference, seen, reason] = cells[..] else { continue };
+        if reason.is_empty() {
+            continue;
+        }
+        for couple in couples.split(',') {
+            known.push(Difference {
+                case: case.to_owned(),
+                end: end.to_owned(),
+                couple: couple.trim().to_owned(),
+                reference: reference.to_owned(),
+                seen: seen.to_owned(),
+            });
+        }
+    }
+    known
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(requester: &str, responder: &str) -> Vec<Seen> {
+        let (requester, responder) = (requester.to_owned(), responder.to_owned());
+        vec![Seen { case: "SEND".to_owned(), requester, responder }]
+    }
+
+    const PAGE: &str = "## Known differences\n\n| case | end | couples | rxe | seen | why |\n\
+        |---|---|---|---|---|---|\n| SEND | responder | rxe to ours, ours to ours | A; QP ERR | \
+        B; QP ERR | a reason |\n| any | responder | rxe to ours | no event | event E | a reason |\n\
+        | X | responder | rxe to ours | A | B | |\n\n## Other\n| no | no | no | no | no | no |\n";
+
+    #[test]
+    fn a_difference_is_known_by_all_its_columns_and_has_a_reason() {
+        let known = known(PAGE);
+        let results = [
+            seen("S; QP RTS", "A; QP ERR"),
+            seen("S; QP RTS", "B; QP ERR, event E"),
+            seen("S; QP RTS", "A; QP ERR"),
+            seen("T; QP RTS", "B; QP ERR"),
+        ];
+        let found = differences(&results);
+        assert_eq!(found.len(), 4);
+        let unknown: Vec<_> = found.iter().filter(|d| !known.contains(d)).collect();
+        assert_eq!(unknown.len(), 1);
+        assert_eq!(unknown[0].end, "requester");
+        assert!(!known.iter().any(|d| d.case == "X" || d.case == "no"));
+    }
+}

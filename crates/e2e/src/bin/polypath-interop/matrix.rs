@@ -1,0 +1,287 @@
+//! Running pairs of programs in every setting: which side is the server, IPv4 or IPv6, which MTU.
+
+use crate::Problem;
+use crate::cases::{Meeting, PAIRS, Pair, Ready};
+use crate::guest::{self, Guest};
+use polypath_e2e::{Host, Lab};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Path MTUs of the IBTA, bytes, largest first: a small interface loses its IPv6 addresses.
+const MTUS: [u32; 5] = [4096, 2048, 1024, 512, 256];
+/// An interface MTU that all path MTUs fit into.
+const JUMBO: u32 = 9000;
+/// The smallest interface MTU with IPv6 (RFC 8200, section 5).
+const IPV6_MTU_MIN: u32 = 1280;
+/// How long a program may take on this emulated processor.
+const LIMIT: Duration = Duration::from_secs(20);
+/// With losses: connecting retries for seconds.
+const LIMIT_FAULTS: Duration = Duration::from_secs(60);
+/// Beyond a program's limit: until the guest says that it was killed.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// Which side is the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// rxe is the client, Polypath the server.
+    RxeToOurs,
+    /// Polypath is the client, rxe the server.
+    OursToRxe,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::RxeToOurs => "rxe to ours",
+            Self::OursToRxe => "ours to rxe",
+        })
+    }
+}
+
+/// What the packets are carried in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ip {
+    V4,
+    V6,
+}
+
+impl fmt::Display for Ip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
+/// Everything about a run but the programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) direction: Direction,
+    pub(crate) ip: Ip,
+    /// Path MTU, bytes.
+    pub(crate) mtu: u32,
+    /// Polypath's device, as `polypath run --device` takes it.
+    pub(crate) device: &'static str,
+    /// Whether packets are lost and reordered.
+    pub(crate) faults: bool,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { direction, ip, mtu, device, faults } = self;
+        let faults = if *faults { ", losses" } else { "" };
+        write!(f, "{direction}, {ip}, MTU {mtu}, {device}{faults}")
+    }
+}
+
+/// How a run ended: what was wrong, if anything.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) pair: &'static Pair,
+    pub(crate) setting: Setting,
+    pub(crate) took: Duration,
+    pub(crate) failure: Option<String>,
+    /// What was wrong at the first attempt, if there had to be a second.
+    pub(crate) first: Option<String>,
+}
+
+/// The MTU that the interfaces need for a run.
+fn interface_mtu(meeting: Meeting, path_mtu: u32) -> u32 {
+    match (meeting, path_mtu) {
+        (Meeting::ByHand, _) | (_, 4096) => JUMBO,
+        (_, 2048) => 2200,
+        (_, 1024) => 1500,
+        (_, mtu) => mtu + 120,
+    }
+}
+
+/// Every run of every pair whose name contains `only`, in an order that changes the interfaces' MTU
+/// as seldom as possible, from large to small.
+///
+/// The programs of perftest, many and all alike in this, do without most of the combinations of MTU
+/// and IPv6.
+pub(crate) fn plan(only: &str) -> Vec<(u32, &'static Pair, Setting)> {
+    let mut runs = Vec::new();
+    for pair in PAIRS.iter().filter(|pair| pair.name.contains(only)) {
+        let mut add = |ip, mtu, device, faults| {
+            let interface = interface_mtu(pair.meeting, mtu);
+            if ip == Ip::V6 && (pair.ipv4_only || interface < IPV6_MTU_MIN) {
+                return;
+            }
+            for direction in [Direction::RxeToOurs, Direction::OursToRxe] {
+                runs.push((interface, pair, Setting { direction, ip, mtu, device, faults }));
+            }
+        };
+        let perftest = pair.name.starts_with("ib_");
+        for mtu in MTUS {
+            let manager = pair.meeting == Meeting::Manager;
+            if !(perftest && manager && matches!(mtu, 2048 | 512)) {
+                add(Ip::V4, mtu, "roce", false);
+            }
+            if !perftest || mtu == 1024 {
+                add(Ip::V6, mtu, "roce", false);
+            }
+        }
+        if pair.faults {
+            add(Ip::V4, 1024, "roce", true);
+            add(Ip::V6, 1024, "roce", true);
+            // A multi-path device meets a peer that knows nothing of paths.
+            add(Ip::V4, 4096, "mp:eth0", false);
+        }
+    }
+    runs.sort_by_key(|(interface, _, setting)| (std::cmp::Reverse(*interface), setting.faults));
+    runs
+}
+
+/// Both sides, and what their interfaces were last set to.
+#[derive(Debug)]
+pub(crate) struct Sides<'lab> {
+    lab: &'lab Lab,
+    pub(crate) guest: Guest,
+    mtu: u32,
+    faults: bool,
+}
+
+impl<'lab> Sides<'lab> {
+    pub(crate) fn new(lab: &'lab Lab, guest: Guest) -> Self {
+        Self { lab, guest, mtu: JUMBO, faults: false }
+    }
+
+    pub(crate) fn host(&self) -> &'lab Host {
+        self.lab.host(0)
+    }
+
+    /// Runs a pair in a setting with interfaces of an MTU.
+    pub(crate) fn run(
+        &mut self,
+        interface_mtu: u32,
+        pair: &'static Pair,
+        setting: Setting,
+    ) -> Result<Outcome, Problem> {
+        self.prepare(interface_mtu, setting.faults)?;
+        let start = Instant::now();
+        let first = self.attempt(pair, setting).err().map(|problem| problem.to_string());
+        // An emulated processor that has to wait for a real one loses packets, and UC and UD can't do
+        // without them.
+        let failure = match &first {
+            Some(_) => self.attempt(pair, setting).err().map(|problem| problem.to_string()),
+            None => None,
+        };
+        Ok(Outcome { pair, setting, took: start.elapsed(), failure, first })
+    }
+
+    fn attempt(&mut self, pair: &Pair, setting: Setting) -> Result<(), Problem> {
+        let limit = if setting.faults { LIMIT_FAULTS } else { LIMIT };
+        match setting.direction {
+            Direction::RxeToOurs => self.rxe_to_ours(pair, setting, limit),
+            Direction::OursToRxe => self.ours_to_rxe(pair, setting, limit),
+        }
+    }
+
+    fn prepare(&mut self, mtu: u32, faults: bool) -> Result<(), Problem> {
+        if mtu != self.mtu {
+            self.guest.run(&format!("set_mtu {mtu}"))?;
+            let commands = format!("link set eth0 mtu {mtu}\n");
+            self.host().tool("ip", &["-batch", "-"], &commands)?;
+            self.mtu = mtu;
+        }
+        if faults != self.faults {
+            self.guest.run(if faults { "faults_on" } else { "faults_off" })?;
+            self.faults = faults;
+        }
+        Ok(())
+    }
+
+    fn rxe_to_ours(
+        &mut self,
+        pair: &Pair,
+        setting: Setting,
+        limit: Duration,
+    ) -> Result<(), Problem> {
+        let server = fill(pair.server, setting);
+        let host = self.host();
+        let server = host.verbs(server.split_whitespace()).device(Some(setting.device)).spawn()?;
+        match pair.ready {
+            Ready::Tcp(port) => server.wait_tcp_listen(port, LIMIT)?,
+            Ready::Manager(port) => host.wait_cm_listen(&server, port, LIMIT)?,
+            Ready::Line(text) => drop(server.wait_line(text, LIMIT)?),
+        }
+        let client = fill(pair.client, setting);
+        let command = format!("timeout -s KILL {} {client}", limit.as_secs());
+        let answer = self.guest.client.run(&command, limit + GRACE)?;
+        let with_server = |problem: String| {
+            Problem::Failed(format!("{problem}\nthe server wrote:\n{}", server.text()))
+        };
+        let text = answer.success(&client).map_err(|e| with_server(e.to_string()))?;
+        if !text.contains(pair.expect) {
+            let problem = format!("{client} did not write {:?}\n{text}", pair.expect);
+            return Err(with_server(problem));
+        }
+        server.finish(limit)?.expect_success()?;
+        Ok(())
+    }
+
+    fn ours_to_rxe(
+        &mut self,
+        pair: &Pair,
+        setting: Setting,
+        limit: Duration,
+    ) -> Result<(), Problem> {
+        let server = fill(pair.server, setting);
+        // The limits of both programs one after the other.
+        let seconds = 2 * limit.as_secs();
+        self.guest.server.start(&format!(
+            "timeout -s KILL {seconds} stdbuf -oL {server} & echo $! > /tmp/server; wait $!"
+        ))?;
+        let client = self.served_by_rxe(pair, setting, limit);
+        if client.is_err() {
+            self.guest.run("kill -9 $(cat /tmp/server) 2> /dev/null; true")?;
+        }
+        let answer = self.guest.server.finish(limit + GRACE);
+        match (client, answer) {
+            (Ok(()), Ok(answer)) => answer.success(&server).map(drop),
+            (Ok(()), Err(problem)) => Err(problem),
+            (Err(problem), Ok(answer)) => {
+                let text = format!("{problem}\nthe server wrote:\n{}", answer.text);
+                Err(Problem::Failed(text))
+            }
+            (Err(problem), Err(other)) => Err(Problem::Failed(format!("{problem}\nand {other}"))),
+        }
+    }
+
+    fn served_by_rxe(
+        &mut self,
+        pair: &Pair,
+        setting: Setting,
+        limit: Duration,
+    ) -> Result<(), Problem> {
+        match pair.ready {
+            Ready::Tcp(port) => drop(self.guest.run(&format!("wait_tcp {port}"))?),
+            Ready::Manager(port) => drop(self.guest.run(&format!("wait_cm {port}"))?),
+            Ready::Line(text) => self.guest.server.wait_line(text, LIMIT)?,
+        }
+        let client = fill(pair.client, setting);
+        let client = self.host().verbs(client.split_whitespace()).device(Some(setting.device));
+        client.run(limit)?.expect_success()?.expect_line(pair.expect)?;
+        Ok(())
+    }
+}
+
+/// A command line with the setting's values in place of their names.
+fn fill(command: &str, setting: Setting) -> String {
+    let (ours, ours6) = ("10.0.0.1", "fd00::1");
+    let (server, client, server6, client6) = match setting.direction {
+        Direction::RxeToOurs => (ours, guest::IPV4, ours6, guest::IPV6),
+        Direction::OursToRxe => (guest::IPV4, ours, guest::IPV6, ours6),
+    };
+    let by_ip = |v4, v6| if setting.ip == Ip::V4 { v4 } else { v6 };
+    command
+        .replace("{host}", server)
+        .replace("{server}", by_ip(server, server6))
+        .replace("{client}", by_ip(client, client6))
+        .replace("{gid}", by_ip("1", "2"))
+        .replace("{family}", by_ip("", "--ipv6"))
+        .replace("{group}", by_ip("239.1.1.1", "ff0e::1:1"))
+        .replace("{mtu}", &setting.mtu.to_string())
+}

@@ -1,0 +1,36 @@
+//! Why the stage can't go on.
+
+use std::io;
+
+/// What stops the stage, or a part of it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Problem {
+    /// Something that this machine does not offer; nothing of ours is wrong.
+    #[error("{0}")]
+    Skip(String),
+    /// Something is wrong.
+    #[error("{0}")]
+    Failed(String),
+    /// The laboratory or a program in it failed.
+    #[error("{0}")]
+    Lab(#[from] polypath_e2e::Error),
+    /// The operating system refused something.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was being done.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl Problem {
+    pub(crate) fn os(what: impl Into<String>, source: io::Error) -> Self {
+        Self::Os { what: what.into(), source }
+    }
+
+    /// The same as a reason to skip, saying what this machine lacks.
+    pub(crate) fn or_skip(self, reason: &str) -> Self {
+        Self::Skip(format!("{reason}: {self}"))
+    }
+}

@@ -1,0 +1,132 @@
+//! The result as Markdown: long for the build's directory, short for the documentation.
+
+use crate::cases::PAIRS;
+use crate::known::Difference;
+use crate::matrix::{Direction, Ip, Outcome};
+use crate::statuses::Seen;
+use std::fmt::Write as _;
+
+/// What encloses the generated part of the page.
+const BEGIN: &str = "<!-- result: begin -->";
+const END: &str = "<!-- result: end -->";
+
+/// One line per run: case, direction, IP, MTU, outcome.
+pub(crate) fn long(outcomes: &[Outcome]) -> String {
+    let mut text = String::from(
+        "| case | direction | IP | MTU | device | losses | outcome | s |\n\
+         |---|---|---|---|---|---|---|---|\n",
+    );
+    for outcome in outcomes {
+        let setting = outcome.setting;
+        let losses = if setting.faults { "yes" } else { "no" };
+        let seconds = outcome.took.as_secs_f64();
+        writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {losses} | {} | {seconds:.1} |",
+            outcome.pair.name,
+            setting.direction,
+            setting.ip,
+            setting.mtu,
+            setting.device,
+            verdict(outcome),
+        )
+        .ok();
+    }
+    text
+}
+
+/// How a run ended, in few words.
+pub(crate) fn verdict(outcome: &Outcome) -> &'static str {
+    match (&outcome.failure, &outcome.first) {
+        (Some(_), _) => "FAILED",
+        (None, Some(_)) => "ok at the second attempt",
+        (None, None) => "ok",
+    }
+}
+
+/// Per pair and direction the MTUs that worked.
+pub(crate) fn short(outcomes: &[Outcome]) -> String {
+    let mut text = String::from(
+        "| programs | IPv4, rxe to ours | IPv4, ours to rxe | IPv6, rxe to ours | IPv6, ours to rxe | \
+         losses | `mp` |\n|---|---|---|---|---|---|---|\n",
+    );
+    for pair in PAIRS {
+        let of_pair = || outcomes.iter().filter(|o| o.pair.name == pair.name);
+        write!(text, "| `{}` |", pair.name).ok();
+        for ip in [Ip::V4, Ip::V6] {
+            for direction in [Direction::RxeToOurs, Direction::OursToRxe] {
+                let cell = mtus(of_pair().filter(|o| {
+                    let s = o.setting;
+                    s.ip == ip && s.direction == direction && !s.faults && s.device == "roce"
+                }));
+                write!(text, " {cell} |").ok();
+            }
+        }
+        let all =
+            |chosen: Vec<&Outcome>| match chosen.iter().filter(|o| o.failure.is_some()).count() {
+                _ if chosen.is_empty() => String::new(),
+                0 => "ok".to_owned(),
+                failed => format!("{failed} of {} FAILED", chosen.len()),
+            };
+        let losses = all(of_pair().filter(|o| o.setting.faults).collect());
+        let multi = all(of_pair().filter(|o| o.setting.device != "roce").collect());
+        writeln!(text, " {losses} | {multi} |").ok();
+    }
+    text
+}
+
+/// The MTUs of runs, smallest first, those that failed marked.
+fn mtus<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
+    let mut runs: Vec<_> = outcomes
+        .map(|o| (o.setting.mtu, if o.failure.is_some() { " FAILED" } else { "" }))
+        .collect();
+    runs.sort_unstable();
+    let words: Vec<_> = runs.iter().map(|(mtu, word)| format!("{mtu}{word}")).collect();
+    words.join(", ")
+}
+
+/// What each case of the statuses ended in where rxe is at both ends, and whether all couples agree.
+pub(crate) fn statuses(reference: &[Seen], differences: &[Difference]) -> String {
+    let mut text =
+        String::from("| case | requester | responder | all couples |\n|---|---|---|---|\n");
+    for Seen { case, requester, responder } in reference {
+        let differs = differences.iter().any(|d| &d.case == case);
+        let agree = if differs { "no, see above" } else { "the same" };
+        writeln!(text, "| {case} | {requester} | {responder} | {agree} |").ok();
+    }
+    text
+}
+
+/// Differences as rows of the table of known ones, the reason still empty.
+pub(crate) fn rows(differences: &[Difference]) -> String {
+    let mut text = String::new();
+    for d in differences {
+        writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | |",
+            d.case, d.end, d.couple, d.reference, d.seen
+        )
+        .ok();
+    }
+    text
+}
+
+/// The page with another result.
+pub(crate) fn page(old: &str, result: &str) -> Option<String> {
+    let (before, rest) = old.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n\n{result}\n{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_takes_the_place_of_the_last_one() {
+        let old = format!("a\n{BEGIN}\nold\n{END}\nb\n");
+        let new = page(&old, "new\n").unwrap();
+        assert_eq!(new, format!("a\n{BEGIN}\n\nnew\n\n{END}\nb\n"));
+        assert_eq!(page("nothing", "new"), None);
+    }
+}
