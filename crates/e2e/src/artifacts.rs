@@ -39,7 +39,7 @@ impl Artifacts {
             build.args(["build", "--quiet", "-p", "polypath", "-p", "polypath-abi"]);
             // Where the profile `dev` builds has another name.
             let profile = directory.file_name().filter(|name| *name != "debug");
-            build.arg("--profile").arg(profile.unwrap_or("dev".as_ref()));
+            build.arg("--profile").arg(profile.unwrap_or_else(|| "dev".as_ref()));
             let status = build.status().map_err(|e| format!("starting cargo: {e}"))?;
             if !status.success() {
                 return Err("cargo could not build the command and the library".to_owned());
