@@ -11,7 +11,7 @@ FIRST_SEED ?= 0
 # Tests that wait for others' time to pass.
 TEST_THREADS ?= 4
 
-.PHONY: help build test demo interop bench soak fuzz lint install clean
+.PHONY: help build test demo interop bench soak fuzz mutations lint install clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -44,6 +44,10 @@ bench: ## speed and blackout against what else one could use, as ratios
 soak: ## run SEEDS simulated networks from FIRST_SEED on
 	$(CARGO) build --release -p polypath-sim
 	$(TARGET)/release/polypath-sim --seed $(FIRST_SEED) --count $(SEEDS)
+
+mutations: ## put deliberate faults into the cores and see who finds them (long)
+	$(CARGO) build --release -p polypath-mutations
+	$(TARGET)/release/polypath-mutations --out docs/mutations.md
 
 fuzz: ## run every fuzz target for FUZZ_SECONDS
 	@tools/packages fuzz

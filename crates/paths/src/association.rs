@@ -21,7 +21,7 @@ pub(crate) struct Trial {
 }
 
 /// The remote lane, and the paths to it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Association {
     /// The number that the peer addresses it by: random, with the table's index in the low half.
     pub(crate) number: u32,

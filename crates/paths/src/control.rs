@@ -392,13 +392,14 @@ impl PathManager {
         for id in usable.map(|(_, id)| *id).collect::<Vec<_>>() {
             self.send_frame(index, id, body.clone(), answer);
         }
-        if !any_up && matches!(body, Body::Addresses { .. }) {
+        let all_down = ids.iter().all(|(rank, _)| *rank == 4);
+        if all_down || (!any_up && matches!(body, Body::Addresses { .. })) {
             self.send_beyond(index, body, answer);
         }
     }
 
     /// New addresses must be told although no path of the set lives: by the paths that they would
-    /// make, which only the leader can add to the set.
+    /// make, which only the leader can add to the set. What is authentic needs no path.
     fn send_beyond(&mut self, index: u32, body: &Body, answer: bool) {
         let Some(a) = self.associations.get(index) else { return };
         let slot = u32::from(a.remote_slot);

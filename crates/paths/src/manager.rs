@@ -66,7 +66,7 @@ pub(crate) struct FailOver {
     pub(crate) reason: Reason,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) key: PeerKey,
     /// The path with the peer's own addresses.
@@ -89,7 +89,7 @@ pub(crate) struct Peer {
     pub(crate) last_blackout: Option<(Duration, Reason)>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Qp {
     pub(crate) peer: u32,
     pub(crate) remote_qpn: u32,
@@ -121,7 +121,7 @@ pub(crate) struct Qp {
 /// assert!(paths.route(peer).unwrap().tag.is_none(), "plain RoCEv2 until the peer answers");
 /// assert!(paths.poll_transmit(now).is_some(), "the handshake");
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PathManager {
     pub(crate) config: Config,
     pub(crate) lane: LaneIdentity,

@@ -20,7 +20,7 @@ pub(crate) enum Role {
 }
 
 /// Probes on one path.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Probes {
     next_number: u32,
     outstanding: VecDeque<(u32, Duration)>,
@@ -103,7 +103,7 @@ pub(crate) struct Past {
     died_at: Duration,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Path {
     pub(crate) address: PathAddress,
     pub(crate) role: Role,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 /// Numbers are re-used as late as possible, so that one used after its time is likely to miss.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Slab<T> {
     items: Vec<Option<T>>,
     free: VecDeque<u32>,

@@ -17,7 +17,7 @@ pub(crate) enum Timer {
 }
 
 /// One deadline at most per owner.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Timers {
     queue: BTreeSet<(Duration, Timer)>,
     of: BTreeMap<Timer, Duration>,

@@ -9,7 +9,7 @@ use crate::host::{Burst, Host, PathId, PeerId};
 use crate::types::{MigState, QpAttr, QpConfig, QpEvent, QpState, QpType};
 
 /// Configuration, attributes and counters.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Core {
     pub(crate) config: QpConfig,
     pub(crate) attr: QpAttr,

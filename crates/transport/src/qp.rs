@@ -53,7 +53,7 @@ pub enum TransmitState {
 }
 
 /// The parts that differ by transport service.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Halves {
     Rc(Box<(Requester, Responder)>),
     Uc(Sender, UcReceiver),
@@ -67,7 +67,7 @@ enum Halves {
 /// the window allows; and, whenever it has run out of packets to hand over, calls
 /// [`QueuePair::flush_acks`]. An acknowledgement therefore waits for no timer: it leaves as soon as the
 /// lane has nothing else to read, or after 32 have been asked for, whichever is first.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct QueuePair {
     core: Core,
     halves: Halves,

@@ -63,7 +63,7 @@ pub(crate) struct Received {
 }
 
 /// Receive work requests of one queue pair, or its hold on a shared queue's.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ReceiveQueue {
     queue: VecDeque<RecvWr>,
     /// The one that a message is arriving in.

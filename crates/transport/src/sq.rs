@@ -17,14 +17,14 @@ use crate::types::{
 pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
 
 /// Where the payload of a work request comes from, or a READ's goes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Body {
     Sges(Sges),
     Inline(Vec<u8>),
 }
 
 /// A send work request in its queue.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Wqe {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
@@ -149,7 +149,7 @@ pub(crate) fn gather<H: Host>(
 }
 
 /// Work requests between post and completion.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct SendQueue {
     queue: VecDeque<Wqe>,
     /// How many at the front have been transmitted wholly.

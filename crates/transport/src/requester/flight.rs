@@ -54,7 +54,7 @@ impl Slot {
 }
 
 /// Bytes per path, to be reported with few calls.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Tally(SmallVec<[(PathId, u32); 2]>);
 
 impl Tally {
@@ -87,7 +87,7 @@ impl Tally {
 }
 
 /// The slots.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Flight {
     slots: VecDeque<Slot>,
     /// Sequence number of the first slot: the oldest that is not done.

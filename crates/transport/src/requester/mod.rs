@@ -51,7 +51,7 @@ struct Probe {
 }
 
 /// The requester.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Requester {
     sq: SendQueue,
     flight: Flight,

@@ -45,7 +45,7 @@ pub(crate) enum Expired {
 }
 
 /// The requester's clocks and retry counters.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Timers {
     /// Since when the ACK timeout runs.
     ack_from: Duration,

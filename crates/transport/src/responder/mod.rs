@@ -71,7 +71,7 @@ impl Refusal {
 }
 
 /// The responder.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Responder {
     rq: ReceiveQueue,
     /// Expected PSN.

@@ -15,7 +15,7 @@ use crate::host::PathId;
 pub(crate) const REORDER_LIMIT: usize = 256;
 
 /// A packet that waits.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) headers: Headers,
     pub(super) payload: Vec<u8>,
@@ -23,7 +23,7 @@ pub(super) struct Held {
 }
 
 /// The packets that wait, by their distance from the expected one.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Reorder {
     slots: VecDeque<Option<Held>>,
     held: usize,

@@ -26,7 +26,7 @@ const POLL_BURSTS: u32 = 32;
 const POLL_BYTES: u32 = 64 << 10;
 
 /// The sending side of UC and UD.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Sender {
     sq: SendQueue,
     /// The next sequence number; its low 24 bits are the PSN.

@@ -22,7 +22,7 @@ struct Inbound {
 }
 
 /// The receiving side of UC.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct UcReceiver {
     pub(crate) rq: ReceiveQueue,
     epsn: Psn,

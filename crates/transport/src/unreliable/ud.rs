@@ -12,7 +12,7 @@ use crate::types::{NetworkHeader, WcOpcode, WcStatus};
 const GRH_LEN: u32 = 40;
 
 /// The receiving side of UD.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct UdReceiver {
     pub(crate) rq: ReceiveQueue,
 }
