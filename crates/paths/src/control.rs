@@ -16,7 +16,7 @@ use crate::message::{Announced, Body, Ends, Frame, Report, TableEntry};
 use crate::path::{Path, Role};
 use crate::select::{Pair, pairs};
 use crate::timers::Timer;
-use crate::types::{MAX_PATHS, PathEvent, PathId, PathState, Reason, Refused};
+use crate::types::{MAX_PATHS, PathAddress, PathEvent, PathId, PathState, Reason, Refused};
 
 /// First and longest interval at which unacknowledged control packets are repeated.
 const REPEAT_FIRST: Duration = Duration::from_millis(3);
@@ -389,16 +389,48 @@ impl PathManager {
         let any_up = ids.first().is_some_and(|(rank, _)| *rank == 0);
         let most = if any_up { CONTROL_PATHS } else { MAX_PATHS };
         let usable = ids.iter().filter(|(rank, _)| *rank < 4).take(most);
-        for id in usable.map(|(_, id)| *id).collect::<Vec<_>>() {
+        let usable: Vec<u8> = usable.map(|(_, id)| *id).collect();
+        for &id in &usable {
             self.send_frame(index, id, body.clone(), answer);
+        }
+        if usable.is_empty() {
+            self.send_outside(index, body, answer);
+        }
+    }
+
+    /// All addresses of the set have gone, and the leader does not know the new ones: it is told from
+    /// those, though no path has them yet. What is authentic needs no path.
+    fn send_outside(&mut self, index: u32, body: &Body, answer: bool) {
+        let Some(a) = self.associations.get(index) else { return };
+        let pairs = pairs(&a.anchors, &a.announced, &a.remote_addresses);
+        for (local, remote) in pairs {
+            if self.path_fault(local, remote).is_none() {
+                let address = self.address(local, remote, PathOptions::default(), 0);
+                self.send_to(index, (0, 0), address, body.clone(), answer);
+            }
         }
     }
 
     /// One packet on one path.
     pub(crate) fn send_frame(&mut self, index: u32, id: u8, body: Body, answer: bool) {
+        let Some(a) = self.associations.get(index) else { return };
+        let Some(path) = a.paths.get(usize::from(id)).copied().flatten() else { return };
+        let Some(p) = self.paths.get(path) else { return };
+        let (generation, address) = (p.generation, p.address);
+        self.send_to(index, (id, generation), address, body, answer);
+    }
+
+    /// One packet between two addresses, by the path of this number and generation.
+    fn send_to(
+        &mut self,
+        index: u32,
+        (path, generation): (u8, u16),
+        address: PathAddress,
+        body: Body,
+        answer: bool,
+    ) {
         let Some(a) = self.associations.get_mut(index) else { return };
         let Some(to) = a.remote_number else { return };
-        let Some(path) = a.paths.get(usize::from(id)).copied().flatten() else { return };
         a.sequence += 1;
         let mut reports = Vec::with_capacity(a.paths.len());
         for (id, p) in a.paths() {
@@ -406,10 +438,9 @@ impl PathManager {
                 reports.push(Report { id, state: p.state, generation: p.generation });
             }
         }
-        let Some(p) = self.paths.get(path) else { return };
         let frame = Frame {
-            path: id,
-            generation: p.generation,
+            path,
+            generation,
             to,
             from: a.number,
             answer,
@@ -419,7 +450,6 @@ impl PathManager {
             reports,
             body,
         };
-        let address = p.address;
         let ends = Ends { src: address.local, dst: address.remote };
         let packet = frame.encode(a.remote_slot, self.lane.instance, &a.key, ends);
         self.push_out(address, packet);
