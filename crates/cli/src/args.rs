@@ -83,17 +83,19 @@ Exit status: the program's; 126 if it can't be run, 127 if there is no such prog
 
 /// Run the protocols over simulated, faulty networks and check what verbs promise
 ///
-/// Transport and path manager, as in real devices, on two simulated hosts: links lose, double and
-/// reorder packets, are cut and come back; what the applications do and what befalls the network
-/// follows from a seed, so that every run can be repeated exactly. For those who change Polypath, or
-/// want to see what it does when a path fails.
+/// Transport and path manager, as in real devices, on simulated hosts: links lose, double, corrupt and
+/// reorder packets, are cut and come back, addresses change, processes die; what the applications do
+/// and what befalls them follows from a seed, so that every run can be repeated exactly. A seed that
+/// fails is cut down to the smallest case that still does, which is printed with its last packets. For
+/// those who change Polypath, or want to see what it does when a path fails.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  polypath sim                              a thousand networks
-  polypath sim --count 1000000              a million: some two hours
-  polypath sim --seed 4711 --trace          one again, with faults and path events
-  polypath sim --seed 4711 --packets        … and every packet
+  polypath sim                                a thousand networks
+  polypath sim --count 1000000                a million: some hours
+  polypath sim --seed 4711 --plan --events    one again, with what it means, faults and path events
+  polypath sim --seed 4711 --packets          … and every packet
+  polypath sim --seed 4711 --trace 4711.pcapng; wireshark 4711.pcapng
 
 Exit status: 1 if any promise was broken; the seeds are printed.")]
 pub(crate) struct Sim {
@@ -103,12 +105,21 @@ pub(crate) struct Sim {
     /// How many seeds [default: 1 with --seed, else 1000]
     #[arg(long, value_name = "M")]
     pub(crate) count: Option<u64>,
+    /// Print what the seeds mean: hosts, links, work requests, faults
+    #[arg(long)]
+    pub(crate) plan: bool,
     /// Print faults and path events
     #[arg(long)]
-    pub(crate) trace: bool,
+    pub(crate) events: bool,
     /// Print every packet
     #[arg(long)]
     pub(crate) packets: bool,
+    /// Write the packets of the last seed to this file, as pcapng
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<std::path::PathBuf>,
+    /// Leave failing seeds as they are, do not cut them down
+    #[arg(long)]
+    pub(crate) whole: bool,
 }
 
 /// Show the devices that a program would see

@@ -38,8 +38,9 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Path(path) => path::run(path.action),
         Command::Broker(arguments) => broker(&arguments),
         Command::Doctor(doctor) => doctor::run(&doctor),
-        Command::Sim(args::Sim { seed, count, trace, packets }) => {
-            Ok(Hunt { trace, packets, ..Hunt::of(seed, count) }.run())
+        Command::Sim(args::Sim { seed, count, plan, events, packets, trace, whole }) => {
+            let hunt = Hunt::of(seed, count);
+            Ok(Hunt { plan, events, packets, trace, whole, ..hunt }.run())
         }
         Command::Completions { shell } => docs::completions(shell),
         Command::Man { out } => docs::man(&out),

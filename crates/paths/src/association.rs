@@ -57,6 +57,8 @@ pub(crate) struct Association {
     pub(crate) trial: Option<Trial>,
     /// When a probe or data of ours was last answered, by the same clock as [`Trial::started`].
     pub(crate) last_answer: Duration,
+    /// When the first probe since then was sent, by the same clock.
+    pub(crate) asked: Option<Duration>,
     pub(crate) last_traffic: Duration,
     /// When and how fast control messages are repeated.
     pub(crate) control_at: Duration,
@@ -99,6 +101,7 @@ impl Association {
             past: Vec::new(),
             trial: None,
             last_answer: Duration::ZERO,
+            asked: None,
             last_traffic: Duration::ZERO,
             control_at: Duration::ZERO,
             control_interval: Duration::ZERO,

@@ -389,7 +389,8 @@ impl PathManager {
         let any_up = ids.first().is_some_and(|(rank, _)| *rank == 0);
         let most = if any_up { CONTROL_PATHS } else { MAX_PATHS };
         let usable = ids.iter().filter(|(rank, _)| *rank < 4).take(most);
-        for id in usable.map(|(_, id)| *id).collect::<Vec<_>>() {
+        let usable: Vec<u8> = usable.map(|(_, id)| *id).collect();
+        for &id in &usable {
             self.send_frame(index, id, body.clone(), answer);
         }
         let all_down = ids.iter().all(|(rank, _)| *rank == 4);

@@ -139,16 +139,19 @@ impl PathManager {
         Ok(())
     }
 
-    /// The peer has answered something. Gives for how long it had not.
+    /// The peer has answered something. Gives for how long it had not although it was asked: a time
+    /// without questions is no silence.
     pub(crate) fn answered(&mut self, now: Duration, index: u32) -> Duration {
         let awake = now.saturating_sub(self.asleep);
         let Some(a) = self.associations.get_mut(index) else { return Duration::ZERO };
-        awake.saturating_sub(core::mem::replace(&mut a.last_answer, awake))
+        a.last_answer = awake;
+        a.asked.take().map_or(Duration::ZERO, |asked| awake.saturating_sub(asked))
     }
 
     /// A path that was suspected has answered first, after a silence of all.
     pub(crate) fn end_silence(&mut self, path: u32, silence: Duration) {
-        if silence >= SILENCE {
+        let usual = self.paths.get(path).map(Path::patience).unwrap_or_default();
+        if silence >= SILENCE.max(usual) {
             self.push_event(PathEvent::PathHeard { path: PathId(path) });
         }
     }
@@ -336,6 +339,10 @@ impl PathManager {
         let Role::Member { id, .. } = p.role else { return };
         let number = p.probes.send(self.now);
         p.probes_sent += 1;
+        let awake = self.awake();
+        if let Some(a) = self.associations.get_mut(index) {
+            a.asked.get_or_insert(awake);
+        }
         self.send_frame(index, id, Body::Probe { number }, false);
     }
 

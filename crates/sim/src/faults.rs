@@ -2,99 +2,151 @@
 
 use core::time::Duration;
 
+use crate::link::{Bursts, Weather};
 use crate::rng::Rng;
 
+/// When something happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// So long after the queue pairs were connected.
+    At(Duration),
+    /// When so many packets have been sent.
+    Packet(u64),
+}
+
+/// What becomes of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is removed.
+    Gone,
+    /// Another one takes its place.
+    Other,
+    /// It is as it was in the beginning.
+    Back,
+}
+
 #[allow(missing_docs, reason = "fields say what they are")]
-/// Something that happens to the network or to a host.
+/// Something that happens to the network, to a host, or to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A link silently drops what the hosts 0 and 1 send.
-    Cut { link: usize, from: [bool; 2] },
-    /// A link loses or gets its carrier; `seen`: which hosts get an event.
-    Carrier { link: usize, up: bool, seen: [bool; 2] },
-    /// A host loses or gets the address on a link.
-    Address { host: usize, link: usize, there: bool },
+    /// A link silently drops what one host sends to another, or does no more.
+    Cut { link: usize, from: usize, to: usize, cut: bool },
+    /// A host's port loses or gets its carrier; the host sees it.
+    Carrier { link: usize, host: usize, up: bool },
+    /// The address of a host on a link changes.
+    Address { host: usize, link: usize, change: Change },
+    /// A host's device for a link is removed or comes back.
+    Device { host: usize, link: usize, there: bool },
     /// An administrator takes a host's path down or up.
     Admin { host: usize, link: usize, usable: bool },
     /// A host's process does not run for a while.
     Pause { host: usize, time: Duration },
-    /// Packets get lost, doubled, held back.
-    Bad { link: usize, loss: u64, double: u64, straggle: u64 },
+    /// Packets get lost, doubled, held back, corrupted.
+    Weather { link: usize, weather: Weather },
+    /// A host's process dies; another one may take its place, without its queue pairs.
+    Die { host: usize, reborn: bool },
+    /// An application puts its queue pair into the error state.
+    Error { pair: usize, end: usize },
+    /// Everything is whole again; but the dead stay dead.
+    Heal,
 }
 
-/// Faults in order of time. At the end everything is whole again.
-#[derive(Clone, Debug, Default)]
-pub struct Schedule {
-    /// When and what.
-    pub faults: Vec<(Duration, Fault)>,
-    /// From then on nothing is wrong.
-    pub healed: Duration,
-}
-
-impl Schedule {
-    /// Random faults from `start` on for `time`. With a single link there is no other path, so that
-    /// outages are kept short.
-    pub fn random(rng: &mut Rng, links: usize, start: Duration, time: Duration) -> Self {
-        let mut faults = Vec::new();
-        let end = start + time;
-        let mut at = start;
-        while at < end {
-            let link = rng.below(links as u64) as usize;
-            let host = rng.below(2) as usize;
-            let both = [true; 2];
-            let back = at + rng.time(Duration::from_millis(400));
-            match rng.below(9) {
-                0 | 1 => {
-                    let from = [both, [true, false], [false, true]][rng.below(3) as usize];
-                    faults.push((at, Fault::Cut { link, from }));
-                    faults.push((back, Fault::Cut { link, from: [false; 2] }));
+/// Random faults for `time`, in order. What they break they mend a while later.
+pub(crate) fn draw(
+    rng: &mut Rng,
+    hosts: usize,
+    links: usize,
+    time: Duration,
+    keep_order: bool,
+) -> Vec<(When, Fault)> {
+    let mut faults = Vec::new();
+    let start = Duration::from_millis(10);
+    let mut at = start;
+    while at < start + time {
+        let link = rng.below(links as u64) as usize;
+        let host = rng.below(hosts as u64) as usize;
+        let other = (host + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
+        let back = at + rng.time(Duration::from_millis(400));
+        // A kill point is a time, or a packet.
+        let when = if rng.chance(100) { When::Packet(rng.below(2000)) } else { When::At(at) };
+        let mut both = |at: When, broken: Fault, back: Duration, mended: Fault| {
+            faults.push((at, broken));
+            faults.push((When::At(back), mended));
+        };
+        match rng.below(12) {
+            0 | 1 => {
+                let ways = [(host, other), (other, host)];
+                let ways = if rng.chance(600) { &ways[..] } else { &ways[..1] };
+                for &(from, to) in ways {
+                    let cut = |cut| Fault::Cut { link, from, to, cut };
+                    both(when, cut(true), back, cut(false));
                 }
-                2 => {
-                    // A host may learn of it from its own link only.
-                    let seen = [both, [true, false], [false, true]][rng.below(3) as usize];
-                    faults.push((at, Fault::Carrier { link, up: false, seen }));
-                    faults.push((back, Fault::Carrier { link, up: true, seen: both }));
+            }
+            2 => {
+                // A host may learn of it from its own link only.
+                let both_see = rng.chance(500);
+                let seen = if both_see { &[host, other][..] } else { &[host][..] };
+                for &host in seen {
+                    let up = |up| Fault::Carrier { link, host, up };
+                    both(when, up(false), back, up(true));
                 }
-                3 => {
-                    faults.push((at, Fault::Address { host, link, there: false }));
-                    faults.push((back, Fault::Address { host, link, there: true }));
-                }
-                4 => {
-                    faults.push((at, Fault::Admin { host, link, usable: false }));
-                    faults.push((back, Fault::Admin { host, link, usable: true }));
-                }
-                5 => {
-                    let (loss, double) = (rng.below(60), rng.below(60));
-                    let straggle = rng.below(10);
-                    faults.push((at, Fault::Bad { link, loss, double, straggle }));
-                }
-                // All links at once.
-                6 => {
-                    for link in 0..links {
-                        faults.push((at, Fault::Cut { link, from: both }));
-                        let back = back + rng.time(Duration::from_millis(100));
-                        faults.push((back, Fault::Cut { link, from: [false; 2] }));
+            }
+            3 => {
+                let change = if rng.chance(500) { Change::Gone } else { Change::Other };
+                let address = |change| Fault::Address { host, link, change };
+                both(when, address(change), back, address(Change::Back));
+            }
+            4 => {
+                let admin = |usable| Fault::Admin { host, link, usable };
+                both(when, admin(false), back, admin(true));
+            }
+            5 => {
+                let device = |there| Fault::Device { host, link, there };
+                both(when, device(false), back, device(true));
+            }
+            6..=8 => {
+                let weather = draw_weather(rng, keep_order);
+                faults.push((when, Fault::Weather { link, weather }));
+            }
+            // All links at once.
+            9 => {
+                for link in 0..links {
+                    let back = back + rng.time(Duration::from_millis(100));
+                    for (from, to) in [(host, other), (other, host)] {
+                        let cut = |cut| Fault::Cut { link, from, to, cut };
+                        both(when, cut(true), back, cut(false));
                     }
                 }
-                _ => {
-                    let time = rng.time(Duration::from_millis(40));
-                    faults.push((at, Fault::Pause { host, time }));
-                }
             }
-            at += rng.time(Duration::from_millis(150));
-        }
-        let healed = end + Duration::from_millis(600);
-        for link in 0..links {
-            let from = [false; 2];
-            faults.push((healed, Fault::Cut { link, from }));
-            faults.push((healed, Fault::Carrier { link, up: true, seen: [true; 2] }));
-            faults.push((healed, Fault::Bad { link, loss: 0, double: 0, straggle: 0 }));
-            for host in 0..2 {
-                faults.push((healed, Fault::Address { host, link, there: true }));
-                faults.push((healed, Fault::Admin { host, link, usable: true }));
+            _ => {
+                let time = rng.time(Duration::from_millis(40));
+                faults.push((when, Fault::Pause { host, time }));
             }
         }
-        faults.sort_by_key(|(at, _)| *at);
-        Self { faults, healed }
+        at += rng.time(Duration::from_millis(150));
     }
+    faults
+}
+
+fn draw_weather(rng: &mut Rng, keep_order: bool) -> Weather {
+    let mut some = |most| if rng.chance(500) { rng.below(most) } else { 0 };
+    let mut weather = Weather {
+        loss: some(60),
+        double: some(60),
+        overtake: some(30),
+        straggle: some(10),
+        corrupt: some(30),
+        bursts: Bursts::default(),
+    };
+    if keep_order {
+        weather = Weather { double: 0, overtake: 0, straggle: 0, ..weather };
+    }
+    if rng.chance(300) {
+        weather.bursts = Bursts {
+            begin: 1 + rng.below(10),
+            end: 50 + rng.below(300),
+            loss: 300 + rng.below(700),
+        };
+    }
+    weather
 }

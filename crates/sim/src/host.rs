@@ -1,195 +1,47 @@
 //! One host: memory, queue pairs, a path manager, driven as the engine drives them.
 
+use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
-use polypath_paths::{Config, LaneIdentity, LocalAddress, PathEvent, PathManager, PathOptions};
-use polypath_transport::{
-    Access, AtomicOp, Burst, Completion, CqSide, Fault, Host, PathId, PathTag, Payload, PeerId,
-    QpEvent, QueuePair, RecvWr, Route, Segment, Sge, TransmitState,
+use polypath_paths::{
+    Config, Handled, LaneIdentity, LocalAddress, PathEvent, PathManager, PathOptions, Reason,
 };
-use polypath_wire::ICRC_LEN;
-use polypath_wire::packet::{Headers, MAX_HEADERS_LEN, Packet};
+use polypath_transport::{PathId, PeerId, QpType, QueuePair, TransmitState};
+use polypath_wire::ext::Syndrome;
+use polypath_wire::grh::Grh;
+use polypath_wire::icrc::FlowCrc;
+use polypath_wire::packet::Packet;
 
+use crate::io::{Did, Io};
 use crate::link::{Datagram, address};
-
-/// The key of all of a host's memory, local and remote.
-pub const KEY: u32 = 0x1234_5678;
-/// The protection domain of everything.
-pub const PD: u32 = 1;
-
-/// What of a host a queue pair sees.
-#[derive(Debug)]
-pub struct Io {
-    /// The time of the current call.
-    pub now: Duration,
-    /// The host's memory; addresses are indexes.
-    pub memory: Vec<u8>,
-    /// Its path manager.
-    pub paths: PathManager,
-    /// Datagrams to send.
-    pub out: Vec<Datagram>,
-    /// Completions so far, in order, by queue pair and side.
-    pub completions: Vec<(CqSide, Completion)>,
-    /// What queue pairs said of errors.
-    pub explanations: Vec<String>,
-    /// Asynchronous events.
-    pub events: Vec<(u32, QpEvent)>,
-    /// Atomics executed.
-    pub atomics: u64,
-    /// Bytes charged to paths and not given back, all together.
-    pub charged: i64,
-    qpn: u32,
-}
-
-impl Io {
-    fn find(key: u32, addr: u64, len: u32, memory: usize) -> Result<Segment, Fault> {
-        if key != KEY {
-            return Err(Fault::Key);
-        }
-        match addr.checked_add(u64::from(len)) {
-            Some(end) if end <= memory as u64 => Ok(Segment { addr, len }),
-            _ => Err(Fault::Range),
-        }
-    }
-}
-
-impl Host for Io {
-    fn resolve(&self, _pd: u32, sge: Sge, _access: Access) -> Result<Segment, Fault> {
-        Self::find(sge.lkey, sge.addr, sge.len, self.memory.len())
-    }
-
-    fn resolve_remote(
-        &self,
-        _pd: u32,
-        _qpn: u32,
-        rkey: u32,
-        va: u64,
-        len: u32,
-        _access: Access,
-    ) -> Result<Segment, Fault> {
-        Self::find(rkey, va, len, self.memory.len())
-    }
-
-    fn store(&mut self, segment: Segment, data: &[u8]) {
-        let at = segment.addr as usize;
-        self.memory[at..at + data.len()].copy_from_slice(data);
-    }
-
-    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> u64 {
-        let cell = &mut self.memory[segment.addr as usize..][..8];
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(cell);
-        let old = u64::from_ne_bytes(bytes);
-        let new = match op {
-            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
-            AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
-            AtomicOp::CompareSwap { .. } => old,
-        };
-        cell.copy_from_slice(&new.to_ne_bytes());
-        self.atomics += 1;
-        old
-    }
-
-    fn invalidate(&mut self, _pd: u32, _qpn: u32, _rkey: u32) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    fn bind_mw(&mut self, _pd: u32, _qpn: u32, _mw: u32, _rkey: u32) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    fn take_srq(&mut self) -> Option<RecvWr> {
-        None
-    }
-
-    fn complete(&mut self, side: CqSide, completion: Completion) {
-        self.completions.push((side, completion));
-    }
-
-    fn event(&mut self, event: QpEvent) {
-        self.events.push((self.qpn, event));
-    }
-
-    fn explain(&mut self, text: core::fmt::Arguments<'_>) {
-        self.explanations.push(format!("{:?}: {text}", self.now));
-    }
-
-    fn route(&mut self, peer: PeerId) -> Option<Route> {
-        let route = self.paths.route(polypath_paths::PeerId(peer.0))?;
-        Some(Route {
-            path: PathId(route.path.0),
-            tag: route.tag.map(tag),
-            window: route.window,
-            rtt: route.rtt,
-        })
-    }
-
-    fn tag(&self, path: PathId) -> Option<PathTag> {
-        self.paths.tag(polypath_paths::PathId(path.0)).map(tag)
-    }
-
-    fn transmit(&mut self, burst: &Burst<'_>) {
-        let Some(a) = self.paths.path(polypath_paths::PathId(burst.path.0)) else { return };
-        let (src, dst) = (a.local, a.remote);
-        let payload = match burst.payload {
-            Payload::Bytes(bytes) => bytes.to_vec(),
-            Payload::Memory { segments, skip, len } => {
-                let all = segments.iter().flat_map(|s| {
-                    let at = s.addr as usize;
-                    self.memory[at..at + s.len as usize].iter().copied()
-                });
-                all.skip(skip as usize).take(len as usize).collect()
-            }
-        };
-        for i in 0..burst.packets {
-            let range = burst.range(i);
-            let data = &payload[range.start as usize..range.end as usize];
-            self.out.push(Datagram { src, dst, bytes: encode(&burst.headers(i), data) });
-        }
-    }
-
-    fn sent(&mut self, path: PathId, bytes: u32) {
-        self.charged += i64::from(bytes);
-        self.paths.sent(self.now, polypath_paths::PathId(path.0), bytes);
-    }
-
-    fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>) {
-        self.charged -= i64::from(bytes);
-        self.paths.acked(self.now, polypath_paths::PathId(path.0), bytes, rtt);
-    }
-
-    fn lost(&mut self, path: PathId, bytes: u32, congestion: bool) {
-        self.charged -= i64::from(bytes);
-        self.paths.lost(self.now, polypath_paths::PathId(path.0), bytes, congestion);
-    }
-
-    fn suspect(&mut self, path: PathId) {
-        self.paths.suspect(self.now, polypath_paths::PathId(path.0));
-    }
-}
-
-fn tag(tag: polypath_paths::PathTag) -> PathTag {
-    PathTag { id: tag.id, generation: tag.generation }
-}
-
-fn encode(headers: &Headers, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; MAX_HEADERS_LEN];
-    let n = headers.emit(&mut bytes);
-    bytes.truncate(n);
-    bytes.extend_from_slice(payload);
-    bytes.resize(bytes.len() + usize::from(headers.bth.pad) + ICRC_LEN, 0);
-    bytes
-}
 
 /// A queue pair in the lane's table.
 #[derive(Debug)]
 pub struct Entry {
     /// The queue pair.
     pub qp: QueuePair,
-    peer: polypath_paths::PeerId,
+    /// Its peer; none for UD.
+    peer: Option<polypath_paths::PeerId>,
     /// Waits for the window.
     blocked: bool,
+    /// The latest generation of each path number that was taken from the peer.
+    newest: BTreeMap<u8, u16>,
+}
+
+/// What makes a host.
+#[derive(Clone, Copy, Debug)]
+pub struct HostPlan {
+    /// Its number; its lane has the slot after it.
+    pub number: usize,
+    /// Tells its process from one that was there before.
+    pub instance: u64,
+    /// How many links it is on.
+    pub links: usize,
+    /// With IPv6 addresses.
+    pub v6: bool,
+    /// Bytes of memory.
+    pub memory: usize,
 }
 
 /// A host with one lane.
@@ -209,15 +61,17 @@ pub struct SimHost {
     pub path_events: Vec<(Duration, PathEvent)>,
     /// Packets that were not for any queue pair, or refused.
     pub refused: u64,
+    /// Packets whose ICRC was wrong.
+    pub corrupt: u64,
 }
 
 impl SimHost {
     /// A host with an address on each link.
-    pub fn new(number: usize, links: usize, config: Config, instance: u64, memory: usize) -> Self {
-        let local: Vec<LocalAddress> = (0..links)
+    pub fn new(plan: &HostPlan, now: Duration) -> Self {
+        let local: Vec<LocalAddress> = (0..plan.links)
             .map(|link| LocalAddress {
-                ip: address(link, number),
-                prefix_len: 24,
+                ip: address(link, plan.number, plan.v6),
+                prefix_len: if plan.v6 { 64 } else { 24 },
                 ifindex: link as u32 + 2,
                 link_up: true,
                 usable: true,
@@ -225,57 +79,44 @@ impl SimHost {
             })
             .collect();
         let mut seed = [0; 16];
-        seed[..8].copy_from_slice(&instance.rotate_left(17).to_be_bytes());
-        let lane = LaneIdentity { instance, slot: number as u8 + 1 };
-        let mut paths = PathManager::new(config, lane, seed);
-        paths.set_local(Duration::ZERO, &local);
+        seed[..8].copy_from_slice(&plan.instance.rotate_left(17).to_be_bytes());
+        let lane = LaneIdentity { instance: plan.instance, slot: plan.number as u8 + 1 };
+        let mut paths = PathManager::new(Config::default(), lane, seed);
+        paths.set_local(now, &local);
         Self {
-            io: Io {
-                now: Duration::ZERO,
-                memory: vec![0; memory],
-                paths,
-                out: Vec::new(),
-                completions: Vec::new(),
-                explanations: Vec::new(),
-                events: Vec::new(),
-                atomics: 0,
-                charged: 0,
-                qpn: 0,
-            },
+            io: Io::new(now, paths, plan.memory),
             qps: BTreeMap::new(),
             local,
             paused_until: Duration::ZERO,
             inbox: VecDeque::new(),
             path_events: Vec::new(),
             refused: 0,
+            corrupt: 0,
         }
     }
 
-    /// Adds a queue pair that has just become ready to receive.
+    /// Adds a queue pair that has just become ready to receive, connected between two addresses; UD: not
+    /// connected.
     pub fn add(
         &mut self,
         mut qp: QueuePair,
         remote_qpn: u32,
-        link: usize,
-        number: usize,
+        local: IpAddr,
+        remote: IpAddr,
         multipath: bool,
     ) {
         let qpn = qp.config().qpn;
         let options = PathOptions { multipath, ..PathOptions::default() };
-        let (local, remote) = (address(link, number), address(link, 1 - number));
-        let now = self.io.now;
-        let peer = self
-            .io
-            .paths
-            .attach(now, qpn, remote_qpn, local, remote, options)
-            .expect("there is room for a simulation's queue pairs");
-        qp.set_peer(PeerId(peer.0));
-        self.qps.insert(qpn, Entry { qp, peer, blocked: false });
-    }
-
-    /// Tells the path manager of the links.
-    pub fn tell_local(&mut self) {
-        self.io.paths.set_local(self.io.now, &self.local);
+        let mut peer = None;
+        if qp.config().qp_type != QpType::Ud {
+            let now = self.io.now;
+            let attached = self.io.paths.attach(now, qpn, remote_qpn, local, remote, options);
+            let id = attached.expect("there is room for a simulation's queue pairs");
+            qp.set_peer(PeerId(id.0));
+            peer = Some(id);
+        }
+        let entry = Entry { qp, peer, blocked: false, newest: BTreeMap::new() };
+        self.qps.insert(qpn, entry);
     }
 
     /// When it wants to run.
@@ -324,10 +165,7 @@ impl SimHost {
         // Control packets go first: what they tell must be known before the data arrives.
         let data = core::mem::take(&mut self.io.out);
         while let Some(out) = self.io.paths.poll_transmit(now) {
-            let mut bytes = out.packet;
-            bytes.resize(bytes.len() + ICRC_LEN, 0);
-            let (src, dst) = (out.address.local, out.address.remote);
-            self.io.out.push(Datagram { src, dst, bytes });
+            self.io.emit(&out.address, out.packet);
         }
         self.io.out.extend(data);
         for (qpn, entry) in &mut self.qps {
@@ -341,38 +179,73 @@ impl SimHost {
 
     fn receive(&mut self, datagram: &Datagram) {
         let now = self.io.now;
+        let flow = &datagram.flow;
+        let id = if flow.src.is_ipv4() { datagram.id } else { 0 };
+        // Verification finds out the identification; here, unlike at a socket, it is known as well.
+        if FlowCrc::new(flow).verify(&datagram.bytes, id) != Some(id) {
+            self.corrupt += 1;
+            return;
+        }
         let Ok(packet) = Packet::parse(&datagram.bytes) else {
             self.refused += 1;
             return;
         };
-        let (src, dst) = (datagram.src, datagram.dst);
+        let qpn = packet.headers.bth.dest_qpn;
+        if datagram.corrupted {
+            let why = "its ICRC fits although bits were flipped";
+            self.io.journal.push(Did::Wrongly { qpn, why });
+        }
+        let (src, dst) = (flow.src, flow.dst);
         if PathManager::is_control(&packet) {
             let handled = self.io.paths.handle_control(now, src, dst, 0, &packet);
-            self.refused += u64::from(handled != polypath_paths::Handled::Accepted);
+            self.refused += u64::from(handled != Handled::Accepted);
             return;
         }
-        let qpn = packet.headers.bth.dest_qpn;
         let Some(entry) = self.qps.get_mut(&qpn) else {
             self.refused += 1;
             return;
         };
-        let tag = packet
-            .headers
-            .mp
-            .map(|mp| polypath_paths::PathTag { id: mp.path_id, generation: mp.generation });
-        let Ok(path) = self.io.paths.classify(entry.peer, src, dst, tag, datagram.bytes.len())
-        else {
+        self.io.qpn = qpn;
+        let Some(peer) = entry.peer else {
+            let grh = Grh {
+                src,
+                dst,
+                traffic_class: datagram.traffic_class,
+                flow_label: datagram.flow_label,
+                payload_len: datagram.bytes.len() as u16 + 8,
+                hop_limit: datagram.hop_limit,
+            }
+            .to_bytes();
+            entry.qp.handle_packet(now, &packet, PathId(u32::MAX), Some(&grh), &mut self.io);
+            return;
+        };
+        let mp = packet.headers.mp;
+        let tag =
+            mp.map(|mp| polypath_paths::PathTag { id: mp.path_id, generation: mp.generation });
+        let Ok(path) = self.io.paths.classify(peer, src, dst, tag, datagram.bytes.len()) else {
             self.refused += 1;
             return;
         };
-        self.io.qpn = qpn;
+        if let Some(mp) = mp {
+            let newest = entry.newest.entry(mp.path_id).or_insert(mp.generation);
+            if (mp.generation.wrapping_sub(*newest) as i16) < 0 {
+                let why = "it was sent before its path was fenced";
+                self.io.journal.push(Did::Wrongly { qpn, why });
+            } else {
+                *newest = mp.generation;
+            }
+        }
+        if let Some(Syndrome::RnrNak { .. }) = packet.headers.aeth.map(|a| a.syndrome) {
+            let psn = packet.headers.bth.psn;
+            self.io.journal.push(Did::HeardNotReady { qpn, psn });
+        }
         entry.qp.handle_packet(now, &packet, PathId(path.0), None, &mut self.io);
         // Answers do not wait for the window either.
         entry.blocked = false;
     }
 
     /// Passes on what the path manager decided, as the engine does.
-    fn path_events(&mut self) {
+    pub fn path_events(&mut self) {
         let now = self.io.now;
         while let Some(event) = self.io.paths.poll_event() {
             self.path_events.push((now, event));
@@ -383,10 +256,7 @@ impl SimHost {
                     }
                 }
                 PathEvent::ActiveChanged { peer, from, reason, .. } => {
-                    let lives = matches!(
-                        reason,
-                        polypath_paths::Reason::Primary | polypath_paths::Reason::Association
-                    );
+                    let lives = matches!(reason, Reason::Primary | Reason::Association);
                     self.path_changed(peer, from.filter(|_| !lives));
                 }
                 PathEvent::NoPath { peer } | PathEvent::PeerLost { peer } => {

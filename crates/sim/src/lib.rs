@@ -1,34 +1,31 @@
-//! A deterministic simulator: the real transport and path manager on two hosts, simulated links
-//! between them, faults, and a model of what verbs promise as the judge.
-//!
-//! Everything follows from a seed: topology, settings, what the applications do, which faults
-//! happen when. A run that fails is repeated by its seed: `polypath sim --seed N`.
-//!
-//! What is checked, for every queue pair, plain or multi-path, whatever the network does:
-//!
-//! - each work request completes exactly once, successfully, in the order of posting;
-//! - each message is received exactly once, in order, with its length, immediate data and contents;
-//! - memory ends as if each WRITE had been executed once and in order, and when the receiver is told of
-//!   a message, all earlier ones are in memory;
-//! - READs bring what was there; atomics are executed exactly once each, and every one returns the
-//!   value that the order of its counter demands;
-//! - everything charged to a path comes back, and nothing stands still when the network is whole again.
-//!
-//! It is not a model of speed: links have no bandwidth, hosts take no time.
+//! A deterministic simulator: the real transport and path manager on two and more hosts, simulated
+//! links between them, faults, and a model of what verbs promise as the judge.
 #![forbid(unsafe_code)]
 
+mod case;
+mod connect;
+mod draw;
 mod faults;
-mod flow;
 mod host;
 mod hunt;
+mod io;
+mod judge;
+mod layout;
 mod link;
+pub mod pcapng;
 mod rng;
 mod run;
+mod shrink;
+mod trace;
 
-pub use faults::{Fault, Schedule};
-pub use flow::{Flow, Plan};
-pub use host::{Entry, Io, KEY, PD, SimHost};
-pub use hunt::Hunt;
-pub use link::{Datagram, Link, Network, address};
+pub use case::{Case, EndPlan, Kind, Op, PairPlan, Wrong};
+pub use faults::{Change, Fault, When};
+pub use host::{Entry, HostPlan, SimHost};
+pub use hunt::{Hunt, explain};
+pub use io::{Did, Io, KEY, Mischief, NO_KEY, PD, READ_KEY, WRITE_KEY};
+pub use judge::Breach;
+pub use link::{Bursts, Datagram, LinkPlan, Network, Weather, address, other_address};
 pub use rng::Rng;
-pub use run::{Failure, Report, Setup, Simulation, simulate};
+pub use run::{Failure, Report, Simulation, simulate};
+pub use shrink::{Shrunk, run, shrink};
+pub use trace::{Drop, Fate, Record, Trace};

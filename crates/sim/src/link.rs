@@ -1,118 +1,263 @@
-//! The network: links that delay, lose, double and hold back packets, and get cut.
+//! The network: links that every host is on, which delay, queue, lose, double, hold back and corrupt
+//! packets, and get cut.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use crate::rng::Rng;
+use polypath_wire::icrc::Flow;
 
-/// How a link treats packets.
-#[derive(Clone, Debug)]
-pub struct Link {
+use crate::rng::Rng;
+use crate::trace::{Drop, Fate, Record, Trace};
+
+/// What a link is like in good weather.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkPlan {
     /// Least time of flight.
     pub delay: Duration,
     /// Added at random.
     pub jitter: Duration,
     /// Packets overtake each other within the jitter.
     pub reorders: bool,
-    /// Chance of loss.
-    pub loss_per_mille: u64,
-    /// Chance to arrive twice.
-    pub double_per_mille: u64,
-    /// Chance to be held back for up to 300 ms: the packets that fences are for.
-    pub straggle_per_mille: u64,
-    /// Silently cut, by the number of the sending host.
-    pub cut: [bool; 2],
-    /// Has a carrier.
-    pub up: bool,
+    /// Speed of each port, both ways, Mbit/s; 0: no limit.
+    pub rate_mbps: u32,
+    /// Bytes that a port holds before it drops what comes.
+    pub queue: u32,
 }
 
-impl Default for Link {
-    fn default() -> Self {
-        Self {
-            delay: Duration::from_micros(30),
-            jitter: Duration::from_micros(30),
-            reorders: false,
-            loss_per_mille: 0,
-            double_per_mille: 0,
-            straggle_per_mille: 0,
-            cut: [false; 2],
-            up: true,
-        }
+/// Losses that come in bursts (Gilbert's model), per mille and packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bursts {
+    /// Chance that a burst begins.
+    pub begin: u64,
+    /// Chance that it ends.
+    pub end: u64,
+    /// Chance of loss within one.
+    pub loss: u64,
+}
+
+/// What befalls the packets on a link by chance, per mille.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Weather {
+    /// Loss.
+    pub loss: u64,
+    /// Losses in bursts.
+    pub bursts: Bursts,
+    /// Arrival of two.
+    pub double: u64,
+    /// Arrival later than some that were sent later.
+    pub overtake: u64,
+    /// Being held back for up to 300 ms: the packets that fences are for.
+    pub straggle: u64,
+    /// Arrival with one to three bits flipped.
+    pub corrupt: u64,
+}
+
+/// A datagram: what a UDP socket takes, and the IP header's share of what it gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Addresses and ports.
+    pub flow: Flow,
+    /// Identification of the IPv4 header, which the ICRC covers.
+    pub id: u16,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// TTL.
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits.
+    pub flow_label: u32,
+    /// UDP payload, ICRC and all.
+    pub bytes: Vec<u8>,
+    /// Bits that the ICRC covers were flipped on the way: it must not be taken for good.
+    pub corrupted: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Port {
+    ip: Option<IpAddr>,
+    carrier: bool,
+    /// When what is queued in each direction has been sent.
+    out_free: Duration,
+    in_free: Duration,
+    /// In a burst of losses.
+    burst: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Link {
+    plan: LinkPlan,
+    weather: Weather,
+    ports: Vec<Port>,
+    /// Directions that are silently cut.
+    cut: Vec<(usize, usize)>,
+    latest: BTreeMap<(usize, usize), Duration>,
+}
+
+/// Hosts, each with a port on each of the links.
+#[derive(Debug)]
+pub struct Network {
+    links: Vec<Link>,
+    flying: BTreeMap<(Duration, u64), (usize, usize, Datagram)>,
+    order: u64,
+    /// Datagrams sent.
+    pub sent: u64,
+    /// Datagrams that did not arrive.
+    pub dropped: u64,
+    /// Datagrams with flipped bits.
+    pub corrupted: u64,
+    /// Depends on every datagram that was sent, and when.
+    pub digest: u64,
+    /// Where packets are recorded, if at all.
+    pub trace: Option<Trace>,
+    /// Print packets as they are sent.
+    pub print: bool,
+}
+
+/// The first address of a host on a link: 10.0.`link + 1`.`host + 1`, or fd00:`link + 1`::`host + 1`.
+pub fn address(link: usize, host: usize, v6: bool) -> IpAddr {
+    let (link, host) = (link as u16 + 1, host as u16 + 1);
+    if v6 {
+        IpAddr::V6(Ipv6Addr::new(0xfd00, link, 0, 0, 0, 0, 0, host))
+    } else {
+        IpAddr::from([10, 0, link as u8, host as u8])
     }
 }
 
-/// A datagram: what a UDP socket gives.
-#[derive(Clone, Debug)]
-pub struct Datagram {
-    /// Sender.
-    pub src: IpAddr,
-    /// Receiver.
-    pub dst: IpAddr,
-    /// UDP payload, ICRC and all (which is zero: there is no corruption here).
-    pub bytes: Vec<u8>,
+/// Another address of a host on a link.
+pub fn other_address(link: usize, host: usize, v6: bool) -> IpAddr {
+    address(link, host + 100, v6)
 }
 
-/// Two hosts, joined by links. Link `l` has the subnet 10.0.`l + 1`.0/24.
-#[derive(Debug)]
-pub struct Network {
-    /// The links.
-    pub links: Vec<Link>,
-    flying: BTreeMap<(Duration, u64), (usize, Datagram)>,
-    order: u64,
-    latest: BTreeMap<(usize, usize), Duration>,
-    /// Datagrams that did not arrive.
-    pub dropped: u64,
-}
-
-/// The address of a host on a link.
-pub fn address(link: usize, host: usize) -> IpAddr {
-    IpAddr::from([10, 0, link as u8 + 1, host as u8 + 1])
+impl Port {
+    /// A datagram of `bytes` joins the queue that is `free` then; gives when it has left, if there is room.
+    fn queue(plan: &LinkPlan, free: &mut Duration, at: Duration, bytes: usize) -> Option<Duration> {
+        if plan.rate_mbps == 0 {
+            return Some(at);
+        }
+        let time = |bytes: u64| Duration::from_nanos(bytes * 8000 / u64::from(plan.rate_mbps));
+        let waiting = free.saturating_sub(at);
+        if waiting > time(u64::from(plan.queue)) {
+            return None;
+        }
+        // Ethernet, IP and UDP headers, preamble, gap.
+        *free = at.max(*free) + time(bytes as u64 + 66);
+        Some(*free)
+    }
 }
 
 impl Network {
-    /// Perfect links.
-    pub fn new(links: usize) -> Self {
+    /// Links in good weather that join `hosts` hosts.
+    pub fn new(plans: &[LinkPlan], hosts: usize, v6: bool) -> Self {
+        let link = |(number, plan): (usize, &LinkPlan)| Link {
+            plan: *plan,
+            weather: Weather::default(),
+            ports: (0..hosts)
+                .map(|host| Port {
+                    ip: Some(address(number, host, v6)),
+                    carrier: true,
+                    out_free: Duration::ZERO,
+                    in_free: Duration::ZERO,
+                    burst: false,
+                })
+                .collect(),
+            cut: Vec::new(),
+            latest: BTreeMap::new(),
+        };
         Self {
-            links: vec![Link::default(); links],
+            links: plans.iter().enumerate().map(link).collect(),
             flying: BTreeMap::new(),
             order: 0,
-            latest: BTreeMap::new(),
+            sent: 0,
             dropped: 0,
+            corrupted: 0,
+            digest: 0,
+            trace: None,
+            print: false,
         }
     }
 
-    /// The link that an address of a host is on.
-    pub fn link_of(&self, ip: IpAddr, host: usize) -> Option<usize> {
-        (0..self.links.len()).find(|l| address(*l, host) == ip)
+    /// Changes the weather of a link.
+    pub fn set_weather(&mut self, link: usize, weather: Weather) {
+        self.links[link].weather = weather;
+        for port in &mut self.links[link].ports {
+            port.burst = false;
+        }
+    }
+
+    /// Silently cuts a link from one host to another, or joins it again.
+    pub fn set_cut(&mut self, link: usize, from: usize, to: usize, cut: bool) {
+        let list = &mut self.links[link].cut;
+        list.retain(|direction| *direction != (from, to));
+        if cut {
+            list.push((from, to));
+        }
+    }
+
+    /// A port gets or loses its carrier.
+    pub fn set_carrier(&mut self, link: usize, host: usize, carrier: bool) {
+        self.links[link].ports[host].carrier = carrier;
+    }
+
+    /// A port gets another address, or none.
+    pub fn set_address(&mut self, link: usize, host: usize, ip: Option<IpAddr>) {
+        self.links[link].ports[host].ip = ip;
     }
 
     /// Host `from` sends.
-    pub fn send(&mut self, now: Duration, from: usize, datagram: &Datagram, rng: &mut Rng) {
-        let to = 1 - from;
-        let number = self.link_of(datagram.src, from);
-        let Some(number) = number.filter(|n| address(*n, to) == datagram.dst) else {
-            self.dropped += 1;
-            return;
+    pub fn send(&mut self, now: Duration, from: usize, mut datagram: Datagram, rng: &mut Rng) {
+        self.sent += 1;
+        self.digest = digest(self.digest, now, &datagram);
+        let src = Some(datagram.flow.src);
+        let link = self.links.iter().position(|l| l.ports[from].ip == src);
+        let way = match link {
+            None => Err(Drop::NoSource),
+            Some(number) => self.links[number].way(now, from, &datagram, rng),
         };
-        let link = self.links[number].clone();
-        if !link.up || link.cut[from] || rng.chance(link.loss_per_mille) {
-            self.dropped += 1;
-            return;
+        let (to, mut at) = match way {
+            Ok(way) => way,
+            Err(why) => {
+                self.dropped += 1;
+                self.record(now, from, link, &datagram, Fate::Dropped(why));
+                return;
+            }
+        };
+        let (link, weather) = (link.unwrap_or(0), self.links[link.unwrap_or(0)].weather);
+        if rng.chance(weather.corrupt) {
+            corrupt(&mut datagram, rng);
+            self.corrupted += u64::from(datagram.corrupted);
+            self.record(now, from, Some(link), &datagram, Fate::Corrupted(at));
+        } else {
+            self.record(now, from, Some(link), &datagram, Fate::Arrives(at));
         }
-        let copies = 1 + u32::from(rng.chance(link.double_per_mille));
-        for _ in 0..copies {
-            let mut at = now + link.delay + rng.time(link.jitter);
-            if !link.reorders {
-                let latest = self.latest.entry((number, from)).or_default();
-                at = at.max(*latest);
-                *latest = at;
+        if rng.chance(weather.double) {
+            self.fly(at, to, link, datagram.clone());
+            at += rng.time(self.links[link].plan.delay);
+            self.record(now, from, Some(link), &datagram, Fate::Again(at));
+        }
+        self.fly(at, to, link, datagram);
+    }
+
+    fn fly(&mut self, at: Duration, to: usize, link: usize, datagram: Datagram) {
+        self.order += 1;
+        self.flying.insert((at, self.order), (to, link, datagram));
+    }
+
+    fn record(
+        &mut self,
+        at: Duration,
+        from: usize,
+        link: Option<usize>,
+        datagram: &Datagram,
+        fate: Fate,
+    ) {
+        if self.print || self.trace.is_some() {
+            let record = Record { at, from, link, datagram: datagram.clone(), fate };
+            if self.print {
+                println!("{record}");
             }
-            if rng.chance(link.straggle_per_mille) {
-                at += rng.time(Duration::from_millis(300));
+            if let Some(trace) = &mut self.trace {
+                trace.push(record);
             }
-            self.order += 1;
-            self.flying.insert((at, self.order), (to, datagram.clone()));
         }
     }
 
@@ -123,7 +268,88 @@ impl Network {
 
     /// Takes one that has arrived by now, with its receiver's number.
     pub fn arrived(&mut self, now: Duration) -> Option<(usize, Datagram)> {
-        let first = self.flying.first_entry()?;
-        (first.key().0 <= now).then(|| first.remove())
+        loop {
+            let first = self.flying.first_entry()?;
+            if first.key().0 > now {
+                return None;
+            }
+            let (to, link, datagram) = first.remove();
+            let port = &self.links[link].ports[to];
+            if port.carrier && port.ip == Some(datagram.flow.dst) {
+                return Some((to, datagram));
+            }
+            // The address or the carrier went away while it flew.
+            self.dropped += 1;
+        }
     }
+}
+
+impl Link {
+    /// Where a datagram goes and when it arrives there, if it does.
+    fn way(
+        &mut self,
+        now: Duration,
+        from: usize,
+        datagram: &Datagram,
+        rng: &mut Rng,
+    ) -> Result<(usize, Duration), Drop> {
+        if !self.ports[from].carrier {
+            return Err(Drop::NoSource);
+        }
+        let dst = Some(datagram.flow.dst);
+        let to = self.ports.iter().position(|p| p.ip == dst && p.carrier);
+        let to = to.ok_or(Drop::NoDestination)?;
+        if self.cut.contains(&(from, to)) {
+            return Err(Drop::Cut);
+        }
+        if rng.chance(self.weather.loss) {
+            return Err(Drop::Chance);
+        }
+        let (bursts, port) = (self.weather.bursts, &mut self.ports[from]);
+        if bursts.begin > 0 {
+            port.burst =
+                if port.burst { !rng.chance(bursts.end) } else { rng.chance(bursts.begin) };
+            if port.burst && rng.chance(bursts.loss) {
+                return Err(Drop::Burst);
+            }
+        }
+        let bytes = datagram.bytes.len();
+        let left = Port::queue(&self.plan, &mut port.out_free, now, bytes).ok_or(Drop::Queue)?;
+        let mut at = left + self.plan.delay + rng.time(self.plan.jitter);
+        if !self.plan.reorders {
+            let latest = self.latest.entry((from, to)).or_default();
+            at = at.max(*latest);
+            *latest = at;
+        }
+        let mut at =
+            Port::queue(&self.plan, &mut self.ports[to].in_free, at, bytes).ok_or(Drop::Queue)?;
+        if rng.chance(self.weather.overtake) {
+            at += rng.time(self.plan.delay * 2);
+        }
+        if rng.chance(self.weather.straggle) {
+            at += rng.time(Duration::from_millis(300));
+        }
+        Ok((to, at))
+    }
+}
+
+/// Mixes a datagram into the digest of those before it. Its ICRC stands for it.
+fn digest(before: u64, now: Duration, datagram: &Datagram) -> u64 {
+    let tail = datagram.bytes.last_chunk().map_or(0, |icrc| u32::from_le_bytes(*icrc));
+    let mixed = before ^ now.as_nanos() as u64 ^ u64::from(tail) << 32;
+    mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
+}
+
+/// Byte of the BTH that the ICRC takes for ones, whatever it is.
+const UNCOVERED: usize = 4;
+
+/// Flips one to three bits of the UDP payload.
+fn corrupt(datagram: &mut Datagram, rng: &mut Rng) {
+    let before = datagram.bytes.clone();
+    for _ in 0..=rng.below(3) {
+        let bit = rng.below(datagram.bytes.len() as u64 * 8);
+        datagram.bytes[bit as usize / 8] ^= 1 << (bit % 8);
+    }
+    let differs = |i: usize| i != UNCOVERED && before[i] != datagram.bytes[i];
+    datagram.corrupted = (0..before.len()).any(differs);
 }

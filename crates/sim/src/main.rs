@@ -7,31 +7,46 @@ use polypath_sim::Hunt;
 const HELP: &str = "\
 Runs Polypath's protocol cores over simulated, faulty links and checks what verbs promise.
 
-Usage: polypath-sim [--seed N] [--count M] [--trace] [--packets]
+Usage: polypath-sim [--seed N] [--count M] [--plan] [--events] [--packets] [--trace FILE] [--whole]
 
-  --seed N    first seed (default 0)
-  --count M   how many seeds from there (default 1 with --seed, else 1000)
-  --trace     print faults and path events
-  --packets   print every packet
+  --seed N      first seed (default 0)
+  --count M     how many seeds from there (default 1 with --seed, else 1000)
+  --plan        print what the seeds mean
+  --events      print faults and path events
+  --packets     print every packet
+  --trace FILE  write the packets of the last seed as pcapng, for Wireshark
+  --whole       leave failing seeds as they are, do not cut them down
 
 Examples:
-  polypath-sim --count 10000        look for failures
-  polypath-sim --seed 4711 --trace  repeat one and watch
+  polypath-sim --count 10000               look for failures
+  polypath-sim --seed 4711 --events        repeat one and watch
+  polypath-sim --seed 4711 --trace x.pcapng
 ";
 
 fn main() -> ExitCode {
-    let (mut seed, mut count, mut trace, mut packets) = (None, None, false, false);
+    let (mut seed, mut count) = (None, None);
+    let mut hunt = Hunt::default();
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let target = match arg.as_str() {
             "--seed" => &mut seed,
             "--count" => &mut count,
             "--trace" => {
-                trace = true;
+                hunt.trace = args.next().map(Into::into);
+                if hunt.trace.is_none() {
+                    eprint!("--trace wants a file\n\n{HELP}");
+                    return ExitCode::from(2);
+                }
                 continue;
             }
-            "--packets" => {
-                packets = true;
+            "--plan" | "--events" | "--packets" | "--whole" => {
+                let switch = match arg.as_str() {
+                    "--plan" => &mut hunt.plan,
+                    "--events" => &mut hunt.events,
+                    "--packets" => &mut hunt.packets,
+                    _ => &mut hunt.whole,
+                };
+                *switch = true;
                 continue;
             }
             "--help" | "-h" => {
@@ -49,5 +64,6 @@ fn main() -> ExitCode {
         };
         *target = Some(value);
     }
-    Hunt { trace, packets, ..Hunt::of(seed, count) }.run()
+    let Hunt { first, count, .. } = Hunt::of(seed, count);
+    Hunt { first, count, ..hunt }.run()
 }

@@ -1,97 +1,78 @@
-//! A run: two hosts, their queue pairs, faults, and the judge.
+//! A run: hosts, links, queue pairs and faults of a case, step by step, before the judge.
 
 use core::fmt;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use polypath_paths::{Config, PathEvent};
-use polypath_transport::{
-    Access, AhAttr, CqSide, QpAttr, QpAttrMask, QpConfig, QpState, QpType, QueuePair,
-};
+use polypath_paths::{PathEvent, PathOptions};
+use polypath_transport::{PathId, QpAttr, QpAttrMask, QpState, QpType, UdDestination};
 
-use polypath_wire::packet::Packet;
-
-use crate::faults::{Fault, Schedule};
-use crate::flow::{DEPTH, Flow, MEMORY, Plan, SHARED, word};
-use crate::host::{PD, SimHost};
-use crate::link::Network;
+use crate::case::{Case, Wrong};
+use crate::connect::{QKEY, connect};
+use crate::faults::{Change, Fault, When};
+use crate::host::{HostPlan, SimHost};
+use crate::io::Mischief;
+use crate::judge::flow::Flow;
+use crate::judge::pair::{Court, Ended, Pair, Scene};
+use crate::judge::{Breach, Verdict, breach};
+use crate::layout::{BUFFER, COMMON, Layout, SRQ_DEPTH};
+use crate::link::{Network, Weather, address, other_address};
 use crate::rng::Rng;
+use crate::trace::Trace;
 
 const MS: Duration = Duration::from_millis(1);
+/// Work requests that each queue takes; applications have fewer outstanding.
+const QUEUE_DEPTH: u32 = 64;
+/// When queue pairs are connected.
+const EPOCH: Duration = MS;
+/// So long after the last fault everything is whole again.
+const HEALING: Duration = Duration::from_millis(600);
 /// After everything is whole again, all must be done within this time.
-const PATIENCE: Duration = Duration::from_secs(40);
-
-/// What a run is made of; [`Setup::random`] draws it from a seed.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    /// All randomness of the run comes from it.
-    pub seed: u64,
-    /// Links, each with an address on both hosts.
-    pub links: usize,
-    /// Queue pairs; for each, whether it may use several paths.
-    pub multipath: Vec<bool>,
-    /// Requests per direction.
-    pub requests: u64,
-    /// How long faults happen.
-    pub faults: Duration,
-    /// Path MTU of the queue pairs.
-    pub mtu: u32,
-}
-
-impl Setup {
-    /// What this seed means.
-    pub fn random(seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
-        let links = 1 + rng.below(3).max(1) as usize;
-        let qps = 1 + rng.below(3);
-        Self {
-            seed,
-            links,
-            multipath: (0..qps).map(|_| rng.chance(850)).collect(),
-            requests: 20 + rng.below(150),
-            faults: if rng.chance(900) {
-                MS * (200 + rng.below(1000) as u32)
-            } else {
-                Duration::ZERO
-            },
-            mtu: [256, 1024, 4096][rng.below(3) as usize],
-        }
-    }
-}
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What is still flying when all is done arrives within this time.
+const REST: Duration = Duration::from_millis(400);
 
 /// What a run came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Virtual time.
     pub time: Duration,
-    /// Requests executed.
+    /// Requests completed, successfully or as they had to be.
     pub requests: u64,
-    /// Fail-overs of both sides.
+    /// Queue pairs that ended in the error state, as they had to.
+    pub errors: u64,
+    /// Fail-overs of all hosts.
     pub failovers: u64,
     /// The longest of them.
     pub blackout_max: Duration,
     /// Paths given up.
     pub deaths: u64,
+    /// Datagrams sent.
+    pub sent: u64,
     /// Datagrams lost on the way.
     pub dropped: u64,
+    /// Datagrams corrupted on the way.
+    pub corrupted: u64,
     /// Packets refused, for fences for example.
     pub refused: u64,
+    /// Depends on every packet that was sent, and when.
+    pub digest: u64,
 }
 
 /// A promise was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The seed to repeat it with.
-    pub seed: u64,
+    /// Which promise; stays the same while a case is cut down.
+    pub rule: &'static str,
     /// When, in virtual time.
     pub at: Duration,
-    /// What.
+    /// How.
     pub what: String,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {} at {:?}: {}", self.seed, self.at, self.what)
+        write!(f, "at {:?}: {}: {}", self.at, self.rule, self.what)
     }
 }
 
@@ -102,232 +83,288 @@ impl std::error::Error for Failure {}
 /// # Errors
 /// A promise was broken.
 pub fn simulate(seed: u64) -> Result<Report, Failure> {
-    Simulation::new(Setup::random(seed)).run()
+    Simulation::new(&Case::draw(seed)).run().0
 }
 
-/// Two hosts and what they do.
+/// The state of a host's port.
+#[derive(Clone, Copy, Debug)]
+struct PortState {
+    change: Change,
+    device: bool,
+    up: bool,
+}
+
+/// Hosts and what they do.
 #[derive(Debug)]
 pub struct Simulation {
-    setup: Setup,
+    case: Case,
     rng: Rng,
     now: Duration,
     net: Network,
-    hosts: [SimHost; 2],
-    flows: Vec<Flow>,
-    schedule: VecDeque<(Duration, Fault)>,
-    healed: Duration,
-    gone: Vec<(usize, usize)>,
-    next_post: Duration,
-    checked: [usize; 2],
-    /// Print faults and path events.
-    pub trace: bool,
-    /// Print every packet.
-    pub trace_packets: bool,
+    hosts: Vec<SimHost>,
+    plans: Vec<HostPlan>,
+    alive: Vec<bool>,
+    /// By host and link.
+    ports: Vec<Vec<PortState>>,
+    court: Court,
+    ud: Vec<[Option<UdDestination>; 2]>,
+    /// Faults by time, and by packet.
+    timed: VecDeque<(Duration, Fault)>,
+    counted: Vec<(u64, Fault)>,
+    healed: Option<Duration>,
+    disturbed: bool,
+    /// Path events of each host that have been noted.
+    noted: Vec<usize>,
+    print: bool,
 }
 
 impl Simulation {
     /// Everything connected, nothing done yet.
-    pub fn new(setup: Setup) -> Self {
-        let mut rng = Rng::new(!setup.seed);
-        let now = MS;
-        let memory = (SHARED * 8 + MEMORY * setup.multipath.len() as u64) as usize;
-        let mut make = |number| {
-            let mut host = SimHost::new(number, setup.links, Config::default(), rng.bits(), memory);
-            host.io.now = now;
-            host
-        };
-        let mut hosts = [make(0), make(1)];
-        let mut net = Network::new(setup.links);
-        for link in &mut net.links {
-            link.delay = Duration::from_micros(5 + rng.below(200));
-            link.jitter = if rng.chance(500) { rng.time(link.delay) } else { Duration::ZERO };
-            // Go-back-N hardly moves where every packet overtakes every other.
-            link.reorders = rng.chance(500) && setup.multipath.iter().all(|mp| *mp);
+    pub fn new(case: &Case) -> Self {
+        let mut rng = Rng::new(case.seed);
+        let mut base = COMMON;
+        let mut layouts = Vec::new();
+        for pair in &case.pairs {
+            let layout = Layout::new(pair.service, base);
+            base = layout.end();
+            layouts.push(layout);
         }
-        let mut flows: Vec<Flow> = Vec::new();
-        for (i, &multipath) in setup.multipath.iter().enumerate() {
-            let qpns = loop {
-                let index = rng.below(0xfff0) as u32 + 1;
-                let qpns = [0x1_0000 | (index ^ i as u32), 0x2_0000 | index.wrapping_add(i as u32)];
-                let taken = |f: &Flow| qpns.contains(&f.plan.qpn);
-                if !flows.iter().any(taken) {
-                    break qpns;
+        let any_srq = case.pairs.iter().flat_map(|p| &p.ends).any(|e| e.srq);
+        let memory = base + if any_srq { SRQ_DEPTH * BUFFER } else { 0 };
+        let plans: Vec<HostPlan> = (0..case.hosts)
+            .map(|number| HostPlan {
+                number,
+                instance: rng.bits(),
+                links: case.links.len(),
+                v6: case.v6,
+                memory: memory as usize,
+            })
+            .collect();
+        let mut hosts: Vec<_> = plans.iter().map(|p| SimHost::new(p, EPOCH)).collect();
+        let mut ud = Vec::new();
+        for plan in &case.pairs {
+            let ips = [0, 1].map(|e| address(plan.link, plan.ends[e].host, case.v6));
+            let mut to = [None, None];
+            for e in 0..2 {
+                let host = &mut hosts[plan.ends[e].host];
+                let (local, remote) = (ips[e], ips[1 - e]);
+                let qp = connect(plan, e, QUEUE_DEPTH, host);
+                host.add(qp, plan.ends[1 - e].qpn, local, remote, plan.multipath);
+                if plan.service == QpType::Ud {
+                    let options = PathOptions { multipath: plan.multipath, ..Default::default() };
+                    let path = host.io.paths.ud_path(EPOCH, local, remote, options);
+                    let path = path.expect("there is room for a simulation's paths").0;
+                    let qpn = plan.ends[1 - e].qpn;
+                    to[e] = Some(UdDestination { path: PathId(path), qpn, qkey: QKEY });
                 }
-            };
-            let psns = [rng.below(1 << 24) as u32, 0xff_ffff - rng.below(200) as u32];
-            // All over the first link, unless they can do better.
-            let link = if multipath { rng.below(setup.links as u64) as usize } else { 0 };
-            for side in 0..2 {
-                let qp = connect(&setup, side, qpns, psns, multipath, &mut hosts[side], &mut rng);
-                hosts[side].add(qp, qpns[1 - side], link, side, multipath);
-                let base = SHARED * 8 + MEMORY * i as u64;
-                let total = if side == 0 || rng.chance(500) { setup.requests } else { 0 };
-                let (qpn, peer_qpn) = (qpns[side], qpns[1 - side]);
-                flows.push(Flow::new(Plan { side, qpn, peer_qpn, base, total }));
+            }
+            ud.push(to);
+        }
+        let mut timed = Vec::new();
+        let mut counted = Vec::new();
+        for &(when, fault) in &case.faults {
+            match when {
+                When::At(at) => timed.push((EPOCH + at, fault)),
+                When::Packet(number) => counted.push((number, fault)),
             }
         }
-        let start = now + 20 * MS;
-        let schedule = Schedule::random(&mut rng, setup.links, start, setup.faults);
+        timed.sort_by_key(|(at, _)| *at);
+        let port = PortState { change: Change::Back, device: true, up: true };
         Self {
+            net: Network::new(&case.links, case.hosts, case.v6),
+            court: Court::new(case, &layouts, base),
+            ports: vec![vec![port; case.links.len()]; case.hosts],
+            alive: vec![true; case.hosts],
+            timed: timed.into(),
+            case: case.clone(),
+            now: EPOCH,
+            healed: None,
+            disturbed: false,
+            noted: vec![0; case.hosts],
+            print: false,
             rng,
-            now,
-            net,
             hosts,
-            flows,
-            schedule: schedule.faults.into(),
-            healed: schedule.healed,
-            gone: Vec::new(),
-            next_post: now + 10 * MS,
-            checked: [0; 2],
-            trace: false,
-            trace_packets: false,
-            setup,
+            plans,
+            ud,
+            counted,
         }
     }
 
-    /// Runs to the end.
-    ///
-    /// # Errors
-    /// A promise was broken.
-    pub fn run(mut self) -> Result<Report, Failure> {
-        let result = self.all();
-        let (seed, at) = (self.setup.seed, self.now);
-        result.map_err(|what| Failure { seed, at, what })
+    /// Records packets.
+    #[must_use]
+    pub fn with_trace(mut self, trace: Trace) -> Self {
+        self.net.trace = Some(trace);
+        self
     }
 
-    fn all(&mut self) -> Result<Report, String> {
-        let end = self.healed + PATIENCE;
-        while !(self.flows.iter().all(Flow::done) && self.schedule.is_empty()) {
-            if self.now > end {
-                return Err(format!("stands still: {}", self.standing()));
+    /// Prints faults and path events, and packets.
+    #[must_use]
+    pub fn printing(mut self, events: bool, packets: bool) -> Self {
+        self.print = events;
+        self.net.print = packets;
+        self
+    }
+
+    /// A host breaks a promise.
+    #[must_use]
+    pub fn with_mischief(mut self, host: usize, mischief: Mischief) -> Self {
+        if let Some(host) = self.hosts.get_mut(host) {
+            host.io.mischief = Some(mischief);
+        }
+        self
+    }
+
+    /// Runs to the end, or to the first promise broken. Gives back the trace, if there is one.
+    pub fn run(mut self) -> (Result<Report, Failure>, Option<Trace>) {
+        let result = self.all();
+        let at = self.now;
+        let failure = |b: Breach| {
+            let said: Vec<_> = self.hosts.iter().flat_map(|h| h.io.explanations.iter()).collect();
+            let what = if said.is_empty() { b.what } else { format!("{}; {said:?}", b.what) };
+            Failure { rule: b.rule, at, what }
+        };
+        (result.map_err(failure), self.net.trace)
+    }
+
+    fn all(&mut self) -> Result<Report, Breach> {
+        loop {
+            let done = self.court.pairs.iter().all(Pair::done);
+            if done && self.healed.is_some() {
+                break;
+            }
+            if self.healed.is_some_and(|at| self.now > at + PATIENCE) {
+                return breach("nothing stands still", self.standing());
             }
             self.step()?;
         }
         // What is still flying arrives, and finds nothing to break.
-        let rest = self.now + Duration::from_millis(400);
+        let rest = self.now + REST;
         while self.now < rest {
             self.step()?;
         }
-        self.finish()?;
+        let calm = self.case.keeps_order() && !self.disturbed;
+        let untouched = self.net.dropped == 0 && calm;
+        self.court.finish(&self.hosts, untouched)?;
         Ok(self.report())
     }
 
     fn standing(&self) -> String {
-        let flows: Vec<_> = self.flows.iter().filter(|f| !f.done()).collect();
-        let routes: Vec<_> = self.hosts.iter().map(|h| h.io.paths.status()).collect();
-        let said = self.hosts.iter().map(|h| &h.io.explanations).collect::<Vec<_>>();
-        format!("{flows:?} {said:?} {routes:#?}")
+        let waiting = self.court.pairs.iter().filter(|p| !p.done()).flat_map(|p| {
+            let flows = (0..2).filter(|e| !p.ends[*e].gone && !p.flows[*e].done());
+            flows.map(|e| format!("{} ({:?})", p.flows[e].standing(), p.ends[e].ended))
+        });
+        let status = self.hosts.iter().map(|h| h.io.paths.status());
+        let peers: Vec<_> = status.flat_map(|s| s.peers).map(|p| (p.local, p.note)).collect();
+        format!("{:?}; {peers:?}", waiting.collect::<Vec<_>>())
     }
 
-    fn step(&mut self) -> Result<(), String> {
-        let posting = self.flows.iter().any(|f| !f.done()).then_some(self.next_post);
-        let deadlines = self.hosts.iter().filter_map(SimHost::deadline);
-        let fault = self.schedule.front().map(|(at, _)| *at);
-        let next = deadlines.chain(self.net.next()).chain(posting).chain(fault).min();
-        // A little later than due, as timers are.
-        self.now = self.now.max(next.unwrap_or(self.now + MS));
-        while let Some(&(at, fault)) = self.schedule.front() {
-            if at > self.now {
-                break;
+    /// A queue pair that is to use several paths waits until both ends know of each other: only then
+    /// do short timeouts make no false alarms.
+    fn waits(&self, pair: usize, e: usize) -> bool {
+        let p = &self.court.pairs[pair];
+        let left = p.ends.iter().any(|end| end.gone || end.ended.is_some());
+        let wanted = p.plan.multipath && p.plan.service == QpType::Rc;
+        let entry = self.hosts[p.ends[e].host].qps.get(&p.ends[e].qpn);
+        wanted && !left && entry.is_some_and(|entry| !entry.qp.is_multipath())
+    }
+
+    /// When applications want to post something.
+    fn posting(&self) -> Option<Duration> {
+        let mut next = None;
+        let mut wanted = |at: Option<Duration>, host: usize| {
+            let at = at.map(|at| (EPOCH + at).max(self.hosts[host].paused_until));
+            next = [next, at].into_iter().flatten().min();
+        };
+        for (i, pair) in self.court.pairs.iter().enumerate() {
+            for (e, end) in pair.ends.iter().enumerate().filter(|(_, end)| !end.gone) {
+                if !self.waits(i, e) {
+                    wanted(pair.flows[e].due(), end.host);
+                }
+                wanted(pair.receive_due(e).map(|(at, _)| at), end.host);
             }
-            self.schedule.pop_front();
-            self.apply(fault);
         }
+        for (host, shared) in self.court.shared.iter().enumerate().filter(|(h, _)| self.alive[*h]) {
+            wanted(shared.due(), host);
+        }
+        next
+    }
+
+    fn step(&mut self) -> Verdict {
+        let deadlines = self.hosts.iter().zip(&self.alive).filter(|(_, alive)| **alive);
+        let deadlines = deadlines.filter_map(|(h, _)| h.deadline());
+        let fault = self.timed.front().map(|(at, _)| *at);
+        let next = deadlines.chain(self.net.next()).chain(self.posting()).chain(fault).min();
+        // A little later than due, as timers are.
+        self.now = self.now.max(next.unwrap_or(self.now + MS).min(self.now + MS * 200));
+        self.faults()?;
         while let Some((host, datagram)) = self.net.arrived(self.now) {
-            self.hosts[host].inbox.push_back(datagram);
+            if self.alive[host] {
+                self.hosts[host].inbox.push_back(datagram);
+            }
         }
-        if self.now >= self.next_post {
-            self.post()?;
-            self.next_post = self.now + self.rng.time(MS * 20);
-        }
-        for number in 0..2 {
+        self.post()?;
+        for number in 0..self.hosts.len() {
             let host = &mut self.hosts[number];
-            if host.paused_until > self.now {
+            if host.paused_until > self.now || !self.alive[number] {
                 continue;
             }
             host.run(self.now);
             for datagram in core::mem::take(&mut host.io.out) {
-                if self.trace_packets
-                    && let Ok(packet) = Packet::parse(&datagram.bytes)
-                {
-                    let (now, src, headers) = (self.now, datagram.src, packet.headers);
-                    println!("{now:?} {src} sends {headers} +{}", packet.payload.len());
-                }
-                self.net.send(self.now, number, &datagram, &mut self.rng);
+                self.net.send(self.now, number, datagram, &mut self.rng);
             }
             self.check(number)?;
         }
         Ok(())
     }
 
-    fn post(&mut self) -> Result<(), String> {
-        for flow in &mut self.flows {
-            let Plan { side, qpn, .. } = flow.plan;
-            // Only when both ends know of each other do short timeouts make no false alarms.
-            let mp = self.hosts[side].qps.get(&qpn).is_some_and(|e| e.qp.is_multipath());
-            let wanted = self.setup.multipath[((flow.plan.base - SHARED * 8) / MEMORY) as usize];
-            for _ in 0..self.rng.below(5) {
-                if mp || !wanted {
-                    flow.post(&mut self.hosts[side], &mut self.rng)?;
-                }
+    fn post(&mut self) -> Verdict {
+        let since = self.now - EPOCH;
+        for (number, shared) in self.court.shared.iter_mut().enumerate() {
+            let host = &mut self.hosts[number];
+            if self.alive[number] && host.paused_until <= self.now {
+                shared.post(since, host);
             }
-            for _ in 0..self.rng.below(5) {
-                flow.post_receive(&mut self.hosts[1 - side])?;
+        }
+        for i in 0..self.court.pairs.len() {
+            for e in 0..2 {
+                let end = &self.court.pairs[i].ends[e];
+                let number = end.host;
+                if end.gone || self.hosts[number].paused_until > self.now {
+                    continue;
+                }
+                let may_send = !self.waits(i, e);
+                let (pair, host) = (&mut self.court.pairs[i], &mut self.hosts[number]);
+                pair.post_receives(e, since, host)?;
+                while may_send && pair.flows[e].due().is_some_and(|at| at <= since) {
+                    let flow = &mut pair.flows[e];
+                    let wrong = flow.ops[flow.next_to_post()].wrong;
+                    let mut ud = self.ud[i][e];
+                    if let (Some(to), Some(Wrong::QKey)) = (&mut ud, wrong) {
+                        to.qkey += 1;
+                    }
+                    flow.post(self.now, host, ud)?;
+                }
             }
         }
         Ok(())
     }
 
-    /// Hands new completions to the flows, which judge them.
-    fn check(&mut self, number: usize) -> Result<(), String> {
-        let host = &self.hosts[number];
-        if self.trace {
-            for (at, event) in host.path_events.iter().filter(|(at, _)| *at == self.now) {
-                println!("{at:?} host {number}: {event:?}");
-            }
-        }
-        if let Some((qpn, event)) = host.io.events.iter().find(|(_, e)| is_bad(*e)) {
-            return Err(format!("queue pair {qpn:#x}: {event:?}: {:?}", host.io.explanations));
-        }
-        while let Some(&(side, c)) = host.io.completions.get(self.checked[number]) {
-            self.checked[number] += 1;
-            let flow = self.flows.iter_mut().find(|f| match side {
-                CqSide::Send => f.plan.qpn == c.qpn,
-                CqSide::Recv => f.plan.peer_qpn == c.qpn,
-            });
-            let flow = flow.ok_or("a completion of no queue pair")?;
-            let verdict = match side {
-                CqSide::Send => flow.sent(host, &c),
-                CqSide::Recv => flow.received(host, &c),
-            };
-            verdict.map_err(|what| {
-                format!("queue pair {:#x}: {what}; {:?}", c.qpn, host.io.explanations)
-            })?;
-        }
-        Ok(())
+    fn scene(&self) -> Scene {
+        let lossy = self.net.dropped > 0 || self.net.corrupted > 0;
+        Scene { now: self.now, lossy, disturbed: self.disturbed || lossy }
     }
 
-    fn finish(&self) -> Result<(), String> {
-        for flow in &self.flows {
-            let told = |what| format!("queue pair {:#x}: {what}", flow.plan.qpn);
-            flow.finish(&self.hosts[1 - flow.plan.side]).map_err(told)?;
-        }
-        for (number, host) in self.hosts.iter().enumerate() {
-            if host.io.charged != 0 {
-                return Err(format!("host {number}: {} bytes stay charged", host.io.charged));
+    fn check(&mut self, number: usize) -> Verdict {
+        if self.print || self.net.trace.is_some() {
+            let events = core::mem::take(&mut self.hosts[number].path_events);
+            for (_, event) in events.iter().skip(self.noted[number]) {
+                self.note(format_args!("host {number}: {event:?}"));
             }
-            for counter in 0..SHARED {
-                let requesters = self.flows.iter().filter(|f| f.plan.side != number);
-                let mut all: Vec<u64> =
-                    requesters.flat_map(|f| f.originals[counter as usize].clone()).collect();
-                all.sort_unstable();
-                let value = word(&host.io.memory, counter * 8);
-                if !all.iter().copied().eq(0..value) {
-                    return Err(format!("shared counter {counter} is {value}, returned {all:?}"));
-                }
-            }
+            self.noted[number] = events.len();
+            self.hosts[number].path_events = events;
         }
-        Ok(())
+        let scene = self.scene();
+        self.court.judge(number, &mut self.hosts[number], &scene)
     }
 
     fn report(&self) -> Report {
@@ -336,35 +373,64 @@ impl Simulation {
             PathEvent::Resumed { blackout, .. } => Some(*blackout),
             _ => None,
         });
+        let ends = self.court.pairs.iter().flat_map(|p| &p.ends);
         Report {
             time: self.now,
-            requests: self.flows.iter().map(Flow::completed).sum(),
+            requests: self.court.pairs.iter().flat_map(|p| &p.flows).map(Flow::completed).sum(),
+            errors: ends.filter(|e| e.ended.is_some()).count() as u64,
             failovers: events().filter(|e| matches!(e, PathEvent::Resumed { .. })).count() as u64,
             blackout_max: blackouts.max().unwrap_or_default(),
             deaths: events().filter(|e| matches!(e, PathEvent::PathDead { .. })).count() as u64,
+            sent: self.net.sent,
             dropped: self.net.dropped,
+            corrupted: self.net.corrupted,
             refused: self.hosts.iter().map(|h| h.refused).sum(),
+            digest: self.net.digest,
         }
     }
 
-    fn apply(&mut self, fault: Fault) {
-        if self.trace {
-            println!("{:?} {fault:?}", self.now);
+    fn note(&mut self, text: fmt::Arguments<'_>) {
+        if self.print {
+            println!("{:?} {text}", self.now);
         }
+        if let Some(trace) = &mut self.net.trace {
+            trace.note(self.now, text.to_string());
+        }
+    }
+
+    /// Applies what is due; heals everything once all faults have happened.
+    fn faults(&mut self) -> Verdict {
+        while let Some(&(_, fault)) = self.timed.front().filter(|(at, _)| *at <= self.now) {
+            self.timed.pop_front();
+            self.note(format_args!("{fault:?}"));
+            self.apply(fault)?;
+        }
+        while let Some(i) = self.counted.iter().position(|(n, _)| *n <= self.net.sent) {
+            let (_, fault) = self.counted.remove(i);
+            self.note(format_args!("{fault:?}"));
+            self.apply(fault)?;
+        }
+        if self.timed.is_empty() && self.healed.is_none() {
+            self.healed = Some(self.now + HEALING);
+            self.timed.push_back((self.now + HEALING, Fault::Heal));
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, fault: Fault) -> Verdict {
+        self.disturbed |= fault != Fault::Heal;
         match fault {
-            Fault::Cut { link, from } => self.net.links[link].cut = from,
-            Fault::Carrier { link, up, seen } => {
-                self.net.links[link].up = up;
-                for number in (0..2).filter(|n| seen[*n]) {
-                    self.hosts[number].local[link].link_up = up;
-                    self.tell(number);
-                }
+            Fault::Cut { link, from, to, cut } => self.net.set_cut(link, from, to, cut),
+            Fault::Carrier { link, host, up } => {
+                self.ports[host][link].up = up;
+                self.tell(host);
             }
-            Fault::Address { host, link, there } => {
-                self.gone.retain(|g| *g != (host, link));
-                if !there {
-                    self.gone.push((host, link));
-                }
+            Fault::Address { host, link, change } => {
+                self.ports[host][link].change = change;
+                self.tell(host);
+            }
+            Fault::Device { host, link, there } => {
+                self.ports[host][link].device = there;
                 self.tell(host);
             }
             Fault::Admin { host, link, usable } => {
@@ -376,91 +442,83 @@ impl Simulation {
                 let host = &mut self.hosts[host];
                 host.paused_until = host.paused_until.max(until);
             }
-            Fault::Bad { link, loss, double, straggle } => {
-                let link = &mut self.net.links[link];
-                link.loss_per_mille = loss;
-                link.double_per_mille = double;
-                link.straggle_per_mille = straggle;
+            Fault::Weather { link, weather } => self.net.set_weather(link, weather),
+            Fault::Die { host, reborn } => self.die(host, reborn),
+            Fault::Error { pair, end } => return self.end(pair, end),
+            Fault::Heal => self.heal(),
+        }
+        Ok(())
+    }
+
+    fn heal(&mut self) {
+        self.counted.clear();
+        for link in 0..self.case.links.len() {
+            self.net.set_weather(link, Weather::default());
+            for from in 0..self.hosts.len() {
+                (0..self.hosts.len()).for_each(|to| self.net.set_cut(link, from, to, false));
             }
+        }
+        for host in 0..self.hosts.len() {
+            for link in 0..self.case.links.len() {
+                self.ports[host][link] = PortState { change: Change::Back, device: true, up: true };
+                self.hosts[host].local[link].usable = true;
+            }
+            self.tell(host);
         }
     }
 
-    fn tell(&mut self, number: usize) {
+    /// The process on a host is no more; another one may take its place.
+    fn die(&mut self, number: usize, reborn: bool) {
+        self.court.died(number);
+        let plan = HostPlan { instance: self.rng.bits(), ..self.plans[number] };
+        self.hosts[number] = SimHost::new(&plan, self.now);
+        self.alive[number] = reborn;
+        self.noted[number] = 0;
+        self.tell(number);
+    }
+
+    /// An application ends its queue pair.
+    fn end(&mut self, pair: usize, e: usize) -> Verdict {
+        let end = &mut self.court.pairs[pair].ends[e];
+        if end.gone {
+            return Ok(());
+        }
+        end.ended.get_or_insert(Ended::Wanted);
+        let number = end.host;
         let host = &mut self.hosts[number];
         host.io.now = self.now;
-        let all = host.local.clone();
-        let there = |link: usize| !self.gone.contains(&(number, link));
-        let list: Vec<_> =
-            all.iter().enumerate().filter(|(l, _)| there(*l)).map(|(_, a)| *a).collect();
-        host.io.paths.set_local(self.now, &list);
+        host.io.qpn = end.qpn;
+        if let Some(entry) = host.qps.get_mut(&end.qpn) {
+            let attr = QpAttr::new(QpState::Err);
+            let done = entry.qp.modify(self.now, &attr, QpAttrMask::STATE, &mut host.io);
+            if let Err(error) = done {
+                return breach("any queue pair can be ended", error.to_string());
+            }
+        }
+        self.check(number)
     }
-}
 
-fn is_bad(event: polypath_transport::QpEvent) -> bool {
-    use polypath_transport::QpEvent as E;
-    matches!(event, E::Fatal | E::RequestError | E::AccessError)
-}
-
-fn connect(
-    setup: &Setup,
-    side: usize,
-    qpns: [u32; 2],
-    psns: [u32; 2],
-    multipath: bool,
-    host: &mut SimHost,
-    rng: &mut Rng,
-) -> QueuePair {
-    use QpAttrMask as M;
-    let mut qp = QueuePair::new(QpConfig {
-        qpn: qpns[side],
-        qp_type: QpType::Rc,
-        pd: PD,
-        sq_sig_all: false,
-        srq: false,
-        max_send_wr: DEPTH as u32,
-        max_recv_wr: DEPTH as u32,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        max_inline: 256,
-    });
-    let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-    let attr = QpAttr {
-        access: access | Access::LOCAL_WRITE,
-        port_num: 1,
-        ah: AhAttr { is_global: true, port_num: 1, ..AhAttr::default() },
-        path_mtu: setup.mtu,
-        dest_qpn: qpns[1 - side],
-        rq_psn: psns[1 - side],
-        sq_psn: psns[side],
-        max_rd_atomic: 4,
-        max_dest_rd_atomic: 4,
-        min_rnr_timer: 8,
-        // A plain queue pair has to sit out the faults; one with paths must not need to.
-        timeout: if multipath { 8 + rng.below(8) as u8 } else { 20 },
-        retry_cnt: if multipath { rng.below(8) as u8 } else { 7 },
-        rnr_retry: 7,
-        ..QpAttr::new(QpState::Init)
-    };
-    let steps = [
-        (QpState::Init, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
-        (
-            QpState::Rtr,
-            M::STATE
-                | M::AV
-                | M::PATH_MTU
-                | M::DEST_QPN
-                | M::RQ_PSN
-                | M::MAX_DEST_RD_ATOMIC
-                | M::MIN_RNR_TIMER,
-        ),
-        (
-            QpState::Rts,
-            M::STATE | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC,
-        ),
-    ];
-    for (state, mask) in steps {
-        let attr = QpAttr { state, cur_state: qp.state(), ..attr };
-        qp.modify(host.io.now, &attr, mask, &mut host.io).expect("the transitions are legal");
+    /// Tells a host and the network of the host's addresses and ports.
+    fn tell(&mut self, number: usize) {
+        let host = &mut self.hosts[number];
+        let mut list = Vec::new();
+        for (link, port) in self.ports[number].iter().enumerate() {
+            let ip = match port.change {
+                Change::Other => other_address(link, number, self.case.v6),
+                Change::Gone | Change::Back => address(link, number, self.case.v6),
+            };
+            let there = port.device && port.change != Change::Gone;
+            self.net.set_address(link, number, there.then_some(ip));
+            self.net.set_carrier(link, number, port.up && port.device);
+            host.local[link].ip = ip;
+            host.local[link].link_up = port.up;
+            if there {
+                list.push(host.local[link]);
+            }
+        }
+        if self.alive[number] {
+            host.io.now = self.now;
+            host.io.paths.set_local(self.now, &list);
+        }
     }
-    qp
 }

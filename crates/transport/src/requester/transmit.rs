@@ -101,7 +101,9 @@ impl Requester {
             if !self.flight.waits() {
                 if self.flight.is_empty() {
                     self.timers.restart(now, core.attr.retry_cnt, core.attr.rnr_retry);
-                } else {
+                } else if self.probe.is_none() {
+                    // A probe is no retry: if it is all that there is to send, patience ends as it
+                    // would have without.
                     self.timers.resent(now);
                 }
             }

@@ -1,0 +1,67 @@
+//! Bringing a queue pair of a plan to the state in which it sends.
+
+use polypath_transport::{AhAttr, QpAttr, QpAttrMask as M, QpConfig, QpState, QpType, QueuePair};
+
+use crate::case::PairPlan;
+use crate::host::SimHost;
+use crate::io::PD;
+use crate::judge::flow::INLINE_MAX;
+
+/// Of all UD queue pairs.
+pub(crate) const QKEY: u32 = 0x1122_3344;
+
+/// Makes one end's queue pair, with queues of `depth`, and takes it to RTS.
+pub(crate) fn connect(plan: &PairPlan, e: usize, depth: u32, host: &mut SimHost) -> QueuePair {
+    let (end, peer) = (&plan.ends[e], &plan.ends[1 - e]);
+    let mut qp = QueuePair::new(QpConfig {
+        qpn: end.qpn,
+        qp_type: plan.service,
+        pd: PD,
+        sq_sig_all: false,
+        srq: end.srq,
+        max_send_wr: depth,
+        max_recv_wr: depth,
+        max_send_sge: 2,
+        max_recv_sge: 2,
+        max_inline: INLINE_MAX,
+    });
+    qp.set_port_mtu(plan.mtu);
+    let attr = QpAttr {
+        access: end.access,
+        port_num: 1,
+        ah: AhAttr { is_global: true, port_num: 1, ..AhAttr::default() },
+        path_mtu: plan.mtu,
+        dest_qpn: peer.qpn,
+        rq_psn: peer.psn,
+        sq_psn: end.psn,
+        qkey: QKEY,
+        max_rd_atomic: plan.max_rd_atomic,
+        max_dest_rd_atomic: plan.max_rd_atomic,
+        min_rnr_timer: plan.min_rnr_timer,
+        timeout: plan.timeout,
+        retry_cnt: plan.retry_cnt,
+        rnr_retry: plan.rnr_retry,
+        ..QpAttr::new(QpState::Init)
+    };
+    let connected = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+    let (init, rtr, rts) = match plan.service {
+        QpType::Rc => (
+            M::ACCESS_FLAGS,
+            connected | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
+            M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
+        ),
+        QpType::Uc => (M::ACCESS_FLAGS, connected, M::empty()),
+        QpType::Ud => (M::QKEY, M::empty(), M::empty()),
+    };
+    let steps = [
+        (QpState::Init, M::PKEY_INDEX | M::PORT | init),
+        (QpState::Rtr, rtr),
+        (QpState::Rts, M::SQ_PSN | rts),
+    ];
+    for (state, mask) in steps {
+        let attr = QpAttr { state, cur_state: qp.state(), ..attr };
+        qp.modify(host.io.now, &attr, mask | M::STATE, &mut host.io)
+            .expect("the transitions are legal");
+    }
+    qp
+}

@@ -1,0 +1,259 @@
+//! What a seed means: drawing a case.
+
+use core::time::Duration;
+
+use polypath_transport::{Access, QpType};
+
+use crate::case::{Case, EndPlan, Kind, Op, PairPlan, Wrong};
+use crate::faults::{self, Fault, When};
+use crate::layout::{AREA, BUFFER, SHARED};
+use crate::link::LinkPlan;
+use crate::rng::Rng;
+
+const MS: Duration = Duration::from_millis(1);
+/// Work requests of an unreliable queue pair: there are receives for all from the beginning.
+const LOOSE_OPS_MAX: u64 = 36;
+
+/// What all queue pairs of a case have in common.
+#[derive(Clone, Copy)]
+struct Mood {
+    hosts: usize,
+    links: usize,
+    requests: u64,
+    /// Some work requests are wrong.
+    wrongs: bool,
+    /// Nothing happens to the network.
+    calm: bool,
+    /// A process dies.
+    deadly: bool,
+    /// By host: it has a shared receive queue.
+    srq: u64,
+}
+
+impl Case {
+    /// What this seed means.
+    pub fn draw(seed: u64) -> Self {
+        let rng = &mut Rng::new(seed);
+        let hosts = [2, 2, 2, 2, 3, 4][rng.below(6) as usize];
+        let links = [1, 2, 2, 2, 2, 3, 3][rng.below(7) as usize];
+        let calm = rng.chance(150);
+        let mood = Mood {
+            hosts,
+            links,
+            requests: 20 + rng.below(150),
+            wrongs: rng.chance(300),
+            calm,
+            deadly: rng.chance(80),
+            srq: if rng.chance(250) { rng.bits() } else { 0 },
+        };
+        let count = 1 + rng.below(hosts as u64 + 1);
+        let mut pairs: Vec<PairPlan> = Vec::new();
+        for _ in 0..count {
+            let pair = draw_pair(rng, &mood, &pairs);
+            pairs.push(pair);
+        }
+        let plain = pairs.iter().any(|p| p.service == QpType::Rc && !p.multipath);
+        let keep_order = rng.chance(200);
+        let links = (0..links).map(|_| draw_link(rng, !plain && !keep_order)).collect::<Vec<_>>();
+        let mut list = Vec::new();
+        if !calm {
+            let time = MS * (200 + rng.below(1000) as u32);
+            list = faults::draw(rng, hosts, links.len(), time, keep_order);
+        }
+        let mut add = |at, fault| {
+            let place = list.iter().position(|(w, _)| matches!(w, When::At(t) if *t > at));
+            list.insert(place.unwrap_or(list.len()), (When::At(at), fault));
+        };
+        if mood.deadly {
+            let host = rng.below(hosts as u64) as usize;
+            add(rng.time(MS * 500), Fault::Die { host, reborn: rng.chance(500) });
+        }
+        if rng.chance(60) {
+            let pair = rng.below(count) as usize;
+            let end = rng.below(2) as usize;
+            add(rng.time(MS * 500), Fault::Error { pair, end });
+        }
+        Self { seed: !seed, v6: rng.chance(300), hosts, links, pairs, faults: list }
+    }
+}
+
+fn draw_link(rng: &mut Rng, may_reorder: bool) -> LinkPlan {
+    let long = rng.chance(80);
+    let delay = Duration::from_micros(5 + rng.below(if long { 5000 } else { 200 }));
+    let jitter = if rng.chance(500) { rng.time(delay) } else { Duration::ZERO };
+    let slow = rng.chance(350);
+    LinkPlan {
+        delay,
+        jitter,
+        // Go-back-N hardly moves where every packet overtakes every other.
+        reorders: may_reorder && rng.chance(500),
+        rate_mbps: if slow { [100, 1000, 10_000][rng.below(3) as usize] } else { 0 },
+        queue: 32 << (10 + rng.below(5)),
+    }
+}
+
+fn draw_pair(rng: &mut Rng, mood: &Mood, others: &[PairPlan]) -> PairPlan {
+    let service = match rng.below(20) {
+        0..=1 => QpType::Uc,
+        2..=3 => QpType::Ud,
+        _ => QpType::Rc,
+    };
+    let multipath = rng.chance(850);
+    let first = rng.below(mood.hosts as u64) as usize;
+    let hosts = [first, (first + 1 + rng.below(mood.hosts as u64 - 1) as usize) % mood.hosts];
+    let qpns = loop {
+        let mut number = |host: usize| (host as u32 + 1) << 16 | (rng.below(0xfff0) as u32 + 1);
+        let qpns = hosts.map(&mut number);
+        let taken = |p: &PairPlan| p.ends.iter().any(|e| qpns.contains(&e.qpn));
+        if !others.iter().any(taken) {
+            break qpns;
+        }
+    };
+    let psns = [rng.below(1 << 24) as u32, 0xff_ffff - rng.below(200) as u32];
+    let limited = rng.chance(150);
+    // Nothing else can hold a plain queue pair up than a dead peer, if the network is whole.
+    let soon = mood.calm && rng.chance(500);
+    let mut pair = PairPlan {
+        service,
+        multipath,
+        // All over the first link, unless they can do better.
+        link: if multipath { rng.below(mood.links as u64) as usize } else { 0 },
+        mtu: [256, 1024, 4096][rng.below(3) as usize],
+        // A plain queue pair has to sit out the faults; one with paths must not need to.
+        timeout: match (multipath, soon) {
+            (true, _) => 8 + rng.below(8) as u8,
+            (false, true) => 14 + rng.below(3) as u8,
+            (false, false) => 20,
+        },
+        retry_cnt: if multipath { rng.below(8) as u8 } else { 7 },
+        rnr_retry: if limited { rng.below(7) as u8 } else { 7 },
+        min_rnr_timer: 1 + rng.below(12) as u8,
+        max_rd_atomic: [1, 2, 4, 4, 16][rng.below(5) as usize],
+        ends: [0, 1].map(|e| EndPlan {
+            host: hosts[e],
+            qpn: qpns[e],
+            psn: psns[e],
+            srq: service == QpType::Rc && mood.srq >> hosts[e] & 1 == 1,
+            access: Access::LOCAL_WRITE
+                | Access::REMOTE_READ
+                | Access::REMOTE_WRITE
+                | Access::REMOTE_ATOMIC,
+            ops: Vec::new(),
+        }),
+    };
+    if mood.wrongs && service == QpType::Rc && rng.chance(150) {
+        let rights = [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
+        pair.ends[rng.below(2) as usize].access -= rights[rng.below(3) as usize];
+    }
+    for e in 0..2 {
+        let idle = e == 1 && rng.chance(500);
+        let total = if idle { 0 } else { mood.requests };
+        pair.ends[e].ops = draw_ops(rng, &pair, e, total, mood.wrongs);
+    }
+    pair
+}
+
+fn draw_ops(rng: &mut Rng, pair: &PairPlan, end: usize, total: u64, wrongs: bool) -> Vec<Op> {
+    let reliable = pair.service == QpType::Rc;
+    let total = if reliable { total } else { total.min(LOOSE_OPS_MAX) };
+    let mut at = Duration::ZERO;
+    let mut ops = Vec::with_capacity(total as usize);
+    while (ops.len() as u64) < total {
+        at += rng.time(MS * 20);
+        for _ in 0..rng.below(5).min(total - ops.len() as u64) {
+            ops.push(draw_op(rng, pair, at));
+        }
+    }
+    if wrongs && !ops.is_empty() && rng.chance(600) {
+        for _ in 0..=rng.below(2) {
+            let index = rng.below(ops.len() as u64) as usize;
+            ops[index].wrong = draw_wrong(rng, pair, end, &mut ops[index]);
+        }
+    }
+    ops
+}
+
+fn draw_op(rng: &mut Rng, pair: &PairPlan, at: Duration) -> Op {
+    let kind = match (pair.service, rng.below(20)) {
+        (QpType::Ud, n) if n & 1 == 0 => Kind::Send,
+        (QpType::Ud, _) => Kind::SendImm,
+        (_, 0..=3) => Kind::Send,
+        (_, 4..=5) => Kind::SendImm,
+        (_, 6..=9) => Kind::Write,
+        (_, 10..=11) => Kind::WriteImm,
+        (QpType::Uc, _) => Kind::SendImm,
+        (_, 12..=15) => Kind::Read,
+        (_, 16) => Kind::FetchAdd,
+        (_, 17) => Kind::CompareSwap,
+        _ => Kind::SharedAdd,
+    };
+    let most = match pair.service {
+        QpType::Rc => BUFFER as u32,
+        QpType::Uc => 4096,
+        QpType::Ud => pair.mtu,
+    };
+    let mtu = pair.mtu;
+    let edge = [0, 1, mtu - 1, mtu, mtu + 1, mtu * 2, most][rng.below(7) as usize];
+    let mut len = match rng.below(10) {
+        0..=2 => edge.min(most),
+        3..=5 => rng.below(300) as u32,
+        _ => rng.below(u64::from(most)) as u32,
+    };
+    len = len.min(most);
+    if pair.service != QpType::Rc {
+        len = len.max(8); // By its contents it is known which it was.
+    }
+    let (len, offset) = match kind {
+        Kind::SharedAdd => (8, rng.below(SHARED) as u32),
+        Kind::FetchAdd | Kind::CompareSwap => (8, 0),
+        _ => (len, rng.below(AREA - u64::from(len)) as u32),
+    };
+    // Now and then the receive comes too late.
+    let early = at.saturating_sub(rng.time(MS * 40));
+    let receive_at = match (pair.service, pair.rnr_retry) {
+        (QpType::Rc, 7) => early + rng.time(MS * 30),
+        (QpType::Rc, _) if rng.chance(20) => early + rng.time(MS * 30),
+        _ => Duration::ZERO,
+    };
+    Op {
+        at,
+        kind,
+        len,
+        offset,
+        fill: rng.bits(),
+        signaled: rng.chance(600),
+        inline: rng.chance(300),
+        solicited: rng.chance(300),
+        fence: rng.chance(50),
+        split: rng.chance(250),
+        receive_at,
+        wrong: None,
+    }
+}
+
+/// Something that can be wrong with this work request.
+fn draw_wrong(rng: &mut Rng, pair: &PairPlan, end: usize, op: &mut Op) -> Option<Wrong> {
+    let own_receive = !pair.ends[1 - end].srq;
+    let choice = rng.below(8);
+    let wrong = match (pair.service, choice) {
+        (_, 0) => Wrong::Post,
+        (QpType::Ud, 1..=4) => Wrong::QKey,
+        (_, 1) => Wrong::LocalKey,
+        (QpType::Uc, _) if op.kind.is_write() => Wrong::Key,
+        (QpType::Uc | QpType::Ud, _) => Wrong::LocalKey,
+        _ if op.kind == Kind::WriteImm && choice == 2 && own_receive && pair.rnr_retry < 7 => {
+            Wrong::NoReceive
+        }
+        _ if !op.kind.is_send() => [Wrong::Key, Wrong::Range, Wrong::Rights][choice as usize % 3],
+        _ if !own_receive => Wrong::LocalKey,
+        _ if pair.rnr_retry < 7 => Wrong::NoReceive,
+        (_, 2..=4) => Wrong::ReceiveKey,
+        _ => Wrong::ShortReceive,
+    };
+    // Nobody looks at the key of nothing.
+    op.len = op.len.max(8);
+    if op.offset as u64 + u64::from(op.len) > AREA {
+        op.offset = 0;
+    }
+    Some(wrong)
+}

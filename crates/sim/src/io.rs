@@ -1,0 +1,363 @@
+//! What of a host a queue pair sees. Everything that a queue pair does to it goes into a journal,
+//! which the judge reads.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use polypath_paths::PathManager;
+use polypath_transport::{
+    Access, AtomicOp, Burst, Completion, CqSide, Fault, Host, PathId, PathTag, Payload, PeerId,
+    QpEvent, RecvWr, Route, Segment, Sge,
+};
+use polypath_wire::ICRC_LEN;
+use polypath_wire::ext::Aeth;
+use polypath_wire::icrc::{Flow, FlowCrc};
+use polypath_wire::packet::{Headers, MAX_HEADERS_LEN};
+use polypath_wire::psn::Psn;
+
+use crate::link::Datagram;
+
+/// The key of all of a host's memory, local and remote, for everything.
+pub const KEY: u32 = 0x1234_5678;
+/// Remote key of all of a host's memory for READs only.
+pub const READ_KEY: u32 = 0x1234_5601;
+/// Remote key of all of a host's memory for WRITEs only.
+pub const WRITE_KEY: u32 = 0x1234_5602;
+/// A key of nothing.
+pub const NO_KEY: u32 = 0x6666_6666;
+/// The protection domain of everything.
+pub const PD: u32 = 1;
+
+/// Something that a queue pair did to its host, or was told.
+#[derive(Clone, Debug)]
+pub enum Did {
+    /// It copied received data into memory.
+    Store {
+        /// Who.
+        qpn: u32,
+        /// Where.
+        addr: u64,
+        /// What.
+        data: Vec<u8>,
+    },
+    /// It executed an atomic.
+    Atomic {
+        /// Who.
+        qpn: u32,
+        /// Where.
+        addr: u64,
+        /// What.
+        op: AtomicOp,
+        /// What was there before.
+        old: u64,
+    },
+    /// It took a work request of the shared receive queue.
+    Took {
+        /// Who.
+        qpn: u32,
+        /// Which.
+        wr_id: u64,
+    },
+    /// It reported a completion.
+    Completed {
+        /// Of which queue.
+        side: CqSide,
+        /// Which.
+        completion: Completion,
+    },
+    /// It raised an asynchronous event.
+    Event {
+        /// Who.
+        qpn: u32,
+        /// Which.
+        event: QpEvent,
+    },
+    /// It sent an acknowledgement (no response).
+    Acknowledged {
+        /// Who.
+        qpn: u32,
+        /// Of which packet.
+        psn: Psn,
+        /// How.
+        aeth: Aeth,
+    },
+    /// It was told that the peer has no receive work request.
+    HeardNotReady {
+        /// Who.
+        qpn: u32,
+        /// For which packet.
+        psn: Psn,
+    },
+    /// It took a packet that should have been refused.
+    Wrongly {
+        /// Who.
+        qpn: u32,
+        /// Why it should.
+        why: &'static str,
+    },
+}
+
+/// A promise that a host breaks on purpose, to see that the judge notices. Counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mischief {
+    /// The n-th piece of received data is stored with a byte changed.
+    Spoil(u64),
+    /// The n-th completion is not reported.
+    Forget(u64),
+    /// The n-th completion is reported twice.
+    Repeat(u64),
+    /// The n-th atomic is executed twice.
+    Double(u64),
+}
+
+/// What of a host a queue pair sees.
+#[derive(Debug)]
+pub struct Io {
+    /// The time of the current call.
+    pub now: Duration,
+    /// The host's memory; addresses are indexes.
+    pub memory: Vec<u8>,
+    /// Its path manager.
+    pub paths: PathManager,
+    /// Datagrams to send.
+    pub out: Vec<Datagram>,
+    /// What happened since the judge last looked.
+    pub journal: Vec<Did>,
+    /// What queue pairs said of errors.
+    pub explanations: Vec<String>,
+    /// Bytes charged to paths and not given back, all together.
+    pub charged: i64,
+    /// The shared receive queue.
+    pub srq: VecDeque<RecvWr>,
+    /// Breaks this promise.
+    pub mischief: Option<Mischief>,
+    /// Whose turn it is.
+    pub(crate) qpn: u32,
+    /// Identification of the next IPv4 packet.
+    id: u16,
+    stores: u64,
+    completions: u64,
+    atomics: u64,
+}
+
+impl Io {
+    pub(crate) fn new(now: Duration, paths: PathManager, memory: usize) -> Self {
+        Self {
+            now,
+            memory: vec![0; memory],
+            paths,
+            out: Vec::new(),
+            journal: Vec::new(),
+            explanations: Vec::new(),
+            charged: 0,
+            srq: VecDeque::new(),
+            mischief: None,
+            qpn: 0,
+            id: 0,
+            stores: 0,
+            completions: 0,
+            atomics: 0,
+        }
+    }
+
+    fn segment(&self, addr: u64, len: u32) -> Result<Segment, Fault> {
+        match addr.checked_add(u64::from(len)) {
+            Some(end) if end <= self.memory.len() as u64 => Ok(Segment { addr, len }),
+            _ => Err(Fault::Range),
+        }
+    }
+
+    /// Puts a packet without its ICRC on the way.
+    pub(crate) fn emit(&mut self, address: &polypath_paths::PathAddress, mut bytes: Vec<u8>) {
+        let flow = Flow::new(address.local, address.remote, address.source_port);
+        self.id = self.id.wrapping_add(1);
+        bytes.extend(FlowCrc::new(&flow).compute(self.id, &bytes));
+        self.out.push(Datagram {
+            flow,
+            id: self.id,
+            traffic_class: address.traffic_class,
+            hop_limit: address.hop_limit,
+            flow_label: address.flow_label,
+            bytes,
+            corrupted: false,
+        });
+    }
+
+    /// Eight bytes as an atomic sees them.
+    pub fn word(&self, at: u64) -> u64 {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&self.memory[at as usize..][..8]);
+        u64::from_ne_bytes(bytes)
+    }
+
+    fn execute(&mut self, at: u64, op: AtomicOp) -> u64 {
+        let old = self.word(at);
+        let new = match op {
+            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
+            AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
+            AtomicOp::CompareSwap { .. } => old,
+        };
+        self.memory[at as usize..][..8].copy_from_slice(&new.to_ne_bytes());
+        old
+    }
+}
+
+impl Host for Io {
+    fn resolve(&self, _pd: u32, sge: Sge, _access: Access) -> Result<Segment, Fault> {
+        if sge.lkey != KEY {
+            return Err(Fault::Key);
+        }
+        self.segment(sge.addr, sge.len)
+    }
+
+    fn resolve_remote(
+        &self,
+        _pd: u32,
+        _qpn: u32,
+        rkey: u32,
+        va: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<Segment, Fault> {
+        let rights = match rkey {
+            KEY => Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+            READ_KEY => Access::REMOTE_READ,
+            WRITE_KEY => Access::REMOTE_WRITE,
+            _ => return Err(Fault::Key),
+        };
+        let segment = self.segment(va, len)?;
+        if rights.contains(access) { Ok(segment) } else { Err(Fault::Rights) }
+    }
+
+    fn store(&mut self, segment: Segment, data: &[u8]) {
+        let at = segment.addr as usize;
+        self.memory[at..at + data.len()].copy_from_slice(data);
+        self.stores += 1;
+        if self.mischief == Some(Mischief::Spoil(self.stores)) && !data.is_empty() {
+            self.memory[at] ^= 1;
+        }
+        let data = self.memory[at..at + data.len()].to_vec();
+        self.journal.push(Did::Store { qpn: self.qpn, addr: segment.addr, data });
+    }
+
+    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> u64 {
+        let addr = segment.addr;
+        self.atomics += 1;
+        if self.mischief == Some(Mischief::Double(self.atomics)) {
+            self.execute(addr, op);
+        }
+        let old = self.execute(addr, op);
+        self.journal.push(Did::Atomic { qpn: self.qpn, addr, op, old });
+        old
+    }
+
+    fn invalidate(&mut self, _pd: u32, _qpn: u32, _rkey: u32) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn bind_mw(&mut self, _pd: u32, _qpn: u32, _mw: u32, _rkey: u32) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn take_srq(&mut self) -> Option<RecvWr> {
+        let wr = self.srq.pop_front()?;
+        self.journal.push(Did::Took { qpn: self.qpn, wr_id: wr.wr_id });
+        Some(wr)
+    }
+
+    fn complete(&mut self, side: CqSide, completion: Completion) {
+        self.completions += 1;
+        let copies = match self.mischief {
+            Some(Mischief::Forget(n)) if n == self.completions => 0,
+            Some(Mischief::Repeat(n)) if n == self.completions => 2,
+            _ => 1,
+        };
+        for _ in 0..copies {
+            self.journal.push(Did::Completed { side, completion });
+        }
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.journal.push(Did::Event { qpn: self.qpn, event });
+    }
+
+    fn explain(&mut self, text: core::fmt::Arguments<'_>) {
+        self.explanations.push(format!("{:?}: {text}", self.now));
+    }
+
+    fn route(&mut self, peer: PeerId) -> Option<Route> {
+        let route = self.paths.route(polypath_paths::PeerId(peer.0))?;
+        Some(Route {
+            path: PathId(route.path.0),
+            tag: route.tag.map(tag),
+            window: route.window,
+            rtt: route.rtt,
+        })
+    }
+
+    fn tag(&self, path: PathId) -> Option<PathTag> {
+        self.paths.tag(polypath_paths::PathId(path.0)).map(tag)
+    }
+
+    fn transmit(&mut self, burst: &Burst<'_>) {
+        let path = self.paths.ud_route(polypath_paths::PathId(burst.path.0));
+        let Some(address) = self.paths.path(path).copied() else { return };
+        let payload = match burst.payload {
+            Payload::Bytes(bytes) => bytes.to_vec(),
+            Payload::Memory { segments, skip, len } => {
+                let mut all = Vec::with_capacity((skip + len) as usize);
+                for s in segments {
+                    let at = s.addr as usize;
+                    all.extend_from_slice(&self.memory[at..at + s.len as usize]);
+                }
+                all[skip as usize..(skip + len) as usize].to_vec()
+            }
+        };
+        for i in 0..burst.packets {
+            let range = burst.range(i);
+            let headers = burst.headers(i);
+            if let (Some(aeth), true) = (headers.aeth, headers.bth.opcode.base().0 == ACK) {
+                let psn = headers.bth.psn;
+                self.journal.push(Did::Acknowledged { qpn: self.qpn, psn, aeth });
+            }
+            let data = &payload[range.start as usize..range.end as usize];
+            let bytes = encode(&headers, data);
+            self.emit(&address, bytes);
+        }
+    }
+
+    fn sent(&mut self, path: PathId, bytes: u32) {
+        self.charged += i64::from(bytes);
+        self.paths.sent(self.now, polypath_paths::PathId(path.0), bytes);
+    }
+
+    fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>) {
+        self.charged -= i64::from(bytes);
+        self.paths.acked(self.now, polypath_paths::PathId(path.0), bytes, rtt);
+    }
+
+    fn lost(&mut self, path: PathId, bytes: u32, congestion: bool) {
+        self.charged -= i64::from(bytes);
+        self.paths.lost(self.now, polypath_paths::PathId(path.0), bytes, congestion);
+    }
+
+    fn suspect(&mut self, path: PathId) {
+        self.paths.suspect(self.now, polypath_paths::PathId(path.0));
+    }
+}
+
+const ACK: u8 = polypath_wire::Opcode::RC_ACK.0;
+
+fn tag(tag: polypath_paths::PathTag) -> PathTag {
+    PathTag { id: tag.id, generation: tag.generation }
+}
+
+fn encode(headers: &Headers, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(MAX_HEADERS_LEN + payload.len() + 3 + ICRC_LEN);
+    bytes.resize(MAX_HEADERS_LEN, 0);
+    let n = headers.emit(&mut bytes);
+    bytes.truncate(n);
+    bytes.extend_from_slice(payload);
+    bytes.resize(bytes.len() + usize::from(headers.bth.pad), 0);
+    bytes
+}

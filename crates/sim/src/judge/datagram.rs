@@ -1,0 +1,99 @@
+//! UC and UD: what arrives is what was sent, whole, and unless the network stirs it, in order and once.
+//! What does not arrive nobody misses, unless the network lost nothing.
+
+use polypath_transport::{Completion, QpType, WcOpcode, WcStatus};
+
+use super::flow::{Flow, imm};
+use super::receiver::Receive;
+use super::{Verdict, breach, demand};
+use crate::case::{Kind, Wrong};
+use crate::io::Io;
+
+/// Bytes that the GRH takes.
+const GRH_LEN: u32 = 40;
+
+/// What is known of one direction.
+#[derive(Debug)]
+pub(crate) struct Loose {
+    service: QpType,
+    /// The network keeps packets in order and sends none twice.
+    ordered: bool,
+    /// The last message that arrived.
+    last: Option<usize>,
+    arrived: usize,
+}
+
+impl Loose {
+    pub(crate) fn new(service: QpType, ordered: bool) -> Self {
+        Self { service, ordered, last: None, arrived: 0 }
+    }
+
+    /// The responder stored data of a WRITE.
+    pub(crate) fn written(&self, flow: &Flow, addr: u64, data: &[u8]) -> Verdict {
+        let fits = (0..flow.next_to_post()).rev().any(|i| {
+            let op = &flow.ops[i];
+            let start = flow.layout.base + u64::from(op.offset);
+            let from = addr.wrapping_sub(start) as usize;
+            let sent = flow.data(i);
+            op.kind.is_write()
+                && op.wrong.is_none()
+                && from <= sent.len()
+                && sent[from..].starts_with(data)
+        });
+        demand(fits, "only what was sent is written", || {
+            format!("{} bytes at {addr:#x}", data.len())
+        })
+    }
+
+    /// A message arrived.
+    pub(crate) fn arrived(
+        &mut self,
+        flow: &Flow,
+        receive: &Receive,
+        io: &Io,
+        c: &Completion,
+    ) -> Verdict {
+        let extra = if self.service == QpType::Ud { GRH_LEN } else { 0 };
+        let all = receive.read(&io.memory, c.byte_len);
+        let Some(data) = all.get(extra as usize..) else {
+            return breach("a receive tells the truth", format!("{c:?}"));
+        };
+        let same = |i: &usize| {
+            let op = &flow.ops[*i];
+            let wanted = (op.kind != Kind::Send).then(|| imm(*i));
+            let opcode =
+                if op.kind.is_write() { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
+            op.kind.takes_receive()
+                && (c.byte_len, c.imm, c.opcode) == (op.len + extra, wanted, opcode)
+                && (op.kind.is_write() || flow.data(*i) == data)
+        };
+        let Some(i) = (0..flow.next_to_post()).rev().find(same) else {
+            return breach("only what was sent arrives", format!("{c:?}"));
+        };
+        let op = &flow.ops[i];
+        let allowed = matches!(op.wrong, None | Some(Wrong::NoReceive));
+        demand(allowed, "what is wrong does not arrive", || format!("{i}: {op}"))?;
+        let told = (c.status, c.vendor_err, c.solicited, c.grh);
+        let right = (WcStatus::Success, 0, op.solicited, extra > 0);
+        demand(
+            told == right && (extra == 0 || c.src_qpn == flow.qpn),
+            "a receive tells the truth",
+            || format!("{i}: {c:?}"),
+        )?;
+        demand(!self.ordered || self.last < Some(i), "messages arrive once and in order", || {
+            format!("{i} after {:?}", self.last)
+        })?;
+        self.last = Some(i);
+        self.arrived += 1;
+        Ok(())
+    }
+
+    /// The network lost nothing, and there always was a receive: all has arrived.
+    pub(crate) fn finish(&self, flow: &Flow) -> Verdict {
+        let wanted = flow.ops.iter().filter(|op| op.kind.takes_receive() && op.wrong.is_none());
+        let wanted = wanted.count();
+        demand(self.arrived >= wanted, "what nobody drops arrives", || {
+            format!("{:#x}: {} of {wanted} messages", flow.qpn, self.arrived)
+        })
+    }
+}

@@ -1,0 +1,442 @@
+//! Both ends of a pair of queue pairs, and the court over all pairs.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use polypath_transport::{AtomicOp, Completion, CqSide, QpEvent, QpState, QpType, WcStatus};
+use polypath_wire::Psn;
+use polypath_wire::ext::Syndrome;
+
+use super::datagram::Loose;
+use super::flow::Flow;
+use super::receiver::{Receives, SharedQueue};
+use super::{Breach, Verdict, breach, demand};
+use crate::case::{Case, PairPlan};
+use crate::host::SimHost;
+use crate::io::{Did, Io};
+use crate::layout::Layout;
+
+/// An RNR NAK may have been on its way for so long.
+const LATE: Duration = Duration::from_millis(400);
+
+/// Why a queue pair is in the error state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// One of its work requests failed.
+    Failed,
+    /// It refused a request.
+    Refused,
+    /// Its application wanted it.
+    Wanted,
+}
+
+/// One end.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) host: usize,
+    pub(crate) qpn: u32,
+    pub(crate) srq: bool,
+    receives: Receives,
+    /// The peer's work request that the next receive is for.
+    next_receive: usize,
+    /// When the receive for each of the peer's work requests was posted.
+    receive_posted: BTreeMap<u64, Duration>,
+    pub(crate) ended: Option<Ended>,
+    /// Its host's process died.
+    pub(crate) gone: bool,
+    last_wqe: u32,
+    /// RNR NAKs heard for the same packet: which, how many, since when.
+    not_ready: Option<(Psn, u32, Duration)>,
+}
+
+/// Two queue pairs.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) plan: PairPlan,
+    pub(crate) ends: [End; 2],
+    /// The requests of each end.
+    pub(crate) flows: [Flow; 2],
+    loose: [Loose; 2],
+}
+
+/// What the court has to know of the network.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scene {
+    pub(crate) now: Duration,
+    /// Packets were dropped or corrupted so far.
+    pub(crate) lossy: bool,
+    /// Something was wrong with a link, a path or a host so far.
+    pub(crate) disturbed: bool,
+}
+
+/// All pairs, and what hosts share among them.
+#[derive(Debug)]
+pub(crate) struct Court {
+    pub(crate) pairs: Vec<Pair>,
+    by_qpn: BTreeMap<u32, (usize, usize)>,
+    /// By host.
+    pub(crate) shared: Vec<SharedQueue>,
+    /// What counters must hold, by host and address.
+    counters: BTreeMap<(usize, u64), u64>,
+}
+
+impl Pair {
+    fn new(plan: &PairPlan, layout: Layout, ordered: bool) -> Self {
+        let end = |e: usize| End {
+            host: plan.ends[e].host,
+            qpn: plan.ends[e].qpn,
+            srq: plan.ends[e].srq,
+            receives: Receives::default(),
+            next_receive: 0,
+            receive_posted: BTreeMap::new(),
+            ended: None,
+            gone: false,
+            last_wqe: 0,
+            not_ready: None,
+        };
+        let ordered = ordered && !plan.multipath;
+        Self {
+            ends: [end(0), end(1)],
+            flows: [0, 1].map(|e| Flow::new(plan, e, layout)),
+            loose: [0, 1].map(|_| Loose::new(plan.service, ordered)),
+            plan: plan.clone(),
+        }
+    }
+
+    /// Nothing is to be done or waited for any more.
+    pub(crate) fn done(&self) -> bool {
+        (0..2).all(|e| self.ends[e].gone || self.flows[e].done())
+    }
+
+    /// When end `e` wants to post a receive, for which of the peer's work requests.
+    pub(crate) fn receive_due(&self, e: usize) -> Option<(Duration, usize)> {
+        let (end, peer) = (&self.ends[e], &self.flows[1 - e]);
+        let room = (end.receives.own.len() as u64) < peer.layout.depth;
+        if end.srq || end.gone || !room {
+            return None;
+        }
+        // What never gets a receive leaves none for those after it.
+        let next = (end.next_receive..peer.ops.len()).find(|i| peer.ops[*i].takes_receive());
+        let next = next.and_then(|i| Some((peer.receive(i)?.0, i)));
+        // A buffer is used again only when its work request is complete.
+        let oldest = end.receives.own.front().map(|r| r.wr_id);
+        next.filter(|(_, i)| oldest.is_none_or(|o| *i as u64 - o < peer.layout.depth))
+    }
+
+    /// Posts the receives that are due at end `e`.
+    pub(crate) fn post_receives(&mut self, e: usize, now: Duration, host: &mut SimHost) -> Verdict {
+        while let Some((_, index)) = self.receive_due(e).filter(|(at, _)| *at <= now) {
+            let Some((_, receive)) = self.flows[1 - e].receive(index) else { break };
+            let end = &mut self.ends[e];
+            let posted = host.qps.get_mut(&end.qpn).map(|entry| entry.qp.post_recv(receive.wr()));
+            demand(posted == Some(Ok(())), "a good work request is taken", || {
+                format!("receive {index}: {posted:?}")
+            })?;
+            end.receive_posted.insert(index as u64, now);
+            end.receives.own.push_back(receive);
+            end.next_receive = index + 1;
+        }
+        Ok(())
+    }
+
+    fn stored(&mut self, e: usize, addr: u64, data: &[u8]) -> Verdict {
+        let (end, peer) = (&self.ends[e], &mut self.flows[1 - e]);
+        let reliable = self.plan.service == QpType::Rc;
+        if peer.layout.is_landing(addr) {
+            return self.flows[e].landed(addr, data);
+        }
+        if peer.layout.is_area(addr) {
+            return if reliable {
+                peer.written(addr, data)
+            } else {
+                self.loose[1 - e].written(peer, addr, data)
+            };
+        }
+        match end.receives.current() {
+            Some(receive) if reliable => peer.received(receive, addr, data),
+            Some(_) => Ok(()),
+            None => breach("received data needs a receive", format!("{addr:#x}")),
+        }
+    }
+
+    /// A receive completed; gives it.
+    fn receive_completed(
+        &mut self,
+        e: usize,
+        io: &Io,
+        c: &Completion,
+    ) -> Result<super::receiver::Receive, Breach> {
+        let end = &mut self.ends[e];
+        let receive = end.receives.completed(c.wr_id)?;
+        let peer = &mut self.flows[1 - e];
+        match c.status {
+            WcStatus::Success => {
+                let alive = end.ended.is_none();
+                demand(alive, "flushes follow an error", || format!("{c:?}"))?;
+                if self.plan.service == QpType::Rc {
+                    peer.arrived(c)?;
+                } else {
+                    self.loose[1 - e].arrived(peer, &receive, io, c)?;
+                }
+            }
+            WcStatus::WrFlushErr => {
+                let ended = end.ended.is_some();
+                demand(ended, "receives are flushed only after an error", || format!("{c:?}"))?;
+            }
+            status => {
+                let refusal = peer.refuse()?;
+                demand(refusal.receive == Some(status), "errors are those specified", || {
+                    format!("{c:?}, not {refusal:?}")
+                })?;
+                end.ended = Some(Ended::Refused);
+            }
+        }
+        Ok(receive)
+    }
+
+    fn event(&mut self, e: usize, event: QpEvent) -> Verdict {
+        let end = &mut self.ends[e];
+        match event {
+            QpEvent::RequestError | QpEvent::AccessError | QpEvent::Fatal => {
+                let refusal = self.flows[1 - e].refuse()?;
+                end.ended = Some(Ended::Refused);
+                demand(refusal.event == event, "errors are those specified", || {
+                    format!("{event:?}, not {refusal:?}")
+                })
+            }
+            QpEvent::LastWqeReached => {
+                end.last_wqe += 1;
+                let once = end.srq && end.last_wqe == 1 && end.ended.is_some();
+                demand(once, "the last receive of a shared queue is told of once", || {
+                    format!("{:#x}", end.qpn)
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn sent(&mut self, e: usize, io: &Io, c: &Completion, scene: &Scene) -> Verdict {
+        let first_error = c.status != WcStatus::Success && !self.flows[e].failed;
+        self.flows[e].sent(scene.now, io, c)?;
+        if !first_error {
+            return Ok(());
+        }
+        let (own, refused) = self.flows[e].error_of(c.wr_id);
+        let peer = &self.ends[1 - e];
+        let peer_left = peer.gone || peer.ended.is_some();
+        let end = &self.ends[e];
+        let waited = scene.now.saturating_sub(self.flows[e].waiting_since(c.wr_id));
+        let plan = &self.plan;
+        let allowed = match c.status {
+            WcStatus::WrFlushErr => end.ended.is_some(),
+            WcStatus::RetryExcErr => {
+                let patience = ack_timeout(plan.timeout) * (u32::from(plan.retry_cnt) + 1);
+                let excused = peer_left || (!plan.multipath && scene.disturbed);
+                // The refusal can't have been lost.
+                let told = refused && !scene.lossy;
+                plan.timeout != 0 && waited >= patience && excused && !told
+            }
+            WcStatus::RnrRetryExcErr => {
+                let (heard, since) = end.not_ready.map_or((0, scene.now), |(_, n, t)| (n, t));
+                let posted = peer.receive_posted.get(&c.wr_id);
+                let was_there = posted.is_some_and(|t| *t + LATE < since);
+                self.flows[e].takes_receive(c.wr_id)
+                    && plan.rnr_retry < 7
+                    && heard > u32::from(plan.rnr_retry)
+                    && !was_there
+            }
+            WcStatus::LocProtErr => own == Some(c.status),
+            status => own == Some(status) && refused,
+        };
+        demand(allowed, "errors are those specified", || {
+            let kept = (peer_left, end.ended, waited, end.not_ready);
+            format!("{c:?}; its own error is {own:?}, refused {refused}; {kept:?}")
+        })?;
+        if plan.service == QpType::Rc {
+            self.ends[e].ended.get_or_insert(Ended::Failed);
+        }
+        Ok(())
+    }
+
+    /// The error state is there when it has to be, and only then.
+    fn check_state(&self, e: usize, host: &SimHost) -> Verdict {
+        let end = &self.ends[e];
+        let Some(entry) = host.qps.get(&end.qpn) else { return Ok(()) };
+        let (state, why) = (entry.qp.state(), end.ended);
+        let right = match why {
+            None => matches!(state, QpState::Rts | QpState::Sqe),
+            // It still has to tell the peer.
+            Some(Ended::Refused) => true,
+            Some(Ended::Failed | Ended::Wanted) => state == QpState::Err,
+        };
+        demand(right, "the error state has a cause", || {
+            format!("{:#x}: {state:?}, {why:?}", end.qpn)
+        })
+    }
+
+    /// Everything has come to its end.
+    fn finish(&self, hosts: &[SimHost], untouched: bool) -> Verdict {
+        for (e, end) in self.ends.iter().enumerate().filter(|(_, end)| !end.gone) {
+            let host = &hosts[end.host];
+            let state = host.qps.get(&end.qpn).map(|entry| entry.qp.state());
+            if end.ended.is_some() {
+                let flushed = end.receives.current().is_none();
+                demand(
+                    state == Some(QpState::Err) && flushed && end.last_wqe == u32::from(end.srq),
+                    "everything is flushed",
+                    || format!("{:#x} in {state:?}: {:?}", end.qpn, end.receives),
+                )?;
+            }
+            if !self.ends[1 - e].gone {
+                self.flows[e].finish(&hosts[self.ends[1 - e].host].io)?;
+            }
+            if untouched && self.plan.service != QpType::Rc && !self.flows[e].failed {
+                self.loose[e].finish(&self.flows[e])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// 4.096 µs × 2^code.
+fn ack_timeout(code: u8) -> Duration {
+    Duration::from_nanos(4096 << code)
+}
+
+impl Court {
+    /// Over a case, whose pairs have their memory as given.
+    pub(crate) fn new(case: &Case, layouts: &[Layout], srq_base: u64) -> Self {
+        let ordered = case.keeps_order();
+        let pairs: Vec<_> =
+            case.pairs.iter().zip(layouts).map(|(p, l)| Pair::new(p, *l, ordered)).collect();
+        let ends = |(i, p): (usize, &Pair)| [0, 1].map(|e| (p.ends[e].qpn, (i, e)));
+        let times = |host: usize| {
+            let ends = pairs.iter().flat_map(|p| (0..2).map(move |e| (p, e)));
+            let ends = ends.filter(|(p, e)| p.ends[*e].host == host && p.ends[*e].srq);
+            ends.flat_map(|(p, e)| {
+                let peer = &p.flows[1 - e];
+                let messages = (0..peer.ops.len()).filter(|i| peer.ops[*i].takes_receive());
+                messages.filter_map(|i| Some(peer.receive(i)?.0))
+            })
+            .collect()
+        };
+        let shared = (0..case.hosts).map(|h| SharedQueue::new(srq_base, times(h))).collect();
+        let by_qpn = pairs.iter().enumerate().flat_map(ends).collect();
+        Self { by_qpn, shared, pairs, counters: BTreeMap::new() }
+    }
+
+    fn find(&self, qpn: u32) -> Result<(usize, usize), Breach> {
+        match self.by_qpn.get(&qpn) {
+            Some(found) => Ok(*found),
+            None => breach("only queue pairs do something", format!("{qpn:#x}")),
+        }
+    }
+
+    /// Judges all that a host did in one round.
+    pub(crate) fn judge(&mut self, number: usize, host: &mut SimHost, scene: &Scene) -> Verdict {
+        for did in core::mem::take(&mut host.io.journal) {
+            self.judge_one(number, &host.io, &did, scene)?;
+        }
+        for pair in &self.pairs {
+            for e in (0..2).filter(|e| pair.ends[*e].host == number && !pair.ends[*e].gone) {
+                pair.check_state(e, host)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn judge_one(&mut self, number: usize, io: &Io, did: &Did, scene: &Scene) -> Verdict {
+        match did {
+            Did::Store { qpn, addr, data } => {
+                let (pair, e) = self.find(*qpn)?;
+                self.pairs[pair].stored(e, *addr, data)
+            }
+            Did::Atomic { qpn, addr, op, old } => {
+                let (pair, e) = self.find(*qpn)?;
+                self.count(number, *addr, *op, *old)?;
+                self.pairs[pair].flows[1 - e].atomic(*addr, *op, *old)
+            }
+            Did::Took { qpn, wr_id } => {
+                let (pair, e) = self.find(*qpn)?;
+                let receive = self.shared[number].took(*wr_id)?;
+                self.pairs[pair].ends[e].receives.take(receive)
+            }
+            Did::Completed { side, completion: c } => {
+                let (number_of_pair, e) = self.find(c.qpn)?;
+                let pair = &mut self.pairs[number_of_pair];
+                if *side == CqSide::Send {
+                    return pair.sent(e, io, c, scene);
+                }
+                let receive = pair.receive_completed(e, io, c)?;
+                if pair.ends[e].srq {
+                    self.shared[number].completed(&receive);
+                }
+                Ok(())
+            }
+            Did::Event { qpn, event } => {
+                let (pair, e) = self.find(*qpn)?;
+                self.pairs[pair].event(e, *event)
+            }
+            Did::Acknowledged { qpn, psn, aeth } => {
+                let (pair, e) = self.find(*qpn)?;
+                match aeth.syndrome {
+                    Syndrome::Ack { .. } => self.pairs[pair].flows[1 - e].acknowledged(*psn),
+                    _ => Ok(()),
+                }
+            }
+            Did::HeardNotReady { qpn, psn } => {
+                let (pair, e) = self.find(*qpn)?;
+                let heard = &mut self.pairs[pair].ends[e].not_ready;
+                match heard {
+                    Some((same, n, _)) if same == psn => *n += 1,
+                    _ => *heard = Some((*psn, 1, scene.now)),
+                }
+                Ok(())
+            }
+            Did::Wrongly { qpn, why } => {
+                breach("packets that must be refused are", format!("{qpn:#x}: {why}"))
+            }
+        }
+    }
+
+    /// A counter was used: it must have been what all before have made it.
+    fn count(&mut self, host: usize, addr: u64, op: AtomicOp, old: u64) -> Verdict {
+        let value = self.counters.entry((host, addr)).or_default();
+        demand(old == *value, "an atomic finds what the ones before left", || {
+            format!("{op:?} at {addr:#x} found {old:#x}, not {value:#x}")
+        })?;
+        match op {
+            AtomicOp::FetchAdd { add } => *value = value.wrapping_add(add),
+            AtomicOp::CompareSwap { compare, swap } if compare == old => *value = swap,
+            AtomicOp::CompareSwap { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// A host's process died, and with it its memory.
+    pub(crate) fn died(&mut self, host: usize) {
+        for end in self.pairs.iter_mut().flat_map(|p| &mut p.ends) {
+            end.gone |= end.host == host;
+        }
+        self.counters.retain(|(h, _), _| *h != host);
+    }
+
+    /// Everything is done: `untouched`: no packet was ever dropped, nor a receive missed.
+    pub(crate) fn finish(&self, hosts: &[SimHost], untouched: bool) -> Verdict {
+        for pair in &self.pairs {
+            pair.finish(hosts, untouched)?;
+        }
+        for (&(host, addr), value) in &self.counters {
+            let got = hosts[host].io.word(addr);
+            demand(got == *value, "counters end as they must", || {
+                format!("host {host}, {addr:#x}: {got:#x}, not {value:#x}")
+            })?;
+        }
+        for (number, host) in hosts.iter().enumerate() {
+            demand(host.io.charged == 0, "everything charged to a path comes back", || {
+                format!("host {number}: {} bytes", host.io.charged)
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,150 @@
+//! Receive work requests: those of a queue pair, and those that queue pairs of a host share.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use polypath_transport::{RecvWr, Sge, Sges};
+
+use super::{Breach, Verdict, breach, demand};
+use crate::host::SimHost;
+use crate::io::{KEY, NO_KEY};
+use crate::layout::{BUFFER, SRQ_DEPTH};
+
+/// A posted receive work request.
+#[derive(Clone, Debug)]
+pub(crate) struct Receive {
+    pub(crate) wr_id: u64,
+    pieces: Vec<Sge>,
+}
+
+impl Receive {
+    /// One at `addr` of `len` bytes, in one piece or two.
+    pub(crate) fn new(wr_id: u64, addr: u64, len: u32, split: bool, wrong: bool) -> Self {
+        let lkey = if wrong { NO_KEY } else { KEY };
+        let pieces = pieces(addr, len, lkey, split);
+        Self { wr_id, pieces }
+    }
+
+    /// As it is posted.
+    pub(crate) fn wr(&self) -> RecvWr {
+        RecvWr { wr_id: self.wr_id, sges: Sges::from_slice(&self.pieces) }
+    }
+
+    /// Where byte `at` of a message goes.
+    pub(crate) fn place(&self, mut at: u32) -> Option<u64> {
+        for piece in &self.pieces {
+            if at < piece.len {
+                return Some(piece.addr + u64::from(at));
+            }
+            at -= piece.len;
+        }
+        None
+    }
+
+    /// The first bytes of what it holds.
+    pub(crate) fn read(&self, memory: &[u8], len: u32) -> Vec<u8> {
+        let all = self.pieces.iter().flat_map(|p| &memory[p.addr as usize..][..p.len as usize]);
+        all.take(len as usize).copied().collect()
+    }
+}
+
+/// A scatter or gather list of one element or two, with a gap between them.
+pub(crate) fn pieces(addr: u64, len: u32, lkey: u32, split: bool) -> Vec<Sge> {
+    if !split || len < 2 {
+        return vec![Sge { addr, len, lkey }];
+    }
+    // The second piece lies right after the first, but is looked up on its own.
+    let first = len / 3 + 1;
+    let rest = Sge { addr: addr + u64::from(first), len: len - first, lkey };
+    vec![Sge { addr, len: first, lkey }, rest]
+}
+
+/// The shared receive queue of a host, as its application sees it.
+#[derive(Debug, Default)]
+pub(crate) struct SharedQueue {
+    /// Where its buffers begin.
+    base: u64,
+    /// When each is posted, in order.
+    times: VecDeque<Duration>,
+    /// Posted and not taken.
+    pub(crate) posted: VecDeque<Receive>,
+    free: Vec<u64>,
+    next: u64,
+}
+
+impl SharedQueue {
+    pub(crate) fn new(base: u64, mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        Self {
+            base,
+            times: times.into(),
+            posted: VecDeque::new(),
+            free: (0..SRQ_DEPTH).rev().collect(),
+            next: 0,
+        }
+    }
+
+    /// When it wants to post next.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        self.times.front().copied().filter(|_| !self.free.is_empty())
+    }
+
+    /// Posts what is due.
+    pub(crate) fn post(&mut self, now: Duration, host: &mut SimHost) {
+        while self.due().is_some_and(|at| at <= now) {
+            self.times.pop_front();
+            let Some(slot) = self.free.pop() else { return };
+            // The slot is part of the number, so that a completion tells which buffer is free again.
+            let wr_id = self.next * SRQ_DEPTH + slot;
+            self.next += 1;
+            let addr = self.base + slot * BUFFER;
+            let receive =
+                Receive::new(wr_id, addr, BUFFER as u32, self.next.is_multiple_of(2), false);
+            host.io.srq.push_back(receive.wr());
+            self.posted.push_back(receive);
+        }
+    }
+
+    /// A queue pair took one: it must be the oldest.
+    pub(crate) fn took(&mut self, wr_id: u64) -> Result<Receive, Breach> {
+        match self.posted.pop_front() {
+            Some(receive) if receive.wr_id == wr_id => Ok(receive),
+            other => breach("SRQ order", format!("{wr_id} was taken, not {other:?}")),
+        }
+    }
+
+    /// One has completed: its buffer is free.
+    pub(crate) fn completed(&mut self, receive: &Receive) {
+        self.free.push(receive.wr_id % SRQ_DEPTH);
+    }
+}
+
+/// The receives of one queue pair.
+#[derive(Debug, Default)]
+pub(crate) struct Receives {
+    /// Posted to its own queue, oldest first.
+    pub(crate) own: VecDeque<Receive>,
+    /// Taken from the shared queue, not complete.
+    pub(crate) taken: Option<Receive>,
+}
+
+impl Receives {
+    /// The one that data goes to now.
+    pub(crate) fn current(&self) -> Option<&Receive> {
+        self.taken.as_ref().or_else(|| self.own.front())
+    }
+
+    pub(crate) fn take(&mut self, receive: Receive) -> Verdict {
+        let before = self.taken.replace(receive);
+        demand(before.is_none(), "one receive at a time", || format!("{before:?} is in hand"))
+    }
+
+    /// One has completed: it must be the one in hand.
+    pub(crate) fn completed(&mut self, wr_id: u64) -> Result<Receive, Breach> {
+        let receive = self.taken.take().or_else(|| self.own.pop_front());
+        match receive {
+            Some(receive) if receive.wr_id == wr_id => Ok(receive),
+            other => breach("receives complete in order", format!("{wr_id}, not {other:?}")),
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Cutting a failing case down: whatever can be left out while the same promise is still broken.
+
+use core::time::Duration;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use polypath_transport::QpType;
+
+use crate::case::Case;
+use crate::faults::{Fault, When};
+use crate::io::Mischief;
+use crate::link::{Bursts, Weather};
+use crate::run::{Failure, Report, Simulation};
+use crate::trace::Trace;
+
+/// Runs that cutting down may take.
+const RUNS_MAX: u32 = 3000;
+/// Real time that it may take.
+const TIME_MAX: Duration = Duration::from_secs(60);
+
+/// A case that was cut down.
+#[derive(Clone, Debug)]
+pub struct Shrunk {
+    /// What is left of it.
+    pub case: Case,
+    /// How it fails.
+    pub failure: Failure,
+    /// How many runs that took.
+    pub runs: u32,
+}
+
+/// Runs a case; a panic counts as a failure. `mischief`: a host that breaks a promise.
+///
+/// # Errors
+/// A promise was broken.
+pub fn run(
+    case: &Case,
+    mischief: Option<(usize, Mischief)>,
+    trace: Option<Trace>,
+) -> (Result<Report, Failure>, Option<Trace>) {
+    let run = || {
+        let mut simulation = Simulation::new(case);
+        if let Some(trace) = trace {
+            simulation = simulation.with_trace(trace);
+        }
+        if let Some((host, mischief)) = mischief {
+            simulation = simulation.with_mischief(host, mischief);
+        }
+        simulation.run()
+    };
+    // Nothing of the simulation survives the panic.
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        let what = text.unwrap_or("without words").to_owned();
+        (Err(Failure { rule: "nothing panics", at: Duration::ZERO, what }), None)
+    })
+}
+
+/// Cuts down a case that fails. Gives up after 3000 runs or a minute, with what it has.
+pub fn shrink(case: &Case, failure: Failure, mischief: Option<(usize, Mischief)>) -> Shrunk {
+    let mut shrinker =
+        Shrinker { best: case.clone(), failure, mischief, runs: 0, start: Instant::now() };
+    loop {
+        let before = shrinker.best.clone();
+        shrinker.pass();
+        if shrinker.best == before || shrinker.exhausted() {
+            break;
+        }
+    }
+    Shrunk { case: shrinker.best, failure: shrinker.failure, runs: shrinker.runs }
+}
+
+struct Shrinker {
+    best: Case,
+    failure: Failure,
+    mischief: Option<(usize, Mischief)>,
+    runs: u32,
+    start: Instant,
+}
+
+impl Shrinker {
+    fn exhausted(&self) -> bool {
+        self.runs >= RUNS_MAX || self.start.elapsed() > TIME_MAX
+    }
+
+    /// Takes over a smaller case if it fails in the same way.
+    fn attempt(&mut self, candidate: Case) -> bool {
+        if candidate == self.best || self.exhausted() {
+            return false;
+        }
+        self.runs += 1;
+        let (result, _) = run(&candidate, self.mischief, None);
+        match result {
+            Err(failure) if failure.rule == self.failure.rule => {
+                self.best = candidate;
+                self.failure = failure;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Case)) -> bool {
+        let mut candidate = self.best.clone();
+        change(&mut candidate);
+        self.attempt(candidate)
+    }
+
+    /// Leaves out parts of a list, halves first, then ever smaller ones.
+    fn thin<T>(&mut self, list: impl Fn(&mut Case) -> &mut Vec<T>) {
+        let mut len = list(&mut self.best).len();
+        let mut chunk = len;
+        while chunk > 0 {
+            let mut at = 0;
+            while at < len {
+                let end = (at + chunk).min(len);
+                if self.change(|case| drop(list(case).drain(at..end))) {
+                    len -= end - at;
+                } else {
+                    at = end;
+                }
+            }
+            chunk /= 2;
+        }
+    }
+
+    fn pass(&mut self) {
+        for pair in (0..self.best.pairs.len()).rev() {
+            self.change(|case| remove_pair(case, pair));
+        }
+        self.thin(|case| &mut case.faults);
+        for pair in 0..self.best.pairs.len() {
+            for end in 0..2 {
+                self.thin(|case| &mut case.pairs[pair].ends[end].ops);
+            }
+        }
+        for link in (0..self.best.links.len()).rev() {
+            self.change(|case| remove_link(case, link));
+        }
+        for host in (0..self.best.hosts).rev() {
+            self.change(|case| remove_host(case, host));
+        }
+        self.simplify();
+        self.hurry();
+    }
+
+    /// Makes what is left simpler.
+    fn simplify(&mut self) {
+        self.change(|case| case.v6 = false);
+        for link in 0..self.best.links.len() {
+            self.change(|case| case.links[link].jitter = Duration::ZERO);
+            self.change(|case| case.links[link].reorders = false);
+            self.change(|case| case.links[link].rate_mbps = 0);
+        }
+        for i in 0..self.best.faults.len() {
+            let part = |change: fn(&mut Weather)| {
+                move |case: &mut Case| {
+                    if let (_, Fault::Weather { weather, .. }) = &mut case.faults[i] {
+                        change(weather);
+                    }
+                }
+            };
+            self.change(part(|w| w.loss = 0));
+            self.change(part(|w| w.bursts = Bursts::default()));
+            self.change(part(|w| w.double = 0));
+            self.change(part(|w| w.overtake = 0));
+            self.change(part(|w| w.straggle = 0));
+            self.change(part(|w| w.corrupt = 0));
+        }
+        for pair in 0..self.best.pairs.len() {
+            self.change(|case| case.pairs[pair].multipath = false);
+            self.change(|case| case.pairs[pair].mtu = 4096);
+            for end in 0..2 {
+                self.change(|case| case.pairs[pair].ends[end].srq = false);
+                for i in 0..self.best.pairs[pair].ends[end].ops.len() {
+                    self.simplify_op(pair, end, i);
+                }
+            }
+        }
+    }
+
+    fn simplify_op(&mut self, pair: usize, end: usize, i: usize) {
+        let least = 8;
+        let op = |case: &mut Case, change: fn(&mut crate::case::Op)| {
+            change(&mut case.pairs[pair].ends[end].ops[i]);
+        };
+        let old = self.best.pairs[pair].ends[end].ops[i].clone();
+        if old.wrong.is_none() && self.best.pairs[pair].service == QpType::Rc {
+            self.change(|case| op(case, |op| op.len = if op.kind.is_atomic() { 8 } else { 0 }));
+        }
+        while self.best.pairs[pair].ends[end].ops[i].len > least
+            && self.change(|case| op(case, |op| op.len = (op.len / 2).max(8)))
+        {}
+        self.change(|case| {
+            op(case, |op| {
+                (op.inline, op.solicited, op.fence, op.split) = (false, false, false, false);
+            });
+        });
+        self.change(|case| op(case, |op| op.wrong = None));
+    }
+
+    /// Makes it happen sooner.
+    fn hurry(&mut self) {
+        self.change(|case| {
+            for op in case.pairs.iter_mut().flat_map(|p| &mut p.ends).flat_map(|e| &mut e.ops) {
+                op.receive_at = Duration::ZERO;
+            }
+        });
+        for _ in 0..4 {
+            let sooner = self.change(|case| {
+                let ends = case.pairs.iter_mut().flat_map(|p| &mut p.ends);
+                for op in ends.flat_map(|e| &mut e.ops) {
+                    op.at /= 2;
+                    op.receive_at /= 2;
+                }
+                for (when, _) in &mut case.faults {
+                    if let When::At(at) = when {
+                        *at /= 2;
+                    }
+                }
+            });
+            if !sooner {
+                break;
+            }
+        }
+    }
+}
+
+fn remove_pair(case: &mut Case, number: usize) {
+    case.pairs.remove(number);
+    case.faults.retain_mut(|(_, fault)| match fault {
+        Fault::Error { pair, .. } if *pair == number => false,
+        Fault::Error { pair, .. } if *pair > number => {
+            *pair -= 1;
+            true
+        }
+        _ => true,
+    });
+}
+
+/// Removes a link that no pair is connected by.
+fn remove_link(case: &mut Case, number: usize) {
+    if case.links.len() == 1 || case.pairs.iter().any(|p| p.link == number) {
+        return;
+    }
+    case.links.remove(number);
+    let moved = |link: &mut usize| {
+        let stays = *link != number;
+        *link -= usize::from(*link > number);
+        stays
+    };
+    for pair in &mut case.pairs {
+        moved(&mut pair.link);
+    }
+    case.faults.retain_mut(|(_, fault)| match fault {
+        Fault::Cut { link, .. }
+        | Fault::Carrier { link, .. }
+        | Fault::Address { link, .. }
+        | Fault::Device { link, .. }
+        | Fault::Admin { link, .. }
+        | Fault::Weather { link, .. } => moved(link),
+        _ => true,
+    });
+}
+
+/// Removes a host that no pair is on. Queue pair numbers stay, though they begin with the host's.
+fn remove_host(case: &mut Case, number: usize) {
+    let mut ends = case.pairs.iter().flat_map(|p| &p.ends);
+    if case.hosts <= 2 || number + 1 != case.hosts || ends.any(|e| e.host == number) {
+        return;
+    }
+    case.hosts -= 1;
+    case.faults.retain(|(_, fault)| match fault {
+        Fault::Cut { from, to, .. } => *from != number && *to != number,
+        Fault::Carrier { host, .. }
+        | Fault::Address { host, .. }
+        | Fault::Device { host, .. }
+        | Fault::Admin { host, .. }
+        | Fault::Pause { host, .. }
+        | Fault::Die { host, .. } => *host != number,
+        _ => true,
+    });
+}

@@ -1,0 +1,173 @@
+//! What was sent on the links of a run, and what became of it.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use polypath_wire::Packet;
+
+use crate::link::Datagram;
+
+/// Packets and other entries that a trace keeps; of more, the last ones.
+const ITEMS_MAX: usize = 1 << 20;
+
+/// Why a datagram did not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drop {
+    /// The sender has no such address (any more), or no carrier.
+    NoSource,
+    /// Nobody on the link has the destination address.
+    NoDestination,
+    /// The link was silently cut in this direction.
+    Cut,
+    /// Lost by chance.
+    Chance,
+    /// Lost in a burst.
+    Burst,
+    /// The queue of the sender's or the receiver's port was full.
+    Queue,
+}
+
+impl fmt::Display for Drop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSource => "dropped: the sender has no such address, or no carrier",
+            Self::NoDestination => "dropped: nobody on the link has the destination address",
+            Self::Cut => "dropped: the link is cut in this direction",
+            Self::Chance => "dropped: by chance",
+            Self::Burst => "dropped: in a burst of losses",
+            Self::Queue => "dropped: the queue is full",
+        })
+    }
+}
+
+/// What became of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It arrives then.
+    Arrives(Duration),
+    /// It arrives then, with bits flipped.
+    Corrupted(Duration),
+    /// It, or a copy, arrives a second time then.
+    Again(Duration),
+    /// It does not arrive.
+    Dropped(Drop),
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Arrives(at) => write!(f, "arrives at {at:?}"),
+            Self::Corrupted(at) => write!(f, "arrives corrupted at {at:?}"),
+            Self::Again(at) => write!(f, "arrives once more at {at:?}"),
+            Self::Dropped(why) => why.fmt(f),
+        }
+    }
+}
+
+/// One datagram on one link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When it was sent, in virtual time.
+    pub at: Duration,
+    /// Number of the sending host.
+    pub from: usize,
+    /// The link; `None` if there is none with the sender's address.
+    pub link: Option<usize>,
+    /// What was sent (as it arrived, if it was corrupted).
+    pub datagram: Datagram,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+impl fmt::Display for Record {
+    /// One line, like tcpdump's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flow = &self.datagram.flow;
+        write!(f, "{:?} ", self.at)?;
+        match self.link {
+            Some(link) => write!(f, "link {link}: ")?,
+            None => f.write_str("no link: ")?,
+        }
+        write!(f, "{} > {}: ", flow.src, flow.dst)?;
+        match Packet::parse(&self.datagram.bytes) {
+            Ok(p) => write!(f, "{} +{}", p.headers, p.payload.len())?,
+            Err(error) => write!(f, "{} bytes: {error}", self.datagram.bytes.len())?,
+        }
+        write!(f, "; {}", self.fate)
+    }
+}
+
+/// What a trace holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Item {
+    Packet(Record),
+    /// A fault, or what a path manager reported.
+    Note(Duration, String),
+}
+
+/// The packets of a run, in order of sending, and what else happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    items: VecDeque<Item>,
+    /// How many there were before the first one kept.
+    pub forgotten: u64,
+    /// Most to keep.
+    limit: usize,
+}
+
+impl Trace {
+    /// Keeps everything (a million entries, then the last million).
+    pub fn whole() -> Self {
+        Self::last(ITEMS_MAX)
+    }
+
+    /// Keeps the last `limit` entries, at most a million.
+    pub fn last(limit: usize) -> Self {
+        Self { items: VecDeque::new(), forgotten: 0, limit: limit.clamp(1, ITEMS_MAX) }
+    }
+
+    /// Adds a packet.
+    pub(crate) fn push(&mut self, record: Record) {
+        self.add(Item::Packet(record));
+    }
+
+    /// Adds something else that happened.
+    pub(crate) fn note(&mut self, at: Duration, text: String) {
+        self.add(Item::Note(at, text));
+    }
+
+    fn add(&mut self, item: Item) {
+        if self.items.len() >= self.limit {
+            self.items.pop_front();
+            self.forgotten += 1;
+        }
+        self.items.push_back(item);
+    }
+
+    /// The packets that it keeps, oldest first.
+    pub fn packets(&self) -> impl Iterator<Item = &Record> {
+        self.items.iter().filter_map(|item| match item {
+            Item::Packet(record) => Some(record),
+            Item::Note(..) => None,
+        })
+    }
+
+    /// Whether nothing was sent and nothing happened.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+}
+
+impl fmt::Display for Trace {
+    /// One line for each packet, and for everything else.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.forgotten > 0 {
+            writeln!(f, "({} lines before these)", self.forgotten)?;
+        }
+        self.items.iter().try_for_each(|item| match item {
+            Item::Packet(record) => writeln!(f, "{record}"),
+            Item::Note(at, text) => writeln!(f, "{at:?} {text}"),
+        })
+    }
+}
