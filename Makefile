@@ -8,6 +8,8 @@ FUZZ_SECONDS ?= 60
 # Simulated networks under `make soak`, and the first of them.
 SEEDS      ?= 10000
 FIRST_SEED ?= 0
+# Minutes of programs under `make interop`.
+INTEROP_MINUTES ?= 30
 # Tests that wait for others' time to pass.
 TEST_THREADS ?= 4
 
@@ -33,8 +35,8 @@ demo: ## two hosts, two links, unmodified programs, two failures
 
 interop: ## programs between Polypath and Linux rxe in a virtual machine
 	@tools/packages interop || echo "going on without: what can't run is said below"
-	$(CARGO) build --release -p polypath -p polypath-abi -p polypath-e2e
-	$(TARGET)/release/polypath-interop
+	$(CARGO) build --release --workspace
+	$(TARGET)/release/polypath-interop --minutes $(INTEROP_MINUTES)
 
 bench: ## speed and blackout against what else one could use, as ratios
 	@tools/packages bench

@@ -36,7 +36,7 @@ enum {
 	QKEY = 0x11223344,
 	TEXT = 400,
 	QUIET_MS = 150,     /* so long nothing must come before we think that nothing will */
-	COMPLETE_MS = 20000, /* a request that has not completed by then never will */
+	COMPLETE_MS = 10000, /* a request that has not completed by then never will */
 };
 
 enum memory { SAME, OTHER_PD, DEREGISTERED, WINDOW, WINDOW_INVALIDATED };

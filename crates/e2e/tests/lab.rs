@@ -138,3 +138,22 @@ fn dropping_a_lab_ends_what_runs_in_it() -> Result<(), Error> {
         Ok((!std::path::Path::new(&process).exists()).then_some(()))
     })
 }
+
+/// Whoever opens the tap is one more host of the link: what the switch floods comes out of it.
+#[test]
+fn a_tap_is_a_port_of_the_switch() -> Result<(), Error> {
+    // Opens the tap (TUNSETIFF, IFF_TAP | IFF_NO_PI) and waits for a frame.
+    const READER: &str = r#"use Fcntl; $|=1; sysopen(my $t, "/dev/net/tun", O_RDWR) or die $!;
+ioctl($t, 0x400454ca, my $r = pack("a16 S x22", "guest", 0x1002)) or die $!;
+print "open\n"; sysread($t, my $f, 9000) or die $!; print "frame\n";"#;
+    let lab = Lab::with(Options { links: 1, ..Options::default() })?;
+    lab.add_tap(0, "guest")?;
+    let reader = lab.in_switch(["perl", "-e", READER]).spawn()?;
+    reader.wait_line("open", LIMIT)?;
+    // Nobody has the address, so the question for it goes to all ports.
+    let absent = "10.0.0.3";
+    let asker = lab.host(0).program(["perl", "-e", CLIENT, absent, "1000"]).spawn()?;
+    reader.wait_line("frame", LIMIT)?;
+    drop(asker);
+    Ok(())
+}

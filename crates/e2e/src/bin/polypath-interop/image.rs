@@ -127,7 +127,7 @@ fn matching(pattern: &str) -> Result<Vec<PathBuf>, Problem> {
     let Some((before, after)) = name.split_once('*') else {
         return if path.exists() { Ok(vec![path.to_owned()]) } else { Err(missing()) };
     };
-    let directory = path.parent().unwrap_or(Path::new("/"));
+    let directory = path.parent().unwrap_or_else(|| Path::new("/"));
     let entries = fs::read_dir(directory).map_err(|_| missing())?;
     let files: Vec<PathBuf> = entries
         .flatten()

@@ -27,21 +27,21 @@ impl Kernel {
     /// Finds it in `cache`, or downloads it there.
     pub(crate) fn get(cache: &Path) -> Result<Self, Problem> {
         fs::create_dir_all(cache).map_err(|e| Problem::os("making the cache", e))?;
-        let packages = match wanted() {
-            Ok(packages) => packages,
-            // Without package lists, what was unpacked before will do.
-            Err(problem) => match newest(cache) {
-                Some(name) => return Self::unpacked(&cache.join(name)),
-                None => return Err(problem),
-            },
-        };
-        let name = packages.join("+");
-        let root = cache.join(&name);
-        if !root.join("complete").exists() {
-            println!("downloading {}", packages.join(" "));
-            download(cache, &root, &packages)?;
+        let fresh = current(cache).or_else(|_| {
+            // The package lists are missing or old.
+            output(Command::new("apt-get").args(["-q", "update"]))
+                .map_err(|e| e.or_skip("the package lists can't be renewed"))?;
+            current(cache)
+        });
+        match (fresh, newest(cache)) {
+            (Ok(root), _) => Self::unpacked(&root),
+            // Without lists or a network, what was unpacked before will do.
+            (Err(problem), Some(name)) => {
+                println!("using the kernel {name}: {problem}");
+                Self::unpacked(&cache.join(name))
+            }
+            (Err(problem), None) => Err(problem),
         }
-        Self::unpacked(&root)
     }
 
     fn unpacked(root: &Path) -> Result<Self, Problem> {
@@ -85,6 +85,17 @@ impl Kernel {
         }
         Ok(files)
     }
+}
+
+/// Where Debian's current kernel is unpacked, downloaded first if need be.
+fn current(cache: &Path) -> Result<PathBuf, Problem> {
+    let packages = wanted()?;
+    let root = cache.join(packages.join("+"));
+    if !root.join("complete").exists() {
+        println!("downloading {}", packages.join(" "));
+        download(cache, &root, &packages)?;
+    }
+    Ok(root)
 }
 
 /// The packages that the meta package leads to.

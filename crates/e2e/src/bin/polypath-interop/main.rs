@@ -30,22 +30,25 @@ use statuses::Seen;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-const USAGE: &str =
-    "usage: polypath-interop [--only TEXT] [--no-programs] [--no-statuses] [--update-docs]";
+/// So long runs of programs are begun, unless told otherwise.
+const MINUTES: u64 = 30;
+const USAGE: &str = "usage: polypath-interop [--only TEXT] [--no-programs] [--no-statuses] [--minutes N] [--update-docs]";
 /// The page with the known differences and the last result.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/interop.md");
 /// The program whose requests must fail.
 const STATUSES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c/statuses.c");
 
 /// What to run.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Wishes {
     /// A part of the names of the programs to run.
     only: String,
     no_programs: bool,
     no_statuses: bool,
+    /// After so long no further program is begun; those left are counted as not run.
+    limit: Duration,
     /// Writes the result into the page.
     update_docs: bool,
 }
@@ -55,6 +58,8 @@ struct Wishes {
 struct Results {
     outcomes: Vec<Outcome>,
     statuses: Vec<Vec<Seen>>,
+    /// Runs that there was no time for.
+    not_run: usize,
 }
 
 fn main() -> ExitCode {
@@ -80,12 +85,23 @@ fn main() -> ExitCode {
 }
 
 fn wishes(mut arguments: impl Iterator<Item = String>) -> Result<Wishes, String> {
-    let mut wishes = Wishes::default();
+    let mut wishes = Wishes {
+        only: String::new(),
+        no_programs: false,
+        no_statuses: false,
+        limit: Duration::from_secs(60 * MINUTES),
+        update_docs: false,
+    };
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--only" => wishes.only = arguments.next().ok_or("--only without a text")?,
             "--no-programs" => wishes.no_programs = true,
             "--no-statuses" => wishes.no_statuses = true,
+            "--minutes" => {
+                let minutes = arguments.next().and_then(|text| text.parse().ok());
+                let minutes: u64 = minutes.ok_or("--minutes without a number")?;
+                wishes.limit = Duration::from_secs(minutes.saturating_mul(60));
+            }
             "--update-docs" => wishes.update_docs = true,
             _ => return Err(argument),
         }
@@ -131,7 +147,13 @@ fn play(
     }
     let plan = matrix::plan(&wishes.only);
     let count = plan.len();
+    let start = Instant::now();
     for (number, (interface, pair, setting)) in (1..).zip(plan) {
+        if start.elapsed() > wishes.limit {
+            results.not_run = count - results.outcomes.len();
+            println!("NOT RUN: {} programs, for lack of time", results.not_run);
+            break;
+        }
         let outcome = sides.run(interface, pair, setting)?;
         let verdict = report::verdict(&outcome);
         println!("{number}/{count} {}, {setting}: {verdict}", pair.name);
@@ -168,40 +190,52 @@ fn judge(
         kernel.version,
         ["rdma-core", "perftest"].map(installed).join(", ")
     );
-    let count = results.outcomes.len();
-    let cases = results.statuses.first().map_or(0, Vec::len);
-    let again =
-        results.outcomes.iter().filter(|o| o.first.is_some() && o.failure.is_none()).count();
-    let summary = format!(
-        "{versions}: {count} runs of programs, {failed} failed, {again} needed a second attempt; {cases} \
-         cases of statuses, {} differences, {} of them not known.",
-        differences.len(),
-        unknown.len()
-    );
-    let write = |name: &str, text: &str| {
-        let path = directory.join(name);
-        fs::write(&path, text).map_err(|e| Problem::os(format!("writing {}", path.display()), e))
+    let mut new = old;
+    let mut write = |name: &str, summary: &str, long: &str, short: &str| {
+        println!("{summary}");
+        let path = directory.join(format!("{name}.md"));
+        fs::write(&path, format!("{summary}\n\n{long}"))
+            .map_err(|e| Problem::os(format!("writing {}", path.display()), e))?;
+        new = report::page(&new, name, &format!("{summary}\n\n{short}"))
+            .ok_or_else(|| Problem::Failed(format!("{PAGE} has no place for {name}")))?;
+        Ok::<(), Problem>(())
     };
-    let reference = results.statuses.first().map_or(&[][..], Vec::as_slice);
-    write("programs.md", &format!("{summary}\n\n{}", report::long(&results.outcomes)))?;
-    let table = report::statuses(reference, &differences);
-    let rows = report::rows(&differences);
-    write("statuses.md", &format!("{summary}\n\n{table}\nDifferences:\n\n{rows}"))?;
+    if let Some(reference) = results.statuses.first() {
+        let summary = format!(
+            "{versions}: {} cases, {} differences, {} of them not known.",
+            reference.len(),
+            differences.len(),
+            unknown.len()
+        );
+        let short = report::statuses(reference, &differences);
+        let long = format!("{short}\nDifferences:\n\n{}", report::rows(&differences));
+        write("statuses", &summary, &long, &short)?;
+    }
+    if !results.outcomes.is_empty() {
+        let again =
+            results.outcomes.iter().filter(|o| o.first.is_some() && o.failure.is_none()).count();
+        let count = results.outcomes.len();
+        let not_run = match results.not_run {
+            0 => String::new(),
+            count => format!(" {count} were not run for lack of time."),
+        };
+        let summary = format!(
+            "{versions}: {count} runs, {failed} failed, {again} needed a second attempt.{not_run}"
+        );
+        let long = report::long(&results.outcomes);
+        write("programs", &summary, &long, &report::short(&results.outcomes))?;
+    }
+    println!("The tables are in {}.", directory.display());
     if wishes.update_docs {
-        let short = report::short(&results.outcomes);
-        let result = format!("{summary}\n\n### Programs\n\n{short}\n### Statuses\n\n{table}");
-        let new = report::page(&old, &result)
-            .ok_or_else(|| Problem::Failed(format!("{PAGE} has no place for the result")))?;
         fs::write(PAGE, new).map_err(|e| Problem::os(format!("writing {PAGE}"), e))?;
     }
     if !unknown.is_empty() {
         println!("differences that docs/interop.md does not know:\n{}", report::rows(&unknown));
     }
-    for difference in known.iter().filter(|d| cases > 0 && !differences.contains(d)) {
+    for difference in known.iter().filter(|d| !wishes.no_statuses && !differences.contains(d)) {
         let Difference { case, end, couple, .. } = difference;
         println!("no longer a difference: {case}, {end}, {couple}");
     }
-    println!("{summary}\nThe tables are in {}.", directory.display());
     Ok(failed == 0 && unknown.is_empty())
 }
 
@@ -234,7 +268,7 @@ fn can_run() -> Result<(), Problem> {
 /// `target/interop`: kernels are kept there, results are written there.
 fn directory() -> Result<PathBuf, Problem> {
     let program = std::env::current_exe().map_err(|e| Problem::os("finding myself", e))?;
-    let target = program.ancestors().nth(2).unwrap_or(Path::new("."));
+    let target = program.ancestors().nth(2).unwrap_or_else(|| Path::new("."));
     let directory = target.join("interop");
     fs::create_dir_all(&directory).map_err(|e| Problem::os("making target/interop", e))?;
     Ok(directory)

@@ -6,10 +6,6 @@ use crate::matrix::{Direction, Ip, Outcome};
 use crate::statuses::Seen;
 use std::fmt::Write as _;
 
-/// What encloses the generated part of the page.
-const BEGIN: &str = "<!-- result: begin -->";
-const END: &str = "<!-- result: end -->";
-
 /// One line per run: case, direction, IP, MTU, outcome.
 pub(crate) fn long(outcomes: &[Outcome]) -> String {
     let mut text = String::from(
@@ -111,22 +107,24 @@ pub(crate) fn rows(differences: &[Difference]) -> String {
     text
 }
 
-/// The page with another result.
-pub(crate) fn page(old: &str, result: &str) -> Option<String> {
-    let (before, rest) = old.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n\n{result}\n{END}{after}"))
+/// The page with another result in the place of this name, which comments enclose.
+pub(crate) fn page(old: &str, place: &str, result: &str) -> Option<String> {
+    let (begin, end) = (format!("<!-- {place}: begin -->"), format!("<!-- {place}: end -->"));
+    let (before, rest) = old.split_once(&begin)?;
+    let (_, after) = rest.split_once(&end)?;
+    Some(format!("{before}{begin}\n\n{}\n\n{end}{after}", result.trim_end()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::page;
 
     #[test]
     fn a_result_takes_the_place_of_the_last_one() {
-        let old = format!("a\n{BEGIN}\nold\n{END}\nb\n");
-        let new = page(&old, "new\n").unwrap();
-        assert_eq!(new, format!("a\n{BEGIN}\n\nnew\n\n{END}\nb\n"));
-        assert_eq!(page("nothing", "new"), None);
+        let old = "a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n";
+        let new = page(old, "x", "new\n").unwrap();
+        assert_eq!(new, "a\n<!-- x: begin -->\n\nnew\n\n<!-- x: end -->\nb\n");
+        assert_eq!(page(&new, "x", "new").as_deref(), Some(new.as_str()));
+        assert_eq!(page("nothing", "x", "new"), None);
     }
 }
