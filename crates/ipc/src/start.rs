@@ -5,7 +5,9 @@
 //! signal 0 and waited for with `__WALL`, which the host's own `wait()` never sees; it starts the
 //! broker in a new session and ends. Both share the host's memory until they are done with it
 //! (`CLONE_VM | CLONE_VFORK`), which costs the same whether the host has 1 MiB or 1 TiB mapped;
-//! they therefore make system calls only.
+//! they therefore make system calls only, and not through the C library's functions of that name:
+//! other preloaded libraries, librspreload for one, stand in for `close` and `dup2` and would note in
+//! the host's memory that its descriptors are closed.
 //!
 //! The program is looked for in `POLYPATH_BROKER_BIN`, then as `polypath` beside the shared library
 //! or program that this code is part of, then beside the running program, then in `PATH`. It is
@@ -253,7 +255,7 @@ extern "C" fn intermediate(prepared: *mut c_void) -> c_int {
     // SAFETY: plain system calls; `broker_process` has its own stack, as `spawn` explains. The
     // broker, being nobody's child after we end, may have the ordinary exit signal.
     unsafe {
-        libc::setsid();
+        libc::syscall(libc::SYS_setsid);
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         c_int::from(libc::clone(broker_process, second_stack_top, flags, prepared) < 0)
     }
@@ -269,22 +271,21 @@ extern "C" fn broker_process(prepared: *mut c_void) -> c_int {
     unsafe {
         // The sources may be any of 0..=3 themselves, so they are moved out of the way first.
         let above = READY_FD + 1;
-        let null = libc::fcntl(prepared.null, libc::F_DUPFD, above);
-        let log = libc::fcntl(prepared.log, libc::F_DUPFD, above);
-        let ready = libc::fcntl(prepared.ready, libc::F_DUPFD, above);
-        libc::dup2(null, 0);
-        libc::dup2(null, 1);
-        libc::dup2(log, 2);
-        libc::dup2(ready, READY_FD);
+        let away = |fd: RawFd| libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD, above);
+        let (null, log, ready) = (away(prepared.null), away(prepared.log), away(prepared.ready));
+        for (from, to) in [(null, 0), (null, 1), (log, 2), (ready, READY_FD)] {
+            libc::syscall(libc::SYS_dup3, from, to, 0);
+        }
         if libc::syscall(libc::SYS_close_range, above, u32::MAX, 0) < 0 {
             for fd in above..1024 {
-                libc::close(fd);
+                libc::syscall(libc::SYS_close, fd);
             }
         }
-        libc::chdir(c"/".as_ptr());
-        libc::execve(prepared.program, prepared.arguments, prepared.environment);
+        libc::syscall(libc::SYS_chdir, c"/".as_ptr());
+        let (arguments, environment) = (prepared.arguments, prepared.environment);
+        libc::syscall(libc::SYS_execve, prepared.program, arguments, environment);
         let said = c"its program cannot be executed; is POLYPATH_BROKER_BIN right?";
-        libc::write(READY_FD, said.as_ptr().cast(), said.count_bytes());
+        libc::syscall(libc::SYS_write, READY_FD, said.as_ptr(), said.count_bytes());
         127
     }
 }
