@@ -116,7 +116,7 @@ pub(crate) struct Sim {
     pub(crate) packets: bool,
     /// Write the packets of the last seed to this file, as pcapng
     #[arg(long, value_name = "FILE")]
-    pub(crate) trace: Option<std::path::PathBuf>,
+    pub(crate) trace: Option<PathBuf>,
     /// Leave failing seeds as they are, do not cut them down
     #[arg(long)]
     pub(crate) whole: bool,

@@ -45,7 +45,7 @@ pub(crate) fn connect(plan: &PairPlan, e: usize, depth: u32, host: &mut SimHost)
     };
     let connected = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
     let (init, rtr, rts) = match plan.service {
-        QpType::Rc => (
+        QpType::Rc | QpType::XrcSend | QpType::XrcRecv => (
             M::ACCESS_FLAGS,
             connected | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
             M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,

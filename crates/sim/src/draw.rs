@@ -188,7 +188,7 @@ fn draw_op(rng: &mut Rng, pair: &PairPlan, at: Duration) -> Op {
         _ => Kind::SharedAdd,
     };
     let most = match pair.service {
-        QpType::Rc => BUFFER as u32,
+        QpType::Rc | QpType::XrcSend | QpType::XrcRecv => BUFFER as u32,
         QpType::Uc => 4096,
         QpType::Ud => pair.mtu,
     };

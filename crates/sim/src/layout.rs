@@ -29,7 +29,9 @@ pub(crate) struct Layout {
 impl Layout {
     pub(crate) fn new(service: QpType, base: u64) -> Self {
         match service {
-            QpType::Rc => Self { base, depth: 12, buffer: BUFFER },
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
+                Self { base, depth: 12, buffer: BUFFER }
+            }
             QpType::Uc | QpType::Ud => Self { base, depth: 40, buffer: SMALL_BUFFER },
         }
     }

@@ -10,7 +10,8 @@ struct TempFile(PathBuf);
 
 impl TempFile {
     fn new(v6: bool, bytes: &[u8]) -> Self {
-        let path = std::env::temp_dir().join(format!("polypath-sim-{}-{v6}.pcapng", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("polypath-sim-{}-{v6}.pcapng", std::process::id()));
         std::fs::write(&path, bytes).unwrap();
         Self(path)
     }
