@@ -427,7 +427,8 @@ pub(crate) unsafe extern "C-unwind" fn query_qp_data_in_order(
     0
 }
 
-/// `ibv_query_ece`: we have no options of any vendor.
+/// `ibv_query_ece`: we have no options of any vendor. Not "vendor 0": programs take success as
+/// options to agree upon (rdma-core's own tests do).
 ///
 /// # Safety
 /// None needed.

@@ -142,6 +142,7 @@ pub(crate) unsafe extern "C-unwind" fn query_device_ex(
             full.odp_general_caps = ODP_SUPPORT;
             full.odp_rc_caps = ODP_RC;
             full.odp_ud_caps = ODP_UD;
+            full.xrc_odp_caps = ODP_RC;
             full.completion_timestamp_mask = u64::MAX;
             full.hca_core_clock = CLOCK_KHZ;
             full.max_cq_count = u16::MAX;

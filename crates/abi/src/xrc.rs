@@ -6,7 +6,7 @@ use std::sync::Arc;
 use libc::c_int;
 use polypath_verbs::{Error, Result, XrcDomain, XrcdRequest};
 
-use crate::context::{checked, is_usable};
+use crate::context::{Tie, checked, is_usable};
 use crate::guard::{self, null_argument};
 use crate::layout::{ibv_context, ibv_xrcd, ibv_xrcd_init_attr};
 
@@ -15,6 +15,7 @@ use crate::layout::{ibv_context, ibv_xrcd, ibv_xrcd_init_attr};
 pub(crate) struct CXrcd {
     public: ibv_xrcd,
     inner: Arc<dyn XrcDomain>,
+    _tie: Tie,
 }
 
 impl CXrcd {
@@ -83,7 +84,8 @@ pub(crate) unsafe extern "C-unwind" fn open_xrcd(
                 create: attr.oflags & libc::O_CREAT != 0,
                 exclusive: attr.oflags & libc::O_EXCL != 0,
             })?;
-            let xrcd = Box::into_raw(Box::new(CXrcd { public: ibv_xrcd { context }, inner }));
+            let _tie = Tie::new(context);
+            let xrcd = Box::into_raw(Box::new(CXrcd { public: ibv_xrcd { context }, inner, _tie }));
             Ok(&raw mut (*xrcd).public)
         }
     })
