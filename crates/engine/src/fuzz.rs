@@ -185,6 +185,19 @@ impl Rig {
         rig
     }
 
+    /// Its open device.
+    #[cfg(test)]
+    pub(crate) fn context(&self) -> &OpenDevice {
+        &self.context
+    }
+
+    /// The same device, opened once more.
+    #[cfg(test)]
+    pub(crate) fn another_context(&self) -> Arc<OpenDevice> {
+        let process = process().0;
+        OpenDevice::open(process, &device::infos(process).remove(0)).expect("a device")
+    }
+
     fn add_qp(&mut self, at: usize) {
         let (qp_type, from_srq, small, connected) = KINDS[at];
         let cq = &self.cqs[usize::from(small)];
