@@ -32,9 +32,18 @@ const TESTS_MAX: Duration = Duration::from_secs(900);
 
 /// Who found a fault.
 enum Finder {
-    Simulator { seeds: u64, what: String },
-    Tests { what: String },
-    Compiler { what: String },
+    Simulator {
+        seeds: u64,
+        what: String,
+    },
+    Tests {
+        what: String,
+    },
+    Compiler {
+        what: String,
+    },
+    /// Missed by the simulator, not given to the tests yet.
+    Missed,
     Nobody,
 }
 
@@ -93,7 +102,7 @@ fn run(options: &Options) -> Result<(), Unusable> {
     // What is not broken must pass, or nothing of all this means anything.
     println!("the cores as they are");
     match lab.simulate(options.seeds)? {
-        Finder::Nobody => {}
+        Finder::Missed => {}
         other => return Err(Unusable(format!("without any fault: {}", row("none", &other)))),
     }
     let mut rows = Vec::new();
@@ -103,12 +112,12 @@ fn run(options: &Options) -> Result<(), Unusable> {
     }
     // Tests take long to build: only for what the simulator misses.
     for at in 0..rows.len() {
-        if matches!(rows[at].1, Finder::Nobody) {
+        if matches!(rows[at].1, Finder::Missed) {
             rows[at].1 = lab.with(root, rows[at].0, || lab.test())?;
-            note(&rows[..=at], options)?;
+            println!("{}", row(&rows[at].0.title, &rows[at].1));
+            save(&rows, options)?;
         }
     }
-    note(&rows, options)?;
     println!("\n{}", report(&rows, options.seeds));
     Ok(())
 }
@@ -118,6 +127,10 @@ fn note(rows: &[(&Mutation, Finder)], options: &Options) -> Result<(), Unusable>
     if let Some((mutation, found)) = rows.last() {
         println!("{}", row(&mutation.title, found));
     }
+    save(rows, options)
+}
+
+fn save(rows: &[(&Mutation, Finder)], options: &Options) -> Result<(), Unusable> {
     if let Some(out) = &options.out {
         fs::write(out, report(rows, options.seeds))
             .map_err(|e| Unusable(format!("{}: {e}", out.display())))?;
@@ -132,6 +145,7 @@ fn row(title: &str, found: &Finder) -> String {
         }
         Finder::Tests { what } => format!("| {title} | tests of the cores | – | {what} |"),
         Finder::Compiler { what } => format!("| {title} | compiler | – | {what} |"),
+        Finder::Missed => format!("| {title} | not the simulator; tests not tried | – | |"),
         Finder::Nobody => format!("| {title} | **nobody** | – | |"),
     }
 }
@@ -140,6 +154,14 @@ fn report(rows: &[(&Mutation, Finder)], seeds: u64) -> String {
     let count = |f: fn(&Finder) -> bool| rows.iter().filter(|(_, found)| f(found)).count();
     let simulator = count(|f| matches!(f, Finder::Simulator { .. }));
     let tests = count(|f| matches!(f, Finder::Tests { .. }));
+    let untried = count(|f| matches!(f, Finder::Missed));
+    let untried_text = if untried == 0 {
+        String::new()
+    } else {
+        format!(
+            " The run was ended early: {untried} more were missed by the simulator and not given to the tests."
+        )
+    };
     let mut needed: Vec<u64> = rows
         .iter()
         .filter_map(
@@ -156,10 +178,10 @@ fn report(rows: &[(&Mutation, Finder)], seeds: u64) -> String {
          it misses is given to the\ncores' own tests. *Seeds* is the number of the first seed that \
          failed, plus one.\n\n\
          {} faults: {simulator} found by the simulator (median {median} seeds, at most {most}), \
-         {tests} only by tests, {} by nobody.\n\n\
+         {tests} only by tests, {} by nobody.{untried_text}\n\n\
          | fault | found by | seeds | what was noticed first |\n|---|---|---|---|\n",
         rows.len(),
-        rows.len() - simulator - tests,
+        rows.len() - simulator - tests - untried,
     );
     for (mutation, found) in rows {
         text += &row(&mutation.title, found);
@@ -264,7 +286,7 @@ impl Lab {
         if !run.success {
             return Ok(Finder::Simulator { seeds, what: "it fails without a word".into() });
         }
-        Ok(Finder::Nobody)
+        Ok(Finder::Missed)
     }
 
     /// Runs the cores' own tests until one fails.

@@ -63,6 +63,8 @@ pub struct SimHost {
     pub refused: u64,
     /// Packets whose ICRC was wrong.
     pub corrupt: u64,
+    /// When the path between two addresses, its own and the peer's, was given up last.
+    gave_up: BTreeMap<(IpAddr, IpAddr), Duration>,
 }
 
 impl SimHost {
@@ -92,6 +94,7 @@ impl SimHost {
             path_events: Vec::new(),
             refused: 0,
             corrupt: 0,
+            gave_up: BTreeMap::new(),
         }
     }
 
@@ -228,7 +231,10 @@ impl SimHost {
         };
         if let Some(mp) = mp {
             let newest = entry.newest.entry(mp.path_id).or_insert(mp.generation);
-            if (mp.generation.wrapping_sub(*newest) as i16) < 0 {
+            // The first is true of what it was told, the second of what it decided.
+            if (mp.generation.wrapping_sub(*newest) as i16) < 0
+                || self.gave_up.get(&(dst, src)).is_some_and(|at| datagram.sent < *at)
+            {
                 let why = "it was sent before its path was fenced";
                 self.io.journal.push(Did::Wrongly { qpn, why });
             } else {
@@ -253,6 +259,11 @@ impl SimHost {
                 PathEvent::MultipathAgreed { qpn } => {
                     if let Some(entry) = self.qps.get_mut(&qpn) {
                         entry.qp.set_multipath(true);
+                    }
+                }
+                PathEvent::PathDead { path, .. } if self.io.paths.tag(path).is_some() => {
+                    if let Some(a) = self.io.paths.path(path) {
+                        self.gave_up.insert((a.local, a.remote), now);
                     }
                 }
                 PathEvent::ActiveChanged { peer, from, reason, .. } => {

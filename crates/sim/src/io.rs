@@ -180,6 +180,7 @@ impl Io {
             flow_label: address.flow_label,
             bytes,
             corrupted: false,
+            sent: self.now,
         });
     }
 

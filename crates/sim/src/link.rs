@@ -70,6 +70,8 @@ pub struct Datagram {
     pub bytes: Vec<u8>,
     /// Bits that the ICRC covers were flipped on the way: it must not be taken for good.
     pub corrupted: bool,
+    /// When it was sent.
+    pub sent: Duration,
 }
 
 #[derive(Clone, Debug)]
@@ -206,6 +208,7 @@ impl Network {
     /// Host `from` sends.
     pub fn send(&mut self, now: Duration, from: usize, mut datagram: Datagram, rng: &mut Rng) {
         self.sent += 1;
+        datagram.sent = now;
         self.digest = digest(self.digest, now, &datagram);
         let src = Some(datagram.flow.src);
         let link = self.links.iter().position(|l| l.ports[from].ip == src);

@@ -50,10 +50,7 @@ pub(crate) fn settle(
         for number in 0..2 {
             nodes[number].run(start[number] + now);
             for (link, bytes) in nodes[number].take_out() {
-                let control = bytes[0] == 0xda;
-                let withheld = (control && sabotage == Sabotage::ControlOnce)
-                    || sabotage.withholds(&nodes[number], &bytes);
-                if Some(link) == cut || withheld {
+                if Some(link) == cut || sabotage.withholds(&nodes[number], &bytes) {
                     continue;
                 }
                 let (src, dst) = (address(link, number), address(link, 1 - number));

@@ -43,18 +43,23 @@ pub(crate) enum Sabotage {
     DuplicatesExecuted,
     /// What a given-up path had is not sent again.
     NoReplay,
-    /// Control messages get lost and are not repeated.
-    ControlOnce,
+    /// Addresses, tables and notices are not sent.
+    NothingTold,
 }
 
 impl Sabotage {
     /// Whether a host never sends this.
     pub(crate) fn withholds(self, sender: &Node, bytes: &[u8]) -> bool {
         let opcode = Opcode(bytes[0]);
-        self == Self::NoReplay
-            && !opcode.is_mp_management()
-            && opcode.base().is_request()
-            && sender.has_retransmitted()
+        match self {
+            Self::NothingTold => opcode == Opcode::MP_CONTROL,
+            Self::NoReplay => {
+                !opcode.is_mp_management()
+                    && opcode.base().is_request()
+                    && sender.has_retransmitted()
+            }
+            _ => false,
+        }
     }
 }
 
