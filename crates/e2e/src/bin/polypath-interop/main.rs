@@ -127,9 +127,13 @@ fn run(wishes: &Wishes) -> Result<bool, Problem> {
         println!("the guest's console:\n{}", sides.guest.console());
     }
     done?;
+    let complaints = sides.guest.run("dmesg | grep -i 'bad icrc' | tail -n 20; true")?;
     sides.guest.stop()?;
+    if !complaints.is_empty() {
+        println!("FAILED: rxe dropped packets whose check sum was wrong:\n{complaints}");
+    }
     println!("all took {} s", start.elapsed().as_secs());
-    judge(wishes, &directory, &kernel, &results)
+    Ok(judge(wishes, &directory, &kernel, &results)? && complaints.is_empty())
 }
 
 /// Runs everything that is wished for.
