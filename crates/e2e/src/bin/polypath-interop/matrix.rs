@@ -296,7 +296,6 @@ fn fill(command: &str, setting: Setting) -> String {
         .replace("{server}", by_ip(server, server6))
         .replace("{client}", by_ip(client, client6))
         .replace("{gid}", by_ip("1", "2"))
-        .replace("{family}", by_ip("", "--ipv6"))
         .replace("{group}", by_ip("239.1.1.1", "ff0e::1:1"))
         .replace("{mtu}", &setting.mtu.to_string())
 }
