@@ -33,7 +33,11 @@ set_mtu() {
 }
 # wait_tcp PORT, wait_cm PORT: until somebody listens.
 listens_tcp() { cat /proc/net/tcp /proc/net/tcp6 | grep -q "$(printf ':%04X ' "$1").* 0A "; }
-listens_cm() { rdma resource show cm_id | grep -q "LISTEN.*:$1\b"; }
+# The state says LISTEN a little before requests are taken: only a server that sleeps is through.
+listens_cm() {
+    rdma resource show cm_id | grep -q "LISTEN.*:$1\b" &&
+        grep -q '^State:.S' "/proc/$(cat /tmp/server)/status"
+}
 wait_tcp() { wait_for listens_tcp "$1"; }
 wait_cm() { wait_for listens_cm "$1"; }
 # wait_for COMMAND...: until it succeeds, ten seconds at most.

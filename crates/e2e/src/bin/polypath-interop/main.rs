@@ -127,9 +127,13 @@ fn run(wishes: &Wishes) -> Result<bool, Problem> {
         println!("the guest's console:\n{}", sides.guest.console());
     }
     done?;
+    let complaints = sides.guest.run("dmesg | grep -i 'bad icrc' | tail -n 20; true")?;
     sides.guest.stop()?;
+    if !complaints.is_empty() {
+        println!("FAILED: rxe dropped packets whose check sum was wrong:\n{complaints}");
+    }
     println!("all took {} s", start.elapsed().as_secs());
-    judge(wishes, &directory, &kernel, &results)
+    Ok(judge(wishes, &directory, &kernel, &results)? && complaints.is_empty())
 }
 
 /// Runs everything that is wished for.
@@ -190,7 +194,8 @@ fn judge(
         kernel.version,
         ["rdma-core", "perftest"].map(installed).join(", ")
     );
-    let mut new = old;
+    let page = old;
+    let mut new = page.clone();
     let mut write = |name: &str, summary: &str, long: &str, short: &str| {
         println!("{summary}");
         let path = directory.join(format!("{name}.md"));
@@ -219,11 +224,16 @@ fn judge(
             0 => String::new(),
             count => format!(" {count} were not run for lack of time."),
         };
+        let part = match wishes.only.as_str() {
+            "" => String::new(),
+            only => format!(" This run was of `{only}` alone; other lines are of an earlier one."),
+        };
         let summary = format!(
-            "{versions}: {count} runs, {failed} failed, {again} needed a second attempt.{not_run}"
+            "{versions}: {count} runs, {failed} failed, {again} needed a second attempt.{not_run}{part}"
         );
+        let short = report::short(&results.outcomes, &page);
         let long = report::long(&results.outcomes);
-        write("programs", &summary, &long, &report::short(&results.outcomes))?;
+        write("programs", &summary, &long, &short)?;
     }
     println!("The tables are in {}.", directory.display());
     if wishes.update_docs {

@@ -40,15 +40,21 @@ pub(crate) fn verdict(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// Per pair and direction the MTUs that worked.
-pub(crate) fn short(outcomes: &[Outcome]) -> String {
+/// Per pair and direction the MTUs that worked. Pairs that were not run keep their line of `old`.
+pub(crate) fn short(outcomes: &[Outcome], old: &str) -> String {
     let mut text = String::from(
         "| programs | IPv4, rxe to ours | IPv4, ours to rxe | IPv6, rxe to ours | IPv6, ours to rxe | \
          losses | `mp` |\n|---|---|---|---|---|---|---|\n",
     );
     for pair in PAIRS {
         let of_pair = || outcomes.iter().filter(|o| o.pair.name == pair.name);
-        write!(text, "| `{}` |", pair.name).ok();
+        let begin = format!("| `{}` |", pair.name);
+        if of_pair().next().is_none() {
+            let kept = old.lines().find(|line| line.starts_with(&begin));
+            text += &kept.map(|line| format!("{line}\n")).unwrap_or_default();
+            continue;
+        }
+        text += &begin;
         for ip in [Ip::V4, Ip::V6] {
             for direction in [Direction::RxeToOurs, Direction::OursToRxe] {
                 let cell = mtus(of_pair().filter(|o| {
