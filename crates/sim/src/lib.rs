@@ -3,7 +3,7 @@
 //!
 //! A seed draws a [`Case`]: hosts, links, queue pairs with all their work requests, faults. It is
 //! explicit data from which a run follows exactly, so that it can be repeated, and cut down: when a
-//! promise is broken, [`shrink`] leaves out whatever is not needed to break the same one. A [`Trace`]
+//! promise is broken, [`shrink()`] leaves out whatever is not needed to break the same one. A [`Trace`]
 //! holds the packets, each with its fate, as text or for Wireshark ([`pcapng`]).
 //!
 //! What is checked of RC queue pairs, plain or multi-path, whatever the network does:
