@@ -269,8 +269,17 @@ impl PathManager {
                 p.role = Role::Plain { peer };
             }
         }
-        for peer in users {
+        for &peer in &users {
             self.reselect(peer, Reason::Removed);
+        }
+        // Who found no other must not point at nothing: once the peer is given up, its queue pairs need
+        // a route to run out of retries on.
+        for peer in users {
+            if let Some(p) = self.peers.get_mut(peer)
+                && p.active == path
+            {
+                p.active = p.own;
+            }
         }
         self.release_path(path);
     }

@@ -1,5 +1,34 @@
 //! A deterministic simulator: the real transport and path manager on two and more hosts, simulated
 //! links between them, faults, and a model of what verbs promise as the judge.
+//!
+//! A seed draws a [`Case`]: hosts, links, queue pairs with all their work requests, faults. It is
+//! explicit data from which a run follows exactly, so that it can be repeated, and cut down: when a
+//! promise is broken, [`shrink()`] leaves out whatever is not needed to break the same one. A [`Trace`]
+//! holds the packets, each with its fate, as text or for Wireshark ([`pcapng`]).
+//!
+//! What is checked of RC queue pairs, plain or multi-path, whatever the network does:
+//!
+//! - the responder executes each request once and in order: each piece of data that it stores is the
+//!   next one of the next request, each atomic the next request, and finds what the ones before left;
+//! - nothing is acknowledged, and nothing completes, before it was executed; work requests complete
+//!   once and in order, unsignaled ones in silence; READs bring what was there, atomics return it;
+//! - a fenced request waits for earlier answers; memory changes only for what is outstanding;
+//! - messages arrive once, in order, with their length, immediate data, solicited flag and contents,
+//!   each in the receive that it has to take, from the queue pair's own queue or a shared one;
+//! - an error is reported if, and only if, there is a cause: wrong keys, ranges, rights, receives that
+//!   are too short or missing, a peer that refused, ended or died, retries that were really tried. It
+//!   has the status that the specification names, on the side that it names; all before it succeeds,
+//!   all after it is flushed in order, the event is raised, the queue pair is in the error state;
+//! - nonsense is refused when posted; packets with flipped bits are refused, and so are those that
+//!   were sent before their path was fenced;
+//! - everything charged to a path comes back, and nothing stands still when the network is whole again.
+//!
+//! Of UC and UD: what arrives was sent, is whole, in order where the network keeps order, and all of it
+//! does if nothing was dropped.
+//!
+//! It is not a model of speed: hosts take no time. There are no sockets, threads or connection
+//! management, neither memory windows nor invalidation, and no SQD. Of retries and deaths it is
+//! checked that an error comes, and that it does not come too early; not that it comes at once.
 #![forbid(unsafe_code)]
 
 mod case;

@@ -133,6 +133,49 @@ fn an_address_removed_and_another_added_change_the_set_on_both_ends() {
     }
 }
 
+/// The peer knows only addresses that are no more, and no path of the set has the new one.
+#[test]
+fn a_host_whose_addresses_have_all_changed_is_found_again() {
+    for seed in 0..5 {
+        for host in 0..2 {
+            let mut net = connected(seed);
+            net.run(100 * MS);
+            let [first, second] = net.hosts[host].local[..] else { unreachable!() };
+            let other = LocalAddress { ip: "10.9.9.9".parse().unwrap(), ..second };
+            for list in [&[first, other][..], &[other], &[second]] {
+                net.hosts[host].paths.set_local(net.now, list);
+                net.run(if list.len() > 1 { 50 * MS } else { MS });
+            }
+            net.start_traffic();
+            net.run(Duration::from_secs(3));
+            net.assert_same_paths();
+            assert_eq!((net.up_paths(0), net.up_paths(1)), (1, 1), "seed {seed} host {host}");
+        }
+    }
+}
+
+/// Queue pairs have to run out of retries, which they do on a route only.
+#[test]
+fn a_peer_that_is_given_up_leaves_a_route_even_if_the_path_was_removed() {
+    for seed in 0..5 {
+        for host in 0..2 {
+            let mut net = connected(seed);
+            net.pause(1 - host, Duration::from_secs(100));
+            let [first, second] = net.hosts[host].local[..] else { unreachable!() };
+            let other = |ip: &str| ip.parse().unwrap();
+            let list = [
+                LocalAddress { ip: other("10.9.8.9"), link_up: false, ..first },
+                LocalAddress { ip: other("10.9.9.9"), link_up: false, ..second },
+            ];
+            net.hosts[host].paths.set_local(net.now, &list);
+            net.run(Duration::from_secs(20));
+            assert!(net.has(host, |e| matches!(e, PathEvent::PeerLost { .. })), "seed {seed}");
+            let host = &mut net.hosts[host];
+            assert!(host.paths.route(host.peer.unwrap()).is_some(), "seed {seed}");
+        }
+    }
+}
+
 #[test]
 fn a_single_path_is_taken_down_by_both_its_addresses() {
     let mut net = connected(22);

@@ -139,6 +139,24 @@ fn the_end_of_a_silence_is_told() {
     }
 }
 
+/// Who answers at once has not been silent, however long ago it was asked before: else the retries of a
+/// queue pair whose peer has gone would never run out while its host lives.
+#[test]
+fn a_pause_between_questions_is_no_silence() {
+    for seed in 0..5 {
+        let mut net = connected(seed);
+        net.run(100 * MS);
+        for _ in 0..20 {
+            net.run(45 * MS);
+            let (now, host) = (net.now, &mut net.hosts[0]);
+            let route = host.paths.route(host.peer.unwrap()).unwrap();
+            host.paths.suspect(now, route.path);
+            net.run(5 * MS);
+        }
+        assert!(!net.has(0, |e| matches!(e, PathEvent::PathHeard { .. })), "seed {seed}");
+    }
+}
+
 #[test]
 fn a_lane_that_hardly_runs_still_notices_that_all_paths_are_gone() {
     let mut net = connected(21);

@@ -168,6 +168,23 @@ fn retries_are_counted_as_modify_qp_says() {
     p.assert_settled();
 }
 
+/// Probes come every 200 ms at the latest; a timeout that is longer must come all the same, though the
+/// only packet that waits for it is sent again and again.
+#[test]
+fn probes_do_not_put_off_the_timeout() {
+    for code in [15, 17, 19] {
+        let mut p = Pair::new(Setup { timeout: code, retry_cnt: 1, ..Setup::default() });
+        p.links[0].cut = [true; 2];
+        let start = p.now;
+        p.nodes[0].post(0, WRITE, 0, 100);
+        p.run_for(Duration::from_secs(60));
+        assert_eq!(p.nodes[0].host.statuses(), [(0, RetryExcErr)], "timeout {code}");
+        let timeout = Duration::from_nanos(4096 << code);
+        assert!(p.now - start >= timeout * 2);
+        assert_eq!(p.nodes[0].qp.counters().timeouts, 2);
+    }
+}
+
 #[test]
 fn timeout_0_never_gives_up() {
     let mut p = Pair::new(Setup { timeout: 0, retry_cnt: 0, ..Setup::default() });
