@@ -86,3 +86,29 @@ fn devinfo_shows_an_active_port_and_the_gids_in_rxe_order() -> Result<(), Error>
     }
     Ok(())
 }
+
+/// The receiver of a message stops its queue pair upon the completion; the sender must have its
+/// acknowledgement all the same.
+fn the_last_message_is_acknowledged(way: &str) -> Result<(), Error> {
+    let _share = polypath_e2e::share(polypath_e2e::PATIENT);
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("c/last.c");
+    let program = polypath_e2e::compile_c(&source)?.to_string_lossy().into_owned();
+    let lab = Lab::new()?;
+    for _ in 0..5 {
+        let run = lab.host(0).verbs([&*program, way]).device(Some("roce"));
+        run.run(std::time::Duration::from_secs(30))?
+            .expect_success()?
+            .expect_line("acknowledged")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_message_is_acknowledged_before_its_receiver_goes_to_the_error_state() -> Result<(), Error> {
+    the_last_message_is_acknowledged("modify")
+}
+
+#[test]
+fn a_message_is_acknowledged_before_its_receiver_is_destroyed() -> Result<(), Error> {
+    the_last_message_is_acknowledged("destroy")
+}
