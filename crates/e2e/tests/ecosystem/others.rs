@@ -19,15 +19,20 @@ macro_rules! qperf {
 
 /// fio's rdma engine: the job that reads is the server, whatever the client's verb.
 macro_rules! fio {
-    ($verb:literal) => {
+    ($verb:literal, $size:literal) => {
         Case::two(
-            "fio --name=s --ioengine=rdma --port=7300 --bindname={server} --bs=64k --size=16m \
-             --iodepth=16 --rw=read",
+            concat!(
+                "fio --name=s --ioengine=rdma --port=7300 --bindname={server} --bs=64k --size=",
+                $size,
+                " --iodepth=16 --rw=read"
+            ),
             Ready::Cm(7300),
             concat!(
                 "fio --name=c --ioengine=rdma --hostname={server} --port=7300 --verb=",
                 $verb,
-                " --bs=64k --size=16m --iodepth=8 --rw=write"
+                " --bs=64k --size=",
+                $size,
+                " --iodepth=8 --rw=write"
             ),
             &["err= 0"],
         )
@@ -49,9 +54,10 @@ programs! {
         &["ver_rc_compare_swap", "msg_rate"]
     );
     #[ignore = "long: make ecosystem runs it"]
-    fio_writes: fio!("write");
+    fio_writes: fio!("write", "16m");
     #[ignore = "long: make ecosystem runs it"]
-    fio_reads: fio!("read");
+    fio_reads: fio!("read", "16m");
+    /// No more messages than the server has receives posted at the start: fio asks for no RNR retry.
     #[ignore = "long: make ecosystem runs it"]
-    fio_sends: fio!("send");
+    fio_sends: fio!("send", "1m");
 }
