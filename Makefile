@@ -13,11 +13,11 @@ INTEROP_MINUTES ?= 30
 # Tests that wait for others' time to pass.
 TEST_THREADS ?= 4
 
-.PHONY: help build test demo interop bench soak fuzz mutations lint install clean
+.PHONY: help build test ecosystem next-debian demo interop bench soak fuzz mutations lint install clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build the command and the library (release)
 	@tools/packages build
@@ -27,6 +27,17 @@ test: ## install what is missing, then run every test
 	@tools/packages test
 	$(CARGO) build --profile testing --workspace
 	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --profile testing --workspace --no-fail-fast
+
+ecosystem: ## UCX, libfabric, MPI, rsockets, qperf and fio, each over our devices
+	@tools/packages ecosystem
+	$(CARGO) build --profile testing --workspace
+	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --profile testing -p polypath-e2e --test ecosystem \
+	 --no-fail-fast -- --include-ignored
+
+next-debian: ## the programs of the next Debian release with the library built here (root)
+	@tools/packages next-debian
+	$(CARGO) build --profile testing --workspace
+	CARGO="$(CARGO)" TEST_THREADS=$(TEST_THREADS) tools/next-debian $(TARGET)
 
 demo: ## two hosts, two links, unmodified programs, two failures
 	@tools/packages test

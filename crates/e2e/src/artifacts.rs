@@ -10,14 +10,29 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// are, for instance an installation.
 const DIRECTORY_VARIABLE: &str = "POLYPATH_E2E_DIRECTORY";
 
+/// The environment variable that names the root directory of another system, whose programs are to be
+/// tested. The directory of the command and the library is [`DIRECTORY_IN_ROOT`] in there.
+const ROOT_VARIABLE: &str = "POLYPATH_E2E_ROOT";
+const DIRECTORY_IN_ROOT: &str = "/opt/polypath";
+
 /// Where the built command is.
 #[derive(Debug)]
 pub struct Artifacts {
     /// The `polypath` command; it finds its library by itself.
     pub command: PathBuf,
+    /// Root directory of the system whose RDMA programs are tested, if it is not this one.
+    root: Option<PathBuf>,
 }
 
 impl Artifacts {
+    /// The command as RDMA programs are to be started by it, without arguments yet.
+    pub(crate) fn for_programs(&self) -> Command {
+        let Some(root) = &self.root else { return Command::new(&self.command) };
+        let mut command = Command::new("/usr/sbin/chroot");
+        command.arg(root).arg(format!("{DIRECTORY_IN_ROOT}/polypath"));
+        command
+    }
+
     /// Finds them beside the running program, building them first when it is a test of Cargo's.
     ///
     /// # Errors
@@ -53,7 +68,8 @@ impl Artifacts {
                 ));
             }
         }
-        Ok(Self { command })
+        let root = std::env::var_os(ROOT_VARIABLE).map(PathBuf::from);
+        Ok(Self { command, root })
     }
 }
 
@@ -70,23 +86,34 @@ fn profile_directory() -> Result<PathBuf, String> {
 /// # Errors
 /// [`Error::Tool`] with the compiler's words.
 pub fn compile_c(source: &Path) -> Result<PathBuf, Error> {
+    compile_c_with("cc", source)
+}
+
+/// The same by a compiler of another name, such as `mpicc.mpich`.
+///
+/// # Errors
+/// As [`compile_c`].
+pub fn compile_c_with(compiler: &str, source: &Path) -> Result<PathBuf, Error> {
     let directory = profile_directory().map_err(Error::Missing)?.join("e2e-c");
     std::fs::create_dir_all(&directory)
         .map_err(|e| Error::os(format!("making {}", directory.display()), e))?;
-    let stem = source.file_stem().unwrap_or_default();
-    let result = directory.join(stem);
+    let stem = source.file_stem().unwrap_or_default().to_string_lossy();
+    let name = if compiler == "cc" { stem.into_owned() } else { format!("{stem}.{compiler}") };
+    let result = directory.join(&name);
     // Tests run in parallel: compile aside, then move into place in one step.
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let aside = format!("{}.{}.{number}", stem.to_string_lossy(), std::process::id());
-    let aside = directory.join(aside);
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
-    compiler.arg(&aside).arg(source).args(["-lrdmacm", "-libverbs", "-lpthread"]);
-    let output = compiler.output().map_err(|e| Error::os("starting the C compiler", e))?;
+    let aside = directory.join(format!("{name}.{}.{number}", std::process::id()));
+    let mut command = Command::new(compiler);
+    command.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
+    command.arg(&aside).arg(source).args(["-lrdmacm", "-libverbs", "-lpthread"]);
+    let output = command.output().map_err(|e| Error::os(format!("starting {compiler}"), e))?;
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(Error::Tool { tool: format!("cc {}", source.display()), output: words });
+        return Err(Error::Tool {
+            tool: format!("{compiler} {}", source.display()),
+            output: words,
+        });
     }
     std::fs::rename(&aside, &result)
         .map_err(|e| Error::os(format!("moving {}", result.display()), e))?;

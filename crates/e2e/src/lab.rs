@@ -303,6 +303,11 @@ impl Host {
         format!("fd00:{link}::{}", self.number + 1)
     }
 
+    /// The file of `/proc` by which `nsenter --net=` reaches this host.
+    pub fn namespace_path(&self) -> String {
+        self.namespace.path()
+    }
+
     /// A program of the system, as it is.
     pub fn program<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Program {
         Program::new(self.namespace.clone(), arguments, false)

@@ -33,13 +33,15 @@ mod lab;
 mod ns;
 mod process;
 mod pty;
+mod scratch;
 mod wait;
 
-pub use artifacts::{Artifacts, compile_c};
+pub use artifacts::{Artifacts, compile_c, compile_c_with};
 pub use case::{Case, PATIENT, Place, Ready, Share, check, share};
 pub use error::Error;
 pub use failovers::{Failover, failovers};
 pub use flow::{Flow, Sample, longest_gap};
 pub use lab::{Direction, End, Host, Lab, Options, Wiring};
 pub use process::{Finished, Line, Program, Running};
+pub use scratch::Scratch;
 pub use wait::{pass, until};

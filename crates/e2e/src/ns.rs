@@ -83,6 +83,12 @@ impl Namespace {
         Ok(Self { user: user?, net: net?, holder: Arc::new(Holder(Mutex::new(holder))) })
     }
 
+    /// Its file in `/proc`, there while the namespace lives.
+    pub(crate) fn path(&self) -> String {
+        let id = self.holder.0.lock().unwrap_or_else(PoisonError::into_inner).id();
+        format!("/proc/{id}/ns/net")
+    }
+
     /// Reads a file of `/proc/net` as a process inside sees it.
     pub(crate) fn proc_net(&self, file: &str) -> Result<String, Error> {
         let id = self.holder.0.lock().unwrap_or_else(PoisonError::into_inner).id();

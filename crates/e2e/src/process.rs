@@ -55,7 +55,7 @@ impl Program {
     pub fn spawn(self) -> Result<Running, Error> {
         let name = self.to_string();
         let mut command = if self.verbs {
-            let mut command = Command::new(&Artifacts::get()?.command);
+            let mut command = Artifacts::get()?.for_programs();
             command.arg("run");
             if let Some(device) = &self.device {
                 command.arg("--device").arg(device);

@@ -1,6 +1,6 @@
 //! rdma-core's own verbs programs, unmodified.
 
-use polypath_e2e::{Case, Error, Lab, compile_c, matrix};
+use polypath_e2e::{Case, Error, Lab, PATIENT, compile_c, matrix, share};
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ matrix! {
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn run(program: &str, device: Option<&str>) -> Result<polypath_e2e::Finished, Error> {
-    let _share = polypath_e2e::share(polypath_e2e::PATIENT);
+    let _share = share(PATIENT);
     let lab = Lab::new()?;
     lab.host(0).verbs(program.split(' ')).device(device).run(LIMIT)?.expect_success()
 }
@@ -85,4 +85,28 @@ fn devinfo_shows_an_active_port_and_the_gids_in_rxe_order() -> Result<(), Error>
         assert!(gids[2].contains("fd00:"), "{gids:?}");
     }
     Ok(())
+}
+
+/// The receiver of a message stops its queue pair upon the completion; the sender must have its
+/// acknowledgement all the same.
+fn the_last_message_is_acknowledged(way: &str) -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/last.c");
+    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    let lab = Lab::new()?;
+    for _ in 0..5 {
+        let run = lab.host(0).verbs([&*program, way]).device(Some("roce"));
+        run.run(Duration::from_secs(30))?.expect_success()?.expect_line("acknowledged")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_message_is_acknowledged_before_its_receiver_goes_to_the_error_state() -> Result<(), Error> {
+    the_last_message_is_acknowledged("modify")
+}
+
+#[test]
+fn a_message_is_acknowledged_before_its_receiver_is_destroyed() -> Result<(), Error> {
+    the_last_message_is_acknowledged("destroy")
 }

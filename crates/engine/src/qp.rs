@@ -254,6 +254,10 @@ impl QueuePair for Qp {
     fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let address = self.check_attributes(attr, mask)?;
         let connected = self.qp_type != QpType::Ud;
+        let stops = matches!(attr.state, QpState::Err | QpState::Reset);
+        if stops && mask.contains(QpAttrMask::STATE) {
+            self.lane.settle();
+        }
         self.with(|entry, io| {
             let now = io.now;
             let before = entry.core.state();
@@ -352,6 +356,7 @@ impl QueuePair for Qp {
                 "a queue pair joins at most {MAX_MCAST_PER_QP} groups"
             )));
         }
+        self.lane.settle();
         let members = self.context.spec().members.clone();
         let index = self.index();
         self.lane.enter(|state| state.join(group, index, &members))?;

@@ -216,6 +216,13 @@ impl Lane {
         Some(result)
     }
 
+    /// Takes in what has arrived and sends what is owed: to be called before a queue pair stops working.
+    /// Hardware acknowledges a message before it hands out the completion upon which the program may
+    /// disconnect, and takes an acknowledgement in although the program has its mind elsewhere.
+    pub(crate) fn settle(&self) {
+        self.wait().progress(true);
+    }
+
     /// The process ends: sends what is owed, unless another thread is in the lane and will.
     pub(crate) fn leave(&self) {
         if let Ok(mut state) = self.state.try_lock() {

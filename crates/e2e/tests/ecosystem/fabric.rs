@@ -1,0 +1,76 @@
+//! libfabric's verbs provider: connected endpoints, datagrams, and reliable datagrams over connected
+//! ones. fi_pingpong compares what it receives (`-c`).
+
+use super::LIMIT;
+use polypath_e2e::{Case, Direction, Error, Lab, PATIENT, Ready, failovers, pass, share, until};
+use std::time::Duration;
+
+const WAITS: Ready = Ready::Tcp(47592);
+const SIZES: &[&str] = &["64k", "1m"];
+
+/// fi_pingpong with these options.
+macro_rules! pingpong {
+    ($options:literal, $expect:expr) => {
+        Case::two(
+            concat!("fi_pingpong -c ", $options),
+            WAITS,
+            concat!("fi_pingpong -c ", $options, " {server}"),
+            $expect,
+        )
+        .within(LIMIT)
+    };
+}
+
+programs! {
+    connected: pingpong!("-p verbs -e msg -I 20", SIZES);
+    #[ignore = "long: make ecosystem runs it"]
+    datagrams: pingpong!("-p verbs -e dgram -I 20", &["4k"]);
+    #[ignore = "long: make ecosystem runs it"]
+    reliable_datagrams: pingpong!("-p verbs;ofi_rxm -e rdm -I 20", SIZES);
+    #[ignore = "long: make ecosystem runs it"]
+    tagged_reliable_datagrams: pingpong!("-p verbs;ofi_rxm -e rdm -m tagged -I 20", SIZES);
+}
+
+#[test]
+fn fi_info_lists_each_device() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    for (device, names) in [(None, &["mp0"][..]), (Some("roce"), &["roce0", "roce1"])] {
+        let info = lab.host(0).verbs(["fi_info", "-p", "verbs"]).device(device).run(LIMIT)?;
+        let mut info = info.expect_success()?.expect_line("type: FI_EP_MSG")?;
+        for name in names {
+            info = info.expect_line(&format!("domain: {name}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// The link dies in silence under a transfer; the program ends well and finds its data right.
+#[test]
+#[ignore = "long: make ecosystem runs it"]
+fn a_silent_cut_is_not_noticed() -> Result<(), Error> {
+    const AWAY: Duration = Duration::from_secs(2);
+    const LONG: Duration = Duration::from_secs(180);
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let words = ["fi_pingpong", "-p", "verbs", "-e", "msg", "-c", "-S", "65536", "-I", "5000"];
+    let server = lab.host(0).verbs(words).spawn()?;
+    server.wait_tcp_listen(47592, LIMIT)?;
+    let address = lab.host(0).ipv4(0);
+    let client = lab.host(1).verbs(words.into_iter().chain([address.as_str()])).spawn()?;
+    until("traffic", LIMIT, || {
+        client.expect_alive()?;
+        Ok((lab.received_bytes()?.iter().flatten().sum::<u64>() > 10_000_000).then_some(()))
+    })?;
+    lab.cut(0, Direction::Both)?;
+    until("a fail-over in `polypath status`", LIMIT, || {
+        client.expect_alive()?;
+        Ok((!failovers(lab.host(1))?.is_empty()).then_some(()))
+    })?;
+    pass(AWAY);
+    // It says good-bye over TCP, which knows one link.
+    lab.heal(0)?;
+    client.finish(LONG)?.expect_success()?.expect_line("64k")?;
+    server.finish(LIMIT)?.expect_success()?;
+    Ok(())
+}

@@ -1,0 +1,35 @@
+//! Debian's programs and libraries that use verbs, unmodified, between two hosts: UCX, libfabric, MPI,
+//! rsockets and others, on plain RoCE devices and on the multi-path device.
+//!
+//! Most are long and need packages of their own; `make ecosystem` installs those and runs all. Of
+//! each library the shortest is part of `make test`.
+
+/// Makes each case a test between two hosts, on plain RoCE and on the multi-path device.
+macro_rules! programs {
+    ($($(#[$about:meta])* $name:ident: $case:expr;)+) => {
+        programs!(@ roce, Some("roce"); $($(#[$about])* $name: $case;)+);
+        programs!(@ mp, None; $($(#[$about])* $name: $case;)+);
+    };
+    (@ $module:ident, $device:expr; $($(#[$about:meta])* $name:ident: $case:expr;)+) => {
+        mod $module {
+            #[allow(unused_imports, reason = "the cases' expressions may use anything of their file")]
+            use super::*;
+            $(
+                $(#[$about])*
+                #[test]
+                fn $name() -> Result<(), polypath_e2e::Error> {
+                    polypath_e2e::check(&$case, $device, polypath_e2e::Place::TwoHosts)
+                }
+            )+
+        }
+    };
+}
+
+/// For any of the programs here, on a machine that has much else to do.
+const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
+
+mod fabric;
+mod mpi;
+mod others;
+mod rsockets;
+mod ucx;

@@ -1,0 +1,131 @@
+//! MPI over UCX: one process on each of two hosts, started by each implementation's own `mpirun`, which
+//! reaches the other host through a script where it would otherwise use ssh.
+
+use super::LIMIT;
+use polypath_e2e::{
+    Direction, Error, Lab, PATIENT, Running, Scratch, compile_c_with, failovers, pass, share, until,
+};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug)]
+enum Mpi {
+    Open,
+    Mpich,
+}
+
+/// Writes what takes the place of ssh: a program that is given a host, which is always the other one,
+/// and a command.
+fn agent(lab: &Lab, scratch: &Scratch) -> Result<PathBuf, Error> {
+    // A host of another name.
+    let script = format!(
+        "#!/bin/sh\nshift\nexport TMPDIR=\"$(dirname \"$0\")\"\nexec nsenter --net={} unshare --uts \
+         sh -c 'hostname other; exec sh -c \"$0\"' \"$*\"\n",
+        lab.host(1).namespace_path()
+    );
+    let path = scratch.write("agent", script.as_bytes())?;
+    lab.host(0).tool("chmod", &["755", &path.to_string_lossy()], "")?;
+    Ok(path)
+}
+
+fn start(
+    lab: &Lab,
+    scratch: &Scratch,
+    mpi: Mpi,
+    device: Option<&str>,
+    seconds: &str,
+) -> Result<Running, Error> {
+    let compiler = match mpi {
+        Mpi::Open => "mpicc.openmpi",
+        Mpi::Mpich => "mpicc.mpich",
+    };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/mpi.c");
+    let program = compile_c_with(compiler, &source)?.to_string_lossy().into_owned();
+    let agent = agent(lab, scratch)?.to_string_lossy().into_owned();
+    let addresses = [lab.host(0).ipv4(1), lab.host(1).ipv4(1)];
+    let words = match mpi {
+        Mpi::Open => format!(
+            "mpirun.openmpi --bind-to none --mca plm_rsh_agent {agent} --mca pml ucx --mca osc ucx \
+             --mca btl ^openib,ofi -x UCX_TLS --host {}:1,{}:1 -np 2 {program} {seconds}",
+            addresses[0], addresses[1]
+        ),
+        Mpi::Mpich => format!(
+            "mpiexec.hydra -iface eth1 -launcher rsh -launcher-exec {agent} -hosts {},{} -ppn 1 \
+             -n 2 {program} {seconds}",
+            addresses[0], addresses[1]
+        ),
+    };
+    // Without TCP and shared memory it is our devices or nothing.
+    let words: Vec<_> = words.split_whitespace().map(str::to_owned).collect();
+    let command = lab.host(0).verbs(words).device(device).env("UCX_TLS", "rc_v,ud_v,self");
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1").spawn()
+}
+
+fn all_is_right(mpi: Mpi, device: Option<&str>) -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let scratch = Scratch::new(&format!("{mpi:?}-{}", device.unwrap_or("mp")))?;
+    let run = start(&lab, &scratch, mpi, device, "1")?.finish(LIMIT)?;
+    run.expect_success()?.expect_line("rounds are right")?;
+    Ok(())
+}
+
+fn a_silent_cut_is_not_noticed(mpi: Mpi) -> Result<(), Error> {
+    const AWAY: Duration = Duration::from_secs(2);
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let scratch = Scratch::new(&format!("{mpi:?}-cut"))?;
+    let run = start(&lab, &scratch, mpi, None, "10")?;
+    run.wait_line("the first round is right", LIMIT)?;
+    // UCX chooses its address of the device by itself: the link that carries the most is cut.
+    let before = lab.received_bytes()?;
+    let carrier = until("traffic", LIMIT, || {
+        let now = lab.received_bytes()?;
+        let moved = |link: usize| now[0][link] - before[0][link];
+        Ok((moved(0) + moved(1) > 5_000_000).then(|| usize::from(moved(1) > moved(0))))
+    })?;
+    lab.cut(carrier, Direction::Both)?;
+    until("a fail-over in `polypath status`", LIMIT, || {
+        Ok((!failovers(lab.host(0))?.is_empty()).then_some(()))
+    })?;
+    pass(AWAY);
+    lab.heal(carrier)?;
+    run.finish(2 * LIMIT)?.expect_success()?.expect_line("rounds are right")?;
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs packages of its own: make ecosystem runs it"]
+fn open_mpi_on_roce() -> Result<(), Error> {
+    all_is_right(Mpi::Open, Some("roce"))
+}
+
+#[test]
+#[ignore = "needs packages of its own: make ecosystem runs it"]
+fn open_mpi_on_mp() -> Result<(), Error> {
+    all_is_right(Mpi::Open, None)
+}
+
+#[test]
+#[ignore = "needs packages of its own: make ecosystem runs it"]
+fn mpich_on_roce() -> Result<(), Error> {
+    all_is_right(Mpi::Mpich, Some("roce"))
+}
+
+#[test]
+#[ignore = "needs packages of its own: make ecosystem runs it"]
+fn mpich_on_mp() -> Result<(), Error> {
+    all_is_right(Mpi::Mpich, None)
+}
+
+#[test]
+#[ignore = "needs packages of its own: make ecosystem runs it"]
+fn a_silent_cut_under_open_mpi() -> Result<(), Error> {
+    a_silent_cut_is_not_noticed(Mpi::Open)
+}
+
+#[test]
+#[ignore = "needs packages of its own: make ecosystem runs it"]
+fn a_silent_cut_under_mpich() -> Result<(), Error> {
+    a_silent_cut_is_not_noticed(Mpi::Mpich)
+}

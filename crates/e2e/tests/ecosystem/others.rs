@@ -1,0 +1,63 @@
+//! qperf and fio.
+
+use super::LIMIT;
+use polypath_e2e::{Case, Ready};
+
+/// qperf's tests of reliable connections. Without `-cm 1` qperf knows LIDs only, as InfiniBand has
+/// them, and so it does for UC and UD: those fail on any RoCE device.
+macro_rules! qperf {
+    ($tests:literal, $expect:expr) => {
+        Case::two(
+            "qperf",
+            Ready::Tcp(19765),
+            concat!("qperf {server} -cm 1 -t 1 ", $tests, " quit"),
+            $expect,
+        )
+        .within(LIMIT)
+    };
+}
+
+/// fio's rdma engine: the job that reads is the server, whatever the client's verb.
+macro_rules! fio {
+    ($verb:literal, $size:literal) => {
+        Case::two(
+            concat!(
+                "fio --name=s --ioengine=rdma --port=7300 --bindname={server} --bs=64k --size=",
+                $size,
+                " --iodepth=16 --rw=read"
+            ),
+            Ready::Cm(7300),
+            concat!(
+                "fio --name=c --ioengine=rdma --hostname={server} --port=7300 --verb=",
+                $verb,
+                " --bs=64k --size=",
+                $size,
+                " --iodepth=8 --rw=write"
+            ),
+            &["err= 0"],
+        )
+        .within(LIMIT)
+    };
+}
+
+programs! {
+    #[ignore = "long: make ecosystem runs it"]
+    qperf_messages: qperf!("rc_bw rc_lat rc_bi_bw", &["rc_bw", "latency"]);
+    #[ignore = "long: make ecosystem runs it"]
+    qperf_rdma: qperf!(
+        "rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_bw rc_rdma_write_lat rc_rdma_write_poll_lat",
+        &["rc_rdma_write_poll_lat", "latency"]
+    );
+    #[ignore = "long: make ecosystem runs it"]
+    qperf_atomics: qperf!(
+        "rc_fetch_add_mr rc_compare_swap_mr ver_rc_fetch_add ver_rc_compare_swap",
+        &["ver_rc_compare_swap", "msg_rate"]
+    );
+    #[ignore = "long: make ecosystem runs it"]
+    fio_writes: fio!("write", "16m");
+    #[ignore = "long: make ecosystem runs it"]
+    fio_reads: fio!("read", "16m");
+    /// No more messages than the server has receives posted at the start: fio asks for no RNR retry.
+    #[ignore = "long: make ecosystem runs it"]
+    fio_sends: fio!("send", "1m");
+}
