@@ -10,10 +10,12 @@ SEEDS      ?= 10000
 FIRST_SEED ?= 0
 # Minutes of programs under `make interop`.
 INTEROP_MINUTES ?= 30
+# Parts of the engine that Miri can interpret.
+MIRI_ENGINE := quota:: moderation:: cq:: lane::prompt
 # Tests that wait for others' time to pass.
 TEST_THREADS ?= 4
 
-.PHONY: help build test ecosystem next-debian demo interop bench soak fuzz mutations lint install clean
+.PHONY: help build test ecosystem next-debian demo interop bench soak fuzz mutations stress loom asan miri lint install clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -38,6 +40,10 @@ next-debian: ## the programs of the next Debian release with the library built h
 	@tools/packages next-debian
 	$(CARGO) build --profile testing --workspace
 	CARGO="$(CARGO)" TEST_THREADS=$(TEST_THREADS) tools/next-debian $(TARGET)
+stress: ## all that there may be and one more, and packets that lie (a few minutes)
+	@tools/packages test
+	$(CARGO) build --profile testing --workspace
+	$(CARGO) test --profile testing -p polypath-e2e --test exhaustion --test spoofing -- --test-threads 2
 
 demo: ## two hosts, two links, unmodified programs, two failures
 	@tools/packages test
@@ -65,6 +71,25 @@ mutations: ## put deliberate faults into the cores and see who finds them (long)
 fuzz: ## run every fuzz target for FUZZ_SECONDS
 	@tools/packages fuzz
 	fuzz/run.sh $(FUZZ_SECONDS)
+
+# Both say why they do nothing where there is no nightly compiler.
+NIGHTLY_TARGET := x86_64-unknown-linux-gnu
+
+loom: ## every interleaving of the engine's lock-free parts
+	cd loom && CARGO_TARGET_DIR=$(abspath $(TARGET))/loom $(CARGO) test --release
+
+asan: ## unit tests of what is unsafe, under AddressSanitizer (nightly)
+	@tools/nightly || exit 0; set -ex; \
+	export RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=$(abspath $(TARGET))/asan; \
+	$(CARGO) +nightly test --target $(NIGHTLY_TARGET) --lib \
+	  -p polypath-ipc -p polypath-engine -p polypath-broker -p polypath-abi
+
+miri: ## unit tests interpreted, looking for undefined behaviour (nightly)
+	@tools/nightly miri rust-src || exit 0; set -ex; \
+	export MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR=$(abspath $(TARGET))/miri; \
+	$(CARGO) +nightly miri test --lib -p polypath-cm -p polypath-paths; \
+	$(CARGO) +nightly miri test --lib -p polypath-transport -p polypath-wire -- --skip icrc; \
+	$(CARGO) +nightly miri test --lib -p polypath-engine -- $(MIRI_ENGINE)
 
 lint: ## formatting, clippy, documentation, licences
 	$(CARGO) fmt --all -- --check

@@ -38,6 +38,7 @@ mod quota;
 mod srq;
 mod status;
 mod target;
+mod sync;
 mod thread;
 #[allow(unsafe_code)]
 #[doc(hidden)]

@@ -5,6 +5,7 @@
 //! at once; a thread that polls a completion queue receives, answers and sends; the lane's own
 //! thread does so when nobody else does ([`sleeper`]). Different lanes share nothing on the data path.
 
+mod bell;
 mod counters;
 mod failover;
 mod host;
@@ -274,10 +275,23 @@ impl Lane {
     }
 
     /// Forgets all that it knows, and takes its addresses.
+    ///
+    /// # Panics
+    /// If queue pairs are left.
     pub(crate) fn begin_anew(&self, addresses: &[polypath_paths::LocalAddress]) {
         let mut state = self.wait();
-        *state = State::new(self.slot, LaneIo::still(self.slot), None);
-        state.io.paths.set_local(clock::now(), addresses);
+        assert!(state.qps.is_empty(), "all queue pairs were destroyed");
+        // The table of queue pairs is large, and stays.
+        let State { qps: _, io, receiver: _, ready, blocked, acks, prompt, timers, groups } =
+            &mut *state;
+        *io = LaneIo::still(self.slot);
+        io.paths.set_local(clock::now(), addresses);
+        ready.clear();
+        blocked.clear();
+        acks.clear();
+        timers.clear();
+        groups.clear();
+        *prompt = Promptness::default();
     }
 
     /// One round, with these datagrams coming in first.

@@ -6,11 +6,11 @@
 //! the lane's thread waits for the socket itself.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::os::fd::RawFd;
 use std::time::Duration;
 
-use crate::notify::{event_fd, signal};
+use crate::lane::bell::Bell;
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// How often the lane's thread looks whether the application still polls, at first.
 const TICK_MIN: Duration = Duration::from_millis(1);
@@ -26,7 +26,7 @@ const LONGEST: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    wake: OwnedFd,
+    wake: Bell,
     /// Polls by the application since the start.
     polls: AtomicU64,
     /// The lane's thread only ticks.
@@ -64,7 +64,7 @@ pub(crate) enum Woken {
 impl Sleeper {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-            wake: event_fd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)?,
+            wake: Bell::new()?,
             polls: AtomicU64::new(0),
             ticking: AtomicBool::new(false),
             needed: AtomicBool::new(false),
@@ -79,9 +79,9 @@ impl Sleeper {
 
     /// The application is about to sleep until an event.
     pub(crate) fn needed(&self) {
-        self.needed.store(true, Ordering::SeqCst);
+        self.needed.swap(true, Ordering::SeqCst);
         if self.ticking.swap(false, Ordering::SeqCst) {
-            signal(&self.wake);
+            self.wake.ring();
         }
     }
 
@@ -90,13 +90,13 @@ impl Sleeper {
         let at = nanos(deadline);
         if at < self.wakes_at.load(Ordering::Relaxed) && !self.ticking.load(Ordering::Relaxed) {
             self.wakes_at.store(at, Ordering::Relaxed);
-            signal(&self.wake);
+            self.wake.ring();
         }
     }
 
     /// Wakes the thread now.
     pub(crate) fn wake(&self) {
-        signal(&self.wake);
+        self.wake.ring();
     }
 
     /// The thread's part: sleeps until there is something to do. `contended` says that the last
@@ -114,16 +114,17 @@ impl Sleeper {
         watch.polls = polls;
         let needed = self.needed.swap(false, Ordering::SeqCst);
         if busy && !needed {
-            self.ticking.store(true, Ordering::SeqCst);
-            // A request that came between the two lines above is seen here.
+            // Swaps here and in `needed`: whichever comes second takes in what came before the first, so
+            // a request that missed that the thread ticks is seen here.
+            self.ticking.swap(true, Ordering::SeqCst);
             if self.needed.load(Ordering::SeqCst) {
                 self.ticking.store(false, Ordering::SeqCst);
                 return Woken::Drive;
             }
-            let woken = poll(&[self.wake.as_raw_fd()], watch.tick);
+            let woken = self.wake.wait(None, watch.tick);
             self.ticking.store(false, Ordering::SeqCst);
             if woken {
-                self.clear();
+                self.wake.clear();
             }
             let busy = self.polls.load(Ordering::Relaxed).wrapping_sub(polls) >= BUSY_POLLS;
             if busy && !self.needed.load(Ordering::SeqCst) {
@@ -136,25 +137,18 @@ impl Sleeper {
         watch.tick = TICK_MIN;
         if contended {
             // The socket stays readable until that thread has left: no use in asking it.
-            if poll(&[self.wake.as_raw_fd()], BREATH) {
-                self.clear();
+            if self.wake.wait(None, BREATH) {
+                self.wake.clear();
             }
             return Woken::Drive;
         }
         let timeout = deadline.map_or(LONGEST, |d| d.saturating_sub(now)).min(LONGEST);
         self.wakes_at.store(nanos(now + timeout), Ordering::Relaxed);
-        poll(&[socket, self.wake.as_raw_fd()], timeout);
+        self.wake.wait(Some(socket), timeout);
         // While the thread is awake nobody knows when it will sleep: whoever has a deadline wakes it.
         self.wakes_at.store(u64::MAX, Ordering::Relaxed);
-        self.clear();
+        self.wake.clear();
         Woken::Drive
-    }
-
-    #[allow(unsafe_code)]
-    fn clear(&self) {
-        let mut count = 0u64;
-        // SAFETY: writes at most 8 bytes to `count`; the descriptor does not block.
-        unsafe { libc::read(self.wake.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 }
 
@@ -167,22 +161,6 @@ fn is_busy(polls: u64, contended: bool) -> bool {
 
 fn nanos(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Waits until one of the descriptors is readable; false after the timeout.
-#[allow(unsafe_code)]
-fn poll(fds: &[RawFd], timeout: Duration) -> bool {
-    let mut list = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2];
-    for (slot, fd) in list.iter_mut().zip(fds) {
-        slot.fd = *fd;
-    }
-    let ts = libc::timespec {
-        tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    };
-    // SAFETY: `list` holds two valid entries (negative descriptors are ignored), `ts` is valid, no
-    // signal mask is given.
-    unsafe { libc::ppoll(list.as_mut_ptr(), 2, &raw const ts, core::ptr::null()) > 0 }
 }
 
 #[cfg(test)]

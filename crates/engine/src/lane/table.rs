@@ -79,6 +79,12 @@ impl QpTable {
         Ok(qpn)
     }
 
+    /// Whether there are none.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
     pub(crate) fn remove(&mut self, index: u16) -> Option<Box<Entry>> {
         let entry = self.entries[usize::from(index)].take();
         self.used -= usize::from(entry.is_some());

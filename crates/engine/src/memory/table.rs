@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::{Arc, PoisonError};
 
 use polypath_transport::{Access, Fault, Segment, Sge};
 use polypath_verbs::{Error, Result};
+
+use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::region::{Backing, Grant, Keeper, Region};
 use super::window::{BindInfo, Bound, STAGED_BINDS_MAX, Window, WindowType};

@@ -1,0 +1,90 @@
+//! The models.
+
+use std::time::Duration;
+
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+use polypath_transport::{Access, Sge};
+
+use crate::lane::sleeper::{Sleeper, Watch, Woken};
+use crate::memory::{KeyCache, MemoryTable};
+
+/// A deadline that comes while the lane's thread falls asleep is not slept through: `Lane::run` and
+/// `Lane::enter`, reduced to what they do with the sleeper. `Sleeper::deadline` is called with the
+/// lane's lock held, and that its loads are relaxed rests on it.
+pub fn a_deadline_is_never_slept_through() {
+    loom::model(|| {
+        let sleeper = Arc::new(Sleeper::new().unwrap());
+        let lane = Arc::new(Mutex::new(None));
+        let (their_sleeper, their_lane) = (sleeper.clone(), lane.clone());
+        let poster = thread::spawn(move || {
+            let mut state = their_lane.lock().unwrap();
+            let at = Duration::from_millis(5);
+            *state = Some(at);
+            their_sleeper.deadline(at);
+        });
+        let (mut watch, mut deadline) = (Watch::new(), None);
+        // Asleep for ever without being woken is a deadlock, which the checker reports.
+        while deadline.is_none() {
+            sleeper.sleep(-1, Duration::ZERO, deadline, &mut watch, false);
+            deadline = *lane.lock().unwrap();
+        }
+        poster.join().unwrap();
+    });
+}
+
+/// While the application polls busily the lane's thread only ticks; an application that is about to
+/// sleep ends that at once.
+pub fn who_is_about_to_sleep_wakes_a_ticking_thread() {
+    loom::model(|| {
+        crate::lane::bell::be_patient();
+        let sleeper = Sleeper::new().unwrap();
+        (0..64).for_each(|_| sleeper.polled());
+        let sleeper = Arc::new(sleeper);
+        let theirs = sleeper.clone();
+        let application = thread::spawn(move || theirs.needed());
+        let mut watch = Watch::new();
+        // A tick without its end: only the application's ring ends it.
+        let woken = sleeper.sleep(-1, Duration::ZERO, Some(Duration::ZERO), &mut watch, false);
+        assert_eq!(woken, Woken::Drive);
+        application.join().unwrap();
+    });
+}
+
+const PD: u32 = 1;
+
+/// When deregistration has returned, no lane touches the memory, through its cache of keys or without.
+pub fn nothing_touches_memory_after_deregistration() {
+    loom::model(|| {
+        let memory = Box::leak(Box::new([0u64; 8]));
+        let table = Arc::new(MemoryTable::new());
+        let addr = memory.as_ptr() as usize;
+        let region = table.register(PD, addr, 64, addr as u64, Access::LOCAL_WRITE).unwrap();
+        let key = region.key();
+        let gone = Arc::new(AtomicBool::new(false));
+        let cache = KeyCache::new();
+        let sge = Sge { addr: addr as u64, len: 8, lkey: key };
+        // It is in the cache already.
+        cache.resolve(&table, PD, sge, Access::LOCAL_WRITE).unwrap();
+        let lane = Arc::new(Mutex::new(cache));
+        let (their_table, their_lane, their_gone) = (table.clone(), lane.clone(), gone.clone());
+        let worker = thread::spawn(move || {
+            for _ in 0..2 {
+                let cache = their_lane.lock().unwrap();
+                if cache.resolve(&their_table, PD, sge, Access::LOCAL_WRITE).is_ok() {
+                    // The access itself.
+                    assert!(
+                        !their_gone.load(Ordering::Relaxed),
+                        "the memory is the program's again"
+                    );
+                }
+            }
+        });
+        table.deregister(key, || drop(lane.lock().unwrap())).unwrap();
+        gone.store(true, Ordering::Relaxed);
+        worker.join().unwrap();
+        let cache = lane.lock().unwrap();
+        assert!(cache.resolve(&table, PD, sge, Access::LOCAL_WRITE).is_err());
+    });
+}

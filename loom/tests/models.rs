@@ -1,0 +1,18 @@
+//! Every model, under its rule's name.
+
+use polypath_loom::models;
+
+#[test]
+fn a_deadline_is_never_slept_through() {
+    models::a_deadline_is_never_slept_through();
+}
+
+#[test]
+fn who_is_about_to_sleep_wakes_a_ticking_thread() {
+    models::who_is_about_to_sleep_wakes_a_ticking_thread();
+}
+
+#[test]
+fn nothing_touches_memory_after_deregistration() {
+    models::nothing_touches_memory_after_deregistration();
+}
