@@ -40,6 +40,7 @@ next-debian: ## the programs of the next Debian release with the library built h
 	@tools/packages next-debian
 	$(CARGO) build --profile testing --workspace
 	CARGO="$(CARGO)" TEST_THREADS=$(TEST_THREADS) tools/next-debian $(TARGET)
+
 stress: ## all that there may be and one more, and packets that lie (a few minutes)
 	@tools/packages test
 	$(CARGO) build --profile testing --workspace

@@ -37,8 +37,8 @@ mod qp;
 mod quota;
 mod srq;
 mod status;
-mod target;
 mod sync;
+mod target;
 mod thread;
 #[allow(unsafe_code)]
 #[doc(hidden)]
