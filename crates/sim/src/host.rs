@@ -63,8 +63,8 @@ pub struct SimHost {
     pub refused: u64,
     /// Packets whose ICRC was wrong.
     pub corrupt: u64,
-    /// When the path between two addresses, its own and the peer's, was given up last.
-    gave_up: BTreeMap<(IpAddr, IpAddr), Duration>,
+    /// When it gave a path up last. Two peers' paths may have the same addresses.
+    gave_up: BTreeMap<polypath_paths::PathId, Duration>,
 }
 
 impl SimHost {
@@ -233,7 +233,7 @@ impl SimHost {
             let newest = entry.newest.entry(mp.path_id).or_insert(mp.generation);
             // The first is true of what it was told, the second of what it decided.
             if (mp.generation.wrapping_sub(*newest) as i16) < 0
-                || self.gave_up.get(&(dst, src)).is_some_and(|at| datagram.sent < *at)
+                || self.gave_up.get(&path).is_some_and(|at| datagram.sent < *at)
             {
                 let why = "it was sent before its path was fenced";
                 self.io.journal.push(Did::Wrongly { qpn, why });
@@ -261,9 +261,10 @@ impl SimHost {
                         entry.qp.set_multipath(true);
                     }
                 }
-                PathEvent::PathDead { path, .. } if self.io.paths.tag(path).is_some() => {
-                    if let Some(a) = self.io.paths.path(path) {
-                        self.gave_up.insert((a.local, a.remote), now);
+                PathEvent::PathDead { path, reason } => {
+                    let own = reason != Reason::PeerNotice;
+                    if own && self.io.paths.tag(path).is_some() {
+                        self.gave_up.insert(path, now);
                     }
                 }
                 PathEvent::ActiveChanged { peer, from, reason, .. } => {
