@@ -1,7 +1,8 @@
 //! Fail-overs, as `polypath status` tells them.
 
-use crate::{Error, Host};
+use crate::{Error, Host, Running, until};
 use serde_json::Value;
+use std::time::Duration;
 
 /// A fail-over of some process of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,17 @@ pub struct Failover {
     pub reason: String,
     /// How long traffic stood still, microseconds.
     pub blackout_us: u64,
+}
+
+/// Waits until some process of a host tells of a fail-over.
+///
+/// # Errors
+/// When none does within `limit`, or one of the programs ends before.
+pub fn wait_failover(host: &Host, programs: &[&Running], limit: Duration) -> Result<(), Error> {
+    until("a fail-over in `polypath status`", limit, || {
+        programs.iter().try_for_each(|program| program.expect_alive())?;
+        Ok((!failovers(host)?.is_empty()).then_some(()))
+    })
 }
 
 /// All fail-overs that the processes of a host tell of, oldest first within each process.

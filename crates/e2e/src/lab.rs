@@ -260,6 +260,23 @@ impl Lab {
         };
         Ok([read(&self.hosts[0])?, read(&self.hosts[1])?])
     }
+
+    /// Waits until the hosts have received more than so many bytes, all together.
+    ///
+    /// # Errors
+    /// When they have not within `limit`, or one of the programs ends before.
+    pub fn wait_traffic(
+        &self,
+        programs: &[&Running],
+        bytes: u64,
+        limit: Duration,
+    ) -> Result<(), Error> {
+        until("traffic", limit, || {
+            programs.iter().try_for_each(|program| program.expect_alive())?;
+            let received: u64 = self.received_bytes()?.iter().flatten().sum();
+            Ok((received > bytes).then_some(()))
+        })
+    }
 }
 
 impl Drop for Lab {

@@ -39,7 +39,7 @@ mod wait;
 pub use artifacts::{Artifacts, compile_c, compile_c_with};
 pub use case::{Case, PATIENT, Place, Ready, Share, check, share};
 pub use error::Error;
-pub use failovers::{Failover, failovers};
+pub use failovers::{Failover, failovers, wait_failover};
 pub use flow::{Flow, Sample, longest_gap};
 pub use lab::{Direction, End, Host, Lab, Options, Wiring};
 pub use process::{Finished, Line, Program, Running};

@@ -43,11 +43,7 @@ fn programs_outlive_a_killed_broker() -> Result<(), Error> {
     server.wait_tcp_listen(18515, LIMIT)?;
     let meet = lab.host(0).ipv4(1);
     let client = lab.host(1).verbs(words.into_iter().chain([meet.as_str()])).spawn()?;
-    until("traffic", LIMIT, || {
-        client.expect_alive()?;
-        let received: u64 = lab.received_bytes()?.iter().flatten().sum();
-        Ok((received > FLOWING).then_some(()))
-    })?;
+    lab.wait_traffic(&[&client], FLOWING, LIMIT)?;
     for host in [0, 1, 0] {
         kill_broker(lab.host(host))?;
     }

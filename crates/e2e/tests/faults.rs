@@ -2,7 +2,7 @@
 //! must end well, verify what it verifies, and an atomic counter must end exact.
 
 use polypath_e2e::{
-    Direction, End, Error, Finished, Host, Lab, Running, compile_c, failovers, pass, until,
+    Direction, End, Error, Finished, Host, Lab, Running, compile_c, pass, until, wait_failover,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -105,16 +105,6 @@ struct Pair {
 }
 
 impl Pair {
-    /// Waits until so many bytes have come to either host.
-    fn wait_traffic(&self, lab: &Lab, bytes: u64) -> Result<(), Error> {
-        until("traffic", MARGIN, || {
-            self.client.expect_alive()?;
-            self.server.expect_alive()?;
-            let received: u64 = lab.received_bytes()?.iter().flatten().sum();
-            Ok((received > bytes).then_some(()))
-        })
-    }
-
     /// Waits for both to end well.
     fn finish(self, limit: Duration) -> Result<(Finished, Finished), Error> {
         let client = self.client.finish(limit).and_then(Finished::expect_success);
@@ -145,7 +135,7 @@ fn run_perftest(program: &str, fault: Fault, least: Duration) -> Result<(), Erro
     let lab = Lab::new()?;
     let seconds = least.max(fault.duration() + AFTER + Duration::from_secs(3)).as_secs();
     let pair = perftest(&lab, program, seconds)?;
-    pair.wait_traffic(&lab, 100_000)?;
+    lab.wait_traffic(&[&pair.client, &pair.server], 100_000, MARGIN)?;
     fault.inflict(&lab)?;
     expect_failover(lab.host(1), fault)?;
     let (client, _) = pair.finish(Duration::from_secs(seconds) + MARGIN)?;
@@ -198,7 +188,7 @@ fn run_exact(fault: Fault) -> Result<(), Error> {
     let client = lab.host(1).verbs(client).spawn()?;
     client.wait_line("connected", MARGIN)?;
     let pair = Pair { server, client };
-    pair.wait_traffic(&lab, 100_000)?;
+    lab.wait_traffic(&[&pair.client, &pair.server], 100_000, MARGIN)?;
     fault.inflict(&lab)?;
     expect_failover(lab.host(1), fault)?;
     let (client, server) = pair.finish(fault.duration() + MARGIN)?;
@@ -212,9 +202,7 @@ fn expect_failover(host: &Host, fault: Fault) -> Result<(), Error> {
     if !fault.moves_traffic() {
         return Ok(());
     }
-    until("a fail-over in `polypath status`", MARGIN, || {
-        Ok((!failovers(host)?.is_empty()).then_some(()))
-    })
+    wait_failover(host, &[], MARGIN)
 }
 
 macro_rules! faults {

@@ -2,7 +2,7 @@
 //! ones. fi_pingpong compares what it receives (`-c`).
 
 use super::LIMIT;
-use polypath_e2e::{Case, Direction, Error, Lab, PATIENT, Ready, failovers, pass, share, until};
+use polypath_e2e::{Case, Direction, Error, Lab, PATIENT, Ready, pass, share, wait_failover};
 use std::time::Duration;
 
 const WAITS: Ready = Ready::Tcp(47592);
@@ -58,15 +58,9 @@ fn a_silent_cut_is_not_noticed() -> Result<(), Error> {
     server.wait_tcp_listen(47592, LIMIT)?;
     let address = lab.host(0).ipv4(0);
     let client = lab.host(1).verbs(words.into_iter().chain([address.as_str()])).spawn()?;
-    until("traffic", LIMIT, || {
-        client.expect_alive()?;
-        Ok((lab.received_bytes()?.iter().flatten().sum::<u64>() > 10_000_000).then_some(()))
-    })?;
+    lab.wait_traffic(&[&client], 10_000_000, LIMIT)?;
     lab.cut(0, Direction::Both)?;
-    until("a fail-over in `polypath status`", LIMIT, || {
-        client.expect_alive()?;
-        Ok((!failovers(lab.host(1))?.is_empty()).then_some(()))
-    })?;
+    wait_failover(lab.host(1), &[&client], LIMIT)?;
     pass(AWAY);
     // It says good-bye over TCP, which knows one link.
     lab.heal(0)?;

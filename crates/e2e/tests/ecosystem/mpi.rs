@@ -3,7 +3,8 @@
 
 use super::LIMIT;
 use polypath_e2e::{
-    Direction, Error, Lab, PATIENT, Running, Scratch, compile_c_with, failovers, pass, share, until,
+    Direction, Error, Lab, PATIENT, Running, Scratch, compile_c_with, pass, share, until,
+    wait_failover,
 };
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -85,9 +86,7 @@ fn a_silent_cut_is_not_noticed(mpi: Mpi) -> Result<(), Error> {
         Ok((moved(0) + moved(1) > 5_000_000).then(|| usize::from(moved(1) > moved(0))))
     })?;
     lab.cut(carrier, Direction::Both)?;
-    until("a fail-over in `polypath status`", LIMIT, || {
-        Ok((!failovers(lab.host(0))?.is_empty()).then_some(()))
-    })?;
+    wait_failover(lab.host(0), &[], LIMIT)?;
     pass(AWAY);
     lab.heal(carrier)?;
     run.finish(2 * LIMIT)?.expect_success()?.expect_line("rounds are right")?;
