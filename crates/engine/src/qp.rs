@@ -356,7 +356,6 @@ impl QueuePair for Qp {
                 "a queue pair joins at most {MAX_MCAST_PER_QP} groups"
             )));
         }
-        self.lane.settle();
         let members = self.context.spec().members.clone();
         let index = self.index();
         self.lane.enter(|state| state.join(group, index, &members))?;
@@ -382,6 +381,7 @@ impl QueuePair for Qp {
         if self.destroyed.swap(true, Ordering::Relaxed) {
             return Err(gone());
         }
+        self.lane.settle();
         let members = self.context.spec().members.clone();
         let index = self.index();
         let groups = core::mem::take(&mut *lock(&self.groups));
