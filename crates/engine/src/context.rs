@@ -80,6 +80,13 @@ impl Shared {
         }
     }
 
+    /// Whether there is such a protection domain; nothing holds on to it.
+    fn check_pd(&self, pd: u32) -> Result<()> {
+        self.use_pd(pd)?;
+        self.release_pd(pd);
+        Ok(())
+    }
+
     pub(crate) fn release_pd(&self, pd: u32) {
         if let Some(users) = lock(&self.pds).get_mut(&pd) {
             *users = users.saturating_sub(1);
@@ -154,9 +161,7 @@ impl OpenDevice {
 
 /// What makes a shared receive queue a member of an XRC domain.
 fn membership(xrc: &XrcSrq) -> Result<Membership> {
-    let cq = Cq::find(xrc.cq.as_ref())
-        .ok_or_else(|| Error::invalid("the completion queue belongs to another device"))?;
-    Ok(Membership { xrcd: Xrcd::find(xrc.domain.as_ref())?, cq })
+    Ok(Membership { cq: Cq::find(xrc.cq.as_ref())?, xrcd: Xrcd::find(xrc.domain.as_ref())? })
 }
 
 pub(crate) fn os_error(e: &std::io::Error) -> Error {
@@ -247,9 +252,7 @@ impl Context for OpenDevice {
     }
 
     fn import_pd(&self, pd: u32) -> Result<()> {
-        self.shared.use_pd(pd)?;
-        self.shared.release_pd(pd);
-        Ok(())
+        self.shared.check_pd(pd)
     }
 
     fn import_mr(&self, pd: u32, handle: u32) -> Result<Arc<dyn MemoryRegion>> {
@@ -296,8 +299,7 @@ impl Context for OpenDevice {
     fn create_ah(&self, pd: u32, attr: &AhAttr) -> Result<Arc<AddressHandle>> {
         crate::address::resolve(&self.shared, attr)?;
         // An address handle holds nothing of its protection domain, so it does not keep it alive.
-        self.shared.use_pd(pd)?;
-        self.shared.release_pd(pd);
+        self.shared.check_pd(pd)?;
         let place: Box<dyn std::any::Any + Send + Sync> = Box::new(self.shared.ahs.take()?);
         Ok(Arc::new(AddressHandle {
             pd,

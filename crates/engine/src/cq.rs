@@ -131,8 +131,11 @@ impl Cq {
     }
 
     /// The completion queue behind the trait, if it is one of ours.
-    pub(crate) fn find(cq: &dyn CompletionQueue) -> Option<Arc<Self>> {
-        cq.as_any().downcast_ref::<Self>()?.me.upgrade()
+    pub(crate) fn find(cq: &dyn CompletionQueue) -> Result<Arc<Self>> {
+        cq.as_any()
+            .downcast_ref::<Self>()
+            .and_then(|cq| cq.me.upgrade())
+            .ok_or_else(|| Error::invalid("the completion queue belongs to another device"))
     }
 
     /// A queue pair stops using it: its completions go with it.

@@ -38,12 +38,6 @@ pub(crate) struct Qp {
     destroyed: AtomicBool,
 }
 
-/// The completion queue as ours; it comes as the trait that all devices implement.
-fn own_cq(cq: &Arc<dyn polypath_verbs::CompletionQueue>) -> Result<Arc<Cq>> {
-    Cq::find(cq.as_ref())
-        .ok_or_else(|| Error::invalid("the completion queue belongs to another device"))
-}
-
 /// The completion queue of one side: there if, and only if, the queue pair has that side.
 fn side(
     cq: Option<&Arc<dyn polypath_verbs::CompletionQueue>>,
@@ -52,7 +46,7 @@ fn side(
     match cq {
         _ if !wanted => Ok(None),
         None => Err(Error::invalid("the queue pair needs a completion queue")),
-        Some(cq) => own_cq(cq).map(Some),
+        Some(cq) => Cq::find(cq.as_ref()).map(Some),
     }
 }
 

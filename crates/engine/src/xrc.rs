@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use polypath_transport::{Completion, RecvWr};
+use polypath_transport::RecvWr;
 use polypath_verbs::{Error, QueuePair, Result, XrcDomain, XrcdRequest};
 
 use crate::context::Shared;
@@ -125,16 +125,10 @@ impl Domain {
         lock(&self.members).srqs.get(&srqn)?.srq.take()
     }
 
-    /// Hands a completion to `push` with the completion queue that it belongs to; nothing happens if
-    /// the member is gone.
-    pub(crate) fn complete(
-        &self,
-        srqn: u32,
-        completion: Completion,
-        push: impl FnOnce(&Arc<Cq>, Completion),
-    ) {
+    /// Calls `push` with the completion queue of a member; nothing happens if the member is gone.
+    pub(crate) fn complete(&self, srqn: u32, push: impl FnOnce(&Arc<Cq>)) {
         if let Some(member) = lock(&self.members).srqs.get(&srqn) {
-            push(&member.cq, completion);
+            push(&member.cq);
         }
     }
 }

@@ -12,7 +12,7 @@ use polypath_transport::{
 use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 
 use crate::context::Shared;
-use crate::cq::{Cq, Overrun};
+use crate::cq::Cq;
 use crate::events::Raise;
 use crate::lane::io::LaneIo;
 use crate::memory::{self, KeyCache};
@@ -101,16 +101,12 @@ impl Host for LaneHost<'_> {
     }
 
     fn complete(&mut self, side: CqSide, completion: Completion) {
-        self.io.completions += 1;
         let cq = match side {
             CqSide::Send => &self.attached.send_cq,
             CqSide::Recv => &self.attached.recv_cq,
         };
-        let Some(cq) = cq else { return };
-        match cq.push(completion, self.io.now) {
-            Ok(None) => {}
-            Ok(Some(at)) => self.io.holds.add(at, cq),
-            Err(Overrun) => self.io.completion_lost(completion.qpn),
+        if let Some(cq) = cq {
+            self.io.complete(cq, completion);
         }
     }
 
@@ -124,15 +120,7 @@ impl Host for LaneHost<'_> {
 
     fn complete_xrc(&mut self, srqn: u32, completion: Completion) {
         let Some(target) = &self.attached.target else { return };
-        self.io.completions += 1;
-        let qpn = completion.qpn;
-        target.domain.complete(srqn, completion, |cq, completion| {
-            match cq.push(completion, self.io.now) {
-                Ok(None) => {}
-                Ok(Some(at)) => self.io.holds.add(at, cq),
-                Err(Overrun) => self.io.completion_lost(qpn),
-            }
-        });
+        target.domain.complete(srqn, |cq| self.io.complete(cq, completion));
     }
 
     fn event(&mut self, event: QpEvent) {

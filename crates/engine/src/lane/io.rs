@@ -2,15 +2,17 @@
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use polypath_ipc::Table;
 use polypath_ipc::status::FailoverStatus;
 use polypath_paths::{PathAddress, PathManager};
-use polypath_transport::{Burst, PathId};
+use polypath_transport::{Burst, Completion, PathId};
 use polypath_verbs::{Error, Result};
 
 use crate::address::Resolved;
+use crate::cq::{Cq, Overrun};
 use crate::lane::counters::Counters;
 use crate::moderation::Holds;
 use crate::udp::{FlowHandle, FlowKey, Sender};
@@ -208,8 +210,19 @@ impl LaneIo {
         Ok(path)
     }
 
+    /// Hands out a completion.
+    #[inline]
+    pub(crate) fn complete(&mut self, cq: &Arc<Cq>, completion: Completion) {
+        self.completions += 1;
+        match cq.push(completion, self.now) {
+            Ok(None) => {}
+            Ok(Some(at)) => self.holds.add(at, cq),
+            Err(Overrun) => self.completion_lost(completion.qpn),
+        }
+    }
+
     /// A completion of this queue pair found its queue full.
-    pub(crate) fn completion_lost(&mut self, qpn: u32) {
+    fn completion_lost(&mut self, qpn: u32) {
         // A queue pair that is flushed loses many at once.
         if self.bereft.last() != Some(&qpn) && self.bereft.len() < MAX_BEREFT {
             self.bereft.push(qpn);
