@@ -23,6 +23,9 @@ use crate::layout::{AREA, Layout};
 /// Most bytes of inline data.
 pub(crate) const INLINE_MAX: u32 = 256;
 
+/// Bytes that a request with a wrong range asks for beyond the end of the region.
+const BEYOND: u32 = 8;
+
 /// What is known of a posted work request.
 #[derive(Debug, Default)]
 struct Posted {
@@ -167,7 +170,9 @@ impl Flow {
         let layout = self.layout;
         let at = u64::from(op.offset);
         let va = match op.wrong {
-            Some(Wrong::Range) => host.io.memory.len() as u64 - u64::from(op.len) + 8,
+            Some(Wrong::Range) => {
+                host.io.memory.len() as u64 - u64::from(op.len) + u64::from(BEYOND)
+            }
             _ if op.kind == Kind::SharedAdd => at * 8,
             _ if op.kind.is_atomic() => layout.counter(),
             _ => layout.base + at,
@@ -422,11 +427,19 @@ impl Flow {
         Ok(refusal)
     }
 
+    /// Bytes of a refused READ that may be answered nevertheless: a requester asks for as much at a time as
+    /// its window takes, and only the part that is outside of the region is wrong.
+    fn readable(&self, index: usize) -> u32 {
+        let op = &self.ops[index];
+        let split = op.kind == Kind::Read && self.access.contains(Access::REMOTE_READ);
+        if split && op.wrong == Some(Wrong::Range) { op.len.saturating_sub(BEYOND) } else { 0 }
+    }
+
     /// The responder acknowledged `psn` and all before it.
     pub(crate) fn acknowledged(&self, psn: polypath_wire::Psn) -> Verdict {
         let (at, part) = match self.next() {
-            Some(i) if i == self.executed => (i, self.progress / self.mtu),
-            Some(i) => (i, 0),
+            Some(i) if i == self.executed => (i, self.progress.max(self.readable(i)) / self.mtu),
+            Some(i) => (i, self.readable(i) / self.mtu),
             None => (self.posted.len(), 0),
         };
         let limit = polypath_wire::Psn::new(self.first_psn).add(self.packets[at] + part);

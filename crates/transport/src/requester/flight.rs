@@ -21,6 +21,11 @@ use crate::responder::REORDER_LIMIT;
 /// Most sequence numbers in flight: as many as a multi-path peer's reorder buffer holds.
 pub(crate) const MAX_IN_FLIGHT: usize = REORDER_LIMIT;
 
+/// So many packets overtake one on a path at first before it is taken to be lost (RFC 5681: three), and
+/// so many at most on one that proves to reorder more.
+const REORDERING_MIN: u32 = 3;
+const REORDERING_MAX: u32 = 64;
+
 /// Acknowledged, or its answer is here.
 const DONE: u8 = 1;
 /// To be sent again.
@@ -55,20 +60,30 @@ impl Slot {
 
 /// Bytes per path, to be reported with few calls.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tally(SmallVec<[(PathId, u32); 2]>);
+pub(crate) struct Tally {
+    bytes: SmallVec<[(PathId, u32); 2]>,
+    /// The timestamp that came back (multi-path): what was sent later is not what arrived.
+    echo: Option<u32>,
+}
 
 impl Tally {
+    /// Of an answer that brought the timestamp `echo` back.
+    #[inline]
+    pub(crate) fn of_answer(echo: Option<u32>) -> Self {
+        Self { echo, ..Self::default() }
+    }
+
     #[inline]
     fn add(&mut self, path: PathId, bytes: u32) {
-        match self.0.iter_mut().find(|(p, _)| *p == path) {
+        match self.bytes.iter_mut().find(|(p, _)| *p == path) {
             Some((_, sum)) => *sum += bytes,
-            None => self.0.push((path, bytes)),
+            None => self.bytes.push((path, bytes)),
         }
     }
 
     /// Reports them as acknowledged, the round-trip time to its path.
     pub(crate) fn acked<H: Host>(self, rtt: Option<(PathId, Duration)>, host: &mut H) {
-        for (path, bytes) in self.0 {
+        for (path, bytes) in self.bytes {
             let rtt = rtt.and_then(|(p, rtt)| (p == path).then_some(rtt));
             host.acked(path, bytes, rtt);
         }
@@ -76,13 +91,13 @@ impl Tally {
 
     /// Reports them as lost.
     pub(crate) fn lost<H: Host>(self, congestion: bool, host: &mut H) {
-        for (path, bytes) in self.0 {
+        for (path, bytes) in self.bytes {
             host.lost(path, bytes, congestion);
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.bytes.is_empty()
     }
 }
 
@@ -108,6 +123,8 @@ pub(crate) struct Flight {
     order: u32,
     /// The latest order that arrived, per path.
     newest: SmallVec<[(PathId, u32); 2]>,
+    /// A packet of a multi-path peer is lost when so many sent after it on its path have arrived.
+    reordering: u32,
 }
 
 impl Flight {
@@ -123,6 +140,7 @@ impl Flight {
             charged: 0,
             held: 0,
             unanswered: 0,
+            reordering: REORDERING_MIN,
             order: 0,
             newest: SmallVec::new(),
         }
@@ -280,6 +298,14 @@ impl Flight {
             tally.add(slot.path, u32::from(slot.cost));
         }
         self.done_to = self.done_to.max(self.una + at as u64 + 1);
+        if let Some(echo) = tally.echo.filter(|_| slot.is(AGAIN)) {
+            if (echo.wrapping_sub(slot.sent_us) as i32) < 0 {
+                // It was not lost but late: of when the second one arrives nothing is known.
+                self.reordering = (self.reordering + 1).min(REORDERING_MAX);
+                return;
+            }
+            self.reordering = (self.reordering - 1).max(REORDERING_MIN);
+        }
         let (path, order) = (slot.path, slot.order);
         match self.newest.iter_mut().find(|(p, _)| *p == path) {
             Some((_, newest)) => {
@@ -386,8 +412,10 @@ impl Flight {
         }
     }
 
-    /// Marks as lost what was overtaken on its path by at least `threshold` packets that arrived.
-    pub(crate) fn lose_overtaken(&mut self, threshold: u32, tally: &mut Tally) {
+    /// Marks as lost what was overtaken on its path by too many packets that arrived: by any, if the
+    /// packets of a path are to stay `in_order`.
+    pub(crate) fn lose_overtaken(&mut self, in_order: bool, tally: &mut Tally) {
+        let threshold = if in_order { 1 } else { self.reordering };
         for seq in self.una..self.done_to {
             let at = (seq - self.una) as usize;
             let slot = &self.slots[at];

@@ -16,8 +16,6 @@ use crate::rq::{ScatterError, scatter};
 use crate::sq::Body;
 use crate::types::{QpState, WcStatus};
 
-/// A packet of a multi-path peer is lost when so many sent after it on the same path have arrived.
-const REORDER_THRESHOLD: u32 = 3;
 /// Round trips longer than this are no measurement but an accident.
 const RTT_MAX_US: u32 = 10_000_000;
 /// For how long a complaint is taken to be about the first transmission, if nothing was measured.
@@ -31,9 +29,9 @@ struct Answer {
     from: PathId,
     /// A multi-path packet.
     multipath: bool,
-    /// Timestamp that came back (multi-path).
+    /// Timestamp that came back (multi-path): when the request was sent that this answers.
     echo: Option<u32>,
-    /// The packet whose sending time tells the round-trip time (plain).
+    /// The packet that tells the round-trip time.
     timed: Option<u64>,
     /// What has arrived out of order: bit 0 stands for the packet `sack_from`.
     sack: u64,
@@ -64,8 +62,8 @@ impl Requester {
             now_us: micros(now),
             from,
             multipath: h.mp.is_some(),
-            echo: h.mp.filter(|_| tells_time).map(|mp| mp.timestamp),
-            timed: (h.mp.is_none() && tells_time).then_some(seq),
+            echo: h.mp.map(|mp| mp.timestamp),
+            timed: tells_time.then_some(seq),
             sack: h.sack.map_or(0, |s| s.0),
             sack_from: seq + 1,
         };
@@ -111,15 +109,16 @@ impl Requester {
         answer: &Answer,
         host: &mut H,
     ) -> bool {
-        let rtt = match answer.echo {
-            Some(echo) => Some((answer.from, answer.now_us.wrapping_sub(echo))),
-            None => answer
-                .timed
-                .and_then(|seq| self.flight.sent_once_at(seq))
-                .map(|(path, sent_us)| (path, answer.now_us.wrapping_sub(sent_us))),
-        }
-        .filter(|(_, us)| *us < RTT_MAX_US)
-        .map(|(path, us)| (path, Duration::from_micros(u64::from(us))));
+        let sent = |seq| match answer.echo {
+            Some(echo) => Some((answer.from, echo)),
+            None => self.flight.sent_once_at(seq),
+        };
+        let rtt = answer
+            .timed
+            .and_then(sent)
+            .map(|(path, sent_us)| (path, answer.now_us.wrapping_sub(sent_us)))
+            .filter(|(_, us)| *us < RTT_MAX_US)
+            .map(|(path, us)| (path, Duration::from_micros(u64::from(us))));
         self.flight.acknowledge(to, &mut tally);
         if answer.sack != 0 {
             self.flight.acknowledge_selected(answer.sack_from, answer.sack, &mut tally);
@@ -165,12 +164,12 @@ impl Requester {
             core.counters.duplicate_responses += 1;
             return;
         }
-        if !self.acknowledge(core, to, Tally::default(), answer, host) {
+        if !self.acknowledge(core, to, Tally::of_answer(answer.echo), answer, host) {
             core.counters.duplicate_responses += 1;
         }
         let mut tally = Tally::default();
         if answer.multipath {
-            self.flight.lose_overtaken(REORDER_THRESHOLD, &mut tally);
+            self.flight.lose_overtaken(false, &mut tally);
         }
         self.miss_answers(to, answer, &mut tally);
         self.lose(tally, true, host);
@@ -213,7 +212,7 @@ impl Requester {
             core.counters.duplicate_responses += 1;
             return;
         }
-        self.acknowledge(core, seq, Tally::default(), answer, host);
+        self.acknowledge(core, seq, Tally::of_answer(answer.echo), answer, host);
         let mut tally = Tally::default();
         self.miss_answers(seq, answer, &mut tally);
         if !self.flight.just_resent(seq, answer.now_us, self.guard_us()) {
@@ -237,7 +236,7 @@ impl Requester {
             core.counters.duplicate_responses += 1;
             return;
         }
-        let news = self.acknowledge(core, seq, Tally::default(), answer, host);
+        let news = self.acknowledge(core, seq, Tally::of_answer(answer.echo), answer, host);
         if core.broken || (!news && self.flight.any_lost()) {
             return; // What it complains about is about to be sent again.
         }
@@ -277,7 +276,7 @@ impl Requester {
             core.counters.duplicate_responses += 1;
             return;
         }
-        self.acknowledge(core, seq, Tally::default(), answer, host);
+        self.acknowledge(core, seq, Tally::of_answer(answer.echo), answer, host);
         if core.broken {
             return;
         }
@@ -375,14 +374,13 @@ impl Requester {
             );
             return self.fail_at(core, seq, WcStatus::LocProtErr, Cause::LocalKey, host);
         }
-        let mut tally = Tally::default();
+        let mut tally = Tally::of_answer(answer.echo);
         self.flight.answer(seq, &mut tally);
         // It acknowledges all requests before it (IBTA 9.7.5.1.1).
         self.acknowledge(core, seq, tally, answer, host);
         let mut tally = Tally::default();
         if self.flight.una() < seq {
-            let threshold = if answer.multipath { REORDER_THRESHOLD } else { 1 };
-            self.flight.lose_overtaken(threshold, &mut tally);
+            self.flight.lose_overtaken(!answer.multipath, &mut tally);
         }
         self.lose(tally, true, host);
     }
