@@ -409,13 +409,17 @@ impl PathManager {
     }
 
     /// New addresses must be told although no path of the set lives: by the paths that they would
-    /// make, which only the leader can add to the set. What is authentic needs no path.
+    /// make, which only the leader can add to the set, and by those that the queue pairs were connected
+    /// with, where both find each other who have moved at the same time. What is authentic needs no path.
     fn send_beyond(&mut self, index: u32, body: &Body, answer: bool) {
         let Some(a) = self.associations.get(index) else { return };
         let slot = u32::from(a.remote_slot);
         let pair = |p: u32| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
         let members: Vec<Pair> = a.paths().filter_map(|(_, p)| pair(p)).collect();
         let mut beyond = pairs(&a.anchors, &a.announced, &a.remote_addresses);
+        beyond.extend(a.anchors.iter().take(MAX_PATHS).copied());
+        beyond.sort_unstable();
+        beyond.dedup();
         beyond.retain(|&(l, r)| !members.contains(&(l, r)) && self.path_fault(l, r).is_none());
         for (local, remote) in beyond {
             let address = self.address(local, remote, PathOptions::default(), slot);

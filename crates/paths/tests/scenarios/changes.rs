@@ -284,3 +284,38 @@ fn an_address_that_comes_back_is_told_although_no_path_of_the_set_lives() {
         }
     }
 }
+
+/// Each host has moved while the other could not hear it: both know only addresses that are no more.
+/// Those that the queue pairs were connected with are the ones that both remember.
+#[test]
+fn hosts_that_have_both_moved_find_each_other_at_the_old_addresses() {
+    for seed in 0..5 {
+        let mut net = connected(seed);
+        net.start_traffic();
+        net.run(100 * MS);
+        let old = [0, 1].map(|host| net.hosts[host].local.clone());
+        let tell = |net: &mut Net, host: usize, list: &[LocalAddress]| {
+            net.hosts[host].local = list.to_vec();
+            net.tell_local(host);
+        };
+        for (host, had) in old.iter().enumerate() {
+            let other = |n: u8| LocalAddress {
+                ip: [10, 0, n + 1, host as u8 + 101].into(),
+                ..had[usize::from(n)]
+            };
+            tell(&mut net, host, &[other(0), other(1)]);
+            net.run(Duration::from_secs(1));
+            assert_eq!(net.up_paths(host), 2, "seed {seed} host {host}");
+        }
+        for host in 0..2 {
+            tell(&mut net, host, &[]);
+        }
+        net.run(300 * MS);
+        for (host, had) in old.iter().enumerate() {
+            tell(&mut net, host, had);
+        }
+        net.run(Duration::from_secs(3));
+        net.assert_same_paths();
+        assert_eq!((net.up_paths(0), net.up_paths(1)), (2, 2), "seed {seed}");
+    }
+}

@@ -408,14 +408,16 @@ impl Net {
     }
 
     pub(crate) fn send(&mut self, from: usize, src: IpAddr, dst: IpAddr, wire: Wire) {
-        let Some(number) = (0..self.links.len()).find(|l| ip(*l, from) == src) else { return };
+        // The n-th address of each host is on the n-th link.
+        let place = |host: usize, ip| self.hosts[host].local.iter().position(|a| a.ip == ip);
+        let Some(number) = place(from, src) else { return };
         let flying = Flying { to: 1 - from, src, dst, wire };
         if self.keep_log && matches!(flying.wire, Wire::Control(_)) {
             self.log.push(flying.clone());
         }
         let link = self.links[number].clone();
         let up = self.hosts[from].local[number].link_up;
-        let to_same_link = ip(number, 1 - from) == dst;
+        let to_same_link = place(1 - from, dst) == Some(number);
         if link.cut[from] || !up || !to_same_link || self.rng.chance(link.loss_per_mille) {
             return;
         }
