@@ -57,7 +57,11 @@ impl PathManager {
         self.take_reports(index, &frame);
         match frame.body {
             Body::Probe { number } => {
-                self.member_at(index, frame.path, ends)?;
+                let path = self.member_at(index, frame.path, ends)?;
+                // A path that is not used here must not seem alive there.
+                if self.paths.get(path).is_some_and(|p| p.state == PathState::Down) {
+                    return Ok(());
+                }
                 self.send_frame(index, frame.path, Body::Reply { number }, false);
             }
             Body::Reply { number } => {

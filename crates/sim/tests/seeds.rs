@@ -26,6 +26,7 @@ fn seeds_that_failed_once_pass() {
         2298, // all addresses of a path set changed in turn, and the peer was never told of the last
         10245, // a READ beyond a region, asked for in parts: the part within it is answered
         17486, // two hosts moved, each while the other could not hear it, and back, and never met again
+        22245, // one end took its only path down, and to the other it still seemed alive
     ]);
 }
 

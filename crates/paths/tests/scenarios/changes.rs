@@ -220,6 +220,8 @@ fn a_path_taken_down_by_the_administrator_keeps_its_number() {
     let status = net.hosts[1].paths.status();
     let down = &status.peers[0].paths[0];
     assert_eq!((down.state, down.reason), (PathState::Down, Some(Reason::AdminDown)));
+    net.run(Duration::from_secs(3));
+    assert_eq!(net.up_paths(0), 1, "what one end does not use is of no use to the other");
     net.hosts[1].local[0].usable = true;
     net.tell_local(1);
     net.run(Duration::from_secs(1));
