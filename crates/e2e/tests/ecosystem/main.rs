@@ -31,5 +31,7 @@ const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 mod fabric;
 mod mpi;
 mod others;
+mod qemu;
 mod rsockets;
 mod ucx;
+mod udapl;
