@@ -321,3 +321,32 @@ fn hosts_that_have_both_moved_find_each_other_at_the_old_addresses() {
         assert_eq!((net.up_paths(0), net.up_paths(1)), (2, 2), "seed {seed}");
     }
 }
+
+/// A late packet of a path that left the set must never pass for one of the path that has its number now,
+/// whether the path left because it had died or because there was a better pair.
+#[test]
+fn no_tag_ever_stands_for_two_paths() {
+    for host in 0..2 {
+        let mut net = connected(7);
+        let [first, second] = net.hosts[host].local[..] else { unreachable!() };
+        let far = LocalAddress { ip: [10, 9, 9, 9].into(), ifindex: 9, ..second };
+        let mut seen = std::collections::BTreeMap::new();
+        for round in 0..40u8 {
+            let near = LocalAddress { ip: [10, 0, 2, 100 + round].into(), ifindex: 8, ..second };
+            for list in [&[first, far][..], &[first, far, near]] {
+                net.hosts[host].local = list.to_vec();
+                net.tell_local(host);
+                net.run(50 * MS);
+                net.assert_same_paths();
+                for p in &net.hosts[host].paths.status().peers[0].paths {
+                    let tag = p.tag.unwrap();
+                    let pair = (p.address.local, p.address.remote);
+                    let before = seen.insert((tag.id, tag.generation), pair);
+                    assert!(before.is_none_or(|b| b == pair), "{tag:?}: {before:?}, now {pair:?}");
+                }
+            }
+        }
+        let numbers: std::collections::BTreeSet<_> = seen.keys().map(|(id, _)| id).collect();
+        assert!(seen.len() > 2 * numbers.len(), "numbers have come back: {seen:?}");
+    }
+}

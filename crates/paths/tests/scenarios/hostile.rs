@@ -45,3 +45,27 @@ fn forged_replayed_and_damaged_control_is_refused() {
     assert!(net.refused(1, Refused::Authentication) > 0);
     assert!(net.refused(1, Refused::Replay) > 0);
 }
+
+/// Whoever has seen a packet of a path knows its tag, and may send from elsewhere.
+#[test]
+fn the_tag_of_a_path_is_good_for_its_addresses_only() {
+    let mut net = Net::new(12, 2);
+    net.connect();
+    net.run(Duration::from_secs(1));
+    let host = &mut net.hosts[1];
+    let peer = host.peer.unwrap();
+    let known = host.paths.status().peers[0].paths.clone();
+    assert_eq!(known.len(), 2);
+    for p in &known {
+        let (src, dst) = (p.address.remote, p.address.local);
+        assert_eq!(host.paths.classify(peer, src, dst, p.tag, 100), Ok(p.path));
+        let elsewhere = "10.9.9.9".parse().unwrap();
+        for (src, dst) in [(elsewhere, dst), (src, elsewhere), (dst, src)] {
+            let got = host.paths.classify(peer, src, dst, p.tag, 100);
+            assert_eq!(got, Err(Refused::UnknownSource), "{src} > {dst}");
+        }
+    }
+    let crossed = (known[0].address.remote, known[0].address.local);
+    let got = host.paths.classify(peer, crossed.0, crossed.1, known[1].tag, 100);
+    assert_eq!(got, Err(Refused::UnknownSource), "by the other path's addresses");
+}

@@ -415,7 +415,7 @@ impl Net {
         if self.keep_log && matches!(flying.wire, Wire::Control(_)) {
             self.log.push(flying.clone());
         }
-        let link = self.links[number].clone();
+        let Some(link) = self.links.get(number).cloned() else { return };
         let up = self.hosts[from].local[number].link_up;
         let to_same_link = place(1 - from, dst) == Some(number);
         if link.cut[from] || !up || !to_same_link || self.rng.chance(link.loss_per_mille) {
