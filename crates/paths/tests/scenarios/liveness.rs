@@ -333,3 +333,25 @@ fn random_faults_end_in_agreement() {
         }
     }
 }
+
+/// A carrier says nothing about the way behind it.
+#[test]
+fn a_path_whose_link_is_back_has_to_answer_first() {
+    for seed in 0..5 {
+        let mut net = connected(seed);
+        net.start_traffic();
+        net.cut(0, true);
+        for up in [false, true] {
+            net.hosts[0].local[0].link_up = up;
+            net.tell_local(0);
+            net.run(50 * MS);
+        }
+        for _ in 0..100 {
+            net.run(50 * MS);
+            assert_eq!((net.up_paths(0), net.active_link(0)), (1, Some(1)), "seed {seed}");
+        }
+        net.cut(0, false);
+        net.run(Duration::from_secs(10));
+        assert_eq!((net.up_paths(0), net.up_paths(1)), (2, 2), "seed {seed}");
+    }
+}
