@@ -10,24 +10,12 @@ use polypath_wire::mad::MadHeader;
 
 #[path = "../../crates/cm/tests/common/mod.rs"]
 mod common;
+mod input;
 
 use common::{Client, PS_TCP, PS_UDP, Param, World, v4};
+use input::Input;
 
 const STEPS_MAX: usize = 256;
-
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn u8(&mut self) -> u8 {
-        self.take(1).first().copied().unwrap_or(0)
-    }
-
-    fn take(&mut self, n: usize) -> Vec<u8> {
-        let (head, rest) = self.0.split_at(n.min(self.0.len()));
-        self.0 = rest;
-        head.to_vec()
-    }
-}
 
 /// What a well-behaved pair of programs would do next: gets connections far enough to be attacked.
 fn behave(w: &mut World, clients: &[Client; 2], what: u8, ids: &mut Vec<u32>) {

@@ -11,21 +11,11 @@ use polypath_engine::fuzz::{AREA, PSN, QPS, Rig, ip};
 use polypath_wire::ext::MpHeader;
 use polypath_wire::{Bth, Opcode, Packet, Psn};
 
+mod input;
+
+use input::Input;
+
 const STEPS_MAX: usize = 128;
-
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn u8(&mut self) -> u8 {
-        self.take(1).first().copied().unwrap_or(0)
-    }
-
-    fn take(&mut self, n: usize) -> Vec<u8> {
-        let (head, rest) = self.0.split_at(n.min(self.0.len()));
-        self.0 = rest;
-        head.to_vec()
-    }
-}
 
 /// Gives a packet the numbers that a peer would know or guess.
 fn aim(rig: &Rig, at: usize, psn: i8, bytes: &mut Vec<u8>) {
@@ -78,7 +68,8 @@ fuzz_target!(|data: &[u8]| {
         let at = usize::from(op >> 4) % QPS;
         match op % 8 {
             0 | 1 => {
-                let (how, psn, opcode, len) = (input.u8(), input.u8() as i8, input.u8(), input.u8());
+                let (how, psn, opcode, len) =
+                    (input.u8(), input.u8() as i8, input.u8(), input.u8());
                 let rest = input.take(usize::from(len) * 8);
                 let mut bytes = match op % 8 {
                     0 => rest,
@@ -121,4 +112,3 @@ fuzz_target!(|data: &[u8]| {
     rig.pass(Duration::from_secs(20));
     rig.poll();
 });
-

@@ -11,27 +11,15 @@ use polypath_wire::{Bth, Headers, Opcode, Packet, Psn};
 #[path = "../../crates/transport/tests/scenarios/host.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod host;
+mod input;
 #[path = "../../crates/transport/tests/scenarios/pair.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod pair;
 
+use input::Input;
 use pair::{ALL, Pair, QPN, Setup};
 
 const STEPS_MAX: usize = 256;
-
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn u8(&mut self) -> u8 {
-        self.take(1).first().copied().unwrap_or(0)
-    }
-
-    fn take(&mut self, n: usize) -> Vec<u8> {
-        let (head, rest) = self.0.split_at(n.min(self.0.len()));
-        self.0 = rest;
-        head.to_vec()
-    }
-}
 
 /// Posts some work at `side`; addresses and lengths stay small.
 fn work(pair: &mut Pair, side: usize, kind: u8, size: u8) {
