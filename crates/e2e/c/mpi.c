@@ -37,17 +37,17 @@ static void check(const uint8_t *data, long length, long round, const char *what
             fail(what, round, i);
 }
 
-#define LONGEST (1L << 20)
+#define LONGEST (1 << 20)
 static uint8_t out[LONGEST], in[LONGEST];
 
 static void messages(long round)
 {
-    static const long lengths[] = { 0, 1, 8, 1000, 4096, 8193, 65536, 300001, LONGEST };
+    static const int lengths[] = { 0, 1, 8, 1000, 4096, 8193, 65536, 300001, LONGEST };
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         MPI_Status status;
         int length;
         fill(out, lengths[i], round);
-        memset(in, 0, lengths[i]);
+        memset(in, 0, sizeof in);
         MPI_Sendrecv(out, lengths[i], MPI_BYTE, peer, i, in, lengths[i], MPI_BYTE, peer, i,
                      MPI_COMM_WORLD, &status);
         MPI_Get_count(&status, MPI_BYTE, &length);

@@ -1,6 +1,7 @@
 //! What was built: the command, the library, and small C programs of the tests.
 
 use crate::Error;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -11,9 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const DIRECTORY_VARIABLE: &str = "POLYPATH_E2E_DIRECTORY";
 
 /// The environment variable that names the root directory of another system, whose programs are to be
-/// tested. The directory of the command and the library is [`DIRECTORY_IN_ROOT`] in there.
+/// tested. What was built, the sources and the temporary files are in there by the same paths.
 const ROOT_VARIABLE: &str = "POLYPATH_E2E_ROOT";
-const DIRECTORY_IN_ROOT: &str = "/opt/polypath";
 
 /// Where the built command is.
 #[derive(Debug)]
@@ -25,12 +25,18 @@ pub struct Artifacts {
 }
 
 impl Artifacts {
-    /// The command as RDMA programs are to be started by it, without arguments yet.
-    pub(crate) fn for_programs(&self) -> Command {
-        let Some(root) = &self.root else { return Command::new(&self.command) };
+    /// A program of the system whose RDMA programs are tested, without arguments yet.
+    pub(crate) fn of_system(&self, program: impl AsRef<OsStr>) -> Command {
+        let Some(root) = &self.root else { return Command::new(program) };
         let mut command = Command::new("/usr/sbin/chroot");
-        command.arg(root).arg(format!("{DIRECTORY_IN_ROOT}/polypath"));
+        command.arg(root).arg(program);
         command
+    }
+
+    /// Where a file of that system is.
+    pub fn path_of_system(&self, path: &str) -> PathBuf {
+        let root = self.root.as_deref().unwrap_or_else(|| Path::new("/"));
+        root.join(path.trim_start_matches('/'))
     }
 
     /// Finds them beside the running program, building them first when it is a test of Cargo's.
@@ -81,7 +87,8 @@ fn profile_directory() -> Result<PathBuf, String> {
     Ok(if inner { directory.parent().unwrap_or(directory) } else { directory }.to_owned())
 }
 
-/// Compiles a C program of the tests against the system's libibverbs.
+/// Compiles a C program of the tests against libibverbs, by the compiler of the system whose RDMA
+/// programs are tested.
 ///
 /// # Errors
 /// [`Error::Tool`] with the compiler's words.
@@ -94,7 +101,10 @@ pub fn compile_c(source: &Path) -> Result<PathBuf, Error> {
 /// # Errors
 /// As [`compile_c`].
 pub fn compile_c_with(compiler: &str, source: &Path) -> Result<PathBuf, Error> {
-    let directory = profile_directory().map_err(Error::Missing)?.join("e2e-c");
+    let artifacts = Artifacts::get()?;
+    let other = artifacts.root.as_ref().and_then(|root| root.file_name());
+    let directory = other.map_or("e2e-c".into(), |name| Path::new("e2e-c").join(name));
+    let directory = profile_directory().map_err(Error::Missing)?.join(directory);
     std::fs::create_dir_all(&directory)
         .map_err(|e| Error::os(format!("making {}", directory.display()), e))?;
     let stem = source.file_stem().unwrap_or_default().to_string_lossy();
@@ -104,7 +114,7 @@ pub fn compile_c_with(compiler: &str, source: &Path) -> Result<PathBuf, Error> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let aside = directory.join(format!("{name}.{}.{number}", std::process::id()));
-    let mut command = Command::new(compiler);
+    let mut command = artifacts.of_system(compiler);
     command.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
     command.arg(&aside).arg(source).args(["-lrdmacm", "-libverbs", "-lpthread"]);
     let output = command.output().map_err(|e| Error::os(format!("starting {compiler}"), e))?;

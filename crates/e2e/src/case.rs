@@ -1,6 +1,6 @@
 //! A table of programs, each run in four settings: plain RoCE and multi-path, two hosts and one.
 
-use crate::{Error, Finished, Lab};
+use crate::{Error, Finished, Host, Lab};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ pub struct Case {
     expect: &'static [&'static str],
     limit: Duration,
     stays: bool,
+    typed: bool,
 }
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -39,6 +40,7 @@ impl Case {
             expect,
             limit: LIMIT,
             stays: false,
+            typed: false,
         }
     }
 
@@ -51,6 +53,7 @@ impl Case {
             expect,
             limit: LIMIT,
             stays: false,
+            typed: false,
         }
     }
 
@@ -61,12 +64,18 @@ impl Case {
         client: &'static str,
         expect: &'static [&'static str],
     ) -> Self {
-        Self { server, ready, client, expect, limit: LIMIT, stays: false }
+        Self { server, ready, client, expect, limit: LIMIT, stays: false, typed: false }
     }
 
     /// With a server that goes on when the client has ended.
     pub const fn server_stays(mut self) -> Self {
         self.stays = true;
+        self
+    }
+
+    /// With programs whose input is a terminal, as if somebody had typed their names.
+    pub const fn typed(mut self) -> Self {
+        self.typed = true;
         self
     }
 
@@ -148,7 +157,9 @@ fn check_once(case: &Case, device: Option<&str>, place: Place) -> Result<(), Err
             .replace("{client}", &client_host.ipv4(0))
     };
     let same_program = case.server == case.client;
-    let server = server_host.verbs(line(case.server).split(' ')).device(device).spawn()?;
+    let program =
+        |host: &Host, line: &str| host.verbs(line.split(' ')).device(device).typed(case.typed);
+    let server = program(server_host, &line(case.server)).spawn()?;
     match case.ready {
         Ready::Tcp(port) => server.wait_tcp_listen(port, LIMIT)?,
         Ready::Cm(port) => server_host.wait_cm_listen(&server, port, LIMIT)?,
@@ -158,7 +169,7 @@ fn check_once(case: &Case, device: Option<&str>, place: Place) -> Result<(), Err
     if same_program {
         client = format!("{client} {}", server_host.ipv4(0));
     }
-    let client = client_host.verbs(client.split(' ')).device(device).run(case.limit);
+    let client = program(client_host, &client).run(case.limit);
     let client = match client.and_then(Finished::expect_success) {
         Ok(client) => client,
         Err(error) => return Err(with_server(error, &server.text())),

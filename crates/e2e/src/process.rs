@@ -22,6 +22,7 @@ pub struct Program {
     environment: Vec<(OsString, OsString)>,
     device: Option<String>,
     verbs: bool,
+    typed: bool,
 }
 
 impl Program {
@@ -31,7 +32,7 @@ impl Program {
         verbs: bool,
     ) -> Self {
         let arguments = arguments.into_iter().map(|a| a.as_ref().to_owned()).collect();
-        Self { namespace, arguments, environment: Vec::new(), device: None, verbs }
+        Self { namespace, arguments, environment: Vec::new(), device: None, verbs, typed: false }
     }
 
     /// Adds an environment variable.
@@ -48,6 +49,13 @@ impl Program {
         self
     }
 
+    /// Gives it a terminal for its input, too, on which nobody types.
+    #[must_use]
+    pub fn typed(mut self, typed: bool) -> Self {
+        self.typed = typed;
+        self
+    }
+
     /// Starts it.
     ///
     /// # Errors
@@ -55,7 +63,8 @@ impl Program {
     pub fn spawn(self) -> Result<Running, Error> {
         let name = self.to_string();
         let mut command = if self.verbs {
-            let mut command = Artifacts::get()?.for_programs();
+            let artifacts = Artifacts::get()?;
+            let mut command = artifacts.of_system(&artifacts.command);
             command.arg("run");
             if let Some(device) = &self.device {
                 command.arg("--device").arg(device);
@@ -74,7 +83,11 @@ impl Program {
         let (ours, theirs) = pty::open().map_err(|e| Error::os("opening a terminal", e))?;
         let second = theirs.try_clone().map_err(|e| Error::os("opening a terminal", e))?;
         command.envs(self.environment.iter().map(|(n, v)| (n, v)));
-        command.stdin(Stdio::piped()).stdout(theirs).stderr(second);
+        let input = match self.typed {
+            true => theirs.try_clone().map_err(|e| Error::os("opening a terminal", e))?.into(),
+            false => Stdio::piped(),
+        };
+        command.stdin(input).stdout(theirs).stderr(second);
         self.namespace.enter(&mut command, &[]);
         let child = command.spawn().map_err(|e| Error::os(format!("starting {name}"), e))?;
         drop(command);

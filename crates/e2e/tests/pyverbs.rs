@@ -5,7 +5,7 @@
 //! test that fails, one that is skipped and not in the table, and one that is in the table and
 //! passes, are errors; so are rows that no test matches.
 
-use polypath_e2e::{Error, Lab};
+use polypath_e2e::{Artifacts, Error, Lab};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
@@ -99,9 +99,11 @@ fn read(path: &Path) -> Result<String, Error> {
 /// Puts the shipped tests, uncompressed, into a directory of the build.
 fn unpack(name: &str) -> Result<PathBuf, Error> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pyverbs").join(name).join("tests");
+    let shipped = Artifacts::get()?.path_of_system(SHIPPED);
     let script = "rm -rf \"$2\" && mkdir -p \"$2\" && cp \"$1\"/* \"$2\" && gunzip \"$2\"/*.gz";
     let output = Command::new("sh")
-        .args(["-c", script, "sh", SHIPPED])
+        .args(["-c", script, "sh"])
+        .arg(&shipped)
         .arg(&target)
         .output()
         .map_err(|source| Error::Os { what: "starting sh".to_owned(), source })?;
@@ -109,7 +111,8 @@ fn unpack(name: &str) -> Result<PathBuf, Error> {
         return Ok(target);
     }
     let words = String::from_utf8_lossy(&output.stderr);
-    Err(Error::Missing(format!("{SHIPPED}: run `tools/packages test`\n{words}")))
+    let problem = format!("{}: run `tools/packages test`\n{words}", shipped.display());
+    Err(Error::Missing(problem))
 }
 
 /// Puts an `rdma` tool beside the suite, which asks it for the interface of a device.

@@ -46,9 +46,10 @@ fn start(
     let addresses = [lab.host(0).ipv4(1), lab.host(1).ipv4(1)];
     let words = match mpi {
         Mpi::Open => format!(
-            "mpirun.openmpi --bind-to none --mca plm_rsh_agent {agent} --mca pml ucx --mca osc ucx \
-             --mca btl ^openib,ofi -x UCX_TLS --host {}:1,{}:1 -np 2 {program} {seconds}",
-            addresses[0], addresses[1]
+            // Open MPI 5 does not know this host by an address of it.
+            "mpirun.openmpi --bind-to none --mca pml ucx --mca osc ucx --mca btl ^openib,ofi \
+             -x UCX_TLS --host localhost:1,{}:1 -np 2 {program} {seconds}",
+            addresses[1]
         ),
         Mpi::Mpich => format!(
             "mpiexec.hydra -iface eth1 -launcher rsh -launcher-exec {agent} -hosts {},{} -ppn 1 \
@@ -59,6 +60,9 @@ fn start(
     // Without TCP and shared memory it is our devices or nothing.
     let words: Vec<_> = words.split_whitespace().map(str::to_owned).collect();
     let command = lab.host(0).verbs(words).device(device).env("UCX_TLS", "rc_v,ud_v,self");
+    // So is the agent called in Open MPI 4 and in what starts the processes of Open MPI 5.
+    let command =
+        command.env("OMPI_MCA_plm_rsh_agent", &agent).env("PRTE_MCA_plm_ssh_agent", &agent);
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1").spawn()
 }
 

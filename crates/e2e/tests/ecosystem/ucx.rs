@@ -1,4 +1,7 @@
 //! UCX. Its processes are on one machine here, so it has to be kept from shared memory.
+//!
+//! Debian 13 builds `ucx_perftest` as an MPI program, too: it takes itself for one, started by
+//! `mpirun`, unless its input is a terminal.
 
 use super::LIMIT;
 use polypath_e2e::{Case, Error, Lab, PATIENT, Ready, share};
@@ -15,6 +18,7 @@ macro_rules! perftest {
             &["Final:"],
         )
         .within(LIMIT)
+        .typed()
     };
 }
 
@@ -55,7 +59,7 @@ programs! {
         "env UCX_TLS=^sm ucx_perftest", WAITS,
         "env UCX_TLS=^sm UCX_LOG_LEVEL=info ucx_perftest {server} -t tag_lat -n 500 -w 50",
         &["tag(rc_verbs/", "Final:"],
-    ).within(LIMIT);
+    ).within(LIMIT).typed();
 }
 
 #[test]
