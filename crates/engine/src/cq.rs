@@ -138,16 +138,23 @@ impl Cq {
             .ok_or_else(|| Error::invalid("the completion queue belongs to another device"))
     }
 
-    /// A queue pair stops using it: its completions go with it.
+    /// A queue pair stops using it, and what it did not do successfully is forgotten.
+    ///
+    /// What succeeded before stays, as on Linux rxe: libfabric polls the queue after it has destroyed a
+    /// queue pair, and takes for lost what it does not find.
     pub(crate) fn detach(&self, qpn: u32) {
-        self.purge(qpn);
+        self.retain(|done| done.qpn != qpn || done.status == WcStatus::Success);
         self.release_user();
     }
 
-    /// Forgets the completions of a queue pair (it was reset or destroyed).
+    /// Forgets the completions of a queue pair that was reset.
     pub(crate) fn purge(&self, qpn: u32) {
+        self.retain(|done| done.qpn != qpn);
+    }
+
+    fn retain(&self, stays: impl Fn(&Completion) -> bool) {
         let mut ring = lock(&self.ring);
-        ring.entries.retain(|wc| wc.completion.qpn != qpn);
+        ring.entries.retain(|wc| stays(&wc.completion));
         self.count.store(ring.entries.len(), Ordering::Release);
     }
 
@@ -364,10 +371,22 @@ mod tests {
     }
 
     #[test]
-    fn completions_come_out_in_order_and_a_destroyed_queue_pair_s_do_not() {
+    fn completions_come_out_in_order_and_a_reset_queue_pair_s_do_not() {
         let cq = cq(8, None, &Arc::default());
         for (wr_id, qpn) in [(1, 5), (2, 6), (3, 5)] {
             push(&cq, completion(wr_id, qpn, false), Duration::ZERO);
+        }
+        cq.purge(6);
+        assert_eq!(ids(&cq), [1, 3]);
+    }
+
+    #[test]
+    fn what_succeeded_before_its_queue_pair_was_destroyed_stays_and_what_was_flushed_does_not() {
+        let cq = cq(8, None, &Arc::default());
+        let flushed =
+            |wr_id| Completion { status: WcStatus::WrFlushErr, ..completion(wr_id, 6, false) };
+        for done in [completion(1, 6, false), flushed(2), completion(3, 5, false)] {
+            push(&cq, done, Duration::ZERO);
         }
         cq.attach(0);
         cq.detach(6);
