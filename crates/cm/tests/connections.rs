@@ -170,7 +170,7 @@ fn a_request_may_come_a_moment_before_its_listener() {
     for (space, port) in [(PS_TCP, 9999), (PS_UDP, 9998)] {
         let id = w.resolved(a, 0xa, space, SocketAddr::new(v4(1), port));
         w.connect(a, id, &Param::new(1, b"")).unwrap();
-        w.run_for(Duration::from_millis(10));
+        w.run_for(Duration::from_millis(150));
         assert_eq!(w.try_event(a).map(|e| e.kind), None);
         w.listener(b, 0xb, space, SocketAddr::new(v4(1), port));
         w.expect(b, CONNECT_REQUEST);
