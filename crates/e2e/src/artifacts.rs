@@ -103,7 +103,7 @@ pub fn compile_c(source: &Path) -> Result<PathBuf, Error> {
 pub fn compile_c_with(compiler: &str, source: &Path) -> Result<PathBuf, Error> {
     let artifacts = Artifacts::get()?;
     let other = artifacts.root.as_ref().and_then(|root| root.file_name());
-    let directory = other.map_or("e2e-c".into(), |name| Path::new("e2e-c").join(name));
+    let directory = other.map_or_else(|| "e2e-c".into(), |name| Path::new("e2e-c").join(name));
     let directory = profile_directory().map_err(Error::Missing)?.join(directory);
     std::fs::create_dir_all(&directory)
         .map_err(|e| Error::os(format!("making {}", directory.display()), e))?;
