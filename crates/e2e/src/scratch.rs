@@ -2,18 +2,21 @@
 
 use crate::Error;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A directory among the system's temporary files; removed when dropped.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes one. No two of one process may have the same name at a time.
+    /// Makes one, whose name begins like this.
     ///
     /// # Errors
     /// When the system doesn't let us.
     pub fn new(name: &str) -> Result<Self, Error> {
-        let name = format!("polypath-e2e-{}-{name}", std::process::id());
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("polypath-e2e-{name}-{}-{number}", std::process::id());
         let scratch = Self(std::env::temp_dir().join(name));
         std::fs::create_dir_all(&scratch.0)
             .map_err(|e| Error::os(format!("making {}", scratch.0.display()), e))?;
@@ -50,5 +53,19 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         // What can't be removed lies in the directory for such things.
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_of_one_name_are_two() -> Result<(), Error> {
+        let (one, other) = (Scratch::new("twice")?, Scratch::new("twice")?);
+        let file = one.write("file", b"here")?;
+        drop(other);
+        assert!(file.exists());
+        Ok(())
     }
 }
