@@ -102,6 +102,12 @@ impl ReceiveQueue {
         self.queue.is_empty() && self.current.is_none()
     }
 
+    /// One has been taken for the message at hand.
+    #[inline]
+    pub(crate) fn has_begun(&self) -> bool {
+        self.current.is_some()
+    }
+
     /// XRC: the message at hand is for this shared receive queue.
     #[inline]
     pub(crate) fn name(&mut self, srqn: u32) {

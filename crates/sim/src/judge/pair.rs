@@ -10,6 +10,7 @@ use polypath_wire::ext::Syndrome;
 use super::datagram::Loose;
 use super::flow::Flow;
 use super::receiver::{Receives, SharedQueue};
+use super::refusal::Told;
 use super::{Breach, Verdict, breach, demand};
 use crate::case::{Case, PairPlan};
 use crate::host::SimHost;
@@ -185,7 +186,7 @@ impl Pair {
             }
             status => {
                 let refusal = peer.refuse()?;
-                demand(refusal.receive == Some(status), "errors are those specified", || {
+                demand(refusal.told == Told::Receive(status), "errors are those specified", || {
                     format!("{c:?}, not {refusal:?}")
                 })?;
                 end.ended = Some(Ended::Refused);
@@ -200,7 +201,7 @@ impl Pair {
             QpEvent::RequestError | QpEvent::AccessError | QpEvent::Fatal => {
                 let refusal = self.flows[1 - e].refuse()?;
                 end.ended = Some(Ended::Refused);
-                demand(refusal.event == event, "errors are those specified", || {
+                demand(refusal.told == Told::Event(event), "errors are those specified", || {
                     format!("{event:?}, not {refusal:?}")
                 })
             }

@@ -9,10 +9,17 @@ use crate::case::{Kind, Op, Wrong};
 pub(crate) struct Refusal {
     /// How the work request ends at the requester.
     pub(crate) status: WcStatus,
-    /// How the receive work request in hand ends at the responder, if there is one.
-    pub(crate) receive: Option<WcStatus>,
-    /// The asynchronous event at the responder.
-    pub(crate) event: QpEvent,
+    /// How the responder hears of it.
+    pub(crate) told: Told,
+}
+
+/// How the responder's program hears that a request was refused: in one way only (C9-222.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// The receive work request in hand ends so.
+    Receive(WcStatus),
+    /// There is none: an asynchronous event.
+    Event(QpEvent),
 }
 
 /// The right that an operation needs.
@@ -30,21 +37,18 @@ pub(crate) fn refusal(op: &Op, access: Access) -> Option<Refusal> {
     if !access.contains(right(op.kind)) {
         return Some(Refusal {
             status: WcStatus::RemInvReqErr,
-            receive: None,
-            event: QpEvent::RequestError,
+            told: Told::Event(QpEvent::RequestError),
         });
     }
-    let (status, receive, event) = match op.wrong? {
+    let (status, told) = match op.wrong? {
         Wrong::Key | Wrong::Range | Wrong::Rights => {
-            (WcStatus::RemAccessErr, None, QpEvent::AccessError)
+            (WcStatus::RemAccessErr, Told::Event(QpEvent::AccessError))
         }
-        Wrong::ShortReceive => {
-            (WcStatus::RemInvReqErr, Some(WcStatus::LocLenErr), QpEvent::RequestError)
-        }
-        Wrong::ReceiveKey => (WcStatus::RemOpErr, Some(WcStatus::LocProtErr), QpEvent::Fatal),
+        Wrong::ShortReceive => (WcStatus::RemInvReqErr, Told::Receive(WcStatus::LocLenErr)),
+        Wrong::ReceiveKey => (WcStatus::RemOpErr, Told::Receive(WcStatus::LocProtErr)),
         Wrong::LocalKey | Wrong::NoReceive | Wrong::QKey | Wrong::Post => return None,
     };
-    Some(Refusal { status, receive, event })
+    Some(Refusal { status, told })
 }
 
 /// How a work request ends before, or without, the peer having a say.

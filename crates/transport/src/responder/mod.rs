@@ -346,22 +346,27 @@ impl Responder {
             Some(reply.path),
             format_args!("request with PSN {psn} refused: {}", refusal.why),
         );
-        let event = match refusal.nak {
-            NakCode::RemoteAccess => QpEvent::AccessError,
-            NakCode::RemoteOperational => QpEvent::Fatal,
-            _ => QpEvent::RequestError,
-        };
-        let what = Received {
-            opcode: WcOpcode::Recv,
-            byte_len: 0,
-            imm: None,
-            invalidated_rkey: None,
-            src_qpn: core.attr.dest_qpn,
-            grh: None,
-            solicited: true,
-        };
-        self.rq.complete(core, refusal.status, refusal.cause, &what, host);
-        host.event(event);
+        // A receive that was taken for this very message reports it; else an event does, or nobody would
+        // hear of it (C9-222.1.1, 10.10.2.3). What fails after its execution, as a READ whose region
+        // has gone, has nothing to do with the message that is arriving.
+        if psn == self.epsn && self.rq.has_begun() {
+            let what = Received {
+                opcode: WcOpcode::Recv,
+                byte_len: 0,
+                imm: None,
+                invalidated_rkey: None,
+                src_qpn: core.attr.dest_qpn,
+                grh: None,
+                solicited: true,
+            };
+            self.rq.complete(core, refusal.status, refusal.cause, &what, host);
+        } else {
+            host.event(match refusal.nak {
+                NakCode::RemoteAccess => QpEvent::AccessError,
+                NakCode::RemoteOperational => QpEvent::Fatal,
+                _ => QpEvent::RequestError,
+            });
+        }
         core.counters.naks_fatal_sent += 1;
         self.ending = true;
         self.fatal(psn, refusal.nak, reply);

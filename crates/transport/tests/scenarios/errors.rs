@@ -87,6 +87,7 @@ fn a_message_longer_than_its_receive_is_refused() {
         p.run();
         assert_refused(&p, RemInvReqErr, 0, 1);
         assert_eq!(p.nodes[1].host.recv_statuses(), [(5, LocLenErr), (6, WrFlushErr)]);
+        assert_eq!(p.nodes[1].host.events, [], "the completion tells it");
     }
 }
 
@@ -99,6 +100,26 @@ fn a_receive_with_a_bad_key_is_a_remote_operational_error_for_the_sender() {
     p.run();
     assert_refused(&p, RemOpErr, 0, 0);
     assert_eq!(p.nodes[1].host.recv_statuses(), [(5, LocProtErr)]);
+    assert_eq!(p.nodes[1].host.events, [], "the completion tells it");
+}
+
+/// C9-222.1.1: what is not of the message that is arriving does not end its receive, but is an event.
+#[test]
+fn a_read_whose_region_goes_is_an_event_though_a_message_is_arriving() {
+    let mut p = Pair::new(Setup::default());
+    p.nodes[1].host.register(0x51, 0, 0x80000, Access::REMOTE_READ);
+    p.nodes[1].recv(5, 0x1000, 0x40000);
+    // What follows the first packet of the message is never heard.
+    p.filter = Some(Box::new(|_, packet| {
+        !matches!(packet.opcode(), Opcode::RC_SEND_MIDDLE | Opcode::RC_SEND_LAST)
+    }));
+    p.nodes[0].post(0, SendOp::Read { va: 0, rkey: 0x51 }, 0x10000, 0x40000);
+    p.nodes[0].post(1, SendOp::Send, 0, 5000);
+    p.run_for(30 * US);
+    p.nodes[1].host.regions.remove(&0x51);
+    p.run();
+    assert_eq!(p.nodes[1].host.recv_statuses(), [(5, WrFlushErr)]);
+    assert_eq!(p.nodes[1].host.events, [QpEvent::AccessError]);
 }
 
 /// A local fault is reported in its turn: what was posted before completes first.
