@@ -30,7 +30,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
             other_all: Vec::new(),
             floor: Floor::AtMost(floor_ms),
         });
-        println!("  longest {longest:.1} ms");
+        polypath_e2e::say!("  longest {longest:.1} ms");
     }
     Ok(())
 }

@@ -90,7 +90,7 @@ fn measure(wish: &Wish) -> Result<bool, Error> {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name("bench.json"));
     if let Some(path) = wish.json.clone().or(beside) {
         report.write_json(&path)?;
-        println!("written to {}", path.display());
+        polypath_e2e::say!("written to {}", path.display());
     }
     Ok(report.floors_met() || !wish.check)
 }

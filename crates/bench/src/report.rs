@@ -62,7 +62,7 @@ pub(crate) struct Report {
 impl Report {
     /// Adds a result and says it at once.
     pub(crate) fn add(&mut self, measurement: Measurement) {
-        println!("{}", line(&measurement));
+        polypath_e2e::say!("{}", line(&measurement));
         self.measurements.push(measurement);
     }
 

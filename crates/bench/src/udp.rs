@@ -49,7 +49,7 @@ impl Style {
 /// Answers every datagram until it hears nothing for a while.
 pub(crate) fn serve(port: &str, style: Style) -> Result<(), Error> {
     let socket = UdpSocket::bind(format!("0.0.0.0:{port}")).map_err(os("binding"))?;
-    println!("ready");
+    polypath_e2e::say!("ready");
     let mut buffer = [0; SIZE];
     let (count, peer) = socket.recv_from(&mut buffer).map_err(os("receiving"))?;
     let link = Link::new(socket, peer, style)?;
@@ -78,7 +78,7 @@ pub(crate) fn act(address: &str, port: &str, style: Style) -> Result<(), Error> 
             half_us.push(start.elapsed().as_secs_f64() * 1e6 / 2.0);
         }
     }
-    println!("{}", crate::report::median(&half_us));
+    polypath_e2e::say!("{}", crate::report::median(&half_us));
     Ok(())
 }
 

@@ -24,9 +24,16 @@ pub(crate) enum CliError {
 }
 
 impl CliError {
-    /// The exit status: 126 and 127 as shells use them, 2 for a wrong command line, else 1.
+    /// Nobody reads the output any more, as after `polypath status | head`: nothing to complain of.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// The exit status: 126, 127 and 141 (ended by `SIGPIPE`) as shells use them, 2 for a wrong command
+    /// line, else 1.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
+            _ if self.is_broken_pipe() => 141,
             Self::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
             Self::Exec { .. } => 126,
             Self::Usage(_) => 2,

@@ -24,7 +24,9 @@ fn main() -> ExitCode {
     match dispatch(Arguments::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("polypath: {error}");
+            if !error.is_broken_pipe() {
+                eprintln!("polypath: {error}");
+            }
             ExitCode::from(error.exit_code())
         }
     }

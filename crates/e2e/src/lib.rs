@@ -33,6 +33,7 @@ mod lab;
 mod ns;
 mod process;
 mod pty;
+mod say;
 mod scratch;
 mod wait;
 
@@ -43,5 +44,6 @@ pub use failovers::{Failover, failovers, wait_failover};
 pub use flow::{Flow, Sample, longest_gap};
 pub use lab::{Direction, End, Host, Lab, Options, Wiring};
 pub use process::{Finished, Line, Program, Running};
+pub use say::say;
 pub use scratch::Scratch;
 pub use wait::{pass, until};

@@ -1,7 +1,7 @@
 //! `polypath-mutations`: puts each fault of the lists into a copy of the cores and looks who finds it.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc;
@@ -100,7 +100,7 @@ fn run(options: &Options) -> Result<(), Unusable> {
     let lab = Lab { tree: base.join("tree"), target: base.join("build") };
     lab.fill(root)?;
     // What is not broken must pass, or nothing of all this means anything.
-    println!("the cores as they are");
+    say(format_args!("the cores as they are"));
     match lab.simulate(options.seeds)? {
         Finder::Missed => {}
         other => return Err(Unusable(format!("without any fault: {}", row("none", &other)))),
@@ -114,18 +114,23 @@ fn run(options: &Options) -> Result<(), Unusable> {
     for at in 0..rows.len() {
         if matches!(rows[at].1, Finder::Missed) {
             rows[at].1 = lab.with(root, rows[at].0, || lab.test())?;
-            println!("{}", row(&rows[at].0.title, &rows[at].1));
+            say(format_args!("{}", row(&rows[at].0.title, &rows[at].1)));
             save(&rows, options)?;
         }
     }
-    println!("\n{}", report(&rows, options.seeds));
+    say(format_args!("\n{}", report(&rows, options.seeds)));
     Ok(())
+}
+
+/// Prints a line. That nobody reads any more does not end a run of hours.
+fn say(text: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// Prints the latest row, and writes all to the file asked for: a run takes long and may be interrupted.
 fn note(rows: &[(&Mutation, Finder)], options: &Options) -> Result<(), Unusable> {
     if let Some((mutation, found)) = rows.last() {
-        println!("{}", row(&mutation.title, found));
+        say(format_args!("{}", row(&mutation.title, found)));
     }
     save(rows, options)
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::case::Case;
+use crate::out::say;
 use crate::pcapng;
 use crate::run::{Failure, Report, Simulation};
 use crate::shrink::{run, shrink};
@@ -86,7 +87,7 @@ impl Hunt {
             }
         });
         let sum = sum.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        println!(
+        say!(
             "{} seeds, {} failures; {} requests, {} queue pairs in error as they had to be, {} \
              packets, {} fail-overs (longest {:.0?}, outages of all paths included) in {:.0?} of \
              virtual time, {:.1?} of real",
@@ -129,7 +130,7 @@ impl Hunt {
             let seed = self.first.wrapping_add(number);
             let case = Case::draw(seed);
             if self.plan {
-                print!("{case}");
+                crate::out::print(format_args!("{case}"));
             }
             let result = if self.events || self.packets {
                 Simulation::new(&case).printing(self.events, self.packets).run().0
@@ -148,12 +149,12 @@ impl Hunt {
                 }
             }
             match result {
-                Ok(report) if self.count == 1 => println!("{report:#?}"),
+                Ok(report) if self.count == 1 => say!("{report:#?}"),
                 Ok(_) => {}
                 Err(failure) if self.whole || failures > SHRUNK_MAX => {
-                    println!("seed {seed} {failure}");
+                    say!("seed {seed} {failure}");
                 }
-                Err(failure) => println!("{}", explain(seed, &case, &failure)),
+                Err(failure) => say!("{}", explain(seed, &case, &failure)),
             }
         }
     }

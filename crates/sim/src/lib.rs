@@ -41,6 +41,7 @@ mod io;
 mod judge;
 mod layout;
 mod link;
+mod out;
 pub mod pcapng;
 mod rng;
 mod run;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use polypath_wire::icrc::Flow;
 
+use crate::out::say;
 use crate::rng::Rng;
 use crate::trace::{Drop, Fate, Record, Trace};
 
@@ -256,7 +257,7 @@ impl Network {
         if self.print || self.trace.is_some() {
             let record = Record { at, from, link, datagram: datagram.clone(), fate };
             if self.print {
-                println!("{record}");
+                say!("{record}");
             }
             if let Some(trace) = &mut self.trace {
                 trace.push(record);

@@ -1,5 +1,6 @@
 //! `polypath-sim`: what `polypath sim` does, without all the rest of the command to build.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use polypath_sim::Hunt;
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
                 continue;
             }
             "--help" | "-h" => {
-                print!("{HELP}");
+                let _ = std::io::stdout().write_all(HELP.as_bytes());
                 return ExitCode::SUCCESS;
             }
             _ => {

@@ -17,6 +17,7 @@ use crate::judge::pair::{Court, Ended, Pair, Scene};
 use crate::judge::{Breach, Verdict, breach};
 use crate::layout::{BUFFER, COMMON, Layout, SRQ_DEPTH};
 use crate::link::{Network, Weather, address, other_address};
+use crate::out::say;
 use crate::rng::Rng;
 use crate::trace::Trace;
 
@@ -391,7 +392,7 @@ impl Simulation {
 
     fn note(&mut self, text: fmt::Arguments<'_>) {
         if self.print {
-            println!("{:?} {text}", self.now);
+            say!("{:?} {text}", self.now);
         }
         if let Some(trace) = &mut self.net.trace {
             trace.note(self.now, text.to_string());

@@ -186,9 +186,11 @@ impl Pair {
             }
             status => {
                 let refusal = peer.refuse()?;
-                demand(refusal.told == Told::Receive(status), "errors are those specified", || {
-                    format!("{c:?}, not {refusal:?}")
-                })?;
+                demand(
+                    refusal.told == Told::Receive(status),
+                    "errors are those specified",
+                    || format!("{c:?}, not {refusal:?}"),
+                )?;
                 end.ended = Some(Ended::Refused);
             }
         }

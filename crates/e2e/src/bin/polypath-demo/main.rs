@@ -21,7 +21,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            println!("\nFAILED: {error}");
+            polypath_e2e::say!("\nFAILED: {error}");
             ExitCode::FAILURE
         }
     }
@@ -29,10 +29,12 @@ fn main() -> ExitCode {
 
 fn run() -> Result<Vec<Outcome>, Error> {
     let lab = Arc::new(Lab::new()?);
-    println!("Two hosts, joined by two links of MTU 9000, each through a switch of its own:");
+    polypath_e2e::say!(
+        "Two hosts, joined by two links of MTU 9000, each through a switch of its own:"
+    );
     for host in 0..2 {
         let addresses = (0..2).map(|link| format!("eth{link} {}", lab.host(host).ipv4(link)));
-        println!("  host {host}:  {}", addresses.collect::<Vec<_>>().join("   "));
+        polypath_e2e::say!("  host {host}:  {}", addresses.collect::<Vec<_>>().join("   "));
     }
     let mut outcomes = Vec::new();
     for act in &ACTS {

@@ -34,7 +34,7 @@ impl Shared {
 impl View {
     /// Begins to show.
     pub(crate) fn start(lab: &Arc<Lab>, title: &str) -> Self {
-        println!("\n=== {title}");
+        polypath_e2e::say!("\n=== {title}");
         let shared = Arc::new(Shared {
             start: Instant::now(),
             stop: AtomicBool::new(false),
@@ -67,7 +67,7 @@ impl View {
 }
 
 fn say(shared: &Shared, text: &str) {
-    println!("{:6.1} s  {text}", shared.start.elapsed().as_secs_f64());
+    polypath_e2e::say!("{:6.1} s  {text}", shared.start.elapsed().as_secs_f64());
 }
 
 fn watch(lab: &Lab, shared: &Shared) -> Result<(), Error> {
@@ -116,23 +116,23 @@ fn describe(failover: &Failover) -> String {
 
 /// The summary of all acts.
 pub(crate) fn summary(outcomes: &[Outcome]) {
-    println!("\n=== Summary");
+    polypath_e2e::say!("\n=== Summary");
     for outcome in outcomes {
-        println!("{}", outcome.title);
-        println!("  moved     {:.2} GB", outcome.moved_bytes as f64 / 1e9);
-        println!("  result    {}", outcome.result);
+        polypath_e2e::say!("{}", outcome.title);
+        polypath_e2e::say!("  moved     {:.2} GB", outcome.moved_bytes as f64 / 1e9);
+        polypath_e2e::say!("  result    {}", outcome.result);
         for blackout in &outcome.blackouts {
             let ms = blackout.duration.as_secs_f64() * 1e3;
-            println!("  {:<9} traffic stood still for {ms:.1} ms", blackout.fault);
+            polypath_e2e::say!("  {:<9} traffic stood still for {ms:.1} ms", blackout.fault);
         }
         for failover in &outcome.failovers {
-            println!("  fail-over {}", describe(failover));
+            polypath_e2e::say!("  fail-over {}", describe(failover));
         }
     }
     let moved: u64 = outcomes.iter().map(|outcome| outcome.moved_bytes).sum();
     let verified: u64 = outcomes.iter().map(|outcome| outcome.verified).sum();
     let failovers: usize = outcomes.iter().map(|outcome| outcome.failovers.len()).sum();
-    println!(
+    polypath_e2e::say!(
         "In all {:.2} GB moved, {verified} operations verified, {failovers} fail-overs; \
          nothing lost, doubled, reordered or corrupt.",
         moved as f64 / 1e9

@@ -37,7 +37,7 @@ impl Kernel {
             (Ok(root), _) => Self::unpacked(&root),
             // Without lists or a network, what was unpacked before will do.
             (Err(problem), Some(name)) => {
-                println!("using the kernel {name}: {problem}");
+                polypath_e2e::say!("using the kernel {name}: {problem}");
                 Self::unpacked(&cache.join(name))
             }
             (Err(problem), None) => Err(problem),
@@ -92,7 +92,7 @@ fn current(cache: &Path) -> Result<PathBuf, Problem> {
     let packages = wanted()?;
     let root = cache.join(packages.join("+"));
     if !root.join("complete").exists() {
-        println!("downloading {}", packages.join(" "));
+        polypath_e2e::say!("downloading {}", packages.join(" "));
         download(cache, &root, &packages)?;
     }
     Ok(root)

@@ -74,11 +74,11 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(Problem::Skip(reason)) => {
-            println!("SKIPPED: interoperability with Linux rxe was not tested: {reason}");
+            polypath_e2e::say!("SKIPPED: interoperability with Linux rxe was not tested: {reason}");
             ExitCode::SUCCESS
         }
         Err(problem) => {
-            println!("FAILED: {problem}");
+            polypath_e2e::say!("FAILED: {problem}");
             ExitCode::FAILURE
         }
     }
@@ -119,20 +119,24 @@ fn run(wishes: &Wishes) -> Result<bool, Problem> {
     image::build(&initramfs, &kernel, &[&program])?;
     let lab = Lab::with(Options { links: 1, ..Options::default() })?;
     let guest = Guest::boot(&lab, &kernel.image, &initramfs)?;
-    println!("Linux {} with rxe is up after {} s", kernel.release, start.elapsed().as_secs());
+    polypath_e2e::say!(
+        "Linux {} with rxe is up after {} s",
+        kernel.release,
+        start.elapsed().as_secs()
+    );
     let mut sides = Sides::new(&lab, guest);
     let mut results = Results::default();
     let done = play(&mut sides, wishes, &program, &mut results);
     if done.is_err() {
-        println!("the guest's console:\n{}", sides.guest.console());
+        polypath_e2e::say!("the guest's console:\n{}", sides.guest.console());
     }
     done?;
     let complaints = sides.guest.run("dmesg | grep -i 'bad icrc' | tail -n 20; true")?;
     sides.guest.stop()?;
     if !complaints.is_empty() {
-        println!("FAILED: rxe dropped packets whose check sum was wrong:\n{complaints}");
+        polypath_e2e::say!("FAILED: rxe dropped packets whose check sum was wrong:\n{complaints}");
     }
-    println!("all took {} s", start.elapsed().as_secs());
+    polypath_e2e::say!("all took {} s", start.elapsed().as_secs());
     Ok(judge(wishes, &directory, &kernel, &results)? && complaints.is_empty())
 }
 
@@ -155,14 +159,14 @@ fn play(
     for (number, (interface, pair, setting)) in (1..).zip(plan) {
         if start.elapsed() > wishes.limit {
             results.not_run = count - results.outcomes.len();
-            println!("NOT RUN: {} programs, for lack of time", results.not_run);
+            polypath_e2e::say!("NOT RUN: {} programs, for lack of time", results.not_run);
             break;
         }
         let outcome = sides.run(interface, pair, setting)?;
         let verdict = report::verdict(&outcome);
-        println!("{number}/{count} {}, {setting}: {verdict}", pair.name);
+        polypath_e2e::say!("{number}/{count} {}, {setting}: {verdict}", pair.name);
         if let Some(text) = outcome.failure.as_ref().or(outcome.first.as_ref()) {
-            println!("{}", indented(text));
+            polypath_e2e::say!("{}", indented(text));
         }
         results.outcomes.push(outcome);
     }
@@ -197,7 +201,7 @@ fn judge(
     let page = old;
     let mut new = page.clone();
     let mut write = |name: &str, summary: &str, long: &str, short: &str| {
-        println!("{summary}");
+        polypath_e2e::say!("{summary}");
         let path = directory.join(format!("{name}.md"));
         fs::write(&path, format!("{summary}\n\n{long}"))
             .map_err(|e| Problem::os(format!("writing {}", path.display()), e))?;
@@ -235,16 +239,19 @@ fn judge(
         let long = report::long(&results.outcomes);
         write("programs", &summary, &long, &short)?;
     }
-    println!("The tables are in {}.", directory.display());
+    polypath_e2e::say!("The tables are in {}.", directory.display());
     if wishes.update_docs {
         fs::write(PAGE, new).map_err(|e| Problem::os(format!("writing {PAGE}"), e))?;
     }
     if !unknown.is_empty() {
-        println!("differences that docs/interop.md does not know:\n{}", report::rows(&unknown));
+        polypath_e2e::say!(
+            "differences that docs/interop.md does not know:\n{}",
+            report::rows(&unknown)
+        );
     }
     for difference in known.iter().filter(|d| !wishes.no_statuses && !differences.contains(d)) {
         let Difference { case, end, couple, .. } = difference;
-        println!("no longer a difference: {case}, {end}, {couple}");
+        polypath_e2e::say!("no longer a difference: {case}, {end}, {couple}");
     }
     Ok(failed == 0 && unknown.is_empty())
 }

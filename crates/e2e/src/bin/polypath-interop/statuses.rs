@@ -121,7 +121,7 @@ pub(crate) fn all(sides: &mut Sides<'_>, program: &Path) -> Result<Vec<Vec<Seen>
         let start = Instant::now();
         let seen = run(sides, program, couple)?;
         let seconds = start.elapsed().as_secs();
-        println!("statuses, {couple}: {} cases in {seconds} s", seen.len());
+        polypath_e2e::say!("statuses, {couple}: {} cases in {seconds} s", seen.len());
         results.push(seen);
     }
     let [first, others @ ..] = results.as_slice() else { return Ok(results) };
