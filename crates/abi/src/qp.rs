@@ -223,7 +223,8 @@ fn send_operations(kind: QpType) -> u64 {
             WRITES | SENDS | READ_AND_ATOMICS | LOCAL_INV | BIND_MW | SEND_WITH_INV
         }
         QpType::XrcRecv => 0,
-        QpType::Uc => WRITES | SENDS | LOCAL_INV | BIND_MW | SEND_WITH_INV,
+        // UC has no packet that says "invalidate" (IBTA 9.2.1, table 38).
+        QpType::Uc => WRITES | SENDS | LOCAL_INV | BIND_MW,
         QpType::Ud => SENDS,
     }
 }
@@ -478,4 +479,45 @@ pub(crate) unsafe extern "C-unwind" fn detach_mcast(
 ) -> c_int {
     // SAFETY: the caller's promise.
     guard::errno_of("ibv_detach_mcast", || unsafe { multicast(qp, gid, false) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::double::Kit;
+
+    /// `IBV_QPT_*`.
+    const RC: c_int = 2;
+    const UC: c_int = 3;
+    const UD: c_int = 4;
+
+    /// Makes an extended queue pair; gives the errno, or 0.
+    fn make_for(kit: &Kit, qp_type: c_int, operations: u64) -> c_int {
+        // SAFETY: objects of ours, each freed once; zero is valid for every field.
+        unsafe {
+            let mut init: ibv_qp_init_attr_ex = zeroed();
+            (init.qp_type, init.send_cq, init.recv_cq) = (qp_type, kit.cq, kit.cq);
+            (init.pd, init.comp_mask, init.send_ops_flags) = (kit.pd, 1 | 1 << 6, operations);
+            let qp = create_qp_ex(kit.context, &mut init);
+            if qp.is_null() {
+                return *libc::__errno_location();
+            }
+            assert_eq!(qp_to_qp_ex(qp), qp.cast());
+            destroy_qp(qp)
+        }
+    }
+
+    #[test]
+    fn a_queue_pair_is_made_only_for_operations_that_it_has() {
+        const SEND_WITH_INV: u64 = 1 << 9;
+        const TSO: u64 = 1 << 10;
+        const READ: u64 = 1 << 4;
+        let kit = Kit::new(1);
+        assert_eq!(make_for(&kit, RC, SEND_WITH_INV | READ), 0);
+        assert_eq!(make_for(&kit, UC, 0b1111), 0);
+        assert_eq!(make_for(&kit, UD, 0b1100), 0);
+        for (qp_type, operation) in [(UC, SEND_WITH_INV), (UC, READ), (UD, 1), (RC, TSO)] {
+            assert_eq!(make_for(&kit, qp_type, operation), libc::EOPNOTSUPP, "{qp_type}");
+        }
+    }
 }
