@@ -53,6 +53,8 @@ pub struct QpCounters {
     pub dropped_qkey: u64,
     /// Packets dropped for want of a receive work request (UC, UD).
     pub dropped_no_receive: u64,
+    /// UD messages longer than the MTU of the port: reported as sent, and dropped.
+    pub dropped_too_long: u64,
     /// Packets dropped because they fit nothing: wrong length, sequence, header.
     pub dropped_malformed: u64,
 }
@@ -66,6 +68,7 @@ impl QpCounters {
             + self.dropped_reorder
             + self.dropped_qkey
             + self.dropped_no_receive
+            + self.dropped_too_long
             + self.dropped_malformed
     }
 
@@ -97,6 +100,7 @@ impl QpCounters {
             ("dropped_reorder", self.dropped_reorder),
             ("dropped_qkey", self.dropped_qkey),
             ("dropped_no_receive", self.dropped_no_receive),
+            ("dropped_too_long", self.dropped_too_long),
             ("dropped_malformed", self.dropped_malformed),
         ]
         .into_iter()

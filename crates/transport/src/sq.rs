@@ -395,9 +395,6 @@ fn check(core: &Core, wr: &SendWr<'_>) -> Result<u32, PostError> {
             if wr.ud.is_none() {
                 return Err(PostError::Invalid("a UD send needs an address handle"));
             }
-            if len > u64::from(core.attr.path_mtu) {
-                return Err(PostError::Invalid("a UD message is longer than the MTU"));
-            }
         }
         QpType::Uc | QpType::Ud => {
             return Err(PostError::Invalid("the transport service has no such operation"));

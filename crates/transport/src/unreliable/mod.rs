@@ -193,6 +193,19 @@ fn send_datagram<H: Host>(
     let Some(ud) = wqe.ud else {
         return Err((WcStatus::LocQpOpErr, Cause::LocalOperation));
     };
+    if wqe.len > core.attr.path_mtu {
+        // Not sent, and no error either (C10-93.1.1).
+        core.counters.dropped_too_long += 1;
+        core.explain(
+            host,
+            Some(path),
+            format_args!(
+                "a datagram of {} bytes is longer than the port's MTU, {}: dropped",
+                wqe.len, core.attr.path_mtu
+            ),
+        );
+        return Ok(Sent { bytes: 0, packets: 0, ends: true });
+    }
     let imm = match wqe.op {
         SendOp::SendImm(imm) => Some(ImmDt(imm)),
         _ => None,
