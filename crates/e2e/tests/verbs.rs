@@ -52,6 +52,11 @@ fn xrc_reaches_the_queues_of_its_domain_and_no_others() -> Result<(), Error> {
 }
 
 #[test]
+fn datagrams_reach_any_number_of_destinations_and_none_is_too_long() -> Result<(), Error> {
+    run_own("datagrams")
+}
+
+#[test]
 fn the_default_is_one_device_over_all_interfaces() -> Result<(), Error> {
     let devices = run("ibv_devices", None)?.expect_line("mp0")?;
     devices.expect_no_line("roce").map(drop)

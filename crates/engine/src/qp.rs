@@ -152,8 +152,18 @@ impl Qp {
 
     /// Enters the lane with the queue pair.
     fn with<R>(&self, work: impl FnOnce(&mut Entry, &mut LaneIo) -> R) -> Result<R> {
+        self.with_room(0, work)
+    }
+
+    /// The same, with room for datagrams to so many addresses more.
+    fn with_room<R>(
+        &self,
+        addresses: usize,
+        work: impl FnOnce(&mut Entry, &mut LaneIo) -> R,
+    ) -> Result<R> {
         let index = self.index();
         self.lane.enter(|state| {
+            state.make_room_for_datagrams(addresses);
             let State { qps, io, .. } = state;
             let entry = qps.get_mut(index).ok_or_else(gone)?;
             let result = work(entry, io);
@@ -221,16 +231,15 @@ fn ud_destination(
     io: &mut LaneIo,
     target: &UdTarget<'_>,
 ) -> Result<UdDestination> {
-    // Remembered in the address handle: the lane (from 1) and the path.
-    let known = target.ah.resolved.load(Ordering::Relaxed);
-    let here = lane.index as u64 + 1;
-    let path = if known >> 32 == here {
-        #[allow(clippy::cast_possible_truncation)]
-        polypath_transport::PathId(known as u32)
-    } else {
-        let path = io.ud_path(&address::resolve(context, &target.ah.attr)?)?;
-        target.ah.resolved.store(here << 32 | u64::from(path.0), Ordering::Relaxed);
-        path
+    // The address handle remembers the path, until that is forgotten.
+    let known = io.datagrams.recall(lane.index, target.ah.resolved.load(Ordering::Relaxed));
+    let path = match known {
+        Some(path) => path,
+        None => {
+            let path = io.datagram_path(&address::resolve(context, &target.ah.attr)?)?;
+            target.ah.resolved.store(io.datagrams.name(lane.index, path), Ordering::Relaxed);
+            path
+        }
     };
     let path = io.paths.ud_route(polypath_paths::PathId(path.0));
     Ok(UdDestination {
@@ -294,7 +303,8 @@ impl QueuePair for Qp {
         list: &[SendRequest<'_>],
         all_or_nothing: bool,
     ) -> core::result::Result<(), PostFailure> {
-        let all = self.with(|entry, io| {
+        let addresses = if self.qp_type == QpType::Ud { list.len() } else { 0 };
+        let all = self.with_room(addresses, |entry, io| {
             if all_or_nothing && entry.core.send_room() < list.len() {
                 let error = Error::no_memory("the send queue has no room for the whole list");
                 return Err(PostFailure { index: 0, error });

@@ -204,6 +204,7 @@ impl PathManager {
         let limit = AttachError::Limit("address handles' paths", MAX_UD_PATHS);
         let index = self.paths.insert(path).ok_or(limit)?;
         self.ud.insert(key, index);
+        self.ud_keys.insert(index, key);
         Ok(PathId(index))
     }
 
@@ -213,8 +214,10 @@ impl PathManager {
         if p.role != Role::Datagram {
             return;
         }
-        if p.users == 1 {
-            self.ud.retain(|_, i| *i != path.0);
+        if p.users == 1
+            && let Some(key) = self.ud_keys.remove(&path.0)
+        {
+            self.ud.remove(&key);
         }
         self.release_path(path.0);
     }

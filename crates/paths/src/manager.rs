@@ -146,6 +146,8 @@ pub struct PathManager {
     pub(crate) association_by_nonce: BTreeMap<(u64, Nonce), u32>,
     pub(crate) qps: BTreeMap<u32, Qp>,
     pub(crate) ud: BTreeMap<(IpAddr, IpAddr, PathOptions), u32>,
+    /// The other way round.
+    pub(crate) ud_keys: BTreeMap<u32, (IpAddr, IpAddr, PathOptions)>,
     pub(crate) timers: Timers,
     out: VecDeque<ControlOut>,
     events: VecDeque<PathEvent>,
@@ -176,6 +178,7 @@ impl PathManager {
             association_by_nonce: BTreeMap::new(),
             qps: BTreeMap::new(),
             ud: BTreeMap::new(),
+            ud_keys: BTreeMap::new(),
             timers: Timers::default(),
             out: VecDeque::new(),
             events: VecDeque::new(),

@@ -14,6 +14,7 @@ use crate::rq::ReceiveQueue;
 use crate::state::{self, ModifyError};
 use crate::types::{
     MigState, QpAttr, QpAttrMask as M, QpConfig, QpEvent, QpState, QpType, RecvWr, SendWr,
+    UdDestination,
 };
 use crate::unreliable::{Sender, UcReceiver, UdReceiver};
 
@@ -423,6 +424,15 @@ impl QueuePair {
             rc.1.flush_acks(&mut self.core, host);
         }
         self.settle(host);
+    }
+
+    /// UD: where the work requests go that are posted and not sent yet.
+    pub fn datagrams(&self) -> impl Iterator<Item = UdDestination> {
+        let sender = match &self.halves {
+            Halves::Ud(sender, _) => Some(sender),
+            _ => None,
+        };
+        sender.into_iter().flat_map(Sender::datagrams)
     }
 
     /// Whether [`QueuePair::flush_acks`] would send something.

@@ -201,6 +201,11 @@ impl SendQueue {
         Ok(())
     }
 
+    /// All, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Wqe> {
+        self.queue.iter()
+    }
+
     /// The oldest one.
     #[inline]
     pub(crate) fn front(&self) -> Option<&Wqe> {

@@ -1,7 +1,6 @@
 //! What a lane's queue pairs share for sending: paths, sockets, counters.
 
-use std::collections::HashMap;
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +13,10 @@ use polypath_verbs::{Error, Result};
 use crate::address::Resolved;
 use crate::cq::{Cq, Overrun};
 use crate::lane::counters::Counters;
+use crate::lane::datagrams::Datagrams;
 use crate::moderation::Holds;
 use crate::udp::{FlowHandle, FlowKey, Sender};
 
-/// Address handles that a lane knows the way of.
-const MAX_UD_PATHS: usize = 16 * 1024;
 /// Sockets kept open for control packets.
 const MAX_CONTROL_FLOWS: usize = 32;
 /// Names of interfaces kept beside those that there are.
@@ -51,7 +49,7 @@ pub(crate) struct LaneIo {
     flows: Vec<Option<Flow>>,
     /// Where control packets went lately, the latest last.
     control_flows: Vec<(PathAddress, FlowHandle)>,
-    ud_paths: HashMap<Resolved, PathId>,
+    pub(crate) datagrams: Datagrams,
     /// An acknowledgement, or an event, may have opened a window.
     pub(crate) window_opened: bool,
     /// Completions were made since the lane was entered.
@@ -77,7 +75,7 @@ impl LaneIo {
             failovers: VecDeque::new(),
             flows: Vec::new(),
             control_flows: Vec::new(),
-            ud_paths: HashMap::new(),
+            datagrams: Datagrams::default(),
             window_opened: false,
             completions: 0,
             bereft: Vec::new(),
@@ -191,23 +189,34 @@ impl LaneIo {
         self.interfaces.get(&ifindex).cloned().unwrap_or_else(|| ifindex.to_string())
     }
 
-    /// The path of an address handle.
-    pub(crate) fn ud_path(&mut self, to: &Resolved) -> Result<PathId> {
-        if let Some(path) = self.ud_paths.get(to) {
-            return Ok(*path);
+    /// The path to an address, made if there is none.
+    pub(crate) fn datagram_path(&mut self, to: &Resolved) -> Result<PathId> {
+        if let Some(path) = self.datagrams.find(to) {
+            return Ok(path);
         }
-        if self.ud_paths.len() >= MAX_UD_PATHS {
-            return Err(Error::no_memory(format!(
-                "a lane sends datagrams to {MAX_UD_PATHS} addresses at most"
-            )));
+        if self.datagrams.room() == 0 {
+            return Err(Error::no_memory(
+                "too many datagrams to different addresses are posted and not sent",
+            ));
         }
         let path = self
             .paths
             .ud_path(self.now, to.local, to.remote, to.options())
             .map_err(|e| Error::invalid(e.to_string()))?;
         let path = PathId(path.0);
-        self.ud_paths.insert(*to, path);
+        self.datagrams.add(*to, path);
         Ok(path)
+    }
+
+    /// Makes room for other addresses; `keep`: paths of what is posted and not sent.
+    pub(crate) fn forget_datagrams(&mut self, keep: &HashSet<PathId>) {
+        for path in self.datagrams.forget(keep) {
+            self.paths.release_ud(polypath_paths::PathId(path.0));
+            let flow = self.flows.get_mut(path.0 as usize).and_then(Option::take);
+            if let Some(Flow { handle: Some(handle), .. }) = flow {
+                self.sender.close(handle);
+            }
+        }
     }
 
     /// Hands out a completion.

@@ -7,6 +7,7 @@
 
 mod bell;
 mod counters;
+mod datagrams;
 mod failover;
 mod host;
 mod io;
@@ -505,6 +506,15 @@ impl State {
         let soon = (!self.ready.is_empty() || !self.acks.is_empty()).then_some(self.io.now);
         let held = self.io.holds.next_deadline();
         [timer, paths, soon, held].into_iter().flatten().min()
+    }
+
+    /// Datagrams to so many addresses are about to be posted, which may all be new.
+    pub(crate) fn make_room_for_datagrams(&mut self, addresses: usize) {
+        if self.io.datagrams.room() < addresses {
+            let posted = self.qps.entries().flat_map(|entry| entry.core.datagrams());
+            let keep = posted.map(|to| to.path).collect();
+            self.io.forget_datagrams(&keep);
+        }
     }
 
     /// A datagram queue pair comes: its GRHs have a traffic class and a hop limit.

@@ -91,6 +91,11 @@ impl QpTable {
         entry
     }
 
+    /// All queue pairs.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().flatten().map(Box::as_ref)
+    }
+
     /// The indexes in use.
     pub(crate) fn indexes(&self) -> Vec<u16> {
         (0..=u16::MAX).zip(&self.entries).filter(|(_, e)| e.is_some()).map(|(i, _)| i).collect()

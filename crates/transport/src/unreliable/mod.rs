@@ -16,7 +16,9 @@ use crate::host::{Burst, Host, PathId, Payload};
 use crate::qp::{PostError, TransmitState};
 use crate::requester::{Stamp, burst_packets, emit_data, local_fault, psn};
 use crate::sq::{Body, SendQueue, Wqe, gather};
-use crate::types::{Access, QpEvent, QpState, QpType, SendFlags, SendOp, SendWr, WcStatus};
+use crate::types::{
+    Access, QpEvent, QpState, QpType, SendFlags, SendOp, SendWr, UdDestination, WcStatus,
+};
 pub(crate) use uc::UcReceiver;
 pub(crate) use ud::UdReceiver;
 
@@ -60,6 +62,11 @@ impl Sender {
         self.sq.post(core, wr, 0)?;
         self.ready = true;
         Ok(())
+    }
+
+    /// Where datagrams go that are posted and not sent yet.
+    pub(crate) fn datagrams(&self) -> impl Iterator<Item = UdDestination> {
+        self.sq.iter().filter_map(|wqe| wqe.ud)
     }
 
     pub(crate) fn is_ready(&self) -> bool {
