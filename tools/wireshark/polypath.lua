@@ -41,6 +41,8 @@ local opcodes = {
     [0xd8] = { "Probe" },
     [0xd9] = { "ProbeReply" },
     [0xda] = { "Control" },
+    [0xdc] = { "Flush", "feth", "reth" },
+    [0xdd] = { "AtomicWrite", "reth" },
 }
 
 local opcode_names = { [UD_SEND_ONLY] = "UD.SendOnly" }
@@ -52,6 +54,8 @@ local control_kinds = { [0] = "PROBE", [1] = "ADDRESSES", [2] = "TABLE", [3] = "
 local states = {
     [0] = "probing", [1] = "up", [2] = "suspect", [3] = "dead", [4] = "recovering", [5] = "down",
 }
+local selectivities = { [0] = "range", [1] = "memory region" }
+local placements = { [1] = "global visibility", [2] = "persistence", [3] = "both" }
 local naks = {
     [0] = "PSN sequence error", [1] = "invalid request", [2] = "remote access error",
     [3] = "remote operational error", [4] = "invalid RD request",
@@ -76,6 +80,8 @@ local f = {
     recv = ProtoField.uint32("polypath.recv", "Receives"),
     timestamp = ProtoField.uint32("polypath.timestamp", "Timestamp (µs)"),
 
+    selectivity = ProtoField.uint8("polypath.selectivity", "Selectivity", base.DEC, selectivities, 0x30),
+    placement = ProtoField.uint8("polypath.placement", "Placement", base.DEC, placements, 0x0f),
     va = ProtoField.uint64("polypath.va", "Virtual address", base.HEX),
     rkey = ProtoField.uint32("polypath.rkey", "Remote key", base.HEX),
     dlen = ProtoField.uint32("polypath.dlen", "Length of message"),
@@ -201,6 +207,15 @@ local function mph(c, info)
 end
 
 local headers = {}
+
+function headers.feth(c)
+    local leave = c:enter(4, "FLUSH Extended Transport Header")
+    c:take(3)
+    local bits = c:take(1)
+    c.tree:add(f.selectivity, bits)
+    c.tree:add(f.placement, bits)
+    leave()
+end
 
 function headers.reth(c)
     local leave = c:enter(16, "RDMA Extended Transport Header")
@@ -391,12 +406,16 @@ local function data(c, info)
     info.len = len
 end
 
+local function is_management(opcode)
+    return opcode >= 0xd8 and opcode <= 0xda
+end
+
 local function dissect(c, info)
     bth(c, info)
     info.name = opcode_names[info.opcode]
     if info.opcode == UD_SEND_ONLY then
         hello(c, info)
-    elseif info.opcode >= 0xd8 then
+    elseif is_management(info.opcode) then
         control(c, info)
     else
         data(c, info)
@@ -406,7 +425,7 @@ end
 
 local function summary(info)
     local parts = { info.name or "?", string.format("QP=0x%06x", info.qpn or 0) }
-    if info.opcode < 0xd8 and info.opcode ~= UD_SEND_ONLY and info.psn then
+    if not is_management(info.opcode) and info.opcode ~= UD_SEND_ONLY and info.psn then
         parts[#parts + 1] = "PSN=" .. info.psn
     end
     if info.path then

@@ -43,6 +43,36 @@ impl Reth {
     }
 }
 
+/// FLUSH extended transport header: what is to be flushed, and how far (annex A19).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Feth {
+    /// Placement types: bit 0 global visibility, bit 1 persistence; 4 bits.
+    pub placement: u8,
+    /// Selectivity level: 0 the range that the RETH names, 1 the whole region; 2 bits.
+    pub selectivity: u8,
+}
+
+impl Feth {
+    /// Length in bytes.
+    pub const LEN: usize = 4;
+
+    /// Reads the header from the first bytes of `buf`; reserved bits are ignored.
+    ///
+    /// # Errors
+    /// Too few bytes.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
+        let b: &[u8; Self::LEN] = head("FETH", buf)?;
+        Ok(Self { placement: b[3] & 0xf, selectivity: b[3] >> 4 & 3 })
+    }
+
+    /// The header's bytes.
+    #[inline]
+    pub const fn to_bytes(&self) -> [u8; Self::LEN] {
+        [0, 0, 0, self.selectivity << 4 & 0x30 | self.placement & 0xf]
+    }
+}
+
 /// Why a responder refuses a request (IBTA 9.7.5.2.2, table 46).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NakCode {

@@ -2,7 +2,14 @@
 
 use crate::opcode::{Opcode, REQUEST, Service, op, set};
 
-const RETH: u32 = set(&[op::WRITE_FIRST, op::WRITE_ONLY, op::WRITE_ONLY_IMM, op::READ_REQUEST]);
+const RETH: u32 = set(&[
+    op::WRITE_FIRST,
+    op::WRITE_ONLY,
+    op::WRITE_ONLY_IMM,
+    op::READ_REQUEST,
+    op::FLUSH,
+    op::ATOMIC_WRITE,
+]);
 const IMM: u32 =
     set(&[op::SEND_LAST_IMM, op::SEND_ONLY_IMM, op::WRITE_LAST_IMM, op::WRITE_ONLY_IMM]);
 const IETH: u32 = set(&[op::SEND_LAST_INV, op::SEND_ONLY_INV]);
@@ -30,6 +37,7 @@ impl Layout {
     pub(crate) const IETH: Self = Self(1 << 8);
     pub(crate) const SACK: Self = Self(1 << 9);
     pub(crate) const XRC: Self = Self(1 << 10);
+    pub(crate) const FETH: Self = Self(1 << 12);
     /// No header: the operation is that of an RC opcode.
     pub(crate) const LIKE_RC: Self = Self(1 << 11);
 
@@ -59,6 +67,7 @@ impl Layout {
         known
             .with(Self::MP, mp && !o.is_mp_management())
             .with(Self::RETH, o.within(RETH) || mp && o.is_write())
+            .with(Self::FETH, o.is_flush())
             .with(Self::ATOMIC, o.is_atomic())
             .with(Self::AETH, o.within(AETH))
             .with(Self::ATOMIC_ACK, o.within(set(&[op::ATOMIC_ACK])))

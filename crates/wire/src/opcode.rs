@@ -61,6 +61,8 @@ pub(crate) mod op {
     pub(crate) const MP_PROBE: u8 = 0x18;
     pub(crate) const MP_PROBE_REPLY: u8 = 0x19;
     pub(crate) const MP_CONTROL: u8 = 0x1a;
+    pub(crate) const FLUSH: u8 = 0x1c;
+    pub(crate) const ATOMIC_WRITE: u8 = 0x1d;
 }
 
 const UC: u8 = 0x20;
@@ -100,6 +102,8 @@ const ONLY: u32 = set(&[
     op::ATOMIC_ACK,
     op::CMP_SWAP,
     op::FETCH_ADD,
+    op::FLUSH,
+    op::ATOMIC_WRITE,
     op::MP_PROBE,
     op::MP_PROBE_REPLY,
     op::MP_CONTROL,
@@ -130,7 +134,8 @@ const READ_RESPONSE: u32 = set(&[
 ]);
 const ATOMIC: u32 = set(&[op::CMP_SWAP, op::FETCH_ADD]);
 const RESPONSE: u32 = READ_RESPONSE | set(&[op::ACK, op::ATOMIC_ACK]);
-pub(crate) const REQUEST: u32 = SEND | WRITE | ATOMIC | set(&[op::READ_REQUEST]);
+pub(crate) const REQUEST: u32 =
+    SEND | WRITE | ATOMIC | set(&[op::READ_REQUEST, op::FLUSH, op::ATOMIC_WRITE]);
 const MP_MANAGEMENT: u32 = set(&[op::MP_PROBE, op::MP_PROBE_REPLY, op::MP_CONTROL]);
 const RC_KNOWN: u32 = REQUEST | RESPONSE;
 const UC_KNOWN: u32 = (SEND | WRITE) & !set(&[op::SEND_LAST_INV, op::SEND_ONLY_INV]);
@@ -187,6 +192,10 @@ opcodes! {
     RC_CMP_SWAP = op::CMP_SWAP;
     /// RC fetch and add.
     RC_FETCH_ADD = op::FETCH_ADD;
+    /// RC FLUSH (annex A19).
+    RC_FLUSH = op::FLUSH;
+    /// RC ATOMIC WRITE (annex A19).
+    RC_ATOMIC_WRITE = op::ATOMIC_WRITE;
     /// Last packet of an RC SEND, invalidating a remote key.
     RC_SEND_LAST_INV = op::SEND_LAST_INV;
     /// The one packet of an RC SEND, invalidating a remote key.
@@ -314,7 +323,7 @@ impl Opcode {
         self.within(LAST)
     }
 
-    /// The one packet of a message. READ requests, atomics and acknowledgements are such.
+    /// The one packet of a message. READ requests, atomics, FLUSHes and acknowledgements are such.
     #[inline]
     pub const fn is_only(self) -> bool {
         self.within(ONLY)
@@ -374,6 +383,18 @@ impl Opcode {
         self.within(ATOMIC)
     }
 
+    /// A FLUSH.
+    #[inline]
+    pub const fn is_flush(self) -> bool {
+        self.within(set(&[op::FLUSH]))
+    }
+
+    /// An ATOMIC WRITE: 8 bytes of payload.
+    #[inline]
+    pub const fn is_atomic_write(self) -> bool {
+        self.within(set(&[op::ATOMIC_WRITE]))
+    }
+
     /// Consumes a receive work request: ends a SEND, or ends a WRITE with immediate data.
     #[inline]
     pub const fn consumes_receive(self) -> bool {
@@ -402,6 +423,12 @@ impl Opcode {
     #[inline]
     pub const fn has_reth(self) -> bool {
         self.layout().has(Layout::RETH)
+    }
+
+    /// Carries a FLUSH extended transport header.
+    #[inline]
+    pub const fn has_feth(self) -> bool {
+        self.layout().has(Layout::FETH)
     }
 
     /// Carries immediate data.
@@ -476,8 +503,8 @@ const NAMES: [&str; 32] = [
     "ProbeReply",
     "Control",
     "",
-    "",
-    "",
+    "Flush",
+    "AtomicWrite",
     "",
     "",
 ];
@@ -534,7 +561,8 @@ mod tests {
             assert_eq!(mp.is_request(), o.is_request());
             assert_eq!(mp.is_response(), o.is_response());
             assert_eq!(mp.has_aeth(), o.has_aeth());
-            assert_eq!(mp.has_reth(), o.is_write() || o.is_read_request());
+            assert_eq!(mp.has_reth(), o.is_write() || o.has_reth());
+            assert_eq!(mp.has_feth(), o.is_flush());
         }
         assert!(!Opcode::RC_WRITE_MIDDLE.has_reth());
         assert!(Opcode::RC_WRITE_MIDDLE.to_mp().has_reth());
@@ -575,11 +603,15 @@ mod tests {
         assert_eq!(Opcode::CNP.to_string(), "CNP");
         assert_eq!(Opcode(0xff).to_string(), "Opcode(0xff)");
         assert_eq!(Opcode(0x15).to_string(), "Opcode(0x15)");
+        assert_eq!(Opcode(0x1c).to_string(), "RC.Flush");
+        assert_eq!(Opcode(0xdd).to_string(), "MP.AtomicWrite");
     }
 
     #[test]
     fn undefined_operations_belong_to_no_service() {
-        for v in [0x15, 0x18, 0x2c, 0x36, 0x60, 0x66, 0x80, 0x82, 0xd5, 0xdb, 0xe0] {
+        for v in
+            [0x15, 0x18, 0x2c, 0x36, 0x60, 0x66, 0x80, 0x82, 0xd5, 0xdb, 0xde, 0x3c, 0x7d, 0xe0]
+        {
             assert_eq!(Opcode(v).service(), Service::Unknown, "{v:#x}");
         }
     }

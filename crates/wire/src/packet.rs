@@ -1,7 +1,7 @@
 //! A whole packet: the headers that its opcode calls for, and its payload.
 //!
-//! On the wire, in the UDP payload: BTH, MPH (multi-path data only), XRCETH, DETH, RETH, AtomicETH, AETH,
-//! AtomicAckETH, ImmDt, IETH, SACK (each only where the opcode has it, see [`Opcode`]), payload, 0 to
+//! On the wire, in the UDP payload: BTH, MPH (multi-path data only), XRCETH, DETH, FETH, RETH, AtomicETH,
+//! AETH, AtomicAckETH, ImmDt, IETH, SACK (each only where the opcode has it, see [`Opcode`]), payload, 0 to
 //! 3 bytes of padding, ICRC.
 
 use core::fmt;
@@ -10,8 +10,8 @@ use crate::ICRC_LEN;
 use crate::bth::Bth;
 use crate::error::ParseError;
 use crate::ext::{
-    Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, MpHeader, MpSack, NakCode, Reth, Syndrome,
-    XrcEth,
+    Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, MpHeader, MpSack, NakCode, Reth,
+    Syndrome, XrcEth,
 };
 use crate::layout::Layout;
 use crate::opcode::Opcode;
@@ -33,6 +33,8 @@ pub struct Headers {
     pub xrc: Option<XrcEth>,
     /// Datagram header.
     pub deth: Option<Deth>,
+    /// FLUSH header.
+    pub feth: Option<Feth>,
     /// RDMA header.
     pub reth: Option<Reth>,
     /// Atomic request header.
@@ -58,6 +60,7 @@ impl Headers {
             mp: None,
             xrc: None,
             deth: None,
+            feth: None,
             reth: None,
             atomic: None,
             aeth: None,
@@ -80,6 +83,9 @@ impl Headers {
         }
         if self.deth.is_some() {
             n += Deth::LEN;
+        }
+        if self.feth.is_some() {
+            n += Feth::LEN;
         }
         if self.reth.is_some() {
             n += Reth::LEN;
@@ -117,6 +123,7 @@ impl Headers {
         self.mp.is_some() == op.has_mp_header()
             && self.xrc.is_some() == op.has_xrceth()
             && self.deth.is_some() == op.has_deth()
+            && self.feth.is_some() == op.has_feth()
             && self.reth.is_some() == op.has_reth()
             && self.atomic.is_some() == op.has_atomic_eth()
             && self.aeth.is_some() == op.has_aeth()
@@ -146,6 +153,9 @@ impl Headers {
             put(&h.to_bytes());
         }
         if let Some(h) = &self.deth {
+            put(&h.to_bytes());
+        }
+        if let Some(h) = &self.feth {
             put(&h.to_bytes());
         }
         if let Some(h) = &self.reth {
@@ -210,6 +220,10 @@ impl Headers {
         if layout.has(Layout::DETH) {
             h.deth = Some(Deth::parse(rest)?);
             rest = &rest[Deth::LEN..];
+        }
+        if layout.has(Layout::FETH) {
+            h.feth = Some(Feth::parse(rest)?);
+            rest = &rest[Feth::LEN..];
         }
         if layout.has(Layout::RETH) {
             h.reth = Some(Reth::parse(rest)?);
@@ -325,6 +339,9 @@ impl fmt::Display for Headers {
         }
         if let Some(h) = &self.deth {
             write!(f, " from {:#08x} qkey {:#x}", h.src_qpn, h.qkey)?;
+        }
+        if let Some(h) = &self.feth {
+            write!(f, " placement {:#x} selectivity {}", h.placement, h.selectivity)?;
         }
         if let Some(h) = &self.reth {
             write!(f, " va {:#x} rkey {:#x} dlen {}", h.va, h.rkey, h.len)?;

@@ -3,7 +3,8 @@
 use polypath_wire::bth::Bth;
 use polypath_wire::cm::{CmMad, CmaHeader};
 use polypath_wire::ext::{
-    Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, MpHeader, MpSack, Reth, Syndrome, XrcEth,
+    Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, MpHeader, MpSack, Reth, Syndrome,
+    XrcEth,
 };
 use polypath_wire::grh::Grh;
 use polypath_wire::icrc::{Flow, FlowCrc};
@@ -61,6 +62,10 @@ prop_compose! {
             }),
             xrc: op.has_xrceth().then_some(XrcEth { srqn: (c >> 40) as u32 }),
             deth: op.has_deth().then_some(Deth { qkey: d as u32, src_qpn: (d >> 40) as u32 }),
+            feth: op.has_feth().then_some(Feth {
+                placement: d as u8 & 0xf,
+                selectivity: (d >> 4) as u8 & 3,
+            }),
             reth: op.has_reth().then_some(Reth { va: e, rkey: d as u32, len: (d >> 32) as u32 }),
             atomic: op.has_atomic_eth().then_some(AtomicEth {
                 va: e,

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::Command;
 
 use polypath_wire::ext::{
-    Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, MpHeader, MpSack, NakCode, Reth, Syndrome,
-    XrcEth,
+    Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, MpHeader, MpSack, NakCode, Reth,
+    Syndrome, XrcEth,
 };
 use polypath_wire::icrc::{Flow, compute};
 use polypath_wire::packet::pad_for;
@@ -70,6 +70,7 @@ fn headers(opcode: Opcode) -> Headers {
             timestamp: 123_456,
         }),
         xrc: opcode.has_xrceth().then_some(XrcEth { srqn: 0x06_0708 }),
+        feth: opcode.has_feth().then_some(Feth { placement: 1, selectivity: 0 }),
         reth: opcode.has_reth().then_some(Reth { va: 0x1000, rkey: 0xabc, len: 9000 }),
         atomic: opcode.has_atomic_eth().then_some(AtomicEth {
             va: 0x1000,
@@ -188,6 +189,7 @@ fn every_multi_path_packet_is_shown_with_its_fields() {
         "polypath.imm",
         "polypath.sack",
         "polypath.msn",
+        "polypath.placement",
         "_ws.expert.message",
     ];
     let lines = tshark(&file.0, &fields);
@@ -206,6 +208,7 @@ fn every_multi_path_packet_is_shown_with_its_fields() {
             imm,
             sack,
             msn,
+            placement,
             expert,
         ] = &line[..]
         else {
@@ -220,6 +223,7 @@ fn every_multi_path_packet_is_shown_with_its_fields() {
         assert_eq!(*imm, if o.has_imm() { "0x01020304" } else { "" }, "{o}");
         assert_eq!(*sack, if o.has_sack() { "0x0000000000000006" } else { "" }, "{o}");
         assert_eq!(*msn, if o.has_aeth() { "6" } else { "" }, "{o}");
+        assert_eq!(*placement, if o.has_feth() { "1" } else { "" }, "{o}");
         assert_eq!(expert.contains("PSN sequence error"), o.has_aeth(), "{o}: {expert}");
         assert!(!expert.contains("short"), "{o}: {expert}");
     }
