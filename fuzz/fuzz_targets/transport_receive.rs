@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use polypath_transport::{PathId, QpType, RecvWr, SendOp, Sges};
+use polypath_transport::{FlushScope, PathId, Placement, QpType, RecvWr, SendOp, Sges};
 use polypath_wire::{Bth, Headers, Opcode, Packet, Psn};
 
 #[path = "../../crates/transport/tests/scenarios/host.rs"]
@@ -25,16 +25,26 @@ const STEPS_MAX: usize = 256;
 fn work(pair: &mut Pair, side: usize, kind: u8, size: u8) {
     let len = u32::from(size) * 32;
     let (va, rkey) = (0x8000, ALL);
-    let op = match kind % 7 {
+    let op = match kind % 9 {
         0 => SendOp::Send,
         1 => SendOp::SendImm([1, 2, 3, 4]),
         2 => SendOp::Write { va, rkey },
         3 => SendOp::WriteImm { va, rkey, imm: [1, 2, 3, 4] },
         4 => SendOp::Read { va, rkey },
         5 => SendOp::FetchAdd { va, rkey, add: 1 },
+        6 => SendOp::AtomicWrite { va, rkey },
+        7 => SendOp::Flush {
+            rkey,
+            scope: FlushScope::Range { va, len },
+            placement: Placement::GLOBAL,
+        },
         _ => SendOp::CompareSwap { va, rkey, compare: 0, swap: 1 },
     };
-    let len = if kind % 7 >= 5 { 8 } else { len };
+    let len = match kind % 9 {
+        5 | 6 | 8 => 8,
+        7 => 0,
+        _ => len,
+    };
     let sges = [pair::sge(0, len)];
     let data = polypath_transport::SendData::Sges(if len == 0 { &[] } else { &sges });
     let wr = polypath_transport::SendWr {

@@ -15,8 +15,8 @@ use polypath_paths::{
     Config as PathConfig, ControlOut, LaneIdentity, LocalAddress, PathManager, PathOptions,
 };
 use polypath_transport::{
-    Access, AhAttr, QpAttr, QpAttrMask as M, QpState, QpType, RecvWr, SendData, SendFlags, SendOp,
-    Sge,
+    Access, AhAttr, FlushScope, Placement, QpAttr, QpAttrMask as M, QpState, QpType, RecvWr,
+    SendData, SendFlags, SendOp, Sge,
 };
 use polypath_verbs::{
     CompletionQueue, Context, CqRequest, MemoryRegion, MrRequest, QpRequest, QueuePair,
@@ -152,7 +152,8 @@ impl Rig {
         let access = Access::LOCAL_WRITE
             | Access::REMOTE_WRITE
             | Access::REMOTE_READ
-            | Access::REMOTE_ATOMIC;
+            | Access::REMOTE_ATOMIC
+            | Access::FLUSH_GLOBAL;
         let addr = area.as_ptr() as usize;
         let request = MrRequest { pd, addr, len: AREA, iova: 0, access };
         let region = context.reg_mr(&request).expect("a memory region");
@@ -220,7 +221,10 @@ impl Rig {
         let mut attr = QpAttr::new(QpState::Init);
         attr.port_num = 1;
         attr.qkey = QKEY;
-        attr.access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        attr.access = Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC
+            | Access::FLUSH_GLOBAL;
         let third = if qp_type == QpType::Ud { M::QKEY } else { M::ACCESS_FLAGS };
         qp.modify(&attr, M::STATE | M::PKEY_INDEX | M::PORT | third).expect("INIT");
         if connected {
@@ -323,15 +327,22 @@ impl Rig {
     pub fn post_send(&mut self, at: usize, kind: u8, len: u32) -> bool {
         let at = at % QPS;
         let (va, rkey) = (64, self.rkey());
-        let op = match kind % 7 {
+        let op = match kind % 9 {
             0 => SendOp::Send,
             1 => SendOp::SendImm([1, 2, 3, 4]),
             2 => SendOp::Write { va, rkey },
             3 => SendOp::WriteImm { va, rkey, imm: [1, 2, 3, 4] },
             4 => SendOp::Read { va, rkey },
             5 => SendOp::FetchAdd { va, rkey, add: 1 },
+            6 => SendOp::AtomicWrite { va, rkey },
+            7 => SendOp::Flush {
+                rkey,
+                scope: FlushScope::Range { va, len },
+                placement: Placement::GLOBAL,
+            },
             _ => SendOp::CompareSwap { va, rkey, compare: 0, swap: 1 },
         };
+        let len = if matches!(op, SendOp::Flush { .. }) { 0 } else { len };
         let sges = [Sge { addr: 0, len, lkey: self.region.lkey() }];
         let ah = (KINDS[at].0 == QpType::Ud)
             .then(|| self.context.create_ah(self.pd, &Self::way()).ok())

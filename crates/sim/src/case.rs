@@ -104,6 +104,10 @@ pub enum Kind {
     SendImm,
     Write,
     WriteImm,
+    /// 8 bytes.
+    AtomicWrite,
+    /// To global visibility: of a range, or of the whole region.
+    Flush,
     Read,
     /// On a counter that only this queue pair uses.
     FetchAdd,
@@ -123,9 +127,14 @@ impl Kind {
         matches!(self, Self::Send | Self::SendImm)
     }
 
-    /// RDMA WRITE.
+    /// RDMA WRITE or ATOMIC WRITE.
     pub const fn is_write(self) -> bool {
-        matches!(self, Self::Write | Self::WriteImm)
+        matches!(self, Self::Write | Self::WriteImm | Self::AtomicWrite)
+    }
+
+    /// Of 8 bytes, whatever the case says.
+    pub const fn is_word(self) -> bool {
+        self.is_atomic() || matches!(self, Self::AtomicWrite)
     }
 
     /// An atomic.
@@ -133,8 +142,8 @@ impl Kind {
         matches!(self, Self::FetchAdd | Self::CompareSwap | Self::SharedAdd)
     }
 
-    /// READ or atomic: something comes back.
-    pub const fn is_answered(self) -> bool {
+    /// READ or atomic: data comes back.
+    pub const fn brings_data(self) -> bool {
         matches!(self, Self::Read) || self.is_atomic()
     }
 }

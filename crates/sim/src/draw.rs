@@ -137,13 +137,19 @@ fn draw_pair(rng: &mut Rng, mood: &Mood, others: &[PairPlan]) -> PairPlan {
             access: Access::LOCAL_WRITE
                 | Access::REMOTE_READ
                 | Access::REMOTE_WRITE
-                | Access::REMOTE_ATOMIC,
+                | Access::REMOTE_ATOMIC
+                | Access::FLUSH_GLOBAL,
             ops: Vec::new(),
         }),
     };
     if mood.wrongs && service == QpType::Rc && rng.chance(150) {
-        let rights = [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
-        pair.ends[rng.below(2) as usize].access -= rights[rng.below(3) as usize];
+        let rights = [
+            Access::REMOTE_READ,
+            Access::REMOTE_WRITE,
+            Access::REMOTE_ATOMIC,
+            Access::FLUSH_GLOBAL,
+        ];
+        pair.ends[rng.below(2) as usize].access -= rights[rng.below(4) as usize];
     }
     for e in 0..2 {
         let idle = e == 1 && rng.chance(500);
@@ -215,12 +221,19 @@ fn draw_op(rng: &mut Rng, pair: &PairPlan, at: Duration) -> Op {
         (QpType::Rc, _) if rng.chance(20) => early + rng.time(MS * 30),
         _ => Duration::ZERO,
     };
+    let fill = rng.bits();
+    // Some WRITEs are atomic ones, some READs are FLUSHes instead. Nothing is drawn for it.
+    let (kind, len, offset) = match (kind, fill >> 32 & 3) {
+        (Kind::Write, 0) if pair.service == QpType::Rc => (Kind::AtomicWrite, 8, offset & !7),
+        (Kind::Read, 0) => (Kind::Flush, len, offset),
+        _ => (kind, len, offset),
+    };
     Op {
         at,
         kind,
         len,
         offset,
-        fill: rng.bits(),
+        fill,
         signaled: rng.chance(600),
         inline: rng.chance(300),
         solicited: rng.chance(300),
@@ -238,6 +251,7 @@ fn draw_wrong(rng: &mut Rng, pair: &PairPlan, end: usize, op: &mut Op) -> Option
     let wrong = match (pair.service, choice) {
         (_, 0) => Wrong::Post,
         (QpType::Ud, 1..=4) => Wrong::QKey,
+        (_, 1) if op.kind == Kind::Flush => Wrong::Key, // There is nothing local.
         (_, 1) => Wrong::LocalKey,
         (QpType::Uc, _) if op.kind.is_write() => Wrong::Key,
         (QpType::Uc | QpType::Ud, _) => Wrong::LocalKey,
@@ -252,7 +266,7 @@ fn draw_wrong(rng: &mut Rng, pair: &PairPlan, end: usize, op: &mut Op) -> Option
     };
     // Nobody looks at the key of nothing.
     op.len = op.len.max(8);
-    if op.offset as u64 + u64::from(op.len) > AREA {
+    if u64::from(op.offset) + u64::from(op.len) > AREA {
         op.offset = 0;
     }
     Some(wrong)

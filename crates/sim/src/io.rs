@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 
 use polypath_paths::PathManager;
 use polypath_transport::{
-    Access, AtomicOp, Burst, Completion, CqSide, Fault, Host, PathId, PathTag, Payload, PeerId,
-    QpEvent, RecvWr, Route, Segment, Sge,
+    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Host, PathId, PathTag, Payload,
+    PeerId, QpEvent, RecvWr, Route, Segment, Sge,
 };
 use polypath_wire::ICRC_LEN;
 use polypath_wire::ext::Aeth;
@@ -50,6 +50,13 @@ pub enum Did {
         op: AtomicOp,
         /// What was there before.
         old: u64,
+    },
+    /// It executed a FLUSH.
+    Flushed {
+        /// Who.
+        qpn: u32,
+        /// What.
+        scope: FlushScope,
     },
     /// It took a work request of the shared receive queue.
     Took {
@@ -106,8 +113,10 @@ pub enum Mischief {
     Forget(u64),
     /// The n-th completion is reported twice.
     Repeat(u64),
-    /// The n-th atomic is executed twice.
+    /// The n-th atomic or ATOMIC WRITE is executed twice.
     Double(u64),
+    /// The n-th FLUSH flushes nothing.
+    Skip(u64),
 }
 
 /// What of a host a queue pair sees.
@@ -138,6 +147,7 @@ pub struct Io {
     stores: u64,
     completions: u64,
     atomics: u64,
+    flushes: u64,
 }
 
 impl Io {
@@ -157,6 +167,7 @@ impl Io {
             stores: 0,
             completions: 0,
             atomics: 0,
+            flushes: 0,
         }
     }
 
@@ -221,7 +232,12 @@ impl Host for Io {
         access: Access,
     ) -> Result<Segment, Fault> {
         let rights = match rkey {
-            KEY => Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+            KEY => {
+                Access::REMOTE_READ
+                    | Access::REMOTE_WRITE
+                    | Access::REMOTE_ATOMIC
+                    | Access::FLUSH_GLOBAL
+            }
             READ_KEY => Access::REMOTE_READ,
             WRITE_KEY => Access::REMOTE_WRITE,
             _ => return Err(Fault::Key),
@@ -250,6 +266,38 @@ impl Host for Io {
         let old = self.execute(addr, op);
         self.journal.push(Did::Atomic { qpn: self.qpn, addr, op, old });
         old
+    }
+
+    fn atomic_write(&mut self, segment: Segment, value: u64) {
+        self.atomics += 1;
+        if self.mischief == Some(Mischief::Double(self.atomics)) {
+            self.store(segment, &value.to_ne_bytes());
+        }
+        self.store(segment, &value.to_ne_bytes());
+    }
+
+    fn flush(
+        &mut self,
+        pd: u32,
+        qpn: u32,
+        rkey: u32,
+        scope: FlushScope,
+        access: Access,
+    ) -> Result<(), Fault> {
+        let (va, len) = match scope {
+            FlushScope::Range { va, len } => (va, len),
+            FlushScope::Region => (0, 0),
+        };
+        self.resolve_remote(pd, qpn, rkey, va, len, access)?;
+        self.flushes += 1;
+        let copies = match self.mischief {
+            Some(Mischief::Skip(n)) if n == self.flushes => 0,
+            _ => 1,
+        };
+        for _ in 0..copies {
+            self.journal.push(Did::Flushed { qpn: self.qpn, scope });
+        }
+        Ok(())
     }
 
     fn invalidate(&mut self, _pd: u32, _qpn: u32, _rkey: u32) -> Result<(), Fault> {

@@ -187,7 +187,7 @@ impl Shrinker {
         };
         let old = self.best.pairs[pair].ends[end].ops[i].clone();
         if old.wrong.is_none() && self.best.pairs[pair].service == QpType::Rc {
-            self.change(|case| op(case, |op| op.len = if op.kind.is_atomic() { 8 } else { 0 }));
+            self.change(|case| op(case, |op| op.len = if op.kind.is_word() { 8 } else { 0 }));
         }
         while self.best.pairs[pair].ends[end].ops[i].len > least
             && self.change(|case| op(case, |op| op.len = (op.len / 2).max(8)))

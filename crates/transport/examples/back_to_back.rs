@@ -63,6 +63,19 @@ impl Host for BenchHost {
         0
     }
 
+    fn atomic_write(&mut self, _segment: Segment, _value: u64) {}
+
+    fn flush(
+        &mut self,
+        _pd: u32,
+        _qpn: u32,
+        _rkey: u32,
+        _scope: FlushScope,
+        _access: Access,
+    ) -> Result<(), Fault> {
+        Ok(())
+    }
+
     fn invalidate(&mut self, _pd: u32, _qpn: u32, _rkey: u32) -> Result<(), Fault> {
         Ok(())
     }

@@ -4,7 +4,7 @@ use core::ops::{Deref, Range};
 use core::time::Duration;
 use polypath_wire::packet::Headers;
 
-use crate::types::{Access, Completion, CqSide, QpEvent, RecvWr, Sge};
+use crate::types::{Access, Completion, CqSide, FlushScope, QpEvent, RecvWr, Sge};
 
 /// Names a path in the host's table. Stable while any queue pair uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -196,6 +196,19 @@ pub trait Host {
     fn store(&mut self, segment: Segment, data: &[u8]);
     /// Executes an atomic on 8 aligned bytes; gives what was there before. Native byte order.
     fn atomic(&mut self, segment: Segment, op: AtomicOp) -> u64;
+    /// Writes 8 aligned bytes of checked memory at once, native byte order, after everything that was
+    /// stored before.
+    fn atomic_write(&mut self, segment: Segment, value: u64);
+    /// FLUSH: checks key and rights, and for a range that it is within the region; what was stored
+    /// there is visible to everything when it returns, and as persistent as the region's rights say.
+    fn flush(
+        &mut self,
+        pd: u32,
+        qpn: u32,
+        rkey: u32,
+        scope: FlushScope,
+        access: Access,
+    ) -> Result<(), Fault>;
     /// Makes a key unusable (SEND with invalidate, local invalidate).
     fn invalidate(&mut self, pd: u32, qpn: u32, rkey: u32) -> Result<(), Fault>;
     /// Binds a memory window (posted bind).

@@ -9,8 +9,8 @@ use crate::common::Core;
 use crate::host::{Fault, Host, Segment};
 use crate::qp::PostError;
 use crate::types::{
-    Access, Completion, CqSide, QpState, QpType, SendData, SendFlags, SendOp, SendWr, Sge, Sges,
-    UdDestination, WcOpcode, WcStatus,
+    Access, Completion, CqSide, FlushScope, QpState, QpType, SendData, SendFlags, SendOp, SendWr,
+    Sge, Sges, UdDestination, WcOpcode, WcStatus,
 };
 
 /// The longest message, in bytes (IBTA 9.7.8).
@@ -48,10 +48,16 @@ pub(crate) struct Wqe {
 }
 
 impl Wqe {
-    /// READ or atomic: something comes back, and `max_rd_atomic` counts it.
+    /// READ, atomic, ATOMIC WRITE or FLUSH: an answer comes back, and `max_rd_atomic` counts it.
     #[inline]
     pub(crate) fn is_answered(&self) -> bool {
-        self.is_read() || self.is_atomic()
+        self.is_read() || self.is_atomic() || self.is_placement()
+    }
+
+    /// ATOMIC WRITE or FLUSH: the answer is an empty READ response.
+    #[inline]
+    pub(crate) fn is_placement(&self) -> bool {
+        matches!(self.op, SendOp::AtomicWrite { .. } | SendOp::Flush { .. })
     }
 
     #[inline]
@@ -103,6 +109,8 @@ impl Wqe {
             SendOp::Read { .. } => WcOpcode::RdmaRead,
             SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            SendOp::Flush { .. } => WcOpcode::Flush,
             SendOp::LocalInv { .. } => WcOpcode::LocalInv,
             SendOp::BindMw { .. } => WcOpcode::BindMw,
         }
@@ -359,7 +367,9 @@ fn check(core: &Core, wr: &SendWr<'_>) -> Result<u32, PostError> {
             sges.iter().map(|s| u64::from(s.len)).sum()
         }
         SendData::Inline(data) => {
-            if data.len() > core.config.max_inline as usize {
+            // The 8 bytes of an ATOMIC WRITE are part of the request, whatever the limit.
+            let limited = !matches!(wr.op, SendOp::AtomicWrite { .. });
+            if limited && data.len() > core.config.max_inline as usize {
                 return Err(PostError::Invalid("more inline data than max_inline_data"));
             }
             data.len() as u64
@@ -385,6 +395,27 @@ fn check(core: &Core, wr: &SendWr<'_>) -> Result<u32, PostError> {
             }
             if va % 8 != 0 {
                 return Err(PostError::Invalid("the remote address of an atomic is not aligned"));
+            }
+            (false, false)
+        }
+        SendOp::AtomicWrite { va, .. } => {
+            if len != 8 {
+                return Err(PostError::Invalid("an ATOMIC WRITE is of 8 bytes"));
+            }
+            if va % 8 != 0 {
+                return Err(PostError::Invalid("the address of an ATOMIC WRITE is not aligned"));
+            }
+            (false, false)
+        }
+        SendOp::Flush { scope, placement, .. } => {
+            if len != 0 {
+                return Err(PostError::Invalid("a FLUSH has no data"));
+            }
+            if placement.is_empty() {
+                return Err(PostError::Invalid("a FLUSH has to say how far"));
+            }
+            if matches!(scope, FlushScope::Range { len, .. } if u64::from(len) > MAX_MESSAGE) {
+                return Err(PostError::Invalid("a message is longer than 2^31 bytes"));
             }
             (false, false)
         }

@@ -33,6 +33,44 @@ bitflags! {
 }
 
 bitflags! {
+    /// How far data is to be flushed (`enum ibv_placement_type`; same bits).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct Placement: u8 {
+        /// Everything at the peer sees it.
+        const GLOBAL = 1;
+        /// It outlives a loss of power.
+        const PERSISTENT = 1 << 1;
+    }
+}
+
+impl Placement {
+    /// The rights that it needs (annex A19).
+    pub const fn rights(self) -> Access {
+        let global =
+            if self.contains(Self::GLOBAL) { Access::FLUSH_GLOBAL } else { Access::empty() };
+        if self.contains(Self::PERSISTENT) {
+            global.union(Access::FLUSH_PERSISTENT)
+        } else {
+            global
+        }
+    }
+}
+
+/// What is to be flushed (`enum ibv_selectivity_level`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FlushScope {
+    /// This range of the region.
+    Range {
+        /// First byte.
+        va: u64,
+        /// Bytes.
+        len: u32,
+    },
+    /// All of the region.
+    Region,
+}
+
+bitflags! {
     /// `enum ibv_send_flags`; same bits.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct SendFlags: u32 {
@@ -97,6 +135,17 @@ pub enum SendOp {
         va: u64,
         rkey: u32,
         add: u64,
+    },
+    /// 8 bytes, written at once and after all before it.
+    AtomicWrite {
+        va: u64,
+        rkey: u32,
+    },
+    /// What was written before it is placed as far as asked for before this completes.
+    Flush {
+        rkey: u32,
+        scope: FlushScope,
+        placement: Placement,
     },
     /// Type 2 window or fast registered region made unusable; purely local.
     LocalInv {
@@ -190,6 +239,8 @@ pub enum WcOpcode {
     FetchAdd = 4,
     BindMw = 5,
     LocalInv = 6,
+    Flush = 8,
+    AtomicWrite = 9,
     Recv = 128,
     RecvRdmaWithImm = 129,
 }

@@ -20,6 +20,6 @@ pub use object::{
     SrqRequest, UdTarget, Wc, XrcDomain, XrcSrq, XrcdRequest,
 };
 pub use polypath_transport::{
-    Access, AhAttr, Completion, MigState, NetworkHeader, QpAttr, QpAttrMask, QpState, QpType,
-    RecvWr, SendData, SendFlags, SendOp, Sge, Sges, WcOpcode, WcStatus,
+    Access, AhAttr, Completion, FlushScope, MigState, NetworkHeader, Placement, QpAttr, QpAttrMask,
+    QpState, QpType, RecvWr, SendData, SendFlags, SendOp, Sge, Sges, WcOpcode, WcStatus,
 };

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polypath_transport::{
-    Access, AtomicOp, Burst, Completion, CqSide, Fault, Host, PathId, PathTag, PeerId, QpEvent,
-    RecvWr, Route, Segment, Sge,
+    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Host, PathId, PathTag, PeerId,
+    QpEvent, RecvWr, Route, Segment, Sge,
 };
 use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 
@@ -79,6 +79,28 @@ impl Host for LaneHost<'_> {
 
     fn atomic(&mut self, segment: Segment, op: AtomicOp) -> u64 {
         memory::atomic(segment, op)
+    }
+
+    fn atomic_write(&mut self, segment: Segment, value: u64) {
+        memory::atomic_write(segment, value);
+    }
+
+    fn flush(
+        &mut self,
+        pd: u32,
+        qpn: u32,
+        rkey: u32,
+        scope: FlushScope,
+        access: Access,
+    ) -> Result<(), Fault> {
+        match &self.attached.target {
+            None => self.attached.context.memory.check_flush(pd, qpn, rkey, scope, access)?,
+            Some(target) => {
+                target.context(pd)?.memory.check_flush(pd, qpn, rkey, scope, access)?;
+            }
+        }
+        memory::make_visible();
+        Ok(())
     }
 
     fn invalidate(&mut self, pd: u32, qpn: u32, rkey: u32) -> Result<(), Fault> {

@@ -113,3 +113,24 @@ pub fn atomic(segment: Segment, op: AtomicOp) -> u64 {
         }
     }
 }
+
+/// Writes 8 aligned bytes of checked memory at once, after everything that was stored before; a segment
+/// that is not 8 aligned bytes is left alone.
+#[inline]
+pub fn atomic_write(segment: Segment, value: u64) {
+    let fits = segment.len >= 8 && segment.addr.is_multiple_of(8) && segment.addr != 0;
+    debug_assert!(fits, "not checked for atomics: {segment:?}");
+    if !fits {
+        return;
+    }
+    // SAFETY: the segment was checked to be writable memory of this process; 8 bytes, aligned.
+    let word = unsafe { AtomicU64::from_ptr(segment.addr as *mut u64) };
+    word.store(value, Ordering::Release);
+}
+
+/// What was stored before is visible to all threads, and to whoever maps the same memory, before
+/// anything that follows: a FLUSH to global visibility. Caches are coherent, so it is all there is to do.
+#[inline]
+pub fn make_visible() {
+    fence(Ordering::SeqCst);
+}

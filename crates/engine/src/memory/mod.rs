@@ -48,7 +48,7 @@ mod table;
 mod tests;
 mod window;
 
-pub use access::{atomic, copy_out, store};
+pub use access::{atomic, atomic_write, copy_out, make_visible, store};
 pub use cache::KeyCache;
 pub use device::{DeviceBytes, DmaBuf};
 pub use probe::POPULATE_MAX;

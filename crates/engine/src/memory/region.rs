@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use polypath_transport::{Access, Fault, Segment};
+use polypath_transport::{Access, Fault, FlushScope, Segment};
 
 use super::{null, probe};
 
@@ -141,6 +141,30 @@ impl Grant {
             return Err(Fault::Rights);
         }
         self.range(va, len, access.contains(Access::LOCAL_WRITE))
+    }
+
+    /// Checks a peer's FLUSH. Nothing is accessed, so pages need not be there.
+    pub(super) fn flush(
+        &self,
+        pd: u32,
+        qpn: u32,
+        scope: FlushScope,
+        access: Access,
+    ) -> Result<(), Fault> {
+        if self.pd != pd || self.qpn.is_some_and(|bound| bound != qpn) {
+            return Err(Fault::Key);
+        }
+        if !self.access.contains(access) {
+            return Err(Fault::Rights);
+        }
+        match scope {
+            FlushScope::Region => Ok(()),
+            FlushScope::Range { va, len } => {
+                let offset = va.wrapping_sub(self.start);
+                let within = offset <= self.len && u64::from(len) <= self.len - offset;
+                if within { Ok(()) } else { Err(Fault::Range) }
+            }
+        }
     }
 
     /// Checks a peer's request.

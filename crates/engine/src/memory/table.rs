@@ -6,7 +6,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Arc, PoisonError};
 
-use polypath_transport::{Access, Fault, Segment, Sge};
+use polypath_transport::{Access, Fault, FlushScope, Segment, Sge};
 use polypath_verbs::{Error, Result};
 
 use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -455,6 +455,21 @@ impl MemoryTable {
             return Ok(NO_DATA);
         }
         self.find(rkey)?.remote(pd, qpn, va, len, access)
+    }
+
+    /// Checks a FLUSH that a peer asks of queue pair `qpn`. Even one of nothing needs a valid key.
+    ///
+    /// # Errors
+    /// The key, the rights, or the range.
+    pub fn check_flush(
+        &self,
+        pd: u32,
+        qpn: u32,
+        rkey: u32,
+        scope: FlushScope,
+        access: Access,
+    ) -> core::result::Result<(), Fault> {
+        self.find(rkey)?.flush(pd, qpn, scope, access)
     }
 
     /// What a key allows now.

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use polypath_transport::{Access, AtomicOp, Fault, Segment, Sge};
+use polypath_transport::{Access, AtomicOp, Fault, FlushScope, Segment, Sge};
 
 use super::*;
 
@@ -537,6 +537,44 @@ fn copy_word(at: Segment) -> u64 {
     let mut out = [0; 8];
     copy_out(at, &mut out);
     u64::from_ne_bytes(out)
+}
+
+#[test]
+fn words_are_written_at_once() {
+    let mut word = 5u64;
+    let at = Segment { addr: &raw mut word as u64, len: 8 };
+    let (one, other) = (0x1111_1111_1111_1111, 0x2222_2222_2222_2222);
+    atomic_write(at, one);
+    std::thread::scope(|scope| {
+        scope.spawn(move || (0..20_000).for_each(|n| atomic_write(at, [one, other][n % 2])));
+        for _ in 0..20_000 {
+            let seen = atomic(at, AtomicOp::FetchAdd { add: 0 });
+            assert!([one, other].contains(&seen), "{seen:#x}");
+        }
+    });
+}
+
+/// Annex A19: key, protection domain, rights and range; of a whole region, the range is not looked at.
+#[test]
+fn a_flush_is_checked_as_any_access_is() {
+    let memory = [0u8; 64];
+    let table = MemoryTable::new();
+    let flush = Access::FLUSH_GLOBAL;
+    let region = |access| table.register(PD, memory.as_ptr() as usize, 64, 0x1000, access).unwrap();
+    let (good, other) = (region(flush), region(READ));
+    let check = |pd, key, scope, access| table.check_flush(pd, QPN, key, scope, access);
+    let range = |va, len| FlushScope::Range { va, len };
+    for scope in [range(0x1000, 64), range(0x103f, 1), range(0x1040, 0), FlushScope::Region] {
+        assert_eq!(check(PD, good.key(), scope, flush), Ok(()), "{scope:?}");
+        assert_eq!(check(PD, other.key(), scope, flush), Err(Fault::Rights), "{scope:?}");
+        assert_eq!(check(PD + 1, good.key(), scope, flush), Err(Fault::Key), "{scope:?}");
+        assert_eq!(check(PD, good.key() ^ 1, scope, flush), Err(Fault::Key), "{scope:?}");
+        let persistent = Access::FLUSH_PERSISTENT;
+        assert_eq!(check(PD, good.key(), scope, persistent), Err(Fault::Rights), "{scope:?}");
+    }
+    for scope in [range(0x1000, 65), range(0xfff, 1), range(0x1041, 0), range(u64::MAX, 1)] {
+        assert_eq!(check(PD, good.key(), scope, flush), Err(Fault::Range), "{scope:?}");
+    }
 }
 
 #[test]

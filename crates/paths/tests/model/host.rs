@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use polypath_paths::{Config, LaneIdentity, LocalAddress, PathEvent, PathManager, PathOptions};
 use polypath_transport::{
-    Access, AtomicOp, Burst, Completion, CqSide, Fault, Host, PathId, PathTag, Payload, PeerId,
-    QpEvent, QueuePair, RecvWr, Route, Segment, Sge, TransmitState,
+    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Host, PathId, PathTag, Payload,
+    PeerId, QpEvent, QueuePair, RecvWr, Route, Segment, Sge, TransmitState,
 };
 use polypath_wire::ICRC_LEN;
 use polypath_wire::packet::{Headers, MAX_HEADERS_LEN, Packet};
@@ -103,6 +103,21 @@ impl Host for Io {
         cell.copy_from_slice(&new.to_ne_bytes());
         self.atomics += 1;
         old
+    }
+
+    fn atomic_write(&mut self, segment: Segment, value: u64) {
+        self.store(segment, &value.to_ne_bytes());
+    }
+
+    fn flush(
+        &mut self,
+        _pd: u32,
+        _qpn: u32,
+        _rkey: u32,
+        _scope: FlushScope,
+        _access: Access,
+    ) -> Result<(), Fault> {
+        Ok(())
     }
 
     fn invalidate(&mut self, _pd: u32, _qpn: u32, _rkey: u32) -> Result<(), Fault> {

@@ -8,8 +8,8 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use polypath_transport::{
-    Access, AtomicOp, Completion, PostError, QpType, SendData, SendFlags, SendOp, SendWr,
-    UdDestination, WcOpcode, WcStatus,
+    Access, AtomicOp, Completion, FlushScope, Placement, PostError, QpType, SendData, SendFlags,
+    SendOp, SendWr, UdDestination, WcOpcode, WcStatus,
 };
 
 use super::receiver::{Receive, pieces};
@@ -40,6 +40,8 @@ struct Posted {
     /// An atomic, and what it returned at the responder.
     atomic: Option<AtomicOp>,
     original: Option<u64>,
+    /// What a FLUSH is of.
+    scope: Option<FlushScope>,
     done: bool,
 }
 
@@ -88,7 +90,8 @@ impl Flow {
         let mut packets = Vec::with_capacity(ops.len() + 1);
         for op in &ops {
             packets.push(next);
-            let n = if op.kind.is_atomic() { 1 } else { op.len.div_ceil(mtu).max(1) };
+            let alone = op.kind.is_atomic() || op.kind == Kind::Flush;
+            let n = if alone { 1 } else { op.len.div_ceil(mtu).max(1) };
             next += if op.wrong == Some(Wrong::Post) { 0 } else { n };
         }
         packets.push(next);
@@ -181,6 +184,7 @@ impl Flow {
             Some(Wrong::Key) => NO_KEY,
             Some(Wrong::Rights) if op.kind == Kind::Read => WRITE_KEY,
             Some(Wrong::Rights) => READ_KEY,
+            _ if op.kind == Kind::Flush => KEY,
             _ if op.len == 0 && op.fill & 2 == 0 => NO_KEY, // Is not looked at.
             _ if op.kind.is_write() && op.fill & 4 == 0 => WRITE_KEY,
             _ if op.kind == Kind::Read && op.fill & 4 == 0 => READ_KEY,
@@ -194,6 +198,14 @@ impl Flow {
             Kind::SendImm => SendOp::SendImm(imm),
             Kind::Write => SendOp::Write { va, rkey },
             Kind::WriteImm => SendOp::WriteImm { va, rkey, imm },
+            Kind::AtomicWrite => SendOp::AtomicWrite { va, rkey },
+            Kind::Flush => {
+                // Only a range can be wrong.
+                let whole = op.fill & 8 == 0 && op.wrong != Some(Wrong::Range);
+                let range = FlushScope::Range { va, len: op.len };
+                let scope = if whole { FlushScope::Region } else { range };
+                SendOp::Flush { rkey, scope, placement: Placement::GLOBAL }
+            }
             Kind::Read => SendOp::Read { va, rkey },
             Kind::FetchAdd => SendOp::FetchAdd { va, rkey, add: op.fill },
             Kind::SharedAdd => SendOp::FetchAdd { va, rkey, add: 1 },
@@ -210,6 +222,9 @@ impl Flow {
             }
             _ => None,
         };
+        if let SendOp::Flush { scope, .. } = operation {
+            posted.scope = Some(scope);
+        }
         if op.fence {
             self.reads.clear();
         }
@@ -220,7 +235,7 @@ impl Flow {
             }
             Kind::FetchAdd => self.counter = self.counter.wrapping_add(op.fill),
             Kind::CompareSwap if !op.fill.is_multiple_of(3) => self.counter = op.fill,
-            Kind::CompareSwap | Kind::SharedAdd => {}
+            Kind::CompareSwap | Kind::SharedAdd | Kind::Flush => {}
             _ => posted.data = pattern(op.len, op.fill),
         }
         if op.kind.is_write() {
@@ -237,21 +252,22 @@ impl Flow {
         let stuck = (index - oldest) as u64 + 4 >= layout.depth
             && !self.outstanding.iter().any(|i| self.posted[*i].signaled);
         let last = self.ops[index + 1..].iter().all(|op| op.wrong == Some(Wrong::Post));
-        posted.signaled = op.signaled || op.kind.is_answered() || stuck || last;
+        posted.signaled = op.signaled || op.kind.brings_data() || stuck || last;
         let mut flags = SendFlags::empty();
         flags.set(SendFlags::SIGNALED, posted.signaled);
         flags.set(SendFlags::FENCE, posted.fence);
         flags.set(SendFlags::SOLICITED, op.solicited);
-        let inline = op.inline && op.len <= INLINE_MAX && !op.kind.is_answered();
+        let inline = op.inline && op.len <= INLINE_MAX && !op.kind.brings_data();
         let inline = inline && op.wrong != Some(Wrong::LocalKey);
         flags.set(SendFlags::INLINE, inline);
         let number = index as u64;
         let (local, len) = match op.kind {
             Kind::Read => (layout.landing(number), op.len),
             _ if op.kind.is_atomic() => (layout.landing(number), 8),
+            Kind::Flush => (layout.source(number), 0),
             _ => (layout.source(number), op.len),
         };
-        if !op.kind.is_answered() && !inline {
+        if !op.kind.brings_data() && !inline {
             host.io.memory[local as usize..][..posted.data.len()].copy_from_slice(&posted.data);
         }
         let lkey = if op.wrong == Some(Wrong::LocalKey) { NO_KEY } else { KEY };
@@ -313,7 +329,7 @@ impl Flow {
             let op = &self.ops[*i];
             let len = if op.kind.is_atomic() { 8 } else { op.len };
             let p = &self.posted[*i];
-            op.kind.is_answered() && !p.done && p.landed < len
+            op.kind.brings_data() && !p.done && p.landed < len
         };
         let early = self.posted[index].fence.then(|| (0..index).rev().find(waits)).flatten();
         demand(early.is_none(), "a fenced request waits for answers", || {
@@ -333,7 +349,7 @@ impl Flow {
         }
         let at = self.layout.base + u64::from(self.ops[i].offset) + u64::from(self.progress);
         self.expect(rule, i, at, addr, data)?;
-        if self.progress == self.ops[i].len && self.ops[i].kind == Kind::Write {
+        if self.progress == self.ops[i].len && self.ops[i].kind != Kind::WriteImm {
             self.executed = i + 1;
             self.progress = 0;
         }
@@ -384,6 +400,21 @@ impl Flow {
         let right = at == addr && self.posted[i].atomic == Some(op);
         demand(right, rule, || format!("{}: {op:?} at {addr:#x}", self.describe(i)))?;
         self.posted[i].original = Some(old);
+        self.executed = i + 1;
+        Ok(())
+    }
+
+    /// The responder executed a FLUSH: all before it is done, and nothing after it.
+    pub(crate) fn flushed(&mut self, scope: FlushScope) -> Verdict {
+        let Some(i) = self.next().filter(|i| self.ops[*i].kind == Kind::Flush) else {
+            let what = format!("{scope:?}, but {:?} is next", self.next());
+            return breach("FLUSHes are executed once and in order", what);
+        };
+        demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
+        self.check_fence(i)?;
+        demand(self.posted[i].scope == Some(scope), "a FLUSH is of what was asked for", || {
+            format!("{}: {scope:?}", self.describe(i))
+        })?;
         self.executed = i + 1;
         Ok(())
     }
@@ -454,7 +485,7 @@ impl Flow {
         let found = self.outstanding.iter().copied().find(|&i| {
             let at = self.layout.landing(i as u64);
             let len = if self.ops[i].kind.is_atomic() { 8 } else { self.ops[i].len };
-            self.ops[i].kind.is_answered() && at <= addr && end <= at + u64::from(len)
+            self.ops[i].kind.brings_data() && at <= addr && end <= at + u64::from(len)
         });
         match found {
             Some(i) => {
@@ -505,6 +536,8 @@ impl Flow {
         let opcode = match op.kind {
             Kind::Send | Kind::SendImm => WcOpcode::Send,
             Kind::Write | Kind::WriteImm => WcOpcode::RdmaWrite,
+            Kind::AtomicWrite => WcOpcode::AtomicWrite,
+            Kind::Flush => WcOpcode::Flush,
             Kind::Read => WcOpcode::RdmaRead,
             Kind::FetchAdd | Kind::SharedAdd => WcOpcode::FetchAdd,
             Kind::CompareSwap => WcOpcode::CompSwap,
@@ -513,7 +546,7 @@ impl Flow {
         let len = if op.kind.is_atomic() { 8 } else { op.len };
         // With an error, verbs define only the number, the status and the queue pair.
         let told = c.opcode == opcode
-            && (!op.kind.is_answered() || c.byte_len == len)
+            && (!op.kind.brings_data() || c.byte_len == len)
             && c.vendor_err == 0;
         demand(!success || told, "a completion tells the truth", || format!("{c:?}: {op}"))?;
         self.failed |= !success;

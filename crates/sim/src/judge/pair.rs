@@ -359,6 +359,10 @@ impl Court {
                 self.count(number, *addr, *op, *old)?;
                 self.pairs[pair].flows[1 - e].atomic(*addr, *op, *old)
             }
+            Did::Flushed { qpn, scope } => {
+                let (pair, e) = self.find(*qpn)?;
+                self.pairs[pair].flows[1 - e].flushed(*scope)
+            }
             Did::Took { qpn, wr_id } => {
                 let (pair, e) = self.find(*qpn)?;
                 let receive = self.shared[number].took(*wr_id)?;

@@ -26,7 +26,8 @@ pub(crate) enum Told {
 fn right(kind: Kind) -> Access {
     match kind {
         Kind::Send | Kind::SendImm => Access::empty(),
-        Kind::Write | Kind::WriteImm => Access::REMOTE_WRITE,
+        Kind::Write | Kind::WriteImm | Kind::AtomicWrite => Access::REMOTE_WRITE,
+        Kind::Flush => Access::FLUSH_GLOBAL,
         Kind::Read => Access::REMOTE_READ,
         Kind::FetchAdd | Kind::CompareSwap | Kind::SharedAdd => Access::REMOTE_ATOMIC,
     }

@@ -1,7 +1,7 @@
 //! The headers of request packets.
 
 use polypath_wire::bth::Bth;
-use polypath_wire::ext::{AtomicEth, Ieth, ImmDt, MpHeader, Reth, XrcEth};
+use polypath_wire::ext::{AtomicEth, Feth, Ieth, ImmDt, MpHeader, Reth, XrcEth};
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::{Headers, pad_for};
 
@@ -9,7 +9,7 @@ use super::psn;
 use crate::common::Core;
 use crate::host::PathTag;
 use crate::sq::Wqe;
-use crate::types::{QpType, SendFlags, SendOp};
+use crate::types::{FlushScope, QpType, SendFlags, SendOp};
 
 /// What all packets sent in one call have in common.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +79,29 @@ pub(super) fn atomic(core: &Core, wqe: &Wqe, stamp: Stamp) -> Headers {
     let mut headers = Headers::new(request_bth(core, wqe, 0, opcode));
     headers.xrc = receive_queue(core, wqe);
     headers.atomic = Some(eth);
+    with_path(headers, wqe, 0, stamp)
+}
+
+/// The headers of an ATOMIC WRITE or a FLUSH.
+pub(super) fn placement(core: &Core, wqe: &Wqe, stamp: Stamp) -> Headers {
+    let (opcode, feth, reth) = match wqe.op {
+        SendOp::Flush { rkey, scope, placement } => {
+            let (selectivity, va, len) = match scope {
+                FlushScope::Range { va, len } => (0, va, len),
+                FlushScope::Region => (1, 0, 0),
+            };
+            let feth = Feth { placement: placement.bits(), selectivity };
+            (Opcode::RC_FLUSH, Some(feth), Reth { va, rkey, len })
+        }
+        SendOp::AtomicWrite { va, rkey } => {
+            (Opcode::RC_ATOMIC_WRITE, None, Reth { va, rkey, len: wqe.len })
+        }
+        _ => (Opcode::RC_ATOMIC_WRITE, None, Reth::default()),
+    };
+    let mut headers = Headers::new(request_bth(core, wqe, 0, opcode));
+    headers.xrc = receive_queue(core, wqe);
+    headers.feth = feth;
+    headers.reth = Some(reth);
     with_path(headers, wqe, 0, stamp)
 }
 

@@ -345,7 +345,13 @@ impl Requester {
             return;
         }
         let k = (seq - wqe.first) as u32;
-        if wqe.is_read() != is_read || data.len() != wqe.packet_len(k, mtu) as usize {
+        // ATOMIC WRITE and FLUSH are answered by a READ response without data (annex A19).
+        let (fits, len) = if wqe.is_placement() {
+            (is_read, 0)
+        } else {
+            (wqe.is_read() == is_read, wqe.packet_len(k, mtu))
+        };
+        if !fits || data.len() != len as usize {
             core.explain(
                 host,
                 Some(answer.from),

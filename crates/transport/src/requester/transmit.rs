@@ -163,7 +163,9 @@ impl Requester {
                 core.explain(
                     host,
                     None,
-                    format_args!("a READ or atomic was posted, but max_rd_atomic is 0"),
+                    format_args!(
+                        "a READ, atomic, ATOMIC WRITE or FLUSH was posted, but max_rd_atomic is 0"
+                    ),
                 );
                 return self.fail_next(core, WcStatus::LocQpOpErr, Cause::LocalOperation, host);
             }
@@ -188,7 +190,8 @@ impl Requester {
         let (msg, recv) = (self.msg, self.recv);
         let Some(wqe) = self.sq.next_mut() else { return };
         wqe.first = first;
-        wqe.packets = if wqe.is_atomic() { 1 } else { wqe.len.div_ceil(core.attr.path_mtu).max(1) };
+        let alone = wqe.is_atomic() || wqe.is_placement();
+        wqe.packets = if alone { 1 } else { wqe.len.div_ceil(core.attr.path_mtu).max(1) };
         wqe.msg = msg;
         wqe.recv = recv;
         self.recv = recv.wrapping_add(u32::from(wqe.consumes_receive()));
@@ -246,7 +249,7 @@ impl Requester {
         Step::Sent((total - first).min(n * mtu))
     }
 
-    /// Sends an atomic, or a request for the next piece of a READ.
+    /// Sends an atomic, an ATOMIC WRITE, a FLUSH, or a request for the next piece of a READ.
     fn request<H: Host>(&mut self, core: &mut Core, way: &mut Way, host: &mut H) -> Step {
         let mtu = core.attr.path_mtu;
         let k = self.progress.unwrap_or(0);
@@ -422,7 +425,7 @@ pub(crate) fn emit_data<H: Host>(
     Ok(())
 }
 
-/// Transmits an atomic, or the request for packets `k..k + n` of a READ.
+/// Transmits an atomic, an ATOMIC WRITE, a FLUSH, or the request for packets `k..k + n` of a READ.
 fn emit_request<H: Host>(
     core: &mut Core,
     wqe: &Wqe,
@@ -431,6 +434,9 @@ fn emit_request<H: Host>(
     way: &Way,
     host: &mut H,
 ) -> Result<(), Failure> {
+    if wqe.is_placement() {
+        return emit_placement(core, wqe, way, host);
+    }
     let mtu = core.attr.path_mtu;
     // Where the answer goes is checked before the peer is troubled, and again when it comes.
     if let Body::Sges(sges) = &wqe.body {
@@ -456,6 +462,36 @@ fn emit_request<H: Host>(
         },
         host,
     );
+    Ok(())
+}
+
+/// Transmits an ATOMIC WRITE or a FLUSH.
+fn emit_placement<H: Host>(
+    core: &mut Core,
+    wqe: &Wqe,
+    way: &Way,
+    host: &mut H,
+) -> Result<(), Failure> {
+    let gathered;
+    let payload = match &wqe.body {
+        Body::Inline(data) => Payload::Bytes(data),
+        Body::Sges(sges) => {
+            gathered = gather(core.config.pd, sges, 0, wqe.len, Access::empty(), host)
+                .map_err(|fault| local_fault(core, wqe, fault, host))?;
+            Payload::Memory { segments: &gathered.segments, skip: gathered.skip, len: wqe.len }
+        }
+    };
+    let headers = build::placement(core, wqe, way.stamp);
+    let burst = Burst {
+        path: way.path,
+        first: &headers,
+        middle: &headers,
+        last: &headers,
+        packets: 1,
+        mtu: core.attr.path_mtu,
+        payload,
+    };
+    core.transmit(&burst, host);
     Ok(())
 }
 

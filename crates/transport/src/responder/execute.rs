@@ -8,10 +8,10 @@ use super::answer::{Job, ReadJob, Reply};
 use super::{ATOMICS_REMEMBERED_MIN, Refusal, Responder, Verdict};
 use crate::cause::Cause;
 use crate::common::Core;
-use crate::host::{AtomicOp, Host, Segment};
+use crate::host::{AtomicOp, Fault, Host, Segment};
 use crate::rq::{Received, ScatterError};
 use crate::sq::MAX_MESSAGE;
-use crate::types::{Access, WcOpcode, WcStatus};
+use crate::types::{Access, FlushScope, Placement, WcOpcode, WcStatus};
 
 /// A message of which more packets are to come.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +57,8 @@ pub(crate) fn check_packet(
         } else {
             len == mtu
         }
+    } else if opcode.is_atomic_write() {
+        len == 8
     } else {
         len == 0
     };
@@ -95,6 +97,10 @@ impl Responder {
             self.write(core, opcode, headers, payload, host)
         } else if opcode.is_read_request() {
             self.read(core, headers, reply, host)
+        } else if opcode.is_atomic_write() {
+            self.atomic_write(core, headers, payload, reply, host)
+        } else if opcode.is_flush() {
+            self.flush_memory(core, headers, reply, host)
         } else {
             self.atomic(core, opcode, headers, reply, host)
         };
@@ -302,12 +308,90 @@ impl Responder {
         Ok(Verdict::Done(1))
     }
 
+    /// ATOMIC WRITE (annex A19): rights are those of a WRITE, alignment is an atomic's.
+    fn atomic_write<H: Host>(
+        &mut self,
+        core: &Core,
+        headers: &Headers,
+        payload: &[u8],
+        reply: Reply,
+        host: &mut H,
+    ) -> Result<Verdict, Refusal> {
+        let reth = headers.reth.ok_or(Refusal::invalid("an ATOMIC WRITE without RETH"))?;
+        if !core.attr.access.contains(Access::REMOTE_WRITE) {
+            return Err(Refusal::invalid("qp_access_flags do not allow REMOTE_WRITE"));
+        }
+        self.check_resources(core)?;
+        let Ok(value) = payload.try_into().map(u64::from_ne_bytes) else {
+            return Err(Refusal::invalid("an ATOMIC WRITE is of 8 bytes"));
+        };
+        if reth.len != 8 {
+            return Err(Refusal::invalid("an ATOMIC WRITE is of 8 bytes"));
+        }
+        if reth.va % 8 != 0 {
+            return Err(Refusal::invalid("the address of an ATOMIC WRITE is not a multiple of 8"));
+        }
+        let (pd, qpn) = (core.peer_pd, core.config.qpn);
+        let segment = host
+            .resolve_remote(pd, qpn, reth.rkey, reth.va, reth.len, Access::REMOTE_WRITE)
+            .map_err(refused)?;
+        if segment.addr % 8 != 0 {
+            return Err(Refusal::invalid(
+                "the memory of an ATOMIC WRITE is not aligned to 8 bytes",
+            ));
+        }
+        host.atomic_write(segment, value);
+        self.answer_empty(core, headers, reply);
+        Ok(Verdict::Done(1))
+    }
+
+    /// FLUSH (annex A19). All before it has been executed.
+    fn flush_memory<H: Host>(
+        &mut self,
+        core: &Core,
+        headers: &Headers,
+        reply: Reply,
+        host: &mut H,
+    ) -> Result<Verdict, Refusal> {
+        let (Some(feth), Some(reth)) = (headers.feth, headers.reth) else {
+            return Err(Refusal::invalid("a FLUSH without FETH or RETH"));
+        };
+        let access = match Placement::from_bits(feth.placement) {
+            Some(placement) if !placement.is_empty() => placement.rights(),
+            _ => return Err(Refusal::invalid("a FLUSH of an unknown placement type")),
+        };
+        if !core.attr.access.contains(access) {
+            return Err(Refusal::invalid("qp_access_flags do not allow the FLUSH"));
+        }
+        self.check_resources(core)?;
+        let scope = match feth.selectivity {
+            0 if u64::from(reth.len) > MAX_MESSAGE => {
+                return Err(Refusal::invalid("a message is longer than 2^31 bytes"));
+            }
+            0 => FlushScope::Range { va: reth.va, len: reth.len },
+            1 => FlushScope::Region,
+            _ => return Err(Refusal::invalid("a FLUSH of an unknown selectivity level")),
+        };
+        host.flush(core.peer_pd, core.config.qpn, reth.rkey, scope, access).map_err(refused)?;
+        self.answer_empty(core, headers, reply);
+        Ok(Verdict::Done(1))
+    }
+
+    /// The message is complete and answered by a READ response without data.
+    fn answer_empty(&mut self, core: &Core, headers: &Headers, reply: Reply) {
+        self.finish_message();
+        let nothing = Reth::default();
+        let psn = headers.bth.psn;
+        let job = ReadJob::new(psn, &nothing, core.peer_pd, false, self.msn, reply);
+        self.jobs.push_back(Job::Read(job));
+    }
+
     /// One more READ or atomic must not exceed what was agreed (IBTA 9.7.4.1.5).
     fn check_resources(&self, core: &Core) -> Result<(), Refusal> {
         let outstanding = self.jobs.iter().filter(|j| !j.is_again()).count();
         if outstanding >= usize::from(core.attr.max_dest_rd_atomic) {
             return Err(Refusal::invalid(
-                "more READs and atomics outstanding than max_dest_rd_atomic",
+                "more READs, atomics, ATOMIC WRITEs and FLUSHes outstanding than max_dest_rd_atomic",
             ));
         }
         Ok(())
@@ -334,9 +418,13 @@ pub(super) fn check_remote<H: Host>(
     }
     host.resolve_remote(core.peer_pd, core.config.qpn, reth.rkey, reth.va, reth.len, access)
         .map(|_| ())
-        .map_err(|fault| match fault {
-            crate::host::Fault::Key => Refusal::access("no region has this remote key"),
-            crate::host::Fault::Range => Refusal::access("the range is not within the region"),
-            crate::host::Fault::Rights => Refusal::access("the region does not allow it"),
-        })
+        .map_err(refused)
+}
+
+fn refused(fault: Fault) -> Refusal {
+    match fault {
+        Fault::Key => Refusal::access("no region has this remote key"),
+        Fault::Range => Refusal::access("the range is not within the region"),
+        Fault::Rights => Refusal::access("the region does not allow it"),
+    }
 }

@@ -11,7 +11,7 @@ mod reorder;
 
 use std::collections::VecDeque;
 
-use polypath_wire::ext::NakCode;
+use polypath_wire::ext::{NakCode, Reth};
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::{Headers, Packet};
 use polypath_wire::psn::Psn;
@@ -29,6 +29,11 @@ use reorder::{Offered, Reorder};
 
 /// Results of atomics are remembered for this many even if `max_dest_rd_atomic` is less.
 const ATOMICS_REMEMBERED_MIN: usize = 16;
+
+/// Requests that have an answer of their own, which acknowledges them.
+fn is_answered(opcode: Opcode) -> bool {
+    opcode.is_read_request() || opcode.is_atomic() || opcode.is_atomic_write() || opcode.is_flush()
+}
 
 /// How the execution of a request ended.
 enum Verdict {
@@ -181,7 +186,7 @@ impl Responder {
                 self.complained = false;
                 self.reorder.advance(n);
                 let opcode = headers.bth.opcode.base();
-                if opcode.is_read_request() || opcode.is_atomic() {
+                if is_answered(opcode) {
                     self.answered(reply);
                 } else {
                     self.executed(headers.bth.ack_req, reply);
@@ -282,12 +287,17 @@ impl Responder {
                     );
                 }
             }
+        } else if is_answered(opcode) {
+            // An ATOMIC WRITE or a FLUSH: it was executed, and the answer says nothing else.
+            let nothing = Reth::default();
+            let job = ReadJob::new(psn, &nothing, core.peer_pd, true, self.msn, reply);
+            self.repeat(core, Job::Read(job), 1);
         } else {
             self.acknowledge(reply);
         }
     }
 
-    /// Answers a READ or atomic again.
+    /// Answers a request again.
     fn repeat(&mut self, core: &mut Core, job: Job, n: u32) {
         let (first, multipath) = (job.psn(), job.reply().multipath);
         if multipath {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use polypath_transport::{
-    Access, AtomicOp, Burst, Completion, CqSide, Fault, Host, PathId, PathTag, Payload, PeerId,
-    QpEvent, RecvWr, Route, Segment, Sge, WcStatus,
+    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Host, PathId, PathTag, Payload,
+    PeerId, QpEvent, RecvWr, Route, Segment, Sge, WcStatus,
 };
 use polypath_wire::ICRC_LEN;
 use polypath_wire::packet::{Headers, MAX_HEADERS_LEN};
@@ -57,6 +57,9 @@ pub struct SimHost {
     pub events: Vec<QpEvent>,
     pub explanations: Vec<String>,
     pub atomics: u64,
+    pub atomic_writes: u64,
+    /// What was flushed, and the byte that lay at the start of the range then.
+    pub flushes: Vec<(FlushScope, Access, u8)>,
 }
 
 impl SimHost {
@@ -88,6 +91,8 @@ impl SimHost {
             events: Vec::new(),
             explanations: Vec::new(),
             atomics: 0,
+            atomic_writes: 0,
+            flushes: Vec::new(),
         }
     }
 
@@ -161,6 +166,31 @@ impl Host for SimHost {
         self.memory[at..at + 8].copy_from_slice(&new.to_ne_bytes());
         self.atomics += 1;
         old
+    }
+
+    fn atomic_write(&mut self, segment: Segment, value: u64) {
+        assert_eq!((segment.len, segment.addr % 8), (8, 0));
+        self.store(segment, &value.to_ne_bytes());
+        self.atomic_writes += 1;
+    }
+
+    fn flush(
+        &mut self,
+        pd: u32,
+        _qpn: u32,
+        rkey: u32,
+        scope: FlushScope,
+        access: Access,
+    ) -> Result<(), Fault> {
+        assert_eq!(pd, PD);
+        let region = *self.regions.get(&rkey).ok_or(Fault::Key)?;
+        let (va, len) = match scope {
+            FlushScope::Range { va, len } => (va, u64::from(len)),
+            FlushScope::Region => (region.addr, region.len),
+        };
+        self.find(rkey, va, len, access)?;
+        self.flushes.push((scope, access, self.memory[va as usize]));
+        Ok(())
     }
 
     fn invalidate(&mut self, _pd: u32, _qpn: u32, rkey: u32) -> Result<(), Fault> {

@@ -10,6 +10,7 @@ mod host;
 mod loss;
 mod pair;
 mod paths;
+mod placement;
 mod random;
 mod unreliable;
 mod xrc;

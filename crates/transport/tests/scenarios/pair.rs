@@ -114,7 +114,10 @@ impl Default for Setup {
             retry_cnt: 7,
             rnr_retry: 7,
             min_rnr_timer: 1,
-            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+            access: Access::REMOTE_READ
+                | Access::REMOTE_WRITE
+                | Access::REMOTE_ATOMIC
+                | Access::FLUSH_GLOBAL,
             sq_sig_all: false,
             srq: false,
             max_send_wr: 64,
@@ -192,7 +195,8 @@ impl Node {
         let all = Access::LOCAL_WRITE
             | Access::REMOTE_READ
             | Access::REMOTE_WRITE
-            | Access::REMOTE_ATOMIC;
+            | Access::REMOTE_ATOMIC
+            | Access::FLUSH_GLOBAL;
         host.register(ALL, 0, MEMORY as u64, all);
         Self { qp: QueuePair::new(setup.config(side)), host }
     }

@@ -75,12 +75,16 @@ impl Flow {
         let id = self.posted;
         let last = id + 1 == self.total;
         let slot = (id % DEPTH) * BUFFER;
-        let len = match rng.below(4) {
-            0 => rng.below(64),
-            1 => 0,
+        let kind = rng.below(10);
+        let len = match (kind, rng.below(4)) {
+            (8, _) => 8,
+            (9, _) => 0,
+            (_, 0) => rng.below(64),
+            (_, 1) => 0,
             _ => rng.below(MAX_LEN),
         };
         let at = rng.below(AREA as u64 - len) as usize;
+        let at = if kind == 8 { at & !7 } else { at };
         let va = (TARGET + at) as u64;
         let imm = (id as u32).to_be_bytes();
         let mut flags = SendFlags::empty();
@@ -88,7 +92,7 @@ impl Flow {
         let node = &mut p.nodes[self.side];
         let mut local = (slot, len as u32);
         let mut expected = Expected::Nothing;
-        let op = match rng.below(8) {
+        let op = match kind {
             0 | 1 => {
                 self.messages.push_back(Message {
                     data: Some(data.clone()),
@@ -121,6 +125,14 @@ impl Flow {
                 self.reads_out = true;
                 SendOp::Read { va, rkey: ALL }
             }
+            8 => {
+                self.target[at..at + 8].copy_from_slice(&data);
+                SendOp::AtomicWrite { va, rkey: ALL }
+            }
+            9 => {
+                let scope = FlushScope::Range { va, len: (AREA - at) as u32 };
+                SendOp::Flush { rkey: ALL, scope, placement: Placement::GLOBAL }
+            }
             _ => {
                 local = (slot + LANDING as u64, 8);
                 let value = self.counter;
@@ -142,7 +154,11 @@ impl Flow {
         };
         let is_read = matches!(op, SendOp::Read { .. });
         let answered = !matches!(expected, Expected::Nothing);
-        if matches!(op, SendOp::Write { .. } | SendOp::WriteImm { .. }) && self.reads_out {
+        let writes = matches!(
+            op,
+            SendOp::Write { .. } | SendOp::WriteImm { .. } | SendOp::AtomicWrite { .. }
+        );
+        if writes && self.reads_out {
             // A READ that is repeated reads again (IBTA 9.7.5.1.5): what overwrites it has to wait.
             flags |= SendFlags::FENCE;
             self.reads_out = false;
