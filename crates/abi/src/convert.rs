@@ -15,7 +15,9 @@ const QP_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC)
-    .union(Access::MW_BIND);
+    .union(Access::MW_BIND)
+    .union(Access::FLUSH_GLOBAL)
+    .union(Access::FLUSH_PERSISTENT);
 
 /// `enum ibv_qp_type`.
 pub(crate) fn qp_type(code: c_int) -> Result<QpType> {

@@ -218,9 +218,12 @@ fn send_operations(kind: QpType) -> u64 {
     const LOCAL_INV: u64 = 1 << 7;
     const BIND_MW: u64 = 1 << 8;
     const SEND_WITH_INV: u64 = 1 << 9;
+    const FLUSH: u64 = 1 << 11;
+    const ATOMIC_WRITE: u64 = 1 << 12;
     match kind {
         QpType::Rc | QpType::XrcSend => {
-            WRITES | SENDS | READ_AND_ATOMICS | LOCAL_INV | BIND_MW | SEND_WITH_INV
+            let local = LOCAL_INV | BIND_MW;
+            WRITES | SENDS | READ_AND_ATOMICS | local | SEND_WITH_INV | FLUSH | ATOMIC_WRITE
         }
         QpType::XrcRecv => 0,
         // UC has no packet that says "invalidate" (IBTA 9.2.1, table 38).
@@ -512,11 +515,15 @@ mod tests {
         const SEND_WITH_INV: u64 = 1 << 9;
         const TSO: u64 = 1 << 10;
         const READ: u64 = 1 << 4;
+        const FLUSH: u64 = 1 << 11;
+        const ATOMIC_WRITE: u64 = 1 << 12;
         let kit = Kit::new(1);
-        assert_eq!(make_for(&kit, RC, SEND_WITH_INV | READ), 0);
+        assert_eq!(make_for(&kit, RC, SEND_WITH_INV | READ | FLUSH | ATOMIC_WRITE), 0);
         assert_eq!(make_for(&kit, UC, 0b1111), 0);
         assert_eq!(make_for(&kit, UD, 0b1100), 0);
-        for (qp_type, operation) in [(UC, SEND_WITH_INV), (UC, READ), (UD, 1), (RC, TSO)] {
+        let missing =
+            [(UC, SEND_WITH_INV), (UC, READ), (UC, FLUSH), (UC, ATOMIC_WRITE), (UD, 1), (RC, TSO)];
+        for (qp_type, operation) in missing {
             assert_eq!(make_for(&kit, qp_type, operation), libc::EOPNOTSUPP, "{qp_type}");
         }
     }

@@ -11,7 +11,9 @@ use core::slice;
 use std::sync::Arc;
 
 use libc::{c_int, pthread_mutex_t, size_t};
-use polypath_verbs::{AddressHandle, SendData, SendFlags, SendOp, SendRequest, Sge, UdTarget};
+use polypath_verbs::{
+    AddressHandle, FlushScope, Placement, SendData, SendFlags, SendOp, SendRequest, Sge, UdTarget,
+};
 use smallvec::SmallVec;
 
 use crate::ah::ah_of;
@@ -151,8 +153,8 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_start = slot!(wr_start);
     qp.wr_complete = slot!(wr_complete);
     qp.wr_abort = slot!(wr_abort);
-    qp.wr_atomic_write = slot!(refuse);
-    qp.wr_flush = slot!(refuse);
+    qp.wr_atomic_write = slot!(wr_atomic_write);
+    qp.wr_flush = slot!(wr_flush);
 }
 
 /// Address of the function for slots that we do not know.
@@ -275,6 +277,50 @@ unsafe extern "C-unwind" fn wr_bind_mw(
         match staged {
             Ok(op) => begin(qp, op),
             Err(errno) => with_draft(qp, |_, draft| draft.fail(errno)),
+        }
+    }
+}
+
+unsafe extern "C-unwind" fn wr_atomic_write(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    va: u64,
+    value: *const [u8; 8],
+) {
+    // SAFETY: called through a queue pair of ours, after wr_start, with 8 bytes that may be read now.
+    unsafe {
+        begin(qp, SendOp::AtomicWrite { va, rkey });
+        with_draft(qp, |_, draft| match value.as_ref() {
+            Some(value) => {
+                let start = draft.bytes.len();
+                draft.bytes.extend_from_slice(value);
+                draft.set_data(Data::Inline(start..draft.bytes.len()));
+            }
+            None => draft.fail(libc::EINVAL),
+        });
+    }
+}
+
+unsafe extern "C-unwind" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    va: u64,
+    len: size_t,
+    placement: u8,
+    level: u8,
+) {
+    let placement = Placement::from_bits(placement);
+    let scope = match (level, u32::try_from(len)) {
+        (0, Ok(len)) => Some(FlushScope::Range { va, len }),
+        // The range means nothing.
+        (1, _) => Some(FlushScope::Region),
+        _ => None,
+    };
+    // SAFETY: called through a queue pair of ours, after wr_start.
+    unsafe {
+        match (scope, placement) {
+            (Some(scope), Some(placement)) => begin(qp, SendOp::Flush { rkey, scope, placement }),
+            _ => with_draft(qp, |_, draft| draft.fail(libc::EINVAL)),
         }
     }
 }

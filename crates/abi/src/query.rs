@@ -31,12 +31,16 @@ const FLAG_GRH_REQUIRED: u8 = 1;
 /// `IBV_PORT_CM_SUP` and `IBV_PORT_IP_BASED_GIDS`.
 const PORT_CAPS: u32 = 1 << 16 | 1 << 26;
 
+/// `enum ib_uverbs_device_cap_flags` beyond 32 bits: FLUSH to global visibility, ATOMIC WRITE. Memory
+/// is not persistent, so FLUSH to persistence (bit 39) is not among them.
+const EXTENDED_CAPS: u64 = 1 << 38 | 1 << 40;
+
 /// ODP, and regions of the whole address space (`IBV_ODP_SUPPORT_IMPLICIT`).
 const ODP_SUPPORT: u64 = 1 | 1 << 1;
 
-/// ODP of a connection: send, receive, write, read, atomic, SRQ receive. The processor moves the
+/// ODP of a connection: send, receive, write, read, atomic, SRQ receive, FLUSH, ATOMIC WRITE. The processor moves the
 /// data, so any page may be absent until it is touched.
-const ODP_RC: u32 = 0x3f;
+const ODP_RC: u32 = 0xff;
 
 /// ODP of datagrams: send, receive, SRQ receive.
 const ODP_UD: u32 = 0x23;
@@ -138,7 +142,7 @@ pub(crate) unsafe extern "C-unwind" fn query_device_ex(
             let inner = checked(context)?.inner().attributes();
             let mut full: ibv_device_attr_ex = zeroed();
             full.orig_attr = device_attr(&inner);
-            full.device_cap_flags_ex = u64::from(inner.device_cap_flags);
+            full.device_cap_flags_ex = u64::from(inner.device_cap_flags) | EXTENDED_CAPS;
             full.odp_general_caps = ODP_SUPPORT;
             full.odp_rc_caps = ODP_RC;
             full.odp_ud_caps = ODP_UD;

@@ -62,7 +62,8 @@ static inline void connect_to(struct ibv_qp *qp, uint32_t peer)
 	memset(&attr, 0, sizeof(attr));
 	attr.qp_state = IBV_QPS_INIT;
 	attr.port_num = 1;
-	attr.qp_access_flags = EVERYTHING & ~IBV_ACCESS_LOCAL_WRITE;
+	/* And FLUSH, which rdma-core 44 has no names for. */
+	attr.qp_access_flags = (EVERYTHING & ~IBV_ACCESS_LOCAL_WRITE) | 3 << 8;
 	EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 					    IBV_QP_ACCESS_FLAGS), 0);
 	attr.qp_state = IBV_QPS_RTR;

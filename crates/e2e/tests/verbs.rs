@@ -52,6 +52,11 @@ fn xrc_reaches_the_queues_of_its_domain_and_no_others() -> Result<(), Error> {
 }
 
 #[test]
+fn atomic_writes_and_flushes_place_what_was_written() -> Result<(), Error> {
+    run_own("placement")
+}
+
+#[test]
 fn datagrams_reach_any_number_of_destinations_and_none_is_too_long() -> Result<(), Error> {
     run_own("datagrams")
 }
