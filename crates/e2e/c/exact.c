@@ -3,10 +3,11 @@
  * server:  exact -s PORT
  * client:  exact -c HOST PORT SECONDS
  *
- * For SECONDS the client posts rounds of a fetch-and-add, a numbered send, a write and a read back
- * of what it wrote. It checks that each fetch-and-add returns one more than the last, that the bytes
- * read are the bytes written; the server checks that messages arrive in order, none missing, none
- * twice, none corrupt. The client's last message says how many there were. Both print a line
+ * For SECONDS the client posts rounds of a fetch-and-add, an atomic write of the round's number, a
+ * numbered send, a write and a read back of what it wrote. It checks that each fetch-and-add returns
+ * one more than the last, that the bytes read are the bytes written; the server checks that messages
+ * arrive in order, none missing, none twice, none corrupt, and each after the number of its round,
+ * which never goes back. The client's last message says how many there were. Both print a line
  *
  *     exact: rounds=N counter=N
  *
@@ -35,14 +36,16 @@ struct message {
 
 struct remote {
 	uint32_t qpn, psn, rkey, pad;
-	uint64_t counter, area;
+	uint64_t counter, area, round;
 	uint8_t gid[16];
 };
 
 /* All memory that takes part: one registration. */
 struct memory {
 	uint64_t counter;
+	uint64_t round;
 	uint64_t fetched[DEPTH];
+	uint64_t rounds[DEPTH];
 	struct message sends[DEPTH];
 	uint8_t written[DEPTH][MESSAGE];
 	uint8_t readback[DEPTH][MESSAGE];
@@ -142,13 +145,13 @@ static void open_device(struct remote *local)
 	mr = ibv_reg_mr(pd, memory, sizeof *memory,
 			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
 				IBV_ACCESS_REMOTE_ATOMIC);
-	cq = ibv_create_cq(context, 4 * DEPTH + RECEIVES, NULL, NULL, 0);
+	cq = ibv_create_cq(context, 5 * DEPTH + RECEIVES, NULL, NULL, 0);
 	if (!mr || !cq)
 		fail("cannot register memory or create a completion queue");
 	struct ibv_qp_init_attr init = {
 		.send_cq = cq,
 		.recv_cq = cq,
-		.cap = { .max_send_wr = 4 * DEPTH + 1, .max_recv_wr = RECEIVES, .max_send_sge = 1, .max_recv_sge = 1 },
+		.cap = { .max_send_wr = 5 * DEPTH + 1, .max_recv_wr = RECEIVES, .max_send_sge = 1, .max_recv_sge = 1 },
 		.qp_type = IBV_QPT_RC,
 	};
 	qp = ibv_create_qp(pd, &init);
@@ -169,6 +172,7 @@ static void open_device(struct remote *local)
 	local->rkey = mr->rkey;
 	local->counter = (uintptr_t)&memory->counter;
 	local->area = (uintptr_t)memory->area;
+	local->round = (uintptr_t)&memory->round;
 	memcpy(local->gid, gid.raw, 16);
 }
 
@@ -241,6 +245,7 @@ static void serve(const char *port)
 	transfer(fd, &local, &remote);
 	connect_qp(&local, &remote);
 	ready(fd);
+	uint64_t round = 0;
 	for (uint64_t expected = 0;; expected++) {
 		struct ibv_wc wc = completion();
 		struct message *message = &memory->receives[wc.wr_id];
@@ -252,6 +257,11 @@ static void serve(const char *port)
 		check(message->data, message->number, "message");
 		if (message->kind == LAST)
 			break;
+		uint64_t latest = __atomic_load_n(&memory->round, __ATOMIC_ACQUIRE);
+		if (latest < expected || latest < round)
+			fail("round %llu was written before message %llu, after %llu",
+			     (unsigned long long)latest, (unsigned long long)expected, (unsigned long long)round);
+		round = latest;
 		post_receive((int)wc.wr_id);
 	}
 	struct message *last = NULL;
@@ -274,6 +284,12 @@ static void post_round(const struct remote *remote, uint64_t round)
 	add.wr.atomic.rkey = remote->rkey;
 	post(&add, &memory->fetched[slot], 8);
 
+	memory->rounds[slot] = round;
+	struct ibv_send_wr number = { .wr_id = round, .opcode = IBV_WR_ATOMIC_WRITE };
+	number.wr.rdma.remote_addr = remote->round;
+	number.wr.rdma.rkey = remote->rkey;
+	post(&number, &memory->rounds[slot], 8);
+
 	struct message *message = &memory->sends[slot];
 	message->number = round;
 	message->kind = 0;
@@ -294,11 +310,12 @@ static void post_round(const struct remote *remote, uint64_t round)
 	post(&read, memory->readback[slot], MESSAGE);
 }
 
-/* Takes the four completions of a round, which must come in the order posted. */
+/* Takes the completions of a round, which must come in the order posted. */
 static void finish_round(uint64_t round)
 {
-	static const enum ibv_wc_opcode order[] = { IBV_WC_FETCH_ADD, IBV_WC_SEND, IBV_WC_RDMA_WRITE, IBV_WC_RDMA_READ };
-	for (int i = 0; i < 4; i++) {
+	static const enum ibv_wc_opcode order[] = { IBV_WC_FETCH_ADD, IBV_WC_ATOMIC_WRITE, IBV_WC_SEND,
+						    IBV_WC_RDMA_WRITE, IBV_WC_RDMA_READ };
+	for (int i = 0; i < 5; i++) {
 		struct ibv_wc wc = completion();
 		if (wc.wr_id != round || wc.opcode != order[i])
 			fail("completion %d of round %llu: got opcode %d of round %llu", i,

@@ -53,7 +53,7 @@ impl Act {
         match self {
             Self::Rping => "rping -v -V (verifies every round)".to_owned(),
             Self::Perftest(program) => format!("{program} -D {RUNNING_S}"),
-            Self::Exact => "exact (counts additions, messages, writes and reads)".to_owned(),
+            Self::Exact => "exact (counts additions, atomic writes, messages, writes and reads)".to_owned(),
         }
     }
 
@@ -131,7 +131,8 @@ impl Act {
                     return Err(wrong("exact", format!("{} but {}", last(&client), last(&server))));
                 }
                 let rounds = number_after(&last(&client), "rounds=").unwrap_or(0);
-                Ok((4 * rounds, format!("{rounds} rounds of add, send, write and read, all exact")))
+                let what = "add, atomic write, send, write and read";
+                Ok((5 * rounds, format!("{rounds} rounds of {what}, all exact")))
             }
         }
     }
