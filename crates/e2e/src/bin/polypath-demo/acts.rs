@@ -53,7 +53,9 @@ impl Act {
         match self {
             Self::Rping => "rping -v -V (verifies every round)".to_owned(),
             Self::Perftest(program) => format!("{program} -D {RUNNING_S}"),
-            Self::Exact => "exact (counts additions, atomic writes, messages, writes and reads)".to_owned(),
+            Self::Exact => {
+                "exact (counts additions, atomic writes, messages, writes and reads)".to_owned()
+            }
         }
     }
 
