@@ -62,6 +62,10 @@ impl Waiting {
         Vec::from(due)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         self.0.front().map(|e| e.until)
     }

@@ -68,6 +68,11 @@ impl FileTable {
         self.files.get(&file).map_or(0, |f| f.events.len())
     }
 
+    /// How many events of all files wait.
+    pub(crate) fn waiting_events(&self) -> usize {
+        self.files.values().map(|f| f.events.len()).sum()
+    }
+
     pub(crate) fn push(&mut self, file: FileId, event: Queued) {
         if let Some(f) = self.files.get_mut(&file) {
             f.events.push_back(event);

@@ -38,6 +38,7 @@ mod ibcm;
 mod ids;
 mod path;
 mod ports;
+mod sizes;
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -45,6 +46,7 @@ use core::time::Duration;
 pub use cma::status::IdStatus;
 pub use counters::Counters;
 pub use env::{ClientId, Device, Environment, FileId, MadAddress, OutgoingMad, Route, RouteQuery};
+pub use sizes::TableSizes;
 
 /// Limits, and what the kernel has as settings.
 #[derive(Clone, Debug)]
@@ -233,6 +235,18 @@ impl Cm {
     /// How many connections there are, those that end after their id among them.
     pub fn connection_count(&self) -> usize {
         self.ib.len()
+    }
+
+    /// How full the tables are.
+    pub fn table_sizes(&self) -> TableSizes {
+        TableSizes {
+            ids: self.ids.len(),
+            ports: self.ports.len(),
+            memberships: self.memberships.len(),
+            events: self.files.waiting_events(),
+            early: self.early.len(),
+            ..self.ib.sizes()
+        }
     }
 
     /// Counts since the start.

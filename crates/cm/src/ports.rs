@@ -132,6 +132,11 @@ impl PortTable {
             .filter_map(|other| ids.get(*other))
     }
 
+    /// How many ports are held.
+    pub(crate) fn len(&self) -> usize {
+        self.owners.len()
+    }
+
     pub(crate) fn hold(&mut self, key: (PortSpace, u16), id: u32) {
         self.owners.entry(key).or_default().push(id);
     }

@@ -330,6 +330,28 @@ fn a_dreq_on_a_dead_path_is_repeated_soon_and_says_so_to_the_host() {
     w.expect(a, TIMEWAIT_EXIT);
 }
 
+/// The peer repeats its DREQ for longer than a time-wait takes.
+#[test]
+fn a_lost_drep_is_given_again_after_the_time_wait_too() {
+    let (mut w, a, b, _) = pair();
+    let (id, child) = establish(&mut w, a, b, server());
+    let mut lost = 0;
+    w.filter = Box::new(move |mad| {
+        let is_drep = matches!(mad.message, CmMessage::Drep(_));
+        lost += u32::from(is_drep);
+        !is_drep || lost > 2
+    });
+    let start = w.now;
+    w.disconnect(a, id).unwrap();
+    w.expect(b, DISCONNECTED);
+    w.disconnect(b, child).unwrap();
+    w.expect(b, TIMEWAIT_EXIT);
+    // The application keeps its id.
+    assert_eq!(w.expect(a, DISCONNECTED).status, 0);
+    assert!(w.now - start < Duration::from_secs(1), "{:?}", w.now - start);
+    w.destroy(b, child).unwrap();
+}
+
 #[test]
 fn both_ends_may_disconnect_at_once() {
     let (mut w, a, b, _) = pair();
@@ -381,6 +403,26 @@ fn a_queue_pair_connected_anew_ends_its_stale_connection() {
     let id = w.resolved(a, 0xa, PS_TCP, server());
     w.connect(a, id, &again).unwrap();
     w.expect(b, CONNECT_REQUEST);
+}
+
+/// The same from the other side: the queue pair number comes back in a REP, whose sender has to be told.
+#[test]
+fn an_answer_from_a_queue_pair_that_is_connected_already_is_refused_and_its_sender_told() {
+    let (mut w, a, b, _) = pair();
+    let (old, _) = establish(&mut w, a, b, server());
+    let fresh = World::with_config(2, 99, &CmConfig::default()).hosts.remove(1);
+    w.hosts[1] = fresh;
+    let b = w.open(1, 1);
+    w.listener(b, 0x100, PS_TCP, any());
+    let id = w.resolved(a, 0xa, PS_TCP, server());
+    w.connect(a, id, &Param::new(0x77, b"")).unwrap();
+    let request = w.expect(b, CONNECT_REQUEST);
+    // The number of the queue pair that was connected to `old`.
+    w.accept(b, request.id, 0xb, &Param::new(0x20_0001, b"")).unwrap();
+    let rejected = w.expect(b, REJECTED);
+    assert_eq!((rejected.id, rejected.status), (request.id, 10));
+    assert_eq!(w.hosts[0].cm.counters().requests_stale, 1);
+    assert_eq!(w.expect(a, DISCONNECTED).id, old);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Running many seeds, or one to watch.
 
+use core::fmt;
 use std::fs::File;
 use std::io::BufWriter;
 use std::num::NonZeroUsize;
@@ -10,20 +11,33 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::case::Case;
+use crate::cm::{self, CmCase, CmReport, CmSimulation};
 use crate::out::say;
 use crate::pcapng;
 use crate::run::{Failure, Report, Simulation};
-use crate::shrink::{run, shrink};
+use crate::shrink::{Shrunk, run, shrink};
 use crate::trace::Trace;
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Subject {
+    /// Queue pairs, connected by hand: what verbs promise.
+    #[default]
+    Verbs,
+    /// The connection manager: what RDMA CM promises.
+    Cm,
+}
 
 /// Which seeds to run, and what to print of them.
 #[derive(Clone, Debug, Default)]
 pub struct Hunt {
+    /// What is simulated.
+    pub subject: Subject,
     /// The first seed.
     pub first: u64,
     /// How many from there.
     pub count: u64,
-    /// Print faults and path events.
+    /// Print faults and path events, or commands and events of applications.
     pub events: bool,
     /// Print every packet.
     pub packets: bool,
@@ -35,9 +49,25 @@ pub struct Hunt {
     pub trace: Option<PathBuf>,
 }
 
+/// Something that seeds are drawn for, run and judged.
+trait Game: fmt::Display + Sized {
+    type Report: fmt::Debug;
+    type Sum: Default + Send;
+
+    fn draw(seed: u64) -> Self;
+    fn run(&self, trace: Option<Trace>) -> (Result<Self::Report, Failure>, Option<Trace>);
+    /// The same, printing what happens.
+    fn watch(&self, events: bool, packets: bool) -> Result<Self::Report, Failure>;
+    fn shrink(&self, failure: Failure) -> Shrunk<Self>;
+    fn links(&self) -> usize;
+    /// How large it is, in words.
+    fn size(&self) -> String;
+    fn add(sum: &mut Self::Sum, report: &Self::Report);
+    fn summary(sum: &Self::Sum) -> String;
+}
+
 #[derive(Debug, Default)]
 struct Sum {
-    failures: u64,
     requests: u64,
     errors: u64,
     packets: u64,
@@ -46,14 +76,95 @@ struct Sum {
     worst: Duration,
 }
 
-impl Sum {
-    fn add(&mut self, report: &Report) {
-        self.requests += report.requests;
-        self.errors += report.errors;
-        self.packets += report.sent;
-        self.failovers += report.failovers;
-        self.time += report.time;
-        self.worst = self.worst.max(report.blackout_max);
+impl Game for Case {
+    type Report = Report;
+    type Sum = Sum;
+
+    fn draw(seed: u64) -> Self {
+        Self::draw(seed)
+    }
+
+    fn run(&self, trace: Option<Trace>) -> (Result<Report, Failure>, Option<Trace>) {
+        run(self, None, trace)
+    }
+
+    fn watch(&self, events: bool, packets: bool) -> Result<Report, Failure> {
+        Simulation::new(self).printing(events, packets).run().0
+    }
+
+    fn shrink(&self, failure: Failure) -> Shrunk<Self> {
+        shrink(self, failure, None)
+    }
+
+    fn links(&self) -> usize {
+        self.links.len()
+    }
+
+    fn size(&self) -> String {
+        format!("{} work requests and {} faults", self.ops(), self.faults.len())
+    }
+
+    fn add(sum: &mut Sum, report: &Report) {
+        sum.requests += report.requests;
+        sum.errors += report.errors;
+        sum.packets += report.sent;
+        sum.failovers += report.failovers;
+        sum.time += report.time;
+        sum.worst = sum.worst.max(report.blackout_max);
+    }
+
+    fn summary(sum: &Sum) -> String {
+        format!(
+            "{} requests, {} queue pairs in error as they had to be, {} packets, {} fail-overs \
+             (longest {:.0?}, outages of all paths included) in {:.0?} of virtual time",
+            sum.requests, sum.errors, sum.packets, sum.failovers, sum.worst, sum.time
+        )
+    }
+}
+
+impl Game for CmCase {
+    type Report = CmReport;
+    type Sum = CmReport;
+
+    fn draw(seed: u64) -> Self {
+        Self::draw(seed)
+    }
+
+    fn run(&self, trace: Option<Trace>) -> (Result<CmReport, Failure>, Option<Trace>) {
+        cm::run(self, trace)
+    }
+
+    fn watch(&self, events: bool, packets: bool) -> Result<CmReport, Failure> {
+        CmSimulation::new(self).printing(events, packets).run().0
+    }
+
+    fn shrink(&self, failure: Failure) -> Shrunk<Self> {
+        cm::shrink(self, failure)
+    }
+
+    fn links(&self) -> usize {
+        self.links.len()
+    }
+
+    fn size(&self) -> String {
+        format!("{} attempts and {} faults", self.attempts.len(), self.faults.len())
+    }
+
+    fn add(sum: &mut CmReport, report: &CmReport) {
+        sum.attempts += report.attempts;
+        sum.established += report.established;
+        sum.rejected += report.rejected;
+        sum.unreachable += report.unreachable;
+        sum.sent += report.sent;
+        sum.time += report.time;
+    }
+
+    fn summary(sum: &CmReport) -> String {
+        format!(
+            "{} attempts to connect ({} answered, {} rejected, {} unreachable), {} MADs in {:.0?} \
+             of virtual time",
+            sum.attempts, sum.established, sum.rejected, sum.unreachable, sum.sent, sum.time
+        )
     }
 }
 
@@ -75,76 +186,75 @@ impl Hunt {
     /// be watched. Writes failures, as they are found, and a summary to standard output. The exit
     /// code is 1 if any seed failed, 2 if the trace can't be written.
     pub fn run(&self) -> ExitCode {
+        match self.subject {
+            Subject::Verbs => self.hunt::<Case>(),
+            Subject::Cm => self.hunt::<CmCase>(),
+        }
+    }
+
+    fn hunt<G: Game>(&self) -> ExitCode {
         let start = Instant::now();
         let watched = self.events || self.packets || self.plan || self.trace.is_some();
         let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let threads = if watched { 1 } else { processors };
         let next = AtomicU64::new(0);
-        let sum = Mutex::new(Sum::default());
+        let sum = Mutex::new((0, G::Sum::default()));
         std::thread::scope(|scope| {
             for _ in 0..threads {
-                scope.spawn(|| self.work(&next, &sum));
+                scope.spawn(|| self.work::<G>(&next, &sum));
             }
         });
-        let sum = sum.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (failures, sum) = sum.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         say!(
-            "{} seeds, {} failures; {} requests, {} queue pairs in error as they had to be, {} \
-             packets, {} fail-overs (longest {:.0?}, outages of all paths included) in {:.0?} of \
-             virtual time, {:.1?} of real",
+            "{} seeds, {failures} failures; {}, {:.1?} of real",
             self.count,
-            sum.failures,
-            sum.requests,
-            sum.errors,
-            sum.packets,
-            sum.failovers,
-            sum.worst,
-            sum.time,
+            G::summary(&sum),
             start.elapsed()
         );
         if let Some(path) = &self.trace
-            && let Err(error) = self.write(path)
+            && let Err(error) = self.write::<G>(path)
         {
             eprintln!("{}: {error}", path.display());
             return ExitCode::from(2);
         }
-        if sum.failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
     /// Writes the packets of the last seed.
-    fn write(&self, path: &std::path::Path) -> std::io::Result<()> {
+    fn write<G: Game>(&self, path: &std::path::Path) -> std::io::Result<()> {
         let last = self.first.wrapping_add(self.count.saturating_sub(1));
-        let case = Case::draw(last);
-        let (_, trace) = run(&case, None, Some(Trace::whole()));
+        let case = G::draw(last);
+        let (_, trace) = case.run(Some(Trace::whole()));
         let mut file = BufWriter::new(File::create(path)?);
-        pcapng::write(&trace.unwrap_or_default(), case.links.len(), &mut file)?;
+        pcapng::write(&trace.unwrap_or_default(), case.links(), &mut file)?;
         std::io::Write::flush(&mut file)
     }
 
     /// One thread: takes seeds until there are none.
-    fn work(&self, next: &AtomicU64, sum: &Mutex<Sum>) {
+    fn work<G: Game>(&self, next: &AtomicU64, sum: &Mutex<(u64, G::Sum)>) {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             if number >= self.count {
                 return;
             }
             let seed = self.first.wrapping_add(number);
-            let case = Case::draw(seed);
+            let case = G::draw(seed);
             if self.plan {
                 crate::out::print(format_args!("{case}"));
             }
             let result = if self.events || self.packets {
-                Simulation::new(&case).printing(self.events, self.packets).run().0
+                case.watch(self.events, self.packets)
             } else {
-                run(&case, None, None).0
+                case.run(None).0
             };
             let mut failures = 0;
             {
                 let mut sum = sum.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 match &result {
-                    Ok(report) => sum.add(report),
+                    Ok(report) => G::add(&mut sum.1, report),
                     Err(_) => {
-                        sum.failures += 1;
-                        failures = sum.failures;
+                        sum.0 += 1;
+                        failures = sum.0;
                     }
                 }
             }
@@ -161,16 +271,14 @@ impl Hunt {
 }
 
 /// A failure in full: what went wrong, the smallest case that still does, its last packets.
-pub fn explain(seed: u64, case: &Case, failure: &Failure) -> String {
-    let small = shrink(case, failure.clone(), None);
-    let (_, trace) = run(&small.case, None, Some(Trace::last(PACKETS_PRINTED)));
+fn explain<G: Game>(seed: u64, case: &G, failure: &Failure) -> String {
+    let small = case.shrink(failure.clone());
+    let (_, trace) = small.case.run(Some(Trace::last(PACKETS_PRINTED)));
     format!(
-        "seed {seed} {failure}\n\ncut down from {} to {} work requests and from {} to {} faults in \
-         {} runs:\n{}\nits last packets:\n{}\nit fails {}\n",
-        case.ops(),
-        small.case.ops(),
-        case.faults.len(),
-        small.case.faults.len(),
+        "seed {seed} {failure}\n\ncut down from {} to {} in {} runs:\n{}\nits last packets:\n{}\nit \
+         fails {}\n",
+        case.size(),
+        small.case.size(),
         small.runs,
         small.case,
         trace.unwrap_or_default(),

@@ -32,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 mod case;
+pub mod cm;
 mod connect;
 mod draw;
 mod faults;
@@ -51,7 +52,7 @@ mod trace;
 pub use case::{Case, EndPlan, Kind, Op, PairPlan, Wrong};
 pub use faults::{Change, Fault, When};
 pub use host::{Entry, HostPlan, SimHost};
-pub use hunt::{Hunt, explain};
+pub use hunt::{Hunt, Subject};
 pub use io::{Did, Io, KEY, Mischief, NO_KEY, PD, READ_KEY, WRITE_KEY};
 pub use judge::Breach;
 pub use link::{Bursts, Datagram, LinkPlan, Network, Weather, address, other_address};

@@ -3,17 +3,19 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use polypath_sim::Hunt;
+use polypath_sim::{Hunt, Subject};
 
 const HELP: &str = "\
 Runs Polypath's protocol cores over simulated, faulty links and checks what verbs promise.
 
-Usage: polypath-sim [--seed N] [--count M] [--plan] [--events] [--packets] [--trace FILE] [--whole]
+Usage: polypath-sim [cm] [--seed N] [--count M] [--plan] [--events] [--packets] [--trace FILE] [--whole]
+
+  cm            connection managers and what RDMA CM promises, instead of queue pairs
 
   --seed N      first seed (default 0)
   --count M     how many seeds from there (default 1 with --seed, else 1000)
   --plan        print what the seeds mean
-  --events      print faults and path events
+  --events      print faults and path events, or commands and events of applications
   --packets     print every packet
   --trace FILE  write the packets of the last seed as pcapng, for Wireshark
   --whole       leave failing seeds as they are, do not cut them down
@@ -22,6 +24,7 @@ Examples:
   polypath-sim --count 10000               look for failures
   polypath-sim --seed 4711 --events        repeat one and watch
   polypath-sim --seed 4711 --trace x.pcapng
+  polypath-sim cm --count 10000            the same of connection managers
 ";
 
 fn main() -> ExitCode {
@@ -30,6 +33,10 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let target = match arg.as_str() {
+            "cm" => {
+                hunt.subject = Subject::Cm;
+                continue;
+            }
             "--seed" => &mut seed,
             "--count" => &mut count,
             "--trace" => {

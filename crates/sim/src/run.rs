@@ -79,6 +79,16 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+impl Failure {
+    /// A run that panicked.
+    pub(crate) fn of_panic(panic: &(dyn core::any::Any + Send)) -> Self {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        let what = text.unwrap_or("without words").to_owned();
+        Self { rule: "nothing panics", at: Duration::ZERO, what }
+    }
+}
+
 /// Runs what a seed means.
 ///
 /// # Errors

@@ -1,5 +1,6 @@
 //! Cutting a failing case down: whatever can be left out while the same promise is still broken.
 
+use core::ops::Range;
 use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -20,9 +21,9 @@ const TIME_MAX: Duration = Duration::from_secs(60);
 
 /// A case that was cut down.
 #[derive(Clone, Debug)]
-pub struct Shrunk {
+pub struct Shrunk<C = Case> {
     /// What is left of it.
-    pub case: Case,
+    pub case: C,
     /// How it fails.
     pub failure: Failure,
     /// How many runs that took.
@@ -49,50 +50,58 @@ pub fn run(
         simulation.run()
     };
     // Nothing of the simulation survives the panic.
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        let what = text.unwrap_or("without words").to_owned();
-        (Err(Failure { rule: "nothing panics", at: Duration::ZERO, what }), None)
-    })
+    catch_unwind(AssertUnwindSafe(run))
+        .unwrap_or_else(|panic| (Err(Failure::of_panic(panic.as_ref())), None))
 }
 
 /// Cuts down a case that fails. Gives up after 3000 runs or a minute, with what it has.
 pub fn shrink(case: &Case, failure: Failure, mischief: Option<(usize, Mischief)>) -> Shrunk {
-    let mut shrinker =
-        Shrinker { best: case.clone(), failure, mischief, runs: 0, start: Instant::now() };
-    loop {
-        let before = shrinker.best.clone();
-        shrinker.pass();
-        if shrinker.best == before || shrinker.exhausted() {
-            break;
-        }
-    }
-    Shrunk { case: shrinker.best, failure: shrinker.failure, runs: shrinker.runs }
+    let fails = |case: &Case| run(case, mischief, None).0.err();
+    Shrinker::new(case, failure, &fails).run(Shrinker::pass)
 }
 
-struct Shrinker {
-    best: Case,
+/// Tries ever smaller cases.
+pub(crate) struct Shrinker<'a, C> {
+    pub(crate) best: C,
     failure: Failure,
-    mischief: Option<(usize, Mischief)>,
+    /// Runs a case: how it fails, if it does.
+    fails: &'a dyn Fn(&C) -> Option<Failure>,
     runs: u32,
     start: Instant,
 }
 
-impl Shrinker {
+impl<'a, C: Clone + PartialEq> Shrinker<'a, C> {
+    pub(crate) fn new(
+        case: &C,
+        failure: Failure,
+        fails: &'a dyn Fn(&C) -> Option<Failure>,
+    ) -> Self {
+        Self { best: case.clone(), failure, fails, runs: 0, start: Instant::now() }
+    }
+
+    /// Repeats `pass`, which tries everything once, until that changes nothing any more.
+    pub(crate) fn run(mut self, pass: impl Fn(&mut Self)) -> Shrunk<C> {
+        loop {
+            let before = self.best.clone();
+            pass(&mut self);
+            if self.best == before || self.exhausted() {
+                return Shrunk { case: self.best, failure: self.failure, runs: self.runs };
+            }
+        }
+    }
+
     fn exhausted(&self) -> bool {
         self.runs >= RUNS_MAX || self.start.elapsed() > TIME_MAX
     }
 
     /// Takes over a smaller case if it fails in the same way.
-    fn attempt(&mut self, candidate: Case) -> bool {
+    fn attempt(&mut self, candidate: C) -> bool {
         if candidate == self.best || self.exhausted() {
             return false;
         }
         self.runs += 1;
-        let (result, _) = run(&candidate, self.mischief, None);
-        match result {
-            Err(failure) if failure.rule == self.failure.rule => {
+        match (self.fails)(&candidate) {
+            Some(failure) if failure.rule == self.failure.rule => {
                 self.best = candidate;
                 self.failure = failure;
                 true
@@ -101,21 +110,26 @@ impl Shrinker {
         }
     }
 
-    fn change(&mut self, change: impl FnOnce(&mut Case)) -> bool {
+    pub(crate) fn change(&mut self, change: impl FnOnce(&mut C)) -> bool {
         let mut candidate = self.best.clone();
         change(&mut candidate);
         self.attempt(candidate)
     }
 
     /// Leaves out parts of a list, halves first, then ever smaller ones.
-    fn thin<T>(&mut self, list: impl Fn(&mut Case) -> &mut Vec<T>) {
-        let mut len = list(&mut self.best).len();
+    pub(crate) fn thin<T>(&mut self, list: impl Fn(&mut C) -> &mut Vec<T>) {
+        let len = list(&mut self.best).len();
+        self.thin_by(len, |case, part| drop(list(case).drain(part)));
+    }
+
+    /// The same of a list of this length which others refer to.
+    pub(crate) fn thin_by(&mut self, mut len: usize, cut: impl Fn(&mut C, Range<usize>)) {
         let mut chunk = len;
         while chunk > 0 {
             let mut at = 0;
             while at < len {
                 let end = (at + chunk).min(len);
-                if self.change(|case| drop(list(case).drain(at..end))) {
+                if self.change(|case| cut(case, at..end)) {
                     len -= end - at;
                 } else {
                     at = end;
@@ -124,7 +138,9 @@ impl Shrinker {
             chunk /= 2;
         }
     }
+}
 
+impl Shrinker<'_, Case> {
     fn pass(&mut self) {
         for pair in (0..self.best.pairs.len()).rev() {
             self.change(|case| remove_pair(case, pair));

@@ -5,11 +5,15 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use polypath_wire::Packet;
+use polypath_wire::cm::CmMad;
 
 use crate::link::Datagram;
 
 /// Packets and other entries that a trace keeps; of more, the last ones.
 const ITEMS_MAX: usize = 1 << 20;
+
+/// Management datagrams go there.
+const QP1: u32 = 1;
 
 /// Why a datagram did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +95,10 @@ impl fmt::Display for Record {
         }
         write!(f, "{} > {}: ", flow.src, flow.dst)?;
         match Packet::parse(&self.datagram.bytes) {
-            Ok(p) => write!(f, "{} +{}", p.headers, p.payload.len())?,
+            Ok(p) => match CmMad::parse(p.payload).ok().filter(|_| p.headers.bth.dest_qpn == QP1) {
+                Some(mad) => write!(f, "{mad}")?,
+                None => write!(f, "{} +{}", p.headers, p.payload.len())?,
+            },
             Err(error) => write!(f, "{} bytes: {error}", self.datagram.bytes.len())?,
         }
         write!(f, "; {}", self.fate)

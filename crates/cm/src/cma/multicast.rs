@@ -36,6 +36,10 @@ pub(crate) struct MembershipTable {
 }
 
 impl MembershipTable {
+    pub(crate) fn len(&self) -> usize {
+        self.memberships.len()
+    }
+
     fn insert(&mut self, membership: Membership) -> u32 {
         while self.memberships.contains_key(&self.next) {
             self.next = self.next.wrapping_add(1);

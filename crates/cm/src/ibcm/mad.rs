@@ -195,15 +195,16 @@ pub(super) fn rej(c: &Connection, reason: RejectReason, info: &[u8], private: &[
     CmMad::new(c.tid, rej).to_bytes()
 }
 
-/// A REJ of a message that belongs to no connection here.
+/// A REJ of a message that begins no connection here. The ids are those of the message, the
+/// receiver's first: 0 if it names none.
 pub(super) fn rej_unknown(
     tid: u64,
-    remote_comm_id: u32,
+    (local_comm_id, remote_comm_id): (u32, u32),
     rejected: Rejected,
     reason: RejectReason,
 ) -> Mad {
     let rej = Rej {
-        local_comm_id: 0,
+        local_comm_id,
         remote_comm_id,
         rejected,
         reason,

@@ -84,7 +84,8 @@ impl Connections {
             return;
         }
         let refuse = |cm: &mut Self, reason| {
-            let rej = mad::rej_unknown(rx.tid, req.local_comm_id, Rejected::Req, reason);
+            let ids = (0, req.local_comm_id);
+            let rej = mad::rej_unknown(rx.tid, ids, Rejected::Req, reason);
             cm.answer(rx, rej);
         };
         if let Some(stale) = self.by_remote_qpn(req.local_ca_guid, req.local_qpn) {
@@ -164,7 +165,8 @@ impl Connections {
         if let Some(stale) = self.by_remote_qpn(rep.local_ca_guid, rep.local_qpn) {
             self.counters.requests_stale += 1;
             let reason = RejectReason::StaleConnection;
-            let rej = mad::rej_unknown(rx.tid, rep.local_comm_id, Rejected::Rep, reason);
+            let ids = (rep.remote_comm_id, rep.local_comm_id);
+            let rej = mad::rej_unknown(rx.tid, ids, Rejected::Rep, reason);
             self.answer(rx, rej);
             return self.end_stale(rx, stale);
         }
@@ -259,7 +261,9 @@ impl Connections {
                     self.disconnect(rx.now, local_id);
                 }
             }
-            State::Timewait => {
+            // It has ended here. The peer asks again if the answer got lost, for longer than the
+            // time-wait takes.
+            State::Timewait | State::Idle => {
                 let drep = mad::drep(rx.tid, c.local_id, c.remote_id);
                 self.counters.mads_duplicate += 1;
                 self.answer(rx, drep);

@@ -8,6 +8,7 @@ use super::connection::{Between, Connection, IbEvent, Pending, State};
 use crate::counters::Counters;
 use crate::env::OutgoingMad;
 use crate::path::iba_time;
+use crate::sizes::TableSizes;
 
 /// First repetition of a DREQ. The IBTA's response time-out is four seconds, but a DREQ finds
 /// nobody at work: an answer is due at once, and an application waits for it to exit. Doubled each
@@ -87,6 +88,17 @@ impl Connections {
 
     pub(crate) fn len(&self) -> usize {
         self.connections.len()
+    }
+
+    /// The tables of this layer.
+    pub(crate) fn sizes(&self) -> TableSizes {
+        TableSizes {
+            connections: self.connections.len(),
+            by_peer: self.remote_ids.len() + self.remote_qpns.len() + self.sidr_requests.len(),
+            timers: self.timers.len(),
+            outgoing: self.outgoing.len(),
+            ..TableSizes::default()
+        }
     }
 
     /// The connection with these two ids (IBTA 12.10.7: both must match).

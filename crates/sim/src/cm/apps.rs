@@ -1,0 +1,298 @@
+//! What applications do, and when.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::abi::{self, Param, event};
+use super::case::{CmFault, Decision, Place, Quit};
+use super::model::{HalfId, State};
+use super::run::CmSimulation;
+use crate::judge::{Verdict, breach, demand};
+
+/// Something that is to be done at some time.
+#[derive(Clone, Debug)]
+pub(super) enum Action {
+    Fault(CmFault),
+    /// A process goes on.
+    Wake(Place),
+    Listen(usize),
+    Unlisten(usize),
+    Attempt(usize),
+    Half(HalfId, Step),
+}
+
+/// A step of an application with one of its ids.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    ResolveRoute,
+    Connect,
+    /// The listening end accepts or rejects, the connecting one confirms.
+    Decide,
+    /// The queue pair saw data.
+    Notify,
+    Disconnect,
+    Destroy,
+}
+
+impl CmSimulation {
+    pub(super) fn act(&mut self, action: Action) -> Verdict {
+        let place = match &action {
+            Action::Fault(fault) => return self.fault(*fault),
+            Action::Wake(place) => return self.settle(place.host),
+            Action::Listen(l) => self.case.listeners[*l].place,
+            Action::Attempt(a) => self.case.attempts[*a].place,
+            Action::Unlisten(l) => {
+                let l = &self.model.listeners[*l];
+                match self.place_of(l.host, l.file) {
+                    Some(place) => place,
+                    None => return Ok(()),
+                }
+            }
+            Action::Half(half, _) => {
+                let h = &self.model.halves[*half];
+                match self.place_of(h.host, h.file) {
+                    Some(place) => place,
+                    None => return Ok(()),
+                }
+            }
+        };
+        let process = &self.processes[&place];
+        if process.file.is_none() {
+            return Ok(());
+        }
+        if process.paused_until > self.now {
+            let until = process.paused_until;
+            self.plan(until, action);
+            return Ok(());
+        }
+        match action {
+            Action::Listen(l) => self.listen(place, l)?,
+            Action::Unlisten(l) => self.unlisten(place, l)?,
+            Action::Attempt(a) => self.attempt(place, a)?,
+            Action::Half(half, step) => self.half(place, half, step)?,
+            Action::Fault(_) | Action::Wake(_) => {}
+        }
+        self.settle(place.host)
+    }
+
+    /// The process that has a file open; `None` if it is gone.
+    fn place_of(&self, host: usize, file: polypath_cm::FileId) -> Option<Place> {
+        let mine = |(place, p): (&Place, &super::run::Process)| {
+            (place.host == host && p.file == Some(file)).then_some(*place)
+        };
+        self.processes.iter().find_map(mine)
+    }
+
+    fn file(&self, place: Place) -> polypath_cm::FileId {
+        self.processes[&place].file.unwrap_or(polypath_cm::FileId(0))
+    }
+
+    fn listen(&mut self, place: Place, number: usize) -> Verdict {
+        let plan = self.case.listeners[number].clone();
+        let uid = self.model.listeners.len() as u64;
+        let create = abi::create(uid, plan.service.ud);
+        let Some(response) = self.command(place, &create, Ok(()), "create an id to listen")? else {
+            return Ok(());
+        };
+        let id = abi::number(&response);
+        let file = self.file(place);
+        let listener = self.model.listener_created(place.host, file, plan.service, id);
+        let any = match self.case.v6 {
+            true => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            false => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        };
+        let must = self.model.bind(listener);
+        let bind = abi::bind(id, SocketAddr::new(any, plan.service.port));
+        if self.command(place, &bind, must, "bind")?.is_some() {
+            self.model.listen(self.now, listener, plan.backlog);
+            self.command(place, &abi::listen(id, plan.backlog), Ok(()), "listen")?;
+        }
+        if let Some(until) = plan.until {
+            let at = self.now + until.saturating_sub(plan.at);
+            self.plan(at, Action::Unlisten(listener));
+        }
+        Ok(())
+    }
+
+    fn unlisten(&mut self, place: Place, listener: usize) -> Verdict {
+        if self.model.listeners[listener].destroyed {
+            return Ok(());
+        }
+        let id = self.model.listeners[listener].id;
+        let must = self.model.destroy_listener(self.now, listener);
+        self.destroyed(place, id, must)
+    }
+
+    /// Destroys an id; the response says how many of its events were reported.
+    fn destroyed(&mut self, place: Place, id: u32, reported: u32) -> Verdict {
+        let response = self.command(place, &abi::destroy(id), Ok(()), "destroy")?;
+        let got = response.map(|r| abi::number(&r));
+        demand(got == Some(reported), "events are counted", || {
+            format!("{place}: id {id}: {got:?} events reported instead of {reported}")
+        })
+    }
+
+    fn attempt(&mut self, place: Place, attempt: usize) -> Verdict {
+        let plan = self.case.attempts[attempt].clone();
+        let uid = self.model.halves.len() as u64 + 0x1000;
+        let create = abi::create(uid, plan.service.ud);
+        let Some(response) = self.command(place, &create, Ok(()), "create an id to connect")?
+        else {
+            return Ok(());
+        };
+        let id = abi::number(&response);
+        let file = self.file(place);
+        let half = self.model.created(file, attempt, id);
+        let (from, to) = self.model.destination(attempt);
+        let must = self.model.resolve_addr(half);
+        if self.command(place, &abi::resolve_addr(id, from, to), must, "resolve address")?.is_none()
+        {
+            let at = self.now + plan.active.destroy_after;
+            self.plan(at, Action::Half(half, Step::Destroy));
+        }
+        Ok(())
+    }
+
+    fn half(&mut self, place: Place, half: HalfId, step: Step) -> Verdict {
+        let now = self.now;
+        let h = &self.model.halves[half];
+        let Some(id) = h.id else { return Ok(()) };
+        let (active, owned, attempt) = (h.active, h.owned, h.attempt);
+        match step {
+            Step::ResolveRoute => {
+                let must = self.model.resolve_route(half);
+                self.command(place, &abi::resolve_route(id), must, "resolve route")?;
+            }
+            Step::Connect => {
+                let param = self.param(half);
+                let must = self.model.connect(now, half);
+                let done = self.command(place, &abi::connect(id, &param), must, "connect")?;
+                let end = self.case.attempts[attempt].active.clone();
+                match (done, end.quit) {
+                    (None, _) => {
+                        self.plan(now + end.destroy_after, Action::Half(half, Step::Destroy));
+                    }
+                    (_, Some((after, quit))) => self.plan_quit(half, after, quit),
+                    _ => {}
+                }
+            }
+            Step::Decide if active => {
+                self.learn(place, half, id)?;
+                self.agree(half)?;
+                let must = self.model.confirm(now, half);
+                self.command(place, &abi::accept(id, 0, None), must, "confirm")?;
+            }
+            Step::Decide => self.decide(place, half, id)?,
+            Step::Notify => {
+                let must = self.model.notify(half);
+                self.command(place, &abi::notify(id), must, "notify of data")?;
+            }
+            Step::Disconnect => {
+                let must = self.model.disconnect(now, half);
+                self.command(place, &abi::disconnect(id), must, "disconnect")?;
+            }
+            Step::Destroy if owned => {
+                let reported = self.model.destroy(now, half);
+                self.destroyed(place, id, reported)?;
+            }
+            // It is destroyed already.
+            Step::Destroy => {}
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self, place: Place, half: HalfId, id: u32) -> Verdict {
+        let (now, attempt) = (self.now, self.model.halves[half].attempt);
+        match self.case.attempts[attempt].decision {
+            Decision::Accept => {
+                self.learn(place, half, id)?;
+                let param = self.param(half);
+                let uid = self.model.halves[half].uid;
+                let must = self.model.accept(now, half);
+                let done =
+                    self.command(place, &abi::accept(id, uid, Some(&param)), must, "accept")?;
+                let after = self.case.attempts[attempt].data_after;
+                if let (Some(_), Some(after)) = (done, after) {
+                    self.plan(now + after, Action::Half(half, Step::Notify));
+                }
+            }
+            Decision::Reject => {
+                let private = self.model.private(half);
+                let must = self.model.reject(now, half);
+                self.command(place, &abi::reject(id, &private), must, "reject")?;
+                let after = self.case.attempts[attempt].passive.destroy_after;
+                self.plan(now + after, Action::Half(half, Step::Destroy));
+            }
+            Decision::Destroy => self.half(place, half, Step::Destroy)?,
+            Decision::Ignore => {}
+        }
+        Ok(())
+    }
+
+    /// What the queue pair is told of the peer. Only where the peer is known.
+    fn learn(&mut self, place: Place, half: HalfId, id: u32) -> Verdict {
+        let h = &self.model.halves[half];
+        if h.ud || !h.owned || !matches!(h.state, State::RepRcvd | State::ReqRcvd) {
+            return Ok(());
+        }
+        if h.cma != super::model::Cma::Connect {
+            return Ok(());
+        }
+        let [rtr, rts] = [2, 3].map(|state| abi::qp_attr(id, state));
+        let rtr = self.command(place, &rtr, Ok(()), "ask for attributes")?;
+        let rts = self.command(place, &rts, Ok(()), "ask for attributes")?;
+        let (Some(rtr), Some(rts)) = (rtr, rts) else {
+            return breach("commands come to what they must", "no attributes");
+        };
+        self.model.halves[half].attr = Some(abi::attr(&rtr, &rts));
+        Ok(())
+    }
+
+    fn param(&self, half: HalfId) -> Param {
+        let plan = self.model.plan(half);
+        Param {
+            qpn: self.model.qpn(half),
+            private: self.model.private(half),
+            numbers: plan.numbers,
+        }
+    }
+
+    fn plan_quit(&mut self, half: HalfId, after: core::time::Duration, quit: Quit) {
+        let step = match quit {
+            Quit::Disconnect => Step::Disconnect,
+            Quit::Destroy => Step::Destroy,
+        };
+        self.plan(self.now + after, Action::Half(half, step));
+    }
+
+    /// A listening application sees a request.
+    pub(super) fn requested(&mut self, child: HalfId) {
+        let end = self.model.plan(child).passive.clone();
+        self.plan(self.now + end.decide_after, Action::Half(child, Step::Decide));
+        if let Some((after, quit)) = end.quit {
+            self.plan_quit(child, after, quit);
+        }
+    }
+
+    /// An application gets an event of an id.
+    pub(super) fn react(&mut self, half: HalfId, kind: u32) {
+        let plan = self.model.plan(half);
+        let end = if self.model.halves[half].active { &plan.active } else { &plan.passive };
+        let end = end.clone();
+        let mut then = |after, step| self.plan(self.now + after, Action::Half(half, step));
+        match kind {
+            event::ADDR_RESOLVED => then(core::time::Duration::ZERO, Step::ResolveRoute),
+            event::ROUTE_RESOLVED => then(core::time::Duration::ZERO, Step::Connect),
+            event::CONNECT_RESPONSE => then(end.decide_after, Step::Decide),
+            event::DISCONNECTED => {
+                if let Some(after) = end.agree_after {
+                    then(after, Step::Disconnect);
+                }
+                then(end.destroy_after, Step::Destroy);
+            }
+            event::REJECTED | event::UNREACHABLE | event::ADDR_ERROR | event::DEVICE_REMOVAL => {
+                then(end.destroy_after, Step::Destroy)
+            }
+            _ => {}
+        }
+    }
+}

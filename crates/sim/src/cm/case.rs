@@ -1,0 +1,237 @@
+//! A case of the connection manager: everything that a run follows from, as explicit data.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::link::{LinkPlan, Weather};
+
+/// Everything that a run follows from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CmCase {
+    /// What is left to chance: the fate of each packet, and the contents of private data.
+    pub seed: u64,
+    /// IPv6 addresses, else IPv4.
+    pub v6: bool,
+    /// How many hosts there are, each on each link, with a connection manager each.
+    pub hosts: usize,
+    /// The links.
+    pub links: Vec<LinkPlan>,
+    /// Hosts tell each other all their addresses, as multi-path devices do.
+    pub multi_path: bool,
+    /// Most connections that a connection manager holds.
+    pub max_connections: usize,
+    /// Services.
+    pub listeners: Vec<ListenPlan>,
+    /// Connections, and resolutions of services.
+    pub attempts: Vec<AttemptPlan>,
+    /// What goes wrong, and when.
+    pub faults: Vec<(Duration, CmFault)>,
+}
+
+/// A process of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The host.
+    pub host: usize,
+    /// The process there.
+    pub process: usize,
+}
+
+/// Where something is listened on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Service {
+    /// A datagram service, resolved by SIDR; else connections.
+    pub ud: bool,
+    /// Its port.
+    pub port: u16,
+}
+
+/// A process listens on a service, on all addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenPlan {
+    /// Who.
+    pub place: Place,
+    /// On what.
+    pub service: Service,
+    /// How many requests may wait unread.
+    pub backlog: u32,
+    /// From when on.
+    pub at: Duration,
+    /// When the listening id is destroyed, if it is before all is over.
+    pub until: Option<Duration>,
+}
+
+/// A process connects to a service, and what both ends do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttemptPlan {
+    /// When it begins.
+    pub at: Duration,
+    /// Who connects.
+    pub place: Place,
+    /// The host that is asked.
+    pub to: usize,
+    /// What is asked for.
+    pub service: Service,
+    /// The link whose addresses are used.
+    pub link: usize,
+    /// Responder resources, initiator depth, retries, RNR retries of the request.
+    pub numbers: [u8; 4],
+    /// The end that connects: `decide_after` is the time from the response to its confirmation.
+    pub active: EndPlan,
+    /// The end that listens: `decide_after` is the time from the request to the decision.
+    pub passive: EndPlan,
+    /// What the listening end decides.
+    pub decision: Decision,
+    /// The passive end's queue pair sees data before the confirmation, so long after it accepted.
+    pub data_after: Option<Duration>,
+}
+
+/// What an application does with its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndPlan {
+    /// The number of its queue pair.
+    pub qpn: u32,
+    /// Bytes of private data; more than there is room for are refused.
+    pub private_len: usize,
+    /// How long it takes to answer.
+    pub decide_after: Duration,
+    /// It ends it by itself, so long after the request was sent or seen, whatever the state.
+    pub quit: Option<(Duration, Quit)>,
+    /// It agrees to a disconnection so long after it was told, if at all.
+    pub agree_after: Option<Duration>,
+    /// It destroys its id so long after the connection has ended.
+    pub destroy_after: Duration,
+}
+
+/// What a listening application makes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It accepts.
+    Accept,
+    /// It rejects, with private data.
+    Reject,
+    /// It destroys the new id.
+    Destroy,
+    /// It does nothing.
+    Ignore,
+}
+
+/// How an application ends a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quit {
+    /// `rdma_disconnect`.
+    Disconnect,
+    /// `rdma_destroy_id`.
+    Destroy,
+}
+
+#[allow(missing_docs, reason = "fields say what they are")]
+/// Something that happens to the network, to a host, or to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CmFault {
+    /// A link silently drops what one host sends to another, or does no more.
+    Cut { link: usize, from: usize, to: usize, cut: bool },
+    /// MADs get lost, doubled, held back, corrupted.
+    Weather { link: usize, weather: Weather },
+    /// A process neither reads events nor does anything for a while.
+    Pause { place: Place, time: Duration },
+    /// A process dies: the kernel closes its file.
+    Kill { place: Place },
+    /// The device goes away for a process.
+    Removal { place: Place },
+    /// A host with all its processes and its connection manager starts afresh.
+    Reboot { host: usize },
+    /// Somebody sends a MAD to a host that looks like one of a connection, but is not.
+    Forge { host: usize, attempt: usize, what: Forgery },
+}
+
+/// A MAD that must change nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forgery {
+    /// A DREQ with both communication ids right, for another queue pair.
+    DreqOfOtherQp,
+    /// A DREQ with the wrong communication id of the peer.
+    DreqFromOther,
+    /// A REP from another connection of the peer than the one that has answered.
+    RepFromOther,
+    /// An RTU with the wrong communication id of the peer.
+    RtuFromOther,
+    /// A REJ with the wrong communication id of the peer.
+    RejFromOther,
+    /// An MRA with the wrong communication id of the peer.
+    MraFromOther,
+    /// A DREP with the wrong communication id of the peer.
+    DrepFromOther,
+    /// A DREQ that is right but did not come from QP1.
+    DreqNotFromQp1,
+    /// A REQ for a service that nobody has.
+    ReqForNobody,
+    /// A REQ from elsewhere that uses the peer's queue pair again.
+    ReqStale,
+    /// A LAP, which is answered that there are no alternate paths.
+    Lap,
+    /// A SIDR_REP for another service.
+    SidrRepOfOther,
+    /// Noise, as long as a MAD or not.
+    Noise(u64),
+}
+
+impl fmt::Display for CmCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = if self.v6 { "IPv6" } else { "IPv4" };
+        let several = if self.multi_path { ", several ways" } else { "" };
+        writeln!(
+            f,
+            "{} hosts, {family}{several}, at most {} connections, chance from {}",
+            self.hosts, self.max_connections, self.seed
+        )?;
+        for (i, l) in self.links.iter().enumerate() {
+            let reorders = if l.reorders { ", reorders" } else { "" };
+            writeln!(f, "link {i}: {:?} + {:?}{reorders}", l.delay, l.jitter)?;
+        }
+        for (i, l) in self.listeners.iter().enumerate() {
+            write!(f, "listener {i}: {} on {}, backlog {}", l.place, l.service, l.backlog)?;
+            write!(f, ", from {:?}", l.at)?;
+            match l.until {
+                Some(until) => writeln!(f, " until {until:?}")?,
+                None => writeln!(f)?,
+            }
+        }
+        for (i, a) in self.attempts.iter().enumerate() {
+            writeln!(
+                f,
+                "attempt {i}: at {:?} {} asks host {} for {} by link {}, {:?}; {:?}, data {:?}",
+                a.at, a.place, a.to, a.service, a.link, a.numbers, a.decision, a.data_after
+            )?;
+            writeln!(f, "  active: {}\n  passive: {}", a.active, a.passive)?;
+        }
+        self.faults.iter().try_for_each(|(at, fault)| writeln!(f, "{at:?}: {fault:?}"))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} of host {}", self.process, self.host)
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", if self.ud { "UDP" } else { "TCP" }, self.port)
+    }
+}
+
+impl fmt::Display for EndPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "QP {:#x}, {} bytes, answers after {:?}, quits {:?}, agrees after {:?}, destroys after {:?}",
+            self.qpn,
+            self.private_len,
+            self.decide_after,
+            self.quit,
+            self.agree_after,
+            self.destroy_after
+        )
+    }
+}

@@ -1,0 +1,258 @@
+//! What a seed means for the connection manager: drawing a case.
+
+use core::time::Duration;
+
+use super::case::{
+    AttemptPlan, CmCase, CmFault, Decision, EndPlan, Forgery, ListenPlan, Place, Quit, Service,
+};
+use crate::link::{Bursts, LinkPlan, Weather};
+use crate::rng::Rng;
+
+const MS: Duration = Duration::from_millis(1);
+const SEC: Duration = Duration::from_secs(1);
+
+/// Processes of each host.
+pub(super) const PROCESSES: usize = 2;
+/// Everything begins within this time.
+const OPENING: Duration = Duration::from_secs(30);
+/// The first port that is listened on.
+const PORT: u16 = 7000;
+/// More than fits into any private data of an application.
+const TOO_MUCH: usize = 200;
+
+impl CmCase {
+    /// What this seed means.
+    pub fn draw(seed: u64) -> Self {
+        let rng = &mut Rng::new(seed);
+        let hosts = [2, 2, 2, 3, 4][rng.below(5) as usize];
+        let links = 1 + rng.below(2) as usize;
+        let calm = rng.chance(250);
+        let wild = !calm && rng.chance(200);
+        let listeners = draw_listeners(rng, hosts);
+        let most = if rng.chance(150) { 40 } else { 12 };
+        let count = 1 + rng.below(most) as usize;
+        let mut attempts: Vec<AttemptPlan> = Vec::with_capacity(count);
+        let reuse = rng.chance(150);
+        for number in 0..count {
+            let attempt = draw_attempt(rng, number, hosts, links, &listeners, reuse);
+            attempts.push(attempt);
+        }
+        let faults =
+            if calm { Vec::new() } else { draw_faults(rng, hosts, links, attempts.len(), reuse) };
+        let few = rng.chance(80);
+        Self {
+            seed: !seed,
+            v6: rng.chance(300),
+            hosts,
+            links: (0..links).map(|_| draw_link(rng, wild)).collect(),
+            multi_path: links > 1 && rng.chance(600),
+            max_connections: if few { 2 + rng.below(6) as usize } else { 131_072 },
+            listeners,
+            attempts,
+            faults,
+        }
+    }
+}
+
+fn draw_link(rng: &mut Rng, wild: bool) -> LinkPlan {
+    let delay = Duration::from_micros(5 + rng.below(200));
+    let jitter = match rng.below(10) {
+        // Later than what was sent again: an old answer may meet a new question.
+        _ if wild => rng.time(SEC * 8),
+        0..=4 => Duration::ZERO,
+        5..=7 => rng.time(MS),
+        _ => rng.time(MS * 250),
+    };
+    LinkPlan { delay, jitter, reorders: rng.chance(600), rate_mbps: 0, queue: 0 }
+}
+
+fn draw_place(rng: &mut Rng, hosts: usize) -> Place {
+    Place { host: rng.below(hosts as u64) as usize, process: rng.below(PROCESSES as u64) as usize }
+}
+
+fn draw_listeners(rng: &mut Rng, hosts: usize) -> Vec<ListenPlan> {
+    let mut listeners = Vec::new();
+    for number in 0..=rng.below(4) {
+        let place = draw_place(rng, hosts);
+        let service = Service { ud: rng.chance(250), port: PORT + number as u16 };
+        // Some come a moment after the first request.
+        let at = if rng.chance(700) { Duration::ZERO } else { rng.time(SEC * 2) };
+        let until = rng.chance(300).then(|| at + rng.time(OPENING));
+        let backlog = [0, 1, 2, 3, 128][rng.below(5) as usize];
+        listeners.push(ListenPlan { place, service, backlog, at, until });
+        if let Some(until) = until
+            && rng.chance(500)
+        {
+            // Somebody else on the host takes over.
+            let place = Place { process: rng.below(PROCESSES as u64) as usize, ..place };
+            let at = until + rng.time(MS * 40);
+            listeners.push(ListenPlan { place, service, backlog, at, until: None });
+        }
+    }
+    listeners
+}
+
+/// How long an application takes: mostly not at all, now and then minutes.
+fn draw_delay(rng: &mut Rng) -> Duration {
+    match rng.below(20) {
+        0..=7 => Duration::ZERO,
+        8..=12 => rng.time(MS),
+        13..=15 => rng.time(SEC),
+        16..=18 => rng.time(SEC * 12),
+        _ => rng.time(SEC * 200),
+    }
+}
+
+fn draw_end(rng: &mut Rng, qpn: u32, room: usize) -> EndPlan {
+    let private_len = match rng.below(20) {
+        0 => TOO_MUCH + 1,
+        1..=5 => 0,
+        6..=9 => room,
+        _ => rng.below(room as u64 + 1) as usize,
+    };
+    EndPlan {
+        qpn,
+        private_len,
+        decide_after: draw_delay(rng),
+        quit: rng.chance(500).then(|| {
+            let at = draw_delay(rng) + draw_delay(rng);
+            (at, if rng.chance(600) { Quit::Disconnect } else { Quit::Destroy })
+        }),
+        agree_after: rng.chance(900).then(|| draw_delay(rng)),
+        destroy_after: draw_delay(rng),
+    }
+}
+
+fn draw_attempt(
+    rng: &mut Rng,
+    number: usize,
+    hosts: usize,
+    links: usize,
+    listeners: &[ListenPlan],
+    reuse: bool,
+) -> AttemptPlan {
+    let listener = &listeners[rng.below(listeners.len() as u64) as usize];
+    let place = loop {
+        let place = draw_place(rng, hosts);
+        // A host talks to itself, too, but seldom.
+        if place.host != listener.place.host || rng.chance(100) {
+            break place;
+        }
+    };
+    let mut service = listener.service;
+    if rng.chance(50) {
+        service.port += 1000;
+    }
+    let numbers = [rng.below(17), rng.below(17), rng.below(8), rng.below(8)].map(|n| n as u8);
+    let at = if rng.chance(300) { Duration::ZERO } else { rng.time(OPENING) };
+    let qpn = |rng: &mut Rng, base: u32| {
+        // The same as another's, if numbers come back.
+        let number = if reuse { rng.below(6) } else { number as u64 };
+        base + number as u32
+    };
+    let (active, passive) = (qpn(rng, 0x100), qpn(rng, 0x4000));
+    // Room in a REQ after the RDMA IP CM header, and in a SIDR_REQ.
+    let asked = if service.ud { 180 } else { 56 };
+    let decision = match rng.below(20) {
+        0..=14 => Decision::Accept,
+        15..=17 => Decision::Reject,
+        18 => Decision::Destroy,
+        _ => Decision::Ignore,
+    };
+    let answer = match (service.ud, decision) {
+        (true, _) => 136,
+        (false, Decision::Reject) => 148,
+        (false, _) => 196,
+    };
+    AttemptPlan {
+        at,
+        place,
+        to: listener.place.host,
+        service,
+        link: rng.below(links as u64) as usize,
+        numbers,
+        active: draw_end(rng, active, asked),
+        passive: draw_end(rng, passive, answer),
+        decision,
+        data_after: rng.chance(100).then(|| draw_delay(rng)),
+    }
+}
+
+fn draw_weather(rng: &mut Rng) -> Weather {
+    let mut some = |list: [u64; 5]| list[rng.below(5) as usize];
+    Weather {
+        loss: some([0, 50, 200, 500, 900]),
+        bursts: Bursts::default(),
+        double: some([0, 0, 100, 300, 900]),
+        overtake: some([0, 0, 0, 100, 300]),
+        straggle: some([0, 0, 0, 100, 500]),
+        corrupt: some([0, 0, 0, 50, 300]),
+    }
+}
+
+fn draw_faults(
+    rng: &mut Rng,
+    hosts: usize,
+    links: usize,
+    attempts: usize,
+    reuse: bool,
+) -> Vec<(Duration, CmFault)> {
+    let mut faults = Vec::new();
+    let stormy = rng.chance(800);
+    for link in 0..links {
+        if stormy {
+            let weather = draw_weather(rng);
+            faults.push((Duration::ZERO, CmFault::Weather { link, weather }));
+        }
+        // Most storms end; where one does not, everything ends all the same.
+        if stormy && rng.chance(800) {
+            let at = rng.time(SEC * 100);
+            faults.push((at, CmFault::Weather { link, weather: Weather::default() }));
+        }
+    }
+    let violent = rng.chance(300) || reuse;
+    for _ in 0..rng.below(8) {
+        let at = rng.time(OPENING * 2);
+        let place = draw_place(rng, hosts);
+        match rng.below(10) {
+            0..=2 => {
+                let (link, from) = (rng.below(links as u64) as usize, place.host);
+                let to = (from + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
+                faults.push((at, CmFault::Cut { link, from, to, cut: true }));
+                let back = at + rng.time(SEC * 90);
+                faults.push((back, CmFault::Cut { link, from, to, cut: false }));
+            }
+            3..=4 => {
+                faults.push((at, CmFault::Pause { place, time: draw_delay(rng) }));
+            }
+            5 if violent => faults.push((at, CmFault::Kill { place })),
+            6 if violent => faults.push((at, CmFault::Removal { place })),
+            7 if violent => faults.push((at, CmFault::Reboot { host: place.host })),
+            _ => {
+                let attempt = rng.below(attempts as u64) as usize;
+                let what = draw_forgery(rng);
+                faults.push((at, CmFault::Forge { host: place.host, attempt, what }));
+            }
+        }
+    }
+    faults.sort_by_key(|(at, _)| *at);
+    faults
+}
+
+fn draw_forgery(rng: &mut Rng) -> Forgery {
+    match rng.below(14) {
+        0 => Forgery::DreqOfOtherQp,
+        1 => Forgery::DreqFromOther,
+        2 => Forgery::RepFromOther,
+        3 => Forgery::RtuFromOther,
+        4 => Forgery::RejFromOther,
+        5 => Forgery::MraFromOther,
+        6 => Forgery::DrepFromOther,
+        7 => Forgery::DreqNotFromQp1,
+        8 => Forgery::ReqForNobody,
+        9 => Forgery::ReqStale,
+        10 => Forgery::Lap,
+        11 => Forgery::SidrRepOfOther,
+        _ => Forgery::Noise(rng.bits()),
+    }
+}

@@ -1,0 +1,205 @@
+//! A simulated host: the real connection manager, what it asks its host for, and its QP1.
+
+use core::net::IpAddr;
+use core::time::Duration;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use polypath_cm::{
+    ClientId, Cm, CmConfig, Device, Environment, MadAddress, OutgoingMad, Route, RouteQuery,
+};
+use polypath_wire::icrc::{Flow, FlowCrc};
+use polypath_wire::mad::MAD_LEN;
+use polypath_wire::{Bth, Gid, Headers, Opcode, Packet, Psn, QP1_QKEY, ext::Deth};
+
+use super::case::CmCase;
+use crate::link::{Datagram, address};
+use crate::rng::Rng;
+
+const QP1: u32 = 1;
+/// The interface of the first link.
+const FIRST_INTERFACE: u32 = 2;
+const SOURCE_PORT: u16 = 0xc001;
+
+/// The node GUID of a host's devices.
+pub(super) fn guid(host: usize) -> [u8; 8] {
+    [0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, host as u8 + 1]
+}
+
+/// Where communication ids come from; a host started again goes on where it was.
+#[derive(Clone, Debug)]
+pub(super) struct Numbers {
+    counter: Arc<AtomicU32>,
+    /// By chance, else one after the other: then the connections of all hosts have the same.
+    seed: Option<u64>,
+}
+
+impl Numbers {
+    pub(super) fn new(case: &CmCase, host: usize) -> Self {
+        let by_chance = case.seed & 1 == 0;
+        let seed = by_chance.then_some(case.seed ^ (host as u64 + 1) << 32);
+        Self { counter: Arc::new(AtomicU32::new(1)), seed }
+    }
+
+    fn source(&self) -> impl FnMut() -> u32 + Send + 'static {
+        let (counter, seed) = (self.counter.clone(), self.seed);
+        move || {
+            let number = counter.fetch_add(1, Ordering::Relaxed);
+            seed.map_or(number, |seed| (Rng::new(seed ^ u64::from(number)).bits() >> 32) as u32)
+        }
+    }
+}
+
+/// What a host's network looks like to its connection manager.
+#[derive(Debug)]
+pub(super) struct Env {
+    host: usize,
+    /// The addresses, one on each link.
+    addresses: Vec<(IpAddr, u32)>,
+    multi_path: bool,
+    /// Clients whose device is gone.
+    pub(super) removed: BTreeSet<ClientId>,
+}
+
+impl Env {
+    fn device(&self, at: usize) -> Device {
+        Device {
+            node_guid: guid(self.host),
+            ibdev_index: 7,
+            port_num: 1,
+            gid_index: at as u8 + 1,
+            gid: Gid::from_ip(self.addresses[at].0).0,
+            active_mtu: 5,
+            ack_delay: 15,
+        }
+    }
+}
+
+impl Environment for Env {
+    fn route(&mut self, _: ClientId, query: &RouteQuery) -> Option<Route> {
+        let fits = |a: &&(IpAddr, u32)| query.source.is_none_or(|s| s == a.0);
+        let (source, ifindex) = *self.addresses.iter().find(fits)?;
+        Some(Route { source, ifindex })
+    }
+
+    fn device_for(
+        &mut self,
+        client: ClientId,
+        local: IpAddr,
+        _: Option<u32>,
+    ) -> Option<(Device, u32)> {
+        let at = self.addresses.iter().position(|a| a.0 == local)?;
+        let there = !self.removed.contains(&client);
+        there.then(|| (self.device(at), self.addresses[at].1))
+    }
+
+    fn any_device(&mut self, client: ClientId) -> Option<(Device, IpAddr, u32)> {
+        let (ip, ifindex) = *self.addresses.first()?;
+        (!self.removed.contains(&client)).then(|| (self.device(0), ip, ifindex))
+    }
+
+    fn is_local(&mut self, address: IpAddr, _: Option<u32>) -> bool {
+        self.addresses.iter().any(|a| a.0 == address)
+    }
+
+    fn addresses(&mut self, _: ClientId) -> Vec<(IpAddr, u32)> {
+        if self.multi_path { self.addresses.clone() } else { Vec::new() }
+    }
+
+    fn multicast_join(&mut self, _: ClientId, _: u32, _: IpAddr) -> Result<(), i32> {
+        Ok(())
+    }
+
+    fn multicast_leave(&mut self, _: ClientId, _: u32, _: IpAddr) {}
+}
+
+/// A host.
+#[derive(Debug)]
+pub(super) struct CmHost {
+    pub(super) cm: Cm,
+    pub(super) env: Env,
+    numbers: Numbers,
+}
+
+impl CmHost {
+    pub(super) fn new(case: &CmCase, host: usize, numbers: Numbers) -> Self {
+        let links = 0..case.links.len();
+        let ip = |link| (address(link, host, case.v6), FIRST_INTERFACE + link as u32);
+        let multi_path = case.multi_path;
+        let config = CmConfig { max_connections: case.max_connections, ..CmConfig::default() };
+        Self {
+            cm: Cm::new(config, numbers.source()),
+            env: Env {
+                host,
+                addresses: links.map(ip).collect(),
+                multi_path,
+                removed: BTreeSet::new(),
+            },
+            numbers,
+        }
+    }
+
+    /// The host starts afresh.
+    pub(super) fn reboot(&mut self, case: &CmCase) {
+        *self = Self::new(case, self.env.host, self.numbers.clone());
+    }
+
+    /// Takes in what came to QP1.
+    pub(super) fn receive(&mut self, now: Duration, datagram: &Datagram) {
+        let flow = &datagram.flow;
+        let Some((mad, source_qpn)) = parse(datagram) else { return };
+        let ifindex = self.env.addresses.iter().find(|a| a.0 == flow.dst).map_or(0, |a| a.1);
+        self.take(now, (flow.dst, flow.src), ifindex, source_qpn, mad);
+    }
+
+    /// Takes in a MAD, from and to these addresses.
+    pub(super) fn take(
+        &mut self,
+        now: Duration,
+        (local, remote): (IpAddr, IpAddr),
+        ifindex: u32,
+        source_qpn: u32,
+        mad: &[u8],
+    ) {
+        let from = MadAddress { local, remote, ifindex, source_qpn };
+        self.cm.handle_mad(now, from, mad, &mut self.env);
+    }
+}
+
+/// The datagram of a MAD. By its PSN, which counts all that were sent, it is known again.
+pub(super) fn datagram(out: &OutgoingMad, psn: u32, now: Duration) -> Datagram {
+    let flow = Flow::new(out.local, out.remote, SOURCE_PORT);
+    let bth = Bth { dest_qpn: QP1, psn: Psn::new(psn), ..Bth::new(Opcode::UD_SEND_ONLY) };
+    let deth = Deth { qkey: QP1_QKEY, src_qpn: QP1 };
+    let mut bytes = vec![0; 512];
+    let at = Headers { deth: Some(deth), ..Headers::new(bth) }.emit(&mut bytes);
+    bytes.truncate(at + MAD_LEN);
+    bytes[at..].copy_from_slice(&out.mad);
+    let icrc = FlowCrc::new(&flow).compute(0, &bytes);
+    bytes.extend(icrc);
+    Datagram {
+        flow,
+        id: 0,
+        traffic_class: out.traffic_class,
+        hop_limit: 64,
+        flow_label: 0,
+        bytes,
+        corrupted: false,
+        sent: now,
+    }
+}
+
+/// The MAD of a datagram and its source queue pair; `None` if it was damaged.
+fn parse(datagram: &Datagram) -> Option<(&[u8], u32)> {
+    FlowCrc::new(&datagram.flow).verify(&datagram.bytes, 0)?;
+    let packet = Packet::parse(&datagram.bytes).ok()?;
+    let deth = packet.headers.deth?;
+    (packet.headers.bth.dest_qpn == QP1).then_some((packet.payload, deth.src_qpn))
+}
+
+/// The number by which a datagram is known, if it is whole.
+pub(super) fn number(datagram: &Datagram) -> Option<u32> {
+    parse(datagram)?;
+    Packet::parse(&datagram.bytes).ok().map(|p| p.headers.bth.psn.get())
+}

@@ -1,0 +1,141 @@
+//! One end of a connection, or of the resolution of a service.
+
+use core::time::Duration;
+
+use polypath_cm::FileId;
+
+use super::{HalfId, What};
+use crate::cm::abi::Attr;
+
+/// Where it stands (IBTA 12.9.5, 12.9.6, 12.11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cm) enum State {
+    /// Nothing was sent yet.
+    Fresh,
+    ReqSent,
+    MraReqRcvd,
+    /// A request came, and the application decides.
+    ReqRcvd,
+    RepSent,
+    MraRepRcvd,
+    RepRcvd,
+    Established,
+    DreqSent,
+    DreqRcvd,
+    Timewait,
+    Idle,
+    SidrReqSent,
+    SidrReqRcvd,
+    SidrRepSent,
+}
+
+/// Where the application's id stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cm) enum Cma {
+    /// It has no address.
+    Free,
+    /// It has one, but no connection yet.
+    Resolved,
+    Connect,
+    Disconnect,
+    /// The device is gone.
+    Removed,
+}
+
+/// A MAD that is sent again until something answers it.
+#[derive(Clone, Debug)]
+pub(in crate::cm) struct Retry {
+    pub(super) what: What,
+    pub(super) at: Duration,
+    pub(super) timeout: Duration,
+    /// How often it was sent.
+    pub(super) sent: u32,
+}
+
+/// One end.
+#[derive(Clone, Debug)]
+pub(in crate::cm) struct Half {
+    pub(in crate::cm) host: usize,
+    pub(in crate::cm) life: u32,
+    pub(in crate::cm) file: FileId,
+    pub(in crate::cm) attempt: usize,
+    pub(in crate::cm) active: bool,
+    pub(in crate::cm) ud: bool,
+    /// The other end, once its communication id is known here.
+    pub(in crate::cm) peer: Option<HalfId>,
+    /// Its communication id, once it was seen.
+    pub(in crate::cm) comm: Option<u32>,
+    /// The application's number for it, and the application's own name.
+    pub(in crate::cm) id: Option<u32>,
+    pub(in crate::cm) uid: u64,
+    /// The application has given it a name: until then it gets no events.
+    pub(in crate::cm) named: bool,
+    /// The application holds the id.
+    pub(in crate::cm) owned: bool,
+    /// The connection manager knows nothing of it any more.
+    pub(in crate::cm) forgotten: bool,
+    pub(in crate::cm) cma: Cma,
+    pub(in crate::cm) state: State,
+    pub(super) retry: Option<Retry>,
+    /// When its time-wait ends.
+    pub(super) until: Option<Duration>,
+    /// How long it waits for an answer at most.
+    pub(super) longest: Duration,
+    /// Who was asked, if it was announced by a request.
+    pub(super) listener: Option<usize>,
+    /// Events that the application has got.
+    pub(in crate::cm) reported: u32,
+    /// What it answers if the same service is asked for again.
+    pub(super) answered: Option<What>,
+    /// What its queue pair was told.
+    pub(in crate::cm) attr: Option<Attr>,
+    /// The kinds of the events that its application got.
+    pub(in crate::cm) told: Vec<u32>,
+    /// A request was sent for it.
+    pub(in crate::cm) asked: bool,
+}
+
+impl Half {
+    pub(super) fn new(place: (usize, u32, FileId), attempt: usize, ud: bool, state: State) -> Self {
+        let (host, life, file) = place;
+        Self {
+            host,
+            life,
+            file,
+            attempt,
+            active: state == State::Fresh,
+            ud,
+            peer: None,
+            comm: None,
+            id: None,
+            uid: 0,
+            named: false,
+            owned: false,
+            forgotten: false,
+            cma: Cma::Free,
+            state,
+            retry: None,
+            until: None,
+            longest: Duration::ZERO,
+            listener: None,
+            reported: 0,
+            answered: None,
+            attr: None,
+            told: Vec::new(),
+            asked: false,
+        }
+    }
+
+    /// Whether the host knows this connection by its peer's numbers.
+    pub(in crate::cm) fn knows_peer(&self) -> bool {
+        let ended = matches!(self.state, State::Fresh | State::Idle | State::Timewait);
+        !self.forgotten && !ended && self.peer.is_some()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        if self.forgotten {
+            return None;
+        }
+        self.until.or_else(|| self.retry.as_ref().map(|r| r.at))
+    }
+}

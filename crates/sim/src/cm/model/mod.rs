@@ -1,0 +1,300 @@
+//! What IBTA chapter 12 and the RDMA CM promise, as a model that runs beside the real thing.
+//!
+//! The model knows who meant whom: it never looks up a communication id, so that a MAD that finds the
+//! wrong connection is noticed. For everything put into a connection manager (a command, a MAD, the
+//! passing of time) it says which MADs have to be sent at once ([`Model::due`]) and which events have to
+//! be there for which application ([`Model::queue`]); nothing else may happen.
+
+mod commands;
+mod half;
+mod mads;
+mod requests;
+mod timers;
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::collections::BTreeSet;
+
+use polypath_cm::FileId;
+use polypath_wire::cm::{Mraed, RejectReason, Rejected};
+
+use super::case::{AttemptPlan, CmCase, Service};
+pub(super) use half::{Cma, Half, State};
+
+use crate::judge::pattern;
+use crate::link::address;
+
+/// One end of a connection, by its place in [`Model::halves`].
+pub(super) type HalfId = usize;
+
+/// A communication id, in a MAD that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Id {
+    /// That of one end, to be learned if it is not known yet.
+    Of(HalfId),
+    /// Just this number.
+    Raw(u32),
+}
+
+/// What a MAD says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Req,
+    Rep,
+    Rtu,
+    Mra(Mraed),
+    Rej { rejected: Rejected, reason: RejectReason, private: Vec<u8> },
+    Dreq,
+    Drep,
+    SidrReq,
+    SidrRep { status: u8, private: Vec<u8> },
+    Apr,
+}
+
+/// A MAD that has to be sent.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Due {
+    /// By this host.
+    pub(super) host: usize,
+    pub(super) what: What,
+    /// The sender's communication id.
+    pub(super) local: Id,
+    /// The receiver's.
+    pub(super) remote: Id,
+    /// From and to these addresses.
+    pub(super) way: (IpAddr, IpAddr),
+    /// Or any others of the same two hosts.
+    pub(super) any_way: bool,
+}
+
+impl fmt::Debug for Due {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "host {} to {}: ", self.host, self.way.1)?;
+        match &self.what {
+            What::Rej { rejected, reason, private } => {
+                write!(f, "Rej {reason:?} of {rejected:?}, {} bytes", private.len())?;
+            }
+            What::SidrRep { status, private } => {
+                write!(f, "SidrRep {status}, {} bytes", private.len())?;
+            }
+            what => write!(f, "{what:?}")?,
+        }
+        write!(f, ", {:?} to {:?}", self.local, self.remote)
+    }
+}
+
+/// What was sent, by whom and to whom; a MAD that somebody forged is `None`.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub(super) what: What,
+    pub(super) from: Id,
+    pub(super) to: Id,
+    pub(super) way: (IpAddr, IpAddr),
+}
+
+/// What an event says beyond its kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Param {
+    None,
+    /// Private data alone.
+    Private {
+        ud: bool,
+        private: Vec<u8>,
+    },
+    /// The peer's queue pair, with the numbers of its parameters.
+    Conn {
+        qpn: u32,
+        numbers: [Option<u8>; 4],
+        private: Vec<u8>,
+    },
+    /// The queue pair of a datagram service.
+    Ud {
+        qpn: u32,
+        private: Vec<u8>,
+    },
+}
+
+/// Whose event it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    Half(HalfId),
+    Listener(usize),
+}
+
+/// An event that an application has to get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Expected {
+    pub(super) owner: Owner,
+    pub(super) kind: u32,
+    pub(super) status: i32,
+    /// The new connection that a request announces.
+    pub(super) child: Option<HalfId>,
+    pub(super) param: Param,
+}
+
+/// A listening id.
+#[derive(Clone, Debug)]
+pub(super) struct Listener {
+    pub(super) host: usize,
+    pub(super) life: u32,
+    pub(super) file: FileId,
+    pub(super) service: Service,
+    pub(super) id: u32,
+    pub(super) bound: bool,
+    pub(super) listening: bool,
+    /// Requests that may still wait.
+    pub(super) backlog: u32,
+    pub(super) reported: u32,
+    pub(super) destroyed: bool,
+}
+
+/// A request that nobody serves waits a moment for its listener.
+#[derive(Clone, Debug)]
+struct Early {
+    host: usize,
+    until: Duration,
+    /// Who asks; `None` if it was forged.
+    from: Option<HalfId>,
+    forged: Option<u32>,
+    service: Service,
+    way: (IpAddr, IpAddr),
+}
+
+/// Every end of every connection, and what has to happen.
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) case: CmCase,
+    pub(super) halves: Vec<Half>,
+    pub(super) listeners: Vec<Listener>,
+    early: Vec<Early>,
+    /// How often each host was started.
+    pub(super) life: Vec<u32>,
+    /// Files whose device is gone.
+    pub(super) without_device: BTreeSet<FileId>,
+    /// MADs that have to be sent now.
+    pub(super) due: Vec<Due>,
+    /// Events that wait for their application.
+    pub(super) queue: Vec<(FileId, Expected)>,
+}
+
+impl Model {
+    pub(super) fn new(case: &CmCase) -> Self {
+        Self {
+            case: case.clone(),
+            halves: Vec::new(),
+            listeners: Vec::new(),
+            early: Vec::new(),
+            life: vec![0; case.hosts],
+            without_device: BTreeSet::new(),
+            due: Vec::new(),
+            queue: Vec::new(),
+        }
+    }
+
+    pub(super) fn plan(&self, half: HalfId) -> &AttemptPlan {
+        &self.case.attempts[self.halves[half].attempt]
+    }
+
+    /// The private data of one end: of its request or its answer.
+    pub(super) fn private(&self, half: HalfId) -> Vec<u8> {
+        let (h, plan) = (&self.halves[half], self.plan(half));
+        let end = if h.active { &plan.active } else { &plan.passive };
+        let salt = (h.attempt as u64) << 8 | u64::from(h.active);
+        pattern(end.private_len as u32, self.case.seed ^ salt << 16)
+    }
+
+    /// The addresses of one end and its peer.
+    pub(super) fn way(&self, half: HalfId) -> (IpAddr, IpAddr) {
+        let plan = self.plan(half);
+        let ends = [plan.place.host, plan.to].map(|h| address(plan.link, h, self.case.v6));
+        if self.halves[half].active { (ends[0], ends[1]) } else { (ends[1], ends[0]) }
+    }
+
+    /// The host of an address, if it is one of ours.
+    pub(super) fn host_of(&self, ip: IpAddr) -> Option<usize> {
+        let (links, v6) = (self.case.links.len(), self.case.v6);
+        (0..self.case.hosts).find(|h| (0..links).any(|l| address(l, *h, v6) == ip))
+    }
+
+    pub(super) fn destination(&self, attempt: usize) -> (SocketAddr, SocketAddr) {
+        let plan = &self.case.attempts[attempt];
+        let ip = |host| address(plan.link, host, self.case.v6);
+        (SocketAddr::new(ip(plan.place.host), 0), SocketAddr::new(ip(plan.to), plan.service.port))
+    }
+
+    /// Whether the hosts tell each other of several ways.
+    fn tells_ways(&self) -> bool {
+        self.case.multi_path && self.case.links.len() > 1
+    }
+
+    /// A MAD from one end to its peer is due.
+    fn send(&mut self, from: HalfId, what: What) {
+        let peer = self.halves[from].peer.map_or(Id::Raw(0), Id::Of);
+        self.send_to(from, what, peer, self.way(from));
+    }
+
+    fn send_to(&mut self, from: HalfId, what: What, remote: Id, way: (IpAddr, IpAddr)) {
+        let any_way = self.tells_ways() && matches!(what, What::Dreq | What::Drep);
+        let host = self.halves[from].host;
+        self.due.push(Due { host, what, local: Id::Of(from), remote, way, any_way });
+    }
+
+    /// An answer of a host, for no connection of its own.
+    fn answer(&mut self, host: usize, what: What, ids: (Id, Id), way: (IpAddr, IpAddr)) {
+        self.due.push(Due { host, what, local: ids.0, remote: ids.1, way, any_way: false });
+    }
+
+    /// Something happened to a connection: its application is to know, if it has the id and has not
+    /// been told of the end yet.
+    fn tell(&mut self, half: HalfId, kind: u32, status: i32, param: Param) {
+        let h = &self.halves[half];
+        let wants = match kind {
+            super::abi::event::TIMEWAIT_EXIT => h.cma == Cma::Disconnect,
+            _ => h.cma == Cma::Connect,
+        };
+        if h.owned && h.named && wants {
+            self.push(half, kind, status, param);
+        }
+    }
+
+    fn push(&mut self, half: HalfId, kind: u32, status: i32, param: Param) {
+        let owner = Owner::Half(half);
+        let event = Expected { owner, kind, status, child: None, param };
+        self.queue.push((self.halves[half].file, event));
+    }
+
+    /// Connections that a connection manager holds now.
+    fn held(&self, host: usize) -> usize {
+        self.here(host).filter(|(_, h)| h.state != State::Fresh).count()
+    }
+
+    /// The ends of connections that a host's connection manager knows now.
+    pub(super) fn here(&self, host: usize) -> impl Iterator<Item = (HalfId, &Half)> {
+        let life = self.life[host];
+        let known = move |h: &Half| h.host == host && h.life == life && !h.forgotten;
+        self.halves.iter().enumerate().filter(move |(_, h)| known(h))
+    }
+
+    fn is_here(&self, half: HalfId, host: usize) -> bool {
+        let h = &self.halves[half];
+        h.host == host && h.life == self.life[host] && !h.forgotten
+    }
+
+    /// A host starts afresh: all it knew is gone, and everybody on it.
+    pub(super) fn reboot(&mut self, host: usize) {
+        let life = self.life[host];
+        let gone: Vec<FileId> = self
+            .halves
+            .iter()
+            .filter(|h| h.host == host && h.life == life)
+            .map(|h| h.file)
+            .chain(
+                self.listeners.iter().filter(|l| l.host == host && l.life == life).map(|l| l.file),
+            )
+            .collect();
+        self.queue.retain(|(file, _)| !gone.contains(file));
+        self.early.retain(|e| e.host != host);
+        self.life[host] += 1;
+    }
+}

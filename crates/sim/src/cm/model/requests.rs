@@ -1,0 +1,242 @@
+//! Requests, for connections and for the resolution of services, and who gets them.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use polypath_wire::cm::{RejectReason, Rejected};
+
+use super::timers::{GRACE, RESPONSE};
+use super::{Cma, Due, Early, Expected, Half, HalfId, Id, Model, Owner, Param, State, What};
+use crate::cm::abi::event;
+use crate::cm::case::Service;
+
+/// The status of a SIDR_REP for a service that nobody has.
+const UNSUPPORTED: u8 = 1;
+/// The status of a SIDR_REP whose service refuses.
+const REFUSED: u8 = 2;
+
+impl Model {
+    fn listener(&self, host: usize, service: Service) -> Option<usize> {
+        let life = self.life[host];
+        self.listeners.iter().position(|l| {
+            l.listening && !l.destroyed && (l.host, l.life) == (host, life) && l.service == service
+        })
+    }
+
+    /// A request came, of an end or (with its communication id) of nobody; the addresses are those of
+    /// the answer.
+    pub(super) fn request(
+        &mut self,
+        now: Duration,
+        host: usize,
+        from: Result<HalfId, u32>,
+        service: Service,
+        way: (IpAddr, IpAddr),
+    ) {
+        if self.listener(host, service).is_some() {
+            return self.serve(now, host, from, service, way);
+        }
+        let (from, forged) = (from.ok(), from.err());
+        let same = |e: &Early| (e.host, e.from, e.forged) == (host, from, forged);
+        if !self.early.iter().any(same) {
+            let until = now + GRACE;
+            self.early.push(Early { host, until, from, forged, service, way });
+        }
+    }
+
+    /// Requests that waited for their listener: it is there now, or they have waited enough.
+    pub(super) fn take_early(&mut self, now: Duration, host: usize) {
+        let waiting = core::mem::take(&mut self.early);
+        let is_due = |e: &Early| {
+            e.host == host && (e.until <= now || self.listener(host, e.service).is_some())
+        };
+        let (due, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_due);
+        self.early = rest;
+        for e in due {
+            let from = e.from.ok_or(e.forged.unwrap_or(0));
+            self.serve(now, host, from, e.service, e.way);
+        }
+    }
+
+    fn serve(
+        &mut self,
+        now: Duration,
+        host: usize,
+        from: Result<HalfId, u32>,
+        service: Service,
+        way: (IpAddr, IpAddr),
+    ) {
+        let listener = self.listener(host, service);
+        let refuse = |model: &mut Self, reason: RejectReason, to: Id| {
+            let (what, local) = if service.ud {
+                (What::SidrRep { status: UNSUPPORTED, private: Vec::new() }, to)
+            } else {
+                (What::Rej { rejected: Rejected::Req, reason, private: Vec::new() }, Id::Raw(0))
+            };
+            model.answer(host, what, (local, to), way);
+        };
+        let from = match from {
+            Ok(from) => from,
+            Err(forged) => {
+                return refuse(self, RejectReason::InvalidServiceId, Id::Raw(forged));
+            }
+        };
+        let known = |h: &Half| !h.active && h.peer == Some(from);
+        let again = self.here(host).find(|(_, h)| known(h) && h.knows_peer()).map(|(c, _)| c);
+        if let Some(child) = again {
+            return self.asked_again(child, way);
+        }
+        if !service.ud && self.stale(now, host, from, Rejected::Req, way) {
+            return;
+        }
+        let Some(listener) = listener else {
+            return refuse(self, RejectReason::InvalidServiceId, Id::Of(from));
+        };
+        // No room is silence: the peer asks again.
+        if self.held(host) < self.case.max_connections {
+            self.announce(host, from, listener);
+        }
+    }
+
+    /// The request came before, and its connection still lives.
+    fn asked_again(&mut self, child: HalfId, way: (IpAddr, IpAddr)) {
+        let h = &self.halves[child];
+        match (h.state, h.answered.clone()) {
+            // The application takes its time.
+            (State::ReqRcvd, _) => {
+                let peer = h.peer.map_or(Id::Raw(0), Id::Of);
+                let mra = What::Mra(polypath_wire::cm::Mraed::Req);
+                self.send_to(child, mra, peer, way);
+            }
+            (State::SidrRepSent, Some(rep)) => self.send(child, rep),
+            _ => {}
+        }
+    }
+
+    /// The peer uses a queue pair that is connected here already: what it says is refused, and the old
+    /// connection ends, if it is the peer's word. True if so.
+    pub(super) fn stale(
+        &mut self,
+        now: Duration,
+        host: usize,
+        from: HalfId,
+        rejected: Rejected,
+        way: (IpAddr, IpAddr),
+    ) -> bool {
+        let (peer_host, qpn) = (self.halves[from].host, self.qpn(from));
+        let uses = |h: &Half| {
+            let peer = h.peer.filter(|_| h.knows_peer() && !h.ud);
+            peer.is_some_and(|p| {
+                p != from && self.halves[p].host == peer_host && self.qpn(p) == qpn
+            })
+        };
+        let Some(old) = self.here(host).find(|(_, h)| uses(h)).map(|(i, _)| i) else {
+            return false;
+        };
+        let reason = RejectReason::StaleConnection;
+        let what = What::Rej { rejected, reason, private: Vec::new() };
+        // A REP named our end, which the refusal names in turn.
+        let local = match rejected {
+            Rejected::Rep => self.halves[from].peer.map_or(Id::Raw(0), Id::Of),
+            _ => Id::Raw(0),
+        };
+        self.answer(host, what, (local, Id::Of(from)), way);
+        // Only who is heard from where the connection began can be the peer.
+        if self.halves[old].state == State::Established && self.way(old).1 == way.1 {
+            self.send_and_await(now, old, What::Dreq, State::DreqSent);
+        }
+        true
+    }
+
+    pub(in crate::cm) fn qpn(&self, half: HalfId) -> u32 {
+        let plan = self.plan(half);
+        if self.halves[half].active { plan.active.qpn } else { plan.passive.qpn }
+    }
+
+    /// A new connection for a listening application.
+    fn announce(&mut self, host: usize, from: HalfId, listener: usize) {
+        let asker = &self.halves[from];
+        let (attempt, ud) = (asker.attempt, asker.ud);
+        let l = &self.listeners[listener];
+        let state = if ud { State::SidrReqRcvd } else { State::ReqRcvd };
+        let uid = self.halves.len() as u64 + 0x1000;
+        let half = Half::new((host, self.life[host], l.file), attempt, ud, state);
+        let child = self.halves.len();
+        let half = Half { peer: Some(from), longest: RESPONSE, uid, ..half };
+        self.halves.push(half);
+        if self.without_device.contains(&self.listeners[listener].file) {
+            // The listener has no device for the address.
+            return self.refuse_unseen(child);
+        }
+        let l = &mut self.listeners[listener];
+        if l.backlog == 0 {
+            self.halves[child].forgotten = true;
+            return;
+        }
+        l.backlog -= 1;
+        let file = l.file;
+        let h = &mut self.halves[child];
+        (h.owned, h.cma, h.listener) = (true, Cma::Connect, Some(listener));
+        let private = self.private(from);
+        let plan = self.plan(from);
+        let [responder, initiator, retries, rnr_retries] = plan.numbers;
+        let param = if ud {
+            Param::Private { ud, private }
+        } else {
+            // What the peer initiates, this end responds to.
+            let numbers = [initiator, responder, retries, rnr_retries].map(Some);
+            Param::Conn { qpn: plan.active.qpn, numbers, private }
+        };
+        let event = Expected {
+            owner: Owner::Listener(listener),
+            kind: event::CONNECT_REQUEST,
+            status: 0,
+            child: Some(child),
+            param,
+        };
+        self.queue.push((file, event));
+    }
+
+    fn refuse_unseen(&mut self, child: HalfId) {
+        let (host, way) = (self.halves[child].host, self.way(child));
+        let peer = self.halves[child].peer.map_or(Id::Raw(0), Id::Of);
+        let (what, local) = if self.halves[child].ud {
+            (What::SidrRep { status: REFUSED, private: Vec::new() }, peer)
+        } else {
+            let (rejected, reason) = (Rejected::Req, RejectReason::InvalidGid);
+            (What::Rej { rejected, reason, private: Vec::new() }, Id::Raw(0))
+        };
+        self.due.push(Due { host, what, local, remote: peer, way, any_way: false });
+        self.halves[child].forgotten = true;
+    }
+}
+
+/// What somebody forged, and how it is answered.
+impl Model {
+    pub(in crate::cm) fn serves(&self, host: usize, service: Service) -> bool {
+        self.listener(host, service).is_some()
+    }
+
+    /// A request for nobody, from nowhere.
+    pub(in crate::cm) fn forged_request(
+        &mut self,
+        now: Duration,
+        host: usize,
+        id: u32,
+        service: Service,
+        way: (IpAddr, IpAddr),
+    ) {
+        self.request(now, host, Err(id), service, way);
+    }
+
+    /// An answer to what nobody sent.
+    pub(in crate::cm) fn forged(
+        &mut self,
+        host: usize,
+        what: What,
+        ids: (Id, Id),
+        way: (IpAddr, IpAddr),
+    ) {
+        self.answer(host, what, ids, way);
+    }
+}

@@ -1,0 +1,104 @@
+//! What the passing of time does: repetitions, giving up, the end of time-wait.
+
+use core::time::Duration;
+
+use super::{HalfId, Model, Param, State, What, half::Retry};
+use crate::cm::abi::{ETIMEDOUT, event};
+
+/// How long an answer may take (`CMA_CM_RESPONSE_TIMEOUT`, 4.096 µs · 2^20, rounded as in Linux).
+pub(super) const RESPONSE: Duration = Duration::from_millis(4096);
+/// Twice a packet's life on Ethernet (4.096 µs · 2^16), which a REQ's answer may take besides.
+pub(super) const FLIGHT: Duration = Duration::from_millis(512);
+/// What an MRA asks for (`CMA_CM_MRA_SETTING`, 4.096 µs · 2^24) and what its answer may take besides.
+pub(super) const PATIENCE: Duration = Duration::from_millis(65_536 + 512);
+/// How long packets may still be under way (4.096 µs · 2^17, the ACK timeout of the queue pairs).
+const TIMEWAIT: Duration = Duration::from_millis(512);
+/// The first repetition of a DREQ; each takes twice the time of the one before.
+const DREQ_FIRST: Duration = Duration::from_millis(250);
+/// A message and its repetitions (`CMA_MAX_CM_RETRIES` and one).
+const TRANSMISSIONS: u32 = 16;
+/// How long a request waits for its listener.
+pub(super) const GRACE: Duration = Duration::from_millis(30);
+
+impl Model {
+    /// When something has to happen at a host.
+    pub(in crate::cm) fn deadline(&self, host: usize) -> Option<Duration> {
+        let early = self.early.iter().filter(|e| e.host == host).map(|e| e.until);
+        self.here(host).filter_map(|(_, h)| h.deadline()).chain(early).min()
+    }
+
+    /// Time has come to `now` at a host.
+    pub(in crate::cm) fn tick(&mut self, now: Duration, host: usize) {
+        let due = |h: &super::Half| h.deadline().is_some_and(|at| at <= now);
+        loop {
+            let next = self.here(host).find(|(_, h)| due(h)).map(|(half, _)| half);
+            let Some(half) = next else { break };
+            self.expire(now, half);
+        }
+        self.take_early(now, host);
+    }
+
+    /// A MAD is sent that is repeated until it is answered.
+    pub(super) fn send_and_await(&mut self, now: Duration, half: HalfId, what: What, state: State) {
+        let h = &mut self.halves[half];
+        h.state = state;
+        let timeout = if state == State::DreqSent { DREQ_FIRST.min(h.longest) } else { h.longest };
+        h.retry = Some(Retry { what: what.clone(), at: now + timeout, timeout, sent: 1 });
+        self.send(half, what);
+    }
+
+    /// The peer asks for patience.
+    pub(super) fn postpone(&mut self, now: Duration, half: HalfId, state: State) {
+        let h = &mut self.halves[half];
+        h.state = state;
+        if let Some(retry) = &mut h.retry {
+            (retry.timeout, retry.at) = (PATIENCE, now + PATIENCE);
+        }
+    }
+
+    pub(super) fn enter_timewait(&mut self, now: Duration, half: HalfId) {
+        let h = &mut self.halves[half];
+        (h.state, h.retry, h.until) = (State::Timewait, None, Some(now + TIMEWAIT));
+    }
+
+    /// It is over at once.
+    pub(super) fn become_idle(&mut self, half: HalfId) {
+        let h = &mut self.halves[half];
+        (h.state, h.retry, h.until) = (State::Idle, None, None);
+        h.forgotten = !h.owned;
+    }
+
+    fn expire(&mut self, now: Duration, half: HalfId) {
+        let h = &mut self.halves[half];
+        if h.until.is_some() {
+            self.tell(half, event::TIMEWAIT_EXIT, 0, Param::None);
+            return self.become_idle(half);
+        }
+        let Some(retry) = &mut h.retry else { return };
+        if retry.sent < TRANSMISSIONS {
+            retry.sent += 1;
+            if h.state == State::DreqSent {
+                retry.timeout = (retry.timeout * 2).min(h.longest);
+            }
+            retry.at = now + retry.timeout;
+            let what = retry.what.clone();
+            return self.send(half, what);
+        }
+        if h.state == State::DreqSent {
+            self.enter_timewait(now, half);
+            self.ended(half, -ETIMEDOUT);
+        } else {
+            self.tell(half, event::UNREACHABLE, -ETIMEDOUT, Param::None);
+            self.become_idle(half);
+        }
+    }
+
+    /// The application is told that the connection has ended.
+    pub(super) fn ended(&mut self, half: HalfId, status: i32) {
+        self.tell(half, event::DISCONNECTED, status, Param::None);
+        let h = &mut self.halves[half];
+        if h.owned && h.cma == super::Cma::Connect {
+            h.cma = super::Cma::Disconnect;
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! A run: hosts with their connection managers, links, applications and faults of a case, step by step,
+//! beside the model that says what has to happen.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use polypath_cm::{ClientId, FileId};
+use polypath_wire::cm::CmMad;
+
+use super::abi::{Event, event};
+use super::apps::Action;
+use super::case::{CmCase, CmFault, Place};
+use super::draw::PROCESSES;
+use super::host::{CmHost, Numbers, datagram, number};
+use super::life;
+use super::model::{Id, Model, Owner, Sent, State};
+use crate::judge::{Breach, Verdict, breach, demand};
+use crate::link::Network;
+use crate::rng::Rng;
+use crate::run::Failure;
+use crate::trace::Trace;
+
+/// Everything begins then.
+const EPOCH: Duration = Duration::from_secs(1000);
+/// Steps that a run may take.
+const STEPS_MAX: u32 = 200_000;
+
+/// What a run came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CmReport {
+    /// Virtual time.
+    pub time: Duration,
+    /// Connections and resolutions asked for.
+    pub attempts: u64,
+    /// Connections that were established at both ends, and services resolved.
+    pub established: u64,
+    /// Attempts that were rejected.
+    pub rejected: u64,
+    /// Attempts that ended unreachable.
+    pub unreachable: u64,
+    /// MADs sent.
+    pub sent: u64,
+    /// MADs lost on the way.
+    pub dropped: u64,
+    /// MADs damaged on the way.
+    pub corrupted: u64,
+    /// Depends on every MAD that was sent, and when.
+    pub digest: u64,
+}
+
+/// A process of a host.
+#[derive(Debug, Default)]
+pub(super) struct Process {
+    /// Its open file, if it lives.
+    pub(super) file: Option<FileId>,
+    dead: bool,
+    pub(super) paused_until: Duration,
+}
+
+/// Hosts and what they do.
+#[derive(Debug)]
+pub struct CmSimulation {
+    pub(super) case: CmCase,
+    rng: Rng,
+    pub(super) now: Duration,
+    net: Network,
+    pub(super) hosts: Vec<CmHost>,
+    pub(super) processes: BTreeMap<Place, Process>,
+    pub(super) model: Model,
+    /// What is to be done, in order.
+    schedule: BTreeMap<(Duration, u64), Action>,
+    order: u64,
+    files: u32,
+    /// All MADs by their number.
+    sent: Vec<Sent>,
+    report: CmReport,
+    print: bool,
+}
+
+/// Runs a case; a panic counts as a failure.
+///
+/// # Errors
+/// A promise was broken.
+pub fn run(case: &CmCase, trace: Option<Trace>) -> (Result<CmReport, Failure>, Option<Trace>) {
+    let run = || {
+        let mut simulation = CmSimulation::new(case);
+        if let Some(trace) = trace {
+            simulation = simulation.with_trace(trace);
+        }
+        simulation.run()
+    };
+    // Nothing of the simulation survives the panic.
+    catch_unwind(AssertUnwindSafe(run))
+        .unwrap_or_else(|panic| (Err(Failure::of_panic(panic.as_ref())), None))
+}
+
+impl CmSimulation {
+    /// Everything as it is before the first event.
+    pub fn new(case: &CmCase) -> Self {
+        let hosts = (0..case.hosts).map(|h| CmHost::new(case, h, Numbers::new(case, h)));
+        let mut this = Self {
+            rng: Rng::new(case.seed),
+            now: EPOCH,
+            net: Network::new(&case.links, case.hosts, case.v6),
+            hosts: hosts.collect(),
+            processes: BTreeMap::new(),
+            model: Model::new(case),
+            schedule: BTreeMap::new(),
+            order: 0,
+            files: 0,
+            sent: Vec::new(),
+            report: CmReport::default(),
+            print: false,
+            case: case.clone(),
+        };
+        for host in 0..case.hosts {
+            for process in 0..PROCESSES {
+                this.open(Place { host, process });
+            }
+        }
+        for (at, fault) in &case.faults {
+            this.plan(EPOCH + *at, Action::Fault(*fault));
+        }
+        for (i, l) in case.listeners.iter().enumerate() {
+            this.plan(EPOCH + l.at, Action::Listen(i));
+        }
+        for (i, a) in case.attempts.iter().enumerate() {
+            this.plan(EPOCH + a.at, Action::Attempt(i));
+        }
+        this
+    }
+
+    /// Records MADs.
+    #[must_use]
+    pub fn with_trace(mut self, trace: Trace) -> Self {
+        self.net.trace = Some(trace);
+        self
+    }
+
+    /// Prints faults, commands and events, and MADs.
+    #[must_use]
+    pub fn printing(mut self, events: bool, packets: bool) -> Self {
+        self.print = events;
+        self.net.print = packets;
+        self
+    }
+
+    /// Runs to the end, or to the first promise broken. Gives back the trace, if there is one.
+    pub fn run(mut self) -> (Result<CmReport, Failure>, Option<Trace>) {
+        let result = self.all();
+        let at = self.now;
+        let failure = |b: Breach| Failure { rule: b.rule, at, what: b.what };
+        self.report.time = self.now - EPOCH;
+        self.report.sent = self.net.sent;
+        self.report.dropped = self.net.dropped;
+        self.report.corrupted = self.net.corrupted;
+        self.report.digest = self.net.digest;
+        (result.map(|()| self.report).map_err(failure), self.net.trace)
+    }
+
+    fn all(&mut self) -> Verdict {
+        self.until_quiet()?;
+        let lives = |h: &&super::model::Half| h.life == self.model.life[h.host];
+        self.model.halves.iter().filter(lives).try_for_each(life::complete)?;
+        self.close_all()?;
+        self.until_quiet()?;
+        for (number, host) in self.hosts.iter().enumerate() {
+            let left = host.cm.table_sizes();
+            demand(left.is_empty(), "nothing is left behind", || format!("host {number}: {left}"))?;
+            demand(host.cm.next_deadline().is_none(), "nothing is left behind", || {
+                format!("host {number}: a timer")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Runs until nothing can happen any more.
+    fn until_quiet(&mut self) -> Verdict {
+        for _ in 0..STEPS_MAX {
+            let timers = self.hosts.iter().filter_map(|h| h.cm.next_deadline());
+            let due = (0..self.hosts.len()).filter_map(|h| self.model.deadline(h));
+            let action = self.schedule.keys().next().map(|k| k.0);
+            let Some(next) = timers.chain(due).chain(self.net.next()).chain(action).min() else {
+                return Ok(());
+            };
+            self.now = self.now.max(next);
+            self.step()?;
+        }
+        breach("nothing goes on for ever", format!("{STEPS_MAX} steps"))
+    }
+
+    /// One thing that happens now.
+    fn step(&mut self) -> Verdict {
+        if let Some(first) = self.schedule.first_entry()
+            && first.key().0 <= self.now
+        {
+            let action = first.remove();
+            return self.act(action);
+        }
+        if let Some((host, datagram)) = self.net.arrived(self.now) {
+            if let Some(number) = number(&datagram) {
+                let sent = self.sent[number as usize].clone();
+                self.model.deliver(self.now, host, &sent);
+            }
+            self.hosts[host].receive(self.now, &datagram);
+            return self.settle(host);
+        }
+        for host in 0..self.hosts.len() {
+            let due = [self.model.deadline(host), self.hosts[host].cm.next_deadline()];
+            if due.iter().flatten().any(|at| *at <= self.now) {
+                self.model.tick(self.now, host);
+                let h = &mut self.hosts[host];
+                h.cm.handle_timeout(self.now, &mut h.env);
+                self.settle(host)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what a host has to send, tells its applications what there is to tell, and looks whether
+    /// that is what has to be.
+    pub(super) fn settle(&mut self, host: usize) -> Verdict {
+        while let Some(out) = self.hosts[host].cm.poll_mad() {
+            let mad = match CmMad::parse(&out.mad) {
+                Ok(mad) => mad,
+                Err(error) => return breach("messages can be read", format!("{error}")),
+            };
+            let due = self.model.sent(host, &out, &mad)?;
+            let number = self.sent.len() as u32;
+            let sent = Sent { what: due.what, from: due.local, to: due.remote, way: due.way };
+            self.sent.push(sent);
+            let datagram = datagram(&out, number, self.now);
+            self.net.send(self.now, host, datagram, &mut self.rng);
+        }
+        if let Some(due) = self.model.due.first() {
+            return breach("messages are sent when they are due", format!("{due:?}"));
+        }
+        for process in 0..PROCESSES {
+            self.tell(Place { host, process })?;
+        }
+        Ok(())
+    }
+
+    /// An application reads its events, unless it does nothing now.
+    fn tell(&mut self, place: Place) -> Verdict {
+        let process = &self.processes[&place];
+        let Some(file) = process.file.filter(|_| process.paused_until <= self.now) else {
+            return Ok(());
+        };
+        while let Some(bytes) = self.hosts[place.host].cm.poll_event_of(file) {
+            let Some(event) = Event::parse(bytes) else {
+                return breach("events can be read", format!("{place}"));
+            };
+            self.note(format_args!(
+                "{place}: {} of id {}, status {}",
+                event::name(event.kind),
+                event.id,
+                event.status
+            ));
+            self.told(place, file, &event)?;
+        }
+        let missing = self.model.queue.iter().find(|(f, _)| *f == file);
+        demand(missing.is_none(), "events come when they are due", || {
+            format!("{place} misses {missing:?}")
+        })
+    }
+
+    /// An application has got an event: it must be one that is due.
+    fn told(&mut self, place: Place, file: FileId, event: &Event) -> Verdict {
+        let owner = self.owner(file, event);
+        let what = || format!("{place}: {} of id {}", event::name(event.kind), event.id);
+        let Some(owner) = owner else {
+            return breach("no event comes of what is not there", what());
+        };
+        // Those of one id come in order.
+        let at = self.model.queue.iter().position(|(f, e)| *f == file && e.owner == owner);
+        let expected = at.map(|at| self.model.queue.remove(at).1);
+        let expected = expected.filter(|e| e.kind == event.kind);
+        let Some(expected) = expected else {
+            return breach(
+                "no event comes that nothing has caused",
+                format!("{}: {owner:?}", what()),
+            );
+        };
+        self.model.event_says(&expected, event)?;
+        match (owner, expected.child) {
+            (Owner::Listener(l), Some(child)) => {
+                let listener = &mut self.model.listeners[l];
+                listener.reported += 1;
+                listener.backlog += 1;
+                self.model.halves[child].id = Some(event.id);
+                self.requested(child);
+            }
+            (Owner::Half(half), _) => {
+                life::next(&self.model.halves[half], event.kind)?;
+                let h = &mut self.model.halves[half];
+                h.reported += 1;
+                h.told.push(event.kind);
+                demand(h.uid == event.uid, "events say what is true", what)?;
+                self.count(half, event.kind);
+                self.react(half, event.kind);
+            }
+            (Owner::Listener(_), None) => {}
+        }
+        Ok(())
+    }
+
+    /// Whose event it is, by the numbers in it.
+    fn owner(&self, file: FileId, event: &Event) -> Option<Owner> {
+        if event.kind == event::CONNECT_REQUEST {
+            let l = usize::try_from(event.uid).ok()?;
+            let listener = self.model.listeners.get(l)?;
+            return (listener.file == file && !listener.destroyed).then_some(Owner::Listener(l));
+        }
+        let is = |h: &super::model::Half| h.file == file && h.owned && h.id == Some(event.id);
+        self.model.halves.iter().position(is).map(Owner::Half)
+    }
+
+    fn count(&mut self, half: usize, kind: u32) {
+        let active = self.model.halves[half].active;
+        match kind {
+            event::CONNECT_RESPONSE => self.report.established += 1,
+            event::ESTABLISHED if active => self.report.established += 1,
+            event::REJECTED if active => self.report.rejected += 1,
+            event::UNREACHABLE if active => self.report.unreachable += 1,
+            event::ADDR_RESOLVED => self.report.attempts += 1,
+            _ => {}
+        }
+    }
+
+    /// Plans something.
+    pub(super) fn plan(&mut self, at: Duration, action: Action) {
+        self.order += 1;
+        self.schedule.insert((at, self.order), action);
+    }
+
+    /// A command of an application, as bytes; what it must come to is the model's word.
+    pub(super) fn command(
+        &mut self,
+        place: Place,
+        bytes: &[u8],
+        must: Result<(), i32>,
+        what: &str,
+    ) -> Result<Option<Vec<u8>>, Breach> {
+        let Some(file) = self.processes[&place].file else { return Ok(None) };
+        let host = &mut self.hosts[place.host];
+        let got = host.cm.command(self.now, file, bytes, &mut host.env);
+        self.note(format_args!("{place}: {what}: {:?}", got.as_ref().map(|_| ())));
+        let is = got.as_ref().map(|_| ()).map_err(|e| *e);
+        demand(is == must, "commands come to what they must", || {
+            format!("{place}: {what} gives {is:?} instead of {must:?}")
+        })?;
+        Ok(got.ok())
+    }
+
+    fn open(&mut self, place: Place) {
+        self.files += 1;
+        let file = FileId(self.files);
+        self.hosts[place.host].cm.open_file(file, ClientId(u64::from(self.files)));
+        let process = self.processes.entry(place).or_default();
+        process.file = Some(file);
+    }
+
+    pub(super) fn kill(&mut self, place: Place) -> Verdict {
+        let Some(process) = self.processes.get_mut(&place) else { return Ok(()) };
+        process.dead = true;
+        let Some(file) = process.file.take() else { return Ok(()) };
+        self.model.close(self.now, file);
+        let host = &mut self.hosts[place.host];
+        host.cm.close_file(self.now, file, &mut host.env);
+        self.settle(place.host)
+    }
+
+    pub(super) fn fault(&mut self, fault: CmFault) -> Verdict {
+        self.note(format_args!("{fault:?}"));
+        match fault {
+            CmFault::Cut { link, from, to, cut } => self.net.set_cut(link, from, to, cut),
+            CmFault::Weather { link, weather } => self.net.set_weather(link, weather),
+            CmFault::Pause { place, time } => {
+                let until = self.now + time;
+                if let Some(process) = self.processes.get_mut(&place) {
+                    process.paused_until = process.paused_until.max(until);
+                }
+                self.plan(until, Action::Wake(place));
+            }
+            CmFault::Kill { place } => return self.kill(place),
+            CmFault::Removal { place } => {
+                let Some(file) = self.processes.get(&place).and_then(|p| p.file) else {
+                    return Ok(());
+                };
+                let client = ClientId(u64::from(file.0));
+                self.model.remove_device(self.now, file);
+                let host = &mut self.hosts[place.host];
+                host.env.removed.insert(client);
+                let guid = super::host::guid(place.host);
+                host.cm.handle_device_removal(self.now, client, guid, &mut host.env);
+                return self.settle(place.host);
+            }
+            CmFault::Reboot { host } => {
+                self.model.reboot(host);
+                self.hosts[host].reboot(&self.case);
+                for process in 0..PROCESSES {
+                    let place = Place { host, process };
+                    if !self.processes[&place].dead {
+                        self.open(place);
+                    }
+                }
+            }
+            CmFault::Forge { host, attempt, what } => return self.forge(host, attempt, what),
+        }
+        Ok(())
+    }
+
+    /// Every application destroys all it has, or dies.
+    fn close_all(&mut self) -> Verdict {
+        let places: Vec<Place> = self.processes.keys().copied().collect();
+        for place in places {
+            let Some(file) = self.processes[&place].file else { continue };
+            if self.rng.chance(500) {
+                self.kill(place)?;
+                continue;
+            }
+            for l in 0..self.model.listeners.len() {
+                if self.model.listeners[l].file == file {
+                    self.act(Action::Unlisten(l))?;
+                }
+            }
+            for half in 0..self.model.halves.len() {
+                let h = &self.model.halves[half];
+                if h.file == file && h.owned {
+                    self.act(Action::Half(half, super::apps::Step::Destroy))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What both ends were told about each other.
+    pub(super) fn agree(&self, half: usize) -> Verdict {
+        let h = &self.model.halves[half];
+        let Some(peer) = h.peer.filter(|_| h.state == State::RepRcvd) else { return Ok(()) };
+        let (Some(mine), Some(its)) = (h.attr, self.model.halves[peer].attr) else {
+            return Ok(());
+        };
+        let plan = self.model.plan(half);
+        let fits = mine.rq_psn == its.sq_psn
+            && mine.sq_psn == its.rq_psn
+            && mine.dest_qpn == plan.passive.qpn
+            && its.dest_qpn == plan.active.qpn;
+        demand(fits, "both ends agree", || format!("attempt {}: {mine:?}, {its:?}", h.attempt))
+    }
+
+    pub(super) fn note(&mut self, text: fmt::Arguments<'_>) {
+        if self.print {
+            println!("{:?} {text}", self.now - EPOCH);
+        }
+        if let Some(trace) = &mut self.net.trace {
+            trace.note(self.now, text.to_string());
+        }
+    }
+
+    /// The next communication id that nobody has.
+    pub(super) fn known(&self, id: Id) -> Option<u32> {
+        match id {
+            Id::Raw(raw) => Some(raw),
+            Id::Of(half) => self.model.halves[half].comm,
+        }
+    }
+}
