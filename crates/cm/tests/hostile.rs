@@ -138,6 +138,44 @@ fn a_forged_request_for_a_queue_pair_in_use_takes_nothing_down() {
     assert!(w.try_event(b).is_none());
 }
 
+/// What is wrong about the queue pair, or changes nothing, tells nothing about where the peer is.
+#[test]
+fn a_message_that_does_not_fit_does_not_move_the_peer() {
+    let mut w = World::new(2);
+    let (_, b, _, child) = established(&mut w);
+    let (active, passive) = comm_ids(&w);
+    let dreq = |qpn| Dreq {
+        local_comm_id: active,
+        remote_comm_id: passive,
+        remote_qpn: qpn,
+        private_data: [0; 220],
+    };
+    let lap = Lap {
+        local_comm_id: active,
+        remote_comm_id: passive,
+        remote_qpn: 0x22,
+        remote_cm_response_timeout: 20,
+        alternate: CmPath::default(),
+        private_data: [0; 168],
+    };
+    inject(&mut w, dreq(0x23));
+    inject(&mut w, lap);
+    // From the same place: it would take the connection down if the peer was there.
+    let guid = u64::from_be_bytes(w.hosts[0].env.node_guid);
+    let answers = inject(&mut w, Req { local_qpn: 0x11, ..req(0x999, guid) });
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    // And the agreement to a disconnection would go there.
+    let real = MadAddress { local: v4(1), remote: v4(0), ifindex: 2, source_qpn: 1 };
+    let (now, host) = (w.now, &mut w.hosts[1]);
+    host.cm.handle_mad(now, real, &CmMad::new(7, dreq(0x22)).to_bytes(), &mut host.env);
+    inject(&mut w, dreq(0x23));
+    inject(&mut w, lap);
+    w.expect(b, DISCONNECTED);
+    w.disconnect(b, child).unwrap();
+    w.run_for(Duration::from_millis(1));
+    assert_eq!(w.sent.last().map(|m| m.remote), Some(v4(0)));
+}
+
 #[test]
 fn alternate_paths_are_declined_politely() {
     let mut w = World::new(2);

@@ -163,6 +163,11 @@ impl Connection {
             answer: None,
         }
     }
+
+    /// A message of the peer came, which may have moved to another path.
+    pub(super) fn hears(&mut self, from: &MadAddress) {
+        self.heard_at = Between::answering(from, self.between.traffic_class);
+    }
 }
 
 /// What a connection tells its owner.

@@ -58,14 +58,18 @@ impl Connections {
         }
     }
 
-    /// The connection which a message names by both ids. It hears from its peer.
-    fn matched(&mut self, rx: &Received<'_>, local: u32, remote: u32) -> Option<&mut Connection> {
+    /// The connection which a message names by both ids.
+    fn named(&mut self, local: u32, remote: u32) -> Option<&mut Connection> {
         if self.find(local, remote).is_none() {
             self.counters.mads_unmatched += 1;
-            return None;
         }
-        let c = self.find(local, remote)?;
-        c.heard_at = Between::answering(rx.from, c.between.traffic_class);
+        self.find(local, remote)
+    }
+
+    /// The same, of a message that needs no more than the ids: the connection hears from its peer.
+    fn matched(&mut self, rx: &Received<'_>, local: u32, remote: u32) -> Option<&mut Connection> {
+        let c = self.named(local, remote)?;
+        c.hears(rx.from);
         Some(c)
     }
 
@@ -240,7 +244,7 @@ impl Connections {
     }
 
     fn dreq_received(&mut self, rx: &Received<'_>, dreq: &Dreq) {
-        let Some(c) = self.matched(rx, dreq.remote_comm_id, dreq.local_comm_id) else {
+        let Some(c) = self.named(dreq.remote_comm_id, dreq.local_comm_id) else {
             // Our end is gone; the peer's may go too.
             let drep = mad::drep(rx.tid, dreq.remote_comm_id, dreq.local_comm_id);
             return self.answer(rx, drep);
@@ -250,6 +254,7 @@ impl Connections {
             self.counters.mads_unmatched += 1;
             return;
         }
+        c.hears(rx.from);
         match c.state {
             State::RepSent | State::MraRepRcvd | State::DreqSent | State::Established => {
                 c.state = State::DreqRcvd;
@@ -352,7 +357,7 @@ impl Connections {
 
     /// Alternate paths are not loaded by LAP here, and whoever asks is told so.
     fn lap_received(&mut self, rx: &Received<'_>, lap: &Lap) {
-        let status = self.judge_path(rx, lap.remote_comm_id, lap.local_comm_id, lap.remote_qpn);
+        let status = self.judge_path(lap.remote_comm_id, lap.local_comm_id, lap.remote_qpn);
         let apr = Apr {
             local_comm_id: lap.remote_comm_id,
             remote_comm_id: lap.local_comm_id,
@@ -364,7 +369,7 @@ impl Connections {
     }
 
     fn sap_received(&mut self, rx: &Received<'_>, sap: &Sap) {
-        let status = self.judge_path(rx, sap.remote_comm_id, sap.local_comm_id, sap.remote_qpn);
+        let status = self.judge_path(sap.remote_comm_id, sap.local_comm_id, sap.remote_qpn);
         let spr = Spr {
             local_comm_id: sap.remote_comm_id,
             remote_comm_id: sap.local_comm_id,
@@ -375,8 +380,8 @@ impl Connections {
         self.answer(rx, CmMad::new(rx.tid, spr).to_bytes());
     }
 
-    fn judge_path(&mut self, rx: &Received<'_>, local: u32, remote: u32, qpn: u32) -> ApStatus {
-        match self.matched(rx, local, remote) {
+    fn judge_path(&mut self, local: u32, remote: u32, qpn: u32) -> ApStatus {
+        match self.named(local, remote) {
             None => ApStatus::InvalidCommId,
             Some(c) if c.qp.local_qpn != qpn => ApStatus::InvalidQpn,
             Some(_) => ApStatus::Unsupported,

@@ -290,7 +290,7 @@ impl CmSimulation {
                 then(end.destroy_after, Step::Destroy);
             }
             event::REJECTED | event::UNREACHABLE | event::ADDR_ERROR | event::DEVICE_REMOVAL => {
-                then(end.destroy_after, Step::Destroy)
+                then(end.destroy_after, Step::Destroy);
             }
             _ => {}
         }

@@ -38,7 +38,7 @@ impl CmCase {
             attempts.push(attempt);
         }
         let faults =
-            if calm { Vec::new() } else { draw_faults(rng, hosts, links, attempts.len(), reuse) };
+            if calm { Vec::new() } else { draw_faults(rng, hosts, links, &attempts, reuse) };
         let few = rng.chance(80);
         Self {
             seed: !seed,
@@ -194,7 +194,7 @@ fn draw_faults(
     rng: &mut Rng,
     hosts: usize,
     links: usize,
-    attempts: usize,
+    attempts: &[AttemptPlan],
     reuse: bool,
 ) -> Vec<(Duration, CmFault)> {
     let mut faults = Vec::new();
@@ -211,27 +211,29 @@ fn draw_faults(
         }
     }
     let violent = rng.chance(300) || reuse;
-    for _ in 0..rng.below(8) {
-        let at = rng.time(OPENING * 2);
-        let place = draw_place(rng, hosts);
-        match rng.below(10) {
-            0..=2 => {
-                let (link, from) = (rng.below(links as u64) as usize, place.host);
+    let many = rng.chance(150);
+    for _ in 0..rng.below(if many { 60 } else { 8 }) {
+        // Most are about some attempt, while something happens to it.
+        let attempt = rng.below(attempts.len() as u64) as usize;
+        let about = &attempts[attempt];
+        let at = if rng.chance(700) { about.at + draw_delay(rng) } else { rng.time(OPENING * 2) };
+        let host = if rng.chance(500) { about.place.host } else { about.to };
+        let place = Place { host, process: rng.below(PROCESSES as u64) as usize };
+        match rng.below(12) {
+            0..=2 if !many => {
+                let (link, from) = (rng.below(links as u64) as usize, host);
                 let to = (from + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
                 faults.push((at, CmFault::Cut { link, from, to, cut: true }));
                 let back = at + rng.time(SEC * 90);
                 faults.push((back, CmFault::Cut { link, from, to, cut: false }));
             }
-            3..=4 => {
-                faults.push((at, CmFault::Pause { place, time: draw_delay(rng) }));
-            }
+            3..=4 => faults.push((at, CmFault::Pause { place, time: draw_delay(rng) })),
             5 if violent => faults.push((at, CmFault::Kill { place })),
             6 if violent => faults.push((at, CmFault::Removal { place })),
-            7 if violent => faults.push((at, CmFault::Reboot { host: place.host })),
+            7 if violent => faults.push((at, CmFault::Reboot { host })),
             _ => {
-                let attempt = rng.below(attempts as u64) as usize;
                 let what = draw_forgery(rng);
-                faults.push((at, CmFault::Forge { host: place.host, attempt, what }));
+                faults.push((at, CmFault::Forge { host, attempt, what }));
             }
         }
     }

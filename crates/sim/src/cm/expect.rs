@@ -54,14 +54,14 @@ fn holds(field: &[u8], data: &[u8]) -> bool {
 }
 
 /// Fails unless something is what it must be.
-fn same<T: PartialEq + core::fmt::Debug>(name: &str, is: T, must: T) -> Result<(), String> {
+fn same<T: PartialEq + core::fmt::Debug>(name: &str, is: &T, must: &T) -> Result<(), String> {
     if is == must { Ok(()) } else { Err(format!("{name} is {is:?} instead of {must:?}")) }
 }
 
 /// Compares what is with what must be, one after the other.
 macro_rules! compare {
     ($($name:literal: $is:expr => $must:expr),* $(,)?) => {
-        Ok::<(), String>(())$(.and_then(|()| same($name, $is, $must)))*
+        Ok::<(), String>(())$(.and_then(|()| same($name, &$is, &$must)))*
     };
 }
 

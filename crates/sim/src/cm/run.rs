@@ -22,8 +22,6 @@ use crate::rng::Rng;
 use crate::run::Failure;
 use crate::trace::Trace;
 
-/// Everything begins then.
-const EPOCH: Duration = Duration::from_secs(1000);
 /// Steps that a run may take.
 const STEPS_MAX: u32 = 200_000;
 
@@ -102,7 +100,7 @@ impl CmSimulation {
         let hosts = (0..case.hosts).map(|h| CmHost::new(case, h, Numbers::new(case, h)));
         let mut this = Self {
             rng: Rng::new(case.seed),
-            now: EPOCH,
+            now: Duration::ZERO,
             net: Network::new(&case.links, case.hosts, case.v6),
             hosts: hosts.collect(),
             processes: BTreeMap::new(),
@@ -121,13 +119,13 @@ impl CmSimulation {
             }
         }
         for (at, fault) in &case.faults {
-            this.plan(EPOCH + *at, Action::Fault(*fault));
+            this.plan(*at, Action::Fault(*fault));
         }
         for (i, l) in case.listeners.iter().enumerate() {
-            this.plan(EPOCH + l.at, Action::Listen(i));
+            this.plan(l.at, Action::Listen(i));
         }
         for (i, a) in case.attempts.iter().enumerate() {
-            this.plan(EPOCH + a.at, Action::Attempt(i));
+            this.plan(a.at, Action::Attempt(i));
         }
         this
     }
@@ -152,7 +150,7 @@ impl CmSimulation {
         let result = self.all();
         let at = self.now;
         let failure = |b: Breach| Failure { rule: b.rule, at, what: b.what };
-        self.report.time = self.now - EPOCH;
+        self.report.time = self.now;
         self.report.sent = self.net.sent;
         self.report.dropped = self.net.dropped;
         self.report.corrupted = self.net.corrupted;
@@ -454,7 +452,7 @@ impl CmSimulation {
 
     pub(super) fn note(&mut self, text: fmt::Arguments<'_>) {
         if self.print {
-            println!("{:?} {text}", self.now - EPOCH);
+            println!("{:?} {text}", self.now);
         }
         if let Some(trace) = &mut self.net.trace {
             trace.note(self.now, text.to_string());

@@ -37,10 +37,10 @@ impl Model {
                     self.ended(to, 0);
                 }
             }
-            (What::SidrRep { status, private }, _, Some(to)) => {
-                if self.is_here(to, host) && self.halves[to].state == State::SidrReqSent {
-                    self.resolved(to, *status, private.clone());
-                }
+            (What::SidrRep { status, private }, _, Some(to))
+                if self.is_here(to, host) && self.halves[to].state == State::SidrReqSent =>
+            {
+                self.resolved(to, *status, private.clone());
             }
             _ => {}
         }

@@ -53,7 +53,7 @@ impl Model {
         let (due, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_due);
         self.early = rest;
         for e in due {
-            let from = e.from.ok_or(e.forged.unwrap_or(0));
+            let from = e.from.ok_or_else(|| e.forged.unwrap_or(0));
             self.serve(now, host, from, e.service, e.way);
         }
     }
