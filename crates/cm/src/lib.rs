@@ -169,8 +169,7 @@ impl Cm {
         let (ids, ports) = (&self.ids, &self.ports);
         let is_served = |service_id| cma::incoming::is_served(ids, ports, service_id);
         if !self.early.keep(now, from, mad, is_served) {
-            self.ib.receive(now, &from, mad, &is_served);
-            self.deliver_events(now, env);
+            self.receive(now, from, mad, env);
         }
     }
 
@@ -179,8 +178,15 @@ impl Cm {
         let (ids, ports) = (&self.ids, &self.ports);
         let is_served = |service_id| cma::incoming::is_served(ids, ports, service_id);
         for early in self.early.due(now, is_served) {
-            self.ib.receive(now, &early.from, &early.mad, &is_served);
+            self.receive(now, early.from, &early.mad, env);
         }
+        self.deliver_events(now, env);
+    }
+
+    fn receive(&mut self, now: Duration, from: MadAddress, mad: &[u8], env: &mut dyn Environment) {
+        let (ids, ports) = (&self.ids, &self.ports);
+        let is_served = |service_id| cma::incoming::is_served(ids, ports, service_id);
+        self.ib.receive(now, &from, mad, &is_served);
         self.deliver_events(now, env);
     }
 

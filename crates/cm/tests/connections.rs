@@ -178,6 +178,25 @@ fn a_request_may_come_a_moment_before_its_listener() {
     assert_eq!(w.hosts[1].cm.counters().requests_unserved, 0);
 }
 
+/// Requests that waited for their listener find it one after the other, as if they came now.
+#[test]
+fn a_request_that_finds_no_room_stands_in_nobodys_way() {
+    let mut w = World::new(2);
+    let (a, b) = (w.open(0, 1), w.open(1, 1));
+    for (n, qpn) in [1, 2, 2].into_iter().enumerate() {
+        let id = w.resolved(a, n as u64, PS_TCP, server());
+        w.connect(a, id, &Param::new(qpn, b"")).unwrap();
+    }
+    w.run_for(Duration::from_millis(1));
+    let id = w.create(b, 0x100, PS_TCP);
+    w.bind(b, id, any()).unwrap();
+    w.listen(b, id, 1).unwrap();
+    w.run_unread(Duration::from_millis(1));
+    // One waits, and the others come again; neither is stale.
+    assert_eq!(w.hosts[1].cm.counters().requests_stale, 0);
+    assert_eq!(w.hosts[1].cm.counters().requests_dropped, 2);
+}
+
 #[test]
 fn silence_is_unreachable_after_all_repetitions_of_the_kernel() {
     let (mut w, a, _, _) = pair();
