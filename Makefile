@@ -61,12 +61,14 @@ bench: ## speed and blackout against what else one could use, as ratios
 	$(CARGO) build --release --workspace
 	$(TARGET)/release/polypath-bench
 
-soak: ## run SEEDS simulated networks from FIRST_SEED on
+soak: ## run SEEDS simulated networks from FIRST_SEED on, of queue pairs and of connection managers
 	$(CARGO) build --release -p polypath-sim
+	$(TARGET)/release/polypath-sim cm --seed $(FIRST_SEED) --count $(SEEDS)
 	$(TARGET)/release/polypath-sim --seed $(FIRST_SEED) --count $(SEEDS)
 
 mutations: ## put deliberate faults into the cores and see who finds them (long)
 	$(CARGO) build --release -p polypath-mutations
+	$(TARGET)/release/polypath-mutations cm --out docs/mutations-cm.md
 	$(TARGET)/release/polypath-mutations --out docs/mutations.md
 
 fuzz: ## run every fuzz target for FUZZ_SECONDS

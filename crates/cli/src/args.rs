@@ -1,6 +1,6 @@
 //! The command line. Help, completions and man pages are made from these types.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use polypath_ipc::{PathSelector, Selection};
 use std::ffi::OsString;
 use std::os::fd::RawFd;
@@ -81,12 +81,31 @@ Examples:
 
 Exit status: the program's; 126 if it can't be run, 127 if there is no such program.";
 
-/// Run the protocols over simulated, faulty networks and check what verbs promise
+/// What `polypath sim` simulates.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum Subject {
+    /// Queue pairs
+    #[default]
+    Verbs,
+    /// Connection managers
+    Cm,
+}
+
+impl From<Subject> for polypath_sim::Subject {
+    fn from(subject: Subject) -> Self {
+        match subject {
+            Subject::Verbs => Self::Verbs,
+            Subject::Cm => Self::Cm,
+        }
+    }
+}
+
+/// Run the protocols over simulated, faulty networks and check what verbs and RDMA CM promise
 ///
-/// Transport and path manager, as in real devices, on simulated hosts: links lose, double, corrupt and
-/// reorder packets, are cut and come back, addresses change, processes die; what the applications do
-/// and what befalls them follows from a seed, so that every run can be repeated exactly. A seed that
-/// fails is cut down to the smallest case that still does, which is printed with its last packets. For
+/// Transport and path manager, or connection managers, as in real use, on simulated hosts: links lose,
+/// double, corrupt and reorder packets, are cut and come back, addresses change, processes die; what the
+/// applications do and what befalls them follows from a seed, so that every run can be repeated exactly.
+/// A seed that fails is cut down to the smallest case that still does, which is printed with its last packets. For
 /// those who change Polypath, or want to see what it does when a path fails.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
@@ -96,9 +115,13 @@ Examples:
   polypath sim --seed 4711 --plan --events    one again, with what it means, faults and path events
   polypath sim --seed 4711 --packets          … and every packet
   polypath sim --seed 4711 --trace 4711.pcapng; wireshark 4711.pcapng
+  polypath sim cm --count 10000               connection managers
 
 Exit status: 1 if any promise was broken; the seeds are printed.")]
 pub(crate) struct Sim {
+    /// What is simulated
+    #[arg(value_enum, default_value_t)]
+    pub(crate) subject: Subject,
     /// The first seed; alone: only this one
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
@@ -108,7 +131,7 @@ pub(crate) struct Sim {
     /// Print what the seeds mean: hosts, links, work requests, faults
     #[arg(long)]
     pub(crate) plan: bool,
-    /// Print faults and path events
+    /// Print faults and path events, or commands and events of applications
     #[arg(long)]
     pub(crate) events: bool,
     /// Print every packet

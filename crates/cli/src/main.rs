@@ -40,9 +40,10 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Path(path) => path::run(path.action),
         Command::Broker(arguments) => broker(&arguments),
         Command::Doctor(doctor) => doctor::run(&doctor),
-        Command::Sim(args::Sim { seed, count, plan, events, packets, trace, whole }) => {
+        Command::Sim(args::Sim { subject, seed, count, plan, events, packets, trace, whole }) => {
+            let subject = subject.into();
             let hunt = Hunt::of(seed, count);
-            Ok(Hunt { plan, events, packets, trace, whole, ..hunt }.run())
+            Ok(Hunt { subject, plan, events, packets, trace, whole, ..hunt }.run())
         }
         Command::Completions { shell } => docs::completions(shell),
         Command::Man { out } => docs::man(&out),

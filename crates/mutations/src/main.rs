@@ -14,8 +14,9 @@ const HELP: &str = "\
 Puts deliberate faults, one at a time, into a copy of the protocol cores, and looks who finds each: the
 simulator, within how many seeds, or else the cores' own tests.
 
-Usage: polypath-mutations [--seeds N] [--only TEXT] [--out FILE]
+Usage: polypath-mutations [cm] [--seeds N] [--only TEXT] [--out FILE]
 
+  cm           faults of the connection manager, instead of those of transport and path manager
   --seeds N    seeds to try before a fault counts as missed by the simulator (default 2000)
   --only TEXT  only faults whose title has this text
   --out FILE   write the table there as well
@@ -24,7 +25,7 @@ Run it in the root of the workspace. The copy is under target/mutations.
 ";
 
 /// What the copy needs: the cores, and what builds and judges them.
-const CRATES: [&str; 4] = ["wire", "transport", "paths", "sim"];
+const CRATES: [&str; 5] = ["wire", "transport", "paths", "cm", "sim"];
 /// The longest that the seeds of one fault may take. A simulator that hangs has noticed something, too.
 const SIMULATION_MAX: Duration = Duration::from_secs(300);
 /// The longest that the cores' tests may take, building included.
@@ -47,9 +48,25 @@ enum Finder {
     Nobody,
 }
 
+/// What the simulator plays.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Game {
+    Verbs,
+    Cm,
+}
+
+impl Game {
+    /// The one that what is wrong takes part in.
+    fn of(mutation: &Mutation) -> Self {
+        let is_cm = mutation.edits.iter().any(|e| e.file.starts_with("crates/cm/"));
+        if is_cm { Self::Cm } else { Self::Verbs }
+    }
+}
+
 struct Options {
     seeds: u64,
     only: Option<String>,
+    game: Game,
     out: Option<PathBuf>,
 }
 
@@ -57,19 +74,23 @@ fn main() -> ExitCode {
     match options().and_then(|options| run(&options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("{e}");
+            esay(format_args!("{e}"));
             ExitCode::FAILURE
         }
     }
 }
 
 fn options() -> Result<Options, Unusable> {
-    let mut options = Options { seeds: 2000, only: None, out: None };
+    let mut options = Options { seeds: 2000, only: None, game: Game::Verbs, out: None };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         if matches!(arg.as_str(), "--help" | "-h") {
             print!("{HELP}");
             std::process::exit(0);
+        }
+        if arg == "cm" {
+            options.game = Game::Cm;
+            continue;
         }
         let value =
             args.next().ok_or_else(|| Unusable(format!("{arg} wants a value\n\n{HELP}")))?;
@@ -92,6 +113,7 @@ fn run(options: &Options) -> Result<(), Unusable> {
     let chosen: Vec<&Mutation> = all
         .iter()
         .filter(|m| options.only.as_ref().is_none_or(|text| m.title.contains(text.as_str())))
+        .filter(|m| Game::of(m) == options.game)
         .collect();
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
@@ -101,24 +123,27 @@ fn run(options: &Options) -> Result<(), Unusable> {
     lab.fill(root)?;
     // What is not broken must pass, or nothing of all this means anything.
     say(format_args!("the cores as they are"));
-    match lab.simulate(options.seeds)? {
+    match lab.simulate(options.game, options.seeds)? {
         Finder::Missed => {}
         other => return Err(Unusable(format!("without any fault: {}", row("none", &other)))),
     }
     let mut rows = Vec::new();
     for mutation in &chosen {
-        rows.push((*mutation, lab.with(root, mutation, || lab.simulate(options.seeds))?));
+        rows.push((
+            *mutation,
+            lab.with(root, mutation, || lab.simulate(options.game, options.seeds))?,
+        ));
         note(&rows, options)?;
     }
     // Tests take long to build: only for what the simulator misses.
     for at in 0..rows.len() {
         if matches!(rows[at].1, Finder::Missed) {
-            rows[at].1 = lab.with(root, rows[at].0, || lab.test())?;
+            rows[at].1 = lab.with(root, rows[at].0, || lab.test(options.game))?;
             say(format_args!("{}", row(&rows[at].0.title, &rows[at].1)));
             save(&rows, options)?;
         }
     }
-    say(format_args!("\n{}", report(&rows, options.seeds)));
+    say(format_args!("\n{}", report(&rows, options)));
     Ok(())
 }
 
@@ -137,7 +162,7 @@ fn note(rows: &[(&Mutation, Finder)], options: &Options) -> Result<(), Unusable>
 
 fn save(rows: &[(&Mutation, Finder)], options: &Options) -> Result<(), Unusable> {
     if let Some(out) = &options.out {
-        fs::write(out, report(rows, options.seeds))
+        fs::write(out, report(rows, options))
             .map_err(|e| Unusable(format!("{}: {e}", out.display())))?;
     }
     Ok(())
@@ -155,7 +180,7 @@ fn row(title: &str, found: &Finder) -> String {
     }
 }
 
-fn report(rows: &[(&Mutation, Finder)], seeds: u64) -> String {
+fn report(rows: &[(&Mutation, Finder)], options: &Options) -> String {
     let count = |f: fn(&Finder) -> bool| rows.iter().filter(|(_, found)| f(found)).count();
     let simulator = count(|f| matches!(f, Finder::Simulator { .. }));
     let tests = count(|f| matches!(f, Finder::Tests { .. }));
@@ -177,14 +202,16 @@ fn report(rows: &[(&Mutation, Finder)], seeds: u64) -> String {
     let median = needed.get(needed.len() / 2).copied().unwrap_or(0);
     let most = needed.last().copied().unwrap_or(0);
     let mut text = format!(
-        "# Deliberate faults, and who finds them\n\n\
+        "# Deliberate faults{}, and who finds them\n\n\
          Made by `make mutations`. Each fault of `crates/mutations/list` is put into a copy of the \
-         cores alone;\nthen the simulator runs seeds from 0 on until one fails, {seeds} at most. What \
+         cores alone;\nthen the simulator runs seeds from 0 on until one fails, {} at most. What \
          it misses is given to the\ncores' own tests. *Seeds* is the number of the first seed that \
          failed, plus one.\n\n\
          {} faults: {simulator} found by the simulator (median {median} seeds, at most {most}), \
          {tests} only by tests, {} by nobody.{untried_text}\n\n\
          | fault | found by | seeds | what was noticed first |\n|---|---|---|---|\n",
+        if options.game == Game::Cm { " of the connection manager" } else { "" },
+        options.seeds,
         rows.len(),
         rows.len() - simulator - tests - untried,
     );
@@ -252,8 +279,8 @@ impl Lab {
         found
     }
 
-    /// Builds the simulator and runs seeds until one fails.
-    fn simulate(&self, seeds: u64) -> Result<Finder, Unusable> {
+    /// Builds the simulator and runs seeds of a game until one fails.
+    fn simulate(&self, game: Game, seeds: u64) -> Result<Finder, Unusable> {
         let build =
             run_for(self.cargo(&["build", "--release", "-p", "polypath-sim"]), TESTS_MAX, |_| {
                 false
@@ -270,6 +297,7 @@ impl Lab {
             simulator.arg("--whole");
         }
         simulator
+            .args((game == Game::Cm).then_some("cm"))
             .args(["--seed", "0", "--count", &seeds.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -295,9 +323,11 @@ impl Lab {
     }
 
     /// Runs the cores' own tests until one fails.
-    fn test(&self) -> Result<Finder, Unusable> {
+    fn test(&self, game: Game) -> Result<Finder, Unusable> {
         let mut args = vec!["test", "--release"];
-        CRATES.iter().filter(|c| **c != "sim").for_each(|c| args.extend(["-p", package(c)]));
+        let cores: &[&str] =
+            if game == Game::Cm { &["cm"] } else { &["wire", "transport", "paths"] };
+        cores.iter().for_each(|c| args.extend(["-p", package(c)]));
         args.push("--no-fail-fast");
         let tests = run_for(self.cargo(&args), TESTS_MAX, |line| line.ends_with("... FAILED"))?;
         let failed = tests.lines.iter().find(|l| l.ends_with("... FAILED"));
@@ -317,6 +347,7 @@ fn package(name: &str) -> &'static str {
     match name {
         "wire" => "polypath-wire",
         "transport" => "polypath-transport",
+        "cm" => "polypath-cm",
         _ => "polypath-paths",
     }
 }

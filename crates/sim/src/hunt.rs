@@ -131,7 +131,7 @@ impl Game for CmCase {
     }
 
     fn run(&self, trace: Option<Trace>) -> (Result<CmReport, Failure>, Option<Trace>) {
-        cm::run(self, trace)
+        cm::run(self, None, trace)
     }
 
     fn watch(&self, events: bool, packets: bool) -> Result<CmReport, Failure> {
@@ -139,7 +139,7 @@ impl Game for CmCase {
     }
 
     fn shrink(&self, failure: Failure) -> Shrunk<Self> {
-        cm::shrink(self, failure)
+        cm::shrink(self, failure, None)
     }
 
     fn links(&self) -> usize {

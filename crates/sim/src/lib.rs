@@ -26,8 +26,11 @@
 //! Of UC and UD: what arrives was sent, is whole, in order where the network keeps order, and all of it
 //! does if nothing was dropped.
 //!
-//! It is not a model of speed: hosts take no time. There are no sockets, threads or connection
-//! management, neither memory windows nor invalidation, and no SQD. Of retries and deaths it is
+//! Connection managers are simulated by themselves, with a model of their own: [`cm`]. The queue pairs
+//! here are connected by hand.
+//!
+//! It is not a model of speed: hosts take no time. There are no sockets or threads, neither memory windows
+//! nor invalidation, and no SQD. Of retries and deaths it is
 //! checked that an error comes, and that it does not come too early; not that it comes at once.
 #![forbid(unsafe_code)]
 

@@ -169,6 +169,11 @@ pub(super) fn disconnect(id: u32) -> Vec<u8> {
     command(10, 0, &[&id.to_ne_bytes()])
 }
 
+/// Moves an id from another file to the one that this is written to.
+pub(super) fn migrate(id: u32, from: u32) -> Vec<u8> {
+    command(18, 4, &[&[0; 8], &id.to_ne_bytes(), &from.to_ne_bytes()])
+}
+
 /// The queue pair has seen data.
 pub(super) fn notify(id: u32) -> Vec<u8> {
     command(15, 0, &[&id.to_ne_bytes(), &COMM_EST.to_ne_bytes()])

@@ -2,8 +2,10 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use polypath_cm::FileId;
+
 use super::abi::{self, Param, event};
-use super::case::{CmFault, Decision, Place, Quit};
+use super::case::{CmFault, Decision, EndPlan, Place, Quit};
 use super::model::{HalfId, State};
 use super::run::CmSimulation;
 use crate::judge::{Verdict, breach, demand};
@@ -31,6 +33,8 @@ pub(super) enum Step {
     Notify,
     Disconnect,
     Destroy,
+    /// The id is moved to the process's other event channel.
+    Migrate,
 }
 
 impl CmSimulation {
@@ -56,7 +60,7 @@ impl CmSimulation {
             }
         };
         let process = &self.processes[&place];
-        if process.file.is_none() {
+        if process.files.is_empty() {
             return Ok(());
         }
         if process.paused_until > self.now {
@@ -75,40 +79,41 @@ impl CmSimulation {
     }
 
     /// The process that has a file open; `None` if it is gone.
-    fn place_of(&self, host: usize, file: polypath_cm::FileId) -> Option<Place> {
+    fn place_of(&self, host: usize, file: FileId) -> Option<Place> {
         let mine = |(place, p): (&Place, &super::run::Process)| {
-            (place.host == host && p.file == Some(file)).then_some(*place)
+            (place.host == host && p.files.contains(&file)).then_some(*place)
         };
         self.processes.iter().find_map(mine)
     }
 
-    fn file(&self, place: Place) -> polypath_cm::FileId {
-        self.processes[&place].file.unwrap_or(polypath_cm::FileId(0))
+    /// The channel that a process opened first.
+    fn file(&self, place: Place) -> FileId {
+        self.processes[&place].files.first().copied().unwrap_or(FileId(0))
     }
 
     fn listen(&mut self, place: Place, number: usize) -> Verdict {
         let plan = self.case.listeners[number].clone();
+        let at = (place, self.file(place));
         let uid = self.model.listeners.len() as u64;
         let create = abi::create(uid, plan.service.ud);
-        let Some(response) = self.command(place, &create, Ok(()), "create an id to listen")? else {
+        let Some(response) = self.command(at, &create, Ok(()), "create an id to listen")? else {
             return Ok(());
         };
         let id = abi::number(&response);
-        let file = self.file(place);
-        let listener = self.model.listener_created(place.host, file, plan.service, id);
+        let listener = self.model.listener_created(place.host, at.1, plan.service, id);
         let any = match self.case.v6 {
             true => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             false => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         };
         let must = self.model.bind(listener);
         let bind = abi::bind(id, SocketAddr::new(any, plan.service.port));
-        if self.command(place, &bind, must, "bind")?.is_some() {
+        if self.command(at, &bind, must, "bind")?.is_some() {
             self.model.listen(self.now, listener, plan.backlog);
-            self.command(place, &abi::listen(id, plan.backlog), Ok(()), "listen")?;
+            self.command(at, &abi::listen(id, plan.backlog), Ok(()), "listen")?;
         }
         if let Some(until) = plan.until {
-            let at = self.now + until.saturating_sub(plan.at);
-            self.plan(at, Action::Unlisten(listener));
+            let then = self.now + until.saturating_sub(plan.at);
+            self.plan(then, Action::Unlisten(listener));
         }
         Ok(())
     }
@@ -117,37 +122,35 @@ impl CmSimulation {
         if self.model.listeners[listener].destroyed {
             return Ok(());
         }
-        let id = self.model.listeners[listener].id;
+        let (id, file) = (self.model.listeners[listener].id, self.model.listeners[listener].file);
         let must = self.model.destroy_listener(self.now, listener);
-        self.destroyed(place, id, must)
+        self.destroyed((place, file), id, must)
     }
 
     /// Destroys an id; the response says how many of its events were reported.
-    fn destroyed(&mut self, place: Place, id: u32, reported: u32) -> Verdict {
-        let response = self.command(place, &abi::destroy(id), Ok(()), "destroy")?;
+    fn destroyed(&mut self, at: (Place, FileId), id: u32, reported: u32) -> Verdict {
+        let response = self.command(at, &abi::destroy(id), Ok(()), "destroy")?;
         let got = response.map(|r| abi::number(&r));
         demand(got == Some(reported), "events are counted", || {
-            format!("{place}: id {id}: {got:?} events reported instead of {reported}")
+            format!("{}: id {id}: {got:?} events reported instead of {reported}", at.0)
         })
     }
 
     fn attempt(&mut self, place: Place, attempt: usize) -> Verdict {
         let plan = self.case.attempts[attempt].clone();
+        let at = (place, self.file(place));
         let uid = self.model.halves.len() as u64 + 0x1000;
         let create = abi::create(uid, plan.service.ud);
-        let Some(response) = self.command(place, &create, Ok(()), "create an id to connect")?
-        else {
+        let Some(response) = self.command(at, &create, Ok(()), "create an id to connect")? else {
             return Ok(());
         };
         let id = abi::number(&response);
-        let file = self.file(place);
-        let half = self.model.created(file, attempt, id);
+        let half = self.model.created(at.1, attempt, id);
         let (from, to) = self.model.destination(attempt);
         let must = self.model.resolve_addr(half);
-        if self.command(place, &abi::resolve_addr(id, from, to), must, "resolve address")?.is_none()
-        {
-            let at = self.now + plan.active.destroy_after;
-            self.plan(at, Action::Half(half, Step::Destroy));
+        if self.command(at, &abi::resolve_addr(id, from, to), must, "resolve address")?.is_none() {
+            let then = self.now + plan.active.destroy_after;
+            self.plan(then, Action::Half(half, Step::Destroy));
         }
         Ok(())
     }
@@ -156,43 +159,41 @@ impl CmSimulation {
         let now = self.now;
         let h = &self.model.halves[half];
         let Some(id) = h.id else { return Ok(()) };
-        let (active, owned, attempt) = (h.active, h.owned, h.attempt);
+        let (active, owned, attempt, at) = (h.active, h.owned, h.attempt, (place, h.file));
         match step {
             Step::ResolveRoute => {
                 let must = self.model.resolve_route(half);
-                self.command(place, &abi::resolve_route(id), must, "resolve route")?;
+                self.command(at, &abi::resolve_route(id), must, "resolve route")?;
             }
             Step::Connect => {
                 let param = self.param(half);
                 let must = self.model.connect(now, half);
-                let done = self.command(place, &abi::connect(id, &param), must, "connect")?;
+                let done = self.command(at, &abi::connect(id, &param), must, "connect")?;
                 let end = self.case.attempts[attempt].active.clone();
-                match (done, end.quit) {
-                    (None, _) => {
-                        self.plan(now + end.destroy_after, Action::Half(half, Step::Destroy));
-                    }
-                    (_, Some((after, quit))) => self.plan_quit(half, after, quit),
-                    _ => {}
+                match done {
+                    Some(_) => self.plan_end(half, &end),
+                    None => self.plan(now + end.destroy_after, Action::Half(half, Step::Destroy)),
                 }
             }
             Step::Decide if active => {
-                self.learn(place, half, id)?;
+                self.learn(at, half, id)?;
                 self.agree(half)?;
                 let must = self.model.confirm(now, half);
-                self.command(place, &abi::accept(id, 0, None), must, "confirm")?;
+                self.command(at, &abi::accept(id, 0, None), must, "confirm")?;
             }
-            Step::Decide => self.decide(place, half, id)?,
+            Step::Decide => self.decide(at, half, id)?,
             Step::Notify => {
                 let must = self.model.notify(half);
-                self.command(place, &abi::notify(id), must, "notify of data")?;
+                self.command(at, &abi::notify(id), must, "notify of data")?;
             }
             Step::Disconnect => {
                 let must = self.model.disconnect(now, half);
-                self.command(place, &abi::disconnect(id), must, "disconnect")?;
+                self.command(at, &abi::disconnect(id), must, "disconnect")?;
             }
+            Step::Migrate => self.migrate(at, half, id)?,
             Step::Destroy if owned => {
                 let reported = self.model.destroy(now, half);
-                self.destroyed(place, id, reported)?;
+                self.destroyed(at, id, reported)?;
             }
             // It is destroyed already.
             Step::Destroy => {}
@@ -200,16 +201,26 @@ impl CmSimulation {
         Ok(())
     }
 
-    fn decide(&mut self, place: Place, half: HalfId, id: u32) -> Verdict {
+    fn migrate(&mut self, at: (Place, FileId), half: HalfId, id: u32) -> Verdict {
+        let other = self.processes[&at.0].files.iter().find(|f| **f != at.1).copied();
+        let Some(to) = other else { return Ok(()) };
+        let must = self.model.migrate(half, to);
+        let done = self.command((at.0, to), &abi::migrate(id, at.1.0), must, "migrate")?;
+        let (got, reported) = (done.map(|r| abi::number(&r)), self.model.halves[half].reported);
+        demand(got.is_none_or(|got| got == reported), "events are counted", || {
+            format!("{}: id {id}: {got:?} events reported instead of {reported}", at.0)
+        })
+    }
+
+    fn decide(&mut self, at: (Place, FileId), half: HalfId, id: u32) -> Verdict {
         let (now, attempt) = (self.now, self.model.halves[half].attempt);
         match self.case.attempts[attempt].decision {
             Decision::Accept => {
-                self.learn(place, half, id)?;
+                self.learn(at, half, id)?;
                 let param = self.param(half);
                 let uid = self.model.halves[half].uid;
                 let must = self.model.accept(now, half);
-                let done =
-                    self.command(place, &abi::accept(id, uid, Some(&param)), must, "accept")?;
+                let done = self.command(at, &abi::accept(id, uid, Some(&param)), must, "accept")?;
                 let after = self.case.attempts[attempt].data_after;
                 if let (Some(_), Some(after)) = (done, after) {
                     self.plan(now + after, Action::Half(half, Step::Notify));
@@ -218,18 +229,18 @@ impl CmSimulation {
             Decision::Reject => {
                 let private = self.model.private(half);
                 let must = self.model.reject(now, half);
-                self.command(place, &abi::reject(id, &private), must, "reject")?;
+                self.command(at, &abi::reject(id, &private), must, "reject")?;
                 let after = self.case.attempts[attempt].passive.destroy_after;
                 self.plan(now + after, Action::Half(half, Step::Destroy));
             }
-            Decision::Destroy => self.half(place, half, Step::Destroy)?,
+            Decision::Destroy => self.half(at.0, half, Step::Destroy)?,
             Decision::Ignore => {}
         }
         Ok(())
     }
 
     /// What the queue pair is told of the peer. Only where the peer is known.
-    fn learn(&mut self, place: Place, half: HalfId, id: u32) -> Verdict {
+    fn learn(&mut self, at: (Place, FileId), half: HalfId, id: u32) -> Verdict {
         let h = &self.model.halves[half];
         if h.ud || !h.owned || !matches!(h.state, State::RepRcvd | State::ReqRcvd) {
             return Ok(());
@@ -238,8 +249,8 @@ impl CmSimulation {
             return Ok(());
         }
         let [rtr, rts] = [2, 3].map(|state| abi::qp_attr(id, state));
-        let rtr = self.command(place, &rtr, Ok(()), "ask for attributes")?;
-        let rts = self.command(place, &rts, Ok(()), "ask for attributes")?;
+        let rtr = self.command(at, &rtr, Ok(()), "ask for attributes")?;
+        let rts = self.command(at, &rts, Ok(()), "ask for attributes")?;
         let (Some(rtr), Some(rts)) = (rtr, rts) else {
             return breach("commands come to what they must", "no attributes");
         };
@@ -256,21 +267,25 @@ impl CmSimulation {
         }
     }
 
-    fn plan_quit(&mut self, half: HalfId, after: core::time::Duration, quit: Quit) {
-        let step = match quit {
-            Quit::Disconnect => Step::Disconnect,
-            Quit::Destroy => Step::Destroy,
-        };
-        self.plan(self.now + after, Action::Half(half, step));
+    /// What an application does by itself.
+    fn plan_end(&mut self, half: HalfId, end: &EndPlan) {
+        if let Some((after, quit)) = end.quit {
+            let step = match quit {
+                Quit::Disconnect => Step::Disconnect,
+                Quit::Destroy => Step::Destroy,
+            };
+            self.plan(self.now + after, Action::Half(half, step));
+        }
+        if let Some(after) = end.migrate_after {
+            self.plan(self.now + after, Action::Half(half, Step::Migrate));
+        }
     }
 
     /// A listening application sees a request.
     pub(super) fn requested(&mut self, child: HalfId) {
         let end = self.model.plan(child).passive.clone();
         self.plan(self.now + end.decide_after, Action::Half(child, Step::Decide));
-        if let Some((after, quit)) = end.quit {
-            self.plan_quit(child, after, quit);
-        }
+        self.plan_end(child, &end);
     }
 
     /// An application gets an event of an id.

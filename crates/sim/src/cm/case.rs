@@ -97,6 +97,8 @@ pub struct EndPlan {
     pub decide_after: Duration,
     /// It ends it by itself, so long after the request was sent or seen, whatever the state.
     pub quit: Option<(Duration, Quit)>,
+    /// It moves its id to another event channel, so long after the request was sent or seen.
+    pub migrate_after: Option<Duration>,
     /// It agrees to a disconnection so long after it was told, if at all.
     pub agree_after: Option<Duration>,
     /// It destroys its id so long after the connection has ended.
@@ -133,14 +135,16 @@ pub enum CmFault {
     Cut { link: usize, from: usize, to: usize, cut: bool },
     /// MADs get lost, doubled, held back, corrupted.
     Weather { link: usize, weather: Weather },
-    /// A process neither reads events nor does anything for a while.
-    Pause { place: Place, time: Duration },
+    /// A process does nothing for a while; or it only reads no events.
+    Pause { place: Place, time: Duration, deaf: bool },
     /// A process dies: the kernel closes its file.
     Kill { place: Place },
     /// The device goes away for a process.
     Removal { place: Place },
     /// A host with all its processes and its connection manager starts afresh.
     Reboot { host: usize },
+    /// A MAD that was sent to a host before, `back` MADs of all ago, comes once more.
+    Replay { host: usize, back: u64 },
     /// Somebody sends a MAD to a host that looks like one of a connection, but is not.
     Forge { host: usize, attempt: usize, what: Forgery },
 }
@@ -225,11 +229,13 @@ impl fmt::Display for EndPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "QP {:#x}, {} bytes, answers after {:?}, quits {:?}, agrees after {:?}, destroys after {:?}",
+            "QP {:#x}, {} bytes, answers after {:?}, quits {:?}, migrates {:?}, agrees after {:?}, destroys \
+             after {:?}",
             self.qpn,
             self.private_len,
             self.decide_after,
             self.quit,
+            self.migrate_after,
             self.agree_after,
             self.destroy_after
         )

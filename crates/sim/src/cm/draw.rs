@@ -118,6 +118,7 @@ fn draw_end(rng: &mut Rng, qpn: u32, room: usize) -> EndPlan {
             let at = draw_delay(rng) + draw_delay(rng);
             (at, if rng.chance(600) { Quit::Disconnect } else { Quit::Destroy })
         }),
+        migrate_after: rng.chance(100).then(|| draw_delay(rng)),
         agree_after: rng.chance(900).then(|| draw_delay(rng)),
         destroy_after: draw_delay(rng),
     }
@@ -219,7 +220,7 @@ fn draw_faults(
         let at = if rng.chance(700) { about.at + draw_delay(rng) } else { rng.time(OPENING * 2) };
         let host = if rng.chance(500) { about.place.host } else { about.to };
         let place = Place { host, process: rng.below(PROCESSES as u64) as usize };
-        match rng.below(12) {
+        match rng.below(14) {
             0..=2 if !many => {
                 let (link, from) = (rng.below(links as u64) as usize, host);
                 let to = (from + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
@@ -227,10 +228,14 @@ fn draw_faults(
                 let back = at + rng.time(SEC * 90);
                 faults.push((back, CmFault::Cut { link, from, to, cut: false }));
             }
-            3..=4 => faults.push((at, CmFault::Pause { place, time: draw_delay(rng) })),
+            3..=4 => {
+                let (time, deaf) = (draw_delay(rng), rng.chance(500));
+                faults.push((at, CmFault::Pause { place, time, deaf }));
+            }
             5 if violent => faults.push((at, CmFault::Kill { place })),
             6 if violent => faults.push((at, CmFault::Removal { place })),
             7 if violent => faults.push((at, CmFault::Reboot { host })),
+            8 => faults.push((at, CmFault::Replay { host, back: rng.below(60) })),
             _ => {
                 let what = draw_forgery(rng);
                 faults.push((at, CmFault::Forge { host, attempt, what }));

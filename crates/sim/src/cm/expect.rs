@@ -77,13 +77,16 @@ impl Model {
         mad: &CmMad,
     ) -> Result<Due, crate::judge::Breach> {
         let (local, remote) = ids(&mad.message);
-        let at = self.due.iter().position(|due| {
+        let fits = |due: &Due| {
             due.host == host
                 && is_kind(&due.what, &mad.message)
                 // A SIDR_REP has no number but that of the request.
                 && (matches!(due.what, What::SidrRep { .. }) || self.may_be(due.local, local))
                 && self.may_be(due.remote, remote)
-        });
+        };
+        // Peers on several hosts may have the same numbers.
+        let exact = |due: &Due| fits(due) && due.way.1 == out.remote;
+        let at = self.due.iter().position(exact).or_else(|| self.due.iter().position(fits));
         let Some(at) = at else {
             let near: Vec<_> = self.due.iter().map(|d| format!("{d:?}")).collect();
             return breach(

@@ -1,10 +1,14 @@
 //! What one application sees of one connection, from first to last, whatever the network did: each
 //! event at most once, in a legal order, and one end.
 
+use core::time::Duration;
+
+use super::abi::ETIMEDOUT;
 use super::abi::event::{
     ADDR_ERROR, ADDR_RESOLVED, CONNECT_RESPONSE, DEVICE_REMOVAL, DISCONNECTED, ESTABLISHED,
     REJECTED, ROUTE_RESOLVED, TIMEWAIT_EXIT, UNREACHABLE, name,
 };
+use super::case::{CmCase, Decision, Quit};
 use super::model::Half;
 use crate::judge::{Verdict, demand};
 
@@ -52,5 +56,52 @@ pub(super) fn complete(half: &Half) -> Verdict {
     let exits = after.clone().count() != 1 || !half.owned;
     demand(exits || half.state == super::model::State::DreqRcvd, "time-wait ends", || {
         format!("attempt {}: {half:?}", half.attempt)
+    })
+}
+
+/// The longest that a packet may live (4.096 µs · 2^16): what is later can meet another connection.
+const PACKET_LIFE: Duration = Duration::from_millis(250);
+/// Room for private data in any rejection.
+const REJ_ROOM_MIN: usize = 136;
+/// An answer within this time comes before the last repetition.
+const SOON: Duration = Duration::from_secs(30);
+
+/// Whether nothing stands in the way: nothing goes wrong, packets are in time, tables have room, and
+/// numbers of queue pairs do not come back.
+pub(super) fn is_calm(case: &CmCase) -> bool {
+    let mut qpns: Vec<_> = case.attempts.iter().map(|a| (a.place.host, a.active.qpn)).collect();
+    qpns.extend(case.attempts.iter().map(|a| (a.to, a.passive.qpn)));
+    let count = qpns.len();
+    qpns.sort_unstable();
+    qpns.dedup();
+    case.faults.is_empty()
+        && case.max_connections > count
+        && case.links.iter().all(|l| l.delay + l.jitter < PACKET_LIFE)
+        && qpns.len() == count
+}
+
+/// Where nothing stands in the way, whoever is asked answers, and whoever is left agrees.
+pub(super) fn reached(case: &CmCase, half: &Half, kind: u32, status: i32) -> Verdict {
+    let plan = &case.attempts[half.attempt];
+    let (own, other) = match half.active {
+        true => (&plan.active, &plan.passive),
+        false => (&plan.passive, &plan.active),
+    };
+    let leaves = |end: &super::case::EndPlan| matches!(end.quit, Some((_, Quit::Destroy)));
+    let decides = match plan.decision {
+        Decision::Ignore => false,
+        // With more private data than there is room for it fails.
+        Decision::Reject => plan.passive.private_len <= REJ_ROOM_MIN,
+        Decision::Accept | Decision::Destroy => true,
+    };
+    let answers = decides && (!half.ud || other.decide_after < SOON);
+    let agrees = other.agree_after.is_some_and(|after| after < SOON) && plan.data_after.is_none();
+    let wrong = match kind {
+        UNREACHABLE => status == -ETIMEDOUT && answers && !leaves(other) && !leaves(own),
+        DISCONNECTED => status != 0 && agrees,
+        _ => false,
+    };
+    demand(!wrong, "a network that is whole reaches everybody", || {
+        format!("attempt {} (active: {}): {} {status}", half.attempt, half.active, name(kind))
     })
 }

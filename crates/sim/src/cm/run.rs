@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use polypath_cm::{ClientId, FileId};
+use polypath_cm::{ClientId, FileId, OutgoingMad};
 use polypath_wire::cm::CmMad;
 
 use super::abi::{Event, event};
@@ -15,13 +15,15 @@ use super::case::{CmCase, CmFault, Place};
 use super::draw::PROCESSES;
 use super::host::{CmHost, Numbers, datagram, number};
 use super::life;
-use super::model::{Id, Model, Owner, Sent, State};
+use super::model::{Due, Id, Model, Owner, Sent, State};
 use crate::judge::{Breach, Verdict, breach, demand};
 use crate::link::Network;
 use crate::rng::Rng;
 use crate::run::Failure;
 use crate::trace::Trace;
 
+/// A byte of a MAD that is private data in every message that has some.
+const PRIVATE_DATA: usize = 250;
 /// Steps that a run may take.
 const STEPS_MAX: u32 = 200_000;
 
@@ -51,10 +53,13 @@ pub struct CmReport {
 /// A process of a host.
 #[derive(Debug, Default)]
 pub(super) struct Process {
-    /// Its open file, if it lives.
-    pub(super) file: Option<FileId>,
+    /// Its open files, event channels of its own, if it lives.
+    pub(super) files: Vec<FileId>,
     dead: bool,
+    /// It does nothing until then.
     pub(super) paused_until: Duration,
+    /// It reads no events until then.
+    deaf_until: Duration,
 }
 
 /// Hosts and what they do.
@@ -75,15 +80,38 @@ pub struct CmSimulation {
     sent: Vec<Sent>,
     report: CmReport,
     print: bool,
+    /// Nothing stands in anybody's way.
+    calm: bool,
+    mischief: Option<(usize, CmMischief)>,
+    /// MADs and events of the host that does wrong.
+    done: u32,
 }
 
-/// Runs a case; a panic counts as a failure.
+/// What a host does wrong, to see whether it is noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CmMischief {
+    /// Every so many MADs one is not sent.
+    Lose(u32),
+    /// Every so many MADs one is sent twice.
+    Double(u32),
+    /// Every so many MADs one has a byte of its private data changed.
+    Spoil(u32),
+    /// Every so many events one does not reach its application.
+    Forget(u32),
+}
+
+/// Runs a case; a panic counts as a failure. `mischief`: a host that does something wrong.
 ///
 /// # Errors
 /// A promise was broken.
-pub fn run(case: &CmCase, trace: Option<Trace>) -> (Result<CmReport, Failure>, Option<Trace>) {
+pub fn run(
+    case: &CmCase,
+    mischief: Option<(usize, CmMischief)>,
+    trace: Option<Trace>,
+) -> (Result<CmReport, Failure>, Option<Trace>) {
     let run = || {
         let mut simulation = CmSimulation::new(case);
+        simulation.mischief = mischief;
         if let Some(trace) = trace {
             simulation = simulation.with_trace(trace);
         }
@@ -92,6 +120,11 @@ pub fn run(case: &CmCase, trace: Option<Trace>) -> (Result<CmReport, Failure>, O
     // Nothing of the simulation survives the panic.
     catch_unwind(AssertUnwindSafe(run))
         .unwrap_or_else(|panic| (Err(Failure::of_panic(panic.as_ref())), None))
+}
+
+/// The client that opened these files: their process, by the first of them.
+fn client(first: FileId) -> ClientId {
+    ClientId(u64::from(first.0))
 }
 
 impl CmSimulation {
@@ -111,6 +144,9 @@ impl CmSimulation {
             sent: Vec::new(),
             report: CmReport::default(),
             print: false,
+            calm: life::is_calm(case),
+            mischief: None,
+            done: 0,
             case: case.clone(),
         };
         for host in 0..case.hosts {
@@ -220,16 +256,16 @@ impl CmSimulation {
     /// Sends what a host has to send, tells its applications what there is to tell, and looks whether
     /// that is what has to be.
     pub(super) fn settle(&mut self, host: usize) -> Verdict {
-        while let Some(out) = self.hosts[host].cm.poll_mad() {
+        for out in self.outgoing(host) {
             let mad = match CmMad::parse(&out.mad) {
                 Ok(mad) => mad,
                 Err(error) => return breach("messages can be read", format!("{error}")),
             };
             let due = self.model.sent(host, &out, &mad)?;
             let number = self.sent.len() as u32;
-            let sent = Sent { what: due.what, from: due.local, to: due.remote, way: due.way };
-            self.sent.push(sent);
             let datagram = datagram(&out, number, self.now);
+            let Due { what, local: from, remote: to, way, .. } = due;
+            self.sent.push(Sent { host, out, what, from, to, way });
             self.net.send(self.now, host, datagram, &mut self.rng);
         }
         if let Some(due) = self.model.due.first() {
@@ -241,13 +277,48 @@ impl CmSimulation {
         Ok(())
     }
 
+    /// What a host has to send.
+    fn outgoing(&mut self, host: usize) -> Vec<OutgoingMad> {
+        let mut mads = Vec::new();
+        let mischief = self.mischief.filter(|(h, _)| *h == host).map(|(_, mischief)| mischief);
+        while let Some(mut out) = self.hosts[host].cm.poll_mad() {
+            match mischief {
+                Some(CmMischief::Lose(n)) if self.is_time(n) => continue,
+                Some(CmMischief::Double(n)) if self.is_time(n) => mads.push(out.clone()),
+                Some(CmMischief::Spoil(n)) if self.is_time(n) => out.mad[PRIVATE_DATA] ^= 1,
+                _ => {}
+            }
+            mads.push(out);
+        }
+        mads
+    }
+
+    /// Whether the host that does wrong does so now.
+    fn is_time(&mut self, every: u32) -> bool {
+        self.done += 1;
+        self.done.is_multiple_of(every)
+    }
+
     /// An application reads its events, unless it does nothing now.
     fn tell(&mut self, place: Place) -> Verdict {
         let process = &self.processes[&place];
-        let Some(file) = process.file.filter(|_| process.paused_until <= self.now) else {
+        if process.paused_until.max(process.deaf_until) > self.now {
             return Ok(());
-        };
+        }
+        for file in process.files.clone() {
+            self.read(place, file)?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, place: Place, file: FileId) -> Verdict {
         while let Some(bytes) = self.hosts[place.host].cm.poll_event_of(file) {
+            if let Some((host, CmMischief::Forget(n))) = self.mischief
+                && host == place.host
+                && self.is_time(n)
+            {
+                continue;
+            }
             let Some(event) = Event::parse(bytes) else {
                 return breach("events can be read", format!("{place}"));
             };
@@ -293,6 +364,9 @@ impl CmSimulation {
             }
             (Owner::Half(half), _) => {
                 life::next(&self.model.halves[half], event.kind)?;
+                if self.calm {
+                    life::reached(&self.case, &self.model.halves[half], event.kind, event.status)?;
+                }
                 let h = &mut self.model.halves[half];
                 h.reported += 1;
                 h.told.push(event.kind);
@@ -337,12 +411,11 @@ impl CmSimulation {
     /// A command of an application, as bytes; what it must come to is the model's word.
     pub(super) fn command(
         &mut self,
-        place: Place,
+        (place, file): (Place, FileId),
         bytes: &[u8],
         must: Result<(), i32>,
         what: &str,
     ) -> Result<Option<Vec<u8>>, Breach> {
-        let Some(file) = self.processes[&place].file else { return Ok(None) };
         let host = &mut self.hosts[place.host];
         let got = host.cm.command(self.now, file, bytes, &mut host.env);
         self.note(format_args!("{place}: {what}: {:?}", got.as_ref().map(|_| ())));
@@ -354,21 +427,24 @@ impl CmSimulation {
     }
 
     fn open(&mut self, place: Place) {
-        self.files += 1;
-        let file = FileId(self.files);
-        self.hosts[place.host].cm.open_file(file, ClientId(u64::from(self.files)));
-        let process = self.processes.entry(place).or_default();
-        process.file = Some(file);
+        let files = [1, 2].map(|n| FileId(self.files + n));
+        self.files += 2;
+        for file in files {
+            self.hosts[place.host].cm.open_file(file, client(files[0]));
+        }
+        self.processes.entry(place).or_default().files = files.to_vec();
     }
 
     pub(super) fn kill(&mut self, place: Place) -> Verdict {
         let Some(process) = self.processes.get_mut(&place) else { return Ok(()) };
         process.dead = true;
-        let Some(file) = process.file.take() else { return Ok(()) };
-        self.model.close(self.now, file);
-        let host = &mut self.hosts[place.host];
-        host.cm.close_file(self.now, file, &mut host.env);
-        self.settle(place.host)
+        for file in core::mem::take(&mut process.files) {
+            self.model.close(self.now, file);
+            let host = &mut self.hosts[place.host];
+            host.cm.close_file(self.now, file, &mut host.env);
+            self.settle(place.host)?;
+        }
+        Ok(())
     }
 
     pub(super) fn fault(&mut self, fault: CmFault) -> Verdict {
@@ -376,20 +452,24 @@ impl CmSimulation {
         match fault {
             CmFault::Cut { link, from, to, cut } => self.net.set_cut(link, from, to, cut),
             CmFault::Weather { link, weather } => self.net.set_weather(link, weather),
-            CmFault::Pause { place, time } => {
+            CmFault::Pause { place, time, deaf } => {
                 let until = self.now + time;
                 if let Some(process) = self.processes.get_mut(&place) {
-                    process.paused_until = process.paused_until.max(until);
+                    let pause =
+                        if deaf { &mut process.deaf_until } else { &mut process.paused_until };
+                    *pause = until.max(*pause);
                 }
                 self.plan(until, Action::Wake(place));
             }
             CmFault::Kill { place } => return self.kill(place),
             CmFault::Removal { place } => {
-                let Some(file) = self.processes.get(&place).and_then(|p| p.file) else {
+                let files = self.processes.get(&place).map(|p| p.files.clone());
+                let Some(client) = files.iter().flatten().next().map(|f| client(*f)) else {
                     return Ok(());
                 };
-                let client = ClientId(u64::from(file.0));
-                self.model.remove_device(self.now, file);
+                for file in files.iter().flatten() {
+                    self.model.remove_device(self.now, *file);
+                }
                 let host = &mut self.hosts[place.host];
                 host.env.removed.insert(client);
                 let guid = super::host::guid(place.host);
@@ -406,6 +486,15 @@ impl CmSimulation {
                     }
                 }
             }
+            CmFault::Replay { host, back } => {
+                let to = |s: &Sent| self.model.host_of(s.way.1) == Some(host);
+                let mut before = (0..self.sent.len()).rev().skip(back as usize);
+                if let Some(number) = before.find(|n| to(&self.sent[*n])) {
+                    let sent = &self.sent[number];
+                    let datagram = datagram(&sent.out, number as u32, self.now);
+                    self.net.send(self.now, sent.host, datagram, &mut self.rng);
+                }
+            }
             CmFault::Forge { host, attempt, what } => return self.forge(host, attempt, what),
         }
         Ok(())
@@ -415,19 +504,19 @@ impl CmSimulation {
     fn close_all(&mut self) -> Verdict {
         let places: Vec<Place> = self.processes.keys().copied().collect();
         for place in places {
-            let Some(file) = self.processes[&place].file else { continue };
             if self.rng.chance(500) {
                 self.kill(place)?;
                 continue;
             }
+            let files = self.processes[&place].files.clone();
             for l in 0..self.model.listeners.len() {
-                if self.model.listeners[l].file == file {
+                if files.contains(&self.model.listeners[l].file) {
                     self.act(Action::Unlisten(l))?;
                 }
             }
             for half in 0..self.model.halves.len() {
                 let h = &self.model.halves[half];
-                if h.file == file && h.owned {
+                if files.contains(&h.file) && h.owned {
                     self.act(Action::Half(half, super::apps::Step::Destroy))?;
                 }
             }

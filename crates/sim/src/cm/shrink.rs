@@ -4,14 +4,18 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::case::{CmCase, CmFault, Decision, EndPlan};
-use super::run::run;
+use super::run::{CmMischief, run};
 use crate::link::Weather;
 use crate::run::Failure;
 use crate::shrink::{Shrinker, Shrunk};
 
 /// Cuts down a case that fails. Gives up after 3000 runs or a minute, with what it has.
-pub fn shrink(case: &CmCase, failure: Failure) -> Shrunk<CmCase> {
-    let fails = |case: &CmCase| run(case, None).0.err();
+pub fn shrink(
+    case: &CmCase,
+    failure: Failure,
+    mischief: Option<(usize, CmMischief)>,
+) -> Shrunk<CmCase> {
+    let fails = |case: &CmCase| run(case, mischief, None).0.err();
     Shrinker::new(case, failure, &fails).run(Shrinker::pass)
 }
 
@@ -67,6 +71,7 @@ impl Shrinker<'_, CmCase> {
         for end in ends {
             self.change(|case| end(case, i).private_len = 0);
             self.change(|case| end(case, i).quit = None);
+            self.change(|case| end(case, i).migrate_after = None);
             self.change(|case| end(case, i).decide_after = Duration::ZERO);
             self.change(|case| end(case, i).agree_after = None);
             self.change(|case| end(case, i).destroy_after = Duration::ZERO);
@@ -113,7 +118,9 @@ fn remove_host(case: &mut CmCase) {
         CmFault::Pause { place, .. } | CmFault::Kill { place } | CmFault::Removal { place } => {
             place.host != last
         }
-        CmFault::Reboot { host } | CmFault::Forge { host, .. } => *host != last,
+        CmFault::Reboot { host } | CmFault::Replay { host, .. } | CmFault::Forge { host, .. } => {
+            *host != last
+        }
         CmFault::Weather { .. } => true,
     });
 }

@@ -321,6 +321,20 @@ impl Model {
         reported
     }
 
+    /// An id is moved to another event channel, and its unread events with it.
+    pub(in crate::cm) fn migrate(&mut self, half: HalfId, to: FileId) -> Outcome {
+        if !self.halves[half].owned {
+            return Err(ENOENT);
+        }
+        self.halves[half].file = to;
+        for (file, event) in &mut self.queue {
+            if event.owner == Owner::Half(half) {
+                *file = to;
+            }
+        }
+        Ok(())
+    }
+
     /// A process died.
     pub(in crate::cm) fn close(&mut self, now: Duration, file: FileId) {
         for l in 0..self.listeners.len() {

@@ -16,7 +16,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeSet;
 
-use polypath_cm::FileId;
+use polypath_cm::{FileId, OutgoingMad};
 use polypath_wire::cm::{Mraed, RejectReason, Rejected};
 
 use super::case::{AttemptPlan, CmCase, Service};
@@ -87,6 +87,9 @@ impl fmt::Debug for Due {
 /// What was sent, by whom and to whom; a MAD that somebody forged is `None`.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
+    /// By this host.
+    pub(super) host: usize,
+    pub(super) out: OutgoingMad,
     pub(super) what: What,
     pub(super) from: Id,
     pub(super) to: Id,

@@ -1,0 +1,95 @@
+//! Connection managers: a few hundred seeds with every `cargo test`, what failed once, and whether the
+//! judge notices what a host does wrong. `polypath-sim cm` runs as many seeds as one likes.
+
+use polypath_sim::Trace;
+use polypath_sim::cm::{CmCase, CmMischief, CmSimulation, run, shrink};
+use polypath_wire::Packet;
+use polypath_wire::cm::CmMad;
+
+/// Seeds that are tried for each mischief.
+const SEEDS: u64 = 40;
+
+fn check(seeds: impl IntoIterator<Item = u64>) {
+    let run = |seed| run(&CmCase::draw(seed), None, None).0.err().map(|failure| (seed, failure));
+    let failures: Vec<_> = seeds.into_iter().filter_map(run).collect();
+    assert!(failures.is_empty(), "{:?}", failures[0]);
+}
+
+#[test]
+fn rdma_cm_keeps_its_promises_whatever_the_network_does() {
+    check(0..500);
+}
+
+/// What went wrong once, and must not again.
+#[test]
+fn seeds_that_failed_once_pass() {
+    check([0]);
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in [3, 14, 159] {
+        let case = CmCase::draw(seed);
+        let trace = || CmSimulation::new(&case).with_trace(Trace::whole()).run();
+        let (first, again) = (trace(), trace());
+        assert!(first.0.is_ok() && !first.1.as_ref().unwrap().is_empty());
+        assert!(first == again, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_trace_holds_mads_as_they_were_on_the_wire() {
+    let case = CmCase::draw(3);
+    let (_, trace) = run(&case, None, Some(Trace::whole()));
+    let trace = trace.unwrap();
+    let mut packets = 0;
+    for record in trace.packets() {
+        let packet = Packet::parse(&record.datagram.bytes).unwrap();
+        assert!(CmMad::parse(packet.payload).is_ok());
+        packets += 1;
+    }
+    assert!(packets > 0);
+    assert!(trace.to_string().contains("CM.REQ"), "{trace}");
+}
+
+/// The first seed at which a mischief is noticed, cut down.
+fn noticed(mischief: CmMischief, rules: &[&str]) -> CmCase {
+    let mischief = Some((1, mischief));
+    let found = (0..SEEDS).find_map(|seed| {
+        let case = CmCase::draw(seed);
+        let failure = run(&case, mischief, None).0.err()?;
+        Some((case, failure))
+    });
+    let (case, failure) =
+        found.unwrap_or_else(|| panic!("{mischief:?} is not noticed in {SEEDS} seeds"));
+    assert!(rules.contains(&failure.rule), "{mischief:?}: {failure}");
+    let small = shrink(&case, failure.clone(), mischief);
+    assert_eq!(small.failure.rule, failure.rule);
+    // It still fails, in the same way, each time; and only with the mischief.
+    assert_eq!(run(&small.case, mischief, None).0, Err(small.failure));
+    assert!(run(&small.case, None, None).0.is_ok());
+    small.case
+}
+
+#[test]
+fn whatever_a_host_does_wrong_is_noticed_and_cut_down() {
+    let due = "messages are sent when they are due";
+    let uncalled = "no message is sent that nothing calls for";
+    let true_ = "messages say what is true";
+    let events = "events come when they are due";
+    for (mischief, rules) in [
+        (CmMischief::Lose(1), &[due][..]),
+        (CmMischief::Double(1), &[uncalled]),
+        (CmMischief::Spoil(1), &[true_]),
+        (CmMischief::Forget(1), &[events]),
+    ] {
+        let small = noticed(mischief, rules);
+        // One attempt is enough.
+        assert!(small.attempts.len() <= 1 && small.faults.is_empty(), "{small}");
+        assert_eq!((small.hosts, small.links.len()), (2, 1), "{small}");
+    }
+    // Not only at once.
+    for mischief in [CmMischief::Lose(7), CmMischief::Double(7), CmMischief::Forget(9)] {
+        noticed(mischief, &[due, uncalled, events, "no event comes that nothing has caused"]);
+    }
+}
