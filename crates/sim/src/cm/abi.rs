@@ -14,6 +14,7 @@ pub(super) mod event {
     pub(in crate::cm) const ESTABLISHED: u32 = 9;
     pub(in crate::cm) const DISCONNECTED: u32 = 10;
     pub(in crate::cm) const DEVICE_REMOVAL: u32 = 11;
+    pub(in crate::cm) const ADDR_CHANGE: u32 = 14;
     pub(in crate::cm) const TIMEWAIT_EXIT: u32 = 15;
 
     /// In words.
@@ -29,6 +30,7 @@ pub(super) mod event {
             ESTABLISHED => "ESTABLISHED",
             DISCONNECTED => "DISCONNECTED",
             DEVICE_REMOVAL => "DEVICE_REMOVAL",
+            ADDR_CHANGE => "ADDR_CHANGE",
             TIMEWAIT_EXIT => "TIMEWAIT_EXIT",
             _ => "an event that nobody knows",
         }
@@ -39,6 +41,7 @@ pub(super) const ENOENT: i32 = 2;
 pub(super) const ENOMEM: i32 = 12;
 pub(super) const ENODEV: i32 = 19;
 pub(super) const EINVAL: i32 = 22;
+pub(super) const EADDRINUSE: i32 = 98;
 pub(super) const EADDRNOTAVAIL: i32 = 99;
 pub(super) const EISCONN: i32 = 106;
 pub(super) const ETIMEDOUT: i32 = 110;

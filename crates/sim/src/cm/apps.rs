@@ -6,9 +6,10 @@ use polypath_cm::FileId;
 
 use super::abi::{self, Param, event};
 use super::case::{CmFault, Decision, EndPlan, Place, Quit};
-use super::model::{HalfId, State};
+use super::model::{FIRST_HALF, HalfId, State};
 use super::run::CmSimulation;
 use crate::judge::{Verdict, breach, demand};
+use crate::link::address;
 
 /// Something that is to be done at some time.
 #[derive(Clone, Debug)]
@@ -100,13 +101,15 @@ impl CmSimulation {
             return Ok(());
         };
         let id = abi::number(&response);
-        let listener = self.model.listener_created(place.host, at.1, plan.service, id);
+        let (service, link) = (plan.service, plan.link);
+        let listener = self.model.listener_created(place.host, at.1, (service, link), id);
         let any = match self.case.v6 {
             true => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             false => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         };
         let must = self.model.bind(listener);
-        let bind = abi::bind(id, SocketAddr::new(any, plan.service.port));
+        let ip = link.map_or(any, |link| address(link, place.host, self.case.v6));
+        let bind = abi::bind(id, SocketAddr::new(ip, plan.service.port));
         if self.command(at, &bind, must, "bind")?.is_some() {
             self.model.listen(self.now, listener, plan.backlog);
             self.command(at, &abi::listen(id, plan.backlog), Ok(()), "listen")?;
@@ -139,7 +142,7 @@ impl CmSimulation {
     fn attempt(&mut self, place: Place, attempt: usize) -> Verdict {
         let plan = self.case.attempts[attempt].clone();
         let at = (place, self.file(place));
-        let uid = self.model.halves.len() as u64 + 0x1000;
+        let uid = self.model.halves.len() as u64 + FIRST_HALF;
         let create = abi::create(uid, plan.service.ud);
         let Some(response) = self.command(at, &create, Ok(()), "create an id to connect")? else {
             return Ok(());

@@ -46,13 +46,15 @@ pub struct Service {
     pub port: u16,
 }
 
-/// A process listens on a service, on all addresses.
+/// A process listens on a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenPlan {
     /// Who.
     pub place: Place,
     /// On what.
     pub service: Service,
+    /// On the address of this link only, else on all.
+    pub link: Option<usize>,
     /// How many requests may wait unread.
     pub backlog: u32,
     /// From when on.
@@ -141,6 +143,8 @@ pub enum CmFault {
     Kill { place: Place },
     /// The device goes away for a process.
     Removal { place: Place },
+    /// The address of a host on a link goes away, or comes back.
+    Address { host: usize, link: usize, there: bool },
     /// A host with all its processes and its connection manager starts afresh.
     Reboot { host: usize },
     /// A MAD that was sent to a host before, `back` MADs of all ago, comes once more.
@@ -195,6 +199,9 @@ impl fmt::Display for CmCase {
         }
         for (i, l) in self.listeners.iter().enumerate() {
             write!(f, "listener {i}: {} on {}, backlog {}", l.place, l.service, l.backlog)?;
+            if let Some(link) = l.link {
+                write!(f, ", by link {link} only")?;
+            }
             write!(f, ", from {:?}", l.at)?;
             match l.until {
                 Some(until) => writeln!(f, " until {until:?}")?,

@@ -28,7 +28,7 @@ impl CmCase {
         let links = 1 + rng.below(2) as usize;
         let calm = rng.chance(250);
         let wild = !calm && rng.chance(200);
-        let listeners = draw_listeners(rng, hosts);
+        let mut listeners = draw_listeners(rng, hosts, links);
         let most = if rng.chance(150) { 40 } else { 12 };
         let count = 1 + rng.below(most) as usize;
         let mut attempts: Vec<AttemptPlan> = Vec::with_capacity(count);
@@ -39,6 +39,11 @@ impl CmCase {
         }
         let faults =
             if calm { Vec::new() } else { draw_faults(rng, hosts, links, &attempts, reuse) };
+        if rng.chance(100) {
+            // All at once, a moment before who is asked is there.
+            attempts.iter_mut().for_each(|a| a.at = Duration::ZERO);
+            listeners.iter_mut().for_each(|l| l.at = rng.time(MS * 40));
+        }
         let few = rng.chance(80);
         Self {
             seed: !seed,
@@ -70,7 +75,7 @@ fn draw_place(rng: &mut Rng, hosts: usize) -> Place {
     Place { host: rng.below(hosts as u64) as usize, process: rng.below(PROCESSES as u64) as usize }
 }
 
-fn draw_listeners(rng: &mut Rng, hosts: usize) -> Vec<ListenPlan> {
+fn draw_listeners(rng: &mut Rng, hosts: usize, links: usize) -> Vec<ListenPlan> {
     let mut listeners = Vec::new();
     for number in 0..=rng.below(4) {
         let place = draw_place(rng, hosts);
@@ -79,14 +84,21 @@ fn draw_listeners(rng: &mut Rng, hosts: usize) -> Vec<ListenPlan> {
         let at = if rng.chance(700) { Duration::ZERO } else { rng.time(SEC * 2) };
         let until = rng.chance(300).then(|| at + rng.time(OPENING));
         let backlog = [0, 1, 2, 3, 128][rng.below(5) as usize];
-        listeners.push(ListenPlan { place, service, backlog, at, until });
+        let link = rng.chance(250).then(|| rng.below(links as u64) as usize);
+        listeners.push(ListenPlan { place, service, link, backlog, at, until });
+        if rng.chance(150) {
+            // Another one wants the same, perhaps by another address.
+            let place = Place { process: rng.below(PROCESSES as u64) as usize, ..place };
+            let link = rng.chance(800).then(|| rng.below(links as u64) as usize);
+            listeners.push(ListenPlan { place, service, link, backlog, at, until: None });
+        }
         if let Some(until) = until
             && rng.chance(500)
         {
             // Somebody else on the host takes over.
             let place = Place { process: rng.below(PROCESSES as u64) as usize, ..place };
             let at = until + rng.time(MS * 40);
-            listeners.push(ListenPlan { place, service, backlog, at, until: None });
+            listeners.push(ListenPlan { place, service, link, backlog, at, until: None });
         }
     }
     listeners
@@ -220,7 +232,7 @@ fn draw_faults(
         let at = if rng.chance(700) { about.at + draw_delay(rng) } else { rng.time(OPENING * 2) };
         let host = if rng.chance(500) { about.place.host } else { about.to };
         let place = Place { host, process: rng.below(PROCESSES as u64) as usize };
-        match rng.below(14) {
+        match rng.below(15) {
             0..=2 if !many => {
                 let (link, from) = (rng.below(links as u64) as usize, host);
                 let to = (from + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
@@ -235,6 +247,12 @@ fn draw_faults(
             5 if violent => faults.push((at, CmFault::Kill { place })),
             6 if violent => faults.push((at, CmFault::Removal { place })),
             7 if violent => faults.push((at, CmFault::Reboot { host })),
+            9 => {
+                let link = rng.below(links as u64) as usize;
+                faults.push((at, CmFault::Address { host, link, there: false }));
+                let back = at + rng.time(SEC * 60);
+                faults.push((back, CmFault::Address { host, link, there: true }));
+            }
             8 => faults.push((at, CmFault::Replay { host, back: rng.below(60) })),
             _ => {
                 let what = draw_forgery(rng);

@@ -37,7 +37,7 @@ fn is_kind(what: &What, message: &CmMessage) -> bool {
         (what, message),
         (What::Req, CmMessage::Req(_))
             | (What::Rep, CmMessage::Rep(_))
-            | (What::Rtu, CmMessage::Rtu(_))
+            | (What::Rtu { .. }, CmMessage::Rtu(_))
             | (What::Mra(_), CmMessage::Mra(_))
             | (What::Rej { .. }, CmMessage::Rej(_))
             | (What::Dreq, CmMessage::Dreq(_))
@@ -156,6 +156,9 @@ impl Model {
                     "private data": holds(&m.private_data, &self.private(half)) => true,
                 }
             }
+            (What::Rtu { list }, _, CmMessage::Rtu(m)) => compare! {
+                "list of addresses": m.private_data.starts_with(b"Polypath") => *list,
+            },
             (What::Mra(mraed), _, CmMessage::Mra(m)) => compare! {
                 "message": m.mraed => *mraed,
                 "service time-out": m.service_timeout => MRA_TIMEOUT,

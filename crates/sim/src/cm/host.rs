@@ -57,12 +57,19 @@ pub(super) struct Env {
     host: usize,
     /// The addresses, one on each link.
     addresses: Vec<(IpAddr, u32)>,
+    /// Whether each is there now.
+    pub(super) there: Vec<bool>,
     multi_path: bool,
     /// Clients whose device is gone.
     pub(super) removed: BTreeSet<ClientId>,
 }
 
 impl Env {
+    /// The addresses that are there now.
+    fn there(&self) -> impl Iterator<Item = (IpAddr, u32)> {
+        self.addresses.iter().zip(&self.there).filter(|(_, there)| **there).map(|(a, _)| *a)
+    }
+
     fn device(&self, at: usize) -> Device {
         Device {
             node_guid: guid(self.host),
@@ -78,8 +85,8 @@ impl Env {
 
 impl Environment for Env {
     fn route(&mut self, _: ClientId, query: &RouteQuery) -> Option<Route> {
-        let fits = |a: &&(IpAddr, u32)| query.source.is_none_or(|s| s == a.0);
-        let (source, ifindex) = *self.addresses.iter().find(fits)?;
+        let mut ways = self.there();
+        let (source, ifindex) = ways.find(|a| query.source.is_none_or(|s| s == a.0))?;
         Some(Route { source, ifindex })
     }
 
@@ -90,21 +97,21 @@ impl Environment for Env {
         _: Option<u32>,
     ) -> Option<(Device, u32)> {
         let at = self.addresses.iter().position(|a| a.0 == local)?;
-        let there = !self.removed.contains(&client);
+        let there = !self.removed.contains(&client) && self.there[at];
         there.then(|| (self.device(at), self.addresses[at].1))
     }
 
     fn any_device(&mut self, client: ClientId) -> Option<(Device, IpAddr, u32)> {
-        let (ip, ifindex) = *self.addresses.first()?;
+        let (ip, ifindex) = self.there().next()?;
         (!self.removed.contains(&client)).then(|| (self.device(0), ip, ifindex))
     }
 
     fn is_local(&mut self, address: IpAddr, _: Option<u32>) -> bool {
-        self.addresses.iter().any(|a| a.0 == address)
+        self.there().any(|a| a.0 == address)
     }
 
     fn addresses(&mut self, _: ClientId) -> Vec<(IpAddr, u32)> {
-        if self.multi_path { self.addresses.clone() } else { Vec::new() }
+        if self.multi_path { self.there().collect() } else { Vec::new() }
     }
 
     fn multicast_join(&mut self, _: ClientId, _: u32, _: IpAddr) -> Result<(), i32> {
@@ -133,6 +140,7 @@ impl CmHost {
             env: Env {
                 host,
                 addresses: links.map(ip).collect(),
+                there: vec![true; case.links.len()],
                 multi_path,
                 removed: BTreeSet::new(),
             },
@@ -142,7 +150,9 @@ impl CmHost {
 
     /// The host starts afresh.
     pub(super) fn reboot(&mut self, case: &CmCase) {
+        let there = core::mem::take(&mut self.env.there);
         *self = Self::new(case, self.env.host, self.numbers.clone());
+        self.env.there = there;
     }
 
     /// Takes in what came to QP1.

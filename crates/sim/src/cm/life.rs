@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use super::abi::ETIMEDOUT;
 use super::abi::event::{
-    ADDR_ERROR, ADDR_RESOLVED, CONNECT_RESPONSE, DEVICE_REMOVAL, DISCONNECTED, ESTABLISHED,
-    REJECTED, ROUTE_RESOLVED, TIMEWAIT_EXIT, UNREACHABLE, name,
+    ADDR_CHANGE, ADDR_ERROR, ADDR_RESOLVED, CONNECT_RESPONSE, DEVICE_REMOVAL, DISCONNECTED,
+    ESTABLISHED, REJECTED, ROUTE_RESOLVED, TIMEWAIT_EXIT, UNREACHABLE, name,
 };
 use super::case::{CmCase, Decision, Quit};
 use super::model::Half;
@@ -33,10 +33,11 @@ const NONE: u32 = 0xffff;
 pub(super) fn next(half: &Half, kind: u32) -> Verdict {
     let before = half.told.last().copied().unwrap_or(NONE);
     // The device may go at any time, once, and is the last that is heard.
-    let legal = if kind == DEVICE_REMOVAL {
-        before != DEVICE_REMOVAL
-    } else {
-        may_follow(before, half.active, half.ud).contains(&kind)
+    let legal = match kind {
+        DEVICE_REMOVAL => before != DEVICE_REMOVAL,
+        // As long as there is no connection yet.
+        ADDR_CHANGE => matches!(before, ADDR_RESOLVED | ROUTE_RESOLVED),
+        _ => may_follow(before, half.active, half.ud).contains(&kind),
     };
     demand(legal, "events come in a legal order", || {
         let told: Vec<_> = half.told.iter().map(|k| name(*k)).collect();

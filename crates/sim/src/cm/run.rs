@@ -15,9 +15,9 @@ use super::case::{CmCase, CmFault, Place};
 use super::draw::PROCESSES;
 use super::host::{CmHost, Numbers, datagram, number};
 use super::life;
-use super::model::{Due, Id, Model, Owner, Sent, State};
+use super::model::{Due, FIRST_HALF, Id, Model, Owner, Sent, State};
 use crate::judge::{Breach, Verdict, breach, demand};
-use crate::link::Network;
+use crate::link::{Network, address};
 use crate::rng::Rng;
 use crate::run::Failure;
 use crate::trace::Trace;
@@ -363,25 +363,33 @@ impl CmSimulation {
                 self.requested(child);
             }
             (Owner::Half(half), _) => {
+                let told = event.kind != event::ADDR_CHANGE;
                 life::next(&self.model.halves[half], event.kind)?;
                 if self.calm {
                     life::reached(&self.case, &self.model.halves[half], event.kind, event.status)?;
                 }
                 let h = &mut self.model.halves[half];
                 h.reported += 1;
-                h.told.push(event.kind);
+                h.told.extend(told.then_some(event.kind));
                 demand(h.uid == event.uid, "events say what is true", what)?;
                 self.count(half, event.kind);
                 self.react(half, event.kind);
             }
-            (Owner::Listener(_), None) => {}
+            (Owner::Listener(l), None) => {
+                let listener = &mut self.model.listeners[l];
+                listener.reported += 1;
+                demand(listener.id == event.id, "events say what is true", what)?;
+                if event.kind == event::DEVICE_REMOVAL {
+                    self.plan(self.now, Action::Unlisten(l));
+                }
+            }
         }
         Ok(())
     }
 
     /// Whose event it is, by the numbers in it.
     fn owner(&self, file: FileId, event: &Event) -> Option<Owner> {
-        if event.kind == event::CONNECT_REQUEST {
+        if event.uid < FIRST_HALF {
             let l = usize::try_from(event.uid).ok()?;
             let listener = self.model.listeners.get(l)?;
             return (listener.file == file && !listener.destroyed).then_some(Owner::Listener(l));
@@ -475,6 +483,15 @@ impl CmSimulation {
                 let guid = super::host::guid(place.host);
                 host.cm.handle_device_removal(self.now, client, guid, &mut host.env);
                 return self.settle(place.host);
+            }
+            CmFault::Address { host, link, there } => {
+                let ip = there.then(|| address(link, host, self.case.v6));
+                self.net.set_address(link, host, ip);
+                self.model.address(host, link, there);
+                let h = &mut self.hosts[host];
+                h.env.there[link] = there;
+                h.cm.handle_address_change(&mut h.env);
+                return self.settle(host);
             }
             CmFault::Reboot { host } => {
                 self.model.reboot(host);

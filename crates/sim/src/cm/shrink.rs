@@ -24,6 +24,9 @@ impl Shrinker<'_, CmCase> {
         self.thin_by(self.best.attempts.len(), remove_attempts);
         self.thin(|case| &mut case.faults);
         self.thin(|case| &mut case.listeners);
+        for i in 0..self.best.listeners.len() {
+            self.change(|case| case.listeners[i].link = None);
+        }
         self.change(|case| case.multi_path = false);
         self.change(|case| case.v6 = false);
         self.change(|case| case.max_connections = 131_072);
@@ -94,12 +97,16 @@ fn remove_attempts(case: &mut CmCase, part: Range<usize>) {
 /// Removes the last link, if no attempt uses it.
 fn remove_link(case: &mut CmCase) {
     let last = case.links.len() - 1;
-    if last == 0 || case.attempts.iter().any(|a| a.link == last) {
+    let used = case.attempts.iter().any(|a| a.link == last)
+        || case.listeners.iter().any(|l| l.link == Some(last));
+    if last == 0 || used {
         return;
     }
     case.links.pop();
     case.faults.retain(|(_, fault)| match fault {
-        CmFault::Cut { link, .. } | CmFault::Weather { link, .. } => *link != last,
+        CmFault::Cut { link, .. }
+        | CmFault::Address { link, .. }
+        | CmFault::Weather { link, .. } => *link != last,
         _ => true,
     });
 }
@@ -118,9 +125,10 @@ fn remove_host(case: &mut CmCase) {
         CmFault::Pause { place, .. } | CmFault::Kill { place } | CmFault::Removal { place } => {
             place.host != last
         }
-        CmFault::Reboot { host } | CmFault::Replay { host, .. } | CmFault::Forge { host, .. } => {
-            *host != last
-        }
+        CmFault::Reboot { host }
+        | CmFault::Address { host, .. }
+        | CmFault::Replay { host, .. }
+        | CmFault::Forge { host, .. } => *host != last,
         CmFault::Weather { .. } => true,
     });
 }

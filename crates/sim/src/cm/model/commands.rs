@@ -6,8 +6,8 @@ use polypath_cm::FileId;
 use polypath_wire::cm::{RejectReason, Rejected};
 
 use super::timers::{FLIGHT, RESPONSE};
-use super::{Cma, Half, HalfId, Listener, Model, Owner, Param, State, What};
-use crate::cm::abi::{EADDRNOTAVAIL, EINVAL, EISCONN, ENODEV, ENOENT, ENOMEM, event};
+use super::{Cma, Expected, FIRST_HALF, Half, HalfId, Listener, Model, Owner, Param, State, What};
+use crate::cm::abi::{EADDRINUSE, EADDRNOTAVAIL, EINVAL, EISCONN, ENODEV, ENOENT, ENOMEM, event};
 use crate::cm::case::Service;
 
 /// Room for private data of an application.
@@ -25,7 +25,7 @@ impl Model {
         let plan = &self.case.attempts[attempt];
         let host = plan.place.host;
         let place = (host, self.life[host], file);
-        let uid = self.halves.len() as u64 + 0x1000;
+        let uid = self.halves.len() as u64 + FIRST_HALF;
         let half = Half::new(place, attempt, plan.service.ud, State::Fresh);
         self.halves.push(Half { id: Some(id), uid, named: true, owned: true, ..half });
         self.halves.len() - 1
@@ -35,7 +35,7 @@ impl Model {
         &mut self,
         host: usize,
         file: FileId,
-        service: Service,
+        (service, link): (Service, Option<usize>),
         id: u32,
     ) -> usize {
         self.listeners.push(Listener {
@@ -43,7 +43,10 @@ impl Model {
             life: self.life[host],
             file,
             service,
+            link,
             id,
+            removed: false,
+            address_lost: false,
             bound: false,
             listening: false,
             backlog: 0,
@@ -55,12 +58,27 @@ impl Model {
 
     pub(in crate::cm) fn bind(&mut self, listener: usize) -> Outcome {
         let l = &self.listeners[listener];
+        if let Some(link) = l.link {
+            self.has_device(l.host, link, l.file)?;
+        }
         let rival = |o: &Listener| o.bound && !o.destroyed && o.life == l.life && o.host == l.host;
-        if self.listeners.iter().any(|o| rival(o) && o.service == l.service) {
-            return Err(EADDRNOTAVAIL);
+        for other in self.listeners.iter().filter(|o| rival(o) && o.service == l.service) {
+            match (l.link, other.link) {
+                (Some(link), Some(its)) if link == its => return Err(EADDRINUSE),
+                (Some(_), Some(_)) => {}
+                _ => return Err(EADDRNOTAVAIL),
+            }
         }
         self.listeners[listener].bound = true;
         Ok(())
+    }
+
+    /// Whether an address of a host has a device for a process.
+    pub(super) fn has_device(&self, host: usize, link: usize, file: FileId) -> Outcome {
+        if self.lost.contains(&(host, link)) {
+            return Err(EADDRNOTAVAIL);
+        }
+        if self.without_device.contains(&file) { Err(ENODEV) } else { Ok(()) }
     }
 
     pub(in crate::cm) fn listen(&mut self, now: Duration, listener: usize, backlog: u32) {
@@ -116,9 +134,8 @@ impl Model {
     pub(in crate::cm) fn resolve_addr(&mut self, half: HalfId) -> Outcome {
         self.usable(half)?;
         // The source address was given, so that it is bound first.
-        if self.without_device.contains(&self.halves[half].file) {
-            return Err(ENODEV);
-        }
+        let (h, link) = (&self.halves[half], self.plan(half).link);
+        self.has_device(h.host, link, h.file)?;
         self.halves[half].cma = Cma::Resolved;
         self.push(half, event::ADDR_RESOLVED, 0, Param::None);
         Ok(())
@@ -140,8 +157,9 @@ impl Model {
         if self.held(host) >= self.case.max_connections {
             return Err(ENOMEM);
         }
+        let ways = self.own_ways(host);
         let h = &mut self.halves[half];
-        (h.cma, h.asked) = (Cma::Connect, true);
+        (h.cma, h.asked, h.ways) = (Cma::Connect, true, ways);
         if ud {
             h.longest = RESPONSE;
             self.send_and_await(now, half, What::SidrReq, State::SidrReqSent);
@@ -192,7 +210,8 @@ impl Model {
             return Err(EINVAL);
         }
         self.halves[half].state = State::Established;
-        self.send(half, What::Rtu);
+        let rtu = self.rtu_of(half);
+        self.send(half, rtu);
         Ok(())
     }
 
@@ -354,6 +373,14 @@ impl Model {
     /// only be destroyed.
     pub(in crate::cm) fn remove_device(&mut self, now: Duration, file: FileId) {
         self.without_device.insert(file);
+        for listener in 0..self.listeners.len() {
+            let l = &mut self.listeners[listener];
+            let attached = l.bound && l.link.is_some();
+            if l.file == file && attached && !l.destroyed && !l.removed {
+                (l.removed, l.listening) = (true, false);
+                self.push_listener(listener, event::DEVICE_REMOVAL);
+            }
+        }
         for half in 0..self.halves.len() {
             let h = &self.halves[half];
             if h.file != file || !h.owned || matches!(h.cma, Cma::Removed | Cma::Free) {
@@ -365,6 +392,48 @@ impl Model {
             } else {
                 self.destroy(now, half);
             }
+        }
+    }
+
+    fn push_listener(&mut self, listener: usize, kind: u32) {
+        let owner = Owner::Listener(listener);
+        let event = Expected { owner, kind, status: 0, child: None, param: Param::None };
+        self.queue.push((self.listeners[listener].file, event));
+    }
+
+    /// An address goes away or comes back. Ids that have it and are not connected yet are told when
+    /// it goes; connections tell others of the rest.
+    pub(in crate::cm) fn address(&mut self, host: usize, link: usize, there: bool) {
+        if there {
+            self.lost.remove(&(host, link));
+        } else {
+            self.lost.insert((host, link));
+        }
+        let (life, ways) = (self.life[host], self.own_ways(host));
+        for half in 0..self.halves.len() {
+            // Without any address, what is left to do is done with those that were.
+            if self.is_here(half, host) && ways > 0 && self.halves[half].cma != Cma::Free {
+                self.halves[half].ways = ways;
+            }
+            let h = &self.halves[half];
+            if (h.host, h.life) != (host, life) || !h.owned || h.cma != Cma::Resolved {
+                continue;
+            }
+            let lost = self.has_device(host, self.plan(half).link, h.file).is_err();
+            if lost && !h.address_lost {
+                self.push(half, event::ADDR_CHANGE, 0, Param::None);
+            }
+            self.halves[half].address_lost = lost;
+        }
+        for listener in 0..self.listeners.len() {
+            let l = &self.listeners[listener];
+            let gone = l.destroyed || l.removed || !l.bound || (l.host, l.life) != (host, life);
+            let Some(own) = l.link.filter(|_| !gone) else { continue };
+            let lost = self.has_device(host, own, l.file).is_err();
+            if lost && !l.address_lost {
+                self.push_listener(listener, event::ADDR_CHANGE);
+            }
+            self.listeners[listener].address_lost = lost;
         }
     }
 }

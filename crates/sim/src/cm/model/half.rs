@@ -91,6 +91,10 @@ pub(in crate::cm) struct Half {
     pub(in crate::cm) attr: Option<Attr>,
     /// The kinds of the events that its application got.
     pub(in crate::cm) told: Vec<u32>,
+    /// How many addresses it has to tell its peer.
+    pub(super) ways: usize,
+    /// It was told that its address is gone.
+    pub(super) address_lost: bool,
     /// A request was sent for it.
     pub(in crate::cm) asked: bool,
 }
@@ -122,6 +126,8 @@ impl Half {
             answered: None,
             attr: None,
             told: Vec::new(),
+            ways: 0,
+            address_lost: false,
             asked: false,
         }
     }

@@ -20,7 +20,7 @@ impl Model {
                 self.request(now, host, Ok(from), service, back);
             }
             (What::Rep, Some(from), Some(to)) => self.rep(now, host, (from, to), back),
-            (What::Rtu, Some(from), Some(to)) => self.rtu(host, (from, to), back),
+            (What::Rtu { list }, Some(from), Some(to)) => self.rtu(host, (from, to), *list, back),
             (What::Mra(mraed), Some(from), Some(to)) => self.mra(now, host, (from, to), *mraed),
             (What::Rej { rejected, reason, private }, _, _) => {
                 if let Some(to) = self.rejected(host, (from, to), *rejected, *reason) {
@@ -74,7 +74,8 @@ impl Model {
                 self.tell(to, event::CONNECT_RESPONSE, 0, param);
             }
             (Some(known), State::Established) if known == from => {
-                self.send_to(to, What::Rtu, Id::Of(from), back);
+                let rtu = self.rtu_of(to);
+                self.send_to(to, rtu, Id::Of(from), back);
             }
             (Some(known), State::RepRcvd) if known == from => {
                 self.send_to(to, What::Mra(Mraed::Rep), Id::Of(from), back);
@@ -83,12 +84,19 @@ impl Model {
         }
     }
 
-    fn rtu(&mut self, host: usize, (from, to): (HalfId, HalfId), back: (IpAddr, IpAddr)) {
+    fn rtu(
+        &mut self,
+        host: usize,
+        (from, to): (HalfId, HalfId),
+        list: bool,
+        back: (IpAddr, IpAddr),
+    ) {
         if !self.is_here(to, host) || self.halves[to].peer != Some(from) || self.halves[to].active {
             return;
         }
-        if self.tells_ways() {
-            self.send_to(to, What::Rtu, Id::Of(from), back);
+        // Who has several addresses is told of several.
+        if list && self.halves[to].ways > 1 {
+            self.send_to(to, What::Rtu { list }, Id::Of(from), back);
         }
         if matches!(self.halves[to].state, State::RepSent | State::MraRepRcvd) {
             self.establish(to);

@@ -25,6 +25,9 @@ pub(super) use half::{Cma, Half, State};
 use crate::judge::pattern;
 use crate::link::address;
 
+/// Applications call the first end by this name, listeners by smaller ones.
+pub(super) const FIRST_HALF: u64 = 0x1000;
+
 /// One end of a connection, by its place in [`Model::halves`].
 pub(super) type HalfId = usize;
 
@@ -42,13 +45,23 @@ pub(super) enum Id {
 pub(super) enum What {
     Req,
     Rep,
-    Rtu,
+    /// With the addresses of the sender, if it has several.
+    Rtu {
+        list: bool,
+    },
     Mra(Mraed),
-    Rej { rejected: Rejected, reason: RejectReason, private: Vec<u8> },
+    Rej {
+        rejected: Rejected,
+        reason: RejectReason,
+        private: Vec<u8>,
+    },
     Dreq,
     Drep,
     SidrReq,
-    SidrRep { status: u8, private: Vec<u8> },
+    SidrRep {
+        status: u8,
+        private: Vec<u8>,
+    },
     Apr,
 }
 
@@ -143,8 +156,14 @@ pub(super) struct Listener {
     pub(super) life: u32,
     pub(super) file: FileId,
     pub(super) service: Service,
+    /// On the address of this link only.
+    pub(super) link: Option<usize>,
     pub(super) id: u32,
     pub(super) bound: bool,
+    /// Its device is gone.
+    pub(super) removed: bool,
+    /// It was told that its address is gone.
+    pub(super) address_lost: bool,
     pub(super) listening: bool,
     /// Requests that may still wait.
     pub(super) backlog: u32,
@@ -173,6 +192,8 @@ pub(super) struct Model {
     early: Vec<Early>,
     /// How often each host was started.
     pub(super) life: Vec<u32>,
+    /// Addresses that are gone, by host and link.
+    pub(super) lost: BTreeSet<(usize, usize)>,
     /// Files whose device is gone.
     pub(super) without_device: BTreeSet<FileId>,
     /// MADs that have to be sent now.
@@ -189,6 +210,7 @@ impl Model {
             listeners: Vec::new(),
             early: Vec::new(),
             life: vec![0; case.hosts],
+            lost: BTreeSet::new(),
             without_device: BTreeSet::new(),
             due: Vec::new(),
             queue: Vec::new(),
@@ -226,9 +248,15 @@ impl Model {
         (SocketAddr::new(ip(plan.place.host), 0), SocketAddr::new(ip(plan.to), plan.service.port))
     }
 
-    /// Whether the hosts tell each other of several ways.
-    fn tells_ways(&self) -> bool {
-        self.case.multi_path && self.case.links.len() > 1
+    /// Addresses that a host has now and tells its peers.
+    fn own_ways(&self, host: usize) -> usize {
+        let there = (0..self.case.links.len()).filter(|l| !self.lost.contains(&(host, *l)));
+        if self.case.multi_path { there.count() } else { 0 }
+    }
+
+    /// An RTU of one end.
+    fn rtu_of(&self, half: HalfId) -> What {
+        What::Rtu { list: self.halves[half].ways > 1 }
     }
 
     /// A MAD from one end to its peer is due.
@@ -238,7 +266,7 @@ impl Model {
     }
 
     fn send_to(&mut self, from: HalfId, what: What, remote: Id, way: (IpAddr, IpAddr)) {
-        let any_way = self.tells_ways() && matches!(what, What::Dreq | What::Drep);
+        let any_way = self.case.multi_path && matches!(what, What::Dreq | What::Drep);
         let host = self.halves[from].host;
         self.due.push(Due { host, what, local: Id::Of(from), remote, way, any_way });
     }

@@ -3,10 +3,13 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
+use polypath_cm::FileId;
 use polypath_wire::cm::{RejectReason, Rejected};
 
 use super::timers::{GRACE, RESPONSE};
-use super::{Cma, Due, Early, Expected, Half, HalfId, Id, Model, Owner, Param, State, What};
+use super::{
+    Cma, Due, Early, Expected, FIRST_HALF, Half, HalfId, Id, Model, Owner, Param, State, What,
+};
 use crate::cm::abi::event;
 use crate::cm::case::Service;
 
@@ -16,9 +19,10 @@ const UNSUPPORTED: u8 = 1;
 const REFUSED: u8 = 2;
 
 impl Model {
-    fn listener(&self, host: usize, service: Service) -> Option<usize> {
+    /// Whether anybody listens on a service, on whatever address.
+    pub(in crate::cm) fn serves(&self, host: usize, service: Service) -> bool {
         let life = self.life[host];
-        self.listeners.iter().position(|l| {
+        self.listeners.iter().any(|l| {
             l.listening && !l.destroyed && (l.host, l.life) == (host, life) && l.service == service
         })
     }
@@ -33,7 +37,7 @@ impl Model {
         service: Service,
         way: (IpAddr, IpAddr),
     ) {
-        if self.listener(host, service).is_some() {
+        if self.serves(host, service) {
             return self.serve(now, host, from, service, way);
         }
         let (from, forged) = (from.ok(), from.err());
@@ -47,9 +51,7 @@ impl Model {
     /// Requests that waited for their listener: it is there now, or they have waited enough.
     pub(super) fn take_early(&mut self, now: Duration, host: usize) {
         let waiting = core::mem::take(&mut self.early);
-        let is_due = |e: &Early| {
-            e.host == host && (e.until <= now || self.listener(host, e.service).is_some())
-        };
+        let is_due = |e: &Early| e.host == host && (e.until <= now || self.serves(host, e.service));
         let (due, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_due);
         self.early = rest;
         for e in due {
@@ -66,7 +68,7 @@ impl Model {
         service: Service,
         way: (IpAddr, IpAddr),
     ) {
-        let listener = self.listener(host, service);
+        let served = self.serves(host, service);
         let refuse = |model: &mut Self, reason: RejectReason, to: Id| {
             let (what, local) = if service.ud {
                 (What::SidrRep { status: UNSUPPORTED, private: Vec::new() }, to)
@@ -89,12 +91,12 @@ impl Model {
         if !service.ud && self.stale(now, host, from, Rejected::Req, way) {
             return;
         }
-        let Some(listener) = listener else {
+        if !served {
             return refuse(self, RejectReason::InvalidServiceId, Id::Of(from));
-        };
+        }
         // No room is silence: the peer asks again.
         if self.held(host) < self.case.max_connections {
-            self.announce(host, from, listener);
+            self.announce(host, from, service);
         }
     }
 
@@ -154,19 +156,31 @@ impl Model {
     }
 
     /// A new connection for a listening application.
-    fn announce(&mut self, host: usize, from: HalfId, listener: usize) {
+    fn announce(&mut self, host: usize, from: HalfId, service: Service) {
         let asker = &self.halves[from];
         let (attempt, ud) = (asker.attempt, asker.ud);
-        let l = &self.listeners[listener];
+        let (life, link) = (self.life[host], self.plan(from).link);
+        let takes = |l: &super::Listener| {
+            l.listening
+                && !l.destroyed
+                && (l.host, l.life, l.service) == (host, life, service)
+                && l.link.is_none_or(|own| own == link)
+        };
+        let listener = self.listeners.iter().position(takes);
+        let file = listener.map_or(FileId(0), |l| self.listeners[l].file);
         let state = if ud { State::SidrReqRcvd } else { State::ReqRcvd };
-        let uid = self.halves.len() as u64 + 0x1000;
-        let half = Half::new((host, self.life[host], l.file), attempt, ud, state);
+        let uid = self.halves.len() as u64 + FIRST_HALF;
+        let half = Half::new((host, life, file), attempt, ud, state);
         let child = self.halves.len();
-        let half = Half { peer: Some(from), longest: RESPONSE, uid, ..half };
+        let ways = self.own_ways(host);
+        let half = Half { peer: Some(from), longest: RESPONSE, uid, ways, ..half };
         self.halves.push(half);
-        if self.without_device.contains(&self.listeners[listener].file) {
-            // The listener has no device for the address.
-            return self.refuse_unseen(child);
+        let Some(listener) = listener else {
+            // Somebody listens, but not on this address.
+            return self.refuse_unseen(child, RejectReason::ConsumerDefined);
+        };
+        if self.has_device(host, link, file).is_err() {
+            return self.refuse_unseen(child, RejectReason::InvalidGid);
         }
         let l = &mut self.listeners[listener];
         if l.backlog == 0 {
@@ -174,7 +188,6 @@ impl Model {
             return;
         }
         l.backlog -= 1;
-        let file = l.file;
         let h = &mut self.halves[child];
         (h.owned, h.cma, h.listener) = (true, Cma::Connect, Some(listener));
         let private = self.private(from);
@@ -197,13 +210,13 @@ impl Model {
         self.queue.push((file, event));
     }
 
-    fn refuse_unseen(&mut self, child: HalfId) {
+    fn refuse_unseen(&mut self, child: HalfId, reason: RejectReason) {
         let (host, way) = (self.halves[child].host, self.way(child));
         let peer = self.halves[child].peer.map_or(Id::Raw(0), Id::Of);
         let (what, local) = if self.halves[child].ud {
             (What::SidrRep { status: REFUSED, private: Vec::new() }, peer)
         } else {
-            let (rejected, reason) = (Rejected::Req, RejectReason::InvalidGid);
+            let rejected = Rejected::Req;
             (What::Rej { rejected, reason, private: Vec::new() }, Id::Raw(0))
         };
         self.due.push(Due { host, what, local, remote: peer, way, any_way: false });
@@ -213,10 +226,6 @@ impl Model {
 
 /// What somebody forged, and how it is answered.
 impl Model {
-    pub(in crate::cm) fn serves(&self, host: usize, service: Service) -> bool {
-        self.listener(host, service).is_some()
-    }
-
     /// A request for nobody, from nowhere.
     pub(in crate::cm) fn forged_request(
         &mut self,
