@@ -287,6 +287,43 @@ fn a_lost_rtu_is_sent_again_when_the_rep_is() {
     assert_eq!(w.sent_names(), ["REQ", "REP", "RTU", "REP", "RTU"]);
 }
 
+/// A REJ is sent once. Who accepts and then refuses, or dies, must not leave a peer that believes to be
+/// connected.
+#[test]
+fn a_lost_rejection_of_what_was_accepted_is_given_again_when_the_rtu_comes() {
+    for (late, owned) in [(false, true), (true, true), (false, false), (true, false)] {
+        let (mut w, a, b, _) = pair();
+        w.filter = Box::new({
+            let mut lost = false;
+            move |mad| {
+                let first = matches!(mad.message, CmMessage::Rej(_)) && !lost;
+                lost |= first;
+                !first
+            }
+        });
+        let id = w.resolved(a, 0xa, PS_TCP, server());
+        w.connect(a, id, &Param::new(1, b"")).unwrap();
+        let request = w.expect(b, CONNECT_REQUEST);
+        w.accept(b, request.id, 0xb, &Param::new(2, b"")).unwrap();
+        w.expect(a, CONNECT_RESPONSE);
+        w.reject(b, request.id, b"no, after all").unwrap();
+        if !owned {
+            w.destroy(b, request.id).unwrap();
+        }
+        if late {
+            w.run_for(Duration::from_secs(1));
+        }
+        w.confirm(a, id).unwrap();
+        let rejected = w.expect(a, REJECTED);
+        let is_forgotten = late && !owned;
+        assert_eq!((rejected.id, rejected.status), (id, if is_forgotten { 6 } else { 28 }));
+        let said: &[u8] = if is_forgotten { b"" } else { b"no, after all" };
+        assert_eq!(&rejected.conn_private()[..said.len()], said);
+        w.run_for(Duration::from_secs(100));
+        assert!(w.try_event(a).is_none() && w.try_event(b).is_none());
+    }
+}
+
 #[test]
 fn data_before_the_rtu_establishes_the_connection() {
     let (mut w, a, b, _) = pair();

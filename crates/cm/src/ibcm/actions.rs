@@ -164,6 +164,7 @@ impl Connections {
                 self.reset_to_idle(local_id);
             }
             State::RepSent | State::MraRepRcvd => {
+                c.answer = Some(rej);
                 self.send(between, rej, Some(local_id), 0);
                 self.enter_timewait(now, local_id);
             }

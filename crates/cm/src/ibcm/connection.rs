@@ -126,7 +126,8 @@ pub(crate) struct Connection {
     pub(crate) max_retries: u8,
     pub(crate) pending: Option<Pending>,
     pub(crate) deadline: Option<Duration>,
-    /// The answer to a service id resolution, for those who ask again.
+    /// The answer to a service id resolution, or the REJ of what was accepted before, for those who
+    /// have not got it.
     pub(crate) answer: Option<[u8; 256]>,
 }
 

@@ -219,8 +219,18 @@ impl Connections {
     }
 
     fn rtu_received(&mut self, rx: &Received<'_>, rtu: &Rtu) {
-        let Some(c) = self.matched(rx, rtu.remote_comm_id, rtu.local_comm_id) else { return };
+        let Some(c) = self.matched(rx, rtu.remote_comm_id, rtu.local_comm_id) else {
+            // Our end is gone, and what told the peer so got lost.
+            let ids = (rtu.remote_comm_id, rtu.local_comm_id);
+            let reason = RejectReason::InvalidCommId;
+            let rej = mad::rej_unknown(rx.tid, ids, Rejected::Other, reason);
+            return self.answer(rx, rej);
+        };
         let local_id = c.local_id;
+        if let Some(rej) = c.answer {
+            self.counters.mads_duplicate += 1;
+            return self.answer(rx, rej);
+        }
         if let Some(addresses) = ways::parse(&rtu.private_data) {
             c.ways.set_peer(addresses);
             let (is_active, state) = (c.is_active, c.state);

@@ -132,12 +132,17 @@ impl CmSimulation {
                 }
                 .into()
             }
-            Forgery::RtuFromOther => Rtu {
-                local_comm_id: NOBODY,
-                remote_comm_id: local,
-                private_data: [0; Rtu::PRIVATE_DATA_LEN],
+            Forgery::RtuFromOther => {
+                let (rejected, reason) = (Rejected::Other, RejectReason::InvalidCommId);
+                let rej = What::Rej { rejected, reason, private: Vec::new() };
+                answer(self, rej, (local, NOBODY));
+                Rtu {
+                    local_comm_id: NOBODY,
+                    remote_comm_id: local,
+                    private_data: [0; Rtu::PRIVATE_DATA_LEN],
+                }
+                .into()
             }
-            .into(),
             Forgery::RejFromOther => Rej {
                 local_comm_id: NOBODY,
                 remote_comm_id: local,

@@ -8,7 +8,7 @@ use super::abi::event::{
     ADDR_CHANGE, ADDR_ERROR, ADDR_RESOLVED, CONNECT_RESPONSE, DEVICE_REMOVAL, DISCONNECTED,
     ESTABLISHED, REJECTED, ROUTE_RESOLVED, TIMEWAIT_EXIT, UNREACHABLE, name,
 };
-use super::case::{CmCase, Decision, Quit};
+use super::case::{CmCase, CmFault, Decision, Quit};
 use super::model::Half;
 use crate::judge::{Verdict, demand};
 
@@ -45,12 +45,20 @@ pub(super) fn next(half: &Half, kind: u32) -> Verdict {
     })
 }
 
-/// When nothing can happen any more: whoever has asked has got an answer.
+/// When nothing can happen any more: whoever has asked has got an answer, and so has who accepted.
 pub(super) fn complete(half: &Half) -> Verdict {
-    let answers =
-        [CONNECT_RESPONSE, REJECTED, UNREACHABLE, ESTABLISHED, DEVICE_REMOVAL, ADDR_ERROR];
+    let answers = [
+        CONNECT_RESPONSE,
+        REJECTED,
+        UNREACHABLE,
+        ESTABLISHED,
+        DISCONNECTED,
+        DEVICE_REMOVAL,
+        ADDR_ERROR,
+    ];
     let answered = half.told.iter().any(|k| answers.contains(k));
-    demand(answered || !(half.active && half.owned && half.asked), "attempts end", || {
+    let waits = if half.active { half.asked } else { half.named && !half.ud };
+    demand(answered || !half.owned || !waits, "attempts end", || {
         format!("attempt {} was never answered: {half:?}", half.attempt)
     })?;
     let after = half.told.iter().skip_while(|k| **k != DISCONNECTED);
@@ -62,26 +70,40 @@ pub(super) fn complete(half: &Half) -> Verdict {
 
 /// The longest that a packet may live (4.096 µs · 2^16): what is later can meet another connection.
 const PACKET_LIFE: Duration = Duration::from_millis(250);
+/// So many of a thousand: sixteen times in a row that does not happen.
+const RARE: u64 = 50;
 /// Room for private data in any rejection.
 const REJ_ROOM_MIN: usize = 136;
 /// An answer within this time comes before the last repetition.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Whether nothing stands in the way: nothing goes wrong, packets are in time, tables have room, and
-/// numbers of queue pairs do not come back.
+/// Whether nothing goes wrong at all.
 pub(super) fn is_calm(case: &CmCase) -> bool {
+    case.faults.is_empty() && is_fair(case)
+}
+
+/// Whether nothing stands in the way of those who try again: hardly a MAD gets lost, packets are in time,
+/// tables have room, and numbers of queue pairs do not come back.
+pub(super) fn is_fair(case: &CmCase) -> bool {
+    let is_fair = |fault: &CmFault| match fault {
+        CmFault::Weather { weather, .. } => {
+            weather.loss <= RARE && weather.corrupt <= RARE && weather.straggle == 0
+        }
+        _ => false,
+    };
+
     let mut qpns: Vec<_> = case.attempts.iter().map(|a| (a.place.host, a.active.qpn)).collect();
     qpns.extend(case.attempts.iter().map(|a| (a.to, a.passive.qpn)));
     let count = qpns.len();
     qpns.sort_unstable();
     qpns.dedup();
-    case.faults.is_empty()
+    case.faults.iter().all(|(_, fault)| is_fair(fault))
         && case.max_connections > count
         && case.links.iter().all(|l| l.delay + l.jitter < PACKET_LIFE)
         && qpns.len() == count
 }
 
-/// Where nothing stands in the way, whoever is asked answers, and whoever is left agrees.
+/// Where that is so, whoever is asked answers, and whoever is left agrees.
 pub(super) fn reached(case: &CmCase, half: &Half, kind: u32, status: i32) -> Verdict {
     let plan = &case.attempts[half.attempt];
     let (own, other) = match half.active {
@@ -104,5 +126,17 @@ pub(super) fn reached(case: &CmCase, half: &Half, kind: u32, status: i32) -> Ver
     };
     demand(!wrong, "a network that is whole reaches everybody", || {
         format!("attempt {} (active: {}): {} {status}", half.attempt, half.active, name(kind))
+    })
+}
+
+/// When nothing can happen any more, and nothing went wrong: both ends are connected, or none.
+pub(super) fn together(half: &Half, peer: &Half) -> Verdict {
+    let ended = [DISCONNECTED, REJECTED, UNREACHABLE, DEVICE_REMOVAL];
+    let is_up = |h: &Half| {
+        let up = h.told.iter().any(|k| [CONNECT_RESPONSE, ESTABLISHED].contains(k));
+        h.owned && up && !h.told.iter().any(|k| ended.contains(k))
+    };
+    demand(half.ud || !is_up(half) || is_up(peer), "both ends are connected, or none", || {
+        format!("attempt {}: {half:?} without {peer:?}", half.attempt)
     })
 }

@@ -80,8 +80,8 @@ pub struct CmSimulation {
     sent: Vec<Sent>,
     report: CmReport,
     print: bool,
-    /// Nothing stands in anybody's way.
-    calm: bool,
+    /// Nothing stands in the way of those who try again.
+    fair: bool,
     mischief: Option<(usize, CmMischief)>,
     /// MADs and events of the host that does wrong.
     done: u32,
@@ -144,7 +144,7 @@ impl CmSimulation {
             sent: Vec::new(),
             report: CmReport::default(),
             print: false,
-            calm: life::is_calm(case),
+            fair: life::is_fair(case),
             mischief: None,
             done: 0,
             case: case.clone(),
@@ -198,6 +198,13 @@ impl CmSimulation {
         self.until_quiet()?;
         let lives = |h: &&super::model::Half| h.life == self.model.life[h.host];
         self.model.halves.iter().filter(lives).try_for_each(life::complete)?;
+        if life::is_calm(&self.case) {
+            let halves = &self.model.halves;
+            // Data that nobody sent establishes what nobody confirmed.
+            let real = |h: &&super::model::Half| self.case.attempts[h.attempt].data_after.is_none();
+            let mut peers = halves.iter().filter(real).filter_map(|h| Some((h, &halves[h.peer?])));
+            peers.try_for_each(|(half, peer)| life::together(half, peer))?;
+        }
         self.close_all()?;
         self.until_quiet()?;
         for (number, host) in self.hosts.iter().enumerate() {
@@ -365,7 +372,7 @@ impl CmSimulation {
             (Owner::Half(half), _) => {
                 let told = event.kind != event::ADDR_CHANGE;
                 life::next(&self.model.halves[half], event.kind)?;
-                if self.calm {
+                if self.fair {
                     life::reached(&self.case, &self.model.halves[half], event.kind, event.status)?;
                 }
                 let h = &mut self.model.halves[half];

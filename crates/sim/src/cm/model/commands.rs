@@ -262,8 +262,11 @@ impl Model {
             _ => return Err(EINVAL),
         };
         let rep_sent = matches!(self.halves[half].state, State::RepSent | State::MraRepRcvd);
-        self.send(half, What::Rej { rejected, reason, private });
+        let rej = What::Rej { rejected, reason, private };
+        self.send(half, rej.clone());
         if rep_sent {
+            // The peer may not get it, and confirm.
+            self.halves[half].answered = Some(rej);
             self.enter_timewait(now, half);
         } else {
             self.become_idle(half);

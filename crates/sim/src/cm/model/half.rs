@@ -85,7 +85,7 @@ pub(in crate::cm) struct Half {
     pub(super) listener: Option<usize>,
     /// Events that the application has got.
     pub(in crate::cm) reported: u32,
-    /// What it answers if the same service is asked for again.
+    /// What it says again: the answer to a request for its service, or a late refusal.
     pub(super) answered: Option<What>,
     /// What its queue pair was told.
     pub(in crate::cm) attr: Option<Attr>,

@@ -91,7 +91,16 @@ impl Model {
         list: bool,
         back: (IpAddr, IpAddr),
     ) {
-        if !self.is_here(to, host) || self.halves[to].peer != Some(from) || self.halves[to].active {
+        if !self.is_here(to, host) || self.halves[to].peer != Some(from) {
+            // This end is gone, and what told the peer so got lost.
+            let (rejected, reason) = (Rejected::Other, RejectReason::InvalidCommId);
+            let rej = What::Rej { rejected, reason, private: Vec::new() };
+            return self.answer(host, rej, (Id::Of(to), Id::Of(from)), back);
+        }
+        if let Some(rej) = self.halves[to].answered.clone() {
+            return self.send_to(to, rej, Id::Of(from), back);
+        }
+        if self.halves[to].active {
             return;
         }
         // Who has several addresses is told of several.
