@@ -131,7 +131,11 @@ fn draw_end(rng: &mut Rng, qpn: u32, room: usize) -> EndPlan {
             (at, if rng.chance(600) { Quit::Disconnect } else { Quit::Destroy })
         }),
         migrate_after: rng.chance(100).then(|| draw_delay(rng)),
-        agree_after: rng.chance(900).then(|| draw_delay(rng)),
+        agree_after: match rng.below(10) {
+            0 => None,
+            1..=3 => Some(rng.time(SEC * 10)),
+            _ => Some(draw_delay(rng)),
+        },
         destroy_after: draw_delay(rng),
     }
 }
@@ -224,7 +228,7 @@ fn draw_faults(
         }
     }
     let violent = rng.chance(300) || reuse;
-    let many = rng.chance(150);
+    let many = rng.chance(200);
     for _ in 0..rng.below(if many { 60 } else { 8 }) {
         // Most are about some attempt, while something happens to it.
         let attempt = rng.below(attempts.len() as u64) as usize;
@@ -232,7 +236,7 @@ fn draw_faults(
         let at = if rng.chance(700) { about.at + draw_delay(rng) } else { rng.time(OPENING * 2) };
         let host = if rng.chance(500) { about.place.host } else { about.to };
         let place = Place { host, process: rng.below(PROCESSES as u64) as usize };
-        match rng.below(15) {
+        match rng.below(16) {
             0..=2 if !many => {
                 let (link, from) = (rng.below(links as u64) as usize, host);
                 let to = (from + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
@@ -240,20 +244,20 @@ fn draw_faults(
                 let back = at + rng.time(SEC * 90);
                 faults.push((back, CmFault::Cut { link, from, to, cut: false }));
             }
-            3..=4 => {
-                let (time, deaf) = (draw_delay(rng), rng.chance(500));
+            3..=5 => {
+                let (time, deaf) = (draw_delay(rng), rng.chance(700));
                 faults.push((at, CmFault::Pause { place, time, deaf }));
             }
-            5 if violent => faults.push((at, CmFault::Kill { place })),
-            6 if violent => faults.push((at, CmFault::Removal { place })),
-            7 if violent => faults.push((at, CmFault::Reboot { host })),
-            9 => {
+            6 if violent => faults.push((at, CmFault::Kill { place })),
+            7 if violent => faults.push((at, CmFault::Removal { place })),
+            8 if violent => faults.push((at, CmFault::Reboot { host })),
+            10 => {
                 let link = rng.below(links as u64) as usize;
                 faults.push((at, CmFault::Address { host, link, there: false }));
                 let back = at + rng.time(SEC * 60);
                 faults.push((back, CmFault::Address { host, link, there: true }));
             }
-            8 => faults.push((at, CmFault::Replay { host, back: rng.below(60) })),
+            9 => faults.push((at, CmFault::Replay { host, back: rng.below(60) })),
             _ => {
                 let what = draw_forgery(rng);
                 faults.push((at, CmFault::Forge { host, attempt, what }));

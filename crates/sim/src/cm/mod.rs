@@ -20,13 +20,13 @@
 //!
 //! What is not the model's word but plain to see is checked besides (`life`): events of an id come in a
 //! legal order, each at most once; whoever asks is answered; time-waits end; both ends learn the same
-//! queue pair numbers and PSNs; where nothing stands in the way, everybody is reached; and when all ids
-//! are destroyed, all tables are empty.
+//! queue pair numbers and PSNs; where hardly anything gets lost, everybody is reached; where nothing goes
+//! wrong, both ends are connected in the end, or none; and when all ids are destroyed, all tables are
+//! empty.
 //!
-//! Not simulated: multicast, native addresses, IDs without addresses, ADDR_CHANGE, kernel limits on ids
-//! and events. MADs that are damaged but not noticed by their ICRC appear as near misses only
-//! ([`Forgery`]): wrong ids, queue pairs and services, and noise. `crates/cm/tests/hostile.rs` has real
-//! MADs with random damage.
+//! Not simulated: multicast, native addresses, IPv4 on IPv6 sockets, limits on ids and events. MADs that
+//! are damaged but not noticed by their ICRC appear as near misses only ([`Forgery`]): wrong ids, queue
+//! pairs and services, and noise. `crates/cm/tests/hostile.rs` has real MADs with random damage.
 
 mod abi;
 mod apps;
