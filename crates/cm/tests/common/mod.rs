@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)] // Each test uses its part.
 
 pub mod client;
+pub mod pairs;
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
