@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     match options().and_then(|options| run(&options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            esay(format_args!("{e}"));
+            eprintln!("{e}");
             ExitCode::FAILURE
         }
     }

@@ -565,7 +565,7 @@ impl CmSimulation {
 
     pub(super) fn note(&mut self, text: fmt::Arguments<'_>) {
         if self.print {
-            println!("{:?} {text}", self.now);
+            crate::out::say!("{:?} {text}", self.now);
         }
         if let Some(trace) = &mut self.net.trace {
             trace.note(self.now, text.to_string());
