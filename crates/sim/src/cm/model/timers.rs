@@ -18,7 +18,7 @@ const DREQ_FIRST: Duration = Duration::from_millis(250);
 /// A message and its repetitions (`CMA_MAX_CM_RETRIES` and one).
 const TRANSMISSIONS: u32 = 16;
 /// How long a request waits for its listener.
-pub(super) const GRACE: Duration = Duration::from_millis(30);
+pub(super) const GRACE: Duration = Duration::from_millis(200);
 
 impl Model {
     /// When something has to happen at a host.
