@@ -18,6 +18,8 @@ const BOOT: Duration = Duration::from_secs(300);
 const ANSWER: Duration = Duration::from_secs(30);
 /// The line that ends a command's output, before its status.
 const STATUS: &str = "@@status ";
+/// The line before a command's output, before its number.
+const BEGIN: &str = "@@begin ";
 
 /// A running guest.
 #[derive(Debug)]
@@ -64,7 +66,7 @@ impl Guest {
                 emulator.expect_alive()?;
                 Ok(UnixStream::connect(&path).ok())
             })?;
-            Ok(Port { stream, pending: Vec::new(), text: String::new(), ended: None })
+            Ok(Port::new(stream))
         };
         let (client, server) = (connect("client")?, connect("server")?);
         let mut guest = Self { emulator, directory, client, server };
@@ -125,16 +127,28 @@ pub(crate) struct Port {
     stream: UnixStream,
     pending: Vec<u8>,
     text: String,
+    /// The number of the command, and whether its output has begun: before that comes what one that was
+    /// given up still had to say.
+    number: u32,
+    begun: bool,
     /// The status of a command whose end came while something else was waited for.
     ended: Option<i32>,
 }
 
 impl Port {
+    /// The guest's start counts as command 0.
+    fn new(stream: UnixStream) -> Self {
+        let text = String::new();
+        Self { stream, pending: Vec::new(), text, number: 0, begun: false, ended: None }
+    }
+
     /// Starts a command.
     pub(crate) fn start(&mut self, command: &str) -> Result<(), Problem> {
         self.text.clear();
         self.ended = None;
-        let line = format!("{}\n", command.replace('\n', " "));
+        self.number += 1;
+        self.begun = false;
+        let line = format!("{} {}\n", self.number, command.replace('\n', " "));
         self.stream.write_all(line.as_bytes()).map_err(|e| Problem::os("telling the guest", e))
     }
 
@@ -179,6 +193,10 @@ impl Port {
             if let Some(end) = self.pending.iter().position(|&b| b == b'\n') {
                 let bytes: Vec<u8> = self.pending.drain(..=end).collect();
                 let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
+                if !self.begun {
+                    self.begun = line == format!("{BEGIN}{}", self.number);
+                    continue;
+                }
                 if !line.starts_with(STATUS) && !line.is_empty() {
                     self.text += &line;
                     self.text.push('\n');

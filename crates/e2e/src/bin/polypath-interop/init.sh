@@ -1,6 +1,6 @@
 #!/bin/dash
 # The guest's first program. It loads the modules, makes rxe0 over eth0, and runs what comes over the
-# two control ports: a command per line; its output goes back, then a line "@@status N".
+# two control ports: a number and a command per line; "@@begin NUMBER", its output, and "@@status N" go back.
 # Busybox comes last, and its shell not at all: they would prefer its own ip, which knows less.
 export PATH=/usr/bin:/bin:/sbin:/busybox HOME=/root
 /usr/bin/busybox mkdir /busybox
@@ -63,8 +63,9 @@ faults_off() {
 }
 
 serve() {
-    while read -r command; do
+    while read -r number command; do
         [ -n "$command" ] || continue
+        printf '\n@@begin %s\n' "$number"
         ( eval "$command" ) < /dev/null 2>&1
         printf '\n@@status %d\n' $?
     done
@@ -80,7 +81,7 @@ for port in /sys/class/virtio-ports/*; do
     device=/dev/${port##*/}
     case $(cat "$port/name") in
         # A port can be opened once only, so once for both directions.
-        client | server) ( exec 3<> "$device"; echo "@@status 0" >&3; serve <&3 >&3 ) & ;;
+        client | server) ( exec 3<> "$device"; printf '@@begin 0\n@@status 0\n' >&3; serve <&3 >&3 ) & ;;
     esac
 done
 while :; do wait; sleep 1; done
