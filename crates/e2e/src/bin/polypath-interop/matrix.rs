@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(20);
 
 /// How often a program of perftest is begun that met no listener. With `-R` it connects twice, and
 /// its server listens anew in between: an emulated one may come too late, which rxe answers at once.
-const LISTENER_ATTEMPTS: usize = 12;
+const LISTENER_ATTEMPTS: usize = 40;
 
 /// Whether a program of perftest failed for that.
 fn met_no_listener(pair: &Pair, text: &str) -> bool {
