@@ -74,24 +74,42 @@ fn headers(opcode: Opcode, psn: u32) -> Headers {
     h
 }
 
+/// A WRITE.
+struct Write<'a> {
+    first: Headers,
+    middle: Headers,
+    last: Headers,
+    packets: u32,
+    mtu: u32,
+    payload: Payload<'a>,
+}
+
+impl Write<'_> {
+    fn burst(&self) -> Burst<'_> {
+        let Self { first, middle, last, packets, mtu, payload } = self;
+        let (packets, mtu, payload) = (*packets, *mtu, *payload);
+        Burst { path: PathId(0), first, middle, last, packets, mtu, payload }
+    }
+}
+
 /// A WRITE from PSN `psn` on, cut at `mtu`.
-fn write<'a>(psn: u32, mtu: u32, payload: Payload<'a>) -> Burst<'a> {
+fn write(psn: u32, mtu: u32, payload: Payload<'_>) -> Write<'_> {
     let packets = payload.len().div_ceil(mtu).max(1);
     let make = |opcode, psn, len: u32| {
         let mut headers = headers(opcode, psn);
         headers.bth.pad = polypath_wire::packet::pad_for(len as usize);
-        &*Box::leak(Box::new(headers))
+        headers
     };
     let last_len = payload.len() - (packets - 1) * mtu;
     let (first, last) = if packets == 1 {
-        let only = make(Opcode::RC_WRITE_ONLY, psn, last_len);
-        (only, only)
+        let only = || make(Opcode::RC_WRITE_ONLY, psn, last_len);
+        (only(), only())
     } else {
         let last = make(Opcode::RC_WRITE_LAST, psn + packets - 1, last_len);
         (make(Opcode::RC_WRITE_FIRST, psn, mtu), last)
     };
     let middle = make(Opcode::RC_WRITE_MIDDLE, psn + 1, mtu);
-    Burst { path: PathId(0), first, middle, last, packets, mtu, payload }
+    Write { first, middle, last, packets, mtu, payload }
 }
 
 fn bytes(len: usize, seed: u8) -> Vec<u8> {
@@ -113,7 +131,8 @@ fn message_arrives_packet_by_packet_with_right_icrc_whatever_its_sizes() {
                 let data = bytes(len, mtu as u8);
                 let segments = [segment(&data)];
                 let payload = Payload::Memory { segments: &segments, skip: 0, len: len as u32 };
-                let burst = write(0xff_fff0, mtu, payload);
+                let message = write(0xff_fff0, mtu, payload);
+                let burst = message.burst();
                 sender.queue(flow, &burst);
                 assert_eq!(sender.flush(), Flushed { sent: burst.packets, dropped: 0 });
                 let got = drain(&mut receiver);
@@ -137,7 +156,8 @@ fn segmented_send_is_received_coalesced() {
     let data = bytes(14 * 4096, 1);
     let segments = [segment(&data)];
     let payload = Payload::Memory { segments: &segments, skip: 0, len: data.len() as u32 };
-    let mut burst = write(0, 4096, payload);
+    let message = write(0, 4096, payload);
+    let mut burst = message.burst();
     // All of one size, so that it is one run.
     burst.first = burst.middle;
     burst.last = burst.middle;
@@ -181,7 +201,8 @@ fn sends_of_a_habitual_size_do_not_cut_others() {
                 let first = psn;
                 for len in *sizes {
                     let data = bytes(*len, psn as u8);
-                    let mut burst = write(psn, 4096, Payload::Bytes(&data));
+                    let message = write(psn, 4096, Payload::Bytes(&data));
+                    let mut burst = message.burst();
                     burst.packets = 1;
                     sender.queue(flow, &burst);
                     psn += 1;
@@ -222,7 +243,8 @@ fn random_traffic_arrives_whole_and_in_order_per_flow() {
             let segments = [segment(&data[..cut]), segment(&data[cut..])];
             let payload =
                 Payload::Memory { segments: &segments, skip: skip as u32, len: len as u32 };
-            let burst = write(psns[which], mtu, payload);
+            let message = write(psns[which], mtu, payload);
+            let burst = message.burst();
             sender.queue(flows[which], &burst);
             for i in 0..burst.packets {
                 let core::ops::Range { start, end } = burst.range(i);
@@ -254,7 +276,7 @@ fn more_than_any_limit_of_a_batch_is_sent_in_several() {
     // Sends of one packet each, since the flows alternate; then runs of more than 64.
     let mut n = 0;
     for i in 0..200 {
-        sender.queue(flows[i % 2], &write(i as u32, 256, Payload::Bytes(&[i as u8; 8])));
+        sender.queue(flows[i % 2], &write(i as u32, 256, Payload::Bytes(&[i as u8; 8])).burst());
         n += 1;
     }
     for i in 0..200 {
@@ -281,7 +303,7 @@ fn payload_in_very_many_pieces_is_gathered() {
     for pieces in [2, 63, 64, 65, 2000] {
         let segments: Vec<Segment> = data.chunks(data.len() / pieces).map(segment).collect();
         let payload = Payload::Memory { segments: &segments, skip: 0, len: 20_000 };
-        sender.queue(flow, &write(0, 4096, payload));
+        sender.queue(flow, &write(0, 4096, payload).burst());
         sender.flush();
         let got = drain(&mut receiver);
         assert!(got.iter().all(|g| g.good));
@@ -302,7 +324,8 @@ fn payload_that_may_change_is_taken_when_queued() {
         let segments = [segment(&data)];
         let payload = Payload::Memory { segments: &segments, skip: 0, len: 4096 };
         let only = headers(opcode, 1);
-        let burst = Burst { first: &only, middle: &only, last: &only, ..write(0, 4096, payload) };
+        let message = write(0, 4096, payload);
+        let burst = Burst { first: &only, middle: &only, last: &only, ..message.burst() };
         sender.queue(flow, &burst);
         data.fill(0);
         sender.flush();
@@ -416,7 +439,7 @@ fn addresses_that_do_not_fit_are_refused() {
 fn corrupt_packet_is_delivered_but_not_verified() {
     let (mut receiver, mut sender) = pair();
     let flow = sender.open(key(V4, V4)).unwrap();
-    sender.queue(flow, &write(0, 256, Payload::Bytes(b"right")));
+    sender.queue(flow, &write(0, 256, Payload::Bytes(b"right")).burst());
     sender.flush();
     let mut wrong = drain(&mut receiver)[0].datagram.clone();
     wrong[20] ^= 1;
@@ -463,7 +486,7 @@ fn own_addresses_are_reached_link_local_ones_too() {
         let (mut receiver, mut sender) = pair();
         let ifindex = (ifindex > 0).then_some(ifindex);
         let flow = sender.open(FlowKey { ifindex, ..key(ip, ip) }).unwrap();
-        sender.queue(flow, &write(0, 1024, Payload::Bytes(&[5; 3000])));
+        sender.queue(flow, &write(0, 1024, Payload::Bytes(&[5; 3000])).burst());
         assert_eq!(sender.flush().dropped, 0, "{ip}");
         let got = drain(&mut receiver);
         assert_eq!(got.len(), 3, "{ip}");
