@@ -14,7 +14,8 @@
 //!   [`ucma`] stands in for.
 //!
 //! The library is loaded into every program of a session, most of which have nothing to do with
-//! RDMA: it does nothing until one of these is used, and says nothing unless `POLYPATH_LOG` is set.
+//! RDMA: it does nothing until one of these is used, and says nothing unless `POLYPATH_LOG` is set
+//! or a program asks for devices and there are none.
 //!
 //! Unsafe code is everywhere here, for this is the border to C; every block says why it is sound.
 //! Safe code begins at the traits.

@@ -120,3 +120,8 @@ fn a_message_is_acknowledged_before_its_receiver_goes_to_the_error_state() -> Re
 fn a_message_is_acknowledged_before_its_receiver_is_destroyed() -> Result<(), Error> {
     the_last_message_is_acknowledged("destroy")
 }
+
+#[test]
+fn an_empty_list_of_devices_is_explained() -> Result<(), Error> {
+    run("ibv_devices", Some("roce:nosuch"))?.expect_line("no interface `nosuch`").map(drop)
+}
