@@ -2,7 +2,8 @@
 //!
 //! Seen from outside, by the bytes that the kernel counts at the receiving host's interfaces, while
 //! an unmodified ib_write_bw runs with default settings. The precision is that of the counting, half
-//! a millisecond and what the machine's scheduler adds, always to our disadvantage.
+//! a millisecond and, unless root measures, what the machine's scheduler adds; always to our
+//! disadvantage.
 
 use crate::report::{Floor, Measurement, Report, median};
 use polypath_e2e::{Direction, End, Error, Flow, Lab, longest_gap, pass, until};

@@ -252,13 +252,17 @@ impl Lab {
     /// # Errors
     /// When the counters can't be read.
     pub fn received_bytes(&self) -> Result<[Vec<u64>; 2], Error> {
-        let read = |host: &Host| -> Result<Vec<u64>, Error> {
-            let table = host.namespace.proc_net("dev")?;
-            Ok((0..self.options.links)
-                .map(|link| received(&table, &format!("eth{link}")))
-                .collect())
-        };
-        Ok([read(&self.hosts[0])?, read(&self.hosts[1])?])
+        Ok([self.received_bytes_of(0)?, self.received_bytes_of(1)?])
+    }
+
+    /// Bytes that one host has received over each link so far.
+    ///
+    /// # Errors
+    /// When the counters can't be read.
+    pub fn received_bytes_of(&self, host: usize) -> Result<Vec<u64>, Error> {
+        let table = self.hosts[host].namespace.proc_net("dev")?;
+        let links = 0..self.options.links;
+        Ok(links.map(|link| received(&table, &format!("eth{link}"))).collect())
     }
 
     /// Waits until the hosts have received more than so many bytes, all together.
