@@ -9,7 +9,7 @@
  *
  *     case <tab> what the requester saw <tab> what the responder saw
  *
- * and "end" after the last. It judges nothing: two implementations of verbs are compared by
+ * and "end" after the last. Cases that either side's device does not know are left out. It judges nothing: two implementations of verbs are compared by
  * comparing what they make this program print.
  */
 #include <arpa/inet.h>
@@ -20,6 +20,7 @@
 #include <poll.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,12 +40,17 @@ enum {
 	COMPLETE_MS = 10000, /* a request that has not completed by then never will */
 };
 
+/* What rdma-core 44 has no names for. */
+enum {
+	ACCESS_FLUSH_GLOBAL = 1 << 8, WITH_FLUSH = 1 << 11, WITH_ATOMIC_WRITE = 1 << 12,
+	GLOBAL = 1, PERSISTENT = 2, RANGE = 0, REGION = 1,
+};
+#define WR_FLUSH ((enum ibv_wr_opcode)14)
+static const uint64_t CAP_PLACEMENT = 1ULL << 38 | 1ULL << 40; /* FLUSH (global) and ATOMIC WRITE */
+
 enum memory { SAME, OTHER_PD, DEREGISTERED, WINDOW, WINDOW_INVALIDATED };
 
 #define ALL_REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
-#define NO_WRITE (ALL_REMOTE & ~IBV_ACCESS_REMOTE_WRITE)
-#define NO_READ (ALL_REMOTE & ~IBV_ACCESS_REMOTE_READ)
-#define NO_ATOMIC (ALL_REMOTE & ~IBV_ACCESS_REMOTE_ATOMIC)
 
 struct operation {
 	enum ibv_wr_opcode opcode;
@@ -55,6 +61,8 @@ struct operation {
 	uint32_t local_offset;
 	bool fence;
 	bool present;
+	bool persistent;            /* FLUSH only, as the next */
+	bool region;
 };
 
 /* Numbers that are 0 in almost every case are stored so that 0 is the usual. */
@@ -76,6 +84,7 @@ struct test {
 	bool wrong_qpn;
 	uint32_t qkey_xor;
 	bool responder_error;       /* the responder's queue pair is in the error state */
+	bool placement;             /* has ATOMIC WRITE or FLUSH */
 };
 
 #define OP(...) { .present = true, __VA_ARGS__ }
@@ -84,6 +93,8 @@ struct test {
 #define ATOMIC(...) OP(.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .length = 8, __VA_ARGS__)
 #define WRITE(...) OP(.opcode = IBV_WR_RDMA_WRITE, .length = 5000, __VA_ARGS__)
 #define READ(...) OP(.opcode = IBV_WR_RDMA_READ, .length = 5000, __VA_ARGS__)
+#define ATOMIC_WRITE(...) OP(.opcode = IBV_WR_ATOMIC_WRITE, .length = 8, __VA_ARGS__)
+#define FLUSH(...) OP(.opcode = WR_FLUSH, .length = 5000, __VA_ARGS__)
 #define SEND(...) OP(.opcode = IBV_WR_SEND, .length = 5000, __VA_ARGS__)
 
 static const struct test tests[] = {
@@ -127,6 +138,19 @@ static const struct test tests[] = {
 	{ "memory window, invalidated", .memory = WINDOW_INVALIDATED, .operation = { WRITE(), THEN_SEND } },
 	{ "memory window, invalidated by SEND", .memory = WINDOW, .operation = { OP(.opcode = IBV_WR_SEND_WITH_INV, .length = 64), WRITE(), THEN_SEND } },
 	{ "SEND with invalidate, wrong rkey", .memory = WINDOW, .operation = { OP(.opcode = IBV_WR_SEND_WITH_INV, .length = 64, .rkey_xor = 0x5500), THEN_SEND } },
+	{ "ATOMIC WRITE, nothing wrong", .placement = true, .operation = { ATOMIC_WRITE(), THEN_SEND } },
+	{ "ATOMIC WRITE, wrong rkey", .placement = true, .operation = { ATOMIC_WRITE(.rkey_xor = 0x5500), THEN_SEND } },
+	{ "ATOMIC WRITE beyond the region", .placement = true, .operation = { ATOMIC_WRITE(.remote_offset = REGISTERED), THEN_SEND } },
+	{ "ATOMIC WRITE, region without the right", .placement = true, .mr_lacks = IBV_ACCESS_REMOTE_WRITE, .operation = { ATOMIC_WRITE(), THEN_SEND } },
+	{ "ATOMIC WRITE, queue pair without the right", .placement = true, .qp_lacks = IBV_ACCESS_REMOTE_WRITE, .operation = { ATOMIC_WRITE(), THEN_SEND } },
+	{ "FLUSH of a range, nothing wrong", .placement = true, .operation = { WRITE(), FLUSH(), THEN_SEND } },
+	{ "FLUSH of a region, nothing wrong", .placement = true, .operation = { WRITE(), FLUSH(.region = true), THEN_SEND } },
+	{ "FLUSH after an ATOMIC WRITE, nothing wrong", .placement = true, .operation = { ATOMIC_WRITE(), FLUSH(.fence = true), THEN_SEND } },
+	{ "FLUSH, wrong rkey", .placement = true, .operation = { FLUSH(.rkey_xor = 0x5500), THEN_SEND } },
+	{ "FLUSH beyond the region", .placement = true, .operation = { FLUSH(.remote_offset = REGISTERED - 4999), THEN_SEND } },
+	{ "FLUSH, region without the right", .placement = true, .mr_lacks = ACCESS_FLUSH_GLOBAL, .operation = { FLUSH(), THEN_SEND } },
+	{ "FLUSH, queue pair without the right", .placement = true, .qp_lacks = ACCESS_FLUSH_GLOBAL, .operation = { FLUSH(), THEN_SEND } },
+	{ "FLUSH to persistence, region without the right", .placement = true, .operation = { FLUSH(.persistent = true), THEN_SEND } },
 	{ "UC, nothing wrong", .type = IBV_QPT_UC, .operation = { WRITE(), SEND(), THEN_SEND } },
 	{ "UC WRITE, wrong rkey", .type = IBV_QPT_UC, .operation = { WRITE(.rkey_xor = 0x5500), THEN_SEND } },
 	{ "UC WRITE, region without the right", .type = IBV_QPT_UC, .mr_lacks = IBV_ACCESS_REMOTE_WRITE, .operation = { WRITE(), THEN_SEND } },
@@ -246,9 +270,28 @@ static void note(char *text, const char *format, ...)
 	va_end(arguments);
 }
 
+/* Queue pairs for ATOMIC WRITE and FLUSH are made by the new function; the others by the old. */
+static struct ibv_qp *make_qp(const struct test *test)
+{
+	struct ibv_qp_cap cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 };
+	if (!test->placement) {
+		struct ibv_qp_init_attr init = {
+			.send_cq = cq, .recv_cq = cq, .qp_type = type_of(test), .sq_sig_all = 1, .cap = cap,
+		};
+		return ibv_create_qp(pd, &init);
+	}
+	struct ibv_qp_init_attr_ex init = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = type_of(test), .sq_sig_all = 1, .cap = cap, .pd = pd,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE | WITH_FLUSH | WITH_ATOMIC_WRITE,
+	};
+	return ibv_create_qp_ex(context, &init);
+}
+
 static void make(const struct test *test, bool responder)
 {
-	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND | (ALL_REMOTE & ~test->mr_lacks);
+	uint32_t all_remote = ALL_REMOTE | (test->placement ? ACCESS_FLUSH_GLOBAL : 0);
+	int access = (int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND | (all_remote & ~test->mr_lacks));
 	memset(buffer, 0, BUFFER);
 	mr = ibv_reg_mr(pd, buffer, REGISTERED, test->local_read_only && !responder ? 0 : IBV_ACCESS_LOCAL_WRITE);
 	target = ibv_reg_mr(test->memory == OTHER_PD ? other_pd : pd, buffer, REGISTERED, access);
@@ -257,11 +300,7 @@ static void make(const struct test *test, bool responder)
 	cq = ibv_create_cq(context, 4 * DEPTH, NULL, NULL, 0);
 	if (!cq)
 		fail("creating a completion queue");
-	struct ibv_qp_init_attr init = {
-		.send_cq = cq, .recv_cq = cq, .qp_type = type_of(test), .sq_sig_all = 1,
-		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
-	};
-	qp = ibv_create_qp(pd, &init);
+	qp = make_qp(test);
 	if (!qp)
 		fail("creating a queue pair");
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
@@ -270,7 +309,7 @@ static void make(const struct test *test, bool responder)
 		attr.qkey = responder ? QKEY ^ test->qkey_xor : QKEY;
 		mask |= IBV_QP_QKEY;
 	} else {
-		attr.qp_access_flags = ALL_REMOTE & ~test->qp_lacks;
+		attr.qp_access_flags = all_remote & ~test->qp_lacks;
 		/* UC knows no reads and atomics. */
 		if (test->type == IBV_QPT_UC)
 			attr.qp_access_flags &= IBV_ACCESS_REMOTE_WRITE;
@@ -411,6 +450,23 @@ static uint32_t bind_window(const struct test *test)
 	return bind.bind_mw.rkey;
 }
 
+/* Posts a request of the extended interface; gives an errno. */
+static int post_extended(const struct operation *op, uint32_t rkey, uint64_t address)
+{
+	struct ibv_qp_ex *extended = ibv_qp_to_qp_ex(qp);
+	ibv_wr_start(extended);
+	extended->wr_flags = op->fence ? IBV_SEND_FENCE : 0;
+	if (op->opcode == IBV_WR_ATOMIC_WRITE) {
+		ibv_wr_atomic_write(extended, rkey, address, buffer);
+	} else {
+		/* It follows the last function that rdma-core 44 knows. */
+		void (*flush)(struct ibv_qp_ex *, uint32_t, uint64_t, size_t, uint8_t, uint8_t);
+		memcpy(&flush, (char *)extended + offsetof(struct ibv_qp_ex, wr_atomic_write) + sizeof(void *), sizeof(flush));
+		flush(extended, rkey, address, op->length, op->persistent ? PERSISTENT : GLOBAL, op->region ? REGION : RANGE);
+	}
+	return ibv_wr_complete(extended);
+}
+
 static void request(const struct test *test, const struct side *remote, char *text)
 {
 	int posted = 0;
@@ -436,7 +492,8 @@ static void request(const struct test *test, const struct side *remote, char *te
 			wr.wr.rdma.remote_addr = address;
 			wr.wr.rdma.rkey = rkey;
 		}
-		errno = ibv_post_send(qp, &wr, &bad);
+		bool extended = op->opcode == IBV_WR_ATOMIC_WRITE || op->opcode == WR_FLUSH;
+		errno = extended ? post_extended(op, rkey, address) : ibv_post_send(qp, &wr, &bad);
 		if (errno) {
 			note(text, "refused with errno %d", errno);
 			break;
@@ -543,6 +600,13 @@ static int connect_once(const char *host, const char *port)
 	return connected;
 }
 
+static bool knows_placement(void)
+{
+	struct ibv_device_attr_ex device;
+	return !ibv_query_device_ex(context, NULL, &device) &&
+	       (device.device_cap_flags_ex & CAP_PLACEMENT) == CAP_PLACEMENT;
+}
+
 int main(int argc, char **argv)
 {
 	bool responder = argc == 4 && !strcmp(argv[1], "-s");
@@ -568,8 +632,13 @@ int main(int argc, char **argv)
 	peer = responder ? listen_once(argv[2]) : connect_once(argv[2], argv[3]);
 	if (peer < 0)
 		fail("meeting the other side");
-	for (int i = 0; i < TESTS; i++)
-		run(&tests[i], responder);
+	bool placement = knows_placement(), theirs;
+	tell(&placement, sizeof(placement));
+	hear(&theirs, sizeof(theirs));
+	for (int i = 0; i < TESTS; i++) {
+		if (!tests[i].placement || (placement && theirs))
+			run(&tests[i], responder);
+	}
 	if (!responder)
 		puts("end");
 	ibv_dealloc_pd(other_pd);

@@ -189,7 +189,9 @@ fn write_burst<'a>(opcode: Opcode, packets: u32, mtu: u32, payload: Payload<'a>)
         psn: Psn::new(1),
         ..Bth::new(opcode)
     })));
-    Burst { path: PathId(0), first: headers, middle: headers, last: headers, packets, mtu, payload }
+    let (path, covered_twice) = (PathId(0), false);
+    let (first, middle, last) = (headers, headers, headers);
+    Burst { path, first, middle, last, packets, mtu, payload, covered_twice }
 }
 
 /// Bytes of payload per second.

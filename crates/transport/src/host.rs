@@ -92,6 +92,9 @@ pub struct Burst<'a> {
     pub mtu: u32,
     /// Where the payload of the whole run lies, gathered in order.
     pub payload: Payload<'a>,
+    /// The ICRC covers everything from the BTH on twice, as Linux' rxe wants it of a FLUSH. `false` for
+    /// all else.
+    pub covered_twice: bool,
 }
 
 /// Headers of one packet of a burst: those that the burst holds, or made from them.

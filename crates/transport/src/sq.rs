@@ -61,6 +61,11 @@ impl Wqe {
     }
 
     #[inline]
+    pub(crate) fn is_flush(&self) -> bool {
+        matches!(self.op, SendOp::Flush { .. })
+    }
+
+    #[inline]
     pub(crate) fn is_read(&self) -> bool {
         matches!(self.op, SendOp::Read { .. })
     }

@@ -144,7 +144,32 @@ impl FlowCrc {
     #[inline]
     pub fn verify(&self, udp_payload: &[u8], guess: u16) -> Option<u16> {
         let (body, sent) = udp_payload.split_last_chunk::<ICRC_LEN>()?;
-        let diff = u32::from_le_bytes(self.compute(guess, body)) ^ u32::from_le_bytes(*sent);
+        self.identify(self.compute(guess, body), *sent, body.len(), guess)
+    }
+
+    /// [`compute`](Self::compute), the packet being covered twice: see
+    /// [`verify_twice`](Self::verify_twice).
+    pub fn compute_twice(&self, id: u16, udp_payload: &[u8]) -> [u8; 4] {
+        let mut icrc = self.start(udp_payload.len() + ICRC_LEN, id);
+        icrc.headers(udp_payload);
+        icrc.update(udp_payload);
+        icrc.finish()
+    }
+
+    /// [`verify`](Self::verify) for packets that Linux' rxe sends as FLUSH: its ICRC covers everything
+    /// from the BTH on twice, the second time as it is. (Its table of opcodes does not say where the
+    /// payload of a FLUSH begins, so that it takes the whole packet for payload; seen with Linux
+    /// 6.12.) It wants the same of what it receives.
+    pub fn verify_twice(&self, udp_payload: &[u8], guess: u16) -> Option<u16> {
+        let (body, sent) = udp_payload.split_last_chunk::<ICRC_LEN>()?;
+        self.identify(self.compute_twice(guess, body), *sent, 2 * body.len(), guess)
+    }
+
+    /// The identification with which a packet was sent whose ICRC should be `computed` if it was
+    /// `guess`; `n` covered bytes follow the UDP header.
+    #[inline]
+    fn identify(&self, computed: [u8; 4], sent: [u8; 4], n: usize, guess: u16) -> Option<u16> {
+        let diff = u32::from_le_bytes(computed) ^ u32::from_le_bytes(sent);
         if diff == 0 {
             return Some(if self.v4 { guess } else { 0 });
         }
@@ -152,7 +177,6 @@ impl FlowCrc {
             return None;
         }
         // What the difference of the two identifications looked like right at their field.
-        let n = body.len();
         let unshifted = UNSHIFT_HIGH.get(n >> 8)?.times(UNSHIFT_LOW[n & 0xff].times(diff));
         if unshifted & 0xffff != 0 {
             return None;
@@ -444,6 +468,28 @@ mod tests {
                 assert_eq!(crc.verify(&b, 0), None);
             }
         }
+    }
+
+    #[test]
+    fn a_flush_of_linux_rxe_is_covered_twice() {
+        // As Linux 6.12 sent it from 10.0.0.3, port 65266, with identification 0x056b.
+        let flush = [
+            0x1c, 0x00, 0xff, 0xff, 0x00, 0xf4, 0x15, 0x9a, 0x80, 0xf6, 0x1c, 0x12, // BTH
+            0x00, 0x00, 0x00, 0x01, // FETH
+            0x00, 0x00, 0x55, 0xda, 0xe8, 0x8f, 0xe0, 0x00, 0x9a, 0xf6, 0xa3, 0x9b, 0x00, 0x00,
+            0x13, 0x88, // RETH
+            0xc7, 0xee, 0xd7, 0x23,
+        ];
+        let addresses = ["10.0.0.3", "10.0.0.1"].map(|ip| ip.parse().unwrap());
+        let crc = FlowCrc::new(&Flow::new(addresses[0], addresses[1], 65266));
+        assert_eq!(crc.verify(&flush, 0), None);
+        for guess in [0, 0x056a, 0x056b] {
+            assert_eq!(crc.verify_twice(&flush, guess), Some(0x056b));
+        }
+        assert_eq!(crc.compute_twice(0x056b, &flush[..32]), flush[32..]);
+        let mut corrupt = flush;
+        corrupt[20] ^= 1;
+        assert_eq!(crc.verify_twice(&corrupt, 0), None);
     }
 
     #[test]

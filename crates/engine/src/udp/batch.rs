@@ -174,6 +174,10 @@ impl Batch {
                 self.arena[at..][..pad].fill(0);
                 at += pad;
                 icrc.headers(&self.arena[start..at]);
+                // Only of packets without payload, which are copied.
+                if burst.covered_twice {
+                    icrc.update(&self.arena[start..at]);
+                }
             } else {
                 icrc.headers(&self.arena[start..at]);
                 self.push_arena(start, at);

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use polypath_wire::icrc::{Flow, FlowCrc};
+use polypath_wire::opcode::Opcode;
 
 use super::sys::{self, Control};
 
@@ -54,7 +55,13 @@ impl<'a> Received<'a> {
     /// Whether the ICRC is right. Reads all of the datagram.
     #[inline]
     pub fn verify(&self) -> bool {
-        self.crc.verify(self.datagram, self.id_guess).is_some()
+        self.crc.verify(self.datagram, self.id_guess).is_some() || self.is_flush_of_rxe()
+    }
+
+    #[cold]
+    fn is_flush_of_rxe(&self) -> bool {
+        self.datagram.first() == Some(&Opcode::RC_FLUSH.0)
+            && self.crc.verify_twice(self.datagram, self.id_guess).is_some()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use polypath_transport::{Burst, PathId, Payload, Segment};
-use polypath_wire::ext::Reth;
+use polypath_wire::ext::{Feth, Reth};
 use polypath_wire::{Bth, Headers, Opcode, Packet, Psn};
 
 use super::*;
@@ -88,7 +88,8 @@ impl Write<'_> {
     fn burst(&self) -> Burst<'_> {
         let Self { first, middle, last, packets, mtu, payload } = self;
         let (packets, mtu, payload) = (*packets, *mtu, *payload);
-        Burst { path: PathId(0), first, middle, last, packets, mtu, payload }
+        let covered_twice = false;
+        Burst { path: PathId(0), first, middle, last, packets, mtu, payload, covered_twice }
     }
 }
 
@@ -451,6 +452,28 @@ fn corrupt_packet_is_delivered_but_not_verified() {
     let got = drain(&mut receiver);
     assert_eq!(got.iter().map(|g| g.datagram.len()).collect::<Vec<_>>(), [wrong.len(), 0, 3]);
     assert!(got.iter().all(|g| !g.good));
+}
+
+/// As Linux rxe wants a FLUSH, and sends it.
+#[test]
+fn flush_that_is_covered_twice_is_verified_and_other_packets_are_not() {
+    let (mut receiver, mut sender) = pair();
+    let flow = sender.open(key(V4, V4)).unwrap();
+    let message = write(0, 256, Payload::Bytes(b""));
+    for (opcode, covered_twice, good) in [
+        (Opcode::RC_FLUSH, false, true),
+        (Opcode::RC_FLUSH, true, true),
+        (Opcode::RC_WRITE_ONLY, true, false),
+    ] {
+        let mut only = headers(opcode, 1);
+        only.feth = opcode.has_feth().then(Feth::default);
+        let burst =
+            Burst { first: &only, middle: &only, last: &only, covered_twice, ..message.burst() };
+        sender.queue(flow, &burst);
+        sender.flush();
+        let got = drain(&mut receiver);
+        assert_eq!(got.iter().map(|g| g.good).collect::<Vec<_>>(), [good], "{opcode}");
+    }
 }
 
 #[test]

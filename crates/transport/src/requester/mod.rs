@@ -5,6 +5,7 @@
 //! [`transmit`] builds packets, [`receive`] reads the peer's answers.
 
 mod build;
+mod cover;
 mod flight;
 mod receive;
 mod timers;
@@ -21,6 +22,7 @@ use crate::qp::PostError;
 use crate::sq::SendQueue;
 use crate::types::{QpEvent, QpState, SendWr, WcStatus};
 pub(crate) use build::Stamp;
+use cover::FlushCover;
 use flight::{Flight, Tally};
 use timers::{Expired, Timers};
 pub(crate) use transmit::{burst_packets, emit_data, local_fault};
@@ -73,6 +75,7 @@ pub(crate) struct Requester {
     held: bool,
     /// There may be something to transmit.
     ready: bool,
+    flush_cover: FlushCover,
 }
 
 impl Requester {
@@ -90,6 +93,7 @@ impl Requester {
             doomed: false,
             held: false,
             ready: false,
+            flush_cover: FlushCover::default(),
         }
     }
 

@@ -380,6 +380,9 @@ impl Requester {
             );
             return self.fail_at(core, seq, WcStatus::LocProtErr, Cause::LocalKey, host);
         }
+        if wqe.is_flush() {
+            self.flush_cover.answered(self.flight.sent_once_at(seq).is_some());
+        }
         let mut tally = Tally::of_answer(answer.echo);
         self.flight.answer(seq, &mut tally);
         // It acknowledges all requests before it (IBTA 9.7.5.1.1).

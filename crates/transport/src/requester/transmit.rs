@@ -50,6 +50,8 @@ struct Way {
     path: PathId,
     window: u32,
     stamp: Stamp,
+    /// The ICRC of a FLUSH covers it twice.
+    flush_twice: bool,
 }
 
 impl Way {
@@ -95,6 +97,7 @@ impl Requester {
             path: route.path,
             window: route.window,
             stamp: Stamp { tag: route.tag.filter(|_| core.multipath), now_us: micros(now) },
+            flush_twice: self.flush_cover.twice(),
         };
         let mut bytes = 0;
         for _ in 0..POLL_BURSTS {
@@ -325,6 +328,11 @@ impl Requester {
         if n == 0 {
             return Step::Blocked;
         }
+        // Those who speak of several paths cover it by the rule.
+        if wqe.is_flush() && !core.multipath {
+            self.flush_cover.sends_again();
+            way.flush_twice = self.flush_cover.twice();
+        }
         let sent = if wqe.is_answered() {
             emit_request(core, wqe, k, n, way, host)
         } else {
@@ -421,7 +429,7 @@ pub(crate) fn emit_data<H: Host>(
     let last = last.as_ref().unwrap_or(&first);
     let middle = middle.as_ref().unwrap_or(&first);
     let first = &first;
-    core.transmit(&Burst { path, first, middle, last, packets: n, mtu, payload }, host);
+    core.transmit(&Burst { path, first, middle, last, packets: n, mtu, payload, covered_twice: false }, host);
     Ok(())
 }
 
@@ -459,6 +467,7 @@ fn emit_request<H: Host>(
             packets: 1,
             mtu,
             payload: Payload::Bytes(&[]),
+            covered_twice: false,
         },
         host,
     );
@@ -490,6 +499,7 @@ fn emit_placement<H: Host>(
         packets: 1,
         mtu: core.attr.path_mtu,
         payload,
+        covered_twice: wqe.is_flush() && way.flush_twice,
     };
     core.transmit(&burst, host);
     Ok(())

@@ -363,6 +363,7 @@ impl Responder {
             packets: n,
             mtu,
             payload: Payload::Memory { segments: &[segment], skip: 0, len },
+            covered_twice: false,
         };
         core.transmit(&burst, host);
         if ends {
@@ -386,6 +387,7 @@ fn transmit_one<H: Host>(core: &mut Core, path: PathId, headers: &Headers, host:
         packets: 1,
         mtu: core.attr.path_mtu,
         payload: Payload::Bytes(&[]),
+        covered_twice: false,
     };
     core.transmit(&burst, host);
 }

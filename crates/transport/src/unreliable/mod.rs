@@ -243,6 +243,7 @@ fn send_datagram<H: Host>(
         packets: 1,
         mtu: core.attr.path_mtu,
         payload,
+        covered_twice: false,
     };
     core.transmit(&burst, host);
     Ok(Sent { bytes: wqe.len, packets: 1, ends: true })

@@ -60,6 +60,10 @@ pub struct SimHost {
     pub atomic_writes: u64,
     /// What was flushed, and the byte that lay at the start of the range then.
     pub flushes: Vec<(FlushScope, Access, u8)>,
+    /// Of each FLUSH sent, whether its ICRC covers it twice.
+    pub flush_covers: Vec<bool>,
+    /// What the peer takes; `None`: either.
+    pub takes_twice: Option<bool>,
 }
 
 impl SimHost {
@@ -93,6 +97,8 @@ impl SimHost {
             atomics: 0,
             atomic_writes: 0,
             flushes: Vec::new(),
+            flush_covers: Vec::new(),
+            takes_twice: None,
         }
     }
 
@@ -266,6 +272,14 @@ impl Host for SimHost {
                 .collect(),
         };
         assert_eq!(payload.len(), burst.payload.len() as usize);
+        if burst.first.bth.opcode.is_flush() {
+            self.flush_covers.push(burst.covered_twice);
+            if self.takes_twice.is_some_and(|twice| twice != burst.covered_twice) {
+                return; // Its ICRC is wrong for the peer.
+            }
+        } else {
+            assert!(!burst.covered_twice, "{burst:?}");
+        }
         for i in 0..burst.packets {
             let range = burst.range(i);
             let data = &payload[range.start as usize..range.end as usize];

@@ -98,6 +98,48 @@ fn packets_are_those_of_the_annex() {
     assert_eq!(p.nodes[0].host.statuses(), [(0, Success), (1, Success)]);
 }
 
+/// Linux rxe computes the ICRC of a FLUSH in a way of its own and drops what is not so.
+#[test]
+fn a_flush_finds_out_how_the_peer_wants_it_covered() {
+    for (twice, lost, covers) in [
+        (true, 0, &[false, true, true, true][..]),
+        // Lost by the network, and by the peer who goes by the rule.
+        (false, 1, &[false, true, false, false, false]),
+        (false, 0, &[false, false, false]),
+    ] {
+        let mut p = Pair::new(Setup::default());
+        p.nodes[0].host.takes_twice = Some(twice);
+        let mut seen = 0;
+        p.filter = Some(Box::new(move |to, packet| {
+            seen += u32::from(to == 1 && packet.opcode() == Opcode::RC_FLUSH);
+            to == 0 || seen > lost
+        }));
+        for id in 0..3 {
+            p.nodes[0].post(id, flush(0x20, 0x10), 0, 0);
+            p.run();
+        }
+        let expected: Vec<_> = (0..3).map(|id| (id, Success)).collect();
+        assert_eq!(p.nodes[0].host.statuses(), expected);
+        assert_eq!(p.nodes[0].host.flush_covers, covers, "{twice} {lost}");
+    }
+}
+
+/// Those who speak of several paths have one way.
+#[test]
+fn a_flush_of_several_paths_is_covered_by_the_rule() {
+    let mut p = Pair::new(setups()[1].clone());
+    let mut seen = 0;
+    p.filter = Some(Box::new(move |to, packet| {
+        seen += u32::from(to == 1 && packet.opcode().is_flush());
+        to == 0 || seen > 2
+    }));
+    p.nodes[0].post(0, flush(0x20, 0x10), 0, 0);
+    p.run();
+    assert_eq!(p.nodes[0].host.statuses(), [(0, Success)]);
+    let covers = &p.nodes[0].host.flush_covers;
+    assert!(covers.len() > 2 && !covers.contains(&true), "{covers:?}");
+}
+
 #[test]
 fn a_duplicate_is_answered_and_not_executed_again() {
     for setup in setups() {

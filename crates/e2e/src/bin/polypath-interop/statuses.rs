@@ -124,12 +124,33 @@ pub(crate) fn all(sides: &mut Sides<'_>, program: &Path) -> Result<Vec<Vec<Seen>
         polypath_e2e::say!("statuses, {couple}: {} cases in {seconds} s", seen.len());
         results.push(seen);
     }
+    let left_out = keep_common(&mut results);
+    if !left_out.is_empty() {
+        polypath_e2e::say!("statuses, not known to this Linux' rxe: {}", left_out.join("; "));
+    }
     let [first, others @ ..] = results.as_slice() else { return Ok(results) };
     let cases = |seen: &[Seen]| seen.iter().map(|s| s.case.clone()).collect::<Vec<_>>();
     if others.iter().any(|other| cases(other) != cases(first)) {
         return Err(Problem::Failed("the couples did not run the same cases".to_owned()));
     }
     Ok(results)
+}
+
+/// Keeps the cases that rxe has run with itself; gives the names of the others.
+fn keep_common(results: &mut [Vec<Seen>]) -> Vec<String> {
+    let Some(reference) = results.first() else { return Vec::new() };
+    let known: Vec<String> = reference.iter().map(|seen| seen.case.clone()).collect();
+    let mut left_out = Vec::new();
+    for seen in results {
+        seen.retain(|seen| {
+            let keep = known.contains(&seen.case);
+            if !keep && !left_out.contains(&seen.case) {
+                left_out.push(seen.case.clone());
+            }
+            keep
+        });
+    }
+    left_out
 }
 
 #[cfg(test)]
@@ -142,5 +163,16 @@ mod tests {
         assert_eq!(seen.len(), 1);
         assert_eq!(seen[0].responder, "nothing; QP RTS");
         assert!(parse("a\tx\ty\n").is_err());
+    }
+
+    #[test]
+    fn cases_that_rxe_does_not_know_are_left_out_and_named() {
+        let of = |cases: &str| {
+            let text: String = cases.chars().map(|c| format!("{c}\tx\ty\n")).collect();
+            parse(&(text + "end\n")).unwrap()
+        };
+        let mut results = [of("ab"), of("ab"), of("abc")];
+        assert_eq!(keep_common(&mut results), ["c"]);
+        assert_eq!(results[2], of("ab"));
     }
 }
