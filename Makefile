@@ -38,10 +38,11 @@ ecosystem: ## UCX, libfabric, MPI, rsockets, qperf and fio, each over our device
 	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --profile testing -p polypath-e2e --test ecosystem \
 	 --no-fail-fast -- --include-ignored
 
-next-debian: ## the programs of the next Debian release with the library built here (root)
+next-debian: ## the programs, and the kernel's rxe, of the next Debian release with what is built here (root)
 	@tools/packages next-debian
 	$(CARGO) build --profile testing --workspace
-	CARGO="$(CARGO)" TEST_THREADS=$(TEST_THREADS) tools/next-debian $(TARGET)
+	CARGO="$(CARGO)" TEST_THREADS=$(TEST_THREADS) INTEROP_MINUTES=$(INTEROP_MINUTES) \
+	 tools/next-debian $(TARGET)
 
 stress: ## all that there may be and one more, and packets that lie (a few minutes)
 	@tools/packages test
