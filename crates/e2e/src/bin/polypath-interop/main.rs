@@ -172,7 +172,7 @@ fn play(
         let outcome = sides.run(interface, pair, setting)?;
         let verdict = report::verdict(&outcome);
         polypath_e2e::say!("{number}/{count} {}, {setting}: {verdict}", pair.name);
-        if let Some(text) = outcome.failure.as_ref().or(outcome.first.as_ref()) {
+        for text in outcome.first.iter().chain(&outcome.failure) {
             polypath_e2e::say!("{}", indented(text));
         }
         results.outcomes.push(outcome);

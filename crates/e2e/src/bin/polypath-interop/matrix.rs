@@ -172,14 +172,17 @@ impl<'lab> Sides<'lab> {
     ) -> Result<Outcome, Problem> {
         self.prepare(interface_mtu, setting.faults)?;
         let start = Instant::now();
-        let mut attempt = || self.attempt(pair, setting).err().map(|problem| problem.to_string());
-        let mut first = attempt();
-        for _ in 1..LISTENER_ATTEMPTS {
-            if !first.as_deref().is_some_and(|text| met_no_listener(pair, text)) {
-                break;
+        let mut attempt = || {
+            let mut problem = None;
+            for _ in 0..LISTENER_ATTEMPTS {
+                problem = self.attempt(pair, setting).err().map(|problem| problem.to_string());
+                if !problem.as_deref().is_some_and(|text| met_no_listener(pair, text)) {
+                    break;
+                }
             }
-            first = attempt();
-        }
+            problem
+        };
+        let first = attempt();
         // An emulated processor that has to wait for a real one loses packets, and UC and UD can't do
         // without them.
         let failure = first.as_ref().and_then(|_| attempt());
