@@ -93,8 +93,12 @@ pub(crate) struct QpFacts {
 pub(crate) struct Pending {
     pub(crate) mad: [u8; 256],
     pub(crate) timeout: Duration,
-    /// How often it was sent again.
+    /// How often it was sent again for want of an answer.
     pub(crate) attempt: u8,
+    /// When it was sent first.
+    pub(crate) since: Duration,
+    /// Nobody serves what it asks for, yet: it is sent again when the timer ends.
+    pub(crate) refused: bool,
 }
 
 /// One connection or service id resolution.

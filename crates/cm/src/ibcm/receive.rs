@@ -50,7 +50,7 @@ impl Connections {
             CmMessage::Dreq(m) => self.dreq_received(&rx, &m),
             CmMessage::Drep(m) => self.drep_received(&rx, &m),
             CmMessage::SidrReq(m) => self.sidr_req_received(tid, from, &m, is_served(m.service_id)),
-            CmMessage::SidrRep(m) => self.sidr_rep_received(&m),
+            CmMessage::SidrRep(m) => self.sidr_rep_received(rx.now, &m),
             CmMessage::Lap(m) => self.lap_received(&rx, &m),
             CmMessage::Sap(m) => self.sap_received(&rx, &m),
             // We send no LAP and no SAP that could be answered.
@@ -314,8 +314,12 @@ impl Connections {
             (rej.remote_comm_id, rej.local_comm_id)
         };
         let Some(c) = self.matched(rx, local, remote) else { return };
-        let local_id = c.local_id;
-        match c.state {
+        let (local_id, state) = (c.local_id, c.state);
+        let unserved = rej.reason == RejectReason::InvalidServiceId;
+        if state == State::ReqSent && unserved && self.asks_again(rx.now, local_id) {
+            return;
+        }
+        match state {
             State::ReqSent
             | State::MraReqRcvd
             | State::RepSent

@@ -116,13 +116,16 @@ impl Connections {
         self.report(local_id, IbEvent::SidrReqReceived(Box::new(request)));
     }
 
-    pub(super) fn sidr_rep_received(&mut self, rep: &SidrRep) {
+    pub(super) fn sidr_rep_received(&mut self, now: Duration, rep: &SidrRep) {
         match self.get_mut(rep.request_id) {
             Some(c) if c.state == State::SidrReqSent && c.service_id == rep.service_id => {}
             _ => {
                 self.counters.mads_unmatched += 1;
                 return;
             }
+        }
+        if rep.status == SidrStatus::Unsupported && self.asks_again(now, rep.request_id) {
+            return;
         }
         self.reset_to_idle(rep.request_id);
         let event = IbEvent::SidrRepReceived {

@@ -15,6 +15,13 @@ use crate::sizes::TableSizes;
 /// time up to the response time-out.
 const DREQ_FIRST_TIMEOUT: Duration = Duration::from_millis(250);
 
+/// So long a service that is said not to exist is asked for again: a peer that does not keep requests
+/// for their listener, as we do, may get one in a moment.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// The first pause before that; each is as long as all the time before.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+
 /// Longest time-wait a peer can impose, as an exponent: 8 s.
 const TIMEWAIT_MAX: u8 = 21;
 
@@ -222,7 +229,7 @@ impl Connections {
             State::DreqSent => DREQ_FIRST_TIMEOUT.min(c.timeout),
             _ => c.timeout,
         };
-        c.pending = Some(Pending { mad, timeout, attempt: 0 });
+        c.pending = Some(Pending { mad, timeout, attempt: 0, since: now, refused: false });
         let way = if state == State::DreqSent { c.way(0) } else { c.between };
         self.set_deadline(local_id, Some(now + timeout));
         self.send(way, mad, Some(local_id), 0);
@@ -234,6 +241,20 @@ impl Connections {
             c.pending = None;
         }
         self.set_deadline(local_id, None);
+    }
+
+    /// The peer says that nobody serves what is asked for. Gives whether it is asked again.
+    pub(super) fn asks_again(&mut self, now: Duration, local_id: u32) -> bool {
+        let connection = self.connections.get_mut(&local_id);
+        let Some(pending) = connection.and_then(|c| c.pending.as_mut()) else { return false };
+        let asked_for = now.saturating_sub(pending.since);
+        let left = PATIENCE.saturating_sub(asked_for);
+        if left.is_zero() {
+            return false;
+        }
+        pending.refused = true;
+        self.set_deadline(local_id, Some(now + asked_for.max(FIRST_PAUSE).min(left)));
+        true
     }
 
     /// The peer asks for more time.
@@ -325,8 +346,9 @@ impl Connections {
         let (longest, max_retries) = (c.timeout, c.max_retries);
         let mut way = c.between;
         let Some(pending) = &mut c.pending else { return };
-        if pending.attempt < max_retries {
-            pending.attempt += 1;
+        let refused = core::mem::take(&mut pending.refused);
+        if refused || pending.attempt < max_retries {
+            pending.attempt += u8::from(!refused);
             if state == State::DreqSent {
                 pending.timeout = (pending.timeout * 2).min(longest);
             }

@@ -48,8 +48,12 @@ pub(in crate::cm) struct Retry {
     pub(super) what: What,
     pub(super) at: Duration,
     pub(super) timeout: Duration,
-    /// How often it was sent.
+    /// How often it was sent, but for the times that it was refused.
     pub(super) sent: u32,
+    /// When it was sent first.
+    pub(super) since: Duration,
+    /// It was refused and is sent again.
+    pub(super) refused: bool,
 }
 
 /// One end.

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use polypath_wire::cm::{Mraed, RejectReason, Rejected};
+use polypath_wire::cm::{Mraed, RejectReason, Rejected, SidrStatus};
 
 use super::{Cma, HalfId, Id, Model, Param, Sent, State, What};
 use crate::cm::abi::event;
@@ -40,7 +40,7 @@ impl Model {
             (What::SidrRep { status, private }, _, Some(to))
                 if self.is_here(to, host) && self.halves[to].state == State::SidrReqSent =>
             {
-                self.resolved(to, *status, private.clone());
+                self.resolved(now, to, *status, private.clone());
             }
             _ => {}
         }
@@ -149,6 +149,10 @@ impl Model {
     }
 
     fn rej(&mut self, now: Duration, to: HalfId, reason: RejectReason, private: Vec<u8>) {
+        let unserved = reason == RejectReason::InvalidServiceId;
+        if self.halves[to].state == State::ReqSent && unserved && self.asks_again(now, to) {
+            return;
+        }
         match self.halves[to].state {
             State::ReqSent
             | State::MraReqRcvd
@@ -203,7 +207,10 @@ impl Model {
     }
 
     /// The answer to a service id resolution.
-    fn resolved(&mut self, to: HalfId, status: u8, private: Vec<u8>) {
+    fn resolved(&mut self, now: Duration, to: HalfId, status: u8, private: Vec<u8>) {
+        if status == SidrStatus::Unsupported.code() && self.asks_again(now, to) {
+            return;
+        }
         self.become_idle(to);
         if status == 0 {
             let param = Param::Ud { qpn: self.plan(to).passive.qpn, private };

@@ -17,6 +17,8 @@ const TIMEWAIT: Duration = Duration::from_millis(512);
 const DREQ_FIRST: Duration = Duration::from_millis(250);
 /// A message and its repetitions (`CMA_MAX_CM_RETRIES` and one).
 const TRANSMISSIONS: u32 = 16;
+/// How long a service that does not exist is asked for again.
+const ASKS_FOR: Duration = Duration::from_millis(200);
 /// How long a request waits for its listener.
 pub(super) const GRACE: Duration = Duration::from_millis(200);
 
@@ -43,8 +45,22 @@ impl Model {
         let h = &mut self.halves[half];
         h.state = state;
         let timeout = if state == State::DreqSent { DREQ_FIRST.min(h.longest) } else { h.longest };
-        h.retry = Some(Retry { what: what.clone(), at: now + timeout, timeout, sent: 1 });
+        let (at, since, refused) = (now + timeout, now, false);
+        h.retry = Some(Retry { what: what.clone(), at, timeout, sent: 1, since, refused });
         self.send(half, what);
+    }
+
+    /// What was asked for does not exist, yet. False: it was asked for long enough.
+    pub(super) fn asks_again(&mut self, now: Duration, half: HalfId) -> bool {
+        let Some(retry) = &mut self.halves[half].retry else { return false };
+        let last = retry.since + ASKS_FOR;
+        if now >= last {
+            return false;
+        }
+        // The time that has passed is doubled.
+        let at = now + (now - retry.since).max(Duration::from_millis(5));
+        (retry.at, retry.refused) = (at.min(last), true);
+        true
     }
 
     /// The peer asks for patience.
@@ -75,8 +91,9 @@ impl Model {
             return self.become_idle(half);
         }
         let Some(retry) = &mut h.retry else { return };
-        if retry.sent < TRANSMISSIONS {
-            retry.sent += 1;
+        let refused = core::mem::take(&mut retry.refused);
+        if refused || retry.sent < TRANSMISSIONS {
+            retry.sent += u32::from(!refused);
             if h.state == State::DreqSent {
                 retry.timeout = (retry.timeout * 2).min(h.longest);
             }
