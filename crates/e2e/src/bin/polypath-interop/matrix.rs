@@ -20,17 +20,6 @@ const LIMIT_FAULTS: Duration = Duration::from_secs(60);
 /// Beyond a program's limit: until the guest says that it was killed.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// How often a program of perftest is begun that met no listener. With `-R` it connects twice, and
-/// its server listens anew in between: an emulated one may come too late, which rxe answers at once.
-const LISTENER_ATTEMPTS: usize = 40;
-
-/// Whether a program of perftest failed for that.
-fn met_no_listener(pair: &Pair, text: &str) -> bool {
-    // The connection manager's "invalid service" to a REQ, and the same to a service request.
-    let words = ["RDMA_CM_EVENT_REJECTED; error: 8", "RDMA_CM_EVENT_UNREACHABLE; error: 1"];
-    pair.name.ends_with(" -R") && words.iter().any(|word| text.contains(word))
-}
-
 /// Which side is the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -172,16 +161,7 @@ impl<'lab> Sides<'lab> {
     ) -> Result<Outcome, Problem> {
         self.prepare(interface_mtu, setting.faults)?;
         let start = Instant::now();
-        let mut attempt = || {
-            let mut problem = None;
-            for _ in 0..LISTENER_ATTEMPTS {
-                problem = self.attempt(pair, setting).err().map(|problem| problem.to_string());
-                if !problem.as_deref().is_some_and(|text| met_no_listener(pair, text)) {
-                    break;
-                }
-            }
-            problem
-        };
+        let mut attempt = || self.attempt(pair, setting).err().map(|problem| problem.to_string());
         let first = attempt();
         // An emulated processor that has to wait for a real one loses packets, and UC and UD can't do
         // without them.
