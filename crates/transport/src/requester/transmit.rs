@@ -429,7 +429,10 @@ pub(crate) fn emit_data<H: Host>(
     let last = last.as_ref().unwrap_or(&first);
     let middle = middle.as_ref().unwrap_or(&first);
     let first = &first;
-    core.transmit(&Burst { path, first, middle, last, packets: n, mtu, payload, covered_twice: false }, host);
+    core.transmit(
+        &Burst { path, first, middle, last, packets: n, mtu, payload, covered_twice: false },
+        host,
+    );
     Ok(())
 }
 

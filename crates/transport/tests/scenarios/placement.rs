@@ -127,7 +127,7 @@ fn a_flush_finds_out_how_the_peer_wants_it_covered() {
 /// Those who speak of several paths have one way.
 #[test]
 fn a_flush_of_several_paths_is_covered_by_the_rule() {
-    let mut p = Pair::new(setups()[1].clone());
+    let mut p = Pair::new(setups()[1]);
     let mut seen = 0;
     p.filter = Some(Box::new(move |to, packet| {
         seen += u32::from(to == 1 && packet.opcode().is_flush());
