@@ -13,7 +13,7 @@ use crate::env::MadAddress;
 
 /// How long a request waits for its listener. On a busy machine the way to it takes many turns of the
 /// scheduler, 30 ms were too few, and perftest before 26.04 crashes when it is rejected.
-const GRACE: Duration = Duration::from_millis(200);
+pub(crate) const GRACE: Duration = Duration::from_millis(200);
 /// Most requests that wait; more are rejected at once.
 const MAX_WAITING: usize = 64;
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::connection::{Between, Connection, IbEvent, Pending, State};
 use crate::counters::Counters;
+use crate::early::GRACE;
 use crate::env::OutgoingMad;
 use crate::path::iba_time;
 use crate::sizes::TableSizes;
@@ -16,8 +17,9 @@ use crate::sizes::TableSizes;
 const DREQ_FIRST_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// So long a service that is said not to exist is asked for again: a peer that does not keep requests
-/// for their listener, as we do, may get one in a moment.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// for their listener, as we do, may get one in a moment. No longer than we keep them: who has kept a
+/// request for so long means its refusal.
+const PATIENCE: Duration = GRACE;
 
 /// The first pause before that; each is as long as all the time before.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
