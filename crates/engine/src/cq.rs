@@ -6,7 +6,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -41,7 +41,6 @@ struct Ring {
     entries: VecDeque<Wc>,
     capacity: u32,
     armed: Armed,
-    overrun: bool,
     moderation: Moderation,
 }
 
@@ -63,6 +62,8 @@ pub(crate) struct Cq {
     channel: Option<Arc<dyn polypath_verbs::CompletionChannel>>,
     /// How many entries there are, to be looked at without the lock.
     count: AtomicUsize,
+    /// A completion was lost: the queue is in error for good.
+    overrun: AtomicBool,
     /// Bit n: lane n feeds this queue.
     lanes: AtomicU64,
     /// Queue pairs that use it, once per side, and shared receive queues of XRC.
@@ -93,13 +94,13 @@ impl Cq {
                 entries: VecDeque::with_capacity(request.cqe.min(4096) as usize),
                 capacity: request.cqe,
                 armed: Armed::No,
-                overrun: false,
                 moderation: Moderation::default(),
             }),
             token: request.token,
             ignore_overrun: request.ignore_overrun,
             channel: request.channel.clone(),
             count: AtomicUsize::new(0),
+            overrun: AtomicBool::new(false),
             lanes: AtomicU64::new(0),
             users: AtomicU32::new(0),
             process_lanes,
@@ -175,7 +176,7 @@ impl Cq {
             } else {
                 // IBTA 11.6.3.2: the completion is lost and the queue is in error; the owner is told
                 // once.
-                let first = !core::mem::replace(&mut ring.overrun, true);
+                let first = !self.overrun.swap(true, Ordering::Relaxed);
                 drop(ring);
                 if first && let Some(owner) = self.owner.upgrade() {
                     owner.raise(AsyncEvent {
@@ -249,7 +250,7 @@ impl Cq {
     }
 
     fn overrun(&self) -> bool {
-        lock(&self.ring).overrun
+        self.overrun.load(Ordering::Relaxed)
     }
 }
 

@@ -54,6 +54,8 @@ pub(crate) struct Entry {
     pub(crate) peer: Option<polypath_paths::PeerId>,
     /// The earliest deadline in the lane's heap.
     timer: Option<Duration>,
+    /// In the list of those whose deadline is to be looked at.
+    stale: bool,
     /// In the queue of those that have something to send.
     queued: bool,
     /// In the list of those that owe an acknowledgement.
@@ -73,6 +75,8 @@ pub(crate) struct State {
     acks: Vec<u16>,
     prompt: Promptness,
     timers: BinaryHeap<Reverse<(Duration, u16)>>,
+    /// Queue pairs whose deadlines may have become earlier.
+    stale: Vec<u16>,
     /// Multicast groups: the queue pairs attached to each.
     pub(crate) groups: HashMap<IpAddr, Vec<u16>>,
 }
@@ -199,6 +203,7 @@ impl Lane {
             state.send_acks();
         }
         state.io.sender.flush();
+        state.set_timers();
         if let Some(deadline) = state.next_deadline() {
             self.sleeper.deadline(deadline);
         }
@@ -283,7 +288,7 @@ impl Lane {
         let mut state = self.wait();
         assert!(state.qps.is_empty(), "all queue pairs were destroyed");
         // The table of queue pairs is large, and stays.
-        let State { qps: _, io, receiver: _, ready, blocked, acks, prompt, timers, groups } =
+        let State { qps: _, io, receiver: _, ready, blocked, acks, prompt, timers, stale, groups } =
             &mut *state;
         *io = LaneIo::still(self.slot);
         io.paths.set_local(clock::now(), addresses);
@@ -291,6 +296,7 @@ impl Lane {
         blocked.clear();
         acks.clear();
         timers.clear();
+        stale.clear();
         groups.clear();
         *prompt = Promptness::default();
     }
@@ -306,6 +312,7 @@ impl Lane {
         state.turns();
         state.send_acks();
         state.io.sender.flush();
+        state.set_timers();
     }
 
     /// What the path manager has sent since the last call.
@@ -325,6 +332,7 @@ impl State {
             acks: Vec::new(),
             prompt: Promptness::default(),
             timers: BinaryHeap::new(),
+            stale: Vec::new(),
             groups: HashMap::new(),
         }
     }
@@ -342,14 +350,16 @@ impl State {
         self.turns();
         if !eager_acks && self.io.completions > 0 && received > 0 {
             self.prompt.given(clock::now());
-            // The acknowledgements leave with the next round, which will not be long.
-            if self.prompt.trusted() {
+            // The acknowledgements leave with the next round, which will not be long. Until then the
+            // timers will do that are set.
+            if self.prompt.trusted() && !due {
                 self.io.sender.flush();
                 return;
             }
         }
         self.send_acks();
         self.io.sender.flush();
+        self.set_timers();
     }
 
     /// Takes in packets; to a thread that polls, `all` false, completions are handed out before more.
@@ -425,14 +435,24 @@ impl State {
             entry.owes_ack = true;
             self.acks.push(index);
         }
-        if entry.queued {
-            return; // Its timer is looked at when it has had its turn.
+        if !entry.stale {
+            entry.stale = true;
+            self.stale.push(index);
         }
-        if let Some(deadline) = entry.core.next_deadline()
-            && entry.timer.is_none_or(|t| deadline < t)
-        {
-            entry.timer = Some(deadline);
-            self.timers.push(Reverse((deadline, index)));
+    }
+
+    /// Sets the timers of queue pairs that something was done with. This is left until what there was to
+    /// send has been sent: a peer waits for that.
+    fn set_timers(&mut self) {
+        while let Some(index) = self.stale.pop() {
+            let Some(entry) = self.qps.get_mut(index) else { continue };
+            entry.stale = false;
+            if let Some(deadline) = entry.core.next_deadline()
+                && entry.timer.is_none_or(|t| deadline < t)
+            {
+                entry.timer = Some(deadline);
+                self.timers.push(Reverse((deadline, index)));
+            }
         }
     }
 
@@ -469,6 +489,7 @@ impl State {
 
     /// Does what is due; false: nothing was.
     fn run_timers(&mut self) -> bool {
+        self.set_timers();
         let now = self.io.now;
         let mut due = false;
         while let Some(Reverse((at, index))) = self.timers.peek().copied() {

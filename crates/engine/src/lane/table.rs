@@ -71,6 +71,7 @@ impl QpTable {
             attached,
             peer: None,
             timer: None,
+            stale: false,
             queued: false,
             owes_ack: false,
             blocked: false,
