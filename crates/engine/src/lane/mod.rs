@@ -131,6 +131,7 @@ impl Lane {
 
     /// The lane's own thread.
     fn run(&self) {
+        crate::thread::be_prompt();
         let mut watch = Watch::new();
         let mut contended = false;
         let mut deadline = None;
@@ -143,6 +144,9 @@ impl Lane {
             }
             match self.state.try_lock() {
                 Ok(mut state) => {
+                    if woken == Woken::Neglected {
+                        watch.be_vigilant(clock::now());
+                    }
                     // Nobody polls for what was received: acknowledge at once.
                     state.progress(true);
                     deadline = state.next_deadline();
@@ -192,6 +196,7 @@ impl Lane {
     /// Enters the lane. What is queued for sending leaves before the lock is given back.
     pub(crate) fn enter<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.wait();
+        self.sleeper.entered();
         let now = clock::now();
         state.io.now = now;
         state.prompt.back(now);

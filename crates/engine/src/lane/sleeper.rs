@@ -4,6 +4,11 @@
 //! no second thread. While that goes on, the lane's thread only looks every few milliseconds whether
 //! it still does. When polling ends, or when a completion queue is armed (somebody is about to sleep),
 //! the lane's thread waits for the socket itself.
+//!
+//! A program may poll a completion queue for its own WRITE, and then its memory for the peer's, on and on:
+//! then there is nobody to take that in. So a lane's thread that finds packets which nobody takes is
+//! vigilant for a term: it waits for the socket, polled or not. If the next look finds such packets
+//! again, the next term is longer.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -21,6 +26,9 @@ const TICK_MAX: Duration = Duration::from_millis(4);
 const BREATH: Duration = Duration::from_micros(20);
 /// As many polls within a tick mean that somebody polls busily.
 const BUSY_POLLS: u64 = 32;
+/// How long the lane's thread is vigilant, at first and at most.
+const TERM_MIN: Duration = Duration::from_millis(20);
+const TERM_MAX: Duration = Duration::from_secs(1);
 /// The longest sleep.
 const LONGEST: Duration = Duration::from_millis(500);
 
@@ -29,6 +37,8 @@ pub(crate) struct Sleeper {
     wake: Bell,
     /// Polls by the application since the start.
     polls: AtomicU64,
+    /// Posts and the like since the start.
+    entries: AtomicU64,
     /// The lane's thread only ticks.
     ticking: AtomicBool,
     /// The lane's thread must wait for the socket, polled or not.
@@ -44,11 +54,15 @@ pub(crate) struct Watch {
     polls: u64,
     /// How long it leaves a polling application alone.
     tick: Duration,
+    /// Until when it waits for the socket all the same.
+    vigilant_until: Duration,
+    /// How long that will be the next time.
+    term: Duration,
 }
 
 impl Watch {
     pub(crate) const fn new() -> Self {
-        Self { polls: 0, tick: TICK_MIN }
+        Self { polls: 0, tick: TICK_MIN, vigilant_until: Duration::ZERO, term: TERM_MIN }
     }
 }
 
@@ -57,6 +71,9 @@ impl Watch {
 pub(crate) enum Woken {
     /// The socket has packets, a deadline has come or somebody asked: drive the lane.
     Drive,
+    /// The same, and an application that seemed to poll has left packets in the socket. If nobody is in the
+    /// lane either, [`Watch::be_vigilant`].
+    Neglected,
     /// The application polls: nothing to do.
     Nothing,
 }
@@ -66,6 +83,7 @@ impl Sleeper {
         Ok(Self {
             wake: Bell::new()?,
             polls: AtomicU64::new(0),
+            entries: AtomicU64::new(0),
             ticking: AtomicBool::new(false),
             needed: AtomicBool::new(false),
             wakes_at: AtomicU64::new(u64::MAX),
@@ -75,6 +93,11 @@ impl Sleeper {
     /// The application drove the lane.
     pub(crate) fn polled(&self) {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The application has entered the lane for something else. To be called with the lane's lock held.
+    pub(crate) fn entered(&self) {
+        self.entries.store(self.entries.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// The application is about to sleep until an event.
@@ -113,7 +136,7 @@ impl Sleeper {
         let busy = is_busy(polls.wrapping_sub(watch.polls), contended);
         watch.polls = polls;
         let needed = self.needed.swap(false, Ordering::SeqCst);
-        if busy && !needed {
+        if busy && !needed && now >= watch.vigilant_until {
             // Swaps here and in `needed`: whichever comes second takes in what came before the first, so
             // a request that missed that the thread ticks is seen here.
             self.ticking.swap(true, Ordering::SeqCst);
@@ -126,13 +149,7 @@ impl Sleeper {
             if woken {
                 self.wake.clear();
             }
-            let busy = self.polls.load(Ordering::Relaxed).wrapping_sub(polls) >= BUSY_POLLS;
-            if busy && !self.needed.load(Ordering::SeqCst) {
-                watch.tick = (watch.tick * 2).min(TICK_MAX);
-                return Woken::Nothing;
-            }
-            watch.tick = TICK_MIN;
-            return Woken::Drive;
+            return self.ticked(socket, polls, watch);
         }
         watch.tick = TICK_MIN;
         if contended {
@@ -150,6 +167,44 @@ impl Sleeper {
         self.wake.clear();
         Woken::Drive
     }
+
+    /// A tick is over, before which there had been so many `polls`.
+    fn ticked(&self, socket: RawFd, polls: u64, watch: &mut Watch) -> Woken {
+        let polls_now = self.polls.load(Ordering::Relaxed);
+        if !self.needed.load(Ordering::SeqCst) {
+            if self.is_neglected(socket, polls_now) {
+                watch.tick = TICK_MIN;
+                return Woken::Neglected;
+            }
+            if polls_now.wrapping_sub(polls) >= BUSY_POLLS {
+                watch.tick = (watch.tick * 2).min(TICK_MAX);
+                watch.term = TERM_MIN;
+                return Woken::Nothing;
+            }
+        }
+        watch.tick = TICK_MIN;
+        Woken::Drive
+    }
+
+    /// Whether the socket has packets and nobody polls for them any more, who had polled so often, nor
+    /// does anything else.
+    fn is_neglected(&self, socket: RawFd, polls: u64) -> bool {
+        let entries = self.entries.load(Ordering::Relaxed);
+        if !self.wake.wait(Some(socket), Duration::ZERO) {
+            return false;
+        }
+        self.wake.wait(None, BREATH);
+        self.polls.load(Ordering::Relaxed) == polls
+            && self.entries.load(Ordering::Relaxed) == entries
+    }
+}
+
+impl Watch {
+    /// For a term, the thread waits for the socket.
+    pub(crate) fn be_vigilant(&mut self, now: Duration) {
+        self.vigilant_until = now + self.term;
+        self.term = (self.term * 2).min(TERM_MAX);
+    }
 }
 
 /// Whether the application polls busily: it did so often since the thread last slept, or was at it
@@ -165,6 +220,8 @@ fn nanos(d: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
@@ -173,5 +230,31 @@ mod tests {
         assert!(!is_busy(BUSY_POLLS - 1, false), "a few polls before a sleep");
         assert!(is_busy(1, true));
         assert!(!is_busy(0, true), "a thread that posts sends");
+    }
+
+    #[test]
+    fn packets_that_nobody_takes_make_vigilant_until_somebody_does() {
+        let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let fd = socket.as_raw_fd();
+        let sleeper = Sleeper::new().unwrap();
+        let mut watch = Watch::new();
+        let second = Duration::from_secs(1);
+        (0..BUSY_POLLS).for_each(|_| sleeper.polled());
+        assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Nothing, "there are no packets");
+        sender.send(b"a packet").unwrap();
+        assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Neglected);
+        watch.be_vigilant(second);
+        assert_eq!(watch.vigilant_until, second + TERM_MIN);
+        // The packet alone wakes it now, polled or not.
+        assert_eq!(sleeper.sleep(fd, second, None, &mut watch, false), Woken::Drive);
+        // Neglected again after the term: a longer one.
+        assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Neglected);
+        watch.be_vigilant(second * 2);
+        assert_eq!(watch.vigilant_until, second * 2 + TERM_MIN * 2);
+        socket.recv(&mut [0; 16]).unwrap();
+        assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Nothing, "somebody took it");
+        assert_eq!(watch.term, TERM_MIN);
+        // Polled seldom: the thread works, and is not vigilant for it.
+        assert_eq!(sleeper.ticked(fd, BUSY_POLLS - 1, &mut watch), Woken::Drive);
     }
 }
