@@ -8,6 +8,7 @@
 mod blackout;
 mod report;
 mod speed;
+mod train;
 mod udp;
 
 use polypath_e2e::Error;
@@ -18,10 +19,12 @@ use udp::Style;
 
 const USAGE: &str = "\
 usage: polypath-bench [--json FILE] [--check] [speed] [blackout]
+       polypath-bench train
 
 Measures and prints a table; without a name, everything.
   --json FILE   also write the results as JSON (default: bench.json beside this program)
-  --check       exit with 1 if a floor is missed";
+  --check       exit with 1 if a floor is missed
+train measures nothing: it runs the programs that tools/optimise takes a profile of.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
         ["udp-client", style, address, port] => {
             udp::act(address, port, Style::of(style)).map(|()| true)
         }
+        ["train"] => train::train().map(|()| true),
         _ => match Wish::parse(&words) {
             Some(wish) => measure(&wish),
             None => {

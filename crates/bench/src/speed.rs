@@ -62,14 +62,20 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs a perftest program between the hosts; gives a column of its table.
-fn perftest(lab: &Lab, device: &str, words: &[&str], column: usize) -> Result<f64, Error> {
+/// Runs a perftest program between the hosts; gives what the client says.
+pub(crate) fn run_pair(lab: &Lab, device: &str, words: &[&str]) -> Result<Finished, Error> {
     let server = lab.host(0).verbs(words).device(Some(device)).spawn()?;
     server.wait_tcp_listen(18515, LIMIT)?;
     let meet = lab.host(0).ipv4(0);
     let client = words.iter().copied().chain([meet.as_str()]);
     let client = lab.host(1).verbs(client).device(Some(device)).run(LIMIT)?.expect_success()?;
     server.finish(LIMIT)?.expect_success()?;
+    Ok(client)
+}
+
+/// Runs a perftest program between the hosts; gives a column of its table.
+fn perftest(lab: &Lab, device: &str, words: &[&str], column: usize) -> Result<f64, Error> {
+    let client = run_pair(lab, device, words)?;
     let rows = client.lines.iter().skip_while(|line| !line.text.contains("#iterations")).skip(1);
     let mut cells = rows.filter_map(|row| row.text.split_whitespace().nth(column)?.parse().ok());
     cells.next().ok_or_else(|| no_result(&client))

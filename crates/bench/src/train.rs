@@ -1,0 +1,38 @@
+//! What a profile is made of: programs that do a little of everything, small messages most of all.
+//!
+//! A small message runs through all layers once, and fetching instructions is most of its time. A compiler
+//! that knows which of them are used puts those next to each other (`tools/optimise`).
+
+use crate::speed::run_pair;
+use polypath_e2e::{Error, Lab, Options, Wiring};
+
+/// perftest's programs, as run on each device.
+const PROGRAMS: [&str; 14] = [
+    "ib_send_lat -s 64 -n 20000",
+    "ib_send_lat -s 64 -n 5000 -e",
+    "ib_send_lat -s 64 -n 5000 -I 64",
+    "ib_send_lat -s 4000 -n 5000",
+    "ib_send_lat -c UC -s 64 -n 5000",
+    "ib_send_lat -c UD -s 64 -n 5000",
+    "ib_write_lat -s 64 -n 1000",
+    "ib_read_lat -s 64 -n 5000",
+    "ib_atomic_lat -n 5000",
+    "ib_send_bw -s 64 -n 50000",
+    "ib_send_bw -s 65536 -n 5000",
+    "ib_write_bw -s 65536 -n 10000 -q 4",
+    "ib_write_bw -s 1048576 -n 1000",
+    "ib_read_bw -s 65536 -n 5000",
+];
+
+/// Runs the programs on every kind of device.
+pub(crate) fn train() -> Result<(), Error> {
+    for (device, links) in [("roce", 1), ("mp", 2)] {
+        let lab = Lab::with(Options { links, wiring: Wiring::Direct, ..Options::default() })?;
+        for program in PROGRAMS {
+            let words: Vec<&str> = program.split_whitespace().collect();
+            run_pair(&lab, device, &words)?;
+            polypath_e2e::say!("{device}: {program}");
+        }
+    }
+    Ok(())
+}
