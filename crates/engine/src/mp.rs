@@ -1,5 +1,7 @@
 //! What the path manager is told: settings and addresses.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use polypath_ipc::{PathSelector, Selection, Table, devices};
 use polypath_paths::{Config as PathConfig, DownRule, LocalAddress, Primary, PrimaryReselect};
 
@@ -60,6 +62,21 @@ pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<Local
     list
 }
 
+/// The only IPv4 address that packets for this process's devices can have come to, and the index of its
+/// interface; `None`: there are several or none.
+pub(crate) fn sole_ipv4(table: &Table, selection: &Selection) -> Option<(Ipv4Addr, u32)> {
+    let members: Vec<u32> = devices(table, selection).into_iter().flat_map(|d| d.members).collect();
+    // Nobody comes in by the loopback interface's own address but over its device.
+    let ports = table.ports.iter().filter(|port| !port.loopback || members.contains(&port.ifindex));
+    let all = ports.flat_map(|port| port.addresses.iter().map(move |a| (a.ip, port.ifindex)));
+    let mut v4 = all.filter_map(|(ip, ifindex)| match ip {
+        IpAddr::V4(ip) => Some((ip, ifindex)),
+        IpAddr::V6(_) => None,
+    });
+    let first = v4.next();
+    if v4.next().is_none() { first } else { None }
+}
+
 /// Single paths that were taken down by hand.
 pub(crate) fn down_rules(table: &Table) -> Vec<DownRule> {
     let rule = |selector: &PathSelector| match *selector {
@@ -68,4 +85,52 @@ pub(crate) fn down_rules(table: &Table) -> Vec<DownRule> {
         PathSelector::Pair(from, to) => Some(DownRule { local: Some(from), remote: Some(to) }),
     };
     table.down.iter().filter_map(rule).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use polypath_ipc::{Address, Port};
+
+    use super::*;
+
+    fn port(ifindex: u32, addresses: &[&str]) -> Port {
+        let address = |ip: &&str| Address {
+            ip: ip.parse().unwrap(),
+            prefix_len: 24,
+            link_local: ip.starts_with("fe80"),
+            tentative: false,
+        };
+        Port {
+            ifindex,
+            name: format!("if{ifindex}"),
+            mac: [2, 0, 0, 0, 0, ifindex.to_le_bytes()[0]],
+            mtu: 1500,
+            link_up: true,
+            speed_mbps: None,
+            loopback: ifindex == 1,
+            ethernet: ifindex != 1,
+            enslaved: false,
+            numa_node: None,
+            device_number: u16::try_from(ifindex).ok().filter(|_| ifindex != 1),
+            addresses: addresses.iter().map(address).collect(),
+        }
+    }
+
+    #[test]
+    fn one_ipv4_address_is_the_only_one_whatever_others_have_ipv6() {
+        let sole = |ports: &[Port]| {
+            let table = Table { ports: ports.to_vec(), ..Table::default() };
+            sole_ipv4(&table, &Selection::Mp)
+        };
+        let lo = port(1, &["127.0.0.1", "::1"]);
+        let one = port(2, &["fe80::1", "10.0.0.1", "fd00::1"]);
+        let expected = Some((Ipv4Addr::new(10, 0, 0, 1), 2));
+        assert_eq!(sole(&[lo.clone(), one.clone()]), expected);
+        assert_eq!(sole(&[lo.clone(), one.clone(), port(3, &["fd00:1::1"])]), expected);
+        assert_eq!(sole(&[lo.clone(), one, port(3, &["10.0.1.1"])]), None);
+        assert_eq!(sole(&[lo.clone(), port(2, &["10.0.0.1", "10.0.0.2"])]), None);
+        // Alone, the loopback interface has a device, and its address counts.
+        assert_eq!(sole(std::slice::from_ref(&lo)), Some((Ipv4Addr::LOCALHOST, 1)));
+        assert_eq!(sole(&[lo, port(2, &[])]), None);
+    }
 }

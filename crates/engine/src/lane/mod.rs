@@ -116,11 +116,14 @@ impl Lane {
         paths.set_down(clock::now(), &crate::mp::down_rules(&table));
         let mut io = LaneIo::new(paths, sender);
         io.learn_interfaces(&table);
+        let socket = receiver.fd();
+        let mut state = State::new(opened.slot, io, Some(receiver));
+        state.learn_sole_ipv4(&table, &process.selection);
         let lane = Arc::new(Self {
             index,
             slot: opened.slot,
-            socket: receiver.fd(),
-            state: Mutex::new(State::new(opened.slot, io, Some(receiver))),
+            socket,
+            state: Mutex::new(state),
             waiting: AtomicU32::new(0),
             sleeper: Sleeper::new().map_err(|e| os_error(&e))?,
         });
@@ -257,6 +260,7 @@ impl Lane {
             let now = state.io.now;
             state.io.forget_control_flows();
             state.io.learn_interfaces(table);
+            state.learn_sole_ipv4(table, selection);
             state.io.paths.set_local(now, &addresses);
             state.io.paths.set_down(now, &down);
         });
@@ -544,11 +548,18 @@ impl State {
     }
 
     /// A datagram queue pair comes: its GRHs have a traffic class and a hop limit.
-    pub(crate) fn tell_header_fields(&self) -> Result<()> {
+    pub(crate) fn tell_header_fields(&mut self) -> Result<()> {
         self.receiver
-            .as_ref()
+            .as_mut()
             .map_or(Ok(()), |receiver| receiver.tell_header_fields(true))
             .map_err(|e| os_error(&e))
+    }
+
+    /// Tells the receiver if there is only one address that IPv4 packets can be for.
+    fn learn_sole_ipv4(&mut self, table: &Table, selection: &Selection) {
+        let Some(receiver) = &mut self.receiver else { return };
+        // Without the option packets say what they were sent to, which is as good.
+        let _ = receiver.set_sole_ipv4(crate::mp::sole_ipv4(table, selection));
     }
 
     pub(crate) fn receiver(&self) -> Option<RawFd> {

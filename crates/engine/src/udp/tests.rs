@@ -358,6 +358,36 @@ fn traffic_class_and_hop_limit_are_the_flows_own_even_on_a_shared_socket() {
 }
 
 #[test]
+fn ipv4_packets_need_not_say_what_they_were_sent_to_if_there_is_only_one_address() {
+    let (mut receiver, mut sender) = pair();
+    let other = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+    receiver.set_sole_ipv4(Some((Ipv4Addr::LOCALHOST, 7))).unwrap();
+    let mut send = |receiver: &mut Receiver, ip| {
+        let flow = sender.open(key(ip, ip)).unwrap();
+        sender.queue_raw(flow, &headers_only(0));
+        sender.flush();
+        drain(receiver).remove(0)
+    };
+    for ip in [V4, V6] {
+        let got = send(&mut receiver, ip);
+        assert!(got.good && got.dst == ip);
+    }
+    // For something else: not taken for what it is not.
+    assert!(!send(&mut receiver, other).good);
+    // There is another address now.
+    receiver.set_sole_ipv4(None).unwrap();
+    for ip in [V4, V6, other] {
+        let got = send(&mut receiver, ip);
+        assert!(got.good && got.dst == ip);
+    }
+    // Datagram services want all to be told, whatever there is.
+    receiver.tell_header_fields(true).unwrap();
+    receiver.set_sole_ipv4(Some((Ipv4Addr::LOCALHOST, 7))).unwrap();
+    let got = send(&mut receiver, other);
+    assert!(got.good && got.dst == other);
+}
+
+#[test]
 fn taken_source_port_is_replaced_and_the_icrc_follows() {
     let (mut receiver, mut sender) = pair();
     let other = UdpSocket::bind((V4, 0xc555));
