@@ -358,7 +358,7 @@ impl State {
         }
         self.turns();
         if !eager_acks && self.io.completions > 0 && received > 0 {
-            self.prompt.given(clock::now());
+            self.prompt.given(self.io.now);
             // The acknowledgements leave with the next round, which will not be long. Until then the
             // timers will do that are set.
             if self.prompt.trusted() && !due {
