@@ -240,7 +240,7 @@ fn judge(
             only => format!(" This run was of `{only}` alone; other lines are of an earlier one."),
         };
         let summary = format!(
-            "{versions}: {count} runs, {failed} failed, {again} needed a second attempt.{not_run}{part}"
+            "{versions}: {count} runs, {failed} failed, {again} needed more than one attempt.{not_run}{part}"
         );
         let short = report::short(&results.outcomes, &page);
         let long = report::long(&results.outcomes);

@@ -20,6 +20,19 @@ const LIMIT_FAULTS: Duration = Duration::from_secs(60);
 /// Beyond a program's limit: until the guest says that it was killed.
 const GRACE: Duration = Duration::from_secs(20);
 
+/// `timeout` leads a group of processes with the server in it.
+const KILL_SERVER: &str = "kill -9 -$(cat /tmp/server) $(cat /tmp/server) 2> /dev/null; true";
+/// With losses: how long a server of rxe may take to end when our client has ended.
+///
+/// Nobody tells it: if the last acknowledgement of ours was lost, the program that could repeat it is gone. rxe
+/// asks for it with every retry, and takes a retry count of 7, which the pingpongs set, for no limit.
+const FORSAKEN: Duration = Duration::from_secs(10);
+/// For this reason such a pair has more attempts than others.
+const ATTEMPTS_FORSAKEN: u32 = 5;
+/// An emulated processor that has to wait for a real one loses packets, and UC and UD can't do without
+/// them.
+const ATTEMPTS: u32 = 2;
+
 /// Which side is the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -75,6 +88,14 @@ impl fmt::Display for Setting {
     }
 }
 
+impl Setting {
+    /// How often a pair is tried before it has failed.
+    fn attempts(self) -> u32 {
+        let forsaken = self.faults && self.direction == Direction::OursToRxe;
+        if forsaken { ATTEMPTS_FORSAKEN } else { ATTEMPTS }
+    }
+}
+
 /// How a run ended: what was wrong, if anything.
 #[derive(Debug)]
 pub(crate) struct Outcome {
@@ -82,7 +103,7 @@ pub(crate) struct Outcome {
     pub(crate) setting: Setting,
     pub(crate) took: Duration,
     pub(crate) failure: Option<String>,
-    /// What was wrong at the first attempt, if there had to be a second.
+    /// What was wrong at the first attempt, if there had to be another.
     pub(crate) first: Option<String>,
 }
 
@@ -163,9 +184,12 @@ impl<'lab> Sides<'lab> {
         let start = Instant::now();
         let mut attempt = || self.attempt(pair, setting).err().map(|problem| problem.to_string());
         let first = attempt();
-        // An emulated processor that has to wait for a real one loses packets, and UC and UD can't do
-        // without them.
-        let failure = first.as_ref().and_then(|_| attempt());
+        let mut failure = first.clone();
+        for _ in 1..setting.attempts() {
+            if failure.is_some() {
+                failure = attempt();
+            }
+        }
         Ok(Outcome { pair, setting, took: start.elapsed(), failure, first })
     }
 
@@ -234,9 +258,14 @@ impl<'lab> Sides<'lab> {
         ))?;
         let client = self.served_by_rxe(pair, setting, limit);
         if client.is_err() {
-            self.guest.run("kill -9 $(cat /tmp/server) 2> /dev/null; true")?;
+            self.guest.run(KILL_SERVER)?;
         }
-        let answer = self.guest.server.finish(limit + GRACE);
+        let patience = if client.is_ok() && setting.faults { FORSAKEN } else { limit + GRACE };
+        let mut answer = self.guest.server.finish(patience);
+        if client.is_ok() && answer.is_err() {
+            self.guest.run(KILL_SERVER)?;
+            answer = self.guest.server.finish(GRACE);
+        }
         match (client, answer) {
             (Ok(()), Ok(answer)) => answer.success(&server).map(drop),
             (Ok(()), Err(problem)) => Err(problem),

@@ -35,7 +35,7 @@ pub(crate) fn long(outcomes: &[Outcome]) -> String {
 pub(crate) fn verdict(outcome: &Outcome) -> &'static str {
     match (&outcome.failure, &outcome.first) {
         (Some(_), _) => "FAILED",
-        (None, Some(_)) => "ok at the second attempt",
+        (None, Some(_)) => "ok at a later attempt",
         (None, None) => "ok",
     }
 }
