@@ -13,7 +13,7 @@ FIRST_SEED ?= 0
 # Minutes of programs under `make interop`.
 INTEROP_MINUTES ?= 30
 # Parts of the engine that Miri can interpret.
-MIRI_ENGINE := quota:: moderation:: cq:: lane::prompt
+MIRI_ENGINE := quota:: moderation:: lane::prompt mp::
 # Tests that wait for others' time to pass.
 TEST_THREADS ?= 4
 
