@@ -41,9 +41,14 @@ pub(crate) fn settings(config: &Config, table: &Table, receive_buffer: u32) -> P
     }
 }
 
+/// The interfaces that this process's devices stand on.
+fn members(table: &Table, selection: &Selection) -> Vec<u32> {
+    devices(table, selection).into_iter().flat_map(|device| device.members).collect()
+}
+
 /// The addresses of the interfaces that this process's devices stand on.
 pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<LocalAddress> {
-    let members: Vec<u32> = devices(table, selection).into_iter().flat_map(|d| d.members).collect();
+    let members = members(table, selection);
     let mut list = Vec::new();
     for port in &table.ports {
         let member = members.contains(&port.ifindex);
@@ -65,7 +70,7 @@ pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<Local
 /// The only IPv4 address that packets for this process's devices can have come to, and the index of its
 /// interface; `None`: there are several or none.
 pub(crate) fn sole_ipv4(table: &Table, selection: &Selection) -> Option<(Ipv4Addr, u32)> {
-    let members: Vec<u32> = devices(table, selection).into_iter().flat_map(|d| d.members).collect();
+    let members = members(table, selection);
     // Nobody comes in by the loopback interface's own address but over its device.
     let ports = table.ports.iter().filter(|port| !port.loopback || members.contains(&port.ifindex));
     let all = ports.flat_map(|port| port.addresses.iter().map(move |a| (a.ip, port.ifindex)));

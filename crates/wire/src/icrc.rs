@@ -214,23 +214,8 @@ impl Icrc {
     /// exactly once, first, with at least the BTH; shorter input is taken as it is.
     #[inline]
     pub fn headers(&mut self, headers: &[u8]) {
-        let (pad, len) = (headers.len().wrapping_neg() % BLOCK, headers.len());
-        if (Bth::LEN..=SMALL).contains(&len) {
-            // Zeroes in front change nothing while the CRC's state is zero, and the state that it should
-            // have may as well be added to the first bytes.
-            let mut whole = [0; SMALL];
-            whole[pad..pad + len].copy_from_slice(headers);
-            whole[pad + BTH_RESV8A] = 0xff;
-            let state = !self.hasher.clone().finalize();
-            for (byte, add) in whole[pad..].iter_mut().zip(state.to_le_bytes()) {
-                *byte ^= add;
-            }
-            self.hasher = Hasher::new_with_initial(!0);
-            self.hasher.update(&whole[..pad + len]);
-            return;
-        }
         let mut start = [0; BLOCK];
-        let run = len.min(BLOCK);
+        let run = headers.len().min(BLOCK);
         start[..run].copy_from_slice(&headers[..run]);
         start[BTH_RESV8A] = 0xff;
         self.hasher.update(&start[..run]);
@@ -275,12 +260,8 @@ pub fn verify(flow: &Flow, udp_payload: &[u8]) -> bool {
 /// The byte of the BTH with the congestion bits, which counts as ones.
 const BTH_RESV8A: usize = 4;
 
-/// What crc32fast's SIMD path takes at a time. Bytes that are left over cost as much as many blocks.
+/// How many bytes are copied to mask the BTH: what crc32fast's SIMD path takes at a time.
 const BLOCK: usize = 16;
-
-/// Up to so many bytes are copied, to mask the BTH and to have no bytes left over. A multiple of
-/// [`BLOCK`].
-const SMALL: usize = 128;
 
 fn as_v6(ip: IpAddr) -> Ipv6Addr {
     match ip {
