@@ -27,7 +27,7 @@ const KILL_SERVER: &str = "kill -9 -$(cat /tmp/server) $(cat /tmp/server) 2> /de
 /// Nobody tells it: if the last acknowledgement of ours was lost, the program that could repeat it is gone. rxe
 /// asks for it with every retry, and takes a retry count of 7, which the pingpongs set, for no limit.
 const FORSAKEN: Duration = Duration::from_secs(10);
-/// For this reason such a pair has more attempts than others.
+/// For this reason a pair that ends so, and only so, has more attempts than others.
 const ATTEMPTS_FORSAKEN: u32 = 5;
 /// An emulated processor that has to wait for a real one loses packets, and UC and UD can't do without
 /// them.
@@ -85,14 +85,6 @@ impl fmt::Display for Setting {
         let Self { direction, ip, mtu, device, faults } = self;
         let faults = if *faults { ", losses" } else { "" };
         write!(f, "{direction}, {ip}, MTU {mtu}, {device}{faults}")
-    }
-}
-
-impl Setting {
-    /// How often a pair is tried before it has failed.
-    fn attempts(self) -> u32 {
-        let forsaken = self.faults && self.direction == Direction::OursToRxe;
-        if forsaken { ATTEMPTS_FORSAKEN } else { ATTEMPTS }
     }
 }
 
@@ -182,12 +174,19 @@ impl<'lab> Sides<'lab> {
     ) -> Result<Outcome, Problem> {
         self.prepare(interface_mtu, setting.faults)?;
         let start = Instant::now();
-        let mut attempt = || self.attempt(pair, setting).err().map(|problem| problem.to_string());
-        let first = attempt();
-        let mut failure = first.clone();
-        for _ in 1..setting.attempts() {
-            if failure.is_some() {
-                failure = attempt();
+        let (mut first, mut failure) = (None, None);
+        let mut failures = 0;
+        for _ in 0..ATTEMPTS_FORSAKEN {
+            let problem = self.attempt(pair, setting).err();
+            failure = problem.as_ref().map(ToString::to_string);
+            first = first.or_else(|| failure.clone());
+            match problem {
+                None => break,
+                Some(Problem::Forsaken(_)) => {}
+                Some(_) => failures += 1,
+            }
+            if failures == ATTEMPTS {
+                break;
             }
         }
         Ok(Outcome { pair, setting, took: start.elapsed(), failure, first })
@@ -260,11 +259,15 @@ impl<'lab> Sides<'lab> {
         if client.is_err() {
             self.guest.run(KILL_SERVER)?;
         }
-        let patience = if client.is_ok() && setting.faults { FORSAKEN } else { limit + GRACE };
+        let may_wait_for_ever = client.is_ok() && setting.faults;
+        let patience = if may_wait_for_ever { FORSAKEN } else { limit + GRACE };
         let mut answer = self.guest.server.finish(patience);
         if client.is_ok() && answer.is_err() {
             self.guest.run(KILL_SERVER)?;
             answer = self.guest.server.finish(GRACE);
+            if may_wait_for_ever && answer.is_ok() {
+                return Err(Problem::Forsaken(server));
+            }
         }
         match (client, answer) {
             (Ok(()), Ok(answer)) => answer.success(&server).map(drop),
