@@ -16,6 +16,11 @@ INTEROP_MINUTES ?= 30
 MIRI_ENGINE := quota:: moderation:: lane::prompt mp::
 # Tests that wait for others' time to pass.
 TEST_THREADS ?= 4
+# All that the tests need, at once: what the tests' own dependencies ask of shared ones would otherwise
+# have most crates compiled again. The tests find it there and ask Cargo for nothing more.
+TESTING  = $(CARGO) build --profile testing --workspace --all-targets
+TESTED   = POLYPATH_E2E_DIRECTORY=$(abspath $(TARGET))/testing RUST_TEST_THREADS=$(TEST_THREADS) \
+ $(CARGO) test --profile testing --workspace
 
 .PHONY: help build optimised test ecosystem next-debian demo interop bench soak fuzz mutations stress loom asan miri lint install clean
 .DEFAULT_GOAL := help
@@ -37,25 +42,24 @@ optimised: ## build once more, laid out by a profile of messages: answers 10 to 
 
 test: ## install what is missing, then run every test
 	@tools/packages test
-	$(CARGO) build --profile testing --workspace
-	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --profile testing --workspace --no-fail-fast
+	$(TESTING)
+	$(TESTED) --no-fail-fast
 
 ecosystem: ## UCX, libfabric, MPI, rsockets, qperf and fio, each over our devices
 	@tools/packages ecosystem
-	$(CARGO) build --profile testing --workspace
-	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --profile testing -p polypath-e2e --test ecosystem \
-	 --no-fail-fast -- --include-ignored
+	$(TESTING)
+	$(TESTED) --test ecosystem --no-fail-fast -- --include-ignored
 
 next-debian: ## the programs, and the kernel's rxe, of the next Debian release with what is built here (root)
 	@tools/packages next-debian
-	$(CARGO) build --profile testing --workspace
+	$(TESTING)
 	CARGO="$(CARGO)" TEST_THREADS=$(TEST_THREADS) INTEROP_MINUTES=$(INTEROP_MINUTES) \
 	 tools/next-debian $(TARGET)
 
 stress: ## all that there may be and one more, and packets that lie (a few minutes)
 	@tools/packages test
-	$(CARGO) build --profile testing --workspace
-	$(CARGO) test --profile testing -p polypath-e2e --test exhaustion --test spoofing -- --test-threads 2
+	$(TESTING)
+	$(TESTED) --test exhaustion --test spoofing -- --test-threads 2
 
 demo: ## two hosts, two links, unmodified programs, two failures
 	@tools/packages test

@@ -5,10 +5,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The library, built in the profile of this test.
+/// The environment variable that names a directory with a library to test as it is.
+const DIRECTORY_VARIABLE: &str = "POLYPATH_E2E_DIRECTORY";
+
+/// The library of that directory, or else built in the profile of this test.
 pub(crate) fn library() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
+        if let Some(given) = std::env::var_os(DIRECTORY_VARIABLE) {
+            let path = Path::new(&given).join("libpolypath.so");
+            assert!(path.exists(), "{} is missing", path.display());
+            return path;
+        }
         // target/<profile>/deps/<test>: a cdylib is not built for tests, so build it.
         let test = std::env::current_exe().unwrap();
         let profile_dir = test.parent().and_then(Path::parent).unwrap();
