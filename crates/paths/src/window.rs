@@ -2,11 +2,12 @@
 
 use core::time::Duration;
 
-/// Smoothed round-trip time (RFC 6298, section 2).
+/// Smoothed round-trip time (RFC 6298, section 2), in nanoseconds: every acknowledgement is a sample, and
+/// `Duration` multiplies and divides in parts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rtt {
-    smoothed: Option<Duration>,
-    variation: Duration,
+    smoothed: Option<u64>,
+    variation: u64,
 }
 
 /// What a round trip may last before one was measured.
@@ -18,7 +19,7 @@ const RTT_MAX: Duration = Duration::from_secs(4);
 
 impl Rtt {
     pub(crate) fn sample(&mut self, rtt: Duration) {
-        let rtt = rtt.min(RTT_MAX);
+        let rtt = rtt.min(RTT_MAX).as_nanos() as u64;
         match self.smoothed {
             None => {
                 self.smoothed = Some(rtt);
@@ -32,12 +33,12 @@ impl Rtt {
     }
 
     pub(crate) fn smoothed(&self) -> Option<Duration> {
-        self.smoothed
+        self.smoothed.map(Duration::from_nanos)
     }
 
     /// The longest that an answer should take.
     pub(crate) fn bound(&self) -> Duration {
-        self.smoothed.map_or(RTT_GUESS, |s| s + self.variation * 4)
+        self.smoothed.map_or(RTT_GUESS, |s| Duration::from_nanos(s + self.variation * 4))
     }
 }
 

@@ -189,7 +189,17 @@ impl Headers {
     /// transport or multi-path header of another version.
     #[inline]
     pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
-        let bth = Bth::parse(buf)?;
+        let mut headers = Self::new(Bth::parse(buf)?);
+        headers.parse_extended(buf)?;
+        Ok(headers)
+    }
+
+    /// Reads from `buf` what follows the base transport header, which is there already. Gives what follows
+    /// the headers.
+    #[inline]
+    fn parse_extended<'a>(&mut self, buf: &'a [u8]) -> Result<&'a [u8], ParseError> {
+        let h = self;
+        let bth = h.bth;
         let op = bth.opcode;
         let layout = op.layout();
         if !layout.has(Layout::KNOWN) {
@@ -206,7 +216,6 @@ impl Headers {
                 got: u64::from(bth.tver),
             });
         }
-        let mut h = Self::new(bth);
         let mut rest = &buf[Bth::LEN..];
         // Each branch has parsed, and so checked, as many bytes as it skips.
         if layout.has(Layout::MP) {
@@ -251,8 +260,9 @@ impl Headers {
         }
         if layout.has(Layout::SACK) {
             h.sack = Some(MpSack::parse(rest)?);
+            rest = &rest[MpSack::LEN..];
         }
-        Ok(h)
+        Ok(rest)
     }
 }
 
@@ -274,6 +284,18 @@ impl<'a> Packet<'a> {
     /// padding than there is payload.
     #[inline]
     pub fn parse(udp_payload: &'a [u8]) -> Result<Self, ParseError> {
+        Self::parse_with(udp_payload, |packet| *packet)
+    }
+
+    /// Calls `f` with the packet where it was taken apart: to hand it out costs as much once more.
+    ///
+    /// # Errors
+    /// Those of [`Packet::parse`]; `f` is not called.
+    #[inline]
+    pub fn parse_with<R>(
+        udp_payload: &'a [u8],
+        f: impl FnOnce(&Self) -> R,
+    ) -> Result<R, ParseError> {
         let Some(body_len) = udp_payload.len().checked_sub(ICRC_LEN) else {
             return Err(ParseError::Truncated {
                 what: "ICRC",
@@ -282,7 +304,8 @@ impl<'a> Packet<'a> {
             });
         };
         let body = &udp_payload[..body_len];
-        let headers = Headers::parse(body)?;
+        let mut packet = Self { headers: Headers::new(Bth::parse(body)?), payload: &[] };
+        let padded = packet.headers.parse_extended(body)?;
         if !body_len.is_multiple_of(4) {
             return Err(ParseError::BadValue {
                 what: "packet length",
@@ -290,8 +313,7 @@ impl<'a> Packet<'a> {
                 got: udp_payload.len() as u64,
             });
         }
-        let padded = &body[headers.len()..];
-        let pad = usize::from(headers.bth.pad);
+        let pad = usize::from(packet.headers.bth.pad);
         let Some(len) = padded.len().checked_sub(pad) else {
             return Err(ParseError::BadValue {
                 what: "BTH pad count",
@@ -299,7 +321,8 @@ impl<'a> Packet<'a> {
                 got: pad as u64,
             });
         };
-        Ok(Self { headers, payload: &padded[..len] })
+        packet.payload = &padded[..len];
+        Ok(f(&packet))
     }
 
     /// The packet's opcode.

@@ -69,7 +69,8 @@ pub(crate) struct Entry {
 pub(crate) struct State {
     pub(crate) qps: QpTable,
     pub(crate) io: LaneIo,
-    receiver: Option<Receiver>,
+    /// In a box, since every round takes it out and puts it back.
+    receiver: Option<Box<Receiver>>,
     ready: VecDeque<u16>,
     blocked: Vec<u16>,
     acks: Vec<u16>,
@@ -117,7 +118,7 @@ impl Lane {
         let mut io = LaneIo::new(paths, sender);
         io.learn_interfaces(&table);
         let socket = receiver.fd();
-        let mut state = State::new(opened.slot, io, Some(receiver));
+        let mut state = State::new(opened.slot, io, Some(Box::new(receiver)));
         state.learn_sole_ipv4(&table, &process.selection);
         let lane = Arc::new(Self {
             index,
@@ -331,7 +332,7 @@ impl Lane {
 }
 
 impl State {
-    fn new(slot: u8, io: LaneIo, receiver: Option<Receiver>) -> Self {
+    fn new(slot: u8, io: LaneIo, receiver: Option<Box<Receiver>>) -> Self {
         Self {
             qps: QpTable::new(slot),
             io,
@@ -563,6 +564,6 @@ impl State {
     }
 
     pub(crate) fn receiver(&self) -> Option<RawFd> {
-        self.receiver.as_ref().map(Receiver::fd)
+        self.receiver.as_ref().map(|receiver| receiver.fd())
     }
 }

@@ -26,11 +26,16 @@ pub(super) fn datagram(state: &mut State, received: &Received<'_>) {
         counters.icrc_wrong += 1;
         return;
     }
-    let Ok(packet) = Packet::parse(received.datagram) else {
-        counters.malformed += 1;
-        return;
-    };
-    if PathManager::is_control(&packet) {
+    if Packet::parse_with(received.datagram, |packet| dispatch(state, packet, received)).is_err() {
+        state.io.counters.malformed += 1;
+    }
+}
+
+/// Hands a packet to whom it is for.
+#[inline]
+fn dispatch(state: &mut State, packet: &Packet<'_>, received: &Received<'_>) {
+    let counters = &mut state.io.counters;
+    if PathManager::is_control(packet) {
         counters.control_received += 1;
         let now = state.io.now;
         // A refusal is counted there.
@@ -39,7 +44,7 @@ pub(super) fn datagram(state: &mut State, received: &Received<'_>) {
             received.src,
             received.dst,
             received.ifindex,
-            &packet,
+            packet,
         );
         return;
     }
@@ -51,7 +56,7 @@ pub(super) fn datagram(state: &mut State, received: &Received<'_>) {
     if bth.dest_qpn == MULTICAST_QPN {
         if let Some(group) = state.groups.get(&received.dst) {
             for index in group.clone() {
-                deliver(state, index, &packet, received);
+                deliver(state, index, packet, received);
             }
         } else {
             counters.unknown_qp += 1;
@@ -62,7 +67,7 @@ pub(super) fn datagram(state: &mut State, received: &Received<'_>) {
         state.io.counters.unknown_qp += 1;
         return;
     }
-    deliver(state, QpTable::index_of(bth.dest_qpn), &packet, received);
+    deliver(state, QpTable::index_of(bth.dest_qpn), packet, received);
 }
 
 fn deliver(state: &mut State, index: u16, packet: &Packet<'_>, received: &Received<'_>) {

@@ -6,6 +6,7 @@
 
 use polypath_transport::Burst;
 use polypath_wire::icrc::FlowCrc;
+use polypath_wire::packet::Headers;
 use polypath_wire::{ICRC_LEN, MAX_HEADERS_LEN, Opcode, Service};
 
 use super::payload::Cursor;
@@ -150,21 +151,26 @@ impl Batch {
             _ => (true, 0),
         };
         while *next < burst.packets {
+            if self.is_full(most_pieces) {
+                return false;
+            }
             let headers = burst.headers(*next);
+            let headers: &Headers = &headers;
             let len = burst.range(*next).len() as u32;
             let pad = usize::from(headers.bth.pad);
-            let size = headers.len() + len as usize + pad + ICRC_LEN;
+            let start = self.used;
+            let headers_len = headers.emit(&mut self.arena[start..]);
+            let size = headers_len + len as usize + pad + ICRC_LEN;
             if size > MAX_PACKET {
                 debug_assert!(false, "a packet of {size} bytes");
                 return true;
             }
-            if self.is_full(most_pieces) || !self.begin(style, size) {
+            if !self.begin(style, size) {
                 return false;
             }
             let id = self.sends.last().map_or(0, |send| send.packets);
             let copy = copy || len <= COPY || !stays(headers.bth.opcode);
-            let start = self.used;
-            let mut at = start + headers.emit(&mut self.arena[start..]);
+            let mut at = start + headers_len;
             let mut icrc = style.crc.start(size, id);
             if copy {
                 cursor.take(len, |piece| {

@@ -102,7 +102,7 @@ pub struct Receiver {
     buffers: Vec<u8>,
     meta: Vec<Meta>,
     headers: MessageHeaders,
-    flows: Box<[Option<(Flow, FlowCrc)>; FLOWS]>,
+    flows: Box<[Option<Known>; FLOWS]>,
     /// Where all IPv4 packets are taken to be sent to, as they do not say it: an address and its
     /// interface.
     sole_v4: Option<(Ipv4Addr, u32)>,
@@ -125,6 +125,15 @@ struct MessageHeaders {
 // SAFETY: the pointers lead to heap memory that the same `Receiver` owns, and are used only by
 // methods that have it exclusively.
 unsafe impl Send for MessageHeaders {}
+
+/// A flow that packets have come by.
+#[derive(Clone, Copy)]
+struct Known {
+    /// The source as the kernel says it: compared sooner than taken apart.
+    name: libc::sockaddr_in6,
+    flow: Flow,
+    crc: FlowCrc,
+}
 
 /// What the kernel says beside the data.
 #[derive(Clone, Copy)]
@@ -302,8 +311,6 @@ impl Receiver {
         f: &mut impl FnMut(&Received<'_>),
     ) -> usize {
         let meta = &self.meta[i];
-        // What can't be made sense of still counts: something was there.
-        let Some(src) = sys::from_raw_addr(&meta.name) else { return 1 };
         let (mut dst, mut ifindex) = (None, 0);
         let (mut traffic_class, mut hop_limit, mut segment) = (0, 0, len);
         meta.control.each(control, |level, kind, data| match (level, kind) {
@@ -330,17 +337,18 @@ impl Receiver {
             _ => {}
         });
         if dst.is_none()
-            && src.is_ipv4()
             && let Some((sole, interface)) = self.sole_v4
         {
             (dst, ifindex) = (Some(IpAddr::V4(sole)), interface);
         }
-        let Some(dst) = dst else { return 1 };
-        let flow = Flow { src: src.ip(), dst, src_port: src.port(), dst_port: self.port };
-        let crc = flow_crc(&mut self.flows, flow);
+        let known = dst.and_then(|dst| known(&mut self.flows, &meta.name, dst, self.port));
+        // What can't be made sense of still counts: something was there.
+        let Some(Known { flow: Flow { src, dst, src_port, .. }, crc, .. }) = known else {
+            return 1;
+        };
         let mut received = Received {
-            src: src.ip(),
-            src_port: src.port(),
+            src,
+            src_port,
             dst,
             ifindex,
             traffic_class,
@@ -370,17 +378,36 @@ impl std::fmt::Debug for Receiver {
     }
 }
 
-/// The flow's part of the ICRC, from the cache if possible.
-fn flow_crc(flows: &mut [Option<(Flow, FlowCrc)>; FLOWS], flow: Flow) -> FlowCrc {
-    let low = match flow.src {
-        IpAddr::V4(ip) => ip.octets()[3],
-        IpAddr::V6(ip) => ip.octets()[15],
-    };
-    let slot = &mut flows[(usize::from(flow.src_port) ^ (usize::from(low) * 31)) % FLOWS];
-    match slot {
-        Some((known, crc)) if *known == flow => *crc,
-        _ => slot.insert((flow, FlowCrc::new(&flow))).1,
+/// The flow of a packet from `name` to `dst`, if possible from what is known already. `None`: these are no
+/// addresses of one family.
+#[inline]
+fn known(
+    flows: &mut [Option<Known>; FLOWS],
+    name: &libc::sockaddr_in6,
+    dst: IpAddr,
+    dst_port: u16,
+) -> Option<Known> {
+    // In an IPv4 address, which is shorter, all of this is 0 but the port.
+    let low = usize::from(name.sin6_addr.s6_addr[15]);
+    let slot = &mut flows[(usize::from(name.sin6_port.swap_bytes()) ^ (low * 31)) % FLOWS];
+    if let Some(known) = slot
+        && known.flow.dst == dst
+        && is_same(&known.name, name)
+    {
+        return Some(*known);
     }
+    let src = sys::from_raw_addr(name).filter(|src| src.is_ipv4() == dst.is_ipv4())?;
+    let flow = Flow { src: src.ip(), dst, src_port: src.port(), dst_port };
+    Some(*slot.insert(Known { name: *name, flow, crc: FlowCrc::new(&flow) }))
+}
+
+#[inline]
+fn is_same(a: &libc::sockaddr_in6, b: &libc::sockaddr_in6) -> bool {
+    a.sin6_addr.s6_addr == b.sin6_addr.s6_addr
+        && a.sin6_port == b.sin6_port
+        && a.sin6_family == b.sin6_family
+        && a.sin6_flowinfo == b.sin6_flowinfo
+        && a.sin6_scope_id == b.sin6_scope_id
 }
 
 impl MessageHeaders {

@@ -95,8 +95,10 @@ impl Timers {
     /// A round trip took `rtt`.
     #[inline]
     pub(crate) fn measured(&mut self, rtt: Duration) {
+        // In one number: `Duration` multiplies and divides in parts.
+        let nanos = |time: Duration| time.as_nanos() as u64;
         self.srtt = Some(match self.srtt {
-            Some(srtt) => (srtt * 7 + rtt) / 8,
+            Some(srtt) => Duration::from_nanos((nanos(srtt) * 7 + nanos(rtt)) / 8),
             None => rtt,
         });
     }
