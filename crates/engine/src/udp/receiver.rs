@@ -389,7 +389,7 @@ fn known(
 ) -> Option<Known> {
     // In an IPv4 address, which is shorter, all of this is 0 but the port.
     let low = usize::from(name.sin6_addr.s6_addr[15]);
-    let slot = &mut flows[(usize::from(name.sin6_port.swap_bytes()) ^ (low * 31)) % FLOWS];
+    let slot = &mut flows[(usize::from(u16::from_be(name.sin6_port)) ^ (low * 31)) % FLOWS];
     if let Some(known) = slot
         && known.flow.dst == dst
         && is_same(&known.name, name)
