@@ -117,3 +117,22 @@ fn an_id_may_be_destroyed_while_it_waits_to_ask_again() {
         assert_eq!(w.hosts[0].cm.connection_count(), 0);
     }
 }
+
+/// A peer that refuses and then falls silent is asked as often as one that never said a word.
+#[test]
+fn refusals_do_not_count_as_repetitions() {
+    for space in [PS_TCP, PS_UDP] {
+        let asked_in_silence = |time| {
+            let (mut w, a, _, id) = asking(space);
+            let refused = refuse_for(&mut w, time).len();
+            w.run_for(Duration::from_secs(1000));
+            let told = w.try_event(a).expect("the application is told");
+            assert_eq!((told.kind, told.id), (UNREACHABLE, id));
+            (refused, w.sent.len())
+        };
+        let (none, times) = asked_in_silence(Duration::ZERO);
+        let (some, times_after) = asked_in_silence(Duration::from_millis(150));
+        assert!(none == 0 && some >= 4, "{none}, {some}");
+        assert_eq!(times_after, times);
+    }
+}
