@@ -102,6 +102,8 @@ pub struct Op {
 pub enum Kind {
     Send,
     SendImm,
+    /// With a key of the peer's that is not valid afterwards.
+    SendInv,
     Write,
     WriteImm,
     /// 8 bytes.
@@ -119,12 +121,12 @@ pub enum Kind {
 impl Kind {
     /// Takes a receive work request at the peer.
     pub const fn takes_receive(self) -> bool {
-        matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
+        self.is_send() || matches!(self, Self::WriteImm)
     }
 
     /// Sends its payload to a receive work request.
     pub const fn is_send(self) -> bool {
-        matches!(self, Self::Send | Self::SendImm)
+        matches!(self, Self::Send | Self::SendImm | Self::SendInv)
     }
 
     /// RDMA WRITE or ATOMIC WRITE.
@@ -151,7 +153,7 @@ impl Kind {
 /// What may be wrong with a work request; each ends in the error that the specification names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// The remote key is of nothing: remote access error.
+    /// The remote key is of nothing, also that to make invalid: remote access error.
     Key,
     /// The remote range is beyond the region: remote access error.
     Range,

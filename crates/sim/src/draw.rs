@@ -222,8 +222,10 @@ fn draw_op(rng: &mut Rng, pair: &PairPlan, at: Duration) -> Op {
         _ => Duration::ZERO,
     };
     let fill = rng.bits();
-    // Some WRITEs are atomic ones, some READs are FLUSHes instead. Nothing is drawn for it.
+    // Some WRITEs are atomic ones, some READs are FLUSHes, some SENDs invalidate a key. Nothing is drawn
+    // for it.
     let (kind, len, offset) = match (kind, fill >> 32 & 3) {
+        (Kind::Send, 0) if pair.service == QpType::Rc => (Kind::SendInv, len, offset),
         (Kind::Write, 0) if pair.service == QpType::Rc => (Kind::AtomicWrite, 8, offset & !7),
         (Kind::Read, 0) => (Kind::Flush, len, offset),
         _ => (kind, len, offset),
@@ -258,6 +260,7 @@ fn draw_wrong(rng: &mut Rng, pair: &PairPlan, end: usize, op: &mut Op) -> Option
         _ if op.kind == Kind::WriteImm && choice == 2 && own_receive && pair.rnr_retry < 7 => {
             Wrong::NoReceive
         }
+        _ if op.kind == Kind::SendInv && choice >= 5 => Wrong::Key,
         _ if !op.kind.is_send() => [Wrong::Key, Wrong::Range, Wrong::Rights][choice as usize % 3],
         _ if !own_receive => Wrong::LocalKey,
         _ if pair.rnr_retry < 7 => Wrong::NoReceive,

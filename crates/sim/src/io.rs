@@ -2,7 +2,7 @@
 //! which the judge reads.
 
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use polypath_paths::PathManager;
 use polypath_transport::{
@@ -57,6 +57,13 @@ pub enum Did {
         qpn: u32,
         /// What.
         scope: FlushScope,
+    },
+    /// It made a key invalid.
+    Invalidated {
+        /// Who.
+        qpn: u32,
+        /// Which.
+        rkey: u32,
     },
     /// It took a work request of the shared receive queue.
     Took {
@@ -138,6 +145,8 @@ pub struct Io {
     pub charged: i64,
     /// The shared receive queue.
     pub srq: VecDeque<RecvWr>,
+    /// Keys that can be made invalid, each once. Nothing is read or written with them.
+    pub passing_keys: BTreeSet<u32>,
     /// Breaks this promise.
     pub mischief: Option<Mischief>,
     /// Whose turn it is.
@@ -161,6 +170,7 @@ impl Io {
             explanations: Vec::new(),
             charged: 0,
             srq: VecDeque::new(),
+            passing_keys: BTreeSet::new(),
             mischief: None,
             qpn: 0,
             id: 0,
@@ -300,7 +310,11 @@ impl Host for Io {
         Ok(())
     }
 
-    fn invalidate(&mut self, _pd: u32, _qpn: u32, _rkey: u32) -> Result<(), Fault> {
+    fn invalidate(&mut self, _pd: u32, _qpn: u32, rkey: u32) -> Result<(), Fault> {
+        if !self.passing_keys.remove(&rkey) {
+            return Err(Fault::Key);
+        }
+        self.journal.push(Did::Invalidated { qpn: self.qpn, rkey });
         Ok(())
     }
 

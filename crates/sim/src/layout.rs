@@ -15,6 +15,9 @@ pub(crate) const BUFFER: u64 = 12 << 10;
 /// Bytes of a buffer of an unreliable queue pair: room for a GRH and 4096 bytes.
 const SMALL_BUFFER: u64 = (4 << 10) + 64;
 
+/// Keys that are made invalid are above all others.
+const PASSING_KEYS: u32 = 1 << 31;
+
 /// The memory of one pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
@@ -59,6 +62,11 @@ impl Layout {
     /// The counter that only this pair's requester uses.
     pub(crate) fn counter(&self) -> u64 {
         self.base + AREA + self.depth * 3 * self.buffer
+    }
+
+    /// The key that work request `number` makes invalid at the peer.
+    pub(crate) fn passing_key(&self, number: u64) -> u32 {
+        PASSING_KEYS | (self.base + number) as u32
     }
 
     /// Whether an address is of a landing buffer.

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use polypath_paths::{PathEvent, PathOptions};
 use polypath_transport::{PathId, QpAttr, QpAttrMask, QpState, QpType, UdDestination};
 
-use crate::case::{Case, Wrong};
+use crate::case::{Case, Kind, Wrong};
 use crate::connect::{QKEY, connect};
 use crate::faults::{Change, Fault, When};
 use crate::host::{HostPlan, SimHost};
@@ -153,11 +153,14 @@ impl Simulation {
             .collect();
         let mut hosts: Vec<_> = plans.iter().map(|p| SimHost::new(p, EPOCH)).collect();
         let mut ud = Vec::new();
-        for plan in &case.pairs {
+        for (plan, layout) in case.pairs.iter().zip(&layouts) {
             let ips = [0, 1].map(|e| address(plan.link, plan.ends[e].host, case.v6));
             let mut to = [None, None];
             for e in 0..2 {
                 let host = &mut hosts[plan.ends[e].host];
+                let requests = plan.ends[1 - e].ops.iter().zip(0..);
+                let invalidating = requests.filter(|(op, _)| op.kind == Kind::SendInv);
+                host.io.passing_keys.extend(invalidating.map(|(_, i)| layout.passing_key(i)));
                 let (local, remote) = (ips[e], ips[1 - e]);
                 let qp = connect(plan, e, QUEUE_DEPTH, host);
                 host.add(qp, plan.ends[1 - e].qpn, local, remote, plan.multipath);

@@ -69,6 +69,8 @@ pub(crate) struct Flow {
     /// The responder has executed all before this, and so many bytes of it.
     executed: usize,
     progress: u32,
+    /// The responder has made the key of this one invalid.
+    invalidated: Option<usize>,
     /// The responder has refused this one.
     pub(crate) refused: Option<usize>,
     /// An error has been reported: only flushes follow.
@@ -111,6 +113,7 @@ impl Flow {
             counter: 0,
             executed: 0,
             progress: 0,
+            invalidated: None,
             refused: None,
             failed: false,
             last_success: Duration::ZERO,
@@ -182,6 +185,7 @@ impl Flow {
         };
         let rkey = match op.wrong {
             Some(Wrong::Key) => NO_KEY,
+            _ if op.kind == Kind::SendInv => layout.passing_key(index as u64),
             Some(Wrong::Rights) if op.kind == Kind::Read => WRITE_KEY,
             Some(Wrong::Rights) => READ_KEY,
             _ if op.kind == Kind::Flush => KEY,
@@ -196,6 +200,7 @@ impl Flow {
         let operation = match op.kind {
             Kind::Send => SendOp::Send,
             Kind::SendImm => SendOp::SendImm(imm),
+            Kind::SendInv => SendOp::SendInv { rkey },
             Kind::Write => SendOp::Write { va, rkey },
             Kind::WriteImm => SendOp::WriteImm { va, rkey, imm },
             Kind::AtomicWrite => SendOp::AtomicWrite { va, rkey },
@@ -419,6 +424,24 @@ impl Flow {
         Ok(())
     }
 
+    /// The responder made a key invalid: with the whole message, and before it is told of.
+    pub(crate) fn key_invalidated(&mut self, rkey: u32) -> Verdict {
+        let rule = "keys are made invalid once and in order";
+        let Some(i) = self.next().filter(|i| self.ops[*i].kind == Kind::SendInv) else {
+            return breach(rule, format!("{rkey:#x}, but {:?} is next", self.next()));
+        };
+        demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
+        if self.ops[i].len == 0 {
+            self.check_fence(i)?;
+        }
+        let right = self.layout.passing_key(i as u64) == rkey && self.progress == self.ops[i].len;
+        demand(right && self.invalidated != Some(i), rule, || {
+            format!("{}: {rkey:#x} after {} bytes", self.describe(i), self.progress)
+        })?;
+        self.invalidated = Some(i);
+        Ok(())
+    }
+
     /// A receive completed successfully at the responder.
     pub(crate) fn arrived(&mut self, c: &Completion) -> Verdict {
         let next = self.next().filter(|i| self.ops[*i].kind.takes_receive());
@@ -437,9 +460,15 @@ impl Flow {
         }
         let opcode =
             if op.kind == Kind::WriteImm { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
-        let imm = (op.kind != Kind::Send).then(|| imm(i));
+        let imm = matches!(op.kind, Kind::SendImm | Kind::WriteImm).then(|| imm(i));
+        let key = (op.kind == Kind::SendInv).then(|| self.layout.passing_key(i as u64));
+        demand(
+            key.is_none() || self.invalidated == Some(i),
+            "a key is invalid before it is said to be",
+            || self.describe(i),
+        )?;
         let told = (c.byte_len, c.imm, c.opcode, c.solicited, c.vendor_err, c.invalidated_rkey);
-        let right = (op.len, imm, opcode, op.solicited, 0, None);
+        let right = (op.len, imm, opcode, op.solicited, 0, key);
         demand(told == right, "a receive tells the truth", || {
             format!("{}: {c:?}", self.describe(i))
         })?;
@@ -534,7 +563,7 @@ impl Flow {
     fn check_told(&mut self, i: usize, c: &Completion) -> Verdict {
         let op = &self.ops[i];
         let opcode = match op.kind {
-            Kind::Send | Kind::SendImm => WcOpcode::Send,
+            Kind::Send | Kind::SendImm | Kind::SendInv => WcOpcode::Send,
             Kind::Write | Kind::WriteImm => WcOpcode::RdmaWrite,
             Kind::AtomicWrite => WcOpcode::AtomicWrite,
             Kind::Flush => WcOpcode::Flush,

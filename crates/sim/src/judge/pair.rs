@@ -363,6 +363,10 @@ impl Court {
                 let (pair, e) = self.find(*qpn)?;
                 self.pairs[pair].flows[1 - e].flushed(*scope)
             }
+            Did::Invalidated { qpn, rkey } => {
+                let (pair, e) = self.find(*qpn)?;
+                self.pairs[pair].flows[1 - e].key_invalidated(*rkey)
+            }
             Did::Took { qpn, wr_id } => {
                 let (pair, e) = self.find(*qpn)?;
                 let receive = self.shared[number].took(*wr_id)?;

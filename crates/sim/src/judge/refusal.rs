@@ -25,7 +25,7 @@ pub(crate) enum Told {
 /// The right that an operation needs.
 fn right(kind: Kind) -> Access {
     match kind {
-        Kind::Send | Kind::SendImm => Access::empty(),
+        Kind::Send | Kind::SendImm | Kind::SendInv => Access::empty(),
         Kind::Write | Kind::WriteImm | Kind::AtomicWrite => Access::REMOTE_WRITE,
         Kind::Flush => Access::FLUSH_GLOBAL,
         Kind::Read => Access::REMOTE_READ,
@@ -42,6 +42,10 @@ pub(crate) fn refusal(op: &Op, access: Access) -> Option<Refusal> {
         });
     }
     let (status, told) = match op.wrong? {
+        // With the message comes a receive: class J.
+        Wrong::Key if op.kind == Kind::SendInv => {
+            (WcStatus::RemAccessErr, Told::Receive(WcStatus::RemAccessErr))
+        }
         Wrong::Key | Wrong::Range | Wrong::Rights => {
             (WcStatus::RemAccessErr, Told::Event(QpEvent::AccessError))
         }
