@@ -116,6 +116,10 @@ pub enum Kind {
     CompareSwap,
     /// Adds one to a counter that all share.
     SharedAdd,
+    /// Makes a key of this end's invalid; sends nothing.
+    LocalInv,
+    /// Binds a memory window, which nobody then uses; sends nothing.
+    Bind,
 }
 
 impl Kind {
@@ -137,6 +141,11 @@ impl Kind {
     /// Of 8 bytes, whatever the case says.
     pub const fn is_word(self) -> bool {
         self.is_atomic() || matches!(self, Self::AtomicWrite)
+    }
+
+    /// Nothing is sent for it.
+    pub const fn is_local(self) -> bool {
+        matches!(self, Self::LocalInv | Self::Bind)
     }
 
     /// An atomic.

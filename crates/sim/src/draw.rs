@@ -222,9 +222,11 @@ fn draw_op(rng: &mut Rng, pair: &PairPlan, at: Duration) -> Op {
         _ => Duration::ZERO,
     };
     let fill = rng.bits();
-    // Some WRITEs are atomic ones, some READs are FLUSHes, some SENDs invalidate a key. Nothing is drawn
-    // for it.
+    // Some WRITEs are atomic ones, some READs are FLUSHes or work on keys, some SENDs invalidate a key.
+    // Nothing is drawn for it.
     let (kind, len, offset) = match (kind, fill >> 32 & 3) {
+        (Kind::Read, 1) if fill >> 34 & 3 == 0 => (Kind::LocalInv, 0, 0),
+        (Kind::Read, 1) if fill >> 34 & 3 == 1 => (Kind::Bind, 0, 0),
         (Kind::Send, 0) if pair.service == QpType::Rc => (Kind::SendInv, len, offset),
         (Kind::Write, 0) if pair.service == QpType::Rc => (Kind::AtomicWrite, 8, offset & !7),
         (Kind::Read, 0) => (Kind::Flush, len, offset),
@@ -252,6 +254,7 @@ fn draw_wrong(rng: &mut Rng, pair: &PairPlan, end: usize, op: &mut Op) -> Option
     let choice = rng.below(8);
     let wrong = match (pair.service, choice) {
         (_, 0) => Wrong::Post,
+        _ if op.kind.is_local() => Wrong::Post,
         (QpType::Ud, 1..=4) => Wrong::QKey,
         (_, 1) if op.kind == Kind::Flush => Wrong::Key, // There is nothing local.
         (_, 1) => Wrong::LocalKey,

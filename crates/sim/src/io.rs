@@ -65,6 +65,13 @@ pub enum Did {
         /// Which.
         rkey: u32,
     },
+    /// It bound a memory window.
+    Bound {
+        /// Who.
+        qpn: u32,
+        /// By which key.
+        rkey: u32,
+    },
     /// It took a work request of the shared receive queue.
     Took {
         /// Who.
@@ -318,7 +325,8 @@ impl Host for Io {
         Ok(())
     }
 
-    fn bind_mw(&mut self, _pd: u32, _qpn: u32, _mw: u32, _rkey: u32) -> Result<(), Fault> {
+    fn bind_mw(&mut self, _pd: u32, _qpn: u32, _mw: u32, rkey: u32) -> Result<(), Fault> {
+        self.journal.push(Did::Bound { qpn: self.qpn, rkey });
         Ok(())
     }
 

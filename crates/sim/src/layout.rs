@@ -15,8 +15,10 @@ pub(crate) const BUFFER: u64 = 12 << 10;
 /// Bytes of a buffer of an unreliable queue pair: room for a GRH and 4096 bytes.
 const SMALL_BUFFER: u64 = (4 << 10) + 64;
 
-/// Keys that are made invalid are above all others.
+/// Keys that are made invalid by the peer are above all others.
 const PASSING_KEYS: u32 = 1 << 31;
+/// And those that are by their own end, or are of its windows.
+const OWN_KEYS: u32 = 3 << 30;
 
 /// The memory of one pair.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +69,16 @@ impl Layout {
     /// The key that work request `number` makes invalid at the peer.
     pub(crate) fn passing_key(&self, number: u64) -> u32 {
         PASSING_KEYS | (self.base + number) as u32
+    }
+
+    /// The key that work request `number` makes invalid, or valid, at its own end.
+    pub(crate) fn own_key(&self, number: u64) -> u32 {
+        OWN_KEYS | (self.base + number) as u32
+    }
+
+    /// Whether it is such a key.
+    pub(crate) fn is_own_key(&self, key: u32) -> bool {
+        key & OWN_KEYS == OWN_KEYS
     }
 
     /// Whether an address is of a landing buffer.

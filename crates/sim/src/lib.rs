@@ -29,8 +29,8 @@
 //! Connection managers are simulated by themselves, with a model of their own: [`cm`]. The queue pairs
 //! here are connected by hand.
 //!
-//! It is not a model of speed: hosts take no time. There are no sockets or threads, no memory windows, local
-//! invalidation or XRC, and no SQD. Of retries and deaths it is
+//! It is not a model of speed: hosts take no time. There are no sockets or threads, no use of
+//! memory windows, no XRC and no SQD. Of retries and deaths it is
 //! checked that an error comes, and that it does not come too early; not that it comes at once.
 #![forbid(unsafe_code)]
 

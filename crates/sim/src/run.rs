@@ -161,6 +161,9 @@ impl Simulation {
                 let requests = plan.ends[1 - e].ops.iter().zip(0..);
                 let invalidating = requests.filter(|(op, _)| op.kind == Kind::SendInv);
                 host.io.passing_keys.extend(invalidating.map(|(_, i)| layout.passing_key(i)));
+                let own = plan.ends[e].ops.iter().zip(0..);
+                let own = own.filter(|(op, _)| op.kind == Kind::LocalInv);
+                host.io.passing_keys.extend(own.map(|(_, i)| layout.own_key(i)));
                 let (local, remote) = (ips[e], ips[1 - e]);
                 let qp = connect(plan, e, QUEUE_DEPTH, host);
                 host.add(qp, plan.ends[1 - e].qpn, local, remote, plan.multipath);

@@ -42,6 +42,8 @@ struct Posted {
     original: Option<u64>,
     /// What a FLUSH is of.
     scope: Option<FlushScope>,
+    /// Nothing was sent for it, and it is carried out.
+    carried_out: bool,
     done: bool,
 }
 
@@ -80,7 +82,7 @@ pub(crate) struct Flow {
 
 /// A kind of work request that leaves no trace at the responder.
 fn is_invisible(op: &Op) -> bool {
-    op.kind == Kind::Read || (op.kind == Kind::Write && op.len == 0)
+    op.kind == Kind::Read || op.kind.is_local() || (op.kind == Kind::Write && op.len == 0)
 }
 
 impl Flow {
@@ -94,7 +96,8 @@ impl Flow {
             packets.push(next);
             let alone = op.kind.is_atomic() || op.kind == Kind::Flush;
             let n = if alone { 1 } else { op.len.div_ceil(mtu).max(1) };
-            next += if op.wrong == Some(Wrong::Post) { 0 } else { n };
+            let none = op.wrong == Some(Wrong::Post) || op.kind.is_local();
+            next += if none { 0 } else { n };
         }
         packets.push(next);
         Self {
@@ -186,6 +189,7 @@ impl Flow {
         let rkey = match op.wrong {
             Some(Wrong::Key) => NO_KEY,
             _ if op.kind == Kind::SendInv => layout.passing_key(index as u64),
+            _ if op.kind.is_local() => layout.own_key(index as u64),
             Some(Wrong::Rights) if op.kind == Kind::Read => WRITE_KEY,
             Some(Wrong::Rights) => READ_KEY,
             _ if op.kind == Kind::Flush => KEY,
@@ -201,6 +205,8 @@ impl Flow {
             Kind::Send => SendOp::Send,
             Kind::SendImm => SendOp::SendImm(imm),
             Kind::SendInv => SendOp::SendInv { rkey },
+            Kind::LocalInv => SendOp::LocalInv { rkey },
+            Kind::Bind => SendOp::BindMw { mw: 1, rkey },
             Kind::Write => SendOp::Write { va, rkey },
             Kind::WriteImm => SendOp::WriteImm { va, rkey, imm },
             Kind::AtomicWrite => SendOp::AtomicWrite { va, rkey },
@@ -240,7 +246,7 @@ impl Flow {
             }
             Kind::FetchAdd => self.counter = self.counter.wrapping_add(op.fill),
             Kind::CompareSwap if !op.fill.is_multiple_of(3) => self.counter = op.fill,
-            Kind::CompareSwap | Kind::SharedAdd | Kind::Flush => {}
+            Kind::CompareSwap | Kind::SharedAdd | Kind::Flush | Kind::LocalInv | Kind::Bind => {}
             _ => posted.data = pattern(op.len, op.fill),
         }
         if op.kind.is_write() {
@@ -262,14 +268,15 @@ impl Flow {
         flags.set(SendFlags::SIGNALED, posted.signaled);
         flags.set(SendFlags::FENCE, posted.fence);
         flags.set(SendFlags::SOLICITED, op.solicited);
-        let inline = op.inline && op.len <= INLINE_MAX && !op.kind.brings_data();
+        let takes = op.len <= INLINE_MAX && !op.kind.brings_data() && !op.kind.is_local();
+        let inline = op.inline && takes;
         let inline = inline && op.wrong != Some(Wrong::LocalKey);
         flags.set(SendFlags::INLINE, inline);
         let number = index as u64;
         let (local, len) = match op.kind {
             Kind::Read => (layout.landing(number), op.len),
             _ if op.kind.is_atomic() => (layout.landing(number), 8),
-            Kind::Flush => (layout.source(number), 0),
+            Kind::Flush | Kind::LocalInv | Kind::Bind => (layout.source(number), 0),
             _ => (layout.source(number), op.len),
         };
         if !op.kind.brings_data() && !inline {
@@ -442,6 +449,22 @@ impl Flow {
         Ok(())
     }
 
+    /// This end carried out what needs no packet.
+    pub(crate) fn carried_out(&mut self, kind: Kind, rkey: u32) -> Verdict {
+        let rule = "what sends nothing is carried out once and in order";
+        let next = (0..self.posted.len()).find(|&i| {
+            self.ops[i].kind.is_local() && !self.posted[i].carried_out && !self.posted[i].done
+        });
+        let Some(i) = next.filter(|i| self.ops[*i].kind == kind) else {
+            return breach(rule, format!("{kind:?} of {rkey:#x}, but {next:?} is next"));
+        };
+        self.check_fence(i)?;
+        let right = self.layout.own_key(i as u64) == rkey && !self.failed;
+        demand(right, rule, || format!("{}: {rkey:#x}", self.describe(i)))?;
+        self.posted[i].carried_out = true;
+        Ok(())
+    }
+
     /// A receive completed successfully at the responder.
     pub(crate) fn arrived(&mut self, c: &Completion) -> Verdict {
         let next = self.next().filter(|i| self.ops[*i].kind.takes_receive());
@@ -570,6 +593,8 @@ impl Flow {
             Kind::Read => WcOpcode::RdmaRead,
             Kind::FetchAdd | Kind::SharedAdd => WcOpcode::FetchAdd,
             Kind::CompareSwap => WcOpcode::CompSwap,
+            Kind::LocalInv => WcOpcode::LocalInv,
+            Kind::Bind => WcOpcode::BindMw,
         };
         let success = c.status == WcStatus::Success;
         let len = if op.kind.is_atomic() { 8 } else { op.len };
@@ -591,6 +616,10 @@ impl Flow {
         if !self.reliable {
             return Ok(());
         }
+        let carried_out = !op.kind.is_local() || self.posted[i].carried_out;
+        demand(carried_out, "what sends nothing is carried out before it completes", || {
+            self.describe(i)
+        })?;
         demand(
             self.next().is_none_or(|next| i < next),
             "a request is executed before it completes",

@@ -12,7 +12,7 @@ use super::flow::Flow;
 use super::receiver::{Receives, SharedQueue};
 use super::refusal::Told;
 use super::{Breach, Verdict, breach, demand};
-use crate::case::{Case, PairPlan};
+use crate::case::{Case, Kind, PairPlan};
 use crate::host::SimHost;
 use crate::io::{Did, Io};
 use crate::layout::Layout;
@@ -365,7 +365,16 @@ impl Court {
             }
             Did::Invalidated { qpn, rkey } => {
                 let (pair, e) = self.find(*qpn)?;
-                self.pairs[pair].flows[1 - e].key_invalidated(*rkey)
+                let flows = &mut self.pairs[pair].flows;
+                if flows[e].layout.is_own_key(*rkey) {
+                    flows[e].carried_out(Kind::LocalInv, *rkey)
+                } else {
+                    flows[1 - e].key_invalidated(*rkey)
+                }
+            }
+            Did::Bound { qpn, rkey } => {
+                let (pair, e) = self.find(*qpn)?;
+                self.pairs[pair].flows[e].carried_out(Kind::Bind, *rkey)
             }
             Did::Took { qpn, wr_id } => {
                 let (pair, e) = self.find(*qpn)?;

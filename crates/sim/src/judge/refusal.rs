@@ -25,7 +25,7 @@ pub(crate) enum Told {
 /// The right that an operation needs.
 fn right(kind: Kind) -> Access {
     match kind {
-        Kind::Send | Kind::SendImm | Kind::SendInv => Access::empty(),
+        Kind::Send | Kind::SendImm | Kind::SendInv | Kind::LocalInv | Kind::Bind => Access::empty(),
         Kind::Write | Kind::WriteImm | Kind::AtomicWrite => Access::REMOTE_WRITE,
         Kind::Flush => Access::FLUSH_GLOBAL,
         Kind::Read => Access::REMOTE_READ,
