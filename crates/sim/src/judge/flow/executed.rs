@@ -1,0 +1,227 @@
+//! What comes of the requests at the responder, and of what needs no packet at its own end.
+
+use polypath_transport::{Access, AtomicOp, Completion, FlushScope, WcOpcode};
+
+use super::{BEYOND, Flow, imm};
+use crate::case::{Kind, Wrong};
+use crate::judge::receiver::Receive;
+use crate::judge::refusal::Refusal;
+use crate::judge::{Breach, Verdict, breach, demand};
+
+impl Flow {
+    /// Before the responder executes anything of a fenced request, all earlier answers are here.
+    fn check_fence(&self, index: usize) -> Verdict {
+        let waits = |i: &usize| {
+            let op = &self.ops[*i];
+            let len = if op.kind.is_atomic() { 8 } else { op.len };
+            let p = &self.posted[*i];
+            op.kind.brings_data() && !p.done && p.landed < len
+        };
+        let early = self.posted[index].fence.then(|| (0..index).rev().find(waits)).flatten();
+        demand(early.is_none(), "a fenced request waits for answers", || {
+            format!("{}: {early:?} is not answered", self.describe(index))
+        })
+    }
+
+    /// The responder stored data of a WRITE.
+    pub(crate) fn written(&mut self, addr: u64, data: &[u8]) -> Verdict {
+        let rule = "WRITEs are executed once and in order";
+        let Some(i) = self.next().filter(|i| self.ops[*i].kind.is_write()) else {
+            return breach(rule, format!("data for {addr:#x}, but {:?} is next", self.next()));
+        };
+        demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
+        if self.progress == 0 {
+            self.check_fence(i)?;
+        }
+        let at = self.layout.base + u64::from(self.ops[i].offset) + u64::from(self.progress);
+        self.expect(rule, i, at, addr, data)?;
+        if self.progress == self.ops[i].len && self.ops[i].kind != Kind::WriteImm {
+            self.executed = i + 1;
+            self.progress = 0;
+        }
+        Ok(())
+    }
+
+    /// The responder stored data in a receive.
+    pub(crate) fn received(&mut self, receive: &Receive, addr: u64, data: &[u8]) -> Verdict {
+        let rule = "messages arrive once and in order";
+        let Some(i) = self.next().filter(|i| self.ops[*i].kind.is_send()) else {
+            return breach(rule, format!("data for {addr:#x}, but {:?} is next", self.next()));
+        };
+        if self.progress == 0 {
+            self.check_fence(i)?;
+        }
+        let at = receive.place(self.progress).unwrap_or(0);
+        self.expect(rule, i, at, addr, data)
+    }
+
+    fn expect(&mut self, rule: &'static str, i: usize, at: u64, addr: u64, data: &[u8]) -> Verdict {
+        let from = self.progress as usize;
+        let same = self.posted[i].data.get(from..from + data.len()) == Some(data);
+        demand(at == addr && same, rule, || {
+            format!(
+                "{}: byte {from} belongs to {at:#x}; {} bytes went to {addr:#x}, {}",
+                self.describe(i),
+                data.len(),
+                if same { "the right ones" } else { "other ones" }
+            )
+        })?;
+        self.executed = i;
+        self.progress += data.len() as u32;
+        Ok(())
+    }
+
+    /// The responder executed an atomic.
+    pub(crate) fn atomic(&mut self, addr: u64, op: AtomicOp, old: u64) -> Verdict {
+        let rule = "atomics are executed once and in order";
+        let Some(i) = self.next().filter(|i| self.ops[*i].kind.is_atomic()) else {
+            return breach(rule, format!("{op:?}, but {:?} is next", self.next()));
+        };
+        demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
+        self.check_fence(i)?;
+        let at = match self.ops[i].kind {
+            Kind::SharedAdd => u64::from(self.ops[i].offset) * 8,
+            _ => self.layout.counter(),
+        };
+        let right = at == addr && self.posted[i].atomic == Some(op);
+        demand(right, rule, || format!("{}: {op:?} at {addr:#x}", self.describe(i)))?;
+        self.posted[i].original = Some(old);
+        self.executed = i + 1;
+        Ok(())
+    }
+
+    /// The responder executed a FLUSH: all before it is done, and nothing after it.
+    pub(crate) fn flushed(&mut self, scope: FlushScope) -> Verdict {
+        let Some(i) = self.next().filter(|i| self.ops[*i].kind == Kind::Flush) else {
+            let what = format!("{scope:?}, but {:?} is next", self.next());
+            return breach("FLUSHes are executed once and in order", what);
+        };
+        demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
+        self.check_fence(i)?;
+        demand(self.posted[i].scope == Some(scope), "a FLUSH is of what was asked for", || {
+            format!("{}: {scope:?}", self.describe(i))
+        })?;
+        self.executed = i + 1;
+        Ok(())
+    }
+
+    /// The responder made a key invalid: with the whole message, and before it is told of.
+    pub(crate) fn key_invalidated(&mut self, rkey: u32) -> Verdict {
+        let rule = "keys are made invalid once and in order";
+        let Some(i) = self.next().filter(|i| self.ops[*i].kind == Kind::SendInv) else {
+            return breach(rule, format!("{rkey:#x}, but {:?} is next", self.next()));
+        };
+        demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
+        if self.ops[i].len == 0 {
+            self.check_fence(i)?;
+        }
+        let right = self.layout.passing_key(i as u64) == rkey && self.progress == self.ops[i].len;
+        demand(right && self.invalidated != Some(i), rule, || {
+            format!("{}: {rkey:#x} after {} bytes", self.describe(i), self.progress)
+        })?;
+        self.invalidated = Some(i);
+        Ok(())
+    }
+
+    /// This end carried out what needs no packet.
+    pub(crate) fn carried_out(&mut self, kind: Kind, rkey: u32) -> Verdict {
+        let rule = "what sends nothing is carried out once and in order";
+        let next = (0..self.posted.len()).find(|&i| {
+            self.ops[i].kind.is_local() && !self.posted[i].carried_out && !self.posted[i].done
+        });
+        let Some(i) = next.filter(|i| self.ops[*i].kind == kind) else {
+            return breach(rule, format!("{kind:?} of {rkey:#x}, but {next:?} is next"));
+        };
+        self.check_fence(i)?;
+        let right = self.layout.own_key(i as u64) == rkey && !self.failed;
+        demand(right, rule, || format!("{}: {rkey:#x}", self.describe(i)))?;
+        self.posted[i].carried_out = true;
+        Ok(())
+    }
+
+    /// A receive completed successfully at the responder.
+    pub(crate) fn arrived(&mut self, c: &Completion) -> Verdict {
+        let next = self.next().filter(|i| self.ops[*i].kind.takes_receive());
+        let Some(i) = next.filter(|i| self.refusal(*i).is_none()) else {
+            return breach(
+                "messages arrive once and in order",
+                format!("receive {}, but {:?} is next", c.wr_id, self.next()),
+            );
+        };
+        let op = &self.ops[i];
+        demand(self.progress == op.len, "a receive completes when all is there", || {
+            format!("{}: {} bytes are there", self.describe(i), self.progress)
+        })?;
+        if op.len == 0 {
+            self.check_fence(i)?;
+        }
+        let opcode =
+            if op.kind == Kind::WriteImm { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
+        let imm = matches!(op.kind, Kind::SendImm | Kind::WriteImm).then(|| imm(i));
+        let key = (op.kind == Kind::SendInv).then(|| self.layout.passing_key(i as u64));
+        demand(
+            key.is_none() || self.invalidated == Some(i),
+            "a key is invalid before it is said to be",
+            || self.describe(i),
+        )?;
+        let told = (c.byte_len, c.imm, c.opcode, c.solicited, c.vendor_err, c.invalidated_rkey);
+        let right = (op.len, imm, opcode, op.solicited, 0, key);
+        demand(told == right, "a receive tells the truth", || {
+            format!("{}: {c:?}", self.describe(i))
+        })?;
+        self.executed = i + 1;
+        self.progress = 0;
+        Ok(())
+    }
+
+    /// The responder refuses the next request: gives how.
+    pub(crate) fn refuse(&mut self) -> Result<Refusal, Breach> {
+        let rule = "only what is wrong is refused";
+        let Some(i) = self.next() else { return breach(rule, "nothing is next") };
+        let Some(refusal) = self.refusal(i) else { return breach(rule, self.describe(i)) };
+        self.executed = i;
+        self.refused = Some(i);
+        Ok(refusal)
+    }
+
+    /// Bytes of a refused READ that may be answered nevertheless: a requester asks for as much at a time as
+    /// its window takes, and only the part that is outside of the region is wrong.
+    fn readable(&self, index: usize) -> u32 {
+        let op = &self.ops[index];
+        let split = op.kind == Kind::Read && self.access.contains(Access::REMOTE_READ);
+        if split && op.wrong == Some(Wrong::Range) { op.len.saturating_sub(BEYOND) } else { 0 }
+    }
+
+    /// The responder acknowledged `psn` and all before it.
+    pub(crate) fn acknowledged(&self, psn: polypath_wire::Psn) -> Verdict {
+        let (at, part) = match self.next() {
+            Some(i) if i == self.executed => (i, self.progress.max(self.readable(i)) / self.mtu),
+            Some(i) => (i, self.readable(i) / self.mtu),
+            None => (self.posted.len(), 0),
+        };
+        let limit = polypath_wire::Psn::new(self.first_psn).add(self.packets[at] + part);
+        demand(psn.diff(limit) < 0, "only what was executed is acknowledged", || {
+            format!("{psn}, but {limit} is next")
+        })
+    }
+
+    /// An answer arrived and was stored.
+    pub(crate) fn landed(&mut self, addr: u64, data: &[u8]) -> Verdict {
+        let end = addr + data.len() as u64;
+        let found = self.outstanding.iter().copied().find(|&i| {
+            let at = self.layout.landing(i as u64);
+            let len = if self.ops[i].kind.is_atomic() { 8 } else { self.ops[i].len };
+            self.ops[i].kind.brings_data() && at <= addr && end <= at + u64::from(len)
+        });
+        match found {
+            Some(i) => {
+                self.posted[i].landed += data.len() as u32;
+                Ok(())
+            }
+            None => breach(
+                "memory changes only for what is outstanding",
+                format!("{} bytes were stored at {addr:#x}", data.len()),
+            ),
+        }
+    }
+}
