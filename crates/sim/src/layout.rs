@@ -2,6 +2,8 @@
 
 use polypath_transport::QpType;
 
+use crate::case::Kind;
+
 /// Counters at the start of each host's memory that all queue pairs share.
 pub(crate) const SHARED: u64 = 4;
 /// Bytes before the memory of the first pair.
@@ -19,6 +21,11 @@ const SMALL_BUFFER: u64 = (4 << 10) + 64;
 const PASSING_KEYS: u32 = 1 << 31;
 /// And those that are by their own end, or are of its windows.
 const OWN_KEYS: u32 = 3 << 30;
+
+/// Whether a key is of the end itself, and not for its peer.
+pub(crate) fn is_own_key(key: u32) -> bool {
+    key & OWN_KEYS == OWN_KEYS
+}
 
 /// The memory of one pair.
 #[derive(Clone, Copy, Debug)]
@@ -66,19 +73,10 @@ impl Layout {
         self.base + AREA + self.depth * 3 * self.buffer
     }
 
-    /// The key that work request `number` makes invalid at the peer.
-    pub(crate) fn passing_key(&self, number: u64) -> u32 {
-        PASSING_KEYS | (self.base + number) as u32
-    }
-
-    /// The key that work request `number` makes invalid, or valid, at its own end.
-    pub(crate) fn own_key(&self, number: u64) -> u32 {
-        OWN_KEYS | (self.base + number) as u32
-    }
-
-    /// Whether it is such a key.
-    pub(crate) fn is_own_key(&self, key: u32) -> bool {
-        key & OWN_KEYS == OWN_KEYS
+    /// The key that work request `number`, of this kind, makes invalid, or valid.
+    pub(crate) fn key(&self, kind: Kind, number: u64) -> u32 {
+        let of = if kind.is_local() { OWN_KEYS } else { PASSING_KEYS };
+        of | (self.base + number) as u32
     }
 
     /// Whether an address is of a landing buffer.

@@ -158,12 +158,11 @@ impl Simulation {
             let mut to = [None, None];
             for e in 0..2 {
                 let host = &mut hosts[plan.ends[e].host];
-                let requests = plan.ends[1 - e].ops.iter().zip(0..);
-                let invalidating = requests.filter(|(op, _)| op.kind == Kind::SendInv);
-                host.io.passing_keys.extend(invalidating.map(|(_, i)| layout.passing_key(i)));
-                let own = plan.ends[e].ops.iter().zip(0..);
-                let own = own.filter(|(op, _)| op.kind == Kind::LocalInv);
-                host.io.passing_keys.extend(own.map(|(_, i)| layout.own_key(i)));
+                for (end, kind) in [(1 - e, Kind::SendInv), (e, Kind::LocalInv)] {
+                    let ops = plan.ends[end].ops.iter().zip(0..);
+                    let invalidating = ops.filter(|(op, _)| op.kind == kind);
+                    host.io.passing_keys.extend(invalidating.map(|(_, i)| layout.key(kind, i)));
+                }
                 let (local, remote) = (ips[e], ips[1 - e]);
                 let qp = connect(plan, e, QUEUE_DEPTH, host);
                 host.add(qp, plan.ends[1 - e].qpn, local, remote, plan.multipath);

@@ -15,7 +15,7 @@ use super::{Breach, Verdict, breach, demand};
 use crate::case::{Case, Kind, PairPlan};
 use crate::host::SimHost;
 use crate::io::{Did, Io};
-use crate::layout::Layout;
+use crate::layout::{Layout, is_own_key};
 
 /// An RNR NAK may have been on its way for so long.
 const LATE: Duration = Duration::from_millis(400);
@@ -366,7 +366,7 @@ impl Court {
             Did::Invalidated { qpn, rkey } => {
                 let (pair, e) = self.find(*qpn)?;
                 let flows = &mut self.pairs[pair].flows;
-                if flows[e].layout.is_own_key(*rkey) {
+                if is_own_key(*rkey) {
                     flows[e].carried_out(Kind::LocalInv, *rkey)
                 } else {
                     flows[1 - e].key_invalidated(*rkey)

@@ -115,7 +115,8 @@ impl Flow {
         if self.ops[i].len == 0 {
             self.check_fence(i)?;
         }
-        let right = self.layout.passing_key(i as u64) == rkey && self.progress == self.ops[i].len;
+        let right =
+            self.layout.key(Kind::SendInv, i as u64) == rkey && self.progress == self.ops[i].len;
         demand(right && self.invalidated != Some(i), rule, || {
             format!("{}: {rkey:#x} after {} bytes", self.describe(i), self.progress)
         })?;
@@ -133,7 +134,7 @@ impl Flow {
             return breach(rule, format!("{kind:?} of {rkey:#x}, but {next:?} is next"));
         };
         self.check_fence(i)?;
-        let right = self.layout.own_key(i as u64) == rkey && !self.failed;
+        let right = self.layout.key(kind, i as u64) == rkey && !self.failed;
         demand(right, rule, || format!("{}: {rkey:#x}", self.describe(i)))?;
         self.posted[i].carried_out = true;
         Ok(())
@@ -158,7 +159,7 @@ impl Flow {
         let opcode =
             if op.kind == Kind::WriteImm { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
         let imm = matches!(op.kind, Kind::SendImm | Kind::WriteImm).then(|| imm(i));
-        let key = (op.kind == Kind::SendInv).then(|| self.layout.passing_key(i as u64));
+        let key = (op.kind == Kind::SendInv).then(|| self.layout.key(op.kind, i as u64));
         demand(
             key.is_none() || self.invalidated == Some(i),
             "a key is invalid before it is said to be",

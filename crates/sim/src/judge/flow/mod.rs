@@ -190,8 +190,9 @@ impl Flow {
         };
         let rkey = match op.wrong {
             Some(Wrong::Key) => NO_KEY,
-            _ if op.kind == Kind::SendInv => layout.passing_key(index as u64),
-            _ if op.kind.is_local() => layout.own_key(index as u64),
+            _ if op.kind == Kind::SendInv || op.kind.is_local() => {
+                layout.key(op.kind, index as u64)
+            }
             Some(Wrong::Rights) if op.kind == Kind::Read => WRITE_KEY,
             Some(Wrong::Rights) => READ_KEY,
             _ if op.kind == Kind::Flush => KEY,
