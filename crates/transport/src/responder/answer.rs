@@ -326,6 +326,10 @@ impl Responder {
             let (pd, qpn) = (job.pd, core.config.qpn);
             match host.resolve_remote(pd, qpn, job.rkey, job.va, len, Access::REMOTE_READ) {
                 Ok(s) => segment = s,
+                Err(_) if job.again => {
+                    self.refuse_again(core, &job, path, host);
+                    return 0;
+                }
                 Err(_) => {
                     // Checked when it was asked for: the region has gone since.
                     self.jobs.clear();
@@ -375,6 +379,28 @@ impl Responder {
             front.fresh = false;
         }
         len
+    }
+
+    /// A READ that was answered before can't be answered again: its region has gone. The peer may long
+    /// have its answer, and its application have given the region up for that, while this request was
+    /// late on its way: only if the peer still waits, it has to know. No reason to end.
+    fn refuse_again<H: Host>(
+        &mut self,
+        core: &mut Core,
+        job: &ReadJob,
+        path: PathId,
+        host: &mut H,
+    ) {
+        self.jobs.pop_front();
+        let mut headers = Headers::new(core.bth(Opcode::RC_ACK, job.psn));
+        let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
+        headers.aeth = Some(Aeth { syndrome, msn: job.msn });
+        job.reply.stamp(&mut headers, host.tag(path));
+        if headers.mp.is_some() {
+            headers.sack = Some(MpSack(0));
+        }
+        core.counters.naks_fatal_sent += 1;
+        transmit_one(core, path, &headers, host);
     }
 }
 

@@ -2,11 +2,14 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use polypath_transport::*;
-use polypath_wire::ext::{NakCode, Syndrome};
+use polypath_wire::bth::Bth;
+use polypath_wire::ext::{NakCode, Reth, Syndrome};
 use polypath_wire::opcode::Opcode;
-use polypath_wire::packet::Packet;
+use polypath_wire::packet::{Headers, Packet};
+use polypath_wire::psn::Psn;
 
 use crate::pair::*;
 
@@ -156,6 +159,46 @@ fn duplicate_atomic_is_answered_from_the_record() {
     }
 }
 
+/// A request that is late on its way finds the region of its READ gone: the peer, which has its answer,
+/// takes no notice of the NAK, and nothing ends.
+#[test]
+fn a_duplicate_read_whose_region_has_gone_ends_nothing() {
+    let mut p = Pair::new(Setup::default());
+    p.nodes[1].host.register(0x51, 0, 0x1000, Access::REMOTE_READ);
+    p.nodes[0].post(0, SendOp::Read { va: 0, rkey: 0x51 }, 0x10000, 100);
+    p.run();
+    p.nodes[1].host.regions.remove(&0x51);
+    let psn = Psn::new(Setup::default().psn[0]);
+    let bth = Bth { dest_qpn: QPN[1], psn, ack_req: true, ..Bth::new(Opcode::RC_READ_REQUEST) };
+    let reth = Some(Reth { va: 0, rkey: 0x51, len: 100 });
+    let late = Packet { headers: Headers { reth, ..Headers::new(bth) }, payload: &[] };
+    let node = &mut p.nodes[1];
+    node.qp.handle_packet(Duration::from_secs(1), &late, PathId(0), None, &mut node.host);
+    p.nodes[0].post(1, WRITE, 0, 100);
+    p.run();
+    assert_eq!(p.nodes[1].qp.counters().naks_fatal_sent, 1);
+    assert_eq!(p.nodes[1].host.events, []);
+    assert_eq!(p.nodes[0].host.statuses(), [(0, WcStatus::Success), (1, WcStatus::Success)]);
+    p.assert_settled();
+}
+
+/// But a peer that still waits hears why it waits in vain.
+#[test]
+fn a_read_that_is_repeated_after_its_region_has_gone_fails() {
+    for multipath in [false, true] {
+        let mut p = Pair::new(Setup { multipath, ..Setup::default() });
+        p.nodes[1].host.register(0x51, 0, 0x1000, Access::REMOTE_READ);
+        watch(&mut p, |to, k| to == 0 && k.opcode().is_read_response());
+        p.nodes[0].post(0, SendOp::Read { va: 0, rkey: 0x51 }, 0x10000, 100);
+        p.run_for(50 * US);
+        assert_eq!(p.nodes[0].host.statuses(), []);
+        p.nodes[1].host.regions.remove(&0x51);
+        p.run();
+        assert_eq!(p.nodes[0].host.statuses(), [(0, WcStatus::RemAccessErr)]);
+        assert_eq!(p.nodes[1].qp.state(), QpState::Rts);
+    }
+}
+
 /// IBTA 9.7.5.1.1: a READ is asked for again from the missing packet on.
 #[test]
 fn a_read_is_asked_for_again_from_the_missing_response_on() {
@@ -228,9 +271,9 @@ fn ghosts_and_old_acknowledgements_are_ignored() {
         (1, Syndrome::Nak(NakCode::RemoteAccess)),
         (0, Syndrome::Reserved(0x9f)),
     ] {
-        let mut bth = polypath_wire::Bth::new(Opcode::RC_ACK);
-        bth.psn = polypath_wire::Psn::new((start as i32 + ahead) as u32);
-        let mut headers = polypath_wire::Headers::new(bth);
+        let mut bth = Bth::new(Opcode::RC_ACK);
+        bth.psn = Psn::new((start as i32 + ahead) as u32);
+        let mut headers = Headers::new(bth);
         headers.aeth = Some(polypath_wire::ext::Aeth { syndrome, msn: 1 });
         let n = &mut p.nodes[0];
         let packet = Packet { headers, payload: &[] };
