@@ -6,7 +6,11 @@ use core::time::Duration;
 use polypath_transport::{Access, QpType};
 
 use crate::faults::{Fault, When};
+use crate::io::SRQNS;
 use crate::link::LinkPlan;
+
+/// No XRC shared receive queue has this number.
+const NO_SRQN: u32 = 0x55_5555;
 
 /// Everything that a run follows from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +32,9 @@ pub struct Case {
 /// Two queue pairs that talk to each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairPlan {
-    /// RC, UC or UD.
+    /// RC, UC or UD; `XrcSend`: XRC, the first end is the initiator, the second its target.
     pub service: QpType,
-    /// They may use several paths.
+    /// They may use several paths; not of XRC.
     pub multipath: bool,
     /// The link by whose addresses they are connected.
     pub link: usize,
@@ -59,7 +63,7 @@ pub struct EndPlan {
     pub qpn: u32,
     /// Its first PSN.
     pub psn: u32,
-    /// It takes receives from its host's shared receive queue.
+    /// It takes receives from its host's shared receive queue; not of XRC, whose requests name one.
     pub srq: bool,
     /// What it lets the peer do (`qp_access_flags`).
     pub access: Access,
@@ -118,7 +122,7 @@ pub enum Kind {
     SharedAdd,
     /// Makes a key of this end's invalid; sends nothing.
     LocalInv,
-    /// Binds a memory window, which nobody then uses; sends nothing.
+    /// Binds a memory window, which the peer's requests may then use; sends nothing.
     Bind,
 }
 
@@ -153,6 +157,16 @@ impl Kind {
         matches!(self, Self::FetchAdd | Self::CompareSwap | Self::SharedAdd)
     }
 
+    /// It can use a memory window of the peer's.
+    pub const fn takes_window(self) -> bool {
+        self.is_write() || self.brings_data()
+    }
+
+    /// The window may be made invalid while it is outstanding: it is then executed, or refused.
+    pub const fn may_lose_window(self) -> bool {
+        self.is_atomic() || matches!(self, Self::Write | Self::AtomicWrite)
+    }
+
     /// READ or atomic: data comes back.
     pub const fn brings_data(self) -> bool {
         matches!(self, Self::Read) || self.is_atomic()
@@ -162,7 +176,7 @@ impl Kind {
 /// What may be wrong with a work request; each ends in the error that the specification names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// The remote key is of nothing, also that to make invalid: remote access error.
+    /// The remote key is of nothing, or not any more, also that to make invalid: remote access error.
     Key,
     /// The remote range is beyond the region: remote access error.
     Range,
@@ -174,6 +188,8 @@ pub enum Wrong {
     ShortReceive,
     /// The receive's local key is of nothing: local protection error there, remote operation error here.
     ReceiveKey,
+    /// The number of the XRC shared receive queue is of nothing: remote access error.
+    Queue,
     /// There never is a receive: RNR retries exceeded, if they are limited.
     NoReceive,
     /// The Q_Key is not the receiver's: dropped silently (UD).
@@ -182,7 +198,36 @@ pub enum Wrong {
     Post,
 }
 
+impl PairPlan {
+    /// RC or XRC: what was sent has arrived when it completes.
+    pub fn is_reliable(&self) -> bool {
+        self.service == QpType::Rc || self.service.is_xrc()
+    }
+
+    /// The type of the queue pair of one end.
+    pub fn qp_type(&self, end: usize) -> QpType {
+        match (self.service, end) {
+            (QpType::XrcSend, 1) => QpType::XrcRecv,
+            (service, _) => service,
+        }
+    }
+
+    /// An end takes its receives from where others do as well.
+    pub fn shares_receives(&self, end: usize) -> bool {
+        self.ends[end].srq || self.service.is_xrc()
+    }
+}
+
 impl Op {
+    /// XRC: the shared receive queue that it names.
+    pub fn srqn(&self) -> u32 {
+        if self.wrong == Some(Wrong::Queue) {
+            NO_SRQN
+        } else {
+            SRQNS[(self.fill >> 40 & 1) as usize]
+        }
+    }
+
     /// It takes a receive, and is a work request at all.
     pub fn takes_receive(&self) -> bool {
         self.kind.takes_receive() && self.wrong != Some(Wrong::Post)

@@ -15,7 +15,7 @@ pub(crate) fn connect(plan: &PairPlan, e: usize, depth: u32, host: &mut SimHost)
     let (end, peer) = (&plan.ends[e], &plan.ends[1 - e]);
     let mut qp = QueuePair::new(QpConfig {
         qpn: end.qpn,
-        qp_type: plan.service,
+        qp_type: plan.qp_type(e),
         pd: PD,
         sq_sig_all: false,
         srq: end.srq,

@@ -73,7 +73,20 @@ impl Case {
             let end = rng.below(2) as usize;
             add(rng.time(MS * 500), Fault::Error { pair, end });
         }
-        Self { seed: !seed, v6: rng.chance(300), hosts, links, pairs, faults: list }
+        let v6 = rng.chance(300);
+        // What the simulator learnt later is drawn last, and leaves the rest of a seed as it was.
+        for pair in pairs.iter_mut().filter(|p| p.service == QpType::Rc && !p.multipath) {
+            if rng.chance(300) {
+                make_xrc(pair);
+            }
+        }
+        while rng.chance(120) {
+            let pair = rng.below(count) as usize;
+            let end = rng.below(2) as usize;
+            let (pause, notify) = (rng.time(MS * 100), rng.chance(700));
+            add(rng.time(MS * 500), Fault::Drain { pair, end, pause, notify });
+        }
+        Self { seed: !seed, v6, hosts, links, pairs, faults: list }
     }
 }
 
@@ -157,6 +170,21 @@ fn draw_pair(rng: &mut Rng, mood: &Mood, others: &[PairPlan]) -> PairPlan {
         pair.ends[e].ops = draw_ops(rng, &pair, e, total, mood.wrongs);
     }
     pair
+}
+
+/// Makes a pair one of XRC: the first end asks, the second answers.
+fn make_xrc(pair: &mut PairPlan) {
+    pair.service = QpType::XrcSend;
+    pair.ends[1].ops.clear();
+    for end in &mut pair.ends {
+        end.srq = false;
+    }
+    for op in &mut pair.ends[0].ops {
+        // Receives are for whoever comes.
+        if let Some(Wrong::NoReceive | Wrong::ReceiveKey | Wrong::ShortReceive) = op.wrong {
+            op.wrong = Some(Wrong::Queue);
+        }
+    }
 }
 
 fn draw_ops(rng: &mut Rng, pair: &PairPlan, end: usize, total: u64, wrongs: bool) -> Vec<Op> {

@@ -47,6 +47,9 @@ pub enum Fault {
     Die { host: usize, reborn: bool },
     /// An application puts its queue pair into the error state.
     Error { pair: usize, end: usize },
+    /// An application takes its queue pair to SQD, and back to RTS after `pause` or once the send queue
+    /// is drained, whichever is later.
+    Drain { pair: usize, end: usize, pause: Duration, notify: bool },
     /// Everything is whole again; but the dead stay dead.
     Heal,
 }

@@ -2,7 +2,7 @@
 //! which the judge reads.
 
 use core::time::Duration;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use polypath_paths::PathManager;
 use polypath_transport::{
@@ -25,8 +25,22 @@ pub const READ_KEY: u32 = 0x1234_5601;
 pub const WRITE_KEY: u32 = 0x1234_5602;
 /// A key of nothing.
 pub const NO_KEY: u32 = 0x6666_6666;
-/// The protection domain of everything.
+/// The protection domain of everything but XRC shared receive queues.
 pub const PD: u32 = 1;
+/// The numbers of each host's XRC shared receive queues, all in one XRC domain, each with a protection
+/// domain of its own.
+pub const SRQNS: [u32; 2] = [0x00_0007, 0xfe_dcba];
+
+/// The protection domain of an XRC shared receive queue.
+pub(crate) fn pd_of(srqn: u32) -> Option<u32> {
+    let place = SRQNS.iter().position(|n| *n == srqn)?;
+    Some(PD + 1 + place as u32)
+}
+
+/// What one of the keys of all memory is in a protection domain.
+pub(crate) fn key_in(pd: u32, key: u32) -> u32 {
+    key ^ (pd - PD) << 24
+}
 
 /// Something that a queue pair did to its host, or was told.
 #[derive(Clone, Debug)]
@@ -72,10 +86,12 @@ pub enum Did {
         /// By which key.
         rkey: u32,
     },
-    /// It took a work request of the shared receive queue.
+    /// It took a work request of a shared receive queue.
     Took {
         /// Who.
         qpn: u32,
+        /// XRC: of which.
+        srqn: Option<u32>,
         /// Which.
         wr_id: u64,
     },
@@ -83,6 +99,8 @@ pub enum Did {
     Completed {
         /// Of which queue.
         side: CqSide,
+        /// XRC: to the completion queue of which shared receive queue.
+        srqn: Option<u32>,
         /// Which.
         completion: Completion,
     },
@@ -152,8 +170,13 @@ pub struct Io {
     pub charged: i64,
     /// The shared receive queue.
     pub srq: VecDeque<RecvWr>,
+    /// XRC shared receive queues by number.
+    pub xrc: BTreeMap<u32, VecDeque<RecvWr>>,
     /// Keys that can be made invalid, each once. Nothing is read or written with them.
     pub passing_keys: BTreeSet<u32>,
+    /// Memory windows (type 2B) by key: protection domain and queue pair that they are bound to. They
+    /// are of all memory, for everything.
+    windows: BTreeMap<u32, (u32, u32)>,
     /// Breaks this promise.
     pub mischief: Option<Mischief>,
     /// Whose turn it is.
@@ -177,7 +200,9 @@ impl Io {
             explanations: Vec::new(),
             charged: 0,
             srq: VecDeque::new(),
+            xrc: SRQNS.map(|srqn| (srqn, VecDeque::new())).into(),
             passing_keys: BTreeSet::new(),
+            windows: BTreeMap::new(),
             mischief: None,
             qpn: 0,
             id: 0,
@@ -219,6 +244,18 @@ impl Io {
         u64::from_ne_bytes(bytes)
     }
 
+    fn completed(&mut self, side: CqSide, srqn: Option<u32>, completion: Completion) {
+        self.completions += 1;
+        let copies = match self.mischief {
+            Some(Mischief::Forget(n)) if n == self.completions => 0,
+            Some(Mischief::Repeat(n)) if n == self.completions => 2,
+            _ => 1,
+        };
+        for _ in 0..copies {
+            self.journal.push(Did::Completed { side, srqn, completion });
+        }
+    }
+
     fn execute(&mut self, at: u64, op: AtomicOp) -> u64 {
         let old = self.word(at);
         let new = match op {
@@ -232,8 +269,8 @@ impl Io {
 }
 
 impl Host for Io {
-    fn resolve(&self, _pd: u32, sge: Sge, _access: Access) -> Result<Segment, Fault> {
-        if sge.lkey != KEY {
+    fn resolve(&self, pd: u32, sge: Sge, _access: Access) -> Result<Segment, Fault> {
+        if sge.lkey != key_in(pd, KEY) {
             return Err(Fault::Key);
         }
         self.segment(sge.addr, sge.len)
@@ -241,20 +278,20 @@ impl Host for Io {
 
     fn resolve_remote(
         &self,
-        _pd: u32,
-        _qpn: u32,
+        pd: u32,
+        qpn: u32,
         rkey: u32,
         va: u64,
         len: u32,
         access: Access,
     ) -> Result<Segment, Fault> {
-        let rights = match rkey {
-            KEY => {
-                Access::REMOTE_READ
-                    | Access::REMOTE_WRITE
-                    | Access::REMOTE_ATOMIC
-                    | Access::FLUSH_GLOBAL
-            }
+        let all = Access::REMOTE_READ
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_ATOMIC
+            | Access::FLUSH_GLOBAL;
+        let rights = match key_in(pd, rkey) {
+            KEY => all,
+            _ if self.windows.get(&rkey) == Some(&(pd, qpn)) => all,
             READ_KEY => Access::REMOTE_READ,
             WRITE_KEY => Access::REMOTE_WRITE,
             _ => return Err(Fault::Key),
@@ -317,35 +354,44 @@ impl Host for Io {
         Ok(())
     }
 
-    fn invalidate(&mut self, _pd: u32, _qpn: u32, rkey: u32) -> Result<(), Fault> {
-        if !self.passing_keys.remove(&rkey) {
+    fn invalidate(&mut self, pd: u32, qpn: u32, rkey: u32) -> Result<(), Fault> {
+        if self.windows.get(&rkey) == Some(&(pd, qpn)) {
+            self.windows.remove(&rkey);
+        } else if !self.passing_keys.remove(&rkey) {
             return Err(Fault::Key);
         }
         self.journal.push(Did::Invalidated { qpn: self.qpn, rkey });
         Ok(())
     }
 
-    fn bind_mw(&mut self, _pd: u32, _qpn: u32, _mw: u32, rkey: u32) -> Result<(), Fault> {
+    fn bind_mw(&mut self, pd: u32, qpn: u32, _mw: u32, rkey: u32) -> Result<(), Fault> {
+        self.windows.insert(rkey, (pd, qpn));
         self.journal.push(Did::Bound { qpn: self.qpn, rkey });
         Ok(())
     }
 
     fn take_srq(&mut self) -> Option<RecvWr> {
         let wr = self.srq.pop_front()?;
-        self.journal.push(Did::Took { qpn: self.qpn, wr_id: wr.wr_id });
+        self.journal.push(Did::Took { qpn: self.qpn, srqn: None, wr_id: wr.wr_id });
         Some(wr)
     }
 
     fn complete(&mut self, side: CqSide, completion: Completion) {
-        self.completions += 1;
-        let copies = match self.mischief {
-            Some(Mischief::Forget(n)) if n == self.completions => 0,
-            Some(Mischief::Repeat(n)) if n == self.completions => 2,
-            _ => 1,
-        };
-        for _ in 0..copies {
-            self.journal.push(Did::Completed { side, completion });
-        }
+        self.completed(side, None, completion);
+    }
+
+    fn xrc_pd(&self, srqn: u32) -> Option<u32> {
+        pd_of(srqn)
+    }
+
+    fn take_xrc(&mut self, srqn: u32) -> Option<RecvWr> {
+        let wr = self.xrc.get_mut(&srqn)?.pop_front()?;
+        self.journal.push(Did::Took { qpn: self.qpn, srqn: Some(srqn), wr_id: wr.wr_id });
+        Some(wr)
+    }
+
+    fn complete_xrc(&mut self, srqn: u32, completion: Completion) {
+        self.completed(CqSide::Recv, Some(srqn), completion);
     }
 
     fn event(&mut self, event: QpEvent) {

@@ -6,15 +6,20 @@
 //! promise is broken, [`shrink()`] leaves out whatever is not needed to break the same one. A [`Trace`]
 //! holds the packets, each with its fate, as text or for Wireshark ([`pcapng`]).
 //!
-//! What is checked of RC queue pairs, plain or multi-path, whatever the network does:
+//! What is checked of RC and XRC queue pairs, plain or multi-path, whatever the network does:
 //!
 //! - the responder executes each request once and in order: each piece of data that it stores is the
 //!   next one of the next request, each atomic the next request, and finds what the ones before left;
 //! - nothing is acknowledged, and nothing completes, before it was executed; work requests complete
 //!   once and in order, unsignaled ones in silence; READs bring what was there, atomics return it;
 //! - a fenced request waits for earlier answers; memory changes only for what is outstanding;
+//! - what is invalidated, bound, read or written by memory windows comes in order too: from when a window
+//!   is said to be invalid, not a byte changes by it, though its message may have begun before;
 //! - messages arrive once, in order, with their length, immediate data, solicited flag and contents,
-//!   each in the receive that it has to take, from the queue pair's own queue or a shared one;
+//!   each in the receive that it has to take, from the queue pair's own queue, a shared one, or the XRC
+//!   one that it names, whose protection domain judges it;
+//! - a send queue that is stopped (SQD) ends what it has begun, begins nothing, says once that it is
+//!   drained, which is true, and goes on when told to;
 //! - an error is reported if, and only if, there is a cause: wrong keys, ranges, rights, receives that
 //!   are too short or missing, a peer that refused, ended or died, retries that were really tried. It
 //!   has the status that the specification names, on the side that it names; all before it succeeds,
@@ -29,14 +34,14 @@
 //! Connection managers are simulated by themselves, with a model of their own: [`cm`]. The queue pairs
 //! here are connected by hand.
 //!
-//! It is not a model of speed: hosts take no time. There are no sockets or threads, no use of
-//! memory windows, no XRC and no SQD. Of retries and deaths it is
+//! It is not a model of speed: hosts take no time. There are no sockets or threads. Of retries and deaths it is
 //! checked that an error comes, and that it does not come too early; not that it comes at once.
 #![forbid(unsafe_code)]
 
 mod case;
 pub mod cm;
 mod connect;
+mod drain;
 mod draw;
 mod faults;
 mod host;
@@ -56,7 +61,7 @@ pub use case::{Case, EndPlan, Kind, Op, PairPlan, Wrong};
 pub use faults::{Change, Fault, When};
 pub use host::{Entry, HostPlan, SimHost};
 pub use hunt::{Hunt, Subject};
-pub use io::{Did, Io, KEY, Mischief, NO_KEY, PD, READ_KEY, WRITE_KEY};
+pub use io::{Did, Io, KEY, Mischief, NO_KEY, PD, READ_KEY, SRQNS, WRITE_KEY};
 pub use judge::Breach;
 pub use link::{Bursts, Datagram, LinkPlan, Network, Weather, address, other_address};
 pub use rng::Rng;

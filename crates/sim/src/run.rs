@@ -11,7 +11,7 @@ use crate::case::{Case, Kind, Wrong};
 use crate::connect::{QKEY, connect};
 use crate::faults::{Change, Fault, When};
 use crate::host::{HostPlan, SimHost};
-use crate::io::Mischief;
+use crate::io::{Mischief, SRQNS};
 use crate::judge::flow::Flow;
 use crate::judge::pair::{Court, Ended, Pair, Scene};
 use crate::judge::{Breach, Verdict, breach};
@@ -110,20 +110,22 @@ struct PortState {
 pub struct Simulation {
     case: Case,
     rng: Rng,
-    now: Duration,
+    pub(crate) now: Duration,
     net: Network,
-    hosts: Vec<SimHost>,
+    pub(crate) hosts: Vec<SimHost>,
     plans: Vec<HostPlan>,
     alive: Vec<bool>,
     /// By host and link.
     ports: Vec<Vec<PortState>>,
-    court: Court,
+    pub(crate) court: Court,
     ud: Vec<[Option<UdDestination>; 2]>,
     /// Faults by time, and by packet.
     timed: VecDeque<(Duration, Fault)>,
     counted: Vec<(u64, Fault)>,
     healed: Option<Duration>,
     disturbed: bool,
+    /// When which end's application wants to send again.
+    pub(crate) resumes: Vec<(Duration, usize, usize)>,
     /// Path events of each host that have been noted.
     noted: Vec<usize>,
     print: bool,
@@ -140,8 +142,10 @@ impl Simulation {
             base = layout.end();
             layouts.push(layout);
         }
+        let any_xrc = case.pairs.iter().any(|p| p.service.is_xrc());
         let any_srq = case.pairs.iter().flat_map(|p| &p.ends).any(|e| e.srq);
-        let memory = base + if any_srq { SRQ_DEPTH * BUFFER } else { 0 };
+        let shared = if any_xrc { 1 + SRQNS.len() as u64 } else { u64::from(any_srq) };
+        let memory = base + shared * SRQ_DEPTH * BUFFER;
         let plans: Vec<HostPlan> = (0..case.hosts)
             .map(|number| HostPlan {
                 number,
@@ -196,6 +200,7 @@ impl Simulation {
             now: EPOCH,
             healed: None,
             disturbed: false,
+            resumes: Vec::new(),
             noted: vec![0; case.hosts],
             print: false,
             rng,
@@ -279,7 +284,7 @@ impl Simulation {
     fn waits(&self, pair: usize, e: usize) -> bool {
         let p = &self.court.pairs[pair];
         let left = p.ends.iter().any(|end| end.gone || end.ended.is_some());
-        let wanted = p.plan.multipath && p.plan.service == QpType::Rc;
+        let wanted = p.plan.multipath && p.plan.is_reliable();
         let entry = self.hosts[p.ends[e].host].qps.get(&p.ends[e].qpn);
         wanted && !left && entry.is_some_and(|entry| !entry.qp.is_multipath())
     }
@@ -299,8 +304,8 @@ impl Simulation {
                 wanted(pair.receive_due(e).map(|(at, _)| at), end.host);
             }
         }
-        for (host, shared) in self.court.shared.iter().enumerate().filter(|(h, _)| self.alive[*h]) {
-            wanted(shared.due(), host);
+        for ((host, _), shared) in self.court.shared.iter().filter(|((h, _), _)| self.alive[*h]) {
+            wanted(shared.due(), *host);
         }
         next
     }
@@ -309,10 +314,13 @@ impl Simulation {
         let deadlines = self.hosts.iter().zip(&self.alive).filter(|(_, alive)| **alive);
         let deadlines = deadlines.filter_map(|(h, _)| h.deadline());
         let fault = self.timed.front().map(|(at, _)| *at);
-        let next = deadlines.chain(self.net.next()).chain(self.posting()).chain(fault).min();
+        let resume = self.resumes.iter().map(|(at, ..)| *at);
+        let next = deadlines.chain(self.net.next()).chain(self.posting()).chain(fault);
+        let next = next.chain(resume).min();
         // A little later than due, as timers are.
         self.now = self.now.max(next.unwrap_or(self.now + MS).min(self.now + MS * 200));
         self.faults()?;
+        self.resume()?;
         while let Some((host, datagram)) = self.net.arrived(self.now) {
             if self.alive[host] {
                 self.hosts[host].inbox.push_back(datagram);
@@ -335,9 +343,9 @@ impl Simulation {
 
     fn post(&mut self) -> Verdict {
         let since = self.now - EPOCH;
-        for (number, shared) in self.court.shared.iter_mut().enumerate() {
-            let host = &mut self.hosts[number];
-            if self.alive[number] && host.paused_until <= self.now {
+        for ((number, _), shared) in &mut self.court.shared {
+            let host = &mut self.hosts[*number];
+            if self.alive[*number] && host.paused_until <= self.now {
                 shared.post(since, host);
             }
         }
@@ -352,13 +360,13 @@ impl Simulation {
                 let (pair, host) = (&mut self.court.pairs[i], &mut self.hosts[number]);
                 pair.post_receives(e, since, host)?;
                 while may_send && pair.flows[e].due().is_some_and(|at| at <= since) {
-                    let flow = &mut pair.flows[e];
+                    let flow = &pair.flows[e];
                     let wrong = flow.ops[flow.next_to_post()].wrong;
                     let mut ud = self.ud[i][e];
                     if let (Some(to), Some(Wrong::QKey)) = (&mut ud, wrong) {
                         to.qkey += 1;
                     }
-                    flow.post(self.now, host, ud)?;
+                    pair.post(e, self.now, host, ud)?;
                 }
             }
         }
@@ -370,7 +378,7 @@ impl Simulation {
         Scene { now: self.now, lossy, disturbed: self.disturbed || lossy }
     }
 
-    fn check(&mut self, number: usize) -> Verdict {
+    pub(crate) fn check(&mut self, number: usize) -> Verdict {
         if self.print || self.net.trace.is_some() {
             let events = core::mem::take(&mut self.hosts[number].path_events);
             for (_, event) in events.iter().skip(self.noted[number]) {
@@ -405,7 +413,7 @@ impl Simulation {
         }
     }
 
-    fn note(&mut self, text: fmt::Arguments<'_>) {
+    pub(crate) fn note(&mut self, text: fmt::Arguments<'_>) {
         if self.print {
             say!("{:?} {text}", self.now);
         }
@@ -434,7 +442,7 @@ impl Simulation {
     }
 
     fn apply(&mut self, fault: Fault) -> Verdict {
-        self.disturbed |= fault != Fault::Heal;
+        self.disturbed |= !matches!(fault, Fault::Heal | Fault::Drain { .. });
         match fault {
             Fault::Cut { link, from, to, cut } => self.net.set_cut(link, from, to, cut),
             Fault::Carrier { link, host, up } => {
@@ -461,6 +469,9 @@ impl Simulation {
             Fault::Weather { link, weather } => self.net.set_weather(link, weather),
             Fault::Die { host, reborn } => self.die(host, reborn),
             Fault::Error { pair, end } => return self.end(pair, end),
+            Fault::Drain { pair, end, pause, notify } => {
+                return self.drain(pair, end, pause, notify);
+            }
             Fault::Heal => self.heal(),
         }
         Ok(())

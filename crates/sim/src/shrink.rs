@@ -5,8 +5,6 @@ use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use polypath_transport::QpType;
-
 use crate::case::Case;
 use crate::faults::{Fault, When};
 use crate::io::Mischief;
@@ -202,7 +200,7 @@ impl Shrinker<'_, Case> {
             change(&mut case.pairs[pair].ends[end].ops[i]);
         };
         let old = self.best.pairs[pair].ends[end].ops[i].clone();
-        if old.wrong.is_none() && self.best.pairs[pair].service == QpType::Rc {
+        if old.wrong.is_none() && self.best.pairs[pair].is_reliable() {
             self.change(|case| op(case, |op| op.len = if op.kind.is_word() { 8 } else { 0 }));
         }
         while self.best.pairs[pair].ends[end].ops[i].len > least
@@ -246,8 +244,8 @@ impl Shrinker<'_, Case> {
 fn remove_pair(case: &mut Case, number: usize) {
     case.pairs.remove(number);
     case.faults.retain_mut(|(_, fault)| match fault {
-        Fault::Error { pair, .. } if *pair == number => false,
-        Fault::Error { pair, .. } if *pair > number => {
+        Fault::Error { pair, .. } | Fault::Drain { pair, .. } if *pair == number => false,
+        Fault::Error { pair, .. } | Fault::Drain { pair, .. } if *pair > number => {
             *pair -= 1;
             true
         }

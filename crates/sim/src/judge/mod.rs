@@ -2,13 +2,15 @@
 //!
 //! [`flow`] knows one direction of a reliable connection: what was posted, what of it the responder has
 //! executed, what came back. [`refusal`] knows which error each wrong work request has to end in.
-//! [`receiver`] knows receive queues. [`datagram`] judges UC and UD, which promise less.
+//! [`receiver`] knows receive queues, [`window`] memory windows. [`datagram`] judges UC and UD, which
+//! promise less.
 
 pub(crate) mod datagram;
 pub(crate) mod flow;
 pub(crate) mod pair;
 pub(crate) mod receiver;
 pub(crate) mod refusal;
+pub(crate) mod window;
 
 use crate::rng::Rng;
 

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use polypath_transport::{AtomicOp, Completion, CqSide, QpEvent, QpState, QpType, WcStatus};
+use polypath_transport::{AtomicOp, Completion, CqSide, QpEvent, QpState, UdDestination, WcStatus};
 use polypath_wire::Psn;
 use polypath_wire::ext::Syndrome;
 
@@ -11,12 +11,15 @@ use super::datagram::Loose;
 use super::flow::Flow;
 use super::receiver::{Receives, SharedQueue};
 use super::refusal::Told;
+use super::window::{By, Windows};
 use super::{Breach, Verdict, breach, demand};
-use crate::case::{Case, Kind, PairPlan};
+use crate::case::{Case, Kind, Op, PairPlan};
 use crate::host::SimHost;
-use crate::io::{Did, Io};
-use crate::layout::{Layout, is_own_key};
+use crate::io::{Did, Io, SRQNS};
+use crate::layout::{BUFFER, Layout, SRQ_DEPTH, is_own_key};
 
+/// What SQ_DRAINED says, if it was asked for.
+const DRAINED: &str = "a send queue is said to be drained once, when it is";
 /// An RNR NAK may have been on its way for so long.
 const LATE: Duration = Duration::from_millis(400);
 
@@ -31,12 +34,29 @@ pub(crate) enum Ended {
     Wanted,
 }
 
+/// How far the application has got with stopping its send queue (SQD).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Drain {
+    /// It sends.
+    #[default]
+    No,
+    /// What has begun goes on to its end.
+    Asked {
+        /// It will be told.
+        notify: bool,
+    },
+    /// It was told: nothing is under way.
+    Told,
+}
+
 /// One end.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) host: usize,
     pub(crate) qpn: u32,
-    pub(crate) srq: bool,
+    srq: bool,
+    /// It takes its receives from where others do as well.
+    shares: bool,
     receives: Receives,
     /// The peer's work request that the next receive is for.
     next_receive: usize,
@@ -46,6 +66,7 @@ pub(crate) struct End {
     /// Its host's process died.
     pub(crate) gone: bool,
     last_wqe: u32,
+    drain: Drain,
     /// RNR NAKs heard for the same packet: which, how many, since when.
     not_ready: Option<(Psn, u32, Duration)>,
 }
@@ -57,6 +78,8 @@ pub(crate) struct Pair {
     pub(crate) ends: [End; 2],
     /// The requests of each end.
     pub(crate) flows: [Flow; 2],
+    /// The memory windows of each end.
+    pub(super) windows: [Windows; 2],
     loose: [Loose; 2],
 }
 
@@ -75,8 +98,8 @@ pub(crate) struct Scene {
 pub(crate) struct Court {
     pub(crate) pairs: Vec<Pair>,
     by_qpn: BTreeMap<u32, (usize, usize)>,
-    /// By host.
-    pub(crate) shared: Vec<SharedQueue>,
+    /// Shared receive queues, by host and, if of XRC, number.
+    pub(crate) shared: BTreeMap<(usize, Option<u32>), SharedQueue>,
     /// What counters must hold, by host and address.
     counters: BTreeMap<(usize, u64), u64>,
 }
@@ -87,18 +110,21 @@ impl Pair {
             host: plan.ends[e].host,
             qpn: plan.ends[e].qpn,
             srq: plan.ends[e].srq,
+            shares: plan.shares_receives(e),
             receives: Receives::default(),
             next_receive: 0,
             receive_posted: BTreeMap::new(),
             ended: None,
             gone: false,
             last_wqe: 0,
+            drain: Drain::default(),
             not_ready: None,
         };
         let ordered = ordered && !plan.multipath;
         Self {
             ends: [end(0), end(1)],
             flows: [0, 1].map(|e| Flow::new(plan, e, layout)),
+            windows: Default::default(),
             loose: [0, 1].map(|_| Loose::new(plan.service, ordered)),
             plan: plan.clone(),
         }
@@ -113,7 +139,7 @@ impl Pair {
     pub(crate) fn receive_due(&self, e: usize) -> Option<(Duration, usize)> {
         let (end, peer) = (&self.ends[e], &self.flows[1 - e]);
         let room = (end.receives.own.len() as u64) < peer.layout.depth;
-        if end.srq || end.gone || !room {
+        if end.shares || end.gone || !room {
             return None;
         }
         // What never gets a receive leaves none for those after it.
@@ -140,10 +166,41 @@ impl Pair {
         Ok(())
     }
 
+    /// Posts the next work request of end `e`.
+    pub(crate) fn post(
+        &mut self,
+        e: usize,
+        now: Duration,
+        host: &mut SimHost,
+        ud: Option<UdDestination>,
+    ) -> Verdict {
+        let keys = self.choose_windows(e);
+        self.flows[e].post(now, host, ud, keys)
+    }
+
+    /// A key of end `e` is not valid any more.
+    fn invalidated(&mut self, e: usize, rkey: u32) -> Verdict {
+        let owner = if is_own_key(rkey) { By::Owner } else { By::Peer };
+        let by = self.windows[e].invalidated(rkey);
+        self.flows[1 - e].window_gone(rkey);
+        match by.unwrap_or(owner) {
+            By::Owner => {
+                self.is_at_work(e)?;
+                self.flows[e].carried_out(Kind::LocalInv, rkey)
+            }
+            By::Peer => {
+                self.is_at_work(1 - e)?;
+                self.flows[1 - e].key_invalidated(rkey)
+            }
+        }
+    }
+
     fn stored(&mut self, e: usize, addr: u64, data: &[u8]) -> Verdict {
+        let landing = self.flows[e].layout.is_landing(addr);
+        self.is_at_work(if landing { e } else { 1 - e })?;
         let (end, peer) = (&self.ends[e], &mut self.flows[1 - e]);
-        let reliable = self.plan.service == QpType::Rc;
-        if peer.layout.is_landing(addr) {
+        let reliable = self.plan.is_reliable();
+        if landing {
             return self.flows[e].landed(addr, data);
         }
         if peer.layout.is_area(addr) {
@@ -164,18 +221,22 @@ impl Pair {
     fn receive_completed(
         &mut self,
         e: usize,
+        srqn: Option<u32>,
         io: &Io,
         c: &Completion,
     ) -> Result<super::receiver::Receive, Breach> {
+        if c.status == WcStatus::Success {
+            self.is_at_work(1 - e)?;
+        }
         let end = &mut self.ends[e];
-        let receive = end.receives.completed(c.wr_id)?;
+        let receive = end.receives.completed(srqn, c.wr_id)?;
         let peer = &mut self.flows[1 - e];
         match c.status {
             WcStatus::Success => {
                 let alive = end.ended.is_none();
                 demand(alive, "flushes follow an error", || format!("{c:?}"))?;
-                if self.plan.service == QpType::Rc {
-                    peer.arrived(c)?;
+                if self.plan.is_reliable() {
+                    peer.arrived(&receive, c)?;
                 } else {
                     self.loose[1 - e].arrived(peer, &receive, io, c)?;
                 }
@@ -200,6 +261,12 @@ impl Pair {
     fn event(&mut self, e: usize, event: QpEvent) -> Verdict {
         let end = &mut self.ends[e];
         match event {
+            QpEvent::SqDrained => {
+                let asked = end.drain == Drain::Asked { notify: true };
+                end.drain = Drain::Told;
+                let still = asked && !(self.plan.is_reliable() && self.flows[e].is_in_between());
+                demand(still, DRAINED, || self.flows[e].standing())
+            }
             QpEvent::RequestError | QpEvent::AccessError | QpEvent::Fatal => {
                 let refusal = self.flows[1 - e].refuse()?;
                 end.ended = Some(Ended::Refused);
@@ -220,6 +287,9 @@ impl Pair {
 
     fn sent(&mut self, e: usize, io: &Io, c: &Completion, scene: &Scene) -> Verdict {
         let first_error = c.status != WcStatus::Success && !self.flows[e].failed;
+        if c.status == WcStatus::Success {
+            self.is_at_work(e)?;
+        }
         self.flows[e].sent(scene.now, io, c)?;
         if !first_error {
             return Ok(());
@@ -255,10 +325,33 @@ impl Pair {
             let kept = (peer_left, end.ended, waited, end.not_ready);
             format!("{c:?}; its own error is {own:?}, refused {refused}; {kept:?}")
         })?;
-        if plan.service == QpType::Rc {
+        if plan.is_reliable() {
             self.ends[e].ended.get_or_insert(Ended::Failed);
         }
         Ok(())
+    }
+
+    /// The application of end `e` has asked for its send queue to be drained.
+    pub(crate) fn drains(&mut self, e: usize, notify: bool) {
+        self.ends[e].drain = Drain::Asked { notify };
+    }
+
+    /// The queue pair says that its send queue is not drained yet.
+    pub(crate) fn still_draining(&self, e: usize) -> Verdict {
+        demand(self.ends[e].drain != Drain::Told, DRAINED, || "it is not, when asked".to_owned())
+    }
+
+    /// The send queue of end `e` was drained, and sends again.
+    pub(crate) fn goes_on(&mut self, e: usize) -> Verdict {
+        let before = core::mem::take(&mut self.ends[e].drain);
+        let told = before != Drain::Asked { notify: true };
+        demand(told, DRAINED, || "nobody was told".to_owned())
+    }
+
+    /// Something of the work requests of end `e` is done: its send queue must not be drained.
+    fn is_at_work(&self, e: usize) -> Verdict {
+        let drained = self.plan.is_reliable() && self.ends[e].drain == Drain::Told;
+        demand(!drained, "a drained send queue does nothing", || self.flows[e].standing())
     }
 
     /// The error state is there when it has to be, and only then.
@@ -267,6 +360,7 @@ impl Pair {
         let Some(entry) = host.qps.get(&end.qpn) else { return Ok(()) };
         let (state, why) = (entry.qp.state(), end.ended);
         let right = match why {
+            None if end.drain != Drain::No => matches!(state, QpState::Sqd | QpState::Sqe),
             None => matches!(state, QpState::Rts | QpState::Sqe),
             // It still has to tell the peer.
             Some(Ended::Refused) => true,
@@ -293,7 +387,7 @@ impl Pair {
             if !self.ends[1 - e].gone {
                 self.flows[e].finish(&hosts[self.ends[1 - e].host].io)?;
             }
-            if untouched && self.plan.service != QpType::Rc && !self.flows[e].failed {
+            if untouched && !self.plan.is_reliable() && !self.flows[e].failed {
                 self.loose[e].finish(&self.flows[e])?;
             }
         }
@@ -313,17 +407,25 @@ impl Court {
         let pairs: Vec<_> =
             case.pairs.iter().zip(layouts).map(|(p, l)| Pair::new(p, *l, ordered)).collect();
         let ends = |(i, p): (usize, &Pair)| [0, 1].map(|e| (p.ends[e].qpn, (i, e)));
-        let times = |host: usize| {
+        let times = |host: usize, srqn: Option<u32>| {
             let ends = pairs.iter().flat_map(|p| (0..2).map(move |e| (p, e)));
-            let ends = ends.filter(|(p, e)| p.ends[*e].host == host && p.ends[*e].srq);
+            let ends = ends.filter(|(p, e)| p.ends[*e].host == host && p.ends[*e].shares);
             ends.flat_map(|(p, e)| {
                 let peer = &p.flows[1 - e];
-                let messages = (0..peer.ops.len()).filter(|i| peer.ops[*i].takes_receive());
+                let xrc = p.plan.service.is_xrc();
+                let is_for = move |op: &Op| op.takes_receive() && xrc.then(|| op.srqn()) == srqn;
+                let messages = (0..peer.ops.len()).filter(move |i| is_for(&peer.ops[*i]));
                 messages.filter_map(|i| Some(peer.receive(i)?.0))
             })
             .collect()
         };
-        let shared = (0..case.hosts).map(|h| SharedQueue::new(srq_base, times(h))).collect();
+        let queues = (0..).zip([None].into_iter().chain(SRQNS.map(Some)));
+        let shared = (0..case.hosts).flat_map(|host| queues.clone().map(move |q| (host, q)));
+        let shared = shared.map(|(host, (place, srqn))| {
+            let base = srq_base + place * SRQ_DEPTH * BUFFER;
+            ((host, srqn), SharedQueue::new(srqn, base, times(host, srqn)))
+        });
+        let shared = shared.collect();
         let by_qpn = pairs.iter().enumerate().flat_map(ends).collect();
         Self { by_qpn, shared, pairs, counters: BTreeMap::new() }
     }
@@ -357,39 +459,44 @@ impl Court {
             Did::Atomic { qpn, addr, op, old } => {
                 let (pair, e) = self.find(*qpn)?;
                 self.count(number, *addr, *op, *old)?;
+                self.pairs[pair].is_at_work(1 - e)?;
                 self.pairs[pair].flows[1 - e].atomic(*addr, *op, *old)
             }
             Did::Flushed { qpn, scope } => {
                 let (pair, e) = self.find(*qpn)?;
+                self.pairs[pair].is_at_work(1 - e)?;
                 self.pairs[pair].flows[1 - e].flushed(*scope)
             }
             Did::Invalidated { qpn, rkey } => {
                 let (pair, e) = self.find(*qpn)?;
-                let flows = &mut self.pairs[pair].flows;
-                if is_own_key(*rkey) {
-                    flows[e].carried_out(Kind::LocalInv, *rkey)
-                } else {
-                    flows[1 - e].key_invalidated(*rkey)
-                }
+                self.pairs[pair].invalidated(e, *rkey)
             }
             Did::Bound { qpn, rkey } => {
                 let (pair, e) = self.find(*qpn)?;
-                self.pairs[pair].flows[e].carried_out(Kind::Bind, *rkey)
+                let pair = &mut self.pairs[pair];
+                pair.is_at_work(e)?;
+                pair.windows[e].bound(*rkey);
+                pair.flows[e].carried_out(Kind::Bind, *rkey)
             }
-            Did::Took { qpn, wr_id } => {
+            Did::Took { qpn, srqn, wr_id } => {
                 let (pair, e) = self.find(*qpn)?;
-                let receive = self.shared[number].took(*wr_id)?;
+                let rule = "receives are taken of queues that are there";
+                let Some(queue) = self.shared.get_mut(&(number, *srqn)) else {
+                    return breach(rule, format!("{srqn:?}"));
+                };
+                let receive = queue.took(*wr_id)?;
                 self.pairs[pair].ends[e].receives.take(receive)
             }
-            Did::Completed { side, completion: c } => {
+            Did::Completed { side, srqn, completion: c } => {
                 let (number_of_pair, e) = self.find(c.qpn)?;
                 let pair = &mut self.pairs[number_of_pair];
                 if *side == CqSide::Send {
                     return pair.sent(e, io, c, scene);
                 }
-                let receive = pair.receive_completed(e, io, c)?;
-                if pair.ends[e].srq {
-                    self.shared[number].completed(&receive);
+                let receive = pair.receive_completed(e, *srqn, io, c)?;
+                let queue = self.shared.get_mut(&(number, *srqn));
+                if let Some(queue) = queue.filter(|_| pair.ends[e].shares) {
+                    queue.completed(&receive);
                 }
                 Ok(())
             }

@@ -7,22 +7,29 @@ use polypath_transport::{RecvWr, Sge, Sges};
 
 use super::{Breach, Verdict, breach, demand};
 use crate::host::SimHost;
-use crate::io::{KEY, NO_KEY};
+use crate::io::{KEY, PD, key_in, pd_of};
 use crate::layout::{BUFFER, SRQ_DEPTH};
 
 /// A posted receive work request.
 #[derive(Clone, Debug)]
 pub(crate) struct Receive {
     pub(crate) wr_id: u64,
+    /// XRC: the shared receive queue that it was posted to.
+    pub(crate) srqn: Option<u32>,
     pieces: Vec<Sge>,
 }
 
 impl Receive {
     /// One at `addr` of `len` bytes, in one piece or two.
-    pub(crate) fn new(wr_id: u64, addr: u64, len: u32, split: bool, wrong: bool) -> Self {
-        let lkey = if wrong { NO_KEY } else { KEY };
+    pub(crate) fn new(wr_id: u64, addr: u64, len: u32, split: bool, lkey: u32) -> Self {
         let pieces = pieces(addr, len, lkey, split);
-        Self { wr_id, pieces }
+        Self { wr_id, srqn: None, pieces }
+    }
+
+    /// One for a shared receive queue.
+    fn shared(srqn: Option<u32>, wr_id: u64, addr: u64, split: bool) -> Self {
+        let key = key_in(srqn.and_then(pd_of).unwrap_or(PD), KEY);
+        Self { wr_id, srqn, pieces: pieces(addr, BUFFER as u32, key, split) }
     }
 
     /// As it is posted.
@@ -59,9 +66,11 @@ pub(crate) fn pieces(addr: u64, len: u32, lkey: u32, split: bool) -> Vec<Sge> {
     vec![Sge { addr, len: first, lkey }, rest]
 }
 
-/// The shared receive queue of a host, as its application sees it.
+/// A shared receive queue of a host, as its application sees it.
 #[derive(Debug, Default)]
 pub(crate) struct SharedQueue {
+    /// XRC: its number.
+    srqn: Option<u32>,
     /// Where its buffers begin.
     base: u64,
     /// When each is posted, in order.
@@ -73,9 +82,10 @@ pub(crate) struct SharedQueue {
 }
 
 impl SharedQueue {
-    pub(crate) fn new(base: u64, mut times: Vec<Duration>) -> Self {
+    pub(crate) fn new(srqn: Option<u32>, base: u64, mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         Self {
+            srqn,
             base,
             times: times.into(),
             posted: VecDeque::new(),
@@ -98,9 +108,13 @@ impl SharedQueue {
             let wr_id = self.next * SRQ_DEPTH + slot;
             self.next += 1;
             let addr = self.base + slot * BUFFER;
-            let receive =
-                Receive::new(wr_id, addr, BUFFER as u32, self.next.is_multiple_of(2), false);
-            host.io.srq.push_back(receive.wr());
+            let split = self.next.is_multiple_of(2);
+            let receive = Receive::shared(self.srqn, wr_id, addr, split);
+            let queue = match self.srqn {
+                Some(srqn) => host.io.xrc.entry(srqn).or_default(),
+                None => &mut host.io.srq,
+            };
+            queue.push_back(receive.wr());
             self.posted.push_back(receive);
         }
     }
@@ -139,12 +153,14 @@ impl Receives {
         demand(before.is_none(), "one receive at a time", || format!("{before:?} is in hand"))
     }
 
-    /// One has completed: it must be the one in hand.
-    pub(crate) fn completed(&mut self, wr_id: u64) -> Result<Receive, Breach> {
+    /// One has completed: it must be the one in hand, and be told of where it was taken from.
+    pub(crate) fn completed(&mut self, srqn: Option<u32>, wr_id: u64) -> Result<Receive, Breach> {
         let receive = self.taken.take().or_else(|| self.own.pop_front());
         match receive {
-            Some(receive) if receive.wr_id == wr_id => Ok(receive),
-            other => breach("receives complete in order", format!("{wr_id}, not {other:?}")),
+            Some(receive) if (receive.srqn, receive.wr_id) == (srqn, wr_id) => Ok(receive),
+            other => {
+                breach("receives complete in order", format!("{srqn:?} {wr_id}, not {other:?}"))
+            }
         }
     }
 }

@@ -22,6 +22,10 @@ pub(crate) enum Told {
     Event(QpEvent),
 }
 
+/// Memory, or an XRC shared receive queue, that is not there or not for this.
+pub(crate) const NO_ACCESS: Refusal =
+    Refusal { status: WcStatus::RemAccessErr, told: Told::Event(QpEvent::AccessError) };
+
 /// The right that an operation needs.
 fn right(kind: Kind) -> Access {
     match kind {
@@ -35,6 +39,10 @@ fn right(kind: Kind) -> Access {
 
 /// What the peer, whose queue pair allows `access`, says to a work request; `None`: it executes it.
 pub(crate) fn refusal(op: &Op, access: Access) -> Option<Refusal> {
+    // Whose protection domain would judge the rest?
+    if op.wrong == Some(Wrong::Queue) {
+        return Some(NO_ACCESS);
+    }
     if !access.contains(right(op.kind)) {
         return Some(Refusal {
             status: WcStatus::RemInvReqErr,
@@ -46,9 +54,7 @@ pub(crate) fn refusal(op: &Op, access: Access) -> Option<Refusal> {
         Wrong::Key if op.kind == Kind::SendInv => {
             (WcStatus::RemAccessErr, Told::Receive(WcStatus::RemAccessErr))
         }
-        Wrong::Key | Wrong::Range | Wrong::Rights => {
-            (WcStatus::RemAccessErr, Told::Event(QpEvent::AccessError))
-        }
+        Wrong::Key | Wrong::Range | Wrong::Rights | Wrong::Queue => return Some(NO_ACCESS),
         Wrong::ShortReceive => (WcStatus::RemInvReqErr, Told::Receive(WcStatus::LocLenErr)),
         Wrong::ReceiveKey => (WcStatus::RemOpErr, Told::Receive(WcStatus::LocProtErr)),
         Wrong::LocalKey | Wrong::NoReceive | Wrong::QKey | Wrong::Post => return None,

@@ -115,8 +115,7 @@ impl Flow {
         if self.ops[i].len == 0 {
             self.check_fence(i)?;
         }
-        let right =
-            self.layout.key(Kind::SendInv, i as u64) == rkey && self.progress == self.ops[i].len;
+        let right = self.posted[i].key == rkey && self.progress == self.ops[i].len;
         demand(right && self.invalidated != Some(i), rule, || {
             format!("{}: {rkey:#x} after {} bytes", self.describe(i), self.progress)
         })?;
@@ -134,14 +133,14 @@ impl Flow {
             return breach(rule, format!("{kind:?} of {rkey:#x}, but {next:?} is next"));
         };
         self.check_fence(i)?;
-        let right = self.layout.key(kind, i as u64) == rkey && !self.failed;
+        let right = self.posted[i].key == rkey && !self.failed;
         demand(right, rule, || format!("{}: {rkey:#x}", self.describe(i)))?;
         self.posted[i].carried_out = true;
         Ok(())
     }
 
     /// A receive completed successfully at the responder.
-    pub(crate) fn arrived(&mut self, c: &Completion) -> Verdict {
+    pub(crate) fn arrived(&mut self, receive: &Receive, c: &Completion) -> Verdict {
         let next = self.next().filter(|i| self.ops[*i].kind.takes_receive());
         let Some(i) = next.filter(|i| self.refusal(*i).is_none()) else {
             return breach(
@@ -150,6 +149,12 @@ impl Flow {
             );
         };
         let op = &self.ops[i];
+        let srqn = self.xrc.then(|| op.srqn());
+        demand(
+            srqn == receive.srqn,
+            "a message takes a receive of the queue that it names",
+            || format!("{}: {:?}, not {srqn:?}", self.describe(i), receive.srqn),
+        )?;
         demand(self.progress == op.len, "a receive completes when all is there", || {
             format!("{}: {} bytes are there", self.describe(i), self.progress)
         })?;
@@ -159,7 +164,7 @@ impl Flow {
         let opcode =
             if op.kind == Kind::WriteImm { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
         let imm = matches!(op.kind, Kind::SendImm | Kind::WriteImm).then(|| imm(i));
-        let key = (op.kind == Kind::SendInv).then(|| self.layout.key(op.kind, i as u64));
+        let key = (op.kind == Kind::SendInv).then(|| self.posted[i].key);
         demand(
             key.is_none() || self.invalidated == Some(i),
             "a key is invalid before it is said to be",
@@ -181,7 +186,7 @@ impl Flow {
         let Some(i) = self.next() else { return breach(rule, "nothing is next") };
         let Some(refusal) = self.refusal(i) else { return breach(rule, self.describe(i)) };
         self.executed = i;
-        self.refused = Some(i);
+        self.refused = Some((i, refusal));
         Ok(refusal)
     }
 

@@ -5,21 +5,18 @@
 //! order, and a completion that comes before that is caught, as is data that is stored twice.
 
 mod executed;
+mod post;
 
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
-use polypath_transport::{
-    Access, AtomicOp, Completion, FlushScope, Placement, PostError, QpType, SendData, SendFlags,
-    SendOp, SendWr, UdDestination, WcOpcode, WcStatus,
-};
+use polypath_transport::{Access, AtomicOp, Completion, FlushScope, WcOpcode, WcStatus};
 
-use super::receiver::{Receive, pieces};
-use super::refusal::{Refusal, local_error, refusal};
-use super::{Verdict, breach, demand, pattern};
+use super::receiver::Receive;
+use super::refusal::{NO_ACCESS, Refusal, local_error, refusal};
+use super::{Verdict, breach, demand};
 use crate::case::{EndPlan, Kind, Op, PairPlan, Wrong};
-use crate::host::SimHost;
-use crate::io::{Io, KEY, NO_KEY, READ_KEY, WRITE_KEY};
+use crate::io::{Io, KEY, NO_KEY};
 use crate::layout::{AREA, Layout};
 
 /// Most bytes of inline data.
@@ -44,9 +41,14 @@ struct Posted {
     original: Option<u64>,
     /// What a FLUSH is of.
     scope: Option<FlushScope>,
+    /// The key that it makes valid or invalid.
+    key: u32,
+    /// The memory window by which it gets at the peer's memory.
+    window: Option<u32>,
     /// Nothing was sent for it, and it is carried out.
     carried_out: bool,
     done: bool,
+    succeeded: bool,
 }
 
 /// Requests of one end.
@@ -56,8 +58,10 @@ pub(crate) struct Flow {
     pub(crate) ops: Vec<Op>,
     pub(crate) layout: Layout,
     mtu: u32,
-    /// What was sent has arrived when it completes (RC).
+    /// What was sent has arrived when it completes.
     reliable: bool,
+    /// Requests name a shared receive queue.
+    xrc: bool,
     /// What the responder's queue pair allows.
     access: Access,
     /// Sequence numbers before each work request.
@@ -75,8 +79,10 @@ pub(crate) struct Flow {
     progress: u32,
     /// The responder has made the key of this one invalid.
     invalidated: Option<usize>,
+    /// Memory windows of the peer that are not valid any more.
+    gone: BTreeSet<u32>,
     /// The responder has refused this one.
-    pub(crate) refused: Option<usize>,
+    refused: Option<(usize, Refusal)>,
     /// An error has been reported: only flushes follow.
     pub(crate) failed: bool,
     pub(crate) last_success: Duration,
@@ -107,7 +113,8 @@ impl Flow {
             ops,
             layout,
             mtu,
-            reliable: plan.service == QpType::Rc,
+            reliable: plan.is_reliable(),
+            xrc: plan.service.is_xrc(),
             access,
             packets,
             first_psn,
@@ -119,6 +126,7 @@ impl Flow {
             executed: 0,
             progress: 0,
             invalidated: None,
+            gone: BTreeSet::new(),
             refused: None,
             failed: false,
             last_success: Duration::ZERO,
@@ -148,8 +156,28 @@ impl Flow {
         self.posted.len()
     }
 
+    /// The responder is in the middle of a request.
+    pub(crate) fn is_in_between(&self) -> bool {
+        self.progress > 0
+    }
+
+    /// How the responder refuses a work request, if it came to it now.
     fn refusal(&self, index: usize) -> Option<Refusal> {
-        refusal(&self.ops[index], self.access)
+        let posted = self.posted.get(index).filter(|p| !p.succeeded);
+        let gone = posted.and_then(|p| p.window).filter(|w| self.gone.contains(w));
+        refusal(&self.ops[index], self.access).or(gone.map(|_| NO_ACCESS))
+    }
+
+    /// A memory window of the peer's is not valid any more.
+    pub(crate) fn window_gone(&mut self, rkey: u32) {
+        self.gone.insert(rkey);
+    }
+
+    /// Something is outstanding that must not lose its memory window: what is asked for once more would be
+    /// refused, or the receive is taken already.
+    pub(crate) fn relies_on(&self, rkey: u32) -> bool {
+        let relies = |i: &usize| !self.ops[*i].kind.may_lose_window();
+        self.outstanding.iter().any(|i| relies(i) && self.posted[*i].window == Some(rkey))
     }
 
     /// The next work request that shows at the responder, of those posted.
@@ -164,178 +192,15 @@ impl Flow {
         format!("request {index} ({})", self.ops[index])
     }
 
-    /// Posts the next work request.
-    pub(crate) fn post(
-        &mut self,
-        now: Duration,
-        host: &mut SimHost,
-        ud: Option<UdDestination>,
-    ) -> Verdict {
-        let index = self.posted.len();
-        let op = self.ops[index].clone();
-        let op = &op;
-        if op.wrong == Some(Wrong::Post) {
-            self.posted.push(Posted { done: true, ..Posted::default() });
-            return self.post_nonsense(index, host, ud);
-        }
-        let layout = self.layout;
-        let at = u64::from(op.offset);
-        let va = match op.wrong {
-            Some(Wrong::Range) => {
-                host.io.memory.len() as u64 - u64::from(op.len) + u64::from(BEYOND)
-            }
-            _ if op.kind == Kind::SharedAdd => at * 8,
-            _ if op.kind.is_atomic() => layout.counter(),
-            _ => layout.base + at,
-        };
-        let rkey = match op.wrong {
-            Some(Wrong::Key) => NO_KEY,
-            _ if op.kind == Kind::SendInv || op.kind.is_local() => {
-                layout.key(op.kind, index as u64)
-            }
-            Some(Wrong::Rights) if op.kind == Kind::Read => WRITE_KEY,
-            Some(Wrong::Rights) => READ_KEY,
-            _ if op.kind == Kind::Flush => KEY,
-            _ if op.len == 0 && op.fill & 2 == 0 => NO_KEY, // Is not looked at.
-            _ if op.kind.is_write() && op.fill & 4 == 0 => WRITE_KEY,
-            _ if op.kind == Kind::Read && op.fill & 4 == 0 => READ_KEY,
-            _ => KEY,
-        };
-        let mut posted = Posted { at: now, fence: op.fence, ..Posted::default() };
-        let imm = imm(index);
-        let range = at as usize..(at + u64::from(op.len)) as usize;
-        let operation = match op.kind {
-            Kind::Send => SendOp::Send,
-            Kind::SendImm => SendOp::SendImm(imm),
-            Kind::SendInv => SendOp::SendInv { rkey },
-            Kind::LocalInv => SendOp::LocalInv { rkey },
-            Kind::Bind => SendOp::BindMw { mw: 1, rkey },
-            Kind::Write => SendOp::Write { va, rkey },
-            Kind::WriteImm => SendOp::WriteImm { va, rkey, imm },
-            Kind::AtomicWrite => SendOp::AtomicWrite { va, rkey },
-            Kind::Flush => {
-                // Only a range can be wrong.
-                let whole = op.fill & 8 == 0 && op.wrong != Some(Wrong::Range);
-                let range = FlushScope::Range { va, len: op.len };
-                let scope = if whole { FlushScope::Region } else { range };
-                SendOp::Flush { rkey, scope, placement: Placement::GLOBAL }
-            }
-            Kind::Read => SendOp::Read { va, rkey },
-            Kind::FetchAdd => SendOp::FetchAdd { va, rkey, add: op.fill },
-            Kind::SharedAdd => SendOp::FetchAdd { va, rkey, add: 1 },
-            Kind::CompareSwap => {
-                let hit = !op.fill.is_multiple_of(3);
-                let compare = if hit { self.counter } else { !self.counter };
-                SendOp::CompareSwap { va, rkey, compare, swap: op.fill }
-            }
-        };
-        posted.atomic = match operation {
-            SendOp::FetchAdd { add, .. } => Some(AtomicOp::FetchAdd { add }),
-            SendOp::CompareSwap { compare, swap, .. } => {
-                Some(AtomicOp::CompareSwap { compare, swap })
-            }
-            _ => None,
-        };
-        if let SendOp::Flush { scope, .. } = operation {
-            posted.scope = Some(scope);
-        }
-        if op.fence {
-            self.reads.clear();
-        }
-        match op.kind {
-            Kind::Read => {
-                posted.data = self.area[range.clone()].to_vec();
-                self.reads.push((at, u64::from(op.len)));
-            }
-            Kind::FetchAdd => self.counter = self.counter.wrapping_add(op.fill),
-            Kind::CompareSwap if !op.fill.is_multiple_of(3) => self.counter = op.fill,
-            Kind::CompareSwap | Kind::SharedAdd | Kind::Flush | Kind::LocalInv | Kind::Bind => {}
-            _ => posted.data = pattern(op.len, op.fill),
-        }
-        if op.kind.is_write() {
-            // A READ that is repeated reads again (IBTA 9.7.5.1.5): what overwrites it has to wait.
-            let end = at + u64::from(op.len);
-            if self.reads.iter().any(|(a, n)| *a < end && at < a + n) {
-                posted.fence = true;
-                self.reads.clear();
-            }
-            self.area[range].copy_from_slice(&posted.data);
-        }
-        // A queue full of requests that never complete would never be free again.
-        let oldest = self.outstanding.front().copied().unwrap_or(index);
-        let stuck = (index - oldest) as u64 + 4 >= layout.depth
-            && !self.outstanding.iter().any(|i| self.posted[*i].signaled);
-        let last = self.ops[index + 1..].iter().all(|op| op.wrong == Some(Wrong::Post));
-        posted.signaled = op.signaled || op.kind.brings_data() || stuck || last;
-        let mut flags = SendFlags::empty();
-        flags.set(SendFlags::SIGNALED, posted.signaled);
-        flags.set(SendFlags::FENCE, posted.fence);
-        flags.set(SendFlags::SOLICITED, op.solicited);
-        let takes = op.len <= INLINE_MAX && !op.kind.brings_data() && !op.kind.is_local();
-        let inline = op.inline && takes;
-        let inline = inline && op.wrong != Some(Wrong::LocalKey);
-        flags.set(SendFlags::INLINE, inline);
-        let number = index as u64;
-        let (local, len) = match op.kind {
-            Kind::Read => (layout.landing(number), op.len),
-            _ if op.kind.is_atomic() => (layout.landing(number), 8),
-            Kind::Flush | Kind::LocalInv | Kind::Bind => (layout.source(number), 0),
-            _ => (layout.source(number), op.len),
-        };
-        if !op.kind.brings_data() && !inline {
-            host.io.memory[local as usize..][..posted.data.len()].copy_from_slice(&posted.data);
-        }
-        let lkey = if op.wrong == Some(Wrong::LocalKey) { NO_KEY } else { KEY };
-        let list = pieces(local, len, lkey, op.split);
-        let data = if inline { SendData::Inline(&posted.data) } else { SendData::Sges(&list) };
-        let wr = SendWr { wr_id: number, op: operation, flags, data, ud };
-        let entry = host.qps.get_mut(&self.qpn);
-        let result = entry.map(|e| e.qp.post_send(&wr));
-        demand(result == Some(Ok(())), "a good work request is taken", || {
-            format!("{}: {result:?}", self.describe(index))
-        })?;
-        self.outstanding.push_back(index);
-        self.posted.push(posted);
-        Ok(())
-    }
-
-    /// Posts something that is no work request: it must be refused, and nothing come of it.
-    fn post_nonsense(
-        &self,
-        index: usize,
-        host: &mut SimHost,
-        ud: Option<UdDestination>,
-    ) -> Verdict {
-        let op = &self.ops[index];
-        let long = vec![0; INLINE_MAX as usize + 1];
-        let sge = polypath_transport::Sge { addr: self.layout.base, len: 8, lkey: KEY };
-        let many = [sge; 3];
-        let (va, rkey) = (self.layout.base, KEY);
-        let (operation, data) = match op.fill % 4 {
-            0 => (SendOp::Read { va, rkey }, SendData::Inline(&long[..8])),
-            1 => (SendOp::Send, SendData::Inline(&long)),
-            2 => (SendOp::FetchAdd { va: va + 4, rkey, add: 1 }, SendData::Sges(&many[..1])),
-            _ => (SendOp::Send, SendData::Sges(&many)),
-        };
-        let wr =
-            SendWr { wr_id: index as u64, op: operation, flags: SendFlags::SIGNALED, data, ud };
-        let result = host.qps.get_mut(&self.qpn).map(|e| e.qp.post_send(&wr));
-        demand(
-            matches!(result, Some(Err(PostError::Invalid(_)))),
-            "nonsense is refused when posted",
-            || format!("{}: {result:?}", self.describe(index)),
-        )
-    }
-
     /// The receive for work request `index`: when it is posted, and what it is; `None`: it takes none.
     pub(crate) fn receive(&self, index: usize) -> Option<(Duration, Receive)> {
         let op = &self.ops[index];
         let room = self.layout.buffer as u32;
         let len = if self.reliable { op.receive_len(room)? } else { room };
         let number = index as u64;
-        let wrong = op.wrong == Some(Wrong::ReceiveKey);
+        let lkey = if op.wrong == Some(Wrong::ReceiveKey) { NO_KEY } else { KEY };
         let addr = self.layout.receive(number);
-        Some((op.receive_at, Receive::new(number, addr, len, op.split, wrong)))
+        Some((op.receive_at, Receive::new(number, addr, len, op.split, lkey)))
     }
 
     /// A send completion.
@@ -361,6 +226,7 @@ impl Flow {
             }
             self.posted[i].done = true;
             if !here || success {
+                self.posted[i].succeeded = true;
                 self.check_done(i, io)?;
                 self.last_success = now;
             }
@@ -435,8 +301,11 @@ impl Flow {
         if let Some(status) = local_error(&self.ops[i]) {
             return (Some(status), false);
         }
+        if let Some((_, refusal)) = self.refused.filter(|(refused, _)| *refused == i) {
+            return (Some(refusal.status), true);
+        }
         let refusal = self.refusal(i).filter(|_| self.reliable);
-        (refusal.map(|r| r.status), self.refused == Some(i))
+        (refusal.map(|r| r.status), false)
     }
 
     /// Everything is done and nothing failed: the peer's area and counter are what they must be.

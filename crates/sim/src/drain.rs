@@ -1,0 +1,96 @@
+//! Applications that stop a send queue (SQD) and let it go on (IBTA 10.3.1.5).
+
+use core::time::Duration;
+
+use polypath_transport::{ModifyError, QpAttr, QpAttrMask, QpState};
+
+use crate::judge::{Verdict, demand};
+use crate::run::Simulation;
+
+/// An application that finds its send queue not drained asks again after this time.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+impl Simulation {
+    /// An application stops its send queue; `notify`: it wants to be told when that is drained.
+    pub(crate) fn drain(
+        &mut self,
+        pair: usize,
+        e: usize,
+        pause: Duration,
+        notify: bool,
+    ) -> Verdict {
+        let mut attr = QpAttr::new(QpState::Sqd);
+        attr.en_sqd_async_notify = notify;
+        let mask = QpAttrMask::STATE | QpAttrMask::EN_SQD_ASYNC_NOTIFY;
+        let Some(state) = self.state(pair, e) else { return Ok(()) };
+        if state == QpState::Sqd {
+            return Ok(());
+        }
+        let legal = state == QpState::Rts;
+        if legal {
+            self.court.pairs[pair].drains(e, notify);
+            self.resumes.push((self.now + pause, pair, e));
+        }
+        let done = self.modify(pair, e, &attr, mask);
+        demand(done.is_ok() == legal, "only what sends can be drained", || {
+            format!("from {state:?}: {done:?}")
+        })?;
+        self.check(self.court.pairs[pair].ends[e].host)
+    }
+
+    /// Applications whose time has come go on, if their send queues are drained.
+    pub(crate) fn resume(&mut self) -> Verdict {
+        for (at, pair, e) in core::mem::take(&mut self.resumes) {
+            if at > self.now {
+                self.resumes.push((at, pair, e));
+            } else if self.state(pair, e) == Some(QpState::Sqd) {
+                self.note(format_args!("pair {pair}, end {e}, wants to send again"));
+                let draining = self.is_draining(pair, e);
+                let attr = QpAttr::new(QpState::Rts);
+                let done = self.modify(pair, e, &attr, QpAttrMask::STATE);
+                demand(
+                    done.is_ok() != draining,
+                    "a send queue goes on once it is drained",
+                    || format!("draining: {draining}; {done:?}"),
+                )?;
+                let pair_judged = &mut self.court.pairs[pair];
+                if draining {
+                    self.resumes.push((self.now + PATIENCE, pair, e));
+                    pair_judged.still_draining(e)?;
+                } else {
+                    pair_judged.goes_on(e)?;
+                }
+                self.check(self.court.pairs[pair].ends[e].host)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self, pair: usize, e: usize) -> Option<QpState> {
+        let end = &self.court.pairs[pair].ends[e];
+        let entry = self.hosts[end.host].qps.get(&end.qpn)?;
+        Some(entry.qp.state())
+    }
+
+    fn is_draining(&self, pair: usize, e: usize) -> bool {
+        let end = &self.court.pairs[pair].ends[e];
+        let entry = self.hosts[end.host].qps.get(&end.qpn);
+        entry.is_some_and(|entry| entry.qp.query().sq_draining)
+    }
+
+    fn modify(
+        &mut self,
+        pair: usize,
+        e: usize,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<(), ModifyError> {
+        let end = &self.court.pairs[pair].ends[e];
+        let host = &mut self.hosts[end.host];
+        (host.io.now, host.io.qpn) = (self.now, end.qpn);
+        match host.qps.get_mut(&end.qpn) {
+            Some(entry) => entry.qp.modify(self.now, attr, mask, &mut host.io),
+            None => Ok(()),
+        }
+    }
+}
