@@ -299,7 +299,7 @@ impl Simulation {
         for (i, pair) in self.court.pairs.iter().enumerate() {
             for (e, end) in pair.ends.iter().enumerate().filter(|(_, end)| !end.gone) {
                 if !self.waits(i, e) {
-                    wanted(pair.flows[e].due(), end.host);
+                    wanted(pair.due(e), end.host);
                 }
                 wanted(pair.receive_due(e).map(|(at, _)| at), end.host);
             }
@@ -359,7 +359,7 @@ impl Simulation {
                 let may_send = !self.waits(i, e);
                 let (pair, host) = (&mut self.court.pairs[i], &mut self.hosts[number]);
                 pair.post_receives(e, since, host)?;
-                while may_send && pair.flows[e].due().is_some_and(|at| at <= since) {
+                while may_send && pair.due(e).is_some_and(|at| at <= since) {
                     let flow = &pair.flows[e];
                     let wrong = flow.ops[flow.next_to_post()].wrong;
                     let mut ud = self.ud[i][e];

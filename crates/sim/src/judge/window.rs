@@ -1,9 +1,13 @@
 //! Memory windows that one end has bound, by which its peer reads and writes until they are made invalid.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 
 use super::pair::Pair;
 use crate::case::{Kind, Wrong};
+
+/// For so long, what makes a window invalid waits for the peer to be in the middle of a message.
+const AMBUSH: Duration = Duration::from_millis(20);
 
 /// Who makes a window invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +68,14 @@ impl Windows {
 }
 
 impl Pair {
+    /// When end `e` wants to post, if there is room.
+    pub(crate) fn due(&self, e: usize) -> Option<Duration> {
+        let at = self.flows[e].due()?;
+        let op = &self.flows[e].ops[self.flows[e].next_to_post()];
+        let waits = op.kind == Kind::LocalInv && !self.flows[1 - e].is_in_between();
+        Some(if waits { at + AMBUSH } else { at })
+    }
+
     /// The windows that the next work request of end `e` is to use. Most requests use one if they can;
     /// some of those that bear it, one that may be made invalid any moment.
     pub(super) fn choose_windows(&mut self, e: usize) -> Keys {

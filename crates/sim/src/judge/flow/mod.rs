@@ -164,8 +164,8 @@ impl Flow {
     /// How the responder refuses a work request, if it came to it now.
     fn refusal(&self, index: usize) -> Option<Refusal> {
         let posted = self.posted.get(index).filter(|p| !p.succeeded);
-        let gone = posted.and_then(|p| p.window).filter(|w| self.gone.contains(w));
-        refusal(&self.ops[index], self.access).or(gone.map(|_| NO_ACCESS))
+        let gone = posted.and_then(|p| p.window).is_some_and(|w| self.gone.contains(&w));
+        refusal(&self.ops[index], self.access).or_else(|| gone.then_some(NO_ACCESS))
     }
 
     /// A memory window of the peer's is not valid any more.
