@@ -180,8 +180,11 @@ fn make_xrc(pair: &mut PairPlan) {
         end.srq = false;
     }
     for op in &mut pair.ends[0].ops {
-        // Receives are for whoever comes.
-        if let Some(Wrong::NoReceive | Wrong::ReceiveKey | Wrong::ShortReceive) = op.wrong {
+        // Receives are for whoever comes; rights serve as well as any other.
+        let unfit = |w: Wrong| {
+            matches!(w, Wrong::NoReceive | Wrong::ReceiveKey | Wrong::ShortReceive | Wrong::Rights)
+        };
+        if op.wrong.is_some_and(unfit) {
             op.wrong = Some(Wrong::Queue);
         }
     }

@@ -44,6 +44,8 @@ enum Drain {
     Asked {
         /// It will be told.
         notify: bool,
+        /// This work request was not posted yet, so that it can't have begun.
+        before: usize,
     },
     /// It was told: nothing is under way.
     Told,
@@ -262,7 +264,7 @@ impl Pair {
         let end = &mut self.ends[e];
         match event {
             QpEvent::SqDrained => {
-                let asked = end.drain == Drain::Asked { notify: true };
+                let asked = matches!(end.drain, Drain::Asked { notify: true, .. });
                 end.drain = Drain::Told;
                 let still = asked && !(self.plan.is_reliable() && self.flows[e].is_in_between());
                 demand(still, DRAINED, || self.flows[e].standing())
@@ -333,7 +335,8 @@ impl Pair {
 
     /// The application of end `e` has asked for its send queue to be drained.
     pub(crate) fn drains(&mut self, e: usize, notify: bool) {
-        self.ends[e].drain = Drain::Asked { notify };
+        let before = self.flows[e].next_to_post();
+        self.ends[e].drain = Drain::Asked { notify, before };
     }
 
     /// The queue pair says that its send queue is not drained yet.
@@ -344,14 +347,21 @@ impl Pair {
     /// The send queue of end `e` was drained, and sends again.
     pub(crate) fn goes_on(&mut self, e: usize) -> Verdict {
         let before = core::mem::take(&mut self.ends[e].drain);
-        let told = before != Drain::Asked { notify: true };
+        let told = !matches!(before, Drain::Asked { notify: true, .. });
         demand(told, DRAINED, || "nobody was told".to_owned())
     }
 
     /// Something of the work requests of end `e` is done: its send queue must not be drained.
     fn is_at_work(&self, e: usize) -> Verdict {
-        let drained = self.plan.is_reliable() && self.ends[e].drain == Drain::Told;
-        demand(!drained, "a drained send queue does nothing", || self.flows[e].standing())
+        let flow = &self.flows[e];
+        let right = match self.ends[e].drain {
+            Drain::No => true,
+            Drain::Asked { before, .. } => flow.has_executed() <= before,
+            Drain::Told => false,
+        };
+        demand(right || !self.plan.is_reliable(), "a drained send queue begins nothing", || {
+            flow.standing()
+        })
     }
 
     /// The error state is there when it has to be, and only then.

@@ -156,6 +156,11 @@ impl Flow {
         self.posted.len()
     }
 
+    /// The responder has executed no work request from this one on, whole.
+    pub(crate) fn has_executed(&self) -> usize {
+        self.executed
+    }
+
     /// The responder is in the middle of a request.
     pub(crate) fn is_in_between(&self) -> bool {
         self.progress > 0
