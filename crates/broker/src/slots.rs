@@ -24,12 +24,13 @@ pub(crate) const PORT: u16 = polypath_wire::ROCE_PORT;
 /// The last slot; 255 is the multicast QPN's top byte.
 pub(crate) const SLOT_MAX: u8 = 254;
 
-/// Receive buffer asked for, in bytes; the kernel gives twice that, or less.
-const RECEIVE_BUFFER: i32 = 4 << 20;
+/// Receive buffer asked for, in bytes; the kernel gives twice that, or less. Much more than the windows of
+/// RC take: UC and UD have none, and what comes while the receiver does not run has to wait somewhere.
+const RECEIVE_BUFFER: i32 = 16 << 20;
 
 /// Most packets thrown away when a socket is emptied: more than fit into its buffer at the kernel's
 /// least charge of 256 bytes per packet.
-const DRAIN_MAX: usize = 1 << 16;
+const DRAIN_MAX: usize = RECEIVE_BUFFER as usize * 2 / 128;
 
 /// Why port 4791 can't be had.
 #[derive(Debug, thiserror::Error)]

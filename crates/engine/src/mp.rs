@@ -7,6 +7,9 @@ use polypath_paths::{Config as PathConfig, DownRule, LocalAddress, Primary, Prim
 
 use crate::config::{Config, Reselect};
 
+/// Most bytes that a peer may have under way to a lane. More would only wait longer.
+const RECEIVE_WINDOW_MAX: u32 = 4 << 20;
+
 /// Settings of a lane's path manager.
 pub(crate) fn settings(config: &Config, table: &Table, receive_buffer: u32) -> PathConfig {
     let bonding = &config.bonding;
@@ -36,7 +39,7 @@ pub(crate) fn settings(config: &Config, table: &Table, receive_buffer: u32) -> P
         updelay: bonding.updelay.unwrap_or(defaults.updelay),
         downdelay: bonding.downdelay.unwrap_or(defaults.downdelay),
         // The kernel accounts about two bytes for each byte of payload.
-        receive_window: receive_buffer / 2,
+        receive_window: (receive_buffer / 2).min(RECEIVE_WINDOW_MAX),
         ..defaults
     }
 }
