@@ -134,7 +134,7 @@ impl Qp {
             max_recv_wr: if request.qp_type.is_xrc() { 0 } else { request.max_recv_wr },
             max_send_sge: request.max_send_sge,
             max_recv_sge: request.max_recv_sge,
-            max_inline: request.max_inline,
+            max_inline: inline_room(request),
         };
         let mtu = port::attributes(&context.spec(), &context.process.table(), 0).active_mtu;
         let qpn = lane.enter(|state| {
@@ -222,6 +222,14 @@ fn check_sizes(request: &QpRequest) -> Result<()> {
         return too_many("bytes of inline data", MAX_INLINE);
     }
     Ok(())
+}
+
+/// Bytes of inline data that fit where the scatter/gather elements would be: those there are anyway, as
+/// with adapters and with Linux' rxe, whose programs may not have asked for any (`rdma_xclient`).
+fn inline_room(request: &QpRequest) -> u32 {
+    const ELEMENT: u32 = 16;
+    let elements = if request.qp_type == QpType::XrcRecv { 0 } else { request.max_send_sge };
+    request.max_inline.max((elements * ELEMENT).min(MAX_INLINE))
 }
 
 /// The lane's name of an address handle's way.
@@ -425,5 +433,36 @@ impl Qp {
             return Err(Error::invalid(format!("{group} is no multicast address")));
         }
         Ok(group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(qp_type: QpType, max_send_sge: u32, max_inline: u32) -> QpRequest {
+        QpRequest {
+            pd: None,
+            qp_type,
+            send_cq: None,
+            recv_cq: None,
+            srq: None,
+            xrcd: None,
+            sq_sig_all: false,
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge,
+            max_recv_sge: 1,
+            max_inline,
+            token: 1,
+        }
+    }
+
+    #[test]
+    fn inline_data_may_take_the_place_of_elements() {
+        let room = |sges, inline| inline_room(&request(QpType::Rc, sges, inline));
+        assert_eq!([room(0, 0), room(1, 0), room(4, 0)], [0, 16, 64]);
+        assert_eq!([room(1, 10), room(1, 17), room(4, 200)], [16, 17, 200]);
+        assert_eq!(inline_room(&request(QpType::XrcRecv, 1, 0)), 0, "it sends nothing");
     }
 }
