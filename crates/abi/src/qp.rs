@@ -282,7 +282,9 @@ pub(crate) unsafe extern "C-unwind" fn create_qp_ex(
                 qp_type: attr.qp_type,
                 sq_sig_all: attr.sq_sig_all,
             };
-            let pd = if is_target { core::ptr::null_mut() } else { attr.pd };
+            // A target has none, but shows what it was made with: librdmacm takes it from there.
+            let has_pd = attr.comp_mask & MASK_PD != 0;
+            let pd = if has_pd { attr.pd } else { core::ptr::null_mut() };
             let qp = make(context, pd, attr.xrcd, &mut init, extended)?;
             attr.cap = init.cap;
             Ok(qp)

@@ -19,6 +19,10 @@ pub(crate) enum QpType {
     Rc,
     Uc,
     Ud,
+    /// XRC initiator: the active side.
+    XrcSend,
+    /// XRC target: the passive side.
+    XrcRecv,
 }
 
 impl QpType {
@@ -28,6 +32,8 @@ impl QpType {
             2 => Some(Self::Rc),
             3 => Some(Self::Uc),
             4 => Some(Self::Ud),
+            9 => Some(Self::XrcSend),
+            10 => Some(Self::XrcRecv),
             _ => None,
         }
     }

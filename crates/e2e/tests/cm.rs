@@ -47,6 +47,14 @@ matrix! {
         "rdma_server", DEFAULT,
         "rdma_client -s {server}", &["rdma_client: end 0"],
     );
+    rdma_xclient_and_xserver: Case::two(
+        "rdma_xserver", DEFAULT,
+        "rdma_xclient -s {server}", &["rdma_xclient: end 0"],
+    );
+    rdma_xclient_and_xserver_xrc: Case::two(
+        "rdma_xserver -c x", DEFAULT,
+        "rdma_xclient -c x -s {server}", &["rdma_xclient: end 0"],
+    );
     rstream: Case::two(
         "rstream -b {server} -S 65536 -C 50 -I 1 -T v", DEFAULT,
         "rstream -s {server} -S 65536 -C 50 -I 1 -T v", &["64k"],

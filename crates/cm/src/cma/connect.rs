@@ -63,7 +63,7 @@ impl Cm {
         }
         let connection = match params.qp_type {
             QpType::Ud => self.ib.resolve_service(now, &params)?,
-            QpType::Rc | QpType::Uc => self.ib.connect(now, &params)?,
+            _ => self.ib.connect(now, &params)?,
         };
         let cm_id = self.ids.named(file, id)?;
         cm_id.connection = Some(connection);
@@ -146,7 +146,7 @@ impl Cm {
         let connection = cm_id.connection.ok_or(errno::EINVAL)?;
         match cm_id.qp_type {
             QpType::Ud => self.ib.answer_sidr(connection, SidrStatus::Reject, (0, 0), private_data),
-            QpType::Rc | QpType::Uc => self.ib.reject(now, connection, reason, &[], private_data),
+            _ => self.ib.reject(now, connection, reason, &[], private_data),
         }
     }
 

@@ -103,9 +103,7 @@ impl Cm {
         let private_data = request.private_data.get(offset..).unwrap_or_default().to_vec();
         let param = match request.qp_type {
             QpType::Ud => Param::Ud(UdParam { private_data, ..UdParam::default() }),
-            QpType::Rc | QpType::Uc => {
-                Param::Conn(ConnParam { private_data, ..request.param.clone() })
-            }
+            _ => Param::Conn(ConnParam { private_data, ..request.param.clone() }),
         };
         let mut event = Event::new(Kind::ConnectRequest).with_param(param);
         event.ece = request.ece;
@@ -209,7 +207,7 @@ fn resolved(id: &mut CmId, status: u8, qpn: u32, qkey: u32, private_data: Vec<u8
 fn takes(id: &CmId, request: &Request, header: Option<&CmaHeader>, port_space: PortSpace) -> bool {
     let Some(source) = id.source else { return false };
     let serves = id.qp_type == request.qp_type
-        || port_space == PortSpace::Ib && request.qp_type != QpType::Ud;
+        || port_space == PortSpace::Ib && matches!(request.qp_type, QpType::Rc | QpType::Uc);
     let on_interface = id.bound_if.is_none_or(|scope| scope == request.between.ifindex);
     if !serves || !on_interface {
         return false;

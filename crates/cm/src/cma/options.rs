@@ -46,7 +46,7 @@ impl Cm {
             }
             (LEVEL_ID, ID_ACK_TIMEOUT) => {
                 let timeout = byte(value)?;
-                if id.qp_type != QpType::Rc || timeout > 31 {
+                if !matches!(id.qp_type, QpType::Rc | QpType::XrcSend) || timeout > 31 {
                     return Err(errno::EINVAL);
                 }
                 id.options.ack_timeout = Some(timeout);

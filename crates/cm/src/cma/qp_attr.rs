@@ -53,7 +53,7 @@ fn unconnected(id: &mut CmId) -> Result<QpAttr, i32> {
         QpAttr { mask: mask::STATE | mask::PKEY_INDEX | mask::PORT, port_num, ..QpAttr::default() };
     Ok(match id.qp_type {
         QpType::Ud => QpAttr { mask: attr.mask | mask::QKEY, qkey: id.settle_qkey(0)?, ..attr },
-        QpType::Rc | QpType::Uc => QpAttr { mask: attr.mask | mask::ACCESS_FLAGS, ..attr },
+        _ => QpAttr { mask: attr.mask | mask::ACCESS_FLAGS, ..attr },
     })
 }
 
@@ -97,13 +97,13 @@ fn rtr(id: &CmId, c: &Connection) -> Option<QpAttr> {
         ..QpAttr::default()
     };
     Some(match c.qp_type {
-        QpType::Rc => QpAttr {
+        QpType::Rc | QpType::XrcRecv => QpAttr {
             mask: attr.mask | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER,
             max_dest_rd_atomic: c.qp.responder_resources,
             min_rnr_timer: 0,
             ..attr
         },
-        QpType::Uc | QpType::Ud => attr,
+        QpType::Uc | QpType::Ud | QpType::XrcSend => attr,
     })
 }
 
@@ -111,7 +111,7 @@ fn rts(c: &Connection) -> QpAttr {
     let attr =
         QpAttr { mask: mask::STATE | mask::SQ_PSN, sq_psn: c.qp.sq_psn, ..QpAttr::default() };
     match c.qp_type {
-        QpType::Rc => QpAttr {
+        QpType::Rc | QpType::XrcSend => QpAttr {
             mask: attr.mask
                 | mask::TIMEOUT
                 | mask::RETRY_CNT
@@ -123,6 +123,9 @@ fn rts(c: &Connection) -> QpAttr {
             max_rd_atomic: c.qp.initiator_depth,
             ..attr
         },
+        QpType::XrcRecv => {
+            QpAttr { mask: attr.mask | mask::TIMEOUT, timeout: c.qp.ack_timeout, ..attr }
+        }
         QpType::Uc | QpType::Ud => attr,
     }
 }

@@ -21,6 +21,9 @@ pub(super) const MAX_RETRIES: u8 = 15;
 /// The time an MRA asks for, as an exponent: 69 s (`CMA_CM_MRA_SETTING`).
 const SERVICE_TIMEOUT: u8 = 24;
 
+/// What the extended transport field of a REQ says for XRC (annex A14).
+pub(super) const XRC: u8 = 1;
+
 /// The message, with the options for vendors in the places that were reserved before
 /// (as Linux has them since 5.8).
 pub(super) type Mad = [u8; 256];
@@ -61,7 +64,13 @@ fn field<const N: usize>(data: &[u8]) -> [u8; N] {
 
 pub(super) fn req(c: &Connection, param: &ConnParam, private: &[u8], local_ece: Ece) -> Mad {
     let path = &c.path;
-    let req = Req {
+    let xrc = c.qp_type == QpType::XrcSend;
+    let (service, extended_transport) = match c.qp_type {
+        QpType::Uc => (CmService::Uc, 0),
+        QpType::XrcSend | QpType::XrcRecv => (CmService::Extended, XRC),
+        QpType::Rc | QpType::Ud => (CmService::Rc, 0),
+    };
+    let mut req = Req {
         local_comm_id: c.local_id,
         service_id: c.service_id,
         local_ca_guid: c.local_guid,
@@ -69,10 +78,8 @@ pub(super) fn req(c: &Connection, param: &ConnParam, private: &[u8], local_ece: 
         responder_resources: param.responder_resources,
         initiator_depth: param.initiator_depth,
         remote_cm_response_timeout: RESPONSE_TIMEOUT,
-        service: match c.qp_type {
-            QpType::Uc => CmService::Uc,
-            QpType::Rc | QpType::Ud => CmService::Rc,
-        },
+        service,
+        extended_transport,
         flow_control: param.flow_control,
         starting_psn: Psn::new(c.qp.rq_psn),
         local_cm_response_timeout: RESPONSE_TIMEOUT,
@@ -96,6 +103,10 @@ pub(super) fn req(c: &Connection, param: &ConnParam, private: &[u8], local_ece: 
         private_data: field(private),
         ..Req::default()
     };
+    if xrc {
+        // These are of the half that an initiator does not have.
+        (req.responder_resources, req.retry_count, req.rnr_retry_count, req.srq) = (0, 0, 0, false);
+    }
     let mut mad = CmMad::new(c.tid, req).to_bytes();
     put_ece(&mut mad, REQ_VENDOR, local_ece);
     mad
@@ -120,7 +131,7 @@ pub(super) fn path_of_req(req: &Req) -> Path {
 }
 
 pub(super) fn rep(c: &Connection, param: &ConnParam, local_ece: Ece) -> Mad {
-    let rep = Rep {
+    let mut rep = Rep {
         local_comm_id: c.local_id,
         remote_comm_id: c.remote_id,
         local_qpn: c.qp.local_qpn,
@@ -135,6 +146,11 @@ pub(super) fn rep(c: &Connection, param: &ConnParam, local_ece: Ece) -> Mad {
         private_data: field(&param.private_data),
         ..Rep::default()
     };
+    if c.qp_type == QpType::XrcRecv {
+        // A target has no requester, and is named by the field of an end-to-end context (annex A14).
+        (rep.local_qpn, rep.local_eecn) = (0, c.qp.local_qpn);
+        (rep.initiator_depth, rep.flow_control, rep.srq) = (0, false, true);
+    }
     let mut mad = CmMad::new(c.tid, rep).to_bytes();
     put_ece(&mut mad, REP_VENDOR, local_ece);
     mad

@@ -105,6 +105,7 @@ impl Connections {
         let qp_type = match req.service {
             CmService::Rc => QpType::Rc,
             CmService::Uc => QpType::Uc,
+            CmService::Extended if req.extended_transport == mad::XRC => QpType::XrcRecv,
             CmService::Rd | CmService::Extended => {
                 return refuse(self, RejectReason::InvalidTransport);
             }
@@ -162,11 +163,13 @@ impl Connections {
             self.counters.mads_unmatched += 1;
             return;
         }
+        let xrc = c.qp_type == QpType::XrcSend;
+        let remote_qpn = if xrc { rep.local_eecn } else { rep.local_qpn };
         if self.by_remote_id(rep.local_ca_guid, rep.local_comm_id).is_some() {
             self.counters.mads_duplicate += 1;
             return;
         }
-        if let Some(stale) = self.by_remote_qpn(rep.local_ca_guid, rep.local_qpn) {
+        if let Some(stale) = self.by_remote_qpn(rep.local_ca_guid, remote_qpn) {
             self.counters.requests_stale += 1;
             let reason = RejectReason::StaleConnection;
             let ids = (rep.remote_comm_id, rep.local_comm_id);
@@ -183,7 +186,7 @@ impl Connections {
         c.remote_guid = rep.local_ca_guid;
         let timeout = ack_timeout(rep.target_ack_delay, c.qp.ack_timeout.saturating_sub(1));
         c.qp = QpFacts {
-            remote_qpn: rep.local_qpn,
+            remote_qpn,
             sq_psn: rep.starting_psn.get(),
             responder_resources: rep.initiator_depth,
             initiator_depth: rep.responder_resources,
@@ -193,7 +196,7 @@ impl Connections {
         };
         self.index_peer(local_id);
         let param = ConnParam {
-            qp_num: rep.local_qpn,
+            qp_num: remote_qpn,
             responder_resources: rep.initiator_depth,
             initiator_depth: rep.responder_resources,
             flow_control: rep.flow_control,
