@@ -13,7 +13,8 @@ fn verbs_keep_their_promises_whatever_the_network_does() {
     check(0..300);
 }
 
-/// What went wrong once, and must not again.
+/// What went wrong once, and must not again. A seed's run changes when the simulator learns something, so what
+/// was wrong has tests of its own in the cores.
 #[test]
 fn seeds_that_failed_once_pass() {
     check([
