@@ -23,7 +23,7 @@ pub struct QpCounters {
     pub naks_sequence_received: u64,
     /// RNR NAKs received.
     pub naks_rnr_received: u64,
-    /// Other NAKs received: they end the queue pair.
+    /// Other NAKs received, of what is outstanding: they end the queue pair.
     pub naks_fatal_received: u64,
     /// NAK "PSN sequence error" sent.
     pub naks_sequence_sent: u64,

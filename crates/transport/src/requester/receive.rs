@@ -271,11 +271,11 @@ impl Requester {
         answer: &Answer,
         host: &mut H,
     ) {
-        core.counters.naks_fatal_received += 1;
         if seq < self.flight.una() {
             core.counters.duplicate_responses += 1;
             return;
         }
+        core.counters.naks_fatal_received += 1;
         self.acknowledge(core, seq, Tally::of_answer(answer.echo), answer, host);
         if core.broken {
             return;

@@ -327,7 +327,8 @@ impl Responder {
             match host.resolve_remote(pd, qpn, job.rkey, job.va, len, Access::REMOTE_READ) {
                 Ok(s) => segment = s,
                 Err(_) if job.again => {
-                    self.refuse_again(core, &job, path, host);
+                    self.jobs.pop_front();
+                    self.refuse_again(core, job.psn, job.reply, path, host);
                     return 0;
                 }
                 Err(_) => {
@@ -381,21 +382,22 @@ impl Responder {
         len
     }
 
-    /// A READ that was answered before can't be answered again: its region has gone. The peer may long
-    /// have its answer, and its application have given the region up for that, while this request was
-    /// late on its way: only if the peer still waits, it has to know. No reason to end.
-    fn refuse_again<H: Host>(
-        &mut self,
+    /// A READ that was asked for before can't be answered again: its region has gone, or its XRC shared
+    /// receive queue. The peer may long have its answer, and its application have given the region up for
+    /// that, while this request was late on its way: only if the peer still waits, it has to know. No
+    /// reason to end.
+    pub(super) fn refuse_again<H: Host>(
+        &self,
         core: &mut Core,
-        job: &ReadJob,
+        psn: Psn,
+        reply: Reply,
         path: PathId,
         host: &mut H,
     ) {
-        self.jobs.pop_front();
-        let mut headers = Headers::new(core.bth(Opcode::RC_ACK, job.psn));
+        let mut headers = Headers::new(core.bth(Opcode::RC_ACK, psn));
         let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
-        headers.aeth = Some(Aeth { syndrome, msn: job.msn });
-        job.reply.stamp(&mut headers, host.tag(path));
+        headers.aeth = Some(Aeth { syndrome, msn: self.msn });
+        reply.stamp(&mut headers, host.tag(path));
         if headers.mp.is_some() {
             headers.sack = Some(MpSack(0));
         }

@@ -240,10 +240,7 @@ impl Responder {
                 None => core.peer_pd,
                 Some(eth) => match host.xrc_pd(eth.srqn) {
                     Some(pd) => pd,
-                    None => {
-                        core.counters.dropped_malformed += 1;
-                        return;
-                    }
+                    None => return self.refuse_again(core, psn, reply, from, host),
                 },
             };
             let n = reth.len.div_ceil(core.attr.path_mtu).max(1);
@@ -255,9 +252,9 @@ impl Responder {
             if more > 0 {
                 // A part of it came first and was taken for all of it: the rest is new.
                 core.peer_pd = pd;
-                if execute::check_remote(core, &reth, Access::REMOTE_READ, host).is_err() {
-                    core.counters.dropped_malformed += 1;
-                    return;
+                if let Err(refusal) = execute::check_remote(core, &reth, Access::REMOTE_READ, host)
+                {
+                    return self.refuse(core, psn, refusal, reply, host);
                 }
                 self.epsn = self.epsn.add(more as u32);
                 self.complained = false;
