@@ -20,9 +20,9 @@ fn listener(w: &mut World, b: Client, qp_type: u8) -> u32 {
     id
 }
 
-/// An id of host 0 for an initiator, whose route is resolved.
-fn initiator(w: &mut World, a: Client) -> u32 {
-    let id = w.try_create(a, 0xa, PS_IB, XRC_SEND).unwrap();
+/// An id of host 0 for a queue pair of a type, whose route is resolved.
+fn resolved(w: &mut World, a: Client, qp_type: u8) -> u32 {
+    let id = w.try_create(a, 0xa, PS_IB, qp_type).unwrap();
     w.resolve_addr(a, id, None, server()).unwrap();
     w.expect(a, ADDR_RESOLVED);
     w.resolve_route(a, id).unwrap();
@@ -39,7 +39,7 @@ fn an_initiator_connects_to_a_target() {
     let mut w = World::new(2);
     let (a, b) = (w.open(0, 1), w.open(1, 1));
     listener(&mut w, b, XRC_RECV);
-    let id = initiator(&mut w, a);
+    let id = resolved(&mut w, a, XRC_SEND);
     let early = w.qp_attr(a, id, 1).unwrap();
     assert_eq!((early.mask(), early.access_flags()), (0x39, 0));
     w.set_option(a, id, 0, 3, &[18]).unwrap();
@@ -87,7 +87,19 @@ fn nobody_but_a_target_serves_an_initiator() {
     let mut w = World::new(2);
     let (a, b) = (w.open(0, 1), w.open(1, 1));
     listener(&mut w, b, RC);
-    let id = initiator(&mut w, a);
+    let id = resolved(&mut w, a, XRC_SEND);
     w.connect(a, id, &Param::new(0x1234, b"")).unwrap();
     assert_eq!(w.expect(a, REJECTED).id, id);
+}
+
+#[test]
+fn a_target_serves_nobody_but_an_initiator_and_asks_nobody() {
+    let mut w = World::new(2);
+    let (a, b) = (w.open(0, 1), w.open(1, 1));
+    listener(&mut w, b, XRC_RECV);
+    let id = resolved(&mut w, a, RC);
+    w.connect(a, id, &Param::new(0x1234, b"")).unwrap();
+    assert_eq!(w.expect(a, REJECTED).id, id);
+    let id = resolved(&mut w, a, XRC_RECV);
+    assert_eq!(w.connect(a, id, &Param::new(0x1234, b"")), Err(EINVAL));
 }

@@ -28,7 +28,8 @@ impl Cm {
             return Err(errno::EINVAL);
         }
         let cm_id = self.ids.named_with_device(file, id)?;
-        if cm_id.state != IdState::RouteResolved {
+        // A target only answers.
+        if cm_id.state != IdState::RouteResolved || cm_id.qp_type == QpType::XrcRecv {
             return Err(errno::EINVAL);
         }
         let (Some(path), Some(attachment), Some(remote), Some(destination)) =

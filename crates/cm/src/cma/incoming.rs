@@ -206,8 +206,9 @@ fn resolved(id: &mut CmId, status: u8, qpn: u32, qkey: u32, private_data: Vec<u8
 /// Whether a listening id takes a request, by addresses and transport service.
 fn takes(id: &CmId, request: &Request, header: Option<&CmaHeader>, port_space: PortSpace) -> bool {
     let Some(source) = id.source else { return false };
+    let connected = |qp_type| matches!(qp_type, QpType::Rc | QpType::Uc);
     let serves = id.qp_type == request.qp_type
-        || port_space == PortSpace::Ib && matches!(request.qp_type, QpType::Rc | QpType::Uc);
+        || port_space == PortSpace::Ib && connected(id.qp_type) && connected(request.qp_type);
     let on_interface = id.bound_if.is_none_or(|scope| scope == request.between.ifindex);
     if !serves || !on_interface {
         return false;

@@ -21,9 +21,6 @@ pub(super) const MAX_RETRIES: u8 = 15;
 /// The time an MRA asks for, as an exponent: 69 s (`CMA_CM_MRA_SETTING`).
 const SERVICE_TIMEOUT: u8 = 24;
 
-/// What the extended transport field of a REQ says for XRC (annex A14).
-pub(super) const XRC: u8 = 1;
-
 /// The message, with the options for vendors in the places that were reserved before
 /// (as Linux has them since 5.8).
 pub(super) type Mad = [u8; 256];
@@ -67,8 +64,8 @@ pub(super) fn req(c: &Connection, param: &ConnParam, private: &[u8], local_ece: 
     let xrc = c.qp_type == QpType::XrcSend;
     let (service, extended_transport) = match c.qp_type {
         QpType::Uc => (CmService::Uc, 0),
-        QpType::XrcSend | QpType::XrcRecv => (CmService::Extended, XRC),
-        QpType::Rc | QpType::Ud => (CmService::Rc, 0),
+        QpType::XrcSend => (CmService::Extended, Req::EXTENDED_XRC),
+        QpType::Rc | QpType::Ud | QpType::XrcRecv => (CmService::Rc, 0),
     };
     let mut req = Req {
         local_comm_id: c.local_id,

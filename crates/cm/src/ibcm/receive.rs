@@ -105,7 +105,7 @@ impl Connections {
         let qp_type = match req.service {
             CmService::Rc => QpType::Rc,
             CmService::Uc => QpType::Uc,
-            CmService::Extended if req.extended_transport == mad::XRC => QpType::XrcRecv,
+            CmService::Extended if req.extended_transport == Req::EXTENDED_XRC => QpType::XrcRecv,
             CmService::Rd | CmService::Extended => {
                 return refuse(self, RejectReason::InvalidTransport);
             }

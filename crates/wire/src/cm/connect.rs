@@ -116,7 +116,7 @@ pub enum CmService {
     Uc,
     /// Reliable datagram.
     Rd,
-    /// What the extended transport field says; 1 there is XRC.
+    /// What the extended transport field says: [`Req::EXTENDED_XRC`].
     Extended,
 }
 
@@ -180,6 +180,8 @@ pub struct Req {
 impl Req {
     /// Bytes of private data.
     pub const PRIVATE_DATA_LEN: usize = 92;
+    /// The extended transport of XRC (annex A14).
+    pub const EXTENDED_XRC: u8 = 1;
     pub(crate) const NAME: &str = "REQ";
 }
 
