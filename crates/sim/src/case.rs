@@ -159,12 +159,12 @@ impl Kind {
 
     /// It can use a memory window of the peer's.
     pub const fn takes_window(self) -> bool {
-        self.is_write() || self.brings_data()
+        self.is_write() || self.brings_data() || matches!(self, Self::Flush)
     }
 
     /// The window may be made invalid while it is outstanding: it is then executed, or refused.
     pub const fn may_lose_window(self) -> bool {
-        self.is_atomic() || matches!(self, Self::Write | Self::AtomicWrite)
+        self.is_atomic() || matches!(self, Self::Write | Self::AtomicWrite | Self::Flush)
     }
 
     /// READ or atomic: data comes back.
@@ -219,13 +219,14 @@ impl PairPlan {
 }
 
 impl Op {
+    /// XRC: the shared receive queue that it is for.
+    pub fn queue(&self) -> u32 {
+        SRQNS[(self.fill >> 40 & 1) as usize]
+    }
+
     /// XRC: the shared receive queue that it names.
     pub fn srqn(&self) -> u32 {
-        if self.wrong == Some(Wrong::Queue) {
-            NO_SRQN
-        } else {
-            SRQNS[(self.fill >> 40 & 1) as usize]
-        }
+        if self.wrong == Some(Wrong::Queue) { NO_SRQN } else { self.queue() }
     }
 
     /// It takes a receive, and is a work request at all.

@@ -28,7 +28,7 @@ impl Simulation {
         }
         let legal = state == QpState::Rts;
         if legal {
-            self.court.pairs[pair].drains(e, notify);
+            self.court.pairs[pair].flows[e].drains(notify);
             self.resumes.push((self.now + pause, pair, e));
         }
         let done = self.modify(pair, e, &attr, mask);
@@ -53,12 +53,12 @@ impl Simulation {
                     "a send queue goes on once it is drained",
                     || format!("draining: {draining}; {done:?}"),
                 )?;
-                let pair_judged = &mut self.court.pairs[pair];
+                let flow = &mut self.court.pairs[pair].flows[e];
                 if draining {
                     self.resumes.push((self.now + PATIENCE, pair, e));
-                    pair_judged.still_draining(e)?;
+                    flow.still_draining()?;
                 } else {
-                    pair_judged.goes_on(e)?;
+                    flow.goes_on()?;
                 }
                 self.check(self.court.pairs[pair].ends[e].host)?;
             }
@@ -78,7 +78,8 @@ impl Simulation {
         entry.is_some_and(|entry| entry.qp.query().sq_draining)
     }
 
-    fn modify(
+    /// What an application does to its queue pair.
+    pub(crate) fn modify(
         &mut self,
         pair: usize,
         e: usize,

@@ -13,8 +13,8 @@
 //! - nothing is acknowledged, and nothing completes, before it was executed; work requests complete
 //!   once and in order, unsignaled ones in silence; READs bring what was there, atomics return it;
 //! - a fenced request waits for earlier answers; memory changes only for what is outstanding;
-//! - what is invalidated, bound, read or written by memory windows comes in order too: from when a window
-//!   is said to be invalid, not a byte changes by it, though its message may have begun before;
+//! - what is invalidated, bound, read or written by memory windows (of RC) comes in order too: from when a
+//!   window is said to be invalid, not a byte changes by it, though its message may have begun before;
 //! - messages arrive once, in order, with their length, immediate data, solicited flag and contents,
 //!   each in the receive that it has to take, from the queue pair's own queue, a shared one, or the XRC
 //!   one that it names, whose protection domain judges it;

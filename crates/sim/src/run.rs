@@ -512,15 +512,9 @@ impl Simulation {
         }
         end.ended.get_or_insert(Ended::Wanted);
         let number = end.host;
-        let host = &mut self.hosts[number];
-        host.io.now = self.now;
-        host.io.qpn = end.qpn;
-        if let Some(entry) = host.qps.get_mut(&end.qpn) {
-            let attr = QpAttr::new(QpState::Err);
-            let done = entry.qp.modify(self.now, &attr, QpAttrMask::STATE, &mut host.io);
-            if let Err(error) = done {
-                return breach("any queue pair can be ended", error.to_string());
-            }
+        let done = self.modify(pair, e, &QpAttr::new(QpState::Err), QpAttrMask::STATE);
+        if let Err(error) = done {
+            return breach("any queue pair can be ended", error.to_string());
         }
         self.check(number)
     }

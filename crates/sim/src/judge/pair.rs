@@ -18,8 +18,6 @@ use crate::host::SimHost;
 use crate::io::{Did, Io, SRQNS};
 use crate::layout::{BUFFER, Layout, SRQ_DEPTH, is_own_key};
 
-/// What SQ_DRAINED says, if it was asked for.
-const DRAINED: &str = "a send queue is said to be drained once, when it is";
 /// An RNR NAK may have been on its way for so long.
 const LATE: Duration = Duration::from_millis(400);
 
@@ -32,23 +30,6 @@ pub(crate) enum Ended {
     Refused,
     /// Its application wanted it.
     Wanted,
-}
-
-/// How far the application has got with stopping its send queue (SQD).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Drain {
-    /// It sends.
-    #[default]
-    No,
-    /// What has begun goes on to its end.
-    Asked {
-        /// It will be told.
-        notify: bool,
-        /// This work request was not posted yet, so that it can't have begun.
-        before: usize,
-    },
-    /// It was told: nothing is under way.
-    Told,
 }
 
 /// One end.
@@ -68,7 +49,6 @@ pub(crate) struct End {
     /// Its host's process died.
     pub(crate) gone: bool,
     last_wqe: u32,
-    drain: Drain,
     /// RNR NAKs heard for the same packet: which, how many, since when.
     not_ready: Option<(Psn, u32, Duration)>,
 }
@@ -119,7 +99,6 @@ impl Pair {
             ended: None,
             gone: false,
             last_wqe: 0,
-            drain: Drain::default(),
             not_ready: None,
         };
         let ordered = ordered && !plan.multipath;
@@ -186,23 +165,15 @@ impl Pair {
         let by = self.windows[e].invalidated(rkey);
         self.flows[1 - e].window_gone(rkey);
         match by.unwrap_or(owner) {
-            By::Owner => {
-                self.is_at_work(e)?;
-                self.flows[e].carried_out(Kind::LocalInv, rkey)
-            }
-            By::Peer => {
-                self.is_at_work(1 - e)?;
-                self.flows[1 - e].key_invalidated(rkey)
-            }
+            By::Owner => self.flows[e].carried_out(Kind::LocalInv, rkey),
+            By::Peer => self.flows[1 - e].key_invalidated(rkey),
         }
     }
 
     fn stored(&mut self, e: usize, addr: u64, data: &[u8]) -> Verdict {
-        let landing = self.flows[e].layout.is_landing(addr);
-        self.is_at_work(if landing { e } else { 1 - e })?;
         let (end, peer) = (&self.ends[e], &mut self.flows[1 - e]);
         let reliable = self.plan.is_reliable();
-        if landing {
+        if peer.layout.is_landing(addr) {
             return self.flows[e].landed(addr, data);
         }
         if peer.layout.is_area(addr) {
@@ -227,9 +198,6 @@ impl Pair {
         io: &Io,
         c: &Completion,
     ) -> Result<super::receiver::Receive, Breach> {
-        if c.status == WcStatus::Success {
-            self.is_at_work(1 - e)?;
-        }
         let end = &mut self.ends[e];
         let receive = end.receives.completed(srqn, c.wr_id)?;
         let peer = &mut self.flows[1 - e];
@@ -263,12 +231,7 @@ impl Pair {
     fn event(&mut self, e: usize, event: QpEvent) -> Verdict {
         let end = &mut self.ends[e];
         match event {
-            QpEvent::SqDrained => {
-                let asked = matches!(end.drain, Drain::Asked { notify: true, .. });
-                end.drain = Drain::Told;
-                let still = asked && !(self.plan.is_reliable() && self.flows[e].is_in_between());
-                demand(still, DRAINED, || self.flows[e].standing())
-            }
+            QpEvent::SqDrained => self.flows[e].drained(),
             QpEvent::RequestError | QpEvent::AccessError | QpEvent::Fatal => {
                 let refusal = self.flows[1 - e].refuse()?;
                 end.ended = Some(Ended::Refused);
@@ -289,9 +252,6 @@ impl Pair {
 
     fn sent(&mut self, e: usize, io: &Io, c: &Completion, scene: &Scene) -> Verdict {
         let first_error = c.status != WcStatus::Success && !self.flows[e].failed;
-        if c.status == WcStatus::Success {
-            self.is_at_work(e)?;
-        }
         self.flows[e].sent(scene.now, io, c)?;
         if !first_error {
             return Ok(());
@@ -333,45 +293,13 @@ impl Pair {
         Ok(())
     }
 
-    /// The application of end `e` has asked for its send queue to be drained.
-    pub(crate) fn drains(&mut self, e: usize, notify: bool) {
-        let before = self.flows[e].next_to_post();
-        self.ends[e].drain = Drain::Asked { notify, before };
-    }
-
-    /// The queue pair says that its send queue is not drained yet.
-    pub(crate) fn still_draining(&self, e: usize) -> Verdict {
-        demand(self.ends[e].drain != Drain::Told, DRAINED, || "it is not, when asked".to_owned())
-    }
-
-    /// The send queue of end `e` was drained, and sends again.
-    pub(crate) fn goes_on(&mut self, e: usize) -> Verdict {
-        let before = core::mem::take(&mut self.ends[e].drain);
-        let told = !matches!(before, Drain::Asked { notify: true, .. });
-        demand(told, DRAINED, || "nobody was told".to_owned())
-    }
-
-    /// Something of the work requests of end `e` is done: its send queue must not be drained.
-    fn is_at_work(&self, e: usize) -> Verdict {
-        let flow = &self.flows[e];
-        let right = match self.ends[e].drain {
-            Drain::No => true,
-            Drain::Asked { before, .. } => flow.has_executed() <= before,
-            Drain::Told => false,
-        };
-        demand(right || !self.plan.is_reliable(), "a drained send queue begins nothing", || {
-            flow.standing()
-        })
-    }
-
     /// The error state is there when it has to be, and only then.
     fn check_state(&self, e: usize, host: &SimHost) -> Verdict {
         let end = &self.ends[e];
         let Some(entry) = host.qps.get(&end.qpn) else { return Ok(()) };
         let (state, why) = (entry.qp.state(), end.ended);
         let right = match why {
-            None if end.drain != Drain::No => matches!(state, QpState::Sqd | QpState::Sqe),
-            None => matches!(state, QpState::Rts | QpState::Sqe),
+            None => self.flows[e].may_be(state),
             // It still has to tell the peer.
             Some(Ended::Refused) => true,
             Some(Ended::Failed | Ended::Wanted) => state == QpState::Err,
@@ -394,6 +322,9 @@ impl Pair {
                     || format!("{:#x} in {state:?}: {:?}", end.qpn, end.receives),
                 )?;
             }
+            demand(state != Some(QpState::Sqd), "a drained send queue goes on", || {
+                self.flows[e].standing()
+            })?;
             if !self.ends[1 - e].gone {
                 self.flows[e].finish(&hosts[self.ends[1 - e].host].io)?;
             }
@@ -469,12 +400,10 @@ impl Court {
             Did::Atomic { qpn, addr, op, old } => {
                 let (pair, e) = self.find(*qpn)?;
                 self.count(number, *addr, *op, *old)?;
-                self.pairs[pair].is_at_work(1 - e)?;
                 self.pairs[pair].flows[1 - e].atomic(*addr, *op, *old)
             }
             Did::Flushed { qpn, scope } => {
                 let (pair, e) = self.find(*qpn)?;
-                self.pairs[pair].is_at_work(1 - e)?;
                 self.pairs[pair].flows[1 - e].flushed(*scope)
             }
             Did::Invalidated { qpn, rkey } => {
@@ -484,16 +413,13 @@ impl Court {
             Did::Bound { qpn, rkey } => {
                 let (pair, e) = self.find(*qpn)?;
                 let pair = &mut self.pairs[pair];
-                pair.is_at_work(e)?;
                 pair.windows[e].bound(*rkey);
                 pair.flows[e].carried_out(Kind::Bind, *rkey)
             }
             Did::Took { qpn, srqn, wr_id } => {
                 let (pair, e) = self.find(*qpn)?;
-                let rule = "receives are taken of queues that are there";
-                let Some(queue) = self.shared.get_mut(&(number, *srqn)) else {
-                    return breach(rule, format!("{srqn:?}"));
-                };
+                let queue = self.shared.get_mut(&(number, *srqn));
+                let queue = queue.expect("each host has them all");
                 let receive = queue.took(*wr_id)?;
                 self.pairs[pair].ends[e].receives.take(receive)
             }

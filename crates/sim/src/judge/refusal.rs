@@ -54,10 +54,12 @@ pub(crate) fn refusal(op: &Op, access: Access) -> Option<Refusal> {
         Wrong::Key if op.kind == Kind::SendInv => {
             (WcStatus::RemAccessErr, Told::Receive(WcStatus::RemAccessErr))
         }
-        Wrong::Key | Wrong::Range | Wrong::Rights | Wrong::Queue => return Some(NO_ACCESS),
+        Wrong::Key | Wrong::Range | Wrong::Rights => return Some(NO_ACCESS),
         Wrong::ShortReceive => (WcStatus::RemInvReqErr, Told::Receive(WcStatus::LocLenErr)),
         Wrong::ReceiveKey => (WcStatus::RemOpErr, Told::Receive(WcStatus::LocProtErr)),
-        Wrong::LocalKey | Wrong::NoReceive | Wrong::QKey | Wrong::Post => return None,
+        Wrong::Queue | Wrong::LocalKey | Wrong::NoReceive | Wrong::QKey | Wrong::Post => {
+            return None;
+        }
     };
     Some(Refusal { status, told })
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::pair::Pair;
 use crate::case::{Kind, Wrong};
+use crate::io::NO_KEY;
 
 /// For so long, what makes a window invalid waits for the peer to be in the middle of a message.
 const AMBUSH: Duration = Duration::from_millis(20);
@@ -40,6 +41,13 @@ pub(crate) struct Keys {
     pub(crate) victim: Option<u32>,
     /// This was valid once.
     pub(crate) gone: Option<u32>,
+}
+
+impl Keys {
+    /// A key that is of nothing, or not any more.
+    pub(crate) fn wrong(&self) -> u32 {
+        self.gone.unwrap_or(NO_KEY)
+    }
 }
 
 impl Windows {

@@ -9,8 +9,10 @@ use crate::judge::refusal::Refusal;
 use crate::judge::{Breach, Verdict, breach, demand};
 
 impl Flow {
-    /// Before the responder executes anything of a fenced request, all earlier answers are here.
-    fn check_fence(&self, index: usize) -> Verdict {
+    /// Something of a request begins to be executed: its send queue is not drained, and if it is fenced, all
+    /// earlier answers are here.
+    fn begins(&self, index: usize) -> Verdict {
+        self.works_on(index)?;
         let waits = |i: &usize| {
             let op = &self.ops[*i];
             let len = if op.kind.is_atomic() { 8 } else { op.len };
@@ -31,7 +33,7 @@ impl Flow {
         };
         demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
         if self.progress == 0 {
-            self.check_fence(i)?;
+            self.begins(i)?;
         }
         let at = self.layout.base + u64::from(self.ops[i].offset) + u64::from(self.progress);
         self.expect(rule, i, at, addr, data)?;
@@ -49,7 +51,7 @@ impl Flow {
             return breach(rule, format!("data for {addr:#x}, but {:?} is next", self.next()));
         };
         if self.progress == 0 {
-            self.check_fence(i)?;
+            self.begins(i)?;
         }
         let at = receive.place(self.progress).unwrap_or(0);
         self.expect(rule, i, at, addr, data)
@@ -68,7 +70,7 @@ impl Flow {
         })?;
         self.executed = i;
         self.progress += data.len() as u32;
-        Ok(())
+        self.works_on(i)
     }
 
     /// The responder executed an atomic.
@@ -78,7 +80,7 @@ impl Flow {
             return breach(rule, format!("{op:?}, but {:?} is next", self.next()));
         };
         demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
-        self.check_fence(i)?;
+        self.begins(i)?;
         let at = match self.ops[i].kind {
             Kind::SharedAdd => u64::from(self.ops[i].offset) * 8,
             _ => self.layout.counter(),
@@ -97,7 +99,7 @@ impl Flow {
             return breach("FLUSHes are executed once and in order", what);
         };
         demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
-        self.check_fence(i)?;
+        self.begins(i)?;
         demand(self.posted[i].scope == Some(scope), "a FLUSH is of what was asked for", || {
             format!("{}: {scope:?}", self.describe(i))
         })?;
@@ -113,7 +115,7 @@ impl Flow {
         };
         demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
         if self.ops[i].len == 0 {
-            self.check_fence(i)?;
+            self.begins(i)?;
         }
         let right = self.posted[i].key == rkey && self.progress == self.ops[i].len;
         demand(right && self.invalidated != Some(i), rule, || {
@@ -132,7 +134,7 @@ impl Flow {
         let Some(i) = next.filter(|i| self.ops[*i].kind == kind) else {
             return breach(rule, format!("{kind:?} of {rkey:#x}, but {next:?} is next"));
         };
-        self.check_fence(i)?;
+        self.begins(i)?;
         let right = self.posted[i].key == rkey && !self.failed;
         demand(right, rule, || format!("{}: {rkey:#x}", self.describe(i)))?;
         self.posted[i].carried_out = true;
@@ -158,8 +160,9 @@ impl Flow {
         demand(self.progress == op.len, "a receive completes when all is there", || {
             format!("{}: {} bytes are there", self.describe(i), self.progress)
         })?;
+        self.works_on(i)?;
         if op.len == 0 {
-            self.check_fence(i)?;
+            self.begins(i)?;
         }
         let opcode =
             if op.kind == Kind::WriteImm { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
@@ -222,7 +225,7 @@ impl Flow {
         match found {
             Some(i) => {
                 self.posted[i].landed += data.len() as u32;
-                Ok(())
+                self.works_on(i)
             }
             None => breach(
                 "memory changes only for what is outstanding",

@@ -4,6 +4,7 @@
 //! request, each atomic the next request. So a request is known to have been executed, once and in
 //! order, and a completion that comes before that is caught, as is data that is stored twice.
 
+mod drain;
 mod executed;
 mod post;
 
@@ -18,6 +19,7 @@ use super::{Verdict, breach, demand};
 use crate::case::{EndPlan, Kind, Op, PairPlan, Wrong};
 use crate::io::{Io, KEY, NO_KEY};
 use crate::layout::{AREA, Layout};
+use drain::Drain;
 
 /// Most bytes of inline data.
 pub(crate) const INLINE_MAX: u32 = 256;
@@ -86,6 +88,7 @@ pub(crate) struct Flow {
     /// An error has been reported: only flushes follow.
     pub(crate) failed: bool,
     pub(crate) last_success: Duration,
+    drain: Drain,
 }
 
 /// A kind of work request that leaves no trace at the responder.
@@ -130,6 +133,7 @@ impl Flow {
             refused: None,
             failed: false,
             last_success: Duration::ZERO,
+            drain: Drain::default(),
         }
     }
 
@@ -156,13 +160,8 @@ impl Flow {
         self.posted.len()
     }
 
-    /// The responder has executed no work request from this one on, whole.
-    pub(crate) fn has_executed(&self) -> usize {
-        self.executed
-    }
-
     /// The responder is in the middle of a request.
-    pub(crate) fn is_in_between(&self) -> bool {
+    pub(super) fn is_in_between(&self) -> bool {
         self.progress > 0
     }
 
@@ -231,6 +230,7 @@ impl Flow {
             }
             self.posted[i].done = true;
             if !here || success {
+                self.works_on(i)?;
                 self.posted[i].succeeded = true;
                 self.check_done(i, io)?;
                 self.last_success = now;

@@ -41,7 +41,7 @@ impl Flow {
             _ => layout.base + at,
         };
         let key = match op.wrong {
-            Some(Wrong::Key) => keys.gone.unwrap_or(NO_KEY),
+            Some(Wrong::Key) => keys.wrong(),
             _ => keys.victim.unwrap_or_else(|| layout.key(op.kind, index as u64)),
         };
         let makes = op.kind == Kind::SendInv || op.kind.is_local();
@@ -98,8 +98,6 @@ impl Flow {
             Kind::CompareSwap | Kind::SharedAdd | Kind::Flush | Kind::LocalInv | Kind::Bind => {}
             _ => posted.data = pattern(op.len, op.fill),
         }
-        // So has what ends the window that a READ uses.
-        posted.fence |= op.kind == Kind::SendInv && self.relies_on(key);
         if op.kind.is_write() {
             // A READ that is repeated reads again (IBTA 9.7.5.1.5): what overwrites it has to wait.
             let end = at + u64::from(op.len);
@@ -109,6 +107,8 @@ impl Flow {
             }
             self.area[range].copy_from_slice(&posted.data);
         }
+        // So has what ends the window that it uses.
+        posted.fence |= op.kind == Kind::SendInv && self.relies_on(key);
         // A queue full of requests that never complete would never be free again.
         let oldest = self.outstanding.front().copied().unwrap_or(index);
         let stuck = (index - oldest) as u64 + 4 >= layout.depth
@@ -148,18 +148,19 @@ impl Flow {
 
     /// The remote key of a request that reads or writes memory.
     fn memory_key(&self, op: &Op, keys: &Keys) -> u32 {
-        let key = match op.wrong {
-            Some(Wrong::Key) => return keys.gone.unwrap_or(NO_KEY),
-            Some(Wrong::Rights) if op.kind == Kind::Read => WRITE_KEY,
-            Some(Wrong::Rights) => READ_KEY,
-            _ if op.kind == Kind::Flush => KEY,
-            _ if op.len == 0 && op.fill & 2 == 0 => return NO_KEY, // Is not looked at.
-            _ if keys.memory.is_some() => return keys.memory.unwrap_or(NO_KEY),
-            _ if op.kind.is_write() && op.fill & 4 == 0 => WRITE_KEY,
-            _ if op.kind == Kind::Read && op.fill & 4 == 0 => READ_KEY,
+        let whole = op.kind == Kind::Flush || op.fill & 4 != 0;
+        let key = match (op.wrong, keys.memory) {
+            (Some(Wrong::Key), _) => return keys.wrong(),
+            (_, Some(window)) => return window,
+            (Some(Wrong::Rights), _) if op.kind == Kind::Read => WRITE_KEY,
+            (Some(Wrong::Rights), _) => READ_KEY,
+            // Is not looked at.
+            _ if op.kind != Kind::Flush && op.len == 0 && op.fill & 2 == 0 => return NO_KEY,
+            _ if op.kind.is_write() && !whole => WRITE_KEY,
+            _ if op.kind == Kind::Read && !whole => READ_KEY,
             _ => KEY,
         };
-        let pd = if self.xrc { pd_of(op.srqn()) } else { None };
+        let pd = if self.xrc { pd_of(op.queue()) } else { None };
         key_in(pd.unwrap_or(PD), key)
     }
 
