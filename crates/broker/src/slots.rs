@@ -24,8 +24,8 @@ pub(crate) const PORT: u16 = polypath_wire::ROCE_PORT;
 /// The last slot; 255 is the multicast QPN's top byte.
 pub(crate) const SLOT_MAX: u8 = 254;
 
-/// Receive buffer asked for, in bytes; the kernel gives twice that, or less. Much more than the windows of
-/// RC take: UC and UD have none, and what comes while the receiver does not run has to wait somewhere.
+/// Receive buffer asked for, in bytes; the kernel gives twice that, or less. Much more than the window of one
+/// peer takes: UC and UD have none, and what comes while the receiver does not run has to wait somewhere.
 const RECEIVE_BUFFER: i32 = 16 << 20;
 
 /// Most packets thrown away when a socket is emptied: more than fit into its buffer at the kernel's

@@ -67,7 +67,7 @@ pub struct Config {
     pub max_window: u32,
     /// How far the congestion window towards such a peer may grow while nothing is lost.
     pub max_window_found: u32,
-    /// What we tell peers: bytes of payload that our lane's receive buffer takes. (The kernel
+    /// What we tell peers: bytes of payload that our lane's receive buffer takes at least. (The kernel
     /// accounts a packet's buffer, about twice its payload, against SO_RCVBUF.)
     pub receive_window: u32,
     /// What the largest packet counts for in [`crate::PathManager::sent`]; the window never falls
