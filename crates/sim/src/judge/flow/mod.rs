@@ -229,8 +229,10 @@ impl Flow {
                 return breach("unsignaled requests complete in silence", format!("{c:?}"));
             }
             self.posted[i].done = true;
-            if !here || success {
+            if here && success {
                 self.works_on(i)?;
+            }
+            if !here || success {
                 self.posted[i].succeeded = true;
                 self.check_done(i, io)?;
                 self.last_success = now;
