@@ -199,6 +199,26 @@ fn a_read_that_is_repeated_after_its_region_has_gone_fails() {
     }
 }
 
+/// A requester that got less than it had asked for may ask for more: what is new of that is refused as any
+/// other request.
+#[test]
+fn a_read_that_grows_beyond_a_region_that_has_gone_is_refused() {
+    let mut p = Pair::new(Setup::default());
+    p.nodes[1].host.register(0x51, 0, 0x1000, Access::REMOTE_READ);
+    p.nodes[0].post(0, SendOp::Read { va: 0, rkey: 0x51 }, 0x10000, 100);
+    p.run();
+    p.nodes[1].host.regions.remove(&0x51);
+    let psn = Psn::new(Setup::default().psn[0]);
+    let bth = Bth { dest_qpn: QPN[1], psn, ack_req: true, ..Bth::new(Opcode::RC_READ_REQUEST) };
+    let reth = Some(Reth { va: 0, rkey: 0x51, len: 2048 });
+    let more = Packet { headers: Headers { reth, ..Headers::new(bth) }, payload: &[] };
+    let node = &mut p.nodes[1];
+    node.qp.handle_packet(Duration::from_secs(1), &more, PathId(0), None, &mut node.host);
+    p.run();
+    assert_eq!(p.nodes[1].host.events, [QpEvent::AccessError]);
+    assert_eq!(p.nodes[1].qp.state(), QpState::Err);
+}
+
 /// IBTA 9.7.5.1.1: a READ is asked for again from the missing packet on.
 #[test]
 fn a_read_is_asked_for_again_from_the_missing_response_on() {

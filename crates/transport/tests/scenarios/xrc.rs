@@ -5,7 +5,7 @@ use std::time::Duration;
 use polypath_transport::*;
 use polypath_wire::Service;
 use polypath_wire::bth::Bth;
-use polypath_wire::ext::XrcEth;
+use polypath_wire::ext::{Reth, XrcEth};
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::{Headers, Packet};
 use polypath_wire::psn::Psn;
@@ -167,6 +167,28 @@ fn an_empty_queue_is_receiver_not_ready() {
     recv(&mut p, A, 2, 0x1000, 100);
     p.run();
     assert_eq!(received(&p), [(A, 2, WcStatus::Success, 8)]);
+}
+
+/// As for a region that has gone: who does not wait for the answer takes no notice.
+#[test]
+fn a_duplicate_read_whose_queue_has_gone_ends_nothing() {
+    let mut p = pair(Setup::default());
+    post(&mut p, A, 1, SendOp::Read { va: 0, rkey: ALL }, 0x1000, 100);
+    p.run();
+    p.nodes[1].host.xrc.remove(&A);
+    let psn = Psn::new(Setup::default().psn[0]);
+    let bth = Bth { dest_qpn: QPN[1], psn, ..Bth::new(Opcode::RC_READ_REQUEST.to_xrc()) };
+    let reth = Some(Reth { va: 0, rkey: ALL, len: 100 });
+    let headers = Headers { reth, xrc: Some(XrcEth { srqn: A }), ..Headers::new(bth) };
+    let node = &mut p.nodes[1];
+    let late = Packet { headers, payload: &[] };
+    node.qp.handle_packet(Duration::from_secs(1), &late, PathId(0), None, &mut node.host);
+    post(&mut p, B, 2, SendOp::Read { va: 0, rkey: ALL }, 0x1000, 100);
+    p.run();
+    assert_eq!(p.nodes[1].qp.counters().naks_fatal_sent, 1);
+    assert_eq!(p.nodes[1].host.events, []);
+    let good = WcStatus::Success;
+    assert_eq!(p.nodes[0].host.statuses(), [(1, good), (2, good)]);
 }
 
 #[test]
