@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use polypath_transport::{ModifyError, QpAttr, QpAttrMask, QpState};
+use polypath_transport::{ModifyError, QpAttr, QpAttrMask, QpState, QueuePair};
 
 use crate::judge::{Verdict, demand};
 use crate::run::Simulation;
@@ -22,7 +22,7 @@ impl Simulation {
         let mut attr = QpAttr::new(QpState::Sqd);
         attr.en_sqd_async_notify = notify;
         let mask = QpAttrMask::STATE | QpAttrMask::EN_SQD_ASYNC_NOTIFY;
-        let Some(state) = self.state(pair, e) else { return Ok(()) };
+        let Some(state) = self.qp(pair, e).map(QueuePair::state) else { return Ok(()) };
         if state == QpState::Sqd {
             return Ok(());
         }
@@ -43,9 +43,9 @@ impl Simulation {
         for (at, pair, e) in core::mem::take(&mut self.resumes) {
             if at > self.now {
                 self.resumes.push((at, pair, e));
-            } else if self.state(pair, e) == Some(QpState::Sqd) {
+            } else if let Some(qp) = self.qp(pair, e).filter(|qp| qp.state() == QpState::Sqd) {
+                let draining = qp.query().sq_draining;
                 self.note(format_args!("pair {pair}, end {e}, wants to send again"));
-                let draining = self.is_draining(pair, e);
                 let attr = QpAttr::new(QpState::Rts);
                 let done = self.modify(pair, e, &attr, QpAttrMask::STATE);
                 demand(
@@ -64,18 +64,6 @@ impl Simulation {
             }
         }
         Ok(())
-    }
-
-    fn state(&self, pair: usize, e: usize) -> Option<QpState> {
-        let end = &self.court.pairs[pair].ends[e];
-        let entry = self.hosts[end.host].qps.get(&end.qpn)?;
-        Some(entry.qp.state())
-    }
-
-    fn is_draining(&self, pair: usize, e: usize) -> bool {
-        let end = &self.court.pairs[pair].ends[e];
-        let entry = self.hosts[end.host].qps.get(&end.qpn);
-        entry.is_some_and(|entry| entry.qp.query().sq_draining)
     }
 
     /// What an application does to its queue pair.

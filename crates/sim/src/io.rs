@@ -168,10 +168,8 @@ pub struct Io {
     pub explanations: Vec<String>,
     /// Bytes charged to paths and not given back, all together.
     pub charged: i64,
-    /// The shared receive queue.
-    pub srq: VecDeque<RecvWr>,
-    /// XRC shared receive queues by number.
-    pub xrc: BTreeMap<u32, VecDeque<RecvWr>>,
+    /// The shared receive queue, and those of XRC by number.
+    pub shared: BTreeMap<Option<u32>, VecDeque<RecvWr>>,
     /// Keys that can be made invalid, each once. Nothing is read or written with them.
     pub passing_keys: BTreeSet<u32>,
     /// Memory windows (type 2B) by key: protection domain and queue pair that they are bound to. They
@@ -199,8 +197,7 @@ impl Io {
             journal: Vec::new(),
             explanations: Vec::new(),
             charged: 0,
-            srq: VecDeque::new(),
-            xrc: SRQNS.map(|srqn| (srqn, VecDeque::new())).into(),
+            shared: BTreeMap::new(),
             passing_keys: BTreeSet::new(),
             windows: BTreeMap::new(),
             mischief: None,
@@ -242,6 +239,12 @@ impl Io {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&self.memory[at as usize..][..8]);
         u64::from_ne_bytes(bytes)
+    }
+
+    fn take(&mut self, srqn: Option<u32>) -> Option<RecvWr> {
+        let wr = self.shared.get_mut(&srqn)?.pop_front()?;
+        self.journal.push(Did::Took { qpn: self.qpn, srqn, wr_id: wr.wr_id });
+        Some(wr)
     }
 
     fn completed(&mut self, side: CqSide, srqn: Option<u32>, completion: Completion) {
@@ -371,9 +374,7 @@ impl Host for Io {
     }
 
     fn take_srq(&mut self) -> Option<RecvWr> {
-        let wr = self.srq.pop_front()?;
-        self.journal.push(Did::Took { qpn: self.qpn, srqn: None, wr_id: wr.wr_id });
-        Some(wr)
+        self.take(None)
     }
 
     fn complete(&mut self, side: CqSide, completion: Completion) {
@@ -385,9 +386,7 @@ impl Host for Io {
     }
 
     fn take_xrc(&mut self, srqn: u32) -> Option<RecvWr> {
-        let wr = self.xrc.get_mut(&srqn)?.pop_front()?;
-        self.journal.push(Did::Took { qpn: self.qpn, srqn: Some(srqn), wr_id: wr.wr_id });
-        Some(wr)
+        self.take(Some(srqn))
     }
 
     fn complete_xrc(&mut self, srqn: u32, completion: Completion) {

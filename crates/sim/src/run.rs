@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use polypath_paths::{PathEvent, PathOptions};
-use polypath_transport::{PathId, QpAttr, QpAttrMask, QpState, QpType, UdDestination};
+use polypath_transport::{PathId, QpAttr, QpAttrMask, QpState, QpType, QueuePair, UdDestination};
 
 use crate::case::{Case, Kind, Wrong};
 use crate::connect::{QKEY, connect};
@@ -285,8 +285,13 @@ impl Simulation {
         let p = &self.court.pairs[pair];
         let left = p.ends.iter().any(|end| end.gone || end.ended.is_some());
         let wanted = p.plan.multipath && p.plan.is_reliable();
-        let entry = self.hosts[p.ends[e].host].qps.get(&p.ends[e].qpn);
-        wanted && !left && entry.is_some_and(|entry| !entry.qp.is_multipath())
+        wanted && !left && self.qp(pair, e).is_some_and(|qp| !qp.is_multipath())
+    }
+
+    /// The queue pair of an end, if its process is the one that made it.
+    pub(crate) fn qp(&self, pair: usize, e: usize) -> Option<&QueuePair> {
+        let end = &self.court.pairs[pair].ends[e];
+        Some(&self.hosts[end.host].qps.get(&end.qpn)?.qp)
     }
 
     /// When applications want to post something.

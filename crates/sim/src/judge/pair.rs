@@ -38,8 +38,6 @@ pub(crate) struct End {
     pub(crate) host: usize,
     pub(crate) qpn: u32,
     srq: bool,
-    /// It takes its receives from where others do as well.
-    shares: bool,
     receives: Receives,
     /// The peer's work request that the next receive is for.
     next_receive: usize,
@@ -92,7 +90,6 @@ impl Pair {
             host: plan.ends[e].host,
             qpn: plan.ends[e].qpn,
             srq: plan.ends[e].srq,
-            shares: plan.shares_receives(e),
             receives: Receives::default(),
             next_receive: 0,
             receive_posted: BTreeMap::new(),
@@ -120,7 +117,7 @@ impl Pair {
     pub(crate) fn receive_due(&self, e: usize) -> Option<(Duration, usize)> {
         let (end, peer) = (&self.ends[e], &self.flows[1 - e]);
         let room = (end.receives.own.len() as u64) < peer.layout.depth;
-        if end.shares || end.gone || !room {
+        if self.plan.shares_receives(e) || end.gone || !room {
             return None;
         }
         // What never gets a receive leaves none for those after it.
@@ -350,7 +347,7 @@ impl Court {
         let ends = |(i, p): (usize, &Pair)| [0, 1].map(|e| (p.ends[e].qpn, (i, e)));
         let times = |host: usize, srqn: Option<u32>| {
             let ends = pairs.iter().flat_map(|p| (0..2).map(move |e| (p, e)));
-            let ends = ends.filter(|(p, e)| p.ends[*e].host == host && p.ends[*e].shares);
+            let ends = ends.filter(|(p, e)| p.ends[*e].host == host && p.plan.shares_receives(*e));
             ends.flat_map(|(p, e)| {
                 let peer = &p.flows[1 - e];
                 let xrc = p.plan.service.is_xrc();
@@ -431,7 +428,7 @@ impl Court {
                 }
                 let receive = pair.receive_completed(e, *srqn, io, c)?;
                 let queue = self.shared.get_mut(&(number, *srqn));
-                if let Some(queue) = queue.filter(|_| pair.ends[e].shares) {
+                if let Some(queue) = queue.filter(|_| pair.plan.shares_receives(e)) {
                     queue.completed(&receive);
                 }
                 Ok(())

@@ -29,7 +29,7 @@ impl Receive {
     /// One for a shared receive queue.
     fn shared(srqn: Option<u32>, wr_id: u64, addr: u64, split: bool) -> Self {
         let key = key_in(srqn.and_then(pd_of).unwrap_or(PD), KEY);
-        Self { wr_id, srqn, pieces: pieces(addr, BUFFER as u32, key, split) }
+        Self { srqn, ..Self::new(wr_id, addr, BUFFER as u32, split, key) }
     }
 
     /// As it is posted.
@@ -110,11 +110,7 @@ impl SharedQueue {
             let addr = self.base + slot * BUFFER;
             let split = self.next.is_multiple_of(2);
             let receive = Receive::shared(self.srqn, wr_id, addr, split);
-            let queue = match self.srqn {
-                Some(srqn) => host.io.xrc.entry(srqn).or_default(),
-                None => &mut host.io.srq,
-            };
-            queue.push_back(receive.wr());
+            host.io.shared.entry(self.srqn).or_default().push_back(receive.wr());
             self.posted.push_back(receive);
         }
     }

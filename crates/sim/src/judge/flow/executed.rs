@@ -9,10 +9,8 @@ use crate::judge::refusal::Refusal;
 use crate::judge::{Breach, Verdict, breach, demand};
 
 impl Flow {
-    /// Something of a request begins to be executed: its send queue is not drained, and if it is fenced, all
-    /// earlier answers are here.
-    fn begins(&self, index: usize) -> Verdict {
-        self.works_on(index)?;
+    /// Before the responder executes anything of a fenced request, all earlier answers are here.
+    fn check_fence(&self, index: usize) -> Verdict {
         let waits = |i: &usize| {
             let op = &self.ops[*i];
             let len = if op.kind.is_atomic() { 8 } else { op.len };
@@ -33,7 +31,7 @@ impl Flow {
         };
         demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
         if self.progress == 0 {
-            self.begins(i)?;
+            self.check_fence(i)?;
         }
         let at = self.layout.base + u64::from(self.ops[i].offset) + u64::from(self.progress);
         self.expect(rule, i, at, addr, data)?;
@@ -51,7 +49,7 @@ impl Flow {
             return breach(rule, format!("data for {addr:#x}, but {:?} is next", self.next()));
         };
         if self.progress == 0 {
-            self.begins(i)?;
+            self.check_fence(i)?;
         }
         let at = receive.place(self.progress).unwrap_or(0);
         self.expect(rule, i, at, addr, data)
@@ -80,7 +78,8 @@ impl Flow {
             return breach(rule, format!("{op:?}, but {:?} is next", self.next()));
         };
         demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
-        self.begins(i)?;
+        self.works_on(i)?;
+        self.check_fence(i)?;
         let at = match self.ops[i].kind {
             Kind::SharedAdd => u64::from(self.ops[i].offset) * 8,
             _ => self.layout.counter(),
@@ -99,7 +98,8 @@ impl Flow {
             return breach("FLUSHes are executed once and in order", what);
         };
         demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
-        self.begins(i)?;
+        self.works_on(i)?;
+        self.check_fence(i)?;
         demand(self.posted[i].scope == Some(scope), "a FLUSH is of what was asked for", || {
             format!("{}: {scope:?}", self.describe(i))
         })?;
@@ -114,8 +114,9 @@ impl Flow {
             return breach(rule, format!("{rkey:#x}, but {:?} is next", self.next()));
         };
         demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
+        self.works_on(i)?;
         if self.ops[i].len == 0 {
-            self.begins(i)?;
+            self.check_fence(i)?;
         }
         let right = self.posted[i].key == rkey && self.progress == self.ops[i].len;
         demand(right && self.invalidated != Some(i), rule, || {
@@ -134,7 +135,8 @@ impl Flow {
         let Some(i) = next.filter(|i| self.ops[*i].kind == kind) else {
             return breach(rule, format!("{kind:?} of {rkey:#x}, but {next:?} is next"));
         };
-        self.begins(i)?;
+        self.works_on(i)?;
+        self.check_fence(i)?;
         let right = self.posted[i].key == rkey && !self.failed;
         demand(right, rule, || format!("{}: {rkey:#x}", self.describe(i)))?;
         self.posted[i].carried_out = true;
@@ -162,7 +164,7 @@ impl Flow {
         })?;
         self.works_on(i)?;
         if op.len == 0 {
-            self.begins(i)?;
+            self.check_fence(i)?;
         }
         let opcode =
             if op.kind == Kind::WriteImm { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
