@@ -12,21 +12,19 @@ const RC: u8 = 2;
 const XRC_SEND: u8 = 9;
 const XRC_RECV: u8 = 10;
 
-/// A listening id for queue pairs of a type, on host 1.
-fn listener(w: &mut World, b: Client, qp_type: u8) -> u32 {
+/// A client on host 0, and on host 1 a server that listens for queue pairs of a type.
+fn pair_of(qp_type: u8) -> (World, Client, Client) {
+    let mut w = World::new(2);
+    let (a, b) = (w.open(0, 1), w.open(1, 1));
     let id = w.try_create(b, 0x100, PS_IB, qp_type).unwrap();
-    w.bind(b, id, any()).unwrap();
-    w.listen(b, id, 128).unwrap();
-    id
+    w.start_listening(b, id, any());
+    (w, a, b)
 }
 
 /// An id of host 0 for a queue pair of a type, whose route is resolved.
 fn resolved(w: &mut World, a: Client, qp_type: u8) -> u32 {
     let id = w.try_create(a, 0xa, PS_IB, qp_type).unwrap();
-    w.resolve_addr(a, id, None, server()).unwrap();
-    w.expect(a, ADDR_RESOLVED);
-    w.resolve_route(a, id).unwrap();
-    w.expect(a, ROUTE_RESOLVED);
+    w.resolve(a, id, server());
     id
 }
 
@@ -36,9 +34,7 @@ fn message(w: &World, at: usize) -> CmMessage {
 
 #[test]
 fn an_initiator_connects_to_a_target() {
-    let mut w = World::new(2);
-    let (a, b) = (w.open(0, 1), w.open(1, 1));
-    listener(&mut w, b, XRC_RECV);
+    let (mut w, a, b) = pair_of(XRC_RECV);
     let id = resolved(&mut w, a, XRC_SEND);
     let early = w.qp_attr(a, id, 1).unwrap();
     assert_eq!((early.mask(), early.access_flags()), (0x39, 0));
@@ -84,9 +80,7 @@ fn an_initiator_connects_to_a_target() {
 
 #[test]
 fn nobody_but_a_target_serves_an_initiator() {
-    let mut w = World::new(2);
-    let (a, b) = (w.open(0, 1), w.open(1, 1));
-    listener(&mut w, b, RC);
+    let (mut w, a, _) = pair_of(RC);
     let id = resolved(&mut w, a, XRC_SEND);
     w.connect(a, id, &Param::new(0x1234, b"")).unwrap();
     assert_eq!(w.expect(a, REJECTED).id, id);
@@ -94,9 +88,7 @@ fn nobody_but_a_target_serves_an_initiator() {
 
 #[test]
 fn a_target_serves_nobody_but_an_initiator_and_asks_nobody() {
-    let mut w = World::new(2);
-    let (a, b) = (w.open(0, 1), w.open(1, 1));
-    listener(&mut w, b, XRC_RECV);
+    let (mut w, a, _) = pair_of(XRC_RECV);
     let id = resolved(&mut w, a, RC);
     w.connect(a, id, &Param::new(0x1234, b"")).unwrap();
     assert_eq!(w.expect(a, REJECTED).id, id);

@@ -61,7 +61,6 @@ fn field<const N: usize>(data: &[u8]) -> [u8; N] {
 
 pub(super) fn req(c: &Connection, param: &ConnParam, private: &[u8], local_ece: Ece) -> Mad {
     let path = &c.path;
-    let xrc = c.qp_type == QpType::XrcSend;
     let (service, extended_transport) = match c.qp_type {
         QpType::Uc => (CmService::Uc, 0),
         QpType::XrcSend => (CmService::Extended, Req::EXTENDED_XRC),
@@ -100,7 +99,7 @@ pub(super) fn req(c: &Connection, param: &ConnParam, private: &[u8], local_ece: 
         private_data: field(private),
         ..Req::default()
     };
-    if xrc {
+    if c.qp_type == QpType::XrcSend {
         // These are of the half that an initiator does not have.
         (req.responder_resources, req.retry_count, req.rnr_retry_count, req.srq) = (0, 0, 0, false);
     }

@@ -402,18 +402,28 @@ impl World {
     /// A listening id.
     pub fn listener(&mut self, c: Client, uid: u64, ps: u16, address: SocketAddr) -> u32 {
         let id = self.create(c, uid, ps);
+        self.start_listening(c, id, address);
+        id
+    }
+
+    /// Makes an id listen.
+    pub fn start_listening(&mut self, c: Client, id: u32, address: SocketAddr) {
         self.bind(c, id, address).unwrap();
         self.listen(c, id, 128).unwrap();
-        id
     }
 
     /// An id whose route to an address is resolved.
     pub fn resolved(&mut self, c: Client, uid: u64, ps: u16, destination: SocketAddr) -> u32 {
         let id = self.create(c, uid, ps);
+        self.resolve(c, id, destination);
+        id
+    }
+
+    /// Resolves an id's route to an address.
+    pub fn resolve(&mut self, c: Client, id: u32, destination: SocketAddr) {
         self.resolve_addr(c, id, None, destination).unwrap();
         assert_eq!(self.expect(c, ADDR_RESOLVED).id, id);
         self.resolve_route(c, id).unwrap();
         assert_eq!(self.expect(c, ROUTE_RESOLVED).id, id);
-        id
     }
 }
