@@ -55,6 +55,18 @@ impl PathManager {
         self.begin_trial(association, path.0);
     }
 
+    /// This host could not send on `path` just now (`EHOSTUNREACH`, `ENETUNREACH`, `EPERM`, `ENOBUFS`, or no
+    /// socket): a hint, which probes confirm or refute at once. By itself it gives nothing up, since
+    /// many such errors pass. Has no effect on plain peers, on address handles' paths and on paths
+    /// that are not in use; may be called for every packet.
+    pub fn send_failed(&mut self, now: Duration, path: PathId) {
+        self.advance(now);
+        let Some(Role::Member { association, .. }) = self.paths.get(path.0).map(|p| p.role) else {
+            return;
+        };
+        self.begin_trial(association, path.0);
+    }
+
     fn begin_trial(&mut self, index: u32, path: u32) {
         let now = self.now;
         let Some(p) = self.paths.get_mut(path) else { return };

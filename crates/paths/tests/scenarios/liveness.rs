@@ -355,3 +355,20 @@ fn a_path_whose_link_is_back_has_to_answer_first() {
         assert_eq!((net.up_paths(0), net.up_paths(1)), (2, 2), "seed {seed}");
     }
 }
+
+/// Without traffic that is missed, a silent cut is found by the next regular probe, half a second later. A
+/// send that fails on this host says so earlier.
+#[test]
+fn a_failed_send_has_the_path_probed_at_once() {
+    for cut in [true, false] {
+        let mut net = connected(33);
+        net.run(Duration::from_secs(3));
+        let (now, host) = (net.now, &mut net.hosts[0]);
+        let path = host.paths.route(host.peer.unwrap()).unwrap().path;
+        net.links[0].cut = [cut, cut];
+        net.hosts[0].paths.send_failed(now, path);
+        net.run(30 * MS);
+        assert_eq!(net.active_link(0), Some(usize::from(cut)), "a hint, no proof");
+        assert_eq!(net.deaths() > 0, cut);
+    }
+}
