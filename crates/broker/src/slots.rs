@@ -300,6 +300,7 @@ impl Slots {
 fn open() -> io::Result<UdpSocket> {
     let socket = UdpSocket::new()?;
     socket.describe_packets()?;
+    socket.ignore_path_mtu()?;
     socket.share_port()?;
     socket.bind(PORT)?;
     Ok(socket)
@@ -308,6 +309,7 @@ fn open() -> io::Result<UdpSocket> {
 /// A socket of the group whose packets the kernel drops.
 fn open_refusing() -> io::Result<UdpSocket> {
     let socket = UdpSocket::new()?;
+    socket.ignore_path_mtu()?;
     socket.share_port()?;
     socket.refuse_all()?;
     socket.bind(PORT)?;

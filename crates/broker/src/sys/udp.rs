@@ -96,10 +96,18 @@ impl UdpSocket {
         self.set(libc::SOL_UDP, UDP_GRO, 1)
     }
 
-    /// Never fragments: IPv4 packets leave with DF and identification 0, which the ICRC relies on.
+    /// Never fragments: IPv4 packets leave with DF and identification 0, which the ICRC relies on. The
+    /// MTU that counts is the interface's, not what an ICMP message of anybody said of the way.
     pub(crate) fn never_fragment(&self) -> io::Result<()> {
-        self.set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
-        self.set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)
+        self.set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
+        self.set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
+    }
+
+    /// For a socket that never sends: an ICMP message that quotes a packet as if sent from it changes
+    /// nothing in the host's cache of path MTUs, which other programs use.
+    pub(crate) fn ignore_path_mtu(&self) -> io::Result<()> {
+        self.set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_INTERFACE)?;
+        self.set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_INTERFACE)
     }
 
     /// Makes the receive buffer as large as we may, up to `bytes`, and tells how large it is as the

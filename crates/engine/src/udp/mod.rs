@@ -51,18 +51,15 @@ pub struct FlowError {
     pub kind: FlowFault,
 }
 
-/// Why packets of a flow did not leave, or did not arrive.
+/// Why packets of a flow did not leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowFault {
     /// The socket's or the interface's queue was full; packets were dropped, as a wire drops them.
     Congested,
-    /// A packet is larger than the path's MTU (in bytes, if the kernel said).
-    TooBig(Option<u32>),
-    /// No route, no neighbour, interface down, or the address is gone: `errno`, or the errno that the
-    /// kernel made of an ICMP message.
+    /// A packet is larger than the interface's MTU.
+    TooBig,
+    /// No route, interface down, a firewall's refusal, or the address is gone: `errno`.
     Unreachable(i32),
-    /// The host is there, but nobody has UDP port 4791 open (ICMP port unreachable).
-    Refused,
     /// Anything else: `errno`.
     Other(i32),
 }

@@ -232,25 +232,18 @@ impl Sender {
             return;
         }
         let mut at = 0;
-        // Whether the send at `at` was refused once already because of an older error.
-        let mut retried = false;
         while at < self.batch.sends().len() {
             match self.send_some(at) {
                 Ok(n) => {
                     let sent = &self.batch.sends()[at..at + n];
                     self.total.sent += sent.iter().map(|s| u32::from(s.packets)).sum::<u32>();
                     at += n;
-                    retried = false;
                 }
                 Err(errno) => {
                     let send = self.batch.sends()[at];
-                    if errno == libc::EINTR || (!retried && self.take_old_errors(&send)) {
-                        // What an ICMP message said of an earlier packet is reported by the next send
-                        // instead of its own result: try again.
-                        retried = errno != libc::EINTR;
+                    if errno == libc::EINTR {
                         continue;
                     }
-                    retried = false;
                     self.refused(&send, errno);
                     at += 1;
                 }
@@ -296,28 +289,6 @@ impl Sender {
         sys::sendmmsg(socket.fd(), &mut msgs[..count]).map_err(|e| sys::errno(&e))
     }
 
-    /// Takes the errors of earlier packets off the socket of `send`; `false` if there were none.
-    fn take_old_errors(&mut self, send: &Send) -> bool {
-        let Some(index) = self.flows.get(send.flow).map(|flow| flow.socket) else { return false };
-        let Some(socket) = self.sockets.get(index) else { return false };
-        let mut found = Vec::new();
-        if socket.take_errors(|remote, fault| found.push((remote, fault))) == 0 {
-            return false;
-        }
-        for (remote, kind) in found {
-            let whose: Vec<FlowHandle> = self
-                .flows
-                .iter()
-                .filter(|(_, flow)| flow.socket == index && flow.key.remote == remote)
-                .map(|(index, flow)| FlowHandle { index, serial: flow.serial })
-                .collect();
-            for flow in whose {
-                self.report(flow, kind);
-            }
-        }
-        true
-    }
-
     /// The kernel did not take a send.
     fn refused(&mut self, send: &Send, errno: i32) {
         self.total.dropped += u32::from(send.packets);
@@ -328,7 +299,7 @@ impl Sender {
             flow.segmentation = false;
         }
         let flow = FlowHandle { index: send.flow, serial: flow.serial };
-        self.report(flow, socket::fault(errno, None));
+        self.report(flow, socket::fault(errno));
     }
 
     fn report(&mut self, flow: FlowHandle, kind: FlowFault) {
@@ -419,9 +390,5 @@ impl<T> Slots<T> {
 
     fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         self.slots.get_mut(index as usize)?.as_mut()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.slots.iter().enumerate().filter_map(|(i, slot)| Some((i as u32, slot.as_ref()?)))
     }
 }

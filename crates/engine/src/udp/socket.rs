@@ -2,11 +2,10 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use super::sys::{self, Control};
+use super::sys;
 use super::{FlowFault, FlowKey};
 
 /// First of the source ports that RoCEv2 uses (IBTA A17.9.2), and how many.
@@ -24,9 +23,6 @@ const SEND_BUFFER: c_int = 4 << 20;
 
 /// Equal sends in a row after which the socket is set to what they want.
 const HABIT: u8 = 16;
-
-/// Errors taken from the queue at a time; anybody on the path can forge ICMP messages.
-const ERRORS_MAX: usize = 64;
 
 /// TTL when the flow does not say.
 pub(super) const DEFAULT_HOP_LIMIT: u8 = 64;
@@ -60,6 +56,9 @@ impl SocketKey {
 }
 
 /// A socket with its options, used by at least one flow.
+///
+/// `IP_RECVERR` is left off, and the socket is not connected: so no ICMP message fails a send. Anybody can
+/// forge one, and a path that is dead shows itself by silence.
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) key: SocketKey,
@@ -86,9 +85,9 @@ impl Socket {
             IpAddr::V4(ip) => {
                 let set = |name, value| sys::set_int(&fd, libc::IPPROTO_IP, name, value);
                 // DF set and, on a socket that is not connected, identification 0: both are in the
-                // ICRC.
-                set(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
-                set(libc::IP_RECVERR, 1)?;
+                // ICRC. Unlike IP_PMTUDISC_DO, the MTU that counts is the interface's: the host's
+                // cache of path MTUs believes an ICMP message of anybody.
+                set(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
                 set(libc::IP_TOS, class)?;
                 set(libc::IP_TTL, hops)?;
                 set(libc::IP_MULTICAST_TTL, hops)?;
@@ -98,9 +97,7 @@ impl Socket {
             IpAddr::V6(_) => {
                 let set = |name, value| sys::set_int(&fd, libc::IPPROTO_IPV6, name, value);
                 set(libc::IPV6_V6ONLY, 1)?;
-                set(libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
-                set(libc::IPV6_DONTFRAG, 1)?;
-                set(libc::IPV6_RECVERR, 1)?;
+                set(libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
                 set(libc::IPV6_TCLASS, class)?;
                 set(libc::IPV6_UNICAST_HOPS, hops)?;
                 set(libc::IPV6_MULTICAST_HOPS, hops)?;
@@ -147,46 +144,13 @@ impl Socket {
         }
         Ok(())
     }
-
-    /// Takes what ICMP and the kernel had to say about earlier packets, and tells `f` what was wrong,
-    /// with the destination. Gives how many there were.
-    pub(super) fn take_errors(&self, mut f: impl FnMut(IpAddr, FlowFault)) -> usize {
-        for n in 0..ERRORS_MAX {
-            // SAFETY: all zeroes are values of these plain C structures.
-            let (mut msg, mut name): (libc::msghdr, libc::sockaddr_in6) =
-                unsafe { (zeroed(), zeroed()) };
-            let mut control = Control::<256>::new();
-            msg.msg_name = (&raw mut name).cast();
-            msg.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
-            msg.msg_control = control.0.as_mut_ptr().cast();
-            msg.msg_controllen = control.0.len();
-            // No buffer: the packet that caused it is not wanted back.
-            if sys::recvmsg(self.fd(), &mut msg, libc::MSG_ERRQUEUE).is_err() {
-                return n;
-            }
-            let Some(remote) = sys::from_raw_addr(&name) else { continue };
-            control.each(msg.msg_controllen, |level, kind, data| {
-                if matches!(
-                    (level, kind),
-                    (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
-                ) && let Some(error) = data.first_chunk::<12>()
-                {
-                    // struct sock_extended_err: errno, origin and ICMP codes, info (here: MTU).
-                    let mtu = sys::int(&error[8..]) as u32;
-                    f(remote.ip(), fault(sys::int(error), (mtu > 0).then_some(mtu)));
-                }
-            });
-        }
-        ERRORS_MAX
-    }
 }
 
 /// What an errno of a send means for the flow.
-pub(super) fn fault(errno: c_int, mtu: Option<u32>) -> FlowFault {
+pub(super) fn fault(errno: c_int) -> FlowFault {
     match errno {
         libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => FlowFault::Congested,
-        libc::EMSGSIZE => FlowFault::TooBig(mtu),
-        libc::ECONNREFUSED => FlowFault::Refused,
+        libc::EMSGSIZE => FlowFault::TooBig,
         libc::ENETUNREACH
         | libc::EHOSTUNREACH
         | libc::ENETDOWN
