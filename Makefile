@@ -68,8 +68,8 @@ demo: ## two hosts, two links, unmodified programs, two failures
 
 interop: ## programs between Polypath and Linux rxe in a virtual machine
 	@tools/packages interop || echo "going on without: what can't run is said below"
-	$(CARGO) build --release --workspace
-	$(TARGET)/release/polypath-interop --minutes $(INTEROP_MINUTES)
+	$(TESTING)
+	$(TARGET)/testing/polypath-interop --minutes $(INTEROP_MINUTES)
 
 bench: ## speed and blackout of the optimised build against what else one could use, as ratios
 	@tools/packages bench
@@ -78,9 +78,9 @@ bench: ## speed and blackout of the optimised build against what else one could 
 	 && $(TARGET)/$$built/polypath-bench
 
 soak: ## simulated networks from FIRST_SEED on: SEEDS of queue pairs, CM_SEEDS of connection managers
-	$(CARGO) build --release -p polypath-sim
-	$(TARGET)/release/polypath-sim cm --seed $(FIRST_SEED) --count $(CM_SEEDS)
-	$(TARGET)/release/polypath-sim --seed $(FIRST_SEED) --count $(SEEDS)
+	$(CARGO) build --profile testing -p polypath-sim
+	$(TARGET)/testing/polypath-sim cm --seed $(FIRST_SEED) --count $(CM_SEEDS)
+	$(TARGET)/testing/polypath-sim --seed $(FIRST_SEED) --count $(SEEDS)
 
 mutations: ## put deliberate faults into the cores and see who finds them (long)
 	$(CARGO) build --release -p polypath-mutations

@@ -15,6 +15,7 @@
 mod association;
 mod attach;
 mod bytes;
+mod check;
 mod config;
 mod control;
 mod handshake;

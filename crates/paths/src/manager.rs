@@ -500,6 +500,11 @@ impl PathManager {
         }
     }
 
+    /// Control packets and events that wait to be taken.
+    pub(crate) fn queued(&self) -> (usize, usize) {
+        (self.out.len(), self.events.len())
+    }
+
     /// The queue pairs of a peer.
     pub fn qpns_of(&self, peer: PeerId) -> impl Iterator<Item = u32> + '_ {
         self.peers.get(peer.0).into_iter().flat_map(|p| p.qpns.iter().copied())

@@ -65,6 +65,20 @@ impl<T> Slab<T> {
         self.items.iter().enumerate().filter_map(|(i, t)| Some((i as u32, t.as_ref()?)))
     }
 
+    /// # Errors
+    /// What is free is not what is empty.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let empty = self.items.iter().filter(|item| item.is_none()).count();
+        let is_empty = |i: &u32| matches!(self.items.get(*i as usize), Some(None));
+        let mut free: Vec<u32> = self.free.iter().copied().filter(is_empty).collect();
+        free.sort_unstable();
+        free.dedup();
+        if free.len() == self.free.len() && free.len() == empty {
+            return Ok(());
+        }
+        Err(format!("{empty} numbers are not in use, {:?} are free", self.free))
+    }
+
     pub(crate) fn indexes(&self) -> Vec<u32> {
         self.iter().map(|(i, _)| i).collect()
     }

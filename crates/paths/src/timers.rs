@@ -52,6 +52,21 @@ impl Timers {
         self.queue.first().map(|(at, _)| *at)
     }
 
+    /// Whose deadlines are set.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = Timer> + '_ {
+        self.of.keys().copied()
+    }
+
+    /// # Errors
+    /// What is queued is not what is set.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let set: BTreeSet<_> = self.of.iter().map(|(timer, at)| (*at, *timer)).collect();
+        if set == self.queue {
+            return Ok(());
+        }
+        Err(format!("{:?} are set, {:?} are queued", self.of, self.queue))
+    }
+
     /// Takes one that is due.
     pub(crate) fn pop(&mut self, now: Duration) -> Option<Timer> {
         let &(at, timer) = self.queue.first()?;

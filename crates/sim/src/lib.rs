@@ -26,6 +26,8 @@
 //!   all after it is flushed in order, the event is raised, the queue pair is in the error state;
 //! - nonsense is refused when posted; packets with flipped bits are refused, and so are those that
 //!   were sent before their path was fenced;
+//! - counters, flags and lists inside of queue pairs and path managers agree after every step (where
+//!   debug assertions are on), and each path is charged what is in flight on it;
 //! - everything charged to a path comes back, and nothing stands still when the network is whole again.
 //!
 //! Of UC and UD: what arrives was sent, is whole, in order where the network keeps order, and all of it
@@ -39,6 +41,7 @@
 #![forbid(unsafe_code)]
 
 mod case;
+mod check;
 pub mod cm;
 mod connect;
 mod drain;

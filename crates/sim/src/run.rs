@@ -341,6 +341,9 @@ impl Simulation {
             for datagram in core::mem::take(&mut host.io.out) {
                 self.net.send(self.now, number, datagram, &mut self.rng);
             }
+            if cfg!(debug_assertions) {
+                self.hosts[number].check()?;
+            }
             self.check(number)?;
         }
         Ok(())

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cause;
+mod check;
 mod common;
 mod counters;
 mod host;

@@ -55,7 +55,7 @@ pub enum TransmitState {
 
 /// The parts that differ by transport service.
 #[derive(Clone, Debug)]
-enum Halves {
+pub(crate) enum Halves {
     Rc(Box<(Requester, Responder)>),
     Uc(Sender, UcReceiver),
     Ud(Sender, UdReceiver),
@@ -70,8 +70,8 @@ enum Halves {
 /// lane has nothing else to read, or after 32 have been asked for, whichever is first.
 #[derive(Clone, Debug)]
 pub struct QueuePair {
-    core: Core,
-    halves: Halves,
+    pub(crate) core: Core,
+    pub(crate) halves: Halves,
 }
 
 impl QueuePair {

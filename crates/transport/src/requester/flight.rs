@@ -9,6 +9,8 @@
 //! Every packet is charged to its path exactly while it is neither done, held by the peer, nor lost
 //! ([`Host::sent`]).
 
+mod check;
+
 use core::time::Duration;
 use std::collections::VecDeque;
 

@@ -5,6 +5,7 @@
 //! [`transmit`] builds packets, [`receive`] reads the peer's answers.
 
 mod build;
+mod check;
 mod cover;
 mod flight;
 mod receive;

@@ -6,6 +6,7 @@
 //! ahead is kept (multi-path) or complained of once (plain).
 
 mod answer;
+mod check;
 pub(crate) mod execute;
 mod reorder;
 

@@ -113,6 +113,19 @@ impl Reorder {
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
+
+    /// # Errors
+    /// The counter is not what the slots say.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let held = self.slots.iter().flatten().count();
+        if held != self.held {
+            return Err(format!("{} packets are counted as waiting, {held} wait", self.held));
+        }
+        if self.slots.len() > REORDER_LIMIT {
+            return Err(format!("{} places for packets, of {REORDER_LIMIT}", self.slots.len()));
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,81 @@
+//! What holds between any two calls, counted anew.
+
+use super::{ANSWERED, DONE, END, Flight, HELD, LOST};
+use crate::host::PathId;
+
+impl Flight {
+    /// # Errors
+    /// A counter is not what the slots say.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let count = |flags: u8| self.slots.iter().filter(|s| s.is(flags)).count() as u32;
+        let charged = self.slots.iter().filter(|s| !s.is(DONE | LOST | HELD)).count() as u32;
+        let counters = [
+            ("lost", self.lost, count(LOST)),
+            ("held", self.held, count(HELD)),
+            ("charged", self.charged, charged),
+            ("unanswered", self.unanswered, count(END)),
+        ];
+        for (name, counter, slots) in counters {
+            if counter != slots {
+                return Err(format!("{counter} {name} are counted, {slots} slots are"));
+            }
+        }
+        for (at, slot) in self.slots.iter().enumerate() {
+            let seq = self.una + at as u64;
+            let fate = slot.flags & (DONE | LOST | HELD);
+            if fate.count_ones() > 1 {
+                return Err(format!("{seq} has more than one fate: {slot:?}"));
+            }
+            if slot.is(LOST) && seq < self.lost_from {
+                return Err(format!("{seq} is lost, before {}", self.lost_from));
+            }
+            if slot.is(DONE | HELD) && seq >= self.done_to {
+                return Err(format!("{seq} is done, but nothing from {} on", self.done_to));
+            }
+            if slot.is(END) && !slot.is(ANSWERED) {
+                return Err(format!("{seq} ends a request that has no answer"));
+            }
+        }
+        if self.slots.front().is_some_and(|s| s.is(DONE)) {
+            return Err(format!("{} is done, and kept", self.una));
+        }
+        if self.acked_to > self.next() {
+            return Err(format!("{} is acknowledged before it is sent", self.acked_to));
+        }
+        Ok(())
+    }
+
+    /// Bytes that are charged, by packet.
+    pub(crate) fn charges(&self) -> impl Iterator<Item = (PathId, u32)> + '_ {
+        let charged = self.slots.iter().filter(|s| !s.is(DONE | LOST | HELD));
+        charged.map(|s| (s.path, u32::from(s.cost)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_that_is_wrong_is_noticed() {
+        let mut flight = Flight::new(7);
+        for _ in 0..3 {
+            flight.push(PathId(1), 100, 0, 0);
+        }
+        assert_eq!(flight.check(), Ok(()));
+        assert_eq!(flight.charges().count(), 3);
+        let wrong: [fn(&mut Flight); 6] = [
+            |f| f.charged += 1,
+            |f| f.lost += 1,
+            |f| f.held += 1,
+            |f| f.unanswered += 1,
+            |f| f.slots[0].flags |= DONE,
+            |f| f.slots[1].flags |= LOST | HELD,
+        ];
+        for spoil in wrong {
+            let mut flight = flight.clone();
+            spoil(&mut flight);
+            assert!(flight.check().is_err());
+        }
+    }
+}
