@@ -121,6 +121,23 @@ fn a_message_is_acknowledged_before_its_receiver_is_destroyed() -> Result<(), Er
     the_last_message_is_acknowledged("destroy")
 }
 
+/// Both ends wait for the peer's WRITE in their memory: the lanes' threads must take it in.
+#[test]
+fn messages_go_on_although_nobody_polls_a_completion_queue() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/unpolled.c");
+    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    let lab = Lab::new()?;
+    for (device, busy_poll) in [("roce", "0"), ("roce", "100"), ("mp", "1000")] {
+        for words in [&[&*program, "2000"][..], &[&*program, "2000", "one"]] {
+            let run = lab.host(0).verbs(words.iter().copied()).device(Some(device));
+            let run = run.env("POLYPATH_BUSY_POLL", busy_poll);
+            run.run(Duration::from_secs(30))?.expect_success()?.expect_line("half round trip")?;
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn an_empty_list_of_devices_is_explained() -> Result<(), Error> {
     run("ibv_devices", Some("roce:nosuch"))?.expect_line("no interface `nosuch`").map(drop)

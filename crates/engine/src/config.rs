@@ -6,6 +6,10 @@ use polypath_verbs::{Error, Result};
 
 use crate::process::MAX_LANES;
 
+/// How long a lane's thread polls before it sleeps, if `POLYPATH_BUSY_POLL` does not say, and at most.
+const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(100);
+const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
+
 /// What the environment says.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
@@ -16,6 +20,9 @@ pub(crate) struct Config {
     /// `POLYPATH_MP`: settings of the mp device, `key=value` joined by commas, named as Linux
     /// bonding names them: primary, primary_reselect, updelay, downdelay (ms).
     pub(crate) bonding: Bonding,
+    /// `POLYPATH_BUSY_POLL`: how long a lane's thread polls before it sleeps, where packets follow each
+    /// other closely and a processor is idle; µs, 0 to 1000, 100 by default.
+    pub(crate) busy_poll: Duration,
 }
 
 /// Settings of the mp device.
@@ -54,6 +61,7 @@ impl Config {
             device: text("POLYPATH_DEVICE"),
             lanes,
             bonding: Bonding::parse(&text("POLYPATH_MP"))?,
+            busy_poll: busy_poll(&text("POLYPATH_BUSY_POLL"))?,
         })
     }
 
@@ -66,6 +74,19 @@ impl Config {
         // SAFETY: sched_getcpu() takes and touches nothing.
         usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0) % self.lanes
     }
+}
+
+fn busy_poll(text: &str) -> Result<Duration> {
+    if text.is_empty() {
+        return Ok(BUSY_POLL_DEFAULT);
+    }
+    let time = text.parse().ok().map(Duration::from_micros).filter(|time| *time <= BUSY_POLL_MAX);
+    time.ok_or_else(|| {
+        let most = BUSY_POLL_MAX.as_micros();
+        Error::invalid(format!(
+            "POLYPATH_BUSY_POLL is `{text}`: write microseconds from 0 (never) to {most}"
+        ))
+    })
 }
 
 impl Bonding {
@@ -102,6 +123,17 @@ impl Bonding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn polling_before_sleep_is_bounded_and_can_be_switched_off() {
+        assert_eq!(busy_poll("").unwrap(), BUSY_POLL_DEFAULT);
+        assert_eq!(busy_poll("0").unwrap(), Duration::ZERO);
+        assert_eq!(busy_poll("1000").unwrap(), BUSY_POLL_MAX);
+        for wrong in ["1001", "-1", "100us", "soon"] {
+            let error = busy_poll(wrong).unwrap_err();
+            assert!(error.reason.contains("from 0 (never) to 1000"), "{}", error.reason);
+        }
+    }
 
     #[test]
     fn settings_have_the_names_of_linux_bonding() {

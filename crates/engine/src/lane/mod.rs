@@ -3,9 +3,10 @@
 //! A lane is a slot of the broker (a range of QPNs with a receive socket), a set of paths, and the
 //! queue pairs, all under one lock. Whoever has something to do enters it: a thread that posts sends
 //! at once; a thread that polls a completion queue receives, answers and sends; the lane's own
-//! thread does so when nobody else does ([`sleeper`]). Different lanes share nothing on the data path.
+//! thread does so when nobody else does ([`sleeper`], [`busy_poll`]). Different lanes share nothing on the data path.
 
 mod bell;
+mod busy_poll;
 mod counters;
 mod datagrams;
 mod failover;
@@ -129,14 +130,16 @@ impl Lane {
             sleeper: Sleeper::new().map_err(|e| os_error(&e))?,
         });
         let own = lane.clone();
-        crate::thread::spawn("polypath-lane", move || own.run()).map_err(|e| os_error(&e))?;
+        let busy_poll = process.config.busy_poll;
+        crate::thread::spawn("polypath-lane", move || own.run(busy_poll))
+            .map_err(|e| os_error(&e))?;
         Ok(lane)
     }
 
-    /// The lane's own thread.
-    fn run(&self) {
+    /// The lane's own thread, which polls for up to `busy_poll` before it sleeps.
+    fn run(&self, busy_poll: Duration) {
         crate::thread::be_prompt();
-        let mut watch = Watch::new();
+        let mut watch = Watch::new(busy_poll);
         let mut contended = false;
         let mut deadline = None;
         loop {

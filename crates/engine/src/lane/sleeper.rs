@@ -14,7 +14,9 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use crate::clock;
 use crate::lane::bell::Bell;
+use crate::lane::busy_poll::BusyPoll;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// How often the lane's thread looks whether the application still polls, at first.
@@ -58,11 +60,20 @@ pub(crate) struct Watch {
     vigilant_until: Duration,
     /// How long that will be the next time.
     term: Duration,
+    /// How long it polls before it sleeps.
+    busy_poll: BusyPoll,
 }
 
 impl Watch {
-    pub(crate) const fn new() -> Self {
-        Self { polls: 0, tick: TICK_MIN, vigilant_until: Duration::ZERO, term: TERM_MIN }
+    /// For a thread that polls for up to `busy_poll` before it sleeps.
+    pub(crate) fn new(busy_poll: Duration) -> Self {
+        Self {
+            polls: 0,
+            tick: TICK_MIN,
+            vigilant_until: Duration::ZERO,
+            term: TERM_MIN,
+            busy_poll: BusyPoll::new(busy_poll),
+        }
     }
 }
 
@@ -161,11 +172,26 @@ impl Sleeper {
         }
         let timeout = deadline.map_or(LONGEST, |d| d.saturating_sub(now)).min(LONGEST);
         self.wakes_at.store(nanos(now + timeout), Ordering::Relaxed);
-        self.wake.wait(Some(socket), timeout);
+        if !self.poll(socket, now, timeout, &mut watch.busy_poll) {
+            self.wake.wait(Some(socket), timeout);
+            watch.busy_poll.slept(clock::now().saturating_sub(now));
+        }
         // While the thread is awake nobody knows when it will sleep: whoever has a deadline wakes it.
         self.wakes_at.store(u64::MAX, Ordering::Relaxed);
         self.wake.clear();
         Woken::Drive
+    }
+
+    /// Polls for what `sleep` waits for, if that is likely to come soon; false: it has not come.
+    fn poll(&self, socket: RawFd, since: Duration, most: Duration, busy: &mut BusyPoll) -> bool {
+        let until = since + busy.window(since).min(most);
+        while clock::now() < until {
+            if self.wake.wait(Some(socket), Duration::ZERO) {
+                return true;
+            }
+            core::hint::spin_loop();
+        }
+        false
     }
 
     /// A tick is over, before which there had been so many `polls`.
@@ -237,7 +263,7 @@ mod tests {
         let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
         let fd = socket.as_raw_fd();
         let sleeper = Sleeper::new().unwrap();
-        let mut watch = Watch::new();
+        let mut watch = Watch::new(Duration::ZERO);
         let second = Duration::from_secs(1);
         (0..BUSY_POLLS).for_each(|_| sleeper.polled());
         assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Nothing, "there are no packets");
