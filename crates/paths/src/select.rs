@@ -4,6 +4,10 @@
 //! interfaces that share a subnet; then, so that no interface stays without a path, routed pairs
 //! for the interfaces left over, the first with the first (networks are built in rails). Whether a
 //! pair really works only probes tell.
+//!
+//! An address that both ends have is no way from one to the other: two hosts' `docker0` are both
+//! 172.17.0.1. Only a peer on this very host is reached by such a pair, and then queue pairs are
+//! connected by one.
 
 use core::net::IpAddr;
 
@@ -18,7 +22,8 @@ pub(crate) type Pair = (IpAddr, IpAddr);
 /// queue pairs were connected with; those whose addresses still exist are kept. `mine` and `theirs`
 /// are in order of preference.
 pub(crate) fn pairs(anchors: &[Pair], mine: &[Announced], theirs: &[Announced]) -> Vec<Pair> {
-    let mut set = PairSet { mine, theirs, pairs: Vec::new(), interfaces: Vec::new() };
+    let same_host = anchors.iter().any(|(l, r)| l == r);
+    let mut set = PairSet { mine, theirs, same_host, pairs: Vec::new(), interfaces: Vec::new() };
     for &(l, r) in anchors {
         let known = |list: &[Announced], ip| list.iter().copied().find(|a| a.ip == ip);
         if let (Some(l), Some(r)) = (known(mine, l), known(theirs, r)) {
@@ -35,7 +40,7 @@ pub(crate) fn pairs(anchors: &[Pair], mine: &[Announced], theirs: &[Announced]) 
         for shift in 0..theirs.len() {
             for (n, l) in mine.iter().enumerate() {
                 let r = theirs[(n + shift) % theirs.len()];
-                if on_link(l, &r) {
+                if on_link(l, &r) && (same_host || l.ip != r.ip) {
                     set.add(*l, r, false);
                 }
             }
@@ -54,6 +59,8 @@ fn on_link(a: &Announced, b: &Announced) -> bool {
 struct PairSet<'a> {
     mine: &'a [Announced],
     theirs: &'a [Announced],
+    /// The peer is on this host, as a pair of equal addresses shows that queue pairs use.
+    same_host: bool,
     pairs: Vec<Pair>,
     interfaces: Vec<(u16, u16)>,
 }
@@ -90,6 +97,9 @@ impl PairSet<'_> {
     /// other and as the last resort.
     fn add_routed(&mut self, mine: u16, theirs: Option<u16>) {
         let Some(theirs) = theirs else { return };
+        if !self.same_host && self.have_a_common_address(mine, theirs) {
+            return;
+        }
         let mut best: Option<(bool, Announced, Announced)> = None;
         for l in self.mine.iter().filter(|a| a.interface == mine) {
             for r in self.theirs.iter().filter(|a| a.interface == theirs) {
@@ -105,6 +115,14 @@ impl PairSet<'_> {
         if let Some((_, l, r)) = best {
             self.add(l, r, false);
         }
+    }
+
+    /// Whether the two interfaces have the same address: then they are in networks of the same
+    /// name, not in the same network.
+    fn have_a_common_address(&self, mine: u16, theirs: u16) -> bool {
+        let ours = self.mine.iter().filter(|a| a.interface == mine);
+        ours.filter(|a| !is_link_local(a.ip))
+            .any(|l| self.theirs.iter().any(|r| r.interface == theirs && r.ip == l.ip))
     }
 }
 
@@ -207,6 +225,26 @@ mod tests {
             "1=10.9.1.1/24",
             "1=10.1.1.1/24 2=10.1.2.1/24",
             &[("10.9.1.1", "10.1.1.1"), ("10.9.1.1", "10.1.2.1")],
+        );
+    }
+
+    #[test]
+    fn an_address_that_both_ends_have_makes_no_path() {
+        check(
+            ("10.0.1.1", "10.0.1.2"),
+            "1=10.0.1.1/24 2=172.17.0.1/16 2=fe80::42:1/64 3=10.0.2.1/24",
+            "1=10.0.1.2/24 2=172.17.0.1/16 2=fe80::42:2/64 3=10.0.2.2/24",
+            &[("10.0.1.1", "10.0.1.2"), ("10.0.2.1", "10.0.2.2")],
+        );
+    }
+
+    #[test]
+    fn a_peer_on_this_host_is_reached_by_equal_addresses() {
+        check(
+            ("10.0.1.1", "10.0.1.1"),
+            "1=10.0.1.1/24 2=10.0.2.1/24",
+            "1=10.0.1.1/24 2=10.0.2.1/24",
+            &[("10.0.1.1", "10.0.1.1"), ("10.0.2.1", "10.0.2.1")],
         );
     }
 
