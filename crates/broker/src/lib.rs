@@ -35,6 +35,7 @@ mod slots;
 mod steering;
 mod sys;
 mod tables;
+mod uplinks;
 
 use std::io;
 use std::time::Duration;

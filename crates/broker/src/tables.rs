@@ -10,6 +10,7 @@ use polypath_ipc::{Address, GidTable, PathSelector, Port, Selection, Table};
 
 use crate::netlink::{AddressMessage, Dump, LinkMessage};
 use crate::sys::ethtool;
+use crate::uplinks::leads_out;
 
 /// What drivers know about an interface and rtnetlink does not tell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -60,7 +61,7 @@ impl Tables {
         chosen: &[&Selection],
         mut ask: impl FnMut(&LinkMessage) -> Hardware,
     ) -> bool {
-        let Dump { mut links, addresses } = dump;
+        let Dump { mut links, addresses, default_ways } = dump;
         links.sort_by_key(|link| link.ifindex);
         links.dedup_by_key(|link| link.ifindex);
         links.truncate(PORTS_MAX);
@@ -71,7 +72,16 @@ impl Tables {
             hardware.insert(link.ifindex, found);
         }
         self.hardware = hardware;
-        let ports = links.into_iter().map(|link| self.port(link, &addresses)).collect();
+        let out: BTreeSet<u32> = links
+            .iter()
+            .filter(|link| leads_out(link, &links, &addresses, &default_ways))
+            .map(|link| link.ifindex)
+            .collect();
+        let port = |link: LinkMessage| {
+            let leads_out = out.contains(&link.ifindex);
+            self.port(link, leads_out, &addresses)
+        };
+        let ports = links.into_iter().map(port).collect();
         let ports = numbered(ports);
         let mut new = Table { ports, ..self.table.clone() };
         keep_gid_tables(&mut new, chosen);
@@ -133,7 +143,8 @@ impl Tables {
         true
     }
 
-    fn port(&self, link: LinkMessage, addresses: &[AddressMessage]) -> Port {
+    fn port(&self, link: LinkMessage, leads_out: bool, addresses: &[AddressMessage]) -> Port {
+        let known = self.table.port(link.ifindex);
         let mine = addresses.iter().filter(|address| address.ifindex == link.ifindex);
         let hardware = self.hardware.get(&link.ifindex).map(|(_, found)| *found);
         let Hardware { speed_mbps, numa_node } = hardware.unwrap_or_default();
@@ -146,8 +157,10 @@ impl Tables {
             loopback: link.loopback,
             ethernet: link.ethernet,
             enslaved: link.enslaved,
+            // A program's device does not lose a member because an address is being changed.
+            uplink: leads_out || known.is_some_and(|known| known.uplink),
             numa_node,
-            device_number: self.table.port(link.ifindex).and_then(|known| known.device_number),
+            device_number: known.and_then(|known| known.device_number),
             addresses: mine.take(ADDRESSES_MAX).map(address).collect(),
             name: link.name,
         }
@@ -216,6 +229,9 @@ mod tests {
             loopback: name == "lo",
             ethernet: name != "lo",
             enslaved: false,
+            kind: String::new(),
+            master: 0,
+            joined_here: false,
         }
     }
 
@@ -225,7 +241,7 @@ mod tests {
     }
 
     fn update(tables: &mut Tables, links: &[LinkMessage], addresses: &[AddressMessage]) -> bool {
-        let dump = Dump { links: links.to_vec(), addresses: addresses.to_vec() };
+        let dump = Dump { links: links.to_vec(), addresses: addresses.to_vec(), ..Dump::default() };
         tables.update(dump, &[], |_| Hardware::default())
     }
 
@@ -243,6 +259,22 @@ mod tests {
         assert_eq!(numbers(&tables), [None, Some(1)]);
         update(&mut tables, &[lo, b, c], &[]);
         assert_eq!(numbers(&tables), [None, Some(1), Some(0)]);
+    }
+
+    #[test]
+    fn an_uplink_stays_one_while_its_address_is_changed() {
+        let mut tables = Tables::default();
+        let veth = LinkMessage { kind: "veth".into(), ..link(2, "a") };
+        let uplink = |tables: &Tables| tables.table().port(2).unwrap().uplink;
+        update(&mut tables, std::slice::from_ref(&veth), &[]);
+        assert!(!uplink(&tables));
+        update(&mut tables, std::slice::from_ref(&veth), &[address(2, "10.0.0.1")]);
+        assert!(uplink(&tables));
+        update(&mut tables, std::slice::from_ref(&veth), &[]);
+        assert!(uplink(&tables));
+        update(&mut tables, &[], &[]);
+        update(&mut tables, &[veth], &[]);
+        assert!(!uplink(&tables), "another interface of the same index");
     }
 
     #[test]
@@ -328,7 +360,8 @@ mod tests {
         let mut tables = Tables::default();
         let mut asked = 0;
         for up in [false, false, true, true] {
-            let dump = Dump { links: vec![LinkMessage { up, ..link(2, "a") }], addresses: vec![] };
+            let links = vec![LinkMessage { up, ..link(2, "a") }];
+            let dump = Dump { links, ..Dump::default() };
             tables.update(dump, &[], |_| {
                 asked += 1;
                 Hardware { speed_mbps: up.then_some(10_000), numa_node: None }

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{client, in_namespace, run, table_where, veth};
@@ -89,6 +91,55 @@ fn two_interfaces_make_mp0_and_device_numbers_stay() {
         // The peer, eth1, was made first.
         assert_eq!(names(&table, Selection::Roce), ["roce0", "roce2"]);
         assert_eq!(table.port_by_name("eth1").unwrap().speed_mbps, Some(10_000));
+    });
+}
+
+/// Another network namespace, as long as its process runs.
+struct Elsewhere(Child);
+
+impl Elsewhere {
+    fn new() -> Self {
+        let mut child = Command::new("unshare")
+            .args(["-n", "sh", "-c", "echo here; exec sleep 1000"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "here\n");
+        Self(child)
+    }
+}
+
+#[test]
+fn interfaces_that_lead_back_into_the_host_are_no_members() {
+    in_namespace("interfaces_that_lead_back_into_the_host_are_no_members", || {
+        // Two links to elsewhere, as between hosts, and what Docker makes beside them.
+        let mut elsewhere = Elsewhere::new();
+        let far = elsewhere.0.id();
+        for (number, name) in ["eth0", "eth1", "veth7"].iter().enumerate() {
+            run(&format!("ip link add {name} type veth peer name far{number} netns {far}"));
+            run(&format!("ip link set {name} up"));
+        }
+        run("ip link add docker0 type bridge");
+        run("ip link set veth7 master docker0");
+        run("ip addr add 172.17.0.1/16 dev docker0");
+        run("ip link set docker0 up");
+        run("ip addr add 10.0.0.1/24 dev eth0");
+        run("ip addr add 10.0.1.1/24 dev eth1");
+        let members = |table: &polypath_ipc::Table, selection: &Selection| -> Vec<String> {
+            let device = devices(table, selection).swap_remove(0);
+            device.ports(table).map(|port| port.name.clone()).collect()
+        };
+        let mut control = client("");
+        assert_eq!(*control.selection(), Selection::Mp);
+        let table = control.table().unwrap();
+        assert_eq!(members(&table, &Selection::Mp), ["eth0", "eth1"]);
+        // What is named counts.
+        let named = Selection::parse("mp:eth0+docker0").unwrap();
+        assert_eq!(members(&table, &named), ["eth0", "docker0"]);
+        elsewhere.0.kill().unwrap();
+        elsewhere.0.wait().unwrap();
     });
 }
 

@@ -3,7 +3,7 @@
 use crate::args::Devices;
 use crate::error::CliError;
 use crate::text::Columns;
-use polypath_ipc::{Client, DeviceKind, DeviceSpec, Hello, Selection, Table, devices};
+use polypath_ipc::{Client, DeviceKind, DeviceSpec, Hello, MEMBERS_MAX, Selection, Table, devices};
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -20,6 +20,15 @@ pub(crate) fn run(arguments: &Devices) -> Result<ExitCode, CliError> {
         as_text(&table, broker.selection())
     };
     std::io::stdout().write_all(text.as_bytes())?;
+    let left_out = broker.selection().left_out(&table);
+    if !left_out.is_empty() {
+        let names: Vec<&str> = left_out.iter().map(|port| port.name.as_str()).collect();
+        eprintln!(
+            "polypath: a device has {MEMBERS_MAX} interfaces at most: mp0 is without {}; name those that \
+             it shall have: --device mp:eth0+eth1",
+            names.join(", ")
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -102,7 +102,7 @@ impl Shared {
             &mut *self.spec.write().unwrap_or_else(std::sync::PoisonError::into_inner),
             Arc::new(spec.clone()),
         );
-        let (was, is) = (port::is_active(&before, old), port::is_active(&spec, new));
+        let (was, is) = (before.is_active(old), spec.is_active(new));
         if was != is {
             let kind = if is { AsyncKind::PortActive } else { AsyncKind::PortErr };
             self.raise(AsyncEvent { kind, element: Element::Port(1) });

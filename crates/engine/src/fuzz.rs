@@ -98,6 +98,7 @@ fn table() -> Table {
         loopback: false,
         ethernet: true,
         enslaved: false,
+        uplink: true,
         numa_node: None,
         device_number: Some(link.into()),
         addresses: vec![Address {

@@ -118,6 +118,7 @@ mod tests {
             loopback: ifindex == 1,
             ethernet: ifindex != 1,
             enslaved: false,
+            uplink: true,
             numa_node: None,
             device_number: u16::try_from(ifindex).ok().filter(|_| ifindex != 1),
             addresses: addresses.iter().map(address).collect(),

@@ -5,16 +5,32 @@ use std::fmt;
 use crate::gids::{GidEntry, GidTable, eui64};
 use crate::table::{Port, Table};
 
-/// Most interfaces in a selection.
+/// Most interfaces of one device, and in a selection.
 pub const MEMBERS_MAX: usize = 16;
 
 /// `local_ca_ack_delay` of every device, as rxe's: the exponent of 4.096 µs · 2^n. The broker's CM
 /// tells it to peers, the device to applications.
 pub const LOCAL_CA_ACK_DELAY: u8 = 15;
 
-/// Headers that a packet may have around its payload, in bytes: IPv6, UDP, BTH, multi-path header,
-/// AtomicETH (the longest), ICRC.
-const OVERHEAD: u32 = 40 + 8 + 12 + 20 + 28 + 4;
+/// What a packet with the largest payload has around it, in bytes: IPv6, UDP, BTH, multi-path
+/// header, RETH, immediate data, ICRC. That is a multi-path WRITE with immediate data in one packet;
+/// atomics have a longer header (AtomicETH) and no payload, XRC has no multi-path header.
+pub const OVERHEAD: u32 = 40 + 8 + 12 + 20 + 16 + 4 + 4;
+
+/// The path MTUs of RoCE, largest first.
+const ROCE_MTUS: [u32; 5] = [4096, 2048, 1024, 512, 256];
+
+/// The RoCE MTU in bytes of an interface with this link MTU: 256 to 4096, a power of two. What is
+/// too small even for 256 counts as that.
+///
+/// ```
+/// use polypath_ipc::roce_mtu;
+/// assert_eq!([1500, 4200, 9000].map(roce_mtu), [1024, 4096, 4096]);
+/// ```
+#[must_use]
+pub fn roce_mtu(link_mtu: u32) -> u32 {
+    ROCE_MTUS.into_iter().find(|mtu| mtu + OVERHEAD <= link_mtu).unwrap_or(256)
+}
 
 /// `index` of the one mp device of a program; those of roce devices are interface indexes.
 const MP_INDEX: u32 = 0x0010_0000;
@@ -29,14 +45,14 @@ const MP_INDEX: u32 = 0x0010_0000;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Selection {
-    /// Nothing said: `mp0` over all usable interfaces if there are two or more, else `roce0`.
+    /// Nothing said: `mp0` over all uplinks if there are two or more, else `roce0`.
     #[default]
     Unset,
-    /// `mp0` over all usable interfaces.
+    /// `mp0` over all uplinks.
     Mp,
     /// `mp0` over these interfaces, the first being the primary.
     MpOver(Vec<String>),
-    /// One roce device per usable interface.
+    /// One roce device per uplink.
     Roce,
     /// Roce devices over these interfaces, loopback included if named.
     RoceOver(Vec<String>),
@@ -98,7 +114,7 @@ impl Selection {
     #[must_use]
     pub fn resolve(&self, table: &Table) -> Self {
         match self {
-            Self::Unset if table.ports.iter().filter(|port| port.usable()).count() >= 2 => Self::Mp,
+            Self::Unset if standing(table).len() >= 2 => Self::Mp,
             Self::Unset => Self::Roce,
             other => other.clone(),
         }
@@ -130,14 +146,22 @@ impl Selection {
             Self::MpOver(names) | Self::RoceOver(names) => {
                 names.iter().filter_map(|name| table.port_by_name(name)).collect()
             }
-            Self::Unset | Self::Mp | Self::Roce => {
-                let usable: Vec<&Port> = table.ports.iter().filter(|port| port.usable()).collect();
-                if usable.is_empty() {
-                    table.ports.iter().filter(|port| port.loopback).collect()
-                } else {
-                    usable
-                }
+            Self::Unset | Self::Roce => standing(table),
+            Self::Mp => {
+                let mut ports = standing(table);
+                ports.truncate(MEMBERS_MAX);
+                ports
             }
+        }
+    }
+
+    /// The interfaces that this selection would take in, were a device not limited to
+    /// [`MEMBERS_MAX`].
+    #[must_use]
+    pub fn left_out<'a>(&self, table: &'a Table) -> Vec<&'a Port> {
+        match self.resolve(table) {
+            Self::Mp => standing(table).split_off(MEMBERS_MAX.min(standing(table).len())),
+            _ => Vec::new(),
         }
     }
 
@@ -152,6 +176,20 @@ impl Selection {
             _ => ports.into_iter().map(|port| (roce_key(port), vec![port])).collect(),
         }
     }
+}
+
+/// The interfaces that count without being named: the uplinks; where there is none, whatever a device
+/// can stand on; where there is nothing else, loopback.
+fn standing(table: &Table) -> Vec<&Port> {
+    let those = |holds: fn(&Port) -> bool| -> Vec<&Port> {
+        table.ports.iter().filter(|port| holds(port)).collect()
+    };
+    let choices = [
+        those(|port| port.usable() && port.uplink),
+        those(Port::usable),
+        those(|port| port.loopback),
+    ];
+    choices.into_iter().find(|ports| !ports.is_empty()).unwrap_or_default()
 }
 
 fn roce_key(port: &Port) -> String {
@@ -218,12 +256,33 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// The RoCE MTU in bytes (256 to 4096, a power of two): what fits through every member.
+    /// The RoCE MTU in bytes (256 to 4096, a power of two): what fits through every member that has
+    /// a link, or through every one if none has.
     #[must_use]
     pub fn roce_mtu(&self, table: &Table) -> u32 {
-        let through = self.members.iter().filter_map(|&ifindex| table.port(ifindex));
-        let least = through.map(|port| port.mtu).min().unwrap_or(1500);
-        [4096, 2048, 1024, 512].into_iter().find(|mtu| mtu + OVERHEAD <= least).unwrap_or(256)
+        let members = || self.ports(table);
+        let least = |ports: &mut dyn Iterator<Item = &Port>| ports.map(|port| port.mtu).min();
+        let linked = least(&mut members().filter(|port| port.link_up));
+        roce_mtu(linked.or_else(|| least(&mut members())).unwrap_or(1500))
+    }
+
+    /// Its interfaces that exist, the primary first.
+    pub fn ports<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = &'a Port> {
+        self.members.iter().filter_map(|&ifindex| table.port(ifindex))
+    }
+
+    /// Whether any of its interfaces has a link: the port's state is ACTIVE, else DOWN.
+    #[must_use]
+    pub fn is_active(&self, table: &Table) -> bool {
+        self.ports(table).any(|port| port.link_up)
+    }
+
+    /// What its interfaces carry together, in Mbit/s: those that have a link. One whose driver
+    /// tells no speed counts as 1,000.
+    #[must_use]
+    pub fn speed_mbps(&self, table: &Table) -> u32 {
+        let linked = self.ports(table).filter(|port| port.link_up);
+        linked.map(|port| port.speed_mbps.unwrap_or(1000)).fold(0, u32::saturating_add)
     }
 
     /// The index of a GID.
@@ -231,6 +290,20 @@ impl DeviceSpec {
     pub fn gid_index(&self, gid: &[u8; 16]) -> Option<u8> {
         let at = self.gids.iter().position(|entry| !entry.is_empty() && entry.gid == *gid)?;
         u8::try_from(at).ok()
+    }
+}
+
+/// Width and speed codes of a port with this rate in Mbit/s (IBTA 14.2.5.6: width 1x = 1, 4x = 2;
+/// speed SDR 1, QDR 4, FDR10 8, EDR 32), as the kernel's `ib_get_eth_speed` chooses them.
+#[must_use]
+pub fn width_and_speed(mbps: u32) -> (u8, u8) {
+    match mbps {
+        0..=1000 => (1, 1),
+        1001..=10_000 => (1, 4),
+        10_001..=20_000 => (2, 2),
+        20_001..=25_000 => (1, 32),
+        25_001..=40_000 => (2, 8),
+        _ => (2, 32),
     }
 }
 
@@ -366,6 +439,51 @@ mod tests {
             devices(&table, &Selection::Roce).iter().map(|d| d.roce_mtu(&table)).collect();
         assert_eq!(mtus, [4096, 1024]);
         assert_eq!(devices(&table, &Selection::Mp)[0].roce_mtu(&table), 1024);
+    }
+
+    #[test]
+    fn a_member_without_a_link_does_not_make_packets_small() {
+        let jumbo = Port { mtu: 9000, ..port(2, "eth0", &[]) };
+        let unplugged = Port { link_up: false, ..port(3, "eth1", &[]) };
+        let one_up = table(vec![jumbo.clone(), unplugged.clone()]);
+        assert_eq!(devices(&one_up, &Selection::Mp)[0].roce_mtu(&one_up), 4096);
+        let none_up = table(vec![Port { link_up: false, ..jumbo }, unplugged]);
+        assert_eq!(devices(&none_up, &Selection::Mp)[0].roce_mtu(&none_up), 1024);
+    }
+
+    #[test]
+    fn the_least_link_mtu_of_each_roce_mtu() {
+        for roce in [4096, 2048, 1024, 512, 256] {
+            assert_eq!(roce_mtu(roce + OVERHEAD), roce);
+            assert_eq!(roce_mtu(roce + OVERHEAD - 1), if roce > 256 { roce / 2 } else { 256 });
+        }
+        // The usual setting for RoCE.
+        assert_eq!(roce_mtu(4200), 4096);
+    }
+
+    #[test]
+    fn what_does_not_lead_out_counts_only_if_named_or_alone() {
+        let docker = || Port { uplink: false, ..port(4, "docker0", &["172.17.0.1"]) };
+        let host = table(vec![lo(), port(2, "eth0", &[]), port(3, "eth1", &[]), docker()]);
+        assert_eq!(devices(&host, &Selection::Unset)[0].members, [2, 3]);
+        assert_eq!(names(&host, "roce").len(), 2);
+        let named = devices(&host, &Selection::parse("roce:docker0").unwrap());
+        assert_eq!(named[0].members, [4]);
+        let one = table(vec![lo(), port(2, "eth0", &[]), docker()]);
+        assert_eq!(names(&one, ""), ["roce0"]);
+        assert_eq!(devices(&table(vec![lo(), docker()]), &Selection::Unset)[0].members, [4]);
+    }
+
+    #[test]
+    fn interfaces_beyond_the_limit_are_left_out_and_known() {
+        let ports: Vec<Port> = (2..22).map(|n| port(n, &format!("eth{n}"), &[])).collect();
+        let table = table(ports);
+        assert_eq!(devices(&table, &Selection::Unset)[0].members.len(), MEMBERS_MAX);
+        let left: Vec<u32> =
+            Selection::Unset.left_out(&table).iter().map(|port| port.ifindex).collect();
+        assert_eq!(left, [18, 19, 20, 21]);
+        assert!(Selection::Roce.left_out(&table).is_empty());
+        assert_eq!(names(&table, "roce").len(), 20);
     }
 
     #[test]

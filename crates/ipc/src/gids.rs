@@ -201,6 +201,7 @@ pub(crate) mod tests {
             loopback: false,
             ethernet: true,
             enslaved: false,
+            uplink: true,
             numa_node: None,
             device_number: None,
             addresses,

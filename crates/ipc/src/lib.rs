@@ -43,7 +43,8 @@ pub mod table;
 
 pub use client::{Client, CmFile, EventStream, Lane};
 pub use devices::{
-    DeviceKind, DeviceSpec, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, Selection, SelectionError, devices,
+    DeviceKind, DeviceSpec, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, OVERHEAD, Selection, SelectionError,
+    devices, roce_mtu, width_and_speed,
 };
 pub use error::IpcError;
 pub use gids::{GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable};

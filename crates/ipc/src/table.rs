@@ -72,6 +72,10 @@ pub struct Port {
     pub ethernet: bool,
     /// Port of a bridge, bond or team: addresses belong to its master.
     pub enslaved: bool,
+    /// Leads out of this host, as far as the kernel's tables tell: hardware does, `docker0` and the
+    /// host's ends of containers' links do not. The rule is the broker's (`uplinks.rs`). Once true
+    /// it stays so while the interface exists.
+    pub uplink: bool,
     /// NUMA node of the hardware, if it has any.
     pub numa_node: Option<u32>,
     /// The number N in the name `roceN`, given once and kept while the interface exists. `None` for
@@ -82,9 +86,10 @@ pub struct Port {
 }
 
 impl Port {
-    /// Whether a device may stand on it without being asked for by name: Ethernet-like (physical,
-    /// veth, bridge, bond, VLAN …) with a hardware address, and not a port of a bridge or bond.
-    /// The link need not be up: a device survives the loss of its link.
+    /// Whether a device can stand on it: Ethernet-like (physical, veth, bridge, bond, VLAN …) with a
+    /// hardware address, and not a port of a bridge or bond. The link need not be up: a device
+    /// survives the loss of its link. Those that are not [`uplink`](Self::uplink)s have to be asked
+    /// for by name while any uplink is there.
     #[must_use]
     pub fn usable(&self) -> bool {
         self.ethernet && !self.loopback && !self.enslaved && self.mac != [0; 6]

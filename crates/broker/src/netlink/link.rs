@@ -8,7 +8,9 @@ use super::{Request, attribute};
 /// Don't count packets for us: statistics are most of a link message.
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 
+const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_SLAVE_KIND: u16 = 4;
+const IFLA_LINK_NETNSID: u16 = 37;
 
 /// Masters whose ports can't be used by themselves. A VRF's can.
 const BUNDLES: [&str; 4] = ["bridge", "bond", "team", "openvswitch"];
@@ -24,6 +26,12 @@ pub(crate) struct LinkMessage {
     pub(crate) loopback: bool,
     pub(crate) ethernet: bool,
     pub(crate) enslaved: bool,
+    /// The driver's name for the kind of a virtual interface (`veth`, `bridge`); empty for hardware.
+    pub(crate) kind: String,
+    /// The bridge, bond or VRF that it is a port of, 0 if none.
+    pub(crate) master: u32,
+    /// The interface that it lies over or is joined to (`IFLA_LINK`) is in this network namespace.
+    pub(crate) joined_here: bool,
 }
 
 /// An address as the kernel tells it.
@@ -65,14 +73,23 @@ pub(super) fn parse_link(body: &[u8]) -> Option<LinkMessage> {
         loopback: flags & libc::IFF_LOOPBACK != 0,
         ethernet: fixed.u16(2)? == libc::ARPHRD_ETHER,
         enslaved: false,
+        kind: String::new(),
+        master: 0,
+        joined_here: false,
     };
+    let (mut joined, mut elsewhere) = (false, false);
     for (kind, value) in attributes(body, LINK_LEN) {
         match kind {
             libc::IFLA_IFNAME => link.name = text(value),
             // Other link layers have addresses of other lengths, which are of no use to us.
             libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
             libc::IFLA_MTU => link.mtu = Reader(value).u32(0)?,
+            libc::IFLA_MASTER => link.master = Reader(value).u32(0)?,
+            libc::IFLA_LINK => joined = Reader(value).u32(0)? != 0,
+            IFLA_LINK_NETNSID => elsewhere = true,
             libc::IFLA_LINKINFO => {
+                let own = attributes(value, 0).find(|(kind, _)| *kind == IFLA_INFO_KIND);
+                link.kind = own.map(|(_, value)| text(value)).unwrap_or_default();
                 link.enslaved = attributes(value, 0).any(|(kind, value)| {
                     kind == IFLA_INFO_SLAVE_KIND && BUNDLES.contains(&text(value).as_str())
                 });
@@ -80,6 +97,7 @@ pub(super) fn parse_link(body: &[u8]) -> Option<LinkMessage> {
             _ => {}
         }
     }
+    link.joined_here = joined && !elsewhere;
     (link.ifindex != 0 && !link.name.is_empty()).then_some(link)
 }
 
@@ -148,6 +166,25 @@ mod tests {
     #[test]
     fn a_port_of_a_bridge_is_enslaved() {
         assert!(parse_link(&link(0, b"bridge\0")).unwrap().enslaved);
+    }
+
+    #[test]
+    fn a_veth_whose_peer_is_elsewhere_is_told_from_one_whose_peer_is_here() {
+        let veth = |netns: bool| {
+            let mut body = link(0, b"\0");
+            let mut info = Vec::new();
+            attribute(&mut info, IFLA_INFO_KIND, b"veth\0");
+            attribute(&mut body, libc::IFLA_LINKINFO, &info);
+            attribute(&mut body, libc::IFLA_MASTER, &9_u32.to_ne_bytes());
+            attribute(&mut body, libc::IFLA_LINK, &3_u32.to_ne_bytes());
+            if netns {
+                attribute(&mut body, IFLA_LINK_NETNSID, &0_u32.to_ne_bytes());
+            }
+            parse_link(&body).unwrap()
+        };
+        let here = veth(false);
+        assert_eq!((here.kind.as_str(), here.master, here.joined_here), ("veth", 9, true));
+        assert!(!veth(true).joined_here);
     }
 
     #[test]

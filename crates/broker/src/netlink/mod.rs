@@ -9,6 +9,7 @@ mod route;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use attributes::{Reader, attribute};
@@ -44,6 +45,8 @@ pub(crate) struct Netlink {
 pub(crate) struct Dump {
     pub(crate) links: Vec<LinkMessage>,
     pub(crate) addresses: Vec<AddressMessage>,
+    /// Interfaces by which packets to the rest of the world leave.
+    pub(crate) default_ways: Vec<u32>,
 }
 
 impl Netlink {
@@ -116,7 +119,23 @@ impl Netlink {
                 break;
             }
         }
+        dump.default_ways = self.default_ways();
         Ok(dump)
+    }
+
+    /// Interfaces that lead to addresses of nobody (RFC 5737, RFC 3849), and so to everybody: asked
+    /// as a route, since all routes together may be millions.
+    fn default_ways(&mut self) -> Vec<u32> {
+        let anybody: [IpAddr; 2] = [
+            Ipv4Addr::new(192, 0, 2, 1).into(),
+            Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+        ];
+        let mut ways = Vec::new();
+        for to in anybody {
+            let question = RouteQuestion { to, from: None, ifindex: None };
+            ways.extend(self.route(&question).ok().filter(|way| !way.local).map(|way| way.ifindex));
+        }
+        ways
     }
 
     /// False if changes got in between.
@@ -235,7 +254,7 @@ mod tests {
         let mut netlink = Netlink::new().unwrap();
         let dump = netlink.dump().unwrap();
         assert!(dump.links.iter().any(|link| link.loopback && link.name == "lo"));
-        let to = std::net::IpAddr::from([127, 0, 0, 1]);
+        let to = IpAddr::from([127, 0, 0, 1]);
         let question = RouteQuestion { to, from: None, ifindex: None };
         let answer = netlink.route(&question).unwrap();
         assert_eq!((answer.local, answer.source), (true, Some(to)));

@@ -1,14 +1,16 @@
 //! Interfaces, GIDs, MTU and routes of the devices that a program would see.
 
 use super::Finding;
-use polypath_ipc::{Address, DeviceKind, DeviceSpec, Port, Selection, Table, devices};
+use polypath_ipc::{
+    Address, DeviceKind, DeviceSpec, MEMBERS_MAX, OVERHEAD, Port, Selection, Table, devices,
+};
 use std::fs;
 use std::net::IpAddr;
 
-/// With the headers of RoCEv2 over IPv6 this carries a path MTU of 1024 bytes.
+/// The least MTU that IPv6 allows (RFC 8200, 5).
 const MTU_LEAST: u32 = 1280;
 /// What carries the largest path MTU, 4096 bytes.
-const MTU_GOOD: u32 = 4200;
+const MTU_GOOD: u32 = 4096 + OVERHEAD;
 
 pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
     if let Err(error) = selection.check(table) {
@@ -32,6 +34,17 @@ pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
             let number = |text: std::io::Result<String>| text.ok()?.trim().parse::<u8>().ok();
             judge_rp_filter(port, number(mode).max(number(all)), ports.len())
         }));
+    }
+    let left_out = selection.left_out(table);
+    if !left_out.is_empty() {
+        let names: Vec<&str> = left_out.iter().map(|port| port.name.as_str()).collect();
+        findings.push(Finding::warning(
+            format!(
+                "a device has {MEMBERS_MAX} interfaces at most: mp0 is without {}",
+                names.join(", ")
+            ),
+            "name those that it shall have: --device mp:eth0+eth1",
+        ));
     }
     for selector in &table.down {
         findings.push(Finding::warning(
@@ -181,6 +194,7 @@ mod tests {
             loopback: false,
             ethernet: true,
             enslaved: false,
+            uplink: true,
             numa_node: None,
             device_number: None,
             addresses: vec![Address {
