@@ -303,6 +303,11 @@ impl Host for Io {
         if rights.contains(access) { Ok(segment) } else { Err(Fault::Rights) }
     }
 
+    fn load(&self, segment: Segment, out: &mut [u8]) {
+        let at = segment.addr as usize;
+        out.copy_from_slice(&self.memory[at..at + out.len()]);
+    }
+
     fn store(&mut self, segment: Segment, data: &[u8]) {
         let at = segment.addr as usize;
         self.memory[at..at + data.len()].copy_from_slice(data);

@@ -54,6 +54,11 @@ impl Host for BenchHost {
         Ok(Segment { addr: va, len })
     }
 
+    fn load(&self, segment: Segment, out: &mut [u8]) {
+        let at = segment.addr as usize;
+        out.copy_from_slice(&self.memory[at..at + out.len()]);
+    }
+
     fn store(&mut self, segment: Segment, data: &[u8]) {
         let at = segment.addr as usize;
         self.memory[at..at + data.len()].copy_from_slice(data);

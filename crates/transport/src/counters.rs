@@ -49,6 +49,9 @@ pub struct QpCounters {
     pub dropped_generation: u64,
     /// Packets dropped because the reorder buffer could not take them.
     pub dropped_reorder: u64,
+    /// Requests behind the expected PSN that were dropped because no READ, atomic, ATOMIC WRITE or FLUSH
+    /// is remembered that they repeat.
+    pub dropped_no_original: u64,
     /// Packets dropped because of a wrong Q_Key.
     pub dropped_qkey: u64,
     /// Packets dropped for want of a receive work request (UC, UD).
@@ -66,6 +69,7 @@ impl QpCounters {
             + self.dropped_service
             + self.dropped_generation
             + self.dropped_reorder
+            + self.dropped_no_original
             + self.dropped_qkey
             + self.dropped_no_receive
             + self.dropped_too_long
@@ -98,6 +102,7 @@ impl QpCounters {
             ("dropped_service", self.dropped_service),
             ("dropped_generation", self.dropped_generation),
             ("dropped_reorder", self.dropped_reorder),
+            ("dropped_no_original", self.dropped_no_original),
             ("dropped_qkey", self.dropped_qkey),
             ("dropped_no_receive", self.dropped_no_receive),
             ("dropped_too_long", self.dropped_too_long),

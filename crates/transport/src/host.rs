@@ -197,6 +197,8 @@ pub trait Host {
     ) -> Result<Segment, Fault>;
     /// Copies received data into checked memory (`data.len() <= segment.len`).
     fn store(&mut self, segment: Segment, data: &[u8]);
+    /// Copies checked memory out (`out.len() <= segment.len`).
+    fn load(&self, segment: Segment, out: &mut [u8]);
     /// Executes an atomic on 8 aligned bytes; gives what was there before. Native byte order.
     fn atomic(&mut self, segment: Segment, op: AtomicOp) -> u64;
     /// Writes 8 aligned bytes of checked memory at once, native byte order, after everything that was

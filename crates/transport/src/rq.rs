@@ -27,13 +27,26 @@ pub(crate) fn scatter<H: Host>(
     pd: u32,
     sges: &[Sge],
     at: u32,
-    mut data: &[u8],
+    data: &[u8],
     host: &mut H,
 ) -> Result<(), ScatterError> {
+    scatter_if(pd, sges, at, data, host, |_, _| true).map(|_| ())
+}
+
+/// As [`scatter`], as long as `admit` lets each piece of memory be changed; false: it did not.
+#[inline]
+fn scatter_if<H: Host>(
+    pd: u32,
+    sges: &[Sge],
+    at: u32,
+    mut data: &[u8],
+    host: &mut H,
+    mut admit: impl FnMut(Segment, &H) -> bool,
+) -> Result<bool, ScatterError> {
     let mut skip = at;
     for sge in sges {
         if data.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         if skip >= sge.len {
             skip -= sge.len;
@@ -43,11 +56,15 @@ pub(crate) fn scatter<H: Host>(
         let room = sge.len - skip;
         let n = data.len().min(room as usize);
         let (now, rest) = data.split_at(n);
-        host.store(Segment { addr: segment.addr + u64::from(skip), len: n as u32 }, now);
+        let piece = Segment { addr: segment.addr + u64::from(skip), len: n as u32 };
+        if !admit(piece, host) {
+            return Ok(false);
+        }
+        host.store(piece, now);
         data = rest;
         skip = 0;
     }
-    if data.is_empty() { Ok(()) } else { Err(ScatterError::TooSmall) }
+    if data.is_empty() { Ok(true) } else { Err(ScatterError::TooSmall) }
 }
 
 /// What a completed receive tells.
@@ -144,6 +161,23 @@ impl ReceiveQueue {
     ) -> Result<(), ScatterError> {
         match &self.current {
             Some(wr) => scatter(core.peer_pd, &wr.sges, at, data, host),
+            None => Err(ScatterError::TooSmall),
+        }
+    }
+
+    /// As [`ReceiveQueue::store`], as long as `admit` lets each piece of memory be changed; false: it did
+    /// not, and the same data has to be stored again.
+    #[inline]
+    pub(crate) fn store_if<H: Host>(
+        &self,
+        core: &Core,
+        at: u32,
+        data: &[u8],
+        host: &mut H,
+        admit: impl FnMut(Segment, &H) -> bool,
+    ) -> Result<bool, ScatterError> {
+        match &self.current {
+            Some(wr) => scatter_if(core.peer_pd, &wr.sges, at, data, host, admit),
             None => Err(ScatterError::TooSmall),
         }
     }

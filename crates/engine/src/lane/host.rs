@@ -77,6 +77,10 @@ impl Host for LaneHost<'_> {
         memory::store(segment, data);
     }
 
+    fn load(&self, segment: Segment, out: &mut [u8]) {
+        memory::copy_out(segment, out);
+    }
+
     fn atomic(&mut self, segment: Segment, op: AtomicOp) -> u64 {
         memory::atomic(segment, op)
     }

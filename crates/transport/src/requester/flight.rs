@@ -18,10 +18,13 @@ use smallvec::SmallVec;
 
 use crate::PACKET_COST;
 use crate::host::{Host, PathId};
-use crate::responder::REORDER_LIMIT;
+use crate::responder::{PUT_BY_MAX, REORDER_LIMIT};
 
 /// Most sequence numbers in flight: as many as a multi-path peer's reorder buffer holds.
 pub(crate) const MAX_IN_FLIGHT: usize = REORDER_LIMIT;
+
+// Of a peer like us, the responder gives up no READ that is not answered.
+const _: () = assert!(MAX_IN_FLIGHT * 4096 <= PUT_BY_MAX);
 
 /// So many packets overtake one on a path at first before it is taken to be lost (RFC 5681: three), and
 /// so many at most on one that proves to reorder more.

@@ -94,6 +94,11 @@ impl ReadJob {
     fn packets(&self, mtu: u32) -> u32 {
         self.left.div_ceil(mtu).max(1)
     }
+
+    /// Something is still to be read through this key.
+    pub(super) fn needs(&self, rkey: u32) -> bool {
+        self.rkey == rkey && self.left > 0
+    }
 }
 
 /// An answer to be sent.
@@ -251,9 +256,9 @@ impl Responder {
         }
         let Some(due) = self.due.take() else { return };
         let (syndrome, psn) = match due.kind {
-            Kind::Ack => (Syndrome::ACK, self.epsn.prev()),
-            Kind::SequenceError => (Syndrome::Nak(NakCode::PsnSequence), self.epsn),
-            Kind::NotReady { timer } => (Syndrome::RnrNak { timer }, self.epsn),
+            Kind::Ack => (Syndrome::ACK, self.epsn().prev()),
+            Kind::SequenceError => (Syndrome::Nak(NakCode::PsnSequence), self.epsn()),
+            Kind::NotReady { timer } => (Syndrome::RnrNak { timer }, self.epsn()),
             Kind::Fatal { code, psn } => (Syndrome::Nak(code), psn),
         };
         let mut headers = Headers::new(core.bth(Opcode::RC_ACK, psn));
@@ -303,6 +308,10 @@ impl Responder {
                 break;
             }
         }
+        if self.waiting && self.jobs.is_empty() {
+            self.waiting = false;
+            self.drain(core, host);
+        }
         if self.acks_pressing() {
             self.flush_acks(core, host);
         }
@@ -320,6 +329,7 @@ impl Responder {
         let mtu = core.attr.path_mtu;
         let packets = job.packets(mtu);
         let n = packets.min(burst_packets(mtu));
+        let (put_by, n) = self.resources.kept(self.expand(job.psn), n);
         let len = job.left.min(n * mtu);
         let mut segment = Segment { addr: 0, len: 0 };
         if len > 0 {
@@ -367,7 +377,10 @@ impl Responder {
             last: rest.as_ref().map_or(&first, |(_, last)| last),
             packets: n,
             mtu,
-            payload: Payload::Memory { segments: &[segment], skip: 0, len },
+            payload: match put_by {
+                None => Payload::Memory { segments: &[segment], skip: 0, len },
+                Some(data) => Payload::Bytes(&data[..len as usize]),
+            },
             covered_twice: false,
         };
         core.transmit(&burst, host);

@@ -5,13 +5,17 @@ use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Headers;
 
 use super::answer::{Job, ReadJob, Reply};
-use super::{ATOMICS_REMEMBERED_MIN, Refusal, Responder, Verdict};
+use super::resources::Resource;
+use super::{Refusal, Responder, Verdict};
 use crate::cause::Cause;
 use crate::common::Core;
 use crate::host::{AtomicOp, Fault, Host, Segment};
 use crate::rq::{Received, ScatterError};
 use crate::sq::MAX_MESSAGE;
 use crate::types::{Access, FlushScope, Placement, WcOpcode, WcStatus};
+
+/// No memory.
+const NOWHERE: Segment = Segment { addr: 0, len: 0 };
 
 /// A message of which more packets are to come.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +135,15 @@ impl Responder {
         if !self.rq.begin(core, host) {
             return Ok(Verdict::NotReady);
         }
-        self.rq.store(core, received, payload, host).map_err(|error| match error {
+        if let Some(ieth) = headers.ieth
+            && self.jobs.iter().any(|job| matches!(job, Job::Read(read) if read.needs(ieth.rkey)))
+        {
+            return Ok(Verdict::Wait);
+        }
+        let (resources, jobs) = (&mut self.resources, &self.jobs);
+        let admit = |segment, host: &H| resources.admit(core, jobs, segment, host);
+        let stored = self.rq.store_if(core, received, payload, host, admit);
+        let stored = stored.map_err(|error| match error {
             ScatterError::TooSmall => Refusal {
                 nak: NakCode::InvalidRequest,
                 status: WcStatus::LocLenErr,
@@ -146,6 +158,9 @@ impl Responder {
                       and LOCAL_WRITE",
             },
         })?;
+        if !stored {
+            return Ok(Verdict::Wait);
+        }
         let received = received.saturating_add(payload.len() as u32);
         if u64::from(received) > MAX_MESSAGE {
             return Err(Refusal::invalid("a message is longer than 2^31 bytes"));
@@ -210,6 +225,9 @@ impl Responder {
                     Access::REMOTE_WRITE,
                 )
                 .map_err(|_| Refusal::access("the region of a WRITE went away on its way"))?;
+            if !self.resources.admit(core, &self.jobs, segment, host) {
+                return Ok(Verdict::Wait);
+            }
             host.store(segment, payload);
         }
         if !opcode.ends_message() {
@@ -236,7 +254,7 @@ impl Responder {
         if !core.attr.access.contains(Access::REMOTE_WRITE) {
             return Err(Refusal::invalid("qp_access_flags do not allow REMOTE_WRITE"));
         }
-        check_remote(core, reth, Access::REMOTE_WRITE, host)
+        check_remote(core, reth, Access::REMOTE_WRITE, host).map(|_| ())
     }
 
     fn read<H: Host>(
@@ -251,12 +269,14 @@ impl Responder {
             return Err(Refusal::invalid("qp_access_flags do not allow REMOTE_READ"));
         }
         self.check_resources(core)?;
-        check_remote(core, &reth, Access::REMOTE_READ, host)?;
+        let span = check_remote(core, &reth, Access::REMOTE_READ, host)?;
         let n = reth.len.div_ceil(core.attr.path_mtu).max(1);
         if n >= 1 << 23 {
             return Err(Refusal::invalid("a READ takes more than half of the PSNs"));
         }
         self.finish_message();
+        let resource = Resource::read(self.next, n, headers, reth, core.peer_pd);
+        self.resources.remember(core, resource, span);
         let job = ReadJob::new(headers.bth.psn, &reth, core.peer_pd, false, self.msn, reply);
         self.jobs.push_back(Job::Read(job));
         Ok(Verdict::Done(n))
@@ -296,13 +316,14 @@ impl Responder {
         } else {
             AtomicOp::FetchAdd { add: eth.swap_add }
         };
-        let value = host.atomic(Segment { len: 8, ..segment }, op);
-        let psn = headers.bth.psn;
-        let most = usize::from(core.attr.max_dest_rd_atomic).max(ATOMICS_REMEMBERED_MIN);
-        while self.atomics.len() >= most {
-            self.atomics.pop_front();
+        let segment = Segment { len: 8, ..segment };
+        if !self.resources.admit(core, &self.jobs, segment, host) {
+            return Ok(Verdict::Wait);
         }
-        self.atomics.push_back((psn, value));
+        let value = host.atomic(segment, op);
+        let psn = headers.bth.psn;
+        let resource = Resource::atomic(self.next, headers, eth, value);
+        self.resources.remember(core, resource, NOWHERE);
         self.finish_message();
         self.jobs.push_back(Job::Atomic { psn, value, again: false, msn: self.msn, reply });
         Ok(Verdict::Done(1))
@@ -339,6 +360,9 @@ impl Responder {
             return Err(Refusal::invalid(
                 "the memory of an ATOMIC WRITE is not aligned to 8 bytes",
             ));
+        }
+        if !self.resources.admit(core, &self.jobs, segment, host) {
+            return Ok(Verdict::Wait);
         }
         host.atomic_write(segment, value);
         self.answer_empty(core, headers, reply);
@@ -379,6 +403,7 @@ impl Responder {
 
     /// The message is complete and answered by a READ response without data.
     fn answer_empty(&mut self, core: &Core, headers: &Headers, reply: Reply) {
+        self.resources.remember(core, Resource::placement(self.next, headers), NOWHERE);
         self.finish_message();
         let nothing = Reth::default();
         let psn = headers.bth.psn;
@@ -403,21 +428,22 @@ impl Responder {
     }
 }
 
-pub(super) fn check_remote<H: Host>(
+/// Checks the key, address and length of a request; gives where that is.
+fn check_remote<H: Host>(
     core: &Core,
     reth: &Reth,
     access: Access,
     host: &mut H,
-) -> Result<(), Refusal> {
+) -> Result<Segment, Refusal> {
     if u64::from(reth.len) > MAX_MESSAGE {
         return Err(Refusal::invalid("a message is longer than 2^31 bytes"));
     }
     // The key of an empty message is not looked at (IBTA 9.7.4.1.4).
     if reth.len == 0 {
-        return Ok(());
+        return Ok(NOWHERE);
     }
     host.resolve_remote(core.peer_pd, core.config.qpn, reth.rkey, reth.va, reth.len, access)
-        .map(|_| ())
+        .map(|segment| Segment { len: reth.len, ..segment })
         .map_err(refused)
 }
 

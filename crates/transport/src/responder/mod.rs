@@ -1,14 +1,16 @@
 //! The RC responder: requests in, executed strictly in order, each exactly once.
 //!
-//! [`execute`] carries requests out, [`answer`] sends what comes back, [`reorder`] keeps what came too
-//! early. A request is expected, a duplicate, or ahead (IBTA 9.7.1): an expected one is executed, a
-//! duplicate is answered again without being executed again (but READs, which are re-read), one that is
-//! ahead is kept (multi-path) or complained of once (plain).
+//! [`execute`] carries requests out, [`answer`] sends what comes back, [`resources`] knows what may have to
+//! be answered again, [`reorder`] keeps what came too early. A request is expected, a duplicate, or ahead
+//! (IBTA 9.7.1): an expected one is executed, a duplicate is answered again without being executed again
+//! if it is known to have been executed once, one that is ahead is kept (multi-path) or complained of once
+//! (plain).
 
 mod answer;
 mod check;
 pub(crate) mod execute;
 mod reorder;
+mod resources;
 
 use std::collections::VecDeque;
 
@@ -27,9 +29,11 @@ use answer::{Due, Job, ReadJob, Reply};
 use execute::Inbound;
 pub(crate) use reorder::REORDER_LIMIT;
 use reorder::{Offered, Reorder};
+pub(crate) use resources::PUT_BY_MAX;
+use resources::{Again, Resources};
 
-/// Results of atomics are remembered for this many even if `max_dest_rd_atomic` is less.
-const ATOMICS_REMEMBERED_MIN: usize = 16;
+/// Sequence numbers start here plus the first PSN, so that a duplicate's is never negative.
+const SEQ_BASE: u64 = 1 << 24;
 
 /// Requests that have an answer of their own, which acknowledges them.
 fn is_answered(opcode: Opcode) -> bool {
@@ -42,6 +46,8 @@ enum Verdict {
     Done(u32),
     /// A receive work request is missing.
     NotReady,
+    /// It changes what has to be read first for answers that are still to be sent.
+    Wait,
     /// It can't be executed, ever.
     Refused(Refusal),
 }
@@ -80,8 +86,8 @@ impl Refusal {
 #[derive(Clone, Debug)]
 pub(crate) struct Responder {
     rq: ReceiveQueue,
-    /// Expected PSN.
-    epsn: Psn,
+    /// Expected sequence number; its low 24 bits are the expected PSN.
+    next: u64,
     /// Messages executed, 24 bits.
     msn: u32,
     /// The message that is arriving.
@@ -91,9 +97,11 @@ pub(crate) struct Responder {
     due: Option<Due>,
     /// Answers to READs and atomics, in order.
     jobs: VecDeque<Job>,
-    /// PSN and result of the latest atomics.
-    atomics: VecDeque<(Psn, u64)>,
+    /// The latest that were answered, or are to be.
+    resources: Resources,
     reorder: Reorder,
+    /// The expected packet is here, and is executed when the answers have been sent (multi-path).
+    waiting: bool,
     /// A request was refused: nothing more is executed, the queue pair ends once this is answered.
     ending: bool,
     /// No path lives that answers could take.
@@ -104,14 +112,15 @@ impl Responder {
     pub(crate) fn new() -> Self {
         Self {
             rq: ReceiveQueue::default(),
-            epsn: Psn::new(0),
+            next: SEQ_BASE,
             msn: 0,
             message: None,
             complained: false,
             due: None,
             jobs: VecDeque::new(),
-            atomics: VecDeque::new(),
+            resources: Resources::default(),
             reorder: Reorder::default(),
+            waiting: false,
             ending: false,
             held: false,
         }
@@ -119,7 +128,19 @@ impl Responder {
 
     /// The queue pair went from INIT to RTR: the first packet has the PSN `rq_psn`.
     pub(crate) fn start(&mut self, rq_psn: u32) {
-        self.epsn = Psn::new(rq_psn);
+        self.next = SEQ_BASE + u64::from(rq_psn & 0xff_ffff);
+    }
+
+    /// Expected PSN.
+    #[inline]
+    fn epsn(&self) -> Psn {
+        Psn::new(self.next as u32)
+    }
+
+    /// The sequence number of a PSN, nearest to the expected one.
+    #[inline]
+    fn expand(&self, psn: Psn) -> u64 {
+        self.next.wrapping_add_signed(i64::from(psn.diff(self.epsn())))
     }
 
     /// Forgets everything.
@@ -142,6 +163,8 @@ impl Responder {
         self.due = None;
         self.message = None;
         self.reorder.clear();
+        self.resources = Resources::default();
+        self.waiting = false;
         self.rq.flush(core, host);
     }
 
@@ -158,7 +181,7 @@ impl Responder {
             return;
         }
         core.note_request(host);
-        let ahead = packet.headers.bth.psn.diff(self.epsn);
+        let ahead = packet.headers.bth.psn.diff(self.epsn());
         if ahead == 0 {
             if self.take(core, &packet.headers, packet.payload, from, host) {
                 self.drain(core, host);
@@ -183,7 +206,7 @@ impl Responder {
         let reply = Reply::to(headers, from);
         match self.execute(core, headers, payload, reply, host) {
             Verdict::Done(n) => {
-                self.epsn = self.epsn.add(n);
+                self.next += u64::from(n);
                 self.complained = false;
                 self.reorder.advance(n);
                 let opcode = headers.bth.opcode.base();
@@ -200,8 +223,21 @@ impl Responder {
                 self.not_ready(core, reply);
                 false
             }
+            Verdict::Wait if reply.multipath => {
+                self.waiting = true;
+                self.reorder.offer(0, headers, payload, from);
+                self.acknowledge(reply);
+                false
+            }
+            Verdict::Wait => {
+                // The complaint leaves when the answers have, and brings the request again.
+                core.counters.naks_sequence_sent += 1;
+                self.complained = true;
+                self.sequence_error(reply);
+                false
+            }
             Verdict::Refused(refusal) => {
-                let psn = self.epsn;
+                let psn = self.epsn();
                 self.refuse(core, psn, refusal, reply, host);
                 false
             }
@@ -223,7 +259,8 @@ impl Responder {
         }
     }
 
-    /// A request that was executed before (IBTA 9.7.1, 9.7.4.1.3).
+    /// A request that was executed before (IBTA 9.7.1, 9.7.4.1.3). One that is answered with more than an
+    /// acknowledgement must be known to have been: who can't know the PSN gets nothing for it.
     fn duplicate<H: Host>(
         &mut self,
         core: &mut Core,
@@ -231,67 +268,38 @@ impl Responder {
         from: PathId,
         host: &mut H,
     ) {
-        core.counters.duplicate_requests += 1;
         let h = &packet.headers;
         let psn = h.bth.psn;
         let reply = Reply::to(h, from);
-        let opcode = h.bth.opcode.base();
-        if let (Opcode::RC_READ_REQUEST, Some(reth)) = (opcode, h.reth) {
-            let pd = match h.xrc {
-                None => core.peer_pd,
-                Some(eth) => match host.xrc_pd(eth.srqn) {
-                    Some(pd) => pd,
-                    None => return self.refuse_again(core, psn, reply, from, host),
-                },
-            };
-            let n = reth.len.div_ceil(core.attr.path_mtu).max(1);
-            let more = psn.add(n).diff(self.epsn);
-            if more > 0 && (n >= 1 << 23 || self.message.is_some()) {
-                core.counters.dropped_malformed += 1;
-                return;
-            }
-            if more > 0 {
-                // A part of it came first and was taken for all of it: the rest is new.
-                core.peer_pd = pd;
-                if let Err(refusal) = execute::check_remote(core, &reth, Access::REMOTE_READ, host)
-                {
-                    return self.refuse(core, psn, refusal, reply, host);
+        if !is_answered(h.bth.opcode.base()) {
+            core.counters.duplicate_requests += 1;
+            return self.acknowledge(reply);
+        }
+        let Some(again) = self.resources.find(self.expand(psn), h, core.attr.path_mtu) else {
+            core.counters.dropped_no_original += 1;
+            return;
+        };
+        core.counters.duplicate_requests += 1;
+        let reth = h.reth.unwrap_or_default();
+        match again {
+            Again::Read { pd, packets } => {
+                let still = core.attr.access.contains(Access::REMOTE_READ)
+                    && h.xrc.is_none_or(|eth| host.xrc_pd(eth.srqn) == Some(pd));
+                if !still {
+                    return self.refuse_again(core, psn, reply, from, host);
                 }
-                self.epsn = self.epsn.add(more as u32);
-                self.complained = false;
-                self.reorder.advance(more as u32);
+                let job = ReadJob::new(psn, &reth, pd, true, self.msn, reply);
+                self.repeat(core, Job::Read(job), packets);
             }
-            let job = ReadJob::new(psn, &reth, pd, true, self.msn, reply);
-            self.repeat(core, Job::Read(job), n);
-            if more > 0 {
-                self.drain(core, host);
+            Again::Atomic { value } => {
+                let job = Job::Atomic { psn, value, again: true, msn: self.msn, reply };
+                self.repeat(core, job, 1);
             }
-        } else if opcode.is_atomic() {
-            match self.atomics.iter().find(|(p, _)| *p == psn) {
-                Some(&(_, value)) => {
-                    let job = Job::Atomic { psn, value, again: true, msn: self.msn, reply };
-                    self.repeat(core, job, 1);
-                }
-                None => {
-                    core.counters.dropped_malformed += 1;
-                    core.explain(
-                        host,
-                        Some(from),
-                        format_args!(
-                            "duplicate atomic with PSN {psn} is older than the {} remembered: the \
-                             peer has more outstanding than our max_dest_rd_atomic",
-                            self.atomics.len()
-                        ),
-                    );
-                }
+            Again::Empty => {
+                let nothing = Reth::default();
+                let job = ReadJob::new(psn, &nothing, core.peer_pd, true, self.msn, reply);
+                self.repeat(core, Job::Read(job), 1);
             }
-        } else if is_answered(opcode) {
-            // An ATOMIC WRITE or a FLUSH: it was executed, and the answer says nothing else.
-            let nothing = Reth::default();
-            let job = ReadJob::new(psn, &nothing, core.peer_pd, true, self.msn, reply);
-            self.repeat(core, Job::Read(job), 1);
-        } else {
-            self.acknowledge(reply);
         }
     }
 
@@ -357,7 +365,7 @@ impl Responder {
         // A receive that was taken for this very message reports it; else an event does, or nobody would
         // hear of it (C9-222.1.1, 10.10.2.3). What fails after its execution, as a READ whose region
         // has gone, has nothing to do with the message that is arriving.
-        if psn == self.epsn && self.rq.has_begun() {
+        if psn == self.epsn() && self.rq.has_begun() {
             let what = Received {
                 opcode: WcOpcode::Recv,
                 byte_len: 0,

@@ -20,6 +20,8 @@ pub struct Region {
     pub addr: u64,
     pub len: u64,
     pub access: Access,
+    /// Where it lies in memory, if not at `addr`.
+    pub place: u64,
 }
 
 /// One end of a path as its host sees it.
@@ -103,7 +105,13 @@ impl SimHost {
     }
 
     pub fn register(&mut self, key: u32, addr: u64, len: u64, access: Access) {
-        self.regions.insert(key, Region { addr, len, access });
+        self.regions.insert(key, Region { addr, len, access, place: addr });
+    }
+
+    /// Registers `len` bytes at `place` for the addresses from `addr` on, for remote access.
+    pub fn alias(&mut self, key: u32, addr: u64, place: u64, len: u64) {
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        self.regions.insert(key, Region { addr, len, access, place });
     }
 
     fn find(&self, key: u32, addr: u64, len: u64, access: Access) -> Result<Segment, Fault> {
@@ -115,7 +123,7 @@ impl SimHost {
         if !region.access.contains(access) {
             return Err(Fault::Rights);
         }
-        Ok(Segment { addr, len: len as u32 })
+        Ok(Segment { addr: addr - region.addr + region.place, len: len as u32 })
     }
 
     /// Everything that was charged has come back.
@@ -152,6 +160,11 @@ impl Host for SimHost {
         assert_eq!(pd, PD);
         assert!(len > 0, "length 0 is not asked");
         self.find(rkey, va, u64::from(len), access)
+    }
+
+    fn load(&self, segment: Segment, out: &mut [u8]) {
+        let at = segment.addr as usize;
+        out.copy_from_slice(&self.memory[at..at + out.len()]);
     }
 
     fn store(&mut self, segment: Segment, data: &[u8]) {
@@ -204,7 +217,7 @@ impl Host for SimHost {
     }
 
     fn bind_mw(&mut self, _pd: u32, _qpn: u32, _mw: u32, rkey: u32) -> Result<(), Fault> {
-        let region = Region { addr: 0, len: 4096, access: Access::REMOTE_WRITE };
+        let region = Region { addr: 0, len: 4096, access: Access::REMOTE_WRITE, place: 0 };
         self.regions.insert(rkey, region);
         Ok(())
     }

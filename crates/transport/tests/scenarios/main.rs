@@ -12,6 +12,8 @@ mod pair;
 mod paths;
 mod placement;
 mod random;
+mod reads;
+mod repeats;
 mod unreliable;
 mod xrc;
 

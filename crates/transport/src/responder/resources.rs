@@ -1,0 +1,394 @@
+//! What was executed and may have to be answered again: READs, atomics, ATOMIC WRITEs and FLUSHes (the
+//! responder resources of IBTA 9.7.4.1.5), and what the READs among them bring.
+//!
+//! A READ brings the memory as it was before any later request of the queue pair was executed, however
+//! late or often its answer is sent. The answer is read from memory when it is sent; therefore a later
+//! request that is about to change memory which a remembered READ brings first has those packets of the
+//! answer put by ([`Resources::admit`]). Where no READ lies, that is one comparison.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use polypath_wire::ext::{AtomicEth, Feth, Reth};
+use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::Headers;
+use polypath_wire::psn::Psn;
+
+use super::answer::Job;
+use crate::common::Core;
+use crate::host::{Host, Segment};
+use crate::types::Access;
+
+/// So many are remembered even if `max_dest_rd_atomic` is less.
+const REMEMBERED_MIN: usize = 16;
+
+/// Most bytes of answers that are put by for one queue pair. When they are used up, the oldest READ whose
+/// answer has been sent gives its share back, and is read from memory should it be asked for again. A
+/// request that would change what has not been sent yet waits. Our own requester never has so much in
+/// flight, so its READs are never given up.
+pub(crate) const PUT_BY_MAX: usize = 16 << 20;
+
+/// An executed request that may be asked for again.
+#[derive(Clone, Debug)]
+pub(super) struct Resource {
+    /// Its first sequence number.
+    first: u64,
+    packets: u32,
+    /// XRC: the shared receive queue that it named.
+    srqn: Option<u32>,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Read(Read),
+    Atomic {
+        opcode: Opcode,
+        eth: AtomicEth,
+        value: u64,
+    },
+    /// An ATOMIC WRITE or FLUSH: the answer says nothing but that it was executed.
+    Placement {
+        opcode: Opcode,
+        reth: Reth,
+        feth: Option<Feth>,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Read {
+    reth: Reth,
+    pd: u32,
+    /// Packets of the answer that memory does not hold any more.
+    put_by: BTreeMap<u32, Box<[u8]>>,
+}
+
+/// How a request that came again is to be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    /// With so many packets of memory that this protection domain was checked for.
+    Read { pd: u32, packets: u32 },
+    /// With what was there before.
+    Atomic { value: u64 },
+    /// With a response without data.
+    Empty,
+}
+
+/// The requests that are remembered, oldest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Resources {
+    list: VecDeque<Resource>,
+    /// Where each lies in the host's memory, from and to; of no length but for READs.
+    spans: VecDeque<(u64, u64)>,
+    /// No span reaches out of this one.
+    around: (u64, u64),
+    /// Bytes put by.
+    bytes: usize,
+}
+
+impl Resource {
+    fn new(first: u64, packets: u32, headers: &Headers, what: What) -> Self {
+        Self { first, packets, srqn: headers.xrc.map(|eth| eth.srqn), what }
+    }
+
+    /// A READ by the protection domain `pd`, which takes `packets` sequence numbers from `first` on.
+    pub(super) fn read(first: u64, packets: u32, headers: &Headers, reth: Reth, pd: u32) -> Self {
+        let read = Read { reth, pd, put_by: BTreeMap::new() };
+        Self::new(first, packets, headers, What::Read(read))
+    }
+
+    /// An atomic that found `value`.
+    pub(super) fn atomic(first: u64, headers: &Headers, eth: AtomicEth, value: u64) -> Self {
+        let opcode = headers.bth.opcode.base();
+        Self::new(first, 1, headers, What::Atomic { opcode, eth, value })
+    }
+
+    /// An ATOMIC WRITE or FLUSH.
+    pub(super) fn placement(first: u64, headers: &Headers) -> Self {
+        let opcode = headers.bth.opcode.base();
+        let (reth, feth) = (headers.reth.unwrap_or_default(), headers.feth);
+        Self::new(first, 1, headers, What::Placement { opcode, reth, feth })
+    }
+
+    /// Bytes put by for it.
+    fn held(&self) -> usize {
+        match &self.what {
+            What::Read(read) => read.put_by.values().map(|data| data.len()).sum(),
+            _ => 0,
+        }
+    }
+
+    /// Whether part of its answer is still to be sent.
+    fn is_unsent(&self, jobs: &VecDeque<Job>, mtu: u32) -> bool {
+        let first = Psn::new(self.first as u32);
+        jobs.iter().any(|job| {
+            let at = job.psn().diff(first);
+            at < self.packets as i32 && at + job.packets(mtu) as i32 > 0
+        })
+    }
+}
+
+/// How many are remembered.
+fn most(core: &Core) -> usize {
+    usize::from(core.attr.max_dest_rd_atomic).max(REMEMBERED_MIN)
+}
+
+impl Resources {
+    /// Takes note of what was just executed; a READ's memory is `span`.
+    pub(super) fn remember(&mut self, core: &Core, resource: Resource, span: Segment) {
+        while self.list.len() >= most(core) {
+            self.forget_oldest();
+        }
+        let span = (span.addr, span.addr.saturating_add(u64::from(span.len)));
+        self.list.push_back(resource);
+        self.spans.push_back(span);
+        self.reach(span);
+    }
+
+    fn reach(&mut self, (from, to): (u64, u64)) {
+        if from < to {
+            let (a, b) = self.around;
+            self.around = if a < b { (a.min(from), b.max(to)) } else { (from, to) };
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        self.give_up(0);
+        self.list.pop_front();
+        self.spans.pop_front();
+    }
+
+    /// Gives back what is put by for a READ; from now on it is read from memory as it is.
+    fn give_up(&mut self, at: usize) {
+        self.bytes -= self.list[at].held();
+        if let What::Read(read) = &mut self.list[at].what {
+            read.put_by.clear();
+        }
+        let (from, to) = core::mem::take(&mut self.spans[at]);
+        if from < to && (from == self.around.0 || to == self.around.1) {
+            self.around = (0, 0);
+            for at in 0..self.spans.len() {
+                self.reach(self.spans[at]);
+            }
+        }
+    }
+
+    /// Memory is about to be changed by a request of the queue pair: what remembered READs bring of it is
+    /// put by. `jobs`: the answers that are still to be sent. False: there is no room, and some of it has
+    /// not been sent yet; then memory must stay as it is.
+    #[inline]
+    pub(super) fn admit<H: Host>(
+        &mut self,
+        core: &Core,
+        jobs: &VecDeque<Job>,
+        segment: Segment,
+        host: &H,
+    ) -> bool {
+        let (from, to) = (segment.addr, segment.addr.saturating_add(u64::from(segment.len)));
+        from >= self.around.1 || to <= self.around.0 || self.preserve(core, jobs, from, to, host)
+    }
+
+    /// See [`Resources::admit`]: something between both addresses may belong to a READ.
+    #[inline(never)]
+    fn preserve<H: Host>(
+        &mut self,
+        core: &Core,
+        jobs: &VecDeque<Job>,
+        from: u64,
+        to: u64,
+        host: &H,
+    ) -> bool {
+        let mtu = u64::from(core.attr.path_mtu);
+        for at in 0..self.spans.len() {
+            let (start, end) = self.spans[at];
+            let (from, to) = (from.max(start), to.min(end));
+            if from < to {
+                let (first, last) = ((from - start) / mtu, (to - 1 - start) / mtu);
+                for k in first..=last {
+                    if !self.put_by(core, jobs, at, k as u32, host) {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Puts packet `k` of a READ's answer by; false: there is no room, and it has not been sent.
+    fn put_by<H: Host>(
+        &mut self,
+        core: &Core,
+        jobs: &VecDeque<Job>,
+        at: usize,
+        k: u32,
+        host: &H,
+    ) -> bool {
+        let mtu = core.attr.path_mtu;
+        let What::Read(read) = &self.list[at].what else { return true };
+        if read.put_by.contains_key(&k) {
+            return true;
+        }
+        let Reth { va, rkey, len } = read.reth;
+        let (pd, start) = (read.pd, k * mtu);
+        let len = (len - start).min(mtu);
+        while self.bytes + len as usize > PUT_BY_MAX {
+            let sent = |i: &usize| !self.list[*i].is_unsent(jobs, mtu);
+            let holds = |i: &usize| match &self.list[*i].what {
+                What::Read(read) => *i == at || !read.put_by.is_empty(),
+                _ => false,
+            };
+            let Some(oldest) = (0..self.list.len()).filter(holds).find(sent) else { return false };
+            self.give_up(oldest);
+            if oldest == at {
+                return true;
+            }
+        }
+        // Looked up anew: a region that has gone is not touched, and its READ can't be answered.
+        let va = va.wrapping_add(u64::from(start));
+        if let Ok(segment) =
+            host.resolve_remote(pd, core.config.qpn, rkey, va, len, Access::REMOTE_READ)
+            && let What::Read(read) = &mut self.list[at].what
+        {
+            let mut data = vec![0; len as usize].into_boxed_slice();
+            host.load(segment, &mut data);
+            read.put_by.insert(k, data);
+            self.bytes += len as usize;
+        }
+        true
+    }
+
+    /// How to answer the packet with sequence number `seq`, if it asks for something that was executed:
+    /// a READ from the beginning or any later packet on, for all that follows or whole packets of it
+    /// (IBTA 9.7.4.1.3).
+    pub(super) fn find(&self, seq: u64, headers: &Headers, mtu: u32) -> Option<Again> {
+        let of = |r: &&Resource| r.first <= seq && seq - r.first < u64::from(r.packets);
+        let resource = self.list.iter().rev().find(of)?;
+        let opcode = headers.bth.opcode.base();
+        if headers.xrc.map(|eth| eth.srqn) != resource.srqn {
+            return None;
+        }
+        match &resource.what {
+            What::Read(read) => {
+                let (asked, all) = (headers.reth?, read.reth);
+                let start = (seq - resource.first) as u32 * mtu;
+                let rest = all.len - start;
+                let same = opcode.is_read_request()
+                    && asked.rkey == all.rkey
+                    && asked.va == all.va.wrapping_add(u64::from(start));
+                let whole = asked.len > 0 && asked.len < rest && asked.len.is_multiple_of(mtu);
+                let packets = asked.len.div_ceil(mtu).max(1);
+                (same && (whole || asked.len == rest))
+                    .then_some(Again::Read { pd: read.pd, packets })
+            }
+            What::Atomic { opcode: was, eth, value } => (opcode == *was
+                && headers.atomic == Some(*eth))
+            .then_some(Again::Atomic { value: *value }),
+            What::Placement { opcode: was, reth, feth } => {
+                let same = opcode == *was && headers.reth == Some(*reth) && headers.feth == *feth;
+                same.then_some(Again::Empty)
+            }
+        }
+    }
+
+    /// What is put by for the answer with sequence number `seq`, and for how many packets from there on
+    /// that is so, `most` at most: one if it is put by, all up to the next one that is if it is not.
+    #[inline]
+    pub(super) fn kept(&self, seq: u64, most: u32) -> (Option<&[u8]>, u32) {
+        if self.bytes == 0 { (None, most) } else { self.look_up(seq, most) }
+    }
+
+    #[inline(never)]
+    fn look_up(&self, seq: u64, most: u32) -> (Option<&[u8]>, u32) {
+        let of = |r: &&Resource| r.first <= seq && seq - r.first < u64::from(r.packets);
+        let Some(Resource { first, what: What::Read(read), .. }) = self.list.iter().rev().find(of)
+        else {
+            return (None, most);
+        };
+        let k = (seq - first) as u32;
+        match read.put_by.range(k..k + most).next() {
+            Some((&at, data)) if at == k => (Some(data), 1),
+            Some((&at, _)) => (None, at - k),
+            None => (None, most),
+        }
+    }
+
+    /// # Errors
+    /// See [`crate::QueuePair::check`].
+    pub(super) fn check(&self, core: &Core) -> Result<(), String> {
+        let sum: usize = self.list.iter().map(Resource::held).sum();
+        let (a, b) = self.around;
+        let out = self.spans.iter().any(|(from, to)| from < to && (*from < a || *to > b));
+        if self.list.len() > most(core) || self.spans.len() != self.list.len() {
+            let (n, spans) = (self.list.len(), self.spans.len());
+            return Err(format!("{n} requests are remembered, and {spans} places"));
+        }
+        if sum != self.bytes || sum > PUT_BY_MAX {
+            return Err(format!("{sum} bytes are put by, of which {} were counted", self.bytes));
+        }
+        if out {
+            return Err(format!("a READ lies outside of {a:#x}..{b:#x}"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polypath_wire::bth::Bth;
+
+    use super::*;
+    use crate::types::{QpConfig, QpType};
+
+    fn core() -> Core {
+        Core::new(QpConfig {
+            qpn: 1,
+            qp_type: QpType::Rc,
+            pd: 1,
+            sq_sig_all: false,
+            srq: false,
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+        })
+    }
+
+    fn fetch_add() -> Headers {
+        let atomic = Some(AtomicEth { va: 8, rkey: 1, swap_add: 1, compare: 0 });
+        Headers { atomic, ..Headers::new(Bth::new(Opcode::RC_FETCH_ADD)) }
+    }
+
+    /// After 2^24 packets the PSN is the same, and may be that of a twin.
+    #[test]
+    fn an_atomic_is_not_answered_by_its_namesake() {
+        let (core, h) = (core(), fetch_add());
+        let mut r = Resources::default();
+        let nowhere = Segment { addr: 0, len: 0 };
+        let (first, second) = (1 << 24, 2 << 24);
+        r.remember(&core, Resource::atomic(first, &h, h.atomic.unwrap(), 5), nowhere);
+        assert_eq!(r.find(second, &h, 256), None, "nothing of that name was executed lately");
+        r.remember(&core, Resource::atomic(second, &h, h.atomic.unwrap(), 6), nowhere);
+        assert_eq!(r.find(second, &h, 256), Some(Again::Atomic { value: 6 }));
+    }
+
+    #[test]
+    fn only_reads_that_are_remembered_are_in_the_way() {
+        let core = core();
+        let mut r = Resources::default();
+        let mut read = |i: u64, len| {
+            let reth = Reth { va: 0, rkey: 1, len };
+            let headers = Headers::new(Bth::new(Opcode::RC_READ_REQUEST));
+            let span = Segment { addr: 0x1000 * i, len };
+            r.remember(&core, Resource::read(i, 1, &headers, reth, 1), span);
+            r.around
+        };
+        assert_eq!(read(9, 0), (0, 0));
+        assert_eq!(read(3, 100), (0x3000, 0x3064));
+        assert_eq!(read(5, 100), (0x3000, 0x5064));
+        for _ in 2..REMEMBERED_MIN {
+            assert_eq!(read(4, 10), (0x3000, 0x5064));
+        }
+        assert_eq!(read(4, 10), (0x4000, 0x5064));
+        assert_eq!(read(4, 10), (0x4000, 0x400a));
+    }
+}

@@ -1,0 +1,217 @@
+//! A READ brings the memory as it was before any later request of its queue pair was executed.
+
+use polypath_transport::*;
+use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::Packet;
+
+use crate::host::PD;
+use crate::pair::{ALL, Pair, Setup, US, pattern, sge};
+
+const READ: SendOp = SendOp::Read { va: 0, rkey: ALL };
+/// Where READs put their answers, and where new data lies.
+const LANDING: u64 = 0x40000;
+const NEWS: u64 = 0x80000;
+
+/// What may follow a READ and change the same place, and its length.
+#[derive(Clone, Copy, Debug)]
+enum Later {
+    Write,
+    /// Through another key, whose addresses are others.
+    WriteByWindow,
+    FetchAdd,
+    CompareSwap,
+    AtomicWrite,
+    Send,
+}
+
+const LATER: [Later; 6] = [
+    Later::Write,
+    Later::WriteByWindow,
+    Later::FetchAdd,
+    Later::CompareSwap,
+    Later::AtomicWrite,
+    Later::Send,
+];
+
+/// Where the other key is, whose region is the same memory.
+const WINDOW: u32 = 0x77;
+
+fn pair(setup: Setup) -> Pair {
+    let mut p = Pair::new(setup);
+    p.nodes[1].host.alias(WINDOW, 0x7000_0000, 0, 0x40000);
+    p
+}
+
+fn setups() -> [Setup; 3] {
+    let plain = Setup { max_rd_atomic: 16, max_dest_rd_atomic: 16, ..Setup::default() };
+    let several = Setup { multipath: true, paths: 2, ..plain };
+    [plain, several, Setup { mtu: 256, max_rd_atomic: 2, max_dest_rd_atomic: 2, ..plain }]
+}
+
+/// Posts a READ of `len` bytes and what changes them, at once.
+fn post(p: &mut Pair, len: u32, later: Later) {
+    p.nodes[1].write_memory(0, &pattern(len as usize, 1));
+    p.nodes[0].write_memory(NEWS as usize, &pattern(len as usize, 2));
+    p.nodes[1].recv(7, 0, len);
+    p.nodes[0].post(1, READ, LANDING, len);
+    let (op, at, len) = match later {
+        Later::Write => (SendOp::Write { va: 0, rkey: ALL }, NEWS, len),
+        Later::WriteByWindow => (SendOp::Write { va: 0x7000_0000, rkey: WINDOW }, NEWS, len),
+        Later::FetchAdd => (SendOp::FetchAdd { va: 0, rkey: ALL, add: 1 }, 0x30000, 8),
+        Later::CompareSwap => {
+            let compare = u64::from_ne_bytes(pattern(8, 1).try_into().unwrap());
+            (SendOp::CompareSwap { va: 0, rkey: ALL, compare, swap: 5 }, 0x30000, 8)
+        }
+        Later::AtomicWrite => (SendOp::AtomicWrite { va: 0, rkey: ALL }, NEWS, 8),
+        Later::Send => (SendOp::Send, NEWS, len),
+    };
+    p.nodes[0].post(2, op, at, len);
+}
+
+#[track_caller]
+fn check(p: &Pair, len: u32, what: &dyn std::fmt::Debug) {
+    let good = WcStatus::Success;
+    assert_eq!(p.nodes[0].host.statuses(), [(1, good), (2, good)], "{what:?}");
+    let got = p.nodes[0].memory(LANDING as usize, len as usize);
+    let first = got.iter().zip(&pattern(len as usize, 1)).position(|(a, b)| a != b);
+    assert_eq!(first, None, "{what:?}: the READ brought something newer");
+    assert_ne!(p.nodes[1].memory(0, 8), &pattern(8, 1)[..], "{what:?}: nothing was changed");
+    p.assert_settled();
+}
+
+#[test]
+fn a_read_brings_what_was_there_before_a_later_request() {
+    for setup in setups() {
+        for later in LATER {
+            for len in [8, 16 << 10, 200 << 10] {
+                let mut p = pair(setup);
+                post(&mut p, len, later);
+                p.run();
+                check(&p, len, &(later, len, setup.multipath, setup.mtu));
+            }
+        }
+    }
+}
+
+/// Also an answer that is asked for again, whole or in part.
+#[test]
+fn a_repeated_read_brings_what_was_there_before_a_later_request() {
+    for setup in setups() {
+        for later in LATER {
+            for len in [8, 16 << 10, 200 << 10] {
+                for loss in [300, 30] {
+                    let mut p = pair(setup);
+                    for link in &mut p.links {
+                        (link.loss, link.duplicate) = (loss, 50);
+                    }
+                    post(&mut p, len, later);
+                    p.run();
+                    check(&p, len, &(later, len, setup.multipath, setup.mtu, loss));
+                }
+            }
+        }
+    }
+}
+
+/// Also over another path, after the first has died with the answer on it.
+#[test]
+fn fail_over_brings_what_was_there_before_a_later_request() {
+    for later in LATER {
+        let mut p = pair(setups()[1]);
+        p.links[0].cut[0] = true;
+        post(&mut p, 16 << 10, later);
+        p.run_for(US * 100);
+        assert!(p.nodes[0].host.statuses().is_empty());
+        p.set_path(0, 0, false);
+        p.set_path(1, 0, false);
+        p.run();
+        check(&p, 16 << 10, &later);
+    }
+}
+
+/// Reading again what one has written oneself.
+#[test]
+fn each_of_many_reads_brings_what_the_write_before_it_wrote() {
+    for multipath in [false, true] {
+        let mut p = Pair::new(Setup { multipath, ..Setup::default() });
+        (p.links[0].loss, p.links[0].duplicate) = (50, 50);
+        for i in 0..20 {
+            p.nodes[0].write_memory((NEWS + i * 8) as usize, &(i + 1).to_be_bytes());
+            let at = SendOp::Write { va: 0x100, rkey: ALL };
+            p.nodes[0].post(i * 2, at, NEWS + i * 8, 8);
+            p.nodes[0].post(i * 2 + 1, SendOp::Read { va: 0x100, rkey: ALL }, i * 8, 8);
+        }
+        p.run();
+        let got: Vec<u8> = (0..20).map(|i| p.nodes[0].memory(i * 8, 8)[7]).collect();
+        assert_eq!(got, (1..=20).collect::<Vec<u8>>());
+    }
+}
+
+/// A key that a later SEND makes invalid is valid until the answers through it have left.
+#[test]
+fn a_read_is_answered_before_a_later_send_invalidates_its_key() {
+    for setup in setups() {
+        let mut p = pair(setup);
+        p.nodes[1].host.register(0x51, 0, 0x40000, Access::REMOTE_READ);
+        p.nodes[1].write_memory(0, &pattern(200 << 10, 1));
+        p.nodes[1].recv(7, 0x60000, 100);
+        p.nodes[0].post(1, SendOp::Read { va: 0, rkey: 0x51 }, LANDING, 200 << 10);
+        p.nodes[0].post(2, SendOp::SendInv { rkey: 0x51 }, NEWS, 100);
+        p.run();
+        let good = WcStatus::Success;
+        assert_eq!(p.nodes[0].host.statuses(), [(1, good), (2, good)]);
+        assert_eq!(p.nodes[0].memory(LANDING as usize, 200 << 10), pattern(200 << 10, 1));
+        assert!(!p.nodes[1].host.regions.contains_key(&0x51));
+    }
+}
+
+/// What a READ would bring from a region that has gone is not touched.
+#[test]
+fn a_later_write_does_not_look_at_a_region_that_has_gone() {
+    let mut p = pair(Setup::default());
+    p.nodes[1].host.register(0x51, 0, 0x1000, Access::REMOTE_READ);
+    p.filter = Some(Box::new(|to, k: &Packet<'_>| to == 1 || !k.opcode().is_read_response()));
+    p.nodes[0].post(1, SendOp::Read { va: 0, rkey: 0x51 }, LANDING, 100);
+    p.run_for(US * 50);
+    p.nodes[1].host.regions.remove(&0x51);
+    p.nodes[0].post(2, SendOp::Write { va: 0, rkey: ALL }, NEWS, 100);
+    p.run();
+    assert_eq!(p.nodes[0].host.statuses()[0], (1, WcStatus::RemAccessErr));
+}
+
+/// Other receivers' scatter lists are watched as well, piece by piece.
+#[test]
+fn a_receive_of_many_pieces_over_a_read_changes_nothing_of_its_answer() {
+    let mut p = pair(Setup { mtu: 256, ..Setup::default() });
+    p.links[0].loss = 200;
+    let old = pattern(1024, 1);
+    p.nodes[1].write_memory(0, &old);
+    let pieces = [sge(1000, 24), sge(0x9000, 100), sge(3, 200), sge(500, 300)];
+    let wr = RecvWr { wr_id: 7, sges: Sges::from_slice(&pieces) };
+    p.nodes[1].qp.post_recv(wr).unwrap();
+    p.nodes[0].post(1, READ, LANDING, 1024);
+    p.nodes[0].post(2, SendOp::Send, NEWS, 624);
+    p.run();
+    assert_eq!(p.nodes[0].memory(LANDING as usize, 1024), old);
+    assert_eq!(p.nodes[1].memory(500, 300), [0; 300]);
+    assert_eq!(PD, p.nodes[1].qp.config().pd);
+}
+
+/// Nothing is put by where nothing overlaps: the answer of a repeated READ comes from memory.
+#[test]
+fn what_another_queue_pair_or_the_program_writes_is_not_held_back() {
+    let mut p = pair(Setup::default());
+    p.nodes[1].write_memory(0, &[1; 100]);
+    let mut lost = false;
+    p.filter = Some(Box::new(move |_, k: &Packet<'_>| {
+        let hit = !lost && k.opcode() == Opcode::RC_READ_RESPONSE_ONLY;
+        lost |= hit;
+        !hit
+    }));
+    p.nodes[0].post(1, READ, LANDING, 100);
+    p.nodes[0].post(2, SendOp::Write { va: 100, rkey: ALL }, NEWS, 100);
+    p.run_for(US * 30);
+    p.nodes[1].write_memory(0, &[2; 100]);
+    p.run();
+    assert_eq!(p.nodes[0].memory(LANDING as usize, 100), [2; 100]);
+}

@@ -1,0 +1,190 @@
+//! Requests behind the expected PSN: only what was executed is answered again (IBTA 9.7.4.1.3).
+
+use std::time::Duration;
+
+use polypath_transport::*;
+use polypath_wire::bth::Bth;
+use polypath_wire::ext::{AtomicEth, MpHeader, Reth};
+use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::{Headers, Packet};
+use polypath_wire::psn::Psn;
+
+use crate::pair::{ALL, MS, Pair, QPN, Setup, pattern};
+
+/// The first PSN of the requester.
+fn start() -> Psn {
+    Psn::new(Setup::default().psn[0])
+}
+
+/// Hands host 1 a packet as the peer would send it.
+fn forge(p: &mut Pair, headers: Headers) {
+    let multipath = p.nodes[1].qp.is_multipath();
+    let mut headers = headers;
+    if multipath {
+        headers.bth.opcode = headers.bth.opcode.to_mp();
+        headers.mp = Some(MpHeader { generation: 1, ..MpHeader::default() });
+    }
+    let packet = Packet { headers, payload: &[] };
+    let node = &mut p.nodes[1];
+    node.qp.handle_packet(Duration::from_secs(1), &packet, PathId(0), None, &mut node.host);
+}
+
+fn read(psn: Psn, va: u64, rkey: u32, len: u32) -> Headers {
+    let bth = Bth { dest_qpn: QPN[1], psn, ..Bth::new(Opcode::RC_READ_REQUEST) };
+    Headers { reth: Some(Reth { va, rkey, len }), ..Headers::new(bth) }
+}
+
+fn fetch_add(psn: Psn, va: u64, add: u64) -> Headers {
+    let bth = Bth { dest_qpn: QPN[1], psn, ..Bth::new(Opcode::RC_FETCH_ADD) };
+    let atomic = Some(AtomicEth { va, rkey: ALL, swap_add: add, compare: 0 });
+    Headers { atomic, ..Headers::new(bth) }
+}
+
+/// What host 1 sends for what was forged, in packets.
+fn answers(p: &mut Pair) -> u64 {
+    let before = p.nodes[1].qp.counters().sent_packets;
+    p.pump();
+    p.nodes[1].qp.counters().sent_packets - before
+}
+
+fn pairs() -> impl Iterator<Item = Pair> {
+    [false, true].into_iter().map(|multipath| {
+        let mut p = Pair::new(Setup { multipath, ..Setup::default() });
+        p.nodes[1].write_memory(0, &pattern(0x4000, 3));
+        p
+    })
+}
+
+#[test]
+fn a_read_that_was_never_executed_is_not_served() {
+    for mut p in pairs() {
+        p.nodes[0].post(0, SendOp::Write { va: 0x8000, rkey: ALL }, 0, 4096);
+        p.run();
+        // Behind everything; that of a WRITE; and one that would reach beyond the expected PSN.
+        for (psn, len) in [(start().sub(1), 100), (start(), 100), (start().add(3), 1 << 20)] {
+            forge(&mut p, read(psn, 0, ALL, len));
+        }
+        forge(&mut p, read(start().sub(1), 0, ALL, u32::MAX));
+        forge(&mut p, read(start().sub(1), 0, ALL + 1, u32::MAX));
+        assert_eq!(answers(&mut p), 0);
+        let c = p.nodes[1].qp.counters();
+        assert_eq!((c.dropped_no_original, c.naks_fatal_sent, c.duplicate_requests), (5, 0, 0));
+        assert_eq!(p.nodes[1].qp.state(), QpState::Rts);
+        assert_eq!(p.nodes[1].host.events, []);
+        p.nodes[0].post(1, SendOp::Write { va: 0x8000, rkey: ALL }, 0, 4096);
+        p.run();
+        assert_eq!(p.nodes[0].host.statuses().len(), 2);
+    }
+}
+
+/// Neither key nor address nor length can be tried out.
+#[test]
+fn a_read_is_repeated_as_it_was_asked_for_or_from_a_later_packet_on() {
+    for mut p in pairs() {
+        p.nodes[0].post(0, SendOp::Read { va: 0x100, rkey: ALL }, 0, 3000);
+        p.run();
+        for (k, va, rkey, len) in [
+            (0, 0x100, ALL + 1, 3000),
+            (0, 0x101, ALL, 3000),
+            (0, 0x100, ALL, 3001),
+            (0, 0x100, ALL, 4096),
+            (0, 0x100, ALL, 100),
+            (0, 0x100, ALL, 0),
+            (1, 0x100, ALL, 3000),
+            (1, 0x500, ALL, 3000),
+            (2, 0x500, ALL, 952),
+        ] {
+            forge(&mut p, read(start().add(k), va, rkey, len));
+            assert_eq!(answers(&mut p), 0, "{k} {va:#x} {rkey:#x} {len}");
+        }
+        let c = p.nodes[1].qp.counters();
+        assert_eq!((c.dropped_no_original, c.naks_fatal_sent), (9, 0));
+        for (k, va, len, packets) in
+            [(0, 0x100, 3000, 3), (1, 0x500, 1976, 2), (1, 0x500, 1024, 1), (2, 0x900, 952, 1)]
+        {
+            forge(&mut p, read(start().add(k), va, ALL, len));
+            assert_eq!(answers(&mut p), packets, "{k} {va:#x} {len}");
+        }
+        p.run();
+        assert_eq!(p.nodes[1].qp.state(), QpState::Rts);
+    }
+}
+
+#[test]
+fn a_repeated_read_needs_the_rights_that_the_first_needed() {
+    for mut p in pairs() {
+        p.nodes[0].post(0, SendOp::Read { va: 0, rkey: ALL }, 0x10000, 100);
+        p.run();
+        let attr = QpAttr { access: Access::REMOTE_WRITE, ..Setup::default().attr(1) };
+        let attr = QpAttr { state: QpState::Rts, ..attr };
+        let node = &mut p.nodes[1];
+        let mask = QpAttrMask::STATE | QpAttrMask::ACCESS_FLAGS;
+        node.qp.modify(p.now, &attr, mask, &mut node.host).unwrap();
+        let before = node.qp.counters().sent_bytes;
+        forge(&mut p, read(start(), 0, ALL, 100));
+        p.run();
+        let node = &p.nodes[1];
+        assert_eq!(node.qp.counters().sent_bytes, before);
+        assert_eq!((node.qp.counters().naks_fatal_sent, node.qp.state()), (1, QpState::Rts));
+    }
+}
+
+/// IBTA 9.7.4.1.5.
+#[test]
+fn no_read_is_served_if_max_dest_rd_atomic_is_0() {
+    for multipath in [false, true] {
+        let mut p = Pair::new(Setup { multipath, max_dest_rd_atomic: 0, ..Setup::default() });
+        forge(&mut p, read(start().sub(1), 0, ALL, 100));
+        assert_eq!(answers(&mut p), 0);
+        p.nodes[0].post(0, SendOp::Read { va: 0, rkey: ALL }, 0x10000, 100);
+        p.run();
+        assert_eq!(p.nodes[0].host.statuses(), [(0, WcStatus::RemInvReqErr)]);
+        assert_eq!(p.nodes[1].host.events, [QpEvent::RequestError]);
+    }
+}
+
+/// A plain peer goes back; but only one that asks for what was executed does.
+#[test]
+fn a_forged_old_read_does_not_cut_answers_that_are_to_be_sent() {
+    let mut p = Pair::new(Setup::default());
+    p.nodes[0].post(0, SendOp::Write { va: 0x8000, rkey: ALL }, 0, 100);
+    p.run();
+    p.nodes[0].post(1, SendOp::Read { va: 0, rkey: ALL }, 0x10000, 1000);
+    p.pump();
+    let (to, bytes) = p.take_packet();
+    assert_eq!(to, 1);
+    let node = &mut p.nodes[1];
+    let request = Packet::parse(&bytes).unwrap();
+    node.qp.handle_packet(p.now, &request, PathId(0), None, &mut node.host);
+    forge(&mut p, read(start().sub(5), 0, ALL, 100));
+    let began = p.now;
+    p.run();
+    assert_eq!(p.nodes[0].host.statuses().len(), 2);
+    assert!(p.now - began < MS, "nothing had to be asked for again");
+}
+
+#[test]
+fn atomics_and_empty_answers_are_repeated_only_to_who_asked() {
+    for mut p in pairs() {
+        p.nodes[0].post(0, SendOp::FetchAdd { va: 0, rkey: ALL, add: 1 }, 0x10000, 8);
+        p.nodes[0].post(1, SendOp::AtomicWrite { va: 8, rkey: ALL }, 0x10000, 8);
+        p.run();
+        let atomic_write = |psn, va| {
+            let bth = Bth { dest_qpn: QPN[1], psn, ..Bth::new(Opcode::RC_ATOMIC_WRITE) };
+            Headers { reth: Some(Reth { va, rkey: ALL, len: 8 }), ..Headers::new(bth) }
+        };
+        forge(&mut p, fetch_add(start(), 8, 1));
+        forge(&mut p, fetch_add(start(), 0, 2));
+        forge(&mut p, fetch_add(start().add(1), 0, 1));
+        forge(&mut p, fetch_add(start().sub(1), 0, 1));
+        forge(&mut p, atomic_write(start(), 8));
+        forge(&mut p, atomic_write(start().add(1), 16));
+        assert_eq!(answers(&mut p), 0);
+        assert_eq!(p.nodes[1].qp.counters().dropped_no_original, 6);
+        forge(&mut p, fetch_add(start(), 0, 1));
+        assert_eq!(answers(&mut p), 1);
+        forge(&mut p, atomic_write(start().add(1), 8));
+        assert_eq!(answers(&mut p), 1);
+        assert_eq!((p.nodes[1].host.atomics, p.nodes[1].host.atomic_writes), (1, 1));
+    }
+}
