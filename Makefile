@@ -12,6 +12,9 @@ CM_SEEDS   ?= 50000
 FIRST_SEED ?= 0
 # Minutes of programs under `make interop`.
 INTEROP_MINUTES ?= 30
+# More words for polypath-interop and polypath-bench, as --sample --complete and --decide.
+INTEROP ?=
+BENCH   ?=
 # Parts of the engine that Miri can interpret.
 MIRI_ENGINE := quota:: moderation:: lane::prompt mp::
 # Tests that wait for others' time to pass.
@@ -22,7 +25,7 @@ TESTING  = $(CARGO) build --profile testing --workspace --all-targets
 TESTED   = POLYPATH_E2E_DIRECTORY=$(abspath $(TARGET))/testing RUST_TEST_THREADS=$(TEST_THREADS) \
  $(CARGO) test --profile testing --workspace
 
-.PHONY: help build optimised test ecosystem next-debian demo interop bench soak fuzz mutations stress loom asan miri lint install clean
+.PHONY: help build optimised test ecosystem next-debian demo interop bench soak fuzz mutations stress loom model asan miri lint advisories install clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -69,13 +72,13 @@ demo: ## two hosts, two links, unmodified programs, two failures
 interop: ## programs between Polypath and Linux rxe in a virtual machine
 	@tools/packages interop || echo "going on without: what can't run is said below"
 	$(TESTING)
-	$(TARGET)/testing/polypath-interop --minutes $(INTEROP_MINUTES)
+	$(TARGET)/testing/polypath-interop --minutes $(INTEROP_MINUTES) $(INTEROP)
 
 bench: ## speed and blackout of the optimised build against what else one could use, as ratios
 	@tools/packages bench
 	@if CARGO="$(CARGO)" tools/optimise $(TARGET); then built=optimised/release; \
 	 else echo "measuring what 'make build' gives"; $(CARGO) build --release --workspace && built=release; fi \
-	 && $(TARGET)/$$built/polypath-bench
+	 && $(TARGET)/$$built/polypath-bench $(BENCH)
 
 soak: ## simulated networks from FIRST_SEED on: SEEDS of queue pairs, CM_SEEDS of connection managers
 	$(CARGO) build --profile testing -p polypath-sim
@@ -93,6 +96,9 @@ fuzz: ## run every fuzz target for FUZZ_SECONDS
 
 # Both say why they do nothing where there is no nightly compiler.
 NIGHTLY_TARGET := x86_64-unknown-linux-gnu
+
+model: ## every order of arrival, loss and duplication in small worlds of paths
+	cd model && CARGO_TARGET_DIR=$(abspath $(TARGET))/model $(CARGO) test
 
 loom: ## every interleaving of the engine's lock-free parts
 	cd loom && CARGO_TARGET_DIR=$(abspath $(TARGET))/loom $(CARGO) test --release
@@ -114,8 +120,22 @@ lint: ## formatting, clippy, documentation, licences
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
-	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check licenses bans sources; \
-	 else echo "cargo-deny is not installed: licence check skipped"; fi
+	tools/ci-run-test
+	@if $(CARGO) deny --version >/dev/null 2>&1; then set -e; \
+	 $(CARGO) deny --workspace check licenses bans sources; \
+	 for own in $(OWN_LOCKS); do echo "$$own/Cargo.lock:"; \
+	  $(CARGO) deny --manifest-path $$own/Cargo.toml check licenses sources; done; \
+	 else echo "SKIPPED: licences of dependencies: cargo-deny is not installed"; fi
+
+# Workspaces beside the main one, each with a lock of its own.
+OWN_LOCKS := fuzz loom model
+
+advisories: ## known faults of the dependencies, as published today
+	@$(CARGO) deny --version >/dev/null 2>&1 \
+	 || { echo "SKIPPED: advisories: cargo-deny is not installed"; exit 0; }; set -e; \
+	 $(CARGO) deny --workspace check advisories; \
+	 for own in $(OWN_LOCKS); do echo "$$own/Cargo.lock:"; \
+	  $(CARGO) deny --manifest-path $$own/Cargo.toml check advisories; done
 
 install: ## install what was built last under PREFIX (default /usr/local)
 	@test -n "$(BUILT)" || { echo "run 'make build' or 'make optimised' first"; exit 1; }

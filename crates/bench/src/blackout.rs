@@ -30,6 +30,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
             other: None,
             other_all: Vec::new(),
             floor: Floor::AtMost(floor_ms),
+            bound: Floor::AtMost(floor_ms * 10.0),
         });
         polypath_e2e::say!("  longest {longest:.1} ms");
     }

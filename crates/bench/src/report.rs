@@ -29,8 +29,10 @@ pub(crate) struct Measurement {
     pub(crate) other: Option<(String, f64)>,
     /// Every single value of the other.
     pub(crate) other_all: Vec<f64>,
-    /// What the ratio, or without another our value, must reach.
+    /// What the ratio, or without another our value, is to reach on an idle machine.
     pub(crate) floor: Floor,
+    /// What it reaches on any machine, or something is broken.
+    pub(crate) bound: Floor,
 }
 
 impl Measurement {
@@ -45,10 +47,20 @@ impl Measurement {
     }
 
     fn met(&self) -> bool {
-        match self.floor {
-            Floor::AtLeast(least) => self.judged() >= least,
-            Floor::AtMost(most) => self.judged() <= most,
-            Floor::None => true,
+        self.floor.is_met(self.judged())
+    }
+
+    fn within(&self) -> bool {
+        self.bound.is_met(self.judged())
+    }
+}
+
+impl Floor {
+    fn is_met(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(least) => value >= least,
+            Self::AtMost(most) => value <= most,
+            Self::None => true,
         }
     }
 }
@@ -68,6 +80,18 @@ impl Report {
 
     pub(crate) fn floors_met(&self) -> bool {
         self.measurements.iter().all(Measurement::met)
+    }
+
+    /// Those that are worse than on any machine where nothing is broken.
+    pub(crate) fn broken(&self) -> impl Iterator<Item = String> + '_ {
+        self.measurements.iter().filter(|m| !m.within()).map(|m| {
+            let bound = match m.bound {
+                Floor::AtLeast(least) => format!("at least {least}"),
+                Floor::AtMost(most) => format!("at most {most}"),
+                Floor::None => String::new(),
+            };
+            format!("{}: {:.2}, on any machine {bound}", m.name, m.judged())
+        })
     }
 
     pub(crate) fn table(&self) -> String {
@@ -132,6 +156,7 @@ mod tests {
             other: Some(("y".to_owned(), 2.0)),
             other_all: vec![2.0],
             floor: Floor::AtMost(1.5),
+            bound: Floor::AtMost(2.0),
         };
         assert!(measurement.met());
         measurement.ours_all = vec![3.0, 30.0, 3.3];
@@ -139,5 +164,23 @@ mod tests {
         assert!(measurement.met(), "a bad moment meets both");
         measurement.other = None;
         assert!(!measurement.met());
+        assert!(!measurement.within());
+        let report = Report { measurements: vec![measurement] };
+        assert_eq!(report.broken().count(), 1);
+    }
+
+    #[test]
+    fn what_is_worse_than_its_floor_but_within_its_bound_is_not_broken() {
+        let measurement = Measurement {
+            name: "x".to_owned(),
+            ours: 0.7,
+            ours_all: vec![0.7],
+            other: None,
+            other_all: Vec::new(),
+            floor: Floor::AtLeast(1.0),
+            bound: Floor::AtLeast(0.5),
+        };
+        assert!(!measurement.met());
+        assert!(measurement.within());
     }
 }

@@ -35,6 +35,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
             other: Some(("TCP".to_owned(), median(&tcp))),
             other_all: tcp,
             floor: if device == "roce" { Floor::AtLeast(1.0) } else { Floor::None },
+            bound: if device == "roce" { Floor::AtLeast(0.5) } else { Floor::None },
         });
         let (mut ours, mut udp) = (Vec::new(), [Vec::new(), Vec::new()]);
         for _ in 0..LATENCY_TURNS {
@@ -56,6 +57,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
                 other: Some((format!("UDP, {}", style.word()), median(&udp))),
                 other_all: udp,
                 floor,
+                bound: Floor::None,
             });
         }
     }

@@ -239,7 +239,7 @@ impl Lab {
             copy(&root.join(&folder), &self.tree.join(&folder))?;
         }
         // Tests of the wire format compare with the documentation and the dissector.
-        for folder in ["docs", "tools"] {
+        for folder in ["docs", "tools", "model"] {
             copy(&root.join(folder), &self.tree.join(folder))?;
         }
         Ok(())
@@ -329,7 +329,16 @@ impl Lab {
             if game == Game::Cm { &["cm"] } else { &["wire", "transport", "paths"] };
         cores.iter().for_each(|c| args.extend(["-p", package(c)]));
         args.push("--no-fail-fast");
-        let tests = run_for(self.cargo(&args), TESTS_MAX, |line| line.ends_with("... FAILED"))?;
+        let found = self.run_tests(&args)?;
+        if !matches!(found, Finder::Nobody) || game == Game::Cm {
+            return Ok(found);
+        }
+        // The model checker has a workspace of its own.
+        self.run_tests(&["test", "--manifest-path", "model/Cargo.toml"])
+    }
+
+    fn run_tests(&self, args: &[&str]) -> Result<Finder, Unusable> {
+        let tests = run_for(self.cargo(args), TESTS_MAX, |line| line.ends_with("... FAILED"))?;
         let failed = tests.lines.iter().find(|l| l.ends_with("... FAILED"));
         Ok(match failed {
             Some(line) => {

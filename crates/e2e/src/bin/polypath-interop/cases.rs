@@ -54,6 +54,12 @@ const fn pair(
 }
 
 impl Pair {
+    /// What is lost is sent again.
+    pub(crate) fn is_reliable(&self) -> bool {
+        let unreliable = ["UC", "UD", "_uc_", "_ud_", "udaddy", "mckey"];
+        !unreliable.iter().any(|word| self.name.contains(word))
+    }
+
     const fn ipv4_only(mut self) -> Self {
         self.ipv4_only = true;
         self

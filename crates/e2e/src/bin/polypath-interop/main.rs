@@ -7,7 +7,8 @@
 //! compared.
 //!
 //! The long tables go to `target/interop`. Where the machine has no emulator or can't get a kernel,
-//! it says `SKIPPED` and why, and ends with status 0.
+//! it says `SKIPPED` and why, and ends with status 0. Programs that there was no time for are counted as
+//! `NOT RUN`; with `--complete` they count as failures.
 
 mod cases;
 mod cpio;
@@ -34,7 +35,7 @@ use std::time::{Duration, Instant};
 
 /// So long runs of programs are begun, unless told otherwise.
 const MINUTES: u64 = 30;
-const USAGE: &str = "usage: polypath-interop [--only TEXT] [--no-programs] [--no-statuses] [--minutes N] [--directory PATH] [--update-docs]";
+const USAGE: &str = "usage: polypath-interop [--only TEXT] [--no-programs] [--no-statuses] [--sample] [--complete] [--minutes N] [--directory PATH] [--update-docs]";
 /// The page with the known differences and the last result.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/interop.md");
 /// The program whose requests must fail.
@@ -47,6 +48,10 @@ struct Wishes {
     only: String,
     no_programs: bool,
     no_statuses: bool,
+    /// Fewer path MTUs.
+    sample: bool,
+    /// What was not run has failed.
+    complete: bool,
     /// After so long no further program is begun; those left are counted as not run.
     limit: Duration,
     /// Where kernels are kept and results are written; `None`: `target/interop`.
@@ -91,6 +96,8 @@ fn wishes(mut arguments: impl Iterator<Item = String>) -> Result<Wishes, String>
         only: String::new(),
         no_programs: false,
         no_statuses: false,
+        sample: false,
+        complete: false,
         limit: Duration::from_secs(60 * MINUTES),
         directory: None,
         update_docs: false,
@@ -100,6 +107,8 @@ fn wishes(mut arguments: impl Iterator<Item = String>) -> Result<Wishes, String>
             "--only" => wishes.only = arguments.next().ok_or("--only without a text")?,
             "--no-programs" => wishes.no_programs = true,
             "--no-statuses" => wishes.no_statuses = true,
+            "--sample" => wishes.sample = true,
+            "--complete" => wishes.complete = true,
             "--minutes" => {
                 let minutes = arguments.next().and_then(|text| text.parse().ok());
                 let minutes: u64 = minutes.ok_or("--minutes without a number")?;
@@ -160,7 +169,7 @@ fn play(
     if wishes.no_programs {
         return Ok(());
     }
-    let plan = matrix::plan(&wishes.only);
+    let plan = matrix::plan(&wishes.only, wishes.sample);
     let count = plan.len();
     let start = Instant::now();
     for (number, (interface, pair, setting)) in (1..).zip(plan) {
@@ -172,7 +181,7 @@ fn play(
         let outcome = sides.run(interface, pair, setting)?;
         let verdict = report::verdict(&outcome);
         polypath_e2e::say!("{number}/{count} {}, {setting}: {verdict}", pair.name);
-        for text in outcome.first.iter().chain(&outcome.failure) {
+        for text in outcome.earlier.iter().map(|(_, text)| text).chain(&outcome.failure) {
             polypath_e2e::say!("{}", indented(text));
         }
         results.outcomes.push(outcome);
@@ -228,8 +237,7 @@ fn judge(
         write("statuses", &summary, &long, &short)?;
     }
     if !results.outcomes.is_empty() {
-        let again =
-            results.outcomes.iter().filter(|o| o.first.is_some() && o.failure.is_none()).count();
+        let again = report::again(&results.outcomes);
         let count = results.outcomes.len();
         let not_run = match results.not_run {
             0 => String::new(),
@@ -239,9 +247,7 @@ fn judge(
             "" => String::new(),
             only => format!(" This run was of `{only}` alone; other lines are of an earlier one."),
         };
-        let summary = format!(
-            "{versions}: {count} runs, {failed} failed, {again} needed more than one attempt.{not_run}{part}"
-        );
+        let summary = format!("{versions}: {count} runs, {failed} failed{again}.{not_run}{part}");
         let short = report::short(&results.outcomes, &page);
         let long = report::long(&results.outcomes);
         write("programs", &summary, &long, &short)?;
@@ -265,7 +271,10 @@ fn judge(
         let Difference { case, end, couple, .. } = difference;
         polypath_e2e::say!("no longer a difference: {case}, {end}, {couple}");
     }
-    Ok(failed == 0 && unknown.is_empty())
+    if results.not_run > 0 && wishes.complete {
+        polypath_e2e::say!("FAILED: {} programs were not run", results.not_run);
+    }
+    Ok(failed == 0 && unknown.is_empty() && (results.not_run == 0 || !wishes.complete))
 }
 
 /// A package with its version.
@@ -312,6 +321,7 @@ mod tests {
     fn unknown_arguments_are_refused() {
         let words = |words: &[&str]| wishes(words.iter().map(|&w| w.to_owned()));
         assert_eq!(words(&["--only", "rping"]).unwrap().only, "rping");
+        assert!(words(&["--sample", "--complete"]).unwrap().complete);
         assert!(words(&["--onyl"]).is_err());
         assert!(words(&["--only"]).is_err());
     }

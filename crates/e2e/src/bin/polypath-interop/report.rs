@@ -2,7 +2,7 @@
 
 use crate::cases::PAIRS;
 use crate::known::Difference;
-use crate::matrix::{Direction, Ip, Outcome};
+use crate::matrix::{Cause, Direction, Ip, Outcome};
 use crate::statuses::Seen;
 use std::fmt::Write as _;
 
@@ -32,12 +32,28 @@ pub(crate) fn long(outcomes: &[Outcome]) -> String {
 }
 
 /// How a run ended, in few words.
-pub(crate) fn verdict(outcome: &Outcome) -> &'static str {
-    match (&outcome.failure, &outcome.first) {
-        (Some(_), _) => "FAILED",
-        (None, Some(_)) => "ok at a later attempt",
-        (None, None) => "ok",
+pub(crate) fn verdict(outcome: &Outcome) -> String {
+    let mut text = if outcome.failure.is_some() { "FAILED" } else { "ok" }.to_owned();
+    if !outcome.earlier.is_empty() {
+        let causes: Vec<_> = outcome.earlier.iter().map(|(cause, _)| cause.to_string()).collect();
+        let _ = write!(text, " at attempt {}: {}", causes.len() + 1, causes.join("; "));
     }
+    text
+}
+
+/// How many needed another attempt, by cause; empty if none did.
+pub(crate) fn again(outcomes: &[Outcome]) -> String {
+    let mut text = String::new();
+    for cause in [Cause::Forsaken, Cause::Unreliable] {
+        let of = |o: &&Outcome| o.failure.is_none() && o.earlier.iter().any(|(c, _)| *c == cause);
+        match outcomes.iter().filter(of).count() {
+            0 => {}
+            count => {
+                let _ = write!(text, ", {count} at a later attempt ({cause})");
+            }
+        }
+    }
+    text
 }
 
 /// Per pair and direction the MTUs that worked. Pairs that were not run keep their line of `old`.
