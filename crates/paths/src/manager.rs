@@ -505,6 +505,38 @@ impl PathManager {
         (self.out.len(), self.events.len())
     }
 
+    /// The queue pairs that may have something outstanding on a path: those of all peers in its
+    /// association, or, of a path outside of any, those of its peer. Of a path that is gone by now: all.
+    pub fn qpns_on(&self, path: PathId) -> Vec<u32> {
+        let association = match self.paths.get(path.0).map(|p| p.role) {
+            // It may have been in the set until just now.
+            Some(Role::Plain { peer }) => match self.peers.get(peer).and_then(|p| p.association) {
+                Some(association) => association,
+                None => return self.qpns_of(PeerId(peer)).collect(),
+            },
+            Some(Role::Member { association, .. }) => association,
+            Some(Role::Datagram) => return Vec::new(),
+            None => return self.qpns().collect(),
+        };
+        let peers = self.associations.get(association).map(|a| &a.peers[..]).unwrap_or_default();
+        peers.iter().flat_map(|peer| self.qpns_of(PeerId(*peer))).collect()
+    }
+
+    /// All queue pairs.
+    pub fn qpns(&self) -> impl Iterator<Item = u32> + '_ {
+        self.qps.keys().copied()
+    }
+
+    /// Whether [`PathEvent::MultipathAgreed`] was reported of a queue pair (and may have been lost).
+    pub fn is_agreed(&self, qpn: u32) -> bool {
+        self.qps.get(&qpn).is_some_and(|qp| qp.agreed)
+    }
+
+    /// The paths that may carry traffic.
+    pub fn alive(&self) -> impl Iterator<Item = PathId> + '_ {
+        self.paths.iter().filter(|(_, p)| p.usable()).map(|(i, _)| PathId(i))
+    }
+
     /// The queue pairs of a peer.
     pub fn qpns_of(&self, peer: PeerId) -> impl Iterator<Item = u32> + '_ {
         self.peers.get(peer.0).into_iter().flat_map(|p| p.qpns.iter().copied())

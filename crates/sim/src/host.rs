@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use polypath_paths::{
     Config, Handled, LaneIdentity, LocalAddress, PathEvent, PathManager, PathOptions, Reason,
@@ -149,6 +149,10 @@ impl SimHost {
             self.io.paths.handle_timeout(now);
         }
         self.path_events();
+        // Whoever takes the room that an acknowledgement made, nobody waits for more of it.
+        if core::mem::take(&mut self.io.window_opened) {
+            self.qps.values_mut().for_each(|entry| entry.blocked = false);
+        }
         for (qpn, entry) in &mut self.qps {
             self.io.qpn = *qpn;
             for _ in 0..4 {
@@ -266,6 +270,9 @@ impl SimHost {
                     if own && self.io.paths.tag(path).is_some() {
                         self.gave_up.insert(path, now);
                     }
+                    for qpn in self.io.paths.qpns_on(path) {
+                        self.tell(qpn, |qp, io| qp.on_path_dead(now, PathId(path.0), io));
+                    }
                 }
                 PathEvent::ActiveChanged { peer, from, reason, .. } => {
                     let lives = matches!(reason, Reason::Primary | Reason::Association);
@@ -275,16 +282,24 @@ impl SimHost {
                     self.path_changed(peer, None);
                 }
                 PathEvent::PathHeard { path } => {
-                    for (qpn, entry) in &mut self.qps {
-                        entry.blocked = false;
-                        self.io.qpn = *qpn;
-                        entry.qp.on_path_heard(now, PathId(path.0), &mut self.io);
+                    for qpn in self.io.paths.qpns_on(path) {
+                        self.tell(qpn, |qp, io| qp.on_path_heard(now, PathId(path.0), io));
                     }
                 }
-                PathEvent::WindowOpened { .. } => {
-                    for entry in self.qps.values_mut() {
-                        entry.blocked = false;
+                PathEvent::WindowOpened { .. } => self.io.window_opened = true,
+                PathEvent::Overflow => {
+                    let alive: BTreeSet<u32> = self.io.paths.alive().map(|path| path.0).collect();
+                    let qpns: Vec<u32> = self.io.paths.qpns().collect();
+                    for qpn in qpns {
+                        let agreed = self.io.paths.is_agreed(qpn);
+                        self.tell(qpn, |qp, io| {
+                            if agreed {
+                                qp.set_multipath(true);
+                            }
+                            qp.on_paths_unknown(now, |path| !alive.contains(&path.0), io);
+                        });
                     }
+                    self.io.window_opened = true;
                 }
                 _ => {}
             }
@@ -293,14 +308,19 @@ impl SimHost {
 
     fn path_changed(&mut self, peer: polypath_paths::PeerId, dead: Option<polypath_paths::PathId>) {
         let now = self.io.now;
+        let dead = dead.map(|p| PathId(p.0));
         let qpns: Vec<u32> = self.io.paths.qpns_of(peer).collect();
         for qpn in qpns {
-            if let Some(entry) = self.qps.get_mut(&qpn) {
-                entry.blocked = false;
-                self.io.qpn = qpn;
-                let dead = dead.map(|p| PathId(p.0));
-                entry.qp.on_path_change(now, dead, &mut self.io);
-            }
+            self.tell(qpn, |qp, io| qp.on_path_change(now, dead, io));
+        }
+    }
+
+    /// Tells a queue pair of its paths; it gets its turn, whatever it waited for.
+    fn tell(&mut self, qpn: u32, of: impl FnOnce(&mut QueuePair, &mut Io)) {
+        if let Some(entry) = self.qps.get_mut(&qpn) {
+            entry.blocked = false;
+            self.io.qpn = qpn;
+            of(&mut entry.qp, &mut self.io);
         }
     }
 }

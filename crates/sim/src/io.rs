@@ -179,6 +179,8 @@ pub struct Io {
     pub mischief: Option<Mischief>,
     /// Whose turn it is.
     pub(crate) qpn: u32,
+    /// An acknowledgement, or an event, may have opened a window.
+    pub(crate) window_opened: bool,
     /// Identification of the next IPv4 packet.
     id: u16,
     stores: u64,
@@ -202,6 +204,7 @@ impl Io {
             windows: BTreeMap::new(),
             mischief: None,
             qpn: 0,
+            window_opened: false,
             id: 0,
             stores: 0,
             completions: 0,
@@ -455,14 +458,16 @@ impl Host for Io {
     fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>) {
         self.charged -= i64::from(bytes);
         self.paths.acked(self.now, polypath_paths::PathId(path.0), bytes, rtt);
+        self.window_opened = true;
     }
 
     fn lost(&mut self, path: PathId, bytes: u32, congestion: bool) {
         self.charged -= i64::from(bytes);
         self.paths.lost(self.now, polypath_paths::PathId(path.0), bytes, congestion);
+        self.window_opened = true;
     }
 
-    fn suspect(&mut self, path: PathId) {
+    fn suspect(&mut self, path: PathId, _since: Duration) {
         self.paths.suspect(self.now, polypath_paths::PathId(path.0));
     }
 }

@@ -29,7 +29,7 @@ const EPOCH: Duration = MS;
 /// So long after the last fault everything is whole again.
 const HEALING: Duration = Duration::from_millis(600);
 /// After everything is whole again, all must be done within this time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// What is still flying when all is done arrives within this time.
 const REST: Duration = Duration::from_millis(400);
 

@@ -147,7 +147,7 @@ impl Host for BenchHost {
         self.outstanding -= bytes;
     }
 
-    fn suspect(&mut self, _path: PathId) {}
+    fn suspect(&mut self, _path: PathId, _since: Duration) {}
 }
 
 struct End {

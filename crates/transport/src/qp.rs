@@ -478,18 +478,43 @@ impl QueuePair {
         }
     }
 
-    /// The path set changed: `dead` has died, or the active path is another one, or there is one again.
+    /// The route of this queue pair changed: it leads over another path (`dead`: the one left, if that has
+    /// died), or there is none any more, or one again. What was outstanding on the dead path is sent
+    /// again by the new route. While there is no route at all the queue pair holds still and no retry is
+    /// counted.
     ///
-    /// What was outstanding on the dead path is sent again by the new route. While there is no route at
-    /// all the queue pair holds still and no retry is counted.
+    /// Not for changes of paths that only others use: it forgets what it knew of round trips.
     pub fn on_path_change<H: Host>(&mut self, now: Duration, dead: Option<PathId>, host: &mut H) {
+        self.on_paths_unknown(now, |path| dead == Some(path), host);
+    }
+
+    /// A path died, whoever uses it: what this queue pair has outstanding there is sent again by its
+    /// route. If it has nothing there, nothing changes for it, neither timers nor retries.
+    pub fn on_path_dead<H: Host>(&mut self, now: Duration, dead: PathId, host: &mut H) {
+        if !matches!(self.core.attr.state, QpState::Reset | QpState::Err)
+            && let Halves::Rc(rc) = &mut self.halves
+        {
+            rc.0.on_path_dead(&mut self.core, now, dead, host);
+            rc.1.on_path_change(&self.core, |path| path == dead, host);
+            self.settle(host);
+        }
+    }
+
+    /// Reports on paths were lost: the route may be another one, and any path may have died, which
+    /// `is_dead` tells.
+    pub fn on_paths_unknown<H: Host>(
+        &mut self,
+        now: Duration,
+        is_dead: impl Fn(PathId) -> bool,
+        host: &mut H,
+    ) {
         if matches!(self.core.attr.state, QpState::Reset | QpState::Err) {
             return;
         }
         match &mut self.halves {
             Halves::Rc(rc) => {
-                rc.0.on_path_change(&mut self.core, now, dead, host);
-                rc.1.on_path_change(&self.core, dead, host);
+                rc.0.on_path_change(&mut self.core, now, &is_dead, host);
+                rc.1.on_path_change(&self.core, &is_dead, host);
             }
             Halves::Uc(sender, _) | Halves::Ud(sender, _) => sender.wake(),
         }

@@ -1,5 +1,6 @@
 //! What the path manager decides, carried out: queue pairs move, the user is told.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use polypath_ipc::status::FailoverStatus;
@@ -44,51 +45,56 @@ impl State {
                     let text = format!("path {} is given up: {reason}", self.path_name(path));
                     self.io.explain(text);
                     // It need not be the active one to have something outstanding.
-                    for index in self.qps.indexes() {
-                        self.qp_path_changed(index, Some(path));
+                    let dead = polypath_transport::PathId(path.0);
+                    for qpn in self.io.paths.qpns_on(path) {
+                        self.tell(qpn, |core, host| core.on_path_dead(host.io.now, dead, host));
                     }
                 }
                 PathEvent::PathHeard { path } => {
-                    for index in self.qps.indexes() {
-                        self.qp_path_heard(index, path);
+                    let heard = polypath_transport::PathId(path.0);
+                    for qpn in self.io.paths.qpns_on(path) {
+                        self.tell(qpn, |core, host| core.on_path_heard(host.io.now, heard, host));
                     }
                 }
                 PathEvent::PathAlive { path } => {
                     crate::log::line(&format!("path {} lives", self.path_name(path)));
                 }
-                PathEvent::Overflow => {
-                    for index in self.qps.indexes() {
-                        self.qp_path_changed(index, None);
-                    }
-                }
+                PathEvent::Overflow => self.events_lost(),
             }
         }
     }
 
+    /// Reports of the path manager were lost: everything is looked at anew.
+    fn events_lost(&mut self) {
+        let alive: HashSet<u32> = self.io.paths.alive().map(|path| path.0).collect();
+        let qpns: Vec<u32> = self.io.paths.qpns().collect();
+        for qpn in qpns {
+            let agreed = self.io.paths.is_agreed(qpn);
+            self.tell(qpn, |core, host| {
+                if agreed {
+                    core.set_multipath(true);
+                }
+                core.on_paths_unknown(host.io.now, |path| !alive.contains(&path.0), host);
+            });
+        }
+        self.io.window_opened = true;
+    }
+
     fn path_changed(&mut self, peer: PeerId, dead: Option<PathId>) {
+        let dead = dead.map(|p| polypath_transport::PathId(p.0));
         let qpns: Vec<u32> = self.io.paths.qpns_of(peer).collect();
         for qpn in qpns {
-            self.qp_path_changed(QpTable::index_of(qpn), dead);
+            self.tell(qpn, |core, host| core.on_path_change(host.io.now, dead, host));
         }
     }
 
-    fn qp_path_changed(&mut self, index: u16, dead: Option<PathId>) {
-        let dead = dead.map(|p| polypath_transport::PathId(p.0));
-        self.tell(index, |core, host| core.on_path_change(host.io.now, dead, host));
-    }
-
-    fn qp_path_heard(&mut self, index: u16, path: PathId) {
-        let path = polypath_transport::PathId(path.0);
-        self.tell(index, |core, host| core.on_path_heard(host.io.now, path, host));
-    }
-
     /// Tells a queue pair of its paths; it gets its turn, whatever it waited for.
-    fn tell(&mut self, index: u16, of: impl FnOnce(&mut QueuePair, &mut LaneHost<'_>)) {
-        let Some(entry) = self.qps.get_mut(index) else { return };
+    fn tell(&mut self, qpn: u32, of: impl FnOnce(&mut QueuePair, &mut LaneHost<'_>)) {
+        let Some(entry) = self.qps.by_qpn(qpn) else { return };
         entry.blocked = false;
         let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
         of(&mut entry.core, &mut host);
-        self.note(index, true);
+        self.note(QpTable::index_of(qpn), true);
     }
 
     /// `local>remote@ifindex` of a path, as far as it is still known.

@@ -210,7 +210,7 @@ impl Host for LaneHost<'_> {
         self.io.window_opened = true;
     }
 
-    fn suspect(&mut self, path: PathId) {
+    fn suspect(&mut self, path: PathId, _since: Duration) {
         let now = self.io.now;
         self.io.paths.suspect(now, polypath_paths::PathId(path.0));
     }

@@ -399,12 +399,13 @@ impl State {
         if core::mem::take(&mut self.io.window_opened) {
             self.unblock();
         }
+        // Before the data: what it tells (a fence, a path's number) the peer must know when that comes.
+        self.io.transmit_control();
         for _ in 0..MAX_TURNS {
             let Some(index) = self.ready.pop_front() else { break };
             self.turn(index);
         }
         self.fail_bereft();
-        self.io.transmit_control();
     }
 
     /// A queue pair whose completion found its queue full can't go on as if nothing was lost: it goes

@@ -262,7 +262,7 @@ impl Pair {
         let allowed = match c.status {
             WcStatus::WrFlushErr => end.ended.is_some(),
             WcStatus::RetryExcErr => {
-                let patience = ack_timeout(plan.timeout) * (u32::from(plan.retry_cnt) + 1);
+                let patience = ack_timeout(plan.timeout) * 4 * (u32::from(plan.retry_cnt) + 1);
                 let excused = peer_left || (!plan.multipath && scene.disturbed);
                 // The refusal can't have been lost.
                 let told = refused && !scene.lossy;

@@ -403,10 +403,15 @@ impl Flight {
         }
     }
 
-    /// Marks as lost what was sent on `path`.
-    pub(crate) fn lose_path(&mut self, path: PathId, tally: &mut Tally) {
+    /// Whether something that is not done was last sent on such a path.
+    pub(crate) fn uses(&self, path: impl Fn(PathId) -> bool) -> bool {
+        self.slots.iter().any(|slot| !slot.is(DONE) && path(slot.path))
+    }
+
+    /// Marks as lost what was sent on such paths.
+    pub(crate) fn lose_on(&mut self, path: impl Fn(PathId) -> bool, tally: &mut Tally) {
         for at in 0..self.slots.len() {
-            if self.slots[at].path == path {
+            if path(self.slots[at].path) {
                 self.lose(at, tally);
             }
         }

@@ -172,14 +172,14 @@ impl Requester {
             Expired::Probe => {
                 core.counters.tail_probes += 1;
                 if let Some(path) = oldest {
-                    host.suspect(path);
+                    host.suspect(path, self.timers.progress_at());
                 }
                 self.send_probe(una, now, host);
             }
             Expired::Ack => {
                 core.counters.timeouts += 1;
                 if let Some(path) = oldest {
-                    host.suspect(path);
+                    host.suspect(path, self.timers.progress_at());
                 }
                 let mut tally = Tally::default();
                 self.flight.lose_all(&mut tally);
@@ -195,7 +195,7 @@ impl Requester {
                     oldest,
                     format_args!(
                         "no acknowledgement of PSN {} after {} retries with timeout {} \
-                         (4.096 us * 2^{}): is the peer's queue pair alive and in RTR or RTS, \
+                         (4 * 4.096 us * 2^{} each): is the peer's queue pair alive and in RTR or RTS, \
                          and does the path carry packets both ways?",
                         psn(una),
                         core.attr.retry_cnt,
@@ -235,29 +235,50 @@ impl Requester {
     }
 
     /// See [`crate::QueuePair::on_path_change`].
+    ///
+    /// Retries belong to the queue pair (IBTA 9.9.2.1): it gets back only those that it spent on a path
+    /// that had died, or may have had.
     pub(crate) fn on_path_change<H: Host>(
         &mut self,
         core: &mut Core,
         now: Duration,
-        dead: Option<PathId>,
+        dead: impl Fn(PathId) -> bool,
         host: &mut H,
     ) {
-        if let Some(path) = dead {
+        let hit = self.flight.uses(&dead);
+        if hit {
             let mut tally = Tally::default();
-            self.flight.lose_path(path, &mut tally);
+            self.flight.lose_on(&dead, &mut tally);
             if !tally.is_empty() {
                 core.counters.failovers += 1;
             }
             tally.lost(false, host);
         }
         let route = core.peer.and_then(|peer| host.route(peer));
-        self.held = route.is_none() && !self.flight.is_empty();
+        let was_held =
+            core::mem::replace(&mut self.held, route.is_none() && !self.flight.is_empty());
         if let Some(route) = route {
-            self.timers.restart(now, core.attr.retry_cnt, core.attr.rnr_retry);
+            if hit || was_held {
+                self.timers.restart(now, core.attr.retry_cnt, core.attr.rnr_retry);
+                self.probe = None;
+            }
             self.timers.forget_rtt(route.rtt);
-            self.probe = None;
-            self.urgent = self.flight.any_lost();
+            self.urgent |= self.flight.any_lost();
             self.ready = true;
+        }
+    }
+
+    /// See [`crate::QueuePair::on_path_dead`].
+    pub(crate) fn on_path_dead<H: Host>(
+        &mut self,
+        core: &mut Core,
+        now: Duration,
+        dead: PathId,
+        host: &mut H,
+    ) {
+        let is_dead = |path| path == dead;
+        if self.flight.uses(is_dead) {
+            self.on_path_change(core, now, is_dead, host);
         }
     }
 

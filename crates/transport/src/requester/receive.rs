@@ -131,7 +131,7 @@ impl Requester {
             tally.acked(rtt, host);
         }
         if self.flight.advance() {
-            self.timers.restart(answer.now, core.attr.retry_cnt, core.attr.rnr_retry);
+            self.timers.progress(answer.now, core.attr.retry_cnt, core.attr.rnr_retry);
             self.ready = true;
             self.judge_probe(answer, host);
             self.retire(core, host);
@@ -164,15 +164,50 @@ impl Requester {
             core.counters.duplicate_responses += 1;
             return;
         }
+        let una = self.flight.una();
         if !self.acknowledge(core, to, Tally::of_answer(answer.echo), answer, host) {
             core.counters.duplicate_responses += 1;
         }
+        if core.broken {
+            return;
+        }
         let mut tally = Tally::default();
+        self.miss_answers(to, answer, &mut tally);
+        if !tally.is_empty() && !self.may_replay(core, una, answer, host) {
+            tally.lost(true, host);
+            return;
+        }
         if answer.multipath {
             self.flight.lose_overtaken(false, &mut tally);
         }
-        self.miss_answers(to, answer, &mut tally);
         self.lose(tally, true, host);
+    }
+
+    /// What the peer has refused or not answered is to be sent again, which is a retry (IBTA 9.9.2.1) unless
+    /// the first unacknowledged packet is another one than before, `una`. False: there was none left, and the
+    /// work request has failed.
+    fn may_replay<H: Host>(
+        &mut self,
+        core: &mut Core,
+        una: u64,
+        answer: &Answer,
+        host: &mut H,
+    ) -> bool {
+        if self.flight.una() != una || self.timers.replay(answer.now, core.multipath) {
+            return true;
+        }
+        core.explain(
+            host,
+            Some(answer.from),
+            format_args!(
+                "PSN {} was sent {} times more, and the peer asked for it each time: do packets of its \
+                 size get through, and do both ends have the same path MTU?",
+                psn(una),
+                core.attr.retry_cnt,
+            ),
+        );
+        self.fail_front(core, WcStatus::RetryExcErr, Cause::RetriesExhausted, host);
+        false
     }
 
     /// An acknowledgement for what came after a READ or atomic whose answer is not here says that the
@@ -212,13 +247,21 @@ impl Requester {
             core.counters.duplicate_responses += 1;
             return;
         }
+        let una = self.flight.una();
         self.acknowledge(core, seq, Tally::of_answer(answer.echo), answer, host);
+        if core.broken {
+            return;
+        }
         let mut tally = Tally::default();
         self.miss_answers(seq, answer, &mut tally);
         if !self.flight.just_resent(seq, answer.now_us, self.guard_us()) {
             // The peer has thrown away all that followed (IBTA 9.7.5.2.8, go back).
             let next = self.flight.next();
             self.flight.lose_range(seq, next, &mut tally);
+        }
+        if !tally.is_empty() && !self.may_replay(core, una, answer, host) {
+            tally.lost(true, host);
+            return;
         }
         self.lose(tally, true, host);
     }

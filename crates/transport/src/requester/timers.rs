@@ -2,7 +2,10 @@
 //!
 //! The ACK timeout and `retry_cnt` are the application's (IBTA 9.9.2): seconds, usually. The probe is
 //! ours: after three round trips without progress the first unacknowledged packet is sent again and the
-//! path is put under suspicion. Nothing is counted against the application's retries for it.
+//! path is put under suspicion. Nothing is counted against the application's retries for it. So loss
+//! is repaired within round trips, and the ACK timeout has only one question left to answer: whether
+//! the peer is gone. It takes all the time for that which the IBTA allows ([`ACK_PATIENCE`]), and
+//! counts no time in which this process itself did not run ([`Timers::forgive`]).
 
 use core::time::Duration;
 
@@ -15,6 +18,12 @@ const PROBE_MAX: Duration = Duration::from_millis(200);
 /// With a multi-path peer, retries are not exhausted before this has passed without progress on a
 /// living path: by then the path manager has judged the path.
 const MULTIPATH_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A requester finds out after the ACK timeout at the earliest and after four times as long at the latest
+/// (IBTA 9.7.6.1.3). An adapter in software waits that long: its peer may be waiting for a processor.
+const ACK_PATIENCE: u32 = 4;
+/// When a deadline is looked at so much later than it was due, this process did not run.
+const LATE: Duration = Duration::from_millis(4);
 
 /// Time to wait after an RNR NAK, by its 5-bit code (IBTA table 45).
 pub(crate) fn rnr_delay(code: u8) -> Duration {
@@ -53,6 +62,10 @@ pub(crate) struct Timers {
     probe_from: Duration,
     /// Since when nothing has moved, in spite of a living path.
     stalled_from: Duration,
+    /// When something was acknowledged last, or the first packet was sent, or the peer was not ready.
+    progress_at: Duration,
+    /// The ACK timeout was prolonged once because this process did not run.
+    prolonged: bool,
     probes: u32,
     retries_left: u8,
     rnr_left: u8,
@@ -67,6 +80,8 @@ impl Timers {
             ack_from: Duration::ZERO,
             probe_from: Duration::ZERO,
             stalled_from: Duration::ZERO,
+            progress_at: Duration::ZERO,
+            prolonged: false,
             probes: 0,
             retries_left: 0,
             rnr_left: 0,
@@ -75,12 +90,25 @@ impl Timers {
         }
     }
 
-    /// Something was acknowledged, the first packet was sent, or the path changed: all patience anew.
+    /// Something was acknowledged, or the first packet was sent.
+    #[inline]
+    pub(crate) fn progress(&mut self, now: Duration, retry_cnt: u8, rnr_retry: u8) {
+        self.restart(now, retry_cnt, rnr_retry);
+        self.progress_at = now;
+    }
+
+    /// When there was progress last.
+    pub(crate) fn progress_at(&self) -> Duration {
+        self.progress_at
+    }
+
+    /// All patience anew: there was progress, or what went on before was not the peer's doing.
     #[inline]
     pub(crate) fn restart(&mut self, now: Duration, retry_cnt: u8, rnr_retry: u8) {
         self.ack_from = now;
         self.probe_from = now;
         self.stalled_from = now;
+        self.prolonged = false;
         self.probes = 0;
         self.retries_left = retry_cnt;
         self.rnr_left = rnr_retry;
@@ -90,6 +118,7 @@ impl Timers {
     pub(crate) fn resent(&mut self, now: Duration) {
         self.ack_from = now;
         self.probe_from = now;
+        self.prolonged = false;
     }
 
     /// A round trip took `rtt`.
@@ -129,6 +158,7 @@ impl Timers {
     /// would otherwise fail with the few packets that are lost in hours.
     pub(crate) fn rnr(&mut self, now: Duration, code: u8, retry_cnt: u8, rnr_retry: u8) -> bool {
         self.retries_left = retry_cnt;
+        self.progress_at = now;
         if rnr_retry != 7 {
             if self.rnr_left == 0 {
                 return false;
@@ -154,9 +184,31 @@ impl Timers {
         }
         let probe = self.probe_from + self.probe_after();
         match ack_timeout(timeout) {
-            Some(t) => Some(probe.min(self.ack_from + t)),
+            Some(t) => Some(probe.min(self.ack_from + t * ACK_PATIENCE)),
             None => Some(probe),
         }
+    }
+
+    /// This process did not run for `late`, beginning when the next deadline was due or before: the time
+    /// in which it heard nothing is no silence of the peer.
+    fn forgive(&mut self, late: Duration) {
+        self.ack_from += late;
+        self.stalled_from += late;
+        self.progress_at += late;
+    }
+
+    /// The peer has refused what came out of sequence, or answered what came later, and there was no
+    /// progress: all is sent again, which is a retry (IBTA 9.9.2.1). False: none is left.
+    pub(crate) fn replay(&mut self, now: Duration, multipath: bool) -> bool {
+        if self.retries_left > 0 {
+            self.retries_left -= 1;
+            return true;
+        }
+        self.has_multipath_patience(now, multipath)
+    }
+
+    fn has_multipath_patience(&self, now: Duration, multipath: bool) -> bool {
+        multipath && now < self.stalled_from + MULTIPATH_PATIENCE
     }
 
     /// What has expired, and takes note of it.
@@ -178,25 +230,40 @@ impl Timers {
         if !in_flight {
             return Expired::Nothing;
         }
+        let due = self.deadline(in_flight, timeout).unwrap_or(now);
+        let late = now.saturating_sub(due) > LATE;
+        if late {
+            self.forgive(now - due);
+        }
         if let Some(t) = ack_timeout(timeout)
-            && now >= self.ack_from + t
+            && now >= self.ack_from + t * ACK_PATIENCE
         {
+            // What the peer has answered meanwhile may not have been read yet. Once per retry: a
+            // process that always runs late must come to an end as well.
+            if late && !core::mem::replace(&mut self.prolonged, true) {
+                self.ack_from = now.saturating_sub(t * (ACK_PATIENCE - 1));
+                return self.probe(now);
+            }
             self.resent(now);
             if self.retries_left > 0 {
                 self.retries_left -= 1;
                 return Expired::Ack;
             }
-            if multipath && now < self.stalled_from + MULTIPATH_PATIENCE {
+            if self.has_multipath_patience(now, multipath) {
                 return Expired::Ack;
             }
             return Expired::Exhausted;
         }
         if now >= self.probe_from + self.probe_after() {
-            self.probe_from = now;
-            self.probes += 1;
-            return Expired::Probe;
+            return self.probe(now);
         }
         Expired::Nothing
+    }
+
+    fn probe(&mut self, now: Duration) -> Expired {
+        self.probe_from = now;
+        self.probes += 1;
+        Expired::Probe
     }
 }
 
@@ -229,7 +296,7 @@ mod tests {
         t.restart(now, 1, 7);
         for _ in 0..5 {
             // Timeout 1 is 8.192 us: before any probe.
-            now += Duration::from_micros(10);
+            now += Duration::from_micros(33);
             assert_eq!(t.expired(now, true, 1, false), Expired::Ack);
             assert!(t.rnr(now, 1, 1, 7));
             now += Duration::from_micros(10);
@@ -245,16 +312,87 @@ mod tests {
         assert_eq!(t.deadline(true, 14), Some(PROBE_MIN));
         assert_eq!(t.expired(PROBE_MIN, true, 14, false), Expired::Probe);
         assert_eq!(t.deadline(true, 14), Some(PROBE_MIN * 3)); // Backed off.
-        assert_eq!(t.expired(68 * MS, true, 14, false), Expired::Ack);
-        assert_eq!(t.expired(136 * MS, true, 14, false), Expired::Exhausted);
+        let (first, at) = next_but_probes(&mut t, 14, false);
+        assert_eq!((first, at.as_millis()), (Expired::Ack, 268));
+        let (second, at) = next_but_probes(&mut t, 14, false);
+        assert_eq!((second, at.as_millis()), (Expired::Exhausted, 536));
+    }
+
+    /// Handles deadlines in time until something else than a probe is due, and when.
+    fn next_but_probes(t: &mut Timers, timeout: u8, multipath: bool) -> (Expired, Duration) {
+        loop {
+            let at = t.deadline(true, timeout).unwrap();
+            match t.expired(at, true, timeout, multipath) {
+                Expired::Probe => {}
+                other => return (other, at),
+            }
+        }
+    }
+
+    /// IBTA 9.7.6.1.3: between T and 4 T. perftest's timeout 14 and 7 retries last for more than a
+    /// second in which a peer's process may not be scheduled.
+    #[test]
+    fn a_peer_may_be_silent_for_four_times_the_timeout_and_each_retry() {
+        for timeout in [10, 14, 17] {
+            let mut t = Timers::new();
+            t.measured(MS / 10);
+            t.restart(Duration::ZERO, 7, 7);
+            let tr = ack_timeout(timeout).unwrap();
+            for retry in 1..=7 {
+                let (expired, at) = next_but_probes(&mut t, timeout, false);
+                assert_eq!((expired, at), (Expired::Ack, tr * 4 * retry));
+            }
+            assert_eq!(next_but_probes(&mut t, timeout, false), (Expired::Exhausted, tr * 32));
+        }
+    }
+
+    #[test]
+    fn time_in_which_the_own_process_did_not_run_is_no_silence_of_the_peer() {
+        let mut t = Timers::new();
+        t.restart(Duration::ZERO, 0, 7);
+        // A stop for ten seconds, with the only retry all but over.
+        let stop = 260 * MS;
+        while t.deadline(true, 14).unwrap() < stop {
+            let at = t.deadline(true, 14).unwrap();
+            assert_eq!(t.expired(at, true, 14, false), Expired::Probe);
+        }
+        let due = t.deadline(true, 14).unwrap();
+        let now = Duration::from_secs(10);
+        assert_eq!(t.expired(now, true, 14, false), Expired::Probe, "asked once more");
+        let (expired, at) = next_but_probes(&mut t, 14, false);
+        assert_eq!(expired, Expired::Exhausted);
+        assert!(at >= now + ack_timeout(14).unwrap() && at < now + Duration::from_secs(1));
+        assert!(due < now);
+    }
+
+    #[test]
+    fn a_process_that_always_runs_late_gives_up_as_well() {
+        for late in [5, 50, 500] {
+            let mut t = Timers::new();
+            t.restart(Duration::ZERO, 7, 7);
+            let mut rounds = 0;
+            loop {
+                let at = t.deadline(true, 14).unwrap() + MS * late;
+                if t.expired(at, true, 14, false) == Expired::Exhausted {
+                    break;
+                }
+                rounds += 1;
+                assert!(rounds < 100, "{late} ms");
+            }
+        }
     }
 
     #[test]
     fn a_multipath_peer_gets_time_for_the_paths_to_be_judged() {
         let mut t = Timers::new();
         t.restart(Duration::ZERO, 0, 0);
-        assert_eq!(t.expired(500 * MS, true, 8, true), Expired::Ack);
-        assert_eq!(t.expired(1100 * MS, true, 8, true), Expired::Exhausted);
+        let mut at = Duration::ZERO;
+        while at < MULTIPATH_PATIENCE {
+            let (expired, now) = next_but_probes(&mut t, 8, true);
+            let ends = now >= MULTIPATH_PATIENCE;
+            assert_eq!(expired, if ends { Expired::Exhausted } else { Expired::Ack });
+            at = now;
+        }
     }
 
     #[test]

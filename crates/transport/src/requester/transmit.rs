@@ -103,7 +103,7 @@ impl Requester {
         for _ in 0..POLL_BURSTS {
             if !self.flight.waits() {
                 if self.flight.is_empty() {
-                    self.timers.restart(now, core.attr.retry_cnt, core.attr.rnr_retry);
+                    self.timers.progress(now, core.attr.retry_cnt, core.attr.rnr_retry);
                 } else if self.probe.is_none() {
                     // A probe is no retry: if it is all that there is to send, patience ends as it
                     // would have without.

@@ -234,15 +234,15 @@ impl Responder {
     pub(crate) fn on_path_change<H: Host>(
         &mut self,
         core: &Core,
-        dead: Option<PathId>,
+        is_dead: impl Fn(PathId) -> bool,
         host: &mut H,
     ) {
         let route = core.peer.and_then(|peer| host.route(peer));
         self.held = route.is_none() && core.peer.is_some();
-        if let (Some(dead), Some(route)) = (dead, route) {
+        if let Some(route) = route {
             let jobs = self.jobs.iter_mut().map(Job::reply_mut);
             for reply in self.due.iter_mut().map(|d| &mut d.reply).chain(jobs) {
-                if reply.path == dead {
+                if is_dead(reply.path) {
                     reply.path = route.path;
                 }
             }

@@ -183,7 +183,8 @@ fn retries_are_counted_as_modify_qp_says() {
     p.run();
     assert_eq!(p.nodes[0].host.statuses(), [(0, RetryExcErr), (1, WrFlushErr)]);
     let timeout = Duration::from_nanos(4096 << 10);
-    assert!(p.now - start >= timeout * 4 && p.now - start < timeout * 5);
+    // IBTA 9.7.6.1.3: each after four times the timeout at the latest.
+    assert!(p.now - start >= timeout * 16 && p.now - start < timeout * 17);
     assert_eq!(p.nodes[0].qp.counters().timeouts, 4);
     assert_explained(&p, 0, "after 3 retries");
     p.assert_settled();
@@ -201,7 +202,7 @@ fn probes_do_not_put_off_the_timeout() {
         p.run_for(Duration::from_secs(60));
         assert_eq!(p.nodes[0].host.statuses(), [(0, RetryExcErr)], "timeout {code}");
         let timeout = Duration::from_nanos(4096 << code);
-        assert!(p.now - start >= timeout * 2);
+        assert!(p.now - start >= timeout * 8);
         assert_eq!(p.nodes[0].qp.counters().timeouts, 2);
     }
 }
@@ -224,7 +225,7 @@ fn progress_gives_all_retries_back() {
     for i in 0..20 {
         p.nodes[0].post(i, WRITE, 0, 100);
         p.links[0].cut = [true; 2];
-        p.run_for(3 * MS); // The first attempt is lost, the second is not.
+        p.run_for(12 * MS); // The first attempt is lost, the second is not.
         p.links[0].cut = [false; 2];
         p.run();
     }

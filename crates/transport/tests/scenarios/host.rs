@@ -320,7 +320,7 @@ impl Host for SimHost {
         assert!(end.outstanding >= 0);
     }
 
-    fn suspect(&mut self, path: PathId) {
+    fn suspect(&mut self, path: PathId, _since: Duration) {
         self.paths[path.0 as usize].suspected += 1;
     }
 }

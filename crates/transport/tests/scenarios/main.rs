@@ -10,6 +10,7 @@ mod host;
 mod loss;
 mod pair;
 mod paths;
+mod patience;
 mod placement;
 mod random;
 mod reads;
