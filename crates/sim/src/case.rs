@@ -50,6 +50,8 @@ pub struct PairPlan {
     pub min_rnr_timer: u8,
     /// READs and atomics outstanding.
     pub max_rd_atomic: u8,
+    /// What overwrites the memory of a READ before it follows without a fence.
+    pub unfenced: bool,
     /// Both ends.
     pub ends: [EndPlan; 2],
 }
@@ -80,7 +82,8 @@ pub struct Op {
     pub kind: Kind,
     /// Bytes.
     pub len: u32,
-    /// Where in the peer's area (WRITE, READ), which counter (shared atomics).
+    /// Where in the memory of the pair at the peer, which begins with the area (WRITE, READ), or which
+    /// counter (shared atomics).
     pub offset: u32,
     /// What its payload or operands are made from.
     pub fill: u64,
@@ -281,7 +284,7 @@ impl fmt::Display for Case {
             writeln!(
                 f,
                 "pair {i}: {several} {:?} by link {}, MTU {}, timeout {}, retries {}, RNR retries {} \
-                 of {}, {} READs",
+                 of {}, {} READs{}",
                 p.service,
                 p.link,
                 p.mtu,
@@ -289,7 +292,8 @@ impl fmt::Display for Case {
                 p.retry_cnt,
                 p.rnr_retry,
                 p.min_rnr_timer,
-                p.max_rd_atomic
+                p.max_rd_atomic,
+                if p.unfenced { ", unfenced" } else { "" }
             )?;
             for e in &p.ends {
                 let srq = if e.srq { ", SRQ" } else { "" };

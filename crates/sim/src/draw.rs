@@ -8,6 +8,7 @@ use crate::case::{Case, EndPlan, Kind, Op, PairPlan, Wrong};
 use crate::faults::{self, Fault, When};
 use crate::layout::{AREA, BUFFER, SHARED};
 use crate::link::LinkPlan;
+use crate::overlap;
 use crate::rng::Rng;
 
 const MS: Duration = Duration::from_millis(1);
@@ -86,6 +87,7 @@ impl Case {
             let (pause, notify) = (rng.time(MS * 100), rng.chance(700));
             add(rng.time(MS * 500), Fault::Drain { pair, end, pause, notify });
         }
+        overlap::draw(seed, &mut pairs);
         Self { seed: !seed, v6, hosts, links, pairs, faults: list }
     }
 }
@@ -142,6 +144,7 @@ fn draw_pair(rng: &mut Rng, mood: &Mood, others: &[PairPlan]) -> PairPlan {
         rnr_retry: if limited { rng.below(7) as u8 } else { 7 },
         min_rnr_timer: 1 + rng.below(12) as u8,
         max_rd_atomic: [1, 2, 4, 4, 16][rng.below(5) as usize],
+        unfenced: false,
         ends: [0, 1].map(|e| EndPlan {
             host: hosts[e],
             qpn: qpns[e],

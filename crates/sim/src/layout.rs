@@ -68,6 +68,11 @@ impl Layout {
         self.base + AREA + (self.depth * 2 + number % self.depth) * self.buffer
     }
 
+    /// Bytes of all receive buffers.
+    pub(crate) fn inbox_len(&self) -> usize {
+        (self.depth * self.buffer) as usize
+    }
+
     /// The counter that only this pair's requester uses.
     pub(crate) fn counter(&self) -> u64 {
         self.base + AREA + self.depth * 3 * self.buffer

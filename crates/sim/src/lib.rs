@@ -54,6 +54,7 @@ mod judge;
 mod layout;
 mod link;
 mod out;
+mod overlap;
 pub mod pcapng;
 mod rng;
 mod run;

@@ -185,6 +185,7 @@ impl Shrinker<'_, Case> {
         for pair in 0..self.best.pairs.len() {
             self.change(|case| case.pairs[pair].multipath = false);
             self.change(|case| case.pairs[pair].mtu = 4096);
+            self.change(|case| case.pairs[pair].unfenced = false);
             for end in 0..2 {
                 self.change(|case| case.pairs[pair].ends[end].srq = false);
                 for i in 0..self.best.pairs[pair].ends[end].ops.len() {

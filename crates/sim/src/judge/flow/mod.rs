@@ -71,11 +71,14 @@ pub(crate) struct Flow {
     first_psn: u32,
     posted: Vec<Posted>,
     outstanding: VecDeque<usize>,
-    /// READs whose answers a WRITE must not overtake.
+    /// READs of which the application waits for the answer before it overwrites what they read.
     reads: Vec<(u64, u64)>,
-    /// The peer's area and counter as they will be when everything posted is executed.
+    /// It does not wait.
+    unfenced: bool,
+    /// The peer's area, counter and receive buffers as they will be when everything posted is executed.
     area: Vec<u8>,
     counter: u64,
+    inbox: Vec<u8>,
     /// The responder has executed all before this, and so many bytes of it.
     executed: usize,
     progress: u32,
@@ -124,8 +127,10 @@ impl Flow {
             posted: Vec::new(),
             outstanding: VecDeque::new(),
             reads: Vec::new(),
+            unfenced: plan.unfenced,
             area: vec![0; AREA as usize],
             counter: 0,
+            inbox: vec![0; if plan.shares_receives(1 - end) { 0 } else { layout.inbox_len() }],
             executed: 0,
             progress: 0,
             invalidated: None,
@@ -182,6 +187,26 @@ impl Flow {
     pub(crate) fn relies_on(&self, rkey: u32) -> bool {
         let relies = |i: &usize| !self.ops[*i].kind.may_lose_window();
         self.outstanding.iter().any(|i| relies(i) && self.posted[*i].window == Some(rkey))
+    }
+
+    /// What a READ of these bytes of the pair's memory has to bring, if it is posted now.
+    fn foresee(&self, at: u64, len: u32) -> Vec<u8> {
+        let counter = self.counter.to_ne_bytes();
+        let inbox = self.layout.receive(0) - self.layout.base;
+        let (memory, start) = match at {
+            _ if at < AREA => (&self.area[..], 0),
+            _ if at < inbox + self.layout.inbox_len() as u64 => (&self.inbox[..], inbox),
+            _ => (&counter[..], self.layout.counter() - self.layout.base),
+        };
+        memory[(at - start) as usize..][..len as usize].to_vec()
+    }
+
+    /// A message that is posted now will lie in its receive buffer.
+    fn fill_inbox(&mut self, number: u64, data: &[u8]) {
+        let at = (self.layout.receive(number) - self.layout.receive(0)) as usize;
+        if let Some(buffer) = self.inbox.get_mut(at..at + data.len()) {
+            buffer.copy_from_slice(data);
+        }
     }
 
     /// The next work request that shows at the responder, of those posted.

@@ -90,7 +90,7 @@ impl Flow {
         }
         match op.kind {
             Kind::Read => {
-                posted.data = self.area[range.clone()].to_vec();
+                posted.data = self.foresee(at, op.len);
                 self.reads.push((at, u64::from(op.len)));
             }
             Kind::FetchAdd => self.counter = self.counter.wrapping_add(op.fill),
@@ -99,13 +99,17 @@ impl Flow {
             _ => posted.data = pattern(op.len, op.fill),
         }
         if op.kind.is_write() {
-            // A READ that is repeated reads again (IBTA 9.7.5.1.5): what overwrites it has to wait.
+            // The IBTA lets a READ that is repeated bring what was written since (9.7.5.1.5): who is careful
+            // waits. We promise more.
             let end = at + u64::from(op.len);
-            if self.reads.iter().any(|(a, n)| *a < end && at < a + n) {
+            if !self.unfenced && self.reads.iter().any(|(a, n)| *a < end && at < a + n) {
                 posted.fence = true;
                 self.reads.clear();
             }
             self.area[range].copy_from_slice(&posted.data);
+        }
+        if op.kind.is_send() {
+            self.fill_inbox(index as u64, &posted.data);
         }
         // So has what ends the window that it uses.
         posted.fence |= op.kind == Kind::SendInv && self.relies_on(key);
