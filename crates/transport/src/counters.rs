@@ -47,7 +47,8 @@ pub struct QpCounters {
     pub dropped_service: u64,
     /// Packets dropped because their path's generation is over (late packets after a fence).
     pub dropped_generation: u64,
-    /// Packets dropped because the reorder buffer could not take them.
+    /// Packets dropped because the reorder buffer could not take them, or because two with the same PSN
+    /// contradicted each other.
     pub dropped_reorder: u64,
     /// Requests behind the expected PSN that were dropped because no READ, atomic, ATOMIC WRITE or FLUSH
     /// is remembered that they repeat.

@@ -343,6 +343,7 @@ impl Responder {
         match self.reorder.offer(ahead, &packet.headers, packet.payload, from) {
             Offered::Held => {}
             Offered::Duplicate => core.counters.duplicate_requests += 1,
+            Offered::Contradicts => core.counters.dropped_reorder += 2,
             Offered::TooFar => core.counters.dropped_reorder += 1,
         }
         self.acknowledge(reply);

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use polypath_wire::ext::MpHeader;
 use polypath_wire::packet::Headers;
 
 use crate::host::PathId;
@@ -35,7 +36,21 @@ pub(super) struct Reorder {
 pub(super) enum Offered {
     Held,
     Duplicate,
+    /// It asks for something else than the one that is here: neither is kept.
+    Contradicts,
     TooFar,
+}
+
+/// Whether two packets with the same sequence number ask for the same. The same request may come by another
+/// path, and its sender may ask for an acknowledgement the second time only.
+fn agree(a: &Headers, b: &Headers) -> bool {
+    let plain = |h: &Headers| {
+        let mut h = *h;
+        (h.bth.ack_req, h.bth.mig_req) = (false, false);
+        h.mp = h.mp.map(|mp| MpHeader { path_id: 0, generation: 0, timestamp: 0, ..mp });
+        h
+    };
+    plain(a) == plain(b)
 }
 
 impl Reorder {
@@ -59,8 +74,17 @@ impl Reorder {
             self.slots.push_back(None);
         }
         let slot = &mut self.slots[ahead];
-        if slot.is_some() {
-            return Offered::Duplicate;
+        if let Some(held) = slot {
+            if agree(&held.headers, headers) && held.payload.len() == payload.len() {
+                return Offered::Duplicate;
+            }
+            // One of them is not the peer's, and nobody can tell which: a wrong guess must not shut the
+            // peer's own out. It sends it again.
+            if let Some(held) = slot.take() {
+                self.held -= 1;
+                self.recycle(held);
+            }
+            return Offered::Contradicts;
         }
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.clear();
@@ -147,6 +171,24 @@ mod tests {
         assert_eq!(offer(&mut r, REORDER_LIMIT - 1), Offered::Held);
         assert_eq!(offer(&mut r, REORDER_LIMIT), Offered::TooFar);
         assert_eq!(r.bitmap(), 1 << 3);
+    }
+
+    #[test]
+    fn of_two_packets_that_contradict_each_other_it_keeps_neither() {
+        let mut r = Reorder::default();
+        let mut headers = Headers::new(Bth::new(Opcode::RC_SEND_ONLY.to_mp()));
+        headers.mp = Some(MpHeader { msg: 7, ..MpHeader::default() });
+        assert_eq!(r.offer(2, &headers, &[1; 8], PathId(1)), Offered::Held);
+        let mut again = headers;
+        again.bth.ack_req = true;
+        again.mp = headers.mp.map(|mp| MpHeader { path_id: 1, generation: 4, timestamp: 9, ..mp });
+        assert_eq!(r.offer(2, &again, &[1; 8], PathId(2)), Offered::Duplicate);
+        let other = Headers { mp: Some(MpHeader { msg: 8, ..MpHeader::default() }), ..headers };
+        assert_eq!(r.offer(2, &other, &[1; 8], PathId(1)), Offered::Contradicts);
+        assert!(r.is_empty());
+        assert_eq!(r.offer(2, &headers, &[1; 8], PathId(1)), Offered::Held);
+        assert_eq!(r.offer(2, &headers, &[1; 4], PathId(1)), Offered::Contradicts);
+        assert_eq!(r.check(), Ok(()));
     }
 
     #[test]

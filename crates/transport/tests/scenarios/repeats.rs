@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polypath_transport::*;
 use polypath_wire::bth::Bth;
-use polypath_wire::ext::{AtomicEth, MpHeader, Reth};
+use polypath_wire::ext::{AtomicEth, MpHeader, Reth, Syndrome};
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::{Headers, Packet};
 use polypath_wire::psn::Psn;
@@ -161,6 +161,93 @@ fn a_forged_old_read_does_not_cut_answers_that_are_to_be_sent() {
     p.run();
     assert_eq!(p.nodes[0].host.statuses().len(), 2);
     assert!(p.now - began < MS, "nothing had to be asked for again");
+}
+
+/// On several paths packets may come early. Who guesses a PSN that is near enough has his packet kept, and
+/// thrown away when the peer's own comes: that is delayed, not lost.
+#[test]
+fn a_forged_early_packet_does_not_shut_out_the_peers_own() {
+    let mut p = Pair::new(Setup { multipath: true, ..Setup::default() });
+    let write = |psn, va, msg| {
+        let bth = Bth { dest_qpn: QPN[1], psn, ..Bth::new(Opcode::RC_WRITE_ONLY.to_mp()) };
+        let reth = Some(Reth { va, rkey: ALL, len: 0 });
+        let mp = Some(MpHeader { generation: 1, msg, ..MpHeader::default() });
+        Headers { reth, mp, ..Headers::new(bth) }
+    };
+    // Without the first packet nothing is executed; the peer's second meets the forged one.
+    let mut first = true;
+    p.filter = Some(Box::new(move |to, k: &Packet<'_>| {
+        let hit = first && to == 1 && k.headers.bth.psn == start();
+        first &= !hit;
+        !hit
+    }));
+    let forged = Packet { headers: write(start().add(1), 0x9000, 77), payload: &[] };
+    let node = &mut p.nodes[1];
+    node.qp.handle_packet(p.now, &forged, PathId(0), None, &mut node.host);
+    p.nodes[0].write_memory(0, &pattern(4096, 5));
+    p.nodes[0].post(1, SendOp::Write { va: 0x8000, rkey: ALL }, 0, 4096);
+    p.run();
+    assert_eq!(p.nodes[0].host.statuses(), [(1, WcStatus::Success)]);
+    assert_eq!(p.nodes[1].memory(0x8000, 4096), pattern(4096, 5));
+    assert_eq!(p.nodes[1].qp.counters().dropped_reorder, 2);
+    p.assert_settled();
+}
+
+/// What is put by is bounded; a request that would need more waits until answers have been sent.
+#[test]
+fn a_request_waits_when_no_more_answers_can_be_put_by() {
+    const READ: u32 = 20 << 20;
+    for multipath in [false, true] {
+        let setup = Setup { multipath, mtu: 4096, ..Setup::default() };
+        let mut p = Pair::new(setup);
+        p.nodes[1].host.memory = vec![7; READ as usize];
+        let all = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        p.nodes[1].host.register(ALL, 0, READ.into(), all);
+        // As a peer that asks for as much at once as the standard lets it.
+        forge(&mut p, read(start(), 0, ALL, READ));
+        let mut psn = start().add(READ / 4096);
+        let payload = [9; 4096];
+        let write = |p: &mut Pair, psn: Psn, at: u64| {
+            let bth = Bth { dest_qpn: QPN[1], psn, ..Bth::new(Opcode::RC_WRITE_ONLY) };
+            let reth = Some(Reth { va: at, rkey: ALL, len: 4096 });
+            let mut headers = Headers { reth, ..Headers::new(bth) };
+            if multipath {
+                headers.bth.opcode = headers.bth.opcode.to_mp();
+                headers.mp = Some(MpHeader { generation: 1, ..MpHeader::default() });
+            }
+            let packet = Packet { headers, payload: &payload };
+            let node = &mut p.nodes[1];
+            node.qp.handle_packet(p.now, &packet, PathId(0), None, &mut node.host);
+        };
+        for at in (0..16 << 20).step_by(4096) {
+            write(&mut p, psn, at);
+            psn = psn.next();
+        }
+        assert!(p.nodes[1].memory(0, 16 << 20).iter().all(|b| *b == 9));
+        write(&mut p, psn, 16 << 20);
+        assert_eq!(p.nodes[1].memory(16 << 20, 4096), [7; 4096], "it waits");
+        let seen = std::rc::Rc::new(std::cell::RefCell::new((0, 0, 0)));
+        let sink = seen.clone();
+        p.filter = Some(Box::new(move |_, k: &Packet<'_>| {
+            let mut seen = sink.borrow_mut();
+            if k.opcode().base().is_read_response() {
+                seen.0 += k.payload.len() as u32;
+                seen.1 += u32::from(k.payload.iter().any(|b| *b != 7));
+            } else {
+                let naks = k.headers.aeth.map(|a| matches!(a.syndrome, Syndrome::Nak(_)));
+                seen.2 += u32::from(naks == Some(true) && k.headers.bth.psn == psn);
+            }
+            false
+        }));
+        p.run_for(MS);
+        // Multi-path packets are kept, others asked for again.
+        assert_eq!(*seen.borrow(), (READ, 0, u32::from(!multipath)));
+        if !multipath {
+            write(&mut p, psn, 16 << 20);
+        }
+        assert_eq!(p.nodes[1].memory(16 << 20, 4096), [9; 4096]);
+        p.nodes[1].qp.check().unwrap();
+    }
 }
 
 #[test]
