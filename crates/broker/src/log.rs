@@ -1,6 +1,7 @@
 //! Log lines with time on standard error, which is the log file when a client started us.
 
 use std::fmt;
+use std::io::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Writes a line.
@@ -12,7 +13,10 @@ pub(crate) use log;
 pub(crate) fn line(text: fmt::Arguments<'_>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let time = Time { seconds: now.as_secs(), millis: now.subsec_millis() };
-    eprintln!("{time} polypath-broker[{}]: {text}", std::process::id());
+    let line = format!("{time} polypath-broker[{}]: {text}\n", std::process::id());
+    // By one system call: brokers of several namespaces may share a file, and lines stay whole then.
+    // Nobody can be told that it failed.
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// A time as RFC 3339 writes it, in UTC.

@@ -100,7 +100,7 @@ impl State {
     /// `local>remote@ifindex` of a path, as far as it is still known.
     fn path_name(&self, path: PathId) -> String {
         self.io.paths.path(path).map_or_else(
-            || "a path that is gone".to_owned(),
+            || format!("#{} (its addresses are gone)", path.0),
             |a| format!("{}>{}@{}", a.local, a.remote, self.io.interface(a.ifindex)),
         )
     }
