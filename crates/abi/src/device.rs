@@ -13,6 +13,7 @@ use polypath_verbs::{Context, Device, Error, Result};
 use crate::forward::real_fn;
 use crate::layout::{ibv_device, verbs_device};
 use crate::lock::Lock;
+use crate::rdmanl::Aside;
 use crate::{guard, log};
 
 /// Most devices that one process is ever shown. Devices are never freed: programs keep pointers.
@@ -166,6 +167,7 @@ fn real_list() -> (*mut *mut ibv_device, usize) {
         real_fn!(c"ibv_get_device_list", c"IBVERBS_1.1", fn(*mut c_int) -> *mut *mut ibv_device);
     let mut count = 0;
     let Some(get) = get else { return (null_mut(), 0) };
+    let _aside = Aside::new();
     // SAFETY: a valid place for the count.
     let list = unsafe { get(&mut count) };
     let count = if list.is_null() { 0 } else { usize::try_from(count).unwrap_or(0) };

@@ -10,6 +10,7 @@
 //! - **`dlopen("libibverbs.so…")`** gives this library: [`dl`].
 //! - **Files**: hard-coded paths of devices of ours under `/sys` and `/dev` are answered from a
 //!   made-up directory: [`paths`].
+//! - **`NETLINK_RDMA` sockets**, by which iproute2's `rdma` looks at devices: [`rdmanl`].
 //! - **librdmacm** stays the real one; it talks to the kernel's `/dev/infiniband/rdma_cm`, which
 //!   [`ucma`] stands in for.
 //!
@@ -48,6 +49,7 @@ mod post;
 mod qp;
 mod qp_ex;
 mod query;
+mod rdmanl;
 mod srq;
 mod strings;
 mod ucma;

@@ -11,7 +11,7 @@ use std::sync::Once;
 use libc::{c_int, pthread_mutex_t};
 
 use crate::wait::{pthread_mutex_lock, pthread_mutex_unlock};
-use crate::{broker, buffer, device, import, paths, ucma};
+use crate::{broker, buffer, device, import, paths, rdmanl, ucma};
 
 unsafe extern "C" {
     fn pthread_atfork(
@@ -94,6 +94,7 @@ extern "C" fn prepare() {
     device::REGISTRY.raw_lock();
     ucma::IDS.raw_lock();
     ucma::FILES.raw_lock();
+    rdmanl::SOCKETS.raw_lock();
     paths::lock_for_fork();
     broker::CLIENT.raw_lock();
     buffer::BUFFERS.raw_lock();
@@ -105,6 +106,7 @@ extern "C" fn release() {
     buffer::BUFFERS.raw_unlock();
     broker::CLIENT.raw_unlock();
     paths::unlock_after_fork();
+    rdmanl::SOCKETS.raw_unlock();
     ucma::FILES.raw_unlock();
     ucma::IDS.raw_unlock();
     device::REGISTRY.raw_unlock();

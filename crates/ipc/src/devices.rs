@@ -32,8 +32,10 @@ pub fn roce_mtu(link_mtu: u32) -> u32 {
     ROCE_MTUS.into_iter().find(|mtu| mtu + OVERHEAD <= link_mtu).unwrap_or(256)
 }
 
-/// `index` of the one mp device of a program; those of roce devices are interface indexes.
+/// `index` of the one mp device of a program; those of roce devices are interface indexes, from
+/// [`ROCE_INDEX`] on. Real devices have small numbers, counted by the kernel.
 const MP_INDEX: u32 = 0x0010_0000;
+const ROCE_INDEX: u32 = 0x0020_0000;
 
 /// Which devices a program wants to see (`POLYPATH_DEVICE`, `polypath run --device`).
 ///
@@ -345,7 +347,7 @@ fn roce(table: &Table, port: &Port, number: u16) -> DeviceSpec {
         kind: DeviceKind::Roce,
         members: vec![port.ifindex],
         node_guid: eui64(port.mac),
-        index: port.ifindex,
+        index: ROCE_INDEX.saturating_add(port.ifindex),
         gids: gids(table, &roce_key(port), &[port]),
     }
 }

@@ -1,6 +1,8 @@
 //! What the made-up files say.
 
-use polypath_ipc::{DeviceKind, DeviceSpec, Table};
+use polypath_ipc::{DeviceKind, DeviceSpec, Table, width_and_speed};
+
+use super::counters;
 
 /// A file: its path below the made-up root, and its contents.
 pub(super) struct File {
@@ -52,43 +54,85 @@ fn groups(bytes: &[u8]) -> String {
     groups.join(":") + "\n"
 }
 
-/// What there is to say of these devices. `real` are the names of real devices, which a listing has
-/// to show too.
+/// What the kernel has beside.
+pub(super) struct Real {
+    /// Real devices, each with its place: a listing has to show them too.
+    pub(super) devices: Vec<(String, String)>,
+    /// The same of `/dev/infiniband`.
+    pub(super) nodes: Vec<(String, String)>,
+    /// Whether `/sys/class/net` has an interface of this name: in a container it may be another's.
+    pub(super) interface: fn(&str) -> bool,
+}
+
+/// What there is to say of these devices. As with real ones, `/sys/class/infiniband` has links to
+/// where the devices are, and `device` leads from there to the hardware.
 pub(super) fn contents(
     devices: &[DeviceSpec],
     table: &Table,
-    real: &[String],
+    real: &Real,
     uverbs: impl Fn(&str) -> String,
 ) -> Contents {
     let mut all = Contents::default();
-    for name in real {
-        let target = format!("/sys/class/infiniband/{name}");
-        all.links.push((format!("sys/class/infiniband/{name}"), target));
+    for (name, place) in &real.devices {
+        all.links.push((format!("sys/class/infiniband/{name}"), place.clone()));
     }
+    for (name, place) in real.nodes.iter().filter(|(name, _)| name != "rdma_cm") {
+        all.links.push((format!("dev/infiniband/{name}"), place.clone()));
+    }
+    all.directories.push("sys/class/infiniband".to_owned());
     for device in devices {
-        one(&mut all, device, table);
-        let node = uverbs(&device.name);
+        one(&mut all, device, table, real.interface);
+        let name = &device.name;
+        let node = uverbs(name);
         let verbs = format!("sys/class/infiniband_verbs/{node}");
-        all.file(format!("{verbs}/ibdev"), format!("{}\n", device.name));
+        all.file(format!("{verbs}/ibdev"), format!("{name}\n"));
         all.file(format!("{verbs}/abi_version"), "1\n");
-        let target = "/dev/null".to_owned();
-        all.links.push((format!("dev/infiniband/{node}"), target));
+        let target = format!("../../../devices/virtual/polypath/{name}");
+        all.links.push((format!("{verbs}/device"), target));
+        all.links.push((format!("dev/infiniband/{node}"), "/dev/null".to_owned()));
     }
     all.links.push(("dev/infiniband/rdma_cm".to_owned(), "/dev/null".to_owned()));
     all.file("sys/class/misc/rdma_cm/abi_version".to_owned(), "4\n");
     all
 }
 
-fn one(all: &mut Contents, device: &DeviceSpec, table: &Table) {
-    let root = format!("sys/class/infiniband/{}", device.name);
+/// Where a device is, below the root.
+fn place_of(name: &str) -> String {
+    format!("sys/devices/virtual/polypath/{name}/infiniband/{name}")
+}
+
+/// Where a device's counters are, below the root.
+pub(super) fn counters_of(name: &str) -> String {
+    format!("{}/ports/1/counters", place_of(name))
+}
+
+/// A rate as the kernel writes it: width times the speed of a lane.
+fn rate(mbps: u32) -> String {
+    let (width, speed) = width_and_speed(mbps);
+    let lanes = if width == 2 { 4 } else { 1 };
+    let (name, tenths) = match speed {
+        2 => ("DDR", 50),
+        4 => ("QDR", 100),
+        8 => ("FDR10", 100),
+        32 => ("EDR", 250),
+        _ => ("SDR", 25),
+    };
+    let tenths = tenths * lanes;
+    let fraction = if tenths % 10 == 0 { "" } else { ".5" };
+    format!("{}{fraction} Gb/sec ({lanes}X {name})\n", tenths / 10)
+}
+
+fn one(all: &mut Contents, device: &DeviceSpec, table: &Table, interface: fn(&str) -> bool) {
+    let name = &device.name;
+    let link = format!("../../devices/virtual/polypath/{name}/infiniband/{name}");
+    all.links.push((format!("sys/class/infiniband/{name}"), link));
+    let root = place_of(name);
     let guid = groups(&device.node_guid.to_be_bytes());
-    let members: Vec<_> = device.members.iter().filter_map(|&index| table.port(index)).collect();
-    let up = members.iter().any(|port| port.link_up);
     let kind = match device.kind {
         DeviceKind::Roce => "roce",
         DeviceKind::Mp => "mp",
     };
-    for (name, text) in [
+    for (file, text) in [
         ("node_type", "1: CA\n".to_owned()),
         ("node_guid", guid.clone()),
         ("sys_image_guid", guid),
@@ -97,19 +141,35 @@ fn one(all: &mut Contents, device: &DeviceSpec, table: &Table) {
         ("hca_type", "polypath\n".to_owned()),
         ("hw_rev", "0x0\n".to_owned()),
         ("fw_ver", concat!(env!("CARGO_PKG_VERSION"), "\n").to_owned()),
+        ("uevent", format!("NAME={name}\n")),
     ] {
-        all.file(format!("{root}/{name}"), text);
+        all.file(format!("{root}/{file}"), text);
     }
+    all.links.push((format!("{root}/device"), format!("../../../{name}")));
+    let class = "../../../../../../class/infiniband".to_owned();
+    all.links.push((format!("{root}/subsystem"), class));
 
-    let node = members.first().and_then(|port| port.numa_node);
+    let hardware = format!("sys/devices/virtual/polypath/{name}");
+    let node = device.ports(table).next().and_then(|port| port.numa_node);
     let node = node.map_or_else(|| "-1\n".to_owned(), |node| format!("{node}\n"));
-    all.file(format!("{root}/device/numa_node"), node);
-    for port in &members {
-        all.directories.push(format!("{root}/device/net/{}", port.name));
+    all.file(format!("{hardware}/numa_node"), node);
+    // No vendor of PCI's: what looks for a vendor's quirks finds none.
+    all.file(format!("{hardware}/vendor"), "0xffff\n");
+    all.file(format!("{hardware}/device"), "0x0000\n");
+    for port in device.ports(table) {
+        let net = format!("{hardware}/net/{}", port.name);
+        if interface(&port.name) {
+            all.links.push((net, format!("/sys/class/net/{}", port.name)));
+        } else {
+            all.directories.push(net);
+        }
     }
+    port(all, device, table, &format!("{root}/ports/1"));
+}
 
-    let port = format!("{root}/ports/1");
-    let gbits = members.iter().filter_map(|p| p.speed_mbps).sum::<u32>() / 1000;
+/// Everything of a device's port.
+fn port(all: &mut Contents, device: &DeviceSpec, table: &Table, port: &str) {
+    let up = device.is_active(table);
     for (name, text) in [
         ("state", if up { "4: ACTIVE\n" } else { "1: DOWN\n" }),
         ("phys_state", if up { "5: LinkUp\n" } else { "3: Disabled\n" }),
@@ -122,8 +182,11 @@ fn one(all: &mut Contents, device: &DeviceSpec, table: &Table) {
     ] {
         all.file(format!("{port}/{name}"), text);
     }
-    all.file(format!("{port}/rate"), format!("{gbits} Gb/sec\n"));
+    all.file(format!("{port}/rate"), rate(device.speed_mbps(table)));
     all.file(format!("{port}/pkeys/0"), "0xffff\n");
+    for name in counters::names() {
+        all.file(format!("{port}/counters/{name}"), "0\n");
+    }
     for (index, entry) in device.gids.iter().enumerate() {
         let gid = if entry.is_empty() { [0; 16] } else { entry.gid };
         all.file(format!("{port}/gids/{index}"), groups(&gid));
@@ -152,14 +215,46 @@ mod tests {
         }
     }
 
+    const NOTHING_REAL: Real =
+        Real { devices: Vec::new(), nodes: Vec::new(), interface: |_| false };
+
+    #[test]
+    fn rates_are_those_of_the_ports_width_and_speed() {
+        for (mbps, text) in [
+            (1000, "2.5 Gb/sec (1X SDR)"),
+            (10_000, "10 Gb/sec (1X QDR)"),
+            (20_000, "20 Gb/sec (4X DDR)"),
+            (25_000, "25 Gb/sec (1X EDR)"),
+            (40_000, "40 Gb/sec (4X FDR10)"),
+            (100_000, "100 Gb/sec (4X EDR)"),
+        ] {
+            assert_eq!(rate(mbps).trim_end(), text);
+        }
+    }
+
+    #[test]
+    fn the_class_has_links_to_devices_and_devices_to_their_hardware() {
+        let real = Real {
+            devices: vec![("mlx5_0".into(), "/sys/devices/pci0000:00/infiniband/mlx5_0".into())],
+            ..NOTHING_REAL
+        };
+        let all = contents(&[device()], &Table::default(), &real, |_| String::new());
+        let link = |path: &str| &all.links.iter().find(|link| link.0 == path).unwrap().1;
+        let place = "../../devices/virtual/polypath/roce0/infiniband/roce0";
+        assert_eq!(link("sys/class/infiniband/roce0"), place);
+        let root = "sys/devices/virtual/polypath/roce0/infiniband/roce0";
+        assert_eq!(link(&format!("{root}/device")), "../../../roce0");
+        assert!(link("sys/class/infiniband/mlx5_0").starts_with("/sys/devices/pci"));
+    }
+
     fn find<'a>(all: &'a Contents, path: &str) -> &'a str {
         &all.files.iter().find(|file| file.path == path).unwrap().text
     }
 
     #[test]
     fn guids_and_gids_are_written_as_sysfs_writes_them() {
-        let all = contents(&[device()], &Table::default(), &[], |_| "uverbs1000".into());
-        let root = "sys/class/infiniband/roce0";
+        let all = contents(&[device()], &Table::default(), &NOTHING_REAL, |_| "uverbs1000".into());
+        let root = "sys/devices/virtual/polypath/roce0/infiniband/roce0";
         assert_eq!(find(&all, &format!("{root}/node_guid")), "5054:00ff:fe00:0002\n");
         let gid = find(&all, &format!("{root}/ports/1/gids/0"));
         assert_eq!(gid, "0000:0000:0000:0000:0000:ffff:0a00:0001\n");
@@ -169,7 +264,7 @@ mod tests {
     #[test]
     fn another_address_gives_another_fingerprint() {
         let print = |device: DeviceSpec| {
-            contents(&[device], &Table::default(), &[], |_| String::new()).fingerprint()
+            contents(&[device], &Table::default(), &NOTHING_REAL, |_| String::new()).fingerprint()
         };
         let mut other = device();
         other.gids.push(GidEntry::new("10.0.0.2".parse().unwrap(), 2, true));

@@ -1,52 +1,134 @@
 //! The directory of made-up files: written when the first of them is asked for, shared by all
 //! processes of the user that see the same devices, private to the user.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CStr, CString, OsString};
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use polypath_ipc::{DeviceSpec, Table, devices};
+use polypath_ipc::{Client, DeviceSpec, Table, devices};
 
 use crate::lock::Lock;
-use crate::paths::text::{Contents, contents};
-use crate::paths::{c_path, exists};
+use crate::paths::text::{Contents, Real, contents};
+use crate::paths::{c_path, counters, exists};
 use crate::{broker, device, log};
 
 /// How long a directory is used before it is asked whether addresses have changed.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Directories of other device sets that are kept; older ones are removed.
-const KEPT: Duration = Duration::from_secs(3600);
+/// How long after its last use a directory of another device set is kept. A process whose directory was
+/// removed writes it anew.
+const KEPT: Duration = Duration::from_secs(600);
+
+/// How many such directories are kept at most: the last ones used.
+const KEPT_MAX: usize = 16;
+
+/// How often counters are asked for at most.
+const COUNTED: Duration = Duration::from_millis(50);
 
 /// Most real devices that a listing shows.
 const REAL_MAX: usize = 256;
 
-/// The directory, and when it was looked at.
-pub(crate) static ROOT: Lock<Option<(PathBuf, Instant)>> = Lock::new(None);
+/// What is known of the directory.
+pub(crate) struct Tree {
+    root: PathBuf,
+    /// When it was looked at.
+    looked: Instant,
+    devices: Vec<DeviceSpec>,
+    /// When its counters were written.
+    counted: Option<Instant>,
+}
+
+/// The directory, if any file was asked for.
+pub(crate) static TREE: Lock<Option<Tree>> = Lock::new(None);
 
 /// Where the file of this path is, if it is one of ours.
 pub(super) fn find(path: &[u8]) -> Option<CString> {
     let root = root()?;
+    if is_real(path) {
+        return None;
+    }
     let relative = path.strip_prefix(b"/")?;
     let ours = root.join(Path::new(&OsString::from_vec(relative.to_vec())));
     let ours = c_path(&ours)?;
-    exists(&ours).then_some(ours)
+    if !is_there(&ours) {
+        return None;
+    }
+    if path.windows(COUNTERS.len()).any(|part| part == COUNTERS) {
+        count(&root);
+    }
+    Some(ours)
+}
+
+/// Where counters are.
+const COUNTERS: &[u8] = b"/ports/1/counters";
+
+/// Whether the path is below a directory that shows real devices beside ours, but not one of ours.
+fn is_real(path: &[u8]) -> bool {
+    let first = |root: &[u8]| {
+        let name = path.strip_prefix(root)?.split(|&byte| byte == b'/').next()?;
+        (!name.is_empty()).then_some(name.to_vec())
+    };
+    let tree = TREE.lock();
+    let Some(tree) = tree.as_ref() else { return false };
+    if let Some(name) = first(b"/sys/class/infiniband/") {
+        return tree.devices.iter().all(|device| device.name.as_bytes() != name);
+    }
+    first(b"/dev/infiniband/").is_some_and(|name| {
+        let node = |device: &DeviceSpec| device::file_name(&device.name);
+        name != b"rdma_cm" && tree.devices.iter().all(|device| node(device).as_bytes() != name)
+    })
+}
+
+/// Whether a file or link is there. A link need not lead anywhere.
+fn is_there(path: &CString) -> bool {
+    if exists(path) {
+        return true;
+    }
+    let mut text = [0_u8; 1];
+    // SAFETY: a C string and room for as many bytes as told.
+    unsafe {
+        libc::syscall(
+            libc::SYS_readlinkat,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            text.as_mut_ptr(),
+            text.len(),
+        ) >= 0
+    }
+}
+
+/// Brings the counters up to date.
+fn count(root: &Path) {
+    let devices = {
+        let mut tree = TREE.lock();
+        let Some(tree) = tree.as_mut().filter(|tree| tree.root == root) else { return };
+        if tree.counted.is_some_and(|when| when.elapsed() < COUNTED) {
+            return;
+        }
+        tree.counted = Some(Instant::now());
+        tree.devices.clone()
+    };
+    match broker::ask(true, Client::status) {
+        Ok(status) => counters::write(root, &devices, &status),
+        Err(error) => log::line(format_args!("no counters: {error}")),
+    }
 }
 
 fn root() -> Option<PathBuf> {
-    let known = ROOT.lock().clone();
-    if let Some((root, when)) = known
-        && when.elapsed() < FRESH
+    if let Some(tree) = TREE.lock().as_ref()
+        && tree.looked.elapsed() < FRESH
     {
-        return Some(root);
+        return Some(tree.root.clone());
     }
     match build() {
-        Ok(root) => {
-            *ROOT.lock() = Some((root.clone(), Instant::now()));
+        Ok((root, devices)) => {
+            let mut tree = TREE.lock();
+            let counted = tree.as_ref().filter(|tree| tree.root == root).and_then(|t| t.counted);
+            *tree = Some(Tree { root: root.clone(), looked: Instant::now(), devices, counted });
             Some(root)
         }
         Err(error) => {
@@ -66,37 +148,51 @@ fn ask() -> io::Result<(Vec<DeviceSpec>, Table)> {
     .map_err(|error| io::Error::new(io::ErrorKind::NotFound, error))
 }
 
-/// Names of the real devices.
-fn real_devices() -> Vec<String> {
-    let path = c"/sys/class/infiniband".as_ptr();
+/// What the kernel has in a directory that shows our devices too, each with where it really is.
+fn real(directory: &CStr) -> Vec<(String, String)> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    let mut names = Vec::new();
-    // SAFETY: a valid path; by system call, past our own stand-in. The stream is closed here, and
+    let mut found = Vec::new();
+    // SAFETY: a C string; by system call, past our own stand-in. The stream is closed here, and
     // each entry is read before the next is asked for.
     unsafe {
-        let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0);
-        let Ok(fd @ 0..) = libc::c_int::try_from(fd) else { return names };
+        let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, directory.as_ptr(), flags, 0);
+        let Ok(fd @ 0..) = libc::c_int::try_from(fd) else { return found };
         let stream = libc::fdopendir(fd);
         if stream.is_null() {
             libc::close(fd);
-            return names;
+            return found;
         }
-        while names.len() < REAL_MAX {
+        while found.len() < REAL_MAX {
             let entry = libc::readdir64(stream);
             if entry.is_null() {
                 break;
             }
-            let name = std::ffi::CStr::from_ptr((&raw const (*entry).d_name).cast());
-            if let Ok(name) = name.to_str()
+            let name = CStr::from_ptr((&raw const (*entry).d_name).cast());
+            let mut target = [0_u8; 4096];
+            let got = libc::syscall(
+                libc::SYS_readlinkat,
+                fd,
+                name.as_ptr(),
+                target.as_mut_ptr(),
+                target.len(),
+            );
+            let target = usize::try_from(got).map_or(&[][..], |length| &target[..length]);
+            if let (Ok(name), Ok(directory)) = (name.to_str(), directory.to_str())
                 && !name.starts_with('.')
             {
-                names.push(name.to_owned());
+                // The class's links are `../../devices/...`.
+                let target = str::from_utf8(target).ok().and_then(|t| t.strip_prefix("../../"));
+                let place = target.map_or_else(
+                    || format!("{directory}/{name}"),
+                    |target| format!("/sys/{target}"),
+                );
+                found.push((name.to_owned(), place));
             }
         }
         libc::closedir(stream);
     }
-    names.sort();
-    names
+    found.sort();
+    found
 }
 
 /// A directory of the user's own: where the session's files are, or below `/tmp`.
@@ -119,18 +215,28 @@ fn private() -> io::Result<PathBuf> {
             format!("{} must be a directory of this user alone", path.display()),
         ));
     }
-    Ok(path)
+    // As the kernel would tell its place.
+    fs::canonicalize(path)
 }
 
 /// The directory for what the devices are now.
-fn build() -> io::Result<PathBuf> {
+fn build() -> io::Result<(PathBuf, Vec<DeviceSpec>)> {
     let (list, table) = ask()?;
-    let all = contents(&list, &table, &real_devices(), device::file_name);
+    let real = Real {
+        devices: real(c"/sys/class/infiniband"),
+        nodes: real(c"/dev/infiniband"),
+        interface: |name| {
+            CString::new(format!("/sys/class/net/{name}")).is_ok_and(|path| exists(&path))
+        },
+    };
+    let all = contents(&list, &table, &real, device::file_name);
     let parent = private()?;
     let name = format!("files-{:016x}", all.fingerprint());
     let root = parent.join(&name);
     if root.is_dir() {
-        return Ok(root);
+        // In use: see remove_old().
+        let _ = fs::File::open(&root).and_then(|dir| dir.set_modified(SystemTime::now()));
+        return Ok((root, list));
     }
     let draft = parent.join(format!("draft-{}-{name}", std::process::id()));
     let _ = fs::remove_dir_all(&draft);
@@ -143,7 +249,7 @@ fn build() -> io::Result<PathBuf> {
         }
     }
     remove_old(&parent, &name);
-    Ok(root)
+    Ok((root, list))
 }
 
 fn write(root: &Path, all: &Contents) -> io::Result<()> {
@@ -155,7 +261,10 @@ fn write(root: &Path, all: &Contents) -> io::Result<()> {
     for file in &all.files {
         let path = root.join(&file.path);
         above(&path)?;
-        fs::write(path, &file.text)?;
+        let mut open = fs::OpenOptions::new();
+        // As sysfs has them.
+        let mut open = open.write(true).create_new(true).mode(0o444).open(path)?;
+        open.write_all(file.text.as_bytes())?;
     }
     for (path, target) in &all.links {
         let path = root.join(path);
@@ -165,19 +274,59 @@ fn write(root: &Path, all: &Contents) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes directories that nobody has needed for long.
+/// Removes directories that nobody has used for long, and the oldest of too many.
 fn remove_old(parent: &Path, current: &str) {
     let Ok(entries) = fs::read_dir(parent) else { return };
+    let now = SystemTime::now();
+    let mut others: Vec<(Duration, PathBuf)> = Vec::new();
     for entry in entries.flatten() {
         let name = entry.file_name();
         let known = [&b"files-"[..], b"draft-"].iter().any(|p| name.as_bytes().starts_with(p));
         if !known || name == *current {
             continue;
         }
-        let age = entry.metadata().and_then(|status| status.modified()).ok();
-        let age = age.and_then(|when| SystemTime::now().duration_since(when).ok());
-        if age.is_some_and(|age| age > KEPT) {
-            let _ = fs::remove_dir_all(entry.path());
+        if let Ok(when) = entry.metadata().and_then(|status| status.modified()) {
+            others.push((now.duration_since(when).unwrap_or_default(), entry.path()));
         }
+    }
+    others.sort();
+    let kept = others.iter().take(KEPT_MAX).take_while(|(age, _)| *age <= KEPT).count();
+    for (_, path) in &others[kept..] {
+        let _ = fs::remove_dir_all(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_of_device_sets_long_gone_are_removed() {
+        let parent = std::env::temp_dir().join(format!("polypath-tree-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&parent);
+        let make = |name: &str, age_s: u64| {
+            let path = parent.join(name);
+            fs::create_dir_all(path.join("sys")).unwrap();
+            let when = SystemTime::now() - Duration::from_secs(age_s);
+            fs::File::open(&path).unwrap().set_modified(when).unwrap();
+        };
+        for number in 0..30 {
+            make(&format!("files-{number:016x}"), 10 + number);
+        }
+        make("files-old", KEPT.as_secs() + 60);
+        make("draft-1-files-x", KEPT.as_secs() + 60);
+        make("files-current", KEPT.as_secs() + 60);
+        make("other", KEPT.as_secs() + 60);
+        remove_old(&parent, "files-current");
+        let mut left: Vec<String> = fs::read_dir(&parent)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        let mut expect: Vec<String> =
+            (0..KEPT_MAX).map(|number| format!("files-{number:016x}")).collect();
+        expect.extend(["files-current".to_owned(), "other".to_owned()]);
+        assert_eq!(left, expect);
+        fs::remove_dir_all(&parent).unwrap();
     }
 }

@@ -1,0 +1,148 @@
+//! A port's counters, as `ports/1/counters` has them (IBTA 16.1.3.5): what the running processes have
+//! sent and received.
+
+use std::fs;
+use std::path::Path;
+
+use polypath_ipc::{DeviceSpec, Status, Table};
+
+/// Counters that stay zero: what they count does not happen on Ethernet, or is not counted by port
+/// (`polypath status` has drops by reason).
+const ZERO: [&str; 14] = [
+    "VL15_dropped",
+    "excessive_buffer_overrun_errors",
+    "link_downed",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "port_rcv_constraint_errors",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_constraint_errors",
+    "port_xmit_discards",
+    "port_xmit_wait",
+    "symbol_error",
+    "multicast_xmit_packets",
+];
+
+/// Counters that are filled in.
+const COUNTED: [&str; 6] = [
+    "port_xmit_data",
+    "port_rcv_data",
+    "port_xmit_packets",
+    "port_rcv_packets",
+    "unicast_xmit_packets",
+    "unicast_rcv_packets",
+];
+
+/// Names of all counters.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    ZERO.into_iter().chain(COUNTED)
+}
+
+/// Values of what is counted. Bytes are those of the paths over the device's interfaces, in units of
+/// four as in all such counters. Packets are counted by process: those of a process with several
+/// devices belong to none.
+fn counted(device: &DeviceSpec, table: &Table, status: &Status) -> [(&'static str, u64); 6] {
+    let [mut sent, mut received, mut sent_packets, mut received_packets] = [0_u64; 4];
+    for process in &status.processes {
+        if !process.devices.contains(&device.name) {
+            continue;
+        }
+        let over = |name: &str| device.ports(table).any(|port| port.name == name);
+        for path in process.paths.iter().filter(|path| over(&path.interface)) {
+            sent += path.sent_bytes;
+            received += path.received_bytes;
+        }
+        if process.devices.iter().all(|name| *name == device.name) {
+            sent_packets += process.lanes.iter().map(|lane| lane.sent_packets).sum::<u64>();
+            received_packets += process.lanes.iter().map(|lane| lane.received_packets).sum::<u64>();
+        }
+    }
+    let values =
+        [sent / 4, received / 4, sent_packets, received_packets, sent_packets, received_packets];
+    core::array::from_fn(|at| (COUNTED[at], values[at]))
+}
+
+/// Writes the counters of all devices into the made-up directory.
+pub(super) fn write(root: &Path, devices: &[DeviceSpec], status: &Status) {
+    for device in devices {
+        let directory = root.join(super::text::counters_of(&device.name));
+        for (name, value) in counted(device, &status.broker.table, status) {
+            // Another process may be writing or reading the same.
+            let draft = directory.join(format!(".{name}-{}", std::process::id()));
+            if fs::write(&draft, format!("{value}\n")).is_ok() {
+                let _ = fs::rename(&draft, directory.join(name));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polypath_ipc::status::{BrokerStatus, LaneStatus, PathStatus, ProcessStatus};
+    use polypath_ipc::{DeviceKind, Port};
+
+    fn port(ifindex: u32, name: &str) -> Port {
+        Port {
+            ifindex,
+            name: name.into(),
+            mac: [2, 0, 0, 0, 0, 1],
+            mtu: 1500,
+            link_up: true,
+            speed_mbps: None,
+            loopback: false,
+            ethernet: true,
+            enslaved: false,
+            uplink: true,
+            numa_node: None,
+            device_number: None,
+            addresses: Vec::new(),
+        }
+    }
+
+    fn path(interface: &str, sent_bytes: u64) -> PathStatus {
+        PathStatus {
+            local: [10, 0, 0, 1].into(),
+            remote: [10, 0, 0, 2].into(),
+            interface: interface.into(),
+            state: "active".into(),
+            rtt_us: None,
+            sent_bytes,
+            received_bytes: 2 * sent_bytes,
+            lost_bytes: 0,
+            failovers: 0,
+            last_blackout_us: None,
+        }
+    }
+
+    #[test]
+    fn what_processes_carried_over_a_devices_interfaces_is_summed() {
+        let device = |name: &str, members: &[u32]| DeviceSpec {
+            name: name.into(),
+            kind: DeviceKind::Roce,
+            members: members.to_vec(),
+            node_guid: 1,
+            index: 1,
+            gids: Vec::new(),
+        };
+        let table = Table { ports: vec![port(2, "eth0"), port(3, "eth1")], ..Table::default() };
+        let lane = LaneStatus { sent_packets: 5, received_packets: 7, ..LaneStatus::default() };
+        let process = |devices: &[&str]| ProcessStatus {
+            devices: devices.iter().map(|name| (*name).to_owned()).collect(),
+            lanes: vec![lane.clone()],
+            paths: vec![path("eth0", 400), path("eth1", 40)],
+            ..ProcessStatus::default()
+        };
+        let status = Status {
+            broker: BrokerStatus::default(),
+            processes: vec![process(&["roce0", "roce1"]), process(&["roce0"]), process(&["mp0"])],
+            silent: Vec::new(),
+        };
+        let values = counted(&device("roce0", &[2]), &table, &status).map(|(_, value)| value);
+        assert_eq!(values, [200, 400, 5, 7, 5, 7]);
+        let values = counted(&device("roce1", &[3]), &table, &status).map(|(_, value)| value);
+        assert_eq!(values, [10, 20, 0, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,322 @@
+//! A stand-in for the kernel's `NETLINK_RDMA` sockets, so that `rdma link`, `rdma dev` and `rdma
+//! resource` of iproute2 show our devices beside the real ones.
+//!
+//! A program that opens such a socket gets a netlink socket of another protocol,
+//! `NETLINK_USERSOCK`: one that any process may send to. What the program sends is taken here, at
+//! `send()` and its like, and answered into the socket's own queue ([`answer`]); receiving, polling and
+//! options are the kernel's. Requests that are not about a device of ours go to a real socket, where
+//! the kernel has one, and its answers are passed on; a dump has both.
+//!
+//! The real libibverbs finds its devices by such sockets, too. It shall see the kernel's only
+//! ([`Aside`]): no provider of its drives ours.
+
+mod answer;
+mod message;
+
+use core::ffi::{c_int, c_void};
+use core::mem::{size_of, zeroed};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::cell::Cell;
+
+use libc::{size_t, sockaddr_nl, ssize_t};
+
+use crate::guard::{self, set_errno};
+use crate::lock::Lock;
+use message::Request;
+
+/// Longest request that is looked at.
+const REQUEST_MAX: usize = 64 * 1024;
+
+/// Most sockets that a process may have at once.
+const SOCKETS_MAX: usize = 256;
+
+/// Whether any was ever opened.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// A descriptor, and the identity of its socket: it may have been closed behind our back.
+type Known = (c_int, (u64, u64));
+
+/// Open sockets.
+pub(crate) static SOCKETS: Lock<Vec<Known>> = Lock::new(Vec::new());
+
+thread_local! {
+    static ASIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While this lives, the thread's sockets of this kind are the kernel's.
+pub(crate) struct Aside(bool);
+
+impl Aside {
+    pub(crate) fn new() -> Self {
+        Self(ASIDE.replace(true))
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        ASIDE.set(self.0);
+    }
+}
+
+/// Whether a socket of this kind is ours to open.
+pub(crate) fn wanted() -> bool {
+    !ASIDE.get()
+}
+
+/// Whether a descriptor may be one of ours. One load, in nearly all programs.
+#[inline]
+pub(crate) fn maybe(_fd: c_int) -> bool {
+    ANY.load(Ordering::Relaxed)
+}
+
+/// `fstat` by system call, past our own stand-in.
+fn identity(fd: c_int) -> Option<(u64, u64)> {
+    // SAFETY: zero is valid for the structure, which the kernel fills in.
+    unsafe {
+        let mut status: libc::stat = zeroed();
+        let failed = libc::syscall(libc::SYS_fstat, fd, &raw mut status) != 0;
+        (!failed).then_some((status.st_dev, status.st_ino))
+    }
+}
+
+fn is_ours(fd: c_int) -> bool {
+    let mut sockets = SOCKETS.lock();
+    let Some(at) = sockets.iter().position(|known| known.0 == fd) else { return false };
+    if identity(fd) == Some(sockets[at].1) {
+        return true;
+    }
+    sockets.swap_remove(at);
+    false
+}
+
+/// A socket by system call, past our own stand-in; -1 with `errno`.
+fn new_socket(kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: plain numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_socket, libc::AF_NETLINK, kind, protocol) };
+    c_int::try_from(fd).unwrap_or(-1)
+}
+
+/// Opens a stand-in: a descriptor, or -1 with `errno`.
+pub(crate) fn open(kind: c_int) -> c_int {
+    let fd = new_socket(kind, libc::NETLINK_USERSOCK);
+    if fd < 0 {
+        return new_socket(kind, libc::NETLINK_RDMA);
+    }
+    let known = guard::run(false, || {
+        let mut sockets = SOCKETS.lock();
+        sockets.retain(|known| known.0 != fd && identity(known.0) == Some(known.1));
+        let room = sockets.len() < SOCKETS_MAX;
+        if let Some(identity) = identity(fd).filter(|_| room) {
+            sockets.push((fd, identity));
+        }
+        room
+    });
+    if !known {
+        // SAFETY: a descriptor of this function's own.
+        unsafe { libc::close(fd) };
+        set_errno(libc::EMFILE);
+        return -1;
+    }
+    ANY.store(true, Ordering::Relaxed);
+    fd
+}
+
+/// `send()` on such a socket. `None`: it is not one of ours after all.
+///
+/// # Safety
+/// `buffer` has `length` bytes.
+pub(crate) unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t) -> Option<ssize_t> {
+    if !guard::run(false, || is_ours(fd)) {
+        return None;
+    }
+    if buffer.is_null() || length > REQUEST_MAX {
+        set_errno(if buffer.is_null() { libc::EFAULT } else { libc::EMSGSIZE });
+        return Some(-1);
+    }
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { core::slice::from_raw_parts(buffer.cast::<u8>(), length) };
+    Some(take(fd, bytes))
+}
+
+/// `sendmsg()` on such a socket. `None`: it is not one of ours after all.
+///
+/// # Safety
+/// `message` and its parts are as `sendmsg` wants them.
+pub(crate) unsafe fn send_message(fd: c_int, message: *const libc::msghdr) -> Option<ssize_t> {
+    if message.is_null() || !guard::run(false, || is_ours(fd)) {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    // SAFETY: the caller's promise.
+    unsafe {
+        for at in 0..(*message).msg_iovlen {
+            let part = &*(*message).msg_iov.add(at);
+            if part.iov_len > REQUEST_MAX - bytes.len() {
+                set_errno(libc::EMSGSIZE);
+                return Some(-1);
+            }
+            if part.iov_len > 0 {
+                let part = core::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len);
+                bytes.extend_from_slice(part);
+            }
+        }
+    }
+    Some(take(fd, &bytes))
+}
+
+/// Answers what the program sent.
+fn take(fd: c_int, bytes: &[u8]) -> ssize_t {
+    let result = guard::run(Err(libc::EIO), || {
+        let port = port_of(fd)?;
+        for request in Request::all(bytes) {
+            for datagram in answer::to(&request, port) {
+                deliver(port, &datagram)?;
+            }
+        }
+        Ok(())
+    });
+    match result {
+        Ok(()) => bytes.len().cast_signed(),
+        Err(errno) => {
+            set_errno(errno);
+            -1
+        }
+    }
+}
+
+fn address(port: u32) -> sockaddr_nl {
+    // SAFETY: zero is valid for the structure.
+    let mut address: sockaddr_nl = unsafe { zeroed() };
+    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    address.nl_pid = port;
+    address
+}
+
+const ADDRESS_LEN: libc::socklen_t = size_of::<sockaddr_nl>() as libc::socklen_t;
+
+fn last_errno(result: libc::c_long) -> Result<libc::c_long, c_int> {
+    if result < 0 { Err(guard::errno()) } else { Ok(result) }
+}
+
+/// The socket's own address. The kernel gives one at the first send at the latest; so do we.
+fn port_of(fd: c_int) -> Result<u32, c_int> {
+    let mut own = address(0);
+    for _ in 0..2 {
+        let mut length = ADDRESS_LEN;
+        // SAFETY: room for an address of that length.
+        last_errno(unsafe {
+            libc::syscall(libc::SYS_getsockname, fd, &raw mut own, &raw mut length)
+        })?;
+        if own.nl_pid != 0 {
+            return Ok(own.nl_pid);
+        }
+        let any = address(0);
+        // SAFETY: an address of that length.
+        last_errno(unsafe { libc::syscall(libc::SYS_bind, fd, &raw const any, ADDRESS_LEN) })?;
+    }
+    Err(libc::EADDRNOTAVAIL)
+}
+
+/// Puts a datagram into the queue of the socket with this address. One that does not fit any more is
+/// an error of the sender, as the program that would have to make room is in that very call.
+fn deliver(port: u32, datagram: &[u8]) -> Result<(), c_int> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let from = new_socket(kind, libc::NETLINK_USERSOCK);
+    last_errno(from.into())?;
+    let to = address(port);
+    // SAFETY: a buffer and an address of these lengths; the socket is closed once.
+    unsafe {
+        let sent = libc::syscall(
+            libc::SYS_sendto,
+            from,
+            datagram.as_ptr(),
+            datagram.len(),
+            0,
+            &raw const to,
+            ADDRESS_LEN,
+        );
+        let result = last_errno(sent);
+        libc::syscall(libc::SYS_close, from);
+        match result {
+            Err(libc::EAGAIN) => Err(libc::ENOBUFS),
+            other => other.map(drop),
+        }
+    }
+}
+
+/// Asks the kernel; gives its datagrams, or `None` where it has no such sockets.
+fn ask_kernel(request: &Request<'_>) -> Option<Vec<Vec<u8>>> {
+    let real =
+        new_socket(libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, libc::NETLINK_RDMA);
+    if real < 0 {
+        return None;
+    }
+    let kernel = address(0);
+    let mut all = Vec::new();
+    // SAFETY: buffers and addresses of these lengths; the socket is closed once. The kernel answers
+    // before the send returns, and goes on with a dump whenever it is read: so what can't be
+    // received at once does not come.
+    unsafe {
+        let bytes = request.bytes();
+        let mut more = libc::syscall(
+            libc::SYS_sendto,
+            real,
+            bytes.as_ptr(),
+            bytes.len(),
+            0,
+            &raw const kernel,
+            ADDRESS_LEN,
+        ) > 0;
+        while more {
+            let mut buffer = vec![0_u8; 64 * 1024];
+            let none = core::ptr::null_mut::<c_void>();
+            let got = libc::syscall(
+                libc::SYS_recvfrom,
+                real,
+                buffer.as_mut_ptr(),
+                buffer.len(),
+                0,
+                none,
+                none,
+            );
+            more = got > 0;
+            if let Ok(length @ 1..) = usize::try_from(got) {
+                buffer.truncate(length);
+                all.push(buffer);
+            }
+        }
+        libc::syscall(libc::SYS_close, real);
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_comes_by_the_socket_that_asked() {
+        let fd = open(libc::SOCK_RAW | libc::SOCK_CLOEXEC);
+        assert!(fd >= 0);
+        let mut request = 20_u32.to_ne_bytes().to_vec();
+        request.extend(((5_u16 << 10) + 2).to_ne_bytes()); // SET, which we don't do
+        request.extend(1_u16.to_ne_bytes());
+        request.extend(77_u32.to_ne_bytes());
+        request.extend([0; 8]);
+        // SAFETY: as many bytes as told.
+        let sent = unsafe { send(fd, request.as_ptr().cast(), request.len()) };
+        assert_eq!(sent, Some(20));
+        let mut buffer = [0_u8; 256];
+        // SAFETY: as many bytes as told.
+        let got = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), 256, libc::MSG_DONTWAIT) };
+        assert!(got >= 36, "{got}");
+        assert_eq!(buffer[4..6], 2_u16.to_ne_bytes(), "NLMSG_ERROR");
+        assert_eq!(buffer[8..12], 77_u32.to_ne_bytes());
+        let port = port_of(fd).unwrap();
+        assert_eq!(buffer[12..16], port.to_ne_bytes());
+        // SAFETY: a descriptor of this test's own.
+        unsafe { libc::close(fd) };
+        // SAFETY: as many bytes as told.
+        assert_eq!(unsafe { send(fd, request.as_ptr().cast(), request.len()) }, None);
+    }
+}
