@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use polypath_transport::{Access, QpType};
 
+use crate::attack::Attack;
 use crate::faults::{Fault, When};
 use crate::io::SRQNS;
 use crate::link::LinkPlan;
@@ -27,6 +28,8 @@ pub struct Case {
     pub pairs: Vec<PairPlan>,
     /// What goes wrong, and when.
     pub faults: Vec<(When, Fault)>,
+    /// Who lies, and when.
+    pub attacks: Vec<Attack>,
 }
 
 /// Two queue pairs that talk to each other.
@@ -148,6 +151,11 @@ impl Kind {
     /// Of 8 bytes, whatever the case says.
     pub const fn is_word(self) -> bool {
         self.is_atomic() || matches!(self, Self::AtomicWrite)
+    }
+
+    /// Its answer is made of READ responses.
+    pub const fn is_answered(self) -> bool {
+        matches!(self, Self::Read | Self::AtomicWrite | Self::Flush)
     }
 
     /// Nothing is sent for it.
@@ -308,6 +316,7 @@ impl fmt::Display for Case {
         for (when, fault) in &self.faults {
             writeln!(f, "{when:?}: {fault:?}")?;
         }
+        self.attacks.iter().try_for_each(|attack| writeln!(f, "{attack}"))?;
         Ok(())
     }
 }

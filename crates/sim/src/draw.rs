@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use polypath_transport::{Access, QpType};
 
+use crate::attack;
 use crate::case::{Case, EndPlan, Kind, Op, PairPlan, Wrong};
 use crate::faults::{self, Fault, When};
 use crate::layout::{AREA, BUFFER, SHARED};
@@ -88,7 +89,8 @@ impl Case {
             add(rng.time(MS * 500), Fault::Drain { pair, end, pause, notify });
         }
         overlap::draw(seed, &mut pairs);
-        Self { seed: !seed, v6, hosts, links, pairs, faults: list }
+        let attacks = attack::draw(seed, &pairs);
+        Self { seed: !seed, v6, hosts, links, pairs, faults: list, attacks }
     }
 }
 

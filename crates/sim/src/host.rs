@@ -245,7 +245,9 @@ impl SimHost {
                 *newest = mp.generation;
             }
         }
-        if let Some(Syndrome::RnrNak { .. }) = packet.headers.aeth.map(|a| a.syndrome) {
+        if let Some(Syndrome::RnrNak { .. }) = packet.headers.aeth.map(|a| a.syndrome)
+            && !datagram.forged
+        {
             let psn = packet.headers.bth.psn;
             self.io.journal.push(Did::HeardNotReady { qpn, psn });
         }

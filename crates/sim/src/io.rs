@@ -120,6 +120,13 @@ pub enum Did {
         /// How.
         aeth: Aeth,
     },
+    /// It sent part of an answer with data, or to a request that has none.
+    Answered {
+        /// Who.
+        qpn: u32,
+        /// To which packet.
+        psn: Psn,
+    },
     /// It was told that the peer has no receive work request.
     HeardNotReady {
         /// Who.
@@ -233,6 +240,7 @@ impl Io {
             flow_label: address.flow_label,
             bytes,
             corrupted: false,
+            forged: false,
             sent: self.now,
         });
     }
@@ -444,6 +452,10 @@ impl Host for Io {
                 let psn = headers.bth.psn;
                 self.journal.push(Did::Acknowledged { qpn: self.qpn, psn, aeth });
             }
+            if headers.bth.opcode.base().is_read_response() {
+                let psn = headers.bth.psn;
+                self.journal.push(Did::Answered { qpn: self.qpn, psn });
+            }
             let data = &payload[range.start as usize..range.end as usize];
             let bytes = encode(&headers, data);
             self.emit(&address, bytes);
@@ -478,7 +490,7 @@ fn tag(tag: polypath_paths::PathTag) -> PathTag {
     PathTag { id: tag.id, generation: tag.generation }
 }
 
-fn encode(headers: &Headers, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn encode(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(MAX_HEADERS_LEN + payload.len() + 3 + ICRC_LEN);
     bytes.resize(MAX_HEADERS_LEN, 0);
     let n = headers.emit(&mut bytes);

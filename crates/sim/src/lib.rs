@@ -26,6 +26,10 @@
 //!   all after it is flushed in order, the event is raised, the queue pair is in the error state;
 //! - nonsense is refused when posted; packets with flipped bits are refused, and so are those that
 //!   were sent before their path was fenced;
+//! - packets of attackers (forged with wrong numbers or from a wrong address, replayed, stale; of every
+//!   opcode) change nothing of all that; of those forged with all that can be known it is demanded that
+//!   nothing panics and tables agree;
+//! - a READ response answers what was asked;
 //! - counters, flags and lists inside of queue pairs and path managers agree after every step (where
 //!   debug assertions are on), and each path is charged what is in flight on it;
 //! - everything charged to a path comes back, and nothing stands still when the network is whole again.
@@ -40,6 +44,7 @@
 //! checked that an error comes, and that it does not come too early; not that it comes at once.
 #![forbid(unsafe_code)]
 
+mod attack;
 mod case;
 mod check;
 pub mod cm;
@@ -61,6 +66,7 @@ mod run;
 mod shrink;
 mod trace;
 
+pub use attack::{Attack, Way};
 pub use case::{Case, EndPlan, Kind, Op, PairPlan, Wrong};
 pub use faults::{Change, Fault, When};
 pub use host::{Entry, HostPlan, SimHost};

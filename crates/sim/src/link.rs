@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use polypath_wire::icrc::Flow;
 
+use crate::attack::Seen;
 use crate::out::say;
 use crate::rng::Rng;
 use crate::trace::{Drop, Fate, Record, Trace};
@@ -71,6 +72,8 @@ pub struct Datagram {
     pub bytes: Vec<u8>,
     /// Bits that the ICRC covers were flipped on the way: it must not be taken for good.
     pub corrupted: bool,
+    /// An attacker made it.
+    pub forged: bool,
     /// When it was sent.
     pub sent: Duration,
 }
@@ -110,6 +113,8 @@ pub struct Network {
     pub corrupted: u64,
     /// Depends on every datagram that was sent, and when.
     pub digest: u64,
+    /// What somebody on the path has seen, if there is somebody.
+    pub(crate) seen: Option<Seen>,
     /// Where packets are recorded, if at all.
     pub trace: Option<Trace>,
     /// Print packets as they are sent.
@@ -174,6 +179,7 @@ impl Network {
             dropped: 0,
             corrupted: 0,
             digest: 0,
+            seen: None,
             trace: None,
             print: false,
         }
@@ -211,6 +217,9 @@ impl Network {
         self.sent += 1;
         datagram.sent = now;
         self.digest = digest(self.digest, now, &datagram);
+        if let Some(seen) = &mut self.seen {
+            seen.pass(&datagram);
+        }
         let src = Some(datagram.flow.src);
         let link = self.links.iter().position(|l| l.ports[from].ip == src);
         let way = match link {
@@ -239,6 +248,17 @@ impl Network {
             self.record(now, from, Some(link), &datagram, Fate::Again(at));
         }
         self.fly(at, to, link, datagram);
+    }
+
+    /// An attacker sends: it arrives at once, and counts for nothing.
+    pub(crate) fn inject(&mut self, now: Duration, datagram: Datagram) {
+        let dst = Some(datagram.flow.dst);
+        let ports = self.links.iter().enumerate().flat_map(|(link, l)| {
+            l.ports.iter().enumerate().map(move |(host, port)| (link, host, port.ip))
+        });
+        let Some((link, to, _)) = ports.into_iter().find(|(.., ip)| *ip == dst) else { return };
+        self.record(now, to, Some(link), &datagram, Fate::Injected);
+        self.fly(now, to, link, datagram);
     }
 
     fn fly(&mut self, at: Duration, to: usize, link: usize, datagram: Datagram) {

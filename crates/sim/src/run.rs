@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use polypath_paths::{PathEvent, PathOptions};
 use polypath_transport::{PathId, QpAttr, QpAttrMask, QpState, QpType, QueuePair, UdDestination};
 
+use crate::attack::{Attackers, Seen};
 use crate::case::{Case, Kind, Wrong};
 use crate::connect::{QKEY, connect};
 use crate::faults::{Change, Fault, When};
@@ -108,10 +109,10 @@ struct PortState {
 /// Hosts and what they do.
 #[derive(Debug)]
 pub struct Simulation {
-    case: Case,
+    pub(crate) case: Case,
     rng: Rng,
     pub(crate) now: Duration,
-    net: Network,
+    pub(crate) net: Network,
     pub(crate) hosts: Vec<SimHost>,
     plans: Vec<HostPlan>,
     alive: Vec<bool>,
@@ -123,7 +124,12 @@ pub struct Simulation {
     timed: VecDeque<(Duration, Fault)>,
     counted: Vec<(u64, Fault)>,
     healed: Option<Duration>,
-    disturbed: bool,
+    pub(crate) disturbed: bool,
+    pub(crate) attackers: Attackers,
+    /// Who knows everything has forged a packet.
+    pub(crate) forged: bool,
+    /// The judge looks on. Not any more after a forger who knows everything has broken a promise.
+    pub(crate) judged: bool,
     /// When which end's application wants to send again.
     pub(crate) resumes: Vec<(Duration, usize, usize)>,
     /// Path events of each host that have been noted.
@@ -189,9 +195,12 @@ impl Simulation {
             }
         }
         timed.sort_by_key(|(at, _)| *at);
+        let attackers = Attackers::new(case, EPOCH);
+        let mut net = Network::new(&case.links, case.hosts, case.v6);
+        net.seen = (!attackers.is_empty()).then(Seen::default);
         let port = PortState { change: Change::Back, device: true, up: true };
         Self {
-            net: Network::new(&case.links, case.hosts, case.v6),
+            net,
             court: Court::new(case, &layouts, base),
             ports: vec![vec![port; case.links.len()]; case.hosts],
             alive: vec![true; case.hosts],
@@ -200,6 +209,9 @@ impl Simulation {
             now: EPOCH,
             healed: None,
             disturbed: false,
+            attackers,
+            forged: false,
+            judged: true,
             resumes: Vec::new(),
             noted: vec![0; case.hosts],
             print: false,
@@ -249,8 +261,8 @@ impl Simulation {
 
     fn all(&mut self) -> Result<Report, Breach> {
         loop {
-            let done = self.court.pairs.iter().all(Pair::done);
-            if done && self.healed.is_some() {
+            let done = !self.judged || self.court.pairs.iter().all(Pair::done);
+            if done && self.healed.is_some() && self.attackers.next().is_none() {
                 break;
             }
             if self.healed.is_some_and(|at| self.now > at + PATIENCE) {
@@ -262,6 +274,9 @@ impl Simulation {
         let rest = self.now + REST;
         while self.now < rest {
             self.step()?;
+        }
+        if !self.judged {
+            return Ok(self.report());
         }
         let calm = self.case.keeps_order() && !self.disturbed;
         let untouched = self.net.dropped == 0 && calm;
@@ -296,6 +311,9 @@ impl Simulation {
 
     /// When applications want to post something.
     fn posting(&self) -> Option<Duration> {
+        if !self.judged {
+            return None;
+        }
         let mut next = None;
         let mut wanted = |at: Option<Duration>, host: usize| {
             let at = at.map(|at| (EPOCH + at).max(self.hosts[host].paused_until));
@@ -321,17 +339,19 @@ impl Simulation {
         let fault = self.timed.front().map(|(at, _)| *at);
         let resume = self.resumes.iter().map(|(at, ..)| *at);
         let next = deadlines.chain(self.net.next()).chain(self.posting()).chain(fault);
-        let next = next.chain(resume).min();
+        let next = next.chain(resume).chain(self.attackers.next()).min();
         // A little later than due, as timers are.
         self.now = self.now.max(next.unwrap_or(self.now + MS).min(self.now + MS * 200));
         self.faults()?;
         self.resume()?;
+        self.attack();
         while let Some((host, datagram)) = self.net.arrived(self.now) {
             if self.alive[host] {
                 self.hosts[host].inbox.push_back(datagram);
             }
         }
-        self.post()?;
+        let posted = self.post();
+        self.excuse(posted)?;
         for number in 0..self.hosts.len() {
             let host = &mut self.hosts[number];
             if host.paused_until > self.now || !self.alive[number] {
@@ -344,12 +364,16 @@ impl Simulation {
             if cfg!(debug_assertions) {
                 self.hosts[number].check()?;
             }
-            self.check(number)?;
+            let verdict = self.check(number);
+            self.excuse(verdict)?;
         }
         Ok(())
     }
 
     fn post(&mut self) -> Verdict {
+        if !self.judged {
+            return Ok(());
+        }
         let since = self.now - EPOCH;
         for ((number, _), shared) in &mut self.court.shared {
             let host = &mut self.hosts[*number];
@@ -394,6 +418,10 @@ impl Simulation {
             }
             self.noted[number] = events.len();
             self.hosts[number].path_events = events;
+        }
+        if !self.judged {
+            self.hosts[number].io.journal.clear();
+            return Ok(());
         }
         let scene = self.scene();
         self.court.judge(number, &mut self.hosts[number], &scene)

@@ -144,6 +144,12 @@ impl Shrinker<'_, Case> {
             self.change(|case| remove_pair(case, pair));
         }
         self.thin(|case| &mut case.faults);
+        self.thin(|case| &mut case.attacks);
+        for attack in 0..self.best.attacks.len() {
+            while self.best.attacks[attack].packets > 1
+                && self.change(|case| case.attacks[attack].packets /= 2)
+            {}
+        }
         for pair in 0..self.best.pairs.len() {
             for end in 0..2 {
                 self.thin(|case| &mut case.pairs[pair].ends[end].ops);
@@ -229,6 +235,9 @@ impl Shrinker<'_, Case> {
                     op.at /= 2;
                     op.receive_at /= 2;
                 }
+                for attack in &mut case.attacks {
+                    attack.at /= 2;
+                }
                 for (when, _) in &mut case.faults {
                     if let When::At(at) = when {
                         *at /= 2;
@@ -244,6 +253,11 @@ impl Shrinker<'_, Case> {
 
 fn remove_pair(case: &mut Case, number: usize) {
     case.pairs.remove(number);
+    case.attacks.retain_mut(|attack| {
+        let stays = attack.pair != number;
+        attack.pair -= usize::from(attack.pair > number);
+        stays
+    });
     case.faults.retain_mut(|(_, fault)| match fault {
         Fault::Error { pair, .. } | Fault::Drain { pair, .. } if *pair == number => false,
         Fault::Error { pair, .. } | Fault::Drain { pair, .. } if *pair > number => {

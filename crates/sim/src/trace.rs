@@ -56,6 +56,8 @@ pub enum Fate {
     Again(Duration),
     /// It does not arrive.
     Dropped(Drop),
+    /// An attacker sends it, to the host that is noted as its sender.
+    Injected,
 }
 
 impl fmt::Display for Fate {
@@ -65,6 +67,7 @@ impl fmt::Display for Fate {
             Self::Corrupted(at) => write!(f, "arrives corrupted at {at:?}"),
             Self::Again(at) => write!(f, "arrives once more at {at:?}"),
             Self::Dropped(why) => why.fmt(f),
+            Self::Injected => f.write_str("an attacker's"),
         }
     }
 }

@@ -196,6 +196,7 @@ pub(super) fn datagram(out: &OutgoingMad, psn: u32, now: Duration) -> Datagram {
         flow_label: 0,
         bytes,
         corrupted: false,
+        forged: false,
         sent: now,
     }
 }

@@ -5,6 +5,7 @@
 //! [`receiver`] knows receive queues, [`window`] memory windows. [`datagram`] judges UC and UD, which
 //! promise less.
 
+mod answers;
 pub(crate) mod datagram;
 pub(crate) mod flow;
 pub(crate) mod pair;

@@ -444,6 +444,10 @@ impl Court {
                     _ => Ok(()),
                 }
             }
+            Did::Answered { qpn, psn } => {
+                let (pair, e) = self.find(*qpn)?;
+                self.pairs[pair].flows[1 - e].answered(*psn)
+            }
             Did::HeardNotReady { qpn, psn } => {
                 let (pair, e) = self.find(*qpn)?;
                 let heard = &mut self.pairs[pair].ends[e].not_ready;

@@ -13,6 +13,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use polypath_transport::{Access, AtomicOp, Completion, FlushScope, WcOpcode, WcStatus};
 
+use polypath_wire::Psn;
+
 use super::receiver::Receive;
 use super::refusal::{NO_ACCESS, Refusal, local_error, refusal};
 use super::{Verdict, breach, demand};
@@ -363,6 +365,21 @@ impl Flow {
     /// Since when a work request has been waiting at least.
     pub(crate) fn waiting_since(&self, wr_id: u64) -> Duration {
         self.posted[wr_id as usize].at
+    }
+
+    /// Which posted work request the sequence number belongs to.
+    pub(crate) fn request_of(&self, psn: Psn) -> Option<usize> {
+        let at = u32::try_from(psn.diff(Psn::new(self.first_psn))).ok()?;
+        let i = self.packets.partition_point(|first| *first <= at).checked_sub(1)?;
+        (i < self.posted.len()).then_some(i)
+    }
+
+    /// Sequence numbers of its requests: the first, one past those that have completed, and one past those
+    /// that were posted.
+    pub(crate) fn sequence(&self) -> [Psn; 3] {
+        let first = Psn::new(self.first_psn);
+        let done = self.outstanding.front().copied().unwrap_or(self.posted.len());
+        [first, first.add(self.packets[done]), first.add(self.packets[self.posted.len()])]
     }
 
     /// The payload of a posted work request.

@@ -1,0 +1,205 @@
+//! Attackers: packets that no queue pair of the case has sent.
+//!
+//! Beside the path, who spoofs the peer's address and guesses numbers; on the path, who has seen packets
+//! and sends them again. Whatever they do changes nothing that a program can see: the judge goes on as if
+//! they were not there. Of who forges with all that can be known (`Way::Forge`), only this is demanded:
+//! nothing panics, tables agree, nothing grows without bounds.
+
+mod forge;
+mod strike;
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use polypath_paths::PathManager;
+use polypath_transport::QpType;
+use polypath_wire::ext::Syndrome;
+use polypath_wire::opcode::Service;
+use polypath_wire::packet::Packet;
+
+use crate::case::{Case, PairPlan};
+use crate::link::Datagram;
+use crate::rng::Rng;
+
+pub(crate) use forge::{Guess, Target, garble, guess};
+
+const MS: Duration = Duration::from_millis(1);
+/// A case's attackers are drawn from a stream of their own, so that all else of a seed stays as it was.
+const STREAM: u64 = 0x6174_7461_636b_6572;
+/// Packets of a bout follow each other by less than this.
+const PAUSE: Duration = Duration::from_micros(300);
+/// So many captured packets are kept: the latest, and some of long ago.
+const RECENT: usize = 128;
+const OLD: usize = 64;
+/// What was sent longer ago is stale. A network may deliver late, too, but not by more.
+pub(crate) const LATE: Duration = Duration::from_millis(300);
+
+/// What an attacker does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Beside the path, from the peer's address: packets of any opcode, with numbers that are wrong.
+    Guess,
+    /// Beside the path, from an address that is nobody's: packets of any opcode, with the right numbers.
+    Stranger,
+    /// On the path: packets that were seen lately, once more.
+    Replay,
+    /// On the path: packets of long ago, once more.
+    Stale,
+    /// On the path, and clever: packets that were seen lately, with anything changed, and a right ICRC.
+    Forge,
+}
+
+/// A bout of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attack {
+    /// When it begins, counted from when the queue pairs are connected.
+    pub at: Duration,
+    /// What kind it is.
+    pub way: Way,
+    /// The pair of queue pairs that it is for.
+    pub pair: usize,
+    /// The end that is lied to.
+    pub end: usize,
+    /// How many packets.
+    pub packets: u32,
+    /// What they are drawn from.
+    pub seed: u64,
+}
+
+impl fmt::Display for Attack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, way, pair, end, packets, .. } = self;
+        write!(f, "{at:?}: attack by {way:?}, {packets} packets at end {end} of pair {pair}")
+    }
+}
+
+/// The attackers of a seed's case.
+pub(crate) fn draw(seed: u64, pairs: &[PairPlan]) -> Vec<Attack> {
+    let rng = &mut Rng::new(seed ^ STREAM);
+    let mut attacks = Vec::new();
+    if pairs.is_empty() || !rng.chance(350) {
+        return attacks;
+    }
+    let clever = rng.chance(200);
+    for _ in 0..=rng.below(12) {
+        let way = match rng.below(if clever { 12 } else { 9 }) {
+            0..=3 => Way::Guess,
+            4 => Way::Stranger,
+            5..=6 => Way::Replay,
+            7..=8 => Way::Stale,
+            _ => Way::Forge,
+        };
+        attacks.push(Attack {
+            at: rng.time(MS * 700),
+            way,
+            pair: rng.below(pairs.len() as u64) as usize,
+            end: rng.below(2) as usize,
+            packets: 1 + rng.below(40) as u32,
+            seed: rng.bits(),
+        });
+    }
+    attacks.sort_by_key(|attack| attack.at);
+    attacks
+}
+
+/// What somebody on the path has seen.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    recent: VecDeque<Datagram>,
+    old: Vec<Datagram>,
+    count: u64,
+}
+
+impl Seen {
+    /// A packet passes.
+    pub(crate) fn pass(&mut self, datagram: &Datagram) {
+        self.count += 1;
+        if self.recent.len() == RECENT {
+            let oldest = self.recent.pop_front();
+            // One of some is kept for good.
+            if self.count.is_multiple_of(16)
+                && let Some(oldest) = oldest
+            {
+                let place = (self.count / 16) as usize % OLD;
+                match self.old.get_mut(place) {
+                    Some(kept) => *kept = oldest,
+                    None => self.old.push(oldest),
+                }
+            }
+        }
+        self.recent.push_back(datagram.clone());
+    }
+
+    /// One of the latest.
+    pub(crate) fn recent(&self, rng: &mut Rng) -> Option<&Datagram> {
+        self.recent.get(rng.below(self.recent.len() as u64) as usize)
+    }
+
+    /// One of those of long ago.
+    pub(crate) fn old(&self, rng: &mut Rng) -> Option<&Datagram> {
+        self.old.get(rng.below(self.old.len() as u64) as usize)
+    }
+}
+
+/// Whether a packet that comes once more, unchanged, has to change nothing. UC and UD know no duplicates; and
+/// a stale RNR NAK is no other than a new one, where its PSN is outstanding still.
+pub(crate) fn is_harmless(datagram: &Datagram, now: Duration) -> bool {
+    let Ok(packet) = Packet::parse(&datagram.bytes) else { return true };
+    let age = now.saturating_sub(datagram.sent);
+    let rnr = matches!(packet.headers.aeth.map(|a| a.syndrome), Some(Syndrome::RnrNak { .. }));
+    let service = packet.opcode().service();
+    let once = matches!(service, Service::Rc | Service::Xrc | Service::Mp);
+    (once && !(rnr && age > LATE)) || PathManager::is_control(&packet)
+}
+
+/// The attacks of a run that are still to come, packet by packet.
+#[derive(Debug, Default)]
+pub(crate) struct Attackers {
+    attacks: Vec<Attack>,
+    /// When the next packet of which attack, and how many are left.
+    due: Vec<(Duration, usize, u32)>,
+    chance: Vec<Rng>,
+}
+
+impl Attackers {
+    pub(crate) fn new(case: &Case, epoch: Duration) -> Self {
+        let attacks = case.attacks.clone();
+        let due = attacks.iter().enumerate().map(|(i, a)| (epoch + a.at, i, a.packets)).collect();
+        let chance = attacks.iter().map(|a| Rng::new(a.seed)).collect();
+        Self { attacks, due, chance }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.attacks.is_empty()
+    }
+
+    /// When the next packet comes.
+    pub(crate) fn next(&self) -> Option<Duration> {
+        self.due.iter().map(|(at, ..)| *at).min()
+    }
+
+    /// Takes one that is due, with what its packet is to be drawn from.
+    pub(crate) fn pop(&mut self, now: Duration) -> Option<(Attack, Rng)> {
+        let place = self.due.iter().position(|(at, ..)| *at <= now)?;
+        let (at, which, left) = &mut self.due[place];
+        let (which, rng) = (*which, &mut self.chance[*which]);
+        let packet = Rng::new(rng.bits());
+        *left -= 1;
+        *at = now + rng.time(PAUSE) + Duration::from_nanos(1);
+        if *left == 0 {
+            self.due.swap_remove(place);
+        }
+        Some((self.attacks[which], packet))
+    }
+}
+
+/// The service whose opcodes a pair's packets have.
+pub(crate) const fn service_bits(service: QpType) -> u8 {
+    match service {
+        QpType::Rc => 0,
+        QpType::Uc => 1 << 5,
+        QpType::Ud => 3 << 5,
+        QpType::XrcSend | QpType::XrcRecv => 5 << 5,
+    }
+}
