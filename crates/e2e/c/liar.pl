@@ -38,6 +38,13 @@ my %kinds = (
     'write' => sub { bth(0x0a, $qpn, rand 2**24) . pack('NNNN', 0, 4096, rand 2**32, 8) . 'forged!!' },
     'send' => sub { bth(0x04, $qpn, rand 2**24) . 'forged!!' },
     'ack' => sub { bth(0x11, $qpn, rand 2**24) . pack('N', 0x1f000000 | rand 2**24) },
+    # READ and atomics: with any number, and from any number to as far as a READ goes.
+    'read' => sub { bth(0x0c, $qpn, rand 2**24) . pack('NNNN', 0, 4096, rand 2**32, 8) },
+    'read-wide' => sub { bth(0x0c, $qpn, rand 2**24) . pack('NNNN', 0, 4096, rand 2**32, 0xffffffff) },
+    'atomic' => sub { bth(0x13 + int rand 2, $qpn, rand 2**24) . pack('NNNNNNN', 0, 4096, rand 2**32, 0, 1, 0, 0) },
+    'read-response' => sub { bth(0x10, $qpn, rand 2**24) . pack('N', 0x1f000000 | rand 2**24) . 'forged!!' },
+    'nak' => sub { bth(0x11, $qpn, rand 2**24) . pack('N', 0x62000000 | rand 2**24) },
+    'qkey' => sub { bth(0x64, 1, 0) . pack('NN', 0x80010000 ^ 1 + int rand 2**16, 1) . noise(256) },
     'bad-icrc' => sub { bth(0x04, $qpn, rand 2**24) . 'forged!!' },
     'truncated' => sub { bth(0x0a, $qpn, rand 2**24) },
     # Index 0 of a lane is no queue pair.
@@ -57,11 +64,38 @@ my %kinds = (
     },
     'req' => sub { mad(0x10, pack('NN', rand 2**32, 0) . pack('NN', 0, rand 2**32) . noise(8) . noise(200)) },
     'rej' => sub { mad(0x12, pack('NNCCn', rand 2**32, rand 2**32, 0, 0, 28)) },
+    'rej-timeout' => sub { mad(0x12, pack('NNCCn', rand 2**32, 0, 0, 8 << 1, 4) . noise(8)) },
+    'rep' => sub { mad(0x13, pack('NN', rand 2**32, rand 2**32) . "\0" x 4 . pack('N', $qpn << 8)) },
+    'mra' => sub { mad(0x11, pack('NNCC', rand 2**32, rand 2**32, 0x40, 0)) },
+    'drep' => sub { mad(0x16, pack('NN', rand 2**32, rand 2**32)) },
+    'sidr-req' => sub { mad(0x17, pack('NnnNN', rand 2**32, 0xffff, 0, rand 2**32, rand 2**32)) },
+    'sidr-rep' => sub { mad(0x18, pack('NCCnNNNN', rand 2**32, 0, 0, 0, $qpn << 8, 0, rand 2**32, 0x11)) },
     'rtu' => sub { mad(0x14, pack('NN', rand 2**32, rand 2**32)) },
     'dreq' => sub { mad(0x15, pack('NNN', rand 2**32, rand 2**32, $qpn << 8)) },
     'garbage-mad' => sub { mad(0x77, noise(200)) },
     'oversized' => sub { bth(0x04, $qpn, rand 2**24) . 'x' x 8000 },
 );
+# Who sees the peer's packets knows the next number: a WRITE with a wrong key.
+my $tap;
+if ($kind eq 'wrong-key') {
+    socket $tap, 17, SOCK_RAW, unpack 'S', pack 'n', 3 or die "packet socket: $!\n";
+}
+
+sub overheard {
+    while (1) {
+        recv $tap, my $frame, 2048, 0;
+        next if length $frame < 54 or unpack('n', substr $frame, 12, 2) != 0x0800;
+        my $ip = substr $frame, 14;
+        next if substr($ip, 12, 8) ne inet_aton($src) . inet_aton($dst) or ord substr($ip, 9, 1) != 17;
+        my ($opcode, $to, $psn) = unpack 'x28 C x4 N N', $ip;
+        next if ($to & 0xffffff) != $qpn or $opcode > 0x0c;
+        return $psn & 0xffffff;
+    }
+}
+
+$kinds{'wrong-key'} = sub {
+    bth(0x0a, $qpn, overheard() + 1) . pack('NNNN', 0, 4096, rand 2**32, 8) . 'forged!!';
+};
 my $make = $kinds{$kind} or die "no such lie: $kind\n";
 
 socket my $raw, AF_INET, SOCK_RAW, 255 or die "raw socket: $!\n";
