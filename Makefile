@@ -89,6 +89,7 @@ mutations: ## put deliberate faults into the cores and see who finds them (long)
 	$(CARGO) build --release -p polypath-mutations
 	$(TARGET)/release/polypath-mutations cm --out docs/mutations-cm.md
 	$(TARGET)/release/polypath-mutations --out docs/mutations.md
+	$(TARGET)/release/polypath-mutations engine --out docs/mutations-engine.md
 
 fuzz: ## run every fuzz target for FUZZ_SECONDS
 	@tools/packages fuzz

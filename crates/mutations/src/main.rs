@@ -14,9 +14,11 @@ const HELP: &str = "\
 Puts deliberate faults, one at a time, into a copy of the protocol cores, and looks who finds each: the
 simulator, within how many seeds, or else the cores' own tests.
 
-Usage: polypath-mutations [cm] [--seeds N] [--only TEXT] [--out FILE]
+Usage: polypath-mutations [cm | engine] [--seeds N] [--only TEXT] [--out FILE]
 
   cm           faults of the connection manager, instead of those of transport and path manager
+  engine       faults of engine, C interface, broker and what they say to each other: these are given
+               to the tests of their crate, and then to those of the crates that use it (as root)
   --seeds N    seeds to try before a fault counts as missed by the simulator (default 2000)
   --only TEXT  only faults whose title has this text
   --out FILE   write the table there as well
@@ -25,7 +27,16 @@ Run it in the root of the workspace. The copy is under target/mutations.
 ";
 
 /// What the copy needs: the cores, and what builds and judges them.
-const CRATES: [&str; 5] = ["wire", "transport", "paths", "cm", "sim"];
+const CRATES: &[&str] = &["wire", "transport", "paths", "cm", "sim"];
+/// What it needs for faults of the engine and those around it, beside the cores.
+const AROUND: &[&str] = &["verbs", "ipc", "engine", "broker", "abi"];
+/// Whose tests judge the faults of a crate, in this order.
+const JUDGES: [(&str, &[&str]); 4] = [
+    ("ipc", &["polypath-ipc", "polypath-broker", "polypath-engine"]),
+    ("engine", &["polypath-engine", "polypath-abi"]),
+    ("abi", &["polypath-abi"]),
+    ("broker", &["polypath-broker"]),
+];
 /// The longest that the seeds of one fault may take. A simulator that hangs has noticed something, too.
 const SIMULATION_MAX: Duration = Duration::from_secs(300);
 /// The longest that the cores' tests may take, building included.
@@ -53,13 +64,23 @@ enum Finder {
 enum Game {
     Verbs,
     Cm,
+    /// Nothing: engine, C interface and broker have tests only.
+    None,
 }
 
 impl Game {
     /// The one that what is wrong takes part in.
     fn of(mutation: &Mutation) -> Self {
-        let is_cm = mutation.edits.iter().any(|e| e.file.starts_with("crates/cm/"));
-        if is_cm { Self::Cm } else { Self::Verbs }
+        let is_of = |name: &str| {
+            mutation.edits.iter().any(|e| e.file.starts_with(&format!("crates/{name}/")))
+        };
+        if is_of("cm") {
+            Self::Cm
+        } else if JUDGES.iter().any(|(name, _)| is_of(name)) {
+            Self::None
+        } else {
+            Self::Verbs
+        }
     }
 }
 
@@ -88,8 +109,12 @@ fn options() -> Result<Options, Unusable> {
             print!("{HELP}");
             std::process::exit(0);
         }
-        if arg == "cm" {
-            options.game = Game::Cm;
+        if let Some(game) = match arg.as_str() {
+            "cm" => Some(Game::Cm),
+            "engine" => Some(Game::None),
+            _ => None,
+        } {
+            options.game = game;
             continue;
         }
         let value =
@@ -120,7 +145,10 @@ fn run(options: &Options) -> Result<(), Unusable> {
     let base = std::path::absolute(target.join("mutations"))
         .map_err(|e| Unusable(format!("{}: {e}", target.display())))?;
     let lab = Lab { tree: base.join("tree"), target: base.join("build") };
-    lab.fill(root)?;
+    lab.fill(root, options.game)?;
+    if options.game == Game::None {
+        return judge_by_tests(root, &lab, &chosen, options);
+    }
     // What is not broken must pass, or nothing of all this means anything.
     say(format_args!("the cores as they are"));
     match lab.simulate(options.game, options.seeds)? {
@@ -142,6 +170,38 @@ fn run(options: &Options) -> Result<(), Unusable> {
             say(format_args!("{}", row(&rows[at].0.title, &rows[at].1)));
             save(&rows, options)?;
         }
+    }
+    say(format_args!("\n{}", report(&rows, options)));
+    Ok(())
+}
+
+/// What has no simulator.
+fn judge_by_tests(
+    root: &Path,
+    lab: &Lab,
+    chosen: &[&Mutation],
+    options: &Options,
+) -> Result<(), Unusable> {
+    say(format_args!("the crates as they are"));
+    for (_, packages) in JUDGES {
+        let found = lab.test_packages(&packages[..1])?;
+        if !matches!(found, Finder::Nobody) {
+            return Err(Unusable(format!("without any fault: {}", row("none", &found))));
+        }
+    }
+    let mut rows = Vec::new();
+    for &mutation in chosen {
+        let of = |name: &str| {
+            mutation.edits.iter().any(|e| e.file.starts_with(&format!("crates/{name}/")))
+        };
+        let judges: Vec<&str> = JUDGES
+            .iter()
+            .filter(|(name, _)| of(name))
+            .flat_map(|(_, p)| p.iter().copied())
+            .collect();
+        let found = lab.with(root, mutation, || lab.test_packages(&judges))?;
+        rows.push((mutation, found));
+        note(&rows, options)?;
     }
     say(format_args!("\n{}", report(&rows, options)));
     Ok(())
@@ -173,14 +233,36 @@ fn row(title: &str, found: &Finder) -> String {
         Finder::Simulator { seeds, what } => {
             format!("| {title} | simulator | {seeds} | {what} |")
         }
-        Finder::Tests { what } => format!("| {title} | tests of the cores | – | {what} |"),
+        Finder::Tests { what } => format!("| {title} | tests | – | {what} |"),
         Finder::Compiler { what } => format!("| {title} | compiler | – | {what} |"),
         Finder::Missed => format!("| {title} | not the simulator; tests not tried | – | |"),
         Finder::Nobody => format!("| {title} | **nobody** | – | |"),
     }
 }
 
+/// The table of faults that have tests only.
+fn report_of_tests(rows: &[(&Mutation, Finder)]) -> String {
+    let nobody = rows.iter().filter(|(_, f)| matches!(f, Finder::Nobody)).count();
+    let mut text = format!(
+        "# Deliberate faults of engine, C interface, broker and ipc, and who finds them\n\n\
+         Made by `polypath-mutations engine`. Each fault of `crates/mutations/list/engine.txt` is put into \
+         a\ncopy of the crates alone; then the tests of its crate run, and those of the crates that use it, \
+         until\none fails.\n\n\
+         {} faults, {nobody} of them found by nobody.\n\n\
+         | fault | found by | seeds | what failed first |\n|---|---|---|---|\n",
+        rows.len(),
+    );
+    for (mutation, found) in rows {
+        text += &row(&mutation.title, found);
+        text.push('\n');
+    }
+    text
+}
+
 fn report(rows: &[(&Mutation, Finder)], options: &Options) -> String {
+    if options.game == Game::None {
+        return report_of_tests(rows);
+    }
     let count = |f: fn(&Finder) -> bool| rows.iter().filter(|(_, found)| f(found)).count();
     let simulator = count(|f| matches!(f, Finder::Simulator { .. }));
     let tests = count(|f| matches!(f, Finder::Tests { .. }));
@@ -230,11 +312,12 @@ struct Lab {
 
 impl Lab {
     /// Copies the cores; files that are the same keep their time, so that little is built again.
-    fn fill(&self, root: &Path) -> Result<(), Unusable> {
+    fn fill(&self, root: &Path, game: Game) -> Result<(), Unusable> {
         for file in ["Cargo.toml", "Cargo.lock", "rustfmt.toml"] {
             copy(&root.join(file), &self.tree.join(file))?;
         }
-        for name in CRATES {
+        let around = if game == Game::None { AROUND } else { &[] };
+        for name in CRATES.iter().chain(around) {
             let folder = Path::new("crates").join(name);
             copy(&root.join(&folder), &self.tree.join(&folder))?;
         }
@@ -337,9 +420,25 @@ impl Lab {
         self.run_tests(&["test", "--manifest-path", "model/Cargo.toml"])
     }
 
+    /// Runs the tests of packages, one after the other, until one fails.
+    fn test_packages(&self, packages: &[&str]) -> Result<Finder, Unusable> {
+        for package in packages {
+            match self.run_tests(&["test", "--release", "-p", package, "--no-fail-fast"])? {
+                Finder::Nobody => {}
+                found => return Ok(found),
+            }
+        }
+        Ok(Finder::Nobody)
+    }
+
     fn run_tests(&self, args: &[&str]) -> Result<Finder, Unusable> {
         let tests = run_for(self.cargo(args), TESTS_MAX, |line| line.ends_with("... FAILED"))?;
         let failed = tests.lines.iter().find(|l| l.ends_with("... FAILED"));
+        let refused =
+            tests.lines.iter().find(|l| l.starts_with("error[") || l.starts_with("error: could"));
+        if let (None, Some(line)) = (failed, refused) {
+            return Ok(Finder::Compiler { what: cell(line) });
+        }
         Ok(match failed {
             Some(line) => {
                 let name = line.trim_start_matches("test ").trim_end_matches(" ... FAILED");
