@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use polypath_wire::ext::MpHeader;
+use polypath_wire::ext::{MpHeader, SackBlock};
 use polypath_wire::grh::Grh;
 use polypath_wire::{Bth, MAX_HEADERS_LEN, Packet};
 
@@ -10,6 +10,10 @@ fuzz_target!(|data: &[u8]| {
     let _ = Bth::parse(data);
     let _ = MpHeader::parse(data);
     let _ = Grh::parse(data);
+    if let Ok(blocks) = SackBlock::list(data) {
+        let rebuilt: Vec<u8> = blocks.iter().flat_map(|b| b.to_bytes()).collect();
+        assert_eq!(rebuilt, data);
+    }
     let Ok(packet) = Packet::parse(data) else { return };
     let _ = packet.to_string();
     let headers = packet.headers;

@@ -71,6 +71,7 @@ fuzz_target!(|data: &[u8]| {
         mtu: 256,
         paths: 2,
         multipath: mode & 4 != 0,
+        reach: if mode & 16 != 0 { polypath_transport::REACH } else { 0 },
         // 10.24 ms. A receiver that never posts is asked again for ever, and the seconds at the end must
         // not take millions of turns.
         min_rnr_timer: 20,

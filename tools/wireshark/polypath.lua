@@ -9,7 +9,7 @@
 local ROCE_PORT = 4791
 local HELLO_QKEY = 0x80504f4c
 local UD_SEND_ONLY = 0x64
-local MPH_LEN, ICRC_LEN, MAC_LEN = 20, 4, 16
+local MPH_LEN, ICRC_LEN, MAC_LEN, BLOCK_LEN = 20, 4, 16, 8
 
 local polypath = Proto("polypath", "Polypath multi-path RoCE")
 
@@ -92,6 +92,8 @@ local f = {
     compare = ProtoField.uint64("polypath.compare", "Compare", base.HEX),
     original = ProtoField.uint64("polypath.original", "Original value", base.HEX),
     sack = ProtoField.uint64("polypath.sack", "Arrived out of order", base.HEX),
+    block_first = ProtoField.uint32("polypath.block.first", "First PSN"),
+    block_count = ProtoField.uint32("polypath.block.count", "Number of PSNs"),
     payload = ProtoField.bytes("polypath.payload", "Payload"),
     padding = ProtoField.bytes("polypath.padding", "Padding"),
     icrc = ProtoField.uint32("polypath.icrc", "ICRC", base.HEX),
@@ -110,6 +112,7 @@ local f = {
     to = ProtoField.uint32("polypath.association.receiver", "Association at receiver", base.HEX),
     window = ProtoField.uint32("polypath.window", "Receive buffer"),
     capabilities = ProtoField.uint32("polypath.capabilities", "Capabilities", base.HEX),
+    reach = ProtoField.uint32("polypath.reach", "Reach (2^n bytes)", base.DEC, nil, 0x1f00),
     addresses_version = ProtoField.uint32("polypath.addresses_version", "Version of address list"),
     table_version = ProtoField.uint32("polypath.table_version", "Version of path table"),
     count = ProtoField.uint8("polypath.count", "Number of entries"),
@@ -321,7 +324,7 @@ local function hello(c, info)
     c:add(f.hello_peer, 4)
     c:add(f.from, 4)
     c:add(f.window, 4)
-    c:add(f.capabilities, 4)
+    c.tree:add(f.reach, c:add(f.capabilities, 4))
     c:add(f.addresses_version, 4)
     addresses(c, count)
     c:add(f.mac, MAC_LEN)
@@ -387,6 +390,18 @@ local function control(c, info)
     leave()
 end
 
+-- What has arrived beyond the reach of the SACK.
+local function blocks(c, info, count)
+    for _ = 1, count do
+        local leave = c:enter(BLOCK_LEN, "Arrived out of order")
+        local first = c:add(f.block_first, 4):uint()
+        local psns = c:add(f.block_count, 4):uint()
+        c.tree:append_text(" (PSN " .. first .. " to " .. (first + psns - 1) % 0x1000000 .. ")")
+        leave()
+    end
+    info.text = (info.text or "") .. ", blocks: " .. count
+end
+
 local function data(c, info)
     mph(c, info)
     local layout = opcodes[info.opcode]
@@ -397,7 +412,9 @@ local function data(c, info)
     if len < 0 then
         error({ what = "truncated" })
     end
-    if len > 0 then
+    if len > 0 and info.opcode == 0xd1 and len % BLOCK_LEN == 0 then
+        blocks(c, info, len / BLOCK_LEN)
+    elseif len > 0 then
         c:add(f.payload, len)
     end
     if info.pad > 0 then

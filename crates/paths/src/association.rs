@@ -42,6 +42,7 @@ pub(crate) struct Association {
     pub(crate) remote_addresses: Vec<Announced>,
     pub(crate) remote_addresses_version: u32,
     pub(crate) remote_window: u32,
+    pub(crate) remote_reach: u32,
     /// What the peer was told, and which version it has.
     pub(crate) announced: Vec<Announced>,
     pub(crate) announced_version: u32,
@@ -91,6 +92,7 @@ impl Association {
             remote_addresses: Vec::new(),
             remote_addresses_version: 0,
             remote_window: 0,
+            remote_reach: 0,
             announced: Vec::new(),
             announced_version: 1,
             announced_seen: 0,

@@ -70,6 +70,10 @@ pub struct Config {
     /// What we tell peers: bytes of payload that our lane's receive buffer takes at least. (The kernel
     /// accounts a packet's buffer, about twice its payload, against SO_RCVBUF.)
     pub receive_window: u32,
+    /// What we tell peers: how far ahead of the expected packet our queue pairs keep what arrives early, in
+    /// bytes, a power of two; that divided by the path MTU is what a peer may have in flight. 0: nothing is
+    /// said, as an older version does, and peers keep to 256 packets.
+    pub reach: u32,
     /// What the largest packet counts for in [`crate::PathManager::sent`]; the window never falls
     /// below two of them.
     pub mtu: u32,
@@ -96,6 +100,7 @@ impl Default for Config {
             max_window: 128 << 10,
             max_window_found: 1 << 20,
             receive_window: 128 << 10,
+            reach: 16 << 20,
             mtu: 4096 + 128,
         }
     }

@@ -86,6 +86,7 @@ impl PathManager {
             peer_qpn,
             association: 0,
             receive_window: self.config.receive_window,
+            reach: self.config.reach,
             addresses_version,
             addresses,
         }
@@ -199,7 +200,7 @@ impl PathManager {
         if hello.kind == HelloKind::Ack {
             self.answer(peer, qpn, index, hello, HelloKind::Done, ends);
         }
-        self.agree(qpn);
+        self.agree(qpn, index);
         Ok(())
     }
 
@@ -273,6 +274,7 @@ impl PathManager {
                 0 => default,
                 window => window,
             };
+            a.remote_reach = hello.reach;
         }
     }
 
@@ -305,11 +307,12 @@ impl PathManager {
     }
 
     /// Multi-path packets may be used by this queue pair.
-    fn agree(&mut self, qpn: u32) {
+    fn agree(&mut self, qpn: u32, index: u32) {
+        let reach = self.associations.get(index).map_or(0, |a| a.remote_reach);
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         self.timers.set(Timer::Hello(qpn), None);
         if !core::mem::replace(&mut qp.agreed, true) {
-            self.push_event(PathEvent::MultipathAgreed { qpn });
+            self.push_event(PathEvent::MultipathAgreed { qpn, reach });
         }
     }
 

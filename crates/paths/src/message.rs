@@ -24,13 +24,16 @@
 //! | 52 | queue pair of the receiver (4) |
 //! | 56 | the sender's number for the association (4); HELLO: zero |
 //! | 60 | bytes of payload that the sender's receive buffer takes (4) |
-//! | 64 | capabilities (4): bit 0 path sets |
+//! | 64 | capabilities (4): bit 0 path sets; bits 8 to 12 reach, see below |
 //! | 68 | version of the address list (4) |
 //! | 72 | addresses: 20 bytes each, see below |
 //! | end | HELLO: 16 zero bytes; else authentication code (16) |
 //!
 //! An address: 0 address (16), 16 prefix length (1), 17 flags (1, zero), 18 interface (2): equal
 //! numbers are one interface of the sender.
+//!
+//! The reach *e* says that what arrives early is kept within 2^e bytes, which are 2^e / path MTU PSNs (256
+//! to 65,536), and that the blocks of an acknowledgement are understood. 0: 256 PSNs, no blocks.
 //!
 //! # Probes and control
 //!
@@ -89,6 +92,8 @@ pub const MAX_ADDRESSES: usize = 8;
 const MAGIC: [u8; 4] = *b"PPTH";
 const VERSION: u8 = 1;
 const CAPABILITY_PATH_SETS: u32 = 1;
+const REACH_SHIFT: u32 = 8;
+const REACH_MASK: u32 = 0x1f;
 const FLAG_ANSWER: u8 = 1;
 
 /// An address as its owner announces it.
@@ -118,6 +123,8 @@ pub(crate) struct Hello {
     pub(crate) peer_qpn: u32,
     pub(crate) association: u32,
     pub(crate) receive_window: u32,
+    /// Bytes, a power of two; 0: none said.
+    pub(crate) reach: u32,
     pub(crate) addresses_version: u32,
     pub(crate) addresses: Vec<Announced>,
 }
@@ -148,7 +155,7 @@ impl Hello {
             self.peer_qpn,
             self.association,
             self.receive_window,
-            CAPABILITY_PATH_SETS,
+            CAPABILITY_PATH_SETS | self.reach.checked_ilog2().unwrap_or(0) << REACH_SHIFT,
             self.addresses_version,
         ] {
             out.extend_from_slice(&word.to_be_bytes());
@@ -187,7 +194,10 @@ impl Hello {
         let echo = Nonce(r.take()?);
         let (qpn, peer_qpn) = (r.u32()?, r.u32()?);
         let (association, receive_window) = (r.u32()?, r.u32()?);
-        let _capabilities = r.u32()?;
+        let reach = match r.u32()? >> REACH_SHIFT & REACH_MASK {
+            0 => 0,
+            exponent => 1 << exponent,
+        };
         let addresses_version = r.u32()?;
         let addresses = take_addresses(&mut r, count)?;
         r.0.is_empty().then_some(Self {
@@ -200,6 +210,7 @@ impl Hello {
             peer_qpn,
             association,
             receive_window,
+            reach,
             addresses_version,
             addresses,
         })

@@ -266,6 +266,8 @@ pub enum PathEvent {
     MultipathAgreed {
         /// The local queue pair.
         qpn: u32,
+        /// What the peer said of its reach ([`crate::Config::reach`]), bytes; 0: nothing.
+        reach: u32,
     },
     /// [`crate::PathManager::route`] leads elsewhere: resend what is outstanding on `from`, unless
     /// the reason is [`Reason::Primary`] or [`Reason::Association`] (`from` still lives then, if it

@@ -6,7 +6,16 @@ use polypath_wire::psn::Psn;
 
 use crate::counters::QpCounters;
 use crate::host::{Burst, Host, PathId, PeerId};
+use crate::responder::REORDER_LIMIT;
 use crate::types::{MigState, QpAttr, QpConfig, QpEvent, QpState, QpType};
+
+/// Sequence numbers in flight to a peer that has not said how many it takes.
+///
+/// A plain peer throws away all that follows a lost packet, so that more in flight would mostly be sent
+/// twice, and it can't say how much its receive buffer takes.
+const PSNS_MIN: u32 = REORDER_LIMIT as u32;
+/// Sequence numbers in flight to any peer: far from half of the 2^24, so that old and new never meet.
+const PSNS_MAX: u32 = 1 << 16;
 
 /// Configuration, attributes and counters.
 #[derive(Clone, Debug)]
@@ -15,6 +24,10 @@ pub(crate) struct Core {
     pub(crate) attr: QpAttr,
     pub(crate) peer: Option<PeerId>,
     pub(crate) multipath: bool,
+    /// Most sequence numbers in flight.
+    pub(crate) in_flight_max: u32,
+    /// The peer reads the blocks of an acknowledgement.
+    pub(crate) reads_blocks: bool,
     pub(crate) counters: QpCounters,
     /// Protection domain that the peer's requests are judged by: our own, or for an XRC target that
     /// of the shared receive queue that the request at hand names (IBTA A14.2).
@@ -35,6 +48,8 @@ impl Core {
             attr: fresh_attributes(&config),
             peer: None,
             multipath: false,
+            in_flight_max: PSNS_MIN,
+            reads_blocks: false,
             counters: QpCounters::default(),
             peer_pd: config.pd,
             service: service(config.qp_type),
@@ -48,8 +63,15 @@ impl Core {
         self.attr = fresh_attributes(&self.config);
         self.peer = None;
         self.multipath = false;
+        self.in_flight_max = PSNS_MIN;
+        self.reads_blocks = false;
         self.broken = false;
         self.established = false;
+    }
+
+    /// The sequence numbers that a reach of so many bytes is at this queue pair's path MTU.
+    pub(crate) fn psns(&self, reach: u32) -> u32 {
+        (reach / self.attr.path_mtu.max(1)).clamp(PSNS_MIN, PSNS_MAX)
     }
 
     /// A base transport header to the peer; the opcode may be RC's of the same operation.

@@ -222,6 +222,15 @@ pub trait Host {
     /// A posted bind that [`Host::bind_mw`] was not called for never will be: it was flushed.
     fn cancel_bind(&mut self, _mw: u32, _rkey: u32) {}
 
+    /// A packet has arrived before its predecessors, and keeping it takes `bytes` of memory: whether it
+    /// may. If not, it is dropped, and the peer sends it again. What was granted comes back by
+    /// [`Host::release`], at the latest when the queue pair is reset or destroyed.
+    fn reserve(&mut self, _bytes: u32) -> bool {
+        true
+    }
+    /// Gives back what [`Host::reserve`] has granted.
+    fn release(&mut self, _bytes: u32) {}
+
     /// Takes the next element of the shared receive queue.
     fn take_srq(&mut self) -> Option<RecvWr>;
     /// Reports a completion.

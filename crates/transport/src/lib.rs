@@ -12,6 +12,7 @@ mod common;
 mod counters;
 mod host;
 mod qp;
+mod ranges;
 mod requester;
 mod responder;
 mod rq;
@@ -33,3 +34,7 @@ pub use types::*;
 /// of what a kernel's receive buffer is charged for a packet's descriptor. Without it a flood of
 /// empty messages would pass any window.
 pub const PACKET_COST: u32 = 128;
+
+/// How far ahead of the expected packet a multi-path peer's packets are kept, in bytes: so many divided by the
+/// path MTU PSNs. What peers are to be told ([`QueuePair::set_peer_reach`]).
+pub const REACH: u32 = 16 << 20;

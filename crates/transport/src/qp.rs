@@ -5,6 +5,7 @@ use core::time::Duration;
 use polypath_wire::opcode::Service as PacketService;
 use polypath_wire::packet::Packet;
 
+use crate::REACH;
 use crate::common::Core;
 use crate::counters::QpCounters;
 use crate::host::{Host, PathId, PeerId};
@@ -177,7 +178,7 @@ impl QueuePair {
         match &mut self.halves {
             Halves::Rc(rc) => {
                 rc.0.clear(host);
-                rc.1.clear();
+                rc.1.clear(host);
             }
             Halves::Uc(sender, receiver) => {
                 sender.clear(host);
@@ -266,6 +267,17 @@ impl QueuePair {
     /// sort exists for other services.
     pub fn set_multipath(&mut self, agreed: bool) {
         self.core.multipath = agreed && self.core.config.qp_type == QpType::Rc;
+    }
+
+    /// RC: the peer keeps packets that arrive early within so many bytes, and reads the blocks of an
+    /// acknowledgement; 0: it has not said so, and up to 256 packets are in flight. To be called after the
+    /// queue pair went to RTR.
+    pub fn set_peer_reach(&mut self, bytes: u32) {
+        let core = &mut self.core;
+        if core.config.qp_type == QpType::Rc {
+            core.reads_blocks = bytes > 0;
+            core.in_flight_max = core.psns(bytes.min(REACH));
+        }
     }
 
     /// Whether multi-path packets may be sent, see [`QueuePair::set_multipath`].

@@ -6,6 +6,7 @@ use core::fmt;
 use crate::QPN_MASK;
 use crate::bytes::{be16, be24, be32, be64, head, put24};
 use crate::error::ParseError;
+use crate::psn::{PSN_MASK, Psn};
 
 /// RDMA extended transport header: where a WRITE goes or a READ comes from (IBTA 9.3.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -442,5 +443,85 @@ impl MpSack {
 impl fmt::Debug for MpSack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MpSack({:#018x})", self.0)
+    }
+}
+
+/// A run of packets that have arrived out of order: what a selective acknowledgement tells beyond the 64
+/// that [`MpSack`] reaches. A list of them is the payload of a multi-path acknowledgement, to peers that
+/// have said they understand it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct SackBlock {
+    /// The first PSN of the run.
+    pub first: Psn,
+    /// How many PSNs, 1 to [`SackBlock::COUNT_MAX`].
+    pub count: u32,
+}
+
+impl SackBlock {
+    /// Length in bytes.
+    pub const LEN: usize = 8;
+    /// Most blocks of an acknowledgement.
+    pub const MAX: usize = 32;
+    /// Most PSNs of a block: PSNs further apart can't be told to be before or after each other.
+    pub const COUNT_MAX: u32 = (1 << 23) - 1;
+
+    /// The bytes of the block.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        b[..4].copy_from_slice(&self.first.get().to_be_bytes());
+        b[4..].copy_from_slice(&self.count.to_be_bytes());
+        b
+    }
+
+    /// Reads the payload of an acknowledgement: nothing, or a list of blocks.
+    ///
+    /// # Errors
+    /// More than [`SackBlock::MAX`], bytes that are no whole block, or a block without meaning: a PSN of
+    /// more than 24 bits, no packet, or more than [`SackBlock::COUNT_MAX`].
+    pub fn list(payload: &[u8]) -> Result<SackBlocks<'_>, ParseError> {
+        let (blocks, rest) = payload.as_chunks();
+        if !rest.is_empty() {
+            return Err(ParseError::Truncated {
+                what: "SACK block",
+                expected: Self::LEN,
+                got: rest.len(),
+            });
+        }
+        if blocks.len() > Self::MAX {
+            return Err(ParseError::TooLong {
+                what: "SACK blocks",
+                expected: Self::MAX * Self::LEN,
+                got: payload.len(),
+            });
+        }
+        for b in blocks {
+            let (first, count) = (be32(b, 0), be32(b, 4));
+            if first > PSN_MASK || !(1..=Self::COUNT_MAX).contains(&count) {
+                return Err(ParseError::BadValue {
+                    what: "SACK block",
+                    expected: "a PSN and a count from 1 to 2^23 - 1",
+                    got: u64::from(first) << 32 | u64::from(count),
+                });
+            }
+        }
+        Ok(SackBlocks(blocks))
+    }
+}
+
+/// Blocks that were read, see [`SackBlock::list`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SackBlocks<'a>(&'a [[u8; SackBlock::LEN]]);
+
+impl SackBlocks<'_> {
+    /// There is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// In the order of the list.
+    pub fn iter(&self) -> impl Iterator<Item = SackBlock> {
+        self.0.iter().map(|b| SackBlock { first: Psn::new(be32(b, 0)), count: be32(b, 4) })
     }
 }

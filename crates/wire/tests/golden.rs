@@ -10,10 +10,10 @@ use polypath_wire::cm::{
     CmMad, CmMessage, CmaHeader, PortSpace, RejectReason, Rejected, SidrStatus,
 };
 use polypath_wire::cm::{CmService, port_of};
-use polypath_wire::ext::{NakCode, Syndrome};
+use polypath_wire::ext::{NakCode, SackBlock, Syndrome};
 use polypath_wire::icrc::FlowCrc;
 use polypath_wire::packet::pad_for;
-use polypath_wire::{MAX_HEADERS_LEN, Opcode, Packet, QP1_QKEY};
+use polypath_wire::{MAX_HEADERS_LEN, Opcode, Packet, Psn, QP1_QKEY};
 
 /// What `STAT.txt` says of a file.
 struct Expected {
@@ -223,6 +223,25 @@ fn refusals_carry_the_syndrome_of_their_name() {
         "{:?}",
         last_ack("rxe_rc_rnr.pcap")
     );
+}
+
+#[test]
+fn blocks_of_an_acknowledgement_are_those_of_the_wire_format() {
+    let bytes = [0, 0xff, 0xff, 0xfe, 0, 0, 0, 3, 0, 0, 0x12, 0x34, 0, 1, 0, 0];
+    let list = [(0xff_fffe, 3), (0x1234, 0x1_0000)]
+        .map(|(first, count)| SackBlock { first: Psn::new(first), count });
+    assert_eq!(list.map(|b| b.to_bytes()).as_flattened(), bytes);
+    assert!(SackBlock::list(&bytes).unwrap().iter().eq(list));
+
+    let refused = |bytes: &[u8]| SackBlock::list(bytes).unwrap_err().to_string();
+    assert_eq!(refused(&bytes[..12]), "SACK block: truncated: expected at least 8 bytes, got 4");
+    assert_eq!(
+        refused(&[bytes; 17].as_flattened()[..264]),
+        "SACK blocks: too long: expected at most 256 bytes, got 264"
+    );
+    for wrong in [[1, 0, 0, 0, 0, 0, 0, 1], [0; 8], [0, 0, 0, 0, 0, 0x80, 0, 0]] {
+        assert!(refused(&wrong).contains("a PSN and a count from 1 to 2^23 - 1"), "{wrong:?}");
+    }
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use polypath_wire::bth::Bth;
 use polypath_wire::cm::{CmMad, CmaHeader};
 use polypath_wire::ext::{
-    Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, MpHeader, MpSack, Reth, Syndrome,
-    XrcEth,
+    Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, MpHeader, MpSack, Reth, SackBlock,
+    Syndrome, XrcEth,
 };
 use polypath_wire::grh::Grh;
 use polypath_wire::icrc::{Flow, FlowCrc};
@@ -168,6 +168,34 @@ proptest! {
         packet[bit / 8] ^= 1 << (bit % 8);
         // Byte 4 of the BTH may change on the way and is not covered.
         prop_assert_eq!(crc.verify(&packet, id).is_some(), bit / 8 == 4);
+    }
+
+    #[test]
+    fn blocks_of_an_acknowledgement_come_back_as_they_were(
+        list in prop::collection::vec((any::<u32>(), 1..=SackBlock::COUNT_MAX), 0..=SackBlock::MAX),
+    ) {
+        let list: Vec<SackBlock> = list
+            .into_iter()
+            .map(|(first, count)| SackBlock { first: Psn::new(first), count })
+            .collect();
+        let bytes: Vec<u8> = list.iter().flat_map(SackBlock::to_bytes).collect();
+        let back = SackBlock::list(&bytes).unwrap();
+        prop_assert_eq!(back.is_empty(), list.is_empty());
+        prop_assert!(back.iter().eq(list));
+    }
+
+    #[test]
+    fn arbitrary_blocks_are_refused_or_mean_something(
+        bytes in prop::collection::vec(any::<u8>(), 0..400),
+        mask: u8,
+    ) {
+        // Few bytes that are not zero, or hardly a list would mean anything.
+        let bytes: Vec<u8> = bytes.iter().map(|b| if b & mask == 0 { b & 1 } else { 0 }).collect();
+        if let Ok(blocks) = SackBlock::list(&bytes) {
+            prop_assert!(blocks.iter().all(|b| (1..=SackBlock::COUNT_MAX).contains(&b.count)));
+            let again: Vec<u8> = blocks.iter().flat_map(|b| b.to_bytes()).collect();
+            prop_assert_eq!(again, bytes);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use polypath_wire::ext::{
     Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, MpHeader, MpSack, NakCode, Reth,
-    Syndrome, XrcEth,
+    SackBlock, Syndrome, XrcEth,
 };
 use polypath_wire::icrc::{Flow, compute};
 use polypath_wire::packet::pad_for;
@@ -101,7 +101,7 @@ fn hello() -> Vec<u8> {
     p.extend([1, 1, 9, 2]);
     p.extend([0x11; 8]); // instance
     p.extend([0x22; 32]); // nonces
-    for word in [0x09_0001, 0x08_0002, 0, 65536, 1, 4_u32] {
+    for word in [0x09_0001, 0x08_0002, 0, 65536, 0x1801, 4_u32] {
         p.extend(word.to_be_bytes());
     }
     address(&mut p, 1);
@@ -230,6 +230,41 @@ fn every_multi_path_packet_is_shown_with_its_fields() {
 }
 
 #[test]
+fn blocks_of_an_acknowledgement_are_shown_with_their_fields() {
+    if !has_tshark() {
+        return;
+    }
+    let mut ack = headers(Opcode::MP_ACK);
+    ack.aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: 6 });
+    let list = [(0xff_fffd, 5), (9, 70_000)]
+        .map(|(first, count)| SackBlock { first: Psn::new(first), count }.to_bytes());
+    let file = TempFile::new("blocks.pcap", &pcap(&[packet(ack, list.as_flattened())]));
+    let fields = [
+        "_ws.col.Info",
+        "polypath.block.first",
+        "polypath.block.count",
+        "polypath.payload",
+        "_ws.expert.message",
+    ];
+    let lines = tshark(&file.0, &fields);
+    let info =
+        "MP.Ack QP=0x010203 PSN=16777214 path=3.7 len=16 (ACK, arrived beyond: 2, blocks: 2)";
+    assert_eq!(lines, [[info, "16777213,9", "5,70000", "", ""]]);
+    let out = Command::new("tshark")
+        .arg("-X")
+        .arg(format!(
+            "lua_script:{}/../../tools/wireshark/polypath.lua",
+            env!("CARGO_MANIFEST_DIR")
+        ))
+        .args(["-V", "-r"])
+        .arg(&file.0)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.contains("Arrived out of order (PSN 16777213 to 1)"), "{text}");
+}
+
+#[test]
 fn handshake_probes_and_control_are_shown_with_their_fields() {
     if !has_tshark() {
         return;
@@ -257,6 +292,7 @@ fn handshake_probes_and_control_are_shown_with_their_fields() {
             "polypath.sequence",
             "polypath.mac",
             "_ws.expert.message",
+            "polypath.reach",
         ],
     );
     let mac = "ee".repeat(16);
@@ -278,6 +314,7 @@ fn handshake_probes_and_control_are_shown_with_their_fields() {
         assert_eq!(line[..3], [info, address, sequence]);
         assert!(line[3] == mac || sequence.is_empty());
         assert_eq!(line[4], "", "{info}");
+        assert_eq!(line[5], if sequence.is_empty() { "24" } else { "" }, "{info}");
     }
 }
 

@@ -421,9 +421,10 @@ impl Lane {
         while let Some(event) = self.io.paths.poll_event() {
             self.path_events.push((now, event));
             match event {
-                PathEvent::MultipathAgreed { qpn } => {
+                PathEvent::MultipathAgreed { qpn, reach } => {
                     if let Some(entry) = self.qps.get_mut(&qpn) {
                         entry.qp.set_multipath(true);
+                        entry.qp.set_peer_reach(reach);
                     }
                 }
                 PathEvent::PathDead { path, .. } => {

@@ -18,9 +18,10 @@ impl State {
     pub(super) fn path_events(&mut self) {
         while let Some(event) = self.io.paths.poll_event() {
             match event {
-                PathEvent::MultipathAgreed { qpn } => {
+                PathEvent::MultipathAgreed { qpn, reach } => {
                     if let Some(entry) = self.qps.by_qpn(qpn) {
                         entry.core.set_multipath(true);
+                        entry.core.set_peer_reach(reach);
                     }
                 }
                 PathEvent::ActiveChanged { peer, from, to, reason } => {

@@ -122,6 +122,16 @@ impl Host for LaneHost<'_> {
         self.attached.context.memory.cancel_bind(mw, rkey);
     }
 
+    fn reserve(&mut self, bytes: u32) -> bool {
+        let left = self.io.early_room.checked_sub(bytes);
+        self.io.early_room = left.unwrap_or(self.io.early_room);
+        left.is_some()
+    }
+
+    fn release(&mut self, bytes: u32) {
+        self.io.early_room += bytes;
+    }
+
     fn take_srq(&mut self) -> Option<RecvWr> {
         self.attached.srq.as_ref()?.take()
     }

@@ -34,6 +34,9 @@ struct Flow {
     handle: Option<FlowHandle>,
 }
 
+/// What the queue pairs of a lane keep together of packets that arrived before their turn, in bytes.
+const EARLY_MEMORY: u32 = 64 << 20;
+
 #[derive(Debug)]
 pub(crate) struct LaneIo {
     pub(crate) now: Duration,
@@ -58,6 +61,8 @@ pub(crate) struct LaneIo {
     pub(crate) bereft: Vec<u32>,
     /// Completion queues that hold an event back.
     pub(crate) holds: Holds,
+    /// Bytes that packets which arrive before their turn may still take.
+    pub(crate) early_room: u32,
     /// Copies of control packets.
     #[cfg(any(test, fuzzing))]
     pub(crate) tapped: Vec<polypath_paths::ControlOut>,
@@ -80,6 +85,7 @@ impl LaneIo {
             completions: 0,
             bereft: Vec::new(),
             holds: Holds::default(),
+            early_room: EARLY_MEMORY,
             #[cfg(any(test, fuzzing))]
             tapped: Vec::new(),
         }

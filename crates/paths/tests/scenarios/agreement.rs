@@ -113,8 +113,8 @@ fn a_restarted_peer_on_the_same_addresses_and_slot_begins_a_new_association() {
     let peer = net.hosts[1].paths.attach(now, theirs, mine, ip(0, 1), ip(0, 0), options());
     net.hosts[1].peer = peer.ok();
     net.run(100 * MS);
-    assert!(net.has(0, |e| *e == PathEvent::MultipathAgreed { qpn: mine }));
-    assert!(net.has(1, |e| *e == PathEvent::MultipathAgreed { qpn: theirs }));
+    assert!(net.has(0, |e| *e == PathEvent::MultipathAgreed { qpn: mine, reach: 16 << 20 }));
+    assert!(net.has(1, |e| *e == PathEvent::MultipathAgreed { qpn: theirs, reach: 16 << 20 }));
     net.assert_same_paths();
     net.start_traffic();
     net.run(100 * MS);

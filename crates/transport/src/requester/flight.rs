@@ -8,23 +8,30 @@
 //!
 //! Every packet is charged to its path exactly while it is neither done, held by the peer, nor lost
 //! ([`Host::sent`]).
+//!
+//! Thousands may be in flight, and every acknowledgement tells of gaps until they are filled. So what is
+//! known to have arrived beyond the oldest gap is kept as ranges ([`Flight::beyond`]): what an
+//! acknowledgement repeats costs a look-up for each block, whatever the blocks' length, and whoever looks for
+//! gaps steps over the ranges. And nothing is asked twice whether it was overtaken: packets sent once stand
+//! in the order of sending anyway, those sent again wait in a queue of their own in that order.
 
 mod check;
 
-use core::time::Duration;
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use crate::PACKET_COST;
+use super::tally::Tally;
 use crate::host::{Host, PathId};
-use crate::responder::{PUT_BY_MAX, REORDER_LIMIT};
+use crate::ranges::{Range, Ranges};
+use crate::responder::PUT_BY_MAX;
+use crate::{PACKET_COST, REACH};
 
-/// Most sequence numbers in flight: as many as a multi-path peer's reorder buffer holds.
-pub(crate) const MAX_IN_FLIGHT: usize = REORDER_LIMIT;
+/// Slots for which memory stays when nothing is in flight.
+const SLOTS_KEPT: usize = 256;
 
 // Of a peer like us, the responder gives up no READ that is not answered.
-const _: () = assert!(MAX_IN_FLIGHT * 4096 <= PUT_BY_MAX);
+const _: () = assert!(REACH as usize <= PUT_BY_MAX);
 
 /// So many packets overtake one on a path at first before it is taken to be lost (RFC 5681: three), and
 /// so many at most on one that proves to reorder more.
@@ -63,65 +70,6 @@ impl Slot {
     }
 }
 
-/// Bytes per path, to be reported with few calls.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Tally {
-    /// Nearly always the only one.
-    first: Option<(PathId, u32)>,
-    others: Vec<(PathId, u32)>,
-    /// The timestamp that came back (multi-path): what was sent later is not what arrived.
-    echo: Option<u32>,
-}
-
-impl Tally {
-    /// Of an answer that brought the timestamp `echo` back.
-    #[inline]
-    pub(crate) fn of_answer(echo: Option<u32>) -> Self {
-        Self { echo, ..Self::default() }
-    }
-
-    #[inline]
-    fn add(&mut self, path: PathId, bytes: u32) {
-        match &mut self.first {
-            None => self.first = Some((path, bytes)),
-            Some((first, sum)) if *first == path => *sum += bytes,
-            Some(_) => self.add_to_others(path, bytes),
-        }
-    }
-
-    #[cold]
-    fn add_to_others(&mut self, path: PathId, bytes: u32) {
-        match self.others.iter_mut().find(|(p, _)| *p == path) {
-            Some((_, sum)) => *sum += bytes,
-            None => self.others.push((path, bytes)),
-        }
-    }
-
-    #[inline]
-    fn each(self, mut f: impl FnMut(PathId, u32)) {
-        for (path, bytes) in self.first.into_iter().chain(self.others) {
-            f(path, bytes);
-        }
-    }
-
-    /// Reports them as acknowledged, the round-trip time to its path.
-    pub(crate) fn acked<H: Host>(self, rtt: Option<(PathId, Duration)>, host: &mut H) {
-        self.each(|path, bytes| {
-            let rtt = rtt.and_then(|(p, rtt)| (p == path).then_some(rtt));
-            host.acked(path, bytes, rtt);
-        });
-    }
-
-    /// Reports them as lost.
-    pub(crate) fn lost<H: Host>(self, congestion: bool, host: &mut H) {
-        self.each(|path, bytes| host.lost(path, bytes, congestion));
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.first.is_none()
-    }
-}
-
 /// The slots.
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
@@ -146,6 +94,15 @@ pub(crate) struct Flight {
     newest: SmallVec<[(PathId, u32); 2]>,
     /// A packet of a multi-path peer is lost when so many sent after it on its path have arrived.
     reordering: u32,
+    /// What has arrived beyond the oldest gap: held or done. Some that is done may be missing.
+    beyond: Ranges,
+    /// No slot before it that was sent once is on its way.
+    once_from: u64,
+    /// What was sent again, in this order: sequence number and place in the order of sending. Of use
+    /// while the slot says the same.
+    again: VecDeque<(u64, u32)>,
+    /// By which the last packet was sent.
+    last_path: PathId,
 }
 
 impl Flight {
@@ -164,6 +121,10 @@ impl Flight {
             reordering: REORDERING_MIN,
             order: 0,
             newest: SmallVec::new(),
+            beyond: Ranges::default(),
+            once_from: next,
+            again: VecDeque::new(),
+            last_path: PathId(u32::MAX),
         }
     }
 
@@ -184,10 +145,10 @@ impl Flight {
         self.slots.is_empty()
     }
 
-    /// How many more may be in flight.
+    /// How many more may be in flight, if `limit` may at all.
     #[inline]
-    pub(crate) fn room(&self) -> u32 {
-        (MAX_IN_FLIGHT - self.slots.len().min(MAX_IN_FLIGHT)) as u32
+    pub(crate) fn room(&self, limit: u32) -> u32 {
+        limit.saturating_sub(self.slots.len() as u32)
     }
 
     /// Packets that are on their way, as far as is known.
@@ -248,6 +209,7 @@ impl Flight {
             flags,
         });
         self.order = self.order.wrapping_add(1);
+        self.last_path = path;
         self.charged += 1;
         self.unanswered += u32::from(flags & END != 0);
         cost
@@ -264,23 +226,64 @@ impl Flight {
                 self.finish(at, tally);
             }
         }
+        if from < to && self.slots.front().is_some_and(|s| !s.is(DONE)) {
+            self.note_beyond(from..to); // It waits for an answer that is missing.
+        }
         self.acked_to = self.acked_to.max(to);
+    }
+
+    /// Those of `range` that are done are kept as ranges.
+    #[cold]
+    fn note_beyond(&mut self, range: Range) {
+        for seq in range {
+            if self.slot(seq).is_some_and(|s| s.is(DONE)) {
+                self.beyond.insert(seq..seq + 1, |_| {});
+            }
+        }
     }
 
     /// The peer holds those of `bits` (lowest first) that are set, counted from `from`.
     pub(crate) fn acknowledge_selected(&mut self, from: u64, mut bits: u64, tally: &mut Tally) {
+        let mut at = from;
         while bits != 0 {
-            let seq = from + u64::from(bits.trailing_zeros());
-            bits &= bits - 1;
-            if seq >= self.una && seq < self.next() {
-                let at = (seq - self.una) as usize;
-                if !self.slots[at].is(ANSWERED | DONE | HELD) {
-                    self.arrived(at, tally);
-                    self.slots[at].flags |= HELD;
-                    self.held += 1;
-                }
-            }
+            let gap = bits.trailing_zeros();
+            bits >>= gap;
+            let run = bits.trailing_ones();
+            at += u64::from(gap);
+            self.hold(at..at + u64::from(run), tally);
+            at += u64::from(run);
+            bits = bits.checked_shr(run).unwrap_or(0);
         }
+    }
+
+    /// The peer holds all of `range`, as far as it is in flight.
+    pub(crate) fn hold(&mut self, range: Range, tally: &mut Tally) {
+        let range = range.start.max(self.una)..range.end.min(self.next());
+        if range.is_empty() {
+            return;
+        }
+        let mut beyond = core::mem::take(&mut self.beyond);
+        let mut unanswered: SmallVec<[u64; 4]> = SmallVec::new();
+        beyond.insert(range, |fresh| {
+            for seq in fresh {
+                let at = (seq - self.una) as usize;
+                if self.slots[at].is(DONE | HELD) {
+                    continue;
+                }
+                if self.slots[at].is(ANSWERED) {
+                    // The peer has the request: that says nothing of the answer.
+                    unanswered.push(seq);
+                    continue;
+                }
+                self.arrived(at, tally);
+                self.slots[at].flags |= HELD;
+                self.held += 1;
+            }
+        });
+        for seq in unanswered {
+            beyond.remove(seq);
+        }
+        self.beyond = beyond;
     }
 
     /// The answer to `seq` is here.
@@ -288,6 +291,9 @@ impl Flight {
     pub(crate) fn answer(&mut self, seq: u64, tally: &mut Tally) {
         if seq >= self.una && seq < self.next() {
             self.finish((seq - self.una) as usize, tally);
+            if seq != self.una {
+                self.beyond.insert(seq..seq + 1, |_| {});
+            }
         }
     }
 
@@ -355,7 +361,27 @@ impl Flight {
             self.slots.pop_front();
             self.una += 1;
         }
-        self.una != before
+        if self.una == before {
+            return false;
+        }
+        if !self.beyond.is_empty() {
+            self.beyond.trim(self.una);
+        }
+        if self.slots.is_empty() {
+            self.tidy();
+        }
+        true
+    }
+
+    /// Nothing is in flight: gives memory back but for some that is often used.
+    #[inline]
+    fn tidy(&mut self) {
+        if !self.again.is_empty() {
+            self.again = VecDeque::new();
+        }
+        if self.slots.capacity() > SLOTS_KEPT {
+            self.slots.shrink_to(SLOTS_KEPT);
+        }
     }
 
     #[inline]
@@ -381,6 +407,7 @@ impl Flight {
         let slot = &mut self.slots[at];
         if slot.is(HELD) {
             slot.flags = slot.flags & !HELD | LOST;
+            self.beyond.remove(seq);
             self.held -= 1;
             self.lost += 1;
             self.lost_from = self.lost_from.min(seq);
@@ -391,6 +418,7 @@ impl Flight {
 
     /// Marks all as lost, even what the peer holds.
     pub(crate) fn lose_all(&mut self, tally: &mut Tally) {
+        self.beyond.clear();
         for seq in self.una..self.next() {
             self.lose_even_held(seq, tally);
         }
@@ -427,34 +455,112 @@ impl Flight {
         only_resent_are_guarded: bool,
         tally: &mut Tally,
     ) {
-        for seq in self.una..to.min(self.next()) {
+        let to = to.min(self.next());
+        let mut seq = self.una;
+        while seq < to {
             let at = (seq - self.una) as usize;
             let slot = &self.slots[at];
+            if slot.is(DONE | HELD) {
+                seq = self.after(seq);
+                continue;
+            }
             let recent = now_us.wrapping_sub(slot.sent_us) < guard_us
                 && (slot.is(AGAIN) || !only_resent_are_guarded);
             if slot.is(ANSWERED) && !recent {
                 self.lose(at, tally);
             }
+            seq += 1;
         }
+    }
+
+    /// The sequence number after `seq` and after all that is known to have arrived together with it.
+    fn after(&self, seq: u64) -> u64 {
+        self.beyond.containing(seq).map_or(seq + 1, |r| r.end)
     }
 
     /// Marks as lost what was overtaken on its path by too many packets that arrived: by any, if the
     /// packets of a path are to stay `in_order`.
     pub(crate) fn lose_overtaken(&mut self, in_order: bool, tally: &mut Tally) {
+        if self.una >= self.done_to {
+            return;
+        }
         let threshold = if in_order { 1 } else { self.reordering };
-        for seq in self.una..self.done_to {
+        self.lose_overtaken_once(threshold, tally);
+        if !self.again.is_empty() {
+            self.lose_overtaken_again(threshold, tally);
+        }
+    }
+
+    fn overtaken(&self, slot: &Slot, threshold: u32) -> bool {
+        self.newest.iter().any(|(path, newest)| {
+            *path == slot.path && newest.wrapping_sub(slot.order) as i32 >= threshold as i32
+        })
+    }
+
+    /// Of those sent once. Each is looked at until it has arrived or is lost, and, on the path in use, until
+    /// one is found that was not overtaken: nor were those after it, then.
+    fn lose_overtaken_once(&mut self, threshold: u32, tally: &mut Tally) {
+        let mut seq = self.once_from.max(self.una);
+        let mut settled = true;
+        while seq < self.done_to {
             let at = (seq - self.una) as usize;
             let slot = &self.slots[at];
-            if slot.is(DONE | LOST | HELD) {
-                continue;
+            if slot.is(DONE | HELD) {
+                seq = self.after(seq);
+            } else {
+                if !slot.is(LOST | AGAIN) {
+                    if self.overtaken(slot, threshold) {
+                        self.lose(at, tally);
+                    } else if slot.path == self.last_path {
+                        break;
+                    } else {
+                        settled = false;
+                    }
+                }
+                seq += 1;
             }
-            let overtaken = self.newest.iter().any(|(path, newest)| {
-                *path == slot.path && newest.wrapping_sub(slot.order) as i32 >= threshold as i32
-            });
-            if overtaken {
-                self.lose(at, tally);
+            if settled {
+                self.once_from = seq;
             }
         }
+    }
+
+    /// Of those sent again: likewise, in the order in which they were.
+    fn lose_overtaken_again(&mut self, threshold: u32, tally: &mut Tally) {
+        let mut i = 0;
+        while let Some(&(seq, order)) = self.again.get(i) {
+            if let Some(slot) = self.waits_since(seq, order) {
+                if seq >= self.done_to || !self.overtaken(slot, threshold) {
+                    if slot.path == self.last_path {
+                        return;
+                    }
+                    i += 1;
+                    continue;
+                }
+                self.lose((seq - self.una) as usize, tally);
+            }
+            if i == 0 {
+                self.again.pop_front();
+            } else {
+                i += 1;
+            }
+        }
+    }
+
+    /// The slot of `seq`, if it is on its way and was sent last at the place `order`.
+    fn waits_since(&self, seq: u64, order: u32) -> Option<&Slot> {
+        self.slot(seq).filter(|s| s.order == order && !s.is(DONE | HELD | LOST))
+    }
+
+    /// `seq` is sent again at the place `order`.
+    fn queue_again(&mut self, seq: u64, order: u32) {
+        // What is of no use any more must not pile up while the oldest packets are sent in vain.
+        if self.again.len() > 2 * self.slots.len() {
+            let mut again = core::mem::take(&mut self.again);
+            again.retain(|(seq, order)| self.waits_since(*seq, *order).is_some());
+            self.again = again;
+        }
+        self.again.push_back((seq, order));
     }
 
     /// Whether something is to be sent again.
@@ -471,7 +577,7 @@ impl Flight {
         }
         let mut seq = self.lost_from.max(self.una);
         while !self.slot(seq)?.is(LOST) {
-            seq += 1;
+            seq = self.after(seq);
         }
         self.lost_from = seq;
         let mut n = 0;
@@ -529,10 +635,12 @@ impl Flight {
             slot.order = self.order;
             slot.sent_us = now_us;
             cost += u32::from(slot.cost);
+            self.queue_again(seq, self.order);
             self.order = self.order.wrapping_add(1);
             self.lost -= 1;
             self.charged += 1;
         }
+        self.last_path = path;
         cost
     }
 
@@ -541,7 +649,9 @@ impl Flight {
         let mut tally = Tally::default();
         self.lose_all(&mut tally);
         tally.lost(false, host);
-        *self = Self { slots: core::mem::take(&mut self.slots), ..Self::new(next) };
-        self.slots.clear();
+        *self = Self::new(next);
     }
 }
+
+#[cfg(test)]
+mod tests;

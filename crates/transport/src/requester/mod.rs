@@ -9,6 +9,7 @@ mod check;
 mod cover;
 mod flight;
 mod receive;
+mod tally;
 mod timers;
 mod transmit;
 
@@ -24,7 +25,8 @@ use crate::sq::SendQueue;
 use crate::types::{QpEvent, QpState, SendWr, WcStatus};
 pub(crate) use build::Stamp;
 use cover::FlushCover;
-use flight::{Flight, Tally};
+use flight::Flight;
+use tally::Tally;
 use timers::{Expired, Timers};
 pub(crate) use transmit::{burst_packets, emit_data, local_fault};
 

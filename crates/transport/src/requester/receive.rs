@@ -2,12 +2,12 @@
 
 use core::time::Duration;
 
-use polypath_wire::ext::{NakCode, Syndrome};
+use polypath_wire::ext::{NakCode, SackBlock, SackBlocks, Syndrome};
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Packet;
 use polypath_wire::psn::Psn;
 
-use super::flight::Tally;
+use super::tally::Tally;
 use super::{Requester, micros, psn};
 use crate::cause::Cause;
 use crate::common::Core;
@@ -23,7 +23,7 @@ const GUARD_UNMEASURED_US: u32 = 1000;
 
 /// What one packet of the peer told, besides its content.
 #[derive(Clone, Copy)]
-struct Answer {
+struct Answer<'a> {
     now: Duration,
     now_us: u32,
     from: PathId,
@@ -36,6 +36,16 @@ struct Answer {
     /// What has arrived out of order: bit 0 stands for the packet `sack_from`.
     sack: u64,
     sack_from: u64,
+    /// The same beyond the reach of the bits.
+    blocks: SackBlocks<'a>,
+}
+
+impl Answer<'_> {
+    /// It says that something has arrived out of order.
+    #[inline]
+    fn is_selective(&self) -> bool {
+        self.sack != 0 || !self.blocks.is_empty()
+    }
 }
 
 impl Requester {
@@ -57,7 +67,7 @@ impl Requester {
         let opcode = h.bth.opcode.base();
         // Of an answer of many packets, only the first one tells how long the way took.
         let tells_time = opcode.starts_message();
-        let answer = Answer {
+        let mut answer = Answer {
             now,
             now_us: micros(now),
             from,
@@ -66,6 +76,7 @@ impl Requester {
             timed: tells_time.then_some(seq),
             sack: h.sack.map_or(0, |s| s.0),
             sack_from: seq + 1,
+            blocks: SackBlocks::default(),
         };
         if seq >= self.flight.next() {
             core.counters.dropped_malformed += 1; // A ghost: nothing like it was sent.
@@ -77,6 +88,16 @@ impl Requester {
             let original = ack.original.to_ne_bytes();
             self.on_answer(core, seq, &original, false, &answer, host);
         } else if let Some(aeth) = h.aeth {
+            if answer.multipath && !packet.payload.is_empty() {
+                core.counters.received_bytes -= packet.payload.len() as u64; // Not asked for.
+                match SackBlock::list(packet.payload) {
+                    Ok(blocks) => answer.blocks = blocks,
+                    Err(_) => {
+                        core.counters.dropped_malformed += 1;
+                        return;
+                    }
+                }
+            }
             match aeth.syndrome {
                 Syndrome::Ack { .. } => self.on_ack(core, seq, &answer, host),
                 Syndrome::RnrNak { timer } => self.on_rnr(core, seq, timer, &answer, host),
@@ -106,7 +127,7 @@ impl Requester {
         core: &mut Core,
         to: u64,
         mut tally: Tally,
-        answer: &Answer,
+        answer: &Answer<'_>,
         host: &mut H,
     ) -> bool {
         let sent = |seq| match answer.echo {
@@ -122,6 +143,10 @@ impl Requester {
         self.flight.acknowledge(to, &mut tally);
         if answer.sack != 0 {
             self.flight.acknowledge_selected(answer.sack_from, answer.sack, &mut tally);
+        }
+        for block in answer.blocks.iter() {
+            let first = self.expand(block.first);
+            self.flight.hold(first..first + u64::from(block.count), &mut tally);
         }
         let news = !tally.is_empty();
         if news {
@@ -142,7 +167,7 @@ impl Requester {
     }
 
     /// The probe has been acknowledged but not all that was sent before it: that is lost.
-    fn judge_probe<H: Host>(&mut self, answer: &Answer, host: &mut H) {
+    fn judge_probe<H: Host>(&mut self, answer: &Answer<'_>, host: &mut H) {
         let Some(probe) = self.probe else { return };
         let una = self.flight.una();
         if una <= probe.seq {
@@ -158,9 +183,9 @@ impl Requester {
         }
     }
 
-    fn on_ack<H: Host>(&mut self, core: &mut Core, seq: u64, answer: &Answer, host: &mut H) {
+    fn on_ack<H: Host>(&mut self, core: &mut Core, seq: u64, answer: &Answer<'_>, host: &mut H) {
         let to = seq + 1;
-        if to <= self.flight.una() && answer.sack == 0 {
+        if to <= self.flight.una() && !answer.is_selective() {
             core.counters.duplicate_responses += 1;
             return;
         }
@@ -212,7 +237,7 @@ impl Requester {
 
     /// An acknowledgement for what came after a READ or atomic whose answer is not here says that the
     /// answer was lost (IBTA 9.7.5.1.1, implied NAK).
-    fn miss_answers(&mut self, to: u64, answer: &Answer, tally: &mut Tally) {
+    fn miss_answers(&mut self, to: u64, answer: &Answer<'_>, tally: &mut Tally) {
         if self.flight.una() < to {
             let guard = self.guard_us();
             // A multi-path peer's acknowledgement may have overtaken the answer on another path.
@@ -239,7 +264,7 @@ impl Requester {
         &mut self,
         core: &mut Core,
         seq: u64,
-        answer: &Answer,
+        answer: &Answer<'_>,
         host: &mut H,
     ) {
         core.counters.naks_sequence_received += 1;
@@ -271,7 +296,7 @@ impl Requester {
         core: &mut Core,
         seq: u64,
         code: u8,
-        answer: &Answer,
+        answer: &Answer<'_>,
         host: &mut H,
     ) {
         core.counters.naks_rnr_received += 1;
@@ -311,7 +336,7 @@ impl Requester {
         core: &mut Core,
         seq: u64,
         code: NakCode,
-        answer: &Answer,
+        answer: &Answer<'_>,
         host: &mut H,
     ) {
         if seq < self.flight.una() {
@@ -374,7 +399,7 @@ impl Requester {
         seq: u64,
         data: &[u8],
         is_read: bool,
-        answer: &Answer,
+        answer: &Answer<'_>,
         host: &mut H,
     ) {
         if seq < self.flight.una() || !self.flight.awaits_answer(seq) {

@@ -4,7 +4,8 @@
 use core::time::Duration;
 
 use super::build::{self, Stamp};
-use super::flight::{ANSWERED, END, Tally};
+use super::flight::{ANSWERED, END};
+use super::tally::Tally;
 use super::{Requester, micros, psn};
 use crate::PACKET_COST;
 use crate::cause::Cause;
@@ -216,7 +217,7 @@ impl Requester {
     /// Sends a burst of a SEND or WRITE.
     fn send_data<H: Host>(&mut self, core: &mut Core, way: &mut Way, host: &mut H) -> Step {
         let mtu = core.attr.path_mtu;
-        let room = self.flight.room();
+        let room = self.flight.room(core.in_flight_max);
         let k = self.progress.unwrap_or(0);
         let Some(wqe) = self.sq.next() else { return Step::Idle };
         let packets = wqe.packets;
@@ -260,7 +261,7 @@ impl Requester {
         let packets = wqe.packets;
         let alone = self.flight.charged() == 0;
         let possible = (packets - k).min(burst_packets(mtu));
-        let wanted = possible.min(self.flight.room());
+        let wanted = possible.min(self.flight.room(core.in_flight_max));
         if wanted == 0 {
             return Step::Idle;
         }

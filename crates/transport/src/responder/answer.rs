@@ -2,7 +2,9 @@
 //! is due. An acknowledgement never overtakes the answer to an earlier READ: it would say that the
 //! answer was lost.
 
-use polypath_wire::ext::{Aeth, AtomicAckEth, MpHeader, MpSack, NakCode, Reth, Syndrome};
+use polypath_wire::ext::{
+    Aeth, AtomicAckEth, MpHeader, MpSack, NakCode, Reth, SackBlock, Syndrome,
+};
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::{Headers, pad_for};
 use polypath_wire::psn::Psn;
@@ -271,10 +273,43 @@ impl Responder {
             headers.sack = Some(MpSack(bits));
         }
         core.counters.acks_sent += 1;
-        transmit_one(core, due.reply.path, &headers, host);
+        if headers.mp.is_some() && core.reads_blocks && !self.reorder.is_empty() {
+            self.transmit_with_blocks(core, due.reply.path, &headers, host);
+        } else {
+            transmit_one(core, due.reply.path, &headers, host);
+        }
         if let Kind::Fatal { .. } = due.kind {
             core.broken = true;
         }
+    }
+
+    /// Sends an acknowledgement that tells of all that waits in the reorder buffer.
+    #[cold]
+    fn transmit_with_blocks<H: Host>(
+        &mut self,
+        core: &mut Core,
+        path: PathId,
+        headers: &Headers,
+        host: &mut H,
+    ) {
+        let mut blocks = [SackBlock::default(); SackBlock::MAX];
+        let n = self.reorder.blocks(self.epsn(), &mut blocks);
+        let mut bytes = [[0; SackBlock::LEN]; SackBlock::MAX];
+        for (out, block) in bytes.iter_mut().zip(&blocks[..n]) {
+            *out = block.to_bytes();
+        }
+        let burst = Burst {
+            path,
+            first: headers,
+            middle: headers,
+            last: headers,
+            packets: 1,
+            mtu: core.attr.path_mtu,
+            payload: Payload::Bytes(bytes[..n].as_flattened()),
+            covered_twice: false,
+        };
+        core.counters.sent_packets += 1; // Blocks are no payload that anybody has asked for.
+        host.transmit(&burst);
     }
 
     /// Sends answers, a bounded number; true: there are more.

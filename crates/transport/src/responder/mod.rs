@@ -19,6 +19,7 @@ use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::{Headers, Packet};
 use polypath_wire::psn::Psn;
 
+use crate::REACH;
 use crate::cause::Cause;
 use crate::common::Core;
 use crate::host::{Host, PathId};
@@ -144,7 +145,8 @@ impl Responder {
     }
 
     /// Forgets everything.
-    pub(crate) fn clear(&mut self) {
+    pub(crate) fn clear<H: Host>(&mut self, host: &mut H) {
+        self.reorder.clear(host);
         *self = Self::new();
     }
 
@@ -162,7 +164,7 @@ impl Responder {
         self.jobs.clear();
         self.due = None;
         self.message = None;
-        self.reorder.clear();
+        self.reorder.clear(host);
         self.resources = Resources::default();
         self.waiting = false;
         self.rq.flush(core, host);
@@ -189,7 +191,7 @@ impl Responder {
         } else if ahead < 0 {
             self.duplicate(core, packet, from, host);
         } else {
-            self.ahead(core, ahead as usize, packet, from);
+            self.ahead(core, ahead as usize, packet, from, host);
         }
     }
 
@@ -208,7 +210,7 @@ impl Responder {
             Verdict::Done(n) => {
                 self.next += u64::from(n);
                 self.complained = false;
-                self.reorder.advance(n);
+                self.reorder.advance(n, host);
                 let opcode = headers.bth.opcode.base();
                 if is_answered(opcode) {
                     self.answered(reply);
@@ -225,7 +227,7 @@ impl Responder {
             }
             Verdict::Wait if reply.multipath => {
                 self.waiting = true;
-                self.reorder.offer(0, headers, payload, from);
+                self.reorder.offer(0, 1, headers, payload, from, host);
                 self.acknowledge(reply);
                 false
             }
@@ -252,7 +254,7 @@ impl Responder {
         while let Some(held) = self.reorder.take() {
             let done = self.take(core, &held.headers, &held.payload, held.from, host);
             // One that found no receive is not kept: the peer has to know that it must come again.
-            self.reorder.recycle(held);
+            self.reorder.recycle(held, host);
             if !done {
                 break;
             }
@@ -329,7 +331,14 @@ impl Responder {
     }
 
     /// A request whose predecessors have not come.
-    fn ahead(&mut self, core: &mut Core, ahead: usize, packet: &Packet<'_>, from: PathId) {
+    fn ahead<H: Host>(
+        &mut self,
+        core: &mut Core,
+        ahead: usize,
+        packet: &Packet<'_>,
+        from: PathId,
+        host: &mut H,
+    ) {
         core.counters.out_of_order += 1;
         let reply = Reply::to(&packet.headers, from);
         if !reply.multipath {
@@ -340,11 +349,13 @@ impl Responder {
             }
             return;
         }
-        match self.reorder.offer(ahead, &packet.headers, packet.payload, from) {
+        let limit = core.psns(REACH) as usize;
+        let (headers, payload) = (&packet.headers, packet.payload);
+        match self.reorder.offer(ahead, limit, headers, payload, from, host) {
             Offered::Held => {}
             Offered::Duplicate => core.counters.duplicate_requests += 1,
             Offered::Contradicts => core.counters.dropped_reorder += 2,
-            Offered::TooFar => core.counters.dropped_reorder += 1,
+            Offered::TooFar | Offered::NoMemory => core.counters.dropped_reorder += 1,
         }
         self.acknowledge(reply);
     }

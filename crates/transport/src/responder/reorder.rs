@@ -1,19 +1,29 @@
 //! Packets of a multi-path peer that arrived before their predecessors.
 //!
 //! They wait here so that memory is written strictly in order; what is missing is told to the peer by
-//! the selective part of acknowledgements. Buffers are kept and used again: a packet that finds one
-//! costs a copy, no allocation.
+//! the selective part of acknowledgements. A queue pair has memory for it only while it needs it: the
+//! ring of places grows to as far ahead as a packet is, and when nothing waits any more all is given
+//! back but a few buffers, so that a little reordering costs a copy and no allocation. The host limits
+//! what all queue pairs keep together ([`Host::reserve`]).
 
 use std::collections::VecDeque;
 
-use polypath_wire::ext::MpHeader;
+use polypath_wire::ext::{MpHeader, SackBlock};
 use polypath_wire::packet::Headers;
+use polypath_wire::psn::Psn;
 
-use crate::host::PathId;
+use crate::host::{Host, PathId};
+use crate::ranges::{Range, Ranges};
 
-/// Most sequence numbers that a packet may be ahead of the expected one. A peer does not send further
-/// ahead of its oldest unacknowledged packet ([`crate::requester`]).
+/// Sequence numbers that a packet may be ahead of the expected one if nothing else was agreed.
 pub(crate) const REORDER_LIMIT: usize = 256;
+/// What a packet that waits costs beside its payload, in bytes.
+const HELD_COST: usize = size_of::<Held>() + size_of::<Option<Box<Held>>>();
+/// Buffers, and places of the ring, that stay when nothing waits.
+const SPARE_KEPT: usize = 4;
+const PLACES_KEPT: usize = 64;
+/// Arrivals apart from each other that are remembered for the next acknowledgement.
+const TOUCHED_MAX: usize = SackBlock::MAX;
 
 /// A packet that waits.
 #[derive(Clone, Debug)]
@@ -23,12 +33,36 @@ pub(super) struct Held {
     pub(super) from: PathId,
 }
 
+impl Held {
+    /// What it counts for in [`Host::reserve`].
+    fn cost(len: usize) -> u32 {
+        u32::try_from(len + HELD_COST).unwrap_or(u32::MAX)
+    }
+}
+
 /// The packets that wait, by their distance from the expected one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reorder {
-    slots: VecDeque<Option<Held>>,
+    /// Nothing while no packet has ever had to wait.
+    waiting: Option<Box<Waiting>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Waiting {
+    /// Counts the sequence numbers executed: the number of the expected one.
+    base: u64,
+    /// By distance from `base`.
+    places: VecDeque<Option<Box<Held>>>,
     held: usize,
-    spare: Vec<Vec<u8>>,
+    /// Numbers of what is held.
+    arrived: Ranges,
+    /// Numbers of the latest that came, one for each run, the latest last: what the next
+    /// acknowledgement has to tell.
+    touched: Vec<u64>,
+    /// Blocks before this number were told last.
+    told_to: u64,
+    #[allow(clippy::vec_box)] // The boxes are what is kept.
+    spare: Vec<Box<Held>>,
 }
 
 /// What became of a packet that was offered.
@@ -38,7 +72,10 @@ pub(super) enum Offered {
     Duplicate,
     /// It asks for something else than the one that is here: neither is kept.
     Contradicts,
+    /// Further ahead than was agreed, or in too many pieces.
     TooFar,
+    /// The host has no memory for it.
+    NoMemory,
 }
 
 /// Whether two packets with the same sequence number ask for the same. The same request may come by another
@@ -56,111 +93,323 @@ fn agree(a: &Headers, b: &Headers) -> bool {
 impl Reorder {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.held == 0
+        self.waiting.as_ref().is_none_or(|w| w.held == 0)
     }
 
-    /// Keeps a packet that is `ahead` sequence numbers ahead of the expected one.
-    pub(super) fn offer(
+    /// Keeps a packet that is `ahead` (below `limit`) sequence numbers ahead of the expected one.
+    pub(super) fn offer<H: Host>(
         &mut self,
         ahead: usize,
+        limit: usize,
         headers: &Headers,
         payload: &[u8],
         from: PathId,
+        host: &mut H,
     ) -> Offered {
-        if ahead >= REORDER_LIMIT {
+        if ahead >= limit {
             return Offered::TooFar;
         }
-        while self.slots.len() <= ahead {
-            self.slots.push_back(None);
-        }
-        let slot = &mut self.slots[ahead];
-        if let Some(held) = slot {
-            if agree(&held.headers, headers) && held.payload.len() == payload.len() {
-                return Offered::Duplicate;
-            }
-            // One of them is not the peer's, and nobody can tell which: a wrong guess must not shut the
-            // peer's own out. It sends it again.
-            if let Some(held) = slot.take() {
-                self.held -= 1;
-                self.recycle(held);
-            }
-            return Offered::Contradicts;
-        }
-        let mut buffer = self.spare.pop().unwrap_or_default();
-        buffer.clear();
-        buffer.extend_from_slice(payload);
-        *slot = Some(Held { headers: *headers, payload: buffer, from });
-        self.held += 1;
-        Offered::Held
+        self.waiting.get_or_insert_default().offer(ahead, headers, payload, from, host)
     }
 
     /// Takes the expected packet, if it is here.
     #[inline]
-    pub(super) fn take(&mut self) -> Option<Held> {
-        let held = self.slots.front_mut()?.take()?;
-        self.held -= 1;
-        Some(held)
+    pub(super) fn take(&mut self) -> Option<Box<Held>> {
+        let w = self.waiting.as_mut()?;
+        let packet = w.places.front_mut()?.take()?;
+        w.held -= 1;
+        w.arrived.remove(w.base);
+        Some(packet)
     }
 
     /// Keeps a packet's buffer for another.
-    pub(super) fn recycle(&mut self, packet: Held) {
-        self.spare.push(packet.payload);
+    pub(super) fn recycle<H: Host>(&mut self, packet: Box<Held>, host: &mut H) {
+        if let Some(w) = &mut self.waiting {
+            w.recycle(packet, host);
+            w.tidy();
+        }
     }
 
     /// `n` more sequence numbers have been executed.
     #[inline]
-    pub(super) fn advance(&mut self, n: u32) {
-        for _ in 0..n {
-            match self.slots.pop_front() {
-                None => return,
-                Some(None) => {}
-                Some(Some(packet)) => {
-                    self.held -= 1;
-                    self.recycle(packet);
-                }
+    pub(super) fn advance<H: Host>(&mut self, n: u32, host: &mut H) {
+        if let Some(w) = &mut self.waiting {
+            w.base += u64::from(n);
+            if w.held > 0 || !w.places.is_empty() {
+                w.advance(n, host);
             }
         }
     }
 
     /// Bit `i` is set if the packet `i` after the expected one is here (the expected one is bit 0).
     pub(super) fn bitmap(&self) -> u64 {
-        if self.held == 0 {
-            return 0;
-        }
-        self.slots
-            .iter()
-            .take(64)
-            .enumerate()
-            .fold(0, |bits, (i, slot)| bits | u64::from(slot.is_some()) << i)
+        let Some(w) = &self.waiting else { return 0 };
+        let near = w.arrived.iter().take_while(|r| r.start < w.base + 64);
+        near.fold(0, |bits, r| {
+            let (start, end) = (r.start - w.base, (r.end - w.base).min(64));
+            bits | (u64::MAX >> (64 - (end - start))) << start
+        })
     }
 
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
+    /// Fills `out` with blocks of what is here beyond what [`Reorder::bitmap`] tells, `expected` being the
+    /// PSN of the expected packet; gives how many. What came since the last call is among them, the rest
+    /// takes turns.
+    pub(super) fn blocks(&mut self, expected: Psn, out: &mut [SackBlock; SackBlock::MAX]) -> usize {
+        let Some(w) = &mut self.waiting else { return 0 };
+        let mut chosen: [Range; SackBlock::MAX] = core::array::from_fn(|_| 0..0);
+        let n = w.choose(&mut chosen);
+        for (block, range) in out.iter_mut().zip(&chosen[..n]) {
+            // A reach is far less than 2^24.
+            *block = SackBlock {
+                first: expected.add((range.start - w.base) as u32),
+                count: (range.end - range.start) as u32,
+            };
+        }
+        n
     }
 
     /// # Errors
-    /// The counter is not what the slots say.
-    pub(super) fn check(&self) -> Result<(), String> {
-        let held = self.slots.iter().flatten().count();
-        if held != self.held {
-            return Err(format!("{} packets are counted as waiting, {held} wait", self.held));
+    /// A counter is not what the places say, or there are more than `limit`.
+    pub(super) fn check(&self, limit: usize) -> Result<(), String> {
+        let Some(w) = &self.waiting else { return Ok(()) };
+        let held = w.places.iter().flatten().count();
+        if held != w.held {
+            return Err(format!("{} packets are counted as waiting, {held} wait", w.held));
         }
-        if self.slots.len() > REORDER_LIMIT {
-            return Err(format!("{} places for packets, of {REORDER_LIMIT}", self.slots.len()));
+        let mut numbers = w.arrived.iter().flat_map(Clone::clone);
+        let places = w.places.iter().zip(w.base..).filter(|(place, _)| place.is_some());
+        if !places.map(|(_, number)| number).eq(numbers.by_ref()) || numbers.next().is_some() {
+            return Err(format!("what waits is not {:?} from {} on", w.arrived, w.base));
+        }
+        if w.places.len() > limit {
+            return Err(format!("{} places for packets, of {limit}", w.places.len()));
         }
         Ok(())
+    }
+
+    /// Forgets all.
+    pub(super) fn clear<H: Host>(&mut self, host: &mut H) {
+        if let Some(w) = self.waiting.take() {
+            for packet in w.places.into_iter().flatten() {
+                host.release(Held::cost(packet.payload.len()));
+            }
+        }
+    }
+}
+
+impl Waiting {
+    fn offer<H: Host>(
+        &mut self,
+        ahead: usize,
+        headers: &Headers,
+        payload: &[u8],
+        from: PathId,
+        host: &mut H,
+    ) -> Offered {
+        let number = self.base + ahead as u64;
+        if let Some(place) = self.places.get_mut(ahead)
+            && let Some(held) = place
+        {
+            if agree(&held.headers, headers) && held.payload.len() == payload.len() {
+                return Offered::Duplicate;
+            }
+            // One of them is not the peer's, and nobody can tell which: a wrong guess must not shut the
+            // peer's own out. It sends it again.
+            if let Some(held) = place.take() {
+                self.held -= 1;
+                self.arrived.remove(number);
+                self.recycle(held, host);
+                self.tidy();
+            }
+            return Offered::Contradicts;
+        }
+        let cost = Held::cost(payload.len());
+        if !host.reserve(cost) {
+            return Offered::NoMemory;
+        }
+        if !self.arrived.insert(number..number + 1, |_| {}) {
+            host.release(cost);
+            return Offered::TooFar;
+        }
+        if self.places.len() <= ahead {
+            self.places.resize(ahead + 1, None);
+        }
+        self.places[ahead] = Some(match self.spare.pop() {
+            None => Box::new(Held { headers: *headers, payload: payload.to_vec(), from }),
+            Some(mut held) => {
+                held.headers = *headers;
+                held.payload.clear();
+                held.payload.extend_from_slice(payload);
+                held.from = from;
+                held
+            }
+        });
+        self.held += 1;
+        self.touch(number);
+        Offered::Held
+    }
+
+    /// `number` has come.
+    fn touch(&mut self, number: u64) {
+        if let Some(last) = self.touched.last_mut().filter(|last| **last + 1 == number) {
+            *last = number;
+            return;
+        }
+        if self.touched.len() == TOUCHED_MAX {
+            self.touched.remove(0);
+        }
+        self.touched.push(number);
+    }
+
+    fn advance<H: Host>(&mut self, n: u32, host: &mut H) {
+        for _ in 0..n {
+            match self.places.pop_front() {
+                None => break,
+                Some(None) => {}
+                Some(Some(packet)) => {
+                    self.held -= 1;
+                    self.recycle(packet, host);
+                }
+            }
+        }
+        self.arrived.trim(self.base);
+        self.tidy();
+    }
+
+    fn recycle<H: Host>(&mut self, packet: Box<Held>, host: &mut H) {
+        host.release(Held::cost(packet.payload.len()));
+        if self.spare.len() < SPARE_KEPT {
+            self.spare.push(packet);
+        }
+    }
+
+    /// Gives memory back if nothing waits.
+    fn tidy(&mut self) {
+        if self.held == 0 {
+            self.places.clear();
+            self.places.shrink_to(PLACES_KEPT);
+            self.touched.clear();
+            self.arrived.clear();
+        }
+    }
+
+    /// The blocks to tell, see [`Reorder::blocks`].
+    fn choose(&mut self, out: &mut [Range; SackBlock::MAX]) -> usize {
+        let near = self.base + 64;
+        let beyond = |r: &Range| r.end > near;
+        let mut n = 0;
+        for number in self.touched.drain(..).rev() {
+            let Some(range) = self.arrived.containing(number).filter(beyond) else { continue };
+            if !out[..n].contains(&range) {
+                out[n] = range;
+                n += 1;
+            }
+        }
+        let total = self.arrived.iter_from(near).count();
+        let turn = self.told_to.max(near);
+        let from_turn = self.arrived.iter_from(turn);
+        let from_start = self.arrived.iter_from(near);
+        for range in from_turn.chain(from_start).take(total) {
+            if n == out.len() {
+                break;
+            }
+            if !out[..n].contains(range) {
+                out[n] = range.clone();
+                n += 1;
+            }
+            self.told_to = range.end;
+        }
+        n
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use core::time::Duration;
+
     use polypath_wire::bth::Bth;
     use polypath_wire::opcode::Opcode;
 
     use super::*;
+    use crate::host::{AtomicOp, Burst, Fault, PathTag, PeerId, Route, Segment};
+    use crate::types::{Access, Completion, CqSide, FlushScope, QpEvent, RecvWr, Sge};
+
+    /// Has memory for so many bytes, and nothing else.
+    struct Memory(u32);
+
+    impl Host for Memory {
+        fn reserve(&mut self, bytes: u32) -> bool {
+            self.0.checked_sub(bytes).map(|left| self.0 = left).is_some()
+        }
+        fn release(&mut self, bytes: u32) {
+            self.0 += bytes;
+        }
+        fn resolve(&self, _: u32, _: Sge, _: Access) -> Result<Segment, Fault> {
+            Err(Fault::Key)
+        }
+        fn resolve_remote(
+            &self,
+            _: u32,
+            _: u32,
+            _: u32,
+            _: u64,
+            _: u32,
+            _: Access,
+        ) -> Result<Segment, Fault> {
+            Err(Fault::Key)
+        }
+        fn store(&mut self, _: Segment, _: &[u8]) {}
+        fn load(&self, _: Segment, _: &mut [u8]) {}
+        fn atomic(&mut self, _: Segment, _: AtomicOp) -> u64 {
+            0
+        }
+        fn atomic_write(&mut self, _: Segment, _: u64) {}
+        fn flush(&mut self, _: u32, _: u32, _: u32, _: FlushScope, _: Access) -> Result<(), Fault> {
+            Err(Fault::Key)
+        }
+        fn invalidate(&mut self, _: u32, _: u32, _: u32) -> Result<(), Fault> {
+            Err(Fault::Key)
+        }
+        fn bind_mw(&mut self, _: u32, _: u32, _: u32, _: u32) -> Result<(), Fault> {
+            Err(Fault::Key)
+        }
+        fn take_srq(&mut self) -> Option<RecvWr> {
+            None
+        }
+        fn complete(&mut self, _: CqSide, _: Completion) {}
+        fn event(&mut self, _: QpEvent) {}
+        fn explain(&mut self, _: core::fmt::Arguments<'_>) {}
+        fn route(&mut self, _: PeerId) -> Option<Route> {
+            None
+        }
+        fn tag(&self, _: PathId) -> Option<PathTag> {
+            None
+        }
+        fn transmit(&mut self, _: &Burst<'_>) {}
+        fn sent(&mut self, _: PathId, _: u32) {}
+        fn acked(&mut self, _: PathId, _: u32, _: Option<Duration>) {}
+        fn lost(&mut self, _: PathId, _: u32, _: bool) {}
+        fn suspect(&mut self, _: PathId, _: Duration) {}
+    }
+
+    const PLENTY: u32 = 1 << 30;
+    const LIMIT: usize = 1 << 14;
+
+    fn offer_to(r: &mut Reorder, ahead: usize, payload: &[u8], host: &mut Memory) -> Offered {
+        let headers = Headers::new(Bth::new(Opcode::RC_SEND_ONLY));
+        r.offer(ahead, LIMIT, &headers, payload, PathId(1), host)
+    }
 
     fn offer(r: &mut Reorder, ahead: usize) -> Offered {
-        r.offer(ahead, &Headers::new(Bth::new(Opcode::RC_SEND_ONLY)), &[ahead as u8], PathId(1))
+        offer_to(r, ahead, &[ahead as u8], &mut Memory(PLENTY))
+    }
+
+    /// All that is told: bits and blocks, as distances from the expected packet.
+    fn told(r: &mut Reorder) -> (u64, Vec<(u32, u32)>) {
+        let mut blocks = [SackBlock::default(); SackBlock::MAX];
+        let n = r.blocks(Psn::new(0xff_fff0), &mut blocks);
+        let distance = |b: &SackBlock| (b.first.diff(Psn::new(0xff_fff0)) as u32, b.count);
+        (r.bitmap(), blocks[..n].iter().map(distance).collect())
     }
 
     #[test]
@@ -168,44 +417,118 @@ mod tests {
         let mut r = Reorder::default();
         assert_eq!(offer(&mut r, 3), Offered::Held);
         assert_eq!(offer(&mut r, 3), Offered::Duplicate);
-        assert_eq!(offer(&mut r, REORDER_LIMIT - 1), Offered::Held);
-        assert_eq!(offer(&mut r, REORDER_LIMIT), Offered::TooFar);
-        assert_eq!(r.bitmap(), 1 << 3);
+        assert_eq!(offer(&mut r, LIMIT - 1), Offered::Held);
+        assert_eq!(offer(&mut r, LIMIT), Offered::TooFar);
+        assert_eq!(told(&mut r), (1 << 3, vec![(LIMIT as u32 - 1, 1)]));
     }
 
     #[test]
     fn of_two_packets_that_contradict_each_other_it_keeps_neither() {
         let mut r = Reorder::default();
+        let host = &mut Memory(PLENTY);
+        let mut offer = |headers: &Headers, payload: &[u8], path| {
+            let offered = r.offer(2, LIMIT, headers, payload, PathId(path), host);
+            assert_eq!(r.check(LIMIT), Ok(()));
+            (offered, r.is_empty())
+        };
         let mut headers = Headers::new(Bth::new(Opcode::RC_SEND_ONLY.to_mp()));
         headers.mp = Some(MpHeader { msg: 7, ..MpHeader::default() });
-        assert_eq!(r.offer(2, &headers, &[1; 8], PathId(1)), Offered::Held);
+        assert_eq!(offer(&headers, &[1; 8], 1), (Offered::Held, false));
         let mut again = headers;
         again.bth.ack_req = true;
         again.mp = headers.mp.map(|mp| MpHeader { path_id: 1, generation: 4, timestamp: 9, ..mp });
-        assert_eq!(r.offer(2, &again, &[1; 8], PathId(2)), Offered::Duplicate);
+        assert_eq!(offer(&again, &[1; 8], 2), (Offered::Duplicate, false));
         let other = Headers { mp: Some(MpHeader { msg: 8, ..MpHeader::default() }), ..headers };
-        assert_eq!(r.offer(2, &other, &[1; 8], PathId(1)), Offered::Contradicts);
-        assert!(r.is_empty());
-        assert_eq!(r.offer(2, &headers, &[1; 8], PathId(1)), Offered::Held);
-        assert_eq!(r.offer(2, &headers, &[1; 4], PathId(1)), Offered::Contradicts);
-        assert_eq!(r.check(), Ok(()));
+        assert_eq!(offer(&other, &[1; 8], 1), (Offered::Contradicts, true));
+        assert_eq!(offer(&headers, &[1; 8], 1), (Offered::Held, false));
+        assert_eq!(offer(&headers, &[1; 4], 1), (Offered::Contradicts, true));
+        assert_eq!(host.0, PLENTY);
     }
 
     #[test]
     fn gives_back_in_order_and_moves_on() {
         let mut r = Reorder::default();
-        offer(&mut r, 1);
-        offer(&mut r, 2);
+        let host = &mut Memory(PLENTY);
+        offer_to(&mut r, 1, &[1], host);
+        offer_to(&mut r, 2, &[2], host);
         assert!(r.take().is_none());
-        r.advance(1);
+        r.advance(1, host);
         assert_eq!(r.bitmap(), 0b11);
         let first = r.take().unwrap();
         assert_eq!(first.payload, [1]);
-        r.recycle(first);
-        r.advance(1);
-        assert_eq!(r.take().unwrap().payload, [2]);
+        r.recycle(first, host);
+        r.advance(1, host);
+        assert_eq!(r.bitmap(), 1);
+        let second = r.take().unwrap();
+        assert_eq!(second.payload, [2]);
+        r.recycle(second, host);
         assert!(r.is_empty());
-        r.advance(100);
+        r.advance(100, host);
         assert_eq!(r.bitmap(), 0);
+        assert_eq!(host.0, PLENTY, "all that was granted came back");
+    }
+
+    /// What no acknowledgement names would be sent again.
+    #[test]
+    fn what_came_since_the_last_acknowledgement_is_told_by_the_next_one() {
+        let mut r = Reorder::default();
+        let host = &mut Memory(PLENTY);
+        for i in 0..500 {
+            offer_to(&mut r, 100 + 20 * i, &[0], host);
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..20 {
+            seen.extend(told(&mut r).1);
+        }
+        let all = (0..500).map(|i| (100 + 20 * i, 1));
+        assert!(seen.into_iter().eq(all), "in turns, all are told");
+        for i in [400, 3, 250] {
+            offer_to(&mut r, 101 + 20 * i, &[0], host);
+        }
+        let (_, blocks) = told(&mut r);
+        let first: Vec<_> = [250, 3, 400].iter().map(|i| (100 + 20 * *i as u32, 2)).collect();
+        assert_eq!((&blocks[..3], blocks.len()), (&first[..], SackBlock::MAX));
+    }
+
+    #[test]
+    fn bits_reach_as_far_as_64_packets_and_blocks_take_over_there() {
+        let mut r = Reorder::default();
+        for ahead in 60..70 {
+            offer(&mut r, ahead);
+        }
+        offer(&mut r, 1);
+        assert_eq!(told(&mut r), (0b1111 << 60 | 2, vec![(60, 10)]));
+    }
+
+    #[test]
+    fn what_the_host_has_no_memory_for_is_not_kept() {
+        let mut r = Reorder::default();
+        let host = &mut Memory(2 * Held::cost(1000));
+        assert_eq!(offer_to(&mut r, 1, &[0; 1000], host), Offered::Held);
+        assert_eq!(offer_to(&mut r, 2, &[0; 1000], host), Offered::Held);
+        assert_eq!(offer_to(&mut r, 3, &[0; 1000], host), Offered::NoMemory);
+        assert_eq!(told(&mut r), (0b110, vec![]));
+        r.advance(2, host);
+        assert_eq!(offer_to(&mut r, 3, &[0; 1000], host), Offered::Held);
+        r.clear(host);
+        assert_eq!(host.0, 2 * Held::cost(1000));
+    }
+
+    #[test]
+    fn a_buffer_that_is_empty_again_keeps_a_few_packets_memory() {
+        let mut r = Reorder::default();
+        let host = &mut Memory(PLENTY);
+        for ahead in 1..5000 {
+            offer_to(&mut r, ahead, &[7; 4096], host);
+        }
+        r.advance(1, host);
+        while let Some(packet) = r.take() {
+            r.advance(1, host);
+            r.recycle(packet, host);
+        }
+        let w = r.waiting.as_ref().unwrap();
+        assert!(w.places.capacity() <= 2 * PLACES_KEPT, "{}", w.places.capacity());
+        assert_eq!(w.spare.len(), SPARE_KEPT);
+        assert_eq!(host.0, PLENTY);
     }
 }

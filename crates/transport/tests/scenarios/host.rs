@@ -66,6 +66,10 @@ pub struct SimHost {
     pub flush_covers: Vec<bool>,
     /// What the peer takes; `None`: either.
     pub takes_twice: Option<bool>,
+    /// Bytes that packets which arrived early may take, and those that they do.
+    pub early_max: u32,
+    pub early: u32,
+    pub early_most: u32,
 }
 
 impl SimHost {
@@ -101,6 +105,9 @@ impl SimHost {
             flushes: Vec::new(),
             flush_covers: Vec::new(),
             takes_twice: None,
+            early_max: u32::MAX,
+            early: 0,
+            early_most: 0,
         }
     }
 
@@ -128,6 +135,7 @@ impl SimHost {
 
     /// Everything that was charged has come back.
     pub fn assert_settled(&self) {
+        assert_eq!(self.early, 0, "bytes for early packets");
         for (i, path) in self.paths.iter().enumerate() {
             assert_eq!(path.outstanding, 0, "bytes outstanding on path {i}");
         }
@@ -236,6 +244,19 @@ impl Host for SimHost {
 
     fn complete_xrc(&mut self, srqn: u32, completion: Completion) {
         self.xrc_completions.push((srqn, completion));
+    }
+
+    fn reserve(&mut self, bytes: u32) -> bool {
+        if bytes > self.early_max - self.early {
+            return false;
+        }
+        self.early += bytes;
+        self.early_most = self.early_most.max(self.early);
+        true
+    }
+
+    fn release(&mut self, bytes: u32) {
+        self.early = self.early.checked_sub(bytes).expect("it was granted");
     }
 
     fn take_srq(&mut self) -> Option<RecvWr> {

@@ -5,6 +5,7 @@
 #![allow(unreachable_pub, missing_docs)]
 
 mod basics;
+mod deep;
 mod errors;
 mod host;
 mod loss;

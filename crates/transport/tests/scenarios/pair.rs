@@ -47,11 +47,20 @@ pub struct Link {
     pub duplicate: u32,
     /// Towards host 0, towards host 1: silently drops everything.
     pub cut: [bool; 2],
+    /// Bytes per microsecond; 0: as many as there are.
+    pub rate: u32,
 }
 
 impl Default for Link {
     fn default() -> Self {
-        Self { delay: 20 * US, jitter: Duration::ZERO, loss: 0, duplicate: 0, cut: [false; 2] }
+        Self {
+            delay: 20 * US,
+            jitter: Duration::ZERO,
+            loss: 0,
+            duplicate: 0,
+            cut: [false; 2],
+            rate: 0,
+        }
     }
 }
 
@@ -70,6 +79,8 @@ pub struct Pair {
     pub rng: Rng,
     /// Says whether a packet to host `.0` is delivered.
     pub filter: Option<Filter>,
+    /// Until when each link is busy with what was sent towards host 0 and towards host 1.
+    busy: Vec<[Duration; 2]>,
     wire: BinaryHeap<Reverse<(Duration, u64, usize, u32)>>,
     packets: Vec<Vec<u8>>,
     spare: Vec<usize>,
@@ -100,6 +111,8 @@ pub struct Setup {
     pub max_send_wr: u32,
     pub paths: usize,
     pub multipath: bool,
+    /// What both say of their reach.
+    pub reach: u32,
 }
 
 impl Default for Setup {
@@ -123,6 +136,7 @@ impl Default for Setup {
             max_send_wr: 64,
             paths: 1,
             multipath: false,
+            reach: 0,
         }
     }
 }
@@ -260,6 +274,7 @@ impl Pair {
                 if state == QpState::Rtr {
                     node.qp.set_peer(PeerId(1 - side as u32));
                     node.qp.set_multipath(setup.multipath);
+                    node.qp.set_peer_reach(setup.reach);
                 }
             }
         }
@@ -273,6 +288,7 @@ impl Pair {
             links: vec![Link::default(); setup.paths],
             rng: Rng(7),
             filter: None,
+            busy: vec![[Duration::ZERO; 2]; setup.paths],
             wire: BinaryHeap::new(),
             packets: Vec::new(),
             spare: Vec::new(),
@@ -299,9 +315,15 @@ impl Pair {
                     self.packets.push(Vec::new());
                     self.packets.len() - 1
                 });
+                let busy = &mut self.busy[path.0 as usize][to];
+                *busy = self.now.max(*busy);
+                if link.rate > 0 {
+                    *busy += Duration::from_nanos(bytes.len() as u64 * 1000 / u64::from(link.rate));
+                }
+                let sent = *busy;
                 self.packets[at] = bytes.clone();
                 let key = (at << 1) | to;
-                self.wire.push(Reverse((self.now + link.delay + jitter, self.order, key, path.0)));
+                self.wire.push(Reverse((sent + link.delay + jitter, self.order, key, path.0)));
             }
         }
     }

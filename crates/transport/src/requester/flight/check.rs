@@ -36,6 +36,11 @@ impl Flight {
                 return Err(format!("{seq} ends a request that has no answer"));
             }
         }
+        for seq in self.beyond.iter().flat_map(Clone::clone) {
+            if !self.slot(seq).is_some_and(|s| s.is(DONE | HELD)) {
+                return Err(format!("{seq} is taken to have arrived, and has not"));
+            }
+        }
         if self.slots.front().is_some_and(|s| s.is(DONE)) {
             return Err(format!("{} is done, and kept", self.una));
         }

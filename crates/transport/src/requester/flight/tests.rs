@@ -1,0 +1,153 @@
+//! A long flight is looked through in steps; what is found must be what a look at every slot finds.
+
+use super::*;
+
+const START: u64 = 1 << 24;
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n.max(1)
+    }
+}
+
+/// Sequence numbers of the slots with one of these flags, or with none of those.
+fn with(f: &Flight, any: u8, none: u8) -> Vec<u64> {
+    let slots = f.slots.iter().enumerate();
+    slots
+        .filter(|(_, s)| (any == 0 || s.is(any)) && !s.is(none))
+        .map(|(at, _)| f.una + at as u64)
+        .collect()
+}
+
+/// What is counted and kept as ranges is what the slots say.
+fn check(f: &Flight) {
+    assert_eq!(f.lost as usize, with(f, LOST, 0).len());
+    assert_eq!(f.held as usize, with(f, HELD, 0).len());
+    assert_eq!(f.charged as usize, with(f, 0, DONE | LOST | HELD).len());
+    assert!(with(f, HELD, 0).iter().all(|s| f.beyond.containing(*s).is_some()));
+    let arrived = |seq: u64| seq >= f.una && f.slot(seq).is_some_and(|s| s.is(DONE | HELD));
+    assert!(f.beyond.iter().all(|r| r.clone().all(arrived)), "{:?}", f.beyond);
+    let waiting: Vec<u64> = with(f, 0, DONE | LOST | HELD | AGAIN);
+    assert!(waiting.iter().all(|s| *s >= f.once_from), "{} {waiting:?}", f.once_from);
+    assert!(f.again.len() <= 2 * f.slots.len() + 1);
+}
+
+/// Looks at every slot.
+fn overtaken(f: &Flight, threshold: u32) -> Vec<u64> {
+    with(f, 0, DONE | LOST | HELD)
+        .into_iter()
+        .filter(|seq| *seq < f.done_to && f.overtaken(f.slot(*seq).unwrap(), threshold))
+        .collect()
+}
+
+#[test]
+fn what_was_overtaken_is_found_as_if_every_slot_had_been_looked_at() {
+    let mut found = 0;
+    for seed in 0..100 {
+        let mut rng = Rng(seed);
+        let mut f = Flight::new(START);
+        let switch_at = rng.below(400);
+        for step in 0..400 {
+            let path = PathId(u32::from(step > switch_at));
+            let mut tally = Tally::default();
+            let any = f.una + rng.below(f.slots.len() as u64);
+            match rng.below(16) {
+                0..4 => {
+                    let n = 1 + rng.below(20);
+                    let read = rng.below(8) == 0;
+                    for i in 0..n {
+                        let end = if i + 1 == n { END } else { 0 };
+                        f.push(path, 1024, if read { ANSWERED | end } else { 0 }, 0);
+                    }
+                }
+                4..8 => f.hold(any..any + 1 + rng.below(12), &mut tally),
+                8 => f.acknowledge_selected(any, 1 + rng.below(1 << 30), &mut tally),
+                9 => f.acknowledge(f.una + rng.below(6), &mut tally),
+                10 => f.answer(any, &mut tally),
+                11..14 => {
+                    if let Some((seq, n)) = f.lost_run(1 + rng.below(8) as u32) {
+                        assert_eq!(Some(&seq), with(&f, LOST, 0).first());
+                        f.resend(seq, n, path, 0);
+                    }
+                }
+                14 if rng.below(10) == 0 => f.lose_all(&mut tally),
+                14 => f.lose_even_held(f.una, &mut tally),
+                _ => f.lose_range(any, any + 3, &mut tally),
+            }
+            f.advance();
+            check(&f);
+            let in_order = rng.below(4) == 0;
+            let expected = overtaken(&f, if in_order { 1 } else { f.reordering });
+            let before = with(&f, LOST, 0);
+            f.lose_overtaken(in_order, &mut tally);
+            let mut now = with(&f, LOST, 0);
+            now.retain(|seq| !before.contains(seq));
+            assert_eq!(now, expected, "seed {seed}, step {step}");
+            found += now.len();
+            check(&f);
+        }
+    }
+    assert!(found > 500, "{found}");
+}
+
+/// An acknowledgement that tells of 16,000 packets again costs no look at them: with so many of them it would
+/// take minutes.
+#[test]
+fn what_is_told_again_and_again_is_not_looked_at_again() {
+    const N: u64 = 1 << 14;
+    let mut f = Flight::new(START);
+    for _ in 0..N {
+        f.push(PathId(0), 1024, 0, 0);
+    }
+    let mut tally = Tally::default();
+    // Every hundredth is lost, and lost again.
+    for round in 0..1_000 {
+        for gap in (0..N).step_by(100) {
+            let block = START + gap + 1..START + (gap + 100).min(N);
+            f.hold(block, &mut tally);
+            f.lose_overtaken(false, &mut tally);
+        }
+        assert_eq!(f.held, (N - N.div_ceil(100)) as u32);
+        assert_eq!(f.lost, if round == 0 { N.div_ceil(100) as u32 } else { 0 });
+        while let Some((seq, n)) = f.lost_run(64) {
+            f.resend(seq, n, PathId(0), 0);
+        }
+    }
+    f.acknowledge(START + N, &mut tally);
+    assert!(f.advance() && f.is_empty() && !f.waits());
+}
+
+#[test]
+fn memory_of_a_long_flight_is_given_back_when_nothing_is_in_flight() {
+    let mut f = Flight::new(START);
+    assert_eq!(f.slots.capacity(), 0, "nothing before the first packet");
+    for i in 0..1 << 14 {
+        f.push(PathId(0), 1024, 0, i);
+    }
+    let mut tally = Tally::default();
+    f.lose_all(&mut tally);
+    f.resend(START, 1 << 14, PathId(0), 0);
+    f.acknowledge(START + (1 << 14), &mut tally);
+    assert!(f.advance());
+    let kept = f.slots.capacity() * size_of::<Slot>() + f.again.capacity();
+    assert!(kept <= 2 * SLOTS_KEPT * size_of::<Slot>(), "{kept}");
+}
+
+/// A packet that is asked for in vain for hours is sent again and again.
+#[test]
+fn packets_sent_again_in_vain_take_no_more_memory() {
+    let mut f = Flight::new(START);
+    for _ in 0..3 {
+        f.push(PathId(0), 1024, 0, 0);
+    }
+    for _ in 0..10_000 {
+        let mut tally = Tally::default();
+        f.lose_even_held(START, &mut tally);
+        f.resend(START, 1, PathId(0), 0);
+    }
+    check(&f);
+}

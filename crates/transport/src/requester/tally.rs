@@ -1,0 +1,64 @@
+//! What an answer, or a timer, says of many packets, collected per path.
+
+use core::time::Duration;
+
+use crate::host::{Host, PathId};
+
+/// Bytes per path, to be reported with few calls.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    /// Nearly always the only one.
+    first: Option<(PathId, u32)>,
+    others: Vec<(PathId, u32)>,
+    /// The timestamp that came back (multi-path): what was sent later is not what arrived.
+    pub(super) echo: Option<u32>,
+}
+
+impl Tally {
+    /// Of an answer that brought the timestamp `echo` back.
+    #[inline]
+    pub(crate) fn of_answer(echo: Option<u32>) -> Self {
+        Self { echo, ..Self::default() }
+    }
+
+    #[inline]
+    pub(super) fn add(&mut self, path: PathId, bytes: u32) {
+        match &mut self.first {
+            None => self.first = Some((path, bytes)),
+            Some((first, sum)) if *first == path => *sum += bytes,
+            Some(_) => self.add_to_others(path, bytes),
+        }
+    }
+
+    #[cold]
+    fn add_to_others(&mut self, path: PathId, bytes: u32) {
+        match self.others.iter_mut().find(|(p, _)| *p == path) {
+            Some((_, sum)) => *sum += bytes,
+            None => self.others.push((path, bytes)),
+        }
+    }
+
+    #[inline]
+    fn each(self, mut f: impl FnMut(PathId, u32)) {
+        for (path, bytes) in self.first.into_iter().chain(self.others) {
+            f(path, bytes);
+        }
+    }
+
+    /// Reports them as acknowledged, the round-trip time to its path.
+    pub(crate) fn acked<H: Host>(self, rtt: Option<(PathId, Duration)>, host: &mut H) {
+        self.each(|path, bytes| {
+            let rtt = rtt.and_then(|(p, rtt)| (p == path).then_some(rtt));
+            host.acked(path, bytes, rtt);
+        });
+    }
+
+    /// Reports them as lost.
+    pub(crate) fn lost<H: Host>(self, congestion: bool, host: &mut H) {
+        self.each(|path, bytes| host.lost(path, bytes, congestion));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+}
