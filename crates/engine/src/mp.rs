@@ -7,8 +7,8 @@ use polypath_paths::{Config as PathConfig, DownRule, LocalAddress, Primary, Prim
 
 use crate::config::{Config, Reselect};
 
-/// Most bytes that a peer may have under way to a lane. More would only wait longer.
-const RECEIVE_WINDOW_MAX: u32 = 4 << 20;
+/// Most bytes that a peer may have under way to a lane by one path: as many as one queue pair may have.
+const RECEIVE_WINDOW_MAX: u32 = polypath_transport::REACH;
 
 /// Settings of a lane's path manager.
 pub(crate) fn settings(config: &Config, table: &Table, receive_buffer: u32) -> PathConfig {
@@ -40,6 +40,7 @@ pub(crate) fn settings(config: &Config, table: &Table, receive_buffer: u32) -> P
         downdelay: bonding.downdelay.unwrap_or(defaults.downdelay),
         // The kernel accounts about two bytes for each byte of payload.
         receive_window: (receive_buffer / 2).min(RECEIVE_WINDOW_MAX),
+        reach: polypath_transport::REACH,
         ..defaults
     }
 }

@@ -307,9 +307,9 @@ impl PathManager {
     pub fn acked(&mut self, now: Duration, path: PathId, bytes: u32, rtt: Option<Duration>) {
         let Some(p) = self.paths.get_mut(path.0) else { return };
         p.acked_bytes += u64::from(bytes);
-        p.window.acked(bytes);
+        p.window.acked(bytes, &p.rtt);
         if let Some(rtt) = rtt {
-            p.rtt.sample(rtt);
+            p.rtt.sample(now, rtt);
         }
         p.last_progress = Some(now);
         p.stalls = None;

@@ -128,7 +128,7 @@ impl PathManager {
         let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
         p.probes_answered += 1;
         if settled {
-            p.rtt.sample(now.saturating_sub(sent));
+            p.rtt.sample(now, now.saturating_sub(sent));
         }
         match p.state {
             PathState::Up | PathState::Down => {}

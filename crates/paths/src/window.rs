@@ -8,18 +8,33 @@ use core::time::Duration;
 pub(crate) struct Rtt {
     smoothed: Option<u64>,
     variation: u64,
+    /// The shortest of this period and of the one before.
+    least: [Option<u64>; 2],
+    period_from: Duration,
 }
 
 /// What a round trip may last before one was measured.
 const RTT_GUESS: Duration = Duration::from_millis(100);
+/// A window up to this grows whatever the round trips are: a receiver that was not scheduled for a
+/// moment finds that much.
+const GROWS_FREELY: u32 = 1 << 20;
+/// Packets wait somewhere if a round trip takes that much longer than twice the shortest one.
+const QUEUE_SLACK: Duration = Duration::from_millis(1);
+/// Shortest round trips are forgotten after one to two periods: the way may have become longer.
+const LEAST_PERIOD: Duration = Duration::from_secs(10);
 /// How much slower a window grows beyond where it was lost last.
 const CAUTION: u64 = 32;
 /// A sample above this is a descheduled process or a stale timestamp, not a round trip.
 const RTT_MAX: Duration = Duration::from_secs(4);
 
 impl Rtt {
-    pub(crate) fn sample(&mut self, rtt: Duration) {
+    pub(crate) fn sample(&mut self, now: Duration, rtt: Duration) {
         let rtt = rtt.min(RTT_MAX).as_nanos() as u64;
+        if now.saturating_sub(self.period_from) >= LEAST_PERIOD {
+            self.period_from = now;
+            self.least = [None, self.least[0]];
+        }
+        self.least[0] = Some(self.least[0].map_or(rtt, |least| least.min(rtt)));
         match self.smoothed {
             None => {
                 self.smoothed = Some(rtt);
@@ -36,6 +51,16 @@ impl Rtt {
         self.smoothed.map(Duration::from_nanos)
     }
 
+    /// Round trips take so much longer than they could that packets must be waiting in a queue: more on their
+    /// way would only wait longer, and have those of others wait.
+    pub(crate) fn queues(&self) -> bool {
+        let (Some(smoothed), Some(least)) = (self.smoothed, self.least.iter().flatten().min())
+        else {
+            return false;
+        };
+        smoothed > least * 2 + QUEUE_SLACK.as_nanos() as u64
+    }
+
     /// The longest that an answer should take.
     pub(crate) fn bound(&self) -> Duration {
         self.smoothed.map_or(RTT_GUESS, |s| Duration::from_nanos(s + self.variation * 4))
@@ -44,6 +69,9 @@ impl Rtt {
 
 /// Bytes of payload that may be in flight: slow start, then additive increase, halved at most once
 /// per round trip (RFC 5681, sections 3.1 and 3.2).
+///
+/// Beyond a size that is of no harm it grows only while round trips are short: then it comes to what
+/// is on its way at once, bandwidth times delay, and about as much in queues.
 ///
 /// The receiver's socket buffer bounds it: losing there costs more than a little idleness. Where its
 /// size is not known, the window grows with caution beyond what any has, and hardly at all beyond
@@ -114,11 +142,15 @@ impl Window {
         self.in_flight = self.in_flight.saturating_add(bytes);
     }
 
-    pub(crate) fn acked(&mut self, bytes: u32) {
+    /// `rtt`: the round trips of the path.
+    pub(crate) fn acked(&mut self, bytes: u32, rtt: &Rtt) {
         let was_full = self.in_flight >= self.size / 2;
         self.in_flight = self.in_flight.saturating_sub(bytes);
         if !was_full {
             // Not limited by the window: it says nothing about what the path can take.
+            return;
+        }
+        if self.size >= GROWS_FREELY && rtt.queues() {
             return;
         }
         let additive = u64::from(self.mtu) * u64::from(bytes) / u64::from(self.size);
@@ -153,10 +185,10 @@ mod tests {
     #[test]
     fn rtt_follows_rfc_6298() {
         let mut rtt = Rtt::default();
-        rtt.sample(MS * 8);
+        rtt.sample(MS, MS * 8);
         assert_eq!(rtt.smoothed(), Some(MS * 8));
         assert_eq!(rtt.bound(), MS * 24);
-        rtt.sample(MS * 16);
+        rtt.sample(MS, MS * 16);
         assert_eq!(rtt.smoothed(), Some(MS * 9));
         assert_eq!(rtt.bound(), MS * 9 + MS * 20);
     }
@@ -188,16 +220,71 @@ mod tests {
     fn window_grows_only_while_it_limits_and_not_beyond_the_receive_buffer() {
         let mut w = Window::new(64 << 10, 96 << 10, 96 << 10, 4096);
         w.sent(4096);
-        w.acked(4096);
+        w.acked(4096, &Rtt::default());
         assert_eq!(w.size(), 64 << 10);
         for _ in 0..100 {
             w.sent(w.room());
             assert_eq!(w.room(), 0);
-            w.acked(w.in_flight);
+            w.acked(w.in_flight, &Rtt::default());
         }
         assert_eq!(w.size(), 96 << 10);
         w.set_limits(32 << 10, 32 << 10);
         assert_eq!(w.size(), 32 << 10);
+    }
+
+    /// A bottleneck of `rate` bytes per millisecond, `least` away, that a full window is sent through again
+    /// and again. Gives the window's size and the round trip that it leads to.
+    fn after_many_round_trips(least: Duration, rate: u32, max: u32) -> (u32, Duration) {
+        let mut w = Window::new(64 << 10, max, max, 4096);
+        let mut rtt = Rtt::default();
+        let mut now = Duration::ZERO;
+        let mut took = least;
+        for _ in 0..500 {
+            w.sent(w.room());
+            took = least.max(MS * w.in_flight / rate);
+            now += took;
+            let acknowledged = (w.in_flight / 64).max(1);
+            while w.in_flight > 0 {
+                w.acked(acknowledged, &rtt);
+                rtt.sample(now, took);
+            }
+        }
+        (w.size(), took)
+    }
+
+    #[test]
+    fn a_window_comes_to_bandwidth_times_delay_and_fills_no_queues_beyond_that() {
+        const MAX: u32 = 16 << 20;
+        // 10 Gbit/s and 10 ms: 12.5 MB are on their way.
+        let (size, _) = after_many_round_trips(MS * 10, 1_250_000, MAX);
+        assert_eq!(size, MAX);
+        // 1 Gbit/s and 10 ms: 1.25 MB, and once more in queues.
+        let (size, took) = after_many_round_trips(MS * 10, 125_000, MAX);
+        assert!((1_250_000..4_000_000).contains(&size), "{size}");
+        assert!(took < MS * 30, "{took:?}");
+        // 1 Gbit/s next door: what grows freely.
+        let (size, took) = after_many_round_trips(MS / 20, 125_000, MAX);
+        assert!((1 << 20..2 << 20).contains(&size), "{size}");
+        assert!(took < MS * 16, "{took:?}");
+        // A receive buffer bounds it wherever it is.
+        assert_eq!(after_many_round_trips(MS * 10, 1_250_000, 106 << 10).0, 106 << 10);
+    }
+
+    #[test]
+    fn a_way_that_has_become_longer_is_not_taken_for_a_queue_for_ever() {
+        let mut rtt = Rtt::default();
+        rtt.sample(MS, MS);
+        let mut now = MS;
+        let mut longer = |time: Duration| {
+            let end = now + time;
+            while now < end {
+                now += MS * 20;
+                rtt.sample(now, MS * 20);
+            }
+            rtt.queues()
+        };
+        assert!(longer(LEAST_PERIOD / 2), "it may be a queue");
+        assert!(!longer(LEAST_PERIOD * 2), "or it may not");
     }
 
     #[test]
@@ -212,7 +299,7 @@ mod tests {
                 losses += 1;
                 w.lost(MS * round, w.in_flight, true, MS / 2);
             }
-            w.acked(w.in_flight);
+            w.acked(w.in_flight, &Rtt::default());
         }
         assert!(largest > BUFFER, "found");
         assert!(losses < 40, "lost {losses} times in 4000 round trips");
@@ -220,7 +307,7 @@ mod tests {
         let mut w = Window::new(64 << 10, 128 << 10, 1 << 20, 4096);
         for _ in 0..4000 {
             w.sent(w.room());
-            w.acked(w.in_flight);
+            w.acked(w.in_flight, &Rtt::default());
         }
         assert_eq!(w.size(), 1 << 20);
     }
