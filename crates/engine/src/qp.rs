@@ -82,6 +82,7 @@ impl Qp {
             context.use_pd(pd)?;
         }
         let attached = Attached {
+            qpn: 0,
             context: context.clone(),
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),

@@ -55,6 +55,8 @@ pub(crate) struct Association {
     pub(crate) generations: [u16; MAX_PATHS],
     /// Paths that left the set, the latest last; at most [`MAX_PATHS`].
     pub(crate) past: Vec<Past>,
+    /// Between which addresses its paths lead, as [`PathManager::ways`](crate::PathManager) knows it.
+    pub(crate) ways: Vec<Pair>,
     pub(crate) trial: Option<Trial>,
     /// When a probe or data of ours was last answered, by the same clock as [`Trial::started`].
     pub(crate) last_answer: Duration,
@@ -101,6 +103,7 @@ impl Association {
             paths: [None; MAX_PATHS],
             generations: [0; MAX_PATHS],
             past: Vec::new(),
+            ways: Vec::new(),
             trial: None,
             last_answer: Duration::ZERO,
             asked: None,

@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use crate::config::PathOptions;
 use crate::key::Nonce;
@@ -9,6 +10,7 @@ use crate::manager::{
     FailOver, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager, Peer, PeerKey, Qp,
 };
 use crate::path::{Path, Role, source_port};
+use crate::select::Pair;
 use crate::timers::Timer;
 use crate::types::{AttachError, PathAddress, PathEvent, PathId, PathState, PeerId, Reason};
 
@@ -91,6 +93,8 @@ impl PathManager {
             held: false,
             blocked: false,
             plain: false,
+            switched_at: self.now,
+            detours: BTreeMap::new(),
             failover: None,
             failovers: 0,
             last_blackout: None,
@@ -115,13 +119,19 @@ impl PathManager {
                 .get(*p)
                 .is_some_and(|p| (p.address.local, p.address.remote) == (key.local, key.remote))
         };
-        let found = self.associations.iter().find(|(_, a)| {
-            key.options.multipath
-                && a.confirmed
-                && a.remote_slot == key.slot
-                && a.paths().any(|(_, p)| fits(&p))
-        });
-        found.map(|(i, _)| i)
+        if !key.options.multipath {
+            return None;
+        }
+        self.associations_between((key.local, key.remote)).find(|index| {
+            self.associations.get(*index).is_some_and(|a| {
+                a.confirmed && a.remote_slot == key.slot && a.paths().any(|(_, p)| fits(&p))
+            })
+        })
+    }
+
+    /// The associations that have a path between these addresses.
+    fn associations_between(&self, (local, remote): Pair) -> impl Iterator<Item = u32> + '_ {
+        self.ways.range((local, remote, 0)..=(local, remote, u32::MAX)).map(|way| way.2)
     }
 
     /// Forgets a queue pair. Bytes that it had in flight must have been given to
@@ -132,6 +142,7 @@ impl PathManager {
         self.timers.set(Timer::Hello(qpn), None);
         let Some(peer) = self.peers.get_mut(qp.peer) else { return };
         peer.qpns.remove(&qpn);
+        peer.detours.remove(&qpn);
         if !peer.qpns.is_empty() {
             return;
         }
@@ -231,7 +242,8 @@ impl PathManager {
 
     /// The live path of an association in which the path with these addresses is dead.
     fn way_around(&self, local: IpAddr, remote: IpAddr) -> Option<u32> {
-        self.associations.iter().find_map(|(_, a)| {
+        self.associations_between((local, remote)).find_map(|index| {
+            let a = self.associations.get(index)?;
             let paths = || a.paths().filter_map(|(_, i)| Some((i, self.paths.get(i)?)));
             let (_, mine) =
                 paths().find(|(_, p)| (p.address.local, p.address.remote) == (local, remote))?;
@@ -242,13 +254,55 @@ impl PathManager {
         })
     }
 
-    /// Leads datagrams around dead paths; called when the state of a path changed.
-    pub(crate) fn redirect_datagrams(&mut self) {
-        let keys: Vec<_> = self.ud.iter().map(|(k, i)| (*k, *i)).collect();
-        for ((local, remote, options), index) in keys {
-            let redirect = options.multipath.then(|| self.way_around(local, remote)).flatten();
+    /// The set of paths of an association changed, or the state of one of them: takes note of the
+    /// addresses, and leads datagrams between them around what is dead. The effort does not depend on how
+    /// many other peers there are: when a link goes down, this is called for each of them.
+    pub(crate) fn paths_changed(&mut self, index: u32) {
+        let pair = |p: u32| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
+        let current: Vec<Pair> = self
+            .associations
+            .get(index)
+            .map(|a| a.paths().filter_map(|(_, p)| pair(p)).collect())
+            .unwrap_or_default();
+        let before = match self.associations.get_mut(index) {
+            Some(a) => core::mem::replace(&mut a.ways, current.clone()),
+            None => return,
+        };
+        self.ways_changed(index, &before, &current);
+    }
+
+    /// The association is gone, which led between `before`.
+    pub(crate) fn paths_gone(&mut self, index: u32, before: &[Pair]) {
+        self.ways_changed(index, before, &[]);
+    }
+
+    fn ways_changed(&mut self, index: u32, before: &[Pair], current: &[Pair]) {
+        for (local, remote) in before.iter().filter(|pair| !current.contains(pair)) {
+            self.ways.remove(&(*local, *remote, index));
+        }
+        for (local, remote) in current.iter().filter(|pair| !before.contains(pair)) {
+            self.ways.insert((*local, *remote, index));
+        }
+        if self.ud.is_empty() {
+            return;
+        }
+        for pair in before.iter().filter(|pair| !current.contains(pair)).chain(current) {
+            self.redirect_between(*pair);
+        }
+    }
+
+    fn redirect_between(&mut self, (local, remote): Pair) {
+        let first = (local, remote, PathOptions::default());
+        let between =
+            self.ud.range(first..).take_while(|((l, r, _), _)| (*l, *r) == (local, remote));
+        let affected: Vec<(bool, u32)> = between.map(|(k, i)| (k.2.multipath, *i)).collect();
+        if affected.is_empty() {
+            return;
+        }
+        let way = self.way_around(local, remote);
+        for (multipath, index) in affected {
             if let Some(path) = self.paths.get_mut(index) {
-                path.redirect = redirect;
+                path.redirect = way.filter(|_| multipath);
             }
         }
     }
@@ -281,6 +335,8 @@ impl PathManager {
             return;
         }
         let old = core::mem::replace(&mut p.active, to);
+        p.switched_at = now;
+        p.detours.retain(|_, detour| detour.path != to);
         p.held = false;
         let blocked = core::mem::take(&mut p.blocked);
         let fail_over = old != to && !matches!(reason, Reason::Primary | Reason::Association);

@@ -240,6 +240,7 @@ impl PathManager {
         for (id, path) in gone {
             self.member_gone(index, id, path);
         }
+        self.paths_changed(index);
         self.timers.no_later(Timer::Association(index), self.now);
     }
 
@@ -251,6 +252,7 @@ impl PathManager {
             a.paths[id] = None;
         }
         let users = self.peers_on(path);
+        self.end_detours(index, path);
         self.push_event(PathEvent::PathDead { path: PathId(path), reason: Reason::Removed });
         // A peer's own path stays with it as the one of last resort, out of the set.
         let owner = self.associations.get(index).and_then(|a| {

@@ -355,6 +355,7 @@ impl PathManager {
         path.window.set_limits(window, window);
         path.probes.next_at = self.now;
         path.probes.interval = Duration::ZERO;
+        self.paths_changed(index);
     }
 
     /// A peer becomes part of an association.
@@ -405,7 +406,9 @@ impl PathManager {
 
     /// The peer's route leads over its own addresses again.
     fn back_to_own(&mut self, peer: u32, index: u32) {
-        let Some(own) = self.peers.get(peer).map(|p| p.own) else { return };
+        let Some(p) = self.peers.get_mut(peer) else { return };
+        p.detours.clear();
+        let own = p.own;
         if let Some(a) = self.associations.get_mut(index) {
             for slot in &mut a.paths {
                 if *slot == Some(own) {
@@ -416,6 +419,7 @@ impl PathManager {
                 }
             }
         }
+        self.paths_changed(index);
         let address = self.paths.get(own).map(|p| p.address);
         let fault = address.and_then(|a| self.path_fault(a.local, a.remote));
         let (sure, max) = (self.config.max_window, self.config.max_window_found);
@@ -467,6 +471,6 @@ impl PathManager {
                 }
             }
         }
-        self.redirect_datagrams();
+        self.paths_gone(index, &a.ways);
     }
 }

@@ -18,6 +18,7 @@ mod bytes;
 mod check;
 mod config;
 mod control;
+mod detour;
 mod handshake;
 mod key;
 mod local;

@@ -192,12 +192,12 @@ impl PathManager {
     /// No path lives.
     pub(crate) fn begin_outage(&mut self, peer: u32) {
         let at = self.now + self.config.hold;
-        let now = self.now;
+        let (now, awake) = (self.now, self.awake());
         let Some(p) = self.peers.get_mut(peer) else { return };
         if p.outage.is_some() {
             return;
         }
-        p.outage = Some(Outage { since: now, given_up: false });
+        p.outage = Some(Outage { since: now, awake, given_up: false });
         p.held = true;
         self.timers.set(Timer::Hold(peer), Some(at));
         self.push_event(PathEvent::NoPath { peer: PeerId(peer) });
@@ -213,9 +213,15 @@ impl PathManager {
         }
     }
 
-    /// The hold time is over.
+    /// The hold time is over, unless the lane did not run for a part of it.
     pub(crate) fn hold_over(&mut self, peer: u32) {
+        let awake = self.awake();
         let Some(p) = self.peers.get_mut(peer) else { return };
+        let left = p.outage.map(|outage| (outage.awake + self.config.hold).saturating_sub(awake));
+        if let Some(left) = left.filter(|left| !left.is_zero()) {
+            self.timers.set(Timer::Hold(peer), Some(self.now + left));
+            return;
+        }
         if let Some(outage) = &mut p.outage
             && !core::mem::replace(&mut outage.given_up, true)
         {

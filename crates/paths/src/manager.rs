@@ -9,6 +9,7 @@ use polypath_wire::packet::Packet;
 
 use crate::association::Association;
 use crate::config::{Config, DownRule, LaneIdentity, LocalAddress, PathOptions};
+use crate::detour::Detour;
 use crate::key::{Nonce, Random};
 use crate::message::HELLO_QKEY;
 use crate::path::{Path, Role};
@@ -55,6 +56,8 @@ pub(crate) struct PeerKey {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outage {
     pub(crate) since: Duration,
+    /// The same by the clock that stands still while the lane does not run.
+    pub(crate) awake: Duration,
     /// The hold time is over, or the peer said farewell.
     pub(crate) given_up: bool,
 }
@@ -84,6 +87,10 @@ pub(crate) struct Peer {
     pub(crate) blocked: bool,
     /// Handshakes went unanswered: most likely it knows only plain RoCEv2.
     pub(crate) plain: bool,
+    /// Since when its traffic goes by the active path.
+    pub(crate) switched_at: Duration,
+    /// Queue pairs with a path of their own, few if any.
+    pub(crate) detours: BTreeMap<u32, Detour>,
     pub(crate) failover: Option<FailOver>,
     pub(crate) failovers: u64,
     pub(crate) last_blackout: Option<(Duration, Reason)>,
@@ -146,6 +153,8 @@ pub struct PathManager {
     pub(crate) association_by_nonce: BTreeMap<(u64, Nonce), u32>,
     pub(crate) qps: BTreeMap<u32, Qp>,
     pub(crate) ud: BTreeMap<(IpAddr, IpAddr, PathOptions), u32>,
+    /// Between which addresses associations have paths.
+    pub(crate) ways: BTreeSet<(IpAddr, IpAddr, u32)>,
     /// The other way round.
     pub(crate) ud_keys: BTreeMap<u32, (IpAddr, IpAddr, PathOptions)>,
     pub(crate) timers: Timers,
@@ -178,6 +187,7 @@ impl PathManager {
             association_by_nonce: BTreeMap::new(),
             qps: BTreeMap::new(),
             ud: BTreeMap::new(),
+            ways: BTreeSet::new(),
             ud_keys: BTreeMap::new(),
             timers: Timers::default(),
             out: VecDeque::new(),
@@ -196,20 +206,29 @@ impl PathManager {
         &self.config
     }
 
-    /// Where requests to the peer go now. `None`: no path lives.
+    /// Where requests to the peer go now, but for those of queue pairs on a detour
+    /// ([`PathManager::route_of`]). `None`: no path lives.
     #[inline]
     pub fn route(&mut self, peer: PeerId) -> Option<Route> {
-        let p = self.peers.get_mut(peer.0)?;
+        let p = self.peers.get(peer.0)?;
         if p.held {
             return None;
         }
-        let path = self.paths.get_mut(p.active)?;
+        let active = p.active;
+        self.route_by(peer, active)
+    }
+
+    /// The route by one of the peer's paths.
+    #[inline]
+    pub(crate) fn route_by(&mut self, peer: PeerId, index: u32) -> Option<Route> {
+        let p = self.peers.get_mut(peer.0)?;
+        let path = self.paths.get_mut(index)?;
         let window = path.window.room();
         if window < SCARCE {
             p.blocked = true;
             path.blocked = true;
         }
-        Some(Route { path: PathId(p.active), tag: path.tag(), window, rtt: path.rtt.smoothed() })
+        Some(Route { path: PathId(index), tag: path.tag(), window, rtt: path.rtt.smoothed() })
     }
 
     /// Which path did a packet for a queue pair of `peer` come by? IPv4 addresses as such, not mapped
@@ -312,7 +331,6 @@ impl PathManager {
             p.rtt.sample(now, rtt);
         }
         p.last_progress = Some(now);
-        p.stalls = None;
         if p.window.in_flight == 0 {
             p.outstanding_since = None;
         }
@@ -384,7 +402,11 @@ impl PathManager {
 
     /// The peers whose route leads over a path.
     pub(crate) fn peers_on(&self, index: u32) -> Vec<u32> {
-        let active = |i: &u32| self.peers.get(*i).is_some_and(|p| p.active == index);
+        let active = |i: &u32| {
+            self.peers.get(*i).is_some_and(|p| {
+                p.active == index || p.detours.values().any(|detour| detour.path == index)
+            })
+        };
         match self.paths.get(index).map(|p| p.role) {
             Some(Role::Plain { peer }) => Some(peer).filter(active).into_iter().collect(),
             Some(Role::Member { association, .. }) => self

@@ -88,13 +88,6 @@ impl Probes {
     }
 }
 
-/// How often and since when data was late although probes were answered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stalls {
-    pub(crate) count: u32,
-    pub(crate) since: Duration,
-}
-
 /// A path that is not in the set any more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Past {
@@ -124,7 +117,6 @@ pub(crate) struct Path {
     pub(crate) recovering_since: Duration,
     pub(crate) last_progress: Option<Duration>,
     pub(crate) outstanding_since: Option<Duration>,
-    pub(crate) stalls: Option<Stalls>,
     /// For datagram paths: another way to the same host, while this one is dead.
     pub(crate) redirect: Option<u32>,
     recent_deaths: u32,
@@ -164,7 +156,6 @@ impl Path {
             recovering_since: Duration::ZERO,
             last_progress: None,
             outstanding_since: None,
-            stalls: None,
             redirect: None,
             recent_deaths: 0,
             died_at: Duration::ZERO,
@@ -204,7 +195,6 @@ impl Path {
         self.deaths += 1;
         self.state = state;
         self.reason = Some(reason);
-        self.stalls = None;
         self.probes.forget_all();
     }
 

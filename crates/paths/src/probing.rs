@@ -11,7 +11,7 @@ use core::time::Duration;
 use crate::association::Trial;
 use crate::manager::PathManager;
 use crate::message::Body;
-use crate::path::{Path, Role, Stalls};
+use crate::path::{Path, Role};
 use crate::timers::Timer;
 use crate::types::{PathEvent, PathId, PathState, Reason, Refused};
 
@@ -30,9 +30,6 @@ const DEAD_FIRST: Duration = Duration::from_millis(10);
 const PROBING_FIRST: Duration = Duration::from_millis(5);
 /// Longest interval for pairs of addresses that never answered.
 const PROBING_MAX: Duration = Duration::from_secs(2);
-/// Whose data was late so often, for so long, though its probes are answered, is dead too.
-const STALLS_MAX: u32 = 8;
-const STALL_MIN: Duration = Duration::from_millis(500);
 /// Traffic within this time makes an association busy.
 const BUSY: Duration = Duration::from_secs(2);
 /// What the other path's answers are given as a head start.
@@ -47,10 +44,6 @@ impl PathManager {
         let Role::Member { association, .. } = p.role else { return };
         if !p.usable() {
             return;
-        }
-        match &mut p.stalls {
-            Some(s) => s.count += 1,
-            none => *none = Some(Stalls { count: 1, since: now }),
         }
         self.begin_trial(association, path.0);
     }
@@ -168,21 +161,11 @@ impl PathManager {
         }
     }
 
-    /// A suspected path answers. Once is enough to live on, unless its data never arrives.
+    /// A suspected path answers. Once is enough to live on; queue pairs whose data never arrives leave it
+    /// by themselves (`detour`).
     fn suspect_answered(&mut self, index: u32, path: u32) {
-        let now = self.now;
         let Some(p) = self.paths.get_mut(path) else { return };
-        let stalled = p
-            .stalls
-            .is_some_and(|s| s.count >= STALLS_MAX && now.saturating_sub(s.since) >= STALL_MIN);
         p.state = PathState::Up;
-        let other = self
-            .members(index)
-            .into_iter()
-            .any(|o| o != path && self.paths.get(o).is_some_and(|o| o.state == PathState::Up));
-        if stalled && other {
-            self.path_lost(path, PathState::Dead, Reason::DataStalled, true);
-        }
         self.end_trial_if_cleared(index);
         self.end_outages(index);
     }
@@ -414,6 +397,7 @@ impl PathManager {
         let users = self.peers_on(path);
         self.push_event(PathEvent::PathDead { path: PathId(path), reason });
         if let Role::Member { association, id } = role {
+            self.end_detours(association, path);
             if let Some(a) = self.associations.get_mut(association) {
                 a.generations[usize::from(id)] = generation;
             }
@@ -428,8 +412,8 @@ impl PathManager {
             if fence {
                 self.control_now(association);
             }
+            self.paths_changed(association);
         }
-        self.redirect_datagrams();
     }
 
     /// A path may carry traffic (again). `reason`: why traffic that has no other path moves there.
@@ -449,7 +433,9 @@ impl PathManager {
         for peer in peers {
             self.reselect(peer, reason);
         }
-        self.redirect_datagrams();
+        if let Role::Member { association, .. } = role {
+            self.paths_changed(association);
+        }
     }
 }
 

@@ -230,8 +230,6 @@ pub enum Reason {
     PeerNotice,
     /// Probes stayed unanswered while another path answered.
     ProbesLost,
-    /// Probes are answered but data makes no progress (often: packets above some size vanish).
-    DataStalled,
     /// The path that is preferred lives again.
     Primary,
     /// No path lived before.
@@ -250,7 +248,6 @@ impl fmt::Display for Reason {
             Self::AdminDown => "taken down by the administrator",
             Self::PeerNotice => "the peer gave it up",
             Self::ProbesLost => "probes unanswered while another path answers",
-            Self::DataStalled => "probes answered but data makes no progress (path MTU?)",
             Self::Primary => "the primary path is back",
             Self::FirstAlive => "first path to live again",
             Self::Association => "multi-path association changed",
@@ -299,6 +296,16 @@ pub enum PathEvent {
     PathHeard {
         /// Which.
         path: PathId,
+    },
+    /// One queue pair goes by another path than its peer's others: its data made no progress on `from`, which
+    /// carries other packets. What it has outstanding there is to be sent again.
+    Detour {
+        /// The local queue pair.
+        qpn: u32,
+        /// The path left.
+        from: PathId,
+        /// The path taken.
+        to: PathId,
     },
     /// No path lives: [`crate::PathManager::route`] gives `None`; hold the retry counters.
     NoPath {

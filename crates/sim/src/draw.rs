@@ -7,6 +7,7 @@ use polypath_transport::{Access, QpType};
 use crate::attack;
 use crate::case::{Case, EndPlan, Kind, Op, PairPlan, Wrong};
 use crate::faults::{self, Fault, When};
+use crate::grey;
 use crate::layout::{AREA, BUFFER, SHARED};
 use crate::link::LinkPlan;
 use crate::overlap;
@@ -90,7 +91,37 @@ impl Case {
         }
         overlap::draw(seed, &mut pairs);
         let attacks = attack::draw(seed, &pairs);
-        Self { seed: !seed, v6, hosts, links, pairs, faults: list, attacks }
+        let mut case = Self { seed: !seed, v6, hosts, links, pairs, faults: list, attacks };
+        grey::add(seed, &mut case, |rng, hosts, multipath, others| {
+            let mood = Mood { requests: 60, wrongs: false, srq: 0, ..mood };
+            draw_reliable(rng, &mood, hosts, multipath, others)
+        });
+        case
+    }
+}
+
+/// An RC pair between two hosts, whose work goes on for a while.
+fn draw_reliable(
+    rng: &mut Rng,
+    mood: &Mood,
+    hosts: [usize; 2],
+    multipath: bool,
+    others: &[PairPlan],
+) -> PairPlan {
+    loop {
+        let mut pair = draw_pair(rng, mood, others);
+        if pair.service != QpType::Rc || pair.multipath != multipath {
+            continue;
+        }
+        for (end, host) in pair.ends.iter_mut().zip(hosts) {
+            end.host = host;
+            end.qpn = (host as u32 + 1) << 16 | end.qpn & 0xffff;
+        }
+        let taken = |q: u32| others.iter().flat_map(|p| &p.ends).any(|e| e.qpn == q);
+        if !pair.ends.iter().any(|e| taken(e.qpn)) {
+            pair.rnr_retry = 7;
+            return pair;
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use crate::grey::Holes;
 use crate::link::{Bursts, Weather};
 use crate::rng::Rng;
 
@@ -43,6 +44,8 @@ pub enum Fault {
     Pause { host: usize, time: Duration },
     /// Packets get lost, doubled, held back, corrupted.
     Weather { link: usize, weather: Weather },
+    /// A link loses some packets for certain, or no more.
+    Holes { link: usize, holes: Holes },
     /// A host's process dies; another one may take its place, without its queue pairs.
     Die { host: usize, reborn: bool },
     /// An application puts its queue pair into the error state.

@@ -284,6 +284,9 @@ impl SimHost {
                 PathEvent::NoPath { peer } | PathEvent::PeerLost { peer } => {
                     self.path_changed(peer, None);
                 }
+                PathEvent::Detour { qpn, from, .. } => {
+                    self.tell(qpn, |qp, io| qp.on_path_change(now, Some(PathId(from.0)), io));
+                }
                 PathEvent::PathHeard { path } => {
                     for qpn in self.io.paths.qpns_on(path) {
                         self.tell(qpn, |qp, io| qp.on_path_heard(now, PathId(path.0), io));

@@ -186,6 +186,8 @@ pub struct Io {
     pub mischief: Option<Mischief>,
     /// Whose turn it is.
     pub(crate) qpn: u32,
+    /// When the host did not run.
+    pub(crate) stalls: Vec<(Duration, Duration)>,
     /// An acknowledgement, or an event, may have opened a window.
     pub(crate) window_opened: bool,
     /// Identification of the next IPv4 packet.
@@ -211,6 +213,7 @@ impl Io {
             windows: BTreeMap::new(),
             mischief: None,
             qpn: 0,
+            stalls: Vec::new(),
             window_opened: false,
             id: 0,
             stores: 0,
@@ -218,6 +221,17 @@ impl Io {
             atomics: 0,
             flushes: 0,
         }
+    }
+
+    /// For how long the host did not run between `since` and now, but for what of each time may have passed
+    /// unnoticed: before the next timer was due, which is a probe's, 200 ms later at most.
+    pub(crate) fn stalled_since(&self, since: Duration) -> Duration {
+        const UNNOTICED: Duration = Duration::from_millis(210);
+        let noticed = |(from, to): &(Duration, Duration)| {
+            let time = (*to).min(self.now).saturating_sub((*from).max(since));
+            time.saturating_sub(UNNOTICED)
+        };
+        self.stalls.iter().map(noticed).sum()
     }
 
     fn segment(&self, addr: u64, len: u32) -> Result<Segment, Fault> {
@@ -418,7 +432,7 @@ impl Host for Io {
     }
 
     fn route(&mut self, peer: PeerId) -> Option<Route> {
-        let route = self.paths.route(polypath_paths::PeerId(peer.0))?;
+        let route = self.paths.route_of(polypath_paths::PeerId(peer.0), self.qpn)?;
         Some(Route {
             path: PathId(route.path.0),
             tag: route.tag.map(tag),
@@ -479,8 +493,8 @@ impl Host for Io {
         self.window_opened = true;
     }
 
-    fn suspect(&mut self, path: PathId, _since: Duration) {
-        self.paths.suspect(self.now, polypath_paths::PathId(path.0));
+    fn suspect(&mut self, path: PathId, since: Duration) {
+        self.paths.stalled(self.now, polypath_paths::PathId(path.0), self.qpn, since);
     }
 }
 

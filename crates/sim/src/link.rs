@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use polypath_wire::icrc::Flow;
 
 use crate::attack::Seen;
+use crate::grey::Holes;
 use crate::out::say;
 use crate::rng::Rng;
 use crate::trace::{Drop, Fate, Record, Trace};
@@ -93,6 +94,7 @@ struct Port {
 struct Link {
     plan: LinkPlan,
     weather: Weather,
+    holes: Holes,
     ports: Vec<Port>,
     /// Directions that are silently cut.
     cut: Vec<(usize, usize)>,
@@ -159,6 +161,7 @@ impl Network {
         let link = |(number, plan): (usize, &LinkPlan)| Link {
             plan: *plan,
             weather: Weather::default(),
+            holes: Holes::default(),
             ports: (0..hosts)
                 .map(|host| Port {
                     ip: Some(address(number, host, v6)),
@@ -191,6 +194,11 @@ impl Network {
         for port in &mut self.links[link].ports {
             port.burst = false;
         }
+    }
+
+    /// Changes what a link loses for certain.
+    pub fn set_holes(&mut self, link: usize, holes: Holes) {
+        self.links[link].holes = holes;
     }
 
     /// Silently cuts a link from one host to another, or joins it again.
@@ -325,6 +333,9 @@ impl Link {
         let to = to.ok_or(Drop::NoDestination)?;
         if self.cut.contains(&(from, to)) {
             return Err(Drop::Cut);
+        }
+        if self.holes.swallow(&datagram.bytes) {
+            return Err(Drop::Hole);
         }
         if rng.chance(self.weather.loss) {
             return Err(Drop::Chance);

@@ -11,6 +11,7 @@ use crate::attack::{Attackers, Seen};
 use crate::case::{Case, Kind, Wrong};
 use crate::connect::{QKEY, connect};
 use crate::faults::{Change, Fault, When};
+use crate::grey::Holes;
 use crate::host::{HostPlan, SimHost};
 use crate::io::{Mischief, SRQNS};
 use crate::judge::flow::Flow;
@@ -407,7 +408,17 @@ impl Simulation {
 
     fn scene(&self) -> Scene {
         let lossy = self.net.dropped > 0 || self.net.corrupted > 0;
-        Scene { now: self.now, lossy, disturbed: self.disturbed || lossy }
+        let unsettles = |f: &Fault| {
+            matches!(
+                f,
+                Fault::Carrier { .. }
+                    | Fault::Address { .. }
+                    | Fault::Device { .. }
+                    | Fault::Admin { .. }
+            )
+        };
+        let settled = !self.case.faults.iter().any(|(_, f)| unsettles(f));
+        Scene { now: self.now, lossy, disturbed: self.disturbed || lossy, settled }
     }
 
     pub(crate) fn check(&mut self, number: usize) -> Verdict {
@@ -500,9 +511,11 @@ impl Simulation {
             Fault::Pause { host, time } => {
                 let until = self.now + time;
                 let host = &mut self.hosts[host];
+                host.io.stalls.push((self.now.max(host.paused_until), until));
                 host.paused_until = host.paused_until.max(until);
             }
             Fault::Weather { link, weather } => self.net.set_weather(link, weather),
+            Fault::Holes { link, holes } => self.net.set_holes(link, holes),
             Fault::Die { host, reborn } => self.die(host, reborn),
             Fault::Error { pair, end } => return self.end(pair, end),
             Fault::Drain { pair, end, pause, notify } => {
@@ -517,6 +530,7 @@ impl Simulation {
         self.counted.clear();
         for link in 0..self.case.links.len() {
             self.net.set_weather(link, Weather::default());
+            self.net.set_holes(link, Holes::default());
             for from in 0..self.hosts.len() {
                 (0..self.hosts.len()).for_each(|to| self.net.set_cut(link, from, to, false));
             }
@@ -532,7 +546,7 @@ impl Simulation {
 
     /// The process on a host is no more; another one may take its place.
     fn die(&mut self, number: usize, reborn: bool) {
-        self.court.died(number);
+        self.court.died(number, self.now);
         let plan = HostPlan { instance: self.rng.bits(), ..self.plans[number] };
         self.hosts[number] = SimHost::new(&plan, self.now);
         self.alive[number] = reborn;

@@ -288,7 +288,8 @@ fn remove_link(case: &mut Case, number: usize) {
         | Fault::Address { link, .. }
         | Fault::Device { link, .. }
         | Fault::Admin { link, .. }
-        | Fault::Weather { link, .. } => moved(link),
+        | Fault::Weather { link, .. }
+        | Fault::Holes { link, .. } => moved(link),
         _ => true,
     });
 }

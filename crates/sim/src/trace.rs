@@ -24,6 +24,8 @@ pub enum Drop {
     NoDestination,
     /// The link was silently cut in this direction.
     Cut,
+    /// It fell into a hole that the link has for such packets.
+    Hole,
     /// Lost by chance.
     Chance,
     /// Lost in a burst.
@@ -38,6 +40,7 @@ impl fmt::Display for Drop {
             Self::NoSource => "dropped: the sender has no such address, or no carrier",
             Self::NoDestination => "dropped: nobody on the link has the destination address",
             Self::Cut => "dropped: the link is cut in this direction",
+            Self::Hole => "dropped: in a hole of the link",
             Self::Chance => "dropped: by chance",
             Self::Burst => "dropped: in a burst of losses",
             Self::Queue => "dropped: the queue is full",

@@ -152,7 +152,7 @@ impl Host for Io {
     }
 
     fn route(&mut self, peer: PeerId) -> Option<Route> {
-        let route = self.paths.route(polypath_paths::PeerId(peer.0))?;
+        let route = self.paths.route_of(polypath_paths::PeerId(peer.0), self.qpn)?;
         Some(Route {
             path: PathId(route.path.0),
             tag: route.tag.map(tag),
@@ -202,8 +202,8 @@ impl Host for Io {
         self.window_opened = true;
     }
 
-    fn suspect(&mut self, path: PathId, _since: Duration) {
-        self.paths.suspect(self.now, polypath_paths::PathId(path.0));
+    fn suspect(&mut self, path: PathId, since: Duration) {
+        self.paths.stalled(self.now, polypath_paths::PathId(path.0), self.qpn, since);
     }
 }
 
@@ -441,6 +441,9 @@ impl Lane {
                 }
                 PathEvent::NoPath { peer } | PathEvent::PeerLost { peer } => {
                     self.path_changed(peer, None);
+                }
+                PathEvent::Detour { qpn, from, .. } => {
+                    self.tell(qpn, |qp, io| qp.on_path_change(now, Some(PathId(from.0)), io));
                 }
                 PathEvent::PathHeard { path } => {
                     for qpn in self.io.paths.qpns_on(path) {

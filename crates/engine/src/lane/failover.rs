@@ -51,6 +51,16 @@ impl State {
                         self.tell(qpn, |core, host| core.on_path_dead(host.io.now, dead, host));
                     }
                 }
+                PathEvent::Detour { qpn, from, to } => {
+                    self.io.explain(format!(
+                        "queue pair {qpn:#x} goes by {} instead of {}, which carries other packets but not \
+                         its own: does that path take packets of the path MTU?",
+                        self.path_name(to),
+                        self.path_name(from)
+                    ));
+                    let from = polypath_transport::PathId(from.0);
+                    self.tell(qpn, |core, host| core.on_path_change(host.io.now, Some(from), host));
+                }
                 PathEvent::PathHeard { path } => {
                     let heard = polypath_transport::PathId(path.0);
                     for qpn in self.io.paths.qpns_on(path) {

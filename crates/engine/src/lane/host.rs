@@ -22,6 +22,8 @@ use crate::target::TargetState;
 /// What a queue pair is connected with in this process.
 #[derive(Debug)]
 pub(crate) struct Attached {
+    /// Its number; the table of queue pairs fills it in.
+    pub(crate) qpn: u32,
     pub(crate) context: Arc<Shared>,
     /// All but XRC targets have one.
     pub(crate) send_cq: Option<Arc<Cq>>,
@@ -186,7 +188,7 @@ impl Host for LaneHost<'_> {
     }
 
     fn route(&mut self, peer: PeerId) -> Option<Route> {
-        let route = self.io.paths.route(polypath_paths::PeerId(peer.0))?;
+        let route = self.io.paths.route_of(polypath_paths::PeerId(peer.0), self.attached.qpn)?;
         Some(Route {
             path: PathId(route.path.0),
             tag: route.tag.map(tag),
@@ -220,9 +222,9 @@ impl Host for LaneHost<'_> {
         self.io.window_opened = true;
     }
 
-    fn suspect(&mut self, path: PathId, _since: Duration) {
-        let now = self.io.now;
-        self.io.paths.suspect(now, polypath_paths::PathId(path.0));
+    fn suspect(&mut self, path: PathId, since: Duration) {
+        let (now, qpn) = (self.io.now, self.attached.qpn);
+        self.io.paths.stalled(now, polypath_paths::PathId(path.0), qpn, since);
     }
 }
 

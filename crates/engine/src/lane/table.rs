@@ -47,7 +47,7 @@ impl QpTable {
     pub(crate) fn insert(
         &mut self,
         config: impl FnOnce(u32) -> QpConfig,
-        attached: Attached,
+        mut attached: Attached,
     ) -> Result<u32> {
         if self.used >= MAX_QP_PER_LANE {
             return Err(Error::no_memory(format!(
@@ -66,6 +66,7 @@ impl QpTable {
             }
         };
         let qpn = u32::from(self.slot) << 16 | u32::from(index);
+        attached.qpn = qpn;
         self.entries[usize::from(index)] = Some(Box::new(Entry {
             core: QueuePair::new(config(qpn)),
             attached,

@@ -254,23 +254,6 @@ fn idle_associations_notice_a_cut_and_send_little() {
 }
 
 #[test]
-fn path_mtu_black_hole_is_found_by_data_that_never_arrives() {
-    let mut net = connected(18);
-    let h = &mut net.hosts[0];
-    let peer = h.peer.unwrap();
-    let path = h.paths.route(peer).unwrap().path;
-    h.paths.sent(net.now, path, 4096);
-    for _ in 0..200 {
-        net.run(5 * MS);
-        let now = net.now;
-        let h = &mut net.hosts[0];
-        let path = h.paths.route(peer).unwrap().path;
-        h.paths.suspect(now, path);
-    }
-    assert!(net.has(0, |e| matches!(e, PathEvent::PathDead { reason: Reason::DataStalled, .. })));
-}
-
-#[test]
 fn long_round_trips_do_not_kill() {
     for seed in 0..10 {
         let mut net = Net::new(seed, 2);
@@ -370,5 +353,31 @@ fn a_failed_send_has_the_path_probed_at_once() {
         net.run(30 * MS);
         assert_eq!(net.active_link(0), Some(usize::from(cut)), "a hint, no proof");
         assert_eq!(net.deaths() > 0, cut);
+    }
+}
+
+/// The peer is given up after 15 seconds in which this process looked for it, not after it was stopped for
+/// as long.
+#[test]
+fn a_stop_does_not_use_up_the_hold_time() {
+    let lost = |net: &Net| net.has(0, |e| matches!(e, PathEvent::PeerLost { .. }));
+    for ends_well in [true, false] {
+        let mut net = connected(8);
+        net.start_traffic();
+        net.run(100 * MS);
+        net.cut(0, true);
+        net.cut(1, true);
+        net.run(Duration::from_secs(1));
+        assert!(net.has(0, |e| matches!(e, PathEvent::NoPath { .. })));
+        net.pause(0, Duration::from_secs(60));
+        net.run(Duration::from_secs(61));
+        assert!(!lost(&net), "given up as soon as it woke");
+        if ends_well {
+            net.cut(0, false);
+            net.run(Duration::from_secs(1));
+            assert_eq!(net.active_link(0), Some(0));
+        }
+        net.run(Duration::from_secs(15));
+        assert_eq!(lost(&net), !ends_well);
     }
 }

@@ -2,6 +2,7 @@
 
 mod agreement;
 mod changes;
+mod detours;
 mod hostile;
 mod liveness;
 mod net;

@@ -46,6 +46,8 @@ pub(crate) struct End {
     pub(crate) ended: Option<Ended>,
     /// Its host's process died.
     pub(crate) gone: bool,
+    /// When.
+    gone_at: Duration,
     last_wqe: u32,
     /// RNR NAKs heard for the same packet: which, how many, since when.
     not_ready: Option<(Psn, u32, Duration)>,
@@ -71,6 +73,8 @@ pub(crate) struct Scene {
     pub(crate) lossy: bool,
     /// Something was wrong with a link, a path or a host so far.
     pub(crate) disturbed: bool,
+    /// No host ever loses a link, an address or a path that it knows of.
+    pub(crate) settled: bool,
 }
 
 /// All pairs, and what hosts share among them.
@@ -95,6 +99,7 @@ impl Pair {
             receive_posted: BTreeMap::new(),
             ended: None,
             gone: false,
+            gone_at: Duration::ZERO,
             last_wqe: 0,
             not_ready: None,
         };
@@ -264,9 +269,18 @@ impl Pair {
             WcStatus::RetryExcErr => {
                 let patience = ack_timeout(plan.timeout) * 4 * (u32::from(plan.retry_cnt) + 1);
                 let excused = peer_left || (!plan.multipath && scene.disturbed);
+                let stalled = io.stalled_since(scene.now.saturating_sub(waited));
+                // Who has a plain peer that died waits no longer than its own patience, whatever becomes
+                // of other peers.
+                let alone = scene.now.saturating_sub(peer.gone_at).min(waited);
+                let in_time = !peer.gone
+                    || plan.multipath
+                    || !scene.settled
+                    || alone <= patience + LATE + stalls_of(io);
                 // The refusal can't have been lost.
                 let told = refused && !scene.lossy;
-                plan.timeout != 0 && waited >= patience && excused && !told
+                let waited = waited.saturating_sub(stalled);
+                plan.timeout != 0 && waited >= patience && excused && !told && in_time
             }
             WcStatus::RnrRetryExcErr => {
                 let (heard, since) = end.not_ready.map_or((0, scene.now), |(_, n, t)| (n, t));
@@ -331,6 +345,11 @@ impl Pair {
         }
         Ok(())
     }
+}
+
+/// For how long a host did not run, all in all, and a retry more for each time.
+fn stalls_of(io: &Io) -> Duration {
+    io.stalls.iter().map(|(from, to)| *to - *from + LATE).sum()
 }
 
 /// 4.096 µs × 2^code.
@@ -478,9 +497,11 @@ impl Court {
     }
 
     /// A host's process died, and with it its memory.
-    pub(crate) fn died(&mut self, host: usize) {
+    pub(crate) fn died(&mut self, host: usize, now: Duration) {
         for end in self.pairs.iter_mut().flat_map(|p| &mut p.ends) {
-            end.gone |= end.host == host;
+            if end.host == host && !end.gone {
+                (end.gone, end.gone_at) = (true, now);
+            }
         }
         self.counters.retain(|(h, _), _| *h != host);
     }

@@ -320,6 +320,11 @@ impl Responder {
             let path = match core.peer {
                 None => job.reply().path,
                 Some(peer) => match host.route(peer) {
+                    // Our route may not carry what is as large as an answer: who asks again shows a
+                    // path that may.
+                    Some(_) if job.is_again() && host.tag(job.reply().path).is_some() => {
+                        job.reply().path
+                    }
                     Some(route) => route.path,
                     None => {
                         self.held = true;

@@ -1,0 +1,109 @@
+//! Detours: a queue pair whose data does not arrive on a path that carries other packets takes another.
+//!
+//! A path may lose only what is large (its MTU is smaller somewhere on the way), or only the packets of some
+//! queue pairs (one of several ways that a fabric spreads them over is broken). Probes and other queue
+//! pairs' data pass, so the path is not dead, and who suffers has to leave it alone: it has sent its first
+//! packet again and again for [`STALL`], and has heard nothing, while the path answered probes that
+//! were sent meanwhile. Then it tries the other paths that answer, each once. One by which it makes
+//! progress it keeps until that path dies. If it makes none on any, the reason is not a path (the
+//! peer's queue pair is gone, most likely), and its retries run out.
+
+use core::time::Duration;
+
+use crate::manager::PathManager;
+use crate::path::{Path, Role};
+use crate::types::{PathEvent, PathId, PathState, PeerId, Route};
+
+/// For how long data must be outstanding without any progress. Shorter than the second for which a
+/// queue pair with several paths is patient at least.
+const STALL: Duration = Duration::from_millis(500);
+/// Probes that the path must have answered in this time: one alone may have been lucky.
+const STALL_ANSWERS: usize = 3;
+
+/// The path of one queue pair that is not its peer's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Detour {
+    pub(crate) path: u32,
+    since: Duration,
+    /// Path numbers that were tried since there was progress last.
+    tried: u8,
+}
+
+impl PathManager {
+    /// Where requests of a queue pair of `peer` go now: by [`PathManager::route`], or by its own detour.
+    #[inline]
+    pub fn route_of(&mut self, peer: PeerId, qpn: u32) -> Option<Route> {
+        if self.peers.get(peer.0)?.detours.is_empty() {
+            return self.route(peer);
+        }
+        self.route_around(peer, qpn)
+    }
+
+    #[cold]
+    fn route_around(&mut self, peer: PeerId, qpn: u32) -> Option<Route> {
+        let p = self.peers.get(peer.0)?;
+        let way = p.detours.get(&qpn).map_or(p.active, |d| d.path);
+        if p.held || !self.paths.get(way).is_some_and(Path::usable) {
+            return self.route(peer);
+        }
+        self.route_by(peer, way)
+    }
+
+    /// Like [`PathManager::suspect`], for a queue pair of which nothing was acknowledged since `since`: it may
+    /// get another path of its own, which [`PathEvent::Detour`] tells.
+    pub fn stalled(&mut self, now: Duration, path: PathId, qpn: u32, since: Duration) {
+        self.suspect(now, path);
+        if self.now.saturating_sub(since) >= STALL {
+            self.consider_detour(path.0, qpn, since);
+        }
+    }
+
+    fn consider_detour(&mut self, path: u32, qpn: u32, progress: Duration) {
+        let Some(Role::Member { association, id }) = self.paths.get(path).map(|p| p.role) else {
+            return;
+        };
+        let Some(peer) = self.qps.get(&qpn).map(|qp| qp.peer) else { return };
+        let Some(p) = self.peers.get(peer) else { return };
+        let detour = p.detours.get(&qpn).copied();
+        let (current, since) = match detour {
+            Some(detour) => (detour.path, detour.since),
+            None => (p.active, p.switched_at),
+        };
+        let since = since.max(progress);
+        let answers = |path: u32, count: usize| {
+            self.paths.get(path).is_some_and(|p| {
+                p.state == PathState::Up && p.probes.answered(since, count).is_some()
+            })
+        };
+        // On trial now, but it has answered meanwhile.
+        let carries = self
+            .paths
+            .get(path)
+            .is_some_and(|p| p.usable() && p.probes.answered(since, STALL_ANSWERS).is_some());
+        if current != path || p.held || self.now.saturating_sub(since) < STALL || !carries {
+            return;
+        }
+        let tried = detour.filter(|d| progress <= d.since).map_or(0, |d| d.tried) | 1 << id;
+        let Some(a) = self.associations.get(association) else { return };
+        let untried = a.paths().filter(|(id, _)| tried & 1 << id == 0);
+        let Some((_, to)) = untried.min_by_key(|(_, to)| !answers(*to, 1)) else { return };
+        if !answers(to, 1) {
+            return;
+        }
+        let now = self.now;
+        if let Some(p) = self.peers.get_mut(peer) {
+            p.detours.insert(qpn, Detour { path: to, since: now, tried });
+        }
+        self.push_event(PathEvent::Detour { qpn, from: PathId(path), to: PathId(to) });
+    }
+
+    /// No queue pair goes by this path any more; those that did go with their peer.
+    pub(crate) fn end_detours(&mut self, association: u32, path: u32) {
+        let peers = self.associations.get(association).map(|a| a.peers.clone()).unwrap_or_default();
+        for peer in peers {
+            if let Some(p) = self.peers.get_mut(peer) {
+                p.detours.retain(|_, detour| detour.path != path);
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Grey failures: a path carries probes and other queue pairs' data, but not that of one.
+
+use std::time::Duration;
+
+use polypath_paths::*;
+
+use crate::net::*;
+use crate::*;
+
+const SUFFERS: u32 = QPN[0];
+
+/// Lets host 0 run for `time` while nothing of the queue pair is acknowledged since `since`, as a requester
+/// reports it. Other traffic flows. Gives the paths that it took.
+fn stall(net: &mut Net, since: Duration, time: Duration) -> Vec<PathId> {
+    let end = net.now + time;
+    let before = net.hosts[0].events.len();
+    while net.now < end {
+        net.run(10 * MS);
+        let (now, h) = (net.now, &mut net.hosts[0]);
+        let Some(route) = h.paths.route_of(h.peer.unwrap(), SUFFERS) else { continue };
+        h.paths.stalled(now, route.path, SUFFERS, since);
+    }
+    net.run(MS);
+    let events = net.hosts[0].events[before..].iter();
+    let to = |(_, e): &(Duration, PathEvent)| match e {
+        PathEvent::Detour { qpn: SUFFERS, to, .. } => Some(*to),
+        _ => None,
+    };
+    events.filter_map(to).collect()
+}
+
+fn ways(net: &mut Net) -> (PathId, PathId) {
+    let h = &mut net.hosts[0];
+    let peer = h.peer.unwrap();
+    (h.paths.route(peer).unwrap().path, h.paths.route_of(peer, SUFFERS).unwrap().path)
+}
+
+#[test]
+fn who_suffers_leaves_a_path_that_carries_others() {
+    for seed in 0..5 {
+        let mut net = connected(seed);
+        net.start_traffic();
+        net.run(100 * MS);
+        let since = net.now;
+        assert_eq!(stall(&mut net, since, 400 * MS), [], "a stall may pass");
+        let taken = stall(&mut net, since, 300 * MS);
+        assert_eq!(taken.len(), 1, "seed {seed}");
+        let (others, own) = ways(&mut net);
+        assert_ne!(others, own);
+        assert_eq!(own, taken[0]);
+        assert_eq!(net.deaths(), 0, "the path is not dead");
+        // Progress: it stays where it is.
+        let since = net.now;
+        assert_eq!(stall(&mut net, since, 300 * MS), []);
+        net.run(Duration::from_secs(10));
+        assert_eq!(ways(&mut net), (others, own), "no way back without need");
+    }
+}
+
+#[test]
+fn each_path_is_tried_once_unless_there_is_progress() {
+    let mut net = Net::new(5, 3);
+    net.connect();
+    net.start_traffic();
+    net.run(200 * MS);
+    let since = net.now;
+    let taken = stall(&mut net, since, Duration::from_secs(10));
+    assert_eq!(taken.len(), 2, "{taken:?}: then it is not the paths");
+    assert_ne!(taken[0], taken[1]);
+    let since = net.now;
+    assert_eq!(stall(&mut net, since, Duration::from_secs(10)).len(), 2);
+}
+
+#[test]
+fn a_detour_ends_with_its_path() {
+    let mut net = connected(6);
+    net.start_traffic();
+    net.run(100 * MS);
+    let since = net.now;
+    assert_eq!(stall(&mut net, since, 700 * MS).len(), 1);
+    net.cut(1, true);
+    net.run(Duration::from_secs(1));
+    let (others, own) = ways(&mut net);
+    assert_eq!(others, own);
+    net.cut(1, false);
+    net.run(Duration::from_secs(2));
+    let (others, own) = ways(&mut net);
+    assert_eq!(others, own);
+}
+
+#[test]
+fn a_peer_that_does_not_run_sends_nobody_on_a_detour() {
+    for seed in 0..5 {
+        let mut net = connected(seed);
+        net.start_traffic();
+        net.run(100 * MS);
+        let since = net.now;
+        net.pause(1, Duration::from_secs(2));
+        assert_eq!(stall(&mut net, since, Duration::from_millis(1990)), []);
+    }
+}

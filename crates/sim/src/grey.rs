@@ -1,0 +1,114 @@
+//! Stalls, links that carry some packets and not others, and peers of unequal fates: what a case gets besides
+//! its other faults. All of it is drawn from a stream of its own.
+
+use core::time::Duration;
+
+use polypath_transport::QpType;
+
+use crate::case::{Case, PairPlan};
+use crate::faults::{Fault, When};
+use crate::rng::Rng;
+
+const MS: Duration = Duration::from_millis(1);
+/// Queue pairs have found out about each other before holes open: what they lose then is data.
+const AGREED: Duration = Duration::from_millis(40);
+/// What the peer that lives shall last through of flapping, longer than the patience of the one whose peer
+/// has died.
+const FLAPPING: Duration = Duration::from_millis(5000);
+
+/// What a link loses for certain, of what it should carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holes {
+    /// Datagrams of more bytes of UDP payload than this; 0: of none.
+    pub over: u32,
+    /// Packets of some queue pairs, by a hash of the destination: a set of eight classes. (A fabric that
+    /// spreads by UDP source port takes a path as a whole: each has a port of its own.)
+    pub classes: u8,
+}
+
+impl Holes {
+    /// Whether a datagram falls in.
+    pub(crate) fn swallow(&self, datagram: &[u8]) -> bool {
+        let qpn = datagram.get(5..8).map_or(0, |q| u32::from_be_bytes([0, q[0], q[1], q[2]]));
+        // Path managers talk to number 0 of a lane.
+        let class = 1u8 << (qpn.wrapping_mul(0x9e37_79b1) >> 29);
+        let large = self.over > 0 && datagram.len() > self.over as usize;
+        large || (qpn & 0xffff != 0 && self.classes & class != 0)
+    }
+}
+
+/// Adds to a case what its seed means here. `pair` draws a pair of queue pairs between two hosts.
+pub(crate) fn add(
+    seed: u64,
+    case: &mut Case,
+    pair: impl Fn(&mut Rng, [usize; 2], bool, &[PairPlan]) -> PairPlan,
+) {
+    let rng = &mut Rng::new(seed ^ 0x5354_414c_4c47_5245);
+    let calm = case.faults.is_empty();
+    if calm && case.hosts > 2 && case.links.len() > 1 && rng.chance(500) {
+        add_unequal_fates(rng, case, pair);
+    } else if calm && case.links.len() > 1 && rng.chance(600) {
+        add_holes(rng, case);
+    }
+    while rng.chance(200) {
+        add_stall(rng, case);
+    }
+}
+
+/// A process does not run for up to a second, or two do not.
+fn add_stall(rng: &mut Rng, case: &mut Case) {
+    let at = rng.time(MS * 500);
+    let host = rng.below(case.hosts as u64) as usize;
+    let time = MS * (1 + rng.below(1000) as u32);
+    case.faults.push((When::At(at), Fault::Pause { host, time }));
+    if rng.chance(300) {
+        let other = (host + 1) % case.hosts;
+        let time = MS * (1 + rng.below(1000) as u32);
+        case.faults.push((When::At(at), Fault::Pause { host: other, time }));
+    }
+}
+
+/// One link loses what is large, or the packets of some queue pairs; the others carry everything.
+fn add_holes(rng: &mut Rng, case: &mut Case) {
+    // Plain queue pairs have only the first link.
+    let plain = case.pairs.iter().any(|p| !p.multipath);
+    let first = u64::from(plain);
+    let link = (first + rng.below(case.links.len() as u64 - first)) as usize;
+    let holes = if rng.chance(500) {
+        Holes { over: 300 + rng.below(1000) as u32, classes: 0 }
+    } else {
+        Holes { over: 0, classes: 1 + rng.below(255) as u8 }
+    };
+    let at = AGREED + rng.time(MS * 60);
+    case.faults.push((When::At(at), Fault::Holes { link, holes }));
+    let end = at + MS * (500 + rng.below(3000) as u32);
+    case.faults.push((When::At(end), Fault::Holes { link, holes: Holes::default() }));
+}
+
+/// One peer of a host dies for good, and paths to another die and come back again and again. Who had the
+/// dead one for a peer must find out in its own time, the other must not notice.
+fn add_unequal_fates(
+    rng: &mut Rng,
+    case: &mut Case,
+    pair: impl Fn(&mut Rng, [usize; 2], bool, &[PairPlan]) -> PairPlan,
+) {
+    let (host, dies, lives) = (0, 1, 2);
+    for (peer, multipath) in [(dies, false), (lives, true)] {
+        let mut plan = pair(rng, [host, peer], multipath, &case.pairs);
+        plan.timeout = 14;
+        plan.retry_cnt = 7;
+        debug_assert_eq!(plan.service, QpType::Rc);
+        case.pairs.push(plan);
+    }
+    case.faults.push((When::At(AGREED), Fault::Die { host: dies, reborn: false }));
+    let mut at = AGREED;
+    while at < AGREED + FLAPPING {
+        let back = at + MS * (30 + rng.below(60) as u32);
+        for (from, to) in [(host, lives), (lives, host)] {
+            let cut = |cut| Fault::Cut { link: 1, from, to, cut };
+            case.faults.push((When::At(at), cut(true)));
+            case.faults.push((When::At(back), cut(false)));
+        }
+        at = back + MS * (100 + rng.below(400) as u32);
+    }
+}
