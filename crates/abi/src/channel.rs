@@ -162,6 +162,25 @@ mod tests {
     use crate::double;
 
     #[test]
+    fn a_channel_of_another_open_context_is_refused() {
+        let (context, other) = (double::open(), double::open());
+        // SAFETY: objects of ours, each freed once.
+        unsafe {
+            let channel = create_comp_channel(other);
+            guard::set_errno(0);
+            let cq = create_cq(context, 4, core::ptr::null_mut(), channel, 0);
+            assert!(cq.is_null());
+            assert_eq!(guard::errno(), libc::EINVAL);
+            assert_eq!((*channel).refcnt, 0);
+            let cq = create_cq(other, 4, core::ptr::null_mut(), channel, 0);
+            assert!(!cq.is_null());
+            assert_eq!((destroy_cq(cq), destroy_comp_channel(channel)), (0, 0));
+            close_device(context);
+            close_device(other);
+        }
+    }
+
+    #[test]
     fn destroying_a_queue_waits_for_its_events_to_be_acknowledged() {
         let context = double::open();
         let mut name = 7_u8;

@@ -135,6 +135,12 @@ pub(crate) unsafe fn make(context: *mut ibv_context, recipe: &Recipe) -> Result<
         if !recipe.channel.is_null() && !is_usable((*recipe.channel).context) {
             return Err(Error::invalid("the completion channel belongs to another device"));
         }
+        // Its events would be looked up among that context's completion queues.
+        if !recipe.channel.is_null()
+            && !of((*recipe.channel).context).shares_objects_with(of(context))
+        {
+            return Err(Error::invalid("the completion channel belongs to another open context"));
+        }
         let channel = (!recipe.channel.is_null()).then(|| channel_of(recipe.channel));
         let token = new_token();
         let owner = of(context);
