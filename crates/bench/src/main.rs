@@ -18,11 +18,12 @@ use std::process::ExitCode;
 use udp::Style;
 
 const USAGE: &str = "\
-usage: polypath-bench [--json FILE] [--check] [--decide] [speed] [blackout]
+usage: polypath-bench [--json FILE] [--markdown] [--check] [--decide] [speed] [blackout]
        polypath-bench train
 
 Measures and prints a table; without a name, everything.
   --json FILE   also write the results as JSON (default: bench.json beside this program)
+  --markdown    print the table as Markdown, with the machine, for README
   --check       exit with 1 if a floor is missed: for an idle machine
   --decide      exit with 1 if something is worse than on any machine where nothing is broken
 train measures nothing: it runs the programs that tools/optimise takes a profile of.";
@@ -61,13 +62,20 @@ struct Wish {
     blackout: bool,
     check: bool,
     decide: bool,
+    markdown: bool,
     json: Option<PathBuf>,
 }
 
 impl Wish {
     fn parse(words: &[&str]) -> Option<Self> {
-        let mut wish =
-            Self { speed: false, blackout: false, check: false, decide: false, json: None };
+        let mut wish = Self {
+            markdown: false,
+            speed: false,
+            blackout: false,
+            check: false,
+            decide: false,
+            json: None,
+        };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match *word {
@@ -75,6 +83,7 @@ impl Wish {
                 "blackout" => wish.blackout = true,
                 "--check" => wish.check = true,
                 "--decide" => wish.decide = true,
+                "--markdown" => wish.markdown = true,
                 "--json" => wish.json = Some(words.next()?.into()),
                 _ => return None,
             }
@@ -94,7 +103,11 @@ fn measure(wish: &Wish) -> Result<bool, Error> {
     if wish.blackout {
         blackout::measure(&mut report)?;
     }
-    print!("{}", report.table());
+    if wish.markdown {
+        print!("\n{}", report.markdown(&report::machine()));
+    } else {
+        print!("{}", report.table());
+    }
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name("bench.json"));
     if let Some(path) = wish.json.clone().or(beside) {
         report.write_json(&path)?;

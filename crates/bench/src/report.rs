@@ -102,12 +102,41 @@ impl Report {
         self.measurements.iter().fold(head, |table, m| table + &line(m) + "\n")
     }
 
+    /// The table as Markdown, for README, with the machine that it was measured on.
+    pub(crate) fn markdown(&self, machine: &str) -> String {
+        let head = format!(
+            "Measured by `make bench` on {machine}. Medians; *ratio* is Polypath over the other.\n\n\
+             | measured | Polypath | other | ratio |\n|---|--:|--:|--:|\n"
+        );
+        self.measurements.iter().fold(head, |table, m| {
+            let (other, ratio) = match &m.other {
+                Some((name, value)) => {
+                    (format!("{value:.2} ({name})"), format!("{:.2}", m.judged()))
+                }
+                None => (String::new(), String::new()),
+            };
+            table + &format!("| {} | {:.2} | {other} | {ratio} |\n", m.name, m.ours)
+        })
+    }
+
     pub(crate) fn write_json(&self, path: &Path) -> Result<(), Error> {
         // Numbers that are no numbers are the only thing that could fail; they become null.
         let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
         std::fs::write(path, text)
             .map_err(|source| Error::Os { what: format!("writing {}", path.display()), source })
     }
+}
+
+/// Processor, number of processors and kernel of this machine.
+pub(crate) fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpuinfo = read("/proc/cpuinfo");
+    let model =
+        cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    let kernel = read("/proc/sys/kernel/osrelease");
+    let model = model.unwrap_or("an unknown processor").trim();
+    format!("{model}, {processors} processors, Linux {}", kernel.trim())
 }
 
 fn line(m: &Measurement) -> String {
@@ -145,6 +174,23 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(median(&[]), 0.0);
+    }
+
+    #[test]
+    fn the_markdown_names_the_machine_and_has_a_row_for_each_measurement() {
+        let mut report = Report::default();
+        report.measurements.push(Measurement {
+            name: "write 1 MiB, Gbit/s".to_owned(),
+            ours: 30.0,
+            ours_all: vec![30.0],
+            other: Some(("TCP".to_owned(), 20.0)),
+            other_all: vec![20.0],
+            floor: Floor::None,
+            bound: Floor::None,
+        });
+        let text = report.markdown("a machine");
+        assert!(text.starts_with("Measured by `make bench` on a machine."), "{text}");
+        assert!(text.ends_with("| write 1 MiB, Gbit/s | 30.00 | 20.00 (TCP) | 1.50 |\n"), "{text}");
     }
 
     #[test]
