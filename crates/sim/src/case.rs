@@ -278,7 +278,7 @@ impl Case {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let family = if self.v6 { "IPv6" } else { "IPv4" };
-        writeln!(f, "{} hosts, {family}, chance from {}", self.hosts, self.seed)?;
+        writeln!(f, "{} hosts, {family}, random stream {:#x}", self.hosts, self.seed)?;
         for (i, l) in self.links.iter().enumerate() {
             write!(f, "link {i}: {:?} + {:?}", l.delay, l.jitter)?;
             let (rate, queue) = (l.rate_mbps, l.queue);
@@ -291,9 +291,9 @@ impl fmt::Display for Case {
             let several = if p.multipath { "multi-path" } else { "plain" };
             writeln!(
                 f,
-                "pair {i}: {several} {:?} by link {}, MTU {}, timeout {}, retries {}, RNR retries {} \
+                "pair {i}: {several} {} by link {}, MTU {}, timeout {}, retries {}, RNR retries {} \
                  of {}, {} READs{}",
-                p.service,
+                format!("{:?}", p.service).to_uppercase(),
                 p.link,
                 p.mtu,
                 p.timeout,
@@ -307,8 +307,11 @@ impl fmt::Display for Case {
                 let srq = if e.srq { ", SRQ" } else { "" };
                 writeln!(
                     f,
-                    "  {:#08x} on host {}, PSN {}, allows {:?}{srq}",
-                    e.qpn, e.host, e.psn, e.access
+                    "  {:#08x} on host {}, PSN {}, allows {}{srq}",
+                    e.qpn,
+                    e.host,
+                    e.psn,
+                    names(&format!("{:?}", e.access))
                 )?;
                 e.ops.iter().enumerate().try_for_each(|(i, op)| writeln!(f, "    {i}: {op}"))?;
             }
@@ -319,6 +322,12 @@ impl fmt::Display for Case {
         self.attacks.iter().try_for_each(|attack| writeln!(f, "{attack}"))?;
         Ok(())
     }
+}
+
+/// `A, B` of what a set of flags prints for programmers: `Flags(A | B)`.
+fn names(flags: &str) -> String {
+    let inner = flags.split_once('(').map_or(flags, |(_, rest)| rest.trim_end_matches(')'));
+    inner.replace(" | ", ", ")
 }
 
 impl fmt::Display for Op {

@@ -2,7 +2,7 @@
 
 use core::fmt;
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufWriter, IsTerminal as _};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,12 +19,12 @@ use crate::shrink::{Shrunk, run, shrink};
 use crate::trace::Trace;
 
 /// What is simulated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Subject {
-    /// Queue pairs, connected by hand: what verbs promise.
+    /// Queue pairs, connected by hand: what verbs promise
     #[default]
     Verbs,
-    /// The connection manager: what RDMA CM promises.
+    /// The connection manager: what RDMA CM promises
     Cm,
 }
 
@@ -51,7 +51,7 @@ pub struct Hunt {
 
 /// Something that seeds are drawn for, run and judged.
 trait Game: fmt::Display + Sized {
-    type Report: fmt::Debug;
+    type Report;
     type Sum: Default + Send;
 
     fn draw(seed: u64) -> Self;
@@ -194,6 +194,15 @@ impl Hunt {
 
     fn hunt<G: Game>(&self) -> ExitCode {
         let start = Instant::now();
+        // A file that can't be written is found before the seeds are run.
+        let trace = match self.trace.as_ref().map(|path| (path, File::create(path))) {
+            None => None,
+            Some((path, Ok(file))) => Some((path, file)),
+            Some((path, Err(error))) => {
+                eprintln!("writing {}: {error}", path.display());
+                return ExitCode::from(2);
+            }
+        };
         let watched = self.events || self.packets || self.plan || self.trace.is_some();
         let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let threads = if watched { 1 } else { processors };
@@ -203,29 +212,58 @@ impl Hunt {
             for _ in 0..threads {
                 scope.spawn(|| self.work::<G>(&next, &sum));
             }
+            if !watched && std::io::stderr().is_terminal() {
+                self.tell_progress(&next, &sum, start);
+            }
         });
         let (failures, sum) = sum.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         say!(
-            "{} seeds, {failures} failures; {}, {:.1?} of real",
-            self.count,
+            "{}, {}; {}, {:.1?} of real time",
+            number_of(self.count, "seed"),
+            number_of(failures, "failure"),
             G::summary(&sum),
             start.elapsed()
         );
-        if let Some(path) = &self.trace
-            && let Err(error) = self.write::<G>(path)
+        if let Some((path, file)) = trace
+            && let Err(error) = self.write::<G>(file)
         {
-            eprintln!("{}: {error}", path.display());
+            eprintln!("writing {}: {error}", path.display());
             return ExitCode::from(2);
         }
         if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
+    /// Says on standard error, a terminal, every second how far it is.
+    fn tell_progress<S>(&self, next: &AtomicU64, sum: &Mutex<(u64, S)>, start: Instant) {
+        let mut told = start;
+        loop {
+            let begun = next.load(Ordering::Relaxed).min(self.count);
+            if begun == self.count {
+                break;
+            }
+            if told.elapsed() >= Duration::from_secs(1) {
+                told = Instant::now();
+                let failures = sum.lock().unwrap_or_else(std::sync::PoisonError::into_inner).0;
+                eprint!(
+                    "\r\x1b[K{begun} of {} seeds, {}, {:.0?} ",
+                    self.count,
+                    number_of(failures, "failure"),
+                    start.elapsed()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if told != start {
+            eprint!("\r\x1b[K");
+        }
+    }
+
     /// Writes the packets of the last seed.
-    fn write<G: Game>(&self, path: &std::path::Path) -> std::io::Result<()> {
+    fn write<G: Game>(&self, file: File) -> std::io::Result<()> {
         let last = self.first.wrapping_add(self.count.saturating_sub(1));
         let case = G::draw(last);
         let (_, trace) = case.run(Some(Trace::whole()));
-        let mut file = BufWriter::new(File::create(path)?);
+        let mut file = BufWriter::new(file);
         pcapng::write(&trace.unwrap_or_default(), case.links(), &mut file)?;
         std::io::Write::flush(&mut file)
     }
@@ -259,7 +297,6 @@ impl Hunt {
                 }
             }
             match result {
-                Ok(report) if self.count == 1 => say!("{report:#?}"),
                 Ok(_) => {}
                 Err(failure) if self.whole || failures > SHRUNK_MAX => {
                     say!("seed {seed} {failure}");
@@ -268,6 +305,11 @@ impl Hunt {
             }
         }
     }
+}
+
+/// `1 seed`, `2 seeds`.
+fn number_of(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 /// A failure in full: what went wrong, the smallest case that still does, its last packets.

@@ -44,6 +44,7 @@
 //! checked that an error comes, and that it does not come too early; not that it comes at once.
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod attack;
 mod case;
 mod check;
@@ -67,6 +68,7 @@ mod run;
 mod shrink;
 mod trace;
 
+pub use arguments::Arguments;
 pub use attack::{Attack, Way};
 pub use case::{Case, EndPlan, Kind, Op, PairPlan, Wrong};
 pub use faults::{Change, Fault, When};

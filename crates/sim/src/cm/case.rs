@@ -190,7 +190,7 @@ impl fmt::Display for CmCase {
         let several = if self.multi_path { ", several ways" } else { "" };
         writeln!(
             f,
-            "{} hosts, {family}{several}, at most {} connections, chance from {}",
+            "{} hosts, {family}{several}, at most {} connections, random stream {:#x}",
             self.hosts, self.max_connections, self.seed
         )?;
         for (i, l) in self.links.iter().enumerate() {
