@@ -25,15 +25,22 @@ TESTING  = $(CARGO) build --profile testing --workspace --all-targets
 TESTED   = POLYPATH_E2E_DIRECTORY=$(abspath $(TARGET))/testing RUST_TEST_THREADS=$(TEST_THREADS) \
  $(CARGO) test --profile testing --workspace
 
-.PHONY: help build optimised test ecosystem next-debian demo interop bench soak fuzz mutations stress loom model asan miri lint advisories install clean
+# What users get, and the programs that try it between two hosts.
+TRIED    = -p polypath -p polypath-abi -p polypath-e2e
+# What users read of docs/; the rest is about how Polypath is made.
+USER_DOCS = troubleshooting.md counters.md status-json.md limits.md security.md ecosystem.md
+
+.PHONY: help deps build optimised test ecosystem next-debian demo interop bench soak fuzz mutations stress loom model asan miri lint advisories install clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build the command and the library (release)
+deps: ## install the Debian packages that `make build` needs (root)
 	@tools/packages build
-	$(CARGO) build --release --workspace
+
+build: ## build the command and the library (release)
+	$(CARGO) build --release -p polypath -p polypath-abi
 
 # What was built last.
 BUILT = $(patsubst %/libpolypath.so,%,$(firstword $(shell ls -t $(TARGET)/release/libpolypath.so \
@@ -66,7 +73,7 @@ stress: ## all that there may be and one more, and packets that lie (a few minut
 
 demo: ## two hosts, two links, unmodified programs, two failures
 	@tools/packages test
-	$(CARGO) build --release --workspace
+	$(CARGO) build --release $(TRIED)
 	$(TARGET)/release/polypath-demo
 
 interop: ## programs between Polypath and Linux rxe in a virtual machine
@@ -77,7 +84,7 @@ interop: ## programs between Polypath and Linux rxe in a virtual machine
 bench: ## speed and blackout of the optimised build against what else one could use, as ratios
 	@tools/packages bench
 	@if CARGO="$(CARGO)" tools/optimise $(TARGET); then built=optimised/release; \
-	 else echo "measuring what 'make build' gives"; $(CARGO) build --release --workspace && built=release; fi \
+	 else echo "measuring what 'make build' gives"; $(CARGO) build --release $(TRIED) -p polypath-bench && built=release; fi \
 	 && $(TARGET)/$$built/polypath-bench $(BENCH)
 
 soak: ## simulated networks from FIRST_SEED on: SEEDS of queue pairs, CM_SEEDS of connection managers
@@ -138,10 +145,13 @@ advisories: ## known faults of the dependencies, as published today
 	 for own in $(OWN_LOCKS); do echo "$$own/Cargo.lock:"; \
 	  $(CARGO) deny --manifest-path $$own/Cargo.toml check advisories; done
 
-install: ## install what was built last under PREFIX (default /usr/local)
+install: ## install what was built last, stripped, under PREFIX (default /usr/local)
 	@test -n "$(BUILT)" || { echo "run 'make build' or 'make optimised' first"; exit 1; }
-	install -Dm755 $(BUILT)/polypath $(DESTDIR)$(PREFIX)/bin/polypath
-	install -Dm644 $(BUILT)/libpolypath.so $(DESTDIR)$(PREFIX)/lib/libpolypath.so
+	install -sDm755 $(BUILT)/polypath $(DESTDIR)$(PREFIX)/bin/polypath
+	install -sDm644 $(BUILT)/libpolypath.so $(DESTDIR)$(PREFIX)/lib/libpolypath.so
+	install -Dm644 tools/wireshark/polypath.lua $(DESTDIR)$(PREFIX)/share/polypath/polypath.lua
+	install -d $(DESTDIR)$(PREFIX)/share/doc/polypath
+	install -m644 README.md $(addprefix docs/,$(USER_DOCS)) $(DESTDIR)$(PREFIX)/share/doc/polypath
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	$(BUILT)/polypath man --out $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
