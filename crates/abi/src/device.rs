@@ -183,7 +183,7 @@ pub(crate) unsafe extern "C-unwind" fn get_device_list(count: *mut c_int) -> *mu
     let list = guard::pointer("ibv_get_device_list", || {
         // A broker that can't be reached must not hide the real devices.
         let ours = ours().unwrap_or_else(|error| {
-            log::no_devices(&error);
+            log::no_devices(&error.reason);
             Vec::new()
         });
         let total = real_count + ours.len();

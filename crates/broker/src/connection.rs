@@ -43,6 +43,12 @@ pub(crate) struct Connection {
     /// Resolved.
     pub(crate) selection: Selection,
     pub(crate) role: Role,
+    /// Root, who may look at another user's broker and change nothing.
+    pub(crate) guest: bool,
+    /// It has asked for more than to be shown something, and is counted.
+    pub(crate) counted: bool,
+    /// It has asked for the status.
+    pub(crate) watches: bool,
     queue: VecDeque<Outgoing>,
     queued_bytes: usize,
     table_due: bool,
@@ -73,11 +79,19 @@ impl Connection {
             requested: String::new(),
             selection: Selection::Unset,
             role: Role::New,
+            guest: false,
+            counted: false,
+            watches: false,
             queue: VecDeque::new(),
             queued_bytes: 0,
             table_due: false,
             interest: Interest::Read,
         }
+    }
+
+    /// Whether a program depends on the broker by this connection; one that only watches does not.
+    pub(crate) fn is_user(&self) -> bool {
+        self.counted || !(self.guest || self.watches)
     }
 
     /// Sends a message, or lets it wait.

@@ -2,6 +2,11 @@
 
 use polypath_ipc::status::Counter;
 
+/// Packets for slots that nobody has.
+pub(crate) const PACKETS_SUNK: &str = "packets_dropped_slot_unowned";
+/// Packets lost because the broker's receive buffer was full.
+pub(crate) const QP1_OVERFLOWS: &str = "qp1_overflows";
+
 /// Reasons to drop a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Drop {
@@ -49,13 +54,13 @@ pub(crate) struct Counters {
     pub(crate) mads_sent: u64,
     /// MADs that the kernel did not take: no route, address gone, buffer full.
     pub(crate) mads_send_failed: u64,
-    /// Connections accepted.
+    /// Connections that asked for more than the status.
     pub(crate) clients_accepted: u64,
     /// Connections refused: another user's, or too many.
     pub(crate) clients_refused: u64,
     /// Connections closed because of a message that makes no sense.
     pub(crate) clients_nonsense: u64,
-    /// Connections closed because they did not take what we had for them.
+    /// Connections closed because they did not take what the broker had for them.
     pub(crate) clients_slow: u64,
     /// Requests answered with an error.
     pub(crate) requests_refused: u64,
@@ -103,13 +108,46 @@ impl Counters {
     }
 }
 
+/// What the connection manager counts.
+pub(crate) fn cm_counters(cm: &polypath_cm::Counters) -> Vec<Counter> {
+    vec![
+        counter("cm_mads_received", cm.mads_received),
+        counter("cm_mads_sent", cm.mads_sent),
+        counter("cm_mads_not_sent", cm.mads_not_sent),
+        counter("cm_mads_malformed", cm.mads_malformed),
+        counter("cm_mads_unmatched", cm.mads_unmatched),
+        counter("cm_mads_duplicate", cm.mads_duplicate),
+        counter("cm_mads_retried", cm.mads_retried),
+        counter("cm_requests_unserved", cm.requests_unserved),
+        counter("cm_requests_stale", cm.requests_stale),
+        counter("cm_requests_dropped", cm.requests_dropped),
+        counter("cm_events_dropped", cm.events_dropped),
+    ]
+}
+
 pub(crate) fn counter(name: &str, value: u64) -> Counter {
     Counter { name: name.to_owned(), value }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    #[test]
+    fn the_counters_are_those_that_the_documentation_explains() {
+        const PAGE: &str = include_str!("../../../docs/counters.md");
+        let (_, rest) = PAGE.split_once("\n## Broker\n").unwrap();
+        let (section, _) = rest.split_once("\n## ").unwrap();
+        let lines = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+        let explained: BTreeSet<&str> = lines.collect();
+        let mut list = Counters::default().list();
+        list.extend(cm_counters(&polypath_cm::Counters::default()));
+        let mut counted: BTreeSet<&str> = list.iter().map(|c| c.name.as_str()).collect();
+        counted.extend([PACKETS_SUNK, QP1_OVERFLOWS]);
+        assert_eq!(counted, explained, "in the code, in docs/counters.md");
+    }
 
     #[test]
     fn every_reason_is_counted_under_its_own_name() {

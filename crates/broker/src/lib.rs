@@ -29,7 +29,7 @@ mod log;
 mod memberships;
 mod netlink;
 mod options;
-mod port_owner;
+mod pings;
 mod qp1;
 mod slots;
 mod steering;
@@ -43,7 +43,7 @@ use std::time::Duration;
 use polypath_ipc::{Client, Hello};
 
 pub use fuzz::fuzz_message;
-pub use options::{Options, OptionsError};
+pub use options::{Arguments, IdleTimeout, Options, OptionsError};
 pub use slots::PortError;
 
 use crate::broker::Broker;
@@ -56,6 +56,12 @@ pub enum Error {
     /// Port 4791 can't be had.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// A broker of the same user runs in this network namespace.
+    #[error("a Polypath broker of this user runs here already{}", pid.map_or_else(String::new, |pid| format!(" (pid {pid})")))]
+    Already {
+        /// Its process, if it answers.
+        pid: Option<u32>,
+    },
     /// A system call failed that must not.
     #[error("{doing}: {source}")]
     Io {
@@ -76,8 +82,8 @@ const TAKEOVER: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Runs the broker until it is idle, told to end, or gets `SIGTERM` or `SIGINT`. If one runs
-/// already in this network namespace for this user, it returns at once: that one serves the same
-/// clients.
+/// already in this network namespace for this user, it returns at once: for a client that waits for
+/// [`Options::ready`], that one is as good; else it is [`Error::Already`].
 ///
 /// The process should have nothing else to do, and one thread: it forks, signals are blocked, `SIGHUP`
 /// and `SIGPIPE` ignored.
@@ -91,9 +97,7 @@ pub fn run(mut options: Options) -> Result<(), Error> {
     // The name is the lock: whoever has it may take the port.
     let listener = match polypath_ipc::socket::listen() {
         Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
-            log!("another broker runs here");
-            options.tell("ready");
-            return Ok(());
+            return another_runs(options);
         }
         other => other.map_err(|source| Error::Io { doing: "listening", source }),
     };
@@ -109,12 +113,13 @@ pub fn run(mut options: Options) -> Result<(), Error> {
         }
         // That may be the port of a broker that was killed this moment.
         Err(Error::Port(PortError::Taken(_))) if wait_for(TAKEOVER, is_served) => {
-            log!("another broker runs here");
-            options.tell("ready");
-            Ok(())
+            another_runs(options)
         }
         Err(error) => {
-            log!("{error}");
+            // By hand, it is said by who called.
+            if options.ready.is_some() {
+                log!("{error}");
+            }
             options.tell(&error.to_string());
             Err(error)
         }
@@ -155,6 +160,17 @@ fn start_keeper() -> Option<Keeper> {
             None
         }
     }
+}
+
+/// Another broker serves the clients of this one: they are told to go on.
+fn another_runs(mut options: Options) -> Result<(), Error> {
+    if options.ready.is_none() {
+        let other = Client::connect(&Hello::of_this_process("")).ok();
+        return Err(Error::Already { pid: other.map(|other| other.broker_pid()) });
+    }
+    log!("another broker runs here");
+    options.tell("ready");
+    Ok(())
 }
 
 /// Whether a broker answers here.

@@ -1,22 +1,27 @@
-//! The broker as a program of its own, for containers that need no more, and for tests. It is
-//! called as `polypath broker` is: `polypath-broker broker [--idle-timeout SECONDS] [--ready-fd
-//! FD]`.
+//! The broker as a program of its own, for this crate's tests. It is called as `polypath broker` is:
+//! `polypath-broker broker [--idle-timeout SECONDS] [--ready-fd FD]`.
 
 use std::process::ExitCode;
 
-use polypath_broker::Options;
+use clap::Parser;
+use polypath_broker::{Arguments, Options};
+
+#[derive(Debug, Parser)]
+enum Command {
+    /// Run the broker
+    Broker(Arguments),
+}
 
 fn main() -> ExitCode {
-    let arguments = std::env::args().skip(1).skip_while(|argument| argument == "broker");
-    let options = match Options::from_args(arguments) {
-        Ok(options) => options,
+    let Command::Broker(arguments) = Command::parse();
+    let ended = Options::new(&arguments)
+        .map_err(|error| error.to_string())
+        .and_then(|options| polypath_broker::run(options).map_err(|error| error.to_string()));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("polypath-broker: {error}");
-            return ExitCode::from(2);
+            ExitCode::FAILURE
         }
-    };
-    match polypath_broker::run(options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
     }
 }

@@ -6,71 +6,52 @@ use std::time::Duration;
 
 use crate::sys::process;
 
-/// How long it stays without anything to do, if not told otherwise.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The arguments of `polypath broker` that say how it runs.
+#[derive(Debug, Clone, PartialEq, clap::Args)]
+pub struct Arguments {
+    /// Write `ready`, or why not, to this descriptor
+    #[arg(long, value_name = "FD", hide = true)]
+    pub ready_fd: Option<RawFd>,
+    /// End after this many seconds without a program; 0: never
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = idle_timeout)]
+    pub idle_timeout: IdleTimeout,
+}
+
+/// How long the broker stays without clients and CM ids; `None`: until it is told to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdleTimeout(pub Option<Duration>);
+
+fn idle_timeout(text: &str) -> Result<IdleTimeout, String> {
+    let advice = || "write a number of seconds, such as 10 or 0.5; 0 means never".to_owned();
+    let seconds: f64 = text.parse().map_err(|_| advice())?;
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|_| advice())?;
+    Ok(IdleTimeout(Some(duration).filter(|duration| !duration.is_zero())))
+}
 
 /// What the broker shall do.
 #[derive(Debug)]
 pub struct Options {
     /// It ends after this long without clients and CM ids; `None`: never.
     pub idle_timeout: Option<Duration>,
-    /// Where to write when clients may connect: one line, `ready` or why not.
+    /// Where to write when clients may connect: one line, `ready` or why not. Without it, another
+    /// broker that runs already is an error.
     pub ready: Option<OwnedFd>,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self { idle_timeout: Some(IDLE_TIMEOUT), ready: None }
-    }
-}
-
-/// An argument that makes no sense.
+/// The descriptor for the word `ready` is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum OptionsError {
-    /// No such argument.
-    #[error(
-        "the broker knows no argument `{0}`; there are --idle-timeout SECONDS and --ready-fd FD"
-    )]
-    Unknown(String),
-    /// A value is missing or wrong.
-    #[error("{0} needs {1}")]
-    Value(&'static str, &'static str),
-}
+#[error("--ready-fd {0}: it must be an open descriptor above 2")]
+pub struct OptionsError(RawFd);
 
 impl Options {
-    /// Reads the arguments after `polypath broker`: `--idle-timeout SECONDS` (0: stay for ever) and
-    /// `--ready-fd FD` (an inherited descriptor, above 2).
+    /// Takes over the descriptor that the arguments name.
     ///
     /// # Errors
     /// [`OptionsError`], whose text is for the user.
-    pub fn from_args<I: IntoIterator<Item = String>>(arguments: I) -> Result<Self, OptionsError> {
-        let mut options = Self::default();
-        let mut arguments = arguments.into_iter();
-        while let Some(argument) = arguments.next() {
-            let (name, value) = match argument.split_once('=') {
-                Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-                None => (argument, None),
-            };
-            match name.as_str() {
-                "--idle-timeout" => {
-                    let what = OptionsError::Value("--idle-timeout", "a number of seconds");
-                    let value = value.or_else(|| arguments.next());
-                    let seconds: f64 =
-                        value.and_then(|v| v.parse().ok()).ok_or_else(|| what.clone())?;
-                    let duration = Duration::try_from_secs_f64(seconds).map_err(|_| what)?;
-                    options.idle_timeout = Some(duration).filter(|d| !d.is_zero());
-                }
-                "--ready-fd" => {
-                    let what = OptionsError::Value("--ready-fd", "an open descriptor above 2");
-                    let value = value.or_else(|| arguments.next());
-                    let fd: RawFd =
-                        value.and_then(|v| v.parse().ok()).ok_or_else(|| what.clone())?;
-                    options.ready = Some(process::inherited(fd).map_err(|_| what)?);
-                }
-                _ => return Err(OptionsError::Unknown(name)),
-            }
-        }
-        Ok(options)
+    pub fn new(arguments: &Arguments) -> Result<Self, OptionsError> {
+        let ready =
+            arguments.ready_fd.map(|fd| process::inherited(fd).map_err(|_| OptionsError(fd)));
+        Ok(Self { idle_timeout: arguments.idle_timeout.0, ready: ready.transpose()? })
     }
 
     /// Tells who started us that clients may connect, or why not.
@@ -84,10 +65,20 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
-    fn parse(text: &str) -> Result<Options, OptionsError> {
-        Options::from_args(text.split_whitespace().map(str::to_owned))
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(text: &str) -> Result<Options, String> {
+        let words = ["broker"].into_iter().chain(text.split_whitespace());
+        let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
+        Options::new(&line.arguments).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -100,7 +91,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in ["--idle-timeout", "--idle-timeout -1", "--idle-timeout NaN", "--what 1"] {
+        for text in ["--idle-timeout", "--idle-timeout=-1", "--idle-timeout NaN", "--what 1"] {
             assert!(parse(text).is_err(), "{text}");
         }
         for text in ["--ready-fd 1", "--ready-fd 999999", "--ready-fd x"] {

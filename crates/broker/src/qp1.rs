@@ -16,8 +16,12 @@ pub(crate) const MAD_LEN: usize = 256;
 /// BTH, DETH, MAD, ICRC.
 const PACKET_LEN: usize = 12 + 8 + MAD_LEN + 4;
 
-/// Longest packet looked at; longer ones can't be MADs.
-pub(crate) const RECEIVE_LEN: usize = 512;
+/// Longest payload of a padded question of `polypath ping`: with its headers, it is as long as the
+/// longest packet of a device with a path MTU of 4096.
+pub(crate) const PADDED_MAX: usize = 4096 + 64;
+
+/// Longest packet looked at; longer ones can be neither MADs nor padded questions.
+pub(crate) const RECEIVE_LEN: usize = PACKET_LEN - MAD_LEN + PADDED_MAX;
 
 const QP1: u32 = 1;
 
@@ -51,6 +55,20 @@ impl Qp1 {
         }
     }
 
+    /// Answers a question of `polypath ping`.
+    pub(crate) fn answer(
+        &mut self,
+        local: IpAddr,
+        remote: IpAddr,
+        through: u32,
+        mad: &[u8; MAD_LEN],
+    ) -> std::io::Result<()> {
+        let flow = Flow::new(local, remote, self.port);
+        let packet = build(&flow, self.psn, mad);
+        self.psn = Psn::new(self.psn.get().wrapping_add(1));
+        self.socket.send(&packet, SocketAddr::new(remote, ROCE_PORT), local, through, 0)
+    }
+
     /// Sends a MAD. `through` is the interface to force, 0 to follow the kernel's routes.
     pub(crate) fn send(&mut self, mad: &OutgoingMad, through: u32) -> std::io::Result<()> {
         let flow = Flow::new(mad.local, mad.remote, self.port);
@@ -58,6 +76,34 @@ impl Qp1 {
         self.psn = Psn::new(self.psn.get().wrapping_add(1));
         let to = SocketAddr::new(mad.remote, ROCE_PORT);
         self.socket.send(&packet, to, mad.local, through, mad.traffic_class)
+    }
+}
+
+/// A MAD to queue pair 1 from a port of its own, followed by zeroes.
+pub(crate) fn build_padded(
+    local: IpAddr,
+    remote: IpAddr,
+    port: u16,
+    mad: &[u8; MAD_LEN],
+    padding: usize,
+) -> Vec<u8> {
+    let flow = Flow::new(local, remote, port);
+    let mut packet = build(&flow, Psn::new(0), mad).to_vec();
+    if padding > 0 {
+        let end = PACKET_LEN - 4;
+        packet.truncate(end);
+        packet.resize(end + padding, 0);
+        let icrc = FlowCrc::new(&flow).compute(0, &packet);
+        packet.extend_from_slice(&icrc);
+    }
+    packet
+}
+
+/// An address as a socket for both families takes it.
+pub(crate) fn mapped(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(v4) => SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port()),
+        v6 @ SocketAddr::V6(_) => v6,
     }
 }
 
@@ -101,12 +147,16 @@ pub(crate) fn parse<'a>(
     if headers.bth.pkey & 0x7fff != 0x7fff {
         return Err(Drop::PkeyWrong);
     }
-    if packet.payload.len() != MAD_LEN {
+    // Longer ones are questions of `polypath ping`, padded with zeroes.
+    let (mad, padding) = packet.payload.split_at_checked(MAD_LEN).ok_or(Drop::NotAMad)?;
+    if padding.iter().any(|&byte| byte != 0)
+        || (!padding.is_empty() && crate::pings::answer(mad).is_none())
+    {
         return Err(Drop::NotAMad);
     }
     let address =
         MadAddress { local: to, remote: from, ifindex: datagram.ifindex, source_qpn: deth.src_qpn };
-    Ok((address, packet.payload))
+    Ok((address, mad))
 }
 
 /// The interface to force for a MAD, 0 for none: a packet to an address of this host finds its way
@@ -182,6 +232,17 @@ mod tests {
         let mut short = packet[..PACKET_LEN - 8].to_vec();
         short.extend(FlowCrc::new(&flow).compute(0, &packet[..PACKET_LEN - 8]));
         assert_eq!(parse(&datagram(short.len()), &short).unwrap_err(), Drop::NotAMad);
+    }
+
+    #[test]
+    fn a_padded_question_of_ping_is_taken_and_nothing_else_that_long() {
+        let (from, to) = (REMOTE.parse().unwrap(), LOCAL.parse().unwrap());
+        let question = crate::pings::question(7);
+        let packet = build_padded(from, to, 0xc001, &question, PADDED_MAX - MAD_LEN);
+        assert_eq!(packet.len(), RECEIVE_LEN);
+        assert_eq!(parse(&datagram(packet.len()), &packet).unwrap().1, question);
+        let other = build_padded(from, to, 0xc001, &[7; MAD_LEN], 1000);
+        assert_eq!(parse(&datagram(other.len()), &other).unwrap_err(), Drop::NotAMad);
     }
 
     #[test]

@@ -14,7 +14,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::groups;
 use crate::keeper::Legacy;
-use crate::port_owner;
 use crate::steering;
 use crate::sys::udp::UdpSocket;
 
@@ -36,7 +35,7 @@ const DRAIN_MAX: usize = RECEIVE_BUFFER as usize * 2 / 128;
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// Somebody has it.
-    #[error("UDP port {PORT} (RoCEv2) is taken by {0}")]
+    #[error("{0}")]
     Taken(String),
     /// The kernel refuses for another reason.
     #[error("preparing UDP port {PORT}: {0}")]
@@ -323,7 +322,12 @@ fn prepare_lane(socket: &UdpSocket) -> io::Result<u32> {
 
 fn taken(error: io::Error) -> PortError {
     if error.raw_os_error() == Some(libc::EADDRINUSE) {
-        PortError::Taken(port_owner::describe(PORT))
+        PortError::Taken(match polypath_ipc::port::taken(PORT) {
+            Ok(taken) => format!("{}; {}", taken.what, taken.cure),
+            Err(_) => {
+                format!("UDP port {PORT} was in use by a process that has just ended; try again")
+            }
+        })
     } else {
         PortError::Io(error)
     }

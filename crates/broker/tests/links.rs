@@ -188,6 +188,6 @@ fn a_selection_without_any_interface_is_refused_with_advice() {
     in_namespace("a_selection_without_any_interface_is_refused_with_advice", || {
         let hello = polypath_ipc::Hello::of_this_process("roce:eth9");
         let error = polypath_ipc::Client::connect_or_start(&hello).unwrap_err();
-        assert!(error.to_string().contains("there are: lo"), "{error}");
+        assert!(error.to_string().contains("(have: lo)"), "{error}");
     });
 }

@@ -82,7 +82,7 @@ fn nonsense_for_queue_pair_1_is_counted_by_reason() {
     in_namespace("nonsense_for_queue_pair_1_is_counted_by_reason", || {
         let mut control = client("");
         send("127.0.0.1", &[1, 2, 3]);
-        send("127.0.0.1", &[0; 2000]);
+        send("127.0.0.1", &[0; 5000]);
         let mut forged = packet(0, 1);
         forged[0] = 0x64;
         forged.resize(280, 0);
@@ -212,7 +212,7 @@ fn lanes_of_a_broker_killed_with_its_keeper_keep_the_port_and_the_next_one_says_
             assert!(readable(&control.as_fd(), PATIENCE), "the connection ends");
             let hello = polypath_ipc::Hello::of_this_process("");
             let error = polypath_ipc::Client::connect_or_start(&hello).unwrap_err().to_string();
-            let us = format!("process {} (", std::process::id());
+            let us = format!("(pid {})", std::process::id());
             assert!(error.contains("4791") && error.contains(&us), "{error}");
             drop(lane);
             let mut control = client("");
@@ -227,7 +227,7 @@ fn a_port_that_is_taken_is_explained() {
         let _taken = UdpSocket::bind("0.0.0.0:4791").unwrap();
         let hello = polypath_ipc::Hello::of_this_process("");
         let error = polypath_ipc::Client::connect_or_start(&hello).unwrap_err().to_string();
-        assert!(error.contains(&format!("process {} (", std::process::id())), "{error}");
+        assert!(error.contains(&format!("(pid {})", std::process::id())), "{error}");
         assert!(error.contains("network namespace"), "{error}");
     });
 }

@@ -1,15 +1,14 @@
 //! The command line. Help, completions and man pages are made from these types.
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use polypath_ipc::{PathSelector, Selection};
 use std::ffi::OsString;
-use std::os::fd::RawFd;
 use std::path::PathBuf;
 
-/// Software RDMA devices for unmodified programs, without hardware, kernel module or privilege.
+/// Software RDMA devices for unmodified programs, without RDMA hardware, kernel module or privilege
 ///
-/// Programs started with `polypath run` see RDMA devices that speak RoCEv2 and, with a peer that
-/// does too, go on over another path when one fails.
+/// Programs started with `polypath run` see RDMA devices that speak RoCEv2. If the peer also runs
+/// Polypath, connections survive the loss of a network path.
 #[derive(Debug, Parser)]
 #[command(name = "polypath", version, after_long_help = TOP_EXAMPLES)]
 pub(crate) struct Arguments {
@@ -20,8 +19,9 @@ pub(crate) struct Arguments {
 const TOP_EXAMPLES: &str = "\
 Examples:
   polypath run -- ibv_devinfo             which devices does a program see?
-  polypath run -- ib_write_bw             a server on this host …
-  polypath run -- ib_write_bw 10.0.0.1    … and its client on another
+  polypath run -- ib_write_bw             a server on this host
+  polypath run -- ib_write_bw 10.0.0.1    its client on another host
+  polypath ping 10.0.0.1                  can the other host be reached?
   polypath status --watch                 what is going on, every second
   polypath doctor                         why does it not work?";
 
@@ -31,12 +31,13 @@ pub(crate) enum Command {
     Devices(Devices),
     Status(Status),
     Path(Path),
-    Broker(Broker),
+    Ping(Ping),
     Doctor(Doctor),
-    Sim(Sim),
+    Broker(Broker),
+    Sim(polypath_sim::Arguments),
     /// Write a completion script for a shell to standard output
     #[command(after_long_help = "\
-Example:
+Examples:
   polypath completions bash > ~/.local/share/bash-completion/completions/polypath")]
     Completions {
         /// The shell
@@ -44,7 +45,7 @@ Example:
     },
     /// Write the man pages into a directory
     #[command(after_long_help = "\
-Example:
+Examples:
   polypath man --out ~/.local/share/man/man1")]
     Man {
         /// The directory, made if it is not there
@@ -53,12 +54,12 @@ Example:
     },
 }
 
-/// Run a program that sees the devices
+/// Run a program with Polypath's RDMA devices
 ///
 /// The program needs no change: anything that uses libibverbs or librdmacm works, also through
-/// Python or a plug-in. Real RDMA devices stay visible beside ours. Without --device it sees one
-/// device: mp0 over all usable interfaces, or roce0 where there is only one. Programs that it starts
-/// inherit the devices.
+/// Python or a plug-in. Real RDMA devices stay visible beside Polypath's. Without --device the program
+/// sees one device: mp0 over all usable interfaces, or roce0 where there is only one. Programs that it
+/// starts inherit the devices.
 #[derive(Debug, Args)]
 #[command(after_long_help = RUN_EXAMPLES)]
 pub(crate) struct Run {
@@ -72,115 +73,72 @@ pub(crate) struct Run {
 
 const RUN_EXAMPLES: &str = "\
 Examples:
-  polypath run -- rping -s -v                          a server …
-  polypath run -- rping -c -v -a 10.0.0.1 -C 100       … and its client on another host
+  polypath run -- rping -s -v                          a server
+  polypath run -- rping -c -v -a 10.0.0.1 -C 100       its client on another host
   polypath run --device roce -- ibv_devices            plain RoCE devices, one per interface
   polypath run --device roce:eth0 -- ib_send_lat       only the one on eth0
-  polypath run --device mp:eth1+eth0 -- ib_write_bw    multi-path, eth1 being the primary
+  polypath run --device mp:eth0+eth1 -- ib_write_bw    multi-path over eth0 and eth1 only
   polypath run -- bash                                 a shell whose programs all see the devices
 
+Which interface is preferred is set by POLYPATH_MP=primary=eth1, not by the order in --device.
+
 Exit status: the program's; 126 if it can't be run, 127 if there is no such program.";
-
-/// What `polypath sim` simulates.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub(crate) enum Subject {
-    /// Queue pairs
-    #[default]
-    Verbs,
-    /// Connection managers
-    Cm,
-}
-
-impl From<Subject> for polypath_sim::Subject {
-    fn from(subject: Subject) -> Self {
-        match subject {
-            Subject::Verbs => Self::Verbs,
-            Subject::Cm => Self::Cm,
-        }
-    }
-}
-
-/// Run the protocols over simulated, faulty networks and check what verbs and RDMA CM promise
-///
-/// Transport and path manager, or connection managers, as in real use, on simulated hosts: links lose,
-/// double, corrupt and reorder packets, are cut and come back, addresses change, processes die; what the
-/// applications do and what befalls them follows from a seed, so that every run can be repeated exactly.
-/// A seed that fails is cut down to the smallest case that still does, which is printed with its last packets. For
-/// those who change Polypath, or want to see what it does when a path fails.
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  polypath sim                                a thousand networks
-  polypath sim --count 1000000                a million: some hours
-  polypath sim --seed 4711 --plan --events    one again, with what it means, faults and path events
-  polypath sim --seed 4711 --packets          … and every packet
-  polypath sim --seed 4711 --trace 4711.pcapng; wireshark 4711.pcapng
-  polypath sim cm --count 10000               connection managers
-
-Exit status: 1 if any promise was broken; the seeds are printed.")]
-pub(crate) struct Sim {
-    /// What is simulated
-    #[arg(value_enum, default_value_t)]
-    pub(crate) subject: Subject,
-    /// The first seed; alone: only this one
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
-    /// How many seeds [default: 1 with --seed, else 1000]
-    #[arg(long, value_name = "M")]
-    pub(crate) count: Option<u64>,
-    /// Print what the seeds mean: hosts, links, work requests, faults
-    #[arg(long)]
-    pub(crate) plan: bool,
-    /// Print faults and path events, or commands and events of applications
-    #[arg(long)]
-    pub(crate) events: bool,
-    /// Print every packet
-    #[arg(long)]
-    pub(crate) packets: bool,
-    /// Write the packets of the last seed to this file, as pcapng
-    #[arg(long, value_name = "FILE")]
-    pub(crate) trace: Option<PathBuf>,
-    /// Leave failing seeds as they are, do not cut them down
-    #[arg(long)]
-    pub(crate) whole: bool,
-}
 
 /// Show the devices that a program would see
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  polypath devices                  what a program sees without further words
-  polypath devices --device roce    … with `polypath run --device roce`
+  polypath devices                  what a program sees by default
+  polypath devices --device roce    what it sees with `polypath run --device roce`
   polypath devices --json")]
 pub(crate) struct Devices {
     /// Which devices, as for `polypath run`
     #[arg(long, short, value_name = "DEVICE", env = "POLYPATH_DEVICE", value_parser = selection)]
     pub(crate) device: Option<String>,
-    /// As JSON
+    /// Write JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Show queue pairs, paths, fail-overs, counters and errors
-#[derive(Debug, Args)]
+/// Show queue pairs, paths, fail-overs and errors
+///
+/// Shows the programs of one user in this network namespace. Root can look at every user's. Times of
+/// day are in UTC.
+#[derive(Debug, Default, Args)]
 #[command(after_long_help = "\
 Examples:
-  polypath status                       once, for people
+  polypath status                       once
   polypath status --watch               every second until interrupted
   polypath status --watch=200           every 200 milliseconds
   polypath status --json | jq '.processes[].failovers'
+  polypath status --all                 of all users (as root)
+
+Counters are explained in docs/counters.md, the JSON in docs/status-json.md.
 
 Exit status: 0, also when nothing runs.")]
 pub(crate) struct Status {
-    /// As JSON (one object; with --watch one per line)
+    /// Write JSON: one object, with --watch one per line, with --all one per user
     #[arg(long)]
     pub(crate) json: bool,
-    /// Again and again, every so many milliseconds
-    #[arg(long, value_name = "MS", num_args = 0..=1, require_equals = true, default_missing_value = "1000")]
+    /// Refresh every MS milliseconds (1000 if MS is not given)
+    #[arg(long, value_name = "MS", num_args = 0..=1, require_equals = true, default_missing_value = "1000",
+        value_parser = clap::value_parser!(u64).range(10..=86_400_000))]
     pub(crate) watch: Option<u64>,
+    /// Show all counters too
+    #[arg(long, short, conflicts_with = "json")]
+    pub(crate) verbose: bool,
+    /// Show the programs of this user, given by name or number
+    #[arg(long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Show the programs of all users
+    #[arg(long, conflicts_with = "user")]
+    pub(crate) all: bool,
+    /// Show this process only
+    #[arg(long, value_name = "PID")]
+    pub(crate) pid: Option<u32>,
 }
 
-/// Take paths down or up by hand
+/// Take paths out of service, or return them to service
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 A path is named by its interface, by one of its addresses, or by both its addresses. It stays down
@@ -189,8 +147,10 @@ until it is taken up again or the broker ends.
 Examples:
   polypath path down eth0                 every path over eth0
   polypath path down 10.0.0.2             every path from or to this address
-  polypath path down 10.0.0.1-10.0.0.2    the one path between these two, local first
-  polypath path up eth0")]
+  polypath path down 10.0.0.1-10.0.0.2    the one path between these two, local address first
+  polypath path up eth0
+
+Exit status: 1 if the interface or the local address does not exist, or no broker runs.")]
 pub(crate) struct Path {
     #[command(subcommand)]
     pub(crate) action: PathAction,
@@ -198,45 +158,77 @@ pub(crate) struct Path {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PathAction {
-    /// Use these paths no longer
+    /// Stop using matching paths
     Down {
         /// Interface, address, or LOCAL-REMOTE
         path: PathSelector,
+        /// Keep the rule even if no such interface or local address exists
+        #[arg(long)]
+        force: bool,
     },
-    /// Use these paths again
+    /// Use matching paths again
     Up {
         /// Interface, address, or LOCAL-REMOTE
         path: PathSelector,
     },
 }
 
+/// Find out whether another host can be reached by RoCEv2, and by which paths
+///
+/// Asks the connection manager of the other host for a service that nobody offers: any RoCEv2 host that
+/// runs RDMA CM answers. Says whether UDP port 4791 gets through, what answers there, the round-trip
+/// time and the path MTU, for each local interface that has a route to the host.
+#[derive(Debug, Args)]
+#[command(after_long_help = PING_EXAMPLES)]
+pub(crate) struct Ping {
+    /// Name or address of the other host
+    pub(crate) host: String,
+    /// Questions per path
+    #[arg(long, short, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) count: u32,
+    /// Milliseconds to wait for each answer
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub(crate) timeout: u64,
+    /// Write JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const PING_EXAMPLES: &str = "\
+Examples:
+  polypath ping 10.0.0.2
+  polypath ping --count 100 node7
+  polypath ping --json 10.0.0.2
+
+Exit status: 0 if the host answers on at least one path, 1 if it does not, 2 for a wrong command line.";
+
 /// Run the broker in the foreground
 ///
-/// The broker plays the kernel's part for the programs of one user in one network namespace: it owns
-/// UDP port 4791, the connection manager and the table of interfaces. It is started by itself with
-/// the first program and ends when it has been idle for a while, so there is seldom a reason to call
-/// this.
+/// The broker does what the kernel does for RDMA hardware: it owns UDP port 4791, runs the connection
+/// manager and tracks interfaces. It serves the programs of one user in one network namespace. It
+/// starts automatically and exits when idle, so you rarely need this command.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  polypath broker               in the foreground, to see what it says
-  polypath broker --shutdown    end the running one, unless programs use it")]
+  polypath broker               in the foreground, to see its log
+  polypath broker --shutdown    end the running one, unless programs use it
+
+Exit status: 1 if a broker of this user runs already, or the port is taken.")]
 pub(crate) struct Broker {
-    /// Write `ready`, or why not, to this descriptor
-    #[arg(long, value_name = "FD", hide = true)]
-    pub(crate) ready_fd: Option<RawFd>,
-    /// End after this many seconds without a program; 0: never [default: 10]
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) idle_timeout: Option<f64>,
-    /// End the running broker instead
-    #[arg(long)]
+    #[command(flatten)]
+    pub(crate) options: polypath_broker::Arguments,
+    /// Shut down the running broker instead
+    #[arg(long, conflicts_with_all = ["idle_timeout", "ready_fd"])]
     pub(crate) shutdown: bool,
-    /// With --shutdown: although programs use it
+    /// Shut down even if programs are using it; their connections break
     #[arg(long, requires = "shutdown")]
     pub(crate) force: bool,
 }
 
 /// Find out why something does not work, and what to do about it
+///
+/// Checks the installation, the environment variables, the system's limits, the broker, the interfaces
+/// and their addresses. To check another host, use `polypath ping HOST`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -247,9 +239,10 @@ Examples:
 Exit status: 0 if nothing is wrong, 1 if something will not work. Warnings alone give 0.")]
 pub(crate) struct Doctor {
     /// Which devices, as for `polypath run`
-    #[arg(long, short, value_name = "DEVICE", env = "POLYPATH_DEVICE", value_parser = selection)]
+    // Checked by the doctor, who has more to say about it than the command line's error.
+    #[arg(long, short, value_name = "DEVICE", env = "POLYPATH_DEVICE")]
     pub(crate) device: Option<String>,
-    /// As JSON
+    /// Write JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -298,6 +291,22 @@ mod tests {
             };
             assert_eq!(status.watch, expected);
         }
+        for line in ["status --watch=0", "status --watch=9", "status --watch=x"] {
+            assert!(parse(&format!("polypath {line}")).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn flags_that_exclude_each_other_are_refused() {
+        for line in [
+            "broker --shutdown --idle-timeout 3",
+            "broker --force",
+            "status --all --user root",
+            "status --json --verbose",
+        ] {
+            assert!(parse(&format!("polypath {line}")).is_err(), "{line}");
+        }
+        assert!(parse("polypath broker --shutdown --force").is_ok());
     }
 
     #[test]

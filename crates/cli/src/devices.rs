@@ -3,7 +3,9 @@
 use crate::args::Devices;
 use crate::error::CliError;
 use crate::text::Columns;
-use polypath_ipc::{Client, DeviceKind, DeviceSpec, Hello, MEMBERS_MAX, Selection, Table, devices};
+use polypath_ipc::{
+    Client, DeviceKind, DeviceSpec, GidEntry, Hello, MEMBERS_MAX, Selection, Table, devices,
+};
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -35,8 +37,10 @@ pub(crate) fn run(arguments: &Devices) -> Result<ExitCode, CliError> {
 fn as_json(table: &Table, selection: &Selection) -> Value {
     let device = |device: DeviceSpec| {
         let gids: Vec<Value> = entries(&device)
-            .map(|(index, ip, interface)| {
-                json!({ "index": index, "gid": ip, "interface": name(table, interface) })
+            .map(|(index, entry)| {
+                let gid = std::net::Ipv6Addr::from(entry.gid).to_string();
+                let (ip, interface) = (entry.ip, name(table, entry.ifindex));
+                json!({ "index": index, "gid": gid, "address": ip, "interface": interface })
             })
             .collect();
         let interfaces: Vec<&str> = device.members.iter().map(|&m| name(table, m)).collect();
@@ -50,7 +54,8 @@ fn as_json(table: &Table, selection: &Selection) -> Value {
             "gids": gids,
         })
     };
-    devices(table, selection).into_iter().map(device).collect()
+    let devices: Vec<Value> = devices(table, selection).into_iter().map(device).collect();
+    json!({ "format": crate::json::FORMAT, "devices": devices })
 }
 
 fn as_text(table: &Table, selection: &Selection) -> String {
@@ -72,17 +77,17 @@ fn as_text(table: &Table, selection: &Selection) -> String {
         }
         text += &links.render("  ");
         let mut gids = Columns::new(["GID", "ADDRESS", "INTERFACE"]);
-        for (index, ip, interface) in entries(&device) {
-            gids.row([index.to_string(), ip, name(table, interface).to_owned()]);
+        for (index, entry) in entries(&device) {
+            let interface = name(table, entry.ifindex).to_owned();
+            gids.row([index.to_string(), entry.ip.to_string(), interface]);
         }
         text += &gids.render("  ");
     }
     text
 }
 
-fn entries(device: &DeviceSpec) -> impl Iterator<Item = (usize, String, u32)> {
-    let entries = device.gids.iter().enumerate().filter(|(_, entry)| !entry.is_empty());
-    entries.map(|(index, entry)| (index, entry.ip.to_string(), entry.ifindex))
+fn entries(device: &DeviceSpec) -> impl Iterator<Item = (usize, &GidEntry)> {
+    device.gids.iter().enumerate().filter(|(_, entry)| !entry.is_empty())
 }
 
 fn live_members(table: &Table, device: &DeviceSpec) -> usize {

@@ -2,25 +2,42 @@
 
 use polypath_ipc::IpcError;
 use std::io;
+use std::path::PathBuf;
 
 /// What is told to the user in one line.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
     /// The conversation with the broker failed.
-    Broker(IpcError),
+    #[error(transparent)]
+    Broker(#[from] IpcError),
     /// The broker could not run.
+    #[error("{0}")]
     BrokerEnded(String),
+    /// What was asked for is not done; the text says why.
+    #[error("{0}")]
+    Refused(String),
     /// The command line asks for something that can't be.
+    #[error("{0}")]
     Usage(String),
     /// A program could not be started; the exit status is the shell's.
+    #[error("cannot run {program}: {source}")]
     Exec {
         /// Its name.
         program: String,
         /// Why.
         source: io::Error,
     },
-    /// Output could not be written.
-    Output(io::Error),
+    /// A file could not be written.
+    #[error("writing {}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Standard output could not be written.
+    #[error("writing to standard output: {0}")]
+    Output(#[from] io::Error),
 }
 
 impl CliError {
@@ -37,36 +54,17 @@ impl CliError {
             Self::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
             Self::Exec { .. } => 126,
             Self::Usage(_) => 2,
-            Self::Broker(_) | Self::BrokerEnded(_) | Self::Output(_) => 1,
+            Self::Broker(_)
+            | Self::BrokerEnded(_)
+            | Self::Refused(_)
+            | Self::File { .. }
+            | Self::Output(_) => 1,
         }
-    }
-}
-
-impl std::fmt::Display for CliError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Broker(error) => write!(f, "{error}"),
-            Self::Usage(text) | Self::BrokerEnded(text) => f.write_str(text),
-            Self::Exec { program, source } => write!(f, "cannot run {program}: {source}"),
-            Self::Output(error) => write!(f, "writing: {error}"),
-        }
-    }
-}
-
-impl From<IpcError> for CliError {
-    fn from(error: IpcError) -> Self {
-        Self::Broker(error)
     }
 }
 
 impl From<polypath_ipc::SelectionError> for CliError {
     fn from(error: polypath_ipc::SelectionError) -> Self {
         Self::Usage(error.to_string())
-    }
-}
-
-impl From<io::Error> for CliError {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
     }
 }

@@ -8,7 +8,9 @@ mod devices;
 mod docs;
 mod doctor;
 mod error;
+mod json;
 mod path;
+mod ping;
 mod preload;
 mod run;
 mod status;
@@ -17,7 +19,6 @@ mod text;
 use args::{Arguments, Command};
 use clap::Parser as _;
 use error::CliError;
-use polypath_sim::Hunt;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -38,13 +39,10 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Devices(devices) => devices::run(&devices),
         Command::Status(status) => status::run(&status),
         Command::Path(path) => path::run(path.action),
+        Command::Ping(ping) => ping::run(&ping),
         Command::Broker(arguments) => broker(&arguments),
         Command::Doctor(doctor) => doctor::run(&doctor),
-        Command::Sim(args::Sim { subject, seed, count, plan, events, packets, trace, whole }) => {
-            let subject = subject.into();
-            let hunt = Hunt::of(seed, count);
-            Ok(Hunt { subject, plan, events, packets, trace, whole, ..hunt }.run())
-        }
+        Command::Sim(sim) => Ok(sim.run()),
         Command::Completions { shell } => docs::completions(shell),
         Command::Man { out } => docs::man(&out),
     }
@@ -61,9 +59,7 @@ fn broker(arguments: &args::Broker) -> Result<ExitCode, CliError> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let idle = arguments.idle_timeout.map(|seconds| format!("--idle-timeout={seconds}"));
-    let ready = arguments.ready_fd.map(|fd| format!("--ready-fd={fd}"));
-    let options = polypath_broker::Options::from_args(idle.into_iter().chain(ready))
+    let options = polypath_broker::Options::new(&arguments.options)
         .map_err(|error| CliError::Usage(error.to_string()))?;
     polypath_broker::run(options).map_err(|error| CliError::BrokerEnded(error.to_string()))?;
     Ok(ExitCode::SUCCESS)

@@ -2,16 +2,112 @@
 
 use crate::args::PathAction;
 use crate::error::CliError;
-use polypath_ipc::{Client, Hello};
+use crate::text::count;
+use polypath_ipc::{Client, Hello, PathSelector, Status, Table};
+use std::io::Write as _;
 use std::process::ExitCode;
 
-/// Tells the broker, which tells every process and remembers it for those to come.
+/// Tells the broker, which tells every process and remembers it for those to come; says what it
+/// matched.
 pub(crate) fn run(action: PathAction) -> Result<ExitCode, CliError> {
-    let (selector, up) = match action {
-        PathAction::Down { path } => (path, false),
-        PathAction::Up { path } => (path, true),
+    let (selector, up, force) = match action {
+        PathAction::Down { path, force } => (path, false, force),
+        PathAction::Up { path } => (path, true, true),
     };
     let mut broker = Client::connect(&Hello::of_this_process(""))?;
-    broker.set_path(selector, up)?;
+    let status = broker.status()?;
+    let known = status.broker.table.down.contains(&selector);
+    if up && !known {
+        let mut text = format!("nothing to do: {selector} was not taken down by hand\n");
+        let down = &status.broker.table.down;
+        if !down.is_empty() {
+            let list: Vec<String> = down.iter().map(ToString::to_string).collect();
+            text += &format!("taken down are: {}\n", list.join(", "));
+        }
+        std::io::stdout().write_all(text.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !up
+        && !force
+        && let Some(problem) = unknown(&selector, &status)
+    {
+        return Err(CliError::Refused(format!("{problem}; use --force to take it down anyway")));
+    }
+    broker.set_path(selector.clone(), up)?;
+    let text = told(&selector, matching(&selector, &status), up);
+    std::io::stdout().write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// How many paths of running programs are meant.
+fn matching(selector: &PathSelector, status: &Status) -> usize {
+    let paths = status.processes.iter().flat_map(|process| &process.paths);
+    paths.filter(|path| selector.matches(&path.interface, path.local, path.remote)).count()
+}
+
+fn told(selector: &PathSelector, matching: usize, up: bool) -> String {
+    let what = count(matching as u64, "path");
+    match (up, matching) {
+        (false, 0) => format!(
+            "{selector}: no path matches now; kept for later ones until `polypath path up {selector}`\n"
+        ),
+        (false, _) => {
+            format!("{selector}: {what} taken down until `polypath path up {selector}`\n")
+        }
+        (true, 0) => format!("{selector}: no path matches now; later ones are used again\n"),
+        (true, _) => format!("{selector}: {what} may be used again\n"),
+    }
+}
+
+/// Why no path can match, as far as can be told; `None` if one may, now or later.
+fn unknown(selector: &PathSelector, status: &Status) -> Option<String> {
+    let table = &status.broker.table;
+    match selector {
+        PathSelector::Interface(name) => table.port_by_name(name).is_none().then(|| {
+            let known: Vec<&str> = table.ports.iter().map(|port| port.name.as_str()).collect();
+            format!("interface `{name}` does not exist here (have: {})", known.join(", "))
+        }),
+        // The address of a peer may be known later: no mistake, as far as can be seen.
+        PathSelector::Address(_) => None,
+        PathSelector::Pair(local, _) => table.port_with_address(*local).is_none().then(|| {
+            format!("no interface has the local address {local} (have: {})", local_addresses(table))
+        }),
+    }
+}
+
+fn local_addresses(table: &Table) -> String {
+    let all = table.ports.iter().flat_map(|port| &port.addresses);
+    all.map(|address| address.ip.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::tests::example;
+
+    fn selector(text: &str) -> PathSelector {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_was_matched_is_said() {
+        let status = example();
+        for (text, paths) in [("eth0", 1), ("10.0.0.2", 1), ("10.0.0.1-10.0.0.2", 1), ("eth1", 0)] {
+            assert_eq!(matching(&selector(text), &status), paths, "{text}");
+        }
+        assert!(told(&selector("eth0"), 1, false).contains("1 path taken down"));
+        assert!(told(&selector("eth0"), 2, true).contains("2 paths may be used again"));
+        assert!(told(&selector("eth1"), 0, false).contains("no path matches now; kept for later"));
+    }
+
+    #[test]
+    fn an_interface_or_local_address_that_does_not_exist_is_a_mistake() {
+        let status = example();
+        let said = unknown(&selector("eht0"), &status).unwrap();
+        assert!(said.contains("`eht0` does not exist here (have: eth0)"), "{said}");
+        assert!(unknown(&selector("10.9.9.9-10.0.0.2"), &status).unwrap().contains("10.0.0.1"));
+        for known in ["eth0", "10.9.9.9", "10.0.0.1-10.9.9.9"] {
+            assert_eq!(unknown(&selector(known), &status), None);
+        }
+    }
 }

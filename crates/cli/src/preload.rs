@@ -34,8 +34,8 @@ pub(crate) fn find_library(command: &Path) -> Result<PathBuf, String> {
         .find(|path| path.is_file())
         .ok_or_else(|| {
             format!(
-                "{LIBRARY} is neither beside {} nor in ../lib of it; install with `make install` \
-                 or set {LIBRARY_VARIABLE}",
+                "{LIBRARY} is neither beside {} nor in ../lib; install it with `make install`, or set \
+                 {LIBRARY_VARIABLE} to its path",
                 command.display()
             )
         })

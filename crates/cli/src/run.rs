@@ -24,13 +24,13 @@ pub(crate) fn run(arguments: Run) -> Result<ExitCode, CliError> {
         if let Some(mark) = privileged(&path) {
             eprintln!(
                 "polypath: {path_shown} is {mark}: the dynamic loader preloads nothing into it, so it \
-                 sees no devices of ours; run a copy without the mark"
+                 does not see the devices; run a copy without the mark"
             );
         } else if let Some(Elf { what, cure }) = read_start(&path).as_deref().and_then(unreachable)
         {
             eprintln!(
-                "polypath: {path_shown} is {what}: nothing is preloaded into it, so it sees no devices \
-                 of ours; {cure}"
+                "polypath: {path_shown} is {what}: nothing is preloaded into it, so it does not see \
+                 the devices; {cure}"
             );
         }
     }

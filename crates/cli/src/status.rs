@@ -2,82 +2,191 @@
 
 use crate::args::Status as Arguments;
 use crate::error::CliError;
-use crate::text::{Columns, bytes, micros};
-use polypath_ipc::status::{Counter, ProcessStatus, QpStatus};
-use polypath_ipc::{Client, Hello, IpcError, Status};
-use std::io::Write as _;
+use crate::json::Document;
+use crate::text::{Columns, at, bytes, count, duration};
+use polypath_ipc::status::{Counter, EventStatus, FailoverStatus, ProcessStatus, QpStatus};
+use polypath_ipc::{Client, Hello, IpcError, Status, port, socket};
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Most fail-overs and errors shown per process; `--json` shows all that is kept.
+/// Most fail-overs, events and errors shown per process; `--json` shows all that is kept.
 const RECENT: usize = 8;
-
-/// Shows the status once, or again and again.
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
-    let Some(interval_ms) = arguments.watch else {
-        let text = match fetch()? {
-            Some(status) if arguments.json => format!("{}\n", json(&status, true)),
-            Some(status) => render(&status),
-            None if arguments.json => "{}\n".to_owned(),
-            None => NOTHING.to_owned(),
-        };
-        std::io::stdout().write_all(text.as_bytes())?;
-        return Ok(ExitCode::SUCCESS);
-    };
-    loop {
-        let text = match fetch()? {
-            Some(status) if arguments.json => format!("{}\n", json(&status, false)),
-            Some(status) => format!("{CLEAR}{}", render(&status)),
-            None if arguments.json => "{}\n".to_owned(),
-            None => format!("{CLEAR}{NOTHING}"),
-        };
-        let mut out = std::io::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        out.flush()?;
-        drop(out);
-        std::thread::sleep(Duration::from_millis(interval_ms.max(10)));
-    }
-}
-
-const NOTHING: &str = "nothing runs: no broker in this network namespace\n";
 
 /// Clears a terminal and goes to its upper left corner.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-fn fetch() -> Result<Option<Status>, CliError> {
-    match Client::connect(&Hello::of_this_process("")) {
-        Ok(mut broker) => Ok(Some(broker.status()?)),
-        Err(IpcError::NoBroker) => Ok(None),
-        Err(error) => Err(error.into()),
+/// Shows the status once, or again and again.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
+    let me = socket::user_id();
+    let user = match &arguments.user {
+        Some(user) => port::user_number(user)
+            .ok_or_else(|| CliError::Usage(format!("there is no user `{user}`")))?,
+        None => me,
+    };
+    let mut watched = Watched { user, all: arguments.all, pid: arguments.pid, open: Vec::new() };
+    let Some(interval) = arguments.watch else {
+        let seen = watched.look()?;
+        std::io::stdout().write_all(show(&seen, arguments, true).as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let terminal = std::io::stdout().is_terminal() && !arguments.json;
+    loop {
+        let seen = watched.look()?;
+        let mut out = std::io::stdout().lock();
+        if terminal {
+            out.write_all(CLEAR.as_bytes())?;
+        } else if !arguments.json {
+            writeln!(out, "--- {}", at(now_ms(), 0))?;
+        }
+        out.write_all(show(&seen, arguments, false).as_bytes())?;
+        out.flush()?;
+        drop(out);
+        std::thread::sleep(Duration::from_millis(interval));
     }
 }
 
-fn json(status: &Status, pretty: bool) -> String {
-    let text =
-        if pretty { serde_json::to_string_pretty(status) } else { serde_json::to_string(status) };
-    // Only maps with keys other than text could fail, and there are none.
-    text.unwrap_or_default()
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// One user's broker, looked at.
+struct Seen {
+    user: u32,
+    /// `None`: there is none.
+    status: Option<Status>,
+    /// Other users who have a broker here.
+    others: Vec<u32>,
+    /// Why it can't be looked at.
+    hidden: Option<String>,
+}
+
+/// Whom to look at, and the connections that are kept open between two looks: a new one each time
+/// would be part of what is observed.
+struct Watched {
+    user: u32,
+    all: bool,
+    pid: Option<u32>,
+    open: Vec<(u32, Client)>,
+}
+
+impl Watched {
+    fn look(&mut self) -> Result<Vec<Seen>, CliError> {
+        let present = port::broker_users();
+        let mut users = vec![self.user];
+        if self.all {
+            users.extend(present.iter().filter(|&&user| user != self.user));
+        }
+        let all = self.all;
+        users
+            .into_iter()
+            .map(|user| {
+                let (status, hidden) = match self.ask(user) {
+                    Ok(status) => (status, None),
+                    // Of many, those that can be seen are shown.
+                    Err(error) if all && user != self.user => (None, Some(error.to_string())),
+                    Err(error) => return Err(error.into()),
+                };
+                let others = present.iter().copied().filter(|&other| other != user).collect();
+                Ok(Seen { user, status, others, hidden })
+            })
+            .collect()
+    }
+
+    fn ask(&mut self, user: u32) -> Result<Option<Status>, IpcError> {
+        if let Some(at) = self.open.iter().position(|(other, _)| *other == user) {
+            let (_, mut client) = self.open.swap_remove(at);
+            // A broker that has ended may have a successor.
+            if let Ok(status) = client.status() {
+                self.open.push((user, client));
+                return Ok(Some(self.only(status)));
+            }
+        }
+        match Client::connect_to(user, &Hello::of_this_process("")) {
+            Ok(mut client) => {
+                let status = client.status()?;
+                self.open.push((user, client));
+                Ok(Some(self.only(status)))
+            }
+            Err(IpcError::NoBroker) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The part that `--pid` asks for.
+    fn only(&self, mut status: Status) -> Status {
+        if let Some(pid) = self.pid {
+            status.processes.retain(|process| process.pid == pid);
+            status.silent.retain(|other| *other == pid);
+            status.broker.cm_ids.retain(|id| id.pid == pid);
+            status.broker.slots.retain(|slot| slot.pid == pid);
+        }
+        status
+    }
+}
+
+fn show(seen: &[Seen], arguments: &Arguments, pretty: bool) -> String {
+    let mut text = String::new();
+    for one in seen {
+        if arguments.json {
+            let document = Document::new(one.user, one.status.clone(), &one.others);
+            text += &document.text(pretty);
+            continue;
+        }
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text += &match (&one.status, &one.hidden) {
+            (Some(status), _) => render(one.user, status, arguments.verbose),
+            (None, Some(why)) => {
+                format!("Polypath broker of user {}: {why}\n", port::user_name(one.user))
+            }
+            (None, None) => nothing(one.user),
+        };
+        if !arguments.all {
+            text += &others(&one.others);
+        }
+    }
+    text
+}
+
+fn nothing(user: u32) -> String {
+    let name = port::user_name(user);
+    format!("No Polypath broker of user {name} is running in this network namespace.\n")
+}
+
+/// A line about other users' brokers, if there are any.
+fn others(users: &[u32]) -> String {
+    let names: Vec<String> = users.iter().map(|&user| port::user_name(user)).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        [name] => format!("User {name} has a broker here (see --user {name}).\n"),
+        names => format!("Users {} have brokers here (see --all).\n", names.join(", ")),
+    }
 }
 
 /// The status as text.
-fn render(status: &Status) -> String {
+fn render(user: u32, status: &Status, verbose: bool) -> String {
     let broker = &status.broker;
     let mut text = format!(
-        "broker {}, version {}, up {}, {} slots in use\n",
+        "Polypath broker of user {} (pid {}, version {}), running for {}\n",
+        port::user_name(user),
         broker.pid,
         broker.version,
-        micros(broker.uptime_ms.saturating_mul(1000)),
-        broker.slots.len()
+        duration(broker.uptime_ms.saturating_mul(1000)),
     );
     for selector in &broker.table.down {
         text += &format!("  paths taken down by hand: {selector}\n");
     }
-    text += &counters("  counted: ", &broker.counters);
-    for slot in broker.slots.iter().filter(|slot| slot.overflows > 0) {
-        let lost = slot.overflows;
-        text += &format!("  slot {}: {lost} packets lost to a full receive buffer\n", slot.slot);
+    if verbose {
+        text += &counters("  counters: ", &broker.counters);
     }
-    let mut ids = Columns::new(["CM ID", "PROCESS", "STATE", "LOCAL", "REMOTE", "QP"]);
+    for slot in broker.slots.iter().filter(|slot| slot.overflows > 0) {
+        let lost = count(slot.overflows, "packet");
+        text += &format!("  slot {}: {lost} lost to a full receive buffer\n", slot.slot);
+    }
+    let mut ids = Columns::new(["CM ID", "PID", "STATE", "LOCAL", "REMOTE", "QP"]);
     for id in &broker.cm_ids {
         let qp = if id.qpn == 0 { "-".to_owned() } else { hex(id.qpn) };
         let row = [id.id.to_string(), id.pid.to_string(), id.state.clone()];
@@ -89,7 +198,7 @@ fn render(status: &Status) -> String {
     }
     for process in &status.processes {
         text.push('\n');
-        text += &render_process(process);
+        text += &render_process(process, verbose);
     }
     for pid in &status.silent {
         text += &format!("\nprocess {pid} did not answer (is it stopped?)\n");
@@ -97,17 +206,17 @@ fn render(status: &Status) -> String {
     text
 }
 
-fn render_process(process: &ProcessStatus) -> String {
+fn render_process(process: &ProcessStatus, verbose: bool) -> String {
     let mut text =
-        format!("{} (process {}): {}\n", process.program, process.pid, process.devices.join(", "));
+        format!("{} (pid {}): {}\n", process.program, process.pid, process.devices.join(", "));
     for lane in &process.lanes {
         text += &format!(
-            "  lane {}: received {} in {} packets, sent {} in {} packets\n",
+            "  lane {}: received {} in {}, sent {} in {}\n",
             lane.slot,
             bytes(lane.received_bytes),
-            lane.received_packets,
+            count(lane.received_packets, "packet"),
             bytes(lane.sent_bytes),
-            lane.sent_packets
+            count(lane.sent_packets, "packet")
         );
     }
     let heading = ["QP", "KIND", "STATE", "DEVICE", "PEER", "PEER QP", "PATHS", "ACTIVE PATH"];
@@ -127,15 +236,15 @@ fn render_process(process: &ProcessStatus) -> String {
     if !qps.is_empty() {
         text += &qps.render("  ");
     }
-    text += &qp_details(&process.qps);
-    let heading = ["PATH", "OVER", "STATE", "RTT", "SENT", "RECEIVED", "LOST", "FAIL-OVERS"];
+    text += &qp_details(&process.qps, verbose);
+    let heading = ["PATH", "OVER", "STATE", "RTT", "SENT", "RECEIVED", "RESENT", "FAIL-OVERS"];
     let mut paths = Columns::new(heading);
     for path in &process.paths {
         paths.row([
             format!("{} > {}", path.local, path.remote),
             path.interface.clone(),
             path.state.clone(),
-            path.rtt_us.map_or_else(|| "-".to_owned(), micros),
+            path.rtt_us.map_or_else(|| "-".to_owned(), duration),
             bytes(path.sent_bytes),
             bytes(path.received_bytes),
             bytes(path.lost_bytes),
@@ -145,26 +254,41 @@ fn render_process(process: &ProcessStatus) -> String {
     if !paths.is_empty() {
         text += &paths.render("  ");
     }
-    for failover in last(&process.failovers) {
-        let to = if failover.to.is_empty() { "no path" } else { &failover.to };
-        text += &format!(
-            "  fail-over: {} to {to}, {}, blackout {}\n",
-            failover.from,
-            failover.reason,
-            micros(failover.blackout_us)
-        );
-    }
     text += &counters("  dropped: ", &process.drops);
-    for error in last(&process.errors) {
-        text += &format!("  error: {error}\n");
-    }
+    text += &history(process, now_ms());
     text
 }
 
-fn qp_details(qps: &[QpStatus]) -> String {
+/// What happened, in the order of time: fail-overs, events, errors.
+fn history(process: &ProcessStatus, now_ms: u64) -> String {
+    let mut lines: Vec<(u64, String)> = Vec::new();
+    lines.extend(last(&process.failovers).iter().map(|f| (f.at_unix_ms, failover(f))));
+    lines.extend(last(&process.events).iter().map(|e| (e.at_unix_ms, event("", e))));
+    lines.extend(last(&process.errors).iter().map(|e| (e.at_unix_ms, event("error: ", e))));
+    lines.sort_by_key(|(at, _)| *at);
+    lines.iter().map(|(ms, line)| format!("  {}  {line}\n", at(*ms, now_ms))).collect()
+}
+
+fn event(kind: &str, event: &EventStatus) -> String {
+    format!("{kind}{}", event.text)
+}
+
+fn failover(failover: &FailoverStatus) -> String {
+    let FailoverStatus { from, to, reason, blackout_us, .. } = failover;
+    let to = if to.is_empty() { "no path" } else { to };
+    let after = match blackout_us {
+        0 => String::new(),
+        us => format!("; traffic stood still for {}", duration(*us)),
+    };
+    format!("fail-over from {from} to {to}: {reason}{after}")
+}
+
+fn qp_details(qps: &[QpStatus], verbose: bool) -> String {
     let mut text = String::new();
     for qp in qps {
-        text += &counters(&format!("  {}: ", hex(qp.qpn)), &qp.counters);
+        if verbose {
+            text += &counters(&format!("  {}: ", hex(qp.qpn)), &qp.counters);
+        }
         if !qp.last_error.is_empty() {
             text += &format!("  {}: failed: {}\n", hex(qp.qpn), qp.last_error);
         }
@@ -185,23 +309,33 @@ fn counters(head: &str, list: &[Counter]) -> String {
     let shown: Vec<String> = list
         .iter()
         .filter(|counter| counter.value > 0)
-        .map(|counter| format!("{} {}", counter.value, counter.name))
+        .map(|counter| format!("{} {}", counter.name, counter.value))
         .collect();
     if shown.is_empty() { String::new() } else { format!("{head}{}\n", shown.join(", ")) }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use polypath_ipc::status::{BrokerStatus, FailoverStatus, PathStatus};
+    use polypath_ipc::status::{
+        BrokerStatus, ClientStatus, CmIdStatus, LaneStatus, PathStatus, SlotStatus,
+    };
+    use polypath_ipc::{Address, Port, Table};
 
-    fn example() -> Status {
+    /// A status in which every field has a value.
+    pub(crate) fn example() -> Status {
         let qp = QpStatus {
             qpn: 0x01_2345,
+            dest_qpn: 0x02_0001,
             kind: "RC".into(),
+            state: "RTS".into(),
+            device: "mp0".into(),
+            peer: "10.0.0.2".into(),
+            multipath: true,
+            active_path: "10.0.0.1>10.0.0.2@eth0".into(),
+            live_paths: 2,
             last_error: "retries exhausted".into(),
             counters: vec![Counter { name: "retransmitted".into(), value: 3 }],
-            ..QpStatus::default()
         };
         let path = PathStatus {
             local: "10.0.0.1".parse().unwrap(),
@@ -216,17 +350,80 @@ mod tests {
             last_blackout_us: Some(4200),
         };
         let failovers = (0..20)
-            .map(|n| FailoverStatus { reason: format!("reason {n}"), ..FailoverStatus::default() })
+            .map(|n| FailoverStatus {
+                at_unix_ms: 1_700_000_000_000 + n,
+                from: "10.0.0.1>10.0.0.2@eth0".into(),
+                to: "10.0.1.1>10.0.1.2@eth1".into(),
+                reason: format!("reason {n}"),
+                blackout_us: 1036,
+            })
+            .skip(10)
             .collect();
+        let note = |text: &str| EventStatus { at_unix_ms: 1_700_000_000_500, text: text.into() };
+        let port = Port {
+            ifindex: 2,
+            name: "eth0".into(),
+            mac: [0xd6, 0xd7, 0x16, 0, 0, 1],
+            mtu: 9000,
+            link_up: true,
+            speed_mbps: Some(10_000),
+            loopback: false,
+            ethernet: true,
+            enslaved: false,
+            numa_node: None,
+            device_number: Some(0),
+            uplink: true,
+            addresses: vec![Address {
+                ip: "10.0.0.1".parse().unwrap(),
+                prefix_len: 24,
+                link_local: false,
+                tentative: false,
+            }],
+        };
         Status {
-            broker: BrokerStatus { pid: 7, ..BrokerStatus::default() },
+            broker: BrokerStatus {
+                pid: 7,
+                version: "1.2.3".into(),
+                uptime_ms: 150_000,
+                clients: vec![ClientStatus {
+                    pid: 8,
+                    program: "rping".into(),
+                    selection: "mp".into(),
+                    events: true,
+                }],
+                slots: vec![SlotStatus { slot: 1, pid: 8, overflows: 1 }],
+                cm_ids: vec![CmIdStatus {
+                    pid: 8,
+                    id: 5,
+                    state: "TCP connected".into(),
+                    local: "10.0.0.1:7174".into(),
+                    remote: "10.0.0.2:40000".into(),
+                    qpn: 0x01_2345,
+                }],
+                table: Table {
+                    ports: vec![port],
+                    down: vec!["eth1".parse().unwrap()],
+                    ..Table::default()
+                },
+                counters: vec![Counter { name: "clients_accepted".into(), value: 4 }],
+            },
             processes: vec![ProcessStatus {
                 pid: 8,
                 program: "rping".into(),
+                devices: vec!["mp0".into()],
+                lanes: vec![LaneStatus {
+                    slot: 1,
+                    received_packets: 1,
+                    received_bytes: 100,
+                    sent_packets: 2,
+                    sent_bytes: 200,
+                }],
                 qps: vec![qp],
                 paths: vec![path],
                 failovers,
-                ..ProcessStatus::default()
+                drops: vec![Counter { name: "icrc_wrong".into(), value: 2 }],
+                events: vec![note("path 10.0.0.1>10.0.0.2@eth0 is given up: local link down")],
+                errors: vec![note("no path to the peer lives; its queue pairs are held")],
             }],
             silent: vec![9],
         }
@@ -234,19 +431,47 @@ mod tests {
 
     #[test]
     fn everything_that_matters_is_shown() {
-        let text = render(&example());
-        for part in ["rping", "0x012345", "RC", "retries exhausted", "3 retransmitted"] {
+        let text = render(0, &example(), false);
+        for part in ["user root", "rping", "0x012345", "RC", "retries exhausted", "2.0 KiB"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
-        for part in ["10.0.0.1 > 10.0.0.2", "17 µs", "2.0 KiB", "reason 19", "process 9"] {
+        for part in ["10.0.0.1 > 10.0.0.2", "17 µs", "reason 19", "process 9", "icrc_wrong 2"] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        for part in ["1 packet lost", "received 100 B in 1 packet, sent 200 B in 2 packets"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         assert!(!text.contains("reason 11"), "only the last few");
+        assert!(!text.contains("clients_accepted") && !text.contains("retransmitted"), "{text}");
+        let all = render(0, &example(), true);
+        assert!(all.contains("clients_accepted 4") && all.contains("retransmitted 3"), "{all}");
     }
 
     #[test]
-    fn json_has_the_names_of_the_types() {
-        let value: serde_json::Value = serde_json::from_str(&json(&example(), true)).unwrap();
-        assert_eq!(value["processes"][0]["paths"][0]["rtt_us"], 17);
+    fn only_errors_are_called_errors_and_all_have_their_time() {
+        let text = render(0, &example(), false);
+        let errors: Vec<&str> = text.lines().filter(|line| line.contains("error:")).collect();
+        assert_eq!(
+            errors,
+            ["  2023-11-14 22:13:20Z  error: no path to the peer lives; its queue pairs are held"]
+        );
+        let moved = "22:13:20Z  fail-over from 10.0.0.1>10.0.0.2@eth0 to 10.0.1.1>10.0.1.2@eth1: \
+                     reason 19; traffic stood still for 1.0 ms";
+        assert!(text.contains(moved), "{text}");
+        assert!(text.contains("22:13:20Z  path 10.0.0.1>10.0.0.2@eth0 is given up"), "{text}");
+    }
+
+    #[test]
+    fn a_user_without_a_broker_is_told_of_those_who_have_one() {
+        let seen = |others: &[u32]| {
+            let seen = Seen { user: 0, status: None, others: others.to_vec(), hidden: None };
+            show(&[seen], &Arguments::default(), false)
+        };
+        assert_eq!(
+            seen(&[]),
+            "No Polypath broker of user root is running in this network namespace.\n"
+        );
+        assert!(seen(&[4_000_000_000]).contains("User 4000000000 has a broker here"));
+        assert!(seen(&[4_000_000_000, 4_000_000_001]).contains("--all"));
     }
 }

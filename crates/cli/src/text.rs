@@ -55,12 +55,35 @@ pub(crate) fn bytes(count: u64) -> String {
     if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
-/// Microseconds as milliseconds or seconds: `12.3 ms`.
-pub(crate) fn micros(us: u64) -> String {
+/// Microseconds in a unit that suits them: `12.3 ms`, `2.5 s`, `3 min`, `4 h 5 min`, `6 d 7 h`.
+pub(crate) fn duration(us: u64) -> String {
+    let minutes = us / 60_000_000;
     match us {
         0..1000 => format!("{us} µs"),
-        1000..10_000_000 => format!("{:.1} ms", us as f64 / 1e3),
-        _ => format!("{:.1} s", us as f64 / 1e6),
+        1000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
+        1_000_000..60_000_000 => format!("{:.1} s", us as f64 / 1e6),
+        _ if minutes < 60 => format!("{minutes} min"),
+        _ if minutes < 24 * 60 => format!("{} h {} min", minutes / 60, minutes % 60),
+        _ => format!("{} d {} h", minutes / (24 * 60), minutes / 60 % 24),
+    }
+}
+
+/// A number of things: `1 path`, `2 paths`.
+pub(crate) fn count(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A time in milliseconds since 1970, in UTC: the time of day, with the date if it is not that of
+/// `now_ms`.
+pub(crate) fn at(unix_ms: u64, now_ms: u64) -> String {
+    const DAY_MS: u64 = 86_400_000;
+    // 2026-12-31T23:59:59.007Z
+    let text = polypath_ipc::time::rfc3339(unix_ms);
+    let (date, rest) = text.split_once('T').unwrap_or(("", &text));
+    let time = rest.split('.').next().unwrap_or(rest);
+    match unix_ms / DAY_MS == now_ms / DAY_MS {
+        true => format!("{time}Z"),
+        false => format!("{date} {time}Z"),
     }
 }
 
@@ -81,7 +104,19 @@ mod tests {
         assert_eq!(bytes(5), "5 B");
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
-        assert_eq!(micros(900), "900 µs");
-        assert_eq!(micros(12_345), "12.3 ms");
+        assert_eq!(duration(900), "900 µs");
+        assert_eq!(duration(12_345), "12.3 ms");
+        assert_eq!(duration(2_499_000), "2.5 s");
+        assert_eq!(duration(150_000_000), "2 min");
+        assert_eq!(duration(3_600_000_000 * 5), "5 h 0 min");
+        assert_eq!(duration(3_600_000_000 * 50), "2 d 2 h");
+        assert_eq!((count(1, "path").as_str(), count(0, "path").as_str()), ("1 path", "0 paths"));
+    }
+
+    #[test]
+    fn a_time_of_another_day_has_its_date() {
+        let now = 1_700_000_000_000;
+        assert_eq!(at(now + 5_000, now), "22:13:25Z");
+        assert_eq!(at(now - 86_400_000, now), "2023-11-13 22:13:20Z");
     }
 }

@@ -67,11 +67,9 @@ fn counted(lab: &Lab, host: usize, names: &str) -> Result<u64, Error> {
         lists
             .extend(process["qps"].as_array().into_iter().flatten().map(|q| q["counters"].clone()));
     }
-    let all = lists.iter().filter_map(|list| list.as_array()).flatten();
-    let named = all.filter(|c| {
-        c["name"].as_str().is_some_and(|n| names.split('+').any(|name| n.starts_with(name)))
-    });
-    Ok(named.filter_map(|c| c["value"].as_u64()).sum())
+    let all = lists.iter().filter_map(|list| list.as_object()).flatten();
+    let named = all.filter(|(n, _)| names.split('+').any(|name| n.starts_with(name)));
+    Ok(named.filter_map(|(_, value)| value.as_u64()).sum())
 }
 
 /// The queue pair that rping's server serves its client with.

@@ -2,10 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use polypath_ipc::settings::Reselect;
 use polypath_ipc::{PathSelector, Selection, Table, devices};
 use polypath_paths::{Config as PathConfig, DownRule, LocalAddress, Primary, PrimaryReselect};
 
-use crate::config::{Config, Reselect};
+use crate::config::Config;
 
 /// Most bytes that a peer may have under way to a lane by one path: as many as one queue pair may have.
 const RECEIVE_WINDOW_MAX: u32 = polypath_transport::REACH;
@@ -17,16 +18,7 @@ pub(crate) fn settings(config: &Config, table: &Table, receive_buffer: u32) -> P
     let primary = bonding
         .primary
         .as_deref()
-        .and_then(|name| {
-            let port = table.port_by_name(name);
-            if port.is_none() {
-                crate::log::line(&format!(
-                    "POLYPATH_MP: there is no interface `{name}` to be the primary; \
-                     `polypath devices` lists those there are"
-                ));
-            }
-            port
-        })
+        .and_then(|name| table.port_by_name(name))
         .map(|port| Primary::Interface(port.ifindex));
     PathConfig {
         primary: primary.or(defaults.primary),

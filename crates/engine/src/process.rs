@@ -17,7 +17,7 @@ use crate::status;
 use crate::xrc::Domains;
 
 /// Most lanes of a process.
-pub(crate) const MAX_LANES: usize = 32;
+pub(crate) const MAX_LANES: usize = polypath_ipc::settings::LANES_MAX;
 
 /// The lanes of a process, made when first used.
 #[derive(Clone, Debug, Default)]
@@ -132,6 +132,15 @@ pub(crate) fn ipc_error(error: &IpcError) -> Error {
     Error::new(error.errno(), error.to_string())
 }
 
+/// What is wrong with the primary of the mp device, if there is one.
+fn primary_problem(config: &Config, table: &Table, selection: &Selection) -> Option<String> {
+    let devices = polypath_ipc::devices(table, selection);
+    let mp = devices.iter().find(|device| device.kind == polypath_ipc::DeviceKind::Mp)?;
+    let ports = mp.members.iter().filter_map(|&member| table.port(member));
+    let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
+    config.bonding.primary_problem(&names)
+}
+
 impl Process {
     fn connect() -> Result<Self> {
         let config = Config::from_env()?;
@@ -142,6 +151,9 @@ impl Process {
         let selection = Selection::parse(&config.device)
             .map_err(|e| Error::invalid(e.to_string()))?
             .resolve(&table);
+        if let Some(problem) = primary_problem(&config, &table, &selection) {
+            log::warn(&problem);
+        }
         Ok(Self {
             pid: std::process::id(),
             config,

@@ -53,6 +53,7 @@ fn add_lane(report: &mut ProcessStatus, lane: &Lane, table: &Table) {
                 .map(|(name, value)| Counter { name: format!("control_{name}"), value }),
         );
         report.failovers.extend(state.io.failovers.iter().cloned());
+        report.events.extend(state.io.events.iter().cloned());
         report.errors.extend(state.io.explanations.iter().cloned());
     });
 }
@@ -133,4 +134,31 @@ fn peer_paths<'a>(peer: &'a PeerStatus, table: &'a Table) -> impl Iterator<Item 
             .last_blackout
             .map(|(blackout, _)| u64::try_from(blackout.as_micros()).unwrap_or(u64::MAX)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    const PAGE: &str = include_str!("../../../docs/counters.md");
+
+    /// The names that a section of docs/counters.md explains.
+    fn explained(heading: &str) -> BTreeSet<String> {
+        let (_, rest) = PAGE.split_once(&format!("\n## {heading}\n")).unwrap();
+        let section = rest.split("\n## ").next().unwrap_or_default();
+        let names = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+        names.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_counters_are_those_that_the_documentation_explains() {
+        let drops = crate::lane::counters::Counters::default().drops();
+        let mut programs: BTreeSet<String> = drops.into_iter().map(|c| c.name).collect();
+        let refusals = polypath_paths::Refusals::default();
+        programs.extend(refusals.iter().map(|(name, _)| format!("control_{name}")));
+        assert_eq!(programs, explained("Programs"), "in the code, in docs/counters.md");
+        let qp = polypath_transport::QpCounters::default();
+        let qps: BTreeSet<String> = qp.iter().map(|(name, _)| name.to_owned()).collect();
+        assert_eq!(qps, explained("Queue pairs"), "in the code, in docs/counters.md");
+    }
 }

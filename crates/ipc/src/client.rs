@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::devices::Selection;
 use crate::error::IpcError;
-use crate::message::{self, Hello, MESSAGE_MAX, Push, Reply, Request};
+use crate::message::{self, Hello, MESSAGE_MAX, Ping, PingAnswer, Push, Reply, Request};
 use crate::paths::PathSelector;
 use crate::socket;
 use crate::start;
@@ -59,7 +59,16 @@ impl Client {
     /// # Errors
     /// [`IpcError::NoBroker`] if none runs; else what went wrong, with the broker's reason.
     pub fn connect(hello: &Hello) -> Result<Self, IpcError> {
-        let socket = socket::connect()?;
+        Self::connect_to(socket::user_id(), hello)
+    }
+
+    /// Connects to the running broker of a user. Root may look at every user's
+    /// ([`status`](Self::status), [`table`](Self::table)), others at their own.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_to(user: u32, hello: &Hello) -> Result<Self, IpcError> {
+        let socket = socket::connect(user)?;
         let mut client = Self {
             socket,
             owner: std::process::id(),
@@ -251,6 +260,17 @@ impl Client {
     /// As [`call`](Self::call).
     pub fn set_path(&mut self, selector: PathSelector, up: bool) -> Result<(), IpcError> {
         self.done(&Request::Path { selector, up })
+    }
+
+    /// Asks another host whether it is there, and waits for what becomes of it.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); `EBUSY` if too many ask at once.
+    pub fn ping(&mut self, ping: Ping) -> Result<PingAnswer, IpcError> {
+        match self.call(&Request::PingHost(ping))? {
+            Reply::Ping(answer) => Ok(answer),
+            _ => Err(UNEXPECTED),
+        }
     }
 
     /// Ends the broker.

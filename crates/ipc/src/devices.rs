@@ -52,7 +52,7 @@ pub enum Selection {
     Unset,
     /// `mp0` over all uplinks.
     Mp,
-    /// `mp0` over these interfaces, the first being the primary.
+    /// `mp0` over these interfaces; the first gives it its GUID.
     MpOver(Vec<String>),
     /// One roce device per uplink.
     Roce,
@@ -76,7 +76,7 @@ pub enum SelectionError {
     #[error("a device selection names at most {MEMBERS_MAX} interfaces")]
     TooMany,
     /// There is no such interface.
-    #[error("there is no interface `{name}` in this network namespace; there are: {known}")]
+    #[error("interface `{name}` does not exist in this network namespace (have: {known})")]
     NoInterface {
         /// The name asked for.
         name: String,

@@ -24,20 +24,21 @@ pub enum IpcError {
     /// The broker closed the connection.
     #[error("the broker closed the connection; its log says why")]
     Closed,
-    /// The other end of the socket belongs to somebody else.
+    /// The other end of the socket belongs to another user than its name says.
     #[error(
-        "the socket @polypath-{ours} is held by user {theirs}, not by user {ours}: not using it"
+        "the socket @polypath-{named} is held by user {theirs}, not by user {named}: it is not used. \
+         Stop that user's process, or use a network namespace of your own"
     )]
     ForeignUser {
-        /// Our effective user id.
-        ours: u32,
+        /// The user id in the name.
+        named: u32,
         /// The user id of the other end.
         theirs: u32,
     },
     /// The broker speaks another version of the protocol.
     #[error(
-        "the running broker speaks version {theirs} of the protocol, this program version {ours}: \
-         end the programs that use it, then it with `kill {pid}`, and try again"
+        "the running broker (pid {pid}) speaks version {theirs} of the protocol, this program version \
+         {ours}: end the programs that use it, then `kill {pid}`, and try again"
     )]
     Version {
         /// Our version.
@@ -54,7 +55,7 @@ pub enum IpcError {
     #[error("a message of {0} bytes is too long for the broker's socket")]
     TooLong(usize),
     /// The broker refused, with an errno as the kernel would give it.
-    #[error("{text} ({})", io::Error::from_raw_os_error(*errno))]
+    #[error("{text}")]
     Refused {
         /// A Linux errno, positive.
         errno: i32,

@@ -26,20 +26,26 @@
 //! # }
 //! ```
 //!
+//! [`port`] says who has UDP port 4791 and whose brokers run, for those that can't connect.
+//!
 //! Nothing here trusts its input: a message that does not decode, is too long, or comes from
 //! another user is an error and never a panic.
 
 mod client;
 mod devices;
+mod diag;
 mod error;
 pub mod gids;
 pub mod message;
 mod paths;
+pub mod port;
 pub mod sched;
+pub mod settings;
 pub mod socket;
 mod start;
 pub mod status;
 pub mod table;
+pub mod time;
 
 pub use client::{Client, CmFile, EventStream, Lane};
 pub use devices::{

@@ -4,6 +4,8 @@
 //! compact and not self-describing, hence the version in [`Hello`]. That message and its answer,
 //! [`Reply::Hello`], are the first of their kinds, and their encoding may never change.
 
+use std::net::IpAddr;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +55,44 @@ impl Hello {
             selection: selection.to_owned(),
         }
     }
+}
+
+/// A question to the connection manager of another host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ping {
+    /// From this address.
+    pub local: IpAddr,
+    /// The other host.
+    pub remote: IpAddr,
+    /// Through this interface.
+    pub ifindex: u32,
+    /// Bytes of payload, at least those of a management datagram (256). Only Polypath answers more.
+    pub payload: u16,
+    /// How long to wait, in milliseconds.
+    pub timeout_ms: u32,
+}
+
+/// What became of a [`Ping`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PingAnswer {
+    /// The other host answered.
+    Answered {
+        /// After this many microseconds.
+        rtt_us: u64,
+        /// It is Polypath.
+        polypath: bool,
+    },
+    /// Nothing came in time.
+    Silent,
+    /// The other host is there, and nothing has the port (ICMP port unreachable).
+    Refused,
+    /// Packets of this length do not pass (ICMP fragmentation needed, or longer than the link's).
+    TooLong,
+    /// The kernel could not send, or was told that the host can't be reached.
+    Unreachable {
+        /// A Linux errno, positive.
+        errno: i32,
+    },
 }
 
 /// What a process asks of the broker. Each request but [`StatusReport`](Self::StatusReport) has
@@ -134,6 +174,8 @@ pub enum Request {
     },
     /// Answer: [`Reply::Done`].
     Ping,
+    /// Asks another host whether it is there; answered by [`Reply::Ping`] when that is known.
+    PingHost(Ping),
 }
 
 /// What the broker answers.
@@ -189,6 +231,8 @@ pub enum Reply {
         /// What failed and why.
         text: String,
     },
+    /// What became of a question to another host.
+    Ping(PingAnswer),
 }
 
 /// What the broker sends on an event stream without having been asked.

@@ -93,11 +93,11 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Connects to the broker and checks that it is ours. Blocking socket.
-pub(crate) fn connect() -> Result<OwnedFd, IpcError> {
+/// Connects to a user's broker and checks that it is that user's. Blocking socket.
+pub(crate) fn connect(user: u32) -> Result<OwnedFd, IpcError> {
     let doing = "connecting to the broker";
     let socket = new_socket(0).map_err(|source| IpcError::Io { doing, source })?;
-    let (address, len) = address(user_id());
+    let (address, len) = address(user);
     loop {
         // SAFETY: `address` is valid for `len` bytes.
         let result = unsafe {
@@ -113,7 +113,7 @@ pub(crate) fn connect() -> Result<OwnedFd, IpcError> {
             _ => return Err(IpcError::Io { doing, source: error }),
         }
     }
-    check_peer(&socket)?;
+    check_peer(&socket, user)?;
     Ok(socket)
 }
 
@@ -140,13 +140,12 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     Ok((credentials.pid.cast_unsigned(), credentials.uid))
 }
 
-fn check_peer(socket: &OwnedFd) -> Result<(), IpcError> {
+fn check_peer(socket: &OwnedFd, named: u32) -> Result<(), IpcError> {
     use std::os::fd::AsFd;
     let (_, theirs) = peer(socket.as_fd())
         .map_err(|source| IpcError::Io { doing: "asking who the broker is", source })?;
-    let ours = user_id();
-    if theirs != ours {
-        return Err(IpcError::ForeignUser { ours, theirs });
+    if theirs != named {
+        return Err(IpcError::ForeignUser { named, theirs });
     }
     Ok(())
 }

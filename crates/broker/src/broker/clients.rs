@@ -14,6 +14,9 @@ use crate::connection::{Connection, Lost, Role};
 use crate::log::log;
 use crate::sys::epoll::{Event, Interest};
 
+/// The user who may look at every broker.
+const ROOT: u32 = 0;
+
 impl Broker {
     /// Accepts whoever waits. Gives how many came.
     pub(super) fn accept(&mut self) -> Result<(), Error> {
@@ -55,8 +58,12 @@ impl Broker {
     fn welcome(&mut self, socket: OwnedFd) {
         let (pid, user) = socket::peer(socket.as_fd()).unwrap_or((0, u32::MAX));
         let ours = socket::user_id();
-        let refusal = if user != ours {
-            Some((libc::EPERM, format!("process {pid} is user {user}'s, the broker user {ours}'s")))
+        let guest = user != ours;
+        let refusal = if guest && user != ROOT {
+            Some((
+                libc::EPERM,
+                format!("process {pid} belongs to user {user}, the broker to user {ours}"),
+            ))
         } else if self.connections.len() >= CONNECTIONS_MAX {
             Some((libc::EMFILE, format!("the broker has {CONNECTIONS_MAX} connections already")))
         } else {
@@ -72,8 +79,9 @@ impl Broker {
             log!("watching process {pid}: {error}");
             return;
         }
-        self.counters.clients_accepted += 1;
-        self.connections.insert(id, Connection::new(socket, pid));
+        let mut connection = Connection::new(socket, pid);
+        connection.guest = guest;
+        self.connections.insert(id, connection);
     }
 
     pub(super) fn handle_connection(&mut self, id: u64, event: Event) {
@@ -185,6 +193,7 @@ impl Broker {
         }
         self.slots.close_all_of(id);
         self.gatherings.forget(id);
+        self.pings.forget(id);
         if self.host.remove_client(ClientId(id)) {
             self.push_table();
         }

@@ -27,6 +27,9 @@ impl Broker {
             match qp1::parse(&datagram, &buffer) {
                 Ok((from, mad)) => {
                     self.counters.mads_received += 1;
+                    if self.is_ping(&from, mad) {
+                        continue;
+                    }
                     self.cm.handle_mad(now(), from, mad, &mut self.host);
                 }
                 Err(reason) => self.counters.count(reason),

@@ -3,6 +3,7 @@
 mod clients;
 mod cm;
 mod orphans;
+mod pings;
 mod requests;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use crate::gathering::Gatherings;
 use crate::host::Host;
 use crate::keeper::{Keeper, Legacy};
 use crate::log::log;
+use crate::pings::Pings;
 use crate::qp1::Qp1;
 use crate::slots::Slots;
 use crate::sys::epoll::{Epoll, Event, Interest};
@@ -39,6 +41,7 @@ const FIXED: u64 = 0;
 const CONNECTION: u64 = 1;
 const FILE: u64 = 2;
 const ORPHAN: u64 = 3;
+const PING: u64 = 4;
 const KIND_SHIFT: u32 = 56;
 
 const LISTENER: u64 = 0;
@@ -59,6 +62,7 @@ pub(crate) struct Broker {
     last_connection: u64,
     files: Files,
     gatherings: Gatherings,
+    pings: Pings<pings::PingSocket>,
     counters: Counters,
     started: Duration,
     idle_timeout: Option<Duration>,
@@ -107,6 +111,7 @@ impl Broker {
             last_connection: 0,
             files: Files::default(),
             gatherings: Gatherings::default(),
+            pings: Pings::default(),
             counters: Counters::default(),
             started: now(),
             idle_timeout,
@@ -151,6 +156,7 @@ impl Broker {
                 self.cm.handle_timeout(now, &mut self.host);
             }
             self.finish_gatherings(now);
+            self.finish_pings(now);
             self.inform_keeper();
             self.pump();
             self.watch_idleness(now);
@@ -163,7 +169,8 @@ impl Broker {
 
     fn next_deadline(&self) -> Option<Duration> {
         let idle = self.idle_since.zip(self.idle_timeout).map(|(since, timeout)| since + timeout);
-        [idle, self.cm.next_deadline(), self.gatherings.next_deadline()].into_iter().flatten().min()
+        let others = [self.gatherings.next_deadline(), self.pings.next_deadline()];
+        [idle, self.cm.next_deadline()].into_iter().chain(others).flatten().min()
     }
 
     fn handle(&mut self, event: Event) -> Result<ControlFlow<()>, Error> {
@@ -184,6 +191,7 @@ impl Broker {
             (CONNECTION, id) => self.handle_connection(id, event),
             (FILE, id) => self.handle_file(id, event),
             (ORPHAN, pid) => self.orphan_ended(pid),
+            (PING, number) => self.ping_error(number),
             (kind, _) => debug_assert!(false, "token of kind {kind}"),
         }
         Ok(ControlFlow::Continue(()))
@@ -259,9 +267,13 @@ impl Broker {
     // The end
 
     fn watch_idleness(&mut self, now: Duration) {
-        let used = !self.connections.is_empty() || !self.orphans.is_empty();
+        let used = self.is_used() || !self.orphans.is_empty();
         let idle = !used && self.cm.connection_count() == 0;
         self.idle_since = if idle { self.idle_since.or(Some(now)) } else { None };
+    }
+
+    fn is_used(&self) -> bool {
+        self.connections.values().any(Connection::is_user)
     }
 
     /// Whether it is time to go. Who connected just now is accepted first; who connects later than
@@ -274,7 +286,7 @@ impl Broker {
             return Ok(false);
         }
         self.accept()?;
-        if !self.connections.is_empty() {
+        if self.is_used() {
             self.idle_since = None;
             return Ok(false);
         }

@@ -13,7 +13,7 @@ use polypath_ipc::{Hello, PathSelector, Selection};
 
 use super::Broker;
 use crate::connection::Role;
-use crate::drops::counter;
+use crate::drops::{PACKETS_SUNK, QP1_OVERFLOWS, cm_counters, counter};
 use crate::log::log;
 use crate::slots::{Owner, SLOT_MAX};
 use crate::sys::process::now;
@@ -23,6 +23,9 @@ const CM_EVENT_MAX: usize = 512;
 
 /// Most CM ids shown in a status.
 const CM_IDS_SHOWN_MAX: usize = 4096;
+
+/// Most programs named that keep a broker from being shut down.
+const IN_USE_SHOWN: usize = 8;
 
 /// An error for the client.
 struct Refusal {
@@ -38,6 +41,11 @@ impl Refusal {
     fn of(doing: &str, error: &io::Error) -> Self {
         Self::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{doing}: {error}"))
     }
+}
+
+/// Whether a request shows something and changes nothing.
+fn is_harmless(request: &Request) -> bool {
+    matches!(request, Request::Status | Request::GetTable | Request::Ping)
 }
 
 /// An answer, with a descriptor if it brings one.
@@ -59,12 +67,46 @@ impl Broker {
             }
             (Role::Events, _) => return self.reject_nonsense(id, "a request on an event stream"),
             (Role::Leaving, _) => return,
-            (Role::Control, Request::Status) => return self.begin_status(id),
-            (Role::Control, request) => self.control_request(id, request),
+            (Role::Control, Request::Status) => {
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.watches = true;
+                }
+                return self.begin_status(id);
+            }
+            (Role::Control, request) if connection.guest && !is_harmless(&request) => {
+                let text = "root may look at another user's broker, not use or change it: run the \
+                            command as that user";
+                Err(Refusal::new(libc::EPERM, text))
+            }
+            (Role::Control, Request::PingHost(ping)) => {
+                self.count_client(id);
+                if !self.pings.has_room() {
+                    return self.refuse(id, libc::EBUSY, "too many ping at once".into());
+                }
+                if let Some(answer) = self.ping(id, &ping) {
+                    self.answer(id, &Reply::Ping(answer), None);
+                }
+                return;
+            }
+            (Role::Control, request) => {
+                if !is_harmless(&request) {
+                    self.count_client(id);
+                }
+                self.control_request(id, request)
+            }
         };
         match answer {
             Ok((reply, fd)) => self.answer(id, &reply, fd),
             Err(Refusal { errno, text }) => self.refuse(id, errno, text),
+        }
+    }
+
+    /// Counts a client once, when it asks for more than to be shown something: who observes is not part
+    /// of what is observed.
+    fn count_client(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if !std::mem::replace(&mut connection.counted, true) {
+            self.counters.clients_accepted += 1;
         }
     }
 
@@ -113,10 +155,12 @@ impl Broker {
             }
             // Its several answers are sent by `begin_status`.
             Request::Status => reply(Reply::Done),
+            // Answered by `ping`.
+            Request::PingHost(_) => reply(Reply::Done),
         }
     }
 
-    fn answer(&mut self, id: u64, reply: &Reply, fd: Option<OwnedFd>) {
+    pub(super) fn answer(&mut self, id: u64, reply: &Reply, fd: Option<OwnedFd>) {
         match message::encode(reply) {
             Ok(bytes) => self.send(id, bytes.into(), fd),
             Err(error) => self.refuse(id, libc::EMSGSIZE, error.to_string()),
@@ -228,7 +272,10 @@ impl Broker {
         }
         match self.cm.command(now(), file, bytes, &mut self.host) {
             Ok(bytes) => reply(Reply::CmResponse { bytes }),
-            Err(errno) => Err(Refusal::new(errno, "the connection manager refuses")),
+            Err(errno) => Err(Refusal::of(
+                "the connection manager refuses",
+                &io::Error::from_raw_os_error(errno),
+            )),
         }
     }
 
@@ -241,11 +288,17 @@ impl Broker {
     }
 
     fn shut_down(&mut self, id: u64, force: bool) -> Answer {
-        let others = self.connections.iter().filter(|(other, _)| **other != id);
-        let names: Vec<String> =
-            others.map(|(_, c)| format!("{} ({})", c.pid, c.program)).take(8).collect();
-        if !names.is_empty() && !force {
-            let text = format!("the broker is in use by {}", names.join(", "));
+        let others = self.connections.iter().filter(|(other, c)| **other != id && c.is_user());
+        // A process has several connections.
+        let users: BTreeMap<u32, &str> = others.map(|(_, c)| (c.pid, c.program.as_str())).collect();
+        if !users.is_empty() && !force {
+            let shown = users.iter().take(IN_USE_SHOWN);
+            let mut text: Vec<String> =
+                shown.map(|(pid, program)| format!("{program} (pid {pid})")).collect();
+            if users.len() > IN_USE_SHOWN {
+                text.push(format!("{} others", users.len() - IN_USE_SHOWN));
+            }
+            let text = format!("the broker is in use by {}", text.join(", "));
             return Err(Refusal::new(libc::EBUSY, text));
         }
         log!("told to end");
@@ -256,7 +309,7 @@ impl Broker {
     // Status
 
     fn begin_status(&mut self, id: u64) {
-        for part in self.status().into_parts() {
+        for part in self.status(id).into_parts() {
             self.answer(id, &Reply::Status(Box::new(part)), None);
         }
         let streams = self.event_streams();
@@ -292,8 +345,10 @@ impl Broker {
         }
     }
 
-    fn status(&self) -> BrokerStatus {
-        let clients = self.connections.values().map(|connection| ClientStatus {
+    /// The status as `asker` gets it, without itself.
+    fn status(&self, asker: u64) -> BrokerStatus {
+        let others = self.connections.iter().filter(|(id, _)| **id != asker);
+        let clients = others.map(|(_, connection)| ClientStatus {
             pid: connection.pid,
             program: connection.program.clone(),
             selection: connection.selection.to_string(),
@@ -334,23 +389,12 @@ impl Broker {
     }
 
     fn all_counters(&self) -> Vec<polypath_ipc::status::Counter> {
-        let cm = self.cm.counters();
         let mut list = self.counters.list();
         list.extend([
-            counter("packets_dropped_slot_unowned", self.slots.sunk().into()),
-            counter("qp1_overflows", self.slots.own().drops().unwrap_or(0).into()),
-            counter("cm_mads_received", cm.mads_received),
-            counter("cm_mads_sent", cm.mads_sent),
-            counter("cm_mads_not_sent", cm.mads_not_sent),
-            counter("cm_mads_malformed", cm.mads_malformed),
-            counter("cm_mads_unmatched", cm.mads_unmatched),
-            counter("cm_mads_duplicate", cm.mads_duplicate),
-            counter("cm_mads_retried", cm.mads_retried),
-            counter("cm_requests_unserved", cm.requests_unserved),
-            counter("cm_requests_stale", cm.requests_stale),
-            counter("cm_requests_dropped", cm.requests_dropped),
-            counter("cm_events_dropped", cm.events_dropped),
+            counter(PACKETS_SUNK, self.slots.sunk().into()),
+            counter(QP1_OVERFLOWS, self.slots.own().drops().unwrap_or(0).into()),
         ]);
+        list.extend(cm_counters(self.cm.counters()));
         list
     }
 }

@@ -58,7 +58,12 @@ impl UdpSocket {
 
     /// Binds to a port of all addresses.
     pub(crate) fn bind(&self, port: u16) -> io::Result<()> {
-        let address = to_raw(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), 0);
+        self.bind_to(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), 0)
+    }
+
+    /// Binds to a port of one address; `ifindex` is its interface, where the address is link-local.
+    pub(crate) fn bind_to(&self, address: SocketAddr, ifindex: u32) -> io::Result<()> {
+        let address = to_raw(address, ifindex);
         let len = size_of_val(&address) as libc::socklen_t;
         // SAFETY: `address` is valid for `len` bytes.
         check(unsafe { libc::bind(self.0.as_raw_fd(), (&raw const address).cast(), len) })

@@ -1,4 +1,4 @@
-//! Our library and the system's.
+//! Polypath's library and the system's.
 
 use super::Finding;
 use crate::preload::{find_library, preload_value};
@@ -12,7 +12,7 @@ const SYSTEM: [(&str, &str); 2] =
 pub(super) fn check() -> Vec<Finding> {
     let mut findings = vec![own_library()];
     findings.extend(SYSTEM.map(|(name, package)| match find(name) {
-        Some(path) => Finding::ok(format!("{}{}", path.display(), version(&path))),
+        Some(path) => Finding::ok(format!("system library: {}{}", path.display(), version(&path))),
         None => Finding::error(
             format!("{name} is not installed: programs that use it can't start"),
             format!("apt-get install {package}"),
@@ -21,7 +21,7 @@ pub(super) fn check() -> Vec<Finding> {
     findings
 }
 
-/// Whether our library can be found and loaded.
+/// Whether Polypath's library can be found and loaded.
 fn own_library() -> Finding {
     let found = std::env::current_exe()
         .map_err(|error| error.to_string())
@@ -35,7 +35,7 @@ fn own_library() -> Finding {
     let trial = Command::new("true").env("LD_PRELOAD", preload).output();
     match trial {
         Ok(output) if output.status.success() && output.stderr.is_empty() => {
-            Finding::ok(library.display().to_string())
+            Finding::ok(format!("library: {}", library.display()))
         }
         Ok(output) => Finding::error(
             format!(

@@ -5,13 +5,16 @@
 
 mod library;
 mod network;
-mod port;
+mod settings;
 mod system;
 
 use crate::args::Doctor;
 use crate::error::CliError;
+use crate::text::count;
+use polypath_ipc::port::{self, ROCE_PORT};
 use polypath_ipc::{Client, Hello, IpcError};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -60,6 +63,7 @@ impl Finding {
 /// Runs every check.
 pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, CliError> {
     let mut findings = library::check();
+    findings.extend(settings::check());
     findings.extend(system::check());
     findings.extend(broker(arguments.device.as_deref().unwrap_or_default()));
     let worst = findings.iter().map(|finding| finding.level).max();
@@ -70,40 +74,71 @@ pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, CliError> {
 
 /// What needs a broker to be looked at, and what stops one from running.
 fn broker(device: &str) -> Vec<Finding> {
-    let hello = Hello::of_this_process(device);
-    let mut client = match Client::connect_or_start(&hello) {
+    let mut client = match Client::connect_or_start(&Hello::of_this_process(device)) {
         Ok(client) => client,
         Err(error) => {
-            let mut findings = port::check(None);
-            findings.push(Finding::error(error.to_string(), cure_of(&error)));
-            return findings;
+            let refused = Finding::error(error.to_string(), cure_of(&error));
+            // It may be this one question that the broker does not like.
+            return match Client::connect(&Hello::of_this_process("")) {
+                Ok(client) => vec![running(&client), port(Some(client.broker_pid())), refused],
+                // The port's state, if that is the reason, is said by the error.
+                Err(_) if matches!(error, IpcError::Start(_)) => vec![refused],
+                Err(_) => vec![port(None), refused],
+            };
         }
     };
-    let pid = client.broker_pid();
-    let mut findings = vec![Finding::ok(format!("the broker runs (process {pid})"))];
-    findings.extend(port::check(Some(pid)));
+    let mut findings = vec![running(&client), port(Some(client.broker_pid()))];
     match client.table() {
-        Ok(table) => findings.extend(network::check(&table, client.selection())),
+        Ok(table) => {
+            findings.extend(settings::primary(&table, client.selection()));
+            findings.extend(network::check(&table, client.selection()));
+        }
         Err(error) => findings.push(Finding::error(error.to_string(), cure_of(&error))),
     }
     findings
+}
+
+fn running(client: &Client) -> Finding {
+    Finding::ok(format!("broker: running (pid {})", client.broker_pid()))
+}
+
+/// Who has the port: the broker, whose lanes share it, or somebody else.
+fn port(broker: Option<u32>) -> Finding {
+    let own = broker.map(port::sockets_of).unwrap_or_default();
+    judge_port(&port::holders(ROCE_PORT), &own)
+}
+
+fn judge_port(holders: &BTreeSet<port::Holder>, own: &BTreeSet<u64>) -> Finding {
+    let foreign: BTreeSet<port::Holder> =
+        holders.iter().copied().filter(|holder| !own.contains(&holder.inode)).collect();
+    if !foreign.is_empty() {
+        let taken = port::judge(ROCE_PORT, &foreign);
+        return Finding::error(taken.what, taken.cure);
+    }
+    match holders.is_empty() {
+        true => Finding::ok(format!("UDP port {ROCE_PORT}: free")),
+        false => Finding::ok(format!("UDP port {ROCE_PORT}: owned by Polypath's broker")),
+    }
 }
 
 fn cure_of(error: &IpcError) -> &'static str {
     match error {
         IpcError::Version { .. } => "polypath broker --shutdown --force",
         IpcError::Start(_) | IpcError::NoBroker => {
-            "run `polypath broker` by hand and read what it says"
+            "do what the message says, or run `polypath broker` by hand to see more"
         }
-        IpcError::Selection(_) => "see `polypath devices` and `ip link` for what is there",
+        IpcError::Selection(_) => "write the device as the message says",
+        IpcError::Refused { .. } => {
+            "choose other interfaces with --device; `ip link` shows those there are"
+        }
         IpcError::ForeignUser { .. } => "end the other user's process that holds the name",
         _ => "look into ~/.local/state/polypath/broker.log",
     }
 }
 
 fn as_json(findings: &[Finding]) -> String {
-    // Only maps with keys other than text could fail, and there are none.
-    serde_json::to_string_pretty(findings).unwrap_or_default() + "\n"
+    let document = serde_json::json!({ "format": crate::json::FORMAT, "findings": findings });
+    format!("{document:#}\n")
 }
 
 fn as_text(findings: &[Finding]) -> String {
@@ -120,10 +155,12 @@ fn as_text(findings: &[Finding]) -> String {
             text += &format!("         -> {}\n", finding.cure);
         }
     }
-    let count = |level| findings.iter().filter(|finding| finding.level == level).count();
-    text += &match (count(Level::Error), count(Level::Warning)) {
-        (0, 0) => "everything looks right\n".to_owned(),
-        (errors, warnings) => format!("{errors} errors, {warnings} warnings\n"),
+    let number = |level| findings.iter().filter(|finding| finding.level == level).count();
+    text += &match (number(Level::Error), number(Level::Warning)) {
+        (0, 0) => "No problems found.\n".to_owned(),
+        (errors, warnings) => {
+            format!("{}, {}.\n", count(errors as u64, "error"), count(warnings as u64, "warning"))
+        }
     };
     text
 }
@@ -137,6 +174,18 @@ mod tests {
         let findings = [Finding::ok("fine"), Finding::error("broken", "mend it")];
         let text = as_text(&findings);
         assert!(text.contains("ERROR    broken\n         -> mend it\n"), "{text}");
-        assert!(text.ends_with("1 errors, 0 warnings\n"));
+        assert!(text.ends_with("1 error, 0 warnings.\n"));
+    }
+
+    #[test]
+    fn the_brokers_own_sockets_are_no_reason_to_complain() {
+        let holder = |inode| port::Holder { user: 4_000_000_000, inode };
+        let holders = BTreeSet::from([holder(1), holder(2)]);
+        let level = |holders: &BTreeSet<_>, own: &[u64]| {
+            judge_port(holders, &own.iter().copied().collect()).level
+        };
+        assert_eq!(level(&holders, &[1, 2, 3]), Level::Ok);
+        assert_eq!(level(&BTreeSet::new(), &[]), Level::Ok);
+        assert_eq!(level(&holders, &[1]), Level::Error);
     }
 }

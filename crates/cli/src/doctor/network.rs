@@ -1,6 +1,7 @@
 //! Interfaces, GIDs, MTU and routes of the devices that a program would see.
 
 use super::Finding;
+use crate::text::count;
 use polypath_ipc::{
     Address, DeviceKind, DeviceSpec, MEMBERS_MAX, OVERHEAD, Port, Selection, Table, devices,
 };
@@ -60,8 +61,9 @@ fn describe(device: &DeviceSpec, ports: &[&Port]) -> Finding {
     let gids = device.gids.iter().filter(|entry| !entry.is_empty()).count();
     let names = names.join(", ");
     Finding::ok(format!(
-        "{} over {names} with {gids} GIDs (`polypath devices` lists them)",
-        device.name
+        "device {} over {names}, {} (`polypath devices` lists them)",
+        device.name,
+        count(gids as u64, "GID")
     ))
 }
 
@@ -75,7 +77,7 @@ fn judge_ports(device: &str, ports: &[&Port]) -> Vec<Finding> {
     for port in ports {
         let name = &port.name;
         if !port.link_up && ports.iter().any(|other| other.link_up) {
-            let cure = format!("ip link set {name} up, or mend its cable");
+            let cure = format!("ip link set {name} up, or check the cable");
             findings.push(Finding::warning(format!("{name} has no link"), cure));
         }
         if !port.addresses.iter().any(routable) {
@@ -83,7 +85,10 @@ fn judge_ports(device: &str, ports: &[&Port]) -> Vec<Finding> {
                 format!(
                     "{name} has only its link-local GID: `-g 1` and rdma_cm have no address there"
                 ),
-                format!("ip addr add 10.0.0.1/24 dev {name}"),
+                match port.loopback {
+                    true => format!("ip link set {name} up"),
+                    false => format!("give it an address: ip addr add ADDRESS/PREFIX dev {name}"),
+                },
             ));
         }
         for address in port.addresses.iter().filter(|address| address.tentative) {

@@ -1,10 +1,12 @@
 //! Limits, kernel, namespaces and other RDMA devices.
 
 use super::Finding;
+use crate::text::count;
+use rustix::process::Resource;
 use std::fs;
 use std::path::Path;
 
-/// Below this many locked bytes some programs complain, although our devices lock nothing.
+/// Below this many locked bytes some programs complain, although Polypath locks nothing.
 const MEMLOCK_USUAL: u64 = 8 << 20;
 /// Descriptors: a queue pair costs none, a channel one, a connection of some programs several.
 const NOFILE_USUAL: u64 = 1024;
@@ -16,9 +18,9 @@ const KERNEL_LEAST: (u32, u32) = (5, 0);
 pub(super) fn check() -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|v| kernel(&v)));
-    if let Ok(limits) = fs::read_to_string("/proc/self/limits") {
-        findings.extend(judge_limits(&limits));
-    }
+    let limit = |resource| rustix::process::getrlimit(resource).current;
+    findings.push(memory_limit(limit(Resource::Memlock)));
+    findings.extend(file_limit(limit(Resource::Nofile)));
     if let Ok(text) = fs::read_to_string("/proc/sys/net/core/rmem_max") {
         findings.extend(receive_buffer(text.trim().parse().unwrap_or(0)));
     }
@@ -39,28 +41,24 @@ fn kernel(release: &str) -> Finding {
     Finding::error(what, format!("use Linux {major}.{minor} or later"))
 }
 
-fn judge_limits(limits: &str) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    match soft_limit(limits, "Max locked memory") {
-        Some(bytes) if bytes < MEMLOCK_USUAL => findings.push(Finding::warning(
-            format!("locked memory is limited to {} KiB: our devices lock none, but programs may check it", bytes >> 10),
+/// `None`: unlimited.
+fn memory_limit(bytes: Option<u64>) -> Finding {
+    match bytes {
+        Some(bytes) if bytes < MEMLOCK_USUAL => Finding::warning(
+            format!(
+                "memlock limit: {} KiB. Polypath locks no memory, but programs may check the limit",
+                bytes >> 10
+            ),
             "ulimit -l unlimited, or `* - memlock unlimited` in /etc/security/limits.conf",
-        )),
-        _ => findings.push(Finding::ok("the limit of locked memory suffices")),
+        ),
+        _ => Finding::ok("memlock limit: ok"),
     }
-    if let Some(files) = soft_limit(limits, "Max open files")
-        && files < NOFILE_USUAL
-    {
-        let what = format!("only {files} files may be open at a time");
-        findings.push(Finding::warning(what, format!("ulimit -n {NOFILE_USUAL}")));
-    }
-    findings
 }
 
-/// The soft limit in a line of `/proc/self/limits`; `None` if unlimited or not there.
-fn soft_limit(limits: &str, name: &str) -> Option<u64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
+fn file_limit(files: Option<u64>) -> Option<Finding> {
+    let files = files.filter(|&files| files < NOFILE_USUAL)?;
+    let what = format!("only {} may be open at a time", count(files, "file"));
+    Some(Finding::warning(what, format!("ulimit -n {NOFILE_USUAL}")))
 }
 
 fn receive_buffer(most: u64) -> Option<Finding> {
@@ -73,7 +71,7 @@ fn receive_buffer(most: u64) -> Option<Finding> {
     })
 }
 
-/// RDMA devices of the kernel: they stay visible; Linux rxe takes our port.
+/// RDMA devices of the kernel: they stay visible; Linux rxe takes the port.
 fn other_devices() -> Vec<Finding> {
     let Ok(entries) = fs::read_dir("/sys/class/infiniband") else { return Vec::new() };
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -82,7 +80,10 @@ fn other_devices() -> Vec<Finding> {
     if names.is_empty() {
         return Vec::new();
     }
-    vec![Finding::note(format!("devices of the kernel, visible beside ours: {}", names.join(", ")))]
+    vec![Finding::note(format!(
+        "RDMA devices of the kernel, which stay visible: {}",
+        names.join(", ")
+    ))]
 }
 
 /// Brokers of this user in other network namespaces: a frequent cause of "no devices in common".
@@ -125,11 +126,11 @@ mod tests {
     }
 
     #[test]
-    fn a_small_memlock_limit_is_a_warning_and_none_is_fine() {
-        let line = "Max locked memory         65536                65536                bytes\n";
-        assert_eq!(judge_limits(line)[0].level, Level::Warning);
-        let line = "Max locked memory         unlimited            unlimited            bytes\n";
-        assert_eq!(judge_limits(line)[0].level, Level::Ok);
+    fn a_small_limit_is_a_warning_and_none_is_fine() {
+        assert_eq!(memory_limit(Some(65536)).level, Level::Warning);
+        assert_eq!(memory_limit(None).level, Level::Ok);
+        assert_eq!(file_limit(Some(256)).map(|f| f.level), Some(Level::Warning));
+        assert_eq!(file_limit(Some(1024)), None);
     }
 
     #[test]

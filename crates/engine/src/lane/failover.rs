@@ -44,7 +44,7 @@ impl State {
                 PathEvent::Resumed { blackout, reason, .. } => self.note_resumed(blackout, reason),
                 PathEvent::PathDead { path, reason } => {
                     let text = format!("path {} is given up: {reason}", self.path_name(path));
-                    self.io.explain(text);
+                    self.io.note(text);
                     // It need not be the active one to have something outstanding.
                     let dead = polypath_transport::PathId(path.0);
                     for qpn in self.io.paths.qpns_on(path) {
@@ -68,7 +68,8 @@ impl State {
                     }
                 }
                 PathEvent::PathAlive { path } => {
-                    crate::log::line(&format!("path {} lives", self.path_name(path)));
+                    let text = format!("path {} can be used", self.path_name(path));
+                    self.io.note(text);
                 }
                 PathEvent::Overflow => self.events_lost(),
             }
@@ -120,7 +121,8 @@ impl State {
         let name = from.map(|path| self.path_name(path));
         let to = self.path_name(to);
         let from = name.unwrap_or_else(|| "no path".to_owned());
-        self.io.explain(format!("traffic moves from {from} to {to}: {reason}"));
+        // `polypath status` has it among the fail-overs.
+        crate::log::line(&format!("traffic moves from {from} to {to}: {reason}"));
         if reason == Reason::Association {
             return;
         }
@@ -137,7 +139,7 @@ impl State {
     }
 
     fn note_resumed(&mut self, blackout: Duration, reason: Reason) {
-        self.io.explain(format!(
+        crate::log::line(&format!(
             "traffic flows again after {:.3} ms ({reason})",
             blackout.as_secs_f64() * 1e3
         ));

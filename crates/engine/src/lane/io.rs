@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polypath_ipc::Table;
-use polypath_ipc::status::FailoverStatus;
+use polypath_ipc::status::{EventStatus, FailoverStatus};
 use polypath_paths::{PathAddress, PathManager};
 use polypath_transport::{Burst, Completion, PathId};
 use polypath_verbs::{Error, Result};
@@ -46,7 +46,9 @@ pub(crate) struct LaneIo {
     /// Names of interfaces: asking the kernel takes system calls, and a fail-over no time.
     interfaces: HashMap<u32, String>,
     /// The last errors in words, oldest first.
-    pub(crate) explanations: VecDeque<String>,
+    pub(crate) explanations: VecDeque<EventStatus>,
+    /// What else happened last, in words, oldest first.
+    pub(crate) events: VecDeque<EventStatus>,
     /// The last fail-overs, oldest first.
     pub(crate) failovers: VecDeque<FailoverStatus>,
     flows: Vec<Option<Flow>>,
@@ -77,6 +79,7 @@ impl LaneIo {
             counters: Counters::default(),
             interfaces: HashMap::new(),
             explanations: VecDeque::new(),
+            events: VecDeque::new(),
             failovers: VecDeque::new(),
             flows: Vec::new(),
             control_flows: Vec::new(),
@@ -244,13 +247,23 @@ impl LaneIo {
         }
     }
 
+    /// Remembers an error.
     pub(crate) fn explain(&mut self, text: String) {
-        crate::log::line(&text);
-        if self.explanations.len() == MAX_EXPLANATIONS {
-            self.explanations.pop_front();
-        }
-        self.explanations.push_back(text);
+        remember(&mut self.explanations, self.now, text);
     }
+
+    /// Remembers what is no error.
+    pub(crate) fn note(&mut self, text: String) {
+        remember(&mut self.events, self.now, text);
+    }
+}
+
+fn remember(list: &mut VecDeque<EventStatus>, now: Duration, text: String) {
+    crate::log::line(&text);
+    if list.len() == MAX_EXPLANATIONS {
+        list.pop_front();
+    }
+    list.push_back(EventStatus { at_unix_ms: crate::clock::realtime_ns(now) / 1_000_000, text });
 }
 
 fn key_of(address: &PathAddress) -> FlowKey {

@@ -7,7 +7,7 @@
 
 mod bell;
 mod busy_poll;
-mod counters;
+pub(crate) mod counters;
 mod datagrams;
 mod failover;
 mod host;

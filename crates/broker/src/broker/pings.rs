@@ -1,0 +1,110 @@
+//! `polypath ping` on sockets.
+
+use std::io;
+use std::net::{self, SocketAddr};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use polypath_ipc::message::{Ping, PingAnswer, Reply};
+use polypath_wire::ROCE_PORT;
+
+use super::{Broker, PING, token};
+use crate::pings;
+use crate::qp1::{self, MAD_LEN, PADDED_MAX};
+use crate::random;
+use crate::sys::epoll::Interest;
+use crate::sys::process::now;
+use crate::sys::udp::UdpSocket;
+
+/// Longest time that an asker may want to wait.
+const PATIENCE_MAX: Duration = Duration::from_secs(60);
+
+/// What a question is sent by.
+#[derive(Debug)]
+pub(crate) struct PingSocket {
+    /// Keeps the port, and sends.
+    _own: UdpSocket,
+    /// The same, connected, to be told of ICMP errors.
+    errors: net::UdpSocket,
+}
+
+impl Broker {
+    /// Sends a question; the answer is told later, or now if it can't be sent.
+    pub(super) fn ping(&mut self, id: u64, ping: &Ping) -> Option<PingAnswer> {
+        // A token of the epoll set has room for 56 bits.
+        let number = (u64::from(random()) << 32 | u64::from(random())) >> 8;
+        match self.send_ping(number, ping) {
+            Ok(socket) => {
+                let patience = Duration::from_millis(ping.timeout_ms.into()).min(PATIENCE_MAX);
+                self.pings.begin(now(), id, number, patience, socket);
+                None
+            }
+            Err(error) => Some(answer_of(&error)),
+        }
+    }
+
+    fn send_ping(&self, number: u64, ping: &Ping) -> io::Result<PingSocket> {
+        let own = UdpSocket::new()?;
+        own.never_fragment()?;
+        own.bind_to(SocketAddr::new(ping.local, 0), ping.ifindex)?;
+        let errors = net::UdpSocket::from(own.as_fd().try_clone_to_owned()?);
+        let to = SocketAddr::new(ping.remote, ROCE_PORT);
+        // Only to be told of errors: where the kernel's own routes lead nowhere, the interface may.
+        let _ = errors.connect(qp1::mapped(to));
+        let port = errors.local_addr()?.port();
+        let padding = usize::from(ping.payload).min(PADDED_MAX).saturating_sub(MAD_LEN);
+        let mad = pings::question(number);
+        let packet = qp1::build_padded(ping.local, ping.remote, port, &mad, padding);
+        let through = if self.host.has_address(ping.remote) { 0 } else { ping.ifindex };
+        own.send(&packet, to, ping.local, through, 0)?;
+        self.epoll.add(errors.as_fd(), token(PING, number), Interest::HangUp)?;
+        Ok(PingSocket { _own: own, errors })
+    }
+
+    /// Something happened to a question's socket.
+    pub(super) fn ping_error(&mut self, number: u64) {
+        let Some(socket) = self.pings.socket(number) else { return };
+        if let Ok(Some(error)) = socket.errors.take_error() {
+            let told = self.pings.failed(number, answer_of(&error));
+            self.tell_ping(told);
+        }
+    }
+
+    /// A MAD that is a question, or an answer to one, goes no further. False if it is neither.
+    pub(super) fn is_ping(&mut self, from: &polypath_cm::MadAddress, mad: &[u8]) -> bool {
+        if let Some(answer) = pings::answer(mad) {
+            let (local, remote) = (from.local, from.remote);
+            let ifindex = if self.host.has_address(remote) { 0 } else { from.ifindex };
+            if self.qp1.answer(local, remote, ifindex, &answer).is_err() {
+                self.counters.mads_send_failed += 1;
+            }
+            return true;
+        }
+        let told = self.pings.answered(now(), mad);
+        let is_answer = told.is_some();
+        self.tell_ping(told);
+        is_answer
+    }
+
+    /// Tells those whose time is over.
+    pub(super) fn finish_pings(&mut self, now: Duration) {
+        for number in self.pings.overdue(now) {
+            let told = self.pings.failed(number, PingAnswer::Silent);
+            self.tell_ping(told);
+        }
+    }
+
+    fn tell_ping(&mut self, told: Option<(u64, PingAnswer)>) {
+        if let Some((asker, answer)) = told {
+            self.answer(asker, &Reply::Ping(answer), None);
+        }
+    }
+}
+
+fn answer_of(error: &io::Error) -> PingAnswer {
+    match error.raw_os_error() {
+        Some(libc::ECONNREFUSED) => PingAnswer::Refused,
+        Some(libc::EMSGSIZE) => PingAnswer::TooLong,
+        errno => PingAnswer::Unreachable { errno: errno.unwrap_or(libc::EIO) },
+    }
+}

@@ -1,0 +1,122 @@
+//! The environment variables: those that are set must make sense, and have an effect.
+
+use super::Finding;
+use polypath_ipc::settings::{Bonding, VARIABLES, busy_poll, lanes};
+use polypath_ipc::{DeviceKind, Selection, Table, devices};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+const CURE: &str = "correct the variable, or unset it";
+
+/// Looks at all variables that can be judged by themselves.
+pub(super) fn check() -> Vec<Finding> {
+    let set: Vec<(String, String)> = std::env::vars_os()
+        .map(|(name, value)| (name.to_string_lossy().into(), value.to_string_lossy().into()))
+        .filter(|(name, _): &(String, String)| name.starts_with("POLYPATH_"))
+        .collect();
+    let mut findings: Vec<Finding> =
+        set.iter().filter_map(|(name, value)| judge(name, value)).collect();
+    if findings.is_empty() && !set.is_empty() {
+        let names: Vec<&str> = set.iter().map(|(name, _)| name.as_str()).collect();
+        findings.push(Finding::ok(format!("environment: {}", names.join(", "))));
+    }
+    findings
+}
+
+/// What is wrong with a variable, if anything is.
+fn judge(name: &str, value: &str) -> Option<Finding> {
+    let wrong = |what: String| Some(Finding::error(what, CURE));
+    match name {
+        "POLYPATH_LANES" => lanes(value).err().and_then(|error| wrong(error.to_string())),
+        "POLYPATH_BUSY_POLL" => busy_poll(value).err().and_then(|error| wrong(error.to_string())),
+        "POLYPATH_MP" => Bonding::parse(value).err().and_then(|error| wrong(error.to_string())),
+        // `broker()` finds that out, and which interfaces there are.
+        "POLYPATH_DEVICE" => None,
+        // `library::check()` does.
+        "POLYPATH_LIBRARY" => None,
+        "POLYPATH_LOG" if !matches!(value, "" | "0" | "1") => wrong(format!(
+            "POLYPATH_LOG is `{value}`: write 1 to log everything, or 0 to log nothing"
+        )),
+        "POLYPATH_BROKER_BIN" if !is_program(Path::new(value)) => {
+            wrong(format!("POLYPATH_BROKER_BIN is `{value}`, which is no program"))
+        }
+        name if VARIABLES.contains(&name) => None,
+        name => Some(Finding::warning(
+            format!("{name} is no variable that Polypath knows: it has no effect"),
+            format!("choose one of {}", VARIABLES.join(", ")),
+        )),
+    }
+}
+
+fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// What is wrong with the primary of the mp device.
+pub(super) fn primary(table: &Table, selection: &Selection) -> Option<Finding> {
+    let bonding = Bonding::parse(&std::env::var("POLYPATH_MP").unwrap_or_default()).ok()?;
+    judge_primary(&bonding, table, selection)
+}
+
+fn judge_primary(bonding: &Bonding, table: &Table, selection: &Selection) -> Option<Finding> {
+    bonding.primary.as_ref()?;
+    let devices = devices(table, selection);
+    let Some(mp) = devices.iter().find(|device| device.kind == DeviceKind::Mp) else {
+        let what = "POLYPATH_MP has a primary, but there is no mp device: it has no effect";
+        return Some(Finding::warning(what, "choose an mp device with --device"));
+    };
+    let ports = mp.members.iter().filter_map(|&member| table.port(member));
+    let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
+    bonding.primary_problem(&names).map(|what| Finding::error(what, CURE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Level;
+    use crate::status::tests::example;
+
+    fn level(name: &str, value: &str) -> Option<Level> {
+        judge(name, value).map(|finding| finding.level)
+    }
+
+    #[test]
+    fn a_setting_that_stops_the_program_is_an_error() {
+        for (name, value) in [
+            ("POLYPATH_LANES", "99"),
+            ("POLYPATH_BUSY_POLL", "soon"),
+            ("POLYPATH_MP", "primry=eth1"),
+            ("POLYPATH_LOG", "debug"),
+            ("POLYPATH_BROKER_BIN", "/etc/passwd"),
+        ] {
+            assert_eq!(level(name, value), Some(Level::Error), "{name}={value}");
+        }
+        assert_eq!(level("POLYPATH_DEVICES", "mp"), Some(Level::Warning));
+    }
+
+    #[test]
+    fn a_setting_that_makes_sense_is_none() {
+        for (name, value) in [
+            ("POLYPATH_LANES", "4"),
+            ("POLYPATH_MP", "primary=eth1,updelay=500"),
+            ("POLYPATH_LOG", "1"),
+            ("POLYPATH_BROKER_BIN", "/bin/sh"),
+        ] {
+            assert_eq!(level(name, value), None, "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn a_primary_must_be_an_interface_of_the_mp_device() {
+        let table = example().broker.table;
+        let judge = |text: &str, device: &str| {
+            let bonding = Bonding::parse(text).unwrap();
+            let finding = judge_primary(&bonding, &table, &Selection::parse(device).unwrap());
+            finding.map(|finding| finding.level)
+        };
+        assert_eq!(judge("primary=eth0", "mp"), None);
+        assert_eq!(judge("primary=eth7", "mp"), Some(Level::Error));
+        assert_eq!(judge("primary=eth0", "roce"), Some(Level::Warning));
+        assert_eq!(judge("", "roce"), None);
+    }
+}

@@ -1,0 +1,406 @@
+//! The JSON of `polypath status --json`: types of its own, so that scripts do not depend on what
+//! processes and the broker happen to send each other. docs/status-json.md describes it.
+//!
+//! Within one [`FORMAT`] keys are added, and none is removed, renamed or given another meaning.
+
+use polypath_ipc::status as ipc;
+use polypath_ipc::{Port, port};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// The number of the format.
+pub(crate) const FORMAT: u32 = 1;
+
+/// One user's broker and programs. All keys are always there.
+#[derive(Debug, Serialize)]
+pub(crate) struct Document {
+    /// [`FORMAT`].
+    format: u32,
+    /// Whose broker and programs.
+    user: User,
+    /// `null` if none runs.
+    broker: Option<Broker>,
+    processes: Vec<Process>,
+    /// Processes that did not answer in time, as when stopped by a debugger.
+    silent: Vec<u32>,
+    /// Other users whose brokers run in this network namespace.
+    other_users: Vec<User>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct User {
+    uid: u32,
+    /// The name, or the number again where there is none.
+    name: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Broker {
+    pid: u32,
+    version: String,
+    uptime_ms: u64,
+    clients: Vec<Client>,
+    slots: Vec<Slot>,
+    cm_ids: Vec<CmId>,
+    interfaces: Vec<Interface>,
+    /// What `polypath path down` was given.
+    paths_down: Vec<String>,
+    counters: Counters,
+}
+
+type Counters = BTreeMap<String, u64>;
+
+#[derive(Debug, Serialize)]
+struct Client {
+    pid: u32,
+    program: String,
+    selection: String,
+    events: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Slot {
+    slot: u8,
+    pid: u32,
+    overflows: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct CmId {
+    id: u32,
+    pid: u32,
+    state: String,
+    local: String,
+    remote: String,
+    qpn: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct Interface {
+    name: String,
+    index: u32,
+    mac: String,
+    mtu: u32,
+    link_up: bool,
+    speed_mbps: Option<u32>,
+    addresses: Vec<Address>,
+}
+
+#[derive(Debug, Serialize)]
+struct Address {
+    ip: IpAddr,
+    prefix_len: u8,
+    link_local: bool,
+    tentative: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Process {
+    pid: u32,
+    program: String,
+    devices: Vec<String>,
+    lanes: Vec<Lane>,
+    qps: Vec<QueuePair>,
+    paths: Vec<Path>,
+    failovers: Vec<FailOver>,
+    drops: Counters,
+    events: Vec<Event>,
+    errors: Vec<Event>,
+}
+
+#[derive(Debug, Serialize)]
+struct Lane {
+    slot: u8,
+    received_packets: u64,
+    received_bytes: u64,
+    sent_packets: u64,
+    sent_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct QueuePair {
+    qpn: u32,
+    dest_qpn: u32,
+    kind: String,
+    state: String,
+    device: String,
+    peer: String,
+    multipath: bool,
+    active_path: String,
+    live_paths: u32,
+    counters: Counters,
+    last_error: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Path {
+    local: IpAddr,
+    remote: IpAddr,
+    interface: String,
+    state: String,
+    rtt_us: Option<u64>,
+    sent_bytes: u64,
+    received_bytes: u64,
+    lost_bytes: u64,
+    failovers: u32,
+    last_blackout_us: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct FailOver {
+    at_unix_ms: u64,
+    from: String,
+    to: String,
+    reason: String,
+    blackout_us: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Event {
+    at_unix_ms: u64,
+    text: String,
+}
+
+impl User {
+    pub(crate) fn of(uid: u32) -> Self {
+        Self { uid, name: port::user_name(uid) }
+    }
+}
+
+impl Document {
+    /// What is known of a user's broker; `status`: `None` if it has none.
+    pub(crate) fn new(user: u32, status: Option<ipc::Status>, others: &[u32]) -> Self {
+        let (broker, processes, silent) = match status {
+            Some(ipc::Status { broker, processes, silent }) => {
+                (Some(Broker::from(broker)), list(processes), silent)
+            }
+            None => (None, Vec::new(), Vec::new()),
+        };
+        Self {
+            format: FORMAT,
+            user: User::of(user),
+            broker,
+            processes,
+            silent,
+            other_users: others.iter().map(|&user| User::of(user)).collect(),
+        }
+    }
+
+    /// As text: indented, or on one line.
+    pub(crate) fn text(&self, pretty: bool) -> String {
+        let text =
+            if pretty { serde_json::to_string_pretty(self) } else { serde_json::to_string(self) };
+        // Only maps with keys other than text could fail, and there are none.
+        text.unwrap_or_default() + "\n"
+    }
+}
+
+fn list<A, B: From<A>>(items: Vec<A>) -> Vec<B> {
+    items.into_iter().map(B::from).collect()
+}
+
+fn counters(items: Vec<ipc::Counter>) -> Counters {
+    let mut counters = Counters::new();
+    for ipc::Counter { name, value } in items {
+        // Several lanes of a process count the same.
+        *counters.entry(name).or_default() += value;
+    }
+    counters
+}
+
+impl From<ipc::BrokerStatus> for Broker {
+    fn from(status: ipc::BrokerStatus) -> Self {
+        Self {
+            pid: status.pid,
+            version: status.version,
+            uptime_ms: status.uptime_ms,
+            clients: list(status.clients),
+            slots: list(status.slots),
+            cm_ids: list(status.cm_ids),
+            interfaces: list(status.table.ports),
+            paths_down: status.table.down.iter().map(ToString::to_string).collect(),
+            counters: counters(status.counters),
+        }
+    }
+}
+
+impl From<ipc::ClientStatus> for Client {
+    fn from(status: ipc::ClientStatus) -> Self {
+        let ipc::ClientStatus { pid, program, selection, events } = status;
+        Self { pid, program, selection, events }
+    }
+}
+
+impl From<ipc::SlotStatus> for Slot {
+    fn from(status: ipc::SlotStatus) -> Self {
+        let ipc::SlotStatus { slot, pid, overflows } = status;
+        Self { slot, pid, overflows }
+    }
+}
+
+impl From<ipc::CmIdStatus> for CmId {
+    fn from(status: ipc::CmIdStatus) -> Self {
+        let ipc::CmIdStatus { pid, id, state, local, remote, qpn } = status;
+        Self { id, pid, state, local, remote, qpn }
+    }
+}
+
+impl From<Port> for Interface {
+    fn from(port: Port) -> Self {
+        let address = |address: polypath_ipc::Address| Address {
+            ip: address.ip,
+            prefix_len: address.prefix_len,
+            link_local: address.link_local,
+            tentative: address.tentative,
+        };
+        Self {
+            name: port.name,
+            index: port.ifindex,
+            mac: port.mac.map(|byte| format!("{byte:02x}")).join(":"),
+            mtu: port.mtu,
+            link_up: port.link_up,
+            speed_mbps: port.speed_mbps,
+            addresses: port.addresses.into_iter().map(address).collect(),
+        }
+    }
+}
+
+impl From<ipc::ProcessStatus> for Process {
+    fn from(status: ipc::ProcessStatus) -> Self {
+        Self {
+            pid: status.pid,
+            program: status.program,
+            devices: status.devices,
+            lanes: list(status.lanes),
+            qps: list(status.qps),
+            paths: list(status.paths),
+            failovers: list(status.failovers),
+            drops: counters(status.drops),
+            events: list(status.events),
+            errors: list(status.errors),
+        }
+    }
+}
+
+impl From<ipc::LaneStatus> for Lane {
+    fn from(status: ipc::LaneStatus) -> Self {
+        Self {
+            slot: status.slot,
+            received_packets: status.received_packets,
+            received_bytes: status.received_bytes,
+            sent_packets: status.sent_packets,
+            sent_bytes: status.sent_bytes,
+        }
+    }
+}
+
+impl From<ipc::QpStatus> for QueuePair {
+    fn from(status: ipc::QpStatus) -> Self {
+        Self {
+            qpn: status.qpn,
+            dest_qpn: status.dest_qpn,
+            kind: status.kind,
+            state: status.state,
+            device: status.device,
+            peer: status.peer,
+            multipath: status.multipath,
+            active_path: status.active_path,
+            live_paths: status.live_paths,
+            counters: counters(status.counters),
+            last_error: status.last_error,
+        }
+    }
+}
+
+impl From<ipc::PathStatus> for Path {
+    fn from(status: ipc::PathStatus) -> Self {
+        Self {
+            local: status.local,
+            remote: status.remote,
+            interface: status.interface,
+            state: status.state,
+            rtt_us: status.rtt_us,
+            sent_bytes: status.sent_bytes,
+            received_bytes: status.received_bytes,
+            lost_bytes: status.lost_bytes,
+            failovers: status.failovers,
+            last_blackout_us: status.last_blackout_us,
+        }
+    }
+}
+
+impl From<ipc::FailoverStatus> for FailOver {
+    fn from(status: ipc::FailoverStatus) -> Self {
+        let ipc::FailoverStatus { at_unix_ms, from, to, reason, blackout_us } = status;
+        Self { at_unix_ms, from, to, reason, blackout_us }
+    }
+}
+
+impl From<ipc::EventStatus> for Event {
+    fn from(status: ipc::EventStatus) -> Self {
+        let ipc::EventStatus { at_unix_ms, text } = status;
+        Self { at_unix_ms, text }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::tests::example;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    const GOLDEN: &str = include_str!("../golden/status.json");
+    const PAGE: &str = include_str!("../../../docs/status-json.md");
+
+    /// A change of this file's text is a change of what scripts rely on: keys may be added, and
+    /// `FORMAT` goes up for anything else.
+    #[test]
+    fn the_format_is_that_of_the_golden_file() {
+        let text = Document::new(0, Some(example()), &[4_000_000_000]).text(true);
+        assert_eq!(text, GOLDEN, "the new text, for crates/cli/golden/status.json:\n{text}");
+    }
+
+    fn keys(value: &Value, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(map) => {
+                for (key, value) in map {
+                    // Counters are explained in docs/counters.md.
+                    if key != "counters" && key != "drops" {
+                        keys(value, found);
+                    }
+                    found.insert(key.clone());
+                }
+            }
+            Value::Array(list) => list.iter().for_each(|value| keys(value, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_key_is_described() {
+        let mut found = BTreeSet::new();
+        keys(&serde_json::from_str(GOLDEN).unwrap(), &mut found);
+        for key in found {
+            assert!(PAGE.contains(&format!("`{key}`")), "`{key}` in docs/status-json.md");
+        }
+    }
+
+    /// So that `jq '.processes[].failovers'` works.
+    #[test]
+    fn the_same_keys_are_there_when_nothing_runs() {
+        let keys = |status| {
+            let text = Document::new(0, status, &[]).text(false);
+            let value: Value = serde_json::from_str(&text).unwrap();
+            value.as_object().unwrap().keys().cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(keys(None), keys(Some(example())));
+        let nothing: Value =
+            serde_json::from_str(&Document::new(0, None, &[]).text(false)).unwrap();
+        assert_eq!(
+            (&nothing["broker"], &nothing["processes"]),
+            (&Value::Null, &Value::from([""; 0].to_vec()))
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! Settings of a process, as users write them in the environment. The library obeys them, and
+//! `polypath doctor` checks them, by the same code.
+
+use std::time::Duration;
+
+/// Most lanes of a process.
+pub const LANES_MAX: usize = 32;
+
+/// How long a lane's thread polls before it sleeps, if `POLYPATH_BUSY_POLL` does not say, and at most.
+const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(100);
+const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
+
+/// The environment variables that Polypath knows.
+pub const VARIABLES: &[&str] = &[
+    "POLYPATH_BUSY_POLL",
+    "POLYPATH_BROKER_BIN",
+    "POLYPATH_DEVICE",
+    "POLYPATH_LANES",
+    "POLYPATH_LIBRARY",
+    "POLYPATH_LOG",
+    "POLYPATH_MP",
+    "POLYPATH_RDMA_CM",
+];
+
+/// A setting that makes no sense; the text says what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingError {
+    /// `POLYPATH_LANES`.
+    #[error("POLYPATH_LANES is `{0}`: write a number from 1 to {LANES_MAX}")]
+    Lanes(String),
+    /// `POLYPATH_BUSY_POLL`.
+    #[error(
+        "POLYPATH_BUSY_POLL is `{0}`: write microseconds from 0 (never) to {most}",
+        most = BUSY_POLL_MAX.as_micros()
+    )]
+    BusyPoll(String),
+    /// An item of `POLYPATH_MP`.
+    #[error(
+        "POLYPATH_MP: `{0}` is not understood; write primary=eth0, \
+         primary_reselect=always|better|failure, updelay=MS or downdelay=MS"
+    )]
+    Bonding(String),
+}
+
+/// Reads `POLYPATH_LANES`: how many lanes, 1 to [`LANES_MAX`]; 1 if it is empty.
+///
+/// # Errors
+/// [`SettingError::Lanes`].
+pub fn lanes(text: &str) -> Result<usize, SettingError> {
+    match text {
+        "" => Ok(1),
+        text => text
+            .parse()
+            .ok()
+            .filter(|lanes| (1..=LANES_MAX).contains(lanes))
+            .ok_or_else(|| SettingError::Lanes(text.to_owned())),
+    }
+}
+
+/// Reads `POLYPATH_BUSY_POLL`: microseconds, 0 to 1000; 100 if it is empty.
+///
+/// # Errors
+/// [`SettingError::BusyPoll`].
+pub fn busy_poll(text: &str) -> Result<Duration, SettingError> {
+    if text.is_empty() {
+        return Ok(BUSY_POLL_DEFAULT);
+    }
+    let time = text.parse().ok().map(Duration::from_micros).filter(|time| *time <= BUSY_POLL_MAX);
+    time.ok_or_else(|| SettingError::BusyPoll(text.to_owned()))
+}
+
+/// Settings of the mp device, named as Linux bonding names them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bonding {
+    /// Name of the interface to prefer.
+    pub primary: Option<String>,
+    /// When to go back to it.
+    pub reselect: Option<Reselect>,
+    /// How long a path must answer before it is used again.
+    pub updelay: Option<Duration>,
+    /// How long a path whose link went down is still used.
+    pub downdelay: Option<Duration>,
+}
+
+/// `primary_reselect` of Linux bonding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reselect {
+    /// As soon as it can be used.
+    Always,
+    /// If its link is faster.
+    Better,
+    /// When the active path fails.
+    Failure,
+}
+
+impl Bonding {
+    /// Reads `POLYPATH_MP`: `key=value` joined by commas; delays in milliseconds.
+    ///
+    /// # Errors
+    /// [`SettingError::Bonding`] with the first item that is not understood.
+    pub fn parse(text: &str) -> Result<Self, SettingError> {
+        let mut bonding = Self::default();
+        for item in text.split(',').map(str::trim).filter(|i| !i.is_empty()) {
+            let bad = || SettingError::Bonding(item.to_owned());
+            let (key, value) = item.split_once('=').ok_or_else(bad)?;
+            let ms = || value.parse().map(Duration::from_millis).map_err(|_| bad());
+            match key {
+                "primary" if !value.is_empty() => bonding.primary = Some(value.to_owned()),
+                "primary_reselect" => {
+                    bonding.reselect = Some(match value {
+                        "always" => Reselect::Always,
+                        "better" => Reselect::Better,
+                        "failure" => Reselect::Failure,
+                        _ => return Err(bad()),
+                    });
+                }
+                "updelay" => bonding.updelay = Some(ms()?),
+                "downdelay" => bonding.downdelay = Some(ms()?),
+                _ => return Err(bad()),
+            }
+        }
+        Ok(bonding)
+    }
+
+    /// What is wrong with the primary, given the interfaces that the mp device stands on; `None` if
+    /// nothing is.
+    #[must_use]
+    pub fn primary_problem(&self, members: &[&str]) -> Option<String> {
+        let primary = self.primary.as_deref()?;
+        (!members.contains(&primary)).then(|| {
+            format!(
+                "POLYPATH_MP: the primary `{primary}` is no interface of the mp device and is ignored \
+                 (the device has: {})",
+                members.join(", ")
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_have_the_names_of_linux_bonding() {
+        let b = Bonding::parse("primary=eth1, primary_reselect=failure,updelay=200").unwrap();
+        assert_eq!(b.primary.as_deref(), Some("eth1"));
+        assert_eq!(b.reselect, Some(Reselect::Failure));
+        assert_eq!(b.updelay, Some(Duration::from_millis(200)));
+        for wrong in ["updelay=soon", "primry=eth1", "primary=", "primary_reselect=never", "x"] {
+            let error = Bonding::parse(wrong).unwrap_err().to_string();
+            assert!(error.contains(wrong) && error.contains("updelay=MS"), "{error}");
+        }
+    }
+
+    #[test]
+    fn polling_before_sleep_is_bounded_and_can_be_switched_off() {
+        assert_eq!(busy_poll("").unwrap(), BUSY_POLL_DEFAULT);
+        assert_eq!(busy_poll("0").unwrap(), Duration::ZERO);
+        assert_eq!(busy_poll("1000").unwrap(), BUSY_POLL_MAX);
+        for wrong in ["1001", "-1", "100us", "soon"] {
+            let error = busy_poll(wrong).unwrap_err().to_string();
+            assert!(error.contains("from 0 (never) to 1000"), "{error}");
+        }
+    }
+
+    #[test]
+    fn lanes_are_counted_from_1_to_32() {
+        assert_eq!((lanes(""), lanes("1"), lanes("32")), (Ok(1), Ok(1), Ok(32)));
+        for wrong in ["0", "33", "-1", "many"] {
+            assert!(lanes(wrong).unwrap_err().to_string().contains("1 to 32"));
+        }
+    }
+
+    #[test]
+    fn a_primary_that_the_device_does_not_stand_on_is_a_problem() {
+        let bonding = Bonding::parse("primary=eth7").unwrap();
+        let said = bonding.primary_problem(&["eth0", "eth1"]).unwrap();
+        assert!(said.contains("eth7") && said.contains("eth0, eth1"), "{said}");
+        assert_eq!(bonding.primary_problem(&["eth7"]), None);
+        assert_eq!(Bonding::default().primary_problem(&[]), None);
+    }
+}
