@@ -87,8 +87,9 @@ sub overheard {
         next if length $frame < 54 or unpack('n', substr $frame, 12, 2) != 0x0800;
         my $ip = substr $frame, 14;
         next if substr($ip, 12, 8) ne inet_aton($src) . inet_aton($dst) or ord substr($ip, 9, 1) != 17;
-        my ($opcode, $to, $psn) = unpack 'x28 C x4 N N', $ip;
-        next if ($to & 0xffffff) != $qpn or $opcode > 0x0c;
+        my ($opcode, $to, $psn) = unpack 'x28 C x3 N N', $ip;
+        # Requests, but not what is forged here.
+        next if ($to & 0xffffff) != $qpn or $opcode > 0x0c or $opcode == 0x0a;
         return $psn & 0xffffff;
     }
 }
