@@ -11,6 +11,7 @@
 //! - **Files**: hard-coded paths of devices of ours under `/sys` and `/dev` are answered from a
 //!   made-up directory: [`paths`].
 //! - **`NETLINK_RDMA` sockets**, by which iproute2's `rdma` looks at devices: [`rdmanl`].
+//! - **Signals of faults** come to the engine before the program: `interpose::signals`.
 //! - **librdmacm** stays the real one; it talks to the kernel's `/dev/infiniband/rdma_cm`, which
 //!   [`ucma`] stands in for.
 //!

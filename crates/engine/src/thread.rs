@@ -2,7 +2,8 @@
 
 use std::io;
 
-/// Starts a thread that takes no signals: those are the application's.
+/// Starts a thread that takes no signals: those are the application's. But a fault is its own, and ends
+/// the process if it is blocked.
 #[allow(unsafe_code)]
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // SAFETY: both sets are plain data on this stack; the caller's mask is restored below. The new
@@ -11,6 +12,8 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Res
         let mut all: libc::sigset_t = core::mem::zeroed();
         let mut old: libc::sigset_t = core::mem::zeroed();
         libc::sigfillset(&raw mut all);
+        libc::sigdelset(&raw mut all, libc::SIGSEGV);
+        libc::sigdelset(&raw mut all, libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
         let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, core::ptr::null_mut());

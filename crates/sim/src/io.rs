@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use polypath_paths::PathManager;
 use polypath_transport::{
     Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Host, PathId, PathTag, Payload,
-    PeerId, QpEvent, RecvWr, Route, Segment, Sge,
+    PeerId, QpEvent, RecvWr, Route, Segment, Sge, Unread,
 };
 use polypath_wire::ICRC_LEN;
 use polypath_wire::ext::Aeth;
@@ -328,12 +328,13 @@ impl Host for Io {
         if rights.contains(access) { Ok(segment) } else { Err(Fault::Rights) }
     }
 
-    fn load(&self, segment: Segment, out: &mut [u8]) {
+    fn load(&self, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
         let at = segment.addr as usize;
         out.copy_from_slice(&self.memory[at..at + out.len()]);
+        Ok(())
     }
 
-    fn store(&mut self, segment: Segment, data: &[u8]) {
+    fn store(&mut self, segment: Segment, data: &[u8]) -> Result<(), Fault> {
         let at = segment.addr as usize;
         self.memory[at..at + data.len()].copy_from_slice(data);
         self.stores += 1;
@@ -342,9 +343,10 @@ impl Host for Io {
         }
         let data = self.memory[at..at + data.len()].to_vec();
         self.journal.push(Did::Store { qpn: self.qpn, addr: segment.addr, data });
+        Ok(())
     }
 
-    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> u64 {
+    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
         let addr = segment.addr;
         self.atomics += 1;
         if self.mischief == Some(Mischief::Double(self.atomics)) {
@@ -352,15 +354,15 @@ impl Host for Io {
         }
         let old = self.execute(addr, op);
         self.journal.push(Did::Atomic { qpn: self.qpn, addr, op, old });
-        old
+        Ok(old)
     }
 
-    fn atomic_write(&mut self, segment: Segment, value: u64) {
+    fn atomic_write(&mut self, segment: Segment, value: u64) -> Result<(), Fault> {
         self.atomics += 1;
         if self.mischief == Some(Mischief::Double(self.atomics)) {
-            self.store(segment, &value.to_ne_bytes());
+            self.store(segment, &value.to_ne_bytes())?;
         }
-        self.store(segment, &value.to_ne_bytes());
+        self.store(segment, &value.to_ne_bytes())
     }
 
     fn flush(
@@ -445,9 +447,9 @@ impl Host for Io {
         self.paths.tag(polypath_paths::PathId(path.0)).map(tag)
     }
 
-    fn transmit(&mut self, burst: &Burst<'_>) {
+    fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread> {
         let path = self.paths.ud_route(polypath_paths::PathId(burst.path.0));
-        let Some(address) = self.paths.path(path).copied() else { return };
+        let Some(address) = self.paths.path(path).copied() else { return Ok(()) };
         let payload = match burst.payload {
             Payload::Bytes(bytes) => bytes.to_vec(),
             Payload::Memory { segments, skip, len } => {
@@ -474,6 +476,7 @@ impl Host for Io {
             let bytes = encode(&headers, data);
             self.emit(&address, bytes);
         }
+        Ok(())
     }
 
     fn sent(&mut self, path: PathId, bytes: u32) {

@@ -54,21 +54,25 @@ impl Host for BenchHost {
         Ok(Segment { addr: va, len })
     }
 
-    fn load(&self, segment: Segment, out: &mut [u8]) {
+    fn load(&self, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
         let at = segment.addr as usize;
         out.copy_from_slice(&self.memory[at..at + out.len()]);
+        Ok(())
     }
 
-    fn store(&mut self, segment: Segment, data: &[u8]) {
+    fn store(&mut self, segment: Segment, data: &[u8]) -> Result<(), Fault> {
         let at = segment.addr as usize;
         self.memory[at..at + data.len()].copy_from_slice(data);
+        Ok(())
     }
 
-    fn atomic(&mut self, _segment: Segment, _op: AtomicOp) -> u64 {
-        0
+    fn atomic(&mut self, _segment: Segment, _op: AtomicOp) -> Result<u64, Fault> {
+        Ok(0)
     }
 
-    fn atomic_write(&mut self, _segment: Segment, _value: u64) {}
+    fn atomic_write(&mut self, _segment: Segment, _value: u64) -> Result<(), Fault> {
+        Ok(())
+    }
 
     fn flush(
         &mut self,
@@ -116,7 +120,7 @@ impl Host for BenchHost {
         self.tag
     }
 
-    fn transmit(&mut self, burst: &Burst<'_>) {
+    fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread> {
         self.bursts += 1;
         let (base, inline) = match burst.payload {
             Payload::Memory { segments, skip, .. } => {
@@ -133,6 +137,7 @@ impl Host for BenchHost {
             let at = base + range.start as usize;
             self.out.push_back(Flying { headers, at, len: range.len(), inline });
         }
+        Ok(())
     }
 
     fn sent(&mut self, _path: PathId, bytes: u32) {

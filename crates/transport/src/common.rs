@@ -5,7 +5,7 @@ use polypath_wire::opcode::Opcode;
 use polypath_wire::psn::Psn;
 
 use crate::counters::QpCounters;
-use crate::host::{Burst, Host, PathId, PeerId};
+use crate::host::{Burst, Host, PathId, PeerId, Unread};
 use crate::responder::REORDER_LIMIT;
 use crate::types::{MigState, QpAttr, QpConfig, QpEvent, QpState, QpType};
 
@@ -87,10 +87,19 @@ impl Core {
 
     /// Hands a burst to the host and counts it.
     #[inline]
-    pub(crate) fn transmit<H: Host>(&mut self, burst: &Burst<'_>, host: &mut H) {
-        self.counters.sent_packets += u64::from(burst.packets);
-        self.counters.sent_bytes += u64::from(burst.payload.len());
-        host.transmit(burst);
+    pub(crate) fn transmit<H: Host>(
+        &mut self,
+        burst: &Burst<'_>,
+        host: &mut H,
+    ) -> Result<(), Unread> {
+        let done = host.transmit(burst);
+        let (packets, bytes) = match done {
+            Ok(()) => (burst.packets, burst.payload.len()),
+            Err(Unread { sent }) => (sent, sent * burst.mtu),
+        };
+        self.counters.sent_packets += u64::from(packets);
+        self.counters.sent_bytes += u64::from(bytes);
+        done
     }
 
     /// A request arrived: the first one in RTR says that the connection stands (IBTA 11.6.3.1).

@@ -60,6 +60,18 @@ pub enum Fault {
     /// The region was not registered for it.
     #[error("the memory region does not allow this access")]
     Rights,
+    /// Checked, and yet it can't be accessed: the memory went away under the region.
+    #[error(
+        "the memory of the region is gone: it was unmapped, or its file cut, before ibv_dereg_mr"
+    )]
+    Gone,
+}
+
+/// What [`Host::transmit`] could not send because its payload can't be read: [`Fault::Gone`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// Packets of the burst that were sent, the first ones.
+    pub sent: u32,
 }
 
 /// An atomic on 8 bytes (IBTA 9.4.5).
@@ -95,6 +107,9 @@ pub struct Burst<'a> {
     /// The ICRC covers everything from the BTH on twice, as Linux' rxe wants it of a FLUSH. `false` for
     /// all else.
     pub covered_twice: bool,
+    /// The program may be writing the payload all the while: what is sent is to be what was looked at
+    /// for the ICRC, a copy.
+    pub changing: bool,
 }
 
 /// Headers of one packet of a burst: those that the burst holds, or made from them.
@@ -195,15 +210,16 @@ pub trait Host {
         len: u32,
         access: Access,
     ) -> Result<Segment, Fault>;
-    /// Copies received data into checked memory (`data.len() <= segment.len`).
-    fn store(&mut self, segment: Segment, data: &[u8]);
+    /// Copies received data into checked memory (`data.len() <= segment.len`). With
+    /// [`Fault::Gone`], a part of it may have been copied.
+    fn store(&mut self, segment: Segment, data: &[u8]) -> Result<(), Fault>;
     /// Copies checked memory out (`out.len() <= segment.len`).
-    fn load(&self, segment: Segment, out: &mut [u8]);
+    fn load(&self, segment: Segment, out: &mut [u8]) -> Result<(), Fault>;
     /// Executes an atomic on 8 aligned bytes; gives what was there before. Native byte order.
-    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> u64;
+    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> Result<u64, Fault>;
     /// Writes 8 aligned bytes of checked memory at once, native byte order, after everything that was
     /// stored before.
-    fn atomic_write(&mut self, segment: Segment, value: u64);
+    fn atomic_write(&mut self, segment: Segment, value: u64) -> Result<(), Fault>;
     /// FLUSH: checks key and rights, and for a range that it is within the region; what was stored
     /// there is visible to everything when it returns, and as persistent as the region's rights say.
     fn flush(
@@ -257,8 +273,8 @@ pub trait Host {
     fn route(&mut self, peer: PeerId) -> Option<Route>;
     /// The tag of a path that packets arrive on, for answers by the same path.
     fn tag(&self, path: PathId) -> Option<PathTag>;
-    /// Sends. The payload is read before this returns.
-    fn transmit(&mut self, burst: &Burst<'_>);
+    /// Sends. The payload is read before this returns. One of [`Payload::Bytes`] is never unread.
+    fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread>;
     /// `bytes` more are outstanding on `path`: payload plus [`crate::PACKET_COST`] for each packet.
     /// A READ is charged to the requester: the bytes that its response will bring. UC, UD, responses
     /// and acknowledgements are not charged. Every byte comes back in exactly one call of

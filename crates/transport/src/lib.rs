@@ -25,6 +25,7 @@ pub use cause::Cause;
 pub use counters::QpCounters;
 pub use host::{
     AtomicOp, Burst, Fault, Host, PacketHeaders, PathId, PathTag, Payload, PeerId, Route, Segment,
+    Unread,
 };
 pub use qp::{PostError, QueuePair, TransmitState};
 pub use state::{MAX_RD_ATOMIC, ModifyError};

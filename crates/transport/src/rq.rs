@@ -60,7 +60,7 @@ fn scatter_if<H: Host>(
         if !admit(piece, host) {
             return Ok(false);
         }
-        host.store(piece, now);
+        host.store(piece, now).map_err(ScatterError::Fault)?;
         data = rest;
         skip = 0;
     }

@@ -87,17 +87,19 @@ impl Host for Io {
         Self::find(rkey, va, len, self.memory.len())
     }
 
-    fn load(&self, segment: Segment, out: &mut [u8]) {
+    fn load(&self, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
         let at = segment.addr as usize;
         out.copy_from_slice(&self.memory[at..at + out.len()]);
+        Ok(())
     }
 
-    fn store(&mut self, segment: Segment, data: &[u8]) {
+    fn store(&mut self, segment: Segment, data: &[u8]) -> Result<(), Fault> {
         let at = segment.addr as usize;
         self.memory[at..at + data.len()].copy_from_slice(data);
+        Ok(())
     }
 
-    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> u64 {
+    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
         let cell = &mut self.memory[segment.addr as usize..][..8];
         let mut bytes = [0; 8];
         bytes.copy_from_slice(cell);
@@ -109,11 +111,11 @@ impl Host for Io {
         };
         cell.copy_from_slice(&new.to_ne_bytes());
         self.atomics += 1;
-        old
+        Ok(old)
     }
 
-    fn atomic_write(&mut self, segment: Segment, value: u64) {
-        self.store(segment, &value.to_ne_bytes());
+    fn atomic_write(&mut self, segment: Segment, value: u64) -> Result<(), Fault> {
+        self.store(segment, &value.to_ne_bytes())
     }
 
     fn flush(
@@ -165,8 +167,10 @@ impl Host for Io {
         self.paths.tag(polypath_paths::PathId(path.0)).map(tag)
     }
 
-    fn transmit(&mut self, burst: &Burst<'_>) {
-        let Some(a) = self.paths.path(polypath_paths::PathId(burst.path.0)) else { return };
+    fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread> {
+        let Some(a) = self.paths.path(polypath_paths::PathId(burst.path.0)) else {
+            return Ok(());
+        };
         let (src, dst) = (a.local, a.remote);
         let payload = match burst.payload {
             Payload::Bytes(bytes) => bytes.to_vec(),
@@ -183,6 +187,7 @@ impl Host for Io {
             let data = &payload[range.start as usize..range.end as usize];
             self.out.push(Datagram { src, dst, bytes: encode(&burst.headers(i), data) });
         }
+        Ok(())
     }
 
     fn sent(&mut self, path: PathId, bytes: u32) {

@@ -13,6 +13,7 @@
 mod descriptors;
 mod files;
 mod places;
+mod signals;
 mod walks;
 
 use core::ffi::{CStr, c_void};

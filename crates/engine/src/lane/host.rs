@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use polypath_transport::{
     Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Host, PathId, PathTag, PeerId,
-    QpEvent, RecvWr, Route, Segment, Sge,
+    QpEvent, RecvWr, Route, Segment, Sge, Unread,
 };
 use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 
@@ -75,20 +75,20 @@ impl Host for LaneHost<'_> {
         }
     }
 
-    fn store(&mut self, segment: Segment, data: &[u8]) {
-        memory::store(segment, data);
+    fn store(&mut self, segment: Segment, data: &[u8]) -> Result<(), Fault> {
+        memory::store(segment, data)
     }
 
-    fn load(&self, segment: Segment, out: &mut [u8]) {
-        memory::copy_out(segment, out);
+    fn load(&self, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
+        memory::copy_out(segment, out).map(drop)
     }
 
-    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> u64 {
+    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
         memory::atomic(segment, op)
     }
 
-    fn atomic_write(&mut self, segment: Segment, value: u64) {
-        memory::atomic_write(segment, value);
+    fn atomic_write(&mut self, segment: Segment, value: u64) -> Result<(), Fault> {
+        memory::atomic_write(segment, value)
     }
 
     fn flush(
@@ -201,8 +201,8 @@ impl Host for LaneHost<'_> {
         self.io.paths.tag(polypath_paths::PathId(path.0)).map(tag)
     }
 
-    fn transmit(&mut self, burst: &Burst<'_>) {
-        self.io.transmit(burst);
+    fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread> {
+        self.io.transmit(burst)
     }
 
     fn sent(&mut self, path: PathId, bytes: u32) {

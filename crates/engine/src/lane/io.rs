@@ -7,7 +7,7 @@ use std::time::Duration;
 use polypath_ipc::Table;
 use polypath_ipc::status::{EventStatus, FailoverStatus};
 use polypath_paths::{PathAddress, PathManager};
-use polypath_transport::{Burst, Completion, PathId};
+use polypath_transport::{Burst, Completion, PathId, Unread};
 use polypath_verbs::{Error, Result};
 
 use crate::address::Resolved;
@@ -133,15 +133,19 @@ impl LaneIo {
         handle
     }
 
-    pub(crate) fn transmit(&mut self, burst: &Burst<'_>) {
-        match self.flow(burst.path) {
-            Some(flow) => {
-                self.counters.sent_packets += u64::from(burst.packets);
-                self.counters.sent_bytes += u64::from(burst.payload.len());
-                self.sender.queue(flow, burst);
-            }
-            None => self.counters.unsendable += u64::from(burst.packets),
-        }
+    pub(crate) fn transmit(&mut self, burst: &Burst<'_>) -> std::result::Result<(), Unread> {
+        let Some(flow) = self.flow(burst.path) else {
+            self.counters.unsendable += u64::from(burst.packets);
+            return Ok(());
+        };
+        let queued = self.sender.queue(flow, burst);
+        let (packets, bytes) = match queued {
+            Ok(()) => (burst.packets, burst.payload.len()),
+            Err(Unread { sent }) => (sent, sent * burst.mtu),
+        };
+        self.counters.sent_packets += u64::from(packets);
+        self.counters.sent_bytes += u64::from(bytes);
+        queued
     }
 
     /// Sends what the path manager has to say.

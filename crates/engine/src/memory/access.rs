@@ -2,35 +2,46 @@
 //!
 //! The functions are safe to call in Rust's sense only with segments that came out of a check, and
 //! only while the lane's lock under which they were checked is held; see the [module](super).
-//! The application's own accesses race with these as they do with a device's.
+//! The application's own accesses race with these as they do with a device's. Memory that it has
+//! given up since the check is [`Fault::Gone`].
 
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-use polypath_transport::{AtomicOp, Segment};
+use polypath_transport::{AtomicOp, Fault, Segment};
+
+use super::guard::guarded;
 
 /// Copies received data into checked memory; what does not fit is left out.
 ///
 /// Programs poll the last bytes of a message. So the bytes up to the last 8-aligned boundary
 /// are copied first, then, after a release fence, the rest in ascending order; aligned pieces of 2, 4 and 8 bytes
 /// there are written in one go.
+///
+/// # Errors
+/// [`Fault::Gone`]; some bytes may have been written.
 #[inline]
-pub fn store(segment: Segment, data: &[u8]) {
+pub fn store(segment: Segment, data: &[u8]) -> Result<(), Fault> {
     debug_assert!(data.len() <= segment.len as usize);
     let len = data.len().min(segment.len as usize);
     if len == 0 {
-        return;
+        return Ok(());
     }
     let (dst, src) = (segment.addr as *mut u8, data.as_ptr());
     let tail = tail_len(dst as usize, len);
     let head = len - tail;
-    // SAFETY: the segment was checked: `segment.len` bytes at `segment.addr` are writable memory of
-    // this process. `head <= len`, and `data` has `len` bytes. They don't overlap:
-    // `data` is a receive buffer or a queue pair's own, never registered memory.
-    unsafe { ptr::copy_nonoverlapping(src, dst, head) };
-    fence(Ordering::Release);
-    // SAFETY: the rest of the same two ranges.
-    unsafe { store_tail(dst.add(head), src.add(head), tail) };
+    // SAFETY: the segment was checked: where there is memory at `segment.addr` it is writable memory of
+    // this process, for `segment.len` bytes. `head <= len`, and `data` has `len` bytes. They don't
+    // overlap: `data` is a receive buffer or a queue pair's own, never registered memory. A copy may be
+    // left at any byte.
+    let done = unsafe {
+        guarded(dst as usize, len, || {
+            ptr::copy_nonoverlapping(src, dst, head);
+            fence(Ordering::Release);
+            store_tail(dst.add(head), src.add(head), tail);
+        })
+    };
+    if done { Ok(()) } else { Err(Fault::Gone) }
 }
 
 /// Bytes of a copy that are to be written last: up to 8, from an 8-aligned address on if there is one.
@@ -79,53 +90,73 @@ unsafe fn store_tail(mut dst: *mut u8, mut src: *const u8, mut len: usize) {
 }
 
 /// Copies from checked memory; gives how many bytes: the shorter of the two.
+///
+/// # Errors
+/// [`Fault::Gone`]; some bytes may have been copied.
 #[inline]
-pub fn copy_out(segment: Segment, out: &mut [u8]) -> usize {
+pub fn copy_out(segment: Segment, out: &mut [u8]) -> Result<usize, Fault> {
     let len = out.len().min(segment.len as usize);
-    if len > 0 {
-        // SAFETY: the segment was checked to be readable memory of this process, and `out` is a
-        // buffer of ours, never registered memory.
-        unsafe { ptr::copy_nonoverlapping(segment.addr as *const u8, out.as_mut_ptr(), len) };
+    if len == 0 {
+        return Ok(0);
     }
-    len
+    let (src, dst) = (segment.addr as *const u8, out.as_mut_ptr());
+    // SAFETY: the segment was checked to be readable memory of this process, where it is there, and
+    // `out` is a buffer of ours, never registered memory. A copy may be left at any byte.
+    let done = unsafe { guarded(src as usize, len, || ptr::copy_nonoverlapping(src, dst, len)) };
+    if done { Ok(len) } else { Err(Fault::Gone) }
 }
 
 /// Executes an atomic on checked memory and gives what was there before, in native byte order. It is
 /// atomic with respect to the process' own atomic operations too.
 ///
 /// [`MemoryTable::resolve_remote`](super::MemoryTable::resolve_remote) gives only aligned segments
-/// for atomics; a segment that is not 8 aligned bytes is left alone and reads as 0.
+/// for atomics; any other segment is refused.
+///
+/// # Errors
+/// [`Fault::Gone`]; nothing was changed.
 #[inline]
-pub fn atomic(segment: Segment, op: AtomicOp) -> u64 {
-    let fits = segment.len >= 8 && segment.addr.is_multiple_of(8) && segment.addr != 0;
-    debug_assert!(fits, "not checked for atomics: {segment:?}");
-    if !fits {
-        return 0;
-    }
-    // SAFETY: the segment was checked to be writable memory of this process; 8 bytes, aligned.
-    let word = unsafe { AtomicU64::from_ptr(segment.addr as *mut u64) };
-    match op {
-        AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
-        AtomicOp::CompareSwap { compare, swap } => {
-            match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(before) | Err(before) => before,
+pub fn atomic(segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
+    let mut before = 0;
+    let result = &raw mut before;
+    on_word(segment, |word| {
+        let old = match op {
+            AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
+            AtomicOp::CompareSwap { compare, swap } => {
+                match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(before) | Err(before) => before,
+                }
             }
-        }
-    }
+        };
+        // SAFETY: the variable of above.
+        unsafe { result.write(old) };
+    })?;
+    Ok(before)
 }
 
 /// Writes 8 aligned bytes of checked memory at once, after everything that was stored before; a segment
-/// that is not 8 aligned bytes is left alone.
+/// that is not 8 aligned bytes is refused.
+///
+/// # Errors
+/// [`Fault::Gone`]; nothing was changed.
 #[inline]
-pub fn atomic_write(segment: Segment, value: u64) {
+pub fn atomic_write(segment: Segment, value: u64) -> Result<(), Fault> {
+    on_word(segment, |word| word.store(value, Ordering::Release))
+}
+
+/// One access, which owns nothing, to the word that is a segment.
+#[inline]
+fn on_word(segment: Segment, access: impl Fn(&AtomicU64)) -> Result<(), Fault> {
     let fits = segment.len >= 8 && segment.addr.is_multiple_of(8) && segment.addr != 0;
     debug_assert!(fits, "not checked for atomics: {segment:?}");
     if !fits {
-        return;
+        return Err(Fault::Range);
     }
-    // SAFETY: the segment was checked to be writable memory of this process; 8 bytes, aligned.
-    let word = unsafe { AtomicU64::from_ptr(segment.addr as *mut u64) };
-    word.store(value, Ordering::Release);
+    // SAFETY: the segment was checked to be writable memory of this process, where it is there; 8 bytes,
+    // aligned. A single access may be left.
+    let done = unsafe {
+        guarded(segment.addr as usize, 8, || access(AtomicU64::from_ptr(segment.addr as *mut u64)))
+    };
+    if done { Ok(()) } else { Err(Fault::Gone) }
 }
 
 /// What was stored before is visible to all threads, and to whoever maps the same memory, before

@@ -100,8 +100,10 @@ impl DmaBuf {
     /// Maps `len` bytes of a DMA-BUF from `offset` on.
     ///
     /// # Errors
-    /// `EBADF`: no such descriptor; `EINVAL`: not a DMA-BUF, or no such range of it; else what the
-    /// DMA-BUF's driver says to mapping it, with `EOPNOTSUPP` if it can't be mapped.
+    /// `EOPNOTSUPP`: a negative descriptor, by which programs (NCCL, UCX) ask whether the device reaches the
+    /// memory of others, and it does not: only what a processor can map; `EBADF`: no such descriptor;
+    /// `EINVAL`: not a DMA-BUF, or no such range of it; else what the DMA-BUF's driver says to mapping it,
+    /// with `EOPNOTSUPP` if it can't be mapped.
     pub fn map(fd: RawFd, offset: u64, len: usize, write: bool) -> Result<Self> {
         Self::map_of(DMA_BUF_MAGIC, fd, offset, len, write)
     }
@@ -140,6 +142,10 @@ impl DmaBuf {
 
     /// A descriptor of our own, if it is a DMA-BUF.
     fn file(magic: i64, fd: RawFd) -> Result<File> {
+        if fd < 0 {
+            let why = "DMA-BUFs of adapters are out of reach: only such as the processor can map";
+            return Err(Error::new(libc::EOPNOTSUPP, why));
+        }
         // SAFETY: zero is valid for statfs, which the call fills in; the new descriptor is nobody
         // else's.
         unsafe {
@@ -211,7 +217,7 @@ mod tests {
         let region = table.register_kept(1, range, 0, access, Box::new(memory.clone())).unwrap();
         let key = region.key();
         let sge = Sge { addr: 0, len: 32, lkey: key };
-        store(table.resolve(1, sge, Access::LOCAL_WRITE).unwrap(), &[7; 32]);
+        store(table.resolve(1, sge, Access::LOCAL_WRITE).unwrap(), &[7; 32]).unwrap();
         let mut out = [1; 64];
         assert!(memory.read(0, &mut out));
         assert_eq!((out[15], out[16], out[47], out[48]), (0, 7, 7, 0));
@@ -241,7 +247,7 @@ mod tests {
         let access = Access::LOCAL_WRITE;
         let region = table.register_kept(1, range, 8, access, Box::new(mapped)).unwrap();
         let sge = Sge { addr: 8, len: 4096, lkey: region.key() };
-        store(table.resolve(1, sge, Access::LOCAL_WRITE).unwrap(), &[5; 4096]);
+        store(table.resolve(1, sge, Access::LOCAL_WRITE).unwrap(), &[5; 4096]).unwrap();
         let mut bytes = vec![0; 3 * 4096];
         theirs.seek(SeekFrom::Start(0)).unwrap();
         theirs.read_exact(&mut bytes).unwrap();
@@ -251,7 +257,7 @@ mod tests {
         second.write_all(b"new").unwrap();
         let mut out = [0; 3];
         let head = Sge { len: 3, ..sge };
-        copy_out(table.resolve(1, head, Access::empty()).unwrap(), &mut out);
+        copy_out(table.resolve(1, head, Access::empty()).unwrap(), &mut out).unwrap();
         assert_eq!(&out, b"new");
         table.deregister(region.key(), || ()).unwrap();
     }
@@ -263,12 +269,69 @@ mod tests {
         let errno = |magic, fd, offset, len| {
             DmaBuf::map_of(magic, fd, offset, len, false).unwrap_err().errno
         };
-        assert_eq!(errno(TMPFS_MAGIC, -1, 0, 1), libc::EBADF);
+        assert_eq!(errno(TMPFS_MAGIC, -1, 0, 1), libc::EOPNOTSUPP);
+        assert_eq!(errno(TMPFS_MAGIC, i32::MAX, 0, 1), libc::EBADF);
         assert_eq!(DmaBuf::map(fd, 0, 1, false).unwrap_err().errno, libc::EINVAL);
         let size = 3 * 4096;
         for (offset, len) in [(0, 0), (0, size + 1), (8, size), (size as u64, 1), (u64::MAX, 2)] {
             assert_eq!(errno(TMPFS_MAGIC, fd, offset, len), libc::EINVAL, "{offset} {len}");
         }
         assert!(DmaBuf::map_of(TMPFS_MAGIC, fd, 4095, size - 4095, false).is_ok());
+    }
+
+    /// A DMA-BUF of the kernel's, over the pages of `file`.
+    fn udmabuf(file: &File, bytes: u64) -> std::io::Result<File> {
+        #[repr(C)]
+        struct Create {
+            memfd: u32,
+            flags: u32,
+            offset: u64,
+            size: u64,
+        }
+        /// `_IOW('u', 0x42, struct udmabuf_create)`.
+        const UDMABUF_CREATE: libc::Ioctl = 0x4018_7542;
+        let device = File::options().read(true).write(true).open("/dev/udmabuf")?;
+        let memfd = file.as_raw_fd().cast_unsigned();
+        let create = Create { memfd, flags: 0, offset: 0, size: bytes };
+        // SAFETY: both descriptors are open, the structure is the kernel's; what is returned is nobody
+        // else's.
+        unsafe {
+            libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK);
+            match libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE, &raw const create) {
+                -1 => Err(std::io::Error::last_os_error()),
+                fd => Ok(File::from_raw_fd(fd)),
+            }
+        }
+    }
+
+    #[test]
+    fn a_dma_buf_of_the_kernel_is_mapped_and_shares_its_bytes() {
+        // SAFETY: a valid name; the descriptor is nobody else's.
+        let mut pages = unsafe {
+            let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+            File::from_raw_fd(libc::memfd_create(c"pages".as_ptr(), flags))
+        };
+        pages.write_all(&[3; 3 * 4096]).unwrap();
+        let buffer = match udmabuf(&pages, 3 * 4096) {
+            Ok(buffer) => buffer,
+            Err(e) => {
+                let test = "a_dma_buf_of_the_kernel_is_mapped_and_shares_its_bytes";
+                eprintln!("skipped: {test}: no DMA-BUF from /dev/udmabuf: {e}");
+                return;
+            }
+        };
+        let (table, fd) = (MemoryTable::new(), buffer.as_raw_fd());
+        let mapped = DmaBuf::map(fd, 4096 + 8, 4096, true).unwrap();
+        drop(buffer);
+        let range = (mapped.addr(), 4096);
+        let access = Access::LOCAL_WRITE;
+        let region = table.register_kept(1, range, 8, access, Box::new(mapped)).unwrap();
+        let sge = Sge { addr: 8, len: 4096, lkey: region.key() };
+        store(table.resolve(1, sge, Access::LOCAL_WRITE).unwrap(), &[5; 4096]).unwrap();
+        let mut bytes = vec![0; 3 * 4096];
+        pages.seek(SeekFrom::Start(0)).unwrap();
+        pages.read_exact(&mut bytes).unwrap();
+        assert_eq!((bytes[4103], bytes[4104], bytes[8199], bytes[8200]), (3, 5, 5, 3));
+        table.deregister(region.key(), || ()).unwrap();
     }
 }

@@ -23,11 +23,12 @@
 //! Regions beyond [`POPULATE_MAX`] are only looked up in `/proc/self/maps`.
 //! With `ON_DEMAND` (implicit, the whole address space, included) nothing is touched at
 //! registration; every check asks the kernel for the pages it is about, and a range without memory is
-//! a [`Fault::Range`](polypath_transport::Fault), never a signal.
-//! Nothing is pinned: whoever unmaps an ordinary region before deregistering it has peers write to an
-//! unmapped address, and gets the signal that his own code would get (hardware would have written to
-//! pages that nobody sees any more). A fork needs no care: nothing but the process itself
-//! accesses its memory, by its own page tables.
+//! a [`Fault::Range`](polypath_transport::Fault).
+//! Nothing is pinned. Every access is made under [`guard`]: where the memory is gone, because it was
+//! unmapped, protected or cut from its file since the check or long before, it is a
+//! [`Fault::Gone`](polypath_transport::Fault), never the end of the process (hardware would have reached
+//! pages that nobody sees any more). What is guaranteed beyond that is in docs/robustness.md. A fork needs
+//! no care: nothing but the process itself accesses its memory, by its own page tables.
 //!
 //! Memory that the device has allocated or mapped itself (device memory, DMA-BUFs) is kept as long as
 //! a region of it is registered. A null region has no memory: see `null`.
@@ -40,9 +41,11 @@
 mod access;
 mod cache;
 mod device;
+mod guard;
 mod null;
 mod probe;
 mod region;
+pub mod signals;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -51,6 +54,7 @@ mod window;
 pub use access::{atomic, atomic_write, copy_out, make_visible, store};
 pub use cache::KeyCache;
 pub use device::{DeviceBytes, DmaBuf};
+pub(crate) use guard::guarded;
 pub use probe::POPULATE_MAX;
 pub use region::{Keeper, Region};
 pub use table::{MemoryTable, REGIONS_MAX, WINDOWS_MAX};

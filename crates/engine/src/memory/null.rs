@@ -100,9 +100,9 @@ mod tests {
             table.resolve(1, Sge { addr, len, lkey: region.key() }, access).unwrap()
         };
         for addr in [0, 7, 1 << 40, u64::MAX - 9000] {
-            store(at(addr, 9000, WRITE), &[0xa5; 9000]);
+            store(at(addr, 9000, WRITE), &[0xa5; 9000]).unwrap();
             let mut out = vec![1; 9000];
-            assert_eq!(copy_out(at(addr, 9000, Access::empty()), &mut out), 9000);
+            assert_eq!(copy_out(at(addr, 9000, Access::empty()), &mut out), Ok(9000));
             assert!(out.iter().all(|&b| b == 0), "at {addr:#x}");
         }
     }
@@ -114,15 +114,15 @@ mod tests {
         let sge = Sge { addr: 0, len: u32::MAX, lkey: region.key() };
         let whole = table.resolve(1, sge, WRITE).unwrap();
         for at in [0, super::SINK as u64 - 4, u64::from(u32::MAX) - 8] {
-            store(Segment { addr: whole.addr + at, len: 8 }, &[1; 8]);
+            store(Segment { addr: whole.addr + at, len: 8 }, &[1; 8]).unwrap();
         }
         let zeros = table.resolve(1, sge, Access::empty()).unwrap();
         let mut out = [1; 8];
-        copy_out(Segment { addr: zeros.addr + u64::from(u32::MAX) - 8, len: 8 }, &mut out);
+        copy_out(Segment { addr: zeros.addr + u64::from(u32::MAX) - 8, len: 8 }, &mut out).unwrap();
         assert_eq!(out, [0; 8]);
         // The result of an atomic may go there too.
         let word = Segment { len: 8, ..whole };
-        atomic(word, AtomicOp::FetchAdd { add: 1 });
+        atomic(word, AtomicOp::FetchAdd { add: 1 }).unwrap();
     }
 
     #[test]

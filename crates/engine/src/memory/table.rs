@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Arc, PoisonError};
 
 use polypath_transport::{Access, Fault, FlushScope, Segment, Sge};
@@ -13,7 +13,7 @@ use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard
 
 use super::region::{Backing, Grant, Keeper, Region};
 use super::window::{BindInfo, Bound, STAGED_BINDS_MAX, Window, WindowType};
-use super::{null, probe};
+use super::{null, probe, signals};
 
 /// Regions of one open device. With the windows few enough of the 2^24 names that a random one is
 /// free at almost every first try.
@@ -26,6 +26,7 @@ pub const WINDOWS_MAX: usize = 1 << 16;
 pub(super) const NO_DATA: Segment = Segment { addr: 0, len: 0 };
 
 const EFAULT: i32 = 14;
+const EBADF: i32 = 9;
 
 /// The memory regions and windows of one open device.
 ///
@@ -37,6 +38,8 @@ pub struct MemoryTable {
     /// How many of the names are windows. Changed under the write lock.
     windows: AtomicUsize,
     generation: AtomicU64,
+    /// Nothing is added any more. Changed under the write lock.
+    closed: AtomicBool,
 }
 
 type Names = HashMap<u32, Named, BuildHasherDefault<NameHasher>>;
@@ -115,7 +118,9 @@ impl MemoryTable {
     }
 
     fn insert(&self, unnamed: Grant, keeper: Option<Keeper>) -> Result<Arc<Region>> {
+        signals::install();
         let mut names = self.write();
+        self.check_open()?;
         if names.len() - self.windows.load(Ordering::Relaxed) >= REGIONS_MAX {
             return Err(Error::no_memory("too many memory regions on one open device"));
         }
@@ -199,6 +204,31 @@ impl MemoryTable {
         Ok(region)
     }
 
+    fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Error::new(EBADF, "the device was closed"));
+        }
+        Ok(())
+    }
+
+    /// Removes everything, for good: the device is closed. `barrier` as for [`MemoryTable::deregister`].
+    /// Gives the protection domain of each region and window there was.
+    pub fn close(&self, barrier: impl FnOnce()) -> Vec<u32> {
+        let gone = {
+            let mut names = self.write();
+            self.closed.store(true, Ordering::Relaxed);
+            self.windows.store(0, Ordering::Relaxed);
+            self.changed();
+            std::mem::take(&mut *names)
+        };
+        barrier();
+        let pd = |named: &Named| match named {
+            Named::Region(region) => region.pd(),
+            Named::Window(window) => window.pd,
+        };
+        gone.values().map(pd).collect()
+    }
+
     /// The region that a key names.
     pub fn region(&self, key: u32) -> Option<Arc<Region>> {
         match self.read().get(&name_of(key)) {
@@ -231,6 +261,7 @@ impl MemoryTable {
     /// `ENOMEM`: [`WINDOWS_MAX`].
     pub fn alloc_window(&self, pd: u32, kind: WindowType) -> Result<(u32, u32)> {
         let mut names = self.write();
+        self.check_open()?;
         if self.windows.load(Ordering::Relaxed) >= WINDOWS_MAX {
             return Err(Error::no_memory("too many memory windows on one open device"));
         }

@@ -124,7 +124,7 @@ fn access_without_bytes_is_not_checked_and_touches_nothing() {
     let got = table.resolve(PD, Sge { addr: 1, len: 0, lkey: 5 }, Access::LOCAL_WRITE).unwrap();
     assert_eq!(got.len, 0);
     assert!(table.resolve_remote(PD, QPN, 5, 1, 0, WRITE).is_ok());
-    store(got, &[]);
+    store(got, &[]).unwrap();
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn on_demand_region_faults_where_there_is_no_memory() {
         table.resolve_remote(PD, QPN, everything.key(), addr as u64, len, access)
     };
     let good = at(pages.addr() + 5, 8192, WRITE).unwrap();
-    store(good, &[9; 8192]);
+    store(good, &[9; 8192]).unwrap();
     pages.punch(1);
     assert_eq!(at(pages.addr() + 5, 8192, WRITE), Err(Fault::Range));
     assert_eq!(at(pages.addr() + 4096, 1, READ), Err(Fault::Range));
@@ -461,7 +461,7 @@ fn store_copies_every_length_at_every_alignment() {
             let mut memory = vec![0u64; 16];
             // SAFETY: the bytes of the vector.
             let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), 128) };
-            store(segment(&mut bytes[offset..offset + len]), &data[..len]);
+            store(segment(&mut bytes[offset..offset + len]), &data[..len]).unwrap();
             assert_eq!(bytes[offset..offset + len], data[..len]);
             assert!(bytes[..offset].iter().chain(&bytes[offset + len..]).all(|b| *b == 0));
         }
@@ -472,7 +472,7 @@ fn store_copies_every_length_at_every_alignment() {
 #[cfg(not(debug_assertions))]
 fn store_never_writes_beyond_the_segment() {
     let mut memory = [0u8; 8];
-    store(segment(&mut memory[..4]), &[1; 8]);
+    store(segment(&mut memory[..4]), &[1; 8]).unwrap();
     assert_eq!(memory, [1, 1, 1, 1, 0, 0, 0, 0]);
 }
 
@@ -495,7 +495,7 @@ fn last_byte_is_seen_after_all_others() {
                 }
             });
             for round in 1..=100 {
-                store(target, &vec![round; len]);
+                store(target, &vec![round; len]).unwrap();
                 while seen.load(Ordering::Acquire) != round {
                     std::thread::yield_now();
                 }
@@ -508,24 +508,24 @@ fn last_byte_is_seen_after_all_others() {
 fn copy_out_takes_the_shorter_of_the_two() {
     let mut memory = [1, 2, 3, 4];
     let mut out = [0; 3];
-    assert_eq!(copy_out(segment(&mut memory), &mut out), 3);
+    assert_eq!(copy_out(segment(&mut memory), &mut out), Ok(3));
     assert_eq!(out, [1, 2, 3]);
-    assert_eq!(copy_out(segment(&mut memory[..1]), &mut out), 1);
+    assert_eq!(copy_out(segment(&mut memory[..1]), &mut out), Ok(1));
 }
 
 #[test]
 fn atomics_are_atomic_among_threads_and_return_what_was_there() {
     let mut word = 5u64;
     let at = Segment { addr: &raw mut word as u64, len: 8 };
-    assert_eq!(atomic(at, AtomicOp::CompareSwap { compare: 4, swap: 9 }), 5);
-    assert_eq!(atomic(at, AtomicOp::CompareSwap { compare: 5, swap: u64::MAX }), 5);
-    assert_eq!(atomic(at, AtomicOp::FetchAdd { add: 2 }), u64::MAX);
+    assert_eq!(atomic(at, AtomicOp::CompareSwap { compare: 4, swap: 9 }), Ok(5));
+    assert_eq!(atomic(at, AtomicOp::CompareSwap { compare: 5, swap: u64::MAX }), Ok(5));
+    assert_eq!(atomic(at, AtomicOp::FetchAdd { add: 2 }), Ok(u64::MAX));
     assert_eq!(copy_word(at), 1, "wraps");
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(move || {
                 for _ in 0..1000 {
-                    atomic(at, AtomicOp::FetchAdd { add: 1 });
+                    atomic(at, AtomicOp::FetchAdd { add: 1 }).unwrap();
                 }
             });
         }
@@ -535,7 +535,7 @@ fn atomics_are_atomic_among_threads_and_return_what_was_there() {
 
 fn copy_word(at: Segment) -> u64 {
     let mut out = [0; 8];
-    copy_out(at, &mut out);
+    copy_out(at, &mut out).unwrap();
     u64::from_ne_bytes(out)
 }
 
@@ -544,11 +544,13 @@ fn words_are_written_at_once() {
     let mut word = 5u64;
     let at = Segment { addr: &raw mut word as u64, len: 8 };
     let (one, other) = (0x1111_1111_1111_1111, 0x2222_2222_2222_2222);
-    atomic_write(at, one);
+    atomic_write(at, one).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(move || (0..20_000).for_each(|n| atomic_write(at, [one, other][n % 2])));
+        scope.spawn(move || {
+            (0..20_000).for_each(|n| atomic_write(at, [one, other][n % 2]).unwrap())
+        });
         for _ in 0..20_000 {
-            let seen = atomic(at, AtomicOp::FetchAdd { add: 0 });
+            let seen = atomic(at, AtomicOp::FetchAdd { add: 0 }).unwrap();
             assert!([one, other].contains(&seen), "{seen:#x}");
         }
     });

@@ -87,10 +87,31 @@ pub(super) struct Style {
     pub(super) segmentation: bool,
 }
 
+/// How adding a burst ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Added {
+    /// All of it is in the batch.
+    All,
+    /// The batch is full: the rest goes into the next.
+    Full,
+    /// The payload of the next packet can't be read.
+    Unread,
+}
+
+/// What a batch was before a packet was added.
+struct Mark {
+    sends: usize,
+    /// Of the last send.
+    pieces: u32,
+    all_pieces: usize,
+    last_piece: Option<Piece>,
+}
+
 /// Whether a packet's payload stays what it is until it has left: that of requests which complete when
 /// they are acknowledged. Unreliable ones complete at once and their memory may be reused, by another
 /// thread even before the flush; and what a peer READs may well be written all the time, so that the
-/// ICRC of two looks at it would never be right.
+/// ICRC of two looks at it would never be right. A program that changes what it sends nevertheless
+/// has it sent again, as a copy: [`Burst::changing`].
 #[inline]
 fn stays(opcode: Opcode) -> bool {
     matches!(opcode.service(), Service::Rc | Service::Mp) && !opcode.is_read_response()
@@ -136,15 +157,38 @@ impl Batch {
         self.used + MAX_PACKET > ARENA || self.pieces.len() + pieces + 2 > PIECES
     }
 
-    /// Appends packet after packet of a burst from number `*next` on; `false` if the batch became full
-    /// before the end.
+    fn mark(&self) -> Mark {
+        Mark {
+            sends: self.sends.len(),
+            pieces: self.sends.last().map_or(0, |send| send.pieces),
+            all_pieces: self.pieces.len(),
+            last_piece: self.pieces.last().copied(),
+        }
+    }
+
+    /// Takes back a packet that was begun.
+    #[cold]
+    fn back_to(&mut self, mark: &Mark, used: usize) {
+        self.used = used;
+        self.sends.truncate(mark.sends);
+        if let Some(send) = self.sends.last_mut() {
+            send.pieces = mark.pieces;
+        }
+        self.pieces.truncate(mark.all_pieces);
+        if let (Some(now), Some(before)) = (self.pieces.last_mut(), mark.last_piece) {
+            *now = before;
+        }
+    }
+
+    /// Appends packet after packet of a burst from number `*next` on, until all are there or something
+    /// is in the way of the next.
     pub(super) fn add_burst(
         &mut self,
         style: &Style,
         burst: &Burst<'_>,
         cursor: &mut Cursor<'_>,
         next: &mut u32,
-    ) -> bool {
+    ) -> Added {
         // Bytes of the queue pair may be gone before the flush.
         let (copy, most_pieces) = match cursor.segments() {
             Some(n) if n <= SCATTERED => (false, n),
@@ -152,7 +196,7 @@ impl Batch {
         };
         while *next < burst.packets {
             if self.is_full(most_pieces) {
-                return false;
+                return Added::Full;
             }
             let headers = burst.headers(*next);
             let headers: &Headers = &headers;
@@ -163,20 +207,22 @@ impl Batch {
             let size = headers_len + len as usize + pad + ICRC_LEN;
             if size > MAX_PACKET {
                 debug_assert!(false, "a packet of {size} bytes");
-                return true;
+                return Added::All;
             }
+            let mark = self.mark();
             if !self.begin(style, size) {
-                return false;
+                return Added::Full;
             }
             let id = self.sends.last().map_or(0, |send| send.packets);
-            let copy = copy || len <= COPY || !stays(headers.bth.opcode);
+            let copy = copy || len <= COPY || burst.changing || !stays(headers.bth.opcode);
             let mut at = start + headers_len;
             let mut icrc = style.crc.start(size, id);
             if copy {
-                cursor.take(len, |piece| {
-                    self.arena[at..][..piece.len()].copy_from_slice(piece);
-                    at += piece.len();
-                });
+                if !cursor.copy(&mut self.arena[at..][..len as usize]) {
+                    self.back_to(&mark, start);
+                    return Added::Unread;
+                }
+                at += len as usize;
                 self.arena[at..][..pad].fill(0);
                 at += pad;
                 icrc.headers(&self.arena[start..at]);
@@ -187,10 +233,11 @@ impl Batch {
             } else {
                 icrc.headers(&self.arena[start..at]);
                 self.push_arena(start, at);
-                cursor.take(len, |piece| {
-                    icrc.update(piece);
-                    self.push(piece.as_ptr() as usize, piece.len());
-                });
+                let read = cursor.cover(len, &mut icrc, |addr, len| self.push(addr, len));
+                if !read {
+                    self.back_to(&mark, start);
+                    return Added::Unread;
+                }
                 self.used = at;
                 self.arena[at..][..pad].fill(0);
                 icrc.update(&self.arena[at..][..pad]);
@@ -204,7 +251,7 @@ impl Batch {
             self.end(size);
             *next += 1;
         }
-        true
+        Added::All
     }
 
     /// Appends a packet that is complete but for its ICRC; `false` if the batch is full.

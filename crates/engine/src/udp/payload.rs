@@ -1,6 +1,11 @@
 //! The payload of a burst, taken piece by piece.
 
+use std::slice;
+
 use polypath_transport::{Payload, Segment};
+use polypath_wire::icrc::Icrc;
+
+use crate::memory::{self, guarded};
 
 /// Where in a burst's payload the next packet's begins.
 pub(super) enum Cursor<'a> {
@@ -34,38 +39,73 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Calls `f` with the next `len` bytes, in as many pieces as they lie in.
+    /// Copies the next bytes, as many as `out` has; false if they can't be read.
     #[inline]
-    pub(super) fn take(&mut self, mut len: u32, mut f: impl FnMut(&[u8])) {
-        match self {
-            Self::Bytes(bytes) => {
-                let (now, later) = bytes.split_at(bytes.len().min(len as usize));
-                *bytes = later;
-                if !now.is_empty() {
-                    f(now);
-                }
+    pub(super) fn copy(&mut self, mut out: &mut [u8]) -> bool {
+        if let Self::Bytes(bytes) = self {
+            let len = bytes.len().min(out.len());
+            let (now, later) = bytes.split_at(len);
+            out[..len].copy_from_slice(now);
+            *bytes = later;
+            return true;
+        }
+        while !out.is_empty()
+            && let Some(piece) = self.next(out.len() as u32)
+        {
+            let Ok(n) = memory::copy_out(piece, out) else { return false };
+            out = &mut out[n..];
+        }
+        true
+    }
+
+    /// Has `icrc` cover the next `len` bytes, and names the pieces in which they lie in memory; false if
+    /// they can't be read.
+    ///
+    /// The program may write them at the same time, as it may under a device's hands: then the packet
+    /// carries a mixture or an ICRC that is wrong, and is sent again.
+    #[inline]
+    pub(super) fn cover(
+        &mut self,
+        mut len: u32,
+        icrc: &mut Icrc,
+        mut name: impl FnMut(usize, usize),
+    ) -> bool {
+        while len > 0
+            && let Some(Segment { addr, len: n }) = self.next(len)
+        {
+            let (addr, n) = (addr as usize, n as usize);
+            // SAFETY: the segment was checked: where it is there, it is readable memory of this process
+            // for as long as the lane's lock is held, under which the burst was made and which
+            // deregistration takes. A computation of numbers may be left; `icrc` is not used then.
+            let read = unsafe {
+                guarded(addr, n, || icrc.update(slice::from_raw_parts(addr as *const u8, n)))
+            };
+            if !read {
+                return false;
             }
-            Self::Memory { segments, skip } => {
-                while len > 0
-                    && let Some((first, rest)) = segments.split_first()
-                {
-                    let size = len.min(first.len - *skip);
-                    if size > 0 {
-                        let at = (first.addr + u64::from(*skip)) as *const u8;
-                        // SAFETY: the segment was checked: it is readable memory of this process for
-                        // as long as the lane's lock is held, under which the burst was made and
-                        // which deregistration takes. The application may write it at the same time,
-                        // as it may under a device's hands: then the packet carries a mixture or an
-                        // ICRC that is wrong, and is sent again.
-                        f(unsafe { std::slice::from_raw_parts(at, size as usize) });
-                    }
-                    len -= size;
-                    *skip += size;
-                    if *skip == first.len {
-                        *segments = rest;
-                        *skip = 0;
-                    }
-                }
+            name(addr, n);
+            len -= n as u32;
+        }
+        true
+    }
+
+    /// The next piece of memory, of at most `most` bytes, which are then used up.
+    #[inline]
+    fn next(&mut self, most: u32) -> Option<Segment> {
+        let Self::Memory { segments, skip } = self else { return None };
+        loop {
+            let (first, rest) = segments.split_first()?;
+            let left = first.len - *skip;
+            let len = most.min(left);
+            let addr = first.addr + u64::from(*skip);
+            if len == left {
+                *segments = rest;
+                *skip = 0;
+            } else {
+                *skip += len;
+            }
+            if len > 0 {
+                return Some(Segment { addr, len });
             }
         }
     }
@@ -73,7 +113,31 @@ impl<'a> Cursor<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use polypath_wire::icrc::Flow;
+
     use super::*;
+
+    const FLOW: Flow =
+        Flow::new(IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+
+    /// The bytes that are covered, by their places in memory; the ICRC is that of the whole.
+    fn covered(payload: &Payload<'_>, step: u32) -> Vec<u8> {
+        let (mut cursor, mut icrc, mut got) =
+            (Cursor::new(payload), Icrc::new(&FLOW, 0), Vec::new());
+        for at in (0..payload.len()).step_by(step as usize) {
+            let len = step.min(payload.len() - at);
+            assert!(cursor.cover(len, &mut icrc, |addr, len| {
+                // SAFETY: bytes of the test's own.
+                got.extend_from_slice(unsafe { slice::from_raw_parts(addr as *const u8, len) });
+            }));
+        }
+        let mut whole = Icrc::new(&FLOW, 0);
+        whole.update(&got);
+        assert_eq!(icrc.finish(), whole.finish());
+        got
+    }
 
     #[test]
     fn pieces_join_to_the_whole_whatever_the_cuts() {
@@ -86,22 +150,21 @@ mod tests {
             for step in [1, 7, 10, 33, 100] {
                 let payload = Payload::Memory { segments: &segments, skip, len: 100 - skip };
                 let mut cursor = Cursor::new(&payload);
-                let mut got = Vec::new();
-                while got.len() < (100 - skip) as usize {
-                    let left = 100 - skip - got.len() as u32;
-                    cursor.take(step.min(left), |piece| got.extend_from_slice(piece));
-                }
+                let mut got = vec![0; (100 - skip) as usize];
+                assert!(got.chunks_mut(step).all(|part| cursor.copy(part)));
                 assert_eq!(got, data[skip as usize..]);
+                assert_eq!(covered(&payload, step as u32), got);
             }
         }
     }
 
     #[test]
     fn list_that_is_too_short_ends_early() {
-        let mut cursor = Cursor::new(&Payload::Memory { segments: &[], skip: 0, len: 10 });
-        cursor.take(10, |_| panic!("nothing there"));
-        let mut got = 0;
-        Cursor::new(&Payload::Bytes(&[1, 2])).take(10, |piece| got += piece.len());
-        assert_eq!(got, 2);
+        let payload = Payload::Memory { segments: &[], skip: 0, len: 10 };
+        assert_eq!(covered(&payload, 10), []);
+        let mut got = [9; 3];
+        assert!(Cursor::new(&payload).copy(&mut got));
+        assert!(Cursor::new(&Payload::Bytes(&[1, 2])).copy(&mut got));
+        assert_eq!(got, [1, 2, 9]);
     }
 }

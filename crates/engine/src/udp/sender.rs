@@ -5,11 +5,11 @@ use std::io;
 use std::mem::zeroed;
 use std::net::IpAddr;
 
-use polypath_transport::Burst;
+use polypath_transport::{Burst, Unread};
 use polypath_wire::ROCE_PORT;
 use polypath_wire::icrc::{self, FlowCrc};
 
-use super::batch::{Batch, SENDS, Send, Style};
+use super::batch::{Added, Batch, SENDS, Send, Style};
 use super::payload::Cursor;
 use super::socket::{self, DEFAULT_HOP_LIMIT, Socket, SocketKey};
 use super::sys::{self, Control};
@@ -186,11 +186,18 @@ impl Sender {
 
     /// Queues the packets of a burst; when enough is queued, it is sent at once. Payload in memory is
     /// read until [`Sender::flush`] returns, which must be before the lane's lock is released.
-    pub fn queue(&mut self, flow: FlowHandle, burst: &Burst<'_>) {
-        let Some(style) = self.get(flow).map(|f| f.style(flow.index)) else { return };
+    ///
+    /// # Errors
+    /// The payload of the packet after those that are queued can't be read.
+    pub fn queue(&mut self, flow: FlowHandle, burst: &Burst<'_>) -> Result<(), Unread> {
+        let Some(style) = self.get(flow).map(|f| f.style(flow.index)) else { return Ok(()) };
         let (mut cursor, mut next) = (Cursor::new(&burst.payload), 0);
-        while !self.batch.add_burst(&style, burst, &mut cursor, &mut next) {
-            self.send_batch();
+        loop {
+            match self.batch.add_burst(&style, burst, &mut cursor, &mut next) {
+                Added::All => return Ok(()),
+                Added::Full => self.send_batch(),
+                Added::Unread => return Err(Unread { sent: next }),
+            }
         }
     }
 

@@ -88,8 +88,19 @@ impl Write<'_> {
     fn burst(&self) -> Burst<'_> {
         let Self { first, middle, last, packets, mtu, payload } = self;
         let (packets, mtu, payload) = (*packets, *mtu, *payload);
+        let changing = false;
         let covered_twice = false;
-        Burst { path: PathId(0), first, middle, last, packets, mtu, payload, covered_twice }
+        Burst {
+            path: PathId(0),
+            first,
+            middle,
+            last,
+            packets,
+            mtu,
+            payload,
+            covered_twice,
+            changing,
+        }
     }
 }
 
@@ -134,7 +145,7 @@ fn message_arrives_packet_by_packet_with_right_icrc_whatever_its_sizes() {
                 let payload = Payload::Memory { segments: &segments, skip: 0, len: len as u32 };
                 let message = write(0xff_fff0, mtu, payload);
                 let burst = message.burst();
-                sender.queue(flow, &burst);
+                sender.queue(flow, &burst).unwrap();
                 assert_eq!(sender.flush(), Flushed { sent: burst.packets, dropped: 0 });
                 let got = drain(&mut receiver);
                 assert_eq!(got.len(), burst.packets as usize, "{ip} {mtu} {len}");
@@ -165,7 +176,7 @@ fn segmented_send_is_received_coalesced() {
     let mut second = *burst.middle;
     second.bth.psn = Psn::new(2);
     burst.middle = &second;
-    sender.queue(flow, &burst);
+    sender.queue(flow, &burst).unwrap();
     sender.flush();
     let mut batches = Vec::new();
     loop {
@@ -205,7 +216,7 @@ fn sends_of_a_habitual_size_do_not_cut_others() {
                     let message = write(psn, 4096, Payload::Bytes(&data));
                     let mut burst = message.burst();
                     burst.packets = 1;
-                    sender.queue(flow, &burst);
+                    sender.queue(flow, &burst).unwrap();
                     psn += 1;
                 }
                 assert_eq!(sender.flush(), Flushed { sent: psn - first, dropped: 0 });
@@ -246,7 +257,7 @@ fn random_traffic_arrives_whole_and_in_order_per_flow() {
                 Payload::Memory { segments: &segments, skip: skip as u32, len: len as u32 };
             let message = write(psns[which], mtu, payload);
             let burst = message.burst();
-            sender.queue(flows[which], &burst);
+            sender.queue(flows[which], &burst).unwrap();
             for i in 0..burst.packets {
                 let core::ops::Range { start, end } = burst.range(i);
                 let size = end - start;
@@ -277,7 +288,7 @@ fn more_than_any_limit_of_a_batch_is_sent_in_several() {
     // Sends of one packet each, since the flows alternate; then runs of more than 64.
     let mut n = 0;
     for i in 0..200 {
-        sender.queue(flows[i % 2], &write(i as u32, 256, Payload::Bytes(&[i as u8; 8])).burst());
+        sender.queue(flows[i % 2], &write(i as u32, 256, Payload::Bytes(&[i as u8; 8])).burst()).unwrap();
         n += 1;
     }
     for i in 0..200 {
@@ -304,7 +315,7 @@ fn payload_in_very_many_pieces_is_gathered() {
     for pieces in [2, 63, 64, 65, 2000] {
         let segments: Vec<Segment> = data.chunks(data.len() / pieces).map(segment).collect();
         let payload = Payload::Memory { segments: &segments, skip: 0, len: 20_000 };
-        sender.queue(flow, &write(0, 4096, payload).burst());
+        sender.queue(flow, &write(0, 4096, payload).burst()).unwrap();
         sender.flush();
         let got = drain(&mut receiver);
         assert!(got.iter().all(|g| g.good));
@@ -327,7 +338,7 @@ fn payload_that_may_change_is_taken_when_queued() {
         let only = headers(opcode, 1);
         let message = write(0, 4096, payload);
         let burst = Burst { first: &only, middle: &only, last: &only, ..message.burst() };
-        sender.queue(flow, &burst);
+        sender.queue(flow, &burst).unwrap();
         data.fill(0);
         sender.flush();
         let got = drain(&mut receiver);
@@ -469,7 +480,7 @@ fn addresses_that_do_not_fit_are_refused() {
 fn corrupt_packet_is_delivered_but_not_verified() {
     let (mut receiver, mut sender) = pair();
     let flow = sender.open(key(V4, V4)).unwrap();
-    sender.queue(flow, &write(0, 256, Payload::Bytes(b"right")).burst());
+    sender.queue(flow, &write(0, 256, Payload::Bytes(b"right")).burst()).unwrap();
     sender.flush();
     let mut wrong = drain(&mut receiver)[0].datagram.clone();
     wrong[20] ^= 1;
@@ -498,7 +509,7 @@ fn flush_that_is_covered_twice_is_verified_and_other_packets_are_not() {
         only.feth = opcode.has_feth().then(Feth::default);
         let burst =
             Burst { first: &only, middle: &only, last: &only, covered_twice, ..message.burst() };
-        sender.queue(flow, &burst);
+        sender.queue(flow, &burst).unwrap();
         sender.flush();
         let got = drain(&mut receiver);
         assert_eq!(got.iter().map(|g| g.good).collect::<Vec<_>>(), [good], "{opcode}");
@@ -538,7 +549,7 @@ fn own_addresses_are_reached_link_local_ones_too() {
         let (mut receiver, mut sender) = pair();
         let ifindex = (ifindex > 0).then_some(ifindex);
         let flow = sender.open(FlowKey { ifindex, ..key(ip, ip) }).unwrap();
-        sender.queue(flow, &write(0, 1024, Payload::Bytes(&[5; 3000])).burst());
+        sender.queue(flow, &write(0, 1024, Payload::Bytes(&[5; 3000])).burst()).unwrap();
         assert_eq!(sender.flush().dropped, 0, "{ip}");
         let got = drain(&mut receiver);
         assert_eq!(got.len(), 3, "{ip}");

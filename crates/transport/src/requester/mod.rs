@@ -28,7 +28,7 @@ use cover::FlushCover;
 use flight::Flight;
 use tally::Tally;
 use timers::{Expired, Timers};
-pub(crate) use transmit::{burst_packets, emit_data, local_fault};
+pub(crate) use transmit::{Failure, burst_packets, emit_data, local_fault, unsent};
 
 /// Sequence numbers start here plus the first PSN, so that a duplicate's is never negative.
 const SEQ_BASE: u64 = 1 << 24;
@@ -79,6 +79,8 @@ pub(crate) struct Requester {
     /// There may be something to transmit.
     ready: bool,
     flush_cover: FlushCover,
+    /// What comes before this number is sent as a copy.
+    wary_until: u64,
 }
 
 impl Requester {
@@ -97,6 +99,7 @@ impl Requester {
             held: false,
             ready: false,
             flush_cover: FlushCover::default(),
+            wary_until: 0,
         }
     }
 

@@ -10,7 +10,7 @@ use super::{Requester, micros, psn};
 use crate::PACKET_COST;
 use crate::cause::Cause;
 use crate::common::Core;
-use crate::host::{Burst, Host, PathId, Payload};
+use crate::host::{Burst, Fault, Host, PathId, Payload, Unread};
 use crate::qp::TransmitState;
 use crate::sq::{Body, Wqe, gather};
 use crate::types::{Access, QpState, SendFlags, SendOp, WcStatus};
@@ -25,6 +25,8 @@ const POLL_BURSTS: u32 = 16;
 const POLL_BYTES: u32 = 64 << 10;
 /// An acknowledgement is asked for at least every so many packets, so that windows move.
 const ACK_EVERY: u32 = 16;
+/// So many packets after a retransmission are sent as copies of their payload.
+const WARY_PACKETS: u64 = 1024;
 /// A READ is not split into requests for less than this only because the window is nearly full.
 const READ_MIN_BYTES: u32 = 16 << 10;
 
@@ -236,11 +238,37 @@ impl Requester {
             || n < wanted
             || n == room
             || way.window < (n + 2) * (mtu + PACKET_COST);
-        if let Err(error) = emit_data(core, wqe, k, n, ack_req, way.path, way.stamp, host) {
-            return self.fail_next(core, error.0, error.1, host);
-        }
-        let first = k * mtu;
         let total = wqe.len;
+        let changing = self.flight.next() < self.wary_until;
+        match emit_data(core, wqe, k, n, ack_req, way.path, way.stamp, changing, host) {
+            Ok(()) => {
+                self.unasked = if ack_req { 0 } else { self.unasked + n };
+                self.note_sent(way, k, n, total, mtu, host);
+                self.advance_next(k, n, packets);
+                Step::Sent((total - k * mtu).min(n * mtu))
+            }
+            Err(Failure { status, cause, sent }) => {
+                // The peer acknowledges what has left, and all before it.
+                if sent > 0 {
+                    self.note_sent(way, k, sent, total, mtu, host);
+                    self.advance_next(k, sent, packets);
+                }
+                self.fail_next(core, status, cause, host)
+            }
+        }
+    }
+
+    /// Packets `k..k + n` of a message of `total` bytes are on their way.
+    #[inline]
+    fn note_sent<H: Host>(
+        &mut self,
+        way: &mut Way,
+        k: u32,
+        n: u32,
+        total: u32,
+        mtu: u32,
+        host: &mut H,
+    ) {
         let mut cost = 0;
         for i in k..k + n {
             let len = (total - i * mtu).min(mtu);
@@ -248,9 +276,6 @@ impl Requester {
         }
         host.sent(way.path, cost);
         way.window = way.window.saturating_sub(cost);
-        self.unasked = if ack_req { 0 } else { self.unasked + n };
-        self.advance_next(k, n, packets);
-        Step::Sent((total - first).min(n * mtu))
     }
 
     /// Sends an atomic, an ATOMIC WRITE, a FLUSH, or a request for the next piece of a READ.
@@ -279,8 +304,8 @@ impl Requester {
         if n == 0 {
             return Step::Blocked;
         }
-        if let Err(error) = emit_request(core, wqe, k, n, way, host) {
-            return self.fail_next(core, error.0, error.1, host);
+        if let Err(Failure { status, cause, .. }) = emit_request(core, wqe, k, n, way, host) {
+            return self.fail_next(core, status, cause, host);
         }
         let len = wqe.len;
         let mut cost = 0;
@@ -337,9 +362,12 @@ impl Requester {
         let sent = if wqe.is_answered() {
             emit_request(core, wqe, k, n, way, host)
         } else {
-            emit_data(core, wqe, k, n, true, way.path, way.stamp, host)
+            // Perhaps it was not lost: its bytes changed between the two looks that sending takes, and
+            // its ICRC was wrong. What follows had better be copied, too.
+            self.wary_until = self.flight.next() + WARY_PACKETS;
+            emit_data(core, wqe, k, n, true, way.path, way.stamp, true, host)
         };
-        if let Err((status, cause)) = sent {
+        if let Err(Failure { status, cause, .. }) = sent {
             self.doom(core, at, status, cause, host);
             return Step::Local;
         }
@@ -397,7 +425,19 @@ impl Requester {
 }
 
 /// How a work request that can't be transmitted completes.
-pub(crate) type Failure = (WcStatus, Cause);
+pub(crate) struct Failure {
+    pub(crate) status: WcStatus,
+    pub(crate) cause: Cause,
+    /// Packets that have left all the same, of those that were to.
+    sent: u32,
+}
+
+impl Failure {
+    /// Of a local operation.
+    pub(crate) fn local(status: WcStatus) -> Self {
+        Self { status, cause: Cause::LocalOperation, sent: 0 }
+    }
+}
 
 /// Transmits packets `k..k + n` of a SEND or WRITE.
 #[inline]
@@ -410,6 +450,7 @@ pub(crate) fn emit_data<H: Host>(
     ack_req: bool,
     path: PathId,
     stamp: Stamp,
+    changing: bool,
     host: &mut H,
 ) -> Result<(), Failure> {
     let mtu = core.attr.path_mtu;
@@ -430,11 +471,10 @@ pub(crate) fn emit_data<H: Host>(
     let last = last.as_ref().unwrap_or(&first);
     let middle = middle.as_ref().unwrap_or(&first);
     let first = &first;
-    core.transmit(
-        &Burst { path, first, middle, last, packets: n, mtu, payload, covered_twice: false },
-        host,
-    );
-    Ok(())
+    let covered_twice = false;
+    let burst =
+        Burst { path, first, middle, last, packets: n, mtu, payload, covered_twice, changing };
+    core.transmit(&burst, host).map_err(|unread| unsent(core, wqe, unread, host))
 }
 
 /// Transmits an atomic, an ATOMIC WRITE, a FLUSH, or the request for packets `k..k + n` of a READ.
@@ -462,20 +502,18 @@ fn emit_request<H: Host>(
     } else {
         build::atomic(core, wqe, way.stamp)
     };
-    core.transmit(
-        &Burst {
-            path: way.path,
-            first: &headers,
-            middle: &headers,
-            last: &headers,
-            packets: 1,
-            mtu,
-            payload: Payload::Bytes(&[]),
-            covered_twice: false,
-        },
-        host,
-    );
-    Ok(())
+    let burst = Burst {
+        path: way.path,
+        first: &headers,
+        middle: &headers,
+        last: &headers,
+        packets: 1,
+        mtu,
+        payload: Payload::Bytes(&[]),
+        covered_twice: false,
+        changing: false,
+    };
+    core.transmit(&burst, host).map_err(|unread| unsent(core, wqe, unread, host))
 }
 
 /// Transmits an ATOMIC WRITE or a FLUSH.
@@ -504,17 +542,18 @@ fn emit_placement<H: Host>(
         mtu: core.attr.path_mtu,
         payload,
         covered_twice: wqe.is_flush() && way.flush_twice,
+        changing: false,
     };
-    core.transmit(&burst, host);
-    Ok(())
+    core.transmit(&burst, host).map_err(|unread| unsent(core, wqe, unread, host))
 }
 
-pub(crate) fn local_fault<H: Host>(
-    core: &Core,
-    wqe: &Wqe,
-    fault: crate::host::Fault,
-    host: &mut H,
-) -> Failure {
+/// The memory of a work request was there when it was checked, and not when it was read.
+#[cold]
+pub(crate) fn unsent<H: Host>(core: &Core, wqe: &Wqe, unread: Unread, host: &mut H) -> Failure {
+    Failure { sent: unread.sent, ..local_fault(core, wqe, Fault::Gone, host) }
+}
+
+pub(crate) fn local_fault<H: Host>(core: &Core, wqe: &Wqe, fault: Fault, host: &mut H) -> Failure {
     core.explain(
         host,
         None,
@@ -525,5 +564,5 @@ pub(crate) fn local_fault<H: Host>(
             psn(wqe.first)
         ),
     );
-    (WcStatus::LocProtErr, Cause::LocalKey)
+    Failure { status: WcStatus::LocProtErr, cause: Cause::LocalKey, sent: 0 }
 }

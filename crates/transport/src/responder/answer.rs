@@ -11,7 +11,7 @@ use polypath_wire::psn::Psn;
 
 use super::{Refusal, Responder};
 use crate::common::Core;
-use crate::host::{Burst, Host, PathId, PathTag, Payload, Segment};
+use crate::host::{Burst, Host, PathId, PathTag, Payload, Segment, Unread};
 use crate::requester::burst_packets;
 use crate::types::Access;
 
@@ -376,18 +376,7 @@ impl Responder {
             let (pd, qpn) = (job.pd, core.config.qpn);
             match host.resolve_remote(pd, qpn, job.rkey, job.va, len, Access::REMOTE_READ) {
                 Ok(s) => segment = s,
-                Err(_) if job.again => {
-                    self.jobs.pop_front();
-                    self.refuse_again(core, job.psn, job.reply, path, host);
-                    return 0;
-                }
-                Err(_) => {
-                    // Checked when it was asked for: the region has gone since.
-                    self.jobs.clear();
-                    let refusal = Refusal::access("the region of a READ went away");
-                    self.refuse(core, job.psn, refusal, job.reply, host);
-                    return 0;
-                }
+                Err(_) => return self.lose_region(core, &job, job.psn, path, host),
             }
         }
         let tag = host.tag(path);
@@ -422,8 +411,11 @@ impl Responder {
                 Some(data) => Payload::Bytes(&data[..len as usize]),
             },
             covered_twice: false,
+            changing: true,
         };
-        core.transmit(&burst, host);
+        if let Err(Unread { sent }) = core.transmit(&burst, host) {
+            return self.lose_region(core, &job, job.psn.add(sent), path, host);
+        }
         if ends {
             self.jobs.pop_front();
         } else if let Some(Job::Read(front)) = self.jobs.front_mut() {
@@ -433,6 +425,26 @@ impl Responder {
             front.fresh = false;
         }
         len
+    }
+
+    /// What a READ asks for was there when it was asked for, and is gone now: it ends at `psn`.
+    fn lose_region<H: Host>(
+        &mut self,
+        core: &mut Core,
+        job: &ReadJob,
+        psn: Psn,
+        path: PathId,
+        host: &mut H,
+    ) -> u32 {
+        if job.again {
+            self.jobs.pop_front();
+            self.refuse_again(core, psn, job.reply, path, host);
+        } else {
+            self.jobs.clear();
+            let refusal = Refusal::access("the region of a READ went away");
+            self.refuse(core, psn, refusal, job.reply, host);
+        }
+        0
     }
 
     /// A READ that was asked for before can't be answered again: its region has gone, or its XRC shared
@@ -469,6 +481,8 @@ fn transmit_one<H: Host>(core: &mut Core, path: PathId, headers: &Headers, host:
         mtu: core.attr.path_mtu,
         payload: Payload::Bytes(&[]),
         covered_twice: false,
+        changing: false,
     };
-    core.transmit(&burst, host);
+    let sent = core.transmit(&burst, host);
+    debug_assert!(sent.is_ok(), "it has no payload in memory");
 }

@@ -228,7 +228,7 @@ impl Responder {
             if !self.resources.admit(core, &self.jobs, segment, host) {
                 return Ok(Verdict::Wait);
             }
-            host.store(segment, payload);
+            host.store(segment, payload).map_err(refused)?;
         }
         if !opcode.ends_message() {
             self.message = Some(Inbound { kind: Kind::Write(reth), received: end as u32 });
@@ -320,7 +320,7 @@ impl Responder {
         if !self.resources.admit(core, &self.jobs, segment, host) {
             return Ok(Verdict::Wait);
         }
-        let value = host.atomic(segment, op);
+        let value = host.atomic(segment, op).map_err(refused)?;
         let psn = headers.bth.psn;
         let resource = Resource::atomic(self.next, headers, eth, value);
         self.resources.remember(core, resource, NOWHERE);
@@ -364,7 +364,7 @@ impl Responder {
         if !self.resources.admit(core, &self.jobs, segment, host) {
             return Ok(Verdict::Wait);
         }
-        host.atomic_write(segment, value);
+        host.atomic_write(segment, value).map_err(refused)?;
         self.answer_empty(core, headers, reply);
         Ok(Verdict::Done(1))
     }
@@ -452,5 +452,8 @@ fn refused(fault: Fault) -> Refusal {
         Fault::Key => Refusal::access("no region has this remote key"),
         Fault::Range => Refusal::access("the range is not within the region"),
         Fault::Rights => Refusal::access("the region does not allow it"),
+        Fault::Gone => {
+            Refusal::access("the memory of the region was given up before it was deregistered")
+        }
     }
 }

@@ -249,9 +249,10 @@ impl Resources {
             && let What::Read(read) = &mut self.list[at].what
         {
             let mut data = vec![0; len as usize].into_boxed_slice();
-            host.load(segment, &mut data);
-            read.put_by.insert(k, data);
-            self.bytes += len as usize;
+            if host.load(segment, &mut data).is_ok() {
+                read.put_by.insert(k, data);
+                self.bytes += len as usize;
+            }
         }
         true
     }

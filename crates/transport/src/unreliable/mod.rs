@@ -14,7 +14,7 @@ use crate::cause::Cause;
 use crate::common::Core;
 use crate::host::{Burst, Host, PathId, Payload};
 use crate::qp::{PostError, TransmitState};
-use crate::requester::{Stamp, burst_packets, emit_data, local_fault, psn};
+use crate::requester::{Failure, Stamp, burst_packets, emit_data, local_fault, psn, unsent};
 use crate::sq::{Body, SendQueue, Wqe, gather};
 use crate::types::{
     Access, QpEvent, QpState, QpType, SendFlags, SendOp, SendWr, UdDestination, WcStatus,
@@ -138,7 +138,7 @@ impl Sender {
                         self.sq.complete_front(core, WcStatus::Success, Cause::None, host);
                     }
                 }
-                Err((status, cause)) => {
+                Err(Failure { status, cause, .. }) => {
                     // Sends fail, receives go on (IBTA 10.3.1.6, SQE).
                     self.sq.complete_front(core, status, cause, host);
                     core.attr.state = QpState::Sqe;
@@ -161,7 +161,7 @@ impl Sender {
         core: &mut Core,
         path: PathId,
         host: &mut H,
-    ) -> Result<Sent, (WcStatus, Cause)> {
+    ) -> Result<Sent, Failure> {
         let mtu = core.attr.path_mtu;
         let k = self.progress.unwrap_or(0);
         let next = self.next;
@@ -173,7 +173,7 @@ impl Sender {
         let wqe = &*wqe;
         let n = (wqe.packets - k).min(burst_packets(mtu));
         let stamp = Stamp { tag: None, now_us: 0 };
-        emit_data(core, wqe, k, n, false, path, stamp, host)?;
+        emit_data(core, wqe, k, n, false, path, stamp, true, host)?;
         let ends = k + n == wqe.packets;
         let bytes = (wqe.len - k * mtu).min(n * mtu);
         self.progress = Some(k + n);
@@ -196,9 +196,9 @@ fn send_datagram<H: Host>(
     seq: u64,
     path: PathId,
     host: &mut H,
-) -> Result<Sent, (WcStatus, Cause)> {
+) -> Result<Sent, Failure> {
     let Some(ud) = wqe.ud else {
-        return Err((WcStatus::LocQpOpErr, Cause::LocalOperation));
+        return Err(Failure::local(WcStatus::LocQpOpErr));
     };
     if wqe.len > core.attr.path_mtu {
         // Not sent, and no error either (C10-93.1.1).
@@ -244,12 +244,13 @@ fn send_datagram<H: Host>(
         mtu: core.attr.path_mtu,
         payload,
         covered_twice: false,
+        changing: false,
     };
-    core.transmit(&burst, host);
+    core.transmit(&burst, host).map_err(|unread| unsent(core, wqe, unread, host))?;
     Ok(Sent { bytes: wqe.len, packets: 1, ends: true })
 }
 
-fn execute_local<H: Host>(core: &Core, wqe: &Wqe, host: &mut H) -> Result<Sent, (WcStatus, Cause)> {
+fn execute_local<H: Host>(core: &Core, wqe: &Wqe, host: &mut H) -> Result<Sent, Failure> {
     let (pd, qpn) = (core.config.pd, core.config.qpn);
     let (done, status) = match wqe.op {
         SendOp::LocalInv { rkey } => (host.invalidate(pd, qpn, rkey), WcStatus::LocQpOpErr),
@@ -260,7 +261,7 @@ fn execute_local<H: Host>(core: &Core, wqe: &Wqe, host: &mut H) -> Result<Sent, 
         Ok(()) => Ok(Sent { ends: true, ..Sent::default() }),
         Err(fault) => {
             core.explain(host, None, format_args!("bind or invalidate failed: {fault}"));
-            Err((status, Cause::LocalOperation))
+            Err(Failure::local(status))
         }
     }
 }

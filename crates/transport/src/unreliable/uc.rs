@@ -142,7 +142,7 @@ impl UcReceiver {
             let (pd, qpn) = (core.config.pd, core.config.qpn);
             let segment =
                 host.resolve_remote(pd, qpn, reth.rkey, va, len, Access::REMOTE_WRITE).ok()?;
-            host.store(segment, packet.payload);
+            host.store(segment, packet.payload).ok()?;
         }
         self.message = Some(Inbound { reth: Some(reth), received: end });
         if opcode.ends_message() {

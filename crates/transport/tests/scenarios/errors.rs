@@ -523,3 +523,79 @@ fn malformed_sequences_are_refused_as_invalid_requests() {
         assert_eq!(n.host.recv_completions.len(), 1);
     }
 }
+
+/// Memory that is registered and not there (pages that were unmapped, a file that was cut): who asked for
+/// it hears of an access error, as from a wrong key, whatever of it is gone.
+#[test]
+fn a_request_for_memory_that_is_gone_is_a_remote_access_error() {
+    let requests = [
+        (WRITE, 9000),
+        (SendOp::AtomicWrite { va: 0x2000, rkey: ALL }, 8),
+        (SendOp::FetchAdd { va: 0x2000, rkey: ALL, add: 1 }, 8),
+        (SendOp::CompareSwap { va: 0x2000, rkey: ALL, compare: 0, swap: 1 }, 8),
+        (SendOp::Read { va: 0x2000, rkey: ALL }, 100),
+        (SendOp::Read { va: 0, rkey: ALL }, 9000),
+        (SendOp::Read { va: 0, rkey: ALL }, 90_000),
+    ];
+    for setup in setups() {
+        for (op, len) in requests {
+            let mut p = Pair::new(setup);
+            p.nodes[1].host.gone = 0x2000..0x2010;
+            p.nodes[0].post(0, SendOp::Write { va: 0x8000, rkey: ALL }, 0x8000, 5000);
+            p.nodes[0].post(1, op, 0x8000, len);
+            p.nodes[0].post(2, SendOp::Write { va: 0x8000, rkey: ALL }, 0x8000, 5000);
+            p.run();
+            assert_refused(&p, RemAccessErr, 1, 2);
+            assert_eq!(p.nodes[1].host.events, [QpEvent::AccessError], "{op:?} {len}");
+            assert_eq!(p.nodes[1].host.atomics, 0);
+            assert_explained(&p, 1, "refused");
+        }
+    }
+}
+
+/// IBTA 9.7.5.2.4, 10.10.3.2: a receive whose memory is gone is a local error there and a remote
+/// operational one here.
+#[test]
+fn a_receive_whose_memory_is_gone_ends_both_sides() {
+    for setup in setups() {
+        let mut p = Pair::new(setup);
+        p.nodes[1].host.gone = 0x2000..0x2010;
+        p.nodes[1].recv(7, 0, 9000);
+        p.nodes[0].post(0, SendOp::Send, 0x8000, 9000);
+        p.nodes[0].post(1, WRITE, 0x8000, 100);
+        p.run();
+        assert_refused(&p, RemOpErr, 0, 1);
+        assert_eq!(p.nodes[1].host.recv_statuses(), [(7, LocProtErr)]);
+    }
+}
+
+/// A work request whose own memory is gone fails once all before it is complete; what of its message has
+/// left by then is no harm.
+#[test]
+fn a_work_request_whose_memory_is_gone_fails_after_all_before_it() {
+    let requests = [
+        (WRITE, 9000),
+        (WRITE, 90_000),
+        (SendOp::Send, 9000),
+        (SendOp::AtomicWrite { va: 0, rkey: ALL }, 8),
+        (SendOp::Read { va: 0, rkey: ALL }, 9000),
+        (SendOp::FetchAdd { va: 0, rkey: ALL, add: 1 }, 8),
+    ];
+    for setup in setups() {
+        for (op, len) in requests {
+            let mut p = Pair::new(setup);
+            p.nodes[0].host.gone = 0x9000..0x9010;
+            let at = if len == 8 { 0x9000 } else { 0x8000 };
+            p.nodes[1].recv(7, 0, 100_000);
+            p.nodes[0].post(0, WRITE, 0, 5000);
+            p.nodes[0].post(1, op, at, len);
+            p.nodes[0].post(2, WRITE, 0, 5000);
+            p.run();
+            let expected = [(0, Success), (1, LocProtErr), (2, WrFlushErr)];
+            assert_eq!(p.nodes[0].host.statuses(), expected, "{op:?} {len}");
+            assert_eq!(p.nodes[0].qp.state(), QpState::Err);
+            assert_explained(&p, 0, "the memory of the region is gone");
+            p.assert_settled();
+        }
+    }
+}

@@ -1,11 +1,12 @@
 //! A host in memory: regions, completions, and packets as bytes.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use polypath_transport::{
     Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Host, PathId, PathTag, Payload,
-    PeerId, QpEvent, RecvWr, Route, Segment, Sge, WcStatus,
+    PeerId, QpEvent, RecvWr, Route, Segment, Sge, Unread, WcStatus,
 };
 use polypath_wire::ICRC_LEN;
 use polypath_wire::packet::{Headers, MAX_HEADERS_LEN};
@@ -62,6 +63,8 @@ pub struct SimHost {
     pub atomic_writes: u64,
     /// What was flushed, and the byte that lay at the start of the range then.
     pub flushes: Vec<(FlushScope, Access, u8)>,
+    /// Memory that is not there any more although it is registered.
+    pub gone: Range<u64>,
     /// Of each FLUSH sent, whether its ICRC covers it twice.
     pub flush_covers: Vec<bool>,
     /// What the peer takes; `None`: either.
@@ -103,6 +106,7 @@ impl SimHost {
             atomics: 0,
             atomic_writes: 0,
             flushes: Vec::new(),
+            gone: 0..0,
             flush_covers: Vec::new(),
             takes_twice: None,
             early_max: u32::MAX,
@@ -131,6 +135,12 @@ impl SimHost {
             return Err(Fault::Rights);
         }
         Ok(Segment { addr: addr - region.addr + region.place, len: len as u32 })
+    }
+
+    /// What an access meets that was allowed.
+    fn touch(&self, addr: u64, len: u64) -> Result<(), Fault> {
+        let touches = addr < self.gone.end && addr + len > self.gone.start;
+        if touches { Err(Fault::Gone) } else { Ok(()) }
     }
 
     /// Everything that was charged has come back.
@@ -170,18 +180,23 @@ impl Host for SimHost {
         self.find(rkey, va, u64::from(len), access)
     }
 
-    fn load(&self, segment: Segment, out: &mut [u8]) {
+    fn load(&self, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
+        self.touch(segment.addr, out.len() as u64)?;
         let at = segment.addr as usize;
         out.copy_from_slice(&self.memory[at..at + out.len()]);
+        Ok(())
     }
 
-    fn store(&mut self, segment: Segment, data: &[u8]) {
+    fn store(&mut self, segment: Segment, data: &[u8]) -> Result<(), Fault> {
         assert!(data.len() <= segment.len as usize);
+        self.touch(segment.addr, data.len() as u64)?;
         let at = segment.addr as usize;
         self.memory[at..at + data.len()].copy_from_slice(data);
+        Ok(())
     }
 
-    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> u64 {
+    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
+        self.touch(segment.addr, 8)?;
         let at = segment.addr as usize;
         let bytes: [u8; 8] = self.memory[at..at + 8].try_into().unwrap();
         let old = u64::from_ne_bytes(bytes);
@@ -192,13 +207,14 @@ impl Host for SimHost {
         };
         self.memory[at..at + 8].copy_from_slice(&new.to_ne_bytes());
         self.atomics += 1;
-        old
+        Ok(old)
     }
 
-    fn atomic_write(&mut self, segment: Segment, value: u64) {
+    fn atomic_write(&mut self, segment: Segment, value: u64) -> Result<(), Fault> {
         assert_eq!((segment.len, segment.addr % 8), (8, 0));
-        self.store(segment, &value.to_ne_bytes());
+        self.store(segment, &value.to_ne_bytes())?;
         self.atomic_writes += 1;
+        Ok(())
     }
 
     fn flush(
@@ -291,34 +307,35 @@ impl Host for SimHost {
         self.tagged.then_some(PathTag { id: path.0 as u8, generation })
     }
 
-    fn transmit(&mut self, burst: &Burst<'_>) {
+    fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread> {
+        let mut unread = None;
         let payload: Vec<u8> = match burst.payload {
             Payload::Bytes(bytes) => bytes.to_vec(),
-            Payload::Memory { segments, skip, len } => segments
-                .iter()
-                .flat_map(|s| {
-                    let at = s.addr as usize;
-                    &self.memory[at..at + s.len as usize]
-                })
-                .copied()
-                .skip(skip as usize)
-                .take(len as usize)
-                .collect(),
+            Payload::Memory { segments, skip, len } => {
+                let all = segments.iter().flat_map(|s| s.addr..s.addr + u64::from(s.len));
+                let addrs: Vec<u64> = all.skip(skip as usize).take(len as usize).collect();
+                unread = addrs.iter().position(|addr| self.gone.contains(addr));
+                addrs.iter().map(|&addr| self.memory[addr as usize]).collect()
+            }
         };
         assert_eq!(payload.len(), burst.payload.len() as usize);
         if burst.first.bth.opcode.is_flush() {
             self.flush_covers.push(burst.covered_twice);
             if self.takes_twice.is_some_and(|twice| twice != burst.covered_twice) {
-                return; // Its ICRC is wrong for the peer.
+                return Ok(()); // Its ICRC is wrong for the peer.
             }
         } else {
             assert!(!burst.covered_twice, "{burst:?}");
         }
         for i in 0..burst.packets {
             let range = burst.range(i);
+            if unread.is_some_and(|at| at < range.end as usize) {
+                return Err(Unread { sent: i });
+            }
             let data = &payload[range.start as usize..range.end as usize];
             self.out.push((burst.path, encode(&burst.headers(i), data)));
         }
+        Ok(())
     }
 
     fn sent(&mut self, path: PathId, bytes: u32) {

@@ -1,0 +1,287 @@
+//! SIGSEGV and SIGBUS: ours if they are of an access under [`guard`](super::guard), else the
+//! program's.
+//!
+//! Our handler is installed with the first memory region, and looked after with every further one. What
+//! the program has set, before or after, is kept here and called for every fault that is not ours, as the
+//! kernel would call it. For that, the preloaded library stands in for the C library's functions that set
+//! a signal's action or a thread's mask: [`action`] and [`mask`] are what they do.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::{MaybeUninit, transmute, zeroed};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{Ordering, fence};
+
+use libc::{sigaction, siginfo_t, sigset_t, ucontext_t};
+
+use super::guard;
+
+/// The signals that a fault raises.
+const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// What the program wants done with a signal. Read by the handler at any time, so in pieces of which a
+/// reader gets all or tries again (a sequence lock).
+struct Program {
+    /// Odd while it is being written.
+    version: AtomicU32,
+    handler: AtomicUsize,
+    flags: AtomicI32,
+    /// The signals that Linux has: 64.
+    mask: AtomicU64,
+}
+
+impl Program {
+    const fn new() -> Self {
+        Self {
+            version: AtomicU32::new(0),
+            handler: AtomicUsize::new(libc::SIG_DFL),
+            flags: AtomicI32::new(0),
+            mask: AtomicU64::new(0),
+        }
+    }
+
+    fn get(&self) -> sigaction {
+        loop {
+            let version = self.version.load(Ordering::Acquire);
+            // SAFETY: all zeroes are a value of this plain C structure.
+            let mut action: sigaction = unsafe { zeroed() };
+            action.sa_sigaction = self.handler.load(Ordering::Relaxed);
+            action.sa_flags = self.flags.load(Ordering::Relaxed);
+            // SAFETY: a set is at least as long as its first word.
+            unsafe {
+                (&raw mut action.sa_mask).cast::<u64>().write(self.mask.load(Ordering::Relaxed))
+            };
+            fence(Ordering::Acquire);
+            if version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version {
+                return action;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// The caller has blocked all signals: a handler in this thread would wait for it for ever.
+    fn set(&self, action: &sigaction) {
+        let version = loop {
+            let version = self.version.load(Ordering::Relaxed) & !1;
+            let next = version.wrapping_add(1);
+            let (ok, seen) = (Ordering::Acquire, Ordering::Relaxed);
+            if self.version.compare_exchange_weak(version, next, ok, seen).is_ok() {
+                break version;
+            }
+            std::hint::spin_loop();
+        };
+        fence(Ordering::Release);
+        self.handler.store(action.sa_sigaction, Ordering::Relaxed);
+        self.flags.store(action.sa_flags, Ordering::Relaxed);
+        // SAFETY: a set is at least as long as its first word.
+        let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read() };
+        self.mask.store(mask, Ordering::Relaxed);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+}
+
+static PROGRAM: [Program; 2] = [const { Program::new() }; 2];
+/// The handler was installed, by this process or one that it was forked from.
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// The process that has it: a child before its exec shares our memory and not our handlers (vfork).
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+fn of(signal: c_int) -> Option<&'static Program> {
+    SIGNALS.iter().position(|&s| s == signal).map(|at| &PROGRAM[at])
+}
+
+/// Has faults of guarded accesses come to us. Called with every registration: two system calls if all is
+/// as it was, and whoever has replaced the handler by a system call of its own is asked after us again.
+pub(super) fn install() {
+    for (signal, program) in SIGNALS.into_iter().zip(&PROGRAM) {
+        // SAFETY: all zeroes are a value of this plain C structure.
+        let mut current: sigaction = unsafe { zeroed() };
+        let known = real_action(signal, null(), &raw mut current) == 0;
+        if !known || current.sa_sigaction == on_fault as *const () as usize {
+            continue;
+        }
+        with_all_blocked(|| program.set(&current));
+        // SAFETY: as above.
+        let mut ours: sigaction = unsafe { zeroed() };
+        ours.sa_sigaction = on_fault as *const () as usize;
+        // NODEFER: what the program wants blocked while its handler runs is done by `forward`.
+        ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+        real_action(signal, &raw const ours, null_mut());
+    }
+    // SAFETY: no arguments.
+    OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+    INSTALLED.store(true, Ordering::Release);
+}
+
+/// Whether the program's action for a signal is kept here, and not by the kernel.
+pub fn is_kept(signal: c_int) -> bool {
+    of(signal).is_some() && is_ours()
+}
+
+fn is_ours() -> bool {
+    INSTALLED.load(Ordering::Acquire)
+        // SAFETY: no arguments.
+        && OWNER.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+}
+
+/// `sigaction(2)` as the program is to see it.
+///
+/// # Safety
+/// As the C library's.
+pub unsafe fn action(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int {
+    let Some(program) = of(signal).filter(|_| is_ours()) else {
+        return real_action(signal, new, old);
+    };
+    let before = program.get();
+    // SAFETY: the caller's promise. `new` and `old` may be the same.
+    unsafe {
+        if !new.is_null() {
+            let new = new.read();
+            with_all_blocked(|| program.set(&new));
+        }
+        if !old.is_null() {
+            old.write(before);
+        }
+    }
+    0
+}
+
+/// `sigprocmask(2)` or `pthread_sigmask(3)`, by `real`: once memory is registered, the signals of faults
+/// are never blocked.
+///
+/// # Safety
+/// As the C library's.
+pub unsafe fn mask(
+    how: c_int,
+    set: *const sigset_t,
+    real: impl FnOnce(*const sigset_t) -> c_int,
+) -> c_int {
+    if set.is_null() || how == libc::SIG_UNBLOCK || !INSTALLED.load(Ordering::Acquire) {
+        return real(set);
+    }
+    // SAFETY: a set of the caller's.
+    let mut without = unsafe { set.read() };
+    for signal in SIGNALS {
+        // SAFETY: a set of ours.
+        unsafe { libc::sigdelset(&raw mut without, signal) };
+    }
+    real(&raw const without)
+}
+
+/// The calling thread takes the signals of faults from now on.
+#[cold]
+pub(super) fn unblock() {
+    let mut set = MaybeUninit::<sigset_t>::uninit();
+    // SAFETY: a set of ours, emptied before it is used.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in SIGNALS {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), null_mut());
+    }
+}
+
+fn with_all_blocked(what: impl FnOnce()) {
+    let mut old = MaybeUninit::<u64>::uninit();
+    let all = u64::MAX;
+    // SAFETY: two sets as the kernel has them, of 8 bytes. It can't fail.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const all,
+            old.as_mut_ptr(),
+            8,
+        );
+        what();
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            old.as_ptr(),
+            null_mut::<u64>(),
+            8,
+        );
+    }
+}
+
+/// The C library's `sigaction`, or that of a library that stands in for it; not our own stand-in.
+fn real_action(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int {
+    type Function = unsafe extern "C" fn(c_int, *const sigaction, *mut sigaction) -> c_int;
+    const NAME: &CStr = c"sigaction";
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    let mut found = FOUND.load(Ordering::Relaxed);
+    if found.is_null() {
+        // SAFETY: a C string.
+        found = unsafe { libc::dlsym(libc::RTLD_NEXT, NAME.as_ptr()) };
+        if found.is_null() {
+            return -1;
+        }
+        FOUND.store(found, Ordering::Relaxed);
+    }
+    // SAFETY: the function of this name has this type; the arguments are the caller's.
+    unsafe { transmute::<*mut c_void, Function>(found)(signal, new, old) }
+}
+
+/// The handler. Nothing here allocates, locks or changes `errno` before it is known to be the
+/// program's.
+unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives both structures; a fault (and nothing that was sent) has a positive code and
+    // an address. What it is continued with is what `guard` has left for it.
+    unsafe {
+        if (*info).si_code > 0 {
+            let registers = &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs;
+            let stack = registers[libc::REG_RSP as usize] as usize;
+            if let Some((code, stack)) = guard::caught((*info).si_addr() as usize, stack) {
+                registers[libc::REG_RIP as usize] = code as libc::greg_t;
+                registers[libc::REG_RSP as usize] = stack as libc::greg_t;
+                return;
+            }
+        }
+        forward(signal, info, context);
+    }
+}
+
+/// Does what the program wants done with a signal, as the kernel would.
+///
+/// # Safety
+/// Called by the handler, with its arguments.
+unsafe fn forward(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let Some(program) = of(signal) else { return };
+    let action = program.get();
+    // SAFETY: zeroes are the default action; the handler is the program's, of the type that its flags say.
+    // The mask is one of the kernel's, of 8 bytes.
+    unsafe {
+        let sent = (*info).si_code <= 0;
+        match action.sa_sigaction {
+            // One that was sent can be ignored, a fault can't.
+            libc::SIG_IGN if sent => {}
+            libc::SIG_DFL | libc::SIG_IGN => {
+                let default: sigaction = zeroed();
+                real_action(signal, &raw const default, null_mut());
+                // A fault happens again when this handler returns.
+                if sent {
+                    libc::raise(signal);
+                }
+            }
+            handler => {
+                if action.sa_flags & libc::SA_RESETHAND != 0 {
+                    with_all_blocked(|| program.set(&zeroed()));
+                }
+                let mut mask = (&raw const action.sa_mask).cast::<u64>().read();
+                if action.sa_flags & libc::SA_NODEFER == 0 {
+                    mask |= 1 << (signal - 1);
+                }
+                let none = null_mut::<u64>();
+                libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const mask, none, 8);
+                // The kernel restores the mask of before when the handler returns.
+                if action.sa_flags & libc::SA_SIGINFO != 0 {
+                    type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+                    transmute::<usize, Handler>(handler)(signal, info, context);
+                } else {
+                    transmute::<usize, unsafe extern "C" fn(c_int)>(handler)(signal);
+                }
+            }
+        }
+    }
+}
