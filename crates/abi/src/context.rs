@@ -37,6 +37,8 @@ pub(crate) struct CContext {
 /// What a context and those that were imported from it have in common.
 pub(crate) struct Opened {
     device: *mut ibv_device,
+    /// Contexts of it that are not closed.
+    open: AtomicUsize,
     inner: Arc<dyn Context>,
     live: Mutex<HashMap<u64, Target>>,
     identity: import::Identity,
@@ -55,9 +57,26 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
-    fn drop(&mut self) {
+impl Opened {
+    /// Its last context was closed. As when the kernel loses the last descriptor of it: every queue pair
+    /// is destroyed and every key is invalid, so that no peer reaches memory that the program believes to
+    /// be its own again. What the program still has of its objects can be destroyed.
+    fn shut(&self) {
         import::forget(self.identity);
+        let queue_pairs: Vec<_> = {
+            let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+            let inner = |target: &Target| match *target {
+                // SAFETY: what the table holds lives as long as its lock is held.
+                Target::Qp(qp) => Some(unsafe { &*qp }.inner().clone()),
+                Target::Cq(_) | Target::Srq(_) => None,
+            };
+            live.values().filter_map(inner).collect()
+        };
+        for queue_pair in queue_pairs {
+            // One that another thread is destroying just now is gone as well.
+            let _ = queue_pair.destroy();
+        }
+        self.inner.close();
     }
 }
 
@@ -97,6 +116,11 @@ impl CContext {
     /// event is given out that the wait would not see.
     pub(crate) fn live(&self) -> Live<'_> {
         self.opened.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether its objects are gone, but for what the program has of them.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.opened.open.load(Ordering::Acquire) == 0
     }
 
     /// The C structure.
@@ -247,7 +271,8 @@ pub(crate) unsafe extern "C-unwind" fn open_device(device: *mut ibv_device) -> *
         let (cmd_fd, identity) = import::command_fd()?;
         let live = Mutex::new(HashMap::new());
         let process = std::process::id();
-        let opened = Arc::new(Opened { device, inner, live, identity, process });
+        let open = AtomicUsize::new(0);
+        let opened = Arc::new(Opened { device, open, inner, live, identity, process });
         import::remember(identity, &opened);
         Ok(wrap(opened, cmd_fd))
     })
@@ -265,6 +290,7 @@ pub(crate) fn wrap(opened: Arc<Opened>, cmd_fd: c_int) -> *mut ibv_context {
     public.cmd_fd = cmd_fd;
     let verbs = UnsafeCell::new(extended(public));
     let ties = AtomicUsize::new(1);
+    opened.open.fetch_add(1, Ordering::Relaxed);
     Box::leak(Box::new(CContext { headroom: [0; 64], verbs, opened, ties })).public()
 }
 
@@ -296,25 +322,34 @@ impl Drop for Tie {
 /// `context` is one of ours, and the tie was there.
 unsafe fn untie(context: *mut ibv_context) {
     // SAFETY: the caller's promise; after the last tie nobody knows the context, and the box is the
-    // one that `wrap` leaked. The descriptor is the context's own.
+    // one that `wrap` leaked.
     unsafe {
         let this = of(context);
         if this.ties.fetch_sub(1, Ordering::AcqRel) == 1 {
             let this = Box::from_raw(core::ptr::from_ref(this).cast_mut());
             debug_assert!(this.headroom.iter().all(|&word| word == 0));
-            libc::close((*this.public()).cmd_fd);
         }
     }
 }
 
-/// `ibv_close_device`. Objects that the program did not destroy keep what they need, see [`Tie`].
+/// `ibv_close_device`. Peers reach nothing of it any more, see [`Opened::shut`]; objects that the program
+/// did not destroy keep what they need to be destroyed, see [`Tie`].
 ///
 /// # Safety
 /// `context` is one of ours and not closed yet.
 pub(crate) unsafe extern "C-unwind" fn close_device(context: *mut ibv_context) -> c_int {
     guard::minus_one("ibv_close_device", || {
-        // SAFETY: the caller's promise: the tie of an open context is there.
-        unsafe { untie(context) };
+        // SAFETY: the caller's promise: the tie of an open context is there, and the descriptor is the
+        // context's own.
+        unsafe {
+            let this = of(context);
+            if this.opened.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+                this.opened.shut();
+            }
+            libc::close((*context).cmd_fd);
+            (*context).cmd_fd = -1;
+            untie(context);
+        }
         Ok(0)
     })
 }

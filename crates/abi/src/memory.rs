@@ -201,7 +201,10 @@ pub(crate) unsafe extern "C-unwind" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard::errno_of("ibv_dereg_mr", || {
         // SAFETY: the caller's promise.
         unsafe {
-            (*mr.cast::<CMr>()).inner.deregister()?;
+            let done = (*mr.cast::<CMr>()).inner.deregister();
+            if !of((*mr).context).is_shut() {
+                done?;
+            }
             forget_mr(mr);
         }
         Ok(())
@@ -330,7 +333,11 @@ pub(crate) unsafe extern "C-unwind" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
         }
         // SAFETY: the caller's promise; the box is the one that `alloc_mw` leaked.
         unsafe {
-            checked((*mw).context)?.inner().dealloc_mw((*mw).handle)?;
+            let context = checked((*mw).context)?;
+            let done = context.inner().dealloc_mw((*mw).handle);
+            if !context.is_shut() {
+                done?;
+            }
             drop(Box::from_raw(mw.cast::<CMw>()));
         }
         Ok(())

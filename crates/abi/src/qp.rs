@@ -395,7 +395,10 @@ pub(crate) unsafe extern "C-unwind" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     unsafe {
         let errno = guard::errno_of("ibv_destroy_qp", || {
             let this = qp_of(qp);
-            this.inner.destroy()?;
+            let done = this.inner.destroy();
+            if !of((*qp).context).is_shut() {
+                done?;
+            }
             of((*qp).context).live().remove(&this.token);
             given = this.async_given.load(Ordering::Acquire);
             Ok(())

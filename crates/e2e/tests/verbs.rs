@@ -26,19 +26,43 @@ matrix! {
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn run(program: &str, device: Option<&str>) -> Result<polypath_e2e::Finished, Error> {
+    run_for(program, device, LIMIT)
+}
+
+fn run_for(
+    program: &str,
+    device: Option<&str>,
+    limit: Duration,
+) -> Result<polypath_e2e::Finished, Error> {
     let _share = share(PATIENT);
     let lab = Lab::new()?;
-    lab.host(0).verbs(program.split(' ')).device(device).run(LIMIT)?.expect_success()
+    lab.host(0).verbs(program.split(' ')).device(device).run(limit)?.expect_success()
 }
 
 /// Runs one of our own C programs, which talks to itself and checks what it gets, on both devices.
 fn run_own(name: &str) -> Result<(), Error> {
+    run_own_for(name, LIMIT)
+}
+
+fn run_own_for(name: &str, limit: Duration) -> Result<(), Error> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{name}.c"));
     let program = compile_c(&source)?;
     for device in [None, Some("roce")] {
-        run(&program.to_string_lossy(), device)?.expect_line("checks passed")?;
+        let finished = run_for(&program.to_string_lossy(), device, limit)?;
+        finished.expect_line("checks passed")?;
     }
     Ok(())
+}
+
+#[test]
+fn memory_that_was_given_up_is_an_error_of_the_access_and_never_a_signal() -> Result<(), Error> {
+    run_own_for("gone", Duration::from_secs(60))
+}
+
+/// 100,000 WRITEs, of which each packet may have to be sent again.
+#[test]
+fn a_buffer_that_changes_while_it_is_sent_ends_nothing() -> Result<(), Error> {
+    run_own_for("changing", Duration::from_secs(60))
 }
 
 #[test]

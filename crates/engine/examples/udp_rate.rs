@@ -191,7 +191,8 @@ fn write_burst<'a>(opcode: Opcode, packets: u32, mtu: u32, payload: Payload<'a>)
     })));
     let (path, covered_twice) = (PathId(0), false);
     let (first, middle, last) = (headers, headers, headers);
-    Burst { path, first, middle, last, packets, mtu, payload, covered_twice }
+    let changing = false;
+    Burst { path, first, middle, last, packets, mtu, payload, covered_twice, changing }
 }
 
 /// Bytes of payload per second.
@@ -355,7 +356,8 @@ impl Source {
                 Mode::Copied => Opcode::RC_READ_RESPONSE_MIDDLE,
                 _ => Opcode::RC_WRITE_MIDDLE,
             };
-            self.sender.queue(self.flow, &write_burst(opcode, self.run, self.mtu, payload));
+            let burst = write_burst(opcode, self.run, self.mtu, payload);
+            assert!(self.sender.queue(self.flow, &burst).is_ok());
             self.sender.flush();
         }
         self.offset += bytes;
@@ -491,7 +493,8 @@ impl Side {
             Self::Raw(socket, to, _) => socket.send_to(&[0; 80], *to).map(drop),
             Self::Ours(_, sender, flow) => {
                 let payload = Payload::Bytes(&[0; 64]);
-                sender.queue(*flow, &write_burst(Opcode::RC_SEND_ONLY, 1, 4096, payload));
+                let burst = write_burst(Opcode::RC_SEND_ONLY, 1, 4096, payload);
+                assert!(sender.queue(*flow, &burst).is_ok());
                 sender.flush();
                 Ok(())
             }

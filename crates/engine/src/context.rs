@@ -173,6 +173,13 @@ impl Context for OpenDevice {
         device::attributes(&self.shared.info)
     }
 
+    fn close(&self) {
+        let lanes = &self.shared.process.lanes;
+        for pd in self.shared.memory.close(|| lanes.barrier()) {
+            self.shared.release_pd(pd);
+        }
+    }
+
     fn query_port(&self, port: u8) -> Result<PortAttr> {
         Self::check_port(port)?;
         let violations = self.shared.qkey_violations.load(Ordering::Relaxed);

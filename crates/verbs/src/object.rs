@@ -21,6 +21,10 @@ pub trait Device: Send + Sync + Debug {
 
 /// An open device. Protection domains and memory windows are plain numbers of the context.
 pub trait Context: Send + Sync + Debug {
+    /// The device was closed (`ibv_close_device` of the last one who had it open). Its queue pairs have
+    /// been destroyed. What it has registered is deregistered, windows are gone, and nothing more can be
+    /// registered; the program may still destroy what it has left.
+    fn close(&self) {}
     /// `ibv_query_device`.
     fn attributes(&self) -> DeviceAttr;
     /// `ibv_query_port`; ports count from 1.

@@ -49,7 +49,7 @@ impl Program {
             action.sa_flags = self.flags.load(Ordering::Relaxed);
             // SAFETY: a set is at least as long as its first word.
             unsafe {
-                (&raw mut action.sa_mask).cast::<u64>().write(self.mask.load(Ordering::Relaxed))
+                (&raw mut action.sa_mask).cast::<u64>().write(self.mask.load(Ordering::Relaxed));
             };
             fence(Ordering::Acquire);
             if version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version {

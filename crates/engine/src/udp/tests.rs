@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-use polypath_transport::{Burst, PathId, Payload, Segment};
+use polypath_transport::{Burst, PathId, Payload, Segment, Unread};
 use polypath_wire::ext::{Feth, Reth};
 use polypath_wire::{Bth, Headers, Opcode, Packet, Psn};
 
@@ -288,7 +288,9 @@ fn more_than_any_limit_of_a_batch_is_sent_in_several() {
     // Sends of one packet each, since the flows alternate; then runs of more than 64.
     let mut n = 0;
     for i in 0..200 {
-        sender.queue(flows[i % 2], &write(i as u32, 256, Payload::Bytes(&[i as u8; 8])).burst()).unwrap();
+        sender
+            .queue(flows[i % 2], &write(i as u32, 256, Payload::Bytes(&[i as u8; 8])).burst())
+            .unwrap();
         n += 1;
     }
     for i in 0..200 {
@@ -555,4 +557,56 @@ fn own_addresses_are_reached_link_local_ones_too() {
         assert_eq!(got.len(), 3, "{ip}");
         assert!(got.iter().all(|g| g.good && g.src == ip && g.dst == ip), "{ip}");
     }
+}
+
+#[test]
+fn a_payload_that_changes_before_it_leaves_has_the_right_icrc_if_it_was_copied() {
+    let (mut receiver, mut sender) = pair();
+    let flow = sender.open(key(V4, V4)).unwrap();
+    for changing in [true, false] {
+        let mut data = bytes(3000, 1);
+        let before = data.clone();
+        let segments = [segment(&data)];
+        let message = write(0, 1500, Payload::Memory { segments: &segments, skip: 0, len: 3000 });
+        sender.queue(flow, &Burst { changing, ..message.burst() }).unwrap();
+        data.fill(9);
+        assert_eq!(sender.flush(), Flushed { sent: 2, dropped: 0 });
+        let got = drain(&mut receiver);
+        assert_eq!(got.len(), 2);
+        // Without, it is dropped, and sent again as a copy.
+        assert!(got.iter().all(|g| g.good == changing));
+        if changing {
+            let joined: Vec<u8> = got.iter().flat_map(|g| g.payload().to_vec()).collect();
+            assert!(joined == before);
+        }
+    }
+}
+
+#[test]
+fn a_payload_that_is_gone_leaves_what_came_before_it_and_the_next_message_whole() {
+    let (mut receiver, mut sender) = pair();
+    let flow = sender.open(key(V4, V4)).unwrap();
+    let table = crate::memory::MemoryTable::new();
+    table.register(1, 0, 0, 0, polypath_transport::Access::empty()).unwrap();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping, whose second page is taken away.
+    let at = unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ, flags, -1, 0);
+        assert_eq!(libc::munmap(at.byte_add(4096), 4096), 0);
+        at
+    };
+    for changing in [true, false] {
+        let segments = [Segment { addr: at as u64, len: 8192 }];
+        let message = write(0, 1024, Payload::Memory { segments: &segments, skip: 0, len: 8192 });
+        let burst = Burst { changing, ..message.burst() };
+        assert_eq!(sender.queue(flow, &burst), Err(Unread { sent: 4 }));
+        sender.queue(flow, &write(40, 1024, Payload::Bytes(&[5; 3000])).burst()).unwrap();
+        assert_eq!(sender.flush(), Flushed { sent: 7, dropped: 0 });
+        let got = drain(&mut receiver);
+        assert!(got.iter().all(|g| g.good));
+        let psns: Vec<u32> = got.iter().map(|g| g.psn()).collect();
+        assert_eq!(psns, [0, 1, 2, 3, 40, 41, 42]);
+    }
+    // SAFETY: the mapping of above.
+    unsafe { libc::munmap(at, 4096) };
 }

@@ -307,9 +307,11 @@ impl Responder {
             mtu: core.attr.path_mtu,
             payload: Payload::Bytes(bytes[..n].as_flattened()),
             covered_twice: false,
+            changing: false,
         };
         core.counters.sent_packets += 1; // Blocks are no payload that anybody has asked for.
-        host.transmit(&burst);
+        let sent = host.transmit(&burst);
+        debug_assert!(sent.is_ok(), "it has no payload in memory");
     }
 
     /// Sends answers, a bounded number; true: there are more.

@@ -65,6 +65,8 @@ pub struct SimHost {
     pub flushes: Vec<(FlushScope, Access, u8)>,
     /// Memory that is not there any more although it is registered.
     pub gone: Range<u64>,
+    /// Of each burst from memory, whether it was to be copied.
+    pub changing: Vec<bool>,
     /// Of each FLUSH sent, whether its ICRC covers it twice.
     pub flush_covers: Vec<bool>,
     /// What the peer takes; `None`: either.
@@ -107,6 +109,7 @@ impl SimHost {
             atomic_writes: 0,
             flushes: Vec::new(),
             gone: 0..0,
+            changing: Vec::new(),
             flush_covers: Vec::new(),
             takes_twice: None,
             early_max: u32::MAX,
@@ -312,6 +315,7 @@ impl Host for SimHost {
         let payload: Vec<u8> = match burst.payload {
             Payload::Bytes(bytes) => bytes.to_vec(),
             Payload::Memory { segments, skip, len } => {
+                self.changing.push(burst.changing);
                 let all = segments.iter().flat_map(|s| s.addr..s.addr + u64::from(s.len));
                 let addrs: Vec<u64> = all.skip(skip as usize).take(len as usize).collect();
                 unread = addrs.iter().position(|addr| self.gone.contains(addr));

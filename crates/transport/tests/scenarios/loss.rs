@@ -310,3 +310,26 @@ fn round_trips_are_measured_and_reported() {
         assert_eq!(p.nodes[0].host.paths[0].rtt, Some(300 * US));
     }
 }
+
+/// What was lost may have been dropped because the program changed it while it was sent: the second time,
+/// and for what follows, one look at it has to do.
+#[test]
+fn what_is_sent_again_and_what_follows_is_sent_as_a_copy() {
+    for multipath in [false, true] {
+        let mut p = Pair::new(Setup { multipath, ..Setup::default() });
+        let start = Setup::default().psn[0];
+        p.nodes[0].post(0, WRITE, 0, 8 << 10);
+        p.run();
+        assert!(p.nodes[0].host.changing.iter().all(|changing| !changing));
+        p.nodes[0].host.changing.clear();
+        watch(&mut p, first(1, move |k| psn(k) == start + 10));
+        p.nodes[0].post(1, WRITE, 0, 8 << 10);
+        p.run();
+        p.nodes[0].post(2, WRITE, 0, 8 << 10);
+        p.run();
+        let changing = &p.nodes[0].host.changing;
+        assert_eq!(changing.iter().filter(|changing| !**changing).count(), 1, "{changing:?}");
+        assert!(!changing[0]);
+        assert_eq!(p.nodes[0].host.statuses().len(), 3);
+    }
+}
