@@ -30,6 +30,25 @@ pub struct Case {
     pub faults: Vec<(When, Fault)>,
     /// Who lies, and when.
     pub attacks: Vec<Attack>,
+    /// What each host's lane tells its peers of itself; hosts beyond the list: the default.
+    pub lanes: Vec<LanePlan>,
+}
+
+/// What a lane tells its peers of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LanePlan {
+    /// How far ahead packets are kept that arrive early, bytes; 0: nothing is told, as by older versions.
+    pub reach: u32,
+    /// What its receive buffer takes, bytes.
+    pub receive_window: u32,
+}
+
+impl Default for LanePlan {
+    fn default() -> Self {
+        let polypath_paths::Config { reach, receive_window, .. } =
+            polypath_paths::Config::default();
+        Self { reach, receive_window }
+    }
 }
 
 /// Two queue pairs that talk to each other.
@@ -279,6 +298,9 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let family = if self.v6 { "IPv6" } else { "IPv4" };
         writeln!(f, "{} hosts, {family}, random stream {:#x}", self.hosts, self.seed)?;
+        for (i, l) in self.lanes.iter().enumerate().take(self.hosts) {
+            writeln!(f, "host {i}: reach {}, receive window {}", l.reach, l.receive_window)?;
+        }
         for (i, l) in self.links.iter().enumerate() {
             write!(f, "link {i}: {:?} + {:?}", l.delay, l.jitter)?;
             let (rate, queue) = (l.rate_mbps, l.queue);

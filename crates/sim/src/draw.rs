@@ -91,7 +91,8 @@ impl Case {
         }
         overlap::draw(seed, &mut pairs);
         let attacks = attack::draw(seed, &pairs);
-        let mut case = Self { seed: !seed, v6, hosts, links, pairs, faults: list, attacks };
+        let lanes = Vec::new();
+        let mut case = Self { seed: !seed, v6, hosts, links, pairs, faults: list, attacks, lanes };
         grey::add(seed, &mut case, |rng, hosts, multipath, others| {
             let mood = Mood { requests: 60, wrongs: false, srq: 0, ..mood };
             draw_reliable(rng, &mood, hosts, multipath, others)

@@ -13,6 +13,7 @@ use polypath_wire::grh::Grh;
 use polypath_wire::icrc::FlowCrc;
 use polypath_wire::packet::Packet;
 
+use crate::case::LanePlan;
 use crate::io::{Did, Io};
 use crate::link::{Datagram, address};
 
@@ -40,6 +41,8 @@ pub struct HostPlan {
     pub links: usize,
     /// With IPv6 addresses.
     pub v6: bool,
+    /// What it tells of its lane.
+    pub lane: LanePlan,
     /// Bytes of memory.
     pub memory: usize,
 }
@@ -83,7 +86,9 @@ impl SimHost {
         let mut seed = [0; 16];
         seed[..8].copy_from_slice(&plan.instance.rotate_left(17).to_be_bytes());
         let lane = LaneIdentity { instance: plan.instance, slot: plan.number as u8 + 1 };
-        let mut paths = PathManager::new(Config::default(), lane, seed);
+        let LanePlan { reach, receive_window } = plan.lane;
+        let config = Config { reach, receive_window, ..Config::default() };
+        let mut paths = PathManager::new(config, lane, seed);
         paths.set_local(now, &local);
         Self {
             io: Io::new(now, paths, plan.memory),

@@ -158,6 +158,9 @@ pub enum Mischief {
     Skip(u64),
 }
 
+/// Bytes that packets of a host's queue pairs may take which arrived early: little, so that some are dropped.
+const EARLY_MEMORY: u32 = 1 << 20;
+
 /// What of a host a queue pair sees.
 #[derive(Debug)]
 pub struct Io {
@@ -173,6 +176,8 @@ pub struct Io {
     pub journal: Vec<Did>,
     /// What queue pairs said of errors.
     pub explanations: Vec<String>,
+    /// Bytes that packets take which arrived early.
+    pub early: u32,
     /// Bytes charged to paths and not given back, all together.
     pub charged: i64,
     /// The shared receive queue, and those of XRC by number.
@@ -207,6 +212,7 @@ impl Io {
             out: Vec::new(),
             journal: Vec::new(),
             explanations: Vec::new(),
+            early: 0,
             charged: 0,
             shared: BTreeMap::new(),
             passing_keys: BTreeSet::new(),
@@ -403,6 +409,16 @@ impl Host for Io {
         self.windows.insert(rkey, (pd, qpn));
         self.journal.push(Did::Bound { qpn: self.qpn, rkey });
         Ok(())
+    }
+
+    fn reserve(&mut self, bytes: u32) -> bool {
+        let fits = bytes <= EARLY_MEMORY - self.early;
+        self.early += if fits { bytes } else { 0 };
+        fits
+    }
+
+    fn release(&mut self, bytes: u32) {
+        self.early = self.early.checked_sub(bytes).expect("no more comes back than was granted");
     }
 
     fn take_srq(&mut self) -> Option<RecvWr> {

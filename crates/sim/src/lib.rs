@@ -70,7 +70,7 @@ mod trace;
 
 pub use arguments::Arguments;
 pub use attack::{Attack, Way};
-pub use case::{Case, EndPlan, Kind, Op, PairPlan, Wrong};
+pub use case::{Case, EndPlan, Kind, LanePlan, Op, PairPlan, Wrong};
 pub use faults::{Change, Fault, When};
 pub use grey::Holes;
 pub use host::{Entry, HostPlan, SimHost};

@@ -56,6 +56,8 @@ pub struct Report {
     pub dropped: u64,
     /// Datagrams corrupted on the way.
     pub corrupted: u64,
+    /// Packets that queue pairs sent again, for whatever reason.
+    pub resent: u64,
     /// Packets refused, for fences for example.
     pub refused: u64,
     /// Depends on every packet that was sent, and when.
@@ -159,6 +161,7 @@ impl Simulation {
                 instance: rng.bits(),
                 links: case.links.len(),
                 v6: case.v6,
+                lane: case.lanes.get(number).copied().unwrap_or_default(),
                 memory: memory as usize,
             })
             .collect();
@@ -455,6 +458,12 @@ impl Simulation {
             sent: self.net.sent,
             dropped: self.net.dropped,
             corrupted: self.net.corrupted,
+            resent: self
+                .hosts
+                .iter()
+                .flat_map(|h| h.qps.values())
+                .map(|entry| entry.qp.counters().retransmitted_packets)
+                .sum(),
             refused: self.hosts.iter().map(|h| h.refused).sum(),
             digest: self.net.digest,
         }
