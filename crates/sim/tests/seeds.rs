@@ -21,7 +21,6 @@ fn seeds_that_failed_once_pass() {
         169, // a probe that was sent late and answered at once was taken for the end of a silence, and
         // retries never ran out against a queue pair in the error state
         211,   // a READ whose window was gone was asked for again, late, and ended the queue pair
-        604,   // datagrams were led to a path that had left the set and was gone
         825,   // one packet in flight: each probe put off the ACK timeout, for ever
         838,   // the same
         1384,  // the path of a peer that was given up had been removed: no route, so no retries
