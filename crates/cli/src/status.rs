@@ -344,6 +344,7 @@ pub(crate) mod tests {
             state: "active".into(),
             rtt_us: Some(17),
             sent_bytes: 2048,
+            send_errors: Vec::new(),
             received_bytes: 0,
             lost_bytes: 0,
             failovers: 1,

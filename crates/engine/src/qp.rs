@@ -1,6 +1,6 @@
 //! Queue pairs as the verbs know them: a number on a lane.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -90,6 +90,7 @@ impl Qp {
             target,
             token: request.token,
             last_error: RefCell::default(),
+            last_path: Cell::new(polypath_transport::PathId(u32::MAX)),
             keys: KeyCache::new(),
         };
         let (lane, qpn) = Self::insert(context, request, attached).inspect_err(|_| {

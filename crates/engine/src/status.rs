@@ -5,7 +5,7 @@ use polypath_ipc::status::{Counter, LaneStatus, PathStatus, ProcessStatus, QpSta
 use polypath_paths::{PathState, PeerStatus, Status};
 use polypath_verbs::{QpState, QpType};
 
-use crate::lane::{Entry, Lane};
+use crate::lane::{Entry, Lane, LaneIo, way_of};
 use crate::process::Process;
 
 /// Everything this process knows.
@@ -36,6 +36,7 @@ fn add_lane(report: &mut ProcessStatus, lane: &Lane, table: &Table) {
             received_bytes: counters.received_bytes,
             sent_packets: counters.sent_packets,
             sent_bytes: counters.sent_bytes,
+            fragmented_packets: counters.fragmented_packets,
         });
         for index in state.qps.indexes() {
             if let Some(entry) = state.qps.get(index) {
@@ -43,7 +44,7 @@ fn add_lane(report: &mut ProcessStatus, lane: &Lane, table: &Table) {
             }
         }
         for peer in &paths.peers {
-            report.paths.extend(peer_paths(peer, table));
+            report.paths.extend(peer_paths(peer, &state.io, table));
         }
         report.drops.extend(counters.drops());
         report.drops.extend(
@@ -115,7 +116,11 @@ fn name(path: &polypath_paths::PathStatus, table: &Table) -> String {
     format!("{}>{}@{}", path.address.local, path.address.remote, interface(path, table))
 }
 
-fn peer_paths<'a>(peer: &'a PeerStatus, table: &'a Table) -> impl Iterator<Item = PathStatus> + 'a {
+fn peer_paths<'a>(
+    peer: &'a PeerStatus,
+    io: &'a LaneIo,
+    table: &'a Table,
+) -> impl Iterator<Item = PathStatus> + 'a {
     peer.paths.iter().map(|path| PathStatus {
         local: path.address.local,
         remote: path.address.remote,
@@ -126,7 +131,8 @@ fn peer_paths<'a>(peer: &'a PeerStatus, table: &'a Table) -> impl Iterator<Item 
             other => other.to_string(),
         },
         rtt_us: path.rtt.map(|rtt| u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX)),
-        sent_bytes: path.sent_bytes,
+        sent_bytes: io.sent_bytes(polypath_transport::PathId(path.path.0), &path.address),
+        send_errors: io.send_errors.counters(&way_of(&path.address)),
         received_bytes: path.received_bytes,
         lost_bytes: path.lost_bytes,
         failovers: u32::try_from(path.deaths).unwrap_or(u32::MAX),

@@ -163,9 +163,12 @@ pub struct ProcessStatus {
     pub errors: Vec<EventStatus>,
 }
 
-/// Entries of each list in one part of a report. With the limits on texts below, 16 of everything
-/// take less than 110 KiB, so that a part stays below [`MESSAGE_MAX`](crate::message::MESSAGE_MAX).
+/// Entries of each list in one part of a report. With the limits below, 16 of everything
+/// take less than 128 KiB, so that a part stays below [`MESSAGE_MAX`](crate::message::MESSAGE_MAX).
 const PART: usize = 16;
+
+/// Counters of a queue pair: more than there are.
+const COUNTERS: usize = 40;
 
 /// Longest text in a report in bytes; longer ones are cut.
 const TEXT_MAX: usize = 256;
@@ -247,12 +250,14 @@ impl ProcessStatus {
             ] {
                 cut(text);
             }
-            qp.counters.truncate(PART);
+            qp.counters.truncate(COUNTERS);
             qp.counters.iter_mut().for_each(|counter| cut_to(&mut counter.name, 32));
         }
         for path in &mut self.paths {
             cut(&mut path.interface);
             cut(&mut path.state);
+            path.send_errors.truncate(PART);
+            path.send_errors.iter_mut().for_each(|counter| cut_to(&mut counter.name, 32));
         }
         for failover in &mut self.failovers {
             cut(&mut failover.from);
@@ -290,10 +295,12 @@ pub struct LaneStatus {
     pub received_packets: u64,
     /// Bytes received (UDP payload).
     pub received_bytes: u64,
-    /// Packets sent.
+    /// Packets that the kernel took to send.
     pub sent_packets: u64,
     /// Bytes sent (UDP payload).
     pub sent_bytes: u64,
+    /// Those packets sent that were larger than the interface's MTU, and left in fragments.
+    pub fragmented_packets: u64,
 }
 
 /// A queue pair.
@@ -336,13 +343,15 @@ pub struct PathStatus {
     pub state: String,
     /// Smoothed round-trip time in microseconds, `None` before the first measurement.
     pub rtt_us: Option<u64>,
-    /// UDP payload sent, in bytes.
+    /// UDP payload sent, in bytes, of all services, answers and control packets.
     pub sent_bytes: u64,
+    /// Packets that the kernel refused to send, by the name of the error: `EPERM`, `ENETUNREACH` …
+    pub send_errors: Vec<Counter>,
     /// UDP payload received, in bytes.
     pub received_bytes: u64,
-    /// UDP payload that had to be sent again, in bytes.
+    /// Payload of requests that had to be sent again, and 128 bytes for each of their packets.
     pub lost_bytes: u64,
-    /// How often traffic left this path because it failed.
+    /// How often the path was given up, whether it carried traffic then or not.
     pub failovers: u32,
     /// How long traffic stood still at the last fail-over, in microseconds.
     pub last_blackout_us: Option<u64>,
@@ -406,6 +415,7 @@ mod tests {
         }
         let whole = whole.unwrap();
         assert_eq!(whole.qps.len(), 1000);
+        assert!(whole.qps.iter().all(|qp| qp.counters.len() == 40));
         assert_eq!((whole.events.len(), whole.errors.len()), (40, 40));
     }
 

@@ -7,8 +7,15 @@ use polypath_ipc::status::Counter;
 pub(crate) struct Counters {
     pub(crate) received_packets: u64,
     pub(crate) received_bytes: u64,
+    /// Taken by the kernel, control packets included.
     pub(crate) sent_packets: u64,
     pub(crate) sent_bytes: u64,
+    /// Those of them that leave in fragments, since they are larger than the interface's MTU.
+    pub(crate) fragmented_packets: u64,
+    /// Refused by the kernel; each path has the reasons.
+    pub(crate) unsent: u64,
+    /// Calls to receive that failed.
+    pub(crate) receive_failed: u64,
     pub(crate) control_received: u64,
     pub(crate) control_sent: u64,
     /// The invariant CRC was wrong.
@@ -19,8 +26,6 @@ pub(crate) struct Counters {
     pub(crate) unknown_qp: u64,
     /// The source is not of the queue pair's path set.
     pub(crate) wrong_source: u64,
-    /// The transport service is not the queue pair's.
-    pub(crate) wrong_service: u64,
     /// A P_Key that is not ours.
     pub(crate) wrong_pkey: u64,
     /// No socket could be had for the path.
@@ -37,8 +42,9 @@ impl Counters {
             ("malformed", self.malformed),
             ("unknown_qp", self.unknown_qp),
             ("wrong_source", self.wrong_source),
-            ("wrong_service", self.wrong_service),
             ("wrong_pkey", self.wrong_pkey),
+            ("unsent", self.unsent),
+            ("receive_failed", self.receive_failed),
             ("unsendable", self.unsendable),
             ("flows_failed", self.flows_failed),
         ]

@@ -1,6 +1,6 @@
 //! What the engine gives a queue pair: memory, queues, paths.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Arguments;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +35,8 @@ pub(crate) struct Attached {
     pub(crate) token: u64,
     /// What was last said of it, for `polypath status`.
     pub(crate) last_error: RefCell<String>,
+    /// The path that it sent by last.
+    pub(crate) last_path: Cell<PathId>,
     /// Memory keys that it has used lately.
     pub(crate) keys: KeyCache,
 }
@@ -182,7 +184,10 @@ impl Host for LaneHost<'_> {
     }
 
     fn explain(&mut self, text: Arguments<'_>) {
-        let text = text.to_string();
+        let mut text = text.to_string();
+        if let Some(obstacle) = self.io.obstacle(self.attached.last_path.get()) {
+            text = format!("{text}; {obstacle}");
+        }
         self.attached.last_error.replace(text.clone());
         self.io.explain(text);
     }
@@ -202,6 +207,7 @@ impl Host for LaneHost<'_> {
     }
 
     fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread> {
+        self.attached.last_path.set(burst.path);
         self.io.transmit(burst)
     }
 

@@ -1,6 +1,6 @@
 //! What a lane's queue pairs share for sending: paths, sockets, counters.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +14,17 @@ use crate::address::Resolved;
 use crate::cq::{Cq, Overrun};
 use crate::lane::counters::Counters;
 use crate::lane::datagrams::Datagrams;
+use crate::lane::send_errors::{SendErrors, Way, advice};
 use crate::moderation::Holds;
-use crate::udp::{FlowHandle, FlowKey, Sender};
+use crate::udp::{FlowError, FlowFault, FlowHandle, FlowKey, Sender};
 
-/// Sockets kept open for control packets.
-const MAX_CONTROL_FLOWS: usize = 32;
+/// Flows kept open for control packets. They are no sockets: flows share these.
+const MAX_CONTROL_FLOWS: usize = 4096;
+/// Pauses between attempts to open a socket, the shortest and the longest.
+const REOPEN_FIRST: Duration = Duration::from_millis(10);
+const REOPEN_LAST: Duration = Duration::from_secs(1);
+/// The tag of flows that are of no path: those of control packets.
+const NO_PATH: u32 = u32::MAX;
 /// Names of interfaces kept beside those that there are.
 const MAX_INTERFACES: usize = 1024;
 /// Queue pairs that are known to have lost a completion. The others lose the next one too.
@@ -30,8 +36,21 @@ const MAX_EXPLANATIONS: usize = 64;
 #[derive(Debug)]
 struct Flow {
     address: PathAddress,
-    /// `None`: it could not be opened; tried again when the address changes.
+    /// `None`: it could not be opened.
     handle: Option<FlowHandle>,
+    /// When to try again, and how long to wait after that.
+    retry_at: Duration,
+    pause: Duration,
+    /// Sent before it was opened anew, UDP payload in bytes.
+    sent_before: u64,
+}
+
+/// A flow of control packets.
+#[derive(Clone, Copy, Debug)]
+struct ControlFlow {
+    handle: FlowHandle,
+    /// Counts uses of all of them.
+    used: u64,
 }
 
 /// What the queue pairs of a lane keep together of packets that arrived before their turn, in bytes.
@@ -52,8 +71,12 @@ pub(crate) struct LaneIo {
     /// The last fail-overs, oldest first.
     pub(crate) failovers: VecDeque<FailoverStatus>,
     flows: Vec<Option<Flow>>,
-    /// Where control packets went lately, the latest last.
-    control_flows: Vec<(PathAddress, FlowHandle)>,
+    control_flows: BTreeMap<PathAddress, ControlFlow>,
+    control_uses: u64,
+    /// What could not be sent.
+    pub(crate) send_errors: SendErrors,
+    /// The errno of the last receive that failed.
+    receive_error: Option<i32>,
     pub(crate) datagrams: Datagrams,
     /// An acknowledgement, or an event, may have opened a window.
     pub(crate) window_opened: bool,
@@ -82,7 +105,10 @@ impl LaneIo {
             events: VecDeque::new(),
             failovers: VecDeque::new(),
             flows: Vec::new(),
-            control_flows: Vec::new(),
+            control_flows: BTreeMap::new(),
+            control_uses: 0,
+            send_errors: SendErrors::default(),
+            receive_error: None,
             datagrams: Datagrams::default(),
             window_opened: false,
             completions: 0,
@@ -101,51 +127,142 @@ impl LaneIo {
         Self::new(PathManager::new(polypath_paths::Config::default(), lane, [7; 16]), Sender::new())
     }
 
-    /// The socket for a path, opened when first used and again when its addresses change.
+    /// The flow of a path, opened when first used and again when its addresses change. If that fails,
+    /// it is tried again after a while.
     fn flow(&mut self, path: PathId) -> Option<FlowHandle> {
         let at = path.0 as usize;
         let address = self.paths.path(polypath_paths::PathId(path.0))?;
         if let Some(Some(flow)) = self.flows.get(at)
             && flow.address == *address
+            && (flow.handle.is_some() || self.now < flow.retry_at)
         {
             return flow.handle;
         }
         let address = *address;
+        self.open_flow(path, address)
+    }
+
+    #[cold]
+    fn open_flow(&mut self, path: PathId, address: PathAddress) -> Option<FlowHandle> {
+        let at = path.0 as usize;
         if self.flows.len() <= at {
             self.flows.resize_with(at + 1, || None);
         }
-        if let Some(Flow { handle: Some(old), .. }) = self.flows[at].take() {
-            self.sender.close(old);
+        let (mut pause, mut sent_before) = (REOPEN_FIRST, 0);
+        if let Some(old) = self.flows[at].take() {
+            sent_before = old.sent_before;
+            if let Some(handle) = old.handle {
+                sent_before += self.sender.sent_bytes(handle);
+                self.sender.close(handle);
+            }
+            if old.address == address {
+                pause = (old.pause * 2).min(REOPEN_LAST);
+            }
         }
-        let key = key_of(&address);
-        let handle = match self.sender.open(key) {
+        let handle = self.open(&address, path.0);
+        let retry_at = self.now + pause;
+        self.flows[at] = Some(Flow { address, handle, retry_at, pause, sent_before });
+        handle
+    }
+
+    /// Opens a flow; counts and tells if that fails.
+    fn open(&mut self, address: &PathAddress, tag: u32) -> Option<FlowHandle> {
+        match self.sender.open_for(key_of(address), tag) {
             Ok(handle) => Some(handle),
             Err(e) => {
                 self.counters.flows_failed += 1;
-                self.explain(format!(
-                    "cannot send from {} to {}: {e}; is the address still there?",
-                    address.local, address.remote
-                ));
+                let errno = e.raw_os_error().unwrap_or(libc::EIO);
+                if self.send_errors.note(self.now, way_of(address), errno, 0) {
+                    self.explain(format!(
+                        "cannot send from {} to {}: {e}; {}",
+                        address.local,
+                        address.remote,
+                        advice(errno)
+                    ));
+                }
                 None
             }
-        };
-        self.flows[at] = Some(Flow { address, handle });
-        handle
+        }
     }
 
     pub(crate) fn transmit(&mut self, burst: &Burst<'_>) -> std::result::Result<(), Unread> {
         let Some(flow) = self.flow(burst.path) else {
             self.counters.unsendable += u64::from(burst.packets);
+            self.paths.send_failed(self.now, polypath_paths::PathId(burst.path.0));
             return Ok(());
         };
-        let queued = self.sender.queue(flow, burst);
-        let (packets, bytes) = match queued {
-            Ok(()) => (burst.packets, burst.payload.len()),
-            Err(Unread { sent }) => (sent, sent * burst.mtu),
-        };
-        self.counters.sent_packets += u64::from(packets);
-        self.counters.sent_bytes += u64::from(bytes);
-        queued
+        self.sender.queue(flow, burst)
+    }
+
+    /// Hands what is queued to the kernel, and takes in what became of it.
+    #[inline]
+    pub(crate) fn flush(&mut self) {
+        let done = self.sender.flush();
+        self.counters.sent_packets += u64::from(done.sent);
+        self.counters.sent_bytes += done.sent_bytes;
+        self.counters.fragmented_packets += u64::from(done.fragmented);
+        self.counters.unsent += u64::from(done.dropped);
+        if self.sender.has_flow_errors() {
+            self.heed_send_errors();
+        }
+    }
+
+    #[cold]
+    fn heed_send_errors(&mut self) {
+        for FlowError { flow, tag, kind, packets } in self.sender.take_flow_errors() {
+            let Some(key) = self.sender.key(flow) else { continue };
+            let (local, remote) = (key.local, key.remote);
+            let ifindex = key.ifindex.unwrap_or(0);
+            let way = Way { local, remote, ifindex };
+            match kind {
+                FlowFault::TooBig(bytes) => {
+                    let interface = self.interface(ifindex);
+                    self.explain(format!(
+                        "packets from {local} to {remote}, of {bytes} bytes and headers, no longer fit the MTU of \
+                         interface {interface}: they are sent in fragments, which is slower and which, over IPv4, \
+                         only Polypath accepts; raise the MTU, or connect anew"
+                    ));
+                }
+                FlowFault::Congested(errno) | FlowFault::Refused(errno) => {
+                    if self.send_errors.note(self.now, way, errno, packets.into()) {
+                        let interface = self.interface(ifindex);
+                        self.explain(format!(
+                            "packets from {local} to {remote} by interface {interface} cannot be sent: {}",
+                            advice(errno)
+                        ));
+                    }
+                    if tag != NO_PATH && matches!(kind, FlowFault::Refused(_)) {
+                        self.paths.send_failed(self.now, polypath_paths::PathId(tag));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The kernel gave an error instead of packets; told when it is another one.
+    #[cold]
+    pub(crate) fn receive_failed(&mut self, error: &std::io::Error) {
+        let errno = error.raw_os_error();
+        if core::mem::replace(&mut self.receive_error, errno) != errno {
+            self.explain(format!("packets cannot be received: {error}"));
+        }
+    }
+
+    /// What lately kept packets of a path from being sent, for an explanation of an error.
+    pub(crate) fn obstacle(&self, path: PathId) -> Option<String> {
+        let address = self.paths.path(polypath_paths::PathId(path.0))?;
+        let errno = self.send_errors.recent(self.now, &way_of(address))?;
+        Some(format!("this host could not send packets there: {}", advice(errno)))
+    }
+
+    /// UDP payload sent by a path, bytes, its control packets included.
+    pub(crate) fn sent_bytes(&self, path: PathId, address: &PathAddress) -> u64 {
+        let flow = self.flows.get(path.0 as usize).and_then(Option::as_ref);
+        let data = flow.map_or(0, |flow| {
+            flow.sent_before + flow.handle.map_or(0, |handle| self.sender.sent_bytes(handle))
+        });
+        let control = self.control_flows.get(address);
+        data + control.map_or(0, |flow| self.sender.sent_bytes(flow.handle))
     }
 
     /// Sends what the path manager has to say.
@@ -163,30 +280,39 @@ impl LaneIo {
         }
     }
 
-    /// The socket for control packets to an address. Those used last stay open: a probe every few
-    /// milliseconds is not worth a socket of its own.
+    /// The flow for control packets to an address. Those used last stay open.
     fn control_flow(&mut self, address: &PathAddress) -> Option<FlowHandle> {
-        let known = self.control_flows.iter().rposition(|(known, _)| known == address);
-        let flow = match known {
-            Some(at) if at + 1 == self.control_flows.len() => {
-                return Some(self.control_flows[at].1);
-            }
-            Some(at) => self.control_flows.remove(at).1,
-            None => self.sender.open(key_of(address)).ok()?,
-        };
-        if self.control_flows.len() == MAX_CONTROL_FLOWS {
-            let (_, oldest) = self.control_flows.remove(0);
-            self.sender.close(oldest);
+        self.control_uses += 1;
+        let used = self.control_uses;
+        if let Some(flow) = self.control_flows.get_mut(address) {
+            flow.used = used;
+            return Some(flow.handle);
         }
-        self.control_flows.push((*address, flow));
-        Some(flow)
+        let handle = self.open(address, NO_PATH)?;
+        if self.control_flows.len() >= MAX_CONTROL_FLOWS {
+            // Half of them at once: finding the oldest takes a look at all.
+            let mut uses: Vec<u64> = self.control_flows.values().map(|flow| flow.used).collect();
+            let (_, &mut middle, _) = uses.select_nth_unstable(MAX_CONTROL_FLOWS / 2);
+            let sender = &mut self.sender;
+            self.control_flows.retain(|_, flow| {
+                let stays = flow.used > middle;
+                if !stays {
+                    sender.close(flow.handle);
+                }
+                stays
+            });
+        }
+        self.control_flows.insert(*address, ControlFlow { handle, used });
+        Some(handle)
     }
 
-    /// Links or addresses changed: sockets bound to what is gone would send nowhere.
-    pub(crate) fn forget_control_flows(&mut self) {
-        for (_, flow) in self.control_flows.drain(..) {
-            self.sender.close(flow);
+    /// Links or addresses changed: sockets bound to what is gone would send nowhere, and what was too
+    /// large may fit.
+    pub(crate) fn interfaces_changed(&mut self) {
+        for flow in std::mem::take(&mut self.control_flows).into_values() {
+            self.sender.close(flow.handle);
         }
+        self.sender.forget_sizes();
     }
 
     /// Takes in the names of interfaces; those that are gone may still be spoken of.
@@ -270,6 +396,11 @@ fn remember(list: &mut VecDeque<EventStatus>, now: Duration, text: String) {
     list.push_back(EventStatus { at_unix_ms: crate::clock::realtime_ns(now) / 1_000_000, text });
 }
 
+/// What errors of sends are remembered by.
+pub(crate) fn way_of(address: &PathAddress) -> Way {
+    Way { local: address.local, remote: address.remote, ifindex: address.ifindex }
+}
+
 fn key_of(address: &PathAddress) -> FlowKey {
     FlowKey {
         local: address.local,
@@ -290,5 +421,56 @@ impl Resolved {
             hop_limit: self.hop_limit,
             multipath: self.multipath,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_that_could_not_be_opened_is_tried_again() {
+        let mut io = LaneIo::still(7);
+        let ip = Ipv4Addr::LOCALHOST.into();
+        let path = io.paths.ud_path(io.now, ip, ip, polypath_paths::PathOptions::default());
+        let path = PathId(path.unwrap().0);
+        io.sender.shortage = Some(libc::EMFILE);
+        assert_eq!((io.flow(path), io.counters.flows_failed), (None, 1));
+        assert!(io.explanations[0].contains("ulimit"), "{:?}", io.explanations);
+        // Not for every packet.
+        io.now += REOPEN_FIRST / 2;
+        assert_eq!((io.flow(path), io.counters.flows_failed), (None, 1));
+        io.now += REOPEN_FIRST / 2;
+        assert_eq!((io.flow(path), io.counters.flows_failed), (None, 2));
+        io.sender.shortage = None;
+        io.now += REOPEN_FIRST;
+        assert_eq!((io.flow(path), io.counters.flows_failed), (None, 2));
+        io.now += REOPEN_FIRST;
+        let flow = io.flow(path);
+        assert!(flow.is_some());
+        assert_eq!((io.flow(path), io.explanations.len()), (flow, 1));
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_counted_told_once_and_no_packet_sent() {
+        let mut io = LaneIo::still(7);
+        // From the loopback address nothing goes elsewhere.
+        let (local, remote) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(203, 0, 113, 7).into());
+        let path = io.paths.ud_path(io.now, local, remote, polypath_paths::PathOptions::default());
+        let path = PathId(path.unwrap().0);
+        assert_eq!(io.obstacle(path), None);
+        for _ in 0..3 {
+            let flow = io.flow(path).unwrap();
+            io.sender.queue_raw(flow, &[0; 12]);
+            io.flush();
+        }
+        assert_eq!((io.counters.sent_packets, io.counters.unsent), (0, 3));
+        let address = *io.paths.path(polypath_paths::PathId(path.0)).unwrap();
+        let errors = io.send_errors.counters(&way_of(&address));
+        assert_eq!((errors.len(), errors[0].value), (1, 3), "{errors:?}");
+        assert_eq!(io.explanations.len(), 1);
+        assert!(io.obstacle(path).unwrap().contains("could not send"));
     }
 }

@@ -14,6 +14,7 @@ mod host;
 mod io;
 mod prompt;
 mod receive;
+mod send_errors;
 mod sleeper;
 mod table;
 
@@ -37,7 +38,7 @@ use crate::process::Process;
 use crate::udp::{Receiver, Sender};
 
 pub(crate) use host::{Attached, LaneHost};
-pub(crate) use io::LaneIo;
+pub(crate) use io::{LaneIo, way_of};
 use prompt::Promptness;
 use sleeper::{Sleeper, Watch, Woken};
 use table::QpTable;
@@ -214,7 +215,7 @@ impl Lane {
         if state.io.sender.has_queued() || !state.prompt.trusted() {
             state.send_acks();
         }
-        state.io.sender.flush();
+        state.io.flush();
         state.set_timers();
         if let Some(deadline) = state.next_deadline() {
             self.sleeper.deadline(deadline);
@@ -247,7 +248,7 @@ impl Lane {
         if let Ok(mut state) = self.state.try_lock() {
             state.io.now = clock::now();
             state.send_acks();
-            state.io.sender.flush();
+            state.io.flush();
         }
     }
 
@@ -262,7 +263,7 @@ impl Lane {
         let down = crate::mp::down_rules(table);
         self.enter(|state| {
             let now = state.io.now;
-            state.io.forget_control_flows();
+            state.io.interfaces_changed();
             state.io.learn_interfaces(table);
             state.learn_sole_ipv4(table, selection);
             state.io.paths.set_local(now, &addresses);
@@ -324,7 +325,7 @@ impl Lane {
         state.run_timers();
         state.turns();
         state.send_acks();
-        state.io.sender.flush();
+        state.io.flush();
         state.set_timers();
     }
 
@@ -366,12 +367,12 @@ impl State {
             // The acknowledgements leave with the next round, which will not be long. Until then the
             // timers will do that are set.
             if self.prompt.trusted() && !due {
-                self.io.sender.flush();
+                self.io.flush();
                 return;
             }
         }
         self.send_acks();
-        self.io.sender.flush();
+        self.io.flush();
         self.set_timers();
     }
 
@@ -381,8 +382,13 @@ impl State {
         let mut total = 0;
         for _ in 0..MAX_BATCHES {
             match receiver.receive(&mut |datagram| receive::datagram(self, datagram)) {
-                Ok(0) | Err(_) => break,
+                Ok(0) => break,
                 Ok(n) => total += n,
+                Err(error) => {
+                    self.io.counters.receive_failed += 1;
+                    self.io.receive_failed(&error);
+                    break;
+                }
             }
             if !receiver.more() || (!all && self.io.completions > 0) {
                 break;

@@ -63,9 +63,16 @@ pub(super) struct Send {
     pub(super) segment: u16,
     /// Size of the last packet so far: a smaller one ends the run.
     last: u16,
-    bytes: usize,
+    pub(super) bytes: usize,
     first_piece: u32,
     pieces: u32,
+}
+
+impl Send {
+    /// As if it was one packet.
+    pub(super) const fn alone(&self) -> Self {
+        Self { packets: 1, ..*self }
+    }
 }
 
 /// What is to be sent.
@@ -83,8 +90,8 @@ pub(super) struct Batch {
 pub(super) struct Style {
     pub(super) flow: u32,
     pub(super) crc: FlowCrc,
-    /// Runs of packets may be sent as one.
-    pub(super) segmentation: bool,
+    /// Runs of packets of this size and smaller may be sent as one; 0: none.
+    pub(super) longest: u16,
 }
 
 /// How adding a burst ended.
@@ -148,6 +155,24 @@ impl Batch {
         let list = &self.pieces[send.first_piece as usize..][..send.pieces as usize];
         // `Piece` is laid out as `iovec` is. The kernel does not write it.
         (list.as_ptr().cast_mut().cast(), list.len())
+    }
+
+    /// The gather list of packet number `n` of a send alone.
+    pub(super) fn packet(&self, send: &Send, n: u16) -> Vec<libc::iovec> {
+        let list = &self.pieces[send.first_piece as usize..][..send.pieces as usize];
+        let mut skip = usize::from(n) * usize::from(send.segment);
+        let mut want = usize::from(send.segment);
+        let mut packet = Vec::new();
+        for piece in list {
+            let from = skip.min(piece.len);
+            let len = (piece.len - from).min(want);
+            if len > 0 {
+                packet.push(libc::iovec { iov_base: (piece.base + from) as *mut _, iov_len: len });
+            }
+            skip -= from;
+            want -= len;
+        }
+        packet
     }
 
     /// Whether a packet in `pieces` elements of memory must wait for the next batch.
@@ -281,7 +306,7 @@ impl Batch {
     fn begin(&mut self, style: &Style, size: usize) -> bool {
         if let Some(run) = self.sends.last()
             && run.flow == style.flow
-            && style.segmentation
+            && run.segment <= style.longest
             && run.last == run.segment
             && size <= usize::from(run.segment)
             && run.packets < SEGMENTS

@@ -47,21 +47,24 @@ pub struct FlowHandle {
 pub struct FlowError {
     /// Whose.
     pub flow: FlowHandle,
+    /// What [`Sender::open`] was told about the flow.
+    pub tag: u32,
     /// What.
     pub kind: FlowFault,
+    /// Packets that were not sent, or, for [`FlowFault::TooBig`], that were sent in fragments.
+    pub packets: u32,
 }
 
 /// Why packets of a flow did not leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowFault {
-    /// The socket's or the interface's queue was full; packets were dropped, as a wire drops them.
-    Congested,
-    /// A packet is larger than the interface's MTU.
-    TooBig,
-    /// No route, interface down, a firewall's refusal, or the address is gone: `errno`.
-    Unreachable(i32),
-    /// Anything else: `errno`.
-    Other(i32),
+    /// The socket's or the interface's queue was full: `errno`. Packets were dropped, as a wire drops them.
+    Congested(i32),
+    /// Packets of this UDP payload, in bytes, are larger than the interface's MTU. From now on they leave in
+    /// fragments.
+    TooBig(u16),
+    /// No route, interface down, a firewall's refusal, the address is gone, or anything else: `errno`.
+    Refused(i32),
 }
 
 /// What [`Sender::flush`] did.
@@ -69,6 +72,10 @@ pub enum FlowFault {
 pub struct Flushed {
     /// Packets handed to the kernel.
     pub sent: u32,
+    /// Bytes of them (UDP payload).
+    pub sent_bytes: u64,
+    /// Those of them that leave in fragments.
+    pub fragmented: u32,
     /// Packets that were not; [`Sender::take_flow_errors`] says why.
     pub dropped: u32,
 }
@@ -76,8 +83,16 @@ pub struct Flushed {
 /// Most flows that are open at a time in one [`Sender`].
 pub const FLOWS_MAX: usize = 65_536;
 
-/// Most sockets of one [`Sender`].
-pub const SOCKETS_MAX: usize = 1024;
+/// Sockets of one [`Sender`] from which on flows share those that there are. An ordinary process may have 1,024
+/// descriptors, of which its own are most.
+pub const SOCKETS_ENOUGH: usize = 64;
+
+/// Sockets of one source address and interface from which on its flows share them: different source ports
+/// that spread flows over the equal ways of a network.
+pub const SOCKETS_PER_SOURCE: usize = 32;
+
+/// Most sockets of one [`Sender`]: a source address that has none gets one in any case.
+pub const SOCKETS_MAX: usize = 192;
 
 fn limit(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::OutOfMemory, what.to_owned())

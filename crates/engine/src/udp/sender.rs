@@ -13,7 +13,10 @@ use super::batch::{Added, Batch, SENDS, Send, Style};
 use super::payload::Cursor;
 use super::socket::{self, DEFAULT_HOP_LIMIT, Socket, SocketKey};
 use super::sys::{self, Control};
-use super::{FLOWS_MAX, FlowError, FlowFault, FlowHandle, FlowKey, Flushed, SOCKETS_MAX, limit};
+use super::{
+    FLOWS_MAX, FlowError, FlowFault, FlowHandle, FlowKey, Flushed, SOCKETS_ENOUGH, SOCKETS_MAX,
+    SOCKETS_PER_SOURCE, limit,
+};
 
 /// Errors kept for [`Sender::take_flow_errors`].
 const ERRORS_MAX: usize = 1024;
@@ -26,6 +29,14 @@ const ERRORS_MAX: usize = 1024;
 /// reported as [`FlowFault::Congested`]. Keeping them would mean keeping addresses of application
 /// memory beyond the lane's lock, and waiting would stop the other paths; the reliable
 /// services recover from loss anyway, and their windows are far below the send buffer.
+///
+/// # What is too large
+///
+/// A queue pair's packets keep the size that both ends agreed on. If an interface's MTU is lowered below
+/// it, the kernel refuses them (DF is set), and they are sent once more, to be cut into fragments. Such
+/// packets have neither DF nor an identification that we could know, both of which IPv4's ICRC covers.
+/// They carry that of the whole packet with DF: a Polypath peer, which sees neither, accepts it; over IPv6,
+/// where there are no such fields, everybody does who puts fragments together.
 ///
 /// # The UDP checksum
 ///
@@ -42,11 +53,15 @@ pub struct Sender {
     serial: u32,
     /// Where all goes: [`ROCE_PORT`], except in tests.
     port: u16,
+    /// As if the system had nothing left: what opening a socket gives.
+    #[cfg(test)]
+    pub(crate) shortage: Option<i32>,
 }
 
 #[derive(Debug)]
 struct Flow {
     serial: u32,
+    tag: u32,
     key: FlowKey,
     socket: u32,
     name: libc::sockaddr_in6,
@@ -54,11 +69,16 @@ struct Flow {
     crc: FlowCrc,
     /// Whether the way takes UDP_SEGMENT. An interface without checksum offload does not.
     segmentation: bool,
+    /// UDP payload of the largest packet that was not refused for its size, bytes.
+    fits: u16,
+    /// UDP payload sent.
+    sent_bytes: u64,
 }
 
 impl Flow {
     fn style(&self, index: u32) -> Style {
-        Style { flow: index, crc: self.crc, segmentation: self.segmentation }
+        let longest = if self.segmentation { self.fits } else { 0 };
+        Style { flow: index, crc: self.crc, longest }
     }
 }
 
@@ -80,6 +100,8 @@ impl Sender {
             errors: Vec::new(),
             serial: 0,
             port: ROCE_PORT,
+            #[cfg(test)]
+            shortage: None,
         }
     }
 
@@ -89,13 +111,23 @@ impl Sender {
         Self { port, ..Self::new() }
     }
 
-    /// Opens a flow. Flows of one local address, interface and source port share a socket.
+    /// [`Sender::open_for`] without a tag.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn open(&mut self, key: FlowKey) -> io::Result<FlowHandle> {
+        self.open_for(key, u32::MAX)
+    }
+
+    /// Opens a flow; `tag` comes back with its errors. Flows of one local address, interface and source
+    /// port share a socket. From [`SOCKETS_PER_SOURCE`] sockets of an address or [`SOCKETS_ENOUGH`] of all
+    /// on, a new source port is one of those that are open.
     ///
     /// # Errors
     /// Addresses of different families; the local address is not this host's
     /// (`AddrNotAvailable`); [`FLOWS_MAX`] or [`SOCKETS_MAX`] (`OutOfMemory`); no free source port
     /// (`AddrInUse`); what `socket` and `setsockopt` may give.
-    pub fn open(&mut self, key: FlowKey) -> io::Result<FlowHandle> {
+    pub fn open_for(&mut self, key: FlowKey, tag: u32) -> io::Result<FlowHandle> {
         let key = FlowKey {
             local: key.local.to_canonical(),
             remote: key.remote.to_canonical(),
@@ -127,12 +159,15 @@ impl Sender {
         });
         let index = self.flows.insert(Flow {
             serial,
+            tag,
             key,
             socket,
             name,
             name_len,
             crc,
             segmentation: true,
+            fits: u16::MAX,
+            sent_bytes: 0,
         });
         Ok(FlowHandle { index, serial })
     }
@@ -143,13 +178,39 @@ impl Sender {
         if let Some(index) = self.by_key.get(&socket_key) {
             return Ok(*index);
         }
+        if let Some(index) = self.shared_socket(&socket_key) {
+            return Ok(index);
+        }
         if self.sockets.len() >= SOCKETS_MAX {
-            return Err(limit("too many source addresses and ports in one lane"));
+            return Err(limit("too many source addresses in one lane"));
+        }
+        #[cfg(test)]
+        if let Some(errno) = self.shortage {
+            return Err(io::Error::from_raw_os_error(errno));
         }
         let index =
             self.sockets.insert(Socket::open(socket_key, key.traffic_class, key.hop_limit)?);
         self.by_key.insert(socket_key, index);
         Ok(index)
+    }
+
+    /// One of the sockets of this source, chosen by the wanted port, if there are enough.
+    fn shared_socket(&self, key: &SocketKey) -> Option<u32> {
+        let crowded = self.sockets.len() >= SOCKETS_ENOUGH;
+        if !crowded && self.sockets.len() < SOCKETS_PER_SOURCE {
+            return None;
+        }
+        let mut source: Vec<(u16, u32)> = self
+            .by_key
+            .iter()
+            .filter(|(other, _)| other.same_source(key))
+            .map(|(other, index)| (other.port, *index))
+            .collect();
+        if source.is_empty() || !(crowded || source.len() >= SOCKETS_PER_SOURCE) {
+            return None;
+        }
+        source.sort_unstable();
+        Some(source[usize::from(key.port) % source.len()].1)
     }
 
     /// Closes a flow; what is queued is sent first. A handle that is no longer open is ignored, here
@@ -173,6 +234,11 @@ impl Sender {
     /// The UDP source port that a flow really has.
     pub fn source_port(&self, flow: FlowHandle) -> Option<u16> {
         self.sockets.get(self.get(flow)?.socket).map(|socket| socket.port)
+    }
+
+    /// UDP payload that the kernel took from a flow, bytes.
+    pub fn sent_bytes(&self, flow: FlowHandle) -> u64 {
+        self.get(flow).map_or(0, |flow| flow.sent_bytes)
     }
 
     /// What a flow was opened with, IPv4 addresses as such.
@@ -223,6 +289,26 @@ impl Sender {
         std::mem::take(&mut self.total)
     }
 
+    /// Interfaces have changed: tries again what was too large for one.
+    pub fn forget_sizes(&mut self) {
+        for flow in self.flows.iter_mut() {
+            flow.fits = u16::MAX;
+        }
+    }
+
+    /// How many sockets are open.
+    #[cfg(test)]
+    pub(super) fn sockets(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// Packets that are queued, one by one.
+    #[cfg(test)]
+    pub(super) fn queued_packets(&self) -> Vec<Vec<libc::iovec>> {
+        let sends = self.batch.sends().iter();
+        sends.flat_map(|send| (0..send.packets).map(|n| self.batch.packet(send, n))).collect()
+    }
+
     /// What went wrong since the last call, at most one of a kind per flow.
     pub fn take_flow_errors(&mut self) -> Vec<FlowError> {
         std::mem::take(&mut self.errors)
@@ -242,8 +328,16 @@ impl Sender {
         while at < self.batch.sends().len() {
             match self.send_some(at) {
                 Ok(n) => {
-                    let sent = &self.batch.sends()[at..at + n];
-                    self.total.sent += sent.iter().map(|s| u32::from(s.packets)).sum::<u32>();
+                    for send in &self.batch.sends()[at..at + n] {
+                        let bytes = send.bytes as u64;
+                        self.total.sent += u32::from(send.packets);
+                        self.total.sent_bytes += bytes;
+                        let Some(flow) = self.flows.get_mut(send.flow) else { continue };
+                        flow.sent_bytes += bytes;
+                        if send.segment > flow.fits {
+                            self.total.fragmented += u32::from(send.packets);
+                        }
+                    }
                     at += n;
                 }
                 Err(errno) => {
@@ -251,7 +345,9 @@ impl Sender {
                     if errno == libc::EINTR {
                         continue;
                     }
-                    self.refused(&send, errno);
+                    if errno != libc::EMSGSIZE || !self.send_fragmented(&send) {
+                        self.refused(&send, errno);
+                    }
                     at += 1;
                 }
             }
@@ -264,11 +360,17 @@ impl Sender {
     fn send_some(&mut self, at: usize) -> Result<usize, i32> {
         let sends = &self.batch.sends()[at..];
         let Some(first) = self.flows.get(sends[0].flow) else { return Err(libc::ENOTCONN) };
+        let fragments = sends[0].segment > first.fits;
         let count = sends
             .iter()
-            .take_while(|s| self.flows.get(s.flow).is_some_and(|f| f.socket == first.socket))
+            .take_while(|s| {
+                self.flows
+                    .get(s.flow)
+                    .is_some_and(|f| f.socket == first.socket && (s.segment > f.fits) == fragments)
+            })
             .count();
         let Some(socket) = self.sockets.get_mut(first.socket) else { return Err(libc::ENOTCONN) };
+        socket.expect_fragments(fragments).map_err(|e| sys::errno(&e))?;
         let segment = if count == 1 && sends[0].packets > 1 { sends[0].segment } else { 0 };
         socket.expect_segment(segment).map_err(|e| sys::errno(&e))?;
         let socket = &*socket;
@@ -296,6 +398,52 @@ impl Sender {
         sys::sendmmsg(socket.fd(), &mut msgs[..count]).map_err(|e| sys::errno(&e))
     }
 
+    /// Packets were refused for their size: sends them again one by one, to be cut into fragments;
+    /// `false` if they were refused although they might be cut.
+    #[cold]
+    fn send_fragmented(&mut self, send: &Send) -> bool {
+        let Some(flow) = self.flows.get_mut(send.flow) else { return true };
+        if send.segment > flow.fits {
+            return false;
+        }
+        flow.fits = send.segment - 1;
+        let (flow, index) = (&*flow, flow.socket);
+        let Some(socket) = self.sockets.get_mut(index) else { return true };
+        let ready = socket.expect_segment(0).and_then(|()| socket.expect_fragments(true));
+        let (mut sent, mut bytes, mut failed) = (0, 0, ready.err().map(|e| sys::errno(&e)));
+        for n in 0..send.packets {
+            if failed.is_some() {
+                break;
+            }
+            let mut pieces = self.batch.packet(send, n);
+            let mut control = Control::new();
+            let mut msg = message(&self.batch, &send.alone(), flow, socket, &mut control);
+            msg.msg_iov = pieces.as_mut_ptr();
+            msg.msg_iovlen = pieces.len();
+            match sys::sendmsg(socket.fd(), &msg) {
+                Ok(len) => {
+                    sent += 1;
+                    bytes += len as u64;
+                }
+                Err(e) => failed = Some(sys::errno(&e)),
+            }
+        }
+        self.total.sent += sent;
+        self.total.sent_bytes += bytes;
+        self.total.fragmented += sent;
+        let flow = FlowHandle { index: send.flow, serial: flow.serial };
+        if let Some(flow) = self.flows.get_mut(send.flow) {
+            flow.sent_bytes += bytes;
+        }
+        self.report(flow, FlowFault::TooBig(send.segment), sent);
+        if let Some(errno) = failed {
+            let dropped = u32::from(send.packets) - sent;
+            self.total.dropped += dropped;
+            self.report(flow, socket::fault(errno), dropped);
+        }
+        true
+    }
+
     /// The kernel did not take a send.
     fn refused(&mut self, send: &Send, errno: i32) {
         self.total.dropped += u32::from(send.packets);
@@ -306,13 +454,15 @@ impl Sender {
             flow.segmentation = false;
         }
         let flow = FlowHandle { index: send.flow, serial: flow.serial };
-        self.report(flow, socket::fault(errno));
+        self.report(flow, socket::fault(errno), u32::from(send.packets));
     }
 
-    fn report(&mut self, flow: FlowHandle, kind: FlowFault) {
-        let error = FlowError { flow, kind };
-        if self.errors.len() < ERRORS_MAX && !self.errors.contains(&error) {
-            self.errors.push(error);
+    fn report(&mut self, flow: FlowHandle, kind: FlowFault, packets: u32) {
+        if let Some(known) = self.errors.iter_mut().find(|e| e.flow == flow && e.kind == kind) {
+            known.packets += packets;
+        } else if self.errors.len() < ERRORS_MAX {
+            let tag = self.get(flow).map_or(0, |flow| flow.tag);
+            self.errors.push(FlowError { flow, tag, kind, packets });
         }
     }
 }
@@ -397,5 +547,9 @@ impl<T> Slots<T> {
 
     fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         self.slots.get_mut(index as usize)?.as_mut()
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().flatten()
     }
 }

@@ -36,14 +36,20 @@ pub(super) struct SocketKey {
     /// Scope of a link-local address.
     scope: Option<u32>,
     /// The wanted port.
-    port: u16,
+    pub(super) port: u16,
 }
 
 impl SocketKey {
+    /// Whether both have all in common but the port.
+    pub(super) fn same_source(&self, other: &Self) -> bool {
+        Self { port: other.port, ..*self } == *other
+    }
+
     pub(super) fn new(key: &FlowKey) -> Self {
         let (local, remote) = (key.local.to_canonical(), key.remote.to_canonical());
         // Multicast addresses can be bound to, yet are not this host's alone.
-        let stays_here = !remote.is_multicast() && sys::is_local(remote, key.ifindex);
+        let stays_here =
+            key.ifindex.is_some() && !remote.is_multicast() && sys::is_local(remote, key.ifindex);
         // What goes to this host goes by the loopback interface, and a socket bound to another one
         // can't reach it.
         let device = if stays_here { None } else { key.ifindex };
@@ -71,6 +77,8 @@ pub(super) struct Socket {
     pub(super) hop_limit: u8,
     /// `UDP_SEGMENT` of the socket: everything sent is cut into pieces of so many bytes. 0: it is not.
     pub(super) segment: u16,
+    /// Whether the kernel cuts what is larger than the interface's MTU into fragments.
+    fragments: bool,
     /// What [`Socket::expect_segment`] was asked for last, and how often in a row.
     habit: (u16, u8),
     /// Flows that use it.
@@ -115,11 +123,48 @@ impl Socket {
         }
         discard_all_input(&fd)?;
         let port = bind(&fd, &key)?;
-        Ok(Self { key, fd, port, traffic_class, hop_limit, segment: 0, habit: (0, 0), flows: 0 })
+        Ok(Self {
+            key,
+            fd,
+            port,
+            traffic_class,
+            hop_limit,
+            segment: 0,
+            fragments: false,
+            habit: (0, 0),
+            flows: 0,
+        })
     }
 
     pub(super) fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// Whether packets of the next send that are larger than the interface's MTU leave in fragments,
+    /// without DF and with an identification that the kernel chooses, or are refused.
+    #[inline]
+    pub(super) fn expect_fragments(&mut self, fragments: bool) -> io::Result<()> {
+        if fragments == self.fragments {
+            return Ok(());
+        }
+        // Either of both goes by the interface's MTU, not by what ICMP messages say.
+        let (level, option, value) = match (self.key.local, fragments) {
+            (IpAddr::V4(_), true) => {
+                (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_OMIT)
+            }
+            (IpAddr::V4(_), false) => {
+                (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
+            }
+            (IpAddr::V6(_), true) => {
+                (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_OMIT)
+            }
+            (IpAddr::V6(_), false) => {
+                (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
+            }
+        };
+        sys::set_int(&self.fd, level, option, value)?;
+        self.fragments = fragments;
+        Ok(())
     }
 
     /// The next send consists of pieces of `segment` bytes, or is not to be cut (0). Afterwards the
@@ -149,18 +194,8 @@ impl Socket {
 /// What an errno of a send means for the flow.
 pub(super) fn fault(errno: c_int) -> FlowFault {
     match errno {
-        libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => FlowFault::Congested,
-        libc::EMSGSIZE => FlowFault::TooBig,
-        libc::ENETUNREACH
-        | libc::EHOSTUNREACH
-        | libc::ENETDOWN
-        | libc::EHOSTDOWN
-        | libc::ENONET
-        | libc::ENODEV
-        | libc::EADDRNOTAVAIL
-        | libc::EACCES
-        | libc::EPERM => FlowFault::Unreachable(errno),
-        _ => FlowFault::Other(errno),
+        libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => FlowFault::Congested(errno),
+        _ => FlowFault::Refused(errno),
     }
 }
 

@@ -46,6 +46,12 @@ fn key(local: IpAddr, remote: IpAddr) -> FlowKey {
     FlowKey { local, remote, ifindex: None, source_port: 0xc123, traffic_class: 0, hop_limit: 0 }
 }
 
+/// Sends; how many packets were sent and how many not.
+fn flush(sender: &mut Sender) -> (u32, u32) {
+    let done = sender.flush();
+    (done.sent, done.dropped)
+}
+
 fn drain(receiver: &mut Receiver) -> Vec<Got> {
     let mut all = Vec::new();
     while receiver
@@ -146,7 +152,7 @@ fn message_arrives_packet_by_packet_with_right_icrc_whatever_its_sizes() {
                 let message = write(0xff_fff0, mtu, payload);
                 let burst = message.burst();
                 sender.queue(flow, &burst).unwrap();
-                assert_eq!(sender.flush(), Flushed { sent: burst.packets, dropped: 0 });
+                assert_eq!(flush(&mut sender), (burst.packets, 0));
                 let got = drain(&mut receiver);
                 assert_eq!(got.len(), burst.packets as usize, "{ip} {mtu} {len}");
                 assert!(got.iter().all(|g| g.good), "{ip} {mtu} {len}");
@@ -219,7 +225,7 @@ fn sends_of_a_habitual_size_do_not_cut_others() {
                     sender.queue(flow, &burst).unwrap();
                     psn += 1;
                 }
-                assert_eq!(sender.flush(), Flushed { sent: psn - first, dropped: 0 });
+                assert_eq!(flush(&mut sender), (psn - first, 0));
                 let got = drain(&mut receiver);
                 let lens: Vec<usize> = got.iter().map(|g| g.payload().len()).collect();
                 assert_eq!(lens, *sizes, "{ip} {psn}");
@@ -297,7 +303,7 @@ fn more_than_any_limit_of_a_batch_is_sent_in_several() {
         sender.queue_raw(flows[0], &headers_only(i));
         n += 1;
     }
-    assert_eq!(sender.flush(), Flushed { sent: n, dropped: 0 });
+    assert_eq!(flush(&mut sender), (n, 0));
     let got = drain(&mut receiver);
     assert_eq!(got.len(), n as usize);
     assert!(got.iter().all(|g| g.good));
@@ -438,6 +444,62 @@ fn closed_flow_is_gone_and_the_last_one_takes_the_socket_along() {
     assert_ne!(third, first);
 }
 
+#[test]
+fn a_thousand_peers_share_a_few_sockets() {
+    let (mut receiver, mut sender) = pair();
+    let remote = |n: u32| IpAddr::V4(Ipv4Addr::from(0x7f01_0000 + n));
+    let key = |n: u32| FlowKey { source_port: (n * 37 % 0x4000) as u16, ..key(V4, remote(n)) };
+    let flows: Vec<FlowHandle> = (0..2000).map(|n| sender.open(key(n)).unwrap()).collect();
+    assert_eq!(sender.sockets(), SOCKETS_PER_SOURCE);
+    for batch in flows.chunks(50) {
+        for flow in batch {
+            sender.queue_raw(*flow, &headers_only(0));
+        }
+        assert_eq!(flush(&mut sender), (50, 0));
+        let got = drain(&mut receiver);
+        assert_eq!((got.len(), got.iter().all(|g| g.good)), (50, true));
+        // What spreads flows over the network's ways is left.
+        let mut ports: Vec<u16> = got.iter().map(|g| g.src_port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        assert!(ports.len() > SOCKETS_PER_SOURCE / 4, "{} ports", ports.len());
+    }
+    // Other sources have sockets of their own; in the end one each.
+    for n in 2..100 {
+        let local = IpAddr::V4(Ipv4Addr::from(0x7f00_0000 + n));
+        for m in 0..50 {
+            sender.open(FlowKey { local, ..key(m) }).unwrap();
+        }
+    }
+    assert!(sender.sockets() < SOCKETS_ENOUGH + 100, "{} sockets", sender.sockets());
+    for flow in flows {
+        sender.close(flow);
+    }
+}
+
+#[test]
+fn a_run_of_packets_is_taken_apart_packet_by_packet() {
+    let (_, mut sender) = pair();
+    let flow = sender.open(key(V4, V4)).unwrap();
+    let data = bytes(5000, 3);
+    let segments = [segment(&data[..3000]), segment(&data[3000..])];
+    let payload = Payload::Memory { segments: &segments, skip: 0, len: 5000 };
+    sender.queue(flow, &write(0, 1024, payload).burst()).unwrap();
+    let text = |list: Vec<libc::iovec>| -> Vec<u8> {
+        let of = |piece: &libc::iovec| {
+            // SAFETY: the pieces are of the batch's arena and of `data`, both of which live.
+            unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) }
+        };
+        list.iter().flat_map(|piece| of(piece).to_vec()).collect()
+    };
+    let packets = sender.queued_packets().into_iter().map(text).collect::<Vec<_>>();
+    assert_eq!(packets.len(), 5);
+    let payloads: Vec<u8> =
+        packets.iter().flat_map(|p| Packet::parse(p).unwrap().payload.to_vec()).collect();
+    assert_eq!(payloads, data);
+    sender.flush();
+}
+
 /// Of the first packet comes an ICMP message back before the next is sent.
 #[test]
 fn icmp_errors_fail_no_send() {
@@ -447,7 +509,7 @@ fn icmp_errors_fail_no_send() {
         let flow = sender.open(key(ip, ip)).unwrap();
         for psn in 0..3 {
             sender.queue_raw(flow, &headers_only(psn));
-            assert_eq!(sender.flush(), Flushed { sent: 1, dropped: 0 });
+            assert_eq!(flush(&mut sender), (1, 0));
         }
         assert!(!sender.has_flow_errors());
     }
@@ -462,7 +524,7 @@ fn flow_that_fails_does_not_keep_others_from_being_sent() {
     for flow in [good, bad, good, bad, good] {
         sender.queue_raw(flow, &headers_only(0));
     }
-    assert_eq!(sender.flush(), Flushed { sent: 3, dropped: 2 });
+    assert_eq!(flush(&mut sender), (3, 2));
     let errors = sender.take_flow_errors();
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert_eq!(errors[0].flow, bad);
@@ -570,7 +632,7 @@ fn a_payload_that_changes_before_it_leaves_has_the_right_icrc_if_it_was_copied()
         let message = write(0, 1500, Payload::Memory { segments: &segments, skip: 0, len: 3000 });
         sender.queue(flow, &Burst { changing, ..message.burst() }).unwrap();
         data.fill(9);
-        assert_eq!(sender.flush(), Flushed { sent: 2, dropped: 0 });
+        assert_eq!(flush(&mut sender), (2, 0));
         let got = drain(&mut receiver);
         assert_eq!(got.len(), 2);
         // Without, it is dropped, and sent again as a copy.
@@ -601,7 +663,7 @@ fn a_payload_that_is_gone_leaves_what_came_before_it_and_the_next_message_whole(
         let burst = Burst { changing, ..message.burst() };
         assert_eq!(sender.queue(flow, &burst), Err(Unread { sent: 4 }));
         sender.queue(flow, &write(40, 1024, Payload::Bytes(&[5; 3000])).burst()).unwrap();
-        assert_eq!(sender.flush(), Flushed { sent: 7, dropped: 0 });
+        assert_eq!(flush(&mut sender), (7, 0));
         let got = drain(&mut receiver);
         assert!(got.iter().all(|g| g.good));
         let psns: Vec<u32> = got.iter().map(|g| g.psn()).collect();

@@ -1,0 +1,123 @@
+//! What the kernel does not take as it is: packets larger than an interface that has become smaller, packets
+//! without a route. Transfers go on where there is a way, and where there is none the user learns why.
+
+use polypath_e2e::{Error, Lab, Options, Running, until};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Rings with verified data in packets of the largest path MTU until they are told to end.
+fn ring(lab: &Lab, device: Option<&str>, address: &str) -> Result<[Running; 2], Error> {
+    let words = ["-a", address, "-V", "-v", "-S", "9000"];
+    let server = lab.host(0).verbs(["rping", "-s"].into_iter().chain(words));
+    let server = server.device(device).env("POLYPATH_LOG", "1").spawn()?;
+    lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
+    let client = lab.host(1).verbs(["rping", "-c"].into_iter().chain(words));
+    let client = client.device(device).env("POLYPATH_LOG", "1").spawn()?;
+    client.wait_line("rdma-ping-9", LIMIT)?;
+    Ok([server, client])
+}
+
+/// A hundred rounds more.
+fn goes_on([server, client]: &[Running; 2]) -> Result<(), Error> {
+    let seen = client.lines_from(0).len();
+    until("rping to go on", LIMIT, || {
+        client.expect_alive()?;
+        server.expect_alive()?;
+        Ok((client.lines_from(seen).len() > 100).then_some(()))
+    })
+}
+
+/// A field of all entries of a list of all processes of a host, summed up.
+fn sum(lab: &Lab, host: usize, list: &str, field: &str) -> Result<u64, Error> {
+    let status = lab.host(host).status()?;
+    let processes = status["processes"].as_array().into_iter().flatten();
+    let entries = processes.filter_map(|process| process[list].as_array()).flatten();
+    Ok(entries.filter_map(|entry| entry[field].as_u64()).sum())
+}
+
+/// The MTU of all interfaces of both hosts is lowered below the path MTU of a queue pair in use, and
+/// raised again.
+fn a_smaller_mtu_ends_nothing(device: Option<&str>, v6: bool) -> Result<(), Error> {
+    let lab = Lab::with(Options { links: 2, ..Options::default() })?;
+    let address = if v6 { lab.host(0).ipv6(0) } else { lab.host(0).ipv4(0) };
+    let transfer = ring(&lab, device, &address)?;
+    let set = |mtu: u32| {
+        let commands: String =
+            (0..2).map(|link| format!("link set eth{link} mtu {mtu}\n")).collect();
+        (0..2).try_for_each(|host| lab.host(host).tool("ip", &["-batch", "-"], &commands))
+    };
+    set(1500)?;
+    goes_on(&transfer)?;
+    for host in 0..2 {
+        assert!(sum(&lab, host, "lanes", "fragmented_packets")? > 0, "of host {host}");
+    }
+    transfer[1].wait_line("no longer fit the MTU", LIMIT)?;
+    set(9000)?;
+    // The news has reached the programs when no more fragments leave.
+    let mut before = 0;
+    until("whole packets", LIMIT, || {
+        goes_on(&transfer)?;
+        let now = sum(&lab, 1, "lanes", "fragmented_packets")?;
+        Ok((std::mem::replace(&mut before, now) == now).then_some(()))
+    })
+}
+
+#[test]
+fn a_smaller_mtu_ends_nothing_on_a_plain_device() -> Result<(), Error> {
+    a_smaller_mtu_ends_nothing(Some("roce:eth0"), false)
+}
+
+#[test]
+fn a_smaller_mtu_ends_nothing_on_the_multi_path_device() -> Result<(), Error> {
+    a_smaller_mtu_ends_nothing(None, false)
+}
+
+#[test]
+fn a_smaller_mtu_ends_nothing_over_ipv6() -> Result<(), Error> {
+    a_smaller_mtu_ends_nothing(Some("roce:eth0"), true)
+}
+
+/// The kernel refuses packets to this address from now on, as a firewall makes it.
+fn forbid(lab: &Lab, host: usize, address: &str) -> Result<(), Error> {
+    let to = format!("{address}/32");
+    let policy = ["xfrm", "policy", "add", "dir", "out", "src", "0.0.0.0/0", "dst", &to];
+    lab.host(host).tool("ip", &[&policy[..], &["action", "block"]].concat(), "")
+}
+
+#[test]
+fn a_refused_send_is_the_cause_that_the_error_names() -> Result<(), Error> {
+    let lab = Lab::with(Options { links: 1, ..Options::default() })?;
+    let address = lab.host(0).ipv4(0);
+    let transfer = ring(&lab, Some("roce:eth0"), &address)?;
+    // Both ends, or the other would end the connection first.
+    forbid(&lab, 1, &address)?;
+    forbid(&lab, 0, &lab.host(1).ipv4(0))?;
+    // Of the one whose turn it was.
+    let named = |program: &Running| {
+        let text = program.text();
+        text.lines().find(|line| line.contains("could not send packets there")).map(str::to_owned)
+    };
+    let line = until("the cause", LIMIT, || Ok(transfer.iter().find_map(named)))?;
+    for part in ["no acknowledgement of PSN", "Operation not permitted", "firewall"] {
+        assert!(line.contains(part), "{line}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_refused_send_moves_traffic_to_another_path() -> Result<(), Error> {
+    let lab = Lab::with(Options { links: 2, ..Options::default() })?;
+    let transfer = ring(&lab, None, &lab.host(0).ipv4(0))?;
+    forbid(&lab, 1, &lab.host(0).ipv4(0))?;
+    goes_on(&transfer)?;
+    let status = lab.host(1).status()?;
+    let paths = status["processes"].as_array().into_iter().flatten();
+    let paths = paths.filter_map(|process| process["paths"].as_array()).flatten();
+    let refused = paths.filter(|path| {
+        let errors = path["send_errors"].as_array().into_iter().flatten();
+        errors.into_iter().any(|e| e["name"] == "EPERM" && e["value"].as_u64() > Some(0))
+    });
+    assert!(refused.count() > 0, "{status:#}");
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! Packets that this host could not send: how many, by way and reason.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use polypath_ipc::status::Counter;
+
+/// Ways whose errors are remembered.
+const MAX_WAYS: usize = 4096;
+/// Reasons that are counted by themselves for one way.
+const MAX_REASONS: usize = 8;
+/// How long an error explains what goes wrong afterwards: longer than most queue pairs try again.
+const RECENT: Duration = Duration::from_secs(30);
+/// The same error of the same way is not told again before that.
+const QUIET: Duration = Duration::from_secs(30);
+
+/// From where to where, and by which interface (0: as the routes lead).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Way {
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    pub(crate) ifindex: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    errno: i32,
+    packets: u64,
+    last: Duration,
+    told: Option<Duration>,
+}
+
+/// What a lane could not send.
+#[derive(Debug, Default)]
+pub(crate) struct SendErrors(BTreeMap<Way, Vec<Refusal>>);
+
+impl SendErrors {
+    /// Counts packets that were refused; true if that should be told.
+    pub(crate) fn note(&mut self, now: Duration, way: Way, errno: i32, packets: u64) -> bool {
+        if self.0.len() >= MAX_WAYS && !self.0.contains_key(&way) {
+            self.0.retain(|_, list| list.iter().any(|r| now < r.last + RECENT));
+            if self.0.len() >= MAX_WAYS {
+                return false;
+            }
+        }
+        let list = self.0.entry(way).or_default();
+        let at = list.iter().position(|r| r.errno == errno).or_else(|| {
+            (list.len() < MAX_REASONS).then(|| {
+                list.push(Refusal { errno, packets: 0, last: now, told: None });
+                list.len() - 1
+            })
+        });
+        let Some(refusal) = at.and_then(|at| list.get_mut(at)) else { return false };
+        refusal.packets += packets;
+        refusal.last = now;
+        let tell = refusal.told.is_none_or(|told| now >= told + QUIET);
+        if tell {
+            refusal.told = Some(now);
+        }
+        tell
+    }
+
+    /// The errno of the latest error of a way, if it was not long ago.
+    pub(crate) fn recent(&self, now: Duration, way: &Way) -> Option<i32> {
+        let list = self.0.get(way)?;
+        let latest = list.iter().max_by_key(|r| r.last)?;
+        (now < latest.last + RECENT).then_some(latest.errno)
+    }
+
+    /// Packets of a way by reason.
+    pub(crate) fn counters(&self, way: &Way) -> Vec<Counter> {
+        let list = self.0.get(way).map(Vec::as_slice).unwrap_or_default();
+        list.iter().map(|r| Counter { name: name(r.errno), value: r.packets }).collect()
+    }
+}
+
+/// An error's name in C.
+fn name(errno: i32) -> String {
+    let known = match errno {
+        libc::EACCES => "EACCES",
+        libc::EADDRINUSE => "EADDRINUSE",
+        libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
+        libc::EAGAIN => "EAGAIN",
+        libc::EHOSTDOWN => "EHOSTDOWN",
+        libc::EHOSTUNREACH => "EHOSTUNREACH",
+        libc::EINVAL => "EINVAL",
+        libc::EIO => "EIO",
+        libc::EMFILE => "EMFILE",
+        libc::EMSGSIZE => "EMSGSIZE",
+        libc::ENETDOWN => "ENETDOWN",
+        libc::ENETUNREACH => "ENETUNREACH",
+        libc::ENFILE => "ENFILE",
+        libc::ENOBUFS => "ENOBUFS",
+        libc::ENODEV => "ENODEV",
+        libc::ENOMEM => "ENOMEM",
+        libc::EPERM => "EPERM",
+        _ => return format!("errno_{errno}"),
+    };
+    known.to_owned()
+}
+
+/// What an error of a send means, and what to do.
+pub(crate) fn advice(errno: i32) -> String {
+    let advice = match errno {
+        libc::EACCES | libc::EPERM => "does a firewall of this host forbid UDP to port 4791?",
+        libc::ENETUNREACH | libc::EHOSTUNREACH => "does a route lead there?",
+        libc::ENETDOWN | libc::ENODEV | libc::EHOSTDOWN => "is the interface up?",
+        libc::EADDRNOTAVAIL => "is the address still there?",
+        libc::EMFILE | libc::ENFILE => "raise the limit of open files (ulimit -n)",
+        libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => "the interface's queue is full",
+        libc::EMSGSIZE => "is the interface's MTU smaller than the queue pair's path MTU?",
+        _ => return io::Error::from_raw_os_error(errno).to_string(),
+    };
+    format!("{}: {advice}", io::Error::from_raw_os_error(errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(n: u32) -> Way {
+        let remote = IpAddr::from((0x0a00_0000 | n).to_be_bytes());
+        Way { local: [10, 0, 0, 1].into(), remote, ifindex: 3 }
+    }
+
+    const fn s(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn refusals_are_counted_by_way_and_reason_and_told_once_in_a_while() {
+        let mut errors = SendErrors::default();
+        assert!(errors.note(s(1), way(2), libc::EPERM, 3));
+        assert!(!errors.note(s(2), way(2), libc::EPERM, 4));
+        assert!(errors.note(s(3), way(2), libc::ENOBUFS, 1));
+        assert!(errors.note(s(3), way(3), libc::EPERM, 1));
+        assert!(errors.note(s(40), way(2), libc::EPERM, 1));
+        let counted: Vec<_> =
+            errors.counters(&way(2)).into_iter().map(|c| (c.name, c.value)).collect();
+        assert_eq!(counted, [("EPERM".to_owned(), 8), ("ENOBUFS".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn the_latest_error_explains_what_follows_soon_after() {
+        let mut errors = SendErrors::default();
+        errors.note(s(1), way(2), libc::EPERM, 1);
+        errors.note(s(2), way(2), libc::ENETUNREACH, 1);
+        assert_eq!(errors.recent(s(3), &way(2)), Some(libc::ENETUNREACH));
+        assert_eq!(errors.recent(s(3), &way(3)), None);
+        assert_eq!(errors.recent(s(60), &way(2)), None);
+    }
+
+    #[test]
+    fn ways_and_reasons_are_bounded() {
+        let mut errors = SendErrors::default();
+        for n in 0..MAX_WAYS as u32 * 2 {
+            errors.note(s(1), way(n), libc::EPERM, 1);
+        }
+        assert_eq!(errors.0.len(), MAX_WAYS);
+        // Those of long ago make room.
+        assert!(errors.note(s(100), way(u32::MAX >> 8), libc::EPERM, 1));
+        assert_eq!(errors.0.len(), 1);
+        for errno in 1..100 {
+            errors.note(s(100), way(7), errno, 1);
+        }
+        assert_eq!(errors.counters(&way(7)).len(), MAX_REASONS);
+    }
+}
