@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use polypath_cm::{ClientId, Device, Environment, Route, RouteQuery};
+use polypath_ipc::table::PORTS_MAX;
 use polypath_ipc::{
     DeviceSpec, GidEntry, LOCAL_CA_ACK_DELAY, PathSelector, Selection, Table, devices,
 };
@@ -55,7 +56,13 @@ impl Host {
         let dump = self.netlink.dump()?;
         let chosen: Vec<&Selection> = self.selections.values().collect();
         let socket = self.netlink.any_socket();
-        Ok(self.tables.update(dump, &chosen, |link| Hardware::of(link, socket)))
+        let before = self.tables.table().omitted;
+        let changed = self.tables.update(dump, &chosen, |link| Hardware::of(link, socket));
+        let omitted = self.tables.table().omitted;
+        if omitted != before {
+            log!("{omitted} interfaces are left out: there is room for {PORTS_MAX}");
+        }
+        Ok(changed)
     }
 
     /// A client came, with a resolved selection. True if the table changed.

@@ -64,7 +64,7 @@ impl Tables {
         let Dump { mut links, addresses, default_ways } = dump;
         links.sort_by_key(|link| link.ifindex);
         links.dedup_by_key(|link| link.ifindex);
-        links.truncate(PORTS_MAX);
+        let omitted = leave_out(&mut links, &addresses, &self.table);
         let mut hardware = BTreeMap::new();
         for link in &links {
             let known = self.hardware.get(&link.ifindex).filter(|(up, _)| *up == link.up);
@@ -83,7 +83,7 @@ impl Tables {
         };
         let ports = links.into_iter().map(port).collect();
         let ports = numbered(ports);
-        let mut new = Table { ports, ..self.table.clone() };
+        let mut new = Table { ports, omitted, ..self.table.clone() };
         keep_gid_tables(&mut new, chosen);
         self.publish(new)
     }
@@ -176,6 +176,26 @@ fn address(message: &AddressMessage) -> Address {
     }
 }
 
+/// Leaves out interfaces that find no room, those first that a device would hardly stand on: ports of
+/// bridges and bonds, and interfaces without addresses. Of equal ones, those stay that were there
+/// before. Gives how many.
+fn leave_out(links: &mut Vec<LinkMessage>, addresses: &[AddressMessage], before: &Table) -> u32 {
+    if links.len() <= PORTS_MAX {
+        return 0;
+    }
+    let addressed: BTreeSet<u32> =
+        addresses.iter().filter(|a| !a.link_local).map(|a| a.ifindex).collect();
+    links.sort_by_key(|link| {
+        let useful = link.loopback || (link.ethernet && !link.enslaved);
+        let known = before.port(link.ifindex).is_some();
+        (!useful, !addressed.contains(&link.ifindex), !known, link.ifindex)
+    });
+    let omitted = links.len() - PORTS_MAX;
+    links.truncate(PORTS_MAX);
+    links.sort_by_key(|link| link.ifindex);
+    u32::try_from(omitted).unwrap_or(u32::MAX)
+}
+
 /// Gives each usable interface without a number the lowest free one.
 fn numbered(mut ports: Vec<Port>) -> Vec<Port> {
     for port in &mut ports {
@@ -247,6 +267,29 @@ mod tests {
 
     fn numbers(tables: &Tables) -> Vec<Option<u16>> {
         tables.table().ports.iter().map(|port| port.device_number).collect()
+    }
+
+    #[test]
+    fn interfaces_that_find_no_room_are_those_without_addresses_and_are_counted() {
+        // A host with many containers: the ports of their bridge, and one more network card, added last.
+        let mut links: Vec<LinkMessage> = (2..200).map(|n| link(n, "veth")).collect();
+        links.iter_mut().for_each(|link| link.enslaved = true);
+        links.extend([link(1, "lo"), link(500, "eth0"), link(501, "eth1")]);
+        let mut tables = Tables::default();
+        update(&mut tables, &links, &[address(500, "10.0.0.1")]);
+        let table = tables.table();
+        assert_eq!((table.ports.len(), table.omitted), (PORTS_MAX, 201 - PORTS_MAX as u32));
+        assert!([1, 500, 501].iter().all(|n| table.port(*n).is_some()));
+        assert!(table.ports.is_sorted_by_key(|port| port.ifindex));
+        // Those that were there before stay.
+        links.extend((600..700).map(|n| LinkMessage { enslaved: true, ..link(n, "veth") }));
+        let before: Vec<u32> = table.ports.iter().map(|port| port.ifindex).collect();
+        links.reverse();
+        update(&mut tables, &links, &[address(500, "10.0.0.1")]);
+        let after: Vec<u32> = tables.table().ports.iter().map(|port| port.ifindex).collect();
+        assert_eq!(after, before);
+        update(&mut tables, &links[..10], &[]);
+        assert_eq!(tables.table().omitted, 0);
     }
 
     #[test]

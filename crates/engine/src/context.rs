@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use polypath_ipc::{DeviceKind, DeviceSpec, Table};
@@ -33,6 +33,15 @@ use crate::{device, port};
 /// Numbers of protection domains are the process's: XRC hands them from context to context.
 static NEXT_PD: AtomicU32 = AtomicU32::new(1);
 
+/// Packets for queue pairs of a context that were dropped for their keys.
+#[derive(Debug, Default)]
+pub(crate) struct KeyViolations {
+    /// Datagrams with a wrong Q_Key (`qkey_viol_cntr`).
+    pub(crate) qkey: AtomicU64,
+    /// Packets with a wrong P_Key (`bad_pkey_cntr`).
+    pub(crate) pkey: AtomicU64,
+}
+
 /// What all objects of a context share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -49,8 +58,9 @@ pub(crate) struct Shared {
     cqs: Arc<Quota>,
     srqs: Arc<Quota>,
     ahs: Arc<Quota>,
-    /// Packets with a wrong Q_Key (`qkey_viol_cntr`).
-    pub(crate) qkey_violations: AtomicU64,
+    pub(crate) violations: KeyViolations,
+    /// The program has been told that the device is gone.
+    gone: AtomicBool,
 }
 
 impl Shared {
@@ -96,6 +106,13 @@ impl Shared {
     /// Interfaces or addresses changed: new GIDs, and the events that hardware would raise.
     pub(crate) fn table_changed(&self, old: &Table, new: &Table) {
         let Some(spec) = device::find(self.process, new, &self.info.name) else {
+            // As the kernel tells it: the port goes, and then the device, for good.
+            if !self.gone.swap(true, Ordering::Relaxed) {
+                if self.spec().is_active(old) {
+                    self.raise(AsyncEvent { kind: AsyncKind::PortErr, element: Element::Port(1) });
+                }
+                self.raise(AsyncEvent { kind: AsyncKind::DeviceFatal, element: Element::Device });
+            }
             return;
         };
         let before = core::mem::replace(
@@ -148,7 +165,8 @@ impl OpenDevice {
             cqs: Quota::new(MAX_CQ, "completion queues"),
             srqs: Quota::new(MAX_SRQ, "shared receive queues"),
             ahs: Quota::new(MAX_AH, "address handles"),
-            qkey_violations: AtomicU64::new(0),
+            violations: KeyViolations::default(),
+            gone: AtomicBool::new(false),
         });
         process.register(&shared);
         Ok(Arc::new(Self { shared }))
@@ -182,13 +200,13 @@ impl Context for OpenDevice {
 
     fn query_port(&self, port: u8) -> Result<PortAttr> {
         Self::check_port(port)?;
-        let violations = self.shared.qkey_violations.load(Ordering::Relaxed);
-        Ok(port::attributes(&self.shared.spec(), &self.shared.process.table(), violations))
+        let (spec, table) = (self.shared.spec(), self.shared.process.table());
+        Ok(port::attributes(&spec, &table, self.shared.process.key_violations(&self.shared.info)))
     }
 
     fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>> {
         Self::check_port(port)?;
-        if index >= crate::limits::GID_TABLE_LEN {
+        if index as usize >= polypath_ipc::GID_TABLE_LEN {
             return Err(Error::invalid("the GID index is beyond the end of the table"));
         }
         Ok(self.gid_table().into_iter().find(|e| e.index == index))

@@ -134,7 +134,7 @@ pub(crate) fn attributes(info: &DeviceInfo) -> DeviceAttr {
         max_srq_wr: MAX_SRQ_WR,
         max_srq_sge: MAX_SGE,
         max_pkeys: 1,
-        local_ca_ack_delay: 15,
+        local_ca_ack_delay: polypath_ipc::LOCAL_CA_ACK_DELAY,
         phys_port_cnt: 1,
         max_inline: MAX_INLINE,
         max_dm_size: MAX_DM_BYTES,

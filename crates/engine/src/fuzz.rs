@@ -87,7 +87,7 @@ fn locals(host: u8) -> Vec<LocalAddress> {
         .collect()
 }
 
-fn table() -> Table {
+pub(crate) fn table() -> Table {
     let port = |link: u8| Port {
         ifindex: u32::from(link) + 2,
         name: format!("eth{link}"),
@@ -443,6 +443,8 @@ pub fn peer_qpn(at: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use polypath_verbs::AsyncKind;
+    use polypath_wire::ext::Deth;
     use polypath_wire::packet::Headers;
     use polypath_wire::{Bth, Opcode, Psn};
 
@@ -485,6 +487,52 @@ mod tests {
         let mut short = [1u8; 20];
         rig.datagram(src, dst, &mut short, true);
         assert_eq!(dropped(&rig, "malformed"), 1);
+    }
+
+    /// IBTA 14.2.5.6 (`PortInfo`): Q_KeyViolations, P_KeyViolations.
+    #[test]
+    fn packets_with_wrong_keys_are_counted_by_the_port() {
+        let mut rig = Rig::new();
+        let (src, dst) = (ip(0, 1), ip(0, 0));
+        let counted = |rig: &Rig| {
+            let port = rig.context().query_port(1).unwrap();
+            (port.qkey_violations, port.bad_pkey)
+        };
+        assert_eq!(counted(&rig), (0, 0));
+        let datagram = |qkey| Headers {
+            deth: Some(Deth { qkey, src_qpn: 77 }),
+            ..Headers::new(Bth::new(Opcode::UD_SEND_ONLY))
+        };
+        let send = |rig: &mut Rig, mut headers: Headers, at: usize| {
+            headers.bth.dest_qpn = rig.qpn(at);
+            let mut bytes = vec![0; headers.len()];
+            headers.emit(&mut bytes);
+            bytes.extend([0; 8]);
+            rig.datagram(src, dst, &mut bytes, true);
+        };
+        for qkey in [QKEY, QKEY + 1, 0] {
+            send(&mut rig, datagram(qkey), 3);
+        }
+        assert_eq!(counted(&rig), (2, 0));
+        let bth = Bth { pkey: 0x1234, ..Bth::new(Opcode::RC_SEND_ONLY) };
+        send(&mut rig, Headers::new(bth), 0);
+        assert_eq!(counted(&rig), (2, 1));
+        // The port's, not the context's.
+        let other = rig.another_context().query_port(1).unwrap();
+        assert_eq!((other.qkey_violations, other.bad_pkey), (2, 1));
+    }
+
+    #[test]
+    fn a_device_that_is_removed_is_a_fatal_error_told_once() {
+        let rig = Rig::new();
+        while rig.context().take_async_event().is_some() {}
+        for context in process().0.contexts() {
+            context.table_changed(&table(), &Table::default());
+            context.table_changed(&Table::default(), &Table::default());
+        }
+        let events: Vec<AsyncKind> =
+            std::iter::from_fn(|| rig.context().take_async_event()).map(|e| e.kind).collect();
+        assert_eq!(events, [AsyncKind::PortErr, AsyncKind::DeviceFatal]);
     }
 
     #[test]

@@ -29,7 +29,5 @@ pub(crate) const MAX_AH: u32 = 1 << 16;
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 /// READs and atomics in flight per queue pair and direction.
 pub(crate) const MAX_RD_ATOMIC: u32 = 128;
-/// Entries of the GID table that `ibv_query_port` reports.
-pub(crate) const GID_TABLE_LEN: u32 = 64;
 /// Multicast groups of a queue pair.
 pub(crate) const MAX_MCAST_PER_QP: usize = 32;

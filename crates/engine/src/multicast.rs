@@ -1,8 +1,10 @@
-//! Multicast: which groups the lane's socket is a member of.
+//! Multicast: which groups the lane's socket is a member of, by interface, and which queue pairs hear them.
 //!
-//! The kernel hands a multicast datagram to every socket that joined the group; so each lane's
-//! socket joins for itself, once for all of its queue pairs.
+//! The kernel hands a multicast datagram to every socket that joined the group on the interface that it came
+//! by; so each lane's socket joins for itself, once for all of its queue pairs. The queue pairs
+//! of one lane may be of different devices: each hears what comes by its device's interfaces.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
@@ -10,38 +12,108 @@ use polypath_verbs::{Error, Result};
 
 use crate::lane::State;
 
-impl State {
-    /// Attaches a queue pair to a group, on these interfaces.
-    pub(crate) fn join(&mut self, group: IpAddr, index: u16, interfaces: &[u32]) -> Result<()> {
-        let first = self.groups.get(&group).is_none_or(Vec::is_empty);
-        if first && let Some(socket) = self.receiver() {
-            let mut joined = Err(Error::new(libc::ENODEV, "the device has no interface now"));
-            for ifindex in interfaces {
-                let done = membership(socket, group, *ifindex, true).map_err(|e| {
-                    Error::new(
-                        e.raw_os_error().unwrap_or(libc::EIO),
-                        format!("cannot join {group} on interface {ifindex}: {e}"),
-                    )
-                });
-                joined = if joined.is_ok() { joined } else { done };
+/// A queue pair in a group.
+#[derive(Debug)]
+struct Member {
+    index: u16,
+    /// Where the socket has joined for it.
+    interfaces: Vec<u32>,
+}
+
+/// The groups of a lane.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    members: HashMap<IpAddr, Vec<Member>>,
+    /// How many queue pairs the socket is in a group on an interface for.
+    joined: HashMap<(IpAddr, u32), u32>,
+}
+
+impl Groups {
+    /// The queue pairs that hear what came to a group by an interface.
+    pub(crate) fn listeners(&self, group: IpAddr, ifindex: u32) -> Vec<u16> {
+        let members = self.members.get(&group).map(Vec::as_slice).unwrap_or_default();
+        let hears = |member: &&Member| member.interfaces.contains(&ifindex);
+        members.iter().filter(hears).map(|member| member.index).collect()
+    }
+
+    /// Adds a queue pair on those of the interfaces that `membership` can join. It is called only for
+    /// interfaces that no queue pair has joined.
+    fn join(
+        &mut self,
+        group: IpAddr,
+        index: u16,
+        interfaces: &[u32],
+        mut membership: impl FnMut(u32) -> Result<()>,
+    ) -> Result<()> {
+        let mut mine = Vec::new();
+        let mut refused = Error::new(libc::ENODEV, "the device has no interface now");
+        for &ifindex in interfaces {
+            if !self.joined.contains_key(&(group, ifindex))
+                && let Err(error) = membership(ifindex)
+            {
+                refused = error;
+                continue;
             }
-            joined?;
+            *self.joined.entry((group, ifindex)).or_insert(0) += 1;
+            mine.push(ifindex);
         }
-        self.groups.entry(group).or_default().push(index);
+        if mine.is_empty() {
+            return Err(refused);
+        }
+        self.members.entry(group).or_default().push(Member { index, interfaces: mine });
         Ok(())
     }
 
+    /// Takes a queue pair out. Gives the interfaces on which no other is in the group.
+    fn leave(&mut self, group: IpAddr, index: u16) -> Vec<u32> {
+        let Some(members) = self.members.get_mut(&group) else { return Vec::new() };
+        let Some(at) = members.iter().position(|member| member.index == index) else {
+            return Vec::new();
+        };
+        let mut last = members.swap_remove(at).interfaces;
+        if members.is_empty() {
+            self.members.remove(&group);
+        }
+        last.retain(|&ifindex| {
+            let Some(users) = self.joined.get_mut(&(group, ifindex)) else { return false };
+            *users -= 1;
+            let unused = *users == 0;
+            if unused {
+                self.joined.remove(&(group, ifindex));
+            }
+            unused
+        });
+        last
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl State {
+    /// Attaches a queue pair to a group, on these interfaces.
+    pub(crate) fn join(&mut self, group: IpAddr, index: u16, interfaces: &[u32]) -> Result<()> {
+        let socket = self.receiver();
+        self.groups.join(group, index, interfaces, |ifindex| {
+            let Some(socket) = socket else { return Ok(()) };
+            membership(socket, group, ifindex, true).map_err(|e| {
+                Error::new(
+                    e.raw_os_error().unwrap_or(libc::EIO),
+                    format!("cannot join {group} on interface {ifindex}: {e}"),
+                )
+            })
+        })
+    }
+
     /// Detaches a queue pair from a group.
-    pub(crate) fn leave(&mut self, group: IpAddr, index: u16, interfaces: &[u32]) {
-        let Some(list) = self.groups.get_mut(&group) else { return };
-        list.retain(|i| *i != index);
-        if list.is_empty() {
-            self.groups.remove(&group);
-            if let Some(socket) = self.receiver() {
-                for ifindex in interfaces {
-                    // An interface that is gone took its membership along.
-                    let _ = membership(socket, group, *ifindex, false);
-                }
+    pub(crate) fn leave(&mut self, group: IpAddr, index: u16) {
+        let socket = self.receiver();
+        for ifindex in self.groups.leave(group, index) {
+            if let Some(socket) = socket {
+                // An interface that is gone took its membership along.
+                let _ = membership(socket, group, ifindex, false);
             }
         }
     }
@@ -94,5 +166,66 @@ fn membership(socket: RawFd, group: IpAddr, ifindex: u32, join: bool) -> std::io
             e if join && e.raw_os_error() == Some(libc::EADDRINUSE) => Ok(()),
             e => Err(e),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group() -> IpAddr {
+        [239, 1, 2, 3].into()
+    }
+
+    /// Joins, and tells on which interfaces the socket had to.
+    fn join(groups: &mut Groups, index: u16, interfaces: &[u32]) -> Vec<u32> {
+        let mut asked = Vec::new();
+        let done = groups.join(group(), index, interfaces, |ifindex| {
+            asked.push(ifindex);
+            Ok(())
+        });
+        done.unwrap();
+        asked
+    }
+
+    #[test]
+    fn queue_pairs_of_two_devices_hear_each_its_own_interface() {
+        let mut groups = Groups::default();
+        assert_eq!(join(&mut groups, 1, &[2]), [2]);
+        assert_eq!(join(&mut groups, 2, &[3]), [3], "the other device's interface joins too");
+        assert_eq!(join(&mut groups, 3, &[2, 3]), [0; 0]);
+        assert_eq!(groups.listeners(group(), 2), [1, 3]);
+        assert_eq!(groups.listeners(group(), 3), [2, 3]);
+        assert_eq!(groups.listeners(group(), 4), [0; 0]);
+    }
+
+    #[test]
+    fn the_last_queue_pair_of_an_interface_takes_its_membership_along() {
+        let mut groups = Groups::default();
+        join(&mut groups, 1, &[2]);
+        join(&mut groups, 2, &[3]);
+        join(&mut groups, 3, &[2, 3]);
+        assert_eq!(groups.leave(group(), 1), [0; 0]);
+        assert_eq!(groups.leave(group(), 3), [2]);
+        assert_eq!(groups.leave(group(), 3), [0; 0]);
+        assert_eq!(groups.listeners(group(), 3), [2]);
+        assert_eq!(groups.leave(group(), 2), [3]);
+        assert!(groups.members.is_empty() && groups.joined.is_empty());
+    }
+
+    #[test]
+    fn an_interface_that_cannot_join_does_not_keep_others_from_it() {
+        let mut groups = Groups::default();
+        let refuse_3 = |ifindex| match ifindex {
+            3 => Err(Error::new(libc::ENODEV, "gone")),
+            _ => Ok(()),
+        };
+        groups.join(group(), 1, &[2, 3], refuse_3).unwrap();
+        assert!(groups.join(group(), 2, &[3], refuse_3).is_err());
+        assert!(groups.join(group(), 2, &[], refuse_3).is_err());
+        assert_eq!(groups.listeners(group(), 2), [1]);
+        assert_eq!(groups.listeners(group(), 3), [0; 0]);
+        assert_eq!(groups.leave(group(), 1), [2]);
+        assert!(groups.members.is_empty() && groups.joined.is_empty());
     }
 }

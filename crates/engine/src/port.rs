@@ -1,12 +1,12 @@
 //! The one port of a device, made of its member interfaces.
 
-use polypath_ipc::{DeviceSpec, Table, width_and_speed};
+use polypath_ipc::{DeviceSpec, GID_TABLE_LEN, Table, width_and_speed};
 use polypath_verbs::{PortAttr, PortState};
 
-use crate::limits::{GID_TABLE_LEN, MAX_MESSAGE};
+use crate::limits::MAX_MESSAGE;
 
-/// `ibv_query_port`.
-pub(crate) fn attributes(spec: &DeviceSpec, table: &Table, qkey_violations: u64) -> PortAttr {
+/// `ibv_query_port`. `violations`: of Q_Keys and P_Keys.
+pub(crate) fn attributes(spec: &DeviceSpec, table: &Table, violations: (u32, u32)) -> PortAttr {
     let active = spec.is_active(table);
     let mbps = spec.speed_mbps(table);
     let (active_width, active_speed) = width_and_speed(mbps);
@@ -14,7 +14,7 @@ pub(crate) fn attributes(spec: &DeviceSpec, table: &Table, qkey_violations: u64)
         state: if active { PortState::Active } else { PortState::Down },
         max_mtu: 4096,
         active_mtu: spec.roce_mtu(table),
-        gid_tbl_len: GID_TABLE_LEN,
+        gid_tbl_len: GID_TABLE_LEN as u32,
         max_msg_sz: MAX_MESSAGE,
         pkey_tbl_len: 1,
         active_width,
@@ -22,8 +22,8 @@ pub(crate) fn attributes(spec: &DeviceSpec, table: &Table, qkey_violations: u64)
         // LinkUp and Disabled (IBTA 14.2.5.6).
         phys_state: if active { 5 } else { 3 },
         speed_mbps: mbps,
-        qkey_violations: u32::try_from(qkey_violations).unwrap_or(u32::MAX),
-        bad_pkey: 0,
+        qkey_violations: violations.0,
+        bad_pkey: violations.1,
     }
 }
 

@@ -1,15 +1,15 @@
 //! What a process has once: its connection to the broker, the table of interfaces, its lanes.
 
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use std::time::Duration;
 
 use polypath_ipc::message::Request;
 use polypath_ipc::{Client, EventStream, Hello, IpcError, Push, Selection, Table};
-use polypath_verbs::{Error, Result};
+use polypath_verbs::{DeviceInfo, Error, Result};
 
 use crate::config::Config;
-use crate::context::Shared;
+use crate::context::{KeyViolations, Shared};
 use crate::lane::Lane;
 use crate::log;
 use crate::notify::lock;
@@ -94,10 +94,19 @@ pub(crate) fn current() -> Result<&'static Process> {
     {
         return Ok(process);
     }
-    let process: &'static Process = Box::leak(Box::new(Process::connect()?));
-    CURRENT.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
-    process.start_service()?;
-    Ok(process)
+    let process: Box<Process> = Box::new(Process::connect()?);
+    // All that can fail comes before the process is known to others: the next call tries it again.
+    let stream = process.subscribe()?;
+    let process = Box::into_raw(process);
+    // SAFETY: the pointer came from a box just now; only the failure below gives it back.
+    let shared: &'static Process = unsafe { &*process };
+    if let Err(error) = shared.start_service(stream) {
+        // SAFETY: no thread was started, and nobody else has been given the reference.
+        drop(unsafe { Box::from_raw(process) });
+        return Err(error);
+    }
+    CURRENT.store(process, Ordering::Release);
+    Ok(shared)
 }
 
 /// The process ends: acknowledgements that wait are sent, as far as no other thread is at it.
@@ -219,16 +228,36 @@ impl Process {
         contexts.push(Arc::downgrade(context));
     }
 
+    /// Q_Key and P_Key violations of a device's port: those of all contexts that have it open in this
+    /// process, as 16-bit counters that stay at their end (IBTA 14.2.5.6).
+    pub(crate) fn key_violations(&self, device: &DeviceInfo) -> (u32, u32) {
+        let contexts = self.contexts();
+        let of_device = || contexts.iter().filter(|context| context.info.name == device.name);
+        let sum = |counter: fn(&KeyViolations) -> &AtomicU64| {
+            let count: u64 =
+                of_device().map(|c| counter(&c.violations).load(Ordering::Relaxed)).sum();
+            u32::from(u16::try_from(count).unwrap_or(u16::MAX))
+        };
+        (sum(|v| &v.qkey), sum(|v| &v.pkey))
+    }
+
     pub(crate) fn contexts(&self) -> Vec<Arc<Shared>> {
         lock(&self.contexts).iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn start_service(&'static self) -> Result<()> {
+    /// Asks the broker for news.
+    fn subscribe(&self) -> Result<EventStream> {
         let hello = lock(&self.broker).as_ref().ok_or_else(no_broker)?.hello().clone();
-        let (mut stream, table) = Client::connect_or_start(&hello)
+        let (stream, table) = Client::connect_or_start(&hello)
             .and_then(Client::subscribe)
             .map_err(|e| ipc_error(&e))?;
         self.set_table(table);
+        Ok(stream)
+    }
+
+    /// Starts the thread that hears them.
+    fn start_service(&'static self, mut stream: EventStream) -> Result<()> {
+        let hello = lock(&self.broker).as_ref().ok_or_else(no_broker)?.hello().clone();
         crate::thread::spawn("polypath-events", move || {
             // Where it is not granted, a fail-over takes a little longer.
             let _ = polypath_ipc::sched::hurry();

@@ -18,7 +18,6 @@ use crate::lane::{Attached, Entry, Lane, LaneHost, LaneIo, State};
 use crate::limits::{MAX_INLINE, MAX_MCAST_PER_QP, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use crate::memory::KeyCache;
 use crate::notify::lock;
-use crate::port;
 use crate::srq::Srq;
 use crate::target::TargetState;
 
@@ -125,6 +124,9 @@ impl Qp {
         attached: Attached,
     ) -> Result<(Arc<Lane>, u32)> {
         let lane = context.process.lane()?;
+        if lane.has_failed() {
+            return Err(failed());
+        }
         let (is_target, has_srq) = (attached.target.is_some(), attached.srq.is_some());
         let config = |qpn| QpConfig {
             qpn,
@@ -138,7 +140,7 @@ impl Qp {
             max_recv_sge: request.max_recv_sge,
             max_inline: inline_room(request),
         };
-        let mtu = port::attributes(&context.spec(), &context.process.table(), 0).active_mtu;
+        let mtu = context.spec().roce_mtu(&context.process.table());
         let qpn = lane.enter(|state| {
             if request.qp_type == QpType::Ud {
                 state.tell_header_fields()?;
@@ -212,6 +214,10 @@ fn gone() -> Error {
     Error::invalid("the queue pair has been destroyed")
 }
 
+fn failed() -> Error {
+    Error::new(libc::EIO, "an internal error has ended all queue pairs of this lane")
+}
+
 fn check_sizes(request: &QpRequest) -> Result<()> {
     let too_many = |what, most| Err(Error::invalid(format!("at most {most} {what}")));
     if request.max_send_wr > MAX_QP_WR || request.max_recv_wr > MAX_QP_WR {
@@ -274,22 +280,13 @@ impl QueuePair for Qp {
         self.with(|entry, io| {
             let now = io.now;
             let before = entry.core.state();
-            let mut host = LaneHost { attached: &entry.attached, io };
-            entry
-                .core
-                .modify(now, attr, mask, &mut host)
-                .map_err(|e| Error::invalid(format!("queue pair {:#x}: {e}", self.qpn)))?;
-            let state = entry.core.state();
-            if state == QpState::Reset && before != QpState::Reset {
-                io.paths.detach(now, self.qpn);
-                entry.peer = None;
-                for cq in self.send_cq.iter().chain(&self.recv_cq) {
-                    cq.purge(self.qpn);
-                }
-            }
+            let refused = |e| Error::invalid(format!("queue pair {:#x}: {e}", self.qpn));
+            // First what can fail, so that nothing has changed if it does.
             if let Some(to) = address.filter(|_| connected) {
+                entry.core.check_modify(attr, mask).map_err(refused)?;
                 io.paths.detach(now, self.qpn);
-                let dest = entry.core.query().dest_qpn;
+                let named = mask.contains(QpAttrMask::DEST_QPN);
+                let dest = if named { attr.dest_qpn } else { entry.core.query().dest_qpn };
                 // The multi-path header stands for opcodes of RC alone.
                 let multipath = to.multipath && !self.qp_type.is_xrc();
                 let options = Resolved { multipath, ..to }.options();
@@ -299,6 +296,16 @@ impl QueuePair for Qp {
                     .map_err(|e| Error::no_memory(e.to_string()))?;
                 entry.peer = Some(peer);
                 entry.core.set_peer(polypath_transport::PeerId(peer.0));
+            }
+            let mut host = LaneHost { attached: &entry.attached, io };
+            entry.core.modify(now, attr, mask, &mut host).map_err(refused)?;
+            let state = entry.core.state();
+            if state == QpState::Reset && before != QpState::Reset {
+                io.paths.detach(now, self.qpn);
+                entry.peer = None;
+                for cq in self.send_cq.iter().chain(&self.recv_cq) {
+                    cq.purge(self.qpn);
+                }
             }
             Ok(())
         })?
@@ -313,6 +320,9 @@ impl QueuePair for Qp {
         list: &[SendRequest<'_>],
         all_or_nothing: bool,
     ) -> core::result::Result<(), PostFailure> {
+        if self.lane.has_failed() {
+            return Err(PostFailure { index: 0, error: failed() });
+        }
         let addresses = if self.qp_type == QpType::Ud { list.len() } else { 0 };
         let all = self.with_room(addresses, |entry, io| {
             if all_or_nothing && entry.core.send_room() < list.len() {
@@ -347,6 +357,9 @@ impl QueuePair for Qp {
     }
 
     fn post_recv(&self, list: &[RecvWr]) -> core::result::Result<(), PostFailure> {
+        if self.lane.has_failed() {
+            return Err(PostFailure { index: 0, error: failed() });
+        }
         let all = self.lane.visit(self.index(), |entry| {
             for (index, wr) in list.iter().enumerate() {
                 entry.core.post_recv(wr.clone()).map_err(|e| PostFailure {
@@ -385,9 +398,8 @@ impl QueuePair for Qp {
             .position(|g| *g == group)
             .ok_or_else(|| Error::invalid("the queue pair is not attached to this group"))?;
         groups.remove(at);
-        let members = self.context.spec().members.clone();
         let index = self.index();
-        self.lane.enter(|state| state.leave(group, index, &members));
+        self.lane.enter(|state| state.leave(group, index));
         Ok(())
     }
 
@@ -396,12 +408,11 @@ impl QueuePair for Qp {
             return Err(gone());
         }
         self.lane.settle();
-        let members = self.context.spec().members.clone();
         let index = self.index();
         let groups = core::mem::take(&mut *lock(&self.groups));
         self.lane.enter(|state| {
             for group in groups {
-                state.leave(group, index, &members);
+                state.leave(group, index);
             }
             if let Some(mut entry) = state.qps.remove(index) {
                 let mut host = LaneHost { attached: &entry.attached, io: &mut state.io };

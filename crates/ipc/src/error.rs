@@ -26,14 +26,18 @@ pub enum IpcError {
     Closed,
     /// The other end of the socket belongs to another user than its name says.
     #[error(
-        "the socket @polypath-{named} is held by user {theirs}, not by user {named}: it is not used. \
-         Stop that user's process, or use a network namespace of your own"
+        "the socket @polypath-{named} is held by process {pid} ({program}) of user {theirs}, not by user \
+         {named}: it is not used. Stop that process, or use a network namespace of your own"
     )]
     ForeignUser {
         /// The user id in the name.
         named: u32,
         /// The user id of the other end.
         theirs: u32,
+        /// Its process id.
+        pid: u32,
+        /// Its program's name, as far as the system tells.
+        program: String,
     },
     /// The broker speaks another version of the protocol.
     #[error(

@@ -142,12 +142,19 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
 
 fn check_peer(socket: &OwnedFd, named: u32) -> Result<(), IpcError> {
     use std::os::fd::AsFd;
-    let (_, theirs) = peer(socket.as_fd())
+    let (pid, theirs) = peer(socket.as_fd())
         .map_err(|source| IpcError::Io { doing: "asking who the broker is", source })?;
-    if theirs != named {
-        return Err(IpcError::ForeignUser { named, theirs });
+    expect_user(named, theirs, pid)
+}
+
+/// Anybody may listen under any abstract name: only who is of the named user is its broker.
+fn expect_user(named: u32, theirs: u32, pid: u32) -> Result<(), IpcError> {
+    if theirs == named {
+        return Ok(());
     }
-    Ok(())
+    let program = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    let program = program.map_or_else(|_| "unknown".to_owned(), |name| name.trim_end().to_owned());
+    Err(IpcError::ForeignUser { named, theirs, pid, program })
 }
 
 /// A connected pair of `SOCK_SEQPACKET` sockets, both `CLOEXEC`, blocking.
@@ -359,6 +366,20 @@ mod tests {
         send(a.as_fd(), &[1; 100], None).unwrap();
         let error = receive(b.as_fd(), &mut [0; 10]).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+    }
+
+    #[test]
+    fn another_users_socket_is_not_used_and_its_holder_is_named() {
+        let (ours, pid) = (user_id(), std::process::id());
+        assert!(expect_user(ours, ours, pid).is_ok());
+        let error = expect_user(ours, ours + 1, pid).unwrap_err();
+        assert_eq!(error.errno(), libc::EPERM);
+        let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
+        let text = error.to_string();
+        for part in [format!("process {pid}"), comm.trim_end().into(), format!("user {}", ours + 1)]
+        {
+            assert!(text.contains(&part), "{part} in {text}");
+        }
     }
 
     #[test]

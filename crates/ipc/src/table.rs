@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::gids::NamedGidTable;
 use crate::paths::PathSelector;
 
-/// Most interfaces in a [`Table`]; more are left out, those with the highest indexes first.
+/// Most interfaces in a [`Table`]; more are left out, ports of bridges and those without addresses first.
 pub const PORTS_MAX: usize = 64;
 
 /// Most addresses of one [`Port`]; more are left out.
@@ -21,8 +21,10 @@ pub const DOWN_MAX: usize = 64;
 pub struct Table {
     /// Counts up with every change; a process may see numbers left out.
     pub generation: u64,
-    /// All interfaces, by ascending [`Port::ifindex`].
+    /// Interfaces, by ascending [`Port::ifindex`].
     pub ports: Vec<Port>,
+    /// Interfaces beyond [`PORTS_MAX`], which are left out.
+    pub omitted: u32,
     /// The GID tables of the devices the broker knows, by device key (see
     /// [`devices`](fn@crate::devices)). They are kept by the broker so that an unchanged address keeps
     /// its index and all processes, and the CM, agree on it.
@@ -142,6 +144,7 @@ mod tests {
         let table = Table {
             generation: u64::MAX,
             ports: vec![full; PORTS_MAX],
+            omitted: u32::MAX,
             gid_tables,
             down: vec![PathSelector::Pair(ip(0), ip(1)); DOWN_MAX],
         };

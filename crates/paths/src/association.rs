@@ -130,6 +130,27 @@ pub(crate) fn newer(a: u16, b: u16) -> bool {
     (a.wrapping_sub(b) as i16) > 0
 }
 
+/// An interface's number in an announcement: the lower bits of its index, or the next that are free if an
+/// interface of a lower index has the same.
+fn interface_number(local: &[LocalAddress], ifindex: u32) -> u16 {
+    let mut lower: Vec<u32> = local.iter().map(|a| a.ifindex).filter(|i| *i < ifindex).collect();
+    lower.sort_unstable();
+    lower.dedup();
+    let mut taken = Vec::with_capacity(lower.len());
+    let mut next = |ifindex: u32| {
+        let mut number = ifindex as u16;
+        while taken.contains(&number) {
+            number = number.wrapping_add(1);
+        }
+        taken.push(number);
+        number
+    };
+    for other in lower {
+        next(other);
+    }
+    next(ifindex)
+}
+
 /// What to announce of our addresses: those that queue pairs were connected with first, then one of
 /// each family per interface. Loopback and link-local addresses only if queue pairs use them, or
 /// if the interface has nothing else. An address that was announced stays so while it exists, even if
@@ -145,7 +166,7 @@ pub(crate) fn announce(
     let known = |a: &&LocalAddress| a.usable || before.iter().any(|b| b.ip == a.ip);
     let usable = || local.iter().filter(known);
     let mut add = |a: &LocalAddress, double_if: fn(&Announced, IpAddr) -> bool| {
-        let interface = a.ifindex as u16;
+        let interface = interface_number(local, a.ifindex);
         let double =
             list.iter().any(|b| b.ip == a.ip || (b.interface == interface && double_if(b, a.ip)));
         if !double && list.len() < MAX_ADDRESSES {
@@ -169,6 +190,22 @@ mod tests {
         assert!(!newer(1, 1));
         assert!(newer(0, u16::MAX));
         assert!(!newer(u16::MAX, 0));
+    }
+
+    #[test]
+    fn interfaces_whose_indexes_end_alike_are_two() {
+        let local: Vec<LocalAddress> = [("10.0.1.1", 7), ("10.0.2.1", 0x1_0007), ("10.0.3.1", 8)]
+            .map(|(ip, ifindex)| LocalAddress {
+                ip: ip.parse().unwrap(),
+                prefix_len: 24,
+                ifindex,
+                link_up: true,
+                usable: true,
+                speed_mbps: 0,
+            })
+            .into();
+        let announced: Vec<u16> = announce(&local, &[], &[]).iter().map(|a| a.interface).collect();
+        assert_eq!(announced, [7, 9, 8]);
     }
 
     #[test]

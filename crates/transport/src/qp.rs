@@ -104,6 +104,17 @@ impl QueuePair {
         }
     }
 
+    /// Whether [`QueuePair::modify`] would do this; nothing is changed.
+    ///
+    /// # Errors
+    /// Those of [`QueuePair::modify`].
+    pub fn check_modify(&self, attr: &QpAttr, mask: M) -> Result<(), ModifyError> {
+        let core = &self.core;
+        let mask = state::relevant(core.config.qp_type, mask);
+        let draining = core.attr.sq_draining;
+        state::check(core.config.qp_type, core.attr.state, draining, attr, mask).map(drop)
+    }
+
     /// Changes state and attributes as `ibv_modify_qp` does.
     ///
     /// # Errors

@@ -438,7 +438,7 @@ mod tests {
         let path = PathId(path.unwrap().0);
         io.sender.shortage = Some(libc::EMFILE);
         assert_eq!((io.flow(path), io.counters.flows_failed), (None, 1));
-        assert!(io.explanations[0].contains("ulimit"), "{:?}", io.explanations);
+        assert!(io.explanations[0].text.contains("ulimit"), "{:?}", io.explanations);
         // Not for every packet.
         io.now += REOPEN_FIRST / 2;
         assert_eq!((io.flow(path), io.counters.flows_failed), (None, 1));

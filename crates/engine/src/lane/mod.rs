@@ -10,6 +10,7 @@ mod busy_poll;
 pub(crate) mod counters;
 mod datagrams;
 mod failover;
+mod failure;
 mod host;
 mod io;
 mod prompt;
@@ -19,11 +20,11 @@ mod sleeper;
 mod table;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::net::IpAddr;
+use std::collections::{BinaryHeap, VecDeque};
 use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, TryLockError};
 use std::time::Duration;
 
 use polypath_ipc::{Selection, Table};
@@ -33,10 +34,12 @@ use polypath_verbs::{Error, QpState, Result};
 
 use crate::clock;
 use crate::context::os_error;
+use crate::multicast::Groups;
 use crate::notify::lock;
 use crate::process::Process;
 use crate::udp::{Receiver, Sender};
 
+use failure::Alarm;
 pub(crate) use host::{Attached, LaneHost};
 pub(crate) use io::{LaneIo, way_of};
 use prompt::Promptness;
@@ -80,8 +83,8 @@ pub(crate) struct State {
     timers: BinaryHeap<Reverse<(Duration, u16)>>,
     /// Queue pairs whose deadlines may have become earlier.
     stale: Vec<u16>,
-    /// Multicast groups: the queue pairs attached to each.
-    pub(crate) groups: HashMap<IpAddr, Vec<u16>>,
+    /// Multicast groups, and the queue pairs attached to each.
+    pub(crate) groups: Groups,
 }
 
 /// A lane.
@@ -95,6 +98,8 @@ pub(crate) struct Lane {
     /// and again before one that was asleep is awake.
     waiting: AtomicU32,
     sleeper: Sleeper,
+    /// The end of a lane whose state a panic left half changed has been carried out.
+    ended: Once,
 }
 
 impl Lane {
@@ -129,11 +134,16 @@ impl Lane {
             state: Mutex::new(state),
             waiting: AtomicU32::new(0),
             sleeper: Sleeper::new().map_err(|e| os_error(&e))?,
+            ended: Once::new(),
         });
         let own = lane.clone();
         let busy_poll = process.config.busy_poll;
-        crate::thread::spawn("polypath-lane", move || own.run(busy_poll))
-            .map_err(|e| os_error(&e))?;
+        let body = move || {
+            if catch_unwind(AssertUnwindSafe(|| own.run(busy_poll))).is_err() {
+                drop(own.wait());
+            }
+        };
+        crate::thread::spawn("polypath-lane", body).map_err(|e| os_error(&e))?;
         Ok(lane)
     }
 
@@ -160,7 +170,10 @@ impl Lane {
                     deadline = state.next_deadline();
                 }
                 Err(TryLockError::WouldBlock) => contended = true,
-                Err(TryLockError::Poisoned(_)) => return,
+                Err(TryLockError::Poisoned(poisoned)) => {
+                    self.end(&mut poisoned.into_inner());
+                    return;
+                }
             }
         }
     }
@@ -173,27 +186,39 @@ impl Lane {
             std::thread::yield_now();
             return;
         }
-        if let Ok(mut state) = self.state.try_lock() {
-            state.progress(false);
-            if state.io.holds.take_news()
-                && let Some(deadline) = state.next_deadline()
-            {
-                self.sleeper.deadline(deadline);
+        match self.state.try_lock() {
+            Ok(mut state) => {
+                let _alarm = Alarm(&self.sleeper);
+                state.progress(false);
+                if state.io.holds.take_news()
+                    && let Some(deadline) = state.next_deadline()
+                {
+                    self.sleeper.deadline(deadline);
+                }
             }
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Poisoned(poisoned)) => self.end(&mut poisoned.into_inner()),
         }
     }
 
     /// Waits for the lock.
     fn wait(&self) -> MutexGuard<'_, State> {
         match self.state.try_lock() {
-            Ok(state) => state,
-            Err(_) => {
-                self.waiting.fetch_add(1, Ordering::Relaxed);
-                let state = lock(&self.state);
-                self.waiting.fetch_sub(1, Ordering::Relaxed);
-                state
+            Ok(state) => return state,
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Poisoned(poisoned)) => {
+                let mut state = poisoned.into_inner();
+                self.end(&mut state);
+                return state;
             }
         }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut state = lock(&self.state);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        if self.has_failed() {
+            self.end(&mut state);
+        }
+        state
     }
 
     /// A thread is about to sleep until a completion: from now on it is for the lane's thread.
@@ -204,6 +229,10 @@ impl Lane {
     /// Enters the lane. What is queued for sending leaves before the lock is given back.
     pub(crate) fn enter<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.wait();
+        if self.has_failed() {
+            return work(&mut state);
+        }
+        let _alarm = Alarm(&self.sleeper);
         self.sleeper.entered();
         let now = clock::now();
         state.io.now = now;
@@ -240,7 +269,10 @@ impl Lane {
     /// Hardware acknowledges a message before it hands out the completion upon which the program may
     /// disconnect, and takes an acknowledgement in although the program has its mind elsewhere.
     pub(crate) fn settle(&self) {
-        self.wait().progress(true);
+        let mut state = self.wait();
+        if !self.has_failed() {
+            state.progress(true);
+        }
     }
 
     /// The process ends: sends what is owed, unless another thread is in the lane and will.
@@ -261,6 +293,9 @@ impl Lane {
     pub(crate) fn set_table(&self, table: &Table, selection: &Selection) {
         let addresses = crate::mp::local_addresses(table, selection);
         let down = crate::mp::down_rules(table);
+        if self.has_failed() {
+            return;
+        }
         self.enter(|state| {
             let now = state.io.now;
             state.io.interfaces_changed();
@@ -291,6 +326,7 @@ impl Lane {
             state: Mutex::new(State::new(slot, LaneIo::still(slot), None)),
             waiting: AtomicU32::new(0),
             sleeper: Sleeper::new().map_err(|e| os_error(&e))?,
+            ended: Once::new(),
         }))
     }
 
@@ -347,7 +383,7 @@ impl State {
             prompt: Promptness::default(),
             timers: BinaryHeap::new(),
             stale: Vec::new(),
-            groups: HashMap::new(),
+            groups: Groups::default(),
         }
     }
 

@@ -1,19 +1,18 @@
 //! From a datagram to the queue pair that it is for.
 
+use std::sync::atomic::Ordering;
+
 use polypath_paths::PathManager;
 use polypath_transport::PathId;
 use polypath_verbs::QpType;
 use polypath_wire::grh::Grh;
 use polypath_wire::packet::Packet;
+use polypath_wire::{DEFAULT_PKEY, MULTICAST_QPN};
 
 use crate::lane::table::QpTable;
 use crate::lane::{LaneHost, State};
 use crate::udp::Received;
 
-/// The number that multicast datagrams are addressed to (IBTA 9.4.? "multicast QP").
-const MULTICAST_QPN: u32 = 0xff_ffff;
-/// The one P_Key there is: full member of the default partition.
-const DEFAULT_PKEY: u16 = 0xffff;
 /// Datagrams have no path of their own: nothing is acknowledged.
 const NO_PATH: PathId = PathId(u32::MAX);
 
@@ -51,15 +50,18 @@ fn dispatch(state: &mut State, packet: &Packet<'_>, received: &Received<'_>) {
     let bth = &packet.headers.bth;
     if bth.pkey & 0x7fff != DEFAULT_PKEY & 0x7fff {
         counters.wrong_pkey += 1;
+        if let Some(entry) = state.qps.by_qpn(bth.dest_qpn) {
+            entry.attached.context.violations.pkey.fetch_add(1, Ordering::Relaxed);
+        }
         return;
     }
     if bth.dest_qpn == MULTICAST_QPN {
-        if let Some(group) = state.groups.get(&received.dst) {
-            for index in group.clone() {
-                deliver(state, index, packet, received);
-            }
-        } else {
+        let listeners = state.groups.listeners(received.dst, received.ifindex);
+        if listeners.is_empty() {
             counters.unknown_qp += 1;
+        }
+        for index in listeners {
+            deliver(state, index, packet, received);
         }
         return;
     }
@@ -110,7 +112,12 @@ fn deliver(state: &mut State, index: u16, packet: &Packet<'_>, received: &Receiv
         }
     };
     let mut host = LaneHost { attached: &entry.attached, io: &mut state.io };
+    let violations = if is_ud { entry.core.counters().dropped_qkey } else { 0 };
     entry.core.handle_packet(now, packet, from, grh, &mut host);
+    if is_ud {
+        let violations = entry.core.counters().dropped_qkey - violations;
+        entry.attached.context.violations.qkey.fetch_add(violations, Ordering::Relaxed);
+    }
     // Answers do not wait for the window of requests.
     entry.blocked = false;
     state.note(index, false);
