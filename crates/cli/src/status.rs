@@ -417,6 +417,7 @@ pub(crate) mod tests {
                     received_packets: 1,
                     received_bytes: 100,
                     sent_packets: 2,
+                    fragmented_packets: 0,
                     sent_bytes: 200,
                 }],
                 qps: vec![qp],

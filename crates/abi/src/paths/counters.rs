@@ -109,6 +109,7 @@ mod tests {
             interface: interface.into(),
             state: "active".into(),
             rtt_us: None,
+            send_errors: Vec::new(),
             sent_bytes,
             received_bytes: 2 * sent_bytes,
             lost_bytes: 0,
