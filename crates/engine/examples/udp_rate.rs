@@ -406,7 +406,7 @@ impl Sink {
                 }
                 let sge = Sge { addr: *offset, len, lkey: *key };
                 let to = keys.resolve(table, 1, sge, Access::LOCAL_WRITE).expect("in range");
-                store(to, payload);
+                store(to, payload).expect("the buffer stays");
                 *offset += u64::from(len);
             }
         })?;

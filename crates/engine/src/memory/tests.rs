@@ -547,7 +547,7 @@ fn words_are_written_at_once() {
     atomic_write(at, one).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            (0..20_000).for_each(|n| atomic_write(at, [one, other][n % 2]).unwrap())
+            (0..20_000).for_each(|n| atomic_write(at, [one, other][n % 2]).unwrap());
         });
         for _ in 0..20_000 {
             let seen = atomic(at, AtomicOp::FetchAdd { add: 0 }).unwrap();

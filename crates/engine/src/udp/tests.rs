@@ -666,7 +666,7 @@ fn a_payload_that_is_gone_leaves_what_came_before_it_and_the_next_message_whole(
         assert_eq!(flush(&mut sender), (7, 0));
         let got = drain(&mut receiver);
         assert!(got.iter().all(|g| g.good));
-        let psns: Vec<u32> = got.iter().map(|g| g.psn()).collect();
+        let psns: Vec<u32> = got.iter().map(Got::psn).collect();
         assert_eq!(psns, [0, 1, 2, 3, 40, 41, 42]);
     }
     // SAFETY: the mapping of above.
