@@ -331,7 +331,7 @@ mod tests {
     use polypath_wire::opcode::Opcode;
 
     use super::*;
-    use crate::host::{AtomicOp, Burst, Fault, PathTag, PeerId, Route, Segment};
+    use crate::host::{AtomicOp, Burst, Fault, PathTag, PeerId, Route, Segment, Unread};
     use crate::types::{Access, Completion, CqSide, FlushScope, QpEvent, RecvWr, Sge};
 
     /// Has memory for so many bytes, and nothing else.
@@ -358,12 +358,18 @@ mod tests {
         ) -> Result<Segment, Fault> {
             Err(Fault::Key)
         }
-        fn store(&mut self, _: Segment, _: &[u8]) {}
-        fn load(&self, _: Segment, _: &mut [u8]) {}
-        fn atomic(&mut self, _: Segment, _: AtomicOp) -> u64 {
-            0
+        fn store(&mut self, _: Segment, _: &[u8]) -> Result<(), Fault> {
+            Ok(())
         }
-        fn atomic_write(&mut self, _: Segment, _: u64) {}
+        fn load(&self, _: Segment, _: &mut [u8]) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn atomic(&mut self, _: Segment, _: AtomicOp) -> Result<u64, Fault> {
+            Ok(0)
+        }
+        fn atomic_write(&mut self, _: Segment, _: u64) -> Result<(), Fault> {
+            Ok(())
+        }
         fn flush(&mut self, _: u32, _: u32, _: u32, _: FlushScope, _: Access) -> Result<(), Fault> {
             Err(Fault::Key)
         }
@@ -385,7 +391,9 @@ mod tests {
         fn tag(&self, _: PathId) -> Option<PathTag> {
             None
         }
-        fn transmit(&mut self, _: &Burst<'_>) {}
+        fn transmit(&mut self, _: &Burst<'_>) -> Result<(), Unread> {
+            Ok(())
+        }
         fn sent(&mut self, _: PathId, _: u32) {}
         fn acked(&mut self, _: PathId, _: u32, _: Option<Duration>) {}
         fn lost(&mut self, _: PathId, _: u32, _: bool) {}
