@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use polypath_paths::{Config, LaneIdentity, LocalAddress, PathEvent, PathManager, PathOptions};
 use polypath_transport::{
     Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Host, PathId, PathTag, Payload,
-    PeerId, QpEvent, QueuePair, RecvWr, Route, Segment, Sge, TransmitState,
+    PeerId, QpEvent, QueuePair, RecvWr, Route, Segment, Sge, TransmitState, Unread,
 };
 use polypath_wire::ICRC_LEN;
 use polypath_wire::packet::{Headers, MAX_HEADERS_LEN, Packet};
