@@ -67,6 +67,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+
     use polypath_ipc::Selection;
     use polypath_transport::{QpAttr, QpAttrMask as M, QpState, QpType, RecvWr};
     use polypath_verbs::{Context, CqRequest, QpRequest, WcStatus};
@@ -79,8 +81,10 @@ mod tests {
     /// A lane that no other test has.
     fn device() -> (Arc<Lane>, Arc<OpenDevice>) {
         let lane = Lane::still(9).unwrap();
+        // Called once. What a static holds is no leak to the address sanitizer.
+        static PROCESS: OnceLock<Process> = OnceLock::new();
         let process = Process::alone(crate::fuzz::table(), Selection::Mp, lane.clone()).unwrap();
-        let process: &'static Process = Box::leak(Box::new(process));
+        let process: &'static Process = PROCESS.get_or_init(|| process);
         let info = device::infos(process).remove(0);
         (lane, OpenDevice::open(process, &info).unwrap())
     }
