@@ -116,6 +116,7 @@ struct Lane {
     received_bytes: u64,
     sent_packets: u64,
     sent_bytes: u64,
+    fragmented_packets: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -143,6 +144,7 @@ struct Path {
     sent_bytes: u64,
     received_bytes: u64,
     lost_bytes: u64,
+    send_errors: Counters,
     failovers: u32,
     last_blackout_us: Option<u64>,
 }
@@ -291,6 +293,7 @@ impl From<ipc::LaneStatus> for Lane {
             received_bytes: status.received_bytes,
             sent_packets: status.sent_packets,
             sent_bytes: status.sent_bytes,
+            fragmented_packets: status.fragmented_packets,
         }
     }
 }
@@ -324,6 +327,7 @@ impl From<ipc::PathStatus> for Path {
             sent_bytes: status.sent_bytes,
             received_bytes: status.received_bytes,
             lost_bytes: status.lost_bytes,
+            send_errors: counters(status.send_errors),
             failovers: status.failovers,
             last_blackout_us: status.last_blackout_us,
         }

@@ -223,7 +223,7 @@ static void memory_that_comes_and_goes(int access)
 static void the_programs_own_handler(void)
 {
 	struct sigaction action = { .sa_handler = on_fault }, old;
-	volatile int *nowhere = (int *)16;
+	volatile int *volatile nowhere = (int *)16;
 
 	EQ(sigaction(SIGSEGV, &action, &old), 0);
 	EQ(old.sa_handler == SIG_DFL, 1);

@@ -164,5 +164,7 @@ fn messages_go_on_although_nobody_polls_a_completion_queue() -> Result<(), Error
 
 #[test]
 fn an_empty_list_of_devices_is_explained() -> Result<(), Error> {
-    run("ibv_devices", Some("roce:nosuch"))?.expect_line("no interface `nosuch`").map(drop)
+    run("ibv_devices", Some("roce:nosuch"))?
+        .expect_line("interface `nosuch` does not exist")
+        .map(drop)
 }

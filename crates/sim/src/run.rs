@@ -346,8 +346,10 @@ impl Simulation {
         let next = next.chain(resume).chain(self.attackers.next()).min();
         // A little later than due, as timers are.
         self.now = self.now.max(next.unwrap_or(self.now + MS).min(self.now + MS * 200));
-        self.faults()?;
-        self.resume()?;
+        let faults = self.faults();
+        self.excuse(faults)?;
+        let resumed = self.resume();
+        self.excuse(resumed)?;
         self.attack();
         while let Some((host, datagram)) = self.net.arrived(self.now) {
             if self.alive[host] {
