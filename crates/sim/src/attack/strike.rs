@@ -43,6 +43,10 @@ impl Simulation {
         let plan = self.case.pairs.get(attack.pair)?;
         let (end, peer) = (&plan.ends[attack.end], &plan.ends[1 - attack.end]);
         let pair = &self.court.pairs[attack.pair];
+        // What an ended queue pair flushes looks executed: nobody can tell then which numbers are wrong.
+        if pair.has_ended() {
+            return None;
+        }
         Some(Target {
             service: plan.service,
             multipath: plan.multipath,

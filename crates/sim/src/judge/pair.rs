@@ -161,6 +161,11 @@ impl Pair {
         self.flows[e].post(now, host, ud, keys)
     }
 
+    /// One of the queue pairs is in error.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ends.iter().any(|end| end.gone || end.ended.is_some())
+    }
+
     /// A key of end `e` is not valid any more.
     fn invalidated(&mut self, e: usize, rkey: u32) -> Verdict {
         let owner = if is_own_key(rkey) { By::Owner } else { By::Peer };
@@ -269,6 +274,8 @@ impl Pair {
             WcStatus::RetryExcErr => {
                 let patience = ack_timeout(plan.timeout) * 4 * (u32::from(plan.retry_cnt) + 1);
                 let excused = peer_left || (!plan.multipath && scene.disturbed);
+                // Replays after NAKs count as retries, and take no time.
+                let least = if scene.disturbed { ack_timeout(plan.timeout) } else { patience };
                 let stalled = io.stalled_since(scene.now.saturating_sub(waited));
                 // Who has a plain peer that died waits no longer than its own patience, whatever becomes
                 // of other peers.
@@ -280,7 +287,7 @@ impl Pair {
                 // The refusal can't have been lost.
                 let told = refused && !scene.lossy;
                 let waited = waited.saturating_sub(stalled);
-                plan.timeout != 0 && waited >= patience && excused && !told && in_time
+                plan.timeout != 0 && waited >= least && excused && !told && in_time
             }
             WcStatus::RnrRetryExcErr => {
                 let (heard, since) = end.not_ready.map_or((0, scene.now), |(_, n, t)| (n, t));

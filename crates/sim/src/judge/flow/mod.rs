@@ -193,6 +193,10 @@ impl Flow {
 
     /// What a READ of these bytes of the pair's memory has to bring, if it is posted now.
     fn foresee(&self, at: u64, len: u32) -> Vec<u8> {
+        // A READ of nothing may lie at the end of the area.
+        if len == 0 {
+            return Vec::new();
+        }
         let counter = self.counter.to_ne_bytes();
         let inbox = self.layout.receive(0) - self.layout.base;
         let (memory, start) = match at {
