@@ -3,6 +3,8 @@
 //! interleaving of its threads, and with every value that the memory model lets a load see.
 #![allow(dead_code, missing_docs, unused_imports)]
 
+#[path = "../../crates/engine/src/clock.rs"]
+mod clock;
 mod lane;
 #[path = "../../crates/engine/src/memory/mod.rs"]
 mod memory;

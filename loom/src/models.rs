@@ -24,7 +24,7 @@ pub fn a_deadline_is_never_slept_through() {
             *state = Some(at);
             their_sleeper.deadline(at);
         });
-        let (mut watch, mut deadline) = (Watch::new(), None);
+        let (mut watch, mut deadline) = (Watch::new(Duration::ZERO), None);
         // Asleep for ever without being woken is a deadlock, which the checker reports.
         while deadline.is_none() {
             sleeper.sleep(-1, Duration::ZERO, deadline, &mut watch, false);
@@ -44,7 +44,7 @@ pub fn who_is_about_to_sleep_wakes_a_ticking_thread() {
         let sleeper = Arc::new(sleeper);
         let theirs = sleeper.clone();
         let application = thread::spawn(move || theirs.needed());
-        let mut watch = Watch::new();
+        let mut watch = Watch::new(Duration::ZERO);
         // A tick without its end: only the application's ring ends it.
         let woken = sleeper.sleep(-1, Duration::ZERO, Some(Duration::ZERO), &mut watch, false);
         assert_eq!(woken, Woken::Drive);
