@@ -135,6 +135,29 @@ impl Deref for PacketHeaders<'_> {
     }
 }
 
+impl<'a> Burst<'a> {
+    /// One packet. The ICRC covers its payload once, and nobody changes that meanwhile.
+    #[inline]
+    pub(crate) fn single(
+        path: PathId,
+        headers: &'a Headers,
+        mtu: u32,
+        payload: Payload<'a>,
+    ) -> Self {
+        Self {
+            path,
+            first: headers,
+            middle: headers,
+            last: headers,
+            packets: 1,
+            mtu,
+            payload,
+            covered_twice: false,
+            changing: false,
+        }
+    }
+}
+
 impl Burst<'_> {
     /// Headers of packet `i` (below [`Burst::packets`]), with the padding that it needs.
     #[inline]

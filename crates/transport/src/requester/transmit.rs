@@ -502,17 +502,7 @@ fn emit_request<H: Host>(
     } else {
         build::atomic(core, wqe, way.stamp)
     };
-    let burst = Burst {
-        path: way.path,
-        first: &headers,
-        middle: &headers,
-        last: &headers,
-        packets: 1,
-        mtu,
-        payload: Payload::Bytes(&[]),
-        covered_twice: false,
-        changing: false,
-    };
+    let burst = Burst::single(way.path, &headers, mtu, Payload::Bytes(&[]));
     core.transmit(&burst, host).map_err(|unread| unsent(core, wqe, unread, host))
 }
 
@@ -534,15 +524,8 @@ fn emit_placement<H: Host>(
     };
     let headers = build::placement(core, wqe, way.stamp);
     let burst = Burst {
-        path: way.path,
-        first: &headers,
-        middle: &headers,
-        last: &headers,
-        packets: 1,
-        mtu: core.attr.path_mtu,
-        payload,
         covered_twice: wqe.is_flush() && way.flush_twice,
-        changing: false,
+        ..Burst::single(way.path, &headers, core.attr.path_mtu, payload)
     };
     core.transmit(&burst, host).map_err(|unread| unsent(core, wqe, unread, host))
 }

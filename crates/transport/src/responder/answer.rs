@@ -298,17 +298,12 @@ impl Responder {
         for (out, block) in bytes.iter_mut().zip(&blocks[..n]) {
             *out = block.to_bytes();
         }
-        let burst = Burst {
+        let burst = Burst::single(
             path,
-            first: headers,
-            middle: headers,
-            last: headers,
-            packets: 1,
-            mtu: core.attr.path_mtu,
-            payload: Payload::Bytes(bytes[..n].as_flattened()),
-            covered_twice: false,
-            changing: false,
-        };
+            headers,
+            core.attr.path_mtu,
+            Payload::Bytes(bytes[..n].as_flattened()),
+        );
         core.counters.sent_packets += 1; // Blocks are no payload that anybody has asked for.
         let sent = host.transmit(&burst);
         debug_assert!(sent.is_ok(), "it has no payload in memory");
@@ -474,17 +469,7 @@ impl Responder {
 }
 
 fn transmit_one<H: Host>(core: &mut Core, path: PathId, headers: &Headers, host: &mut H) {
-    let burst = Burst {
-        path,
-        first: headers,
-        middle: headers,
-        last: headers,
-        packets: 1,
-        mtu: core.attr.path_mtu,
-        payload: Payload::Bytes(&[]),
-        covered_twice: false,
-        changing: false,
-    };
+    let burst = Burst::single(path, headers, core.attr.path_mtu, Payload::Bytes(&[]));
     let sent = core.transmit(&burst, host);
     debug_assert!(sent.is_ok(), "it has no payload in memory");
 }

@@ -235,17 +235,7 @@ fn send_datagram<H: Host>(
             Payload::Memory { segments: &gathered.segments, skip: gathered.skip, len: wqe.len }
         }
     };
-    let burst = Burst {
-        path,
-        first: &headers,
-        middle: &headers,
-        last: &headers,
-        packets: 1,
-        mtu: core.attr.path_mtu,
-        payload,
-        covered_twice: false,
-        changing: false,
-    };
+    let burst = Burst::single(path, &headers, core.attr.path_mtu, payload);
     core.transmit(&burst, host).map_err(|unread| unsent(core, wqe, unread, host))?;
     Ok(Sent { bytes: wqe.len, packets: 1, ends: true })
 }
