@@ -125,10 +125,12 @@ static void expect_all(bool there_is_memory)
 	expect(IBV_WR_ATOMIC_FETCH_AND_ADD, true, 8, local);
 }
 
+/* Where the kernel maps nothing by itself: what is unmapped stays so, whatever other threads map. */
 static uint8_t *map(void)
 {
-	int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-	uint8_t *at = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, flags, file, 0);
+	static uintptr_t place = 0x200000000000;
+	int flags = (file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED) | MAP_FIXED_NOREPLACE;
+	uint8_t *at = mmap((void *)(place += 1 << 30), LENGTH, PROT_READ | PROT_WRITE, flags, file, 0);
 
 	EQ(at != MAP_FAILED, 1);
 	return at;

@@ -81,16 +81,20 @@ if ($kind eq 'wrong-key') {
     socket $tap, 17, SOCK_RAW, unpack 'S', pack 'n', 3 or die "packet socket: $!\n";
 }
 
+# The number of the newest request. Older ones, which have come while this program had no processor, are
+# passed over: theirs is no longer the next.
 sub overheard {
+    my $newest;
     while (1) {
-        recv $tap, my $frame, 2048, 0;
+        my $got = recv $tap, my $frame, 2048, defined $newest ? MSG_DONTWAIT : 0;
+        return $newest if not defined $got;
         next if length $frame < 54 or unpack('n', substr $frame, 12, 2) != 0x0800;
         my $ip = substr $frame, 14;
         next if substr($ip, 12, 8) ne inet_aton($src) . inet_aton($dst) or ord substr($ip, 9, 1) != 17;
         my ($opcode, $to, $psn) = unpack 'x28 C x3 N N', $ip;
         # Requests, but not what is forged here.
         next if ($to & 0xffffff) != $qpn or $opcode > 0x0c or $opcode == 0x0a;
-        return $psn & 0xffffff;
+        $newest = $psn & 0xffffff;
     }
 }
 

@@ -170,22 +170,24 @@ mod tests {
     use polypath_transport::{AtomicOp, Fault, Segment};
 
     use super::*;
+    use crate::memory::place::place;
     use crate::memory::{MemoryTable, atomic, atomic_write, copy_out, store};
 
     const PAGE: usize = 4096;
 
-    /// Maps pages: a file's, or none in particular; at `at`, if it is given.
+    /// Maps pages: a file's, or none in particular; at `at`, or at a place of their own if it is 0.
     fn map(at: usize, pages: usize, file: Option<&File>) -> usize {
         let flags = match file {
             Some(_) => libc::MAP_SHARED,
             None => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
         };
-        let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
+        let (at, fixed) = match at {
+            0 => (place(), libc::MAP_FIXED_NOREPLACE),
+            at => (without_provenance_mut(at), libc::MAP_FIXED),
+        };
         let (fd, prot) = (file.map_or(-1, File::as_raw_fd), libc::PROT_READ | libc::PROT_WRITE);
         // SAFETY: a new mapping, or in the place of one of this test's.
-        let at = unsafe {
-            libc::mmap(without_provenance_mut(at), pages * PAGE, prot, flags | fixed, fd, 0)
-        };
+        let at = unsafe { libc::mmap(at, pages * PAGE, prot, flags | fixed, fd, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         at as usize
     }

@@ -43,6 +43,8 @@ mod cache;
 mod device;
 mod guard;
 mod null;
+#[cfg(test)]
+pub(crate) mod place;
 mod probe;
 mod region;
 pub mod signals;

@@ -1,7 +1,5 @@
 //! What keys allow and what they don't; see IBTA 10.6 and `man 3 ibv_reg_mr`.
 
-use std::ptr;
-
 use polypath_transport::{Access, AtomicOp, Fault, FlushScope, Segment, Sge};
 
 use super::*;
@@ -25,9 +23,9 @@ struct Pages {
 impl Pages {
     fn new(pages: usize, protection: libc::c_int) -> Self {
         let len = pages * 4096;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: a new mapping.
-        let at = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+        let at = unsafe { libc::mmap(place::place(), len, protection, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         Self { at: at.cast(), len }
     }

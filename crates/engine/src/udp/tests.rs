@@ -650,10 +650,10 @@ fn a_payload_that_is_gone_leaves_what_came_before_it_and_the_next_message_whole(
     let flow = sender.open(key(V4, V4)).unwrap();
     let table = crate::memory::MemoryTable::new();
     table.register(1, 0, 0, 0, polypath_transport::Access::empty()).unwrap();
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: a new mapping, whose second page is taken away.
     let at = unsafe {
-        let at = libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ, flags, -1, 0);
+        let at = libc::mmap(crate::memory::place::place(), 8192, libc::PROT_READ, flags, -1, 0);
         assert_eq!(libc::munmap(at.byte_add(4096), 4096), 0);
         at
     };

@@ -1,0 +1,12 @@
+//! Where tests map what they unmap again.
+
+use std::ffi::c_void;
+use std::ptr::without_provenance_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A place where the kernel puts nothing by itself, of 1 GiB: what a test unmaps there stays unmapped,
+/// whatever other threads map meanwhile. For `MAP_FIXED_NOREPLACE`.
+pub(crate) fn place() -> *mut c_void {
+    static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
+    without_provenance_mut(NEXT.fetch_add(1 << 30, Ordering::Relaxed))
+}
