@@ -2,7 +2,7 @@
 //! unreachable, time exceeded, redirect and all others. No ICMP error is authenticated, so none may
 //! change anything.
 
-use polypath_e2e::{Error, Lab, Options, Running, until};
+use polypath_e2e::{Error, Lab, Options, Ring};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -22,28 +22,6 @@ fn udp_ports(lab: &Lab, host: usize) -> Result<BTreeSet<u16>, Error> {
     Ok(table.lines().filter_map(port).collect())
 }
 
-/// Rings with verified data in packets of the largest path MTU until they are told to end.
-fn ring(lab: &Lab, device: Option<&str>, address: &str) -> Result<[Running; 2], Error> {
-    let words = ["-a", address, "-V", "-v", "-S", "9000"];
-    let server = lab.host(0).verbs(["rping", "-s"].into_iter().chain(words));
-    let server = server.device(device).spawn()?;
-    lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
-    let client = lab.host(1).verbs(["rping", "-c"].into_iter().chain(words));
-    let client = client.device(device).spawn()?;
-    client.wait_line("rdma-ping-9", LIMIT)?;
-    Ok([server, client])
-}
-
-/// A hundred rounds more.
-fn goes_on([server, client]: &[Running; 2]) -> Result<(), Error> {
-    let seen = client.lines_from(0).len();
-    until("rping to go on", LIMIT, || {
-        client.expect_alive()?;
-        server.expect_alive()?;
-        Ok((client.lines_from(seen).len() > 100).then_some(()))
-    })
-}
-
 /// All ICMP errors to both hosts about all their sockets, under a transfer, from the address of
 /// neither; then a new connection.
 fn errors_change_nothing(device: Option<&str>, v6: bool) -> Result<(), Error> {
@@ -58,7 +36,7 @@ fn errors_change_nothing(device: Option<&str>, v6: bool) -> Result<(), Error> {
         words.extend(v6.then_some("nodad"));
         lab.in_switch(words).run(LIMIT)?.expect_success()?;
     }
-    let transfer = ring(&lab, device, &address(0, 0))?;
+    let transfer = Ring::start(&lab, device, &address(0, 0), None)?;
     for victim in 0..2 {
         let ports: Vec<String> = udp_ports(&lab, victim)?.iter().map(u16::to_string).collect();
         assert!(ports.len() > 2, "port 4791 and sockets to send from: {ports:?}");
@@ -68,11 +46,11 @@ fn errors_change_nothing(device: Option<&str>, v6: bool) -> Result<(), Error> {
             let words = words.chain(addresses).chain(ports.iter().cloned());
             lab.in_switch(words).run(LIMIT)?.expect_success()?.expect_line("sent")?;
         }
-        goes_on(&transfer)?;
+        transfer.goes_on()?;
     }
     drop(transfer);
-    let another = ring(&lab, device, &address(0, 0))?;
-    goes_on(&another)
+    let another = Ring::start(&lab, device, &address(0, 0), None)?;
+    another.goes_on()
 }
 
 #[test]

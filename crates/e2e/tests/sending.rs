@@ -1,32 +1,10 @@
 //! What the kernel does not take as it is: packets larger than an interface that has become smaller, packets
 //! without a route. Transfers go on where there is a way, and where there is none the user learns why.
 
-use polypath_e2e::{Error, Lab, Options, Running, until};
+use polypath_e2e::{Error, Lab, Options, Ring, Running, until};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// Rings with verified data in packets of the largest path MTU until they are told to end.
-fn ring(lab: &Lab, device: Option<&str>, address: &str) -> Result<[Running; 2], Error> {
-    let words = ["-a", address, "-V", "-v", "-S", "9000"];
-    let server = lab.host(0).verbs(["rping", "-s"].into_iter().chain(words));
-    let server = server.device(device).env("POLYPATH_LOG", "1").spawn()?;
-    lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
-    let client = lab.host(1).verbs(["rping", "-c"].into_iter().chain(words));
-    let client = client.device(device).env("POLYPATH_LOG", "1").spawn()?;
-    client.wait_line("rdma-ping-9", LIMIT)?;
-    Ok([server, client])
-}
-
-/// A hundred rounds more.
-fn goes_on([server, client]: &[Running; 2]) -> Result<(), Error> {
-    let seen = client.lines_from(0).len();
-    until("rping to go on", LIMIT, || {
-        client.expect_alive()?;
-        server.expect_alive()?;
-        Ok((client.lines_from(seen).len() > 100).then_some(()))
-    })
-}
 
 /// A field of all entries of a list of all processes of a host, summed up.
 fn sum(lab: &Lab, host: usize, list: &str, field: &str) -> Result<u64, Error> {
@@ -41,23 +19,23 @@ fn sum(lab: &Lab, host: usize, list: &str, field: &str) -> Result<u64, Error> {
 fn a_smaller_mtu_ends_nothing(device: Option<&str>, v6: bool) -> Result<(), Error> {
     let lab = Lab::with(Options { links: 2, ..Options::default() })?;
     let address = if v6 { lab.host(0).ipv6(0) } else { lab.host(0).ipv4(0) };
-    let transfer = ring(&lab, device, &address)?;
+    let transfer = Ring::start(&lab, device, &address, Some("1"))?;
     let set = |mtu: u32| {
         let commands: String =
             (0..2).map(|link| format!("link set eth{link} mtu {mtu}\n")).collect();
         (0..2).try_for_each(|host| lab.host(host).tool("ip", &["-batch", "-"], &commands))
     };
     set(1500)?;
-    goes_on(&transfer)?;
+    transfer.goes_on()?;
     for host in 0..2 {
         assert!(sum(&lab, host, "lanes", "fragmented_packets")? > 0, "of host {host}");
     }
-    transfer[1].wait_line("no longer fit the MTU", LIMIT)?;
+    transfer.client.wait_line("no longer fit the MTU", LIMIT)?;
     set(9000)?;
     // The news has reached the programs when no more fragments leave.
     let mut before = 0;
     until("whole packets", LIMIT, || {
-        goes_on(&transfer)?;
+        transfer.goes_on()?;
         let now = sum(&lab, 1, "lanes", "fragmented_packets")?;
         Ok((std::mem::replace(&mut before, now) == now).then_some(()))
     })
@@ -89,7 +67,7 @@ fn forbid(lab: &Lab, host: usize, address: &str) -> Result<(), Error> {
 fn a_refused_send_is_the_cause_that_the_error_names() -> Result<(), Error> {
     let lab = Lab::with(Options { links: 1, ..Options::default() })?;
     let address = lab.host(0).ipv4(0);
-    let transfer = ring(&lab, Some("roce:eth0"), &address)?;
+    let transfer = Ring::start(&lab, Some("roce:eth0"), &address, Some("1"))?;
     // Both ends, or the other would end the connection first.
     forbid(&lab, 1, &address)?;
     forbid(&lab, 0, &lab.host(1).ipv4(0))?;
@@ -98,7 +76,9 @@ fn a_refused_send_is_the_cause_that_the_error_names() -> Result<(), Error> {
         let text = program.text();
         text.lines().find(|line| line.contains("could not send packets there")).map(str::to_owned)
     };
-    let line = until("the cause", LIMIT, || Ok(transfer.iter().find_map(named)))?;
+    let line = until("the cause", LIMIT, || {
+        Ok([&transfer.server, &transfer.client].into_iter().find_map(named))
+    })?;
     for part in ["no acknowledgement of PSN", "Operation not permitted", "firewall"] {
         assert!(line.contains(part), "{line}");
     }
@@ -108,9 +88,9 @@ fn a_refused_send_is_the_cause_that_the_error_names() -> Result<(), Error> {
 #[test]
 fn a_refused_send_moves_traffic_to_another_path() -> Result<(), Error> {
     let lab = Lab::with(Options { links: 2, ..Options::default() })?;
-    let transfer = ring(&lab, None, &lab.host(0).ipv4(0))?;
+    let transfer = Ring::start(&lab, None, &lab.host(0).ipv4(0), Some("1"))?;
     forbid(&lab, 1, &lab.host(0).ipv4(0))?;
-    goes_on(&transfer)?;
+    transfer.goes_on()?;
     let status = lab.host(1).status()?;
     let paths = status["processes"].as_array().into_iter().flatten();
     let paths = paths.filter_map(|process| process["paths"].as_array()).flatten();

@@ -1,0 +1,55 @@
+//! A transfer that goes on and on, with data that is checked.
+
+use crate::{Error, Lab, Running, until};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// rping between both hosts, with verified data in packets of the largest path MTU, until it is told to end.
+#[derive(Debug)]
+pub struct Ring {
+    /// rping of host 0.
+    pub server: Running,
+    /// rping of host 1.
+    pub client: Running,
+}
+
+impl Ring {
+    /// Starts it at an address of host 0; returns when it rings. `log` is `POLYPATH_LOG` of both ends, if given.
+    ///
+    /// # Errors
+    /// A program can't be started, or does not ring within a minute.
+    pub fn start(
+        lab: &Lab,
+        device: Option<&str>,
+        address: &str,
+        log: Option<&str>,
+    ) -> Result<Self, Error> {
+        let rping = |host: usize, role: &str| {
+            let words = ["rping", role, "-a", address, "-V", "-v", "-S", "9000"];
+            let program = lab.host(host).verbs(words).device(device);
+            match log {
+                Some(value) => program.env("POLYPATH_LOG", value),
+                None => program,
+            }
+        };
+        let server = rping(0, "-s").spawn()?;
+        lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
+        let client = rping(1, "-c").spawn()?;
+        client.wait_line("rdma-ping-9", LIMIT)?;
+        Ok(Self { server, client })
+    }
+
+    /// Waits for a hundred lines more of the client, about as many rounds.
+    ///
+    /// # Errors
+    /// An end has ended, or a minute is over.
+    pub fn goes_on(&self) -> Result<(), Error> {
+        let seen = self.client.lines_from(0).len();
+        until("rping to go on", LIMIT, || {
+            self.client.expect_alive()?;
+            self.server.expect_alive()?;
+            Ok((self.client.lines_from(seen).len() > 100).then_some(()))
+        })
+    }
+}
