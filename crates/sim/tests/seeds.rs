@@ -26,7 +26,9 @@ fn seeds_that_failed_once_pass() {
         1384,  // the path of a peer that was given up had been removed: no route, so no retries
         2281,  // the same
         2298, // all addresses of a path set changed in turn, and the peer was never told of the last
+        8591, // an RNR NAK that was read late: the peer's silence was counted from before it
         10245, // a READ beyond a region, asked for in parts: the part within it is answered
+        12108, // the same as 8591
         17486, // two hosts moved, each while the other could not hear it, and back, and never met again
         22245, // one end took its only path down, and to the other it still seemed alive
     ]);

@@ -159,6 +159,7 @@ impl Timers {
     pub(crate) fn rnr(&mut self, now: Duration, code: u8, retry_cnt: u8, rnr_retry: u8) -> bool {
         self.retries_left = retry_cnt;
         self.progress_at = now;
+        self.stalled_from = now;
         if rnr_retry != 7 {
             if self.rnr_left == 0 {
                 return false;
@@ -225,6 +226,7 @@ impl Timers {
             }
             self.rnr_until = None;
             self.resent(now);
+            self.stalled_from = now;
             return Expired::Rnr;
         }
         if !in_flight {
@@ -390,6 +392,25 @@ mod tests {
         while at < MULTIPATH_PATIENCE {
             let (expired, now) = next_but_probes(&mut t, 8, true);
             let ends = now >= MULTIPATH_PATIENCE;
+            assert_eq!(expired, if ends { Expired::Exhausted } else { Expired::Ack });
+            at = now;
+        }
+    }
+
+    /// Also if the RNR NAK has waited while this process did not run.
+    #[test]
+    fn a_multipath_peer_that_was_not_ready_gets_that_time_anew() {
+        let mut t = Timers::new();
+        t.restart(Duration::ZERO, 0, 7);
+        let read_at = 2 * MULTIPATH_PATIENCE;
+        assert!(t.rnr(read_at, 0, 0, 7));
+        assert!(t.replay(read_at, true));
+        let over = read_at + rnr_delay(0);
+        assert_eq!(t.expired(over, true, 8, true), Expired::Rnr);
+        let mut at = over;
+        while at < over + MULTIPATH_PATIENCE {
+            let (expired, now) = next_but_probes(&mut t, 8, true);
+            let ends = now >= over + MULTIPATH_PATIENCE;
             assert_eq!(expired, if ends { Expired::Exhausted } else { Expired::Ack });
             at = now;
         }
