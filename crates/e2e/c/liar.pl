@@ -1,11 +1,13 @@
 # Sends many RoCEv2 packets of one kind, from any address. Needs root in its namespace.
 #
-#   perl liar.pl KIND SOURCE DESTINATION QPN MANY
+#   perl liar.pl KIND SOURCE DESTINATION QPN MANY [KEY [ADDRESS]]
+#
+# KEY is what the kind needs to know: a Q_Key, an rkey, a GUID; ADDRESS is of memory.
 use strict;
 use warnings;
 use Socket;
 
-my ($kind, $src, $dst, $qpn, $many) = @ARGV;
+my ($kind, $src, $dst, $qpn, $many, $key, $va) = @ARGV;
 my @crc_table = map {
     my $c = $_;
     $c = $c & 1 ? 0xedb88320 ^ ($c >> 1) : $c >> 1 for 1 .. 8;
@@ -30,6 +32,12 @@ sub mad {
     $mad .= $body;
     $mad .= "\0" x (256 - length $mad);
     return bth(0x64, 1, 0) . pack('NN', 0x80010000, 1) . $mad;
+}
+
+# A REQ of the queue pair, with the GUID of its adapter, for a service that nobody offers.
+sub req {
+    my ($guid, $number) = @_;
+    return mad(0x10, pack('NNNNQ>NNN', rand 2**32, 0, 0x7777, rand 2**32, $guid, 0, 0, $number << 8) . "\0" x 14 . chr(0x50));
 }
 
 sub noise { return join '', map { chr int rand 256 } 1 .. shift }
@@ -72,6 +80,25 @@ my %kinds = (
     'sidr-rep' => sub { mad(0x18, pack('NCCnNNNN', rand 2**32, 0, 0, 0, $qpn << 8, 0, rand 2**32, 0x11)) },
     'rtu' => sub { mad(0x14, pack('NN', rand 2**32, rand 2**32)) },
     'dreq' => sub { mad(0x15, pack('NNN', rand 2**32, rand 2**32, $qpn << 8)) },
+    # A REQ says that its sender has forgotten the connection of this queue pair. Numbers that are wrong, and right.
+    'req-wrong-qpn' => sub { req($key, $qpn ^ 1 + int rand 2**16) },
+    'req-wrong-guid' => sub { req($key ^ 1 + int rand 2**32, $qpn) },
+    'req-stale' => sub { req($key, $qpn) },
+    # A datagram for a program, with a wrong Q_Key and with the right one.
+    'ud-wrong-qkey' => sub { bth(0x64, $qpn, rand 2**24) . pack('NN', $key ^ 1 + int rand 2**31, 1) . 'forged!!' },
+    'ud-right-qkey' => sub { bth(0x64, $qpn, rand 2**24) . pack('NN', $key, 1) . 'guessed!' },
+    # UC: a message in one packet, and packets that no message began with.
+    'uc-send' => sub { bth(0x24, $qpn, rand 2**24) . 'guessed!' },
+    'uc-middle' => sub { bth(0x21, $qpn, rand 2**24) . 'f' x 1024 },
+    'uc-last' => sub { bth(0x22, $qpn, rand 2**24) . 'forged!!' },
+    'uc-wrong-key' => sub { bth(0x2a, $qpn, rand 2**24) . pack('Q>NN', $va, $key ^ 1 + int rand 2**31, 8) . 'forged!!' },
+    'uc-wrong-range' => sub { bth(0x2a, $qpn, rand 2**24) . pack('Q>NN', $va + 4096, $key, 8) . 'forged!!' },
+    'uc-right-key' => sub { bth(0x2a, $qpn, rand 2**24) . pack('Q>NN', $va, $key, 8) . 'guessed!' },
+    # The peer's own message of two packets, and between them somebody's guess.
+    'uc-between' => sub {
+        my $psn = rand 2**23;
+        return (bth(0x20, $qpn, $psn) . 'g' x 1024, bth(0x24, $qpn, $psn + 2**22) . 'between!', bth(0x22, $qpn, $psn + 1) . 'genuine!');
+    },
     'garbage-mad' => sub { mad(0x77, noise(200)) },
     'oversized' => sub { bth(0x04, $qpn, rand 2**24) . 'x' x 8000 },
 );
@@ -106,7 +133,13 @@ my $make = $kinds{$kind} or die "no such lie: $kind\n";
 socket my $raw, AF_INET, SOCK_RAW, 255 or die "raw socket: $!\n";
 my $id = 0x4242;
 for (1 .. $many) {
-    my $packet = $make->();
+    emit($_) for $make->();
+    select undef, undef, undef, 0.001 if $_ % 32 == 0;
+}
+print "sent $many\n";
+
+sub emit {
+    my ($packet) = @_;
     my $udp = pack 'nnnn', 0xc123, 4791, 8 + length($packet) + 4, 0;
     my $total = 20 + length($udp) + length($packet) + 4;
     my $addresses = inet_aton($src) . inet_aton($dst);
@@ -118,6 +151,4 @@ for (1 .. $many) {
     $icrc ^= 1 << 20 if $kind eq 'bad-icrc' or $kind eq 'oversized';
     my $ip = pack('CCnnnCCn', 0x45, 0, $total, $id, 0x4000, 64, 17, 0) . $addresses;
     send $raw, $ip . $udp . $packet . pack('V', $icrc), 0, pack_sockaddr_in(0, inet_aton($dst)) or die "send: $!\n";
-    select undef, undef, undef, 0.001 if $_ % 32 == 0;
 }
-print "sent $many\n";

@@ -2,8 +2,9 @@
 //! middle of a verified transfer. Nothing changes but the counters. What a plain queue pair can't defend
 //! against is in docs/security.md.
 
-use polypath_e2e::{Error, Lab, Options, Running, until};
+use polypath_e2e::{Error, Lab, Options, Running, compile_c, until};
 use serde_json::Value;
+use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -14,9 +15,22 @@ const MANY: &str = "300";
 /// from any. Perl is on every Debian machine.
 const LIAR: &str = include_str!("../c/liar.pl");
 
-/// A liar's run: kind, source address, destination address, queue pair number, how many.
+/// An address of the link that no host has.
+const STRANGER: &str = "10.0.0.77";
+
+/// A liar's run: kind, source address, destination address, queue pair number. It knows no key.
 fn lie(lab: &Lab, host: usize, words: [&str; 4]) -> Result<(), Error> {
-    let program = ["perl", "-e", LIAR].into_iter().chain(words).chain([MANY]);
+    lie_knowing(lab, host, words, [""; 0])
+}
+
+/// The same, by a liar who knows keys.
+fn lie_knowing<'a>(
+    lab: &Lab,
+    host: usize,
+    words: [&'a str; 4],
+    keys: impl IntoIterator<Item = &'a str>,
+) -> Result<(), Error> {
+    let program = ["perl", "-e", LIAR].into_iter().chain(words).chain([MANY]).chain(keys);
     lab.host(host).program(program).run(LIMIT)?.expect_success()?.expect_line("sent").map(drop)
 }
 
@@ -73,9 +87,26 @@ fn counted(lab: &Lab, host: usize, names: &str) -> Result<u64, Error> {
     Ok(named.filter_map(|(_, value)| value.as_u64()).sum())
 }
 
+/// Waits until the counters of host 0 have counted so many more than `before`.
+fn wait_counted(lab: &Lab, counter: &str, before: u64, lie: &str) -> Result<(), Error> {
+    let many: u64 = MANY.parse().unwrap_or_default();
+    until(&format!("{counter} to count {lie}"), LIMIT, || {
+        Ok((counted(lab, 0, counter)? >= before + many).then_some(()))
+    })
+    .map_err(|error| {
+        let status = lab.host(0).status().unwrap_or_default();
+        Error::Missing(format!("{error}\n{status:#}"))
+    })
+}
+
 /// The queue pair that rping's server serves its client with.
 fn served_qpn(lab: &Lab) -> Result<String, Error> {
-    let status = lab.host(0).status()?;
+    connected_qpn(lab, 0)
+}
+
+/// The connected queue pair of a host.
+fn connected_qpn(lab: &Lab, host: usize) -> Result<String, Error> {
+    let status = lab.host(host).status()?;
     let qps = status["processes"][0]["qps"].as_array().cloned().unwrap_or_default();
     let connected = qps.iter().find(|qp| qp["dest_qpn"].as_u64() > Some(0));
     connected
@@ -94,8 +125,7 @@ fn lies(device: Option<&str>) -> Result<(), Error> {
     let transfer = Verified::start(&lab, device)?;
     let qpn = served_qpn(&lab)?;
     let (victim, liar) = (lab.host(0).ipv4(0), lab.host(1).ipv4(0));
-    let stranger = "10.0.0.77";
-    let many: u64 = MANY.parse().unwrap_or_default();
+    let stranger = STRANGER;
     for (kind, from, counter) in [
         // Data packets: right number of the queue pair, wrong source.
         ("write", stranger, "wrong_source"),
@@ -144,13 +174,7 @@ fn lies(device: Option<&str>) -> Result<(), Error> {
     ] {
         let before = counted(&lab, 0, counter)?;
         lie(&lab, 1, [kind, from, &victim, &qpn])?;
-        until(&format!("{counter} to count {kind} from {from}"), LIMIT, || {
-            Ok((counted(&lab, 0, counter)? >= before + many).then_some(()))
-        })
-        .map_err(|error| {
-            let status = lab.host(0).status().unwrap_or_default();
-            Error::Missing(format!("{error}\n{status:#}"))
-        })?;
+        wait_counted(&lab, counter, before, &format!("{kind} from {from}"))?;
         transfer.goes_on()?;
     }
     Ok(())
@@ -193,4 +217,183 @@ fn the_right_number_with_a_wrong_key_ends_the_queue_pair() -> Result<(), Error> 
     })?;
     assert!(!server.text().contains("mismatch"), "{}", server.text());
     Ok(())
+}
+
+/// The node GUID of a host's first device, as a number for Perl.
+fn node_guid(lab: &Lab, host: usize, device: Option<&str>) -> Result<String, Error> {
+    let info = lab.host(host).verbs(["ibv_devinfo"]).device(device).run(LIMIT)?.expect_success()?;
+    let digits = info.text().lines().find_map(|line| {
+        line.trim().strip_prefix("node_guid:").map(|guid| guid.trim().replace(':', ""))
+    });
+    let guid = digits.and_then(|digits| u64::from_str_radix(&digits, 16).ok());
+    guid.map(|guid| guid.to_string())
+        .ok_or_else(|| Error::Missing(format!("no GUID: {}", info.text())))
+}
+
+/// A REQ that names the queue pair of a connection says that its owner has forgotten the connection. Both the
+/// GUID and the number must be right, and the address must be the peer's.
+fn stale_requests(device: Option<&str>) -> Result<(), Error> {
+    let lab = lab()?;
+    let transfer = Verified::start(&lab, device)?;
+    let (victim, peer) = (lab.host(0).ipv4(0), lab.host(1).ipv4(0));
+    let (qpn, guid) = (connected_qpn(&lab, 1)?, node_guid(&lab, 1, device)?);
+    for (kind, from, counter) in [
+        ("req-stale", STRANGER, "cm_requests_stale"),
+        ("req-wrong-qpn", &peer, "cm_requests_unserved"),
+        ("req-wrong-guid", &peer, "cm_requests_unserved"),
+        ("req-wrong-qpn", STRANGER, "cm_requests_unserved"),
+    ] {
+        let before = counted(&lab, 0, counter)?;
+        lie_knowing(&lab, 1, [kind, from, &victim, &qpn], [&*guid])?;
+        wait_counted(&lab, counter, before, &format!("{kind} from {from}"))?;
+        transfer.goes_on()?;
+    }
+    // What can't be told from a peer that has restarted.
+    lie_knowing(&lab, 1, ["req-stale", &peer, &victim, &qpn], [&*guid])?;
+    until("the connection to end", LIMIT, || {
+        let ended = |program: &Running| {
+            program.expect_alive().is_err() || program.text().contains("DISCONNECT")
+        };
+        Ok((ended(&transfer.server) || ended(&transfer.client)).then_some(()))
+    })?;
+    assert!(!transfer.server.text().contains("mismatch"), "{}", transfer.server.text());
+    Ok(())
+}
+
+#[test]
+fn a_request_ends_the_connection_of_its_queue_pair_only_from_the_peer_on_a_plain_device()
+-> Result<(), Error> {
+    stale_requests(Some("roce:eth0"))
+}
+
+#[test]
+fn a_request_ends_the_connection_of_its_queue_pair_only_from_the_peer_on_the_multi_path_device()
+-> Result<(), Error> {
+    stale_requests(None)
+}
+
+/// A program on host 0 with one queue pair that tells each message it gets.
+struct Target {
+    program: Running,
+    qpn: String,
+    qkey: String,
+    rkey: String,
+    address: String,
+}
+
+impl Target {
+    fn start(lab: &Lab, device: Option<&str>, words: &[&str]) -> Result<Self, Error> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/target.c");
+        let program = compile_c(&source)?.to_string_lossy().into_owned();
+        let words = [&*program].into_iter().chain(words.iter().copied());
+        let program = lab.host(0).verbs(words).device(device).spawn()?;
+        let line = program.wait_line("queue pair", LIMIT)?.text;
+        let numbers: Vec<String> = line
+            .split(|c: char| !c.is_ascii_digit())
+            .filter(|word| !word.is_empty())
+            .map(str::to_owned)
+            .collect();
+        let [qpn, qkey, rkey, address] =
+            numbers.try_into().map_err(|_| Error::Missing(format!("four numbers: {line}")))?;
+        Ok(Self { program, qpn, qkey, rkey, address })
+    }
+
+    /// The messages it has told.
+    fn messages(&self) -> Vec<String> {
+        let lines = self.program.lines_from(0).into_iter().map(|line| line.text);
+        lines.filter(|line| line.starts_with("message")).collect()
+    }
+
+    /// Waits for so many messages in all, and gives them.
+    fn wait_messages(&self, count: usize) -> Result<Vec<String>, Error> {
+        until(&format!("{count} messages"), LIMIT, || {
+            self.program.expect_alive()?;
+            let messages = self.messages();
+            Ok((messages.len() >= count).then_some(messages))
+        })
+    }
+}
+
+/// UD has no peer: the Q_Key alone decides.
+fn guessed_qkeys(device: Option<&str>) -> Result<(), Error> {
+    let lab = lab()?;
+    let target = Target::start(&lab, device, &["ud"])?;
+    let (victim, other) = (lab.host(0).ipv4(0), lab.host(1).ipv4(0));
+    let many: usize = MANY.parse().unwrap_or_default();
+    for from in [&*other, STRANGER] {
+        let before = counted(&lab, 0, "dropped_qkey")?;
+        lie_knowing(&lab, 1, ["ud-wrong-qkey", from, &victim, &target.qpn], [&*target.qkey])?;
+        wait_counted(&lab, "dropped_qkey", before, "wrong Q_Keys")?;
+    }
+    assert_eq!(target.messages(), [""; 0], "none had the right Q_Key");
+    lie_knowing(&lab, 1, ["ud-right-qkey", STRANGER, &victim, &target.qpn], [&*target.qkey])?;
+    let messages = target.wait_messages(many)?;
+    assert!(messages.iter().all(|m| m.contains("8 bytes: guessed!")), "{messages:?}");
+    Ok(())
+}
+
+#[test]
+fn a_datagram_needs_the_q_key_of_the_programs_queue_pair_on_a_plain_device() -> Result<(), Error> {
+    guessed_qkeys(Some("roce:eth0"))
+}
+
+#[test]
+fn a_datagram_needs_the_q_key_of_the_programs_queue_pair_on_the_multi_path_device()
+-> Result<(), Error> {
+    guessed_qkeys(None)
+}
+
+/// UC has no sequence to guess: the peer's address and the number are enough for a SEND, and a WRITE needs
+/// its key. A wrong guess never ends the queue pair.
+fn guesses_at_uc(device: Option<&str>) -> Result<(), Error> {
+    let lab = lab()?;
+    let (victim, peer) = (lab.host(0).ipv4(0), lab.host(1).ipv4(0));
+    let target = Target::start(&lab, device, &["uc", &peer, "0x20001"])?;
+    let keys = [&*target.rkey, &*target.address];
+    let many: usize = MANY.parse().unwrap_or_default();
+    for (kind, from, counter) in [
+        ("uc-send", STRANGER, "wrong_source"),
+        ("uc-right-key", STRANGER, "wrong_source"),
+        ("uc-between", STRANGER, "wrong_source"),
+        // RC's opcodes are of another service.
+        ("send", &peer, "dropped_service"),
+        ("no-such-qp", &peer, "unknown_qp"),
+        ("uc-middle", &peer, "dropped_malformed"),
+        ("uc-last", &peer, "dropped_malformed"),
+        ("uc-wrong-key", &peer, "dropped_malformed"),
+        ("uc-wrong-range", &peer, "dropped_malformed"),
+    ] {
+        let before = counted(&lab, 0, counter)?;
+        lie_knowing(&lab, 1, [kind, from, &victim, &target.qpn], keys)?;
+        wait_counted(&lab, counter, before, &format!("{kind} from {from}"))?;
+        target.program.expect_alive()?;
+    }
+    assert_eq!(target.messages(), [""; 0], "no guess was right");
+    // Of the message that a guess comes into, nothing is told.
+    lie_knowing(&lab, 1, ["uc-between", &peer, &victim, &target.qpn], keys)?;
+    let messages = target.wait_messages(many)?;
+    assert!(
+        messages.iter().all(|m| m.contains("8 bytes: between! memory:") && !m.contains("forged")),
+        "{messages:?}"
+    );
+    // A WRITE tells nothing: the SENDs behind it say what it has left in the memory.
+    lie_knowing(&lab, 1, ["uc-right-key", &peer, &victim, &target.qpn], keys)?;
+    lie_knowing(&lab, 1, ["uc-send", &peer, &victim, &target.qpn], keys)?;
+    let messages = target.wait_messages(2 * many)?;
+    let right = |m: &String| m.contains("8 bytes: guessed! memory: guessed!");
+    assert!(messages[many..].iter().all(right), "{messages:?}");
+    assert_eq!(messages.len(), 2 * many);
+    Ok(())
+}
+
+#[test]
+fn a_uc_message_needs_the_peers_address_and_a_write_its_key_on_a_plain_device() -> Result<(), Error>
+{
+    guesses_at_uc(Some("roce:eth0"))
+}
+
+#[test]
+fn a_uc_message_needs_the_peers_address_and_a_write_its_key_on_the_multi_path_device()
+-> Result<(), Error> {
+    guesses_at_uc(None)
 }
