@@ -1,6 +1,6 @@
 //! rdma-core's own verbs programs, unmodified.
 
-use polypath_e2e::{Case, Error, Lab, PATIENT, compile_c, matrix, share};
+use polypath_e2e::{Case, End, Error, Lab, PATIENT, compile_c, matrix, share};
 use std::path::Path;
 use std::time::Duration;
 
@@ -83,6 +83,31 @@ fn atomic_writes_and_flushes_place_what_was_written() -> Result<(), Error> {
 #[test]
 fn datagrams_reach_any_number_of_destinations_and_none_is_too_long() -> Result<(), Error> {
     run_own("datagrams")
+}
+
+/// Each device has an interface of its own; so has each a membership.
+#[test]
+fn queue_pairs_of_two_devices_in_one_group_hear_each_its_own_interface() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/groups.c");
+    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    let lab = Lab::new()?;
+    let _sender = lab.host(1).verbs([&*program, "send"]).device(Some("roce")).spawn()?;
+    let receiver = lab.host(0).verbs([&*program, "receive"]).device(Some("roce"));
+    receiver.run(Duration::from_secs(60))?.expect_success()?.expect_line("checks passed").map(drop)
+}
+
+#[test]
+fn a_program_that_had_no_descriptors_at_first_hears_of_links_later() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/starved.c");
+    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    let lab = Lab::new()?;
+    let programs = lab.host(0).verbs([&*program]).device(Some("roce:eth0")).spawn()?;
+    programs.wait_line("all are ready", Duration::from_secs(60))?;
+    lab.link_down(0, End::Both)?;
+    let finished = programs.finish(Duration::from_secs(60))?.expect_success()?;
+    finished.expect_line("checks passed").map(drop)
 }
 
 #[test]

@@ -1,0 +1,143 @@
+/* A multicast group that queue pairs of two devices of one process are in: each hears its own interface.
+ *
+ *   groups send       to the group, by both devices in turn, until it is ended
+ *   groups receive    joins, leaves, joins again, and checks who hears what
+ */
+#include <arpa/inet.h>
+#include "objects.h"
+
+enum { GRH = 40, QKEY = 0x1111, DEVICES = 2, ROOM = 64, RECEIVES = 512, SOME = 5 };
+
+struct end {
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+	struct ibv_mr *mr;
+	uint8_t *memory;
+	char mark;
+};
+
+static union ibv_gid group;
+
+static void receive(struct end *end, uint64_t at)
+{
+	struct ibv_sge sge = { (uintptr_t)end->memory + at * ROOM, ROOM, end->mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = at, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	EQ(ibv_post_recv(end->qp, &wr, &bad), 0);
+}
+
+static void make(struct end *end, struct ibv_device *device, char mark)
+{
+	struct ibv_qp_init_attr init = {
+		.qp_type = IBV_QPT_UD, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 4, .max_recv_wr = RECEIVES, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
+	uint64_t i;
+
+	MADE(end->context = ibv_open_device(device));
+	MADE(end->pd = ibv_alloc_pd(end->context));
+	MADE(end->cq = ibv_create_cq(end->context, RECEIVES + 4, NULL, NULL, 0));
+	MADE(end->memory = calloc(RECEIVES, ROOM));
+	MADE(end->mr = ibv_reg_mr(end->pd, end->memory, RECEIVES * ROOM, IBV_ACCESS_LOCAL_WRITE));
+	end->mark = mark;
+	init.send_cq = init.recv_cq = end->cq;
+	MADE(end->qp = ibv_create_qp(end->pd, &init));
+	EQ(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), 0);
+	attr.qp_state = IBV_QPS_RTR;
+	EQ(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE), 0);
+	attr.qp_state = IBV_QPS_RTS;
+	EQ(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
+	for (i = 0; i < RECEIVES; i++)
+		receive(end, i);
+}
+
+static void send_for_ever(struct end *ends)
+{
+	struct ibv_ah_attr attr = {
+		.is_global = 1, .port_num = 1,
+		.grh = { .sgid_index = GID_INDEX, .hop_limit = 1, .dgid = group },
+	};
+	struct ibv_ah *ah[DEVICES];
+	int i;
+
+	for (i = 0; i < DEVICES; i++)
+		MADE(ah[i] = ibv_create_ah(ends[i].pd, &attr));
+	for (i = 0;; i = (i + 1) % DEVICES) {
+		struct ibv_sge sge = { (uintptr_t)ends[i].memory, 1, ends[i].mr->lkey };
+		struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
+
+		ends[i].memory[0] = (uint8_t)ends[i].mark;
+		wr.wr.ud.ah = ah[i];
+		wr.wr.ud.remote_qpn = 0xffffff;
+		wr.wr.ud.remote_qkey = QKEY;
+		EQ(ibv_post_send(ends[i].qp, &wr, &bad), 0);
+		EQ(completion(ends[i].cq).status, IBV_WC_SUCCESS);
+		/* No more than the receivers take. */
+		usleep(500);
+	}
+}
+
+/* Takes what has come, which only its own interface may have brought. */
+static int heard(struct end *end)
+{
+	struct ibv_wc wc;
+	int n, count = 0;
+
+	while ((n = ibv_poll_cq(end->cq, 1, &wc)) > 0) {
+		EQ(wc.status, IBV_WC_SUCCESS);
+		EQ(wc.byte_len, GRH + 1);
+		EQ(end->memory[wc.wr_id * ROOM + GRH], end->mark);
+		receive(end, wc.wr_id);
+		count++;
+	}
+	EQ(n, 0);
+	return count;
+}
+
+/* Both hear something, or the one that may not hears nothing meanwhile. */
+static void expect(struct end *ends, bool first, bool second)
+{
+	int counts[DEVICES] = { 0, 0 };
+
+	while ((first && counts[0] < SOME) || (second && counts[1] < SOME)) {
+		counts[0] += heard(&ends[0]);
+		counts[1] += heard(&ends[1]);
+		EQ(!first && counts[0] > 0, 0);
+		EQ(!second && counts[1] > 0, 0);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct end ends[DEVICES];
+
+	MADE(list);
+	memset(&group, 0, sizeof(group));
+	memset(group.raw + 10, 0xff, 2);
+	EQ(inet_pton(AF_INET, "239.1.2.3", group.raw + 12), 1);
+	for (int i = 0; i < DEVICES; i++) {
+		MADE(list[i]);
+		make(&ends[i], list[i], (char)('0' + i));
+	}
+	if (argc > 1 && !strcmp(argv[1], "send"))
+		send_for_ever(ends);
+
+	EQ(ibv_attach_mcast(ends[0].qp, &group, 0), 0);
+	EQ(ibv_attach_mcast(ends[1].qp, &group, 0), 0);
+	expect(ends, true, true);
+	/* One leaves: the other's interface stays in the group. */
+	EQ(ibv_detach_mcast(ends[0].qp, &group, 0), 0);
+	heard(&ends[0]);
+	expect(ends, false, true);
+	EQ(ibv_attach_mcast(ends[0].qp, &group, 0), 0);
+	expect(ends, true, true);
+	EQ(ibv_detach_mcast(ends[1].qp, &group, 0), 0);
+	heard(&ends[1]);
+	expect(ends, true, false);
+	printf("groups: %d checks passed\n", checks);
+	return 0;
+}
