@@ -113,9 +113,9 @@ mod tests {
     }
 
     const PAGE: &str = "## Known differences\n\n| case | end | couples | rxe | seen | why |\n\
-        |---|---|---|---|---|---|\n| SEND | responder | rxe to ours, ours to ours | A; QP ERR | \
-        B; QP ERR | a reason |\n| any, REM_X_ERR | responder | rxe to ours | no event | event E | a reason |\n\
-        | X | responder | rxe to ours | A | B | |\n\n## Other\n| no | no | no | no | no | no |\n";
+        |---|---|---|---|---|---|\n| SEND | responder | rxe to Polypath, Polypath to Polypath | A; QP ERR | \
+        B; QP ERR | a reason |\n| any, REM_X_ERR | responder | rxe to Polypath | no event | event E | a reason |\n\
+        | X | responder | rxe to Polypath | A | B | |\n\n## Other\n| no | no | no | no | no | no |\n";
 
     #[test]
     fn a_difference_is_known_by_all_its_columns_and_has_a_reason() {

@@ -47,8 +47,8 @@ pub(crate) enum Direction {
 impl fmt::Display for Direction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::RxeToOurs => "rxe to ours",
-            Self::OursToRxe => "ours to rxe",
+            Self::RxeToOurs => "rxe to Polypath",
+            Self::OursToRxe => "Polypath to rxe",
         })
     }
 }

@@ -40,7 +40,7 @@ pub(crate) const COUPLES: [Couple; 4] = [
 
 impl fmt::Display for Couple {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |side| if side == Side::Rxe { "rxe" } else { "ours" };
+        let name = |side| if side == Side::Rxe { "rxe" } else { "Polypath" };
         write!(f, "{} to {}", name(self.requester), name(self.responder))
     }
 }
