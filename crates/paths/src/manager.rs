@@ -359,12 +359,10 @@ impl PathManager {
         let Some(p) = self.paths.get_mut(index) else { return };
         let role = p.role;
         let suspected = p.state == PathState::Suspect;
-        if suspected {
-            self.clear_suspicion(index);
-        }
         if let Role::Member { association, .. } = role {
             let silence = self.answered(now, association);
             if suspected {
+                self.suspect_answered(association, index);
                 self.end_silence(index, silence);
             }
         }

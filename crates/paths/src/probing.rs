@@ -75,17 +75,6 @@ impl PathManager {
         self.timers.no_later(Timer::Association(index), now);
     }
 
-    /// Progress on a suspected path.
-    pub(crate) fn clear_suspicion(&mut self, path: u32) {
-        let Some(p) = self.paths.get_mut(path) else { return };
-        if p.state == PathState::Suspect {
-            p.state = PathState::Up;
-            if let Role::Member { association, .. } = p.role {
-                self.end_trial_if_cleared(association);
-            }
-        }
-    }
-
     fn end_trial_if_cleared(&mut self, index: u32) {
         if !self.has_state(index, PathState::Suspect)
             && let Some(a) = self.associations.get_mut(index)
@@ -161,9 +150,9 @@ impl PathManager {
         }
     }
 
-    /// A suspected path answers. Once is enough to live on; queue pairs whose data never arrives leave it
-    /// by themselves (`detour`).
-    fn suspect_answered(&mut self, index: u32, path: u32) {
+    /// A suspected path answers, a probe or data. Once is enough to live on; queue pairs whose data never
+    /// arrives leave it by themselves (`detour`).
+    pub(crate) fn suspect_answered(&mut self, index: u32, path: u32) {
         let Some(p) = self.paths.get_mut(path) else { return };
         p.state = PathState::Up;
         self.end_trial_if_cleared(index);

@@ -157,6 +157,30 @@ fn a_pause_between_questions_is_no_silence() {
     }
 }
 
+/// What was sent before the silence may be answered before any probe is.
+#[test]
+fn data_that_is_acknowledged_ends_a_silence_of_all_paths() {
+    for seed in 0..SEEDS {
+        let mut net = connected(seed);
+        net.start_traffic();
+        net.run(100 * MS);
+        let peer = net.hosts[0].peer.unwrap();
+        let path = net.hosts[0].paths.route(peer).unwrap().path;
+        net.cut(0, true);
+        net.cut(1, true);
+        net.run(Duration::from_secs(1));
+        assert!(net.has(0, |e| matches!(e, PathEvent::NoPath { .. })), "seed {seed}");
+        assert_eq!(net.active_link(0), None, "seed {seed}");
+        let now = net.now;
+        net.hosts[0].paths.acked(now, path, 0, None);
+        assert_eq!(net.hosts[0].paths.route(peer).map(|r| r.path), Some(path), "seed {seed}");
+        net.forget_events();
+        net.run(MS);
+        let told = |e: &PathEvent| matches!(e, PathEvent::ActiveChanged { to, .. } if *to == path);
+        assert!(net.has(0, told), "seed {seed}");
+    }
+}
+
 #[test]
 fn a_lane_that_hardly_runs_still_notices_that_all_paths_are_gone() {
     let mut net = connected(21);
