@@ -29,7 +29,10 @@ fn seeds_that_failed_once_pass() {
         8591, // an RNR NAK that was read late: the peer's silence was counted from before it
         10245, // a READ beyond a region, asked for in parts: the part within it is answered
         12108, // the same as 8591
+        13450, // a complaint that was read late, with no retry left: the same
+        14700, // the same
         17486, // two hosts moved, each while the other could not hear it, and back, and never met again
+        17647, // an outage ended with data, not with a probe, and answers were held for ever
         22245, // one end took its only path down, and to the other it still seemed alive
     ]);
 }

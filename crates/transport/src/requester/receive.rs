@@ -218,7 +218,9 @@ impl Requester {
         answer: &Answer,
         host: &mut H,
     ) -> bool {
-        if self.flight.una() != una || self.timers.replay(answer.now, core.multipath) {
+        if self.flight.una() != una
+            || self.timers.replay(answer.now, core.attr.timeout, core.multipath)
+        {
             return true;
         }
         core.explain(

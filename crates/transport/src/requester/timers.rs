@@ -5,7 +5,7 @@
 //! path is put under suspicion. Nothing is counted against the application's retries for it. So loss
 //! is repaired within round trips, and the ACK timeout has only one question left to answer: whether
 //! the peer is gone. It takes all the time for that which the IBTA allows ([`ACK_PATIENCE`]), and
-//! counts no time in which this process itself did not run ([`Timers::forgive`]).
+//! counts no time in which this process itself did not run ([`Timers::is_late`]).
 
 use core::time::Duration;
 
@@ -190,17 +190,24 @@ impl Timers {
         }
     }
 
-    /// This process did not run for `late`, beginning when the next deadline was due or before: the time
-    /// in which it heard nothing is no silence of the peer.
-    fn forgive(&mut self, late: Duration) {
+    /// Whether this process did not run when the next deadline was due: then the time from there on, in
+    /// which it heard nothing, is no silence of the peer.
+    fn is_late(&mut self, now: Duration, in_flight: bool, timeout: u8) -> bool {
+        let late =
+            self.deadline(in_flight, timeout).map_or(Duration::ZERO, |due| now.saturating_sub(due));
+        if late <= LATE {
+            return false;
+        }
         self.ack_from += late;
         self.stalled_from += late;
         self.progress_at += late;
+        true
     }
 
     /// The peer has refused what came out of sequence, or answered what came later, and there was no
     /// progress: all is sent again, which is a retry (IBTA 9.9.2.1). False: none is left.
-    pub(crate) fn replay(&mut self, now: Duration, multipath: bool) -> bool {
+    pub(crate) fn replay(&mut self, now: Duration, timeout: u8, multipath: bool) -> bool {
+        self.is_late(now, true, timeout);
         if self.retries_left > 0 {
             self.retries_left -= 1;
             return true;
@@ -232,11 +239,7 @@ impl Timers {
         if !in_flight {
             return Expired::Nothing;
         }
-        let due = self.deadline(in_flight, timeout).unwrap_or(now);
-        let late = now.saturating_sub(due) > LATE;
-        if late {
-            self.forgive(now - due);
-        }
+        let late = self.is_late(now, in_flight, timeout);
         if let Some(t) = ack_timeout(timeout)
             && now >= self.ack_from + t * ACK_PATIENCE
         {
@@ -367,6 +370,23 @@ mod tests {
         assert!(due < now);
     }
 
+    /// What waited to be read is read before any timer is looked at.
+    #[test]
+    fn nor_is_it_before_a_complaint_that_waited_to_be_read() {
+        let mut t = Timers::new();
+        t.restart(Duration::ZERO, 0, 7);
+        assert!(t.replay(2 * MULTIPATH_PATIENCE, 14, true));
+        assert!(!t.replay(2 * MULTIPATH_PATIENCE, 14, false), "a plain peer's retries are counted");
+        let mut t = Timers::new();
+        t.restart(Duration::ZERO, 0, 7);
+        let mut at = Duration::ZERO;
+        while at < MULTIPATH_PATIENCE {
+            at = t.deadline(true, 14).unwrap();
+            t.expired(at, true, 14, true);
+        }
+        assert!(!t.replay(at, 14, true), "the peer is heard and does not go on");
+    }
+
     #[test]
     fn a_process_that_always_runs_late_gives_up_as_well() {
         for late in [5, 50, 500] {
@@ -404,7 +424,7 @@ mod tests {
         t.restart(Duration::ZERO, 0, 7);
         let read_at = 2 * MULTIPATH_PATIENCE;
         assert!(t.rnr(read_at, 0, 0, 7));
-        assert!(t.replay(read_at, true));
+        assert!(t.replay(read_at, 8, true));
         let over = read_at + rnr_delay(0);
         assert_eq!(t.expired(over, true, 8, true), Expired::Rnr);
         let mut at = over;
