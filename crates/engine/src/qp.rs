@@ -257,12 +257,8 @@ fn ud_destination(
             path
         }
     };
-    let path = io.paths.ud_route(polypath_paths::PathId(path.0));
-    Ok(UdDestination {
-        path: polypath_transport::PathId(path.0),
-        qpn: target.qpn,
-        qkey: target.qkey,
-    })
+    let path = io.paths.ud_route(path);
+    Ok(UdDestination { path, qpn: target.qpn, qkey: target.qkey })
 }
 
 impl QueuePair for Qp {
@@ -295,7 +291,7 @@ impl QueuePair for Qp {
                     .attach(now, self.qpn, dest, to.local, to.remote, options)
                     .map_err(|e| Error::no_memory(e.to_string()))?;
                 entry.peer = Some(peer);
-                entry.core.set_peer(polypath_transport::PeerId(peer.0));
+                entry.core.set_peer(peer);
             }
             let mut host = LaneHost { attached: &entry.attached, io };
             entry.core.modify(now, attr, mask, &mut host).map_err(refused)?;

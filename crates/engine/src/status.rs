@@ -131,7 +131,7 @@ fn peer_paths<'a>(
             other => other.to_string(),
         },
         rtt_us: path.rtt.map(|rtt| u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX)),
-        sent_bytes: io.sent_bytes(polypath_transport::PathId(path.path.0), &path.address),
+        sent_bytes: io.sent_bytes(path.path, &path.address),
         send_errors: io.send_errors.counters(&way_of(&path.address)),
         received_bytes: path.received_bytes,
         lost_bytes: path.lost_bytes,

@@ -27,7 +27,7 @@ Run it in the root of the workspace. The copy is under target/mutations.
 ";
 
 /// What the copy needs: the cores, and what builds and judges them.
-const CRATES: &[&str] = &["wire", "transport", "paths", "cm", "sim"];
+const CRATES: &[&str] = &["types", "wire", "transport", "paths", "cm", "sim"];
 /// What it needs for faults of the engine and those around it, beside the cores.
 const AROUND: &[&str] = &["verbs", "ipc", "engine", "broker", "abi"];
 /// Whose tests judge the faults of a crate, in this order.

@@ -12,7 +12,8 @@ use crate::manager::{
 use crate::path::{Path, Role, source_port};
 use crate::select::Pair;
 use crate::timers::Timer;
-use crate::types::{AttachError, PathAddress, PathEvent, PathId, PathState, PeerId, Reason};
+use crate::types::{AttachError, PathAddress, PathEvent, PathState, Reason};
+use polypath_types::{PathId, PeerId};
 
 impl PathManager {
     /// Attaches a queue pair (RC or UC) that is connected (RTR). If it may use several paths, the

@@ -3,7 +3,7 @@
 use crate::manager::{MAX_CONTROL_QUEUE, MAX_EVENTS, PathManager};
 use crate::path::Role;
 use crate::timers::Timer;
-use crate::types::PathId;
+use polypath_types::PathId;
 
 /// Fails unless it is so.
 macro_rules! hold {

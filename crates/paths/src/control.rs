@@ -16,7 +16,8 @@ use crate::message::{Announced, Body, Ends, Frame, Report, TableEntry};
 use crate::path::{Path, Role};
 use crate::select::{Pair, pairs};
 use crate::timers::Timer;
-use crate::types::{MAX_PATHS, PathAddress, PathEvent, PathId, PathState, Reason, Refused};
+use crate::types::{MAX_PATHS, PathAddress, PathEvent, PathState, Reason, Refused};
+use polypath_types::PathId;
 
 /// First and longest interval at which unacknowledged control packets are repeated.
 const REPEAT_FIRST: Duration = Duration::from_millis(3);

@@ -12,7 +12,8 @@ use core::time::Duration;
 
 use crate::manager::PathManager;
 use crate::path::{Path, Role};
-use crate::types::{PathEvent, PathId, PathState, PeerId, Route};
+use crate::types::{PathEvent, PathState};
+use polypath_types::{PathId, PeerId, Route};
 
 /// For how long data must be outstanding without any progress. Shorter than the second for which a
 /// queue pair with several paths is patient at least.

@@ -39,7 +39,8 @@ pub use config::{
 pub use manager::{
     MAX_CONTROL_QUEUE, MAX_EVENTS, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager,
 };
+pub use polypath_types::{PathId, PathTag, PeerId, Route};
 pub use types::{
-    AttachError, ControlOut, Handled, MAX_PATHS, PathAddress, PathEvent, PathId, PathState,
-    PathStatus, PathTag, PeerId, PeerStatus, Reason, Refusals, Refused, Route, Status,
+    AttachError, ControlOut, Handled, MAX_PATHS, PathAddress, PathEvent, PathState, PathStatus,
+    PeerStatus, Reason, Refusals, Refused, Status,
 };

@@ -8,7 +8,8 @@ use crate::config::{Config, DownRule, LocalAddress, Primary, PrimaryReselect};
 use crate::manager::{Outage, PathManager};
 use crate::path::Role;
 use crate::timers::Timer;
-use crate::types::{PathAddress, PathEvent, PathState, PeerId, Reason};
+use crate::types::{PathAddress, PathEvent, PathState, Reason};
+use polypath_types::PeerId;
 
 impl PathManager {
     /// Tells all addresses of the host: at the start and at every change of links, addresses or

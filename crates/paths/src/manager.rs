@@ -16,9 +16,9 @@ use crate::path::{Path, Role};
 use crate::slab::Slab;
 use crate::timers::{Timer, Timers};
 use crate::types::{
-    ControlOut, Handled, PathAddress, PathEvent, PathId, PathState, PathTag, PeerId, Reason,
-    Refusals, Refused, Route,
+    ControlOut, Handled, PathAddress, PathEvent, PathState, Reason, Refusals, Refused,
 };
+use polypath_types::{PathId, PathTag, PeerId, Route};
 
 /// Most queue pairs of a lane: their numbers have 16 bits.
 pub const MAX_QUEUE_PAIRS: usize = 1 << 16;

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 
 use crate::config::Config;
 use crate::select::Pair;
-use crate::types::{PathAddress, PathId, PathState, PathStatus, PathTag, Reason};
+use crate::types::{PathAddress, PathState, PathStatus, Reason};
 use crate::window::{Rtt, Window};
+use polypath_types::{PathId, PathTag};
 
 /// What a path belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,8 @@ use crate::manager::PathManager;
 use crate::message::Body;
 use crate::path::{Path, Role};
 use crate::timers::Timer;
-use crate::types::{PathEvent, PathId, PathState, Reason, Refused};
+use crate::types::{PathEvent, PathState, Reason, Refused};
+use polypath_types::PathId;
 
 /// Trial rounds at the full rate; then fewer and fewer, down to one per [`TRIAL_SLOW`].
 const TRIAL_ROUNDS_FAST: u32 = 10;

@@ -1,7 +1,8 @@
 //! What `polypath status` shows.
 
 use crate::manager::{PathManager, Peer};
-use crate::types::{PathId, PathState, PathStatus, PeerId, PeerStatus, Refusals, Status};
+use crate::types::{PathState, PathStatus, PeerStatus, Refusals, Status};
+use polypath_types::{PathId, PeerId};
 
 impl PathManager {
     /// A report on all peers and their paths.

@@ -4,39 +4,10 @@ use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
 
+use polypath_types::{PathId, PathTag, PeerId};
+
 /// Most paths of an association.
 pub const MAX_PATHS: usize = 8;
-
-/// Names a path in this lane's table. Stable while a queue pair or address handle uses it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PathId(pub u32);
-
-/// Names a peer (a remote lane as reached by one pair of addresses) in this lane's table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PeerId(pub u32);
-
-/// What multi-path packets say of their path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PathTag {
-    /// The number both ends know the path by, below [`MAX_PATHS`].
-    pub id: u8,
-    /// Raised whenever the path is given up; packets of an older generation are refused.
-    pub generation: u16,
-}
-
-/// Where to send now, and how much.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
-    /// The path.
-    pub path: PathId,
-    /// Present when there is an association with the peer's lane.
-    pub tag: Option<PathTag>,
-    /// Bytes of payload that the window still takes. When it was small (less than 32 KiB),
-    /// [`PathEvent::WindowOpened`] follows.
-    pub window: u32,
-    /// Smoothed round-trip time, if measured.
-    pub rtt: Option<Duration>,
-}
 
 /// How packets of a path are addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

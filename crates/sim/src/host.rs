@@ -23,7 +23,7 @@ pub struct Entry {
     /// The queue pair.
     pub qp: QueuePair,
     /// Its peer; none for UD.
-    peer: Option<polypath_paths::PeerId>,
+    peer: Option<PeerId>,
     /// Waits for the window.
     blocked: bool,
     /// The latest generation of each path number that was taken from the peer.
@@ -67,7 +67,7 @@ pub struct SimHost {
     /// Packets whose ICRC was wrong.
     pub corrupt: u64,
     /// When it gave a path up last. Two peers' paths may have the same addresses.
-    gave_up: BTreeMap<polypath_paths::PathId, Duration>,
+    gave_up: BTreeMap<PathId, Duration>,
 }
 
 impl SimHost {
@@ -120,7 +120,7 @@ impl SimHost {
             let now = self.io.now;
             let attached = self.io.paths.attach(now, qpn, remote_qpn, local, remote, options);
             let id = attached.expect("there is room for a simulation's queue pairs");
-            qp.set_peer(PeerId(id.0));
+            qp.set_peer(id);
             peer = Some(id);
         }
         let entry = Entry { qp, peer, blocked: false, newest: BTreeMap::new() };
@@ -256,7 +256,7 @@ impl SimHost {
             let psn = packet.headers.bth.psn;
             self.io.journal.push(Did::HeardNotReady { qpn, psn });
         }
-        entry.qp.handle_packet(now, &packet, PathId(path.0), None, &mut self.io);
+        entry.qp.handle_packet(now, &packet, path, None, &mut self.io);
         // Answers do not wait for the window either.
         entry.blocked = false;
     }
@@ -279,7 +279,7 @@ impl SimHost {
                         self.gave_up.insert(path, now);
                     }
                     for qpn in self.io.paths.qpns_on(path) {
-                        self.tell(qpn, |qp, io| qp.on_path_dead(now, PathId(path.0), io));
+                        self.tell(qpn, |qp, io| qp.on_path_dead(now, path, io));
                     }
                 }
                 PathEvent::ActiveChanged { peer, from, reason, .. } => {
@@ -290,11 +290,11 @@ impl SimHost {
                     self.path_changed(peer, None);
                 }
                 PathEvent::Detour { qpn, from, .. } => {
-                    self.tell(qpn, |qp, io| qp.on_path_change(now, Some(PathId(from.0)), io));
+                    self.tell(qpn, |qp, io| qp.on_path_change(now, Some(from), io));
                 }
                 PathEvent::PathHeard { path } => {
                     for qpn in self.io.paths.qpns_on(path) {
-                        self.tell(qpn, |qp, io| qp.on_path_heard(now, PathId(path.0), io));
+                        self.tell(qpn, |qp, io| qp.on_path_heard(now, path, io));
                     }
                 }
                 PathEvent::WindowOpened { .. } => self.io.window_opened = true,
@@ -317,7 +317,7 @@ impl SimHost {
         }
     }
 
-    fn path_changed(&mut self, peer: polypath_paths::PeerId, dead: Option<polypath_paths::PathId>) {
+    fn path_changed(&mut self, peer: PeerId, dead: Option<PathId>) {
         let now = self.io.now;
         let dead = dead.map(|p| PathId(p.0));
         let qpns: Vec<u32> = self.io.paths.qpns_of(peer).collect();

@@ -450,21 +450,15 @@ impl Host for Io {
     }
 
     fn route(&mut self, peer: PeerId) -> Option<Route> {
-        let route = self.paths.route_of(polypath_paths::PeerId(peer.0), self.qpn)?;
-        Some(Route {
-            path: PathId(route.path.0),
-            tag: route.tag.map(tag),
-            window: route.window,
-            rtt: route.rtt,
-        })
+        self.paths.route_of(peer, self.qpn)
     }
 
     fn tag(&self, path: PathId) -> Option<PathTag> {
-        self.paths.tag(polypath_paths::PathId(path.0)).map(tag)
+        self.paths.tag(path)
     }
 
     fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread> {
-        let path = self.paths.ud_route(polypath_paths::PathId(burst.path.0));
+        let path = self.paths.ud_route(burst.path);
         let Some(address) = self.paths.path(path).copied() else { return Ok(()) };
         let payload = match burst.payload {
             Payload::Bytes(bytes) => bytes.to_vec(),
@@ -497,31 +491,27 @@ impl Host for Io {
 
     fn sent(&mut self, path: PathId, bytes: u32) {
         self.charged += i64::from(bytes);
-        self.paths.sent(self.now, polypath_paths::PathId(path.0), bytes);
+        self.paths.sent(self.now, path, bytes);
     }
 
     fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>) {
         self.charged -= i64::from(bytes);
-        self.paths.acked(self.now, polypath_paths::PathId(path.0), bytes, rtt);
+        self.paths.acked(self.now, path, bytes, rtt);
         self.window_opened = true;
     }
 
     fn lost(&mut self, path: PathId, bytes: u32, congestion: bool) {
         self.charged -= i64::from(bytes);
-        self.paths.lost(self.now, polypath_paths::PathId(path.0), bytes, congestion);
+        self.paths.lost(self.now, path, bytes, congestion);
         self.window_opened = true;
     }
 
     fn suspect(&mut self, path: PathId, since: Duration) {
-        self.paths.stalled(self.now, polypath_paths::PathId(path.0), self.qpn, since);
+        self.paths.stalled(self.now, path, self.qpn, since);
     }
 }
 
 const ACK: u8 = polypath_wire::Opcode::RC_ACK.0;
-
-fn tag(tag: polypath_paths::PathTag) -> PathTag {
-    PathTag { id: tag.id, generation: tag.generation }
-}
 
 pub(crate) fn encode(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(MAX_HEADERS_LEN + payload.len() + 3 + ICRC_LEN);

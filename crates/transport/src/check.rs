@@ -1,7 +1,7 @@
 //! What holds of a queue pair between any two calls, for simulators and tests.
 
-use crate::host::PathId;
 use crate::qp::{Halves, QueuePair};
+use polypath_types::PathId;
 
 impl QueuePair {
     /// Looks whether counters, flags and lists agree. Takes time in proportion to what is outstanding.

@@ -5,9 +5,9 @@ use polypath_wire::opcode::Opcode;
 use polypath_wire::psn::Psn;
 
 use crate::counters::QpCounters;
-use crate::host::{Burst, Host, PathId, PeerId, Unread};
+use crate::host::{Burst, Host, Unread};
 use crate::responder::REORDER_LIMIT;
-use crate::types::{MigState, QpAttr, QpConfig, QpEvent, QpState, QpType};
+use polypath_types::{MigState, PathId, PeerId, QpAttr, QpConfig, QpEvent, QpState, QpType};
 
 /// Sequence numbers in flight to a peer that has not said how many it takes.
 ///

@@ -4,40 +4,9 @@ use core::ops::{Deref, Range};
 use core::time::Duration;
 use polypath_wire::packet::Headers;
 
-use crate::types::{Access, Completion, CqSide, FlushScope, QpEvent, RecvWr, Sge};
-
-/// Names a path in the host's table. Stable while any queue pair uses it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PathId(pub u32);
-
-/// Names a peer and its set of paths in the host's table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PeerId(pub u32);
-
-/// What multi-path packets say of their path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PathTag {
-    /// The number both ends know the path by.
-    pub id: u8,
-    /// Its generation: raised by every fence.
-    pub generation: u16,
-}
-
-/// Where to send now, and how much.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
-    /// The path.
-    pub path: PathId,
-    /// Present when the peer's lane negotiated multi-path: then packets may carry the
-    /// multi-path header, if the queue pair itself was agreed upon.
-    pub tag: Option<PathTag>,
-    /// Bytes that the path's window still takes, in the measure of [`Host::sent`]. When it is too
-    /// small [`crate::QueuePair::poll_transmit`] says `Blocked` and wants to be called again once it
-    /// has grown. Acknowledgements ignore it.
-    pub window: u32,
-    /// Smoothed round-trip time, if measured.
-    pub rtt: Option<Duration>,
-}
+use polypath_types::{
+    Access, Completion, CqSide, FlushScope, PathId, PathTag, PeerId, QpEvent, RecvWr, Route, Sge,
+};
 
 /// A piece of host memory, checked against its region. Opaque to this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,18 +18,14 @@ mod responder;
 mod rq;
 mod sq;
 mod state;
-mod types;
 mod unreliable;
 
 pub use cause::Cause;
 pub use counters::QpCounters;
-pub use host::{
-    AtomicOp, Burst, Fault, Host, PacketHeaders, PathId, PathTag, Payload, PeerId, Route, Segment,
-    Unread,
-};
-pub use qp::{PostError, QueuePair, TransmitState};
+pub use host::{AtomicOp, Burst, Fault, Host, PacketHeaders, Payload, Segment, Unread};
+pub use polypath_types::*;
+pub use qp::{QueuePair, TransmitState};
 pub use state::{MAX_RD_ATOMIC, ModifyError};
-pub use types::*;
 
 /// What a packet counts against a path's window beside its payload, in bytes: headers, and a share
 /// of what a kernel's receive buffer is charged for a packet's descriptor. Without it a flood of

@@ -8,40 +8,16 @@ use polypath_wire::packet::Packet;
 use crate::REACH;
 use crate::common::Core;
 use crate::counters::QpCounters;
-use crate::host::{Host, PathId, PeerId};
+use crate::host::Host;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::rq::ReceiveQueue;
 use crate::state::{self, ModifyError};
-use crate::types::{
-    MigState, QpAttr, QpAttrMask as M, QpConfig, QpEvent, QpState, QpType, RecvWr, SendWr,
-    UdDestination,
-};
 use crate::unreliable::{Sender, UcReceiver, UdReceiver};
-
-/// Why a work request was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PostError {
-    /// The queue is full (`ENOMEM`).
-    #[error("the work queue is full: poll the completion queue first")]
-    Full,
-    /// The work request makes no sense (`EINVAL`).
-    #[error("invalid work request: {0}")]
-    Invalid(&'static str),
-    /// The queue pair's state takes none (`EINVAL`).
-    #[error("a queue pair in state {0:?} takes no such work request")]
-    State(QpState),
-}
-
-impl PostError {
-    /// The `errno` that `ibv_post_send` or `ibv_post_recv` returns.
-    pub const fn errno(&self) -> i32 {
-        match self {
-            Self::Full => 12,
-            Self::Invalid(_) | Self::State(_) => 22,
-        }
-    }
-}
+use polypath_types::{
+    MigState, PathId, PeerId, PostError, QpAttr, QpAttrMask as M, QpConfig, QpEvent, QpState,
+    QpType, RecvWr, SendWr, UdDestination,
+};
 
 /// What [`QueuePair::poll_transmit`] left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +110,7 @@ impl QueuePair {
             self.reset(host);
             return Ok(());
         }
-        core.attr.assign(attr, mask);
+        assign(&mut core.attr, attr, mask);
         match (from, to) {
             (_, QpState::Err) => {
                 if from != QpState::Err {
@@ -565,38 +541,36 @@ impl QueuePair {
     }
 }
 
-impl QpAttr {
-    /// Takes over the attributes that the mask names; the state is not one of them.
-    fn assign(&mut self, new: &Self, mask: M) {
-        macro_rules! assign {
-            ($($flag:ident => $($field:ident),+;)*) => {
-                $(if mask.contains(M::$flag) { $(self.$field = new.$field;)+ })*
-            };
-        }
-        assign! {
-            ACCESS_FLAGS => access;
-            PKEY_INDEX => pkey_index;
-            PORT => port_num;
-            QKEY => qkey;
-            AV => ah;
-            PATH_MTU => path_mtu;
-            TIMEOUT => timeout;
-            RETRY_CNT => retry_cnt;
-            RNR_RETRY => rnr_retry;
-            RQ_PSN => rq_psn;
-            MAX_QP_RD_ATOMIC => max_rd_atomic;
-            ALT_PATH => alt_ah, alt_port_num, alt_pkey_index, alt_timeout;
-            MIN_RNR_TIMER => min_rnr_timer;
-            SQ_PSN => sq_psn;
-            MAX_DEST_RD_ATOMIC => max_dest_rd_atomic;
-            PATH_MIG_STATE => path_mig_state;
-            DEST_QPN => dest_qpn;
-        }
-        if mask.contains(M::PATH_MIG_STATE) && new.path_mig_state == MigState::Armed {
-            // Only the device itself arms (IBTA 17.2.8.1); asked to, it is rearming.
-            self.path_mig_state = MigState::Rearm;
-        }
-        self.rq_psn &= 0xff_ffff;
-        self.sq_psn &= 0xff_ffff;
+/// Takes over the attributes that the mask names; the state is not one of them.
+fn assign(attr: &mut QpAttr, new: &QpAttr, mask: M) {
+    macro_rules! assign {
+        ($($flag:ident => $($field:ident),+;)*) => {
+            $(if mask.contains(M::$flag) { $(attr.$field = new.$field;)+ })*
+        };
     }
+    assign! {
+        ACCESS_FLAGS => access;
+        PKEY_INDEX => pkey_index;
+        PORT => port_num;
+        QKEY => qkey;
+        AV => ah;
+        PATH_MTU => path_mtu;
+        TIMEOUT => timeout;
+        RETRY_CNT => retry_cnt;
+        RNR_RETRY => rnr_retry;
+        RQ_PSN => rq_psn;
+        MAX_QP_RD_ATOMIC => max_rd_atomic;
+        ALT_PATH => alt_ah, alt_port_num, alt_pkey_index, alt_timeout;
+        MIN_RNR_TIMER => min_rnr_timer;
+        SQ_PSN => sq_psn;
+        MAX_DEST_RD_ATOMIC => max_dest_rd_atomic;
+        PATH_MIG_STATE => path_mig_state;
+        DEST_QPN => dest_qpn;
+    }
+    if mask.contains(M::PATH_MIG_STATE) && new.path_mig_state == MigState::Armed {
+        // Only the device itself arms (IBTA 17.2.8.1); asked to, it is rearming.
+        attr.path_mig_state = MigState::Rearm;
+    }
+    attr.rq_psn &= 0xff_ffff;
+    attr.sq_psn &= 0xff_ffff;
 }

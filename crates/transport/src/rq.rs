@@ -5,10 +5,9 @@ use std::collections::VecDeque;
 use crate::cause::Cause;
 use crate::common::Core;
 use crate::host::{Fault, Host, Segment};
-use crate::qp::PostError;
-use crate::types::{
-    Access, Completion, CqSide, NetworkHeader, QpEvent, QpState, QpType, RecvWr, Sge, WcOpcode,
-    WcStatus,
+use polypath_types::{
+    Access, Completion, CqSide, NetworkHeader, PostError, QpEvent, QpState, QpType, RecvWr, Sge,
+    WcOpcode, WcStatus,
 };
 
 /// Why received data could not be put where it belongs.

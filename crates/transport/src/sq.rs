@@ -7,10 +7,9 @@ use smallvec::SmallVec;
 use crate::cause::Cause;
 use crate::common::Core;
 use crate::host::{Fault, Host, Segment};
-use crate::qp::PostError;
-use crate::types::{
-    Access, Completion, CqSide, FlushScope, QpState, QpType, SendData, SendFlags, SendOp, SendWr,
-    Sge, Sges, UdDestination, WcOpcode, WcStatus,
+use polypath_types::{
+    Access, Completion, CqSide, FlushScope, PostError, QpState, QpType, SendData, SendFlags,
+    SendOp, SendWr, Sge, Sges, UdDestination, WcOpcode, WcStatus,
 };
 
 /// The longest message, in bytes (IBTA 9.7.8).

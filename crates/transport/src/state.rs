@@ -3,7 +3,7 @@
 //! The table is IBTA 11.2.5.2 as Linux' verbs enforce it on every device; what it does not allow is
 //! refused with `EINVAL`.
 
-use crate::types::{Access, QpAttr, QpAttrMask as M, QpState as S, QpType};
+use polypath_types::{Access, QpAttr, QpAttrMask as M, QpState as S, QpType};
 
 /// Most READs and atomics in flight, each way; what a device may report as `max_qp_rd_atom`.
 pub const MAX_RD_ATOMIC: u8 = 128;

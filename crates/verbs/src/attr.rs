@@ -4,7 +4,7 @@ use std::any::Any;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU64;
 
-use polypath_transport::AhAttr;
+use polypath_types::AhAttr;
 
 /// Kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ pub use object::{
     MrRequest, MwBind, PostFailure, QpRequest, QueuePair, SendRequest, SharedReceiveQueue, SrqAttr,
     SrqRequest, UdTarget, Wc, XrcDomain, XrcSrq, XrcdRequest,
 };
-pub use polypath_transport::{
+pub use polypath_types::{
     Access, AhAttr, Completion, FlushScope, MigState, NetworkHeader, Placement, QpAttr, QpAttrMask,
     QpState, QpType, RecvWr, SendData, SendFlags, SendOp, Sge, Sges, WcOpcode, WcStatus,
 };

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use polypath_transport::{
+use polypath_types::{
     Access, AhAttr, Completion, QpAttr, QpAttrMask, QpType, RecvWr, SendData, SendFlags, SendOp,
 };
 

@@ -154,21 +154,15 @@ impl Host for Io {
     }
 
     fn route(&mut self, peer: PeerId) -> Option<Route> {
-        let route = self.paths.route_of(polypath_paths::PeerId(peer.0), self.qpn)?;
-        Some(Route {
-            path: PathId(route.path.0),
-            tag: route.tag.map(tag),
-            window: route.window,
-            rtt: route.rtt,
-        })
+        self.paths.route_of(peer, self.qpn)
     }
 
     fn tag(&self, path: PathId) -> Option<PathTag> {
-        self.paths.tag(polypath_paths::PathId(path.0)).map(tag)
+        self.paths.tag(path)
     }
 
     fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread> {
-        let Some(a) = self.paths.path(polypath_paths::PathId(burst.path.0)) else {
+        let Some(a) = self.paths.path(burst.path) else {
             return Ok(());
         };
         let (src, dst) = (a.local, a.remote);
@@ -192,28 +186,24 @@ impl Host for Io {
 
     fn sent(&mut self, path: PathId, bytes: u32) {
         self.charged += i64::from(bytes);
-        self.paths.sent(self.now, polypath_paths::PathId(path.0), bytes);
+        self.paths.sent(self.now, path, bytes);
     }
 
     fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>) {
         self.charged -= i64::from(bytes);
-        self.paths.acked(self.now, polypath_paths::PathId(path.0), bytes, rtt);
+        self.paths.acked(self.now, path, bytes, rtt);
         self.window_opened = true;
     }
 
     fn lost(&mut self, path: PathId, bytes: u32, congestion: bool) {
         self.charged -= i64::from(bytes);
-        self.paths.lost(self.now, polypath_paths::PathId(path.0), bytes, congestion);
+        self.paths.lost(self.now, path, bytes, congestion);
         self.window_opened = true;
     }
 
     fn suspect(&mut self, path: PathId, since: Duration) {
-        self.paths.stalled(self.now, polypath_paths::PathId(path.0), self.qpn, since);
+        self.paths.stalled(self.now, path, self.qpn, since);
     }
-}
-
-fn tag(tag: polypath_paths::PathTag) -> PathTag {
-    PathTag { id: tag.id, generation: tag.generation }
 }
 
 fn encode(headers: &Headers, payload: &[u8]) -> Vec<u8> {
@@ -230,7 +220,7 @@ fn encode(headers: &Headers, payload: &[u8]) -> Vec<u8> {
 pub(crate) struct Entry {
     /// The queue pair.
     pub(crate) qp: QueuePair,
-    peer: polypath_paths::PeerId,
+    peer: PeerId,
     /// Waits for the window.
     blocked: bool,
 }
@@ -319,7 +309,7 @@ impl Lane {
             .paths
             .attach(now, qpn, remote_qpn, local, remote, options)
             .expect("there is room for a simulation's queue pairs");
-        qp.set_peer(PeerId(peer.0));
+        qp.set_peer(peer);
         self.qps.insert(qpn, Entry { qp, peer, blocked: false });
     }
 
@@ -415,7 +405,7 @@ impl Lane {
             return;
         };
         self.io.qpn = qpn;
-        entry.qp.handle_packet(now, &packet, PathId(path.0), None, &mut self.io);
+        entry.qp.handle_packet(now, &packet, path, None, &mut self.io);
         // Answers do not wait for the window either.
         entry.blocked = false;
     }
@@ -434,7 +424,7 @@ impl Lane {
                 }
                 PathEvent::PathDead { path, .. } => {
                     for qpn in self.io.paths.qpns_on(path) {
-                        self.tell(qpn, |qp, io| qp.on_path_dead(now, PathId(path.0), io));
+                        self.tell(qpn, |qp, io| qp.on_path_dead(now, path, io));
                     }
                 }
                 PathEvent::ActiveChanged { peer, from, reason, .. } => {
@@ -448,11 +438,11 @@ impl Lane {
                     self.path_changed(peer, None);
                 }
                 PathEvent::Detour { qpn, from, .. } => {
-                    self.tell(qpn, |qp, io| qp.on_path_change(now, Some(PathId(from.0)), io));
+                    self.tell(qpn, |qp, io| qp.on_path_change(now, Some(from), io));
                 }
                 PathEvent::PathHeard { path } => {
                     for qpn in self.io.paths.qpns_on(path) {
-                        self.tell(qpn, |qp, io| qp.on_path_heard(now, PathId(path.0), io));
+                        self.tell(qpn, |qp, io| qp.on_path_heard(now, path, io));
                     }
                 }
                 PathEvent::WindowOpened { .. } => self.io.window_opened = true,
@@ -475,7 +465,7 @@ impl Lane {
         }
     }
 
-    fn path_changed(&mut self, peer: polypath_paths::PeerId, dead: Option<polypath_paths::PathId>) {
+    fn path_changed(&mut self, peer: PeerId, dead: Option<PathId>) {
         let now = self.io.now;
         let dead = dead.map(|p| PathId(p.0));
         let qpns: Vec<u32> = self.io.paths.qpns_of(peer).collect();

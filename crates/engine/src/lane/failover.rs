@@ -46,9 +46,8 @@ impl State {
                     let text = format!("path {} is given up: {reason}", self.path_name(path));
                     self.io.note(text);
                     // It need not be the active one to have something outstanding.
-                    let dead = polypath_transport::PathId(path.0);
                     for qpn in self.io.paths.qpns_on(path) {
-                        self.tell(qpn, |core, host| core.on_path_dead(host.io.now, dead, host));
+                        self.tell(qpn, |core, host| core.on_path_dead(host.io.now, path, host));
                     }
                 }
                 PathEvent::Detour { qpn, from, to } => {
@@ -58,13 +57,11 @@ impl State {
                         self.path_name(to),
                         self.path_name(from)
                     ));
-                    let from = polypath_transport::PathId(from.0);
                     self.tell(qpn, |core, host| core.on_path_change(host.io.now, Some(from), host));
                 }
                 PathEvent::PathHeard { path } => {
-                    let heard = polypath_transport::PathId(path.0);
                     for qpn in self.io.paths.qpns_on(path) {
-                        self.tell(qpn, |core, host| core.on_path_heard(host.io.now, heard, host));
+                        self.tell(qpn, |core, host| core.on_path_heard(host.io.now, path, host));
                     }
                 }
                 PathEvent::PathAlive { path } => {
@@ -93,7 +90,6 @@ impl State {
     }
 
     fn path_changed(&mut self, peer: PeerId, dead: Option<PathId>) {
-        let dead = dead.map(|p| polypath_transport::PathId(p.0));
         let qpns: Vec<u32> = self.io.paths.qpns_of(peer).collect();
         for qpn in qpns {
             self.tell(qpn, |core, host| core.on_path_change(host.io.now, dead, host));

@@ -193,17 +193,11 @@ impl Host for LaneHost<'_> {
     }
 
     fn route(&mut self, peer: PeerId) -> Option<Route> {
-        let route = self.io.paths.route_of(polypath_paths::PeerId(peer.0), self.attached.qpn)?;
-        Some(Route {
-            path: PathId(route.path.0),
-            tag: route.tag.map(tag),
-            window: route.window,
-            rtt: route.rtt,
-        })
+        self.io.paths.route_of(peer, self.attached.qpn)
     }
 
     fn tag(&self, path: PathId) -> Option<PathTag> {
-        self.io.paths.tag(polypath_paths::PathId(path.0)).map(tag)
+        self.io.paths.tag(path)
     }
 
     fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread> {
@@ -213,27 +207,23 @@ impl Host for LaneHost<'_> {
 
     fn sent(&mut self, path: PathId, bytes: u32) {
         let now = self.io.now;
-        self.io.paths.sent(now, polypath_paths::PathId(path.0), bytes);
+        self.io.paths.sent(now, path, bytes);
     }
 
     fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>) {
         let now = self.io.now;
-        self.io.paths.acked(now, polypath_paths::PathId(path.0), bytes, rtt);
+        self.io.paths.acked(now, path, bytes, rtt);
         self.io.window_opened = true;
     }
 
     fn lost(&mut self, path: PathId, bytes: u32, congestion: bool) {
         let now = self.io.now;
-        self.io.paths.lost(now, polypath_paths::PathId(path.0), bytes, congestion);
+        self.io.paths.lost(now, path, bytes, congestion);
         self.io.window_opened = true;
     }
 
     fn suspect(&mut self, path: PathId, since: Duration) {
         let (now, qpn) = (self.io.now, self.attached.qpn);
-        self.io.paths.stalled(now, polypath_paths::PathId(path.0), qpn, since);
+        self.io.paths.stalled(now, path, qpn, since);
     }
-}
-
-fn tag(tag: polypath_paths::PathTag) -> PathTag {
-    PathTag { id: tag.id, generation: tag.generation }
 }

@@ -131,7 +131,7 @@ impl LaneIo {
     /// it is tried again after a while.
     fn flow(&mut self, path: PathId) -> Option<FlowHandle> {
         let at = path.0 as usize;
-        let address = self.paths.path(polypath_paths::PathId(path.0))?;
+        let address = self.paths.path(path)?;
         if let Some(Some(flow)) = self.flows.get(at)
             && flow.address == *address
             && (flow.handle.is_some() || self.now < flow.retry_at)
@@ -188,7 +188,7 @@ impl LaneIo {
     pub(crate) fn transmit(&mut self, burst: &Burst<'_>) -> std::result::Result<(), Unread> {
         let Some(flow) = self.flow(burst.path) else {
             self.counters.unsendable += u64::from(burst.packets);
-            self.paths.send_failed(self.now, polypath_paths::PathId(burst.path.0));
+            self.paths.send_failed(self.now, burst.path);
             return Ok(());
         };
         self.sender.queue(flow, burst)
@@ -232,7 +232,7 @@ impl LaneIo {
                         ));
                     }
                     if tag != NO_PATH && matches!(kind, FlowFault::Refused(_)) {
-                        self.paths.send_failed(self.now, polypath_paths::PathId(tag));
+                        self.paths.send_failed(self.now, PathId(tag));
                     }
                 }
             }
@@ -250,7 +250,7 @@ impl LaneIo {
 
     /// What lately kept packets of a path from being sent, for an explanation of an error.
     pub(crate) fn obstacle(&self, path: PathId) -> Option<String> {
-        let address = self.paths.path(polypath_paths::PathId(path.0))?;
+        let address = self.paths.path(path)?;
         let errno = self.send_errors.recent(self.now, &way_of(address))?;
         Some(format!("this host could not send packets there: {}", advice(errno)))
     }
@@ -342,7 +342,6 @@ impl LaneIo {
             .paths
             .ud_path(self.now, to.local, to.remote, to.options())
             .map_err(|e| Error::invalid(e.to_string()))?;
-        let path = PathId(path.0);
         self.datagrams.add(*to, path);
         Ok(path)
     }
@@ -350,7 +349,7 @@ impl LaneIo {
     /// Makes room for other addresses; `keep`: paths of what is posted and not sent.
     pub(crate) fn forget_datagrams(&mut self, keep: &HashSet<PathId>) {
         for path in self.datagrams.forget(keep) {
-            self.paths.release_ud(polypath_paths::PathId(path.0));
+            self.paths.release_ud(path);
             let flow = self.flows.get_mut(path.0 as usize).and_then(Option::take);
             if let Some(Flow { handle: Some(handle), .. }) = flow {
                 self.sender.close(handle);
@@ -435,7 +434,7 @@ mod tests {
         let mut io = LaneIo::still(7);
         let ip = Ipv4Addr::LOCALHOST.into();
         let path = io.paths.ud_path(io.now, ip, ip, polypath_paths::PathOptions::default());
-        let path = PathId(path.unwrap().0);
+        let path = path.unwrap();
         io.sender.shortage = Some(libc::EMFILE);
         assert_eq!((io.flow(path), io.counters.flows_failed), (None, 1));
         assert!(io.explanations[0].text.contains("ulimit"), "{:?}", io.explanations);
@@ -459,7 +458,7 @@ mod tests {
         // From the loopback address nothing goes elsewhere.
         let (local, remote) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(203, 0, 113, 7).into());
         let path = io.paths.ud_path(io.now, local, remote, polypath_paths::PathOptions::default());
-        let path = PathId(path.unwrap().0);
+        let path = path.unwrap();
         assert_eq!(io.obstacle(path), None);
         for _ in 0..3 {
             let flow = io.flow(path).unwrap();
@@ -467,7 +466,7 @@ mod tests {
             io.flush();
         }
         assert_eq!((io.counters.sent_packets, io.counters.unsent), (0, 3));
-        let address = *io.paths.path(polypath_paths::PathId(path.0)).unwrap();
+        let address = *io.paths.path(path).unwrap();
         let errors = io.send_errors.counters(&way_of(&address));
         assert_eq!((errors.len(), errors[0].value), (1, 3), "{errors:?}");
         assert_eq!(io.explanations.len(), 1);

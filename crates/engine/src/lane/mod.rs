@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, TryLockError};
 use std::time::Duration;
 
 use polypath_ipc::{Selection, Table};
-use polypath_paths::{LaneIdentity, PathManager};
+use polypath_paths::{LaneIdentity, PathManager, PeerId};
 use polypath_transport::{QueuePair, TransmitState};
 use polypath_verbs::{Error, QpState, Result};
 
@@ -56,7 +56,7 @@ const MAX_TURNS: usize = 64;
 pub(crate) struct Entry {
     pub(crate) core: QueuePair,
     pub(crate) attached: Attached,
-    pub(crate) peer: Option<polypath_paths::PeerId>,
+    pub(crate) peer: Option<PeerId>,
     /// The earliest deadline in the lane's heap.
     timer: Option<Duration>,
     /// In the list of those whose deadline is to be looked at.

@@ -104,7 +104,7 @@ fn deliver(state: &mut State, index: u16, packet: &Packet<'_>, received: &Receiv
             tag,
             received.datagram.len(),
         ) {
-            Ok(path) => (PathId(path.0), None),
+            Ok(path) => (path, None),
             Err(_) => {
                 state.io.counters.wrong_source += 1;
                 return;

@@ -7,9 +7,8 @@ use polypath_wire::packet::{Headers, pad_for};
 
 use super::psn;
 use crate::common::Core;
-use crate::host::PathTag;
 use crate::sq::Wqe;
-use crate::types::{FlushScope, QpType, SendFlags, SendOp};
+use polypath_types::{FlushScope, PathTag, QpType, SendFlags, SendOp};
 
 /// What all packets sent in one call have in common.
 #[derive(Clone, Copy, Debug)]

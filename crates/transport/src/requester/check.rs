@@ -2,8 +2,7 @@
 
 use super::Requester;
 use crate::common::Core;
-use crate::host::PathId;
-use crate::types::QpState;
+use polypath_types::{PathId, QpState};
 
 impl Requester {
     /// # Errors

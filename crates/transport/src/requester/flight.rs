@@ -22,10 +22,11 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use super::tally::Tally;
-use crate::host::{Host, PathId};
+use crate::host::Host;
 use crate::ranges::{Range, Ranges};
 use crate::responder::PUT_BY_MAX;
 use crate::{PACKET_COST, REACH};
+use polypath_types::PathId;
 
 /// Slots for which memory stays when nothing is in flight.
 const SLOTS_KEPT: usize = 256;

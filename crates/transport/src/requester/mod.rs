@@ -19,13 +19,12 @@ use polypath_wire::psn::Psn;
 
 use crate::cause::Cause;
 use crate::common::Core;
-use crate::host::{Host, PathId};
-use crate::qp::PostError;
+use crate::host::Host;
 use crate::sq::SendQueue;
-use crate::types::{QpEvent, QpState, SendWr, WcStatus};
 pub(crate) use build::Stamp;
 use cover::FlushCover;
 use flight::Flight;
+use polypath_types::{PathId, PostError, QpEvent, QpState, SendWr, WcStatus};
 use tally::Tally;
 use timers::{Expired, Timers};
 pub(crate) use transmit::{Failure, burst_packets, emit_data, local_fault, unsent};

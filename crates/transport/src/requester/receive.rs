@@ -11,10 +11,10 @@ use super::tally::Tally;
 use super::{Requester, micros, psn};
 use crate::cause::Cause;
 use crate::common::Core;
-use crate::host::{Host, PathId};
+use crate::host::Host;
 use crate::rq::{ScatterError, scatter};
 use crate::sq::Body;
-use crate::types::{QpState, WcStatus};
+use polypath_types::{PathId, QpState, WcStatus};
 
 /// Round trips longer than this are no measurement but an accident.
 const RTT_MAX_US: u32 = 10_000_000;

@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use crate::host::{Host, PathId};
+use crate::host::Host;
+use polypath_types::PathId;
 
 /// Bytes per path, to be reported with few calls.
 #[derive(Clone, Debug, Default)]

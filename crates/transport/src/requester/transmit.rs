@@ -10,10 +10,10 @@ use super::{Requester, micros, psn};
 use crate::PACKET_COST;
 use crate::cause::Cause;
 use crate::common::Core;
-use crate::host::{Burst, Fault, Host, PathId, Payload, Unread};
+use crate::host::{Burst, Fault, Host, Payload, Unread};
 use crate::qp::TransmitState;
 use crate::sq::{Body, Wqe, gather};
-use crate::types::{Access, QpState, SendFlags, SendOp, WcStatus};
+use polypath_types::{Access, PathId, QpState, SendFlags, SendOp, WcStatus};
 
 /// Most payload bytes of one burst: what one UDP_SEGMENT send carries.
 pub(crate) const BURST_BYTES: u32 = 64 << 10;

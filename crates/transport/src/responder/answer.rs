@@ -11,9 +11,9 @@ use polypath_wire::psn::Psn;
 
 use super::{Refusal, Responder};
 use crate::common::Core;
-use crate::host::{Burst, Host, PathId, PathTag, Payload, Segment, Unread};
+use crate::host::{Burst, Host, Payload, Segment, Unread};
 use crate::requester::burst_packets;
-use crate::types::Access;
+use polypath_types::{Access, PathId, PathTag};
 
 /// So many acknowledgements may be coalesced before one is sent even if nobody asks for it.
 const ACKS_COALESCED_MAX: u32 = 32;

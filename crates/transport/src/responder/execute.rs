@@ -12,7 +12,7 @@ use crate::common::Core;
 use crate::host::{AtomicOp, Fault, Host, Segment};
 use crate::rq::{Received, ScatterError};
 use crate::sq::MAX_MESSAGE;
-use crate::types::{Access, FlushScope, Placement, WcOpcode, WcStatus};
+use polypath_types::{Access, FlushScope, Placement, WcOpcode, WcStatus};
 
 /// No memory.
 const NOWHERE: Segment = Segment { addr: 0, len: 0 };

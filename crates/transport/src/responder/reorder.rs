@@ -12,8 +12,9 @@ use polypath_wire::ext::{MpHeader, SackBlock};
 use polypath_wire::packet::Headers;
 use polypath_wire::psn::Psn;
 
-use crate::host::{Host, PathId};
+use crate::host::Host;
 use crate::ranges::{Range, Ranges};
+use polypath_types::PathId;
 
 /// Sequence numbers that a packet may be ahead of the expected one if nothing else was agreed.
 pub(crate) const REORDER_LIMIT: usize = 256;
@@ -331,8 +332,10 @@ mod tests {
     use polypath_wire::opcode::Opcode;
 
     use super::*;
-    use crate::host::{AtomicOp, Burst, Fault, PathTag, PeerId, Route, Segment, Unread};
-    use crate::types::{Access, Completion, CqSide, FlushScope, QpEvent, RecvWr, Sge};
+    use crate::host::{AtomicOp, Burst, Fault, Segment, Unread};
+    use polypath_types::{
+        Access, Completion, CqSide, FlushScope, PathTag, PeerId, QpEvent, RecvWr, Route, Sge,
+    };
 
     /// Has memory for so many bytes, and nothing else.
     struct Memory(u32);

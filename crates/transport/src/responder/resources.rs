@@ -16,7 +16,7 @@ use polypath_wire::psn::Psn;
 use super::answer::Job;
 use crate::common::Core;
 use crate::host::{Host, Segment};
-use crate::types::Access;
+use polypath_types::Access;
 
 /// So many are remembered even if `max_dest_rd_atomic` is less.
 const REMEMBERED_MIN: usize = 16;
@@ -337,7 +337,7 @@ mod tests {
     use polypath_wire::bth::Bth;
 
     use super::*;
-    use crate::types::{QpConfig, QpType};
+    use polypath_types::{QpConfig, QpType};
 
     fn core() -> Core {
         Core::new(QpConfig {

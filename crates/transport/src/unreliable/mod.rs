@@ -12,12 +12,13 @@ use polypath_wire::packet::{Headers, pad_for};
 
 use crate::cause::Cause;
 use crate::common::Core;
-use crate::host::{Burst, Host, PathId, Payload};
-use crate::qp::{PostError, TransmitState};
+use crate::host::{Burst, Host, Payload};
+use crate::qp::TransmitState;
 use crate::requester::{Failure, Stamp, burst_packets, emit_data, local_fault, psn, unsent};
 use crate::sq::{Body, SendQueue, Wqe, gather};
-use crate::types::{
-    Access, QpEvent, QpState, QpType, SendFlags, SendOp, SendWr, UdDestination, WcStatus,
+use polypath_types::{
+    Access, PathId, PostError, QpEvent, QpState, QpType, SendFlags, SendOp, SendWr, UdDestination,
+    WcStatus,
 };
 pub(crate) use uc::UcReceiver;
 pub(crate) use ud::UdReceiver;

@@ -11,7 +11,7 @@ use crate::host::Host;
 use crate::responder::execute::check_packet;
 use crate::rq::{ReceiveQueue, Received};
 use crate::sq::MAX_MESSAGE;
-use crate::types::{Access, WcOpcode, WcStatus};
+use polypath_types::{Access, WcOpcode, WcStatus};
 
 /// The message that is arriving.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use crate::cause::Cause;
 use crate::common::Core;
 use crate::host::Host;
 use crate::rq::{ReceiveQueue, Received};
-use crate::types::{NetworkHeader, WcOpcode, WcStatus};
+use polypath_types::{NetworkHeader, WcOpcode, WcStatus};
 
 /// Bytes that the GRH takes in the receive buffer.
 const GRH_LEN: u32 = 40;

@@ -1,7 +1,7 @@
 //! What holds between any two calls, counted anew.
 
 use super::{ANSWERED, DONE, END, Flight, HELD, LOST};
-use crate::host::PathId;
+use polypath_types::PathId;
 
 impl Flight {
     /// # Errors

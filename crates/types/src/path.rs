@@ -1,0 +1,36 @@
+//! Paths, as queue pairs and the path manager name them to each other.
+
+use core::time::Duration;
+
+/// Names a path in a lane's table. Stable while a queue pair or address handle uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PathId(pub u32);
+
+/// Names a peer (a remote lane as reached by one pair of addresses), and with it its set of paths, in a
+/// lane's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId(pub u32);
+
+/// What multi-path packets say of their path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PathTag {
+    /// The number both ends know the path by, below the most paths of an association (8).
+    pub id: u8,
+    /// Raised whenever the path is given up; packets of an older generation are refused.
+    pub generation: u16,
+}
+
+/// Where to send now, and how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The path.
+    pub path: PathId,
+    /// Present when there is an association with the peer's lane: then packets may carry the
+    /// multi-path header, if the queue pair itself was agreed upon.
+    pub tag: Option<PathTag>,
+    /// Bytes of payload that the path's window still takes. When it is too small, a queue pair waits
+    /// until it has grown. Acknowledgements ignore it.
+    pub window: u32,
+    /// Smoothed round-trip time, if measured.
+    pub rtt: Option<Duration>,
+}
