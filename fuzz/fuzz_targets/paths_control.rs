@@ -79,7 +79,7 @@ impl Net {
         with_icrc.extend([0; 4]);
         let parsed = Packet::parse(&with_icrc).ok()?;
         PathManager::is_control(&parsed)
-            .then(|| self.hosts[to].handle_control(self.now, src, dst, 2, &parsed))
+            .then(|| self.hosts[to].handle_control(self.now, src, dst, &parsed))
     }
 
     fn tick(&mut self, by: Duration) {

@@ -4,6 +4,7 @@ use core::mem::{offset_of, size_of, zeroed};
 use core::ptr::copy_nonoverlapping;
 
 use libc::{c_char, c_int, size_t};
+use polypath_engine::DEFAULT_PKEY;
 use polypath_verbs::{DeviceAttr, Error, PortAttr, Result};
 
 use crate::context::{checked, of};
@@ -12,9 +13,6 @@ use crate::layout::{
     Pointer, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
     ibv_port_attr, ibv_values_ex,
 };
-
-/// The one P_Key: full member of the default partition, as every RoCE port has it.
-const DEFAULT_PKEY: u16 = 0xffff;
 
 /// `IBV_GID_TYPE_ROCE_V2`.
 const GID_TYPE_ROCE_V2: u32 = 2;

@@ -393,8 +393,7 @@ impl Rig {
             with_icrc.extend([0; 4]);
             if let Ok(packet) = Packet::parse(&with_icrc) {
                 let (src, dst) = (out.address.local, out.address.remote);
-                let ifindex = if dst == ip(0, 1) { 2 } else { 3 };
-                let _ = self.peer.handle_control(now, src, dst, ifindex, &packet);
+                let _ = self.peer.handle_control(now, src, dst, &packet);
             }
         }
         while let Some(mut out) = self.peer.poll_transmit(now) {

@@ -46,4 +46,6 @@ pub mod udp;
 mod xrc;
 
 pub use device::devices;
+/// The one P_Key: full member of the default partition, as every RoCE port has it.
+pub use polypath_wire::DEFAULT_PKEY;
 pub use process::leave;

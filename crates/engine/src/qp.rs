@@ -294,7 +294,7 @@ impl QueuePair for Qp {
                 entry.core.set_peer(peer);
             }
             let mut host = LaneHost { attached: &entry.attached, io };
-            entry.core.modify(now, attr, mask, &mut host).map_err(refused)?;
+            entry.core.modify(attr, mask, &mut host).map_err(refused)?;
             let state = entry.core.state();
             if state == QpState::Reset && before != QpState::Reset {
                 io.paths.detach(now, self.qpn);

@@ -327,7 +327,7 @@ impl PathManager {
         }
     }
 
-    /// Gives queue pairs of a peer another path. `from` is not looked at any more.
+    /// Gives queue pairs of a peer another path.
     pub(crate) fn switch(&mut self, peer: u32, to: u32, reason: Reason) {
         let now = self.now;
         let Some(p) = self.peers.get_mut(peer) else { return };

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use crate::association::announce;
-use crate::config::{Config, DownRule, LocalAddress, Primary, PrimaryReselect};
+use crate::config::{DownRule, LocalAddress, Primary, PrimaryReselect};
 use crate::manager::{Outage, PathManager};
 use crate::path::Role;
 use crate::timers::Timer;
@@ -14,7 +14,7 @@ use polypath_types::PeerId;
 impl PathManager {
     /// Tells all addresses of the host: at the start and at every change of links, addresses or
     /// administrative state. Paths that lost their link or address are left at once (links after
-    /// [`Config::downdelay`]).
+    /// [`Config::downdelay`](crate::Config::downdelay)).
     pub fn set_local(&mut self, now: Duration, addresses: &[LocalAddress]) {
         self.advance(now);
         self.local =
@@ -39,15 +39,6 @@ impl PathManager {
         self.down = down;
         for index in self.paths.indexes() {
             self.local_changed(index);
-        }
-    }
-
-    /// Changes settings that `polypath` can change while running.
-    pub fn set_config(&mut self, now: Duration, config: Config) {
-        self.advance(now);
-        self.config = config;
-        for peer in self.peers.indexes() {
-            self.reselect(peer, Reason::Primary);
         }
     }
 

@@ -307,7 +307,8 @@ impl PathManager {
         Some(&self.paths.get(path.0)?.address)
     }
 
-    /// `bytes` of payload went out on `path`.
+    /// `bytes` went out on `path`, or were asked for by a READ: what the window is charged with, which is the
+    /// payload and a cost for each packet.
     #[inline]
     pub fn sent(&mut self, now: Duration, path: PathId, bytes: u32) {
         let Some(p) = self.paths.get_mut(path.0) else { return };
@@ -427,16 +428,13 @@ impl PathManager {
     }
 
     /// Takes a packet of the path manager's protocol, whose ICRC the caller has checked.
-    /// `ifindex`: where it came in, 0 if unknown; kept for reports only.
     pub fn handle_control(
         &mut self,
         now: Duration,
         src: IpAddr,
         dst: IpAddr,
-        ifindex: u32,
         packet: &Packet<'_>,
     ) -> Handled {
-        let _ = ifindex;
         self.advance(now);
         let (src, dst) = (src.to_canonical(), dst.to_canonical());
         let result = if packet.opcode() == Opcode::UD_SEND_ONLY {

@@ -60,8 +60,7 @@ pub(crate) fn connect(plan: &PairPlan, e: usize, depth: u32, host: &mut SimHost)
     ];
     for (state, mask) in steps {
         let attr = QpAttr { state, cur_state: qp.state(), ..attr };
-        qp.modify(host.io.now, &attr, mask | M::STATE, &mut host.io)
-            .expect("the transitions are legal");
+        qp.modify(&attr, mask | M::STATE, &mut host.io).expect("the transitions are legal");
     }
     qp
 }

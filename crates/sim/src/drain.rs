@@ -78,7 +78,7 @@ impl Simulation {
         let host = &mut self.hosts[end.host];
         (host.io.now, host.io.qpn) = (self.now, end.qpn);
         match host.qps.get_mut(&end.qpn) {
-            Some(entry) => entry.qp.modify(self.now, attr, mask, &mut host.io),
+            Some(entry) => entry.qp.modify(attr, mask, &mut host.io),
             None => Ok(()),
         }
     }

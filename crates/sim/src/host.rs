@@ -183,7 +183,7 @@ impl SimHost {
         for (qpn, entry) in &mut self.qps {
             self.io.qpn = *qpn;
             if entry.qp.acks_due() {
-                entry.qp.flush_acks(now, &mut self.io);
+                entry.qp.flush_acks(&mut self.io);
             }
         }
         self.path_events();
@@ -209,7 +209,7 @@ impl SimHost {
         }
         let (src, dst) = (flow.src, flow.dst);
         if PathManager::is_control(&packet) {
-            let handled = self.io.paths.handle_control(now, src, dst, 0, &packet);
+            let handled = self.io.paths.handle_control(now, src, dst, &packet);
             self.refused += u64::from(handled != Handled::Accepted);
             return;
         }

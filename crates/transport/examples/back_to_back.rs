@@ -201,7 +201,7 @@ fn end(side: u32, mtu: u32, multipath: bool) -> End {
     let rts = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC;
     for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
         a.state = state;
-        qp.modify(Duration::ZERO, &a, mask | M::STATE, &mut host).expect("legal");
+        qp.modify(&a, mask | M::STATE, &mut host).expect("legal");
     }
     qp.set_peer(PeerId(0));
     qp.set_multipath(multipath);
@@ -250,7 +250,7 @@ fn run(name: &str, op: SendOp, len: u32, mtu: u32, inline: bool, multipath: bool
             while b.qp.wants_transmit() {
                 b.qp.poll_transmit(now, &mut b.host);
             }
-            b.qp.flush_acks(now, &mut b.host);
+            b.qp.flush_acks(&mut b.host);
             packets += carry(now, &mut b, &mut a);
             messages = a.host.sends;
         }

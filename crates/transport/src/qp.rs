@@ -97,7 +97,6 @@ impl QueuePair {
     /// The transition or an attribute is not legal; nothing has changed then.
     pub fn modify<H: Host>(
         &mut self,
-        _now: Duration,
         attr: &QpAttr,
         mask: M,
         host: &mut H,
@@ -401,7 +400,7 @@ impl QueuePair {
                 };
                 if more_answers && rc.1.is_ready() { TransmitState::More } else { state }
             }
-            Halves::Uc(sender, _) | Halves::Ud(sender, _) => sender.poll(&mut self.core, now, host),
+            Halves::Uc(sender, _) | Halves::Ud(sender, _) => sender.poll(&mut self.core, host),
         };
         self.settle(host);
         state
@@ -418,7 +417,7 @@ impl QueuePair {
 
     /// Sends the acknowledgement that is due, if any. Acknowledgements are coalesced:
     /// [`QueuePair::handle_packet`] only marks them due. To be called when the lane has run out of input.
-    pub fn flush_acks<H: Host>(&mut self, _now: Duration, host: &mut H) {
+    pub fn flush_acks<H: Host>(&mut self, host: &mut H) {
         if let Halves::Rc(rc) = &mut self.halves {
             rc.1.flush_acks(&mut self.core, host);
         }

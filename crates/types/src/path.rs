@@ -28,8 +28,8 @@ pub struct Route {
     /// Present when there is an association with the peer's lane: then packets may carry the
     /// multi-path header, if the queue pair itself was agreed upon.
     pub tag: Option<PathTag>,
-    /// Bytes of payload that the path's window still takes. When it is too small, a queue pair waits
-    /// until it has grown. Acknowledgements ignore it.
+    /// Bytes that the path's window still takes: of payload, with a cost for each packet. When it is too
+    /// small, a queue pair waits until it has grown. Acknowledgements ignore it.
     pub window: u32,
     /// Smoothed round-trip time, if measured.
     pub rtt: Option<Duration>,

@@ -25,7 +25,6 @@ use core::net::{IpAddr, Ipv6Addr};
 
 use crc32fast::Hasher;
 
-use crate::bth::Bth;
 use crate::{ICRC_LEN, ROCE_PORT};
 
 /// The addresses and ports that the ICRC covers.
@@ -47,11 +46,6 @@ impl Flow {
     /// A flow to the RoCE port.
     pub const fn new(src: IpAddr, dst: IpAddr, src_port: u16) -> Self {
         Self { src, dst, src_port, dst_port: ROCE_PORT }
-    }
-
-    /// The same flow in the other direction, ports swapped.
-    pub const fn reversed(&self) -> Self {
-        Self { src: self.dst, dst: self.src, src_port: self.dst_port, dst_port: self.src_port }
     }
 }
 
@@ -222,14 +216,6 @@ impl Icrc {
         if let Some(rest) = headers.get(BLOCK..) {
             self.hasher.update(rest);
         }
-    }
-
-    /// Takes a BTH alone; further headers, if any, go to [`update`](Self::update).
-    #[inline]
-    pub fn update_bth(&mut self, bth: &[u8; Bth::LEN]) {
-        let mut b = *bth;
-        b[BTH_RESV8A] = 0xff;
-        self.hasher.update(&b);
     }
 
     /// Takes what follows the headers.

@@ -372,7 +372,7 @@ impl Lane {
         for (qpn, entry) in &mut self.qps {
             self.io.qpn = *qpn;
             if entry.qp.acks_due() {
-                entry.qp.flush_acks(now, &mut self.io);
+                entry.qp.flush_acks(&mut self.io);
             }
         }
         self.path_events();
@@ -386,7 +386,7 @@ impl Lane {
         };
         let (src, dst) = (datagram.src, datagram.dst);
         if PathManager::is_control(&packet) {
-            let handled = self.io.paths.handle_control(now, src, dst, 0, &packet);
+            let handled = self.io.paths.handle_control(now, src, dst, &packet);
             self.refused += u64::from(handled != polypath_paths::Handled::Accepted);
             return;
         }

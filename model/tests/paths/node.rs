@@ -314,7 +314,7 @@ fn connect(number: usize, host: &mut Lane) -> QueuePair {
         [(QpState::Init, init), (QpState::Rtr, rtr | M::MIN_RNR_TIMER), (QpState::Rts, rts)]
     {
         let attr = QpAttr { state, cur_state: qp.state(), ..attr };
-        qp.modify(host.io.now, &attr, mask | M::STATE, &mut host.io).expect("legal transitions");
+        qp.modify(&attr, mask | M::STATE, &mut host.io).expect("legal transitions");
     }
     qp
 }

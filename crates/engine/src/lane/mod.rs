@@ -525,12 +525,11 @@ impl State {
     }
 
     fn send_acks(&mut self) {
-        let now = self.io.now;
         while let Some(index) = self.acks.pop() {
             let Some(entry) = self.qps.get_mut(index) else { continue };
             entry.owes_ack = false;
             let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
-            entry.core.flush_acks(now, &mut host);
+            entry.core.flush_acks(&mut host);
         }
     }
 

@@ -38,13 +38,7 @@ fn dispatch(state: &mut State, packet: &Packet<'_>, received: &Received<'_>) {
         counters.control_received += 1;
         let now = state.io.now;
         // A refusal is counted there.
-        let _ = state.io.paths.handle_control(
-            now,
-            received.src,
-            received.dst,
-            received.ifindex,
-            packet,
-        );
+        let _ = state.io.paths.handle_control(now, received.src, received.dst, packet);
         return;
     }
     let bth = &packet.headers.bth;

@@ -4,8 +4,6 @@
 mod uc;
 mod ud;
 
-use core::time::Duration;
-
 use polypath_wire::ext::{Deth, ImmDt};
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::{Headers, pad_for};
@@ -97,12 +95,7 @@ impl Sender {
     }
 
     /// Sends what can be sent now.
-    pub(crate) fn poll<H: Host>(
-        &mut self,
-        core: &mut Core,
-        _now: Duration,
-        host: &mut H,
-    ) -> TransmitState {
+    pub(crate) fn poll<H: Host>(&mut self, core: &mut Core, host: &mut H) -> TransmitState {
         let mut bytes = 0;
         for _ in 0..POLL_BURSTS {
             let stopped = match core.attr.state {

@@ -404,17 +404,17 @@ fn sqd_drains_what_was_started_and_says_so() {
     attr.en_sqd_async_notify = true;
     let mask = QpAttrMask::STATE | QpAttrMask::EN_SQD_ASYNC_NOTIFY;
     let n = &mut p.nodes[0];
-    n.qp.modify(p.now, &attr, mask, &mut n.host).unwrap();
+    n.qp.modify(&attr, mask, &mut n.host).unwrap();
     assert!(n.qp.query().sq_draining);
     let rts = QpAttr { state: QpState::Rts, ..attr };
-    let early = n.qp.modify(p.now, &rts, QpAttrMask::STATE, &mut n.host);
+    let early = n.qp.modify(&rts, QpAttrMask::STATE, &mut n.host);
     assert_eq!(early, Err(ModifyError::Draining));
     p.run();
     assert_eq!(p.nodes[0].host.statuses(), [(0, Success)]);
     assert_eq!(p.nodes[0].host.events, [QpEvent::SqDrained]);
     assert!(!p.nodes[0].qp.query().sq_draining);
     let n = &mut p.nodes[0];
-    n.qp.modify(p.now, &rts, QpAttrMask::STATE, &mut n.host).unwrap();
+    n.qp.modify(&rts, QpAttrMask::STATE, &mut n.host).unwrap();
     p.run();
     assert_eq!(p.nodes[0].host.statuses(), [(0, Success), (1, Success)]);
 }
@@ -514,7 +514,7 @@ fn malformed_sequences_are_refused_as_invalid_requests() {
             n.qp.handle_packet(p.now, &packet, PathId(0), None, &mut n.host);
         }
         let n = &mut p.nodes[1];
-        n.qp.flush_acks(p.now, &mut n.host);
+        n.qp.flush_acks(&mut n.host);
         let (_, nak) = n.host.out.pop().unwrap();
         let nak = polypath_wire::Packet::parse(&nak).unwrap();
         assert_eq!(nak.headers.aeth.unwrap().syndrome, Syndrome::Nak(NakCode::InvalidRequest));

@@ -123,7 +123,7 @@ fn responder(
     attr.min_rnr_timer = 14;
     for state in [QpState::Init, QpState::Rtr] {
         attr.state = state;
-        qp.modify(Duration::ZERO, &attr, mask(QpType::Rc, state), &mut host).unwrap();
+        qp.modify(&attr, mask(QpType::Rc, state), &mut host).unwrap();
     }
     qp.set_peer(PeerId(0));
     for _ in 0..100 {
@@ -154,7 +154,7 @@ fn replay(name: &str, rights: Rights) {
     for packet in &requests {
         qp.handle_packet(Duration::ZERO, packet, PathId(0), None, &mut host);
         while qp.poll_transmit(Duration::ZERO, &mut host) == TransmitState::More {}
-        qp.flush_acks(Duration::ZERO, &mut host);
+        qp.flush_acks(&mut host);
         for (_, bytes) in host.out.drain(..) {
             got.push(Answer::of(&Packet::parse(&bytes).unwrap()));
         }

@@ -218,7 +218,7 @@ impl Node {
     pub fn modify(&mut self, attr: &QpAttr, state: QpState) -> Result<(), ModifyError> {
         let attr = QpAttr { state, ..*attr };
         let mask = mask(self.qp.config().qp_type, state);
-        self.qp.modify(Duration::ZERO, &attr, mask, &mut self.host)
+        self.qp.modify(&attr, mask, &mut self.host)
     }
 
     pub fn recv(&mut self, wr_id: u64, addr: u64, len: u32) {
@@ -346,7 +346,7 @@ impl Pair {
             }
             let node = &mut self.nodes[side];
             if node.qp.acks_due() {
-                node.qp.flush_acks(self.now, &mut node.host);
+                node.qp.flush_acks(&mut node.host);
             }
             self.collect(side);
         }

@@ -297,7 +297,7 @@ fn malformed_requests_are_refused() {
         let packet = Packet { headers: Headers { feth, reth, ..Headers::new(bth) }, payload };
         let node = &mut p.nodes[1];
         node.qp.handle_packet(p.now, &packet, PathId(0), None, &mut node.host);
-        node.qp.flush_acks(p.now, &mut node.host);
+        node.qp.flush_acks(&mut node.host);
         let (_, answer) = &node.host.out[0];
         let aeth = Packet::parse(answer).unwrap().headers.aeth.unwrap();
         assert_eq!(aeth.syndrome, Syndrome::Nak(NakCode::InvalidRequest), "{}", packet.headers);

@@ -119,7 +119,7 @@ fn a_repeated_read_needs_the_rights_that_the_first_needed() {
         let attr = QpAttr { state: QpState::Rts, ..attr };
         let node = &mut p.nodes[1];
         let mask = QpAttrMask::STATE | QpAttrMask::ACCESS_FLAGS;
-        node.qp.modify(p.now, &attr, mask, &mut node.host).unwrap();
+        node.qp.modify(&attr, mask, &mut node.host).unwrap();
         let before = node.qp.counters().sent_bytes;
         forge(&mut p, read(start(), 0, ALL, 100));
         p.run();

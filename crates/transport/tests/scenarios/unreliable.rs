@@ -81,7 +81,7 @@ fn a_uc_send_error_stops_sending_only() {
     assert_eq!(p.nodes[0].host.recv_statuses(), [(5, Success)]);
     let attr = QpAttr { state: QpState::Rts, ..setup.attr(0) };
     let n = &mut p.nodes[0];
-    n.qp.modify(p.now, &attr, QpAttrMask::STATE, &mut n.host).unwrap();
+    n.qp.modify(&attr, QpAttrMask::STATE, &mut n.host).unwrap();
     p.nodes[0].post(3, SendOp::Send, 0, 10);
     p.run();
     assert_eq!(p.nodes[0].host.statuses()[3], (3, Success));
@@ -183,7 +183,7 @@ fn ud_drains_and_flushes() {
     attr.en_sqd_async_notify = true;
     let mask = QpAttrMask::STATE | QpAttrMask::EN_SQD_ASYNC_NOTIFY;
     let n = &mut p.nodes[0];
-    n.qp.modify(p.now, &attr, mask, &mut n.host).unwrap();
+    n.qp.modify(&attr, mask, &mut n.host).unwrap();
     assert_eq!(n.host.events, [QpEvent::SqDrained]);
     send(&mut p, 0, 0x11111111, 5, SendOp::Send).unwrap();
     p.run();

@@ -321,7 +321,7 @@ impl Net {
         udp.extend_from_slice(&[0; 4]);
         let packet = Packet::parse(&udp).expect("what a manager sends can be parsed");
         assert!(PathManager::is_control(&packet));
-        self.hosts[host].paths.handle_control(self.now, src, dst, 0, &packet)
+        self.hosts[host].paths.handle_control(self.now, src, dst, &packet)
     }
 
     /// What a transport does: keeps the window full, notices stalls, resends.
