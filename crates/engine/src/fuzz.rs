@@ -534,6 +534,46 @@ mod tests {
         assert_eq!(events, [AsyncKind::PortErr, AsyncKind::DeviceFatal]);
     }
 
+    /// `ibv_modify_qp` changes all attributes or none.
+    #[test]
+    fn a_queue_pair_that_finds_no_room_for_its_peer_stays_as_it_was() {
+        let mut rig = Rig::new();
+        let now = crate::clock::now();
+        let (local, remote) = (ip(0, 0), |n: u32| IpAddr::from((10 << 24 | n).to_be_bytes()));
+        let full = rig.lane.enter(|state| {
+            (0..).find_map(|n| {
+                let (paths, options) = (&mut state.io.paths, PathOptions::default());
+                paths.attach(now, 0x7f_0000 + n, 0x03_0001, local, remote(n), options).err()
+            })
+        });
+        assert!(full.unwrap().to_string().contains("peers"));
+
+        let mut attr = QpAttr::new(QpState::Rtr);
+        attr.path_mtu = 1024;
+        attr.dest_qpn = 0x04_0001;
+        attr.min_rnr_timer = 12;
+        attr.ah = Rig::way();
+        let address = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+        let all = M::STATE | address | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+        let qp = rig.qps[6].clone();
+        let before = qp.query().unwrap();
+        assert_eq!(qp.modify(&attr, all).unwrap_err().errno, libc::ENOMEM);
+        assert_eq!(qp.query().unwrap(), before);
+        assert_eq!(before.state, QpState::Init);
+
+        // One that is connected keeps its peer.
+        let qp = rig.qps[0].clone();
+        attr.state = QpState::Sqd;
+        qp.modify(&attr, M::STATE).unwrap();
+        let IpAddr::V4(other) = ip(0, 7) else { unreachable!("documentation addresses are IPv4") };
+        attr.ah.dgid = other.to_ipv6_mapped().octets();
+        assert_eq!(qp.modify(&attr, M::STATE | M::AV).unwrap_err().errno, libc::ENOMEM);
+        assert_eq!(qp.query().unwrap().ah, Rig::way());
+        let mut packet = send_only(rig.qpn(0), PSN);
+        rig.datagram(ip(0, 1), ip(0, 0), &mut packet, true);
+        assert!(rig.poll() >= 1, "a completion of what the peer sent");
+    }
+
     #[test]
     fn the_path_managers_agree_on_multi_path() {
         let mut rig = Rig::new();

@@ -280,7 +280,6 @@ impl QueuePair for Qp {
             // First what can fail, so that nothing has changed if it does.
             if let Some(to) = address.filter(|_| connected) {
                 entry.core.check_modify(attr, mask).map_err(refused)?;
-                io.paths.detach(now, self.qpn);
                 let named = mask.contains(QpAttrMask::DEST_QPN);
                 let dest = if named { attr.dest_qpn } else { entry.core.query().dest_qpn };
                 // The multi-path header stands for opcodes of RC alone.
@@ -288,7 +287,7 @@ impl QueuePair for Qp {
                 let options = Resolved { multipath, ..to }.options();
                 let peer = io
                     .paths
-                    .attach(now, self.qpn, dest, to.local, to.remote, options)
+                    .reattach(now, self.qpn, dest, to.local, to.remote, options)
                     .map_err(|e| Error::no_memory(e.to_string()))?;
                 entry.peer = Some(peer);
                 entry.core.set_peer(peer);

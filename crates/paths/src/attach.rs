@@ -31,37 +31,77 @@ impl PathManager {
         options: PathOptions,
     ) -> Result<PeerId, AttachError> {
         self.advance(now);
-        let (local, remote) = (local.to_canonical(), remote.to_canonical());
-        if local.is_ipv4() != remote.is_ipv4() {
-            return Err(AttachError::Family);
-        }
         if self.qps.contains_key(&qpn) {
             return Err(AttachError::Attached(qpn));
         }
         if self.qps.len() >= MAX_QUEUE_PAIRS {
             return Err(AttachError::Limit("queue pairs", MAX_QUEUE_PAIRS));
         }
+        let index = self.peer_for(remote_qpn, local, remote, options)?;
+        self.attach_to(index, qpn, remote_qpn);
+        Ok(PeerId(index))
+    }
+
+    /// Attaches a queue pair to another peer than before, or anew to the same; one that is not attached, as
+    /// [`attach`](Self::attach) does. Of bytes in flight, the same holds as for [`detach`](Self::detach).
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach), but that it may be attached. It then stays attached as it was.
+    pub fn reattach(
+        &mut self,
+        now: Duration,
+        qpn: u32,
+        remote_qpn: u32,
+        local: IpAddr,
+        remote: IpAddr,
+        options: PathOptions,
+    ) -> Result<PeerId, AttachError> {
+        let Some(before) = self.qps.get(&qpn).map(|qp| qp.peer) else {
+            return self.attach(now, qpn, remote_qpn, local, remote, options);
+        };
+        self.advance(now);
+        let index = self.peer_for(remote_qpn, local, remote, options)?;
+        if index != before {
+            self.detach(now, qpn);
+        }
+        self.attach_to(index, qpn, remote_qpn);
+        Ok(PeerId(index))
+    }
+
+    /// The peer with this lane and these addresses, a new one if there is none.
+    fn peer_for(
+        &mut self,
+        remote_qpn: u32,
+        local: IpAddr,
+        remote: IpAddr,
+        options: PathOptions,
+    ) -> Result<u32, AttachError> {
+        let (local, remote) = (local.to_canonical(), remote.to_canonical());
+        if local.is_ipv4() != remote.is_ipv4() {
+            return Err(AttachError::Family);
+        }
         let options =
             PathOptions { multipath: options.multipath && self.config.multipath, ..options };
         let slot = (remote_qpn >> 16) as u8;
         let key = PeerKey { local, remote, slot, options };
-        let index = match self.peer_by_key.get(&key) {
-            Some(&index) => index,
-            None => self.add_peer(key)?,
-        };
-        let Some(peer) = self.peers.get_mut(index) else {
-            return Err(AttachError::Limit("peers", MAX_PEERS));
-        };
+        match self.peer_by_key.get(&key) {
+            Some(&index) => Ok(index),
+            None => self.add_peer(key),
+        }
+    }
+
+    fn attach_to(&mut self, index: u32, qpn: u32, remote_qpn: u32) {
+        let Some(peer) = self.peers.get_mut(index) else { return };
         peer.qpns.insert(qpn);
-        let association = peer.association;
+        peer.detours.remove(&qpn);
+        let (association, multipath) = (peer.association, peer.key.options.multipath);
         self.qps.insert(qpn, Qp { peer: index, remote_qpn, agreed: false, tries: 0 });
         if let Some(a) = association.and_then(|a| self.associations.get_mut(a)) {
             a.unused_since = None;
         }
-        if options.multipath {
+        if multipath {
             self.hello_due(qpn);
         }
-        Ok(PeerId(index))
     }
 
     fn add_peer(&mut self, key: PeerKey) -> Result<u32, AttachError> {

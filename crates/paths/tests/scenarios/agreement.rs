@@ -152,6 +152,33 @@ fn thousands_of_queue_pairs_share_one_association() {
     assert_eq!(status.peers[0].paths, status.peers[1].paths, "the same association");
 }
 
+/// `ibv_modify_qp` with another address in SQD.
+#[test]
+fn a_queue_pair_attached_elsewhere_leaves_its_peer_unless_that_fails() {
+    let mut net = connected(17);
+    let (now, peer) = (net.now, net.hosts[0].peer);
+    let paths = &mut net.hosts[0].paths;
+    let wrong_family = "2001:db8::1".parse().unwrap();
+    let refused = paths.reattach(now, QPN[0], QPN[1], ip(0, 0), wrong_family, options());
+    assert_eq!(refused, Err(AttachError::Family));
+    let status = paths.status();
+    assert_eq!((status.peers.len(), status.peers[0].agreed), (1, 1), "as it was");
+
+    let same = paths.reattach(now, QPN[0], QPN[1], ip(0, 0), ip(0, 1), options());
+    assert_eq!(same.ok(), peer);
+    net.run(50 * MS);
+    assert_eq!(net.hosts[0].paths.status().peers[0].agreed, 1, "agreed upon once more");
+
+    let now = net.now;
+    let paths = &mut net.hosts[0].paths;
+    let other = paths.reattach(now, QPN[0], QPN[1], ip(0, 0), ip(0, 5), options()).unwrap();
+    assert_ne!(Some(other), peer);
+    paths.detach(now, QPN[0]);
+    assert!(!paths.status().peers.iter().any(|p| p.peer == other), "its only queue pair has left");
+    // One that is not attached.
+    assert!(paths.reattach(now, QPN[0], QPN[1], ip(0, 0), ip(0, 5), options()).is_ok());
+}
+
 #[test]
 fn detached_queue_pairs_leave_nothing_behind() {
     let mut net = connected(16);
