@@ -86,7 +86,7 @@ fn register() {
     static ONCE: Once = Once::new();
     // SAFETY: the library is never unloaded, so the handlers stay valid.
     ONCE.call_once(|| unsafe {
-        pthread_atfork(prepare, release, release);
+        pthread_atfork(prepare, release, child);
     });
 }
 
@@ -110,6 +110,11 @@ extern "C" fn release() {
     ucma::FILES.raw_unlock();
     ucma::IDS.raw_unlock();
     device::REGISTRY.raw_unlock();
+}
+
+extern "C" fn child() {
+    release();
+    crate::guard::run((), ucma::forked);
 }
 
 #[cfg(test)]

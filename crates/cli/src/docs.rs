@@ -52,7 +52,11 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "1: what happens, on standard error. Unset: only settings without effect, and why there are no \
          devices. 0: nothing.",
     ),
-    ("POLYPATH_RDMA_CM", "Who serves librdmacm; see the README."),
+    (
+        "POLYPATH_RDMA_CM",
+        "Who serves librdmacm: polypath, kernel, or both (by source address). Unset: both where the kernel \
+         has /dev/infiniband/rdma_cm and an RDMA device, else polypath.",
+    ),
     ("POLYPATH_BROKER_BIN", "The program to start as broker; `polypath run` sets it to itself."),
     (
         "POLYPATH_LIBRARY",

@@ -49,3 +49,4 @@ pub use device::devices;
 /// The one P_Key: full member of the default partition, as every RoCE port has it.
 pub use polypath_wire::DEFAULT_PKEY;
 pub use process::leave;
+pub use thread::spawn;

@@ -4,8 +4,11 @@ use std::io;
 
 /// Starts a thread that takes no signals: those are the application's. But a fault is its own, and ends
 /// the process if it is blocked.
+///
+/// # Errors
+/// What `pthread_create(3)` gives.
 #[allow(unsafe_code)]
-pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // SAFETY: both sets are plain data on this stack; the caller's mask is restored below. The new
     // thread inherits the full mask, so that no signal can arrive before it could block them.
     unsafe {

@@ -40,6 +40,36 @@ pub enum SettingError {
          primary_reselect=always|better|failure, updelay=MS or downdelay=MS"
     )]
     Bonding(String),
+    /// `POLYPATH_RDMA_CM`.
+    #[error(
+        "POLYPATH_RDMA_CM is `{0}`: write polypath, kernel or both (by source address), or unset it"
+    )]
+    RdmaCm(String),
+}
+
+/// Who serves librdmacm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RdmaCm {
+    /// Polypath alone.
+    Polypath,
+    /// The kernel alone.
+    Kernel,
+    /// Whose device has the source address.
+    Both,
+}
+
+/// Reads `POLYPATH_RDMA_CM`; `None` if it is empty, for whoever is there.
+///
+/// # Errors
+/// [`SettingError::RdmaCm`].
+pub fn rdma_cm(text: &str) -> Result<Option<RdmaCm>, SettingError> {
+    match text {
+        "" => Ok(None),
+        "polypath" => Ok(Some(RdmaCm::Polypath)),
+        "kernel" => Ok(Some(RdmaCm::Kernel)),
+        "both" => Ok(Some(RdmaCm::Both)),
+        other => Err(SettingError::RdmaCm(other.to_owned())),
+    }
 }
 
 /// Reads `POLYPATH_LANES`: how many lanes, 1 to [`LANES_MAX`]; 1 if it is empty.
@@ -170,6 +200,16 @@ mod tests {
         for wrong in ["0", "33", "-1", "many"] {
             assert!(lanes(wrong).unwrap_err().to_string().contains("1 to 32"));
         }
+    }
+
+    #[test]
+    fn librdmacm_is_served_by_polypath_the_kernel_or_both() {
+        assert_eq!(rdma_cm(""), Ok(None));
+        assert_eq!(rdma_cm("polypath"), Ok(Some(RdmaCm::Polypath)));
+        assert_eq!(rdma_cm("kernel"), Ok(Some(RdmaCm::Kernel)));
+        assert_eq!(rdma_cm("both"), Ok(Some(RdmaCm::Both)));
+        let said = rdma_cm("Kernel").unwrap_err().to_string();
+        assert!(said.contains("`Kernel`: write polypath, kernel or both"), "{said}");
     }
 
     #[test]

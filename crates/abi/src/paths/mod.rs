@@ -19,6 +19,7 @@ use std::path::Path;
 
 use crate::guard;
 pub(crate) use shown::{hidden, show, show_bytes};
+pub(crate) use tree::has_real_devices;
 
 /// First bytes of all paths that are looked at: one comparison tells most others.
 const CLASS: &[u8] = b"/sys/class/";

@@ -195,6 +195,11 @@ fn real(directory: &CStr) -> Vec<(String, String)> {
     found
 }
 
+/// Whether the kernel has RDMA devices.
+pub(crate) fn has_real_devices() -> bool {
+    !real(c"/sys/class/infiniband").is_empty()
+}
+
 /// A directory of the user's own: where the session's files are, or below `/tmp`.
 fn private() -> io::Result<PathBuf> {
     // SAFETY: takes nothing and can't fail.

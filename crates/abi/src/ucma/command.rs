@@ -10,21 +10,13 @@ use core::slice;
 use libc::c_int;
 use polypath_ipc::message::CM_COMMAND_MAX;
 
-use crate::broker;
+use crate::ucma::both::{Asked, Job, Outcome, Outside, World};
+use crate::ucma::ids::Ids;
+use crate::ucma::layout::{
+    ACCEPT, CREATE_ID, DESTROY_ID, GET_EVENT, HEADER, JOIN_IP_MCAST, JOIN_MCAST, LEAVE_MCAST,
+    MIGRATE_ID, SET_OPTION, u32_at, u64_at,
+};
 use crate::ucma::{File, IDS, file, purge};
-
-const CREATE_ID: u32 = 0;
-pub(crate) const DESTROY_ID: u32 = 1;
-const ACCEPT: u32 = 8;
-const GET_EVENT: u32 = 12;
-const SET_OPTION: u32 = 14;
-const JOIN_IP_MCAST: u32 = 16;
-const LEAVE_MCAST: u32 = 17;
-const MIGRATE_ID: u32 = 18;
-const JOIN_MCAST: u32 = 22;
-
-/// Bytes of `rdma_ucm_cmd_hdr`.
-const HEADER: usize = 8;
 
 /// Longest option value.
 const OPTION_MAX: usize = 8 * 1024;
@@ -62,14 +54,12 @@ impl<'a> Command<'a> {
 
     /// A number at an offset of the body.
     fn u32(&self, at: usize) -> Result<u32, c_int> {
-        let bytes = self.bytes.get(HEADER + at..).and_then(|rest| rest.first_chunk());
-        bytes.map(|bytes| u32::from_ne_bytes(*bytes)).ok_or(libc::EINVAL)
+        u32_at(&self.bytes[HEADER..], at)
     }
 
     /// A number at an offset of the body.
     fn u64(&self, at: usize) -> Result<u64, c_int> {
-        let bytes = self.bytes.get(HEADER + at..).and_then(|rest| rest.first_chunk());
-        bytes.map(|bytes| u64::from_ne_bytes(*bytes)).ok_or(libc::EINVAL)
+        u64_at(&self.bytes[HEADER..], at)
     }
 
     /// Where the response goes: all commands that have one begin with the address, but one.
@@ -116,22 +106,39 @@ unsafe fn execute(fd: c_int, file: File, command: &Command<'_>) -> Result<Step, 
     // Commands that make or end what events are about hold the lock meanwhile, so that no event of
     // theirs is judged before they are known, or after they are gone.
     let mut ids = IDS.lock();
-    let mut answer = broker::ask(false, |client| client.cm_command(file.number, &bytes))
-        .map_err(|error| error.errno())?;
-    let first = |answer: &[u8]| {
-        answer.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)).ok_or(libc::EPROTO)
+    let Outcome { mut answer, job } = match file.both {
+        None => Outside.broker(file.number, &bytes)?.into(),
+        Some(both) => {
+            let from = if command.code == MIGRATE_ID { leaving(command)?.both } else { None };
+            let asked = Asked {
+                file: both,
+                code: command.code,
+                bytes: command.bytes,
+                portable: &bytes,
+                from: from.unwrap_or(0),
+            };
+            // SAFETY: the caller's promise.
+            unsafe { ids.both.execute(asked, &mut Outside)? }
+        }
     };
+    if let Some(job @ Job::Write(..)) = job {
+        // The kernel's alone. It may take as long as it takes a peer to answer.
+        drop(ids);
+        // SAFETY: the caller's promise.
+        unsafe { job.run()? };
+        if command.code == ACCEPT {
+            accepted(&mut IDS.lock(), command)?;
+        }
+        return Ok(Step::Done);
+    }
+    let first = |answer: &[u8]| u32_at(answer, 0).map_err(|_| libc::EPROTO);
     let reported = match command.code {
         CREATE_ID => {
             ids.created(first(&answer)?, command.u64(0)?);
             None
         }
         ACCEPT => {
-            // The id comes after the name and the parameters of 272 bytes.
-            let (uid, id) = (command.u64(0)?, command.u32(8 + 272)?);
-            if uid != 0 {
-                ids.named(id, uid);
-            }
+            accepted(&mut ids, command)?;
             None
         }
         JOIN_IP_MCAST => {
@@ -151,6 +158,11 @@ unsafe fn execute(fd: c_int, file: File, command: &Command<'_>) -> Result<Step, 
         _ => None,
     };
     drop(ids);
+    if let Some(job) = job {
+        // What the program no longer has ends as well in the kernel as it can.
+        // SAFETY: the caller's promise.
+        let _ = unsafe { job.run() };
+    }
     if let (Some(reported), Some(place)) = (reported, answer.first_chunk_mut::<4>()) {
         *place = reported.to_ne_bytes();
     }
@@ -167,6 +179,22 @@ unsafe fn execute(fd: c_int, file: File, command: &Command<'_>) -> Result<Step, 
         purge(fd);
     }
     Ok(Step::Done)
+}
+
+/// `ACCEPT` gave an id its name.
+fn accepted(ids: &mut Ids, command: &Command<'_>) -> Result<(), c_int> {
+    // The id comes after the name and the parameters of 272 bytes.
+    let (uid, id) = (command.u64(0)?, command.u32(8 + 272)?);
+    if uid != 0 {
+        ids.named(id, uid);
+    }
+    Ok(())
+}
+
+/// The file that `MIGRATE_ID` takes an id from.
+fn leaving(command: &Command<'_>) -> Result<File, c_int> {
+    let from = c_int::try_from(command.u32(12)?).map_err(|_| libc::EBADF)?;
+    file(from).ok_or(libc::EBADF)
 }
 
 /// The command without pointers into this process.
@@ -192,8 +220,7 @@ unsafe fn portable(command: &Command<'_>) -> Result<Vec<u8>, c_int> {
             }
         }
         MIGRATE_ID => {
-            let from = c_int::try_from(command.u32(12)?).map_err(|_| libc::EBADF)?;
-            let from = file(from).ok_or(libc::EBADF)?;
+            let from = leaving(command)?;
             let number = u32::try_from(from.number).map_err(|_| libc::EBADF)?;
             bytes[HEADER + 12..HEADER + 16].copy_from_slice(&number.to_ne_bytes());
         }

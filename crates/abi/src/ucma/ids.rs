@@ -8,10 +8,8 @@ use std::collections::HashMap;
 
 use libc::c_int;
 
-/// `RDMA_CM_EVENT_CONNECT_REQUEST`.
-const CONNECT_REQUEST: u32 = 4;
-/// `RDMA_CM_EVENT_MULTICAST_JOIN` and `_ERROR`.
-const MULTICAST: core::ops::RangeInclusive<u32> = 12..=13;
+use crate::ucma::both::Both;
+use crate::ucma::layout::{CONNECT_REQUEST, MULTICAST};
 
 /// What is to be done with an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +36,6 @@ struct Id {
 }
 
 /// All ids of the process.
-#[derive(Debug)]
 pub(crate) struct Ids {
     ids: Option<HashMap<u32, Id>>,
     /// Memberships have numbers of their own.
@@ -47,6 +44,8 @@ pub(crate) struct Ids {
     by_uid: Option<HashMap<u64, u32>>,
     /// Threads in `GET_EVENT`, by descriptor.
     waiting: Option<HashMap<c_int, u32>>,
+    /// What of them the kernel has.
+    pub(crate) both: Both,
 }
 
 /// The head of `rdma_ucm_event_resp`.
@@ -66,7 +65,7 @@ fn parse(bytes: &[u8]) -> Option<Event> {
 
 impl Ids {
     pub(crate) const fn new() -> Self {
-        Self { ids: None, memberships: None, by_uid: None, waiting: None }
+        Self { ids: None, memberships: None, by_uid: None, waiting: None, both: Both::new() }
     }
 
     /// `CREATE_ID` gave an id.

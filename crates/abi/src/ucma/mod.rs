@@ -9,24 +9,31 @@
 //! a bit. The bit alone decides nothing: the socket's inode is compared too, so that a descriptor
 //! which was closed and opened anew behind our back is not mistaken.
 //!
-//! A machine that has the kernel's device as well is served by us alone: connections over real
-//! devices are out of reach then, unless `POLYPATH_RDMA_CM=kernel` is set, which leaves the path
-//! alone. Duplicates of the descriptor (`dup()`) are plain sockets: librdmacm makes none.
+//! `POLYPATH_RDMA_CM` says whom the path leads to ([`who`]): to us, to the kernel, whose device is then
+//! left alone, or to both by source address ([`both`]). Duplicates of the descriptor (`dup()`) are
+//! plain sockets: librdmacm makes none.
 
+pub(crate) mod both;
 pub(crate) mod command;
 pub(crate) mod ids;
+pub(crate) mod layout;
+mod who;
 
 use core::ffi::{CStr, c_char};
 use core::mem::zeroed;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, IntoRawFd};
+use std::sync::Arc;
 
 use libc::{c_int, c_void, size_t, ssize_t};
+use polypath_ipc::settings::RdmaCm;
+use polypath_ipc::socket;
 
-use crate::broker;
 use crate::guard::{self, set_errno};
 use crate::lock::Lock;
+use crate::{broker, log};
+use both::{Outside, Ucma, World};
 use ids::{Ids, Verdict};
 
 /// The path that we stand in for.
@@ -52,6 +59,8 @@ pub(crate) static IDS: Lock<Ids> = Lock::new(Ids::new());
 pub(crate) struct File {
     /// The broker's name for it.
     pub(crate) number: u64,
+    /// Our number for it, if it reaches the kernel's devices too.
+    pub(crate) both: Option<u64>,
     /// Identity of the socket.
     inode: (u64, u64),
 }
@@ -101,11 +110,6 @@ pub(crate) fn file(fd: c_int) -> Option<File> {
     }
 }
 
-/// Whether the path is to be left to the kernel.
-fn left_to_the_kernel() -> bool {
-    std::env::var_os("POLYPATH_RDMA_CM").is_some_and(|value| value == "kernel")
-}
-
 /// Whether a path is ours to open.
 ///
 /// # Safety
@@ -114,7 +118,7 @@ fn left_to_the_kernel() -> bool {
 pub(crate) unsafe fn is_path(path: *const c_char) -> bool {
     // SAFETY: the caller's promise; the comparison ends at the string's end.
     let same = unsafe { libc::strcmp(path, PATH.as_ptr()) } == 0;
-    same && !left_to_the_kernel()
+    same && who::serves() != Ok(RdmaCm::Kernel)
 }
 
 /// Whether a descriptor is one of ours.
@@ -124,26 +128,20 @@ pub(crate) fn is_open(fd: c_int) -> bool {
 
 /// Opens the device: a descriptor, or -1 with `errno`.
 pub(crate) fn open(flags: c_int) -> c_int {
-    let opened = guard::run(Err(libc::EIO), || {
-        let cm = broker::ask(true, polypath_ipc::Client::open_cm).map_err(|error| {
-            crate::log::line(format_args!("/dev/infiniband/rdma_cm: {error}"));
-            error.errno()
-        })?;
-        let fd = cm.events.as_raw_fd();
-        let inode = inode(fd).ok_or(libc::EIO)?;
-        if usize::try_from(fd).is_ok_and(|fd| fd >= FDS_MAX) {
-            return Err(libc::EMFILE);
+    let opened = guard::run(Err(libc::EIO), || match who::serves() {
+        Ok(RdmaCm::Kernel) => open_kernel(flags),
+        Ok(RdmaCm::Polypath) => open_ours(flags, None),
+        Ok(RdmaCm::Both) => match Ucma::hidden() {
+            Ok(device) => open_ours(flags, Some(device)),
+            Err(errno) => {
+                log::line(format_args!("no real device for librdmacm: errno {errno}"));
+                open_ours(flags, None)
+            }
+        },
+        Err(error) => {
+            log::no_devices(&error);
+            Err(libc::EINVAL)
         }
-        let set = |command: c_int, value: c_int| {
-            // SAFETY: commands that take a number.
-            unsafe { libc::fcntl(fd, command, value) };
-        };
-        set(libc::F_SETFD, if flags & libc::O_CLOEXEC != 0 { libc::FD_CLOEXEC } else { 0 });
-        set(libc::F_SETFL, flags & libc::O_NONBLOCK);
-        IDS.lock().forget_waiters(fd);
-        FILES.lock().get_or_insert_default().insert(fd, File { number: cm.file, inode });
-        mark(fd, true);
-        Ok(cm.events.into_raw_fd())
     });
     match opened {
         Ok(fd) => fd,
@@ -152,6 +150,64 @@ pub(crate) fn open(flags: c_int) -> c_int {
             -1
         }
     }
+}
+
+/// Opens the kernel's device, as if we were not there.
+fn open_kernel(flags: c_int) -> Result<c_int, c_int> {
+    Ucma::open(flags & (libc::O_CLOEXEC | libc::O_NONBLOCK)).map(IntoRawFd::into_raw_fd)
+}
+
+/// Opens a file of the broker's, and with `device` one that reaches the kernel's devices as well.
+fn open_ours(flags: c_int, device: Option<Ucma>) -> Result<c_int, c_int> {
+    let cm = match broker::ask(true, polypath_ipc::Client::open_cm) {
+        Ok(cm) => cm,
+        Err(error) if device.is_some() => {
+            // As where rxe has the port: whoever wants the kernel's devices alone needs no broker.
+            log::no_devices(&error);
+            return open_kernel(flags);
+        }
+        Err(error) => {
+            log::line(format_args!("/dev/infiniband/rdma_cm: {error}"));
+            return Err(error.errno());
+        }
+    };
+    let (socket, behind) = match device {
+        None => (cm.events, None),
+        Some(device) => {
+            let (socket, inlet) = socket::pair().map_err(|_| libc::EMFILE)?;
+            (socket, Some((device, cm.events, inlet)))
+        }
+    };
+    let fd = socket.as_raw_fd();
+    let inode = inode(fd).ok_or(libc::EIO)?;
+    if usize::try_from(fd).is_ok_and(|fd| fd >= FDS_MAX) {
+        return Err(libc::EMFILE);
+    }
+    let set = |command: c_int, value: c_int| {
+        // SAFETY: commands that take a number.
+        unsafe { libc::fcntl(fd, command, value) };
+    };
+    set(libc::F_SETFD, if flags & libc::O_CLOEXEC != 0 { libc::FD_CLOEXEC } else { 0 });
+    set(libc::F_SETFL, flags & libc::O_NONBLOCK);
+    let mut ids = IDS.lock();
+    ids.forget_waiters(fd);
+    let both = match behind {
+        None => None,
+        Some((device, events, inlet)) => {
+            let file = ids.both.attach(cm.file, Arc::new(device), events, inlet);
+            ids.both.watch(file).inspect_err(|_| ids.both.close(file))?;
+            Some(file)
+        }
+    };
+    drop(ids);
+    FILES.lock().get_or_insert_default().insert(fd, File { number: cm.file, both, inode });
+    mark(fd, true);
+    Ok(socket.into_raw_fd())
+}
+
+/// In a child that was forked.
+pub(crate) fn forked() {
+    IDS.lock().both.forget_all();
 }
 
 /// What `fstat()` says of such a descriptor: a character device. Its number is the kernel's where
@@ -246,22 +302,19 @@ fn wait_for_ever() -> ! {
 
 /// Ends the id that a dropped connection request announced.
 fn abandon(fd: c_int, child: Option<u32>) {
-    if let Some(child) = child
-        && let Some(file) = file(fd)
-    {
-        let mut destroy = [0_u8; 24];
-        destroy[0] = command::DESTROY_ID as u8;
-        destroy[4] = 16; // bytes of the command
-        destroy[6] = 4; // bytes of the response
-        destroy[16..20].copy_from_slice(&child.to_ne_bytes());
-        let _ = broker::ask(false, |client| client.cm_command(file.number, &destroy));
+    let (Some(child), Some(file)) = (child, file(fd)) else { return };
+    if let Some(both) = file.both {
+        return IDS.lock().both.abandon(both, child, &mut Outside);
     }
+    let mut body = [0; 16];
+    layout::put_u32(&mut body, 8, child);
+    let _ = Outside.broker(file.number, &layout::command(layout::DESTROY_ID, &body, 4));
 }
 
 /// Sends an event after its id.
 fn forward(home: u64, event: &[u8]) {
     if let Err(error) = broker::ask(false, |client| client.cm_requeue(home, event)) {
-        crate::log::line(format_args!("an event of an id that moved is lost: {error}"));
+        log::line(format_args!("an event of an id that moved is lost: {error}"));
     }
 }
 

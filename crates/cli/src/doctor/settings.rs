@@ -1,7 +1,7 @@
 //! The environment variables: those that are set must make sense, and have an effect.
 
 use super::Finding;
-use polypath_ipc::settings::{Bonding, VARIABLES, busy_poll, lanes};
+use polypath_ipc::settings::{Bonding, VARIABLES, busy_poll, lanes, rdma_cm};
 use polypath_ipc::{DeviceKind, Selection, Table, devices};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -30,6 +30,7 @@ fn judge(name: &str, value: &str) -> Option<Finding> {
         "POLYPATH_LANES" => lanes(value).err().and_then(|error| wrong(error.to_string())),
         "POLYPATH_BUSY_POLL" => busy_poll(value).err().and_then(|error| wrong(error.to_string())),
         "POLYPATH_MP" => Bonding::parse(value).err().and_then(|error| wrong(error.to_string())),
+        "POLYPATH_RDMA_CM" => rdma_cm(value).err().and_then(|error| wrong(error.to_string())),
         // `broker()` finds that out, and which interfaces there are.
         "POLYPATH_DEVICE" => None,
         // `library::check()` does.
@@ -87,6 +88,7 @@ mod tests {
             ("POLYPATH_BUSY_POLL", "soon"),
             ("POLYPATH_MP", "primry=eth1"),
             ("POLYPATH_LOG", "debug"),
+            ("POLYPATH_RDMA_CM", "Kernel"),
             ("POLYPATH_BROKER_BIN", "/etc/passwd"),
         ] {
             assert_eq!(level(name, value), Some(Level::Error), "{name}={value}");
@@ -100,6 +102,7 @@ mod tests {
             ("POLYPATH_LANES", "4"),
             ("POLYPATH_MP", "primary=eth1,updelay=500"),
             ("POLYPATH_LOG", "1"),
+            ("POLYPATH_RDMA_CM", "both"),
             ("POLYPATH_BROKER_BIN", "/bin/sh"),
         ] {
             assert_eq!(level(name, value), None, "{name}={value}");

@@ -1,0 +1,167 @@
+//! The kernel's own device, and the commands that we give to it by ourselves.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use libc::c_int;
+
+use super::address::IN6;
+use crate::guard::errno;
+use crate::ucma::PATH;
+use crate::ucma::layout::{
+    BIND_IP, CREATE_ID, DESTROY_ID, EVENT_LEN, GET_EVENT, HEADER, LEAVE_MCAST, MIGRATE_ID, QUERY,
+    SET_OPTION, command, put_u32, put_u64,
+};
+
+/// One open of the kernel's `/dev/infiniband/rdma_cm`.
+pub(crate) trait Device: Send + Sync {
+    /// One `write()`.
+    ///
+    /// # Safety
+    /// What the command points to is as the kernel's ABI wants it.
+    unsafe fn write(&self, command: &[u8]) -> Result<(), c_int>;
+
+    /// The descriptor: readable while there are events.
+    fn fd(&self) -> c_int;
+}
+
+/// The real one.
+pub(crate) struct Ucma(OwnedFd);
+
+impl Ucma {
+    /// Opens the device with these flags, by system call, past our own stand-in.
+    ///
+    /// # Errors
+    /// The errno.
+    pub(crate) fn open(flags: c_int) -> Result<OwnedFd, c_int> {
+        let flags = libc::O_RDWR | flags;
+        // SAFETY: a C string; the descriptor is new, and nobody else's.
+        unsafe {
+            let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, PATH.as_ptr(), flags, 0);
+            match c_int::try_from(fd) {
+                Ok(fd @ 0..) => Ok(OwnedFd::from_raw_fd(fd)),
+                _ => Err(errno()),
+            }
+        }
+    }
+
+    /// Opens the device for our own use.
+    ///
+    /// # Errors
+    /// The errno.
+    pub(crate) fn hidden() -> Result<Self, c_int> {
+        Self::open(libc::O_CLOEXEC | libc::O_NONBLOCK).map(Self)
+    }
+}
+
+impl Device for Ucma {
+    unsafe fn write(&self, command: &[u8]) -> Result<(), c_int> {
+        loop {
+            // SAFETY: the caller's promise. A system call, past our own stand-in for write().
+            let wrote = unsafe {
+                libc::syscall(libc::SYS_write, self.0.as_raw_fd(), command.as_ptr(), command.len())
+            };
+            match errno() {
+                _ if wrote >= 0 => return Ok(()),
+                libc::EINTR => {}
+                errno => return Err(errno),
+            }
+        }
+    }
+
+    fn fd(&self) -> c_int {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Gives a command whose response of `N` bytes goes to us. `at`: where the body has its address.
+fn ask<const N: usize>(
+    device: &dyn Device,
+    code: u32,
+    body: &mut [u8],
+    at: usize,
+) -> Result<[u8; N], c_int> {
+    let mut response = [0_u8; N];
+    put_u64(body, at, response.as_mut_ptr().expose_provenance() as u64);
+    let bytes = command(code, body, N);
+    // SAFETY: the response has the room that the command's header says.
+    unsafe { device.write(&bytes)? };
+    Ok(response)
+}
+
+/// `CREATE_ID`. `kind`: the command's end, port space and type of queue pair.
+pub(super) fn create(device: &dyn Device, uid: u64, kind: [u8; 8]) -> Result<u32, c_int> {
+    let mut body = [0; 24];
+    put_u64(&mut body, 0, uid);
+    body[16..24].copy_from_slice(&kind);
+    ask(device, CREATE_ID, &mut body, 8).map(u32::from_ne_bytes)
+}
+
+/// `DESTROY_ID`.
+pub(super) fn destroy(device: &dyn Device, id: u32) -> Result<(), c_int> {
+    let mut body = [0; 16];
+    put_u32(&mut body, 8, id);
+    ask::<4>(device, DESTROY_ID, &mut body, 0).map(drop)
+}
+
+/// `LEAVE_MCAST`.
+pub(super) fn leave(device: &dyn Device, membership: u32) -> Result<(), c_int> {
+    let mut body = [0; 16];
+    put_u32(&mut body, 8, membership);
+    ask::<4>(device, LEAVE_MCAST, &mut body, 0).map(drop)
+}
+
+/// `MIGRATE_ID`, from the file with this descriptor.
+pub(super) fn migrate(device: &dyn Device, id: u32, from: c_int) -> Result<(), c_int> {
+    let mut body = [0; 16];
+    put_u32(&mut body, 8, id);
+    put_u32(&mut body, 12, from.cast_unsigned());
+    ask::<4>(device, MIGRATE_ID, &mut body, 0).map(drop)
+}
+
+/// `SET_OPTION`, from the broker's form of it: the value comes behind the command.
+pub(super) fn set_option(device: &dyn Device, id: u32, portable: &[u8]) -> Result<(), c_int> {
+    let (bytes, value) = portable.split_at_checked(HEADER + 24).ok_or(libc::EINVAL)?;
+    let mut body = bytes[HEADER..].to_vec();
+    put_u64(&mut body, 0, value.as_ptr().expose_provenance() as u64);
+    put_u32(&mut body, 8, id);
+    let bytes = command(SET_OPTION, &body, 0);
+    // SAFETY: the value is as long as the command says: `portable` is made so.
+    unsafe { device.write(&bytes) }
+}
+
+/// `BIND_IP`.
+pub(super) fn bind(device: &dyn Device, id: u32, address: [u8; IN6]) -> Result<(), c_int> {
+    let bytes = command(BIND_IP, &bind_body(id, address), 0);
+    // SAFETY: a bind has no response.
+    unsafe { device.write(&bytes) }
+}
+
+/// The body of a `BIND_IP`.
+pub(super) fn bind_body(id: u32, address: [u8; IN6]) -> [u8; 40] {
+    let mut body = [0; 40];
+    body[8..36].copy_from_slice(&address);
+    put_u32(&mut body, 36, id);
+    body
+}
+
+/// The source address of an id, as its bytes are (`RDMA_USER_CM_QUERY_ADDR`).
+pub(super) fn source(device: &dyn Device, id: u32) -> Result<[u8; 128], c_int> {
+    /// `sizeof(struct rdma_ucm_query_addr_resp)`, and where the address is in it.
+    const LEN: usize = 280;
+    const SOURCE: usize = 16;
+    let mut body = [0; 16];
+    put_u32(&mut body, 8, id);
+    let response: [u8; LEN] = ask(device, QUERY, &mut body, 0)?;
+    let mut source = [0; 128];
+    source.copy_from_slice(&response[SOURCE..SOURCE + 128]);
+    Ok(source)
+}
+
+/// The next event, if there is one.
+pub(super) fn event(device: &dyn Device) -> Result<Option<[u8; EVENT_LEN]>, c_int> {
+    match ask(device, GET_EVENT, &mut [0; 8], 0) {
+        Ok(event) => Ok(Some(event)),
+        Err(libc::EAGAIN) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}

@@ -1,0 +1,43 @@
+//! Who serves librdmacm: Polypath, the kernel, or both.
+
+use polypath_ipc::settings::{RdmaCm, SettingError, rdma_cm};
+
+use super::PATH;
+use crate::paths;
+
+/// What `POLYPATH_RDMA_CM` says, or what there is if it says nothing.
+///
+/// # Errors
+/// [`SettingError`], whose text says what to write instead.
+pub(super) fn serves() -> Result<RdmaCm, SettingError> {
+    let text = std::env::var_os("POLYPATH_RDMA_CM").unwrap_or_default();
+    let said = rdma_cm(&text.to_string_lossy())?;
+    Ok(said.unwrap_or_else(|| by_what_is_there(has_node(), paths::has_real_devices)))
+}
+
+fn by_what_is_there(node: bool, devices: impl FnOnce() -> bool) -> RdmaCm {
+    if node && devices() { RdmaCm::Both } else { RdmaCm::Polypath }
+}
+
+/// Whether the kernel has the device.
+fn has_node() -> bool {
+    // SAFETY: zero is valid for the structure, which the kernel fills in; a valid path.
+    unsafe {
+        let mut status: libc::stat = core::mem::zeroed();
+        let found =
+            libc::syscall(libc::SYS_newfstatat, libc::AT_FDCWD, PATH.as_ptr(), &raw mut status, 0);
+        found == 0 && status.st_mode & libc::S_IFMT == libc::S_IFCHR
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unset_means_whoever_is_there() {
+        assert_eq!(by_what_is_there(true, || true), RdmaCm::Both);
+        assert_eq!(by_what_is_there(true, || false), RdmaCm::Polypath);
+        assert_eq!(by_what_is_there(false, || true), RdmaCm::Polypath);
+    }
+}
