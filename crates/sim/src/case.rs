@@ -299,10 +299,10 @@ impl fmt::Display for Case {
         let family = if self.v6 { "IPv6" } else { "IPv4" };
         writeln!(f, "{} hosts, {family}, random stream {:#x}", self.hosts, self.seed)?;
         for (i, l) in self.lanes.iter().enumerate().take(self.hosts) {
-            writeln!(f, "host {i}: reach {}, receive window {}", l.reach, l.receive_window)?;
+            writeln!(f, "host {i}: reach {}, receive window {} bytes", l.reach, l.receive_window)?;
         }
         for (i, l) in self.links.iter().enumerate() {
-            write!(f, "link {i}: {:?} + {:?}", l.delay, l.jitter)?;
+            write!(f, "link {i}: delay {:?}, jitter {:?}", l.delay, l.jitter)?;
             let (rate, queue) = (l.rate_mbps, l.queue);
             if rate > 0 {
                 write!(f, ", {rate} Mbit/s with {queue} bytes of queue")?;
@@ -315,7 +315,7 @@ impl fmt::Display for Case {
                 f,
                 "pair {i}: {several} {} by link {}, MTU {}, timeout {}, retries {}, RNR retries {} \
                  of {}, {} READs{}",
-                format!("{:?}", p.service).to_uppercase(),
+                service(p.service),
                 p.link,
                 p.mtu,
                 p.timeout,
@@ -339,10 +339,19 @@ impl fmt::Display for Case {
             }
         }
         for (when, fault) in &self.faults {
-            writeln!(f, "{when:?}: {fault:?}")?;
+            writeln!(f, "{when}: {fault}")?;
         }
         self.attacks.iter().try_for_each(|attack| writeln!(f, "{attack}"))?;
         Ok(())
+    }
+}
+
+const fn service(qp_type: QpType) -> &'static str {
+    match qp_type {
+        QpType::Rc => "RC",
+        QpType::Uc => "UC",
+        QpType::Ud => "UD",
+        QpType::XrcSend | QpType::XrcRecv => "XRC",
     }
 }
 
@@ -354,7 +363,7 @@ fn names(flags: &str) -> String {
 
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {:?} {} bytes", self.at, self.kind, self.len)?;
+        write!(f, "{:?} {}, {} bytes", self.at, self.kind, self.len)?;
         if !self.kind.is_send() {
             write!(f, " at {}", self.offset)?;
         }
@@ -370,7 +379,7 @@ impl fmt::Display for Op {
             write!(f, ", receive at {:?}", self.receive_at)?;
         }
         match self.wrong {
-            Some(wrong) => write!(f, ", wrong: {wrong:?}"),
+            Some(wrong) => write!(f, ", wrong: {wrong}"),
             None => Ok(()),
         }
     }

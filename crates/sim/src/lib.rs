@@ -67,6 +67,7 @@ mod rng;
 mod run;
 mod shrink;
 mod trace;
+mod words;
 
 pub use arguments::Arguments;
 pub use attack::{Attack, Way};

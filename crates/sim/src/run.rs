@@ -484,12 +484,12 @@ impl Simulation {
     fn faults(&mut self) -> Verdict {
         while let Some(&(_, fault)) = self.timed.front().filter(|(at, _)| *at <= self.now) {
             self.timed.pop_front();
-            self.note(format_args!("{fault:?}"));
+            self.note(format_args!("{fault}"));
             self.apply(fault)?;
         }
         while let Some(i) = self.counted.iter().position(|(n, _)| *n <= self.net.sent) {
             let (_, fault) = self.counted.remove(i);
-            self.note(format_args!("{fault:?}"));
+            self.note(format_args!("{fault}"));
             self.apply(fault)?;
         }
         if self.timed.is_empty() && self.healed.is_none() {

@@ -70,7 +70,7 @@ pub struct Attack {
 impl fmt::Display for Attack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, way, pair, end, packets, .. } = self;
-        write!(f, "{at:?}: attack by {way:?}, {packets} packets at end {end} of pair {pair}")
+        write!(f, "at {at:?}: attack on end {end} of pair {pair}: {packets} packets, {way}")
     }
 }
 

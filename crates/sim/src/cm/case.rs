@@ -4,6 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::link::{LinkPlan, Weather};
+use crate::words::after;
 
 /// Everything that a run follows from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,7 +196,7 @@ impl fmt::Display for CmCase {
         )?;
         for (i, l) in self.links.iter().enumerate() {
             let reorders = if l.reorders { ", reorders" } else { "" };
-            writeln!(f, "link {i}: {:?} + {:?}{reorders}", l.delay, l.jitter)?;
+            writeln!(f, "link {i}: delay {:?}, jitter {:?}{reorders}", l.delay, l.jitter)?;
         }
         for (i, l) in self.listeners.iter().enumerate() {
             write!(f, "listener {i}: {} on {}, backlog {}", l.place, l.service, l.backlog)?;
@@ -209,14 +210,22 @@ impl fmt::Display for CmCase {
             }
         }
         for (i, a) in self.attempts.iter().enumerate() {
+            let [resources, depth, retries, rnr_retries] = a.numbers;
             writeln!(
                 f,
-                "attempt {i}: at {:?} {} asks host {} for {} by link {}, {:?}; {:?}, data {:?}",
-                a.at, a.place, a.to, a.service, a.link, a.numbers, a.decision, a.data_after
+                "attempt {i}: at {:?} {} asks host {} for {} by link {}, with {resources} responder \
+                 resources, initiator depth {depth}, {retries} retries, {rnr_retries} RNR retries; {}{}",
+                a.at,
+                a.place,
+                a.to,
+                a.service,
+                a.link,
+                a.decision,
+                after("data", a.data_after)
             )?;
             writeln!(f, "  active: {}\n  passive: {}", a.active, a.passive)?;
         }
-        self.faults.iter().try_for_each(|(at, fault)| writeln!(f, "{at:?}: {fault:?}"))
+        self.faults.iter().try_for_each(|(at, fault)| writeln!(f, "at {at:?}: {fault}"))
     }
 }
 
@@ -234,16 +243,16 @@ impl fmt::Display for Service {
 
 impl fmt::Display for EndPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quit = self.quit.map(|(time, how)| after(&how.to_string(), Some(time)));
         write!(
             f,
-            "QP {:#x}, {} bytes, answers after {:?}, quits {:?}, migrates {:?}, agrees after {:?}, destroys \
-             after {:?}",
+            "QP {:#x}, {} bytes of private data, answers after {:?}{}{}{}, destroys its id {:?} after the end",
             self.qpn,
             self.private_len,
             self.decide_after,
-            self.quit,
-            self.migrate_after,
-            self.agree_after,
+            quit.unwrap_or_default(),
+            after("moves to another channel", self.migrate_after),
+            after("agrees to the end", self.agree_after),
             self.destroy_after
         )
     }

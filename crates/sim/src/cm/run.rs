@@ -463,7 +463,7 @@ impl CmSimulation {
     }
 
     pub(super) fn fault(&mut self, fault: CmFault) -> Verdict {
-        self.note(format_args!("{fault:?}"));
+        self.note(format_args!("{fault}"));
         match fault {
             CmFault::Cut { link, from, to, cut } => self.net.set_cut(link, from, to, cut),
             CmFault::Weather { link, weather } => self.net.set_weather(link, weather),
