@@ -3,7 +3,7 @@
 use crate::args::PathAction;
 use crate::error::CliError;
 use crate::text::count;
-use polypath_ipc::{Client, Hello, PathSelector, Status, Table};
+use polypath_ipc::{Client, Hello, IpcError, PathSelector, Status, Table, port, socket};
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -14,7 +14,14 @@ pub(crate) fn run(action: PathAction) -> Result<ExitCode, CliError> {
         PathAction::Down { path, force } => (path, false, force),
         PathAction::Up { path } => (path, true, true),
     };
-    let mut broker = Client::connect(&Hello::of_this_process(""))?;
+    let mut broker = match Client::connect(&Hello::of_this_process("")) {
+        Err(IpcError::NoBroker) => {
+            let me = socket::user_id();
+            return Err(not_here(me, &port::broker_users())
+                .map_or(CliError::Broker(IpcError::NoBroker), CliError::Refused));
+        }
+        broker => broker?,
+    };
     let status = broker.status()?;
     let known = status.broker.table.down.contains(&selector);
     if up && !known {
@@ -37,6 +44,19 @@ pub(crate) fn run(action: PathAction) -> Result<ExitCode, CliError> {
     let text = told(&selector, matching(&selector, &status), up);
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whose broker has the paths, if others have one here.
+fn not_here(me: u32, users: &[u32]) -> Option<String> {
+    let others: Vec<String> =
+        users.iter().filter(|user| **user != me).map(|user| port::user_name(*user)).collect();
+    let first = others.first()?;
+    Some(format!(
+        "user {} has no Polypath broker here, but {} has: only the user of a broker takes its paths down \
+         and up, for example by `sudo -u {first} polypath path …`",
+        port::user_name(me),
+        others.join(", ")
+    ))
 }
 
 /// How many paths of running programs are meant.
@@ -98,6 +118,18 @@ mod tests {
         assert!(told(&selector("eth0"), 1, false).contains("1 path taken down"));
         assert!(told(&selector("eth0"), 2, true).contains("2 paths may be used again"));
         assert!(told(&selector("eth1"), 0, false).contains("no path matches now; kept for later"));
+    }
+
+    #[test]
+    fn beside_another_users_broker_its_user_is_named() {
+        assert_eq!(not_here(0, &[]), None);
+        assert_eq!(not_here(0, &[0]), None, "it has just gone");
+        let said = not_here(0, &[4_000_000_000]).unwrap();
+        assert!(
+            said.starts_with("user root has no Polypath broker here, but 4000000000 has"),
+            "{said}"
+        );
+        assert!(said.contains("sudo -u 4000000000 polypath path"), "{said}");
     }
 
     #[test]

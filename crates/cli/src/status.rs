@@ -6,7 +6,7 @@ use crate::json::Document;
 use crate::text::{Columns, at, bytes, count, duration};
 use polypath_ipc::status::{Counter, EventStatus, FailoverStatus, ProcessStatus, QpStatus};
 use polypath_ipc::{Client, Hello, IpcError, Status, port, socket};
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -24,7 +24,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
             .ok_or_else(|| CliError::Usage(format!("there is no user `{user}`")))?,
         None => me,
     };
-    let mut watched = Watched { user, all: arguments.all, pid: arguments.pid, open: Vec::new() };
+    let mut watched =
+        Watched { me, user, all: arguments.all, pid: arguments.pid, open: Vec::new() };
     let Some(interval) = arguments.watch else {
         let seen = watched.look()?;
         std::io::stdout().write_all(show(&seen, arguments, true).as_bytes())?;
@@ -65,6 +66,7 @@ struct Seen {
 /// Whom to look at, and the connections that are kept open between two looks: a new one each time
 /// would be part of what is observed.
 struct Watched {
+    me: u32,
     user: u32,
     all: bool,
     pid: Option<u32>,
@@ -82,11 +84,12 @@ impl Watched {
         users
             .into_iter()
             .map(|user| {
-                let (status, hidden) = match self.ask(user) {
+                let answer = self.ask(user).map_err(|error| explained(error, user, self.me));
+                let (status, hidden) = match answer {
                     Ok(status) => (status, None),
                     // Of many, those that can be seen are shown.
                     Err(error) if all && user != self.user => (None, Some(error.to_string())),
-                    Err(error) => return Err(error.into()),
+                    Err(error) => return Err(error),
                 };
                 let others = present.iter().copied().filter(|&other| other != user).collect();
                 Ok(Seen { user, status, others, hidden })
@@ -124,6 +127,23 @@ impl Watched {
         }
         status
     }
+}
+
+/// Another user's broker closes the connection without a word: what that means.
+fn explained(error: IpcError, user: u32, me: u32) -> CliError {
+    let closed = match &error {
+        IpcError::Closed => true,
+        IpcError::Io { source, .. } => {
+            matches!(source.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+        }
+        _ => false,
+    };
+    if !closed || user == me || me == 0 {
+        return error.into();
+    }
+    let name = port::user_name(user);
+    let who = if user == 0 { "root".to_owned() } else { format!("user {name} and root") };
+    CliError::Refused(format!("only {who} may look at the programs of user {name}: use sudo"))
 }
 
 fn show(seen: &[Seen], arguments: &Arguments, pretty: bool) -> String {
@@ -210,8 +230,12 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
     let mut text =
         format!("{} (pid {}): {}\n", process.program, process.pid, process.devices.join(", "));
     for lane in &process.lanes {
+        let fragments = match lane.fragmented_packets {
+            0 => String::new(),
+            packets => format!(", {packets} of them in fragments"),
+        };
         text += &format!(
-            "  lane {}: received {} in {}, sent {} in {}\n",
+            "  lane {}: received {} in {}, sent {} in {}{fragments}\n",
             lane.slot,
             bytes(lane.received_bytes),
             count(lane.received_packets, "packet"),
@@ -237,7 +261,8 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
         text += &qps.render("  ");
     }
     text += &qp_details(&process.qps, verbose);
-    let heading = ["PATH", "OVER", "STATE", "RTT", "SENT", "RECEIVED", "RESENT", "FAIL-OVERS"];
+    // The last column is not of fail-overs alone: a standby path that is given up counts too.
+    let heading = ["PATH", "OVER", "STATE", "RTT", "SENT", "RECEIVED", "RESENT", "GIVEN UP"];
     let mut paths = Columns::new(heading);
     for path in &process.paths {
         paths.row([
@@ -331,6 +356,7 @@ pub(crate) mod tests {
             state: "RTS".into(),
             device: "mp0".into(),
             peer: "10.0.0.2".into(),
+            path_mtu: 1024,
             multipath: true,
             active_path: "10.0.0.1>10.0.0.2@eth0".into(),
             live_paths: 2,
@@ -461,6 +487,22 @@ pub(crate) mod tests {
                      reason 19; traffic stood still for 1.0 ms";
         assert!(text.contains(moved), "{text}");
         assert!(text.contains("22:13:20Z  path 10.0.0.1>10.0.0.2@eth0 is given up"), "{text}");
+    }
+
+    #[test]
+    fn who_may_not_look_at_another_users_programs_is_told_so() {
+        let said = explained(IpcError::Closed, 0, 4_000_000_000).to_string();
+        assert_eq!(said, "only root may look at the programs of user root: use sudo");
+        let reset = std::io::Error::from(ErrorKind::ConnectionReset);
+        let reset = IpcError::Io { doing: "waiting", source: reset };
+        assert_eq!(
+            explained(reset, 4_000_000_001, 4_000_000_000).to_string(),
+            "only user 4000000001 and root may look at the programs of user 4000000001: use sudo"
+        );
+        for (user, me) in [(0, 0), (4_000_000_000, 0), (5, 5)] {
+            let said = explained(IpcError::Closed, user, me).to_string();
+            assert!(said.contains("closed the connection"), "{said}");
+        }
     }
 
     #[test]

@@ -87,6 +87,7 @@ fn qp(entry: &Entry, paths: &Status, table: &Table) -> QpStatus {
         .to_owned(),
         device: entry.attached.context.info.name.clone(),
         peer: peer.map(|p| p.remote.to_string()).unwrap_or_default(),
+        path_mtu: attr.path_mtu,
         multipath: entry.core.is_multipath(),
         active_path: active.map(|path| name(path, table)).unwrap_or_default(),
         live_paths: peer.map_or(0, |p| {

@@ -318,6 +318,8 @@ pub struct QpStatus {
     pub device: String,
     /// The peer's address, empty if not connected.
     pub peer: String,
+    /// Path MTU, bytes; of UD the port's MTU.
+    pub path_mtu: u32,
     /// Whether multi-path was negotiated with the peer.
     pub multipath: bool,
     /// The path that carries traffic now: `local>remote@interface`.

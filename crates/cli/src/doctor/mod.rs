@@ -4,6 +4,7 @@
 //! the judging of what they say are apart, so that the judging is tested.
 
 mod library;
+mod mtu;
 mod network;
 mod settings;
 mod system;
@@ -92,10 +93,20 @@ fn broker(device: &str) -> Vec<Finding> {
         Ok(table) => {
             findings.extend(settings::primary(&table, client.selection()));
             findings.extend(network::check(&table, client.selection()));
+            if let Ok(status) = client.status() {
+                findings.extend(mtu::queue_pairs(&table, &status.processes));
+            }
+            findings.push(beyond());
         }
         Err(error) => findings.push(Finding::error(error.to_string(), cure_of(&error))),
     }
     findings
+}
+
+/// What nobody should take for looked at.
+fn beyond() -> Finding {
+    let what = "other hosts and the network between are not looked at".to_owned();
+    Finding { level: Level::Note, what, cure: "polypath ping HOST".to_owned() }
 }
 
 fn running(client: &Client) -> Finding {

@@ -1,6 +1,6 @@
 //! Interfaces, GIDs, MTU and routes of the devices that a program would see.
 
-use super::Finding;
+use super::{Finding, mtu};
 use crate::text::count;
 use polypath_ipc::{
     Address, DeviceKind, DeviceSpec, MEMBERS_MAX, OVERHEAD, Port, Selection, Table, devices,
@@ -27,6 +27,7 @@ pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
         findings.extend(judge_ports(&device.name, &ports));
         if device.kind == DeviceKind::Mp {
             findings.extend(judge_members(&ports));
+            findings.extend(mtu::members(&device.name, device.roce_mtu(table), &ports));
         }
         findings.extend(ports.iter().filter_map(|port| {
             let mode =
@@ -124,7 +125,8 @@ fn judge_members(ports: &[&Port]) -> Vec<Finding> {
     }
     for (number, one) in ports.iter().enumerate() {
         for two in &ports[number + 1..] {
-            if one.mtu != two.mtu {
+            // One without a link does not count.
+            if one.mtu != two.mtu && one.link_up == two.link_up {
                 findings.push(Finding::warning(
                     format!(
                         "{} has MTU {}, {} has {}: the smaller counts",
@@ -220,6 +222,15 @@ mod tests {
         let (a, b) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.1.1"));
         assert_eq!(judge_members(&[&a, &b]), []);
         assert_eq!(judge_ports("mp0", &[&a, &b]), []);
+    }
+
+    #[test]
+    fn the_smaller_mtu_counts_only_if_both_have_a_link() {
+        let (large, mut small) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.1.1"));
+        small.mtu = 1500;
+        assert!(judge_members(&[&large, &small])[0].what.contains("the smaller counts"));
+        small.link_up = false;
+        assert_eq!(judge_members(&[&large, &small]), []);
     }
 
     #[test]
