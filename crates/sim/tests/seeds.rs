@@ -1,9 +1,13 @@
 //! A few hundred seeds with every `cargo test`; `polypath-sim` runs as many as one likes.
 
-use polypath_sim::{Case, Simulation, Trace, run, simulate};
+use polypath_sim::{Case, LanePlan, Rng, Simulation, Trace, run, simulate};
 
 fn check(seeds: impl IntoIterator<Item = u64>) {
-    let run = |seed| run(&Case::draw(seed), None, None).0.err().map(|failure| (seed, failure));
+    check_as(seeds, Case::draw);
+}
+
+fn check_as(seeds: impl IntoIterator<Item = u64>, draw: impl Fn(u64) -> Case) {
+    let run = |seed| run(&draw(seed), None, None).0.err().map(|failure| (seed, failure));
     let failures: Vec<_> = seeds.into_iter().filter_map(run).collect();
     assert!(failures.is_empty(), "{:?}", failures[0]);
 }
@@ -11,6 +15,30 @@ fn check(seeds: impl IntoIterator<Item = u64>) {
 #[test]
 fn verbs_keep_their_promises_whatever_the_network_does() {
     check(0..300);
+}
+
+/// What a seed means, but that hosts are of different versions: some tell no reach, as older ones do, and some
+/// one of less. Drawn from a stream of its own.
+fn with_older_hosts(seed: u64) -> Case {
+    let rng = &mut Rng::new(seed.rotate_left(41) ^ 0x6f6c_6465_7220_6f6e);
+    let mut case = Case::draw(seed);
+    let lane = |_| {
+        let usual = LanePlan::default();
+        match rng.below(3) {
+            0 => LanePlan { reach: 0, ..usual },
+            1 => LanePlan { reach: 1 << (16 + rng.below(8)), ..usual },
+            _ => usual,
+        }
+    };
+    case.lanes = (0..case.hosts).map(lane).collect();
+    case
+}
+
+/// `POLYPATH_SEEDS`: how many, if not 150.
+#[test]
+fn hosts_of_different_versions_keep_their_promises_to_each_other() {
+    let count = std::env::var("POLYPATH_SEEDS").ok().and_then(|text| text.parse().ok());
+    check_as(0..count.unwrap_or(150), with_older_hosts);
 }
 
 /// What went wrong once, and must not again. A seed's run changes when the simulator learns something, so what
