@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use polypath_lane::Overrun;
 use polypath_verbs::{
     AsyncEvent, AsyncKind, Completion, CompletionQueue, CqRequest, Element, Error, Result, Wc,
     WcStatus,
@@ -23,10 +24,6 @@ use crate::moderation::{Moderation, Verdict};
 use crate::notify::lock;
 use crate::process::Lanes;
 use crate::quota::Place;
-
-/// A completion found no room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Overrun;
 
 /// What makes the next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -410,7 +410,7 @@ impl Rig {
     pub fn multipath(&self) -> usize {
         let index = |qp: &Arc<dyn QueuePair>| crate::lane::index_of(qp.number());
         let agreed =
-            |at: &u16| self.lane.visit(*at, |entry| entry.core.is_multipath()).unwrap_or_default();
+            |at: &u16| self.lane.visit(*at, |entry| entry.qp.is_multipath()).unwrap_or_default();
         self.qps.iter().map(index).filter(|at| agreed(at)).count()
     }
 
@@ -542,7 +542,7 @@ mod tests {
         let (local, remote) = (ip(0, 0), |n: u32| IpAddr::from((10 << 24 | n).to_be_bytes()));
         let full = rig.lane.enter(|state| {
             (0..).find_map(|n| {
-                let (paths, options) = (&mut state.io.paths, PathOptions::default());
+                let (paths, options) = (state.core.paths_mut(), PathOptions::default());
                 paths.attach(now, 0x7f_0000 + n, 0x03_0001, local, remote(n), options).err()
             })
         });

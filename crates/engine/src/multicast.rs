@@ -85,11 +85,6 @@ impl Groups {
         });
         last
     }
-
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn clear(&mut self) {
-        *self = Self::default();
-    }
 }
 
 impl State {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use polypath_paths::PathManager;
 use polypath_transport::{QpConfig, SendWr, UdDestination};
 use polypath_verbs::{
     Element, Error, PostFailure, QpAttr, QpAttrMask, QpRequest, QpState, QpType, QueuePair, RecvWr,
@@ -14,7 +15,7 @@ use polypath_verbs::{
 use crate::address::{self, Resolved};
 use crate::context::Shared;
 use crate::cq::Cq;
-use crate::lane::{Attached, Entry, Lane, LaneHost, LaneIo, State};
+use crate::lane::{Attached, Lane, LaneIo, QpVisit, State};
 use crate::limits::{MAX_INLINE, MAX_MCAST_PER_QP, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use crate::memory::KeyCache;
 use crate::notify::lock;
@@ -81,7 +82,6 @@ impl Qp {
             context.use_pd(pd)?;
         }
         let attached = Attached {
-            qpn: 0,
             context: context.clone(),
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
@@ -145,17 +145,17 @@ impl Qp {
             if request.qp_type == QpType::Ud {
                 state.tell_header_fields()?;
             }
-            let qpn = state.qps.insert(config, attached)?;
-            if let Some(entry) = state.qps.by_qpn(qpn) {
-                entry.core.set_port_mtu(mtu);
-            }
+            let qpn = state.free_number()?;
+            let mut qp = polypath_transport::QueuePair::new(config(qpn));
+            qp.set_port_mtu(mtu);
+            state.core.insert(qp, attached);
             Ok(qpn)
         })?;
         Ok((lane, qpn))
     }
 
     /// Enters the lane with the queue pair.
-    fn with<R>(&self, work: impl FnOnce(&mut Entry, &mut LaneIo) -> R) -> Result<R> {
+    fn with<R>(&self, work: impl FnOnce(&mut QpVisit<'_>) -> R) -> Result<R> {
         self.with_room(0, work)
     }
 
@@ -163,16 +163,13 @@ impl Qp {
     fn with_room<R>(
         &self,
         addresses: usize,
-        work: impl FnOnce(&mut Entry, &mut LaneIo) -> R,
+        work: impl FnOnce(&mut QpVisit<'_>) -> R,
     ) -> Result<R> {
         let index = self.index();
         self.lane.enter(|state| {
             state.make_room_for_datagrams(addresses);
-            let State { qps, io, .. } = state;
-            let entry = qps.get_mut(index).ok_or_else(gone)?;
-            let result = work(entry, io);
-            state.note(index, false);
-            Ok(result)
+            let State { core, io, .. } = state;
+            core.with(index, io, work).ok_or_else(gone)
         })
     }
 
@@ -244,6 +241,7 @@ fn inline_room(request: &QpRequest) -> u32 {
 fn ud_destination(
     context: &Shared,
     lane: &Lane,
+    paths: &mut PathManager,
     io: &mut LaneIo,
     target: &UdTarget<'_>,
 ) -> Result<UdDestination> {
@@ -252,12 +250,12 @@ fn ud_destination(
     let path = match known {
         Some(path) => path,
         None => {
-            let path = io.datagram_path(&address::resolve(context, &target.ah.attr)?)?;
+            let path = io.datagram_path(paths, &address::resolve(context, &target.ah.attr)?)?;
             target.ah.resolved.store(io.datagrams.name(lane.index, path), Ordering::Relaxed);
             path
         }
     };
-    let path = io.paths.ud_route(path);
+    let path = paths.ud_route(path);
     Ok(UdDestination { path, qpn: target.qpn, qkey: target.qkey })
 }
 
@@ -273,31 +271,25 @@ impl QueuePair for Qp {
         if stops && mask.contains(QpAttrMask::STATE) {
             self.lane.settle();
         }
-        self.with(|entry, io| {
-            let now = io.now;
-            let before = entry.core.state();
+        self.with(|visit| {
+            let before = visit.qp.state();
             let refused = |e| Error::invalid(format!("queue pair {:#x}: {e}", self.qpn));
             // First what can fail, so that nothing has changed if it does.
             if let Some(to) = address.filter(|_| connected) {
-                entry.core.check_modify(attr, mask).map_err(refused)?;
+                visit.qp.check_modify(attr, mask).map_err(refused)?;
                 let named = mask.contains(QpAttrMask::DEST_QPN);
-                let dest = if named { attr.dest_qpn } else { entry.core.query().dest_qpn };
+                let dest = if named { attr.dest_qpn } else { visit.qp.query().dest_qpn };
                 // The multi-path header stands for opcodes of RC alone.
                 let multipath = to.multipath && !self.qp_type.is_xrc();
                 let options = Resolved { multipath, ..to }.options();
-                let peer = io
-                    .paths
-                    .reattach(now, self.qpn, dest, to.local, to.remote, options)
+                visit
+                    .attach(dest, to.local, to.remote, options)
                     .map_err(|e| Error::no_memory(e.to_string()))?;
-                entry.peer = Some(peer);
-                entry.core.set_peer(peer);
             }
-            let mut host = LaneHost { attached: &entry.attached, io };
-            entry.core.modify(attr, mask, &mut host).map_err(refused)?;
-            let state = entry.core.state();
+            visit.qp.modify(attr, mask, &mut visit.host).map_err(refused)?;
+            let state = visit.qp.state();
             if state == QpState::Reset && before != QpState::Reset {
-                io.paths.detach(now, self.qpn);
-                entry.peer = None;
+                visit.detach();
                 for cq in self.send_cq.iter().chain(&self.recv_cq) {
                     cq.purge(self.qpn);
                 }
@@ -307,7 +299,7 @@ impl QueuePair for Qp {
     }
 
     fn query(&self) -> Result<QpAttr> {
-        self.with(|entry, _| entry.core.query())
+        self.with(|visit| visit.qp.query())
     }
 
     fn post_send(
@@ -319,8 +311,8 @@ impl QueuePair for Qp {
             return Err(PostFailure { index: 0, error: failed() });
         }
         let addresses = if self.qp_type == QpType::Ud { list.len() } else { 0 };
-        let all = self.with_room(addresses, |entry, io| {
-            if all_or_nothing && entry.core.send_room() < list.len() {
+        let all = self.with_room(addresses, |visit| {
+            if all_or_nothing && visit.qp.send_room() < list.len() {
                 let error = Error::no_memory("the send queue has no room for the whole list");
                 return Err(PostFailure { index: 0, error });
             }
@@ -329,7 +321,10 @@ impl QueuePair for Qp {
                 let ud = request
                     .ud
                     .as_ref()
-                    .map(|t| ud_destination(&self.context, &self.lane, io, t))
+                    .map(|t| {
+                        let (paths, io) = visit.host.paths_and_out();
+                        ud_destination(&self.context, &self.lane, paths, io, t)
+                    })
                     .transpose()
                     .map_err(fail)?;
                 let wr = SendWr {
@@ -340,9 +335,9 @@ impl QueuePair for Qp {
                     ud,
                 };
                 let posted = if self.qp_type == QpType::XrcSend {
-                    entry.core.post_xrc_send(&wr, request.xrc_srqn)
+                    visit.qp.post_xrc_send(&wr, request.xrc_srqn)
                 } else {
-                    entry.core.post_send(&wr)
+                    visit.qp.post_send(&wr)
                 };
                 posted.map_err(|e| fail(Error::new(e.errno(), e.to_string())))?;
             }
@@ -357,7 +352,7 @@ impl QueuePair for Qp {
         }
         let all = self.lane.visit(self.index(), |entry| {
             for (index, wr) in list.iter().enumerate() {
-                entry.core.post_recv(wr.clone()).map_err(|e| PostFailure {
+                entry.qp.post_recv(wr.clone()).map_err(|e| PostFailure {
                     index,
                     error: Error::new(e.errno(), e.to_string()),
                 })?;
@@ -409,12 +404,7 @@ impl QueuePair for Qp {
             for group in groups {
                 state.leave(group, index);
             }
-            if let Some(mut entry) = state.qps.remove(index) {
-                let mut host = LaneHost { attached: &entry.attached, io: &mut state.io };
-                entry.core.destroy(&mut host);
-            }
-            let now = state.io.now;
-            state.io.paths.detach(now, self.qpn);
+            state.core.remove(index, &mut state.io);
         });
         self.context.memory.forget_qp(self.qpn);
         for cq in self.send_cq.iter().chain(&self.recv_cq) {

@@ -28,7 +28,7 @@ pub(crate) fn report(process: &Process) -> ProcessStatus {
 
 fn add_lane(report: &mut ProcessStatus, lane: &Lane, table: &Table) {
     lane.enter(|state| {
-        let paths = state.io.paths.status();
+        let paths = state.core.paths().status();
         let counters = &state.io.counters;
         report.lanes.push(LaneStatus {
             slot: lane.slot,
@@ -38,11 +38,7 @@ fn add_lane(report: &mut ProcessStatus, lane: &Lane, table: &Table) {
             sent_bytes: counters.sent_bytes,
             fragmented_packets: counters.fragmented_packets,
         });
-        for index in state.qps.indexes() {
-            if let Some(entry) = state.qps.get(index) {
-                report.qps.push(qp(entry, &paths, table));
-            }
-        }
+        report.qps.extend(state.core.qps().iter().map(|(_, entry)| qp(entry, &paths, table)));
         for peer in &paths.peers {
             report.paths.extend(peer_paths(peer, &state.io, table));
         }
@@ -60,9 +56,9 @@ fn add_lane(report: &mut ProcessStatus, lane: &Lane, table: &Table) {
 }
 
 fn qp(entry: &Entry, paths: &Status, table: &Table) -> QpStatus {
-    let attr = entry.core.query();
-    let config = entry.core.config();
-    let peer = entry.peer.and_then(|id| paths.peers.iter().find(|p| p.peer == id));
+    let attr = entry.qp.query();
+    let config = entry.qp.config();
+    let peer = entry.peer().and_then(|id| paths.peers.iter().find(|p| p.peer == id));
     let active = peer.and_then(|p| p.paths.iter().find(|path| Some(path.path) == p.active));
     QpStatus {
         qpn: config.qpn,
@@ -85,23 +81,23 @@ fn qp(entry: &Entry, paths: &Status, table: &Table) -> QpStatus {
             QpState::Err => "ERR",
         }
         .to_owned(),
-        device: entry.attached.context.info.name.clone(),
+        device: entry.own.context.info.name.clone(),
         peer: peer.map(|p| p.remote.to_string()).unwrap_or_default(),
         path_mtu: attr.path_mtu,
-        multipath: entry.core.is_multipath(),
+        multipath: entry.qp.is_multipath(),
         active_path: active.map(|path| name(path, table)).unwrap_or_default(),
         live_paths: peer.map_or(0, |p| {
             let live = p.paths.iter().filter(|path| is_live(path.state)).count();
             u32::try_from(live).unwrap_or(u32::MAX)
         }),
         counters: entry
-            .core
+            .qp
             .counters()
             .iter()
             .filter(|(_, value)| *value != 0)
             .map(|(name, value)| Counter { name: name.to_owned(), value })
             .collect(),
-        last_error: entry.attached.last_error.borrow().clone(),
+        last_error: entry.own.last_error.borrow().clone(),
     }
 }
 

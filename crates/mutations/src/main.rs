@@ -27,7 +27,7 @@ Run it in the root of the workspace. The copy is under target/mutations.
 ";
 
 /// What the copy needs: the cores, and what builds and judges them.
-const CRATES: &[&str] = &["types", "wire", "transport", "paths", "cm", "sim"];
+const CRATES: &[&str] = &["types", "wire", "transport", "paths", "lane", "cm", "sim"];
 /// What it needs for faults of the engine and those around it, beside the cores.
 const AROUND: &[&str] = &["verbs", "ipc", "engine", "broker", "abi"];
 /// Whose tests judge the faults of a crate, in this order.
@@ -409,7 +409,7 @@ impl Lab {
     fn test(&self, game: Game) -> Result<Finder, Unusable> {
         let mut args = vec!["test", "--release"];
         let cores: &[&str] =
-            if game == Game::Cm { &["cm"] } else { &["wire", "transport", "paths"] };
+            if game == Game::Cm { &["cm"] } else { &["wire", "transport", "paths", "lane"] };
         cores.iter().for_each(|c| args.extend(["-p", package(c)]));
         args.push("--no-fail-fast");
         let found = self.run_tests(&args)?;
@@ -456,6 +456,7 @@ fn package(name: &str) -> &'static str {
         "wire" => "polypath-wire",
         "transport" => "polypath-transport",
         "cm" => "polypath-cm",
+        "lane" => "polypath-lane",
         _ => "polypath-paths",
     }
 }

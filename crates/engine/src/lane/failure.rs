@@ -9,7 +9,7 @@ use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 use crate::context::Shared;
 use crate::events::Raise;
 use crate::lane::sleeper::Sleeper;
-use crate::lane::{Lane, LaneHost, State};
+use crate::lane::{Lane, State};
 
 /// Wakes the lane's thread if a panic unwinds through whoever is in the lane.
 pub(super) struct Alarm<'a>(pub(super) &'a Sleeper);
@@ -40,13 +40,15 @@ impl Lane {
                 std::process::id(),
                 self.index
             );
-            for index in state.qps.indexes() {
+            let indexes: Vec<u16> = state.core.qps().iter().map(|(index, _)| index).collect();
+            for index in indexes {
+                let State { core, io, .. } = &mut *state;
                 // Whatever it meets, the others are flushed.
-                let _ = catch_unwind(AssertUnwindSafe(|| state.fail_qp(index)));
+                let _ = catch_unwind(AssertUnwindSafe(|| core.fail(index, io)));
             }
             let mut told: Vec<*const Shared> = Vec::new();
-            for entry in state.qps.entries() {
-                let context = &entry.attached.context;
+            for (_, entry) in state.core.qps().iter() {
+                let context = &entry.own.context;
                 if !told.contains(&Arc::as_ptr(context)) {
                     told.push(Arc::as_ptr(context));
                     let kind = AsyncKind::DeviceFatal;
@@ -54,14 +56,6 @@ impl Lane {
                 }
             }
         });
-    }
-}
-
-impl State {
-    fn fail_qp(&mut self, index: u16) {
-        let Some(entry) = self.qps.get_mut(index) else { return };
-        let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
-        entry.core.fail(&mut host);
     }
 }
 

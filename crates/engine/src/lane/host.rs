@@ -1,13 +1,16 @@
-//! What the engine gives a queue pair: memory, queues, paths.
+//! What the engine gives a lane's queue pairs: memory, queues, sockets.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Arguments;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use polypath_lane::{NotSent, Outside, Overrun};
+use polypath_paths::{ControlOut, PathAddress, PathEvent, PathManager};
 use polypath_transport::{
-    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Host, PathId, PathTag, PeerId,
-    QpEvent, RecvWr, Route, Segment, Sge, Unread,
+    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, PathId, QpEvent, RecvWr,
+    Segment, Sge,
 };
 use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 
@@ -22,8 +25,6 @@ use crate::target::TargetState;
 /// What a queue pair is connected with in this process.
 #[derive(Debug)]
 pub(crate) struct Attached {
-    /// Its number; the table of queue pairs fills it in.
-    pub(crate) qpn: u32,
     pub(crate) context: Arc<Shared>,
     /// All but XRC targets have one.
     pub(crate) send_cq: Option<Arc<Cq>>,
@@ -41,23 +42,19 @@ pub(crate) struct Attached {
     pub(crate) keys: KeyCache,
 }
 
-/// The surroundings of one queue pair for the time of one call.
-pub(crate) struct LaneHost<'a> {
-    pub(crate) attached: &'a Attached,
-    pub(crate) io: &'a mut LaneIo,
-}
-
-impl Host for LaneHost<'_> {
-    fn resolve(&self, pd: u32, sge: Sge, access: Access) -> Result<Segment, Fault> {
-        let attached = self.attached;
-        match &attached.target {
-            None => attached.keys.resolve(&attached.context.memory, pd, sge, access),
+impl Outside<Attached> for LaneIo {
+    #[inline]
+    fn resolve(&self, own: &Attached, pd: u32, sge: Sge, access: Access) -> Result<Segment, Fault> {
+        match &own.target {
+            None => own.keys.resolve(&own.context.memory, pd, sge, access),
             Some(target) => target.context(pd)?.memory.resolve(pd, sge, access),
         }
     }
 
+    #[inline]
     fn resolve_remote(
         &self,
+        own: &Attached,
         pd: u32,
         qpn: u32,
         rkey: u32,
@@ -65,44 +62,43 @@ impl Host for LaneHost<'_> {
         len: u32,
         access: Access,
     ) -> Result<Segment, Fault> {
-        let attached = self.attached;
-        match &attached.target {
-            None => {
-                let memory = &attached.context.memory;
-                attached.keys.resolve_remote(memory, pd, qpn, rkey, va, len, access)
-            }
+        match &own.target {
+            None => own.keys.resolve_remote(&own.context.memory, pd, qpn, rkey, va, len, access),
             Some(target) => {
                 target.context(pd)?.memory.resolve_remote(pd, qpn, rkey, va, len, access)
             }
         }
     }
 
-    fn store(&mut self, segment: Segment, data: &[u8]) -> Result<(), Fault> {
+    #[inline]
+    fn store(&mut self, _own: &Attached, segment: Segment, data: &[u8]) -> Result<(), Fault> {
         memory::store(segment, data)
     }
 
-    fn load(&self, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
+    #[inline]
+    fn load(&self, _own: &Attached, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
         memory::copy_out(segment, out).map(drop)
     }
 
-    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
+    fn atomic(&mut self, _own: &Attached, segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
         memory::atomic(segment, op)
     }
 
-    fn atomic_write(&mut self, segment: Segment, value: u64) -> Result<(), Fault> {
+    fn atomic_write(&mut self, _own: &Attached, segment: Segment, value: u64) -> Result<(), Fault> {
         memory::atomic_write(segment, value)
     }
 
     fn flush(
         &mut self,
+        own: &Attached,
         pd: u32,
         qpn: u32,
         rkey: u32,
         scope: FlushScope,
         access: Access,
     ) -> Result<(), Fault> {
-        match &self.attached.target {
-            None => self.attached.context.memory.check_flush(pd, qpn, rkey, scope, access)?,
+        match &own.target {
+            None => own.context.memory.check_flush(pd, qpn, rkey, scope, access)?,
             Some(target) => {
                 target.context(pd)?.memory.check_flush(pd, qpn, rkey, scope, access)?;
             }
@@ -111,59 +107,69 @@ impl Host for LaneHost<'_> {
         Ok(())
     }
 
-    fn invalidate(&mut self, pd: u32, qpn: u32, rkey: u32) -> Result<(), Fault> {
-        match &self.attached.target {
-            None => self.attached.context.memory.invalidate(pd, qpn, rkey),
+    fn invalidate(&mut self, own: &Attached, pd: u32, qpn: u32, rkey: u32) -> Result<(), Fault> {
+        match &own.target {
+            None => own.context.memory.invalidate(pd, qpn, rkey),
             Some(target) => target.context(pd)?.memory.invalidate(pd, qpn, rkey),
         }
     }
 
-    fn bind_mw(&mut self, pd: u32, qpn: u32, mw: u32, rkey: u32) -> Result<(), Fault> {
-        self.attached.context.memory.bind(pd, qpn, mw, rkey)
+    fn bind_mw(
+        &mut self,
+        own: &Attached,
+        pd: u32,
+        qpn: u32,
+        mw: u32,
+        rkey: u32,
+    ) -> Result<(), Fault> {
+        own.context.memory.bind(pd, qpn, mw, rkey)
     }
 
-    fn cancel_bind(&mut self, mw: u32, rkey: u32) {
-        self.attached.context.memory.cancel_bind(mw, rkey);
+    fn cancel_bind(&mut self, own: &Attached, mw: u32, rkey: u32) {
+        own.context.memory.cancel_bind(mw, rkey);
     }
 
-    fn reserve(&mut self, bytes: u32) -> bool {
-        let left = self.io.early_room.checked_sub(bytes);
-        self.io.early_room = left.unwrap_or(self.io.early_room);
-        left.is_some()
+    #[inline]
+    fn take_srq(&mut self, own: &Attached) -> Option<RecvWr> {
+        own.srq.as_ref()?.take()
     }
 
-    fn release(&mut self, bytes: u32) {
-        self.io.early_room += bytes;
-    }
-
-    fn take_srq(&mut self) -> Option<RecvWr> {
-        self.attached.srq.as_ref()?.take()
-    }
-
-    fn complete(&mut self, side: CqSide, completion: Completion) {
+    #[inline]
+    fn complete(
+        &mut self,
+        own: &Attached,
+        side: CqSide,
+        completion: Completion,
+    ) -> Result<(), Overrun> {
         let cq = match side {
-            CqSide::Send => &self.attached.send_cq,
-            CqSide::Recv => &self.attached.recv_cq,
+            CqSide::Send => &own.send_cq,
+            CqSide::Recv => &own.recv_cq,
         };
-        if let Some(cq) = cq {
-            self.io.complete(cq, completion);
+        cq.as_ref().map_or(Ok(()), |cq| self.hand_out(cq, completion))
+    }
+
+    fn xrc_pd(&self, own: &Attached, srqn: u32) -> Option<u32> {
+        own.target.as_ref()?.enter(srqn)
+    }
+
+    fn take_xrc(&mut self, own: &Attached, srqn: u32) -> Option<RecvWr> {
+        own.target.as_ref()?.domain.take(srqn)
+    }
+
+    fn complete_xrc(
+        &mut self,
+        own: &Attached,
+        srqn: u32,
+        completion: Completion,
+    ) -> Result<(), Overrun> {
+        let mut done = Ok(());
+        if let Some(target) = &own.target {
+            target.domain.complete(srqn, |cq| done = self.hand_out(cq, completion));
         }
+        done
     }
 
-    fn xrc_pd(&self, srqn: u32) -> Option<u32> {
-        self.attached.target.as_ref()?.enter(srqn)
-    }
-
-    fn take_xrc(&mut self, srqn: u32) -> Option<RecvWr> {
-        self.attached.target.as_ref()?.domain.take(srqn)
-    }
-
-    fn complete_xrc(&mut self, srqn: u32, completion: Completion) {
-        let Some(target) = &self.attached.target else { return };
-        target.domain.complete(srqn, |cq| self.io.complete(cq, completion));
-    }
-
-    fn event(&mut self, event: QpEvent) {
+    fn event(&mut self, own: &Attached, event: QpEvent) {
         let kind = match event {
             QpEvent::Fatal => AsyncKind::QpFatal,
             QpEvent::RequestError => AsyncKind::QpReqErr,
@@ -174,56 +180,50 @@ impl Host for LaneHost<'_> {
             QpEvent::PathMigError => AsyncKind::PathMigErr,
             QpEvent::LastWqeReached => AsyncKind::QpLastWqeReached,
         };
-        match &self.attached.target {
+        match &own.target {
             None => {
-                let element = Element::Qp(self.attached.token);
-                self.attached.context.raise(AsyncEvent { kind, element });
+                let element = Element::Qp(own.token);
+                own.context.raise(AsyncEvent { kind, element });
             }
             Some(target) => target.raise(kind),
         }
     }
 
-    fn explain(&mut self, text: Arguments<'_>) {
+    fn explain(&mut self, own: &Attached, paths: &PathManager, text: Arguments<'_>) {
         let mut text = text.to_string();
-        if let Some(obstacle) = self.io.obstacle(self.attached.last_path.get()) {
+        if let Some(obstacle) = self.obstacle(paths, own.last_path.get()) {
             text = format!("{text}; {obstacle}");
         }
-        self.attached.last_error.replace(text.clone());
-        self.io.explain(text);
+        own.last_error.replace(text.clone());
+        self.tell(text);
     }
 
-    fn route(&mut self, peer: PeerId) -> Option<Route> {
-        self.io.paths.route_of(peer, self.attached.qpn)
+    fn overran(&mut self, _own: &Attached, qpn: u32) {
+        self.tell(format!(
+            "queue pair {qpn:#x} ends: its completion queue overran; make it larger or poll more often"
+        ));
     }
 
-    fn tag(&self, path: PathId) -> Option<PathTag> {
-        self.io.paths.tag(path)
+    fn qkey_violation(&mut self, own: &Attached) {
+        own.context.violations.qkey.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread> {
-        self.attached.last_path.set(burst.path);
-        self.io.transmit(burst)
+    #[inline]
+    fn transmit(
+        &mut self,
+        own: &Attached,
+        address: Option<&PathAddress>,
+        burst: &Burst<'_>,
+    ) -> Result<(), NotSent> {
+        own.last_path.set(burst.path);
+        self.send(address, burst)
     }
 
-    fn sent(&mut self, path: PathId, bytes: u32) {
-        let now = self.io.now;
-        self.io.paths.sent(now, path, bytes);
+    fn control(&mut self, out: ControlOut) {
+        self.send_control(out);
     }
 
-    fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>) {
-        let now = self.io.now;
-        self.io.paths.acked(now, path, bytes, rtt);
-        self.io.window_opened = true;
-    }
-
-    fn lost(&mut self, path: PathId, bytes: u32, congestion: bool) {
-        let now = self.io.now;
-        self.io.paths.lost(now, path, bytes, congestion);
-        self.io.window_opened = true;
-    }
-
-    fn suspect(&mut self, path: PathId, since: Duration) {
-        let (now, qpn) = (self.io.now, self.attached.qpn);
-        self.io.paths.stalled(now, path, qpn, since);
+    fn path_event(&mut self, _now: Duration, paths: &PathManager, event: &PathEvent) {
+        self.note_path_event(paths, event);
     }
 }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use polypath_ipc::Table;
 use polypath_ipc::status::{EventStatus, FailoverStatus};
-use polypath_paths::{PathAddress, PathManager};
-use polypath_transport::{Burst, Completion, PathId, Unread};
+use polypath_lane::{NotSent, Overrun};
+use polypath_paths::{ControlOut, PathAddress, PathManager};
+use polypath_transport::{Burst, Completion, PathId};
 use polypath_verbs::{Error, Result};
 
 use crate::address::Resolved;
-use crate::cq::{Cq, Overrun};
+use crate::cq::Cq;
 use crate::lane::counters::Counters;
 use crate::lane::datagrams::Datagrams;
 use crate::lane::send_errors::{SendErrors, Way, advice};
@@ -27,8 +28,6 @@ const REOPEN_LAST: Duration = Duration::from_secs(1);
 const NO_PATH: u32 = u32::MAX;
 /// Names of interfaces kept beside those that there are.
 const MAX_INTERFACES: usize = 1024;
-/// Queue pairs that are known to have lost a completion. The others lose the next one too.
-const MAX_BEREFT: usize = 4096;
 /// Explanations kept for `polypath status`.
 const MAX_EXPLANATIONS: usize = 64;
 
@@ -53,13 +52,10 @@ struct ControlFlow {
     used: u64,
 }
 
-/// What the queue pairs of a lane keep together of packets that arrived before their turn, in bytes.
-const EARLY_MEMORY: u32 = 64 << 20;
-
+/// What a lane's queue pairs share of this process: sockets, names, what is told of them.
 #[derive(Debug)]
 pub(crate) struct LaneIo {
     pub(crate) now: Duration,
-    pub(crate) paths: PathManager,
     pub(crate) sender: Sender,
     pub(crate) counters: Counters,
     /// Names of interfaces: asking the kernel takes system calls, and a fail-over no time.
@@ -78,26 +74,19 @@ pub(crate) struct LaneIo {
     /// The errno of the last receive that failed.
     receive_error: Option<i32>,
     pub(crate) datagrams: Datagrams,
-    /// An acknowledgement, or an event, may have opened a window.
-    pub(crate) window_opened: bool,
     /// Completions were made since the lane was entered.
     pub(crate) completions: u32,
-    /// Queue pairs that lost a completion.
-    pub(crate) bereft: Vec<u32>,
     /// Completion queues that hold an event back.
     pub(crate) holds: Holds,
-    /// Bytes that packets which arrive before their turn may still take.
-    pub(crate) early_room: u32,
     /// Copies of control packets.
     #[cfg(any(test, fuzzing))]
-    pub(crate) tapped: Vec<polypath_paths::ControlOut>,
+    pub(crate) tapped: Vec<ControlOut>,
 }
 
 impl LaneIo {
-    pub(crate) fn new(paths: PathManager, sender: Sender) -> Self {
+    pub(crate) fn new(sender: Sender) -> Self {
         Self {
             now: Duration::ZERO,
-            paths,
             sender,
             counters: Counters::default(),
             interfaces: HashMap::new(),
@@ -110,36 +99,24 @@ impl LaneIo {
             send_errors: SendErrors::default(),
             receive_error: None,
             datagrams: Datagrams::default(),
-            window_opened: false,
             completions: 0,
-            bereft: Vec::new(),
             holds: Holds::default(),
-            early_room: EARLY_MEMORY,
             #[cfg(any(test, fuzzing))]
             tapped: Vec::new(),
         }
     }
 
-    /// Of a lane without a socket: what it is and what it chooses is the same every time.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn still(slot: u8) -> Self {
-        let lane = polypath_paths::LaneIdentity { instance: 7, slot };
-        Self::new(PathManager::new(polypath_paths::Config::default(), lane, [7; 16]), Sender::new())
-    }
-
     /// The flow of a path, opened when first used and again when its addresses change. If that fails,
     /// it is tried again after a while.
-    fn flow(&mut self, path: PathId) -> Option<FlowHandle> {
+    fn flow(&mut self, path: PathId, address: &PathAddress) -> Option<FlowHandle> {
         let at = path.0 as usize;
-        let address = self.paths.path(path)?;
         if let Some(Some(flow)) = self.flows.get(at)
             && flow.address == *address
             && (flow.handle.is_some() || self.now < flow.retry_at)
         {
             return flow.handle;
         }
-        let address = *address;
-        self.open_flow(path, address)
+        self.open_flow(path, *address)
     }
 
     #[cold]
@@ -173,7 +150,7 @@ impl LaneIo {
                 self.counters.flows_failed += 1;
                 let errno = e.raw_os_error().unwrap_or(libc::EIO);
                 if self.send_errors.note(self.now, way_of(address), errno, 0) {
-                    self.explain(format!(
+                    self.tell(format!(
                         "cannot send from {} to {}: {e}; {}",
                         address.local,
                         address.remote,
@@ -185,30 +162,34 @@ impl LaneIo {
         }
     }
 
-    pub(crate) fn transmit(&mut self, burst: &Burst<'_>) -> std::result::Result<(), Unread> {
-        let Some(flow) = self.flow(burst.path) else {
+    #[inline]
+    pub(crate) fn send(
+        &mut self,
+        address: Option<&PathAddress>,
+        burst: &Burst<'_>,
+    ) -> std::result::Result<(), NotSent> {
+        let Some(flow) = address.and_then(|address| self.flow(burst.path, address)) else {
             self.counters.unsendable += u64::from(burst.packets);
-            self.paths.send_failed(self.now, burst.path);
-            return Ok(());
+            return Err(NotSent::NoWay);
         };
-        self.sender.queue(flow, burst)
+        Ok(self.sender.queue(flow, burst)?)
     }
 
     /// Hands what is queued to the kernel, and takes in what became of it.
     #[inline]
-    pub(crate) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self, paths: &mut PathManager) {
         let done = self.sender.flush();
         self.counters.sent_packets += u64::from(done.sent);
         self.counters.sent_bytes += done.sent_bytes;
         self.counters.fragmented_packets += u64::from(done.fragmented);
         self.counters.unsent += u64::from(done.dropped);
         if self.sender.has_flow_errors() {
-            self.heed_send_errors();
+            self.heed_send_errors(paths);
         }
     }
 
     #[cold]
-    fn heed_send_errors(&mut self) {
+    fn heed_send_errors(&mut self, paths: &mut PathManager) {
         for FlowError { flow, tag, kind, packets } in self.sender.take_flow_errors() {
             let Some(key) = self.sender.key(flow) else { continue };
             let (local, remote) = (key.local, key.remote);
@@ -217,7 +198,7 @@ impl LaneIo {
             match kind {
                 FlowFault::TooBig(bytes) => {
                     let interface = self.interface(ifindex);
-                    self.explain(format!(
+                    self.tell(format!(
                         "packets from {local} to {remote}, of {bytes} bytes and headers, no longer fit the MTU of \
                          interface {interface}: they are sent in fragments, which is slower and which, over IPv4, \
                          only Polypath accepts; raise the MTU, or connect anew"
@@ -226,13 +207,13 @@ impl LaneIo {
                 FlowFault::Congested(errno) | FlowFault::Refused(errno) => {
                     if self.send_errors.note(self.now, way, errno, packets.into()) {
                         let interface = self.interface(ifindex);
-                        self.explain(format!(
+                        self.tell(format!(
                             "packets from {local} to {remote} by interface {interface} cannot be sent: {}",
                             advice(errno)
                         ));
                     }
                     if tag != NO_PATH && matches!(kind, FlowFault::Refused(_)) {
-                        self.paths.send_failed(self.now, PathId(tag));
+                        paths.send_failed(self.now, PathId(tag));
                     }
                 }
             }
@@ -244,13 +225,13 @@ impl LaneIo {
     pub(crate) fn receive_failed(&mut self, error: &std::io::Error) {
         let errno = error.raw_os_error();
         if core::mem::replace(&mut self.receive_error, errno) != errno {
-            self.explain(format!("packets cannot be received: {error}"));
+            self.tell(format!("packets cannot be received: {error}"));
         }
     }
 
     /// What lately kept packets of a path from being sent, for an explanation of an error.
-    pub(crate) fn obstacle(&self, path: PathId) -> Option<String> {
-        let address = self.paths.path(path)?;
+    pub(crate) fn obstacle(&self, paths: &PathManager, path: PathId) -> Option<String> {
+        let address = paths.path(path)?;
         let errno = self.send_errors.recent(self.now, &way_of(address))?;
         Some(format!("this host could not send packets there: {}", advice(errno)))
     }
@@ -265,19 +246,17 @@ impl LaneIo {
         data + control.map_or(0, |flow| self.sender.sent_bytes(flow.handle))
     }
 
-    /// Sends what the path manager has to say.
-    pub(crate) fn transmit_control(&mut self) {
-        while let Some(out) = self.paths.poll_transmit(self.now) {
-            #[cfg(any(test, fuzzing))]
-            self.tapped.push(out.clone());
-            match self.control_flow(&out.address) {
-                Some(flow) => {
-                    self.counters.control_sent += 1;
-                    self.sender.queue_raw(flow, &out.packet);
-                }
-                None => self.counters.unsendable += 1,
+    /// Sends a packet of the path manager's own.
+    pub(crate) fn send_control(&mut self, out: ControlOut) {
+        match self.control_flow(&out.address) {
+            Some(flow) => {
+                self.counters.control_sent += 1;
+                self.sender.queue_raw(flow, &out.packet);
             }
+            None => self.counters.unsendable += 1,
         }
+        #[cfg(any(test, fuzzing))]
+        self.tapped.push(out);
     }
 
     /// The flow for control packets to an address. Those used last stay open.
@@ -329,7 +308,11 @@ impl LaneIo {
     }
 
     /// The path to an address, made if there is none.
-    pub(crate) fn datagram_path(&mut self, to: &Resolved) -> Result<PathId> {
+    pub(crate) fn datagram_path(
+        &mut self,
+        paths: &mut PathManager,
+        to: &Resolved,
+    ) -> Result<PathId> {
         if let Some(path) = self.datagrams.find(to) {
             return Ok(path);
         }
@@ -338,8 +321,7 @@ impl LaneIo {
                 "too many datagrams to different addresses are posted and not sent",
             ));
         }
-        let path = self
-            .paths
+        let path = paths
             .ud_path(self.now, to.local, to.remote, to.options())
             .map_err(|e| Error::invalid(e.to_string()))?;
         self.datagrams.add(*to, path);
@@ -347,9 +329,9 @@ impl LaneIo {
     }
 
     /// Makes room for other addresses; `keep`: paths of what is posted and not sent.
-    pub(crate) fn forget_datagrams(&mut self, keep: &HashSet<PathId>) {
+    pub(crate) fn forget_datagrams(&mut self, paths: &mut PathManager, keep: &HashSet<PathId>) {
         for path in self.datagrams.forget(keep) {
-            self.paths.release_ud(path);
+            paths.release_ud(path);
             let flow = self.flows.get_mut(path.0 as usize).and_then(Option::take);
             if let Some(Flow { handle: Some(handle), .. }) = flow {
                 self.sender.close(handle);
@@ -359,25 +341,20 @@ impl LaneIo {
 
     /// Hands out a completion.
     #[inline]
-    pub(crate) fn complete(&mut self, cq: &Arc<Cq>, completion: Completion) {
+    pub(crate) fn hand_out(
+        &mut self,
+        cq: &Arc<Cq>,
+        completion: Completion,
+    ) -> std::result::Result<(), Overrun> {
         self.completions += 1;
-        match cq.push(completion, self.now) {
-            Ok(None) => {}
-            Ok(Some(at)) => self.holds.add(at, cq),
-            Err(Overrun) => self.completion_lost(completion.qpn),
+        if let Some(at) = cq.push(completion, self.now)? {
+            self.holds.add(at, cq);
         }
-    }
-
-    /// A completion of this queue pair found its queue full.
-    fn completion_lost(&mut self, qpn: u32) {
-        // A queue pair that is flushed loses many at once.
-        if self.bereft.last() != Some(&qpn) && self.bereft.len() < MAX_BEREFT {
-            self.bereft.push(qpn);
-        }
+        Ok(())
     }
 
     /// Remembers an error.
-    pub(crate) fn explain(&mut self, text: String) {
+    pub(crate) fn tell(&mut self, text: String) {
         remember(&mut self.explanations, self.now, text);
     }
 
@@ -428,48 +405,50 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+    use crate::lane::still_paths;
 
     #[test]
     fn a_socket_that_could_not_be_opened_is_tried_again() {
-        let mut io = LaneIo::still(7);
+        let (mut io, mut paths) = (LaneIo::new(Sender::new()), still_paths(7));
         let ip = Ipv4Addr::LOCALHOST.into();
-        let path = io.paths.ud_path(io.now, ip, ip, polypath_paths::PathOptions::default());
+        let path = paths.ud_path(io.now, ip, ip, polypath_paths::PathOptions::default());
         let path = path.unwrap();
+        let address = *paths.path(path).unwrap();
         io.sender.shortage = Some(libc::EMFILE);
-        assert_eq!((io.flow(path), io.counters.flows_failed), (None, 1));
+        assert_eq!((io.flow(path, &address), io.counters.flows_failed), (None, 1));
         assert!(io.explanations[0].text.contains("ulimit"), "{:?}", io.explanations);
         // Not for every packet.
         io.now += REOPEN_FIRST / 2;
-        assert_eq!((io.flow(path), io.counters.flows_failed), (None, 1));
+        assert_eq!((io.flow(path, &address), io.counters.flows_failed), (None, 1));
         io.now += REOPEN_FIRST / 2;
-        assert_eq!((io.flow(path), io.counters.flows_failed), (None, 2));
+        assert_eq!((io.flow(path, &address), io.counters.flows_failed), (None, 2));
         io.sender.shortage = None;
         io.now += REOPEN_FIRST;
-        assert_eq!((io.flow(path), io.counters.flows_failed), (None, 2));
+        assert_eq!((io.flow(path, &address), io.counters.flows_failed), (None, 2));
         io.now += REOPEN_FIRST;
-        let flow = io.flow(path);
+        let flow = io.flow(path, &address);
         assert!(flow.is_some());
-        assert_eq!((io.flow(path), io.explanations.len()), (flow, 1));
+        assert_eq!((io.flow(path, &address), io.explanations.len()), (flow, 1));
     }
 
     #[test]
     fn what_the_kernel_refuses_is_counted_told_once_and_no_packet_sent() {
-        let mut io = LaneIo::still(7);
+        let (mut io, mut paths) = (LaneIo::new(Sender::new()), still_paths(7));
         // From the loopback address nothing goes elsewhere.
         let (local, remote) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(203, 0, 113, 7).into());
-        let path = io.paths.ud_path(io.now, local, remote, polypath_paths::PathOptions::default());
+        let path = paths.ud_path(io.now, local, remote, polypath_paths::PathOptions::default());
         let path = path.unwrap();
-        assert_eq!(io.obstacle(path), None);
+        let address = *paths.path(path).unwrap();
+        assert_eq!(io.obstacle(&paths, path), None);
         for _ in 0..3 {
-            let flow = io.flow(path).unwrap();
+            let flow = io.flow(path, &address).unwrap();
             io.sender.queue_raw(flow, &[0; 12]);
-            io.flush();
+            io.flush(&mut paths);
         }
         assert_eq!((io.counters.sent_packets, io.counters.unsent), (0, 3));
-        let address = *io.paths.path(path).unwrap();
         let errors = io.send_errors.counters(&way_of(&address));
         assert_eq!((errors.len(), errors[0].value), (1, 3), "{errors:?}");
         assert_eq!(io.explanations.len(), 1);
-        assert!(io.obstacle(path).unwrap().contains("could not send"));
+        assert!(io.obstacle(&paths, path).unwrap().contains("could not send"));
     }
 }

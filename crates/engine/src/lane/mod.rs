@@ -1,7 +1,7 @@
 //! Lanes: an engine is sharded; a queue pair lives on one lane.
 //!
-//! A lane is a slot of the broker (a range of QPNs with a receive socket), a set of paths, and the
-//! queue pairs, all under one lock. Whoever has something to do enters it: a thread that posts sends
+//! A lane is a slot of the broker (a range of QPNs with a receive socket), and its queue pairs with the
+//! paths that they share ([`polypath_lane`]), all under one lock. Whoever has something to do enters it: a thread that posts sends
 //! at once; a thread that polls a completion queue receives, answers and sends; the lane's own
 //! thread does so when nobody else does ([`sleeper`], [`busy_poll`]). Different lanes share nothing on the data path.
 
@@ -9,18 +9,16 @@ mod bell;
 mod busy_poll;
 pub(crate) mod counters;
 mod datagrams;
-mod failover;
+
 mod failure;
 mod host;
 mod io;
+mod path_news;
 mod prompt;
 mod receive;
 mod send_errors;
 mod sleeper;
-mod table;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,61 +26,41 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, TryLockError};
 use std::time::Duration;
 
 use polypath_ipc::{Selection, Table};
-use polypath_paths::{LaneIdentity, PathManager, PeerId};
-use polypath_transport::{QueuePair, TransmitState};
-use polypath_verbs::{Error, QpState, Result};
+use polypath_lane::{LaneConfig, Visit};
+use polypath_paths::{LaneIdentity, PathManager};
+use polypath_verbs::{Error, Result};
 
 use crate::clock;
 use crate::context::os_error;
+use crate::limits::MAX_QP_PER_LANE;
 use crate::multicast::Groups;
 use crate::notify::lock;
 use crate::process::Process;
 use crate::udp::{Receiver, Sender};
 
 use failure::Alarm;
-pub(crate) use host::{Attached, LaneHost};
+pub(crate) use host::Attached;
 pub(crate) use io::{LaneIo, way_of};
 use prompt::Promptness;
 use sleeper::{Sleeper, Watch, Woken};
-use table::QpTable;
 
 /// Batches of packets taken from the socket before queue pairs get their turn to send.
 const MAX_BATCHES: usize = 4;
-/// Turns of sending per entry: after that, look at the socket again.
-const MAX_TURNS: usize = 64;
-
+/// The lane's queue pairs, and whose turn it is.
+pub(crate) type Core = polypath_lane::Lane<Attached>;
 /// A queue pair and what the lane knows of it.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) core: QueuePair,
-    pub(crate) attached: Attached,
-    pub(crate) peer: Option<PeerId>,
-    /// The earliest deadline in the lane's heap.
-    timer: Option<Duration>,
-    /// In the list of those whose deadline is to be looked at.
-    stale: bool,
-    /// In the queue of those that have something to send.
-    queued: bool,
-    /// In the list of those that owe an acknowledgement.
-    owes_ack: bool,
-    /// Waits for a window.
-    blocked: bool,
-}
+pub(crate) type Entry = polypath_lane::Entry<Attached>;
+/// A queue pair and its surroundings.
+pub(crate) type QpVisit<'a> = Visit<'a, Attached, LaneIo>;
 
 /// All that a lane's lock guards.
 #[derive(Debug)]
 pub(crate) struct State {
-    pub(crate) qps: QpTable,
+    pub(crate) core: Core,
     pub(crate) io: LaneIo,
     /// In a box, since every round takes it out and puts it back.
     receiver: Option<Box<Receiver>>,
-    ready: VecDeque<u16>,
-    blocked: Vec<u16>,
-    acks: Vec<u16>,
     prompt: Promptness,
-    timers: BinaryHeap<Reverse<(Duration, u16)>>,
-    /// Queue pairs whose deadlines may have become earlier.
-    stale: Vec<u16>,
     /// Multicast groups, and the queue pairs attached to each.
     pub(crate) groups: Groups,
 }
@@ -122,10 +100,10 @@ impl Lane {
         let mut paths = PathManager::new(settings, identity, seed);
         paths.set_local(clock::now(), &crate::mp::local_addresses(&table, &process.selection));
         paths.set_down(clock::now(), &crate::mp::down_rules(&table));
-        let mut io = LaneIo::new(paths, sender);
+        let mut io = LaneIo::new(sender);
         io.learn_interfaces(&table);
         let socket = receiver.fd();
-        let mut state = State::new(opened.slot, io, Some(Box::new(receiver)));
+        let mut state = State::new(paths, io, Some(Box::new(receiver)));
         state.learn_sole_ipv4(&table, &process.selection);
         let lane = Arc::new(Self {
             index,
@@ -234,18 +212,17 @@ impl Lane {
         }
         let _alarm = Alarm(&self.sleeper);
         self.sleeper.entered();
-        let now = clock::now();
-        state.io.now = now;
+        let now = state.begin();
         state.prompt.back(now);
         let result = work(&mut state);
-        state.turns();
+        state.transmit();
         // Behind what was posted, in the same send if it goes the same way. Posting a receive sends
         // nothing, and the answer may be posted next.
         if state.io.sender.has_queued() || !state.prompt.trusted() {
-            state.send_acks();
+            state.acknowledge();
         }
-        state.io.flush();
-        state.set_timers();
+        state.flush();
+        state.core.set_timers();
         if let Some(deadline) = state.next_deadline() {
             self.sleeper.deadline(deadline);
         }
@@ -256,11 +233,11 @@ impl Lane {
     /// Unlike [`Lane::enter`], does no more than that.
     pub(crate) fn visit<R>(&self, index: u16, work: impl FnOnce(&mut Entry) -> R) -> Option<R> {
         let mut state = self.wait();
-        let entry = state.qps.get_mut(index)?;
+        let entry = state.core.entry_mut(index)?;
         let result = work(entry);
-        if entry.core.wants_transmit() {
+        if entry.qp.wants_transmit() {
             drop(state);
-            self.enter(|state| state.note(index, false));
+            self.enter(|state| state.core.with(index, &mut state.io, |_| ()));
         }
         Some(result)
     }
@@ -278,9 +255,9 @@ impl Lane {
     /// The process ends: sends what is owed, unless another thread is in the lane and will.
     pub(crate) fn leave(&self) {
         if let Ok(mut state) = self.state.try_lock() {
-            state.io.now = clock::now();
-            state.send_acks();
-            state.io.flush();
+            state.begin();
+            state.acknowledge();
+            state.flush();
         }
     }
 
@@ -297,12 +274,13 @@ impl Lane {
             return;
         }
         self.enter(|state| {
-            let now = state.io.now;
             state.io.interfaces_changed();
             state.io.learn_interfaces(table);
             state.learn_sole_ipv4(table, selection);
-            state.io.paths.set_local(now, &addresses);
-            state.io.paths.set_down(now, &down);
+            let now = state.core.now();
+            let paths = state.core.paths_mut();
+            paths.set_local(now, &addresses);
+            paths.set_down(now, &down);
         });
         self.sleeper.wake();
     }
@@ -311,7 +289,14 @@ impl Lane {
 /// The index of a queue pair within its lane.
 #[cfg(any(test, fuzzing))]
 pub(crate) const fn index_of(qpn: u32) -> u16 {
-    QpTable::index_of(qpn)
+    polypath_lane::QpTable::<Attached>::index_of(qpn)
+}
+
+/// The paths of a lane without a socket: what it is and what it chooses is the same every time.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn still_paths(slot: u8) -> PathManager {
+    let lane = LaneIdentity { instance: 7, slot };
+    PathManager::new(polypath_paths::Config::default(), lane, [7; 16])
 }
 
 /// A lane in the hands of a test or the fuzzer: without a socket, a thread, and a broker.
@@ -323,7 +308,7 @@ impl Lane {
             index: 0,
             slot,
             socket: -1,
-            state: Mutex::new(State::new(slot, LaneIo::still(slot), None)),
+            state: Mutex::new(State::new(still_paths(slot), LaneIo::new(Sender::new()), None)),
             waiting: AtomicU32::new(0),
             sleeper: Sleeper::new().map_err(|e| os_error(&e))?,
             ended: Once::new(),
@@ -336,33 +321,22 @@ impl Lane {
     /// If queue pairs are left.
     pub(crate) fn begin_anew(&self, addresses: &[polypath_paths::LocalAddress]) {
         let mut state = self.wait();
-        assert!(state.qps.is_empty(), "all queue pairs were destroyed");
-        // The table of queue pairs is large, and stays.
-        let State { qps: _, io, receiver: _, ready, blocked, acks, prompt, timers, stale, groups } =
-            &mut *state;
-        *io = LaneIo::still(self.slot);
-        io.paths.set_local(clock::now(), addresses);
-        ready.clear();
-        blocked.clear();
-        acks.clear();
-        timers.clear();
-        stale.clear();
-        groups.clear();
-        *prompt = Promptness::default();
+        assert!(state.core.qps().is_empty(), "all queue pairs were destroyed");
+        *state = State::new(still_paths(self.slot), LaneIo::new(Sender::new()), None);
+        state.begin();
+        state.core.set_local(addresses);
     }
 
     /// One round, with these datagrams coming in first.
     pub(crate) fn round(&self, datagrams: &[crate::udp::Received<'_>]) {
         let mut state = self.wait();
-        state.io.now = clock::now();
+        state.begin();
         for datagram in datagrams {
             receive::datagram(&mut state, datagram);
         }
-        state.run_timers();
-        state.turns();
-        state.send_acks();
-        state.io.flush();
-        state.set_timers();
+        let State { core, io, .. } = &mut *state;
+        core.run(io);
+        state.flush();
     }
 
     /// What the path manager has sent since the last call.
@@ -372,44 +346,67 @@ impl Lane {
 }
 
 impl State {
-    fn new(slot: u8, io: LaneIo, receiver: Option<Box<Receiver>>) -> Self {
+    fn new(paths: PathManager, io: LaneIo, receiver: Option<Box<Receiver>>) -> Self {
         Self {
-            qps: QpTable::new(slot),
+            core: Core::new(paths, LaneConfig::default()),
             io,
             receiver,
-            ready: VecDeque::new(),
-            blocked: Vec::new(),
-            acks: Vec::new(),
             prompt: Promptness::default(),
-            timers: BinaryHeap::new(),
-            stale: Vec::new(),
             groups: Groups::default(),
         }
     }
 
+    /// A round begins now.
+    #[inline]
+    fn begin(&mut self) -> Duration {
+        let now = clock::now();
+        self.io.now = now;
+        self.core.begin(now);
+        now
+    }
+
+    /// Lets queue pairs send.
+    #[inline]
+    fn transmit(&mut self) {
+        self.core.transmit(&mut self.io);
+    }
+
+    /// Sends the acknowledgements that are owed.
+    #[inline]
+    fn acknowledge(&mut self) {
+        self.core.acknowledge(&mut self.io);
+    }
+
+    /// Hands what is queued to the kernel.
+    #[inline]
+    fn flush(&mut self) {
+        self.io.flush(self.core.paths_mut());
+    }
+
     /// One round: receive, time out, send, acknowledge.
     fn progress(&mut self, eager_acks: bool) {
-        self.io.now = clock::now();
-        self.prompt.back(self.io.now);
+        let now = self.begin();
+        self.prompt.back(now);
         self.io.completions = 0;
         let received = self.receive(eager_acks);
-        let due = self.run_timers();
-        if received == 0 && !due && self.is_idle() {
+        let due = self.core.handle_timeouts(&mut self.io);
+        self.io.holds.run(now);
+        if received == 0 && !due && self.core.is_idle() && !self.io.sender.has_queued() {
             return; // Polled in vain, as most often.
         }
-        self.turns();
+        self.transmit();
         if !eager_acks && self.io.completions > 0 && received > 0 {
-            self.prompt.given(self.io.now);
+            self.prompt.given(now);
             // The acknowledgements leave with the next round, which will not be long. Until then the
             // timers will do that are set.
             if self.prompt.trusted() && !due {
-                self.io.flush();
+                self.flush();
                 return;
             }
         }
-        self.send_acks();
-        self.io.flush();
-        self.set_timers();
+        self.acknowledge();
+        self.flush();
+        self.core.set_timers();
     }
 
     /// Takes in packets; to a thread that polls, `all` false, completions are handed out before more.
@@ -434,162 +431,39 @@ impl State {
         total
     }
 
-    /// Lets queue pairs send, carries out what the path manager decided.
-    fn turns(&mut self) {
-        self.path_events();
-        self.fail_bereft();
-        if core::mem::take(&mut self.io.window_opened) {
-            self.unblock();
-        }
-        // Before the data: what it tells (a fence, a path's number) the peer must know when that comes.
-        self.io.transmit_control();
-        for _ in 0..MAX_TURNS {
-            let Some(index) = self.ready.pop_front() else { break };
-            self.turn(index);
-        }
-        self.fail_bereft();
-    }
-
-    /// A queue pair whose completion found its queue full can't go on as if nothing was lost: it goes
-    /// to the error state (IBTA 11.6.3.2, `man 3 ibv_poll_cq`).
-    fn fail_bereft(&mut self) {
-        while let Some(qpn) = self.io.bereft.pop() {
-            let Some(entry) = self.qps.by_qpn(qpn) else { continue };
-            if !matches!(entry.core.state(), QpState::Reset | QpState::Err) {
-                self.io.explain(format!(
-                    "queue pair {qpn:#x} ends: its completion queue overran; make it larger or poll more often"
-                ));
-            }
-            let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
-            entry.core.fail(&mut host);
-            self.note(QpTable::index_of(qpn), false);
-        }
-    }
-
-    /// One queue pair's turn to send.
-    fn turn(&mut self, index: u16) {
-        let Some(entry) = self.qps.get_mut(index) else { return };
-        entry.queued = false;
-        let now = self.io.now;
-        let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
-        let state = entry.core.poll_transmit(now, &mut host);
-        if state == TransmitState::Blocked && !entry.blocked {
-            entry.blocked = true;
-            self.blocked.push(index);
-        }
-        self.note(index, state == TransmitState::More);
-    }
-
-    /// After any call into a queue pair: what does it want next?
-    pub(crate) fn note(&mut self, index: u16, more: bool) {
-        let Some(entry) = self.qps.get_mut(index) else { return };
-        if (more || (entry.core.wants_transmit() && !entry.blocked)) && !entry.queued {
-            entry.queued = true;
-            self.ready.push_back(index);
-        }
-        if entry.core.acks_due() && !entry.owes_ack {
-            entry.owes_ack = true;
-            self.acks.push(index);
-        }
-        if !entry.stale {
-            entry.stale = true;
-            self.stale.push(index);
-        }
-    }
-
-    /// Sets the timers of queue pairs that something was done with. This is left until what there was to
-    /// send has been sent: a peer waits for that.
-    fn set_timers(&mut self) {
-        while let Some(index) = self.stale.pop() {
-            let Some(entry) = self.qps.get_mut(index) else { continue };
-            entry.stale = false;
-            if let Some(deadline) = entry.core.next_deadline()
-                && entry.timer.is_none_or(|t| deadline < t)
-            {
-                entry.timer = Some(deadline);
-                self.timers.push(Reverse((deadline, index)));
-            }
-        }
-    }
-
-    fn unblock(&mut self) {
-        for index in core::mem::take(&mut self.blocked) {
-            if let Some(entry) = self.qps.get_mut(index) {
-                entry.blocked = false;
-                if !entry.queued {
-                    entry.queued = true;
-                    self.ready.push_back(index);
-                }
-            }
-        }
-    }
-
-    fn send_acks(&mut self) {
-        while let Some(index) = self.acks.pop() {
-            let Some(entry) = self.qps.get_mut(index) else { continue };
-            entry.owes_ack = false;
-            let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
-            entry.core.flush_acks(&mut host);
-        }
-    }
-
-    /// Whether nothing waits for being sent.
-    #[inline]
-    fn is_idle(&self) -> bool {
-        self.ready.is_empty()
-            && self.acks.is_empty()
-            && !self.io.window_opened
-            && !self.io.sender.has_queued()
-    }
-
-    /// Does what is due; false: nothing was.
-    fn run_timers(&mut self) -> bool {
-        self.set_timers();
-        let now = self.io.now;
-        let mut due = false;
-        while let Some(Reverse((at, index))) = self.timers.peek().copied() {
-            if at > now {
-                break;
-            }
-            self.timers.pop();
-            due = true;
-            let Some(entry) = self.qps.get_mut(index) else { continue };
-            if entry.timer != Some(at) {
-                // An earlier deadline was set since; its own entry is in the heap.
-                continue;
-            }
-            entry.timer = None;
-            if entry.core.next_deadline().is_some_and(|d| d <= now) {
-                let mut host = LaneHost { attached: &entry.attached, io: &mut self.io };
-                entry.core.handle_timeout(now, &mut host);
-                // What it sends now, a probe, does not wait for the window.
-                entry.blocked = false;
-            }
-            self.note(index, false);
-        }
-        self.io.holds.run(now);
-        if self.io.paths.next_deadline().is_some_and(|d| d <= now) {
-            self.io.paths.handle_timeout(now);
-            due = true;
-        }
-        due
-    }
-
     /// When the lane wants to be entered again.
     fn next_deadline(&self) -> Option<Duration> {
-        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        let paths = self.io.paths.next_deadline();
-        let soon = (!self.ready.is_empty() || !self.acks.is_empty()).then_some(self.io.now);
         let held = self.io.holds.next_deadline();
-        [timer, paths, soon, held].into_iter().flatten().min()
+        [self.core.next_deadline(), held].into_iter().flatten().min()
+    }
+
+    /// An unpredictable number that no queue pair of the lane has.
+    pub(crate) fn free_number(&self) -> Result<u32> {
+        let qps = self.core.qps();
+        if qps.len() >= MAX_QP_PER_LANE {
+            return Err(Error::no_memory(format!(
+                "a lane has at most {MAX_QP_PER_LANE} queue pairs"
+            )));
+        }
+        loop {
+            let mut bytes = [0; 2];
+            getrandom::fill(&mut bytes).map_err(|e| {
+                Error::new(libc::EIO, format!("the system gives no random numbers: {e}"))
+            })?;
+            let index = u16::from_ne_bytes(bytes);
+            // At least a quarter of the numbers is free: this ends soon.
+            if qps.is_free(index) {
+                return Ok(qps.number(index));
+            }
+        }
     }
 
     /// Datagrams to so many addresses are about to be posted, which may all be new.
     pub(crate) fn make_room_for_datagrams(&mut self, addresses: usize) {
         if self.io.datagrams.room() < addresses {
-            let posted = self.qps.entries().flat_map(|entry| entry.core.datagrams());
+            let posted = self.core.qps().iter().flat_map(|(_, entry)| entry.qp.datagrams());
             let keep = posted.map(|to| to.path).collect();
-            self.io.forget_datagrams(&keep);
+            self.io.forget_datagrams(self.core.paths_mut(), &keep);
         }
     }
 

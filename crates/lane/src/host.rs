@@ -1,0 +1,274 @@
+//! What a queue pair sees of its lane.
+
+use core::fmt::Arguments;
+use core::net::IpAddr;
+use core::time::Duration;
+
+use polypath_paths::{AttachError, PathManager, PathOptions};
+use polypath_transport::{Access, AtomicOp, Burst, Fault, Host, QueuePair, Segment, Unread};
+use polypath_types::{
+    Completion, CqSide, FlushScope, PathId, PathTag, PeerId, QpEvent, RecvWr, Route, Sge,
+};
+
+use crate::outside::{NotSent, Outside, Overrun};
+use crate::table::Entry;
+
+/// What the queue pairs of a lane share.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    pub(crate) now: Duration,
+    pub(crate) paths: PathManager,
+    /// An acknowledgement, or an event, may have opened a window.
+    pub(crate) window_opened: bool,
+    /// Bytes that packets which arrive before their turn may still take.
+    pub(crate) early_room: u32,
+    /// Queue pairs that lost a completion.
+    pub(crate) overrun: Vec<u32>,
+}
+
+/// Queue pairs that are known to have lost a completion. The others lose the next one too.
+const MAX_OVERRUN: usize = 4096;
+
+impl Shared {
+    #[cold]
+    fn completion_lost(&mut self, qpn: u32) {
+        // A queue pair that is flushed loses many at once.
+        if self.overrun.last() != Some(&qpn) && self.overrun.len() < MAX_OVERRUN {
+            self.overrun.push(qpn);
+        }
+    }
+}
+
+/// The surroundings of one queue pair for the time of one call.
+#[derive(Debug)]
+pub struct QpHost<'a, Q, O> {
+    pub(crate) qpn: u32,
+    pub(crate) shared: &'a mut Shared,
+    /// What the owner keeps beside the queue pair.
+    pub own: &'a Q,
+    /// Where its effects go.
+    pub out: &'a mut O,
+}
+
+impl<Q, O> QpHost<'_, Q, O> {
+    /// The time that the round began with.
+    pub fn now(&self) -> Duration {
+        self.shared.now
+    }
+
+    /// The paths of the lane.
+    pub fn paths(&mut self) -> &mut PathManager {
+        &mut self.shared.paths
+    }
+
+    /// The paths of the lane, and where effects go.
+    pub fn paths_and_out(&mut self) -> (&mut PathManager, &mut O) {
+        (&mut self.shared.paths, self.out)
+    }
+}
+
+/// A queue pair and its surroundings, for [`crate::Lane::with`].
+#[derive(Debug)]
+pub struct Visit<'a, Q, O> {
+    /// The queue pair.
+    pub qp: &'a mut QueuePair,
+    /// What calls of its methods take.
+    pub host: QpHost<'a, Q, O>,
+    peer: &'a mut Option<PeerId>,
+}
+
+impl<Q, O> Visit<'_, Q, O> {
+    /// Connects it with a peer: from now on packets of that peer are its own, and its requests go there.
+    ///
+    /// # Errors
+    /// As those of [`PathManager::reattach`]; then it stays connected as it was.
+    pub fn attach(
+        &mut self,
+        remote_qpn: u32,
+        local: IpAddr,
+        remote: IpAddr,
+        options: PathOptions,
+    ) -> Result<(), AttachError> {
+        let Shared { now, paths, .. } = &mut *self.host.shared;
+        let peer = paths.reattach(*now, self.host.qpn, remote_qpn, local, remote, options)?;
+        *self.peer = Some(peer);
+        self.qp.set_peer(peer);
+        Ok(())
+    }
+
+    /// Parts it from its peer.
+    pub fn detach(&mut self) {
+        let Shared { now, paths, .. } = &mut *self.host.shared;
+        paths.detach(*now, self.host.qpn);
+        *self.peer = None;
+    }
+}
+
+impl<Q> Entry<Q> {
+    /// The queue pair and its surroundings.
+    #[inline]
+    pub(crate) fn visit<'a, O>(
+        &'a mut self,
+        shared: &'a mut Shared,
+        out: &'a mut O,
+    ) -> Visit<'a, Q, O> {
+        let qpn = self.qp.config().qpn;
+        let host = QpHost { qpn, shared, own: &self.own, out };
+        Visit { qp: &mut self.qp, host, peer: &mut self.peer }
+    }
+}
+
+impl<Q, O: Outside<Q>> Host for QpHost<'_, Q, O> {
+    #[inline]
+    fn resolve(&self, pd: u32, sge: Sge, access: Access) -> Result<Segment, Fault> {
+        self.out.resolve(self.own, pd, sge, access)
+    }
+
+    #[inline]
+    fn resolve_remote(
+        &self,
+        pd: u32,
+        qpn: u32,
+        rkey: u32,
+        va: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<Segment, Fault> {
+        self.out.resolve_remote(self.own, pd, qpn, rkey, va, len, access)
+    }
+
+    #[inline]
+    fn store(&mut self, segment: Segment, data: &[u8]) -> Result<(), Fault> {
+        self.out.store(self.own, segment, data)
+    }
+
+    #[inline]
+    fn load(&self, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
+        self.out.load(self.own, segment, out)
+    }
+
+    #[inline]
+    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
+        self.out.atomic(self.own, segment, op)
+    }
+
+    #[inline]
+    fn atomic_write(&mut self, segment: Segment, value: u64) -> Result<(), Fault> {
+        self.out.atomic_write(self.own, segment, value)
+    }
+
+    fn flush(
+        &mut self,
+        pd: u32,
+        qpn: u32,
+        rkey: u32,
+        scope: FlushScope,
+        access: Access,
+    ) -> Result<(), Fault> {
+        self.out.flush(self.own, pd, qpn, rkey, scope, access)
+    }
+
+    fn invalidate(&mut self, pd: u32, qpn: u32, rkey: u32) -> Result<(), Fault> {
+        self.out.invalidate(self.own, pd, qpn, rkey)
+    }
+
+    fn bind_mw(&mut self, pd: u32, qpn: u32, mw: u32, rkey: u32) -> Result<(), Fault> {
+        self.out.bind_mw(self.own, pd, qpn, mw, rkey)
+    }
+
+    fn cancel_bind(&mut self, mw: u32, rkey: u32) {
+        self.out.cancel_bind(self.own, mw, rkey);
+    }
+
+    fn reserve(&mut self, bytes: u32) -> bool {
+        let left = self.shared.early_room.checked_sub(bytes);
+        self.shared.early_room = left.unwrap_or(self.shared.early_room);
+        left.is_some()
+    }
+
+    fn release(&mut self, bytes: u32) {
+        self.shared.early_room += bytes;
+    }
+
+    #[inline]
+    fn take_srq(&mut self) -> Option<RecvWr> {
+        self.out.take_srq(self.own)
+    }
+
+    #[inline]
+    fn complete(&mut self, side: CqSide, completion: Completion) {
+        let qpn = completion.qpn;
+        if self.out.complete(self.own, side, completion) == Err(Overrun) {
+            self.shared.completion_lost(qpn);
+        }
+    }
+
+    fn xrc_pd(&self, srqn: u32) -> Option<u32> {
+        self.out.xrc_pd(self.own, srqn)
+    }
+
+    fn take_xrc(&mut self, srqn: u32) -> Option<RecvWr> {
+        self.out.take_xrc(self.own, srqn)
+    }
+
+    fn complete_xrc(&mut self, srqn: u32, completion: Completion) {
+        let qpn = completion.qpn;
+        if self.out.complete_xrc(self.own, srqn, completion) == Err(Overrun) {
+            self.shared.completion_lost(qpn);
+        }
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.out.event(self.own, event);
+    }
+
+    fn explain(&mut self, text: Arguments<'_>) {
+        self.out.explain(self.own, &self.shared.paths, text);
+    }
+
+    #[inline]
+    fn route(&mut self, peer: PeerId) -> Option<Route> {
+        self.shared.paths.route_of(peer, self.qpn)
+    }
+
+    #[inline]
+    fn tag(&self, path: PathId) -> Option<PathTag> {
+        self.shared.paths.tag(path)
+    }
+
+    #[inline]
+    fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread> {
+        let Shared { now, paths, .. } = &mut *self.shared;
+        match self.out.transmit(self.own, paths.path(burst.path), burst) {
+            Ok(()) => Ok(()),
+            Err(NotSent::Unread(unread)) => Err(unread),
+            Err(NotSent::NoWay) => {
+                paths.send_failed(*now, burst.path);
+                Ok(())
+            }
+        }
+    }
+
+    #[inline]
+    fn sent(&mut self, path: PathId, bytes: u32) {
+        self.out.charged(self.own, i64::from(bytes));
+        self.shared.paths.sent(self.shared.now, path, bytes);
+    }
+
+    #[inline]
+    fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>) {
+        self.out.charged(self.own, -i64::from(bytes));
+        self.shared.paths.acked(self.shared.now, path, bytes, rtt);
+        self.shared.window_opened = true;
+    }
+
+    fn lost(&mut self, path: PathId, bytes: u32, congestion: bool) {
+        self.out.charged(self.own, -i64::from(bytes));
+        self.shared.paths.lost(self.shared.now, path, bytes, congestion);
+        self.shared.window_opened = true;
+    }
+
+    fn suspect(&mut self, path: PathId, since: Duration) {
+        self.shared.paths.stalled(self.shared.now, path, self.qpn, since);
+    }
+}

@@ -1,0 +1,137 @@
+//! From a packet to the queue pair that it is for.
+
+use core::net::IpAddr;
+
+use polypath_paths::{Handled, PathManager, PathTag};
+use polypath_types::{PathId, QpType};
+use polypath_wire::grh::Grh;
+use polypath_wire::packet::Packet;
+use polypath_wire::{DEFAULT_PKEY, MULTICAST_QPN};
+
+use crate::lane::Lane;
+use crate::outside::Outside;
+use crate::table::QpTable;
+
+/// Datagrams have no path of their own: nothing is acknowledged.
+const NO_PATH: PathId = PathId(u32::MAX);
+
+/// How a packet came: what the IP header and the socket say.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// TTL.
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits; 0 if it is not known.
+    pub flow_label: u32,
+    /// UDP payload in bytes, the ICRC included.
+    pub len: usize,
+    /// What the GRH of a datagram tells as its length, in bytes.
+    pub grh_len: u16,
+}
+
+/// Who took a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// The path manager, which refuses what it can't use.
+    Control(Handled),
+    /// A queue pair, which counts what it drops.
+    QueuePair,
+    /// Nobody yet: it is for a multicast group. [`Lane::deliver`] hands it to each that listens.
+    Multicast,
+}
+
+/// Why a packet was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No queue pair has the destination's number.
+    UnknownQp,
+    /// The source is not of the queue pair's path set.
+    WrongSource,
+    /// The P_Key is not ours.
+    WrongPkey,
+}
+
+impl<Q> Lane<Q> {
+    /// Hands a packet, whose ICRC is right, to whom it is for.
+    ///
+    /// # Errors
+    /// Nobody takes it; it is dropped.
+    #[inline]
+    pub fn handle_packet<O: Outside<Q>>(
+        &mut self,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+        out: &mut O,
+    ) -> Result<Taken, Refusal> {
+        if PathManager::is_control(packet) {
+            let (now, paths) = (self.shared.now, &mut self.shared.paths);
+            return Ok(Taken::Control(paths.handle_control(now, arrival.src, arrival.dst, packet)));
+        }
+        let bth = &packet.headers.bth;
+        if bth.pkey & 0x7fff != DEFAULT_PKEY & 0x7fff {
+            return Err(Refusal::WrongPkey);
+        }
+        if bth.dest_qpn == MULTICAST_QPN {
+            return Ok(Taken::Multicast);
+        }
+        if self.qps.by_qpn(bth.dest_qpn).is_none() {
+            return Err(Refusal::UnknownQp);
+        }
+        self.deliver(QpTable::<Q>::index_of(bth.dest_qpn), arrival, packet, out)?;
+        Ok(Taken::QueuePair)
+    }
+
+    /// Hands a packet to a queue pair.
+    ///
+    /// # Errors
+    /// It does not take it.
+    #[inline]
+    pub fn deliver<O: Outside<Q>>(
+        &mut self,
+        index: u16,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+        out: &mut O,
+    ) -> Result<(), Refusal> {
+        let entry = self.qps.get_mut(index).ok_or(Refusal::UnknownQp)?;
+        let now = self.shared.now;
+        if entry.qp.config().qp_type == QpType::Ud {
+            let grh = Grh {
+                src: arrival.src,
+                dst: arrival.dst,
+                traffic_class: arrival.traffic_class,
+                flow_label: arrival.flow_label,
+                payload_len: arrival.grh_len,
+                hop_limit: arrival.hop_limit,
+            }
+            .to_bytes();
+            let before = entry.qp.counters().dropped_qkey;
+            let mut visit = entry.visit(&mut self.shared, out);
+            visit.qp.handle_packet(now, packet, NO_PATH, Some(&grh), &mut visit.host);
+            if entry.qp.counters().dropped_qkey != before {
+                out.qkey_violation(&entry.own);
+            }
+        } else {
+            let peer = entry.peer.ok_or(Refusal::WrongSource)?;
+            let tag = packet.headers.mp;
+            let tag = tag.map(|mp| PathTag { id: mp.path_id, generation: mp.generation });
+            let path = self
+                .shared
+                .paths
+                .classify(peer, arrival.src, arrival.dst, tag, arrival.len)
+                .map_err(|_| Refusal::WrongSource)?;
+            out.accepted(&entry.own, path, packet);
+            let mut visit = entry.visit(&mut self.shared, out);
+            visit.qp.handle_packet(now, packet, path, None, &mut visit.host);
+        }
+        // Answers do not wait for the window of requests.
+        entry.blocked = false;
+        self.schedule(index, false);
+        Ok(())
+    }
+}

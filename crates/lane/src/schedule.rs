@@ -1,0 +1,170 @@
+//! Whose turn it is: to send, to acknowledge, to time out.
+
+use core::cmp::Reverse;
+use core::time::Duration;
+
+use polypath_transport::TransmitState;
+use polypath_types::QpState;
+
+use crate::lane::Lane;
+use crate::outside::Outside;
+use crate::table::QpTable;
+
+/// Turns of sending per round: after that, what has arrived is looked at again.
+const MAX_TURNS: usize = 64;
+
+impl<Q> Lane<Q> {
+    /// After any call into a queue pair: what does it want next?
+    #[inline]
+    pub(crate) fn schedule(&mut self, index: u16, more: bool) {
+        let Some(entry) = self.qps.get_mut(index) else { return };
+        if (more || (entry.qp.wants_transmit() && !entry.blocked)) && !entry.queued {
+            entry.queued = true;
+            self.ready.push_back(index);
+        }
+        if entry.qp.acks_due() && !entry.owes_ack {
+            entry.owes_ack = true;
+            self.acks.push(index);
+        }
+        if !entry.stale {
+            entry.stale = true;
+            self.stale.push(index);
+        }
+    }
+
+    /// Carries out what the path manager decided, and lets queue pairs send.
+    pub fn transmit<O: Outside<Q>>(&mut self, out: &mut O) {
+        self.carry_out_path_events(out);
+        self.fail_overrun(out);
+        if core::mem::take(&mut self.shared.window_opened) {
+            self.unblock();
+        }
+        // Before the data: what it tells (a fence, a path's number) the peer must know when that comes.
+        self.transmit_control(out);
+        for _ in 0..MAX_TURNS {
+            let Some(index) = self.ready.pop_front() else { break };
+            self.turn(index, out);
+        }
+        self.fail_overrun(out);
+    }
+
+    /// Sends the path manager's own packets.
+    fn transmit_control<O: Outside<Q>>(&mut self, out: &mut O) {
+        while let Some(packet) = self.shared.paths.poll_transmit(self.shared.now) {
+            out.control(packet);
+        }
+    }
+
+    /// One queue pair's turn to send.
+    #[inline]
+    fn turn<O: Outside<Q>>(&mut self, index: u16, out: &mut O) {
+        let Some(entry) = self.qps.get_mut(index) else { return };
+        entry.queued = false;
+        let now = self.shared.now;
+        let mut visit = entry.visit(&mut self.shared, out);
+        let state = visit.qp.poll_transmit(now, &mut visit.host);
+        if state == TransmitState::Blocked && !entry.blocked {
+            entry.blocked = true;
+            self.blocked.push(index);
+        }
+        self.schedule(index, state == TransmitState::More);
+    }
+
+    /// A window has opened: whoever waited for it may take the room.
+    fn unblock(&mut self) {
+        for index in core::mem::take(&mut self.blocked) {
+            if let Some(entry) = self.qps.get_mut(index) {
+                entry.blocked = false;
+                if !entry.queued {
+                    entry.queued = true;
+                    self.ready.push_back(index);
+                }
+            }
+        }
+    }
+
+    /// A queue pair whose completion found its queue full can't go on as if nothing was lost: it goes
+    /// to the error state (IBTA 11.6.3.2, `man 3 ibv_poll_cq`).
+    fn fail_overrun<O: Outside<Q>>(&mut self, out: &mut O) {
+        while let Some(qpn) = self.shared.overrun.pop() {
+            let Some(entry) = self.qps.by_qpn_mut(qpn) else { continue };
+            if !matches!(entry.qp.state(), QpState::Reset | QpState::Err) {
+                out.overran(&entry.own, qpn);
+            }
+            let mut visit = entry.visit(&mut self.shared, out);
+            visit.qp.fail(&mut visit.host);
+            self.schedule(QpTable::<Q>::index_of(qpn), false);
+        }
+    }
+
+    /// Sends the acknowledgements that are owed.
+    pub fn acknowledge<O: Outside<Q>>(&mut self, out: &mut O) {
+        while let Some(index) = self.acks.pop() {
+            let Some(entry) = self.qps.get_mut(index) else { continue };
+            entry.owes_ack = false;
+            let mut visit = entry.visit(&mut self.shared, out);
+            visit.qp.flush_acks(&mut visit.host);
+        }
+    }
+
+    /// Sets the timers of queue pairs that something was done with. This is left until what there was to
+    /// send has been sent: a peer waits for that.
+    pub fn set_timers(&mut self) {
+        while let Some(index) = self.stale.pop() {
+            let Some(entry) = self.qps.get_mut(index) else { continue };
+            entry.stale = false;
+            if let Some(deadline) = entry.qp.next_deadline()
+                && entry.timer.is_none_or(|t| deadline < t)
+            {
+                entry.timer = Some(deadline);
+                self.timers.push(Reverse((deadline, index)));
+            }
+        }
+    }
+
+    /// Does what is due; false: nothing was.
+    pub fn handle_timeouts<O: Outside<Q>>(&mut self, out: &mut O) -> bool {
+        self.set_timers();
+        let now = self.shared.now;
+        let mut due = false;
+        while let Some(Reverse((at, index))) = self.timers.peek().copied() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            due = true;
+            let Some(entry) = self.qps.get_mut(index) else { continue };
+            if entry.timer != Some(at) {
+                // An earlier deadline was set since; its own entry is in the heap.
+                continue;
+            }
+            entry.timer = None;
+            if entry.qp.next_deadline().is_some_and(|d| d <= now) {
+                let mut visit = entry.visit(&mut self.shared, out);
+                visit.qp.handle_timeout(now, &mut visit.host);
+                // What it sends now, a probe, does not wait for the window.
+                entry.blocked = false;
+            }
+            self.schedule(index, false);
+        }
+        if self.shared.paths.next_deadline().is_some_and(|d| d <= now) {
+            self.shared.paths.handle_timeout(now);
+            due = true;
+        }
+        due
+    }
+
+    /// Whether nobody waits for a turn.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.ready.is_empty() && self.acks.is_empty() && !self.shared.window_opened
+    }
+
+    /// When the next round is due.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let paths = self.shared.paths.next_deadline();
+        let soon = (!self.ready.is_empty() || !self.acks.is_empty()).then_some(self.shared.now);
+        [timer, paths, soon].into_iter().flatten().min()
+    }
+}

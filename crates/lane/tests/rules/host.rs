@@ -1,0 +1,393 @@
+//! A host with one lane, memory, and lists instead of sockets and queues.
+
+use core::fmt::Arguments;
+use core::net::IpAddr;
+use core::time::Duration;
+
+use polypath_lane::{
+    Arrival, Lane, LaneConfig, NotSent, Outside, Overrun, QpTable, Refusal, Taken, Visit,
+};
+use polypath_paths::{
+    Config, ControlOut, LaneIdentity, LocalAddress, PathAddress, PathEvent, PathManager,
+    PathOptions,
+};
+use polypath_transport::{
+    Access, AhAttr, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Payload, QpAttr,
+    QpAttrMask as M, QpConfig, QpEvent, QpState, QpType, QueuePair, RecvWr, Segment, SendData,
+    SendFlags, SendOp, SendWr, Sge,
+};
+use polypath_wire::packet::{Headers, MAX_HEADERS_LEN, Packet};
+use polypath_wire::{ICRC_LEN, Opcode};
+
+/// The key of all memory.
+pub(crate) const KEY: u32 = 0x1234_5678;
+/// The Q_Key of all datagram queue pairs.
+pub(crate) const QKEY: u32 = 0x1122_3344;
+const MTU: u32 = 1024;
+
+pub(crate) fn ip(host: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, host])
+}
+
+/// A packet on its way; the ICRC is zero.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub(crate) control: bool,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Sent {
+    pub(crate) fn opcode(&self) -> Opcode {
+        Packet::parse(&self.bytes).expect("what a lane sends can be parsed").headers.bth.opcode
+    }
+}
+
+/// What is outside of the lane.
+#[derive(Debug, Default)]
+pub(crate) struct Io {
+    pub(crate) memory: Vec<u8>,
+    pub(crate) out: Vec<Sent>,
+    pub(crate) completions: Vec<(CqSide, Completion)>,
+    pub(crate) events: Vec<PathEvent>,
+    /// Completion queues have no room.
+    pub(crate) full: bool,
+    /// Queue pairs that ended since a completion was lost.
+    pub(crate) overrun: Vec<u32>,
+    /// Nothing can be sent.
+    pub(crate) mute: bool,
+    pub(crate) qkey_violations: u32,
+    /// Bytes charged to paths and not given back.
+    pub(crate) charged: i64,
+}
+
+impl Io {
+    fn find(&self, key: u32, addr: u64, len: u32) -> Result<Segment, Fault> {
+        match addr.checked_add(u64::from(len)) {
+            _ if key != KEY => Err(Fault::Key),
+            Some(end) if end <= self.memory.len() as u64 => Ok(Segment { addr, len }),
+            _ => Err(Fault::Range),
+        }
+    }
+
+    fn bytes(&mut self, segment: Segment, len: usize) -> &mut [u8] {
+        &mut self.memory[segment.addr as usize..][..len]
+    }
+}
+
+impl Outside<()> for Io {
+    fn resolve(&self, _own: &(), _pd: u32, sge: Sge, _access: Access) -> Result<Segment, Fault> {
+        self.find(sge.lkey, sge.addr, sge.len)
+    }
+
+    fn resolve_remote(
+        &self,
+        _own: &(),
+        _pd: u32,
+        _qpn: u32,
+        rkey: u32,
+        va: u64,
+        len: u32,
+        _access: Access,
+    ) -> Result<Segment, Fault> {
+        self.find(rkey, va, len)
+    }
+
+    fn store(&mut self, _own: &(), segment: Segment, data: &[u8]) -> Result<(), Fault> {
+        self.bytes(segment, data.len()).copy_from_slice(data);
+        Ok(())
+    }
+
+    fn load(&self, _own: &(), segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
+        out.copy_from_slice(&self.memory[segment.addr as usize..][..out.len()]);
+        Ok(())
+    }
+
+    fn atomic(&mut self, _own: &(), _segment: Segment, _op: AtomicOp) -> Result<u64, Fault> {
+        Err(Fault::Rights)
+    }
+
+    fn atomic_write(&mut self, _own: &(), _segment: Segment, _value: u64) -> Result<(), Fault> {
+        Err(Fault::Rights)
+    }
+
+    fn flush(
+        &mut self,
+        _own: &(),
+        _pd: u32,
+        _qpn: u32,
+        _rkey: u32,
+        _scope: FlushScope,
+        _access: Access,
+    ) -> Result<(), Fault> {
+        Err(Fault::Rights)
+    }
+
+    fn invalidate(&mut self, _own: &(), _pd: u32, _qpn: u32, _rkey: u32) -> Result<(), Fault> {
+        Err(Fault::Key)
+    }
+
+    fn bind_mw(
+        &mut self,
+        _own: &(),
+        _pd: u32,
+        _qpn: u32,
+        _mw: u32,
+        _rkey: u32,
+    ) -> Result<(), Fault> {
+        Err(Fault::Key)
+    }
+
+    fn take_srq(&mut self, _own: &()) -> Option<RecvWr> {
+        None
+    }
+
+    fn complete(&mut self, _own: &(), side: CqSide, completion: Completion) -> Result<(), Overrun> {
+        if self.full {
+            return Err(Overrun);
+        }
+        self.completions.push((side, completion));
+        Ok(())
+    }
+
+    fn event(&mut self, _own: &(), _event: QpEvent) {}
+
+    fn explain(&mut self, _own: &(), _paths: &PathManager, _text: Arguments<'_>) {}
+
+    fn overran(&mut self, _own: &(), qpn: u32) {
+        self.overrun.push(qpn);
+    }
+
+    fn qkey_violation(&mut self, _own: &()) {
+        self.qkey_violations += 1;
+    }
+
+    fn charged(&mut self, _own: &(), bytes: i64) {
+        self.charged += bytes;
+    }
+
+    fn transmit(
+        &mut self,
+        _own: &(),
+        address: Option<&PathAddress>,
+        burst: &Burst<'_>,
+    ) -> Result<(), NotSent> {
+        if self.mute || address.is_none() {
+            return Err(NotSent::NoWay);
+        }
+        let payload = match burst.payload {
+            Payload::Bytes(bytes) => bytes.to_vec(),
+            Payload::Memory { segments, skip, len } => {
+                let all = segments
+                    .iter()
+                    .flat_map(|s| self.memory[s.addr as usize..][..s.len as usize].iter().copied());
+                all.skip(skip as usize).take(len as usize).collect()
+            }
+        };
+        for i in 0..burst.packets {
+            let range = burst.range(i);
+            let data = &payload[range.start as usize..range.end as usize];
+            self.out.push(Sent { control: false, bytes: encode(&burst.headers(i), data) });
+        }
+        Ok(())
+    }
+
+    fn control(&mut self, out: ControlOut) {
+        let mut bytes = out.packet;
+        bytes.resize(bytes.len() + ICRC_LEN, 0);
+        self.out.push(Sent { control: true, bytes });
+    }
+
+    fn path_event(&mut self, _now: Duration, _paths: &PathManager, event: &PathEvent) {
+        self.events.push(*event);
+    }
+}
+
+pub(crate) fn encode(headers: &Headers, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; MAX_HEADERS_LEN];
+    let n = headers.emit(&mut bytes);
+    bytes.truncate(n);
+    bytes.extend_from_slice(payload);
+    bytes.resize(bytes.len() + usize::from(headers.bth.pad) + ICRC_LEN, 0);
+    bytes
+}
+
+/// A host: number 1 or 2, which is its lane's slot and the end of its address.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) number: u8,
+    pub(crate) lane: Lane<()>,
+    pub(crate) io: Io,
+    pub(crate) now: Duration,
+}
+
+impl Host {
+    pub(crate) fn new(number: u8) -> Self {
+        let identity = LaneIdentity { instance: u64::from(number), slot: number };
+        let paths = PathManager::new(Config::default(), identity, [number; 16]);
+        let mut lane = Lane::new(paths, LaneConfig::default());
+        let now = Duration::from_secs(1);
+        lane.begin(now);
+        lane.set_local(&[LocalAddress {
+            ip: ip(number),
+            prefix_len: 24,
+            ifindex: 2,
+            link_up: true,
+            usable: true,
+            speed_mbps: 10_000,
+        }]);
+        Self { number, lane, io: Io { memory: vec![0; 1 << 20], ..Io::default() }, now }
+    }
+
+    pub(crate) fn peer(&self) -> u8 {
+        3 - self.number
+    }
+
+    pub(crate) fn qpn(&self, index: u16) -> u32 {
+        self.lane.qps().number(index)
+    }
+
+    /// Adds a queue pair, and connects it with that of the same index at the other host.
+    pub(crate) fn add(&mut self, index: u16, qp_type: QpType, multipath: bool) {
+        let peer = self.peer();
+        let (qpn, remote) = (self.qpn(index), u32::from(peer) << 16 | u32::from(index));
+        let config = QpConfig {
+            qpn,
+            qp_type,
+            pd: 1,
+            sq_sig_all: true,
+            srq: false,
+            max_send_wr: 256,
+            max_recv_wr: 256,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+        };
+        self.lane.insert(QueuePair::new(config), ());
+        let attr = QpAttr {
+            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
+            port_num: 1,
+            ah: AhAttr { is_global: true, port_num: 1, ..AhAttr::default() },
+            path_mtu: MTU,
+            dest_qpn: remote,
+            rq_psn: 100 + u32::from(peer),
+            sq_psn: 100 + u32::from(self.number),
+            qkey: QKEY,
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 1,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ..QpAttr::new(QpState::Init)
+        };
+        let ud = qp_type == QpType::Ud;
+        let connected = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+        let rc = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+        let steps = [
+            (QpState::Init, M::PKEY_INDEX | M::PORT | if ud { M::QKEY } else { M::ACCESS_FLAGS }),
+            (
+                QpState::Rtr,
+                if ud { M::empty() } else { connected | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER },
+            ),
+            (QpState::Rts, M::SQ_PSN | if ud { M::empty() } else { rc }),
+        ];
+        for (state, mask) in steps {
+            let (local, remote_ip) = (ip(self.number), ip(peer));
+            self.with(index, |visit| {
+                if state == QpState::Rtr && !ud {
+                    let options = PathOptions { multipath, ..PathOptions::default() };
+                    visit.attach(remote, local, remote_ip, options).expect("there is room");
+                }
+                let attr = QpAttr { state, cur_state: visit.qp.state(), ..attr };
+                visit.qp.modify(&attr, mask | M::STATE, &mut visit.host).expect("it is legal");
+            });
+        }
+    }
+
+    pub(crate) fn with<R>(
+        &mut self,
+        index: u16,
+        work: impl FnOnce(&mut Visit<'_, (), Io>) -> R,
+    ) -> R {
+        self.lane.with(index, &mut self.io, work).expect("the queue pair is there")
+    }
+
+    pub(crate) fn state(&self, index: u16) -> QpState {
+        self.lane.qps().get(index).expect("the queue pair is there").qp.state()
+    }
+
+    /// Posts a WRITE of the first `len` bytes of memory to the same place at the other host.
+    pub(crate) fn post_write(&mut self, index: u16, len: u32) {
+        let sge = [Sge { addr: 0, len, lkey: KEY }];
+        let wr = SendWr {
+            wr_id: 7,
+            op: SendOp::Write { va: 0, rkey: KEY },
+            flags: SendFlags::SIGNALED,
+            data: SendData::Sges(&sge),
+            ud: None,
+        };
+        self.with(index, |visit| visit.qp.post_send(&wr)).expect("there is room");
+    }
+
+    /// A packet comes from the other host.
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<Taken, Refusal> {
+        self.take_from(ip(self.peer()), bytes)
+    }
+
+    pub(crate) fn take_from(&mut self, src: IpAddr, bytes: &[u8]) -> Result<Taken, Refusal> {
+        let arrival = arrival(src, ip(self.number), bytes);
+        let packet = Packet::parse(bytes).expect("a packet");
+        self.lane.handle_packet(&arrival, &packet, &mut self.io)
+    }
+
+    /// The rest of a round; whatever came of it, the lane's lists agree.
+    pub(crate) fn run(&mut self) {
+        self.lane.run(&mut self.io);
+        self.check();
+    }
+
+    pub(crate) fn check(&self) {
+        assert_eq!(self.lane.check(), Ok(()));
+    }
+
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.lane.begin(self.now);
+    }
+}
+
+pub(crate) fn arrival(src: IpAddr, dst: IpAddr, bytes: &[u8]) -> Arrival {
+    Arrival {
+        src,
+        dst,
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+        len: bytes.len(),
+        grh_len: bytes.len() as u16,
+    }
+}
+
+/// Lets both hosts run until neither has anything to say now.
+pub(crate) fn settle(hosts: &mut [Host; 2]) {
+    for _ in 0..10_000 {
+        let mut quiet = true;
+        for from in 0..2 {
+            hosts[from].run();
+            for sent in core::mem::take(&mut hosts[from].io.out) {
+                quiet = false;
+                // What the path manager refuses it counts.
+                let _ = hosts[1 - from].take(&sent.bytes);
+            }
+        }
+        if quiet && hosts.iter().all(|host| host.lane.is_idle()) {
+            return;
+        }
+    }
+    panic!("the hosts do not come to rest");
+}
+
+/// The index of a number.
+pub(crate) fn index_of(qpn: u32) -> u16 {
+    QpTable::<()>::index_of(qpn)
+}
