@@ -1,5 +1,7 @@
 //! Bringing a queue pair of a plan to the state in which it sends.
 
+use core::net::IpAddr;
+
 use polypath_transport::{AhAttr, QpAttr, QpAttrMask as M, QpConfig, QpState, QpType, QueuePair};
 
 use crate::case::PairPlan;
@@ -10,8 +12,8 @@ use crate::judge::flow::INLINE_MAX;
 /// Of all UD queue pairs.
 pub(crate) const QKEY: u32 = 0x1122_3344;
 
-/// Makes one end's queue pair, with queues of `depth`, and takes it to RTS.
-pub(crate) fn connect(plan: &PairPlan, e: usize, depth: u32, host: &mut SimHost) -> QueuePair {
+/// Makes one end's queue pair, with queues of `depth`, and takes it to RTS. `ips`: the addresses of both ends.
+pub(crate) fn connect(plan: &PairPlan, e: usize, ips: [IpAddr; 2], depth: u32, host: &mut SimHost) {
     let (end, peer) = (&plan.ends[e], &plan.ends[1 - e]);
     let mut qp = QueuePair::new(QpConfig {
         qpn: end.qpn,
@@ -26,6 +28,7 @@ pub(crate) fn connect(plan: &PairPlan, e: usize, depth: u32, host: &mut SimHost)
         max_inline: INLINE_MAX,
     });
     qp.set_port_mtu(plan.mtu);
+    host.lane.insert(qp, end.qpn);
     let attr = QpAttr {
         access: end.access,
         port_num: 1,
@@ -59,8 +62,13 @@ pub(crate) fn connect(plan: &PairPlan, e: usize, depth: u32, host: &mut SimHost)
         (QpState::Rts, M::SQ_PSN | rts),
     ];
     for (state, mask) in steps {
-        let attr = QpAttr { state, cur_state: qp.state(), ..attr };
-        qp.modify(&attr, mask | M::STATE, &mut host.io).expect("the transitions are legal");
+        if state == QpState::Rtr && plan.service != QpType::Ud {
+            host.attach(end.qpn, peer.qpn, ips[e], ips[1 - e], plan.multipath);
+        }
+        let done = host.with(end.qpn, |visit| {
+            let attr = QpAttr { state, cur_state: visit.qp.state(), ..attr };
+            visit.qp.modify(&attr, mask | M::STATE, &mut visit.host)
+        });
+        done.expect("it was added").expect("the transitions are legal");
     }
-    qp
 }

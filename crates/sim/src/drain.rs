@@ -76,10 +76,7 @@ impl Simulation {
     ) -> Result<(), ModifyError> {
         let end = &self.court.pairs[pair].ends[e];
         let host = &mut self.hosts[end.host];
-        (host.io.now, host.io.qpn) = (self.now, end.qpn);
-        match host.qps.get_mut(&end.qpn) {
-            Some(entry) => entry.qp.modify(attr, mask, &mut host.io),
-            None => Ok(()),
-        }
+        host.begin(self.now);
+        host.with(end.qpn, |visit| visit.qp.modify(attr, mask, &mut visit.host)).unwrap_or(Ok(()))
     }
 }

@@ -4,15 +4,16 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use polypath_paths::PathManager;
+use polypath_lane::{NotSent, Outside, Overrun};
+use polypath_paths::{ControlOut, PathAddress, PathEvent, PathManager, Reason};
 use polypath_transport::{
-    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Host, PathId, PathTag, Payload,
-    PeerId, QpEvent, RecvWr, Route, Segment, Sge, Unread,
+    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, PathId, Payload, QpEvent,
+    RecvWr, Segment, Sge,
 };
 use polypath_wire::ICRC_LEN;
-use polypath_wire::ext::Aeth;
+use polypath_wire::ext::{Aeth, Syndrome};
 use polypath_wire::icrc::{Flow, FlowCrc};
-use polypath_wire::packet::{Headers, MAX_HEADERS_LEN};
+use polypath_wire::packet::{Headers, MAX_HEADERS_LEN, Packet};
 use polypath_wire::psn::Psn;
 
 use crate::link::Datagram;
@@ -158,26 +159,30 @@ pub enum Mischief {
     Skip(u64),
 }
 
-/// Bytes that packets of a host's queue pairs may take which arrived early: little, so that some are dropped.
-const EARLY_MEMORY: u32 = 1 << 20;
+/// What the judge knows, and the host does not, of the packet that is handled.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Came {
+    /// When it was sent.
+    pub(crate) sent: Duration,
+    /// By an attacker.
+    pub(crate) forged: bool,
+}
 
-/// What of a host a queue pair sees.
+/// What of a host its lane and queue pairs see.
 #[derive(Debug)]
 pub struct Io {
     /// The time of the current call.
     pub now: Duration,
     /// The host's memory; addresses are indexes.
     pub memory: Vec<u8>,
-    /// Its path manager.
-    pub paths: PathManager,
     /// Datagrams to send.
     pub out: Vec<Datagram>,
     /// What happened since the judge last looked.
     pub journal: Vec<Did>,
     /// What queue pairs said of errors.
     pub explanations: Vec<String>,
-    /// Bytes that packets take which arrived early.
-    pub early: u32,
+    /// What the path manager reported, with the time.
+    pub path_events: Vec<(Duration, PathEvent)>,
     /// Bytes charged to paths and not given back, all together.
     pub charged: i64,
     /// The shared receive queue, and those of XRC by number.
@@ -189,12 +194,14 @@ pub struct Io {
     windows: BTreeMap<u32, (u32, u32)>,
     /// Breaks this promise.
     pub mischief: Option<Mischief>,
-    /// Whose turn it is.
-    pub(crate) qpn: u32,
+    /// The packet that is handled.
+    pub(crate) came: Came,
+    /// The latest generation of each path number that a queue pair has taken from its peer.
+    newest: BTreeMap<(u32, u8), u16>,
+    /// When it gave a path up last. Two peers' paths may have the same addresses.
+    gave_up: BTreeMap<PathId, Duration>,
     /// When the host did not run.
     pub(crate) stalls: Vec<(Duration, Duration)>,
-    /// An acknowledgement, or an event, may have opened a window.
-    pub(crate) window_opened: bool,
     /// Identification of the next IPv4 packet.
     id: u16,
     stores: u64,
@@ -204,23 +211,23 @@ pub struct Io {
 }
 
 impl Io {
-    pub(crate) fn new(now: Duration, paths: PathManager, memory: usize) -> Self {
+    pub(crate) fn new(now: Duration, memory: usize) -> Self {
         Self {
             now,
             memory: vec![0; memory],
-            paths,
             out: Vec::new(),
             journal: Vec::new(),
             explanations: Vec::new(),
-            early: 0,
+            path_events: Vec::new(),
             charged: 0,
             shared: BTreeMap::new(),
             passing_keys: BTreeSet::new(),
             windows: BTreeMap::new(),
             mischief: None,
-            qpn: 0,
+            came: Came::default(),
+            newest: BTreeMap::new(),
+            gave_up: BTreeMap::new(),
             stalls: Vec::new(),
-            window_opened: false,
             id: 0,
             stores: 0,
             completions: 0,
@@ -248,7 +255,7 @@ impl Io {
     }
 
     /// Puts a packet without its ICRC on the way.
-    pub(crate) fn emit(&mut self, address: &polypath_paths::PathAddress, mut bytes: Vec<u8>) {
+    fn emit(&mut self, address: &PathAddress, mut bytes: Vec<u8>) {
         let flow = Flow::new(address.local, address.remote, address.source_port);
         self.id = self.id.wrapping_add(1);
         bytes.extend(FlowCrc::new(&flow).compute(self.id, &bytes));
@@ -272,9 +279,9 @@ impl Io {
         u64::from_ne_bytes(bytes)
     }
 
-    fn take(&mut self, srqn: Option<u32>) -> Option<RecvWr> {
+    fn take(&mut self, qpn: u32, srqn: Option<u32>) -> Option<RecvWr> {
         let wr = self.shared.get_mut(&srqn)?.pop_front()?;
-        self.journal.push(Did::Took { qpn: self.qpn, srqn, wr_id: wr.wr_id });
+        self.journal.push(Did::Took { qpn, srqn, wr_id: wr.wr_id });
         Some(wr)
     }
 
@@ -302,8 +309,8 @@ impl Io {
     }
 }
 
-impl Host for Io {
-    fn resolve(&self, pd: u32, sge: Sge, _access: Access) -> Result<Segment, Fault> {
+impl Outside<u32> for Io {
+    fn resolve(&self, _own: &u32, pd: u32, sge: Sge, _access: Access) -> Result<Segment, Fault> {
         if sge.lkey != key_in(pd, KEY) {
             return Err(Fault::Key);
         }
@@ -312,6 +319,7 @@ impl Host for Io {
 
     fn resolve_remote(
         &self,
+        _own: &u32,
         pd: u32,
         qpn: u32,
         rkey: u32,
@@ -334,13 +342,13 @@ impl Host for Io {
         if rights.contains(access) { Ok(segment) } else { Err(Fault::Rights) }
     }
 
-    fn load(&self, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
+    fn load(&self, _own: &u32, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
         let at = segment.addr as usize;
         out.copy_from_slice(&self.memory[at..at + out.len()]);
         Ok(())
     }
 
-    fn store(&mut self, segment: Segment, data: &[u8]) -> Result<(), Fault> {
+    fn store(&mut self, own: &u32, segment: Segment, data: &[u8]) -> Result<(), Fault> {
         let at = segment.addr as usize;
         self.memory[at..at + data.len()].copy_from_slice(data);
         self.stores += 1;
@@ -348,31 +356,32 @@ impl Host for Io {
             self.memory[at] ^= 1;
         }
         let data = self.memory[at..at + data.len()].to_vec();
-        self.journal.push(Did::Store { qpn: self.qpn, addr: segment.addr, data });
+        self.journal.push(Did::Store { qpn: *own, addr: segment.addr, data });
         Ok(())
     }
 
-    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
+    fn atomic(&mut self, own: &u32, segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
         let addr = segment.addr;
         self.atomics += 1;
         if self.mischief == Some(Mischief::Double(self.atomics)) {
             self.execute(addr, op);
         }
         let old = self.execute(addr, op);
-        self.journal.push(Did::Atomic { qpn: self.qpn, addr, op, old });
+        self.journal.push(Did::Atomic { qpn: *own, addr, op, old });
         Ok(old)
     }
 
-    fn atomic_write(&mut self, segment: Segment, value: u64) -> Result<(), Fault> {
+    fn atomic_write(&mut self, own: &u32, segment: Segment, value: u64) -> Result<(), Fault> {
         self.atomics += 1;
         if self.mischief == Some(Mischief::Double(self.atomics)) {
-            self.store(segment, &value.to_ne_bytes())?;
+            self.store(own, segment, &value.to_ne_bytes())?;
         }
-        self.store(segment, &value.to_ne_bytes())
+        self.store(own, segment, &value.to_ne_bytes())
     }
 
     fn flush(
         &mut self,
+        own: &u32,
         pd: u32,
         qpn: u32,
         rkey: u32,
@@ -383,83 +392,108 @@ impl Host for Io {
             FlushScope::Range { va, len } => (va, len),
             FlushScope::Region => (0, 0),
         };
-        self.resolve_remote(pd, qpn, rkey, va, len, access)?;
+        self.resolve_remote(own, pd, qpn, rkey, va, len, access)?;
         self.flushes += 1;
         let copies = match self.mischief {
             Some(Mischief::Skip(n)) if n == self.flushes => 0,
             _ => 1,
         };
         for _ in 0..copies {
-            self.journal.push(Did::Flushed { qpn: self.qpn, scope });
+            self.journal.push(Did::Flushed { qpn: *own, scope });
         }
         Ok(())
     }
 
-    fn invalidate(&mut self, pd: u32, qpn: u32, rkey: u32) -> Result<(), Fault> {
+    fn invalidate(&mut self, own: &u32, pd: u32, qpn: u32, rkey: u32) -> Result<(), Fault> {
         if self.windows.get(&rkey) == Some(&(pd, qpn)) {
             self.windows.remove(&rkey);
         } else if !self.passing_keys.remove(&rkey) {
             return Err(Fault::Key);
         }
-        self.journal.push(Did::Invalidated { qpn: self.qpn, rkey });
+        self.journal.push(Did::Invalidated { qpn: *own, rkey });
         Ok(())
     }
 
-    fn bind_mw(&mut self, pd: u32, qpn: u32, _mw: u32, rkey: u32) -> Result<(), Fault> {
+    fn bind_mw(&mut self, own: &u32, pd: u32, qpn: u32, _mw: u32, rkey: u32) -> Result<(), Fault> {
         self.windows.insert(rkey, (pd, qpn));
-        self.journal.push(Did::Bound { qpn: self.qpn, rkey });
+        self.journal.push(Did::Bound { qpn: *own, rkey });
         Ok(())
     }
 
-    fn reserve(&mut self, bytes: u32) -> bool {
-        let fits = bytes <= EARLY_MEMORY - self.early;
-        self.early += if fits { bytes } else { 0 };
-        fits
+    fn take_srq(&mut self, own: &u32) -> Option<RecvWr> {
+        self.take(*own, None)
     }
 
-    fn release(&mut self, bytes: u32) {
-        self.early = self.early.checked_sub(bytes).expect("no more comes back than was granted");
-    }
-
-    fn take_srq(&mut self) -> Option<RecvWr> {
-        self.take(None)
-    }
-
-    fn complete(&mut self, side: CqSide, completion: Completion) {
+    fn complete(
+        &mut self,
+        _own: &u32,
+        side: CqSide,
+        completion: Completion,
+    ) -> Result<(), Overrun> {
         self.completed(side, None, completion);
+        Ok(())
     }
 
-    fn xrc_pd(&self, srqn: u32) -> Option<u32> {
+    fn xrc_pd(&self, _own: &u32, srqn: u32) -> Option<u32> {
         pd_of(srqn)
     }
 
-    fn take_xrc(&mut self, srqn: u32) -> Option<RecvWr> {
-        self.take(Some(srqn))
+    fn take_xrc(&mut self, own: &u32, srqn: u32) -> Option<RecvWr> {
+        self.take(*own, Some(srqn))
     }
 
-    fn complete_xrc(&mut self, srqn: u32, completion: Completion) {
+    fn complete_xrc(
+        &mut self,
+        _own: &u32,
+        srqn: u32,
+        completion: Completion,
+    ) -> Result<(), Overrun> {
         self.completed(CqSide::Recv, Some(srqn), completion);
+        Ok(())
     }
 
-    fn event(&mut self, event: QpEvent) {
-        self.journal.push(Did::Event { qpn: self.qpn, event });
+    fn event(&mut self, own: &u32, event: QpEvent) {
+        self.journal.push(Did::Event { qpn: *own, event });
     }
 
-    fn explain(&mut self, text: core::fmt::Arguments<'_>) {
+    fn explain(&mut self, _own: &u32, _paths: &PathManager, text: core::fmt::Arguments<'_>) {
         self.explanations.push(format!("{:?}: {text}", self.now));
     }
 
-    fn route(&mut self, peer: PeerId) -> Option<Route> {
-        self.paths.route_of(peer, self.qpn)
+    /// Looks whether it should have been refused, before the queue pair sees it.
+    fn accepted(&mut self, own: &u32, path: PathId, packet: &Packet<'_>) {
+        let qpn = *own;
+        if let Some(mp) = packet.headers.mp {
+            let newest = self.newest.entry((qpn, mp.path_id)).or_insert(mp.generation);
+            // The first is true of what it was told, the second of what it decided.
+            if (mp.generation.wrapping_sub(*newest) as i16) < 0
+                || self.gave_up.get(&path).is_some_and(|at| self.came.sent < *at)
+            {
+                let why = "it was sent before its path was fenced";
+                self.journal.push(Did::Wrongly { qpn, why });
+            } else {
+                *newest = mp.generation;
+            }
+        }
+        if let Some(Syndrome::RnrNak { .. }) = packet.headers.aeth.map(|a| a.syndrome)
+            && !self.came.forged
+        {
+            let psn = packet.headers.bth.psn;
+            self.journal.push(Did::HeardNotReady { qpn, psn });
+        }
     }
 
-    fn tag(&self, path: PathId) -> Option<PathTag> {
-        self.paths.tag(path)
+    fn charged(&mut self, _own: &u32, bytes: i64) {
+        self.charged += bytes;
     }
 
-    fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread> {
-        let path = self.paths.ud_route(burst.path);
-        let Some(address) = self.paths.path(path).copied() else { return Ok(()) };
+    fn transmit(
+        &mut self,
+        own: &u32,
+        address: Option<&PathAddress>,
+        burst: &Burst<'_>,
+    ) -> Result<(), NotSent> {
+        let Some(address) = address else { return Err(NotSent::NoWay) };
         let payload = match burst.payload {
             Payload::Bytes(bytes) => bytes.to_vec(),
             Payload::Memory { segments, skip, len } => {
@@ -476,38 +510,31 @@ impl Host for Io {
             let headers = burst.headers(i);
             if let (Some(aeth), true) = (headers.aeth, headers.bth.opcode.base().0 == ACK) {
                 let psn = headers.bth.psn;
-                self.journal.push(Did::Acknowledged { qpn: self.qpn, psn, aeth });
+                self.journal.push(Did::Acknowledged { qpn: *own, psn, aeth });
             }
             if headers.bth.opcode.base().is_read_response() {
                 let psn = headers.bth.psn;
-                self.journal.push(Did::Answered { qpn: self.qpn, psn });
+                self.journal.push(Did::Answered { qpn: *own, psn });
             }
             let data = &payload[range.start as usize..range.end as usize];
             let bytes = encode(&headers, data);
-            self.emit(&address, bytes);
+            self.emit(address, bytes);
         }
         Ok(())
     }
 
-    fn sent(&mut self, path: PathId, bytes: u32) {
-        self.charged += i64::from(bytes);
-        self.paths.sent(self.now, path, bytes);
+    fn control(&mut self, out: ControlOut) {
+        self.emit(&out.address, out.packet);
     }
 
-    fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>) {
-        self.charged -= i64::from(bytes);
-        self.paths.acked(self.now, path, bytes, rtt);
-        self.window_opened = true;
-    }
-
-    fn lost(&mut self, path: PathId, bytes: u32, congestion: bool) {
-        self.charged -= i64::from(bytes);
-        self.paths.lost(self.now, path, bytes, congestion);
-        self.window_opened = true;
-    }
-
-    fn suspect(&mut self, path: PathId, since: Duration) {
-        self.paths.stalled(self.now, path, self.qpn, since);
+    fn path_event(&mut self, now: Duration, paths: &PathManager, event: &PathEvent) {
+        self.path_events.push((now, *event));
+        if let PathEvent::PathDead { path, reason } = *event
+            && reason != Reason::PeerNotice
+            && paths.tag(path).is_some()
+        {
+            self.gave_up.insert(path, now);
+        }
     }
 }
 

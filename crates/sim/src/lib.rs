@@ -1,5 +1,5 @@
-//! A deterministic simulator: the real transport and path manager on two and more hosts, simulated
-//! links between them, faults, and a model of what verbs promise as the judge.
+//! A deterministic simulator: the lane that ships, with its queue pairs and path manager, on two and more
+//! hosts, simulated links between them, faults, and a model of what verbs promise as the judge.
 //!
 //! A seed draws a [`Case`]: hosts, links, queue pairs with all their work requests, faults. It is
 //! explicit data from which a run follows exactly, so that it can be repeated, and cut down: when a
@@ -30,7 +30,7 @@
 //!   opcode) change nothing of all that; of those forged with all that can be known it is demanded that
 //!   nothing panics and tables agree;
 //! - a READ response answers what was asked;
-//! - counters, flags and lists inside of queue pairs and path managers agree after every step (where
+//! - counters, flags and lists inside of lanes, queue pairs and path managers agree after every step (where
 //!   debug assertions are on), and each path is charged what is in flight on it;
 //! - everything charged to a path comes back, and nothing stands still when the network is whole again.
 //!
@@ -47,7 +47,6 @@
 mod arguments;
 mod attack;
 mod case;
-mod check;
 pub mod cm;
 mod connect;
 mod drain;
@@ -74,7 +73,7 @@ pub use attack::{Attack, Way};
 pub use case::{Case, EndPlan, Kind, LanePlan, Op, PairPlan, Wrong};
 pub use faults::{Change, Fault, When};
 pub use grey::Holes;
-pub use host::{Entry, HostPlan, SimHost};
+pub use host::{HostPlan, SimHost};
 pub use hunt::{Hunt, Subject};
 pub use io::{Did, Io, KEY, Mischief, NO_KEY, PD, READ_KEY, SRQNS, WRITE_KEY};
 pub use judge::Breach;

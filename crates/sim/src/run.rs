@@ -178,11 +178,10 @@ impl Simulation {
                     host.io.passing_keys.extend(invalidating.map(|(_, i)| layout.key(kind, i)));
                 }
                 let (local, remote) = (ips[e], ips[1 - e]);
-                let qp = connect(plan, e, QUEUE_DEPTH, host);
-                host.add(qp, plan.ends[1 - e].qpn, local, remote, plan.multipath);
+                connect(plan, e, ips, QUEUE_DEPTH, host);
                 if plan.service == QpType::Ud {
                     let options = PathOptions { multipath: plan.multipath, ..Default::default() };
-                    let path = host.io.paths.ud_path(EPOCH, local, remote, options);
+                    let path = host.lane.paths_mut().ud_path(EPOCH, local, remote, options);
                     let path = path.expect("there is room for a simulation's paths").0;
                     let qpn = plan.ends[1 - e].qpn;
                     to[e] = Some(UdDestination { path: PathId(path), qpn, qkey: QKEY });
@@ -293,7 +292,7 @@ impl Simulation {
             let flows = (0..2).filter(|e| !p.ends[*e].gone && !p.flows[*e].done());
             flows.map(|e| format!("{} ({:?})", p.flows[e].standing(), p.ends[e].ended))
         });
-        let status = self.hosts.iter().map(|h| h.io.paths.status());
+        let status = self.hosts.iter().map(|h| h.lane.paths().status());
         let peers: Vec<_> = status.flat_map(|s| s.peers).map(|p| (p.local, p.note)).collect();
         format!("{:?}; {peers:?}", waiting.collect::<Vec<_>>())
     }
@@ -310,7 +309,7 @@ impl Simulation {
     /// The queue pair of an end, if its process is the one that made it.
     pub(crate) fn qp(&self, pair: usize, e: usize) -> Option<&QueuePair> {
         let end = &self.court.pairs[pair].ends[e];
-        Some(&self.hosts[end.host].qps.get(&end.qpn)?.qp)
+        self.hosts[end.host].qp(end.qpn)
     }
 
     /// When applications want to post something.
@@ -401,8 +400,9 @@ impl Simulation {
                     let flow = &pair.flows[e];
                     let wrong = flow.ops[flow.next_to_post()].wrong;
                     let mut ud = self.ud[i][e];
-                    if let (Some(to), Some(Wrong::QKey)) = (&mut ud, wrong) {
-                        to.qkey += 1;
+                    if let Some(to) = &mut ud {
+                        to.path = host.lane.paths().ud_route(to.path);
+                        to.qkey += u32::from(wrong == Some(Wrong::QKey));
                     }
                     pair.post(e, self.now, host, ud)?;
                 }
@@ -428,12 +428,12 @@ impl Simulation {
 
     pub(crate) fn check(&mut self, number: usize) -> Verdict {
         if self.print || self.net.trace.is_some() {
-            let events = core::mem::take(&mut self.hosts[number].path_events);
+            let events = core::mem::take(&mut self.hosts[number].io.path_events);
             for (_, event) in events.iter().skip(self.noted[number]) {
                 self.note(format_args!("host {number}: {event:?}"));
             }
             self.noted[number] = events.len();
-            self.hosts[number].path_events = events;
+            self.hosts[number].io.path_events = events;
         }
         if !self.judged {
             self.hosts[number].io.journal.clear();
@@ -444,7 +444,7 @@ impl Simulation {
     }
 
     fn report(&self) -> Report {
-        let events = || self.hosts.iter().flat_map(|h| h.path_events.iter().map(|(_, e)| e));
+        let events = || self.hosts.iter().flat_map(|h| h.io.path_events.iter().map(|(_, e)| e));
         let blackouts = events().filter_map(|e| match e {
             PathEvent::Resumed { blackout, .. } => Some(*blackout),
             _ => None,
@@ -463,8 +463,8 @@ impl Simulation {
             resent: self
                 .hosts
                 .iter()
-                .flat_map(|h| h.qps.values())
-                .map(|entry| entry.qp.counters().retransmitted_packets)
+                .flat_map(|h| h.lane.qps().iter())
+                .map(|(_, entry)| entry.qp.counters().retransmitted_packets)
                 .sum(),
             refused: self.hosts.iter().map(|h| h.refused).sum(),
             digest: self.net.digest,
@@ -522,8 +522,11 @@ impl Simulation {
             Fault::Pause { host, time } => {
                 let until = self.now + time;
                 let host = &mut self.hosts[host];
-                host.io.stalls.push((self.now.max(host.paused_until), until));
-                host.paused_until = host.paused_until.max(until);
+                // Within a longer pause, nothing of it is left.
+                if until > host.paused_until {
+                    host.io.stalls.push((self.now.max(host.paused_until), until));
+                    host.paused_until = until;
+                }
             }
             Fault::Weather { link, weather } => self.net.set_weather(link, weather),
             Fault::Holes { link, holes } => self.net.set_holes(link, holes),
@@ -599,8 +602,8 @@ impl Simulation {
             }
         }
         if self.alive[number] {
-            host.io.now = self.now;
-            host.io.paths.set_local(self.now, &list);
+            host.begin(self.now);
+            host.lane.set_local(&list);
         }
     }
 }

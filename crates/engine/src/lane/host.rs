@@ -220,7 +220,7 @@ impl Outside<Attached> for LaneIo {
     }
 
     fn control(&mut self, out: ControlOut) {
-        self.send_control(out);
+        self.send_control(&out);
     }
 
     fn path_event(&mut self, _now: Duration, paths: &PathManager, event: &PathEvent) {

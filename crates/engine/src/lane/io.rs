@@ -247,7 +247,7 @@ impl LaneIo {
     }
 
     /// Sends a packet of the path manager's own.
-    pub(crate) fn send_control(&mut self, out: ControlOut) {
+    pub(crate) fn send_control(&mut self, out: &ControlOut) {
         match self.control_flow(&out.address) {
             Some(flow) => {
                 self.counters.control_sent += 1;
@@ -256,7 +256,7 @@ impl LaneIo {
             None => self.counters.unsendable += 1,
         }
         #[cfg(any(test, fuzzing))]
-        self.tapped.push(out);
+        self.tapped.push(out.clone());
     }
 
     /// The flow for control packets to an address. Those used last stay open.

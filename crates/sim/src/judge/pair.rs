@@ -138,7 +138,7 @@ impl Pair {
         while let Some((_, index)) = self.receive_due(e).filter(|(at, _)| *at <= now) {
             let Some((_, receive)) = self.flows[1 - e].receive(index) else { break };
             let end = &mut self.ends[e];
-            let posted = host.qps.get_mut(&end.qpn).map(|entry| entry.qp.post_recv(receive.wr()));
+            let posted = host.with(end.qpn, |visit| visit.qp.post_recv(receive.wr()));
             demand(posted == Some(Ok(())), "a good work request is taken", || {
                 format!("receive {index}: {posted:?}")
             })?;
@@ -314,8 +314,8 @@ impl Pair {
     /// The error state is there when it has to be, and only then.
     fn check_state(&self, e: usize, host: &SimHost) -> Verdict {
         let end = &self.ends[e];
-        let Some(entry) = host.qps.get(&end.qpn) else { return Ok(()) };
-        let (state, why) = (entry.qp.state(), end.ended);
+        let Some(qp) = host.qp(end.qpn) else { return Ok(()) };
+        let (state, why) = (qp.state(), end.ended);
         let right = match why {
             None => self.flows[e].may_be(state),
             // It still has to tell the peer.
@@ -331,7 +331,7 @@ impl Pair {
     fn finish(&self, hosts: &[SimHost], untouched: bool) -> Verdict {
         for (e, end) in self.ends.iter().enumerate().filter(|(_, end)| !end.gone) {
             let host = &hosts[end.host];
-            let state = host.qps.get(&end.qpn).map(|entry| entry.qp.state());
+            let state = host.qp(end.qpn).map(polypath_transport::QueuePair::state);
             if end.ended.is_some() {
                 let flushed = end.receives.current().is_none();
                 demand(

@@ -174,8 +174,10 @@ impl Flow {
         wr: &SendWr<'_>,
         host: &mut SimHost,
     ) -> Option<Result<(), PostError>> {
-        let qp = &mut host.qps.get_mut(&self.qpn)?.qp;
-        Some(if self.xrc { qp.post_xrc_send(wr, op.srqn()) } else { qp.post_send(wr) })
+        host.with(self.qpn, |visit| match self.xrc {
+            true => visit.qp.post_xrc_send(wr, op.srqn()),
+            false => visit.qp.post_send(wr),
+        })
     }
 
     /// Posts something that is no work request: it must be refused, and nothing come of it.
