@@ -11,7 +11,7 @@ use polypath_transport::{
     SendData, SendFlags, SendOp, SendWr, Sge, WcStatus,
 };
 
-use crate::host::{Datagram, Entry, KEY, Lane, PD, address};
+use crate::host::{Datagram, Host, KEY, PD, address};
 
 /// Links between the hosts, each with an address on both.
 pub(crate) const LINKS: usize = 2;
@@ -56,7 +56,7 @@ pub(crate) enum Turn {
 
 #[derive(Clone)]
 pub(crate) struct Node {
-    pub(crate) host: Lane,
+    pub(crate) host: Host,
     number: usize,
     posted: Vec<Request>,
     /// The links of the paths in the table.
@@ -80,15 +80,15 @@ impl Node {
         let instance = [0x1111_2222_3333_4444, 0x5555_6666_7777_8888][number];
         // A path proves itself in a few rounds of probes, so that proof is a short step.
         let config = Config { updelay: Duration::from_millis(30), ..Config::default() };
-        let mut host = Lane::new(number, LINKS, config, instance, MEMORY);
-        host.io.now = Duration::from_millis(1);
-        let mut qp = connect(number, &mut host);
+        let mut host = Host::new(number, LINKS, config, instance, MEMORY);
+        host.begin(Duration::from_millis(1));
+        connect(number, &mut host);
         for id in 0..2 {
             let sge = Sge { addr: RECEIVES + id * 8, len: MESSAGE, lkey: KEY };
-            qp.post_recv(RecvWr { wr_id: id, sges: [sge].as_slice().into() }).expect("room");
+            let receive = RecvWr { wr_id: id, sges: [sge].as_slice().into() };
+            host.with(QPN[number], |visit| visit.qp.post_recv(receive)).expect("room");
         }
         host.io.memory[SOURCE as usize..][..8].copy_from_slice(&[0xa0 + number as u8; 8]);
-        host.add(qp, QPN[1 - number], 0, number, true);
         Self {
             host,
             number,
@@ -133,8 +133,7 @@ impl Node {
             data: SendData::Sges(&sge),
             ud: None,
         };
-        let entry = self.host.qps.get_mut(&QPN[self.number]).expect("the only queue pair");
-        entry.qp.post_send(&wr).expect("room");
+        self.host.with(QPN[self.number], |visit| visit.qp.post_send(&wr)).expect("room");
         self.posted.push(request);
         self.sealed = false;
     }
@@ -152,14 +151,14 @@ impl Node {
         let there = self.host.local.iter().enumerate().filter(|(l, _)| !gone[*l]).map(|(_, a)| *a);
         let there: Vec<_> = there.collect();
         let now = self.host.io.now;
-        self.host.io.paths.set_local(now, &there);
+        self.host.lane.set_local(&there);
         self.host.run(now);
         self.turns()
     }
 
     fn learn_links(&mut self) {
         for id in 0..PATHS_MAX {
-            let path = self.host.io.paths.path(PathId(id));
+            let path = self.host.lane.paths().path(PathId(id));
             if let Some(link) = path.and_then(|a| link_of(a.local, a.remote, self.number)) {
                 self.links[id as usize] = Some(link as u8);
             }
@@ -169,12 +168,12 @@ impl Node {
     fn turns(&mut self) -> Vec<Turn> {
         self.sealed = false;
         self.learn_links();
-        let events = core::mem::take(&mut self.host.path_events);
+        let events = core::mem::take(&mut self.host.io.path_events);
         let link = |p: PathId| self.links.get(p.0 as usize).copied().flatten().map(usize::from);
         let turn = |e: &PathEvent| match e {
             PathEvent::PathDead { path, .. } => link(*path).map(|link| Turn::GivenUp { link }),
             // Out of the set, it is the peer's own path of last resort: nothing is sent there.
-            PathEvent::PathAlive { path } if self.host.io.paths.tag(*path).is_some() => {
+            PathEvent::PathAlive { path } if self.host.lane.paths().tag(*path).is_some() => {
                 link(*path).map(|link| Turn::Alive { link })
             }
             _ => None,
@@ -189,13 +188,13 @@ impl Node {
 
     /// Packets that were dropped unseen: of unknown or fenced paths, or not for any queue pair.
     pub(crate) fn refused(&self) -> u64 {
-        let fenced = |e: &Entry| e.qp.counters().dropped_generation;
-        self.host.refused + self.host.qps.values().map(fenced).sum::<u64>()
+        let fenced = |qp: &QueuePair| qp.counters().dropped_generation;
+        self.host.refused + self.host.qps().map(fenced).sum::<u64>()
     }
 
     /// Its queue pair has sent something again.
     pub(crate) fn has_retransmitted(&self) -> bool {
-        self.host.qps.values().any(|e| e.qp.counters().retransmitted_packets > 0)
+        self.host.qps().any(|qp| qp.counters().retransmitted_packets > 0)
     }
 
     /// Judges what this host has seen so far; `peer` is the other one.
@@ -242,7 +241,7 @@ impl Node {
 
     /// Number, generation and state of the path on a link.
     pub(crate) fn path_on(&self, link: usize) -> Option<(u8, u16, PathState)> {
-        let status = self.host.io.paths.status();
+        let status = self.host.lane.paths().status();
         let mut paths = status.peers.first()?.paths.iter();
         let path = paths
             .find(|p| link_of(p.address.local, p.address.remote, self.number) == Some(link))?;
@@ -251,14 +250,14 @@ impl Node {
 
     /// The generation that it accepts of a path number.
     pub(crate) fn generation(&self, id: u8) -> Option<u16> {
-        let status = self.host.io.paths.status();
+        let status = self.host.lane.paths().status();
         let tags = status.peers.first()?.paths.iter().filter_map(|p| p.tag);
         tags.filter(|t| t.id == id).map(|t| t.generation).next()
     }
 
     /// Its queue pair may send multi-path packets.
     pub(crate) fn agreed(&self) -> bool {
-        self.host.qps.values().all(|e| e.qp.is_multipath())
+        self.host.qps().all(QueuePair::is_multipath)
     }
 
     /// Takes what is to be sent, by link; what has no carrier or joins no two addresses is lost.
@@ -276,8 +275,9 @@ fn link_of(local: core::net::IpAddr, remote: core::net::IpAddr, host: usize) -> 
     (0..LINKS).find(|l| (address(*l, host), address(*l, 1 - host)) == (local, remote))
 }
 
-fn connect(number: usize, host: &mut Lane) -> QueuePair {
-    let mut qp = QueuePair::new(QpConfig {
+/// Adds the queue pair, and takes it to RTS.
+fn connect(number: usize, host: &mut Host) {
+    let qp = QueuePair::new(QpConfig {
         qpn: QPN[number],
         qp_type: QpType::Rc,
         pd: PD,
@@ -289,6 +289,7 @@ fn connect(number: usize, host: &mut Lane) -> QueuePair {
         max_recv_sge: 1,
         max_inline: 0,
     });
+    host.lane.insert(qp, QPN[number]);
     let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let attr = QpAttr {
         access: remote | Access::LOCAL_WRITE,
@@ -313,8 +314,13 @@ fn connect(number: usize, host: &mut Lane) -> QueuePair {
     for (state, mask) in
         [(QpState::Init, init), (QpState::Rtr, rtr | M::MIN_RNR_TIMER), (QpState::Rts, rts)]
     {
-        let attr = QpAttr { state, cur_state: qp.state(), ..attr };
-        qp.modify(&attr, mask | M::STATE, &mut host.io).expect("legal transitions");
+        if state == QpState::Rtr {
+            host.attach(QPN[number], QPN[1 - number], 0, number);
+        }
+        let done = host.with(QPN[number], |visit| {
+            let attr = QpAttr { state, cur_state: visit.qp.state(), ..attr };
+            visit.qp.modify(&attr, mask | M::STATE, &mut visit.host)
+        });
+        done.expect("legal transitions");
     }
-    qp
 }

@@ -303,7 +303,7 @@ impl World {
     /// A host's earliest timer fires.
     fn tick(&self, state: &mut State, host: usize, mute: Mute) -> bool {
         let Some(at) = state.nodes[host].deadline() else { return false };
-        Arc::make_mut(&mut state.nodes[host]).host.io.now = at;
+        Arc::make_mut(&mut state.nodes[host]).host.begin(at);
         self.run(state, host, None, mute);
         true
     }
