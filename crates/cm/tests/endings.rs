@@ -10,8 +10,8 @@ use common::*;
 use polypath_cm::CmConfig;
 use polypath_wire::cm::CmMessage;
 
-/// A REJ is sent once. Who accepts and then refuses, or dies, must not leave a peer that believes to be
-/// connected.
+/// A REJ is sent once. A side that accepts and then refuses, or dies, must not leave a peer that believes
+/// it is connected.
 #[test]
 fn a_lost_rejection_of_what_was_accepted_is_given_again_when_the_rtu_comes() {
     for (late, owned) in [(false, true), (true, true), (false, false), (true, false)] {

@@ -138,7 +138,7 @@ fn a_forged_request_for_a_queue_pair_in_use_takes_nothing_down() {
     assert!(w.try_event(b).is_none());
 }
 
-/// What is wrong about the queue pair, or changes nothing, tells nothing about where the peer is.
+/// A message with a wrong queue pair, or one that changes nothing, does not say where the peer is.
 #[test]
 fn a_message_that_does_not_fit_does_not_move_the_peer() {
     let mut w = World::new(2);

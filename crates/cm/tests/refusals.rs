@@ -103,7 +103,7 @@ fn what_stays_refused_is_told_after_a_fifth_of_a_second() {
     }
 }
 
-/// Who has lost interest does not go on asking.
+/// An application that has lost interest does not go on asking.
 #[test]
 fn an_id_may_be_destroyed_while_it_waits_to_ask_again() {
     for space in [PS_TCP, PS_UDP] {

@@ -6,7 +6,7 @@ use polypath_wire::cm::{CmaHeader, RejectReason, SidrStatus};
 
 use crate::abi::command::{Connect, Reject};
 use crate::env::{Environment, FileId};
-use crate::ibcm::{Between, ConnectParams};
+use crate::ibcm::{ConnectParams, Endpoints};
 use crate::ids::{CmId, IdState, QpType};
 use crate::{Cm, errno};
 
@@ -46,7 +46,7 @@ impl Cm {
             service_id: cm_id.service_id(&destination),
             qp_type: cm_id.qp_type,
             path,
-            between: Between {
+            endpoints: Endpoints {
                 local: attachment.local,
                 remote,
                 ifindex: attachment.ifindex,

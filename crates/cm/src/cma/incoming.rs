@@ -24,7 +24,7 @@ pub(crate) fn is_served(ids: &IdTable, ports: &PortTable, service_id: u64) -> bo
     })
 }
 
-/// Who gets a request.
+/// The listening id that gets a request, and the addresses that its child gets.
 struct Listener {
     id: u32,
     attachment: Attachment,
@@ -58,7 +58,7 @@ impl Cm {
         let listener = match self.find_listener(request, env) {
             Ok(listener) => listener,
             Err(reason) => {
-                let gid = gid_of(request.between.local);
+                let gid = gid_of(request.endpoints.local);
                 let info: &[u8] = if reason == RejectReason::InvalidGid { &gid } else { &[] };
                 if self.ib.reject(now, local_id, reason, info, &[]).is_err() {
                     self.ib.release(now, local_id);
@@ -91,7 +91,7 @@ impl Cm {
         child.source = Some(listener.source);
         child.destination = Some(listener.destination);
         child.attachment = Some(listener.attachment);
-        child.remote = Some(request.between.remote);
+        child.remote = Some(request.endpoints.remote);
         child.path = Some(request.path);
         child.connection = Some(local_id);
         child.options.tos = tos;
@@ -130,7 +130,7 @@ impl Cm {
             if id.state != IdState::Listen || !takes(id, request, header.as_ref(), port_space) {
                 continue;
             }
-            let (local, ifindex) = (request.between.local, request.between.ifindex);
+            let (local, ifindex) = (request.endpoints.local, request.endpoints.ifindex);
             let Some(attachment) = attachment_of(id.client, local, ifindex, env) else {
                 reason = RejectReason::InvalidGid;
                 continue;
@@ -209,7 +209,7 @@ fn takes(id: &CmId, request: &Request, header: Option<&CmaHeader>, port_space: P
     let connected = |qp_type| matches!(qp_type, QpType::Rc | QpType::Uc);
     let serves = id.qp_type == request.qp_type
         || port_space == PortSpace::Ib && connected(id.qp_type) && connected(request.qp_type);
-    let on_interface = id.bound_if.is_none_or(|scope| scope == request.between.ifindex);
+    let on_interface = id.bound_if.is_none_or(|scope| scope == request.endpoints.ifindex);
     if !serves || !on_interface {
         return false;
     }

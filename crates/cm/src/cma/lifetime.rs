@@ -91,8 +91,8 @@ impl Cm {
         }
     }
 
-    /// Closes a file: destroys its ids, in any order. No message is handled meanwhile, so that no listening id
-    /// gets another child.
+    /// Closes a file: destroys its ids, in any order. No message is handled meanwhile, so that no listening
+    /// id gets another child.
     pub(crate) fn close(&mut self, now: Duration, file: FileId, env: &mut dyn Environment) {
         let ids: Vec<u32> = self.ids.iter().filter(|i| i.file == file).map(|i| i.id).collect();
         for id in ids {

@@ -28,11 +28,11 @@ impl Cm {
         if cm_id.state != IdState::Bound || cm_id.family() != Some(destination.family()) {
             return Err(errno::EINVAL);
         }
-        let event = match find_way(cm_id, &destination, env) {
-            Ok(way) => {
-                cm_id.source = Some(way.source);
-                cm_id.attachment = Some(way.attachment);
-                cm_id.remote = Some(way.remote);
+        let event = match find_route(cm_id, &destination, env) {
+            Ok(route) => {
+                cm_id.source = Some(route.source);
+                cm_id.attachment = Some(route.attachment);
+                cm_id.remote = Some(route.remote);
                 cm_id.destination = Some(destination);
                 cm_id.state = IdState::AddrResolved;
                 Event::new(Kind::AddrResolved)
@@ -57,13 +57,17 @@ impl Cm {
 }
 
 /// Where the packets of an id to its destination leave, and where they go.
-struct Way {
+struct ResolvedRoute {
     source: Address,
     attachment: Attachment,
     remote: core::net::IpAddr,
 }
 
-fn find_way(id: &CmId, destination: &Address, env: &mut dyn Environment) -> Result<Way, i32> {
+fn find_route(
+    id: &CmId,
+    destination: &Address,
+    env: &mut dyn Environment,
+) -> Result<ResolvedRoute, i32> {
     let source = id.source.ok_or(errno::EINVAL)?;
     if destination.is_any() && id.attachment.is_none() {
         // This host itself: by its loopback address if that has a device, else by any device.
@@ -74,7 +78,7 @@ fn find_way(id: &CmId, destination: &Address, env: &mut dyn Environment) -> Resu
         };
         let attachment = Attachment { device, local, ifindex };
         let source = source.with_ip(loopback, ifindex);
-        return Ok(Way { source, attachment, remote: local });
+        return Ok(ResolvedRoute { source, attachment, remote: local });
     }
     if let Some(attachment) = id.attachment {
         let remote = if destination.is_any() { attachment.local } else { destination.ip() };
@@ -85,7 +89,7 @@ fn find_way(id: &CmId, destination: &Address, env: &mut dyn Environment) -> Resu
         };
         let route = env.route(id.client, &query).ok_or(errno::ENETUNREACH)?;
         let attachment = Attachment { ifindex: route.ifindex, ..attachment };
-        return Ok(Way { source, attachment, remote });
+        return Ok(ResolvedRoute { source, attachment, remote });
     }
     let query = RouteQuery {
         source: None,
@@ -95,7 +99,7 @@ fn find_way(id: &CmId, destination: &Address, env: &mut dyn Environment) -> Resu
     let route = env.route(id.client, &query).ok_or(errno::ENETUNREACH)?;
     let (device, ifindex) =
         env.device_for(id.client, route.source, Some(route.ifindex)).ok_or(errno::ENODEV)?;
-    Ok(Way {
+    Ok(ResolvedRoute {
         source: source.with_ip(route.source, ifindex),
         attachment: Attachment { device, local: route.source, ifindex },
         remote: destination.ip(),

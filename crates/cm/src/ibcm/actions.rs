@@ -5,7 +5,8 @@ use core::time::Duration;
 
 use polypath_wire::cm::{Rej, RejectReason, Rep, Req};
 
-use super::connection::{Between, Connection, QpFacts, State};
+use super::connection::{Connection, QpFacts, State};
+use super::endpoints::Endpoints;
 use super::table::Connections;
 use super::{mad, mad::MAX_RETRIES};
 use crate::abi::command::{ConnParam, Ece};
@@ -22,7 +23,7 @@ pub(crate) struct ConnectParams<'a> {
     pub(crate) service_id: u64,
     pub(crate) qp_type: QpType,
     pub(crate) path: Path,
-    pub(crate) between: Between,
+    pub(crate) endpoints: Endpoints,
     /// Every address this end can be reached at, with its interface.
     pub(crate) own_addresses: &'a [(IpAddr, u32)],
     pub(crate) first_psn: u32,
@@ -68,7 +69,7 @@ impl Connections {
         state: State,
         params: &ConnectParams<'_>,
     ) -> Connection {
-        let mut c = Connection::new(local_id, state, params.qp_type, params.path, params.between);
+        let mut c = Connection::new(local_id, state, params.qp_type, params.path, params.endpoints);
         c.tid = self.transaction_id(local_id);
         c.owner = Some(params.owner);
         c.client = Some(params.client);
@@ -77,7 +78,7 @@ impl Connections {
         c.service_id = params.service_id;
         c.max_retries = MAX_RETRIES;
         c.is_active = true;
-        c.ways.set_own(params.own_addresses);
+        c.alternates.set_own(params.own_addresses);
         c
     }
 
@@ -96,7 +97,7 @@ impl Connections {
             c.client = Some(client);
             c.local_guid = u64::from_be_bytes(device.node_guid);
             c.ack_delay = device.ack_delay;
-            c.ways.set_own(own_addresses);
+            c.alternates.set_own(own_addresses);
             if c.state == State::ReqRcvd {
                 c.state = State::MraReqSent;
             }
@@ -135,8 +136,8 @@ impl Connections {
             return Err(errno::EINVAL);
         }
         c.state = State::Established;
-        let (rtu, between) = (mad::rtu(c), c.between);
-        self.send(between, rtu, Some(local_id), 0);
+        let (rtu, endpoints) = (mad::rtu(c), c.endpoints);
+        self.send(endpoints, rtu, Some(local_id), 0);
         Ok(())
     }
 
@@ -153,19 +154,19 @@ impl Connections {
             return Err(errno::EINVAL);
         }
         let c = self.get_mut(local_id).ok_or(errno::EINVAL)?;
-        let (rej, between) = (mad::rej(c, reason, info, private_data), c.between);
+        let (rej, endpoints) = (mad::rej(c, reason, info, private_data), c.endpoints);
         match c.state {
             State::ReqSent
             | State::MraReqRcvd
             | State::ReqRcvd
             | State::MraReqSent
             | State::RepRcvd => {
-                self.send(between, rej, Some(local_id), 0);
+                self.send(endpoints, rej, Some(local_id), 0);
                 self.reset_to_idle(local_id);
             }
             State::RepSent | State::MraRepRcvd => {
                 c.answer = Some(rej);
-                self.send(between, rej, Some(local_id), 0);
+                self.send(endpoints, rej, Some(local_id), 0);
                 self.enter_timewait(now, local_id);
             }
             _ => return Err(errno::EINVAL),

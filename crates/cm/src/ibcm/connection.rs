@@ -1,6 +1,5 @@
 //! One connection, from its REQ to the end of its time-wait.
 
-use core::net::IpAddr;
 use core::time::Duration;
 
 use crate::abi::command::{ConnParam, Ece};
@@ -8,7 +7,8 @@ use crate::env::{ClientId, MadAddress};
 use crate::ids::QpType;
 use crate::path::Path;
 
-use super::ways::Ways;
+use super::alternates::AlternateAddresses;
+use super::endpoints::Endpoints;
 
 /// Where a connection stands (IBTA 12.9.5 and 12.9.6); the same names as in the kernel.
 ///
@@ -52,22 +52,6 @@ impl State {
             Self::SidrReqRcvd => "SIDR_REQ_RCVD",
             Self::SidrRepSent => "SIDR_REP_SENT",
         }
-    }
-}
-
-/// The two addresses MADs go between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Between {
-    pub(crate) local: IpAddr,
-    pub(crate) remote: IpAddr,
-    pub(crate) ifindex: u32,
-    pub(crate) traffic_class: u8,
-}
-
-impl Between {
-    /// Back to where a MAD came from.
-    pub(crate) fn answering(from: &MadAddress, traffic_class: u8) -> Self {
-        Self { local: from.local, remote: from.remote, ifindex: from.ifindex, traffic_class }
     }
 }
 
@@ -119,10 +103,10 @@ pub(crate) struct Connection {
     pub(crate) service_id: u64,
     pub(crate) qp_type: QpType,
     pub(crate) path: Path,
-    pub(crate) between: Between,
+    pub(crate) endpoints: Endpoints,
     /// Where the peer was last heard from; it may have moved to another path.
-    pub(crate) heard_at: Between,
-    pub(crate) ways: Ways,
+    pub(crate) heard_at: Endpoints,
+    pub(crate) alternates: AlternateAddresses,
     /// Whether this end sent the REQ.
     pub(crate) is_active: bool,
     pub(crate) qp: QpFacts,
@@ -141,7 +125,7 @@ impl Connection {
         state: State,
         qp_type: QpType,
         path: Path,
-        between: Between,
+        endpoints: Endpoints,
     ) -> Self {
         Self {
             local_id,
@@ -156,9 +140,9 @@ impl Connection {
             service_id: path.service_id,
             qp_type,
             path,
-            between,
-            heard_at: between,
-            ways: Ways::default(),
+            endpoints,
+            heard_at: endpoints,
+            alternates: AlternateAddresses::default(),
             is_active: false,
             qp: QpFacts::default(),
             timeout: Duration::ZERO,
@@ -169,9 +153,14 @@ impl Connection {
         }
     }
 
+    /// Where to send for the given attempt.
+    pub(super) fn endpoints_for(&self, attempt: u8) -> Endpoints {
+        self.alternates.choose(self.endpoints, attempt)
+    }
+
     /// A message of the peer came, which may have moved to another path.
     pub(super) fn hears(&mut self, from: &MadAddress) {
-        self.heard_at = Between::answering(from, self.between.traffic_class);
+        self.heard_at = Endpoints::answering(from, self.endpoints.traffic_class);
     }
 }
 
@@ -214,5 +203,5 @@ pub(crate) struct Request {
     pub(crate) private_data: Vec<u8>,
     pub(crate) ece: Ece,
     pub(crate) path: Path,
-    pub(crate) between: Between,
+    pub(crate) endpoints: Endpoints,
 }

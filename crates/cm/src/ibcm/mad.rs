@@ -157,7 +157,7 @@ pub(super) fn rtu(c: &Connection) -> Mad {
     let rtu = Rtu {
         local_comm_id: c.local_id,
         remote_comm_id: c.remote_id,
-        private_data: field(&c.ways.list()),
+        private_data: field(&c.alternates.list()),
     };
     CmMad::new(c.tid, rtu).to_bytes()
 }

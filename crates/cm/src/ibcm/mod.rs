@@ -5,13 +5,15 @@
 //! application.
 
 mod actions;
+mod alternates;
 pub(crate) mod connection;
+mod endpoints;
 mod mad;
 mod receive;
 mod sidr;
 mod table;
-mod ways;
 
 pub(crate) use actions::ConnectParams;
-pub(crate) use connection::{Between, Connection, IbEvent, Request, State};
+pub(crate) use connection::{Connection, IbEvent, Request, State};
+pub(crate) use endpoints::Endpoints;
 pub(crate) use table::Connections;

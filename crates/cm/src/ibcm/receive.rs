@@ -9,9 +9,10 @@ use polypath_wire::cm::{
 };
 use polypath_wire::mad::MAD_LEN;
 
-use super::connection::{Between, Connection, IbEvent, QpFacts, Request, State};
+use super::connection::{Connection, IbEvent, QpFacts, Request, State};
+use super::endpoints::Endpoints;
 use super::table::{Connections, RESPONSE_TIMEOUT_MAX, SERVICE_TIMEOUT_MAX};
-use super::{mad, ways};
+use super::{alternates, mad};
 use crate::abi::command::ConnParam;
 use crate::env::MadAddress;
 use crate::ids::QpType;
@@ -74,7 +75,7 @@ impl Connections {
     }
 
     fn answer(&mut self, rx: &Received<'_>, mad: [u8; MAD_LEN]) {
-        self.send(Between::answering(rx.from, 0), mad, None, 0);
+        self.send(Endpoints::answering(rx.from, 0), mad, None, 0);
     }
 
     fn req_received(&mut self, rx: &Received<'_>, req: &Req, is_served: &dyn Fn(u64) -> bool) {
@@ -134,7 +135,7 @@ impl Connections {
             private_data: req.private_data.to_vec(),
             ece: mad::req_ece(rx.mad),
             path: c.path,
-            between: c.between,
+            endpoints: c.endpoints,
         };
         self.insert(c);
         self.index_peer(local_id);
@@ -146,7 +147,7 @@ impl Connections {
     fn end_stale(&mut self, rx: &Received<'_>, local_id: u32) {
         let is_peer = |c: &&Connection| {
             c.state == State::Established
-                && (c.between.remote == rx.from.remote || c.heard_at.remote == rx.from.remote)
+                && (c.endpoints.remote == rx.from.remote || c.heard_at.remote == rx.from.remote)
         };
         if self.get(local_id).filter(is_peer).is_some() {
             self.send_dreq(rx.now, local_id);
@@ -234,14 +235,14 @@ impl Connections {
             self.counters.mads_duplicate += 1;
             return self.answer(rx, rej);
         }
-        if let Some(addresses) = ways::parse(&rtu.private_data) {
-            c.ways.set_peer(addresses);
+        if let Some(addresses) = alternates::parse(&rtu.private_data) {
+            c.alternates.set_peer(addresses);
             let (is_active, state) = (c.is_active, c.state);
             if is_active && state == State::Established {
                 // The passive end's answer to our list; it confirms nothing.
                 return;
             }
-            if !is_active && !c.ways.list().is_empty() {
+            if !is_active && !c.alternates.list().is_empty() {
                 let list = mad::rtu(c);
                 self.answer(rx, list);
             }
@@ -412,14 +413,14 @@ fn new_request(local_id: u32, rx: &Received<'_>, req: &Req, qp_type: QpType) -> 
     let traffic_class = path.traffic_class;
     path.hop_limit = path.hop_limit.max(1);
     // The GIDs of the path say where the peer wants its answers; on RoCEv2 they are IP addresses.
-    let between = Between {
+    let endpoints = Endpoints {
         local: Gid(path.sgid).to_ip(),
         remote: Gid(path.dgid).to_ip(),
         ifindex: rx.from.ifindex,
         traffic_class,
     };
-    let mut c = Connection::new(local_id, State::ReqRcvd, qp_type, path, between);
-    c.heard_at = Between::answering(rx.from, traffic_class);
+    let mut c = Connection::new(local_id, State::ReqRcvd, qp_type, path, endpoints);
+    c.heard_at = Endpoints::answering(rx.from, traffic_class);
     c.remote_id = req.local_comm_id;
     c.tid = rx.tid;
     c.remote_guid = req.local_ca_guid;

@@ -4,7 +4,8 @@ use core::time::Duration;
 
 use polypath_wire::cm::{SidrRep, SidrReq, SidrStatus};
 
-use super::connection::{Between, Connection, IbEvent, Request, State};
+use super::connection::{Connection, IbEvent, Request, State};
+use super::endpoints::Endpoints;
 use super::table::Connections;
 use super::{ConnectParams, mad};
 use crate::abi::address::gid_of;
@@ -52,8 +53,8 @@ impl Connections {
         let rep = mad::sidr_rep(c.tid, c.remote_id, c.service_id, status, qp, private_data);
         c.state = State::SidrRepSent;
         c.answer = Some(rep);
-        let between = c.between;
-        self.send(between, rep, Some(local_id), 0);
+        let endpoints = c.endpoints;
+        self.send(endpoints, rep, Some(local_id), 0);
         Ok(())
     }
 
@@ -78,12 +79,12 @@ impl Connections {
             }
             return;
         }
-        let between = Between::answering(from, 0);
+        let endpoints = Endpoints::answering(from, 0);
         if !is_served {
             self.counters.requests_unserved += 1;
             let status = SidrStatus::Unsupported;
             let rep = mad::sidr_rep(tid, req.request_id, req.service_id, status, (0, 0), &[]);
-            self.send(between, rep, None, 0);
+            self.send(endpoints, rep, None, 0);
             return;
         }
         let Some(local_id) = self.new_local_id() else {
@@ -99,7 +100,7 @@ impl Connections {
             packet_life_time: PACKET_LIFE_TIME,
             ..Path::default()
         };
-        let mut c = Connection::new(local_id, State::SidrReqRcvd, QpType::Ud, path, between);
+        let mut c = Connection::new(local_id, State::SidrReqRcvd, QpType::Ud, path, endpoints);
         c.remote_id = req.request_id;
         c.tid = tid;
         self.insert(c);
@@ -111,7 +112,7 @@ impl Connections {
             private_data: req.private_data.to_vec(),
             ece: Ece::default(),
             path,
-            between,
+            endpoints,
         };
         self.report(local_id, IbEvent::SidrReqReceived(Box::new(request)));
     }

@@ -4,7 +4,8 @@ use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::connection::{Between, Connection, IbEvent, Pending, State};
+use super::connection::{Connection, IbEvent, Pending, State};
+use super::endpoints::Endpoints;
 use crate::counters::Counters;
 use crate::early::GRACE;
 use crate::env::OutgoingMad;
@@ -151,7 +152,7 @@ impl Connections {
 
     pub(super) fn index_sidr(&mut self, local_id: u32) {
         if let Some(c) = self.connections.get(&local_id) {
-            self.sidr_requests.insert((c.between.remote, c.remote_id), local_id);
+            self.sidr_requests.insert((c.endpoints.remote, c.remote_id), local_id);
         }
     }
 
@@ -160,7 +161,7 @@ impl Connections {
         let Some(c) = self.connections.get(&local_id) else { return };
         let id = (c.remote_guid, c.remote_id);
         let qpn = (c.remote_guid, c.qp.remote_qpn);
-        let sidr = (c.between.remote, c.remote_id);
+        let sidr = (c.endpoints.remote, c.remote_id);
         if self.remote_ids.get(&id) == Some(&local_id) {
             self.remote_ids.remove(&id);
         }
@@ -173,7 +174,7 @@ impl Connections {
     }
 
     /// Queues a MAD; a full queue drops it, as a network may.
-    pub(super) fn send(&mut self, to: Between, mad: [u8; 256], of: Option<u32>, attempt: u8) {
+    pub(super) fn send(&mut self, to: Endpoints, mad: [u8; 256], of: Option<u32>, attempt: u8) {
         if self.outgoing.len() >= self.max_outgoing {
             self.counters.mads_not_sent += 1;
             return;
@@ -232,9 +233,9 @@ impl Connections {
             _ => c.timeout,
         };
         c.pending = Some(Pending { mad, timeout, attempt: 0, since: now, refused: false });
-        let way = if state == State::DreqSent { c.way(0) } else { c.between };
+        let to = if state == State::DreqSent { c.endpoints_for(0) } else { c.endpoints };
         self.set_deadline(local_id, Some(now + timeout));
-        self.send(way, mad, Some(local_id), 0);
+        self.send(to, mad, Some(local_id), 0);
     }
 
     /// The answer came: the pending MAD is not sent again.
@@ -316,7 +317,7 @@ impl Connections {
             let Some(client) = c.client else { continue };
             let addresses = known.entry(client).or_insert_with(|| of(client));
             if !addresses.is_empty() {
-                c.ways.set_own(addresses);
+                c.alternates.set_own(addresses);
             }
         }
     }
@@ -346,7 +347,7 @@ impl Connections {
             return;
         }
         let (longest, max_retries) = (c.timeout, c.max_retries);
-        let mut way = c.between;
+        let mut to = c.endpoints;
         let Some(pending) = &mut c.pending else { return };
         let refused = core::mem::take(&mut pending.refused);
         if refused || pending.attempt < max_retries {
@@ -356,11 +357,11 @@ impl Connections {
             }
             let (mad, timeout, attempt) = (pending.mad, pending.timeout, pending.attempt);
             if state == State::DreqSent {
-                way = c.way(attempt);
+                to = c.endpoints_for(attempt);
             }
             self.set_deadline(local_id, Some(now + timeout));
             self.counters.mads_retried += 1;
-            self.send(way, mad, Some(local_id), attempt);
+            self.send(to, mad, Some(local_id), attempt);
             return;
         }
         match state {

@@ -1,5 +1,5 @@
-//! Several ways to a peer: where to send what must arrive when the path a connection began on is
-//! dead.
+//! Alternate addresses of a peer: where to send what must arrive when the path that a connection
+//! began on is dead.
 //!
 //! A connection manager which has addresses on several interfaces lists them in the private data of
 //! its RTU, which the RDMA CM has no use for and other connection managers ignore. One that
@@ -16,7 +16,7 @@ use core::net::IpAddr;
 use polypath_wire::Gid;
 use polypath_wire::cm::Rtu;
 
-use super::connection::{Between, Connection};
+use super::endpoints::Endpoints;
 
 const MAGIC: [u8; 8] = *b"Polypath";
 const VERSION: u8 = 1;
@@ -28,13 +28,13 @@ pub(crate) const ADDRESSES_MAX: usize = (Rtu::PRIVATE_DATA_LEN - HEAD) / GID_LEN
 
 /// What both ends of a connection can be reached at.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ways {
+pub(crate) struct AlternateAddresses {
     /// This end's addresses with their interfaces.
     own: Vec<(IpAddr, u32)>,
     peer: Vec<IpAddr>,
 }
 
-impl Ways {
+impl AlternateAddresses {
     /// This end's addresses, now. Link-local ones mean nothing on another link.
     pub(crate) fn set_own(&mut self, addresses: &[(IpAddr, u32)]) {
         let usable = addresses.iter().filter(|(ip, _)| is_global(*ip));
@@ -59,24 +59,24 @@ impl Ways {
         list
     }
 
-    /// The way for one more attempt. The first is the path the connection began on, unless its
+    /// The addresses for one more attempt. The first is the path the connection began on, unless its
     /// local address is gone; then the others take turns, those of one network first.
-    pub(super) fn choose(&self, began: Between, attempt: u8) -> Between {
-        let mut others: Vec<Between> = self
+    pub(super) fn choose(&self, began: Endpoints, attempt: u8) -> Endpoints {
+        let mut others: Vec<Endpoints> = self
             .own
             .iter()
             .flat_map(|(local, ifindex)| {
                 let peers = self.peer.iter().filter(|r| r.is_ipv4() == local.is_ipv4());
-                peers.map(|remote| Between {
+                peers.map(|remote| Endpoints {
                     local: *local,
                     remote: *remote,
                     ifindex: *ifindex,
                     ..began
                 })
             })
-            .filter(|way| (way.local, way.remote) != (began.local, began.remote))
+            .filter(|ends| (ends.local, ends.remote) != (began.local, began.remote))
             .collect();
-        others.sort_by_key(|way| core::cmp::Reverse(common_prefix(way.local, way.remote)));
+        others.sort_by_key(|ends| core::cmp::Reverse(common_prefix(ends.local, ends.remote)));
         let is_gone = !self.own.is_empty()
             && is_global(began.local)
             && !self.own.iter().any(|(ip, _)| *ip == began.local);
@@ -88,13 +88,6 @@ impl Ways {
             0 if !is_gone => began,
             turn => others[turn - usize::from(!is_gone)],
         }
-    }
-}
-
-impl Connection {
-    /// Where to send for the given attempt.
-    pub(super) fn way(&self, attempt: u8) -> Between {
-        self.ways.choose(self.between, attempt)
     }
 }
 
@@ -133,30 +126,30 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn began() -> Between {
-        Between { local: ip("10.0.1.1"), remote: ip("10.0.1.2"), ifindex: 2, traffic_class: 0x68 }
+    fn began() -> Endpoints {
+        Endpoints { local: ip("10.0.1.1"), remote: ip("10.0.1.2"), ifindex: 2, traffic_class: 0x68 }
     }
 
-    fn ways(own: &[(&str, u32)], peer: &[&str]) -> Ways {
-        let mut ways = Ways::default();
+    fn alternates(own: &[(&str, u32)], peer: &[&str]) -> AlternateAddresses {
+        let mut alternates = AlternateAddresses::default();
         let own: Vec<_> = own.iter().map(|(a, i)| (ip(a), *i)).collect();
-        ways.set_own(&own);
-        ways.set_peer(peer.iter().map(|a| ip(a)).collect());
-        ways
+        alternates.set_own(&own);
+        alternates.set_peer(peer.iter().map(|a| ip(a)).collect());
+        alternates
     }
 
     #[test]
     fn a_list_is_told_only_of_several_interfaces() {
-        assert!(ways(&[("10.0.1.1", 2), ("fd00::1", 2)], &[]).list().is_empty());
-        let list = ways(&[("10.0.1.1", 2), ("fe80::1", 3), ("10.0.2.1", 3)], &[]).list();
+        assert!(alternates(&[("10.0.1.1", 2), ("fd00::1", 2)], &[]).list().is_empty());
+        let list = alternates(&[("10.0.1.1", 2), ("fe80::1", 3), ("10.0.2.1", 3)], &[]).list();
         assert_eq!(list.len(), HEAD + 2 * GID_LEN);
         assert_eq!(parse(&list), Some(vec![ip("10.0.1.1"), ip("10.0.2.1")]));
         let many: Vec<(IpAddr, u32)> =
             (0..20).map(|n| (IpAddr::from([10, 0, n, 1]), n.into())).collect();
-        let mut ways = Ways::default();
-        ways.set_own(&many);
-        assert!(ways.list().len() <= Rtu::PRIVATE_DATA_LEN);
-        assert_eq!(parse(&ways.list()).unwrap().len(), ADDRESSES_MAX);
+        let mut alternates = AlternateAddresses::default();
+        alternates.set_own(&many);
+        assert!(alternates.list().len() <= Rtu::PRIVATE_DATA_LEN);
+        assert_eq!(parse(&alternates.list()).unwrap().len(), ADDRESSES_MAX);
     }
 
     #[test]
@@ -170,23 +163,24 @@ mod tests {
 
     #[test]
     fn the_first_way_is_the_one_the_connection_began_on_then_those_of_one_network() {
-        let ways = ways(&[("10.0.1.1", 2), ("10.0.2.1", 3)], &["10.0.1.2", "10.0.2.2", "fd00::2"]);
-        assert_eq!(ways.choose(began(), 0), began());
-        let second = ways.choose(began(), 1);
+        let alternates =
+            alternates(&[("10.0.1.1", 2), ("10.0.2.1", 3)], &["10.0.1.2", "10.0.2.2", "fd00::2"]);
+        assert_eq!(alternates.choose(began(), 0), began());
+        let second = alternates.choose(began(), 1);
         assert_eq!((second.local, second.remote), (ip("10.0.2.1"), ip("10.0.2.2")));
         assert_eq!((second.ifindex, second.traffic_class), (3, 0x68));
-        assert_eq!(ways.choose(began(), 4), began());
+        assert_eq!(alternates.choose(began(), 4), began());
     }
 
     #[test]
     fn an_address_that_is_gone_is_no_way() {
-        let ways = ways(&[("10.0.2.1", 3)], &["10.0.1.2", "10.0.2.2"]);
-        let first = ways.choose(began(), 0);
+        let alternates = alternates(&[("10.0.2.1", 3)], &["10.0.1.2", "10.0.2.2"]);
+        let first = alternates.choose(began(), 0);
         assert_eq!((first.local, first.remote), (ip("10.0.2.1"), ip("10.0.2.2")));
         for attempt in 0..10 {
-            assert_ne!(ways.choose(began(), attempt).local, began().local);
+            assert_ne!(alternates.choose(began(), attempt).local, began().local);
         }
-        // Without any other way there is only the old one.
-        assert_eq!(Ways::default().choose(began(), 3), began());
+        // Without any other addresses the first ones remain.
+        assert_eq!(AlternateAddresses::default().choose(began(), 3), began());
     }
 }
