@@ -5,11 +5,12 @@ use core::time::Duration;
 
 use crate::bytes::is_link_local;
 use crate::config::LocalAddress;
+use crate::id::{ByNumber, PathNumber};
 use crate::key::{Key, Nonce, ReplayWindow};
 use crate::message::{Announced, MAX_ADDRESSES};
 use crate::path::Past;
 use crate::select::Pair;
-use crate::types::MAX_PATHS;
+use polypath_types::{PathId, PeerId};
 
 /// Comparative probing while a path is suspected.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +33,7 @@ pub(crate) struct Association {
     pub(crate) remote_nonce: Nonce,
     pub(crate) key: Key,
     /// The peer whose handshake made it.
-    pub(crate) proposer: u32,
+    pub(crate) proposer: PeerId,
     /// The peer has proven that it has the key.
     pub(crate) confirmed: bool,
     pub(crate) sequence: u64,
@@ -50,10 +51,10 @@ pub(crate) struct Association {
     /// The leader's table: version and, at the leader, which one the peer has.
     pub(crate) table_version: u32,
     pub(crate) table_seen: u32,
-    pub(crate) paths: [Option<u32>; MAX_PATHS],
+    pub(crate) paths: ByNumber<Option<PathId>>,
     /// The last generation used for each number, so that none ever comes twice.
-    pub(crate) generations: [u16; MAX_PATHS],
-    /// Paths that left the set, the latest last; at most [`MAX_PATHS`].
+    pub(crate) generations: ByNumber<u16>,
+    /// Paths that left the set, the latest last; at most [`MAX_PATHS`](crate::MAX_PATHS).
     pub(crate) past: Vec<Past>,
     /// Between which addresses its paths lead, as [`PathManager::ways`](crate::PathManager) knows it.
     pub(crate) ways: Vec<Pair>,
@@ -66,7 +67,7 @@ pub(crate) struct Association {
     /// When and how fast control messages are repeated.
     pub(crate) control_at: Duration,
     pub(crate) control_interval: Duration,
-    pub(crate) peers: Vec<u32>,
+    pub(crate) peers: Vec<PeerId>,
     /// Without queue pairs since.
     pub(crate) unused_since: Option<Duration>,
 }
@@ -76,7 +77,7 @@ impl Association {
         local: (u64, Nonce),
         remote: (u64, Nonce),
         remote_slot: u8,
-        proposer: u32,
+        proposer: PeerId,
     ) -> Self {
         Self {
             number: 0,
@@ -100,8 +101,8 @@ impl Association {
             announced_seen: 0,
             table_version: 0,
             table_seen: 0,
-            paths: [None; MAX_PATHS],
-            generations: [0; MAX_PATHS],
+            paths: ByNumber::default(),
+            generations: ByNumber::default(),
             past: Vec::new(),
             ways: Vec::new(),
             trial: None,
@@ -120,8 +121,8 @@ impl Association {
         self.local_nonce < self.remote_nonce
     }
 
-    pub(crate) fn paths(&self) -> impl Iterator<Item = (u8, u32)> + use<> {
-        self.paths.into_iter().enumerate().filter_map(|(id, p)| Some((id as u8, p?)))
+    pub(crate) fn paths(&self) -> impl Iterator<Item = (PathNumber, PathId)> + use<> {
+        self.paths.iter().filter_map(|(number, path)| Some((number, path?)))
     }
 }
 

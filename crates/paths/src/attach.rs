@@ -5,6 +5,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use crate::config::PathOptions;
+use crate::id::{AssociationId, Qpn};
 use crate::key::Nonce;
 use crate::manager::{
     FailOver, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager, Peer, PeerKey, Qp,
@@ -31,15 +32,15 @@ impl PathManager {
         options: PathOptions,
     ) -> Result<PeerId, AttachError> {
         self.advance(now);
-        if self.qps.contains_key(&qpn) {
+        if self.qps.contains_key(&Qpn(qpn)) {
             return Err(AttachError::Attached(qpn));
         }
         if self.qps.len() >= MAX_QUEUE_PAIRS {
             return Err(AttachError::Limit("queue pairs", MAX_QUEUE_PAIRS));
         }
         let index = self.peer_for(remote_qpn, local, remote, options)?;
-        self.attach_to(index, qpn, remote_qpn);
-        Ok(PeerId(index))
+        self.attach_to(index, Qpn(qpn), remote_qpn);
+        Ok(index)
     }
 
     /// Attaches a queue pair to another peer than before, or anew to the same; one that is not attached, as
@@ -56,7 +57,7 @@ impl PathManager {
         remote: IpAddr,
         options: PathOptions,
     ) -> Result<PeerId, AttachError> {
-        let Some(before) = self.qps.get(&qpn).map(|qp| qp.peer) else {
+        let Some(before) = self.qps.get(&Qpn(qpn)).map(|qp| qp.peer) else {
             return self.attach(now, qpn, remote_qpn, local, remote, options);
         };
         self.advance(now);
@@ -64,8 +65,8 @@ impl PathManager {
         if index != before {
             self.detach(now, qpn);
         }
-        self.attach_to(index, qpn, remote_qpn);
-        Ok(PeerId(index))
+        self.attach_to(index, Qpn(qpn), remote_qpn);
+        Ok(index)
     }
 
     /// The peer with this lane and these addresses, a new one if there is none.
@@ -75,7 +76,7 @@ impl PathManager {
         local: IpAddr,
         remote: IpAddr,
         options: PathOptions,
-    ) -> Result<u32, AttachError> {
+    ) -> Result<PeerId, AttachError> {
         let (local, remote) = (local.to_canonical(), remote.to_canonical());
         if local.is_ipv4() != remote.is_ipv4() {
             return Err(AttachError::Family);
@@ -90,7 +91,7 @@ impl PathManager {
         }
     }
 
-    fn attach_to(&mut self, index: u32, qpn: u32, remote_qpn: u32) {
+    fn attach_to(&mut self, index: PeerId, qpn: Qpn, remote_qpn: u32) {
         let Some(peer) = self.peers.get_mut(index) else { return };
         peer.qpns.insert(qpn);
         peer.detours.remove(&qpn);
@@ -104,12 +105,12 @@ impl PathManager {
         }
     }
 
-    fn add_peer(&mut self, key: PeerKey) -> Result<u32, AttachError> {
+    fn add_peer(&mut self, key: PeerKey) -> Result<PeerId, AttachError> {
         if self.peers.is_full() {
             return Err(AttachError::Limit("peers", MAX_PEERS));
         }
         let address = self.address(key.local, key.remote, key.options, u32::from(key.slot));
-        let mut path = Path::new(address, Role::Plain { peer: 0 }, &self.config);
+        let mut path = Path::new(address, Role::Plain { peer: PeerId(0) }, &self.config);
         let down = self.path_fault(key.local, key.remote);
         if let Some(reason) = down {
             path.state = PathState::Down;
@@ -154,8 +155,8 @@ impl PathManager {
     }
 
     /// An association with the same remote lane that has these addresses among its paths.
-    fn association_with_path(&self, key: &PeerKey) -> Option<u32> {
-        let fits = |p: &u32| {
+    fn association_with_path(&self, key: &PeerKey) -> Option<AssociationId> {
+        let fits = |p: &PathId| {
             self.paths
                 .get(*p)
                 .is_some_and(|p| (p.address.local, p.address.remote) == (key.local, key.remote))
@@ -171,14 +172,19 @@ impl PathManager {
     }
 
     /// The associations that have a path between these addresses.
-    fn associations_between(&self, (local, remote): Pair) -> impl Iterator<Item = u32> + '_ {
-        self.ways.range((local, remote, 0)..=(local, remote, u32::MAX)).map(|way| way.2)
+    fn associations_between(
+        &self,
+        (local, remote): Pair,
+    ) -> impl Iterator<Item = AssociationId> + '_ {
+        let (first, last) = (AssociationId(0), AssociationId(u32::MAX));
+        self.ways.range((local, remote, first)..=(local, remote, last)).map(|way| way.2)
     }
 
     /// Forgets a queue pair. Bytes that it had in flight must have been given to
     /// [`PathManager::lost`] before. Unknown numbers are ignored.
     pub fn detach(&mut self, now: Duration, qpn: u32) {
         self.advance(now);
+        let qpn = Qpn(qpn);
         let Some(qp) = self.qps.remove(&qpn) else { return };
         self.timers.set(Timer::Hello(qpn), None);
         let Some(peer) = self.peers.get_mut(qp.peer) else { return };
@@ -194,7 +200,7 @@ impl PathManager {
     }
 
     /// Begins the association's farewell when no queue pair is left.
-    fn maybe_unused(&mut self, index: u32) {
+    fn maybe_unused(&mut self, index: AssociationId) {
         let Some(a) = self.associations.get_mut(index) else { return };
         let used = a.peers.iter().any(|p| self.peers.get(*p).is_some_and(|p| !p.qpns.is_empty()));
         if !used {
@@ -204,7 +210,7 @@ impl PathManager {
     }
 
     /// Forgets a peer that has neither queue pairs nor an association.
-    pub(crate) fn remove_peer(&mut self, index: u32) {
+    pub(crate) fn remove_peer(&mut self, index: PeerId) {
         let Some(peer) = self.peers.remove(index) else { return };
         self.peer_by_key.remove(&peer.key);
         self.timers.set(Timer::Hold(index), None);
@@ -215,7 +221,7 @@ impl PathManager {
     }
 
     /// One user less; the last one takes the path along.
-    pub(crate) fn release_path(&mut self, index: u32) {
+    pub(crate) fn release_path(&mut self, index: PathId) {
         let Some(path) = self.paths.get_mut(index) else { return };
         path.users = path.users.saturating_sub(1);
         if path.users == 0 {
@@ -245,7 +251,7 @@ impl PathManager {
             if let Some(path) = self.paths.get_mut(index) {
                 path.users += 1;
             }
-            return Ok(PathId(index));
+            return Ok(index);
         }
         if self.ud.len() >= MAX_UD_PATHS {
             return Err(AttachError::Limit("address handles' paths", MAX_UD_PATHS));
@@ -257,32 +263,32 @@ impl PathManager {
         let index = self.paths.insert(path).ok_or(limit)?;
         self.ud.insert(key, index);
         self.ud_keys.insert(index, key);
-        Ok(PathId(index))
+        Ok(index)
     }
 
     /// An address handle that used the path is gone.
     pub fn release_ud(&mut self, path: PathId) {
-        let Some(p) = self.paths.get(path.0) else { return };
+        let Some(p) = self.paths.get(path) else { return };
         if p.role != Role::Datagram {
             return;
         }
         if p.users == 1
-            && let Some(key) = self.ud_keys.remove(&path.0)
+            && let Some(key) = self.ud_keys.remove(&path)
         {
             self.ud.remove(&key);
         }
-        self.release_path(path.0);
+        self.release_path(path);
     }
 
     /// Where datagrams for the path of an address handle go now: the path itself, or, if it is
     /// dead and an association knows another way to the same host, that one.
     #[inline]
     pub fn ud_route(&self, path: PathId) -> PathId {
-        self.paths.get(path.0).and_then(|p| p.redirect).map_or(path, PathId)
+        self.paths.get(path).and_then(|p| p.redirect).unwrap_or(path)
     }
 
     /// The live path of an association in which the path with these addresses is dead.
-    fn way_around(&self, local: IpAddr, remote: IpAddr) -> Option<u32> {
+    fn way_around(&self, local: IpAddr, remote: IpAddr) -> Option<PathId> {
         self.associations_between((local, remote)).find_map(|index| {
             let a = self.associations.get(index)?;
             let paths = || a.paths().filter_map(|(_, i)| Some((i, self.paths.get(i)?)));
@@ -298,8 +304,8 @@ impl PathManager {
     /// The set of paths of an association changed, or the state of one of them: takes note of the
     /// addresses, and leads datagrams between them around what is dead. The effort does not depend on how
     /// many other peers there are: when a link goes down, this is called for each of them.
-    pub(crate) fn paths_changed(&mut self, index: u32) {
-        let pair = |p: u32| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
+    pub(crate) fn paths_changed(&mut self, index: AssociationId) {
+        let pair = |p: PathId| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
         let current: Vec<Pair> = self
             .associations
             .get(index)
@@ -313,11 +319,11 @@ impl PathManager {
     }
 
     /// The association is gone, which led between `before`.
-    pub(crate) fn paths_gone(&mut self, index: u32, before: &[Pair]) {
+    pub(crate) fn paths_gone(&mut self, index: AssociationId, before: &[Pair]) {
         self.ways_changed(index, before, &[]);
     }
 
-    fn ways_changed(&mut self, index: u32, before: &[Pair], current: &[Pair]) {
+    fn ways_changed(&mut self, index: AssociationId, before: &[Pair], current: &[Pair]) {
         for (local, remote) in before.iter().filter(|pair| !current.contains(pair)) {
             self.ways.remove(&(*local, *remote, index));
         }
@@ -336,7 +342,7 @@ impl PathManager {
         let first = (local, remote, PathOptions::default());
         let between =
             self.ud.range(first..).take_while(|((l, r, _), _)| (*l, *r) == (local, remote));
-        let affected: Vec<(bool, u32)> = between.map(|(k, i)| (k.2.multipath, *i)).collect();
+        let affected: Vec<(bool, PathId)> = between.map(|(k, i)| (k.2.multipath, *i)).collect();
         if affected.is_empty() {
             return;
         }
@@ -368,7 +374,7 @@ impl PathManager {
     }
 
     /// Gives queue pairs of a peer another path.
-    pub(crate) fn switch(&mut self, peer: u32, to: u32, reason: Reason) {
+    pub(crate) fn switch(&mut self, peer: PeerId, to: PathId, reason: Reason) {
         let now = self.now;
         let Some(p) = self.peers.get_mut(peer) else { return };
         let after_outage = p.outage.take();
@@ -397,15 +403,10 @@ impl PathManager {
             }
         }
         self.timers.set(Timer::Hold(peer), None);
-        let from = after_outage.is_none().then_some(PathId(old));
-        self.push_event(PathEvent::ActiveChanged {
-            peer: PeerId(peer),
-            from,
-            to: PathId(to),
-            reason,
-        });
+        let from = after_outage.is_none().then_some(old);
+        self.push_event(PathEvent::ActiveChanged { peer, from, to, reason });
         if blocked {
-            self.push_event(PathEvent::WindowOpened { peer: PeerId(peer) });
+            self.push_event(PathEvent::WindowOpened { peer });
         }
     }
 }

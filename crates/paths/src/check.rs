@@ -44,31 +44,31 @@ impl PathManager {
         hold!(self.peer_by_key.len() == self.peers.len(), "peers and their keys differ in number");
         for (key, &index) in &self.peer_by_key {
             let peer = self.peers.get(index);
-            hold!(peer.is_some_and(|p| p.key == *key), "{key:?} is not the key of peer {index}");
+            hold!(peer.is_some_and(|p| p.key == *key), "{key:?} is not the key of {index:?}");
         }
         for (index, peer) in self.peers.iter() {
             for qpn in &peer.qpns {
                 let qp = self.qps.get(qpn);
                 hold!(
                     qp.is_some_and(|qp| qp.peer == index),
-                    "queue pair {qpn:#x} is not of {index}"
+                    "queue pair {qpn:#x} is not of {index:?}"
                 );
             }
-            hold!(self.paths.get(peer.own).is_some(), "the own path of peer {index} is gone");
+            hold!(self.paths.get(peer.own).is_some(), "the own path of {index:?} is gone");
             let active = self.paths.get(peer.active);
-            hold!(active.is_some(), "the active path of peer {index} is gone");
+            hold!(active.is_some(), "the active path of {index:?} is gone");
             let member = peer.association.is_some()
                 || matches!(active.map(|p| p.role), Some(Role::Plain { peer }) if peer == index);
-            hold!(member, "peer {index} uses a path that is not its own");
+            hold!(member, "{index:?} uses a path that is not its own");
             for a in peer.association.into_iter().chain(peer.pending) {
-                hold!(self.associations.get(a).is_some(), "an association of {index} is gone");
+                hold!(self.associations.get(a).is_some(), "an association of {index:?} is gone");
             }
         }
         for (qpn, qp) in &self.qps {
             let peer = self.peers.get(qp.peer);
             hold!(
                 peer.is_some_and(|p| p.qpns.contains(qpn)),
-                "queue pair {qpn:#x} is unknown to its peer {}",
+                "queue pair {qpn:#x} is unknown to its peer {:?}",
                 qp.peer
             );
         }
@@ -80,27 +80,24 @@ impl PathManager {
         for (of, &index) in &self.association_by_nonce {
             let a = self.associations.get(index);
             let same = a.is_some_and(|a| (a.remote_instance, a.remote_nonce) == *of);
-            hold!(same, "association {index} is known by a nonce that is not its peer's");
+            hold!(same, "{index:?} is known by a nonce that is not its peer's");
         }
         for (index, a) in self.associations.iter() {
             for &peer in &a.peers {
                 let back = self.peers.get(peer).and_then(|p| p.association);
-                hold!(
-                    back == Some(index),
-                    "association {index} has peer {peer}, which has {back:?}"
-                );
+                hold!(back == Some(index), "{index:?} has {peer:?}, which has {back:?}");
             }
             for (id, path) in a.paths() {
                 let role = self.paths.get(path).map(|p| p.role);
                 let member = Role::Member { association: index, id };
-                hold!(role == Some(member), "path {path} is {role:?} instead of {member:?}");
+                hold!(role == Some(member), "{path:?} is {role:?} instead of {member:?}");
             }
         }
         for (index, peer) in self.peers.iter() {
             let a = peer.association.and_then(|a| self.associations.get(a));
             hold!(
                 a.is_none_or(|a| a.peers.contains(&index)),
-                "peer {index} is unknown to its association"
+                "{index:?} is unknown to its association"
             );
         }
         Ok(())
@@ -117,26 +114,22 @@ impl PathManager {
                 Role::Plain { peer } => self.peers.get(peer).is_some_and(|p| p.own == index),
                 Role::Member { association, id } => {
                     let a = self.associations.get(association);
-                    a.is_some_and(|a| a.paths[usize::from(id)] == Some(index))
+                    a.is_some_and(|a| a.paths[id] == Some(index))
                         || self.peers.iter().any(|(_, p)| p.own == index)
                 }
             };
-            hold!(known, "nobody knows path {index}, {:?}", path.role);
+            hold!(known, "nobody knows {index:?}, {:?}", path.role);
             if path.role != Role::Datagram {
                 let own = self.peers.iter().filter(|(_, p)| p.own == index).count();
                 let member =
                     self.associations.iter().flat_map(|(_, a)| a.paths()).filter(|m| m.1 == index);
                 let users = own + member.count();
-                hold!(
-                    path.users as usize == users,
-                    "path {index}: {} users, of {users}",
-                    path.users
-                );
+                hold!(path.users as usize == users, "{index:?}: {} users, of {users}", path.users);
             }
             let redirect = path.redirect;
             hold!(
                 redirect.is_none_or(|to| self.paths.get(to).is_some()),
-                "path {index} leads to {redirect:?}, which is gone"
+                "{index:?} leads to {redirect:?}, which is gone"
             );
         }
         Ok(())
@@ -144,11 +137,11 @@ impl PathManager {
 
     /// Bytes that count against the window of a path.
     pub fn in_flight(&self, path: PathId) -> Option<u32> {
-        Some(self.paths.get(path.0)?.window.in_flight)
+        Some(self.paths.get(path)?.window.in_flight)
     }
 
     /// All paths.
     pub fn path_ids(&self) -> impl Iterator<Item = PathId> + '_ {
-        self.paths.iter().map(|(index, _)| PathId(index))
+        self.paths.iter().map(|(index, _)| index)
     }
 }

@@ -11,6 +11,7 @@ use polypath_wire::packet::Packet;
 
 use crate::association::newer;
 use crate::config::PathOptions;
+use crate::id::{AssociationId, PathNumber};
 use crate::manager::PathManager;
 use crate::message::{Announced, Body, Ends, Frame, Report, TableEntry};
 use crate::path::{Path, Role};
@@ -58,15 +59,15 @@ impl PathManager {
         self.take_reports(index, &frame);
         match frame.body {
             Body::Probe { number } => {
-                let path = self.member_at(index, frame.path, ends)?;
+                let path = self.member_at(index, PathNumber(frame.path), ends)?;
                 // A path that is not used here must not seem alive there.
                 if self.paths.get(path).is_some_and(|p| p.state == PathState::Down) {
                     return Ok(());
                 }
-                self.send_frame(index, frame.path, Body::Reply { number }, false);
+                self.send_frame(index, PathNumber(frame.path), Body::Reply { number }, false);
             }
             Body::Reply { number } => {
-                let path = self.member_at(index, frame.path, ends)?;
+                let path = self.member_at(index, PathNumber(frame.path), ends)?;
                 self.probe_answered(index, path, number)?;
             }
             Body::Addresses { version, list } => self.take_addresses(index, version, list),
@@ -86,9 +87,14 @@ impl PathManager {
     }
 
     /// The path of a probe: its number and its addresses must fit.
-    fn member_at(&self, index: u32, id: u8, ends: Ends) -> Result<u32, Refused> {
+    fn member_at(
+        &self,
+        index: AssociationId,
+        id: PathNumber,
+        ends: Ends,
+    ) -> Result<PathId, Refused> {
         let a = self.associations.get(index).ok_or(Refused::NoAssociation)?;
-        let path = a.paths.get(usize::from(id)).copied().flatten().ok_or(Refused::UnknownPath)?;
+        let path = a.paths.get(id).flatten().ok_or(Refused::UnknownPath)?;
         let p = self.paths.get(path).ok_or(Refused::UnknownPath)?;
         if (p.address.local, p.address.remote) == (ends.dst, ends.src) {
             Ok(path)
@@ -99,7 +105,7 @@ impl PathManager {
 
     /// The peer tells what it has, and the generations of its paths. One that is ahead of ours was
     /// given up there: so it is here.
-    fn take_reports(&mut self, index: u32, frame: &Frame) {
+    fn take_reports(&mut self, index: AssociationId, frame: &Frame) {
         let Some(a) = self.associations.get_mut(index) else { return };
         a.announced_seen = a.announced_seen.max(frame.addresses_seen.min(a.announced_version));
         if a.is_leader() {
@@ -107,14 +113,14 @@ impl PathManager {
         }
         let members = a.paths;
         for r in &frame.reports {
-            let Some(path) = members.get(usize::from(r.id)).copied().flatten() else { continue };
+            let id = PathNumber(r.id);
+            let Some(path) = members.get(id).flatten() else { continue };
             let Some(p) = self.paths.get_mut(path) else { continue };
             if newer(r.generation, p.peer_generation) {
                 p.peer_generation = r.generation;
             }
             if newer(r.generation, p.generation) {
                 p.generation = r.generation;
-                let id = usize::from(r.id);
                 if let Some(a) = self.associations.get_mut(index) {
                     a.generations[id] = r.generation;
                 }
@@ -131,7 +137,7 @@ impl PathManager {
     }
 
     /// The peer's addresses changed.
-    fn take_addresses(&mut self, index: u32, version: u32, list: Vec<Announced>) {
+    fn take_addresses(&mut self, index: AssociationId, version: u32, list: Vec<Announced>) {
         let Some(a) = self.associations.get_mut(index) else { return };
         if version <= a.remote_addresses_version {
             return;
@@ -142,27 +148,29 @@ impl PathManager {
     }
 
     /// The leader's table: the follower makes its paths the same.
-    fn take_table(&mut self, index: u32, version: u32, entries: &[TableEntry]) {
+    fn take_table(&mut self, index: AssociationId, version: u32, entries: &[TableEntry]) {
         let Some(a) = self.associations.get_mut(index) else { return };
         if a.is_leader() || version <= a.table_version {
             return;
         }
         a.table_version = version;
-        let wanted: Vec<(u8, u16, Pair)> =
-            entries.iter().map(|e| (e.id, e.generation, (e.follower, e.leader))).collect();
+        let wanted: Vec<(PathNumber, u16, Pair)> = entries
+            .iter()
+            .map(|e| (PathNumber(e.id), e.generation, (e.follower, e.leader)))
+            .collect();
         self.set_members(index, &wanted);
     }
 
     /// The leader chooses the pairs of addresses, keeps the numbers of those that stay, and gives
     /// free numbers to new ones.
-    pub(crate) fn lead(&mut self, index: u32) {
+    pub(crate) fn lead(&mut self, index: AssociationId) {
         let Some(a) = self.associations.get(index) else { return };
         if !a.confirmed || !a.is_leader() {
             return;
         }
         let chosen = pairs(&a.anchors, &a.announced, &a.remote_addresses);
-        let pair_of = |p: u32| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
-        let mut wanted: Vec<(u8, u16, Pair)> = Vec::new();
+        let pair_of = |p: PathId| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
+        let mut wanted: Vec<(PathNumber, u16, Pair)> = Vec::new();
         for (id, path) in a.paths() {
             if let Some(pair) = pair_of(path).filter(|pair| chosen.contains(pair)) {
                 let generation = self.paths.get(path).map_or(1, |p| p.generation);
@@ -175,9 +183,10 @@ impl PathManager {
                 continue;
             }
             // The number that was used least: most likely never.
-            let free = (0..a.paths.len() as u8).filter(|id| wanted.iter().all(|w| w.0 != *id));
-            let Some(id) = free.min_by_key(|id| a.generations[usize::from(*id)]) else { break };
-            wanted.push((id, a.generations[usize::from(id)].wrapping_add(1), pair));
+            let generations = a.generations.iter();
+            let free = generations.filter(|(id, _)| wanted.iter().all(|w| w.0 != *id));
+            let Some((id, last)) = free.min_by_key(|(_, last)| *last) else { break };
+            wanted.push((id, last.wrapping_add(1), pair));
         }
         wanted.sort_unstable_by_key(|w| w.0);
         let changed = wanted
@@ -194,14 +203,14 @@ impl PathManager {
     }
 
     /// Makes the path set what the table says.
-    fn set_members(&mut self, index: u32, wanted: &[(u8, u16, Pair)]) {
+    fn set_members(&mut self, index: AssociationId, wanted: &[(PathNumber, u16, Pair)]) {
         let Some(a) = self.associations.get(index) else { return };
         let (members, slot, past) = (a.paths, a.remote_slot, a.past.clone());
         let window = if a.remote_window == 0 { self.config.max_window } else { a.remote_window };
         let mut gone = Vec::new();
-        for (id, member) in members.into_iter().enumerate() {
-            let want = wanted.iter().find(|w| usize::from(w.0) == id);
-            let pair = |p: u32| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
+        for (id, member) in members.iter() {
+            let want = wanted.iter().find(|w| w.0 == id);
+            let pair = |p: PathId| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
             if let Some(path) = member
                 && want.is_none_or(|w| pair(path) != Some(w.2))
             {
@@ -209,11 +218,11 @@ impl PathManager {
             }
         }
         for &(id, generation, (local, remote)) in wanted {
-            let kept = members[usize::from(id)].filter(|p| gone.iter().all(|g| g.1 != *p));
+            let kept = members[id].filter(|p| gone.iter().all(|g| g.1 != *p));
             if kept.is_some() {
                 continue;
             }
-            let salt = u32::from(slot) | u32::from(id) << 8;
+            let salt = u32::from(slot) | u32::from(id.0) << 8;
             let address = self.address(local, remote, PathOptions::default(), salt);
             let role = Role::Member { association: index, id };
             let mut path = Path::new(address, role, &self.config);
@@ -234,8 +243,8 @@ impl PathManager {
                 continue;
             };
             if let Some(a) = self.associations.get_mut(index) {
-                a.generations[usize::from(id)] = generation;
-                a.paths[usize::from(id)] = Some(new);
+                a.generations[id] = generation;
+                a.paths[id] = Some(new);
             }
         }
         for (id, path) in gone {
@@ -246,7 +255,7 @@ impl PathManager {
     }
 
     /// A path leaves the set. The fence: its number never comes back with this generation.
-    fn member_gone(&mut self, index: u32, id: usize, path: u32) {
+    fn member_gone(&mut self, index: AssociationId, id: PathNumber, path: PathId) {
         if let Some(a) = self.associations.get_mut(index)
             && a.paths[id] == Some(path)
         {
@@ -254,7 +263,7 @@ impl PathManager {
         }
         let users = self.peers_on(path);
         self.end_detours(index, path);
-        self.push_event(PathEvent::PathDead { path: PathId(path), reason: Reason::Removed });
+        self.push_event(PathEvent::PathDead { path, reason: Reason::Removed });
         // A peer's own path stays with it as the one of last resort, out of the set.
         let owner = self.associations.get(index).and_then(|a| {
             a.peers.iter().copied().find(|p| self.peers.get(*p).is_some_and(|p| p.own == path))
@@ -267,7 +276,7 @@ impl PathManager {
             if let Some(a) = self.associations.get_mut(index) {
                 let past = p.past();
                 a.past.retain(|other| other.pair != past.pair);
-                if a.past.len() == a.paths.len() {
+                if a.past.len() == MAX_PATHS {
                     a.past.remove(0);
                 }
                 a.past.push(past);
@@ -292,13 +301,13 @@ impl PathManager {
     }
 
     /// The association begins: first control packets and probes.
-    pub(crate) fn begin_control(&mut self, index: u32) {
+    pub(crate) fn begin_control(&mut self, index: AssociationId) {
         self.lead(index);
         self.control_now(index);
     }
 
     /// Something to tell: at once, then repeated until the peer shows that it knows.
-    pub(crate) fn control_now(&mut self, index: u32) {
+    pub(crate) fn control_now(&mut self, index: AssociationId) {
         if let Some(a) = self.associations.get_mut(index) {
             a.control_at = self.now;
             a.control_interval = REPEAT_FIRST;
@@ -307,7 +316,7 @@ impl PathManager {
     }
 
     /// Whether the peer lacks something that it must know.
-    fn behind(&self, index: u32) -> bool {
+    fn behind(&self, index: AssociationId) -> bool {
         let Some(a) = self.associations.get(index) else { return false };
         let paths = || a.paths().filter_map(|(_, p)| self.paths.get(p));
         a.announced_seen < a.announced_version
@@ -316,7 +325,7 @@ impl PathManager {
     }
 
     /// Stops repeating when the peer knows everything.
-    fn update_control(&mut self, index: u32) {
+    fn update_control(&mut self, index: AssociationId) {
         if !self.behind(index)
             && let Some(a) = self.associations.get_mut(index)
         {
@@ -325,7 +334,7 @@ impl PathManager {
     }
 
     /// Sends what the peer lacks if it is time. Returns when to look again.
-    pub(crate) fn control_tick(&mut self, index: u32) -> Option<Duration> {
+    pub(crate) fn control_tick(&mut self, index: AssociationId) -> Option<Duration> {
         let a = self.associations.get(index)?;
         if a.control_interval.is_zero() {
             return None;
@@ -362,14 +371,14 @@ impl PathManager {
         Some(a.control_at)
     }
 
-    fn table(&self, index: u32) -> Option<Body> {
+    fn table(&self, index: AssociationId) -> Option<Body> {
         let a = self.associations.get(index)?;
         let entries = a
             .paths()
             .filter_map(|(id, p)| {
                 let p = self.paths.get(p)?;
                 Some(TableEntry {
-                    id,
+                    id: id.0,
                     generation: p.generation,
                     leader: p.address.local,
                     follower: p.address.remote,
@@ -380,7 +389,13 @@ impl PathManager {
     }
 
     /// A control packet on the best paths, or, as an answer, on the one that was asked by.
-    pub(crate) fn send_control(&mut self, index: u32, to: Option<Ends>, body: &Body, answer: bool) {
+    pub(crate) fn send_control(
+        &mut self,
+        index: AssociationId,
+        to: Option<Ends>,
+        body: &Body,
+        answer: bool,
+    ) {
         let Some(a) = self.associations.get(index) else { return };
         let rank = |state| match state {
             PathState::Up => 0,
@@ -389,7 +404,7 @@ impl PathManager {
             PathState::Dead => 3,
             PathState::Down => 4,
         };
-        let mut ids: Vec<(u8, u8)> = Vec::new();
+        let mut ids: Vec<(u8, PathNumber)> = Vec::new();
         let mut exact = None;
         for (id, p) in a.paths() {
             let Some(p) = self.paths.get(p) else { continue };
@@ -405,7 +420,7 @@ impl PathManager {
         let any_up = ids.first().is_some_and(|(rank, _)| *rank == 0);
         let most = if any_up { CONTROL_PATHS } else { MAX_PATHS };
         let usable = ids.iter().filter(|(rank, _)| *rank < 4).take(most);
-        let usable: Vec<u8> = usable.map(|(_, id)| *id).collect();
+        let usable: Vec<PathNumber> = usable.map(|(_, id)| *id).collect();
         for &id in &usable {
             self.send_frame(index, id, body.clone(), answer);
         }
@@ -418,10 +433,10 @@ impl PathManager {
     /// New addresses must be told although no path of the set lives: by the paths that they would
     /// make, which only the leader can add to the set, and by those that the queue pairs were connected
     /// with, where both find each other who have moved at the same time. What is authentic needs no path.
-    fn send_beyond(&mut self, index: u32, body: &Body, answer: bool) {
+    fn send_beyond(&mut self, index: AssociationId, body: &Body, answer: bool) {
         let Some(a) = self.associations.get(index) else { return };
         let slot = u32::from(a.remote_slot);
-        let pair = |p: u32| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
+        let pair = |p: PathId| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
         let members: Vec<Pair> = a.paths().filter_map(|(_, p)| pair(p)).collect();
         let mut beyond = pairs(&a.anchors, &a.announced, &a.remote_addresses);
         beyond.extend(a.anchors.iter().take(MAX_PATHS).copied());
@@ -430,14 +445,20 @@ impl PathManager {
         beyond.retain(|&(l, r)| !members.contains(&(l, r)) && self.path_fault(l, r).is_none());
         for (local, remote) in beyond {
             let address = self.address(local, remote, PathOptions::default(), slot);
-            self.send_by(index, (0, 0), address, body.clone(), answer);
+            self.send_by(index, (PathNumber(0), 0), address, body.clone(), answer);
         }
     }
 
     /// One packet on one path.
-    pub(crate) fn send_frame(&mut self, index: u32, id: u8, body: Body, answer: bool) {
+    pub(crate) fn send_frame(
+        &mut self,
+        index: AssociationId,
+        id: PathNumber,
+        body: Body,
+        answer: bool,
+    ) {
         let Some(a) = self.associations.get(index) else { return };
-        let Some(path) = a.paths.get(usize::from(id)).copied().flatten() else { return };
+        let Some(path) = a.paths.get(id).flatten() else { return };
         let Some(p) = self.paths.get(path) else { return };
         self.send_by(index, (id, p.generation), p.address, body, answer);
     }
@@ -445,8 +466,8 @@ impl PathManager {
     /// One packet between two addresses; `tag`: number and generation of the path that they make.
     fn send_by(
         &mut self,
-        index: u32,
-        tag: (u8, u16),
+        index: AssociationId,
+        tag: (PathNumber, u16),
         address: PathAddress,
         body: Body,
         answer: bool,
@@ -454,14 +475,14 @@ impl PathManager {
         let Some(a) = self.associations.get_mut(index) else { return };
         let Some(to) = a.remote_number else { return };
         a.sequence += 1;
-        let mut reports = Vec::with_capacity(a.paths.len());
+        let mut reports = Vec::with_capacity(MAX_PATHS);
         for (id, p) in a.paths() {
             if let Some(p) = self.paths.get(p) {
-                reports.push(Report { id, state: p.state, generation: p.generation });
+                reports.push(Report { id: id.0, state: p.state, generation: p.generation });
             }
         }
         let frame = Frame {
-            path: tag.0,
+            path: tag.0.0,
             generation: tag.1,
             to,
             from: a.number,

@@ -10,6 +10,7 @@
 
 use core::time::Duration;
 
+use crate::id::{AssociationId, Qpn};
 use crate::manager::PathManager;
 use crate::path::{Path, Role};
 use crate::types::{PathEvent, PathState};
@@ -24,7 +25,7 @@ const STALL_ANSWERS: usize = 3;
 /// The path of one queue pair that is not its peer's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Detour {
-    pub(crate) path: u32,
+    pub(crate) path: PathId,
     since: Duration,
     /// Path numbers that were tried since there was progress last.
     tried: u8,
@@ -34,15 +35,15 @@ impl PathManager {
     /// Where requests of a queue pair of `peer` go now: by [`PathManager::route`], or by its own detour.
     #[inline]
     pub fn route_of(&mut self, peer: PeerId, qpn: u32) -> Option<Route> {
-        if self.peers.get(peer.0)?.detours.is_empty() {
+        if self.peers.get(peer)?.detours.is_empty() {
             return self.route(peer);
         }
-        self.route_around(peer, qpn)
+        self.route_around(peer, Qpn(qpn))
     }
 
     #[cold]
-    fn route_around(&mut self, peer: PeerId, qpn: u32) -> Option<Route> {
-        let p = self.peers.get(peer.0)?;
+    fn route_around(&mut self, peer: PeerId, qpn: Qpn) -> Option<Route> {
+        let p = self.peers.get(peer)?;
         let way = p.detours.get(&qpn).map_or(p.active, |d| d.path);
         if p.held || !self.paths.get(way).is_some_and(Path::usable) {
             return self.route(peer);
@@ -55,11 +56,11 @@ impl PathManager {
     pub fn stalled(&mut self, now: Duration, path: PathId, qpn: u32, since: Duration) {
         self.suspect(now, path);
         if self.now.saturating_sub(since) >= STALL {
-            self.consider_detour(path.0, qpn, since);
+            self.consider_detour(path, Qpn(qpn), since);
         }
     }
 
-    fn consider_detour(&mut self, path: u32, qpn: u32, progress: Duration) {
+    fn consider_detour(&mut self, path: PathId, qpn: Qpn, progress: Duration) {
         let Some(Role::Member { association, id }) = self.paths.get(path).map(|p| p.role) else {
             return;
         };
@@ -71,7 +72,7 @@ impl PathManager {
             None => (p.active, p.switched_at),
         };
         let since = since.max(progress);
-        let answers = |path: u32, count: usize| {
+        let answers = |path: PathId, count: usize| {
             self.paths.get(path).is_some_and(|p| {
                 p.state == PathState::Up && p.probes.answered(since, count).is_some()
             })
@@ -84,9 +85,9 @@ impl PathManager {
         if current != path || p.held || self.now.saturating_sub(since) < STALL || !carries {
             return;
         }
-        let tried = detour.filter(|d| progress <= d.since).map_or(0, |d| d.tried) | 1 << id;
+        let tried = detour.filter(|d| progress <= d.since).map_or(0, |d| d.tried) | 1 << id.0;
         let Some(a) = self.associations.get(association) else { return };
-        let untried = a.paths().filter(|(id, _)| tried & 1 << id == 0);
+        let untried = a.paths().filter(|(id, _)| tried & 1 << id.0 == 0);
         let Some((_, to)) = untried.min_by_key(|(_, to)| !answers(*to, 1)) else { return };
         if !answers(to, 1) {
             return;
@@ -95,11 +96,11 @@ impl PathManager {
         if let Some(p) = self.peers.get_mut(peer) {
             p.detours.insert(qpn, Detour { path: to, since: now, tried });
         }
-        self.push_event(PathEvent::Detour { qpn, from: PathId(path), to: PathId(to) });
+        self.push_event(PathEvent::Detour { qpn: qpn.0, from: path, to });
     }
 
     /// No queue pair goes by this path any more; those that did go with their peer.
-    pub(crate) fn end_detours(&mut self, association: u32, path: u32) {
+    pub(crate) fn end_detours(&mut self, association: AssociationId, path: PathId) {
         let peers = self.associations.get(association).map(|a| a.peers.clone()).unwrap_or_default();
         for peer in peers {
             if let Some(p) = self.peers.get_mut(peer) {

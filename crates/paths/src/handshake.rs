@@ -11,12 +11,14 @@ use core::time::Duration;
 use polypath_wire::packet::Packet;
 
 use crate::association::{Association, announce};
+use crate::id::{AssociationId, PathNumber, Qpn};
 use crate::key::{Key, Nonce};
 use crate::manager::PathManager;
 use crate::message::{Ends, HELLO_QKEY, Hello, HelloKind};
 use crate::path::Role;
 use crate::timers::Timer;
 use crate::types::{PathAddress, PathEvent, PathState, Reason, Refused};
+use polypath_types::PeerId;
 
 /// Handshakes sent before a peer is taken for a plain one: at 0, 1, 3, 7, … 255, 511, 1023 and
 /// 2047 ms.
@@ -30,7 +32,7 @@ const INDEX_MASK: u32 = 0xffff;
 
 impl PathManager {
     /// Sends a HELLO for a queue pair, now and again.
-    pub(crate) fn hello_due(&mut self, qpn: u32) {
+    pub(crate) fn hello_due(&mut self, qpn: Qpn) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         let Some(peer) = self.peers.get_mut(qp.peer) else { return };
         let limit = if peer.plain { MAX_TRIES_PLAIN } else { MAX_TRIES };
@@ -61,14 +63,14 @@ impl PathManager {
     }
 
     /// The nonce by which the peer shall know us.
-    fn hello_nonce(&self, peer: u32) -> Nonce {
+    fn hello_nonce(&self, peer: PeerId) -> Nonce {
         let Some(peer) = self.peers.get(peer) else { return Nonce::default() };
         peer.association
             .and_then(|a| self.associations.get(a))
             .map_or(peer.nonce, |a| a.local_nonce)
     }
 
-    fn hello_base(&self, peer: u32, qpn: u32, peer_qpn: u32) -> Hello {
+    fn hello_base(&self, peer: PeerId, qpn: Qpn, peer_qpn: u32) -> Hello {
         let peer = self.peers.get(peer);
         let anchor = peer.map(|p| (p.key.local, p.key.remote));
         let association = peer.and_then(|p| p.association).and_then(|a| self.associations.get(a));
@@ -82,7 +84,7 @@ impl PathManager {
             instance: self.lane.instance,
             nonce: Nonce::default(),
             echo: Nonce::default(),
-            qpn,
+            qpn: qpn.0,
             peer_qpn,
             association: 0,
             receive_window: self.config.receive_window,
@@ -110,10 +112,10 @@ impl PathManager {
         }
         let deth = packet.headers.deth.ok_or(Refused::Malformed)?;
         let hello = Hello::decode(packet.payload)?;
-        let qpn = packet.headers.bth.dest_qpn;
+        let qpn = Qpn(packet.headers.bth.dest_qpn);
         let consistent = deth.qkey == HELLO_QKEY
             && deth.src_qpn == hello.qpn
-            && hello.peer_qpn == qpn
+            && hello.peer_qpn == qpn.0
             && hello.qpn >> 16 == u32::from(hello.slot)
             && hello.nonce != Nonce::default();
         if !consistent {
@@ -141,7 +143,7 @@ impl PathManager {
     }
 
     /// Whether the addresses are those of a path to the peer.
-    fn between_known(&self, peer: u32, src: IpAddr, dst: IpAddr) -> bool {
+    fn between_known(&self, peer: PeerId, src: IpAddr, dst: IpAddr) -> bool {
         let association = self.peers.get(peer).and_then(|p| p.association);
         association.and_then(|a| self.associations.get(a)).is_some_and(|a| {
             a.paths().any(|(_, p)| {
@@ -150,7 +152,13 @@ impl PathManager {
         })
     }
 
-    fn on_hello(&mut self, peer: u32, qpn: u32, hello: &Hello, ends: Ends) -> Result<(), Refused> {
+    fn on_hello(
+        &mut self,
+        peer: PeerId,
+        qpn: Qpn,
+        hello: &Hello,
+        ends: Ends,
+    ) -> Result<(), Refused> {
         let index = match self.matching(peer, hello) {
             Some(index) => index,
             None => self.propose(peer, hello)?,
@@ -169,8 +177,8 @@ impl PathManager {
 
     fn on_hello_answer(
         &mut self,
-        peer: u32,
-        qpn: u32,
+        peer: PeerId,
+        qpn: Qpn,
         hello: &Hello,
         ends: Ends,
         payload: &[u8],
@@ -205,7 +213,7 @@ impl PathManager {
     }
 
     /// The association that the sender's nonce belongs to, if this peer may be part of it.
-    fn matching(&self, peer: u32, hello: &Hello) -> Option<u32> {
+    fn matching(&self, peer: PeerId, hello: &Hello) -> Option<AssociationId> {
         let key = (hello.instance, hello.nonce);
         let index = *self.association_by_nonce.get(&key)?;
         let (p, a) = (self.peers.get(peer)?, self.associations.get(index)?);
@@ -222,7 +230,7 @@ impl PathManager {
     }
 
     /// A new association, unproven, in place of the one that the peer proposed last.
-    fn propose(&mut self, peer: u32, hello: &Hello) -> Result<u32, Refused> {
+    fn propose(&mut self, peer: PeerId, hello: &Hello) -> Result<AssociationId, Refused> {
         if self.association_by_nonce.contains_key(&(hello.instance, hello.nonce)) {
             // Somebody else's nonce, from an address that is not known for it.
             return Err(Refused::UnknownSource);
@@ -240,7 +248,7 @@ impl PathManager {
         a.announced = announce(&self.local, &a.anchors, &[]);
         a.last_answer = self.awake();
         let index = self.associations.insert(a).ok_or(Refused::Limit)?;
-        let number = (self.random.u32() & !INDEX_MASK) | (index & INDEX_MASK);
+        let number = (self.random.u32() & !INDEX_MASK) | (index.0 & INDEX_MASK);
         // 0 stands for "none yet".
         let number = if number == 0 { 1 << 31 } else { number };
         if let Some(a) = self.associations.get_mut(index) {
@@ -253,14 +261,14 @@ impl PathManager {
         Ok(index)
     }
 
-    pub(crate) fn association_by_number(&self, number: u32) -> Option<u32> {
-        let index = number & INDEX_MASK;
+    pub(crate) fn association_by_number(&self, number: u32) -> Option<AssociationId> {
+        let index = AssociationId(number & INDEX_MASK);
         (self.associations.get(index)?.number == number).then_some(index)
     }
 
     /// Takes over what a handshake packet tells; from one without code only for an association
     /// that is not proven yet.
-    fn learn(&mut self, index: u32, hello: &Hello, authentic: bool) {
+    fn learn(&mut self, index: AssociationId, hello: &Hello, authentic: bool) {
         let default = self.config.max_window;
         let Some(a) = self.associations.get_mut(index) else { return };
         if authentic {
@@ -278,7 +286,15 @@ impl PathManager {
         }
     }
 
-    fn answer(&mut self, peer: u32, qpn: u32, index: u32, to: &Hello, kind: HelloKind, ends: Ends) {
+    fn answer(
+        &mut self,
+        peer: PeerId,
+        qpn: Qpn,
+        index: AssociationId,
+        to: &Hello,
+        kind: HelloKind,
+        ends: Ends,
+    ) {
         let Some(a) = self.associations.get(index) else { return };
         let (nonce, key, number) = (a.local_nonce, a.key, a.number);
         let (addresses, addresses_version) = (a.announced.clone(), a.announced_version);
@@ -307,17 +323,17 @@ impl PathManager {
     }
 
     /// Multi-path packets may be used by this queue pair.
-    fn agree(&mut self, qpn: u32, index: u32) {
+    fn agree(&mut self, qpn: Qpn, index: AssociationId) {
         let reach = self.associations.get(index).map_or(0, |a| a.remote_reach);
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         self.timers.set(Timer::Hello(qpn), None);
         if !core::mem::replace(&mut qp.agreed, true) {
-            self.push_event(PathEvent::MultipathAgreed { qpn, reach });
+            self.push_event(PathEvent::MultipathAgreed { qpn: qpn.0, reach });
         }
     }
 
     /// The peer has proven that it knows the key: the association begins, or the peer joins it.
-    pub(crate) fn confirm(&mut self, index: u32, peer: u32) {
+    pub(crate) fn confirm(&mut self, index: AssociationId, peer: PeerId) {
         let awake = self.awake();
         let Some(a) = self.associations.get_mut(index) else { return };
         let first = !core::mem::replace(&mut a.confirmed, true);
@@ -340,15 +356,16 @@ impl PathManager {
 
     /// The addresses of the handshake make path 0; the peer's path object goes over, with what is
     /// in flight on it.
-    fn first_path(&mut self, index: u32, peer: u32, window: u32) {
+    fn first_path(&mut self, index: AssociationId, peer: PeerId, window: u32) {
         let Some(own) = self.peers.get(peer).map(|p| p.own) else { return };
         let (Some(a), Some(path)) = (self.associations.get_mut(index), self.paths.get_mut(own))
         else {
             return;
         };
-        a.paths[0] = Some(own);
-        a.generations[0] = 1;
-        path.role = Role::Member { association: index, id: 0 };
+        let id = PathNumber(0);
+        a.paths[id] = Some(own);
+        a.generations[id] = 1;
+        path.role = Role::Member { association: index, id };
         path.generation = 1;
         path.peer_generation = 1;
         path.users += 1;
@@ -359,7 +376,7 @@ impl PathManager {
     }
 
     /// A peer becomes part of an association.
-    pub(crate) fn join(&mut self, peer: u32, index: u32) {
+    pub(crate) fn join(&mut self, peer: PeerId, index: AssociationId) {
         let (Some(a), Some(p)) = (self.associations.get_mut(index), self.peers.get_mut(peer))
         else {
             return;
@@ -384,10 +401,10 @@ impl PathManager {
     }
 
     /// The peer's lane was replaced by another: its queue pairs of old are orphans.
-    fn leave(&mut self, peer: u32, index: u32) {
+    fn leave(&mut self, peer: PeerId, index: AssociationId) {
         if let Some(p) = self.peers.get_mut(peer) {
             p.association = None;
-            let qpns: Vec<u32> = p.qpns.iter().copied().collect();
+            let qpns: Vec<Qpn> = p.qpns.iter().copied().collect();
             for qpn in qpns {
                 if let Some(qp) = self.qps.get_mut(&qpn) {
                     qp.agreed = false;
@@ -405,12 +422,12 @@ impl PathManager {
     }
 
     /// The peer's route leads over its own addresses again.
-    fn back_to_own(&mut self, peer: u32, index: u32) {
+    fn back_to_own(&mut self, peer: PeerId, index: AssociationId) {
         let Some(p) = self.peers.get_mut(peer) else { return };
         p.detours.clear();
         let own = p.own;
         if let Some(a) = self.associations.get_mut(index) {
-            for slot in &mut a.paths {
+            for slot in a.paths.iter_mut() {
                 if *slot == Some(own) {
                     *slot = None;
                     if let Some(path) = self.paths.get_mut(own) {
@@ -435,14 +452,14 @@ impl PathManager {
         }
     }
 
-    pub(crate) fn remove_unproven(&mut self, index: u32) {
+    pub(crate) fn remove_unproven(&mut self, index: AssociationId) {
         if self.associations.get(index).is_some_and(|a| !a.confirmed) {
             self.remove_association(index);
         }
     }
 
     /// Forgets an association; its peers are plain again, those without queue pairs are gone.
-    pub(crate) fn remove_association(&mut self, index: u32) {
+    pub(crate) fn remove_association(&mut self, index: AssociationId) {
         let Some(a) = self.associations.get(index) else { return };
         let remote = (a.remote_instance, a.remote_nonce);
         let peers = a.peers.clone();
@@ -464,7 +481,7 @@ impl PathManager {
                 self.remove_peer(peer);
                 continue;
             }
-            let qpns: Vec<u32> = p.qpns.iter().copied().collect();
+            let qpns: Vec<Qpn> = p.qpns.iter().copied().collect();
             for qpn in qpns {
                 if let Some(qp) = self.qps.get_mut(&qpn) {
                     qp.agreed = false;

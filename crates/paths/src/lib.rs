@@ -20,6 +20,7 @@ mod config;
 mod control;
 mod detour;
 mod handshake;
+mod id;
 mod key;
 mod local;
 mod manager;

@@ -5,11 +5,12 @@ use core::time::Duration;
 
 use crate::association::announce;
 use crate::config::{DownRule, LocalAddress, Primary, PrimaryReselect};
+use crate::id::AssociationId;
 use crate::manager::{Outage, PathManager};
 use crate::path::Role;
 use crate::timers::Timer;
 use crate::types::{PathAddress, PathEvent, PathState, Reason};
-use polypath_types::PeerId;
+use polypath_types::{PathId, PeerId};
 
 impl PathManager {
     /// Tells all addresses of the host: at the start and at every change of links, addresses or
@@ -66,7 +67,7 @@ impl PathManager {
         found.map_or(0, |a| a.ifindex)
     }
 
-    fn local_changed(&mut self, index: u32) {
+    fn local_changed(&mut self, index: PathId) {
         let Some(p) = self.paths.get(index) else { return };
         let PathAddress { local, remote, .. } = p.address;
         let (fault, ifindex) = (self.path_fault(local, remote), self.ifindex_of(local));
@@ -89,7 +90,7 @@ impl PathManager {
         }
     }
 
-    pub(crate) fn downdelay_over(&mut self, index: u32) {
+    pub(crate) fn downdelay_over(&mut self, index: PathId) {
         let Some(p) = self.paths.get(index) else { return };
         if p.state != PathState::Down
             && let Some(reason) = self.path_fault(p.address.local, p.address.remote)
@@ -99,7 +100,7 @@ impl PathManager {
     }
 
     /// The link is there again: a numbered path has to prove itself, others are used at once.
-    fn link_back(&mut self, index: u32) {
+    fn link_back(&mut self, index: PathId) {
         let now = self.now;
         let Some(p) = self.paths.get_mut(index) else { return };
         match p.role {
@@ -114,7 +115,7 @@ impl PathManager {
     }
 
     /// Tells the peer of an association which addresses there are now, if they changed.
-    fn announce_again(&mut self, index: u32) {
+    fn announce_again(&mut self, index: AssociationId) {
         let Some(a) = self.associations.get_mut(index) else { return };
         let list = announce(&self.local, &a.anchors, &a.announced);
         if list == a.announced {
@@ -128,7 +129,7 @@ impl PathManager {
         }
     }
 
-    fn is_primary(&self, path: u32) -> bool {
+    fn is_primary(&self, path: PathId) -> bool {
         let Some(p) = self.paths.get(path) else { return false };
         match self.config.primary {
             Some(Primary::Interface(ifindex)) => p.address.ifindex == ifindex,
@@ -137,19 +138,19 @@ impl PathManager {
         }
     }
 
-    fn speed(&self, path: u32) -> u32 {
+    fn speed(&self, path: PathId) -> u32 {
         let local = self.paths.get(path).map(|p| p.address.local);
         let speeds = self.local.iter().filter(|a| Some(a.ip) == local).map(|a| a.speed_mbps);
         speeds.max().unwrap_or(0)
     }
 
     /// Decides which path carries a peer's traffic. `reason`: what to say if it moves.
-    pub(crate) fn reselect(&mut self, peer: u32, reason: Reason) {
+    pub(crate) fn reselect(&mut self, peer: PeerId, reason: Reason) {
         let Some(p) = self.peers.get(peer) else { return };
         let (active, own, outage) = (p.active, p.own, p.outage.is_some());
         let candidates = p.association.map_or_else(|| vec![own], |a| self.members(a));
         // Lower is better. During an outage only a path that answered will do.
-        let rank = |path: u32| {
+        let rank = |path: PathId| {
             let state = match self.paths.get(path)?.state {
                 PathState::Up => 0,
                 PathState::Suspect if !outage => 1,
@@ -182,7 +183,7 @@ impl PathManager {
     }
 
     /// No path lives.
-    pub(crate) fn begin_outage(&mut self, peer: u32) {
+    pub(crate) fn begin_outage(&mut self, peer: PeerId) {
         let at = self.now + self.config.hold;
         let (now, awake) = (self.now, self.awake());
         let Some(p) = self.peers.get_mut(peer) else { return };
@@ -192,11 +193,11 @@ impl PathManager {
         p.outage = Some(Outage { since: now, awake, given_up: false });
         p.held = true;
         self.timers.set(Timer::Hold(peer), Some(at));
-        self.push_event(PathEvent::NoPath { peer: PeerId(peer) });
+        self.push_event(PathEvent::NoPath { peer });
     }
 
     /// A path answered: peers of the association that had none get it.
-    pub(crate) fn end_outages(&mut self, index: u32) {
+    pub(crate) fn end_outages(&mut self, index: AssociationId) {
         let peers = self.associations.get(index).map(|a| a.peers.clone()).unwrap_or_default();
         for peer in peers {
             if self.peers.get(peer).is_some_and(|p| p.outage.is_some()) {
@@ -206,7 +207,7 @@ impl PathManager {
     }
 
     /// The hold time is over, unless the lane did not run for a part of it.
-    pub(crate) fn hold_over(&mut self, peer: u32) {
+    pub(crate) fn hold_over(&mut self, peer: PeerId) {
         let awake = self.awake();
         let Some(p) = self.peers.get_mut(peer) else { return };
         let left = p.outage.map(|outage| (outage.awake + self.config.hold).saturating_sub(awake));
@@ -218,7 +219,7 @@ impl PathManager {
             && !core::mem::replace(&mut outage.given_up, true)
         {
             p.held = false;
-            self.push_event(PathEvent::PeerLost { peer: PeerId(peer) });
+            self.push_event(PathEvent::PeerLost { peer });
         }
     }
 }

@@ -10,6 +10,7 @@ use polypath_wire::packet::Packet;
 use crate::association::Association;
 use crate::config::{Config, DownRule, LaneIdentity, LocalAddress, PathOptions};
 use crate::detour::Detour;
+use crate::id::{AssociationId, PathNumber, Qpn};
 use crate::key::{Nonce, Random};
 use crate::message::HELLO_QKEY;
 use crate::path::{Path, Role};
@@ -73,14 +74,14 @@ pub(crate) struct FailOver {
 pub(crate) struct Peer {
     pub(crate) key: PeerKey,
     /// The path with the peer's own addresses.
-    pub(crate) own: u32,
+    pub(crate) own: PathId,
     /// The path in use, or that was in use when the last one died.
-    pub(crate) active: u32,
-    pub(crate) association: Option<u32>,
+    pub(crate) active: PathId,
+    pub(crate) association: Option<AssociationId>,
     /// An association that the peer proposed but has not proven yet.
-    pub(crate) pending: Option<u32>,
+    pub(crate) pending: Option<AssociationId>,
     pub(crate) nonce: Nonce,
-    pub(crate) qpns: BTreeSet<u32>,
+    pub(crate) qpns: BTreeSet<Qpn>,
     pub(crate) outage: Option<Outage>,
     /// [`PathManager::route`] gives nothing.
     pub(crate) held: bool,
@@ -90,7 +91,7 @@ pub(crate) struct Peer {
     /// Since when its traffic goes by the active path.
     pub(crate) switched_at: Duration,
     /// Queue pairs with a path of their own, few if any.
-    pub(crate) detours: BTreeMap<u32, Detour>,
+    pub(crate) detours: BTreeMap<Qpn, Detour>,
     pub(crate) failover: Option<FailOver>,
     pub(crate) failovers: u64,
     pub(crate) last_blackout: Option<(Duration, Reason)>,
@@ -98,7 +99,7 @@ pub(crate) struct Peer {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Qp {
-    pub(crate) peer: u32,
+    pub(crate) peer: PeerId,
     pub(crate) remote_qpn: u32,
     pub(crate) agreed: bool,
     pub(crate) tries: u32,
@@ -146,17 +147,17 @@ pub struct PathManager {
     /// [`PathManager::set_local`] was called.
     pub(crate) local_known: bool,
     pub(crate) down: Vec<DownRule>,
-    pub(crate) paths: Slab<Path>,
-    pub(crate) peers: Slab<Peer>,
-    pub(crate) peer_by_key: BTreeMap<PeerKey, u32>,
-    pub(crate) associations: Slab<Association>,
-    pub(crate) association_by_nonce: BTreeMap<(u64, Nonce), u32>,
-    pub(crate) qps: BTreeMap<u32, Qp>,
-    pub(crate) ud: BTreeMap<(IpAddr, IpAddr, PathOptions), u32>,
+    pub(crate) paths: Slab<PathId, Path>,
+    pub(crate) peers: Slab<PeerId, Peer>,
+    pub(crate) peer_by_key: BTreeMap<PeerKey, PeerId>,
+    pub(crate) associations: Slab<AssociationId, Association>,
+    pub(crate) association_by_nonce: BTreeMap<(u64, Nonce), AssociationId>,
+    pub(crate) qps: BTreeMap<Qpn, Qp>,
+    pub(crate) ud: BTreeMap<(IpAddr, IpAddr, PathOptions), PathId>,
     /// Between which addresses associations have paths.
-    pub(crate) ways: BTreeSet<(IpAddr, IpAddr, u32)>,
+    pub(crate) ways: BTreeSet<(IpAddr, IpAddr, AssociationId)>,
     /// The other way round.
-    pub(crate) ud_keys: BTreeMap<u32, (IpAddr, IpAddr, PathOptions)>,
+    pub(crate) ud_keys: BTreeMap<PathId, (IpAddr, IpAddr, PathOptions)>,
     pub(crate) timers: Timers,
     out: VecDeque<ControlOut>,
     events: VecDeque<PathEvent>,
@@ -210,7 +211,7 @@ impl PathManager {
     /// ([`PathManager::route_of`]). `None`: no path lives.
     #[inline]
     pub fn route(&mut self, peer: PeerId) -> Option<Route> {
-        let p = self.peers.get(peer.0)?;
+        let p = self.peers.get(peer)?;
         if p.held {
             return None;
         }
@@ -220,15 +221,15 @@ impl PathManager {
 
     /// The route by one of the peer's paths.
     #[inline]
-    pub(crate) fn route_by(&mut self, peer: PeerId, index: u32) -> Option<Route> {
-        let p = self.peers.get_mut(peer.0)?;
+    pub(crate) fn route_by(&mut self, peer: PeerId, index: PathId) -> Option<Route> {
+        let p = self.peers.get_mut(peer)?;
         let path = self.paths.get_mut(index)?;
         let window = path.window.room();
         if window < SCARCE {
             p.blocked = true;
             path.blocked = true;
         }
-        Some(Route { path: PathId(index), tag: path.tag(), window, rtt: path.rtt.smoothed() })
+        Some(Route { path: index, tag: path.tag(), window, rtt: path.rtt.smoothed() })
     }
 
     /// Which path did a packet for a queue pair of `peer` come by? IPv4 addresses as such, not mapped
@@ -243,25 +244,25 @@ impl PathManager {
         tag: Option<PathTag>,
         bytes: usize,
     ) -> Result<PathId, Refused> {
-        let found = self.find_path(peer.0, src, dst, tag);
+        let found = self.find_path(peer, src, dst, tag);
         if let Ok(index) = found
             && let Some(path) = self.paths.get_mut(index)
         {
             path.received_bytes += bytes as u64;
         }
-        found.map(PathId).map_err(|why| self.refusals.count(why))
+        found.map_err(|why| self.refusals.count(why))
     }
 
     #[inline]
     fn find_path(
         &self,
-        peer: u32,
+        peer: PeerId,
         src: IpAddr,
         dst: IpAddr,
         tag: Option<PathTag>,
-    ) -> Result<u32, Refused> {
+    ) -> Result<PathId, Refused> {
         let peer = self.peers.get(peer).ok_or(Refused::NoQueuePair)?;
-        let fits = |index: u32| {
+        let fits = |index: PathId| {
             self.paths.get(index).is_some_and(|p| p.address.remote == src && p.address.local == dst)
         };
         let association = peer.association.and_then(|a| self.associations.get(a));
@@ -275,7 +276,7 @@ impl PathManager {
                 return Ok(peer.own);
             }
             let association = association.ok_or(Refused::NoAssociation)?;
-            let index = association.paths.get(usize::from(tag.id)).copied().flatten();
+            let index = association.paths.get(PathNumber(tag.id)).flatten();
             let index = index.ok_or(Refused::UnknownPath)?;
             if !fits(index) {
                 return Err(Refused::UnknownSource);
@@ -298,20 +299,20 @@ impl PathManager {
     /// The tag of a path, for answers by the same path.
     #[inline]
     pub fn tag(&self, path: PathId) -> Option<PathTag> {
-        self.paths.get(path.0)?.tag()
+        self.paths.get(path)?.tag()
     }
 
     /// How packets of a path are addressed.
     #[inline]
     pub fn path(&self, path: PathId) -> Option<&PathAddress> {
-        Some(&self.paths.get(path.0)?.address)
+        Some(&self.paths.get(path)?.address)
     }
 
     /// `bytes` went out on `path`, or were asked for by a READ: what the window is charged with, which is the
     /// payload and a cost for each packet.
     #[inline]
     pub fn sent(&mut self, now: Duration, path: PathId, bytes: u32) {
-        let Some(p) = self.paths.get_mut(path.0) else { return };
+        let Some(p) = self.paths.get_mut(path) else { return };
         p.sent_bytes += u64::from(bytes);
         p.window.sent(bytes);
         p.outstanding_since.get_or_insert(now);
@@ -325,7 +326,7 @@ impl PathManager {
     /// `bytes` outstanding on `path` were acknowledged; a round trip took `rtt`, if known.
     #[inline]
     pub fn acked(&mut self, now: Duration, path: PathId, bytes: u32, rtt: Option<Duration>) {
-        let Some(p) = self.paths.get_mut(path.0) else { return };
+        let Some(p) = self.paths.get_mut(path) else { return };
         p.acked_bytes += u64::from(bytes);
         p.window.acked(bytes, &p.rtt);
         if let Some(rtt) = rtt {
@@ -336,14 +337,14 @@ impl PathManager {
             p.outstanding_since = None;
         }
         if p.state == PathState::Suspect || p.watched || p.blocked {
-            self.progress(now, path.0);
+            self.progress(now, path);
         }
     }
 
     /// `bytes` outstanding on `path` are lost, or given up (`congestion` false: the window does not
     /// shrink).
     pub fn lost(&mut self, now: Duration, path: PathId, bytes: u32, congestion: bool) {
-        let Some(p) = self.paths.get_mut(path.0) else { return };
+        let Some(p) = self.paths.get_mut(path) else { return };
         p.lost_bytes += u64::from(bytes);
         let rtt = p.rtt.smoothed().unwrap_or_default();
         p.window.lost(now, bytes, congestion, rtt);
@@ -351,12 +352,12 @@ impl PathManager {
             p.outstanding_since = None;
         }
         if p.blocked {
-            self.wake_blocked(path.0);
+            self.wake_blocked(path);
         }
     }
 
     /// The rare part of [`PathManager::acked`].
-    fn progress(&mut self, now: Duration, index: u32) {
+    fn progress(&mut self, now: Duration, index: PathId) {
         let Some(p) = self.paths.get_mut(index) else { return };
         let role = p.role;
         let suspected = p.state == PathState::Suspect;
@@ -376,7 +377,6 @@ impl PathManager {
                 {
                     let blackout = now.saturating_sub(f.since);
                     peer_state.last_blackout = Some((blackout, f.reason));
-                    let peer = PeerId(peer);
                     self.push_event(PathEvent::Resumed { peer, blackout, reason: f.reason });
                 }
             }
@@ -384,7 +384,7 @@ impl PathManager {
         self.wake_blocked(index);
     }
 
-    fn wake_blocked(&mut self, index: u32) {
+    fn wake_blocked(&mut self, index: PathId) {
         let Some(p) = self.paths.get_mut(index) else { return };
         if !p.blocked || !p.window.reopened() {
             return;
@@ -394,14 +394,14 @@ impl PathManager {
             if let Some(p) = self.peers.get_mut(peer)
                 && core::mem::take(&mut p.blocked)
             {
-                self.push_event(PathEvent::WindowOpened { peer: PeerId(peer) });
+                self.push_event(PathEvent::WindowOpened { peer });
             }
         }
     }
 
     /// The peers whose route leads over a path.
-    pub(crate) fn peers_on(&self, index: u32) -> Vec<u32> {
-        let active = |i: &u32| {
+    pub(crate) fn peers_on(&self, index: PathId) -> Vec<PeerId> {
+        let active = |i: &PeerId| {
             self.peers.get(*i).is_some_and(|p| {
                 p.active == index || p.detours.values().any(|detour| detour.path == index)
             })
@@ -526,37 +526,37 @@ impl PathManager {
     /// The queue pairs that may have something outstanding on a path: those of all peers in its
     /// association, or, of a path outside of any, those of its peer. Of a path that is gone by now: all.
     pub fn qpns_on(&self, path: PathId) -> Vec<u32> {
-        let association = match self.paths.get(path.0).map(|p| p.role) {
+        let association = match self.paths.get(path).map(|p| p.role) {
             // It may have been in the set until just now.
             Some(Role::Plain { peer }) => match self.peers.get(peer).and_then(|p| p.association) {
                 Some(association) => association,
-                None => return self.qpns_of(PeerId(peer)).collect(),
+                None => return self.qpns_of(peer).collect(),
             },
             Some(Role::Member { association, .. }) => association,
             Some(Role::Datagram) => return Vec::new(),
             None => return self.qpns().collect(),
         };
         let peers = self.associations.get(association).map(|a| &a.peers[..]).unwrap_or_default();
-        peers.iter().flat_map(|peer| self.qpns_of(PeerId(*peer))).collect()
+        peers.iter().flat_map(|peer| self.qpns_of(*peer)).collect()
     }
 
     /// All queue pairs.
     pub fn qpns(&self) -> impl Iterator<Item = u32> + '_ {
-        self.qps.keys().copied()
+        self.qps.keys().map(|qpn| qpn.0)
     }
 
     /// Whether [`PathEvent::MultipathAgreed`] was reported of a queue pair (and may have been lost).
     pub fn is_agreed(&self, qpn: u32) -> bool {
-        self.qps.get(&qpn).is_some_and(|qp| qp.agreed)
+        self.qps.get(&Qpn(qpn)).is_some_and(|qp| qp.agreed)
     }
 
     /// The paths that may carry traffic.
     pub fn alive(&self) -> impl Iterator<Item = PathId> + '_ {
-        self.paths.iter().filter(|(_, p)| p.usable()).map(|(i, _)| PathId(i))
+        self.paths.iter().filter(|(_, p)| p.usable()).map(|(i, _)| i)
     }
 
     /// The queue pairs of a peer.
     pub fn qpns_of(&self, peer: PeerId) -> impl Iterator<Item = u32> + '_ {
-        self.peers.get(peer.0).into_iter().flat_map(|p| p.qpns.iter().copied())
+        self.peers.get(peer).into_iter().flat_map(|p| p.qpns.iter().map(|qpn| qpn.0))
     }
 }

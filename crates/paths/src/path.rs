@@ -4,18 +4,19 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::config::Config;
+use crate::id::{AssociationId, PathNumber};
 use crate::select::Pair;
 use crate::types::{PathAddress, PathState, PathStatus, Reason};
 use crate::window::{Rtt, Window};
-use polypath_types::{PathId, PathTag};
+use polypath_types::{PathId, PathTag, PeerId};
 
 /// What a path belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The single path of a peer.
-    Plain { peer: u32 },
+    Plain { peer: PeerId },
     /// A numbered path of an association.
-    Member { association: u32, id: u8 },
+    Member { association: AssociationId, id: PathNumber },
     /// Address handles.
     Datagram,
 }
@@ -119,7 +120,7 @@ pub(crate) struct Path {
     pub(crate) last_progress: Option<Duration>,
     pub(crate) outstanding_since: Option<Duration>,
     /// For datagram paths: another way to the same host, while this one is dead.
-    pub(crate) redirect: Option<u32>,
+    pub(crate) redirect: Option<PathId>,
     recent_deaths: u32,
     died_at: Duration,
     pub(crate) sent_bytes: u64,
@@ -173,7 +174,7 @@ impl Path {
     #[inline]
     pub(crate) fn tag(&self) -> Option<PathTag> {
         match self.role {
-            Role::Member { id, .. } => Some(PathTag { id, generation: self.generation }),
+            Role::Member { id, .. } => Some(PathTag { id: id.0, generation: self.generation }),
             _ => None,
         }
     }

@@ -9,6 +9,7 @@
 use core::time::Duration;
 
 use crate::association::Trial;
+use crate::id::AssociationId;
 use crate::manager::PathManager;
 use crate::message::Body;
 use crate::path::{Path, Role};
@@ -41,12 +42,12 @@ impl PathManager {
     /// 1.5 ms), or could not be sent. Has no effect on plain peers.
     pub fn suspect(&mut self, now: Duration, path: PathId) {
         self.advance(now);
-        let Some(p) = self.paths.get_mut(path.0) else { return };
+        let Some(p) = self.paths.get_mut(path) else { return };
         let Role::Member { association, .. } = p.role else { return };
         if !p.usable() {
             return;
         }
-        self.begin_trial(association, path.0);
+        self.begin_trial(association, path);
     }
 
     /// This host could not send on `path` just now (`EHOSTUNREACH`, `ENETUNREACH`, `EPERM`, `ENOBUFS`, or no
@@ -55,13 +56,13 @@ impl PathManager {
     /// that are not in use; may be called for every packet.
     pub fn send_failed(&mut self, now: Duration, path: PathId) {
         self.advance(now);
-        let Some(Role::Member { association, .. }) = self.paths.get(path.0).map(|p| p.role) else {
+        let Some(Role::Member { association, .. }) = self.paths.get(path).map(|p| p.role) else {
             return;
         };
-        self.begin_trial(association, path.0);
+        self.begin_trial(association, path);
     }
 
-    fn begin_trial(&mut self, index: u32, path: u32) {
+    fn begin_trial(&mut self, index: AssociationId, path: PathId) {
         let now = self.now;
         let Some(p) = self.paths.get_mut(path) else { return };
         if p.state != PathState::Up {
@@ -76,7 +77,7 @@ impl PathManager {
         self.timers.no_later(Timer::Association(index), now);
     }
 
-    fn end_trial_if_cleared(&mut self, index: u32) {
+    fn end_trial_if_cleared(&mut self, index: AssociationId) {
         if !self.has_state(index, PathState::Suspect)
             && let Some(a) = self.associations.get_mut(index)
         {
@@ -85,11 +86,11 @@ impl PathManager {
         }
     }
 
-    fn has_state(&self, index: u32, state: PathState) -> bool {
+    fn has_state(&self, index: AssociationId, state: PathState) -> bool {
         self.members(index).iter().any(|p| self.paths.get(*p).is_some_and(|p| p.state == state))
     }
 
-    pub(crate) fn members(&self, index: u32) -> Vec<u32> {
+    pub(crate) fn members(&self, index: AssociationId) -> Vec<PathId> {
         self.associations
             .get(index)
             .map(|a| a.paths().map(|(_, p)| p).collect())
@@ -99,8 +100,8 @@ impl PathManager {
     /// An answer to a probe: the path carries both ways.
     pub(crate) fn probe_answered(
         &mut self,
-        index: u32,
-        path: u32,
+        index: AssociationId,
+        path: PathId,
         number: u32,
     ) -> Result<(), Refused> {
         let now = self.now;
@@ -136,7 +137,7 @@ impl PathManager {
 
     /// The peer has answered something. Gives for how long it had not although it was asked: a time
     /// without questions is no silence.
-    pub(crate) fn answered(&mut self, now: Duration, index: u32) -> Duration {
+    pub(crate) fn answered(&mut self, now: Duration, index: AssociationId) -> Duration {
         let awake = now.saturating_sub(self.asleep);
         let Some(a) = self.associations.get_mut(index) else { return Duration::ZERO };
         a.last_answer = awake;
@@ -144,16 +145,16 @@ impl PathManager {
     }
 
     /// A path that was suspected has answered first, after a silence of all.
-    pub(crate) fn end_silence(&mut self, path: u32, silence: Duration) {
+    pub(crate) fn end_silence(&mut self, path: PathId, silence: Duration) {
         let usual = self.paths.get(path).map(Path::patience).unwrap_or_default();
         if silence >= SILENCE.max(usual) {
-            self.push_event(PathEvent::PathHeard { path: PathId(path) });
+            self.push_event(PathEvent::PathHeard { path });
         }
     }
 
     /// A suspected path answers, a probe or data. Once is enough to live on; queue pairs whose data never
     /// arrives leave it by themselves (`detour`).
-    pub(crate) fn suspect_answered(&mut self, index: u32, path: u32) {
+    pub(crate) fn suspect_answered(&mut self, index: AssociationId, path: PathId) {
         let Some(p) = self.paths.get_mut(path) else { return };
         p.state = PathState::Up;
         self.end_trial_if_cleared(index);
@@ -165,7 +166,7 @@ impl PathManager {
     }
 
     /// Everything of an association that is due.
-    pub(crate) fn tick(&mut self, index: u32) {
+    pub(crate) fn tick(&mut self, index: AssociationId) {
         let Some(a) = self.associations.get(index) else { return };
         if !a.confirmed {
             return;
@@ -199,7 +200,7 @@ impl PathManager {
     }
 
     /// Suspects paths whose regular probes went unanswered.
-    fn notice_late(&mut self, index: u32) {
+    fn notice_late(&mut self, index: AssociationId) {
         if self.now < self.settle_until {
             return;
         }
@@ -222,7 +223,7 @@ impl PathManager {
     }
 
     /// One probe on every path that matters for the comparison.
-    fn trial_round(&mut self, index: u32) -> Option<Duration> {
+    fn trial_round(&mut self, index: AssociationId) -> Option<Duration> {
         let now = self.now;
         let trial = self.associations.get(index)?.trial?;
         if trial.next_round > now {
@@ -230,7 +231,7 @@ impl PathManager {
         }
         let members = self.members(index);
         // The suspected first: what is sent later must not be answered earlier.
-        let mut order: Vec<(u8, u32)> = Vec::new();
+        let mut order: Vec<(u8, PathId)> = Vec::new();
         let any_up = self.has_state(index, PathState::Up);
         for &path in &members {
             let Some(p) = self.paths.get(path) else { continue };
@@ -266,7 +267,7 @@ impl PathManager {
     }
 
     /// The verdict on suspected paths.
-    fn judge(&mut self, index: u32) {
+    fn judge(&mut self, index: AssociationId) {
         let Some(trial) = self.associations.get(index).and_then(|a| a.trial) else { return };
         if self.now < self.settle_until {
             return;
@@ -306,7 +307,7 @@ impl PathManager {
 
     /// Lets paths that proved themselves carry traffic again. `reason`: why traffic that has no other
     /// path moves there.
-    fn recover(&mut self, index: u32, reason: Reason) {
+    fn recover(&mut self, index: AssociationId, reason: Reason) {
         let now = self.now;
         let members = self.members(index);
         let alone = !members.iter().any(|p| self.paths.get(*p).is_some_and(Path::usable));
@@ -319,7 +320,7 @@ impl PathManager {
         }
     }
 
-    fn send_probe(&mut self, index: u32, path: u32) {
+    fn send_probe(&mut self, index: AssociationId, path: PathId) {
         let Some(p) = self.paths.get_mut(path) else { return };
         let Role::Member { id, .. } = p.role else { return };
         let number = p.probes.send(self.now);
@@ -332,7 +333,7 @@ impl PathManager {
     }
 
     /// Probes outside of trials. Returns when the next thing is due.
-    fn regular_probes(&mut self, index: u32) -> Option<Duration> {
+    fn regular_probes(&mut self, index: AssociationId) -> Option<Duration> {
         let now = self.now;
         let a = self.associations.get(index)?;
         let trial = a.trial.is_some();
@@ -373,7 +374,13 @@ impl PathManager {
 
     /// A path is given up. `fence`: raise its generation, so that nothing sent on it so far is
     /// accepted from now on, and tell the peer.
-    pub(crate) fn path_lost(&mut self, path: u32, state: PathState, reason: Reason, fence: bool) {
+    pub(crate) fn path_lost(
+        &mut self,
+        path: PathId,
+        state: PathState,
+        reason: Reason,
+        fence: bool,
+    ) {
         let now = self.now;
         let Some(p) = self.paths.get_mut(path) else { return };
         p.give_up(now, state, reason);
@@ -385,11 +392,11 @@ impl PathManager {
             p.generation = generation;
         }
         let users = self.peers_on(path);
-        self.push_event(PathEvent::PathDead { path: PathId(path), reason });
+        self.push_event(PathEvent::PathDead { path, reason });
         if let Role::Member { association, id } = role {
             self.end_detours(association, path);
             if let Some(a) = self.associations.get_mut(association) {
-                a.generations[usize::from(id)] = generation;
+                a.generations[id] = generation;
             }
             // If this was the last one, one that is still to prove itself takes over.
             self.recover(association, reason);
@@ -407,12 +414,12 @@ impl PathManager {
     }
 
     /// A path may carry traffic (again). `reason`: why traffic that has no other path moves there.
-    pub(crate) fn path_back(&mut self, path: u32, reason: Reason) {
+    pub(crate) fn path_back(&mut self, path: PathId, reason: Reason) {
         let Some(p) = self.paths.get_mut(path) else { return };
         let role = p.role;
         p.revive(&self.config);
         p.probes.next_at = self.now;
-        self.push_event(PathEvent::PathAlive { path: PathId(path) });
+        self.push_event(PathEvent::PathAlive { path });
         let peers = match role {
             Role::Member { association, .. } => {
                 self.associations.get(association).map(|a| a.peers.clone()).unwrap_or_default()

@@ -1,5 +1,6 @@
 //! What `polypath status` shows.
 
+use crate::id::Qpn;
 use crate::manager::{PathManager, Peer};
 use crate::types::{PathState, PathStatus, PeerStatus, Refusals, Status};
 use polypath_types::{PathId, PeerId};
@@ -16,22 +17,22 @@ impl PathManager {
         self.refusals
     }
 
-    fn peer_status(&self, index: u32, peer: &Peer) -> PeerStatus {
+    fn peer_status(&self, index: PeerId, peer: &Peer) -> PeerStatus {
         let association = peer.association.and_then(|a| self.associations.get(a));
-        let members: Vec<u32> =
+        let members: Vec<PathId> =
             association.map_or_else(|| vec![peer.own], |a| a.paths().map(|(_, p)| p).collect());
-        let report = |p: &u32| Some(self.paths.get(*p)?.status(PathId(*p)));
+        let report = |p: &PathId| Some(self.paths.get(*p)?.status(*p));
         let paths: Vec<PathStatus> = members.iter().filter_map(report).collect();
-        let agreed = |q: &&u32| self.qps.get(*q).is_some_and(|q| q.agreed);
+        let agreed = |q: &&Qpn| self.qps.get(*q).is_some_and(|q| q.agreed);
         PeerStatus {
-            peer: PeerId(index),
+            peer: index,
             local: peer.key.local,
             remote: peer.key.remote,
             remote_slot: peer.key.slot,
             remote_instance: association.map(|a| a.remote_instance),
-            qpns: peer.qpns.iter().copied().collect(),
+            qpns: peer.qpns.iter().map(|qpn| qpn.0).collect(),
             agreed: peer.qpns.iter().filter(agreed).count(),
-            active: (!peer.held).then_some(PathId(peer.active)),
+            active: (!peer.held).then_some(peer.active),
             note: note(peer, &paths, association.is_some()),
             paths,
             failovers: peer.failovers,

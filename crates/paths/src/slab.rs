@@ -1,22 +1,27 @@
 //! A table of things with small numbers for names.
 
+use core::marker::PhantomData;
 use std::collections::VecDeque;
 
-/// Numbers are re-used as late as possible, so that one used after its time is likely to miss.
+use crate::id::Index;
+
+/// Things of type `T` by names of type `I`. Numbers are re-used as late as possible, so that one used after its
+/// time is likely to miss.
 #[derive(Clone, Debug)]
-pub(crate) struct Slab<T> {
+pub(crate) struct Slab<I, T> {
     items: Vec<Option<T>>,
     free: VecDeque<u32>,
     limit: usize,
+    names: PhantomData<I>,
 }
 
 /// Free numbers that are kept before one is used again.
 const RESERVE: usize = 64;
 
-impl<T> Slab<T> {
+impl<I: Index, T> Slab<I, T> {
     /// `limit`: most items at a time.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { items: Vec::new(), free: VecDeque::new(), limit }
+        Self { items: Vec::new(), free: VecDeque::new(), limit, names: PhantomData }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -28,7 +33,7 @@ impl<T> Slab<T> {
     }
 
     /// `None` if it is full.
-    pub(crate) fn insert(&mut self, item: T) -> Option<u32> {
+    pub(crate) fn insert(&mut self, item: T) -> Option<I> {
         if self.is_full() {
             return None;
         }
@@ -36,33 +41,33 @@ impl<T> Slab<T> {
             && let Some(index) = self.free.pop_front()
         {
             self.items[index as usize] = Some(item);
-            return Some(index);
+            return Some(I::new(index));
         }
         let index = u32::try_from(self.items.len()).ok()?;
         self.items.push(Some(item));
-        Some(index)
+        Some(I::new(index))
     }
 
-    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
-        let item = self.items.get_mut(index as usize)?.take();
+    pub(crate) fn remove(&mut self, index: I) -> Option<T> {
+        let item = self.items.get_mut(index.number() as usize)?.take();
         if item.is_some() {
-            self.free.push_back(index);
+            self.free.push_back(index.number());
         }
         item
     }
 
     #[inline]
-    pub(crate) fn get(&self, index: u32) -> Option<&T> {
-        self.items.get(index as usize)?.as_ref()
+    pub(crate) fn get(&self, index: I) -> Option<&T> {
+        self.items.get(index.number() as usize)?.as_ref()
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        self.items.get_mut(index as usize)?.as_mut()
+    pub(crate) fn get_mut(&mut self, index: I) -> Option<&mut T> {
+        self.items.get_mut(index.number() as usize)?.as_mut()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.items.iter().enumerate().filter_map(|(i, t)| Some((i as u32, t.as_ref()?)))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
+        self.items.iter().enumerate().filter_map(|(i, t)| Some((I::new(i as u32), t.as_ref()?)))
     }
 
     /// # Errors
@@ -79,7 +84,7 @@ impl<T> Slab<T> {
         Err(format!("{empty} numbers are not in use, {:?} are free", self.free))
     }
 
-    pub(crate) fn indexes(&self) -> Vec<u32> {
+    pub(crate) fn indexes(&self) -> Vec<I> {
         self.iter().map(|(i, _)| i).collect()
     }
 }
@@ -87,10 +92,11 @@ impl<T> Slab<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polypath_types::PathId;
 
     #[test]
     fn numbers_are_not_reused_soon_and_the_limit_holds() {
-        let mut slab = Slab::new(100);
+        let mut slab: Slab<PathId, u8> = Slab::new(100);
         let first = slab.insert(1).unwrap();
         assert_eq!(slab.remove(first), Some(1));
         assert_eq!(slab.remove(first), None);

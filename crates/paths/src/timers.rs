@@ -3,17 +3,20 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::id::{AssociationId, Qpn};
+use polypath_types::{PathId, PeerId};
+
 /// Whose deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// Probes, trials, control messages of an association.
-    Association(u32),
+    Association(AssociationId),
     /// Handshake of a queue pair.
-    Hello(u32),
+    Hello(Qpn),
     /// A peer without path: end of the hold time.
-    Hold(u32),
+    Hold(PeerId),
     /// A path whose link is down: end of `downdelay`.
-    DownDelay(u32),
+    DownDelay(PathId),
 }
 
 /// One deadline at most per owner.
