@@ -137,7 +137,7 @@ impl PathManager {
 
     /// Bytes that count against the window of a path.
     pub fn in_flight(&self, path: PathId) -> Option<u32> {
-        Some(self.paths.get(path)?.window.in_flight)
+        Some(self.paths.get(path)?.congestion.in_flight())
     }
 
     /// All paths.

@@ -24,6 +24,15 @@ pub enum PrimaryReselect {
     Failure,
 }
 
+/// How the congestion window of a path is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CongestionControl {
+    /// By losses, as TCP Reno does (RFC 5681): slow start, additive increase, halved by a loss; but it grows
+    /// beyond 1 MiB only while round trips are short, and respects what the peer's receive buffer takes.
+    #[default]
+    Window,
+}
+
 /// Settings of a lane's path manager. [`Config::default`] is what users get.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -61,6 +70,8 @@ pub struct Config {
     pub hold: Duration,
     /// An association without queue pairs is kept for so long.
     pub linger: Duration,
+    /// How the congestion window of each path is found.
+    pub congestion: CongestionControl,
     /// Congestion window of a new path, bytes of payload.
     pub initial_window: u32,
     /// What the receive buffer of a peer that says nothing of it takes for sure, bytes of payload.
@@ -96,6 +107,7 @@ impl Default for Config {
             silent_after: Duration::from_millis(400),
             hold: Duration::from_secs(15),
             linger: Duration::from_secs(5),
+            congestion: CongestionControl::Window,
             initial_window: 64 << 10,
             max_window: 128 << 10,
             max_window_found: 1 << 20,

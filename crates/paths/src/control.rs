@@ -11,6 +11,7 @@ use polypath_wire::packet::Packet;
 
 use crate::association::newer;
 use crate::config::PathOptions;
+use crate::congestion::Limits;
 use crate::id::{AssociationId, PathNumber};
 use crate::manager::PathManager;
 use crate::message::{Announced, Body, Ends, Frame, Report, TableEntry};
@@ -228,7 +229,7 @@ impl PathManager {
             let mut path = Path::new(address, role, &self.config);
             path.generation = generation;
             path.peer_generation = generation;
-            path.window.set_limits(window, window);
+            path.congestion.set_limits(Limits { sure: window, max: window });
             path.probes.next_at = self.now;
             path.state = PathState::Probing;
             if let Some(past) = past.iter().find(|past| past.pair == (local, remote)) {

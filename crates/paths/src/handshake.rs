@@ -11,6 +11,7 @@ use core::time::Duration;
 use polypath_wire::packet::Packet;
 
 use crate::association::{Association, announce};
+use crate::congestion::Limits;
 use crate::id::{AssociationId, PathNumber, Qpn};
 use crate::key::{Key, Nonce};
 use crate::manager::PathManager;
@@ -369,7 +370,7 @@ impl PathManager {
         path.generation = 1;
         path.peer_generation = 1;
         path.users += 1;
-        path.window.set_limits(window, window);
+        path.congestion.set_limits(Limits { sure: window, max: window });
         path.probes.next_at = self.now;
         path.probes.interval = Duration::ZERO;
         self.paths_changed(index);
@@ -439,12 +440,12 @@ impl PathManager {
         self.paths_changed(index);
         let address = self.paths.get(own).map(|p| p.address);
         let fault = address.and_then(|a| self.path_fault(a.local, a.remote));
-        let (sure, max) = (self.config.max_window, self.config.max_window_found);
+        let limits = Limits::of(&self.config);
         if let Some(path) = self.paths.get_mut(own) {
             path.role = Role::Plain { peer };
             path.state = if fault.is_some() { PathState::Down } else { PathState::Up };
             path.reason = fault;
-            path.window.set_limits(sure, max);
+            path.congestion.set_limits(limits);
         }
         match fault {
             None => self.switch(peer, own, Reason::Association),

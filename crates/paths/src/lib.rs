@@ -17,6 +17,7 @@ mod attach;
 mod bytes;
 mod check;
 mod config;
+mod congestion;
 mod control;
 mod detour;
 mod handshake;
@@ -28,14 +29,15 @@ pub mod message;
 mod path;
 mod probing;
 mod report;
+mod rtt;
 mod select;
 mod slab;
 mod timers;
 mod types;
-mod window;
 
 pub use config::{
-    Config, DownRule, LaneIdentity, LocalAddress, PathOptions, Primary, PrimaryReselect,
+    Config, CongestionControl, DownRule, LaneIdentity, LocalAddress, PathOptions, Primary,
+    PrimaryReselect,
 };
 pub use manager::{
     MAX_CONTROL_QUEUE, MAX_EVENTS, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager,

@@ -224,7 +224,7 @@ impl PathManager {
     pub(crate) fn route_by(&mut self, peer: PeerId, index: PathId) -> Option<Route> {
         let p = self.peers.get_mut(peer)?;
         let path = self.paths.get_mut(index)?;
-        let window = path.window.room();
+        let window = path.congestion.room();
         if window < SCARCE {
             p.blocked = true;
             path.blocked = true;
@@ -314,7 +314,7 @@ impl PathManager {
     pub fn sent(&mut self, now: Duration, path: PathId, bytes: u32) {
         let Some(p) = self.paths.get_mut(path) else { return };
         p.sent_bytes += u64::from(bytes);
-        p.window.sent(bytes);
+        p.congestion.sent(now, bytes);
         p.outstanding_since.get_or_insert(now);
         if let Role::Member { association, .. } = p.role
             && let Some(a) = self.associations.get_mut(association)
@@ -328,12 +328,12 @@ impl PathManager {
     pub fn acked(&mut self, now: Duration, path: PathId, bytes: u32, rtt: Option<Duration>) {
         let Some(p) = self.paths.get_mut(path) else { return };
         p.acked_bytes += u64::from(bytes);
-        p.window.acked(bytes, &p.rtt);
+        p.congestion.acked(now, bytes, &p.rtt);
         if let Some(rtt) = rtt {
             p.rtt.sample(now, rtt);
         }
         p.last_progress = Some(now);
-        if p.window.in_flight == 0 {
+        if p.congestion.in_flight() == 0 {
             p.outstanding_since = None;
         }
         if p.state == PathState::Suspect || p.watched || p.blocked {
@@ -346,9 +346,8 @@ impl PathManager {
     pub fn lost(&mut self, now: Duration, path: PathId, bytes: u32, congestion: bool) {
         let Some(p) = self.paths.get_mut(path) else { return };
         p.lost_bytes += u64::from(bytes);
-        let rtt = p.rtt.smoothed().unwrap_or_default();
-        p.window.lost(now, bytes, congestion, rtt);
-        if p.window.in_flight == 0 {
+        p.congestion.lost(now, bytes, congestion, &p.rtt);
+        if p.congestion.in_flight() == 0 {
             p.outstanding_since = None;
         }
         if p.blocked {
@@ -386,7 +385,7 @@ impl PathManager {
 
     fn wake_blocked(&mut self, index: PathId) {
         let Some(p) = self.paths.get_mut(index) else { return };
-        if !p.blocked || !p.window.reopened() {
+        if !p.blocked || !p.congestion.reopened() {
             return;
         }
         p.blocked = false;

@@ -4,10 +4,11 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::config::Config;
+use crate::congestion::Congestion;
 use crate::id::{AssociationId, PathNumber};
+use crate::rtt::Rtt;
 use crate::select::Pair;
 use crate::types::{PathAddress, PathState, PathStatus, Reason};
-use crate::window::{Rtt, Window};
 use polypath_types::{PathId, PathTag, PeerId};
 
 /// What a path belongs to.
@@ -110,7 +111,7 @@ pub(crate) struct Path {
     pub(crate) state: PathState,
     pub(crate) reason: Option<Reason>,
     pub(crate) rtt: Rtt,
-    pub(crate) window: Window,
+    pub(crate) congestion: Congestion,
     /// A peer found the window closed.
     pub(crate) blocked: bool,
     /// A peer waits for the first progress after a fail-over.
@@ -146,12 +147,7 @@ impl Path {
             state: PathState::Up,
             reason: None,
             rtt: Rtt::default(),
-            window: Window::new(
-                config.initial_window,
-                config.max_window,
-                config.max_window_found,
-                config.mtu,
-            ),
+            congestion: Congestion::new(config),
             blocked: false,
             watched: false,
             probes: Probes::default(),
@@ -229,7 +225,7 @@ impl Path {
     pub(crate) fn revive(&mut self, config: &Config) {
         self.state = PathState::Up;
         self.reason = None;
-        self.window.restart(config.initial_window);
+        self.congestion.restart(config.initial_window);
         self.last_progress = None;
         self.probes.interval = Duration::ZERO;
     }
@@ -249,8 +245,8 @@ impl Path {
             state: self.state,
             reason: self.reason,
             rtt: self.rtt.smoothed(),
-            window: self.window.size(),
-            in_flight: self.window.in_flight,
+            window: self.congestion.window(),
+            in_flight: self.congestion.in_flight(),
             sent_bytes: self.sent_bytes,
             received_bytes: self.received_bytes,
             acked_bytes: self.acked_bytes,

@@ -1,0 +1,98 @@
+//! Round-trip time of a path.
+
+use core::time::Duration;
+
+/// Smoothed round-trip time (RFC 6298, section 2), in nanoseconds: every acknowledgement is a sample, and
+/// `Duration` multiplies and divides in parts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rtt {
+    smoothed: Option<u64>,
+    variation: u64,
+    /// The shortest of this period and of the one before.
+    least: [Option<u64>; 2],
+    period_from: Duration,
+}
+
+/// What a round trip may last before one was measured.
+const RTT_GUESS: Duration = Duration::from_millis(100);
+/// Packets wait somewhere if a round trip takes that much longer than twice the shortest one.
+const QUEUE_SLACK: Duration = Duration::from_millis(1);
+/// Shortest round trips are forgotten after one to two periods: the way may have become longer.
+const LEAST_PERIOD: Duration = Duration::from_secs(10);
+/// A sample above this is a descheduled process or a stale timestamp, not a round trip.
+const RTT_MAX: Duration = Duration::from_secs(4);
+
+impl Rtt {
+    pub(crate) fn sample(&mut self, now: Duration, rtt: Duration) {
+        let rtt = rtt.min(RTT_MAX).as_nanos() as u64;
+        if now.saturating_sub(self.period_from) >= LEAST_PERIOD {
+            self.period_from = now;
+            self.least = [None, self.least[0]];
+        }
+        self.least[0] = Some(self.least[0].map_or(rtt, |least| least.min(rtt)));
+        match self.smoothed {
+            None => {
+                self.smoothed = Some(rtt);
+                self.variation = rtt / 2;
+            }
+            Some(s) => {
+                self.variation = (self.variation * 3 + s.abs_diff(rtt)) / 4;
+                self.smoothed = Some((s * 7 + rtt) / 8);
+            }
+        }
+    }
+
+    pub(crate) fn smoothed(&self) -> Option<Duration> {
+        self.smoothed.map(Duration::from_nanos)
+    }
+
+    /// Round trips take so much longer than they could that packets must be waiting in a queue: more on their
+    /// way would only wait longer, and have those of others wait.
+    pub(crate) fn queues(&self) -> bool {
+        let (Some(smoothed), Some(least)) = (self.smoothed, self.least.iter().flatten().min())
+        else {
+            return false;
+        };
+        smoothed > least * 2 + QUEUE_SLACK.as_nanos() as u64
+    }
+
+    /// The longest that an answer should take.
+    pub(crate) fn bound(&self) -> Duration {
+        self.smoothed.map_or(RTT_GUESS, |s| Duration::from_nanos(s + self.variation * 4))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn rtt_follows_rfc_6298() {
+        let mut rtt = Rtt::default();
+        rtt.sample(MS, MS * 8);
+        assert_eq!(rtt.smoothed(), Some(MS * 8));
+        assert_eq!(rtt.bound(), MS * 24);
+        rtt.sample(MS, MS * 16);
+        assert_eq!(rtt.smoothed(), Some(MS * 9));
+        assert_eq!(rtt.bound(), MS * 9 + MS * 20);
+    }
+
+    #[test]
+    fn a_way_that_has_become_longer_is_not_taken_for_a_queue_for_ever() {
+        let mut rtt = Rtt::default();
+        rtt.sample(MS, MS);
+        let mut now = MS;
+        let mut longer = |time: Duration| {
+            let end = now + time;
+            while now < end {
+                now += MS * 20;
+                rtt.sample(now, MS * 20);
+            }
+            rtt.queues()
+        };
+        assert!(longer(LEAST_PERIOD / 2), "it may be a queue");
+        assert!(!longer(LEAST_PERIOD * 2), "or it may not");
+    }
+}
