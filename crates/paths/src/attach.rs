@@ -111,7 +111,7 @@ impl PathManager {
         }
         let address = self.address(key.local, key.remote, key.options, u32::from(key.slot));
         let mut path = Path::new(address, Role::Plain { peer: PeerId(0) }, &self.config);
-        let down = self.path_fault(key.local, key.remote);
+        let down = self.local.fault(key.local, key.remote);
         if let Some(reason) = down {
             path.state = PathState::Down;
             path.reason = Some(reason);
@@ -365,7 +365,7 @@ impl PathManager {
         PathAddress {
             local,
             remote,
-            ifindex: self.ifindex_of(local),
+            ifindex: self.local.ifindex_of(local),
             source_port: source_port(options.flow_label, spread(local, remote, salt)),
             traffic_class: options.traffic_class,
             hop_limit: if options.hop_limit == 0 { 64 } else { options.hop_limit },

@@ -235,7 +235,7 @@ impl PathManager {
             if let Some(past) = past.iter().find(|past| past.pair == (local, remote)) {
                 path.resume(past);
             }
-            if let Some(reason) = self.path_fault(local, remote) {
+            if let Some(reason) = self.local.fault(local, remote) {
                 path.state = PathState::Down;
                 path.reason = Some(reason);
             }
@@ -443,7 +443,7 @@ impl PathManager {
         beyond.extend(a.anchors.iter().take(MAX_PATHS).copied());
         beyond.sort_unstable();
         beyond.dedup();
-        beyond.retain(|&(l, r)| !members.contains(&(l, r)) && self.path_fault(l, r).is_none());
+        beyond.retain(|&(l, r)| !members.contains(&(l, r)) && self.local.fault(l, r).is_none());
         for (local, remote) in beyond {
             let address = self.address(local, remote, PathOptions::default(), slot);
             self.send_by(index, (PathNumber(0), 0), address, body.clone(), answer);

@@ -77,7 +77,7 @@ impl PathManager {
         let association = peer.and_then(|p| p.association).and_then(|a| self.associations.get(a));
         let (addresses, addresses_version) = match association {
             Some(a) => (a.announced.clone(), a.announced_version),
-            None => (announce(&self.local, anchor.as_slice(), &[]), 1),
+            None => (announce(self.local.list(), anchor.as_slice(), &[]), 1),
         };
         Hello {
             kind: HelloKind::Hello,
@@ -226,7 +226,7 @@ impl PathManager {
         let known = a.anchors.contains(&(p.key.local, p.key.remote))
             || (a.confirmed
                 && a.remote_addresses.iter().any(|r| r.ip == p.key.remote)
-                && self.local.iter().any(|l| l.ip == p.key.local));
+                && self.local.contains(p.key.local));
         (known && a.remote_slot == p.key.slot).then_some(index)
     }
 
@@ -246,7 +246,7 @@ impl PathManager {
         let remote = (hello.instance, hello.nonce);
         let mut a = Association::new(local, remote, key.slot, peer);
         a.anchors.push((key.local, key.remote));
-        a.announced = announce(&self.local, &a.anchors, &[]);
+        a.announced = announce(self.local.list(), &a.anchors, &[]);
         a.last_answer = self.awake();
         let index = self.associations.insert(a).ok_or(Refused::Limit)?;
         let number = (self.random.u32() & !INDEX_MASK) | (index.0 & INDEX_MASK);
@@ -316,7 +316,7 @@ impl PathManager {
             PathAddress {
                 local: ends.dst,
                 remote: ends.src,
-                ifindex: self.ifindex_of(ends.dst),
+                ifindex: self.local.ifindex_of(ends.dst),
                 ..own.address
             }
         };
@@ -439,7 +439,7 @@ impl PathManager {
         }
         self.paths_changed(index);
         let address = self.paths.get(own).map(|p| p.address);
-        let fault = address.and_then(|a| self.path_fault(a.local, a.remote));
+        let fault = address.and_then(|a| self.local.fault(a.local, a.remote));
         let limits = Limits::of(&self.config);
         if let Some(path) = self.paths.get_mut(own) {
             path.role = Role::Plain { peer };

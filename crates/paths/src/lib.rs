@@ -12,6 +12,7 @@
 //! [`PathManager::poll_event`] and [`PathManager::next_deadline`].
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod association;
 mod attach;
 mod bytes;

@@ -1,6 +1,5 @@
 //! Our own links and addresses, and which path carries a peer's traffic.
 
-use core::net::IpAddr;
 use core::time::Duration;
 
 use crate::association::announce;
@@ -18,9 +17,7 @@ impl PathManager {
     /// [`Config::downdelay`](crate::Config::downdelay)).
     pub fn set_local(&mut self, now: Duration, addresses: &[LocalAddress]) {
         self.advance(now);
-        self.local =
-            addresses.iter().map(|a| LocalAddress { ip: a.ip.to_canonical(), ..*a }).collect();
-        self.local_known = true;
+        self.local.set(addresses);
         for index in self.paths.indexes() {
             self.local_changed(index);
         }
@@ -33,44 +30,18 @@ impl PathManager {
     /// call and are not named now. Whole addresses are taken down by [`LocalAddress::usable`].
     pub fn set_down(&mut self, now: Duration, down: &[DownRule]) {
         self.advance(now);
-        let down: Vec<DownRule> = down.iter().map(DownRule::canonical).collect();
-        if down == self.down {
+        if !self.local.set_down(down) {
             return; // As at most changes of links, which wait for nothing.
         }
-        self.down = down;
         for index in self.paths.indexes() {
             self.local_changed(index);
         }
     }
 
-    /// What is wrong with a local address, if anything.
-    fn local_fault(&self, ip: IpAddr) -> Option<Reason> {
-        let mut fault = self.local_known.then_some(Reason::AddressRemoved);
-        for a in self.local.iter().filter(|a| a.ip == ip) {
-            if a.usable && a.link_up {
-                return None;
-            }
-            fault = Some(if a.usable { Reason::LinkDown } else { Reason::AdminDown });
-        }
-        fault
-    }
-
-    /// What is wrong with a path, as far as this host knows.
-    pub(crate) fn path_fault(&self, local: IpAddr, remote: IpAddr) -> Option<Reason> {
-        let down = self.down.iter().any(|rule| rule.covers(local, remote));
-        self.local_fault(local).or_else(|| down.then_some(Reason::AdminDown))
-    }
-
-    pub(crate) fn ifindex_of(&self, ip: IpAddr) -> u32 {
-        let fit = |a: &&LocalAddress| a.ip == ip;
-        let found = self.local.iter().filter(fit).max_by_key(|a| a.usable && a.link_up);
-        found.map_or(0, |a| a.ifindex)
-    }
-
     fn local_changed(&mut self, index: PathId) {
         let Some(p) = self.paths.get(index) else { return };
         let PathAddress { local, remote, .. } = p.address;
-        let (fault, ifindex) = (self.path_fault(local, remote), self.ifindex_of(local));
+        let (fault, ifindex) = (self.local.fault(local, remote), self.local.ifindex_of(local));
         let Some(p) = self.paths.get_mut(index) else { return };
         p.address.ifindex = ifindex;
         let down = p.state == PathState::Down;
@@ -93,7 +64,7 @@ impl PathManager {
     pub(crate) fn downdelay_over(&mut self, index: PathId) {
         let Some(p) = self.paths.get(index) else { return };
         if p.state != PathState::Down
-            && let Some(reason) = self.path_fault(p.address.local, p.address.remote)
+            && let Some(reason) = self.local.fault(p.address.local, p.address.remote)
         {
             self.path_lost(index, PathState::Down, reason, true);
         }
@@ -117,7 +88,7 @@ impl PathManager {
     /// Tells the peer of an association which addresses there are now, if they changed.
     fn announce_again(&mut self, index: AssociationId) {
         let Some(a) = self.associations.get_mut(index) else { return };
-        let list = announce(&self.local, &a.anchors, &a.announced);
+        let list = announce(self.local.list(), &a.anchors, &a.announced);
         if list == a.announced {
             return;
         }
@@ -139,9 +110,7 @@ impl PathManager {
     }
 
     fn speed(&self, path: PathId) -> u32 {
-        let local = self.paths.get(path).map(|p| p.address.local);
-        let speeds = self.local.iter().filter(|a| Some(a.ip) == local).map(|a| a.speed_mbps);
-        speeds.max().unwrap_or(0)
+        self.paths.get(path).map_or(0, |p| self.local.speed_mbps(p.address.local))
     }
 
     /// Decides which path carries a peer's traffic. `reason`: what to say if it moves.

@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Packet;
 
+use crate::addresses::LocalAddresses;
 use crate::association::Association;
-use crate::config::{Config, DownRule, LaneIdentity, LocalAddress, PathOptions};
+use crate::config::{Config, LaneIdentity, PathOptions};
 use crate::detour::Detour;
 use crate::id::{AssociationId, PathNumber, Qpn};
 use crate::key::{Nonce, Random};
@@ -143,10 +144,7 @@ pub struct PathManager {
     pauses_since: Duration,
     /// Sum of all pauses.
     pub(crate) asleep: Duration,
-    pub(crate) local: Vec<LocalAddress>,
-    /// [`PathManager::set_local`] was called.
-    pub(crate) local_known: bool,
-    pub(crate) down: Vec<DownRule>,
+    pub(crate) local: LocalAddresses,
     pub(crate) paths: Slab<PathId, Path>,
     pub(crate) peers: Slab<PeerId, Peer>,
     pub(crate) peer_by_key: BTreeMap<PeerKey, PeerId>,
@@ -178,9 +176,7 @@ impl PathManager {
             paused_at: Duration::ZERO,
             pauses_since: Duration::ZERO,
             asleep: Duration::ZERO,
-            local: Vec::new(),
-            local_known: false,
-            down: Vec::new(),
+            local: LocalAddresses::default(),
             paths: Slab::new(MAX_PEERS * 9 + MAX_UD_PATHS),
             peers: Slab::new(MAX_PEERS),
             peer_by_key: BTreeMap::new(),

@@ -1,0 +1,115 @@
+//! This host's links and addresses, and what they say of paths.
+
+use core::net::IpAddr;
+
+use crate::config::{DownRule, LocalAddress};
+use crate::types::Reason;
+
+/// What the host has told of itself. Knows nothing of paths: it is asked about addresses.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LocalAddresses {
+    list: Vec<LocalAddress>,
+    /// The host has told its addresses. Before that, any may be there.
+    known: bool,
+    /// Pairs of addresses that the administrator took down.
+    down: Vec<DownRule>,
+}
+
+impl LocalAddresses {
+    /// All addresses that there are now.
+    pub(crate) fn set(&mut self, addresses: &[LocalAddress]) {
+        let canonical = |a: &LocalAddress| LocalAddress { ip: a.ip.to_canonical(), ..*a };
+        self.list = addresses.iter().map(canonical).collect();
+        self.known = true;
+    }
+
+    /// All pairs that are down by hand now. Gives whether that is a change.
+    pub(crate) fn set_down(&mut self, down: &[DownRule]) -> bool {
+        let down: Vec<DownRule> = down.iter().map(DownRule::canonical).collect();
+        let changed = down != self.down;
+        self.down = down;
+        changed
+    }
+
+    pub(crate) fn list(&self) -> &[LocalAddress] {
+        &self.list
+    }
+
+    pub(crate) fn contains(&self, ip: IpAddr) -> bool {
+        self.list.iter().any(|a| a.ip == ip)
+    }
+
+    /// What is wrong with a local address, if anything.
+    fn address_fault(&self, ip: IpAddr) -> Option<Reason> {
+        let mut fault = self.known.then_some(Reason::AddressRemoved);
+        for a in self.list.iter().filter(|a| a.ip == ip) {
+            if a.usable && a.link_up {
+                return None;
+            }
+            fault = Some(if a.usable { Reason::LinkDown } else { Reason::AdminDown });
+        }
+        fault
+    }
+
+    /// What is wrong with a path between two addresses, as far as this host knows.
+    pub(crate) fn fault(&self, local: IpAddr, remote: IpAddr) -> Option<Reason> {
+        let down = self.down.iter().any(|rule| rule.covers(local, remote));
+        self.address_fault(local).or_else(|| down.then_some(Reason::AdminDown))
+    }
+
+    /// The interface that has an address; 0 if none has it.
+    pub(crate) fn ifindex_of(&self, ip: IpAddr) -> u32 {
+        let fit = |a: &&LocalAddress| a.ip == ip;
+        let found = self.list.iter().filter(fit).max_by_key(|a| a.usable && a.link_up);
+        found.map_or(0, |a| a.ifindex)
+    }
+
+    /// The speed of the interface that has an address, Mbit/s; 0 if unknown.
+    pub(crate) fn speed_mbps(&self, ip: IpAddr) -> u32 {
+        self.list.iter().filter(|a| a.ip == ip).map(|a| a.speed_mbps).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(ip: &str, ifindex: u32, usable: bool, link_up: bool) -> LocalAddress {
+        let ip = ip.parse().unwrap();
+        LocalAddress { ip, prefix_len: 24, ifindex, link_up, usable, speed_mbps: ifindex * 1000 }
+    }
+
+    #[test]
+    fn the_gravest_that_is_known_of_a_path_is_told() {
+        let ip = |s: &str| s.parse::<IpAddr>().unwrap();
+        let (here, there) = (ip("10.0.1.1"), ip("10.0.1.2"));
+        let mut local = LocalAddresses::default();
+        assert_eq!(local.fault(here, there), None, "nothing is known yet");
+        local.set(&[]);
+        assert_eq!(local.fault(here, there), Some(Reason::AddressRemoved));
+        local.set(&[address("10.0.1.1", 2, true, false)]);
+        assert_eq!(local.fault(here, there), Some(Reason::LinkDown));
+        local.set(&[address("10.0.1.1", 2, false, true)]);
+        assert_eq!(local.fault(here, there), Some(Reason::AdminDown));
+        local.set(&[address("10.0.1.1", 2, true, true)]);
+        assert_eq!(local.fault(here, there), None);
+        let rule = DownRule { local: Some(ip("::ffff:10.0.1.1")), remote: None };
+        assert!(local.set_down(&[rule]));
+        assert!(!local.set_down(&[rule]), "that is no change");
+        assert_eq!(local.fault(here, there), Some(Reason::AdminDown));
+        assert!(local.set_down(&[]));
+        assert_eq!(local.fault(here, there), None);
+    }
+
+    #[test]
+    fn an_address_that_two_interfaces_have_is_that_of_the_one_that_works() {
+        let mut local = LocalAddresses::default();
+        let ip = "10.0.1.1".parse().unwrap();
+        local
+            .set(&[address("::ffff:10.0.1.1", 2, true, true), address("10.0.1.1", 3, true, false)]);
+        assert_eq!((local.ifindex_of(ip), local.fault(ip, ip)), (2, None));
+        assert_eq!(local.speed_mbps(ip), 3000);
+        local.set(&[]);
+        assert_eq!((local.ifindex_of(ip), local.contains(ip)), (0, false));
+    }
+}
