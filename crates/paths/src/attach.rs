@@ -11,6 +11,7 @@ use crate::manager::{
     FailOver, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager, Peer, PeerKey, Qp,
 };
 use crate::path::{Path, Role, source_port};
+use crate::policy::{AnyPolicy, Policy as _};
 use crate::select::Pair;
 use crate::timers::Timer;
 use crate::types::{AttachError, PathAddress, PathEvent, PathState, Reason};
@@ -126,7 +127,7 @@ impl PathManager {
         let peer = Peer {
             key,
             own,
-            active: own,
+            policy: AnyPolicy::new(&self.config, own),
             association: None,
             pending: None,
             nonce,
@@ -378,10 +379,11 @@ impl PathManager {
         let now = self.now;
         let Some(p) = self.peers.get_mut(peer) else { return };
         let after_outage = p.outage.take();
-        if p.active == to && after_outage.is_none() {
+        if p.policy.main() == to && after_outage.is_none() {
             return;
         }
-        let old = core::mem::replace(&mut p.active, to);
+        let old = p.policy.main();
+        p.policy.set_main(to);
         p.switched_at = now;
         p.detours.retain(|_, detour| detour.path != to);
         p.held = false;

@@ -12,6 +12,14 @@ pub enum Primary {
     Address(IpAddr),
 }
 
+/// How the paths to a peer are used (bonding's `mode`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// One carries the data, the others take over when it fails.
+    #[default]
+    ActiveBackup,
+}
+
 /// When traffic returns to the primary path once that lives again (bonding's `primary_reselect`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrimaryReselect {
@@ -38,6 +46,8 @@ pub enum CongestionControl {
 pub struct Config {
     /// Offer and accept more than one path. Off: every peer is plain RoCEv2.
     pub multipath: bool,
+    /// How the paths to a peer are used.
+    pub mode: Mode,
     /// Preferred path. None: traffic stays where it is until that path fails.
     pub primary: Option<Primary>,
     /// When to go back to the primary.
@@ -94,6 +104,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             multipath: true,
+            mode: Mode::ActiveBackup,
             primary: None,
             primary_reselect: PrimaryReselect::Always,
             updelay: Duration::from_millis(200),

@@ -13,6 +13,7 @@ use core::time::Duration;
 use crate::id::{AssociationId, Qpn};
 use crate::manager::PathManager;
 use crate::path::{Path, Role};
+use crate::policy::Policy as _;
 use crate::types::{PathEvent, PathState};
 use polypath_types::{PathId, PeerId, Route};
 
@@ -44,7 +45,7 @@ impl PathManager {
     #[cold]
     fn route_around(&mut self, peer: PeerId, qpn: Qpn) -> Option<Route> {
         let p = self.peers.get(peer)?;
-        let way = p.detours.get(&qpn).map_or(p.active, |d| d.path);
+        let Some(way) = p.detours.get(&qpn).map(|d| d.path) else { return self.route(peer) };
         if p.held || !self.paths.get(way).is_some_and(Path::usable) {
             return self.route(peer);
         }
@@ -67,9 +68,9 @@ impl PathManager {
         let Some(peer) = self.qps.get(&qpn).map(|qp| qp.peer) else { return };
         let Some(p) = self.peers.get(peer) else { return };
         let detour = p.detours.get(&qpn).copied();
-        let (current, since) = match detour {
-            Some(detour) => (detour.path, detour.since),
-            None => (p.active, p.switched_at),
+        let (on_it, since) = match detour {
+            Some(detour) => (detour.path == path, detour.since),
+            None => (p.policy.uses(path), p.switched_at),
         };
         let since = since.max(progress);
         let answers = |path: PathId, count: usize| {
@@ -82,7 +83,7 @@ impl PathManager {
             .paths
             .get(path)
             .is_some_and(|p| p.usable() && p.probes.answered(since, STALL_ANSWERS).is_some());
-        if current != path || p.held || self.now.saturating_sub(since) < STALL || !carries {
+        if !on_it || p.held || self.now.saturating_sub(since) < STALL || !carries {
             return;
         }
         let tried = detour.filter(|d| progress <= d.since).map_or(0, |d| d.tried) | 1 << id.0;

@@ -28,6 +28,7 @@ mod local;
 mod manager;
 pub mod message;
 mod path;
+mod policy;
 mod probing;
 mod report;
 mod rtt;
@@ -37,7 +38,7 @@ mod timers;
 mod types;
 
 pub use config::{
-    Config, CongestionControl, DownRule, LaneIdentity, LocalAddress, PathOptions, Primary,
+    Config, CongestionControl, DownRule, LaneIdentity, LocalAddress, Mode, PathOptions, Primary,
     PrimaryReselect,
 };
 pub use manager::{

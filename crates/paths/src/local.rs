@@ -3,10 +3,11 @@
 use core::time::Duration;
 
 use crate::association::announce;
-use crate::config::{DownRule, LocalAddress, Primary, PrimaryReselect};
+use crate::config::{DownRule, LocalAddress};
 use crate::id::AssociationId;
 use crate::manager::{Outage, PathManager};
 use crate::path::Role;
+use crate::policy::{Choice, PathSet, Policy as _};
 use crate::timers::Timer;
 use crate::types::{PathAddress, PathEvent, PathState, Reason};
 use polypath_types::{PathId, PeerId};
@@ -100,54 +101,27 @@ impl PathManager {
         }
     }
 
-    fn is_primary(&self, path: PathId) -> bool {
-        let Some(p) = self.paths.get(path) else { return false };
-        match self.config.primary {
-            Some(Primary::Interface(ifindex)) => p.address.ifindex == ifindex,
-            Some(Primary::Address(ip)) => p.address.local == ip.to_canonical(),
-            None => false,
-        }
-    }
-
-    fn speed(&self, path: PathId) -> u32 {
-        self.paths.get(path).map_or(0, |p| self.local.speed_mbps(p.address.local))
-    }
-
-    /// Decides which path carries a peer's traffic. `reason`: what to say if it moves.
+    /// Has the policy decide which path carries a peer's traffic. `reason`: what to say if it must move.
     pub(crate) fn reselect(&mut self, peer: PeerId, reason: Reason) {
-        let Some(p) = self.peers.get(peer) else { return };
-        let (active, own, outage) = (p.active, p.own, p.outage.is_some());
-        let candidates = p.association.map_or_else(|| vec![own], |a| self.members(a));
-        // Lower is better. During an outage only a path that answered will do.
-        let rank = |path: PathId| {
-            let state = match self.paths.get(path)?.state {
-                PathState::Up => 0,
-                PathState::Suspect if !outage => 1,
-                _ => return None,
-            };
-            Some((state, !self.is_primary(path), path != active, path != own, path))
+        let Some(p) = self.peers.get_mut(peer) else { return };
+        let members = match p.association.and_then(|a| self.associations.get(a)) {
+            Some(a) => a.paths().map(|(_, path)| path).collect(),
+            None if p.association.is_some() => Vec::new(),
+            None => vec![p.own],
         };
-        let best = candidates.iter().filter_map(|p| rank(*p)).min();
-        let Some((best_state, not_primary, .., best)) = best else {
-            self.begin_outage(peer);
-            return;
-        };
-        let stays = !outage && candidates.contains(&active) && rank(active).is_some();
-        if !stays {
-            self.switch(peer, best, reason);
-            return;
-        }
-        let back = best != active
-            && best_state == 0
-            && !not_primary
-            && !self.is_primary(active)
-            && match self.config.primary_reselect {
-                PrimaryReselect::Always => true,
-                PrimaryReselect::Better => self.speed(best) > self.speed(active),
-                PrimaryReselect::Failure => false,
-            };
-        if back {
-            self.switch(peer, best, Reason::Primary);
+        let choice = p.policy.reselect(&PathSet {
+            members: &members,
+            own: p.own,
+            outage: p.outage.is_some(),
+            paths: &self.paths,
+            local: &self.local,
+            config: &self.config,
+        });
+        match choice {
+            Choice::Stay => {}
+            Choice::Move(to) => self.switch(peer, to, reason),
+            Choice::Prefer(to) => self.switch(peer, to, Reason::Primary),
+            Choice::NoPath => self.begin_outage(peer),
         }
     }
 

@@ -15,6 +15,7 @@ use crate::id::{AssociationId, PathNumber, Qpn};
 use crate::key::{Nonce, Random};
 use crate::message::HELLO_QKEY;
 use crate::path::{Path, Role};
+use crate::policy::{AnyPolicy, Policy as _};
 use crate::slab::Slab;
 use crate::timers::{Timer, Timers};
 use crate::types::{
@@ -76,8 +77,8 @@ pub(crate) struct Peer {
     pub(crate) key: PeerKey,
     /// The path with the peer's own addresses.
     pub(crate) own: PathId,
-    /// The path in use, or that was in use when the last one died.
-    pub(crate) active: PathId,
+    /// Which path its data goes by.
+    pub(crate) policy: AnyPolicy,
     pub(crate) association: Option<AssociationId>,
     /// An association that the peer proposed but has not proven yet.
     pub(crate) pending: Option<AssociationId>,
@@ -207,12 +208,12 @@ impl PathManager {
     /// ([`PathManager::route_of`]). `None`: no path lives.
     #[inline]
     pub fn route(&mut self, peer: PeerId) -> Option<Route> {
-        let p = self.peers.get(peer)?;
+        let p = self.peers.get_mut(peer)?;
         if p.held {
             return None;
         }
-        let active = p.active;
-        self.route_by(peer, active)
+        let path = p.policy.pick(&self.paths);
+        self.route_by(peer, path)
     }
 
     /// The route by one of the peer's paths.
@@ -283,8 +284,9 @@ impl PathManager {
             }
             return Ok(index);
         }
-        if fits(peer.active) {
-            return Ok(peer.active);
+        let main = peer.policy.main();
+        if fits(main) {
+            return Ok(main);
         }
         if let Some((_, index)) = association.and_then(|a| a.paths().find(|(_, p)| fits(*p))) {
             return Ok(index);
@@ -398,7 +400,7 @@ impl PathManager {
     pub(crate) fn peers_on(&self, index: PathId) -> Vec<PeerId> {
         let active = |i: &PeerId| {
             self.peers.get(*i).is_some_and(|p| {
-                p.active == index || p.detours.values().any(|detour| detour.path == index)
+                p.policy.uses(index) || p.detours.values().any(|detour| detour.path == index)
             })
         };
         match self.paths.get(index).map(|p| p.role) {

@@ -2,6 +2,7 @@
 
 use crate::id::Qpn;
 use crate::manager::{PathManager, Peer};
+use crate::policy::Policy as _;
 use crate::types::{PathState, PathStatus, PeerStatus, Refusals, Status};
 use polypath_types::{PathId, PeerId};
 
@@ -32,7 +33,7 @@ impl PathManager {
             remote_instance: association.map(|a| a.remote_instance),
             qpns: peer.qpns.iter().map(|qpn| qpn.0).collect(),
             agreed: peer.qpns.iter().filter(agreed).count(),
-            active: (!peer.held).then_some(peer.active),
+            active: (!peer.held).then_some(peer.policy.main()),
             note: note(peer, &paths, association.is_some()),
             paths,
             failovers: peer.failovers,
