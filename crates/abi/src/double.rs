@@ -255,7 +255,7 @@ impl Context for Opened {
     fn dealloc_pd(&self, _pd: u32) -> Result<()> {
         Ok(())
     }
-    fn reg_mr(&self, request: &MrRequest) -> Result<Arc<dyn MemoryRegion>> {
+    unsafe fn reg_mr(&self, request: &MrRequest) -> Result<Arc<dyn MemoryRegion>> {
         Ok(Arc::new(Region(request.len)))
     }
     fn reg_dmabuf_mr(
@@ -362,7 +362,7 @@ impl MemoryRegion for Region {
     fn len(&self) -> usize {
         self.0
     }
-    fn reregister(
+    unsafe fn reregister(
         &self,
         _pd: Option<u32>,
         _range: Option<(usize, usize, u64)>,

@@ -37,7 +37,7 @@ pub(crate) fn access(bits: u32) -> Result<Access> {
 /// Registers memory.
 ///
 /// # Safety
-/// `pd` is one of ours.
+/// `pd` is one of ours, and the program gives the range to the device (`man 3 ibv_reg_mr`).
 pub(crate) unsafe fn register(
     pd: *mut ibv_pd,
     addr: Pointer,
@@ -145,7 +145,7 @@ pub(crate) unsafe extern "C-unwind" fn reg_mr_iova2(
 /// `ibv_rereg_mr`: 0, or `enum ibv_rereg_mr_err_code` with `errno`.
 ///
 /// # Safety
-/// `mr` is one of ours.
+/// `mr` is one of ours, and the program gives the new range to the device (`man 3 ibv_rereg_mr`).
 pub(crate) unsafe extern "C-unwind" fn rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,

@@ -255,7 +255,8 @@ impl Context for OpenDevice {
         }
     }
 
-    fn reg_mr(&self, request: &MrRequest) -> Result<Arc<dyn MemoryRegion>> {
+    #[allow(unsafe_code)]
+    unsafe fn reg_mr(&self, request: &MrRequest) -> Result<Arc<dyn MemoryRegion>> {
         Ok(Arc::new(Mr::register(&self.shared, request)?))
     }
 

@@ -92,7 +92,8 @@ impl MemoryRegion for Mr {
         self.len
     }
 
-    fn reregister(
+    #[allow(unsafe_code)]
+    unsafe fn reregister(
         &self,
         pd: Option<u32>,
         range: Option<(usize, usize, u64)>,

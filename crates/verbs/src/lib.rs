@@ -4,7 +4,7 @@
 //! Names and meanings are those of libibverbs (`man 3 ibv_create_qp` and its siblings). Front ends
 //! give every object a `token`, an opaque number (the C ABI: the address of the C structure) that
 //! comes back in events.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod attr;
 mod error;

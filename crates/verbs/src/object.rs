@@ -46,7 +46,14 @@ pub trait Context: Send + Sync + Debug {
     /// `ibv_dealloc_pd`; `EBUSY` while in use.
     fn dealloc_pd(&self, pd: u32) -> Result<()>;
     /// `ibv_reg_mr` and its relatives.
-    fn reg_mr(&self, request: &MrRequest) -> Result<Arc<dyn MemoryRegion>>;
+    ///
+    /// # Safety
+    /// Until [`MemoryRegion::deregister`] returns, this device reads and writes the range, as work requests
+    /// and the peers that know its keys ask, and it tells nobody when. So nothing in the range may be
+    /// what a Rust program relies on to stay as it is: no reference to it is held but those of cells
+    /// and atomics. The range need not be mapped: an access to what is not fails with a completion.
+    #[allow(unsafe_code)]
+    unsafe fn reg_mr(&self, request: &MrRequest) -> Result<Arc<dyn MemoryRegion>>;
     /// `ibv_reg_dmabuf_mr`: `len` bytes from `offset` of the DMA-BUF behind `fd`; `addr` of the
     /// request means nothing.
     fn reg_dmabuf_mr(
@@ -141,7 +148,11 @@ pub trait MemoryRegion: Send + Sync + Debug {
         self.len() == 0
     }
     /// `ibv_rereg_mr`: `None` keeps what is.
-    fn reregister(
+    ///
+    /// # Safety
+    /// As of [`Context::reg_mr`], for the new range.
+    #[allow(unsafe_code)]
+    unsafe fn reregister(
         &self,
         pd: Option<u32>,
         range: Option<(usize, usize, u64)>,
