@@ -1,8 +1,7 @@
 //! What holds between calls.
 
 use core::cmp::Reverse;
-use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use polypath_types::PathId;
 
@@ -39,44 +38,32 @@ impl<Q> Lane<Q> {
     }
 
     fn check_lists(&self) -> Result<(), String> {
-        let count = |list: &mut dyn Iterator<Item = u16>| {
-            let mut counts: BTreeMap<u16, usize> = BTreeMap::new();
-            list.for_each(|index| *counts.entry(index).or_default() += 1);
-            counts
-        };
-        let ready = count(&mut self.ready.iter().copied());
-        let blocked = count(&mut self.blocked.iter().copied());
-        let acks = count(&mut self.acks.iter().copied());
-        let stale = count(&mut self.stale.iter().copied());
-        let timers: BTreeSet<(Duration, u16)> =
-            self.timers.iter().map(|Reverse(timer)| *timer).collect();
         for (index, entry) in self.qps.iter() {
             let qpn = self.qps.number(index);
-            for (name, flag, list) in [
-                ("queued", entry.queued, &ready),
-                ("owes_ack", entry.owes_ack, &acks),
-                ("stale", entry.stale, &stale),
+            let in_ready = self.ready.iter().filter(|&&other| other == index).count();
+            for (name, flag, times) in [
+                ("queued", entry.queued, in_ready),
+                ("owes_ack", entry.owes_ack, times_in(&self.acks, index)),
+                ("stale", entry.stale, times_in(&self.stale, index)),
             ] {
-                let times = list.get(&index).copied().unwrap_or(0);
                 if times != usize::from(flag) {
                     return Err(format!(
                         "queue pair {qpn:#x}: {name} is {flag}, {times} in its list"
                     ));
                 }
             }
-            if entry.blocked && !blocked.contains_key(&index) {
+            if entry.blocked && times_in(&self.blocked, index) == 0 {
                 return Err(format!("queue pair {qpn:#x} is blocked, and nobody will wake it"));
             }
+            if entry.qp.wants_transmit() && !entry.blocked && !entry.queued {
+                return Err(format!("queue pair {qpn:#x} wants to send and is not in the queue"));
+            }
             if let Some(at) = entry.timer
-                && !timers.contains(&(at, index))
+                && !self.timers.iter().any(|Reverse(timer)| *timer == (at, index))
             {
                 return Err(format!("queue pair {qpn:#x} has no timer for its deadline"));
             }
-            let wants = entry.qp.wants_transmit() && !entry.blocked && !entry.queued;
             let deadline = entry.qp.next_deadline();
-            if wants {
-                return Err(format!("queue pair {qpn:#x} wants to send and is not in the queue"));
-            }
             if !entry.stale && deadline.is_some_and(|at| entry.timer.is_none_or(|t| t > at)) {
                 return Err(format!(
                     "queue pair {qpn:#x} has a deadline at {deadline:?}, its timer is {:?}",
@@ -86,4 +73,8 @@ impl<Q> Lane<Q> {
         }
         Ok(())
     }
+}
+
+fn times_in(list: &[u16], index: u16) -> usize {
+    list.iter().filter(|&&other| other == index).count()
 }

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use polypath_transport::QueuePair;
 use polypath_types::PeerId;
@@ -60,12 +61,14 @@ type Page<Q> = [Option<Box<Entry<Q>>>; PAGE];
 pub struct QpTable<Q> {
     slot: u8,
     pages: Vec<Option<Box<Page<Q>>>>,
-    used: usize,
+    /// The indexes in use: pages are mostly empty.
+    used: BTreeSet<u16>,
 }
 
 impl<Q> QpTable<Q> {
     pub(crate) fn new(slot: u8) -> Self {
-        Self { slot, pages: core::iter::repeat_with(|| None).take(PAGE).collect(), used: 0 }
+        let pages = core::iter::repeat_with(|| None).take(PAGE).collect();
+        Self { slot, pages, used: BTreeSet::new() }
     }
 
     /// The index within its lane of a queue pair number.
@@ -113,36 +116,30 @@ impl<Q> QpTable<Q> {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.used
+        self.used.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.used == 0
+        self.used.is_empty()
     }
 
     /// All queue pairs, by index.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &Entry<Q>)> {
-        let pages = self.pages.iter().map(|page| page.as_deref().map_or(&[][..], |page| page));
-        let first = (0..=u16::MAX).step_by(PAGE);
-        first.zip(pages).flat_map(|(first, page)| {
-            (first..=u16::MAX)
-                .zip(page)
-                .filter_map(|(index, entry)| Some((index, entry.as_deref()?)))
-        })
+        self.used.iter().filter_map(|&index| Some((index, self.get(index)?)))
     }
 
     pub(crate) fn insert(&mut self, index: u16, entry: Entry<Q>) {
         let page = self.pages[usize::from(index) / PAGE]
             .get_or_insert_with(|| Box::new([const { None }; PAGE]));
-        let before = page[usize::from(index) % PAGE].replace(Box::new(entry));
-        self.used += usize::from(before.is_none());
+        page[usize::from(index) % PAGE] = Some(Box::new(entry));
+        self.used.insert(index);
     }
 
     pub(crate) fn remove(&mut self, index: u16) -> Option<Box<Entry<Q>>> {
         let page = self.pages[usize::from(index) / PAGE].as_deref_mut()?;
         let entry = page[usize::from(index) % PAGE].take();
-        self.used -= usize::from(entry.is_some());
+        self.used.remove(&index);
         entry
     }
 }
