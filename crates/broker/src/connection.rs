@@ -202,6 +202,29 @@ mod tests {
     }
 
     #[test]
+    fn a_message_is_sent_after_those_that_wait_though_there_is_room_again() {
+        let (mut connection, theirs) = connection();
+        crate::sys::set_nonblocking(theirs.as_fd()).unwrap();
+        let mut buffer = vec![0; 100_000];
+        let mut take_all = || -> Vec<usize> {
+            let next = || socket::receive(theirs.as_fd(), &mut buffer).ok().map(|got| got.len);
+            std::iter::from_fn(next).collect()
+        };
+        // Each message is one byte longer than the one before.
+        let mut sent = 10_000..;
+        while !connection.is_waiting() {
+            connection.send(message(sent.next().unwrap()), None).unwrap();
+        }
+        let mut received = take_all();
+        connection.send(message(sent.next().unwrap()), None).unwrap();
+        while connection.is_waiting() {
+            connection.flush(|| unreachable!("no table is due")).unwrap();
+            received.extend(take_all());
+        }
+        assert_eq!(received, (10_000..sent.start).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn of_many_tables_only_the_last_waits() {
         let (mut connection, theirs) = connection();
         while !connection.is_waiting() {

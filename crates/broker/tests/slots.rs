@@ -3,8 +3,8 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{IpAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -12,6 +12,9 @@ use common::{PATIENCE, client, counter, in_namespace, readable, run, veth};
 use polypath_ipc::Lane;
 
 const PORT: u16 = 4791;
+
+/// A multicast group.
+const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
 
 /// A packet whose BTH names a queue pair of this slot.
 fn packet(slot: u8, mark: u8) -> Vec<u8> {
@@ -29,6 +32,31 @@ fn marks(lane: &Lane) -> Vec<u8> {
     let socket = UdpSocket::from(lane.socket.try_clone().unwrap());
     let mut buffer = [0; 64];
     std::iter::from_fn(|| socket.recv(&mut buffer).ok().map(|_| buffer[7])).collect()
+}
+
+/// Sets an option of a lane's socket. `T` must be the plain structure that the option takes.
+fn set<T: Copy>(lane: &Lane, level: libc::c_int, option: libc::c_int, value: T) {
+    // SAFETY: `value` is valid for its size.
+    let result = unsafe {
+        libc::setsockopt(
+            lane.socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Has a lane's socket join [`GROUP`] on the loopback interface.
+fn join(lane: &Lane) {
+    let request = libc::ip_mreqn {
+        imr_multiaddr: libc::in_addr { s_addr: u32::from(GROUP).to_be() },
+        imr_address: libc::in_addr { s_addr: 0 },
+        imr_ifindex: 1,
+    };
+    set(lane, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, request);
 }
 
 fn setup() {
@@ -108,28 +136,11 @@ fn a_freed_slot_is_used_again_last_and_comes_clean() {
         setup();
         let mut control = client("");
         let first = control.open_lane().unwrap();
-        let group = std::net::Ipv4Addr::new(239, 1, 2, 3);
-        let mreq = libc::ip_mreqn {
-            imr_multiaddr: libc::in_addr { s_addr: u32::from(group).to_be() },
-            imr_address: libc::in_addr { s_addr: 0 },
-            imr_ifindex: 1,
-        };
-        // SAFETY: `mreq` is valid for its size.
-        let joined = unsafe {
-            use std::os::fd::AsRawFd;
-            libc::setsockopt(
-                first.socket.as_raw_fd(),
-                libc::IPPROTO_IP,
-                libc::IP_ADD_MEMBERSHIP,
-                (&raw const mreq).cast(),
-                size_of_val(&mreq) as libc::socklen_t,
-            )
-        };
-        assert_eq!(joined, 0);
+        join(&first);
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         run("ip route add 239.0.0.0/8 dev lo");
         let to_group = |mark| {
-            sender.send_to(&packet(255, mark), (group, PORT)).unwrap();
+            sender.send_to(&packet(255, mark), (GROUP, PORT)).unwrap();
         };
         to_group(1);
         assert_eq!(marks(&first), [1], "a lane that joined gets the group's packets");
@@ -153,6 +164,45 @@ fn a_freed_slot_is_used_again_last_and_comes_clean() {
         seen.sort_unstable();
         assert_eq!(seen, (1..=254).collect::<Vec<u8>>());
         assert_eq!(control.open_lane().unwrap_err().errno(), libc::ENOSPC);
+    });
+}
+
+#[test]
+fn of_the_free_slots_the_one_that_was_given_back_first_is_given_out_first() {
+    in_namespace("of_the_free_slots_the_one_that_was_given_back_first_is_given_out_first", || {
+        let mut control = client("");
+        let slots: Vec<u8> = (1..=254).map(|_| control.open_lane().unwrap().slot).collect();
+        let given_back = [slots[7], slots[3], slots[200]];
+        for slot in given_back {
+            control.close_lane(slot).unwrap();
+        }
+        assert_eq!(given_back.map(|_| control.open_lane().unwrap().slot), given_back);
+    });
+}
+
+#[test]
+fn a_process_that_uses_a_socket_after_it_gave_back_the_slot_leaves_nothing_to_the_next_owner() {
+    let name =
+        "a_process_that_uses_a_socket_after_it_gave_back_the_slot_leaves_nothing_to_the_next_owner";
+    in_namespace(name, || {
+        setup();
+        run("ip route add 239.0.0.0/8 dev lo");
+        let mut control = client("");
+        let first = control.open_lane().unwrap();
+        control.close_lane(first.slot).unwrap();
+        // The kernel leads no unicast to it any more, but it is still a socket.
+        set(&first, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0);
+        join(&first);
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.send_to(&packet(255, 1), (GROUP, PORT)).unwrap();
+        assert!(readable(&first.socket, PATIENCE), "the group's packet waits");
+
+        let lanes = std::iter::repeat_with(|| control.open_lane().unwrap());
+        let next = lanes.take(254).find(|lane| lane.slot == first.slot).unwrap();
+        sender.send_to(&packet(255, 2), (GROUP, PORT)).unwrap();
+        send("10.0.0.1", &packet(next.slot, 3));
+        assert!(readable(&next.socket, PATIENCE), "the slot's packet waits");
+        assert_eq!(marks(&next), [3]);
     });
 }
 

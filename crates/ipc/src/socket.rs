@@ -338,6 +338,9 @@ pub(crate) fn wait_for(
 mod tests {
     use std::os::fd::AsFd;
 
+    use rustix::io::{FdFlags, fcntl_getfd};
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
     use super::*;
 
     #[test]
@@ -350,6 +353,37 @@ mod tests {
         assert_eq!(&buffer[..got.len], b"look");
         send(got.fd.unwrap().as_fd(), b"x", None).unwrap();
         assert_eq!(receive(d.as_fd(), &mut buffer).unwrap().len, 1);
+    }
+
+    #[test]
+    fn a_received_descriptor_is_closed_in_programs_that_are_started() {
+        let (a, b) = pair().unwrap();
+        let (c, _d) = pair().unwrap();
+        send(a.as_fd(), b"look", Some(c.as_fd())).unwrap();
+        let fd = receive(b.as_fd(), &mut [0; 16]).unwrap().fd.unwrap();
+        assert!(fcntl_getfd(&fd).unwrap().contains(FdFlags::CLOEXEC));
+    }
+
+    #[test]
+    fn of_two_descriptors_with_a_message_the_second_is_closed() {
+        let (a, b) = pair().unwrap();
+        let (first, first_far) = pair().unwrap();
+        let (second, second_far) = pair().unwrap();
+        let fds = [first.as_fd(), second.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        let bytes = [io::IoSlice::new(b"look")];
+        sendmsg(&a, &bytes, &mut control, SendFlags::empty()).unwrap();
+        drop((first, second));
+
+        let mut buffer = [0; 16];
+        let got = receive(b.as_fd(), &mut buffer).unwrap();
+        send(got.fd.unwrap().as_fd(), b"x", None).unwrap();
+        assert_eq!(receive(first_far.as_fd(), &mut buffer).unwrap().len, 1);
+        // It may be open a moment longer: a test beside this one that starts a program has it until the exec.
+        wait_for(second_far.as_fd(), libc::POLLIN, 10_000).expect("nobody has the second any more");
+        assert_eq!(receive(second_far.as_fd(), &mut buffer).unwrap().len, 0);
     }
 
     #[test]
