@@ -147,7 +147,7 @@ impl Syndrome {
 
     /// Encodes the syndrome byte.
     #[inline]
-    pub const fn to_byte(self) -> u8 {
+    const fn to_byte(self) -> u8 {
         match self {
             Self::Ack { credits } => credits & 0x1f,
             Self::RnrNak { timer } => 0x20 | timer & 0x1f,

@@ -1,7 +1,7 @@
-//! GIDs: the addresses of RoCE, 16 bytes that are an IP address (IBTA Annex A17.4.1).
+//! GIDs: the addresses of RoCE, 16 bytes that are an IP address (IBTA A17.4.1).
 
 use core::fmt;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv6Addr};
 
 /// A global identifier. On RoCEv2 an IPv6 address, or an IPv4 address mapped into `::ffff:0:0/96`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -11,21 +11,11 @@ impl Gid {
     /// The empty entry of a GID table.
     pub const ZERO: Self = Self([0; 16]);
 
-    /// The GID of an IPv4 address.
-    pub const fn from_v4(ip: Ipv4Addr) -> Self {
-        Self(ip.to_ipv6_mapped().octets())
-    }
-
-    /// The GID of an IPv6 address.
-    pub const fn from_v6(ip: Ipv6Addr) -> Self {
-        Self(ip.octets())
-    }
-
     /// The GID of an IP address.
     pub const fn from_ip(ip: IpAddr) -> Self {
         match ip {
-            IpAddr::V4(ip) => Self::from_v4(ip),
-            IpAddr::V6(ip) => Self::from_v6(ip),
+            IpAddr::V4(ip) => Self(ip.to_ipv6_mapped().octets()),
+            IpAddr::V6(ip) => Self(ip.octets()),
         }
     }
 
@@ -35,16 +25,11 @@ impl Gid {
     }
 
     /// The 16 bytes as an IPv6 address, mapped or not.
-    pub const fn as_ipv6(self) -> Ipv6Addr {
+    const fn as_ipv6(self) -> Ipv6Addr {
         Ipv6Addr::from_octets(self.0)
     }
 
-    /// The IPv4 address, if it is a mapped one.
-    pub const fn to_v4(self) -> Option<Ipv4Addr> {
-        self.as_ipv6().to_ipv4_mapped()
-    }
-
-    /// The link-local GID made from an Ethernet address by EUI-64 (RFC 4291 appendix A): the
+    /// The link-local GID made from an Ethernet address by EUI-64 (RFC 4291, appendix A): the
     /// universal/local bit turned over, `ff:fe` in the middle. Index 0 of a RoCE GID table.
     pub const fn link_local(mac: [u8; 6]) -> Self {
         let eui = eui64(mac);
@@ -112,7 +97,6 @@ mod tests {
     fn ipv6_addresses_are_themselves() {
         let ip: IpAddr = "fd00::7".parse().unwrap();
         assert_eq!(Gid::from_ip(ip).to_ip(), ip);
-        assert_eq!(Gid::from_ip(ip).to_v4(), None);
     }
 
     #[test]

@@ -118,7 +118,7 @@ impl FlowCrc {
         } else {
             crc ^= IPV6_LEN.of(udp_len);
         }
-        Icrc { hasher: Hasher::new_with_initial(crc), v4: self.v4 }
+        Icrc { hasher: Hasher::new_with_initial(crc) }
     }
 
     /// The ICRC of a whole packet: `udp_payload` from the BTH to the last byte of padding.
@@ -143,7 +143,7 @@ impl FlowCrc {
 
     /// [`compute`](Self::compute), the packet being covered twice: see
     /// [`verify_twice`](Self::verify_twice).
-    pub fn compute_twice(&self, id: u16, udp_payload: &[u8]) -> [u8; 4] {
+    fn compute_twice(&self, id: u16, udp_payload: &[u8]) -> [u8; 4] {
         let mut icrc = self.start(udp_payload.len() + ICRC_LEN, id);
         icrc.headers(udp_payload);
         icrc.update(udp_payload);
@@ -184,7 +184,6 @@ impl FlowCrc {
 #[derive(Debug, Clone)]
 pub struct Icrc {
     hasher: Hasher,
-    v4: bool,
 }
 
 impl Icrc {
@@ -192,16 +191,6 @@ impl Icrc {
     /// `udp_payload_len` bytes. Who sends many packets keeps a [`FlowCrc`] instead.
     pub fn new(flow: &Flow, udp_payload_len: usize) -> Self {
         FlowCrc::new(flow).start(udp_payload_len, 0)
-    }
-
-    /// Sets the IPv4 identification, 0 otherwise; no effect on IPv6. To be called before any data.
-    #[must_use]
-    pub fn identification(self, id: u16) -> Self {
-        if !self.v4 {
-            return self;
-        }
-        let crc = self.hasher.finalize() ^ IPV4_ID.of(id);
-        Self { hasher: Hasher::new_with_initial(crc), v4: true }
     }
 
     /// Takes the packet from the BTH on: all headers, or all headers and payload. Must be called
@@ -429,7 +418,7 @@ mod tests {
                 for id in [0, 1, 0xff, 0x100, 0xbeef] {
                     let b = body(len);
                     assert_eq!(compute(&flow, id, &b), by_definition(&flow, id, &b), "{len} {id}");
-                    let mut pieces = Icrc::new(&flow, len + 4).identification(id);
+                    let mut pieces = FlowCrc::new(&flow).start(len + 4, id);
                     pieces.headers(&b[..12]);
                     pieces.update(&b[12..]);
                     assert_eq!(pieces.finish(), by_definition(&flow, id, &b));

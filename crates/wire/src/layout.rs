@@ -79,6 +79,87 @@ impl Layout {
     }
 }
 
+impl Opcode {
+    /// The RC opcode of the same operation, for a multi-path data opcode or one of XRC; any other
+    /// opcode as it is.
+    #[inline]
+    pub const fn base(self) -> Self {
+        if self.layout().has(Layout::LIKE_RC) { Self(self.0 & 0x1f) } else { self }
+    }
+
+    /// Which headers follow the BTH.
+    #[inline]
+    pub(crate) const fn layout(self) -> Layout {
+        Layout::of(self)
+    }
+
+    /// Whether an [`MpHeader`](crate::ext::MpHeader) follows the BTH.
+    #[inline]
+    pub const fn has_mp_header(self) -> bool {
+        self.layout().has(Layout::MP)
+    }
+
+    /// Names a shared receive queue of the peer: every request of XRC.
+    #[inline]
+    pub const fn has_xrceth(self) -> bool {
+        self.layout().has(Layout::XRC)
+    }
+
+    /// Carries an RDMA extended transport header. Multi-path WRITEs carry one in every packet.
+    #[inline]
+    pub const fn has_reth(self) -> bool {
+        self.layout().has(Layout::RETH)
+    }
+
+    /// Carries a FLUSH extended transport header.
+    #[inline]
+    pub const fn has_feth(self) -> bool {
+        self.layout().has(Layout::FETH)
+    }
+
+    /// Carries immediate data.
+    #[inline]
+    pub const fn has_imm(self) -> bool {
+        self.layout().has(Layout::IMM)
+    }
+
+    /// Carries a remote key to invalidate.
+    #[inline]
+    pub const fn has_ieth(self) -> bool {
+        self.layout().has(Layout::IETH)
+    }
+
+    /// Carries an ACK extended transport header.
+    #[inline]
+    pub const fn has_aeth(self) -> bool {
+        self.layout().has(Layout::AETH)
+    }
+
+    /// Carries a datagram extended transport header.
+    #[inline]
+    pub const fn has_deth(self) -> bool {
+        self.layout().has(Layout::DETH)
+    }
+
+    /// Carries an atomic extended transport header.
+    #[inline]
+    pub const fn has_atomic_eth(self) -> bool {
+        self.layout().has(Layout::ATOMIC)
+    }
+
+    /// Carries the value that an atomic found.
+    #[inline]
+    pub const fn has_atomic_ack(self) -> bool {
+        self.layout().has(Layout::ATOMIC_ACK)
+    }
+
+    /// Carries a selective acknowledgement bitmap.
+    #[inline]
+    pub const fn has_sack(self) -> bool {
+        self.layout().has(Layout::SACK)
+    }
+}
+
 static LAYOUTS: [Layout; 256] = {
     let mut table = [Layout(0); 256];
     let mut i = 0;

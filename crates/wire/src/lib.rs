@@ -47,7 +47,7 @@ pub use opcode::{Opcode, Service};
 pub use packet::{Headers, MAX_HEADERS_LEN, Packet};
 pub use psn::Psn;
 
-/// UDP destination port of RoCEv2 (IBTA Annex A17; IANA `roce`).
+/// UDP destination port of RoCEv2 (IBTA annex A17; IANA `roce`).
 pub const ROCE_PORT: u16 = 4791;
 
 /// Length in bytes of the invariant CRC at the end of every packet.

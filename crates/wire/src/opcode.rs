@@ -6,8 +6,6 @@
 
 use core::fmt;
 
-use crate::layout::Layout;
-
 /// A BTH opcode; any byte is one, known or not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u8);
@@ -81,7 +79,6 @@ pub(crate) const fn set(ops: &[u8]) -> u32 {
 }
 
 const FIRST: u32 = set(&[op::SEND_FIRST, op::WRITE_FIRST, op::READ_RESPONSE_FIRST]);
-const MIDDLE: u32 = set(&[op::SEND_MIDDLE, op::WRITE_MIDDLE, op::READ_RESPONSE_MIDDLE]);
 const LAST: u32 = set(&[
     op::SEND_LAST,
     op::SEND_LAST_IMM,
@@ -286,13 +283,6 @@ impl Opcode {
         self.is_mp() && self.bit() & MP_MANAGEMENT != 0
     }
 
-    /// The RC opcode of the same operation, for a multi-path data opcode or one of XRC; any other
-    /// opcode as it is.
-    #[inline]
-    pub const fn base(self) -> Self {
-        if self.layout().has(Layout::LIKE_RC) { Self(self.0 & 0x1f) } else { self }
-    }
-
     /// The XRC opcode of an RC opcode; any other opcode as it is.
     #[inline]
     pub const fn to_xrc(self) -> Self {
@@ -309,12 +299,6 @@ impl Opcode {
     #[inline]
     pub const fn is_first(self) -> bool {
         self.within(FIRST)
-    }
-
-    /// Neither first nor last packet of a message.
-    #[inline]
-    pub const fn is_middle(self) -> bool {
-        self.within(MIDDLE)
     }
 
     /// Last of several packets of a message.
@@ -400,78 +384,6 @@ impl Opcode {
     pub const fn consumes_receive(self) -> bool {
         self.within(SEND & (LAST | ONLY)) || self.is_write() && self.has_imm()
     }
-
-    /// Which headers follow the BTH.
-    #[inline]
-    pub(crate) const fn layout(self) -> Layout {
-        Layout::of(self)
-    }
-
-    /// Whether an [`MpHeader`](crate::ext::MpHeader) follows the BTH.
-    #[inline]
-    pub const fn has_mp_header(self) -> bool {
-        self.layout().has(Layout::MP)
-    }
-
-    /// Names a shared receive queue of the peer: every request of XRC.
-    #[inline]
-    pub const fn has_xrceth(self) -> bool {
-        self.layout().has(Layout::XRC)
-    }
-
-    /// Carries an RDMA extended transport header. Multi-path WRITEs carry one in every packet.
-    #[inline]
-    pub const fn has_reth(self) -> bool {
-        self.layout().has(Layout::RETH)
-    }
-
-    /// Carries a FLUSH extended transport header.
-    #[inline]
-    pub const fn has_feth(self) -> bool {
-        self.layout().has(Layout::FETH)
-    }
-
-    /// Carries immediate data.
-    #[inline]
-    pub const fn has_imm(self) -> bool {
-        self.layout().has(Layout::IMM)
-    }
-
-    /// Carries a remote key to invalidate.
-    #[inline]
-    pub const fn has_ieth(self) -> bool {
-        self.layout().has(Layout::IETH)
-    }
-
-    /// Carries an ACK extended transport header.
-    #[inline]
-    pub const fn has_aeth(self) -> bool {
-        self.layout().has(Layout::AETH)
-    }
-
-    /// Carries a datagram extended transport header.
-    #[inline]
-    pub const fn has_deth(self) -> bool {
-        self.layout().has(Layout::DETH)
-    }
-
-    /// Carries an atomic extended transport header.
-    #[inline]
-    pub const fn has_atomic_eth(self) -> bool {
-        self.layout().has(Layout::ATOMIC)
-    }
-
-    /// Carries the value that an atomic found.
-    #[inline]
-    pub const fn has_atomic_ack(self) -> bool {
-        self.layout().has(Layout::ATOMIC_ACK)
-    }
-
-    /// Carries a selective acknowledgement bitmap.
-    #[inline]
-    pub const fn has_sack(self) -> bool {
-        self.layout().has(Layout::SACK)
-    }
 }
 
 const NAMES: [&str; 32] = [
@@ -535,6 +447,8 @@ impl fmt::Debug for Opcode {
 mod tests {
     use super::*;
 
+    const MIDDLE: u32 = set(&[op::SEND_MIDDLE, op::WRITE_MIDDLE, op::READ_RESPONSE_MIDDLE]);
+
     fn all() -> impl Iterator<Item = Opcode> {
         (0..=255).map(Opcode)
     }
@@ -544,7 +458,7 @@ mod tests {
         for o in all() {
             let known = [Service::Rc, Service::Uc, Service::Ud, Service::Xrc, Service::Mp];
             if known.contains(&o.service()) {
-                let places = [o.is_first(), o.is_middle(), o.is_last(), o.is_only()];
+                let places = [o.is_first(), o.within(MIDDLE), o.is_last(), o.is_only()];
                 assert_eq!(places.iter().filter(|p| **p).count(), 1, "{o}");
                 assert_eq!(o.starts_message(), o.is_first() || o.is_only());
                 assert_eq!(o.ends_message(), o.is_last() || o.is_only());

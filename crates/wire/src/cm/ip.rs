@@ -1,5 +1,5 @@
 //! IP addressing over communication management: the header in the private data of REQ and SIDR_REQ,
-//! and the service ids of ports (IBTA Annex A11, "RDMA IP CM Service").
+//! and the service ids of ports (IBTA annex A11, "RDMA IP CM Service").
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -26,7 +26,7 @@ use crate::error::ParseError;
 use crate::mad::{self, CLASS_CM, MAD_DATA_LEN, MAD_LEN, METHOD_SEND, MadHeader};
 
 /// The class version of communication management that exists.
-pub const CM_CLASS_VERSION: u8 = 2;
+const CM_CLASS_VERSION: u8 = 2;
 
 /// The bytes after the MAD header.
 pub(crate) type Data = [u8; MAD_DATA_LEN];

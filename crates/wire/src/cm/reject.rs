@@ -100,7 +100,7 @@ pub struct Rej {
     pub remote_comm_id: u32,
     /// Which message is refused.
     pub rejected: Rejected,
-    /// Why.
+    /// Why the connection is refused.
     pub reason: RejectReason,
     /// More about why, depending on the reason: for example the path that would be acceptable.
     pub info: Info,
