@@ -9,8 +9,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use polypath_ipc::table::{Address, Port};
-use polypath_ipc::{Selection, Table};
+use polypath_ipc::{Address, Port, Selection, Table};
 use polypath_paths::{
     Config as PathConfig, ControlOut, LaneIdentity, LocalAddress, PathManager, PathOptions,
 };

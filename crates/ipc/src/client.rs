@@ -139,10 +139,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`call`](Self::call).
-    pub fn call_with_fd(
-        &mut self,
-        request: &Request,
-    ) -> Result<(Reply, Option<OwnedFd>), IpcError> {
+    fn call_with_fd(&mut self, request: &Request) -> Result<(Reply, Option<OwnedFd>), IpcError> {
         self.send(request)?;
         self.receive()
     }
@@ -244,14 +241,6 @@ impl Client {
     /// As [`call`](Self::call).
     pub fn cm_requeue(&mut self, file: u64, event: &[u8]) -> Result<(), IpcError> {
         self.done(&Request::CmRequeue { file, event: event.to_vec() })
-    }
-
-    /// Closes a CM file.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub fn close_cm(&mut self, file: u64) -> Result<(), IpcError> {
-        self.done(&Request::CloseCm { file })
     }
 
     /// Takes paths down or up by hand.

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use crate::gids::{GidEntry, GidTable, eui64};
-use crate::table::{Port, Table};
+use crate::interface::Port;
+use crate::table::Table;
 
 /// Most interfaces of one device, and in a selection.
 pub const MEMBERS_MAX: usize = 16;

@@ -11,8 +11,6 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
 
-use crate::port::Holder;
-
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
@@ -34,6 +32,15 @@ const UNIX_MESSAGE: usize = 16;
 const BUFFER: usize = 64 << 10;
 /// Datagrams of one answer; each holds hundreds of sockets.
 const DATAGRAMS_MAX: usize = 4096;
+
+/// A socket that is bound to the port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holder {
+    /// The user who made it.
+    pub user: u32,
+    /// Its inode number; 0 for a socket of the kernel's own.
+    pub inode: u64,
+}
 
 /// The UDP sockets of both address families that are bound to a port.
 ///

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::table::Port;
+use crate::interface::Port;
 
 /// Entries of a device's GID table (`gid_tbl_len`). Small, because some applications look at every
 /// entry through sysfs; addresses that find no room have no GID.
@@ -75,7 +75,7 @@ impl From<Encoded> for GidEntry {
     }
 }
 
-/// The GID of an address: IPv4 addresses are mapped (RFC 4291, 2.5.5.2; IBTA annex A17).
+/// The GID of an address: IPv4 addresses are mapped (RFC 4291, section 2.5.5.2; IBTA annex A17).
 #[must_use]
 pub fn gid_of(ip: IpAddr) -> [u8; 16] {
     match ip {
@@ -97,8 +97,7 @@ pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
 }
 
 /// The entries that a port contributes to a table, in the order of a new table.
-#[must_use]
-pub fn entries_of(port: &Port) -> Vec<GidEntry> {
+fn entries_of(port: &Port) -> Vec<GidEntry> {
     let usable = || port.addresses.iter().filter(|address| !address.tentative);
     let own = IpAddr::V6(link_local(port.mac));
     let assigned = usable().any(|address| address.ip == own);
@@ -179,7 +178,7 @@ pub struct NamedGidTable {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::table::Address;
+    use crate::interface::Address;
 
     pub(crate) fn port(ifindex: u32, name: &str, ips: &[&str]) -> Port {
         let addresses = ips

@@ -36,6 +36,7 @@ mod devices;
 mod diag;
 mod error;
 pub mod gids;
+mod interface;
 pub mod message;
 mod paths;
 pub mod port;
@@ -54,7 +55,8 @@ pub use devices::{
 };
 pub use error::IpcError;
 pub use gids::{GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable};
+pub use interface::{Address, Port};
 pub use message::{Hello, Push, Reply, Request};
 pub use paths::{PathSelector, PathSelectorError};
 pub use status::Status;
-pub use table::{Address, Port, Table};
+pub use table::Table;

@@ -238,7 +238,8 @@ pub enum Reply {
 /// What the broker sends on an event stream without having been asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Push {
-    /// Interfaces or addresses changed, or paths were taken down or up by hand. Several changes may have been merged into one table.
+    /// Interfaces or addresses changed, or paths were taken down or up by hand. Several changes may
+    /// have been merged into one table.
     Table(Box<Table>),
     /// Asks for a report of everything the process knows, by [`Request::StatusReport`].
     StatusRequest {

@@ -9,18 +9,10 @@ use std::fs;
 use std::io;
 
 use crate::diag;
+pub use crate::diag::Holder;
 
 /// UDP destination port of RoCEv2 (IANA).
 pub const ROCE_PORT: u16 = 4791;
-
-/// A socket that is bound to the port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Holder {
-    /// The user who made it.
-    pub user: u32,
-    /// Its inode number; 0 for a socket of the kernel's own.
-    pub inode: u64,
-}
 
 /// A process, as far as it can be seen.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,8 +77,7 @@ fn socket_inode(link: &str) -> Option<u64> {
 }
 
 /// The processes that can be seen to have one of these sockets open, by process id.
-#[must_use]
-pub fn processes_with(inodes: &BTreeSet<u64>) -> Vec<Process> {
+fn processes_with(inodes: &BTreeSet<u64>) -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
     let mut found: Vec<Process> = pids
@@ -167,7 +158,7 @@ pub fn judge(port: u16, holders: &BTreeSet<Holder>) -> Taken {
         user: holders.first().map_or(0, |holder| holder.user),
         kernel: holders.iter().all(|holder| holder.inode == 0),
         processes: processes_with(&inodes),
-        // Who asks has found no broker of their own, or is the one that looks for the port.
+        // The asking user's own broker is left out: either there is none, or it is the one that asks.
         brokers: broker_users().into_iter().filter(|&other| other != me).collect(),
         root: me == 0,
     };
@@ -258,8 +249,10 @@ mod tests {
 
     use super::*;
 
-    const TABLE: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n\
-         100: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 4242 2 0000 0\n";
+    const TABLE: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when \
+         retrnsmt   uid  timeout inode ref pointer drops\n\
+         100: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  \
+         1000        0 4242 2 0000 0\n";
 
     #[test]
     fn holders_are_found_by_port() {

@@ -47,14 +47,14 @@ pub enum SettingError {
     RdmaCm(String),
 }
 
-/// Who serves librdmacm.
+/// The connection managers that serve librdmacm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RdmaCm {
     /// Polypath alone.
     Polypath,
     /// The kernel alone.
     Kernel,
-    /// Whose device has the source address.
+    /// Both; the device that has the source address decides.
     Both,
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::error::IpcError;
 
 /// Most connections that wait to be accepted.
-pub const BACKLOG: libc::c_int = 128;
+const BACKLOG: libc::c_int = 128;
 
 /// Our effective user id.
 #[must_use]

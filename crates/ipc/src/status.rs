@@ -364,7 +364,7 @@ pub struct PathStatus {
 pub struct EventStatus {
     /// When, in milliseconds since 1970 UTC.
     pub at_unix_ms: u64,
-    /// What.
+    /// What happened, as a sentence.
     pub text: String,
 }
 
