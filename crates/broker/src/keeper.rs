@@ -2,14 +2,13 @@
 //!
 //! The kernel steers by the order of the group's sockets ([`slots`](crate::slots)), and closing one
 //! moves others. So a second process, forked by the broker, holds them all and does nothing else. It
-//! hears from the broker of every socket and of who has which slot. If the broker ends of its own
-//! will it says farewell, and the keeper ends too. If it is gone without that and slots are in use,
-//! the keeper takes its place: it becomes the broker, with a keeper of its own. The programs'
-//! packets never cease to arrive, and the programs connect again ([`orphans`](crate::broker)).
+//! hears from the broker of every socket and of who has which slot. A broker that ends of its own will
+//! says farewell, and the keeper ends too. If the broker is gone without a farewell and slots are in
+//! use, the keeper takes its place: it becomes the broker, with a keeper of its own. Packets for the
+//! programs keep arriving meanwhile, and the programs connect again ([`orphans`](crate::broker)).
 //!
 //! Connection manager ids do not survive: they live in the broker's memory.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -18,38 +17,19 @@ use polypath_ipc::message::{self, MESSAGE_MAX};
 use polypath_ipc::{Table, socket};
 use serde::{Deserialize, Serialize};
 
+use crate::handover::{Handover, State};
 use crate::log::log;
 use crate::slots::Slots;
 use crate::sys::process;
 
-/// How the process is called in `ps` while it only keeps.
+/// The keeper's name in `ps`.
 const NAME: &std::ffi::CStr = c"polypath-keeper";
 
-/// And when it has become the broker.
+/// The name in `ps` of a keeper that has become the broker.
 const BROKER_NAME: &std::ffi::CStr = c"polypath";
 
 /// How long a broker that ends waits for its keeper to have ended.
 const FAREWELL: Duration = Duration::from_secs(1);
-
-/// What a broker would need to go on in another's place.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct State {
-    /// The slot of the first lane's socket.
-    pub(crate) first: u8,
-    /// Slots given out, and the processes that have them.
-    pub(crate) owners: BTreeMap<u8, u32>,
-    /// Interfaces, addresses, their numbers, and paths taken down by hand.
-    pub(crate) table: Table,
-    /// As in the options.
-    pub(crate) idle_timeout: Option<Duration>,
-}
-
-impl State {
-    fn of(slots: &Slots, table: &Table, idle_timeout: Option<Duration>) -> Self {
-        let owners = slots.owners().iter().map(|(&slot, owner)| (slot, owner.pid)).collect();
-        Self { first: slots.first(), owners, table: table.clone(), idle_timeout }
-    }
-}
 
 /// What the broker tells its keeper.
 #[derive(Debug, Serialize, Deserialize)]
@@ -60,14 +40,6 @@ enum Word {
     State(State),
     /// The broker ends of its own will.
     Farewell,
-}
-
-/// What the keeper has when the broker is gone.
-#[derive(Debug)]
-pub(crate) struct Legacy {
-    pub(crate) state: State,
-    /// All sockets of the group in the order of binding.
-    pub(crate) sockets: Vec<OwnedFd>,
 }
 
 /// The broker's end.
@@ -83,7 +55,7 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Forks a keeper. The process must have one thread. `succeed` is what the keeper does when it has
     /// to take the broker's place.
-    pub(crate) fn start(succeed: fn(Legacy)) -> io::Result<Self> {
+    pub(crate) fn start(succeed: fn(Handover)) -> io::Result<Self> {
         let (ours, theirs) = socket::pair()?;
         if process::fork()? {
             drop(ours);
@@ -111,7 +83,7 @@ impl Keeper {
             return Ok(());
         }
         self.pass_on(slots.sockets())?;
-        self.say(&Word::State(State::of(slots, table, idle_timeout)), None)?;
+        self.say(&Word::State(state_of(slots, table, idle_timeout)), None)?;
         self.told = Some(revision);
         Ok(())
     }
@@ -137,20 +109,26 @@ impl Keeper {
     }
 }
 
+/// What the keeper is told of the broker.
+fn state_of(slots: &Slots, table: &Table, idle_timeout: Option<Duration>) -> State {
+    let owners = slots.owners().iter().map(|(&slot, owner)| (slot, owner.pid)).collect();
+    State { first: slots.first(), owners, table: table.clone(), idle_timeout }
+}
+
 /// The keeper's life.
-fn keep(channel: OwnedFd, succeed: fn(Legacy)) -> ! {
+fn keep(channel: OwnedFd, succeed: fn(Handover)) -> ! {
     process::become_keeper(NAME, channel.as_raw_fd());
-    if let Some(legacy) = wait(&channel) {
+    if let Some(handover) = wait(&channel) {
         drop(channel);
         process::set_name(BROKER_NAME);
-        log!("the broker is gone; taking its place for {} slots", legacy.state.owners.len());
-        succeed(legacy);
+        log!("the broker is gone; taking its place for {} slots", handover.state.owners.len());
+        succeed(handover);
     }
     std::process::exit(0)
 }
 
 /// Listens until the broker is gone. `None`: nothing has to be done.
-fn wait(channel: &OwnedFd) -> Option<Legacy> {
+fn wait(channel: &OwnedFd) -> Option<Handover> {
     let mut buffer = vec![0; MESSAGE_MAX];
     let mut sockets = Vec::new();
     let mut state: Option<State> = None;
@@ -167,7 +145,7 @@ fn wait(channel: &OwnedFd) -> Option<Legacy> {
             _ => return None,
         }
     }
-    state.filter(|state| !state.owners.is_empty()).map(|state| Legacy { state, sockets })
+    state.filter(|state| !state.owners.is_empty()).map(|state| Handover { state, sockets })
 }
 
 #[cfg(test)]
@@ -198,11 +176,11 @@ mod tests {
         keeper.pass_on(fds(3)).unwrap();
         keeper.say(&state(&[(7, 1), (8, 2)]), None).unwrap();
         drop(keeper);
-        let legacy = wait(&channel).unwrap();
-        assert_eq!(legacy.state.owners, [(7, 1), (8, 2)].into());
+        let handover = wait(&channel).unwrap();
+        assert_eq!(handover.state.owners, [(7, 1), (8, 2)].into());
         let inode =
             |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
-        let kept: Vec<_> = legacy.sockets.iter().map(inode).collect();
+        let kept: Vec<_> = handover.sockets.iter().map(inode).collect();
         assert_eq!(kept, files.iter().map(inode).collect::<Vec<_>>());
     }
 

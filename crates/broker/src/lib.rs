@@ -23,6 +23,7 @@ mod files;
 mod fuzz;
 mod gathering;
 mod groups;
+mod handover;
 mod host;
 mod keeper;
 mod log;
@@ -47,7 +48,8 @@ pub use options::{Arguments, IdleTimeout, Options, OptionsError};
 pub use slots::PortError;
 
 use crate::broker::Broker;
-use crate::keeper::{Keeper, Legacy};
+use crate::handover::Handover;
+use crate::keeper::Keeper;
 use crate::log::log;
 
 /// Why the broker could not start, or had to end.
@@ -57,7 +59,10 @@ pub enum Error {
     #[error(transparent)]
     Port(#[from] PortError),
     /// A broker of the same user runs in this network namespace.
-    #[error("a Polypath broker of this user runs here already{}", pid.map_or_else(String::new, |pid| format!(" (pid {pid})")))]
+    #[error(
+        "a Polypath broker of this user runs here already{}",
+        pid.map_or_else(String::new, |pid| format!(" (pid {pid})"))
+    )]
     Already {
         /// Its process, if it answers.
         pid: Option<u32>,
@@ -101,7 +106,7 @@ pub fn run(mut options: Options) -> Result<(), Error> {
         }
         other => other.map_err(|source| Error::Io { doing: "listening", source }),
     };
-    hurry();
+    request_short_slices();
     let keeper = start_keeper();
     let idle_timeout = options.idle_timeout;
     let broker = listener.and_then(|listener| Broker::new(listener, idle_timeout, keeper, None));
@@ -111,12 +116,12 @@ pub fn run(mut options: Options) -> Result<(), Error> {
             options.tell("ready");
             broker.run()
         }
-        // That may be the port of a broker that was killed this moment.
+        // A broker that was killed this moment may still hold the port.
         Err(Error::Port(PortError::Taken(_))) if wait_for(TAKEOVER, is_served) => {
             another_runs(options)
         }
         Err(error) => {
-            // By hand, it is said by who called.
+            // If it was started by hand, the caller prints the error.
             if options.ready.is_some() {
                 log!("{error}");
             }
@@ -127,9 +132,9 @@ pub fn run(mut options: Options) -> Result<(), Error> {
 }
 
 /// Goes on in the place of a broker that was killed.
-fn succeed(legacy: Legacy) {
+fn succeed(handover: Handover) {
     let mut listener = None;
-    // Who came in between finds the port taken, and gives the name back.
+    // A broker that started in between finds the port taken, and gives the name back.
     wait_for(PATIENCE, || {
         listener = polypath_ipc::socket::listen().ok();
         listener.is_some()
@@ -138,15 +143,15 @@ fn succeed(legacy: Legacy) {
         log!("the broker's name is taken: leaving it to the other");
         return;
     };
-    let idle_timeout = legacy.state.idle_timeout;
-    let broker = Broker::new(listener, idle_timeout, start_keeper(), Some(legacy));
+    let idle_timeout = handover.state.idle_timeout;
+    let broker = Broker::new(listener, idle_timeout, start_keeper(), Some(handover));
     if let Err(error) = broker.and_then(Broker::run) {
         log!("{error}");
     }
 }
 
-fn hurry() {
-    if let Err(error) = polypath_ipc::sched::hurry() {
+fn request_short_slices() {
+    if let Err(error) = polypath_ipc::sched::request_short_slices() {
         log!("asking for short slices: {error}");
     }
 }

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use polypath_ipc::message::PingAnswer;
 use polypath_wire::cm::{CmMad, CmMessage, Drep, Dreq};
-
-use crate::qp1::MAD_LEN;
+use polypath_wire::mad::MAD_LEN;
 
 /// What the private data of both messages begins with.
 const MARK: &[u8; 16] = b"Polypath ping 1\0";

@@ -4,14 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use polypath_cm::{MadAddress, OutgoingMad};
 use polypath_wire::icrc::{Flow, FlowCrc};
+use polypath_wire::mad::MAD_LEN;
 use polypath_wire::{Bth, Headers, Opcode, Packet, Psn, QP1_QKEY, ROCE_PORT, ext::Deth};
 
 use crate::drops::Drop;
 use crate::host::{canonical, is_unicast};
 use crate::sys::udp::{Datagram, UdpSocket};
-
-/// Length of a management datagram in bytes.
-pub(crate) const MAD_LEN: usize = 256;
 
 /// BTH, DETH, MAD, ICRC.
 const PACKET_LEN: usize = 12 + 8 + MAD_LEN + 4;

@@ -4,16 +4,16 @@
 //! would move another to its index in the group. For the same reason they outlive a broker that is
 //! killed ([`keeper`](crate::keeper)). The first slot is chosen at random, so that a
 //! broker that follows another does not begin with the QPNs that its predecessor's peers still send
-//! to. A slot that is given back is led to the sink, its socket told to refuse everything, and
-//! emptied; it is given out again as late as possible, so that what is still under way for its last
-//! owner finds nobody.
+//! to. When a slot is given back, its packets are led to the sink, and its socket refuses everything
+//! and is emptied. It is given out again as late as possible, so that packets that are still under way
+//! for its last owner reach no other process.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::groups;
-use crate::keeper::Legacy;
+use crate::handover::Handover;
 use crate::steering;
 use crate::sys::udp::UdpSocket;
 
@@ -59,7 +59,7 @@ pub(crate) struct Owner {
 pub(crate) struct Slots {
     own: UdpSocket,
     sink: UdpSocket,
-    chaperone: UdpSocket,
+    multicast_guard: UdpSocket,
     /// Of slot `first`, the one after it … in the order of binding.
     sockets: Vec<UdpSocket>,
     first: u8,
@@ -84,12 +84,12 @@ impl Slots {
         let own = open().map_err(taken)?;
         let receive_buffer = own.enlarge_receive_buffer(RECEIVE_BUFFER)?;
         let sink = open_refusing().map_err(taken)?;
-        let chaperone = open_refusing().map_err(taken)?;
-        chaperone.take_all_ipv4_groups()?;
+        let multicast_guard = open_refusing().map_err(taken)?;
+        multicast_guard.take_all_ipv4_groups()?;
         let slots = Self {
             own,
             sink,
-            chaperone,
+            multicast_guard,
             sockets: Vec::new(),
             first: (seed % u32::from(SLOT_MAX)) as u8 + 1,
             owners: BTreeMap::new(),
@@ -102,17 +102,17 @@ impl Slots {
     }
 
     /// Takes over the sockets of a broker that was killed.
-    pub(crate) fn inherit(legacy: Legacy) -> Result<Self, PortError> {
-        let Legacy { state, sockets } = legacy;
+    pub(crate) fn inherit(handover: Handover) -> Result<Self, PortError> {
+        let Handover { state, sockets } = handover;
         let mut sockets = sockets.into_iter().map(UdpSocket::from);
         let missing = || PortError::Io(io::ErrorKind::UnexpectedEof.into());
         let mut next = || sockets.next().ok_or_else(missing);
-        let (own, sink, chaperone) = (next()?, next()?, next()?);
+        let (own, sink, multicast_guard) = (next()?, next()?, next()?);
         let receive_buffer = own.enlarge_receive_buffer(RECEIVE_BUFFER)?;
         let mut slots = Self {
             own,
             sink,
-            chaperone,
+            multicast_guard,
             sockets: sockets.collect(),
             first: state.first,
             owners: BTreeMap::new(),
@@ -133,7 +133,7 @@ impl Slots {
 
     /// All sockets in the order of binding, which never changes: new ones come last.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let first = [&self.own, &self.sink, &self.chaperone];
+        let first = [&self.own, &self.sink, &self.multicast_guard];
         first.into_iter().chain(&self.sockets).map(AsFd::as_fd)
     }
 

@@ -1,14 +1,14 @@
 //! The program that tells the kernel which slot's socket a packet is for.
 //!
 //! All sockets on port 4791 form one `SO_REUSEPORT` group, numbered in the order of binding: first
-//! the broker's own (QP1), then the sink, then the chaperone, then the slots' as they were opened. The program reads
-//! the top byte of the destination QPN, byte 5 of the BTH, which is the slot. Slots that nobody has
-//! lead to the sink, whose filter drops everything in the kernel, so that stray packets for a
-//! process long gone cost nothing and fill no buffer.
+//! the broker's own (QP1), then the sink, then the multicast guard, then the slots' as they were
+//! opened. The program reads the top byte of the destination QPN, byte 5 of the BTH, which is the
+//! slot. Slots that nobody has lead to the sink, whose filter drops everything in the kernel, so that
+//! stray packets for a process long gone cost nothing and fill no buffer.
 //!
 //! The program is for unicast. Multicast goes to every socket that joined the group; but if that is a
 //! single one, Linux (`udp_v4_early_demux`, as of 6.18) treats it as unicast and asks the program.
-//! The chaperone keeps it from being single: it takes every IPv4 group, and drops everything.
+//! The multicast guard keeps it from being single: it takes every IPv4 group, and drops everything.
 
 use crate::sys::udp::Instruction;
 
@@ -18,7 +18,7 @@ pub(crate) const OWN_INDEX: u32 = 0;
 /// The sink.
 pub(crate) const SINK_INDEX: u32 = 1;
 
-/// The socket in the group that was opened first for a slot; before it is the chaperone's.
+/// The socket in the group that was opened first for a slot; before it is the multicast guard's.
 pub(crate) const FIRST_SLOT_INDEX: u32 = 3;
 
 /// Offset in the UDP payload of the destination QPN's top byte.

@@ -260,7 +260,7 @@ impl Process {
         let hello = lock(&self.broker).as_ref().ok_or_else(no_broker)?.hello().clone();
         crate::thread::spawn("polypath-events", move || {
             // Where it is not granted, a fail-over takes a little longer.
-            let _ = polypath_ipc::sched::hurry();
+            let _ = polypath_ipc::sched::request_short_slices();
             while self.serve(&mut stream) == Lost::Unexpectedly {
                 let Some(again) = self.reconnect(&hello) else { break };
                 stream = again;

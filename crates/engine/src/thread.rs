@@ -35,5 +35,5 @@ const TIMER_SLACK_NS: libc::c_ulong = 1_000;
 pub(crate) fn be_prompt() {
     // SAFETY: a plain number.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
-    let _ = polypath_ipc::sched::hurry();
+    let _ = polypath_ipc::sched::request_short_slices();
 }

@@ -6,13 +6,13 @@ use std::io;
 const SHORTEST_SLICE: u64 = 100_000;
 
 /// Asks the scheduler for short slices for the calling thread, so that it does not wait for the end
-/// of the slices of others when it wakes: what it has to tell, a link that went down, is urgent, and
-/// told in microseconds. It gets no more time than before. Needs no privilege; kernels before 6.12
-/// take no notice.
+/// of the slices of others when it wakes. What it reports, such as a link that went down, is urgent
+/// and takes microseconds. It gets no more time than before. It needs no privilege; kernels before
+/// 6.12 ignore it.
 ///
 /// # Errors
 /// The kernel knows no such thing, or a sandbox forbids it. Nothing is lost but latency.
-pub fn hurry() -> io::Result<()> {
+pub fn request_short_slices() -> io::Result<()> {
     // SAFETY: plain data, for which all zeroes is a value.
     let mut attributes: libc::sched_attr = unsafe { core::mem::zeroed() };
     let size = size_of::<libc::sched_attr>();
@@ -39,7 +39,7 @@ mod tests {
     fn it_is_asked_for_without_privilege_and_changes_nothing_else() {
         // In a thread of its own, so that the other tests keep their slices.
         let nice = std::thread::spawn(|| {
-            hurry().expect("any kernel since 3.14 knows the call");
+            request_short_slices().expect("any kernel since 3.14 knows the call");
             // SAFETY: no memory is involved.
             unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
         });

@@ -20,8 +20,9 @@ use crate::connection::{Connection, Role};
 use crate::drops::Counters;
 use crate::files::Files;
 use crate::gathering::Gatherings;
+use crate::handover::Handover;
 use crate::host::Host;
-use crate::keeper::{Keeper, Legacy};
+use crate::keeper::Keeper;
 use crate::log::log;
 use crate::pings::Pings;
 use crate::qp1::Qp1;
@@ -82,20 +83,20 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    /// `legacy`: what a broker that was killed has left.
+    /// `handover`: what a broker that was killed has left.
     pub(crate) fn new(
         listener: OwnedFd,
         idle_timeout: Option<Duration>,
         keeper: Option<Keeper>,
-        legacy: Option<Legacy>,
+        handover: Option<Handover>,
     ) -> Result<Self, Error> {
         let setup = |source| Error::Io { doing: "setting up", source };
         let mut table = Table::default();
-        let slots = match legacy {
+        let slots = match handover {
             None => Slots::new(random())?,
-            Some(mut legacy) => {
-                table = std::mem::take(&mut legacy.state.table);
-                Slots::inherit(legacy)?
+            Some(mut handover) => {
+                table = std::mem::take(&mut handover.state.table);
+                Slots::inherit(handover)?
             }
         };
         let spare = Some(listener.try_clone().map_err(setup)?);
@@ -276,8 +277,9 @@ impl Broker {
         self.connections.values().any(Connection::is_user)
     }
 
-    /// Whether it is time to go. Who connected just now is accepted first; who connects later than
-    /// that finds the connection closed before its first answer, and starts another broker.
+    /// Whether the broker has been idle for so long that it ends. A process that has just connected is
+    /// accepted first. One that connects later finds the connection closed before its first answer, and
+    /// starts another broker.
     fn is_idle_for_good(&mut self, now: Duration) -> Result<bool, Error> {
         let Some((since, timeout)) = self.idle_since.zip(self.idle_timeout) else {
             return Ok(false);

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use polypath_ipc::message::{Ping, PingAnswer, Reply};
 use polypath_wire::ROCE_PORT;
+use polypath_wire::mad::MAD_LEN;
 
 use super::{Broker, PING, token};
 use crate::pings;
-use crate::qp1::{self, MAD_LEN, PADDED_MAX};
+use crate::qp1::{self, PADDED_MAX};
 use crate::random;
 use crate::sys::epoll::Interest;
 use crate::sys::process::now;
