@@ -257,7 +257,8 @@ fn run(name: &str, op: SendOp, len: u32, mtu: u32, inline: bool, multipath: bool
     }
     let s = start.elapsed().as_secs_f64();
     println!(
-        "{name:24} {len:8} B mtu {mtu}: {:7.2} M packets/s {:7.2} M messages/s {:7.2} GB/s {:6.1} packets per burst",
+        "{name:24} {len:8} B mtu {mtu}: {:7.2} M packets/s {:7.2} M messages/s {:7.2} GB/s \
+         {:6.1} packets per burst",
         packets as f64 / s / 1e6,
         messages as f64 / s / 1e6,
         messages as f64 * f64::from(len) / s / 1e9,

@@ -38,36 +38,4 @@ impl Cause {
     pub const fn number(self) -> u32 {
         self as u32
     }
-
-    /// What `vendor_err` said, if it was one of ours.
-    pub const fn from_number(n: u32) -> Option<Self> {
-        Some(match n {
-            0 => Self::None,
-            1 => Self::Flushed,
-            2 => Self::LocalKey,
-            3 => Self::RemoteAccess,
-            4 => Self::RemoteInvalid,
-            5 => Self::RemoteOperation,
-            6 => Self::RetriesExhausted,
-            7 => Self::RnrExhausted,
-            8 => Self::BadResponse,
-            9 => Self::ReceiveTooSmall,
-            10 => Self::LocalOperation,
-            11 => Self::PeerRequest,
-            _ => return None,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_cause_survives_as_a_number() {
-        for n in 0..12 {
-            assert_eq!(Cause::from_number(n).map(Cause::number), Some(n));
-        }
-        assert_eq!(Cause::from_number(12), None);
-    }
 }

@@ -278,8 +278,8 @@ pub trait Host {
     /// `bytes` that were outstanding on `path` are taken to be lost, or given up (`congestion` false:
     /// flushed, the window must not shrink).
     fn lost(&mut self, path: PathId, bytes: u32, congestion: bool);
-    /// Data has been outstanding on `path` for suspiciously long: have it probed. Nothing of this queue pair was
-    /// acknowledged since `since`, on whatever path, not counting time in which this process did not
+    /// Data has been outstanding on `path` for suspiciously long: have it probed. Nothing of this queue pair
+    /// was acknowledged since `since`, on whatever path, not counting time in which this process did not
     /// run.
     fn suspect(&mut self, path: PathId, since: Duration);
 }

@@ -18,20 +18,22 @@ mod responder;
 mod rq;
 mod sq;
 mod state;
+mod transmit_state;
 mod unreliable;
 
 pub use cause::Cause;
 pub use counters::QpCounters;
 pub use host::{AtomicOp, Burst, Fault, Host, PacketHeaders, Payload, Segment, Unread};
 pub use polypath_types::*;
-pub use qp::{QueuePair, TransmitState};
+pub use qp::QueuePair;
 pub use state::{MAX_RD_ATOMIC, ModifyError};
+pub use transmit_state::TransmitState;
 
 /// What a packet counts against a path's window beside its payload, in bytes: headers, and a share
 /// of what a kernel's receive buffer is charged for a packet's descriptor. Without it a flood of
 /// empty messages would pass any window.
 pub const PACKET_COST: u32 = 128;
 
-/// How far ahead of the expected packet a multi-path peer's packets are kept, in bytes: so many divided by the
-/// path MTU PSNs. What peers are to be told ([`QueuePair::set_peer_reach`]).
+/// How far ahead of the expected packet a multi-path peer's packets are kept, in bytes: so many divided by
+/// the path MTU PSNs. What peers are to be told ([`QueuePair::set_peer_reach`]).
 pub const REACH: u32 = 16 << 20;

@@ -13,22 +13,12 @@ use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::rq::ReceiveQueue;
 use crate::state::{self, ModifyError};
+use crate::transmit_state::TransmitState;
 use crate::unreliable::{Sender, UcReceiver, UdReceiver};
 use polypath_types::{
     MigState, PathId, PeerId, PostError, QpAttr, QpAttrMask as M, QpConfig, QpEvent, QpState,
     QpType, RecvWr, SendWr, UdDestination,
 };
-
-/// What [`QueuePair::poll_transmit`] left behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TransmitState {
-    /// Nothing to send until something happens.
-    Idle,
-    /// There is something to send but the path's window is full: call again when it opens.
-    Blocked,
-    /// There is more: call again, after the others had their turn.
-    More,
-}
 
 /// The parts that differ by transport service.
 #[derive(Clone, Debug)]

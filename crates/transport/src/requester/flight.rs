@@ -22,17 +22,13 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use super::tally::Tally;
+use crate::PACKET_COST;
 use crate::host::Host;
 use crate::ranges::{Range, Ranges};
-use crate::responder::PUT_BY_MAX;
-use crate::{PACKET_COST, REACH};
 use polypath_types::PathId;
 
 /// Slots for which memory stays when nothing is in flight.
 const SLOTS_KEPT: usize = 256;
-
-// Of a peer like us, the responder gives up no READ that is not answered.
-const _: () = assert!(REACH as usize <= PUT_BY_MAX);
 
 /// So many packets overtake one on a path at first before it is taken to be lost (RFC 5681: three), and
 /// so many at most on one that proves to reorder more.
@@ -99,10 +95,10 @@ pub(crate) struct Flight {
     beyond: Ranges,
     /// No slot before it that was sent once is on its way.
     once_from: u64,
-    /// What was sent again, in this order: sequence number and place in the order of sending. Of use
-    /// while the slot says the same.
+    /// Packets sent again, in this order: sequence number and place in the order of sending. An entry
+    /// counts only while the slot says the same.
     again: VecDeque<(u64, u32)>,
-    /// By which the last packet was sent.
+    /// The path by which the last packet was sent.
     last_path: PathId,
 }
 
@@ -498,8 +494,9 @@ impl Flight {
         })
     }
 
-    /// Of those sent once. Each is looked at until it has arrived or is lost, and, on the path in use, until
-    /// one is found that was not overtaken: nor were those after it, then.
+    /// Loses packets sent once that were overtaken. Each is looked at until it has arrived or is lost. On
+    /// the path in use the search ends at the first that was not overtaken, since those after it were not
+    /// overtaken either.
     fn lose_overtaken_once(&mut self, threshold: u32, tally: &mut Tally) {
         let mut seq = self.once_from.max(self.una);
         let mut settled = true;
@@ -526,7 +523,7 @@ impl Flight {
         }
     }
 
-    /// Of those sent again: likewise, in the order in which they were.
+    /// Loses packets sent again that were overtaken, in the order in which they were sent again.
     fn lose_overtaken_again(&mut self, threshold: u32, tally: &mut Tally) {
         let mut i = 0;
         while let Some(&(seq, order)) = self.again.get(i) {

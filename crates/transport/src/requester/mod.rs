@@ -72,7 +72,7 @@ pub(crate) struct Requester {
     /// The next retransmission ignores the window (it is a probe).
     urgent: bool,
     /// A work request fails as soon as all before it is complete: nothing new is sent.
-    doomed: bool,
+    has_failing: bool,
     /// No path lives.
     held: bool,
     /// There may be something to transmit.
@@ -94,7 +94,7 @@ impl Requester {
             unasked: 0,
             probe: None,
             urgent: false,
-            doomed: false,
+            has_failing: false,
             held: false,
             ready: false,
             flush_cover: FlushCover::default(),
@@ -146,7 +146,7 @@ impl Requester {
         self.timers.clear();
         self.progress = None;
         self.probe = None;
-        self.doomed = false;
+        self.has_failing = false;
         self.held = false;
         self.ready = false;
     }
@@ -287,7 +287,7 @@ impl Requester {
     }
 
     /// The work request at position `at` fails, once all before it is complete.
-    fn doom<H: Host>(
+    fn fail_when_reached<H: Host>(
         &mut self,
         core: &mut Core,
         at: usize,
@@ -295,7 +295,7 @@ impl Requester {
         cause: Cause,
         host: &mut H,
     ) {
-        self.doomed = true;
+        self.has_failing = true;
         if let Some(wqe) = self.sq.get_mut(at) {
             wqe.failed.get_or_insert((status, cause));
         }

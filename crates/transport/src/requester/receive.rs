@@ -389,7 +389,7 @@ impl Requester {
         host: &mut H,
     ) {
         if let Some(at) = self.sq.find(seq, self.progress.is_some()) {
-            self.doom(core, at, status, cause, host);
+            self.fail_when_reached(core, at, status, cause, host);
         }
     }
 

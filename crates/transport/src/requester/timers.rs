@@ -154,8 +154,8 @@ impl Timers {
 
     /// An RNR NAK arrived. False: no RNR retry is left. `rnr_retry` 7 never ends (IBTA 9.7.5.2.8).
     ///
-    /// The peer is alive: what was lost on the way before does not count against it. Who waits for hours
-    /// would otherwise fail with the few packets that are lost in hours.
+    /// The peer is alive, so packets lost before do not count against it. A requester that waits for hours
+    /// would otherwise fail because of the few packets that are lost in hours.
     pub(crate) fn rnr(&mut self, now: Duration, code: u8, retry_cnt: u8, rnr_retry: u8) -> bool {
         self.retries_left = retry_cnt;
         self.progress_at = now;
@@ -219,7 +219,7 @@ impl Timers {
         multipath && now < self.stalled_from + MULTIPATH_PATIENCE
     }
 
-    /// What has expired, and takes note of it.
+    /// Gives the timer that has expired, if any, and records that it has.
     pub(crate) fn expired(
         &mut self,
         now: Duration,

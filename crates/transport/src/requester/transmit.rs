@@ -11,8 +11,8 @@ use crate::PACKET_COST;
 use crate::cause::Cause;
 use crate::common::Core;
 use crate::host::{Burst, Fault, Host, Payload, Unread};
-use crate::qp::TransmitState;
 use crate::sq::{Body, Wqe, gather};
+use crate::transmit_state::TransmitState;
 use polypath_types::{Access, PathId, QpState, SendFlags, SendOp, WcStatus};
 
 /// Most payload bytes of one burst: what one UDP_SEGMENT send carries.
@@ -49,7 +49,7 @@ enum Step {
 }
 
 /// The route while one call of poll lasts.
-struct Way {
+struct SendContext {
     path: PathId,
     window: u32,
     stamp: Stamp,
@@ -57,7 +57,7 @@ struct Way {
     flush_twice: bool,
 }
 
-impl Way {
+impl SendContext {
     /// How many of `n` packets of a message fit the window. One always does, if nothing else is on its
     /// way.
     #[inline]
@@ -96,7 +96,7 @@ impl Requester {
         if self.timers.srtt().is_none() && route.rtt.is_some() {
             self.timers.forget_rtt(route.rtt);
         }
-        let mut way = Way {
+        let mut context = SendContext {
             path: route.path,
             window: route.window,
             stamp: Stamp { tag: route.tag.filter(|_| core.multipath), now_us: micros(now) },
@@ -114,9 +114,9 @@ impl Requester {
                 }
             }
             let step = if self.flight.any_lost() {
-                self.resend(core, &mut way, host)
+                self.resend(core, &mut context, host)
             } else {
-                self.send(core, &mut way, host)
+                self.send(core, &mut context, host)
             };
             match step {
                 Step::Sent(n) => {
@@ -150,10 +150,10 @@ impl Requester {
     }
 
     /// Sends the next piece of the next work request.
-    fn send<H: Host>(&mut self, core: &mut Core, way: &mut Way, host: &mut H) -> Step {
+    fn send<H: Host>(&mut self, core: &mut Core, context: &mut SendContext, host: &mut H) -> Step {
         let answers_out = self.flight.unanswered();
         let max_rd_atomic = u32::from(core.attr.max_rd_atomic);
-        if self.doomed {
+        if self.has_failing {
             return Step::Idle;
         }
         let Some(wqe) = self.sq.next() else { return Step::Idle };
@@ -184,9 +184,9 @@ impl Requester {
             if answers_out >= max_rd_atomic {
                 return Step::Idle;
             }
-            self.request(core, way, host)
+            self.request(core, context, host)
         } else {
-            self.send_data(core, way, host)
+            self.send_data(core, context, host)
         }
     }
 
@@ -217,7 +217,12 @@ impl Requester {
     }
 
     /// Sends a burst of a SEND or WRITE.
-    fn send_data<H: Host>(&mut self, core: &mut Core, way: &mut Way, host: &mut H) -> Step {
+    fn send_data<H: Host>(
+        &mut self,
+        core: &mut Core,
+        context: &mut SendContext,
+        host: &mut H,
+    ) -> Step {
         let mtu = core.attr.path_mtu;
         let room = self.flight.room(core.in_flight_max);
         let k = self.progress.unwrap_or(0);
@@ -228,7 +233,7 @@ impl Requester {
             return Step::Idle; // An acknowledgement has been asked for.
         }
         let last_len = wqe.packet_len(k + wanted - 1, mtu);
-        let n = way.fit(wanted, mtu, last_len, self.flight.charged() == 0);
+        let n = context.fit(wanted, mtu, last_len, self.flight.charged() == 0);
         if n == 0 {
             return Step::Blocked;
         }
@@ -237,20 +242,20 @@ impl Requester {
             || self.unasked + n >= ACK_EVERY
             || n < wanted
             || n == room
-            || way.window < (n + 2) * (mtu + PACKET_COST);
+            || context.window < (n + 2) * (mtu + PACKET_COST);
         let total = wqe.len;
         let changing = self.flight.next() < self.wary_until;
-        match emit_data(core, wqe, k, n, ack_req, way.path, way.stamp, changing, host) {
+        match emit_data(core, wqe, k, n, ack_req, context.path, context.stamp, changing, host) {
             Ok(()) => {
                 self.unasked = if ack_req { 0 } else { self.unasked + n };
-                self.note_sent(way, k, n, total, mtu, host);
+                self.note_sent(context, k, n, total, mtu, host);
                 self.advance_next(k, n, packets);
                 Step::Sent((total - k * mtu).min(n * mtu))
             }
             Err(Failure { status, cause, sent }) => {
                 // The peer acknowledges what has left, and all before it.
                 if sent > 0 {
-                    self.note_sent(way, k, sent, total, mtu, host);
+                    self.note_sent(context, k, sent, total, mtu, host);
                     self.advance_next(k, sent, packets);
                 }
                 self.fail_next(core, status, cause, host)
@@ -262,7 +267,7 @@ impl Requester {
     #[inline]
     fn note_sent<H: Host>(
         &mut self,
-        way: &mut Way,
+        context: &mut SendContext,
         k: u32,
         n: u32,
         total: u32,
@@ -272,14 +277,19 @@ impl Requester {
         let mut cost = 0;
         for i in k..k + n {
             let len = (total - i * mtu).min(mtu);
-            cost += self.flight.push(way.path, len, 0, way.stamp.now_us);
+            cost += self.flight.push(context.path, len, 0, context.stamp.now_us);
         }
-        host.sent(way.path, cost);
-        way.window = way.window.saturating_sub(cost);
+        host.sent(context.path, cost);
+        context.window = context.window.saturating_sub(cost);
     }
 
     /// Sends an atomic, an ATOMIC WRITE, a FLUSH, or a request for the next piece of a READ.
-    fn request<H: Host>(&mut self, core: &mut Core, way: &mut Way, host: &mut H) -> Step {
+    fn request<H: Host>(
+        &mut self,
+        core: &mut Core,
+        context: &mut SendContext,
+        host: &mut H,
+    ) -> Step {
         let mtu = core.attr.path_mtu;
         let k = self.progress.unwrap_or(0);
         let Some(wqe) = self.sq.next() else { return Step::Idle };
@@ -293,18 +303,18 @@ impl Requester {
         let mut n = wanted;
         if wqe.is_read() {
             let last_len = wqe.packet_len(k + wanted - 1, mtu);
-            n = way.fit(wanted, mtu, last_len, alone);
-            // Better wait a little than ask for crumbs.
+            n = context.fit(wanted, mtu, last_len, alone);
+            // A READ of a few bytes costs as much as a large one: wait until the window has opened more.
             if n < possible.min(READ_MIN_BYTES.div_ceil(mtu)) && !alone {
                 return if n < wanted { Step::Blocked } else { Step::Idle };
             }
-        } else if way.window < 8 + PACKET_COST && !alone {
+        } else if context.window < 8 + PACKET_COST && !alone {
             return Step::Blocked;
         }
         if n == 0 {
             return Step::Blocked;
         }
-        if let Err(Failure { status, cause, .. }) = emit_request(core, wqe, k, n, way, host) {
+        if let Err(Failure { status, cause, .. }) = emit_request(core, wqe, k, n, context, host) {
             return self.fail_next(core, status, cause, host);
         }
         let len = wqe.len;
@@ -312,17 +322,22 @@ impl Requester {
         for i in k..k + n {
             let flags = if i + 1 == k + n { ANSWERED | END } else { ANSWERED };
             let len = (len - i * mtu).min(mtu);
-            cost += self.flight.push(way.path, len, flags, way.stamp.now_us);
+            cost += self.flight.push(context.path, len, flags, context.stamp.now_us);
         }
-        host.sent(way.path, cost);
-        way.window = way.window.saturating_sub(cost);
+        host.sent(context.path, cost);
+        context.window = context.window.saturating_sub(cost);
         self.unasked = 0; // The answer acknowledges all before it.
         self.advance_next(k, n, packets);
         Step::Sent(cost)
     }
 
     /// Sends the first run of lost packets again.
-    fn resend<H: Host>(&mut self, core: &mut Core, way: &mut Way, host: &mut H) -> Step {
+    fn resend<H: Host>(
+        &mut self,
+        core: &mut Core,
+        context: &mut SendContext,
+        host: &mut H,
+    ) -> Step {
         let mtu = core.attr.path_mtu;
         let Some((seq, run)) = self.flight.lost_run(burst_packets(mtu)) else {
             return Step::Idle;
@@ -334,7 +349,7 @@ impl Requester {
         let Some(wqe) = self.sq.get(at) else { return Step::Idle };
         if wqe.failed.is_some() {
             // What comes after it is never executed; it fails when what comes before is complete.
-            return self.drop_doomed(seq, host);
+            return self.drop_failing(seq, host);
         }
         let k = (seq - wqe.first) as u32;
         let mut n = run.min(wqe.packets - k);
@@ -343,13 +358,13 @@ impl Requester {
             // A request is small whatever it asks for, and must not be cut.
             self.urgent = false;
             let mut tally = Tally::default();
-            n = self.flight.request_again(seq, n, way.stamp.tag.is_some(), &mut tally);
+            n = self.flight.request_again(seq, n, context.stamp.tag.is_some(), &mut tally);
             tally.lost(false, host);
         } else if core::mem::take(&mut self.urgent) {
             // A probe, or the first packets by a new path: the window does not count.
-            n = n.min((way.window / (mtu + PACKET_COST)).max(1));
+            n = n.min((context.window / (mtu + PACKET_COST)).max(1));
         } else {
-            n = way.fit(n, mtu, wqe.packet_len(k + n - 1, mtu), alone);
+            n = context.fit(n, mtu, wqe.packet_len(k + n - 1, mtu), alone);
         }
         if n == 0 {
             return Step::Blocked;
@@ -357,29 +372,29 @@ impl Requester {
         // Those who speak of several paths cover it by the rule.
         if wqe.is_flush() && !core.multipath {
             self.flush_cover.sends_again();
-            way.flush_twice = self.flush_cover.twice();
+            context.flush_twice = self.flush_cover.twice();
         }
         let sent = if wqe.is_answered() {
-            emit_request(core, wqe, k, n, way, host)
+            emit_request(core, wqe, k, n, context, host)
         } else {
             // Perhaps it was not lost: its bytes changed between the two looks that sending takes, and
             // its ICRC was wrong. What follows had better be copied, too.
             self.wary_until = self.flight.next() + WARY_PACKETS;
-            emit_data(core, wqe, k, n, true, way.path, way.stamp, true, host)
+            emit_data(core, wqe, k, n, true, context.path, context.stamp, true, host)
         };
         if let Err(Failure { status, cause, .. }) = sent {
-            self.doom(core, at, status, cause, host);
+            self.fail_when_reached(core, at, status, cause, host);
             return Step::Local;
         }
         core.counters.retransmitted_packets += u64::from(n);
-        let cost = self.flight.resend(seq, n, way.path, way.stamp.now_us);
-        host.sent(way.path, cost);
-        way.window = way.window.saturating_sub(cost);
+        let cost = self.flight.resend(seq, n, context.path, context.stamp.now_us);
+        host.sent(context.path, cost);
+        context.window = context.window.saturating_sub(cost);
         Step::Sent(cost)
     }
 
     /// Lost packets of a work request that fails anyway, and of all after it, count as done.
-    fn drop_doomed<H: Host>(&mut self, seq: u64, host: &mut H) -> Step {
+    fn drop_failing<H: Host>(&mut self, seq: u64, host: &mut H) -> Step {
         let mut tally = Tally::default();
         let next = self.flight.next();
         self.flight.lose_range(seq, next, &mut tally);
@@ -419,7 +434,7 @@ impl Requester {
         cause: Cause,
         host: &mut H,
     ) -> Step {
-        self.doom(core, self.sq.sent_len(), status, cause, host);
+        self.fail_when_reached(core, self.sq.sent_len(), status, cause, host);
         Step::Idle
     }
 }
@@ -483,11 +498,11 @@ fn emit_request<H: Host>(
     wqe: &Wqe,
     k: u32,
     n: u32,
-    way: &Way,
+    context: &SendContext,
     host: &mut H,
 ) -> Result<(), Failure> {
     if wqe.is_placement() {
-        return emit_placement(core, wqe, way, host);
+        return emit_placement(core, wqe, context, host);
     }
     let mtu = core.attr.path_mtu;
     // Where the answer goes is checked before the peer is troubled, and again when it comes.
@@ -498,11 +513,11 @@ fn emit_request<H: Host>(
             .map_err(|fault| local_fault(core, wqe, fault, host))?;
     }
     let headers = if wqe.is_read() {
-        build::read(core, wqe, k, n, way.stamp)
+        build::read(core, wqe, k, n, context.stamp)
     } else {
-        build::atomic(core, wqe, way.stamp)
+        build::atomic(core, wqe, context.stamp)
     };
-    let burst = Burst::single(way.path, &headers, mtu, Payload::Bytes(&[]));
+    let burst = Burst::single(context.path, &headers, mtu, Payload::Bytes(&[]));
     core.transmit(&burst, host).map_err(|unread| unsent(core, wqe, unread, host))
 }
 
@@ -510,7 +525,7 @@ fn emit_request<H: Host>(
 fn emit_placement<H: Host>(
     core: &mut Core,
     wqe: &Wqe,
-    way: &Way,
+    context: &SendContext,
     host: &mut H,
 ) -> Result<(), Failure> {
     let gathered;
@@ -522,10 +537,10 @@ fn emit_placement<H: Host>(
             Payload::Memory { segments: &gathered.segments, skip: gathered.skip, len: wqe.len }
         }
     };
-    let headers = build::placement(core, wqe, way.stamp);
+    let headers = build::placement(core, wqe, context.stamp);
     let burst = Burst {
-        covered_twice: wqe.is_flush() && way.flush_twice,
-        ..Burst::single(way.path, &headers, core.attr.path_mtu, payload)
+        covered_twice: wqe.is_flush() && context.flush_twice,
+        ..Burst::single(context.path, &headers, core.attr.path_mtu, payload)
     };
     core.transmit(&burst, host).map_err(|unread| unsent(core, wqe, unread, host))
 }

@@ -29,7 +29,6 @@ use execute::Inbound;
 use polypath_types::{Access, PathId, PostError, QpEvent, RecvWr, WcOpcode, WcStatus};
 pub(crate) use reorder::REORDER_LIMIT;
 use reorder::{Offered, Reorder};
-pub(crate) use resources::PUT_BY_MAX;
 use resources::{Again, Resources};
 
 /// Sequence numbers start here plus the first PSN, so that a duplicate's is never negative.

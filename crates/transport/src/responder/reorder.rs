@@ -152,9 +152,9 @@ impl Reorder {
         })
     }
 
-    /// Fills `out` with blocks of what is here beyond what [`Reorder::bitmap`] tells, `expected` being the
-    /// PSN of the expected packet; gives how many. What came since the last call is among them, the rest
-    /// takes turns.
+    /// Fills `out` with blocks of packets that are here but beyond what [`Reorder::bitmap`] tells, and
+    /// gives their number. `expected` is the PSN of the expected packet. Packets that came since the last
+    /// call are among them; the others take turns.
     pub(super) fn blocks(&mut self, expected: Psn, out: &mut [SackBlock; SackBlock::MAX]) -> usize {
         let Some(w) = &mut self.waiting else { return 0 };
         let mut chosen: [Range; SackBlock::MAX] = core::array::from_fn(|_| 0..0);

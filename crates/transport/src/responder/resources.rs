@@ -25,7 +25,10 @@ const REMEMBERED_MIN: usize = 16;
 /// answer has been sent gives its share back, and is read from memory should it be asked for again. A
 /// request that would change what has not been sent yet waits. Our own requester never has so much in
 /// flight, so its READs are never given up.
-pub(crate) const PUT_BY_MAX: usize = 16 << 20;
+const PUT_BY_MAX: usize = 16 << 20;
+
+// A peer that is Polypath has at most `REACH` bytes in flight, so that none of its READs is given up.
+const _: () = assert!(crate::REACH as usize <= PUT_BY_MAX);
 
 /// An executed request that may be asked for again.
 #[derive(Clone, Debug)]
@@ -290,8 +293,9 @@ impl Resources {
         }
     }
 
-    /// What is put by for the answer with sequence number `seq`, and for how many packets from there on
-    /// that is so, `most` at most: one if it is put by, all up to the next one that is if it is not.
+    /// The bytes put by for the answer with sequence number `seq`, if any, and the number of packets (at
+    /// most `most`) for which that holds: 1 if bytes are put by, else all packets before the next one that
+    /// has any.
     #[inline]
     pub(super) fn kept(&self, seq: u64, most: u32) -> (Option<&[u8]>, u32) {
         if self.bytes == 0 { (None, most) } else { self.look_up(seq, most) }

@@ -11,9 +11,9 @@ use polypath_wire::packet::{Headers, pad_for};
 use crate::cause::Cause;
 use crate::common::Core;
 use crate::host::{Burst, Host, Payload};
-use crate::qp::TransmitState;
 use crate::requester::{Failure, Stamp, burst_packets, emit_data, local_fault, psn, unsent};
 use crate::sq::{Body, SendQueue, Wqe, gather};
+use crate::transmit_state::TransmitState;
 use polypath_types::{
     Access, PathId, PostError, QpEvent, QpState, QpType, SendFlags, SendOp, SendWr, UdDestination,
     WcStatus,

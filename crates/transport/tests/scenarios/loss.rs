@@ -311,8 +311,8 @@ fn round_trips_are_measured_and_reported() {
     }
 }
 
-/// What was lost may have been dropped because the program changed it while it was sent: the second time,
-/// and for what follows, one look at it has to do.
+/// A lost packet may have been dropped because the program changed its payload while it was sent. So the
+/// repetition, and the packets after it, are sent from a copy that is read once.
 #[test]
 fn what_is_sent_again_and_what_follows_is_sent_as_a_copy() {
     for multipath in [false, true] {

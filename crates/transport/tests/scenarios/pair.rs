@@ -337,7 +337,7 @@ impl Pair {
                     break;
                 }
                 let state = node.qp.poll_transmit(self.now, &mut node.host);
-                // Who is asked again and again and does nothing keeps a processor busy.
+                // A queue pair that wants to send and then sends nothing would keep a processor busy.
                 let idle = state == TransmitState::Idle;
                 assert!(!(idle && node.qp.wants_transmit()), "idle, but wants to send");
                 if state != TransmitState::More {

@@ -163,8 +163,8 @@ fn a_forged_old_read_does_not_cut_answers_that_are_to_be_sent() {
     assert!(p.now - began < MS, "nothing had to be asked for again");
 }
 
-/// On several paths packets may come early. Who guesses a PSN that is near enough has his packet kept, and
-/// thrown away when the peer's own comes: that is delayed, not lost.
+/// On several paths packets may come early. A forged packet whose PSN is near enough is kept until the
+/// peer's own arrives, and is thrown away then: the peer's packet is delayed, not lost.
 #[test]
 fn a_forged_early_packet_does_not_shut_out_the_peers_own() {
     let mut p = Pair::new(Setup { multipath: true, ..Setup::default() });
