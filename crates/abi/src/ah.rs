@@ -137,7 +137,7 @@ fn is_ipv4(header: &[u8]) -> bool {
 }
 
 /// Reads the 40 bytes in front of a received datagram: an IPv6 header (a GRH has its shape), or 20
-/// bytes of nothing and an IPv4 header (IBTA annex 17).
+/// bytes of nothing and an IPv4 header (IBTA annex A17).
 fn sender(header: &[u8; 40]) -> Option<Sender> {
     let v6 = header[0] >> 4 == 6;
     let v4 = &header[20..];

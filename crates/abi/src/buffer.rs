@@ -33,7 +33,7 @@ pub(crate) struct ibv_buf {
     addr: Pointer,
     /// Bytes that the program asked for.
     size: usize,
-    /// Who frees it; `None`: it is a mapping of ours.
+    /// The functions that free it; `None`: it is a mapping of ours.
     allocators: Option<Allocators>,
     /// The real library, given this with a protection domain of its own, reads what it has there:
     /// it finds no domain that it knows, and refuses.

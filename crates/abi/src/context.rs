@@ -51,7 +51,7 @@ unsafe impl Send for Opened {}
 unsafe impl Sync for Opened {}
 
 impl Opened {
-    /// Not one that was opened before a fork: its threads are not here.
+    /// Not a context that was opened before a fork, since its threads are not in the child.
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.process == std::process::id()
     }

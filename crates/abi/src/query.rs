@@ -36,8 +36,8 @@ const EXTENDED_CAPS: u64 = 1 << 38 | 1 << 40;
 /// ODP, and regions of the whole address space (`IBV_ODP_SUPPORT_IMPLICIT`).
 const ODP_SUPPORT: u64 = 1 | 1 << 1;
 
-/// ODP of a connection: send, receive, write, read, atomic, SRQ receive, FLUSH, ATOMIC WRITE. The processor moves the
-/// data, so any page may be absent until it is touched.
+/// ODP of a connection: send, receive, write, read, atomic, SRQ receive, FLUSH, ATOMIC WRITE. The processor
+/// moves the data, so any page may be absent until it is touched.
 const ODP_RC: u32 = 0xff;
 
 /// ODP of datagrams: send, receive, SRQ receive.

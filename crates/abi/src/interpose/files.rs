@@ -59,7 +59,10 @@ opener!(__openat64_2, c"__openat64_2", (dir: c_int), ());
 
 /// A function that takes a path, and perhaps something before it that has nothing to do with paths.
 macro_rules! by_path {
-    ($vis:vis $name:ident, $c_name:literal, ($($before:ident: $before_type:ty)?), ($($arg:ident: $type:ty),*) -> $ret:ty) => {
+    (
+        $vis:vis $name:ident, $c_name:literal,
+        ($($before:ident: $before_type:ty)?), ($($arg:ident: $type:ty),*) -> $ret:ty
+    ) => {
         /// As the C library's.
         ///
         /// # Safety
@@ -82,7 +85,10 @@ macro_rules! by_path {
 
 /// A function that takes a directory and a path, and perhaps a version before.
 macro_rules! at_path {
-    ($name:ident, $c_name:literal, ($($before:ident: $before_type:ty)?), ($($arg:ident: $type:ty),*) -> $ret:ty) => {
+    (
+        $name:ident, $c_name:literal,
+        ($($before:ident: $before_type:ty)?), ($($arg:ident: $type:ty),*) -> $ret:ty
+    ) => {
         /// As the C library's.
         ///
         /// # Safety

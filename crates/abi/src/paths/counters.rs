@@ -6,6 +6,8 @@ use std::path::Path;
 
 use polypath_ipc::{DeviceSpec, Status, Table};
 
+use super::directories::counters_of;
+
 /// Counters that stay zero: what they count does not happen on Ethernet, or is not counted by port
 /// (`polypath status` has drops by reason).
 const ZERO: [&str; 14] = [
@@ -67,7 +69,7 @@ fn counted(device: &DeviceSpec, table: &Table, status: &Status) -> [(&'static st
 /// Writes the counters of all devices into the made-up directory.
 pub(super) fn write(root: &Path, devices: &[DeviceSpec], status: &Status) {
     for device in devices {
-        let directory = root.join(super::text::counters_of(&device.name));
+        let directory = root.join(counters_of(&device.name));
         for (name, value) in counted(device, &status.broker.table, status) {
             // Another process may be writing or reading the same.
             let draft = directory.join(format!(".{name}-{}", std::process::id()));

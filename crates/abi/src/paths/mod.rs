@@ -7,6 +7,7 @@
 //! directory's own place is turned back ([`shown`]).
 
 mod counters;
+mod directories;
 mod shown;
 mod text;
 mod tree;

@@ -3,6 +3,7 @@
 use polypath_ipc::{DeviceKind, DeviceSpec, Table, width_and_speed};
 
 use super::counters;
+use super::directories::directory_of;
 
 /// A file: its path below the made-up root, and its contents.
 pub(super) struct File {
@@ -96,16 +97,6 @@ pub(super) fn contents(
     all
 }
 
-/// Where a device is, below the root.
-fn place_of(name: &str) -> String {
-    format!("sys/devices/virtual/polypath/{name}/infiniband/{name}")
-}
-
-/// Where a device's counters are, below the root.
-pub(super) fn counters_of(name: &str) -> String {
-    format!("{}/ports/1/counters", place_of(name))
-}
-
 /// A rate as the kernel writes it: width times the speed of a lane.
 fn rate(mbps: u32) -> String {
     let (width, speed) = width_and_speed(mbps);
@@ -126,7 +117,7 @@ fn one(all: &mut Contents, device: &DeviceSpec, table: &Table, interface: fn(&st
     let name = &device.name;
     let link = format!("../../devices/virtual/polypath/{name}/infiniband/{name}");
     all.links.push((format!("sys/class/infiniband/{name}"), link));
-    let root = place_of(name);
+    let root = directory_of(name);
     let guid = groups(&device.node_guid.to_be_bytes());
     let kind = match device.kind {
         DeviceKind::Roce => "roce",

@@ -162,7 +162,8 @@ fn open_ours(flags: c_int, device: Option<Ucma>) -> Result<c_int, c_int> {
     let cm = match broker::ask(true, polypath_ipc::Client::open_cm) {
         Ok(cm) => cm,
         Err(error) if device.is_some() => {
-            // As where rxe has the port: whoever wants the kernel's devices alone needs no broker.
+            // The same holds where rxe has the port: a program that wants the kernel's devices alone needs
+            // no broker.
             log::no_devices(&error);
             return open_kernel(flags);
         }
@@ -318,8 +319,8 @@ fn forward(home: u64, event: &[u8]) {
     }
 }
 
-/// Takes events of ids that are gone, or moved, off the front of a file's queue, so that the descriptor is not
-/// readable because of them. If a thread waits for an event, it will do that by itself.
+/// Takes events of ids that are gone, or moved, off the front of a file's queue, so that the descriptor is
+/// not readable because of them. A thread that waits for an event takes them by itself.
 pub(crate) fn purge(fd: c_int) {
     let mut event = [0_u8; EVENT_MAX];
     let mut receive = |flags: c_int| {

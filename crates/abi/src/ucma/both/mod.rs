@@ -82,7 +82,7 @@ impl World for Outside {
     }
 }
 
-/// Whose an id is.
+/// The connection manager that serves an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     /// Not known yet.
@@ -316,7 +316,7 @@ impl Both {
         number: u32,
         world: &mut dyn World,
     ) -> Result<Outcome, c_int> {
-        // Of a broker that was killed since, none is left: that leaves the kernel's.
+        // A broker that was killed since leaves no ids, so that only the kernel's remain.
         let answer = self.ask(asked.file, asked.portable, world).unwrap_or_else(|_| vec![0; 4]);
         Ok(Outcome { answer, job: self.forget(number) })
     }

@@ -1,4 +1,4 @@
-//! Whose an id is: by the address that it is bound to, or leaves from.
+//! Which connection manager serves an id: the address that it is bound to, or leaves from, decides.
 
 use core::net::SocketAddr;
 
@@ -18,19 +18,19 @@ pub(super) const TCP_RC: [u8; 8] = [0x06, 0x01, 2, 0, 0, 0, 0, 0];
 /// How many ports that the kernel chose are tried at the broker.
 const PORTS_TRIED: u32 = 16;
 
-/// What says that the kernel has no such wildcard address. (`EADDRNOTAVAIL` says that the port is
-/// another's on one of the addresses.)
+/// Whether an error says that the kernel has no such wildcard address. (`EADDRNOTAVAIL` says that the
+/// port is another's on one of the addresses.)
 fn has_no_such(errno: c_int) -> bool {
     matches!(errno, libc::ENODEV | libc::EAFNOSUPPORT)
 }
 
-/// What says that a port is taken.
+/// Whether an error says that a port is taken.
 fn is_taken(errno: c_int) -> bool {
     matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL)
 }
 
 impl Both {
-    /// Whose device has an address.
+    /// The side whose device has an address.
     fn side_of(&self, file: u64, source: SocketAddr, world: &mut dyn World) -> Side {
         if world.names_interfaces() && self.broker_has(file, source, world) {
             return Side::Polypath;
