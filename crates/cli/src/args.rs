@@ -67,7 +67,8 @@ pub(crate) struct Run {
     #[arg(long, short, value_name = "DEVICE", env = "POLYPATH_DEVICE", value_parser = selection)]
     pub(crate) device: Option<String>,
     /// The program and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, num_args = 1.., value_name = "PROGRAM")]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required = true, num_args = 1.., value_name = "PROGRAM")]
     pub(crate) program: Vec<OsString>,
 }
 
@@ -184,10 +185,12 @@ pub(crate) struct Ping {
     /// Name or address of the other host
     pub(crate) host: String,
     /// Questions per path
-    #[arg(long, short, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, short, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) count: u32,
     /// Milliseconds to wait for each answer
-    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub(crate) timeout: u64,
     /// Write JSON
     #[arg(long)]

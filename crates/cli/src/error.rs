@@ -24,15 +24,15 @@ pub(crate) enum CliError {
     Exec {
         /// Its name.
         program: String,
-        /// Why.
+        /// The system's reason.
         source: io::Error,
     },
     /// A file could not be written.
     #[error("writing {}: {source}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's reason.
         source: io::Error,
     },
     /// Standard output could not be written.

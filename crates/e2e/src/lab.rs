@@ -112,14 +112,16 @@ impl Lab {
             match wiring {
                 Wiring::Direct => {
                     let (a, b) = (&names[0], &names[1]);
-                    writeln!(wires, "link add eth{link} mtu {mtu} netns {a} type veth peer name eth{link} mtu {mtu} netns {b}").ok();
+                    let end = format!("eth{link} mtu {mtu} netns");
+                    writeln!(wires, "link add {end} {a} type veth peer name {end} {b}").ok();
                 }
                 Wiring::Switched => {
                     writeln!(wires, "link add sw{link} mtu {mtu} type bridge mcast_snooping 0")
                         .ok();
                     for (host, name) in names.iter().enumerate() {
                         let port = port(link, host);
-                        writeln!(wires, "link add {port} mtu {mtu} type veth peer name eth{link} mtu {mtu} netns {name}").ok();
+                        let end = format!("eth{link} mtu {mtu} netns {name}");
+                        writeln!(wires, "link add {port} mtu {mtu} type veth peer name {end}").ok();
                         // A switch that learns nothing floods everything, so that a port's
                         // flood flags are its wire. Before it is up, or it learns.
                         writeln!(wires, "link set {port} master sw{link}").ok();

@@ -401,7 +401,7 @@ impl Finished {
     ///
     /// # Errors
     /// With its output.
-    pub fn expect_code(self, code: i32) -> Result<Self, Error> {
+    fn expect_code(self, code: i32) -> Result<Self, Error> {
         match (self.status.code(), self.status.signal()) {
             (Some(actual), _) if actual == code => Ok(self),
             (Some(actual), _) => Err(self.problem(format!("exit status {actual}, wanted {code}"))),

@@ -15,7 +15,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Starts it at an address of host 0; returns when it rings. `log` is `POLYPATH_LOG` of both ends, if given.
+    /// Starts it at an address of host 0; returns when it rings. `log` is `POLYPATH_LOG` of both ends,
+    /// if given.
     ///
     /// # Errors
     /// A program can't be started, or does not ring within a minute.

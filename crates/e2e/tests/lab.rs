@@ -13,7 +13,11 @@ print "ready\n"; while ($s->recv(my $d, 16)) { print "got $d\n"; $s->send($d) }"
 const CLIENT: &str = r#"use IO::Socket::INET; $|=1;
 my $s = IO::Socket::INET->new(PeerAddr => $ARGV[0], PeerPort => 7777, Proto => 'udp') or die;
 my $w = $ARGV[1]; my $r = ''; my $d; vec($r, fileno($s), 1) = 1;
-for my $i (1..$w) { $s->send("ping"); if (select(my $x = $r, undef, undef, 0.05) && defined $s->recv($d, 16) && $d eq "ping") { print "passed\n"; exit 0 } }
+for my $i (1..$w) {
+    $s->send("ping");
+    my $came = select(my $x = $r, undef, undef, 0.05) && defined $s->recv($d, 16);
+    if ($came && $d eq "ping") { print "passed\n"; exit 0 }
+}
 print "silence\n"; exit 1"#;
 
 fn server(lab: &Lab) -> Result<Running, Error> {

@@ -72,8 +72,8 @@ impl Verified {
     }
 }
 
-/// The sum of all counters of a host whose names begin with one of those that are joined by `+`: the broker's,
-/// and the processes' drops.
+/// The sum of all counters of a host whose names begin with one of those that are joined by `+`: the
+/// broker's, and the processes' drops.
 fn counted(lab: &Lab, host: usize, names: &str) -> Result<u64, Error> {
     let status = lab.host(host).status()?;
     let mut lists = vec![status["broker"]["counters"].clone()];

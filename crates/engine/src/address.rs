@@ -19,7 +19,7 @@ pub(crate) struct Resolved {
     pub(crate) multipath: bool,
 }
 
-/// The address that a RoCEv2 GID stands for (IBTA annex A17.4.1.3).
+/// The address that a RoCEv2 GID stands for (IBTA A17.4.1.3).
 pub(crate) fn ip_of(gid: [u8; 16]) -> IpAddr {
     std::net::Ipv6Addr::from(gid).to_canonical()
 }

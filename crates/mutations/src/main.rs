@@ -271,7 +271,8 @@ fn report(rows: &[(&Mutation, Finder)], options: &Options) -> String {
         String::new()
     } else {
         format!(
-            " The run was ended early: {untried} more were missed by the simulator and not given to the tests."
+            " The run was ended early: {untried} more were missed by the simulator and not given \
+             to the tests."
         )
     };
     let mut needed: Vec<u64> = rows

@@ -120,9 +120,9 @@ pub struct SendWr<'a> {
     pub wr_id: u64,
     /// What to do.
     pub op: SendOp,
-    /// How.
+    /// Whether it is signaled, fenced, solicited, and the like.
     pub flags: SendFlags,
-    /// With what.
+    /// The payload, or where it lies.
     pub data: SendData<'a>,
     /// UD only.
     pub ud: Option<UdDestination>,

@@ -43,6 +43,6 @@ pub enum AsyncKind {
 pub struct AsyncEvent {
     /// What happened.
     pub kind: AsyncKind,
-    /// To what.
+    /// The object it happened to.
     pub element: Element,
 }

@@ -361,7 +361,7 @@ pub struct SendRequest<'a> {
 pub struct PostFailure {
     /// The first that was not accepted.
     pub index: usize,
-    /// Why.
+    /// Why that one was not accepted.
     pub error: Error,
 }
 

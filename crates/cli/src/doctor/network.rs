@@ -8,7 +8,7 @@ use polypath_ipc::{
 use std::fs;
 use std::net::IpAddr;
 
-/// The least MTU that IPv6 allows (RFC 8200, 5).
+/// The least MTU that IPv6 allows (RFC 8200, section 5).
 const MTU_LEAST: u32 = 1280;
 /// What carries the largest path MTU, 4096 bytes.
 const MTU_GOOD: u32 = 4096 + OVERHEAD;

@@ -73,8 +73,10 @@ programs! {
     immediate_data_and_atomics: "dtestx", Ready::Tcp(15828), "-P lab -s", "-P lab -h {server}",
         "immed/atomic test PASSED";
     // By itself dtestcm listens where ports are given to whoever asks for any: its thousand ids do.
-    a_thousand_connections: "dtestcm", Ready::Cm(7045), "-P lab -s -p 7045", "-P lab -h {server} -p 7045", "TOTAL:";
+    a_thousand_connections: "dtestcm", Ready::Cm(7045), "-P lab -s -p 7045",
+        "-P lab -h {server} -p 7045", "TOTAL:";
     transactions: "dapltest", Ready::Cm(62000), "-T S -D lab",
-        "-T T -s {server} -D lab -i 100 -t 2 -w 2 -R BE client SR 4096 4 server SR 4096 4 client RW 65536 2 client RR 65536 2",
+        "-T T -s {server} -D lab -i 100 -t 2 -w 2 -R BE client SR 4096 4 server SR 4096 4 \
+         client RW 65536 2 client RR 65536 2",
         "End of Work";
 }

@@ -1,9 +1,9 @@
 //! The programs, what happens to them, and how one sees that nothing went wrong.
 
+use crate::outcome::{Blackout, Outcome};
 use crate::view::View;
 use polypath_e2e::{
-    Direction, End, Error, Failover, Finished, Flow, Lab, Running, compile_c, longest_gap, pass,
-    until,
+    Direction, End, Error, Finished, Flow, Lab, Running, compile_c, longest_gap, pass, until,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -29,23 +29,6 @@ pub(crate) enum Act {
 /// What is shown, in order.
 pub(crate) const ACTS: [Act; 4] =
     [Act::Rping, Act::Perftest("ib_write_bw"), Act::Perftest("ib_send_bw"), Act::Exact];
-
-/// How an act ended.
-pub(crate) struct Outcome {
-    pub(crate) title: String,
-    pub(crate) moved_bytes: u64,
-    /// Operations whose result was checked.
-    pub(crate) verified: u64,
-    pub(crate) result: String,
-    pub(crate) blackouts: Vec<Blackout>,
-    pub(crate) failovers: Vec<Failover>,
-}
-
-/// How long no traffic arrived after a fault, seen at the interfaces.
-pub(crate) struct Blackout {
-    pub(crate) fault: &'static str,
-    pub(crate) duration: Duration,
-}
 
 impl Act {
     /// What it is called.

@@ -6,9 +6,11 @@
 //! traffic stood still. Anything lost, doubled, reordered or corrupt ends it with status 1.
 
 mod acts;
+mod outcome;
 mod view;
 
-use acts::{ACTS, Outcome};
+use acts::ACTS;
+use outcome::Outcome;
 use polypath_e2e::{Error, Lab};
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! What the demonstration shows: throughput per link while it runs, events, the summary.
 
-use crate::acts::Outcome;
+use crate::outcome::Outcome;
 use polypath_e2e::{Error, Failover, Lab, failovers};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};

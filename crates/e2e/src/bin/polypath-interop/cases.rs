@@ -98,7 +98,8 @@ macro_rules! pingpong {
 }
 
 /// A program of perftest with few messages, which the guest has room for if it does not come to take
-/// them for a while, and a timeout of 0.27 s (`-u 16`); its queue pairs connected by hand or by the connection manager.
+/// them for a while, and a timeout of 0.27 s (`-u 16`); its queue pairs connected by hand
+/// or by the connection manager.
 macro_rules! perftest {
     ($command:literal) => {
         pair(

@@ -114,7 +114,8 @@ mod tests {
 
     const PAGE: &str = "## Known differences\n\n| case | end | couples | rxe | seen | why |\n\
         |---|---|---|---|---|---|\n| SEND | responder | rxe to Polypath, Polypath to Polypath | A; QP ERR | \
-        B; QP ERR | a reason |\n| any, REM_X_ERR | responder | rxe to Polypath | no event | event E | a reason |\n\
+        B; QP ERR | a reason |\n\
+        | any, REM_X_ERR | responder | rxe to Polypath | no event | event E | a reason |\n\
         | X | responder | rxe to Polypath | A | B | |\n\n## Other\n| no | no | no | no | no | no |\n";
 
     #[test]

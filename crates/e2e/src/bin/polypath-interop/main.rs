@@ -35,7 +35,8 @@ use std::time::{Duration, Instant};
 
 /// So long runs of programs are begun, unless told otherwise.
 const MINUTES: u64 = 30;
-const USAGE: &str = "usage: polypath-interop [--only TEXT] [--no-programs] [--no-statuses] [--sample] [--complete] [--minutes N] [--directory PATH] [--update-docs]";
+const USAGE: &str = "usage: polypath-interop [--only TEXT] [--no-programs] [--no-statuses] [--sample] \
+    [--complete] [--minutes N] [--directory PATH] [--update-docs]";
 /// The page with the known differences and the last result.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/interop.md");
 /// The program whose requests must fail.

@@ -24,8 +24,8 @@ const GRACE: Duration = Duration::from_secs(20);
 const KILL_SERVER: &str = "kill -9 -$(cat /tmp/server) $(cat /tmp/server) 2> /dev/null; true";
 /// With losses: how long a server of rxe may take to end when our client has ended.
 ///
-/// Nobody tells it: if the last acknowledgement of ours was lost, the program that could repeat it is gone. rxe
-/// asks for it with every retry, and takes a retry count of 7, which the pingpongs set, for no limit.
+/// Nobody tells it: if the last acknowledgement of ours was lost, the program that could repeat it is gone.
+/// rxe asks for it with every retry, and takes a retry count of 7, which the pingpongs set, for no limit.
 const FORSAKEN: Duration = Duration::from_secs(10);
 /// For this reason a pair that ends so, and only so, has more attempts than others.
 const ATTEMPTS_FORSAKEN: u32 = 5;

@@ -59,8 +59,8 @@ pub(crate) fn again(outcomes: &[Outcome]) -> String {
 /// Per pair and direction the MTUs that worked. Pairs that were not run keep their line of `old`.
 pub(crate) fn short(outcomes: &[Outcome], old: &str) -> String {
     let mut text = String::from(
-        "| programs | IPv4, rxe to Polypath | IPv4, Polypath to rxe | IPv6, rxe to Polypath | IPv6, Polypath to rxe | \
-         losses | `mp` |\n|---|---|---|---|---|---|---|\n",
+        "| programs | IPv4, rxe to Polypath | IPv4, Polypath to rxe | IPv6, rxe to Polypath | \
+         IPv6, Polypath to rxe | losses | `mp` |\n|---|---|---|---|---|---|---|\n",
     );
     for pair in PAIRS {
         let of_pair = || outcomes.iter().filter(|o| o.pair.name == pair.name);
