@@ -404,6 +404,17 @@ mod tests {
         assert_eq!(cq.poll(1, &mut |_| ()).unwrap_err().errno, libc::EIO);
     }
 
+    /// IBTA 11.6.3.2: the queue pair whose completion is lost fails, and it is the lane that fails it.
+    #[test]
+    fn each_completion_that_finds_no_room_is_an_overrun_to_the_lane() {
+        let cq = cq(1, None, &Arc::default());
+        assert!(cq.push(completion(1, 1, false), Duration::ZERO).is_ok());
+        for wr_id in 2..4 {
+            assert!(cq.push(completion(wr_id, 1, false), Duration::ZERO).is_err(), "{wr_id}");
+        }
+        assert_eq!(ids(&cq), [1]);
+    }
+
     #[test]
     fn one_event_per_arming_and_solicited_ones_only_if_asked() {
         let channel = Arc::new(Channel::new().unwrap());
@@ -421,6 +432,18 @@ mod tests {
         cq.arm(true).unwrap();
         push(&cq, completion(5, 1, false), Duration::ZERO);
         assert_eq!(channel.take(), Some(77), "the wider arming stays (man 3 ibv_req_notify_cq)");
+    }
+
+    #[test]
+    fn an_error_raises_the_event_of_an_arming_for_solicited_completions() {
+        let channel = Arc::new(Channel::new().unwrap());
+        let cq = cq(8, Some(&channel), &Arc::default());
+        cq.arm(true).unwrap();
+        push(&cq, completion(1, 1, false), Duration::ZERO);
+        assert_eq!(channel.take(), None, "neither solicited nor an error");
+        let failed = Completion { status: WcStatus::WrFlushErr, ..completion(2, 1, false) };
+        push(&cq, failed, Duration::ZERO);
+        assert_eq!(channel.take(), Some(77), "an error (man 3 ibv_req_notify_cq)");
     }
 
     /// A queue of 16 with events of 3 completions or 100 µs, armed.
