@@ -16,7 +16,10 @@ const AWAY: Duration = Duration::from_millis(600);
 /// Until it is cut again, the healed path must have been found good: longer than updelay and the
 /// interval at which a dead path is probed together.
 const RECOVERY: Duration = Duration::from_millis(1500);
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(45);
+/// Without a fail-over traffic stands still for as long as the link is away. A fail-over takes less than half
+/// of that even where the hypervisor takes the processors away for a quarter of the time.
+const BROKEN_MS: f64 = 300.0;
 
 /// Measures both kinds of failure.
 pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
@@ -30,7 +33,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
             other: None,
             other_all: Vec::new(),
             floor: Floor::AtMost(floor_ms),
-            bound: Floor::AtMost(floor_ms * 10.0),
+            bound: Floor::AtMost(BROKEN_MS),
         });
         polypath_e2e::say!("  longest {longest:.1} ms");
     }
@@ -40,7 +43,8 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
 fn cuts(silent: bool) -> Result<Vec<f64>, Error> {
     let lab = Arc::new(Lab::new()?);
     let once = AWAY + RECOVERY;
-    let seconds = (once * u32::try_from(CUTS).unwrap_or(u32::MAX)).as_secs() + 5;
+    // Half as much again: on a busy machine the cuts take longer than planned, and must all meet traffic.
+    let seconds = (once * u32::try_from(CUTS).unwrap_or(u32::MAX)).as_secs() * 3 / 2;
     let words = ["ib_write_bw", "-D", &seconds.to_string()];
     let server = lab.host(0).verbs(words).spawn()?;
     server.wait_tcp_listen(18515, LIMIT)?;
