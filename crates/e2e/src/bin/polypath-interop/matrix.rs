@@ -20,6 +20,8 @@ const LIMIT_FAULTS: Duration = Duration::from_secs(60);
 /// Beyond a program's limit: until the guest says that it was killed.
 const GRACE: Duration = Duration::from_secs(20);
 
+/// The status of a program that `timeout` killed in the guest.
+const KILLED: i32 = 128 + 9;
 /// `timeout` leads a group of processes with the server in it.
 const KILL_SERVER: &str = "kill -9 -$(cat /tmp/server) $(cat /tmp/server) 2> /dev/null; true";
 /// With losses: how long a server of rxe may take to end when our client has ended.
@@ -93,8 +95,7 @@ impl fmt::Display for Setting {
 /// Why there was another attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Our client succeeded with losses, and rxe's server waits for ever for an acknowledgement that was
-    /// lost.
+    /// Our program succeeded with losses, and rxe's waits for ever for an acknowledgement that was lost.
     Forsaken,
     /// UC or UD, which do not send again what an emulated processor did not take.
     Unreliable,
@@ -103,7 +104,7 @@ pub(crate) enum Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Forsaken => "rxe's server waited for a lost acknowledgement",
+            Self::Forsaken => "rxe's program waited for a lost acknowledgement",
             Self::Unreliable => "an unreliable service lost a packet",
         })
     }
@@ -256,6 +257,18 @@ impl<'lab> Sides<'lab> {
         let with_server = |problem: String| {
             Problem::Failed(format!("{problem}\nthe server wrote:\n{}", server.text()))
         };
+        if setting.faults && pair.is_reliable() && answer.status == KILLED {
+            // As with a server of rxe ([`FORSAKEN`]): what our server acknowledged last may be lost,
+            // and nobody is left to say it again.
+            let said = server.text();
+            let ended = server.finish(FORSAKEN).and_then(polypath_e2e::Finished::expect_success);
+            return match ended {
+                Ok(_) => Err(Problem::Forsaken(client)),
+                Err(error) => Err(Problem::Failed(format!(
+                    "{client} did not end, and the server failed: {error}\nthe server wrote:\n{said}"
+                ))),
+            };
+        }
         let text = answer.success(&client).map_err(|e| with_server(e.to_string()))?;
         if !text.contains(pair.expect) {
             let problem = format!("{client} did not write {:?}\n{text}", pair.expect);

@@ -11,8 +11,8 @@ pub(crate) enum Problem {
     /// Something is wrong.
     #[error("{0}")]
     Failed(String),
-    /// Our client succeeded with losses, and rxe's server did not end.
-    #[error("{0}: our client succeeded, the server did not end")]
+    /// Our program succeeded with losses, and rxe's did not end.
+    #[error("{0}: our program succeeded, rxe's did not end")]
     Forsaken(String),
     /// The laboratory or a program in it failed.
     #[error("{0}")]
