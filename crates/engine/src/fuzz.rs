@@ -27,8 +27,8 @@ use polypath_wire::icrc::{Flow, compute};
 use crate::context::OpenDevice;
 use crate::device;
 use crate::lane::Lane;
+use crate::media::udp::Received;
 use crate::process::Process;
-use crate::udp::Received;
 
 /// Our lane's slot, and the peer's.
 pub const SLOTS: [u8; 2] = [1, 2];

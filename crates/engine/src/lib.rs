@@ -4,7 +4,7 @@
 //! `polypath-verbs`. The engine works in the application's own threads (whoever posts or polls drives
 //! its lane) and in one thread of its own per lane for when nobody does.
 //!
-//! Unsafe code is in `memory` (access to registered memory), `udp` (sockets), and in the few system
+//! Unsafe code is in `memory` (access to registered memory), `media::udp` (sockets), and in the few system
 //! calls of `notify`, `lane::sleeper`, `thread`, `multicast`, `config` and `process`.
 #![deny(unsafe_code)]
 
@@ -23,6 +23,8 @@ pub mod fuzz;
 mod lane;
 mod limits;
 mod log;
+#[doc(hidden)]
+pub mod media;
 #[allow(unsafe_code)]
 #[doc(hidden)]
 pub mod memory;
@@ -40,9 +42,6 @@ mod status;
 mod sync;
 mod target;
 mod thread;
-#[allow(unsafe_code)]
-#[doc(hidden)]
-pub mod udp;
 mod xrc;
 
 pub use device::devices;

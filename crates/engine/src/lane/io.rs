@@ -16,8 +16,8 @@ use crate::cq::Cq;
 use crate::lane::counters::Counters;
 use crate::lane::datagrams::Datagrams;
 use crate::lane::send_errors::{SendErrors, Way, advice};
+use crate::media::udp::{FlowError, FlowFault, FlowHandle, FlowKey, Sender};
 use crate::moderation::Holds;
-use crate::udp::{FlowError, FlowFault, FlowHandle, FlowKey, Sender};
 
 /// Flows kept open for control packets. They are no sockets: flows share these.
 const MAX_CONTROL_FLOWS: usize = 4096;

@@ -33,10 +33,10 @@ use polypath_verbs::{Error, Result};
 use crate::clock;
 use crate::context::os_error;
 use crate::limits::MAX_QP_PER_LANE;
+use crate::media::udp::{Receiver, Sender};
 use crate::multicast::Groups;
 use crate::notify::lock;
 use crate::process::Process;
-use crate::udp::{Receiver, Sender};
 
 use failure::Alarm;
 pub(crate) use host::Attached;
@@ -328,7 +328,7 @@ impl Lane {
     }
 
     /// One round, with these datagrams coming in first.
-    pub(crate) fn round(&self, datagrams: &[crate::udp::Received<'_>]) {
+    pub(crate) fn round(&self, datagrams: &[crate::media::udp::Received<'_>]) {
         let mut state = self.wait();
         state.begin();
         for datagram in datagrams {

@@ -6,7 +6,7 @@ use polypath_lane::{Arrival, Refusal, Taken};
 use polypath_wire::packet::Packet;
 
 use crate::lane::State;
-use crate::udp::Received;
+use crate::media::udp::Received;
 
 /// Handles one datagram.
 #[inline]

@@ -1,0 +1,4 @@
+//! What carries packets: one module for each kind of medium.
+
+#[allow(unsafe_code)]
+pub mod udp;
