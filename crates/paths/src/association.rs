@@ -15,7 +15,7 @@ use polypath_types::{PathId, PeerId};
 /// Comparative probing while a path is suspected.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trial {
-    /// By the clock that stands still with the lane (`PathManager::awake`).
+    /// By the clock that stands still with the lane ([`Clock::awake`](crate::clock::Clock::awake)).
     pub(crate) started: Duration,
     pub(crate) rounds: u32,
     pub(crate) next_round: Duration,
@@ -56,8 +56,8 @@ pub(crate) struct Association {
     pub(crate) generations: ByNumber<u16>,
     /// Paths that left the set, the latest last; at most [`MAX_PATHS`](crate::MAX_PATHS).
     pub(crate) past: Vec<Past>,
-    /// Between which addresses its paths lead, as [`PathManager::ways`](crate::PathManager) knows it.
-    pub(crate) ways: Vec<Pair>,
+    /// Between which addresses its paths lead ([`Associations::set_ends`](crate::associations)).
+    pub(crate) ends: Vec<Pair>,
     pub(crate) trial: Option<Trial>,
     /// When a probe or data of ours was last answered, by the same clock as [`Trial::started`].
     pub(crate) last_answer: Duration,
@@ -104,7 +104,7 @@ impl Association {
             paths: ByNumber::default(),
             generations: ByNumber::default(),
             past: Vec::new(),
-            ways: Vec::new(),
+            ends: Vec::new(),
             trial: None,
             last_answer: Duration::ZERO,
             asked: None,

@@ -2,19 +2,18 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
-use std::collections::BTreeMap;
 
 use crate::config::PathOptions;
 use crate::id::{AssociationId, Qpn};
 use crate::key::Nonce;
-use crate::manager::{
-    FailOver, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager, Peer, PeerKey, Qp,
-};
+use crate::manager::{MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager, Qp};
 use crate::path::{Path, Role, source_port};
+use crate::peers::{FailOver, Peer, PeerKey};
 use crate::policy::{AnyPolicy, Policy as _};
 use crate::select::Pair;
 use crate::timers::Timer;
 use crate::types::{AttachError, PathAddress, PathEvent, PathState, Reason};
+use crate::ud::UdKey;
 use polypath_types::{PathId, PeerId};
 
 impl PathManager {
@@ -86,8 +85,8 @@ impl PathManager {
             PathOptions { multipath: options.multipath && self.config.multipath, ..options };
         let slot = (remote_qpn >> 16) as u8;
         let key = PeerKey { local, remote, slot, options };
-        match self.peer_by_key.get(&key) {
-            Some(&index) => Ok(index),
+        match self.peers.by_key(&key) {
+            Some(index) => Ok(index),
             None => self.add_peer(key),
         }
     }
@@ -118,35 +117,14 @@ impl PathManager {
             path.reason = Some(reason);
         }
         let own = self.paths.insert(path).ok_or(AttachError::Limit("paths", MAX_PEERS * 9))?;
-        // Peers that differ only in their options are the same to the other side.
-        let same = |k: &PeerKey| (k.local, k.remote, k.slot) == (key.local, key.remote, key.slot);
-        let first = PeerKey { options: PathOptions::default(), ..key };
-        let sibling = self.peer_by_key.range(first..).next().filter(|(k, _)| same(k));
-        let sibling = sibling.and_then(|(_, i)| self.peers.get(*i)).map(|p| p.nonce);
+        let sibling = self.peers.sibling(&key).map(|p| p.nonce);
         let nonce = sibling.unwrap_or_else(|| Nonce(self.random.bytes()));
-        let peer = Peer {
-            key,
-            own,
-            policy: AnyPolicy::new(&self.config, own),
-            association: None,
-            pending: None,
-            nonce,
-            qpns: Default::default(),
-            outage: None,
-            held: false,
-            blocked: false,
-            plain: false,
-            switched_at: self.now,
-            detours: BTreeMap::new(),
-            failover: None,
-            failovers: 0,
-            last_blackout: None,
-        };
+        let mut peer = Peer::new(key, own, AnyPolicy::new(&self.config, own), nonce);
+        peer.switched_at = self.clock.now();
         let index = self.peers.insert(peer).ok_or(AttachError::Limit("peers", MAX_PEERS))?;
         if let Some(path) = self.paths.get_mut(own) {
             path.role = Role::Plain { peer: index };
         }
-        self.peer_by_key.insert(key, index);
         if let Some(a) = self.association_with_path(&key) {
             self.join(index, a);
         } else if down.is_some() {
@@ -165,20 +143,11 @@ impl PathManager {
         if !key.options.multipath {
             return None;
         }
-        self.associations_between((key.local, key.remote)).find(|index| {
+        self.associations.between((key.local, key.remote)).find(|index| {
             self.associations.get(*index).is_some_and(|a| {
                 a.confirmed && a.remote_slot == key.slot && a.paths().any(|(_, p)| fits(&p))
             })
         })
-    }
-
-    /// The associations that have a path between these addresses.
-    fn associations_between(
-        &self,
-        (local, remote): Pair,
-    ) -> impl Iterator<Item = AssociationId> + '_ {
-        let (first, last) = (AssociationId(0), AssociationId(u32::MAX));
-        self.ways.range((local, remote, first)..=(local, remote, last)).map(|way| way.2)
     }
 
     /// Forgets a queue pair. Bytes that it had in flight must have been given to
@@ -202,18 +171,18 @@ impl PathManager {
 
     /// Begins the association's farewell when no queue pair is left.
     fn maybe_unused(&mut self, index: AssociationId) {
+        let now = self.clock.now();
         let Some(a) = self.associations.get_mut(index) else { return };
         let used = a.peers.iter().any(|p| self.peers.get(*p).is_some_and(|p| !p.qpns.is_empty()));
         if !used {
-            a.unused_since.get_or_insert(self.now);
-            self.timers.no_later(Timer::Association(index), self.now);
+            a.unused_since.get_or_insert(now);
+            self.timers.no_later(Timer::Association(index), now);
         }
     }
 
     /// Forgets a peer that has neither queue pairs nor an association.
     pub(crate) fn remove_peer(&mut self, index: PeerId) {
         let Some(peer) = self.peers.remove(index) else { return };
-        self.peer_by_key.remove(&peer.key);
         self.timers.set(Timer::Hold(index), None);
         if let Some(a) = peer.pending {
             self.remove_unproven(a);
@@ -247,8 +216,8 @@ impl PathManager {
         if local.is_ipv4() != remote.is_ipv4() {
             return Err(AttachError::Family);
         }
-        let key = (local, remote, options);
-        if let Some(&index) = self.ud.get(&key) {
+        let key = UdKey { local, remote, options };
+        if let Some(index) = self.ud.get(&key) {
             if let Some(path) = self.paths.get_mut(index) {
                 path.users += 1;
             }
@@ -263,7 +232,6 @@ impl PathManager {
         let limit = AttachError::Limit("address handles' paths", MAX_UD_PATHS);
         let index = self.paths.insert(path).ok_or(limit)?;
         self.ud.insert(key, index);
-        self.ud_keys.insert(index, key);
         Ok(index)
     }
 
@@ -273,10 +241,8 @@ impl PathManager {
         if p.role != Role::Datagram {
             return;
         }
-        if p.users == 1
-            && let Some(key) = self.ud_keys.remove(&path)
-        {
-            self.ud.remove(&key);
+        if p.users == 1 {
+            self.ud.remove(path);
         }
         self.release_path(path);
     }
@@ -290,7 +256,7 @@ impl PathManager {
 
     /// The live path of an association in which the path with these addresses is dead.
     fn way_around(&self, local: IpAddr, remote: IpAddr) -> Option<PathId> {
-        self.associations_between((local, remote)).find_map(|index| {
+        self.associations.between((local, remote)).find_map(|index| {
             let a = self.associations.get(index)?;
             let paths = || a.paths().filter_map(|(_, i)| Some((i, self.paths.get(i)?)));
             let (_, mine) =
@@ -312,25 +278,13 @@ impl PathManager {
             .get(index)
             .map(|a| a.paths().filter_map(|(_, p)| pair(p)).collect())
             .unwrap_or_default();
-        let before = match self.associations.get_mut(index) {
-            Some(a) => core::mem::replace(&mut a.ways, current.clone()),
-            None => return,
-        };
-        self.ways_changed(index, &before, &current);
+        let Some(before) = self.associations.set_ends(index, &current) else { return };
+        self.redirect(&before, &current);
     }
 
-    /// The association is gone, which led between `before`.
-    pub(crate) fn paths_gone(&mut self, index: AssociationId, before: &[Pair]) {
-        self.ways_changed(index, before, &[]);
-    }
-
-    fn ways_changed(&mut self, index: AssociationId, before: &[Pair], current: &[Pair]) {
-        for (local, remote) in before.iter().filter(|pair| !current.contains(pair)) {
-            self.ways.remove(&(*local, *remote, index));
-        }
-        for (local, remote) in current.iter().filter(|pair| !before.contains(pair)) {
-            self.ways.insert((*local, *remote, index));
-        }
+    /// The paths that led between the addresses `before` lead between `current` now: datagrams between
+    /// any of them are led anew.
+    pub(crate) fn redirect(&mut self, before: &[Pair], current: &[Pair]) {
         if self.ud.is_empty() {
             return;
         }
@@ -340,17 +294,14 @@ impl PathManager {
     }
 
     fn redirect_between(&mut self, (local, remote): Pair) {
-        let first = (local, remote, PathOptions::default());
-        let between =
-            self.ud.range(first..).take_while(|((l, r, _), _)| (*l, *r) == (local, remote));
-        let affected: Vec<(bool, PathId)> = between.map(|(k, i)| (k.2.multipath, *i)).collect();
+        let affected: Vec<_> = self.ud.between((local, remote)).collect();
         if affected.is_empty() {
             return;
         }
         let way = self.way_around(local, remote);
-        for (multipath, index) in affected {
+        for (options, index) in affected {
             if let Some(path) = self.paths.get_mut(index) {
-                path.redirect = way.filter(|_| multipath);
+                path.redirect = way.filter(|_| options.multipath);
             }
         }
     }
@@ -376,7 +327,7 @@ impl PathManager {
 
     /// Gives queue pairs of a peer another path.
     pub(crate) fn switch(&mut self, peer: PeerId, to: PathId, reason: Reason) {
-        let now = self.now;
+        let now = self.clock.now();
         let Some(p) = self.peers.get_mut(peer) else { return };
         let after_outage = p.outage.take();
         if p.policy.main() == to && after_outage.is_none() {
@@ -386,7 +337,6 @@ impl PathManager {
         p.policy.set_main(to);
         p.switched_at = now;
         p.detours.retain(|_, detour| detour.path != to);
-        p.held = false;
         let blocked = core::mem::take(&mut p.blocked);
         let fail_over = old != to && !matches!(reason, Reason::Primary | Reason::Association);
         if fail_over || after_outage.is_some() {

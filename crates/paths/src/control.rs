@@ -40,7 +40,7 @@ impl PathManager {
             return Err(Refused::NoAssociation);
         }
         let number = Frame::destination(packet.payload)?;
-        let index = self.association_by_number(number).ok_or(Refused::NoAssociation)?;
+        let index = self.associations.by_number(number).ok_or(Refused::NoAssociation)?;
         let a = self.associations.get_mut(index).ok_or(Refused::NoAssociation)?;
         let ends = Ends { src, dst };
         if !a.key.check(a.remote_instance, packet.opcode().0, ends, packet.payload) {
@@ -231,7 +231,7 @@ impl PathManager {
             path.generation = generation;
             path.peer_generation = generation;
             path.congestion.set_limits(Limits { sure: window, max: window });
-            path.probes.next_at = self.now;
+            path.probes.next_at = self.clock.now();
             path.state = PathState::Probing;
             if let Some(past) = past.iter().find(|past| past.pair == (local, remote)) {
                 path.resume(past);
@@ -253,7 +253,7 @@ impl PathManager {
             self.member_gone(index, id, path);
         }
         self.paths_changed(index);
-        self.timers.no_later(Timer::Association(index), self.now);
+        self.timers.no_later(Timer::Association(index), self.clock.now());
     }
 
     /// A path leaves the set. The fence: its number never comes back with this generation.
@@ -272,7 +272,7 @@ impl PathManager {
         });
         if let Some(p) = self.paths.get_mut(path) {
             if p.state != PathState::Down {
-                p.give_up(self.now, PathState::Down, Reason::Removed);
+                p.give_up(self.clock.now(), PathState::Down, Reason::Removed);
             }
             p.reason = Some(Reason::Removed);
             if let Some(a) = self.associations.get_mut(index) {
@@ -311,9 +311,9 @@ impl PathManager {
     /// Something to tell: at once, then repeated until the peer shows that it knows.
     pub(crate) fn control_now(&mut self, index: AssociationId) {
         if let Some(a) = self.associations.get_mut(index) {
-            a.control_at = self.now;
+            a.control_at = self.clock.now();
             a.control_interval = REPEAT_FIRST;
-            self.timers.no_later(Timer::Association(index), self.now);
+            self.timers.no_later(Timer::Association(index), self.clock.now());
         }
     }
 
@@ -341,7 +341,7 @@ impl PathManager {
         if a.control_interval.is_zero() {
             return None;
         }
-        if a.control_at > self.now {
+        if a.control_at > self.clock.now() {
             return Some(a.control_at);
         }
         let addresses = a.announced_seen < a.announced_version;
@@ -362,7 +362,7 @@ impl PathManager {
             self.send_control(index, None, &Body::Notice, true);
             sent = true;
         }
-        let now = self.now;
+        let now = self.clock.now();
         let a = self.associations.get_mut(index)?;
         if !sent {
             a.control_interval = Duration::ZERO;

@@ -13,6 +13,7 @@ use core::time::Duration;
 use crate::id::{AssociationId, Qpn};
 use crate::manager::PathManager;
 use crate::path::{Path, Role};
+use crate::peers::Detour;
 use crate::policy::Policy as _;
 use crate::types::{PathEvent, PathState};
 use polypath_types::{PathId, PeerId, Route};
@@ -22,15 +23,6 @@ use polypath_types::{PathId, PeerId, Route};
 const STALL: Duration = Duration::from_millis(500);
 /// Probes that the path must have answered in this time: one alone may have been lucky.
 const STALL_ANSWERS: usize = 3;
-
-/// The path of one queue pair that is not its peer's.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Detour {
-    pub(crate) path: PathId,
-    since: Duration,
-    /// Path numbers that were tried since there was progress last.
-    tried: u8,
-}
 
 impl PathManager {
     /// Where requests of a queue pair of `peer` go now: by [`PathManager::route`], or by its own detour.
@@ -46,7 +38,7 @@ impl PathManager {
     fn route_around(&mut self, peer: PeerId, qpn: Qpn) -> Option<Route> {
         let p = self.peers.get(peer)?;
         let Some(way) = p.detours.get(&qpn).map(|d| d.path) else { return self.route(peer) };
-        if p.held || !self.paths.get(way).is_some_and(Path::usable) {
+        if p.is_held() || !self.paths.get(way).is_some_and(Path::usable) {
             return self.route(peer);
         }
         self.route_by(peer, way)
@@ -56,7 +48,7 @@ impl PathManager {
     /// get another path of its own, which [`PathEvent::Detour`] tells.
     pub fn stalled(&mut self, now: Duration, path: PathId, qpn: u32, since: Duration) {
         self.suspect(now, path);
-        if self.now.saturating_sub(since) >= STALL {
+        if self.clock.now().saturating_sub(since) >= STALL {
             self.consider_detour(path, Qpn(qpn), since);
         }
     }
@@ -83,7 +75,7 @@ impl PathManager {
             .paths
             .get(path)
             .is_some_and(|p| p.usable() && p.probes.answered(since, STALL_ANSWERS).is_some());
-        if !on_it || p.held || self.now.saturating_sub(since) < STALL || !carries {
+        if !on_it || p.is_held() || self.clock.now().saturating_sub(since) < STALL || !carries {
             return;
         }
         let tried = detour.filter(|d| progress <= d.since).map_or(0, |d| d.tried) | 1 << id.0;
@@ -93,7 +85,7 @@ impl PathManager {
         if !answers(to, 1) {
             return;
         }
-        let now = self.now;
+        let now = self.clock.now();
         if let Some(p) = self.peers.get_mut(peer) {
             p.detours.insert(qpn, Detour { path: to, since: now, tried });
         }

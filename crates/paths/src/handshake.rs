@@ -29,8 +29,6 @@ const MAX_TRIES: u32 = 12;
 const MAX_TRIES_PLAIN: u32 = 4;
 /// Pairs of addresses remembered as those that queue pairs were connected with.
 const MAX_ANCHORS: usize = 4;
-/// Allocated association numbers carry their index in the low bits.
-const INDEX_MASK: u32 = 0xffff;
 
 impl PathManager {
     /// Sends a HELLO for a queue pair, now and again.
@@ -49,7 +47,7 @@ impl PathManager {
         // Doubling from 1 ms on: 1 ms after the first, 2 ms after the second, …
         let pause = Duration::from_millis(1 << (qp.tries - 1).min(10));
         let (peer_index, remote_qpn, tries) = (qp.peer, qp.remote_qpn, qp.tries);
-        self.timers.set(Timer::Hello(qpn), Some(self.now + pause));
+        self.timers.set(Timer::Hello(qpn), Some(self.clock.now() + pause));
         let hello = Hello {
             kind: HelloKind::Hello,
             nonce: self.hello_nonce(peer_index),
@@ -172,7 +170,7 @@ impl PathManager {
             && !qp.agreed
         {
             qp.tries = qp.tries.min(3);
-            self.timers.no_later(Timer::Hello(qpn), self.now + Duration::from_millis(5));
+            self.timers.no_later(Timer::Hello(qpn), self.clock.now() + Duration::from_millis(5));
         }
         Ok(())
     }
@@ -216,8 +214,7 @@ impl PathManager {
 
     /// The association that the sender's nonce belongs to, if this peer may be part of it.
     fn matching(&self, peer: PeerId, hello: &Hello) -> Option<AssociationId> {
-        let key = (hello.instance, hello.nonce);
-        let index = *self.association_by_nonce.get(&key)?;
+        let index = self.associations.by_nonce(hello.instance, hello.nonce)?;
         let (p, a) = (self.peers.get(peer)?, self.associations.get(index)?);
         if p.association == Some(index) || p.pending == Some(index) {
             return Some(index);
@@ -233,7 +230,7 @@ impl PathManager {
 
     /// A new association, unproven, in place of the one that the peer proposed last.
     fn propose(&mut self, peer: PeerId, hello: &Hello) -> Result<AssociationId, Refused> {
-        if self.association_by_nonce.contains_key(&(hello.instance, hello.nonce)) {
+        if self.associations.by_nonce(hello.instance, hello.nonce).is_some() {
             // Somebody else's nonce, from an address that is not known for it.
             return Err(Refused::UnknownSource);
         }
@@ -248,24 +245,12 @@ impl PathManager {
         let mut a = Association::new(local, remote, key.slot, peer);
         a.anchors.push((key.local, key.remote));
         a.announced = announce(self.local.list(), &a.anchors, &[]);
-        a.last_answer = self.awake();
-        let index = self.associations.insert(a).ok_or(Refused::Limit)?;
-        let number = (self.random.u32() & !INDEX_MASK) | (index.0 & INDEX_MASK);
-        // 0 stands for "none yet".
-        let number = if number == 0 { 1 << 31 } else { number };
-        if let Some(a) = self.associations.get_mut(index) {
-            a.number = number;
-        }
-        self.association_by_nonce.insert(remote, index);
+        a.last_answer = self.clock.awake();
+        let index = self.associations.insert(a, &mut self.random).ok_or(Refused::Limit)?;
         if let Some(p) = self.peers.get_mut(peer) {
             p.pending = Some(index);
         }
         Ok(index)
-    }
-
-    pub(crate) fn association_by_number(&self, number: u32) -> Option<AssociationId> {
-        let index = AssociationId(number & INDEX_MASK);
-        (self.associations.get(index)?.number == number).then_some(index)
     }
 
     /// Takes over what a handshake packet tells; from one without code only for an association
@@ -336,7 +321,7 @@ impl PathManager {
 
     /// The peer has proven that it knows the key: the association begins, or the peer joins it.
     pub(crate) fn confirm(&mut self, index: AssociationId, peer: PeerId) {
-        let awake = self.awake();
+        let awake = self.clock.awake();
         let Some(a) = self.associations.get_mut(index) else { return };
         let first = !core::mem::replace(&mut a.confirmed, true);
         a.last_answer = awake;
@@ -372,7 +357,7 @@ impl PathManager {
         path.peer_generation = 1;
         path.users += 1;
         path.congestion.set_limits(Limits { sure: window, max: window });
-        path.probes.next_at = self.now;
+        path.probes.next_at = self.clock.now();
         path.probes.interval = Duration::ZERO;
         self.paths_changed(index);
     }
@@ -399,7 +384,7 @@ impl PathManager {
             a.anchors.push(anchor);
         }
         self.reselect(peer, Reason::Association);
-        self.timers.no_later(Timer::Association(index), self.now);
+        self.timers.no_later(Timer::Association(index), self.clock.now());
     }
 
     /// The peer's lane was replaced by another: its queue pairs of old are orphans.
@@ -463,7 +448,6 @@ impl PathManager {
     /// Forgets an association; its peers are plain again, those without queue pairs are gone.
     pub(crate) fn remove_association(&mut self, index: AssociationId) {
         let Some(a) = self.associations.get(index) else { return };
-        let remote = (a.remote_instance, a.remote_nonce);
         let peers = a.peers.clone();
         for &peer in &peers {
             if let Some(p) = self.peers.get_mut(peer) {
@@ -472,7 +456,6 @@ impl PathManager {
             self.back_to_own(peer, index);
         }
         let Some(a) = self.associations.remove(index) else { return };
-        self.association_by_nonce.remove(&remote);
         self.timers.set(Timer::Association(index), None);
         for (_, path) in a.paths() {
             self.release_path(path);
@@ -490,6 +473,6 @@ impl PathManager {
                 }
             }
         }
-        self.paths_gone(index, &a.ways);
+        self.redirect(&a.ends, &[]);
     }
 }

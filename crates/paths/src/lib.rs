@@ -14,9 +14,11 @@
 
 mod addresses;
 mod association;
+mod associations;
 mod attach;
 mod bytes;
 mod check;
+mod clock;
 mod config;
 mod congestion;
 mod control;
@@ -24,10 +26,12 @@ mod detour;
 mod handshake;
 mod id;
 mod key;
+mod liveness;
 mod local;
 mod manager;
 pub mod message;
 mod path;
+mod peers;
 mod policy;
 mod probing;
 mod report;
@@ -36,6 +40,7 @@ mod select;
 mod slab;
 mod timers;
 mod types;
+mod ud;
 
 pub use config::{
     Config, CongestionControl, DownRule, LaneIdentity, LocalAddress, Mode, PathOptions, Primary,

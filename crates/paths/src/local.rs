@@ -5,8 +5,9 @@ use core::time::Duration;
 use crate::association::announce;
 use crate::config::{DownRule, LocalAddress};
 use crate::id::AssociationId;
-use crate::manager::{Outage, PathManager};
+use crate::manager::PathManager;
 use crate::path::Role;
+use crate::peers::Outage;
 use crate::policy::{Choice, PathSet, Policy as _};
 use crate::timers::Timer;
 use crate::types::{PathAddress, PathEvent, PathState, Reason};
@@ -49,7 +50,7 @@ impl PathManager {
         match fault {
             Some(reason) if down => p.reason = Some(reason),
             Some(Reason::LinkDown) if !self.config.downdelay.is_zero() => {
-                let at = self.now + self.config.downdelay;
+                let at = self.clock.now() + self.config.downdelay;
                 self.timers.no_later(Timer::DownDelay(index), at);
             }
             Some(reason) => self.path_lost(index, PathState::Down, reason, true),
@@ -73,7 +74,7 @@ impl PathManager {
 
     /// The link is there again: a numbered path has to prove itself, others are used at once.
     fn link_back(&mut self, index: PathId) {
-        let now = self.now;
+        let now = self.clock.now();
         let Some(p) = self.paths.get_mut(index) else { return };
         match p.role {
             Role::Member { association, .. } => {
@@ -127,14 +128,13 @@ impl PathManager {
 
     /// No path lives.
     pub(crate) fn begin_outage(&mut self, peer: PeerId) {
-        let at = self.now + self.config.hold;
-        let (now, awake) = (self.now, self.awake());
+        let at = self.clock.now() + self.config.hold;
+        let (now, awake) = (self.clock.now(), self.clock.awake());
         let Some(p) = self.peers.get_mut(peer) else { return };
         if p.outage.is_some() {
             return;
         }
         p.outage = Some(Outage { since: now, awake, given_up: false });
-        p.held = true;
         self.timers.set(Timer::Hold(peer), Some(at));
         self.push_event(PathEvent::NoPath { peer });
     }
@@ -151,17 +151,16 @@ impl PathManager {
 
     /// The hold time is over, unless the lane did not run for a part of it.
     pub(crate) fn hold_over(&mut self, peer: PeerId) {
-        let awake = self.awake();
+        let awake = self.clock.awake();
         let Some(p) = self.peers.get_mut(peer) else { return };
         let left = p.outage.map(|outage| (outage.awake + self.config.hold).saturating_sub(awake));
         if let Some(left) = left.filter(|left| !left.is_zero()) {
-            self.timers.set(Timer::Hold(peer), Some(self.now + left));
+            self.timers.set(Timer::Hold(peer), Some(self.clock.now() + left));
             return;
         }
         if let Some(outage) = &mut p.outage
             && !core::mem::replace(&mut outage.given_up, true)
         {
-            p.held = false;
             self.push_event(PathEvent::PeerLost { peer });
         }
     }

@@ -2,25 +2,25 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Packet;
 
 use crate::addresses::LocalAddresses;
-use crate::association::Association;
-use crate::config::{Config, LaneIdentity, PathOptions};
-use crate::detour::Detour;
-use crate::id::{AssociationId, PathNumber, Qpn};
-use crate::key::{Nonce, Random};
+use crate::associations::Associations;
+use crate::clock::Clock;
+use crate::config::{Config, LaneIdentity};
+use crate::id::{PathNumber, Qpn};
+use crate::key::Random;
 use crate::message::HELLO_QKEY;
 use crate::path::{Path, Role};
-use crate::policy::{AnyPolicy, Policy as _};
+use crate::peers::Peers;
+use crate::policy::Policy as _;
 use crate::slab::Slab;
 use crate::timers::{Timer, Timers};
-use crate::types::{
-    ControlOut, Handled, PathAddress, PathEvent, PathState, Reason, Refusals, Refused,
-};
+use crate::types::{ControlOut, Handled, PathAddress, PathEvent, PathState, Refusals, Refused};
+use crate::ud::UdPaths;
 use polypath_types::{PathId, PathTag, PeerId, Route};
 
 /// Most queue pairs of a lane: their numbers have 16 bits.
@@ -37,67 +37,6 @@ pub const MAX_EVENTS: usize = 1 << 14;
 /// A route with less room than this may be too little for what its queue pair has to send (a large
 /// packet, a READ worth asking for): whoever got it is told when there is more.
 const SCARCE: u32 = 32 << 10;
-/// If a deadline was missed by so much, the lane itself did not run.
-const PAUSE: Duration = Duration::from_millis(4);
-/// After a pause, nothing is concluded from silence for so long.
-const SETTLE: Duration = Duration::from_millis(4);
-/// A lane that hardly ever runs must decide at some time: pauses in close succession (less than
-/// [`PAUSES_APART`]) together defer conclusions by so much at most.
-const SETTLE_MAX: Duration = Duration::from_millis(40);
-const PAUSES_APART: Duration = Duration::from_millis(50);
-
-/// By what queue pairs share a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PeerKey {
-    pub(crate) local: IpAddr,
-    pub(crate) remote: IpAddr,
-    pub(crate) slot: u8,
-    pub(crate) options: PathOptions,
-}
-
-/// A peer without any path.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Outage {
-    pub(crate) since: Duration,
-    /// The same by the clock that stands still while the lane does not run.
-    pub(crate) awake: Duration,
-    /// The hold time is over, or the peer said farewell.
-    pub(crate) given_up: bool,
-}
-
-/// A fail-over whose first progress is waited for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FailOver {
-    pub(crate) since: Duration,
-    pub(crate) reason: Reason,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Peer {
-    pub(crate) key: PeerKey,
-    /// The path with the peer's own addresses.
-    pub(crate) own: PathId,
-    /// Which path its data goes by.
-    pub(crate) policy: AnyPolicy,
-    pub(crate) association: Option<AssociationId>,
-    /// An association that the peer proposed but has not proven yet.
-    pub(crate) pending: Option<AssociationId>,
-    pub(crate) nonce: Nonce,
-    pub(crate) qpns: BTreeSet<Qpn>,
-    pub(crate) outage: Option<Outage>,
-    /// [`PathManager::route`] gives nothing.
-    pub(crate) held: bool,
-    pub(crate) blocked: bool,
-    /// Handshakes went unanswered: most likely it knows only plain RoCEv2.
-    pub(crate) plain: bool,
-    /// Since when its traffic goes by the active path.
-    pub(crate) switched_at: Duration,
-    /// Queue pairs with a path of their own, few if any.
-    pub(crate) detours: BTreeMap<Qpn, Detour>,
-    pub(crate) failover: Option<FailOver>,
-    pub(crate) failovers: u64,
-    pub(crate) last_blackout: Option<(Duration, Reason)>,
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Qp {
@@ -136,27 +75,13 @@ pub struct PathManager {
     pub(crate) config: Config,
     pub(crate) lane: LaneIdentity,
     pub(crate) random: Random,
-    pub(crate) now: Duration,
-    /// Silence before this time means nothing: the lane was not running.
-    pub(crate) awake_since: Duration,
-    pub(crate) settle_until: Duration,
-    /// The last pause, and the first of those in close succession.
-    paused_at: Duration,
-    pauses_since: Duration,
-    /// Sum of all pauses.
-    pub(crate) asleep: Duration,
+    pub(crate) clock: Clock,
     pub(crate) local: LocalAddresses,
     pub(crate) paths: Slab<PathId, Path>,
-    pub(crate) peers: Slab<PeerId, Peer>,
-    pub(crate) peer_by_key: BTreeMap<PeerKey, PeerId>,
-    pub(crate) associations: Slab<AssociationId, Association>,
-    pub(crate) association_by_nonce: BTreeMap<(u64, Nonce), AssociationId>,
+    pub(crate) peers: Peers,
+    pub(crate) associations: Associations,
     pub(crate) qps: BTreeMap<Qpn, Qp>,
-    pub(crate) ud: BTreeMap<(IpAddr, IpAddr, PathOptions), PathId>,
-    /// Between which addresses associations have paths.
-    pub(crate) ways: BTreeSet<(IpAddr, IpAddr, AssociationId)>,
-    /// The other way round.
-    pub(crate) ud_keys: BTreeMap<PathId, (IpAddr, IpAddr, PathOptions)>,
+    pub(crate) ud: UdPaths,
     pub(crate) timers: Timers,
     out: VecDeque<ControlOut>,
     events: VecDeque<PathEvent>,
@@ -171,22 +96,13 @@ impl PathManager {
             config,
             lane,
             random: Random::new(seed),
-            now: Duration::ZERO,
-            awake_since: Duration::ZERO,
-            settle_until: Duration::ZERO,
-            paused_at: Duration::ZERO,
-            pauses_since: Duration::ZERO,
-            asleep: Duration::ZERO,
+            clock: Clock::default(),
             local: LocalAddresses::default(),
             paths: Slab::new(MAX_PEERS * 9 + MAX_UD_PATHS),
-            peers: Slab::new(MAX_PEERS),
-            peer_by_key: BTreeMap::new(),
-            associations: Slab::new(MAX_PEERS),
-            association_by_nonce: BTreeMap::new(),
+            peers: Peers::new(MAX_PEERS),
+            associations: Associations::new(MAX_PEERS),
             qps: BTreeMap::new(),
-            ud: BTreeMap::new(),
-            ways: BTreeSet::new(),
-            ud_keys: BTreeMap::new(),
+            ud: UdPaths::default(),
             timers: Timers::default(),
             out: VecDeque::new(),
             events: VecDeque::new(),
@@ -209,7 +125,7 @@ impl PathManager {
     #[inline]
     pub fn route(&mut self, peer: PeerId) -> Option<Route> {
         let p = self.peers.get_mut(peer)?;
-        if p.held {
+        if p.is_held() {
             return None;
         }
         let path = p.policy.pick(&self.paths);
@@ -450,7 +366,7 @@ impl PathManager {
     /// The next packet to send. Call until `None` after any other call.
     #[inline]
     pub fn poll_transmit(&mut self, now: Duration) -> Option<ControlOut> {
-        self.now = self.now.max(now);
+        self.clock.reach(now);
         self.out.pop_front()
     }
 
@@ -463,7 +379,7 @@ impl PathManager {
     /// Timers. Early or superfluous calls do no harm.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.advance(now);
-        while let Some(timer) = self.timers.pop(self.now) {
+        while let Some(timer) = self.timers.pop(self.clock.now()) {
             match timer {
                 Timer::Association(a) => self.tick(a),
                 Timer::Hello(qpn) => self.hello_due(qpn),
@@ -479,23 +395,9 @@ impl PathManager {
         self.timers.next()
     }
 
-    /// Takes note of the time, and of having missed a deadline by much.
+    /// Takes note of the time.
     pub(crate) fn advance(&mut self, now: Duration) {
-        self.now = self.now.max(now);
-        if self.timers.next().is_some_and(|at| self.now > at + PAUSE) && self.now > self.paused_at {
-            if self.now.saturating_sub(self.paused_at) > PAUSES_APART {
-                self.pauses_since = self.now;
-            }
-            self.asleep += self.timers.next().map_or(Duration::ZERO, |at| self.now - at);
-            self.paused_at = self.now;
-            self.awake_since = self.now;
-            self.settle_until = (self.now + SETTLE).min(self.pauses_since + SETTLE_MAX);
-        }
-    }
-
-    /// A clock that stands still while the lane does not run: peers' silence is measured by it.
-    pub(crate) fn awake(&self) -> Duration {
-        self.now.saturating_sub(self.asleep)
+        self.clock.advance(now, self.timers.next());
     }
 
     pub(crate) fn push_event(&mut self, event: PathEvent) {

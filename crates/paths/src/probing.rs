@@ -1,15 +1,11 @@
-//! Liveness: regular probes, trials of suspected paths, death and return.
-//!
-//! A path is suspected when data or probes on it are late. That alone means little: the peer's
-//! process may not be running. So all paths are probed at once and compared (a *trial*): a path that
-//! answers none of several probes, while another has answered most of its own since, is dead. If
-//! nobody answers, nothing is decided. The peer reads all paths from one socket in order of
-//! arrival, therefore its being busy delays all answers alike.
+//! Regular probes, trials of suspected paths, death and return: takes the samples that
+//! [`liveness`](crate::liveness) judges, and carries out what follows from its verdicts.
 
 use core::time::Duration;
 
 use crate::association::Trial;
 use crate::id::AssociationId;
+use crate::liveness::{self, TRIAL_ROUNDS_FAST};
 use crate::manager::PathManager;
 use crate::message::Body;
 use crate::path::{Path, Role};
@@ -17,15 +13,7 @@ use crate::timers::Timer;
 use crate::types::{PathEvent, PathState, Reason, Refused};
 use polypath_types::PathId;
 
-/// Trial rounds at the full rate; then fewer and fewer, down to one per [`TRIAL_SLOW`].
-const TRIAL_ROUNDS_FAST: u32 = 10;
-const TRIAL_SLOW: Duration = Duration::from_millis(50);
-/// An answer is late after the usual round trip and at least so long.
-const LATE_MIN: Duration = Duration::from_millis(20);
-/// Without any answer for so long, a peer was not just slow.
-const SILENCE: Duration = Duration::from_millis(20);
-/// How long a dead path's answers may lag while it proves itself.
-const RECOVERY_LATE: Duration = Duration::from_millis(60);
+/// Between the probes of a path that proves itself.
 const RECOVERY_INTERVAL: Duration = Duration::from_millis(20);
 /// First probe intervals of dead and of never proven paths; doubled each time.
 const DEAD_FIRST: Duration = Duration::from_millis(10);
@@ -34,8 +22,6 @@ const PROBING_FIRST: Duration = Duration::from_millis(5);
 const PROBING_MAX: Duration = Duration::from_secs(2);
 /// Traffic within this time makes an association busy.
 const BUSY: Duration = Duration::from_secs(2);
-/// What the other path's answers are given as a head start.
-const MARGIN_MIN: Duration = Duration::from_millis(1);
 
 impl PathManager {
     /// Data has been outstanding on `path` for suspiciously long (say, three round trips and at least
@@ -63,14 +49,14 @@ impl PathManager {
     }
 
     fn begin_trial(&mut self, index: AssociationId, path: PathId) {
-        let now = self.now;
+        let now = self.clock.now();
         let Some(p) = self.paths.get_mut(path) else { return };
         if p.state != PathState::Up {
             return;
         }
         p.state = PathState::Suspect;
         p.probes.suspect(now);
-        let awake = self.awake();
+        let awake = self.clock.awake();
         let Some(a) = self.associations.get_mut(index) else { return };
         let started = a.trial.map_or(awake, |t| t.started);
         a.trial = Some(Trial { started, rounds: 0, next_round: now });
@@ -82,7 +68,7 @@ impl PathManager {
             && let Some(a) = self.associations.get_mut(index)
         {
             a.trial = None;
-            self.timers.no_later(Timer::Association(index), self.now);
+            self.timers.no_later(Timer::Association(index), self.clock.now());
         }
     }
 
@@ -104,8 +90,8 @@ impl PathManager {
         path: PathId,
         number: u32,
     ) -> Result<(), Refused> {
-        let now = self.now;
-        let settled = now >= self.settle_until;
+        let now = self.clock.now();
+        let settled = self.clock.is_settled();
         let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
         let sent = p.probes.answer(now, number).ok_or(Refused::Unsolicited)?;
         let silence = self.answered(now, index);
@@ -138,7 +124,7 @@ impl PathManager {
     /// The peer has answered something. Gives for how long it had not although it was asked: a time
     /// without questions is no silence.
     pub(crate) fn answered(&mut self, now: Duration, index: AssociationId) -> Duration {
-        let awake = now.saturating_sub(self.asleep);
+        let awake = self.clock.awake_at(now);
         let Some(a) = self.associations.get_mut(index) else { return Duration::ZERO };
         a.last_answer = awake;
         a.asked.take().map_or(Duration::ZERO, |asked| awake.saturating_sub(asked))
@@ -147,7 +133,7 @@ impl PathManager {
     /// A path that was suspected has answered first, after a silence of all.
     pub(crate) fn end_silence(&mut self, path: PathId, silence: Duration) {
         let usual = self.paths.get(path).map(Path::patience).unwrap_or_default();
-        if silence >= SILENCE.max(usual) {
+        if liveness::was_silent(silence, usual) {
             self.push_event(PathEvent::PathHeard { path });
         }
     }
@@ -173,7 +159,7 @@ impl PathManager {
         }
         if let Some(since) = a.unused_since {
             let end = since + self.config.linger;
-            if end <= self.now {
+            if end <= self.clock.now() {
                 self.send_control(index, None, &Body::Bye, false);
                 self.remove_association(index);
                 return;
@@ -192,39 +178,31 @@ impl PathManager {
         };
         earliest(self.trial_round(index));
         earliest(self.regular_probes(index));
-        if self.settle_until > self.now {
-            earliest(Some(self.settle_until));
-        }
-        let floor = self.now + Duration::from_micros(100);
+        earliest(self.clock.settles_at());
+        let floor = self.clock.now() + Duration::from_micros(100);
         self.timers.set(Timer::Association(index), next.map(|n| n.max(floor)));
     }
 
     /// Suspects paths whose regular probes went unanswered.
     fn notice_late(&mut self, index: AssociationId) {
-        if self.now < self.settle_until {
-            return;
-        }
         for path in self.members(index) {
             let Some(p) = self.paths.get_mut(path) else { continue };
-            let Some(oldest) = p.probes.oldest() else { continue };
-            let waited = self.now.saturating_sub(oldest.max(self.awake_since));
-            match p.state {
-                PathState::Up if waited >= p.patience().max(LATE_MIN) => {
-                    self.begin_trial(index, path);
-                }
-                PathState::Recovering if waited >= p.patience().max(RECOVERY_LATE) => {
-                    p.state = PathState::Dead;
-                    p.probes.forget_all();
-                    p.probes.interval = DEAD_FIRST;
-                }
-                _ => {}
+            if !liveness::is_late(&self.clock, &p.sample()) {
+                continue;
+            }
+            if p.state == PathState::Recovering {
+                p.state = PathState::Dead;
+                p.probes.forget_all();
+                p.probes.interval = DEAD_FIRST;
+            } else {
+                self.begin_trial(index, path);
             }
         }
     }
 
     /// One probe on every path that matters for the comparison.
     fn trial_round(&mut self, index: AssociationId) -> Option<Duration> {
-        let now = self.now;
+        let now = self.clock.now();
         let trial = self.associations.get(index)?.trial?;
         if trial.next_round > now {
             return Some(trial.next_round);
@@ -256,9 +234,7 @@ impl PathManager {
         }
         let rtts = members.iter().filter_map(|p| self.paths.get(*p)?.rtt.smoothed());
         let rtt = rtts.min().unwrap_or_default();
-        let base = (rtt / 4).clamp(self.config.trial_interval, TRIAL_SLOW);
-        let slow = trial.rounds.saturating_sub(TRIAL_ROUNDS_FAST).min(8);
-        let interval = (base * (1 << slow)).min(TRIAL_SLOW);
+        let interval = liveness::trial_interval(trial.rounds, rtt, self.config.trial_interval);
         let next_round = now + interval;
         if let Some(a) = self.associations.get_mut(index) {
             a.trial = Some(Trial { rounds: trial.rounds + 1, next_round, ..trial });
@@ -269,28 +245,16 @@ impl PathManager {
     /// The verdict on suspected paths.
     fn judge(&mut self, index: AssociationId) {
         let Some(trial) = self.associations.get(index).and_then(|a| a.trial) else { return };
-        if self.now < self.settle_until {
+        if !self.clock.is_settled() {
             return;
         }
         let members = self.members(index);
         // The other path may have lost one of as many probes.
-        let answers = self.trial_probes() as usize - 1;
+        let wanted = self.trial_probes() as usize - 1;
         for &path in &members {
+            let samples = members.iter().filter_map(|o| self.paths.get(*o)).map(Path::sample);
             let Some(p) = self.paths.get(path) else { continue };
-            if p.state != PathState::Suspect {
-                continue;
-            }
-            let Some(enough_at) = p.probes.enough_at else { continue };
-            let patience = p.patience().max(MARGIN_MIN);
-            let better = members.iter().filter_map(|o| self.paths.get(*o)).any(|o| {
-                let fit =
-                    o.state == PathState::Up || (o.state == PathState::Recovering && o.fenced());
-                let quick = o.rtt.smoothed().unwrap_or_default();
-                let margin = patience.saturating_sub(quick).max(MARGIN_MIN);
-                let answered = o.probes.answered(p.probes.suspected_at, answers);
-                fit && answered.is_some_and(|at| self.now >= at + margin)
-            });
-            if better && self.now >= enough_at + patience {
+            if liveness::is_dead(self.clock.now(), wanted, &p.sample(), samples) {
                 self.path_lost(path, PathState::Dead, Reason::ProbesLost, true);
             }
         }
@@ -298,7 +262,7 @@ impl PathManager {
         // Nothing of ours was answered for long; the peer may be heard none the less.
         let Some(a) = self.associations.get(index) else { return };
         let silent_since = a.last_answer.max(trial.started);
-        if self.awake() >= silent_since + self.config.silent_after {
+        if self.clock.awake() >= silent_since + self.config.silent_after {
             for peer in a.peers.clone() {
                 self.begin_outage(peer);
             }
@@ -308,13 +272,13 @@ impl PathManager {
     /// Lets paths that proved themselves carry traffic again. `reason`: why traffic that has no other
     /// path moves there.
     fn recover(&mut self, index: AssociationId, reason: Reason) {
-        let now = self.now;
+        let now = self.clock.now();
         let members = self.members(index);
         let alone = !members.iter().any(|p| self.paths.get(*p).is_some_and(Path::usable));
         for path in members {
             let Some(p) = self.paths.get(path) else { continue };
-            let proven = p.recovering_since + p.updelay(now, &self.config);
-            if p.state == PathState::Recovering && p.fenced() && (alone || now >= proven) {
+            let updelay = p.updelay(now, &self.config);
+            if liveness::is_proven(now, p.recovering_since, updelay, alone, &p.sample()) {
                 self.path_back(path, reason);
             }
         }
@@ -323,9 +287,9 @@ impl PathManager {
     fn send_probe(&mut self, index: AssociationId, path: PathId) {
         let Some(p) = self.paths.get_mut(path) else { return };
         let Role::Member { id, .. } = p.role else { return };
-        let number = p.probes.send(self.now);
+        let number = p.probes.send(self.clock.now());
         p.probes_sent += 1;
-        let awake = self.awake();
+        let awake = self.clock.awake();
         if let Some(a) = self.associations.get_mut(index) {
             a.asked.get_or_insert(awake);
         }
@@ -334,7 +298,7 @@ impl PathManager {
 
     /// Probes outside of trials. Returns when the next thing is due.
     fn regular_probes(&mut self, index: AssociationId) -> Option<Duration> {
-        let now = self.now;
+        let now = self.clock.now();
         let a = self.associations.get(index)?;
         let trial = a.trial.is_some();
         let busy = now.saturating_sub(a.last_traffic) < BUSY && !a.last_traffic.is_zero();
@@ -360,11 +324,7 @@ impl PathManager {
                 self.send_probe(index, path);
             }
             let Some(p) = self.paths.get(path) else { continue };
-            let late = match (p.state, p.probes.oldest()) {
-                (PathState::Up, Some(at)) => Some(at + p.patience().max(LATE_MIN)),
-                (PathState::Recovering, Some(at)) => Some(at + p.patience().max(RECOVERY_LATE)),
-                _ => None,
-            };
+            let late = liveness::late_at(&p.sample());
             for at in [Some(p.probes.next_at), late].into_iter().flatten() {
                 next = Some(next.map_or(at, |n| n.min(at)));
             }
@@ -381,7 +341,7 @@ impl PathManager {
         reason: Reason,
         fence: bool,
     ) {
-        let now = self.now;
+        let now = self.clock.now();
         let Some(p) = self.paths.get_mut(path) else { return };
         p.give_up(now, state, reason);
         p.probes.interval = Duration::ZERO;
@@ -418,7 +378,7 @@ impl PathManager {
         let Some(p) = self.paths.get_mut(path) else { return };
         let role = p.role;
         p.revive(&self.config);
-        p.probes.next_at = self.now;
+        p.probes.next_at = self.clock.now();
         self.push_event(PathEvent::PathAlive { path });
         let peers = match role {
             Role::Member { association, .. } => {

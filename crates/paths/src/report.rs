@@ -1,7 +1,8 @@
 //! What `polypath status` shows.
 
 use crate::id::Qpn;
-use crate::manager::{PathManager, Peer};
+use crate::manager::PathManager;
+use crate::peers::Peer;
 use crate::policy::Policy as _;
 use crate::types::{PathState, PathStatus, PeerStatus, Refusals, Status};
 use polypath_types::{PathId, PeerId};
@@ -33,7 +34,7 @@ impl PathManager {
             remote_instance: association.map(|a| a.remote_instance),
             qpns: peer.qpns.iter().map(|qpn| qpn.0).collect(),
             agreed: peer.qpns.iter().filter(agreed).count(),
-            active: (!peer.held).then_some(peer.policy.main()),
+            active: (!peer.is_held()).then_some(peer.policy.main()),
             note: note(peer, &paths, association.is_some()),
             paths,
             failovers: peer.failovers,

@@ -1,0 +1,234 @@
+//! The peers of a lane: what queue pairs with the same ends share.
+
+use core::net::IpAddr;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::config::PathOptions;
+use crate::id::{AssociationId, Qpn};
+use crate::key::Nonce;
+use crate::policy::AnyPolicy;
+use crate::slab::Slab;
+use crate::types::Reason;
+use polypath_types::{PathId, PeerId};
+
+/// By what queue pairs share a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PeerKey {
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    pub(crate) slot: u8,
+    pub(crate) options: PathOptions,
+}
+
+/// A peer without any path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outage {
+    pub(crate) since: Duration,
+    /// The same by the clock that stands still while the lane does not run.
+    pub(crate) awake: Duration,
+    /// The hold time is over, or the peer said farewell.
+    pub(crate) given_up: bool,
+}
+
+/// A fail-over whose first progress is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FailOver {
+    pub(crate) since: Duration,
+    pub(crate) reason: Reason,
+}
+
+/// The path of one queue pair that is not its peer's ([`detour`](crate::detour)).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Detour {
+    pub(crate) path: PathId,
+    pub(crate) since: Duration,
+    /// Path numbers that were tried since there was progress last.
+    pub(crate) tried: u8,
+}
+
+/// A remote lane, as reached by one pair of addresses with the same options.
+///
+/// It has a path unless there is an [`outage`](Self::outage); during one it has none until the hold time is
+/// over, when queue pairs get the last one back to run out of retries on.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) key: PeerKey,
+    /// The path with the peer's own addresses.
+    pub(crate) own: PathId,
+    /// Which path its data goes by.
+    pub(crate) policy: AnyPolicy,
+    pub(crate) association: Option<AssociationId>,
+    /// An association that the peer proposed but has not proven yet.
+    pub(crate) pending: Option<AssociationId>,
+    pub(crate) nonce: Nonce,
+    pub(crate) qpns: BTreeSet<Qpn>,
+    pub(crate) outage: Option<Outage>,
+    /// A queue pair waits for room in the window of one of its paths.
+    pub(crate) blocked: bool,
+    /// Handshakes went unanswered: most likely it knows only plain RoCEv2.
+    pub(crate) plain: bool,
+    /// Since when its traffic goes by the active path.
+    pub(crate) switched_at: Duration,
+    /// Queue pairs with a path of their own, few if any.
+    pub(crate) detours: BTreeMap<Qpn, Detour>,
+    pub(crate) failover: Option<FailOver>,
+    pub(crate) failovers: u64,
+    pub(crate) last_blackout: Option<(Duration, Reason)>,
+}
+
+impl Peer {
+    pub(crate) fn new(key: PeerKey, own: PathId, policy: AnyPolicy, nonce: Nonce) -> Self {
+        Self {
+            key,
+            own,
+            policy,
+            association: None,
+            pending: None,
+            nonce,
+            qpns: BTreeSet::new(),
+            outage: None,
+            blocked: false,
+            plain: false,
+            switched_at: Duration::ZERO,
+            detours: BTreeMap::new(),
+            failover: None,
+            failovers: 0,
+            last_blackout: None,
+        }
+    }
+
+    /// It has no path, and queue pairs wait for one.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.outage.is_some_and(|outage| !outage.given_up)
+    }
+}
+
+/// All peers, by their names and by what queue pairs share one for.
+#[derive(Clone, Debug)]
+pub(crate) struct Peers {
+    table: Slab<PeerId, Peer>,
+    by_key: BTreeMap<PeerKey, PeerId>,
+}
+
+impl Peers {
+    /// `limit`: most peers at a time.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { table: Slab::new(limit), by_key: BTreeMap::new() }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.table.is_full()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, peer: PeerId) -> Option<&Peer> {
+        self.table.get(peer)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, peer: PeerId) -> Option<&mut Peer> {
+        self.table.get_mut(peer)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PeerId, &Peer)> {
+        self.table.iter()
+    }
+
+    pub(crate) fn by_key(&self, key: &PeerKey) -> Option<PeerId> {
+        self.by_key.get(key).copied()
+    }
+
+    /// A peer that differs in its options only: to the other side it is the same.
+    pub(crate) fn sibling(&self, key: &PeerKey) -> Option<&Peer> {
+        let same = |k: &PeerKey| (k.local, k.remote, k.slot) == (key.local, key.remote, key.slot);
+        let first = PeerKey { options: PathOptions::default(), ..*key };
+        let (_, peer) = self.by_key.range(first..).next().filter(|(k, _)| same(k))?;
+        self.table.get(*peer)
+    }
+
+    /// `None`: there are too many.
+    pub(crate) fn insert(&mut self, peer: Peer) -> Option<PeerId> {
+        let key = peer.key;
+        let index = self.table.insert(peer)?;
+        self.by_key.insert(key, index);
+        Some(index)
+    }
+
+    pub(crate) fn remove(&mut self, peer: PeerId) -> Option<Peer> {
+        let removed = self.table.remove(peer)?;
+        self.by_key.remove(&removed.key);
+        Some(removed)
+    }
+
+    /// # Errors
+    /// Names and keys do not agree.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.table.check()?;
+        if self.by_key.len() != self.table.len() {
+            return Err(format!("{} peers have {} keys", self.table.len(), self.by_key.len()));
+        }
+        for (key, &index) in &self.by_key {
+            if self.table.get(index).is_none_or(|peer| peer.key != *key) {
+                return Err(format!("{key:?} is not the key of {index:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn key(host: u8, slot: u8, flow_label: u32) -> PeerKey {
+        let options = PathOptions { flow_label, ..PathOptions::default() };
+        let ip = |n: u8| IpAddr::from([10, 0, 0, n]);
+        PeerKey { local: ip(1), remote: ip(host), slot, options }
+    }
+
+    fn add(peers: &mut Peers, key: PeerKey, nonce: u8) -> Option<PeerId> {
+        let policy = AnyPolicy::new(&Config::default(), PathId(0));
+        peers.insert(Peer::new(key, PathId(0), policy, Nonce([nonce; 16])))
+    }
+
+    #[test]
+    fn a_peer_is_found_by_its_key_until_it_is_gone() {
+        let mut peers = Peers::new(2);
+        let first = add(&mut peers, key(2, 1, 0), 1).unwrap();
+        let second = add(&mut peers, key(2, 2, 0), 2).unwrap();
+        assert!(peers.is_full() && add(&mut peers, key(3, 1, 0), 3).is_none());
+        assert_eq!(peers.by_key(&key(3, 1, 0)), None, "one that found no room leaves nothing");
+        assert_eq!(peers.by_key(&key(2, 2, 0)), Some(second));
+        assert_eq!(peers.remove(first).unwrap().key, key(2, 1, 0));
+        assert!(peers.remove(first).is_none() && peers.by_key(&key(2, 1, 0)).is_none());
+        assert_eq!(peers.check(), Ok(()));
+    }
+
+    #[test]
+    fn peers_that_differ_in_their_options_only_are_siblings() {
+        let mut peers = Peers::new(8);
+        add(&mut peers, key(2, 1, 7), 1);
+        add(&mut peers, key(2, 2, 0), 2);
+        let nonce = |peers: &Peers, k| peers.sibling(&k).map(|p| p.nonce.0[0]);
+        assert_eq!(nonce(&peers, key(2, 1, 9)), Some(1));
+        assert_eq!(nonce(&peers, key(2, 1, 3)), Some(1));
+        assert_eq!(nonce(&peers, key(2, 2, 1)), Some(2));
+        assert_eq!(nonce(&peers, key(3, 1, 0)), None);
+    }
+
+    #[test]
+    fn a_peer_is_held_during_an_outage_until_it_is_given_up() {
+        let mut peers = Peers::new(1);
+        let index = add(&mut peers, key(2, 1, 0), 1).unwrap();
+        let peer = peers.get_mut(index).unwrap();
+        assert!(!peer.is_held());
+        let outage = Outage { since: Duration::ZERO, awake: Duration::ZERO, given_up: false };
+        peer.outage = Some(outage);
+        assert!(peer.is_held());
+        peer.outage = Some(Outage { given_up: true, ..outage });
+        assert!(!peer.is_held(), "it gets its last path back");
+    }
+}
