@@ -15,7 +15,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use polypath_engine::media::udp::{FlowHandle, FlowKey, Receiver, Sender};
+use polypath_engine::media::FlowHandle;
+use polypath_engine::media::udp::{FlowKey, Receiver, Sender};
 use polypath_engine::memory::{KeyCache, MemoryTable, store};
 use polypath_transport::{Access, Burst, PathId, Payload, Sge};
 use polypath_wire::{Bth, Headers, Opcode, Psn, ROCE_PORT};

@@ -27,7 +27,7 @@ use polypath_wire::icrc::{Flow, compute};
 use crate::context::OpenDevice;
 use crate::device;
 use crate::lane::Lane;
-use crate::media::udp::Received;
+use crate::media::Received;
 use crate::process::Process;
 
 /// Our lane's slot, and the peer's.

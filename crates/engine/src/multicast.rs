@@ -90,7 +90,7 @@ impl Groups {
 impl State {
     /// Attaches a queue pair to a group, on these interfaces.
     pub(crate) fn join(&mut self, group: IpAddr, index: u16, interfaces: &[u32]) -> Result<()> {
-        let socket = self.receiver();
+        let socket = self.slot_socket();
         self.groups.join(group, index, interfaces, |ifindex| {
             let Some(socket) = socket else { return Ok(()) };
             membership(socket, group, ifindex, true).map_err(|e| {
@@ -104,7 +104,7 @@ impl State {
 
     /// Detaches a queue pair from a group.
     pub(crate) fn leave(&mut self, group: IpAddr, index: u16) {
-        let socket = self.receiver();
+        let socket = self.slot_socket();
         for ifindex in self.groups.leave(group, index) {
             if let Some(socket) = socket {
                 // An interface that is gone took its membership along.

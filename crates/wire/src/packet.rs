@@ -303,14 +303,22 @@ impl<'a> Packet<'a> {
                 got: udp_payload.len(),
             });
         };
-        let body = &udp_payload[..body_len];
+        Self::parse_body_with(&udp_payload[..body_len], f)
+    }
+
+    /// [`Packet::parse_with`] for a packet without an ICRC: from the BTH to its padding.
+    ///
+    /// # Errors
+    /// The same, but for the room for an ICRC.
+    #[inline]
+    pub fn parse_body_with<R>(body: &'a [u8], f: impl FnOnce(&Self) -> R) -> Result<R, ParseError> {
         let mut packet = Self { headers: Headers::new(Bth::parse(body)?), payload: &[] };
         let padded = packet.headers.parse_extended(body)?;
-        if !body_len.is_multiple_of(4) {
+        if !body.len().is_multiple_of(4) {
             return Err(ParseError::BadValue {
                 what: "packet length",
                 expected: "a multiple of 4",
-                got: udp_payload.len() as u64,
+                got: body.len() as u64,
             });
         }
         let pad = usize::from(packet.headers.bth.pad);

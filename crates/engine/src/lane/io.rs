@@ -16,7 +16,7 @@ use crate::cq::Cq;
 use crate::lane::counters::Counters;
 use crate::lane::datagrams::Datagrams;
 use crate::lane::send_errors::{SendErrors, Way, advice};
-use crate::media::udp::{FlowError, FlowFault, FlowHandle, FlowKey, Sender};
+use crate::media::{Flow, FlowError, FlowFault, Senders};
 use crate::moderation::Holds;
 
 /// Flows kept open for control packets. They are no sockets: flows share these.
@@ -33,10 +33,10 @@ const MAX_EXPLANATIONS: usize = 64;
 
 /// A flow that was opened for a path, and for which addresses.
 #[derive(Debug)]
-struct Flow {
+struct PathFlow {
     address: PathAddress,
     /// `None`: it could not be opened.
-    handle: Option<FlowHandle>,
+    handle: Option<Flow>,
     /// When to try again, and how long to wait after that.
     retry_at: Duration,
     pause: Duration,
@@ -47,7 +47,7 @@ struct Flow {
 /// A flow of control packets.
 #[derive(Clone, Copy, Debug)]
 struct ControlFlow {
-    handle: FlowHandle,
+    handle: Flow,
     /// Counts uses of all of them.
     used: u64,
 }
@@ -56,7 +56,7 @@ struct ControlFlow {
 #[derive(Debug)]
 pub(crate) struct LaneIo {
     pub(crate) now: Duration,
-    pub(crate) sender: Sender,
+    pub(crate) sender: Senders,
     pub(crate) counters: Counters,
     /// Names of interfaces: asking the kernel takes system calls, and a fail-over no time.
     interfaces: HashMap<u32, String>,
@@ -66,7 +66,7 @@ pub(crate) struct LaneIo {
     pub(crate) events: VecDeque<EventStatus>,
     /// The last fail-overs, oldest first.
     pub(crate) failovers: VecDeque<FailoverStatus>,
-    flows: Vec<Option<Flow>>,
+    flows: Vec<Option<PathFlow>>,
     control_flows: BTreeMap<PathAddress, ControlFlow>,
     control_uses: u64,
     /// What could not be sent.
@@ -84,7 +84,7 @@ pub(crate) struct LaneIo {
 }
 
 impl LaneIo {
-    pub(crate) fn new(sender: Sender) -> Self {
+    pub(crate) fn new(sender: Senders) -> Self {
         Self {
             now: Duration::ZERO,
             sender,
@@ -108,7 +108,7 @@ impl LaneIo {
 
     /// The flow of a path, opened when first used and again when its addresses change. If that fails,
     /// it is tried again after a while.
-    fn flow(&mut self, path: PathId, address: &PathAddress) -> Option<FlowHandle> {
+    fn flow(&mut self, path: PathId, address: &PathAddress) -> Option<Flow> {
         let at = path.0 as usize;
         if let Some(Some(flow)) = self.flows.get(at)
             && flow.address == *address
@@ -120,7 +120,7 @@ impl LaneIo {
     }
 
     #[cold]
-    fn open_flow(&mut self, path: PathId, address: PathAddress) -> Option<FlowHandle> {
+    fn open_flow(&mut self, path: PathId, address: PathAddress) -> Option<Flow> {
         let at = path.0 as usize;
         if self.flows.len() <= at {
             self.flows.resize_with(at + 1, || None);
@@ -138,13 +138,13 @@ impl LaneIo {
         }
         let handle = self.open(&address, path.0);
         let retry_at = self.now + pause;
-        self.flows[at] = Some(Flow { address, handle, retry_at, pause, sent_before });
+        self.flows[at] = Some(PathFlow { address, handle, retry_at, pause, sent_before });
         handle
     }
 
     /// Opens a flow; counts and tells if that fails.
-    fn open(&mut self, address: &PathAddress, tag: u32) -> Option<FlowHandle> {
-        match self.sender.open_for(key_of(address), tag) {
+    fn open(&mut self, address: &PathAddress, tag: u32) -> Option<Flow> {
+        match self.sender.open(address, tag) {
             Ok(handle) => Some(handle),
             Err(e) => {
                 self.counters.flows_failed += 1;
@@ -172,29 +172,27 @@ impl LaneIo {
             self.counters.unsendable += u64::from(burst.packets);
             return Err(NotSent::NoWay);
         };
-        Ok(self.sender.queue(flow, burst)?)
+        Ok(self.sender.send(self.now, flow, burst)?)
     }
 
     /// Hands what is queued to the kernel, and takes in what became of it.
     #[inline]
     pub(crate) fn flush(&mut self, paths: &mut PathManager) {
-        let done = self.sender.flush();
+        let done = self.sender.flush(self.now);
         self.counters.sent_packets += u64::from(done.sent);
         self.counters.sent_bytes += done.sent_bytes;
         self.counters.fragmented_packets += u64::from(done.fragmented);
         self.counters.unsent += u64::from(done.dropped);
-        if self.sender.has_flow_errors() {
+        if self.sender.has_errors() {
             self.heed_send_errors(paths);
         }
     }
 
     #[cold]
     fn heed_send_errors(&mut self, paths: &mut PathManager) {
-        for FlowError { flow, tag, kind, packets } in self.sender.take_flow_errors() {
-            let Some(key) = self.sender.key(flow) else { continue };
-            let (local, remote) = (key.local, key.remote);
-            let ifindex = key.ifindex.unwrap_or(0);
-            let way = Way { local, remote, ifindex };
+        for (flow, FlowError { tag, kind, packets, .. }) in self.sender.take_errors() {
+            let Some(way) = self.address_of(flow, tag).map(way_of) else { continue };
+            let Way { local, remote, ifindex } = way;
             match kind {
                 FlowFault::TooBig(bytes) => {
                     let interface = self.interface(ifindex);
@@ -218,6 +216,14 @@ impl LaneIo {
                 }
             }
         }
+    }
+
+    /// What a flow that was opened with this tag is for.
+    fn address_of(&self, flow: Flow, tag: u32) -> Option<&PathAddress> {
+        if let Some(Some(path)) = self.flows.get(tag as usize) {
+            return (path.handle == Some(flow)).then_some(&path.address);
+        }
+        self.control_flows.iter().find(|(_, open)| open.handle == flow).map(|(address, _)| address)
     }
 
     /// The kernel gave an error instead of packets; told when it is another one.
@@ -251,7 +257,7 @@ impl LaneIo {
         match self.control_flow(&out.address) {
             Some(flow) => {
                 self.counters.control_sent += 1;
-                self.sender.queue_raw(flow, &out.packet);
+                self.sender.send_packet(self.now, flow, &out.packet);
             }
             None => self.counters.unsendable += 1,
         }
@@ -260,7 +266,7 @@ impl LaneIo {
     }
 
     /// The flow for control packets to an address. Those used last stay open.
-    fn control_flow(&mut self, address: &PathAddress) -> Option<FlowHandle> {
+    fn control_flow(&mut self, address: &PathAddress) -> Option<Flow> {
         self.control_uses += 1;
         let used = self.control_uses;
         if let Some(flow) = self.control_flows.get_mut(address) {
@@ -291,11 +297,11 @@ impl LaneIo {
         for flow in std::mem::take(&mut self.control_flows).into_values() {
             self.sender.close(flow.handle);
         }
-        self.sender.forget_sizes();
     }
 
     /// Takes in the names of interfaces; those that are gone may still be spoken of.
     pub(crate) fn learn_interfaces(&mut self, table: &Table) {
+        self.sender.interfaces_changed(table);
         if self.interfaces.len() > MAX_INTERFACES {
             self.interfaces.clear();
         }
@@ -333,7 +339,7 @@ impl LaneIo {
         for path in self.datagrams.forget(keep) {
             paths.release_ud(path);
             let flow = self.flows.get_mut(path.0 as usize).and_then(Option::take);
-            if let Some(Flow { handle: Some(handle), .. }) = flow {
+            if let Some(PathFlow { handle: Some(handle), .. }) = flow {
                 self.sender.close(handle);
             }
         }
@@ -377,17 +383,6 @@ pub(crate) fn way_of(address: &PathAddress) -> Way {
     Way { local: address.local, remote: address.remote, ifindex: address.ifindex }
 }
 
-fn key_of(address: &PathAddress) -> FlowKey {
-    FlowKey {
-        local: address.local,
-        remote: address.remote,
-        ifindex: (address.ifindex != 0).then_some(address.ifindex),
-        source_port: address.source_port,
-        traffic_class: address.traffic_class,
-        hop_limit: address.hop_limit,
-    }
-}
-
 impl Resolved {
     /// What the path manager wants to know.
     pub(crate) fn options(&self) -> polypath_paths::PathOptions {
@@ -406,15 +401,16 @@ mod tests {
 
     use super::*;
     use crate::lane::still_paths;
+    use crate::media::udp::Sender;
 
     #[test]
     fn a_socket_that_could_not_be_opened_is_tried_again() {
-        let (mut io, mut paths) = (LaneIo::new(Sender::new()), still_paths(7));
+        let (mut io, mut paths) = (LaneIo::new(Senders::new(Sender::new())), still_paths(7));
         let ip = Ipv4Addr::LOCALHOST.into();
         let path = paths.ud_path(io.now, ip, ip, polypath_paths::PathOptions::default());
         let path = path.unwrap();
         let address = *paths.path(path).unwrap();
-        io.sender.shortage = Some(libc::EMFILE);
+        io.sender.udp.shortage = Some(libc::EMFILE);
         assert_eq!((io.flow(path, &address), io.counters.flows_failed), (None, 1));
         assert!(io.explanations[0].text.contains("ulimit"), "{:?}", io.explanations);
         // Not for every packet.
@@ -422,7 +418,7 @@ mod tests {
         assert_eq!((io.flow(path, &address), io.counters.flows_failed), (None, 1));
         io.now += REOPEN_FIRST / 2;
         assert_eq!((io.flow(path, &address), io.counters.flows_failed), (None, 2));
-        io.sender.shortage = None;
+        io.sender.udp.shortage = None;
         io.now += REOPEN_FIRST;
         assert_eq!((io.flow(path, &address), io.counters.flows_failed), (None, 2));
         io.now += REOPEN_FIRST;
@@ -433,7 +429,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_refuses_is_counted_told_once_and_no_packet_sent() {
-        let (mut io, mut paths) = (LaneIo::new(Sender::new()), still_paths(7));
+        let (mut io, mut paths) = (LaneIo::new(Senders::new(Sender::new())), still_paths(7));
         // From the loopback address nothing goes elsewhere.
         let (local, remote) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(203, 0, 113, 7).into());
         let path = paths.ud_path(io.now, local, remote, polypath_paths::PathOptions::default());
@@ -442,7 +438,7 @@ mod tests {
         assert_eq!(io.obstacle(&paths, path), None);
         for _ in 0..3 {
             let flow = io.flow(path, &address).unwrap();
-            io.sender.queue_raw(flow, &[0; 12]);
+            io.sender.send_packet(io.now, flow, &[0; 12]);
             io.flush(&mut paths);
         }
         assert_eq!((io.counters.sent_packets, io.counters.unsent), (0, 3));

@@ -33,11 +33,16 @@ use polypath_verbs::{Error, Result};
 use crate::clock;
 use crate::context::os_error;
 use crate::limits::MAX_QP_PER_LANE;
-use crate::media::udp::{Receiver, Sender};
+use crate::media::Receivers;
+#[cfg(any(test, fuzzing))]
+use crate::media::Senders;
+use crate::media::udp::Receiver;
 use crate::multicast::Groups;
 use crate::notify::lock;
 use crate::process::Process;
 
+#[cfg(test)]
+pub(crate) use bell::Bell;
 use failure::Alarm;
 pub(crate) use host::Attached;
 pub(crate) use io::{LaneIo, way_of};
@@ -59,7 +64,7 @@ pub(crate) struct State {
     pub(crate) core: Core,
     pub(crate) io: LaneIo,
     /// In a box, since every round takes it out and puts it back.
-    receiver: Option<Box<Receiver>>,
+    receivers: Option<Box<Receivers>>,
     prompt: Promptness,
     /// Multicast groups, and the queue pairs attached to each.
     pub(crate) groups: Groups,
@@ -87,8 +92,7 @@ impl Lane {
         opened: polypath_ipc::Lane,
         process: &Process,
     ) -> Result<Arc<Self>> {
-        let receiver = Receiver::new(opened.socket).map_err(|e| os_error(&e))?;
-        let sender = Sender::new();
+        let (senders, receivers) = crate::media::start(opened.socket).map_err(|e| os_error(&e))?;
         let mut seed = [0; 16];
         let mut instance = [0; 8];
         getrandom::fill(&mut seed).and_then(|()| getrandom::fill(&mut instance)).map_err(|e| {
@@ -100,10 +104,10 @@ impl Lane {
         let mut paths = PathManager::new(settings, identity, seed);
         paths.set_local(clock::now(), &crate::mp::local_addresses(&table, &process.selection));
         paths.set_down(clock::now(), &crate::mp::down_rules(&table));
-        let mut io = LaneIo::new(sender);
+        let mut io = LaneIo::new(senders);
         io.learn_interfaces(&table);
-        let socket = receiver.fd();
-        let mut state = State::new(paths, io, Some(Box::new(receiver)));
+        let socket = receivers.wait_on();
+        let mut state = State::new(paths, io, Some(Box::new(receivers)));
         state.learn_sole_ipv4(&table, &process.selection);
         let lane = Arc::new(Self {
             index,
@@ -168,7 +172,8 @@ impl Lane {
             Ok(mut state) => {
                 let _alarm = Alarm(&self.sleeper);
                 state.progress(false);
-                if state.io.holds.take_news()
+                // Other media may hold packets back, whatever has been told before.
+                if (state.io.holds.take_news() || state.io.sender.has_more())
                     && let Some(deadline) = state.next_deadline()
                 {
                     self.sleeper.deadline(deadline);
@@ -299,16 +304,33 @@ pub(crate) fn still_paths(slot: u8) -> PathManager {
     PathManager::new(polypath_paths::Config::default(), lane, [7; 16])
 }
 
+/// What those share: it sends nothing but by UDP.
+#[cfg(any(test, fuzzing))]
+fn still_io() -> LaneIo {
+    LaneIo::new(Senders::new(crate::media::udp::Sender::new()))
+}
+
 /// A lane in the hands of a test or the fuzzer: without a socket, a thread, and a broker.
 #[cfg(any(test, fuzzing))]
 impl Lane {
     /// A lane that nobody drives.
     pub(crate) fn still(slot: u8) -> Result<Arc<Self>> {
+        Self::around(slot, State::new(still_paths(slot), still_io(), None))
+    }
+
+    /// A lane with these media, which only its owner drives.
+    #[cfg(test)]
+    pub(crate) fn by(slot: u8, senders: Senders, receivers: Receivers) -> Result<Arc<Self>> {
+        let io = LaneIo::new(senders);
+        Self::around(slot, State::new(still_paths(slot), io, Some(Box::new(receivers))))
+    }
+
+    fn around(slot: u8, state: State) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
             index: 0,
             slot,
             socket: -1,
-            state: Mutex::new(State::new(still_paths(slot), LaneIo::new(Sender::new()), None)),
+            state: Mutex::new(state),
             waiting: AtomicU32::new(0),
             sleeper: Sleeper::new().map_err(|e| os_error(&e))?,
             ended: Once::new(),
@@ -322,13 +344,13 @@ impl Lane {
     pub(crate) fn begin_anew(&self, addresses: &[polypath_paths::LocalAddress]) {
         let mut state = self.wait();
         assert!(state.core.qps().is_empty(), "all queue pairs were destroyed");
-        *state = State::new(still_paths(self.slot), LaneIo::new(Sender::new()), None);
+        *state = State::new(still_paths(self.slot), still_io(), None);
         state.begin();
         state.core.set_local(addresses);
     }
 
     /// One round, with these datagrams coming in first.
-    pub(crate) fn round(&self, datagrams: &[crate::media::udp::Received<'_>]) {
+    pub(crate) fn round(&self, datagrams: &[crate::media::Received<'_>]) {
         let mut state = self.wait();
         state.begin();
         for datagram in datagrams {
@@ -346,11 +368,11 @@ impl Lane {
 }
 
 impl State {
-    fn new(paths: PathManager, io: LaneIo, receiver: Option<Box<Receiver>>) -> Self {
+    fn new(paths: PathManager, io: LaneIo, receivers: Option<Box<Receivers>>) -> Self {
         Self {
             core: Core::new(paths, LaneConfig::default()),
             io,
-            receiver,
+            receivers,
             prompt: Promptness::default(),
             groups: Groups::default(),
         }
@@ -391,7 +413,8 @@ impl State {
         let received = self.receive(eager_acks);
         let due = self.core.handle_timeouts(&mut self.io);
         self.io.holds.run(now);
-        if received == 0 && !due && self.core.is_idle() && !self.io.sender.has_queued() {
+        let sends = self.io.sender.has_queued() || self.io.sender.is_due(now);
+        if received == 0 && !due && self.core.is_idle() && !sends {
             return; // Polled in vain, as most often.
         }
         self.transmit();
@@ -411,10 +434,35 @@ impl State {
 
     /// Takes in packets; to a thread that polls, `all` false, completions are handed out before more.
     fn receive(&mut self, all: bool) -> usize {
-        let Some(mut receiver) = self.receiver.take() else { return 0 };
+        let Some(mut receivers) = self.receivers.take() else { return 0 };
+        let mut total = 0;
+        if let Some(udp) = &mut receivers.udp {
+            total = self.take_in(all, |state| {
+                (udp.receive(&mut |datagram| receive::datagram(state, datagram)), udp.more())
+            });
+        }
+        for medium in &mut receivers.more {
+            total += self.take_in(all, |state| {
+                let now = state.core.now();
+                let got = medium.receive(now, &mut |packet| receive::datagram(state, packet));
+                (got, medium.more())
+            });
+        }
+        self.receivers = Some(receivers);
+        total
+    }
+
+    /// Takes in batches of packets, each of which says whether there may be more.
+    #[inline]
+    fn take_in(
+        &mut self,
+        all: bool,
+        mut batch: impl FnMut(&mut Self) -> (std::io::Result<usize>, bool),
+    ) -> usize {
         let mut total = 0;
         for _ in 0..MAX_BATCHES {
-            match receiver.receive(&mut |datagram| receive::datagram(self, datagram)) {
+            let (got, more) = batch(self);
+            match got {
                 Ok(0) => break,
                 Ok(n) => total += n,
                 Err(error) => {
@@ -423,18 +471,19 @@ impl State {
                     break;
                 }
             }
-            if !receiver.more() || (!all && self.io.completions > 0) {
+            if !more || (!all && self.io.completions > 0) {
                 break;
             }
         }
-        self.receiver = Some(receiver);
         total
     }
 
     /// When the lane wants to be entered again.
     fn next_deadline(&self) -> Option<Duration> {
         let held = self.io.holds.next_deadline();
-        [self.core.next_deadline(), held].into_iter().flatten().min()
+        let sends = self.io.sender.next_deadline();
+        let arrives = self.receivers.as_ref().and_then(|receivers| receivers.next_deadline());
+        [self.core.next_deadline(), held, sends, arrives].into_iter().flatten().min()
     }
 
     /// An unpredictable number that no queue pair of the lane has.
@@ -469,20 +518,24 @@ impl State {
 
     /// A datagram queue pair comes: its GRHs have a traffic class and a hop limit.
     pub(crate) fn tell_header_fields(&mut self) -> Result<()> {
-        self.receiver
-            .as_mut()
-            .map_or(Ok(()), |receiver| receiver.tell_header_fields(true))
-            .map_err(|e| os_error(&e))
+        let told = self.udp_receiver().map_or(Ok(()), |udp| udp.tell_header_fields(true));
+        told.map_err(|e| os_error(&e))
     }
 
     /// Tells the receiver if there is only one address that IPv4 packets can be for.
     fn learn_sole_ipv4(&mut self, table: &Table, selection: &Selection) {
-        let Some(receiver) = &mut self.receiver else { return };
+        let Some(udp) = self.udp_receiver() else { return };
         // Without the option packets say what they were sent to, which is as good.
-        let _ = receiver.set_sole_ipv4(crate::mp::sole_ipv4(table, selection));
+        let _ = udp.set_sole_ipv4(crate::mp::sole_ipv4(table, selection));
     }
 
-    pub(crate) fn receiver(&self) -> Option<RawFd> {
-        self.receiver.as_ref().map(|receiver| receiver.fd())
+    /// The slot's socket, where it is not wrapped: who wraps it has it tell everything.
+    fn udp_receiver(&mut self) -> Option<&mut Receiver> {
+        self.receivers.as_mut()?.udp.as_mut()
+    }
+
+    /// The slot's socket, which multicast groups are joined by.
+    pub(crate) fn slot_socket(&self) -> Option<RawFd> {
+        self.receivers.as_ref()?.socket
     }
 }

@@ -6,7 +6,7 @@ use polypath_lane::{Arrival, Refusal, Taken};
 use polypath_wire::packet::Packet;
 
 use crate::lane::State;
-use crate::media::udp::Received;
+use crate::media::Received;
 
 /// Handles one datagram.
 #[inline]
@@ -18,7 +18,7 @@ pub(super) fn datagram(state: &mut State, received: &Received<'_>) {
         counters.icrc_wrong += 1;
         return;
     }
-    if Packet::parse_with(received.datagram, |packet| dispatch(state, packet, received)).is_err() {
+    if received.parse_with(|packet| dispatch(state, packet, received)).is_err() {
         state.io.counters.malformed += 1;
     }
 }

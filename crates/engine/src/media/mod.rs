@@ -1,4 +1,26 @@
-//! What carries packets: one module for each kind of medium.
+//! What carries packets: media, each with a half to send by ([`Tx`]) and one to receive by ([`Rx`]).
+//!
+//! A path is named by two addresses. Which medium carries it is asked when its flow is opened
+//! ([`Tx::carries`]); neither queue pairs nor the path manager know.
 
+mod flow;
+mod gather;
+mod joined;
+mod medium;
+#[cfg(test)]
+mod pair;
+#[allow(unsafe_code)]
+mod payload;
+mod received;
+mod start;
+#[cfg(test)]
+mod toy;
 #[allow(unsafe_code)]
 pub mod udp;
+mod wait_set;
+
+pub use flow::{Capabilities, FlowError, FlowFault, FlowHandle, Flushed, Seal};
+pub(crate) use joined::{Flow, Receivers, Senders};
+pub use medium::{Rx, Tx};
+pub use received::Received;
+pub(crate) use start::start;

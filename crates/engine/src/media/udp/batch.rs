@@ -9,7 +9,8 @@ use polypath_wire::icrc::FlowCrc;
 use polypath_wire::packet::Headers;
 use polypath_wire::{ICRC_LEN, MAX_HEADERS_LEN, Opcode, Service};
 
-use super::payload::Cursor;
+use super::Seal;
+use crate::media::payload::Cursor;
 
 /// Bytes of headers, trailers and copied payload. What one full send needs at most, and some more.
 const ARENA: usize = 96 * 1024;
@@ -280,7 +281,7 @@ impl Batch {
     }
 
     /// Appends a packet that is complete but for its ICRC; `false` if the batch is full.
-    pub(super) fn add_raw(&mut self, style: &Style, packet: &[u8]) -> bool {
+    pub(super) fn add_raw(&mut self, style: &Style, packet: &[u8], seal: Seal) -> bool {
         let size = packet.len() + ICRC_LEN;
         if size > MAX_PACKET {
             debug_assert!(false, "a packet of {size} bytes");
@@ -293,7 +294,17 @@ impl Batch {
         let start = self.used;
         let end = start + packet.len();
         self.arena[start..end].copy_from_slice(packet);
-        self.arena[end..][..ICRC_LEN].copy_from_slice(&style.crc.compute(id, packet));
+        let mut icrc = style.crc.start(size, id);
+        icrc.headers(packet);
+        if seal == Seal::Twice {
+            icrc.update(packet);
+        }
+        let mut icrc = icrc.finish();
+        if seal == Seal::Wrong {
+            // Of no identification: a test looks at all lengths.
+            icrc = icrc.map(|byte| !byte);
+        }
+        self.arena[end..][..ICRC_LEN].copy_from_slice(&icrc);
         self.used = end + ICRC_LEN;
         self.push_arena(start, self.used);
         self.end(size);

@@ -4,7 +4,7 @@
 //! from. A [`FlowKey`] is what tells one way through the network from another.
 
 mod batch;
-mod payload;
+mod medium;
 mod receiver;
 mod sender;
 mod socket;
@@ -15,7 +15,9 @@ mod tests;
 use std::io;
 use std::net::IpAddr;
 
-pub use receiver::{Received, Receiver};
+use super::{FlowError, FlowFault, FlowHandle, Flushed, Received, Seal};
+
+pub use receiver::Receiver;
 pub use sender::Sender;
 
 /// What a flow's packets have in common.
@@ -33,51 +35,6 @@ pub struct FlowKey {
     pub traffic_class: u8,
     /// IPv4 time to live, or IPv6 hop limit; 0 counts as 64.
     pub hop_limit: u8,
-}
-
-/// Names an open flow of one [`Sender`]. Not used again after [`Sender::close`] before 2^32 others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FlowHandle {
-    index: u32,
-    serial: u32,
-}
-
-/// What went wrong on a flow since [`Sender::take_flow_errors`] was last called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowError {
-    /// Whose.
-    pub flow: FlowHandle,
-    /// What [`Sender::open`] was told about the flow.
-    pub tag: u32,
-    /// What.
-    pub kind: FlowFault,
-    /// Packets that were not sent, or, for [`FlowFault::TooBig`], that were sent in fragments.
-    pub packets: u32,
-}
-
-/// Why packets of a flow did not leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FlowFault {
-    /// The socket's or the interface's queue was full: `errno`. Packets were dropped, as a wire drops them.
-    Congested(i32),
-    /// Packets of this UDP payload, in bytes, are larger than the interface's MTU. From now on they leave in
-    /// fragments.
-    TooBig(u16),
-    /// No route, interface down, a firewall's refusal, the address is gone, or anything else: `errno`.
-    Refused(i32),
-}
-
-/// What [`Sender::flush`] did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flushed {
-    /// Packets handed to the kernel.
-    pub sent: u32,
-    /// Bytes of them (UDP payload).
-    pub sent_bytes: u64,
-    /// Those of them that leave in fragments.
-    pub fragmented: u32,
-    /// Packets that were not; [`Sender::take_flow_errors`] says why.
-    pub dropped: u32,
 }
 
 /// Most flows that are open at a time in one [`Sender`].

@@ -8,62 +8,9 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use polypath_wire::icrc::{Flow, FlowCrc};
-use polypath_wire::opcode::Opcode;
 
+use super::Received;
 use super::sys::{self, Control};
-
-/// A datagram that arrived.
-#[derive(Clone, Copy, Debug)]
-pub struct Received<'a> {
-    /// Sender's address; IPv4 as such, never mapped.
-    pub src: IpAddr,
-    /// Sender's UDP port.
-    pub src_port: u16,
-    /// The address it was sent to.
-    pub dst: IpAddr,
-    /// Interface it came in by; for what this host sent to itself, the loopback interface.
-    pub ifindex: u32,
-    /// IPv4 type of service, or IPv6 traffic class.
-    pub traffic_class: u8,
-    /// IPv4 time to live, or IPv6 hop limit.
-    pub hop_limit: u8,
-    /// UDP payload, the ICRC included.
-    pub datagram: &'a [u8],
-    /// The flow's part of the ICRC.
-    crc: FlowCrc,
-    /// The IPv4 identification that it was most likely sent with: the segments of one UDP_SEGMENT send
-    /// count up from 0, and arrive coalesced.
-    id_guess: u16,
-}
-
-impl<'a> Received<'a> {
-    /// A datagram that came some other way than through a [`Receiver`]: a test, or a path in memory.
-    pub fn new(src: IpAddr, src_port: u16, dst: IpAddr, datagram: &'a [u8]) -> Self {
-        Self {
-            src,
-            src_port,
-            dst,
-            ifindex: 0,
-            traffic_class: 0,
-            hop_limit: 64,
-            datagram,
-            crc: FlowCrc::new(&Flow::new(src, dst, src_port)),
-            id_guess: 0,
-        }
-    }
-
-    /// Whether the ICRC is right. Reads all of the datagram.
-    #[inline]
-    pub fn verify(&self) -> bool {
-        self.crc.verify(self.datagram, self.id_guess).is_some() || self.is_flush_of_rxe()
-    }
-
-    #[cold]
-    fn is_flush_of_rxe(&self) -> bool {
-        self.datagram.first() == Some(&Opcode::RC_FLUSH.0)
-            && self.crc.verify_twice(self.datagram, self.id_guess).is_some()
-    }
-}
 
 /// Most bytes that one receive gives: a UDP datagram's, or as many coalesced ones.
 const BUFFER: usize = 65_536;
@@ -354,7 +301,7 @@ impl Receiver {
             traffic_class,
             hop_limit,
             datagram: &[],
-            crc,
+            crc: Some(crc),
             id_guess: 0,
         };
         if len == 0 {

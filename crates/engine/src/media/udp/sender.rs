@@ -10,13 +10,13 @@ use polypath_wire::ROCE_PORT;
 use polypath_wire::icrc::{self, FlowCrc};
 
 use super::batch::{Added, Batch, SENDS, Send, Style};
-use super::payload::Cursor;
 use super::socket::{self, DEFAULT_HOP_LIMIT, Socket, SocketKey};
 use super::sys::{self, Control};
 use super::{
     FLOWS_MAX, FlowError, FlowFault, FlowHandle, FlowKey, Flushed, SOCKETS_ENOUGH, SOCKETS_MAX,
-    SOCKETS_PER_SOURCE, limit,
+    SOCKETS_PER_SOURCE, Seal, limit,
 };
+use crate::media::payload::Cursor;
 
 /// Errors kept for [`Sender::take_flow_errors`].
 const ERRORS_MAX: usize = 1024;
@@ -269,8 +269,13 @@ impl Sender {
 
     /// Queues one packet, complete but for its ICRC.
     pub fn queue_raw(&mut self, flow: FlowHandle, packet_without_icrc: &[u8]) {
+        self.queue_sealed(flow, packet_without_icrc, Seal::Right);
+    }
+
+    /// Queues one packet, complete but for its ICRC, which is to be like that.
+    pub(super) fn queue_sealed(&mut self, flow: FlowHandle, packet: &[u8], seal: Seal) {
         let Some(style) = self.get(flow).map(|f| f.style(flow.index)) else { return };
-        while !self.batch.add_raw(&style, packet_without_icrc) {
+        while !self.batch.add_raw(&style, packet, seal) {
             self.send_batch();
         }
     }

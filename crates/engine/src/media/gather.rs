@@ -1,0 +1,32 @@
+//! Bursts as single packets, for media that take no bursts.
+
+use polypath_transport::{Burst, Unread};
+use polypath_wire::MAX_HEADERS_LEN;
+
+use super::flow::Seal;
+use super::payload::Cursor;
+
+/// Calls `each` with the number and the bytes of each packet of a burst, payload and padding included.
+///
+/// # Errors
+/// The payload of the packet after those that were given can't be read.
+pub(crate) fn packets(
+    burst: &Burst<'_>,
+    mut each: impl FnMut(u32, &[u8], Seal),
+) -> Result<(), Unread> {
+    let seal = if burst.covered_twice { Seal::Twice } else { Seal::Right };
+    let mut cursor = Cursor::new(&burst.payload);
+    let mut bytes = Vec::with_capacity(MAX_HEADERS_LEN + burst.mtu as usize + 3);
+    for n in 0..burst.packets {
+        let headers = burst.headers(n);
+        let (from, len) = (headers.len(), burst.range(n).len());
+        bytes.clear();
+        bytes.resize(from + len + usize::from(headers.bth.pad), 0);
+        headers.emit(&mut bytes);
+        if !cursor.copy(&mut bytes[from..][..len]) {
+            return Err(Unread { sent: n });
+        }
+        each(n, &bytes, seal);
+    }
+    Ok(())
+}

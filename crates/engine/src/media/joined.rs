@@ -1,0 +1,221 @@
+//! The media of a lane, as one to send by and one to receive by.
+//!
+//! UDP, which carries nearly everything, is called as what it is; other media are behind their traits.
+//! Where there are none, that costs a look at an empty list for each round.
+#![cfg_attr(not(test), allow(dead_code))]
+
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use polypath_ipc::Table;
+use polypath_paths::PathAddress;
+use polypath_transport::{Burst, Unread};
+
+use super::flow::{FlowError, FlowHandle, Flushed, Seal};
+use super::medium::{Rx, Tx};
+use super::udp;
+use super::wait_set::WaitSet;
+
+/// A flow, and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Udp(FlowHandle),
+    /// Of the medium with that index.
+    Other(u32, FlowHandle),
+}
+
+/// The sending halves.
+#[derive(Debug)]
+pub(crate) struct Senders {
+    pub(crate) udp: udp::Sender,
+    more: Vec<Box<dyn Tx>>,
+    /// Errors of those.
+    errors: Vec<(Flow, FlowError)>,
+}
+
+impl Senders {
+    /// UDP alone.
+    pub(crate) fn new(udp: udp::Sender) -> Self {
+        Self { udp, more: Vec::new(), errors: Vec::new() }
+    }
+
+    /// Another medium, which is asked for what it carries before UDP is, and behind those that were added
+    /// before.
+    pub(crate) fn add(&mut self, medium: Box<dyn Tx>) {
+        crate::log::line(&format!("medium {}", medium.capabilities()));
+        self.more.push(medium);
+    }
+
+    /// Whether there is more than UDP.
+    #[inline]
+    pub(crate) fn has_more(&self) -> bool {
+        !self.more.is_empty()
+    }
+
+    /// [`Tx::open`] of the medium that carries the address.
+    pub(crate) fn open(&mut self, address: &PathAddress, tag: u32) -> io::Result<Flow> {
+        for (index, medium) in (0..).zip(&mut self.more) {
+            if medium.carries(address) {
+                return medium.open(address, tag).map(|flow| Flow::Other(index, flow));
+            }
+        }
+        self.udp.open_for(address.into(), tag).map(Flow::Udp)
+    }
+
+    fn other(&mut self, medium: u32) -> Option<&mut Box<dyn Tx>> {
+        self.more.get_mut(medium as usize)
+    }
+
+    /// [`Tx::close`].
+    pub(crate) fn close(&mut self, flow: Flow) {
+        match flow {
+            Flow::Udp(flow) => self.udp.close(flow),
+            Flow::Other(medium, handle) => {
+                if let Some(medium) = self.other(medium) {
+                    medium.close(handle);
+                }
+                self.errors.retain(|(of, _)| *of != flow);
+            }
+        }
+    }
+
+    /// [`Tx::send`].
+    #[inline]
+    pub(crate) fn send(
+        &mut self,
+        now: Duration,
+        flow: Flow,
+        burst: &Burst<'_>,
+    ) -> Result<(), Unread> {
+        match flow {
+            Flow::Udp(flow) => self.udp.queue(flow, burst),
+            Flow::Other(medium, flow) => {
+                self.other(medium).map_or(Ok(()), |medium| medium.send(now, flow, burst))
+            }
+        }
+    }
+
+    /// [`Tx::send_packet`], with its ICRC.
+    pub(crate) fn send_packet(&mut self, now: Duration, flow: Flow, packet: &[u8]) {
+        match flow {
+            Flow::Udp(flow) => self.udp.queue_raw(flow, packet),
+            Flow::Other(medium, flow) => {
+                if let Some(medium) = self.other(medium) {
+                    medium.send_packet(now, flow, packet, Seal::Right);
+                }
+            }
+        }
+    }
+
+    /// Whether something waits for [`Senders::flush`].
+    #[inline]
+    pub(crate) fn has_queued(&self) -> bool {
+        self.udp.has_queued() || self.more.iter().any(|medium| medium.has_queued())
+    }
+
+    /// Whether [`Senders::flush`] is called for by the time.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Duration) -> bool {
+        self.next_deadline().is_some_and(|deadline| deadline <= now)
+    }
+
+    /// [`Tx::flush`] of all.
+    #[inline]
+    pub(crate) fn flush(&mut self, now: Duration) -> Flushed {
+        let done = self.udp.flush();
+        if self.has_more() { self.flush_more(now, done) } else { done }
+    }
+
+    #[cold]
+    fn flush_more(&mut self, now: Duration, mut done: Flushed) -> Flushed {
+        for (index, medium) in (0..).zip(&mut self.more) {
+            done += medium.flush(now);
+            let errors = medium.take_errors().into_iter();
+            self.errors.extend(errors.map(|error| (Flow::Other(index, error.flow), error)));
+        }
+        done
+    }
+
+    /// Whether [`Senders::take_errors`] has something to tell.
+    #[inline]
+    pub(crate) fn has_errors(&self) -> bool {
+        self.udp.has_flow_errors() || !self.errors.is_empty()
+    }
+
+    /// [`Tx::take_errors`] of all.
+    pub(crate) fn take_errors(&mut self) -> Vec<(Flow, FlowError)> {
+        let mut errors = std::mem::take(&mut self.errors);
+        let udp = self.udp.take_flow_errors().into_iter();
+        errors.extend(udp.map(|error| (Flow::Udp(error.flow), error)));
+        errors
+    }
+
+    /// [`Tx::sent_bytes`].
+    pub(crate) fn sent_bytes(&self, flow: Flow) -> u64 {
+        match flow {
+            Flow::Udp(flow) => self.udp.sent_bytes(flow),
+            Flow::Other(medium, flow) => {
+                self.more.get(medium as usize).map_or(0, |medium| medium.sent_bytes(flow))
+            }
+        }
+    }
+
+    /// [`Tx::next_deadline`] of all.
+    #[inline]
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        self.more.iter().filter_map(|medium| medium.next_deadline()).min()
+    }
+
+    /// [`Tx::interfaces_changed`] of all.
+    pub(crate) fn interfaces_changed(&mut self, table: &Table) {
+        Tx::interfaces_changed(&mut self.udp, table);
+        self.more.iter_mut().for_each(|medium| medium.interfaces_changed(table));
+    }
+}
+
+/// The receiving halves.
+#[derive(Debug)]
+pub(crate) struct Receivers {
+    /// `None`: nothing comes by UDP, or one of the others wraps it.
+    pub(crate) udp: Option<udp::Receiver>,
+    pub(crate) more: Vec<Box<dyn Rx>>,
+    /// The slot's socket, whoever has it.
+    pub(crate) socket: Option<RawFd>,
+    waits: WaitSet,
+}
+
+impl Receivers {
+    /// UDP alone.
+    pub(crate) fn new(udp: udp::Receiver) -> Self {
+        let fd = udp.fd();
+        Self { udp: Some(udp), more: Vec::new(), socket: Some(fd), waits: WaitSet::One(fd) }
+    }
+
+    /// Nothing to receive by, yet.
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Self { udp: None, more: Vec::new(), socket: None, waits: WaitSet::Empty }
+    }
+
+    /// Another medium beside those that there are.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub(crate) fn add(&mut self, medium: Box<dyn Rx>) -> io::Result<()> {
+        self.waits.add(medium.wait_on())?;
+        self.more.push(medium);
+        Ok(())
+    }
+
+    /// Readable while there is something to receive.
+    pub(crate) fn wait_on(&self) -> RawFd {
+        self.waits.fd()
+    }
+
+    /// [`Rx::next_deadline`] of all.
+    #[inline]
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        self.more.iter().filter_map(|medium| medium.next_deadline()).min()
+    }
+}

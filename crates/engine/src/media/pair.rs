@@ -1,0 +1,213 @@
+//! Two hosts in one test, each with a real lane and a queue pair, over a medium to be tested.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use polypath_ipc::{Address, Port, Selection, Table};
+use polypath_transport::{
+    Access, AhAttr, QpAttr, QpAttrMask as M, QpState, QpType, SendData, SendFlags, SendOp, Sge,
+};
+use polypath_verbs::{
+    CompletionQueue, Context, CqRequest, MemoryRegion, MrRequest, QpRequest, QueuePair,
+    SendRequest, Wc,
+};
+
+use super::{Receivers, Rx, Senders, Tx, udp};
+use crate::context::OpenDevice;
+use crate::device;
+use crate::lane::Lane;
+use crate::process::Process;
+
+/// Bytes of each host's memory region.
+const AREA: usize = 1 << 20;
+/// How long a test waits for what must come: long enough for a machine that is busy elsewhere.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One of the hosts.
+#[derive(Debug)]
+struct Host {
+    lane: Arc<Lane>,
+    cq: Arc<dyn CompletionQueue>,
+    region: Arc<dyn MemoryRegion>,
+    area: Box<[u64]>,
+    qp: Arc<dyn QueuePair>,
+}
+
+/// Two hosts, each with one address, and an RC queue pair between them.
+#[derive(Debug)]
+pub(crate) struct Pair([Host; 2]);
+
+impl Pair {
+    /// Of documentation (RFC 5737): nothing goes there but by the medium under test.
+    pub(crate) const ADDRESSES: [IpAddr; 2] =
+        [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2))];
+
+    /// The interface of either host.
+    pub(crate) const INTERFACE: &str = "toy0";
+
+    /// Two hosts, of which each has one end of the medium.
+    pub(crate) fn over(ends: [(impl Tx + 'static, impl Rx + 'static); 2]) -> Self {
+        let [a, b] = ends;
+        let pair = Self([Host::new(0, a), Host::new(1, b)]);
+        for (own, peer) in [(0, 1), (1, 0)] {
+            pair.0[own].connect(Self::ADDRESSES[peer], pair.0[peer].qp.number());
+        }
+        pair
+    }
+
+    /// Writes data into the second host's memory, and gives what is there when the first one's request
+    /// has completed.
+    pub(crate) fn write(&mut self, data: &[u8]) -> Vec<u8> {
+        let [own, peer] = &mut self.0;
+        for (word, bytes) in own.area.iter_mut().zip(data.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_ne_bytes(whole);
+        }
+        let len = u32::try_from(data.len()).expect("a message");
+        let sges = [Sge { addr: 0, len, lkey: own.region.lkey() }];
+        let request = SendRequest {
+            wr_id: 1,
+            op: SendOp::Write { va: 0, rkey: peer.region.rkey() },
+            flags: SendFlags::SIGNALED,
+            data: SendData::Sges(&sges),
+            ud: None,
+            xrc_srqn: 0,
+        };
+        own.qp.post_send(&[request], false).expect("posted");
+        let since = Instant::now();
+        let mut status = None;
+        while status.is_none() {
+            assert!(since.elapsed() < PATIENCE, "no completion: {:?}", self.drops());
+            for host in &self.0 {
+                let mut take = |done: &Wc| status = Some(done.completion.status);
+                host.cq.poll(usize::MAX, &mut take).expect("no overrun");
+            }
+        }
+        assert_eq!(status, Some(polypath_transport::WcStatus::Success));
+        let bytes = self.0[1].area.iter().flat_map(|word| word.to_ne_bytes());
+        bytes.take(data.len()).collect()
+    }
+
+    /// What a host's lane has sent, in bytes.
+    pub(crate) fn sent_bytes(&self, host: usize) -> u64 {
+        self.0[host].lane.enter(|state| state.io.counters.sent_bytes)
+    }
+
+    /// What was dropped for some reason, and how often.
+    pub(crate) fn drops(&self) -> Vec<String> {
+        let of = |host: &Host| host.lane.enter(|state| state.io.counters.drops());
+        let counted = self.0.iter().flat_map(of).filter(|counter| counter.value > 0);
+        counted.map(|counter| format!("{}: {}", counter.name, counter.value)).collect()
+    }
+}
+
+impl Host {
+    fn new(number: u8, (tx, rx): (impl Tx + 'static, impl Rx + 'static)) -> Self {
+        let mut senders = Senders::new(udp::Sender::new());
+        senders.add(Box::new(tx));
+        let mut receivers = Receivers::none();
+        receivers.add(Box::new(rx)).expect("a descriptor");
+        let lane = Lane::by(number + 1, senders, receivers).expect("a lane");
+        let process = Process::alone(table(number), Selection::Roce, lane.clone());
+        // As long as the test's process, as the real one.
+        let process = Box::leak(Box::new(process.expect("nothing can fail")));
+        let info = device::infos(process).remove(0);
+        let context = OpenDevice::open(process, &info).expect("a device");
+        let pd = context.alloc_pd().expect("a protection domain");
+        let request = CqRequest { cqe: 16, channel: None, token: 1, ignore_overrun: false };
+        let cq = context.create_cq(&request).expect("a completion queue");
+        let area = vec![0u64; AREA / 8].into_boxed_slice();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let addr = area.as_ptr() as usize;
+        let request = MrRequest { pd, addr, len: AREA, iova: 0, access };
+        // SAFETY: the area lives as long as the region, and is looked at only while nobody is in the
+        // lane.
+        #[allow(unsafe_code)]
+        let region = unsafe { context.reg_mr(&request) }.expect("a memory region");
+        let request = QpRequest {
+            pd: Some(pd),
+            qp_type: QpType::Rc,
+            send_cq: Some(cq.clone()),
+            recv_cq: Some(cq.clone()),
+            srq: None,
+            xrcd: None,
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+            sq_sig_all: true,
+            token: 2,
+        };
+        let qp = context.create_qp(&request).expect("a queue pair");
+        Self { lane, cq, region, area, qp }
+    }
+
+    fn connect(&self, peer: IpAddr, qpn: u32) {
+        let mut attr = QpAttr::new(QpState::Init);
+        attr.port_num = 1;
+        attr.access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mask = M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
+        self.qp.modify(&attr, mask).expect("INIT");
+        attr.state = QpState::Rtr;
+        attr.path_mtu = 1024;
+        attr.dest_qpn = qpn;
+        attr.max_dest_rd_atomic = 4;
+        attr.max_rd_atomic = 4;
+        attr.min_rnr_timer = 12;
+        attr.timeout = 14;
+        attr.retry_cnt = 7;
+        attr.rnr_retry = 7;
+        let IpAddr::V4(to) = peer else { unreachable!("documentation addresses are IPv4") };
+        attr.ah = AhAttr {
+            dgid: to.to_ipv6_mapped().octets(),
+            sgid_index: 1,
+            hop_limit: 64,
+            is_global: true,
+            port_num: 1,
+            ..AhAttr::default()
+        };
+        let receive = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+        let address = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+        self.qp.modify(&attr, M::STATE | address | receive).expect("RTR");
+        attr.state = QpState::Rts;
+        let send = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC;
+        self.qp.modify(&attr, M::STATE | send).expect("RTS");
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for host in &self.0 {
+            host.qp.destroy().expect("destroyed once");
+            host.cq.destroy().expect("nobody uses it");
+            host.region.deregister().expect("no windows");
+        }
+    }
+}
+
+fn table(host: u8) -> Table {
+    let port = Port {
+        ifindex: 2,
+        name: Pair::INTERFACE.to_owned(),
+        mac: [2, 0, 0, 0, 0, host + 1],
+        mtu: 1500,
+        link_up: true,
+        speed_mbps: Some(1000),
+        loopback: false,
+        ethernet: true,
+        enslaved: false,
+        uplink: true,
+        numa_node: None,
+        device_number: Some(0),
+        addresses: vec![Address {
+            ip: Pair::ADDRESSES[usize::from(host)],
+            prefix_len: 24,
+            link_local: false,
+            tentative: false,
+        }],
+    };
+    Table { generation: 1, ports: vec![port], ..Table::default() }
+}

@@ -1,0 +1,85 @@
+//! A packet that arrived.
+
+use std::net::IpAddr;
+
+use polypath_wire::ParseError;
+use polypath_wire::icrc::{Flow, FlowCrc};
+use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::Packet;
+
+/// A packet that arrived by some medium.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// Sender's address; IPv4 as such, never mapped.
+    pub src: IpAddr,
+    /// Sender's UDP port; 0 where the medium has no ports.
+    pub src_port: u16,
+    /// The address it was sent to.
+    pub dst: IpAddr,
+    /// Interface it came in by; for what this host sent to itself, the loopback interface. 0: not known.
+    pub ifindex: u32,
+    /// IPv4 type of service, or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 time to live, or IPv6 hop limit.
+    pub hop_limit: u8,
+    /// From the BTH on. Of a medium that does not verify, UDP payload, which ends with the ICRC; of one that
+    /// does, without an ICRC.
+    pub datagram: &'a [u8],
+    /// The flow's part of the ICRC; `None`: the medium has verified the packet.
+    pub(super) crc: Option<FlowCrc>,
+    /// The IPv4 identification that it was most likely sent with: the segments of one UDP_SEGMENT send
+    /// count up from 0, and arrive coalesced.
+    pub(super) id_guess: u16,
+}
+
+impl<'a> Received<'a> {
+    /// UDP payload that came some other way than through a socket, as in a test: its ICRC is to be looked
+    /// at.
+    pub fn new(src: IpAddr, src_port: u16, dst: IpAddr, datagram: &'a [u8]) -> Self {
+        let crc = Some(FlowCrc::new(&Flow::new(src, dst, src_port)));
+        Self { src_port, crc, ..Self::verified(src, dst, datagram) }
+    }
+
+    /// A packet, from the BTH to its padding, that is known to be as it was sent: see
+    /// [`Capabilities::verified`](super::Capabilities::verified).
+    pub fn verified(src: IpAddr, dst: IpAddr, packet: &'a [u8]) -> Self {
+        Self {
+            src,
+            src_port: 0,
+            dst,
+            ifindex: 0,
+            traffic_class: 0,
+            hop_limit: 64,
+            datagram: packet,
+            crc: None,
+            id_guess: 0,
+        }
+    }
+
+    /// Whether the packet is as it was sent: verified by the medium, or its ICRC is right. Reads all of the
+    /// datagram.
+    #[inline]
+    pub fn verify(&self) -> bool {
+        self.crc.is_none_or(|crc| {
+            crc.verify(self.datagram, self.id_guess).is_some() || self.is_flush_of_rxe(&crc)
+        })
+    }
+
+    #[cold]
+    fn is_flush_of_rxe(&self, crc: &FlowCrc) -> bool {
+        self.datagram.first() == Some(&Opcode::RC_FLUSH.0)
+            && crc.verify_twice(self.datagram, self.id_guess).is_some()
+    }
+
+    /// Takes it apart for `f`.
+    ///
+    /// # Errors
+    /// Those of [`Packet::parse`]; `f` is not called.
+    #[inline]
+    pub fn parse_with<R>(&self, f: impl FnOnce(&Packet<'_>) -> R) -> Result<R, ParseError> {
+        match self.crc {
+            Some(_) => Packet::parse_with(self.datagram, f),
+            None => Packet::parse_body_with(self.datagram, f),
+        }
+    }
+}

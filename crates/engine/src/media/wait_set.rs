@@ -1,0 +1,91 @@
+//! Several descriptors to wait for as one.
+#![cfg_attr(not(test), allow(dead_code))]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Descriptors, of which each is readable while its owner has something.
+#[derive(Debug)]
+pub(super) enum WaitSet {
+    /// Nothing to wait for.
+    Empty,
+    /// One, which is waited for itself.
+    One(RawFd),
+    /// An epoll set, which is readable while any of its descriptors is.
+    Many(OwnedFd),
+}
+
+impl WaitSet {
+    /// What to wait for; -1, which `poll` passes over, for nothing.
+    pub(super) fn fd(&self) -> RawFd {
+        match self {
+            Self::Empty => -1,
+            Self::One(fd) => *fd,
+            Self::Many(set) => set.as_raw_fd(),
+        }
+    }
+
+    /// One more, which stays open as long as this.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub(super) fn add(&mut self, fd: RawFd) -> io::Result<()> {
+        match self {
+            Self::Empty => *self = Self::One(fd),
+            Self::One(first) => {
+                let set = epoll()?;
+                watch(&set, *first)?;
+                watch(&set, fd)?;
+                *self = Self::Many(set);
+            }
+            Self::Many(set) => watch(set, fd)?,
+        }
+        Ok(())
+    }
+}
+
+#[allow(unsafe_code)]
+fn epoll() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[allow(unsafe_code)]
+fn watch(set: &OwnedFd, fd: RawFd) -> io::Result<()> {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    // SAFETY: `event` lives, and the kernel copies it.
+    let done = unsafe { libc::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::lane::Bell;
+
+    #[test]
+    fn the_set_is_readable_while_one_of_its_descriptors_is() {
+        let bell = Bell::new().unwrap();
+        let ready = |set: &WaitSet| bell.wait(Some(set.fd()), Duration::ZERO);
+        let pairs: Vec<_> = (0..3).map(|_| UnixDatagram::pair().unwrap()).collect();
+        let mut set = WaitSet::Empty;
+        assert!(!ready(&set));
+        for many in 1..=pairs.len() {
+            set.add(pairs[many - 1].0.as_raw_fd()).unwrap();
+            for (socket, sender) in &pairs[..many] {
+                assert!(!ready(&set));
+                sender.send(b"a packet").unwrap();
+                assert!(ready(&set));
+                socket.recv(&mut [0; 16]).unwrap();
+            }
+        }
+    }
+}
