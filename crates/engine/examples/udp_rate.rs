@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use polypath_engine::media::FlowHandle;
 use polypath_engine::media::udp::{FlowKey, Receiver, Sender};
-use polypath_engine::memory::{KeyCache, MemoryTable, store};
+use polypath_engine::memory::{KeyCache, MemoryTable, Segment, store};
 use polypath_transport::{Access, Burst, PathId, Payload, Sge};
 use polypath_wire::{Bth, Headers, Opcode, Psn, ROCE_PORT};
 
@@ -184,7 +184,12 @@ fn slot_socket() -> io::Result<OwnedFd> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(fd) }
 }
 
-fn write_burst<'a>(opcode: Opcode, packets: u32, mtu: u32, payload: Payload<'a>) -> Burst<'a> {
+fn write_burst<'a>(
+    opcode: Opcode,
+    packets: u32,
+    mtu: u32,
+    payload: Payload<'a, Segment>,
+) -> Burst<'a, Segment> {
     let headers = &*Box::leak(Box::new(Headers::new(Bth {
         dest_qpn: 0x11,
         psn: Psn::new(1),

@@ -5,7 +5,10 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use polypath_paths::{AttachError, PathManager, PathOptions};
-use polypath_transport::{Access, AtomicOp, Burst, Fault, Host, QueuePair, Segment, Unread};
+use polypath_transport::{
+    Access, AtomicOp, Burst, EarlyRoom, Fault, Host, Memory, Observer, Paths, QueuePair, Queues,
+    RemoteAccess, RemoteKey, Unread,
+};
 use polypath_types::{
     Completion, CqSide, FlushScope, PathId, PathTag, PeerId, QpEvent, RecvWr, Route, Sge,
 };
@@ -118,68 +121,57 @@ impl<Q> Entry<Q> {
     }
 }
 
-impl<Q, O: Outside<Q>> Host for QpHost<'_, Q, O> {
-    #[inline]
-    fn resolve(&self, pd: u32, sge: Sge, access: Access) -> Result<Segment, Fault> {
-        self.out.resolve(self.own, pd, sge, access)
-    }
+impl<Q, O: Outside<Q>> Memory for QpHost<'_, Q, O> {
+    type Segment = O::Segment;
 
     #[inline]
-    fn resolve_remote(
-        &self,
-        pd: u32,
-        qpn: u32,
-        rkey: u32,
-        va: u64,
-        len: u32,
-        access: Access,
-    ) -> Result<Segment, Fault> {
-        self.out.resolve_remote(self.own, pd, qpn, rkey, va, len, access)
+    fn resolve(&mut self, pd: u32, sge: Sge, rights: Access) -> Result<O::Segment, Fault> {
+        self.out.memory(self.own).resolve(pd, sge, rights)
     }
 
     #[inline]
-    fn store(&mut self, segment: Segment, data: &[u8]) -> Result<(), Fault> {
-        self.out.store(self.own, segment, data)
+    fn resolve_remote(&mut self, access: &RemoteAccess) -> Result<O::Segment, Fault> {
+        self.out.memory(self.own).resolve_remote(access)
     }
 
     #[inline]
-    fn load(&self, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
-        self.out.load(self.own, segment, out)
+    fn store(&mut self, segment: O::Segment, data: &[u8]) -> Result<(), Fault> {
+        self.out.memory(self.own).store(segment, data)
     }
 
     #[inline]
-    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
-        self.out.atomic(self.own, segment, op)
+    fn load(&mut self, segment: O::Segment, out: &mut [u8]) -> Result<(), Fault> {
+        self.out.memory(self.own).load(segment, out)
     }
 
     #[inline]
-    fn atomic_write(&mut self, segment: Segment, value: u64) -> Result<(), Fault> {
-        self.out.atomic_write(self.own, segment, value)
+    fn atomic(&mut self, segment: O::Segment, op: AtomicOp) -> Result<u64, Fault> {
+        self.out.memory(self.own).atomic(segment, op)
     }
 
-    fn flush(
-        &mut self,
-        pd: u32,
-        qpn: u32,
-        rkey: u32,
-        scope: FlushScope,
-        access: Access,
-    ) -> Result<(), Fault> {
-        self.out.flush(self.own, pd, qpn, rkey, scope, access)
+    #[inline]
+    fn atomic_write(&mut self, segment: O::Segment, value: u64) -> Result<(), Fault> {
+        self.out.memory(self.own).atomic_write(segment, value)
     }
 
-    fn invalidate(&mut self, pd: u32, qpn: u32, rkey: u32) -> Result<(), Fault> {
-        self.out.invalidate(self.own, pd, qpn, rkey)
+    fn flush(&mut self, key: RemoteKey, scope: FlushScope, rights: Access) -> Result<(), Fault> {
+        self.out.memory(self.own).flush(key, scope, rights)
     }
 
-    fn bind_mw(&mut self, pd: u32, qpn: u32, mw: u32, rkey: u32) -> Result<(), Fault> {
-        self.out.bind_mw(self.own, pd, qpn, mw, rkey)
+    fn invalidate(&mut self, key: RemoteKey) -> Result<(), Fault> {
+        self.out.memory(self.own).invalidate(key)
+    }
+
+    fn bind_mw(&mut self, mw: u32, key: RemoteKey) -> Result<(), Fault> {
+        self.out.memory(self.own).bind_mw(mw, key)
     }
 
     fn cancel_bind(&mut self, mw: u32, rkey: u32) {
-        self.out.cancel_bind(self.own, mw, rkey);
+        self.out.memory(self.own).cancel_bind(mw, rkey);
     }
+}
 
+impl<Q, O> EarlyRoom for QpHost<'_, Q, O> {
     fn reserve(&mut self, bytes: u32) -> bool {
         let left = self.shared.early_room.checked_sub(bytes);
         self.shared.early_room = left.unwrap_or(self.shared.early_room);
@@ -189,7 +181,9 @@ impl<Q, O: Outside<Q>> Host for QpHost<'_, Q, O> {
     fn release(&mut self, bytes: u32) {
         self.shared.early_room += bytes;
     }
+}
 
+impl<Q, O: Outside<Q>> Queues for QpHost<'_, Q, O> {
     #[inline]
     fn take_srq(&mut self) -> Option<RecvWr> {
         self.out.take_srq(self.own)
@@ -217,7 +211,9 @@ impl<Q, O: Outside<Q>> Host for QpHost<'_, Q, O> {
             self.shared.completion_lost(qpn);
         }
     }
+}
 
+impl<Q, O: Outside<Q>> Observer for QpHost<'_, Q, O> {
     fn event(&mut self, event: QpEvent) {
         self.out.event(self.own, event);
     }
@@ -225,7 +221,9 @@ impl<Q, O: Outside<Q>> Host for QpHost<'_, Q, O> {
     fn explain(&mut self, text: Arguments<'_>) {
         self.out.explain(self.own, &self.shared.paths, text);
     }
+}
 
+impl<Q, O: Outside<Q>> Paths for QpHost<'_, Q, O> {
     #[inline]
     fn route(&mut self, peer: PeerId) -> Option<Route> {
         self.shared.paths.route_of(peer, self.qpn)
@@ -234,19 +232,6 @@ impl<Q, O: Outside<Q>> Host for QpHost<'_, Q, O> {
     #[inline]
     fn tag(&self, path: PathId) -> Option<PathTag> {
         self.shared.paths.tag(path)
-    }
-
-    #[inline]
-    fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread> {
-        let Shared { now, paths, .. } = &mut *self.shared;
-        match self.out.transmit(self.own, paths.path(burst.path), burst) {
-            Ok(()) => Ok(()),
-            Err(NotSent::Unread(unread)) => Err(unread),
-            Err(NotSent::NoWay) => {
-                paths.send_failed(*now, burst.path);
-                Ok(())
-            }
-        }
     }
 
     #[inline]
@@ -270,5 +255,20 @@ impl<Q, O: Outside<Q>> Host for QpHost<'_, Q, O> {
 
     fn suspect(&mut self, path: PathId, since: Duration) {
         self.shared.paths.stalled(self.shared.now, path, self.qpn, since);
+    }
+}
+
+impl<Q, O: Outside<Q>> Host for QpHost<'_, Q, O> {
+    #[inline]
+    fn transmit(&mut self, burst: &Burst<'_, O::Segment>) -> Result<(), Unread> {
+        let Shared { now, paths, .. } = &mut *self.shared;
+        match self.out.transmit(self.own, paths.path(burst.path), burst) {
+            Ok(()) => Ok(()),
+            Err(NotSent::Unread(unread)) => Err(unread),
+            Err(NotSent::NoWay) => {
+                paths.send_failed(*now, burst.path);
+                Ok(())
+            }
+        }
     }
 }

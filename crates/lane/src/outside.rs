@@ -4,8 +4,8 @@ use core::fmt;
 use core::time::Duration;
 
 use polypath_paths::{ControlOut, PathAddress, PathEvent, PathManager};
-use polypath_transport::{Access, AtomicOp, Burst, Fault, Segment, Unread};
-use polypath_types::{Completion, CqSide, FlushScope, PathId, QpEvent, RecvWr, Sge};
+use polypath_transport::{Burst, Memory, Segment, Unread};
+use polypath_types::{Completion, CqSide, PathId, QpEvent, RecvWr};
 use polypath_wire::packet::Packet;
 
 /// A completion found its queue full: it is lost, and its queue pair fails (IBTA 11.6.3.2,
@@ -31,47 +31,14 @@ impl From<Unread> for NotSent {
 /// Memory, queues and network of the queue pairs of a lane.
 ///
 /// `Q` is what the owner of the lane keeps beside each queue pair, and `own` that of the queue pair
-/// which a call is for. What the methods of memory and queues promise is written at those of
-/// [`polypath_transport::Host`] that have the same names.
+/// which a call is for. What the methods of queues promise is written at those of
+/// [`polypath_transport::Queues`] that have the same names.
 pub trait Outside<Q> {
-    /// Checks a local scatter/gather element.
-    fn resolve(&self, own: &Q, pd: u32, sge: Sge, access: Access) -> Result<Segment, Fault>;
-    /// Checks a remote request's key, address and length. `qpn` is the queue pair's number.
-    #[expect(clippy::too_many_arguments, reason = "those of transport::Host and one more")]
-    fn resolve_remote(
-        &self,
-        own: &Q,
-        pd: u32,
-        qpn: u32,
-        rkey: u32,
-        va: u64,
-        len: u32,
-        access: Access,
-    ) -> Result<Segment, Fault>;
-    /// Copies received data into checked memory.
-    fn store(&mut self, own: &Q, segment: Segment, data: &[u8]) -> Result<(), Fault>;
-    /// Copies checked memory out.
-    fn load(&self, own: &Q, segment: Segment, out: &mut [u8]) -> Result<(), Fault>;
-    /// Executes an atomic on 8 aligned bytes; gives what was there before.
-    fn atomic(&mut self, own: &Q, segment: Segment, op: AtomicOp) -> Result<u64, Fault>;
-    /// Writes 8 aligned bytes at once, after everything that was stored before.
-    fn atomic_write(&mut self, own: &Q, segment: Segment, value: u64) -> Result<(), Fault>;
-    /// Checks a FLUSH and carries it out.
-    fn flush(
-        &mut self,
-        own: &Q,
-        pd: u32,
-        qpn: u32,
-        rkey: u32,
-        scope: FlushScope,
-        access: Access,
-    ) -> Result<(), Fault>;
-    /// Makes a key unusable.
-    fn invalidate(&mut self, own: &Q, pd: u32, qpn: u32, rkey: u32) -> Result<(), Fault>;
-    /// Binds a memory window.
-    fn bind_mw(&mut self, own: &Q, pd: u32, qpn: u32, mw: u32, rkey: u32) -> Result<(), Fault>;
-    /// A posted bind was flushed and will not be carried out.
-    fn cancel_bind(&mut self, _own: &Q, _mw: u32, _rkey: u32) {}
+    /// Memory that was checked.
+    type Segment: Segment;
+
+    /// The registered memory, as the queue pair may use it.
+    fn memory<'a>(&'a mut self, own: &'a Q) -> impl Memory<Segment = Self::Segment> + 'a;
 
     /// Takes the next element of the shared receive queue.
     fn take_srq(&mut self, own: &Q) -> Option<RecvWr>;
@@ -118,7 +85,7 @@ pub trait Outside<Q> {
         &mut self,
         own: &Q,
         address: Option<&PathAddress>,
-        burst: &Burst<'_>,
+        burst: &Burst<'_, Self::Segment>,
     ) -> Result<(), NotSent>;
     /// Sends a packet of the path manager's own.
     fn control(&mut self, out: ControlOut);

@@ -7,13 +7,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use polypath_lane::{NotSent, Outside, Overrun};
 use polypath_paths::{ControlOut, PathAddress, PathEvent, PathManager, Reason};
 use polypath_transport::{
-    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, PathId, Payload, QpEvent,
-    RecvWr, Segment, Sge,
+    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlatSegment, FlushScope, Memory, PathId,
+    QpEvent, RecvWr, RemoteAccess, RemoteKey, Sge,
 };
-use polypath_wire::ICRC_LEN;
 use polypath_wire::ext::{Aeth, Syndrome};
 use polypath_wire::icrc::{Flow, FlowCrc};
-use polypath_wire::packet::{Headers, MAX_HEADERS_LEN, Packet};
+use polypath_wire::packet::Packet;
 use polypath_wire::psn::Psn;
 
 use crate::link::Datagram;
@@ -247,13 +246,6 @@ impl Io {
         self.stalls.iter().map(noticed).sum()
     }
 
-    fn segment(&self, addr: u64, len: u32) -> Result<Segment, Fault> {
-        match addr.checked_add(u64::from(len)) {
-            Some(end) if end <= self.memory.len() as u64 => Ok(Segment { addr, len }),
-            _ => Err(Fault::Range),
-        }
-    }
-
     /// Puts a packet without its ICRC on the way.
     fn emit(&mut self, address: &PathAddress, mut bytes: Vec<u8>) {
         let flow = Flow::new(address.local, address.remote, address.source_port);
@@ -299,125 +291,122 @@ impl Io {
 
     fn execute(&mut self, at: u64, op: AtomicOp) -> u64 {
         let old = self.word(at);
-        let new = match op {
-            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
-            AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
-            AtomicOp::CompareSwap { .. } => old,
-        };
-        self.memory[at as usize..][..8].copy_from_slice(&new.to_ne_bytes());
+        self.memory[at as usize..][..8].copy_from_slice(&op.apply(old).to_ne_bytes());
         old
     }
 }
 
-impl Outside<u32> for Io {
-    fn resolve(&self, _own: &u32, pd: u32, sge: Sge, _access: Access) -> Result<Segment, Fault> {
+/// The memory of a host, as one of its queue pairs uses it.
+struct QpMemory<'a> {
+    io: &'a mut Io,
+    /// The queue pair's number.
+    own: u32,
+}
+
+impl Memory for QpMemory<'_> {
+    type Segment = FlatSegment;
+
+    fn resolve(&mut self, pd: u32, sge: Sge, _rights: Access) -> Result<FlatSegment, Fault> {
         if sge.lkey != key_in(pd, KEY) {
             return Err(Fault::Key);
         }
-        self.segment(sge.addr, sge.len)
+        FlatSegment::within(&self.io.memory, sge.addr, sge.len)
     }
 
-    fn resolve_remote(
-        &self,
-        _own: &u32,
-        pd: u32,
-        qpn: u32,
-        rkey: u32,
-        va: u64,
-        len: u32,
-        access: Access,
-    ) -> Result<Segment, Fault> {
+    fn resolve_remote(&mut self, access: &RemoteAccess) -> Result<FlatSegment, Fault> {
+        let RemoteKey { pd, qpn, rkey } = access.key;
         let all = Access::REMOTE_READ
             | Access::REMOTE_WRITE
             | Access::REMOTE_ATOMIC
             | Access::FLUSH_GLOBAL;
         let rights = match key_in(pd, rkey) {
             KEY => all,
-            _ if self.windows.get(&rkey) == Some(&(pd, qpn)) => all,
+            _ if self.io.windows.get(&rkey) == Some(&(pd, qpn)) => all,
             READ_KEY => Access::REMOTE_READ,
             WRITE_KEY => Access::REMOTE_WRITE,
             _ => return Err(Fault::Key),
         };
-        let segment = self.segment(va, len)?;
-        if rights.contains(access) { Ok(segment) } else { Err(Fault::Rights) }
+        let segment = FlatSegment::within(&self.io.memory, access.va, access.len)?;
+        if rights.contains(access.rights) { Ok(segment) } else { Err(Fault::Rights) }
     }
 
-    fn load(&self, _own: &u32, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
-        let at = segment.addr as usize;
-        out.copy_from_slice(&self.memory[at..at + out.len()]);
+    fn load(&mut self, segment: FlatSegment, out: &mut [u8]) -> Result<(), Fault> {
+        out.copy_from_slice(&self.io.memory[segment.indexes(out.len())]);
         Ok(())
     }
 
-    fn store(&mut self, own: &u32, segment: Segment, data: &[u8]) -> Result<(), Fault> {
-        let at = segment.addr as usize;
-        self.memory[at..at + data.len()].copy_from_slice(data);
-        self.stores += 1;
-        if self.mischief == Some(Mischief::Spoil(self.stores)) && !data.is_empty() {
-            self.memory[at] ^= 1;
+    fn store(&mut self, segment: FlatSegment, data: &[u8]) -> Result<(), Fault> {
+        let (io, at) = (&mut *self.io, segment.indexes(data.len()));
+        io.memory[at.clone()].copy_from_slice(data);
+        io.stores += 1;
+        if io.mischief == Some(Mischief::Spoil(io.stores)) && !data.is_empty() {
+            io.memory[at.start] ^= 1;
         }
-        let data = self.memory[at..at + data.len()].to_vec();
-        self.journal.push(Did::Store { qpn: *own, addr: segment.addr, data });
+        let data = io.memory[at].to_vec();
+        io.journal.push(Did::Store { qpn: self.own, addr: segment.addr, data });
         Ok(())
     }
 
-    fn atomic(&mut self, own: &u32, segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
-        let addr = segment.addr;
-        self.atomics += 1;
-        if self.mischief == Some(Mischief::Double(self.atomics)) {
-            self.execute(addr, op);
+    fn atomic(&mut self, segment: FlatSegment, op: AtomicOp) -> Result<u64, Fault> {
+        let (io, addr) = (&mut *self.io, segment.addr);
+        io.atomics += 1;
+        if io.mischief == Some(Mischief::Double(io.atomics)) {
+            io.execute(addr, op);
         }
-        let old = self.execute(addr, op);
-        self.journal.push(Did::Atomic { qpn: *own, addr, op, old });
+        let old = io.execute(addr, op);
+        io.journal.push(Did::Atomic { qpn: self.own, addr, op, old });
         Ok(old)
     }
 
-    fn atomic_write(&mut self, own: &u32, segment: Segment, value: u64) -> Result<(), Fault> {
-        self.atomics += 1;
-        if self.mischief == Some(Mischief::Double(self.atomics)) {
-            self.store(own, segment, &value.to_ne_bytes())?;
+    fn atomic_write(&mut self, segment: FlatSegment, value: u64) -> Result<(), Fault> {
+        self.io.atomics += 1;
+        if self.io.mischief == Some(Mischief::Double(self.io.atomics)) {
+            self.store(segment, &value.to_ne_bytes())?;
         }
-        self.store(own, segment, &value.to_ne_bytes())
+        self.store(segment, &value.to_ne_bytes())
     }
 
-    fn flush(
-        &mut self,
-        own: &u32,
-        pd: u32,
-        qpn: u32,
-        rkey: u32,
-        scope: FlushScope,
-        access: Access,
-    ) -> Result<(), Fault> {
+    fn flush(&mut self, key: RemoteKey, scope: FlushScope, rights: Access) -> Result<(), Fault> {
         let (va, len) = match scope {
             FlushScope::Range { va, len } => (va, len),
             FlushScope::Region => (0, 0),
         };
-        self.resolve_remote(own, pd, qpn, rkey, va, len, access)?;
-        self.flushes += 1;
-        let copies = match self.mischief {
-            Some(Mischief::Skip(n)) if n == self.flushes => 0,
+        self.resolve_remote(&RemoteAccess { key, va, len, rights })?;
+        let io = &mut *self.io;
+        io.flushes += 1;
+        let copies = match io.mischief {
+            Some(Mischief::Skip(n)) if n == io.flushes => 0,
             _ => 1,
         };
         for _ in 0..copies {
-            self.journal.push(Did::Flushed { qpn: *own, scope });
+            io.journal.push(Did::Flushed { qpn: self.own, scope });
         }
         Ok(())
     }
 
-    fn invalidate(&mut self, own: &u32, pd: u32, qpn: u32, rkey: u32) -> Result<(), Fault> {
-        if self.windows.get(&rkey) == Some(&(pd, qpn)) {
-            self.windows.remove(&rkey);
-        } else if !self.passing_keys.remove(&rkey) {
+    fn invalidate(&mut self, key: RemoteKey) -> Result<(), Fault> {
+        let (io, rkey) = (&mut *self.io, key.rkey);
+        if io.windows.get(&rkey) == Some(&(key.pd, key.qpn)) {
+            io.windows.remove(&rkey);
+        } else if !io.passing_keys.remove(&rkey) {
             return Err(Fault::Key);
         }
-        self.journal.push(Did::Invalidated { qpn: *own, rkey });
+        io.journal.push(Did::Invalidated { qpn: self.own, rkey });
         Ok(())
     }
 
-    fn bind_mw(&mut self, own: &u32, pd: u32, qpn: u32, _mw: u32, rkey: u32) -> Result<(), Fault> {
-        self.windows.insert(rkey, (pd, qpn));
-        self.journal.push(Did::Bound { qpn: *own, rkey });
+    fn bind_mw(&mut self, _mw: u32, key: RemoteKey) -> Result<(), Fault> {
+        self.io.windows.insert(key.rkey, (key.pd, key.qpn));
+        self.io.journal.push(Did::Bound { qpn: self.own, rkey: key.rkey });
         Ok(())
+    }
+}
+
+impl Outside<u32> for Io {
+    type Segment = FlatSegment;
+
+    fn memory<'a>(&'a mut self, own: &'a u32) -> impl Memory<Segment = FlatSegment> + 'a {
+        QpMemory { io: self, own: *own }
     }
 
     fn take_srq(&mut self, own: &u32) -> Option<RecvWr> {
@@ -491,20 +480,10 @@ impl Outside<u32> for Io {
         &mut self,
         own: &u32,
         address: Option<&PathAddress>,
-        burst: &Burst<'_>,
+        burst: &Burst<'_, FlatSegment>,
     ) -> Result<(), NotSent> {
         let Some(address) = address else { return Err(NotSent::NoWay) };
-        let payload = match burst.payload {
-            Payload::Bytes(bytes) => bytes.to_vec(),
-            Payload::Memory { segments, skip, len } => {
-                let mut all = Vec::with_capacity((skip + len) as usize);
-                for s in segments {
-                    let at = s.addr as usize;
-                    all.extend_from_slice(&self.memory[at..at + s.len as usize]);
-                }
-                all[skip as usize..(skip + len) as usize].to_vec()
-            }
-        };
+        let payload = burst.copy_payload(&mut self.memory(own)).expect("all memory is there");
         for i in 0..burst.packets {
             let range = burst.range(i);
             let headers = burst.headers(i);
@@ -517,7 +496,7 @@ impl Outside<u32> for Io {
                 self.journal.push(Did::Answered { qpn: *own, psn });
             }
             let data = &payload[range.start as usize..range.end as usize];
-            let bytes = encode(&headers, data);
+            let bytes = headers.packet(data);
             self.emit(address, bytes);
         }
         Ok(())
@@ -539,13 +518,3 @@ impl Outside<u32> for Io {
 }
 
 const ACK: u8 = polypath_wire::Opcode::RC_ACK.0;
-
-pub(crate) fn encode(headers: &Headers, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(MAX_HEADERS_LEN + payload.len() + 3 + ICRC_LEN);
-    bytes.resize(MAX_HEADERS_LEN, 0);
-    let n = headers.emit(&mut bytes);
-    bytes.truncate(n);
-    bytes.extend_from_slice(payload);
-    bytes.resize(bytes.len() + usize::from(headers.bth.pad), 0);
-    bytes
-}

@@ -31,68 +31,66 @@ struct BenchHost {
     bursts: u64,
 }
 
-impl Host for BenchHost {
-    fn resolve(&self, _pd: u32, sge: Sge, _access: Access) -> Result<Segment, Fault> {
+impl Memory for BenchHost {
+    type Segment = FlatSegment;
+
+    fn resolve(&mut self, _pd: u32, sge: Sge, _rights: Access) -> Result<FlatSegment, Fault> {
         if sge.lkey != KEY {
             return Err(Fault::Key);
         }
-        Ok(Segment { addr: sge.addr, len: sge.len })
+        Ok(FlatSegment { addr: sge.addr, len: sge.len })
     }
 
-    fn resolve_remote(
-        &self,
-        _pd: u32,
-        _qpn: u32,
-        rkey: u32,
-        va: u64,
-        len: u32,
-        _access: Access,
-    ) -> Result<Segment, Fault> {
-        if rkey != KEY {
+    fn resolve_remote(&mut self, access: &RemoteAccess) -> Result<FlatSegment, Fault> {
+        if access.key.rkey != KEY {
             return Err(Fault::Key);
         }
-        Ok(Segment { addr: va, len })
+        Ok(FlatSegment { addr: access.va, len: access.len })
     }
 
-    fn load(&self, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
+    fn load(&mut self, segment: FlatSegment, out: &mut [u8]) -> Result<(), Fault> {
         let at = segment.addr as usize;
         out.copy_from_slice(&self.memory[at..at + out.len()]);
         Ok(())
     }
 
-    fn store(&mut self, segment: Segment, data: &[u8]) -> Result<(), Fault> {
+    fn store(&mut self, segment: FlatSegment, data: &[u8]) -> Result<(), Fault> {
         let at = segment.addr as usize;
         self.memory[at..at + data.len()].copy_from_slice(data);
         Ok(())
     }
 
-    fn atomic(&mut self, _segment: Segment, _op: AtomicOp) -> Result<u64, Fault> {
+    fn atomic(&mut self, _segment: FlatSegment, _op: AtomicOp) -> Result<u64, Fault> {
         Ok(0)
     }
 
-    fn atomic_write(&mut self, _segment: Segment, _value: u64) -> Result<(), Fault> {
+    fn atomic_write(&mut self, _segment: FlatSegment, _value: u64) -> Result<(), Fault> {
         Ok(())
     }
 
-    fn flush(
-        &mut self,
-        _pd: u32,
-        _qpn: u32,
-        _rkey: u32,
-        _scope: FlushScope,
-        _access: Access,
-    ) -> Result<(), Fault> {
+    fn flush(&mut self, _: RemoteKey, _: FlushScope, _: Access) -> Result<(), Fault> {
         Ok(())
     }
 
-    fn invalidate(&mut self, _pd: u32, _qpn: u32, _rkey: u32) -> Result<(), Fault> {
+    fn invalidate(&mut self, _key: RemoteKey) -> Result<(), Fault> {
         Ok(())
     }
 
-    fn bind_mw(&mut self, _pd: u32, _qpn: u32, _mw: u32, _rkey: u32) -> Result<(), Fault> {
+    fn bind_mw(&mut self, _mw: u32, _key: RemoteKey) -> Result<(), Fault> {
         Ok(())
     }
+}
 
+/// Nothing arrives early here.
+impl EarlyRoom for BenchHost {
+    fn reserve(&mut self, _bytes: u32) -> bool {
+        true
+    }
+
+    fn release(&mut self, _bytes: u32) {}
+}
+
+impl Queues for BenchHost {
     fn take_srq(&mut self) -> Option<RecvWr> {
         None
     }
@@ -104,13 +102,17 @@ impl Host for BenchHost {
             CqSide::Recv => self.receives += 1,
         }
     }
+}
 
+impl Observer for BenchHost {
     fn event(&mut self, _event: QpEvent) {}
 
     fn explain(&mut self, text: std::fmt::Arguments<'_>) {
         eprintln!("{text}");
     }
+}
 
+impl Paths for BenchHost {
     fn route(&mut self, _peer: PeerId) -> Option<Route> {
         let window = (256u32 << 10).saturating_sub(self.outstanding);
         Some(Route { path: PathId(0), tag: self.tag, window, rtt: None })
@@ -120,7 +122,23 @@ impl Host for BenchHost {
         self.tag
     }
 
-    fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread> {
+    fn sent(&mut self, _path: PathId, bytes: u32) {
+        self.outstanding += bytes;
+    }
+
+    fn acked(&mut self, _path: PathId, bytes: u32, _rtt: Option<Duration>) {
+        self.outstanding -= bytes;
+    }
+
+    fn lost(&mut self, _path: PathId, bytes: u32, _congestion: bool) {
+        self.outstanding -= bytes;
+    }
+
+    fn suspect(&mut self, _path: PathId, _since: Duration) {}
+}
+
+impl Host for BenchHost {
+    fn transmit(&mut self, burst: &Burst<'_, FlatSegment>) -> Result<(), Unread> {
         self.bursts += 1;
         let (base, inline) = match burst.payload {
             Payload::Memory { segments, skip, .. } => {
@@ -139,20 +157,6 @@ impl Host for BenchHost {
         }
         Ok(())
     }
-
-    fn sent(&mut self, _path: PathId, bytes: u32) {
-        self.outstanding += bytes;
-    }
-
-    fn acked(&mut self, _path: PathId, bytes: u32, _rtt: Option<Duration>) {
-        self.outstanding -= bytes;
-    }
-
-    fn lost(&mut self, _path: PathId, bytes: u32, _congestion: bool) {
-        self.outstanding -= bytes;
-    }
-
-    fn suspect(&mut self, _path: PathId, _since: Duration) {}
 }
 
 struct End {

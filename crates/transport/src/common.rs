@@ -1,13 +1,18 @@
 //! What both halves of a queue pair know.
 
 use polypath_wire::bth::Bth;
+use polypath_wire::ext::Reth;
 use polypath_wire::opcode::Opcode;
 use polypath_wire::psn::Psn;
 
+use crate::burst::Burst;
 use crate::counters::QpCounters;
-use crate::host::{Burst, Host, Unread};
+use crate::host::{Host, Unread};
+use crate::memory::{RemoteAccess, RemoteKey};
 use crate::responder::REORDER_LIMIT;
-use polypath_types::{MigState, PathId, PeerId, QpAttr, QpConfig, QpEvent, QpState, QpType};
+use polypath_types::{
+    Access, MigState, PathId, PeerId, QpAttr, QpConfig, QpEvent, QpState, QpType,
+};
 
 /// Sequence numbers in flight to a peer that has not said how many it takes.
 ///
@@ -85,11 +90,23 @@ impl Core {
         }
     }
 
+    /// A key that came with a request, of a protection domain.
+    #[inline]
+    pub(crate) fn key(&self, pd: u32, rkey: u32) -> RemoteKey {
+        RemoteKey { pd, qpn: self.config.qpn, rkey }
+    }
+
+    /// What a RETH names, of a protection domain.
+    #[inline]
+    pub(crate) fn remote(&self, pd: u32, reth: &Reth, rights: Access) -> RemoteAccess {
+        RemoteAccess { key: self.key(pd, reth.rkey), va: reth.va, len: reth.len, rights }
+    }
+
     /// Hands a burst to the host and counts it.
     #[inline]
     pub(crate) fn transmit<H: Host>(
         &mut self,
-        burst: &Burst<'_>,
+        burst: &Burst<'_, H::Segment>,
         host: &mut H,
     ) -> Result<(), Unread> {
         let done = host.transmit(burst);

@@ -6,11 +6,14 @@
 //! I/O, reads a clock, spawns or locks.
 #![forbid(unsafe_code)]
 
+mod burst;
 mod cause;
 mod check;
 mod common;
 mod counters;
+mod flat;
 mod host;
+mod memory;
 mod qp;
 mod ranges;
 mod requester;
@@ -21,9 +24,12 @@ mod state;
 mod transmit_state;
 mod unreliable;
 
+pub use burst::{Burst, PacketHeaders, Payload};
 pub use cause::Cause;
 pub use counters::QpCounters;
-pub use host::{AtomicOp, Burst, Fault, Host, PacketHeaders, Payload, Segment, Unread};
+pub use flat::{FlatMemory, FlatSegment};
+pub use host::{EarlyRoom, Host, Observer, Paths, Queues, Unread};
+pub use memory::{AtomicOp, Fault, Memory, RemoteAccess, RemoteKey, Segment};
 pub use polypath_types::*;
 pub use qp::QueuePair;
 pub use state::{MAX_RD_ATOMIC, ModifyError};

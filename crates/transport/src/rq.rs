@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use crate::cause::Cause;
 use crate::common::Core;
-use crate::host::{Fault, Host, Segment};
+use crate::host::Host;
+use crate::memory::{Fault, Memory, Segment};
 use polypath_types::{
     Access, Completion, CqSide, NetworkHeader, PostError, QpEvent, QpState, QpType, RecvWr, Sge,
     WcOpcode, WcStatus,
@@ -22,25 +23,25 @@ pub(crate) enum ScatterError {
 /// Copies `data` to the bytes from `at` on of a scatter list. Each element is checked when it is
 /// written, so that a region that is gone is never touched.
 #[inline]
-pub(crate) fn scatter<H: Host>(
+pub(crate) fn scatter<M: Memory>(
     pd: u32,
     sges: &[Sge],
     at: u32,
     data: &[u8],
-    host: &mut H,
+    memory: &mut M,
 ) -> Result<(), ScatterError> {
-    scatter_if(pd, sges, at, data, host, |_, _| true).map(|_| ())
+    scatter_if(pd, sges, at, data, memory, |_, _| true).map(|_| ())
 }
 
 /// As [`scatter`], as long as `admit` lets each piece of memory be changed; false: it did not.
 #[inline]
-fn scatter_if<H: Host>(
+fn scatter_if<M: Memory>(
     pd: u32,
     sges: &[Sge],
     at: u32,
     mut data: &[u8],
-    host: &mut H,
-    mut admit: impl FnMut(Segment, &H) -> bool,
+    memory: &mut M,
+    mut admit: impl FnMut(M::Segment, &mut M) -> bool,
 ) -> Result<bool, ScatterError> {
     let mut skip = at;
     for sge in sges {
@@ -51,15 +52,15 @@ fn scatter_if<H: Host>(
             skip -= sge.len;
             continue;
         }
-        let segment = host.resolve(pd, *sge, Access::LOCAL_WRITE).map_err(ScatterError::Fault)?;
+        let segment = memory.resolve(pd, *sge, Access::LOCAL_WRITE).map_err(ScatterError::Fault)?;
         let room = sge.len - skip;
         let n = data.len().min(room as usize);
         let (now, rest) = data.split_at(n);
-        let piece = Segment { addr: segment.addr + u64::from(skip), len: n as u32 };
-        if !admit(piece, host) {
+        let piece = segment.part(skip, n as u32);
+        if !admit(piece, memory) {
             return Ok(false);
         }
-        host.store(piece, now).map_err(ScatterError::Fault)?;
+        memory.store(piece, now).map_err(ScatterError::Fault)?;
         data = rest;
         skip = 0;
     }
@@ -151,15 +152,15 @@ impl ReceiveQueue {
 
     /// Copies data into the one in hand, from byte `at` on.
     #[inline]
-    pub(crate) fn store<H: Host>(
+    pub(crate) fn store<M: Memory>(
         &self,
         core: &Core,
         at: u32,
         data: &[u8],
-        host: &mut H,
+        memory: &mut M,
     ) -> Result<(), ScatterError> {
         match &self.current {
-            Some(wr) => scatter(core.peer_pd, &wr.sges, at, data, host),
+            Some(wr) => scatter(core.peer_pd, &wr.sges, at, data, memory),
             None => Err(ScatterError::TooSmall),
         }
     }
@@ -167,16 +168,16 @@ impl ReceiveQueue {
     /// As [`ReceiveQueue::store`], as long as `admit` lets each piece of memory be changed; false: it did
     /// not, and the same data has to be stored again.
     #[inline]
-    pub(crate) fn store_if<H: Host>(
+    pub(crate) fn store_if<M: Memory>(
         &self,
         core: &Core,
         at: u32,
         data: &[u8],
-        host: &mut H,
-        admit: impl FnMut(Segment, &H) -> bool,
+        memory: &mut M,
+        admit: impl FnMut(M::Segment, &mut M) -> bool,
     ) -> Result<bool, ScatterError> {
         match &self.current {
-            Some(wr) => scatter_if(core.peer_pd, &wr.sges, at, data, host, admit),
+            Some(wr) => scatter_if(core.peer_pd, &wr.sges, at, data, memory, admit),
             None => Err(ScatterError::TooSmall),
         }
     }

@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 
 use crate::cause::Cause;
 use crate::common::Core;
-use crate::host::{Fault, Host, Segment};
+use crate::host::Host;
+use crate::memory::{Fault, Memory};
 use polypath_types::{
     Access, Completion, CqSide, FlushScope, PostError, QpState, QpType, SendData, SendFlags,
     SendOp, SendWr, Sge, Sges, UdDestination, WcOpcode, WcStatus,
@@ -122,8 +123,8 @@ impl Wqe {
 }
 
 /// Checked pieces of memory for one burst, and the bytes to skip in the first.
-pub(crate) struct Gathered {
-    pub(crate) segments: SmallVec<[Segment; 4]>,
+pub(crate) struct Gathered<S> {
+    pub(crate) segments: SmallVec<[S; 4]>,
     pub(crate) skip: u32,
 }
 
@@ -132,14 +133,14 @@ pub(crate) struct Gathered {
 /// Done for every burst, not once per message: a region that is deregistered while a message is under
 /// way must not be read any more.
 #[inline]
-pub(crate) fn gather<H: Host>(
+pub(crate) fn gather<M: Memory>(
     pd: u32,
     sges: &[Sge],
     start: u32,
     len: u32,
-    access: Access,
-    host: &H,
-) -> Result<Gathered, Fault> {
+    rights: Access,
+    memory: &mut M,
+) -> Result<Gathered<M::Segment>, Fault> {
     let mut out = Gathered { segments: SmallVec::new(), skip: 0 };
     let (mut skip, mut left) = (start, len);
     for sge in sges {
@@ -150,7 +151,7 @@ pub(crate) fn gather<H: Host>(
             skip -= sge.len;
             continue;
         }
-        out.segments.push(host.resolve(pd, *sge, access)?);
+        out.segments.push(memory.resolve(pd, *sge, rights)?);
         if out.segments.len() == 1 {
             out.skip = skip;
         }

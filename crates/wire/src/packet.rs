@@ -133,6 +133,19 @@ impl Headers {
             && self.sack.is_some() == op.has_sack()
     }
 
+    /// The packet with this payload: headers, payload and the padding that the BTH tells of, without the
+    /// ICRC, for which the vector has room.
+    pub fn packet(&self, payload: &[u8]) -> Vec<u8> {
+        let pad = usize::from(self.bth.pad);
+        let mut bytes = Vec::with_capacity(MAX_HEADERS_LEN + payload.len() + pad + ICRC_LEN);
+        bytes.resize(MAX_HEADERS_LEN, 0);
+        let len = self.emit(&mut bytes);
+        bytes.truncate(len);
+        bytes.extend_from_slice(payload);
+        bytes.resize(bytes.len() + pad, 0);
+        bytes
+    }
+
     /// Writes the headers to the front of `out` and returns how many bytes they took.
     ///
     /// # Panics

@@ -12,11 +12,10 @@ use polypath_paths::{
     PathOptions,
 };
 use polypath_transport::{
-    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Payload, QpEvent, QueuePair,
-    RecvWr, Segment, Sge,
+    Burst, Completion, CqSide, FlatMemory, FlatSegment, Memory, QpEvent, QueuePair, RecvWr,
 };
 use polypath_wire::ICRC_LEN;
-use polypath_wire::packet::{Headers, MAX_HEADERS_LEN, Packet};
+use polypath_wire::packet::Packet;
 
 /// A datagram between two addresses; the ICRC is zero.
 #[derive(Clone, Debug)]
@@ -59,92 +58,11 @@ pub(crate) struct Io {
     pub(crate) path_events: Vec<(Duration, PathEvent)>,
 }
 
-impl Io {
-    fn find(key: u32, addr: u64, len: u32, memory: usize) -> Result<Segment, Fault> {
-        if key != KEY {
-            return Err(Fault::Key);
-        }
-        match addr.checked_add(u64::from(len)) {
-            Some(end) if end <= memory as u64 => Ok(Segment { addr, len }),
-            _ => Err(Fault::Range),
-        }
-    }
-}
-
 impl Outside<u32> for Io {
-    fn resolve(&self, _own: &u32, _pd: u32, sge: Sge, _access: Access) -> Result<Segment, Fault> {
-        Self::find(sge.lkey, sge.addr, sge.len, self.memory.len())
-    }
+    type Segment = FlatSegment;
 
-    fn resolve_remote(
-        &self,
-        _own: &u32,
-        _pd: u32,
-        _qpn: u32,
-        rkey: u32,
-        va: u64,
-        len: u32,
-        _access: Access,
-    ) -> Result<Segment, Fault> {
-        Self::find(rkey, va, len, self.memory.len())
-    }
-
-    fn load(&self, _own: &u32, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
-        let at = segment.addr as usize;
-        out.copy_from_slice(&self.memory[at..at + out.len()]);
-        Ok(())
-    }
-
-    fn store(&mut self, _own: &u32, segment: Segment, data: &[u8]) -> Result<(), Fault> {
-        let at = segment.addr as usize;
-        self.memory[at..at + data.len()].copy_from_slice(data);
-        Ok(())
-    }
-
-    fn atomic(&mut self, _own: &u32, segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
-        let cell = &mut self.memory[segment.addr as usize..][..8];
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(cell);
-        let old = u64::from_ne_bytes(bytes);
-        let new = match op {
-            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
-            AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
-            AtomicOp::CompareSwap { .. } => old,
-        };
-        cell.copy_from_slice(&new.to_ne_bytes());
-        self.atomics += 1;
-        Ok(old)
-    }
-
-    fn atomic_write(&mut self, own: &u32, segment: Segment, value: u64) -> Result<(), Fault> {
-        self.store(own, segment, &value.to_ne_bytes())
-    }
-
-    fn flush(
-        &mut self,
-        _own: &u32,
-        _pd: u32,
-        _qpn: u32,
-        _rkey: u32,
-        _scope: FlushScope,
-        _access: Access,
-    ) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    fn invalidate(&mut self, _own: &u32, _pd: u32, _qpn: u32, _rkey: u32) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    fn bind_mw(
-        &mut self,
-        _own: &u32,
-        _pd: u32,
-        _qpn: u32,
-        _mw: u32,
-        _rkey: u32,
-    ) -> Result<(), Fault> {
-        Ok(())
+    fn memory<'a>(&'a mut self, _own: &'a u32) -> impl Memory<Segment = FlatSegment> + 'a {
+        FlatMemory { bytes: &mut self.memory, key: KEY, atomics: &mut self.atomics }
     }
 
     fn take_srq(&mut self, _own: &u32) -> Option<RecvWr> {
@@ -175,26 +93,19 @@ impl Outside<u32> for Io {
 
     fn transmit(
         &mut self,
-        _own: &u32,
+        own: &u32,
         address: Option<&PathAddress>,
-        burst: &Burst<'_>,
+        burst: &Burst<'_, FlatSegment>,
     ) -> Result<(), NotSent> {
         let Some(a) = address else { return Err(NotSent::NoWay) };
         let (src, dst) = (a.local, a.remote);
-        let payload = match burst.payload {
-            Payload::Bytes(bytes) => bytes.to_vec(),
-            Payload::Memory { segments, skip, len } => {
-                let all = segments.iter().flat_map(|s| {
-                    let at = s.addr as usize;
-                    self.memory[at..at + s.len as usize].iter().copied()
-                });
-                all.skip(skip as usize).take(len as usize).collect()
-            }
-        };
+        let payload = burst.copy_payload(&mut self.memory(own)).expect("all memory is there");
         for i in 0..burst.packets {
             let range = burst.range(i);
-            let data = &payload[range.start as usize..range.end as usize];
-            self.out.push(Datagram { src, dst, bytes: encode(&burst.headers(i), data) });
+            let mut bytes =
+                burst.headers(i).packet(&payload[range.start as usize..range.end as usize]);
+            bytes.resize(bytes.len() + ICRC_LEN, 0);
+            self.out.push(Datagram { src, dst, bytes });
         }
         Ok(())
     }
@@ -209,15 +120,6 @@ impl Outside<u32> for Io {
     fn path_event(&mut self, now: Duration, _paths: &PathManager, event: &PathEvent) {
         self.path_events.push((now, *event));
     }
-}
-
-fn encode(headers: &Headers, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; MAX_HEADERS_LEN];
-    let n = headers.emit(&mut bytes);
-    bytes.truncate(n);
-    bytes.extend_from_slice(payload);
-    bytes.resize(bytes.len() + usize::from(headers.bth.pad) + ICRC_LEN, 0);
-    bytes
 }
 
 /// A host, with one lane.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use polypath_lane::{NotSent, Outside, Overrun};
 use polypath_paths::{ControlOut, PathAddress, PathEvent, PathManager};
 use polypath_transport::{
-    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, PathId, QpEvent, RecvWr,
-    Segment, Sge,
+    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Memory, PathId, QpEvent,
+    RecvWr, RemoteAccess, RemoteKey, Sge,
 };
 use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 
@@ -18,7 +18,7 @@ use crate::context::Shared;
 use crate::cq::Cq;
 use crate::events::Raise;
 use crate::lane::io::LaneIo;
-use crate::memory::{self, KeyCache};
+use crate::memory::{self, KeyCache, MemoryTable, Segment};
 use crate::srq::Srq;
 use crate::target::TargetState;
 
@@ -42,91 +42,86 @@ pub(crate) struct Attached {
     pub(crate) keys: KeyCache,
 }
 
-impl Outside<Attached> for LaneIo {
-    #[inline]
-    fn resolve(&self, own: &Attached, pd: u32, sge: Sge, access: Access) -> Result<Segment, Fault> {
-        match &own.target {
-            None => own.keys.resolve(&own.context.memory, pd, sge, access),
-            Some(target) => target.context(pd)?.memory.resolve(pd, sge, access),
-        }
-    }
+/// The process' memory, as one of its queue pairs may use it.
+struct QpMemory<'a>(&'a Attached);
 
-    #[inline]
-    fn resolve_remote(
+impl QpMemory<'_> {
+    /// Works with the table in which keys of a protection domain are looked for. An XRC target's are
+    /// those of the context that has the shared receive queue.
+    fn with_table<R>(
         &self,
-        own: &Attached,
         pd: u32,
-        qpn: u32,
-        rkey: u32,
-        va: u64,
-        len: u32,
-        access: Access,
-    ) -> Result<Segment, Fault> {
-        match &own.target {
-            None => own.keys.resolve_remote(&own.context.memory, pd, qpn, rkey, va, len, access),
-            Some(target) => {
-                target.context(pd)?.memory.resolve_remote(pd, qpn, rkey, va, len, access)
-            }
+        work: impl FnOnce(&MemoryTable) -> Result<R, Fault>,
+    ) -> Result<R, Fault> {
+        match &self.0.target {
+            None => work(&self.0.context.memory),
+            Some(target) => work(&target.context(pd)?.memory),
+        }
+    }
+}
+
+impl Memory for QpMemory<'_> {
+    type Segment = Segment;
+
+    #[inline]
+    fn resolve(&mut self, pd: u32, sge: Sge, rights: Access) -> Result<Segment, Fault> {
+        match &self.0.target {
+            None => self.0.keys.resolve(&self.0.context.memory, pd, sge, rights),
+            Some(_) => self.with_table(pd, |table| table.resolve(pd, sge, rights)),
         }
     }
 
     #[inline]
-    fn store(&mut self, _own: &Attached, segment: Segment, data: &[u8]) -> Result<(), Fault> {
+    fn resolve_remote(&mut self, access: &RemoteAccess) -> Result<Segment, Fault> {
+        match &self.0.target {
+            None => self.0.keys.resolve_remote(&self.0.context.memory, access),
+            Some(_) => self.with_table(access.key.pd, |table| table.resolve_remote(access)),
+        }
+    }
+
+    #[inline]
+    fn store(&mut self, segment: Segment, data: &[u8]) -> Result<(), Fault> {
         memory::store(segment, data)
     }
 
     #[inline]
-    fn load(&self, _own: &Attached, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
+    fn load(&mut self, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
         memory::copy_out(segment, out).map(drop)
     }
 
-    fn atomic(&mut self, _own: &Attached, segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
+    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
         memory::atomic(segment, op)
     }
 
-    fn atomic_write(&mut self, _own: &Attached, segment: Segment, value: u64) -> Result<(), Fault> {
+    fn atomic_write(&mut self, segment: Segment, value: u64) -> Result<(), Fault> {
         memory::atomic_write(segment, value)
     }
 
-    fn flush(
-        &mut self,
-        own: &Attached,
-        pd: u32,
-        qpn: u32,
-        rkey: u32,
-        scope: FlushScope,
-        access: Access,
-    ) -> Result<(), Fault> {
-        match &own.target {
-            None => own.context.memory.check_flush(pd, qpn, rkey, scope, access)?,
-            Some(target) => {
-                target.context(pd)?.memory.check_flush(pd, qpn, rkey, scope, access)?;
-            }
-        }
+    fn flush(&mut self, key: RemoteKey, scope: FlushScope, rights: Access) -> Result<(), Fault> {
+        self.with_table(key.pd, |table| table.check_flush(key, scope, rights))?;
         memory::make_visible();
         Ok(())
     }
 
-    fn invalidate(&mut self, own: &Attached, pd: u32, qpn: u32, rkey: u32) -> Result<(), Fault> {
-        match &own.target {
-            None => own.context.memory.invalidate(pd, qpn, rkey),
-            Some(target) => target.context(pd)?.memory.invalidate(pd, qpn, rkey),
-        }
+    fn invalidate(&mut self, key: RemoteKey) -> Result<(), Fault> {
+        self.with_table(key.pd, |table| table.invalidate(key))
     }
 
-    fn bind_mw(
-        &mut self,
-        own: &Attached,
-        pd: u32,
-        qpn: u32,
-        mw: u32,
-        rkey: u32,
-    ) -> Result<(), Fault> {
-        own.context.memory.bind(pd, qpn, mw, rkey)
+    fn bind_mw(&mut self, mw: u32, key: RemoteKey) -> Result<(), Fault> {
+        self.0.context.memory.bind(mw, key)
     }
 
-    fn cancel_bind(&mut self, own: &Attached, mw: u32, rkey: u32) {
-        own.context.memory.cancel_bind(mw, rkey);
+    fn cancel_bind(&mut self, mw: u32, rkey: u32) {
+        self.0.context.memory.cancel_bind(mw, rkey);
+    }
+}
+
+impl Outside<Attached> for LaneIo {
+    type Segment = Segment;
+
+    #[inline]
+    fn memory<'a>(&'a mut self, own: &'a Attached) -> impl Memory<Segment = Segment> + 'a {
+        QpMemory(own)
     }
 
     #[inline]
@@ -213,7 +208,7 @@ impl Outside<Attached> for LaneIo {
         &mut self,
         own: &Attached,
         address: Option<&PathAddress>,
-        burst: &Burst<'_>,
+        burst: &Burst<'_, Segment>,
     ) -> Result<(), NotSent> {
         own.last_path.set(burst.path);
         self.send(address, burst)

@@ -17,6 +17,7 @@ use crate::lane::counters::Counters;
 use crate::lane::datagrams::Datagrams;
 use crate::lane::send_errors::{SendErrors, Way, advice};
 use crate::media::{Flow, FlowError, FlowFault, Senders};
+use crate::memory::Segment;
 use crate::moderation::Holds;
 
 /// Flows kept open for control packets. They are no sockets: flows share these.
@@ -166,7 +167,7 @@ impl LaneIo {
     pub(crate) fn send(
         &mut self,
         address: Option<&PathAddress>,
-        burst: &Burst<'_>,
+        burst: &Burst<'_, Segment>,
     ) -> std::result::Result<(), NotSent> {
         let Some(flow) = address.and_then(|address| self.flow(burst.path, address)) else {
             self.counters.unsendable += u64::from(burst.packets);

@@ -5,13 +5,14 @@ use polypath_wire::MAX_HEADERS_LEN;
 
 use super::flow::Seal;
 use super::payload::Cursor;
+use crate::memory::Segment;
 
 /// Calls `each` with the number and the bytes of each packet of a burst, payload and padding included.
 ///
 /// # Errors
 /// The payload of the packet after those that were given can't be read.
 pub(crate) fn packets(
-    burst: &Burst<'_>,
+    burst: &Burst<'_, Segment>,
     mut each: impl FnMut(u32, &[u8], Seal),
 ) -> Result<(), Unread> {
     let seal = if burst.covered_twice { Seal::Twice } else { Seal::Right };

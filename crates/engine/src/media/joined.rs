@@ -16,6 +16,7 @@ use super::flow::{FlowError, FlowHandle, Flushed, Seal};
 use super::medium::{Rx, Tx};
 use super::udp;
 use super::wait_set::WaitSet;
+use crate::memory::Segment;
 
 /// A flow, and whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +87,7 @@ impl Senders {
         &mut self,
         now: Duration,
         flow: Flow,
-        burst: &Burst<'_>,
+        burst: &Burst<'_, Segment>,
     ) -> Result<(), Unread> {
         match flow {
             Flow::Udp(flow) => self.udp.queue(flow, burst),

@@ -12,6 +12,7 @@ use polypath_transport::{Burst, Unread};
 use super::Received;
 use super::flow::{Capabilities, FlowError, FlowHandle, Flushed, Seal};
 use super::gather::packets;
+use crate::memory::Segment;
 
 /// The sending half of a medium.
 ///
@@ -44,7 +45,12 @@ pub trait Tx: Debug + Send {
     ///
     /// # Errors
     /// The payload of the packet after those that are queued can't be read.
-    fn send(&mut self, now: Duration, flow: FlowHandle, burst: &Burst<'_>) -> Result<(), Unread> {
+    fn send(
+        &mut self,
+        now: Duration,
+        flow: FlowHandle,
+        burst: &Burst<'_, Segment>,
+    ) -> Result<(), Unread> {
         packets(burst, |_, packet, seal| self.send_packet(now, flow, packet, seal))
     }
 

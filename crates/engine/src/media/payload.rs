@@ -2,10 +2,10 @@
 
 use std::slice;
 
-use polypath_transport::{Payload, Segment};
+use polypath_transport::{Payload, Segment as _};
 use polypath_wire::icrc::Icrc;
 
-use crate::memory::{self, guarded};
+use crate::memory::{self, Segment, guarded};
 
 /// Where in a burst's payload the next packet's begins.
 pub(super) enum Cursor<'a> {
@@ -16,14 +16,14 @@ pub(super) enum Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) fn new(payload: &Payload<'a>) -> Self {
+    pub(super) fn new(payload: &Payload<'a, Segment>) -> Self {
         match *payload {
             Payload::Bytes(bytes) => Self::Bytes(bytes),
             Payload::Memory { mut segments, mut skip, .. } => {
                 while let Some((first, rest)) = segments.split_first()
-                    && skip >= first.len
+                    && skip >= first.len()
                 {
-                    skip -= first.len;
+                    skip -= first.len();
                     segments = rest;
                 }
                 Self::Memory { segments, skip }
@@ -71,9 +71,9 @@ impl<'a> Cursor<'a> {
         mut name: impl FnMut(usize, usize),
     ) -> bool {
         while len > 0
-            && let Some(Segment { addr, len: n }) = self.next(len)
+            && let Some(piece) = self.next(len)
         {
-            let (addr, n) = (addr as usize, n as usize);
+            let (addr, n) = (piece.addr(), piece.bytes());
             // SAFETY: the segment was checked: where it is there, it is readable memory of this process
             // for as long as the lane's lock is held, under which the burst was made and which
             // deregistration takes. A computation of numbers may be left; `icrc` is not used then.
@@ -95,9 +95,9 @@ impl<'a> Cursor<'a> {
         let Self::Memory { segments, skip } = self else { return None };
         loop {
             let (first, rest) = segments.split_first()?;
-            let left = first.len - *skip;
+            let left = first.len() - *skip;
             let len = most.min(left);
-            let addr = first.addr + u64::from(*skip);
+            let piece = first.part(*skip, len);
             if len == left {
                 *segments = rest;
                 *skip = 0;
@@ -105,7 +105,7 @@ impl<'a> Cursor<'a> {
                 *skip += len;
             }
             if len > 0 {
-                return Some(Segment { addr, len });
+                return Some(piece);
             }
         }
     }
@@ -123,7 +123,7 @@ mod tests {
         Flow::new(IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
     /// The bytes that are covered, by their places in memory; the ICRC is that of the whole.
-    fn covered(payload: &Payload<'_>, step: u32) -> Vec<u8> {
+    fn covered(payload: &Payload<'_, Segment>, step: u32) -> Vec<u8> {
         let (mut cursor, mut icrc, mut got) =
             (Cursor::new(payload), Icrc::new(&FLOW, 0), Vec::new());
         for at in (0..payload.len()).step_by(step as usize) {
@@ -142,9 +142,9 @@ mod tests {
     #[test]
     fn pieces_join_to_the_whole_whatever_the_cuts() {
         let data: Vec<u8> = (0..100).collect();
-        let base = data.as_ptr() as u64;
         let segments: Vec<Segment> = [(0, 10), (10, 0), (10, 1), (11, 49), (60, 40)]
-            .map(|(at, len)| Segment { addr: base + at, len })
+            // SAFETY: within `data`, which stays.
+            .map(|(at, len)| unsafe { Segment::assume(data[at..].as_ptr(), len) })
             .into();
         for skip in 0..100 {
             for step in [1, 7, 10, 33, 100] {

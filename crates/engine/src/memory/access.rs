@@ -1,16 +1,17 @@
 //! The access itself: copies and atomics on checked memory.
 //!
-//! The functions are safe to call in Rust's sense only with segments that came out of a check, and
-//! only while the lane's lock under which they were checked is held; see the [module](super).
+//! A [`Segment`] is the proof of a check. It holds while the lane's lock is held under which it was made;
+//! see the [module](super).
 //! The application's own accesses race with these as they do with a device's. Memory that it has
 //! given up since the check is [`Fault::Gone`].
 
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-use polypath_transport::{AtomicOp, Fault, Segment};
+use polypath_transport::{AtomicOp, Fault};
 
 use super::guard::guarded;
+use super::segment::Segment;
 
 /// Copies received data into checked memory; what does not fit is left out.
 ///
@@ -22,16 +23,16 @@ use super::guard::guarded;
 /// [`Fault::Gone`]; some bytes may have been written.
 #[inline]
 pub fn store(segment: Segment, data: &[u8]) -> Result<(), Fault> {
-    debug_assert!(data.len() <= segment.len as usize);
-    let len = data.len().min(segment.len as usize);
+    debug_assert!(data.len() <= segment.bytes());
+    let len = data.len().min(segment.bytes());
     if len == 0 {
         return Ok(());
     }
-    let (dst, src) = (segment.addr as *mut u8, data.as_ptr());
+    let (dst, src) = (segment.addr() as *mut u8, data.as_ptr());
     let tail = tail_len(dst as usize, len);
     let head = len - tail;
-    // SAFETY: the segment was checked: where there is memory at `segment.addr` it is writable memory of
-    // this process, for `segment.len` bytes. `head <= len`, and `data` has `len` bytes. They don't
+    // SAFETY: the segment was checked: where there is memory at its address it is writable memory of
+    // this process, for as many bytes as it has. `head <= len`, and `data` has `len` bytes. They don't
     // overlap: `data` is a receive buffer or a queue pair's own, never registered memory. A copy may be
     // left at any byte.
     let done = unsafe {
@@ -95,11 +96,11 @@ unsafe fn store_tail(mut dst: *mut u8, mut src: *const u8, mut len: usize) {
 /// [`Fault::Gone`]; some bytes may have been copied.
 #[inline]
 pub fn copy_out(segment: Segment, out: &mut [u8]) -> Result<usize, Fault> {
-    let len = out.len().min(segment.len as usize);
+    let len = out.len().min(segment.bytes());
     if len == 0 {
         return Ok(0);
     }
-    let (src, dst) = (segment.addr as *const u8, out.as_mut_ptr());
+    let (src, dst) = (segment.addr() as *const u8, out.as_mut_ptr());
     // SAFETY: the segment was checked to be readable memory of this process, where it is there, and
     // `out` is a buffer of ours, never registered memory. A copy may be left at any byte.
     let done = unsafe { guarded(src as usize, len, || ptr::copy_nonoverlapping(src, dst, len)) };
@@ -146,7 +147,7 @@ pub fn atomic_write(segment: Segment, value: u64) -> Result<(), Fault> {
 /// One access, which owns nothing, to the word that is a segment.
 #[inline]
 fn on_word(segment: Segment, access: impl Fn(&AtomicU64)) -> Result<(), Fault> {
-    let fits = segment.len >= 8 && segment.addr.is_multiple_of(8) && segment.addr != 0;
+    let fits = segment.bytes() >= 8 && segment.addr().is_multiple_of(8) && segment.addr() != 0;
     debug_assert!(fits, "not checked for atomics: {segment:?}");
     if !fits {
         return Err(Fault::Range);
@@ -154,7 +155,7 @@ fn on_word(segment: Segment, access: impl Fn(&AtomicU64)) -> Result<(), Fault> {
     // SAFETY: the segment was checked to be writable memory of this process, where it is there; 8 bytes,
     // aligned. A single access may be left.
     let done = unsafe {
-        guarded(segment.addr as usize, 8, || access(AtomicU64::from_ptr(segment.addr as *mut u64)))
+        guarded(segment.addr(), 8, || access(AtomicU64::from_ptr(segment.addr() as *mut u64)))
     };
     if done { Ok(()) } else { Err(Fault::Gone) }
 }
@@ -164,4 +165,117 @@ fn on_word(segment: Segment, access: impl Fn(&AtomicU64)) -> Result<(), Fault> {
 #[inline]
 pub fn make_visible() {
     fence(Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(of: &mut [u8]) -> Segment {
+        Segment::checked(of.as_mut_ptr() as u64, of.len() as u32)
+    }
+
+    #[test]
+    fn store_copies_every_length_at_every_alignment() {
+        let data: Vec<u8> = (1..=255).collect();
+        for offset in 0..16 {
+            for len in 0..80 {
+                let mut memory = vec![0u64; 16];
+                // SAFETY: the bytes of the vector.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), 128) };
+                store(segment(&mut bytes[offset..offset + len]), &data[..len]).unwrap();
+                assert_eq!(bytes[offset..offset + len], data[..len]);
+                assert!(bytes[..offset].iter().chain(&bytes[offset + len..]).all(|b| *b == 0));
+            }
+        }
+    }
+
+    #[test]
+    #[cfg(not(debug_assertions))]
+    fn store_never_writes_beyond_the_segment() {
+        let mut memory = [0u8; 8];
+        store(segment(&mut memory[..4]), &[1; 8]).unwrap();
+        assert_eq!(memory, [1, 1, 1, 1, 0, 0, 0, 0]);
+    }
+
+    /// A program polls the last byte and then reads the rest.
+    #[test]
+    fn last_byte_is_seen_after_all_others() {
+        use std::sync::atomic::{AtomicU8, Ordering};
+        for len in [9, 64, 100, 4096] {
+            let memory: Vec<AtomicU8> = (0..len).map(|_| AtomicU8::new(0)).collect();
+            let target = Segment::checked(memory.as_ptr() as u64, len as u32);
+            let seen = AtomicU8::new(0);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for round in 1..=100 {
+                        while memory[len - 1].load(Ordering::Acquire) != round {
+                            std::thread::yield_now();
+                        }
+                        assert!(memory.iter().all(|b| b.load(Ordering::Relaxed) == round));
+                        seen.store(round, Ordering::Release);
+                    }
+                });
+                for round in 1..=100 {
+                    store(target, &vec![round; len]).unwrap();
+                    while seen.load(Ordering::Acquire) != round {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn copy_out_takes_the_shorter_of_the_two() {
+        let mut memory = [1, 2, 3, 4];
+        let mut out = [0; 3];
+        assert_eq!(copy_out(segment(&mut memory), &mut out), Ok(3));
+        assert_eq!(out, [1, 2, 3]);
+        assert_eq!(copy_out(segment(&mut memory[..1]), &mut out), Ok(1));
+    }
+
+    #[test]
+    fn atomics_are_atomic_among_threads_and_return_what_was_there() {
+        let mut word = 5u64;
+        let at = Segment::checked(&raw mut word as u64, 8);
+        assert_eq!(atomic(at, AtomicOp::CompareSwap { compare: 4, swap: 9 }), Ok(5));
+        assert_eq!(atomic(at, AtomicOp::CompareSwap { compare: 5, swap: u64::MAX }), Ok(5));
+        assert_eq!(atomic(at, AtomicOp::FetchAdd { add: 2 }), Ok(u64::MAX));
+        assert_eq!(copy_word(at), 1, "wraps");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(move || {
+                    for _ in 0..1000 {
+                        atomic(at, AtomicOp::FetchAdd { add: 1 }).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(copy_word(at), 4001);
+    }
+
+    fn copy_word(at: Segment) -> u64 {
+        let mut out = [0; 8];
+        copy_out(at, &mut out).unwrap();
+        u64::from_ne_bytes(out)
+    }
+
+    #[test]
+    fn words_are_written_at_once() {
+        let mut word = 5u64;
+        let at = Segment::checked(&raw mut word as u64, 8);
+        let (one, other) = (0x1111_1111_1111_1111, 0x2222_2222_2222_2222);
+        atomic_write(at, one).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                (0..20_000).for_each(|n| atomic_write(at, [one, other][n % 2]).unwrap());
+            });
+            for _ in 0..20_000 {
+                let seen = atomic(at, AtomicOp::FetchAdd { add: 0 }).unwrap();
+                assert!([one, other].contains(&seen), "{seen:#x}");
+            }
+        });
+    }
 }

@@ -3,10 +3,11 @@
 use std::cell::Cell;
 use std::fmt;
 
-use polypath_transport::{Access, Fault, Segment, Sge};
+use polypath_transport::{Access, Fault, RemoteAccess, Sge};
 
 use super::region::Grant;
-use super::table::{MemoryTable, NO_DATA};
+use super::segment::Segment;
+use super::table::MemoryTable;
 
 /// Keys that are remembered. A power of two.
 const CACHE: usize = 16;
@@ -58,7 +59,7 @@ impl KeyCache {
         access: Access,
     ) -> Result<Segment, Fault> {
         if sge.len == 0 {
-            return Ok(NO_DATA);
+            return Ok(Segment::EMPTY);
         }
         self.find(table, sge.lkey)?.local(pd, sge.addr, sge.len, access)
     }
@@ -68,21 +69,15 @@ impl KeyCache {
     /// # Errors
     /// As there.
     #[inline]
-    #[allow(clippy::too_many_arguments)]
     pub fn resolve_remote(
         &self,
         table: &MemoryTable,
-        pd: u32,
-        qpn: u32,
-        rkey: u32,
-        va: u64,
-        len: u32,
-        access: Access,
+        access: &RemoteAccess,
     ) -> Result<Segment, Fault> {
-        if len == 0 {
-            return Ok(NO_DATA);
+        if access.len == 0 {
+            return Ok(Segment::EMPTY);
         }
-        self.find(table, rkey)?.remote(pd, qpn, va, len, access)
+        self.find(table, access.key.rkey)?.remote(access)
     }
 }
 

@@ -167,10 +167,11 @@ mod tests {
     use std::ptr::{null_mut, without_provenance_mut};
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-    use polypath_transport::{AtomicOp, Fault, Segment};
+    use polypath_transport::{AtomicOp, Fault};
 
     use super::*;
     use crate::memory::place::place;
+    use crate::memory::segment::Segment;
     use crate::memory::{MemoryTable, atomic, atomic_write, copy_out, store};
 
     const PAGE: usize = 4096;
@@ -206,7 +207,7 @@ mod tests {
     }
 
     fn assert_gone(at: usize, len: u32) {
-        let all = Segment { addr: at as u64, len };
+        let all = Segment::checked(at as u64, len);
         let mut buffer = vec![0; len as usize];
         assert_eq!(store(all, &buffer), Err(Fault::Gone));
         assert_eq!(copy_out(all, &mut buffer), Err(Fault::Gone));
@@ -222,13 +223,13 @@ mod tests {
         }
         assert_gone(at, 3 * PAGE as u32);
         assert_gone(at + 2 * PAGE - 3, 4);
-        let word = Segment { addr: (at + 2 * PAGE) as u64, len: 8 };
+        let word = Segment::checked((at + 2 * PAGE) as u64, 8);
         assert_eq!(atomic(word, AtomicOp::FetchAdd { add: 1 }), Err(Fault::Gone));
         assert_eq!(atomic(word, AtomicOp::CompareSwap { compare: 0, swap: 1 }), Err(Fault::Gone));
         assert_eq!(atomic_write(word, 1), Err(Fault::Gone));
         // What is there beside it is reached as ever.
         for page in [0, 1, 3] {
-            let there = Segment { addr: (at + page * PAGE) as u64, len: PAGE as u32 };
+            let there = Segment::checked((at + page * PAGE) as u64, PAGE as u32);
             assert_eq!(store(there, &[7; PAGE]), Ok(()));
             let mut out = [0; PAGE];
             assert_eq!(copy_out(there, &mut out), Ok(PAGE));
@@ -245,7 +246,7 @@ mod tests {
             unsafe { File::from_raw_fd(libc::memfd_create(c"cut".as_ptr(), libc::MFD_CLOEXEC)) };
         file.set_len(2 * PAGE as u64).unwrap();
         let at = map(0, 2, Some(&file));
-        let second = Segment { addr: (at + PAGE) as u64, len: 100 };
+        let second = Segment::checked((at + PAGE) as u64, 100);
         assert_eq!(store(second, &[1; 100]), Ok(()));
         file.set_len(PAGE as u64).unwrap();
         assert_gone(at + PAGE, 100);
@@ -253,7 +254,7 @@ mod tests {
         assert_eq!(store(second, &[1; 100]), Ok(()));
         // SAFETY: the mapping of above.
         unsafe { libc::mprotect(without_provenance_mut(at), PAGE, libc::PROT_READ) };
-        let first = Segment { addr: at as u64, len: 100 };
+        let first = Segment::checked(at as u64, 100);
         assert_eq!(store(first, &[1; 100]), Err(Fault::Gone));
         assert_eq!(copy_out(first, &mut [0; 100]), Ok(100));
         unmap(at, 2);
@@ -276,7 +277,7 @@ mod tests {
             });
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let all = Segment { addr: at as u64, len: 4 * PAGE as u32 };
+                    let all = Segment::checked(at as u64, 4 * PAGE as u32);
                     let mut buffer = vec![1; 4 * PAGE];
                     while gone.load(Ordering::Relaxed) < 200 || kept.load(Ordering::Relaxed) < 200 {
                         for result in [store(all, &buffer), copy_out(all, &mut buffer).map(drop)] {

@@ -8,7 +8,7 @@
 //!
 //! # Who may touch memory, and until when
 //!
-//! A [`Segment`](polypath_transport::Segment) is the result of a check: [`MemoryTable::resolve`],
+//! A [`Segment`] is the result of a check: [`MemoryTable::resolve`],
 //! [`MemoryTable::resolve_remote`] and their twins in [`KeyCache`] are the only places where one may
 //! be made. All of it happens under a lane's lock: the check, the copy, and the transmission, and no
 //! segment is used after the lock was released and taken again without another check.
@@ -47,6 +47,7 @@ mod null;
 pub(crate) mod place;
 mod probe;
 mod region;
+mod segment;
 pub mod signals;
 mod table;
 #[cfg(test)]
@@ -59,5 +60,6 @@ pub use device::{DeviceBytes, DmaBuf};
 pub(crate) use guard::guarded;
 pub use probe::POPULATE_MAX;
 pub use region::{Keeper, Region};
+pub use segment::Segment;
 pub use table::{MemoryTable, REGIONS_MAX, WINDOWS_MAX};
 pub use window::{BindInfo, STAGED_BINDS_MAX, WindowType};

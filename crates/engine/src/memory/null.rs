@@ -86,8 +86,9 @@ fn fill(sink: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use polypath_transport::{Access, AtomicOp, Fault, Segment, Sge};
+    use polypath_transport::{Access, AtomicOp, Fault, Segment as _, Sge};
 
+    use crate::memory::tests::{named, remote};
     use crate::memory::{MemoryTable, WindowType, atomic, copy_out, store};
 
     const WRITE: Access = Access::LOCAL_WRITE;
@@ -114,14 +115,14 @@ mod tests {
         let sge = Sge { addr: 0, len: u32::MAX, lkey: region.key() };
         let whole = table.resolve(1, sge, WRITE).unwrap();
         for at in [0, super::SINK as u64 - 4, u64::from(u32::MAX) - 8] {
-            store(Segment { addr: whole.addr + at, len: 8 }, &[1; 8]).unwrap();
+            store(whole.part(at as u32, 8), &[1; 8]).unwrap();
         }
         let zeros = table.resolve(1, sge, Access::empty()).unwrap();
         let mut out = [1; 8];
-        copy_out(Segment { addr: zeros.addr + u64::from(u32::MAX) - 8, len: 8 }, &mut out).unwrap();
+        copy_out(zeros.part(u32::MAX - 8, 8), &mut out).unwrap();
         assert_eq!(out, [0; 8]);
         // The result of an atomic may go there too.
-        let word = Segment { len: 8, ..whole };
+        let word = whole.part(0, 8);
         atomic(word, AtomicOp::FetchAdd { add: 1 }).unwrap();
     }
 
@@ -130,7 +131,7 @@ mod tests {
         let table = MemoryTable::new();
         let key = table.register_null(1).unwrap().key();
         for access in [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
-            assert_eq!(table.resolve_remote(1, 2, key, 0, 8, access), Err(Fault::Rights));
+            assert_eq!(table.resolve_remote(&remote(1, 2, key, 0, 8, access)), Err(Fault::Rights));
         }
         let other_pd = Sge { addr: 0, len: 1, lkey: key };
         assert_eq!(table.resolve(2, other_pd, WRITE), Err(Fault::Key));
@@ -139,7 +140,7 @@ mod tests {
         let bind =
             crate::memory::BindInfo { region: key, addr: 0, len: 8, access: Access::REMOTE_READ };
         table.stage_bind(1, window, rkey, bind).unwrap();
-        assert_eq!(table.bind(1, 2, window, rkey), Err(Fault::Rights));
+        assert_eq!(table.bind(window, named(1, 2, rkey)), Err(Fault::Rights));
         table.deregister(key, || ()).unwrap();
     }
 }

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use polypath_transport::{Access, Fault, FlushScope, Segment};
+use polypath_transport::{Access, Fault, FlushScope, RemoteAccess, RemoteKey};
 
+use super::segment::Segment;
 use super::{null, probe};
 
 /// Something that keeps memory while it lives.
@@ -113,13 +114,13 @@ impl Grant {
         }
         let addr = self.base.wrapping_add(offset);
         match self.backing {
-            Backing::Resident => Ok(Segment { addr, len }),
+            Backing::Resident => Ok(Segment::checked(addr, len)),
             Backing::OnDemand if probe::present(addr as usize, len as usize, write) => {
-                Ok(Segment { addr, len })
+                Ok(Segment::checked(addr, len))
             }
             Backing::OnDemand => Err(Fault::Range),
             Backing::Null => match null::address(write) {
-                Some(addr) => Ok(Segment { addr, len }),
+                Some(addr) => Ok(Segment::checked(addr, len)),
                 None => Err(Fault::Range),
             },
         }
@@ -143,18 +144,23 @@ impl Grant {
         self.range(va, len, access.contains(Access::LOCAL_WRITE))
     }
 
+    /// Whether requests of that protection domain to that queue pair may use the key.
+    #[inline]
+    fn is_for(&self, key: RemoteKey) -> bool {
+        self.pd == key.pd && self.qpn.is_none_or(|bound| bound == key.qpn)
+    }
+
     /// Checks a peer's FLUSH. Nothing is accessed, so pages need not be there.
     pub(super) fn flush(
         &self,
-        pd: u32,
-        qpn: u32,
+        key: RemoteKey,
         scope: FlushScope,
-        access: Access,
+        rights: Access,
     ) -> Result<(), Fault> {
-        if self.pd != pd || self.qpn.is_some_and(|bound| bound != qpn) {
+        if !self.is_for(key) {
             return Err(Fault::Key);
         }
-        if !self.access.contains(access) {
+        if !self.access.contains(rights) {
             return Err(Fault::Rights);
         }
         match scope {
@@ -169,24 +175,18 @@ impl Grant {
 
     /// Checks a peer's request.
     #[inline]
-    pub(super) fn remote(
-        &self,
-        pd: u32,
-        qpn: u32,
-        va: u64,
-        len: u32,
-        access: Access,
-    ) -> Result<Segment, Fault> {
-        if self.pd != pd || self.qpn.is_some_and(|bound| bound != qpn) {
+    pub(super) fn remote(&self, access: &RemoteAccess) -> Result<Segment, Fault> {
+        let RemoteAccess { key, va, len, rights } = *access;
+        if !self.is_for(key) {
             return Err(Fault::Key);
         }
-        if !self.access.contains(access) {
+        if !self.access.contains(rights) {
             return Err(Fault::Rights);
         }
-        let write = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let write = rights.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let segment = self.range(va, len, write)?;
         // The virtual address is aligned (the transport checks it), but the region's may lie askew.
-        if access.contains(Access::REMOTE_ATOMIC) && !segment.addr.is_multiple_of(8) {
+        if rights.contains(Access::REMOTE_ATOMIC) && !segment.addr().is_multiple_of(8) {
             return Err(Fault::Range);
         }
         Ok(segment)

@@ -6,12 +6,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Arc, PoisonError};
 
-use polypath_transport::{Access, Fault, FlushScope, Segment, Sge};
+use polypath_transport::{Access, Fault, FlushScope, RemoteAccess, RemoteKey, Sge};
 use polypath_verbs::{Error, Result};
 
 use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::region::{Backing, Grant, Keeper, Region};
+use super::segment::Segment;
 use super::window::{BindInfo, Bound, STAGED_BINDS_MAX, Window, WindowType};
 use super::{null, probe, signals};
 
@@ -21,9 +22,6 @@ pub const REGIONS_MAX: usize = 1 << 20;
 
 /// Windows of one open device.
 pub const WINDOWS_MAX: usize = 1 << 16;
-
-/// Zero-length accesses carry no key worth checking (IBTA 9.7.4.1.5) and touch nothing.
-pub(super) const NO_DATA: Segment = Segment { addr: 0, len: 0 };
 
 const EFAULT: i32 = 14;
 const EBADF: i32 = 9;
@@ -354,13 +352,8 @@ impl MemoryTable {
     /// # Errors
     /// Nothing staged, another protection domain, a type 2 window that is bound already or whose key
     /// would not change, or a region that does not allow it.
-    pub fn bind(
-        &self,
-        pd: u32,
-        qpn: u32,
-        window: u32,
-        key: u32,
-    ) -> core::result::Result<(), Fault> {
+    pub fn bind(&self, window: u32, key: RemoteKey) -> core::result::Result<(), Fault> {
+        let RemoteKey { pd, qpn, rkey: key } = key;
         let mut names = self.write();
         let Some(Named::Window(w)) = names.get_mut(&window) else { return Err(Fault::Key) };
         let at = w.staged.iter().position(|(k, _)| *k == key).ok_or(Fault::Key)?;
@@ -409,7 +402,8 @@ impl MemoryTable {
     ///
     /// # Errors
     /// Not a key of this protection domain, of this queue pair, or of something that is bound.
-    pub fn invalidate(&self, pd: u32, qpn: u32, rkey: u32) -> core::result::Result<(), Fault> {
+    pub fn invalidate(&self, key: RemoteKey) -> core::result::Result<(), Fault> {
+        let RemoteKey { pd, qpn, rkey } = key;
         let mut names = self.write();
         match names.get_mut(&name_of(rkey)) {
             Some(Named::Window(w)) if w.pd == pd && w.key == rkey => {
@@ -464,43 +458,33 @@ impl MemoryTable {
         access: Access,
     ) -> core::result::Result<Segment, Fault> {
         if sge.len == 0 {
-            return Ok(NO_DATA);
+            return Ok(Segment::EMPTY);
         }
         self.find(sge.lkey)?.local(pd, sge.addr, sge.len, access)
     }
 
-    /// Checks what a peer asks of queue pair `qpn`. With `REMOTE_ATOMIC` the memory is 8-aligned.
+    /// Checks what a peer asks of a queue pair. With `REMOTE_ATOMIC` the memory is 8-aligned.
     ///
     /// # Errors
     /// The key, the rights, or the range.
-    pub fn resolve_remote(
-        &self,
-        pd: u32,
-        qpn: u32,
-        rkey: u32,
-        va: u64,
-        len: u32,
-        access: Access,
-    ) -> core::result::Result<Segment, Fault> {
-        if len == 0 {
-            return Ok(NO_DATA);
+    pub fn resolve_remote(&self, access: &RemoteAccess) -> core::result::Result<Segment, Fault> {
+        if access.len == 0 {
+            return Ok(Segment::EMPTY);
         }
-        self.find(rkey)?.remote(pd, qpn, va, len, access)
+        self.find(access.key.rkey)?.remote(access)
     }
 
-    /// Checks a FLUSH that a peer asks of queue pair `qpn`. Even one of nothing needs a valid key.
+    /// Checks a FLUSH that a peer asks of a queue pair. Even one of nothing needs a valid key.
     ///
     /// # Errors
     /// The key, the rights, or the range.
     pub fn check_flush(
         &self,
-        pd: u32,
-        qpn: u32,
-        rkey: u32,
+        key: RemoteKey,
         scope: FlushScope,
-        access: Access,
+        rights: Access,
     ) -> core::result::Result<(), Fault> {
-        self.find(rkey)?.flush(pd, qpn, scope, access)
+        self.find(key.rkey)?.flush(key, scope, rights)
     }
 
     /// What a key allows now.

@@ -1,6 +1,6 @@
 //! What keys allow and what they don't; see IBTA 10.6 and `man 3 ibv_reg_mr`.
 
-use polypath_transport::{Access, AtomicOp, Fault, FlushScope, Segment, Sge};
+use polypath_transport::{Access, Fault, FlushScope, RemoteAccess, RemoteKey, Sge};
 
 use super::*;
 
@@ -53,8 +53,19 @@ fn sge(region: &Region, addr: u64, len: u32) -> Sge {
     Sge { addr, len, lkey: region.key() }
 }
 
-fn segment(of: &mut [u8]) -> Segment {
-    Segment { addr: of.as_mut_ptr() as u64, len: of.len() as u32 }
+pub(super) fn named(pd: u32, qpn: u32, rkey: u32) -> RemoteKey {
+    RemoteKey { pd, qpn, rkey }
+}
+
+pub(super) fn remote(
+    pd: u32,
+    qpn: u32,
+    rkey: u32,
+    va: u64,
+    len: u32,
+    rights: Access,
+) -> RemoteAccess {
+    RemoteAccess { key: named(pd, qpn, rkey), va, len, rights }
 }
 
 #[test]
@@ -64,8 +75,8 @@ fn range_is_checked_to_the_byte_and_cannot_wrap() {
     let base = memory.as_ptr() as u64;
     let region = table.register(PD, base as usize, 1000, 0x5000, ALL).unwrap();
     let check = |addr, len| table.resolve(PD, sge(&region, addr, len), Access::LOCAL_WRITE);
-    assert_eq!(check(0x5000, 1000), Ok(Segment { addr: base, len: 1000 }));
-    assert_eq!(check(0x5000 + 999, 1), Ok(Segment { addr: base + 999, len: 1 }));
+    assert_eq!(check(0x5000, 1000), Ok(Segment::checked(base, 1000)));
+    assert_eq!(check(0x5000 + 999, 1), Ok(Segment::checked(base + 999, 1)));
     for (addr, len) in [
         (0x5000, 1001),
         (0x4fff, 1),
@@ -77,7 +88,7 @@ fn range_is_checked_to_the_byte_and_cannot_wrap() {
         (0x5000, u32::MAX),
     ] {
         assert_eq!(check(addr, len), Err(Fault::Range), "{addr:#x} {len}");
-        let remote = table.resolve_remote(PD, QPN, region.key(), addr, len, WRITE);
+        let remote = table.resolve_remote(&remote(PD, QPN, region.key(), addr, len, WRITE));
         assert_eq!(remote, Err(Fault::Range), "{addr:#x} {len}");
     }
 }
@@ -87,7 +98,7 @@ fn key_holds_in_its_protection_domain_only_and_with_all_its_bits() {
     let memory = [0u8; 64];
     let table = MemoryTable::new();
     let region = table.register(PD, memory.as_ptr() as usize, 64, 0, ALL).unwrap();
-    let at = |pd, key| table.resolve_remote(pd, QPN, key, 0, 8, READ);
+    let at = |pd, key| table.resolve_remote(&remote(pd, QPN, key, 0, 8, READ));
     assert!(at(PD, region.key()).is_ok());
     assert_eq!(at(PD + 1, region.key()), Err(Fault::Key));
     for bit in 0..32 {
@@ -104,7 +115,7 @@ fn rights_are_those_registered() {
     for access in [Access::empty(), Access::LOCAL_WRITE, READ, ALL] {
         let region = table.register(PD, memory.as_ptr() as usize, 64, 0, access).unwrap();
         for wanted in [READ, WRITE, Access::REMOTE_ATOMIC] {
-            let got = table.resolve_remote(PD, QPN, region.key(), 0, 8, wanted);
+            let got = table.resolve_remote(&remote(PD, QPN, region.key(), 0, 8, wanted));
             assert_eq!(got.is_ok(), access.contains(wanted));
             assert!(got.is_ok() || got == Err(Fault::Rights));
         }
@@ -120,8 +131,8 @@ fn rights_are_those_registered() {
 fn access_without_bytes_is_not_checked_and_touches_nothing() {
     let table = MemoryTable::new();
     let got = table.resolve(PD, Sge { addr: 1, len: 0, lkey: 5 }, Access::LOCAL_WRITE).unwrap();
-    assert_eq!(got.len, 0);
-    assert!(table.resolve_remote(PD, QPN, 5, 1, 0, WRITE).is_ok());
+    assert_eq!(got.bytes(), 0);
+    assert!(table.resolve_remote(&remote(PD, QPN, 5, 1, 0, WRITE)).is_ok());
     store(got, &[]).unwrap();
 }
 
@@ -132,10 +143,13 @@ fn zero_based_region_counts_from_zero() {
     let base = memory.as_ptr() as u64;
     let region = table.register(PD, base as usize, 64, base, ALL | Access::ZERO_BASED).unwrap();
     assert_eq!(
-        table.resolve_remote(PD, QPN, region.key(), 60, 4, READ),
-        Ok(Segment { addr: base + 60, len: 4 })
+        table.resolve_remote(&remote(PD, QPN, region.key(), 60, 4, READ)),
+        Ok(Segment::checked(base + 60, 4))
     );
-    assert_eq!(table.resolve_remote(PD, QPN, region.key(), base, 4, READ), Err(Fault::Range));
+    assert_eq!(
+        table.resolve_remote(&remote(PD, QPN, region.key(), base, 4, READ)),
+        Err(Fault::Range)
+    );
 }
 
 #[test]
@@ -195,7 +209,7 @@ fn on_demand_region_faults_where_there_is_no_memory() {
         .expect("implicit on-demand region");
     let pages = Pages::new(3, libc::PROT_READ | libc::PROT_WRITE);
     let at = |addr: usize, len, access| {
-        table.resolve_remote(PD, QPN, everything.key(), addr as u64, len, access)
+        table.resolve_remote(&remote(PD, QPN, everything.key(), addr as u64, len, access))
     };
     let good = at(pages.addr() + 5, 8192, WRITE).unwrap();
     store(good, &[9; 8192]).unwrap();
@@ -222,7 +236,7 @@ fn deregistered_key_is_dead_before_the_barrier_and_caches_notice() {
     let memory = [0u8; 64];
     let (table, cache) = (MemoryTable::new(), KeyCache::new());
     let region = table.register(PD, memory.as_ptr() as usize, 64, 0, ALL).unwrap();
-    let read = |key| cache.resolve_remote(&table, PD, QPN, key, 0, 8, READ);
+    let read = |key| cache.resolve_remote(&table, &remote(PD, QPN, key, 0, 8, READ));
     let other = table.register(PD, memory.as_ptr() as usize, 64, 0, ALL).unwrap();
     for _ in 0..2 {
         assert!(read(region.key()).is_ok());
@@ -265,8 +279,8 @@ fn cache_gives_what_the_table_gives() {
             _ if !keys.is_empty() => {
                 let key = keys[(seed >> 8) as usize % keys.len()] ^ u32::from(seed & 0xf00 == 0);
                 let va = u64::from(round * 7 % 5000);
-                let ours = cache.resolve_remote(&table, PD, QPN, key, va, 64, WRITE);
-                assert_eq!(ours, table.resolve_remote(PD, QPN, key, va, 64, WRITE));
+                let ours = cache.resolve_remote(&table, &remote(PD, QPN, key, va, 64, WRITE));
+                assert_eq!(ours, table.resolve_remote(&remote(PD, QPN, key, va, 64, WRITE)));
                 let sge = Sge { addr: va, len: 64, lkey: key };
                 let ours = cache.resolve(&table, PD, sge, Access::LOCAL_WRITE);
                 assert_eq!(ours, table.resolve(PD, sge, Access::LOCAL_WRITE));
@@ -287,11 +301,11 @@ fn reregistration_keeps_the_key_and_fails_without_harm() {
     assert_eq!((old.pd(), old.len()), (PD, 64));
     let new = table.region(key).unwrap();
     assert_eq!((new.key(), new.pd(), new.len(), new.iova()), (key, 9, 128, 0x100));
-    assert!(table.resolve_remote(9, QPN, key, 0x100 + 127, 1, WRITE).is_ok());
-    assert_eq!(table.resolve_remote(PD, QPN, key, 0, 1, READ), Err(Fault::Key));
+    assert!(table.resolve_remote(&remote(9, QPN, key, 0x100 + 127, 1, WRITE)).is_ok());
+    assert_eq!(table.resolve_remote(&remote(PD, QPN, key, 0, 1, READ)), Err(Fault::Key));
     let bad = table.reregister(key, None, Some((16, 4096, 0)), None, || panic!("no change"));
     assert_eq!(bad.unwrap_err().errno, libc::EFAULT);
-    assert!(table.resolve_remote(9, QPN, key, 0x100, 1, WRITE).is_ok());
+    assert!(table.resolve_remote(&remote(9, QPN, key, 0x100, 1, WRITE)).is_ok());
 }
 
 /// A region and a window of each type in one table.
@@ -311,15 +325,16 @@ fn next(key: u32) -> u32 {
 fn type_2_window_opens_part_of_a_region_to_one_queue_pair() {
     let memory = [0u8; 100];
     let (table, region, window, key) = with_window(WindowType::Type2, &memory);
-    let at = |qpn, key, va, len, access| table.resolve_remote(PD, qpn, key, va, len, access);
+    let at =
+        |qpn, key, va, len, access| table.resolve_remote(&remote(PD, qpn, key, va, len, access));
     assert_eq!(at(QPN, key, 0x1010, 1, READ), Err(Fault::Key), "not bound");
     let bound = next(key);
     let info = BindInfo { region, addr: 0x1010, len: 20, access: READ };
     table.stage_bind(PD, window, bound, info).unwrap();
     assert_eq!(at(QPN, bound, 0x1010, 1, READ), Err(Fault::Key), "posted, not executed");
-    table.bind(PD, QPN, window, bound).unwrap();
+    table.bind(window, named(PD, QPN, bound)).unwrap();
     let segment = at(QPN, bound, 0x1010, 20, READ).unwrap();
-    assert_eq!(segment.addr, memory.as_ptr() as u64 + 16);
+    assert_eq!(segment.addr(), memory.as_ptr() as usize + 16);
     assert_eq!(at(QPN, bound, 0x1010, 21, READ), Err(Fault::Range));
     assert_eq!(at(QPN, bound, 0x100f, 1, READ), Err(Fault::Range));
     assert_eq!(at(QPN, bound, 0x1010, 1, WRITE), Err(Fault::Rights));
@@ -329,19 +344,23 @@ fn type_2_window_opens_part_of_a_region_to_one_queue_pair() {
 
     let again = next(bound);
     table.stage_bind(PD, window, again, info).unwrap();
-    assert_eq!(table.bind(PD, QPN, window, again), Err(Fault::Key), "still bound");
+    assert_eq!(table.bind(window, named(PD, QPN, again)), Err(Fault::Key), "still bound");
     assert_eq!(table.deregister(region, || ()).unwrap_err().errno, libc::EBUSY);
     assert_eq!(
         table.reregister(region, None, None, Some(READ), || ()).unwrap_err().errno,
         libc::EBUSY
     );
 
-    assert_eq!(table.invalidate(PD, QPN + 1, bound), Err(Fault::Key));
-    table.invalidate(PD, QPN, bound).unwrap();
-    assert_eq!(table.invalidate(PD, QPN, bound), Err(Fault::Key), "once");
+    assert_eq!(table.invalidate(named(PD, QPN + 1, bound)), Err(Fault::Key));
+    table.invalidate(named(PD, QPN, bound)).unwrap();
+    assert_eq!(table.invalidate(named(PD, QPN, bound)), Err(Fault::Key), "once");
     assert_eq!(at(QPN, bound, 0x1010, 1, READ), Err(Fault::Key));
     table.stage_bind(PD, window, bound, info).unwrap();
-    assert_eq!(table.bind(PD, QPN, window, bound), Err(Fault::Key), "C10-75: the key must change");
+    assert_eq!(
+        table.bind(window, named(PD, QPN, bound)),
+        Err(Fault::Key),
+        "C10-75: the key must change"
+    );
     table.deregister(region, || ()).unwrap();
 }
 
@@ -352,16 +371,16 @@ fn type_1_window_is_moved_by_binding_and_closed_by_length_zero() {
     let bind = |key, addr, len| {
         let info = BindInfo { region, addr, len, access: WRITE };
         table.stage_bind(PD, window, key, info).unwrap();
-        table.bind(PD, QPN, window, key)
+        table.bind(window, named(PD, QPN, key))
     };
-    let write = |key, va| table.resolve_remote(PD, QPN + 5, key, va, 1, WRITE);
+    let write = |key, va| table.resolve_remote(&remote(PD, QPN + 5, key, va, 1, WRITE));
     let second = next(first);
     bind(first, 0x1000, 10).unwrap();
     assert!(write(first, 0x1009).is_ok(), "any queue pair of the protection domain");
     bind(second, 0x1020, 10).unwrap();
     assert_eq!(write(first, 0x1009), Err(Fault::Key), "the old key is dead");
     assert!(write(second, 0x1020).is_ok());
-    assert_eq!(table.invalidate(PD, QPN, second), Err(Fault::Rights), "type 1 can't be");
+    assert_eq!(table.invalidate(named(PD, QPN, second)), Err(Fault::Rights), "type 1 can't be");
     assert_eq!(table.region(region).unwrap().windows(), 1);
     bind(next(second), 0, 0).unwrap();
     assert_eq!(table.region(region).unwrap().windows(), 0);
@@ -389,9 +408,9 @@ fn bind_is_refused_beyond_what_the_region_allows() {
         (window << 8, 0x1000, 1, READ, Fault::Key),
     ] {
         table.stage_bind(PD, window, key, BindInfo { region, addr, len, access }).unwrap();
-        assert_eq!(table.bind(PD, QPN, window, key), Err(fault));
+        assert_eq!(table.bind(window, named(PD, QPN, key)), Err(fault));
     }
-    assert_eq!(table.bind(PD, QPN, window, key), Err(Fault::Key), "nothing staged");
+    assert_eq!(table.bind(window, named(PD, QPN, key)), Err(Fault::Key), "nothing staged");
     let info = BindInfo { region, addr: 0x1000, len: 1, access: READ };
     assert!(table.stage_bind(PD + 1, window, key, info).is_err());
     assert!(table.stage_bind(PD, window, key ^ 0x100, info).is_err(), "not this window's");
@@ -410,15 +429,15 @@ fn window_that_goes_frees_its_region() {
     let (table, region, window, key) = with_window(WindowType::Type2, &memory);
     let info = BindInfo { region, addr: 0x1000, len: 1, access: READ };
     table.stage_bind(PD, window, next(key), info).unwrap();
-    table.bind(PD, QPN, window, next(key)).unwrap();
+    table.bind(window, named(PD, QPN, next(key))).unwrap();
     assert!(table.uses_pd(PD) && !table.uses_pd(PD + 1));
     table.forget_qp(QPN);
     assert_eq!(table.region(region).unwrap().windows(), 0);
     table.stage_bind(PD, window, key, info).unwrap();
-    table.bind(PD, QPN, window, key).unwrap();
+    table.bind(window, named(PD, QPN, key)).unwrap();
     assert!(table.dealloc_window(region >> 8, || ()).is_err(), "not a window");
     table.dealloc_window(window, || ()).unwrap();
-    assert_eq!(table.resolve_remote(PD, QPN, key, 0x1000, 1, READ), Err(Fault::Key));
+    assert_eq!(table.resolve_remote(&remote(PD, QPN, key, 0x1000, 1, READ)), Err(Fault::Key));
     table.deregister(region, || ()).unwrap();
     assert!(table.is_empty());
 }
@@ -431,9 +450,9 @@ fn zero_based_window_counts_from_zero() {
     table
         .stage_bind(PD, window, next(key), BindInfo { region, addr: 0x1030, len: 4, access })
         .unwrap();
-    table.bind(PD, QPN, window, next(key)).unwrap();
-    let got = table.resolve_remote(PD, QPN, next(key), 0, 4, READ).unwrap();
-    assert_eq!(got.addr, memory.as_ptr() as u64 + 0x30);
+    table.bind(window, named(PD, QPN, next(key))).unwrap();
+    let got = table.resolve_remote(&remote(PD, QPN, next(key), 0, 4, READ)).unwrap();
+    assert_eq!(got.addr(), memory.as_ptr() as usize + 0x30);
 }
 
 #[test]
@@ -451,109 +470,6 @@ fn keys_are_unlike_each_other() {
     }
 }
 
-#[test]
-fn store_copies_every_length_at_every_alignment() {
-    let data: Vec<u8> = (1..=255).collect();
-    for offset in 0..16 {
-        for len in 0..80 {
-            let mut memory = vec![0u64; 16];
-            // SAFETY: the bytes of the vector.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), 128) };
-            store(segment(&mut bytes[offset..offset + len]), &data[..len]).unwrap();
-            assert_eq!(bytes[offset..offset + len], data[..len]);
-            assert!(bytes[..offset].iter().chain(&bytes[offset + len..]).all(|b| *b == 0));
-        }
-    }
-}
-
-#[test]
-#[cfg(not(debug_assertions))]
-fn store_never_writes_beyond_the_segment() {
-    let mut memory = [0u8; 8];
-    store(segment(&mut memory[..4]), &[1; 8]).unwrap();
-    assert_eq!(memory, [1, 1, 1, 1, 0, 0, 0, 0]);
-}
-
-/// A program polls the last byte and then reads the rest.
-#[test]
-fn last_byte_is_seen_after_all_others() {
-    use std::sync::atomic::{AtomicU8, Ordering};
-    for len in [9, 64, 100, 4096] {
-        let memory: Vec<AtomicU8> = (0..len).map(|_| AtomicU8::new(0)).collect();
-        let target = Segment { addr: memory.as_ptr() as u64, len: len as u32 };
-        let seen = AtomicU8::new(0);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for round in 1..=100 {
-                    while memory[len - 1].load(Ordering::Acquire) != round {
-                        std::thread::yield_now();
-                    }
-                    assert!(memory.iter().all(|b| b.load(Ordering::Relaxed) == round));
-                    seen.store(round, Ordering::Release);
-                }
-            });
-            for round in 1..=100 {
-                store(target, &vec![round; len]).unwrap();
-                while seen.load(Ordering::Acquire) != round {
-                    std::thread::yield_now();
-                }
-            }
-        });
-    }
-}
-
-#[test]
-fn copy_out_takes_the_shorter_of_the_two() {
-    let mut memory = [1, 2, 3, 4];
-    let mut out = [0; 3];
-    assert_eq!(copy_out(segment(&mut memory), &mut out), Ok(3));
-    assert_eq!(out, [1, 2, 3]);
-    assert_eq!(copy_out(segment(&mut memory[..1]), &mut out), Ok(1));
-}
-
-#[test]
-fn atomics_are_atomic_among_threads_and_return_what_was_there() {
-    let mut word = 5u64;
-    let at = Segment { addr: &raw mut word as u64, len: 8 };
-    assert_eq!(atomic(at, AtomicOp::CompareSwap { compare: 4, swap: 9 }), Ok(5));
-    assert_eq!(atomic(at, AtomicOp::CompareSwap { compare: 5, swap: u64::MAX }), Ok(5));
-    assert_eq!(atomic(at, AtomicOp::FetchAdd { add: 2 }), Ok(u64::MAX));
-    assert_eq!(copy_word(at), 1, "wraps");
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(move || {
-                for _ in 0..1000 {
-                    atomic(at, AtomicOp::FetchAdd { add: 1 }).unwrap();
-                }
-            });
-        }
-    });
-    assert_eq!(copy_word(at), 4001);
-}
-
-fn copy_word(at: Segment) -> u64 {
-    let mut out = [0; 8];
-    copy_out(at, &mut out).unwrap();
-    u64::from_ne_bytes(out)
-}
-
-#[test]
-fn words_are_written_at_once() {
-    let mut word = 5u64;
-    let at = Segment { addr: &raw mut word as u64, len: 8 };
-    let (one, other) = (0x1111_1111_1111_1111, 0x2222_2222_2222_2222);
-    atomic_write(at, one).unwrap();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            (0..20_000).for_each(|n| atomic_write(at, [one, other][n % 2]).unwrap());
-        });
-        for _ in 0..20_000 {
-            let seen = atomic(at, AtomicOp::FetchAdd { add: 0 }).unwrap();
-            assert!([one, other].contains(&seen), "{seen:#x}");
-        }
-    });
-}
-
 /// Annex A19: key, protection domain, rights and range; of a whole region, the range is not looked at.
 #[test]
 fn a_flush_is_checked_as_any_access_is() {
@@ -562,7 +478,7 @@ fn a_flush_is_checked_as_any_access_is() {
     let flush = Access::FLUSH_GLOBAL;
     let region = |access| table.register(PD, memory.as_ptr() as usize, 64, 0x1000, access).unwrap();
     let (good, other) = (region(flush), region(READ));
-    let check = |pd, key, scope, access| table.check_flush(pd, QPN, key, scope, access);
+    let check = |pd, key, scope, access| table.check_flush(named(pd, QPN, key), scope, access);
     let range = |va, len| FlushScope::Range { va, len };
     for scope in [range(0x1000, 64), range(0x103f, 1), range(0x1040, 0), FlushScope::Region] {
         assert_eq!(check(PD, good.key(), scope, flush), Ok(()), "{scope:?}");
@@ -583,7 +499,8 @@ fn atomics_want_memory_that_is_aligned() {
     let table = MemoryTable::new();
     let askew = memory.as_ptr() as usize + 4;
     let region = table.register(PD, askew, 16, 0, ALL).unwrap();
-    let at = |va| table.resolve_remote(PD, QPN, region.key(), va, 8, Access::REMOTE_ATOMIC);
+    let at =
+        |va| table.resolve_remote(&remote(PD, QPN, region.key(), va, 8, Access::REMOTE_ATOMIC));
     assert_eq!(at(0), Err(Fault::Range));
     assert!(at(4).is_ok());
 }
@@ -598,16 +515,20 @@ fn many_threads_look_up_while_keys_come_and_go() {
             scope.spawn(|| {
                 let cache = KeyCache::new();
                 for _ in 0..20_000 {
-                    cache.resolve_remote(&table, PD, QPN, stable.key(), 0, 1, READ).unwrap();
+                    cache
+                        .resolve_remote(&table, &remote(PD, QPN, stable.key(), 0, 1, READ))
+                        .unwrap();
                 }
             });
         }
         for _ in 0..500 {
             let region = table.register(PD, memory.as_ptr() as usize, 64, 0, READ).unwrap();
             let cache = KeyCache::new();
-            assert!(cache.resolve_remote(&table, PD, QPN, region.key(), 0, 1, READ).is_ok());
+            assert!(
+                cache.resolve_remote(&table, &remote(PD, QPN, region.key(), 0, 1, READ)).is_ok()
+            );
             table.deregister(region.key(), || ()).unwrap();
-            let gone = cache.resolve_remote(&table, PD, QPN, region.key(), 0, 1, READ);
+            let gone = cache.resolve_remote(&table, &remote(PD, QPN, region.key(), 0, 1, READ));
             assert_eq!(gone, Err(Fault::Key));
         }
     });

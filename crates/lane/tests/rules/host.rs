@@ -12,11 +12,11 @@ use polypath_paths::{
     PathOptions,
 };
 use polypath_transport::{
-    Access, AhAttr, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Payload, QpAttr,
-    QpAttrMask as M, QpConfig, QpEvent, QpState, QpType, QueuePair, RecvWr, Segment, SendData,
-    SendFlags, SendOp, SendWr, Sge,
+    Access, AhAttr, Burst, Completion, CqSide, FlatMemory, FlatSegment, Memory, QpAttr,
+    QpAttrMask as M, QpConfig, QpEvent, QpState, QpType, QueuePair, RecvWr, SendData, SendFlags,
+    SendOp, SendWr, Sge,
 };
-use polypath_wire::packet::{Headers, MAX_HEADERS_LEN, Packet};
+use polypath_wire::packet::{Headers, Packet};
 use polypath_wire::{ICRC_LEN, Opcode};
 
 /// The key of all memory.
@@ -46,6 +46,7 @@ impl Sent {
 #[derive(Debug, Default)]
 pub(crate) struct Io {
     pub(crate) memory: Vec<u8>,
+    pub(crate) atomics: u64,
     pub(crate) out: Vec<Sent>,
     pub(crate) completions: Vec<(CqSide, Completion)>,
     pub(crate) events: Vec<PathEvent>,
@@ -60,81 +61,11 @@ pub(crate) struct Io {
     pub(crate) charged: i64,
 }
 
-impl Io {
-    fn find(&self, key: u32, addr: u64, len: u32) -> Result<Segment, Fault> {
-        match addr.checked_add(u64::from(len)) {
-            _ if key != KEY => Err(Fault::Key),
-            Some(end) if end <= self.memory.len() as u64 => Ok(Segment { addr, len }),
-            _ => Err(Fault::Range),
-        }
-    }
-
-    fn bytes(&mut self, segment: Segment, len: usize) -> &mut [u8] {
-        &mut self.memory[segment.addr as usize..][..len]
-    }
-}
-
 impl Outside<()> for Io {
-    fn resolve(&self, _own: &(), _pd: u32, sge: Sge, _access: Access) -> Result<Segment, Fault> {
-        self.find(sge.lkey, sge.addr, sge.len)
-    }
+    type Segment = FlatSegment;
 
-    fn resolve_remote(
-        &self,
-        _own: &(),
-        _pd: u32,
-        _qpn: u32,
-        rkey: u32,
-        va: u64,
-        len: u32,
-        _access: Access,
-    ) -> Result<Segment, Fault> {
-        self.find(rkey, va, len)
-    }
-
-    fn store(&mut self, _own: &(), segment: Segment, data: &[u8]) -> Result<(), Fault> {
-        self.bytes(segment, data.len()).copy_from_slice(data);
-        Ok(())
-    }
-
-    fn load(&self, _own: &(), segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
-        out.copy_from_slice(&self.memory[segment.addr as usize..][..out.len()]);
-        Ok(())
-    }
-
-    fn atomic(&mut self, _own: &(), _segment: Segment, _op: AtomicOp) -> Result<u64, Fault> {
-        Err(Fault::Rights)
-    }
-
-    fn atomic_write(&mut self, _own: &(), _segment: Segment, _value: u64) -> Result<(), Fault> {
-        Err(Fault::Rights)
-    }
-
-    fn flush(
-        &mut self,
-        _own: &(),
-        _pd: u32,
-        _qpn: u32,
-        _rkey: u32,
-        _scope: FlushScope,
-        _access: Access,
-    ) -> Result<(), Fault> {
-        Err(Fault::Rights)
-    }
-
-    fn invalidate(&mut self, _own: &(), _pd: u32, _qpn: u32, _rkey: u32) -> Result<(), Fault> {
-        Err(Fault::Key)
-    }
-
-    fn bind_mw(
-        &mut self,
-        _own: &(),
-        _pd: u32,
-        _qpn: u32,
-        _mw: u32,
-        _rkey: u32,
-    ) -> Result<(), Fault> {
-        Err(Fault::Key)
+    fn memory<'a>(&'a mut self, _own: &'a ()) -> impl Memory<Segment = FlatSegment> + 'a {
+        FlatMemory { bytes: &mut self.memory, key: KEY, atomics: &mut self.atomics }
     }
 
     fn take_srq(&mut self, _own: &()) -> Option<RecvWr> {
@@ -167,22 +98,14 @@ impl Outside<()> for Io {
 
     fn transmit(
         &mut self,
-        _own: &(),
+        own: &(),
         address: Option<&PathAddress>,
-        burst: &Burst<'_>,
+        burst: &Burst<'_, FlatSegment>,
     ) -> Result<(), NotSent> {
         if self.mute || address.is_none() {
             return Err(NotSent::NoWay);
         }
-        let payload = match burst.payload {
-            Payload::Bytes(bytes) => bytes.to_vec(),
-            Payload::Memory { segments, skip, len } => {
-                let all = segments
-                    .iter()
-                    .flat_map(|s| self.memory[s.addr as usize..][..s.len as usize].iter().copied());
-                all.skip(skip as usize).take(len as usize).collect()
-            }
-        };
+        let payload = burst.copy_payload(&mut self.memory(own)).expect("all memory is there");
         for i in 0..burst.packets {
             let range = burst.range(i);
             let data = &payload[range.start as usize..range.end as usize];
@@ -203,11 +126,8 @@ impl Outside<()> for Io {
 }
 
 pub(crate) fn encode(headers: &Headers, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; MAX_HEADERS_LEN];
-    let n = headers.emit(&mut bytes);
-    bytes.truncate(n);
-    bytes.extend_from_slice(payload);
-    bytes.resize(bytes.len() + usize::from(headers.bth.pad) + ICRC_LEN, 0);
+    let mut bytes = headers.packet(payload);
+    bytes.resize(bytes.len() + ICRC_LEN, 0);
     bytes
 }
 

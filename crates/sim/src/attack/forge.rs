@@ -15,7 +15,7 @@ use polypath_wire::psn::Psn;
 
 use super::service_bits;
 use crate::connect::QKEY;
-use crate::io::{KEY, NO_KEY, encode};
+use crate::io::{KEY, NO_KEY};
 use crate::link::Datagram;
 use crate::rng::Rng;
 use polypath_transport::QpType;
@@ -112,7 +112,7 @@ pub(crate) fn guess(target: &Target, guess: Guess, rng: &mut Rng) -> Datagram {
         payload = noise(16 + rng.below(30) * 4, rng);
     }
     headers.bth.pad = pad_for(payload.len());
-    seal(target, encode(&headers, &payload), rng)
+    seal(target, headers.packet(&payload), rng)
 }
 
 /// UC takes any number that begins a message: with the peer's address, none is wrong. Nor is a datagram's.
@@ -220,7 +220,7 @@ pub(crate) fn garble(seen: &Datagram, rng: &mut Rng) -> Datagram {
             for _ in 0..=rng.below(2) {
                 change(&mut h, rng);
             }
-            bytes = encode(&h, payload);
+            bytes = h.packet(payload);
         }
         _ => {
             for _ in 0..=rng.below(4) {

@@ -8,9 +8,11 @@ use super::flight::{ANSWERED, END};
 use super::tally::Tally;
 use super::{Requester, micros, psn};
 use crate::PACKET_COST;
+use crate::burst::{Burst, Payload};
 use crate::cause::Cause;
 use crate::common::Core;
-use crate::host::{Burst, Fault, Host, Payload, Unread};
+use crate::host::{Host, Unread};
+use crate::memory::Fault;
 use crate::sq::{Body, Wqe, gather};
 use crate::transmit_state::TransmitState;
 use polypath_types::{Access, PathId, QpState, SendFlags, SendOp, WcStatus};
@@ -404,16 +406,16 @@ impl Requester {
 
     /// Executes a work request that needs no packet.
     fn execute_local<H: Host>(&mut self, core: &mut Core, host: &mut H) -> Step {
-        let (pd, qpn) = (core.config.pd, core.config.qpn);
+        let key = |rkey| core.key(core.config.pd, rkey);
         let next = self.flight.next();
         let Some(wqe) = self.sq.next_mut() else { return Step::Idle };
         wqe.first = next;
         let (done, status, what) = match wqe.op {
             SendOp::LocalInv { rkey } => {
-                (host.invalidate(pd, qpn, rkey), WcStatus::LocQpOpErr, "local invalidate")
+                (host.invalidate(key(rkey)), WcStatus::LocQpOpErr, "local invalidate")
             }
             SendOp::BindMw { mw, rkey } => {
-                (host.bind_mw(pd, qpn, mw, rkey), WcStatus::MwBindErr, "memory window bind")
+                (host.bind_mw(mw, key(rkey)), WcStatus::MwBindErr, "memory window bind")
             }
             _ => return Step::Idle,
         };

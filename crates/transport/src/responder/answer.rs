@@ -10,8 +10,9 @@ use polypath_wire::packet::{Headers, pad_for};
 use polypath_wire::psn::Psn;
 
 use super::{Refusal, Responder};
+use crate::burst::{Burst, Payload};
 use crate::common::Core;
-use crate::host::{Burst, Host, Payload, Segment, Unread};
+use crate::host::{Host, Unread};
 use crate::requester::burst_packets;
 use polypath_types::{Access, PathId, PathTag};
 
@@ -368,11 +369,11 @@ impl Responder {
         let n = packets.min(burst_packets(mtu));
         let (put_by, n) = self.resources.kept(self.expand(job.psn), n);
         let len = job.left.min(n * mtu);
-        let mut segment = Segment { addr: 0, len: 0 };
+        let mut segment = None;
         if len > 0 {
-            let (pd, qpn) = (job.pd, core.config.qpn);
-            match host.resolve_remote(pd, qpn, job.rkey, job.va, len, Access::REMOTE_READ) {
-                Ok(s) => segment = s,
+            let part = Reth { va: job.va, rkey: job.rkey, len };
+            match host.resolve_remote(&core.remote(job.pd, &part, Access::REMOTE_READ)) {
+                Ok(checked) => segment = Some(checked),
                 Err(_) => return self.lose_region(core, &job, job.psn, path, host),
             }
         }
@@ -404,7 +405,7 @@ impl Responder {
             packets: n,
             mtu,
             payload: match put_by {
-                None => Payload::Memory { segments: &[segment], skip: 0, len },
+                None => Payload::Memory { segments: segment.as_slice(), skip: 0, len },
                 Some(data) => Payload::Bytes(&data[..len as usize]),
             },
             covered_twice: false,

@@ -1,5 +1,7 @@
 //! Carrying out the expected request: checks in the order of IBTA 9.7.4.1, then the memory.
 
+use core::ops::Range;
+
 use polypath_wire::ext::{NakCode, Reth};
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Headers;
@@ -9,13 +11,14 @@ use super::resources::Resource;
 use super::{Refusal, Responder, Verdict};
 use crate::cause::Cause;
 use crate::common::Core;
-use crate::host::{AtomicOp, Fault, Host, Segment};
+use crate::host::Host;
+use crate::memory::{AtomicOp, Fault, Segment};
 use crate::rq::{Received, ScatterError};
 use crate::sq::MAX_MESSAGE;
 use polypath_types::{Access, FlushScope, Placement, WcOpcode, WcStatus};
 
-/// No memory.
-const NOWHERE: Segment = Segment { addr: 0, len: 0 };
+/// The addresses of no memory.
+const NOWHERE: Range<u64> = 0..0;
 
 /// A message of which more packets are to come.
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +144,7 @@ impl Responder {
             return Ok(Verdict::Wait);
         }
         let (resources, jobs) = (&mut self.resources, &self.jobs);
-        let admit = |segment, host: &H| resources.admit(core, jobs, segment, host);
+        let admit = |segment, host: &mut H| resources.admit(core, jobs, segment, host);
         let stored = self.rq.store_if(core, received, payload, host, admit);
         let stored = stored.map_err(|error| match error {
             ScatterError::TooSmall => Refusal {
@@ -170,7 +173,7 @@ impl Responder {
             return Ok(Verdict::Done(1));
         }
         if let Some(ieth) = headers.ieth {
-            host.invalidate(core.peer_pd, core.config.qpn, ieth.rkey).map_err(|_| {
+            host.invalidate(core.key(core.peer_pd, ieth.rkey)).map_err(|_| {
                 Refusal::access("the key to invalidate is not valid for this queue pair")
             })?;
         }
@@ -215,15 +218,10 @@ impl Responder {
         }
         if !payload.is_empty() {
             // Checked anew for each packet: the region may have gone while the message came.
+            let va = reth.va.wrapping_add(u64::from(received));
+            let part = Reth { va, len: payload.len() as u32, ..reth };
             let segment = host
-                .resolve_remote(
-                    core.peer_pd,
-                    core.config.qpn,
-                    reth.rkey,
-                    reth.va.wrapping_add(u64::from(received)),
-                    payload.len() as u32,
-                    Access::REMOTE_WRITE,
-                )
+                .resolve_remote(&core.remote(core.peer_pd, &part, Access::REMOTE_WRITE))
                 .map_err(|_| Refusal::access("the region of a WRITE went away on its way"))?;
             if !self.resources.admit(core, &self.jobs, segment, host) {
                 return Ok(Verdict::Wait);
@@ -298,17 +296,11 @@ impl Responder {
         if eth.va % 8 != 0 {
             return Err(Refusal::invalid("the address of an atomic is not a multiple of 8"));
         }
+        let word = Reth { va: eth.va, rkey: eth.rkey, len: 8 };
         let segment = host
-            .resolve_remote(
-                core.peer_pd,
-                core.config.qpn,
-                eth.rkey,
-                eth.va,
-                8,
-                Access::REMOTE_ATOMIC,
-            )
+            .resolve_remote(&core.remote(core.peer_pd, &word, Access::REMOTE_ATOMIC))
             .map_err(|_| Refusal::access("key, address or rights do not allow the atomic"))?;
-        if segment.addr % 8 != 0 {
+        if segment.span().start % 8 != 0 {
             return Err(Refusal::invalid("the memory of an atomic is not aligned to 8 bytes"));
         }
         let op = if opcode == Opcode::RC_CMP_SWAP {
@@ -316,7 +308,6 @@ impl Responder {
         } else {
             AtomicOp::FetchAdd { add: eth.swap_add }
         };
-        let segment = Segment { len: 8, ..segment };
         if !self.resources.admit(core, &self.jobs, segment, host) {
             return Ok(Verdict::Wait);
         }
@@ -352,11 +343,10 @@ impl Responder {
         if reth.va % 8 != 0 {
             return Err(Refusal::invalid("the address of an ATOMIC WRITE is not a multiple of 8"));
         }
-        let (pd, qpn) = (core.peer_pd, core.config.qpn);
         let segment = host
-            .resolve_remote(pd, qpn, reth.rkey, reth.va, reth.len, Access::REMOTE_WRITE)
+            .resolve_remote(&core.remote(core.peer_pd, &reth, Access::REMOTE_WRITE))
             .map_err(refused)?;
-        if segment.addr % 8 != 0 {
+        if segment.span().start % 8 != 0 {
             return Err(Refusal::invalid(
                 "the memory of an ATOMIC WRITE is not aligned to 8 bytes",
             ));
@@ -396,7 +386,7 @@ impl Responder {
             1 => FlushScope::Region,
             _ => return Err(Refusal::invalid("a FLUSH of an unknown selectivity level")),
         };
-        host.flush(core.peer_pd, core.config.qpn, reth.rkey, scope, access).map_err(refused)?;
+        host.flush(core.key(core.peer_pd, reth.rkey), scope, access).map_err(refused)?;
         self.answer_empty(core, headers, reply);
         Ok(Verdict::Done(1))
     }
@@ -428,13 +418,13 @@ impl Responder {
     }
 }
 
-/// Checks the key, address and length of a request; gives where that is.
+/// Checks the key, address and length of a request; gives the addresses of that memory.
 fn check_remote<H: Host>(
     core: &Core,
     reth: &Reth,
     access: Access,
     host: &mut H,
-) -> Result<Segment, Refusal> {
+) -> Result<Range<u64>, Refusal> {
     if u64::from(reth.len) > MAX_MESSAGE {
         return Err(Refusal::invalid("a message is longer than 2^31 bytes"));
     }
@@ -442,8 +432,8 @@ fn check_remote<H: Host>(
     if reth.len == 0 {
         return Ok(NOWHERE);
     }
-    host.resolve_remote(core.peer_pd, core.config.qpn, reth.rkey, reth.va, reth.len, access)
-        .map(|segment| Segment { len: reth.len, ..segment })
+    host.resolve_remote(&core.remote(core.peer_pd, reth, access))
+        .map(|segment| segment.span())
         .map_err(refused)
 }
 

@@ -4,7 +4,7 @@
 //! the selective part of acknowledgements. A queue pair has memory for it only while it needs it: the
 //! ring of places grows to as far ahead as a packet is, and when nothing waits any more all is given
 //! back but a few buffers, so that a little reordering costs a copy and no allocation. The host limits
-//! what all queue pairs keep together ([`Host::reserve`]).
+//! what all queue pairs keep together ([`EarlyRoom::reserve`]).
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use polypath_wire::ext::{MpHeader, SackBlock};
 use polypath_wire::packet::Headers;
 use polypath_wire::psn::Psn;
 
-use crate::host::Host;
+use crate::host::EarlyRoom;
 use crate::ranges::{Range, Ranges};
 use polypath_types::PathId;
 
@@ -35,7 +35,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// What it counts for in [`Host::reserve`].
+    /// What it counts for in [`EarlyRoom::reserve`].
     fn cost(len: usize) -> u32 {
         u32::try_from(len + HELD_COST).unwrap_or(u32::MAX)
     }
@@ -98,19 +98,19 @@ impl Reorder {
     }
 
     /// Keeps a packet that is `ahead` (below `limit`) sequence numbers ahead of the expected one.
-    pub(super) fn offer<H: Host>(
+    pub(super) fn offer<R: EarlyRoom>(
         &mut self,
         ahead: usize,
         limit: usize,
         headers: &Headers,
         payload: &[u8],
         from: PathId,
-        host: &mut H,
+        room: &mut R,
     ) -> Offered {
         if ahead >= limit {
             return Offered::TooFar;
         }
-        self.waiting.get_or_insert_default().offer(ahead, headers, payload, from, host)
+        self.waiting.get_or_insert_default().offer(ahead, headers, payload, from, room)
     }
 
     /// Takes the expected packet, if it is here.
@@ -124,20 +124,20 @@ impl Reorder {
     }
 
     /// Keeps a packet's buffer for another.
-    pub(super) fn recycle<H: Host>(&mut self, packet: Box<Held>, host: &mut H) {
+    pub(super) fn recycle<R: EarlyRoom>(&mut self, packet: Box<Held>, room: &mut R) {
         if let Some(w) = &mut self.waiting {
-            w.recycle(packet, host);
+            w.recycle(packet, room);
             w.tidy();
         }
     }
 
     /// `n` more sequence numbers have been executed.
     #[inline]
-    pub(super) fn advance<H: Host>(&mut self, n: u32, host: &mut H) {
+    pub(super) fn advance<R: EarlyRoom>(&mut self, n: u32, room: &mut R) {
         if let Some(w) = &mut self.waiting {
             w.base += u64::from(n);
             if w.held > 0 || !w.places.is_empty() {
-                w.advance(n, host);
+                w.advance(n, room);
             }
         }
     }
@@ -189,23 +189,23 @@ impl Reorder {
     }
 
     /// Forgets all.
-    pub(super) fn clear<H: Host>(&mut self, host: &mut H) {
+    pub(super) fn clear<R: EarlyRoom>(&mut self, room: &mut R) {
         if let Some(w) = self.waiting.take() {
             for packet in w.places.into_iter().flatten() {
-                host.release(Held::cost(packet.payload.len()));
+                room.release(Held::cost(packet.payload.len()));
             }
         }
     }
 }
 
 impl Waiting {
-    fn offer<H: Host>(
+    fn offer<R: EarlyRoom>(
         &mut self,
         ahead: usize,
         headers: &Headers,
         payload: &[u8],
         from: PathId,
-        host: &mut H,
+        room: &mut R,
     ) -> Offered {
         let number = self.base + ahead as u64;
         if let Some(place) = self.places.get_mut(ahead)
@@ -219,17 +219,17 @@ impl Waiting {
             if let Some(held) = place.take() {
                 self.held -= 1;
                 self.arrived.remove(number);
-                self.recycle(held, host);
+                self.recycle(held, room);
                 self.tidy();
             }
             return Offered::Contradicts;
         }
         let cost = Held::cost(payload.len());
-        if !host.reserve(cost) {
+        if !room.reserve(cost) {
             return Offered::NoMemory;
         }
         if !self.arrived.insert(number..number + 1, |_| {}) {
-            host.release(cost);
+            room.release(cost);
             return Offered::TooFar;
         }
         if self.places.len() <= ahead {
@@ -262,14 +262,14 @@ impl Waiting {
         self.touched.push(number);
     }
 
-    fn advance<H: Host>(&mut self, n: u32, host: &mut H) {
+    fn advance<R: EarlyRoom>(&mut self, n: u32, room: &mut R) {
         for _ in 0..n {
             match self.places.pop_front() {
                 None => break,
                 Some(None) => {}
                 Some(Some(packet)) => {
                     self.held -= 1;
-                    self.recycle(packet, host);
+                    self.recycle(packet, room);
                 }
             }
         }
@@ -277,8 +277,8 @@ impl Waiting {
         self.tidy();
     }
 
-    fn recycle<H: Host>(&mut self, packet: Box<Held>, host: &mut H) {
-        host.release(Held::cost(packet.payload.len()));
+    fn recycle<R: EarlyRoom>(&mut self, packet: Box<Held>, room: &mut R) {
+        room.release(Held::cost(packet.payload.len()));
         if self.spare.len() < SPARE_KEPT {
             self.spare.push(packet);
         }
@@ -326,81 +326,22 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
-    use core::time::Duration;
 
     use polypath_wire::bth::Bth;
     use polypath_wire::opcode::Opcode;
 
     use super::*;
-    use crate::host::{AtomicOp, Burst, Fault, Segment, Unread};
-    use polypath_types::{
-        Access, Completion, CqSide, FlushScope, PathTag, PeerId, QpEvent, RecvWr, Route, Sge,
-    };
 
     /// Has memory for so many bytes, and nothing else.
     struct Memory(u32);
 
-    impl Host for Memory {
+    impl EarlyRoom for Memory {
         fn reserve(&mut self, bytes: u32) -> bool {
             self.0.checked_sub(bytes).map(|left| self.0 = left).is_some()
         }
         fn release(&mut self, bytes: u32) {
             self.0 += bytes;
         }
-        fn resolve(&self, _: u32, _: Sge, _: Access) -> Result<Segment, Fault> {
-            Err(Fault::Key)
-        }
-        fn resolve_remote(
-            &self,
-            _: u32,
-            _: u32,
-            _: u32,
-            _: u64,
-            _: u32,
-            _: Access,
-        ) -> Result<Segment, Fault> {
-            Err(Fault::Key)
-        }
-        fn store(&mut self, _: Segment, _: &[u8]) -> Result<(), Fault> {
-            Ok(())
-        }
-        fn load(&self, _: Segment, _: &mut [u8]) -> Result<(), Fault> {
-            Ok(())
-        }
-        fn atomic(&mut self, _: Segment, _: AtomicOp) -> Result<u64, Fault> {
-            Ok(0)
-        }
-        fn atomic_write(&mut self, _: Segment, _: u64) -> Result<(), Fault> {
-            Ok(())
-        }
-        fn flush(&mut self, _: u32, _: u32, _: u32, _: FlushScope, _: Access) -> Result<(), Fault> {
-            Err(Fault::Key)
-        }
-        fn invalidate(&mut self, _: u32, _: u32, _: u32) -> Result<(), Fault> {
-            Err(Fault::Key)
-        }
-        fn bind_mw(&mut self, _: u32, _: u32, _: u32, _: u32) -> Result<(), Fault> {
-            Err(Fault::Key)
-        }
-        fn take_srq(&mut self) -> Option<RecvWr> {
-            None
-        }
-        fn complete(&mut self, _: CqSide, _: Completion) {}
-        fn event(&mut self, _: QpEvent) {}
-        fn explain(&mut self, _: core::fmt::Arguments<'_>) {}
-        fn route(&mut self, _: PeerId) -> Option<Route> {
-            None
-        }
-        fn tag(&self, _: PathId) -> Option<PathTag> {
-            None
-        }
-        fn transmit(&mut self, _: &Burst<'_>) -> Result<(), Unread> {
-            Ok(())
-        }
-        fn sent(&mut self, _: PathId, _: u32) {}
-        fn acked(&mut self, _: PathId, _: u32, _: Option<Duration>) {}
-        fn lost(&mut self, _: PathId, _: u32, _: bool) {}
-        fn suspect(&mut self, _: PathId, _: Duration) {}
     }
 
     const PLENTY: u32 = 1 << 30;

@@ -6,6 +6,7 @@
 //! request that is about to change memory which a remembered READ brings first has those packets of the
 //! answer put by ([`Resources::admit`]). Where no READ lies, that is one comparison.
 
+use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 
 use polypath_wire::ext::{AtomicEth, Feth, Reth};
@@ -15,7 +16,7 @@ use polypath_wire::psn::Psn;
 
 use super::answer::Job;
 use crate::common::Core;
-use crate::host::{Host, Segment};
+use crate::memory::{Memory, Segment};
 use polypath_types::Access;
 
 /// So many are remembered even if `max_dest_rd_atomic` is less.
@@ -136,12 +137,12 @@ fn most(core: &Core) -> usize {
 }
 
 impl Resources {
-    /// Takes note of what was just executed; a READ's memory is `span`.
-    pub(super) fn remember(&mut self, core: &Core, resource: Resource, span: Segment) {
+    /// Takes note of what was just executed; a READ's memory has the addresses `span`.
+    pub(super) fn remember(&mut self, core: &Core, resource: Resource, span: Range<u64>) {
         while self.list.len() >= most(core) {
             self.forget_oldest();
         }
-        let span = (span.addr, span.addr.saturating_add(u64::from(span.len)));
+        let span = (span.start, span.end);
         self.list.push_back(resource);
         self.spans.push_back(span);
         self.reach(span);
@@ -179,26 +180,26 @@ impl Resources {
     /// put by. `jobs`: the answers that are still to be sent. False: there is no room, and some of it has
     /// not been sent yet; then memory must stay as it is.
     #[inline]
-    pub(super) fn admit<H: Host>(
+    pub(super) fn admit<M: Memory>(
         &mut self,
         core: &Core,
         jobs: &VecDeque<Job>,
-        segment: Segment,
-        host: &H,
+        segment: M::Segment,
+        memory: &mut M,
     ) -> bool {
-        let (from, to) = (segment.addr, segment.addr.saturating_add(u64::from(segment.len)));
-        from >= self.around.1 || to <= self.around.0 || self.preserve(core, jobs, from, to, host)
+        let Range { start: from, end: to } = segment.span();
+        from >= self.around.1 || to <= self.around.0 || self.preserve(core, jobs, from, to, memory)
     }
 
     /// See [`Resources::admit`]: something between both addresses may belong to a READ.
     #[inline(never)]
-    fn preserve<H: Host>(
+    fn preserve<M: Memory>(
         &mut self,
         core: &Core,
         jobs: &VecDeque<Job>,
         from: u64,
         to: u64,
-        host: &H,
+        memory: &mut M,
     ) -> bool {
         let mtu = u64::from(core.attr.path_mtu);
         for at in 0..self.spans.len() {
@@ -207,7 +208,7 @@ impl Resources {
             if from < to {
                 let (first, last) = ((from - start) / mtu, (to - 1 - start) / mtu);
                 for k in first..=last {
-                    if !self.put_by(core, jobs, at, k as u32, host) {
+                    if !self.put_by(core, jobs, at, k as u32, memory) {
                         return false;
                     }
                 }
@@ -217,13 +218,13 @@ impl Resources {
     }
 
     /// Puts packet `k` of a READ's answer by; false: there is no room, and it has not been sent.
-    fn put_by<H: Host>(
+    fn put_by<M: Memory>(
         &mut self,
         core: &Core,
         jobs: &VecDeque<Job>,
         at: usize,
         k: u32,
-        host: &H,
+        memory: &mut M,
     ) -> bool {
         let mtu = core.attr.path_mtu;
         let What::Read(read) = &self.list[at].what else { return true };
@@ -247,12 +248,12 @@ impl Resources {
         }
         // Looked up anew: a region that has gone is not touched, and its READ can't be answered.
         let va = va.wrapping_add(u64::from(start));
-        if let Ok(segment) =
-            host.resolve_remote(pd, core.config.qpn, rkey, va, len, Access::REMOTE_READ)
+        let part = Reth { va, rkey, len };
+        if let Ok(segment) = memory.resolve_remote(&core.remote(pd, &part, Access::REMOTE_READ))
             && let What::Read(read) = &mut self.list[at].what
         {
             let mut data = vec![0; len as usize].into_boxed_slice();
-            if host.load(segment, &mut data).is_ok() {
+            if memory.load(segment, &mut data).is_ok() {
                 read.put_by.insert(k, data);
                 self.bytes += len as usize;
             }
@@ -368,11 +369,10 @@ mod tests {
     fn an_atomic_is_not_answered_by_its_namesake() {
         let (core, h) = (core(), fetch_add());
         let mut r = Resources::default();
-        let nowhere = Segment { addr: 0, len: 0 };
         let (first, second) = (1 << 24, 2 << 24);
-        r.remember(&core, Resource::atomic(first, &h, h.atomic.unwrap(), 5), nowhere);
+        r.remember(&core, Resource::atomic(first, &h, h.atomic.unwrap(), 5), 0..0);
         assert_eq!(r.find(second, &h, 256), None, "nothing of that name was executed lately");
-        r.remember(&core, Resource::atomic(second, &h, h.atomic.unwrap(), 6), nowhere);
+        r.remember(&core, Resource::atomic(second, &h, h.atomic.unwrap(), 6), 0..0);
         assert_eq!(r.find(second, &h, 256), Some(Again::Atomic { value: 6 }));
     }
 
@@ -383,7 +383,7 @@ mod tests {
         let mut read = |i: u64, len| {
             let reth = Reth { va: 0, rkey: 1, len };
             let headers = Headers::new(Bth::new(Opcode::RC_READ_REQUEST));
-            let span = Segment { addr: 0x1000 * i, len };
+            let span = 0x1000 * i..0x1000 * i + u64::from(len);
             r.remember(&core, Resource::read(i, 1, &headers, reth, 1), span);
             r.around
         };

@@ -8,9 +8,10 @@ use polypath_wire::ext::{Deth, ImmDt};
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::{Headers, pad_for};
 
+use crate::burst::{Burst, Payload};
 use crate::cause::Cause;
 use crate::common::Core;
-use crate::host::{Burst, Host, Payload};
+use crate::host::Host;
 use crate::requester::{Failure, Stamp, burst_packets, emit_data, local_fault, psn, unsent};
 use crate::sq::{Body, SendQueue, Wqe, gather};
 use crate::transmit_state::TransmitState;
@@ -235,10 +236,10 @@ fn send_datagram<H: Host>(
 }
 
 fn execute_local<H: Host>(core: &Core, wqe: &Wqe, host: &mut H) -> Result<Sent, Failure> {
-    let (pd, qpn) = (core.config.pd, core.config.qpn);
+    let key = |rkey| core.key(core.config.pd, rkey);
     let (done, status) = match wqe.op {
-        SendOp::LocalInv { rkey } => (host.invalidate(pd, qpn, rkey), WcStatus::LocQpOpErr),
-        SendOp::BindMw { mw, rkey } => (host.bind_mw(pd, qpn, mw, rkey), WcStatus::MwBindErr),
+        SendOp::LocalInv { rkey } => (host.invalidate(key(rkey)), WcStatus::LocQpOpErr),
+        SendOp::BindMw { mw, rkey } => (host.bind_mw(mw, key(rkey)), WcStatus::MwBindErr),
         _ => (Ok(()), WcStatus::Success),
     };
     match done {

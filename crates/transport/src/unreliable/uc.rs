@@ -117,11 +117,9 @@ impl UcReceiver {
                 {
                     return self.refuse(core, host, "not allowed by qp_access_flags, or too long");
                 }
-                let (pd, qpn) = (core.config.pd, core.config.qpn);
-                let access = Access::REMOTE_WRITE;
+                let access = core.remote(core.config.pd, &reth, Access::REMOTE_WRITE);
                 if reth.len > 0
-                    && let Err(fault) =
-                        host.resolve_remote(pd, qpn, reth.rkey, reth.va, reth.len, access)
+                    && let Err(fault) = host.resolve_remote(&access)
                 {
                     core.explain(host, None, format_args!("UC WRITE: {fault}"));
                     return self.refuse(core, host, "key, range or rights");
@@ -139,9 +137,9 @@ impl UcReceiver {
         }
         if !packet.payload.is_empty() {
             let (va, len) = (reth.va.wrapping_add(u64::from(received)), end - received);
-            let (pd, qpn) = (core.config.pd, core.config.qpn);
-            let segment =
-                host.resolve_remote(pd, qpn, reth.rkey, va, len, Access::REMOTE_WRITE).ok()?;
+            let part = Reth { va, len, ..reth };
+            let access = core.remote(core.config.pd, &part, Access::REMOTE_WRITE);
+            let segment = host.resolve_remote(&access).ok()?;
             host.store(segment, packet.payload).ok()?;
         }
         self.message = Some(Inbound { reth: Some(reth), received: end });

@@ -5,11 +5,12 @@ use std::ops::Range;
 use std::time::Duration;
 
 use polypath_transport::{
-    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Host, PathId, PathTag, Payload,
-    PeerId, QpEvent, RecvWr, Route, Segment, Sge, Unread, WcStatus,
+    Access, AtomicOp, Burst, Completion, CqSide, EarlyRoom, Fault, FlatSegment, FlushScope, Host,
+    Memory, Observer, PathId, PathTag, Paths, Payload, PeerId, QpEvent, Queues, RecvWr,
+    RemoteAccess, RemoteKey, Route, Sge, Unread, WcStatus,
 };
 use polypath_wire::ICRC_LEN;
-use polypath_wire::packet::{Headers, MAX_HEADERS_LEN};
+use polypath_wire::packet::Headers;
 
 /// Bytes of memory of each host.
 pub const MEMORY: usize = 1 << 20;
@@ -128,7 +129,7 @@ impl SimHost {
         self.regions.insert(key, Region { addr, len, access, place });
     }
 
-    fn find(&self, key: u32, addr: u64, len: u64, access: Access) -> Result<Segment, Fault> {
+    fn find(&self, key: u32, addr: u64, len: u64, access: Access) -> Result<FlatSegment, Fault> {
         let region = self.regions.get(&key).ok_or(Fault::Key)?;
         let end = addr.checked_add(len).ok_or(Fault::Range)?;
         if addr < region.addr || end > region.addr + region.len {
@@ -137,7 +138,7 @@ impl SimHost {
         if !region.access.contains(access) {
             return Err(Fault::Rights);
         }
-        Ok(Segment { addr: addr - region.addr + region.place, len: len as u32 })
+        Ok(FlatSegment { addr: addr - region.addr + region.place, len: len as u32 })
     }
 
     /// What an access meets that was allowed.
@@ -163,34 +164,29 @@ impl SimHost {
     }
 }
 
-impl Host for SimHost {
-    fn resolve(&self, pd: u32, sge: Sge, access: Access) -> Result<Segment, Fault> {
+impl Memory for SimHost {
+    type Segment = FlatSegment;
+
+    fn resolve(&mut self, pd: u32, sge: Sge, rights: Access) -> Result<FlatSegment, Fault> {
         assert_eq!(pd, PD);
-        self.find(sge.lkey, sge.addr, u64::from(sge.len), access)
+        self.find(sge.lkey, sge.addr, u64::from(sge.len), rights)
     }
 
-    fn resolve_remote(
-        &self,
-        pd: u32,
-        _qpn: u32,
-        rkey: u32,
-        va: u64,
-        len: u32,
-        access: Access,
-    ) -> Result<Segment, Fault> {
-        assert_eq!(pd, PD);
+    fn resolve_remote(&mut self, access: &RemoteAccess) -> Result<FlatSegment, Fault> {
+        let RemoteAccess { key, va, len, rights } = *access;
+        assert_eq!(key.pd, PD);
         assert!(len > 0, "length 0 is not asked");
-        self.find(rkey, va, u64::from(len), access)
+        self.find(key.rkey, va, u64::from(len), rights)
     }
 
-    fn load(&self, segment: Segment, out: &mut [u8]) -> Result<(), Fault> {
+    fn load(&mut self, segment: FlatSegment, out: &mut [u8]) -> Result<(), Fault> {
         self.touch(segment.addr, out.len() as u64)?;
         let at = segment.addr as usize;
         out.copy_from_slice(&self.memory[at..at + out.len()]);
         Ok(())
     }
 
-    fn store(&mut self, segment: Segment, data: &[u8]) -> Result<(), Fault> {
+    fn store(&mut self, segment: FlatSegment, data: &[u8]) -> Result<(), Fault> {
         assert!(data.len() <= segment.len as usize);
         self.touch(segment.addr, data.len() as u64)?;
         let at = segment.addr as usize;
@@ -198,59 +194,75 @@ impl Host for SimHost {
         Ok(())
     }
 
-    fn atomic(&mut self, segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
+    fn atomic(&mut self, segment: FlatSegment, op: AtomicOp) -> Result<u64, Fault> {
         self.touch(segment.addr, 8)?;
         let at = segment.addr as usize;
         let bytes: [u8; 8] = self.memory[at..at + 8].try_into().unwrap();
         let old = u64::from_ne_bytes(bytes);
-        let new = match op {
-            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
-            AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
-            AtomicOp::CompareSwap { .. } => old,
-        };
-        self.memory[at..at + 8].copy_from_slice(&new.to_ne_bytes());
+        self.memory[at..at + 8].copy_from_slice(&op.apply(old).to_ne_bytes());
         self.atomics += 1;
         Ok(old)
     }
 
-    fn atomic_write(&mut self, segment: Segment, value: u64) -> Result<(), Fault> {
+    fn atomic_write(&mut self, segment: FlatSegment, value: u64) -> Result<(), Fault> {
         assert_eq!((segment.len, segment.addr % 8), (8, 0));
         self.store(segment, &value.to_ne_bytes())?;
         self.atomic_writes += 1;
         Ok(())
     }
 
-    fn flush(
-        &mut self,
-        pd: u32,
-        _qpn: u32,
-        rkey: u32,
-        scope: FlushScope,
-        access: Access,
-    ) -> Result<(), Fault> {
-        assert_eq!(pd, PD);
-        let region = *self.regions.get(&rkey).ok_or(Fault::Key)?;
+    fn flush(&mut self, key: RemoteKey, scope: FlushScope, rights: Access) -> Result<(), Fault> {
+        assert_eq!(key.pd, PD);
+        let region = *self.regions.get(&key.rkey).ok_or(Fault::Key)?;
         let (va, len) = match scope {
             FlushScope::Range { va, len } => (va, u64::from(len)),
             FlushScope::Region => (region.addr, region.len),
         };
-        self.find(rkey, va, len, access)?;
-        self.flushes.push((scope, access, self.memory[va as usize]));
+        self.find(key.rkey, va, len, rights)?;
+        self.flushes.push((scope, rights, self.memory[va as usize]));
         Ok(())
     }
 
-    fn invalidate(&mut self, _pd: u32, _qpn: u32, rkey: u32) -> Result<(), Fault> {
-        self.regions.remove(&rkey).map(|_| ()).ok_or(Fault::Key)
+    fn invalidate(&mut self, key: RemoteKey) -> Result<(), Fault> {
+        self.regions.remove(&key.rkey).map(|_| ()).ok_or(Fault::Key)
     }
 
-    fn bind_mw(&mut self, _pd: u32, _qpn: u32, _mw: u32, rkey: u32) -> Result<(), Fault> {
+    fn bind_mw(&mut self, _mw: u32, key: RemoteKey) -> Result<(), Fault> {
         let region = Region { addr: 0, len: 4096, access: Access::REMOTE_WRITE, place: 0 };
-        self.regions.insert(rkey, region);
+        self.regions.insert(key.rkey, region);
         Ok(())
     }
 
     fn cancel_bind(&mut self, mw: u32, rkey: u32) {
         self.cancelled.push((mw, rkey));
+    }
+}
+
+impl EarlyRoom for SimHost {
+    fn reserve(&mut self, bytes: u32) -> bool {
+        if bytes > self.early_max - self.early {
+            return false;
+        }
+        self.early += bytes;
+        self.early_most = self.early_most.max(self.early);
+        true
+    }
+
+    fn release(&mut self, bytes: u32) {
+        self.early = self.early.checked_sub(bytes).expect("it was granted");
+    }
+}
+
+impl Queues for SimHost {
+    fn take_srq(&mut self) -> Option<RecvWr> {
+        self.srq.pop_front()
+    }
+
+    fn complete(&mut self, side: CqSide, completion: Completion) {
+        match side {
+            CqSide::Send => self.send_completions.push(completion),
+            CqSide::Recv => self.recv_completions.push(completion),
+        }
     }
 
     fn xrc_pd(&self, srqn: u32) -> Option<u32> {
@@ -264,31 +276,9 @@ impl Host for SimHost {
     fn complete_xrc(&mut self, srqn: u32, completion: Completion) {
         self.xrc_completions.push((srqn, completion));
     }
+}
 
-    fn reserve(&mut self, bytes: u32) -> bool {
-        if bytes > self.early_max - self.early {
-            return false;
-        }
-        self.early += bytes;
-        self.early_most = self.early_most.max(self.early);
-        true
-    }
-
-    fn release(&mut self, bytes: u32) {
-        self.early = self.early.checked_sub(bytes).expect("it was granted");
-    }
-
-    fn take_srq(&mut self) -> Option<RecvWr> {
-        self.srq.pop_front()
-    }
-
-    fn complete(&mut self, side: CqSide, completion: Completion) {
-        match side {
-            CqSide::Send => self.send_completions.push(completion),
-            CqSide::Recv => self.recv_completions.push(completion),
-        }
-    }
-
+impl Observer for SimHost {
     fn event(&mut self, event: QpEvent) {
         self.events.push(event);
     }
@@ -296,7 +286,9 @@ impl Host for SimHost {
     fn explain(&mut self, text: std::fmt::Arguments<'_>) {
         self.explanations.push(text.to_string());
     }
+}
 
+impl Paths for SimHost {
     fn route(&mut self, _peer: PeerId) -> Option<Route> {
         let active = self.active?;
         let end = &self.paths[active];
@@ -310,7 +302,33 @@ impl Host for SimHost {
         self.tagged.then_some(PathTag { id: path.0 as u8, generation })
     }
 
-    fn transmit(&mut self, burst: &Burst<'_>) -> Result<(), Unread> {
+    fn sent(&mut self, path: PathId, bytes: u32) {
+        self.paths[path.0 as usize].outstanding += i64::from(bytes);
+    }
+
+    fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>) {
+        let end = &mut self.paths[path.0 as usize];
+        end.outstanding -= i64::from(bytes);
+        end.acked += u64::from(bytes);
+        end.rtt = rtt.or(end.rtt);
+        assert!(end.outstanding >= 0);
+    }
+
+    fn lost(&mut self, path: PathId, bytes: u32, congestion: bool) {
+        let end = &mut self.paths[path.0 as usize];
+        end.outstanding -= i64::from(bytes);
+        end.lost += u64::from(bytes);
+        end.congestions += u32::from(congestion);
+        assert!(end.outstanding >= 0);
+    }
+
+    fn suspect(&mut self, path: PathId, _since: Duration) {
+        self.paths[path.0 as usize].suspected += 1;
+    }
+}
+
+impl Host for SimHost {
+    fn transmit(&mut self, burst: &Burst<'_, FlatSegment>) -> Result<(), Unread> {
         let mut unread = None;
         let payload: Vec<u8> = match burst.payload {
             Payload::Bytes(bytes) => bytes.to_vec(),
@@ -341,40 +359,13 @@ impl Host for SimHost {
         }
         Ok(())
     }
-
-    fn sent(&mut self, path: PathId, bytes: u32) {
-        self.paths[path.0 as usize].outstanding += i64::from(bytes);
-    }
-
-    fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>) {
-        let end = &mut self.paths[path.0 as usize];
-        end.outstanding -= i64::from(bytes);
-        end.acked += u64::from(bytes);
-        end.rtt = rtt.or(end.rtt);
-        assert!(end.outstanding >= 0);
-    }
-
-    fn lost(&mut self, path: PathId, bytes: u32, congestion: bool) {
-        let end = &mut self.paths[path.0 as usize];
-        end.outstanding -= i64::from(bytes);
-        end.lost += u64::from(bytes);
-        end.congestions += u32::from(congestion);
-        assert!(end.outstanding >= 0);
-    }
-
-    fn suspect(&mut self, path: PathId, _since: Duration) {
-        self.paths[path.0 as usize].suspected += 1;
-    }
 }
 
 /// A packet's bytes, with padding and room for the ICRC.
 pub fn encode(headers: &Headers, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; MAX_HEADERS_LEN];
-    let n = headers.emit(&mut bytes);
     assert!(headers.fit_opcode(), "{headers:?}");
-    bytes.truncate(n);
-    bytes.extend_from_slice(payload);
-    bytes.extend(std::iter::repeat_n(0, usize::from(headers.bth.pad) + ICRC_LEN));
+    let mut bytes = headers.packet(payload);
+    bytes.resize(bytes.len() + ICRC_LEN, 0);
     assert_eq!(bytes.len() % 4, 0, "padding of {headers}");
     bytes
 }

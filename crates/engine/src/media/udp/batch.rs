@@ -11,6 +11,7 @@ use polypath_wire::{ICRC_LEN, MAX_HEADERS_LEN, Opcode, Service};
 
 use super::Seal;
 use crate::media::payload::Cursor;
+use crate::memory::Segment;
 
 /// Bytes of headers, trailers and copied payload. What one full send needs at most, and some more.
 const ARENA: usize = 96 * 1024;
@@ -211,7 +212,7 @@ impl Batch {
     pub(super) fn add_burst(
         &mut self,
         style: &Style,
-        burst: &Burst<'_>,
+        burst: &Burst<'_, Segment>,
         cursor: &mut Cursor<'_>,
         next: &mut u32,
     ) -> Added {

@@ -11,6 +11,7 @@ use polypath_wire::MAX_HEADERS_LEN;
 
 use super::{FlowKey, Receiver, Sender};
 use crate::media::{Capabilities, FlowError, FlowHandle, Flushed, Received, Rx, Seal, Tx};
+use crate::memory::Segment;
 
 impl From<&PathAddress> for FlowKey {
     fn from(address: &PathAddress) -> Self {
@@ -48,7 +49,12 @@ impl Tx for Sender {
         self.queue_sealed(flow, packet, seal);
     }
 
-    fn send(&mut self, _now: Duration, flow: FlowHandle, burst: &Burst<'_>) -> Result<(), Unread> {
+    fn send(
+        &mut self,
+        _now: Duration,
+        flow: FlowHandle,
+        burst: &Burst<'_, Segment>,
+    ) -> Result<(), Unread> {
         self.queue(flow, burst)
     }
 

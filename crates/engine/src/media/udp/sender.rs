@@ -17,6 +17,7 @@ use super::{
     SOCKETS_PER_SOURCE, Seal, limit,
 };
 use crate::media::payload::Cursor;
+use crate::memory::Segment;
 
 /// Errors kept for [`Sender::take_flow_errors`].
 const ERRORS_MAX: usize = 1024;
@@ -255,7 +256,7 @@ impl Sender {
     ///
     /// # Errors
     /// The payload of the packet after those that are queued can't be read.
-    pub fn queue(&mut self, flow: FlowHandle, burst: &Burst<'_>) -> Result<(), Unread> {
+    pub fn queue(&mut self, flow: FlowHandle, burst: &Burst<'_, Segment>) -> Result<(), Unread> {
         let Some(style) = self.get(flow).map(|f| f.style(flow.index)) else { return Ok(()) };
         let (mut cursor, mut next) = (Cursor::new(&burst.payload), 0);
         loop {
