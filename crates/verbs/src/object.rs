@@ -19,7 +19,16 @@ pub trait Device: Send + Sync + Debug {
     fn open(&self) -> Result<Arc<dyn Context>>;
 }
 
+/// An error for what a device does not have.
+fn lacks<T>(what: &str) -> Result<T> {
+    Err(Error::unsupported(format!("this device has no {what}")))
+}
+
 /// An open device. Protection domains and memory windows are plain numbers of the context.
+///
+/// A device says what it is and how it tells events; it implements the verbs that it has. Each of the
+/// others answers `EOPNOTSUPP` and names what the device lacks, as rdma-core's dummy operations do, so
+/// a new verb with such a body touches no device that lacks it.
 pub trait Context: Send + Sync + Debug {
     /// The device was closed (`ibv_close_device` of the last one who had it open). Its queue pairs have
     /// been destroyed. What it has registered is deregistered, windows are gone, and nothing more can be
@@ -42,9 +51,13 @@ pub trait Context: Send + Sync + Debug {
     fn clock_ns(&self) -> u64;
 
     /// `ibv_alloc_pd`.
-    fn alloc_pd(&self) -> Result<u32>;
+    fn alloc_pd(&self) -> Result<u32> {
+        lacks("protection domains")
+    }
     /// `ibv_dealloc_pd`; `EBUSY` while in use.
-    fn dealloc_pd(&self, pd: u32) -> Result<()>;
+    fn dealloc_pd(&self, _pd: u32) -> Result<()> {
+        lacks("protection domains")
+    }
     /// `ibv_reg_mr` and its relatives.
     ///
     /// # Safety
@@ -53,46 +66,74 @@ pub trait Context: Send + Sync + Debug {
     /// what a Rust program relies on to stay as it is: no reference to it is held but those of cells
     /// and atomics. The range need not be mapped: an access to what is not fails with a completion.
     #[allow(unsafe_code)]
-    unsafe fn reg_mr(&self, request: &MrRequest) -> Result<Arc<dyn MemoryRegion>>;
+    unsafe fn reg_mr(&self, _request: &MrRequest) -> Result<Arc<dyn MemoryRegion>> {
+        lacks("memory regions")
+    }
     /// `ibv_reg_dmabuf_mr`: `len` bytes from `offset` of the DMA-BUF behind `fd`; `addr` of the
     /// request means nothing.
     fn reg_dmabuf_mr(
         &self,
-        request: &MrRequest,
-        fd: RawFd,
-        offset: u64,
-    ) -> Result<Arc<dyn MemoryRegion>>;
+        _request: &MrRequest,
+        _fd: RawFd,
+        _offset: u64,
+    ) -> Result<Arc<dyn MemoryRegion>> {
+        lacks("regions of DMA-BUFs")
+    }
     /// `ibv_alloc_null_mr`: local reads give zeros, local writes vanish; its rkey is 0.
-    fn alloc_null_mr(&self, pd: u32) -> Result<Arc<dyn MemoryRegion>>;
+    fn alloc_null_mr(&self, _pd: u32) -> Result<Arc<dyn MemoryRegion>> {
+        lacks("null memory region")
+    }
     /// `ibv_alloc_dm`: `len` zeroed bytes, aligned to `1 << log_align`.
-    fn alloc_dm(&self, len: u64, log_align: u32) -> Result<Arc<dyn DeviceMemory>>;
+    fn alloc_dm(&self, _len: u64, _log_align: u32) -> Result<Arc<dyn DeviceMemory>> {
+        lacks("memory of its own")
+    }
     /// `ibv_import_pd`: `EINVAL` if there is no such protection domain.
-    fn import_pd(&self, pd: u32) -> Result<()>;
+    fn import_pd(&self, _pd: u32) -> Result<()> {
+        lacks("protection domains to import")
+    }
     /// `ibv_import_mr`: another handle of a region of this protection domain, by its lkey. Whoever
     /// deregisters it first, does.
-    fn import_mr(&self, pd: u32, handle: u32) -> Result<Arc<dyn MemoryRegion>>;
+    fn import_mr(&self, _pd: u32, _handle: u32) -> Result<Arc<dyn MemoryRegion>> {
+        lacks("memory regions to import")
+    }
     /// `ibv_import_dm`: another handle, by [`DeviceMemory::handle`].
-    fn import_dm(&self, handle: u32) -> Result<Arc<dyn DeviceMemory>>;
+    fn import_dm(&self, _handle: u32) -> Result<Arc<dyn DeviceMemory>> {
+        lacks("memory of its own")
+    }
     /// `ibv_alloc_mw`: gives the window's number and rkey. `mw_type` is 1 or 2.
-    fn alloc_mw(&self, pd: u32, mw_type: u8) -> Result<(u32, u32)>;
+    fn alloc_mw(&self, _pd: u32, _mw_type: u8) -> Result<(u32, u32)> {
+        lacks("memory windows")
+    }
     /// `ibv_dealloc_mw`.
-    fn dealloc_mw(&self, mw: u32) -> Result<()>;
+    fn dealloc_mw(&self, _mw: u32) -> Result<()> {
+        lacks("memory windows")
+    }
     /// Says what a bind that is about to be posted ([`SendOp::BindMw`] with the same `mw` and
     /// `rkey`) asks for.
-    fn stage_bind(&self, pd: u32, mw: u32, rkey: u32, bind: &MwBind) -> Result<()>;
+    fn stage_bind(&self, _pd: u32, _mw: u32, _rkey: u32, _bind: &MwBind) -> Result<()> {
+        lacks("memory windows")
+    }
     /// Takes back [`Context::stage_bind`]: the post was refused.
-    fn unstage_bind(&self, mw: u32, rkey: u32);
+    fn unstage_bind(&self, _mw: u32, _rkey: u32) {}
     /// `ibv_create_ah`.
-    fn create_ah(&self, pd: u32, attr: &AhAttr) -> Result<Arc<AddressHandle>>;
+    fn create_ah(&self, _pd: u32, _attr: &AhAttr) -> Result<Arc<AddressHandle>> {
+        lacks("address handles")
+    }
     /// `ibv_create_comp_channel`.
-    fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>>;
+    fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>> {
+        lacks("completion channels")
+    }
     /// `ibv_create_cq`.
-    fn create_cq(&self, request: &CqRequest) -> Result<Arc<dyn CompletionQueue>>;
+    fn create_cq(&self, _request: &CqRequest) -> Result<Arc<dyn CompletionQueue>> {
+        lacks("completion queues")
+    }
     /// `ibv_create_srq`.
-    fn create_srq(&self, request: &SrqRequest) -> Result<Arc<dyn SharedReceiveQueue>>;
-    /// `ibv_open_xrcd`. A device may have no XRC.
+    fn create_srq(&self, _request: &SrqRequest) -> Result<Arc<dyn SharedReceiveQueue>> {
+        lacks("shared receive queues")
+    }
+    /// `ibv_open_xrcd`.
     fn open_xrcd(&self, _request: &XrcdRequest) -> Result<Arc<dyn XrcDomain>> {
-        Err(Error::unsupported("this device has no XRC"))
+        lacks("XRC")
     }
     /// `ibv_open_qp`: another handle to an XRC target of the domain. `token` comes back in events.
     fn open_qp(
@@ -101,10 +142,12 @@ pub trait Context: Send + Sync + Debug {
         _qpn: u32,
         _token: u64,
     ) -> Result<Arc<dyn QueuePair>> {
-        Err(Error::unsupported("this device has no XRC"))
+        lacks("XRC")
     }
     /// `ibv_create_qp`.
-    fn create_qp(&self, request: &QpRequest) -> Result<Arc<dyn QueuePair>>;
+    fn create_qp(&self, _request: &QpRequest) -> Result<Arc<dyn QueuePair>> {
+        lacks("queue pairs")
+    }
 }
 
 /// What to register.
@@ -154,10 +197,12 @@ pub trait MemoryRegion: Send + Sync + Debug {
     #[allow(unsafe_code)]
     unsafe fn reregister(
         &self,
-        pd: Option<u32>,
-        range: Option<(usize, usize, u64)>,
-        access: Option<Access>,
-    ) -> Result<()>;
+        _pd: Option<u32>,
+        _range: Option<(usize, usize, u64)>,
+        _access: Option<Access>,
+    ) -> Result<()> {
+        lacks("way to register a region again: deregister it and register another")
+    }
     /// `ibv_dereg_mr`: when it returns, nothing touches the memory any more. `EBUSY` while
     /// windows are bound to it.
     fn deregister(&self) -> Result<()>;
@@ -224,14 +269,18 @@ pub trait CompletionQueue: Send + Sync + Debug {
     /// `ibv_req_notify_cq`.
     fn arm(&self, solicited_only: bool) -> Result<()>;
     /// `ibv_resize_cq`: gives the new size. `EINVAL` if it holds more than that.
-    fn resize(&self, cqe: u32) -> Result<u32>;
+    fn resize(&self, _cqe: u32) -> Result<u32> {
+        lacks("completion queues that can be resized")
+    }
     /// Entries it can hold.
     fn capacity(&self) -> u32;
     /// `ibv_modify_cq` moderation: an armed queue's event comes when `count` completions that it
     /// is for have come, or when the first of them is `period_us` old, whichever is first. It is not
     /// held back for a failed completion, nor when half of the entries are taken. Off, as at first,
     /// if `count` is below 2 or the period 0.
-    fn moderate(&self, count: u16, period_us: u16) -> Result<()>;
+    fn moderate(&self, _count: u16, _period_us: u16) -> Result<()> {
+        lacks("moderation of completion events")
+    }
     /// `ibv_destroy_cq`; `EBUSY` while queue pairs use it.
     fn destroy(&self) -> Result<()>;
     /// The device's own type.
@@ -295,7 +344,9 @@ pub trait SharedReceiveQueue: Send + Sync + Debug {
     /// Posts receives in order.
     fn post_recv(&self, list: &[RecvWr]) -> core::result::Result<(), PostFailure>;
     /// `ibv_modify_srq`: new size and/or limit.
-    fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<()>;
+    fn modify(&self, _max_wr: Option<u32>, _limit: Option<u32>) -> Result<()> {
+        lacks("shared receive queues that can be modified")
+    }
     /// `ibv_query_srq`.
     fn query(&self) -> SrqAttr;
     /// `ibv_get_srq_num`.
@@ -383,9 +434,13 @@ pub trait QueuePair: Send + Sync + Debug {
     /// Posts receives in order.
     fn post_recv(&self, list: &[RecvWr]) -> core::result::Result<(), PostFailure>;
     /// `ibv_attach_mcast`.
-    fn attach_multicast(&self, gid: [u8; 16]) -> Result<()>;
+    fn attach_multicast(&self, _gid: [u8; 16]) -> Result<()> {
+        lacks("multicast")
+    }
     /// `ibv_detach_mcast`.
-    fn detach_multicast(&self, gid: [u8; 16]) -> Result<()>;
+    fn detach_multicast(&self, _gid: [u8; 16]) -> Result<()> {
+        lacks("multicast")
+    }
     /// `ibv_destroy_qp`: its completions leave the completion queues.
     fn destroy(&self) -> Result<()>;
 }
