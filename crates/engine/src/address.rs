@@ -2,10 +2,8 @@
 
 use std::net::IpAddr;
 
-use polypath_ipc::DeviceKind;
+use polypath_ipc::{DeviceKind, DeviceSpec};
 use polypath_verbs::{AhAttr, Error, Result};
-
-use crate::context::Shared;
 
 /// Where an address vector leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,8 +22,8 @@ pub(crate) fn ip_of(gid: [u8; 16]) -> IpAddr {
     std::net::Ipv6Addr::from(gid).to_canonical()
 }
 
-/// Checks an address vector against the GID table.
-pub(crate) fn resolve(context: &Shared, attr: &AhAttr) -> Result<Resolved> {
+/// Checks an address vector against a device's GID table.
+pub(crate) fn resolve(device: &DeviceSpec, attr: &AhAttr) -> Result<Resolved> {
     if !attr.is_global {
         return Err(Error::invalid(
             "RoCE addresses are GIDs: set is_global and the GID fields of the address vector",
@@ -34,8 +32,7 @@ pub(crate) fn resolve(context: &Shared, attr: &AhAttr) -> Result<Resolved> {
     if attr.port_num != 1 {
         return Err(Error::invalid("the device has one port, number 1"));
     }
-    let spec = context.spec();
-    let entry = spec
+    let entry = device
         .gids
         .get(usize::from(attr.sgid_index))
         .filter(|e| !e.is_empty())
@@ -57,6 +54,6 @@ pub(crate) fn resolve(context: &Shared, attr: &AhAttr) -> Result<Resolved> {
         flow_label: attr.flow_label,
         traffic_class: attr.traffic_class,
         hop_limit: if attr.hop_limit == 0 { 64 } else { attr.hop_limit },
-        multipath: context.kind == DeviceKind::Mp,
+        multipath: device.kind == DeviceKind::Mp,
     })
 }

@@ -1,35 +1,78 @@
-//! Settings of a process, from its environment.
+//! Settings of an engine, given by value or read from the environment.
 
 use std::time::Duration;
 
+use polypath_ipc::Selection;
 use polypath_ipc::settings::{self, Bonding, SettingError};
 use polypath_verbs::{Error, Result};
 
-/// What the environment says.
-#[derive(Clone, Debug)]
-pub(crate) struct Config {
-    /// `POLYPATH_DEVICE`: which devices the program sees.
-    pub(crate) device: String,
-    /// `POLYPATH_LANES`: how many lanes, 1 to 32; 1 by default.
-    lanes: usize,
-    /// `POLYPATH_MP`: settings of the mp device, `key=value` joined by commas, named as Linux
-    /// bonding names them: primary, primary_reselect, updelay, downdelay (ms).
-    pub(crate) bonding: Bonding,
-    /// `POLYPATH_BUSY_POLL`: how long a lane's thread polls before it sleeps, where packets follow each
-    /// other closely and a processor is idle; µs, 0 to 1000, 100 by default.
-    pub(crate) busy_poll: Duration,
+/// What an engine is made with. The default is what an empty environment gives.
+///
+/// ```
+/// use polypath_engine::{Config, Selection};
+///
+/// let config = Config { devices: Selection::parse("roce:eth0").unwrap(), ..Config::default() };
+/// assert_eq!(config.lanes, 1);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Which devices the engine has (`POLYPATH_DEVICE`).
+    pub devices: Selection,
+    /// Most lanes, 1 to 32 (`POLYPATH_LANES`); 1 by default. Lanes are opened when first used.
+    pub lanes: usize,
+    /// Settings of the mp device (`POLYPATH_MP`: `key=value` joined by commas, named as Linux bonding
+    /// names them: primary, primary_reselect, updelay, downdelay in ms).
+    pub bonding: Bonding,
+    /// How long a lane's thread polls before it sleeps, where packets follow each other closely and a
+    /// processor is idle (`POLYPATH_BUSY_POLL` in µs): 0 to 1 ms, 100 µs by default.
+    pub busy_poll: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            devices: Selection::default(),
+            lanes: 1,
+            bonding: Bonding::default(),
+            busy_poll: settings::BUSY_POLL_DEFAULT,
+        }
+    }
 }
 
 impl Config {
-    pub(crate) fn from_env() -> Result<Self> {
+    /// What the environment says.
+    ///
+    /// # Errors
+    /// `EINVAL` with the first variable that makes no sense, and what to write instead.
+    pub fn from_env() -> Result<Self> {
         let text = |name: &str| std::env::var(name).unwrap_or_default();
         let wrong = |error: SettingError| Error::invalid(error.to_string());
         Ok(Self {
-            device: text("POLYPATH_DEVICE"),
+            devices: Selection::parse(&text("POLYPATH_DEVICE"))
+                .map_err(|error| Error::invalid(error.to_string()))?,
             lanes: settings::lanes(&text("POLYPATH_LANES")).map_err(wrong)?,
             bonding: Bonding::parse(&text("POLYPATH_MP")).map_err(wrong)?,
             busy_poll: settings::busy_poll(&text("POLYPATH_BUSY_POLL")).map_err(wrong)?,
         })
+    }
+
+    /// Refuses what is out of range.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !(1..=settings::LANES_MAX).contains(&self.lanes) {
+            return Err(Error::invalid(format!(
+                "an engine has 1 to {} lanes, not {}",
+                settings::LANES_MAX,
+                self.lanes
+            )));
+        }
+        if self.busy_poll > settings::BUSY_POLL_MAX {
+            return Err(Error::invalid(format!(
+                "a lane's thread polls for up to {:?} before it sleeps, not {:?}",
+                settings::BUSY_POLL_MAX,
+                self.busy_poll
+            )));
+        }
+        Ok(())
     }
 
     /// The lane that a queue pair made by this thread lives on: by the CPU the thread runs on.
@@ -40,5 +83,30 @@ impl Config {
         }
         // SAFETY: sched_getcpu() takes and touches nothing.
         usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0) % self.lanes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_refused_as_the_variable_is() {
+        let refused = |config: Config| config.check().unwrap_err();
+        for lanes in [0, 33] {
+            assert_eq!(refused(Config { lanes, ..Config::default() }).errno, libc::EINVAL);
+        }
+        let busy_poll = Duration::from_micros(1001);
+        assert_eq!(refused(Config { busy_poll, ..Config::default() }).errno, libc::EINVAL);
+        Config::default().check().unwrap();
+    }
+
+    #[test]
+    fn the_default_is_an_empty_environment() {
+        let default = Config::default();
+        assert_eq!(settings::lanes(""), Ok(default.lanes));
+        assert_eq!(settings::busy_poll(""), Ok(default.busy_poll));
+        assert_eq!(Bonding::parse(""), Ok(default.bonding));
+        assert_eq!(Selection::parse(""), Ok(default.devices));
     }
 }

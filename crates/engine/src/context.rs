@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
-use polypath_ipc::{DeviceKind, DeviceSpec, Table};
+use polypath_ipc::{DeviceSpec, Table};
 use polypath_verbs::{
     AddressHandle, AhAttr, AsyncEvent, AsyncKind, CompletionChannel, CompletionQueue, Context,
     CqRequest, DeviceAttr, DeviceInfo, DeviceMemory, Element, Error, GidEntry, MemoryRegion,
@@ -17,12 +17,13 @@ use crate::channel::Channel;
 use crate::clock;
 use crate::cq::Cq;
 use crate::dm::{Dm, DmTable};
+use crate::engine::Inner;
 use crate::events::Raise;
+use crate::lanes::Lanes;
 use crate::limits::{MAX_AH, MAX_CQ, MAX_PD, MAX_SRQ};
 use crate::memory::{BindInfo, MemoryTable, WindowType};
 use crate::mr::Mr;
 use crate::notify::{NoticeQueue, lock};
-use crate::process::Process;
 use crate::qp::Qp;
 use crate::quota::Quota;
 use crate::srq::Srq;
@@ -30,7 +31,8 @@ use crate::target::Target;
 use crate::xrc::{Membership, Xrcd};
 use crate::{device, port};
 
-/// Numbers of protection domains are the process's: XRC hands them from context to context.
+/// Numbers of protection domains are the process's: XRC hands them from context to context, and none of
+/// another engine is taken for one of ours.
 static NEXT_PD: AtomicU32 = AtomicU32::new(1);
 
 /// Packets for queue pairs of a context that were dropped for their keys.
@@ -45,9 +47,8 @@ pub(crate) struct KeyViolations {
 /// What all objects of a context share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) process: &'static Process,
+    pub(crate) engine: Arc<Inner>,
     pub(crate) info: DeviceInfo,
-    pub(crate) kind: DeviceKind,
     spec: RwLock<Arc<DeviceSpec>>,
     pub(crate) memory: MemoryTable,
     pub(crate) dm: DmTable,
@@ -103,16 +104,33 @@ impl Shared {
         }
     }
 
+    /// Deregisters all memory, for good.
+    fn close_memory(&self) {
+        for pd in self.memory.close(|| self.engine.lanes.barrier()) {
+            self.release_pd(pd);
+        }
+    }
+
+    /// The engine is closed, and with it the device: the program is told, as of one that was taken out.
+    pub(crate) fn engine_closed(&self) {
+        self.close_memory();
+        self.tell_gone(self.spec().is_active(&self.engine.table()));
+    }
+
+    /// The device is gone. As the kernel tells it: the port goes, and then the device, for good.
+    fn tell_gone(&self, was_active: bool) {
+        if !self.gone.swap(true, Ordering::Relaxed) {
+            if was_active {
+                self.raise(AsyncEvent { kind: AsyncKind::PortErr, element: Element::Port(1) });
+            }
+            self.raise(AsyncEvent { kind: AsyncKind::DeviceFatal, element: Element::Device });
+        }
+    }
+
     /// Interfaces or addresses changed: new GIDs, and the events that hardware would raise.
     pub(crate) fn table_changed(&self, old: &Table, new: &Table) {
-        let Some(spec) = device::find(self.process, new, &self.info.name) else {
-            // As the kernel tells it: the port goes, and then the device, for good.
-            if !self.gone.swap(true, Ordering::Relaxed) {
-                if self.spec().is_active(old) {
-                    self.raise(AsyncEvent { kind: AsyncKind::PortErr, element: Element::Port(1) });
-                }
-                self.raise(AsyncEvent { kind: AsyncKind::DeviceFatal, element: Element::Device });
-            }
+        let Some(spec) = device::find(&self.engine, new, &self.info.name) else {
+            self.tell_gone(self.spec().is_active(old));
             return;
         };
         let before = core::mem::replace(
@@ -147,15 +165,14 @@ pub(crate) struct OpenDevice {
 }
 
 impl OpenDevice {
-    pub(crate) fn open(process: &'static Process, info: &DeviceInfo) -> Result<Arc<Self>> {
-        let table = process.table();
-        let spec = device::find(process, &table, &info.name)
+    pub(crate) fn open(engine: &Arc<Inner>, info: &DeviceInfo) -> Result<Arc<Self>> {
+        let table = engine.table();
+        let spec = device::find(engine, &table, &info.name)
             .ok_or_else(|| Error::new(libc::ENODEV, format!("{} is gone", info.name)))?;
         let events = NoticeQueue::new().map_err(|e| os_error(&e))?;
         let shared = Arc::new(Shared {
-            process,
+            engine: engine.clone(),
             info: info.clone(),
-            kind: spec.kind,
             spec: RwLock::new(Arc::new(spec)),
             memory: MemoryTable::new(),
             dm: DmTable::default(),
@@ -168,7 +185,7 @@ impl OpenDevice {
             violations: KeyViolations::default(),
             gone: AtomicBool::new(false),
         });
-        process.register(&shared);
+        engine.register(&shared)?;
         Ok(Arc::new(Self { shared }))
     }
 
@@ -178,8 +195,9 @@ impl OpenDevice {
 }
 
 /// What makes a shared receive queue a member of an XRC domain.
-fn membership(xrc: &XrcSrq) -> Result<Membership> {
-    Ok(Membership { cq: Cq::find(xrc.cq.as_ref())?, xrcd: Xrcd::find(xrc.domain.as_ref())? })
+fn membership(xrc: &XrcSrq, lanes: &Lanes) -> Result<Membership> {
+    let (cq, xrcd) = (Cq::find(xrc.cq.as_ref(), lanes)?, Xrcd::find(xrc.domain.as_ref(), lanes)?);
+    Ok(Membership { cq, xrcd })
 }
 
 pub(crate) fn os_error(e: &std::io::Error) -> Error {
@@ -192,16 +210,13 @@ impl Context for OpenDevice {
     }
 
     fn close(&self) {
-        let lanes = &self.shared.process.lanes;
-        for pd in self.shared.memory.close(|| lanes.barrier()) {
-            self.shared.release_pd(pd);
-        }
+        self.shared.close_memory();
     }
 
     fn query_port(&self, port: u8) -> Result<PortAttr> {
         Self::check_port(port)?;
-        let (spec, table) = (self.shared.spec(), self.shared.process.table());
-        Ok(port::attributes(&spec, &table, self.shared.process.key_violations(&self.shared.info)))
+        let (spec, table) = (self.shared.spec(), self.shared.engine.table());
+        Ok(port::attributes(&spec, &table, self.shared.engine.key_violations(&self.shared.info)))
     }
 
     fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>> {
@@ -304,7 +319,7 @@ impl Context for OpenDevice {
 
     fn dealloc_mw(&self, mw: u32) -> Result<()> {
         let pd = self.shared.memory.window_pd(mw);
-        let lanes = &self.shared.process.lanes;
+        let lanes = &self.shared.engine.lanes;
         self.shared.memory.dealloc_window(mw, || lanes.barrier())?;
         if let Some(pd) = pd {
             self.shared.release_pd(pd);
@@ -323,7 +338,7 @@ impl Context for OpenDevice {
     }
 
     fn create_ah(&self, pd: u32, attr: &AhAttr) -> Result<Arc<AddressHandle>> {
-        crate::address::resolve(&self.shared, attr)?;
+        crate::address::resolve(&self.shared.spec(), attr)?;
         // An address handle holds nothing of its protection domain, so it does not keep it alive.
         self.shared.check_pd(pd)?;
         let place: Box<dyn std::any::Any + Send + Sync> = Box::new(self.shared.ahs.take()?);
@@ -341,7 +356,7 @@ impl Context for OpenDevice {
 
     fn create_cq(&self, request: &CqRequest) -> Result<Arc<dyn CompletionQueue>> {
         let place = self.shared.cqs.take()?;
-        let lanes = self.shared.process.lanes.clone();
+        let lanes = self.shared.engine.lanes.clone();
         Ok(Cq::new(request, self.shared.owner(), lanes, Some(place))?)
     }
 
@@ -355,7 +370,7 @@ impl Context for OpenDevice {
                 let number = self.shared.next_srq.fetch_add(1, Ordering::Relaxed);
                 Srq::new(request, number, owner, place, None)
             }
-            Some(xrc) => membership(xrc).and_then(|membership| {
+            Some(xrc) => membership(xrc, &self.shared.engine.lanes).and_then(|membership| {
                 membership.begin(&self.shared, |number, membership| {
                     Srq::new(request, number, owner, place, Some(membership))
                 })
@@ -379,6 +394,7 @@ impl Context for OpenDevice {
     }
 
     fn open_qp(&self, domain: &dyn XrcDomain, qpn: u32, token: u64) -> Result<Arc<dyn QueuePair>> {
-        Ok(Target::open(&self.shared, &Xrcd::find(domain)?, qpn, token)?)
+        let domain = Xrcd::find(domain, &self.shared.engine.lanes)?;
+        Ok(Target::open(&self.shared, &domain, qpn, token)?)
     }
 }

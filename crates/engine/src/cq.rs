@@ -19,10 +19,10 @@ use polypath_verbs::{
 use crate::channel::Channel;
 use crate::clock;
 use crate::events::Raise;
+use crate::lanes::Lanes;
 use crate::limits::MAX_CQE;
 use crate::moderation::{Moderation, Verdict};
 use crate::notify::lock;
-use crate::process::Lanes;
 use crate::quota::Place;
 
 /// What makes the next event.
@@ -65,7 +65,7 @@ pub(crate) struct Cq {
     lanes: AtomicU64,
     /// Queue pairs that use it, once per side, and shared receive queues of XRC.
     users: AtomicU32,
-    process_lanes: Lanes,
+    engine_lanes: Lanes,
     owner: Weak<dyn Raise>,
     _place: Option<Place>,
     me: Weak<Self>,
@@ -75,7 +75,7 @@ impl Cq {
     pub(crate) fn new(
         request: &CqRequest,
         owner: Weak<dyn Raise>,
-        process_lanes: Lanes,
+        engine_lanes: Lanes,
         place: Option<Place>,
     ) -> Result<Arc<Self>> {
         if request.cqe == 0 || request.cqe > MAX_CQE {
@@ -100,7 +100,7 @@ impl Cq {
             overrun: AtomicBool::new(false),
             lanes: AtomicU64::new(0),
             users: AtomicU32::new(0),
-            process_lanes,
+            engine_lanes,
             owner,
             _place: place,
             me: me.clone(),
@@ -128,10 +128,12 @@ impl Cq {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The completion queue behind the trait, if it is one of ours.
-    pub(crate) fn find(cq: &dyn CompletionQueue) -> Result<Arc<Self>> {
+    /// The completion queue behind the trait, if it is one of the engine with these lanes: no other
+    /// lanes are driven by who polls it.
+    pub(crate) fn find(cq: &dyn CompletionQueue, lanes: &Lanes) -> Result<Arc<Self>> {
         cq.as_any()
             .downcast_ref::<Self>()
+            .filter(|cq| cq.engine_lanes.are(lanes))
             .and_then(|cq| cq.me.upgrade())
             .ok_or_else(|| Error::invalid("the completion queue belongs to another device"))
     }
@@ -257,7 +259,7 @@ impl CompletionQueue for Cq {
         if n > 0 || limit == 0 {
             return Ok(n);
         }
-        self.process_lanes.drive(self.lanes.load(Ordering::Relaxed));
+        self.engine_lanes.drive(self.lanes.load(Ordering::Relaxed));
         let n = self.take(limit, sink);
         if n == 0 && self.overrun() {
             return Err(Error::new(
@@ -276,7 +278,7 @@ impl CompletionQueue for Cq {
                 _ => Armed::Any,
             };
         }
-        self.process_lanes.expect_sleep(self.lanes.load(Ordering::Relaxed));
+        self.engine_lanes.expect_sleep(self.lanes.load(Ordering::Relaxed));
         Ok(())
     }
 

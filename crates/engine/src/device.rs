@@ -1,4 +1,4 @@
-//! The devices of a process.
+//! The devices of an engine.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use polypath_ipc::{DeviceKind as IpcKind, DeviceSpec, Table, devices as ipc_devi
 use polypath_verbs::{Context, Device, DeviceAttr, DeviceInfo, DeviceKind, Result};
 
 use crate::context::OpenDevice;
+use crate::engine::Inner;
 use crate::limits::{
     MAX_AH, MAX_CQ, MAX_CQE, MAX_DM_BYTES, MAX_INLINE, MAX_PD, MAX_QP_PER_LANE, MAX_QP_WR,
     MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ, MAX_SRQ_WR,
 };
 use crate::memory::{REGIONS_MAX, WINDOWS_MAX};
-use crate::process::{self, Process};
 
 /// A device that can be opened.
 #[derive(Debug)]
 struct EngineDevice {
-    process: &'static Process,
+    engine: Arc<Inner>,
     info: DeviceInfo,
 }
 
@@ -25,35 +25,29 @@ impl Device for EngineDevice {
         &self.info
     }
     fn open(&self) -> Result<Arc<dyn Context>> {
-        Ok(OpenDevice::open(self.process, &self.info)?)
+        Ok(OpenDevice::open(&self.engine, &self.info)?)
     }
 }
 
-/// The devices that this process sees, as `POLYPATH_DEVICE` selects them.
-///
-/// # Errors
-/// If the broker can't be reached or started, or the selection makes no sense.
-pub fn devices() -> Result<Vec<Arc<dyn Device>>> {
-    let process = process::current()?;
-    let table = process.table();
-    Ok(ipc_devices(&table, &process.selection)
-        .into_iter()
-        .map(|spec| {
-            Arc::new(EngineDevice { process, info: info(&spec, &table) }) as Arc<dyn Device>
-        })
-        .collect())
+/// The devices of an engine.
+pub(crate) fn all(engine: &Arc<Inner>) -> Vec<Arc<dyn Device>> {
+    let table = engine.table();
+    let device = |spec: DeviceSpec| -> Arc<dyn Device> {
+        Arc::new(EngineDevice { engine: engine.clone(), info: info(&spec, &table) })
+    };
+    ipc_devices(&table, &engine.selection).into_iter().map(device).collect()
 }
 
-/// What the devices of a process are.
+/// What the devices of an engine are.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn infos(process: &Process) -> Vec<DeviceInfo> {
-    let table = process.table();
-    ipc_devices(&table, &process.selection).iter().map(|spec| info(spec, &table)).collect()
+pub(crate) fn infos(engine: &Inner) -> Vec<DeviceInfo> {
+    let table = engine.table();
+    ipc_devices(&table, &engine.selection).iter().map(|spec| info(spec, &table)).collect()
 }
 
 /// The device of that name, as the table has it now.
-pub(crate) fn find(process: &Process, table: &Table, name: &str) -> Option<DeviceSpec> {
-    ipc_devices(table, &process.selection).into_iter().find(|spec| spec.name == name)
+pub(crate) fn find(engine: &Inner, table: &Table, name: &str) -> Option<DeviceSpec> {
+    ipc_devices(table, &engine.selection).into_iter().find(|spec| spec.name == name)
 }
 
 fn info(spec: &DeviceSpec, table: &Table) -> DeviceInfo {

@@ -1,7 +1,7 @@
 //! The whole way of a datagram, for the fuzzer: from its bytes through ICRC, headers, path manager and
 //! queue pair into memory and completion queue, with everything real but sockets, threads and clock.
 //!
-//! One process on a `mp0` device over two interfaces with addresses of documentation (RFC 5737), which
+//! One engine on a `mp0` device over two interfaces with addresses of documentation (RFC 5737), which
 //! no machine has: what is sent goes nowhere. Its peer is a path manager, so that multi-path can be
 //! agreed upon, and whatever the fuzzer writes.
 
@@ -26,9 +26,9 @@ use polypath_wire::icrc::{Flow, compute};
 
 use crate::context::OpenDevice;
 use crate::device;
+use crate::engine::Inner;
 use crate::lane::Lane;
 use crate::media::Received;
-use crate::process::Process;
 
 /// Our lane's slot, and the peer's.
 pub const SLOTS: [u8; 2] = [1, 2];
@@ -110,15 +110,14 @@ pub(crate) fn table() -> Table {
     Table { generation: 1, ports: vec![port(0), port(1)], ..Table::default() }
 }
 
-/// The one process; a static, as the real one.
-fn process() -> (&'static Process, Arc<Lane>) {
-    static ONE: OnceLock<(Process, Arc<Lane>)> = OnceLock::new();
-    let (process, lane) = ONE.get_or_init(|| {
+/// The one engine.
+fn engine() -> (&'static Arc<Inner>, Arc<Lane>) {
+    static ONE: OnceLock<(Arc<Inner>, Arc<Lane>)> = OnceLock::new();
+    let (engine, lane) = ONE.get_or_init(|| {
         let lane = Lane::still(SLOTS[0]).expect("an eventfd");
-        let process = Process::alone(table(), Selection::Mp, lane.clone());
-        (process.expect("nothing can fail"), lane)
+        (Inner::alone(table(), Selection::Mp, lane.clone()), lane)
     });
-    (process, lane.clone())
+    (engine, lane.clone())
 }
 
 impl Default for Rig {
@@ -135,10 +134,10 @@ impl Rig {
     pub fn new() -> Self {
         static ONE: Mutex<()> = Mutex::new(());
         let one_at_a_time = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let (process, lane) = process();
+        let (engine, lane) = engine();
         lane.begin_anew(&locals(0));
-        let info = device::infos(process).remove(0);
-        let context = OpenDevice::open(process, &info).expect("a device");
+        let info = device::infos(engine).remove(0);
+        let context = OpenDevice::open(engine, &info).expect("a device");
         let pd = context.alloc_pd().expect("a protection domain");
         let cq = |cqe| {
             let request = CqRequest { cqe, channel: None, token: 1, ignore_overrun: false };
@@ -197,8 +196,8 @@ impl Rig {
     /// The same device, opened once more.
     #[cfg(test)]
     pub(crate) fn another_context(&self) -> Arc<OpenDevice> {
-        let process = process().0;
-        OpenDevice::open(process, &device::infos(process).remove(0)).expect("a device")
+        let engine = engine().0;
+        OpenDevice::open(engine, &device::infos(engine).remove(0)).expect("a device")
     }
 
     fn add_qp(&mut self, at: usize) {
@@ -526,7 +525,7 @@ mod tests {
     fn a_device_that_is_removed_is_a_fatal_error_told_once() {
         let rig = Rig::new();
         while rig.context().take_async_event().is_some() {}
-        for context in process().0.contexts() {
+        for context in engine().0.contexts() {
             context.table_changed(&table(), &Table::default());
             context.table_changed(&Table::default(), &Table::default());
         }

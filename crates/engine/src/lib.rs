@@ -1,11 +1,17 @@
 //! Queue pairs, memory and completion queues on lanes; UDP paths; the roce and mp devices.
 //!
-//! [`devices`] gives the devices that this process sees; everything else is behind the traits of
-//! `polypath-verbs`. The engine works in the application's own threads (whoever posts or polls drives
-//! its lane) and in one thread of its own per lane for when nobody does.
+//! An [`Engine`] has devices; everything else is behind the traits of `polypath-verbs`. There may be
+//! several in a process; [`devices`] are those of the one that the environment configures. An engine
+//! works in the application's own threads (whoever posts or polls drives its lane) and in one thread of
+//! its own per lane for when nobody does.
 //!
 //! Unsafe code is in `memory` (access to registered memory), `media::udp` (sockets), and in the few system
-//! calls of `notify`, `lane::sleeper`, `thread`, `multicast`, `config` and `process`.
+//! calls of `notify`, `lane::sleeper`, `thread`, `multicast`, `config` and `current`.
+//!
+//! Some things a process has once, whatever engines there are: the handlers of SIGSEGV and SIGBUS
+//! (`memory::signals`) with what each thread accesses (`memory::guard`), since the kernel knows one
+//! handler; the addresses that stand for null regions (`memory::null`); the numbers of protection
+//! domains; the clock's origin; the log.
 #![deny(unsafe_code)]
 
 mod address;
@@ -14,13 +20,16 @@ mod clock;
 mod config;
 mod context;
 mod cq;
+mod current;
 mod device;
 mod dm;
+mod engine;
 mod events;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
 mod lane;
+mod lanes;
 mod limits;
 mod log;
 #[doc(hidden)]
@@ -34,7 +43,6 @@ mod mr;
 mod multicast;
 mod notify;
 mod port;
-mod process;
 mod qp;
 mod quota;
 mod srq;
@@ -44,8 +52,11 @@ mod target;
 mod thread;
 mod xrc;
 
-pub use device::devices;
+pub use config::Config;
+pub use current::{devices, leave};
+pub use engine::Engine;
+pub use polypath_ipc::Selection;
+pub use polypath_ipc::settings::{Bonding, Reselect};
 /// The one P_Key: full member of the default partition, as every RoCE port has it.
 pub use polypath_wire::DEFAULT_PKEY;
-pub use process::leave;
 pub use thread::spawn;

@@ -40,13 +40,14 @@ pub(crate) struct Qp {
 
 /// The completion queue of one side: there if, and only if, the queue pair has that side.
 fn side(
+    context: &Shared,
     cq: Option<&Arc<dyn polypath_verbs::CompletionQueue>>,
     wanted: bool,
 ) -> Result<Option<Arc<Cq>>> {
     match cq {
         _ if !wanted => Ok(None),
         None => Err(Error::invalid("the queue pair needs a completion queue")),
-        Some(cq) => Cq::find(cq.as_ref()).map(Some),
+        Some(cq) => Cq::find(cq.as_ref(), &context.engine.lanes).map(Some),
     }
 }
 
@@ -62,8 +63,8 @@ impl Qp {
         if request.pd.is_none() != is_target {
             return Err(Error::invalid("all queue pairs but XRC targets have a protection domain"));
         }
-        let send_cq = side(request.send_cq.as_ref(), !is_target)?;
-        let recv_cq = side(request.recv_cq.as_ref(), !request.qp_type.is_xrc())?;
+        let send_cq = side(context, request.send_cq.as_ref(), !is_target)?;
+        let recv_cq = side(context, request.recv_cq.as_ref(), !request.qp_type.is_xrc())?;
         let srq = request
             .srq
             .as_ref()
@@ -123,7 +124,7 @@ impl Qp {
         request: &QpRequest,
         attached: Attached,
     ) -> Result<(Arc<Lane>, u32)> {
-        let lane = context.process.lane()?;
+        let lane = context.engine.lane()?;
         if lane.has_failed() {
             return Err(failed());
         }
@@ -140,8 +141,11 @@ impl Qp {
             max_recv_sge: request.max_recv_sge,
             max_inline: inline_room(request),
         };
-        let mtu = context.spec().roce_mtu(&context.process.table());
+        let mtu = context.spec().roce_mtu(&context.engine.table());
         let qpn = lane.enter(|state| {
+            if lane.is_closed() {
+                return Err(lane.gone());
+            }
             if request.qp_type == QpType::Ud {
                 state.tell_header_fields()?;
             }
@@ -169,7 +173,7 @@ impl Qp {
         self.lane.enter(|state| {
             state.make_room_for_datagrams(addresses);
             let State { core, io, .. } = state;
-            core.with(index, io, work).ok_or_else(gone)
+            core.with(index, io, work).ok_or_else(|| self.lane.gone())
         })
     }
 
@@ -203,12 +207,8 @@ impl Qp {
         if !mask.contains(QpAttrMask::AV) {
             return Ok(None);
         }
-        address::resolve(&self.context, &attr.ah).map(Some)
+        address::resolve(&self.context.spec(), &attr.ah).map(Some)
     }
-}
-
-fn gone() -> Error {
-    Error::invalid("the queue pair has been destroyed")
 }
 
 fn failed() -> Error {
@@ -250,7 +250,8 @@ fn ud_destination(
     let path = match known {
         Some(path) => path,
         None => {
-            let path = io.datagram_path(paths, &address::resolve(context, &target.ah.attr)?)?;
+            let path =
+                io.datagram_path(paths, &address::resolve(&context.spec(), &target.ah.attr)?)?;
             target.ah.resolved.store(io.datagrams.name(lane.index, path), Ordering::Relaxed);
             path
         }
@@ -359,7 +360,7 @@ impl QueuePair for Qp {
             }
             Ok(())
         });
-        all.ok_or_else(|| PostFailure { index: 0, error: gone() })?
+        all.ok_or_else(|| PostFailure { index: 0, error: self.lane.gone() })?
     }
 
     fn attach_multicast(&self, gid: [u8; 16]) -> Result<()> {
@@ -395,7 +396,7 @@ impl QueuePair for Qp {
 
     fn destroy(&self) -> Result<()> {
         if self.destroyed.swap(true, Ordering::Relaxed) {
-            return Err(gone());
+            return Err(Error::invalid("the queue pair has been destroyed"));
         }
         self.lane.settle();
         let index = self.index();

@@ -1,26 +1,26 @@
-//! What this process tells `polypath status`.
+//! What an engine tells `polypath status` of its process.
 
 use polypath_ipc::Table;
 use polypath_ipc::status::{Counter, LaneStatus, PathStatus, ProcessStatus, QpStatus};
 use polypath_paths::{PathState, PeerStatus, Status};
 use polypath_verbs::{QpState, QpType};
 
+use crate::engine::Inner;
 use crate::lane::{Entry, Lane, LaneIo, way_of};
-use crate::process::Process;
 
-/// Everything this process knows.
-pub(crate) fn report(process: &Process) -> ProcessStatus {
+/// Everything this engine knows.
+pub(crate) fn report(engine: &Inner) -> ProcessStatus {
     let mut report = ProcessStatus {
         pid: std::process::id(),
         program: std::fs::read_to_string("/proc/self/comm")
             .unwrap_or_default()
             .trim_end()
             .to_owned(),
-        devices: process.contexts().iter().map(|c| c.info.name.clone()).collect(),
+        devices: engine.contexts().iter().map(|c| c.info.name.clone()).collect(),
         ..ProcessStatus::default()
     };
-    let table = process.table();
-    for lane in process.lanes.iter() {
+    let table = engine.table();
+    for lane in engine.lanes.iter() {
         add_lane(&mut report, lane, &table);
     }
     report

@@ -113,7 +113,7 @@ impl Target {
             .xrcd
             .as_ref()
             .ok_or_else(|| Error::invalid("an XRC target needs an XRC domain"))?;
-        let xrcd = Xrcd::find(xrcd.as_ref())?;
+        let xrcd = Xrcd::find(xrcd.as_ref(), &context.engine.lanes)?;
         let handles = Handles::new(request.token, context);
         let state = TargetState {
             domain: xrcd.domain.clone(),

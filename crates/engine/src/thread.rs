@@ -1,14 +1,26 @@
 //! Threads of our own.
 
 use std::io;
+use std::thread::JoinHandle;
 
 /// Starts a thread that takes no signals: those are the application's. But a fault is its own, and ends
 /// the process if it is blocked.
 ///
 /// # Errors
 /// What `pthread_create(3)` gives.
-#[allow(unsafe_code)]
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    start(name, body).map(drop)
+}
+
+/// The same, for who waits for the thread's end.
+///
+/// # Errors
+/// The same.
+#[allow(unsafe_code)]
+pub(crate) fn start(
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
     // SAFETY: both sets are plain data on this stack; the caller's mask is restored below. The new
     // thread inherits the full mask, so that no signal can arrive before it could block them.
     unsafe {
@@ -20,7 +32,7 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()>
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
         let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, core::ptr::null_mut());
-        started.map(drop)
+        started
     }
 }
 

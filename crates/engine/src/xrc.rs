@@ -1,9 +1,10 @@
 //! XRC domains: which shared receive queues the targets of a domain may be asked for (IBTA annex A14).
 //!
-//! A domain that a file stands for is shared by all contexts of a device *in this process* that open
-//! it with that file. It does not reach into other processes, whose memory is not ours to write: the
-//! queues of another process are unknown here, and who names one is refused as IBTA has it for any
-//! queue outside of the domain. Queue numbers are random, so that none is taken for another's.
+//! A domain that a file stands for is shared by all contexts of a device *of this engine* that open
+//! it with that file. It does not reach into other engines, nor into other processes, whose memory is
+//! not ours to write: the queues of others are unknown here, and who names one is refused as IBTA has
+//! it for any queue outside of the domain. Queue numbers are random, so that none is taken for
+//! another's.
 //!
 //! Everything is done under the domain's lock: once a queue has been taken out of it, no lane is
 //! still busy with it.
@@ -18,6 +19,7 @@ use polypath_verbs::{Error, QueuePair, Result, XrcDomain, XrcdRequest};
 
 use crate::context::Shared;
 use crate::cq::Cq;
+use crate::lanes::Lanes;
 use crate::notify::lock;
 use crate::qp::Qp;
 use crate::srq::Srq;
@@ -29,7 +31,7 @@ const MAX_SRQ_PER_DOMAIN: usize = 1 << 16;
 /// A file that stands for a domain: the device's name, device number and inode.
 type File = (String, u64, u64);
 
-/// The domains of a process that files stand for.
+/// The domains of an engine that files stand for.
 pub(crate) type Domains = Mutex<HashMap<File, Weak<Domain>>>;
 
 /// A shared receive queue in its domain.
@@ -137,6 +139,8 @@ impl Domain {
 #[derive(Debug)]
 pub(crate) struct Xrcd {
     pub(crate) domain: Arc<Domain>,
+    /// Those of its engine.
+    lanes: Lanes,
     /// What was made with it: shared receive queues and targets.
     users: AtomicU32,
     me: Weak<Self>,
@@ -148,7 +152,7 @@ impl Xrcd {
             None => Arc::default(),
             Some((device, inode)) => {
                 let file = (context.info.name.clone(), device, inode);
-                let mut all = lock(&context.process.xrc_domains);
+                let mut all = lock(&context.engine.xrc_domains);
                 all.retain(|_, domain| domain.strong_count() > 0);
                 match all.get(&file).and_then(Weak::upgrade) {
                     Some(_) if request.exclusive => {
@@ -158,7 +162,7 @@ impl Xrcd {
                     None if !request.create => {
                         return Err(Error::new(
                             libc::EAGAIN,
-                            "no O_CREAT, and this process has no XRC domain of that file",
+                            "no O_CREAT, and this engine has no XRC domain of that file",
                         ));
                     }
                     None => {
@@ -169,14 +173,16 @@ impl Xrcd {
                 }
             }
         };
-        Ok(Arc::new_cyclic(|me| Self { domain, users: AtomicU32::new(0), me: me.clone() }))
+        let lanes = context.engine.lanes.clone();
+        Ok(Arc::new_cyclic(|me| Self { domain, lanes, users: AtomicU32::new(0), me: me.clone() }))
     }
 
-    /// The handle behind the trait, if it is one of ours.
-    pub(crate) fn find(domain: &dyn XrcDomain) -> Result<Arc<Self>> {
+    /// The handle behind the trait, if it is one of the engine with these lanes.
+    pub(crate) fn find(domain: &dyn XrcDomain, lanes: &Lanes) -> Result<Arc<Self>> {
         domain
             .as_any()
             .downcast_ref::<Self>()
+            .filter(|xrcd| xrcd.lanes.are(lanes))
             .and_then(|xrcd| xrcd.me.upgrade())
             .ok_or_else(|| Error::invalid("the XRC domain belongs to another device"))
     }
@@ -258,7 +264,7 @@ mod tests {
     }
 
     fn domain(xrcd: &Arc<dyn XrcDomain>) -> Arc<Domain> {
-        Xrcd::find(xrcd.as_ref()).unwrap().domain.clone()
+        xrcd.as_any().downcast_ref::<Xrcd>().unwrap().domain.clone()
     }
 
     fn cq(context: &OpenDevice) -> Arc<dyn CompletionQueue> {

@@ -372,6 +372,15 @@ impl EventStream {
         }
     }
 
+    /// What ends the stream from another thread: the one that waits gets [`IpcError::Closed`].
+    ///
+    /// # Errors
+    /// [`IpcError::Io`] if the process has no descriptors left.
+    pub fn hang_up(&self) -> Result<HangUp, IpcError> {
+        let socket = self.socket.try_clone();
+        socket.map(HangUp).map_err(|e| io_error("preparing the end of the event stream", e))
+    }
+
     /// Answers [`Push::StatusRequest`], in as many parts as it takes.
     ///
     /// # Errors
@@ -397,6 +406,18 @@ impl EventStream {
                 other => return other.map_err(|e| io_error("reporting to the broker", e)),
             }
         }
+    }
+}
+
+/// Ends an [`EventStream`] that another thread waits for.
+#[derive(Debug)]
+pub struct HangUp(OwnedFd);
+
+impl HangUp {
+    /// Ends it, now and for good.
+    pub fn hang_up(&self) {
+        // It fails only where the broker has hung up before.
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 }
 

@@ -48,7 +48,7 @@ pub mod status;
 pub mod table;
 pub mod time;
 
-pub use client::{Client, CmFile, EventStream, Lane};
+pub use client::{Client, CmFile, EventStream, HangUp, Lane};
 pub use devices::{
     DeviceKind, DeviceSpec, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, OVERHEAD, Selection, SelectionError,
     devices, roce_mtu, width_and_speed,

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-/// Most lanes of a process.
+/// Most lanes of an engine.
 pub const LANES_MAX: usize = 32;
 
-/// How long a lane's thread polls before it sleeps, if `POLYPATH_BUSY_POLL` does not say, and at most.
-const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(100);
-const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
+/// How long a lane's thread polls before it sleeps, if `POLYPATH_BUSY_POLL` does not say.
+pub const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(100);
+/// And at most.
+pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
 
 /// The environment variables that Polypath knows.
 pub const VARIABLES: &[&str] = &[

@@ -61,8 +61,6 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::OnceLock;
-
     use polypath_ipc::Selection;
     use polypath_transport::{QpAttr, QpAttrMask as M, QpState, QpType, RecvWr};
     use polypath_verbs::{Context, CqRequest, QpRequest, WcStatus};
@@ -70,17 +68,14 @@ mod tests {
     use super::*;
     use crate::context::OpenDevice;
     use crate::device;
-    use crate::process::Process;
+    use crate::engine::Inner;
 
     /// A lane that no other test has.
     fn device() -> (Arc<Lane>, Arc<OpenDevice>) {
         let lane = Lane::still(9).unwrap();
-        // Called once. What a static holds is no leak to the address sanitizer.
-        static PROCESS: OnceLock<Process> = OnceLock::new();
-        let process = Process::alone(crate::fuzz::table(), Selection::Mp, lane.clone()).unwrap();
-        let process: &'static Process = PROCESS.get_or_init(|| process);
-        let info = device::infos(process).remove(0);
-        (lane, OpenDevice::open(process, &info).unwrap())
+        let engine = Inner::alone(crate::fuzz::table(), Selection::Mp, lane.clone());
+        let info = device::infos(&engine).remove(0);
+        (lane, OpenDevice::open(&engine, &info).unwrap())
     }
 
     #[test]

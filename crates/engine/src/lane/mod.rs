@@ -7,6 +7,7 @@
 
 mod bell;
 mod busy_poll;
+mod close;
 pub(crate) mod counters;
 mod datagrams;
 
@@ -21,8 +22,9 @@ mod sleeper;
 
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, TryLockError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use polypath_ipc::{Selection, Table};
@@ -31,15 +33,13 @@ use polypath_paths::{LaneIdentity, PathManager};
 use polypath_verbs::{Error, Result};
 
 use crate::clock;
+use crate::config::Config;
 use crate::context::os_error;
 use crate::limits::MAX_QP_PER_LANE;
-use crate::media::Receivers;
-#[cfg(any(test, fuzzing))]
-use crate::media::Senders;
 use crate::media::udp::Receiver;
+use crate::media::{Receivers, Senders};
 use crate::multicast::Groups;
 use crate::notify::lock;
-use crate::process::Process;
 
 #[cfg(test)]
 pub(crate) use bell::Bell;
@@ -83,6 +83,9 @@ pub(crate) struct Lane {
     sleeper: Sleeper,
     /// The end of a lane whose state a panic left half changed has been carried out.
     ended: Once,
+    /// The engine has closed the lane.
+    closed: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Lane {
@@ -90,7 +93,9 @@ impl Lane {
     pub(crate) fn start(
         index: usize,
         opened: polypath_ipc::Lane,
-        process: &Process,
+        config: &Config,
+        table: &Table,
+        selection: &Selection,
     ) -> Result<Arc<Self>> {
         let (senders, receivers) = crate::media::start(opened.socket).map_err(|e| os_error(&e))?;
         let mut seed = [0; 16];
@@ -99,16 +104,15 @@ impl Lane {
             Error::new(libc::EIO, format!("the system gives no random numbers: {e}"))
         })?;
         let identity = LaneIdentity { instance: u64::from_ne_bytes(instance), slot: opened.slot };
-        let table = process.table();
-        let settings = crate::mp::settings(&process.config, &table, opened.receive_buffer);
+        let settings = crate::mp::settings(config, table, opened.receive_buffer);
         let mut paths = PathManager::new(settings, identity, seed);
-        paths.set_local(clock::now(), &crate::mp::local_addresses(&table, &process.selection));
-        paths.set_down(clock::now(), &crate::mp::down_rules(&table));
+        paths.set_local(clock::now(), &crate::mp::local_addresses(table, selection));
+        paths.set_down(clock::now(), &crate::mp::down_rules(table));
         let mut io = LaneIo::new(senders);
-        io.learn_interfaces(&table);
+        io.learn_interfaces(table);
         let socket = receivers.wait_on();
         let mut state = State::new(paths, io, Some(Box::new(receivers)));
-        state.learn_sole_ipv4(&table, &process.selection);
+        state.learn_sole_ipv4(table, selection);
         let lane = Arc::new(Self {
             index,
             slot: opened.slot,
@@ -117,15 +121,18 @@ impl Lane {
             waiting: AtomicU32::new(0),
             sleeper: Sleeper::new().map_err(|e| os_error(&e))?,
             ended: Once::new(),
+            closed: AtomicBool::new(false),
+            thread: Mutex::default(),
         });
         let own = lane.clone();
-        let busy_poll = process.config.busy_poll;
+        let busy_poll = config.busy_poll;
         let body = move || {
             if catch_unwind(AssertUnwindSafe(|| own.run(busy_poll))).is_err() {
                 drop(own.wait());
             }
         };
-        crate::thread::spawn("polypath-lane", body).map_err(|e| os_error(&e))?;
+        let thread = crate::thread::start("polypath-lane", body).map_err(|e| os_error(&e))?;
+        *lock(&lane.thread) = Some(thread);
         Ok(lane)
     }
 
@@ -138,6 +145,9 @@ impl Lane {
         loop {
             let woken =
                 self.sleeper.sleep(self.socket, clock::now(), deadline, &mut watch, contended);
+            if self.is_closed() {
+                return;
+            }
             contended = false;
             if woken == Woken::Nothing {
                 continue;
@@ -298,14 +308,12 @@ pub(crate) const fn index_of(qpn: u32) -> u16 {
 }
 
 /// The paths of a lane without a socket: what it is and what it chooses is the same every time.
-#[cfg(any(test, fuzzing))]
 pub(crate) fn still_paths(slot: u8) -> PathManager {
     let lane = LaneIdentity { instance: 7, slot };
     PathManager::new(polypath_paths::Config::default(), lane, [7; 16])
 }
 
 /// What those share: it sends nothing but by UDP.
-#[cfg(any(test, fuzzing))]
 fn still_io() -> LaneIo {
     LaneIo::new(Senders::new(crate::media::udp::Sender::new()))
 }
@@ -334,6 +342,8 @@ impl Lane {
             waiting: AtomicU32::new(0),
             sleeper: Sleeper::new().map_err(|e| os_error(&e))?,
             ended: Once::new(),
+            closed: AtomicBool::new(false),
+            thread: Mutex::default(),
         }))
     }
 

@@ -16,8 +16,8 @@ use polypath_verbs::{
 use super::{Receivers, Rx, Senders, Tx, udp};
 use crate::context::OpenDevice;
 use crate::device;
+use crate::engine::Inner;
 use crate::lane::Lane;
-use crate::process::Process;
 
 /// Bytes of each host's memory region.
 const AREA: usize = 1 << 20;
@@ -110,11 +110,9 @@ impl Host {
         let mut receivers = Receivers::none();
         receivers.add(Box::new(rx)).expect("a descriptor");
         let lane = Lane::by(number + 1, senders, receivers).expect("a lane");
-        let process = Process::alone(table(number), Selection::Roce, lane.clone());
-        // As long as the test's process, as the real one.
-        let process = Box::leak(Box::new(process.expect("nothing can fail")));
-        let info = device::infos(process).remove(0);
-        let context = OpenDevice::open(process, &info).expect("a device");
+        let engine = Inner::alone(table(number), Selection::Roce, lane.clone());
+        let info = device::infos(&engine).remove(0);
+        let context = OpenDevice::open(&engine, &info).expect("a device");
         let pd = context.alloc_pd().expect("a protection domain");
         let request = CqRequest { cqe: 16, channel: None, token: 1, ignore_overrun: false };
         let cq = context.create_cq(&request).expect("a completion queue");

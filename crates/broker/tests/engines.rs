@@ -1,0 +1,313 @@
+//! Engines as handles: several in one process, with different devices, and what is left of one that is
+//! dropped.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, client, in_namespace};
+use polypath_engine::{Config, Engine, Selection};
+use polypath_verbs::{
+    Access, AhAttr, AsyncKind, CompletionQueue, Context, CqRequest, MemoryRegion, MrRequest,
+    QpAttr, QpAttrMask as M, QpRequest, QpState, QpType, QueuePair, RecvWr, SendData, SendFlags,
+    SendOp, SendRequest, Sge, WcStatus,
+};
+
+const AREA: usize = 1 << 16;
+
+fn engine(devices: &str) -> Engine {
+    let devices = Selection::parse(devices).unwrap();
+    Engine::open(Config { devices, ..Config::default() }).unwrap()
+}
+
+/// An open device, with memory and a queue pair.
+struct End {
+    context: Arc<dyn Context>,
+    pd: u32,
+    cq: Arc<dyn CompletionQueue>,
+    region: Arc<dyn MemoryRegion>,
+    qp: Arc<dyn QueuePair>,
+    area: Box<[u64]>,
+}
+
+fn qp_request(pd: u32, cq: &Arc<dyn CompletionQueue>) -> QpRequest {
+    QpRequest {
+        pd: Some(pd),
+        qp_type: QpType::Rc,
+        send_cq: Some(cq.clone()),
+        recv_cq: Some(cq.clone()),
+        srq: None,
+        xrcd: None,
+        sq_sig_all: true,
+        max_send_wr: 64,
+        max_recv_wr: 64,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline: 0,
+        token: 1,
+    }
+}
+
+impl End {
+    fn new(engine: &Engine) -> Self {
+        let context = engine.devices().remove(0).open().unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let request = CqRequest { cqe: 256, channel: None, token: 2, ignore_overrun: false };
+        let cq = context.create_cq(&request).unwrap();
+        let area = vec![0u64; AREA / 8].into_boxed_slice();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let addr = area.as_ptr().expose_provenance();
+        let request = MrRequest { pd, addr, len: AREA, iova: 0, access };
+        // SAFETY: the area outlives the region, and is looked at only between messages.
+        let region = unsafe { context.reg_mr(&request) }.unwrap();
+        let qp = context.create_qp(&qp_request(pd, &cq)).unwrap();
+        Self { context, pd, cq, region, qp, area }
+    }
+
+    fn connect(&self, peer: &Self) {
+        let gids = self.context.gid_table();
+        let own = gids.iter().find(|gid| gid.ip.to_string() == "127.0.0.1").unwrap();
+        let mut attr = QpAttr::new(QpState::Init);
+        attr.port_num = 1;
+        attr.access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        self.qp.modify(&attr, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS).unwrap();
+        attr.state = QpState::Rtr;
+        attr.path_mtu = 1024;
+        attr.dest_qpn = peer.qp.number();
+        attr.max_dest_rd_atomic = 4;
+        attr.min_rnr_timer = 1;
+        attr.ah = AhAttr {
+            dgid: own.gid,
+            sgid_index: u8::try_from(own.index).unwrap(),
+            is_global: true,
+            port_num: 1,
+            ..AhAttr::default()
+        };
+        let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC;
+        self.qp.modify(&attr, M::STATE | rtr | M::MIN_RNR_TIMER).unwrap();
+        attr.state = QpState::Rts;
+        attr.timeout = 14;
+        attr.retry_cnt = 7;
+        attr.rnr_retry = 7;
+        attr.max_rd_atomic = 4;
+        let rts = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC;
+        self.qp.modify(&attr, M::STATE | rts).unwrap();
+    }
+
+    fn sge(&self, len: u32) -> Sge {
+        Sge { addr: 0, len, lkey: self.region.lkey() }
+    }
+
+    fn post(&self, op: SendOp, len: u32) {
+        let sges = [self.sge(len)];
+        let request = SendRequest {
+            wr_id: 7,
+            op,
+            flags: SendFlags::SIGNALED,
+            data: SendData::Sges(&sges),
+            ud: None,
+            xrc_srqn: 0,
+        };
+        self.qp.post_send(&[request], false).unwrap();
+    }
+
+    fn receive(&self, wr_id: u64) {
+        let sges = [self.sge(u32::try_from(AREA).unwrap())].into_iter().collect();
+        self.qp.post_recv(&[RecvWr { wr_id, sges }]).unwrap();
+    }
+
+    /// The next completions, while the other end works as well.
+    fn wait(&self, count: usize) -> Vec<WcStatus> {
+        let until = Instant::now() + PATIENCE;
+        let mut done = Vec::new();
+        while done.len() < count {
+            assert!(Instant::now() < until, "{} of {count} completions came", done.len());
+            self.cq.poll(16, &mut |wc| done.push(wc.completion.status)).unwrap();
+        }
+        done
+    }
+
+    fn fill(&mut self, seed: u64) {
+        for (at, word) in (0u64..).zip(&mut *self.area) {
+            *word = seed << 32 | at;
+        }
+    }
+}
+
+/// A SEND, a WRITE and a READ of the whole area, `from` and `to` being connected.
+fn exchange(from: &mut End, to: &mut End, seed: u64) {
+    let len = u32::try_from(AREA).unwrap();
+    from.fill(seed);
+    to.receive(1);
+    from.post(SendOp::Send, len);
+    assert_eq!((from.wait(1), to.wait(1)), (vec![WcStatus::Success], vec![WcStatus::Success]));
+    assert_eq!(from.area, to.area);
+    from.fill(seed + 1);
+    from.post(SendOp::Write { va: 0, rkey: to.region.rkey() }, len);
+    assert_eq!(from.wait(1), [WcStatus::Success]);
+    assert_eq!(from.area, to.area);
+    to.fill(seed + 2);
+    from.post(SendOp::Read { va: 0, rkey: to.region.rkey() }, len);
+    assert_eq!(from.wait(1), [WcStatus::Success]);
+    assert_eq!(from.area, to.area);
+}
+
+fn connect(a: &End, b: &End) {
+    a.connect(b);
+    b.connect(a);
+}
+
+fn threads() -> BTreeSet<String> {
+    std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
+        .collect()
+}
+
+/// Descriptors and what each is.
+fn descriptors() -> Vec<String> {
+    let of = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.ok()?.path();
+        Some(std::fs::read_link(&path).ok()?.display().to_string())
+    };
+    let mut all: Vec<String> = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(of).collect();
+    // That of the directory itself.
+    all.retain(|what| !what.starts_with("/proc/"));
+    all.sort();
+    all
+}
+
+/// A thread that has been joined may be listed for a moment.
+fn wait_for_threads(expected: &BTreeSet<String>) {
+    let until = Instant::now() + PATIENCE;
+    while threads() != *expected {
+        assert!(Instant::now() < until, "threads are left: {:?}", threads());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn engines_of_one_process_have_their_own_devices_and_talk_to_each_other() {
+    in_namespace("engines_of_one_process_have_their_own_devices_and_talk_to_each_other", || {
+        let (one, two) = (engine("roce:lo"), engine("mp:lo"));
+        let names = |engine: &Engine| -> Vec<String> {
+            engine.devices().iter().map(|device| device.info().name.clone()).collect()
+        };
+        assert_eq!((names(&one), names(&two)), (vec!["roce0".into()], vec!["mp0".into()]));
+        let (mut a, mut b) = (End::new(&one), End::new(&two));
+        let slots = client("").status().unwrap().broker.slots;
+        assert_eq!(slots.len(), 2, "each has a slot: {slots:?}");
+        assert_ne!(a.qp.number() >> 16, b.qp.number() >> 16);
+        connect(&a, &b);
+        exchange(&mut a, &mut b, 1);
+        exchange(&mut b, &mut a, 10);
+        // The status is of the process, with the lanes of both.
+        let processes = client("").status().unwrap().processes;
+        let own: Vec<_> = processes.iter().filter(|p| p.pid == std::process::id()).collect();
+        assert_eq!(own.len(), 1);
+        assert_eq!((own[0].lanes.len(), own[0].qps.len()), (2, 2));
+    });
+}
+
+#[test]
+fn objects_of_one_engine_are_refused_by_another() {
+    in_namespace("objects_of_one_engine_are_refused_by_another", || {
+        let (one, two) = (engine("roce:lo"), engine("roce:lo"));
+        let (a, b) = (End::new(&one), End::new(&two));
+        let error = b.context.create_qp(&qp_request(b.pd, &a.cq)).unwrap_err();
+        assert_eq!(error.errno, libc::EINVAL, "{error}");
+        let error = b.context.create_qp(&qp_request(a.pd, &b.cq)).unwrap_err();
+        assert_eq!(error.errno, libc::EINVAL, "{error}");
+        assert_eq!(b.context.import_mr(a.pd, a.region.lkey()).unwrap_err().errno, libc::EINVAL);
+    });
+}
+
+#[test]
+fn an_engine_that_is_dropped_leaves_nothing_and_the_others_at_work() {
+    in_namespace("an_engine_that_is_dropped_leaves_nothing_and_the_others_at_work", || {
+        let (before_threads, before_fds) = (threads(), descriptors());
+        let (one, two, three) = (engine("roce:lo"), engine("mp:lo"), engine("roce:lo"));
+        let (mut a, mut b) = (End::new(&one), End::new(&two));
+        let (mut c, b2) = (End::new(&three), End::new(&one));
+        connect(&a, &b);
+        connect(&c, &b2);
+        exchange(&mut a, &mut b, 1);
+        a.receive(1);
+        a.receive(2);
+
+        drop(one);
+        // As of an adapter that was taken out: what was posted is flushed, and the program is told.
+        assert_eq!(a.wait(2), [WcStatus::WrFlushErr; 2]);
+        let events: Vec<AsyncKind> =
+            std::iter::from_fn(|| a.context.take_async_event()).map(|event| event.kind).collect();
+        let fatal = [AsyncKind::QpFatal, AsyncKind::PortErr, AsyncKind::DeviceFatal];
+        assert_eq!(events, fatal);
+        let sges = [a.sge(8)].into_iter().collect();
+        let refused = a.qp.post_recv(&[RecvWr { wr_id: 1, sges }]).unwrap_err();
+        assert_eq!(refused.error.errno, libc::ENODEV);
+        assert_eq!(a.qp.query().unwrap_err().errno, libc::ENODEV);
+        let refused = a.context.create_qp(&qp_request(a.pd, &a.cq)).unwrap_err();
+        assert_eq!(refused.errno, libc::ENODEV);
+        assert_eq!(client("").status().unwrap().broker.slots.len(), 2, "the slot was given back");
+        a.qp.destroy().unwrap();
+
+        // The others go on, and who talked to the dropped one hears nothing more of it.
+        drop(b2);
+        let mut b3 = End::new(&two);
+        let c_again = End::new(&three);
+        connect(&c_again, &b3);
+        drop(std::mem::replace(&mut c, c_again));
+        exchange(&mut c, &mut b3, 20);
+        exchange(&mut b3, &mut c, 30);
+
+        drop((two, three));
+        wait_for_threads(&before_threads);
+        drop((a, b, b3, c));
+        assert_eq!(descriptors(), before_fds);
+        let mut control = client("");
+        assert!(control.status().unwrap().broker.slots.is_empty());
+    });
+}
+
+#[test]
+fn an_engine_closes_while_its_broker_is_dead() {
+    in_namespace("an_engine_closes_while_its_broker_is_dead", || {
+        let before = threads();
+        let one = engine("roce:lo");
+        let a = End::new(&one);
+        let broker = client("").broker_pid();
+        common::run(&format!("kill -KILL {broker}"));
+        common::wait_for_end(broker);
+        let started = Instant::now();
+        drop(one);
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        wait_for_threads(&before);
+        let mut control = client("");
+        assert!(control.status().unwrap().broker.slots.is_empty(), "its successor was told");
+        drop(a);
+    });
+}
+
+#[test]
+fn an_engine_dropped_in_a_child_is_the_parents_still() {
+    in_namespace("an_engine_dropped_in_a_child_is_the_parents_still", || {
+        let (one, two) = (engine("roce:lo"), engine("roce:lo"));
+        let (mut a, mut b) = (End::new(&one), End::new(&two));
+        connect(&a, &b);
+        // SAFETY: the child drops the handle, which touches no lock and no thread, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(one);
+            // SAFETY: ends the child without the test harness.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is a valid place.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        exchange(&mut a, &mut b, 1);
+        drop((one, two));
+    });
+}

@@ -1,0 +1,57 @@
+//! The engine of this process: the one that the environment configures, for programs that know of no
+//! engines, those of the C interface.
+//!
+//! It is made with the first look for devices and lives as long as the process. A child after `fork()` has
+//! neither the threads nor the connections of its parent's, so it gets one of its own.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use polypath_verbs::{Device, Result};
+
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::notify::lock;
+
+/// The one of this process; replaced after a fork, and for good reasons never freed: what the program has
+/// open uses it until the process ends.
+static CURRENT: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
+static MAKING: Mutex<()> = Mutex::new(());
+
+/// The engine, if this process has made it already.
+#[allow(unsafe_code)]
+fn known() -> Option<&'static Engine> {
+    // SAFETY: the pointer is null or came from Box::leak and is never freed.
+    let engine = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
+    engine.filter(|engine| engine.is_of_this_process())
+}
+
+/// The engine of this process, connected to the broker. A child after fork() gets its own.
+fn current() -> Result<&'static Engine> {
+    if let Some(engine) = known() {
+        return Ok(engine);
+    }
+    let _making = lock(&MAKING);
+    if let Some(engine) = known() {
+        return Ok(engine);
+    }
+    let engine = Box::leak(Box::new(Engine::open(Config::from_env()?)?));
+    CURRENT.store(engine, Ordering::Release);
+    Ok(engine)
+}
+
+/// The devices that this process sees, as `POLYPATH_DEVICE` selects them.
+///
+/// # Errors
+/// If the environment makes no sense, or the broker can't be reached or started.
+pub fn devices() -> Result<Vec<Arc<dyn Device>>> {
+    Ok(current()?.devices())
+}
+
+/// The process ends: acknowledgements that wait are sent, as far as no other thread is at it.
+pub fn leave() {
+    if let Some(engine) = known() {
+        engine.leave();
+    }
+}
