@@ -5,6 +5,7 @@
 
 use polypath_ipc::status as ipc;
 use polypath_ipc::{Port, port};
+use polypath_telemetry::Counters as _;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -112,11 +113,8 @@ struct Process {
 #[derive(Debug, Serialize)]
 struct Lane {
     slot: u8,
-    received_packets: u64,
-    received_bytes: u64,
-    sent_packets: u64,
-    sent_bytes: u64,
-    fragmented_packets: u64,
+    #[serde(flatten)]
+    counters: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -288,14 +286,8 @@ impl From<ipc::ProcessStatus> for Process {
 
 impl From<ipc::LaneStatus> for Lane {
     fn from(status: ipc::LaneStatus) -> Self {
-        Self {
-            slot: status.slot,
-            received_packets: status.received_packets,
-            received_bytes: status.received_bytes,
-            sent_packets: status.sent_packets,
-            sent_bytes: status.sent_bytes,
-            fragmented_packets: status.fragmented_packets,
-        }
+        let counters = status.counters.iter().map(|(counter, value)| (counter.name, value));
+        Self { slot: status.slot, counters: counters.collect() }
     }
 }
 

@@ -230,17 +230,18 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
     let mut text =
         format!("{} (pid {}): {}\n", process.program, process.pid, process.devices.join(", "));
     for lane in &process.lanes {
-        let fragments = match lane.fragmented_packets {
+        let counters = &lane.counters;
+        let fragments = match counters.fragmented_packets {
             0 => String::new(),
             packets => format!(", {packets} of them in fragments"),
         };
         text += &format!(
             "  lane {}: received {} in {}, sent {} in {}{fragments}\n",
             lane.slot,
-            bytes(lane.received_bytes),
-            count(lane.received_packets, "packet"),
-            bytes(lane.sent_bytes),
-            count(lane.sent_packets, "packet")
+            bytes(counters.received_bytes),
+            count(counters.received_packets, "packet"),
+            bytes(counters.sent_bytes),
+            count(counters.sent_packets, "packet")
         );
     }
     let heading = ["QP", "KIND", "STATE", "DEVICE", "PEER", "PEER QP", "PATHS", "ACTIVE PATH"];
@@ -440,11 +441,13 @@ pub(crate) mod tests {
                 devices: vec!["mp0".into()],
                 lanes: vec![LaneStatus {
                     slot: 1,
-                    received_packets: 1,
-                    received_bytes: 100,
-                    sent_packets: 2,
-                    fragmented_packets: 0,
-                    sent_bytes: 200,
+                    counters: polypath_telemetry::LaneCounters {
+                        received_packets: 1,
+                        received_bytes: 100,
+                        sent_packets: 2,
+                        sent_bytes: 200,
+                        ..Default::default()
+                    },
                 }],
                 qps: vec![qp],
                 paths: vec![path],

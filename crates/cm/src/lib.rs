@@ -29,7 +29,6 @@
 
 mod abi;
 mod cma;
-mod counters;
 mod early;
 mod env;
 mod errno;
@@ -44,8 +43,8 @@ use core::ops::RangeInclusive;
 use core::time::Duration;
 
 pub use cma::status::IdStatus;
-pub use counters::Counters;
 pub use env::{ClientId, Device, Environment, FileId, MadAddress, OutgoingMad, Route, RouteQuery};
+pub use polypath_telemetry::CmCounters;
 pub use sizes::TableSizes;
 
 /// Limits, and what the kernel has as settings.
@@ -256,7 +255,7 @@ impl Cm {
     }
 
     /// Counts since the start.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &CmCounters {
         &self.ib.counters
     }
 }

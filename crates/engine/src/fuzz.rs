@@ -417,7 +417,8 @@ impl Rig {
     /// Drops, by reason.
     pub fn drops(&self) -> Vec<(String, u64)> {
         self.lane.enter(|state| {
-            state.io.counters.drops().into_iter().map(|c| (c.name, c.value)).collect()
+            use polypath_telemetry::Counters as _;
+            state.io.drops.iter().map(|(drop, count)| (drop.name.to_owned(), count)).collect()
         })
     }
 }

@@ -29,26 +29,13 @@ pub(crate) fn report(engine: &Inner) -> ProcessStatus {
 fn add_lane(report: &mut ProcessStatus, lane: &Lane, table: &Table) {
     lane.enter(|state| {
         let paths = state.core.paths().status();
-        let counters = &state.io.counters;
-        report.lanes.push(LaneStatus {
-            slot: lane.slot,
-            received_packets: counters.received_packets,
-            received_bytes: counters.received_bytes,
-            sent_packets: counters.sent_packets,
-            sent_bytes: counters.sent_bytes,
-            fragmented_packets: counters.fragmented_packets,
-        });
+        report.lanes.push(LaneStatus { slot: lane.slot, counters: state.io.counters });
         report.qps.extend(state.core.qps().iter().map(|(_, entry)| qp(entry, &paths, table)));
         for peer in &paths.peers {
             report.paths.extend(peer_paths(peer, &state.io, table));
         }
-        report.drops.extend(counters.drops());
-        report.drops.extend(
-            paths
-                .refusals
-                .iter()
-                .map(|(name, value)| Counter { name: format!("control_{name}"), value }),
-        );
+        report.drops.extend(Counter::all(&state.io.drops));
+        report.drops.extend(Counter::all(&paths.refusals));
         report.failovers.extend(state.io.failovers.iter().cloned());
         report.events.extend(state.io.events.iter().cloned());
         report.errors.extend(state.io.explanations.iter().cloned());
@@ -90,13 +77,7 @@ fn qp(entry: &Entry, paths: &Status, table: &Table) -> QpStatus {
             let live = p.paths.iter().filter(|path| is_live(path.state)).count();
             u32::try_from(live).unwrap_or(u32::MAX)
         }),
-        counters: entry
-            .qp
-            .counters()
-            .iter()
-            .filter(|(_, value)| *value != 0)
-            .map(|(name, value)| Counter { name: name.to_owned(), value })
-            .collect(),
+        counters: Counter::all(entry.qp.counters()).filter(|counter| counter.value != 0).collect(),
         last_error: entry.own.last_error.borrow().clone(),
     }
 }
@@ -137,31 +118,4 @@ fn peer_paths<'a>(
             .last_blackout
             .map(|(blackout, _)| u64::try_from(blackout.as_micros()).unwrap_or(u64::MAX)),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    const PAGE: &str = include_str!("../../../docs/counters.md");
-
-    /// The names that a section of docs/counters.md explains.
-    fn explained(heading: &str) -> BTreeSet<String> {
-        let (_, rest) = PAGE.split_once(&format!("\n## {heading}\n")).unwrap();
-        let section = rest.split("\n## ").next().unwrap_or_default();
-        let names = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
-        names.map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn the_counters_are_those_that_the_documentation_explains() {
-        let drops = crate::lane::counters::Counters::default().drops();
-        let mut programs: BTreeSet<String> = drops.into_iter().map(|c| c.name).collect();
-        let refusals = polypath_paths::Refusals::default();
-        programs.extend(refusals.iter().map(|(name, _)| format!("control_{name}")));
-        assert_eq!(programs, explained("Programs"), "in the code, in docs/counters.md");
-        let qp = polypath_transport::QpCounters::default();
-        let qps: BTreeSet<String> = qp.iter().map(|(name, _)| name.to_owned()).collect();
-        assert_eq!(qps, explained("Queue pairs"), "in the code, in docs/counters.md");
-    }
 }

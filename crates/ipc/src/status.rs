@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 
+use polypath_telemetry::{Counters, LaneCounters};
 use serde::{Deserialize, Serialize};
 
 use crate::table::Table;
@@ -27,6 +28,13 @@ pub struct Counter {
     pub name: String,
     /// How many.
     pub value: u64,
+}
+
+impl Counter {
+    /// All counters of a structure, those that are 0 too.
+    pub fn all<C: Counters>(counters: &C) -> impl Iterator<Item = Self> {
+        counters.iter().map(|(counter, value)| Self { name: counter.name.to_owned(), value })
+    }
 }
 
 /// The broker's own part of the status.
@@ -291,16 +299,8 @@ fn cut_to(text: &mut String, max: usize) {
 pub struct LaneStatus {
     /// The top byte of its QPNs.
     pub slot: u8,
-    /// Packets received.
-    pub received_packets: u64,
-    /// Bytes received (UDP payload).
-    pub received_bytes: u64,
-    /// Packets that the kernel took to send.
-    pub sent_packets: u64,
-    /// Bytes sent (UDP payload).
-    pub sent_bytes: u64,
-    /// Those packets sent that were larger than the interface's MTU, and left in fragments.
-    pub fragmented_packets: u64,
+    /// What it received and sent.
+    pub counters: LaneCounters,
 }
 
 /// A queue pair.

@@ -241,7 +241,7 @@ impl PathManager {
                 path.reason = Some(reason);
             }
             let Some(new) = self.paths.insert(path) else {
-                self.refusals.count(Refused::Limit);
+                Refused::Limit.count(&mut self.refusals);
                 continue;
             };
             if let Some(a) = self.associations.get_mut(index) {

@@ -4,6 +4,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
+use polypath_telemetry::ControlDrops;
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Packet;
 
@@ -19,7 +20,7 @@ use crate::peers::Peers;
 use crate::policy::Policy as _;
 use crate::slab::Slab;
 use crate::timers::{Timer, Timers};
-use crate::types::{ControlOut, Handled, PathAddress, PathEvent, PathState, Refusals, Refused};
+use crate::types::{ControlOut, Handled, PathAddress, PathEvent, PathState, Refused};
 use crate::ud::UdPaths;
 use polypath_types::{PathId, PathTag, PeerId, Route};
 
@@ -85,7 +86,7 @@ pub struct PathManager {
     pub(crate) timers: Timers,
     out: VecDeque<ControlOut>,
     events: VecDeque<PathEvent>,
-    pub(crate) refusals: Refusals,
+    pub(crate) refusals: ControlDrops,
 }
 
 impl PathManager {
@@ -106,7 +107,7 @@ impl PathManager {
             timers: Timers::default(),
             out: VecDeque::new(),
             events: VecDeque::new(),
-            refusals: Refusals::default(),
+            refusals: ControlDrops::default(),
         }
     }
 
@@ -163,7 +164,7 @@ impl PathManager {
         {
             path.received_bytes += bytes as u64;
         }
-        found.map_err(|why| self.refusals.count(why))
+        found.map_err(|why| why.count(&mut self.refusals))
     }
 
     #[inline]
@@ -359,7 +360,7 @@ impl PathManager {
         };
         match result {
             Ok(()) => Handled::Accepted,
-            Err(why) => Handled::Refused(self.refusals.count(why)),
+            Err(why) => Handled::Refused(why.count(&mut self.refusals)),
         }
     }
 
@@ -413,7 +414,7 @@ impl PathManager {
         if self.out.len() < MAX_CONTROL_QUEUE {
             self.out.push_back(ControlOut { address, packet });
         } else {
-            self.refusals.count(Refused::Limit);
+            Refused::Limit.count(&mut self.refusals);
         }
     }
 

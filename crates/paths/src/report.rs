@@ -1,11 +1,13 @@
 //! What `polypath status` shows.
 
+use polypath_telemetry::ControlDrops;
+use polypath_types::{PathId, PeerId};
+
 use crate::id::Qpn;
 use crate::manager::PathManager;
 use crate::peers::Peer;
 use crate::policy::Policy as _;
-use crate::types::{PathState, PathStatus, PeerStatus, Refusals, Status};
-use polypath_types::{PathId, PeerId};
+use crate::types::{PathState, PathStatus, PeerStatus, Status};
 
 impl PathManager {
     /// A report on all peers and their paths.
@@ -15,7 +17,7 @@ impl PathManager {
     }
 
     /// What was refused so far.
-    pub fn refusals(&self) -> Refusals {
+    pub fn refusals(&self) -> ControlDrops {
         self.refusals
     }
 

@@ -4,6 +4,7 @@ use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
 
+use polypath_telemetry::ControlDrops;
 use polypath_types::{PathId, PathTag, PeerId};
 
 /// Most paths of an association.
@@ -46,7 +47,7 @@ pub enum Handled {
     Refused(Refused),
 }
 
-/// Why a packet was refused. Each is counted in [`Refusals`].
+/// Why a packet was refused. Each is counted in [`ControlDrops`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refused {
     /// Too short, too long or with impossible fields.
@@ -87,60 +88,24 @@ pub enum Refused {
     Limit,
 }
 
-/// How many packets were refused, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Refusals {
-    pub malformed: u64,
-    pub version: u64,
-    pub no_queue_pair: u64,
-    pub unknown_source: u64,
-    pub no_association: u64,
-    pub authentication: u64,
-    pub replay: u64,
-    pub unknown_path: u64,
-    pub generation: u64,
-    pub unsolicited: u64,
-    pub disabled: u64,
-    pub limit: u64,
-}
-
-impl Refusals {
-    pub(crate) fn count(&mut self, why: Refused) -> Refused {
-        *match why {
-            Refused::Malformed => &mut self.malformed,
-            Refused::Version => &mut self.version,
-            Refused::NoQueuePair => &mut self.no_queue_pair,
-            Refused::UnknownSource => &mut self.unknown_source,
-            Refused::NoAssociation => &mut self.no_association,
-            Refused::Authentication => &mut self.authentication,
-            Refused::Replay => &mut self.replay,
-            Refused::UnknownPath => &mut self.unknown_path,
-            Refused::Generation => &mut self.generation,
-            Refused::Unsolicited => &mut self.unsolicited,
-            Refused::Disabled => &mut self.disabled,
-            Refused::Limit => &mut self.limit,
+impl Refused {
+    /// Counts it among the others of its reason.
+    pub(crate) fn count(self, drops: &mut ControlDrops) -> Self {
+        *match self {
+            Self::Malformed => &mut drops.malformed,
+            Self::Version => &mut drops.version,
+            Self::NoQueuePair => &mut drops.no_queue_pair,
+            Self::UnknownSource => &mut drops.unknown_source,
+            Self::NoAssociation => &mut drops.no_association,
+            Self::Authentication => &mut drops.authentication,
+            Self::Replay => &mut drops.replay,
+            Self::UnknownPath => &mut drops.unknown_path,
+            Self::Generation => &mut drops.generation,
+            Self::Unsolicited => &mut drops.unsolicited,
+            Self::Disabled => &mut drops.disabled,
+            Self::Limit => &mut drops.limit,
         } += 1;
-        why
-    }
-
-    /// All reasons with their names, for reports.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
-        [
-            ("malformed", self.malformed),
-            ("version", self.version),
-            ("no_queue_pair", self.no_queue_pair),
-            ("unknown_source", self.unknown_source),
-            ("no_association", self.no_association),
-            ("authentication", self.authentication),
-            ("replay", self.replay),
-            ("unknown_path", self.unknown_path),
-            ("generation", self.generation),
-            ("unsolicited", self.unsolicited),
-            ("disabled", self.disabled),
-            ("limit", self.limit),
-        ]
-        .into_iter()
+        self
     }
 }
 
@@ -377,5 +342,5 @@ pub struct Status {
     /// Peers, in the order of their numbers.
     pub peers: Vec<PeerStatus>,
     /// Packets refused.
-    pub refusals: Refusals,
+    pub refusals: ControlDrops,
 }

@@ -6,10 +6,10 @@ use polypath_wire::opcode::Opcode;
 use polypath_wire::psn::Psn;
 
 use crate::burst::Burst;
-use crate::counters::QpCounters;
 use crate::host::{Host, Unread};
 use crate::memory::{RemoteAccess, RemoteKey};
 use crate::responder::REORDER_LIMIT;
+use polypath_telemetry::QpCounters;
 use polypath_types::{
     Access, MigState, PathId, PeerId, QpAttr, QpConfig, QpEvent, QpState, QpType,
 };

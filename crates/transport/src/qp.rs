@@ -7,7 +7,6 @@ use polypath_wire::packet::Packet;
 
 use crate::REACH;
 use crate::common::Core;
-use crate::counters::QpCounters;
 use crate::host::Host;
 use crate::requester::Requester;
 use crate::responder::Responder;
@@ -15,6 +14,7 @@ use crate::rq::ReceiveQueue;
 use crate::state::{self, ModifyError};
 use crate::transmit_state::TransmitState;
 use crate::unreliable::{Sender, UcReceiver, UdReceiver};
+use polypath_telemetry::QpCounters;
 use polypath_types::{
     MigState, PathId, PeerId, PostError, QpAttr, QpAttrMask as M, QpConfig, QpEvent, QpState,
     QpType, RecvWr, SendWr, UdDestination,

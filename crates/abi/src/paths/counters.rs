@@ -57,8 +57,10 @@ fn counted(device: &DeviceSpec, table: &Table, status: &Status) -> [(&'static st
             received += path.received_bytes;
         }
         if process.devices.iter().all(|name| *name == device.name) {
-            sent_packets += process.lanes.iter().map(|lane| lane.sent_packets).sum::<u64>();
-            received_packets += process.lanes.iter().map(|lane| lane.received_packets).sum::<u64>();
+            for lane in &process.lanes {
+                sent_packets += lane.counters.sent_packets;
+                received_packets += lane.counters.received_packets;
+            }
         }
     }
     let values =
@@ -131,7 +133,9 @@ mod tests {
             gids: Vec::new(),
         };
         let table = Table { ports: vec![port(2, "eth0"), port(3, "eth1")], ..Table::default() };
-        let lane = LaneStatus { sent_packets: 5, received_packets: 7, ..LaneStatus::default() };
+        let mut lane = LaneStatus::default();
+        lane.counters.sent_packets = 5;
+        lane.counters.received_packets = 7;
         let process = |devices: &[&str]| ProcessStatus {
             devices: devices.iter().map(|name| (*name).to_owned()).collect(),
             lanes: vec![lane.clone()],

@@ -26,13 +26,13 @@ impl Broker {
             };
             match qp1::parse(&datagram, &buffer) {
                 Ok((from, mad)) => {
-                    self.counters.mads_received += 1;
+                    self.counters.qp1_mads_received += 1;
                     if self.is_ping(&from, mad) {
                         continue;
                     }
                     self.cm.handle_mad(now(), from, mad, &mut self.host);
                 }
-                Err(reason) => self.counters.count(reason),
+                Err(reason) => reason.count(&mut self.counters),
             }
         }
     }
@@ -56,10 +56,10 @@ impl Broker {
             any = true;
             let through = qp1::through(&mad, self.host.has_address(mad.remote));
             match self.qp1.send(&mad, through) {
-                Ok(()) => self.counters.mads_sent += 1,
+                Ok(()) => self.counters.qp1_mads_sent += 1,
                 // The CM repeats what is not answered.
                 Err(error) => {
-                    self.counters.mads_send_failed += 1;
+                    self.counters.qp1_mads_send_failed += 1;
                     let (from, to) = (mad.local, mad.remote);
                     let text = format!("sending a CM message from {from} to {to}: {error}");
                     if text != self.last_send_error {

@@ -15,9 +15,9 @@ use std::time::Duration;
 use polypath_cm::{ClientId, Cm, CmConfig};
 use polypath_ipc::Table;
 use polypath_ipc::message::{self, MESSAGE_MAX, Push};
+use polypath_telemetry::BrokerCounters;
 
 use crate::connection::{Connection, Role};
-use crate::drops::Counters;
 use crate::files::Files;
 use crate::gathering::Gatherings;
 use crate::handover::Handover;
@@ -64,7 +64,7 @@ pub(crate) struct Broker {
     files: Files,
     gatherings: Gatherings,
     pings: Pings<pings::PingSocket>,
-    counters: Counters,
+    counters: BrokerCounters,
     started: Duration,
     idle_timeout: Option<Duration>,
     /// `None` if it can't be had: then nobody takes the place of a broker that is killed.
@@ -113,7 +113,7 @@ impl Broker {
             files: Files::default(),
             gatherings: Gatherings::default(),
             pings: Pings::default(),
-            counters: Counters::default(),
+            counters: BrokerCounters::default(),
             started: now(),
             idle_timeout,
             keeper,

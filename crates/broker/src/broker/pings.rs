@@ -77,7 +77,7 @@ impl Broker {
             let (local, remote) = (from.local, from.remote);
             let ifindex = if self.host.has_address(remote) { 0 } else { from.ifindex };
             if self.qp1.answer(local, remote, ifindex, &answer).is_err() {
-                self.counters.mads_send_failed += 1;
+                self.counters.qp1_mads_send_failed += 1;
             }
             return true;
         }

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use polypath_cm::{ClientId, FileId};
 use polypath_ipc::message::{self, CM_COMMAND_MAX, Push, Reply, Request, TEXT_MAX, VERSION};
-use polypath_ipc::status::{BrokerStatus, ClientStatus, CmIdStatus, ProcessStatus, SlotStatus};
+use polypath_ipc::status::{
+    BrokerStatus, ClientStatus, CmIdStatus, Counter, ProcessStatus, SlotStatus,
+};
 use polypath_ipc::{Hello, PathSelector, Selection};
 
 use super::Broker;
 use crate::connection::Role;
-use crate::drops::{PACKETS_SUNK, QP1_OVERFLOWS, cm_counters, counter};
 use crate::log::log;
 use crate::slots::{Owner, SLOT_MAX};
 use crate::sys::process::now;
@@ -388,13 +389,10 @@ impl Broker {
         .collect()
     }
 
-    fn all_counters(&self) -> Vec<polypath_ipc::status::Counter> {
-        let mut list = self.counters.list();
-        list.extend([
-            counter(PACKETS_SUNK, self.slots.sunk().into()),
-            counter(QP1_OVERFLOWS, self.slots.own().drops().unwrap_or(0).into()),
-        ]);
-        list.extend(cm_counters(self.cm.counters()));
-        list
+    fn all_counters(&self) -> Vec<Counter> {
+        let mut own = self.counters;
+        own.packets_dropped_slot_unowned = self.slots.sunk().into();
+        own.qp1_overflows = self.slots.own().drops().unwrap_or(0).into();
+        Counter::all(&own).chain(Counter::all(self.cm.counters())).collect()
     }
 }

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::connection::{Connection, IbEvent, Pending, State};
 use super::endpoints::Endpoints;
-use crate::counters::Counters;
 use crate::early::GRACE;
 use crate::env::OutgoingMad;
 use crate::path::iba_time;
 use crate::sizes::TableSizes;
+use polypath_telemetry::CmCounters;
 
 /// First repetition of a DREQ. The IBTA's response time-out is four seconds, but a DREQ finds
 /// nobody at work: an answer is due at once, and an application waits for it to exit. Doubled each
@@ -51,7 +51,7 @@ pub(crate) struct Connections {
     events: VecDeque<(u32, IbEvent)>,
     max_connections: usize,
     max_outgoing: usize,
-    pub(crate) counters: Counters,
+    pub(crate) counters: CmCounters,
     random: Box<dyn FnMut() -> u32 + Send>,
     tid_high: u64,
 }
@@ -73,7 +73,7 @@ impl Connections {
             events: VecDeque::new(),
             max_connections,
             max_outgoing,
-            counters: Counters::default(),
+            counters: CmCounters::default(),
             random,
             tid_high,
         }

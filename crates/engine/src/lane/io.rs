@@ -8,12 +8,12 @@ use polypath_ipc::Table;
 use polypath_ipc::status::{EventStatus, FailoverStatus};
 use polypath_lane::{NotSent, Overrun};
 use polypath_paths::{ControlOut, PathAddress, PathManager};
+use polypath_telemetry::{LaneCounters, LaneDrops};
 use polypath_transport::{Burst, Completion, PathId};
 use polypath_verbs::{Error, Result};
 
 use crate::address::Resolved;
 use crate::cq::Cq;
-use crate::lane::counters::Counters;
 use crate::lane::datagrams::Datagrams;
 use crate::lane::send_errors::{SendErrors, Way, advice};
 use crate::media::{Flow, FlowError, FlowFault, Senders};
@@ -58,7 +58,9 @@ struct ControlFlow {
 pub(crate) struct LaneIo {
     pub(crate) now: Duration,
     pub(crate) sender: Senders,
-    pub(crate) counters: Counters,
+    pub(crate) counters: LaneCounters,
+    /// What was dropped, each with its reason.
+    pub(crate) drops: LaneDrops,
     /// Names of interfaces: asking the kernel takes system calls, and a fail-over no time.
     interfaces: HashMap<u32, String>,
     /// The last errors in words, oldest first.
@@ -89,7 +91,8 @@ impl LaneIo {
         Self {
             now: Duration::ZERO,
             sender,
-            counters: Counters::default(),
+            counters: LaneCounters::default(),
+            drops: LaneDrops::default(),
             interfaces: HashMap::new(),
             explanations: VecDeque::new(),
             events: VecDeque::new(),
@@ -148,7 +151,7 @@ impl LaneIo {
         match self.sender.open(address, tag) {
             Ok(handle) => Some(handle),
             Err(e) => {
-                self.counters.flows_failed += 1;
+                self.drops.flows_failed += 1;
                 let errno = e.raw_os_error().unwrap_or(libc::EIO);
                 if self.send_errors.note(self.now, way_of(address), errno, 0) {
                     self.tell(format!(
@@ -170,7 +173,7 @@ impl LaneIo {
         burst: &Burst<'_, Segment>,
     ) -> std::result::Result<(), NotSent> {
         let Some(flow) = address.and_then(|address| self.flow(burst.path, address)) else {
-            self.counters.unsendable += u64::from(burst.packets);
+            self.drops.unsendable += u64::from(burst.packets);
             return Err(NotSent::NoWay);
         };
         Ok(self.sender.send(self.now, flow, burst)?)
@@ -183,7 +186,7 @@ impl LaneIo {
         self.counters.sent_packets += u64::from(done.sent);
         self.counters.sent_bytes += done.sent_bytes;
         self.counters.fragmented_packets += u64::from(done.fragmented);
-        self.counters.unsent += u64::from(done.dropped);
+        self.drops.unsent += u64::from(done.dropped);
         if self.sender.has_errors() {
             self.heed_send_errors(paths);
         }
@@ -260,7 +263,7 @@ impl LaneIo {
                 self.counters.control_sent += 1;
                 self.sender.send_packet(self.now, flow, &out.packet);
             }
-            None => self.counters.unsendable += 1,
+            None => self.drops.unsendable += 1,
         }
         #[cfg(any(test, fuzzing))]
         self.tapped.push(out.clone());
@@ -412,16 +415,16 @@ mod tests {
         let path = path.unwrap();
         let address = *paths.path(path).unwrap();
         io.sender.udp.shortage = Some(libc::EMFILE);
-        assert_eq!((io.flow(path, &address), io.counters.flows_failed), (None, 1));
+        assert_eq!((io.flow(path, &address), io.drops.flows_failed), (None, 1));
         assert!(io.explanations[0].text.contains("ulimit"), "{:?}", io.explanations);
         // Not for every packet.
         io.now += REOPEN_FIRST / 2;
-        assert_eq!((io.flow(path, &address), io.counters.flows_failed), (None, 1));
+        assert_eq!((io.flow(path, &address), io.drops.flows_failed), (None, 1));
         io.now += REOPEN_FIRST / 2;
-        assert_eq!((io.flow(path, &address), io.counters.flows_failed), (None, 2));
+        assert_eq!((io.flow(path, &address), io.drops.flows_failed), (None, 2));
         io.sender.udp.shortage = None;
         io.now += REOPEN_FIRST;
-        assert_eq!((io.flow(path, &address), io.counters.flows_failed), (None, 2));
+        assert_eq!((io.flow(path, &address), io.drops.flows_failed), (None, 2));
         io.now += REOPEN_FIRST;
         let flow = io.flow(path, &address);
         assert!(flow.is_some());
@@ -442,7 +445,7 @@ mod tests {
             io.sender.send_packet(io.now, flow, &[0; 12]);
             io.flush(&mut paths);
         }
-        assert_eq!((io.counters.sent_packets, io.counters.unsent), (0, 3));
+        assert_eq!((io.counters.sent_packets, io.drops.unsent), (0, 3));
         let errors = io.send_errors.counters(&way_of(&address));
         assert_eq!((errors.len(), errors[0].value), (1, 3), "{errors:?}");
         assert_eq!(io.explanations.len(), 1);

@@ -8,7 +8,6 @@
 mod bell;
 mod busy_poll;
 mod close;
-pub(crate) mod counters;
 mod datagrams;
 
 mod failure;
@@ -476,7 +475,7 @@ impl State {
                 Ok(0) => break,
                 Ok(n) => total += n,
                 Err(error) => {
-                    self.io.counters.receive_failed += 1;
+                    self.io.drops.receive_failed += 1;
                     self.io.receive_failed(&error);
                     break;
                 }

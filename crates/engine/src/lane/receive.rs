@@ -15,11 +15,11 @@ pub(super) fn datagram(state: &mut State, received: &Received<'_>) {
     counters.received_packets += 1;
     counters.received_bytes += received.datagram.len() as u64;
     if !received.verify() {
-        counters.icrc_wrong += 1;
+        state.io.drops.icrc_wrong += 1;
         return;
     }
     if received.parse_with(|packet| dispatch(state, packet, received)).is_err() {
-        state.io.counters.malformed += 1;
+        state.io.drops.malformed += 1;
     }
 }
 
@@ -58,12 +58,12 @@ fn dispatch(state: &mut State, packet: &Packet<'_>, received: &Received<'_>) {
 /// Counts a packet that nobody took.
 #[cold]
 fn refused(state: &mut State, packet: &Packet<'_>, refusal: Refusal) {
-    let counters = &mut state.io.counters;
+    let drops = &mut state.io.drops;
     match refusal {
-        Refusal::UnknownQp => counters.unknown_qp += 1,
-        Refusal::WrongSource => counters.wrong_source += 1,
+        Refusal::UnknownQp => drops.unknown_qp += 1,
+        Refusal::WrongSource => drops.wrong_source += 1,
         Refusal::WrongPkey => {
-            counters.wrong_pkey += 1;
+            drops.wrong_pkey += 1;
             if let Some(entry) = state.core.qps().by_qpn(packet.headers.bth.dest_qpn) {
                 entry.own.context.violations.pkey.fetch_add(1, Ordering::Relaxed);
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use polypath_ipc::{Address, Port, Selection, Table};
+use polypath_telemetry::Counters as _;
 use polypath_transport::{
     Access, AhAttr, QpAttr, QpAttrMask as M, QpState, QpType, SendData, SendFlags, SendOp, Sge,
 };
@@ -97,9 +98,10 @@ impl Pair {
 
     /// What was dropped for some reason, and how often.
     pub(crate) fn drops(&self) -> Vec<String> {
-        let of = |host: &Host| host.lane.enter(|state| state.io.counters.drops());
-        let counted = self.0.iter().flat_map(of).filter(|counter| counter.value > 0);
-        counted.map(|counter| format!("{}: {}", counter.name, counter.value)).collect()
+        let of = |host: &Host| host.lane.enter(|state| state.io.drops);
+        let counted = self.0.iter().map(of).flat_map(|drops| drops.iter().collect::<Vec<_>>());
+        let some = counted.filter(|(_, count)| *count > 0);
+        some.map(|(drop, count)| format!("{}: {count}", drop.name)).collect()
     }
 }
 

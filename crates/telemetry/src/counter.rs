@@ -1,0 +1,143 @@
+//! What a declaration of counters is turned into.
+
+use core::fmt;
+
+/// What one of a counter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Packets on the wire.
+    Packets,
+    /// Bytes.
+    Bytes,
+    /// Messages, such as management datagrams.
+    Messages,
+    /// Work requests.
+    Requests,
+    /// Times that something happened.
+    Times,
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Packets => "packets",
+            Self::Bytes => "bytes",
+            Self::Messages => "messages",
+            Self::Requests => "requests",
+            Self::Times => "times",
+        })
+    }
+}
+
+/// What is known of a counter beside its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Its name among those of its subject, words with underscores: `icrc_wrong`.
+    pub name: &'static str,
+    /// What is counted.
+    pub unit: Unit,
+    /// What it counts, sentences that begin with a capital letter and end with a full stop.
+    pub help: &'static str,
+}
+
+/// A structure of counters, declared by [`counters!`](crate::counters).
+pub trait Counters: Copy + Default {
+    /// What has these counters: `qp`, `lane`, `broker`.
+    const SUBJECT: &'static str;
+    /// All of them, in the order of their declaration.
+    const DESCRIPTORS: &'static [Descriptor];
+
+    /// Their values, in the same order.
+    fn values(&self) -> impl Iterator<Item = u64>;
+
+    /// Adds those of another of the same kind, as for the sum over all lanes.
+    fn add(&mut self, other: &Self);
+
+    /// Each with its value.
+    fn iter(&self) -> impl Iterator<Item = (&'static Descriptor, u64)> {
+        Self::DESCRIPTORS.iter().zip(self.values())
+    }
+}
+
+/// The text of a documentation comment, without the blank after its slashes.
+pub(crate) const fn trimmed(help: &'static str) -> &'static str {
+    help.trim_ascii()
+}
+
+/// Declares counters: a structure whose fields are public `u64`s, and [`Counters`] for it.
+///
+/// `of` names what has them, and `named` begins the name of each. A field has a sentence of
+/// documentation and the name of its [`Unit`].
+macro_rules! counters {
+    (
+        $(#[doc = $about:literal])+
+        #[of($subject:literal)]
+        #[named($prefix:literal)]
+        pub struct $name:ident {
+            $($(#[doc = $help:literal])+ #[unit($unit:ident)] pub $field:ident: u64,)+
+        }
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct $name {
+            $($(#[doc = $help])+ pub $field: u64,)+
+        }
+
+        impl $crate::counter::Counters for $name {
+            const SUBJECT: &'static str = $subject;
+            const DESCRIPTORS: &'static [$crate::counter::Descriptor] = &[
+                $($crate::counter::Descriptor {
+                    name: concat!($prefix, stringify!($field)),
+                    unit: $crate::counter::Unit::$unit,
+                    help: $crate::counter::trimmed(concat!($($help),+)),
+                },)+
+            ];
+
+            fn values(&self) -> impl Iterator<Item = u64> {
+                [$(self.$field),+].into_iter()
+            }
+
+            fn add(&mut self, other: &Self) {
+                $(self.$field = self.$field.wrapping_add(other.$field);)+
+            }
+        }
+    };
+}
+
+pub(crate) use counters;
+
+#[cfg(test)]
+#[expect(unreachable_pub, reason = "the macro declares what other crates count")]
+mod tests {
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+
+    counters! {
+        /// Two of them.
+        #[of("test")]
+        #[named("test_")]
+        pub struct TestCounters {
+            /// Packets that came
+            /// in.
+            #[unit(Packets)] pub received: u64,
+            /// Bytes of them.
+            #[unit(Bytes)] pub bytes: u64,
+        }
+    }
+
+    #[test]
+    fn a_declaration_gives_fields_names_units_and_words() {
+        let mut counters = TestCounters { received: 1, bytes: 20 };
+        counters.add(&TestCounters { received: 2, bytes: u64::MAX });
+        assert_eq!(counters, TestCounters { received: 3, bytes: 19 });
+        let list: Vec<_> = counters.iter().map(|(d, v)| (d.name, d.unit, d.help, v)).collect();
+        assert_eq!(
+            list,
+            [
+                ("test_received", Unit::Packets, "Packets that came in.", 3),
+                ("test_bytes", Unit::Bytes, "Bytes of them.", 19)
+            ]
+        );
+    }
+}

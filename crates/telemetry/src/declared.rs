@@ -1,0 +1,334 @@
+//! All counters. `docs/counters.md` has the same words.
+
+use serde::{Deserialize, Serialize};
+
+use crate::counter::counters;
+
+counters! {
+    /// What the broker itself counts.
+    #[of("broker")]
+    #[named("")]
+    pub struct BrokerCounters {
+        /// Management datagrams taken in (queue pair 1).
+        #[unit(Messages)]
+        pub qp1_mads_received: u64,
+        /// Management datagrams sent.
+        #[unit(Messages)]
+        pub qp1_mads_sent: u64,
+        /// Management datagrams that the kernel did not send: no route, address gone, buffer full.
+        #[unit(Messages)]
+        pub qp1_mads_send_failed: u64,
+        /// Programs' connections to the broker; those that only ask for the status are not
+        /// counted.
+        #[unit(Times)]
+        pub clients_accepted: u64,
+        /// Connections refused: another user's, or too many.
+        #[unit(Times)]
+        pub clients_refused: u64,
+        /// Connections closed because of a message that makes no sense.
+        #[unit(Times)]
+        pub clients_nonsense: u64,
+        /// Connections closed because the program did not read its messages.
+        #[unit(Times)]
+        pub clients_slow: u64,
+        /// Requests answered with an error.
+        #[unit(Times)]
+        pub requests_refused: u64,
+        /// Times that a program was told of changed interfaces or addresses.
+        #[unit(Times)]
+        pub tables_pushed: u64,
+        /// Packets for the broker longer than any management datagram.
+        #[unit(Packets)]
+        pub qp1_dropped_too_long: u64,
+        /// Packets from or to an address that is no host's.
+        #[unit(Packets)]
+        pub qp1_dropped_not_unicast: u64,
+        /// Packets that are no RoCEv2 packets.
+        #[unit(Packets)]
+        pub qp1_dropped_malformed: u64,
+        /// Packets with a wrong invariant CRC: corrupt, or sent by something that is not RoCEv2.
+        #[unit(Packets)]
+        pub qp1_dropped_icrc_wrong: u64,
+        /// Packets for a queue pair number below 0x10000 that is not 1.
+        #[unit(Packets)]
+        pub qp1_dropped_no_such_qp: u64,
+        /// Packets for queue pair 1 that are no UD SEND.
+        #[unit(Packets)]
+        pub qp1_dropped_wrong_service: u64,
+        /// Packets without queue pair 1's Q_Key.
+        #[unit(Packets)]
+        pub qp1_dropped_qkey_wrong: u64,
+        /// Packets of another partition than the default one.
+        #[unit(Packets)]
+        pub qp1_dropped_pkey_wrong: u64,
+        /// Packets for queue pair 1 whose payload is not 256 bytes.
+        #[unit(Packets)]
+        pub qp1_dropped_not_a_mad: u64,
+        /// Packets for queue pairs of programs that have ended.
+        #[unit(Packets)]
+        pub packets_dropped_slot_unowned: u64,
+        /// Packets that the kernel dropped because the broker's receive buffer was full.
+        #[unit(Packets)]
+        pub qp1_overflows: u64,
+    }
+}
+
+counters! {
+    /// What the connection manager counts.
+    #[of("broker")]
+    #[named("cm_")]
+    pub struct CmCounters {
+        /// Connection manager messages received.
+        #[unit(Messages)]
+        pub mads_received: u64,
+        /// Connection manager messages sent.
+        #[unit(Messages)]
+        pub mads_sent: u64,
+        /// Connection manager messages dropped because too many waited to be sent.
+        #[unit(Messages)]
+        pub mads_not_sent: u64,
+        /// Connection manager messages that could not be parsed.
+        #[unit(Messages)]
+        pub mads_malformed: u64,
+        /// Messages that fit no connection, or not the state it is in.
+        #[unit(Messages)]
+        pub mads_unmatched: u64,
+        /// Messages of a connection that came in twice.
+        #[unit(Messages)]
+        pub mads_duplicate: u64,
+        /// Messages sent again because no answer came: packets are lost, or the peer is slow.
+        #[unit(Messages)]
+        pub mads_retried: u64,
+        /// Connection requests refused because nobody listens on the port.
+        #[unit(Messages)]
+        pub requests_unserved: u64,
+        /// Connection requests refused because the peer's queue pair is in another connection
+        /// here, which then ends.
+        #[unit(Messages)]
+        pub requests_stale: u64,
+        /// Connection requests dropped because a backlog or a table was full; the peer tries
+        /// again.
+        #[unit(Messages)]
+        pub requests_dropped: u64,
+        /// Events dropped because the program did not read them.
+        #[unit(Times)]
+        pub events_dropped: u64,
+    }
+}
+
+counters! {
+    /// What a lane received and sent.
+    #[of("lane")]
+    #[named("")]
+    pub struct LaneCounters {
+        /// Packets received, control packets and those dropped included.
+        #[unit(Packets)]
+        pub received_packets: u64,
+        /// Their UDP payload.
+        #[unit(Bytes)]
+        pub received_bytes: u64,
+        /// Packets that the kernel took to send, control packets included.
+        #[unit(Packets)]
+        pub sent_packets: u64,
+        /// Their UDP payload.
+        #[unit(Bytes)]
+        pub sent_bytes: u64,
+        /// Packets sent that were larger than the MTU of the interface, and left in fragments.
+        #[unit(Packets)]
+        pub fragmented_packets: u64,
+        /// Packets of path management received.
+        #[unit(Packets)]
+        pub control_received: u64,
+        /// Packets of path management given to the kernel.
+        #[unit(Packets)]
+        pub control_sent: u64,
+    }
+}
+
+counters! {
+    /// What a lane dropped, and why.
+    #[of("lane")]
+    #[named("")]
+    pub struct LaneDrops {
+        /// Packets with a wrong invariant CRC.
+        #[unit(Packets)]
+        pub icrc_wrong: u64,
+        /// Packets that are too short, or whose headers make no sense.
+        #[unit(Packets)]
+        pub malformed: u64,
+        /// Packets for a queue pair that does not exist (any more).
+        #[unit(Packets)]
+        pub unknown_qp: u64,
+        /// Packets from addresses that are no path of the queue pair.
+        #[unit(Packets)]
+        pub wrong_source: u64,
+        /// Packets of another partition.
+        #[unit(Packets)]
+        pub wrong_pkey: u64,
+        /// Packets that the kernel refused to send; the path's `send_errors` say why.
+        #[unit(Packets)]
+        pub unsent: u64,
+        /// Times that the kernel gave an error instead of packets.
+        #[unit(Times)]
+        pub receive_failed: u64,
+        /// Packets not sent because no socket could be had for the path.
+        #[unit(Packets)]
+        pub unsendable: u64,
+        /// Times that opening a socket for a path failed; it is tried again.
+        #[unit(Times)]
+        pub flows_failed: u64,
+    }
+}
+
+counters! {
+    /// Packets of path management that a lane dropped, and why.
+    #[of("lane")]
+    #[named("control_")]
+    pub struct ControlDrops {
+        /// Path management packets with impossible fields.
+        #[unit(Packets)]
+        pub malformed: u64,
+        /// Path management packets of a version that is not spoken.
+        #[unit(Packets)]
+        pub version: u64,
+        /// Handshakes for queue pairs that are not connected to each other.
+        #[unit(Packets)]
+        pub no_queue_pair: u64,
+        /// Path management packets from addresses that are not the peer's.
+        #[unit(Packets)]
+        pub unknown_source: u64,
+        /// Packets of an association that does not exist (any more).
+        #[unit(Packets)]
+        pub no_association: u64,
+        /// Path management packets with a wrong authentication code: forged, or of a peer that has
+        /// restarted.
+        #[unit(Packets)]
+        pub authentication: u64,
+        /// Path management packets seen before, or too old.
+        #[unit(Packets)]
+        pub replay: u64,
+        /// Packets with a path number that is not in use.
+        #[unit(Packets)]
+        pub unknown_path: u64,
+        /// Packets sent before their path was given up: usual after a fail-over.
+        #[unit(Packets)]
+        pub generation: u64,
+        /// Answers to nothing that was asked.
+        #[unit(Packets)]
+        pub unsolicited: u64,
+        /// Handshakes of a peer that has an `mp` device, where there is none.
+        #[unit(Packets)]
+        pub disabled: u64,
+        /// Handshakes refused because a table is full.
+        #[unit(Packets)]
+        pub limit: u64,
+    }
+}
+
+counters! {
+    /// What one queue pair counts, from when it was made.
+    #[of("qp")]
+    #[named("")]
+    pub struct QpCounters {
+        /// Packets sent, acknowledgements included.
+        #[unit(Packets)]
+        pub sent_packets: u64,
+        /// Payload sent, retransmissions included.
+        #[unit(Bytes)]
+        pub sent_bytes: u64,
+        /// Packets received.
+        #[unit(Packets)]
+        pub received_packets: u64,
+        /// Their payload.
+        #[unit(Bytes)]
+        pub received_bytes: u64,
+        /// Request packets sent again, for whatever reason.
+        #[unit(Packets)]
+        pub retransmitted_packets: u64,
+        /// Times the local ACK timeout expired: the peer or the network did not answer.
+        #[unit(Times)]
+        pub timeouts: u64,
+        /// Times the first unacknowledged packet was sent again early, to find out whether the
+        /// last ones were lost.
+        #[unit(Times)]
+        pub tail_probes: u64,
+        /// Times that everything outstanding on a dead path was sent by another.
+        #[unit(Times)]
+        pub failovers: u64,
+        /// NAKs "PSN sequence error" received: the peer missed a packet.
+        #[unit(Packets)]
+        pub naks_sequence_received: u64,
+        /// RNR NAKs received: the peer had no receive posted.
+        #[unit(Packets)]
+        pub naks_rnr_received: u64,
+        /// Other NAKs received; they end the queue pair.
+        #[unit(Packets)]
+        pub naks_fatal_received: u64,
+        /// NAKs "PSN sequence error" sent.
+        #[unit(Packets)]
+        pub naks_sequence_sent: u64,
+        /// RNR NAKs sent: no receive was posted here.
+        #[unit(Packets)]
+        pub naks_rnr_sent: u64,
+        /// Other NAKs sent: the peer's request was refused.
+        #[unit(Packets)]
+        pub naks_fatal_sent: u64,
+        /// Acknowledgements sent.
+        #[unit(Packets)]
+        pub acks_sent: u64,
+        /// Requests received again that had been executed.
+        #[unit(Packets)]
+        pub duplicate_requests: u64,
+        /// Responses and acknowledgements that told nothing new.
+        #[unit(Packets)]
+        pub duplicate_responses: u64,
+        /// Request packets that arrived before one of their predecessors.
+        #[unit(Packets)]
+        pub out_of_order: u64,
+        /// Work requests that completed successfully.
+        #[unit(Requests)]
+        pub completions: u64,
+        /// Packets dropped because the queue pair's state takes none.
+        #[unit(Packets)]
+        pub dropped_state: u64,
+        /// Packets whose operation is not of this transport service.
+        #[unit(Packets)]
+        pub dropped_service: u64,
+        /// Packets of a path that was given up: usual after a fail-over.
+        #[unit(Packets)]
+        pub dropped_generation: u64,
+        /// Packets that the reorder buffer could not take.
+        #[unit(Packets)]
+        pub dropped_reorder: u64,
+        /// Repeated READs, atomics, ATOMIC WRITEs or FLUSHes of which no original is remembered.
+        #[unit(Packets)]
+        pub dropped_no_original: u64,
+        /// Packets with a wrong Q_Key.
+        #[unit(Packets)]
+        pub dropped_qkey: u64,
+        /// Packets dropped for want of a receive work request (UC, UD).
+        #[unit(Packets)]
+        pub dropped_no_receive: u64,
+        /// UD messages longer than the port's MTU: reported as sent, and dropped.
+        #[unit(Packets)]
+        pub dropped_too_long: u64,
+        /// Packets that fit nothing: wrong length, sequence, header.
+        #[unit(Packets)]
+        pub dropped_malformed: u64,
+    }
+}
+
+impl QpCounters {
+    /// All packets that were dropped.
+    pub const fn dropped(&self) -> u64 {
+        self.dropped_state
+            + self.dropped_service
+            + self.dropped_generation
+            + self.dropped_reorder
+            + self.dropped_no_original
+            + self.dropped_qkey
+            + self.dropped_no_receive
+            + self.dropped_too_long
+            + self.dropped_malformed
+    }
+}

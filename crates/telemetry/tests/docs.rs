@@ -1,0 +1,70 @@
+//! `docs/counters.md` explains the counters that are declared, in the words of the declaration.
+
+use polypath_telemetry::{
+    BrokerCounters, CmCounters, ControlDrops, Counters, LaneCounters, LaneDrops, QpCounters,
+};
+
+const PAGE: &str = include_str!("../../../docs/counters.md");
+
+/// The lines of a table for some counters.
+fn lines<C: Counters>() -> Vec<String> {
+    let line = |d: &polypath_telemetry::Descriptor| {
+        let mut words = d.help.trim_end_matches('.').to_owned();
+        // An abbreviation keeps its capitals.
+        if words.chars().nth(1).is_some_and(char::is_lowercase) {
+            words[..1].make_ascii_lowercase();
+        }
+        format!("| `{}` | {} | {words} |", d.name, d.unit)
+    };
+    C::DESCRIPTORS.iter().map(line).collect()
+}
+
+fn check(heading: &str, expected: &[Vec<String>]) {
+    let (_, rest) = PAGE.split_once(&format!("\n## {heading}\n")).expect("a heading");
+    let section = rest.split("\n## ").next().unwrap_or_default();
+    let is: Vec<&str> = section.lines().filter(|line| line.starts_with("| `")).collect();
+    let expected = expected.concat();
+    assert!(
+        is == expected,
+        "the lines of docs/counters.md, section {heading}, are to be these:\n{}",
+        expected.join("\n")
+    );
+}
+
+#[test]
+fn the_page_explains_the_brokers_counters() {
+    check("Broker", &[lines::<BrokerCounters>(), lines::<CmCounters>()]);
+}
+
+#[test]
+fn the_page_explains_the_counters_of_lanes() {
+    check("Lanes", &[lines::<LaneCounters>()]);
+}
+
+#[test]
+fn the_page_explains_why_packets_are_dropped() {
+    check("Programs", &[lines::<LaneDrops>(), lines::<ControlDrops>()]);
+}
+
+#[test]
+fn the_page_explains_the_counters_of_queue_pairs() {
+    check("Queue pairs", &[lines::<QpCounters>()]);
+}
+
+#[test]
+fn a_name_is_given_once_among_those_of_a_subject() {
+    let mut names: Vec<(&str, &str)> = Vec::new();
+    fn add<C: Counters>(names: &mut Vec<(&str, &str)>) {
+        names.extend(C::DESCRIPTORS.iter().map(|d| (C::SUBJECT, d.name)));
+    }
+    add::<BrokerCounters>(&mut names);
+    add::<CmCounters>(&mut names);
+    add::<LaneCounters>(&mut names);
+    add::<LaneDrops>(&mut names);
+    add::<ControlDrops>(&mut names);
+    add::<QpCounters>(&mut names);
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), all);
+}
