@@ -310,10 +310,10 @@ mod tests {
     use core::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::context::close_device;
     use crate::double;
     use crate::layout::{ibv_context, ibv_parent_domain_init_attr};
     use crate::memory::dereg_mr;
+    use crate::open::close_device;
     use crate::pd::{alloc_parent_domain, alloc_pd, dealloc_pd};
 
     const LOCAL_WRITE: c_int = 1;

@@ -1,26 +1,19 @@
-//! Open devices: the structures that the headers' inline functions call through.
+//! Open devices, and what ties objects to them.
 
 use core::cell::UnsafeCell;
-use core::ffi::c_void;
-use core::mem::{offset_of, zeroed};
-use core::ptr::null_mut;
+use core::mem::offset_of;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use libc::c_int;
 use polypath_verbs::{Context, Result};
 
-use crate::cq::CCq;
-use crate::forward::{is_our_context, refuse_errno, refuse_null, refuse_silently};
-use crate::guard::{self, null_argument};
-use crate::layout::{Pointer, ibv_context, ibv_context_ops, ibv_device, verbs_context};
-use crate::qp::CQp;
-use crate::srq::CSrq;
-use crate::{buffer, cq, cq_ex, device, dm, import, memory, pd, post, qp, query, srq, xrc};
+use crate::guard::null_argument;
+use crate::layout::{ibv_context, ibv_cq, ibv_device, ibv_qp, ibv_srq, verbs_context};
+use crate::ours::is_our_context;
 
-/// Completion vectors of a context: interrupts are threads here, more would mean nothing.
-const COMP_VECTORS: c_int = 1;
+/// The device and inode of the file that `cmd_fd` is.
+pub(crate) type Identity = (libc::dev_t, libc::ino_t);
 
 /// An open device of ours, as a program sees it.
 #[repr(C)]
@@ -41,7 +34,7 @@ pub(crate) struct Opened {
     open: AtomicUsize,
     inner: Arc<dyn Context>,
     live: Mutex<HashMap<u64, Target>>,
-    identity: import::Identity,
+    identity: Identity,
     process: u32,
 }
 
@@ -51,41 +44,54 @@ unsafe impl Send for Opened {}
 unsafe impl Sync for Opened {}
 
 impl Opened {
+    /// A device that was opened, with no context yet.
+    pub(crate) fn new(
+        device: *mut ibv_device,
+        inner: Arc<dyn Context>,
+        identity: Identity,
+    ) -> Arc<Self> {
+        let (open, live) = (AtomicUsize::new(0), Mutex::new(HashMap::new()));
+        let process = std::process::id();
+        Arc::new(Self { device, open, inner, live, identity, process })
+    }
+
+    /// The C structure of the device.
+    pub(crate) fn device(&self) -> *mut ibv_device {
+        self.device
+    }
+
+    /// The traits' context.
+    pub(crate) fn inner(&self) -> &Arc<dyn Context> {
+        &self.inner
+    }
+
+    /// The file that the `cmd_fd` of its contexts is.
+    pub(crate) fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// A context of it was closed: whether that was the last one.
+    pub(crate) fn is_last_closed(&self) -> bool {
+        self.open.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// The objects that events may name.
+    pub(crate) fn live(&self) -> Live<'_> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Not a context that was opened before a fork, since its threads are not in the child.
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.process == std::process::id()
     }
 }
 
-impl Opened {
-    /// Its last context was closed. As when the kernel loses the last descriptor of it: every queue pair
-    /// is destroyed and every key is invalid, so that no peer reaches memory that the program believes to
-    /// be its own again. What the program still has of its objects can be destroyed.
-    fn shut(&self) {
-        import::forget(self.identity);
-        let queue_pairs: Vec<_> = {
-            let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-            let inner = |target: &Target| match *target {
-                // SAFETY: what the table holds lives as long as its lock is held.
-                Target::Qp(qp) => Some(unsafe { &*qp }.inner().clone()),
-                Target::Cq(_) | Target::Srq(_) => None,
-            };
-            live.values().filter_map(inner).collect()
-        };
-        for queue_pair in queue_pairs {
-            // One that another thread is destroying just now is gone as well.
-            let _ = queue_pair.destroy();
-        }
-        self.inner.close();
-    }
-}
-
 /// What a token of the traits stands for.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
-    Cq(*mut CCq),
-    Qp(*mut CQp),
-    Srq(*mut CSrq),
+    Cq(*mut ibv_cq),
+    Qp(*mut ibv_qp),
+    Srq(*mut ibv_srq),
 }
 
 // SAFETY: the objects may be used by any thread; the table only holds those that are not destroyed.
@@ -101,6 +107,24 @@ pub(crate) fn new_token() -> u64 {
 }
 
 impl CContext {
+    /// Another context of an open device; the tables of its functions are `verbs`.
+    pub(crate) fn leak(opened: Arc<Opened>, verbs: verbs_context) -> *mut ibv_context {
+        opened.open.fetch_add(1, Ordering::Relaxed);
+        let (verbs, ties) = (UnsafeCell::new(verbs), AtomicUsize::new(1));
+        Box::leak(Box::new(Self { headroom: [0; 64], verbs, opened, ties })).public()
+    }
+
+    /// What it has in common with those that were imported from it.
+    pub(crate) fn opened(&self) -> &Arc<Opened> {
+        &self.opened
+    }
+
+    /// The tables.
+    #[cfg(test)]
+    pub(crate) fn verbs(&self) -> *mut verbs_context {
+        self.verbs.get()
+    }
+
     /// The traits' context.
     pub(crate) fn inner(&self) -> &Arc<dyn Context> {
         &self.opened.inner
@@ -115,7 +139,7 @@ impl CContext {
     /// and an object leaves the table before its destruction waits for acknowledgements: so no
     /// event is given out that the wait would not see.
     pub(crate) fn live(&self) -> Live<'_> {
-        self.opened.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.opened.live()
     }
 
     /// Whether its objects are gone, but for what the program has of them.
@@ -160,140 +184,6 @@ pub(crate) unsafe fn is_usable(context: *const ibv_context) -> bool {
     unsafe { is_our_context(context) }
 }
 
-/// A slot's function as the tables hold it.
-macro_rules! slot {
-    ($function:path) => {
-        $function as *const c_void as Pointer
-    };
-}
-
-fn operations() -> ibv_context_ops {
-    let number = slot!(refuse_errno);
-    let object = slot!(refuse_null);
-    ibv_context_ops {
-        compat_query_device: slot!(query::query_device),
-        compat_query_port: slot!(query::query_port_compat),
-        compat_alloc_pd: object,
-        compat_dealloc_pd: number,
-        compat_reg_mr: object,
-        compat_rereg_mr: number,
-        compat_dereg_mr: number,
-        alloc_mw: slot!(memory::alloc_mw),
-        bind_mw: slot!(post::bind_mw),
-        dealloc_mw: slot!(memory::dealloc_mw),
-        compat_create_cq: object,
-        poll_cq: slot!(cq::poll_cq),
-        req_notify_cq: slot!(cq::req_notify_cq),
-        compat_cq_event: slot!(refuse_silently),
-        compat_resize_cq: number,
-        compat_destroy_cq: number,
-        compat_create_srq: object,
-        compat_modify_srq: number,
-        compat_query_srq: number,
-        compat_destroy_srq: number,
-        post_srq_recv: slot!(srq::post_srq_recv),
-        compat_create_qp: object,
-        compat_query_qp: number,
-        compat_modify_qp: number,
-        compat_destroy_qp: number,
-        post_send: slot!(post::post_send),
-        post_recv: slot!(post::post_recv),
-        compat_create_ah: object,
-        compat_destroy_ah: number,
-        compat_attach_mcast: number,
-        compat_detach_mcast: number,
-        compat_async_event: slot!(refuse_silently),
-    }
-}
-
-fn extended(context: ibv_context) -> verbs_context {
-    let number = slot!(refuse_errno);
-    let object = slot!(refuse_null);
-    verbs_context {
-        free_buf: slot!(buffer::free_buf),
-        alloc_buf: slot!(buffer::alloc_buf),
-        dm_export_dmabuf_fd: number,
-        reg_mr_ex: slot!(buffer::reg_mr_ex),
-        dealloc_dmah: number,
-        alloc_dmah: object,
-        query_port: slot!(query::query_port),
-        advise_mr: slot!(memory::advise_mr),
-        alloc_null_mr: slot!(memory::alloc_null_mr),
-        read_counters: number,
-        attach_counters_point_flow: number,
-        create_counters: object,
-        destroy_counters: number,
-        reg_dm_mr: slot!(dm::reg_dm_mr),
-        alloc_dm: slot!(dm::alloc_dm),
-        free_dm: slot!(dm::free_dm),
-        modify_flow_action_esp: number,
-        destroy_flow_action: number,
-        create_flow_action_esp: object,
-        modify_qp_rate_limit: number,
-        alloc_parent_domain: slot!(pd::alloc_parent_domain),
-        dealloc_td: slot!(pd::dealloc_td),
-        alloc_td: slot!(pd::alloc_td),
-        modify_cq: slot!(cq::modify_cq),
-        post_srq_ops: number,
-        destroy_rwq_ind_table: number,
-        create_rwq_ind_table: object,
-        destroy_wq: number,
-        modify_wq: number,
-        create_wq: object,
-        query_rt_values: slot!(query::query_rt_values),
-        create_cq_ex: slot!(cq_ex::create_cq_ex),
-        private: null_mut(),
-        query_device_ex: slot!(query::query_device_ex),
-        destroy_flow: number,
-        placeholder2: number,
-        create_flow: object,
-        placeholder1: object,
-        open_qp: slot!(qp::open_qp),
-        create_qp_ex: slot!(qp::create_qp_ex),
-        get_srq_num: slot!(srq::get_srq_num),
-        create_srq_ex: slot!(srq::create_srq_ex),
-        open_xrcd: slot!(xrc::open_xrcd),
-        close_xrcd: slot!(xrc::close_xrcd),
-        placeholder3: 0,
-        sz: size_of::<verbs_context>(),
-        context,
-    }
-}
-
-/// `ibv_open_device`.
-///
-/// # Safety
-/// `device` is one of ours.
-pub(crate) unsafe extern "C-unwind" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
-    guard::pointer("ibv_open_device", || {
-        // SAFETY: the caller's promise.
-        let inner = unsafe { device::of(device) }.open()?;
-        let (cmd_fd, identity) = import::command_fd()?;
-        let live = Mutex::new(HashMap::new());
-        let process = std::process::id();
-        let open = AtomicUsize::new(0);
-        let opened = Arc::new(Opened { device, open, inner, live, identity, process });
-        import::remember(identity, &opened);
-        Ok(wrap(opened, cmd_fd))
-    })
-}
-
-/// A C structure for an open device. It closes `cmd_fd` when it is closed.
-pub(crate) fn wrap(opened: Arc<Opened>, cmd_fd: c_int) -> *mut ibv_context {
-    // SAFETY: zero is a valid initial value of a pthread mutex, and of the rest.
-    let mut public: ibv_context = unsafe { zeroed() };
-    public.device = opened.device;
-    public.ops = operations();
-    public.async_fd = opened.inner.async_fd();
-    public.num_comp_vectors = COMP_VECTORS;
-    public.abi_compat = core::ptr::without_provenance_mut(usize::MAX);
-    public.cmd_fd = cmd_fd;
-    let verbs = UnsafeCell::new(extended(public));
-    let ties = AtomicUsize::new(1);
-    opened.open.fetch_add(1, Ordering::Relaxed);
-    Box::leak(Box::new(CContext { headroom: [0; 64], verbs, opened, ties })).public()
-}
-
 /// What ties an object to its context. Programs should destroy objects before they close their
 /// context, yet some close it first, and then destroy what is left (collectors of garbage have no
 /// order): every call looks into the object's context, so it stays until its last object is gone.
@@ -320,80 +210,14 @@ impl Drop for Tie {
 ///
 /// # Safety
 /// `context` is one of ours, and the tie was there.
-unsafe fn untie(context: *mut ibv_context) {
+pub(crate) unsafe fn untie(context: *mut ibv_context) {
     // SAFETY: the caller's promise; after the last tie nobody knows the context, and the box is the
-    // one that `wrap` leaked.
+    // one that [`CContext::leak`] leaked.
     unsafe {
         let this = of(context);
         if this.ties.fetch_sub(1, Ordering::AcqRel) == 1 {
             let this = Box::from_raw(core::ptr::from_ref(this).cast_mut());
             debug_assert!(this.headroom.iter().all(|&word| word == 0));
-        }
-    }
-}
-
-/// `ibv_close_device`. Peers reach nothing of it any more, see [`Opened::shut`]; objects that the program
-/// did not destroy keep what they need to be destroyed, see [`Tie`].
-///
-/// # Safety
-/// `context` is one of ours and not closed yet.
-pub(crate) unsafe extern "C-unwind" fn close_device(context: *mut ibv_context) -> c_int {
-    guard::minus_one("ibv_close_device", || {
-        // SAFETY: the caller's promise: the tie of an open context is there, and the descriptor is the
-        // context's own.
-        unsafe {
-            let this = of(context);
-            if this.opened.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-                this.opened.shut();
-            }
-            libc::close((*context).cmd_fd);
-            (*context).cmd_fd = -1;
-            untie(context);
-        }
-        Ok(0)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{channel, double};
-
-    #[test]
-    fn every_slot_of_both_tables_is_filled() {
-        let context = double::open();
-        // SAFETY: a context of ours; pointers are read as bytes.
-        unsafe {
-            let ops: [usize; 32] = core::mem::transmute((*context).ops);
-            assert!(ops.iter().all(|&slot| slot != 0));
-            let verbs = of(context).verbs.get();
-            let slots: [usize; 45] = verbs.cast::<[usize; 45]>().read();
-            for (at, &slot) in slots.iter().enumerate() {
-                let is_data = at == 32 || at == 44; // private, placeholder3
-                assert_eq!(slot == 0, is_data, "slot {at}");
-            }
-            assert_eq!((*verbs).sz, size_of::<verbs_context>());
-            assert_eq!((*context).abi_compat.addr(), usize::MAX);
-            assert_eq!(close_device(context), 0);
-        }
-    }
-
-    #[test]
-    fn a_closed_context_stays_until_its_last_object_is_gone() {
-        let context = double::open();
-        // SAFETY: objects of ours, each freed once, as programs do it that have no order.
-        unsafe {
-            let opened = Arc::downgrade(&of(context).opened);
-            let pd = pd::alloc_pd(context);
-            let channel = channel::create_comp_channel(context);
-            let cq = cq::create_cq(context, 1, null_mut(), channel, 0);
-            let mr = memory::reg_mr(pd, null_mut(), 0, 0);
-            assert_eq!(close_device(context), 0);
-            assert_eq!(pd::dealloc_pd(pd), 0);
-            assert_eq!((cq::destroy_cq(cq), channel::destroy_comp_channel(channel)), (0, 0));
-            assert!(opened.upgrade().is_some());
-            assert_eq!(memory::dereg_mr(mr), 0);
-            assert!(opened.upgrade().is_none());
         }
     }
 }

@@ -1,20 +1,17 @@
 //! Completion queues.
 
 use core::cell::UnsafeCell;
-use core::mem::{offset_of, zeroed};
-use core::ptr::null;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use libc::{c_int, pthread_mutex_t};
-use polypath_verbs::{CompletionQueue, CqRequest, Error, NetworkHeader, Result, Wc};
+use polypath_verbs::{CompletionQueue, Error, NetworkHeader, Result, Wc};
 
-use crate::channel::{CChannel, channel_of};
-use crate::context::{Target, Tie, is_usable, new_token, of};
+use crate::channel::CChannel;
+use crate::context::{Tie, is_usable, of};
 use crate::guard::{self, null_argument};
-use crate::layout::{
-    Pointer, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_wc,
-};
+use crate::layout::{ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_wc};
 use crate::wait::Counter;
 
 /// `IBV_WC_GRH`.
@@ -27,17 +24,17 @@ const WC_WITH_INV: u32 = 1 << 3;
 /// A completion queue. Every one is made in the extended shape.
 #[repr(C)]
 pub(crate) struct CCq {
-    public: UnsafeCell<ibv_cq_ex>,
+    pub(crate) public: UnsafeCell<ibv_cq_ex>,
     /// For function pointers that future headers may add.
-    spare: [usize; 16],
-    inner: Arc<dyn CompletionQueue>,
-    token: u64,
-    channel: *const CChannel,
-    comp_given: AtomicU32,
-    async_given: AtomicU32,
+    pub(crate) spare: [usize; 16],
+    pub(crate) inner: Arc<dyn CompletionQueue>,
+    pub(crate) token: u64,
+    pub(crate) channel: *const CChannel,
+    pub(crate) comp_given: AtomicU32,
+    pub(crate) async_given: AtomicU32,
     /// State of the extended polling API.
     pub(crate) polling: Polling,
-    _tie: Tie,
+    pub(crate) _tie: Tie,
 }
 
 /// What `start_poll` … `end_poll` work with.
@@ -46,16 +43,6 @@ pub(crate) struct Polling {
     pub(crate) lock: UnsafeCell<pthread_mutex_t>,
     pub(crate) single_threaded: bool,
     pub(crate) current: UnsafeCell<Option<Wc>>,
-}
-
-/// What a completion queue is made of, beyond the traits' request.
-pub(crate) struct Recipe {
-    pub(crate) cqe: u32,
-    pub(crate) cq_context: Pointer,
-    pub(crate) channel: *mut ibv_comp_channel,
-    pub(crate) comp_vector: u32,
-    pub(crate) ignore_overrun: bool,
-    pub(crate) single_threaded: bool,
 }
 
 impl CCq {
@@ -117,92 +104,6 @@ pub(crate) unsafe fn cq_of<'a>(cq: *const ibv_cq) -> &'a CCq {
     debug_assert_eq!(offset_of!(CCq, public), 0);
     // SAFETY: ours begin with the public structure.
     unsafe { &*cq.cast() }
-}
-
-/// Makes a completion queue.
-///
-/// # Safety
-/// `context` is one of ours; `recipe.channel` is null or of any provider.
-pub(crate) unsafe fn make(context: *mut ibv_context, recipe: &Recipe) -> Result<*mut CCq> {
-    // SAFETY: the caller's promise; zero is a valid start for the structure and the mutex in it.
-    unsafe {
-        if recipe.cqe == 0 {
-            return Err(Error::invalid("a completion queue has at least one entry"));
-        }
-        if recipe.comp_vector >= (*context).num_comp_vectors.cast_unsigned() {
-            return Err(Error::invalid("no such completion vector"));
-        }
-        if !recipe.channel.is_null() && !is_usable((*recipe.channel).context) {
-            return Err(Error::invalid("the completion channel belongs to another device"));
-        }
-        // Its events would be looked up among that context's completion queues.
-        if !recipe.channel.is_null()
-            && !of((*recipe.channel).context).shares_objects_with(of(context))
-        {
-            return Err(Error::invalid("the completion channel belongs to another open context"));
-        }
-        let channel = (!recipe.channel.is_null()).then(|| channel_of(recipe.channel));
-        let token = new_token();
-        let owner = of(context);
-        let inner = owner.inner().create_cq(&CqRequest {
-            cqe: recipe.cqe,
-            channel: channel.map(|channel| channel.inner().clone()),
-            token,
-            ignore_overrun: recipe.ignore_overrun,
-        })?;
-        let mut public: ibv_cq_ex = zeroed();
-        public.base.context = context;
-        public.base.channel = recipe.channel;
-        public.base.cq_context = recipe.cq_context;
-        public.base.handle = token as u32;
-        public.base.cqe = c_int::try_from(inner.capacity()).unwrap_or(c_int::MAX);
-        crate::cq_ex::fill(&mut public);
-        if let Some(channel) = channel {
-            channel.used(1);
-        }
-        let cq = Box::into_raw(Box::new(CCq {
-            public: UnsafeCell::new(public),
-            spare: [0; 16],
-            inner,
-            token,
-            channel: channel.map_or(null(), core::ptr::from_ref),
-            comp_given: AtomicU32::new(0),
-            async_given: AtomicU32::new(0),
-            polling: Polling {
-                lock: zeroed(),
-                single_threaded: recipe.single_threaded,
-                current: UnsafeCell::new(None),
-            },
-            _tie: Tie::new(context),
-        }));
-        owner.live().insert(token, Target::Cq(cq));
-        Ok(cq)
-    }
-}
-
-/// `ibv_create_cq`.
-///
-/// # Safety
-/// `context` is one of ours; `channel` is null or a channel.
-pub(crate) unsafe extern "C-unwind" fn create_cq(
-    context: *mut ibv_context,
-    cqe: c_int,
-    cq_context: Pointer,
-    channel: *mut ibv_comp_channel,
-    comp_vector: c_int,
-) -> *mut ibv_cq {
-    guard::pointer("ibv_create_cq", || {
-        let recipe = Recipe {
-            cqe: u32::try_from(cqe).unwrap_or(0),
-            cq_context,
-            channel,
-            comp_vector: u32::try_from(comp_vector).unwrap_or(u32::MAX),
-            ignore_overrun: false,
-            single_threaded: false,
-        };
-        // SAFETY: the caller's promise.
-        unsafe { Ok(make(context, &recipe)?.cast()) }
-    })
 }
 
 /// `ibv_resize_cq`.

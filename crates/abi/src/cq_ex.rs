@@ -3,56 +3,12 @@
 use core::ffi::c_void;
 
 use libc::c_int;
-use polypath_verbs::{Error, Wc};
+use polypath_verbs::Wc;
 
-use crate::context::checked;
-use crate::cq::{CCq, Recipe, cq_of, flags, immediate, make, service_level};
-use crate::guard::{self, null_argument};
-use crate::layout::{Pointer, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex};
+use crate::cq::{CCq, cq_of, flags, immediate, service_level};
+use crate::guard::{self};
+use crate::layout::{Pointer, ibv_cq_ex};
 use crate::wait::{pthread_mutex_lock, pthread_mutex_unlock};
-
-/// `enum ibv_create_cq_wc_flags` that we can fill: everything of an `ibv_wc` and both times.
-const SUPPORTED: u64 = 0x7f | 1 << 7 | 1 << 11;
-
-/// `ibv_create_cq_ex`'s slot.
-///
-/// # Safety
-/// As the headers call it.
-pub(crate) unsafe extern "C-unwind" fn create_cq_ex(
-    context: *mut ibv_context,
-    attr: *const ibv_cq_init_attr_ex,
-) -> *mut ibv_cq_ex {
-    const MASK_FLAGS: u32 = 1;
-    const MASK_PD: u32 = 2;
-    const SINGLE_THREADED: u32 = 1;
-    const IGNORE_OVERRUN: u32 = 2;
-    guard::pointer("ibv_create_cq_ex", || {
-        // SAFETY: the caller's promise.
-        unsafe {
-            checked(context)?;
-            let attr = attr.as_ref().ok_or_else(|| null_argument("cq_attr"))?;
-            if attr.comp_mask & !(MASK_FLAGS | MASK_PD) != 0 {
-                return Err(Error::invalid("ibv_cq_init_attr_ex has an unknown comp_mask"));
-            }
-            if attr.wc_flags & !SUPPORTED != 0 {
-                return guard::unsupported("wc_flags ask for what RoCE completions do not have");
-            }
-            let flags = if attr.comp_mask & MASK_FLAGS != 0 { attr.flags } else { 0 };
-            if flags & !(SINGLE_THREADED | IGNORE_OVERRUN) != 0 {
-                return guard::unsupported("unknown flags of a completion queue");
-            }
-            let recipe = Recipe {
-                cqe: attr.cqe,
-                cq_context: attr.cq_context,
-                channel: attr.channel,
-                comp_vector: attr.comp_vector,
-                ignore_overrun: flags & IGNORE_OVERRUN != 0,
-                single_threaded: flags & SINGLE_THREADED != 0,
-            };
-            Ok(make(context, &recipe)?.cast())
-        }
-    })
-}
 
 /// A function as the structure holds it.
 macro_rules! slot {
@@ -196,10 +152,11 @@ unsafe extern "C-unwind" fn read_tm_info(_cq: *mut ibv_cq_ex, info: *mut [u64; 2
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::close_device;
-    use crate::cq::{create_cq, destroy_cq, poll_cq};
+    use crate::cq::{destroy_cq, poll_cq};
+    use crate::cq_make::create_cq;
     use crate::double;
     use crate::layout::ibv_wc;
+    use crate::open::close_device;
 
     #[test]
     fn both_polling_apis_take_completions_in_order() {
@@ -223,34 +180,6 @@ mod tests {
             assert_eq!(start_poll(ex, &no_attr), libc::ENOENT);
             assert_eq!(start_poll(ex, &1), libc::EINVAL);
             assert_eq!(destroy_cq(cq), 0);
-            close_device(context);
-        }
-    }
-
-    #[test]
-    fn completions_without_what_was_asked_for_are_refused() {
-        let context = double::open();
-        let mut attr = ibv_cq_init_attr_ex {
-            cqe: 1,
-            cq_context: core::ptr::null_mut(),
-            channel: core::ptr::null_mut(),
-            comp_vector: 0,
-            wc_flags: 1 << 8,
-            comp_mask: 0,
-            flags: 0,
-            parent_domain: core::ptr::null_mut(),
-        };
-        // SAFETY: objects of ours, each freed once.
-        unsafe {
-            assert!(create_cq_ex(context, &attr).is_null());
-            assert_eq!(guard::errno(), libc::EOPNOTSUPP);
-            attr.wc_flags = 0x7f;
-            attr.comp_vector = 9;
-            assert!(create_cq_ex(context, &attr).is_null());
-            assert_eq!(guard::errno(), libc::EINVAL);
-            attr.comp_vector = 0;
-            let cq = create_cq_ex(context, &attr);
-            assert_eq!(destroy_cq(cq.cast()), 0);
             close_device(context);
         }
     }

@@ -14,16 +14,13 @@ use crate::forward::real_fn;
 use crate::layout::{ibv_device, verbs_device};
 use crate::lock::Lock;
 use crate::rdmanl::Aside;
-use crate::{guard, log};
+use crate::{guard, log, ours};
 
 /// Most devices that one process is ever shown. Devices are never freed: programs keep pointers.
 const DEVICES_MAX: usize = 256;
 
 /// Most device lists that a program holds at a time.
 const LISTS_MAX: usize = 4096;
-
-/// Its address in `ibv_device.ops` (which rdma-core never uses) tells our devices.
-static MARK: u8 = 0x50;
 
 /// One of our devices.
 #[repr(C)]
@@ -69,15 +66,6 @@ pub(crate) struct Registry {
 pub(crate) static REGISTRY: Lock<Registry> =
     Lock::new(Registry { devices: Vec::new(), lists: None });
 
-/// Whether a device is one of ours.
-///
-/// # Safety
-/// `device` must be null or a device of any provider.
-pub(crate) unsafe fn is_ours(device: *const ibv_device) -> bool {
-    // SAFETY: the caller's promise.
-    !device.is_null() && unsafe { (*device).ops[0] } == (&raw const MARK).cast_mut().cast()
-}
-
 /// One of our devices.
 ///
 /// # Safety
@@ -117,7 +105,7 @@ fn make(inner: Arc<dyn Device>) -> *mut CDevice {
         let name = (*device).name().to_owned();
         let public = &mut (*device).verbs;
         public.sysfs = sysfs;
-        public.device.ops[0] = (&raw const MARK).cast_mut().cast();
+        public.device.ops[0] = ours::mark();
         public.device.node_type = 1; // IBV_NODE_CA
         public.device.transport_type = 0; // IBV_TRANSPORT_IB
         put(&mut public.device.name, &name);
@@ -301,16 +289,16 @@ mod tests {
         unsafe {
             let first = get_device_list(&mut count);
             assert!(count >= 1);
-            let ours = *first.add(usize::try_from(count).unwrap() - 1);
-            assert!(is_ours(ours));
-            let name = CStr::from_ptr(get_device_name(ours));
+            let device = *first.add(usize::try_from(count).unwrap() - 1);
+            assert!(ours::is_our_device(device));
+            let name = CStr::from_ptr(get_device_name(device));
             assert_eq!(name, c"roce0");
             let second = get_device_list(null_mut());
-            assert_eq!(*second.add(usize::try_from(count).unwrap() - 1), ours);
+            assert_eq!(*second.add(usize::try_from(count).unwrap() - 1), device);
             free_device_list(first);
             free_device_list(second);
-            assert_eq!(get_device_index(ours), 4);
-            assert_eq!(get_device_guid(ours), 0x0250_56ff_fe00_0001_u64.to_be());
+            assert_eq!(get_device_index(device), 4);
+            assert_eq!(get_device_guid(device), 0x0250_56ff_fe00_0001_u64.to_be());
         }
     }
 
@@ -320,7 +308,7 @@ mod tests {
         unsafe {
             let list = get_device_list(null_mut());
             let mut at = 0;
-            while !is_ours(*list.add(at)) {
+            while !ours::is_our_device(*list.add(at)) {
                 at += 1;
             }
             let device: *const verbs_device = (*list.add(at)).cast();

@@ -157,9 +157,9 @@ pub(crate) unsafe extern "C-unwind" fn reg_dm_mr(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::close_device;
     use crate::double;
     use crate::memory::dereg_mr;
+    use crate::open::close_device;
     use crate::pd::{alloc_pd, dealloc_pd};
 
     #[test]

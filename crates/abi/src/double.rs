@@ -9,12 +9,15 @@ use std::sync::{Arc, Mutex};
 
 use polypath_verbs::*;
 
-use crate::context::{close_device, open_device};
-use crate::cq::{create_cq, destroy_cq};
-use crate::device::{free_device_list, get_device_list, is_ours};
+use crate::cq::destroy_cq;
+use crate::cq_make::create_cq;
+use crate::device::{free_device_list, get_device_list};
 use crate::layout::{ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr};
+use crate::open::{close_device, open_device};
+use crate::ours::is_our_device;
 use crate::pd::{alloc_pd, dealloc_pd};
-use crate::qp::{create_qp, destroy_qp};
+use crate::qp::destroy_qp;
+use crate::qp_make::create_qp;
 
 /// One device, `roce0`.
 pub(crate) fn devices() -> Vec<Arc<dyn Device>> {
@@ -34,7 +37,7 @@ pub(crate) fn open() -> *mut ibv_context {
     unsafe {
         let list = get_device_list(null_mut());
         let mut at = 0;
-        while !is_ours(*list.add(at)) {
+        while !is_our_device(*list.add(at)) {
             at += 1;
         }
         let context = open_device(*list.add(at));

@@ -1,16 +1,17 @@
-//! Asynchronous events.
+//! Events of completion channels, and asynchronous events.
 
 use libc::c_int;
 use polypath_verbs::{AsyncEvent, Element};
 
-use crate::channel::next_event;
+use crate::channel::{channel_of, next_event};
 use crate::context::{CContext, Target, of};
-use crate::cq::CCq;
-use crate::forward::{is_our_context, real_fn};
+use crate::cq::{CCq, cq_of};
+use crate::forward::real_fn;
 use crate::guard;
-use crate::layout::{Pointer, ibv_async_event, ibv_context};
-use crate::qp::CQp;
-use crate::srq::CSrq;
+use crate::layout::{Pointer, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq};
+use crate::ours::is_our_context;
+use crate::qp::{CQp, qp_of};
+use crate::srq::{CSrq, srq_of};
 
 /// What the first argument of an event is, by its type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,21 +47,21 @@ fn deliver(context: &CContext) -> Option<ibv_async_event> {
             Element::Device => port(1),
             Element::Cq(token) => match live.get(&token) {
                 Some(&Target::Cq(cq)) => {
-                    (*cq).async_given();
+                    cq_of(cq).async_given();
                     Some(cq.cast())
                 }
                 _ => None,
             },
             Element::Qp(token) => match live.get(&token) {
                 Some(&Target::Qp(qp)) => {
-                    (*qp).async_given();
+                    qp_of(qp).async_given();
                     Some(qp.cast())
                 }
                 _ => None,
             },
             Element::Srq(token) => match live.get(&token) {
                 Some(&Target::Srq(srq)) => {
-                    (*srq).async_given();
+                    srq_of(srq).async_given();
                     Some(srq.cast())
                 }
                 _ => None,
@@ -122,12 +123,67 @@ pub(crate) unsafe extern "C-unwind" fn ack_async_event(event: *mut ibv_async_eve
     }
 }
 
+/// Takes the event that was read for. `None`: its completion queue is gone, wait for the next.
+///
+/// # Safety
+/// `channel` is one of ours.
+unsafe fn take(channel: *mut ibv_comp_channel) -> Option<*mut ibv_cq> {
+    // SAFETY: the caller's promise. What the live table holds lives as long as the lock is held,
+    // and then until the event that is counted here is acknowledged.
+    unsafe {
+        let live = of((*channel).context).live();
+        let token = channel_of(channel).inner().take()?;
+        let Some(&Target::Cq(cq)) = live.get(&token) else { return None };
+        cq_of(cq).completion_given();
+        Some(cq)
+    }
+}
+
+/// `ibv_get_cq_event`.
+///
+/// # Safety
+/// `channel` is one of ours; `cq` and `cq_context` are writable.
+pub(crate) unsafe extern "C-unwind" fn get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut Pointer,
+) -> c_int {
+    loop {
+        // SAFETY: the caller's promise; nothing is alive here that would have to be dropped.
+        unsafe {
+            if !next_event((*channel).fd) {
+                return -1;
+            }
+            if let Some(found) = guard::run(None, || take(channel)) {
+                *cq = found;
+                *cq_context = (*found).cq_context;
+                return 0;
+            }
+        }
+    }
+}
+
+/// `ibv_ack_cq_events`.
+///
+/// # Safety
+/// `cq` is one of ours.
+pub(crate) unsafe extern "C-unwind" fn ack_cq_events(cq: *mut ibv_cq, count: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { CCq::completion_counter(cq).acknowledge(count) };
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use polypath_verbs::AsyncKind;
 
     use super::*;
+    use crate::channel::{create_comp_channel, destroy_comp_channel};
+    use crate::cq::destroy_cq;
+    use crate::cq_make::create_cq;
     use crate::double::{self, Kit};
+    use crate::open::close_device;
 
     #[test]
     fn events_name_their_object_and_are_acknowledged_before_it_goes() {
@@ -170,5 +226,58 @@ mod tests {
             assert_eq!(about(kind as u32), About::Nothing);
         }
         assert_eq!(about(K::WqFatal as u32), About::Foreign);
+    }
+
+    #[test]
+    fn destroying_a_queue_waits_for_its_events_to_be_acknowledged() {
+        let context = double::open();
+        let mut name = 7_u8;
+        let cq_context: Pointer = (&raw mut name).cast();
+        // SAFETY: objects of ours, each freed once; the thread only uses the queue that lives.
+        unsafe {
+            let channel = create_comp_channel(context);
+            let cq = create_cq(context, 4, cq_context, channel, 0);
+            assert_eq!((*channel).refcnt, 1);
+            assert_eq!(destroy_comp_channel(channel), libc::EBUSY);
+            double::complete(cq_of(cq).inner(), 1);
+            let (mut from, mut given) = (core::ptr::null_mut(), core::ptr::null_mut());
+            assert_eq!(get_cq_event(channel, &mut from, &mut given), 0);
+            assert_eq!((from, given), (cq, cq_context));
+
+            let acknowledged = AtomicBool::new(false);
+            let address = cq.expose_provenance();
+            std::thread::scope(|scope| {
+                let acknowledged = &acknowledged;
+                let waiting = scope.spawn(move || {
+                    let cq: *mut ibv_cq = core::ptr::with_exposed_provenance_mut(address);
+                    // SAFETY: the queue of above, destroyed once.
+                    assert_eq!(destroy_cq(cq), 0);
+                    assert!(acknowledged.load(Ordering::SeqCst), "it did not wait");
+                });
+                acknowledged.store(true, Ordering::SeqCst);
+                ack_cq_events(cq, 1);
+                waiting.join().unwrap();
+            });
+            assert_eq!(destroy_comp_channel(channel), 0);
+            close_device(context);
+        }
+    }
+
+    #[test]
+    fn an_event_of_a_queue_that_is_gone_is_nobodys() {
+        let context = double::open();
+        // SAFETY: objects of ours, each freed once.
+        unsafe {
+            let channel = create_comp_channel(context);
+            let cq = create_cq(context, 4, core::ptr::null_mut(), channel, 0);
+            double::complete(cq_of(cq).inner(), 1);
+            assert_eq!(destroy_cq(cq), 0);
+            libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK);
+            let (mut from, mut given) = (core::ptr::null_mut(), core::ptr::null_mut());
+            assert_eq!(get_cq_event(channel, &mut from, &mut given), -1);
+            assert_eq!(guard::errno(), libc::EAGAIN);
+            assert_eq!(destroy_comp_channel(channel), 0);
+            close_device(context);
+        }
     }
 }

@@ -13,7 +13,8 @@ use crate::forward::{
     refuse_silently, refuse_text, route,
 };
 use crate::{
-    ah, buffer, channel, context, cq, device, events, import, memory, pd, qp, query, srq, strings,
+    ah, buffer, channel, cq, cq_make, device, events, import, memory, open, pd, qp, qp_make, query,
+    srq, strings,
 };
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -104,8 +105,8 @@ own! {
     ibv_get_device_name "IBVERBS_1.1" Device device::get_device_name, refuse_null;
     ibv_get_device_index "IBVERBS_1.9" Device device::get_device_index, refuse_minus_one;
     ibv_get_device_guid "IBVERBS_1.1" Device device::get_device_guid, refuse_silently;
-    ibv_open_device "IBVERBS_1.1" Device context::open_device, refuse_null;
-    ibv_close_device "IBVERBS_1.1" Context context::close_device, refuse_minus_one;
+    ibv_open_device "IBVERBS_1.1" Device open::open_device, refuse_null;
+    ibv_close_device "IBVERBS_1.1" Context open::close_device, refuse_minus_one;
     ibv_import_device "IBVERBS_1.10" Ours import::import_device, refuse_null;
 
     ibv_query_device "IBVERBS_1.1" Context query::query_device, refuse_errno;
@@ -139,9 +140,9 @@ own! {
 
     ibv_create_comp_channel "IBVERBS_1.0" Context channel::create_comp_channel, refuse_null;
     ibv_destroy_comp_channel "IBVERBS_1.0" Object channel::destroy_comp_channel, refuse_errno;
-    ibv_get_cq_event "IBVERBS_1.1" Object channel::get_cq_event, refuse_minus_one;
-    ibv_ack_cq_events "IBVERBS_1.1" Object channel::ack_cq_events, refuse_silently;
-    ibv_create_cq "IBVERBS_1.1" Context cq::create_cq, refuse_null;
+    ibv_get_cq_event "IBVERBS_1.1" Object events::get_cq_event, refuse_minus_one;
+    ibv_ack_cq_events "IBVERBS_1.1" Object events::ack_cq_events, refuse_silently;
+    ibv_create_cq "IBVERBS_1.1" Context cq_make::create_cq, refuse_null;
     ibv_resize_cq "IBVERBS_1.1" Object cq::resize_cq, refuse_errno;
     ibv_destroy_cq "IBVERBS_1.1" Object cq::destroy_cq, refuse_errno;
 
@@ -150,7 +151,7 @@ own! {
     ibv_query_srq "IBVERBS_1.1" Object srq::query_srq, refuse_errno;
     ibv_destroy_srq "IBVERBS_1.1" Object srq::destroy_srq, refuse_errno;
 
-    ibv_create_qp "IBVERBS_1.1" Object qp::create_qp, refuse_null;
+    ibv_create_qp "IBVERBS_1.1" Object qp_make::create_qp, refuse_null;
     ibv_modify_qp "IBVERBS_1.1" Object qp::modify_qp, refuse_errno;
     ibv_query_qp "IBVERBS_1.1" Object qp::query_qp, refuse_errno;
     ibv_destroy_qp "IBVERBS_1.1" Object qp::destroy_qp, refuse_errno;

@@ -11,6 +11,7 @@ use libc::c_int;
 
 use crate::guard::set_errno;
 use crate::layout::{Pointer, ibv_context};
+use crate::ours::{is_our_context, is_our_device};
 use crate::{dl, log};
 
 /// How to tell whose call it is.
@@ -108,7 +109,7 @@ pub(crate) unsafe extern "C" fn route(first: *const c_void, entry: &Entry) -> *c
         Kind::Ours => true,
         Kind::Real => false,
         // SAFETY: the caller's promise.
-        Kind::Device => unsafe { crate::device::is_ours(first.cast()) },
+        Kind::Device => unsafe { is_our_device(first.cast()) },
         // SAFETY: the caller's promise.
         Kind::Context => unsafe { is_our_context(first.cast()) },
         Kind::Object if first.is_null() => false,
@@ -116,15 +117,6 @@ pub(crate) unsafe extern "C" fn route(first: *const c_void, entry: &Entry) -> *c
         Kind::Object => unsafe { is_our_context(*first.cast::<*const ibv_context>()) },
     };
     if ours { entry.ours.0 } else { real(entry) }
-}
-
-/// Whether a context is one of ours.
-///
-/// # Safety
-/// `context` must be null or a context of any provider.
-pub(crate) unsafe fn is_our_context(context: *const ibv_context) -> bool {
-    // SAFETY: a context points to its device as long as it lives.
-    !context.is_null() && unsafe { crate::device::is_ours((*context).device) }
 }
 
 /// An address as a function of type `F`.

@@ -6,76 +6,23 @@
 //! The kernel's drivers let processes share objects because the kernel can reach the memory of both;
 //! a region of ours is memory of the process that registered it.
 
-use core::mem::zeroed;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
-
 use libc::c_int;
-use polypath_verbs::{Error, Result};
 
-use crate::context::{Opened, of, wrap};
+use crate::context::of;
 use crate::forward::real_fn;
 use crate::guard::{self, null_argument};
 use crate::layout::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
-use crate::lock::Lock;
 use crate::memory::{forget_mr, show};
+use crate::open::wrap;
 use crate::pd::{forget_pd, make_pd, pd_of};
-use crate::{dm, log};
-
-/// What the memory file of a context is called: so that another process knows what it was given.
-const NAME: &core::ffi::CStr = c"polypath-context";
-
-/// A file's device and inode.
-pub(crate) type Identity = (libc::dev_t, libc::ino_t);
-
-/// Open devices by the identity of their `cmd_fd`.
-pub(crate) struct Table(BTreeMap<Identity, Weak<Opened>>);
-
-pub(crate) static CONTEXTS: Lock<Table> = Lock::new(Table(BTreeMap::new()));
-
-fn identity(fd: c_int) -> Result<Identity> {
-    // SAFETY: zero is valid for stat, which the call fills in.
-    unsafe {
-        let mut stat: libc::stat = zeroed();
-        if libc::fstat(fd, &mut stat) != 0 {
-            return Err(Error::new(libc::EBADF, "cmd_fd is no file descriptor"));
-        }
-        Ok((stat.st_dev, stat.st_ino))
-    }
-}
-
-/// A descriptor for a new context's `cmd_fd`, and its file's identity.
-pub(crate) fn command_fd() -> Result<(c_int, Identity)> {
-    // SAFETY: a valid name.
-    let fd = unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(Error::new(guard::errno(), "cannot make a file for the context"));
-    }
-    Ok((fd, identity(fd)?))
-}
-
-/// A context that can be imported from now on.
-pub(crate) fn remember(identity: Identity, opened: &Arc<Opened>) {
-    CONTEXTS.lock().0.insert(identity, Arc::downgrade(opened));
-}
-
-/// A context that is gone.
-pub(crate) fn forget(identity: Identity) {
-    CONTEXTS.lock().0.remove(&identity);
-}
-
-/// Whether a descriptor is of a context of ours, in whatever process.
-fn is_context_file(fd: c_int) -> bool {
-    let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
-    link.to_string_lossy().starts_with(&format!("/memfd:{}", NAME.to_string_lossy()))
-}
+use crate::{dm, identity, log};
 
 /// `ibv_import_device`: takes the descriptor over.
 ///
 /// # Safety
 /// As any call of the real function.
 pub(crate) unsafe extern "C-unwind" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
-    if !guard::run(true, || is_context_file(cmd_fd)) {
+    if !guard::run(true, || identity::is_context_file(cmd_fd)) {
         let real = real_fn!(c"ibv_import_device", c"IBVERBS_1.10", fn(c_int) -> *mut ibv_context);
         if let Some(real) = real {
             // SAFETY: the caller's promise.
@@ -83,10 +30,10 @@ pub(crate) unsafe extern "C-unwind" fn import_device(cmd_fd: c_int) -> *mut ibv_
         }
     }
     guard::pointer("ibv_import_device", || {
-        let found = CONTEXTS.lock().0.get(&identity(cmd_fd)?).and_then(Weak::upgrade);
+        let found = identity::find(cmd_fd)?;
         match found.filter(|opened| opened.is_of_this_process()) {
             Some(opened) => Ok(wrap(opened, cmd_fd)),
-            None if is_context_file(cmd_fd) => guard::unsupported(
+            None if identity::is_context_file(cmd_fd) => guard::unsupported(
                 "a context of another process can't be imported: its memory is out of reach",
             ),
             None => guard::unsupported("cmd_fd is not of a Polypath device"),
@@ -175,9 +122,9 @@ pub(crate) unsafe extern "C-unwind" fn unimport_dm(dm: *mut ibv_dm) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::close_device;
     use crate::double;
     use crate::memory::{dereg_mr, reg_mr};
+    use crate::open::close_device;
     use crate::pd::{alloc_pd, dealloc_pd};
 
     /// A context and another one imported from it.
@@ -214,13 +161,13 @@ mod tests {
     fn what_is_no_context_of_this_process_is_not_imported() {
         // SAFETY: descriptors of our own.
         unsafe {
-            let (fd, _) = command_fd().unwrap();
-            assert!(is_context_file(fd));
+            let (fd, _) = identity::command_fd().unwrap();
+            assert!(identity::is_context_file(fd));
             assert!(import_device(fd).is_null(), "as one that another process sent");
             assert_eq!(guard::errno(), libc::EOPNOTSUPP);
             libc::close(fd);
             let other = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-            assert!(!is_context_file(other));
+            assert!(!identity::is_context_file(other));
             libc::close(other);
         }
     }

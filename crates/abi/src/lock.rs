@@ -1,25 +1,12 @@
-//! Locks of the whole process, which survive `fork()`.
-//!
-//! A child has only the thread that forked: a lock that another thread held then would stay locked
-//! for ever. So all locks here are taken before a fork, in one order, and released on both sides.
+//! Locks of the whole process, which survive `fork()`: see [`crate::fork`].
 
 use core::cell::UnsafeCell;
 use core::mem::zeroed;
 use core::ops::{Deref, DerefMut};
-use std::sync::Once;
 
-use libc::{c_int, pthread_mutex_t};
+use libc::pthread_mutex_t;
 
 use crate::wait::{pthread_mutex_lock, pthread_mutex_unlock};
-use crate::{broker, buffer, device, import, paths, rdmanl, ucma};
-
-unsafe extern "C" {
-    fn pthread_atfork(
-        prepare: extern "C" fn(),
-        parent: extern "C" fn(),
-        child: extern "C" fn(),
-    ) -> c_int;
-}
 
 /// A value behind a mutex of the C library.
 pub(crate) struct Lock<T> {
@@ -42,7 +29,6 @@ impl<T> Lock<T> {
 
     /// Waits for the lock. Not re-entrant.
     pub(crate) fn lock(&self) -> Held<'_, T> {
-        register();
         self.raw_lock();
         Held(self)
     }
@@ -78,73 +64,5 @@ impl<T> DerefMut for Held<'_, T> {
 impl<T> Drop for Held<'_, T> {
     fn drop(&mut self) {
         self.0.raw_unlock();
-    }
-}
-
-/// Registers the fork handlers, once.
-fn register() {
-    static ONCE: Once = Once::new();
-    // SAFETY: the library is never unloaded, so the handlers stay valid.
-    ONCE.call_once(|| unsafe {
-        pthread_atfork(prepare, release, child);
-    });
-}
-
-extern "C" fn prepare() {
-    device::REGISTRY.raw_lock();
-    ucma::IDS.raw_lock();
-    ucma::FILES.raw_lock();
-    rdmanl::SOCKETS.raw_lock();
-    paths::lock_for_fork();
-    broker::CLIENT.raw_lock();
-    buffer::BUFFERS.raw_lock();
-    import::CONTEXTS.raw_lock();
-}
-
-extern "C" fn release() {
-    import::CONTEXTS.raw_unlock();
-    buffer::BUFFERS.raw_unlock();
-    broker::CLIENT.raw_unlock();
-    paths::unlock_after_fork();
-    rdmanl::SOCKETS.raw_unlock();
-    ucma::FILES.raw_unlock();
-    ucma::IDS.raw_unlock();
-    device::REGISTRY.raw_unlock();
-}
-
-extern "C" fn child() {
-    release();
-    crate::guard::run((), ucma::forked);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lock_that_another_thread_held_is_free_in_the_child() {
-        let (held, forked) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let ids = ucma::IDS.lock();
-                held.wait();
-                // The fork below waits for the lock, so it can't be held until after it.
-                drop(ids);
-                forked.wait();
-            });
-            held.wait();
-            // SAFETY: the child only takes a lock and leaves.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                drop(ucma::IDS.lock());
-                // SAFETY: ends the child without running the test harness.
-                unsafe { libc::_exit(7) };
-            }
-            forked.wait();
-            let mut status = 0;
-            // SAFETY: our child.
-            unsafe { libc::waitpid(child, &mut status, 0) };
-            assert_eq!(libc::WEXITSTATUS(status), 7);
-        });
     }
 }

@@ -347,8 +347,8 @@ pub(crate) unsafe extern "C-unwind" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::close_device;
     use crate::double;
+    use crate::open::close_device;
     use crate::pd::{alloc_pd, dealloc_pd};
 
     #[test]

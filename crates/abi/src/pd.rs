@@ -234,8 +234,8 @@ pub(crate) unsafe extern "C-unwind" fn alloc_parent_domain(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::close_device;
     use crate::double;
+    use crate::open::close_device;
 
     #[test]
     fn a_parent_domain_keeps_its_domain_busy() {

@@ -3,20 +3,15 @@
 //! Work requests are put together in a buffer of the queue pair, which is kept for the next time,
 //! and handed over all or none.
 
-use core::cell::UnsafeCell;
 use core::ffi::c_void;
-use core::mem::zeroed;
-use core::ops::Range;
 use core::slice;
-use std::sync::Arc;
 
-use libc::{c_int, pthread_mutex_t, size_t};
-use polypath_verbs::{
-    AddressHandle, FlushScope, Placement, SendData, SendFlags, SendOp, SendRequest, Sge, UdTarget,
-};
+use libc::{c_int, size_t};
+use polypath_verbs::{FlushScope, Placement, SendData, SendFlags, SendOp, SendRequest, UdTarget};
 use smallvec::SmallVec;
 
 use crate::ah::ah_of;
+use crate::draft::{Data, Draft, Request};
 use crate::guard;
 use crate::layout::{Pointer, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
 use crate::post::{only_type_2, sges, stage, unstage};
@@ -25,66 +20,6 @@ use crate::wait::{pthread_mutex_lock, pthread_mutex_unlock};
 
 /// Most work requests between `ibv_wr_start` and `ibv_wr_complete`.
 const REQUESTS_MAX: usize = 1 << 16;
-
-/// What is put together between `ibv_wr_start` and `ibv_wr_complete`.
-pub(crate) struct Builder {
-    /// Held from start to complete or abort.
-    lock: UnsafeCell<pthread_mutex_t>,
-    draft: UnsafeCell<Draft>,
-}
-
-impl Default for Builder {
-    fn default() -> Self {
-        // SAFETY: zero is an unlocked mutex.
-        Self { lock: UnsafeCell::new(unsafe { zeroed() }), draft: UnsafeCell::default() }
-    }
-}
-
-#[derive(Default)]
-struct Draft {
-    requests: Vec<Request>,
-    sges: Vec<Sge>,
-    bytes: Vec<u8>,
-    /// The first error: told by `ibv_wr_complete`.
-    error: c_int,
-}
-
-struct Request {
-    wr_id: u64,
-    op: SendOp,
-    flags: SendFlags,
-    data: Data,
-    ud: Option<(Arc<AddressHandle>, u32, u32)>,
-    xrc_srqn: u32,
-}
-
-/// Where a request's data is in the draft.
-enum Data {
-    Sges(Range<usize>),
-    Inline(Range<usize>),
-}
-
-impl Draft {
-    fn clear(&mut self) {
-        self.requests.clear();
-        self.sges.clear();
-        self.bytes.clear();
-        self.error = 0;
-    }
-
-    fn fail(&mut self, errno: c_int) {
-        if self.error == 0 {
-            self.error = errno;
-        }
-    }
-
-    fn set_data(&mut self, data: Data) {
-        match self.requests.last_mut() {
-            Some(request) => request.data = data,
-            None => self.fail(libc::EINVAL),
-        }
-    }
-}
 
 /// Works on the draft of a queue pair.
 ///

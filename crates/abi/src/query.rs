@@ -476,8 +476,8 @@ pub(crate) unsafe extern "C-unwind" fn query_rt_values(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::close_device;
     use crate::double;
+    use crate::open::close_device;
 
     #[test]
     fn the_exported_query_port_leaves_newer_fields_alone() {

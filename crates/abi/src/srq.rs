@@ -115,7 +115,7 @@ unsafe fn make(
             async_given: AtomicU32::new(0),
             _tie: Tie::new(context),
         }));
-        owner.live().insert(token, Target::Srq(srq));
+        owner.live().insert(token, Target::Srq(srq.cast()));
         Ok((*srq).public.get())
     }
 }

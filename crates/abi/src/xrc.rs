@@ -111,8 +111,8 @@ mod tests {
     use core::ptr::null;
 
     use super::*;
-    use crate::context::close_device;
     use crate::double;
+    use crate::open::close_device;
 
     #[test]
     fn fd_and_oflags_are_both_needed_and_nothing_else_is_known() {
