@@ -5,10 +5,10 @@ use core::time::Duration;
 
 use polypath_transport::{Access, QpType};
 
-use crate::attack::Attack;
+use crate::bout::Attack;
 use crate::faults::{Fault, When};
 use crate::io::SRQNS;
-use crate::link::LinkPlan;
+use crate::weather::LinkPlan;
 
 /// No XRC shared receive queue has this number.
 const NO_SRQN: u32 = 0x55_5555;

@@ -6,11 +6,8 @@ use polypath_transport::{AhAttr, QpAttr, QpAttrMask as M, QpConfig, QpState, QpT
 
 use crate::case::PairPlan;
 use crate::host::SimHost;
-use crate::io::PD;
+use crate::io::{PD, QKEY};
 use crate::judge::flow::INLINE_MAX;
-
-/// Of all UD queue pairs.
-pub(crate) const QKEY: u32 = 0x1122_3344;
 
 /// Makes one end's queue pair, with queues of `depth`, and takes it to RTS. `ips`: the addresses of both ends.
 pub(crate) fn connect(plan: &PairPlan, e: usize, ips: [IpAddr; 2], depth: u32, host: &mut SimHost) {

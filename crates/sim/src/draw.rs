@@ -9,9 +9,9 @@ use crate::case::{Case, EndPlan, Kind, Op, PairPlan, Wrong};
 use crate::faults::{self, Fault, When};
 use crate::grey;
 use crate::layout::{AREA, BUFFER, SHARED};
-use crate::link::LinkPlan;
 use crate::overlap;
 use crate::rng::Rng;
+use crate::weather::LinkPlan;
 
 const MS: Duration = Duration::from_millis(1);
 /// Work requests of an unreliable queue pair: there are receives for all from the beginning.

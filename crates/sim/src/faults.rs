@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-use crate::grey::Holes;
-use crate::link::{Bursts, Weather};
 use crate::rng::Rng;
+use crate::weather::Holes;
+use crate::weather::{Bursts, Weather};
 
 /// When something happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

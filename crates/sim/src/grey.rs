@@ -8,6 +8,7 @@ use polypath_transport::QpType;
 use crate::case::{Case, PairPlan};
 use crate::faults::{Fault, When};
 use crate::rng::Rng;
+use crate::weather::Holes;
 
 const MS: Duration = Duration::from_millis(1);
 /// Queue pairs have found out about each other before holes open: what they lose then is data.
@@ -15,27 +16,6 @@ const AGREED: Duration = Duration::from_millis(40);
 /// What the peer that lives shall last through of flapping, longer than the patience of the one whose peer
 /// has died.
 const FLAPPING: Duration = Duration::from_millis(5000);
-
-/// What a link loses for certain, of what it should carry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holes {
-    /// Datagrams of more bytes of UDP payload than this; 0: of none.
-    pub over: u32,
-    /// Packets of some queue pairs, by a hash of the destination: a set of eight classes. (A fabric that
-    /// spreads by UDP source port takes a path as a whole: each has a port of its own.)
-    pub classes: u8,
-}
-
-impl Holes {
-    /// Whether a datagram falls in.
-    pub(crate) fn swallow(&self, datagram: &[u8]) -> bool {
-        let qpn = datagram.get(5..8).map_or(0, |q| u32::from_be_bytes([0, q[0], q[1], q[2]]));
-        // Path managers talk to number 0 of a lane.
-        let class = 1u8 << (qpn.wrapping_mul(0x9e37_79b1) >> 29);
-        let large = self.over > 0 && datagram.len() > self.over as usize;
-        large || (qpn & 0xffff != 0 && self.classes & class != 0)
-    }
-}
 
 /// Adds to a case what its seed means here. `pair` draws a pair of queue pairs between two hosts.
 pub(crate) fn add(

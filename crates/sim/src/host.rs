@@ -11,9 +11,9 @@ use polypath_wire::icrc::FlowCrc;
 use polypath_wire::packet::Packet;
 
 use crate::case::LanePlan;
+use crate::datagram::{Datagram, address};
 use crate::io::{Came, Did, Io};
 use crate::judge::{Verdict, breach};
-use crate::link::{Datagram, address};
 
 /// Bytes that packets of a host's queue pairs may take which arrived early: little, so that some are dropped.
 const EARLY_MEMORY: u32 = 1 << 20;

@@ -15,7 +15,7 @@ use polypath_wire::icrc::{Flow, FlowCrc};
 use polypath_wire::packet::Packet;
 use polypath_wire::psn::Psn;
 
-use crate::link::Datagram;
+use crate::datagram::Datagram;
 
 /// The key of all of a host's memory, local and remote, for everything.
 pub const KEY: u32 = 0x1234_5678;
@@ -25,6 +25,8 @@ pub const READ_KEY: u32 = 0x1234_5601;
 pub const WRITE_KEY: u32 = 0x1234_5602;
 /// A key of nothing.
 pub const NO_KEY: u32 = 0x6666_6666;
+/// Of all UD queue pairs.
+pub(crate) const QKEY: u32 = 0x1122_3344;
 /// The protection domain of everything but XRC shared receive queues.
 pub const PD: u32 = 1;
 /// The numbers of each host's XRC shared receive queues, all in one XRC domain, each with a protection

@@ -46,9 +46,11 @@
 
 mod arguments;
 mod attack;
+mod bout;
 mod case;
 pub mod cm;
 mod connect;
+mod datagram;
 mod drain;
 mod draw;
 mod faults;
@@ -66,19 +68,21 @@ mod rng;
 mod run;
 mod shrink;
 mod trace;
+mod weather;
 mod words;
 
 pub use arguments::Arguments;
-pub use attack::{Attack, Way};
+pub use bout::{Attack, Way};
 pub use case::{Case, EndPlan, Kind, LanePlan, Op, PairPlan, Wrong};
+pub use datagram::{Datagram, address, other_address};
 pub use faults::{Change, Fault, When};
-pub use grey::Holes;
 pub use host::{HostPlan, SimHost};
 pub use hunt::{Hunt, Subject};
 pub use io::{Did, Io, KEY, Mischief, NO_KEY, PD, READ_KEY, SRQNS, WRITE_KEY};
 pub use judge::Breach;
-pub use link::{Bursts, Datagram, LinkPlan, Network, Weather, address, other_address};
+pub use link::Network;
 pub use rng::Rng;
 pub use run::{Failure, Report, Simulation, simulate};
 pub use shrink::{Shrunk, run, shrink};
 pub use trace::{Drop, Fate, Record, Trace};
+pub use weather::{Bursts, Holes, LinkPlan, Weather};

@@ -1,83 +1,16 @@
 //! The network: links that every host is on, which delay, queue, lose, double, hold back and corrupt
 //! packets, and get cut.
 
-use core::net::{IpAddr, Ipv6Addr};
+use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use polypath_wire::icrc::Flow;
-
 use crate::attack::Seen;
-use crate::grey::Holes;
+use crate::datagram::{Datagram, address};
 use crate::out::say;
 use crate::rng::Rng;
 use crate::trace::{Drop, Fate, Record, Trace};
-
-/// What a link is like in good weather.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkPlan {
-    /// Least time of flight.
-    pub delay: Duration,
-    /// Added at random.
-    pub jitter: Duration,
-    /// Packets overtake each other within the jitter.
-    pub reorders: bool,
-    /// Speed of each port, both ways, Mbit/s; 0: no limit.
-    pub rate_mbps: u32,
-    /// Bytes that a port holds before it drops what comes.
-    pub queue: u32,
-}
-
-/// Losses that come in bursts (Gilbert's model), per mille and packet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bursts {
-    /// Chance that a burst begins.
-    pub begin: u64,
-    /// Chance that it ends.
-    pub end: u64,
-    /// Chance of loss within one.
-    pub loss: u64,
-}
-
-/// What befalls the packets on a link by chance, per mille.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Weather {
-    /// Loss.
-    pub loss: u64,
-    /// Losses in bursts.
-    pub bursts: Bursts,
-    /// Arrival of two.
-    pub double: u64,
-    /// Arrival later than some that were sent later.
-    pub overtake: u64,
-    /// Being held back for up to 300 ms: the packets that fences are for.
-    pub straggle: u64,
-    /// Arrival with one to three bits flipped.
-    pub corrupt: u64,
-}
-
-/// A datagram: what a UDP socket takes, and the IP header's share of what it gives.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Datagram {
-    /// Addresses and ports.
-    pub flow: Flow,
-    /// Identification of the IPv4 header, which the ICRC covers.
-    pub id: u16,
-    /// DSCP and ECN.
-    pub traffic_class: u8,
-    /// TTL.
-    pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits.
-    pub flow_label: u32,
-    /// UDP payload, ICRC and all.
-    pub bytes: Vec<u8>,
-    /// Bits that the ICRC covers were flipped on the way: it must not be taken for good.
-    pub corrupted: bool,
-    /// An attacker made it.
-    pub forged: bool,
-    /// When it was sent.
-    pub sent: Duration,
-}
+use crate::weather::{Holes, LinkPlan, Weather};
 
 #[derive(Clone, Debug)]
 struct Port {
@@ -121,21 +54,6 @@ pub struct Network {
     pub trace: Option<Trace>,
     /// Print packets as they are sent.
     pub print: bool,
-}
-
-/// The first address of a host on a link: 10.0.`link + 1`.`host + 1`, or fd00:`link + 1`::`host + 1`.
-pub fn address(link: usize, host: usize, v6: bool) -> IpAddr {
-    let (link, host) = (link as u16 + 1, host as u16 + 1);
-    if v6 {
-        IpAddr::V6(Ipv6Addr::new(0xfd00, link, 0, 0, 0, 0, 0, host))
-    } else {
-        IpAddr::from([10, 0, link as u8, host as u8])
-    }
-}
-
-/// Another address of a host on a link.
-pub fn other_address(link: usize, host: usize, v6: bool) -> IpAddr {
-    address(link, host + 100, v6)
 }
 
 impl Port {

@@ -7,7 +7,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use std::io::{self, Write};
 
-use crate::link::Datagram;
+use crate::datagram::Datagram;
 use crate::trace::{Fate, Trace};
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;

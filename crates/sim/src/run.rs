@@ -9,19 +9,22 @@ use polypath_transport::{PathId, QpAttr, QpAttrMask, QpState, QpType, QueuePair,
 
 use crate::attack::{Attackers, Seen};
 use crate::case::{Case, Kind, Wrong};
-use crate::connect::{QKEY, connect};
+use crate::connect::connect;
+use crate::datagram::{address, other_address};
 use crate::faults::{Change, Fault, When};
-use crate::grey::Holes;
 use crate::host::{HostPlan, SimHost};
+use crate::io::QKEY;
 use crate::io::{Mischief, SRQNS};
 use crate::judge::flow::Flow;
 use crate::judge::pair::{Court, Ended, Pair, Scene};
 use crate::judge::{Breach, Verdict, breach};
 use crate::layout::{BUFFER, COMMON, Layout, SRQ_DEPTH};
-use crate::link::{Network, Weather, address, other_address};
+use crate::link::Network;
 use crate::out::say;
 use crate::rng::Rng;
 use crate::trace::Trace;
+use crate::weather::Holes;
+use crate::weather::Weather;
 
 const MS: Duration = Duration::from_millis(1);
 /// Work requests that each queue takes; applications have fewer outstanding.

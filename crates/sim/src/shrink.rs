@@ -8,9 +8,9 @@ use std::time::Instant;
 use crate::case::Case;
 use crate::faults::{Fault, When};
 use crate::io::Mischief;
-use crate::link::{Bursts, Weather};
 use crate::run::{Failure, Report, Simulation};
 use crate::trace::Trace;
+use crate::weather::{Bursts, Weather};
 
 /// Runs that cutting down may take.
 const RUNS_MAX: u32 = 3000;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use polypath_wire::Packet;
 use polypath_wire::cm::CmMad;
 
-use crate::link::Datagram;
+use crate::datagram::Datagram;
 
 /// Packets and other entries that a trace keeps; of more, the last ones.
 const ITEMS_MAX: usize = 1 << 20;

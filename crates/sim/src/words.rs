@@ -1,14 +1,13 @@
 //! What happens in a case, in words: for `--plan`, `--events` and the cases that a hunt prints.
 
 use core::fmt;
-use core::time::Duration;
 
-use crate::attack::Way;
+use crate::bout::Way;
 use crate::case::{Kind, Wrong};
 use crate::cm::{CmFault, Decision, Forgery, Quit};
 use crate::faults::{Change, Fault, When};
-use crate::grey::Holes;
-use crate::link::{Bursts, Weather};
+use crate::weather::Holes;
+use crate::weather::{Bursts, Weather};
 
 impl fmt::Display for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -249,11 +248,6 @@ impl fmt::Display for Quit {
             Self::Destroy => "destroys its id",
         })
     }
-}
-
-/// `, WHAT after TIME`, or nothing if it does not happen.
-pub(crate) fn after(what: &str, time: Option<Duration>) -> String {
-    time.map(|time| format!(", {what} after {time:?}")).unwrap_or_default()
 }
 
 #[cfg(test)]

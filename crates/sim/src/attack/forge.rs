@@ -14,9 +14,9 @@ use polypath_wire::packet::{Headers, Packet, pad_for};
 use polypath_wire::psn::Psn;
 
 use super::service_bits;
-use crate::connect::QKEY;
+use crate::datagram::Datagram;
+use crate::io::QKEY;
 use crate::io::{KEY, NO_KEY};
-use crate::link::Datagram;
 use crate::rng::Rng;
 use polypath_transport::QpType;
 

@@ -2,9 +2,10 @@
 
 use polypath_transport::QpType;
 
-use super::{Attack, Guess, Target, Way, garble, guess, is_harmless};
+use super::{Guess, Target, garble, guess, is_harmless};
+use crate::bout::{Attack, Way};
+use crate::datagram::address;
 use crate::judge::Verdict;
-use crate::link::address;
 use crate::rng::Rng;
 use crate::run::Simulation;
 
@@ -22,7 +23,7 @@ impl Simulation {
         }
     }
 
-    fn strike(&self, attack: &Attack, rng: &mut Rng) -> Option<crate::link::Datagram> {
+    fn strike(&self, attack: &Attack, rng: &mut Rng) -> Option<crate::datagram::Datagram> {
         let seen = self.net.seen.as_ref()?;
         match attack.way {
             Way::Guess => Some(guess(&self.target(attack)?, Guess::Wrong, rng)),

@@ -5,38 +5,12 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use polypath_cm::FileId;
 
 use super::abi::{self, Param, event};
-use super::case::{CmFault, Decision, EndPlan, Place, Quit};
+use super::case::{Decision, EndPlan, Place, Quit};
 use super::model::{FIRST_HALF, HalfId, State};
 use super::run::CmSimulation;
+use super::step::{Action, Step};
+use crate::datagram::address;
 use crate::judge::{Verdict, breach, demand};
-use crate::link::address;
-
-/// Something that is to be done at some time.
-#[derive(Clone, Debug)]
-pub(super) enum Action {
-    Fault(CmFault),
-    /// A process goes on.
-    Wake(Place),
-    Listen(usize),
-    Unlisten(usize),
-    Attempt(usize),
-    Half(HalfId, Step),
-}
-
-/// A step of an application with one of its ids.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
-    ResolveRoute,
-    Connect,
-    /// The listening end accepts or rejects, the connecting one confirms.
-    Decide,
-    /// The queue pair saw data.
-    Notify,
-    Disconnect,
-    Destroy,
-    /// The id is moved to the process's other event channel.
-    Migrate,
-}
 
 impl CmSimulation {
     pub(super) fn act(&mut self, action: Action) -> Verdict {

@@ -3,8 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::link::{LinkPlan, Weather};
-use crate::words::after;
+use crate::weather::{LinkPlan, Weather};
 
 /// Everything that a run follows from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,6 +182,11 @@ pub enum Forgery {
     SidrRepOfOther,
     /// Noise, as long as a MAD or not.
     Noise(u64),
+}
+
+/// `, WHAT after TIME`, or nothing if it does not happen.
+pub(crate) fn after(what: &str, time: Option<Duration>) -> String {
+    time.map(|time| format!(", {what} after {time:?}")).unwrap_or_default()
 }
 
 impl fmt::Display for CmCase {

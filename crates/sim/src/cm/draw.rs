@@ -5,8 +5,8 @@ use core::time::Duration;
 use super::case::{
     AttemptPlan, CmCase, CmFault, Decision, EndPlan, Forgery, ListenPlan, Place, Quit, Service,
 };
-use crate::link::{Bursts, LinkPlan, Weather};
 use crate::rng::Rng;
+use crate::weather::{Bursts, LinkPlan, Weather};
 
 const MS: Duration = Duration::from_millis(1);
 const SEC: Duration = Duration::from_secs(1);

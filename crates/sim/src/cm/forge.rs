@@ -10,8 +10,8 @@ use super::case::{Forgery, Service};
 use super::host::guid;
 use super::model::{HalfId, Id, What};
 use super::run::CmSimulation;
+use crate::datagram::other_address;
 use crate::judge::{Verdict, pattern};
-use crate::link::other_address;
 
 /// A communication id that no peer has.
 const NOBODY: u32 = 0xdead_0001;
@@ -45,7 +45,7 @@ impl CmSimulation {
     /// From an address that no host has.
     fn forged_way(&self, host: usize) -> (core::net::IpAddr, core::net::IpAddr) {
         let v6 = self.case.v6;
-        (crate::link::address(0, host, v6), other_address(0, 0, v6))
+        (crate::datagram::address(0, host, v6), other_address(0, 0, v6))
     }
 
     fn req(&self, host: usize, service: Service, qpn: u32, guid: [u8; 8]) -> Req {

@@ -14,7 +14,7 @@ use polypath_wire::mad::MAD_LEN;
 use polypath_wire::{Bth, Gid, Headers, Opcode, Packet, Psn, QP1_QKEY, ext::Deth};
 
 use super::case::CmCase;
-use crate::link::{Datagram, address};
+use crate::datagram::{Datagram, address};
 use crate::rng::Rng;
 
 const QP1: u32 = 1;

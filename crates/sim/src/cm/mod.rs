@@ -39,6 +39,7 @@ mod life;
 mod model;
 mod run;
 mod shrink;
+mod step;
 
 pub use case::{
     AttemptPlan, CmCase, CmFault, Decision, EndPlan, Forgery, ListenPlan, Place, Quit, Service,

@@ -10,14 +10,15 @@ use polypath_cm::{ClientId, FileId, OutgoingMad};
 use polypath_wire::cm::CmMad;
 
 use super::abi::{Event, event};
-use super::apps::Action;
 use super::case::{CmCase, CmFault, Place};
 use super::draw::PROCESSES;
 use super::host::{CmHost, Numbers, datagram, number};
 use super::life;
 use super::model::{Due, FIRST_HALF, Id, Model, Owner, Sent, State};
+use super::step::Action;
+use crate::datagram::address;
 use crate::judge::{Breach, Verdict, breach, demand};
-use crate::link::{Network, address};
+use crate::link::Network;
 use crate::rng::Rng;
 use crate::run::Failure;
 use crate::trace::Trace;
@@ -541,7 +542,7 @@ impl CmSimulation {
             for half in 0..self.model.halves.len() {
                 let h = &self.model.halves[half];
                 if files.contains(&h.file) && h.owned {
-                    self.act(Action::Half(half, super::apps::Step::Destroy))?;
+                    self.act(Action::Half(half, super::step::Step::Destroy))?;
                 }
             }
         }

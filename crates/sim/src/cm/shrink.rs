@@ -5,9 +5,9 @@ use core::time::Duration;
 
 use super::case::{CmCase, CmFault, Decision, EndPlan};
 use super::run::{CmMischief, run};
-use crate::link::Weather;
 use crate::run::Failure;
 use crate::shrink::{Shrinker, Shrunk};
+use crate::weather::Weather;
 
 /// Cuts down a case that fails. Gives up after 3000 runs or a minute, with what it has.
 pub fn shrink(

@@ -6,6 +6,7 @@
 //! promise less.
 
 mod answers;
+mod bound;
 pub(crate) mod datagram;
 pub(crate) mod flow;
 pub(crate) mod pair;

@@ -22,8 +22,8 @@ use polypath_wire::cm::{Mraed, RejectReason, Rejected};
 use super::case::{AttemptPlan, CmCase, Service};
 pub(super) use half::{Cma, Half, State};
 
+use crate::datagram::address;
 use crate::judge::pattern;
-use crate::link::address;
 
 /// Applications call the first end by this name, listeners by smaller ones.
 pub(super) const FIRST_HALF: u64 = 0x1000;
