@@ -56,5 +56,7 @@ pub(crate) mod bell {
 
 #[path = "../../crates/engine/src/lane/busy_poll.rs"]
 pub(crate) mod busy_poll;
+#[path = "../../crates/engine/src/lane/collect.rs"]
+pub(crate) mod collect;
 #[path = "../../crates/engine/src/lane/sleeper.rs"]
 pub(crate) mod sleeper;

@@ -52,6 +52,30 @@ pub fn who_is_about_to_sleep_wakes_a_ticking_thread() {
     });
 }
 
+/// What is collected while the lane's thread stops to look for it is not slept through: `Lane::run` and
+/// `Lane::post`, reduced to what they do with the sleeper.
+pub fn what_is_collected_is_never_slept_through() {
+    loom::model(|| {
+        let sleeper = Arc::new(Sleeper::new().unwrap());
+        let lane = Arc::new(Mutex::new(false));
+        let (their_sleeper, their_lane) = (sleeper.clone(), lane.clone());
+        let poster = thread::spawn(move || {
+            let mut collects = their_lane.lock().unwrap();
+            *collects = true;
+            their_sleeper.collected(Duration::ZERO);
+        });
+        let mut watch = Watch::new(Duration::ZERO);
+        // Asleep for ever without being woken is a deadlock, which the checker reports.
+        loop {
+            sleeper.sleep(-1, Duration::ZERO, None, &mut watch, false);
+            if *lane.lock().unwrap() {
+                break;
+            }
+        }
+        poster.join().unwrap();
+    });
+}
+
 const PD: u32 = 1;
 
 /// When deregistration has returned, no lane touches the memory, through its cache of keys or without.

@@ -13,6 +13,11 @@ fn who_is_about_to_sleep_wakes_a_ticking_thread() {
 }
 
 #[test]
+fn what_is_collected_is_never_slept_through() {
+    models::what_is_collected_is_never_slept_through();
+}
+
+#[test]
 fn nothing_touches_memory_after_deregistration() {
     models::nothing_touches_memory_after_deregistration();
 }

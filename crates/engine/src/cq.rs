@@ -41,15 +41,6 @@ struct Ring {
     moderation: Moderation,
 }
 
-impl Ring {
-    /// The event that was asked for is raised.
-    #[inline]
-    fn disarm(&mut self) {
-        self.armed = Armed::No;
-        self.moderation.raised();
-    }
-}
-
 /// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
@@ -59,6 +50,8 @@ pub(crate) struct Cq {
     channel: Option<Arc<dyn polypath_verbs::CompletionChannel>>,
     /// How many entries there are, to be looked at without the lock.
     count: AtomicUsize,
+    /// Who reads it asked for an event, and so is about to sleep.
+    awaited: AtomicBool,
     /// A completion was lost: the queue is in error for good.
     overrun: AtomicBool,
     /// Bit n: lane n feeds this queue.
@@ -97,6 +90,7 @@ impl Cq {
             ignore_overrun: request.ignore_overrun,
             channel: request.channel.clone(),
             count: AtomicUsize::new(0),
+            awaited: AtomicBool::new(false),
             overrun: AtomicBool::new(false),
             lanes: AtomicU64::new(0),
             users: AtomicU32::new(0),
@@ -205,7 +199,7 @@ impl Cq {
         {
             return Ok(look_at);
         }
-        ring.disarm();
+        self.disarm(&mut ring);
         drop(ring);
         self.notify();
         Ok(None)
@@ -218,12 +212,26 @@ impl Cq {
         match ring.moderation.look(at, now) {
             Verdict::Hold(again) => again,
             Verdict::Raise => {
-                ring.disarm();
+                self.disarm(&mut ring);
                 // With the lock: `destroy` must not forget the queue's events between the two.
                 self.notify();
                 None
             }
         }
+    }
+
+    /// The event that was asked for is raised.
+    #[inline]
+    fn disarm(&self, ring: &mut Ring) {
+        ring.armed = Armed::No;
+        ring.moderation.raised();
+        self.awaited.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether an event was asked for and has not been raised.
+    #[inline]
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited.load(Ordering::Relaxed)
     }
 
     fn notify(&self) {
@@ -256,8 +264,12 @@ impl Cq {
 impl CompletionQueue for Cq {
     fn poll(&self, limit: usize, sink: &mut dyn FnMut(&Wc)) -> Result<usize> {
         let n = self.take(limit, sink);
-        if n > 0 || limit == 0 {
+        if n > 0 {
+            self.engine_lanes.took(self.lanes.load(Ordering::Relaxed));
             return Ok(n);
+        }
+        if limit == 0 {
+            return Ok(0);
         }
         self.engine_lanes.drive(self.lanes.load(Ordering::Relaxed));
         let n = self.take(limit, sink);
@@ -277,6 +289,7 @@ impl CompletionQueue for Cq {
                 (true, Armed::No | Armed::Solicited) => Armed::Solicited,
                 _ => Armed::Any,
             };
+            self.awaited.store(true, Ordering::Relaxed);
         }
         self.engine_lanes.expect_sleep(self.lanes.load(Ordering::Relaxed));
         Ok(())
@@ -301,7 +314,7 @@ impl CompletionQueue for Cq {
     fn moderate(&self, count: u16, period_us: u16) -> Result<()> {
         let mut ring = lock(&self.ring);
         if ring.moderation.set(count, period_us) {
-            ring.disarm();
+            self.disarm(&mut ring);
             drop(ring);
             self.notify();
         }
@@ -312,7 +325,7 @@ impl CompletionQueue for Cq {
         if self.users.load(Ordering::Relaxed) > 0 {
             return Err(Error::busy("queue pairs or XRC queues still use this completion queue"));
         }
-        lock(&self.ring).disarm();
+        self.disarm(&mut lock(&self.ring));
         if let Some(channel) =
             self.channel.as_ref().and_then(|c| c.as_any().downcast_ref::<Channel>())
         {
@@ -423,13 +436,16 @@ mod tests {
         let cq = cq(8, Some(&channel), &Arc::default());
         push(&cq, completion(1, 1, true), Duration::ZERO);
         assert_eq!(channel.take(), None, "not armed");
+        assert!(!cq.is_awaited());
         cq.arm(true).unwrap();
+        assert!(cq.is_awaited());
         push(&cq, completion(2, 1, false), Duration::ZERO);
         assert_eq!(channel.take(), None, "not solicited");
         push(&cq, completion(3, 1, true), Duration::ZERO);
         push(&cq, completion(4, 1, true), Duration::ZERO);
         assert_eq!(channel.take(), Some(77));
         assert_eq!(channel.take(), None, "armed once");
+        assert!(!cq.is_awaited());
         cq.arm(false).unwrap();
         cq.arm(true).unwrap();
         push(&cq, completion(5, 1, false), Duration::ZERO);

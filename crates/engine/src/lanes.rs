@@ -14,23 +14,28 @@ pub(crate) struct Lanes(Arc<[OnceLock<Arc<Lane>>; MAX_LANES]>);
 impl Lanes {
     /// Drives the lanes of the mask for a thread that polls.
     #[inline]
-    pub(crate) fn drive(&self, mut mask: u64) {
-        while mask != 0 {
-            let n = mask.trailing_zeros() as usize;
-            mask &= mask - 1;
-            if let Some(lane) = self.0.get(n).and_then(OnceLock::get) {
-                lane.drive();
-            }
-        }
+    pub(crate) fn drive(&self, mask: u64) {
+        self.each(mask, Lane::drive);
+    }
+
+    /// A thread that polls has found completions and does not drive the lanes of the mask.
+    #[inline]
+    pub(crate) fn took(&self, mask: u64) {
+        self.each(mask, Lane::took);
     }
 
     /// A thread is about to sleep for an event from one of these lanes.
-    pub(crate) fn expect_sleep(&self, mut mask: u64) {
+    pub(crate) fn expect_sleep(&self, mask: u64) {
+        self.each(mask, Lane::expect_sleep);
+    }
+
+    #[inline]
+    fn each(&self, mut mask: u64, f: impl Fn(&Lane)) {
         while mask != 0 {
             let n = mask.trailing_zeros() as usize;
             mask &= mask - 1;
             if let Some(lane) = self.0.get(n).and_then(OnceLock::get) {
-                lane.expect_sleep();
+                f(lane);
             }
         }
     }

@@ -160,19 +160,8 @@ impl Qp {
 
     /// Enters the lane with the queue pair.
     fn with<R>(&self, work: impl FnOnce(&mut QpVisit<'_>) -> R) -> Result<R> {
-        self.with_room(0, work)
-    }
-
-    /// The same, with room for datagrams to so many addresses more.
-    fn with_room<R>(
-        &self,
-        addresses: usize,
-        work: impl FnOnce(&mut QpVisit<'_>) -> R,
-    ) -> Result<R> {
         let index = self.index();
-        self.lane.enter(|state| {
-            state.make_room_for_datagrams(addresses);
-            let State { core, io, .. } = state;
+        self.lane.enter(|State { core, io, .. }| {
             core.with(index, io, work).ok_or_else(|| self.lane.gone())
         })
     }
@@ -312,7 +301,11 @@ impl QueuePair for Qp {
             return Err(PostFailure { index: 0, error: failed() });
         }
         let addresses = if self.qp_type == QpType::Ud { list.len() } else { 0 };
-        let all = self.with_room(addresses, |visit| {
+        let index = self.index();
+        // Who waits for an event does not poll soon.
+        let sleeps = [&self.send_cq, &self.recv_cq].into_iter().flatten().any(|cq| cq.is_awaited());
+        let bytes = (!sleeps).then(|| list.iter().map(|request| request.data.size()).sum());
+        let work = |visit: &mut QpVisit<'_>| {
             if all_or_nothing && visit.qp.send_room() < list.len() {
                 let error = Error::no_memory("the send queue has no room for the whole list");
                 return Err(PostFailure { index: 0, error });
@@ -343,8 +336,13 @@ impl QueuePair for Qp {
                 posted.map_err(|e| fail(Error::new(e.errno(), e.to_string())))?;
             }
             Ok(())
+        };
+        let all = self.lane.post(bytes, |state| {
+            state.make_room_for_datagrams(addresses);
+            let State { core, io, .. } = state;
+            core.with(index, io, work)
         });
-        all.map_err(|error| PostFailure { index: 0, error })?
+        all.ok_or_else(|| PostFailure { index: 0, error: self.lane.gone() })?
     }
 
     fn post_recv(&self, list: &[RecvWr]) -> core::result::Result<(), PostFailure> {

@@ -102,6 +102,17 @@ pub enum SendData<'a> {
     Inline(&'a [u8]),
 }
 
+impl SendData<'_> {
+    /// Its length in bytes.
+    #[inline]
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Sges(sges) => sges.iter().map(|sge| sge.len as usize).sum(),
+            Self::Inline(bytes) => bytes.len(),
+        }
+    }
+}
+
 /// Where a UD send goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdDestination {

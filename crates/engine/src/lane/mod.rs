@@ -8,6 +8,7 @@
 mod bell;
 mod busy_poll;
 mod close;
+mod collect;
 mod datagrams;
 
 mod failure;
@@ -42,6 +43,7 @@ use crate::notify::lock;
 
 #[cfg(test)]
 pub(crate) use bell::Bell;
+use collect::Collector;
 use failure::Alarm;
 pub(crate) use host::Attached;
 pub(crate) use io::{LaneIo, way_of};
@@ -65,6 +67,7 @@ pub(crate) struct State {
     /// In a box, since every round takes it out and puts it back.
     receivers: Option<Box<Receivers>>,
     prompt: Promptness,
+    collector: Collector,
     /// Multicast groups, and the queue pairs attached to each.
     pub(crate) groups: Groups,
 }
@@ -156,8 +159,9 @@ impl Lane {
                     if woken == Woken::Neglected {
                         watch.be_vigilant(clock::now());
                     }
+                    state.collector.left(clock::now());
                     // Nobody polls for what was received: acknowledge at once.
-                    state.progress(true);
+                    self.progress(&mut state, true);
                     deadline = state.next_deadline();
                 }
                 Err(TryLockError::WouldBlock) => contended = true,
@@ -180,7 +184,9 @@ impl Lane {
         match self.state.try_lock() {
             Ok(mut state) => {
                 let _alarm = Alarm(&self.sleeper);
-                state.progress(false);
+                self.progress(&mut state, false);
+                let now = state.io.now;
+                state.collector.polled(now, self.sleeper.taken());
                 // Other media may hold packets back, whatever has been told before.
                 if (state.io.holds.take_news() || state.io.sender.has_more())
                     && let Some(deadline) = state.next_deadline()
@@ -191,6 +197,12 @@ impl Lane {
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Poisoned(poisoned)) => self.end(&mut poisoned.into_inner()),
         }
+    }
+
+    /// A thread has polled and found completions: the lane need not be driven for it.
+    #[inline]
+    pub(crate) fn took(&self) {
+        self.sleeper.took();
     }
 
     /// Waits for the lock.
@@ -215,6 +227,9 @@ impl Lane {
 
     /// A thread is about to sleep until a completion: from now on it is for the lane's thread.
     pub(crate) fn expect_sleep(&self) {
+        if self.sleeper.holds() {
+            self.enter(|_| ());
+        }
         self.sleeper.needed();
     }
 
@@ -229,6 +244,38 @@ impl Lane {
         let now = state.begin();
         state.prompt.back(now);
         let result = work(&mut state);
+        self.send_out(&mut state);
+        result
+    }
+
+    /// Enters the lane for posts with so many `bytes` of payload, which may wait for what is posted next;
+    /// `None`: they may not.
+    pub(crate) fn post<R>(&self, bytes: Option<usize>, work: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.wait();
+        if self.has_failed() {
+            return work(&mut state);
+        }
+        let _alarm = Alarm(&self.sleeper);
+        self.sleeper.entered();
+        let now = state.begin();
+        state.prompt.back(now);
+        let result = work(&mut state);
+        if let Some(bytes) = bytes
+            && state.collector.keeps(now, bytes, self.sleeper.taken())
+        {
+            if state.collector.begins() {
+                self.sleeper.collected(now);
+            }
+            return result;
+        }
+        self.send_out(&mut state);
+        result
+    }
+
+    /// Sends what there is to send, before the lock is given back.
+    #[inline]
+    fn send_out(&self, state: &mut State) {
+        self.take_collected(state);
         state.transmit();
         // Behind what was posted, in the same send if it goes the same way. Posting a receive sends
         // nothing, and the answer may be posted next.
@@ -240,7 +287,22 @@ impl Lane {
         if let Some(deadline) = state.next_deadline() {
             self.sleeper.deadline(deadline);
         }
-        result
+    }
+
+    /// One round.
+    #[inline]
+    fn progress(&self, state: &mut State, eager_acks: bool) {
+        self.take_collected(state);
+        state.progress(eager_acks);
+    }
+
+    /// What waited leaves now.
+    #[inline]
+    fn take_collected(&self, state: &mut State) {
+        if state.collector.waits() {
+            state.collector.leaves();
+            self.sleeper.sent();
+        }
     }
 
     /// Visits a queue pair for something that makes it send only in rare states; `None`: it is gone.
@@ -248,8 +310,10 @@ impl Lane {
     pub(crate) fn visit<R>(&self, index: u16, work: impl FnOnce(&mut Entry) -> R) -> Option<R> {
         let mut state = self.wait();
         let entry = state.core.entry_mut(index)?;
+        // What is posted to be sent may wait.
+        let wanted = entry.qp.wants_transmit();
         let result = work(entry);
-        if entry.qp.wants_transmit() {
+        if !wanted && entry.qp.wants_transmit() {
             drop(state);
             self.enter(|state| state.core.with(index, &mut state.io, |_| ()));
         }
@@ -262,7 +326,7 @@ impl Lane {
     pub(crate) fn settle(&self) {
         let mut state = self.wait();
         if !self.has_failed() {
-            state.progress(true);
+            self.progress(&mut state, true);
         }
     }
 
@@ -270,6 +334,7 @@ impl Lane {
     pub(crate) fn leave(&self) {
         if let Ok(mut state) = self.state.try_lock() {
             state.begin();
+            state.transmit();
             state.acknowledge();
             state.flush();
         }
@@ -383,6 +448,7 @@ impl State {
             io,
             receivers,
             prompt: Promptness::default(),
+            collector: Collector::default(),
             groups: Groups::default(),
         }
     }
@@ -420,6 +486,9 @@ impl State {
         self.prompt.back(now);
         self.io.completions = 0;
         let received = self.receive(eager_acks);
+        if received > 0 {
+            self.collector.received();
+        }
         let due = self.core.handle_timeouts(&mut self.io);
         self.io.holds.run(now);
         let sends = self.io.sender.has_queued() || self.io.sender.is_due(now);

@@ -17,6 +17,7 @@ use std::time::Duration;
 use crate::clock;
 use crate::lane::bell::Bell;
 use crate::lane::busy_poll::BusyPoll;
+use crate::lane::collect::HOLD;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// How often the lane's thread looks whether the application still polls, at first.
@@ -31,6 +32,14 @@ const BUSY_POLLS: u64 = 32;
 /// How long the lane's thread is vigilant, at first and at most.
 const TERM_MIN: Duration = Duration::from_millis(20);
 const TERM_MAX: Duration = Duration::from_secs(1);
+/// A thread that has looked in vain so often for what is collected, stops to look.
+const VAIN_LOOKS: u32 = 8;
+/// How the thread looks after what is collected: it must be rung for;
+const SLOW: u64 = 0;
+/// it looks every [`HOLD`] by itself;
+const BRISK: u64 = 1;
+/// the same, and something was collected since it looked last.
+const NEWS: u64 = 2;
 /// The longest sleep.
 const LONGEST: Duration = Duration::from_millis(500);
 
@@ -39,6 +48,8 @@ pub(crate) struct Sleeper {
     wake: Bell,
     /// Polls by the application since the start.
     polls: AtomicU64,
+    /// Those that found completions without driving the lane.
+    taken: AtomicU64,
     /// Posts and the like since the start.
     entries: AtomicU64,
     /// The lane's thread only ticks.
@@ -47,6 +58,10 @@ pub(crate) struct Sleeper {
     needed: AtomicBool,
     /// Nanoseconds on the lane's clock at which the thread wakes by itself.
     wakes_at: AtomicU64,
+    /// [`SLOW`], [`BRISK`] or [`NEWS`].
+    collecting: AtomicU64,
+    /// Nanoseconds on the lane's clock at which what is collected must leave; `u64::MAX`: nothing is.
+    send_by: AtomicU64,
 }
 
 /// What the lane's thread remembers from one sleep to the next.
@@ -62,6 +77,8 @@ pub(crate) struct Watch {
     term: Duration,
     /// How long it polls before it sleeps.
     busy_poll: BusyPoll,
+    /// How often it has looked for what is collected, and nothing had been.
+    vain_looks: u32,
 }
 
 impl Watch {
@@ -73,8 +90,20 @@ impl Watch {
             vigilant_until: Duration::ZERO,
             term: TERM_MIN,
             busy_poll: BusyPoll::new(busy_poll),
+            vain_looks: VAIN_LOOKS,
         }
     }
+}
+
+/// How a rest ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// The time is over.
+    Over,
+    /// By the bell or the socket.
+    Woken,
+    /// What is collected must leave.
+    Overdue,
 }
 
 /// What the lane's thread shall do next.
@@ -94,16 +123,29 @@ impl Sleeper {
         Ok(Self {
             wake: Bell::new()?,
             polls: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
             entries: AtomicU64::new(0),
             ticking: AtomicBool::new(false),
             needed: AtomicBool::new(false),
             wakes_at: AtomicU64::new(u64::MAX),
+            collecting: AtomicU64::new(SLOW),
+            send_by: AtomicU64::new(u64::MAX),
         })
     }
 
     /// The application drove the lane.
     pub(crate) fn polled(&self) {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The application has polled and found completions without driving the lane.
+    pub(crate) fn took(&self) {
+        self.taken.store(self.taken.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// How often it has, roughly.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
     }
 
     /// The application has entered the lane for something else. To be called with the lane's lock held.
@@ -128,6 +170,27 @@ impl Sleeper {
         }
     }
 
+    /// What was posted at `now` waits for what is posted next, or for a poll, but not longer than [`HOLD`].
+    /// To be called with the lane's lock held.
+    pub(crate) fn collected(&self, now: Duration) {
+        self.send_by.store(nanos(now + HOLD), Ordering::Relaxed);
+        // Swaps here and in `next_look`: whichever comes second takes in what came before the first.
+        if self.collecting.swap(NEWS, Ordering::SeqCst) == SLOW {
+            self.wake.ring();
+        }
+    }
+
+    /// What was collected is being sent. To be called with the lane's lock held.
+    pub(crate) fn sent(&self) {
+        self.send_by.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// Whether something is collected.
+    #[inline]
+    pub(crate) fn holds(&self) -> bool {
+        self.send_by.load(Ordering::Relaxed) != u64::MAX
+    }
+
     /// Wakes the thread now.
     pub(crate) fn wake(&self) {
         self.wake.ring();
@@ -144,10 +207,14 @@ impl Sleeper {
         contended: bool,
     ) -> Woken {
         let polls = self.polls.load(Ordering::Relaxed);
-        let busy = is_busy(polls.wrapping_sub(watch.polls), contended);
+        let since = polls.wrapping_sub(watch.polls);
+        let busy = is_busy(since, contended);
+        // Posts are collected only of programs that poll right after them: such a one is left alone as long
+        // as each look finds that it has polled.
+        let collects = !busy && since > 0 && watch.vain_looks < VAIN_LOOKS;
         watch.polls = polls;
         let needed = self.needed.swap(false, Ordering::SeqCst);
-        if busy && !needed && now >= watch.vigilant_until {
+        if (busy || collects) && !needed && now >= watch.vigilant_until {
             // Swaps here and in `needed`: whichever comes second takes in what came before the first, so
             // a request that missed that the thread ticks is seen here.
             self.ticking.swap(true, Ordering::SeqCst);
@@ -155,12 +222,24 @@ impl Sleeper {
                 self.ticking.store(false, Ordering::SeqCst);
                 return Woken::Drive;
             }
-            let woken = self.wake.wait(None, watch.tick);
-            self.ticking.store(false, Ordering::SeqCst);
-            if woken {
-                self.wake.clear();
+            if contended {
+                self.wake.wait(None, BREATH);
             }
-            return self.ticked(socket, polls, watch);
+            let tick = if collects { HOLD } else { watch.tick };
+            let rest = self.rest(None, now, tick, watch);
+            self.ticking.store(false, Ordering::SeqCst);
+            return match rest {
+                Rest::Overdue => Woken::Drive,
+                Rest::Woken => {
+                    self.wake.clear();
+                    self.ticked(socket, polls, watch)
+                }
+                Rest::Over if collects => match self.polls.load(Ordering::Relaxed) == polls {
+                    true => Woken::Drive,
+                    false => Woken::Nothing,
+                },
+                Rest::Over => self.ticked(socket, polls, watch),
+            };
         }
         watch.tick = TICK_MIN;
         if contended {
@@ -173,13 +252,58 @@ impl Sleeper {
         let timeout = deadline.map_or(LONGEST, |d| d.saturating_sub(now)).min(LONGEST);
         self.wakes_at.store(nanos(now + timeout), Ordering::Relaxed);
         if !self.poll(socket, now, timeout, &mut watch.busy_poll) {
-            self.wake.wait(Some(socket), timeout);
+            self.rest(Some(socket), now, timeout, watch);
             watch.busy_poll.slept(clock::now().saturating_sub(now));
         }
         // While the thread is awake nobody knows when it will sleep: whoever has a deadline wakes it.
         self.wakes_at.store(u64::MAX, Ordering::Relaxed);
         self.wake.clear();
         Woken::Drive
+    }
+
+    /// Sleeps for `time` from `now` on, or until the bell rings, the socket has something, or what is
+    /// collected must leave.
+    fn rest(
+        &self,
+        socket: Option<RawFd>,
+        now: Duration,
+        time: Duration,
+        watch: &mut Watch,
+    ) -> Rest {
+        let (end, mut now) = (now + time, now);
+        loop {
+            let look = self.next_look(now, watch).unwrap_or(end);
+            if look <= now {
+                return Rest::Overdue;
+            }
+            if self.wake.wait(socket, look.min(end).saturating_sub(now)) {
+                return Rest::Woken;
+            }
+            if look >= end {
+                return Rest::Over;
+            }
+            now = clock::now();
+            if now >= end {
+                return Rest::Over;
+            }
+        }
+    }
+
+    /// When the thread looks again after what is collected; `None`: it will be rung for.
+    fn next_look(&self, now: Duration, watch: &mut Watch) -> Option<Duration> {
+        let news = self.collecting.swap(BRISK, Ordering::SeqCst) == NEWS;
+        watch.vain_looks = if news { 0 } else { watch.vain_looks.saturating_add(1) };
+        if watch.vain_looks > VAIN_LOOKS {
+            if self.collecting.swap(SLOW, Ordering::SeqCst) != NEWS {
+                return None;
+            }
+            self.collecting.swap(BRISK, Ordering::SeqCst);
+            watch.vain_looks = 0;
+        }
+        Some(match self.send_by.load(Ordering::Relaxed) {
+            u64::MAX => now + HOLD,
+            at => Duration::from_nanos(at),
+        })
     }
 
     /// Polls for what `sleep` waits for, if that is likely to come soon; false: it has not come.
@@ -250,12 +374,83 @@ mod tests {
 
     use super::*;
 
+    /// Longer than any test waits.
+    const FOR_EVER: Duration = Duration::from_secs(3600);
+
     #[test]
     fn the_socket_is_left_to_threads_that_poll_and_not_to_those_that_post() {
         assert!(is_busy(BUSY_POLLS, false));
         assert!(!is_busy(BUSY_POLLS - 1, false), "a few polls before a sleep");
         assert!(is_busy(1, true));
         assert!(!is_busy(0, true), "a thread that posts sends");
+    }
+
+    #[test]
+    fn what_is_collected_is_sent_by_the_thread_when_its_time_is_over() {
+        let (socket, _sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let fd = socket.as_raw_fd();
+        let sleeper = Sleeper::new().unwrap();
+        let mut watch = Watch::new(Duration::ZERO);
+        let rest = |watch: &mut Watch| sleeper.rest(Some(fd), clock::now(), FOR_EVER, watch);
+        sleeper.collected(clock::now());
+        assert!(sleeper.holds());
+        // The ring, or that the time was over before the thread looked.
+        assert_ne!(rest(&mut watch), Rest::Over);
+        sleeper.wake.clear();
+        // From now on the thread looks by itself.
+        sleeper.sent();
+        sleeper.collected(clock::now());
+        assert!(!sleeper.wake.wait(None, Duration::ZERO), "no ring");
+        assert_eq!(rest(&mut watch), Rest::Overdue);
+        // And while the application polls busily as well.
+        sleeper.sent();
+        sleeper.collected(clock::now());
+        (0..BUSY_POLLS).for_each(|_| sleeper.polled());
+        watch.tick = FOR_EVER;
+        assert_eq!(sleeper.sleep(fd, clock::now(), None, &mut watch, false), Woken::Drive);
+        sleeper.sent();
+        assert!(!sleeper.holds());
+    }
+
+    #[test]
+    fn a_thread_that_looks_in_vain_stops_to_look_and_is_rung_again() {
+        let sleeper = Sleeper::new().unwrap();
+        let mut watch = Watch::new(Duration::ZERO);
+        let second = Duration::from_secs(1);
+        assert_eq!(sleeper.next_look(second, &mut watch), None);
+        sleeper.collected(second);
+        assert!(sleeper.wake.wait(None, Duration::ZERO), "rung");
+        sleeper.wake.clear();
+        assert_eq!(sleeper.next_look(second, &mut watch), Some(second + HOLD));
+        sleeper.sent();
+        for _ in 0..VAIN_LOOKS {
+            assert_eq!(sleeper.next_look(second, &mut watch), Some(second + HOLD));
+        }
+        sleeper.collected(second);
+        assert!(!sleeper.wake.wait(None, Duration::ZERO), "it would have looked once more");
+        sleeper.sent();
+        for _ in 0..=VAIN_LOOKS {
+            assert!(sleeper.next_look(second, &mut watch).is_some());
+        }
+        assert_eq!(sleeper.next_look(second, &mut watch), None);
+        sleeper.collected(second);
+        assert!(sleeper.wake.wait(None, Duration::ZERO), "rung");
+    }
+
+    #[test]
+    fn a_program_whose_posts_are_collected_is_left_alone_while_it_polls_at_all() {
+        let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let fd = socket.as_raw_fd();
+        let sleeper = Sleeper::new().unwrap();
+        let mut watch = Watch::new(Duration::ZERO);
+        sender.send(b"a packet").unwrap();
+        sleeper.collected(clock::now());
+        sleeper.sent();
+        assert_eq!(sleeper.sleep(fd, clock::now(), None, &mut watch, false), Woken::Drive);
+        sleeper.polled();
+        // One poll, and none since: whoever waits for the packet does not wait for a tick.
+        watch.tick = FOR_EVER;
+        assert_eq!(sleeper.sleep(fd, clock::now(), None, &mut watch, false), Woken::Drive);
     }
 
     #[test]
