@@ -7,7 +7,7 @@ use core::time::Duration;
 use polypath_paths::{AttachError, PathManager, PathOptions};
 use polypath_transport::{
     Access, AtomicOp, Burst, EarlyRoom, Fault, Host, Memory, Observer, Paths, QueuePair, Queues,
-    RemoteAccess, RemoteKey, Unread,
+    RemoteAccess, RemoteKey, ThawError, Unread,
 };
 use polypath_types::{
     Completion, CqSide, FlushScope, PathId, PathTag, PeerId, QpEvent, RecvWr, Route, Sge,
@@ -104,6 +104,40 @@ impl<Q, O> Visit<'_, Q, O> {
         let Shared { now, paths, .. } = &mut *self.host.shared;
         paths.detach(*now, self.host.qpn);
         *self.peer = None;
+    }
+}
+
+impl<Q, O: Outside<Q>> Visit<'_, Q, O> {
+    /// Ends the queue pair and gives it as bytes ([`QueuePair::freeze`]). In its place is one that is as
+    /// after its creation, with the same peer.
+    pub fn freeze(&mut self) -> Vec<u8> {
+        let fresh = QueuePair::new(*self.qp.config());
+        let qp = core::mem::replace(self.qp, fresh);
+        qp.freeze(self.host.shared.now, &mut self.host)
+    }
+
+    /// Puts one that was frozen in the place of the queue pair, which should be in RESET. It goes on
+    /// with the peer that is there.
+    ///
+    /// # Errors
+    /// As those of [`QueuePair::thaw`], and if the bytes are of a queue pair of another number; then nothing
+    /// has changed.
+    pub fn thaw(&mut self, bytes: &[u8]) -> Result<(), ThawError> {
+        let mut qp = QueuePair::thaw(bytes, self.host.shared.now, &mut self.host)?;
+        let qpn = qp.config().qpn;
+        if qpn != self.host.qpn {
+            // Without a trace: it is not ours.
+            drop(qp.freeze(self.host.shared.now, &mut self.host));
+            let (there, here) = (qpn, self.host.qpn);
+            let text =
+                format!("it is of queue pair {there:#x}, and its place is that of {here:#x}");
+            return Err(ThawError::Contradiction(text));
+        }
+        if let Some(peer) = *self.peer {
+            qp.set_peer(peer);
+        }
+        *self.qp = qp;
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@ use polypath_transport::{Access, QpType};
 use crate::attack;
 use crate::case::{Case, EndPlan, Kind, Op, PairPlan, Wrong};
 use crate::faults::{self, Fault, When};
+use crate::freeze;
 use crate::grey;
 use crate::layout::{AREA, BUFFER, SHARED};
 use crate::overlap;
@@ -97,6 +98,7 @@ impl Case {
             let mood = Mood { requests: 60, wrongs: false, srq: 0, ..mood };
             draw_reliable(rng, &mood, hosts, multipath, others)
         });
+        freeze::add(seed, &mut case);
         case
     }
 }

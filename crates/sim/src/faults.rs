@@ -53,6 +53,8 @@ pub enum Fault {
     /// An application takes its queue pair to SQD, and back to RTS after `pause` or once the send queue
     /// is drained, whichever is later.
     Drain { pair: usize, end: usize, pause: Duration, notify: bool },
+    /// A queue pair is frozen and thawed at once.
+    Freeze { pair: usize, end: usize },
     /// Everything is whole again; but the dead stay dead.
     Heal,
 }

@@ -54,6 +54,7 @@ mod datagram;
 mod drain;
 mod draw;
 mod faults;
+mod freeze;
 mod grey;
 mod host;
 mod hunt;

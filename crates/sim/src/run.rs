@@ -538,6 +538,7 @@ impl Simulation {
             Fault::Drain { pair, end, pause, notify } => {
                 return self.drain(pair, end, pause, notify);
             }
+            Fault::Freeze { pair, end } => return self.freeze(pair, end),
             Fault::Heal => self.heal(),
         }
         Ok(())

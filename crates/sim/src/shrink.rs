@@ -259,10 +259,10 @@ fn remove_pair(case: &mut Case, number: usize) {
         stays
     });
     case.faults.retain_mut(|(_, fault)| match fault {
-        Fault::Error { pair, .. } | Fault::Drain { pair, .. } if *pair == number => false,
-        Fault::Error { pair, .. } | Fault::Drain { pair, .. } if *pair > number => {
-            *pair -= 1;
-            true
+        Fault::Error { pair, .. } | Fault::Drain { pair, .. } | Fault::Freeze { pair, .. } => {
+            let stays = *pair != number;
+            *pair -= usize::from(*pair > number);
+            stays
         }
         _ => true,
     });

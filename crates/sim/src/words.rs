@@ -63,6 +63,9 @@ impl fmt::Display for Fault {
                      once it is drained, after {pause:?} or later"
                 )
             }
+            Self::Freeze { pair, end } => {
+                write!(f, "end {end} of pair {pair} is frozen and thawed")
+            }
             Self::Heal => f.write_str("all links and addresses are whole again"),
         }
     }

@@ -33,6 +33,22 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// All of them.
+    pub(crate) const ALL: [Self; 12] = [
+        Self::None,
+        Self::Flushed,
+        Self::LocalKey,
+        Self::RemoteAccess,
+        Self::RemoteInvalid,
+        Self::RemoteOperation,
+        Self::RetriesExhausted,
+        Self::RnrExhausted,
+        Self::BadResponse,
+        Self::ReceiveTooSmall,
+        Self::LocalOperation,
+        Self::PeerRequest,
+    ];
+
     /// The number for `vendor_err`.
     #[inline]
     pub const fn number(self) -> u32 {

@@ -79,6 +79,20 @@ impl Core {
         (reach / self.attr.path_mtu.max(1)).clamp(PSNS_MIN, PSNS_MAX)
     }
 
+    /// Whether COMM_EST was raised, or can't be any more.
+    pub(crate) fn is_established(&self) -> bool {
+        self.established
+    }
+
+    pub(crate) fn set_established(&mut self, established: bool) {
+        self.established = established;
+    }
+
+    /// Whether as many packets may be in flight as a peer can have agreed to.
+    pub(crate) fn has_valid_reach(&self) -> bool {
+        (PSNS_MIN..=PSNS_MAX).contains(&self.in_flight_max)
+    }
+
     /// A base transport header to the peer; the opcode may be RC's of the same operation.
     #[inline]
     pub(crate) fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use crate::cause::Cause;
 use crate::common::Core;
+use crate::frozen::{Reader, ThawError, Writer, words};
 use crate::host::Host;
 use crate::memory::{Fault, Memory, Segment};
 use polypath_types::{
@@ -113,6 +114,31 @@ impl ReceiveQueue {
         }
         self.queue.push_back(wr);
         Ok(())
+    }
+
+    /// Writes it down.
+    pub(crate) fn freeze(&self, out: &mut Writer) {
+        out.count(self.queue.len());
+        for wr in &self.queue {
+            words::put_receive(out, wr);
+        }
+        out.option(self.current.as_ref(), words::put_receive);
+        out.u32(self.srqn);
+    }
+
+    /// # Errors
+    /// See [`ThawError`].
+    pub(crate) fn thaw(core: &Core, from: &mut Reader<'_>) -> Result<Self, ThawError> {
+        let mut rq = Self::default();
+        for _ in 0..from.count(core.config.max_recv_wr as usize, "too many receives")? {
+            let wr = words::receive(from)?;
+            rq.post(core, wr).map_err(|_| from.wrong("such a receive can't have been posted"))?;
+        }
+        rq.current = from.option(words::receive)?;
+        rq.srqn = from.at_most(0xff_ffff, "an SRQ number has 24 bits")?;
+        let reset = core.attr.state == QpState::Reset;
+        from.ensure(rq.current.is_none() || !reset, "a receive is in hand in RESET")?;
+        Ok(rq)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

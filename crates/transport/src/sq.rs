@@ -6,15 +6,14 @@ use smallvec::SmallVec;
 
 use crate::cause::Cause;
 use crate::common::Core;
+use crate::frozen::{Reader, ThawError, Writer, words};
 use crate::host::Host;
 use crate::memory::{Fault, Memory};
+use crate::state::MAX_MESSAGE;
 use polypath_types::{
     Access, Completion, CqSide, FlushScope, PostError, QpState, QpType, SendData, SendFlags,
     SendOp, SendWr, Sge, Sges, UdDestination, WcOpcode, WcStatus,
 };
-
-/// The longest message, in bytes (IBTA 9.7.8).
-pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
 
 /// Where the payload of a work request comes from, or a READ's goes.
 #[derive(Clone, Debug)]
@@ -211,6 +210,96 @@ impl SendQueue {
             recv: 0,
             failed: None,
         });
+        Ok(())
+    }
+
+    /// Writes it down.
+    pub(crate) fn freeze(&self, out: &mut Writer) {
+        out.count(self.sent);
+        out.count(self.queue.len());
+        for wqe in &self.queue {
+            out.u64(wqe.wr_id);
+            words::put_op(out, &wqe.op);
+            out.u32(wqe.flags.bits());
+            match &wqe.body {
+                Body::Sges(sges) => {
+                    out.u8(0);
+                    words::put_sges(out, sges);
+                }
+                Body::Inline(data) => {
+                    out.u8(1);
+                    out.bytes(data);
+                }
+            }
+            out.option(wqe.ud, words::put_destination);
+            out.u32(wqe.srqn);
+            out.u64(wqe.first);
+            for word in [wqe.packets, wqe.msg, wqe.recv] {
+                out.u32(word);
+            }
+            out.option(wqe.failed, words::put_failure);
+        }
+    }
+
+    /// `progress`: packets of the one to transmit next that were transmitted, if it is started.
+    ///
+    /// # Errors
+    /// See [`ThawError`].
+    pub(crate) fn thaw(
+        core: &Core,
+        progress: Option<u32>,
+        from: &mut Reader<'_>,
+    ) -> Result<Self, ThawError> {
+        let most = core.config.max_send_wr as usize;
+        let sent = from.count(most, "too many work requests")?;
+        let count = from.count(most, "too many work requests")?;
+        let begun = sent + usize::from(progress.is_some());
+        from.ensure(begun <= count, "more work requests are sent than there are")?;
+        let mut queue = Self::default();
+        for at in 0..count {
+            queue.thaw_one(core, from)?;
+            let Some(wqe) = queue.queue.back().filter(|_| at < begun) else { continue };
+            let alone = wqe.is_atomic() || wqe.is_placement();
+            let packets = match wqe.is_local() {
+                true => 0,
+                false if alone => 1,
+                false => wqe.len.div_ceil(core.attr.path_mtu).max(1),
+            };
+            let failed = wqe.failed.is_some();
+            from.ensure(wqe.packets == packets, "a work request has not its packets")?;
+            from.ensure(wqe.first < 1 << 56, "a sequence number is out of range")?;
+            let under_way = at == sent && !failed;
+            let left = !under_way || progress.is_none_or(|k| k < packets);
+            from.ensure(left, "a work request is sent wholly and under way")?;
+        }
+        queue.sent = sent;
+        Ok(queue)
+    }
+
+    fn thaw_one(&mut self, core: &Core, from: &mut Reader<'_>) -> Result<(), ThawError> {
+        let (wr_id, op, flags) = (from.u64()?, words::op(from)?, words::flags(from)?);
+        let sges;
+        let data = match from.u8()? {
+            0 => {
+                sges = words::sges(from)?;
+                SendData::Sges(&sges)
+            }
+            1 => SendData::Inline(words::inline(from)?),
+            _ => return Err(from.wrong("there is no such payload")),
+        };
+        let ud = from.option(words::destination)?;
+        let srqn = from.at_most(0xff_ffff, "an SRQ number has 24 bits")?;
+        let wr = SendWr { wr_id, op, flags, data, ud };
+        self.post(core, &wr, srqn)
+            .map_err(|_| from.wrong("such a work request can't have been posted"))?;
+        let first = from.u64()?;
+        let numbers = [from.u32()?, from.u32()?, from.u32()?];
+        let failed = from.option(words::failure)?;
+        if let Some(wqe) = self.queue.back_mut() {
+            wqe.first = first;
+            [wqe.packets, wqe.msg, wqe.recv] = numbers;
+            wqe.failed = failed;
+        }
         Ok(())
     }
 

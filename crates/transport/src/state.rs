@@ -8,6 +8,9 @@ use polypath_types::{Access, QpAttr, QpAttrMask as M, QpState as S, QpType};
 /// Most READs and atomics in flight, each way; what a device may report as `max_qp_rd_atom`.
 pub const MAX_RD_ATOMIC: u8 = 128;
 
+/// The longest message, in bytes (IBTA 9.7.8).
+pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
+
 /// Why `modify` changed nothing. All of them are `EINVAL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {

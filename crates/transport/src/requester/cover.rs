@@ -12,6 +12,16 @@ pub(super) struct FlushCover {
 }
 
 impl FlushCover {
+    /// Both parts.
+    pub(super) fn parts(&self) -> (bool, bool) {
+        (self.twice, self.known)
+    }
+
+    /// Of both parts.
+    pub(super) fn of(twice: bool, known: bool) -> Self {
+        Self { twice, known }
+    }
+
     /// How to send.
     pub(super) fn twice(&self) -> bool {
         self.twice

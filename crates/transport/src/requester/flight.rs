@@ -16,6 +16,7 @@
 //! in the order of sending anyway, those sent again wait in a queue of their own in that order.
 
 mod check;
+mod frozen;
 
 use std::collections::VecDeque;
 

@@ -8,6 +8,7 @@ mod build;
 mod check;
 mod cover;
 mod flight;
+mod frozen;
 mod receive;
 mod tally;
 mod timers;
@@ -80,6 +81,8 @@ pub(crate) struct Requester {
     flush_cover: FlushCover,
     /// What comes before this number is sent as a copy.
     wary_until: u64,
+    /// It was frozen while it waited for the peer: sending again is no reason to wait anew.
+    waits_on: bool,
 }
 
 impl Requester {
@@ -99,6 +102,7 @@ impl Requester {
             ready: false,
             flush_cover: FlushCover::default(),
             wary_until: 0,
+            waits_on: false,
         }
     }
 

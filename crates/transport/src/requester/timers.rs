@@ -9,6 +9,9 @@
 
 use core::time::Duration;
 
+use crate::frozen::{Reader, ThawError, Writer};
+use polypath_types::QpAttr;
+
 /// A probe never comes earlier than this after progress: the peer's thread may just not have run.
 const PROBE_MIN: Duration = Duration::from_micros(1500);
 /// The first probe when no round trip was measured yet.
@@ -88,6 +91,37 @@ impl Timers {
             rnr_until: None,
             srtt: None,
         }
+    }
+
+    /// Writes down for how long it has waited, the retries that are left, and what is left of an RNR wait.
+    pub(super) fn freeze(&self, now: Duration, out: &mut Writer) {
+        for since in [self.ack_from, self.stalled_from, self.progress_at] {
+            let waited = now.saturating_sub(since).as_nanos();
+            out.u64(u64::try_from(waited).unwrap_or(u64::MAX));
+        }
+        out.raw(&[self.retries_left, self.rnr_left]);
+        let wait = self.rnr_until.map(|until| until.saturating_sub(now));
+        out.option(wait, |out, wait| out.u64(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)));
+    }
+
+    /// # Errors
+    /// See [`ThawError`].
+    pub(super) fn thaw(
+        attr: &QpAttr,
+        now: Duration,
+        from: &mut Reader<'_>,
+    ) -> Result<Self, ThawError> {
+        let mut timers = Self::new();
+        timers.restart(now, attr.retry_cnt, attr.rnr_retry);
+        for since in [&mut timers.ack_from, &mut timers.stalled_from, &mut timers.progress_at] {
+            *since = now.saturating_sub(Duration::from_nanos(from.u64()?));
+        }
+        timers.retries_left = from.u8()?.min(attr.retry_cnt);
+        timers.rnr_left = from.u8()?.min(attr.rnr_retry);
+        let wait = from.option(Reader::u64)?.map(Duration::from_nanos);
+        // The longest wait that a peer can ask for is the one of code 0.
+        timers.rnr_until = wait.map(|wait| now + wait.min(rnr_delay(0)));
+        Ok(timers)
     }
 
     /// Something was acknowledged, or the first packet was sent.

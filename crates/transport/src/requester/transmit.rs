@@ -109,7 +109,7 @@ impl Requester {
             if !self.flight.waits() {
                 if self.flight.is_empty() {
                     self.timers.progress(now, core.attr.retry_cnt, core.attr.rnr_retry);
-                } else if self.probe.is_none() {
+                } else if self.probe.is_none() && !core::mem::take(&mut self.waits_on) {
                     // A probe is no retry: if it is all that there is to send, patience ends as it
                     // would have without.
                     self.timers.resent(now);

@@ -28,7 +28,7 @@ const POLL_ANSWERS: u32 = 16;
 pub(super) struct Reply {
     pub(super) path: PathId,
     pub(super) multipath: bool,
-    timestamp: u32,
+    pub(super) timestamp: u32,
 }
 
 impl Reply {
@@ -56,7 +56,7 @@ impl Reply {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Ack,
     SequenceError,
     NotReady { timer: u8 },
@@ -66,26 +66,26 @@ enum Kind {
 /// The acknowledgement that is due.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due {
-    kind: Kind,
-    reply: Reply,
+    pub(super) kind: Kind,
+    pub(super) reply: Reply,
     /// How many it stands for.
-    coalesced: u32,
+    pub(super) coalesced: u32,
 }
 
 /// The part of a READ's answer that is still to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadJob {
-    psn: Psn,
-    va: u64,
-    rkey: u32,
-    pd: u32,
-    left: u32,
+    pub(super) psn: Psn,
+    pub(super) va: u64,
+    pub(super) rkey: u32,
+    pub(super) pd: u32,
+    pub(super) left: u32,
     /// Nothing of it has been sent.
-    fresh: bool,
+    pub(super) fresh: bool,
     /// It was asked for before.
-    again: bool,
-    msn: u32,
-    reply: Reply,
+    pub(super) again: bool,
+    pub(super) msn: u32,
+    pub(super) reply: Reply,
 }
 
 impl ReadJob {

@@ -14,7 +14,7 @@ use crate::common::Core;
 use crate::host::Host;
 use crate::memory::{AtomicOp, Fault, Segment};
 use crate::rq::{Received, ScatterError};
-use crate::sq::MAX_MESSAGE;
+use crate::state::MAX_MESSAGE;
 use polypath_types::{Access, FlushScope, Placement, WcOpcode, WcStatus};
 
 /// The addresses of no memory.
@@ -23,13 +23,13 @@ const NOWHERE: Range<u64> = 0..0;
 /// A message of which more packets are to come.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inbound {
-    kind: Kind,
+    pub(super) kind: Kind,
     /// Bytes that have arrived.
-    received: u32,
+    pub(super) received: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+pub(super) enum Kind {
     Send,
     Write(Reth),
 }

@@ -9,6 +9,7 @@
 mod answer;
 mod check;
 pub(crate) mod execute;
+mod frozen;
 mod reorder;
 mod resources;
 

@@ -12,6 +12,7 @@ use polypath_wire::ext::{MpHeader, SackBlock};
 use polypath_wire::packet::Headers;
 use polypath_wire::psn::Psn;
 
+use crate::frozen::{Reader, ThawError, Writer, words};
 use crate::host::EarlyRoom;
 use crate::ranges::{Range, Ranges};
 use polypath_types::PathId;
@@ -167,6 +168,59 @@ impl Reorder {
             };
         }
         n
+    }
+
+    /// Writes down what waits.
+    pub(super) fn freeze(&self, out: &mut Writer) {
+        let places = self.waiting.iter().flat_map(|w| w.places.iter().zip(0u32..));
+        let held = || places.clone().filter_map(|(place, at)| Some((place.as_ref()?, at)));
+        out.count(held().count());
+        for (packet, at) in held() {
+            out.u32(at);
+            out.u32(packet.from.0);
+            words::put_headers(out, &packet.headers);
+            out.bytes(&packet.payload);
+        }
+    }
+
+    /// `limit`: as for [`Reorder::offer`].
+    ///
+    /// # Errors
+    /// See [`ThawError`]. Nothing is reserved at the host then.
+    pub(super) fn thaw<R: EarlyRoom>(
+        limit: usize,
+        from: &mut Reader<'_>,
+        room: &mut R,
+    ) -> Result<Self, ThawError> {
+        let mut all = Self::default();
+        let done = all.fill(limit, from, room);
+        if done.is_err() {
+            all.clear(room);
+        }
+        done.map(|()| all)
+    }
+
+    fn fill<R: EarlyRoom>(
+        &mut self,
+        limit: usize,
+        from: &mut Reader<'_>,
+        room: &mut R,
+    ) -> Result<(), ThawError> {
+        for _ in 0..from.count(limit, "too many packets wait")? {
+            let ahead = from.at_most(limit as u32, "a packet is too far ahead")? as usize;
+            let path = PathId(from.u32()?);
+            let headers = words::headers(from)?;
+            let payload = words::payload(from)?;
+            match self.offer(ahead, limit, &headers, payload, path, room) {
+                Offered::Held => {}
+                Offered::NoMemory => return Err(ThawError::NoMemory),
+                Offered::Duplicate | Offered::Contradicts => {
+                    return Err(from.wrong("two packets wait in one place"));
+                }
+                Offered::TooFar => return Err(from.wrong("a packet is too far ahead")),
+            }
+        }
+        Ok(())
     }
 
     /// # Errors

@@ -16,7 +16,9 @@ use polypath_wire::psn::Psn;
 
 use super::answer::Job;
 use crate::common::Core;
-use crate::memory::{Memory, Segment};
+use crate::frozen::words::{self, put_reth, reth};
+use crate::frozen::{Reader, ThawError, Writer};
+use crate::memory::{Memory, RemoteAccess, RemoteKey, Segment};
 use polypath_types::Access;
 
 /// So many are remembered even if `max_dest_rd_atomic` is less.
@@ -129,6 +131,27 @@ impl Resource {
             at < self.packets as i32 && at + job.packets(mtu) as i32 > 0
         })
     }
+}
+
+/// What is put by of a READ, packet by packet.
+fn put_by(
+    core: &Core,
+    reth: &Reth,
+    packets: u32,
+    from: &mut Reader<'_>,
+) -> Result<BTreeMap<u32, Box<[u8]>>, ThawError> {
+    let mtu = core.attr.path_mtu;
+    let right = packets == reth.len.div_ceil(mtu).max(1);
+    from.ensure(right, "a READ has not as many packets as it has bytes for")?;
+    let mut put_by = BTreeMap::new();
+    for _ in 0..from.count(packets as usize, "more is put by than there is")? {
+        let k = from.u32()?;
+        let data = words::payload(from)?;
+        let len = if k < packets { (reth.len - k * mtu).min(mtu) } else { 0 };
+        let fits = len > 0 && data.len() == len as usize;
+        from.ensure(fits && put_by.insert(k, data.into()).is_none(), "what is put by")?;
+    }
+    Ok(put_by)
 }
 
 /// How many are remembered.
@@ -259,6 +282,92 @@ impl Resources {
             }
         }
         true
+    }
+
+    /// Writes them down.
+    pub(super) fn freeze(&self, out: &mut Writer) {
+        out.count(self.list.len());
+        for (resource, (start, end)) in self.list.iter().zip(&self.spans) {
+            out.u64(resource.first);
+            out.u32(resource.packets);
+            out.option(resource.srqn, Writer::u32);
+            match &resource.what {
+                What::Read(read) => {
+                    out.u8(0);
+                    put_reth(out, &read.reth);
+                    out.u32(read.pd);
+                    out.flag(start < end);
+                    out.count(read.put_by.len());
+                    for (k, data) in &read.put_by {
+                        out.u32(*k);
+                        out.bytes(data);
+                    }
+                }
+                What::Atomic { opcode, eth, value } => {
+                    out.raw(&[1, opcode.0]);
+                    out.raw(&eth.to_bytes());
+                    out.u64(*value);
+                }
+                What::Placement { opcode, reth, feth } => {
+                    out.raw(&[2, opcode.0]);
+                    put_reth(out, reth);
+                    out.option(*feth, |out, feth| out.raw(&[feth.placement, feth.selectivity]));
+                }
+            }
+        }
+    }
+
+    /// What READs bring is looked up at the host, which may have it elsewhere than before.
+    ///
+    /// # Errors
+    /// See [`ThawError`].
+    pub(super) fn thaw<M: Memory>(
+        core: &Core,
+        from: &mut Reader<'_>,
+        memory: &mut M,
+    ) -> Result<Self, ThawError> {
+        let mut all = Self::default();
+        for _ in 0..from.count(most(core), "too many requests are remembered")? {
+            let (first, packets) = (from.u64()?, from.u32()?);
+            from.ensure(first < 1 << 56, "a sequence number is out of range")?;
+            let srqn = from.option(Reader::u32)?;
+            let mut span = 0..0;
+            let what = match from.u8()? {
+                0 => {
+                    let (reth, pd) = (reth(from)?, from.u32()?);
+                    let Reth { va, rkey, len } = reth;
+                    if from.flag()? && len > 0 {
+                        let key = RemoteKey { pd, qpn: core.config.qpn, rkey };
+                        let access = RemoteAccess { key, va, len, rights: Access::REMOTE_READ };
+                        // What is not there any more is not read either, and not changed.
+                        span =
+                            memory.resolve_remote(&access).map_or(0..0, |segment| segment.span());
+                    }
+                    let put_by = put_by(core, &reth, packets, from)?;
+                    all.bytes += put_by.values().map(|data| data.len()).sum::<usize>();
+                    What::Read(Read { reth, pd, put_by })
+                }
+                1 => What::Atomic {
+                    opcode: Opcode(from.u8()?),
+                    eth: AtomicEth::parse(from.raw(AtomicEth::LEN)?)
+                        .map_err(|_| from.wrong("an atomic"))?,
+                    value: from.u64()?,
+                },
+                2 => What::Placement {
+                    opcode: Opcode(from.u8()?),
+                    reth: reth(from)?,
+                    feth: from.option(|from| {
+                        Ok(Feth { placement: from.u8()?, selectivity: from.u8()? })
+                    })?,
+                },
+                _ => return Err(from.wrong("no such request is remembered")),
+            };
+            let one = packets == 1 || matches!(what, What::Read(_));
+            from.ensure(one, "what is not a READ has one packet")?;
+            from.ensure(all.bytes <= PUT_BY_MAX, "too much is put by")?;
+            all.remember(core, Resource { first, packets, srqn, what }, span);
+        }
+        Ok(all)
     }
 
     /// How to answer the packet with sequence number `seq`, if it asks for something that was executed:

@@ -11,6 +11,7 @@ use polypath_wire::packet::{Headers, pad_for};
 use crate::burst::{Burst, Payload};
 use crate::cause::Cause;
 use crate::common::Core;
+use crate::frozen::{Reader, ThawError, Writer};
 use crate::host::Host;
 use crate::requester::{Failure, Stamp, burst_packets, emit_data, local_fault, psn, unsent};
 use crate::sq::{Body, SendQueue, Wqe, gather};
@@ -41,6 +42,26 @@ pub(crate) struct Sender {
 impl Sender {
     pub(crate) fn new() -> Self {
         Self { sq: SendQueue::default(), next: 0, progress: None, ready: false }
+    }
+
+    /// Writes it down.
+    pub(crate) fn freeze(&self, out: &mut Writer) {
+        out.u64(self.next);
+        out.option(self.progress, Writer::u32);
+        self.sq.freeze(out);
+    }
+
+    /// # Errors
+    /// See [`ThawError`].
+    pub(crate) fn thaw(core: &Core, from: &mut Reader<'_>) -> Result<Self, ThawError> {
+        let next = from.u64()?;
+        from.ensure(next < 1 << 56, "a sequence number is out of range")?;
+        let progress = from.option(Reader::u32)?;
+        let sq = SendQueue::thaw(core, progress, from)?;
+        from.ensure(sq.sent_len() == 0, "what is sent is complete")?;
+        let uc = core.config.qp_type == QpType::Uc;
+        from.ensure(uc || progress.is_none(), "a datagram has one packet")?;
+        Ok(Self { sq, next, progress, ready: true })
     }
 
     /// The queue pair went from RTR to RTS: the first packet has the PSN `sq_psn`.

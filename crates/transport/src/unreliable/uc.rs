@@ -7,10 +7,11 @@ use polypath_wire::psn::Psn;
 
 use crate::cause::Cause;
 use crate::common::Core;
+use crate::frozen::{Reader, ThawError, Writer, words};
 use crate::host::Host;
 use crate::responder::execute::check_packet;
 use crate::rq::{ReceiveQueue, Received};
-use crate::sq::MAX_MESSAGE;
+use crate::state::MAX_MESSAGE;
 use polypath_types::{Access, WcOpcode, WcStatus};
 
 /// The message that is arriving.
@@ -30,6 +31,34 @@ pub(crate) struct UcReceiver {
 }
 
 impl UcReceiver {
+    /// Writes it down.
+    pub(crate) fn freeze(&self, out: &mut Writer) {
+        self.rq.freeze(out);
+        out.u32(self.epsn.get());
+        out.option(self.message, |out, message| {
+            out.option(message.reth, |out, reth| words::put_reth(out, &reth));
+            out.u32(message.received);
+        });
+    }
+
+    /// # Errors
+    /// See [`ThawError`].
+    pub(crate) fn thaw(core: &Core, from: &mut Reader<'_>) -> Result<Self, ThawError> {
+        let rq = ReceiveQueue::thaw(core, from)?;
+        let epsn = Psn::new(from.u32()?);
+        let message = from.option(|from| {
+            let reth = from.option(words::reth)?;
+            let received = from.u32()?;
+            let most = reth.map_or(MAX_MESSAGE, |reth| u64::from(reth.len));
+            from.ensure(
+                u64::from(received) <= most,
+                "more has arrived of a message than there is",
+            )?;
+            Ok(Inbound { reth, received })
+        })?;
+        Ok(Self { rq, epsn, message })
+    }
+
     /// The queue pair went from INIT to RTR: the first packet has the PSN `rq_psn`.
     pub(crate) fn start(&mut self, rq_psn: u32) {
         self.epsn = Psn::new(rq_psn);

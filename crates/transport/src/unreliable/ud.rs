@@ -4,6 +4,7 @@ use polypath_wire::packet::Packet;
 
 use crate::cause::Cause;
 use crate::common::Core;
+use crate::frozen::{Reader, ThawError};
 use crate::host::Host;
 use crate::rq::{ReceiveQueue, Received};
 use polypath_types::{NetworkHeader, WcOpcode, WcStatus};
@@ -18,6 +19,12 @@ pub(crate) struct UdReceiver {
 }
 
 impl UdReceiver {
+    /// # Errors
+    /// See [`ThawError`].
+    pub(crate) fn thaw(core: &Core, from: &mut Reader<'_>) -> Result<Self, ThawError> {
+        ReceiveQueue::thaw(core, from).map(|rq| Self { rq })
+    }
+
     /// Takes a packet. One that does not fit the receive work request is dropped; the work request stays
     /// for the next.
     pub(crate) fn handle_packet<H: Host>(

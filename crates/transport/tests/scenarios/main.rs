@@ -7,6 +7,7 @@
 mod basics;
 mod deep;
 mod errors;
+mod frozen;
 mod host;
 mod loss;
 mod pair;

@@ -1,0 +1,50 @@
+//! Queue pairs that are frozen and thawed in the middle of their work, as when a machine moves. What is
+//! drawn comes from a stream of its own, so that the rest of what a seed means stays as it was.
+
+use core::time::Duration;
+
+use crate::case::Case;
+use crate::faults::{Fault, When};
+use crate::judge::{Verdict, demand};
+use crate::rng::Rng;
+use crate::run::Simulation;
+
+/// Queue pairs are frozen within this time after they were connected.
+const WORK: Duration = Duration::from_millis(700);
+/// Of a thousand cases, so many have frozen queue pairs.
+const SHARE: u64 = 200;
+
+/// Adds to a case what its seed means here.
+pub(crate) fn add(seed: u64, case: &mut Case) {
+    let rng = &mut Rng::new(seed.rotate_left(31) ^ 0x6672_6565_7a65_7468);
+    if !rng.chance(SHARE) {
+        return;
+    }
+    for _ in 0..=rng.below(12) {
+        let pair = rng.below(case.pairs.len() as u64) as usize;
+        let end = rng.below(2) as usize;
+        // At any step: of the work, or of the packets, which come in bursts.
+        let when = match rng.chance(500) {
+            true => When::At(rng.time(WORK)),
+            false => When::Packet(rng.below(3000)),
+        };
+        case.faults.push((when, Fault::Freeze { pair, end }));
+    }
+}
+
+impl Simulation {
+    /// A queue pair is made bytes, and a queue pair is made of the bytes.
+    pub(crate) fn freeze(&mut self, pair: usize, e: usize) -> Verdict {
+        let end = &self.court.pairs[pair].ends[e];
+        let (number, qpn) = (end.host, end.qpn);
+        let host = &mut self.hosts[number];
+        host.begin(self.now);
+        let thawed = host.with(qpn, |visit| {
+            let bytes = visit.freeze();
+            visit.thaw(&bytes)
+        });
+        let thawed = thawed.unwrap_or(Ok(()));
+        demand(thawed.is_ok(), "what is frozen thaws", || format!("{qpn:#x}: {thawed:?}"))?;
+        self.check(number)
+    }
+}

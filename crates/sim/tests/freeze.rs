@@ -1,0 +1,31 @@
+//! Queue pairs that are frozen and thawed, again and again, while the network does what it does.
+
+use std::time::Duration;
+
+use polypath_sim::{Case, Fault, When, run};
+
+/// What a seed means, and each queue pair is frozen every few milliseconds besides.
+fn frozen_all_the_time(seed: u64) -> Case {
+    let mut case = Case::draw(seed);
+    let ends = (0..case.pairs.len()).flat_map(|pair| [(pair, 0), (pair, 1)]);
+    for (number, (pair, end)) in (0u32..).zip(ends) {
+        for round in 0..60 {
+            let at = Duration::from_micros(1000 + 7 * u64::from(seed as u32 % 97))
+                + Duration::from_micros(733) * number
+                + Duration::from_millis(9) * round;
+            case.faults.push((When::At(at), Fault::Freeze { pair, end }));
+        }
+    }
+    case
+}
+
+/// `POLYPATH_SEEDS`: how many, if not 60.
+#[test]
+fn queue_pairs_that_are_frozen_again_and_again_keep_their_promises() {
+    let count = std::env::var("POLYPATH_SEEDS").ok().and_then(|text| text.parse().ok());
+    for seed in 0..count.unwrap_or(60) {
+        if let Err(failure) = run(&frozen_all_the_time(seed), None, None).0 {
+            panic!("seed {seed}: {failure}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Writing and reading a frozen queue pair: integers in network byte order, lists with their length in
+//! front.
+
+use super::error::ThawError;
+
+/// Bytes being written.
+#[derive(Debug, Default)]
+pub(crate) struct Writer(pub(super) Vec<u8>);
+
+impl Writer {
+    pub(crate) fn u8(&mut self, value: u8) {
+        self.0.push(value);
+    }
+
+    pub(crate) fn flag(&mut self, value: bool) {
+        self.u8(value.into());
+    }
+
+    pub(crate) fn u16(&mut self, value: u16) {
+        self.0.extend(value.to_be_bytes());
+    }
+
+    pub(crate) fn u32(&mut self, value: u32) {
+        self.0.extend(value.to_be_bytes());
+    }
+
+    pub(crate) fn u64(&mut self, value: u64) {
+        self.0.extend(value.to_be_bytes());
+    }
+
+    /// Bytes whose number the reader knows.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// The length of what follows.
+    pub(crate) fn count(&mut self, count: usize) {
+        // Queues, windows and messages are bounded far below.
+        self.u32(u32::try_from(count).unwrap_or(u32::MAX));
+    }
+
+    /// Bytes with their number.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.count(bytes.len());
+        self.raw(bytes);
+    }
+
+    /// A value that may be missing.
+    pub(crate) fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+        self.flag(value.is_some());
+        if let Some(value) = value {
+            write(self, value);
+        }
+    }
+}
+
+/// Bytes being read. No value is trusted.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    /// What is wrong where the reader is.
+    pub(crate) fn wrong(&self, what: &'static str) -> ThawError {
+        ThawError::Value { at: self.at, what }
+    }
+
+    /// Refuses what does not hold.
+    pub(crate) fn ensure(&self, holds: bool, what: &'static str) -> Result<(), ThawError> {
+        if holds { Ok(()) } else { Err(self.wrong(what)) }
+    }
+
+    pub(super) fn is_at_end(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    pub(crate) fn raw(&mut self, len: usize) -> Result<&'a [u8], ThawError> {
+        let end = self.at.checked_add(len).filter(|end| *end <= self.bytes.len());
+        let end = end.ok_or(ThawError::Truncated)?;
+        let bytes = &self.bytes[self.at..end];
+        self.at = end;
+        Ok(bytes)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], ThawError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.raw(N)?);
+        Ok(array)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, ThawError> {
+        self.array().map(u8::from_be_bytes)
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16, ThawError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, ThawError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, ThawError> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    pub(crate) fn flag(&mut self) -> Result<bool, ThawError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(self.wrong("a flag is 0 or 1")),
+        }
+    }
+
+    /// A number below or at `most`.
+    pub(crate) fn at_most(&mut self, most: u32, what: &'static str) -> Result<u32, ThawError> {
+        let value = self.u32()?;
+        self.ensure(value <= most, what)?;
+        Ok(value)
+    }
+
+    /// The length of a list that has at most `most` elements.
+    pub(crate) fn count(&mut self, most: usize, what: &'static str) -> Result<usize, ThawError> {
+        let count = self.u32()? as usize;
+        self.ensure(count <= most, what)?;
+        Ok(count)
+    }
+
+    /// At most `most` bytes with their number.
+    pub(crate) fn bytes(&mut self, most: usize, what: &'static str) -> Result<&'a [u8], ThawError> {
+        let len = self.count(most, what)?;
+        self.raw(len)
+    }
+
+    /// A value that may be missing.
+    pub(crate) fn option<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, ThawError>,
+    ) -> Result<Option<T>, ThawError> {
+        if self.flag()? { read(self).map(Some) } else { Ok(None) }
+    }
+}

@@ -1,0 +1,128 @@
+//! Both directions, from the magic number to the checksum.
+
+use core::time::Duration;
+
+use super::bytes::{Reader, Writer};
+use super::error::{ThawError, VERSION};
+use super::words;
+use crate::common::Core;
+use crate::host::Host;
+use crate::qp::{Halves, QueuePair};
+use crate::requester::Requester;
+use crate::responder::Responder;
+use crate::unreliable::{Sender, UcReceiver, UdReceiver};
+use polypath_types::QpType;
+
+const MAGIC: [u8; 4] = *b"PPQP";
+/// Bytes of magic number and version, and of the checksum.
+const HEAD: usize = 6;
+const TAIL: usize = 4;
+
+impl QueuePair {
+    /// Ends the queue pair, without completions and events, and gives it as bytes. The host gets back what
+    /// is charged and reserved; nothing that the bytes speak of is cancelled.
+    #[must_use]
+    pub fn freeze<H: Host>(mut self, now: Duration, host: &mut H) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.raw(&MAGIC);
+        out.u16(VERSION);
+        words::put_config(&mut out, &self.core.config);
+        words::put_attr(&mut out, &self.core.attr);
+        self.core.freeze(&mut out);
+        match &mut self.halves {
+            Halves::Rc(rc) => {
+                rc.0.freeze(now, &mut out, host);
+                rc.1.freeze(&mut out, host);
+            }
+            Halves::Uc(sender, receiver) => {
+                sender.freeze(&mut out);
+                receiver.freeze(&mut out);
+            }
+            Halves::Ud(sender, receiver) => {
+                sender.freeze(&mut out);
+                receiver.rq.freeze(&mut out);
+            }
+        }
+        let crc = crc32fast::hash(&out.0);
+        out.u32(crc);
+        out.0
+    }
+
+    /// Makes a queue pair of the bytes that [`QueuePair::freeze`] gave. It goes on once it has a peer
+    /// ([`QueuePair::set_peer`]; UD needs none). The memory that its READs may still bring is looked up
+    /// at the host, which must have it registered.
+    ///
+    /// # Errors
+    /// See [`ThawError`]; the host has got back what was reserved.
+    pub fn thaw<H: Host>(bytes: &[u8], now: Duration, host: &mut H) -> Result<Self, ThawError> {
+        let magic = &bytes[..bytes.len().min(MAGIC.len())];
+        if magic != &MAGIC[..magic.len()] {
+            return Err(ThawError::NotFrozen);
+        }
+        let Some((body, crc)) = bytes.split_last_chunk::<TAIL>() else {
+            return Err(ThawError::Truncated);
+        };
+        if body.len() < HEAD {
+            return Err(ThawError::Truncated);
+        }
+        let version = u16::from_be_bytes([body[4], body[5]]);
+        if version != VERSION {
+            return Err(ThawError::Version(version));
+        }
+        if crc32fast::hash(body) != u32::from_be_bytes(*crc) {
+            return Err(ThawError::Checksum);
+        }
+        let mut from = Reader::new(&body[HEAD..]);
+        let mut core = Core::new(words::config(&mut from)?);
+        words::attr(&mut from, core.config.qp_type, &mut core.attr)?;
+        core.thaw(&mut from)?;
+        let halves = match core.config.qp_type {
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
+                let requester = Requester::thaw(&core, now, &mut from)?;
+                let responder = Responder::thaw(&core, &mut from, host)?;
+                Halves::Rc(Box::new((requester, responder)))
+            }
+            QpType::Uc => {
+                let sender = Sender::thaw(&core, &mut from)?;
+                Halves::Uc(sender, UcReceiver::thaw(&core, &mut from)?)
+            }
+            QpType::Ud => {
+                let sender = Sender::thaw(&core, &mut from)?;
+                Halves::Ud(sender, UdReceiver::thaw(&core, &mut from)?)
+            }
+        };
+        let mut qp = Self { core, halves };
+        let whole = from.ensure(from.is_at_end(), "something follows the end");
+        match whole.and_then(|()| qp.check().map_err(ThawError::Contradiction)) {
+            Ok(()) => Ok(qp),
+            Err(error) => {
+                if let Halves::Rc(rc) = &mut qp.halves {
+                    rc.1.clear(host);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Core {
+    fn freeze(&self, out: &mut Writer) {
+        out.flag(self.multipath);
+        out.u32(self.in_flight_max);
+        out.flag(self.reads_blocks);
+        out.u32(self.peer_pd);
+        out.flag(self.is_established());
+    }
+
+    fn thaw(&mut self, from: &mut Reader<'_>) -> Result<(), ThawError> {
+        self.multipath = from.flag()?;
+        self.in_flight_max = from.u32()?;
+        self.reads_blocks = from.flag()?;
+        self.peer_pd = from.u32()?;
+        let established = from.flag()?;
+        self.set_established(established);
+        let rc = self.config.qp_type == QpType::Rc;
+        from.ensure(rc || !self.multipath, "only RC sends multi-path packets")?;
+        from.ensure(self.has_valid_reach(), "too many or too few packets in flight")
+    }
+}
