@@ -26,6 +26,8 @@ pub(crate) enum Role {
     Control,
     /// Events.
     Events,
+    /// It is told what happens in all processes.
+    Watching,
     /// It has got its last answer.
     Leaving,
 }
@@ -52,6 +54,10 @@ pub(crate) struct Connection {
     queue: VecDeque<Outgoing>,
     queued_bytes: usize,
     table_due: bool,
+    /// Of a watcher: the number of the event that it is told next.
+    pub(crate) told_next: u64,
+    /// Of a watcher: there was no room for what it was to be told.
+    pub(crate) news_due: bool,
     interest: Interest,
 }
 
@@ -85,6 +91,8 @@ impl Connection {
             queue: VecDeque::new(),
             queued_bytes: 0,
             table_due: false,
+            told_next: 0,
+            news_due: false,
             interest: Interest::Read,
         }
     }
@@ -109,6 +117,13 @@ impl Connection {
     pub(crate) fn send_table(&mut self, push: &Rc<[u8]>) -> Result<(), Lost> {
         self.table_due = !self.queue.is_empty() || !self.try_send(push, None)?;
         Ok(())
+    }
+
+    /// Sends a watcher its news unless something waits; false if there is no room. Nothing is kept.
+    pub(crate) fn send_news(&mut self, bytes: &[u8]) -> Result<bool, Lost> {
+        let sent = self.queue.is_empty() && self.try_send(bytes, None)?;
+        self.news_due = !sent;
+        Ok(sent)
     }
 
     /// Sends what waits, as far as it goes. `table` gives the message with the newest table.
@@ -153,7 +168,7 @@ impl Connection {
 
     /// Whether something waits to be sent.
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.queue.is_empty() || self.table_due
+        !self.queue.is_empty() || self.table_due || self.news_due
     }
 
     /// What to wait for now, if that is something else than before. A control connection that does

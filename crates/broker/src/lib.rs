@@ -17,6 +17,8 @@
 //! descriptors and kilobytes per lane, and no wake-up while nothing changes.
 
 mod broker;
+mod changes;
+mod chronicle;
 mod connection;
 mod drops;
 mod files;

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 
 use common::{
     BROKER, PATIENCE, client, counter, in_namespace, next, readable, start_broker, wait_for_end,
+    writable,
 };
-use polypath_ipc::message::{self, Request};
-use polypath_ipc::status::{Counter, ProcessStatus, QpStatus};
-use polypath_ipc::{Client, Hello, IpcError, Push};
+use polypath_ipc::message::{self, Request, TOLD_MAX, Told};
+use polypath_ipc::status::{LaneStatus, ProcessStatus, QpStatus};
+use polypath_ipc::{Client, EventStream, Hello, IpcError, Push};
+use polypath_telemetry::{Event, Occurrence, Qpn};
 
 #[test]
 fn many_who_start_at_once_share_one_broker() {
@@ -250,18 +252,86 @@ fn status_gathers_all_reports_and_names_the_silent() {
         let asker = std::thread::spawn(|| client("").status().unwrap());
         let Push::StatusRequest { id } = next(&mut events) else { panic!() };
         let qps = (0..500).map(|qpn| QpStatus { qpn, ..QpStatus::default() }).collect();
-        let drops = vec![Counter { name: "icrc_wrong".into(), value: 3 }];
-        let report = ProcessStatus { pid: 1, qps, drops, ..ProcessStatus::default() };
+        let mut lane = LaneStatus::default();
+        lane.drops.icrc_wrong = 3;
+        let report = ProcessStatus { pid: 1, qps, lanes: vec![lane], ..ProcessStatus::default() };
         events.report(id, report).unwrap();
         let status = asker.join().unwrap();
         assert!(status.silent.is_empty());
         let [process] = &status.processes[..] else { panic!("{} reports", status.processes.len()) };
         assert_eq!(process.pid, std::process::id(), "the kernel's word counts");
         assert_eq!((process.qps.len(), process.qps[499].qpn), (500, 499));
-        assert_eq!(process.drops[0].value, 3);
+        assert_eq!(process.lanes[0].drops.icrc_wrong, 3);
 
         let status = client("").status().unwrap();
         assert_eq!(status.silent, [std::process::id()]);
         assert!(status.broker.clients.iter().any(|client| client.events));
     });
+}
+
+#[test]
+fn who_watches_is_told_what_happens_and_who_does_not_read_how_much_it_missed() {
+    const NAME: &str = "who_watches_is_told_what_happens_and_who_does_not_read_how_much_it_missed";
+    in_namespace(NAME, || {
+        let (mut process, _) = client("").subscribe().unwrap();
+        let mut watcher = client("").watch(true).unwrap();
+        let mut slow = client("").watch(true).unwrap();
+        let pid = std::process::id();
+        let came = told_until(&mut watcher, |event| matches!(event, Event::ProcessCame { .. }));
+        assert_eq!(came.last().unwrap().pid, pid);
+
+        let text = "x".repeat(1000);
+        let failed = Event::QueuePairError { qpn: Qpn(7), text };
+        let happened = Occurrence { at_unix_us: 1, event: failed.clone() };
+        assert!(process.tell(3, std::slice::from_ref(&happened)).unwrap());
+        let events = told_until(&mut watcher, |event| *event == failed);
+        let lost = Event::EventsLost { count: 3 };
+        assert!(events.iter().any(|told| told.occurrence.event == lost && told.pid == pid));
+        assert_eq!(events.last().unwrap().occurrence, happened);
+
+        let batch = vec![happened; TOLD_MAX];
+        let last = Event::CompletionQueueOverrun { qpn: Qpn(9) };
+        let end = vec![Occurrence { at_unix_us: 2, event: last.clone() }];
+        for batch in (0..400).map(|_| &batch).chain([&end]) {
+            while !process.tell(0, batch).unwrap() {
+                assert!(writable(&process.as_fd()), "those who do not read hold the broker up");
+            }
+        }
+        let mut other = client("");
+        drop(other.call(&Request::Ping).unwrap());
+        let pages = format!("/proc/{}/statm", other.broker_pid());
+        let pages = std::fs::read_to_string(pages).unwrap();
+        let resident: u64 = pages.split_whitespace().nth(1).unwrap().parse().unwrap();
+        assert!(resident * 4096 < 64 << 20, "{resident} pages");
+
+        let (mut number, mut missed) = (0, 0);
+        loop {
+            let Push::Events { lost, events } = next(&mut slow) else { panic!() };
+            missed += lost;
+            number += lost;
+            for told in &events {
+                assert_eq!(told.number, number, "each is told once, or is counted as lost");
+                number += 1;
+            }
+            if events.iter().any(|told| told.occurrence.event == last) {
+                break;
+            }
+        }
+        assert!(missed > 0);
+    });
+}
+
+/// What a watcher is told up to an event that is as wanted.
+fn told_until(watcher: &mut EventStream, wanted: impl Fn(&Event) -> bool) -> Vec<Told> {
+    let mut all = Vec::new();
+    loop {
+        let Push::Events { events, .. } = next(watcher) else { panic!() };
+        for told in events {
+            let found = wanted(&told.occurrence.event);
+            all.push(told);
+            if found {
+                return all;
+            }
+        }
+    }
 }

@@ -23,6 +23,7 @@ Examples:
   polypath run -- ib_write_bw 10.0.0.1    its client on another host
   polypath ping 10.0.0.1                  can the other host be reached?
   polypath status --watch                 what is going on, every second
+  polypath watch                          what happens, as it happens
   polypath doctor                         why does it not work?";
 
 #[derive(Debug, Subcommand)]
@@ -30,6 +31,7 @@ pub(crate) enum Command {
     Run(Run),
     Devices(Devices),
     Status(Status),
+    Watch(Watch),
     Path(Path),
     Ping(Ping),
     Doctor(Doctor),
@@ -113,6 +115,7 @@ Examples:
   polypath status --watch=200           every 200 milliseconds
   polypath status --json | jq '.processes[].failovers'
   polypath status --all                 of all users (as root)
+  polypath status --prometheus          for the textfile collector of node_exporter
 
 Counters are explained in docs/counters.md, the JSON in docs/status-json.md.
 
@@ -121,6 +124,9 @@ pub(crate) struct Status {
     /// Write JSON: one object, with --watch one per line, with --all one per user
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write counters in the text format that Prometheus scrapes
+    #[arg(long, conflicts_with_all = ["json", "verbose", "watch", "all"])]
+    pub(crate) prometheus: bool,
     /// Refresh every MS milliseconds (1000 if MS is not given)
     #[arg(long, value_name = "MS", num_args = 0..=1, require_equals = true, default_missing_value = "1000",
         value_parser = clap::value_parser!(u64).range(10..=86_400_000))]
@@ -135,6 +141,36 @@ pub(crate) struct Status {
     #[arg(long, conflicts_with = "user")]
     pub(crate) all: bool,
     /// Show this process only
+    #[arg(long, value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+}
+
+/// Show what happens, as it happens
+///
+/// Writes a line when a path is given up or comes back, traffic moves, a queue pair fails, a program
+/// comes or goes, or an interface changes; of all programs of one user in this network namespace. Times
+/// are in UTC. Waits for a broker if none runs.
+#[derive(Debug, Default, Args)]
+#[command(after_long_help = "\
+Examples:
+  polypath watch
+  polypath watch --past                 begin with what happened lately
+  polypath watch --json | jq 'select(.kind == \"failover\") | .fields'
+
+Events and the JSON are explained in docs/events.md.
+
+Exit status: that of a program that was interrupted; 0 if nobody reads its output any more.")]
+pub(crate) struct Watch {
+    /// Write JSON: one object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Begin with what happened lately, as far as the broker remembers it
+    #[arg(long)]
+    pub(crate) past: bool,
+    /// Watch the programs of this user, given by name or number
+    #[arg(long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Show the events of this process only
     #[arg(long, value_name = "PID")]
     pub(crate) pid: Option<u32>,
 }
@@ -306,6 +342,7 @@ mod tests {
             "broker --force",
             "status --all --user root",
             "status --json --verbose",
+            "status --json --prometheus",
         ] {
             assert!(parse(&format!("polypath {line}")).is_err(), "{line}");
         }

@@ -5,7 +5,7 @@
 
 use polypath_ipc::status as ipc;
 use polypath_ipc::{Port, port};
-use polypath_telemetry::Counters as _;
+use polypath_telemetry::{Counters as Declared, Occurrence};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -201,17 +201,23 @@ fn list<A, B: From<A>>(items: Vec<A>) -> Vec<B> {
     items.into_iter().map(B::from).collect()
 }
 
-fn counters(items: Vec<ipc::Counter>) -> Counters {
-    let mut counters = Counters::new();
-    for ipc::Counter { name, value } in items {
-        // Several lanes of a process count the same.
-        *counters.entry(name).or_default() += value;
+/// Adds counters to an object; several lanes of a process count the same.
+fn add(to: &mut Counters, counters: &impl Declared) {
+    for (counter, value) in counters.iter() {
+        *to.entry(counter.name.to_owned()).or_default() += value;
     }
-    counters
+}
+
+/// A time in the unit of the format.
+fn ms(us: u64) -> u64 {
+    us / 1000
 }
 
 impl From<ipc::BrokerStatus> for Broker {
     fn from(status: ipc::BrokerStatus) -> Self {
+        let mut counters = Counters::new();
+        add(&mut counters, &status.counters);
+        add(&mut counters, &status.cm_counters);
         Self {
             pid: status.pid,
             version: status.version,
@@ -221,7 +227,7 @@ impl From<ipc::BrokerStatus> for Broker {
             cm_ids: list(status.cm_ids),
             interfaces: list(status.table.ports),
             paths_down: status.table.down.iter().map(ToString::to_string).collect(),
-            counters: counters(status.counters),
+            counters,
         }
     }
 }
@@ -269,6 +275,11 @@ impl From<Port> for Interface {
 
 impl From<ipc::ProcessStatus> for Process {
     fn from(status: ipc::ProcessStatus) -> Self {
+        let mut drops = Counters::new();
+        for lane in &status.lanes {
+            add(&mut drops, &lane.drops);
+            add(&mut drops, &lane.control_drops);
+        }
         Self {
             pid: status.pid,
             program: status.program,
@@ -277,7 +288,7 @@ impl From<ipc::ProcessStatus> for Process {
             qps: list(status.qps),
             paths: list(status.paths),
             failovers: list(status.failovers),
-            drops: counters(status.drops),
+            drops,
             events: list(status.events),
             errors: list(status.errors),
         }
@@ -293,6 +304,7 @@ impl From<ipc::LaneStatus> for Lane {
 
 impl From<ipc::QpStatus> for QueuePair {
     fn from(status: ipc::QpStatus) -> Self {
+        let counted = status.counters.iter().filter(|(_, value)| *value > 0);
         Self {
             qpn: status.qpn,
             dest_qpn: status.dest_qpn,
@@ -304,7 +316,7 @@ impl From<ipc::QpStatus> for QueuePair {
             multipath: status.multipath,
             active_path: status.active_path,
             live_paths: status.live_paths,
-            counters: counters(status.counters),
+            counters: counted.map(|(counter, n)| (counter.name.to_owned(), n)).collect(),
             last_error: status.last_error,
         }
     }
@@ -321,7 +333,11 @@ impl From<ipc::PathStatus> for Path {
             sent_bytes: status.sent_bytes,
             received_bytes: status.received_bytes,
             lost_bytes: status.lost_bytes,
-            send_errors: counters(status.send_errors),
+            send_errors: status
+                .send_errors
+                .into_iter()
+                .map(|(errno, packets)| (errno.name_or_number(), packets))
+                .collect(),
             failovers: status.failovers,
             last_blackout_us: status.last_blackout_us,
         }
@@ -330,15 +346,21 @@ impl From<ipc::PathStatus> for Path {
 
 impl From<ipc::FailoverStatus> for FailOver {
     fn from(status: ipc::FailoverStatus) -> Self {
-        let ipc::FailoverStatus { at_unix_ms, from, to, reason, blackout_us } = status;
-        Self { at_unix_ms, from, to, reason, blackout_us }
+        let ipc::FailoverStatus { at_unix_us, from, to, reason, blackout_us, .. } = status;
+        Self {
+            at_unix_ms: ms(at_unix_us),
+            from: from.map_or_else(|| "no path".to_owned(), |path| path.to_string()),
+            to: to.to_string(),
+            reason: reason.to_string(),
+            blackout_us,
+        }
     }
 }
 
-impl From<ipc::EventStatus> for Event {
-    fn from(status: ipc::EventStatus) -> Self {
-        let ipc::EventStatus { at_unix_ms, text } = status;
-        Self { at_unix_ms, text }
+impl From<Occurrence> for Event {
+    fn from(occurrence: Occurrence) -> Self {
+        let Occurrence { at_unix_us, event } = occurrence;
+        Self { at_unix_ms: ms(at_unix_us), text: event.to_string() }
     }
 }
 

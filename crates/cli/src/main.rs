@@ -12,9 +12,11 @@ mod json;
 mod path;
 mod ping;
 mod preload;
+mod prometheus;
 mod run;
 mod status;
 mod text;
+mod watch;
 
 use args::{Arguments, Command};
 use clap::Parser as _;
@@ -38,6 +40,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Run(run) => run::run(run),
         Command::Devices(devices) => devices::run(&devices),
         Command::Status(status) => status::run(&status),
+        Command::Watch(watch) => watch::run(&watch),
         Command::Path(path) => path::run(path.action),
         Command::Ping(ping) => ping::run(&ping),
         Command::Broker(arguments) => broker(&arguments),

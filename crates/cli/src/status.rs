@@ -3,9 +3,11 @@
 use crate::args::Status as Arguments;
 use crate::error::CliError;
 use crate::json::Document;
+use crate::prometheus;
 use crate::text::{Columns, at, bytes, count, duration};
-use polypath_ipc::status::{Counter, EventStatus, FailoverStatus, ProcessStatus, QpStatus};
+use polypath_ipc::status::{FailoverStatus, ProcessStatus, QpStatus};
 use polypath_ipc::{Client, Hello, IpcError, Status, port, socket};
+use polypath_telemetry::{ControlDrops, Counters, Descriptor, LaneDrops, Occurrence};
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -149,6 +151,10 @@ fn explained(error: IpcError, user: u32, me: u32) -> CliError {
 fn show(seen: &[Seen], arguments: &Arguments, pretty: bool) -> String {
     let mut text = String::new();
     for one in seen {
+        if arguments.prometheus {
+            text += &prometheus::render(one.status.as_ref());
+            continue;
+        }
         if arguments.json {
             let document = Document::new(one.user, one.status.clone(), &one.others);
             text += &document.text(pretty);
@@ -200,7 +206,7 @@ fn render(user: u32, status: &Status, verbose: bool) -> String {
         text += &format!("  paths taken down by hand: {selector}\n");
     }
     if verbose {
-        text += &counters("  counters: ", &broker.counters);
+        text += &counters("  counters: ", broker.counters.iter().chain(broker.cm_counters.iter()));
     }
     for slot in broker.slots.iter().filter(|slot| slot.overflows > 0) {
         let lost = count(slot.overflows, "packet");
@@ -280,7 +286,12 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
     if !paths.is_empty() {
         text += &paths.render("  ");
     }
-    text += &counters("  dropped: ", &process.drops);
+    let (mut drops, mut control) = (LaneDrops::default(), ControlDrops::default());
+    for lane in &process.lanes {
+        drops.add(&lane.drops);
+        control.add(&lane.control_drops);
+    }
+    text += &counters("  dropped: ", drops.iter().chain(control.iter()));
     text += &history(process, now_ms());
     text
 }
@@ -288,20 +299,20 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
 /// What happened, in the order of time: fail-overs, events, errors.
 fn history(process: &ProcessStatus, now_ms: u64) -> String {
     let mut lines: Vec<(u64, String)> = Vec::new();
-    lines.extend(last(&process.failovers).iter().map(|f| (f.at_unix_ms, failover(f))));
-    lines.extend(last(&process.events).iter().map(|e| (e.at_unix_ms, event("", e))));
-    lines.extend(last(&process.errors).iter().map(|e| (e.at_unix_ms, event("error: ", e))));
+    lines.extend(last(&process.failovers).iter().map(|f| (f.at_unix_us, failover(f))));
+    lines.extend(last(&process.events).iter().map(|e| (e.at_unix_us, event("", e))));
+    lines.extend(last(&process.errors).iter().map(|e| (e.at_unix_us, event("error: ", e))));
     lines.sort_by_key(|(at, _)| *at);
-    lines.iter().map(|(ms, line)| format!("  {}  {line}\n", at(*ms, now_ms))).collect()
+    lines.iter().map(|(us, line)| format!("  {}  {line}\n", at(us / 1000, now_ms))).collect()
 }
 
-fn event(kind: &str, event: &EventStatus) -> String {
-    format!("{kind}{}", event.text)
+fn event(kind: &str, event: &Occurrence) -> String {
+    format!("{kind}{}", event.event)
 }
 
 fn failover(failover: &FailoverStatus) -> String {
     let FailoverStatus { from, to, reason, blackout_us, .. } = failover;
-    let to = if to.is_empty() { "no path" } else { to };
+    let from = from.map_or_else(|| "no path".to_owned(), |path| path.to_string());
     let after = match blackout_us {
         0 => String::new(),
         us => format!("; traffic stood still for {}", duration(*us)),
@@ -313,7 +324,7 @@ fn qp_details(qps: &[QpStatus], verbose: bool) -> String {
     let mut text = String::new();
     for qp in qps {
         if verbose {
-            text += &counters(&format!("  {}: ", hex(qp.qpn)), &qp.counters);
+            text += &counters(&format!("  {}: ", hex(qp.qpn)), qp.counters.iter());
         }
         if !qp.last_error.is_empty() {
             text += &format!("  {}: failed: {}\n", hex(qp.qpn), qp.last_error);
@@ -331,12 +342,10 @@ fn hex(number: u32) -> String {
 }
 
 /// One line with the counters that are not zero; nothing if all are.
-fn counters(head: &str, list: &[Counter]) -> String {
-    let shown: Vec<String> = list
-        .iter()
-        .filter(|counter| counter.value > 0)
-        .map(|counter| format!("{} {}", counter.name, counter.value))
-        .collect();
+fn counters<'a>(head: &str, list: impl Iterator<Item = (&'a Descriptor, u64)>) -> String {
+    let counted = list.filter(|(_, value)| *value > 0);
+    let shown: Vec<String> =
+        counted.map(|(counter, value)| format!("{} {value}", counter.name)).collect();
     if shown.is_empty() { String::new() } else { format!("{head}{}\n", shown.join(", ")) }
 }
 
@@ -347,6 +356,9 @@ pub(crate) mod tests {
         BrokerStatus, ClientStatus, CmIdStatus, LaneStatus, PathStatus, SlotStatus,
     };
     use polypath_ipc::{Address, Port, Table};
+    use polypath_telemetry::{
+        BrokerCounters, CmCounters, Event, InterfaceName, PathName, QpCounters, Reason,
+    };
 
     /// A status in which every field has a value.
     pub(crate) fn example() -> Status {
@@ -362,7 +374,7 @@ pub(crate) mod tests {
             active_path: "10.0.0.1>10.0.0.2@eth0".into(),
             live_paths: 2,
             last_error: "retries exhausted".into(),
-            counters: vec![Counter { name: "retransmitted".into(), value: 3 }],
+            counters: QpCounters { retransmitted_packets: 3, ..QpCounters::default() },
         };
         let path = PathStatus {
             local: "10.0.0.1".parse().unwrap(),
@@ -377,17 +389,25 @@ pub(crate) mod tests {
             failovers: 1,
             last_blackout_us: Some(4200),
         };
+        let name = |n: u8, interface: &str| PathName {
+            local: [10, 0, n, 1].into(),
+            remote: [10, 0, n, 2].into(),
+            interface: InterfaceName::new(interface),
+        };
         let failovers = (0..20)
             .map(|n| FailoverStatus {
-                at_unix_ms: 1_700_000_000_000 + n,
-                from: "10.0.0.1>10.0.0.2@eth0".into(),
-                to: "10.0.1.1>10.0.1.2@eth1".into(),
-                reason: format!("reason {n}"),
-                blackout_us: 1036,
+                at_unix_us: 1_700_000_000_000_000 + n * 1000,
+                peer: [10, 0, 0, 2].into(),
+                from: Some(name(0, "eth0")),
+                to: name(1, "eth1"),
+                reason: Reason::LinkDown,
+                blackout_us: 1000 * n,
             })
             .skip(10)
             .collect();
-        let note = |text: &str| EventStatus { at_unix_ms: 1_700_000_000_500, text: text.into() };
+        let note = |event| Occurrence { at_unix_us: 1_700_000_000_500_000, event };
+        let given_up = Event::PathGivenUp { path: name(0, "eth0"), reason: Reason::LinkDown };
+        let no_path = Event::NoPath { peer: [10, 0, 0, 2].into() };
         let port = Port {
             ifindex: 2,
             name: "eth0".into(),
@@ -433,7 +453,8 @@ pub(crate) mod tests {
                     down: vec!["eth1".parse().unwrap()],
                     ..Table::default()
                 },
-                counters: vec![Counter { name: "clients_accepted".into(), value: 4 }],
+                counters: BrokerCounters { clients_accepted: 4, ..BrokerCounters::default() },
+                cm_counters: CmCounters { mads_sent: 5, ..CmCounters::default() },
             },
             processes: vec![ProcessStatus {
                 pid: 8,
@@ -448,13 +469,15 @@ pub(crate) mod tests {
                         sent_bytes: 200,
                         ..Default::default()
                     },
+                    drops: LaneDrops { icrc_wrong: 2, ..LaneDrops::default() },
+                    control_drops: ControlDrops { generation: 3, ..ControlDrops::default() },
+                    ended_qps: QpCounters { retransmitted_packets: 10, ..QpCounters::default() },
                 }],
                 qps: vec![qp],
                 paths: vec![path],
                 failovers,
-                drops: vec![Counter { name: "icrc_wrong".into(), value: 2 }],
-                events: vec![note("path 10.0.0.1>10.0.0.2@eth0 is given up: local link down")],
-                errors: vec![note("no path to the peer lives; its queue pairs are held")],
+                events: vec![note(given_up)],
+                errors: vec![note(no_path)],
             }],
             silent: vec![9],
         }
@@ -466,16 +489,22 @@ pub(crate) mod tests {
         for part in ["user root", "rping", "0x012345", "RC", "retries exhausted", "2.0 KiB"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
-        for part in ["10.0.0.1 > 10.0.0.2", "17 µs", "reason 19", "process 9", "icrc_wrong 2"] {
+        for part in ["10.0.0.1 > 10.0.0.2", "17 µs", "19.0 ms", "process 9", "icrc_wrong 2"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         for part in ["1 packet lost", "received 100 B in 1 packet, sent 200 B in 2 packets"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
-        assert!(!text.contains("reason 11"), "only the last few");
-        assert!(!text.contains("clients_accepted") && !text.contains("retransmitted"), "{text}");
+        assert!(!text.contains("11.0 ms"), "only the last few");
+        assert!(
+            !text.contains("clients_accepted") && !text.contains("retransmitted_packets"),
+            "{text}"
+        );
         let all = render(0, &example(), true);
-        assert!(all.contains("clients_accepted 4") && all.contains("retransmitted 3"), "{all}");
+        assert!(
+            all.contains("clients_accepted 4") && all.contains("retransmitted_packets 3"),
+            "{all}"
+        );
     }
 
     #[test]
@@ -484,10 +513,10 @@ pub(crate) mod tests {
         let errors: Vec<&str> = text.lines().filter(|line| line.contains("error:")).collect();
         assert_eq!(
             errors,
-            ["  2023-11-14 22:13:20Z  error: no path to the peer lives; its queue pairs are held"]
+            ["  2023-11-14 22:13:20Z  error: no path to 10.0.0.2 lives; its queue pairs are held"]
         );
         let moved = "22:13:20Z  fail-over from 10.0.0.1>10.0.0.2@eth0 to 10.0.1.1>10.0.1.2@eth1: \
-                     reason 19; traffic stood still for 1.0 ms";
+                     local link down; traffic stood still for 19.0 ms";
         assert!(text.contains(moved), "{text}");
         assert!(text.contains("22:13:20Z  path 10.0.0.1>10.0.0.2@eth0 is given up"), "{text}");
     }

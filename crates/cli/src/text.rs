@@ -87,6 +87,11 @@ pub(crate) fn at(unix_ms: u64, now_ms: u64) -> String {
     }
 }
 
+/// A time in microseconds since 1970, in UTC, to the millisecond: `2026-12-31 23:59:59.007Z`.
+pub(crate) fn moment(unix_us: u64) -> String {
+    polypath_ipc::time::rfc3339(unix_us / 1000).replacen('T', " ", 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,13 +6,14 @@ use std::sync::{Arc, Condvar, Mutex, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use polypath_ipc::message::Request;
+use polypath_ipc::message::{Request, TOLD_MAX};
 use polypath_ipc::{Client, EventStream, HangUp, Hello, IpcError, Push, Selection, Table};
 use polypath_verbs::{Device, DeviceInfo, Error, Result};
 
 use crate::config::Config;
-use crate::context::{KeyViolations, Shared};
+use crate::context::{KeyViolations, Shared, os_error};
 use crate::lane::Lane;
+use crate::lane::journal::Messenger;
 use crate::lanes::Lanes;
 use crate::notify::lock;
 use crate::xrc::Domains;
@@ -110,6 +111,8 @@ pub(crate) struct Inner {
     pub(crate) lanes: Lanes,
     contexts: Mutex<Vec<Weak<Shared>>>,
     pub(crate) xrc_domains: Domains,
+    /// Calls the thread that hears the broker, to tell it what happened on the lanes.
+    messenger: Arc<Messenger>,
     service: Mutex<Service>,
     /// Rung when `service` says that the engine closes.
     closing: Condvar,
@@ -157,10 +160,17 @@ impl Inner {
         if let Some(problem) = primary_problem(&config, &table, &selection) {
             log::warn(&problem);
         }
-        Ok(Self::new(config, selection, Some(broker), table))
+        let messenger = Messenger::new().map_err(|e| os_error(&e))?;
+        Ok(Self::new(config, selection, Some(broker), table, messenger))
     }
 
-    fn new(config: Config, selection: Selection, broker: Option<Client>, table: Table) -> Self {
+    fn new(
+        config: Config,
+        selection: Selection,
+        broker: Option<Client>,
+        table: Table,
+        messenger: Messenger,
+    ) -> Self {
         Self {
             pid: std::process::id(),
             config,
@@ -170,6 +180,7 @@ impl Inner {
             lanes: Lanes::default(),
             contexts: Mutex::default(),
             xrc_domains: Domains::default(),
+            messenger: Arc::new(messenger),
             service: Mutex::default(),
             closing: Condvar::new(),
         }
@@ -178,7 +189,8 @@ impl Inner {
     /// An engine without a broker and without threads, with one lane that only its owner drives.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn alone(table: Table, selection: Selection, lane: Arc<Lane>) -> Arc<Self> {
-        let engine = Self::new(Config::default(), selection, None, table);
+        let messenger = Messenger::new().expect("a descriptor is left");
+        let engine = Self::new(Config::default(), selection, None, table, messenger);
         engine.lanes.set(0, lane);
         Arc::new(engine)
     }
@@ -210,6 +222,7 @@ impl Inner {
         let table = self.table();
         // The broker stays locked: no lane is forgotten when it has to be told of all.
         let lane = Lane::start(n, opened, &self.config, &table, &self.selection)?;
+        lane.tell_by(self.messenger.clone());
         let lane = self.lanes.set(n, lane).clone();
         let now = self.table();
         if !Arc::ptr_eq(&table, &now) {
@@ -350,19 +363,45 @@ impl Inner {
 
     /// Does what the broker says until it is gone.
     fn serve(&self, stream: &mut EventStream) -> Lost {
+        // What happened before may not have been told.
+        let mut to_tell = true;
         loop {
-            match stream.wait_event() {
-                Ok(Push::Table(table)) => self.set_table(*table),
-                Ok(Push::StatusRequest { id }) => {
+            match stream.wait_event_or(self.messenger.bell().as_fd(), to_tell) {
+                Ok(None) => match self.tell(stream) {
+                    Ok(all) => to_tell = !all,
+                    Err(_) => return Lost::Unexpectedly,
+                },
+                Ok(Some(Push::Table(table))) => self.set_table(*table),
+                Ok(Some(Push::StatusRequest { id })) => {
                     if stream.report(id, status::report(self)).is_err() {
                         return Lost::Unexpectedly;
                     }
                 }
-                Ok(Push::Goodbye) => return Lost::AfterGoodbye,
+                // It is asked for by those who watch alone.
+                Ok(Some(Push::Events { .. })) => {}
+                Ok(Some(Push::Goodbye)) => return Lost::AfterGoodbye,
                 Err(IpcError::Forked) => return Lost::AfterGoodbye,
                 Err(_) => return Lost::Unexpectedly,
             }
         }
+    }
+
+    /// Tells the broker what happened on the lanes; false if it has no room for all.
+    fn tell(&self, stream: &mut EventStream) -> core::result::Result<bool, IpcError> {
+        self.messenger.begin();
+        for lane in self.lanes.iter() {
+            loop {
+                let (events, lost) = lane.take_untold(TOLD_MAX);
+                if events.is_empty() && lost == 0 {
+                    break;
+                }
+                if !stream.tell(lost, &events)? {
+                    lane.put_back_untold(events, lost);
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// The broker was killed. Its place is taken within milliseconds: connects to the new one, which

@@ -31,9 +31,14 @@ pub(crate) fn warn(text: &str) {
     }
 }
 
+/// Whether [`line`] writes anything.
+pub(crate) fn is_on() -> bool {
+    level() == Level::On
+}
+
 /// Writes a line with the process id and the time since the start.
 pub(crate) fn line(text: &str) {
-    if level() == Level::On {
+    if is_on() {
         let at = crate::clock::now();
         // Nobody can be told if standard error is gone.
         let _ = writeln!(

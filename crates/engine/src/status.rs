@@ -1,121 +1,386 @@
 //! What an engine tells `polypath status` of its process.
+//!
+//! A lane is looked at in slices: under its lock, numbers of a few queue pairs or peers are copied, and no
+//! longer. What they mean in words, and which path is whose, is found out after that. So a report
+//! is not of one moment; each queue pair and each path in it is.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use polypath_ipc::Table;
-use polypath_ipc::status::{Counter, LaneStatus, PathStatus, ProcessStatus, QpStatus};
-use polypath_paths::{PathState, PeerStatus, Status};
+use polypath_ipc::status::{LaneStatus, PathStatus, ProcessStatus, QpStatus};
+use polypath_paths::{PathState, PathStatus as PathReport, PeerBrief};
+use polypath_telemetry::{Errno, QpCounters};
+use polypath_transport::PeerId;
 use polypath_verbs::{QpState, QpType};
+use smallvec::SmallVec;
 
+use crate::context::Shared;
 use crate::engine::Inner;
-use crate::lane::{Entry, Lane, LaneIo, way_of};
+use crate::lane::{Entry, Lane, State, way_of};
+
+/// Queue pairs that are copied at a time.
+const QPS: usize = 32;
+/// Peers that are copied at a time, with up to eight paths each.
+const PEERS: usize = 8;
 
 /// Everything this engine knows.
 pub(crate) fn report(engine: &Inner) -> ProcessStatus {
+    let contexts = engine.contexts();
     let mut report = ProcessStatus {
         pid: std::process::id(),
         program: std::fs::read_to_string("/proc/self/comm")
             .unwrap_or_default()
             .trim_end()
             .to_owned(),
-        devices: engine.contexts().iter().map(|c| c.info.name.clone()).collect(),
+        devices: contexts.iter().map(|c| c.info.name.clone()).collect(),
         ..ProcessStatus::default()
     };
-    let table = engine.table();
+    let names = Names::new(&engine.table(), &contexts);
     for lane in engine.lanes.iter() {
-        add_lane(&mut report, lane, &table);
+        add_lane(&mut report, lane, &names);
     }
     report
 }
 
-fn add_lane(report: &mut ProcessStatus, lane: &Lane, table: &Table) {
-    lane.enter(|state| {
-        let paths = state.core.paths().status();
-        report.lanes.push(LaneStatus { slot: lane.slot, counters: state.io.counters });
-        report.qps.extend(state.core.qps().iter().map(|(_, entry)| qp(entry, &paths, table)));
-        for peer in &paths.peers {
-            report.paths.extend(peer_paths(peer, &state.io, table));
-        }
-        report.drops.extend(Counter::all(&state.io.drops));
-        report.drops.extend(Counter::all(&paths.refusals));
-        report.failovers.extend(state.io.failovers.iter().cloned());
-        report.events.extend(state.io.events.iter().cloned());
-        report.errors.extend(state.io.explanations.iter().cloned());
+fn add_lane(report: &mut ProcessStatus, lane: &Lane, names: &Names) {
+    let status = look(lane, |state| LaneStatus {
+        slot: lane.slot,
+        counters: state.io.counters,
+        drops: state.io.drops,
+        control_drops: state.core.paths().refusals(),
+        ended_qps: state.io.ended,
     });
-}
-
-fn qp(entry: &Entry, paths: &Status, table: &Table) -> QpStatus {
-    let attr = entry.qp.query();
-    let config = entry.qp.config();
-    let peer = entry.peer().and_then(|id| paths.peers.iter().find(|p| p.peer == id));
-    let active = peer.and_then(|p| p.paths.iter().find(|path| Some(path.path) == p.active));
-    QpStatus {
-        qpn: config.qpn,
-        dest_qpn: attr.dest_qpn,
-        kind: match config.qp_type {
-            QpType::Rc => "RC",
-            QpType::Uc => "UC",
-            QpType::Ud => "UD",
-            QpType::XrcSend => "XRC_SEND",
-            QpType::XrcRecv => "XRC_RECV",
+    report.lanes.push(status);
+    look(lane, |state| {
+        let journal = &state.io.journal;
+        report.failovers.extend(journal.failovers().cloned());
+        report.events.extend(journal.notes().cloned());
+        report.errors.extend(journal.errors().cloned());
+    });
+    let mut peers = HashMap::new();
+    let mut from = PeerId(0);
+    loop {
+        let slice = peers_from(lane, from);
+        let Some(last) = slice.last() else { break };
+        from = PeerId(last.brief.peer.0.saturating_add(1));
+        for peer in &slice {
+            peers.insert(peer.brief.peer, PeerNames::of(peer, names));
+            report.paths.extend(peer.paths.iter().map(|path| path.status(&peer.brief, names)));
         }
-        .to_owned(),
-        state: match attr.state {
-            QpState::Reset => "RESET",
-            QpState::Init => "INIT",
-            QpState::Rtr => "RTR",
-            QpState::Rts => "RTS",
-            QpState::Sqd => "SQD",
-            QpState::Sqe => "SQE",
-            QpState::Err => "ERR",
-        }
-        .to_owned(),
-        device: entry.own.context.info.name.clone(),
-        peer: peer.map(|p| p.remote.to_string()).unwrap_or_default(),
-        path_mtu: attr.path_mtu,
-        multipath: entry.qp.is_multipath(),
-        active_path: active.map(|path| name(path, table)).unwrap_or_default(),
-        live_paths: peer.map_or(0, |p| {
-            let live = p.paths.iter().filter(|path| is_live(path.state)).count();
-            u32::try_from(live).unwrap_or(u32::MAX)
-        }),
-        counters: Counter::all(entry.qp.counters()).filter(|counter| counter.value != 0).collect(),
-        last_error: entry.own.last_error.borrow().clone(),
+    }
+    // Index 0 is never a queue pair.
+    let mut from = Some(1);
+    while let Some(index) = from {
+        let slice = qps_from(lane, index);
+        from = slice.last().filter(|_| slice.len() == QPS).and_then(|qp| qp.index.checked_add(1));
+        report.qps.extend(slice.into_iter().map(|qp| qp.status(&peers, names)));
     }
 }
 
-const fn is_live(state: PathState) -> bool {
-    matches!(state, PathState::Up | PathState::Suspect)
-}
-
-fn interface(path: &polypath_paths::PathStatus, table: &Table) -> String {
-    table.port(path.address.ifindex).map_or_else(|| "?".to_owned(), |port| port.name.clone())
-}
-
-fn name(path: &polypath_paths::PathStatus, table: &Table) -> String {
-    format!("{}>{}@{}", path.address.local, path.address.remote, interface(path, table))
-}
-
-fn peer_paths<'a>(
-    peer: &'a PeerStatus,
-    io: &'a LaneIo,
-    table: &'a Table,
-) -> impl Iterator<Item = PathStatus> + 'a {
-    peer.paths.iter().map(|path| PathStatus {
-        local: path.address.local,
-        remote: path.address.remote,
-        interface: interface(path, table),
-        state: match path.state {
-            _ if peer.active == Some(path.path) => "active".to_owned(),
-            PathState::Up => "standby".to_owned(),
-            other => other.to_string(),
-        },
-        rtt_us: path.rtt.map(|rtt| u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX)),
-        sent_bytes: io.sent_bytes(path.path, &path.address),
-        send_errors: io.send_errors.counters(&way_of(&path.address)),
-        received_bytes: path.received_bytes,
-        lost_bytes: path.lost_bytes,
-        failovers: u32::try_from(path.deaths).unwrap_or(u32::MAX),
-        last_blackout_us: peer
-            .last_blackout
-            .map(|(blackout, _)| u64::try_from(blackout.as_micros()).unwrap_or(u64::MAX)),
+/// Looks at a lane, a slice of it.
+fn look<R>(lane: &Lane, work: impl FnOnce(&State) -> R) -> R {
+    lane.look(|state| {
+        #[cfg(test)]
+        let began = tests::worked();
+        let result = work(state);
+        #[cfg(test)]
+        tests::LOOKS.with_borrow_mut(|looks| looks.push(tests::worked() - began));
+        result
     })
+}
+
+/// What is asked by number and told by name.
+struct Names {
+    interfaces: HashMap<u32, String>,
+    /// Devices, by where their contexts are.
+    devices: HashMap<*const Shared, String>,
+}
+
+impl Names {
+    fn new(table: &Table, contexts: &[Arc<Shared>]) -> Self {
+        let interfaces = table.ports.iter().map(|port| (port.ifindex, port.name.clone()));
+        let devices = contexts.iter().map(|c| (Arc::as_ptr(c), c.info.name.clone()));
+        Self { interfaces: interfaces.collect(), devices: devices.collect() }
+    }
+
+    fn interface(&self, path: &PathReport) -> String {
+        self.interfaces.get(&path.address.ifindex).map_or_else(|| "?".to_owned(), String::clone)
+    }
+
+    fn path(&self, path: &PathReport) -> String {
+        format!("{}>{}@{}", path.address.local, path.address.remote, self.interface(path))
+    }
+}
+
+/// A peer as copied under the lane's lock.
+struct PeerCopy {
+    brief: PeerBrief,
+    paths: SmallVec<[PathCopy; 2]>,
+}
+
+struct PathCopy {
+    report: PathReport,
+    sent_bytes: u64,
+    send_errors: SmallVec<[(Errno, u64); 2]>,
+}
+
+fn peers_from(lane: &Lane, from: PeerId) -> Vec<PeerCopy> {
+    let mut copies = Vec::with_capacity(PEERS);
+    look(lane, |state| {
+        let paths = state.core.paths();
+        for brief in paths.peers_from(from).take(PEERS) {
+            let copy = |report: PathReport| PathCopy {
+                sent_bytes: state.io.sent_bytes(report.path, &report.address),
+                send_errors: state.io.send_errors.counters(&way_of(&report.address)),
+                report,
+            };
+            copies.push(PeerCopy { brief, paths: paths.paths_of(brief.peer).map(copy).collect() });
+        }
+    });
+    copies
+}
+
+impl PathCopy {
+    fn status(&self, peer: &PeerBrief, names: &Names) -> PathStatus {
+        let path = &self.report;
+        let micros =
+            |time: core::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        PathStatus {
+            local: path.address.local,
+            remote: path.address.remote,
+            interface: names.interface(path),
+            state: match path.state {
+                _ if peer.active == Some(path.path) => "active".to_owned(),
+                PathState::Up => "standby".to_owned(),
+                other => other.to_string(),
+            },
+            rtt_us: path.rtt.map(micros),
+            sent_bytes: self.sent_bytes,
+            send_errors: self.send_errors.to_vec(),
+            received_bytes: path.received_bytes,
+            lost_bytes: path.lost_bytes,
+            failovers: u32::try_from(path.deaths).unwrap_or(u32::MAX),
+            last_blackout_us: peer.last_blackout.map(micros),
+        }
+    }
+}
+
+/// What queue pairs show of their peer.
+struct PeerNames {
+    remote: IpAddr,
+    /// By which path the traffic goes; empty if none lives.
+    active: String,
+    live_paths: u32,
+}
+
+impl PeerNames {
+    fn of(peer: &PeerCopy, names: &Names) -> Self {
+        let reports = || peer.paths.iter().map(|path| &path.report);
+        let is_active = |path: &&PathReport| peer.brief.active == Some(path.path);
+        let is_live = |path: &&PathReport| matches!(path.state, PathState::Up | PathState::Suspect);
+        Self {
+            remote: peer.brief.remote,
+            active: reports().find(is_active).map(|path| names.path(path)).unwrap_or_default(),
+            live_paths: u32::try_from(reports().filter(is_live).count()).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// A queue pair as copied under the lane's lock.
+struct QpCopy {
+    index: u16,
+    qpn: u32,
+    dest_qpn: u32,
+    qp_type: QpType,
+    state: QpState,
+    path_mtu: u32,
+    multipath: bool,
+    peer: Option<PeerId>,
+    context: *const Shared,
+    counters: QpCounters,
+    last_error: Option<Arc<str>>,
+}
+
+fn qps_from(lane: &Lane, from: u16) -> Vec<QpCopy> {
+    let mut copies = Vec::with_capacity(QPS);
+    look(lane, |state| {
+        let slice = state.core.qps().iter_from(from).take(QPS);
+        copies.extend(slice.map(|(index, entry)| QpCopy::of(index, entry)));
+    });
+    copies
+}
+
+impl QpCopy {
+    fn of(index: u16, entry: &Entry) -> Self {
+        let attr = entry.qp.query();
+        let config = entry.qp.config();
+        Self {
+            index,
+            qpn: config.qpn,
+            dest_qpn: attr.dest_qpn,
+            qp_type: config.qp_type,
+            state: attr.state,
+            path_mtu: attr.path_mtu,
+            multipath: entry.qp.is_multipath(),
+            peer: entry.peer(),
+            context: Arc::as_ptr(&entry.own.context),
+            counters: *entry.qp.counters(),
+            last_error: entry.own.last_error.borrow().clone(),
+        }
+    }
+
+    fn status(self, peers: &HashMap<PeerId, PeerNames>, names: &Names) -> QpStatus {
+        let peer = self.peer.and_then(|peer| peers.get(&peer));
+        QpStatus {
+            qpn: self.qpn,
+            dest_qpn: self.dest_qpn,
+            kind: match self.qp_type {
+                QpType::Rc => "RC",
+                QpType::Uc => "UC",
+                QpType::Ud => "UD",
+                QpType::XrcSend => "XRC_SEND",
+                QpType::XrcRecv => "XRC_RECV",
+            }
+            .to_owned(),
+            state: match self.state {
+                QpState::Reset => "RESET",
+                QpState::Init => "INIT",
+                QpState::Rtr => "RTR",
+                QpState::Rts => "RTS",
+                QpState::Sqd => "SQD",
+                QpState::Sqe => "SQE",
+                QpState::Err => "ERR",
+            }
+            .to_owned(),
+            device: names.devices.get(&self.context).cloned().unwrap_or_default(),
+            peer: peer.map(|peer| peer.remote.to_string()).unwrap_or_default(),
+            path_mtu: self.path_mtu,
+            multipath: self.multipath,
+            active_path: peer.map(|peer| peer.active.clone()).unwrap_or_default(),
+            live_paths: peer.map_or(0, |peer| peer.live_paths),
+            counters: self.counters,
+            last_error: self.last_error.as_deref().unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::time::Duration;
+
+    use polypath_ipc::Selection;
+    use polypath_verbs::{
+        Access, AhAttr, Context, CqRequest, QpAttr, QpAttrMask as M, QpRequest, QueuePair,
+    };
+
+    use super::*;
+    use crate::context::OpenDevice;
+    use crate::device;
+
+    const QUEUE_PAIRS: usize = 10_000;
+    const PEER_COUNT: usize = 500;
+
+    thread_local! {
+        /// For how long each look held the lane.
+        pub(super) static LOOKS: RefCell<Vec<Duration>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Processor time of this thread: on a busy machine no other clock tells what something costs.
+    pub(super) fn worked() -> Duration {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is valid, and the clock is there on every Linux.
+        #[allow(unsafe_code)]
+        unsafe {
+            libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time)
+        };
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+
+    fn remote(peer: usize) -> std::net::Ipv4Addr {
+        [198, 18, (peer / 250) as u8, (peer % 250) as u8 + 1].into()
+    }
+
+    fn connect(qp: &dyn QueuePair, peer: usize) {
+        let mut attr = QpAttr::new(QpState::Init);
+        attr.port_num = 1;
+        attr.access = Access::empty();
+        qp.modify(&attr, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS).unwrap();
+        attr.state = QpState::Rtr;
+        attr.path_mtu = 1024;
+        attr.dest_qpn = 0x02_0001;
+        attr.max_dest_rd_atomic = 1;
+        attr.ah = AhAttr {
+            dgid: remote(peer).to_ipv6_mapped().octets(),
+            sgid_index: 1,
+            hop_limit: 64,
+            is_global: true,
+            port_num: 1,
+            ..AhAttr::default()
+        };
+        let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+        let rtr = rtr | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+        qp.modify(&attr, M::STATE | rtr).unwrap();
+    }
+
+    #[test]
+    fn a_scrape_of_ten_thousand_queue_pairs_holds_the_lock_for_a_few_of_them_at_a_time() {
+        let lane = Lane::still(9).unwrap();
+        lane.begin_anew(&crate::mp::local_addresses(&crate::fuzz::table(), &Selection::Mp));
+        let selection = Selection::parse("roce:eth0").unwrap();
+        let engine = Inner::alone(crate::fuzz::table(), selection, lane.clone());
+        let info = device::infos(&engine).remove(0);
+        let context = OpenDevice::open(&engine, &info).unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let request = CqRequest { cqe: 16, channel: None, token: 1, ignore_overrun: false };
+        let cq = context.create_cq(&request).unwrap();
+        let request = QpRequest {
+            pd: Some(pd),
+            qp_type: QpType::Rc,
+            send_cq: Some(cq.clone()),
+            recv_cq: Some(cq),
+            srq: None,
+            xrcd: None,
+            sq_sig_all: true,
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+            token: 2,
+        };
+        let qps: Vec<_> = (0..QUEUE_PAIRS)
+            .map(|n| {
+                let qp = context.create_qp(&request).unwrap();
+                connect(qp.as_ref(), n % PEER_COUNT);
+                qp
+            })
+            .collect();
+
+        drop(report(&engine));
+        LOOKS.take();
+        let began = worked();
+        let status = report(&engine);
+        let whole = worked() - began;
+        let looks = LOOKS.take();
+        let held = looks.iter().max().copied().unwrap_or_default();
+        println!(
+            "a scrape works for {whole:?}, which is {:.1} % of one processor every 100 ms; the lane is held \
+             for {held:?} at most",
+            whole.as_secs_f64() * 1e3
+        );
+        assert!(looks.len() >= QUEUE_PAIRS / QPS + PEER_COUNT / PEERS, "{} looks", looks.len());
+        assert!(held < whole / 20, "{held:?} of {whole:?}");
+
+        assert_eq!((status.qps.len(), status.paths.len()), (QUEUE_PAIRS, PEER_COUNT));
+        let numbers: std::collections::HashSet<u32> = status.qps.iter().map(|qp| qp.qpn).collect();
+        assert!(qps.iter().all(|qp| numbers.contains(&qp.number())));
+        for qp in &status.qps {
+            assert_eq!((qp.state.as_str(), qp.device.as_str()), ("RTR", "roce0"));
+            assert_eq!(qp.active_path, format!("192.0.2.1>{}@eth0", qp.peer));
+        }
+        qps.iter().for_each(|qp| qp.destroy().unwrap());
+    }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use polypath_telemetry::Occurrence;
+
 use crate::devices::Selection;
 use crate::error::IpcError;
 use crate::message::{self, Hello, MESSAGE_MAX, Ping, PingAnswer, Push, Reply, Request};
@@ -303,10 +305,24 @@ impl Client {
         let Reply::Table(table) = self.call(&Request::Subscribe)? else {
             return Err(UNEXPECTED);
         };
+        Ok((self.into_stream()?, *table))
+    }
+
+    /// Turns this connection into one that is told what happens in all processes, as [`Push::Events`].
+    /// `past`: what happened lately comes first.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn watch(mut self, past: bool) -> Result<EventStream, IpcError> {
+        self.done(&Request::Watch { past })?;
+        self.into_stream()
+    }
+
+    fn into_stream(self) -> Result<EventStream, IpcError> {
         let Self { socket, owner, buffer, .. } = self;
         socket::set_nonblocking(socket.as_fd())
             .map_err(|e| io_error("preparing the event stream", e))?;
-        Ok((EventStream { socket, owner, buffer }, *table))
+        Ok(EventStream { socket, owner, buffer })
     }
 }
 
@@ -379,6 +395,45 @@ impl EventStream {
     pub fn hang_up(&self) -> Result<HangUp, IpcError> {
         let socket = self.socket.try_clone();
         socket.map(HangUp).map_err(|e| io_error("preparing the end of the event stream", e))
+    }
+
+    /// Waits for the next event, or until `other` is readable; then it gives `None`. So it does, if
+    /// `to_tell`, when [`tell`](Self::tell) has room again.
+    ///
+    /// # Errors
+    /// As [`next_event`](Self::next_event).
+    pub fn wait_event_or(
+        &mut self,
+        other: BorrowedFd<'_>,
+        to_tell: bool,
+    ) -> Result<Option<Push>, IpcError> {
+        loop {
+            if let Some(push) = self.next_event()? {
+                return Ok(Some(push));
+            }
+            let called = socket::wait_for_call(self.socket.as_fd(), to_tell, other)
+                .map_err(|e| io_error("waiting for the broker's events", e))?;
+            if called {
+                return self.next_event();
+            }
+        }
+    }
+
+    /// Tells the broker what happened in this process: at most [`TOLD_MAX`](message::TOLD_MAX) events, and
+    /// how many were lost before them. It never waits: false if there is no room at the moment.
+    ///
+    /// # Errors
+    /// [`IpcError`].
+    pub fn tell(&mut self, lost: u64, events: &[Occurrence]) -> Result<bool, IpcError> {
+        if std::process::id() != self.owner {
+            return Err(IpcError::Forked);
+        }
+        let bytes = message::encode(&Request::Events { lost, events: events.to_vec() })?;
+        match socket::send(self.socket.as_fd(), &bytes, None) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(io_error("telling the broker what happened", error)),
+        }
     }
 
     /// Answers [`Push::StatusRequest`], in as many parts as it takes.

@@ -9,13 +9,15 @@ use std::net::IpAddr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use polypath_telemetry::Occurrence;
+
 use crate::error::IpcError;
 use crate::paths::PathSelector;
 use crate::status::{BrokerStatus, ProcessStatus};
 use crate::table::Table;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Longest message in bytes. Well below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
@@ -95,7 +97,8 @@ pub enum PingAnswer {
     },
 }
 
-/// What a process asks of the broker. Each request but [`StatusReport`](Self::StatusReport) has
+/// What a process asks of the broker. Each request but [`StatusReport`](Self::StatusReport) and
+/// [`Events`](Self::Events) has
 /// exactly one [`Reply`] ([`Status`](Self::Status): several).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Request {
@@ -144,7 +147,8 @@ pub enum Request {
         file: u64,
     },
     /// Turns this connection into an event stream. Answer: [`Reply::Table`]; [`Push`]es follow, and
-    /// the only request allowed from then on is [`StatusReport`](Self::StatusReport).
+    /// the only requests allowed from then on are [`StatusReport`](Self::StatusReport) and
+    /// [`Events`](Self::Events).
     Subscribe,
     /// The answer to [`Push::StatusRequest`]; has no reply.
     StatusReport {
@@ -176,6 +180,19 @@ pub enum Request {
     Ping,
     /// Asks another host whether it is there; answered by [`Reply::Ping`] when that is known.
     PingHost(Ping),
+    /// Turns this connection into one that is told what happens in all processes. Answer:
+    /// [`Reply::Done`]; [`Push::Events`] follow, and no request is allowed from then on.
+    Watch {
+        /// Begin with what happened lately, as far as it is kept; else with what happens from now on.
+        past: bool,
+    },
+    /// On an event stream: what happened in the process. It has no reply.
+    Events {
+        /// Events that were dropped before these, because there were too many at once.
+        lost: u64,
+        /// At most [`TOLD_MAX`], oldest first.
+        events: Vec<Occurrence>,
+    },
 }
 
 /// What the broker answers.
@@ -248,6 +265,29 @@ pub enum Push {
     },
     /// The broker goes away.
     Goodbye,
+    /// What happened, for who asked by [`Request::Watch`].
+    Events {
+        /// Events before these that are not told, because the watcher did not read in time.
+        lost: u64,
+        /// Oldest first.
+        events: Vec<Told>,
+    },
+}
+
+/// Most events in a message.
+pub const TOLD_MAX: usize = 48;
+
+/// An event as a watcher is told of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// Counts the events that this broker was told of.
+    pub number: u64,
+    /// The process in which it happened, 0 if it happened to this host.
+    pub pid: u32,
+    /// The name of the process, empty if there is none.
+    pub program: String,
+    /// What, and when.
+    pub occurrence: Occurrence,
 }
 
 /// Encodes a message.
@@ -310,6 +350,36 @@ mod tests {
         // CmCommand, file 0, "2^63 bytes follow".
         let bytes = [5, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
         assert!(decode::<Request>(&bytes).is_err());
+    }
+
+    /// Both ends must have declared the same: what is declared otherwise decodes to something else.
+    #[test]
+    fn the_version_goes_up_with_what_is_declared() {
+        use polypath_telemetry::{
+            BrokerCounters, CmCounters, ControlDrops, Counters, Event, LaneCounters, LaneDrops,
+            QpCounters,
+        };
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        let mut add = |text: &str| {
+            for byte in text.bytes().chain([0]) {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+            }
+        };
+        let lists = [
+            BrokerCounters::DESCRIPTORS,
+            CmCounters::DESCRIPTORS,
+            LaneCounters::DESCRIPTORS,
+            LaneDrops::DESCRIPTORS,
+            ControlDrops::DESCRIPTORS,
+            QpCounters::DESCRIPTORS,
+        ];
+        lists.concat().iter().for_each(|counter| add(counter.name));
+        for kind in Event::KINDS {
+            add(kind.name);
+            kind.fields.iter().for_each(|field| add(field));
+        }
+        const DECLARED: (u32, u64) = (9, 0x152b_cd9b_3c5f_dc76);
+        assert_eq!((VERSION, hash), DECLARED, "count VERSION up, and write both here");
     }
 
     #[test]

@@ -334,6 +334,28 @@ pub(crate) fn wait_for(
     }
 }
 
+/// Waits until a socket is readable or has hung up, or, if `to_send`, has room; or `other` is readable. True
+/// unless there is only something to read from the socket.
+pub(crate) fn wait_for_call(
+    socket: BorrowedFd<'_>,
+    to_send: bool,
+    other: BorrowedFd<'_>,
+) -> io::Result<bool> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let wanted = if to_send { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+    let mut list = [PollFd::new(&socket, wanted), PollFd::new(&other, PollFlags::IN)];
+    loop {
+        match poll(&mut list, None) {
+            Ok(_) => {
+                let room = list[0].revents().contains(PollFlags::OUT);
+                return Ok(room || !list[1].revents().is_empty());
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;

@@ -3,9 +3,13 @@
 //! These types are what processes and the broker send each other. The command's JSON has types of its
 //! own (`crates/cli/src/json.rs`), so that these may change.
 
+use std::iter::Peekable;
 use std::net::IpAddr;
 
-use polypath_telemetry::{Counters, LaneCounters};
+use polypath_telemetry::{
+    BrokerCounters, CmCounters, ControlDrops, Counters, Errno, LaneCounters, LaneDrops, Occurrence,
+    PathName, QpCounters, Reason,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::table::Table;
@@ -19,22 +23,6 @@ pub struct Status {
     pub processes: Vec<ProcessStatus>,
     /// Processes that did not answer in time (stopped in a debugger, for example).
     pub silent: Vec<u32>,
-}
-
-/// A named counter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counter {
-    /// What is counted, in words with underscores: `icrc_wrong`.
-    pub name: String,
-    /// How many.
-    pub value: u64,
-}
-
-impl Counter {
-    /// All counters of a structure, those that are 0 too.
-    pub fn all<C: Counters>(counters: &C) -> impl Iterator<Item = Self> {
-        counters.iter().map(|(counter, value)| Self { name: counter.name.to_owned(), value })
-    }
 }
 
 /// The broker's own part of the status.
@@ -54,8 +42,10 @@ pub struct BrokerStatus {
     pub cm_ids: Vec<CmIdStatus>,
     /// Interfaces, addresses, GID tables, paths down by hand.
     pub table: Table,
-    /// Everything that was counted: packets, MADs, drops by reason.
-    pub counters: Vec<Counter>,
+    /// What it counted.
+    pub counters: BrokerCounters,
+    /// What its connection manager counted.
+    pub cm_counters: CmCounters,
 }
 
 /// Clients and CM ids in one part of the broker's status: below 300 bytes each.
@@ -162,27 +152,24 @@ pub struct ProcessStatus {
     pub paths: Vec<PathStatus>,
     /// The last fail-overs, oldest first.
     pub failovers: Vec<FailoverStatus>,
-    /// Dropped packets by reason.
-    pub drops: Vec<Counter>,
     /// What else happened lately, oldest first: paths given up and used again.
-    pub events: Vec<EventStatus>,
-    /// The last errors, oldest first, each explained: which QP, which PSN, which path, what
-    /// happened and what to do.
-    pub errors: Vec<EventStatus>,
+    pub events: Vec<Occurrence>,
+    /// The last errors, oldest first.
+    pub errors: Vec<Occurrence>,
 }
 
-/// Entries of each list in one part of a report. With the limits below, 16 of everything
-/// take less than 128 KiB, so that a part stays below [`MESSAGE_MAX`](crate::message::MESSAGE_MAX).
-const PART: usize = 16;
-
-/// Counters of a queue pair: more than there are.
-const COUNTERS: usize = 40;
+/// What the lists of one part of a report may take in bytes, as estimated from above, so that a part stays
+/// below [`MESSAGE_MAX`](crate::message::MESSAGE_MAX).
+const PART: usize = 100 * 1024;
 
 /// Longest text in a report in bytes; longer ones are cut.
 const TEXT_MAX: usize = 256;
 
 /// Longest explanation of an error in bytes; longer ones are cut.
 const ERROR_MAX: usize = 1024;
+
+/// Reasons of errors of one path that are reported.
+const REASONS_MAX: usize = 16;
 
 impl ProcessStatus {
     /// Adds another part of the same process's report.
@@ -192,7 +179,6 @@ impl ProcessStatus {
         self.qps.extend(part.qps);
         self.paths.extend(part.paths);
         self.failovers.extend(part.failovers);
-        self.drops.extend(part.drops);
         self.events.extend(part.events);
         self.errors.extend(part.errors);
     }
@@ -204,39 +190,35 @@ impl ProcessStatus {
         self.cut_texts();
         let Self { pid, program, .. } = self;
         // Taken one by one: to cut a part off the front would move all the rest each time.
-        let mut devices = self.devices.into_iter();
-        let mut lanes = self.lanes.into_iter();
-        let mut qps = self.qps.into_iter();
-        let mut paths = self.paths.into_iter();
-        let mut failovers = self.failovers.into_iter();
-        let mut drops = self.drops.into_iter();
-        let mut events = self.events.into_iter();
-        let mut errors = self.errors.into_iter();
+        let mut devices = self.devices.into_iter().peekable();
+        let mut lanes = self.lanes.into_iter().peekable();
+        let mut qps = self.qps.into_iter().peekable();
+        let mut paths = self.paths.into_iter().peekable();
+        let mut failovers = self.failovers.into_iter().peekable();
+        let mut events = self.events.into_iter().peekable();
+        let mut errors = self.errors.into_iter().peekable();
         let mut parts = Vec::new();
         loop {
+            let mut room = PART;
             parts.push(Self {
                 pid,
                 program: program.clone(),
-                devices: devices.by_ref().take(PART).collect(),
-                lanes: lanes.by_ref().take(PART).collect(),
-                qps: qps.by_ref().take(PART).collect(),
-                paths: paths.by_ref().take(PART).collect(),
-                failovers: failovers.by_ref().take(PART).collect(),
-                drops: drops.by_ref().take(PART).collect(),
-                events: events.by_ref().take(PART).collect(),
-                errors: errors.by_ref().take(PART).collect(),
+                devices: fill(&mut devices, &mut room, |name| 8 + name.len()),
+                lanes: fill(&mut lanes, &mut room, |_| LANE_BYTES),
+                qps: fill(&mut qps, &mut room, QpStatus::bytes_max),
+                paths: fill(&mut paths, &mut room, PathStatus::bytes_max),
+                failovers: fill(&mut failovers, &mut room, |_| FAILOVER_BYTES),
+                events: fill(&mut events, &mut room, |_| EVENT_BYTES),
+                errors: fill(&mut errors, &mut room, |_| EVENT_BYTES),
             });
-            let left = [
-                devices.len(),
-                lanes.len(),
-                qps.len(),
-                paths.len(),
-                failovers.len(),
-                drops.len(),
-                events.len(),
-                errors.len(),
-            ];
-            if left.iter().all(|n| *n == 0) {
+            let left = devices.peek().is_some()
+                || lanes.peek().is_some()
+                || qps.peek().is_some()
+                || paths.peek().is_some()
+                || failovers.peek().is_some()
+                || events.peek().is_some()
+                || errors.peek().is_some();
+            if !left {
                 return parts;
             }
         }
@@ -246,36 +228,74 @@ impl ProcessStatus {
         cut(&mut self.program);
         self.devices.iter_mut().for_each(cut);
         let notes = self.events.iter_mut().chain(&mut self.errors);
-        notes.for_each(|note| cut_to(&mut note.text, ERROR_MAX));
+        notes.for_each(|note| note.event.cut(ERROR_MAX));
         for qp in &mut self.qps {
-            for text in [
-                &mut qp.kind,
-                &mut qp.state,
-                &mut qp.device,
-                &mut qp.peer,
-                &mut qp.active_path,
-                &mut qp.last_error,
-            ] {
+            cut_to(&mut qp.last_error, ERROR_MAX);
+            for text in
+                [&mut qp.kind, &mut qp.state, &mut qp.device, &mut qp.peer, &mut qp.active_path]
+            {
                 cut(text);
             }
-            qp.counters.truncate(COUNTERS);
-            qp.counters.iter_mut().for_each(|counter| cut_to(&mut counter.name, 32));
         }
         for path in &mut self.paths {
             cut(&mut path.interface);
             cut(&mut path.state);
-            path.send_errors.truncate(PART);
-            path.send_errors.iter_mut().for_each(|counter| cut_to(&mut counter.name, 32));
-        }
-        for failover in &mut self.failovers {
-            cut(&mut failover.from);
-            cut(&mut failover.to);
-            cut(&mut failover.reason);
-        }
-        for drop in &mut self.drops {
-            cut(&mut drop.name);
+            path.send_errors.truncate(REASONS_MAX);
         }
     }
+}
+
+/// The most that a number takes in a message, in bytes.
+const NUMBER_BYTES: usize = 10;
+/// The most that a path's name takes.
+const NAME_BYTES: usize = 64;
+/// The most that a lane takes: its counters.
+const LANE_BYTES: usize = NUMBER_BYTES
+    * (1 + LaneCounters::DESCRIPTORS.len()
+        + LaneDrops::DESCRIPTORS.len()
+        + ControlDrops::DESCRIPTORS.len()
+        + QpCounters::DESCRIPTORS.len());
+/// The most that a fail-over takes.
+const FAILOVER_BYTES: usize = 2 * NAME_BYTES + NAME_BYTES + 3 * NUMBER_BYTES;
+/// The most that an event takes whose texts have been cut.
+const EVENT_BYTES: usize = ERROR_MAX + 2 * NAME_BYTES + 8 * NUMBER_BYTES;
+
+impl QpStatus {
+    /// Not less than it takes in a message, in bytes.
+    fn bytes_max(&self) -> usize {
+        let texts = [
+            &self.kind,
+            &self.state,
+            &self.device,
+            &self.peer,
+            &self.active_path,
+            &self.last_error,
+        ];
+        let numbers = 5 + QpCounters::DESCRIPTORS.len() + texts.len();
+        NUMBER_BYTES * numbers + texts.iter().map(|text| text.len()).sum::<usize>()
+    }
+}
+
+impl PathStatus {
+    /// Not less than it takes in a message, in bytes.
+    fn bytes_max(&self) -> usize {
+        let numbers = 12 + 2 * self.send_errors.len();
+        NUMBER_BYTES * numbers + NAME_BYTES + self.interface.len() + self.state.len()
+    }
+}
+
+/// Takes from a list what has room.
+fn fill<T>(
+    list: &mut Peekable<impl Iterator<Item = T>>,
+    room: &mut usize,
+    bytes: impl Fn(&T) -> usize,
+) -> Vec<T> {
+    let mut taken = Vec::new();
+    while let Some(item) = list.next_if(|item| bytes(item) <= *room) {
+        *room -= bytes(&item);
+        taken.push(item);
+    }
+    taken
 }
 
 fn take<T>(list: &mut Vec<T>, most: usize) -> Vec<T> {
@@ -301,6 +321,12 @@ pub struct LaneStatus {
     pub slot: u8,
     /// What it received and sent.
     pub counters: LaneCounters,
+    /// What it dropped.
+    pub drops: LaneDrops,
+    /// What it dropped of the packets of path management.
+    pub control_drops: ControlDrops,
+    /// What its queue pairs counted that are gone.
+    pub ended_qps: QpCounters,
 }
 
 /// A queue pair.
@@ -326,8 +352,8 @@ pub struct QpStatus {
     pub active_path: String,
     /// Number of live paths.
     pub live_paths: u32,
-    /// Counters of the queue pair: `sent_packets`, `retransmitted`, `rnr_naks` …
-    pub counters: Vec<Counter>,
+    /// What it counted.
+    pub counters: QpCounters,
     /// What went wrong last, in words; empty if nothing did.
     pub last_error: String,
 }
@@ -347,8 +373,8 @@ pub struct PathStatus {
     pub rtt_us: Option<u64>,
     /// UDP payload sent, in bytes, of all services, answers and control packets.
     pub sent_bytes: u64,
-    /// Packets that the kernel refused to send, by the name of the error: `EPERM`, `ENETUNREACH` …
-    pub send_errors: Vec<Counter>,
+    /// Packets that the kernel refused to send, by reason.
+    pub send_errors: Vec<(Errno, u64)>,
     /// UDP payload received, in bytes.
     pub received_bytes: u64,
     /// Payload of requests that had to be sent again, and 128 bytes for each of their packets.
@@ -359,26 +385,19 @@ pub struct PathStatus {
     pub last_blackout_us: Option<u64>,
 }
 
-/// Something that happened, in words.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EventStatus {
-    /// When, in milliseconds since 1970 UTC.
-    pub at_unix_ms: u64,
-    /// What happened, as a sentence.
-    pub text: String,
-}
-
 /// A fail-over that happened.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailoverStatus {
-    /// When, in milliseconds since 1970 UTC.
-    pub at_unix_ms: u64,
-    /// The path that failed: `local>remote@interface`.
-    pub from: String,
-    /// The path that took over, empty if none could.
-    pub to: String,
-    /// How it was noticed: `link down`, `probes unanswered`, …
-    pub reason: String,
+    /// When, in microseconds since 1970 UTC.
+    pub at_unix_us: u64,
+    /// The peer's address.
+    pub peer: IpAddr,
+    /// The path that failed; none if there was none before.
+    pub from: Option<PathName>,
+    /// The path that took over.
+    pub to: PathName,
+    /// How it was noticed.
+    pub reason: Reason,
     /// From the last acknowledged packet on the old path to the first one on the new, in
     /// microseconds.
     pub blackout_us: u64,
@@ -386,18 +405,27 @@ pub struct FailoverStatus {
 
 #[cfg(test)]
 mod tests {
+    use polypath_telemetry::{Event, Qpn};
+
     use super::*;
     use crate::message::{Request, decode, encode};
 
+    /// The largest number as postcard writes it.
+    const MOST: [u8; 10] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+
     fn long_report() -> ProcessStatus {
-        let counters =
-            (0..40).map(|i| Counter { name: format!("counter_{i}"), value: u64::MAX }).collect();
-        let qp = QpStatus { qpn: 1, peer: "é".repeat(4000), counters, ..QpStatus::default() };
+        let bytes: Vec<u8> = QpCounters::DESCRIPTORS.iter().flat_map(|_| MOST).collect();
+        let counters: QpCounters = decode(&bytes).unwrap();
+        let long = || "é".repeat(4000);
+        let (peer, last_error) = (long(), long());
+        let qp = QpStatus { qpn: 1, peer, last_error, counters, ..QpStatus::default() };
+        let error = Event::QueuePairError { qpn: Qpn(u32::MAX), text: "x".repeat(100_000) };
+        let error = Occurrence { at_unix_us: u64::MAX, event: error };
         ProcessStatus {
             pid: 1,
             qps: vec![qp; 1000],
-            events: vec![EventStatus { at_unix_ms: u64::MAX, text: "x".repeat(100_000) }; 40],
-            errors: vec![EventStatus { at_unix_ms: u64::MAX, text: "x".repeat(100_000) }; 40],
+            events: vec![error.clone(); 200],
+            errors: vec![error; 200],
             ..ProcessStatus::default()
         }
     }
@@ -417,8 +445,8 @@ mod tests {
         }
         let whole = whole.unwrap();
         assert_eq!(whole.qps.len(), 1000);
-        assert!(whole.qps.iter().all(|qp| qp.counters.len() == 40));
-        assert_eq!((whole.events.len(), whole.errors.len()), (40, 40));
+        assert!(whole.qps.iter().all(|qp| qp.counters.dropped_malformed == u64::MAX));
+        assert_eq!((whole.events.len(), whole.errors.len()), (200, 200));
     }
 
     #[test]
@@ -430,7 +458,7 @@ mod tests {
             clients: vec![client; 1000],
             slots: vec![SlotStatus::default(); 254],
             cm_ids: vec![id; 5000],
-            counters: vec![Counter { name: "n".into(), value: 1 }],
+            counters: BrokerCounters { clients_slow: 1, ..BrokerCounters::default() },
             ..BrokerStatus::default()
         };
         let mut whole = BrokerStatus::default();
@@ -439,7 +467,7 @@ mod tests {
             whole.append(decode(&bytes).unwrap());
         }
         let lists = (whole.clients.len(), whole.slots.len(), whole.cm_ids.len());
-        assert_eq!((whole.pid, lists, whole.counters.len()), (7, (1000, 254, 5000), 1));
+        assert_eq!((whole.pid, lists, whole.counters.clients_slow), (7, (1000, 254, 5000), 1));
     }
 
     #[test]

@@ -253,7 +253,7 @@ impl<Q, O: Outside<Q>> Observer for QpHost<'_, Q, O> {
     }
 
     fn explain(&mut self, text: Arguments<'_>) {
-        self.out.explain(self.own, &self.shared.paths, text);
+        self.out.explain(self.own, self.qpn, &self.shared.paths, text);
     }
 }
 

@@ -120,6 +120,7 @@ impl<Q> Lane<Q> {
         let mut entry = self.qps.remove(index)?;
         let mut visit = entry.visit(&mut self.shared, out);
         visit.qp.destroy(&mut visit.host);
+        visit.host.out.removed(visit.host.own, visit.qp.counters());
         visit.detach();
         // The next queue pair with that index is in no list yet.
         if entry.queued {

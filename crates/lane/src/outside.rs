@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use polypath_paths::{ControlOut, PathAddress, PathEvent, PathManager};
-use polypath_transport::{Burst, Memory, Segment, Unread};
+use polypath_transport::{Burst, Memory, QpCounters, Segment, Unread};
 use polypath_types::{Completion, CqSide, PathId, QpEvent, RecvWr};
 use polypath_wire::packet::Packet;
 
@@ -65,10 +65,12 @@ pub trait Outside<Q> {
 
     /// Raises an asynchronous event of a queue pair.
     fn event(&mut self, own: &Q, event: QpEvent);
-    /// Says in words why a queue pair went wrong. `paths` knows the addresses of its paths.
-    fn explain(&mut self, own: &Q, paths: &PathManager, text: fmt::Arguments<'_>);
+    /// Says in words why the queue pair `qpn` went wrong. `paths` knows the addresses of its paths.
+    fn explain(&mut self, own: &Q, qpn: u32, paths: &PathManager, text: fmt::Arguments<'_>);
     /// A queue pair goes to the error state, since one of its completions was lost.
     fn overran(&mut self, _own: &Q, _qpn: u32) {}
+    /// A queue pair is destroyed: the last look at what it counted.
+    fn removed(&mut self, _own: &Q, _counters: &QpCounters) {}
     /// A datagram with a wrong Q_Key came (IBTA 10.2.5).
     fn qkey_violation(&mut self, _own: &Q) {}
     /// A packet for a queue pair was taken from a path that the peer may use; it is looked at next.

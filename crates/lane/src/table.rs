@@ -129,6 +129,11 @@ impl<Q> QpTable<Q> {
         self.used.iter().filter_map(|&index| Some((index, self.get(index)?)))
     }
 
+    /// Those with that index and above, by index: for those who look in slices.
+    pub fn iter_from(&self, from: u16) -> impl Iterator<Item = (u16, &Entry<Q>)> {
+        self.used.range(from..).filter_map(|&index| Some((index, self.get(index)?)))
+    }
+
     pub(crate) fn insert(&mut self, index: u16, entry: Entry<Q>) {
         let page = self.pages[usize::from(index) / PAGE]
             .get_or_insert_with(|| Box::new([const { None }; PAGE]));

@@ -52,5 +52,5 @@ pub use manager::{
 pub use polypath_types::{PathId, PathTag, PeerId, Route};
 pub use types::{
     AttachError, ControlOut, Handled, MAX_PATHS, PathAddress, PathEvent, PathState, PathStatus,
-    PeerStatus, Reason, Refused, Status,
+    PeerBrief, PeerStatus, Reason, Refused, Status,
 };

@@ -136,6 +136,10 @@ impl Peers {
         self.table.iter()
     }
 
+    pub(crate) fn iter_from(&self, from: PeerId) -> impl Iterator<Item = (PeerId, &Peer)> {
+        self.table.iter_from(from)
+    }
+
     pub(crate) fn by_key(&self, key: &PeerKey) -> Option<PeerId> {
         self.by_key.get(key).copied()
     }

@@ -1,5 +1,7 @@
 //! What `polypath status` shows.
 
+use core::net::IpAddr;
+
 use polypath_telemetry::ControlDrops;
 use polypath_types::{PathId, PeerId};
 
@@ -7,13 +9,38 @@ use crate::id::Qpn;
 use crate::manager::PathManager;
 use crate::peers::Peer;
 use crate::policy::Policy as _;
-use crate::types::{PathState, PathStatus, PeerStatus, Status};
+use crate::types::{PathState, PathStatus, PeerBrief, PeerStatus, Status};
 
 impl PathManager {
     /// A report on all peers and their paths.
     pub fn status(&self) -> Status {
         let peers = self.peers.iter().map(|(i, p)| self.peer_status(i, p)).collect();
         Status { peers, refusals: self.refusals }
+    }
+
+    /// What is quickly copied of the peers from that one on, in the order of their numbers: for those who
+    /// look in slices.
+    pub fn peers_from(&self, from: PeerId) -> impl Iterator<Item = PeerBrief> {
+        self.peers.iter_from(from).map(|(index, peer)| PeerBrief {
+            peer: index,
+            remote: peer.key.remote,
+            active: (!peer.is_held()).then_some(peer.policy.main()),
+            last_blackout: peer.last_blackout.map(|(blackout, _)| blackout),
+        })
+    }
+
+    /// Reports on the paths of a peer, by their agreed number.
+    pub fn paths_of(&self, peer: PeerId) -> impl Iterator<Item = PathStatus> {
+        let peer = self.peers.get(peer);
+        let association = peer.and_then(|peer| self.associations.get(peer.association?));
+        let own = peer.filter(|_| association.is_none()).map(|peer| peer.own);
+        let members = association.into_iter().flat_map(|a| a.paths().map(|(_, path)| path));
+        members.chain(own).filter_map(|path| Some(self.paths.get(path)?.status(path)))
+    }
+
+    /// The address of a peer.
+    pub fn remote_of(&self, peer: PeerId) -> Option<IpAddr> {
+        Some(self.peers.get(peer)?.key.remote)
     }
 
     /// What was refused so far.

@@ -67,7 +67,13 @@ impl<I: Index, T> Slab<I, T> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
-        self.items.iter().enumerate().filter_map(|(i, t)| Some((I::new(i as u32), t.as_ref()?)))
+        self.iter_from(I::new(0))
+    }
+
+    /// Those with that number and above.
+    pub(crate) fn iter_from(&self, from: I) -> impl Iterator<Item = (I, &T)> {
+        let items = self.items.iter().enumerate().skip(from.number() as usize);
+        items.filter_map(|(i, t)| Some((I::new(i as u32), t.as_ref()?)))
     }
 
     /// # Errors

@@ -5,6 +5,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use polypath_telemetry::ControlDrops;
+pub use polypath_telemetry::Reason;
 use polypath_types::{PathId, PathTag, PeerId};
 
 /// Most paths of an association.
@@ -153,45 +154,6 @@ impl fmt::Display for PathState {
     }
 }
 
-/// Why a path was given up, or traffic moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// The local link lost its carrier or was taken down.
-    LinkDown,
-    /// The local address was removed.
-    AddressRemoved,
-    /// The administrator took it down.
-    AdminDown,
-    /// The peer said that it is dead.
-    PeerNotice,
-    /// Probes stayed unanswered while another path answered.
-    ProbesLost,
-    /// The path that is preferred lives again.
-    Primary,
-    /// No path lived before.
-    FirstAlive,
-    /// The association began or ended.
-    Association,
-    /// The path is not in the set any more.
-    Removed,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::LinkDown => "local link down",
-            Self::AddressRemoved => "local address removed",
-            Self::AdminDown => "taken down by the administrator",
-            Self::PeerNotice => "the peer gave it up",
-            Self::ProbesLost => "probes unanswered while another path answers",
-            Self::Primary => "the primary path is back",
-            Self::FirstAlive => "first path to live again",
-            Self::Association => "multi-path association changed",
-            Self::Removed => "removed from the path set",
-        })
-    }
-}
-
 /// What the engine must pass on to queue pairs, or tell the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathEvent {
@@ -334,6 +296,19 @@ pub struct PeerStatus {
     pub last_blackout: Option<(Duration, Reason)>,
     /// The same in words, for people.
     pub note: String,
+}
+
+/// What is quickly copied of a peer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PeerBrief {
+    /// In this lane's table.
+    pub peer: PeerId,
+    /// Address that its queue pairs were connected to.
+    pub remote: IpAddr,
+    /// The path that carries traffic; `None`: no path lives.
+    pub active: Option<PathId>,
+    /// Blackout of the last fail-over.
+    pub last_blackout: Option<Duration>,
 }
 
 /// Report of the whole lane.

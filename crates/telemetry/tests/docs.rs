@@ -1,7 +1,7 @@
 //! `docs/counters.md` explains the counters that are declared, in the words of the declaration.
 
 use polypath_telemetry::{
-    BrokerCounters, CmCounters, ControlDrops, Counters, LaneCounters, LaneDrops, QpCounters,
+    BrokerCounters, CmCounters, ControlDrops, Counters, Event, LaneCounters, LaneDrops, QpCounters,
 };
 
 const PAGE: &str = include_str!("../../../docs/counters.md");
@@ -67,4 +67,22 @@ fn a_name_is_given_once_among_those_of_a_subject() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), all);
+}
+
+#[test]
+fn the_page_explains_every_kind_of_event() {
+    const PAGE: &str = include_str!("../../../docs/events.md");
+    let lines = Event::KINDS.iter().map(|kind| {
+        let fields: Vec<String> = kind.fields.iter().map(|field| format!("`{field}`")).collect();
+        format!("| `{}` | {} | {} | {} |", kind.name, kind.level, fields.join(", "), kind.help)
+    });
+    let expected: Vec<String> = lines.collect();
+    let (_, rest) = PAGE.split_once("\n## Kinds\n").expect("a heading");
+    let section = rest.split("\n## ").next().unwrap_or_default();
+    let is: Vec<&str> = section.lines().filter(|line| line.starts_with("| `")).collect();
+    assert!(
+        is == expected,
+        "the lines of docs/events.md, section Kinds, are to be these:\n{}",
+        expected.join("\n")
+    );
 }

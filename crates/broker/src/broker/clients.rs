@@ -140,7 +140,12 @@ impl Broker {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let table = || encode_table(&self.host);
         let result = connection.flush(table);
+        connection.news_due = false;
+        let watches = connection.role == Role::Watching;
         self.check(id, result);
+        if watches {
+            self.feed(id);
+        }
     }
 
     /// After its turn: waits for the right thing, or closes it if it was to leave. What was sent to
@@ -185,6 +190,7 @@ impl Broker {
 
     /// Ends a connection, and all that was opened through it.
     pub(super) fn close(&mut self, id: u64) {
+        self.note_end(id);
         if self.connections.remove(&id).is_none() {
             return;
         }

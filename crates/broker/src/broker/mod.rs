@@ -5,6 +5,7 @@ mod cm;
 mod orphans;
 mod pings;
 mod requests;
+mod watchers;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -17,6 +18,8 @@ use polypath_ipc::Table;
 use polypath_ipc::message::{self, MESSAGE_MAX, Push};
 use polypath_telemetry::BrokerCounters;
 
+use crate::changes;
+use crate::chronicle::Chronicle;
 use crate::connection::{Connection, Role};
 use crate::files::Files;
 use crate::gathering::Gatherings;
@@ -65,6 +68,7 @@ pub(crate) struct Broker {
     gatherings: Gatherings,
     pings: Pings<pings::PingSocket>,
     counters: BrokerCounters,
+    chronicle: Chronicle,
     started: Duration,
     idle_timeout: Option<Duration>,
     /// `None` if it can't be had: then nobody takes the place of a broker that is killed.
@@ -114,6 +118,7 @@ impl Broker {
             gatherings: Gatherings::default(),
             pings: Pings::default(),
             counters: BrokerCounters::default(),
+            chronicle: Chronicle::default(),
             started: now(),
             idle_timeout,
             keeper,
@@ -160,6 +165,7 @@ impl Broker {
             self.finish_pings(now);
             self.inform_keeper();
             self.pump();
+            self.feed_watchers();
             self.watch_idleness(now);
             if self.ending || self.is_idle_for_good(now)? {
                 self.say_goodbye();
@@ -201,6 +207,14 @@ impl Broker {
     // What the kernel says
 
     fn refresh(&mut self) {
+        let before = self.host.table().ports.clone();
+        self.take_in_changes();
+        for event in changes::between(&before, &self.host.table().ports) {
+            self.happened(event);
+        }
+    }
+
+    fn take_in_changes(&mut self) {
         match self.host.hear() {
             Ok(false) => {}
             Ok(true) => self.push_table(),
@@ -316,6 +330,7 @@ impl Broker {
     /// Tells all event streams, takes all connections of the CM down, and lets go of the port
     /// before the name: who finds the name free must find the port free.
     fn say_goodbye(mut self) {
+        self.feed_watchers();
         self.push(&Push::Goodbye);
         let connections: Vec<u64> = self.connections.keys().copied().collect();
         connections.into_iter().for_each(|id| self.close(id));

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use polypath_cm::{ClientId, FileId};
 use polypath_ipc::message::{self, CM_COMMAND_MAX, Push, Reply, Request, TEXT_MAX, VERSION};
-use polypath_ipc::status::{
-    BrokerStatus, ClientStatus, CmIdStatus, Counter, ProcessStatus, SlotStatus,
-};
+use polypath_ipc::status::{BrokerStatus, ClientStatus, CmIdStatus, ProcessStatus, SlotStatus};
 use polypath_ipc::{Hello, PathSelector, Selection};
+use polypath_telemetry::{BrokerCounters, Event};
 
 use super::Broker;
 use crate::connection::Role;
@@ -46,7 +45,7 @@ impl Refusal {
 
 /// Whether a request shows something and changes nothing.
 fn is_harmless(request: &Request) -> bool {
-    matches!(request, Request::Status | Request::GetTable | Request::Ping)
+    matches!(request, Request::Status | Request::GetTable | Request::Ping | Request::Watch { .. })
 }
 
 /// An answer, with a descriptor if it brings one.
@@ -66,6 +65,10 @@ impl Broker {
             (Role::Events, Request::StatusReport { id: number, more, status }) => {
                 return self.take_report(id, number, more, *status);
             }
+            (Role::Events, Request::Events { lost, events }) => {
+                return self.take_events(id, lost, events);
+            }
+            (Role::Watching, _) => return self.reject_nonsense(id, "a request of who watches"),
             (Role::Events, _) => return self.reject_nonsense(id, "a request on an event stream"),
             (Role::Leaving, _) => return,
             (Role::Control, Request::Status) => {
@@ -145,13 +148,18 @@ impl Broker {
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.role = Role::Events;
                 }
+                self.happened_to(id, |program| Event::ProcessCame { program });
                 reply(Reply::Table(Box::new(self.host.table().clone())))
             }
             Request::Path { selector, up } => self.set_path(&selector, up),
             Request::Shutdown { force } => self.shut_down(id, force),
             Request::Ping => reply(Reply::Done),
             Request::Hello(_) => Err(Refusal::new(libc::EPROTO, "this connection said hello")),
-            Request::StatusReport { .. } => {
+            Request::Watch { past } => {
+                self.begin_watch(id, past);
+                reply(Reply::Done)
+            }
+            Request::StatusReport { .. } | Request::Events { .. } => {
                 Err(Refusal::new(libc::EPROTO, "reports belong on an event stream"))
             }
             // Its several answers are sent by `begin_status`.
@@ -284,6 +292,11 @@ impl Broker {
         let set = self.host.set_path(selector, up);
         set.map_err(|text| Refusal::new(libc::ENOSPC, text))?;
         log!("paths {selector}: {} by hand", if up { "up" } else { "down" });
+        let selector = selector.to_string();
+        self.happened(match up {
+            true => Event::PathsTakenUp { selector },
+            false => Event::PathsTakenDown { selector },
+        });
         self.push_table();
         reply(Reply::Done)
     }
@@ -369,6 +382,7 @@ impl Broker {
             cm_ids: self.cm_ids(),
             table: self.host.table().clone(),
             counters: self.all_counters(),
+            cm_counters: *self.cm.counters(),
         }
     }
 
@@ -389,10 +403,10 @@ impl Broker {
         .collect()
     }
 
-    fn all_counters(&self) -> Vec<Counter> {
+    fn all_counters(&self) -> BrokerCounters {
         let mut own = self.counters;
         own.packets_dropped_slot_unowned = self.slots.sunk().into();
         own.qp1_overflows = self.slots.own().drops().unwrap_or(0).into();
-        Counter::all(&own).chain(Counter::all(self.cm.counters())).collect()
+        own
     }
 }

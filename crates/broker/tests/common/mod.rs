@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use polypath_ipc::{Client, EventStream, Hello, Push, Table};
+use polypath_telemetry::Counters as _;
 
 /// The environment variable that names the test that runs inside its namespace.
 const INSIDE: &str = "POLYPATH_TEST_INSIDE";
@@ -75,6 +76,14 @@ pub(crate) fn readable(fd: &impl AsRawFd, patience: Duration) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, timeout) == 1 }
 }
 
+/// Waits until something can be written; false if it takes too long.
+pub(crate) fn writable(fd: &impl AsRawFd) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    let timeout = i32::try_from(PATIENCE.as_millis()).unwrap();
+    // SAFETY: `poll` is one valid entry.
+    unsafe { libc::poll(&raw mut poll, 1, timeout) == 1 }
+}
+
 /// The next event.
 pub(crate) fn next(events: &mut EventStream) -> Push {
     use std::os::fd::AsFd;
@@ -104,8 +113,9 @@ pub(crate) fn table_where(events: &mut EventStream, wanted: impl Fn(&Table) -> b
 /// A counter of the broker.
 pub(crate) fn counter(client: &mut Client, name: &str) -> u64 {
     let status = client.status().unwrap();
-    let counters = &status.broker.counters;
-    counters.iter().find(|counter| counter.name == name).unwrap_or_else(|| panic!("{name}")).value
+    let broker = &status.broker;
+    let mut counters = broker.counters.iter().chain(broker.cm_counters.iter());
+    counters.find(|(counter, _)| counter.name == name).unwrap_or_else(|| panic!("{name}")).1
 }
 
 /// A broker started by hand, ready; its arguments come after `--ready-fd`.

@@ -1,7 +1,7 @@
 //! What wakes the lane's own thread: a packet in its socket, or somebody who rings.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use crate::notify::{event_fd, signal};
@@ -13,6 +13,11 @@ pub(crate) struct Bell(OwnedFd);
 impl Bell {
     pub(crate) fn new() -> io::Result<Self> {
         event_fd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).map(Self)
+    }
+
+    /// Readable when it has rung.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     pub(crate) fn ring(&self) {

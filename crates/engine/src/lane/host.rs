@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use polypath_lane::{NotSent, Outside, Overrun};
 use polypath_paths::{ControlOut, PathAddress, PathEvent, PathManager};
+use polypath_telemetry::{Counters as _, Event, QpCounters, Qpn};
 use polypath_transport::{
     Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Memory, PathId, QpEvent,
     RecvWr, RemoteAccess, RemoteKey, Sge,
@@ -35,7 +36,7 @@ pub(crate) struct Attached {
     pub(crate) target: Option<TargetState>,
     pub(crate) token: u64,
     /// What was last said of it, for `polypath status`.
-    pub(crate) last_error: RefCell<String>,
+    pub(crate) last_error: RefCell<Option<Arc<str>>>,
     /// The path that it sent by last.
     pub(crate) last_path: Cell<PathId>,
     /// Memory keys that it has used lately.
@@ -184,19 +185,21 @@ impl Outside<Attached> for LaneIo {
         }
     }
 
-    fn explain(&mut self, own: &Attached, paths: &PathManager, text: Arguments<'_>) {
-        let mut text = text.to_string();
-        if let Some(obstacle) = self.obstacle(paths, own.last_path.get()) {
-            text = format!("{text}; {obstacle}");
-        }
-        own.last_error.replace(text.clone());
-        self.tell(text);
+    fn explain(&mut self, own: &Attached, qpn: u32, paths: &PathManager, text: Arguments<'_>) {
+        let text = match self.obstacle(paths, own.last_path.get()) {
+            Some(errno) => format!("{text}; this host could not send packets there: {errno}"),
+            None => text.to_string(),
+        };
+        own.last_error.replace(Some(text.as_str().into()));
+        self.note(Event::QueuePairError { qpn: Qpn(qpn), text });
     }
 
     fn overran(&mut self, _own: &Attached, qpn: u32) {
-        self.tell(format!(
-            "queue pair {qpn:#x} ends: its completion queue overran; make it larger or poll more often"
-        ));
+        self.note(Event::CompletionQueueOverrun { qpn: Qpn(qpn) });
+    }
+
+    fn removed(&mut self, _own: &Attached, counters: &QpCounters) {
+        self.ended.add(counters);
     }
 
     fn qkey_violation(&mut self, own: &Attached) {

@@ -1,21 +1,23 @@
 //! What a lane's queue pairs share for sending: paths, sockets, counters.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use polypath_ipc::Table;
-use polypath_ipc::status::{EventStatus, FailoverStatus};
 use polypath_lane::{NotSent, Overrun};
 use polypath_paths::{ControlOut, PathAddress, PathManager};
-use polypath_telemetry::{LaneCounters, LaneDrops};
+use polypath_telemetry::{
+    Errno, Event, InterfaceName, LaneCounters, LaneDrops, PathName, QpCounters,
+};
 use polypath_transport::{Burst, Completion, PathId};
 use polypath_verbs::{Error, Result};
 
 use crate::address::Resolved;
 use crate::cq::Cq;
 use crate::lane::datagrams::Datagrams;
-use crate::lane::send_errors::{SendErrors, Way, advice};
+use crate::lane::journal::Journal;
+use crate::lane::send_errors::{SendErrors, Way};
 use crate::media::{Flow, FlowError, FlowFault, Senders};
 use crate::memory::Segment;
 use crate::moderation::Holds;
@@ -29,8 +31,6 @@ const REOPEN_LAST: Duration = Duration::from_secs(1);
 const NO_PATH: u32 = u32::MAX;
 /// Names of interfaces kept beside those that there are.
 const MAX_INTERFACES: usize = 1024;
-/// Explanations kept for `polypath status`.
-const MAX_EXPLANATIONS: usize = 64;
 
 /// A flow that was opened for a path, and for which addresses.
 #[derive(Debug)]
@@ -61,14 +61,12 @@ pub(crate) struct LaneIo {
     pub(crate) counters: LaneCounters,
     /// What was dropped, each with its reason.
     pub(crate) drops: LaneDrops,
+    /// What queue pairs that are gone have counted.
+    pub(crate) ended: QpCounters,
     /// Names of interfaces: asking the kernel takes system calls, and a fail-over no time.
-    interfaces: HashMap<u32, String>,
-    /// The last errors in words, oldest first.
-    pub(crate) explanations: VecDeque<EventStatus>,
-    /// What else happened last, in words, oldest first.
-    pub(crate) events: VecDeque<EventStatus>,
-    /// The last fail-overs, oldest first.
-    pub(crate) failovers: VecDeque<FailoverStatus>,
+    interfaces: HashMap<u32, InterfaceName>,
+    /// What happened.
+    pub(crate) journal: Journal,
     flows: Vec<Option<PathFlow>>,
     control_flows: BTreeMap<PathAddress, ControlFlow>,
     control_uses: u64,
@@ -93,10 +91,9 @@ impl LaneIo {
             sender,
             counters: LaneCounters::default(),
             drops: LaneDrops::default(),
+            ended: QpCounters::default(),
             interfaces: HashMap::new(),
-            explanations: VecDeque::new(),
-            events: VecDeque::new(),
-            failovers: VecDeque::new(),
+            journal: Journal::default(),
             flows: Vec::new(),
             control_flows: BTreeMap::new(),
             control_uses: 0,
@@ -154,12 +151,8 @@ impl LaneIo {
                 self.drops.flows_failed += 1;
                 let errno = e.raw_os_error().unwrap_or(libc::EIO);
                 if self.send_errors.note(self.now, way_of(address), errno, 0) {
-                    self.tell(format!(
-                        "cannot send from {} to {}: {e}; {}",
-                        address.local,
-                        address.remote,
-                        advice(errno)
-                    ));
+                    let path = self.path_name(address);
+                    self.note(Event::NoSocket { path, errno: Errno(errno) });
                 }
                 None
             }
@@ -197,22 +190,14 @@ impl LaneIo {
         for (flow, FlowError { tag, kind, packets, .. }) in self.sender.take_errors() {
             let Some(way) = self.address_of(flow, tag).map(way_of) else { continue };
             let Way { local, remote, ifindex } = way;
+            let path = PathName { local, remote, interface: self.interface(ifindex) };
             match kind {
                 FlowFault::TooBig(bytes) => {
-                    let interface = self.interface(ifindex);
-                    self.tell(format!(
-                        "packets from {local} to {remote}, of {bytes} bytes and headers, no longer fit the MTU of \
-                         interface {interface}: they are sent in fragments, which is slower and which, over IPv4, \
-                         only Polypath accepts; raise the MTU, or connect anew"
-                    ));
+                    self.note(Event::Fragmented { path, bytes: bytes as u64 });
                 }
                 FlowFault::Congested(errno) | FlowFault::Refused(errno) => {
                     if self.send_errors.note(self.now, way, errno, packets.into()) {
-                        let interface = self.interface(ifindex);
-                        self.tell(format!(
-                            "packets from {local} to {remote} by interface {interface} cannot be sent: {}",
-                            advice(errno)
-                        ));
+                        self.note(Event::SendRefused { path, errno: Errno(errno) });
                     }
                     if tag != NO_PATH && matches!(kind, FlowFault::Refused(_)) {
                         paths.send_failed(self.now, PathId(tag));
@@ -235,15 +220,15 @@ impl LaneIo {
     pub(crate) fn receive_failed(&mut self, error: &std::io::Error) {
         let errno = error.raw_os_error();
         if core::mem::replace(&mut self.receive_error, errno) != errno {
-            self.tell(format!("packets cannot be received: {error}"));
+            let errno = Errno(errno.unwrap_or(libc::EIO));
+            self.note(Event::ReceiveFailed { errno });
         }
     }
 
     /// What lately kept packets of a path from being sent, for an explanation of an error.
-    pub(crate) fn obstacle(&self, paths: &PathManager, path: PathId) -> Option<String> {
+    pub(crate) fn obstacle(&self, paths: &PathManager, path: PathId) -> Option<Errno> {
         let address = paths.path(path)?;
-        let errno = self.send_errors.recent(self.now, &way_of(address))?;
-        Some(format!("this host could not send packets there: {}", advice(errno)))
+        self.send_errors.recent(self.now, &way_of(address)).map(Errno)
     }
 
     /// UDP payload sent by a path, bytes, its control packets included.
@@ -309,12 +294,14 @@ impl LaneIo {
         if self.interfaces.len() > MAX_INTERFACES {
             self.interfaces.clear();
         }
-        self.interfaces.extend(table.ports.iter().map(|port| (port.ifindex, port.name.clone())));
+        self.interfaces
+            .extend(table.ports.iter().map(|port| (port.ifindex, InterfaceName::new(&port.name))));
     }
 
     /// The name of an interface, or its number if it was never heard of.
-    pub(crate) fn interface(&self, ifindex: u32) -> String {
-        self.interfaces.get(&ifindex).cloned().unwrap_or_else(|| ifindex.to_string())
+    pub(crate) fn interface(&self, ifindex: u32) -> InterfaceName {
+        let known = self.interfaces.get(&ifindex).copied();
+        known.unwrap_or_else(|| InterfaceName::new(&ifindex.to_string()))
     }
 
     /// The path to an address, made if there is none.
@@ -363,23 +350,11 @@ impl LaneIo {
         Ok(())
     }
 
-    /// Remembers an error.
-    pub(crate) fn tell(&mut self, text: String) {
-        remember(&mut self.explanations, self.now, text);
+    /// Notes what happened.
+    #[cold]
+    pub(crate) fn note(&mut self, event: Event) {
+        self.journal.note(self.now, event);
     }
-
-    /// Remembers what is no error.
-    pub(crate) fn note(&mut self, text: String) {
-        remember(&mut self.events, self.now, text);
-    }
-}
-
-fn remember(list: &mut VecDeque<EventStatus>, now: Duration, text: String) {
-    crate::log::line(&text);
-    if list.len() == MAX_EXPLANATIONS {
-        list.pop_front();
-    }
-    list.push_back(EventStatus { at_unix_ms: crate::clock::realtime_ns(now) / 1_000_000, text });
 }
 
 /// What errors of sends are remembered by.
@@ -416,7 +391,8 @@ mod tests {
         let address = *paths.path(path).unwrap();
         io.sender.udp.shortage = Some(libc::EMFILE);
         assert_eq!((io.flow(path, &address), io.drops.flows_failed), (None, 1));
-        assert!(io.explanations[0].text.contains("ulimit"), "{:?}", io.explanations);
+        let said = io.journal.errors().next().unwrap().event.to_string();
+        assert!(said.contains("ulimit"), "{said}");
         // Not for every packet.
         io.now += REOPEN_FIRST / 2;
         assert_eq!((io.flow(path, &address), io.drops.flows_failed), (None, 1));
@@ -428,7 +404,7 @@ mod tests {
         io.now += REOPEN_FIRST;
         let flow = io.flow(path, &address);
         assert!(flow.is_some());
-        assert_eq!((io.flow(path, &address), io.explanations.len()), (flow, 1));
+        assert_eq!((io.flow(path, &address), io.journal.errors().count()), (flow, 1));
     }
 
     #[test]
@@ -446,9 +422,9 @@ mod tests {
             io.flush(&mut paths);
         }
         assert_eq!((io.counters.sent_packets, io.drops.unsent), (0, 3));
-        let errors = io.send_errors.counters(&way_of(&address));
-        assert_eq!((errors.len(), errors[0].value), (1, 3), "{errors:?}");
-        assert_eq!(io.explanations.len(), 1);
-        assert!(io.obstacle(&paths, path).unwrap().contains("could not send"));
+        let errors = io.send_errors.counters(&way_of(&address)).to_vec();
+        assert_eq!((errors.len(), errors[0].1), (1, 3), "{errors:?}");
+        assert_eq!(io.journal.errors().count(), 1);
+        assert_eq!(io.obstacle(&paths, path), Some(errors[0].0));
     }
 }

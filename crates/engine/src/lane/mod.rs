@@ -10,10 +10,11 @@ mod busy_poll;
 mod close;
 mod collect;
 mod datagrams;
-
 mod failure;
 mod host;
 mod io;
+pub(crate) mod journal;
+mod look;
 mod path_news;
 mod prompt;
 mod receive;

@@ -1,91 +1,60 @@
-//! What the path manager decides, told to the user: in `polypath status`, and in the log.
+//! What the path manager decides, noted for the user.
 
-use std::time::Duration;
+use polypath_paths::{PathAddress, PathEvent, PathId, PathManager, Reason};
+use polypath_telemetry::{Event, InterfaceName, Micros, PathName, Qpn};
+use polypath_transport::PeerId;
 
-use polypath_ipc::status::FailoverStatus;
-use polypath_paths::{PathEvent, PathId, PathManager, Reason};
-
-use crate::clock;
 use crate::lane::LaneIo;
 
-/// Fail-overs kept for `polypath status`.
-const MAX_FAILOVERS: usize = 64;
-
 impl LaneIo {
-    /// Remembers what the path manager reports.
+    /// Notes what the path manager reports.
     pub(super) fn note_path_event(&mut self, paths: &PathManager, event: &PathEvent) {
-        match *event {
-            PathEvent::ActiveChanged { from, to, reason, .. } => {
-                self.note_move(paths, from, to, reason);
+        let name = |path| self.name_of(paths, path);
+        let remote = |peer: PeerId| {
+            let unknown = std::net::Ipv4Addr::UNSPECIFIED.into();
+            paths.remote_of(peer).unwrap_or(unknown)
+        };
+        let event = match *event {
+            // The association's beginning or end: nothing has failed.
+            PathEvent::ActiveChanged { reason: Reason::Association, .. } => return,
+            PathEvent::ActiveChanged { peer, from, to, reason } => {
+                let (peer, from, to) = (remote(peer), from.map(name), name(to));
+                Event::FailOver { peer, from, to, reason }
             }
-            PathEvent::NoPath { .. } => {
-                self.tell("no path to the peer lives; its queue pairs are held".to_owned());
+            PathEvent::NoPath { peer } => Event::NoPath { peer: remote(peer) },
+            PathEvent::PeerLost { peer } => Event::PeerLost { peer: remote(peer) },
+            PathEvent::Resumed { peer, blackout, reason } => {
+                let blackout_us = Micros(u64::try_from(blackout.as_micros()).unwrap_or(u64::MAX));
+                Event::TrafficResumed { peer: remote(peer), blackout_us, reason }
             }
-            PathEvent::PeerLost { .. } => {
-                self.tell("no path to the peer came back within the hold time".to_owned());
-            }
-            PathEvent::Resumed { blackout, reason, .. } => self.note_resumed(blackout, reason),
-            PathEvent::PathDead { path, reason } => {
-                let text = format!("path {} is given up: {reason}", self.path_name(paths, path));
-                self.note(text);
-            }
+            PathEvent::PathDead { path, reason } => Event::PathGivenUp { path: name(path), reason },
             PathEvent::Detour { qpn, from, to } => {
-                self.tell(format!(
-                    "queue pair {qpn:#x} goes by {} instead of {}, which carries other packets but not \
-                     its own: does that path take packets of the path MTU?",
-                    self.path_name(paths, to),
-                    self.path_name(paths, from)
-                ));
+                Event::Detour { qpn: Qpn(qpn), from: name(from), to: name(to) }
             }
-            PathEvent::PathAlive { path } => {
-                let text = format!("path {} can be used", self.path_name(paths, path));
-                self.note(text);
-            }
+            PathEvent::PathAlive { path } => Event::PathUp { path: name(path) },
             PathEvent::MultipathAgreed { .. }
             | PathEvent::WindowOpened { .. }
             | PathEvent::PathHeard { .. }
-            | PathEvent::Overflow => {}
-        }
+            | PathEvent::Overflow => return,
+        };
+        self.note(event);
     }
 
-    /// `local>remote@ifindex` of a path, as far as it is still known.
-    fn path_name(&self, paths: &PathManager, path: PathId) -> String {
+    /// The name of a path; if its addresses are gone already, its number stands for the interface.
+    fn name_of(&self, paths: &PathManager, path: PathId) -> PathName {
         paths.path(path).map_or_else(
-            || format!("#{} (its addresses are gone)", path.0),
-            |a| format!("{}>{}@{}", a.local, a.remote, self.interface(a.ifindex)),
+            || PathName {
+                local: std::net::Ipv4Addr::UNSPECIFIED.into(),
+                remote: std::net::Ipv4Addr::UNSPECIFIED.into(),
+                interface: InterfaceName::new(&format!("#{}", path.0)),
+            },
+            |address| self.path_name(address),
         )
     }
 
-    fn note_move(&mut self, paths: &PathManager, from: Option<PathId>, to: PathId, reason: Reason) {
-        let name = from.map(|path| self.path_name(paths, path));
-        let to = self.path_name(paths, to);
-        let from = name.unwrap_or_else(|| "no path".to_owned());
-        // `polypath status` has it among the fail-overs.
-        crate::log::line(&format!("traffic moves from {from} to {to}: {reason}"));
-        if reason == Reason::Association {
-            return;
-        }
-        if self.failovers.len() == MAX_FAILOVERS {
-            self.failovers.pop_front();
-        }
-        self.failovers.push_back(FailoverStatus {
-            at_unix_ms: clock::realtime_ns(self.now) / 1_000_000,
-            from,
-            to,
-            reason: reason.to_string(),
-            blackout_us: 0,
-        });
-    }
-
-    fn note_resumed(&mut self, blackout: Duration, reason: Reason) {
-        crate::log::line(&format!(
-            "traffic flows again after {:.3} ms ({reason})",
-            blackout.as_secs_f64() * 1e3
-        ));
-        if let Some(last) = self.failovers.back_mut()
-            && last.blackout_us == 0
-        {
-            last.blackout_us = u64::try_from(blackout.as_micros()).unwrap_or(u64::MAX);
-        }
+    /// The name of the path with this address.
+    pub(super) fn path_name(&self, address: &PathAddress) -> PathName {
+        let PathAddress { local, remote, ifindex, .. } = *address;
+        PathName { local, remote, interface: self.interface(ifindex) }
     }
 }

@@ -1,11 +1,11 @@
 //! Packets that this host could not send: how many, by way and reason.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use polypath_ipc::status::Counter;
+use polypath_telemetry::Errno;
+use smallvec::SmallVec;
 
 /// Ways whose errors are remembered.
 const MAX_WAYS: usize = 4096;
@@ -70,50 +70,10 @@ impl SendErrors {
     }
 
     /// Packets of a way by reason.
-    pub(crate) fn counters(&self, way: &Way) -> Vec<Counter> {
+    pub(crate) fn counters(&self, way: &Way) -> SmallVec<[(Errno, u64); 2]> {
         let list = self.0.get(way).map(Vec::as_slice).unwrap_or_default();
-        list.iter().map(|r| Counter { name: name(r.errno), value: r.packets }).collect()
+        list.iter().map(|r| (Errno(r.errno), r.packets)).collect()
     }
-}
-
-/// An error's name in C.
-fn name(errno: i32) -> String {
-    let known = match errno {
-        libc::EACCES => "EACCES",
-        libc::EADDRINUSE => "EADDRINUSE",
-        libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
-        libc::EAGAIN => "EAGAIN",
-        libc::EHOSTDOWN => "EHOSTDOWN",
-        libc::EHOSTUNREACH => "EHOSTUNREACH",
-        libc::EINVAL => "EINVAL",
-        libc::EIO => "EIO",
-        libc::EMFILE => "EMFILE",
-        libc::EMSGSIZE => "EMSGSIZE",
-        libc::ENETDOWN => "ENETDOWN",
-        libc::ENETUNREACH => "ENETUNREACH",
-        libc::ENFILE => "ENFILE",
-        libc::ENOBUFS => "ENOBUFS",
-        libc::ENODEV => "ENODEV",
-        libc::ENOMEM => "ENOMEM",
-        libc::EPERM => "EPERM",
-        _ => return format!("errno_{errno}"),
-    };
-    known.to_owned()
-}
-
-/// What an error of a send means, and what to do.
-pub(crate) fn advice(errno: i32) -> String {
-    let advice = match errno {
-        libc::EACCES | libc::EPERM => "does a firewall of this host forbid UDP to port 4791?",
-        libc::ENETUNREACH | libc::EHOSTUNREACH => "does a route lead there?",
-        libc::ENETDOWN | libc::ENODEV | libc::EHOSTDOWN => "is the interface up?",
-        libc::EADDRNOTAVAIL => "is the address still there?",
-        libc::EMFILE | libc::ENFILE => "raise the limit of open files (ulimit -n)",
-        libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => "the interface's queue is full",
-        libc::EMSGSIZE => "is the interface's MTU smaller than the queue pair's path MTU?",
-        _ => return io::Error::from_raw_os_error(errno).to_string(),
-    };
-    format!("{}: {advice}", io::Error::from_raw_os_error(errno))
 }
 
 #[cfg(test)]
@@ -137,9 +97,8 @@ mod tests {
         assert!(errors.note(s(3), way(2), libc::ENOBUFS, 1));
         assert!(errors.note(s(3), way(3), libc::EPERM, 1));
         assert!(errors.note(s(40), way(2), libc::EPERM, 1));
-        let counted: Vec<_> =
-            errors.counters(&way(2)).into_iter().map(|c| (c.name, c.value)).collect();
-        assert_eq!(counted, [("EPERM".to_owned(), 8), ("ENOBUFS".to_owned(), 1)]);
+        let counted = errors.counters(&way(2));
+        assert_eq!(counted.as_slice(), [(Errno(libc::EPERM), 8), (Errno(libc::ENOBUFS), 1)]);
     }
 
     #[test]

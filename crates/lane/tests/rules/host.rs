@@ -82,7 +82,7 @@ impl Outside<()> for Io {
 
     fn event(&mut self, _own: &(), _event: QpEvent) {}
 
-    fn explain(&mut self, _own: &(), _paths: &PathManager, _text: Arguments<'_>) {}
+    fn explain(&mut self, _own: &(), _qpn: u32, _paths: &PathManager, _text: Arguments<'_>) {}
 
     fn overran(&mut self, _own: &(), qpn: u32) {
         self.overrun.push(qpn);

@@ -1,0 +1,218 @@
+//! What happened on a lane: kept for `polypath status`, and handed to the broker for who watches.
+//!
+//! Events are noted under the lane's lock, as plain values. Whoever reads them makes words of them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use polypath_ipc::status::FailoverStatus;
+use polypath_telemetry::{Event, Level, Occurrence};
+
+use crate::clock;
+use crate::lane::bell::Bell;
+
+/// Entries of each list that is kept for `polypath status`.
+const KEPT: usize = 64;
+/// Most events that wait for the broker.
+const UNTOLD_MAX: usize = 1024;
+/// Longest text of an event in bytes.
+const TEXT_MAX: usize = 1024;
+
+/// Wakes the thread that tells the broker, once for many events.
+#[derive(Debug)]
+pub(crate) struct Messenger {
+    bell: Bell,
+    called: AtomicBool,
+}
+
+impl Messenger {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self { bell: Bell::new()?, called: AtomicBool::new(false) })
+    }
+
+    /// What is readable when it was called.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    fn call(&self) {
+        if !self.called.swap(true, Ordering::AcqRel) {
+            self.bell.ring();
+        }
+    }
+
+    /// It goes to work: from now on it has to be called again.
+    pub(crate) fn begin(&self) {
+        self.bell.clear();
+        self.called.store(false, Ordering::Release);
+    }
+}
+
+/// What happened on a lane.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    errors: VecDeque<Occurrence>,
+    notes: VecDeque<Occurrence>,
+    failovers: VecDeque<FailoverStatus>,
+    /// Not yet told to the broker, oldest first.
+    untold: VecDeque<Occurrence>,
+    /// How many there was no room for among them.
+    lost: u64,
+    messenger: Option<Arc<Messenger>>,
+}
+
+impl Journal {
+    /// Events are to be told to the broker from now on.
+    pub(crate) fn tell_by(&mut self, messenger: Arc<Messenger>) {
+        self.messenger = Some(messenger);
+    }
+
+    /// Notes what happened.
+    pub(crate) fn note(&mut self, now: Duration, mut event: Event) {
+        if crate::log::is_on() {
+            crate::log::line(&event.to_string());
+        }
+        event.cut(TEXT_MAX);
+        let at_unix_us = clock::realtime_ns(now) / 1000;
+        let occurrence = Occurrence { at_unix_us, event };
+        match &occurrence.event {
+            Event::FailOver { peer, from, to, reason } => {
+                let (peer, from, to, reason) = (*peer, *from, *to, *reason);
+                let failover =
+                    FailoverStatus { at_unix_us, peer, from, to, reason, blackout_us: 0 };
+                keep(&mut self.failovers, KEPT, failover);
+            }
+            Event::TrafficResumed { peer, blackout_us, .. } => {
+                let last = self.failovers.iter_mut().rev().find(|f| f.peer == *peer);
+                if let Some(last) = last.filter(|last| last.blackout_us == 0) {
+                    last.blackout_us = blackout_us.0;
+                }
+            }
+            event if event.kind().level == Level::Error => {
+                keep(&mut self.errors, KEPT, occurrence.clone());
+            }
+            _ => {
+                keep(&mut self.notes, KEPT, occurrence.clone());
+            }
+        }
+        if let Some(messenger) = &self.messenger {
+            if keep(&mut self.untold, UNTOLD_MAX, occurrence) {
+                self.lost += 1;
+            }
+            messenger.call();
+        }
+    }
+
+    /// The last errors, oldest first.
+    pub(crate) fn errors(&self) -> impl Iterator<Item = &Occurrence> {
+        self.errors.iter()
+    }
+
+    /// What else happened last, oldest first.
+    pub(crate) fn notes(&self) -> impl Iterator<Item = &Occurrence> {
+        self.notes.iter()
+    }
+
+    /// The last fail-overs, oldest first.
+    pub(crate) fn failovers(&self) -> impl Iterator<Item = &FailoverStatus> {
+        self.failovers.iter()
+    }
+
+    /// Takes up to `most` events that the broker has not been told of, oldest first, and how many were lost
+    /// before them.
+    pub(crate) fn take_untold(&mut self, most: usize) -> (Vec<Occurrence>, u64) {
+        let most = most.min(self.untold.len());
+        (self.untold.drain(..most).collect(), std::mem::take(&mut self.lost))
+    }
+
+    /// Puts back what [`take_untold`](Self::take_untold) gave, as far as there is room.
+    pub(crate) fn put_back_untold(&mut self, events: Vec<Occurrence>, lost: u64) {
+        self.lost += lost;
+        for event in events.into_iter().rev() {
+            if self.untold.len() == UNTOLD_MAX {
+                self.lost += 1;
+            } else {
+                self.untold.push_front(event);
+            }
+        }
+    }
+}
+
+/// Adds to a list that is bounded; true if the oldest had to go for it.
+fn keep<T>(list: &mut VecDeque<T>, most: usize, item: T) -> bool {
+    let full = list.len() == most;
+    if full {
+        list.pop_front();
+    }
+    list.push_back(item);
+    full
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use polypath_telemetry::{InterfaceName, Micros, PathName, Qpn, Reason};
+
+    use super::*;
+
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+    fn failover(peer: IpAddr) -> Event {
+        let interface = InterfaceName::new("eth0");
+        let to = PathName { local: PEER, remote: PEER, interface };
+        Event::FailOver { peer, from: None, to, reason: Reason::LinkDown }
+    }
+
+    fn overrun(qpn: u32) -> Event {
+        Event::CompletionQueueOverrun { qpn: Qpn(qpn) }
+    }
+
+    #[test]
+    fn the_blackout_is_that_of_the_peers_last_fail_over() {
+        let mut journal = Journal::default();
+        let other = IpAddr::from([10, 0, 0, 3]);
+        journal.note(Duration::ZERO, failover(PEER));
+        journal.note(Duration::ZERO, failover(other));
+        let (blackout_us, reason) = (Micros(7), Reason::LinkDown);
+        journal.note(Duration::ZERO, Event::TrafficResumed { peer: PEER, blackout_us, reason });
+        let blackouts: Vec<u64> = journal.failovers().map(|f| f.blackout_us).collect();
+        assert_eq!(blackouts, [7, 0]);
+    }
+
+    #[test]
+    fn errors_do_not_push_notes_out() {
+        let mut journal = Journal::default();
+        let link = InterfaceName::new("eth0");
+        journal.note(Duration::ZERO, Event::LinkUp { interface: link });
+        (0..1000).for_each(|qpn| journal.note(Duration::ZERO, overrun(qpn)));
+        assert_eq!((journal.notes().count(), journal.errors().count()), (1, KEPT));
+        assert_eq!(journal.errors().last().unwrap().event, overrun(999));
+    }
+
+    #[test]
+    fn what_the_broker_is_not_told_of_is_bounded_and_the_rest_counted() {
+        let mut journal = Journal::default();
+        journal.note(Duration::ZERO, overrun(0));
+        assert_eq!(journal.take_untold(8), (Vec::new(), 0), "nobody is there to tell it");
+        let messenger = Arc::new(Messenger::new().unwrap());
+        journal.tell_by(messenger.clone());
+        (0..UNTOLD_MAX as u32 + 5).for_each(|qpn| journal.note(Duration::ZERO, overrun(qpn)));
+        assert!(messenger.bell().wait(None, Duration::ZERO));
+        messenger.begin();
+        assert!(!messenger.bell().wait(None, Duration::ZERO));
+        let (first, lost) = journal.take_untold(2);
+        assert_eq!((first[0].event.clone(), first.len(), lost), (overrun(5), 2, 5));
+        assert_eq!(journal.take_untold(usize::MAX).0.len(), UNTOLD_MAX - 2);
+        journal.note(Duration::ZERO, overrun(1));
+        assert!(messenger.bell().wait(None, Duration::ZERO), "called again");
+        journal.note(Duration::ZERO, overrun(2));
+        let (both, _) = journal.take_untold(8);
+        (3..UNTOLD_MAX as u32 + 2).for_each(|qpn| journal.note(Duration::ZERO, overrun(qpn)));
+        journal.put_back_untold(both, 4);
+        let (first, lost) = journal.take_untold(1);
+        assert_eq!((first[0].event.clone(), lost), (overrun(2), 5), "there was room for one");
+    }
+}

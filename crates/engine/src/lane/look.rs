@@ -1,0 +1,41 @@
+//! Looking at a lane, and taking what happened there.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use polypath_telemetry::Occurrence;
+
+use crate::lane::journal::Messenger;
+use crate::lane::{Lane, State};
+
+/// How often who looks lets others go first before it insists.
+const LOOK_PATIENCE: usize = 64;
+
+impl Lane {
+    /// Looks at the lane and changes nothing. Threads that have something to do in it go first, and who
+    /// looks in slices gives each of them its turn.
+    pub(crate) fn look<R>(&self, work: impl FnOnce(&State) -> R) -> R {
+        for _ in 0..LOOK_PATIENCE {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        work(&self.wait())
+    }
+
+    /// What happens is to be told to the broker from now on.
+    pub(crate) fn tell_by(&self, messenger: Arc<Messenger>) {
+        self.wait().io.journal.tell_by(messenger);
+    }
+
+    /// Takes events that the broker has not been told of, and how many were lost before them.
+    pub(crate) fn take_untold(&self, most: usize) -> (Vec<Occurrence>, u64) {
+        self.wait().io.journal.take_untold(most)
+    }
+
+    /// Puts back what could not be told.
+    pub(crate) fn put_back_untold(&self, events: Vec<Occurrence>, lost: u64) {
+        self.wait().io.journal.put_back_untold(events, lost);
+    }
+}
