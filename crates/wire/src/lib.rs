@@ -34,10 +34,12 @@ pub mod ext;
 pub mod gid;
 pub mod grh;
 pub mod icrc;
+pub mod ip;
 mod layout;
 pub mod mad;
 pub mod opcode;
 pub mod packet;
+pub mod pcapng;
 pub mod psn;
 
 pub use bth::Bth;
