@@ -1,6 +1,7 @@
 //! The command line. Help, completions and man pages are made from these types.
 
 use clap::{Args, Parser, Subcommand};
+use polypath_ipc::faults::Faults;
 use polypath_ipc::{PathSelector, Selection};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -68,6 +69,23 @@ pub(crate) struct Run {
     /// Which devices: mp, mp:eth0+eth1, roce, roce:eth0
     #[arg(long, short, value_name = "DEVICE", env = "POLYPATH_DEVICE", value_parser = selection)]
     pub(crate) device: Option<String>,
+    /// What goes wrong with packets: loss=1%,dup=0.1%,reorder=2%,corrupt=0.1%,delay=5ms~1ms,cut=eth0@10s+5s
+    ///
+    /// For programs under test. Shares and delays are those of packets that are sent and, again, of packets
+    /// that arrive; on=eth0 restricts them to one interface. cut=eth0@10s loses all packets of eth0 from
+    /// 10 s on, with +5s for 5 s. seed=7 draws the same each time. All of it is explained in
+    /// docs/testing-your-program.md.
+    #[arg(long, value_name = "FAULTS", env = "POLYPATH_FAULT", value_parser = faults)]
+    pub(crate) fault: Option<String>,
+    /// Write the packets of the program to this file, for Wireshark
+    ///
+    /// The format is pcapng. A file of that name is not overwritten: the process id is put before the
+    /// extension, as it is for the second and later processes of a run.
+    #[arg(long, value_name = "FILE", env = "POLYPATH_PCAP")]
+    pub(crate) pcap: Option<PathBuf>,
+    /// Keep so many bytes of each packet in the file, from the IP header on: 128 to 65535 (all)
+    #[arg(long, value_name = "BYTES", env = "POLYPATH_SNAPLEN", value_parser = snap_len)]
+    pub(crate) snaplen: Option<String>,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     #[arg(required = true, num_args = 1.., value_name = "PROGRAM")]
@@ -82,6 +100,8 @@ Examples:
   polypath run --device roce:eth0 -- ib_send_lat       only the one on eth0
   polypath run --device mp:eth0+eth1 -- ib_write_bw    multi-path over eth0 and eth1 only
   polypath run -- bash                                 a shell whose programs all see the devices
+  polypath run --fault loss=1%,delay=5ms -- ib_send_lat    over a network that loses and delays
+  polypath run --pcap lat.pcapng -- ib_send_lat        its packets in a file for Wireshark
 
 Which interface is preferred is set by POLYPATH_MP=primary=eth1, not by the order in --device.
 
@@ -284,6 +304,18 @@ pub(crate) struct Doctor {
     /// Write JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Checks faults, whose interfaces may yet be absent.
+fn faults(text: &str) -> Result<String, String> {
+    Faults::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// Checks how much of a packet is to be kept.
+fn snap_len(text: &str) -> Result<String, String> {
+    polypath_ipc::settings::snap_len(text)
+        .map(|_| text.to_owned())
+        .map_err(|error| error.to_string())
 }
 
 /// Checks the form of a device selection; whether its interfaces exist is seen later.

@@ -38,6 +38,12 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "How long a lane\'s thread polls before it sleeps, in microseconds from 0 to 1000; 100 by default.",
     ),
     (
+        "POLYPATH_FAULT",
+        "What goes wrong with packets of a program under test, as --fault of `polypath run`.",
+    ),
+    ("POLYPATH_PCAP", "The file that a program's packets are written to, as --pcap."),
+    ("POLYPATH_SNAPLEN", "Bytes of each packet that are kept in it, as --snaplen."),
+    (
         "POLYPATH_LANES",
         "Lanes of the process, 1 to 32; 1 by default. With more, a queue pair lives on the lane of the \
          CPU that made it.",

@@ -279,6 +279,7 @@ impl From<ipc::ProcessStatus> for Process {
         for lane in &status.lanes {
             add(&mut drops, &lane.drops);
             add(&mut drops, &lane.control_drops);
+            add(&mut drops, &lane.faults);
         }
         Self {
             pid: status.pid,

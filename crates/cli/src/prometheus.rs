@@ -97,6 +97,7 @@ pub(crate) fn render(status: Option<&Status>) -> String {
             metrics.count(&labels, &lane.counters);
             metrics.count(&labels, &lane.drops);
             metrics.count(&labels, &lane.control_drops);
+            metrics.count(&labels, &lane.faults);
         }
         // Those that are gone, too: a sum that sinks would look like a restart.
         let mut sum = QpCounters::default();

@@ -42,6 +42,16 @@ pub(crate) fn run(arguments: Run) -> Result<ExitCode, CliError> {
     if let Some(device) = arguments.device.filter(|device| !device.is_empty()) {
         command.env("POLYPATH_DEVICE", device);
     }
+    if let Some(faults) = arguments.fault.filter(|faults| !faults.is_empty()) {
+        command.env("POLYPATH_FAULT", faults);
+    }
+    if let Some(file) = arguments.pcap.filter(|file| !file.as_os_str().is_empty()) {
+        // The program may change its directory.
+        command.env("POLYPATH_PCAP", std::path::absolute(file)?);
+    }
+    if let Some(bytes) = arguments.snaplen.filter(|bytes| !bytes.is_empty()) {
+        command.env("POLYPATH_SNAPLEN", bytes);
+    }
     let source = command.exec();
     Err(CliError::Exec { program: program.to_string_lossy().into_owned(), source })
 }

@@ -7,7 +7,9 @@ use crate::prometheus;
 use crate::text::{Columns, at, bytes, count, duration};
 use polypath_ipc::status::{FailoverStatus, ProcessStatus, QpStatus};
 use polypath_ipc::{Client, Hello, IpcError, Status, port, socket};
-use polypath_telemetry::{ControlDrops, Counters, Descriptor, LaneDrops, Occurrence};
+use polypath_telemetry::{
+    ControlDrops, Counters, Descriptor, FaultCounters, LaneDrops, Occurrence,
+};
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -287,11 +289,14 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
         text += &paths.render("  ");
     }
     let (mut drops, mut control) = (LaneDrops::default(), ControlDrops::default());
+    let mut faults = FaultCounters::default();
     for lane in &process.lanes {
         drops.add(&lane.drops);
         control.add(&lane.control_drops);
+        faults.add(&lane.faults);
     }
     text += &counters("  dropped: ", drops.iter().chain(control.iter()));
+    text += &counters("  faults: ", faults.iter());
     text += &history(process, now_ms());
     text
 }
@@ -471,6 +476,7 @@ pub(crate) mod tests {
                     },
                     drops: LaneDrops { icrc_wrong: 2, ..LaneDrops::default() },
                     control_drops: ControlDrops { generation: 3, ..ControlDrops::default() },
+                    faults: FaultCounters::default(),
                     ended_qps: QpCounters { retransmitted_packets: 10, ..QpCounters::default() },
                 }],
                 qps: vec![qp],

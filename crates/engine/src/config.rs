@@ -1,8 +1,10 @@
 //! Settings of an engine, given by value or read from the environment.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use polypath_ipc::Selection;
+use polypath_ipc::faults::Faults;
 use polypath_ipc::settings::{self, Bonding, SettingError};
 use polypath_verbs::{Error, Result};
 
@@ -26,6 +28,20 @@ pub struct Config {
     /// How long a lane's thread polls before it sleeps, where packets follow each other closely and a
     /// processor is idle (`POLYPATH_BUSY_POLL` in µs): 0 to 1 ms, 100 µs by default.
     pub busy_poll: Duration,
+    /// What is to go wrong with packets (`POLYPATH_FAULT`), for a program under test; `None`: nothing.
+    pub faults: Option<Faults>,
+    /// The file that packets are written to; `None`: none.
+    pub capture: Option<CaptureTo>,
+}
+
+/// A capture of an engine's packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaptureTo {
+    /// The file (`POLYPATH_PCAP`), in the format pcapng. If there is one of that name, it stays as it is,
+    /// and the process id comes before the extension of the new one.
+    pub path: PathBuf,
+    /// Bytes of each packet that are kept, from the IP header on (`POLYPATH_SNAPLEN`): 128 to 65535.
+    pub snap_len: u32,
 }
 
 impl Default for Config {
@@ -35,6 +51,8 @@ impl Default for Config {
             lanes: 1,
             bonding: Bonding::default(),
             busy_poll: settings::BUSY_POLL_DEFAULT,
+            faults: None,
+            capture: None,
         }
     }
 }
@@ -47,12 +65,16 @@ impl Config {
     pub fn from_env() -> Result<Self> {
         let text = |name: &str| std::env::var(name).unwrap_or_default();
         let wrong = |error: SettingError| Error::invalid(error.to_string());
+        let snap_len = settings::snap_len(&text("POLYPATH_SNAPLEN")).map_err(wrong)?;
+        let pcap = std::env::var_os("POLYPATH_PCAP").filter(|path| !path.is_empty());
         Ok(Self {
             devices: Selection::parse(&text("POLYPATH_DEVICE"))
                 .map_err(|error| Error::invalid(error.to_string()))?,
             lanes: settings::lanes(&text("POLYPATH_LANES")).map_err(wrong)?,
             bonding: Bonding::parse(&text("POLYPATH_MP")).map_err(wrong)?,
             busy_poll: settings::busy_poll(&text("POLYPATH_BUSY_POLL")).map_err(wrong)?,
+            faults: Faults::parse(&text("POLYPATH_FAULT")).map_err(wrong)?,
+            capture: pcap.map(|path| CaptureTo { path: path.into(), snap_len }),
         })
     }
 

@@ -15,6 +15,7 @@ use crate::context::{KeyViolations, Shared, os_error};
 use crate::lane::Lane;
 use crate::lane::journal::Messenger;
 use crate::lanes::Lanes;
+use crate::media::Wrappers;
 use crate::notify::lock;
 use crate::xrc::Domains;
 use crate::{device, log, status};
@@ -104,6 +105,8 @@ struct Service {
 pub(crate) struct Inner {
     pid: u32,
     config: Config,
+    /// What its lanes wrap their media in.
+    wrappers: Wrappers,
     pub(crate) selection: Selection,
     /// Absent in an engine that was made without one, see `fuzz`, and in one that is closed.
     broker: Mutex<Option<Client>>,
@@ -173,6 +176,7 @@ impl Inner {
     ) -> Self {
         Self {
             pid: std::process::id(),
+            wrappers: Wrappers::new(&config),
             config,
             selection,
             broker: Mutex::new(broker),
@@ -221,7 +225,7 @@ impl Inner {
         let opened = opened.map_err(|e| ipc_error(&e))?;
         let table = self.table();
         // The broker stays locked: no lane is forgotten when it has to be told of all.
-        let lane = Lane::start(n, opened, &self.config, &table, &self.selection)?;
+        let lane = Lane::start(n, opened, &self.config, &self.wrappers, &table, &self.selection)?;
         lane.tell_by(self.messenger.clone());
         let lane = self.lanes.set(n, lane).clone();
         let now = self.table();

@@ -52,7 +52,7 @@ mod target;
 mod thread;
 mod xrc;
 
-pub use config::Config;
+pub use config::{CaptureTo, Config};
 pub use current::{devices, leave};
 pub use engine::Engine;
 pub use polypath_ipc::Selection;

@@ -51,6 +51,7 @@ fn add_lane(report: &mut ProcessStatus, lane: &Lane, names: &Names) {
         drops: state.io.drops,
         control_drops: state.core.paths().refusals(),
         ended_qps: state.io.ended,
+        faults: state.io.sender.faults(),
     });
     report.lanes.push(status);
     look(lane, |state| {

@@ -35,6 +35,7 @@ mod client;
 mod devices;
 mod diag;
 mod error;
+pub mod faults;
 pub mod gids;
 mod interface;
 pub mod message;

@@ -11,16 +11,24 @@ pub const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(100);
 /// And at most.
 pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
 
+/// Bytes of each packet that `POLYPATH_PCAP` keeps, from the IP header on: all headers at least, and at most
+/// everything.
+const SNAP_LEN_MIN: u32 = 128;
+const SNAP_LEN_MAX: u32 = 65_535;
+
 /// The environment variables that Polypath knows.
 pub const VARIABLES: &[&str] = &[
     "POLYPATH_BUSY_POLL",
     "POLYPATH_BROKER_BIN",
     "POLYPATH_DEVICE",
+    "POLYPATH_FAULT",
     "POLYPATH_LANES",
     "POLYPATH_LIBRARY",
     "POLYPATH_LOG",
     "POLYPATH_MP",
+    "POLYPATH_PCAP",
     "POLYPATH_RDMA_CM",
+    "POLYPATH_SNAPLEN",
 ];
 
 /// A setting that makes no sense; the text says what to write instead.
@@ -41,6 +49,20 @@ pub enum SettingError {
          primary_reselect=always|better|failure, updelay=MS or downdelay=MS"
     )]
     Bonding(String),
+    /// An item of `POLYPATH_FAULT`.
+    #[error("POLYPATH_FAULT: `{item}` is not understood; write {write}")]
+    Fault {
+        /// The item.
+        item: String,
+        /// A right one.
+        write: &'static str,
+    },
+    /// `POLYPATH_SNAPLEN`.
+    #[error(
+        "POLYPATH_SNAPLEN is `{0}`: write how many bytes of each packet to keep, from {SNAP_LEN_MIN} to \
+         {SNAP_LEN_MAX}"
+    )]
+    SnapLen(String),
     /// `POLYPATH_RDMA_CM`.
     #[error(
         "POLYPATH_RDMA_CM is `{0}`: write polypath, kernel or both (by source address), or unset it"
@@ -98,6 +120,18 @@ pub fn busy_poll(text: &str) -> Result<Duration, SettingError> {
     }
     let time = text.parse().ok().map(Duration::from_micros).filter(|time| *time <= BUSY_POLL_MAX);
     time.ok_or_else(|| SettingError::BusyPoll(text.to_owned()))
+}
+
+/// Reads `POLYPATH_SNAPLEN`: bytes of each packet, 128 to 65535; everything if it is empty.
+///
+/// # Errors
+/// [`SettingError::SnapLen`].
+pub fn snap_len(text: &str) -> Result<u32, SettingError> {
+    if text.is_empty() {
+        return Ok(SNAP_LEN_MAX);
+    }
+    let len = text.parse().ok().filter(|len| (SNAP_LEN_MIN..=SNAP_LEN_MAX).contains(len));
+    len.ok_or_else(|| SettingError::SnapLen(text.to_owned()))
 }
 
 /// Settings of the mp device, named as Linux bonding names them.
@@ -192,6 +226,14 @@ mod tests {
         for wrong in ["1001", "-1", "100us", "soon"] {
             let error = busy_poll(wrong).unwrap_err().to_string();
             assert!(error.contains("from 0 (never) to 1000"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_capture_keeps_all_headers_and_at_most_everything() {
+        assert_eq!((snap_len(""), snap_len("128")), (Ok(SNAP_LEN_MAX), Ok(128)));
+        for wrong in ["127", "65536", "-1", "all"] {
+            assert!(snap_len(wrong).unwrap_err().to_string().contains("from 128 to 65535"));
         }
     }
 

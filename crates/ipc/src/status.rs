@@ -7,8 +7,8 @@ use std::iter::Peekable;
 use std::net::IpAddr;
 
 use polypath_telemetry::{
-    BrokerCounters, CmCounters, ControlDrops, Counters, Errno, LaneCounters, LaneDrops, Occurrence,
-    PathName, QpCounters, Reason,
+    BrokerCounters, CmCounters, ControlDrops, Counters, Errno, FaultCounters, LaneCounters,
+    LaneDrops, Occurrence, PathName, QpCounters, Reason,
 };
 use serde::{Deserialize, Serialize};
 
@@ -254,6 +254,7 @@ const LANE_BYTES: usize = NUMBER_BYTES
     * (1 + LaneCounters::DESCRIPTORS.len()
         + LaneDrops::DESCRIPTORS.len()
         + ControlDrops::DESCRIPTORS.len()
+        + FaultCounters::DESCRIPTORS.len()
         + QpCounters::DESCRIPTORS.len());
 /// The most that a fail-over takes.
 const FAILOVER_BYTES: usize = 2 * NAME_BYTES + NAME_BYTES + 3 * NUMBER_BYTES;
@@ -325,6 +326,8 @@ pub struct LaneStatus {
     pub drops: LaneDrops,
     /// What it dropped of the packets of path management.
     pub control_drops: ControlDrops,
+    /// What was done to packets on purpose.
+    pub faults: FaultCounters,
     /// What its queue pairs counted that are gone.
     pub ended_qps: QpCounters,
 }

@@ -181,6 +181,32 @@ counters! {
 }
 
 counters! {
+    /// What befell a lane's packets on purpose, sent and received ones.
+    #[of("process")]
+    #[named("fault_")]
+    pub struct FaultCounters {
+        /// Packets lost on purpose (`--fault`).
+        #[unit(Packets)]
+        pub lost: u64,
+        /// Packets lost on purpose because their interface is cut.
+        #[unit(Packets)]
+        pub cut: u64,
+        /// Packets damaged on purpose.
+        #[unit(Packets)]
+        pub corrupted: u64,
+        /// Packets doubled on purpose.
+        #[unit(Packets)]
+        pub duplicated: u64,
+        /// Packets held back on purpose until others have overtaken them.
+        #[unit(Packets)]
+        pub reordered: u64,
+        /// Packets held back on purpose for a time.
+        #[unit(Packets)]
+        pub delayed: u64,
+    }
+}
+
+counters! {
     /// Packets of path management that a lane dropped, and why.
     #[of("lane")]
     #[named("control_")]

@@ -21,6 +21,8 @@ pub mod event;
 mod words;
 
 pub use counter::{Counters, Descriptor, Unit};
-pub use declared::{BrokerCounters, CmCounters, ControlDrops, LaneCounters, LaneDrops, QpCounters};
+pub use declared::{
+    BrokerCounters, CmCounters, ControlDrops, FaultCounters, LaneCounters, LaneDrops, QpCounters,
+};
 pub use event::{Event, Kind, Level, Occurrence};
 pub use words::{Errno, InterfaceName, Micros, PathName, Qpn, Reason, Value};

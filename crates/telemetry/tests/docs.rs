@@ -1,7 +1,8 @@
 //! `docs/counters.md` explains the counters that are declared, in the words of the declaration.
 
 use polypath_telemetry::{
-    BrokerCounters, CmCounters, ControlDrops, Counters, Event, LaneCounters, LaneDrops, QpCounters,
+    BrokerCounters, CmCounters, ControlDrops, Counters, Event, FaultCounters, LaneCounters,
+    LaneDrops, QpCounters,
 };
 
 const PAGE: &str = include_str!("../../../docs/counters.md");
@@ -43,7 +44,7 @@ fn the_page_explains_the_counters_of_lanes() {
 
 #[test]
 fn the_page_explains_why_packets_are_dropped() {
-    check("Programs", &[lines::<LaneDrops>(), lines::<ControlDrops>()]);
+    check("Programs", &[lines::<LaneDrops>(), lines::<FaultCounters>(), lines::<ControlDrops>()]);
 }
 
 #[test]
@@ -61,6 +62,7 @@ fn a_name_is_given_once_among_those_of_a_subject() {
     add::<CmCounters>(&mut names);
     add::<LaneCounters>(&mut names);
     add::<LaneDrops>(&mut names);
+    add::<FaultCounters>(&mut names);
     add::<ControlDrops>(&mut names);
     add::<QpCounters>(&mut names);
     let all = names.len();

@@ -1,7 +1,8 @@
 //! The environment variables: those that are set must make sense, and have an effect.
 
 use super::Finding;
-use polypath_ipc::settings::{Bonding, VARIABLES, busy_poll, lanes, rdma_cm};
+use polypath_ipc::faults::Faults;
+use polypath_ipc::settings::{Bonding, VARIABLES, busy_poll, lanes, rdma_cm, snap_len};
 use polypath_ipc::{DeviceKind, Selection, Table, devices};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -29,6 +30,16 @@ fn judge(name: &str, value: &str) -> Option<Finding> {
     match name {
         "POLYPATH_LANES" => lanes(value).err().and_then(|error| wrong(error.to_string())),
         "POLYPATH_BUSY_POLL" => busy_poll(value).err().and_then(|error| wrong(error.to_string())),
+        "POLYPATH_FAULT" => match Faults::parse(value) {
+            Err(error) => wrong(error.to_string()),
+            Ok(None) => None,
+            Ok(Some(_)) => Some(Finding::warning(
+                format!("POLYPATH_FAULT is `{value}`: programs lose or delay packets on purpose"),
+                "unset it, unless programs are being tested",
+            )),
+        },
+        "POLYPATH_PCAP" => unwritable(Path::new(value)),
+        "POLYPATH_SNAPLEN" => snap_len(value).err().and_then(|error| wrong(error.to_string())),
         "POLYPATH_MP" => Bonding::parse(value).err().and_then(|error| wrong(error.to_string())),
         "POLYPATH_RDMA_CM" => rdma_cm(value).err().and_then(|error| wrong(error.to_string())),
         // `broker()` finds that out, and which interfaces there are.
@@ -47,6 +58,18 @@ fn judge(name: &str, value: &str) -> Option<Finding> {
             format!("choose one of {}", VARIABLES.join(", ")),
         )),
     }
+}
+
+/// Whether there is no directory for a capture.
+fn unwritable(file: &Path) -> Option<Finding> {
+    let parent = file.parent()?;
+    let directory = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    (!directory.is_dir()).then(|| {
+        Finding::warning(
+            format!("POLYPATH_PCAP is `{}`: there is no such directory", file.display()),
+            "make the directory, or name a file in another one; programs run without it",
+        )
+    })
 }
 
 fn is_program(path: &Path) -> bool {
@@ -87,6 +110,8 @@ mod tests {
             ("POLYPATH_LANES", "99"),
             ("POLYPATH_BUSY_POLL", "soon"),
             ("POLYPATH_MP", "primry=eth1"),
+            ("POLYPATH_FAULT", "loss=1"),
+            ("POLYPATH_SNAPLEN", "1"),
             ("POLYPATH_LOG", "debug"),
             ("POLYPATH_RDMA_CM", "Kernel"),
             ("POLYPATH_BROKER_BIN", "/etc/passwd"),
@@ -94,6 +119,8 @@ mod tests {
             assert_eq!(level(name, value), Some(Level::Error), "{name}={value}");
         }
         assert_eq!(level("POLYPATH_DEVICES", "mp"), Some(Level::Warning));
+        assert_eq!(level("POLYPATH_FAULT", "loss=1%"), Some(Level::Warning), "forgotten, perhaps");
+        assert_eq!(level("POLYPATH_PCAP", "/nowhere/a.pcapng"), Some(Level::Warning));
     }
 
     #[test]
@@ -102,6 +129,9 @@ mod tests {
             ("POLYPATH_LANES", "4"),
             ("POLYPATH_MP", "primary=eth1,updelay=500"),
             ("POLYPATH_LOG", "1"),
+            ("POLYPATH_FAULT", ""),
+            ("POLYPATH_PCAP", "a.pcapng"),
+            ("POLYPATH_SNAPLEN", "256"),
             ("POLYPATH_RDMA_CM", "both"),
             ("POLYPATH_BROKER_BIN", "/bin/sh"),
         ] {

@@ -37,8 +37,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::context::os_error;
 use crate::limits::MAX_QP_PER_LANE;
-use crate::media::udp::Receiver;
-use crate::media::{Receivers, Senders};
+use crate::media::{Receivers, Senders, Wrappers};
 use crate::multicast::Groups;
 use crate::notify::lock;
 
@@ -97,10 +96,12 @@ impl Lane {
         index: usize,
         opened: polypath_ipc::Lane,
         config: &Config,
+        wrappers: &Wrappers,
         table: &Table,
         selection: &Selection,
     ) -> Result<Arc<Self>> {
-        let (senders, receivers) = crate::media::start(opened.socket).map_err(|e| os_error(&e))?;
+        let media = crate::media::start(opened.socket, wrappers, index, clock::now(), table);
+        let (senders, receivers) = media.map_err(|e| os_error(&e))?;
         let mut seed = [0; 16];
         let mut instance = [0; 8];
         getrandom::fill(&mut seed).and_then(|()| getrandom::fill(&mut instance)).map_err(|e| {
@@ -599,22 +600,5 @@ impl State {
     pub(crate) fn tell_header_fields(&mut self) -> Result<()> {
         let told = self.udp_receiver().map_or(Ok(()), |udp| udp.tell_header_fields(true));
         told.map_err(|e| os_error(&e))
-    }
-
-    /// Tells the receiver if there is only one address that IPv4 packets can be for.
-    fn learn_sole_ipv4(&mut self, table: &Table, selection: &Selection) {
-        let Some(udp) = self.udp_receiver() else { return };
-        // Without the option packets say what they were sent to, which is as good.
-        let _ = udp.set_sole_ipv4(crate::mp::sole_ipv4(table, selection));
-    }
-
-    /// The slot's socket, where it is not wrapped: who wraps it has it tell everything.
-    fn udp_receiver(&mut self) -> Option<&mut Receiver> {
-        self.receivers.as_mut()?.udp.as_mut()
-    }
-
-    /// The slot's socket, which multicast groups are joined by.
-    pub(crate) fn slot_socket(&self) -> Option<RawFd> {
-        self.receivers.as_ref()?.socket
     }
 }

@@ -1,12 +1,15 @@
 //! From a datagram to the lane.
 
+use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
+use polypath_ipc::{Selection, Table};
 use polypath_lane::{Arrival, Refusal, Taken};
 use polypath_wire::packet::Packet;
 
 use crate::lane::State;
 use crate::media::Received;
+use crate::media::udp::Receiver;
 
 /// Handles one datagram.
 #[inline]
@@ -68,5 +71,24 @@ fn refused(state: &mut State, packet: &Packet<'_>, refusal: Refusal) {
                 entry.own.context.violations.pkey.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+}
+
+impl State {
+    /// Tells the receiver if there is only one address that IPv4 packets can be for.
+    pub(super) fn learn_sole_ipv4(&mut self, table: &Table, selection: &Selection) {
+        let Some(udp) = self.udp_receiver() else { return };
+        // Without the option packets say what they were sent to, which is as good.
+        let _ = udp.set_sole_ipv4(crate::mp::sole_ipv4(table, selection));
+    }
+
+    /// The slot's socket, where it is not wrapped: who wraps it has it tell everything.
+    pub(super) fn udp_receiver(&mut self) -> Option<&mut Receiver> {
+        self.receivers.as_mut()?.udp.as_mut()
+    }
+
+    /// The slot's socket, which multicast groups are joined by.
+    pub(crate) fn slot_socket(&self) -> Option<RawFd> {
+        self.receivers.as_ref()?.socket
     }
 }

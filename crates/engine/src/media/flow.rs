@@ -2,6 +2,9 @@
 
 use std::fmt::{self, Display};
 
+use polypath_wire::ICRC_LEN;
+use polypath_wire::icrc::FlowCrc;
+
 /// What a medium can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
@@ -36,6 +39,20 @@ pub enum Seal {
     Twice,
     /// An ICRC that is wrong, as if the packet had been damaged on its way.
     Wrong,
+}
+
+impl Seal {
+    /// What follows a packet with this identification.
+    pub(super) fn icrc(self, crc: &FlowCrc, packet: &[u8], id: u16) -> [u8; 4] {
+        let mut icrc = crc.start(packet.len() + ICRC_LEN, id);
+        icrc.headers(packet);
+        if self == Self::Twice {
+            icrc.update(packet);
+        }
+        let right = icrc.finish();
+        // Wrong for each identification: a test looks at all lengths.
+        if self == Self::Wrong { right.map(|byte| !byte) } else { right }
+    }
 }
 
 /// Names an open flow of one medium. Not used again after it was closed before 2^32 others.

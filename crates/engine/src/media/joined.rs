@@ -2,7 +2,6 @@
 //!
 //! UDP, which carries nearly everything, is called as what it is; other media are behind their traits.
 //! Where there are none, that costs a look at an empty list for each round.
-#![cfg_attr(not(test), allow(dead_code))]
 
 use std::io;
 use std::os::fd::RawFd;
@@ -10,6 +9,7 @@ use std::time::Duration;
 
 use polypath_ipc::Table;
 use polypath_paths::PathAddress;
+use polypath_telemetry::{Counters as _, FaultCounters};
 use polypath_transport::{Burst, Unread};
 
 use super::flow::{FlowError, FlowHandle, Flushed, Seal};
@@ -162,6 +162,13 @@ impl Senders {
         }
     }
 
+    /// [`Tx::faults`] of all.
+    pub(crate) fn faults(&self) -> FaultCounters {
+        let mut faults = FaultCounters::default();
+        self.more.iter().for_each(|medium| faults.add(&medium.faults()));
+        faults
+    }
+
     /// [`Tx::next_deadline`] of all.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
@@ -194,7 +201,6 @@ impl Receivers {
     }
 
     /// Nothing to receive by, yet.
-    #[cfg(test)]
     pub(crate) fn none() -> Self {
         Self { udp: None, more: Vec::new(), socket: None, waits: WaitSet::Empty }
     }

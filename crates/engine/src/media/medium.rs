@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use polypath_ipc::Table;
 use polypath_paths::PathAddress;
+use polypath_telemetry::FaultCounters;
 use polypath_transport::{Burst, Unread};
 
 use super::Received;
@@ -77,6 +78,11 @@ pub trait Tx: Debug + Send {
     /// called soon.
     fn next_deadline(&self) -> Option<Duration> {
         None
+    }
+
+    /// Packets to which something was done on purpose, for `polypath status`.
+    fn faults(&self) -> FaultCounters {
+        FaultCounters::default()
     }
 
     /// Interfaces or addresses have changed, or are told for the first time.

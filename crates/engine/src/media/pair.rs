@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use polypath_ipc::{Address, Port, Selection, Table};
-use polypath_telemetry::Counters as _;
+use polypath_telemetry::{Counters as _, FaultCounters};
 use polypath_transport::{
     Access, AhAttr, QpAttr, QpAttrMask as M, QpState, QpType, SendData, SendFlags, SendOp, Sge,
 };
@@ -14,7 +14,7 @@ use polypath_verbs::{
     SendRequest, Wc,
 };
 
-use super::{Receivers, Rx, Senders, Tx, udp};
+use super::{Halves, Receivers, Senders, udp};
 use crate::context::OpenDevice;
 use crate::device;
 use crate::engine::Inner;
@@ -48,8 +48,7 @@ impl Pair {
     pub(crate) const INTERFACE: &str = "toy0";
 
     /// Two hosts, of which each has one end of the medium.
-    pub(crate) fn over(ends: [(impl Tx + 'static, impl Rx + 'static); 2]) -> Self {
-        let [a, b] = ends;
+    pub(crate) fn over([a, b]: [Halves; 2]) -> Self {
         let pair = Self([Host::new(0, a), Host::new(1, b)]);
         for (own, peer) in [(0, 1), (1, 0)] {
             pair.0[own].connect(Self::ADDRESSES[peer], pair.0[peer].qp.number());
@@ -96,6 +95,11 @@ impl Pair {
         self.0[host].lane.enter(|state| state.io.counters.sent_bytes)
     }
 
+    /// What a host's media count.
+    pub(crate) fn faults(&self, host: usize) -> FaultCounters {
+        self.0[host].lane.enter(|state| state.io.sender.faults())
+    }
+
     /// What was dropped for some reason, and how often.
     pub(crate) fn drops(&self) -> Vec<String> {
         let of = |host: &Host| host.lane.enter(|state| state.io.drops);
@@ -106,11 +110,11 @@ impl Pair {
 }
 
 impl Host {
-    fn new(number: u8, (tx, rx): (impl Tx + 'static, impl Rx + 'static)) -> Self {
+    fn new(number: u8, (tx, rx): Halves) -> Self {
         let mut senders = Senders::new(udp::Sender::new());
-        senders.add(Box::new(tx));
+        senders.add(tx);
         let mut receivers = Receivers::none();
-        receivers.add(Box::new(rx)).expect("a descriptor");
+        receivers.add(rx).expect("a descriptor");
         let lane = Lane::by(number + 1, senders, receivers).expect("a lane");
         let engine = Inner::alone(table(number), Selection::Roce, lane.clone());
         let info = device::infos(&engine).remove(0);
@@ -188,7 +192,8 @@ impl Drop for Pair {
     }
 }
 
-fn table(host: u8) -> Table {
+/// The interfaces of a host.
+pub(crate) fn table(host: u8) -> Table {
     let port = Port {
         ifindex: 2,
         name: Pair::INTERFACE.to_owned(),
@@ -210,4 +215,20 @@ fn table(host: u8) -> Table {
         }],
     };
     Table { generation: 1, ports: vec![port], ..Table::default() }
+}
+
+/// docs/extend/path-kind.md.
+#[test]
+fn the_page_quotes_the_toy_as_it_is() {
+    const PAGE: &str = include_str!("../../../../docs/extend/path-kind.md");
+    const TOY: &str = include_str!("toy.rs");
+    let blocks: String = PAGE
+        .split("```rust\n")
+        .skip(1)
+        .filter_map(|rest| rest.split_once("```"))
+        .map(|(code, _)| code)
+        .collect();
+    let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, code) = TOY.split_once("\n\nuse ").expect("imports");
+    assert_eq!(squeeze(&blocks), squeeze(&format!("use {code}")));
 }

@@ -2,14 +2,36 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use polypath_ipc::Table;
 
 use super::udp::{Receiver, Sender};
+use super::wrappers::Wrappers;
 use super::{Receivers, Senders};
 
 /// Media of a lane whose slot has this socket. A medium of another kind is added here.
 ///
 /// # Errors
-/// Those of [`Receiver::new`].
-pub(crate) fn start(slot: OwnedFd) -> io::Result<(Senders, Receivers)> {
-    Ok((Senders::new(Sender::new()), Receivers::new(Receiver::new(slot)?)))
+/// Those of [`Receiver::new`] and of its options; no more descriptors.
+pub(crate) fn start(
+    slot: OwnedFd,
+    wrappers: &Wrappers,
+    lane: usize,
+    now: Duration,
+    table: &Table,
+) -> io::Result<(Senders, Receivers)> {
+    let mut udp = Receiver::new(slot)?;
+    if wrappers.is_empty() {
+        return Ok((Senders::new(Sender::new()), Receivers::new(udp)));
+    }
+    // Wrapped, it can't be asked for it later.
+    udp.tell_header_fields(true)?;
+    let socket = udp.fd();
+    let (tx, rx) = wrappers.wrap((Box::new(Sender::new()), Box::new(udp)), lane, now, table);
+    let (mut senders, mut receivers) = (Senders::new(Sender::new()), Receivers::none());
+    senders.add(tx);
+    receivers.add(rx)?;
+    receivers.socket = Some(socket);
+    Ok((senders, receivers))
 }

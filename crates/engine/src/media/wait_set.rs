@@ -1,5 +1,4 @@
 //! Several descriptors to wait for as one.
-#![cfg_attr(not(test), allow(dead_code))]
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

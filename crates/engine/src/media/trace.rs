@@ -1,0 +1,187 @@
+//! Media whose packets are written to a file, as they leave and as they arrive.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use polypath_ipc::Table;
+use polypath_paths::PathAddress;
+use polypath_telemetry::FaultCounters;
+use polypath_transport::{Burst, Unread};
+use polypath_wire::ROCE_PORT;
+use polypath_wire::icrc::{Flow, FlowCrc};
+use polypath_wire::ip::IpFields;
+
+use super::Halves;
+use super::capture::Capture;
+use super::flow::{Capabilities, FlowError, FlowHandle, Flushed, Seal};
+use super::gather::packets;
+use super::medium::{Rx, Tx};
+use super::names::Names;
+use super::received::Received;
+use crate::clock;
+use crate::memory::Segment;
+use crate::notify::lock;
+
+/// What is sent.
+#[derive(Debug)]
+pub(super) struct TraceTx {
+    inner: Box<dyn Tx>,
+    capture: Arc<Mutex<Capture>>,
+    names: Names,
+    /// What the headers of each flow say, and its part of the ICRC.
+    flows: HashMap<FlowHandle, (IpFields, FlowCrc)>,
+}
+
+impl TraceTx {
+    fn record(&self, flow: FlowHandle, packet: &[u8], seal: Seal) {
+        let Some((fields, crc)) = self.flows.get(&flow) else { return };
+        // The kernel counts identifications up within one send; each of these is alone.
+        let payload = sealed(crc, packet, seal);
+        lock(&self.capture).add(realtime(), fields.flow.src, fields, &payload);
+    }
+}
+
+impl Tx for TraceTx {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn carries(&self, address: &PathAddress) -> bool {
+        self.inner.carries(address)
+    }
+
+    fn open(&mut self, address: &PathAddress, tag: u32) -> io::Result<FlowHandle> {
+        let handle = self.inner.open(address, tag)?;
+        let src_port = self.inner.source_port(handle).unwrap_or(address.source_port);
+        let (src, dst) = (address.local.to_canonical(), address.remote.to_canonical());
+        let flow = Flow::new(src, dst, src_port);
+        // As `FlowKey::hop_limit` has it.
+        let hop_limit = if address.hop_limit == 0 { 64 } else { address.hop_limit };
+        let traffic_class = address.traffic_class;
+        let fields = IpFields { flow, id: 0, traffic_class, hop_limit, flow_label: 0 };
+        self.flows.insert(handle, (fields, FlowCrc::new(&flow)));
+        Ok(handle)
+    }
+
+    fn close(&mut self, flow: FlowHandle) {
+        self.flows.remove(&flow);
+        self.inner.close(flow);
+    }
+
+    fn send_packet(&mut self, now: Duration, flow: FlowHandle, packet: &[u8], seal: Seal) {
+        self.record(flow, packet, seal);
+        self.inner.send_packet(now, flow, packet, seal);
+    }
+
+    /// Packet by packet: what is written is what leaves, whoever changes the payload meanwhile.
+    fn send(
+        &mut self,
+        now: Duration,
+        flow: FlowHandle,
+        burst: &Burst<'_, Segment>,
+    ) -> Result<(), Unread> {
+        packets(burst, |_, packet, seal| self.send_packet(now, flow, packet, seal))
+    }
+
+    fn has_queued(&self) -> bool {
+        self.inner.has_queued()
+    }
+
+    fn flush(&mut self, now: Duration) -> Flushed {
+        let done = self.inner.flush(now);
+        lock(&self.capture).flush();
+        done
+    }
+
+    fn take_errors(&mut self) -> Vec<FlowError> {
+        self.inner.take_errors()
+    }
+
+    fn sent_bytes(&self, flow: FlowHandle) -> u64 {
+        self.inner.sent_bytes(flow)
+    }
+
+    fn source_port(&self, flow: FlowHandle) -> Option<u16> {
+        self.inner.source_port(flow)
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        self.inner.next_deadline()
+    }
+
+    fn interfaces_changed(&mut self, table: &Table) {
+        self.names.learn(table);
+        self.inner.interfaces_changed(table);
+    }
+
+    fn faults(&self) -> FaultCounters {
+        self.inner.faults()
+    }
+}
+
+/// What arrives.
+#[derive(Debug)]
+pub(super) struct TraceRx {
+    inner: Box<dyn Rx>,
+    capture: Arc<Mutex<Capture>>,
+}
+
+impl Rx for TraceRx {
+    fn receive(&mut self, now: Duration, f: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
+        let capture = &self.capture;
+        let got = self.inner.receive(now, &mut |received| {
+            record(&mut lock(capture), received);
+            f(received);
+        });
+        lock(capture).flush();
+        got
+    }
+
+    fn more(&self) -> bool {
+        self.inner.more()
+    }
+
+    fn wait_on(&self) -> RawFd {
+        self.inner.wait_on()
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        self.inner.next_deadline()
+    }
+}
+
+fn record(capture: &mut Capture, received: &Received<'_>) {
+    let &Received { src, src_port, dst, traffic_class, hop_limit, datagram, id_guess, .. } =
+        received;
+    let flow = Flow { src, dst, src_port, dst_port: ROCE_PORT };
+    let mut fields = IpFields { flow, id: id_guess, traffic_class, hop_limit, flow_label: 0 };
+    let Some(crc) = received.crc else {
+        let payload = sealed(&FlowCrc::new(&flow), datagram, Seal::Right);
+        return capture.add(realtime(), dst, &fields, &payload);
+    };
+    // The socket does not say with which identification it came; the ICRC does.
+    fields.id = crc.verify(datagram, id_guess).unwrap_or(id_guess);
+    capture.add(realtime(), dst, &fields, datagram);
+}
+
+/// A packet with its ICRC, for identification 0.
+fn sealed(crc: &FlowCrc, packet: &[u8], seal: Seal) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(packet.len() + 4);
+    payload.extend(packet);
+    payload.extend(seal.icrc(crc, packet, 0));
+    payload
+}
+
+fn realtime() -> u64 {
+    clock::realtime_ns(clock::now())
+}
+
+/// Both halves of a medium, written to a file.
+pub(super) fn wrap((tx, rx): Halves, names: &Names, capture: &Arc<Mutex<Capture>>) -> Halves {
+    let (names, flows) = (names.clone(), HashMap::new());
+    let tx = TraceTx { inner: tx, capture: capture.clone(), names, flows };
+    (Box::new(tx), Box::new(TraceRx { inner: rx, capture: capture.clone() }))
+}

@@ -1,0 +1,179 @@
+//! What is wrapped around the media of a program under test: faults, and a capture.
+
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use polypath_ipc::Table;
+use polypath_ipc::faults::Faults;
+
+use super::capture::Capture;
+use super::judge::Judge;
+use super::names::Names;
+use super::{Halves, faults, trace};
+use crate::config::{CaptureTo, Config};
+use crate::log;
+
+/// What the lanes of a program wrap their media in.
+#[derive(Debug, Default)]
+pub(crate) struct Wrappers {
+    faults: Option<Arc<Faults>>,
+    capture: Option<CaptureTo>,
+    /// `None`: it could not be created. A program that opens no lane makes no file.
+    file: OnceLock<Option<Arc<Mutex<Capture>>>>,
+    names: Names,
+}
+
+impl Wrappers {
+    pub(crate) fn new(config: &Config) -> Self {
+        let (faults, capture) = (config.faults.clone().map(Arc::new), config.capture.clone());
+        Self { faults, capture, ..Self::default() }
+    }
+
+    /// Whether there is nothing to wrap in.
+    pub(super) fn is_empty(&self) -> bool {
+        self.faults.is_none() && self.capture.is_none()
+    }
+
+    /// Wraps a medium of the lane with this index. The capture is next to the medium: what is lost on
+    /// purpose is not in it if it was to be sent, and is if it arrived.
+    pub(super) fn wrap(
+        &self,
+        mut medium: Halves,
+        lane: usize,
+        now: Duration,
+        table: &Table,
+    ) -> Halves {
+        self.names.learn(table);
+        if let Some(capture) = self.file() {
+            medium = trace::wrap(medium, &self.names, &capture);
+        }
+        let Some(faults) = &self.faults else { return medium };
+        let ports: Vec<&str> = table.ports.iter().map(|port| port.name.as_str()).collect();
+        if let Some(problem) = faults.interface_problem(&ports) {
+            log::warn(&problem);
+        }
+        let seed = faults.seed.unwrap_or_else(random);
+        log::line(&format!("faults: the random numbers of lane {lane} begin at seed={seed}"));
+        let counts = Arc::default();
+        faults::wrap(medium, &self.names, |direction| {
+            let seed = seed ^ ((lane as u64) << 1 | direction).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            Judge::new(faults.clone(), self.names.clone(), Arc::clone(&counts), seed, now)
+        })
+    }
+
+    fn file(&self) -> Option<Arc<Mutex<Capture>>> {
+        let CaptureTo { path, snap_len } = self.capture.as_ref()?;
+        let create = || {
+            let capture = Capture::create(path, *snap_len, self.names.clone());
+            let say = |error: &std::io::Error| {
+                log::warn(&format!(
+                    "packets cannot be written to {}, and the program runs without that: {error}; name \
+                     a file in a directory where this user may write",
+                    path.display()
+                ));
+            };
+            capture.inspect_err(say).ok().map(|capture| Arc::new(Mutex::new(capture)))
+        };
+        self.file.get_or_init(create).clone()
+    }
+}
+
+/// Something else each time, as far as the system gives that.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => u64::from_ne_bytes(bytes),
+        Err(_) => crate::clock::realtime_ns(crate::clock::now()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use super::super::pair::{Pair, table};
+    use super::super::toy;
+    use polypath_telemetry::Counters as _;
+
+    use super::*;
+    use crate::config::CaptureTo;
+
+    /// A lane's worth of both hosts' media, wrapped as this says; and the files.
+    fn wrapped(faults: &str, capture: Option<&str>) -> (Pair, [PathBuf; 2]) {
+        let files = [0, 1].map(|host| {
+            let name = format!("polypath-{host}-{}-{}", capture.unwrap_or(""), std::process::id());
+            std::env::temp_dir().join(name).with_extension("pcapng")
+        });
+        let mut wires = toy::wire(Pair::ADDRESSES[0], Pair::ADDRESSES[1]).unwrap().into_iter();
+        let ends = [0, 1].map(|host| {
+            let path = files[host].clone();
+            let config = Config {
+                faults: Faults::parse(faults).unwrap(),
+                capture: capture.map(|_| CaptureTo { path, snap_len: 65_535 }),
+                ..Config::default()
+            };
+            let now = crate::clock::now();
+            Wrappers::new(&config).wrap(wires.next().unwrap(), 0, now, &table(host as u8))
+        });
+        (Pair::over(ends), files)
+    }
+
+    fn data() -> Vec<u8> {
+        (0..1_000_000_u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect()
+    }
+
+    #[test]
+    fn data_arrives_whole_whatever_befalls_its_packets() {
+        let faults = "loss=2%,dup=2%,reorder=5%,corrupt=1%,delay=200us~100us,seed=1";
+        let (mut pair, _) = wrapped(faults, None);
+        assert_eq!(pair.write(&data()), data());
+        let faults = pair.faults(0);
+        let counted: BTreeMap<&str, u64> = faults.iter().map(|(c, n)| (c.name, n)).collect();
+        for fault in ["lost", "corrupted", "duplicated", "reordered", "delayed"] {
+            assert!(counted[format!("fault_{fault}").as_str()] > 0, "{fault}: {counted:?}");
+        }
+        assert_eq!(counted["fault_cut"], 0);
+    }
+
+    #[test]
+    fn both_hosts_captures_have_the_same_packets() {
+        let (mut pair, files) = wrapped("", Some("same"));
+        assert_eq!(pair.write(&data()), data());
+        drop(pair);
+        let packets = files.map(|file| {
+            let bytes = std::fs::read(&file).unwrap();
+            std::fs::remove_file(&file).unwrap();
+            packets(&bytes)
+        });
+        let [(own, names), (peer, _)] = packets;
+        assert_eq!(names, [Pair::INTERFACE]);
+        // 1024 bytes of payload in each, and acknowledgements.
+        let payload: usize = own.iter().map(Vec::len).filter(|len| *len > 1024).sum();
+        assert!(payload > 1_000_000, "{payload}");
+        // Addresses, and what is between UDP header and ICRC: the toy has no ports.
+        let same =
+            |a: &[u8], b: &[u8]| a[12..20] == b[12..20] && a[28..a.len() - 4] == b[28..b.len() - 4];
+        // What the last rounds sent, the other may not have taken in.
+        let missing = own.iter().filter(|a| !peer.iter().any(|b| same(a, b))).count();
+        assert!(missing * 100 < own.len(), "{missing} of {}", own.len());
+    }
+
+    /// The packets of a file, and the names of its interfaces.
+    fn packets(bytes: &[u8]) -> (Vec<Vec<u8>>, Vec<String>) {
+        let word = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().unwrap()) as usize;
+        let (mut packets, mut names, mut at) = (Vec::new(), Vec::new(), 0);
+        while at < bytes.len() {
+            match word(at) {
+                1 => {
+                    let len = usize::from(u16::from_le_bytes([bytes[at + 18], bytes[at + 19]]));
+                    names.push(String::from_utf8(bytes[at + 20..][..len].to_vec()).unwrap());
+                }
+                6 => packets.push(bytes[at + 28..][..word(at + 20)].to_vec()),
+                kind => assert_eq!((at, kind), (0, 0x0a0d_0d0a)),
+            }
+            at += word(at + 4);
+        }
+        (packets, names)
+    }
+}
