@@ -10,7 +10,8 @@ use polypath_transport::{
     RemoteAccess, RemoteKey, ThawError, Unread,
 };
 use polypath_types::{
-    Completion, CqSide, FlushScope, PathId, PathTag, PeerId, QpEvent, RecvWr, Route, Sge,
+    Completion, CqSide, FlushScope, PathId, PathTag, PeerId, Pick, QpEvent, RecvWr, Route, Sge,
+    Want,
 };
 
 use crate::outside::{NotSent, Outside, Overrun};
@@ -259,8 +260,13 @@ impl<Q, O: Outside<Q>> Observer for QpHost<'_, Q, O> {
 
 impl<Q, O: Outside<Q>> Paths for QpHost<'_, Q, O> {
     #[inline]
-    fn route(&mut self, peer: PeerId) -> Option<Route> {
+    fn route(&self, peer: PeerId) -> Option<Route> {
         self.shared.paths.route_of(peer, self.qpn)
+    }
+
+    #[inline]
+    fn pick(&mut self, peer: PeerId, want: &Want) -> Pick {
+        self.shared.paths.pick(peer, want)
     }
 
     #[inline]

@@ -66,6 +66,9 @@ impl<Q> Lane<Q> {
         if state == TransmitState::Blocked && !entry.blocked {
             entry.blocked = true;
             self.blocked.push(index);
+            if let Some(peer) = entry.peer {
+                self.shared.paths.wake_when_open(peer);
+            }
         }
         self.schedule(index, state == TransmitState::More);
     }

@@ -9,7 +9,7 @@ use crate::key::Nonce;
 use crate::manager::{MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager, Qp};
 use crate::path::{Path, Role, source_port};
 use crate::peers::{FailOver, Peer, PeerKey};
-use crate::policy::{AnyPolicy, Policy as _};
+use crate::policy::AnyPolicy;
 use crate::select::Pair;
 use crate::timers::Timer;
 use crate::types::{AttachError, PathAddress, PathEvent, PathState, Reason};
@@ -119,7 +119,7 @@ impl PathManager {
         let own = self.paths.insert(path).ok_or(AttachError::Limit("paths", MAX_PEERS * 9))?;
         let sibling = self.peers.sibling(&key).map(|p| p.nonce);
         let nonce = sibling.unwrap_or_else(|| Nonce(self.random.bytes()));
-        let mut peer = Peer::new(key, own, AnyPolicy::new(&self.config, own), nonce);
+        let mut peer = Peer::new(key, own, AnyPolicy::new(&self.config, self.make_policy), nonce);
         peer.switched_at = self.clock.now();
         let index = self.peers.insert(peer).ok_or(AttachError::Limit("peers", MAX_PEERS))?;
         if let Some(path) = self.paths.get_mut(own) {
@@ -330,11 +330,10 @@ impl PathManager {
         let now = self.clock.now();
         let Some(p) = self.peers.get_mut(peer) else { return };
         let after_outage = p.outage.take();
-        if p.policy.main() == to && after_outage.is_none() {
+        if p.main == to && after_outage.is_none() {
             return;
         }
-        let old = p.policy.main();
-        p.policy.set_main(to);
+        let old = core::mem::replace(&mut p.main, to);
         p.switched_at = now;
         p.detours.retain(|_, detour| detour.path != to);
         let blocked = core::mem::take(&mut p.blocked);

@@ -2,7 +2,6 @@
 
 use crate::manager::{MAX_CONTROL_QUEUE, MAX_EVENTS, PathManager};
 use crate::path::Role;
-use crate::policy::Policy as _;
 use crate::timers::Timer;
 use polypath_types::PathId;
 
@@ -51,7 +50,7 @@ impl PathManager {
                 );
             }
             hold!(self.paths.get(peer.own).is_some(), "the own path of {index:?} is gone");
-            let active = self.paths.get(peer.policy.main());
+            let active = self.paths.get(peer.main);
             hold!(active.is_some(), "the active path of {index:?} is gone");
             let member = peer.association.is_some()
                 || matches!(active.map(|p| p.role), Some(Role::Plain { peer }) if peer == index);

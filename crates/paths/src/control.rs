@@ -16,7 +16,6 @@ use crate::id::{AssociationId, PathNumber};
 use crate::manager::PathManager;
 use crate::message::{Announced, Body, Ends, Frame, Report, TableEntry};
 use crate::path::{Path, Role};
-use crate::policy::Policy as _;
 use crate::select::{Pair, pairs};
 use crate::timers::Timer;
 use crate::types::{MAX_PATHS, PathAddress, PathEvent, PathState, Reason, Refused};
@@ -294,9 +293,9 @@ impl PathManager {
         // a route to run out of retries on.
         for peer in users {
             if let Some(p) = self.peers.get_mut(peer)
-                && p.policy.uses(path)
+                && p.main == path
             {
-                p.policy.set_main(p.own);
+                p.main = p.own;
             }
         }
         self.release_path(path);

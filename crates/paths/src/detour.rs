@@ -14,9 +14,8 @@ use crate::id::{AssociationId, Qpn};
 use crate::manager::PathManager;
 use crate::path::{Path, Role};
 use crate::peers::Detour;
-use crate::policy::Policy as _;
 use crate::types::{PathEvent, PathState};
-use polypath_types::{PathId, PeerId, Route};
+use polypath_types::{PathId, PeerId};
 
 /// For how long data must be outstanding without any progress. Shorter than the second for which a
 /// queue pair with several paths is patient at least.
@@ -25,23 +24,11 @@ const STALL: Duration = Duration::from_millis(500);
 const STALL_ANSWERS: usize = 3;
 
 impl PathManager {
-    /// Where requests of a queue pair of `peer` go now: by [`PathManager::route`], or by its own detour.
-    #[inline]
-    pub fn route_of(&mut self, peer: PeerId, qpn: u32) -> Option<Route> {
-        if self.peers.get(peer)?.detours.is_empty() {
-            return self.route(peer);
-        }
-        self.route_around(peer, Qpn(qpn))
-    }
-
+    /// The path that a queue pair of `peer` has for itself, if it lives.
     #[cold]
-    fn route_around(&mut self, peer: PeerId, qpn: Qpn) -> Option<Route> {
-        let p = self.peers.get(peer)?;
-        let Some(way) = p.detours.get(&qpn).map(|d| d.path) else { return self.route(peer) };
-        if p.is_held() || !self.paths.get(way).is_some_and(Path::usable) {
-            return self.route(peer);
-        }
-        self.route_by(peer, way)
+    pub(crate) fn detour_of(&self, peer: PeerId, qpn: Qpn) -> Option<PathId> {
+        let way = self.peers.get(peer)?.detours.get(&qpn)?.path;
+        self.paths.get(way).is_some_and(Path::usable).then_some(way)
     }
 
     /// Like [`PathManager::suspect`], for a queue pair of which nothing was acknowledged since `since`: it may
@@ -62,7 +49,7 @@ impl PathManager {
         let detour = p.detours.get(&qpn).copied();
         let (on_it, since) = match detour {
             Some(detour) => (detour.path == path, detour.since),
-            None => (p.policy.uses(path), p.switched_at),
+            None => (p.uses(path), p.switched_at),
         };
         let since = since.max(progress);
         let answers = |path: PathId, count: usize| {

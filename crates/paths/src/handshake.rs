@@ -17,7 +17,6 @@ use crate::key::{Key, Nonce};
 use crate::manager::PathManager;
 use crate::message::{Ends, HELLO_QKEY, Hello, HelloKind};
 use crate::path::Role;
-use crate::policy::Policy as _;
 use crate::timers::Timer;
 use crate::types::{PathAddress, PathEvent, PathState, Reason, Refused};
 use polypath_types::PeerId;
@@ -57,7 +56,7 @@ impl PathManager {
         };
         // The queue pair's own addresses first; if there is an association, its path in turn.
         let Some(peer) = self.peers.get(peer_index) else { return };
-        let path = if tries % 2 == 0 { peer.policy.main() } else { peer.own };
+        let path = if tries % 2 == 0 { peer.main } else { peer.own };
         let Some(address) = self.paths.get(path).map(|p| p.address) else { return };
         self.send_hello(&hello, None, address);
     }

@@ -5,7 +5,7 @@
 //! trip times and congestion windows. A peer that knows nothing of Polypath keeps one path, plain
 //! RoCEv2. With one that answers the handshake there is an *association*: a key, and up to
 //! [`MAX_PATHS`] numbered paths, probed, failed over and failed back without the queue pairs
-//! doing more than asking for the [`Route`].
+//! doing more than asking where to send ([`PathManager::pick`]).
 //!
 //! Nothing here does I/O, reads a clock, spawns or locks: `now` is the time since any fixed
 //! origin; packets, events and the next deadline come out of [`PathManager::poll_transmit`],
@@ -49,7 +49,8 @@ pub use config::{
 pub use manager::{
     MAX_CONTROL_QUEUE, MAX_EVENTS, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager,
 };
-pub use polypath_types::{PathId, PathTag, PeerId, Route};
+pub use policy::{Choice, ClonePolicy, MakePolicy, Next, PathSet, Policy};
+pub use polypath_types::{Class, PathId, PathTag, PeerId, Pick, Route, Want};
 pub use types::{
     AttachError, ControlOut, Handled, MAX_PATHS, PathAddress, PathEvent, PathState, PathStatus,
     PeerBrief, PeerStatus, Reason, Refused, Status,

@@ -8,7 +8,7 @@ use crate::id::AssociationId;
 use crate::manager::PathManager;
 use crate::path::Role;
 use crate::peers::Outage;
-use crate::policy::{Choice, PathSet, Policy as _};
+use crate::policy::{Choice, PathSet};
 use crate::timers::Timer;
 use crate::types::{PathAddress, PathEvent, PathState, Reason};
 use polypath_types::{PathId, PeerId};
@@ -105,15 +105,12 @@ impl PathManager {
     /// Has the policy decide which path carries a peer's traffic. `reason`: what to say if it must move.
     pub(crate) fn reselect(&mut self, peer: PeerId, reason: Reason) {
         let Some(p) = self.peers.get_mut(peer) else { return };
-        let members = match p.association.and_then(|a| self.associations.get(a)) {
-            Some(a) => a.paths().map(|(_, path)| path).collect(),
-            None if p.association.is_some() => Vec::new(),
-            None => vec![p.own],
-        };
         let choice = p.policy.reselect(&PathSet {
-            members: &members,
+            association: p.association,
             own: p.own,
+            main: p.main,
             outage: p.outage.is_some(),
+            associations: &self.associations,
             paths: &self.paths,
             local: &self.local,
             config: &self.config,

@@ -17,12 +17,12 @@ use crate::key::Random;
 use crate::message::HELLO_QKEY;
 use crate::path::{Path, Role};
 use crate::peers::Peers;
-use crate::policy::Policy as _;
+use crate::policy::{MakePolicy, Next, PathSet};
 use crate::slab::Slab;
 use crate::timers::{Timer, Timers};
 use crate::types::{ControlOut, Handled, PathAddress, PathEvent, PathState, Refused};
 use crate::ud::UdPaths;
-use polypath_types::{PathId, PathTag, PeerId, Route};
+use polypath_types::{Class, PathId, PathTag, PeerId, Pick, Route, Want};
 
 /// Most queue pairs of a lane: their numbers have 16 bits.
 pub const MAX_QUEUE_PAIRS: usize = 1 << 16;
@@ -34,10 +34,6 @@ pub const MAX_UD_PATHS: usize = 1 << 14;
 pub const MAX_CONTROL_QUEUE: usize = 1 << 13;
 /// Most events that wait to be taken; more become one [`PathEvent::Overflow`].
 pub const MAX_EVENTS: usize = 1 << 14;
-
-/// A route with less room than this may be too little for what its queue pair has to send (a large
-/// packet, a READ worth asking for): whoever got it is told when there is more.
-const SCARCE: u32 = 32 << 10;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Qp {
@@ -75,6 +71,7 @@ pub(crate) struct Qp {
 pub struct PathManager {
     pub(crate) config: Config,
     pub(crate) lane: LaneIdentity,
+    pub(crate) make_policy: Option<MakePolicy>,
     pub(crate) random: Random,
     pub(crate) clock: Clock,
     pub(crate) local: LocalAddresses,
@@ -96,6 +93,7 @@ impl PathManager {
         Self {
             config,
             lane,
+            make_policy: None,
             random: Random::new(seed),
             clock: Clock::default(),
             local: LocalAddresses::default(),
@@ -111,6 +109,11 @@ impl PathManager {
         }
     }
 
+    /// Peers that are met from now on get the policy that `make` makes, whatever the settings say.
+    pub fn set_policy(&mut self, make: MakePolicy) {
+        self.make_policy = Some(make);
+    }
+
     /// This lane.
     pub fn lane(&self) -> LaneIdentity {
         self.lane
@@ -121,29 +124,100 @@ impl PathManager {
         &self.config
     }
 
-    /// Where requests to the peer go now, but for those of queue pairs on a detour
-    /// ([`PathManager::route_of`]). `None`: no path lives.
+    /// The route by the peer's main path. `None`: no path lives.
     #[inline]
-    pub fn route(&mut self, peer: PeerId) -> Option<Route> {
-        let p = self.peers.get_mut(peer)?;
-        if p.is_held() {
-            return None;
-        }
-        let path = p.policy.pick(&self.paths);
-        self.route_by(peer, path)
+    pub fn route(&self, peer: PeerId) -> Option<Route> {
+        let p = self.peers.get(peer)?;
+        if p.is_held() { None } else { self.route_by(p.main, u32::MAX) }
     }
 
-    /// The route by one of the peer's paths.
+    /// The route of a queue pair that knows of one path only: its own detour, or that by its peer's main path.
+    /// `None`: no path lives.
     #[inline]
-    pub(crate) fn route_by(&mut self, peer: PeerId, index: PathId) -> Option<Route> {
-        let p = self.peers.get_mut(peer)?;
-        let path = self.paths.get_mut(index)?;
-        let window = path.congestion.room();
-        if window < SCARCE {
-            p.blocked = true;
-            path.blocked = true;
+    pub fn route_of(&self, peer: PeerId, qpn: u32) -> Option<Route> {
+        let p = self.peers.get(peer)?;
+        let detour = if p.detours.is_empty() { None } else { self.detour_of(peer, Qpn(qpn)) };
+        if p.is_held() { None } else { self.route_by(detour.unwrap_or(p.main), u32::MAX) }
+    }
+
+    /// Where a queue pair of `peer` sends now: by its own detour, or by the path that the policy picks. Who has to
+    /// wait for a window, that of the route or, with [`Pick::Wait`], any, asks to be told
+    /// ([`PathManager::wake_when_open`]).
+    #[inline]
+    pub fn pick(&mut self, peer: PeerId, want: &Want) -> Pick {
+        let Some(p) = self.peers.get(peer) else { return Pick::NoPath };
+        if p.is_held() {
+            return Pick::NoPath;
         }
-        Some(Route { path: index, tag: path.tag(), window, rtt: path.rtt.smoothed() })
+        let (path, quantum) = if p.outage.is_some() {
+            (p.main, u32::MAX)
+        } else if !p.detours.is_empty()
+            && let Some(way) = self.detour_of(peer, Qpn(want.qpn))
+        {
+            (way, u32::MAX)
+        } else {
+            match self.pick_by_policy(peer, want) {
+                Some(picked) => picked,
+                None => return Pick::Wait,
+            }
+        };
+        self.route_by(path, quantum).map_or(Pick::NoPath, Pick::Route)
+    }
+
+    /// What the policy picks: a path, and for how many bytes. `None`: wait.
+    #[inline]
+    fn pick_by_policy(&mut self, peer: PeerId, want: &Want) -> Option<(PathId, u32)> {
+        let p = self.peers.get_mut(peer)?;
+        let set = PathSet {
+            association: p.association,
+            own: p.own,
+            main: p.main,
+            outage: false,
+            associations: &self.associations,
+            paths: &self.paths,
+            local: &self.local,
+            config: &self.config,
+        };
+        match p.policy.pick(want, &set) {
+            Next::By { path, bytes } if set.takes(path) => Some((path, bytes)),
+            Next::By { bytes, .. } => Some((set.main(), bytes)),
+            Next::Wait => match want.class {
+                // What comes back opens a window, and wakes who waits.
+                Class::Request if set.members().any(|path| set.in_flight(path) > 0) => None,
+                Class::Answer { asked_by } if set.takes(asked_by) => Some((asked_by, 0)),
+                _ => Some((set.main(), 0)),
+            },
+        }
+    }
+
+    #[inline]
+    fn route_by(&self, index: PathId, quantum: u32) -> Option<Route> {
+        let path = self.paths.get(index)?;
+        let (window, rtt) = (path.congestion.room(), path.rtt.smoothed());
+        Some(Route { path: index, tag: path.tag(), window, rtt, quantum })
+    }
+
+    /// A queue pair of `peer` waits for more room than it found: [`PathEvent::WindowOpened`] tells, once, that one
+    /// of the peer's paths has some again.
+    pub fn wake_when_open(&mut self, peer: PeerId) {
+        let Some(p) = self.peers.get_mut(peer) else { return };
+        p.blocked = true;
+        let members = p.association.and_then(|a| self.associations.get(a));
+        let members = members.into_iter().flat_map(|a| a.paths().map(|(_, path)| path));
+        for path in members.chain([p.own, p.main]) {
+            if let Some(path) = self.paths.get_mut(path) {
+                path.blocked = true;
+            }
+        }
+    }
+
+    /// A path may be used that could not be: who waits for a window tries again.
+    pub(crate) fn wake(&mut self, peer: PeerId) {
+        if let Some(p) = self.peers.get_mut(peer)
+            && core::mem::take(&mut p.blocked)
+        {
+            self.push_event(PathEvent::WindowOpened { peer });
+        }
     }
 
     /// Which path did a packet for a queue pair of `peer` come by? IPv4 addresses as such, not mapped
@@ -201,7 +275,7 @@ impl PathManager {
             }
             return Ok(index);
         }
-        let main = peer.policy.main();
+        let main = peer.main;
         if fits(main) {
             return Ok(main);
         }
@@ -305,21 +379,13 @@ impl PathManager {
         }
         p.blocked = false;
         for peer in self.peers_on(index) {
-            if let Some(p) = self.peers.get_mut(peer)
-                && core::mem::take(&mut p.blocked)
-            {
-                self.push_event(PathEvent::WindowOpened { peer });
-            }
+            self.wake(peer);
         }
     }
 
-    /// The peers whose route leads over a path.
+    /// The peers whose data goes by a path.
     pub(crate) fn peers_on(&self, index: PathId) -> Vec<PeerId> {
-        let active = |i: &PeerId| {
-            self.peers.get(*i).is_some_and(|p| {
-                p.policy.uses(index) || p.detours.values().any(|detour| detour.path == index)
-            })
-        };
+        let active = |i: &PeerId| self.peers.get(*i).is_some_and(|p| p.uses(index));
         match self.paths.get(index).map(|p| p.role) {
             Some(Role::Plain { peer }) => Some(peer).filter(active).into_iter().collect(),
             Some(Role::Member { association, .. }) => self

@@ -56,6 +56,9 @@ pub(crate) struct Peer {
     pub(crate) key: PeerKey,
     /// The path with the peer's own addresses.
     pub(crate) own: PathId,
+    /// The path that reports name: its data goes by it, unless the policy spreads it. While there is none that
+    /// can carry data, the last one.
+    pub(crate) main: PathId,
     /// Which path its data goes by.
     pub(crate) policy: AnyPolicy,
     pub(crate) association: Option<AssociationId>,
@@ -82,6 +85,7 @@ impl Peer {
         Self {
             key,
             own,
+            main: own,
             policy,
             association: None,
             pending: None,
@@ -96,6 +100,13 @@ impl Peer {
             failovers: 0,
             last_blackout: None,
         }
+    }
+
+    /// Whether its data goes by one of the paths of its set: who uses it is told of its window and of its end.
+    pub(crate) fn uses(&self, path: PathId) -> bool {
+        self.main == path
+            || self.policy.spreads()
+            || self.detours.values().any(|detour| detour.path == path)
     }
 
     /// It has no path, and queue pairs wait for one.
@@ -194,7 +205,7 @@ mod tests {
     }
 
     fn add(peers: &mut Peers, key: PeerKey, nonce: u8) -> Option<PeerId> {
-        let policy = AnyPolicy::new(&Config::default(), PathId(0));
+        let policy = AnyPolicy::new(&Config::default(), None);
         peers.insert(Peer::new(key, PathId(0), policy, Nonce([nonce; 16])))
     }
 

@@ -145,6 +145,9 @@ impl PathManager {
         p.state = PathState::Up;
         self.end_trial_if_cleared(index);
         self.end_outages(index);
+        for peer in self.peers_on(path) {
+            self.wake(peer);
+        }
     }
 
     fn trial_probes(&self) -> u32 {
@@ -389,6 +392,7 @@ impl PathManager {
         };
         for peer in peers {
             self.reselect(peer, reason);
+            self.wake(peer);
         }
         if let Role::Member { association, .. } = role {
             self.paths_changed(association);

@@ -8,7 +8,6 @@ use polypath_types::{PathId, PeerId};
 use crate::id::Qpn;
 use crate::manager::PathManager;
 use crate::peers::Peer;
-use crate::policy::Policy as _;
 use crate::types::{PathState, PathStatus, PeerBrief, PeerStatus, Status};
 
 impl PathManager {
@@ -24,7 +23,7 @@ impl PathManager {
         self.peers.iter_from(from).map(|(index, peer)| PeerBrief {
             peer: index,
             remote: peer.key.remote,
-            active: (!peer.is_held()).then_some(peer.policy.main()),
+            active: (!peer.is_held()).then_some(peer.main),
             last_blackout: peer.last_blackout.map(|(blackout, _)| blackout),
         })
     }
@@ -63,7 +62,7 @@ impl PathManager {
             remote_instance: association.map(|a| a.remote_instance),
             qpns: peer.qpns.iter().map(|qpn| qpn.0).collect(),
             agreed: peer.qpns.iter().filter(agreed).count(),
-            active: (!peer.is_held()).then_some(peer.policy.main()),
+            active: (!peer.is_held()).then_some(peer.main),
             note: note(peer, &paths, association.is_some()),
             paths,
             failovers: peer.failovers,

@@ -216,7 +216,8 @@ pub enum PathEvent {
         /// Whose.
         peer: PeerId,
     },
-    /// The route's window was small, and has grown: queue pairs that wait for it should try again.
+    /// A window was small, and has grown: queue pairs that wait for it should try again
+    /// ([`crate::PathManager::wake_when_open`]).
     WindowOpened {
         /// Whose.
         peer: PeerId,

@@ -113,9 +113,9 @@ impl Observer for BenchHost {
 }
 
 impl Paths for BenchHost {
-    fn route(&mut self, _peer: PeerId) -> Option<Route> {
+    fn route(&self, _peer: PeerId) -> Option<Route> {
         let window = (256u32 << 10).saturating_sub(self.outstanding);
-        Some(Route { path: PathId(0), tag: self.tag, window, rtt: None })
+        Some(Route { path: PathId(0), tag: self.tag, window, rtt: None, quantum: u32::MAX })
     }
 
     fn tag(&self, _path: PathId) -> Option<PathTag> {

@@ -3,7 +3,9 @@
 use core::fmt;
 use core::time::Duration;
 
-use polypath_types::{Completion, CqSide, PathId, PathTag, PeerId, QpEvent, RecvWr, Route};
+use polypath_types::{
+    Completion, CqSide, PathId, PathTag, PeerId, Pick, QpEvent, RecvWr, Route, Want,
+};
 
 use crate::burst::Burst;
 use crate::memory::Memory;
@@ -47,9 +49,13 @@ pub trait Queues {
 
 /// The paths to peers, and the books of what is outstanding on each.
 pub trait Paths {
-    /// Where requests to the peer go now. `None`: no path lives; ask again after
-    /// [`crate::QueuePair::on_path_change`].
-    fn route(&mut self, peer: PeerId) -> Option<Route>;
+    /// The route of what knows of one path to the peer only. `None`: no path lives; ask again after
+    /// [`crate::QueuePair::on_path_change`]. A question, which changes nothing.
+    fn route(&self, peer: PeerId) -> Option<Route>;
+    /// Where to send what a queue pair wants to send next: by the only route, unless there are several.
+    fn pick(&mut self, peer: PeerId, _want: &Want) -> Pick {
+        self.route(peer).map_or(Pick::NoPath, Pick::Route)
+    }
     /// The tag of a path that packets arrive on, for answers by the same path.
     fn tag(&self, path: PathId) -> Option<PathTag>;
     /// `bytes` more are outstanding on `path`: payload plus [`crate::PACKET_COST`] for each packet.

@@ -33,4 +33,43 @@ pub struct Route {
     pub window: u32,
     /// Smoothed round-trip time, if measured.
     pub rtt: Option<Duration>,
+    /// Bytes after which to ask again: until then all goes by this path, unless it does not fit its window.
+    pub quantum: u32,
+}
+
+/// What a queue pair wants a route for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// The queue pair.
+    pub qpn: u32,
+    /// What it has to send next, as it counts against a window: at most one burst.
+    pub bytes: u32,
+    /// What that is.
+    pub class: Class,
+}
+
+/// What a queue pair has to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Requests, for the first time or again.
+    Request,
+    /// A packet that is sent again to learn what became of it, or the first by another path after one has
+    /// died. It does not wait for any window.
+    Urgent,
+    /// The answer to a READ or atomic. It does not wait for any window either.
+    Answer {
+        /// The path that the request came by.
+        asked_by: PathId,
+    },
+}
+
+/// What a queue pair gets that wants to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pick {
+    /// A route.
+    Route(Route),
+    /// There are paths, but all are full: wait until a window opens.
+    Wait,
+    /// No path lives.
+    NoPath,
 }

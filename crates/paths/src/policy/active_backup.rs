@@ -2,85 +2,65 @@
 
 use super::{Choice, PathSet, Policy};
 use crate::config::PrimaryReselect;
-use crate::path::Path;
-use crate::slab::Slab;
 use crate::types::PathState;
 use polypath_types::PathId;
 
-/// The path in use, or that was in use when the last one died.
+/// The main path carries everything. That is all that a policy does of itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ActiveBackup {
-    active: PathId,
-}
+pub(crate) struct ActiveBackup;
 
-impl ActiveBackup {
-    pub(crate) fn new(path: PathId) -> Self {
-        Self { active: path }
-    }
-}
+impl Policy for ActiveBackup {}
 
-impl Policy for ActiveBackup {
-    #[inline]
-    fn main(&self) -> PathId {
-        self.active
-    }
-
-    #[inline]
-    fn pick(&mut self, _: &Slab<PathId, Path>) -> PathId {
-        self.active
-    }
-
-    #[inline]
-    fn uses(&self, path: PathId) -> bool {
-        self.active == path
-    }
-
-    fn reselect(&mut self, set: &PathSet<'_>) -> Choice {
-        let active = self.active;
-        // Lower is better. During an outage only a path that answered will do.
-        let rank = |path: PathId| {
-            let state = match set.state(path)? {
-                PathState::Up => 0,
-                PathState::Suspect if !set.outage => 1,
-                _ => return None,
-            };
-            Some((state, !set.is_primary(path), path != active, path != set.own, path))
+/// What becomes of the main path: it stays while it can carry data and no other is preferred.
+pub(super) fn choose(set: &PathSet<'_>) -> Choice {
+    let main = set.main();
+    // Lower is better. During an outage only a path that answered will do.
+    let rank = |path: PathId| {
+        let state = match set.state(path)? {
+            PathState::Up => 0,
+            PathState::Suspect if !set.is_outage() => 1,
+            _ => return None,
         };
-        let best = set.members.iter().filter_map(|p| rank(*p)).min();
-        let Some((best_state, not_primary, .., best)) = best else { return Choice::NoPath };
-        let stays = !set.outage && set.members.contains(&active) && rank(active).is_some();
-        if !stays {
-            return Choice::Move(best);
-        }
-        let back = best != active
-            && best_state == 0
-            && !not_primary
-            && !set.is_primary(active)
-            && match set.config.primary_reselect {
-                PrimaryReselect::Always => true,
-                PrimaryReselect::Better => set.speed_mbps(best) > set.speed_mbps(active),
-                PrimaryReselect::Failure => false,
-            };
-        if back { Choice::Prefer(best) } else { Choice::Stay }
+        Some((state, !set.is_primary(path), path != main, path != set.own(), path))
+    };
+    let best = set.members().filter_map(rank).min();
+    let Some((best_state, not_primary, .., best)) = best else { return Choice::NoPath };
+    let stays = !set.is_outage() && set.members().any(|path| path == main) && rank(main).is_some();
+    if !stays {
+        return Choice::Move(best);
     }
-
-    fn set_main(&mut self, path: PathId) {
-        self.active = path;
-    }
+    let back = best != main
+        && best_state == 0
+        && !not_primary
+        && !set.is_primary(main)
+        && match set.config().primary_reselect {
+            PrimaryReselect::Always => true,
+            PrimaryReselect::Better => set.speed_mbps(best) > set.speed_mbps(main),
+            PrimaryReselect::Failure => false,
+        };
+    if back { Choice::Prefer(best) } else { Choice::Stay }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::addresses::LocalAddresses;
+    use crate::association::Association;
+    use crate::associations::Associations;
     use crate::config::{Config, LocalAddress, Primary};
-    use crate::path::Role;
+    use crate::id::{AssociationId, PathNumber};
+    use crate::key::{Nonce, Random};
+    use crate::path::{Path, Role};
+    use crate::slab::Slab;
     use crate::types::PathAddress;
+    use polypath_types::PeerId;
 
     /// Paths from 10.0.N.1 in these states, N from 0 on, over interfaces of N gigabits per second.
     struct Set {
         paths: Slab<PathId, Path>,
         members: Vec<PathId>,
+        associations: Associations,
+        association: AssociationId,
         local: LocalAddresses,
         config: Config,
     }
@@ -115,19 +95,28 @@ mod tests {
             }
             let mut local = LocalAddresses::default();
             local.set(&list);
-            Self { paths, members, local, config }
+            let nonces = [1, 2].map(|n| (n, Nonce([n as u8; 16])));
+            let mut a = Association::new(nonces[0], nonces[1], 2, PeerId(0));
+            for (n, path) in (0..).zip(&members) {
+                a.paths[PathNumber(n)] = Some(*path);
+            }
+            let mut associations = Associations::new(1);
+            let association = associations.insert(a, &mut Random::new([0; 16])).unwrap();
+            Self { paths, members, associations, association, local, config }
         }
 
         fn reselect(&self, active: usize, outage: bool) -> Choice {
             let set = PathSet {
-                members: &self.members,
+                association: Some(self.association),
                 own: self.members[0],
+                main: self.members[active],
                 outage,
+                associations: &self.associations,
                 paths: &self.paths,
                 local: &self.local,
                 config: &self.config,
             };
-            ActiveBackup::new(self.members[active]).reselect(&set)
+            ActiveBackup.reselect(&set)
         }
     }
 

@@ -1,68 +1,30 @@
 //! Which of its paths a peer's data goes by.
 //!
 //! Each peer has a [`Policy`]. It answers two questions, that come at very different rates: by which path
-//! the next burst goes ([`Policy::pick`], for each burst, so it must be cheap), and what to do now that the set
-//! of paths or the state of one has changed ([`Policy::reselect`], rarely; there it may look at everything). What
-//! follows from an answer (outages, events, timers) is the manager's.
+//! the next bytes go ([`Policy::pick`], for each burst or more rarely, so it must be cheap), and what to do now
+//! that the set of paths or the state of one has changed ([`Policy::reselect`], rarely). What follows from an
+//! answer (outages, events, timers) is the manager's.
 //!
-//! A policy knows nothing of queue pairs: one whose data does not arrive by a path takes a detour, whatever the
-//! policy ([`detour`](crate::detour)).
+//! A queue pair whose data does not arrive by a path takes a detour, whatever the policy
+//! ([`detour`](crate::detour)).
 //!
-//! A new policy is a file beside [`active_backup`], a variant of [`AnyPolicy`] and one of
-//! [`Mode`], by which settings name it. It is a variant, not a `Box<dyn Policy>`, for the reasons that
-//! [`congestion`](crate::congestion) gives.
+//! The policies that settings name are variants of [`AnyPolicy`], a file each beside [`active_backup`]. One from
+//! outside of this crate is boxed ([`PathManager::set_policy`](crate::PathManager::set_policy));
+//! `docs/extend/policy.md` shows one.
 
 mod active_backup;
+mod set;
 
 use core::fmt::Debug;
 
-use crate::addresses::LocalAddresses;
-use crate::config::{Config, Mode, Primary};
-use crate::path::Path;
-use crate::slab::Slab;
-use crate::types::PathState;
+use crate::config::{Config, Mode};
 use active_backup::ActiveBackup;
-use polypath_types::PathId;
-
-/// The paths that a peer's data may take, and what a policy may want to know of them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PathSet<'a> {
-    /// In the order of their numbers.
-    pub(crate) members: &'a [PathId],
-    /// The path with the peer's own addresses; it need not be a member.
-    pub(crate) own: PathId,
-    /// The peer is without a path: only one that has answered will do.
-    pub(crate) outage: bool,
-    pub(crate) paths: &'a Slab<PathId, Path>,
-    pub(crate) local: &'a LocalAddresses,
-    pub(crate) config: &'a Config,
-}
-
-impl PathSet<'_> {
-    /// The state of a path.
-    pub(crate) fn state(&self, path: PathId) -> Option<PathState> {
-        self.paths.get(path).map(|p| p.state)
-    }
-
-    /// Whether the settings prefer a path.
-    pub(crate) fn is_primary(&self, path: PathId) -> bool {
-        let Some(p) = self.paths.get(path) else { return false };
-        match self.config.primary {
-            Some(Primary::Interface(ifindex)) => p.address.ifindex == ifindex,
-            Some(Primary::Address(ip)) => p.address.local == ip.to_canonical(),
-            None => false,
-        }
-    }
-
-    /// The speed of the interface that a path leaves by, Mbit/s; 0 if unknown.
-    pub(crate) fn speed_mbps(&self, path: PathId) -> u32 {
-        self.paths.get(path).map_or(0, |p| self.local.speed_mbps(p.address.local))
-    }
-}
+use polypath_types::{PathId, Want};
+pub use set::PathSet;
 
 /// What a policy decides when paths have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Choice {
+pub enum Choice {
     /// The main path stays.
     Stay,
     /// Another becomes the main path, since the one before cannot be.
@@ -73,82 +35,113 @@ pub(crate) enum Choice {
     NoPath,
 }
 
+/// What a policy decides for the next burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It goes by a path, and what follows too, until so many bytes have: then the policy is asked again.
+    By {
+        /// The path, one of the set.
+        path: PathId,
+        /// Bytes, as they count against a window. The last burst may exceed them.
+        bytes: u32,
+    },
+    /// All paths are full. Whoever wants to send is told when there is room again on one of them, and then asks
+    /// again. Only requests wait, and only while something is in flight on one of the paths: otherwise, what
+    /// waits would wait for ever, and goes by the main path.
+    Wait,
+}
+
 /// Which path a peer's data goes by.
 ///
-/// One of the paths is the *main* one: reports name it, and moving it is what
-/// [`ActiveChanged`](crate::PathEvent::ActiveChanged) tells. A policy that uses one path at a time uses
-/// that.
-pub(crate) trait Policy: Clone + Debug {
-    /// The main path; while there is none that can carry data, the last one.
-    fn main(&self) -> PathId;
+/// One of the paths is the *main* one: reports name it, moving it is what
+/// [`ActiveChanged`](crate::PathEvent::ActiveChanged) tells, and what knows of one path only goes by it. A policy
+/// that uses one path at a time uses that, and need not implement more than [`Policy::reselect`].
+pub trait Policy: ClonePolicy + Debug + Send {
+    /// The path of the next burst. Not asked while the peer has no path. May be asked without anything
+    /// being sent then. Unless it is changed, all goes by the main path.
+    ///
+    /// A path that is not of the set, or has died, is not taken: then it is the main path.
+    #[inline]
+    fn pick(&mut self, want: &Want, set: &PathSet<'_>) -> Next {
+        let _ = want;
+        Next::By { path: set.main(), bytes: u32::MAX }
+    }
 
-    /// The path of the next burst. Not asked during an outage. May be asked without anything being
-    /// sent then. `paths`: the lane's table, for windows and round trips.
-    fn pick(&mut self, paths: &Slab<PathId, Path>) -> PathId;
+    /// Data goes by other paths than the main one, too: who uses them is told of their windows and of
+    /// their ends.
+    #[inline]
+    fn spreads(&self) -> bool {
+        false
+    }
 
-    /// Whether data goes by a path: who uses it is told of its window and of its end.
-    fn uses(&self, path: PathId) -> bool;
-
-    /// The set of paths, or the state of one, has changed. If the main path should be another, the manager
-    /// calls [`Policy::set_main`].
-    fn reselect(&mut self, set: &PathSet<'_>) -> Choice;
-
-    /// The main path is this one now, alone: until [`Policy::reselect`], data goes by no other.
-    fn set_main(&mut self, path: PathId);
+    /// The set of paths has changed, or one has died or come back. What becomes of the main path? Unless it is
+    /// changed, it moves as that of active-backup does.
+    fn reselect(&mut self, set: &PathSet<'_>) -> Choice {
+        active_backup::choose(set)
+    }
 }
+
+/// What each policy that is `Clone` has: path managers are cloned as a whole.
+pub trait ClonePolicy {
+    /// The same again.
+    fn clone_policy(&self) -> Box<dyn Policy>;
+}
+
+impl<P: Policy + Clone + 'static> ClonePolicy for P {
+    fn clone_policy(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+}
+
+impl Clone for Box<dyn Policy> {
+    fn clone(&self) -> Self {
+        (**self).clone_policy()
+    }
+}
+
+/// Makes the policy of a new peer.
+pub type MakePolicy = fn() -> Box<dyn Policy>;
 
 /// The policies that there are.
 #[derive(Clone, Debug)]
 pub(crate) enum AnyPolicy {
     ActiveBackup(ActiveBackup),
-    #[cfg(test)]
-    Alternate(tests::Alternate),
+    /// One from outside of this crate.
+    Other(Box<dyn Policy>),
 }
 
 impl AnyPolicy {
-    /// The one that the settings name, for a peer with this path only.
-    pub(crate) fn new(config: &Config, path: PathId) -> Self {
-        match config.mode {
-            Mode::ActiveBackup => Self::ActiveBackup(ActiveBackup::new(path)),
+    /// For a new peer: what `make` makes, or else the one that the settings name.
+    pub(crate) fn new(config: &Config, make: Option<MakePolicy>) -> Self {
+        match (make, config.mode) {
+            (Some(make), _) => Self::Other(make()),
+            (None, Mode::ActiveBackup) => Self::ActiveBackup(ActiveBackup),
         }
     }
-}
 
-/// The same call, whichever policy it is.
-macro_rules! each {
-    ($any:expr, $policy:ident => $call:expr) => {
-        match $any {
-            Self::ActiveBackup($policy) => $call,
-            #[cfg(test)]
-            Self::Alternate($policy) => $call,
+    #[inline]
+    pub(crate) fn pick(&mut self, want: &Want, set: &PathSet<'_>) -> Next {
+        match self {
+            Self::ActiveBackup(policy) => policy.pick(want, set),
+            Self::Other(policy) => policy.pick(want, set),
         }
-    };
-}
-
-impl Policy for AnyPolicy {
-    #[inline]
-    fn main(&self) -> PathId {
-        each!(self, policy => policy.main())
     }
 
     #[inline]
-    fn pick(&mut self, paths: &Slab<PathId, Path>) -> PathId {
-        each!(self, policy => policy.pick(paths))
+    pub(crate) fn spreads(&self) -> bool {
+        match self {
+            Self::ActiveBackup(policy) => policy.spreads(),
+            Self::Other(policy) => policy.spreads(),
+        }
     }
 
-    #[inline]
-    fn uses(&self, path: PathId) -> bool {
-        each!(self, policy => policy.uses(path))
-    }
-
-    fn reselect(&mut self, set: &PathSet<'_>) -> Choice {
-        each!(self, policy => policy.reselect(set))
-    }
-
-    fn set_main(&mut self, path: PathId) {
-        each!(self, policy => policy.set_main(path));
+    pub(crate) fn reselect(&mut self, set: &PathSet<'_>) -> Choice {
+        match self {
+            Self::ActiveBackup(policy) => policy.reselect(set),
+            Self::Other(policy) => policy.reselect(set),
+        }
     }
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -7,51 +7,37 @@ use super::*;
 use crate::config::{LaneIdentity, LocalAddress, PathOptions};
 use crate::manager::PathManager;
 use crate::types::{PathAddress, PathEvent, Reason};
-use polypath_types::PeerId;
+use polypath_types::{Class, PeerId, Pick, Route};
 use polypath_wire::packet::Packet;
 
 /// Bursts go by all paths that are up, in turn.
-#[derive(Clone, Debug)]
-pub(crate) struct Alternate {
-    main: PathId,
-    up: Vec<PathId>,
+#[derive(Clone, Debug, Default)]
+struct Alternate {
     turn: usize,
 }
 
 impl Policy for Alternate {
-    fn main(&self) -> PathId {
-        self.main
-    }
-
     /// One whose window is closed is passed over.
-    fn pick(&mut self, paths: &Slab<PathId, Path>) -> PathId {
-        let open = |path: &PathId| paths.get(*path).is_some_and(|p| p.congestion.room() > 0);
-        let open: Vec<PathId> = self.up.iter().copied().filter(open).collect();
+    fn pick(&mut self, _: &Want, set: &PathSet<'_>) -> Next {
+        let open: Vec<PathId> = set.up().filter(|path| set.room(*path) > 0).collect();
         self.turn += 1;
-        open.get(self.turn % open.len().max(1)).copied().unwrap_or(self.main)
-    }
-
-    fn uses(&self, path: PathId) -> bool {
-        self.main == path || self.up.contains(&path)
-    }
-
-    fn reselect(&mut self, set: &PathSet<'_>) -> Choice {
-        let is_up = |path: &PathId| set.state(*path) == Some(PathState::Up);
-        self.up = set.members.iter().copied().filter(is_up).collect();
-        match self.up.first() {
-            None => Choice::NoPath,
-            Some(_) if !set.outage && self.up.contains(&self.main) => Choice::Stay,
-            Some(first) => Choice::Move(*first),
+        match open.get(self.turn % open.len().max(1)) {
+            Some(path) => Next::By { path: *path, bytes: 0 },
+            None => Next::Wait,
         }
     }
 
-    fn set_main(&mut self, path: PathId) {
-        self.main = path;
+    fn spreads(&self) -> bool {
+        true
     }
 }
 
 const QPN: [u32; 2] = [0x01_0011, 0x02_0022];
 const MS: Duration = Duration::from_millis(1);
+
+fn want(class: Class) -> Want {
+    Want { qpn: QPN[0], bytes: 4096, class }
+}
 
 fn ip(link: usize, host: usize) -> IpAddr {
     IpAddr::from([10, 0, link as u8 + 1, host as u8 + 1])
@@ -77,11 +63,18 @@ struct Pair {
 }
 
 impl Pair {
-    /// Agreed, and host 0 has the toy.
     fn alternating() -> (Self, PeerId) {
+        Self::with(|| Box::new(Alternate::default()))
+    }
+
+    /// Agreed, and host 0 has this policy.
+    fn with(make: MakePolicy) -> (Self, PeerId) {
         let managers = [0, 1].map(|host| {
             let lane = LaneIdentity { instance: host as u64 + 1, slot: host as u8 + 1 };
             let mut manager = PathManager::new(Config::default(), lane, [host as u8; 16]);
+            if host == 0 {
+                manager.set_policy(make);
+            }
             manager.set_local(Duration::ZERO, &addresses(host, [true; 2]));
             manager
         });
@@ -92,9 +85,6 @@ impl Pair {
             let manager = &mut pair.managers[host];
             manager.attach(MS, QPN[host], QPN[1 - host], local, remote, options).unwrap()
         });
-        let p = pair.managers[0].peers.get_mut(peer).unwrap();
-        let main = p.policy.main();
-        p.policy = AnyPolicy::Alternate(Alternate { main, up: vec![main], turn: 0 });
         pair.run(200);
         (pair, peer)
     }
@@ -123,11 +113,20 @@ impl Pair {
         }
     }
 
+    /// Where the next burst of host 0 goes; `None`: it waits.
+    fn pick(&mut self, peer: PeerId) -> Option<Route> {
+        match self.managers[0].pick(peer, &want(Class::Request)) {
+            Pick::Route(route) => Some(route),
+            Pick::Wait => None,
+            Pick::NoPath => panic!("no path lives"),
+        }
+    }
+
     /// The links that eight bursts of host 0 go by.
     fn links(&mut self, peer: PeerId) -> [usize; 2] {
         let mut count = [0; 2];
         for _ in 0..8 {
-            let route = self.managers[0].route_of(peer, QPN[0]).unwrap();
+            let route = self.pick(peer).unwrap();
             let local = self.managers[0].path(route.path).unwrap().local;
             count[(0..2).find(|link| ip(*link, 0) == local).unwrap()] += 1;
         }
@@ -141,7 +140,7 @@ fn a_policy_may_send_bursts_by_all_paths() {
     assert_eq!(pair.links(peer), [4, 4]);
     // Both are taken from the other side: the same peer, each path with its own tag.
     for _ in 0..2 {
-        let route = pair.managers[0].route(peer).unwrap();
+        let route = pair.pick(peer).unwrap();
         let PathAddress { local, remote, .. } = *pair.managers[0].path(route.path).unwrap();
         let theirs = pair.managers[1].status().peers[0].peer;
         assert!(route.tag.is_some());
@@ -152,25 +151,102 @@ fn a_policy_may_send_bursts_by_all_paths() {
 #[test]
 fn a_policy_sees_the_windows_and_its_peer_is_woken_by_any_path() {
     let (mut pair, peer) = Pair::alternating();
-    let full = pair.managers[0].route(peer).unwrap();
+    let full = pair.pick(peer).unwrap();
     pair.managers[0].sent(pair.now, full.path, full.window);
-    let other = pair.managers[0].route(peer).unwrap();
+    let other = pair.pick(peer).unwrap();
     assert_ne!(other.path, full.path);
-    assert_eq!(pair.managers[0].route(peer).unwrap().path, other.path, "the full one is left out");
+    assert_eq!(pair.pick(peer).unwrap().path, other.path, "the full one is left out");
     pair.managers[0].sent(pair.now, other.path, other.window);
-    assert_eq!(pair.managers[0].route(peer).unwrap().window, 0);
-    // Progress on the path that is not the main one wakes who waits.
-    let main = pair.managers[0].peers.get(peer).unwrap().policy.main();
-    let second = if full.path == main { other } else { full };
-    pair.managers[0].route_by(peer, second.path);
-    pair.managers[0].acked(pair.now, second.path, second.window, None);
-    assert_eq!(pair.managers[0].poll_event(), Some(PathEvent::WindowOpened { peer }));
+    assert_eq!(pair.pick(peer), None);
+    // Progress on either path wakes who waits, once.
+    for path in [full, other] {
+        pair.managers[0].wake_when_open(peer);
+        pair.managers[0].acked(pair.now, path.path, path.window, None);
+        assert_eq!(pair.managers[0].poll_event(), Some(PathEvent::WindowOpened { peer }));
+        pair.managers[0].sent(pair.now, path.path, path.window);
+        pair.managers[0].acked(pair.now, path.path, path.window, None);
+        assert_eq!(pair.managers[0].poll_event(), None, "nobody waits");
+        pair.managers[0].sent(pair.now, path.path, path.window);
+    }
+}
+
+#[test]
+fn a_question_changes_nothing() {
+    let (mut pair, peer) = Pair::alternating();
+    let main = pair.managers[0].route(peer).unwrap();
+    pair.managers[0].sent(pair.now, main.path, main.window);
+    for _ in 0..3 {
+        let route = pair.managers[0].route(peer).unwrap();
+        assert_eq!((route.path, route.window), (main.path, 0));
+        assert_eq!(pair.managers[0].route_of(peer, QPN[0]), Some(route));
+    }
+    pair.managers[0].acked(pair.now, main.path, main.window, None);
+    assert_eq!(pair.managers[0].poll_event(), None, "who only asked is not told");
+}
+
+#[test]
+fn only_requests_wait_and_only_while_something_is_in_flight() {
+    #[derive(Clone, Debug)]
+    struct Lazy;
+    impl Policy for Lazy {
+        fn pick(&mut self, _: &Want, _: &PathSet<'_>) -> Next {
+            Next::Wait
+        }
+    }
+    let (mut pair, peer) = Pair::with(|| Box::new(Lazy));
+    let main = pair.managers[0].route(peer).unwrap().path;
+    assert_eq!(pair.pick(peer).unwrap().path, main, "it would wait for ever");
+    pair.managers[0].sent(pair.now, main, 4096);
+    assert_eq!(pair.pick(peer), None);
+    let members: Vec<PathId> = pair.managers[0].path_ids().collect();
+    let other = members.into_iter().find(|path| *path != main).unwrap();
+    for (class, path) in [
+        (Class::Urgent, main),
+        (Class::Answer { asked_by: other }, other),
+        (Class::Answer { asked_by: PathId(999) }, main),
+    ] {
+        let Pick::Route(route) = pair.managers[0].pick(peer, &want(class)) else {
+            panic!("{class:?} waits")
+        };
+        assert_eq!(route.path, path, "{class:?}");
+    }
+}
+
+#[test]
+fn a_path_that_is_not_of_the_set_or_does_not_live_is_not_taken() {
+    #[derive(Clone, Debug)]
+    struct Stray;
+    impl Policy for Stray {
+        fn pick(&mut self, want: &Want, _: &PathSet<'_>) -> Next {
+            Next::By { path: PathId(want.bytes), bytes: 7 }
+        }
+    }
+    let (mut pair, peer) = Pair::with(|| Box::new(Stray));
+    let main = pair.managers[0].route(peer).unwrap().path;
+    let other = pair.managers[0].path_ids().find(|path| *path != main).unwrap();
+    let mut picked = |path: PathId| {
+        let want = Want { bytes: path.0, ..want(Class::Request) };
+        match pair.managers[0].pick(peer, &want) {
+            Pick::Route(route) => (route.path, route.quantum),
+            pick => panic!("{pick:?}"),
+        }
+    };
+    assert_eq!(picked(other), (other, 7));
+    assert_eq!(picked(PathId(999)), (main, 7));
+    let of_main = pair.managers[0].path(main).unwrap().local;
+    let dead = (0..2).find(|link| ip(*link, 0) != of_main).unwrap();
+    pair.up[dead] = false;
+    pair.managers[0].set_local(pair.now, &addresses(0, pair.up));
+    pair.run(20);
+    let want = Want { bytes: other.0, ..want(Class::Request) };
+    let Pick::Route(route) = pair.managers[0].pick(peer, &want) else { panic!() };
+    assert_eq!(route.path, main);
 }
 
 #[test]
 fn a_policy_loses_one_path_and_goes_on_by_the_other() {
     let (mut pair, peer) = Pair::alternating();
-    let main = pair.managers[0].peers.get(peer).unwrap().policy.main();
+    let main = pair.managers[0].route(peer).unwrap().path;
     let main_link =
         (0..2).find(|link| ip(*link, 0) == pair.managers[0].path(main).unwrap().local).unwrap();
     for (link, moves) in [(1 - main_link, false), (main_link, true)] {

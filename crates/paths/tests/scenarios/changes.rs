@@ -230,7 +230,7 @@ fn a_path_taken_down_by_the_administrator_keeps_its_number() {
 }
 
 #[test]
-fn whoever_found_little_room_is_told_when_there_is_more() {
+fn whoever_waits_for_room_is_told_when_there_is_more() {
     let mut net = connected(22);
     let now = net.now;
     let h = &mut net.hosts[0];
@@ -238,6 +238,7 @@ fn whoever_found_little_room_is_told_when_there_is_more() {
     let route = h.paths.route(peer).unwrap();
     h.paths.sent(now, route.path, route.window - 1000);
     assert_eq!(h.paths.route(peer).unwrap().window, 1000);
+    h.paths.wake_when_open(peer);
     let opened = |h: &mut Host| {
         core::iter::from_fn(|| h.paths.poll_event())
             .any(|e| matches!(e, PathEvent::WindowOpened { .. }))

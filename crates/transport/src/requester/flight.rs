@@ -12,16 +12,19 @@
 //! Thousands may be in flight, and every acknowledgement tells of gaps until they are filled. So what is
 //! known to have arrived beyond the oldest gap is kept as ranges ([`Flight::beyond`]): what an
 //! acknowledgement repeats costs a look-up for each block, whatever the blocks' length, and whoever looks for
-//! gaps steps over the ranges. And nothing is asked twice whether it was overtaken: packets sent once stand
-//! in the order of sending anyway, those sent again wait in a queue of their own in that order.
+//! gaps steps over the ranges. And nothing is asked twice whether it was overtaken: each path knows the order in
+//! which packets were sent on it.
 
 mod check;
 mod frozen;
+mod overtaken;
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
+use super::on_path::{OnPath, OnPaths, Probe};
 use super::tally::Tally;
 use crate::PACKET_COST;
 use crate::host::Host;
@@ -30,11 +33,8 @@ use polypath_types::PathId;
 
 /// Slots for which memory stays when nothing is in flight.
 const SLOTS_KEPT: usize = 256;
-
-/// So many packets overtake one on a path at first before it is taken to be lost (RFC 5681: three), and
-/// so many at most on one that proves to reorder more.
-const REORDERING_MIN: u32 = 3;
-const REORDERING_MAX: u32 = 64;
+/// Runs of a path for which memory stays when nothing is in flight.
+const RUNS_KEPT: usize = 16;
 
 /// Acknowledged, or its answer is here.
 const DONE: u8 = 1;
@@ -52,7 +52,7 @@ const HELD: u8 = 1 << 5;
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     path: PathId,
-    /// Place in the order of sending.
+    /// Place in the order of sending on its path.
     order: u32,
     /// When it was sent last, microseconds, wrapping.
     sent_us: u32,
@@ -86,21 +86,10 @@ pub(crate) struct Flight {
     held: u32,
     /// READ and atomic requests that wait for their answer.
     unanswered: u32,
-    /// Counts every packet sent.
-    order: u32,
-    /// The latest order that arrived, per path.
-    newest: SmallVec<[(PathId, u32); 2]>,
-    /// A packet of a multi-path peer is lost when so many sent after it on its path have arrived.
-    reordering: u32,
+    /// What is known of each path.
+    paths: OnPaths,
     /// What has arrived beyond the oldest gap: held or done. Some that is done may be missing.
     beyond: Ranges,
-    /// No slot before it that was sent once is on its way.
-    once_from: u64,
-    /// Packets sent again, in this order: sequence number and place in the order of sending. An entry
-    /// counts only while the slot says the same.
-    again: VecDeque<(u64, u32)>,
-    /// The path by which the last packet was sent.
-    last_path: PathId,
 }
 
 impl Flight {
@@ -116,13 +105,8 @@ impl Flight {
             charged: 0,
             held: 0,
             unanswered: 0,
-            reordering: REORDERING_MIN,
-            order: 0,
-            newest: SmallVec::new(),
+            paths: OnPaths::default(),
             beyond: Ranges::default(),
-            once_from: next,
-            again: VecDeque::new(),
-            last_path: PathId(u32::MAX),
         }
     }
 
@@ -189,25 +173,83 @@ impl Flight {
         self.slot(seq).filter(|s| !s.is(AGAIN)).map(|s| (s.path, s.sent_us))
     }
 
-    /// Whether `seq` was sent again less than `guard_us` ago: a complaint about it may be an old one.
+    /// Whether `seq` was sent again a moment ago: a complaint about it may be an old one.
     #[inline]
-    pub(crate) fn just_resent(&self, seq: u64, now_us: u32, guard_us: u32) -> bool {
-        self.slot(seq).is_some_and(|s| s.is(AGAIN) && now_us.wrapping_sub(s.sent_us) < guard_us)
+    pub(crate) fn just_resent(&self, seq: u64, now_us: u32) -> bool {
+        self.slot(seq).is_some_and(|s| s.is(AGAIN) && self.is_recent(s, now_us))
+    }
+
+    /// It was sent less than a round trip of its path ago.
+    fn is_recent(&self, slot: &Slot, now_us: u32) -> bool {
+        let guard_us = self.paths.get(slot.path).map_or(0, OnPath::guard_us);
+        now_us.wrapping_sub(slot.sent_us) < guard_us
+    }
+
+    /// The round trip of a path, microseconds, if one was measured.
+    pub(super) fn rtt_us(&self, path: PathId) -> Option<u32> {
+        self.paths.get(path)?.rtt_us()
+    }
+
+    /// What is known of each path.
+    #[inline]
+    pub(super) fn paths_mut(&mut self) -> &mut OnPaths {
+        &mut self.paths
+    }
+
+    /// Packets are about to be sent by a path, whose round trip others have measured as `rtt`.
+    #[inline]
+    pub(super) fn begin_on(&mut self, path: PathId, rtt: Option<Duration>, now: Duration) {
+        if self.paths.are_many() {
+            self.forget_paths();
+        }
+        self.paths.suggest_rtt(path, rtt);
+        // While others are waited for, waiting for this one begins with its first packet.
+        if self.waits() && self.slots.front().is_some_and(|slot| slot.path != path) {
+            let on = self.paths.on(path);
+            if on.prompt == 0 {
+                on.timer.restart(now);
+            }
+        }
+    }
+
+    #[cold]
+    fn forget_paths(&mut self) {
+        let used = &self.slots;
+        self.paths.retain(|path| used.iter().any(|slot| slot.path == path));
+    }
+
+    /// Whose probe is due next, and when. Nothing is waited for: none.
+    #[inline]
+    pub(super) fn probe_due(&self) -> Option<(PathId, Duration)> {
+        if !self.waits() {
+            return None;
+        }
+        // What holds up all that came later is waited for even if it is to be sent again first.
+        let oldest = self.slots.front().map(|slot| slot.path);
+        let waits = |on: &&OnPath| on.prompt > 0 || Some(on.path) == oldest;
+        let due = self.paths.iter().filter(waits).map(|on| (on.path, on.timer.due()));
+        due.min_by_key(|(_, at)| *at)
+    }
+
+    /// The probes whose fate is known by now: their packets have arrived.
+    pub(super) fn take_answered_probe(&mut self) -> Option<(PathId, Probe)> {
+        let (una, slots) = (self.una, &self.slots);
+        let has_arrived = |probe: &Probe| {
+            let slot = || slots.get((probe.seq - una) as usize);
+            probe.seq < una || (probe.seq > una && slot().is_some_and(|s| s.is(DONE | HELD)))
+        };
+        let mut paths = self.paths.iter_mut();
+        let on = paths.find(|on| on.probe.as_ref().is_some_and(has_arrived))?;
+        Some((on.path, on.probe.take()?))
     }
 
     /// The next new packet is sent (or the request for it).
     #[inline]
     pub(crate) fn push(&mut self, path: PathId, len: u32, flags: u8, now_us: u32) -> u32 {
         let cost = len + PACKET_COST;
-        self.slots.push_back(Slot {
-            path,
-            order: self.order,
-            sent_us: now_us,
-            cost: cost as u16,
-            flags,
-        });
-        self.order = self.order.wrapping_add(1);
-        self.last_path = path;
+        let seq = self.next();
+        let order = self.paths.on(path).push(seq, flags & ANSWERED == 0);
+        self.slots.push_back(Slot { path, order, sent_us: now_us, cost: cost as u16, flags });
         self.charged += 1;
         self.unanswered += u32::from(flags & END != 0);
         cost
@@ -314,37 +356,29 @@ impl Flight {
     #[inline]
     fn arrived(&mut self, at: usize, tally: &mut Tally) {
         let slot = &mut self.slots[at];
+        let on = self.paths.on(slot.path);
         if slot.is(LOST) {
             // Declared lost too early: nothing is charged any more.
             slot.flags &= !LOST;
             self.lost -= 1;
         } else {
             self.charged -= 1;
+            on.settle(!slot.is(ANSWERED));
             tally.add(slot.path, u32::from(slot.cost));
         }
         self.done_to = self.done_to.max(self.una + at as u64 + 1);
-        if let Some(echo) = tally.echo.filter(|_| slot.is(AGAIN)) {
-            if (echo.wrapping_sub(slot.sent_us) as i32) < 0 {
+        if let Some((from, echo)) = tally.echo.filter(|_| slot.is(AGAIN)) {
+            if from != slot.path {
+                return; // Either copy may have arrived.
+            }
+            let late = (echo.wrapping_sub(slot.sent_us) as i32) < 0;
+            on.was_late(late);
+            if late {
                 // It was not lost but late: of when the second one arrives nothing is known.
-                self.reordering = (self.reordering + 1).min(REORDERING_MAX);
                 return;
             }
-            self.reordering = (self.reordering - 1).max(REORDERING_MIN);
         }
-        let (path, order) = (slot.path, slot.order);
-        match self.newest.iter_mut().find(|(p, _)| *p == path) {
-            Some((_, newest)) => {
-                if order.wrapping_sub(*newest) as i32 > 0 {
-                    *newest = order;
-                }
-            }
-            None => {
-                if self.newest.len() == 8 {
-                    self.newest.remove(0); // More paths than that were not in use lately.
-                }
-                self.newest.push((path, order));
-            }
-        }
+        on.arrived(slot.order);
     }
 
     /// Lets go of what is done at the front; says whether anything was.
@@ -374,8 +408,11 @@ impl Flight {
     /// Nothing is in flight: gives memory back but for some that is often used.
     #[inline]
     fn tidy(&mut self) {
-        if !self.again.is_empty() {
-            self.again = VecDeque::new();
+        for on in self.paths.iter_mut() {
+            on.sent.clear();
+            if on.sent.capacity() > RUNS_KEPT {
+                on.sent = VecDeque::new();
+            }
         }
         if self.slots.capacity() > SLOTS_KEPT {
             self.slots.shrink_to(SLOTS_KEPT);
@@ -392,6 +429,7 @@ impl Flight {
         slot.flags |= LOST;
         self.lost += 1;
         self.charged -= 1;
+        self.paths.on(slot.path).settle(!slot.is(ANSWERED));
         tally.add(slot.path, u32::from(slot.cost));
         self.lost_from = self.lost_from.min(seq);
     }
@@ -429,6 +467,25 @@ impl Flight {
         }
     }
 
+    /// Marks as lost what was sent by a path and comes before `to`, but for what the peer holds, and but for what
+    /// was sent less than `age_us` ago.
+    pub(super) fn lose_range_on(
+        &mut self,
+        path: PathId,
+        to: u64,
+        now_us: u32,
+        age_us: u32,
+        tally: &mut Tally,
+    ) {
+        for seq in self.una..to.min(self.next()) {
+            let at = (seq - self.una) as usize;
+            let slot = &self.slots[at];
+            if slot.path == path && now_us.wrapping_sub(slot.sent_us) >= age_us {
+                self.lose(at, tally);
+            }
+        }
+    }
+
     /// Whether something that is not done was last sent on such a path.
     pub(crate) fn uses(&self, path: impl Fn(PathId) -> bool) -> bool {
         self.slots.iter().any(|slot| !slot.is(DONE) && path(slot.path))
@@ -443,13 +500,11 @@ impl Flight {
         }
     }
 
-    /// Marks as lost the answers before `to` that have not come, except those asked for again less than
-    /// `guard_us` ago.
+    /// Marks as lost the answers before `to` that have not come, except those asked for again a moment ago.
     pub(crate) fn lose_answers(
         &mut self,
         to: u64,
         now_us: u32,
-        guard_us: u32,
         only_resent_are_guarded: bool,
         tally: &mut Tally,
     ) {
@@ -462,9 +517,8 @@ impl Flight {
                 seq = self.after(seq);
                 continue;
             }
-            let recent = now_us.wrapping_sub(slot.sent_us) < guard_us
-                && (slot.is(AGAIN) || !only_resent_are_guarded);
-            if slot.is(ANSWERED) && !recent {
+            let guarded = slot.is(AGAIN) || !only_resent_are_guarded;
+            if slot.is(ANSWERED) && !(guarded && self.is_recent(slot, now_us)) {
                 self.lose(at, tally);
             }
             seq += 1;
@@ -474,92 +528,6 @@ impl Flight {
     /// The sequence number after `seq` and after all that is known to have arrived together with it.
     fn after(&self, seq: u64) -> u64 {
         self.beyond.containing(seq).map_or(seq + 1, |r| r.end)
-    }
-
-    /// Marks as lost what was overtaken on its path by too many packets that arrived: by any, if the
-    /// packets of a path are to stay `in_order`.
-    pub(crate) fn lose_overtaken(&mut self, in_order: bool, tally: &mut Tally) {
-        if self.una >= self.done_to {
-            return;
-        }
-        let threshold = if in_order { 1 } else { self.reordering };
-        self.lose_overtaken_once(threshold, tally);
-        if !self.again.is_empty() {
-            self.lose_overtaken_again(threshold, tally);
-        }
-    }
-
-    fn overtaken(&self, slot: &Slot, threshold: u32) -> bool {
-        self.newest.iter().any(|(path, newest)| {
-            *path == slot.path && newest.wrapping_sub(slot.order) as i32 >= threshold as i32
-        })
-    }
-
-    /// Loses packets sent once that were overtaken. Each is looked at until it has arrived or is lost. On
-    /// the path in use the search ends at the first that was not overtaken, since those after it were not
-    /// overtaken either.
-    fn lose_overtaken_once(&mut self, threshold: u32, tally: &mut Tally) {
-        let mut seq = self.once_from.max(self.una);
-        let mut settled = true;
-        while seq < self.done_to {
-            let at = (seq - self.una) as usize;
-            let slot = &self.slots[at];
-            if slot.is(DONE | HELD) {
-                seq = self.after(seq);
-            } else {
-                if !slot.is(LOST | AGAIN) {
-                    if self.overtaken(slot, threshold) {
-                        self.lose(at, tally);
-                    } else if slot.path == self.last_path {
-                        break;
-                    } else {
-                        settled = false;
-                    }
-                }
-                seq += 1;
-            }
-            if settled {
-                self.once_from = seq;
-            }
-        }
-    }
-
-    /// Loses packets sent again that were overtaken, in the order in which they were sent again.
-    fn lose_overtaken_again(&mut self, threshold: u32, tally: &mut Tally) {
-        let mut i = 0;
-        while let Some(&(seq, order)) = self.again.get(i) {
-            if let Some(slot) = self.waits_since(seq, order) {
-                if seq >= self.done_to || !self.overtaken(slot, threshold) {
-                    if slot.path == self.last_path {
-                        return;
-                    }
-                    i += 1;
-                    continue;
-                }
-                self.lose((seq - self.una) as usize, tally);
-            }
-            if i == 0 {
-                self.again.pop_front();
-            } else {
-                i += 1;
-            }
-        }
-    }
-
-    /// The slot of `seq`, if it is on its way and was sent last at the place `order`.
-    fn waits_since(&self, seq: u64, order: u32) -> Option<&Slot> {
-        self.slot(seq).filter(|s| s.order == order && !s.is(DONE | HELD | LOST))
-    }
-
-    /// `seq` is sent again at the place `order`.
-    fn queue_again(&mut self, seq: u64, order: u32) {
-        // What is of no use any more must not pile up while the oldest packets are sent in vain.
-        if self.again.len() > 2 * self.slots.len() {
-            let mut again = core::mem::take(&mut self.again);
-            again.retain(|(seq, order)| self.waits_since(*seq, *order).is_some());
-            self.again = again;
-        }
-        self.again.push_back((seq, order));
     }
 
     /// Whether something is to be sent again.
@@ -631,15 +599,14 @@ impl Flight {
             }
             slot.flags = slot.flags & !LOST | AGAIN;
             slot.path = path;
-            slot.order = self.order;
+            slot.order = self.paths.on(path).push(seq, !slot.is(ANSWERED));
             slot.sent_us = now_us;
             cost += u32::from(slot.cost);
-            self.queue_again(seq, self.order);
-            self.order = self.order.wrapping_add(1);
             self.lost -= 1;
             self.charged += 1;
         }
-        self.last_path = path;
+        self.paths.probe_sent(seq, path);
+        self.thin_out(path);
         cost
     }
 

@@ -9,6 +9,7 @@ mod check;
 mod cover;
 mod flight;
 mod frozen;
+mod on_path;
 mod receive;
 mod tally;
 mod timers;
@@ -25,6 +26,7 @@ use crate::sq::SendQueue;
 pub(crate) use build::Stamp;
 use cover::FlushCover;
 use flight::Flight;
+use on_path::Probe;
 use polypath_types::{PathId, PostError, QpEvent, QpState, SendWr, WcStatus};
 use tally::Tally;
 use timers::{Expired, Timers};
@@ -45,16 +47,6 @@ pub(crate) fn micros(now: Duration) -> u32 {
     now.as_micros() as u32
 }
 
-/// A tail-loss probe on its way.
-#[derive(Clone, Copy, Debug)]
-struct Probe {
-    /// The packet that was sent again.
-    seq: u64,
-    /// One past the last one that had been sent when the probe was.
-    upto: u64,
-    sent_us: u32,
-}
-
 /// The requester.
 #[derive(Clone, Debug)]
 pub(crate) struct Requester {
@@ -69,7 +61,6 @@ pub(crate) struct Requester {
     recv: u32,
     /// Packets sent since an acknowledgement was asked for.
     unasked: u32,
-    probe: Option<Probe>,
     /// The next retransmission ignores the window (it is a probe).
     urgent: bool,
     /// A work request fails as soon as all before it is complete: nothing new is sent.
@@ -95,7 +86,6 @@ impl Requester {
             msg: 0,
             recv: 0,
             unasked: 0,
-            probe: None,
             urgent: false,
             has_failing: false,
             held: false,
@@ -149,7 +139,6 @@ impl Requester {
         self.sq.flush(core, host);
         self.timers.clear();
         self.progress = None;
-        self.probe = None;
         self.has_failing = false;
         self.held = false;
         self.ready = false;
@@ -159,7 +148,26 @@ impl Requester {
         if self.held {
             return None;
         }
-        self.timers.deadline(self.flight.waits(), core.attr.timeout)
+        self.timers.deadline(self.flight.probe_due().map(|(_, at)| at), core.attr.timeout)
+    }
+
+    /// All patience anew: there was progress, or what went on before was not the peer's doing.
+    fn be_patient(&mut self, core: &Core, now: Duration) {
+        self.timers.restart(now, core.attr.retry_cnt, core.attr.rnr_retry);
+        self.flight.paths_mut().restart(now);
+    }
+
+    /// The oldest packet was acknowledged, or the first one is sent.
+    #[inline]
+    fn has_progress(&mut self, core: &Core, now: Duration) {
+        self.timers.progress(now, core.attr.retry_cnt, core.attr.rnr_retry);
+        self.flight.paths_mut().restart(now);
+    }
+
+    /// Everything was sent again: waiting starts over, the counters stay.
+    fn has_resent(&mut self, now: Duration) {
+        self.timers.resent(now);
+        self.flight.paths_mut().resent(now);
     }
 
     /// Looks at the clocks.
@@ -174,17 +182,26 @@ impl Requester {
         }
         let oldest = self.flight.oldest().map(|(path, _)| path);
         let una = self.flight.una();
-        match self.timers.expired(now, in_flight, core.attr.timeout, core.multipath) {
+        let due = self.flight.probe_due();
+        let probe_at = due.map(|(_, at)| at);
+        match self.timers.expired(now, probe_at, core.attr.timeout, core.multipath) {
             Expired::Nothing => {}
-            Expired::Rnr => self.ready = true,
+            Expired::Rnr => {
+                self.flight.paths_mut().resent(now);
+                self.ready = true;
+            }
             Expired::Probe => {
                 core.counters.tail_probes += 1;
-                if let Some(path) = oldest {
+                if let Some((path, _)) = due {
                     host.suspect(path, self.timers.progress_at());
+                    self.flight.paths_mut().on(path).timer.probed(now);
+                    let first =
+                        if oldest == Some(path) { None } else { self.flight.oldest_on(path) };
+                    self.send_probe(path, first.unwrap_or(una), now, host);
                 }
-                self.send_probe(una, now, host);
             }
             Expired::Ack => {
+                self.flight.paths_mut().resent(now);
                 core.counters.timeouts += 1;
                 if let Some(path) = oldest {
                     host.suspect(path, self.timers.progress_at());
@@ -192,11 +209,12 @@ impl Requester {
                 let mut tally = Tally::default();
                 self.flight.lose_all(&mut tally);
                 tally.lost(true, host);
-                self.probe = None;
+                self.flight.paths_mut().drop_probes();
                 self.urgent = true;
                 self.ready = true;
             }
             Expired::Exhausted => {
+                self.flight.paths_mut().resent(now);
                 core.counters.timeouts += 1;
                 core.explain(
                     host,
@@ -216,13 +234,14 @@ impl Requester {
         }
     }
 
-    /// Sends the first unacknowledged packet again, to learn what became of it and the rest.
-    fn send_probe<H: Host>(&mut self, una: u64, now: Duration, host: &mut H) {
+    /// Sends the first packet that is unacknowledged on a path again, to learn what became of it and the rest.
+    fn send_probe<H: Host>(&mut self, path: PathId, seq: u64, now: Duration, host: &mut H) {
         let mut tally = Tally::default();
-        self.flight.lose_even_held(una, &mut tally);
+        self.flight.lose_even_held(seq, &mut tally);
         tally.lost(false, host);
         let upto = self.flight.next();
-        self.probe = Some(Probe { seq: una, upto, sent_us: micros(now) });
+        let probe = Probe { seq, upto, sent_us: micros(now), by: None };
+        self.flight.paths_mut().on(path).probe = Some(probe);
         self.urgent = true;
         self.ready = true;
     }
@@ -238,8 +257,8 @@ impl Requester {
         if self.held || self.flight.oldest().is_none_or(|(on, _)| on != path) {
             return;
         }
-        self.timers.restart(now, core.attr.retry_cnt, core.attr.rnr_retry);
-        self.send_probe(self.flight.una(), now, host);
+        self.be_patient(core, now);
+        self.send_probe(path, self.flight.una(), now, host);
     }
 
     /// See [`crate::QueuePair::on_path_change`].
@@ -267,10 +286,10 @@ impl Requester {
             core::mem::replace(&mut self.held, route.is_none() && !self.flight.is_empty());
         if let Some(route) = route {
             if hit || was_held {
-                self.timers.restart(now, core.attr.retry_cnt, core.attr.rnr_retry);
-                self.probe = None;
+                self.be_patient(core, now);
+                self.flight.paths_mut().drop_probes();
             }
-            self.timers.forget_rtt(route.rtt);
+            self.flight.paths_mut().set_rtt(route.path, route.rtt);
             self.urgent |= self.flight.any_lost();
             self.ready = true;
         }

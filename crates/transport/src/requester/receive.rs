@@ -18,9 +18,6 @@ use polypath_types::{PathId, QpState, WcStatus};
 
 /// Round trips longer than this are no measurement but an accident.
 const RTT_MAX_US: u32 = 10_000_000;
-/// For how long a complaint is taken to be about the first transmission, if nothing was measured.
-const GUARD_UNMEASURED_US: u32 = 1000;
-
 /// What one packet of the peer told, besides its content.
 #[derive(Clone, Copy)]
 struct Answer<'a> {
@@ -41,6 +38,12 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
+    /// The timestamp, and the path that it was for: answers go back by the path that they are for.
+    #[inline]
+    fn echo_by_path(&self) -> Option<(PathId, u32)> {
+        self.echo.map(|echo| (self.from, echo))
+    }
+
     /// It says that something has arrived out of order.
     #[inline]
     fn is_selective(&self) -> bool {
@@ -150,36 +153,50 @@ impl Requester {
         }
         let news = !tally.is_empty();
         if news {
-            if let Some((_, rtt)) = rtt {
-                self.timers.measured(rtt);
+            if let Some((path, rtt)) = rtt
+                && let Some(on) = self.flight.paths_mut().get_mut(path)
+            {
+                on.timer.measured(rtt);
             }
             tally.acked(rtt, host);
         }
         if self.flight.advance() {
-            self.timers.progress(answer.now, core.attr.retry_cnt, core.attr.rnr_retry);
+            self.has_progress(core, answer.now);
             self.ready = true;
-            self.judge_probe(answer, host);
+            self.judge_probes(answer, host);
             self.retire(core, host);
             true
         } else {
+            if news {
+                let oldest = self.flight.oldest().map(|(path, _)| path);
+                self.flight.paths_mut().restart_moved(answer.now, oldest);
+                self.judge_probes(answer, host);
+            }
             news
         }
     }
 
-    /// The probe has been acknowledged but not all that was sent before it: that is lost.
-    fn judge_probe<H: Host>(&mut self, answer: &Answer<'_>, host: &mut H) {
-        let Some(probe) = self.probe else { return };
-        let una = self.flight.una();
-        if una <= probe.seq {
-            return;
-        }
-        self.probe = None;
-        // With a timestamp we know whether it is the probe that is answered, or a late original.
-        let answered = answer.echo.is_none_or(|echo| echo.wrapping_sub(probe.sent_us) as i32 >= 0);
-        if answered && una < probe.upto {
+    /// Probes have been acknowledged but not all that was sent before them on the same path: that is lost.
+    fn judge_probes<H: Host>(&mut self, answer: &Answer<'_>, host: &mut H) {
+        while let Some((path, probe)) = self.flight.take_answered_probe() {
+            // With a timestamp we know whether it is the probe that is answered, or a late original.
+            let after = |echo: u32| echo.wrapping_sub(probe.sent_us) as i32 >= 0;
+            let answered = answer
+                .echo
+                .is_none_or(|echo| after(echo) && probe.by.is_none_or(|by| by == answer.from));
+            if !answered || self.flight.una() >= probe.upto {
+                continue;
+            }
+            // One that went by another path says nothing of what may still be on its way by this one, unless
+            // that should have arrived long ago.
+            let age_us = match (probe.by.is_none_or(|by| by == path), self.flight.rtt_us(path)) {
+                (true, _) => 0,
+                (false, Some(rtt_us)) => rtt_us.saturating_mul(2),
+                (false, None) => continue,
+            };
             let mut tally = Tally::default();
-            self.flight.lose_range(una, probe.upto, &mut tally);
-            tally.lost(true, host);
+            self.flight.lose_range_on(path, probe.upto, answer.now_us, age_us, &mut tally);
+            self.lose(tally, true, host);
         }
     }
 
@@ -190,7 +207,7 @@ impl Requester {
             return;
         }
         let una = self.flight.una();
-        if !self.acknowledge(core, to, Tally::of_answer(answer.echo), answer, host) {
+        if !self.acknowledge(core, to, Tally::of_answer(answer.echo_by_path()), answer, host) {
             core.counters.duplicate_responses += 1;
         }
         if core.broken {
@@ -219,7 +236,12 @@ impl Requester {
         host: &mut H,
     ) -> bool {
         if self.flight.una() != una
-            || self.timers.replay(answer.now, core.attr.timeout, core.multipath)
+            || self.timers.replay(
+                answer.now,
+                core.attr.timeout,
+                core.multipath,
+                self.flight.probe_due().map(|(_, at)| at),
+            )
         {
             return true;
         }
@@ -241,18 +263,10 @@ impl Requester {
     /// answer was lost (IBTA 9.7.5.1.1, implied NAK).
     fn miss_answers(&mut self, to: u64, answer: &Answer<'_>, tally: &mut Tally) {
         if self.flight.una() < to {
-            let guard = self.guard_us();
             // A multi-path peer's acknowledgement may have overtaken the answer on another path.
             let plain = !answer.multipath;
-            self.flight.lose_answers(to, answer.now_us, guard, plain, tally);
+            self.flight.lose_answers(to, answer.now_us, plain, tally);
         }
-    }
-
-    /// For how long after sending something again a complaint may still be about the first time.
-    fn guard_us(&self) -> u32 {
-        self.timers.srtt().map_or(GUARD_UNMEASURED_US, |rtt| {
-            u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).max(50)
-        })
     }
 
     fn lose<H: Host>(&mut self, tally: Tally, congestion: bool, host: &mut H) {
@@ -275,13 +289,13 @@ impl Requester {
             return;
         }
         let una = self.flight.una();
-        self.acknowledge(core, seq, Tally::of_answer(answer.echo), answer, host);
+        self.acknowledge(core, seq, Tally::of_answer(answer.echo_by_path()), answer, host);
         if core.broken {
             return;
         }
         let mut tally = Tally::default();
         self.miss_answers(seq, answer, &mut tally);
-        if !self.flight.just_resent(seq, answer.now_us, self.guard_us()) {
+        if !self.flight.just_resent(seq, answer.now_us) {
             // The peer has thrown away all that followed (IBTA 9.7.5.2.8, go back).
             let next = self.flight.next();
             self.flight.lose_range(seq, next, &mut tally);
@@ -306,7 +320,8 @@ impl Requester {
             core.counters.duplicate_responses += 1;
             return;
         }
-        let news = self.acknowledge(core, seq, Tally::of_answer(answer.echo), answer, host);
+        let news =
+            self.acknowledge(core, seq, Tally::of_answer(answer.echo_by_path()), answer, host);
         if core.broken || (!news && self.flight.any_lost()) {
             return; // What it complains about is about to be sent again.
         }
@@ -346,7 +361,7 @@ impl Requester {
             return;
         }
         core.counters.naks_fatal_received += 1;
-        self.acknowledge(core, seq, Tally::of_answer(answer.echo), answer, host);
+        self.acknowledge(core, seq, Tally::of_answer(answer.echo_by_path()), answer, host);
         if core.broken {
             return;
         }
@@ -453,7 +468,7 @@ impl Requester {
         if wqe.is_flush() {
             self.flush_cover.answered(self.flight.sent_once_at(seq).is_some());
         }
-        let mut tally = Tally::of_answer(answer.echo);
+        let mut tally = Tally::of_answer(answer.echo_by_path());
         self.flight.answer(seq, &mut tally);
         // It acknowledges all requests before it (IBTA 9.7.5.1.1).
         self.acknowledge(core, seq, tally, answer, host);

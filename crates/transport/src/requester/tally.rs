@@ -11,14 +11,15 @@ pub(crate) struct Tally {
     /// Nearly always the only one.
     first: Option<(PathId, u32)>,
     others: Vec<(PathId, u32)>,
-    /// The timestamp that came back (multi-path): what was sent later is not what arrived.
-    pub(super) echo: Option<u32>,
+    /// The path by which a timestamp came back, and that (multi-path): what was sent later by that path is
+    /// not what arrived.
+    pub(super) echo: Option<(PathId, u32)>,
 }
 
 impl Tally {
-    /// Of an answer that brought the timestamp `echo` back.
+    /// Of an answer that brought the timestamp `echo` back, by that path.
     #[inline]
-    pub(crate) fn of_answer(echo: Option<u32>) -> Self {
+    pub(crate) fn of_answer(echo: Option<(PathId, u32)>) -> Self {
         Self { echo, ..Self::default() }
     }
 
@@ -47,11 +48,15 @@ impl Tally {
     }
 
     /// Reports them as acknowledged, the round-trip time to its path.
-    pub(crate) fn acked<H: Host>(self, rtt: Option<(PathId, Duration)>, host: &mut H) {
+    pub(crate) fn acked<H: Host>(self, mut rtt: Option<(PathId, Duration)>, host: &mut H) {
         self.each(|path, bytes| {
-            let rtt = rtt.and_then(|(p, rtt)| (p == path).then_some(rtt));
-            host.acked(path, bytes, rtt);
+            let rtt = rtt.take_if(|(measured, _)| *measured == path);
+            host.acked(path, bytes, rtt.map(|(_, rtt)| rtt));
         });
+        // What had gone by the path that was measured is acknowledged already, by another one.
+        if let Some((path, rtt)) = rtt {
+            host.acked(path, 0, Some(rtt));
+        }
     }
 
     /// Reports them as lost.

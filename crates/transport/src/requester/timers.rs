@@ -12,12 +12,6 @@ use core::time::Duration;
 use crate::frozen::{Reader, ThawError, Writer};
 use polypath_types::QpAttr;
 
-/// A probe never comes earlier than this after progress: the peer's thread may just not have run.
-const PROBE_MIN: Duration = Duration::from_micros(1500);
-/// The first probe when no round trip was measured yet.
-const PROBE_UNMEASURED: Duration = Duration::from_millis(20);
-/// Probes back off up to this.
-const PROBE_MAX: Duration = Duration::from_millis(200);
 /// With a multi-path peer, retries are not exhausted before this has passed without progress on a
 /// living path: by then the path manager has judged the path.
 const MULTIPATH_PATIENCE: Duration = Duration::from_secs(1);
@@ -61,35 +55,27 @@ pub(crate) enum Expired {
 pub(crate) struct Timers {
     /// Since when the ACK timeout runs.
     ack_from: Duration,
-    /// Since when the probe timer runs.
-    probe_from: Duration,
     /// Since when nothing has moved, in spite of a living path.
     stalled_from: Duration,
     /// When something was acknowledged last, or the first packet was sent, or the peer was not ready.
     progress_at: Duration,
     /// The ACK timeout was prolonged once because this process did not run.
     prolonged: bool,
-    probes: u32,
     retries_left: u8,
     rnr_left: u8,
     rnr_until: Option<Duration>,
-    /// Smoothed round-trip time.
-    srtt: Option<Duration>,
 }
 
 impl Timers {
     pub(crate) fn new() -> Self {
         Self {
             ack_from: Duration::ZERO,
-            probe_from: Duration::ZERO,
             stalled_from: Duration::ZERO,
             progress_at: Duration::ZERO,
             prolonged: false,
-            probes: 0,
             retries_left: 0,
             rnr_left: 0,
             rnr_until: None,
-            srtt: None,
         }
     }
 
@@ -140,10 +126,8 @@ impl Timers {
     #[inline]
     pub(crate) fn restart(&mut self, now: Duration, retry_cnt: u8, rnr_retry: u8) {
         self.ack_from = now;
-        self.probe_from = now;
         self.stalled_from = now;
         self.prolonged = false;
-        self.probes = 0;
         self.retries_left = retry_cnt;
         self.rnr_left = rnr_retry;
     }
@@ -151,34 +135,7 @@ impl Timers {
     /// Everything was sent again: waiting starts over, the counters stay.
     pub(crate) fn resent(&mut self, now: Duration) {
         self.ack_from = now;
-        self.probe_from = now;
         self.prolonged = false;
-    }
-
-    /// A round trip took `rtt`.
-    #[inline]
-    pub(crate) fn measured(&mut self, rtt: Duration) {
-        // In one number: `Duration` multiplies and divides in parts.
-        let nanos = |time: Duration| time.as_nanos() as u64;
-        self.srtt = Some(match self.srtt {
-            Some(srtt) => Duration::from_nanos((nanos(srtt) * 7 + nanos(rtt)) / 8),
-            None => rtt,
-        });
-    }
-
-    /// Smoothed round-trip time.
-    pub(crate) fn srtt(&self) -> Option<Duration> {
-        self.srtt
-    }
-
-    /// Forgets what was measured: another path.
-    pub(crate) fn forget_rtt(&mut self, rtt: Option<Duration>) {
-        self.srtt = rtt;
-    }
-
-    fn probe_after(&self) -> Duration {
-        let first = self.srtt.map_or(PROBE_UNMEASURED, |rtt| (rtt * 3).max(PROBE_MIN));
-        (first * (1 << self.probes.min(6))).min(PROBE_MAX.max(first))
     }
 
     /// Waiting after an RNR NAK.
@@ -209,15 +166,14 @@ impl Timers {
         *self = Self::new();
     }
 
-    /// When [`Timers::expired`] will say something else than `Nothing`; `in_flight`: something is.
-    pub(crate) fn deadline(&self, in_flight: bool, timeout: u8) -> Option<Duration> {
+    /// When [`Timers::expired`] will say something else than `Nothing`; `probe`: when one is due, which it
+    /// always is at some time if something is in flight.
+    #[inline]
+    pub(crate) fn deadline(&self, probe: Option<Duration>, timeout: u8) -> Option<Duration> {
         if self.rnr_until.is_some() {
             return self.rnr_until;
         }
-        if !in_flight {
-            return None;
-        }
-        let probe = self.probe_from + self.probe_after();
+        let probe = probe?;
         match ack_timeout(timeout) {
             Some(t) => Some(probe.min(self.ack_from + t * ACK_PATIENCE)),
             None => Some(probe),
@@ -226,9 +182,9 @@ impl Timers {
 
     /// Whether this process did not run when the next deadline was due: then the time from there on, in
     /// which it heard nothing, is no silence of the peer.
-    fn is_late(&mut self, now: Duration, in_flight: bool, timeout: u8) -> bool {
+    fn is_late(&mut self, now: Duration, probe: Option<Duration>, timeout: u8) -> bool {
         let late =
-            self.deadline(in_flight, timeout).map_or(Duration::ZERO, |due| now.saturating_sub(due));
+            self.deadline(probe, timeout).map_or(Duration::ZERO, |due| now.saturating_sub(due));
         if late <= LATE {
             return false;
         }
@@ -240,8 +196,14 @@ impl Timers {
 
     /// The peer has refused what came out of sequence, or answered what came later, and there was no
     /// progress: all is sent again, which is a retry (IBTA 9.9.2.1). False: none is left.
-    pub(crate) fn replay(&mut self, now: Duration, timeout: u8, multipath: bool) -> bool {
-        self.is_late(now, true, timeout);
+    pub(crate) fn replay(
+        &mut self,
+        now: Duration,
+        timeout: u8,
+        multipath: bool,
+        probe: Option<Duration>,
+    ) -> bool {
+        self.is_late(now, probe, timeout);
         if self.retries_left > 0 {
             self.retries_left -= 1;
             return true;
@@ -253,11 +215,11 @@ impl Timers {
         multipath && now < self.stalled_from + MULTIPATH_PATIENCE
     }
 
-    /// Gives the timer that has expired, if any, and records that it has.
+    /// Gives the timer that has expired, if any, and records that it has. `probe`: when one is due.
     pub(crate) fn expired(
         &mut self,
         now: Duration,
-        in_flight: bool,
+        probe: Option<Duration>,
         timeout: u8,
         multipath: bool,
     ) -> Expired {
@@ -270,10 +232,8 @@ impl Timers {
             self.stalled_from = now;
             return Expired::Rnr;
         }
-        if !in_flight {
-            return Expired::Nothing;
-        }
-        let late = self.is_late(now, in_flight, timeout);
+        let Some(probe) = probe else { return Expired::Nothing };
+        let late = self.is_late(now, Some(probe), timeout);
         if let Some(t) = ack_timeout(timeout)
             && now >= self.ack_from + t * ACK_PATIENCE
         {
@@ -281,7 +241,7 @@ impl Timers {
             // process that always runs late must come to an end as well.
             if late && !core::mem::replace(&mut self.prolonged, true) {
                 self.ack_from = now.saturating_sub(t * (ACK_PATIENCE - 1));
-                return self.probe(now);
+                return Expired::Probe;
             }
             self.resent(now);
             if self.retries_left > 0 {
@@ -293,24 +253,54 @@ impl Timers {
             }
             return Expired::Exhausted;
         }
-        if now >= self.probe_from + self.probe_after() {
-            return self.probe(now);
-        }
-        Expired::Nothing
-    }
-
-    fn probe(&mut self, now: Duration) -> Expired {
-        self.probe_from = now;
-        self.probes += 1;
-        Expired::Probe
+        if now >= probe { Expired::Probe } else { Expired::Nothing }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::requester::on_path::{PROBE_MIN, ProbeTimer};
 
     const MS: Duration = Duration::from_millis(1);
+
+    /// The clocks of a requester with packets on one path.
+    struct Clocks {
+        timers: Timers,
+        path: ProbeTimer,
+    }
+
+    impl Clocks {
+        fn new(rtt: Option<Duration>, retry_cnt: u8, rnr_retry: u8) -> Self {
+            let mut clocks = Self { timers: Timers::new(), path: ProbeTimer::default() };
+            rtt.into_iter().for_each(|rtt| clocks.path.measured(rtt));
+            clocks.restart(Duration::ZERO, retry_cnt, rnr_retry);
+            clocks
+        }
+
+        fn restart(&mut self, now: Duration, retry_cnt: u8, rnr_retry: u8) {
+            self.timers.restart(now, retry_cnt, rnr_retry);
+            self.path.restart(now);
+        }
+
+        fn deadline(&self, timeout: u8) -> Option<Duration> {
+            self.timers.deadline(Some(self.path.due()), timeout)
+        }
+
+        fn expired(&mut self, now: Duration, timeout: u8, multipath: bool) -> Expired {
+            let expired = self.timers.expired(now, Some(self.path.due()), timeout, multipath);
+            match expired {
+                Expired::Nothing => {}
+                Expired::Probe => self.path.probed(now),
+                _ => self.path.resent(now),
+            }
+            expired
+        }
+
+        fn replay(&mut self, now: Duration, timeout: u8, multipath: bool) -> bool {
+            self.timers.replay(now, timeout, multipath, Some(self.path.due()))
+        }
+    }
 
     #[test]
     fn rnr_codes_are_those_of_table_45() {
@@ -330,27 +320,25 @@ mod tests {
 
     #[test]
     fn an_rnr_nak_is_a_sign_of_life_and_gives_all_retries_back() {
-        let mut t = Timers::new();
+        let mut t = Clocks::new(None, 1, 7);
         let mut now = Duration::from_secs(1);
         t.restart(now, 1, 7);
         for _ in 0..5 {
             // Timeout 1 is 8.192 us: before any probe.
             now += Duration::from_micros(33);
-            assert_eq!(t.expired(now, true, 1, false), Expired::Ack);
-            assert!(t.rnr(now, 1, 1, 7));
+            assert_eq!(t.expired(now, 1, false), Expired::Ack);
+            assert!(t.timers.rnr(now, 1, 1, 7));
             now += Duration::from_micros(10);
-            assert_eq!(t.expired(now, true, 1, false), Expired::Rnr);
+            assert_eq!(t.expired(now, 1, false), Expired::Rnr);
         }
     }
 
     #[test]
     fn probes_come_before_the_timeout_and_cost_no_retry() {
-        let mut t = Timers::new();
-        t.measured(MS / 10);
-        t.restart(Duration::ZERO, 1, 7);
-        assert_eq!(t.deadline(true, 14), Some(PROBE_MIN));
-        assert_eq!(t.expired(PROBE_MIN, true, 14, false), Expired::Probe);
-        assert_eq!(t.deadline(true, 14), Some(PROBE_MIN * 3)); // Backed off.
+        let mut t = Clocks::new(Some(MS / 10), 1, 7);
+        assert_eq!(t.deadline(14), Some(PROBE_MIN));
+        assert_eq!(t.expired(PROBE_MIN, 14, false), Expired::Probe);
+        assert_eq!(t.deadline(14), Some(PROBE_MIN * 3)); // Backed off.
         let (first, at) = next_but_probes(&mut t, 14, false);
         assert_eq!((first, at.as_millis()), (Expired::Ack, 268));
         let (second, at) = next_but_probes(&mut t, 14, false);
@@ -358,10 +346,10 @@ mod tests {
     }
 
     /// Handles deadlines in time until something else than a probe is due, and when.
-    fn next_but_probes(t: &mut Timers, timeout: u8, multipath: bool) -> (Expired, Duration) {
+    fn next_but_probes(t: &mut Clocks, timeout: u8, multipath: bool) -> (Expired, Duration) {
         loop {
-            let at = t.deadline(true, timeout).unwrap();
-            match t.expired(at, true, timeout, multipath) {
+            let at = t.deadline(timeout).unwrap();
+            match t.expired(at, timeout, multipath) {
                 Expired::Probe => {}
                 other => return (other, at),
             }
@@ -373,9 +361,7 @@ mod tests {
     #[test]
     fn a_peer_may_be_silent_for_four_times_the_timeout_and_each_retry() {
         for timeout in [10, 14, 17] {
-            let mut t = Timers::new();
-            t.measured(MS / 10);
-            t.restart(Duration::ZERO, 7, 7);
+            let mut t = Clocks::new(Some(MS / 10), 7, 7);
             let tr = ack_timeout(timeout).unwrap();
             for retry in 1..=7 {
                 let (expired, at) = next_but_probes(&mut t, timeout, false);
@@ -387,17 +373,16 @@ mod tests {
 
     #[test]
     fn time_in_which_the_own_process_did_not_run_is_no_silence_of_the_peer() {
-        let mut t = Timers::new();
-        t.restart(Duration::ZERO, 0, 7);
+        let mut t = Clocks::new(None, 0, 7);
         // A stop for ten seconds, with the only retry all but over.
         let stop = 260 * MS;
-        while t.deadline(true, 14).unwrap() < stop {
-            let at = t.deadline(true, 14).unwrap();
-            assert_eq!(t.expired(at, true, 14, false), Expired::Probe);
+        while t.deadline(14).unwrap() < stop {
+            let at = t.deadline(14).unwrap();
+            assert_eq!(t.expired(at, 14, false), Expired::Probe);
         }
-        let due = t.deadline(true, 14).unwrap();
+        let due = t.deadline(14).unwrap();
         let now = Duration::from_secs(10);
-        assert_eq!(t.expired(now, true, 14, false), Expired::Probe, "asked once more");
+        assert_eq!(t.expired(now, 14, false), Expired::Probe, "asked once more");
         let (expired, at) = next_but_probes(&mut t, 14, false);
         assert_eq!(expired, Expired::Exhausted);
         assert!(at >= now + ack_timeout(14).unwrap() && at < now + Duration::from_secs(1));
@@ -407,16 +392,14 @@ mod tests {
     /// What waited to be read is read before any timer is looked at.
     #[test]
     fn nor_is_it_before_a_complaint_that_waited_to_be_read() {
-        let mut t = Timers::new();
-        t.restart(Duration::ZERO, 0, 7);
+        let mut t = Clocks::new(None, 0, 7);
         assert!(t.replay(2 * MULTIPATH_PATIENCE, 14, true));
         assert!(!t.replay(2 * MULTIPATH_PATIENCE, 14, false), "a plain peer's retries are counted");
-        let mut t = Timers::new();
-        t.restart(Duration::ZERO, 0, 7);
+        let mut t = Clocks::new(None, 0, 7);
         let mut at = Duration::ZERO;
         while at < MULTIPATH_PATIENCE {
-            at = t.deadline(true, 14).unwrap();
-            t.expired(at, true, 14, true);
+            at = t.deadline(14).unwrap();
+            t.expired(at, 14, true);
         }
         assert!(!t.replay(at, 14, true), "the peer is heard and does not go on");
     }
@@ -424,12 +407,11 @@ mod tests {
     #[test]
     fn a_process_that_always_runs_late_gives_up_as_well() {
         for late in [5, 50, 500] {
-            let mut t = Timers::new();
-            t.restart(Duration::ZERO, 7, 7);
+            let mut t = Clocks::new(None, 7, 7);
             let mut rounds = 0;
             loop {
-                let at = t.deadline(true, 14).unwrap() + MS * late;
-                if t.expired(at, true, 14, false) == Expired::Exhausted {
+                let at = t.deadline(14).unwrap() + MS * late;
+                if t.expired(at, 14, false) == Expired::Exhausted {
                     break;
                 }
                 rounds += 1;
@@ -440,8 +422,7 @@ mod tests {
 
     #[test]
     fn a_multipath_peer_gets_time_for_the_paths_to_be_judged() {
-        let mut t = Timers::new();
-        t.restart(Duration::ZERO, 0, 0);
+        let mut t = Clocks::new(None, 0, 0);
         let mut at = Duration::ZERO;
         while at < MULTIPATH_PATIENCE {
             let (expired, now) = next_but_probes(&mut t, 8, true);
@@ -454,13 +435,12 @@ mod tests {
     /// Also if the RNR NAK has waited while this process did not run.
     #[test]
     fn a_multipath_peer_that_was_not_ready_gets_that_time_anew() {
-        let mut t = Timers::new();
-        t.restart(Duration::ZERO, 0, 7);
+        let mut t = Clocks::new(None, 0, 7);
         let read_at = 2 * MULTIPATH_PATIENCE;
-        assert!(t.rnr(read_at, 0, 0, 7));
+        assert!(t.timers.rnr(read_at, 0, 0, 7));
         assert!(t.replay(read_at, 8, true));
         let over = read_at + rnr_delay(0);
-        assert_eq!(t.expired(over, true, 8, true), Expired::Rnr);
+        assert_eq!(t.expired(over, 8, true), Expired::Rnr);
         let mut at = over;
         while at < over + MULTIPATH_PATIENCE {
             let (expired, now) = next_but_probes(&mut t, 8, true);
@@ -472,21 +452,19 @@ mod tests {
 
     #[test]
     fn rnr_retries_are_counted_unless_there_are_seven() {
-        let mut t = Timers::new();
-        t.restart(Duration::ZERO, 0, 1);
-        assert!(t.rnr(Duration::ZERO, 1, 7, 1));
-        assert!(!t.rnr(Duration::ZERO, 1, 7, 1));
+        let mut t = Clocks::new(None, 0, 1);
+        assert!(t.timers.rnr(Duration::ZERO, 1, 7, 1));
+        assert!(!t.timers.rnr(Duration::ZERO, 1, 7, 1));
         for _ in 0..100 {
-            assert!(t.rnr(Duration::ZERO, 1, 7, 7));
+            assert!(t.timers.rnr(Duration::ZERO, 1, 7, 7));
         }
-        assert_eq!(t.deadline(false, 14), Some(Duration::from_micros(10)));
+        assert_eq!(t.timers.deadline(None, 14), Some(Duration::from_micros(10)));
     }
 
     #[test]
     fn nothing_in_flight_needs_no_timer() {
-        let mut t = Timers::new();
-        t.restart(Duration::ZERO, 0, 0);
-        assert_eq!(t.deadline(false, 14), None);
-        assert_eq!(t.expired(Duration::from_secs(9), false, 14, false), Expired::Nothing);
+        let mut t = Clocks::new(None, 0, 0);
+        assert_eq!(t.timers.deadline(None, 14), None);
+        assert_eq!(t.timers.expired(Duration::from_secs(9), None, 14, false), Expired::Nothing);
     }
 }

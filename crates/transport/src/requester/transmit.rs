@@ -15,7 +15,7 @@ use crate::host::{Host, Unread};
 use crate::memory::Fault;
 use crate::sq::{Body, Wqe, gather};
 use crate::transmit_state::TransmitState;
-use polypath_types::{Access, PathId, QpState, SendFlags, SendOp, WcStatus};
+use polypath_types::{Access, Class, PathId, Pick, QpState, SendFlags, SendOp, Want, WcStatus};
 
 /// Most payload bytes of one burst: what one UDP_SEGMENT send carries.
 pub(crate) const BURST_BYTES: u32 = 64 << 10;
@@ -50,16 +50,42 @@ enum Step {
     Idle,
 }
 
-/// The route while one call of poll lasts.
+/// The route, until it is asked for again.
 struct SendContext {
     path: PathId,
     window: u32,
+    /// Bytes until then.
+    quantum: u32,
+    /// Something was sent by it.
+    used: bool,
     stamp: Stamp,
     /// The ICRC of a FLUSH covers it twice.
     flush_twice: bool,
 }
 
 impl SendContext {
+    /// Something goes out by it.
+    #[inline]
+    fn charge(&mut self, cost: u32) {
+        self.window = self.window.saturating_sub(cost);
+        // Without end, for a peer with one path at a time.
+        if self.quantum != u32::MAX {
+            self.quantum = self.quantum.saturating_sub(cost);
+        }
+        self.used = true;
+    }
+
+    /// So much has gone out by it that it is time to ask again.
+    #[inline]
+    fn is_spent(&self) -> bool {
+        self.quantum == 0 && self.used
+    }
+
+    /// It is full; to ask again may give another.
+    fn is_worth_asking_again(&self) -> bool {
+        self.quantum != u32::MAX && self.used
+    }
+
     /// How many of `n` packets of a message fit the window. One always does, if nothing else is on its
     /// way.
     #[inline]
@@ -90,29 +116,27 @@ impl Requester {
             self.ready = false;
             return TransmitState::Idle;
         }
-        let Some(route) = core.peer.and_then(|peer| host.route(peer)) else {
-            self.held = true;
-            self.ready = false;
-            return TransmitState::Idle;
-        };
-        if self.timers.srtt().is_none() && route.rtt.is_some() {
-            self.timers.forget_rtt(route.rtt);
-        }
-        let mut context = SendContext {
-            path: route.path,
-            window: route.window,
-            stamp: Stamp { tag: route.tag.filter(|_| core.multipath), now_us: micros(now) },
-            flush_twice: self.flush_cover.twice(),
+        let mut context = match self.ask(core, now, host) {
+            Ok(context) => context,
+            Err(state) => return state,
         };
         let mut bytes = 0;
         for _ in 0..POLL_BURSTS {
+            if context.is_spent() {
+                context = match self.ask(core, now, host) {
+                    Ok(context) => context,
+                    Err(state) => return state,
+                };
+            }
             if !self.flight.waits() {
                 if self.flight.is_empty() {
-                    self.timers.progress(now, core.attr.retry_cnt, core.attr.rnr_retry);
-                } else if self.probe.is_none() && !core::mem::take(&mut self.waits_on) {
+                    self.has_progress(core, now);
+                } else if !self.flight.paths_mut().has_probe()
+                    && !core::mem::take(&mut self.waits_on)
+                {
                     // A probe is no retry: if it is all that there is to send, patience ends as it
                     // would have without.
-                    self.timers.resent(now);
+                    self.has_resent(now);
                 }
             }
             let step = if self.flight.any_lost() {
@@ -129,6 +153,7 @@ impl Requester {
                     }
                 }
                 Step::Local => {}
+                Step::Blocked if context.is_worth_asking_again() => context.quantum = 0,
                 Step::Blocked => return TransmitState::Blocked,
                 Step::Idle => {
                     self.ready = false;
@@ -143,6 +168,50 @@ impl Requester {
             }
         }
         TransmitState::More
+    }
+
+    /// Asks where to send next. Without a route, gives how the call of poll ends.
+    #[inline]
+    fn ask<H: Host>(
+        &mut self,
+        core: &Core,
+        now: Duration,
+        host: &mut H,
+    ) -> Result<SendContext, TransmitState> {
+        let want = self.want(core);
+        match core.peer.map_or(Pick::NoPath, |peer| host.pick(peer, &want)) {
+            Pick::Route(route) => {
+                self.flight.begin_on(route.path, route.rtt, now);
+                Ok(SendContext {
+                    path: route.path,
+                    window: route.window,
+                    quantum: route.quantum,
+                    used: false,
+                    stamp: Stamp { tag: route.tag.filter(|_| core.multipath), now_us: micros(now) },
+                    flush_twice: self.flush_cover.twice(),
+                })
+            }
+            Pick::Wait => Err(TransmitState::Blocked),
+            Pick::NoPath => {
+                self.held = true;
+                self.ready = false;
+                Err(TransmitState::Idle)
+            }
+        }
+    }
+
+    /// What is to be sent next, at most one burst.
+    #[inline]
+    fn want(&self, core: &Core) -> Want {
+        let mtu = core.attr.path_mtu;
+        let (class, bytes) = if !self.flight.any_lost() {
+            let sent = self.progress.unwrap_or(0) * mtu;
+            let left = self.sq.next().map_or(0, |wqe| wqe.len.saturating_sub(sent));
+            (Class::Request, left.min(BURST_BYTES))
+        } else {
+            (if self.urgent { Class::Urgent } else { Class::Request }, mtu)
+        };
+        Want { qpn: core.config.qpn, bytes: bytes + PACKET_COST, class }
     }
 
     /// Nothing is left to be sent, for the first time or again.
@@ -282,7 +351,7 @@ impl Requester {
             cost += self.flight.push(context.path, len, 0, context.stamp.now_us);
         }
         host.sent(context.path, cost);
-        context.window = context.window.saturating_sub(cost);
+        context.charge(cost);
     }
 
     /// Sends an atomic, an ATOMIC WRITE, a FLUSH, or a request for the next piece of a READ.
@@ -327,7 +396,7 @@ impl Requester {
             cost += self.flight.push(context.path, len, flags, context.stamp.now_us);
         }
         host.sent(context.path, cost);
-        context.window = context.window.saturating_sub(cost);
+        context.charge(cost);
         self.unasked = 0; // The answer acknowledges all before it.
         self.advance_next(k, n, packets);
         Step::Sent(cost)
@@ -391,7 +460,7 @@ impl Requester {
         core.counters.retransmitted_packets += u64::from(n);
         let cost = self.flight.resend(seq, n, context.path, context.stamp.now_us);
         host.sent(context.path, cost);
-        context.window = context.window.saturating_sub(cost);
+        context.charge(cost);
         Step::Sent(cost)
     }
 

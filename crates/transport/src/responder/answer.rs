@@ -10,11 +10,12 @@ use polypath_wire::packet::{Headers, pad_for};
 use polypath_wire::psn::Psn;
 
 use super::{Refusal, Responder};
+use crate::PACKET_COST;
 use crate::burst::{Burst, Payload};
 use crate::common::Core;
 use crate::host::{Host, Unread};
 use crate::requester::burst_packets;
-use polypath_types::{Access, PathId, PathTag};
+use polypath_types::{Access, Class, PathId, PathTag, Pick, Want};
 
 /// So many acknowledgements may be coalesced before one is sent even if nobody asks for it.
 const ACKS_COALESCED_MAX: u32 = 32;
@@ -139,6 +140,16 @@ impl Job {
             Self::Read(job) => job.again,
             Self::Atomic { again, .. } => *again,
         }
+    }
+
+    /// What it wants a route for.
+    fn want(&self, core: &Core) -> Want {
+        let bytes = match self {
+            Self::Read(job) => job.left.min(POLL_BYTES),
+            Self::Atomic { .. } => 8,
+        };
+        let class = Class::Answer { asked_by: self.reply().path };
+        Want { qpn: core.config.qpn, bytes: bytes + PACKET_COST, class }
     }
 
     /// Sequence numbers that are still to be sent.
@@ -317,14 +328,15 @@ impl Responder {
             let Some(job) = self.jobs.front().copied() else { break };
             let path = match core.peer {
                 None => job.reply().path,
-                Some(peer) => match host.route(peer) {
+                Some(peer) => match host.pick(peer, &job.want(core)) {
                     // Our route may not carry what is as large as an answer: who asks again shows a
                     // path that may.
-                    Some(_) if job.is_again() && host.tag(job.reply().path).is_some() => {
+                    Pick::Route(_) if job.is_again() && host.tag(job.reply().path).is_some() => {
                         job.reply().path
                     }
-                    Some(route) => route.path,
-                    None => {
+                    Pick::Route(route) => route.path,
+                    Pick::Wait => job.reply().path,
+                    Pick::NoPath => {
                         self.held = true;
                         return false;
                     }
@@ -348,7 +360,7 @@ impl Responder {
         }
         if self.waiting && self.jobs.is_empty() {
             self.waiting = false;
-            self.drain(core, host);
+            self.drain(core, None, host);
         }
         if self.acks_pressing() {
             self.flush_acks(core, host);

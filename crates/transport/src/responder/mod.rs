@@ -184,8 +184,9 @@ impl Responder {
         core.note_request(host);
         let ahead = packet.headers.bth.psn.diff(self.epsn());
         if ahead == 0 {
-            if self.take(core, &packet.headers, packet.payload, from, host) {
-                self.drain(core, host);
+            let reply = Reply::to(&packet.headers, from);
+            if self.take(core, &packet.headers, packet.payload, from, None, host) {
+                self.drain(core, Some(reply), host);
             }
         } else if ahead < 0 {
             self.duplicate(core, packet, from, host);
@@ -194,7 +195,9 @@ impl Responder {
         }
     }
 
-    /// Executes the expected packet; false: no further one can be.
+    /// Executes the expected packet, which came by `from`; false: no further one can be. `came`: how to
+    /// acknowledge the one that it had to wait for, if that has come just now. How long this one has
+    /// waited is no part of its way.
     #[inline]
     fn take<H: Host>(
         &mut self,
@@ -202,9 +205,11 @@ impl Responder {
         headers: &Headers,
         payload: &[u8],
         from: PathId,
+        came: Option<Reply>,
         host: &mut H,
     ) -> bool {
         let reply = Reply::to(headers, from);
+        let came = came.unwrap_or(reply);
         match self.execute(core, headers, payload, reply, host) {
             Verdict::Done(n) => {
                 self.next += u64::from(n);
@@ -212,9 +217,9 @@ impl Responder {
                 self.reorder.advance(n, host);
                 let opcode = headers.bth.opcode.base();
                 if is_answered(opcode) {
-                    self.answered(reply);
+                    self.answered(came);
                 } else {
-                    self.executed(headers.bth.ack_req, reply);
+                    self.executed(headers.bth.ack_req, came);
                 }
                 true
             }
@@ -245,13 +250,14 @@ impl Responder {
         }
     }
 
-    /// Executes what was waiting for the packet that has come.
-    fn drain<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+    /// Executes what was waiting, if for a packet that has come just now, for one that is to be acknowledged
+    /// like `came`.
+    fn drain<H: Host>(&mut self, core: &mut Core, came: Option<Reply>, host: &mut H) {
         if self.reorder.is_empty() {
             return;
         }
         while let Some(held) = self.reorder.take() {
-            let done = self.take(core, &held.headers, &held.payload, held.from, host);
+            let done = self.take(core, &held.headers, &held.payload, held.from, came, host);
             // One that found no receive is not kept: the peer has to know that it must come again.
             self.reorder.recycle(held, host);
             if !done {

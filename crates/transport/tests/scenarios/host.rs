@@ -9,6 +9,7 @@ use polypath_transport::{
     Memory, Observer, PathId, PathTag, Paths, Payload, PeerId, QpEvent, Queues, RecvWr,
     RemoteAccess, RemoteKey, Route, Sge, Unread, WcStatus,
 };
+use polypath_transport::{Class, Pick, Want};
 use polypath_wire::ICRC_LEN;
 use polypath_wire::packet::Headers;
 
@@ -36,6 +37,8 @@ pub struct PathEnd {
     pub lost: u64,
     pub congestions: u32,
     pub rtt: Option<Duration>,
+    /// The longest that was measured.
+    pub rtt_max: Duration,
     pub suspected: u32,
 }
 
@@ -47,6 +50,9 @@ pub struct SimHost {
     pub tagged: bool,
     pub active: Option<usize>,
     pub window: u32,
+    /// Requests go by all paths in turn, so many bytes each time; `None`: all by the active one.
+    pub spread: Option<u32>,
+    pub turn: usize,
     pub srq: VecDeque<RecvWr>,
     /// Shared receive queues of XRC, by number.
     pub xrc: BTreeMap<u32, VecDeque<RecvWr>>,
@@ -90,6 +96,7 @@ impl SimHost {
             lost: 0,
             congestions: 0,
             rtt: None,
+            rtt_max: Duration::ZERO,
             suspected: 0,
         };
         Self {
@@ -99,6 +106,8 @@ impl SimHost {
             tagged: false,
             active: Some(0),
             window: 128 << 10,
+            spread: None,
+            turn: 0,
             srq: VecDeque::new(),
             xrc: BTreeMap::new(),
             xrc_completions: Vec::new(),
@@ -297,12 +306,35 @@ impl Observer for SimHost {
 }
 
 impl Paths for SimHost {
-    fn route(&mut self, _peer: PeerId) -> Option<Route> {
+    fn route(&self, _peer: PeerId) -> Option<Route> {
         let active = self.active?;
         let end = &self.paths[active];
         let window = (i64::from(self.window) - end.outstanding).max(0) as u32;
         let path = PathId(active as u32);
-        Some(Route { path, tag: self.tag(path), window, rtt: end.rtt })
+        Some(Route { path, tag: self.tag(path), window, rtt: end.rtt, quantum: u32::MAX })
+    }
+
+    fn pick(&mut self, peer: PeerId, want: &Want) -> Pick {
+        let Some(main) = self.route(peer) else { return Pick::NoPath };
+        let Some(quantum) = self.spread else { return Pick::Route(main) };
+        let alive = |path: &usize| self.paths[*path].alive;
+        if let Class::Answer { asked_by } = want.class
+            && alive(&(asked_by.0 as usize))
+        {
+            return Pick::Route(Route { path: asked_by, tag: self.tag(asked_by), ..main });
+        }
+        self.turn += 1;
+        let order = (0..self.paths.len()).map(|n| (self.turn + n) % self.paths.len());
+        for path in order.filter(alive) {
+            let end = &self.paths[path];
+            let window = (i64::from(self.window) - end.outstanding).max(0) as u32;
+            if window >= want.bytes.min(8192) {
+                let path = PathId(path as u32);
+                let tag = self.tag(path);
+                return Pick::Route(Route { path, tag, window, rtt: end.rtt, quantum });
+            }
+        }
+        if want.class == Class::Request { Pick::Wait } else { Pick::Route(main) }
     }
 
     fn tag(&self, path: PathId) -> Option<PathTag> {
@@ -319,6 +351,7 @@ impl Paths for SimHost {
         end.outstanding -= i64::from(bytes);
         end.acked += u64::from(bytes);
         end.rtt = rtt.or(end.rtt);
+        end.rtt_max = rtt.map_or(end.rtt_max, |rtt| rtt.max(end.rtt_max));
         assert!(end.outstanding >= 0);
     }
 

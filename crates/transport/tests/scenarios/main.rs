@@ -17,6 +17,7 @@ mod placement;
 mod random;
 mod reads;
 mod repeats;
+mod spread;
 mod unreliable;
 mod xrc;
 

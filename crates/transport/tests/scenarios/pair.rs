@@ -449,6 +449,14 @@ impl Pair {
         node.qp.on_path_change(self.now, dead, &mut node.host);
     }
 
+    /// Tells a host that one of the paths that it uses is dead: not the active one.
+    pub fn lose_path(&mut self, side: usize, path: usize) {
+        let node = &mut self.nodes[side];
+        node.host.paths[path].alive = false;
+        assert_ne!(node.host.active, Some(path));
+        node.qp.on_path_dead(self.now, PathId(path as u32), &mut node.host);
+    }
+
     /// Tells a host that the peer answers again on `path`.
     pub fn path_heard(&mut self, side: usize, path: usize) {
         let node = &mut self.nodes[side];

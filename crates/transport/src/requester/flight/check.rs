@@ -44,6 +44,7 @@ impl Flight {
         if self.slots.front().is_some_and(|s| s.is(DONE)) {
             return Err(format!("{} is done, and kept", self.una));
         }
+        self.check_paths()?;
         if self.acked_to > self.next() {
             return Err(format!("{} is acknowledged before it is sent", self.acked_to));
         }

@@ -3,9 +3,13 @@
 use core::time::Duration;
 
 use super::super::micros;
+use super::super::on_path::OnPaths;
 use super::{AGAIN, ANSWERED, END, Flight, LOST, Slot};
 use crate::frozen::Writer;
 use polypath_types::PathId;
+
+/// The path that is gone which they were sent by.
+const NO_PATH: PathId = PathId(u32::MAX);
 
 impl Flight {
     /// One that was frozen: what was in flight from `una` on is lost. `slots`: whether each has an answer,
@@ -13,13 +17,16 @@ impl Flight {
     pub(crate) fn thawed(una: u64, slots: &[(u8, u16)], now: Duration) -> Self {
         let sent_us = micros(now);
         let slot = |&(flags, cost): &(u8, u16)| Slot {
-            path: PathId(u32::MAX),
+            path: NO_PATH,
             order: 0,
             sent_us,
             cost,
             flags: flags & (ANSWERED | END) | LOST | AGAIN,
         };
+        let mut paths = OnPaths::default();
+        paths.on(NO_PATH);
         Self {
+            paths,
             slots: slots.iter().map(slot).collect(),
             lost: slots.len() as u32,
             unanswered: slots.iter().filter(|(flags, _)| flags & END != 0).count() as u32,

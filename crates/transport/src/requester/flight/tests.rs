@@ -31,16 +31,20 @@ fn check(f: &Flight) {
     assert!(with(f, HELD, 0).iter().all(|s| f.beyond.containing(*s).is_some()));
     let arrived = |seq: u64| seq >= f.una && f.slot(seq).is_some_and(|s| s.is(DONE | HELD));
     assert!(f.beyond.iter().all(|r| r.clone().all(arrived)), "{:?}", f.beyond);
-    let waiting: Vec<u64> = with(f, 0, DONE | LOST | HELD | AGAIN);
-    assert!(waiting.iter().all(|s| *s >= f.once_from), "{} {waiting:?}", f.once_from);
-    assert!(f.again.len() <= 2 * f.slots.len() + 1);
+    assert_eq!(f.check_paths(), Ok(()));
+    let runs = f.paths.iter().map(|on| on.sent.len()).max().unwrap_or(0);
+    assert!(runs <= 3 * (2 * f.slots.len() + 16), "{runs} runs of {}", f.slots.len());
 }
 
 /// Looks at every slot.
-fn overtaken(f: &Flight, threshold: u32) -> Vec<u64> {
+fn overtaken(f: &Flight, in_order: bool) -> Vec<u64> {
+    let overtaken = |slot: &Slot| {
+        let on = f.paths.get(slot.path).unwrap();
+        on.has_overtaken(slot.order, if in_order { 1 } else { on.reordering })
+    };
     with(f, 0, DONE | LOST | HELD)
         .into_iter()
-        .filter(|seq| *seq < f.done_to && f.overtaken(f.slot(*seq).unwrap(), threshold))
+        .filter(|seq| *seq < f.done_to && overtaken(f.slot(*seq).unwrap()))
         .collect()
 }
 
@@ -51,8 +55,10 @@ fn what_was_overtaken_is_found_as_if_every_slot_had_been_looked_at() {
         let mut rng = Rng(seed);
         let mut f = Flight::new(START);
         let switch_at = rng.below(400);
+        let (paths, alternates) = (1 + rng.below(3), rng.below(2) == 0);
         for step in 0..400 {
-            let path = PathId(u32::from(step > switch_at));
+            let path = if alternates { rng.below(paths) } else { u64::from(step > switch_at) };
+            let path = PathId(path as u32);
             let mut tally = Tally::default();
             let any = f.una + rng.below(f.slots.len() as u64);
             match rng.below(16) {
@@ -81,7 +87,7 @@ fn what_was_overtaken_is_found_as_if_every_slot_had_been_looked_at() {
             f.advance();
             check(&f);
             let in_order = rng.below(4) == 0;
-            let expected = overtaken(&f, if in_order { 1 } else { f.reordering });
+            let expected = overtaken(&f, in_order);
             let before = with(&f, LOST, 0);
             f.lose_overtaken(in_order, &mut tally);
             let mut now = with(&f, LOST, 0);
@@ -133,7 +139,8 @@ fn memory_of_a_long_flight_is_given_back_when_nothing_is_in_flight() {
     f.resend(START, 1 << 14, PathId(0), 0);
     f.acknowledge(START + (1 << 14), &mut tally);
     assert!(f.advance());
-    let kept = f.slots.capacity() * size_of::<Slot>() + f.again.capacity();
+    let runs: usize = f.paths.iter().map(|on| on.sent.capacity()).sum();
+    let kept = f.slots.capacity() * size_of::<Slot>() + runs;
     assert!(kept <= 2 * SLOTS_KEPT * size_of::<Slot>(), "{kept}");
 }
 

@@ -1,0 +1,115 @@
+//! What a policy may know.
+
+use core::time::Duration;
+
+use crate::addresses::LocalAddresses;
+use crate::associations::Associations;
+use crate::config::{Config, Primary};
+use crate::id::AssociationId;
+use crate::path::Path;
+use crate::slab::Slab;
+use crate::types::{PathAddress, PathState};
+use polypath_types::PathId;
+
+/// The paths that a peer's data may take, and what is known of them. All that it tells is looked up when it is
+/// asked.
+#[derive(Clone, Copy, Debug)]
+pub struct PathSet<'a> {
+    pub(crate) association: Option<AssociationId>,
+    pub(crate) own: PathId,
+    pub(crate) main: PathId,
+    pub(crate) outage: bool,
+    pub(crate) associations: &'a Associations,
+    pub(crate) paths: &'a Slab<PathId, Path>,
+    pub(crate) local: &'a LocalAddresses,
+    pub(crate) config: &'a Config,
+}
+
+impl<'a> PathSet<'a> {
+    /// The paths, in the order of their numbers, whatever their states.
+    pub fn members(&self) -> impl Iterator<Item = PathId> + use<'a> {
+        let of_association = self.association.and_then(|a| self.associations.get(a));
+        let alone = self.association.is_none().then_some(self.own);
+        of_association.into_iter().flat_map(|a| a.paths().map(|(_, path)| path)).chain(alone)
+    }
+
+    /// The paths that live and are not suspected of having died.
+    pub fn up(&self) -> impl Iterator<Item = PathId> + use<'a> {
+        let paths = self.paths;
+        self.members().filter(|p| paths.get(*p).is_some_and(|p| p.state == PathState::Up))
+    }
+
+    /// The main path; while there is none that can carry data, the last one. It need not be a member any more.
+    #[inline]
+    pub fn main(&self) -> PathId {
+        self.main
+    }
+
+    /// The path with the addresses that queue pairs were connected with. It need not be a member.
+    pub fn own(&self) -> PathId {
+        self.own
+    }
+
+    /// The peer is without a path: only one that has answered will do.
+    pub fn is_outage(&self) -> bool {
+        self.outage
+    }
+
+    /// The state of a path.
+    pub fn state(&self, path: PathId) -> Option<PathState> {
+        self.paths.get(path).map(|p| p.state)
+    }
+
+    /// How packets of a path are addressed.
+    pub fn address(&self, path: PathId) -> Option<PathAddress> {
+        self.paths.get(path).map(|p| p.address)
+    }
+
+    /// Bytes that the window of a path still takes: payload, with a cost for each packet.
+    pub fn room(&self, path: PathId) -> u32 {
+        self.paths.get(path).map_or(0, |p| p.congestion.room())
+    }
+
+    /// Bytes that are on their way by a path, of all peers that use it.
+    pub fn in_flight(&self, path: PathId) -> u32 {
+        self.paths.get(path).map_or(0, |p| p.congestion.in_flight())
+    }
+
+    /// The congestion window of a path, bytes.
+    pub fn window(&self, path: PathId) -> u32 {
+        self.paths.get(path).map_or(0, |p| p.congestion.window())
+    }
+
+    /// The smoothed round-trip time of a path, if one was measured.
+    pub fn rtt(&self, path: PathId) -> Option<Duration> {
+        self.paths.get(path)?.rtt.smoothed()
+    }
+
+    /// Whether the settings prefer a path.
+    pub fn is_primary(&self, path: PathId) -> bool {
+        let Some(p) = self.paths.get(path) else { return false };
+        match self.config.primary {
+            Some(Primary::Interface(ifindex)) => p.address.ifindex == ifindex,
+            Some(Primary::Address(ip)) => p.address.local == ip.to_canonical(),
+            None => false,
+        }
+    }
+
+    /// The speed of the interface that a path leaves by, Mbit/s; 0 if unknown.
+    pub fn speed_mbps(&self, path: PathId) -> u32 {
+        self.paths.get(path).map_or(0, |p| self.local.speed_mbps(p.address.local))
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &'a Config {
+        self.config
+    }
+
+    /// Data may go by a path: it is the main one, or a member that lives.
+    #[inline]
+    pub(crate) fn takes(&self, path: PathId) -> bool {
+        path == self.main
+            || (self.paths.get(path).is_some_and(Path::usable)
+                && self.members().any(|member| member == path))
+    }
+}

@@ -1,0 +1,379 @@
+//! What a queue pair knows of each path that it has packets on.
+//!
+//! Packets of one path arrive in the order in which they were sent, or nearly so, and take about the same time.
+//! Neither holds between paths: what is sent now by a short one overtakes what was sent before by a long one.
+//! So the order of sending, the round trip and the probe for losses at the end are kept for each path by
+//! itself. Only the ACK timeout and the retries belong to the queue pair as a whole
+//! ([`Timers`](super::timers::Timers)).
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use polypath_types::PathId;
+
+/// So many packets overtake one on a path at first before it is taken to be lost (RFC 5681: three), and
+/// so many at most on one that proves to reorder more.
+const REORDERING_MIN: u32 = 3;
+const REORDERING_MAX: u32 = 64;
+
+/// A probe never comes earlier than this after progress: the peer's thread may just not have run.
+pub(super) const PROBE_MIN: Duration = Duration::from_micros(1500);
+/// The first probe when no round trip was measured yet.
+const PROBE_UNMEASURED: Duration = Duration::from_millis(20);
+/// Probes back off up to this.
+const PROBE_MAX: Duration = Duration::from_millis(200);
+
+/// For how long a complaint is taken to be about the first transmission, if nothing was measured.
+const GUARD_UNMEASURED_US: u32 = 1000;
+
+/// From so many paths on, those that no packet was sent by last are forgotten.
+const PATHS_KEPT: usize = 16;
+
+/// A tail-loss probe on its way: a packet that was sent again to learn what became of it and the rest.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Probe {
+    /// The packet that is sent again.
+    pub(super) seq: u64,
+    /// One past the last one that had been sent when the probe was.
+    pub(super) upto: u64,
+    /// When, microseconds, wrapping.
+    pub(super) sent_us: u32,
+    /// By which path it went; it has not gone yet if there is none.
+    pub(super) by: Option<PathId>,
+}
+
+/// When to ask what became of the packets on a path: after three of its round trips in which nothing moved,
+/// then more and more rarely.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ProbeTimer {
+    /// Since when nothing has moved.
+    from: Duration,
+    probes: u32,
+    /// Smoothed round-trip time.
+    srtt: Option<Duration>,
+}
+
+impl ProbeTimer {
+    /// When the next probe is due.
+    #[inline]
+    pub(super) fn due(&self) -> Duration {
+        let first = self.srtt.map_or(PROBE_UNMEASURED, |rtt| (rtt * 3).max(PROBE_MIN));
+        self.from + (first * (1 << self.probes.min(6))).min(PROBE_MAX.max(first))
+    }
+
+    /// Something has moved.
+    #[inline]
+    pub(super) fn restart(&mut self, now: Duration) {
+        self.from = now;
+        self.probes = 0;
+    }
+
+    /// Everything was sent again: waiting starts over.
+    pub(super) fn resent(&mut self, now: Duration) {
+        self.from = now;
+    }
+
+    /// A probe is sent.
+    pub(super) fn probed(&mut self, now: Duration) {
+        self.from = now;
+        self.probes += 1;
+    }
+
+    /// A round trip took `rtt`.
+    #[inline]
+    pub(super) fn measured(&mut self, rtt: Duration) {
+        // In one number: `Duration` multiplies and divides in parts.
+        let nanos = |time: Duration| time.as_nanos() as u64;
+        self.srtt = Some(match self.srtt {
+            Some(srtt) => Duration::from_nanos((nanos(srtt) * 7 + nanos(rtt)) / 8),
+            None => rtt,
+        });
+    }
+}
+
+/// Packets with consecutive sequence numbers that were sent one after the other by the same path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) seq: u64,
+    /// Place of the first in the order of sending.
+    pub(super) order: u32,
+    pub(super) len: u32,
+}
+
+impl Run {
+    /// Leaves the first `n` out.
+    pub(super) fn skip(&mut self, n: u64) {
+        let n = n.min(u64::from(self.len)) as u32;
+        self.seq += u64::from(n);
+        self.order = self.order.wrapping_add(n);
+        self.len -= n;
+    }
+}
+
+/// One path.
+#[derive(Clone, Debug)]
+pub(super) struct OnPath {
+    pub(super) path: PathId,
+    /// Place of the next packet in the order of sending.
+    pub(super) order: u32,
+    /// The latest place that is known to have arrived; before the first, the one before all.
+    pub(super) newest: u32,
+    /// A packet of a multi-path peer is lost when so many sent after it have arrived.
+    pub(super) reordering: u32,
+    /// Packets that are on their way.
+    pub(super) charged: u32,
+    /// Those of them whose arrival is acknowledged at once. (The answer to a READ waits until all that was
+    /// sent before it, by whatever path, has been executed.)
+    pub(super) prompt: u32,
+    /// Something has arrived since it was looked at last.
+    pub(super) moved: bool,
+    /// What was sent, in that order. A packet of it counts only while its slot says the same place.
+    pub(super) sent: VecDeque<Run>,
+    pub(super) timer: ProbeTimer,
+    pub(super) probe: Option<Probe>,
+}
+
+impl OnPath {
+    fn new(path: PathId) -> Self {
+        Self {
+            path,
+            order: 0,
+            newest: u32::MAX,
+            reordering: REORDERING_MIN,
+            charged: 0,
+            prompt: 0,
+            moved: false,
+            sent: VecDeque::new(),
+            timer: ProbeTimer::default(),
+            probe: None,
+        }
+    }
+
+    /// The packet `seq` is sent, which an acknowledgement is enough for or not. Gives its place in the order
+    /// of sending.
+    #[inline]
+    pub(super) fn push(&mut self, seq: u64, is_prompt: bool) -> u32 {
+        let order = self.order;
+        self.order = order.wrapping_add(1);
+        self.charged += 1;
+        self.prompt += u32::from(is_prompt);
+        match self.sent.back_mut() {
+            Some(run) if run.seq + u64::from(run.len) == seq && run.len < u32::MAX / 2 => {
+                run.len += 1;
+            }
+            _ => self.sent.push_back(Run { seq, order, len: 1 }),
+        }
+        order
+    }
+
+    /// A packet is not on its way any more.
+    #[inline]
+    pub(super) fn settle(&mut self, is_prompt: bool) {
+        self.charged -= 1;
+        self.prompt -= u32::from(is_prompt);
+    }
+
+    /// What was sent at this place has arrived.
+    #[inline]
+    pub(super) fn arrived(&mut self, order: u32) {
+        self.moved = true;
+        if order.wrapping_sub(self.newest) as i32 > 0 {
+            self.newest = order;
+        }
+    }
+
+    /// A packet that was sent again was not lost but late (`true`), or lost indeed.
+    pub(super) fn was_late(&mut self, late: bool) {
+        self.reordering = if late {
+            (self.reordering + 1).min(REORDERING_MAX)
+        } else {
+            (self.reordering - 1).max(REORDERING_MIN)
+        };
+    }
+
+    /// Whether so many that were sent after the packet at this place have arrived.
+    #[inline]
+    pub(super) fn has_overtaken(&self, order: u32, threshold: u32) -> bool {
+        self.newest.wrapping_sub(order) as i32 >= threshold as i32
+    }
+
+    /// For how long after a packet was sent again a complaint may still be about the first time,
+    /// microseconds.
+    pub(super) fn guard_us(&self) -> u32 {
+        self.rtt_us().map_or(GUARD_UNMEASURED_US, |rtt| rtt.max(50))
+    }
+
+    /// The smoothed round trip, microseconds, if one was measured.
+    pub(super) fn rtt_us(&self) -> Option<u32> {
+        self.timer.srtt.map(|rtt| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX))
+    }
+}
+
+/// The paths that a queue pair has, or had lately, packets on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OnPaths {
+    /// Nearly always one.
+    list: SmallVec<[OnPath; 1]>,
+}
+
+impl OnPaths {
+    #[inline]
+    pub(super) fn get(&self, path: PathId) -> Option<&OnPath> {
+        self.list.iter().find(|on| on.path == path)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, path: PathId) -> Option<&mut OnPath> {
+        self.list.iter_mut().find(|on| on.path == path)
+    }
+
+    /// That of a path, a new one if there is none.
+    #[inline]
+    pub(super) fn on(&mut self, path: PathId) -> &mut OnPath {
+        let at = match self.list.iter().position(|on| on.path == path) {
+            Some(at) => at,
+            None => self.add(path),
+        };
+        &mut self.list[at]
+    }
+
+    #[cold]
+    fn add(&mut self, path: PathId) -> usize {
+        self.list.push(OnPath::new(path));
+        self.list.len() - 1
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &OnPath> {
+        self.list.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut OnPath> {
+        self.list.iter_mut()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub(super) fn at(&mut self, at: usize) -> &mut OnPath {
+        &mut self.list[at]
+    }
+
+    /// There are so many that those which nothing refers to should be forgotten.
+    pub(super) fn are_many(&self) -> bool {
+        self.list.len() > PATHS_KEPT
+    }
+
+    /// Forgets those that nothing refers to.
+    pub(super) fn retain(&mut self, is_used: impl Fn(PathId) -> bool) {
+        self.list.retain(|on| is_used(on.path));
+    }
+
+    /// The round trip of a path, as others have measured it.
+    pub(super) fn set_rtt(&mut self, path: PathId, rtt: Option<Duration>) {
+        self.on(path).timer.srtt = rtt;
+    }
+
+    /// The same, if this queue pair has not measured any itself.
+    #[inline]
+    pub(super) fn suggest_rtt(&mut self, path: PathId, rtt: Option<Duration>) {
+        let timer = &mut self.on(path).timer;
+        timer.srtt = timer.srtt.or(rtt);
+    }
+
+    /// All patience anew, on all paths.
+    #[inline]
+    pub(super) fn restart(&mut self, now: Duration) {
+        for on in &mut self.list {
+            on.timer.restart(now);
+            on.moved = false;
+        }
+    }
+
+    /// Everything was sent again.
+    pub(super) fn resent(&mut self, now: Duration) {
+        self.list.iter_mut().for_each(|on| on.timer.resent(now));
+    }
+
+    /// Patience anew on the paths on which something has moved, but for `oldest`: what is missing there holds
+    /// up all that came later.
+    pub(super) fn restart_moved(&mut self, now: Duration, oldest: Option<PathId>) {
+        for on in &mut self.list {
+            if core::mem::take(&mut on.moved) && Some(on.path) != oldest {
+                on.timer.restart(now);
+            }
+        }
+    }
+
+    pub(super) fn has_probe(&self) -> bool {
+        self.list.iter().any(|on| on.probe.is_some())
+    }
+
+    pub(super) fn drop_probes(&mut self) {
+        self.list.iter_mut().for_each(|on| on.probe = None);
+    }
+
+    /// The packet `seq` was sent again by `path`: if it is a probe, it is on its way.
+    #[inline]
+    pub(super) fn probe_sent(&mut self, seq: u64, path: PathId) {
+        for probe in self.list.iter_mut().filter_map(|on| on.probe.as_mut()) {
+            if probe.seq == seq && probe.by.is_none() {
+                probe.by = Some(path);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn probes_come_after_three_round_trips_of_their_path_and_then_more_and_more_rarely() {
+        let mut timer = ProbeTimer::default();
+        timer.restart(MS);
+        assert_eq!(timer.due(), MS + PROBE_UNMEASURED);
+        timer.measured(MS * 10);
+        assert_eq!(timer.due(), MS * 31);
+        timer.probed(MS * 31);
+        assert_eq!(timer.due(), MS * 31 + MS * 60);
+        (0..20).for_each(|_| timer.probed(MS * 31));
+        assert_eq!(timer.due(), MS * 31 + PROBE_MAX);
+        timer.restart(MS * 40);
+        assert_eq!(timer.due(), MS * 70);
+        let mut quick = ProbeTimer::default();
+        quick.measured(MS / 100);
+        assert_eq!(quick.due(), PROBE_MIN);
+    }
+
+    #[test]
+    fn packets_that_follow_each_other_are_one_run() {
+        let mut on = OnPath::new(PathId(1));
+        for seq in [10, 11, 12, 20, 21, 11] {
+            on.push(seq, true);
+        }
+        let runs: Vec<_> = on.sent.iter().map(|run| (run.seq, run.order, run.len)).collect();
+        assert_eq!(runs, [(10, 0, 3), (20, 3, 2), (11, 5, 1)]);
+        let mut run = on.sent[0];
+        run.skip(2);
+        assert_eq!((run.seq, run.order, run.len), (12, 2, 1));
+        run.skip(9);
+        assert_eq!(run.len, 0);
+    }
+
+    #[test]
+    fn nothing_was_overtaken_before_anything_has_arrived() {
+        let mut on = OnPath::new(PathId(1));
+        for seq in 0..8 {
+            on.push(seq, true);
+        }
+        assert!(!on.has_overtaken(0, 1));
+        on.arrived(3);
+        on.arrived(2);
+        assert!(on.has_overtaken(0, 3) && !on.has_overtaken(1, 3));
+    }
+}
