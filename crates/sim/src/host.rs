@@ -5,7 +5,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use polypath_lane::{Arrival, Lane, LaneConfig, QpTable, Taken, Visit};
-use polypath_paths::{Config, Handled, LaneIdentity, LocalAddress, PathManager, PathOptions};
+use polypath_paths::{
+    Config, Handled, LaneIdentity, LocalAddress, MakePolicy, PathManager, PathOptions, PathStatus,
+};
 use polypath_transport::QueuePair;
 use polypath_wire::icrc::FlowCrc;
 use polypath_wire::packet::Packet;
@@ -31,6 +33,8 @@ pub struct HostPlan {
     pub v6: bool,
     /// What it tells of its lane.
     pub lane: LanePlan,
+    /// Makes the policy of its peers; `None`: the one that settings name.
+    pub policy: Option<MakePolicy>,
     /// Bytes of memory.
     pub memory: usize,
 }
@@ -72,7 +76,10 @@ impl SimHost {
         let identity = LaneIdentity { instance: plan.instance, slot: plan.number as u8 + 1 };
         let LanePlan { reach, receive_window } = plan.lane;
         let config = Config { reach, receive_window, ..Config::default() };
-        let paths = PathManager::new(config, identity, seed);
+        let mut paths = PathManager::new(config, identity, seed);
+        if let Some(make) = plan.policy {
+            paths.set_policy(make);
+        }
         let mut lane = Lane::new(paths, LaneConfig { early_bytes: EARLY_MEMORY });
         lane.begin(now);
         lane.set_local(&local);
@@ -171,6 +178,13 @@ impl SimHost {
         let taken = self.lane.handle_packet(&arrival, &packet, &mut self.io);
         let accepted = matches!(taken, Ok(Taken::QueuePair | Taken::Control(Handled::Accepted)));
         self.refused += u64::from(!accepted);
+    }
+
+    /// Most paths that its data went by to one peer.
+    pub(crate) fn carriers(&self) -> usize {
+        let peers = self.lane.paths().status().peers.into_iter();
+        let carriers = |paths: Vec<PathStatus>| paths.iter().filter(|p| p.sent_bytes > 0).count();
+        peers.map(|peer| carriers(peer.paths)).max().unwrap_or(0)
     }
 
     /// What holds inside a host after each of its steps.

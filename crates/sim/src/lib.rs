@@ -87,3 +87,8 @@ pub use run::{Failure, Report, Simulation, simulate};
 pub use shrink::{Shrunk, run, shrink};
 pub use trace::{Drop, Fate, Record, Trace};
 pub use weather::{Bursts, Holes, LinkPlan, Weather};
+
+/// What the page shows compiles, and holds.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/extend/policy.md")]
+struct PolicyPage;

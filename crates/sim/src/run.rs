@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use polypath_paths::{PathEvent, PathOptions};
+use polypath_paths::{MakePolicy, PathEvent, PathOptions};
 use polypath_transport::{PathId, QpAttr, QpAttrMask, QpState, QpType, QueuePair, UdDestination};
 
 use crate::attack::{Attackers, Seen};
@@ -63,6 +63,8 @@ pub struct Report {
     pub resent: u64,
     /// Packets refused, for fences for example.
     pub refused: u64,
+    /// Most paths that data of one host went by to one peer.
+    pub carriers: usize,
     /// Depends on every packet that was sent, and when.
     pub digest: u64,
 }
@@ -146,6 +148,15 @@ pub struct Simulation {
 impl Simulation {
     /// Everything connected, nothing done yet.
     pub fn new(case: &Case) -> Self {
+        Self::build(case, None)
+    }
+
+    /// The same between hosts that send by the policy that `make` makes.
+    pub fn with_policy(case: &Case, make: MakePolicy) -> Self {
+        Self::build(case, Some(make))
+    }
+
+    fn build(case: &Case, policy: Option<MakePolicy>) -> Self {
         let mut rng = Rng::new(case.seed);
         let mut base = COMMON;
         let mut layouts = Vec::new();
@@ -165,6 +176,7 @@ impl Simulation {
                 links: case.links.len(),
                 v6: case.v6,
                 lane: case.lanes.get(number).copied().unwrap_or_default(),
+                policy,
                 memory: memory as usize,
             })
             .collect();
@@ -470,6 +482,7 @@ impl Simulation {
                 .map(|(_, entry)| entry.qp.counters().retransmitted_packets)
                 .sum(),
             refused: self.hosts.iter().map(|h| h.refused).sum(),
+            carriers: self.hosts.iter().map(SimHost::carriers).max().unwrap_or(0),
             digest: self.net.digest,
         }
     }
