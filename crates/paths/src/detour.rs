@@ -31,7 +31,8 @@ impl PathManager {
         self.paths.get(way).is_some_and(Path::usable).then_some(way)
     }
 
-    /// Like [`PathManager::suspect`], for a queue pair of which nothing was acknowledged since `since`: it may
+    /// Like [`PathManager::suspect`], for a queue pair of which nothing was acknowledged since
+    /// `since`: it may
     /// get another path of its own, which [`PathEvent::Detour`] tells.
     pub fn stalled(&mut self, now: Duration, path: PathId, qpn: u32, since: Duration) {
         self.suspect(now, path);

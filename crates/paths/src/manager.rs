@@ -131,7 +131,8 @@ impl PathManager {
         if p.is_held() { None } else { self.route_by(p.main, u32::MAX) }
     }
 
-    /// The route of a queue pair that knows of one path only: its own detour, or that by its peer's main path.
+    /// The route of a queue pair that knows of one path only: its own detour, or that by its peer's
+    /// main path.
     /// `None`: no path lives.
     #[inline]
     pub fn route_of(&self, peer: PeerId, qpn: u32) -> Option<Route> {
@@ -140,7 +141,8 @@ impl PathManager {
         if p.is_held() { None } else { self.route_by(detour.unwrap_or(p.main), u32::MAX) }
     }
 
-    /// Where a queue pair of `peer` sends now: by its own detour, or by the path that the policy picks. Who has to
+    /// Where a queue pair of `peer` sends now: by its own detour, or by the path that the policy
+    /// picks. Who has to
     /// wait for a window, that of the route or, with [`Pick::Wait`], any, asks to be told
     /// ([`PathManager::wake_when_open`]).
     #[inline]
@@ -197,7 +199,8 @@ impl PathManager {
         Some(Route { path: index, tag: path.tag(), window, rtt, quantum })
     }
 
-    /// A queue pair of `peer` waits for more room than it found: [`PathEvent::WindowOpened`] tells, once, that one
+    /// A queue pair of `peer` waits for more room than it found: [`PathEvent::WindowOpened`] tells,
+    /// once, that one
     /// of the peer's paths has some again.
     pub fn wake_when_open(&mut self, peer: PeerId) {
         let Some(p) = self.peers.get_mut(peer) else { return };

@@ -56,7 +56,8 @@ pub(crate) struct Peer {
     pub(crate) key: PeerKey,
     /// The path with the peer's own addresses.
     pub(crate) own: PathId,
-    /// The path that reports name: its data goes by it, unless the policy spreads it. While there is none that
+    /// The path that reports name: its data goes by it, unless the policy spreads it. While there is
+    /// none that
     /// can carry data, the last one.
     pub(crate) main: PathId,
     /// Which path its data goes by.
@@ -102,7 +103,8 @@ impl Peer {
         }
     }
 
-    /// Whether its data goes by one of the paths of its set: who uses it is told of its window and of its end.
+    /// Whether its data goes by one of the paths of its set: who uses it is told of its window and of
+    /// its end.
     pub(crate) fn uses(&self, path: PathId) -> bool {
         self.main == path
             || self.policy.spreads()

@@ -151,12 +151,7 @@ impl Simulation {
         Self::build(case, None)
     }
 
-    /// The same between hosts that send by the policy that `make` makes.
-    pub fn with_policy(case: &Case, make: MakePolicy) -> Self {
-        Self::build(case, Some(make))
-    }
-
-    fn build(case: &Case, policy: Option<MakePolicy>) -> Self {
+    pub(crate) fn build(case: &Case, policy: Option<MakePolicy>) -> Self {
         let mut rng = Rng::new(case.seed);
         let mut base = COMMON;
         let mut layouts = Vec::new();

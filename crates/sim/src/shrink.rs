@@ -312,3 +312,10 @@ fn remove_host(case: &mut Case, number: usize) {
         _ => true,
     });
 }
+
+impl Simulation {
+    /// As [`Simulation::new`], between hosts that send by the policy that `make` makes.
+    pub fn with_policy(case: &Case, make: polypath_paths::MakePolicy) -> Self {
+        Self::build(case, Some(make))
+    }
+}

@@ -11,7 +11,8 @@ use crate::slab::Slab;
 use crate::types::{PathAddress, PathState};
 use polypath_types::PathId;
 
-/// The paths that a peer's data may take, and what is known of them. All that it tells is looked up when it is
+/// The paths that a peer's data may take, and what is known of them. All that it tells is looked up
+/// when it is
 /// asked.
 #[derive(Clone, Copy, Debug)]
 pub struct PathSet<'a> {
@@ -39,7 +40,8 @@ impl<'a> PathSet<'a> {
         self.members().filter(|p| paths.get(*p).is_some_and(|p| p.state == PathState::Up))
     }
 
-    /// The main path; while there is none that can carry data, the last one. It need not be a member any more.
+    /// The main path; while there is none that can carry data, the last one. It need not be a member
+    /// any more.
     #[inline]
     pub fn main(&self) -> PathId {
         self.main

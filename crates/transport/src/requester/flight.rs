@@ -12,7 +12,8 @@
 //! Thousands may be in flight, and every acknowledgement tells of gaps until they are filled. So what is
 //! known to have arrived beyond the oldest gap is kept as ranges ([`Flight::beyond`]): what an
 //! acknowledgement repeats costs a look-up for each block, whatever the blocks' length, and whoever looks for
-//! gaps steps over the ranges. And nothing is asked twice whether it was overtaken: each path knows the order in
+//! gaps steps over the ranges. And nothing is asked twice whether it was overtaken: each path knows
+//! the order in
 //! which packets were sent on it.
 
 mod check;
@@ -467,7 +468,8 @@ impl Flight {
         }
     }
 
-    /// Marks as lost what was sent by a path and comes before `to`, but for what the peer holds, and but for what
+    /// Marks as lost what was sent by a path and comes before `to`, but for what the peer holds, and
+    /// but for what
     /// was sent less than `age_us` ago.
     pub(super) fn lose_range_on(
         &mut self,

@@ -11,6 +11,7 @@ mod flight;
 mod frozen;
 mod on_path;
 mod receive;
+mod route;
 mod tally;
 mod timers;
 mod transmit;
@@ -234,7 +235,8 @@ impl Requester {
         }
     }
 
-    /// Sends the first packet that is unacknowledged on a path again, to learn what became of it and the rest.
+    /// Sends the first packet that is unacknowledged on a path again, to learn what became of it and
+    /// the rest.
     fn send_probe<H: Host>(&mut self, path: PathId, seq: u64, now: Duration, host: &mut H) {
         let mut tally = Tally::default();
         self.flight.lose_even_held(seq, &mut tally);

@@ -1,6 +1,7 @@
 //! What a queue pair knows of each path that it has packets on.
 //!
-//! Packets of one path arrive in the order in which they were sent, or nearly so, and take about the same time.
+//! Packets of one path arrive in the order in which they were sent, or nearly so, and take about the
+//! same time.
 //! Neither holds between paths: what is sent now by a short one overtakes what was sent before by a long one.
 //! So the order of sending, the round trip and the probe for losses at the end are kept for each path by
 //! itself. Only the ACK timeout and the retries belong to the queue pair as a whole

@@ -5,8 +5,9 @@ use core::time::Duration;
 
 use super::build::{self, Stamp};
 use super::flight::{ANSWERED, END};
+use super::route::{BURST_BYTES, SendContext};
 use super::tally::Tally;
-use super::{Requester, micros, psn};
+use super::{Requester, psn};
 use crate::PACKET_COST;
 use crate::burst::{Burst, Payload};
 use crate::cause::Cause;
@@ -15,10 +16,8 @@ use crate::host::{Host, Unread};
 use crate::memory::Fault;
 use crate::sq::{Body, Wqe, gather};
 use crate::transmit_state::TransmitState;
-use polypath_types::{Access, Class, PathId, Pick, QpState, SendFlags, SendOp, Want, WcStatus};
+use polypath_types::{Access, PathId, QpState, SendFlags, SendOp, WcStatus};
 
-/// Most payload bytes of one burst: what one UDP_SEGMENT send carries.
-pub(crate) const BURST_BYTES: u32 = 64 << 10;
 /// Most packets of one burst.
 pub(crate) const BURST_PACKETS: u32 = 64;
 /// Most bursts per call of poll, so that other queue pairs get their turn.
@@ -48,56 +47,6 @@ enum Step {
     Blocked,
     /// Nothing more to do for now.
     Idle,
-}
-
-/// The route, until it is asked for again.
-struct SendContext {
-    path: PathId,
-    window: u32,
-    /// Bytes until then.
-    quantum: u32,
-    /// Something was sent by it.
-    used: bool,
-    stamp: Stamp,
-    /// The ICRC of a FLUSH covers it twice.
-    flush_twice: bool,
-}
-
-impl SendContext {
-    /// Something goes out by it.
-    #[inline]
-    fn charge(&mut self, cost: u32) {
-        self.window = self.window.saturating_sub(cost);
-        // Without end, for a peer with one path at a time.
-        if self.quantum != u32::MAX {
-            self.quantum = self.quantum.saturating_sub(cost);
-        }
-        self.used = true;
-    }
-
-    /// So much has gone out by it that it is time to ask again.
-    #[inline]
-    fn is_spent(&self) -> bool {
-        self.quantum == 0 && self.used
-    }
-
-    /// It is full; to ask again may give another.
-    fn is_worth_asking_again(&self) -> bool {
-        self.quantum != u32::MAX && self.used
-    }
-
-    /// How many of `n` packets of a message fit the window. One always does, if nothing else is on its
-    /// way.
-    #[inline]
-    fn fit(&self, n: u32, mtu: u32, last_len: u32, alone: bool) -> u32 {
-        let full = mtu + PACKET_COST;
-        let all = (n - 1) * full + last_len + PACKET_COST;
-        if all <= self.window {
-            return n;
-        }
-        let fitting = (self.window / full).min(n);
-        if fitting == 0 && alone && self.window > 0 { 1 } else { fitting }
-    }
 }
 
 impl Requester {
@@ -168,50 +117,6 @@ impl Requester {
             }
         }
         TransmitState::More
-    }
-
-    /// Asks where to send next. Without a route, gives how the call of poll ends.
-    #[inline]
-    fn ask<H: Host>(
-        &mut self,
-        core: &Core,
-        now: Duration,
-        host: &mut H,
-    ) -> Result<SendContext, TransmitState> {
-        let want = self.want(core);
-        match core.peer.map_or(Pick::NoPath, |peer| host.pick(peer, &want)) {
-            Pick::Route(route) => {
-                self.flight.begin_on(route.path, route.rtt, now);
-                Ok(SendContext {
-                    path: route.path,
-                    window: route.window,
-                    quantum: route.quantum,
-                    used: false,
-                    stamp: Stamp { tag: route.tag.filter(|_| core.multipath), now_us: micros(now) },
-                    flush_twice: self.flush_cover.twice(),
-                })
-            }
-            Pick::Wait => Err(TransmitState::Blocked),
-            Pick::NoPath => {
-                self.held = true;
-                self.ready = false;
-                Err(TransmitState::Idle)
-            }
-        }
-    }
-
-    /// What is to be sent next, at most one burst.
-    #[inline]
-    fn want(&self, core: &Core) -> Want {
-        let mtu = core.attr.path_mtu;
-        let (class, bytes) = if !self.flight.any_lost() {
-            let sent = self.progress.unwrap_or(0) * mtu;
-            let left = self.sq.next().map_or(0, |wqe| wqe.len.saturating_sub(sent));
-            (Class::Request, left.min(BURST_BYTES))
-        } else {
-            (if self.urgent { Class::Urgent } else { Class::Request }, mtu)
-        };
-        Want { qpn: core.config.qpn, bytes: bytes + PACKET_COST, class }
     }
 
     /// Nothing is left to be sent, for the first time or again.

@@ -1,6 +1,7 @@
 //! Which packets were overtaken on their path.
 //!
-//! Each path knows what was sent on it, in that order ([`OnPath::sent`]). Those that have been overtaken come first
+//! Each path knows what was sent on it, in that order ([`OnPath::sent`]). Those that have been
+//! overtaken come first
 //! there, so that the search ends at the first that was not, and nothing is looked at twice.
 
 use super::{ANSWERED, DONE, Flight, HELD, LOST, Slot};

@@ -1,0 +1,110 @@
+//! Where to send next: what is asked, and the route while it holds.
+
+use core::time::Duration;
+
+use super::build::Stamp;
+use super::{Requester, micros};
+use crate::PACKET_COST;
+use crate::common::Core;
+use crate::host::Host;
+use crate::transmit_state::TransmitState;
+use polypath_types::{Class, PathId, Pick, Want};
+
+/// Most payload bytes of one burst: what one UDP_SEGMENT send carries.
+pub(super) const BURST_BYTES: u32 = 64 << 10;
+
+/// The route, until it is asked for again.
+pub(super) struct SendContext {
+    pub(super) path: PathId,
+    pub(super) window: u32,
+    /// Bytes until then.
+    pub(super) quantum: u32,
+    /// Something was sent by it.
+    pub(super) used: bool,
+    pub(super) stamp: Stamp,
+    /// The ICRC of a FLUSH covers it twice.
+    pub(super) flush_twice: bool,
+}
+
+impl SendContext {
+    /// Something goes out by it.
+    #[inline]
+    pub(super) fn charge(&mut self, cost: u32) {
+        self.window = self.window.saturating_sub(cost);
+        // Without end, for a peer with one path at a time.
+        if self.quantum != u32::MAX {
+            self.quantum = self.quantum.saturating_sub(cost);
+        }
+        self.used = true;
+    }
+
+    /// So much has gone out by it that it is time to ask again.
+    #[inline]
+    pub(super) fn is_spent(&self) -> bool {
+        self.quantum == 0 && self.used
+    }
+
+    /// It is full; to ask again may give another.
+    pub(super) fn is_worth_asking_again(&self) -> bool {
+        self.quantum != u32::MAX && self.used
+    }
+
+    /// How many of `n` packets of a message fit the window. One always does, if nothing else is on its
+    /// way.
+    #[inline]
+    pub(super) fn fit(&self, n: u32, mtu: u32, last_len: u32, alone: bool) -> u32 {
+        let full = mtu + PACKET_COST;
+        let all = (n - 1) * full + last_len + PACKET_COST;
+        if all <= self.window {
+            return n;
+        }
+        let fitting = (self.window / full).min(n);
+        if fitting == 0 && alone && self.window > 0 { 1 } else { fitting }
+    }
+}
+
+impl Requester {
+    /// Asks where to send next. Without a route, gives how the call of poll ends.
+    #[inline]
+    pub(super) fn ask<H: Host>(
+        &mut self,
+        core: &Core,
+        now: Duration,
+        host: &mut H,
+    ) -> Result<SendContext, TransmitState> {
+        let want = self.want(core);
+        match core.peer.map_or(Pick::NoPath, |peer| host.pick(peer, &want)) {
+            Pick::Route(route) => {
+                self.flight.begin_on(route.path, route.rtt, now);
+                Ok(SendContext {
+                    path: route.path,
+                    window: route.window,
+                    quantum: route.quantum,
+                    used: false,
+                    stamp: Stamp { tag: route.tag.filter(|_| core.multipath), now_us: micros(now) },
+                    flush_twice: self.flush_cover.twice(),
+                })
+            }
+            Pick::Wait => Err(TransmitState::Blocked),
+            Pick::NoPath => {
+                self.held = true;
+                self.ready = false;
+                Err(TransmitState::Idle)
+            }
+        }
+    }
+
+    /// What is to be sent next, at most one burst.
+    #[inline]
+    fn want(&self, core: &Core) -> Want {
+        let mtu = core.attr.path_mtu;
+        let (class, bytes) = if !self.flight.any_lost() {
+            let sent = self.progress.unwrap_or(0) * mtu;
+            let left = self.sq.next().map_or(0, |wqe| wqe.len.saturating_sub(sent));
+            (Class::Request, left.min(BURST_BYTES))
+        } else {
+            (if self.urgent { Class::Urgent } else { Class::Request }, mtu)
+        };
+        Want { qpn: core.config.qpn, bytes: bytes + PACKET_COST, class }
+    }
+}
