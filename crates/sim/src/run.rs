@@ -147,10 +147,6 @@ pub struct Simulation {
 
 impl Simulation {
     /// Everything connected, nothing done yet.
-    pub fn new(case: &Case) -> Self {
-        Self::build(case, None)
-    }
-
     pub(crate) fn build(case: &Case, policy: Option<MakePolicy>) -> Self {
         let mut rng = Rng::new(case.seed);
         let mut base = COMMON;

@@ -314,6 +314,11 @@ fn remove_host(case: &mut Case, number: usize) {
 }
 
 impl Simulation {
+    /// Everything connected, nothing done yet.
+    pub fn new(case: &Case) -> Self {
+        Self::build(case, None)
+    }
+
     /// As [`Simulation::new`], between hosts that send by the policy that `make` makes.
     pub fn with_policy(case: &Case, make: polypath_paths::MakePolicy) -> Self {
         Self::build(case, Some(make))

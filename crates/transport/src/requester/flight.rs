@@ -19,13 +19,13 @@
 mod check;
 mod frozen;
 mod overtaken;
+mod probes;
 
-use core::time::Duration;
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use super::on_path::{OnPath, OnPaths, Probe};
+use super::on_path::{OnPath, OnPaths};
 use super::tally::Tally;
 use crate::PACKET_COST;
 use crate::host::Host;
@@ -195,53 +195,6 @@ impl Flight {
     #[inline]
     pub(super) fn paths_mut(&mut self) -> &mut OnPaths {
         &mut self.paths
-    }
-
-    /// Packets are about to be sent by a path, whose round trip others have measured as `rtt`.
-    #[inline]
-    pub(super) fn begin_on(&mut self, path: PathId, rtt: Option<Duration>, now: Duration) {
-        if self.paths.are_many() {
-            self.forget_paths();
-        }
-        self.paths.suggest_rtt(path, rtt);
-        // While others are waited for, waiting for this one begins with its first packet.
-        if self.waits() && self.slots.front().is_some_and(|slot| slot.path != path) {
-            let on = self.paths.on(path);
-            if on.prompt == 0 {
-                on.timer.restart(now);
-            }
-        }
-    }
-
-    #[cold]
-    fn forget_paths(&mut self) {
-        let used = &self.slots;
-        self.paths.retain(|path| used.iter().any(|slot| slot.path == path));
-    }
-
-    /// Whose probe is due next, and when. Nothing is waited for: none.
-    #[inline]
-    pub(super) fn probe_due(&self) -> Option<(PathId, Duration)> {
-        if !self.waits() {
-            return None;
-        }
-        // What holds up all that came later is waited for even if it is to be sent again first.
-        let oldest = self.slots.front().map(|slot| slot.path);
-        let waits = |on: &&OnPath| on.prompt > 0 || Some(on.path) == oldest;
-        let due = self.paths.iter().filter(waits).map(|on| (on.path, on.timer.due()));
-        due.min_by_key(|(_, at)| *at)
-    }
-
-    /// The probes whose fate is known by now: their packets have arrived.
-    pub(super) fn take_answered_probe(&mut self) -> Option<(PathId, Probe)> {
-        let (una, slots) = (self.una, &self.slots);
-        let has_arrived = |probe: &Probe| {
-            let slot = || slots.get((probe.seq - una) as usize);
-            probe.seq < una || (probe.seq > una && slot().is_some_and(|s| s.is(DONE | HELD)))
-        };
-        let mut paths = self.paths.iter_mut();
-        let on = paths.find(|on| on.probe.as_ref().is_some_and(has_arrived))?;
-        Some((on.path, on.probe.take()?))
     }
 
     /// The next new packet is sent (or the request for it).
