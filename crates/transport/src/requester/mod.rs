@@ -291,7 +291,7 @@ impl Requester {
                 self.be_patient(core, now);
                 self.flight.paths_mut().drop_probes();
             }
-            self.flight.paths_mut().set_rtt(route.path, route.rtt);
+            self.flight.paths_mut().set_rtt(route.path, route.rtt, now);
             self.urgent |= self.flight.any_lost();
             self.ready = true;
         }

@@ -273,8 +273,17 @@ impl OnPaths {
     }
 
     /// The round trip of a path, as others have measured it.
-    pub(super) fn set_rtt(&mut self, path: PathId, rtt: Option<Duration>) {
+    pub(super) fn set_rtt(&mut self, path: PathId, rtt: Option<Duration>, now: Duration) {
+        self.meet(path, now);
         self.on(path).timer.srtt = rtt;
+    }
+
+    /// A path may be new: then waiting on it begins now.
+    #[inline]
+    pub(super) fn meet(&mut self, path: PathId, now: Duration) {
+        if self.get(path).is_none() {
+            self.on(path).timer.restart(now);
+        }
     }
 
     /// The same, if this queue pair has not measured any itself.

@@ -240,7 +240,7 @@ impl Requester {
                 answer.now,
                 core.attr.timeout,
                 core.multipath,
-                self.flight.probe_due().map(|(_, at)| at),
+                self.flight.oldest_due(),
             )
         {
             return true;

@@ -24,7 +24,7 @@ impl Flight {
             flags: flags & (ANSWERED | END) | LOST | AGAIN,
         };
         let mut paths = OnPaths::default();
-        paths.on(NO_PATH);
+        paths.meet(NO_PATH, now);
         Self {
             paths,
             slots: slots.iter().map(slot).collect(),

@@ -18,6 +18,7 @@ impl Flight {
         if self.paths.are_many() {
             self.forget_paths();
         }
+        self.paths.meet(path, now);
         self.paths.suggest_rtt(path, rtt);
         // While others are waited for, waiting for this one begins with its first packet.
         if self.waits() && self.slots.front().is_some_and(|slot| slot.path != path) {
@@ -45,6 +46,13 @@ impl Flight {
         let waits = |on: &&OnPath| on.prompt > 0 || Some(on.path) == oldest;
         let due = self.paths.iter().filter(waits).map(|on| (on.path, on.timer.due()));
         due.min_by_key(|(_, at)| *at)
+    }
+
+    /// When the packet that holds up all others would have been asked for, whether or not it is to be sent again
+    /// by now.
+    pub(in crate::requester) fn oldest_due(&self) -> Option<Duration> {
+        let oldest = self.slots.front()?.path;
+        Some(self.paths.get(oldest)?.timer.due())
     }
 
     /// The probes whose fate is known by now: their packets have arrived.
