@@ -25,6 +25,8 @@ impl Flight {
         };
         let mut paths = OnPaths::default();
         paths.meet(NO_PATH, now);
+        // All that was sent by it stands at the first place of its order.
+        paths.on(NO_PATH).order = 1;
         Self {
             paths,
             slots: slots.iter().map(slot).collect(),
