@@ -48,8 +48,8 @@ impl Flight {
         due.min_by_key(|(_, at)| *at)
     }
 
-    /// When the packet that holds up all others would have been asked for, whether or not it is to be sent again
-    /// by now.
+    /// When the packet that holds up all others would have been asked for, whether or not it is to be
+    /// sent again by now.
     pub(in crate::requester) fn oldest_due(&self) -> Option<Duration> {
         let oldest = self.slots.front()?.path;
         Some(self.paths.get(oldest)?.timer.due())
