@@ -354,6 +354,15 @@ impl Host {
             .map_err(|error| Error::Missing(format!("status is no JSON: {error}\n{text}")))
     }
 
+    /// `polypath watch --json` on this host.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn watch(&self, arguments: &[&str]) -> Result<Running, Error> {
+        let command = Artifacts::get()?.command.to_string_lossy().into_owned();
+        self.program([&[command.as_str(), "watch", "--json"], arguments].concat()).spawn()
+    }
+
     /// Waits until a program listens on a port of the connection manager.
     ///
     /// # Errors

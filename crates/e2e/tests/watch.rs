@@ -1,0 +1,82 @@
+//! `polypath watch`: a link goes down under traffic, and who watches sees what came of it.
+
+use polypath_e2e::{End, Error, Lab, PATIENT, Running, share};
+use serde_json::Value;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Waits for an event of a kind, in which `wanted` finds what it looks for.
+fn event(watcher: &Running, kind: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value, Error> {
+    polypath_e2e::until(&format!("a {kind} from `polypath watch`"), LIMIT, || {
+        watcher.expect_alive()?;
+        for line in watcher.lines_from(0) {
+            let event: Value = serde_json::from_str(&line.text)
+                .map_err(|error| Error::Missing(format!("no JSON: {error}: {}", line.text)))?;
+            if event["kind"] == kind && wanted(&event) {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    })
+}
+
+fn now_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[test]
+fn a_watcher_sees_the_fail_over_with_its_cause_and_time() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let server = lab.host(0).verbs(["ib_write_bw", "-d", "mp0", "-x", "1", "--run_infinitely"]);
+    let server = server.spawn()?;
+    server.wait_tcp_listen(18515, LIMIT)?;
+    let address = lab.host(0).ipv4(0);
+    let client = ["ib_write_bw", "-d", "mp0", "-x", "1", "--run_infinitely", &address];
+    let client = lab.host(1).verbs(client).spawn()?;
+    lab.wait_traffic(&[&server, &client], 10_000_000, LIMIT)?;
+
+    // What came before is told first.
+    let watcher = lab.host(1).watch(&["--past"])?;
+    event(&watcher, "process_came", |event| event["program"] == "ib_write_bw")?;
+
+    let before = now_us();
+    lab.link_down(0, End::Both)?;
+    let link = event(&watcher, "link_down", |event| event["fields"]["interface"] == "eth0")?;
+    assert_eq!((&link["pid"], &link["level"]), (&Value::Null, &Value::from("warning")));
+    let moved = event(&watcher, "failover", |event| event["fields"]["reason"] == "link_down")?;
+    let after = now_us();
+    let at = moved["at_unix_us"].as_u64().unwrap_or(0);
+    assert!((before..=after).contains(&at), "{before} {after} {moved}");
+    let text = |key: &str| moved["fields"][key].as_str().unwrap_or_default().to_owned();
+    assert!(text("from").ends_with("@eth0") && text("to").ends_with("@eth1"), "{moved}");
+    assert_eq!(moved["program"], "ib_write_bw");
+    let given_up = event(&watcher, "path_given_up", |event| event["pid"] == moved["pid"])?;
+    assert_eq!(given_up["fields"]["path"], moved["fields"]["from"]);
+    let resumed = event(&watcher, "traffic_resumed", |event| event["pid"] == moved["pid"])?;
+    let blackout = resumed["fields"]["blackout_us"].as_u64().unwrap_or(0);
+    assert!(blackout > 0 && resumed["number"].as_u64() > moved["number"].as_u64(), "{resumed}");
+
+    lab.link_up(0)?;
+    event(&watcher, "link_up", |event| event["fields"]["interface"] == "eth0")?;
+    event(&watcher, "path_up", |event| event["fields"]["path"] == moved["fields"]["from"])?;
+
+    // The other end of the connection goes, and with it this one.
+    client.signal(libc::SIGKILL);
+    event(&watcher, "process_gone", |event| event["pid"] == moved["pid"])?;
+    Ok(())
+}
+
+#[test]
+fn who_watches_before_anything_runs_sees_the_broker_come_and_go() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let watcher = lab.host(0).watch(&[])?;
+    watcher.wait_line("waiting for one", LIMIT)?;
+    lab.host(0).verbs(["ibv_devinfo"]).run(LIMIT)?.expect_success()?;
+    watcher.wait_line("\"process_came\"", LIMIT)?;
+    watcher.wait_line("\"process_gone\"", LIMIT)?;
+    watcher.expect_alive()
+}
