@@ -60,7 +60,7 @@ pub enum Next {
 /// [`ActiveChanged`](crate::PathEvent::ActiveChanged) tells, and what knows of one path only goes by
 /// it. A policy
 /// that uses one path at a time uses that, and need not implement more than [`Policy::reselect`].
-pub trait Policy: ClonePolicy + Debug + Send {
+pub trait Policy: ClonePolicy + Debug + Send + Sync {
     /// The path of the next burst. Not asked while the peer has no path. May be asked without anything
     /// being sent then. Unless it is changed, all goes by the main path.
     ///
