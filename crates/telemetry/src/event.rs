@@ -217,7 +217,7 @@ events! {
         #[event(
             "fragmented",
             Error,
-            "packets of path {path}, of {bytes} bytes and headers, no longer fit the interface's MTU: \
+            "packets of path {path}, of {bytes} bytes and headers, no longer fit the MTU of their interface: \
              they are sent in fragments, which is slower and which, over IPv4, only Polypath accepts; \
              raise the MTU, or connect anew"
         )]
