@@ -37,15 +37,15 @@ pub struct Burst<'a, S> {
     pub changing: bool,
 }
 
-/// Headers of one packet of a burst: those that the burst holds, or made from them.
+/// Headers of one packet of a burst: its own, or made from them.
 ///
 /// They are large, and a small packet is sent as they are.
 #[derive(Debug)]
 pub enum PacketHeaders<'a> {
-    /// As the burst holds them.
-    Held(&'a Headers),
+    /// The burst's own.
+    Borrowed(&'a Headers),
     /// Advanced to another packet.
-    Made(Headers),
+    Owned(Headers),
 }
 
 impl Deref for PacketHeaders<'_> {
@@ -54,8 +54,8 @@ impl Deref for PacketHeaders<'_> {
     #[inline]
     fn deref(&self) -> &Headers {
         match self {
-            Self::Held(headers) => headers,
-            Self::Made(headers) => headers,
+            Self::Borrowed(headers) => headers,
+            Self::Owned(headers) => headers,
         }
     }
 }
@@ -88,16 +88,16 @@ impl<S> Burst<'_, S> {
     #[inline]
     pub fn headers(&self, i: u32) -> PacketHeaders<'_> {
         match i {
-            0 => PacketHeaders::Held(self.first),
-            _ if i + 1 == self.packets => PacketHeaders::Held(self.last),
-            1 => PacketHeaders::Held(self.middle),
+            0 => PacketHeaders::Borrowed(self.first),
+            _ if i + 1 == self.packets => PacketHeaders::Borrowed(self.last),
+            1 => PacketHeaders::Borrowed(self.middle),
             _ => {
                 let mut headers = *self.middle;
                 headers.bth.psn = headers.bth.psn.add(i - 1);
                 if let Some(mp) = &mut headers.mp {
                     mp.offset = mp.offset.wrapping_add((i - 1) * self.mtu);
                 }
-                PacketHeaders::Made(headers)
+                PacketHeaders::Owned(headers)
             }
         }
     }

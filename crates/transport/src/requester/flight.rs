@@ -6,7 +6,7 @@
 //! transmitter looks for marked slots first. A plain peer's go-back-N is "mark all"; a multi-path peer's
 //! selective repeat is "mark those overtaken".
 //!
-//! Every packet is charged to its path exactly while it is neither done, held by the peer, nor lost
+//! Every packet is charged to its path exactly while it is neither done, sacked, nor lost
 //! ([`Host::sent`]).
 //!
 //! Thousands may be in flight, and every acknowledgement tells of gaps until they are filled. So what is
@@ -47,8 +47,8 @@ const AGAIN: u8 = 1 << 2;
 pub(crate) const ANSWERED: u8 = 1 << 3;
 /// The last sequence number of a READ or atomic request.
 pub(crate) const END: u8 = 1 << 4;
-/// The peer said that it has it, but not that it has executed it: it may still want it again.
-const HELD: u8 = 1 << 5;
+/// Selectively acknowledged: the peer has it, but has not executed it, and may still want it again.
+const SACKED: u8 = 1 << 5;
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
@@ -84,12 +84,13 @@ pub(crate) struct Flight {
     lost: u32,
     /// Slots that are charged.
     charged: u32,
-    held: u32,
+    /// Slots that are [`SACKED`].
+    sacked: u32,
     /// READ and atomic requests that wait for their answer.
     unanswered: u32,
     /// What is known of each path.
     paths: OnPaths,
-    /// What has arrived beyond the oldest gap: held or done. Some that is done may be missing.
+    /// What has arrived beyond the oldest gap: sacked or done. Some that is done may be missing.
     beyond: Ranges,
 }
 
@@ -104,7 +105,7 @@ impl Flight {
             lost_from: next,
             lost: 0,
             charged: 0,
-            held: 0,
+            sacked: 0,
             unanswered: 0,
             paths: OnPaths::default(),
             beyond: Ranges::default(),
@@ -143,7 +144,7 @@ impl Flight {
     /// Whether it is the peer's turn: timers run.
     #[inline]
     pub(crate) fn waits(&self) -> bool {
-        self.charged > 0 || self.held > 0
+        self.charged > 0 || self.sacked > 0
     }
 
     /// READ and atomic requests that wait for their answer.
@@ -236,7 +237,7 @@ impl Flight {
         }
     }
 
-    /// The peer holds those of `bits` (lowest first) that are set, counted from `from`.
+    /// The peer has acknowledged those of `bits` (lowest first) that are set, counted from `from`.
     pub(crate) fn acknowledge_selected(&mut self, from: u64, mut bits: u64, tally: &mut Tally) {
         let mut at = from;
         while bits != 0 {
@@ -244,14 +245,14 @@ impl Flight {
             bits >>= gap;
             let run = bits.trailing_ones();
             at += u64::from(gap);
-            self.hold(at..at + u64::from(run), tally);
+            self.sack(at..at + u64::from(run), tally);
             at += u64::from(run);
             bits = bits.checked_shr(run).unwrap_or(0);
         }
     }
 
-    /// The peer holds all of `range`, as far as it is in flight.
-    pub(crate) fn hold(&mut self, range: Range, tally: &mut Tally) {
+    /// The peer has selectively acknowledged all of `range`, as far as it is in flight.
+    pub(crate) fn sack(&mut self, range: Range, tally: &mut Tally) {
         let range = range.start.max(self.una)..range.end.min(self.next());
         if range.is_empty() {
             return;
@@ -261,7 +262,7 @@ impl Flight {
         beyond.insert(range, |fresh| {
             for seq in fresh {
                 let at = (seq - self.una) as usize;
-                if self.slots[at].is(DONE | HELD) {
+                if self.slots[at].is(DONE | SACKED) {
                     continue;
                 }
                 if self.slots[at].is(ANSWERED) {
@@ -270,8 +271,8 @@ impl Flight {
                     continue;
                 }
                 self.arrived(at, tally);
-                self.slots[at].flags |= HELD;
-                self.held += 1;
+                self.slots[at].flags |= SACKED;
+                self.sacked += 1;
             }
         });
         for seq in unanswered {
@@ -297,9 +298,9 @@ impl Flight {
         if slot.is(DONE) {
             return;
         }
-        if slot.is(HELD) {
-            slot.flags &= !HELD;
-            self.held -= 1;
+        if slot.is(SACKED) {
+            slot.flags &= !SACKED;
+            self.sacked -= 1;
         } else {
             self.arrived(at, tally);
         }
@@ -377,7 +378,7 @@ impl Flight {
     fn lose(&mut self, at: usize, tally: &mut Tally) {
         let seq = self.una + at as u64;
         let slot = &mut self.slots[at];
-        if slot.is(DONE | LOST | HELD) {
+        if slot.is(DONE | LOST | SACKED) {
             return;
         }
         slot.flags |= LOST;
@@ -388,17 +389,17 @@ impl Flight {
         self.lost_from = self.lost_from.min(seq);
     }
 
-    /// The peer does not hold `seq` any more, if it ever did; it is lost.
-    pub(crate) fn lose_even_held(&mut self, seq: u64, tally: &mut Tally) {
+    /// Marks `seq` as lost even if it is sacked: the peer may have dropped it since.
+    pub(crate) fn lose_even_sacked(&mut self, seq: u64, tally: &mut Tally) {
         if self.slot(seq).is_none() {
             return;
         }
         let at = (seq - self.una) as usize;
         let slot = &mut self.slots[at];
-        if slot.is(HELD) {
-            slot.flags = slot.flags & !HELD | LOST;
+        if slot.is(SACKED) {
+            slot.flags = slot.flags & !SACKED | LOST;
             self.beyond.remove(seq);
-            self.held -= 1;
+            self.sacked -= 1;
             self.lost += 1;
             self.lost_from = self.lost_from.min(seq);
         } else {
@@ -406,22 +407,22 @@ impl Flight {
         }
     }
 
-    /// Marks all as lost, even what the peer holds.
+    /// Marks all as lost, even what is sacked.
     pub(crate) fn lose_all(&mut self, tally: &mut Tally) {
         self.beyond.clear();
         for seq in self.una..self.next() {
-            self.lose_even_held(seq, tally);
+            self.lose_even_sacked(seq, tally);
         }
     }
 
-    /// Marks all from `from` up to before `to` as lost, but for what the peer holds.
+    /// Marks all from `from` up to before `to` as lost, but for what is sacked.
     pub(crate) fn lose_range(&mut self, from: u64, to: u64, tally: &mut Tally) {
         for seq in from.max(self.una)..to.min(self.next()) {
             self.lose((seq - self.una) as usize, tally);
         }
     }
 
-    /// Marks as lost what was sent by a path and comes before `to`, but for what the peer holds, and
+    /// Marks as lost what was sent by a path and comes before `to`, but for what is sacked, and
     /// but for what
     /// was sent less than `age_us` ago.
     pub(super) fn lose_range_on(
@@ -468,7 +469,7 @@ impl Flight {
         while seq < to {
             let at = (seq - self.una) as usize;
             let slot = &self.slots[at];
-            if slot.is(DONE | HELD) {
+            if slot.is(DONE | SACKED) {
                 seq = self.after(seq);
                 continue;
             }

@@ -239,7 +239,7 @@ impl Requester {
     /// the rest.
     fn send_probe<H: Host>(&mut self, path: PathId, seq: u64, now: Duration, host: &mut H) {
         let mut tally = Tally::default();
-        self.flight.lose_even_held(seq, &mut tally);
+        self.flight.lose_even_sacked(seq, &mut tally);
         tally.lost(false, host);
         let upto = self.flight.next();
         let probe = Probe { seq, upto, sent_us: micros(now), by: None };

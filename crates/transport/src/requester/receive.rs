@@ -149,7 +149,7 @@ impl Requester {
         }
         for block in answer.blocks.iter() {
             let first = self.expand(block.first);
-            self.flight.hold(first..first + u64::from(block.count), &mut tally);
+            self.flight.sack(first..first + u64::from(block.count), &mut tally);
         }
         let news = !tally.is_empty();
         if news {
@@ -328,7 +328,7 @@ impl Requester {
         // Nothing of it is on its way any more: other queue pairs may have the window.
         let mut tally = Tally::default();
         let next = self.flight.next();
-        self.flight.lose_even_held(seq, &mut tally);
+        self.flight.lose_even_sacked(seq, &mut tally);
         self.flight.lose_range(seq, next, &mut tally);
         tally.lost(false, host);
         if self.timers.rnr(answer.now, code, core.attr.retry_cnt, core.attr.rnr_retry) {

@@ -256,10 +256,10 @@ impl Responder {
         if self.reorder.is_empty() {
             return;
         }
-        while let Some(held) = self.reorder.take() {
-            let done = self.take(core, &held.headers, &held.payload, held.from, came, host);
+        while let Some(early) = self.reorder.take() {
+            let done = self.take(core, &early.headers, &early.payload, early.from, came, host);
             // One that found no receive is not kept: the peer has to know that it must come again.
-            self.reorder.recycle(held, host);
+            self.reorder.recycle(early, host);
             if !done {
                 break;
             }
@@ -357,7 +357,7 @@ impl Responder {
         let limit = core.psns(REACH) as usize;
         let (headers, payload) = (&packet.headers, packet.payload);
         match self.reorder.offer(ahead, limit, headers, payload, from, host) {
-            Offered::Held => {}
+            Offered::Kept => {}
             Offered::Duplicate => core.counters.duplicate_requests += 1,
             Offered::Contradicts => core.counters.dropped_reorder += 2,
             Offered::TooFar | Offered::NoMemory => core.counters.dropped_reorder += 1,

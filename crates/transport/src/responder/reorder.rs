@@ -20,7 +20,7 @@ use polypath_types::PathId;
 /// Sequence numbers that a packet may be ahead of the expected one if nothing else was agreed.
 pub(crate) const REORDER_LIMIT: usize = 256;
 /// What a packet that waits costs beside its payload, in bytes.
-const HELD_COST: usize = size_of::<Held>() + size_of::<Option<Box<Held>>>();
+const EARLY_COST: usize = size_of::<Early>() + size_of::<Option<Box<Early>>>();
 /// Buffers, and places of the ring, that stay when nothing waits.
 const SPARE_KEPT: usize = 4;
 const PLACES_KEPT: usize = 64;
@@ -29,16 +29,16 @@ const TOUCHED_MAX: usize = SackBlock::MAX;
 
 /// A packet that waits.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct Early {
     pub(super) headers: Headers,
     pub(super) payload: Vec<u8>,
     pub(super) from: PathId,
 }
 
-impl Held {
+impl Early {
     /// What it counts for in [`EarlyRoom::reserve`].
     fn cost(len: usize) -> u32 {
-        u32::try_from(len + HELD_COST).unwrap_or(u32::MAX)
+        u32::try_from(len + EARLY_COST).unwrap_or(u32::MAX)
     }
 }
 
@@ -54,9 +54,10 @@ struct Waiting {
     /// Counts the sequence numbers executed: the number of the expected one.
     base: u64,
     /// By distance from `base`.
-    places: VecDeque<Option<Box<Held>>>,
-    held: usize,
-    /// Numbers of what is held.
+    places: VecDeque<Option<Box<Early>>>,
+    /// Packets that wait.
+    count: usize,
+    /// Numbers of what waits.
     arrived: Ranges,
     /// Numbers of the latest that came, one for each run, the latest last: what the next
     /// acknowledgement has to tell.
@@ -64,13 +65,13 @@ struct Waiting {
     /// Blocks before this number were told last.
     told_to: u64,
     #[allow(clippy::vec_box)] // The boxes are what is kept.
-    spare: Vec<Box<Held>>,
+    spare: Vec<Box<Early>>,
 }
 
 /// What became of a packet that was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offered {
-    Held,
+    Kept,
     Duplicate,
     /// It asks for something else than the one that is here: neither is kept.
     Contradicts,
@@ -95,7 +96,7 @@ fn agree(a: &Headers, b: &Headers) -> bool {
 impl Reorder {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.as_ref().is_none_or(|w| w.held == 0)
+        self.waiting.as_ref().is_none_or(|w| w.count == 0)
     }
 
     /// Keeps a packet that is `ahead` (below `limit`) sequence numbers ahead of the expected one.
@@ -116,16 +117,16 @@ impl Reorder {
 
     /// Takes the expected packet, if it is here.
     #[inline]
-    pub(super) fn take(&mut self) -> Option<Box<Held>> {
+    pub(super) fn take(&mut self) -> Option<Box<Early>> {
         let w = self.waiting.as_mut()?;
         let packet = w.places.front_mut()?.take()?;
-        w.held -= 1;
+        w.count -= 1;
         w.arrived.remove(w.base);
         Some(packet)
     }
 
     /// Keeps a packet's buffer for another.
-    pub(super) fn recycle<R: EarlyRoom>(&mut self, packet: Box<Held>, room: &mut R) {
+    pub(super) fn recycle<R: EarlyRoom>(&mut self, packet: Box<Early>, room: &mut R) {
         if let Some(w) = &mut self.waiting {
             w.recycle(packet, room);
             w.tidy();
@@ -137,7 +138,7 @@ impl Reorder {
     pub(super) fn advance<R: EarlyRoom>(&mut self, n: u32, room: &mut R) {
         if let Some(w) = &mut self.waiting {
             w.base += u64::from(n);
-            if w.held > 0 || !w.places.is_empty() {
+            if w.count > 0 || !w.places.is_empty() {
                 w.advance(n, room);
             }
         }
@@ -173,9 +174,9 @@ impl Reorder {
     /// Writes down what waits.
     pub(super) fn freeze(&self, out: &mut Writer) {
         let places = self.waiting.iter().flat_map(|w| w.places.iter().zip(0u32..));
-        let held = || places.clone().filter_map(|(place, at)| Some((place.as_ref()?, at)));
-        out.count(held().count());
-        for (packet, at) in held() {
+        let early = || places.clone().filter_map(|(place, at)| Some((place.as_ref()?, at)));
+        out.count(early().count());
+        for (packet, at) in early() {
             out.u32(at);
             out.u32(packet.from.0);
             words::put_headers(out, &packet.headers);
@@ -212,7 +213,7 @@ impl Reorder {
             let headers = words::headers(from)?;
             let payload = words::payload(from)?;
             match self.offer(ahead, limit, &headers, payload, path, room) {
-                Offered::Held => {}
+                Offered::Kept => {}
                 Offered::NoMemory => return Err(ThawError::NoMemory),
                 Offered::Duplicate | Offered::Contradicts => {
                     return Err(from.wrong("two packets wait in one place"));
@@ -227,9 +228,9 @@ impl Reorder {
     /// A counter is not what the places say, or there are more than `limit`.
     pub(super) fn check(&self, limit: usize) -> Result<(), String> {
         let Some(w) = &self.waiting else { return Ok(()) };
-        let held = w.places.iter().flatten().count();
-        if held != w.held {
-            return Err(format!("{} packets are counted as waiting, {held} wait", w.held));
+        let early = w.places.iter().flatten().count();
+        if early != w.count {
+            return Err(format!("{} packets are counted as waiting, {early} wait", w.count));
         }
         let mut numbers = w.arrived.iter().flat_map(Clone::clone);
         let places = w.places.iter().zip(w.base..).filter(|(place, _)| place.is_some());
@@ -246,7 +247,7 @@ impl Reorder {
     pub(super) fn clear<R: EarlyRoom>(&mut self, room: &mut R) {
         if let Some(w) = self.waiting.take() {
             for packet in w.places.into_iter().flatten() {
-                room.release(Held::cost(packet.payload.len()));
+                room.release(Early::cost(packet.payload.len()));
             }
         }
     }
@@ -263,22 +264,22 @@ impl Waiting {
     ) -> Offered {
         let number = self.base + ahead as u64;
         if let Some(place) = self.places.get_mut(ahead)
-            && let Some(held) = place
+            && let Some(early) = place
         {
-            if agree(&held.headers, headers) && held.payload.len() == payload.len() {
+            if agree(&early.headers, headers) && early.payload.len() == payload.len() {
                 return Offered::Duplicate;
             }
             // One of them is not the peer's, and nobody can tell which: a wrong guess must not shut the
             // peer's own out. It sends it again.
-            if let Some(held) = place.take() {
-                self.held -= 1;
+            if let Some(early) = place.take() {
+                self.count -= 1;
                 self.arrived.remove(number);
-                self.recycle(held, room);
+                self.recycle(early, room);
                 self.tidy();
             }
             return Offered::Contradicts;
         }
-        let cost = Held::cost(payload.len());
+        let cost = Early::cost(payload.len());
         if !room.reserve(cost) {
             return Offered::NoMemory;
         }
@@ -290,18 +291,18 @@ impl Waiting {
             self.places.resize(ahead + 1, None);
         }
         self.places[ahead] = Some(match self.spare.pop() {
-            None => Box::new(Held { headers: *headers, payload: payload.to_vec(), from }),
-            Some(mut held) => {
-                held.headers = *headers;
-                held.payload.clear();
-                held.payload.extend_from_slice(payload);
-                held.from = from;
-                held
+            None => Box::new(Early { headers: *headers, payload: payload.to_vec(), from }),
+            Some(mut early) => {
+                early.headers = *headers;
+                early.payload.clear();
+                early.payload.extend_from_slice(payload);
+                early.from = from;
+                early
             }
         });
-        self.held += 1;
+        self.count += 1;
         self.touch(number);
-        Offered::Held
+        Offered::Kept
     }
 
     /// `number` has come.
@@ -322,7 +323,7 @@ impl Waiting {
                 None => break,
                 Some(None) => {}
                 Some(Some(packet)) => {
-                    self.held -= 1;
+                    self.count -= 1;
                     self.recycle(packet, room);
                 }
             }
@@ -331,8 +332,8 @@ impl Waiting {
         self.tidy();
     }
 
-    fn recycle<R: EarlyRoom>(&mut self, packet: Box<Held>, room: &mut R) {
-        room.release(Held::cost(packet.payload.len()));
+    fn recycle<R: EarlyRoom>(&mut self, packet: Box<Early>, room: &mut R) {
+        room.release(Early::cost(packet.payload.len()));
         if self.spare.len() < SPARE_KEPT {
             self.spare.push(packet);
         }
@@ -340,7 +341,7 @@ impl Waiting {
 
     /// Gives memory back if nothing waits.
     fn tidy(&mut self) {
-        if self.held == 0 {
+        if self.count == 0 {
             self.places.clear();
             self.places.shrink_to(PLACES_KEPT);
             self.touched.clear();
@@ -421,9 +422,9 @@ mod tests {
     #[test]
     fn holds_up_to_its_limit_each_packet_once() {
         let mut r = Reorder::default();
-        assert_eq!(offer(&mut r, 3), Offered::Held);
+        assert_eq!(offer(&mut r, 3), Offered::Kept);
         assert_eq!(offer(&mut r, 3), Offered::Duplicate);
-        assert_eq!(offer(&mut r, LIMIT - 1), Offered::Held);
+        assert_eq!(offer(&mut r, LIMIT - 1), Offered::Kept);
         assert_eq!(offer(&mut r, LIMIT), Offered::TooFar);
         assert_eq!(told(&mut r), (1 << 3, vec![(LIMIT as u32 - 1, 1)]));
     }
@@ -439,14 +440,14 @@ mod tests {
         };
         let mut headers = Headers::new(Bth::new(Opcode::RC_SEND_ONLY.to_mp()));
         headers.mp = Some(MpHeader { msg: 7, ..MpHeader::default() });
-        assert_eq!(offer(&headers, &[1; 8], 1), (Offered::Held, false));
+        assert_eq!(offer(&headers, &[1; 8], 1), (Offered::Kept, false));
         let mut again = headers;
         again.bth.ack_req = true;
         again.mp = headers.mp.map(|mp| MpHeader { path_id: 1, generation: 4, timestamp: 9, ..mp });
         assert_eq!(offer(&again, &[1; 8], 2), (Offered::Duplicate, false));
         let other = Headers { mp: Some(MpHeader { msg: 8, ..MpHeader::default() }), ..headers };
         assert_eq!(offer(&other, &[1; 8], 1), (Offered::Contradicts, true));
-        assert_eq!(offer(&headers, &[1; 8], 1), (Offered::Held, false));
+        assert_eq!(offer(&headers, &[1; 8], 1), (Offered::Kept, false));
         assert_eq!(offer(&headers, &[1; 4], 1), (Offered::Contradicts, true));
         assert_eq!(host.0, PLENTY);
     }
@@ -509,15 +510,15 @@ mod tests {
     #[test]
     fn what_the_host_has_no_memory_for_is_not_kept() {
         let mut r = Reorder::default();
-        let host = &mut Memory(2 * Held::cost(1000));
-        assert_eq!(offer_to(&mut r, 1, &[0; 1000], host), Offered::Held);
-        assert_eq!(offer_to(&mut r, 2, &[0; 1000], host), Offered::Held);
+        let host = &mut Memory(2 * Early::cost(1000));
+        assert_eq!(offer_to(&mut r, 1, &[0; 1000], host), Offered::Kept);
+        assert_eq!(offer_to(&mut r, 2, &[0; 1000], host), Offered::Kept);
         assert_eq!(offer_to(&mut r, 3, &[0; 1000], host), Offered::NoMemory);
         assert_eq!(told(&mut r), (0b110, vec![]));
         r.advance(2, host);
-        assert_eq!(offer_to(&mut r, 3, &[0; 1000], host), Offered::Held);
+        assert_eq!(offer_to(&mut r, 3, &[0; 1000], host), Offered::Kept);
         r.clear(host);
-        assert_eq!(host.0, 2 * Held::cost(1000));
+        assert_eq!(host.0, 2 * Early::cost(1000));
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl Resource {
     }
 
     /// Bytes put by for it.
-    fn held(&self) -> usize {
+    fn bytes(&self) -> usize {
         match &self.what {
             What::Read(read) => read.put_by.values().map(|data| data.len()).sum(),
             _ => 0,
@@ -186,7 +186,7 @@ impl Resources {
 
     /// Gives back what is put by for a READ; from now on it is read from memory as it is.
     fn give_up(&mut self, at: usize) {
-        self.bytes -= self.list[at].held();
+        self.bytes -= self.list[at].bytes();
         if let What::Read(read) = &mut self.list[at].what {
             read.put_by.clear();
         }
@@ -429,7 +429,7 @@ impl Resources {
     /// # Errors
     /// See [`crate::QueuePair::check`].
     pub(super) fn check(&self, core: &Core) -> Result<(), String> {
-        let sum: usize = self.list.iter().map(Resource::held).sum();
+        let sum: usize = self.list.iter().map(Resource::bytes).sum();
         let (a, b) = self.around;
         let out = self.spans.iter().any(|(from, to)| from < to && (*from < a || *to > b));
         if self.list.len() > most(core) || self.spans.len() != self.list.len() {

@@ -1,6 +1,6 @@
 //! What holds between any two calls, counted anew.
 
-use super::{ANSWERED, DONE, END, Flight, HELD, LOST};
+use super::{ANSWERED, DONE, END, Flight, LOST, SACKED};
 use polypath_types::PathId;
 
 impl Flight {
@@ -8,10 +8,10 @@ impl Flight {
     /// A counter is not what the slots say.
     pub(crate) fn check(&self) -> Result<(), String> {
         let count = |flags: u8| self.slots.iter().filter(|s| s.is(flags)).count() as u32;
-        let charged = self.slots.iter().filter(|s| !s.is(DONE | LOST | HELD)).count() as u32;
+        let charged = self.slots.iter().filter(|s| !s.is(DONE | LOST | SACKED)).count() as u32;
         let counters = [
             ("lost", self.lost, count(LOST)),
-            ("held", self.held, count(HELD)),
+            ("sacked", self.sacked, count(SACKED)),
             ("charged", self.charged, charged),
             ("unanswered", self.unanswered, count(END)),
         ];
@@ -22,14 +22,14 @@ impl Flight {
         }
         for (at, slot) in self.slots.iter().enumerate() {
             let seq = self.una + at as u64;
-            let fate = slot.flags & (DONE | LOST | HELD);
+            let fate = slot.flags & (DONE | LOST | SACKED);
             if fate.count_ones() > 1 {
                 return Err(format!("{seq} has more than one fate: {slot:?}"));
             }
             if slot.is(LOST) && seq < self.lost_from {
                 return Err(format!("{seq} is lost, before {}", self.lost_from));
             }
-            if slot.is(DONE | HELD) && seq >= self.done_to {
+            if slot.is(DONE | SACKED) && seq >= self.done_to {
                 return Err(format!("{seq} is done, but nothing from {} on", self.done_to));
             }
             if slot.is(END) && !slot.is(ANSWERED) {
@@ -37,7 +37,7 @@ impl Flight {
             }
         }
         for seq in self.beyond.iter().flat_map(Clone::clone) {
-            if !self.slot(seq).is_some_and(|s| s.is(DONE | HELD)) {
+            if !self.slot(seq).is_some_and(|s| s.is(DONE | SACKED)) {
                 return Err(format!("{seq} is taken to have arrived, and has not"));
             }
         }
@@ -53,7 +53,7 @@ impl Flight {
 
     /// Bytes that are charged, by packet.
     pub(crate) fn charges(&self) -> impl Iterator<Item = (PathId, u32)> + '_ {
-        let charged = self.slots.iter().filter(|s| !s.is(DONE | LOST | HELD));
+        let charged = self.slots.iter().filter(|s| !s.is(DONE | LOST | SACKED));
         charged.map(|s| (s.path, u32::from(s.cost)))
     }
 }
@@ -73,10 +73,10 @@ mod tests {
         let wrong: [fn(&mut Flight); 6] = [
             |f| f.charged += 1,
             |f| f.lost += 1,
-            |f| f.held += 1,
+            |f| f.sacked += 1,
             |f| f.unanswered += 1,
             |f| f.slots[0].flags |= DONE,
-            |f| f.slots[1].flags |= LOST | HELD,
+            |f| f.slots[1].flags |= LOST | SACKED,
         ];
         for spoil in wrong {
             let mut flight = flight.clone();

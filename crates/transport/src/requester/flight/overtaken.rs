@@ -4,7 +4,7 @@
 //! overtaken come first
 //! there, so that the search ends at the first that was not, and nothing is looked at twice.
 
-use super::{ANSWERED, DONE, Flight, HELD, LOST, Slot};
+use super::{ANSWERED, DONE, Flight, LOST, SACKED, Slot};
 use crate::requester::on_path::OnPath;
 use crate::requester::tally::Tally;
 use polypath_types::PathId;
@@ -66,13 +66,13 @@ impl Flight {
     /// Whether `seq` is on its way by a path, and was sent last at that place in its order.
     fn is_on(&self, path: PathId, seq: u64, order: u32) -> bool {
         self.slot(seq)
-            .is_some_and(|s| s.order == order && s.path == path && !s.is(DONE | HELD | LOST))
+            .is_some_and(|s| s.order == order && s.path == path && !s.is(DONE | SACKED | LOST))
     }
 
     /// The first sequence number after `seq`, and after all that has arrived together with it if it has.
     fn after_arrived(&self, seq: u64) -> u64 {
         match self.slot(seq) {
-            Some(slot) if slot.is(DONE | HELD) => self.after(seq),
+            Some(slot) if slot.is(DONE | SACKED) => self.after(seq),
             _ => seq + 1,
         }
     }
@@ -120,7 +120,7 @@ impl Flight {
     }
 
     fn check_path(&self, on: &OnPath) -> Result<(), String> {
-        let live = |s: &&Slot| s.path == on.path && !s.is(DONE | LOST | HELD);
+        let live = |s: &&Slot| s.path == on.path && !s.is(DONE | LOST | SACKED);
         let charged = self.slots.iter().filter(live).count();
         if charged != on.charged as usize {
             return Err(format!("{:?}: {} count, {charged} are on their way", on.path, on.charged));

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{DONE, Flight, HELD};
+use super::{DONE, Flight, SACKED};
 use crate::requester::on_path::{OnPath, Probe};
 use polypath_types::PathId;
 
@@ -60,7 +60,7 @@ impl Flight {
         let (una, slots) = (self.una, &self.slots);
         let has_arrived = |probe: &Probe| {
             let slot = || slots.get((probe.seq - una) as usize);
-            probe.seq < una || (probe.seq > una && slot().is_some_and(|s| s.is(DONE | HELD)))
+            probe.seq < una || (probe.seq > una && slot().is_some_and(|s| s.is(DONE | SACKED)))
         };
         let mut paths = self.paths.iter_mut();
         let on = paths.find(|on| on.probe.as_ref().is_some_and(has_arrived))?;

@@ -26,10 +26,10 @@ fn with(f: &Flight, any: u8, none: u8) -> Vec<u64> {
 /// What is counted and kept as ranges is what the slots say.
 fn check(f: &Flight) {
     assert_eq!(f.lost as usize, with(f, LOST, 0).len());
-    assert_eq!(f.held as usize, with(f, HELD, 0).len());
-    assert_eq!(f.charged as usize, with(f, 0, DONE | LOST | HELD).len());
-    assert!(with(f, HELD, 0).iter().all(|s| f.beyond.containing(*s).is_some()));
-    let arrived = |seq: u64| seq >= f.una && f.slot(seq).is_some_and(|s| s.is(DONE | HELD));
+    assert_eq!(f.sacked as usize, with(f, SACKED, 0).len());
+    assert_eq!(f.charged as usize, with(f, 0, DONE | LOST | SACKED).len());
+    assert!(with(f, SACKED, 0).iter().all(|s| f.beyond.containing(*s).is_some()));
+    let arrived = |seq: u64| seq >= f.una && f.slot(seq).is_some_and(|s| s.is(DONE | SACKED));
     assert!(f.beyond.iter().all(|r| r.clone().all(arrived)), "{:?}", f.beyond);
     assert_eq!(f.check_paths(), Ok(()));
     let runs = f.paths.iter().map(|on| on.sent.len()).max().unwrap_or(0);
@@ -42,7 +42,7 @@ fn overtaken(f: &Flight, in_order: bool) -> Vec<u64> {
         let on = f.paths.get(slot.path).unwrap();
         on.has_overtaken(slot.order, if in_order { 1 } else { on.reordering })
     };
-    with(f, 0, DONE | LOST | HELD)
+    with(f, 0, DONE | LOST | SACKED)
         .into_iter()
         .filter(|seq| *seq < f.done_to && overtaken(f.slot(*seq).unwrap()))
         .collect()
@@ -70,7 +70,7 @@ fn what_was_overtaken_is_found_as_if_every_slot_had_been_looked_at() {
                         f.push(path, 1024, if read { ANSWERED | end } else { 0 }, 0);
                     }
                 }
-                4..8 => f.hold(any..any + 1 + rng.below(12), &mut tally),
+                4..8 => f.sack(any..any + 1 + rng.below(12), &mut tally),
                 8 => f.acknowledge_selected(any, 1 + rng.below(1 << 30), &mut tally),
                 9 => f.acknowledge(f.una + rng.below(6), &mut tally),
                 10 => f.answer(any, &mut tally),
@@ -81,7 +81,7 @@ fn what_was_overtaken_is_found_as_if_every_slot_had_been_looked_at() {
                     }
                 }
                 14 if rng.below(10) == 0 => f.lose_all(&mut tally),
-                14 => f.lose_even_held(f.una, &mut tally),
+                14 => f.lose_even_sacked(f.una, &mut tally),
                 _ => f.lose_range(any, any + 3, &mut tally),
             }
             f.advance();
@@ -114,10 +114,10 @@ fn what_is_told_again_and_again_is_not_looked_at_again() {
     for round in 0..1_000 {
         for gap in (0..N).step_by(100) {
             let block = START + gap + 1..START + (gap + 100).min(N);
-            f.hold(block, &mut tally);
+            f.sack(block, &mut tally);
             f.lose_overtaken(false, &mut tally);
         }
-        assert_eq!(f.held, (N - N.div_ceil(100)) as u32);
+        assert_eq!(f.sacked, (N - N.div_ceil(100)) as u32);
         assert_eq!(f.lost, if round == 0 { N.div_ceil(100) as u32 } else { 0 });
         while let Some((seq, n)) = f.lost_run(64) {
             f.resend(seq, n, PathId(0), 0);
@@ -153,7 +153,7 @@ fn packets_sent_again_in_vain_take_no_more_memory() {
     }
     for _ in 0..10_000 {
         let mut tally = Tally::default();
-        f.lose_even_held(START, &mut tally);
+        f.lose_even_sacked(START, &mut tally);
         f.resend(START, 1, PathId(0), 0);
     }
     check(&f);
