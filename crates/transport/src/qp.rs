@@ -217,7 +217,7 @@ impl QueuePair {
 
     /// To be called after everything that may have met an error which ends the queue pair.
     #[inline]
-    fn settle<H: Host>(&mut self, host: &mut H) {
+    fn fail_if_broken<H: Host>(&mut self, host: &mut H) {
         if self.core.broken {
             self.enter_error(host);
         }
@@ -368,7 +368,7 @@ impl QueuePair {
             }
             _ => core.counters.dropped_service += 1,
         }
-        self.settle(host);
+        self.fail_if_broken(host);
     }
 
     /// Sends what is to be sent: requests, READ responses, retransmissions. Bounded work per call:
@@ -392,7 +392,7 @@ impl QueuePair {
             }
             Halves::Uc(sender, _) | Halves::Ud(sender, _) => sender.poll(&mut self.core, host),
         };
-        self.settle(host);
+        self.fail_if_broken(host);
         state
     }
 
@@ -411,7 +411,7 @@ impl QueuePair {
         if let Halves::Rc(rc) = &mut self.halves {
             rc.1.flush_acks(&mut self.core, host);
         }
-        self.settle(host);
+        self.fail_if_broken(host);
     }
 
     /// UD: where the work requests go that are posted and not sent yet.
@@ -454,7 +454,7 @@ impl QueuePair {
         if let Halves::Rc(rc) = &mut self.halves {
             rc.0.handle_timeout(&mut self.core, now, host);
         }
-        self.settle(host);
+        self.fail_if_broken(host);
     }
 
     /// When [`QueuePair::handle_timeout`] wants to be called.
@@ -484,7 +484,7 @@ impl QueuePair {
         {
             rc.0.on_path_dead(&mut self.core, now, dead, host);
             rc.1.on_path_change(&self.core, |path| path == dead, host);
-            self.settle(host);
+            self.fail_if_broken(host);
         }
     }
 
@@ -506,7 +506,7 @@ impl QueuePair {
             }
             Halves::Uc(sender, _) | Halves::Ud(sender, _) => sender.wake(),
         }
-        self.settle(host);
+        self.fail_if_broken(host);
     }
 
     /// The peer has answered on `path` after a silence: what is outstanding there is asked for at once, and

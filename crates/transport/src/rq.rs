@@ -70,7 +70,7 @@ fn scatter_if<M: Memory>(
 
 /// What a completed receive tells.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Received {
+pub(crate) struct CompletedRecv {
     pub(crate) opcode: WcOpcode,
     pub(crate) byte_len: u32,
     pub(crate) imm: Option<[u8; 4]>,
@@ -215,7 +215,7 @@ impl ReceiveQueue {
         core: &mut Core,
         status: WcStatus,
         cause: Cause,
-        what: &Received,
+        what: &CompletedRecv,
         host: &mut H,
     ) {
         let Some(wr) = self.current.take() else { return };
@@ -245,7 +245,7 @@ impl ReceiveQueue {
 
     /// Completes all with `WrFlushErr`, oldest first.
     pub(crate) fn flush<H: Host>(&mut self, core: &mut Core, host: &mut H) {
-        let flushed = Received {
+        let flushed = CompletedRecv {
             opcode: WcOpcode::Recv,
             byte_len: 0,
             imm: None,

@@ -318,7 +318,7 @@ impl Flight {
             self.lost -= 1;
         } else {
             self.charged -= 1;
-            on.settle(!slot.is(ANSWERED));
+            on.uncharge(!slot.is(ANSWERED));
             tally.add(slot.path, u32::from(slot.cost));
         }
         self.done_to = self.done_to.max(self.una + at as u64 + 1);
@@ -384,7 +384,7 @@ impl Flight {
         slot.flags |= LOST;
         self.lost += 1;
         self.charged -= 1;
-        self.paths.on(slot.path).settle(!slot.is(ANSWERED));
+        self.paths.on(slot.path).uncharge(!slot.is(ANSWERED));
         tally.add(slot.path, u32::from(slot.cost));
         self.lost_from = self.lost_from.min(seq);
     }

@@ -171,7 +171,7 @@ impl OnPath {
 
     /// A packet is not on its way any more.
     #[inline]
-    pub(super) fn settle(&mut self, is_prompt: bool) {
+    pub(super) fn uncharge(&mut self, is_prompt: bool) {
         self.charged -= 1;
         self.prompt -= u32::from(is_prompt);
     }

@@ -57,7 +57,7 @@ impl Reply {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum AckKind {
     Ack,
     SequenceError,
     NotReady { timer: u8 },
@@ -67,7 +67,7 @@ pub(super) enum Kind {
 /// The acknowledgement that is due.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due {
-    pub(super) kind: Kind,
+    pub(super) kind: AckKind,
     pub(super) reply: Reply,
     /// How many it stands for.
     pub(super) coalesced: u32,
@@ -179,14 +179,14 @@ impl Responder {
     pub(super) fn executed(&mut self, asked: bool, reply: Reply) {
         match &mut self.due {
             // What was complained of has come.
-            Some(due) if due.kind != Kind::Ack => {
-                *due = Due { kind: Kind::Ack, reply, coalesced: 1 };
+            Some(due) if due.kind != AckKind::Ack => {
+                *due = Due { kind: AckKind::Ack, reply, coalesced: 1 };
             }
             Some(due) if asked => {
                 due.reply = reply;
                 due.coalesced += 1;
             }
-            None if asked => self.due = Some(Due { kind: Kind::Ack, reply, coalesced: 1 }),
+            None if asked => self.due = Some(Due { kind: AckKind::Ack, reply, coalesced: 1 }),
             _ => {}
         }
     }
@@ -204,26 +204,26 @@ impl Responder {
     /// An acknowledgement is due, unless a complaint is.
     pub(super) fn acknowledge(&mut self, reply: Reply) {
         match &mut self.due {
-            Some(due) if due.kind == Kind::Ack => {
+            Some(due) if due.kind == AckKind::Ack => {
                 due.reply = reply;
                 due.coalesced += 1;
             }
             Some(_) => {}
-            None => self.due = Some(Due { kind: Kind::Ack, reply, coalesced: 1 }),
+            None => self.due = Some(Due { kind: AckKind::Ack, reply, coalesced: 1 }),
         }
     }
 
     pub(super) fn sequence_error(&mut self, reply: Reply) {
-        self.due = Some(Due { kind: Kind::SequenceError, reply, coalesced: 1 });
+        self.due = Some(Due { kind: AckKind::SequenceError, reply, coalesced: 1 });
     }
 
     pub(super) fn not_ready(&mut self, core: &Core, reply: Reply) {
         let timer = core.attr.min_rnr_timer;
-        self.due = Some(Due { kind: Kind::NotReady { timer }, reply, coalesced: 1 });
+        self.due = Some(Due { kind: AckKind::NotReady { timer }, reply, coalesced: 1 });
     }
 
     pub(super) fn fatal(&mut self, psn: Psn, code: NakCode, reply: Reply) {
-        self.due = Some(Due { kind: Kind::Fatal { code, psn }, reply, coalesced: 1 });
+        self.due = Some(Due { kind: AckKind::Fatal { code, psn }, reply, coalesced: 1 });
     }
 
     /// Whether [`Responder::flush_acks`] would send something.
@@ -270,10 +270,10 @@ impl Responder {
         }
         let Some(due) = self.due.take() else { return };
         let (syndrome, psn) = match due.kind {
-            Kind::Ack => (Syndrome::ACK, self.epsn().prev()),
-            Kind::SequenceError => (Syndrome::Nak(NakCode::PsnSequence), self.epsn()),
-            Kind::NotReady { timer } => (Syndrome::RnrNak { timer }, self.epsn()),
-            Kind::Fatal { code, psn } => (Syndrome::Nak(code), psn),
+            AckKind::Ack => (Syndrome::ACK, self.epsn().prev()),
+            AckKind::SequenceError => (Syndrome::Nak(NakCode::PsnSequence), self.epsn()),
+            AckKind::NotReady { timer } => (Syndrome::RnrNak { timer }, self.epsn()),
+            AckKind::Fatal { code, psn } => (Syndrome::Nak(code), psn),
         };
         let mut headers = Headers::new(core.bth(Opcode::RC_ACK, psn));
         headers.aeth = Some(Aeth { syndrome, msn: self.msn });
@@ -281,7 +281,7 @@ impl Responder {
         if headers.mp.is_some() {
             // The bitmap counts from the packet after the one that the BTH names.
             let bits = self.reorder.bitmap();
-            let bits = if due.kind == Kind::Ack { bits } else { bits >> 1 };
+            let bits = if due.kind == AckKind::Ack { bits } else { bits >> 1 };
             headers.sack = Some(MpSack(bits));
         }
         core.counters.acks_sent += 1;
@@ -290,7 +290,7 @@ impl Responder {
         } else {
             transmit_one(core, due.reply.path, &headers, host);
         }
-        if let Kind::Fatal { .. } = due.kind {
+        if let AckKind::Fatal { .. } = due.kind {
             core.broken = true;
         }
     }

@@ -8,12 +8,12 @@ use polypath_wire::packet::Headers;
 
 use super::answer::{Job, ReadJob, Reply};
 use super::resources::Resource;
-use super::{Refusal, Responder, Verdict};
+use super::{Outcome, Refusal, Responder};
 use crate::cause::Cause;
 use crate::common::Core;
 use crate::host::Host;
 use crate::memory::{AtomicOp, Fault, Segment};
-use crate::rq::{Received, ScatterError};
+use crate::rq::{CompletedRecv, ScatterError};
 use crate::state::MAX_MESSAGE;
 use polypath_types::{Access, FlushScope, Placement, WcOpcode, WcStatus};
 
@@ -23,13 +23,13 @@ const NOWHERE: Range<u64> = 0..0;
 /// A message of which more packets are to come.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inbound {
-    pub(super) kind: Kind,
+    pub(super) kind: InboundKind,
     /// Bytes that have arrived.
     pub(super) received: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum InboundKind {
     Send,
     Write(Reth),
 }
@@ -87,16 +87,16 @@ impl Responder {
         payload: &[u8],
         reply: Reply,
         host: &mut H,
-    ) -> Verdict {
+    ) -> Outcome {
         if let Some(eth) = headers.xrc
             && let Err(refusal) = self.enter(core, eth.srqn, host)
         {
-            return Verdict::Refused(refusal);
+            return Outcome::Refused(refusal);
         }
         let opcode = headers.bth.opcode.base();
-        let under_way = self.message.map(|m| matches!(m.kind, Kind::Send));
+        let under_way = self.message.map(|m| matches!(m.kind, InboundKind::Send));
         if let Err(why) = check_packet(opcode, under_way, payload.len(), core.attr.path_mtu) {
-            return Verdict::Refused(Refusal::invalid(why));
+            return Outcome::Refused(Refusal::invalid(why));
         }
         let done = if opcode.is_send() {
             self.send(core, opcode, headers, payload, host)
@@ -111,7 +111,7 @@ impl Responder {
         } else {
             self.atomic(core, opcode, headers, reply, host)
         };
-        done.unwrap_or_else(Verdict::Refused)
+        done.unwrap_or_else(Outcome::Refused)
     }
 
     /// XRC: from here on the request is judged by the protection domain of the queue that it names.
@@ -133,15 +133,15 @@ impl Responder {
         headers: &Headers,
         payload: &[u8],
         host: &mut H,
-    ) -> Result<Verdict, Refusal> {
+    ) -> Result<Outcome, Refusal> {
         let received = self.message.map_or(0, |m| m.received);
         if !self.rq.begin(core, host) {
-            return Ok(Verdict::NotReady);
+            return Ok(Outcome::NotReady);
         }
         if let Some(ieth) = headers.ieth
             && self.jobs.iter().any(|job| matches!(job, Job::Read(read) if read.needs(ieth.rkey)))
         {
-            return Ok(Verdict::Wait);
+            return Ok(Outcome::Wait);
         }
         let (resources, jobs) = (&mut self.resources, &self.jobs);
         let admit = |segment, host: &mut H| resources.admit(core, jobs, segment, host);
@@ -162,15 +162,15 @@ impl Responder {
             },
         })?;
         if !stored {
-            return Ok(Verdict::Wait);
+            return Ok(Outcome::Wait);
         }
         let received = received.saturating_add(payload.len() as u32);
         if u64::from(received) > MAX_MESSAGE {
             return Err(Refusal::invalid("a message is longer than 2^31 bytes"));
         }
         if !opcode.ends_message() {
-            self.message = Some(Inbound { kind: Kind::Send, received });
-            return Ok(Verdict::Done(1));
+            self.message = Some(Inbound { kind: InboundKind::Send, received });
+            return Ok(Outcome::Done(1));
         }
         if let Some(ieth) = headers.ieth {
             host.invalidate(core.key(core.peer_pd, ieth.rkey)).map_err(|_| {
@@ -178,7 +178,7 @@ impl Responder {
             })?;
         }
         self.finish_message();
-        let what = Received {
+        let what = CompletedRecv {
             opcode: WcOpcode::Recv,
             byte_len: received,
             imm: headers.imm.map(|imm| imm.0),
@@ -188,7 +188,7 @@ impl Responder {
             solicited: headers.bth.solicited,
         };
         self.rq.complete(core, WcStatus::Success, Cause::None, &what, host);
-        Ok(Verdict::Done(1))
+        Ok(Outcome::Done(1))
     }
 
     fn write<H: Host>(
@@ -198,9 +198,9 @@ impl Responder {
         headers: &Headers,
         payload: &[u8],
         host: &mut H,
-    ) -> Result<Verdict, Refusal> {
+    ) -> Result<Outcome, Refusal> {
         let (reth, received) = match self.message {
-            Some(Inbound { kind: Kind::Write(reth), received }) => (reth, received),
+            Some(Inbound { kind: InboundKind::Write(reth), received }) => (reth, received),
             _ => {
                 let reth = headers.reth.ok_or(Refusal::invalid("a WRITE without RETH"))?;
                 self.check_write(core, &reth, host)?;
@@ -214,7 +214,7 @@ impl Responder {
         }
         // A missing receive is found before memory is touched, so that the packet may come again.
         if headers.imm.is_some() && !self.rq.begin(core, host) {
-            return Ok(Verdict::NotReady);
+            return Ok(Outcome::NotReady);
         }
         if !payload.is_empty() {
             // Checked anew for each packet: the region may have gone while the message came.
@@ -224,17 +224,17 @@ impl Responder {
                 .resolve_remote(&core.remote(core.peer_pd, &part, Access::REMOTE_WRITE))
                 .map_err(|_| Refusal::access("the region of a WRITE went away on its way"))?;
             if !self.resources.admit(core, &self.jobs, segment, host) {
-                return Ok(Verdict::Wait);
+                return Ok(Outcome::Wait);
             }
             host.store(segment, payload).map_err(refused)?;
         }
         if !opcode.ends_message() {
-            self.message = Some(Inbound { kind: Kind::Write(reth), received: end as u32 });
-            return Ok(Verdict::Done(1));
+            self.message = Some(Inbound { kind: InboundKind::Write(reth), received: end as u32 });
+            return Ok(Outcome::Done(1));
         }
         self.finish_message();
         if let Some(imm) = headers.imm {
-            let what = Received {
+            let what = CompletedRecv {
                 opcode: WcOpcode::RecvRdmaWithImm,
                 byte_len: reth.len,
                 imm: Some(imm.0),
@@ -245,7 +245,7 @@ impl Responder {
             };
             self.rq.complete(core, WcStatus::Success, Cause::None, &what, host);
         }
-        Ok(Verdict::Done(1))
+        Ok(Outcome::Done(1))
     }
 
     fn check_write<H: Host>(&self, core: &Core, reth: &Reth, host: &mut H) -> Result<(), Refusal> {
@@ -261,7 +261,7 @@ impl Responder {
         headers: &Headers,
         reply: Reply,
         host: &mut H,
-    ) -> Result<Verdict, Refusal> {
+    ) -> Result<Outcome, Refusal> {
         let reth = headers.reth.ok_or(Refusal::invalid("a READ without RETH"))?;
         if !core.attr.access.contains(Access::REMOTE_READ) {
             return Err(Refusal::invalid("qp_access_flags do not allow REMOTE_READ"));
@@ -277,7 +277,7 @@ impl Responder {
         self.resources.remember(core, resource, span);
         let job = ReadJob::new(headers.bth.psn, &reth, core.peer_pd, false, self.msn, reply);
         self.jobs.push_back(Job::Read(job));
-        Ok(Verdict::Done(n))
+        Ok(Outcome::Done(n))
     }
 
     fn atomic<H: Host>(
@@ -287,7 +287,7 @@ impl Responder {
         headers: &Headers,
         reply: Reply,
         host: &mut H,
-    ) -> Result<Verdict, Refusal> {
+    ) -> Result<Outcome, Refusal> {
         let eth = headers.atomic.ok_or(Refusal::invalid("an atomic without AtomicETH"))?;
         if !core.attr.access.contains(Access::REMOTE_ATOMIC) {
             return Err(Refusal::invalid("qp_access_flags do not allow REMOTE_ATOMIC"));
@@ -309,7 +309,7 @@ impl Responder {
             AtomicOp::FetchAdd { add: eth.swap_add }
         };
         if !self.resources.admit(core, &self.jobs, segment, host) {
-            return Ok(Verdict::Wait);
+            return Ok(Outcome::Wait);
         }
         let value = host.atomic(segment, op).map_err(refused)?;
         let psn = headers.bth.psn;
@@ -317,7 +317,7 @@ impl Responder {
         self.resources.remember(core, resource, NOWHERE);
         self.finish_message();
         self.jobs.push_back(Job::Atomic { psn, value, again: false, msn: self.msn, reply });
-        Ok(Verdict::Done(1))
+        Ok(Outcome::Done(1))
     }
 
     /// ATOMIC WRITE (annex A19): rights are those of a WRITE, alignment is an atomic's.
@@ -328,7 +328,7 @@ impl Responder {
         payload: &[u8],
         reply: Reply,
         host: &mut H,
-    ) -> Result<Verdict, Refusal> {
+    ) -> Result<Outcome, Refusal> {
         let reth = headers.reth.ok_or(Refusal::invalid("an ATOMIC WRITE without RETH"))?;
         if !core.attr.access.contains(Access::REMOTE_WRITE) {
             return Err(Refusal::invalid("qp_access_flags do not allow REMOTE_WRITE"));
@@ -352,11 +352,11 @@ impl Responder {
             ));
         }
         if !self.resources.admit(core, &self.jobs, segment, host) {
-            return Ok(Verdict::Wait);
+            return Ok(Outcome::Wait);
         }
         host.atomic_write(segment, value).map_err(refused)?;
         self.answer_empty(core, headers, reply);
-        Ok(Verdict::Done(1))
+        Ok(Outcome::Done(1))
     }
 
     /// FLUSH (annex A19). All before it has been executed.
@@ -366,7 +366,7 @@ impl Responder {
         headers: &Headers,
         reply: Reply,
         host: &mut H,
-    ) -> Result<Verdict, Refusal> {
+    ) -> Result<Outcome, Refusal> {
         let (Some(feth), Some(reth)) = (headers.feth, headers.reth) else {
             return Err(Refusal::invalid("a FLUSH without FETH or RETH"));
         };
@@ -388,7 +388,7 @@ impl Responder {
         };
         host.flush(core.key(core.peer_pd, reth.rkey), scope, access).map_err(refused)?;
         self.answer_empty(core, headers, reply);
-        Ok(Verdict::Done(1))
+        Ok(Outcome::Done(1))
     }
 
     /// The message is complete and answered by a READ response without data.

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use polypath_wire::ext::{NakCode, Reth};
 use polypath_wire::psn::Psn;
 
-use super::answer::{Due, Job, Kind as DueKind, ReadJob, Reply};
-use super::execute::{Inbound, Kind};
+use super::answer::{AckKind, Due, Job, ReadJob, Reply};
+use super::execute::{Inbound, InboundKind};
 use super::reorder::Reorder;
 use super::resources::Resources;
 use super::{Responder, SEQ_BASE};
@@ -47,10 +47,10 @@ fn nak(from: &mut Reader<'_>) -> Result<NakCode> {
 
 fn put_due(out: &mut Writer, due: Due) {
     match due.kind {
-        DueKind::Ack => out.u8(0),
-        DueKind::SequenceError => out.u8(1),
-        DueKind::NotReady { timer } => out.raw(&[2, timer]),
-        DueKind::Fatal { code, psn } => {
+        AckKind::Ack => out.u8(0),
+        AckKind::SequenceError => out.u8(1),
+        AckKind::NotReady { timer } => out.raw(&[2, timer]),
+        AckKind::Fatal { code, psn } => {
             out.raw(&[3, code.code()]);
             out.u32(psn.get());
         }
@@ -61,14 +61,14 @@ fn put_due(out: &mut Writer, due: Due) {
 
 fn due(from: &mut Reader<'_>) -> Result<Due> {
     let kind = match from.u8()? {
-        0 => DueKind::Ack,
-        1 => DueKind::SequenceError,
+        0 => AckKind::Ack,
+        1 => AckKind::SequenceError,
         2 => {
             let timer = from.u8()?;
             from.ensure(timer <= 31, "an RNR timer is 0 to 31")?;
-            DueKind::NotReady { timer }
+            AckKind::NotReady { timer }
         }
-        3 => DueKind::Fatal { code: nak(from)?, psn: Psn::new(from.u32()?) },
+        3 => AckKind::Fatal { code: nak(from)?, psn: Psn::new(from.u32()?) },
         _ => return Err(from.wrong("there is no such acknowledgement")),
     };
     let reply = reply(from)?;
@@ -129,8 +129,8 @@ fn job(from: &mut Reader<'_>) -> Result<Job> {
 
 fn put_inbound(out: &mut Writer, message: Inbound) {
     let to = match message.kind {
-        Kind::Send => None,
-        Kind::Write(reth) => Some(reth),
+        InboundKind::Send => None,
+        InboundKind::Write(reth) => Some(reth),
     };
     out.option(to, |out, to| put_reth(out, &to));
     out.u32(message.received);
@@ -141,7 +141,7 @@ fn inbound(from: &mut Reader<'_>) -> Result<Inbound> {
     let received = from.u32()?;
     let most = to.map_or(MAX_MESSAGE, |to| u64::from(to.len));
     from.ensure(u64::from(received) <= most, "more has arrived of a message than there is")?;
-    Ok(Inbound { kind: to.map_or(Kind::Send, Kind::Write), received })
+    Ok(Inbound { kind: to.map_or(InboundKind::Send, InboundKind::Write), received })
 }
 
 impl Responder {

@@ -24,7 +24,7 @@ use crate::REACH;
 use crate::cause::Cause;
 use crate::common::Core;
 use crate::host::Host;
-use crate::rq::{ReceiveQueue, Received};
+use crate::rq::{CompletedRecv, ReceiveQueue};
 use answer::{Due, Job, ReadJob, Reply};
 use execute::Inbound;
 use polypath_types::{Access, PathId, PostError, QpEvent, RecvWr, WcOpcode, WcStatus};
@@ -41,7 +41,7 @@ fn is_answered(opcode: Opcode) -> bool {
 }
 
 /// How the execution of a request ended.
-enum Verdict {
+enum Outcome {
     /// Executed; it takes so many sequence numbers.
     Done(u32),
     /// A receive work request is missing.
@@ -211,7 +211,7 @@ impl Responder {
         let reply = Reply::to(headers, from);
         let came = came.unwrap_or(reply);
         match self.execute(core, headers, payload, reply, host) {
-            Verdict::Done(n) => {
+            Outcome::Done(n) => {
                 self.next += u64::from(n);
                 self.complained = false;
                 self.reorder.advance(n, host);
@@ -223,26 +223,26 @@ impl Responder {
                 }
                 true
             }
-            Verdict::NotReady => {
+            Outcome::NotReady => {
                 core.counters.naks_rnr_sent += 1;
                 self.complained = true;
                 self.not_ready(core, reply);
                 false
             }
-            Verdict::Wait if reply.multipath => {
+            Outcome::Wait if reply.multipath => {
                 self.waiting = true;
                 self.reorder.offer(0, 1, headers, payload, from, host);
                 self.acknowledge(reply);
                 false
             }
-            Verdict::Wait => {
+            Outcome::Wait => {
                 // The complaint leaves when the answers have, and brings the request again.
                 core.counters.naks_sequence_sent += 1;
                 self.complained = true;
                 self.sequence_error(reply);
                 false
             }
-            Verdict::Refused(refusal) => {
+            Outcome::Refused(refusal) => {
                 let psn = self.epsn();
                 self.refuse(core, psn, refusal, reply, host);
                 false
@@ -383,7 +383,7 @@ impl Responder {
         // hear of it (C9-222.1.1, 10.10.2.3). What fails after its execution, as a READ whose region
         // has gone, has nothing to do with the message that is arriving.
         if psn == self.epsn() && self.rq.has_begun() {
-            let what = Received {
+            let what = CompletedRecv {
                 opcode: WcOpcode::Recv,
                 byte_len: 0,
                 imm: None,

@@ -10,7 +10,7 @@ use crate::common::Core;
 use crate::frozen::{Reader, ThawError, Writer, words};
 use crate::host::Host;
 use crate::responder::execute::check_packet;
-use crate::rq::{ReceiveQueue, Received};
+use crate::rq::{CompletedRecv, ReceiveQueue};
 use crate::state::MAX_MESSAGE;
 use polypath_types::{Access, WcOpcode, WcStatus};
 
@@ -195,7 +195,7 @@ impl UcReceiver {
         byte_len: u32,
         host: &mut H,
     ) {
-        let what = Received {
+        let what = CompletedRecv {
             opcode,
             byte_len,
             imm: packet.headers.imm.map(|imm| imm.0),

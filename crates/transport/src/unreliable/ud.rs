@@ -6,7 +6,7 @@ use crate::cause::Cause;
 use crate::common::Core;
 use crate::frozen::{Reader, ThawError};
 use crate::host::Host;
-use crate::rq::{ReceiveQueue, Received};
+use crate::rq::{CompletedRecv, ReceiveQueue};
 use polypath_types::{NetworkHeader, WcOpcode, WcStatus};
 
 /// Bytes that the GRH takes in the receive buffer.
@@ -74,7 +74,7 @@ impl UdReceiver {
             );
             return;
         }
-        let what = Received {
+        let what = CompletedRecv {
             opcode: WcOpcode::Recv,
             byte_len: GRH_LEN + packet.payload.len() as u32,
             imm: packet.headers.imm.map(|imm| imm.0),
