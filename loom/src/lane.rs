@@ -1,6 +1,6 @@
-//! The sleep of a lane's own thread, with a bell of locks.
+//! The sleep of a lane's own thread, with a waker of locks.
 
-pub(crate) mod bell {
+pub(crate) mod waker {
     use std::cell::Cell;
     use std::io;
     use std::os::fd::RawFd;
@@ -12,9 +12,9 @@ pub(crate) mod bell {
     pub(crate) const FOR_EVER: Duration = Duration::from_millis(100);
 
     #[derive(Debug)]
-    pub(crate) struct Bell {
-        rung: Mutex<bool>,
-        heard: Condvar,
+    pub(crate) struct Waker {
+        woken: Mutex<bool>,
+        changed: Condvar,
         /// Short sleeps are taken to be for ever too, unless they end by the socket.
         patient: bool,
     }
@@ -23,33 +23,33 @@ pub(crate) mod bell {
         static PATIENT: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// In this thread's models from now on, only the bell or a packet ends a short sleep.
+    /// In this thread's models from now on, only a wake-up or a packet ends a short sleep.
     pub(crate) fn be_patient() {
         PATIENT.set(true);
     }
 
-    impl Bell {
+    impl Waker {
         pub(crate) fn new() -> io::Result<Self> {
             let patient = PATIENT.get();
-            Ok(Self { rung: Mutex::new(false), heard: Condvar::new(), patient })
+            Ok(Self { woken: Mutex::new(false), changed: Condvar::new(), patient })
         }
 
-        pub(crate) fn ring(&self) {
-            *self.rung.lock().unwrap() = true;
-            self.heard.notify_one();
+        pub(crate) fn wake(&self) {
+            *self.woken.lock().unwrap() = true;
+            self.changed.notify_one();
         }
 
         pub(crate) fn wait(&self, socket: Option<RawFd>, timeout: Duration) -> bool {
             let for_ever = timeout >= FOR_EVER || (self.patient && socket.is_none());
-            let mut rung = self.rung.lock().unwrap();
-            while !*rung && for_ever {
-                rung = self.heard.wait(rung).unwrap();
+            let mut woken = self.woken.lock().unwrap();
+            while !*woken && for_ever {
+                woken = self.changed.wait(woken).unwrap();
             }
-            *rung
+            *woken
         }
 
         pub(crate) fn clear(&self) {
-            *self.rung.lock().unwrap() = false;
+            *self.woken.lock().unwrap() = false;
         }
     }
 }

@@ -38,14 +38,14 @@ pub fn a_deadline_is_never_slept_through() {
 /// sleep ends that at once.
 pub fn who_is_about_to_sleep_wakes_a_ticking_thread() {
     loom::model(|| {
-        crate::lane::bell::be_patient();
+        crate::lane::waker::be_patient();
         let sleeper = Sleeper::new().unwrap();
         (0..64).for_each(|_| sleeper.polled());
         let sleeper = Arc::new(sleeper);
         let theirs = sleeper.clone();
         let application = thread::spawn(move || theirs.needed());
         let mut watch = Watch::new(Duration::ZERO);
-        // A tick without its end: only the application's ring ends it.
+        // A tick without its end: only the application's wake-up ends it.
         let woken = sleeper.sleep(-1, Duration::ZERO, Some(Duration::ZERO), &mut watch, false);
         assert_eq!(woken, Woken::Drive);
         application.join().unwrap();

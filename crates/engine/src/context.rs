@@ -46,7 +46,7 @@ pub(crate) struct KeyViolations {
 
 /// What all objects of a context share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ContextInner {
     pub(crate) engine: Arc<Inner>,
     pub(crate) info: DeviceInfo,
     spec: RwLock<Arc<DeviceSpec>>,
@@ -64,7 +64,7 @@ pub(crate) struct Shared {
     gone: AtomicBool,
 }
 
-impl Shared {
+impl ContextInner {
     /// The device as it is now: members and GIDs.
     pub(crate) fn spec(&self) -> Arc<DeviceSpec> {
         self.spec.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
@@ -148,7 +148,7 @@ impl Shared {
     }
 }
 
-impl Raise for Shared {
+impl Raise for ContextInner {
     fn raise(&self, event: AsyncEvent) {
         self.events.push(event);
     }
@@ -161,7 +161,7 @@ impl Raise for Shared {
 /// An open device.
 #[derive(Debug)]
 pub(crate) struct OpenDevice {
-    shared: Arc<Shared>,
+    shared: Arc<ContextInner>,
 }
 
 impl OpenDevice {
@@ -170,7 +170,7 @@ impl OpenDevice {
         let spec = device::find(engine, &table, &info.name)
             .ok_or_else(|| Error::new(libc::ENODEV, format!("{} is gone", info.name)))?;
         let events = NoticeQueue::new().map_err(|e| os_error(&e))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ContextInner {
             engine: engine.clone(),
             info: info.clone(),
             spec: RwLock::new(Arc::new(spec)),

@@ -2,7 +2,7 @@
 //!
 //! A completion queue may be fed by several lanes and read by several threads; its own lock is held
 //! for a few instructions only. Inside of it is only the channel's lock, and that rarely: who raises
-//! an event lets go of the queue first, but for the lane that comes back for a held-back event.
+//! an event lets go of the queue first, but for the lane that comes back for a deferred event.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -21,9 +21,9 @@ use crate::clock;
 use crate::events::Raise;
 use crate::lanes::Lanes;
 use crate::limits::MAX_CQE;
-use crate::moderation::{Moderation, Verdict};
+use crate::moderation::{Moderated, Moderation};
 use crate::notify::lock;
-use crate::quota::Place;
+use crate::quota::Permit;
 
 /// What makes the next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub(crate) struct Cq {
     users: AtomicU32,
     engine_lanes: Lanes,
     owner: Weak<dyn Raise>,
-    _place: Option<Place>,
+    _permit: Option<Permit>,
     me: Weak<Self>,
 }
 
@@ -69,7 +69,7 @@ impl Cq {
         request: &CqRequest,
         owner: Weak<dyn Raise>,
         engine_lanes: Lanes,
-        place: Option<Place>,
+        permit: Option<Permit>,
     ) -> Result<Arc<Self>> {
         if request.cqe == 0 || request.cqe > MAX_CQE {
             return Err(Error::invalid(format!("a completion queue has 1 to {MAX_CQE} entries")));
@@ -96,7 +96,7 @@ impl Cq {
             users: AtomicU32::new(0),
             engine_lanes,
             owner,
-            _place: place,
+            _permit: permit,
             me: me.clone(),
         }))
     }
@@ -104,7 +104,7 @@ impl Cq {
     /// A queue pair on `lane` starts to use this queue.
     pub(crate) fn attach(&self, lane: usize) {
         self.feed(1 << lane);
-        self.hold();
+        self.add_user();
     }
 
     /// The lanes of the mask may feed this queue from now on.
@@ -113,12 +113,12 @@ impl Cq {
     }
 
     /// Something starts to use this queue.
-    pub(crate) fn hold(&self) {
+    pub(crate) fn add_user(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 
     /// It stops; its completions stay.
-    pub(crate) fn release_user(&self) {
+    pub(crate) fn remove_user(&self) {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -138,7 +138,7 @@ impl Cq {
     /// queue pair, and takes for lost what it does not find.
     pub(crate) fn detach(&self, qpn: u32) {
         self.retain(|done| done.qpn != qpn || done.status == WcStatus::Success);
-        self.release_user();
+        self.remove_user();
     }
 
     /// Forgets the completions of a queue pair that was reset.
@@ -152,7 +152,7 @@ impl Cq {
         self.count.store(ring.entries.len(), Ordering::Release);
     }
 
-    /// Adds a completion and raises an event if one is asked for. `Some`: the event is held back,
+    /// Adds a completion and raises an event if one is asked for. `Some`: the event is deferred,
     /// and the lane must call [`Self::release`] at that time.
     ///
     /// # Errors
@@ -195,7 +195,7 @@ impl Cq {
         if ring.moderation.is_on()
             && !failed
             && ring.entries.len() < ring.capacity as usize / 2
-            && let Verdict::Hold(look_at) = ring.moderation.hold(now)
+            && let Moderated::Defer(look_at) = ring.moderation.completed(now)
         {
             return Ok(look_at);
         }
@@ -205,13 +205,13 @@ impl Cq {
         Ok(None)
     }
 
-    /// A lane comes back, as it was told for the time `at`: raises the event that was held back, if
+    /// A lane comes back, as it was told for the time `at`: raises the event that was deferred, if
     /// it is due. `Some`: the lane must come back then.
-    pub(crate) fn release(&self, at: Duration, now: Duration) -> Option<Duration> {
+    pub(crate) fn raise_deferred(&self, at: Duration, now: Duration) -> Option<Duration> {
         let mut ring = lock(&self.ring);
         match ring.moderation.look(at, now) {
-            Verdict::Hold(again) => again,
-            Verdict::Raise => {
+            Moderated::Defer(again) => again,
+            Moderated::Raise => {
                 self.disarm(&mut ring);
                 // With the lock: `destroy` must not forget the queue's events between the two.
                 self.notify();
@@ -345,7 +345,7 @@ mod tests {
 
     use super::*;
     use crate::events::tests::Recorder;
-    use crate::moderation::Holds;
+    use crate::moderation::Deferrals;
 
     fn cq(cqe: u32, channel: Option<&Arc<Channel>>, owner: &Arc<Recorder>) -> Arc<Cq> {
         let request = CqRequest {
@@ -481,10 +481,10 @@ mod tests {
         let channel = Arc::new(Channel::new().unwrap());
         let cq = moderated(&channel);
         assert_eq!(push(&cq, completion(1, 1, false), us(0)), Some(us(100)));
-        // Arming again neither forgets what is held back nor begins to count anew.
+        // Arming again neither forgets what is deferred nor begins to count anew.
         cq.arm(false).unwrap();
         assert_eq!(push(&cq, completion(2, 1, false), us(1)), None);
-        assert_eq!(channel.take(), None, "held back");
+        assert_eq!(channel.take(), None, "deferred");
         push(&cq, completion(3, 1, false), us(2));
         assert_eq!(channel.take(), Some(77));
         push(&cq, completion(4, 1, false), us(3));
@@ -492,39 +492,39 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_releases_what_is_held_back_when_the_period_is_over() {
+    fn a_lane_raises_what_is_deferred_when_the_period_is_over() {
         let channel = Arc::new(Channel::new().unwrap());
         let cq = moderated(&channel);
-        let mut holds = Holds::default();
-        holds.add(push(&cq, completion(1, 1, false), us(5)).unwrap(), &cq);
-        assert!(holds.take_news() && !holds.take_news());
-        assert_eq!(holds.next_deadline(), Some(us(105)));
-        holds.run(us(104));
+        let mut deferrals = Deferrals::default();
+        deferrals.add(push(&cq, completion(1, 1, false), us(5)).unwrap(), &cq);
+        assert!(deferrals.take_news() && !deferrals.take_news());
+        assert_eq!(deferrals.next_deadline(), Some(us(105)));
+        deferrals.run(us(104));
         assert_eq!(channel.take(), None);
-        holds.run(us(105));
+        deferrals.run(us(105));
         assert_eq!(channel.take(), Some(77));
-        assert_eq!((channel.take(), holds.next_deadline()), (None, None));
+        assert_eq!((channel.take(), deferrals.next_deadline()), (None, None));
     }
 
     #[test]
     fn a_lane_comes_back_again_for_completions_of_the_next_arming() {
         let channel = Arc::new(Channel::new().unwrap());
         let cq = moderated(&channel);
-        let mut holds = Holds::default();
-        holds.add(push(&cq, completion(1, 1, false), us(0)).unwrap(), &cq);
+        let mut deferrals = Deferrals::default();
+        deferrals.add(push(&cq, completion(1, 1, false), us(0)).unwrap(), &cq);
         (2..4).for_each(|wr_id| assert_eq!(push(&cq, completion(wr_id, 1, false), us(1)), None));
         assert_eq!(channel.take(), Some(77));
         assert_eq!(ids(&cq), [1, 2, 3]);
         cq.arm(false).unwrap();
         assert_eq!(push(&cq, completion(4, 1, false), us(50)), None, "one timer at a time");
-        holds.run(us(100));
-        assert_eq!((channel.take(), holds.next_deadline()), (None, Some(us(150))));
-        holds.run(us(150));
+        deferrals.run(us(100));
+        assert_eq!((channel.take(), deferrals.next_deadline()), (None, Some(us(150))));
+        deferrals.run(us(150));
         assert_eq!(channel.take(), Some(77));
     }
 
     #[test]
-    fn failures_a_queue_half_full_and_new_settings_hold_nothing_back() {
+    fn failures_a_queue_half_full_and_new_settings_defer_nothing() {
         let channel = Arc::new(Channel::new().unwrap());
         let cq = moderated(&channel);
         push(&cq, completion(1, 1, false), us(0));
@@ -568,15 +568,15 @@ mod tests {
     fn a_destroyed_queue_raises_nothing_more() {
         let channel = Arc::new(Channel::new().unwrap());
         let cq = moderated(&channel);
-        let mut holds = Holds::default();
-        holds.add(push(&cq, completion(1, 1, false), us(0)).unwrap(), &cq);
+        let mut deferrals = Deferrals::default();
+        deferrals.add(push(&cq, completion(1, 1, false), us(0)).unwrap(), &cq);
         cq.destroy().unwrap();
-        holds.run(us(100));
+        deferrals.run(us(100));
         assert_eq!(channel.take(), None);
-        holds.add(us(200), &cq);
+        deferrals.add(us(200), &cq);
         drop(cq);
-        holds.run(us(200));
-        assert_eq!(holds.next_deadline(), None);
+        deferrals.run(us(200));
+        assert_eq!(deferrals.next_deadline(), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use polypath_verbs::{Access, DeviceMemory, Error, MemoryRegion, Result};
 
-use crate::context::Shared;
+use crate::context::ContextInner;
 use crate::limits::{MAX_DM, MAX_DM_BYTES};
 use crate::memory::DeviceBytes;
 use crate::mr::Mr;
@@ -54,14 +54,14 @@ impl Drop for InUse {
 /// A handle; there may be several of one allocation (`ibv_import_dm`).
 #[derive(Debug)]
 pub(crate) struct Dm {
-    context: Arc<Shared>,
+    context: Arc<ContextInner>,
     memory: Arc<Memory>,
     handle: u32,
 }
 
 impl Dm {
     /// `ibv_alloc_dm`.
-    pub(crate) fn alloc(context: &Arc<Shared>, len: u64, log_align: u32) -> Result<Self> {
+    pub(crate) fn alloc(context: &Arc<ContextInner>, len: u64, log_align: u32) -> Result<Self> {
         let bytes = usize::try_from(len).map_err(|_| too_much())?;
         let mut table = lock(&context.dm.0);
         let left = MAX_DM_BYTES - table.bytes;
@@ -81,7 +81,7 @@ impl Dm {
     }
 
     /// `ibv_import_dm`.
-    pub(crate) fn import(context: &Arc<Shared>, handle: u32) -> Result<Self> {
+    pub(crate) fn import(context: &Arc<ContextInner>, handle: u32) -> Result<Self> {
         let memory = lock(&context.dm.0).by_handle.get(&handle).cloned();
         let memory = memory.ok_or_else(|| Error::invalid("no such device memory"))?;
         Ok(Self { context: context.clone(), memory, handle })

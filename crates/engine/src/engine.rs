@@ -11,7 +11,7 @@ use polypath_ipc::{Client, EventStream, HangUp, Hello, IpcError, Push, Selection
 use polypath_verbs::{Device, DeviceInfo, Error, Result};
 
 use crate::config::Config;
-use crate::context::{KeyViolations, Shared, os_error};
+use crate::context::{ContextInner, KeyViolations, os_error};
 use crate::lane::Lane;
 use crate::lane::journal::Messenger;
 use crate::lanes::Lanes;
@@ -112,12 +112,12 @@ pub(crate) struct Inner {
     broker: Mutex<Option<Client>>,
     table: RwLock<Arc<Table>>,
     pub(crate) lanes: Lanes,
-    contexts: Mutex<Vec<Weak<Shared>>>,
+    contexts: Mutex<Vec<Weak<ContextInner>>>,
     pub(crate) xrc_domains: Domains,
     /// Calls the thread that hears the broker, to tell it what happened on the lanes.
     messenger: Arc<Messenger>,
     service: Mutex<Service>,
-    /// Rung when `service` says that the engine closes.
+    /// Signalled when `service` says that the engine closes.
     closing: Condvar,
 }
 
@@ -237,7 +237,7 @@ impl Inner {
     }
 
     /// A context that wants to hear of ports and GIDs.
-    pub(crate) fn register(&self, context: &Arc<Shared>) -> Result<()> {
+    pub(crate) fn register(&self, context: &Arc<ContextInner>) -> Result<()> {
         let mut contexts = lock(&self.contexts);
         contexts.retain(|c| c.strong_count() > 0);
         contexts.push(Arc::downgrade(context));
@@ -262,7 +262,7 @@ impl Inner {
         (sum(|v| &v.qkey), sum(|v| &v.pkey))
     }
 
-    pub(crate) fn contexts(&self) -> Vec<Arc<Shared>> {
+    pub(crate) fn contexts(&self) -> Vec<Arc<ContextInner>> {
         lock(&self.contexts).iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -370,7 +370,7 @@ impl Inner {
         // What happened before may not have been told.
         let mut to_tell = true;
         loop {
-            match stream.wait_event_or(self.messenger.bell().as_fd(), to_tell) {
+            match stream.wait_event_or(self.messenger.waker().as_fd(), to_tell) {
                 Ok(None) => match self.tell(stream) {
                     Ok(all) => to_tell = !all,
                     Err(_) => return Lost::Unexpectedly,

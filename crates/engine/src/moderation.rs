@@ -1,8 +1,8 @@
 //! Moderation of completion events (`ibv_modify_cq`): fewer events, each for several completions.
 //!
-//! What an armed queue would raise an event for is held back until `count` of them have come since
+//! What an armed queue would raise an event for is deferred until `count` of them have come since
 //! the arming, or until `period` has passed since the first. The queue decides that under its lock
-//! ([`Moderation`]); the time is kept by the lane that brought the completion ([`Holds`]).
+//! ([`Moderation`]); the time is kept by the lane that brought the completion ([`Deferrals`]).
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -19,7 +19,7 @@ pub(crate) struct Moderation {
     /// Longest time that a completion waits for its event.
     period: Duration,
     /// Completions that an event is owed for.
-    held: u32,
+    deferred: u32,
     /// When that event is raised at the latest.
     due: Option<Duration>,
     /// The earliest time at which a lane will come back to this queue.
@@ -28,85 +28,85 @@ pub(crate) struct Moderation {
 
 /// What to do about a completion that an event is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Moderated {
     /// Raise the event now.
     Raise,
-    /// Not yet. A time: look again then ([`Holds::add`]).
-    Hold(Option<Duration>),
+    /// Not yet. A time: look again then ([`Deferrals::add`]).
+    Defer(Option<Duration>),
 }
 
 impl Moderation {
     /// New settings. Without a period nothing would release the last few completions, and less than
-    /// two are nothing to wait for: both mean off. True: completions were held back under the
+    /// two are nothing to wait for: both mean off. True: completions were deferred under the
     /// settings before, and their event is to be raised now.
     pub(crate) fn set(&mut self, count: u16, period_us: u16) -> bool {
         self.count = if period_us == 0 { 0 } else { count.into() };
         self.period = Duration::from_micros(period_us.into());
-        self.held > 0
+        self.deferred > 0
     }
 
-    /// Whether events may be held back at all.
+    /// Whether events may be deferred at all.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.count > 1
     }
 
     /// A completion has come at `now` that an event is asked for.
-    pub(crate) fn hold(&mut self, now: Duration) -> Verdict {
-        self.held += 1;
+    pub(crate) fn completed(&mut self, now: Duration) -> Moderated {
+        self.deferred += 1;
         let due = *self.due.get_or_insert(now + self.period);
-        if self.held >= self.count || due <= now {
-            return Verdict::Raise;
+        if self.deferred >= self.count || due <= now {
+            return Moderated::Raise;
         }
         if self.timer.is_some_and(|timer| timer <= due) {
-            return Verdict::Hold(None);
+            return Moderated::Defer(None);
         }
         self.timer = Some(due);
-        Verdict::Hold(Some(due))
+        Moderated::Defer(Some(due))
     }
 
-    /// The event is raised: nothing is held back any more.
+    /// The event is raised: nothing is deferred any more.
     #[inline]
     pub(crate) fn raised(&mut self) {
-        self.held = 0;
+        self.deferred = 0;
         self.due = None;
     }
 
     /// A lane comes back, as it was told for the time `at`.
-    pub(crate) fn look(&mut self, at: Duration, now: Duration) -> Verdict {
+    pub(crate) fn look(&mut self, at: Duration, now: Duration) -> Moderated {
         if self.timer != Some(at) {
-            return Verdict::Hold(None); // An earlier time was set since.
+            return Moderated::Defer(None); // An earlier time was set since.
         }
         self.timer = self.due.filter(|&due| due > now);
         match self.due {
-            Some(due) if due <= now => Verdict::Raise,
-            _ => Verdict::Hold(self.timer),
+            Some(due) if due <= now => Moderated::Raise,
+            _ => Moderated::Defer(self.timer),
         }
     }
 }
 
 /// A queue that a lane shall come back to.
 #[derive(Debug)]
-struct Hold {
+struct Deferral {
     at: Duration,
     cq: Weak<Cq>,
 }
 
-impl PartialEq for Hold {
+impl PartialEq for Deferral {
     fn eq(&self, other: &Self) -> bool {
         self.at == other.at
     }
 }
 
-impl Eq for Hold {}
+impl Eq for Deferral {}
 
-impl PartialOrd for Hold {
+impl PartialOrd for Deferral {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Hold {
+impl Ord for Deferral {
     fn cmp(&self, other: &Self) -> Ordering {
         self.at.cmp(&other.at)
     }
@@ -115,19 +115,19 @@ impl Ord for Hold {
 /// The queues that a lane shall come back to. There is one entry for a queue, more only while a
 /// shorter period is set: so they are about as many as queues that the program made.
 #[derive(Debug, Default)]
-pub(crate) struct Holds {
-    heap: BinaryHeap<Reverse<Hold>>,
+pub(crate) struct Deferrals {
+    heap: BinaryHeap<Reverse<Deferral>>,
     news: bool,
 }
 
-impl Holds {
+impl Deferrals {
     /// Comes back to `cq` at `at`.
     pub(crate) fn add(&mut self, at: Duration, cq: &Arc<Cq>) {
         self.push(at, Arc::downgrade(cq));
     }
 
     fn push(&mut self, at: Duration, cq: Weak<Cq>) {
-        self.heap.push(Reverse(Hold { at, cq }));
+        self.heap.push(Reverse(Deferral { at, cq }));
         self.news = true;
     }
 
@@ -140,15 +140,15 @@ impl Holds {
     /// When the lane has to come back.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
-        self.heap.peek().map(|Reverse(hold)| hold.at)
+        self.heap.peek().map(|Reverse(deferral)| deferral.at)
     }
 
     /// Raises the events that are due.
     pub(crate) fn run(&mut self, now: Duration) {
         while self.next_deadline().is_some_and(|at| at <= now) {
-            let Some(Reverse(Hold { at, cq })) = self.heap.pop() else { break };
+            let Some(Reverse(Deferral { at, cq })) = self.heap.pop() else { break };
             let Some(queue) = cq.upgrade() else { continue };
-            if let Some(again) = queue.release(at, now) {
+            if let Some(again) = queue.raise_deferred(at, now) {
                 self.push(again, cq);
             }
         }
@@ -187,9 +187,9 @@ mod tests {
     fn the_event_comes_with_the_last_of_the_count_and_counting_begins_anew() {
         let mut m = moderation(3, 100);
         for start in [0, 1000] {
-            assert!(matches!(m.hold(us(start)), Verdict::Hold(_)));
-            assert!(matches!(m.hold(us(start + 1)), Verdict::Hold(None)));
-            assert_eq!(m.hold(us(start + 2)), Verdict::Raise);
+            assert!(matches!(m.completed(us(start)), Moderated::Defer(_)));
+            assert!(matches!(m.completed(us(start + 1)), Moderated::Defer(None)));
+            assert_eq!(m.completed(us(start + 2)), Moderated::Raise);
             m.raised();
         }
     }
@@ -197,35 +197,39 @@ mod tests {
     #[test]
     fn the_period_counts_from_the_first_that_was_held_back() {
         let mut m = moderation(3, 100);
-        assert_eq!(m.hold(us(10)), Verdict::Hold(Some(us(110))));
-        assert_eq!(m.hold(us(60)), Verdict::Hold(None), "one timer for all");
-        assert_eq!(m.look(us(110), us(111)), Verdict::Raise);
+        assert_eq!(m.completed(us(10)), Moderated::Defer(Some(us(110))));
+        assert_eq!(m.completed(us(60)), Moderated::Defer(None), "one timer for all");
+        assert_eq!(m.look(us(110), us(111)), Moderated::Raise);
         m.raised();
-        assert_eq!(m.hold(us(200)), Verdict::Hold(Some(us(300))));
+        assert_eq!(m.completed(us(200)), Moderated::Defer(Some(us(300))));
     }
 
     #[test]
     fn a_timer_of_an_event_that_was_raised_serves_the_next() {
         let mut m = moderation(2, 100);
-        assert_eq!(m.hold(us(0)), Verdict::Hold(Some(us(100))));
-        assert_eq!(m.hold(us(50)), Verdict::Raise);
+        assert_eq!(m.completed(us(0)), Moderated::Defer(Some(us(100))));
+        assert_eq!(m.completed(us(50)), Moderated::Raise);
         m.raised();
-        assert_eq!(m.hold(us(60)), Verdict::Hold(None), "the lane comes back at 100 anyway");
-        assert_eq!(m.look(us(100), us(100)), Verdict::Hold(Some(us(160))));
-        assert_eq!(m.look(us(160), us(160)), Verdict::Raise);
+        assert_eq!(
+            m.completed(us(60)),
+            Moderated::Defer(None),
+            "the lane comes back at 100 anyway"
+        );
+        assert_eq!(m.look(us(100), us(100)), Moderated::Defer(Some(us(160))));
+        assert_eq!(m.look(us(160), us(160)), Moderated::Raise);
         m.raised();
-        assert_eq!(m.look(us(160), us(170)), Verdict::Hold(None), "nothing is owed any more");
+        assert_eq!(m.look(us(160), us(170)), Moderated::Defer(None), "nothing is owed any more");
     }
 
     #[test]
     fn a_shorter_period_sets_an_earlier_timer_and_the_older_one_is_void() {
         let mut m = moderation(9, 1000);
-        assert_eq!(m.hold(us(0)), Verdict::Hold(Some(us(1000))));
-        assert!(m.set(9, 10), "what was held back is for now");
+        assert_eq!(m.completed(us(0)), Moderated::Defer(Some(us(1000))));
+        assert!(m.set(9, 10), "what was deferred is raised now");
         m.raised();
-        assert_eq!(m.hold(us(5)), Verdict::Hold(Some(us(15))));
-        assert_eq!(m.look(us(15), us(15)), Verdict::Raise);
+        assert_eq!(m.completed(us(5)), Moderated::Defer(Some(us(15))));
+        assert_eq!(m.look(us(15), us(15)), Moderated::Raise);
         m.raised();
-        assert_eq!(m.look(us(1000), us(1000)), Verdict::Hold(None));
+        assert_eq!(m.look(us(1000), us(1000)), Moderated::Defer(None));
     }
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use polypath_verbs::{Access, Error, MemoryRegion, MrRequest, Result};
 
-use crate::context::Shared;
+use crate::context::ContextInner;
 use crate::memory::{DmaBuf, MemoryTable, Region};
 
 /// A handle of a memory region. There may be several of one region (`ibv_import_mr`); whoever
 /// deregisters it first, does.
 #[derive(Debug)]
 pub(crate) struct Mr {
-    context: Arc<Shared>,
+    context: Arc<ContextInner>,
     key: u32,
     /// A null region is no peer's.
     rkey: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Mr {
 impl Mr {
     /// Registers by `make`, which is given the context's table.
     pub(crate) fn make(
-        context: &Arc<Shared>,
+        context: &Arc<ContextInner>,
         pd: u32,
         make: impl FnOnce(&MemoryTable) -> Result<Arc<Region>>,
     ) -> Result<Self> {
@@ -30,7 +30,7 @@ impl Mr {
         Ok(Self::of(context, &region))
     }
 
-    fn of(context: &Arc<Shared>, region: &Region) -> Self {
+    fn of(context: &Arc<ContextInner>, region: &Region) -> Self {
         let key = region.key();
         let is_null = region.is_fixed() && !region.is_kept();
         let len = usize::try_from(region.len()).unwrap_or(usize::MAX);
@@ -38,14 +38,14 @@ impl Mr {
     }
 
     /// `ibv_reg_mr` and its relatives.
-    pub(crate) fn register(context: &Arc<Shared>, request: &MrRequest) -> Result<Self> {
+    pub(crate) fn register(context: &Arc<ContextInner>, request: &MrRequest) -> Result<Self> {
         let MrRequest { pd, addr, len, iova, access } = *request;
         Self::make(context, pd, |memory| memory.register(pd, addr, len, iova, access))
     }
 
     /// `ibv_reg_dmabuf_mr`. The ways to register that mean something to a DMA-BUF are few.
     pub(crate) fn register_dmabuf(
-        context: &Arc<Shared>,
+        context: &Arc<ContextInner>,
         request: &MrRequest,
         fd: i32,
         offset: u64,
@@ -71,7 +71,7 @@ impl Mr {
     }
 
     /// `ibv_import_mr`: another handle of a region of the protection domain.
-    pub(crate) fn import(context: &Arc<Shared>, pd: u32, handle: u32) -> Result<Self> {
+    pub(crate) fn import(context: &Arc<ContextInner>, pd: u32, handle: u32) -> Result<Self> {
         let region = context.memory.region(handle).filter(|region| region.pd() == pd);
         let region = region
             .ok_or_else(|| Error::invalid("no such memory region in this protection domain"))?;

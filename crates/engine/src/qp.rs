@@ -13,9 +13,9 @@ use polypath_verbs::{
 };
 
 use crate::address::{self, Resolved};
-use crate::context::Shared;
+use crate::context::ContextInner;
 use crate::cq::Cq;
-use crate::lane::{Attached, Lane, LaneIo, QpVisit, State};
+use crate::lane::{Lane, LaneIo, QpResources, QpVisit, State};
 use crate::limits::{MAX_INLINE, MAX_MCAST_PER_QP, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use crate::memory::KeyCache;
 use crate::notify::lock;
@@ -25,7 +25,7 @@ use crate::target::TargetState;
 /// A queue pair.
 #[derive(Debug)]
 pub(crate) struct Qp {
-    context: Arc<Shared>,
+    context: Arc<ContextInner>,
     lane: Arc<Lane>,
     qpn: u32,
     qp_type: QpType,
@@ -40,7 +40,7 @@ pub(crate) struct Qp {
 
 /// The completion queue of one side: there if, and only if, the queue pair has that side.
 fn side(
-    context: &Shared,
+    context: &ContextInner,
     cq: Option<&Arc<dyn polypath_verbs::CompletionQueue>>,
     wanted: bool,
 ) -> Result<Option<Arc<Cq>>> {
@@ -54,7 +54,7 @@ fn side(
 impl Qp {
     /// Makes a queue pair; `target` for an XRC target, see [`crate::target`].
     pub(crate) fn create(
-        context: &Arc<Shared>,
+        context: &Arc<ContextInner>,
         request: &QpRequest,
         target: Option<TargetState>,
     ) -> Result<Self> {
@@ -82,7 +82,7 @@ impl Qp {
         if let Some(pd) = request.pd {
             context.use_pd(pd)?;
         }
-        let attached = Attached {
+        let resources = QpResources {
             context: context.clone(),
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
@@ -93,7 +93,7 @@ impl Qp {
             last_path: Cell::new(polypath_transport::PathId(u32::MAX)),
             keys: KeyCache::new(),
         };
-        let (lane, qpn) = Self::insert(context, request, attached).inspect_err(|_| {
+        let (lane, qpn) = Self::insert(context, request, resources).inspect_err(|_| {
             if let Some(pd) = request.pd {
                 context.release_pd(pd);
             }
@@ -120,15 +120,15 @@ impl Qp {
     }
 
     fn insert(
-        context: &Arc<Shared>,
+        context: &Arc<ContextInner>,
         request: &QpRequest,
-        attached: Attached,
+        resources: QpResources,
     ) -> Result<(Arc<Lane>, u32)> {
         let lane = context.engine.lane()?;
         if lane.has_failed() {
             return Err(failed());
         }
-        let (is_target, has_srq) = (attached.target.is_some(), attached.srq.is_some());
+        let (is_target, has_srq) = (resources.target.is_some(), resources.srq.is_some());
         let config = |qpn| QpConfig {
             qpn,
             qp_type: request.qp_type,
@@ -152,7 +152,7 @@ impl Qp {
             let qpn = state.free_number()?;
             let mut qp = polypath_transport::QueuePair::new(config(qpn));
             qp.set_port_mtu(mtu);
-            state.core.insert(qp, attached);
+            state.core.insert(qp, resources);
             Ok(qpn)
         })?;
         Ok((lane, qpn))
@@ -228,7 +228,7 @@ fn inline_room(request: &QpRequest) -> u32 {
 
 /// The lane's name of an address handle's way.
 fn ud_destination(
-    context: &Shared,
+    context: &ContextInner,
     lane: &Lane,
     paths: &mut PathManager,
     io: &mut LaneIo,
@@ -259,7 +259,7 @@ impl QueuePair for Qp {
         let connected = self.qp_type != QpType::Ud;
         let stops = matches!(attr.state, QpState::Err | QpState::Reset);
         if stops && mask.contains(QpAttrMask::STATE) {
-            self.lane.settle();
+            self.lane.drain();
         }
         self.with(|visit| {
             let before = visit.qp.state();
@@ -396,7 +396,7 @@ impl QueuePair for Qp {
         if self.destroyed.swap(true, Ordering::Relaxed) {
             return Err(Error::invalid("the queue pair has been destroyed"));
         }
-        self.lane.settle();
+        self.lane.drain();
         let index = self.index();
         let groups = core::mem::take(&mut *lock(&self.groups));
         self.lane.enter(|state| {

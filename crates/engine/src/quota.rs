@@ -16,26 +16,26 @@ pub(crate) struct Quota {
     what: &'static str,
 }
 
-/// One object's place; given back when dropped.
+/// Permission for one object; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<Quota>);
+pub(crate) struct Permit(Arc<Quota>);
 
 impl Quota {
     pub(crate) fn new(most: u32, what: &'static str) -> Arc<Self> {
         Arc::new(Self { used: AtomicU32::new(0), most, what })
     }
 
-    /// A place for one more.
+    /// A permit for one more object.
     ///
     /// # Errors
     /// `ENOMEM`: there are as many as there may be.
-    pub(crate) fn take(self: &Arc<Self>) -> Result<Place> {
+    pub(crate) fn take(self: &Arc<Self>) -> Result<Permit> {
         // A number and nothing else: it orders no other memory.
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 (used < self.most).then_some(used + 1)
             })
-            .map(|_| Place(self.clone()))
+            .map(|_| Permit(self.clone()))
             .map_err(|_| {
                 let Self { most, what, .. } = &**self;
                 Error::no_memory(format!("an open device has at most {most} {what}"))
@@ -43,7 +43,7 @@ impl Quota {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.used.fetch_sub(1, Ordering::Relaxed);
     }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_too_many_is_enomem_and_a_place_given_back_is_free() {
+    fn one_too_many_is_enomem_and_a_permit_given_back_is_free() {
         let quota = Quota::new(2, "things");
         let (one, _two) = (quota.take().unwrap(), quota.take().unwrap());
         let error = quota.take().unwrap_err();

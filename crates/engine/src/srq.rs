@@ -13,7 +13,7 @@ use polypath_verbs::{
 use crate::events::Raise;
 use crate::limits::{MAX_SGE, MAX_SRQ_WR};
 use crate::notify::lock;
-use crate::quota::Place;
+use crate::quota::Permit;
 use crate::xrc::Membership;
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Srq {
     token: u64,
     users: AtomicU32,
     owner: Weak<dyn Raise>,
-    _place: Option<Place>,
+    _permit: Option<Permit>,
     me: Weak<Self>,
     membership: Option<Membership>,
 }
@@ -43,7 +43,7 @@ impl Srq {
         request: &SrqRequest,
         number: u32,
         owner: Weak<dyn Raise>,
-        place: Option<Place>,
+        permit: Option<Permit>,
         membership: Option<Membership>,
     ) -> Result<Arc<Self>> {
         let SrqAttr { max_wr, max_sge, limit } = request.attr;
@@ -60,7 +60,7 @@ impl Srq {
             token: request.token,
             users: AtomicU32::new(0),
             owner,
-            _place: place,
+            _permit: permit,
             me: me.clone(),
             membership,
         }))

@@ -16,7 +16,7 @@ use polypath_transport::PeerId;
 use polypath_verbs::{QpState, QpType};
 use smallvec::SmallVec;
 
-use crate::context::Shared;
+use crate::context::ContextInner;
 use crate::engine::Inner;
 use crate::lane::{Entry, Lane, State, way_of};
 
@@ -96,11 +96,11 @@ fn look<R>(lane: &Lane, work: impl FnOnce(&State) -> R) -> R {
 struct Names {
     interfaces: HashMap<u32, String>,
     /// Devices, by where their contexts are.
-    devices: HashMap<*const Shared, String>,
+    devices: HashMap<*const ContextInner, String>,
 }
 
 impl Names {
-    fn new(table: &Table, contexts: &[Arc<Shared>]) -> Self {
+    fn new(table: &Table, contexts: &[Arc<ContextInner>]) -> Self {
         let interfaces = table.ports.iter().map(|port| (port.ifindex, port.name.clone()));
         let devices = contexts.iter().map(|c| (Arc::as_ptr(c), c.info.name.clone()));
         Self { interfaces: interfaces.collect(), devices: devices.collect() }
@@ -199,7 +199,7 @@ struct QpCopy {
     path_mtu: u32,
     multipath: bool,
     peer: Option<PeerId>,
-    context: *const Shared,
+    context: *const ContextInner,
     counters: QpCounters,
     last_error: Option<Arc<str>>,
 }

@@ -10,7 +10,7 @@ use polypath_verbs::{
     RecvWr, Result, SendRequest,
 };
 
-use crate::context::Shared;
+use crate::context::ContextInner;
 use crate::events::Raise;
 use crate::notify::lock;
 use crate::qp::Qp;
@@ -20,18 +20,18 @@ use crate::xrc::{Domain, Xrcd};
 const MAX_HANDLES: usize = 1 << 16;
 
 /// A handle's token, and the context that it was opened with.
-type Listener = (u64, Arc<Shared>);
+type Listener = (u64, Arc<ContextInner>);
 
 /// Who is told of a target's events; `None` once the last handle is gone.
 #[derive(Debug)]
 pub(crate) struct Handles(Mutex<Option<Vec<Listener>>>);
 
 impl Handles {
-    fn new(token: u64, context: &Arc<Shared>) -> Arc<Self> {
+    fn new(token: u64, context: &Arc<ContextInner>) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Some(vec![(token, context.clone())]))))
     }
 
-    fn add(&self, token: u64, context: &Arc<Shared>) -> Result<()> {
+    fn add(&self, token: u64, context: &Arc<ContextInner>) -> Result<()> {
         match lock(&self.0).as_mut() {
             None => Err(no_target()),
             Some(handles) if handles.len() >= MAX_HANDLES => {
@@ -67,7 +67,7 @@ pub(crate) struct TargetState {
     pub(crate) domain: Arc<Domain>,
     handles: Arc<Handles>,
     /// The protection domain of the latest request, and the context that it belongs to.
-    latest: RefCell<Option<(u32, Arc<Shared>)>>,
+    latest: RefCell<Option<(u32, Arc<ContextInner>)>>,
 }
 
 impl TargetState {
@@ -80,7 +80,7 @@ impl TargetState {
     }
 
     /// Whose memory a protection domain is about.
-    pub(crate) fn context(&self, pd: u32) -> core::result::Result<Arc<Shared>, Fault> {
+    pub(crate) fn context(&self, pd: u32) -> core::result::Result<Arc<ContextInner>, Fault> {
         match &*self.latest.borrow() {
             Some((latest, context)) if *latest == pd => Ok(context.clone()),
             _ => self.domain.context_of(pd).ok_or(Fault::Key),
@@ -101,14 +101,14 @@ pub(crate) struct Target {
     qp: Arc<Qp>,
     handles: Arc<Handles>,
     xrcd: Arc<Xrcd>,
-    context: Arc<Shared>,
+    context: Arc<ContextInner>,
     token: u64,
     destroyed: AtomicBool,
 }
 
 impl Target {
     /// Makes a target (`ibv_create_qp_ex`).
-    pub(crate) fn create(context: &Arc<Shared>, request: &QpRequest) -> Result<Arc<Self>> {
+    pub(crate) fn create(context: &Arc<ContextInner>, request: &QpRequest) -> Result<Arc<Self>> {
         let xrcd = request
             .xrcd
             .as_ref()
@@ -127,7 +127,7 @@ impl Target {
 
     /// Another handle (`ibv_open_qp`).
     pub(crate) fn open(
-        context: &Arc<Shared>,
+        context: &Arc<ContextInner>,
         xrcd: &Arc<Xrcd>,
         qpn: u32,
         token: u64,
@@ -138,13 +138,13 @@ impl Target {
     }
 
     fn new(
-        context: &Arc<Shared>,
+        context: &Arc<ContextInner>,
         qp: Arc<Qp>,
         handles: Arc<Handles>,
         xrcd: Arc<Xrcd>,
         token: u64,
     ) -> Arc<Self> {
-        xrcd.hold();
+        xrcd.add_user();
         let destroyed = AtomicBool::new(false);
         Arc::new(Self { qp, handles, xrcd, context: context.clone(), token, destroyed })
     }
@@ -194,7 +194,7 @@ impl QueuePair for Target {
             self.xrcd.domain.remove_target(self.qp.number());
             self.qp.destroy()?;
         }
-        self.xrcd.release();
+        self.xrcd.remove_user();
         Ok(())
     }
 }

@@ -44,7 +44,7 @@ const TIMER_SLACK_NS: libc::c_ulong = 1_000;
 /// A program that polls its memory, and not a completion queue, waits for this thread with every
 /// message. Where a sandbox forbids it, that costs time and nothing else.
 #[allow(unsafe_code)]
-pub(crate) fn be_prompt() {
+pub(crate) fn request_prompt_wakeups() {
     // SAFETY: a plain number.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
     let _ = polypath_ipc::sched::request_short_slices();

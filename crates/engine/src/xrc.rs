@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, Weak};
 use polypath_transport::RecvWr;
 use polypath_verbs::{Error, QueuePair, Result, XrcDomain, XrcdRequest};
 
-use crate::context::Shared;
+use crate::context::ContextInner;
 use crate::cq::Cq;
 use crate::lanes::Lanes;
 use crate::notify::lock;
@@ -39,7 +39,7 @@ pub(crate) type Domains = Mutex<HashMap<File, Weak<Domain>>>;
 struct Member {
     srq: Arc<Srq>,
     cq: Arc<Cq>,
-    context: Arc<Shared>,
+    context: Arc<ContextInner>,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl Domain {
     /// Adds the shared receive queue that `make` makes with a number that is free.
     fn add_srq(
         &self,
-        context: &Arc<Shared>,
+        context: &Arc<ContextInner>,
         cq: &Arc<Cq>,
         make: impl FnOnce(u32) -> Result<Arc<Srq>>,
     ) -> Result<Arc<Srq>> {
@@ -110,14 +110,14 @@ impl Domain {
     }
 
     /// The protection domain of a member, and the context that it belongs to.
-    pub(crate) fn pd_of(&self, srqn: u32) -> Option<(u32, Arc<Shared>)> {
+    pub(crate) fn pd_of(&self, srqn: u32) -> Option<(u32, Arc<ContextInner>)> {
         let members = lock(&self.members);
         let member = members.srqs.get(&srqn)?;
         Some((member.srq.pd, member.context.clone()))
     }
 
     /// The context of a protection domain that some member belongs to.
-    pub(crate) fn context_of(&self, pd: u32) -> Option<Arc<Shared>> {
+    pub(crate) fn context_of(&self, pd: u32) -> Option<Arc<ContextInner>> {
         let members = lock(&self.members);
         members.srqs.values().find(|m| m.srq.pd == pd).map(|m| m.context.clone())
     }
@@ -147,7 +147,7 @@ pub(crate) struct Xrcd {
 }
 
 impl Xrcd {
-    pub(crate) fn open(context: &Shared, request: &XrcdRequest) -> Result<Arc<Self>> {
+    pub(crate) fn open(context: &ContextInner, request: &XrcdRequest) -> Result<Arc<Self>> {
         let domain = match request.file {
             None => Arc::default(),
             Some((device, inode)) => {
@@ -188,12 +188,12 @@ impl Xrcd {
     }
 
     /// Something is made with the handle.
-    pub(crate) fn hold(&self) {
+    pub(crate) fn add_user(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 
     /// It is gone.
-    pub(crate) fn release(&self) {
+    pub(crate) fn remove_user(&self) {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -213,7 +213,7 @@ impl XrcDomain for Xrcd {
     }
 }
 
-/// What a shared receive queue of XRC holds on to.
+/// The domain and the completion queue that a shared receive queue of XRC uses.
 #[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) xrcd: Arc<Xrcd>,
@@ -224,21 +224,21 @@ impl Membership {
     /// Makes a shared receive queue a member of the domain.
     pub(crate) fn begin(
         self,
-        context: &Arc<Shared>,
+        context: &Arc<ContextInner>,
         make: impl FnOnce(u32, Self) -> Result<Arc<Srq>>,
     ) -> Result<Arc<Srq>> {
         let (domain, cq, xrcd) = (self.xrcd.domain.clone(), self.cq.clone(), self.xrcd.clone());
         let srq = domain.add_srq(context, &cq, |number| make(number, self))?;
-        cq.hold();
-        xrcd.hold();
+        cq.add_user();
+        xrcd.add_user();
         Ok(srq)
     }
 
     /// The shared receive queue is destroyed: nobody takes from it after this.
     pub(crate) fn end(&self, number: u32) {
         if self.xrcd.domain.remove_srq(number) {
-            self.cq.release_user();
-            self.xrcd.release();
+            self.cq.remove_user();
+            self.xrcd.remove_user();
         }
     }
 }

@@ -13,7 +13,7 @@ impl Lane {
     /// receives or sends here any more. When it returns, the lane's thread has ended and its sockets
     /// are closed.
     pub(crate) fn close(&self) {
-        self.settle();
+        self.drain();
         self.closed.store(true, Ordering::Release);
         {
             let mut state = self.wait();
@@ -30,8 +30,8 @@ impl Lane {
             let _ = thread.join();
         }
         let mut state = self.wait();
-        // An event that moderation holds back would wait for a lane that does not come.
-        state.io.holds.run(Duration::MAX);
+        // An event that moderation defers would wait for a lane that does not come.
+        state.io.deferrals.run(Duration::MAX);
         // Without peers there is nothing to probe, and who polls on finds nothing to do.
         *state = State::new(still_paths(self.slot), still_io(), None);
     }

@@ -8,12 +8,12 @@
 //!
 //! A program that posts and then does something else would leave its peer without what waits. So only
 //! the posts of programs wait that polled promptly after the last runs, and the lane's thread sends
-//! what nobody has sent within [`HOLD`].
+//! what nobody has sent within [`COLLECT_MAX`].
 
 use std::time::Duration;
 
 /// What waits is sent by the lane's thread after this time. Several times what a run takes to collect.
-pub(crate) const HOLD: Duration = Duration::from_micros(50);
+pub(crate) const COLLECT_MAX: Duration = Duration::from_micros(50);
 /// A post that comes later than this after the last one begins a run.
 const GAP: Duration = Duration::from_micros(50);
 /// A program that polls within this time after its last post is prompt.
@@ -125,7 +125,7 @@ impl Collector {
     /// The lane's thread is about to send what waits, which the program has left if it has waited too
     /// long.
     pub(super) fn left(&mut self, now: Duration) {
-        if self.waits() && now >= self.since + HOLD {
+        if self.waits() && now >= self.since + COLLECT_MAX {
             self.trust = 0;
         }
     }
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn a_program_that_does_something_else_after_its_posts_loses_trust_soon() {
         let late: [fn(&mut Collector, Duration); 2] =
-            [|c, now| c.polled(now + PROMPT * 2, 0), |c, now| c.left(now + HOLD)];
+            [|c, now| c.polled(now + PROMPT * 2, 0), |c, now| c.left(now + COLLECT_MAX)];
         for late in late {
             let (mut c, mut now) = prompt(TRUST_MAX);
             let mut waited = 0;

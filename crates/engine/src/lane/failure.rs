@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 
-use crate::context::Shared;
+use crate::context::ContextInner;
 use crate::events::Raise;
 use crate::lane::sleeper::Sleeper;
 use crate::lane::{Lane, State};
@@ -46,7 +46,7 @@ impl Lane {
                 // Whatever it meets, the others are flushed.
                 let _ = catch_unwind(AssertUnwindSafe(|| core.fail(index, io)));
             }
-            let mut told: Vec<*const Shared> = Vec::new();
+            let mut told: Vec<*const ContextInner> = Vec::new();
             for (_, entry) in state.core.qps().iter() {
                 let context = &entry.own.context;
                 if !told.contains(&Arc::as_ptr(context)) {

@@ -15,7 +15,7 @@ use polypath_transport::{
 };
 use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 
-use crate::context::Shared;
+use crate::context::ContextInner;
 use crate::cq::Cq;
 use crate::events::Raise;
 use crate::lane::io::LaneIo;
@@ -23,10 +23,10 @@ use crate::memory::{self, KeyCache, MemoryTable, Segment};
 use crate::srq::Srq;
 use crate::target::TargetState;
 
-/// What a queue pair is connected with in this process.
+/// What a queue pair uses in this process: its context, completion queues and keys.
 #[derive(Debug)]
-pub(crate) struct Attached {
-    pub(crate) context: Arc<Shared>,
+pub(crate) struct QpResources {
+    pub(crate) context: Arc<ContextInner>,
     /// All but XRC targets have one.
     pub(crate) send_cq: Option<Arc<Cq>>,
     /// All but XRC queue pairs have one.
@@ -44,7 +44,7 @@ pub(crate) struct Attached {
 }
 
 /// The process' memory, as one of its queue pairs may use it.
-struct QpMemory<'a>(&'a Attached);
+struct QpMemory<'a>(&'a QpResources);
 
 impl QpMemory<'_> {
     /// Works with the table in which keys of a protection domain are looked for. An XRC target's are
@@ -117,23 +117,23 @@ impl Memory for QpMemory<'_> {
     }
 }
 
-impl Outside<Attached> for LaneIo {
+impl Outside<QpResources> for LaneIo {
     type Segment = Segment;
 
     #[inline]
-    fn memory<'a>(&'a mut self, own: &'a Attached) -> impl Memory<Segment = Segment> + 'a {
+    fn memory<'a>(&'a mut self, own: &'a QpResources) -> impl Memory<Segment = Segment> + 'a {
         QpMemory(own)
     }
 
     #[inline]
-    fn take_srq(&mut self, own: &Attached) -> Option<RecvWr> {
+    fn take_srq(&mut self, own: &QpResources) -> Option<RecvWr> {
         own.srq.as_ref()?.take()
     }
 
     #[inline]
     fn complete(
         &mut self,
-        own: &Attached,
+        own: &QpResources,
         side: CqSide,
         completion: Completion,
     ) -> Result<(), Overrun> {
@@ -144,17 +144,17 @@ impl Outside<Attached> for LaneIo {
         cq.as_ref().map_or(Ok(()), |cq| self.hand_out(cq, completion))
     }
 
-    fn xrc_pd(&self, own: &Attached, srqn: u32) -> Option<u32> {
+    fn xrc_pd(&self, own: &QpResources, srqn: u32) -> Option<u32> {
         own.target.as_ref()?.enter(srqn)
     }
 
-    fn take_xrc(&mut self, own: &Attached, srqn: u32) -> Option<RecvWr> {
+    fn take_xrc(&mut self, own: &QpResources, srqn: u32) -> Option<RecvWr> {
         own.target.as_ref()?.domain.take(srqn)
     }
 
     fn complete_xrc(
         &mut self,
-        own: &Attached,
+        own: &QpResources,
         srqn: u32,
         completion: Completion,
     ) -> Result<(), Overrun> {
@@ -165,7 +165,7 @@ impl Outside<Attached> for LaneIo {
         done
     }
 
-    fn event(&mut self, own: &Attached, event: QpEvent) {
+    fn event(&mut self, own: &QpResources, event: QpEvent) {
         let kind = match event {
             QpEvent::Fatal => AsyncKind::QpFatal,
             QpEvent::RequestError => AsyncKind::QpReqErr,
@@ -185,7 +185,7 @@ impl Outside<Attached> for LaneIo {
         }
     }
 
-    fn explain(&mut self, own: &Attached, qpn: u32, paths: &PathManager, text: Arguments<'_>) {
+    fn explain(&mut self, own: &QpResources, qpn: u32, paths: &PathManager, text: Arguments<'_>) {
         let text = match self.obstacle(paths, own.last_path.get()) {
             Some(errno) => format!("{text}; this host could not send packets there: {errno}"),
             None => text.to_string(),
@@ -194,22 +194,22 @@ impl Outside<Attached> for LaneIo {
         self.note(Event::QueuePairError { qpn: Qpn(qpn), text });
     }
 
-    fn overran(&mut self, _own: &Attached, qpn: u32) {
+    fn overran(&mut self, _own: &QpResources, qpn: u32) {
         self.note(Event::CompletionQueueOverrun { qpn: Qpn(qpn) });
     }
 
-    fn removed(&mut self, _own: &Attached, counters: &QpCounters) {
+    fn removed(&mut self, _own: &QpResources, counters: &QpCounters) {
         self.ended.add(counters);
     }
 
-    fn qkey_violation(&mut self, own: &Attached) {
+    fn qkey_violation(&mut self, own: &QpResources) {
         own.context.violations.qkey.fetch_add(1, Ordering::Relaxed);
     }
 
     #[inline]
     fn transmit(
         &mut self,
-        own: &Attached,
+        own: &QpResources,
         address: Option<&PathAddress>,
         burst: &Burst<'_, Segment>,
     ) -> Result<(), NotSent> {

@@ -20,7 +20,7 @@ use crate::lane::journal::Journal;
 use crate::lane::send_errors::{SendErrors, Way};
 use crate::media::{Flow, FlowError, FlowFault, Senders};
 use crate::memory::Segment;
-use crate::moderation::Holds;
+use crate::moderation::Deferrals;
 
 /// Flows kept open for control packets. They are no sockets: flows share these.
 const MAX_CONTROL_FLOWS: usize = 4096;
@@ -78,7 +78,7 @@ pub(crate) struct LaneIo {
     /// Completions were made since the lane was entered.
     pub(crate) completions: u32,
     /// Completion queues that hold an event back.
-    pub(crate) holds: Holds,
+    pub(crate) deferrals: Deferrals,
     /// Copies of control packets.
     #[cfg(any(test, fuzzing))]
     pub(crate) tapped: Vec<ControlOut>,
@@ -101,7 +101,7 @@ impl LaneIo {
             receive_error: None,
             datagrams: Datagrams::default(),
             completions: 0,
-            holds: Holds::default(),
+            deferrals: Deferrals::default(),
             #[cfg(any(test, fuzzing))]
             tapped: Vec::new(),
         }
@@ -345,7 +345,7 @@ impl LaneIo {
     ) -> std::result::Result<(), Overrun> {
         self.completions += 1;
         if let Some(at) = cq.push(completion, self.now)? {
-            self.holds.add(at, cq);
+            self.deferrals.add(at, cq);
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use polypath_ipc::status::FailoverStatus;
 use polypath_telemetry::{Event, Level, Occurrence};
 
 use crate::clock;
-use crate::lane::bell::Bell;
+use crate::lane::waker::Waker;
 
 /// Entries of each list that is kept for `polypath status`.
 const KEPT: usize = 64;
@@ -23,29 +23,29 @@ const TEXT_MAX: usize = 1024;
 /// Wakes the thread that tells the broker, once for many events.
 #[derive(Debug)]
 pub(crate) struct Messenger {
-    bell: Bell,
+    waker: Waker,
     called: AtomicBool,
 }
 
 impl Messenger {
     pub(crate) fn new() -> std::io::Result<Self> {
-        Ok(Self { bell: Bell::new()?, called: AtomicBool::new(false) })
+        Ok(Self { waker: Waker::new()?, called: AtomicBool::new(false) })
     }
 
     /// What is readable when it was called.
-    pub(crate) fn bell(&self) -> &Bell {
-        &self.bell
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
     }
 
     fn call(&self) {
         if !self.called.swap(true, Ordering::AcqRel) {
-            self.bell.ring();
+            self.waker.wake();
         }
     }
 
     /// It goes to work: from now on it has to be called again.
     pub(crate) fn begin(&self) {
-        self.bell.clear();
+        self.waker.clear();
         self.called.store(false, Ordering::Release);
     }
 }
@@ -200,14 +200,14 @@ mod tests {
         let messenger = Arc::new(Messenger::new().unwrap());
         journal.tell_by(messenger.clone());
         (0..UNTOLD_MAX as u32 + 5).for_each(|qpn| journal.note(Duration::ZERO, overrun(qpn)));
-        assert!(messenger.bell().wait(None, Duration::ZERO));
+        assert!(messenger.waker().wait(None, Duration::ZERO));
         messenger.begin();
-        assert!(!messenger.bell().wait(None, Duration::ZERO));
+        assert!(!messenger.waker().wait(None, Duration::ZERO));
         let (first, lost) = journal.take_untold(2);
         assert_eq!((first[0].event.clone(), first.len(), lost), (overrun(5), 2, 5));
         assert_eq!(journal.take_untold(usize::MAX).0.len(), UNTOLD_MAX - 2);
         journal.note(Duration::ZERO, overrun(1));
-        assert!(messenger.bell().wait(None, Duration::ZERO), "called again");
+        assert!(messenger.waker().wait(None, Duration::ZERO), "called again");
         journal.note(Duration::ZERO, overrun(2));
         let (both, _) = journal.take_untold(8);
         (3..UNTOLD_MAX as u32 + 2).for_each(|qpn| journal.note(Duration::ZERO, overrun(qpn)));

@@ -7,7 +7,6 @@
 //! thread does so when nobody else does ([`sleeper`], [`busy_poll`]). Different lanes share nothing on
 //! the data path.
 
-mod bell;
 mod busy_poll;
 mod close;
 mod collect;
@@ -22,6 +21,7 @@ mod prompt;
 mod receive;
 mod send_errors;
 mod sleeper;
+mod waker;
 
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,23 +43,23 @@ use crate::media::{Receivers, Senders, Wrappers};
 use crate::multicast::Groups;
 use crate::notify::lock;
 
-#[cfg(test)]
-pub(crate) use bell::Bell;
 use collect::Collector;
 use failure::Alarm;
-pub(crate) use host::Attached;
+pub(crate) use host::QpResources;
 pub(crate) use io::{LaneIo, way_of};
 use prompt::Promptness;
 use sleeper::{Sleeper, Watch, Woken};
+#[cfg(test)]
+pub(crate) use waker::Waker;
 
 /// Batches of packets taken from the socket before queue pairs get their turn to send.
 const MAX_BATCHES: usize = 4;
 /// The lane's queue pairs, and whose turn it is.
-pub(crate) type Core = polypath_lane::Lane<Attached>;
+pub(crate) type Core = polypath_lane::Lane<QpResources>;
 /// A queue pair and what the lane knows of it.
-pub(crate) type Entry = polypath_lane::Entry<Attached>;
+pub(crate) type Entry = polypath_lane::Entry<QpResources>;
 /// A queue pair and its surroundings.
-pub(crate) type QpVisit<'a> = Visit<'a, Attached, LaneIo>;
+pub(crate) type QpVisit<'a> = Visit<'a, QpResources, LaneIo>;
 
 /// All that a lane's lock guards.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl Lane {
 
     /// The lane's own thread, which polls for up to `busy_poll` before it sleeps.
     fn run(&self, busy_poll: Duration) {
-        crate::thread::be_prompt();
+        crate::thread::request_prompt_wakeups();
         let mut watch = Watch::new(busy_poll);
         let mut contended = false;
         let mut deadline = None;
@@ -160,8 +160,8 @@ impl Lane {
             }
             match self.state.try_lock() {
                 Ok(mut state) => {
-                    if woken == Woken::Neglected {
-                        watch.be_vigilant(clock::now());
+                    if woken == Woken::Unpolled {
+                        watch.watch_socket(clock::now());
                     }
                     state.collector.left(clock::now());
                     // Nobody polls for what was received: acknowledge at once.
@@ -192,7 +192,7 @@ impl Lane {
                 let now = state.io.now;
                 state.collector.polled(now, self.sleeper.taken());
                 // Other media may hold packets back, whatever has been told before.
-                if (state.io.holds.take_news() || state.io.sender.has_more())
+                if (state.io.deferrals.take_news() || state.io.sender.has_more())
                     && let Some(deadline) = state.next_deadline()
                 {
                     self.sleeper.deadline(deadline);
@@ -231,7 +231,7 @@ impl Lane {
 
     /// A thread is about to sleep until a completion: from now on it is for the lane's thread.
     pub(crate) fn expect_sleep(&self) {
-        if self.sleeper.holds() {
+        if self.sleeper.is_collecting() {
             self.enter(|_| ());
         }
         self.sleeper.needed();
@@ -327,7 +327,7 @@ impl Lane {
     /// Takes in what has arrived and sends what is owed: to be called before a queue pair stops working.
     /// Hardware acknowledges a message before it hands out the completion upon which the program may
     /// disconnect, and takes an acknowledgement in although the program has its mind elsewhere.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn drain(&self) {
         let mut state = self.wait();
         if !self.has_failed() {
             self.progress(&mut state, true);
@@ -372,7 +372,7 @@ impl Lane {
 /// The index of a queue pair within its lane.
 #[cfg(any(test, fuzzing))]
 pub(crate) const fn index_of(qpn: u32) -> u16 {
-    polypath_lane::QpTable::<Attached>::index_of(qpn)
+    polypath_lane::QpTable::<QpResources>::index_of(qpn)
 }
 
 /// The paths of a lane without a socket: what it is and what it chooses is the same every time.
@@ -494,7 +494,7 @@ impl State {
             self.collector.received();
         }
         let due = self.core.handle_timeouts(&mut self.io);
-        self.io.holds.run(now);
+        self.io.deferrals.run(now);
         let sends = self.io.sender.has_queued() || self.io.sender.is_due(now);
         if received == 0 && !due && self.core.is_idle() && !sends {
             return; // Polled in vain, as most often.
@@ -562,10 +562,10 @@ impl State {
 
     /// When the lane wants to be entered again.
     fn next_deadline(&self) -> Option<Duration> {
-        let held = self.io.holds.next_deadline();
+        let deferred = self.io.deferrals.next_deadline();
         let sends = self.io.sender.next_deadline();
         let arrives = self.receivers.as_ref().and_then(|receivers| receivers.next_deadline());
-        [self.core.next_deadline(), held, sends, arrives].into_iter().flatten().min()
+        [self.core.next_deadline(), deferred, sends, arrives].into_iter().flatten().min()
     }
 
     /// An unpredictable number that no queue pair of the lane has.

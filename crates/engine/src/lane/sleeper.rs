@@ -6,18 +6,18 @@
 //! the lane's thread waits for the socket itself.
 //!
 //! A program may poll a completion queue for its own WRITE, and then its memory for the peer's, on and on:
-//! then there is nobody to take that in. So a lane's thread that finds packets which nobody takes is
-//! vigilant for a term: it waits for the socket, polled or not. If the next look finds such packets
-//! again, the next term is longer.
+//! then there is nobody to take that in. So a lane's thread that finds packets which nobody takes watches
+//! the socket for a time, whether or not the program polls. If it finds such packets again afterwards, it
+//! watches twice as long the next time.
 
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
 use crate::clock;
-use crate::lane::bell::Bell;
 use crate::lane::busy_poll::BusyPoll;
-use crate::lane::collect::HOLD;
+use crate::lane::collect::COLLECT_MAX;
+use crate::lane::waker::Waker;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// How often the lane's thread looks whether the application still polls, at first.
@@ -26,17 +26,17 @@ const TICK_MIN: Duration = Duration::from_millis(1);
 /// waits so long for an answer when polling ends.
 const TICK_MAX: Duration = Duration::from_millis(4);
 /// How long the lane's thread waits for a thread that posts to leave the lane.
-const BREATH: Duration = Duration::from_micros(20);
+const LOCK_WAIT: Duration = Duration::from_micros(20);
 /// As many polls within a tick mean that somebody polls busily.
 const BUSY_POLLS: u64 = 32;
-/// How long the lane's thread is vigilant, at first and at most.
-const TERM_MIN: Duration = Duration::from_millis(20);
-const TERM_MAX: Duration = Duration::from_secs(1);
+/// How long the lane's thread watches the socket of a program that polls: at first, and at most.
+const WATCH_MIN: Duration = Duration::from_millis(20);
+const WATCH_MAX: Duration = Duration::from_secs(1);
 /// A thread that has looked in vain so often for what is collected, stops to look.
 const VAIN_LOOKS: u32 = 8;
-/// How the thread looks after what is collected: it must be rung for;
+/// How the thread looks after what is collected: it must be woken;
 const SLOW: u64 = 0;
-/// it looks every [`HOLD`] by itself;
+/// it looks every [`COLLECT_MAX`] by itself;
 const BRISK: u64 = 1;
 /// the same, and something was collected since it looked last.
 const NEWS: u64 = 2;
@@ -45,7 +45,7 @@ const LONGEST: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    wake: Bell,
+    waker: Waker,
     /// Polls by the application since the start.
     polls: AtomicU64,
     /// Those that found completions without driving the lane.
@@ -72,9 +72,9 @@ pub(crate) struct Watch {
     /// How long it leaves a polling application alone.
     tick: Duration,
     /// Until when it waits for the socket all the same.
-    vigilant_until: Duration,
+    watches_until: Duration,
     /// How long that will be the next time.
-    term: Duration,
+    watch_for: Duration,
     /// How long it polls before it sleeps.
     busy_poll: BusyPoll,
     /// How often it has looked for what is collected, and nothing had been.
@@ -87,8 +87,8 @@ impl Watch {
         Self {
             polls: 0,
             tick: TICK_MIN,
-            vigilant_until: Duration::ZERO,
-            term: TERM_MIN,
+            watches_until: Duration::ZERO,
+            watch_for: WATCH_MIN,
             busy_poll: BusyPoll::new(busy_poll),
             vain_looks: VAIN_LOOKS,
         }
@@ -100,7 +100,7 @@ impl Watch {
 enum Rest {
     /// The time is over.
     Over,
-    /// By the bell or the socket.
+    /// By the waker or the socket.
     Woken,
     /// What is collected must leave.
     Overdue,
@@ -112,8 +112,8 @@ pub(crate) enum Woken {
     /// The socket has packets, a deadline has come or somebody asked: drive the lane.
     Drive,
     /// The same, and an application that seemed to poll has left packets in the socket. If nobody is in the
-    /// lane either, [`Watch::be_vigilant`].
-    Neglected,
+    /// lane either, [`Watch::watch_socket`].
+    Unpolled,
     /// The application polls: nothing to do.
     Nothing,
 }
@@ -121,7 +121,7 @@ pub(crate) enum Woken {
 impl Sleeper {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-            wake: Bell::new()?,
+            waker: Waker::new()?,
             polls: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             entries: AtomicU64::new(0),
@@ -157,7 +157,7 @@ impl Sleeper {
     pub(crate) fn needed(&self) {
         self.needed.swap(true, Ordering::SeqCst);
         if self.ticking.swap(false, Ordering::SeqCst) {
-            self.wake.ring();
+            self.waker.wake();
         }
     }
 
@@ -166,17 +166,18 @@ impl Sleeper {
         let at = nanos(deadline);
         if at < self.wakes_at.load(Ordering::Relaxed) && !self.ticking.load(Ordering::Relaxed) {
             self.wakes_at.store(at, Ordering::Relaxed);
-            self.wake.ring();
+            self.waker.wake();
         }
     }
 
-    /// What was posted at `now` waits for what is posted next, or for a poll, but not longer than [`HOLD`].
+    /// What was posted at `now` waits for what is posted next, or for a poll, but not longer than
+    /// [`COLLECT_MAX`].
     /// To be called with the lane's lock held.
     pub(crate) fn collected(&self, now: Duration) {
-        self.send_by.store(nanos(now + HOLD), Ordering::Relaxed);
+        self.send_by.store(nanos(now + COLLECT_MAX), Ordering::Relaxed);
         // Swaps here and in `next_look`: whichever comes second takes in what came before the first.
         if self.collecting.swap(NEWS, Ordering::SeqCst) == SLOW {
-            self.wake.ring();
+            self.waker.wake();
         }
     }
 
@@ -187,13 +188,13 @@ impl Sleeper {
 
     /// Whether something is collected.
     #[inline]
-    pub(crate) fn holds(&self) -> bool {
+    pub(crate) fn is_collecting(&self) -> bool {
         self.send_by.load(Ordering::Relaxed) != u64::MAX
     }
 
     /// Wakes the thread now.
     pub(crate) fn wake(&self) {
-        self.wake.ring();
+        self.waker.wake();
     }
 
     /// The thread's part: sleeps until there is something to do. `contended` says that the last
@@ -214,7 +215,7 @@ impl Sleeper {
         let collects = !busy && since > 0 && watch.vain_looks < VAIN_LOOKS;
         watch.polls = polls;
         let needed = self.needed.swap(false, Ordering::SeqCst);
-        if (busy || collects) && !needed && now >= watch.vigilant_until {
+        if (busy || collects) && !needed && now >= watch.watches_until {
             // Swaps here and in `needed`: whichever comes second takes in what came before the first, so
             // a request that missed that the thread ticks is seen here.
             self.ticking.swap(true, Ordering::SeqCst);
@@ -223,15 +224,15 @@ impl Sleeper {
                 return Woken::Drive;
             }
             if contended {
-                self.wake.wait(None, BREATH);
+                self.waker.wait(None, LOCK_WAIT);
             }
-            let tick = if collects { HOLD } else { watch.tick };
+            let tick = if collects { COLLECT_MAX } else { watch.tick };
             let rest = self.rest(None, now, tick, watch);
             self.ticking.store(false, Ordering::SeqCst);
             return match rest {
                 Rest::Overdue => Woken::Drive,
                 Rest::Woken => {
-                    self.wake.clear();
+                    self.waker.clear();
                     self.ticked(socket, polls, watch)
                 }
                 Rest::Over if collects => match self.polls.load(Ordering::Relaxed) == polls {
@@ -244,8 +245,8 @@ impl Sleeper {
         watch.tick = TICK_MIN;
         if contended {
             // The socket stays readable until that thread has left: no use in asking it.
-            if self.wake.wait(None, BREATH) {
-                self.wake.clear();
+            if self.waker.wait(None, LOCK_WAIT) {
+                self.waker.clear();
             }
             return Woken::Drive;
         }
@@ -257,12 +258,12 @@ impl Sleeper {
         }
         // While the thread is awake nobody knows when it will sleep: whoever has a deadline wakes it.
         self.wakes_at.store(u64::MAX, Ordering::Relaxed);
-        self.wake.clear();
+        self.waker.clear();
         Woken::Drive
     }
 
-    /// Sleeps for `time` from `now` on, or until the bell rings, the socket has something, or what is
-    /// collected must leave.
+    /// Sleeps for `time` from `now` on, or until another thread wakes it, the socket has something, or
+    /// what is collected must leave.
     fn rest(
         &self,
         socket: Option<RawFd>,
@@ -276,7 +277,7 @@ impl Sleeper {
             if look <= now {
                 return Rest::Overdue;
             }
-            if self.wake.wait(socket, look.min(end).saturating_sub(now)) {
+            if self.waker.wait(socket, look.min(end).saturating_sub(now)) {
                 return Rest::Woken;
             }
             if look >= end {
@@ -289,7 +290,7 @@ impl Sleeper {
         }
     }
 
-    /// When the thread looks again after what is collected; `None`: it will be rung for.
+    /// When the thread looks again after what is collected; `None`: it will be woken.
     fn next_look(&self, now: Duration, watch: &mut Watch) -> Option<Duration> {
         let news = self.collecting.swap(BRISK, Ordering::SeqCst) == NEWS;
         watch.vain_looks = if news { 0 } else { watch.vain_looks.saturating_add(1) };
@@ -301,7 +302,7 @@ impl Sleeper {
             watch.vain_looks = 0;
         }
         Some(match self.send_by.load(Ordering::Relaxed) {
-            u64::MAX => now + HOLD,
+            u64::MAX => now + COLLECT_MAX,
             at => Duration::from_nanos(at),
         })
     }
@@ -310,7 +311,7 @@ impl Sleeper {
     fn poll(&self, socket: RawFd, since: Duration, most: Duration, busy: &mut BusyPoll) -> bool {
         let until = since + busy.window(since).min(most);
         while clock::now() < until {
-            if self.wake.wait(Some(socket), Duration::ZERO) {
+            if self.waker.wait(Some(socket), Duration::ZERO) {
                 return true;
             }
             core::hint::spin_loop();
@@ -322,13 +323,13 @@ impl Sleeper {
     fn ticked(&self, socket: RawFd, polls: u64, watch: &mut Watch) -> Woken {
         let polls_now = self.polls.load(Ordering::Relaxed);
         if !self.needed.load(Ordering::SeqCst) {
-            if self.is_neglected(socket, polls_now) {
+            if self.is_unpolled(socket, polls_now) {
                 watch.tick = TICK_MIN;
-                return Woken::Neglected;
+                return Woken::Unpolled;
             }
             if polls_now.wrapping_sub(polls) >= BUSY_POLLS {
                 watch.tick = (watch.tick * 2).min(TICK_MAX);
-                watch.term = TERM_MIN;
+                watch.watch_for = WATCH_MIN;
                 return Woken::Nothing;
             }
         }
@@ -338,22 +339,23 @@ impl Sleeper {
 
     /// Whether the socket has packets and nobody polls for them any more, who had polled so often, nor
     /// does anything else.
-    fn is_neglected(&self, socket: RawFd, polls: u64) -> bool {
+    fn is_unpolled(&self, socket: RawFd, polls: u64) -> bool {
         let entries = self.entries.load(Ordering::Relaxed);
-        if !self.wake.wait(Some(socket), Duration::ZERO) {
+        if !self.waker.wait(Some(socket), Duration::ZERO) {
             return false;
         }
-        self.wake.wait(None, BREATH);
+        self.waker.wait(None, LOCK_WAIT);
         self.polls.load(Ordering::Relaxed) == polls
             && self.entries.load(Ordering::Relaxed) == entries
     }
 }
 
 impl Watch {
-    /// For a term, the thread waits for the socket.
-    pub(crate) fn be_vigilant(&mut self, now: Duration) {
-        self.vigilant_until = now + self.term;
-        self.term = (self.term * 2).min(TERM_MAX);
+    /// From now on the thread waits for the socket, polled or not, for `watch_for`; twice as long the next
+    /// time.
+    pub(crate) fn watch_socket(&mut self, now: Duration) {
+        self.watches_until = now + self.watch_for;
+        self.watch_for = (self.watch_for * 2).min(WATCH_MAX);
     }
 }
 
@@ -393,14 +395,14 @@ mod tests {
         let mut watch = Watch::new(Duration::ZERO);
         let rest = |watch: &mut Watch| sleeper.rest(Some(fd), clock::now(), FOR_EVER, watch);
         sleeper.collected(clock::now());
-        assert!(sleeper.holds());
-        // The ring, or that the time was over before the thread looked.
+        assert!(sleeper.is_collecting());
+        // The wake-up, or that the time was over before the thread looked.
         assert_ne!(rest(&mut watch), Rest::Over);
-        sleeper.wake.clear();
+        sleeper.waker.clear();
         // From now on the thread looks by itself.
         sleeper.sent();
         sleeper.collected(clock::now());
-        assert!(!sleeper.wake.wait(None, Duration::ZERO), "no ring");
+        assert!(!sleeper.waker.wait(None, Duration::ZERO), "not woken");
         assert_eq!(rest(&mut watch), Rest::Overdue);
         // And while the application polls busily as well.
         sleeper.sent();
@@ -409,32 +411,32 @@ mod tests {
         watch.tick = FOR_EVER;
         assert_eq!(sleeper.sleep(fd, clock::now(), None, &mut watch, false), Woken::Drive);
         sleeper.sent();
-        assert!(!sleeper.holds());
+        assert!(!sleeper.is_collecting());
     }
 
     #[test]
-    fn a_thread_that_looks_in_vain_stops_to_look_and_is_rung_again() {
+    fn a_thread_that_looks_in_vain_stops_to_look_and_is_woken_again() {
         let sleeper = Sleeper::new().unwrap();
         let mut watch = Watch::new(Duration::ZERO);
         let second = Duration::from_secs(1);
         assert_eq!(sleeper.next_look(second, &mut watch), None);
         sleeper.collected(second);
-        assert!(sleeper.wake.wait(None, Duration::ZERO), "rung");
-        sleeper.wake.clear();
-        assert_eq!(sleeper.next_look(second, &mut watch), Some(second + HOLD));
+        assert!(sleeper.waker.wait(None, Duration::ZERO), "woken");
+        sleeper.waker.clear();
+        assert_eq!(sleeper.next_look(second, &mut watch), Some(second + COLLECT_MAX));
         sleeper.sent();
         for _ in 0..VAIN_LOOKS {
-            assert_eq!(sleeper.next_look(second, &mut watch), Some(second + HOLD));
+            assert_eq!(sleeper.next_look(second, &mut watch), Some(second + COLLECT_MAX));
         }
         sleeper.collected(second);
-        assert!(!sleeper.wake.wait(None, Duration::ZERO), "it would have looked once more");
+        assert!(!sleeper.waker.wait(None, Duration::ZERO), "it would have looked once more");
         sleeper.sent();
         for _ in 0..=VAIN_LOOKS {
             assert!(sleeper.next_look(second, &mut watch).is_some());
         }
         assert_eq!(sleeper.next_look(second, &mut watch), None);
         sleeper.collected(second);
-        assert!(sleeper.wake.wait(None, Duration::ZERO), "rung");
+        assert!(sleeper.waker.wait(None, Duration::ZERO), "woken");
     }
 
     #[test]
@@ -454,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_nobody_takes_make_vigilant_until_somebody_does() {
+    fn packets_that_nobody_takes_make_the_thread_watch_the_socket_until_somebody_does() {
         let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
         let fd = socket.as_raw_fd();
         let sleeper = Sleeper::new().unwrap();
@@ -463,19 +465,19 @@ mod tests {
         (0..BUSY_POLLS).for_each(|_| sleeper.polled());
         assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Nothing, "there are no packets");
         sender.send(b"a packet").unwrap();
-        assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Neglected);
-        watch.be_vigilant(second);
-        assert_eq!(watch.vigilant_until, second + TERM_MIN);
+        assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Unpolled);
+        watch.watch_socket(second);
+        assert_eq!(watch.watches_until, second + WATCH_MIN);
         // The packet alone wakes it now, polled or not.
         assert_eq!(sleeper.sleep(fd, second, None, &mut watch, false), Woken::Drive);
-        // Neglected again after the term: a longer one.
-        assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Neglected);
-        watch.be_vigilant(second * 2);
-        assert_eq!(watch.vigilant_until, second * 2 + TERM_MIN * 2);
+        // Unpolled again after that: it watches longer.
+        assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Unpolled);
+        watch.watch_socket(second * 2);
+        assert_eq!(watch.watches_until, second * 2 + WATCH_MIN * 2);
         socket.recv(&mut [0; 16]).unwrap();
         assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Nothing, "somebody took it");
-        assert_eq!(watch.term, TERM_MIN);
-        // Polled seldom: the thread works, and is not vigilant for it.
+        assert_eq!(watch.watch_for, WATCH_MIN);
+        // Polled seldom: the thread works, and does not watch the socket for it.
         assert_eq!(sleeper.ticked(fd, BUSY_POLLS - 1, &mut watch), Woken::Drive);
     }
 }

@@ -1,4 +1,4 @@
-//! Media whose packets are lost, doubled, damaged, held back or reordered, for programs under test.
+//! Media whose packets are lost, doubled, damaged, delayed or reordered, for programs under test.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,9 +12,9 @@ use polypath_telemetry::{Counters as _, FaultCounters};
 use polypath_transport::{Burst, Unread};
 
 use super::Halves;
+use super::delay_queue::DelayQueue;
 use super::flow::{Capabilities, FlowError, FlowHandle, Flushed, Seal};
 use super::gather::packets;
-use super::hold::Hold;
 use super::judge::{Fate, Judge};
 use super::medium::{Rx, Tx};
 use super::names::Names;
@@ -38,12 +38,12 @@ pub(super) struct FaultsTx {
     names: Names,
     /// Local addresses of the flows.
     locals: HashMap<FlowHandle, IpAddr>,
-    hold: Hold<Outgoing>,
+    delayed: DelayQueue<Outgoing>,
 }
 
 impl FaultsTx {
     pub(super) fn new(inner: Box<dyn Tx>, judge: Judge, names: Names) -> Self {
-        Self { inner, judge, names, locals: HashMap::new(), hold: Hold::default() }
+        Self { inner, judge, names, locals: HashMap::new(), delayed: DelayQueue::default() }
     }
 
     fn fate(&mut self, now: Duration, flow: FlowHandle) -> Fate {
@@ -57,7 +57,7 @@ impl FaultsTx {
         if fate.lost {
             return;
         }
-        if self.hold.is_full() {
+        if self.delayed.is_full() {
             lock(&self.judge.counts).lost += 1;
             return;
         }
@@ -65,9 +65,9 @@ impl FaultsTx {
         let outgoing = Outgoing { flow, packet: packet.to_vec(), seal };
         let mut out = Vec::new();
         if fate.twice {
-            self.hold.enter(now, 0, fate.delay, outgoing.clone(), &mut out);
+            self.delayed.enter(now, 0, fate.delay, outgoing.clone(), &mut out);
         }
-        self.hold.enter(now, fate.overtakers, fate.delay, outgoing, &mut out);
+        self.delayed.enter(now, fate.overtakers, fate.delay, outgoing, &mut out);
         self.go_on(now, out);
     }
 
@@ -112,7 +112,7 @@ impl Tx for FaultsTx {
         burst: &Burst<'_, Segment>,
     ) -> Result<(), Unread> {
         let fates: Vec<Fate> = (0..burst.packets).map(|_| self.fate(now, flow)).collect();
-        if self.hold.is_idle() && fates.iter().all(|fate| *fate == Fate::default()) {
+        if self.delayed.is_idle() && fates.iter().all(|fate| *fate == Fate::default()) {
             return self.inner.send(now, flow, burst);
         }
         packets(burst, |n, packet, seal| {
@@ -126,7 +126,7 @@ impl Tx for FaultsTx {
 
     fn flush(&mut self, now: Duration) -> Flushed {
         let mut out = Vec::new();
-        self.hold.take_due(now, &mut out);
+        self.delayed.take_due(now, &mut out);
         self.go_on(now, out);
         self.inner.flush(now)
     }
@@ -144,7 +144,7 @@ impl Tx for FaultsTx {
     }
 
     fn next_deadline(&self) -> Option<Duration> {
-        self.hold.next_deadline().into_iter().chain(self.inner.next_deadline()).min()
+        self.delayed.next_deadline().into_iter().chain(self.inner.next_deadline()).min()
     }
 
     fn interfaces_changed(&mut self, table: &Table) {
@@ -172,25 +172,25 @@ struct Incoming {
 pub(super) struct FaultsRx {
     inner: Box<dyn Rx>,
     judge: Judge,
-    hold: Hold<Incoming>,
+    delayed: DelayQueue<Incoming>,
 }
 
 impl FaultsRx {
     pub(super) fn new(inner: Box<dyn Rx>, judge: Judge) -> Self {
-        Self { inner, judge, hold: Hold::default() }
+        Self { inner, judge, delayed: DelayQueue::default() }
     }
 }
 
 impl Rx for FaultsRx {
     fn receive(&mut self, now: Duration, f: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
-        let (judge, hold) = (&mut self.judge, &mut self.hold);
+        let (judge, delayed) = (&mut self.judge, &mut self.delayed);
         let mut out = Vec::new();
-        hold.take_due(now, &mut out);
+        delayed.take_due(now, &mut out);
         let due = out.len();
         hand_out(&mut out, f);
         let got = self.inner.receive(now, &mut |received| {
             let fate = judge.fate(now, received.dst);
-            if fate == Fate::default() && hold.is_idle() {
+            if fate == Fate::default() && delayed.is_idle() {
                 return f(received);
             }
             if fate.lost {
@@ -200,7 +200,7 @@ impl Rx for FaultsRx {
             if fate.corrupt && received.crc.is_none() {
                 return;
             }
-            if hold.is_full() {
+            if delayed.is_full() {
                 lock(&judge.counts).lost += 1;
                 return;
             }
@@ -211,9 +211,9 @@ impl Rx for FaultsRx {
             }
             let incoming = Incoming { fields: Received { datagram: &[], ..*received }, datagram };
             if fate.twice {
-                hold.enter(now, 0, fate.delay, incoming.clone(), &mut out);
+                delayed.enter(now, 0, fate.delay, incoming.clone(), &mut out);
             }
-            hold.enter(now, fate.overtakers, fate.delay, incoming, &mut out);
+            delayed.enter(now, fate.overtakers, fate.delay, incoming, &mut out);
             hand_out(&mut out, f);
         })?;
         Ok(due + got)
@@ -228,7 +228,7 @@ impl Rx for FaultsRx {
     }
 
     fn next_deadline(&self) -> Option<Duration> {
-        self.hold.next_deadline().into_iter().chain(self.inner.next_deadline()).min()
+        self.delayed.next_deadline().into_iter().chain(self.inner.next_deadline()).min()
     }
 }
 

@@ -4,10 +4,10 @@
 //! ([`Tx::carries`]); neither queue pairs nor the path manager know.
 
 mod capture;
+mod delay_queue;
 mod faults;
 mod flow;
 mod gather;
-mod hold;
 mod joined;
 mod judge;
 mod medium;

@@ -68,12 +68,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::lane::Bell;
+    use crate::lane::Waker;
 
     #[test]
     fn the_set_is_readable_while_one_of_its_descriptors_is() {
-        let bell = Bell::new().unwrap();
-        let ready = |set: &WaitSet| bell.wait(Some(set.fd()), Duration::ZERO);
+        let waker = Waker::new().unwrap();
+        let ready = |set: &WaitSet| waker.wait(Some(set.fd()), Duration::ZERO);
         let pairs: Vec<_> = (0..3).map(|_| UnixDatagram::pair().unwrap()).collect();
         let mut set = WaitSet::Empty;
         assert!(!ready(&set));

@@ -1,4 +1,4 @@
-//! Packets that are held back: until others have overtaken them, or for a time.
+//! Packets that are delayed: until others have overtaken them, or for a time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 /// How long a packet waits at most for others to overtake it.
 const OVERTAKEN_WITHIN: Duration = Duration::from_millis(2);
 
-/// Most packets that are held back at a time, as a queue of a network has an end.
+/// Most packets that are delayed at a time, as a queue of a network has an end.
 pub(super) const HELD_MAX: usize = 16_384;
 
-/// Packets that are held back, each a `T`.
+/// Packets that are delayed, each a `T`.
 #[derive(Debug)]
-pub(super) struct Hold<T> {
-    /// Those that are to be overtaken: by how many more, until when at most, and how long they are held
+pub(super) struct DelayQueue<T> {
+    /// Those that are to be overtaken: by how many more, until when at most, and how long they are delayed
     /// after that.
     behind: Vec<(u32, Duration, Duration, T)>,
     /// Those that wait for a time, by it and by their order.
@@ -20,24 +20,24 @@ pub(super) struct Hold<T> {
     serial: u64,
 }
 
-impl<T> Default for Hold<T> {
+impl<T> Default for DelayQueue<T> {
     fn default() -> Self {
         Self { behind: Vec::new(), until: BTreeMap::new(), serial: 0 }
     }
 }
 
-impl<T> Hold<T> {
+impl<T> DelayQueue<T> {
     /// Whether what passes changes nothing here.
     pub(super) fn is_idle(&self) -> bool {
         self.behind.is_empty()
     }
 
-    /// Whether no more can be held back.
+    /// Whether no more can be delayed.
     pub(super) fn is_full(&self) -> bool {
         self.behind.len() + self.until.len() >= HELD_MAX
     }
 
-    /// A packet comes that so many others are to overtake, and that is then held for `delay`. What may go
+    /// A packet comes that so many others are to overtake, and that is then delayed by `delay`. What may go
     /// on now is appended to `out`.
     pub(super) fn enter(
         &mut self,
@@ -55,7 +55,7 @@ impl<T> Hold<T> {
         self.pass(now, out);
     }
 
-    /// A packet goes by that is not held: it has overtaken those that wait for that.
+    /// A packet goes by that is not delayed: it has overtaken those that wait for that.
     pub(super) fn pass(&mut self, now: Duration, out: &mut Vec<T>) {
         for (left, ..) in &mut self.behind {
             *left -= 1;
@@ -73,7 +73,7 @@ impl<T> Hold<T> {
         }
     }
 
-    /// When [`Hold::take_due`] next has something.
+    /// When [`DelayQueue::take_due`] next has something.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let behind = self.behind.iter().map(|(_, latest, ..)| *latest);
         let until = self.until.first_key_value().map(|((at, _), _)| *at);
@@ -115,37 +115,37 @@ mod tests {
 
     #[test]
     fn a_packet_comes_behind_as_many_as_were_to_overtake_it() {
-        let (mut hold, mut out) = (Hold::default(), Vec::new());
-        hold.enter(MS, 2, Duration::ZERO, "late", &mut out);
+        let (mut queue, mut out) = (DelayQueue::default(), Vec::new());
+        queue.enter(MS, 2, Duration::ZERO, "late", &mut out);
         for (packet, gone) in [("a", vec!["a"]), ("b", vec!["b", "late"]), ("c", vec!["c"])] {
-            hold.enter(MS, 0, Duration::ZERO, packet, &mut out);
+            queue.enter(MS, 0, Duration::ZERO, packet, &mut out);
             assert_eq!(std::mem::take(&mut out), gone);
         }
-        assert_eq!(hold.next_deadline(), None);
+        assert_eq!(queue.next_deadline(), None);
     }
 
     #[test]
     fn a_packet_that_nothing_overtakes_goes_on_by_itself() {
-        let (mut hold, mut out) = (Hold::default(), Vec::new());
-        hold.enter(MS, 3, Duration::ZERO, "late", &mut out);
-        assert_eq!(hold.next_deadline(), Some(3 * MS));
-        hold.take_due(2 * MS, &mut out);
+        let (mut queue, mut out) = (DelayQueue::default(), Vec::new());
+        queue.enter(MS, 3, Duration::ZERO, "late", &mut out);
+        assert_eq!(queue.next_deadline(), Some(3 * MS));
+        queue.take_due(2 * MS, &mut out);
         assert_eq!(out, [""; 0]);
-        hold.take_due(3 * MS, &mut out);
-        assert_eq!((out, hold.next_deadline()), (vec!["late"], None));
+        queue.take_due(3 * MS, &mut out);
+        assert_eq!((out, queue.next_deadline()), (vec!["late"], None));
     }
 
     #[test]
-    fn packets_that_are_held_equally_long_keep_their_order() {
-        let (mut hold, mut out) = (Hold::default(), Vec::new());
+    fn packets_that_are_delayed_equally_long_keep_their_order() {
+        let (mut queue, mut out) = (DelayQueue::default(), Vec::new());
         for packet in 0..5 {
-            hold.enter(MS, 0, 5 * MS, packet, &mut out);
+            queue.enter(MS, 0, 5 * MS, packet, &mut out);
         }
-        hold.enter(2 * MS, 0, MS, 9, &mut out);
-        assert_eq!((out.as_slice(), hold.next_deadline()), ([].as_slice(), Some(3 * MS)));
-        hold.take_due(5 * MS, &mut out);
+        queue.enter(2 * MS, 0, MS, 9, &mut out);
+        assert_eq!((out.as_slice(), queue.next_deadline()), ([].as_slice(), Some(3 * MS)));
+        queue.take_due(5 * MS, &mut out);
         assert_eq!(out, [9]);
-        hold.take_due(6 * MS, &mut out);
+        queue.take_due(6 * MS, &mut out);
         assert_eq!(out, [9, 0, 1, 2, 3, 4]);
     }
 }

@@ -1,4 +1,4 @@
-//! What wakes the lane's own thread: a packet in its socket, or somebody who rings.
+//! What wakes the lane's own thread: a packet in its socket, or another thread.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -6,25 +6,26 @@ use std::time::Duration;
 
 use crate::notify::{event_fd, signal};
 
-/// Rung by any thread, heard by one; a ring that nobody waits for is heard by the next wait.
+/// Any thread may wake, one waits. A wake-up that comes while nobody waits ends the next wait.
 #[derive(Debug)]
-pub(crate) struct Bell(OwnedFd);
+pub(crate) struct Waker(OwnedFd);
 
-impl Bell {
+impl Waker {
     pub(crate) fn new() -> io::Result<Self> {
         event_fd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).map(Self)
     }
 
-    /// Readable when it has rung.
+    /// Readable after [`Waker::wake`].
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         signal(&self.0);
     }
 
-    /// Waits until it has rung or the socket, if one is given, has something; false after the timeout.
+    /// Waits for [`Waker::wake`], or until the socket, if one is given, is readable; false: the timeout is
+    /// over.
     #[allow(unsafe_code)]
     pub(crate) fn wait(&self, socket: Option<RawFd>, timeout: Duration) -> bool {
         // Negative descriptors are ignored.
@@ -38,7 +39,7 @@ impl Bell {
         unsafe { libc::ppoll(list.as_mut_ptr(), 2, &raw const ts, core::ptr::null()) > 0 }
     }
 
-    /// Forgets that it has rung.
+    /// Forgets the wake-ups so far.
     #[allow(unsafe_code)]
     pub(crate) fn clear(&self) {
         let mut count = 0u64;
