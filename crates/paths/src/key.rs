@@ -5,11 +5,11 @@
 //! travel in clear, as the keys of MPTCP's MP_CAPABLE do (RFC 8684, section 3.1): this keeps out
 //! everyone who did not see the handshake, not someone who reads the link.
 
+use core::net::IpAddr;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 
 use crate::bytes::ip_bytes;
-use crate::message::Ends;
 
 /// Length of an authentication code, bytes.
 pub(crate) const MAC_LEN: usize = 16;
@@ -17,6 +17,13 @@ pub(crate) const MAC_LEN: usize = 16;
 /// What a lane contributes to a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Nonce(pub(crate) [u8; 16]);
+
+/// Addresses of a packet: part of what is authenticated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+}
 
 /// Key of an association.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -157,7 +164,7 @@ mod tests {
     #[test]
     fn code_covers_sender_addresses_and_payload() {
         let key = Key::derive((7, Nonce([1; 16])), (3, Nonce([2; 16])));
-        let ip = |n: u8| core::net::IpAddr::from([10, 0, 0, n]);
+        let ip = |n: u8| IpAddr::from([10, 0, 0, n]);
         let ends = Ends { src: ip(1), dst: ip(2) };
         let mut payload = b"abcd".to_vec();
         payload.extend_from_slice(&key.mac(7, 0xd8, ends, b"abcd"));

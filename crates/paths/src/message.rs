@@ -81,7 +81,7 @@ use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Headers;
 
 use crate::bytes::{Reader, ip_bytes, is_unicast};
-use crate::key::{Key, MAC_LEN, Nonce};
+use crate::key::{Ends, Key, MAC_LEN, Nonce};
 use crate::types::{MAX_PATHS, PathState, Refused};
 
 /// Q_Key of handshake packets: "\x80POL". Its top bit keeps applications from using it by accident.
@@ -127,13 +127,6 @@ pub(crate) struct Hello {
     pub(crate) reach: u32,
     pub(crate) addresses_version: u32,
     pub(crate) addresses: Vec<Announced>,
-}
-
-/// Addresses of a packet: part of what is authenticated.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
-    pub(crate) src: IpAddr,
-    pub(crate) dst: IpAddr,
 }
 
 impl Hello {
