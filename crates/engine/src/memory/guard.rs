@@ -22,10 +22,12 @@
 
 use std::arch::naked_asm;
 use std::cell::Cell;
-use std::ffi::c_void;
-use std::mem::ManuallyDrop;
+use std::ffi::{c_int, c_void};
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ptr::null_mut;
 
-use super::signals;
+/// The signals that a fault raises.
+pub(super) const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// What a thread is accessing.
 struct Frame {
@@ -70,7 +72,7 @@ pub(crate) unsafe fn guarded<F: FnOnce()>(addr: usize, len: usize, access: F) ->
     let mut access = ManuallyDrop::new(access);
     FRAME.with(|frame| {
         if !frame.ready.get() {
-            signals::unblock();
+            unblock();
             frame.ready.set(true);
         }
         frame.from.set(addr);
@@ -78,6 +80,20 @@ pub(crate) unsafe fn guarded<F: FnOnce()>(addr: usize, len: usize, access: F) ->
         // SAFETY: `run` takes what it is given here; by the caller's promise it may be left.
         unsafe { call(run::<F>, (&raw mut access).cast(), frame.stack.as_ptr()) }
     })
+}
+
+/// The calling thread takes the signals of faults from now on.
+#[cold]
+fn unblock() {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: a set of ours, emptied before it is used.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in SIGNALS {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), null_mut());
+    }
 }
 
 /// Whether a fault of the calling thread, at `addr` and with this stack pointer, is of an access under
@@ -164,7 +180,7 @@ mod tests {
     use std::fs::File;
     use std::os::fd::{AsRawFd, FromRawFd};
     use std::process::Command;
-    use std::ptr::{null_mut, without_provenance_mut};
+    use std::ptr::without_provenance_mut;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     use polypath_transport::{AtomicOp, Fault};
@@ -172,6 +188,7 @@ mod tests {
     use super::*;
     use crate::memory::place::place;
     use crate::memory::segment::Segment;
+    use crate::memory::signals;
     use crate::memory::{MemoryTable, atomic, atomic_write, copy_out, store};
 
     const PAGE: usize = 4096;
@@ -315,7 +332,7 @@ mod tests {
     #[ignore = "run by the tests that watch it end"]
     fn child() {
         static SEEN: AtomicU32 = AtomicU32::new(0);
-        extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+        extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
             // SAFETY: the signal's own; ends the process.
             unsafe {
                 assert_eq!((*info).si_addr() as usize, 8);

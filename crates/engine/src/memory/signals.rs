@@ -14,10 +14,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use libc::{sigaction, siginfo_t, sigset_t, ucontext_t};
 
-use super::guard;
-
-/// The signals that a fault raises.
-const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+use super::guard::{self, SIGNALS};
 
 /// What the program wants done with a signal. Read by the handler at any time, so in pieces of which a
 /// reader gets all or tries again (a sequence lock).
@@ -166,20 +163,6 @@ pub unsafe fn mask(
         unsafe { libc::sigdelset(&raw mut without, signal) };
     }
     real(&raw const without)
-}
-
-/// The calling thread takes the signals of faults from now on.
-#[cold]
-pub(super) fn unblock() {
-    let mut set = MaybeUninit::<sigset_t>::uninit();
-    // SAFETY: a set of ours, emptied before it is used.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        for signal in SIGNALS {
-            libc::sigaddset(set.as_mut_ptr(), signal);
-        }
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), null_mut());
-    }
 }
 
 fn with_all_blocked(what: impl FnOnce()) {
