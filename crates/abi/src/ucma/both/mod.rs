@@ -14,10 +14,12 @@
 //! Events of both come by the file's [`relay`], for which a thread of ours works ([`thread`]).
 
 mod address;
+mod events;
 mod kernel;
 mod relay;
 mod resolve;
 mod thread;
+mod watch;
 
 #[cfg(test)]
 mod fake;
@@ -39,6 +41,7 @@ use crate::ucma::layout::{
 };
 pub(crate) use kernel::{Device, Ucma};
 use relay::Relay;
+use watch::Watch;
 
 /// Marks the numbers of the kernel's multicast memberships. Both count from 0.
 const MEMBERSHIP: u32 = 1 << 31;
@@ -118,7 +121,7 @@ pub(crate) struct Both {
     /// The program's numbers by the kernel's.
     numbers: BTreeMap<u32, u32>,
     /// What the thread waits at, once there is one.
-    watch: Option<thread::Watch>,
+    watch: Option<Watch>,
 }
 
 /// What is left to do for a command when no lock is held, as it may take long.

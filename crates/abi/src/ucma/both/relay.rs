@@ -1,31 +1,15 @@
-//! Events of both, on their way to the program.
-//!
 //! The program's descriptor is one end of a socket pair. Into the other end, the *inlet*, goes every
 //! event of the broker and of the kernel, the latter with the program's numbers for its ids. So the
 //! descriptor polls and blocks as ever; and when the program closes it, in whatever way, the inlet
 //! hangs up, and what is behind it is closed.
-//!
-//! All of this is done with the lock held that commands hold too: no event is read before its id is
-//! known, or after its number may have become another's.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use super::resolve::TCP_RC;
-use super::{Both, Device, Id, MEMBERSHIP, Side, World, kernel};
-use crate::log;
+use super::Device;
 use crate::ucma::EVENT_MAX;
-use crate::ucma::ids::{Ids, Verdict};
-use crate::ucma::layout::{CONNECT_REQUEST, CREATE_ID, MULTICAST, command, put_u32, u32_at};
-
-/// Most events of one source taken at a time, so that commands come between.
-const TURN: usize = 32;
-
-/// Where the number of an event's id is, and its kind.
-const ID: usize = 8;
-const KIND: usize = 12;
 
 /// An open file.
 pub(super) struct Relay {
@@ -36,9 +20,9 @@ pub(super) struct Relay {
     pub(super) broker: Option<OwnedFd>,
     pub(super) inlet: OwnedFd,
     /// Events for which the program has to make room first.
-    waiting: VecDeque<Vec<u8>>,
+    pub(super) waiting: VecDeque<Vec<u8>>,
     /// Whether the kernel gives no events any more.
-    deaf: bool,
+    pub(super) deaf: bool,
     /// Whether the thread waits for room only.
     pub(super) paused: bool,
 }
@@ -54,12 +38,12 @@ pub(super) enum Source {
 impl Relay {
     /// Sends an event, or keeps it until there is room. A program that is gone is noticed by the
     /// inlet.
-    fn push(&mut self, event: Vec<u8>) {
+    pub(super) fn push(&mut self, event: Vec<u8>) {
         self.waiting.push_back(event);
         self.flush();
     }
 
-    fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         while let Some(event) = self.waiting.front() {
             // SAFETY: the buffer is as long as told.
             let sent = unsafe {
@@ -87,7 +71,7 @@ impl Relay {
     }
 
     /// The next event of the broker: `None` if there is none, no bytes if there will be none.
-    fn broker_event(&mut self) -> Option<Vec<u8>> {
+    pub(super) fn broker_event(&mut self) -> Option<Vec<u8>> {
         let mut event = [0_u8; EVENT_MAX];
         let fd = self.broker.as_ref()?.as_raw_fd();
         // SAFETY: the buffer has that many bytes.
@@ -118,163 +102,5 @@ impl Relay {
     /// Whether events of the kernel are wanted.
     pub(super) fn hears_kernel(&self) -> bool {
         !self.deaf
-    }
-}
-
-impl Both {
-    /// Takes a file in; gives our number for it. [`Both::watch`] has it served.
-    pub(crate) fn attach(
-        &mut self,
-        number: u64,
-        device: Arc<dyn Device>,
-        broker: OwnedFd,
-        inlet: OwnedFd,
-    ) -> u64 {
-        self.last += 1;
-        let relay = Relay {
-            number,
-            device,
-            broker: Some(broker),
-            inlet,
-            waiting: VecDeque::new(),
-            deaf: false,
-            paused: false,
-        };
-        self.files.insert(self.last, relay);
-        self.last
-    }
-
-    /// The program closed a file: so do we. The kernel and the broker end its ids.
-    pub(crate) fn close(&mut self, file: u64) {
-        let Some(relay) = self.files.remove(&file) else { return };
-        self.unwatch(&relay);
-        self.ids.retain(|_, id| id.file != file);
-        self.numbers.retain(|_, number| self.ids.contains_key(number));
-    }
-
-    /// Gives one of the kernel's events the program's numbers. `None`: it is of nobody we know.
-    fn translate(&mut self, file: u64, event: &mut [u8], world: &mut dyn World) -> Option<()> {
-        let (kernel, kind) = (u32_at(event, ID).ok()?, u32_at(event, KIND).ok()?);
-        let number = match kind {
-            CONNECT_REQUEST => self.adopt(file, kernel, world)?,
-            kind if MULTICAST.contains(&kind) => kernel | MEMBERSHIP,
-            _ => *self.numbers.get(&kernel)?,
-        };
-        put_u32(event, ID, number);
-        Some(())
-    }
-
-    /// Gives a connection that came to the kernel a number of the broker's, which no other id has.
-    fn adopt(&mut self, file: u64, kernel: u32, world: &mut dyn World) -> Option<u32> {
-        let mut body = [0; 24];
-        body[16..24].copy_from_slice(&TCP_RC);
-        let made = self.ask(file, &command(CREATE_ID, &body, 4), world);
-        match made.and_then(|answer| u32_at(&answer, 0)) {
-            Ok(number) => {
-                let id = Id {
-                    file,
-                    uid: 0,
-                    kind: TCP_RC,
-                    options: Vec::new(),
-                    side: Side::Kernel,
-                    bound: true,
-                    kernel: Some(kernel),
-                };
-                if let Some(lost) = self.insert(number, id) {
-                    // SAFETY: it points to nothing of the program's.
-                    let _ = unsafe { lost.run() };
-                }
-                Some(number)
-            }
-            Err(errno) => {
-                log::line(format_args!(
-                    "a connection over a real device is refused: errno {errno}"
-                ));
-                let _ = kernel::destroy(&*self.device(file).ok()?, kernel);
-                None
-            }
-        }
-    }
-}
-
-impl Ids {
-    /// Something of a file is ready.
-    pub(super) fn serve(
-        &mut self,
-        file: u64,
-        source: Source,
-        hung_up: bool,
-        world: &mut dyn World,
-    ) {
-        match source {
-            Source::Inlet if hung_up => self.both.close(file),
-            Source::Inlet => {
-                if let Some(relay) = self.both.files.get_mut(&file) {
-                    relay.flush();
-                }
-            }
-            Source::Kernel => self.serve_kernel(file, world),
-            Source::Broker => self.serve_broker(file, world),
-        }
-        self.both.adjust(file);
-    }
-
-    fn serve_kernel(&mut self, file: u64, world: &mut dyn World) {
-        for _ in 0..TURN {
-            let Some(relay) = self.both.files.get_mut(&file) else { return };
-            if relay.is_full() || relay.deaf {
-                return;
-            }
-            match kernel::event(&*relay.device) {
-                Ok(None) => return,
-                Ok(Some(mut event)) => {
-                    if self.both.translate(file, &mut event, world).is_some() {
-                        self.relay(file, event.to_vec(), world);
-                    }
-                }
-                Err(errno) => {
-                    log::line(format_args!("the kernel gives no events of RDMA CM: errno {errno}"));
-                    relay.deaf = true;
-                }
-            }
-        }
-    }
-
-    fn serve_broker(&mut self, file: u64, world: &mut dyn World) {
-        for _ in 0..TURN {
-            let Some(relay) = self.both.files.get_mut(&file) else { return };
-            if relay.is_full() {
-                return;
-            }
-            let Some(event) = relay.broker_event() else { return };
-            if event.is_empty() {
-                // The file is at its end for the program, as if the driver had been unloaded. What
-                // the kernel connected stays until the program closes it.
-                relay.broker = None;
-                relay.deaf = true;
-                // SAFETY: a descriptor of ours.
-                unsafe { libc::shutdown(relay.inlet.as_raw_fd(), libc::SHUT_WR) };
-                return;
-            }
-            self.relay(file, event, world);
-        }
-    }
-
-    /// Passes an event on, unless its id is gone or has moved.
-    fn relay(&mut self, file: u64, event: Vec<u8>, world: &mut dyn World) {
-        let Some(relay) = self.both.files.get(&file) else { return };
-        match self.judge(&event, relay.number) {
-            Verdict::Deliver => {
-                if let Some(relay) = self.both.files.get_mut(&file) {
-                    relay.push(event);
-                }
-            }
-            Verdict::Forward(home) => world.requeue(home, &event),
-            Verdict::Drop(child) => {
-                if let Some(child) = child {
-                    self.both.abandon(file, child, world);
-                }
-            }
-        }
     }
 }

@@ -7,59 +7,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use libc::c_int;
 
 use super::relay::{Relay, Source};
+use super::watch::{Watch, of_token, token};
 use super::{Both, Outside};
 use crate::guard;
 use crate::ucma::IDS;
 
 /// Most descriptors looked at in one round.
 const ROUND: usize = 16;
-
-/// What the thread waits at.
-pub(super) struct Watch(OwnedFd);
-
-/// What the kernel gives back with a descriptor that is ready.
-fn token(file: u64, source: Source) -> u64 {
-    let source = match source {
-        Source::Inlet => 0,
-        Source::Kernel => 1,
-        Source::Broker => 2,
-    };
-    file << 2 | source
-}
-
-fn of_token(token: u64) -> (u64, Source) {
-    let source = match token & 3 {
-        0 => Source::Inlet,
-        1 => Source::Kernel,
-        _ => Source::Broker,
-    };
-    (token >> 2, source)
-}
-
-impl Watch {
-    /// Starts the thread.
-    fn start() -> Result<Self, c_int> {
-        // SAFETY: the descriptor is new, and nobody else's.
-        let epoll = unsafe {
-            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
-            if fd < 0 {
-                return Err(guard::errno());
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
-        let fd = epoll.as_raw_fd();
-        let started = polypath_engine::spawn("polypath-cm", move || serve(fd));
-        started.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
-        Ok(Self(epoll))
-    }
-
-    fn control(&self, what: c_int, fd: c_int, token: u64, events: c_int) -> Result<(), c_int> {
-        let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: token };
-        // SAFETY: the event is plain data, read by the call.
-        let done = unsafe { libc::epoll_ctl(self.0.as_raw_fd(), what, fd, &raw mut event) };
-        if done < 0 { Err(guard::errno()) } else { Ok(()) }
-    }
-}
 
 /// The sources of events that a relay has.
 fn sources(relay: &Relay) -> impl Iterator<Item = (Source, c_int)> {
@@ -75,7 +29,7 @@ impl Both {
     /// The errno if there is no thread to be had.
     pub(crate) fn watch(&mut self, file: u64) -> Result<(), c_int> {
         if self.watch.is_none() {
-            self.watch = Some(Watch::start()?);
+            self.watch = Some(start()?);
         }
         let (Some(watch), Some(relay)) = (&self.watch, self.files.get(&file)) else {
             return Ok(());
@@ -121,6 +75,22 @@ impl Both {
     }
 }
 
+/// Starts the thread.
+fn start() -> Result<Watch, c_int> {
+    // SAFETY: the descriptor is new, and nobody else's.
+    let epoll = unsafe {
+        let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+        if fd < 0 {
+            return Err(guard::errno());
+        }
+        OwnedFd::from_raw_fd(fd)
+    };
+    let fd = epoll.as_raw_fd();
+    let started = polypath_engine::spawn("polypath-cm", move || serve(fd));
+    started.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
+    Ok(Watch(epoll))
+}
+
 /// The thread's life: as long as the process.
 fn serve(epoll: c_int) {
     loop {
@@ -138,18 +108,6 @@ fn serve(epoll: c_int) {
             let hung_up =
                 event.events & (libc::EPOLLHUP | libc::EPOLLRDHUP | libc::EPOLLERR).cast_unsigned();
             guard::run((), || IDS.lock().serve(file, source, hung_up != 0, &mut Outside));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_names_file_and_source() {
-        for source in [Source::Inlet, Source::Kernel, Source::Broker] {
-            assert_eq!(of_token(token(7, source)), (7, source));
         }
     }
 }
