@@ -7,7 +7,8 @@ use polypath_paths::PathState;
 
 use crate::host::{Datagram, address};
 use crate::node::{LINKS, Node};
-use crate::world::{Flying, Sabotage};
+use crate::packet::Flying;
+use crate::sabotage::Sabotage;
 
 /// Time of flight.
 const DELAY: Duration = Duration::from_micros(50);

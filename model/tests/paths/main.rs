@@ -18,13 +18,16 @@
 mod heal;
 mod host;
 mod node;
+mod packet;
+mod sabotage;
 mod world;
 
 use std::time::Instant;
 
 use node::Request::{FetchAdd, Send, WriteImm};
+use sabotage::Sabotage;
 use stateright::{Checker, Model};
-use world::{Event, Sabotage, World};
+use world::{Event, World};
 
 /// More steps from state to state than any world below has: a world that grows beyond has to be made
 /// smaller, not to be looked at in part.

@@ -5,12 +5,13 @@ use core::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use polypath_paths::PathState;
-use polypath_wire::opcode::Opcode;
 use stateright::{Model, Property};
 
 use crate::heal;
-use crate::host::{Datagram, address};
+
 use crate::node::{Broken, LINKS, Node, Request, Rule, Turn};
+use crate::packet::Flying;
+use crate::sabotage::Sabotage;
 
 /// Rounds of timers after which a macro step gives up, whatever has become of it.
 const ROUNDS_MAX: u32 = 80;
@@ -32,37 +33,6 @@ pub(crate) enum Event {
     Prove { host: usize },
 }
 
-/// A deliberate fault of the protocol, to show that the checker finds it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Sabotage {
-    #[default]
-    None,
-    /// Receivers take packets of any generation.
-    GenerationIgnored,
-    /// A duplicate request is executed as if it were the next one.
-    DuplicatesExecuted,
-    /// What a given-up path had is not sent again.
-    NoReplay,
-    /// Addresses, tables and notices are not sent.
-    NothingTold,
-}
-
-impl Sabotage {
-    /// Whether a host never sends this.
-    pub(crate) fn withholds(self, sender: &Node, bytes: &[u8]) -> bool {
-        let opcode = Opcode(bytes[0]);
-        match self {
-            Self::NothingTold => opcode == Opcode::MP_CONTROL,
-            Self::NoReplay => {
-                !opcode.is_mp_management()
-                    && opcode.base().is_request()
-                    && sender.has_retransmitted()
-            }
-            _ => false,
-        }
-    }
-}
-
 /// How far to look.
 #[derive(Clone)]
 pub(crate) struct World {
@@ -78,53 +48,6 @@ pub(crate) struct World {
     /// Packets that the network may lose, double or hold back for as long as it likes, all together.
     pub(crate) misdeeds: u8,
     pub(crate) sabotage: Sabotage,
-}
-
-/// A packet on its way. Probes and their answers are not seen here: they travel in no time.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Flying {
-    pub(crate) to: usize,
-    pub(crate) link: usize,
-    pub(crate) bytes: Arc<[u8]>,
-    /// Held back: it may arrive at any time. Others arrive in the order of sending, by link and direction.
-    late: bool,
-    /// Its sender has given the path up since.
-    given_up: bool,
-    /// Nobody may accept it any more.
-    fenced: bool,
-}
-
-impl fmt::Debug for Flying {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fence = if self.fenced { " fenced" } else { "" };
-        let kind = if self.bytes[0] == 0xda { self.bytes[24] } else { 0 };
-        let late = if self.late { " late" } else { "" };
-        write!(f, "{:02x}.{kind}{fence}{late} to {} by {}", self.bytes[0], self.to, self.link)
-    }
-}
-
-impl Flying {
-    pub(crate) fn opcode(&self) -> Opcode {
-        Opcode(self.bytes[0])
-    }
-
-    /// With a multi-path header: of a path, and of a generation of it.
-    fn is_multipath_data(&self) -> bool {
-        let opcode = self.opcode();
-        self.bytes[0] >= 0xc0 && !opcode.is_mp_management()
-    }
-
-    fn is_probe(&self) -> bool {
-        matches!(self.opcode(), Opcode::MP_PROBE | Opcode::MP_PROBE_REPLY)
-    }
-
-    pub(crate) fn datagram(&self) -> Datagram {
-        Datagram {
-            src: address(self.link, 1 - self.to),
-            dst: address(self.link, self.to),
-            bytes: self.bytes.to_vec(),
-        }
-    }
 }
 
 #[derive(Clone)]
