@@ -31,7 +31,7 @@ use crate::lane::Lane;
 use crate::media::Received;
 
 /// Our lane's slot, and the peer's.
-pub const SLOTS: [u8; 2] = [1, 2];
+const SLOTS: [u8; 2] = [1, 2];
 /// Bytes of the memory region.
 pub const AREA: usize = 1 << 14;
 /// Largest number of queue pairs below.

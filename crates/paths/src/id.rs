@@ -1,5 +1,5 @@
-//! What the tables' entries are named by: a type for each table, so that the name of one is not taken for that
-//! of another. Peers and paths have names that queue pairs know, too: [`PeerId`], [`PathId`].
+//! Names of the tables' entries: a type for each table, so that the name of an entry in one is not taken
+//! for a name in another. Queue pairs know the names of peers and paths, too: [`PeerId`], [`PathId`].
 
 use crate::types::MAX_PATHS;
 use polypath_types::{PathId, PeerId};

@@ -58,8 +58,11 @@
 //! | 36 | latest version of the path table that the sender has (4) |
 //! | 40 | path states: path number (1), state (1), generation (2) |
 //! | | ADDRESSES: version (4), count (1), zero (3), addresses as above |
-//! | | TABLE: version (4), count (1), zero (3), entries of 36 bytes: path number (1), zero (1), lowest generation (2), address of the leader (16), of the other (16) |
+//! | | TABLE: version (4), count (1), zero (3), entries as below |
 //! | end | authentication code (16) |
+//!
+//! An entry of a TABLE, 36 bytes: path number (1), zero (1), lowest generation (2), address of the leader
+//! (16), address of the other (16).
 //!
 //! States: 0 probing, 1 up, 2 suspect, 3 dead, 4 recovering, 5 down.
 //!

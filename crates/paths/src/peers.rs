@@ -56,9 +56,8 @@ pub(crate) struct Peer {
     pub(crate) key: PeerKey,
     /// The path with the peer's own addresses.
     pub(crate) own: PathId,
-    /// The path that reports name: its data goes by it, unless the policy spreads it. While there is
-    /// none that
-    /// can carry data, the last one.
+    /// The path that reports name: its data goes by it, unless the policy spreads it. While no path can
+    /// carry data, the last one that could.
     pub(crate) main: PathId,
     /// Which path its data goes by.
     pub(crate) policy: AnyPolicy,

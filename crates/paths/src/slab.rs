@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use crate::id::Index;
 
-/// Things of type `T` by names of type `I`. Numbers are re-used as late as possible, so that one used after its
-/// time is likely to miss.
+/// Things of type `T` by names of type `I`. Numbers are re-used as late as possible, so that a name that has
+/// outlived its entry is likely to find nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<I, T> {
     items: Vec<Option<T>>,

@@ -168,31 +168,31 @@ pub enum PathEvent {
     /// the reason is [`Reason::Primary`] or [`Reason::Association`] (`from` still lives then, if it
     /// has not been given up by an event of its own).
     ActiveChanged {
-        /// Whose route.
+        /// The peer whose route it is.
         peer: PeerId,
         /// The path left; `None` after [`PathEvent::NoPath`].
         from: Option<PathId>,
         /// The path taken.
         to: PathId,
-        /// Why.
+        /// The reason for leaving `from`, or for preferring `to`.
         reason: Reason,
     },
     /// A path was given up.
     PathDead {
-        /// Which.
+        /// The path given up.
         path: PathId,
-        /// Why.
+        /// The reason for giving it up.
         reason: Reason,
     },
     /// A path may be used (again).
     PathAlive {
-        /// Which.
+        /// The path that may carry traffic.
         path: PathId,
     },
     /// The peer had been silent on all paths and answers again on this one, which was never given up:
     /// ask at once for what is outstanding there, and do not count retries that went into the silence.
     PathHeard {
-        /// Which.
+        /// The path by which the answer came.
         path: PathId,
     },
     /// One queue pair goes by another path than its peer's others: its data made no progress on `from`, which
@@ -207,24 +207,24 @@ pub enum PathEvent {
     },
     /// No path lives: [`crate::PathManager::route`] gives `None`; hold the retry counters.
     NoPath {
-        /// Whose.
+        /// The peer that cannot be reached.
         peer: PeerId,
     },
     /// No path came back within the hold time: the route is there again, let the retry counters
     /// run or end the queue pairs.
     PeerLost {
-        /// Whose.
+        /// The peer that stayed out of reach.
         peer: PeerId,
     },
     /// A window was small, and has grown: queue pairs that wait for it should try again
     /// ([`crate::PathManager::wake_when_open`]).
     WindowOpened {
-        /// Whose.
+        /// The peer whose active path has room.
         peer: PeerId,
     },
     /// Traffic flows again after a fail-over: first acknowledgement on the new path.
     Resumed {
-        /// Whose.
+        /// The peer that acknowledged.
         peer: PeerId,
         /// From the last progress on the old path to the first on the new one.
         blackout: Duration,

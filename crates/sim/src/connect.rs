@@ -9,7 +9,8 @@ use crate::host::SimHost;
 use crate::io::{PD, QKEY};
 use crate::judge::flow::INLINE_MAX;
 
-/// Makes one end's queue pair, with queues of `depth`, and takes it to RTS. `ips`: the addresses of both ends.
+/// Makes one end's queue pair, with queues of `depth`, and takes it to RTS. `ips`: the addresses of both
+/// ends.
 pub(crate) fn connect(plan: &PairPlan, e: usize, ips: [IpAddr; 2], depth: u32, host: &mut SimHost) {
     let (end, peer) = (&plan.ends[e], &plan.ends[1 - e]);
     let mut qp = QueuePair::new(QpConfig {

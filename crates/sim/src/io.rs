@@ -49,98 +49,98 @@ pub(crate) fn key_in(pd: u32, key: u32) -> u32 {
 pub enum Did {
     /// It copied received data into memory.
     Store {
-        /// Who.
+        /// The local queue pair.
         qpn: u32,
-        /// Where.
+        /// Address of its first byte.
         addr: u64,
-        /// What.
+        /// The bytes stored.
         data: Vec<u8>,
     },
     /// It executed an atomic.
     Atomic {
-        /// Who.
+        /// The local queue pair.
         qpn: u32,
-        /// Where.
+        /// Address of the word.
         addr: u64,
-        /// What.
+        /// The operation, with its operands.
         op: AtomicOp,
-        /// What was there before.
+        /// The value of the word before.
         old: u64,
     },
     /// It executed a FLUSH.
     Flushed {
-        /// Who.
+        /// The local queue pair.
         qpn: u32,
-        /// What.
+        /// The memory that the request names.
         scope: FlushScope,
     },
     /// It made a key invalid.
     Invalidated {
-        /// Who.
+        /// The local queue pair.
         qpn: u32,
-        /// Which.
+        /// The key that is invalid now.
         rkey: u32,
     },
     /// It bound a memory window.
     Bound {
-        /// Who.
+        /// The local queue pair.
         qpn: u32,
-        /// By which key.
+        /// The key of the window from now on.
         rkey: u32,
     },
     /// It took a work request of a shared receive queue.
     Took {
-        /// Who.
+        /// The local queue pair.
         qpn: u32,
-        /// XRC: of which.
+        /// XRC: number of the shared receive queue.
         srqn: Option<u32>,
-        /// Which.
+        /// Identifier of the work request.
         wr_id: u64,
     },
     /// It reported a completion.
     Completed {
-        /// Of which queue.
+        /// Send or receive queue.
         side: CqSide,
-        /// XRC: to the completion queue of which shared receive queue.
+        /// XRC: number of the shared receive queue that the completion belongs to.
         srqn: Option<u32>,
-        /// Which.
+        /// The completion as reported.
         completion: Completion,
     },
     /// It raised an asynchronous event.
     Event {
-        /// Who.
+        /// The local queue pair.
         qpn: u32,
-        /// Which.
+        /// The event as raised.
         event: QpEvent,
     },
     /// It sent an acknowledgement (no response).
     Acknowledged {
-        /// Who.
+        /// The local queue pair.
         qpn: u32,
-        /// Of which packet.
+        /// PSN of the packet acknowledged.
         psn: Psn,
-        /// How.
+        /// The header that says how.
         aeth: Aeth,
     },
     /// It sent part of an answer with data, or to a request that has none.
     Answered {
-        /// Who.
+        /// The local queue pair.
         qpn: u32,
-        /// To which packet.
+        /// PSN of the packet answered.
         psn: Psn,
     },
     /// It was told that the peer has no receive work request.
     HeardNotReady {
-        /// Who.
+        /// The local queue pair.
         qpn: u32,
-        /// For which packet.
+        /// PSN of the packet that found none.
         psn: Psn,
     },
     /// It took a packet that should have been refused.
     Wrongly {
-        /// Who.
+        /// The local queue pair.
         qpn: u32,
-        /// Why it should.
+        /// The rule by which it should have been refused.
         why: &'static str,
     },
 }

@@ -1,8 +1,8 @@
 //! Requests that meet in the same memory, drawn from a stream of their own, so that the rest of what a seed
 //! means stays as it was.
 //!
-//! A READ is followed by a WRITE, an ATOMIC WRITE, an atomic or a SEND to the memory that it reads, at once and
-//! without a fence; or follows one.
+//! A READ is followed by a WRITE, an ATOMIC WRITE, an atomic or a SEND to the memory that it reads, at once
+//! and without a fence; or it follows one.
 
 use crate::case::{Kind, Op, PairPlan};
 use crate::layout::{AREA, Layout};

@@ -76,7 +76,7 @@ pub struct Failure {
     pub rule: &'static str,
     /// When, in virtual time.
     pub at: Duration,
-    /// How.
+    /// What was seen instead, with the numbers of those concerned.
     pub what: String,
 }
 

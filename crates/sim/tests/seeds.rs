@@ -17,8 +17,8 @@ fn verbs_keep_their_promises_whatever_the_network_does() {
     check(0..300);
 }
 
-/// What a seed means, but that hosts are of different versions: some tell no reach, as older ones do, and some
-/// one of less. Drawn from a stream of its own.
+/// What a seed means, except that hosts are of different versions: some tell no reach, as older ones do, and
+/// some tell a smaller one. Drawn from a stream of its own.
 fn with_older_hosts(seed: u64) -> Case {
     let rng = &mut Rng::new(seed.rotate_left(41) ^ 0x6f6c_6465_7220_6f6e);
     let mut case = Case::draw(seed);
@@ -41,8 +41,8 @@ fn hosts_of_different_versions_keep_their_promises_to_each_other() {
     check_as(0..count.unwrap_or(150), with_older_hosts);
 }
 
-/// What went wrong once, and must not again. A seed's run changes when the simulator learns something, so what
-/// was wrong has tests of its own in the cores.
+/// Seeds that failed once. A seed's run changes when the simulator learns something, so each fault has tests
+/// of its own in the cores, too.
 #[test]
 fn seeds_that_failed_once_pass() {
     check([

@@ -16,8 +16,8 @@ use super::segment::Segment;
 /// Copies received data into checked memory; what does not fit is left out.
 ///
 /// Programs poll the last bytes of a message. So the bytes up to the last 8-aligned boundary
-/// are copied first, then, after a release fence, the rest in ascending order; aligned pieces of 2, 4 and 8 bytes
-/// there are written in one go.
+/// are copied first, then, after a release fence, the rest in ascending order; aligned pieces of 2, 4 and
+/// 8 bytes there are written in one go.
 ///
 /// # Errors
 /// [`Fault::Gone`]; some bytes may have been written.

@@ -300,14 +300,6 @@ impl MemoryTable {
         }
     }
 
-    /// Whether the number names a window, and of which type.
-    pub fn window_type(&self, window: u32) -> Option<WindowType> {
-        match self.read().get(&window) {
-            Some(Named::Window(window)) => Some(window.kind),
-            _ => None,
-        }
-    }
-
     /// Remembers what a bind that is being posted asks for, until [`MemoryTable::bind`] executes it.
     /// `key` is the rkey that the window will have.
     ///

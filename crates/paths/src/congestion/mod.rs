@@ -1,13 +1,15 @@
 //! Congestion control: how much may be on its way by a path.
 //!
-//! [`Congestion`] counts what is, and asks a [`Controller`] how much may be. Each path has a controller of its
-//! own: what several queue pairs send by one path is one flow, and paths know nothing of each other.
+//! [`Congestion`] counts the bytes outstanding, and asks a [`Controller`] how many may be. Each path has a
+//! controller of its own: what several queue pairs send by one path is one flow, and paths know nothing of
+//! each other.
 //!
 //! A new controller is a file beside [`window`], a variant of [`Algorithm`] and one of
-//! [`CongestionControl`], by which settings name it. It is a variant, not a `Box<dyn Controller>`: a controller
-//! is asked for every packet, so the calls should be inlined; it lies within its path, which is cloned as
-//! a whole (the model checker does so for every state); and settings, which are compared and cloned too, name
-//! it by a word. The price is that only this crate can add one, which is where it can be simulated.
+//! [`CongestionControl`], by which settings name it. It is a variant, not a `Box<dyn Controller>`: a
+//! controller is asked for every packet, so the calls should be inlined; it lies within its path, which is
+//! cloned as a whole (the model checker does so for every state); and settings, which are compared and
+//! cloned too, name it by a word. The price is that only this crate can add one, which is where it can be
+//! simulated.
 
 mod window;
 
@@ -60,8 +62,8 @@ pub(crate) trait Controller: Clone + Debug {
     /// Bytes were acknowledged.
     fn acked(&mut self, now: Duration, acked: &Acked<'_>);
 
-    /// Bytes were lost, most likely since a queue on the way or the receive buffer was full. Of one round trip
-    /// there may be many such calls. `rtt`: a round trip; zero if none was measured.
+    /// Bytes were lost, most likely because a queue on the way or the receive buffer was full. There may be
+    /// many such calls within one round trip. `rtt`: a round trip; zero if none was measured.
     fn lost(&mut self, now: Duration, rtt: Duration);
 
     /// The peer told the size of its receive buffer, or another peer took its place.

@@ -49,9 +49,9 @@ pub struct Service {
 /// A process listens on a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenPlan {
-    /// Who.
+    /// The process that listens.
     pub place: Place,
-    /// On what.
+    /// Port space and port.
     pub service: Service,
     /// On the address of this link only, else on all.
     pub link: Option<usize>,
@@ -250,7 +250,8 @@ impl fmt::Display for EndPlan {
         let quit = self.quit.map(|(time, how)| after(&how.to_string(), Some(time)));
         write!(
             f,
-            "QP {:#x}, {} bytes of private data, answers after {:?}{}{}{}, destroys its id {:?} after the end",
+            "QP {:#x}, {} bytes of private data, answers after {:?}{}{}{}, destroys its id {:?} \
+             after the end",
             self.qpn,
             self.private_len,
             self.decide_after,

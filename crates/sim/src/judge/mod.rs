@@ -21,7 +21,7 @@ use crate::rng::Rng;
 pub struct Breach {
     /// Which promise: stays the same when a case is cut down.
     pub rule: &'static str,
-    /// How.
+    /// What was seen instead, with the numbers of those concerned.
     pub what: String,
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct End {
     pub(crate) ended: Option<Ended>,
     /// Its host's process died.
     pub(crate) gone: bool,
-    /// When.
+    /// Virtual time of its death.
     gone_at: Duration,
     last_wqe: u32,
     /// RNR NAKs heard for the same packet: which, how many, since when.
