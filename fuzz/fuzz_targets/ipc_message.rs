@@ -4,7 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use polypath_ipc::message::{decode, encode};
-use polypath_ipc::{Push, Reply, Request, Selection};
+use polypath_ipc::{Push, Reply, Request};
+use polypath_topology::Selection;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -83,13 +83,6 @@ fn put<const N: usize>(field: &mut [c_char; N], text: &str) {
     }
 }
 
-/// The name of a device's file under `/dev/infiniband`: numbers that no real device has.
-pub(crate) fn file_name(name: &str) -> String {
-    let number: u32 = name.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
-    let base = if name.starts_with("mp") { 900 } else { 1000 };
-    format!("uverbs{}", base + number)
-}
-
 fn make(inner: Arc<dyn Device>) -> *mut CDevice {
     let layout = Layout::new::<CDevice>();
     // SAFETY: the layout has a size. Everything but `inner` may be zero; `inner` is written before
@@ -109,7 +102,7 @@ fn make(inner: Arc<dyn Device>) -> *mut CDevice {
         public.device.node_type = 1; // IBV_NODE_CA
         public.device.transport_type = 0; // IBV_TRANSPORT_IB
         put(&mut public.device.name, &name);
-        let uverbs = file_name(&name);
+        let uverbs = format!("uverbs{}", (*device).inner.info().uverbs);
         put(&mut public.device.dev_name, &uverbs);
         put(&mut public.device.dev_path, &format!("/sys/class/infiniband_verbs/{uverbs}"));
         put(&mut public.device.ibdev_path, &format!("/sys/class/infiniband/{name}"));
@@ -316,11 +309,5 @@ mod tests {
             assert!(!(*device).sysfs.is_null());
             free_device_list(list);
         }
-    }
-
-    #[test]
-    fn device_files_have_numbers_of_their_own() {
-        assert_eq!(file_name("roce3"), "uverbs1003");
-        assert_eq!(file_name("mp0"), "uverbs900");
     }
 }

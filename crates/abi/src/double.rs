@@ -23,9 +23,9 @@ use crate::qp_make::create_qp;
 pub(crate) fn devices() -> Vec<Arc<dyn Device>> {
     let info = DeviceInfo {
         name: "roce0".into(),
-        kind: DeviceKind::Roce,
         node_guid: 0x0250_56ff_fe00_0001,
         index: 4,
+        uverbs: 1000,
         interfaces: vec!["eth0".into()],
     };
     vec![Arc::new(Double { info })]

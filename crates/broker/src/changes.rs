@@ -1,7 +1,7 @@
 //! What changed between two tables of interfaces, in events.
 
-use polypath_ipc::Port;
 use polypath_telemetry::{Event, InterfaceName};
+use polypath_topology::Port;
 
 /// Interfaces, links and addresses that came and went.
 pub(crate) fn between(before: &[Port], after: &[Port]) -> Vec<Event> {
@@ -57,7 +57,7 @@ fn addresses(old: Option<&Port>, new: &Port, events: &mut Vec<Event>) {
 
 #[cfg(test)]
 mod tests {
-    use polypath_ipc::Address;
+    use polypath_topology::Address;
 
     use super::*;
 

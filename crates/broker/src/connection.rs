@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use polypath_ipc::Selection;
 use polypath_ipc::socket;
+use polypath_topology::Selection;
 
 use crate::sys::epoll::Interest;
 use crate::sys::would_block;
@@ -83,7 +83,7 @@ impl Connection {
             pid,
             program: String::new(),
             requested: String::new(),
-            selection: Selection::Unset,
+            selection: Selection::default(),
             role: Role::New,
             guest: false,
             counted: false,

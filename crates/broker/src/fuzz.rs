@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use polypath_cm::{ClientId, Cm, CmConfig, Device, Environment, FileId, Route, RouteQuery};
 use polypath_ipc::message::{self, Push, Reply, Request};
-use polypath_ipc::{PathSelector, Selection};
+use polypath_topology::{PathSelector, Selection};
 
 /// A host with one device at 10.0.0.1 and a route to everywhere.
 struct OneDevice;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use polypath_ipc::Table;
+use polypath_topology::Table;
 use serde::{Deserialize, Serialize};
 
 /// What a broker would need to go on in another's place.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use polypath_cm::{ClientId, Device, Environment, Route, RouteQuery};
-use polypath_ipc::table::PORTS_MAX;
-use polypath_ipc::{
+use polypath_topology::table::PORTS_MAX;
+use polypath_topology::{
     DeviceSpec, GidEntry, LOCAL_CA_ACK_DELAY, PathSelector, Selection, Table, devices,
 };
 
@@ -121,7 +121,7 @@ impl Host {
 
     /// The interface that has an address of ours.
     fn interface_of(&self, ip: IpAddr, ifindex: Option<u32>) -> Option<u32> {
-        let has = |port: &&polypath_ipc::Port| {
+        let has = |port: &&polypath_topology::Port| {
             ifindex.is_none_or(|index| index == port.ifindex)
                 && port.addresses.iter().any(|address| address.ip == ip && !address.tentative)
         };

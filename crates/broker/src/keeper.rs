@@ -14,7 +14,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use polypath_ipc::message::{self, MESSAGE_MAX};
-use polypath_ipc::{Table, socket};
+use polypath_ipc::socket;
+use polypath_topology::Table;
 use serde::{Deserialize, Serialize};
 
 use crate::handover::{Handover, State};

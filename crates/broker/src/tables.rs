@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::BorrowedFd;
 
-use polypath_ipc::gids::{CHOSEN_TABLES_MAX, NamedGidTable};
-use polypath_ipc::table::{ADDRESSES_MAX, DOWN_MAX, PORTS_MAX};
-use polypath_ipc::{Address, GidTable, PathSelector, Port, Selection, Table};
+use polypath_topology::gids::{CHOSEN_TABLES_MAX, NamedGidTable};
+use polypath_topology::table::{ADDRESSES_MAX, DOWN_MAX, PORTS_MAX};
+use polypath_topology::{Address, GidTable, PROVIDERS, PathSelector, Port, Selection, Table};
 
 use crate::netlink::{AddressMessage, Dump, LinkMessage};
 use crate::sys::ethtool;
@@ -109,8 +109,9 @@ impl Tables {
 
     /// Whether there is room for one more selection beside these.
     pub(crate) fn has_room(chosen: &[&Selection], new: &Selection) -> bool {
-        let is_new = matches!(new, Selection::MpOver(_)) && !chosen.contains(&new);
-        let mut names: Vec<String> = chosen.iter().filter_map(|other| over(other)).collect();
+        let is_new = new.has_own_gid_tables() && !chosen.contains(&new);
+        let owners = chosen.iter().filter(|other| other.has_own_gid_tables());
+        let mut names: Vec<String> = owners.map(ToString::to_string).collect();
         names.sort();
         names.dedup();
         !is_new || names.len() < CHOSEN_TABLES_MAX
@@ -212,14 +213,10 @@ fn numbered(mut ports: Vec<Port>) -> Vec<Port> {
     ports
 }
 
-fn over(selection: &Selection) -> Option<String> {
-    matches!(selection, Selection::MpOver(_)).then(|| selection.to_string())
-}
-
-/// Brings all GID tables up to date: those of every roce device and of mp over all, and those of
-/// the chosen interfaces that some client's mp device has.
+/// Brings all GID tables up to date: those of the devices that the prefix of each kind alone means, and
+/// those that clients have chosen.
 fn keep_gid_tables(table: &mut Table, chosen: &[&Selection]) {
-    let standing = [Selection::Roce, Selection::Mp];
+    let standing = PROVIDERS.map(Selection::of);
     let mut kept: Vec<NamedGidTable> = Vec::new();
     for selection in standing.iter().chain(chosen.iter().copied()) {
         for (key, ports) in selection.gid_tables(table) {
@@ -237,6 +234,8 @@ fn keep_gid_tables(table: &mut Table, chosen: &[&Selection]) {
 
 #[cfg(test)]
 mod tests {
+    use polypath_topology::{MP, ROCE};
+
     use super::*;
 
     fn link(ifindex: u32, name: &str) -> LinkMessage {
@@ -337,8 +336,8 @@ mod tests {
         let all = [address(2, "10.0.0.1"), address(2, "10.0.0.2"), address(3, "10.0.1.1")];
         update(&mut tables, &links, &all);
         update(&mut tables, &links, &all[1..]);
-        for selection in [Selection::Roce, Selection::Mp] {
-            let device = &polypath_ipc::devices(tables.table(), &selection)[0];
+        for selection in [Selection::of(ROCE), Selection::of(MP)] {
+            let device = &polypath_topology::devices(tables.table(), &selection)[0];
             assert!(device.gids[1].is_empty(), "{selection}");
             assert_eq!(device.gids[2].ip.to_string(), "10.0.0.2");
         }
@@ -358,12 +357,13 @@ mod tests {
 
     #[test]
     fn selections_have_a_limit() {
+        let mp_over = |name: &str| Selection::parse(&format!("mp:{name}")).unwrap();
         let many: Vec<Selection> =
-            (0..CHOSEN_TABLES_MAX).map(|i| Selection::MpOver(vec![format!("e{i}")])).collect();
+            (0..CHOSEN_TABLES_MAX).map(|i| mp_over(&format!("e{i}"))).collect();
         let many: Vec<&Selection> = many.iter().collect();
-        let one_more = Selection::MpOver(vec!["other".into()]);
+        let one_more = mp_over("other");
         assert!(!Tables::has_room(&many, &one_more));
-        assert!(Tables::has_room(&many, &Selection::Mp));
+        assert!(Tables::has_room(&many, &Selection::of(MP)));
         assert!(Tables::has_room(&many, many[0]));
         assert!(Tables::has_room(&many[1..], &one_more));
     }

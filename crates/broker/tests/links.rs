@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{client, in_namespace, run, table_where, veth};
-use polypath_ipc::{PathSelector, Selection, devices};
+use polypath_topology::{MP, PathSelector, ROCE, Selection, devices};
 
 #[test]
 fn a_link_that_flaps_is_pushed_each_time() {
@@ -52,7 +52,7 @@ fn addresses_come_and_go_and_the_others_keep_their_gid_index() {
         run("ip addr add 10.0.1.1/24 dev eth0");
         let (mut events, table) = client("roce:eth0").subscribe().unwrap();
         let selection = Selection::parse("roce:eth0").unwrap();
-        let gid = |table: &polypath_ipc::Table, index: usize| {
+        let gid = |table: &polypath_topology::Table, index: usize| {
             devices(table, &selection)[0].gids[index].ip.to_string()
         };
         assert_eq!((gid(&table, 1), gid(&table, 2)), ("10.0.0.1".into(), "10.0.1.1".into()));
@@ -75,13 +75,13 @@ fn two_interfaces_make_mp0_and_device_numbers_stay() {
     in_namespace("two_interfaces_make_mp0_and_device_numbers_stay", || {
         veth("eth0", "eth1");
         let mut control = client("");
-        assert_eq!(*control.selection(), Selection::Mp);
+        assert_eq!(*control.selection(), Selection::of(MP));
         let table = control.table().unwrap();
         let names = |table, selection| -> Vec<String> {
             devices(table, &selection).into_iter().map(|device| device.name).collect()
         };
-        assert_eq!(names(&table, Selection::Mp), ["mp0"]);
-        assert_eq!(names(&table, Selection::Roce), ["roce0", "roce1"]);
+        assert_eq!(names(&table, Selection::of(MP)), ["mp0"]);
+        assert_eq!(names(&table, Selection::of(ROCE)), ["roce0", "roce1"]);
 
         let (mut events, _) = client("").subscribe().unwrap();
         run("ip link add br0 type bridge");
@@ -89,7 +89,7 @@ fn two_interfaces_make_mp0_and_device_numbers_stay() {
         run("ip link set eth0 master br0");
         let table = table_where(&mut events, |table| table.port_by_name("eth0").unwrap().enslaved);
         // The peer, eth1, was made first.
-        assert_eq!(names(&table, Selection::Roce), ["roce0", "roce2"]);
+        assert_eq!(names(&table, Selection::of(ROCE)), ["roce0", "roce2"]);
         assert_eq!(table.port_by_name("eth1").unwrap().speed_mbps, Some(10_000));
     });
 }
@@ -127,14 +127,14 @@ fn interfaces_that_lead_back_into_the_host_are_no_members() {
         run("ip link set docker0 up");
         run("ip addr add 10.0.0.1/24 dev eth0");
         run("ip addr add 10.0.1.1/24 dev eth1");
-        let members = |table: &polypath_ipc::Table, selection: &Selection| -> Vec<String> {
+        let members = |table: &polypath_topology::Table, selection: &Selection| -> Vec<String> {
             let device = devices(table, selection).swap_remove(0);
             device.ports(table).map(|port| port.name.clone()).collect()
         };
         let mut control = client("");
-        assert_eq!(*control.selection(), Selection::Mp);
+        assert_eq!(*control.selection(), Selection::of(MP));
         let table = control.table().unwrap();
-        assert_eq!(members(&table, &Selection::Mp), ["eth0", "eth1"]);
+        assert_eq!(members(&table, &Selection::of(MP)), ["eth0", "eth1"]);
         // What is named counts.
         let named = Selection::parse("mp:eth0+docker0").unwrap();
         assert_eq!(members(&table, &named), ["eth0", "docker0"]);
@@ -148,9 +148,9 @@ fn all_connections_of_a_process_mean_the_same_devices() {
     in_namespace("all_connections_of_a_process_mean_the_same_devices", || {
         run("ip link add br0 type bridge");
         let first = client("");
-        assert_eq!(*first.selection(), Selection::Roce);
+        assert_eq!(*first.selection(), Selection::of(ROCE));
         veth("eth0", "far0");
-        assert_eq!(*client("").selection(), Selection::Roce);
+        assert_eq!(*client("").selection(), Selection::of(ROCE));
         drop(first);
         let (mut events, _) = client("").subscribe().unwrap();
         run("ip link set br0 up");

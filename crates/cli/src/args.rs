@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use polypath_ipc::faults::Faults;
-use polypath_ipc::{PathSelector, Selection};
+use polypath_topology::{PathSelector, Selection};
 use std::ffi::OsString;
 use std::path::PathBuf;
 

@@ -3,9 +3,8 @@
 use crate::args::Devices;
 use crate::error::CliError;
 use crate::text::Columns;
-use polypath_ipc::{
-    Client, DeviceKind, DeviceSpec, GidEntry, Hello, MEMBERS_MAX, Selection, Table, devices,
-};
+use polypath_ipc::{Client, Hello};
+use polypath_topology::{DeviceSpec, GidEntry, MEMBERS_MAX, Selection, Table, devices};
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -22,16 +21,24 @@ pub(crate) fn run(arguments: &Devices) -> Result<ExitCode, CliError> {
         as_text(&table, broker.selection())
     };
     std::io::stdout().write_all(text.as_bytes())?;
-    let left_out = broker.selection().left_out(&table);
-    if !left_out.is_empty() {
-        let names: Vec<&str> = left_out.iter().map(|port| port.name.as_str()).collect();
-        eprintln!(
-            "polypath: a device has {MEMBERS_MAX} interfaces at most: mp0 is without {}; name those that \
-             it shall have: --device mp:eth0+eth1",
-            names.join(", ")
-        );
+    if let Some((what, cure)) = left_out(&table, broker.selection()) {
+        eprintln!("polypath: {what}; {cure}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Which interfaces a device is without, because it has as many as it can, and what to do about it.
+pub(crate) fn left_out(table: &Table, selection: &Selection) -> Option<(String, String)> {
+    let names: Vec<&str> =
+        selection.left_out(table).into_iter().map(|port| port.name.as_str()).collect();
+    let device = devices(table, selection).into_iter().next().filter(|_| !names.is_empty())?;
+    let what = format!(
+        "a device has {MEMBERS_MAX} interfaces at most: {} is without {}",
+        device.name,
+        names.join(", ")
+    );
+    let form = device.kind.forms.last().unwrap_or(&device.kind.prefix);
+    Some((what, format!("name those that it shall have: --device {form}")))
 }
 
 fn as_json(table: &Table, selection: &Selection) -> Value {
@@ -46,7 +53,7 @@ fn as_json(table: &Table, selection: &Selection) -> Value {
         let interfaces: Vec<&str> = device.members.iter().map(|&m| name(table, m)).collect();
         json!({
             "name": device.name,
-            "kind": kind(device.kind),
+            "kind": device.kind.title,
             "interfaces": interfaces,
             "active_members": live_members(table, &device),
             "mtu": device.roce_mtu(table),
@@ -65,7 +72,7 @@ fn as_text(table: &Table, selection: &Selection) -> String {
         text += &format!(
             "{}  {}, port {state}, MTU {}, GUID {:016x}\n",
             device.name,
-            kind(device.kind),
+            device.kind.title,
             device.roce_mtu(table),
             device.node_guid
         );
@@ -99,9 +106,32 @@ fn name(table: &Table, ifindex: u32) -> &str {
     table.port(ifindex).map_or("?", |port| &port.name)
 }
 
-fn kind(kind: DeviceKind) -> &'static str {
-    match kind {
-        DeviceKind::Roce => "RoCE v2",
-        DeviceKind::Mp => "multi-path",
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polypath_topology::Port;
+
+    #[test]
+    fn interfaces_without_room_in_the_device_are_named_with_what_to_do() {
+        let port = |ifindex: u32| Port {
+            ifindex,
+            name: format!("eth{ifindex}"),
+            mac: [2, 0, 0, 0, 0, 1],
+            mtu: 1500,
+            link_up: true,
+            speed_mbps: None,
+            loopback: false,
+            ethernet: true,
+            enslaved: false,
+            uplink: true,
+            numa_node: None,
+            device_number: None,
+            addresses: Vec::new(),
+        };
+        let table = Table { ports: (1..=18).map(port).collect(), ..Table::default() };
+        let (what, cure) = left_out(&table, &Selection::default()).unwrap();
+        assert_eq!(what, "a device has 16 interfaces at most: mp0 is without eth17, eth18");
+        assert_eq!(cure, "name those that it shall have: --device mp:eth0+eth1");
+        assert_eq!(left_out(&table, &Selection::parse("roce").unwrap()), None);
     }
 }

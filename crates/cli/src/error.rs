@@ -63,8 +63,8 @@ impl CliError {
     }
 }
 
-impl From<polypath_ipc::SelectionError> for CliError {
-    fn from(error: polypath_ipc::SelectionError) -> Self {
+impl From<polypath_topology::SelectionError> for CliError {
+    fn from(error: polypath_topology::SelectionError) -> Self {
         Self::Usage(error.to_string())
     }
 }

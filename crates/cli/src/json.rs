@@ -3,9 +3,10 @@
 //!
 //! Within one [`FORMAT`] keys are added, and none is removed, renamed or given another meaning.
 
+use polypath_ipc::port;
 use polypath_ipc::status as ipc;
-use polypath_ipc::{Port, port};
 use polypath_telemetry::{Counters as Declared, Occurrence};
+use polypath_topology::Port;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -255,7 +256,7 @@ impl From<ipc::CmIdStatus> for CmId {
 
 impl From<Port> for Interface {
     fn from(port: Port) -> Self {
-        let address = |address: polypath_ipc::Address| Address {
+        let address = |address: polypath_topology::Address| Address {
             ip: address.ip,
             prefix_len: address.prefix_len,
             link_local: address.link_local,

@@ -3,7 +3,8 @@
 use crate::args::PathAction;
 use crate::error::CliError;
 use crate::text::count;
-use polypath_ipc::{Client, Hello, IpcError, PathSelector, Status, Table, port, socket};
+use polypath_ipc::{Client, Hello, IpcError, Status, port, socket};
+use polypath_topology::{PathSelector, Table};
 use std::io::Write as _;
 use std::process::ExitCode;
 

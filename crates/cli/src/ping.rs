@@ -4,7 +4,8 @@ use crate::args::Ping as Arguments;
 use crate::error::CliError;
 use crate::text::{count, duration};
 use polypath_ipc::message::{Ping, PingAnswer};
-use polypath_ipc::{Client, Hello, IpcError, Port, Table, roce_mtu};
+use polypath_ipc::{Client, Hello, IpcError};
+use polypath_topology::{Port, Table, roce_mtu};
 use serde::Serialize;
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
@@ -95,7 +96,7 @@ fn ways_of(table: &Table, remote: IpAddr, chosen: Option<IpAddr>) -> Vec<Way> {
         return ways;
     }
     for port in table.ports.iter().filter(|port| port.link_up && port.usable()) {
-        let near = |address: &&polypath_ipc::Address| {
+        let near = |address: &&polypath_topology::Address| {
             !address.tentative && in_subnet(address.ip, remote, address.prefix_len)
         };
         if let Some(address) = port.addresses.iter().find(near)

@@ -360,10 +360,10 @@ pub(crate) mod tests {
     use polypath_ipc::status::{
         BrokerStatus, ClientStatus, CmIdStatus, LaneStatus, PathStatus, SlotStatus,
     };
-    use polypath_ipc::{Address, Port, Table};
     use polypath_telemetry::{
         BrokerCounters, CmCounters, Event, InterfaceName, PathName, QpCounters, Reason,
     };
+    use polypath_topology::{Address, Port, Table};
 
     /// A status in which every field has a value.
     pub(crate) fn example() -> Status {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use polypath_ipc::{DeviceKind, DeviceSpec};
+use polypath_topology::DeviceSpec;
 use polypath_verbs::{AhAttr, Error, Result};
 
 /// Where an address vector leads.
@@ -54,6 +54,6 @@ pub(crate) fn resolve(device: &DeviceSpec, attr: &AhAttr) -> Result<Resolved> {
         flow_label: attr.flow_label,
         traffic_class: attr.traffic_class,
         hop_limit: if attr.hop_limit == 0 { 64 } else { attr.hop_limit },
-        multipath: device.kind == DeviceKind::Mp,
+        multipath: device.kind.multipath,
     })
 }

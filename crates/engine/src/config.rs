@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use polypath_ipc::Selection;
 use polypath_ipc::faults::Faults;
 use polypath_ipc::settings::{self, Bonding, SettingError};
+use polypath_topology::Selection;
 use polypath_verbs::{Error, Result};
 
 /// What an engine is made with. The default is what an empty environment gives.

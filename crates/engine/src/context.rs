@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
-use polypath_ipc::{DeviceSpec, Table};
+use polypath_topology::{DeviceSpec, Table};
 use polypath_verbs::{
     AddressHandle, AhAttr, AsyncEvent, AsyncKind, CompletionChannel, CompletionQueue, Context,
     CqRequest, DeviceAttr, DeviceInfo, DeviceMemory, Element, Error, GidEntry, MemoryRegion,
@@ -165,10 +165,11 @@ pub(crate) struct OpenDevice {
 }
 
 impl OpenDevice {
-    pub(crate) fn open(engine: &Arc<Inner>, info: &DeviceInfo) -> Result<Arc<Self>> {
-        let table = engine.table();
-        let spec = device::find(engine, &table, &info.name)
-            .ok_or_else(|| Error::new(libc::ENODEV, format!("{} is gone", info.name)))?;
+    pub(crate) fn open(
+        engine: &Arc<Inner>,
+        info: &DeviceInfo,
+        spec: DeviceSpec,
+    ) -> Result<Arc<Self>> {
         let events = NoticeQueue::new().map_err(|e| os_error(&e))?;
         let shared = Arc::new(ContextInner {
             engine: engine.clone(),
@@ -221,7 +222,7 @@ impl Context for OpenDevice {
 
     fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>> {
         Self::check_port(port)?;
-        if index as usize >= polypath_ipc::GID_TABLE_LEN {
+        if index as usize >= polypath_topology::GID_TABLE_LEN {
             return Err(Error::invalid("the GID index is beyond the end of the table"));
         }
         Ok(self.gid_table().into_iter().find(|e| e.index == index))

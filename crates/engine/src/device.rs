@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use polypath_ipc::{DeviceKind as IpcKind, DeviceSpec, Table, devices as ipc_devices};
-use polypath_verbs::{Context, Device, DeviceAttr, DeviceInfo, DeviceKind, Result};
+use polypath_topology::{DeviceSpec, Table, devices};
+use polypath_verbs::{Context, Device, DeviceAttr, DeviceInfo, Error, Result};
 
+#[cfg(any(test, fuzzing))]
 use crate::context::OpenDevice;
+use crate::driver;
 use crate::engine::Inner;
 use crate::limits::{
     MAX_AH, MAX_CQ, MAX_CQE, MAX_DM_BYTES, MAX_INLINE, MAX_PD, MAX_QP_PER_LANE, MAX_QP_WR,
@@ -25,7 +27,10 @@ impl Device for EngineDevice {
         &self.info
     }
     fn open(&self) -> Result<Arc<dyn Context>> {
-        Ok(OpenDevice::open(&self.engine, &self.info)?)
+        let name = &self.info.name;
+        let device = find(&self.engine, &self.engine.table(), name)
+            .ok_or_else(|| Error::new(libc::ENODEV, format!("{name} is gone")))?;
+        driver::of(device.kind)?.open(&self.engine, &self.info, device)
     }
 }
 
@@ -35,30 +40,28 @@ pub(crate) fn all(engine: &Arc<Inner>) -> Vec<Arc<dyn Device>> {
     let device = |spec: DeviceSpec| -> Arc<dyn Device> {
         Arc::new(EngineDevice { engine: engine.clone(), info: info(&spec, &table) })
     };
-    ipc_devices(&table, &engine.selection).into_iter().map(device).collect()
+    devices(&table, &engine.selection).into_iter().map(device).collect()
 }
 
-/// What the devices of an engine are.
+/// The first device of an engine, opened.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn infos(engine: &Inner) -> Vec<DeviceInfo> {
+pub(crate) fn first(engine: &Arc<Inner>) -> Arc<OpenDevice> {
     let table = engine.table();
-    ipc_devices(&table, &engine.selection).iter().map(|spec| info(spec, &table)).collect()
+    let spec = devices(&table, &engine.selection).remove(0);
+    OpenDevice::open(engine, &info(&spec, &table), spec).expect("a device")
 }
 
 /// The device of that name, as the table has it now.
 pub(crate) fn find(engine: &Inner, table: &Table, name: &str) -> Option<DeviceSpec> {
-    ipc_devices(table, &engine.selection).into_iter().find(|spec| spec.name == name)
+    devices(table, &engine.selection).into_iter().find(|spec| spec.name == name)
 }
 
 fn info(spec: &DeviceSpec, table: &Table) -> DeviceInfo {
     DeviceInfo {
         name: spec.name.clone(),
-        kind: match spec.kind {
-            IpcKind::Roce => DeviceKind::Roce,
-            IpcKind::Mp => DeviceKind::Mp,
-        },
         node_guid: spec.node_guid,
         index: spec.index,
+        uverbs: spec.uverbs,
         interfaces: spec
             .members
             .iter()
@@ -128,7 +131,7 @@ pub(crate) fn attributes(info: &DeviceInfo) -> DeviceAttr {
         max_srq_wr: MAX_SRQ_WR,
         max_srq_sge: MAX_SGE,
         max_pkeys: 1,
-        local_ca_ack_delay: polypath_ipc::LOCAL_CA_ACK_DELAY,
+        local_ca_ack_delay: polypath_topology::LOCAL_CA_ACK_DELAY,
         phys_port_cnt: 1,
         max_inline: MAX_INLINE,
         max_dm_size: MAX_DM_BYTES,

@@ -7,7 +7,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use polypath_ipc::message::{Request, TOLD_MAX};
-use polypath_ipc::{Client, EventStream, HangUp, Hello, IpcError, Push, Selection, Table};
+use polypath_ipc::{Client, EventStream, HangUp, Hello, IpcError, Push};
+use polypath_topology::{Selection, Table};
 use polypath_verbs::{Device, DeviceInfo, Error, Result};
 
 use crate::config::Config;
@@ -143,10 +144,10 @@ pub(crate) fn ipc_error(error: &IpcError) -> Error {
     Error::new(error.errno(), error.to_string())
 }
 
-/// What is wrong with the primary of the mp device, if there is one.
+/// What is wrong with the primary of the multi-path device, if there is one.
 fn primary_problem(config: &Config, table: &Table, selection: &Selection) -> Option<String> {
-    let devices = polypath_ipc::devices(table, selection);
-    let mp = devices.iter().find(|device| device.kind == polypath_ipc::DeviceKind::Mp)?;
+    let devices = polypath_topology::devices(table, selection);
+    let mp = devices.iter().find(|device| device.kind.multipath)?;
     let ports = mp.members.iter().filter_map(|&member| table.port(member));
     let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
     config.bonding.primary_problem(&names)

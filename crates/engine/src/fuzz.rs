@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use polypath_ipc::{Address, Port, Selection, Table};
 use polypath_paths::{
     Config as PathConfig, ControlOut, LaneIdentity, LocalAddress, PathManager, PathOptions,
 };
+use polypath_topology::{Address, MP, Port, Selection, Table};
 use polypath_transport::{
     Access, AhAttr, FlushScope, Placement, QpAttr, QpAttrMask as M, QpState, QpType, RecvWr,
     SendData, SendFlags, SendOp, Sge,
@@ -115,7 +115,7 @@ fn engine() -> (&'static Arc<Inner>, Arc<Lane>) {
     static ONE: OnceLock<(Arc<Inner>, Arc<Lane>)> = OnceLock::new();
     let (engine, lane) = ONE.get_or_init(|| {
         let lane = Lane::still(SLOTS[0]).expect("an eventfd");
-        (Inner::alone(table(), Selection::Mp, lane.clone()), lane)
+        (Inner::alone(table(), Selection::of(MP), lane.clone()), lane)
     });
     (engine, lane.clone())
 }
@@ -136,8 +136,7 @@ impl Rig {
         let one_at_a_time = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let (engine, lane) = engine();
         lane.begin_anew(&locals(0));
-        let info = device::infos(engine).remove(0);
-        let context = OpenDevice::open(engine, &info).expect("a device");
+        let context = device::first(engine);
         let pd = context.alloc_pd().expect("a protection domain");
         let cq = |cqe| {
             let request = CqRequest { cqe, channel: None, token: 1, ignore_overrun: false };
@@ -197,7 +196,7 @@ impl Rig {
     #[cfg(test)]
     pub(crate) fn another_context(&self) -> Arc<OpenDevice> {
         let engine = engine().0;
-        OpenDevice::open(engine, &device::infos(engine).remove(0)).expect("a device")
+        device::first(engine)
     }
 
     fn add_qp(&mut self, at: usize) {

@@ -23,6 +23,7 @@ mod cq;
 mod current;
 mod device;
 mod dm;
+mod driver;
 mod engine;
 mod events;
 #[cfg(any(test, fuzzing))]
@@ -50,13 +51,15 @@ mod status;
 mod sync;
 mod target;
 mod thread;
+#[cfg(test)]
+mod toy_device;
 mod xrc;
 
 pub use config::{CaptureTo, Config};
 pub use current::{devices, leave};
 pub use engine::Engine;
-pub use polypath_ipc::Selection;
 pub use polypath_ipc::settings::{Bonding, Reselect};
+pub use polypath_topology::Selection;
 /// The one P_Key: full member of the default partition, as every RoCE port has it.
 pub use polypath_wire::DEFAULT_PKEY;
 pub use thread::spawn;

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use polypath_ipc::settings::Reselect;
-use polypath_ipc::{PathSelector, Selection, Table, devices};
 use polypath_paths::{Config as PathConfig, DownRule, LocalAddress, Primary, PrimaryReselect};
+use polypath_topology::{PathSelector, Selection, Table, devices};
 
 use crate::config::Config;
 
@@ -90,7 +90,7 @@ pub(crate) fn down_rules(table: &Table) -> Vec<DownRule> {
 
 #[cfg(test)]
 mod tests {
-    use polypath_ipc::{Address, Port};
+    use polypath_topology::{Address, Port};
 
     use super::*;
 
@@ -122,7 +122,7 @@ mod tests {
     fn one_ipv4_address_is_the_only_one_whatever_others_have_ipv6() {
         let sole = |ports: &[Port]| {
             let table = Table { ports: ports.to_vec(), ..Table::default() };
-            sole_ipv4(&table, &Selection::Mp)
+            sole_ipv4(&table, &Selection::of(polypath_topology::MP))
         };
         let lo = port(1, &["127.0.0.1", "::1"]);
         let one = port(2, &["fe80::1", "10.0.0.1", "fd00::1"]);

@@ -1,6 +1,6 @@
 //! The one port of a device, made of its member interfaces.
 
-use polypath_ipc::{DeviceSpec, GID_TABLE_LEN, Table, width_and_speed};
+use polypath_topology::{DeviceSpec, GID_TABLE_LEN, Table, width_and_speed};
 use polypath_verbs::{PortAttr, PortState};
 
 use crate::limits::MAX_MESSAGE;
@@ -42,8 +42,8 @@ mod tests {
     fn a_full_packet_of_every_kind_fits_into_the_link_mtu() {
         let write = around(&[MpHeader::LEN, Reth::LEN, ImmDt::LEN]);
         let xrc_write = around(&[XrcEth::LEN, Reth::LEN, ImmDt::LEN]);
-        assert_eq!(polypath_ipc::OVERHEAD, write.max(xrc_write));
+        assert_eq!(polypath_topology::OVERHEAD, write.max(xrc_write));
         // No payload, so it fits wherever the least path MTU does.
-        assert!(around(&[MpHeader::LEN, AtomicEth::LEN]) <= polypath_ipc::OVERHEAD + 256);
+        assert!(around(&[MpHeader::LEN, AtomicEth::LEN]) <= polypath_topology::OVERHEAD + 256);
     }
 }

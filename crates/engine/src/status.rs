@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use polypath_ipc::Table;
 use polypath_ipc::status::{LaneStatus, PathStatus, ProcessStatus, QpStatus};
 use polypath_paths::{PathState, PathStatus as PathReport, PeerBrief};
 use polypath_telemetry::{Errno, QpCounters};
+use polypath_topology::Table;
 use polypath_transport::PeerId;
 use polypath_verbs::{QpState, QpType};
 use smallvec::SmallVec;
@@ -272,13 +272,12 @@ mod tests {
     use std::cell::RefCell;
     use std::time::Duration;
 
-    use polypath_ipc::Selection;
+    use polypath_topology::{MP, Selection};
     use polypath_verbs::{
         Access, AhAttr, Context, CqRequest, QpAttr, QpAttrMask as M, QpRequest, QueuePair,
     };
 
     use super::*;
-    use crate::context::OpenDevice;
     use crate::device;
 
     const QUEUE_PAIRS: usize = 10_000;
@@ -329,11 +328,10 @@ mod tests {
     #[test]
     fn a_scrape_of_ten_thousand_queue_pairs_holds_the_lock_for_a_few_of_them_at_a_time() {
         let lane = Lane::still(9).unwrap();
-        lane.begin_anew(&crate::mp::local_addresses(&crate::fuzz::table(), &Selection::Mp));
+        lane.begin_anew(&crate::mp::local_addresses(&crate::fuzz::table(), &Selection::of(MP)));
         let selection = Selection::parse("roce:eth0").unwrap();
         let engine = Inner::alone(crate::fuzz::table(), selection, lane.clone());
-        let info = device::infos(&engine).remove(0);
-        let context = OpenDevice::open(&engine, &info).unwrap();
+        let context = device::first(&engine);
         let pd = context.alloc_pd().unwrap();
         let request = CqRequest { cqe: 16, channel: None, token: 1, ignore_overrun: false };
         let cq = context.create_cq(&request).unwrap();

@@ -4,15 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use polypath_telemetry::Occurrence;
+use polypath_topology::{PathSelector, Selection, Table};
 
-use crate::devices::Selection;
 use crate::error::IpcError;
 use crate::message::{self, Hello, MESSAGE_MAX, Ping, PingAnswer, Push, Reply, Request};
-use crate::paths::PathSelector;
 use crate::socket;
 use crate::start;
 use crate::status::{BrokerStatus, ProcessStatus, Status};
-use crate::table::Table;
 
 /// How often a connection is tried anew when a broker went away just then, or two were started at
 /// once. Each round starts a process, so rounds are milliseconds apart.
@@ -116,7 +114,7 @@ impl Client {
         &self.hello
     }
 
-    /// The device selection, resolved: never [`Selection::Unset`].
+    /// The device selection, resolved: it names a kind of device.
     #[must_use]
     pub fn selection(&self) -> &Selection {
         &self.selection

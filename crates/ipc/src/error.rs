@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::devices::SelectionError;
+use polypath_topology::SelectionError;
 
 /// Why a conversation with the broker failed, and what to do about it.
 #[derive(Debug, thiserror::Error)]

@@ -7,17 +7,18 @@
 //! A process keeps two connections. On the *control* connection it asks and waits for the answer
 //! ([`Client::call`]); what it opened there (lanes, CM files) lives as long as the connection, so
 //! that a process that dies leaves nothing behind. The *event* connection ([`EventStream`]) brings
-//! what the broker has to say by itself: a new [`Table`] whenever a link or an address changes,
-//! requests for a status report, paths taken down by hand.
+//! what the broker has to say by itself: a new [`Table`](polypath_topology::Table) whenever a link
+//! or an address changes, requests for a status report, paths taken down by hand.
 //!
 //! ```no_run
-//! use polypath_ipc::{Client, Hello, Selection, devices};
+//! use polypath_ipc::{Client, Hello};
+//! use polypath_topology::devices;
 //!
 //! # fn main() -> Result<(), polypath_ipc::IpcError> {
 //! let hello = Hello::of_this_process("");
 //! let mut broker = Client::connect_or_start(&hello)?;
 //! let table = broker.table()?;
-//! for device in devices(&table, &Selection::parse("")?) {
+//! for device in devices(&table, broker.selection()) {
 //!     println!("{} over {:?}", device.name, device.members);
 //! }
 //! let lane = broker.open_lane()?; // lane.socket receives what is addressed to QPNs of lane.slot
@@ -32,32 +33,19 @@
 //! another user is an error and never a panic.
 
 mod client;
-mod devices;
 mod diag;
 mod error;
 pub mod faults;
-pub mod gids;
-mod interface;
 pub mod message;
-mod paths;
 pub mod port;
 pub mod sched;
 pub mod settings;
 pub mod socket;
 mod start;
 pub mod status;
-pub mod table;
 pub mod time;
 
 pub use client::{Client, CmFile, EventStream, HangUp, Lane};
-pub use devices::{
-    DeviceKind, DeviceSpec, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, OVERHEAD, Selection, SelectionError,
-    devices, roce_mtu, width_and_speed,
-};
 pub use error::IpcError;
-pub use gids::{GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable};
-pub use interface::{Address, Port};
 pub use message::{Hello, Push, Reply, Request};
-pub use paths::{PathSelector, PathSelectorError};
 pub use status::Status;
-pub use table::Table;

@@ -10,11 +10,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use polypath_telemetry::Occurrence;
+use polypath_topology::{PathSelector, Table};
 
 use crate::error::IpcError;
-use crate::paths::PathSelector;
 use crate::status::{BrokerStatus, ProcessStatus};
-use crate::table::Table;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
 pub const VERSION: u32 = 10;
@@ -320,6 +319,14 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, IpcError> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
+    use polypath_topology::gids::CHOSEN_TABLES_MAX;
+    use polypath_topology::table::{ADDRESSES_MAX, DOWN_MAX, PORTS_MAX};
+    use polypath_topology::{
+        Address, GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable, PROVIDERS, Port,
+    };
+
     use super::*;
 
     #[test]
@@ -387,5 +394,48 @@ mod tests {
     fn too_long_a_message_is_not_encoded() {
         let request = Request::CmCommand { file: 0, bytes: vec![0; MESSAGE_MAX] };
         assert!(matches!(encode(&request), Err(IpcError::TooLong(_))));
+    }
+
+    #[test]
+    fn the_largest_table_fits_into_a_message() {
+        let ip = |n: usize| IpAddr::V6(Ipv6Addr::from_bits(u128::MAX - n as u128));
+        let address =
+            |n| Address { ip: ip(n), prefix_len: 128, link_local: false, tentative: false };
+        let full = Port {
+            ifindex: u32::MAX,
+            name: "fifteen-letters".into(),
+            mac: [2; 6],
+            mtu: u32::MAX,
+            link_up: true,
+            speed_mbps: Some(u32::MAX),
+            loopback: false,
+            ethernet: true,
+            enslaved: false,
+            uplink: true,
+            numa_node: Some(u32::MAX),
+            device_number: Some(u16::MAX),
+            addresses: (0..ADDRESSES_MAX).map(address).collect(),
+        };
+        let gids = |key: &str, len: usize| {
+            let entries: Vec<GidEntry> =
+                (0..len).map(|n| GidEntry::new(ip(n), u32::MAX, true)).collect();
+            let mut table = GidTable::default();
+            table.update(&entries);
+            NamedGidTable { key: key.into(), table }
+        };
+        let mut gid_tables = vec![gids("roce:4294967295", ADDRESSES_MAX + 1); PORTS_MAX];
+        let chosen = format!("mp:{}", ["fifteen-letters"; 16].join("+"));
+        // Every kind but roce may have a table for what its prefix alone means.
+        let standing = PROVIDERS.len() - 1;
+        gid_tables.extend(vec![gids(&chosen, GID_TABLE_LEN); CHOSEN_TABLES_MAX + standing]);
+        let table = Table {
+            generation: u64::MAX,
+            ports: vec![full; PORTS_MAX],
+            omitted: u32::MAX,
+            gid_tables,
+            down: vec![PathSelector::Pair(ip(0), ip(1)); DOWN_MAX],
+        };
+        let push = Push::Table(Box::new(table));
+        assert_eq!(decode::<Push>(&encode(&push).unwrap()).unwrap(), push);
     }
 }

@@ -10,9 +10,8 @@ use polypath_telemetry::{
     BrokerCounters, CmCounters, ControlDrops, Counters, Errno, FaultCounters, LaneCounters,
     LaneDrops, Occurrence, PathName, QpCounters, Reason,
 };
+use polypath_topology::Table;
 use serde::{Deserialize, Serialize};
-
-use crate::table::Table;
 
 /// Everything known in one network namespace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -6,26 +6,17 @@ use std::sync::atomic::AtomicU64;
 
 use polypath_types::AhAttr;
 
-/// Kind of device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceKind {
-    /// One interface, standard RoCEv2.
-    Roce,
-    /// Several interfaces, one device.
-    Mp,
-}
-
 /// What is known of a device before it is opened.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
     /// `roce0`, `mp0`, …
     pub name: String,
-    /// Kind.
-    pub kind: DeviceKind,
     /// Node GUID, host byte order (the C ABI shows it in network order).
     pub node_guid: u64,
     /// Unique and stable (`ibv_get_device_index`).
     pub index: u32,
+    /// Number of its file, `/dev/infiniband/uverbsN`, that no real device has.
+    pub uverbs: u32,
     /// Names of the member interfaces; the first is the one that sysfs shows as `device/net`.
     pub interfaces: Vec<String>,
 }

@@ -11,7 +11,7 @@ mod error;
 mod event;
 mod object;
 
-pub use attr::{AddressHandle, DeviceAttr, DeviceInfo, DeviceKind, GidEntry, PortAttr, PortState};
+pub use attr::{AddressHandle, DeviceAttr, DeviceInfo, GidEntry, PortAttr, PortState};
 pub use error::{Error, Result};
 pub use event::{AsyncEvent, AsyncKind, Element};
 pub use object::{

@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use polypath_ipc::{DeviceSpec, Status, Table};
+use polypath_ipc::Status;
+use polypath_topology::{DeviceSpec, Table};
 
 use super::directories::counters_of;
 
@@ -86,7 +87,7 @@ pub(super) fn write(root: &Path, devices: &[DeviceSpec], status: &Status) {
 mod tests {
     use super::*;
     use polypath_ipc::status::{BrokerStatus, LaneStatus, PathStatus, ProcessStatus};
-    use polypath_ipc::{DeviceKind, Port};
+    use polypath_topology::{Port, ROCE};
 
     fn port(ifindex: u32, name: &str) -> Port {
         Port {
@@ -126,10 +127,12 @@ mod tests {
     fn what_processes_carried_over_a_devices_interfaces_is_summed() {
         let device = |name: &str, members: &[u32]| DeviceSpec {
             name: name.into(),
-            kind: DeviceKind::Roce,
+            kind: ROCE.kind(),
             members: members.to_vec(),
             node_guid: 1,
             index: 1,
+            uverbs: 1000,
+            gid_table: "roce:2".into(),
             gids: Vec::new(),
         };
         let table = Table { ports: vec![port(2, "eth0"), port(3, "eth1")], ..Table::default() };

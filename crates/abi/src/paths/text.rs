@@ -1,6 +1,6 @@
 //! What the made-up files say.
 
-use polypath_ipc::{DeviceKind, DeviceSpec, Table, width_and_speed};
+use polypath_topology::{DeviceSpec, Table, width_and_speed};
 
 use super::counters;
 use super::directories::directory_of;
@@ -67,12 +67,7 @@ pub(super) struct Real {
 
 /// What there is to say of these devices. As with real ones, `/sys/class/infiniband` has links to
 /// where the devices are, and `device` leads from there to the hardware.
-pub(super) fn contents(
-    devices: &[DeviceSpec],
-    table: &Table,
-    real: &Real,
-    uverbs: impl Fn(&str) -> String,
-) -> Contents {
+pub(super) fn contents(devices: &[DeviceSpec], table: &Table, real: &Real) -> Contents {
     let mut all = Contents::default();
     for (name, place) in &real.devices {
         all.links.push((format!("sys/class/infiniband/{name}"), place.clone()));
@@ -84,7 +79,7 @@ pub(super) fn contents(
     for device in devices {
         one(&mut all, device, table, real.interface);
         let name = &device.name;
-        let node = uverbs(name);
+        let node = device.uverbs_name();
         let verbs = format!("sys/class/infiniband_verbs/{node}");
         all.file(format!("{verbs}/ibdev"), format!("{name}\n"));
         all.file(format!("{verbs}/abi_version"), "1\n");
@@ -119,10 +114,7 @@ fn one(all: &mut Contents, device: &DeviceSpec, table: &Table, interface: fn(&st
     all.links.push((format!("sys/class/infiniband/{name}"), link));
     let root = directory_of(name);
     let guid = groups(&device.node_guid.to_be_bytes());
-    let kind = match device.kind {
-        DeviceKind::Roce => "roce",
-        DeviceKind::Mp => "mp",
-    };
+    let kind = device.kind.prefix;
     for (file, text) in [
         ("node_type", "1: CA\n".to_owned()),
         ("node_guid", guid.clone()),
@@ -193,15 +185,17 @@ fn port(all: &mut Contents, device: &DeviceSpec, table: &Table, port: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polypath_ipc::GidEntry;
+    use polypath_topology::{GidEntry, ROCE};
 
     fn device() -> DeviceSpec {
         DeviceSpec {
             name: "roce0".into(),
-            kind: DeviceKind::Roce,
+            kind: ROCE.kind(),
             members: vec![2],
             node_guid: 0x5054_00ff_fe00_0002,
             index: 2,
+            uverbs: 1000,
+            gid_table: "roce:2".into(),
             gids: vec![GidEntry::new("10.0.0.1".parse().unwrap(), 2, true)],
         }
     }
@@ -229,7 +223,7 @@ mod tests {
             devices: vec![("mlx5_0".into(), "/sys/devices/pci0000:00/infiniband/mlx5_0".into())],
             ..NOTHING_REAL
         };
-        let all = contents(&[device()], &Table::default(), &real, |_| String::new());
+        let all = contents(&[device()], &Table::default(), &real);
         let link = |path: &str| &all.links.iter().find(|link| link.0 == path).unwrap().1;
         let place = "../../devices/virtual/polypath/roce0/infiniband/roce0";
         assert_eq!(link("sys/class/infiniband/roce0"), place);
@@ -244,7 +238,7 @@ mod tests {
 
     #[test]
     fn guids_and_gids_are_written_as_sysfs_writes_them() {
-        let all = contents(&[device()], &Table::default(), &NOTHING_REAL, |_| "uverbs1000".into());
+        let all = contents(&[device()], &Table::default(), &NOTHING_REAL);
         let root = "sys/devices/virtual/polypath/roce0/infiniband/roce0";
         assert_eq!(find(&all, &format!("{root}/node_guid")), "5054:00ff:fe00:0002\n");
         let gid = find(&all, &format!("{root}/ports/1/gids/0"));
@@ -255,7 +249,7 @@ mod tests {
     #[test]
     fn another_address_gives_another_fingerprint() {
         let print = |device: DeviceSpec| {
-            contents(&[device], &Table::default(), &NOTHING_REAL, |_| String::new()).fingerprint()
+            contents(&[device], &Table::default(), &NOTHING_REAL).fingerprint()
         };
         let mut other = device();
         other.gids.push(GidEntry::new("10.0.0.2".parse().unwrap(), 2, true));

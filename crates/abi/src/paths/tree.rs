@@ -9,12 +9,13 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use polypath_ipc::{Client, DeviceSpec, Table, devices};
+use polypath_ipc::Client;
+use polypath_topology::{DeviceSpec, Table, devices};
 
 use crate::lock::Lock;
 use crate::paths::text::{Contents, Real, contents};
 use crate::paths::{c_path, counters, exists};
-use crate::{broker, device, log};
+use crate::{broker, log};
 
 /// How long a directory is used before it is asked whether addresses have changed.
 const FRESH: Duration = Duration::from_secs(1);
@@ -78,8 +79,8 @@ fn is_real(path: &[u8]) -> bool {
         return tree.devices.iter().all(|device| device.name.as_bytes() != name);
     }
     first(b"/dev/infiniband/").is_some_and(|name| {
-        let node = |device: &DeviceSpec| device::file_name(&device.name);
-        name != b"rdma_cm" && tree.devices.iter().all(|device| node(device).as_bytes() != name)
+        let is_of = |device: &DeviceSpec| device.uverbs_name().as_bytes() == name;
+        name != b"rdma_cm" && !tree.devices.iter().any(is_of)
     })
 }
 
@@ -234,7 +235,7 @@ fn build() -> io::Result<(PathBuf, Vec<DeviceSpec>)> {
             CString::new(format!("/sys/class/net/{name}")).is_ok_and(|path| exists(&path))
         },
     };
-    let all = contents(&list, &table, &real, device::file_name);
+    let all = contents(&list, &table, &real);
     let parent = private()?;
     let name = format!("files-{:016x}", all.fingerprint());
     let root = parent.join(&name);

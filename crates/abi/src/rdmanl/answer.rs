@@ -1,8 +1,9 @@
 //! What is answered: `RDMA_NL_NLDEV`'s reading commands about devices, ports and what is in use
 //! (`rdma/rdma_netlink.h`).
 
+use polypath_ipc::Client;
 use polypath_ipc::status::{ProcessStatus, Status};
-use polypath_ipc::{Client, DeviceSpec, Table, devices};
+use polypath_topology::{DeviceSpec, Table, devices};
 
 use super::ask_kernel;
 use super::message::{Answer, Attributes, Request, kind, messages, readdress};
@@ -183,7 +184,7 @@ fn summary(device: &DeviceSpec, status: &Status) -> Attributes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polypath_ipc::DeviceKind;
+    use polypath_topology::MP;
 
     fn request(kind: u16, flags: libc::c_int, attributes: &[(u16, u32)]) -> Vec<u8> {
         let length = 16 + 8 * attributes.len() as u32;
@@ -203,10 +204,12 @@ mod tests {
     fn ours() -> Ours {
         let device = DeviceSpec {
             name: "mp0".into(),
-            kind: DeviceKind::Mp,
+            kind: MP.kind(),
             members: vec![2],
             node_guid: 5,
             index: 0x10_0000,
+            uverbs: 900,
+            gid_table: "mp".into(),
             gids: Vec::new(),
         };
         Ours { devices: vec![device], table: Table::default() }

@@ -14,9 +14,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use polypath_cm::{ClientId, Cm, CmConfig};
-use polypath_ipc::Table;
 use polypath_ipc::message::{self, MESSAGE_MAX, Push};
 use polypath_telemetry::BrokerCounters;
+use polypath_topology::Table;
 
 use crate::changes;
 use crate::chronicle::Chronicle;

@@ -7,10 +7,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use polypath_cm::{ClientId, FileId};
+use polypath_ipc::Hello;
 use polypath_ipc::message::{self, CM_COMMAND_MAX, Push, Reply, Request, TEXT_MAX, VERSION};
 use polypath_ipc::status::{BrokerStatus, ClientStatus, CmIdStatus, ProcessStatus, SlotStatus};
-use polypath_ipc::{Hello, PathSelector, Selection};
 use polypath_telemetry::{BrokerCounters, Event};
+use polypath_topology::{PathSelector, Selection};
 
 use super::Broker;
 use crate::connection::Role;
@@ -200,7 +201,7 @@ impl Broker {
         let selection = self.resolve(id, &hello.selection, &wanted);
         if let Err(error) = selection.check(self.host.table()) {
             // Named interfaces may come later, but none at all is a slip of the pen.
-            let none = polypath_ipc::devices(self.host.table(), &selection).is_empty();
+            let none = polypath_topology::devices(self.host.table(), &selection).is_empty();
             if none {
                 return Err(Refusal::new(libc::ENODEV, error.to_string()));
             }

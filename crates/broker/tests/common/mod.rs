@@ -7,8 +7,9 @@ use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use polypath_ipc::{Client, EventStream, Hello, Push, Table};
+use polypath_ipc::{Client, EventStream, Hello, Push};
 use polypath_telemetry::Counters as _;
+use polypath_topology::Table;
 
 /// The environment variable that names the test that runs inside its namespace.
 const INSIDE: &str = "POLYPATH_TEST_INSIDE";

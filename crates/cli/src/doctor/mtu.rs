@@ -2,7 +2,7 @@
 
 use super::Finding;
 use polypath_ipc::status::{ProcessStatus, QpStatus};
-use polypath_ipc::{OVERHEAD, Port, Table, roce_mtu};
+use polypath_topology::{OVERHEAD, Port, Table, roce_mtu};
 use std::collections::BTreeSet;
 
 /// Says what passes on the way to a host, which no look at this host can.

@@ -2,9 +2,7 @@
 
 use super::{Finding, mtu};
 use crate::text::count;
-use polypath_ipc::{
-    Address, DeviceKind, DeviceSpec, MEMBERS_MAX, OVERHEAD, Port, Selection, Table, devices,
-};
+use polypath_topology::{Address, DeviceSpec, OVERHEAD, Port, Selection, Table, devices};
 use std::fs;
 use std::net::IpAddr;
 
@@ -25,7 +23,7 @@ pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
         let ports: Vec<&Port> = device.members.iter().filter_map(|&m| table.port(m)).collect();
         findings.push(describe(&device, &ports));
         findings.extend(judge_ports(&device.name, &ports));
-        if device.kind == DeviceKind::Mp {
+        if device.kind.multipath {
             findings.extend(judge_members(&ports));
             findings.extend(mtu::members(&device.name, device.roce_mtu(table), &ports));
         }
@@ -37,16 +35,8 @@ pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
             judge_rp_filter(port, number(mode).max(number(all)), ports.len())
         }));
     }
-    let left_out = selection.left_out(table);
-    if !left_out.is_empty() {
-        let names: Vec<&str> = left_out.iter().map(|port| port.name.as_str()).collect();
-        findings.push(Finding::warning(
-            format!(
-                "a device has {MEMBERS_MAX} interfaces at most: mp0 is without {}",
-                names.join(", ")
-            ),
-            "name those that it shall have: --device mp:eth0+eth1",
-        ));
+    if let Some((what, cure)) = crate::devices::left_out(table, selection) {
+        findings.push(Finding::warning(what, cure));
     }
     for selector in &table.down {
         findings.push(Finding::warning(

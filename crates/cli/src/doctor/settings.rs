@@ -3,7 +3,7 @@
 use super::Finding;
 use polypath_ipc::faults::Faults;
 use polypath_ipc::settings::{Bonding, VARIABLES, busy_poll, lanes, rdma_cm, snap_len};
-use polypath_ipc::{DeviceKind, Selection, Table, devices};
+use polypath_topology::{Selection, Table, devices};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
@@ -85,7 +85,7 @@ pub(super) fn primary(table: &Table, selection: &Selection) -> Option<Finding> {
 fn judge_primary(bonding: &Bonding, table: &Table, selection: &Selection) -> Option<Finding> {
     bonding.primary.as_ref()?;
     let devices = devices(table, selection);
-    let Some(mp) = devices.iter().find(|device| device.kind == DeviceKind::Mp) else {
+    let Some(mp) = devices.iter().find(|device| device.kind.multipath) else {
         let what = "POLYPATH_MP has a primary, but there is no mp device: it has no effect";
         return Some(Finding::warning(what, "choose an mp device with --device"));
     };

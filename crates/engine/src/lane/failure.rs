@@ -61,7 +61,7 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
-    use polypath_ipc::Selection;
+    use polypath_topology::{MP, Selection};
     use polypath_transport::{QpAttr, QpAttrMask as M, QpState, QpType, RecvWr};
     use polypath_verbs::{Context, CqRequest, QpRequest, WcStatus};
 
@@ -73,9 +73,8 @@ mod tests {
     /// A lane that no other test has.
     fn device() -> (Arc<Lane>, Arc<OpenDevice>) {
         let lane = Lane::still(9).unwrap();
-        let engine = Inner::alone(crate::fuzz::table(), Selection::Mp, lane.clone());
-        let info = device::infos(&engine).remove(0);
-        (lane, OpenDevice::open(&engine, &info).unwrap())
+        let engine = Inner::alone(crate::fuzz::table(), Selection::of(MP), lane.clone());
+        (lane, device::first(&engine))
     }
 
     #[test]

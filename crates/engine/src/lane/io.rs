@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use polypath_ipc::Table;
 use polypath_lane::{NotSent, Overrun};
 use polypath_paths::{ControlOut, PathAddress, PathManager};
 use polypath_telemetry::{
     Errno, Event, InterfaceName, LaneCounters, LaneDrops, PathName, QpCounters,
 };
+use polypath_topology::Table;
 use polypath_transport::{Burst, Completion, PathId};
 use polypath_verbs::{Error, Result};
 

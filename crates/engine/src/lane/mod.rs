@@ -30,9 +30,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use polypath_ipc::{Selection, Table};
 use polypath_lane::{LaneConfig, Visit};
 use polypath_paths::{LaneIdentity, PathManager};
+use polypath_topology::{Selection, Table};
 use polypath_verbs::{Error, Result};
 
 use crate::clock;

@@ -3,8 +3,8 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
-use polypath_ipc::{Selection, Table};
 use polypath_lane::{Arrival, Refusal, Taken};
+use polypath_topology::{Selection, Table};
 use polypath_wire::packet::Packet;
 
 use crate::lane::State;

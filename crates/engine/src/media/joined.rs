@@ -7,9 +7,9 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use polypath_ipc::Table;
 use polypath_paths::PathAddress;
 use polypath_telemetry::{Counters as _, FaultCounters};
+use polypath_topology::Table;
 use polypath_transport::{Burst, Unread};
 
 use super::flow::{FlowError, FlowHandle, Flushed, Seal};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use polypath_ipc::Table;
+use polypath_topology::Table;
 
 use crate::notify::lock;
 

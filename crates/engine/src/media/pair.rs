@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use polypath_ipc::{Address, Port, Selection, Table};
 use polypath_telemetry::{Counters as _, FaultCounters};
+use polypath_topology::{Address, Port, ROCE, Selection, Table};
 use polypath_transport::{
     Access, AhAttr, QpAttr, QpAttrMask as M, QpState, QpType, SendData, SendFlags, SendOp, Sge,
 };
@@ -15,7 +15,6 @@ use polypath_verbs::{
 };
 
 use super::{Halves, Receivers, Senders, udp};
-use crate::context::OpenDevice;
 use crate::device;
 use crate::engine::Inner;
 use crate::lane::Lane;
@@ -116,9 +115,8 @@ impl Host {
         let mut receivers = Receivers::none();
         receivers.add(rx).expect("a descriptor");
         let lane = Lane::by(number + 1, senders, receivers).expect("a lane");
-        let engine = Inner::alone(table(number), Selection::Roce, lane.clone());
-        let info = device::infos(&engine).remove(0);
-        let context = OpenDevice::open(&engine, &info).expect("a device");
+        let engine = Inner::alone(table(number), Selection::of(ROCE), lane.clone());
+        let context = device::first(&engine);
         let pd = context.alloc_pd().expect("a protection domain");
         let request = CqRequest { cqe: 16, channel: None, token: 1, ignore_overrun: false };
         let cq = context.create_cq(&request).expect("a completion queue");
@@ -220,15 +218,27 @@ pub(crate) fn table(host: u8) -> Table {
 /// docs/extend/path-kind.md.
 #[test]
 fn the_page_quotes_the_toy_as_it_is() {
-    const PAGE: &str = include_str!("../../../../docs/extend/path-kind.md");
-    const TOY: &str = include_str!("toy.rs");
-    let blocks: String = PAGE
+    let page = include_str!("../../../../docs/extend/path-kind.md");
+    assert_quotes(page, include_str!("toy.rs"));
+}
+
+/// docs/extend/device.md.
+#[test]
+fn the_page_quotes_the_toy_device_as_it_is() {
+    let page = include_str!("../../../../docs/extend/device.md");
+    assert_quotes(page, include_str!("../toy_device.rs"));
+}
+
+/// Checks that the blocks of a page are a file of Rust, from its imports on.
+#[track_caller]
+fn assert_quotes(page: &str, file: &str) {
+    let blocks: String = page
         .split("```rust\n")
         .skip(1)
         .filter_map(|rest| rest.split_once("```"))
         .map(|(code, _)| code)
         .collect();
     let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let (_, code) = TOY.split_once("\n\nuse ").expect("imports");
+    let (_, code) = file.split_once("\n\nuse ").expect("imports");
     assert_eq!(squeeze(&blocks), squeeze(&format!("use {code}")));
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use polypath_ipc::Table;
+use polypath_topology::Table;
 
 use super::udp::{Receiver, Sender};
 use super::wrappers::Wrappers;

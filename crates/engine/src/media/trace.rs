@@ -6,9 +6,9 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use polypath_ipc::Table;
 use polypath_paths::PathAddress;
 use polypath_telemetry::FaultCounters;
+use polypath_topology::Table;
 use polypath_transport::{Burst, Unread};
 use polypath_wire::ROCE_PORT;
 use polypath_wire::icrc::{Flow, FlowCrc};

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use polypath_ipc::Table;
 use polypath_ipc::faults::Faults;
+use polypath_topology::Table;
 
 use super::capture::Capture;
 use super::judge::Judge;

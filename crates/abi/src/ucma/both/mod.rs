@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use libc::c_int;
-use polypath_ipc::Selection;
+use polypath_topology::Selection;
 
 use crate::broker;
 use crate::ucma::layout::{
@@ -78,9 +78,7 @@ impl World for Outside {
     }
 
     fn names_interfaces(&self) -> bool {
-        let named = |selection: &Selection| {
-            matches!(selection, Selection::MpOver(_) | Selection::RoceOver(_))
-        };
+        let named = |selection: &Selection| !selection.interfaces().is_empty();
         broker::ask(false, |client| Ok(named(client.selection()))).unwrap_or(false)
     }
 }

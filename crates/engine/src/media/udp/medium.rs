@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use polypath_ipc::Table;
 use polypath_paths::PathAddress;
+use polypath_topology::Table;
 use polypath_transport::{Burst, Unread};
 use polypath_wire::MAX_HEADERS_LEN;
 

@@ -12,7 +12,7 @@ const INTERFACE_MAX: usize = 15;
 /// Names a set of paths: those over an interface, from or to an address, or between two addresses.
 ///
 /// ```
-/// use polypath_ipc::PathSelector;
+/// use polypath_topology::PathSelector;
 /// assert_eq!("eth0".parse(), Ok(PathSelector::Interface("eth0".into())));
 /// assert_eq!(
 ///     "10.0.0.1-10.0.0.2".parse(),

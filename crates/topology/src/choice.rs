@@ -1,0 +1,76 @@
+//! What a user wrote after a kind's prefix.
+
+use crate::device::{Kind, MEMBERS_MAX};
+use crate::error::SelectionError;
+use crate::interface::Port;
+use crate::table::Table;
+
+/// The devices chosen among those of one kind: what the provider read from the text after its prefix.
+/// The default is what the prefix alone means.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// The text, as it is shown and told to the broker. Its provider reads it back as this choice. It
+    /// is empty if only the prefix was written.
+    pub text: String,
+    /// Names of interfaces in the text, in order.
+    pub interfaces: Vec<String>,
+}
+
+impl Choice {
+    /// Reads names of interfaces joined by `+`, as in `eth0+eth1`.
+    ///
+    /// ```
+    /// use polypath_topology::{Choice, Provider as _, ROCE};
+    /// let choice = Choice::of_interfaces(ROCE.kind(), "eth0+eth1").unwrap();
+    /// assert_eq!(choice.interfaces, ["eth0", "eth1"]);
+    /// ```
+    ///
+    /// # Errors
+    /// [`SelectionError`], which says what to write for devices of this kind.
+    pub fn of_interfaces(kind: &Kind, text: &str) -> Result<Self, SelectionError> {
+        let mut interfaces: Vec<String> = Vec::new();
+        for name in text.split('+').map(str::trim) {
+            if name.is_empty() || name.len() > 15 || name.contains(['/', ':', ' ']) {
+                return Err(SelectionError::form(&format!("{}:{text}", kind.prefix), [kind]));
+            }
+            if interfaces.iter().any(|other| other == name) {
+                return Err(SelectionError::Twice(name.to_owned()));
+            }
+            if interfaces.len() == MEMBERS_MAX {
+                return Err(SelectionError::TooMany);
+            }
+            interfaces.push(name.to_owned());
+        }
+        Ok(Self { text: interfaces.join("+"), interfaces })
+    }
+
+    /// Prefix and text, as a user writes them.
+    #[must_use]
+    pub fn with_prefix(&self, prefix: &str) -> String {
+        if self.text.is_empty() { prefix.to_owned() } else { format!("{prefix}:{}", self.text) }
+    }
+
+    /// The interfaces chosen, in order. Names of missing interfaces are left out. Where none is named:
+    /// the uplinks; if there is no uplink, whatever a device can stand on; if there is nothing of that
+    /// kind, loopback.
+    #[must_use]
+    pub fn ports<'a>(&self, table: &'a Table) -> Vec<&'a Port> {
+        if self.interfaces.is_empty() {
+            return unnamed(table);
+        }
+        self.interfaces.iter().filter_map(|name| table.port_by_name(name)).collect()
+    }
+}
+
+/// The interfaces that count without being named.
+pub(crate) fn unnamed(table: &Table) -> Vec<&Port> {
+    let those = |holds: fn(&Port) -> bool| -> Vec<&Port> {
+        table.ports.iter().filter(|port| holds(port)).collect()
+    };
+    let choices = [
+        those(|port| port.usable() && port.uplink),
+        those(Port::usable),
+        those(|port| port.loopback),
+    ];
+    choices.into_iter().find(|ports| !ports.is_empty()).unwrap_or_default()
+}

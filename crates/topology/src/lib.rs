@@ -1,0 +1,50 @@
+//! Interfaces and addresses of a network namespace, and the devices that programs see over them.
+//!
+//! A [`Table`] is what the broker last saw. A [`Selection`] says which devices a program wants. A
+//! [`Provider`] knows one kind of device: what users write to choose such devices, and which of them
+//! there are over the interfaces of a table. [`PROVIDERS`] has all kinds, and [`devices`] is the one
+//! place where interfaces become devices: the broker, the engine, the C interface and the command ask
+//! it and get the same answer. Nothing here does I/O.
+//!
+//! ```
+//! use polypath_topology::{Selection, Table, devices};
+//!
+//! # fn main() -> Result<(), polypath_topology::SelectionError> {
+//! let table = Table::default(); // of the broker
+//! for device in devices(&table, &Selection::parse("mp:eth0+eth1")?) {
+//!     println!("{} over {:?}", device.name, device.members);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `docs/extend/device.md` adds a kind of device.
+#![forbid(unsafe_code)]
+
+mod choice;
+mod device;
+mod error;
+pub mod gids;
+mod interface;
+mod mp;
+mod provider;
+mod registry;
+mod roce;
+mod selection;
+mod selector;
+pub mod table;
+
+pub use choice::Choice;
+pub use device::{
+    DeviceSpec, Kind, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, OVERHEAD, roce_mtu, width_and_speed,
+};
+pub use error::SelectionError;
+pub use gids::{GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable};
+pub use interface::{Address, Port};
+pub use mp::MP;
+pub use provider::Provider;
+pub use registry::PROVIDERS;
+pub use roce::ROCE;
+pub use selection::{Selection, devices};
+pub use selector::{PathSelector, PathSelectorError};
+pub use table::Table;

@@ -1,0 +1,54 @@
+//! Multi-path: one device over several interfaces.
+
+use crate::choice::Choice;
+use crate::device::{DeviceSpec, Kind, MEMBERS_MAX};
+use crate::gids::eui64;
+use crate::interface::Port;
+use crate::provider::Provider;
+use crate::table::Table;
+
+/// `mp0`: several interfaces, multi-path with peers that know it. The first of them gives it its GUID.
+pub const MP: &dyn Provider = &Mp;
+
+static KIND: Kind =
+    Kind { prefix: "mp", forms: &["mp", "mp:eth0+eth1"], title: "multi-path", multipath: true };
+
+/// `index` of the one mp device of a program.
+const INDEX: u32 = 0x0010_0000;
+
+/// Number of its device file.
+const UVERBS: u32 = 900;
+
+#[derive(Debug)]
+struct Mp;
+
+impl Provider for Mp {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn suits(&self, interfaces: usize) -> bool {
+        interfaces >= 2
+    }
+
+    fn devices(&self, table: &Table, choice: &Choice) -> Vec<DeviceSpec> {
+        let mut ports = choice.ports(table);
+        ports.truncate(MEMBERS_MAX);
+        let Some(first) = ports.first() else { return Vec::new() };
+        vec![DeviceSpec {
+            name: "mp0".to_owned(),
+            kind: &KIND,
+            node_guid: eui64(first.mac) ^ 0x0200_0000_0000_0000,
+            index: INDEX,
+            uverbs: UVERBS,
+            gid_table: choice.with_prefix(KIND.prefix),
+            members: ports.iter().map(|port| port.ifindex).collect(),
+            gids: Vec::new(),
+        }]
+    }
+
+    fn left_out<'a>(&self, table: &'a Table, choice: &Choice) -> Vec<&'a Port> {
+        let mut ports = choice.ports(table);
+        ports.split_off(MEMBERS_MAX.min(ports.len()))
+    }
+}

@@ -1,0 +1,63 @@
+//! Plain RoCE v2: a device for each interface.
+
+use crate::choice::Choice;
+use crate::device::{DeviceSpec, Kind};
+use crate::gids::eui64;
+use crate::interface::Port;
+use crate::provider::Provider;
+use crate::table::Table;
+
+/// `roceN`: one interface, RoCE v2.
+pub const ROCE: &dyn Provider = &Roce;
+
+static KIND: Kind =
+    Kind { prefix: "roce", forms: &["roce", "roce:eth0"], title: "RoCE v2", multipath: false };
+
+/// The device of an interface has this `index` and the interface's.
+const INDEX: u32 = 0x0020_0000;
+
+/// The device file of `roceN` is `uverbs` with the number N from here.
+const UVERBS: u32 = 1000;
+
+#[derive(Debug)]
+struct Roce;
+
+impl Provider for Roce {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn suits(&self, interfaces: usize) -> bool {
+        interfaces < 2
+    }
+
+    fn devices(&self, table: &Table, choice: &Choice) -> Vec<DeviceSpec> {
+        let given = table.ports.iter().filter_map(|port| port.device_number).max();
+        let mut next = given.map_or(0, |n| n.saturating_add(1));
+        let mut number = |port: &Port| {
+            port.device_number.unwrap_or_else(|| {
+                next = next.saturating_add(1);
+                next - 1
+            })
+        };
+        choice.ports(table).into_iter().map(|port| device(port, number(port))).collect()
+    }
+
+    /// Each interface has one, whoever chose it.
+    fn shares_gid_tables(&self, _choice: &Choice) -> bool {
+        true
+    }
+}
+
+fn device(port: &Port, number: u16) -> DeviceSpec {
+    DeviceSpec {
+        name: format!("roce{number}"),
+        kind: &KIND,
+        members: vec![port.ifindex],
+        node_guid: eui64(port.mac),
+        index: INDEX.saturating_add(port.ifindex),
+        uverbs: UVERBS + u32::from(number),
+        gid_table: format!("roce:{}", port.ifindex),
+        gids: Vec::new(),
+    }
+}

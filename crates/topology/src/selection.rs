@@ -1,0 +1,344 @@
+//! Which devices a program wants, and which it gets.
+
+use std::fmt;
+
+use crate::choice::{Choice, unnamed};
+use crate::device::DeviceSpec;
+use crate::error::SelectionError;
+use crate::gids::GidTable;
+use crate::interface::Port;
+use crate::provider::Provider;
+use crate::registry::{PROVIDERS, for_interfaces};
+use crate::table::Table;
+
+/// Which devices a program wants to see (`POLYPATH_DEVICE`, `polypath run --device`). The default says
+/// nothing: `mp0` over all uplinks if there are two or more, else `roce0`.
+///
+/// ```
+/// use polypath_topology::{ROCE, Selection};
+/// let selection = Selection::parse("mp:eth0+eth1").unwrap();
+/// assert_eq!(selection.to_string(), "mp:eth0+eth1");
+/// assert_eq!(Selection::parse("roce").unwrap(), Selection::of(ROCE));
+/// assert!(Selection::parse("eth0").unwrap_err().to_string().contains("roce:eth0"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Selection {
+    /// The kind and the devices of it; `None`: nothing said.
+    chosen: Option<(&'static dyn Provider, Choice)>,
+}
+
+impl Selection {
+    /// What the prefix of a kind alone means.
+    #[must_use]
+    pub fn of(provider: &'static dyn Provider) -> Self {
+        Self { chosen: Some((provider, Choice::default())) }
+    }
+
+    /// Reads a selection: empty, `mp`, `mp:eth0+eth1`, `roce`, `roce:eth0`, `roce:eth0+eth1`.
+    ///
+    /// # Errors
+    /// [`SelectionError`], whose text says what to write instead.
+    pub fn parse(text: &str) -> Result<Self, SelectionError> {
+        Self::parse_among(&PROVIDERS, text)
+    }
+
+    /// Reads a selection of devices of these kinds.
+    ///
+    /// # Errors
+    /// [`SelectionError`], whose text says what to write instead.
+    pub fn parse_among(
+        providers: &[&'static dyn Provider],
+        text: &str,
+    ) -> Result<Self, SelectionError> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        let (prefix, rest) = match text.split_once(':') {
+            Some((prefix, rest)) => (prefix, Some(rest)),
+            None => (text, None),
+        };
+        let Some(&provider) = providers.iter().find(|p| p.kind().prefix == prefix) else {
+            return Err(SelectionError::form(text, providers.iter().map(|p| p.kind())));
+        };
+        let choice = rest.map(|rest| provider.parse(rest)).transpose()?.unwrap_or_default();
+        Ok(Self { chosen: Some((provider, choice)) })
+    }
+
+    /// Decides what a selection that says nothing means with these interfaces; any other stays as it
+    /// is. The broker does this once per process, so that a second interface that appears later does
+    /// not turn a program's `roce0` into `mp0`.
+    #[must_use]
+    pub fn resolve(&self, table: &Table) -> Self {
+        let (provider, choice) = self.resolved(table);
+        Self { chosen: Some((provider, choice)) }
+    }
+
+    fn resolved(&self, table: &Table) -> (&'static dyn Provider, Choice) {
+        let decide = || (for_interfaces(unnamed(table).len()), Choice::default());
+        self.chosen.clone().unwrap_or_else(decide)
+    }
+
+    /// Checks that the interfaces named exist and that there is at least one device.
+    ///
+    /// # Errors
+    /// [`SelectionError`], whose text names what is there.
+    pub fn check(&self, table: &Table) -> Result<(), SelectionError> {
+        let missing = |name: &&String| table.port_by_name(name).is_none();
+        if let Some(name) = self.interfaces().iter().find(missing) {
+            let known: Vec<&str> = table.ports.iter().map(|port| port.name.as_str()).collect();
+            return Err(SelectionError::NoInterface {
+                name: name.clone(),
+                known: known.join(", "),
+            });
+        }
+        if self.plans(table).is_empty() {
+            return Err(SelectionError::NothingUsable);
+        }
+        Ok(())
+    }
+
+    /// Names of the interfaces that the user asked for.
+    #[must_use]
+    pub fn interfaces(&self) -> &[String] {
+        self.chosen.as_ref().map_or(&[], |(_, choice)| &choice.interfaces)
+    }
+
+    /// The interfaces that this selection would take in, were a device not limited to
+    /// [`MEMBERS_MAX`](crate::MEMBERS_MAX).
+    #[must_use]
+    pub fn left_out<'a>(&self, table: &'a Table) -> Vec<&'a Port> {
+        let (provider, choice) = self.resolved(table);
+        provider.left_out(table, &choice)
+    }
+
+    /// Keys of the GID tables that the broker has to keep for this selection, with the interfaces
+    /// of each.
+    #[must_use]
+    pub fn gid_tables<'a>(&self, table: &'a Table) -> Vec<(String, Vec<&'a Port>)> {
+        let ports = |device: &DeviceSpec| -> Vec<&'a Port> {
+            device.members.iter().filter_map(|&ifindex| table.port(ifindex)).collect()
+        };
+        let tables = self.plans(table).into_iter();
+        tables.map(|device| (device.gid_table.clone(), ports(&device))).collect()
+    }
+
+    /// Whether the broker has to keep GID tables for this selection that it has for no other.
+    #[must_use]
+    pub fn has_own_gid_tables(&self) -> bool {
+        self.chosen.as_ref().is_some_and(|(provider, choice)| !provider.shares_gid_tables(choice))
+    }
+
+    /// The devices, without their GIDs.
+    fn plans(&self, table: &Table) -> Vec<DeviceSpec> {
+        let (provider, choice) = self.resolved(table);
+        provider.devices(table, &choice)
+    }
+}
+
+impl fmt::Display for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.chosen {
+            None => Ok(()),
+            Some((provider, choice)) => f.write_str(&choice.with_prefix(provider.kind().prefix)),
+        }
+    }
+}
+
+/// The devices that a program with this selection sees, in order. Interfaces named but missing are
+/// left out ([`Selection::check`] tells about them); a device without any interface does not exist.
+#[must_use]
+pub fn devices(table: &Table, selection: &Selection) -> Vec<DeviceSpec> {
+    let mut devices = selection.plans(table);
+    for device in &mut devices {
+        // The table kept by the broker, or one made anew if it keeps none for this device.
+        let kept = table.gid_tables.iter().find(|named| named.key == device.gid_table);
+        device.gids = match kept {
+            Some(named) => named.table.entries().to_vec(),
+            None => GidTable::of_ports(device.ports(table)).entries().to_vec(),
+        };
+    }
+    devices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{MEMBERS_MAX, OVERHEAD, roce_mtu};
+    use crate::gids::NamedGidTable;
+    use crate::gids::tests::port;
+    use crate::mp::MP;
+    use crate::roce::ROCE;
+
+    fn lo() -> Port {
+        Port { loopback: true, ethernet: false, mac: [0; 6], ..port(1, "lo", &["127.0.0.1"]) }
+    }
+
+    fn table(ports: Vec<Port>) -> Table {
+        Table { generation: 1, ports, ..Table::default() }
+    }
+
+    fn names(table: &Table, selection: &str) -> Vec<String> {
+        let selection = Selection::parse(selection).unwrap();
+        devices(table, &selection).into_iter().map(|d| d.name).collect()
+    }
+
+    #[test]
+    fn one_interface_gives_roce0_two_give_mp0() {
+        let one = table(vec![lo(), port(2, "eth0", &[])]);
+        assert_eq!(names(&one, ""), ["roce0"]);
+        let two = table(vec![lo(), port(2, "eth0", &[]), port(3, "eth1", &[])]);
+        assert_eq!(names(&two, ""), ["mp0"]);
+        assert_eq!(names(&two, "roce"), ["roce0", "roce1"]);
+        assert_eq!(names(&one, "mp"), ["mp0"]);
+    }
+
+    #[test]
+    fn loopback_is_used_only_if_alone_or_named() {
+        let alone = table(vec![lo()]);
+        assert_eq!(devices(&alone, &Selection::default())[0].members, [1]);
+        let both = table(vec![lo(), port(2, "eth0", &[])]);
+        assert_eq!(devices(&both, &Selection::of(ROCE))[0].members, [2]);
+        let named = Selection::parse("roce:lo").unwrap();
+        assert_eq!(devices(&both, &named)[0].members, [1]);
+    }
+
+    #[test]
+    fn ports_of_a_bridge_are_not_usable() {
+        let slave = Port { enslaved: true, ..port(3, "eth1", &[]) };
+        assert_eq!(names(&table(vec![port(2, "eth0", &[]), slave]), ""), ["roce0"]);
+    }
+
+    #[test]
+    fn the_first_named_member_is_the_primary() {
+        let table = table(vec![port(2, "eth0", &["10.0.0.1"]), port(3, "eth1", &["10.0.1.1"])]);
+        let devices = devices(&table, &Selection::parse("mp:eth1+eth0").unwrap());
+        assert_eq!(devices[0].members, [3, 2]);
+        assert_eq!(devices[0].gids[1].ip.to_string(), "10.0.1.1");
+    }
+
+    #[test]
+    fn the_mp_guid_differs_in_the_local_bit() {
+        let table = table(vec![port(2, "eth0", &[])]);
+        let roce = devices(&table, &Selection::of(ROCE))[0].node_guid;
+        let mp = devices(&table, &Selection::of(MP))[0].node_guid;
+        assert_eq!(roce, 0x5054_00ff_fe00_0002);
+        assert_eq!(mp, 0x5254_00ff_fe00_0002);
+    }
+
+    #[test]
+    fn the_brokers_gid_table_wins() {
+        let mut table = table(vec![port(2, "eth0", &["10.0.0.1"])]);
+        let mut kept = GidTable::of_ports([&port(2, "eth0", &["10.0.0.9", "10.0.0.1"])]);
+        kept.update_from_ports(&table.ports);
+        table.gid_tables.push(NamedGidTable { key: "roce:2".into(), table: kept });
+        let device = &devices(&table, &Selection::of(ROCE))[0];
+        assert!(device.gids[1].is_empty());
+        assert_eq!(device.gid_index(&device.gids[2].gid), Some(2));
+    }
+
+    #[test]
+    fn the_roce_mtu_fits_through_every_member() {
+        let jumbo = Port { mtu: 9000, ..port(2, "eth0", &[]) };
+        let table = table(vec![jumbo, port(3, "eth1", &[])]);
+        let mtus: Vec<u32> =
+            devices(&table, &Selection::of(ROCE)).iter().map(|d| d.roce_mtu(&table)).collect();
+        assert_eq!(mtus, [4096, 1024]);
+        assert_eq!(devices(&table, &Selection::of(MP))[0].roce_mtu(&table), 1024);
+    }
+
+    #[test]
+    fn a_member_without_a_link_does_not_make_packets_small() {
+        let jumbo = Port { mtu: 9000, ..port(2, "eth0", &[]) };
+        let unplugged = Port { link_up: false, ..port(3, "eth1", &[]) };
+        let one_up = table(vec![jumbo.clone(), unplugged.clone()]);
+        assert_eq!(devices(&one_up, &Selection::of(MP))[0].roce_mtu(&one_up), 4096);
+        let none_up = table(vec![Port { link_up: false, ..jumbo }, unplugged]);
+        assert_eq!(devices(&none_up, &Selection::of(MP))[0].roce_mtu(&none_up), 1024);
+    }
+
+    #[test]
+    fn the_least_link_mtu_of_each_roce_mtu() {
+        for roce in [4096, 2048, 1024, 512, 256] {
+            assert_eq!(roce_mtu(roce + OVERHEAD), roce);
+            assert_eq!(roce_mtu(roce + OVERHEAD - 1), if roce > 256 { roce / 2 } else { 256 });
+        }
+        // The usual setting for RoCE.
+        assert_eq!(roce_mtu(4200), 4096);
+    }
+
+    #[test]
+    fn what_does_not_lead_out_counts_only_if_named_or_alone() {
+        let docker = || Port { uplink: false, ..port(4, "docker0", &["172.17.0.1"]) };
+        let host = table(vec![lo(), port(2, "eth0", &[]), port(3, "eth1", &[]), docker()]);
+        assert_eq!(devices(&host, &Selection::default())[0].members, [2, 3]);
+        assert_eq!(names(&host, "roce").len(), 2);
+        let named = devices(&host, &Selection::parse("roce:docker0").unwrap());
+        assert_eq!(named[0].members, [4]);
+        let one = table(vec![lo(), port(2, "eth0", &[]), docker()]);
+        assert_eq!(names(&one, ""), ["roce0"]);
+        assert_eq!(devices(&table(vec![lo(), docker()]), &Selection::default())[0].members, [4]);
+    }
+
+    #[test]
+    fn interfaces_beyond_the_limit_are_left_out_and_known() {
+        let ports: Vec<Port> = (2..22).map(|n| port(n, &format!("eth{n}"), &[])).collect();
+        let table = table(ports);
+        assert_eq!(devices(&table, &Selection::default())[0].members.len(), MEMBERS_MAX);
+        let left: Vec<u32> =
+            Selection::default().left_out(&table).iter().map(|port| port.ifindex).collect();
+        assert_eq!(left, [18, 19, 20, 21]);
+        assert!(Selection::of(ROCE).left_out(&table).is_empty());
+        assert_eq!(names(&table, "roce").len(), 20);
+    }
+
+    #[test]
+    fn device_numbers_of_the_broker_are_kept() {
+        let second = Port { device_number: Some(1), ..port(3, "eth1", &[]) };
+        assert_eq!(names(&table(vec![second]), "roce"), ["roce1"]);
+    }
+
+    #[test]
+    fn an_unset_selection_is_decided_once() {
+        let one = table(vec![port(2, "eth0", &[])]);
+        let two = table(vec![port(2, "eth0", &[]), port(3, "eth1", &[])]);
+        let decided = Selection::default().resolve(&one);
+        assert_eq!(devices(&two, &decided)[0].name, "roce0");
+    }
+
+    #[test]
+    fn selections_print_as_they_parse() {
+        for text in ["", "mp", "mp:eth0+eth1", "roce", "roce:lo"] {
+            assert_eq!(Selection::parse(text).unwrap().to_string(), text);
+        }
+        for text in ["eth0", "mp:", "mp:a++b", "roce:a/b", "MP", "mp:a:b"] {
+            assert!(matches!(Selection::parse(text), Err(SelectionError::Form { .. })), "{text}");
+        }
+        assert!(matches!(Selection::parse("mp:a+a"), Err(SelectionError::Twice(_))));
+    }
+
+    #[test]
+    fn a_wrong_selection_is_refused_with_what_to_write() {
+        let refused = |text: &str| Selection::parse(text).unwrap_err().to_string();
+        let all = "`eth0` selects no device: write roce, roce:eth0, mp or mp:eth0+eth1, with the names \
+                   of your interfaces";
+        assert_eq!(refused("eth0"), all);
+        let mp = "`mp:a++b` selects no device: write mp or mp:eth0+eth1, with the names of your \
+                  interfaces";
+        assert_eq!(refused("mp:a++b"), mp);
+    }
+
+    #[test]
+    fn only_several_interfaces_chosen_by_name_have_a_gid_table_of_their_own() {
+        let own = |text: &str| Selection::parse(text).unwrap().has_own_gid_tables();
+        let texts = ["", "roce", "roce:eth0+eth1", "mp", "mp:eth0"];
+        assert_eq!(texts.map(own), [false, false, false, false, true]);
+    }
+
+    #[test]
+    fn a_missing_interface_is_named_with_those_that_exist() {
+        let table = table(vec![lo(), port(2, "eth0", &[])]);
+        let error = Selection::parse("roce:eth9").unwrap().check(&table).unwrap_err();
+        assert!(error.to_string().contains("lo, eth0"), "{error}");
+    }
+}
