@@ -1,9 +1,11 @@
 //! What holds of the path manager's tables between any two calls, for simulators and tests.
 
 use crate::manager::{MAX_CONTROL_QUEUE, MAX_EVENTS, PathManager};
-use crate::path::Role;
+use crate::path::{Path, Role};
+use crate::peers::Peer;
 use crate::timers::Timer;
-use polypath_types::PathId;
+use crate::types::PathState;
+use polypath_types::{PathId, PeerId};
 
 /// Fails unless it is so.
 macro_rules! hold {
@@ -49,15 +51,7 @@ impl PathManager {
                     "queue pair {qpn:#x} is not of {index:?}"
                 );
             }
-            hold!(self.paths.get(peer.own).is_some(), "the own path of {index:?} is gone");
-            let active = self.paths.get(peer.main);
-            hold!(active.is_some(), "the active path of {index:?} is gone");
-            let member = peer.association.is_some()
-                || matches!(active.map(|p| p.role), Some(Role::Plain { peer }) if peer == index);
-            hold!(member, "{index:?} uses a path that is not its own");
-            for a in peer.association.into_iter().chain(peer.pending) {
-                hold!(self.associations.get(a).is_some(), "an association of {index:?} is gone");
-            }
+            self.check_peer(index, peer)?;
         }
         for (qpn, qp) in &self.qps {
             let peer = self.peers.get(qp.peer);
@@ -65,6 +59,56 @@ impl PathManager {
                 peer.is_some_and(|p| p.qpns.contains(qpn)),
                 "queue pair {qpn:#x} is unknown to its peer {:?}",
                 qp.peer
+            );
+        }
+        Ok(())
+    }
+
+    /// What [`Peer`] promises.
+    fn check_peer(&self, index: PeerId, peer: &Peer) -> Result<(), String> {
+        hold!(self.paths.get(peer.own).is_some(), "the own path of {index:?} is gone");
+        let Some(main) = self.paths.get(peer.main) else {
+            return Err(format!("the main path of {index:?} is gone"));
+        };
+        let (association, pending) = (peer.association, peer.pending);
+        for a in association.into_iter().chain(pending) {
+            hold!(self.associations.get(a).is_some(), "an association of {index:?} is gone");
+        }
+        hold!(
+            pending.is_none() || association != pending,
+            "{index:?} has joined {pending:?}, and waits for it"
+        );
+        let of_association = match main.role {
+            Role::Member { association: of, .. } => association == Some(of),
+            Role::Plain { .. } | Role::Datagram => false,
+        };
+        hold!(
+            peer.main == peer.own || of_association,
+            "{index:?} of {association:?} uses a path that is {:?}",
+            main.role
+        );
+        let left_set = association.is_some() && !of_association;
+        let legal = match peer.outage {
+            None => main.usable(),
+            Some(_) => main.state != PathState::Up || left_set,
+        };
+        hold!(legal, "{index:?} has {:?}, its main path is {}", peer.outage, main.state);
+        let timed = self.timers.owners().any(|timer| timer == Timer::Hold(index));
+        hold!(timed == peer.is_held(), "{index:?} has {:?}, hold timer: {timed}", peer.outage);
+        hold!(
+            !(peer.plain && association.is_some()),
+            "{index:?} is known as plain, and has {association:?}"
+        );
+        hold!(
+            !peer.qpns.is_empty() || association.is_some(),
+            "{index:?} has neither queue pairs nor an association"
+        );
+        for (qpn, detour) in &peer.detours {
+            hold!(peer.qpns.contains(qpn), "the detour of {qpn:#x} is not of {index:?}");
+            let role = self.paths.get(detour.path).map(|path| path.role);
+            hold!(
+                matches!(role, Some(Role::Member { association: of, .. }) if association == Some(of)),
+                "{qpn:#x} of {association:?} has a detour by a path that is {role:?}"
             );
         }
         Ok(())
@@ -101,9 +145,7 @@ impl PathManager {
                 Role::Datagram => self.ud.contains(index),
                 Role::Plain { peer } => self.peers.get(peer).is_some_and(|p| p.own == index),
                 Role::Member { association, id } => {
-                    let a = self.associations.get(association);
-                    a.is_some_and(|a| a.paths[id] == Some(index))
-                        || self.peers.iter().any(|(_, p)| p.own == index)
+                    self.associations.get(association).is_some_and(|a| a.paths[id] == Some(index))
                 }
             };
             hold!(known, "nobody knows {index:?}, {:?}", path.role);
@@ -119,6 +161,7 @@ impl PathManager {
                 redirect.is_none_or(|to| self.paths.get(to).is_some()),
                 "{index:?} leads to {redirect:?}, which is gone"
             );
+            check_path(path).map_err(|what| format!("{index:?}: {what}"))?;
         }
         Ok(())
     }
@@ -132,4 +175,29 @@ impl PathManager {
     pub fn path_ids(&self) -> impl Iterator<Item = PathId> + '_ {
         self.paths.iter().map(|(index, _)| index)
     }
+}
+
+/// What [`Path`] promises.
+fn check_path(path: &Path) -> Result<(), String> {
+    let (role, state) = (path.role, path.state);
+    let legal = match (role, state) {
+        (Role::Member { .. }, _) | (_, PathState::Up | PathState::Down) => true,
+        (Role::Plain { .. } | Role::Datagram, _) => false,
+    };
+    hold!(legal, "{role:?} is {state}");
+    let users = match role {
+        Role::Plain { .. } => 1..=1,
+        Role::Member { .. } => 1..=2,
+        Role::Datagram => 1..=u32::MAX,
+    };
+    hold!(users.contains(&path.users), "{role:?} has {} users", path.users);
+    let redirect = path.redirect;
+    hold!(redirect.is_none() || role == Role::Datagram, "{role:?} leads to {redirect:?}");
+    let explained = match state {
+        PathState::Up | PathState::Suspect => path.reason.is_none(),
+        PathState::Dead | PathState::Recovering | PathState::Down => path.reason.is_some(),
+        PathState::Probing => true,
+    };
+    hold!(explained, "it is {state} because of {:?}", path.reason);
+    Ok(())
 }

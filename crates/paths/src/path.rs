@@ -99,6 +99,15 @@ pub(crate) struct Past {
     died_at: Duration,
 }
 
+/// One way between two addresses. What may be, by its role (`PathManager::check`):
+///
+/// | role | states | users | redirect |
+/// |---|---|---|---|
+/// | plain | up, down: nothing probes it | 1, the peer whose own it is | none |
+/// | member | all | its association, and the peer whose own it is, if there is one | none |
+/// | datagram | up, down | as many address handles as go by it, at least one | where another way is known |
+///
+/// A path that is up or suspect has no reason for it; one that is dead, recovering or down has.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
     pub(crate) address: PathAddress,

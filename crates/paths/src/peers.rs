@@ -49,8 +49,16 @@ pub(crate) struct Detour {
 
 /// A remote lane, as reached by one pair of addresses with the same options.
 ///
-/// It has a path unless there is an [`outage`](Self::outage); during one it has none until the hold time is
-/// over, when queue pairs get the last one back to run out of retries on.
+/// What may be (`PathManager::check`):
+///
+/// - `main` is usable unless there is an [`outage`](Self::outage). During one it is not up, unless it has
+///   left the association's set; it is suspect when the peer has been silent on all paths. There is no
+///   route until the hold time is over; then queue pairs get `main` back to run out of retries on. The
+///   hold timer runs exactly until then.
+/// - `main` is `own`, or another path of the peer's association. Without an association it is `own`.
+/// - Detours are of its queue pairs, by paths of its association.
+/// - `pending` is not `association`: who joins one waits for it no more. A `plain` peer has none.
+/// - A peer without queue pairs has an association, which has yet to say farewell.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) key: PeerKey,
