@@ -206,7 +206,7 @@ pub enum Reply {
         /// The device selection as resolved for this process: [`Selection::resolve`] with the table
         /// of this moment.
         ///
-        /// [`Selection::resolve`]: crate::Selection::resolve
+        /// [`Selection::resolve`]: polypath_topology::Selection::resolve
         selection: String,
     },
     /// Done, and nothing to tell.
