@@ -168,7 +168,7 @@ fn shut(opened: &Opened) {
 }
 
 /// `ibv_close_device`. Peers reach nothing of it any more, see [`shut`]; objects that the program
-/// did not destroy keep what they need to be destroyed, see [`Tie`].
+/// did not destroy keep what they need to be destroyed, see [`Tie`](crate::context::Tie).
 ///
 /// # Safety
 /// `context` is one of ours and not closed yet.

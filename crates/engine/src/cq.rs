@@ -153,7 +153,7 @@ impl Cq {
     }
 
     /// Adds a completion and raises an event if one is asked for. `Some`: the event is deferred,
-    /// and the lane must call [`Self::release`] at that time.
+    /// and the lane must call [`Self::raise_deferred`] at that time.
     ///
     /// # Errors
     /// [`Overrun`]: there is no room, and the completion is lost.

@@ -31,7 +31,7 @@ pub(crate) fn warn(text: &str) {
     }
 }
 
-/// Whether [`line`] writes anything.
+/// Whether [`line()`] writes anything.
 pub(crate) fn is_on() -> bool {
     level() == Level::On
 }

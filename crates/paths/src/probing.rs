@@ -1,5 +1,5 @@
 //! Regular probes, trials of suspected paths, death and return: takes the samples that
-//! [`liveness`](crate::liveness) judges, and carries out what follows from its verdicts.
+//! [`liveness`] judges, and carries out what follows from its verdicts.
 
 use core::time::Duration;
 

@@ -40,7 +40,7 @@ pub struct Descriptor {
     pub help: &'static str,
 }
 
-/// A structure of counters, declared by [`counters!`](crate::counters).
+/// A structure of counters, declared by `counters!`.
 pub trait Counters: Copy + Default {
     /// What has these counters: `qp`, `lane`, `broker`.
     const SUBJECT: &'static str;

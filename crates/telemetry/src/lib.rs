@@ -1,6 +1,6 @@
 //! What is counted and what is told, each declared once.
 //!
-//! A counter is one field of a structure that [`counters!`] declares in [`declared`]: with its unit and
+//! A counter is one field of a structure that `counters!` declares in [`declared`]: with its unit and
 //! a sentence that says what it counts. All else comes from there: the structure that the data path
 //! adds to, the list that reports walk through, the way between a process and the broker, and a test
 //! that compares `docs/counters.md` with it. To count is a plain add to a field; whoever guards the

@@ -21,7 +21,7 @@ impl QueuePair {
         }
     }
 
-    /// What it has charged to paths by [`crate::Host::sent`] and not given back, packet by packet.
+    /// What it has charged to paths by [`crate::Paths::sent`] and not given back, packet by packet.
     pub fn charges(&self) -> impl Iterator<Item = (PathId, u32)> + '_ {
         let charges = match &self.halves {
             Halves::Rc(rc) => Some(rc.0.charges()),

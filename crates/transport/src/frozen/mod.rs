@@ -30,6 +30,11 @@
 //!
 //! Any change of it raises the version. Bytes of another version, cut off, changed, or made up are refused
 //! with a [`ThawError`], and never panic.
+//!
+//! [`QueuePair::freeze`]: crate::QueuePair::freeze
+//! [`QueuePair::thaw`]: crate::QueuePair::thaw
+//! [`QueuePair::set_peer`]: crate::QueuePair::set_peer
+//! [`QueuePair::on_paths_unknown`]: crate::QueuePair::on_paths_unknown
 
 mod bytes;
 mod error;

@@ -7,7 +7,7 @@
 //! selective repeat is "mark those overtaken".
 //!
 //! Every packet is charged to its path exactly while it is neither done, sacked, nor lost
-//! ([`Host::sent`]).
+//! ([`Paths::sent`](crate::Paths::sent)).
 //!
 //! Thousands may be in flight, and every acknowledgement tells of gaps until they are filled. So what is
 //! known to have arrived beyond the oldest gap is kept as ranges ([`Flight::beyond`]): what an
