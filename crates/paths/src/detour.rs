@@ -32,8 +32,7 @@ impl PathManager {
     }
 
     /// Like [`PathManager::suspect`], for a queue pair of which nothing was acknowledged since
-    /// `since`: it may
-    /// get another path of its own, which [`PathEvent::Detour`] tells.
+    /// `since`: it may get another path of its own, which [`PathEvent::Detour`] tells.
     pub fn stalled(&mut self, now: Duration, path: PathId, qpn: u32, since: Duration) {
         self.suspect(now, path);
         if self.clock.now().saturating_sub(since) >= STALL {

@@ -142,9 +142,8 @@ impl PathManager {
     }
 
     /// Where a queue pair of `peer` sends now: by its own detour, or by the path that the policy
-    /// picks. Who has to
-    /// wait for a window, that of the route or, with [`Pick::Wait`], any, asks to be told
-    /// ([`PathManager::wake_when_open`]).
+    /// picks. Who has to wait for a window, that of the route or, with [`Pick::Wait`], any, asks to
+    /// be told ([`PathManager::wake_when_open`]).
     #[inline]
     pub fn pick(&mut self, peer: PeerId, want: &Want) -> Pick {
         let Some(p) = self.peers.get(peer) else { return Pick::NoPath };
@@ -200,8 +199,7 @@ impl PathManager {
     }
 
     /// A queue pair of `peer` waits for more room than it found: [`PathEvent::WindowOpened`] tells,
-    /// once, that one
-    /// of the peer's paths has some again.
+    /// once, that one of the peer's paths has some again.
     pub fn wake_when_open(&mut self, peer: PeerId) {
         let Some(p) = self.peers.get_mut(peer) else { return };
         p.blocked = true;

@@ -41,8 +41,8 @@
 //! here are connected by hand.
 //!
 //! It is not a model of speed: hosts take no time. There are no sockets or threads. Of retries and
-//! deaths it is
-//! checked that an error comes, and that it does not come too early; not that it comes at once.
+//! deaths it is checked that an error comes, and that it does not come too early; not that it comes
+//! at once.
 #![forbid(unsafe_code)]
 
 mod arguments;

@@ -83,7 +83,13 @@ impl Outside<u32> for Io {
         self.events.push((*own, event));
     }
 
-    fn explain(&mut self, _own: &u32, _qpn: u32, _paths: &PathManager, text: core::fmt::Arguments<'_>) {
+    fn explain(
+        &mut self,
+        _own: &u32,
+        _qpn: u32,
+        _paths: &PathManager,
+        text: core::fmt::Arguments<'_>,
+    ) {
         self.explanations.push(format!("{:?}: {text}", self.now));
     }
 

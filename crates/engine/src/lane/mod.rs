@@ -1,11 +1,10 @@
 //! Lanes: an engine is sharded; a queue pair lives on one lane.
 //!
-//! A lane is a slot of the broker (a range of QPNs with a receive socket), and its queue pairs with the
-//! paths that they share ([`polypath_lane`]), all under one lock. Whoever has something to do enters
-//! it: a thread that posts sends
-//! at once; a thread that polls a completion queue receives, answers and sends; the lane's own
-//! thread does so when nobody else does ([`sleeper`], [`busy_poll`]). Different lanes share nothing on
-//! the data path.
+//! A lane is a slot of the broker (a range of QPNs with a receive socket), and its queue pairs with
+//! the paths that they share ([`polypath_lane`]), all under one lock. Whoever has something to do
+//! enters it: a thread that posts sends at once; a thread that polls a completion queue receives,
+//! answers and sends; the lane's own thread does so when nobody else does ([`sleeper`],
+//! [`busy_poll`]). Different lanes share nothing on the data path.
 
 mod busy_poll;
 mod close;

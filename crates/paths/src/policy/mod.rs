@@ -1,17 +1,17 @@
 //! Which of its paths a peer's data goes by.
 //!
-//! Each peer has a [`Policy`]. It answers two questions, that come at very different rates: by which path
-//! the next bytes go ([`Policy::pick`], for each burst or more rarely, so it must be cheap), and what
-//! to do now
-//! that the set of paths or the state of one has changed ([`Policy::reselect`], rarely). What follows from an
-//! answer (outages, events, timers) is the manager's.
+//! Each peer has a [`Policy`]. It answers two questions, that come at very different rates: by
+//! which path the next bytes go ([`Policy::pick`], for each burst or more rarely, so it must be
+//! cheap), and what to do now that the set of paths or the state of one has changed
+//! ([`Policy::reselect`], rarely). What follows from an answer (outages, events, timers) is the
+//! manager's.
 //!
 //! A queue pair whose data does not arrive by a path takes a detour, whatever the policy
 //! ([`detour`](crate::detour)).
 //!
 //! The policies that settings name are variants of [`AnyPolicy`], a file each beside
-//! [`active_backup`]. One from
-//! outside of this crate is boxed ([`PathManager::set_policy`](crate::PathManager::set_policy));
+//! [`active_backup`]. One from outside of this crate is boxed
+//! ([`PathManager::set_policy`](crate::PathManager::set_policy));
 //! `docs/extend/policy.md` shows one.
 
 mod active_backup;
@@ -47,19 +47,18 @@ pub enum Next {
         /// Bytes, as they count against a window. The last burst may exceed them.
         bytes: u32,
     },
-    /// All paths are full. Whoever wants to send is told when there is room again on one of them, and
-    /// then asks
-    /// again. Only requests wait, and only while something is in flight on one of the paths: otherwise, what
-    /// waits would wait for ever, and goes by the main path.
+    /// All paths are full. Whoever wants to send is told when there is room again on one of them,
+    /// and then asks again. Only requests wait, and only while something is in flight on one of the
+    /// paths: otherwise, what waits would wait for ever, and goes by the main path.
     Wait,
 }
 
 /// Which path a peer's data goes by.
 ///
 /// One of the paths is the *main* one: reports name it, moving it is what
-/// [`ActiveChanged`](crate::PathEvent::ActiveChanged) tells, and what knows of one path only goes by
-/// it. A policy
-/// that uses one path at a time uses that, and need not implement more than [`Policy::reselect`].
+/// [`ActiveChanged`](crate::PathEvent::ActiveChanged) tells, and what knows of one path only goes
+/// by it. A policy that uses one path at a time uses that, and need not implement more than
+/// [`Policy::reselect`].
 pub trait Policy: ClonePolicy + Debug + Send + Sync {
     /// The path of the next burst. Not asked while the peer has no path. May be asked without anything
     /// being sent then. Unless it is changed, all goes by the main path.
@@ -79,8 +78,7 @@ pub trait Policy: ClonePolicy + Debug + Send + Sync {
     }
 
     /// The set of paths has changed, or one has died or come back. What becomes of the main path?
-    /// Unless it is
-    /// changed, it moves as that of active-backup does.
+    /// Unless it is changed, it moves as that of active-backup does.
     fn reselect(&mut self, set: &PathSet<'_>) -> Choice {
         active_backup::choose(set)
     }

@@ -12,8 +12,7 @@ use crate::types::{PathAddress, PathState};
 use polypath_types::PathId;
 
 /// The paths that a peer's data may take, and what is known of them. All that it tells is looked up
-/// when it is
-/// asked.
+/// when it is asked.
 #[derive(Clone, Copy, Debug)]
 pub struct PathSet<'a> {
     pub(crate) association: Option<AssociationId>,

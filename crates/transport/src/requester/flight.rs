@@ -9,12 +9,11 @@
 //! Every packet is charged to its path exactly while it is neither done, sacked, nor lost
 //! ([`Paths::sent`](crate::Paths::sent)).
 //!
-//! Thousands may be in flight, and every acknowledgement tells of gaps until they are filled. So what is
-//! known to have arrived beyond the oldest gap is kept as ranges ([`Flight::beyond`]): what an
-//! acknowledgement repeats costs a look-up for each block, whatever the blocks' length, and whoever looks for
-//! gaps steps over the ranges. And nothing is asked twice whether it was overtaken: each path knows
-//! the order in
-//! which packets were sent on it.
+//! Thousands may be in flight, and every acknowledgement tells of gaps until they are filled. So
+//! what is known to have arrived beyond the oldest gap is kept as ranges ([`Flight::beyond`]): what
+//! an acknowledgement repeats costs a look-up for each block, whatever the blocks' length, and
+//! whoever looks for gaps steps over the ranges. And nothing is asked twice whether it was
+//! overtaken: each path knows the order in which packets were sent on it.
 
 mod check;
 mod frozen;
@@ -422,9 +421,8 @@ impl Flight {
         }
     }
 
-    /// Marks as lost what was sent by a path and comes before `to`, but for what is sacked, and
-    /// but for what
-    /// was sent less than `age_us` ago.
+    /// Marks as lost what was sent by a path and comes before `to`, but for what is sacked, and but
+    /// for what was sent less than `age_us` ago.
     pub(super) fn lose_range_on(
         &mut self,
         path: PathId,

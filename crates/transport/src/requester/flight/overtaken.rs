@@ -1,8 +1,8 @@
 //! Which packets were overtaken on their path.
 //!
 //! Each path knows what was sent on it, in that order ([`OnPath::sent`]). Those that have been
-//! overtaken come first
-//! there, so that the search ends at the first that was not, and nothing is looked at twice.
+//! overtaken come first there, so that the search ends at the first that was not, and nothing is
+//! looked at twice.
 
 use super::{ANSWERED, DONE, Flight, LOST, SACKED, Slot};
 use crate::requester::on_path::OnPath;
