@@ -68,21 +68,8 @@ mod tests {
             link_local: false,
             tentative: ip[3] == 99,
         };
-        Port {
-            ifindex,
-            name: format!("eth{ifindex}"),
-            mac: [2; 6],
-            mtu: 1500,
-            link_up,
-            speed_mbps: None,
-            loopback: false,
-            ethernet: true,
-            enslaved: false,
-            uplink: true,
-            numa_node: None,
-            device_number: None,
-            addresses: ips.iter().map(address).collect(),
-        }
+        let addresses = ips.iter().map(address).collect();
+        Port { link_up, addresses, ..Port::ethernet(ifindex, &format!("eth{ifindex}")) }
     }
 
     fn said(before: &[Port], after: &[Port]) -> Vec<String> {

@@ -77,7 +77,7 @@ fn as_text(table: &Table, selection: &Selection) -> String {
             device.node_guid
         );
         let mut links = Columns::new(["INTERFACE", "LINK", "SPEED"]);
-        for port in device.members.iter().filter_map(|&member| table.port(member)) {
+        for port in device.ports(table) {
             let link = if port.link_up { "up" } else { "down" };
             let speed = port.speed_mbps.map_or_else(|| "-".to_owned(), |s| format!("{s} Mbit/s"));
             links.row([port.name.clone(), link.to_owned(), speed]);
@@ -98,8 +98,7 @@ fn entries(device: &DeviceSpec) -> impl Iterator<Item = (usize, &GidEntry)> {
 }
 
 fn live_members(table: &Table, device: &DeviceSpec) -> usize {
-    let ports = device.members.iter().filter_map(|&member| table.port(member));
-    ports.filter(|port| port.link_up).count()
+    device.ports(table).filter(|port| port.link_up).count()
 }
 
 fn name(table: &Table, ifindex: u32) -> &str {
@@ -113,21 +112,7 @@ mod tests {
 
     #[test]
     fn interfaces_without_room_in_the_device_are_named_with_what_to_do() {
-        let port = |ifindex: u32| Port {
-            ifindex,
-            name: format!("eth{ifindex}"),
-            mac: [2, 0, 0, 0, 0, 1],
-            mtu: 1500,
-            link_up: true,
-            speed_mbps: None,
-            loopback: false,
-            ethernet: true,
-            enslaved: false,
-            uplink: true,
-            numa_node: None,
-            device_number: None,
-            addresses: Vec::new(),
-        };
+        let port = |ifindex: u32| Port::ethernet(ifindex, &format!("eth{ifindex}"));
         let table = Table { ports: (1..=18).map(port).collect(), ..Table::default() };
         let (what, cure) = left_out(&table, &Selection::default()).unwrap();
         assert_eq!(what, "a device has 16 interfaces at most: mp0 is without eth17, eth18");

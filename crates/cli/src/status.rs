@@ -414,24 +414,17 @@ pub(crate) mod tests {
         let given_up = Event::PathGivenUp { path: name(0, "eth0"), reason: Reason::LinkDown };
         let no_path = Event::NoPath { peer: [10, 0, 0, 2].into() };
         let port = Port {
-            ifindex: 2,
-            name: "eth0".into(),
             mac: [0xd6, 0xd7, 0x16, 0, 0, 1],
             mtu: 9000,
-            link_up: true,
             speed_mbps: Some(10_000),
-            loopback: false,
-            ethernet: true,
-            enslaved: false,
-            numa_node: None,
             device_number: Some(0),
-            uplink: true,
             addresses: vec![Address {
                 ip: "10.0.0.1".parse().unwrap(),
                 prefix_len: 24,
                 link_local: false,
                 tentative: false,
             }],
+            ..Port::ethernet(2, "eth0")
         };
         Status {
             broker: BrokerStatus {

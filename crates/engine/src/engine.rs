@@ -148,7 +148,7 @@ pub(crate) fn ipc_error(error: &IpcError) -> Error {
 fn primary_problem(config: &Config, table: &Table, selection: &Selection) -> Option<String> {
     let devices = polypath_topology::devices(table, selection);
     let mp = devices.iter().find(|device| device.kind.multipath)?;
-    let ports = mp.members.iter().filter_map(|&member| table.port(member));
+    let ports = mp.ports(table);
     let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
     config.bonding.primary_problem(&names)
 }

@@ -88,17 +88,8 @@ fn locals(host: u8) -> Vec<LocalAddress> {
 
 pub(crate) fn table() -> Table {
     let port = |link: u8| Port {
-        ifindex: u32::from(link) + 2,
-        name: format!("eth{link}"),
         mac: [2, 0, 0, 0, 0, link + 1],
-        mtu: 1500,
-        link_up: true,
         speed_mbps: Some(1000),
-        loopback: false,
-        ethernet: true,
-        enslaved: false,
-        uplink: true,
-        numa_node: None,
         device_number: Some(link.into()),
         addresses: vec![Address {
             ip: ip(link, 0),
@@ -106,6 +97,7 @@ pub(crate) fn table() -> Table {
             link_local: false,
             tentative: false,
         }],
+        ..Port::ethernet(u32::from(link) + 2, &format!("eth{link}"))
     };
     Table { generation: 1, ports: vec![port(0), port(1)], ..Table::default() }
 }

@@ -102,19 +102,11 @@ mod tests {
             tentative: false,
         };
         Port {
-            ifindex,
-            name: format!("if{ifindex}"),
-            mac: [2, 0, 0, 0, 0, ifindex.to_le_bytes()[0]],
-            mtu: 1500,
-            link_up: true,
-            speed_mbps: None,
             loopback: ifindex == 1,
             ethernet: ifindex != 1,
-            enslaved: false,
-            uplink: true,
-            numa_node: None,
             device_number: u16::try_from(ifindex).ok().filter(|_| ifindex != 1),
             addresses: addresses.iter().map(address).collect(),
+            ..Port::ethernet(ifindex, &format!("if{ifindex}"))
         }
     }
 

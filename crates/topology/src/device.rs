@@ -79,7 +79,7 @@ impl DeviceSpec {
     }
 
     /// Its interfaces that exist, the primary first.
-    pub fn ports<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = &'a Port> {
+    pub fn ports<'a>(&self, table: &'a Table) -> impl Iterator<Item = &'a Port> {
         self.members.iter().filter_map(|&ifindex| table.port(ifindex))
     }
 

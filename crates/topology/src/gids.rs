@@ -190,21 +190,8 @@ pub(crate) mod tests {
                 tentative: false,
             })
             .collect();
-        Port {
-            ifindex,
-            name: name.into(),
-            mac: [0x52, 0x54, 0, 0, 0, ifindex.to_le_bytes()[0]],
-            mtu: 1500,
-            link_up: true,
-            speed_mbps: None,
-            loopback: false,
-            ethernet: true,
-            enslaved: false,
-            uplink: true,
-            numa_node: None,
-            device_number: None,
-            addresses,
-        }
+        let mac = [0x52, 0x54, 0, 0, 0, ifindex.to_le_bytes()[0]];
+        Port { mac, addresses, ..Port::ethernet(ifindex, name) }
     }
 
     fn ips(table: &GidTable) -> Vec<String> {

@@ -39,6 +39,33 @@ pub struct Port {
 }
 
 impl Port {
+    /// An Ethernet interface with a link and an MTU of 1,500 bytes, which leads out of the host and has no
+    /// address: what tests and examples begin with. Its MAC address ends in the low byte of its index.
+    ///
+    /// ```
+    /// use polypath_topology::Port;
+    /// let jumbo = Port { mtu: 9000, ..Port::ethernet(2, "eth0") };
+    /// assert!(jumbo.usable() && jumbo.link_up);
+    /// ```
+    #[must_use]
+    pub fn ethernet(ifindex: u32, name: &str) -> Self {
+        Self {
+            ifindex,
+            name: name.to_owned(),
+            mac: [2, 0, 0, 0, 0, ifindex.to_le_bytes()[0]],
+            mtu: 1500,
+            link_up: true,
+            speed_mbps: None,
+            loopback: false,
+            ethernet: true,
+            enslaved: false,
+            uplink: true,
+            numa_node: None,
+            device_number: None,
+            addresses: Vec::new(),
+        }
+    }
+
     /// Whether a device can stand on it: Ethernet-like (physical, veth, bridge, bond, VLAN …) with a
     /// hardware address, and not a port of a bridge or bond. The link need not be up: a device
     /// survives the loss of its link. Those that are not [`uplink`](Self::uplink)s have to be asked

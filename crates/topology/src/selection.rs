@@ -116,11 +116,11 @@ impl Selection {
     /// of each.
     #[must_use]
     pub fn gid_tables<'a>(&self, table: &'a Table) -> Vec<(String, Vec<&'a Port>)> {
-        let ports = |device: &DeviceSpec| -> Vec<&'a Port> {
-            device.members.iter().filter_map(|&ifindex| table.port(ifindex)).collect()
+        let keyed = |device: DeviceSpec| {
+            let ports = device.ports(table).collect();
+            (device.gid_table, ports)
         };
-        let tables = self.plans(table).into_iter();
-        tables.map(|device| (device.gid_table.clone(), ports(&device))).collect()
+        self.plans(table).into_iter().map(keyed).collect()
     }
 
     /// Whether the broker has to keep GID tables for this selection that it has for no other.

@@ -89,24 +89,6 @@ mod tests {
     use polypath_ipc::status::{BrokerStatus, LaneStatus, PathStatus, ProcessStatus};
     use polypath_topology::{Port, ROCE};
 
-    fn port(ifindex: u32, name: &str) -> Port {
-        Port {
-            ifindex,
-            name: name.into(),
-            mac: [2, 0, 0, 0, 0, 1],
-            mtu: 1500,
-            link_up: true,
-            speed_mbps: None,
-            loopback: false,
-            ethernet: true,
-            enslaved: false,
-            uplink: true,
-            numa_node: None,
-            device_number: None,
-            addresses: Vec::new(),
-        }
-    }
-
     fn path(interface: &str, sent_bytes: u64) -> PathStatus {
         PathStatus {
             local: [10, 0, 0, 1].into(),
@@ -135,7 +117,10 @@ mod tests {
             gid_table: "roce:2".into(),
             gids: Vec::new(),
         };
-        let table = Table { ports: vec![port(2, "eth0"), port(3, "eth1")], ..Table::default() };
+        let table = Table {
+            ports: vec![Port::ethernet(2, "eth0"), Port::ethernet(3, "eth1")],
+            ..Table::default()
+        };
         let mut lane = LaneStatus::default();
         lane.counters.sent_packets = 5;
         lane.counters.received_packets = 7;

@@ -20,7 +20,7 @@ pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     for device in devices(table, selection) {
-        let ports: Vec<&Port> = device.members.iter().filter_map(|&m| table.port(m)).collect();
+        let ports: Vec<&Port> = device.ports(table).collect();
         findings.push(describe(&device, &ports));
         findings.extend(judge_ports(&device.name, &ports));
         if device.kind.multipath {
@@ -182,24 +182,15 @@ mod tests {
 
     fn port(name: &str, ip: &str) -> Port {
         Port {
-            ifindex: 2,
-            name: name.to_owned(),
             mac: [2; 6],
             mtu: 9000,
-            link_up: true,
-            speed_mbps: None,
-            loopback: false,
-            ethernet: true,
-            enslaved: false,
-            uplink: true,
-            numa_node: None,
-            device_number: None,
             addresses: vec![Address {
                 ip: ip.parse().unwrap(),
                 prefix_len: 24,
                 link_local: false,
                 tentative: false,
             }],
+            ..Port::ethernet(2, name)
         }
     }
 

@@ -89,7 +89,7 @@ fn judge_primary(bonding: &Bonding, table: &Table, selection: &Selection) -> Opt
         let what = "POLYPATH_MP has a primary, but there is no mp device: it has no effect";
         return Some(Finding::warning(what, "choose an mp device with --device"));
     };
-    let ports = mp.members.iter().filter_map(|&member| table.port(member));
+    let ports = mp.ports(table);
     let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
     bonding.primary_problem(&names).map(|what| Finding::error(what, CURE))
 }

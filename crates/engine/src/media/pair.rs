@@ -193,17 +193,8 @@ impl Drop for Pair {
 /// The interfaces of a host.
 pub(crate) fn table(host: u8) -> Table {
     let port = Port {
-        ifindex: 2,
-        name: Pair::INTERFACE.to_owned(),
         mac: [2, 0, 0, 0, 0, host + 1],
-        mtu: 1500,
-        link_up: true,
         speed_mbps: Some(1000),
-        loopback: false,
-        ethernet: true,
-        enslaved: false,
-        uplink: true,
-        numa_node: None,
         device_number: Some(0),
         addresses: vec![Address {
             ip: Pair::ADDRESSES[usize::from(host)],
@@ -211,6 +202,7 @@ pub(crate) fn table(host: u8) -> Table {
             link_local: false,
             tentative: false,
         }],
+        ..Port::ethernet(2, Pair::INTERFACE)
     };
     Table { generation: 1, ports: vec![port], ..Table::default() }
 }
