@@ -33,7 +33,7 @@ pub(crate) struct Opened {
     /// Contexts of it that are not closed.
     open: AtomicUsize,
     inner: Arc<dyn Context>,
-    live: Mutex<HashMap<u64, Target>>,
+    live: Mutex<HashMap<u64, EventObject>>,
     identity: Identity,
     process: u32,
 }
@@ -88,17 +88,17 @@ impl Opened {
 
 /// What a token of the traits stands for.
 #[derive(Clone, Copy)]
-pub(crate) enum Target {
+pub(crate) enum EventObject {
     Cq(*mut ibv_cq),
     Qp(*mut ibv_qp),
     Srq(*mut ibv_srq),
 }
 
 // SAFETY: the objects may be used by any thread; the table only holds those that are not destroyed.
-unsafe impl Send for Target {}
+unsafe impl Send for EventObject {}
 
 /// A guarded table of the objects that events may name.
-pub(crate) type Live<'a> = MutexGuard<'a, HashMap<u64, Target>>;
+pub(crate) type Live<'a> = MutexGuard<'a, HashMap<u64, EventObject>>;
 
 /// A new token. They are never used twice, so that an event of an object that is gone finds nothing.
 pub(crate) fn new_token() -> u64 {

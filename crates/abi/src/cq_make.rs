@@ -9,7 +9,7 @@ use libc::c_int;
 use polypath_verbs::{CqRequest, Error, Result};
 
 use crate::channel::channel_of;
-use crate::context::{Target, Tie, checked, is_usable, new_token, of};
+use crate::context::{EventObject, Tie, checked, is_usable, new_token, of};
 use crate::cq::{CCq, Polling};
 use crate::cq_ex;
 use crate::guard::{self, null_argument};
@@ -83,7 +83,7 @@ unsafe fn make(context: *mut ibv_context, recipe: &Recipe) -> Result<*mut CCq> {
             },
             _tie: Tie::new(context),
         }));
-        owner.live().insert(token, Target::Cq(cq.cast()));
+        owner.live().insert(token, EventObject::Cq(cq.cast()));
         Ok(cq)
     }
 }

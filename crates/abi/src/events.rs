@@ -4,7 +4,7 @@ use libc::c_int;
 use polypath_verbs::{AsyncEvent, Element};
 
 use crate::channel::{channel_of, next_event};
-use crate::context::{CContext, Target, of};
+use crate::context::{CContext, EventObject, of};
 use crate::cq::{CCq, cq_of};
 use crate::forward::real_fn;
 use crate::guard;
@@ -46,21 +46,21 @@ fn deliver(context: &CContext) -> Option<ibv_async_event> {
             Element::Port(number) => port(number),
             Element::Device => port(1),
             Element::Cq(token) => match live.get(&token) {
-                Some(&Target::Cq(cq)) => {
+                Some(&EventObject::Cq(cq)) => {
                     cq_of(cq).async_given();
                     Some(cq.cast())
                 }
                 _ => None,
             },
             Element::Qp(token) => match live.get(&token) {
-                Some(&Target::Qp(qp)) => {
+                Some(&EventObject::Qp(qp)) => {
                     qp_of(qp).async_given();
                     Some(qp.cast())
                 }
                 _ => None,
             },
             Element::Srq(token) => match live.get(&token) {
-                Some(&Target::Srq(srq)) => {
+                Some(&EventObject::Srq(srq)) => {
                     srq_of(srq).async_given();
                     Some(srq.cast())
                 }
@@ -133,7 +133,7 @@ unsafe fn take(channel: *mut ibv_comp_channel) -> Option<*mut ibv_cq> {
     unsafe {
         let live = of((*channel).context).live();
         let token = channel_of(channel).inner().take()?;
-        let Some(&Target::Cq(cq)) = live.get(&token) else { return None };
+        let Some(&EventObject::Cq(cq)) = live.get(&token) else { return None };
         cq_of(cq).completion_given();
         Some(cq)
     }
@@ -195,7 +195,7 @@ mod tests {
             let token = *of(kit.context)
                 .live()
                 .iter()
-                .find(|(_, target)| matches!(target, Target::Qp(_)))
+                .find(|(_, target)| matches!(target, EventObject::Qp(_)))
                 .unwrap()
                 .0;
             let kind = AsyncKind::QpLastWqeReached;

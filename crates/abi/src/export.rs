@@ -9,7 +9,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::AtomicPtr;
 
 use crate::forward::{
-    Code, Entry, Kind, refuse_errno, refuse_minus_one, refuse_negative, refuse_null,
+    Code, OwnerTest, Symbol, refuse_errno, refuse_minus_one, refuse_negative, refuse_null,
     refuse_silently, refuse_text, route,
 };
 use crate::{
@@ -42,10 +42,10 @@ macro_rules! export {
             use super::*;
             // Concatenated by hand: C strings can't be made of literals with concat!().
             #[cfg_attr(test, allow(dead_code))]
-            static ENTRY: Entry = Entry {
+            static ENTRY: Symbol = Symbol {
                 name: c_str(concat!($name, "\0")),
                 version: c_str(concat!($version, "\0")),
-                kind: Kind::$kind,
+                kind: OwnerTest::$kind,
                 ours: Code($ours as *const core::ffi::c_void),
                 missing: Code($missing as *const core::ffi::c_void),
                 real: AtomicPtr::new(null_mut()),

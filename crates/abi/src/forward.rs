@@ -16,7 +16,7 @@ use crate::{dl, log};
 
 /// How to tell whose call it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum OwnerTest {
     /// By the first argument, a device.
     Device,
     /// By the first argument, a context.
@@ -37,10 +37,10 @@ pub(crate) struct Code(pub(crate) *const c_void);
 unsafe impl Sync for Code {}
 
 /// One exported symbol.
-pub(crate) struct Entry {
+pub(crate) struct Symbol {
     pub(crate) name: &'static CStr,
     pub(crate) version: &'static CStr,
-    pub(crate) kind: Kind,
+    pub(crate) kind: OwnerTest,
     /// For our objects.
     pub(crate) ours: Code,
     /// If the real library does not have it.
@@ -87,7 +87,7 @@ pub(crate) fn lookup(name: &CStr, version: &CStr) -> Pointer {
 }
 
 /// The real library's function for an entry, or the entry's stand-in.
-fn real(entry: &Entry) -> *const c_void {
+fn real(entry: &Symbol) -> *const c_void {
     let known = entry.real.load(Ordering::Relaxed);
     if !known.is_null() {
         return known;
@@ -104,17 +104,17 @@ fn real(entry: &Entry) -> *const c_void {
 ///
 /// # Safety
 /// `first` must be what `entry.kind` says, or null.
-pub(crate) unsafe extern "C" fn route(first: *const c_void, entry: &Entry) -> *const c_void {
+pub(crate) unsafe extern "C" fn route(first: *const c_void, entry: &Symbol) -> *const c_void {
     let ours = match entry.kind {
-        Kind::Ours => true,
-        Kind::Real => false,
+        OwnerTest::Ours => true,
+        OwnerTest::Real => false,
         // SAFETY: the caller's promise.
-        Kind::Device => unsafe { is_our_device(first.cast()) },
+        OwnerTest::Device => unsafe { is_our_device(first.cast()) },
         // SAFETY: the caller's promise.
-        Kind::Context => unsafe { is_our_context(first.cast()) },
-        Kind::Object if first.is_null() => false,
+        OwnerTest::Context => unsafe { is_our_context(first.cast()) },
+        OwnerTest::Object if first.is_null() => false,
         // SAFETY: every object of the verbs API begins with its context.
-        Kind::Object => unsafe { is_our_context(*first.cast::<*const ibv_context>()) },
+        OwnerTest::Object => unsafe { is_our_context(*first.cast::<*const ibv_context>()) },
     };
     if ours { entry.ours.0 } else { real(entry) }
 }
@@ -177,10 +177,10 @@ mod tests {
 
     #[test]
     fn null_objects_go_to_the_stand_in_and_not_to_us() {
-        let entry = Entry {
+        let entry = Symbol {
             name: c"ibv_no_such_function",
             version: c"IBVERBS_1.1",
-            kind: Kind::Object,
+            kind: OwnerTest::Object,
             ours: Code(dummy as *const c_void),
             missing: Code(refuse_errno as *const c_void),
             real: AtomicPtr::new(null_mut()),

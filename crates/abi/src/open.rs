@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use libc::c_int;
 
-use crate::context::{CContext, Opened, Target, of, untie};
+use crate::context::{CContext, EventObject, Opened, of, untie};
 use crate::forward::{refuse_errno, refuse_null, refuse_silently};
 use crate::layout::{Pointer, ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::qp::qp_of;
@@ -153,10 +153,10 @@ fn shut(opened: &Opened) {
     identity::forget(opened.identity());
     let queue_pairs: Vec<_> = {
         let live = opened.live();
-        let inner = |target: &Target| match *target {
+        let inner = |target: &EventObject| match *target {
             // SAFETY: what the table holds lives as long as its lock is held.
-            Target::Qp(qp) => Some(unsafe { qp_of(qp) }.inner().clone()),
-            Target::Cq(_) | Target::Srq(_) => None,
+            EventObject::Qp(qp) => Some(unsafe { qp_of(qp) }.inner().clone()),
+            EventObject::Cq(_) | EventObject::Srq(_) => None,
         };
         live.values().filter_map(inner).collect()
     };

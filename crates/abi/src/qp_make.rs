@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use polypath_verbs::{Error, QpRequest, QpType, QueuePair, Result};
 
-use crate::context::{Target, Tie, checked, new_token, of};
+use crate::context::{EventObject, Tie, checked, new_token, of};
 use crate::convert::{capacities, qp_type};
 use crate::draft::Builder;
 use crate::guard::{self, null_argument};
@@ -104,7 +104,7 @@ unsafe fn wrap(
             builder: Builder::default(),
             _tie: Tie::new(context),
         }));
-        of(context).live().insert(token, Target::Qp(qp.cast()));
+        of(context).live().insert(token, EventObject::Qp(qp.cast()));
         qp.cast()
     }
 }

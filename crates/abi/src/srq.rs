@@ -8,7 +8,7 @@ use std::sync::Arc;
 use libc::c_int;
 use polypath_verbs::{Error, Result, SharedReceiveQueue, SrqAttr, SrqRequest, XrcSrq};
 
-use crate::context::{Target, Tie, checked, is_usable, new_token, of};
+use crate::context::{EventObject, Tie, checked, is_usable, new_token, of};
 use crate::guard::{self, null_argument};
 use crate::layout::{
     Pointer, ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
@@ -115,7 +115,7 @@ unsafe fn make(
             async_given: AtomicU32::new(0),
             _tie: Tie::new(context),
         }));
-        owner.live().insert(token, Target::Srq(srq.cast()));
+        owner.live().insert(token, EventObject::Srq(srq.cast()));
         Ok((*srq).public.get())
     }
 }

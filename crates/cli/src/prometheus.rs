@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// What a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum MetricKind {
     Counter,
     Gauge,
 }
@@ -16,7 +16,7 @@ enum Kind {
 #[derive(Debug)]
 struct Family {
     help: String,
-    kind: Kind,
+    kind: MetricKind,
     samples: BTreeMap<String, u64>,
 }
 
@@ -26,7 +26,14 @@ struct Metrics(BTreeMap<String, Family>);
 
 impl Metrics {
     /// Adds to a sample: the same labels name one sample.
-    fn add(&mut self, name: &str, kind: Kind, help: &str, labels: &[(&str, &str)], value: u64) {
+    fn add(
+        &mut self,
+        name: &str,
+        kind: MetricKind,
+        help: &str,
+        labels: &[(&str, &str)],
+        value: u64,
+    ) {
         let family = self.0.entry(name.to_owned()).or_insert_with(|| Family {
             help: help.to_owned(),
             kind,
@@ -40,7 +47,7 @@ impl Metrics {
     fn count<C: Counters>(&mut self, labels: &[(&str, &str)], counters: &C) {
         for (counter, value) in counters.iter() {
             let name = format!("polypath_{}_{}_total", C::SUBJECT, counter.name);
-            self.add(&name, Kind::Counter, counter.help, labels, value);
+            self.add(&name, MetricKind::Counter, counter.help, labels, value);
         }
     }
 
@@ -49,8 +56,8 @@ impl Metrics {
         for (name, family) in &self.0 {
             let help = family.help.replace('\\', "\\\\").replace('\n', "\\n");
             let kind = match family.kind {
-                Kind::Counter => "counter",
-                Kind::Gauge => "gauge",
+                MetricKind::Counter => "counter",
+                MetricKind::Gauge => "gauge",
             };
             text += &format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
             for (labels, value) in &family.samples {
@@ -78,7 +85,7 @@ fn written(labels: &[(&str, &str)]) -> String {
 pub(crate) fn render(status: Option<&Status>) -> String {
     let mut metrics = Metrics::default();
     let runs = "Whether a broker runs.";
-    metrics.add("polypath_broker_up", Kind::Gauge, runs, &[], status.is_some().into());
+    metrics.add("polypath_broker_up", MetricKind::Gauge, runs, &[], status.is_some().into());
     let Some(status) = status else { return metrics.text() };
     metrics.count(&[], &status.broker.counters);
     metrics.count(&[], &status.broker.cm_counters);
@@ -86,7 +93,13 @@ pub(crate) fn render(status: Option<&Status>) -> String {
         let (slot_number, pid) = (slot.slot.to_string(), slot.pid.to_string());
         let labels = [("pid", pid.as_str()), ("slot", slot_number.as_str())];
         let help = "Packets that the kernel dropped because a lane's receive buffer was full.";
-        metrics.add("polypath_slot_overflows_total", Kind::Counter, help, &labels, slot.overflows);
+        metrics.add(
+            "polypath_slot_overflows_total",
+            MetricKind::Counter,
+            help,
+            &labels,
+            slot.overflows,
+        );
     }
     for process in &status.processes {
         let pid = process.pid.to_string();
@@ -105,7 +118,7 @@ pub(crate) fn render(status: Option<&Status>) -> String {
         for qp in &process.qps {
             sum.add(&qp.counters);
             let labels = [own[0], own[1], ("kind", &qp.kind), ("state", &qp.state)];
-            metrics.add("polypath_queue_pairs", Kind::Gauge, "Queue pairs.", &labels, 1);
+            metrics.add("polypath_queue_pairs", MetricKind::Gauge, "Queue pairs.", &labels, 1);
         }
         metrics.count(&own, &sum);
         for path in &process.paths {
@@ -124,22 +137,28 @@ pub(crate) fn render(status: Option<&Status>) -> String {
                 ("given_up", "Times that a path was given up.", path.failovers.into()),
             ] {
                 let name = format!("polypath_path_{name}_total");
-                metrics.add(&name, Kind::Counter, help, &labels, value);
+                metrics.add(&name, MetricKind::Counter, help, &labels, value);
             }
             for (errno, packets) in &path.send_errors {
                 let errno = errno.name_or_number();
                 let labels = [&labels[..], &[("errno", errno.as_str())]].concat();
                 let help = "Packets that the kernel refused to send.";
                 let name = "polypath_path_send_errors_total";
-                metrics.add(name, Kind::Counter, help, &labels, *packets);
+                metrics.add(name, MetricKind::Counter, help, &labels, *packets);
             }
             let labels = [&labels[..], &[("state", path.state.as_str())]].concat();
             let help = "Paths by their state, one for each lane that uses it.";
-            metrics.add("polypath_path_state", Kind::Gauge, help, &labels, 1);
+            metrics.add("polypath_path_state", MetricKind::Gauge, help, &labels, 1);
         }
     }
     let help = "Programs that did not answer in time.";
-    metrics.add("polypath_silent_programs", Kind::Gauge, help, &[], status.silent.len() as u64);
+    metrics.add(
+        "polypath_silent_programs",
+        MetricKind::Gauge,
+        help,
+        &[],
+        status.silent.len() as u64,
+    );
     metrics.text()
 }
 

@@ -354,7 +354,7 @@ fn a_host_connects_to_itself_by_any_of_its_addresses() {
 #[test]
 fn a_thousand_connections_come_and_go() {
     let (mut w, a, b, listener) = pair();
-    w.weather = Weather { loss: 2, duplication: 2, jitter: Duration::from_millis(2) };
+    w.link_faults = LinkFaults { loss: 2, duplication: 2, jitter: Duration::from_millis(2) };
     let mut left = Vec::new();
     for n in 0..1000 {
         let id = w.create(a, n, PS_TCP);
@@ -404,12 +404,12 @@ fn a_thousand_connections_come_and_go() {
     }
 }
 
-/// Connects, closes and destroys in bad weather; everything ends as it should, at any seed.
+/// Connects, closes and destroys over bad links; everything ends as it should, at any seed.
 #[test]
 fn loss_duplication_and_reordering_change_nothing_but_time() {
     for seed in 0..300 {
         let mut w = World::with_config(2, seed, &CmConfig::default());
-        w.weather = Weather {
+        w.link_faults = LinkFaults {
             loss: seed % 30,
             duplication: seed % 20,
             jitter: Duration::from_millis(seed % 50 * 100),

@@ -91,7 +91,7 @@ fn silence_is_unreachable() {
 fn a_lost_answer_is_given_again_and_the_application_asked_once() {
     for seed in 0..200 {
         let (mut w, a, b) = pair(seed);
-        w.weather = Weather {
+        w.link_faults = LinkFaults {
             loss: seed % 30,
             duplication: seed % 30,
             jitter: Duration::from_millis(seed % 7 * 1000),

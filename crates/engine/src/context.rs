@@ -27,7 +27,7 @@ use crate::notify::{NoticeQueue, lock};
 use crate::qp::Qp;
 use crate::quota::Quota;
 use crate::srq::Srq;
-use crate::target::Target;
+use crate::target::XrcTarget;
 use crate::xrc::{Membership, Xrcd};
 use crate::{device, port};
 
@@ -385,7 +385,7 @@ impl Context for OpenDevice {
 
     fn create_qp(&self, request: &QpRequest) -> Result<Arc<dyn QueuePair>> {
         if request.qp_type == QpType::XrcRecv {
-            return Ok(Target::create(&self.shared, request)?);
+            return Ok(XrcTarget::create(&self.shared, request)?);
         }
         Ok(Arc::new(Qp::create(&self.shared, request, None)?))
     }
@@ -396,6 +396,6 @@ impl Context for OpenDevice {
 
     fn open_qp(&self, domain: &dyn XrcDomain, qpn: u32, token: u64) -> Result<Arc<dyn QueuePair>> {
         let domain = Xrcd::find(domain, &self.shared.engine.lanes)?;
-        Ok(Target::open(&self.shared, &domain, qpn, token)?)
+        Ok(XrcTarget::open(&self.shared, &domain, qpn, token)?)
     }
 }

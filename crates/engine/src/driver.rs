@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use polypath_topology::{DeviceSpec, Kind, MP, Provider, ROCE};
+use polypath_topology::{DeviceKind, DeviceSpec, MP, Provider, ROCE};
 use polypath_verbs::{Context, DeviceInfo, Error, Result};
 
 use crate::context::OpenDevice;
@@ -12,7 +12,7 @@ use crate::engine::Inner;
 /// Opens devices of one kind.
 pub(crate) trait Driver: Debug + Sync {
     /// The kind.
-    fn kind(&self) -> &'static Kind;
+    fn kind(&self) -> &'static DeviceKind;
 
     /// Opens a device that its provider has made of the engine's table (`ibv_open_device`). `info` is
     /// what the program was shown of it.
@@ -36,7 +36,7 @@ static DRIVERS: &[&dyn Driver] = &[
 ///
 /// # Errors
 /// `EOPNOTSUPP`: the engine has none.
-pub(crate) fn of(kind: &Kind) -> Result<&'static dyn Driver> {
+pub(crate) fn of(kind: &DeviceKind) -> Result<&'static dyn Driver> {
     let found = DRIVERS.iter().find(|driver| driver.kind() == kind);
     found.copied().ok_or_else(|| {
         Error::unsupported(format!(
@@ -51,7 +51,7 @@ pub(crate) fn of(kind: &Kind) -> Result<&'static dyn Driver> {
 struct OnLanes(&'static dyn Provider);
 
 impl Driver for OnLanes {
-    fn kind(&self) -> &'static Kind {
+    fn kind(&self) -> &'static DeviceKind {
         self.0.kind()
     }
 
@@ -80,7 +80,8 @@ mod tests {
 
     #[test]
     fn a_kind_without_a_driver_is_not_supported() {
-        static LOST: Kind = Kind { prefix: "lost", forms: &["lost"], title: "", multipath: false };
+        static LOST: DeviceKind =
+            DeviceKind { prefix: "lost", forms: &["lost"], title: "", multipath: false };
         assert_eq!(of(&LOST).unwrap_err().errno, libc::EOPNOTSUPP);
     }
 }

@@ -39,10 +39,10 @@ pub mod media;
 #[doc(hidden)]
 pub mod memory;
 mod moderation;
-mod mp;
 mod mr;
 mod multicast;
 mod notify;
+mod path_settings;
 mod port;
 mod qp;
 mod quota;

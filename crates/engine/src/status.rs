@@ -328,7 +328,10 @@ mod tests {
     #[test]
     fn a_scrape_of_ten_thousand_queue_pairs_holds_the_lock_for_a_few_of_them_at_a_time() {
         let lane = Lane::still(9).unwrap();
-        lane.begin_anew(&crate::mp::local_addresses(&crate::fuzz::table(), &Selection::of(MP)));
+        lane.begin_anew(&crate::path_settings::local_addresses(
+            &crate::fuzz::table(),
+            &Selection::of(MP),
+        ));
         let selection = Selection::parse("roce:eth0").unwrap();
         let engine = Inner::alone(crate::fuzz::table(), selection, lane.clone());
         let context = device::first(&engine);

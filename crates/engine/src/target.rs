@@ -97,7 +97,7 @@ impl TargetState {
 
 /// A handle to a target.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct XrcTarget {
     qp: Arc<Qp>,
     handles: Arc<Handles>,
     xrcd: Arc<Xrcd>,
@@ -106,7 +106,7 @@ pub(crate) struct Target {
     destroyed: AtomicBool,
 }
 
-impl Target {
+impl XrcTarget {
     /// Makes a target (`ibv_create_qp_ex`).
     pub(crate) fn create(context: &Arc<ContextInner>, request: &QpRequest) -> Result<Arc<Self>> {
         let xrcd = request
@@ -150,7 +150,7 @@ impl Target {
     }
 }
 
-impl QueuePair for Target {
+impl QueuePair for XrcTarget {
     fn number(&self) -> u32 {
         self.qp.number()
     }

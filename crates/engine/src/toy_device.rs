@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 
-use polypath_topology::{Choice, DeviceSpec, Kind, Port, Provider, SelectionError, Table, gids};
+use polypath_topology::{
+    Choice, DeviceKind, DeviceSpec, Port, Provider, SelectionError, Table, gids,
+};
 use polypath_verbs::{
     AsyncEvent, Context, DeviceAttr, DeviceInfo, Error, GidEntry, PortAttr, Result,
 };
@@ -18,14 +20,15 @@ use crate::notify::{NoticeQueue, lock};
 use crate::{clock, device, port};
 
 /// The kind.
-static TOY: Kind = Kind { prefix: "toy", forms: &["toy:eth0"], title: "toy", multipath: false };
+static TOY: DeviceKind =
+    DeviceKind { prefix: "toy", forms: &["toy:eth0"], title: "toy", multipath: false };
 
 /// `toyN` stands on the interface with index N, as the user named it.
 #[derive(Debug)]
 struct ToyProvider;
 
 impl Provider for ToyProvider {
-    fn kind(&self) -> &'static Kind {
+    fn kind(&self) -> &'static DeviceKind {
         &TOY
     }
 
@@ -57,7 +60,7 @@ impl Provider for ToyProvider {
 pub(crate) struct ToyDriver;
 
 impl Driver for ToyDriver {
-    fn kind(&self) -> &'static Kind {
+    fn kind(&self) -> &'static DeviceKind {
         &TOY
     }
 

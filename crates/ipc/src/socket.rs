@@ -224,7 +224,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>) ->
 
 /// A message received.
 #[derive(Debug)]
-pub struct Received {
+pub struct ReceivedMessage {
     /// Its length; 0 means that the other end hung up.
     pub len: usize,
     /// The descriptor that came with it.
@@ -236,7 +236,7 @@ pub struct Received {
 /// # Errors
 /// What `recvmsg(2)` gives (`EAGAIN` on an empty non-blocking socket); `EINTR` is retried. A
 /// message longer than the buffer is `EMSGSIZE`.
-pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<ReceivedMessage> {
     let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = Control([0; CONTROL_LEN]);
     // SAFETY: msghdr is plain data, for which all zeroes is a value.
@@ -267,7 +267,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
     if message.msg_flags & libc::MSG_TRUNC != 0 {
         return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
     }
-    Ok(Received { len, fd })
+    Ok(ReceivedMessage { len, fd })
 }
 
 /// The descriptor in a message's control buffer. That buffer has room for one, or, as its length is

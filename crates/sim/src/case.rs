@@ -8,7 +8,7 @@ use polypath_transport::{Access, QpType};
 use crate::bout::Attack;
 use crate::faults::{Fault, When};
 use crate::io::SRQNS;
-use crate::weather::LinkPlan;
+use crate::link_faults::LinkPlan;
 
 /// No XRC shared receive queue has this number.
 const NO_SRQN: u32 = 0x55_5555;
@@ -101,7 +101,7 @@ pub struct Op {
     /// Posted then, or as soon as there is room, counted from when the queue pairs are connected.
     pub at: Duration,
     /// What it does.
-    pub kind: Kind,
+    pub kind: OpKind,
     /// Bytes.
     pub len: u32,
     /// Where in the memory of the pair at the peer, which begins with the area (WRITE, READ), or which
@@ -128,7 +128,7 @@ pub struct Op {
 /// What a work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names of verbs")]
-pub enum Kind {
+pub enum OpKind {
     Send,
     SendImm,
     /// With a key of the peer's that is not valid afterwards.
@@ -151,7 +151,7 @@ pub enum Kind {
     Bind,
 }
 
-impl Kind {
+impl OpKind {
     /// Takes a receive work request at the peer.
     pub const fn takes_receive(self) -> bool {
         self.is_send() || matches!(self, Self::WriteImm)
@@ -287,8 +287,8 @@ impl Case {
     /// Whether packets of a single path arrive in the order of sending, and once.
     pub fn keeps_order(&self) -> bool {
         let stirs = |f: &Fault| {
-            matches!(f, Fault::Weather { weather, .. }
-                if weather.double + weather.overtake + weather.straggle > 0)
+            matches!(f, Fault::LinkFaults { link_faults, .. }
+                if link_faults.double + link_faults.overtake + link_faults.straggle > 0)
         };
         !self.links.iter().any(|l| l.reorders) && !self.faults.iter().any(|(_, f)| stirs(f))
     }

@@ -7,7 +7,7 @@ use polypath_transport::{AhAttr, QpAttr, QpAttrMask as M, QpConfig, QpState, QpT
 use crate::case::PairPlan;
 use crate::host::SimHost;
 use crate::io::{PD, QKEY};
-use crate::judge::flow::INLINE_MAX;
+use crate::judge::direction::INLINE_MAX;
 
 /// Makes one end's queue pair, with queues of `depth`, and takes it to RTS. `ips`: the addresses of both
 /// ends.

@@ -28,14 +28,14 @@ impl Simulation {
         }
         let legal = state == QpState::Rts;
         if legal {
-            self.court.pairs[pair].flows[e].drains(notify);
+            self.oracle.pairs[pair].directions[e].drains(notify);
             self.resumes.push((self.now + pause, pair, e));
         }
         let done = self.modify(pair, e, &attr, mask);
         demand(done.is_ok() == legal, "only what sends can be drained", || {
             format!("from {state:?}: {done:?}")
         })?;
-        self.check(self.court.pairs[pair].ends[e].host)
+        self.check(self.oracle.pairs[pair].ends[e].host)
     }
 
     /// Applications whose time has come go on, if their send queues are drained.
@@ -53,14 +53,14 @@ impl Simulation {
                     "a send queue goes on once it is drained",
                     || format!("draining: {draining}; {done:?}"),
                 )?;
-                let flow = &mut self.court.pairs[pair].flows[e];
+                let direction = &mut self.oracle.pairs[pair].directions[e];
                 if draining {
                     self.resumes.push((self.now + PATIENCE, pair, e));
-                    flow.still_draining()?;
+                    direction.still_draining()?;
                 } else {
-                    flow.goes_on()?;
+                    direction.goes_on()?;
                 }
-                self.check(self.court.pairs[pair].ends[e].host)?;
+                self.check(self.oracle.pairs[pair].ends[e].host)?;
             }
         }
         Ok(())
@@ -74,7 +74,7 @@ impl Simulation {
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<(), ModifyError> {
-        let end = &self.court.pairs[pair].ends[e];
+        let end = &self.oracle.pairs[pair].ends[e];
         let host = &mut self.hosts[end.host];
         host.begin(self.now);
         host.with(end.qpn, |visit| visit.qp.modify(attr, mask, &mut visit.host)).unwrap_or(Ok(()))

@@ -5,14 +5,14 @@ use core::time::Duration;
 use polypath_transport::{Access, QpType};
 
 use crate::attack;
-use crate::case::{Case, EndPlan, Kind, Op, PairPlan, Wrong};
+use crate::case::{Case, EndPlan, Op, OpKind, PairPlan, Wrong};
 use crate::faults::{self, Fault, When};
 use crate::freeze;
 use crate::grey;
 use crate::layout::{AREA, BUFFER, SHARED};
+use crate::link_faults::LinkPlan;
 use crate::overlap;
 use crate::rng::Rng;
-use crate::weather::LinkPlan;
 
 const MS: Duration = Duration::from_millis(1);
 /// Work requests of an unreliable queue pair: there are receives for all from the beginning.
@@ -251,17 +251,17 @@ fn draw_ops(rng: &mut Rng, pair: &PairPlan, end: usize, total: u64, wrongs: bool
 
 fn draw_op(rng: &mut Rng, pair: &PairPlan, at: Duration) -> Op {
     let kind = match (pair.service, rng.below(20)) {
-        (QpType::Ud, n) if n & 1 == 0 => Kind::Send,
-        (QpType::Ud, _) => Kind::SendImm,
-        (_, 0..=3) => Kind::Send,
-        (_, 4..=5) => Kind::SendImm,
-        (_, 6..=9) => Kind::Write,
-        (_, 10..=11) => Kind::WriteImm,
-        (QpType::Uc, _) => Kind::SendImm,
-        (_, 12..=15) => Kind::Read,
-        (_, 16) => Kind::FetchAdd,
-        (_, 17) => Kind::CompareSwap,
-        _ => Kind::SharedAdd,
+        (QpType::Ud, n) if n & 1 == 0 => OpKind::Send,
+        (QpType::Ud, _) => OpKind::SendImm,
+        (_, 0..=3) => OpKind::Send,
+        (_, 4..=5) => OpKind::SendImm,
+        (_, 6..=9) => OpKind::Write,
+        (_, 10..=11) => OpKind::WriteImm,
+        (QpType::Uc, _) => OpKind::SendImm,
+        (_, 12..=15) => OpKind::Read,
+        (_, 16) => OpKind::FetchAdd,
+        (_, 17) => OpKind::CompareSwap,
+        _ => OpKind::SharedAdd,
     };
     let most = match pair.service {
         QpType::Rc | QpType::XrcSend | QpType::XrcRecv => BUFFER as u32,
@@ -280,8 +280,8 @@ fn draw_op(rng: &mut Rng, pair: &PairPlan, at: Duration) -> Op {
         len = len.max(8); // By its contents it is known which it was.
     }
     let (len, offset) = match kind {
-        Kind::SharedAdd => (8, rng.below(SHARED) as u32),
-        Kind::FetchAdd | Kind::CompareSwap => (8, 0),
+        OpKind::SharedAdd => (8, rng.below(SHARED) as u32),
+        OpKind::FetchAdd | OpKind::CompareSwap => (8, 0),
         _ => (len, rng.below(AREA - u64::from(len)) as u32),
     };
     // Now and then the receive comes too late.
@@ -295,11 +295,11 @@ fn draw_op(rng: &mut Rng, pair: &PairPlan, at: Duration) -> Op {
     // Some WRITEs are atomic ones, some READs are FLUSHes or work on keys, some SENDs invalidate a key.
     // Nothing is drawn for it.
     let (kind, len, offset) = match (kind, fill >> 32 & 3) {
-        (Kind::Read, 1) if fill >> 34 & 3 == 0 => (Kind::LocalInv, 0, 0),
-        (Kind::Read, 1) if fill >> 34 & 3 == 1 => (Kind::Bind, 0, 0),
-        (Kind::Send, 0) if pair.service == QpType::Rc => (Kind::SendInv, len, offset),
-        (Kind::Write, 0) if pair.service == QpType::Rc => (Kind::AtomicWrite, 8, offset & !7),
-        (Kind::Read, 0) => (Kind::Flush, len, offset),
+        (OpKind::Read, 1) if fill >> 34 & 3 == 0 => (OpKind::LocalInv, 0, 0),
+        (OpKind::Read, 1) if fill >> 34 & 3 == 1 => (OpKind::Bind, 0, 0),
+        (OpKind::Send, 0) if pair.service == QpType::Rc => (OpKind::SendInv, len, offset),
+        (OpKind::Write, 0) if pair.service == QpType::Rc => (OpKind::AtomicWrite, 8, offset & !7),
+        (OpKind::Read, 0) => (OpKind::Flush, len, offset),
         _ => (kind, len, offset),
     };
     Op {
@@ -326,14 +326,14 @@ fn draw_wrong(rng: &mut Rng, pair: &PairPlan, end: usize, op: &mut Op) -> Option
         (_, 0) => Wrong::Post,
         _ if op.kind.is_local() => Wrong::Post,
         (QpType::Ud, 1..=4) => Wrong::QKey,
-        (_, 1) if op.kind == Kind::Flush => Wrong::Key, // There is nothing local.
+        (_, 1) if op.kind == OpKind::Flush => Wrong::Key, // There is nothing local.
         (_, 1) => Wrong::LocalKey,
         (QpType::Uc, _) if op.kind.is_write() => Wrong::Key,
         (QpType::Uc | QpType::Ud, _) => Wrong::LocalKey,
-        _ if op.kind == Kind::WriteImm && choice == 2 && own_receive && pair.rnr_retry < 7 => {
+        _ if op.kind == OpKind::WriteImm && choice == 2 && own_receive && pair.rnr_retry < 7 => {
             Wrong::NoReceive
         }
-        _ if op.kind == Kind::SendInv && choice >= 5 => Wrong::Key,
+        _ if op.kind == OpKind::SendInv && choice >= 5 => Wrong::Key,
         _ if !op.kind.is_send() => [Wrong::Key, Wrong::Range, Wrong::Rights][choice as usize % 3],
         _ if !own_receive => Wrong::LocalKey,
         _ if pair.rnr_retry < 7 => Wrong::NoReceive,

@@ -2,9 +2,8 @@
 
 use core::time::Duration;
 
+use crate::link_faults::{Bursts, Holes, LinkFaults};
 use crate::rng::Rng;
-use crate::weather::Holes;
-use crate::weather::{Bursts, Weather};
 
 /// When something happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +42,7 @@ pub enum Fault {
     /// A host's process does not run for a while.
     Pause { host: usize, time: Duration },
     /// Packets get lost, doubled, held back, corrupted.
-    Weather { link: usize, weather: Weather },
+    LinkFaults { link: usize, link_faults: LinkFaults },
     /// A link loses some packets for certain, or no more.
     Holes { link: usize, holes: Holes },
     /// A host's process dies; another one may take its place, without its queue pairs.
@@ -57,6 +56,16 @@ pub enum Fault {
     Freeze { pair: usize, end: usize },
     /// Everything is whole again; but the dead stay dead.
     Heal,
+}
+
+impl Fault {
+    /// Whether a host's kernel tells the host of it: of ports, addresses and devices.
+    pub(crate) fn is_told_to_hosts(&self) -> bool {
+        matches!(
+            self,
+            Self::Carrier { .. } | Self::Address { .. } | Self::Device { .. } | Self::Admin { .. }
+        )
+    }
 }
 
 /// Random faults for `time`, in order. What they break they mend a while later.
@@ -113,8 +122,8 @@ pub(crate) fn draw(
                 both(when, device(false), back, device(true));
             }
             6..=8 => {
-                let weather = draw_weather(rng, keep_order);
-                faults.push((when, Fault::Weather { link, weather }));
+                let link_faults = draw_link_faults(rng, keep_order);
+                faults.push((when, Fault::LinkFaults { link, link_faults }));
             }
             // All links at once.
             9 => {
@@ -136,9 +145,9 @@ pub(crate) fn draw(
     faults
 }
 
-fn draw_weather(rng: &mut Rng, keep_order: bool) -> Weather {
+fn draw_link_faults(rng: &mut Rng, keep_order: bool) -> LinkFaults {
     let mut some = |most| if rng.chance(500) { rng.below(most) } else { 0 };
-    let mut weather = Weather {
+    let mut link_faults = LinkFaults {
         loss: some(60),
         double: some(60),
         overtake: some(30),
@@ -147,14 +156,14 @@ fn draw_weather(rng: &mut Rng, keep_order: bool) -> Weather {
         bursts: Bursts::default(),
     };
     if keep_order {
-        weather = Weather { double: 0, overtake: 0, straggle: 0, ..weather };
+        link_faults = LinkFaults { double: 0, overtake: 0, straggle: 0, ..link_faults };
     }
     if rng.chance(300) {
-        weather.bursts = Bursts {
+        link_faults.bursts = Bursts {
             begin: 1 + rng.below(10),
             end: 50 + rng.below(300),
             loss: 300 + rng.below(700),
         };
     }
-    weather
+    link_faults
 }

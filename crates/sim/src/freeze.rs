@@ -35,7 +35,7 @@ pub(crate) fn add(seed: u64, case: &mut Case) {
 impl Simulation {
     /// A queue pair is made bytes, and a queue pair is made of the bytes.
     pub(crate) fn freeze(&mut self, pair: usize, e: usize) -> Verdict {
-        let end = &self.court.pairs[pair].ends[e];
+        let end = &self.oracle.pairs[pair].ends[e];
         let (number, qpn) = (end.host, end.qpn);
         let host = &mut self.hosts[number];
         host.begin(self.now);

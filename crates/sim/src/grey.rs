@@ -7,8 +7,8 @@ use polypath_transport::QpType;
 
 use crate::case::{Case, PairPlan};
 use crate::faults::{Fault, When};
+use crate::link_faults::Holes;
 use crate::rng::Rng;
-use crate::weather::Holes;
 
 const MS: Duration = Duration::from_millis(1);
 /// Queue pairs have found out about each other before holes open: what they lose then is data.

@@ -14,7 +14,7 @@ use polypath_wire::packet::Packet;
 
 use crate::case::LanePlan;
 use crate::datagram::{Datagram, address};
-use crate::io::{Came, Did, Io};
+use crate::io::{Came, Effect, Io};
 use crate::judge::{Verdict, breach};
 
 /// Bytes that packets of a host's queue pairs may take which arrived early: little, so that some are dropped.
@@ -163,7 +163,7 @@ impl SimHost {
         if datagram.corrupted {
             let qpn = packet.headers.bth.dest_qpn;
             let why = "its ICRC fits although bits were flipped";
-            self.io.journal.push(Did::Wrongly { qpn, why });
+            self.io.journal.push(Effect::WronglyAccepted { qpn, why });
         }
         let arrival = Arrival {
             src: flow.src,

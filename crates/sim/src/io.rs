@@ -46,7 +46,7 @@ pub(crate) fn key_in(pd: u32, key: u32) -> u32 {
 
 /// Something that a queue pair did to its host, or was told.
 #[derive(Clone, Debug)]
-pub enum Did {
+pub enum Effect {
     /// It copied received data into memory.
     Store {
         /// The local queue pair.
@@ -137,7 +137,7 @@ pub enum Did {
         psn: Psn,
     },
     /// It took a packet that should have been refused.
-    Wrongly {
+    WronglyAccepted {
         /// The local queue pair.
         qpn: u32,
         /// The rule by which it should have been refused.
@@ -147,7 +147,7 @@ pub enum Did {
 
 /// A promise that a host breaks on purpose, to see that the judge notices. Counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mischief {
+pub enum PlantedFault {
     /// The n-th piece of received data is stored with a byte changed.
     Spoil(u64),
     /// The n-th completion is not reported.
@@ -179,7 +179,7 @@ pub struct Io {
     /// Datagrams to send.
     pub out: Vec<Datagram>,
     /// What happened since the judge last looked.
-    pub journal: Vec<Did>,
+    pub journal: Vec<Effect>,
     /// What queue pairs said of errors.
     pub explanations: Vec<String>,
     /// What the path manager reported, with the time.
@@ -194,7 +194,7 @@ pub struct Io {
     /// are of all memory, for everything.
     windows: BTreeMap<u32, (u32, u32)>,
     /// Breaks this promise.
-    pub mischief: Option<Mischief>,
+    pub planted: Option<PlantedFault>,
     /// The packet that is handled.
     pub(crate) came: Came,
     /// The latest generation of each path number that a queue pair has taken from its peer.
@@ -224,7 +224,7 @@ impl Io {
             shared: BTreeMap::new(),
             passing_keys: BTreeSet::new(),
             windows: BTreeMap::new(),
-            mischief: None,
+            planted: None,
             came: Came::default(),
             newest: BTreeMap::new(),
             gave_up: BTreeMap::new(),
@@ -275,19 +275,19 @@ impl Io {
 
     fn take(&mut self, qpn: u32, srqn: Option<u32>) -> Option<RecvWr> {
         let wr = self.shared.get_mut(&srqn)?.pop_front()?;
-        self.journal.push(Did::Took { qpn, srqn, wr_id: wr.wr_id });
+        self.journal.push(Effect::Took { qpn, srqn, wr_id: wr.wr_id });
         Some(wr)
     }
 
     fn completed(&mut self, side: CqSide, srqn: Option<u32>, completion: Completion) {
         self.completions += 1;
-        let copies = match self.mischief {
-            Some(Mischief::Forget(n)) if n == self.completions => 0,
-            Some(Mischief::Repeat(n)) if n == self.completions => 2,
+        let copies = match self.planted {
+            Some(PlantedFault::Forget(n)) if n == self.completions => 0,
+            Some(PlantedFault::Repeat(n)) if n == self.completions => 2,
             _ => 1,
         };
         for _ in 0..copies {
-            self.journal.push(Did::Completed { side, srqn, completion });
+            self.journal.push(Effect::Completed { side, srqn, completion });
         }
     }
 
@@ -341,28 +341,28 @@ impl Memory for QpMemory<'_> {
         let (io, at) = (&mut *self.io, segment.indexes(data.len()));
         io.memory[at.clone()].copy_from_slice(data);
         io.stores += 1;
-        if io.mischief == Some(Mischief::Spoil(io.stores)) && !data.is_empty() {
+        if io.planted == Some(PlantedFault::Spoil(io.stores)) && !data.is_empty() {
             io.memory[at.start] ^= 1;
         }
         let data = io.memory[at].to_vec();
-        io.journal.push(Did::Store { qpn: self.own, addr: segment.addr, data });
+        io.journal.push(Effect::Store { qpn: self.own, addr: segment.addr, data });
         Ok(())
     }
 
     fn atomic(&mut self, segment: FlatSegment, op: AtomicOp) -> Result<u64, Fault> {
         let (io, addr) = (&mut *self.io, segment.addr);
         io.atomics += 1;
-        if io.mischief == Some(Mischief::Double(io.atomics)) {
+        if io.planted == Some(PlantedFault::Double(io.atomics)) {
             io.execute(addr, op);
         }
         let old = io.execute(addr, op);
-        io.journal.push(Did::Atomic { qpn: self.own, addr, op, old });
+        io.journal.push(Effect::Atomic { qpn: self.own, addr, op, old });
         Ok(old)
     }
 
     fn atomic_write(&mut self, segment: FlatSegment, value: u64) -> Result<(), Fault> {
         self.io.atomics += 1;
-        if self.io.mischief == Some(Mischief::Double(self.io.atomics)) {
+        if self.io.planted == Some(PlantedFault::Double(self.io.atomics)) {
             self.store(segment, &value.to_ne_bytes())?;
         }
         self.store(segment, &value.to_ne_bytes())
@@ -376,12 +376,12 @@ impl Memory for QpMemory<'_> {
         self.resolve_remote(&RemoteAccess { key, va, len, rights })?;
         let io = &mut *self.io;
         io.flushes += 1;
-        let copies = match io.mischief {
-            Some(Mischief::Skip(n)) if n == io.flushes => 0,
+        let copies = match io.planted {
+            Some(PlantedFault::Skip(n)) if n == io.flushes => 0,
             _ => 1,
         };
         for _ in 0..copies {
-            io.journal.push(Did::Flushed { qpn: self.own, scope });
+            io.journal.push(Effect::Flushed { qpn: self.own, scope });
         }
         Ok(())
     }
@@ -393,13 +393,13 @@ impl Memory for QpMemory<'_> {
         } else if !io.passing_keys.remove(&rkey) {
             return Err(Fault::Key);
         }
-        io.journal.push(Did::Invalidated { qpn: self.own, rkey });
+        io.journal.push(Effect::Invalidated { qpn: self.own, rkey });
         Ok(())
     }
 
     fn bind_mw(&mut self, _mw: u32, key: RemoteKey) -> Result<(), Fault> {
         self.io.windows.insert(key.rkey, (key.pd, key.qpn));
-        self.io.journal.push(Did::Bound { qpn: self.own, rkey: key.rkey });
+        self.io.journal.push(Effect::Bound { qpn: self.own, rkey: key.rkey });
         Ok(())
     }
 }
@@ -444,7 +444,7 @@ impl Outside<u32> for Io {
     }
 
     fn event(&mut self, own: &u32, event: QpEvent) {
-        self.journal.push(Did::Event { qpn: *own, event });
+        self.journal.push(Effect::Event { qpn: *own, event });
     }
 
     fn explain(
@@ -467,7 +467,7 @@ impl Outside<u32> for Io {
                 || self.gave_up.get(&path).is_some_and(|at| self.came.sent < *at)
             {
                 let why = "it was sent before its path was fenced";
-                self.journal.push(Did::Wrongly { qpn, why });
+                self.journal.push(Effect::WronglyAccepted { qpn, why });
             } else {
                 *newest = mp.generation;
             }
@@ -476,7 +476,7 @@ impl Outside<u32> for Io {
             && !self.came.forged
         {
             let psn = packet.headers.bth.psn;
-            self.journal.push(Did::HeardNotReady { qpn, psn });
+            self.journal.push(Effect::HeardNotReady { qpn, psn });
         }
     }
 
@@ -497,11 +497,11 @@ impl Outside<u32> for Io {
             let headers = burst.headers(i);
             if let (Some(aeth), true) = (headers.aeth, headers.bth.opcode.base().0 == ACK) {
                 let psn = headers.bth.psn;
-                self.journal.push(Did::Acknowledged { qpn: *own, psn, aeth });
+                self.journal.push(Effect::Acknowledged { qpn: *own, psn, aeth });
             }
             if headers.bth.opcode.base().is_read_response() {
                 let psn = headers.bth.psn;
-                self.journal.push(Did::Answered { qpn: *own, psn });
+                self.journal.push(Effect::Answered { qpn: *own, psn });
             }
             let data = &payload[range.start as usize..range.end as usize];
             let bytes = headers.packet(data);

@@ -2,7 +2,7 @@
 
 use polypath_transport::QpType;
 
-use crate::case::Kind;
+use crate::case::OpKind;
 
 /// Counters at the start of each host's memory that all queue pairs share.
 pub(crate) const SHARED: u64 = 4;
@@ -79,7 +79,7 @@ impl Layout {
     }
 
     /// The key that work request `number`, of this kind, makes invalid, or valid.
-    pub(crate) fn key(&self, kind: Kind, number: u64) -> u32 {
+    pub(crate) fn key(&self, kind: OpKind, number: u64) -> u32 {
         let of = if kind.is_local() { OWN_KEYS } else { PASSING_KEYS };
         of | (self.base + number) as u32
     }

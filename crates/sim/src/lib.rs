@@ -63,6 +63,7 @@ mod io;
 mod judge;
 mod layout;
 mod link;
+mod link_faults;
 mod out;
 mod overlap;
 pub mod pcapng;
@@ -70,24 +71,23 @@ mod rng;
 mod run;
 mod shrink;
 mod trace;
-mod weather;
 mod words;
 
 pub use arguments::Arguments;
 pub use bout::{Attack, Way};
-pub use case::{Case, EndPlan, Kind, LanePlan, Op, PairPlan, Wrong};
+pub use case::{Case, EndPlan, LanePlan, Op, OpKind, PairPlan, Wrong};
 pub use datagram::{Datagram, address, other_address};
 pub use faults::{Change, Fault, When};
 pub use host::{HostPlan, SimHost};
 pub use hunt::{Hunt, Subject};
-pub use io::{Did, Io, KEY, Mischief, NO_KEY, PD, READ_KEY, SRQNS, WRITE_KEY};
+pub use io::{Effect, Io, KEY, NO_KEY, PD, PlantedFault, READ_KEY, SRQNS, WRITE_KEY};
 pub use judge::Breach;
 pub use link::Network;
+pub use link_faults::{Bursts, Holes, LinkFaults, LinkPlan};
 pub use rng::Rng;
 pub use run::{Failure, Report, Simulation, simulate};
 pub use shrink::{Shrunk, run, shrink};
 pub use trace::{Drop, Fate, Record, Trace};
-pub use weather::{Bursts, Holes, LinkPlan, Weather};
 
 /// What the page shows compiles, and holds.
 #[cfg(doctest)]

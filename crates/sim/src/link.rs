@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use crate::attack::Seen;
 use crate::datagram::{Datagram, address};
+use crate::link_faults::{Holes, LinkFaults, LinkPlan};
 use crate::out::say;
 use crate::rng::Rng;
 use crate::trace::{Drop, Fate, Record, Trace};
-use crate::weather::{Holes, LinkPlan, Weather};
 
 #[derive(Clone, Debug)]
 struct Port {
@@ -26,7 +26,7 @@ struct Port {
 #[derive(Clone, Debug)]
 struct Link {
     plan: LinkPlan,
-    weather: Weather,
+    link_faults: LinkFaults,
     holes: Holes,
     ports: Vec<Port>,
     /// Directions that are silently cut.
@@ -74,11 +74,11 @@ impl Port {
 }
 
 impl Network {
-    /// Links in good weather that join `hosts` hosts.
+    /// Links without faults that join `hosts` hosts.
     pub fn new(plans: &[LinkPlan], hosts: usize, v6: bool) -> Self {
         let link = |(number, plan): (usize, &LinkPlan)| Link {
             plan: *plan,
-            weather: Weather::default(),
+            link_faults: LinkFaults::default(),
             holes: Holes::default(),
             ports: (0..hosts)
                 .map(|host| Port {
@@ -106,9 +106,9 @@ impl Network {
         }
     }
 
-    /// Changes the weather of a link.
-    pub fn set_weather(&mut self, link: usize, weather: Weather) {
-        self.links[link].weather = weather;
+    /// Changes the faults of a link.
+    pub fn set_link_faults(&mut self, link: usize, link_faults: LinkFaults) {
+        self.links[link].link_faults = link_faults;
         for port in &mut self.links[link].ports {
             port.burst = false;
         }
@@ -160,15 +160,15 @@ impl Network {
                 return;
             }
         };
-        let (link, weather) = (link.unwrap_or(0), self.links[link.unwrap_or(0)].weather);
-        if rng.chance(weather.corrupt) {
+        let (link, link_faults) = (link.unwrap_or(0), self.links[link.unwrap_or(0)].link_faults);
+        if rng.chance(link_faults.corrupt) {
             corrupt(&mut datagram, rng);
             self.corrupted += u64::from(datagram.corrupted);
             self.record(now, from, Some(link), &datagram, Fate::Corrupted(at));
         } else {
             self.record(now, from, Some(link), &datagram, Fate::Arrives(at));
         }
-        if rng.chance(weather.double) {
+        if rng.chance(link_faults.double) {
             self.fly(at, to, link, datagram.clone());
             at += rng.time(self.links[link].plan.delay);
             self.record(now, from, Some(link), &datagram, Fate::Again(at));
@@ -255,10 +255,10 @@ impl Link {
         if self.holes.swallow(&datagram.bytes) {
             return Err(Drop::Hole);
         }
-        if rng.chance(self.weather.loss) {
+        if rng.chance(self.link_faults.loss) {
             return Err(Drop::Chance);
         }
-        let (bursts, port) = (self.weather.bursts, &mut self.ports[from]);
+        let (bursts, port) = (self.link_faults.bursts, &mut self.ports[from]);
         if bursts.begin > 0 {
             port.burst =
                 if port.burst { !rng.chance(bursts.end) } else { rng.chance(bursts.begin) };
@@ -276,10 +276,10 @@ impl Link {
         }
         let mut at =
             Port::queue(&self.plan, &mut self.ports[to].in_free, at, bytes).ok_or(Drop::Queue)?;
-        if rng.chance(self.weather.overtake) {
+        if rng.chance(self.link_faults.overtake) {
             at += rng.time(self.plan.delay * 2);
         }
-        if rng.chance(self.weather.straggle) {
+        if rng.chance(self.link_faults.straggle) {
             at += rng.time(Duration::from_millis(300));
         }
         Ok((to, at))

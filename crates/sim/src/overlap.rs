@@ -4,7 +4,7 @@
 //! A READ is followed by a WRITE, an ATOMIC WRITE, an atomic or a SEND to the memory that it reads, at once
 //! and without a fence; or it follows one.
 
-use crate::case::{Kind, Op, PairPlan};
+use crate::case::{Op, OpKind, PairPlan};
 use crate::layout::{AREA, Layout};
 use crate::rng::Rng;
 
@@ -36,14 +36,14 @@ fn meet(rng: &mut Rng, pair: &mut PairPlan, end: usize) {
             continue;
         }
         match (op.kind, choice, send) {
-            (Kind::Read, 0, _) | (Kind::Read, 1..=3, None) if counts => {
+            (OpKind::Read, 0, _) | (OpKind::Read, 1..=3, None) if counts => {
                 place(op, layout.counter(), 8);
             }
-            (Kind::Read, 0..=3, Some(send)) => {
+            (OpKind::Read, 0..=3, Some(send)) => {
                 let at = layout.receive(send as u64) + rng.below(64);
                 place(op, at, op.len.min((layout.buffer - 64) as u32));
             }
-            (Kind::Read, ..) => {
+            (OpKind::Read, ..) => {
                 meet_at(op, last, rng);
                 last = Some(op.offset);
             }

@@ -8,23 +8,21 @@ use polypath_paths::{MakePolicy, PathEvent, PathOptions};
 use polypath_transport::{PathId, QpAttr, QpAttrMask, QpState, QpType, QueuePair, UdDestination};
 
 use crate::attack::{Attackers, Seen};
-use crate::case::{Case, Kind, Wrong};
+use crate::case::{Case, OpKind, Wrong};
 use crate::connect::connect;
 use crate::datagram::{address, other_address};
 use crate::faults::{Change, Fault, When};
 use crate::host::{HostPlan, SimHost};
-use crate::io::QKEY;
-use crate::io::{Mischief, SRQNS};
-use crate::judge::flow::Flow;
-use crate::judge::pair::{Court, Ended, Pair, Scene};
+use crate::io::{PlantedFault, QKEY, SRQNS};
+use crate::judge::direction::Direction;
+use crate::judge::pair::{Conditions, Ended, Oracle, Pair};
 use crate::judge::{Breach, Verdict, breach};
 use crate::layout::{BUFFER, COMMON, Layout, SRQ_DEPTH};
 use crate::link::Network;
+use crate::link_faults::{Holes, LinkFaults};
 use crate::out::say;
 use crate::rng::Rng;
 use crate::trace::Trace;
-use crate::weather::Holes;
-use crate::weather::Weather;
 
 const MS: Duration = Duration::from_millis(1);
 /// Work requests that each queue takes; applications have fewer outstanding.
@@ -126,7 +124,7 @@ pub struct Simulation {
     alive: Vec<bool>,
     /// By host and link.
     ports: Vec<Vec<PortState>>,
-    pub(crate) court: Court,
+    pub(crate) oracle: Oracle,
     ud: Vec<[Option<UdDestination>; 2]>,
     /// Faults by time, and by packet.
     timed: VecDeque<(Duration, Fault)>,
@@ -178,7 +176,7 @@ impl Simulation {
             let mut to = [None, None];
             for e in 0..2 {
                 let host = &mut hosts[plan.ends[e].host];
-                for (end, kind) in [(1 - e, Kind::SendInv), (e, Kind::LocalInv)] {
+                for (end, kind) in [(1 - e, OpKind::SendInv), (e, OpKind::LocalInv)] {
                     let ops = plan.ends[end].ops.iter().zip(0..);
                     let invalidating = ops.filter(|(op, _)| op.kind == kind);
                     host.io.passing_keys.extend(invalidating.map(|(_, i)| layout.key(kind, i)));
@@ -210,7 +208,7 @@ impl Simulation {
         let port = PortState { change: Change::Back, device: true, up: true };
         Self {
             net,
-            court: Court::new(case, &layouts, base),
+            oracle: Oracle::new(case, &layouts, base),
             ports: vec![vec![port; case.links.len()]; case.hosts],
             alive: vec![true; case.hosts],
             timed: timed.into(),
@@ -249,9 +247,9 @@ impl Simulation {
 
     /// A host breaks a promise.
     #[must_use]
-    pub fn with_mischief(mut self, host: usize, mischief: Mischief) -> Self {
+    pub fn with_planted_fault(mut self, host: usize, planted: PlantedFault) -> Self {
         if let Some(host) = self.hosts.get_mut(host) {
-            host.io.mischief = Some(mischief);
+            host.io.planted = Some(planted);
         }
         self
     }
@@ -270,7 +268,7 @@ impl Simulation {
 
     fn all(&mut self) -> Result<Report, Breach> {
         loop {
-            let done = !self.judged || self.court.pairs.iter().all(Pair::done);
+            let done = !self.judged || self.oracle.pairs.iter().all(Pair::done);
             if done && self.healed.is_some() && self.attackers.next().is_none() {
                 break;
             }
@@ -289,14 +287,14 @@ impl Simulation {
         }
         let calm = self.case.keeps_order() && !self.disturbed;
         let untouched = self.net.dropped == 0 && calm;
-        self.court.finish(&self.hosts, untouched)?;
+        self.oracle.finish(&self.hosts, untouched)?;
         Ok(self.report())
     }
 
     fn standing(&self) -> String {
-        let waiting = self.court.pairs.iter().filter(|p| !p.done()).flat_map(|p| {
-            let flows = (0..2).filter(|e| !p.ends[*e].gone && !p.flows[*e].done());
-            flows.map(|e| format!("{} ({:?})", p.flows[e].standing(), p.ends[e].ended))
+        let waiting = self.oracle.pairs.iter().filter(|p| !p.done()).flat_map(|p| {
+            let directions = (0..2).filter(|e| !p.ends[*e].gone && !p.directions[*e].done());
+            directions.map(|e| format!("{} ({:?})", p.directions[e].standing(), p.ends[e].ended))
         });
         let status = self.hosts.iter().map(|h| h.lane.paths().status());
         let peers: Vec<_> = status.flat_map(|s| s.peers).map(|p| (p.local, p.note)).collect();
@@ -306,7 +304,7 @@ impl Simulation {
     /// A queue pair that is to use several paths waits until both ends know of each other: only then
     /// do short timeouts make no false alarms.
     fn waits(&self, pair: usize, e: usize) -> bool {
-        let p = &self.court.pairs[pair];
+        let p = &self.oracle.pairs[pair];
         let left = p.ends.iter().any(|end| end.gone || end.ended.is_some());
         let wanted = p.plan.multipath && p.plan.is_reliable();
         wanted && !left && self.qp(pair, e).is_some_and(|qp| !qp.is_multipath())
@@ -314,7 +312,7 @@ impl Simulation {
 
     /// The queue pair of an end, if its process is the one that made it.
     pub(crate) fn qp(&self, pair: usize, e: usize) -> Option<&QueuePair> {
-        let end = &self.court.pairs[pair].ends[e];
+        let end = &self.oracle.pairs[pair].ends[e];
         self.hosts[end.host].qp(end.qpn)
     }
 
@@ -328,7 +326,7 @@ impl Simulation {
             let at = at.map(|at| (EPOCH + at).max(self.hosts[host].paused_until));
             next = [next, at].into_iter().flatten().min();
         };
-        for (i, pair) in self.court.pairs.iter().enumerate() {
+        for (i, pair) in self.oracle.pairs.iter().enumerate() {
             for (e, end) in pair.ends.iter().enumerate().filter(|(_, end)| !end.gone) {
                 if !self.waits(i, e) {
                     wanted(pair.due(e), end.host);
@@ -336,7 +334,7 @@ impl Simulation {
                 wanted(pair.receive_due(e).map(|(at, _)| at), end.host);
             }
         }
-        for ((host, _), shared) in self.court.shared.iter().filter(|((h, _), _)| self.alive[*h]) {
+        for ((host, _), shared) in self.oracle.shared.iter().filter(|((h, _), _)| self.alive[*h]) {
             wanted(shared.due(), *host);
         }
         next
@@ -386,25 +384,25 @@ impl Simulation {
             return Ok(());
         }
         let since = self.now - EPOCH;
-        for ((number, _), shared) in &mut self.court.shared {
+        for ((number, _), shared) in &mut self.oracle.shared {
             let host = &mut self.hosts[*number];
             if self.alive[*number] && host.paused_until <= self.now {
                 shared.post(since, host);
             }
         }
-        for i in 0..self.court.pairs.len() {
+        for i in 0..self.oracle.pairs.len() {
             for e in 0..2 {
-                let end = &self.court.pairs[i].ends[e];
+                let end = &self.oracle.pairs[i].ends[e];
                 let number = end.host;
                 if end.gone || self.hosts[number].paused_until > self.now {
                     continue;
                 }
                 let may_send = !self.waits(i, e);
-                let (pair, host) = (&mut self.court.pairs[i], &mut self.hosts[number]);
+                let (pair, host) = (&mut self.oracle.pairs[i], &mut self.hosts[number]);
                 pair.post_receives(e, since, host)?;
                 while may_send && pair.due(e).is_some_and(|at| at <= since) {
-                    let flow = &pair.flows[e];
-                    let wrong = flow.ops[flow.next_to_post()].wrong;
+                    let direction = &pair.directions[e];
+                    let wrong = direction.ops[direction.next_to_post()].wrong;
                     let mut ud = self.ud[i][e];
                     if let Some(to) = &mut ud {
                         to.path = host.lane.paths().ud_route(to.path);
@@ -417,19 +415,10 @@ impl Simulation {
         Ok(())
     }
 
-    fn scene(&self) -> Scene {
+    fn conditions(&self) -> Conditions {
         let lossy = self.net.dropped > 0 || self.net.corrupted > 0;
-        let unsettles = |f: &Fault| {
-            matches!(
-                f,
-                Fault::Carrier { .. }
-                    | Fault::Address { .. }
-                    | Fault::Device { .. }
-                    | Fault::Admin { .. }
-            )
-        };
-        let settled = !self.case.faults.iter().any(|(_, f)| unsettles(f));
-        Scene { now: self.now, lossy, disturbed: self.disturbed || lossy, settled }
+        let settled = !self.case.faults.iter().any(|(_, fault)| fault.is_told_to_hosts());
+        Conditions { now: self.now, lossy, disturbed: self.disturbed || lossy, settled }
     }
 
     pub(crate) fn check(&mut self, number: usize) -> Verdict {
@@ -445,8 +434,8 @@ impl Simulation {
             self.hosts[number].io.journal.clear();
             return Ok(());
         }
-        let scene = self.scene();
-        self.court.judge(number, &mut self.hosts[number], &scene)
+        let conditions = self.conditions();
+        self.oracle.judge(number, &mut self.hosts[number], &conditions)
     }
 
     fn report(&self) -> Report {
@@ -455,10 +444,16 @@ impl Simulation {
             PathEvent::Resumed { blackout, .. } => Some(*blackout),
             _ => None,
         });
-        let ends = self.court.pairs.iter().flat_map(|p| &p.ends);
+        let ends = self.oracle.pairs.iter().flat_map(|p| &p.ends);
         Report {
             time: self.now,
-            requests: self.court.pairs.iter().flat_map(|p| &p.flows).map(Flow::completed).sum(),
+            requests: self
+                .oracle
+                .pairs
+                .iter()
+                .flat_map(|p| &p.directions)
+                .map(Direction::completed)
+                .sum(),
             errors: ends.filter(|e| e.ended.is_some()).count() as u64,
             failovers: events().filter(|e| matches!(e, PathEvent::Resumed { .. })).count() as u64,
             blackout_max: blackouts.max().unwrap_or_default(),
@@ -535,7 +530,7 @@ impl Simulation {
                     host.paused_until = until;
                 }
             }
-            Fault::Weather { link, weather } => self.net.set_weather(link, weather),
+            Fault::LinkFaults { link, link_faults } => self.net.set_link_faults(link, link_faults),
             Fault::Holes { link, holes } => self.net.set_holes(link, holes),
             Fault::Die { host, reborn } => self.die(host, reborn),
             Fault::Error { pair, end } => return self.end(pair, end),
@@ -551,7 +546,7 @@ impl Simulation {
     fn heal(&mut self) {
         self.counted.clear();
         for link in 0..self.case.links.len() {
-            self.net.set_weather(link, Weather::default());
+            self.net.set_link_faults(link, LinkFaults::default());
             self.net.set_holes(link, Holes::default());
             for from in 0..self.hosts.len() {
                 (0..self.hosts.len()).for_each(|to| self.net.set_cut(link, from, to, false));
@@ -568,7 +563,7 @@ impl Simulation {
 
     /// The process on a host is no more; another one may take its place.
     fn die(&mut self, number: usize, reborn: bool) {
-        self.court.died(number, self.now);
+        self.oracle.died(number, self.now);
         let plan = HostPlan { instance: self.rng.bits(), ..self.plans[number] };
         self.hosts[number] = SimHost::new(&plan, self.now);
         self.alive[number] = reborn;
@@ -578,7 +573,7 @@ impl Simulation {
 
     /// An application ends its queue pair.
     fn end(&mut self, pair: usize, e: usize) -> Verdict {
-        let end = &mut self.court.pairs[pair].ends[e];
+        let end = &mut self.oracle.pairs[pair].ends[e];
         if end.gone {
             return Ok(());
         }

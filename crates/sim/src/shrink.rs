@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use crate::case::Case;
 use crate::faults::{Fault, When};
-use crate::io::Mischief;
+use crate::io::PlantedFault;
+use crate::link_faults::{Bursts, LinkFaults};
 use crate::run::{Failure, Report, Simulation};
 use crate::trace::Trace;
-use crate::weather::{Bursts, Weather};
 
 /// Runs that cutting down may take.
 const RUNS_MAX: u32 = 3000;
@@ -28,13 +28,13 @@ pub struct Shrunk<C = Case> {
     pub runs: u32,
 }
 
-/// Runs a case; a panic counts as a failure. `mischief`: a host that breaks a promise.
+/// Runs a case; a panic counts as a failure. `planted`: the host that breaks a promise.
 ///
 /// # Errors
 /// A promise was broken.
 pub fn run(
     case: &Case,
-    mischief: Option<(usize, Mischief)>,
+    planted: Option<(usize, PlantedFault)>,
     trace: Option<Trace>,
 ) -> (Result<Report, Failure>, Option<Trace>) {
     let run = || {
@@ -42,8 +42,8 @@ pub fn run(
         if let Some(trace) = trace {
             simulation = simulation.with_trace(trace);
         }
-        if let Some((host, mischief)) = mischief {
-            simulation = simulation.with_mischief(host, mischief);
+        if let Some((host, planted)) = planted {
+            simulation = simulation.with_planted_fault(host, planted);
         }
         simulation.run()
     };
@@ -53,8 +53,8 @@ pub fn run(
 }
 
 /// Cuts down a case that fails. Gives up after 3000 runs or a minute, with what it has.
-pub fn shrink(case: &Case, failure: Failure, mischief: Option<(usize, Mischief)>) -> Shrunk {
-    let fails = |case: &Case| run(case, mischief, None).0.err();
+pub fn shrink(case: &Case, failure: Failure, planted: Option<(usize, PlantedFault)>) -> Shrunk {
+    let fails = |case: &Case| run(case, planted, None).0.err();
     Shrinker::new(case, failure, &fails).run(Shrinker::pass)
 }
 
@@ -162,7 +162,7 @@ impl Shrinker<'_, Case> {
             self.change(|case| remove_host(case, host));
         }
         self.simplify();
-        self.hurry();
+        self.make_sooner();
     }
 
     /// Makes what is left simpler.
@@ -174,10 +174,10 @@ impl Shrinker<'_, Case> {
             self.change(|case| case.links[link].rate_mbps = 0);
         }
         for i in 0..self.best.faults.len() {
-            let part = |change: fn(&mut Weather)| {
+            let part = |change: fn(&mut LinkFaults)| {
                 move |case: &mut Case| {
-                    if let (_, Fault::Weather { weather, .. }) = &mut case.faults[i] {
-                        change(weather);
+                    if let (_, Fault::LinkFaults { link_faults, .. }) = &mut case.faults[i] {
+                        change(link_faults);
                     }
                 }
             };
@@ -222,7 +222,7 @@ impl Shrinker<'_, Case> {
     }
 
     /// Makes it happen sooner.
-    fn hurry(&mut self) {
+    fn make_sooner(&mut self) {
         self.change(|case| {
             for op in case.pairs.iter_mut().flat_map(|p| &mut p.ends).flat_map(|e| &mut e.ops) {
                 op.receive_at = Duration::ZERO;
@@ -288,7 +288,7 @@ fn remove_link(case: &mut Case, number: usize) {
         | Fault::Address { link, .. }
         | Fault::Device { link, .. }
         | Fault::Admin { link, .. }
-        | Fault::Weather { link, .. }
+        | Fault::LinkFaults { link, .. }
         | Fault::Holes { link, .. } => moved(link),
         _ => true,
     });

@@ -3,11 +3,10 @@
 use core::fmt;
 
 use crate::bout::Way;
-use crate::case::{Kind, Wrong};
+use crate::case::{OpKind, Wrong};
 use crate::cm::{CmFault, Decision, Forgery, Quit};
 use crate::faults::{Change, Fault, When};
-use crate::weather::Holes;
-use crate::weather::{Bursts, Weather};
+use crate::link_faults::{Bursts, Holes, LinkFaults};
 
 impl fmt::Display for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -46,7 +45,7 @@ impl fmt::Display for Fault {
                 write!(f, "host {host} puts its address on link {link} into use again by hand")
             }
             Self::Pause { host, time } => write!(f, "host {host} does not run for {time:?}"),
-            Self::Weather { link, weather } => write!(f, "link {link} {weather}"),
+            Self::LinkFaults { link, link_faults } => write!(f, "link {link} {link_faults}"),
             Self::Holes { link, holes } => write!(f, "link {link} {holes}"),
             Self::Die { host, reborn: false } => write!(f, "the process of host {host} dies"),
             Self::Die { host, reborn: true } => {
@@ -85,7 +84,7 @@ fn write_cut(
     }
 }
 
-impl fmt::Display for Weather {
+impl fmt::Display for LinkFaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { loss, bursts, double, overtake, straggle, corrupt } = *self;
         let fates = [
@@ -134,7 +133,7 @@ impl fmt::Display for Holes {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for OpKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Send => "SEND",
@@ -187,7 +186,7 @@ impl fmt::Display for CmFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Cut { link, from, to, cut } => write_cut(f, link, from, to, cut),
-            Self::Weather { link, weather } => write!(f, "link {link} {weather}"),
+            Self::LinkFaults { link, link_faults } => write!(f, "link {link} {link_faults}"),
             Self::Pause { place, time, deaf: false } => {
                 write!(f, "{place} does nothing for {time:?}")
             }

@@ -2,11 +2,11 @@
 //! judge notices what a host does wrong. `polypath-sim cm` runs as many seeds as one likes.
 
 use polypath_sim::Trace;
-use polypath_sim::cm::{CmCase, CmMischief, CmSimulation, run, shrink};
+use polypath_sim::cm::{CmCase, CmPlantedFault, CmSimulation, run, shrink};
 use polypath_wire::Packet;
 use polypath_wire::cm::CmMad;
 
-/// Seeds that are tried for each mischief.
+/// Seeds that are tried for each planted fault.
 const SEEDS: u64 = 40;
 
 fn check(seeds: impl IntoIterator<Item = u64>) {
@@ -59,21 +59,21 @@ fn a_trace_holds_mads_as_they_were_on_the_wire() {
     assert!(trace.to_string().contains("CM.REQ"), "{trace}");
 }
 
-/// The first seed at which a mischief is noticed, cut down.
-fn noticed(mischief: CmMischief, rules: &[&str]) -> CmCase {
-    let mischief = Some((1, mischief));
+/// The first seed at which a planted fault is noticed, cut down.
+fn noticed(planted: CmPlantedFault, rules: &[&str]) -> CmCase {
+    let planted = Some((1, planted));
     let found = (0..SEEDS).find_map(|seed| {
         let case = CmCase::draw(seed);
-        let failure = run(&case, mischief, None).0.err()?;
+        let failure = run(&case, planted, None).0.err()?;
         Some((case, failure))
     });
     let (case, failure) =
-        found.unwrap_or_else(|| panic!("{mischief:?} is not noticed in {SEEDS} seeds"));
-    assert!(rules.contains(&failure.rule), "{mischief:?}: {failure}");
-    let small = shrink(&case, failure.clone(), mischief);
+        found.unwrap_or_else(|| panic!("{planted:?} is not noticed in {SEEDS} seeds"));
+    assert!(rules.contains(&failure.rule), "{planted:?}: {failure}");
+    let small = shrink(&case, failure.clone(), planted);
     assert_eq!(small.failure.rule, failure.rule);
-    // It still fails, in the same way, each time; and only with the mischief.
-    assert_eq!(run(&small.case, mischief, None).0, Err(small.failure));
+    // It still fails, in the same way, each time; and only with the planted fault.
+    assert_eq!(run(&small.case, planted, None).0, Err(small.failure));
     assert!(run(&small.case, None, None).0.is_ok());
     small.case
 }
@@ -84,19 +84,19 @@ fn whatever_a_host_does_wrong_is_noticed_and_cut_down() {
     let uncalled = "no message is sent that nothing calls for";
     let true_ = "messages say what is true";
     let events = "events come when they are due";
-    for (mischief, rules) in [
-        (CmMischief::Lose(1), &[due][..]),
-        (CmMischief::Double(1), &[uncalled]),
-        (CmMischief::Spoil(1), &[true_]),
-        (CmMischief::Forget(1), &[events]),
+    for (planted, rules) in [
+        (CmPlantedFault::Lose(1), &[due][..]),
+        (CmPlantedFault::Double(1), &[uncalled]),
+        (CmPlantedFault::Spoil(1), &[true_]),
+        (CmPlantedFault::Forget(1), &[events]),
     ] {
-        let small = noticed(mischief, rules);
+        let small = noticed(planted, rules);
         // One attempt is enough.
         assert!(small.attempts.len() <= 1 && small.faults.is_empty(), "{small}");
         assert_eq!((small.hosts, small.links.len()), (2, 1), "{small}");
     }
     // Not only at once.
-    for mischief in [CmMischief::Lose(7), CmMischief::Double(7), CmMischief::Forget(9)] {
-        noticed(mischief, &[due, uncalled, events, "no event comes that nothing has caused"]);
+    for planted in [CmPlantedFault::Lose(7), CmPlantedFault::Double(7), CmPlantedFault::Forget(9)] {
+        noticed(planted, &[due, uncalled, events, "no event comes that nothing has caused"]);
     }
 }

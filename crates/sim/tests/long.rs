@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use polypath_sim::{
-    Case, EndPlan, Fault, Kind, LanePlan, LinkPlan, Op, PairPlan, Report, Weather, When, run,
+    Case, EndPlan, Fault, LanePlan, LinkFaults, LinkPlan, Op, OpKind, PairPlan, Report, When, run,
 };
 use polypath_transport::{Access, QpType, REACH};
 
@@ -13,7 +13,7 @@ const LEN: u32 = 12 << 10;
 fn end(host: usize, psn: u32, writes: u32) -> EndPlan {
     let op = |i: u32| Op {
         at: Duration::ZERO,
-        kind: Kind::Write,
+        kind: OpKind::Write,
         len: LEN,
         offset: i % 3 * LEN,
         fill: u64::from(i),
@@ -94,9 +94,12 @@ fn one_queue_pair_fills_a_long_way_to_a_peer_that_keeps_what_comes_early() {
 fn losses_and_reordering_on_a_long_way_cost_little_beside_themselves() {
     let wide = LanePlan { reach: REACH, receive_window: REACH };
     for (reorders, loss) in [(false, 1), (true, 0), (true, 1)] {
-        let weather = Fault::Weather { link: 0, weather: Weather { loss, ..Weather::default() } };
+        let link_faults = Fault::LinkFaults {
+            link: 0,
+            link_faults: LinkFaults { loss, ..LinkFaults::default() },
+        };
         // All is whole again after the last fault.
-        let times = [0, 10].map(|s| (When::At(Duration::from_secs(s)), weather));
+        let times = [0, 10].map(|s| (When::At(Duration::from_secs(s)), link_faults));
         let report = judged(&case(wide, reorders, times.to_vec()));
         let most = report.dropped * 2 + if reorders { 1000 } else { 10 };
         assert!(report.resent <= most, "{reorders} {loss}: {report:?}");

@@ -31,7 +31,7 @@ impl fmt::Display for Level {
 
 /// What is known of a kind of event beside its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct EventKind {
     /// Its name, words with underscores: `path_given_up`.
     pub name: &'static str,
     /// How much it matters.
@@ -62,7 +62,7 @@ macro_rules! events {
 
         impl $enum {
             /// All kinds, in the order of their declaration.
-            pub const KINDS: &'static [Kind] = &[$(Kind {
+            pub const KINDS: &'static [EventKind] = &[$(EventKind {
                 name: $name,
                 level: Level::$level,
                 help: crate::counter::trimmed(concat!($($help),+)),
@@ -70,7 +70,7 @@ macro_rules! events {
             },)+];
 
             /// What is known of its kind.
-            pub fn kind(&self) -> &'static Kind {
+            pub fn kind(&self) -> &'static EventKind {
                 const NAMES: &[&str] = &[$($name),+];
                 let name = match self {
                     $(Self::$variant { .. } => $name,)+

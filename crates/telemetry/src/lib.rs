@@ -24,5 +24,5 @@ pub use counter::{Counters, Descriptor, Unit};
 pub use declared::{
     BrokerCounters, CmCounters, ControlDrops, FaultCounters, LaneCounters, LaneDrops, QpCounters,
 };
-pub use event::{Event, Kind, Level, Occurrence};
+pub use event::{Event, EventKind, Level, Occurrence};
 pub use words::{Errno, InterfaceName, Micros, PathName, Qpn, Reason, Value};

@@ -1,6 +1,6 @@
 //! What a user wrote after a kind's prefix.
 
-use crate::device::{Kind, MEMBERS_MAX};
+use crate::device::{DeviceKind, MEMBERS_MAX};
 use crate::error::SelectionError;
 use crate::interface::Port;
 use crate::table::Table;
@@ -27,7 +27,7 @@ impl Choice {
     ///
     /// # Errors
     /// [`SelectionError`], which says what to write for devices of this kind.
-    pub fn of_interfaces(kind: &Kind, text: &str) -> Result<Self, SelectionError> {
+    pub fn of_interfaces(kind: &DeviceKind, text: &str) -> Result<Self, SelectionError> {
         let mut interfaces: Vec<String> = Vec::new();
         for name in text.split('+').map(str::trim) {
             if name.is_empty() || name.len() > 15 || name.contains(['/', ':', ' ']) {

@@ -33,7 +33,7 @@ pub fn roce_mtu(link_mtu: u32) -> u32 {
 
 /// A kind of device. Devices of different kinds have different prefixes.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct DeviceKind {
     /// What a user writes to choose such devices, and what their names begin with: `roce`, `mp`.
     pub prefix: &'static str,
     /// All that a user may write, as examples with interfaces `eth0` and `eth1`; the most specific last.
@@ -50,7 +50,7 @@ pub struct DeviceSpec {
     /// `roce0`, `roce1` …, `mp0`.
     pub name: String,
     /// What it is.
-    pub kind: &'static Kind,
+    pub kind: &'static DeviceKind,
     /// Indexes of its interfaces, the primary first.
     pub members: Vec<u32>,
     /// A number in host byte order: EUI-64 of the first member's MAC address. An mp device's differs

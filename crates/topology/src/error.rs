@@ -1,6 +1,6 @@
 //! What is wrong with a selection of devices.
 
-use crate::device::{Kind, MEMBERS_MAX};
+use crate::device::{DeviceKind, MEMBERS_MAX};
 
 /// A selection that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +35,7 @@ pub enum SelectionError {
 impl SelectionError {
     /// [`Form`](Self::Form), with what may be written for devices of these kinds.
     #[must_use]
-    pub fn form<'a>(text: &str, kinds: impl IntoIterator<Item = &'a Kind>) -> Self {
+    pub fn form<'a>(text: &str, kinds: impl IntoIterator<Item = &'a DeviceKind>) -> Self {
         let forms: Vec<&str> = kinds.into_iter().flat_map(|kind| kind.forms).copied().collect();
         let write = match forms.split_last() {
             Some((last, [])) => (*last).to_owned(),

@@ -36,7 +36,7 @@ pub mod table;
 
 pub use choice::Choice;
 pub use device::{
-    DeviceSpec, Kind, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, OVERHEAD, roce_mtu, width_and_speed,
+    DeviceKind, DeviceSpec, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, OVERHEAD, roce_mtu, width_and_speed,
 };
 pub use error::SelectionError;
 pub use gids::{GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable};

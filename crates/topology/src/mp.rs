@@ -1,7 +1,7 @@
 //! Multi-path: one device over several interfaces.
 
 use crate::choice::Choice;
-use crate::device::{DeviceSpec, Kind, MEMBERS_MAX};
+use crate::device::{DeviceKind, DeviceSpec, MEMBERS_MAX};
 use crate::gids::eui64;
 use crate::interface::Port;
 use crate::provider::Provider;
@@ -10,8 +10,12 @@ use crate::table::Table;
 /// `mp0`: several interfaces, multi-path with peers that know it. The first of them gives it its GUID.
 pub const MP: &dyn Provider = &Mp;
 
-static KIND: Kind =
-    Kind { prefix: "mp", forms: &["mp", "mp:eth0+eth1"], title: "multi-path", multipath: true };
+static KIND: DeviceKind = DeviceKind {
+    prefix: "mp",
+    forms: &["mp", "mp:eth0+eth1"],
+    title: "multi-path",
+    multipath: true,
+};
 
 /// `index` of the one mp device of a program.
 const INDEX: u32 = 0x0010_0000;
@@ -23,7 +27,7 @@ const UVERBS: u32 = 900;
 struct Mp;
 
 impl Provider for Mp {
-    fn kind(&self) -> &'static Kind {
+    fn kind(&self) -> &'static DeviceKind {
         &KIND
     }
 

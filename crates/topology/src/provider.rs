@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use crate::choice::Choice;
-use crate::device::{DeviceSpec, Kind};
+use crate::device::{DeviceKind, DeviceSpec};
 use crate::error::SelectionError;
 use crate::interface::Port;
 use crate::table::Table;
@@ -15,7 +15,7 @@ use crate::table::Table;
 /// arguments alone.
 pub trait Provider: Debug + Send + Sync {
     /// The kind.
-    fn kind(&self) -> &'static Kind;
+    fn kind(&self) -> &'static DeviceKind;
 
     /// Whether a program that selects nothing gets devices of this kind, where so many interfaces count
     /// without being named. One kind suits each number.

@@ -1,7 +1,7 @@
 //! Plain RoCE v2: a device for each interface.
 
 use crate::choice::Choice;
-use crate::device::{DeviceSpec, Kind};
+use crate::device::{DeviceKind, DeviceSpec};
 use crate::gids::eui64;
 use crate::interface::Port;
 use crate::provider::Provider;
@@ -10,8 +10,12 @@ use crate::table::Table;
 /// `roceN`: one interface, RoCE v2.
 pub const ROCE: &dyn Provider = &Roce;
 
-static KIND: Kind =
-    Kind { prefix: "roce", forms: &["roce", "roce:eth0"], title: "RoCE v2", multipath: false };
+static KIND: DeviceKind = DeviceKind {
+    prefix: "roce",
+    forms: &["roce", "roce:eth0"],
+    title: "RoCE v2",
+    multipath: false,
+};
 
 /// The device of an interface has this `index` and the interface's.
 const INDEX: u32 = 0x0020_0000;
@@ -23,7 +27,7 @@ const UVERBS: u32 = 1000;
 struct Roce;
 
 impl Provider for Roce {
-    fn kind(&self) -> &'static Kind {
+    fn kind(&self) -> &'static DeviceKind {
         &KIND
     }
 

@@ -13,7 +13,7 @@ use crate::ucma::layout::{CONNECT_REQUEST, MULTICAST};
 
 /// What is to be done with an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum EventFate {
     /// The program gets it.
     Deliver,
     /// Its id is gone; with it ends the id that a connection request announced.
@@ -133,8 +133,8 @@ impl Ids {
     }
 
     /// What is to be done with an event that came by a file.
-    pub(crate) fn judge(&self, event: &[u8], file: u64) -> Verdict {
-        let Some(event) = parse(event) else { return Verdict::Drop(None) };
+    pub(crate) fn judge(&self, event: &[u8], file: u64) -> EventFate {
+        let Some(event) = parse(event) else { return EventFate::Drop(None) };
         let (owner, child) = match event.kind {
             CONNECT_REQUEST => (self.listener(&event), Some(event.id)),
             kind if MULTICAST.contains(&kind) => {
@@ -143,16 +143,16 @@ impl Ids {
             _ => (Some(event.id), None),
         };
         match owner.and_then(|id| self.id(id)) {
-            None => Verdict::Drop(child),
-            Some(Id { home: Some(home), .. }) if *home != file => Verdict::Forward(*home),
-            Some(_) => Verdict::Deliver,
+            None => EventFate::Drop(child),
+            Some(Id { home: Some(home), .. }) if *home != file => EventFate::Forward(*home),
+            Some(_) => EventFate::Deliver,
         }
     }
 
     /// An event was received: what is to be done with it. If it is to be delivered, it is counted.
-    pub(crate) fn delivered(&mut self, bytes: &[u8], file: u64) -> Verdict {
+    pub(crate) fn delivered(&mut self, bytes: &[u8], file: u64) -> EventFate {
         let verdict = self.judge(bytes, file);
-        let (Verdict::Deliver, Some(event)) = (verdict, parse(bytes)) else { return verdict };
+        let (EventFate::Deliver, Some(event)) = (verdict, parse(bytes)) else { return verdict };
         let counted = match event.kind {
             CONNECT_REQUEST => {
                 let listener = self.listener(&event);
@@ -215,9 +215,9 @@ mod tests {
     fn a_connection_request_counts_for_the_listener() {
         let mut ids = Ids::new();
         ids.created(1, 0x1000);
-        assert_eq!(ids.delivered(&event(0x1000, 2, CONNECT_REQUEST), FILE), Verdict::Deliver);
+        assert_eq!(ids.delivered(&event(0x1000, 2, CONNECT_REQUEST), FILE), EventFate::Deliver);
         ids.named(2, 0x2000);
-        assert_eq!(ids.delivered(&event(0x2000, 2, 9), FILE), Verdict::Deliver);
+        assert_eq!(ids.delivered(&event(0x2000, 2, 9), FILE), EventFate::Deliver);
         assert_eq!((ids.reported(1), ids.reported(2)), (1, 1));
     }
 
@@ -225,10 +225,13 @@ mod tests {
     fn events_of_a_destroyed_id_are_dropped_and_its_children_ended() {
         let mut ids = Ids::new();
         ids.created(1, 0x1000);
-        assert_eq!(ids.delivered(&event(0x1000, 1, 0), FILE), Verdict::Deliver);
+        assert_eq!(ids.delivered(&event(0x1000, 1, 0), FILE), EventFate::Deliver);
         assert_eq!(ids.destroyed(1), 1);
-        assert_eq!(ids.delivered(&event(0x1000, 1, 2), FILE), Verdict::Drop(None));
-        assert_eq!(ids.delivered(&event(0x1000, 5, CONNECT_REQUEST), FILE), Verdict::Drop(Some(5)));
+        assert_eq!(ids.delivered(&event(0x1000, 1, 2), FILE), EventFate::Drop(None));
+        assert_eq!(
+            ids.delivered(&event(0x1000, 5, CONNECT_REQUEST), FILE),
+            EventFate::Drop(Some(5))
+        );
         assert_eq!(ids.destroyed(1), 0);
     }
 
@@ -237,10 +240,10 @@ mod tests {
         let mut ids = Ids::new();
         ids.created(1, 0x1000);
         ids.moved(1, 2);
-        assert_eq!(ids.delivered(&event(0x1000, 1, 10), FILE), Verdict::Forward(2));
-        assert_eq!(ids.delivered(&event(0x1000, 5, CONNECT_REQUEST), FILE), Verdict::Forward(2));
+        assert_eq!(ids.delivered(&event(0x1000, 1, 10), FILE), EventFate::Forward(2));
+        assert_eq!(ids.delivered(&event(0x1000, 5, CONNECT_REQUEST), FILE), EventFate::Forward(2));
         assert_eq!(ids.reported(1), 0);
-        assert_eq!(ids.delivered(&event(0x1000, 1, 10), 2), Verdict::Deliver);
+        assert_eq!(ids.delivered(&event(0x1000, 1, 10), 2), EventFate::Deliver);
         assert_eq!(ids.reported(1), 1);
     }
 
@@ -249,14 +252,14 @@ mod tests {
         let mut ids = Ids::new();
         ids.created(1, 0x1000);
         ids.joined(7, 0x7000, 1);
-        assert_eq!(ids.delivered(&event(0x7000, 7, 12), FILE), Verdict::Deliver);
+        assert_eq!(ids.delivered(&event(0x7000, 7, 12), FILE), EventFate::Deliver);
         assert_eq!((ids.left(7), ids.reported(1)), (1, 1));
-        assert_eq!(ids.delivered(&event(0x7000, 7, 13), FILE), Verdict::Drop(None));
+        assert_eq!(ids.delivered(&event(0x7000, 7, 13), FILE), EventFate::Drop(None));
     }
 
     #[test]
     fn a_truncated_event_is_dropped() {
-        assert_eq!(Ids::new().delivered(&[0; 15], FILE), Verdict::Drop(None));
+        assert_eq!(Ids::new().delivered(&[0; 15], FILE), EventFate::Drop(None));
     }
 
     #[test]

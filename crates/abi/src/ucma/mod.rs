@@ -34,7 +34,7 @@ use crate::guard::{self, set_errno};
 use crate::lock::Lock;
 use crate::{broker, log};
 use both::{Outside, Ucma, World};
-use ids::{Ids, Verdict};
+use ids::{EventFate, Ids};
 
 /// The path that we stand in for.
 const PATH: &CStr = c"/dev/infiniband/rdma_cm";
@@ -258,7 +258,7 @@ pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Opt
         let got = unsafe { recv(fd, event.as_mut_ptr().cast(), EVENT_MAX, 0) };
         let errno = guard::errno();
         let length = usize::try_from(got).unwrap_or(0);
-        let verdict = guard::run(Verdict::Drop(None), || {
+        let verdict = guard::run(EventFate::Drop(None), || {
             let mut ids = IDS.lock();
             ids.end_wait(fd);
             ids.delivered(&event[..length], number)
@@ -272,7 +272,7 @@ pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Opt
             return Some(-1);
         }
         match verdict {
-            Verdict::Deliver => {
+            EventFate::Deliver => {
                 // SAFETY: the caller's promise: the response has `room` bytes.
                 unsafe {
                     core::ptr::copy_nonoverlapping(event.as_ptr(), response, room.min(length));
@@ -280,8 +280,8 @@ pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Opt
                 guard::run((), || purge(fd));
                 return Some(len.cast_signed());
             }
-            Verdict::Forward(home) => guard::run((), || forward(home, &event[..length])),
-            Verdict::Drop(child) => {
+            EventFate::Forward(home) => guard::run((), || forward(home, &event[..length])),
+            EventFate::Drop(child) => {
                 guard::run((), || abandon(fd, child));
                 let same = guard::run(false, || file(fd).map(|file| file.number) == Some(number));
                 if !same && blocks {
@@ -339,15 +339,15 @@ pub(crate) fn purge(fd: c_int) {
         }
         let Some((got, event)) = receive(libc::MSG_PEEK) else { return };
         let verdict = ids.judge(&event[..got], this.number);
-        if verdict == Verdict::Deliver {
+        if verdict == EventFate::Deliver {
             return;
         }
         receive(0);
         drop(ids);
         match verdict {
-            Verdict::Deliver => {}
-            Verdict::Drop(child) => abandon(fd, child),
-            Verdict::Forward(home) => forward(home, &event[..got]),
+            EventFate::Deliver => {}
+            EventFate::Drop(child) => abandon(fd, child),
+            EventFate::Forward(home) => forward(home, &event[..got]),
         }
     }
 }

@@ -93,7 +93,7 @@ impl Broker {
         } else if event.hung_up {
             self.close(id);
         }
-        self.settle(id);
+        self.watch_or_close(id);
     }
 
     fn read(&mut self, id: u64) {
@@ -150,7 +150,7 @@ impl Broker {
 
     /// After its turn: waits for the right thing, or closes it if it was to leave. What was sent to
     /// it stays readable.
-    pub(super) fn settle(&mut self, id: u64) {
+    pub(super) fn watch_or_close(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.role == Role::Leaving {
             self.close(id);
@@ -170,7 +170,7 @@ impl Broker {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let result = connection.send(bytes, fd);
         self.check(id, result);
-        self.settle(id);
+        self.watch_or_close(id);
     }
 
     pub(super) fn check(&mut self, id: u64, result: Result<(), Lost>) {

@@ -93,7 +93,7 @@ impl Broker {
 
     pub(super) fn deliver(&mut self, file: FileId, event: Vec<u8>) -> Delivery {
         let delivery = self.files.deliver(file, event);
-        self.settle_file(file, delivery);
+        self.watch_or_close_file(file, delivery);
         delivery
     }
 
@@ -107,11 +107,11 @@ impl Broker {
             if delivery != Delivery::Stuck {
                 self.watch_file(file, Interest::HangUp);
             }
-            self.settle_file(file, delivery);
+            self.watch_or_close_file(file, delivery);
         }
     }
 
-    fn settle_file(&mut self, file: FileId, delivery: Delivery) {
+    fn watch_or_close_file(&mut self, file: FileId, delivery: Delivery) {
         match delivery {
             Delivery::Sent => {}
             Delivery::Stuck => self.watch_file(file, Interest::Write),

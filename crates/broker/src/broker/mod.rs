@@ -261,7 +261,7 @@ impl Broker {
             self.counters.tables_pushed += 1;
             let result = connection.send_table(&push);
             self.check(id, result);
-            self.settle(id);
+            self.watch_or_close(id);
         }
     }
 

@@ -80,7 +80,7 @@ impl Broker {
                 break;
             }
         }
-        self.settle(id);
+        self.watch_or_close(id);
     }
 }
 

@@ -127,7 +127,7 @@ pub struct Host {
 
 /// How bad the network is, in percent.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Weather {
+pub struct LinkFaults {
     pub loss: u64,
     pub duplication: u64,
     /// Longest additional delay.
@@ -140,7 +140,7 @@ const LATENCY: Duration = Duration::from_micros(50);
 pub struct World {
     pub now: Duration,
     pub hosts: Vec<Host>,
-    pub weather: Weather,
+    pub link_faults: LinkFaults,
     pub rng: Rng,
     /// Decides about each MAD: false drops it.
     pub filter: Box<dyn FnMut(&CmMad) -> bool>,
@@ -187,7 +187,7 @@ impl World {
         Self {
             now: Duration::from_secs(1000),
             hosts: (0..hosts).map(host).collect(),
-            weather: Weather::default(),
+            link_faults: LinkFaults::default(),
             rng: Rng::new(seed),
             filter: Box::new(|_| true),
             dead: BTreeSet::new(),
@@ -216,12 +216,12 @@ impl World {
                 self.sent.push(mad.clone());
                 let parsed = CmMad::parse(&mad.mad).expect("we send what can be parsed");
                 let is_dead = self.dead.contains(&mad.local) || self.dead.contains(&mad.remote);
-                if is_dead || !(self.filter)(&parsed) || self.rng.chance(self.weather.loss) {
+                if is_dead || !(self.filter)(&parsed) || self.rng.chance(self.link_faults.loss) {
                     continue;
                 }
-                let copies = 1 + usize::from(self.rng.chance(self.weather.duplication));
+                let copies = 1 + usize::from(self.rng.chance(self.link_faults.duplication));
                 for _ in 0..copies {
-                    let jitter = self.weather.jitter.as_nanos() as u64;
+                    let jitter = self.link_faults.jitter.as_nanos() as u64;
                     let jitter = Duration::from_nanos(self.rng.below(jitter + 1));
                     self.sequence += 1;
                     let key = (self.now + LATENCY + jitter, self.sequence);

@@ -109,10 +109,10 @@ impl Lane {
             Error::new(libc::EIO, format!("the system gives no random numbers: {e}"))
         })?;
         let identity = LaneIdentity { instance: u64::from_ne_bytes(instance), slot: opened.slot };
-        let settings = crate::mp::settings(config, table, opened.receive_buffer);
+        let settings = crate::path_settings::settings(config, table, opened.receive_buffer);
         let mut paths = PathManager::new(settings, identity, seed);
-        paths.set_local(clock::now(), &crate::mp::local_addresses(table, selection));
-        paths.set_down(clock::now(), &crate::mp::down_rules(table));
+        paths.set_local(clock::now(), &crate::path_settings::local_addresses(table, selection));
+        paths.set_down(clock::now(), &crate::path_settings::down_rules(table));
         let mut io = LaneIo::new(senders);
         io.learn_interfaces(table);
         let socket = receivers.wait_on();
@@ -350,8 +350,8 @@ impl Lane {
 
     /// Links or addresses changed.
     pub(crate) fn set_table(&self, table: &Table, selection: &Selection) {
-        let addresses = crate::mp::local_addresses(table, selection);
-        let down = crate::mp::down_rules(table);
+        let addresses = crate::path_settings::local_addresses(table, selection);
+        let down = crate::path_settings::down_rules(table);
         if self.has_failed() {
             return;
         }

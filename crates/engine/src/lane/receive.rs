@@ -79,7 +79,7 @@ impl State {
     pub(super) fn learn_sole_ipv4(&mut self, table: &Table, selection: &Selection) {
         let Some(udp) = self.udp_receiver() else { return };
         // Without the option packets say what they were sent to, which is as good.
-        let _ = udp.set_sole_ipv4(crate::mp::sole_ipv4(table, selection));
+        let _ = udp.set_sole_ipv4(crate::path_settings::sole_ipv4(table, selection));
     }
 
     /// The slot's socket, where it is not wrapped: who wraps it has it tell everything.

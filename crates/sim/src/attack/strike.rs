@@ -43,7 +43,7 @@ impl Simulation {
     fn target(&self, attack: &Attack) -> Option<Target> {
         let plan = self.case.pairs.get(attack.pair)?;
         let (end, peer) = (&plan.ends[attack.end], &plan.ends[1 - attack.end]);
-        let pair = &self.court.pairs[attack.pair];
+        let pair = &self.oracle.pairs[attack.pair];
         // What an ended queue pair flushes looks executed: nobody can tell then which numbers are wrong.
         if pair.has_ended() {
             return None;
@@ -57,8 +57,8 @@ impl Simulation {
             peer_qpn: peer.qpn,
             mtu: plan.mtu,
             memory: self.hosts[end.host].io.memory.len() as u64,
-            requests: pair.flows[1 - attack.end].sequence(),
-            answers: pair.flows[attack.end].sequence(),
+            requests: pair.directions[1 - attack.end].sequence(),
+            answers: pair.directions[attack.end].sequence(),
         })
     }
 

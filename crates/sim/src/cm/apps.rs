@@ -16,7 +16,7 @@ impl CmSimulation {
     pub(super) fn act(&mut self, action: Action) -> Verdict {
         let place = match &action {
             Action::Fault(fault) => return self.fault(*fault),
-            Action::Wake(place) => return self.settle(place.host),
+            Action::Wake(place) => return self.send_and_check(place.host),
             Action::Listen(l) => self.case.listeners[*l].place,
             Action::Attempt(a) => self.case.attempts[*a].place,
             Action::Unlisten(l) => {
@@ -50,7 +50,7 @@ impl CmSimulation {
             Action::Half(half, step) => self.half(place, half, step)?,
             Action::Fault(_) | Action::Wake(_) => {}
         }
-        self.settle(place.host)
+        self.send_and_check(place.host)
     }
 
     /// The process that has a file open; `None` if it is gone.

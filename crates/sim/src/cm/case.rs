@@ -3,7 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::weather::{LinkPlan, Weather};
+use crate::link_faults::{LinkFaults, LinkPlan};
 
 /// Everything that a run follows from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ pub enum CmFault {
     /// A link silently drops what one host sends to another, or does no more.
     Cut { link: usize, from: usize, to: usize, cut: bool },
     /// MADs get lost, doubled, held back, corrupted.
-    Weather { link: usize, weather: Weather },
+    LinkFaults { link: usize, link_faults: LinkFaults },
     /// A process does nothing for a while; or it only reads no events.
     Pause { place: Place, time: Duration, deaf: bool },
     /// A process dies: the kernel closes its file.

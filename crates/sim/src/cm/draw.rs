@@ -5,8 +5,8 @@ use core::time::Duration;
 use super::case::{
     AttemptPlan, CmCase, CmFault, Decision, EndPlan, Forgery, ListenPlan, Place, Quit, Service,
 };
+use crate::link_faults::{Bursts, LinkFaults, LinkPlan};
 use crate::rng::Rng;
-use crate::weather::{Bursts, LinkPlan, Weather};
 
 const MS: Duration = Duration::from_millis(1);
 const SEC: Duration = Duration::from_secs(1);
@@ -195,9 +195,9 @@ fn draw_attempt(
     }
 }
 
-fn draw_weather(rng: &mut Rng) -> Weather {
+fn draw_link_faults(rng: &mut Rng) -> LinkFaults {
     let mut some = |list: [u64; 5]| list[rng.below(5) as usize];
-    Weather {
+    LinkFaults {
         loss: some([0, 50, 200, 500, 900]),
         bursts: Bursts::default(),
         double: some([0, 0, 100, 300, 900]),
@@ -218,13 +218,13 @@ fn draw_faults(
     let stormy = rng.chance(800);
     for link in 0..links {
         if stormy {
-            let weather = draw_weather(rng);
-            faults.push((Duration::ZERO, CmFault::Weather { link, weather }));
+            let link_faults = draw_link_faults(rng);
+            faults.push((Duration::ZERO, CmFault::LinkFaults { link, link_faults }));
         }
         // Most storms end; where one does not, everything ends all the same.
         if stormy && rng.chance(800) {
             let at = rng.time(SEC * 100);
-            faults.push((at, CmFault::Weather { link, weather: Weather::default() }));
+            faults.push((at, CmFault::LinkFaults { link, link_faults: LinkFaults::default() }));
         }
     }
     let violent = rng.chance(300) || reuse;

@@ -39,7 +39,7 @@ impl CmSimulation {
         };
         let way = self.forged_way(host);
         self.hosts[host].take(self.now, way, 2, source_qpn, &mad);
-        self.settle(host)
+        self.send_and_check(host)
     }
 
     /// From an address that no host has.

@@ -86,8 +86,8 @@ pub(super) fn is_calm(case: &CmCase) -> bool {
 /// tables have room, and numbers of queue pairs do not come back.
 pub(super) fn is_fair(case: &CmCase) -> bool {
     let is_fair = |fault: &CmFault| match fault {
-        CmFault::Weather { weather, .. } => {
-            weather.loss <= RARE && weather.corrupt <= RARE && weather.straggle == 0
+        CmFault::LinkFaults { link_faults, .. } => {
+            link_faults.loss <= RARE && link_faults.corrupt <= RARE && link_faults.straggle == 0
         }
         _ => false,
     };

@@ -44,5 +44,5 @@ mod step;
 pub use case::{
     AttemptPlan, CmCase, CmFault, Decision, EndPlan, Forgery, ListenPlan, Place, Quit, Service,
 };
-pub use run::{CmMischief, CmReport, CmSimulation, run};
+pub use run::{CmPlantedFault, CmReport, CmSimulation, run};
 pub use shrink::shrink;

@@ -83,14 +83,14 @@ pub struct CmSimulation {
     print: bool,
     /// Nothing stands in the way of those who try again.
     fair: bool,
-    mischief: Option<(usize, CmMischief)>,
+    planted: Option<(usize, CmPlantedFault)>,
     /// MADs and events of the host that does wrong.
     done: u32,
 }
 
 /// What a host does wrong, to see whether it is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CmMischief {
+pub enum CmPlantedFault {
     /// Every so many MADs one is not sent.
     Lose(u32),
     /// Every so many MADs one is sent twice.
@@ -101,18 +101,18 @@ pub enum CmMischief {
     Forget(u32),
 }
 
-/// Runs a case; a panic counts as a failure. `mischief`: a host that does something wrong.
+/// Runs a case; a panic counts as a failure. `planted`: a host that does something wrong.
 ///
 /// # Errors
 /// A promise was broken.
 pub fn run(
     case: &CmCase,
-    mischief: Option<(usize, CmMischief)>,
+    planted: Option<(usize, CmPlantedFault)>,
     trace: Option<Trace>,
 ) -> (Result<CmReport, Failure>, Option<Trace>) {
     let run = || {
         let mut simulation = CmSimulation::new(case);
-        simulation.mischief = mischief;
+        simulation.planted = planted;
         if let Some(trace) = trace {
             simulation = simulation.with_trace(trace);
         }
@@ -146,7 +146,7 @@ impl CmSimulation {
             report: CmReport::default(),
             print: false,
             fair: life::is_fair(case),
-            mischief: None,
+            planted: None,
             done: 0,
             case: case.clone(),
         };
@@ -247,7 +247,7 @@ impl CmSimulation {
                 self.model.deliver(self.now, host, &sent);
             }
             self.hosts[host].receive(self.now, &datagram);
-            return self.settle(host);
+            return self.send_and_check(host);
         }
         for host in 0..self.hosts.len() {
             let due = [self.model.deadline(host), self.hosts[host].cm.next_deadline()];
@@ -255,7 +255,7 @@ impl CmSimulation {
                 self.model.tick(self.now, host);
                 let h = &mut self.hosts[host];
                 h.cm.handle_timeout(self.now, &mut h.env);
-                self.settle(host)?;
+                self.send_and_check(host)?;
             }
         }
         Ok(())
@@ -263,7 +263,7 @@ impl CmSimulation {
 
     /// Sends what a host has to send, tells its applications what there is to tell, and looks whether
     /// that is what has to be.
-    pub(super) fn settle(&mut self, host: usize) -> Verdict {
+    pub(super) fn send_and_check(&mut self, host: usize) -> Verdict {
         for out in self.outgoing(host) {
             let mad = match CmMad::parse(&out.mad) {
                 Ok(mad) => mad,
@@ -288,12 +288,12 @@ impl CmSimulation {
     /// What a host has to send.
     fn outgoing(&mut self, host: usize) -> Vec<OutgoingMad> {
         let mut mads = Vec::new();
-        let mischief = self.mischief.filter(|(h, _)| *h == host).map(|(_, mischief)| mischief);
+        let planted = self.planted.filter(|(h, _)| *h == host).map(|(_, planted)| planted);
         while let Some(mut out) = self.hosts[host].cm.poll_mad() {
-            match mischief {
-                Some(CmMischief::Lose(n)) if self.is_time(n) => continue,
-                Some(CmMischief::Double(n)) if self.is_time(n) => mads.push(out.clone()),
-                Some(CmMischief::Spoil(n)) if self.is_time(n) => out.mad[PRIVATE_DATA] ^= 1,
+            match planted {
+                Some(CmPlantedFault::Lose(n)) if self.is_time(n) => continue,
+                Some(CmPlantedFault::Double(n)) if self.is_time(n) => mads.push(out.clone()),
+                Some(CmPlantedFault::Spoil(n)) if self.is_time(n) => out.mad[PRIVATE_DATA] ^= 1,
                 _ => {}
             }
             mads.push(out);
@@ -321,7 +321,7 @@ impl CmSimulation {
 
     fn read(&mut self, place: Place, file: FileId) -> Verdict {
         while let Some(bytes) = self.hosts[place.host].cm.poll_event_of(file) {
-            if let Some((host, CmMischief::Forget(n))) = self.mischief
+            if let Some((host, CmPlantedFault::Forget(n))) = self.planted
                 && host == place.host
                 && self.is_time(n)
             {
@@ -458,7 +458,7 @@ impl CmSimulation {
             self.model.close(self.now, file);
             let host = &mut self.hosts[place.host];
             host.cm.close_file(self.now, file, &mut host.env);
-            self.settle(place.host)?;
+            self.send_and_check(place.host)?;
         }
         Ok(())
     }
@@ -467,7 +467,9 @@ impl CmSimulation {
         self.note(format_args!("{fault}"));
         match fault {
             CmFault::Cut { link, from, to, cut } => self.net.set_cut(link, from, to, cut),
-            CmFault::Weather { link, weather } => self.net.set_weather(link, weather),
+            CmFault::LinkFaults { link, link_faults } => {
+                self.net.set_link_faults(link, link_faults);
+            }
             CmFault::Pause { place, time, deaf } => {
                 let until = self.now + time;
                 if let Some(process) = self.processes.get_mut(&place) {
@@ -490,7 +492,7 @@ impl CmSimulation {
                 host.env.removed.insert(client);
                 let guid = super::host::guid(place.host);
                 host.cm.handle_device_removal(self.now, client, guid, &mut host.env);
-                return self.settle(place.host);
+                return self.send_and_check(place.host);
             }
             CmFault::Address { host, link, there } => {
                 let ip = there.then(|| address(link, host, self.case.v6));
@@ -499,7 +501,7 @@ impl CmSimulation {
                 let h = &mut self.hosts[host];
                 h.env.there[link] = there;
                 h.cm.handle_address_change(&mut h.env);
-                return self.settle(host);
+                return self.send_and_check(host);
             }
             CmFault::Reboot { host } => {
                 self.model.reboot(host);

@@ -4,18 +4,18 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::case::{CmCase, CmFault, Decision, EndPlan};
-use super::run::{CmMischief, run};
+use super::run::{CmPlantedFault, run};
+use crate::link_faults::LinkFaults;
 use crate::run::Failure;
 use crate::shrink::{Shrinker, Shrunk};
-use crate::weather::Weather;
 
 /// Cuts down a case that fails. Gives up after 3000 runs or a minute, with what it has.
 pub fn shrink(
     case: &CmCase,
     failure: Failure,
-    mischief: Option<(usize, CmMischief)>,
+    planted: Option<(usize, CmPlantedFault)>,
 ) -> Shrunk<CmCase> {
-    let fails = |case: &CmCase| run(case, mischief, None).0.err();
+    let fails = |case: &CmCase| run(case, planted, None).0.err();
     Shrinker::new(case, failure, &fails).run(Shrinker::pass)
 }
 
@@ -45,10 +45,10 @@ impl Shrinker<'_, CmCase> {
     }
 
     fn simplify_fault(&mut self, i: usize) {
-        let part = |change: fn(&mut Weather)| {
+        let part = |change: fn(&mut LinkFaults)| {
             move |case: &mut CmCase| {
-                if let (_, CmFault::Weather { weather, .. }) = &mut case.faults[i] {
-                    change(weather);
+                if let (_, CmFault::LinkFaults { link_faults, .. }) = &mut case.faults[i] {
+                    change(link_faults);
                 }
             }
         };
@@ -106,7 +106,7 @@ fn remove_link(case: &mut CmCase) {
     case.faults.retain(|(_, fault)| match fault {
         CmFault::Cut { link, .. }
         | CmFault::Address { link, .. }
-        | CmFault::Weather { link, .. } => *link != last,
+        | CmFault::LinkFaults { link, .. } => *link != last,
         _ => true,
     });
 }
@@ -129,6 +129,6 @@ fn remove_host(case: &mut CmCase) {
         | CmFault::Address { host, .. }
         | CmFault::Replay { host, .. }
         | CmFault::Forge { host, .. } => *host != last,
-        CmFault::Weather { .. } => true,
+        CmFault::LinkFaults { .. } => true,
     });
 }

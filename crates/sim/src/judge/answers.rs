@@ -2,10 +2,10 @@
 
 use polypath_wire::Psn;
 
-use super::flow::Flow;
+use super::direction::Direction;
 use super::{Verdict, demand};
 
-impl Flow {
+impl Direction {
     /// The responder sends part of an answer with data.
     pub(crate) fn answered(&self, psn: Psn) -> Verdict {
         let asked = self.request_of(psn).is_some_and(|i| self.ops[i].kind.is_answered());

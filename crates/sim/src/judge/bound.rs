@@ -4,42 +4,43 @@ use core::time::Duration;
 
 use super::pair::Pair;
 use super::window::{By, Keys};
-use crate::case::{Kind, Wrong};
+use crate::case::{OpKind, Wrong};
 
 /// For so long, what makes a window invalid waits for the peer to be in the middle of a message.
-const AMBUSH: Duration = Duration::from_millis(20);
+const MID_MESSAGE: Duration = Duration::from_millis(20);
 
 impl Pair {
     /// When end `e` wants to post, if there is room.
     pub(crate) fn due(&self, e: usize) -> Option<Duration> {
-        let at = self.flows[e].due()?;
-        let op = &self.flows[e].ops[self.flows[e].next_to_post()];
-        let waits = op.kind == Kind::LocalInv && !self.flows[1 - e].is_in_between();
-        Some(if waits { at + AMBUSH } else { at })
+        let at = self.directions[e].due()?;
+        let op = &self.directions[e].ops[self.directions[e].next_to_post()];
+        let waits = op.kind == OpKind::LocalInv && !self.directions[1 - e].is_in_between();
+        Some(if waits { at + MID_MESSAGE } else { at })
     }
 
     /// The windows that the next work request of end `e` is to use. Most requests use one if they can;
     /// some of those that bear it, one that may be made invalid any moment.
     pub(super) fn choose_windows(&mut self, e: usize) -> Keys {
-        let flow = &self.flows[e];
-        let op = &flow.ops[flow.next_to_post()];
+        let direction = &self.directions[e];
+        let op = &direction.ops[direction.next_to_post()];
         let (kind, len, chance) = (op.kind, op.len, op.fill >> 41);
         let mut keys = Keys::default();
         match op.wrong {
             Some(Wrong::Key) => keys.gone = self.windows[1 - e].latest(|_, w| w.gone),
             Some(_) => {}
             None if chance & 3 == 0 => {}
-            None if kind == Kind::LocalInv => {
-                let user = &self.flows[1 - e];
-                keys.victim = self.windows[e].doom(By::Owner, |key| !user.relies_on(key));
+            None if kind == OpKind::LocalInv => {
+                let user = &self.directions[1 - e];
+                keys.victim =
+                    self.windows[e].plan_invalidation(By::Owner, |key| !user.relies_on(key));
             }
-            None if kind == Kind::SendInv => {
-                keys.victim = self.windows[1 - e].doom(By::Peer, |_| true);
+            None if kind == OpKind::SendInv => {
+                keys.victim = self.windows[1 - e].plan_invalidation(By::Peer, |_| true);
             }
             None if kind.takes_window() && len > 0 => {
                 let risky = kind.may_lose_window() && chance >> 2 & 7 == 0;
                 let theirs = &self.windows[1 - e];
-                keys.memory = theirs.latest(|_, w| !w.gone && (risky || w.doomed.is_none()));
+                keys.memory = theirs.latest(|_, w| !w.gone && (risky || w.invalidation.is_none()));
             }
             None => {}
         }

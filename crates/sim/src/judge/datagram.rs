@@ -3,10 +3,10 @@
 
 use polypath_transport::{Completion, QpType, WcOpcode, WcStatus};
 
-use super::flow::{Flow, imm};
+use super::direction::{Direction, imm};
 use super::receiver::Receive;
 use super::{Verdict, breach, demand};
-use crate::case::{Kind, Wrong};
+use crate::case::{OpKind, Wrong};
 use crate::io::Io;
 
 /// Bytes that the GRH takes.
@@ -29,12 +29,12 @@ impl Loose {
     }
 
     /// The responder stored data of a WRITE.
-    pub(crate) fn written(&self, flow: &Flow, addr: u64, data: &[u8]) -> Verdict {
-        let fits = (0..flow.next_to_post()).rev().any(|i| {
-            let op = &flow.ops[i];
-            let start = flow.layout.base + u64::from(op.offset);
+    pub(crate) fn written(&self, direction: &Direction, addr: u64, data: &[u8]) -> Verdict {
+        let fits = (0..direction.next_to_post()).rev().any(|i| {
+            let op = &direction.ops[i];
+            let start = direction.layout.base + u64::from(op.offset);
             let from = addr.wrapping_sub(start) as usize;
-            let sent = flow.data(i);
+            let sent = direction.data(i);
             op.kind.is_write()
                 && op.wrong.is_none()
                 && from <= sent.len()
@@ -48,7 +48,7 @@ impl Loose {
     /// A message arrived.
     pub(crate) fn arrived(
         &mut self,
-        flow: &Flow,
+        direction: &Direction,
         receive: &Receive,
         io: &Io,
         c: &Completion,
@@ -59,24 +59,24 @@ impl Loose {
             return breach("a receive tells the truth", format!("{c:?}"));
         };
         let same = |i: &usize| {
-            let op = &flow.ops[*i];
-            let wanted = (op.kind != Kind::Send).then(|| imm(*i));
+            let op = &direction.ops[*i];
+            let wanted = (op.kind != OpKind::Send).then(|| imm(*i));
             let opcode =
                 if op.kind.is_write() { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
             op.kind.takes_receive()
                 && (c.byte_len, c.imm, c.opcode) == (op.len + extra, wanted, opcode)
-                && (op.kind.is_write() || flow.data(*i) == data)
+                && (op.kind.is_write() || direction.data(*i) == data)
         };
-        let Some(i) = (0..flow.next_to_post()).rev().find(same) else {
+        let Some(i) = (0..direction.next_to_post()).rev().find(same) else {
             return breach("only what was sent arrives", format!("{c:?}"));
         };
-        let op = &flow.ops[i];
+        let op = &direction.ops[i];
         let allowed = matches!(op.wrong, None | Some(Wrong::NoReceive));
         demand(allowed, "what is wrong does not arrive", || format!("{i}: {op}"))?;
         let told = (c.status, c.vendor_err, c.solicited, c.grh.is_some());
         let right = (WcStatus::Success, 0, op.solicited, extra > 0);
         demand(
-            told == right && (extra == 0 || c.src_qpn == flow.qpn),
+            told == right && (extra == 0 || c.src_qpn == direction.qpn),
             "a receive tells the truth",
             || format!("{i}: {c:?}"),
         )?;
@@ -89,11 +89,12 @@ impl Loose {
     }
 
     /// The network lost nothing, and there always was a receive: all has arrived.
-    pub(crate) fn finish(&self, flow: &Flow) -> Verdict {
-        let wanted = flow.ops.iter().filter(|op| op.kind.takes_receive() && op.wrong.is_none());
+    pub(crate) fn finish(&self, direction: &Direction) -> Verdict {
+        let wanted =
+            direction.ops.iter().filter(|op| op.kind.takes_receive() && op.wrong.is_none());
         let wanted = wanted.count();
         demand(self.arrived >= wanted, "what nobody drops arrives", || {
-            format!("{:#x}: {} of {wanted} messages", flow.qpn, self.arrived)
+            format!("{:#x}: {} of {wanted} messages", direction.qpn, self.arrived)
         })
     }
 }

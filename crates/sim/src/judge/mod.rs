@@ -1,6 +1,6 @@
 //! The judge: a model of what verbs promise, which reads all that the queue pairs do.
 //!
-//! [`flow`] knows one direction of a reliable connection: what was posted, what of it the responder has
+//! [`direction`] knows one direction of a reliable connection: what was posted, what of it the responder has
 //! executed, what came back. [`refusal`] knows which error each wrong work request has to end in.
 //! [`receiver`] knows receive queues, [`window`] memory windows. [`datagram`] judges UC and UD, which
 //! promise less.
@@ -8,7 +8,7 @@
 mod answers;
 mod bound;
 pub(crate) mod datagram;
-pub(crate) mod flow;
+pub(crate) mod direction;
 pub(crate) mod pair;
 pub(crate) mod receiver;
 pub(crate) mod refusal;

@@ -1,4 +1,4 @@
-//! Both ends of a pair of queue pairs, and the court over all pairs.
+//! Both ends of a pair of queue pairs, and the oracle over all pairs.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -8,14 +8,14 @@ use polypath_wire::Psn;
 use polypath_wire::ext::Syndrome;
 
 use super::datagram::Loose;
-use super::flow::Flow;
+use super::direction::Direction;
 use super::receiver::{Receives, SharedQueue};
 use super::refusal::Told;
 use super::window::{By, Windows};
 use super::{Breach, Verdict, breach, demand};
-use crate::case::{Case, Kind, Op, PairPlan};
+use crate::case::{Case, Op, OpKind, PairPlan};
 use crate::host::SimHost;
-use crate::io::{Did, Io, SRQNS};
+use crate::io::{Effect, Io, SRQNS};
 use crate::layout::{BUFFER, Layout, SRQ_DEPTH, is_own_key};
 
 /// An RNR NAK may have been on its way for so long.
@@ -59,15 +59,15 @@ pub(crate) struct Pair {
     pub(crate) plan: PairPlan,
     pub(crate) ends: [End; 2],
     /// The requests of each end.
-    pub(crate) flows: [Flow; 2],
+    pub(crate) directions: [Direction; 2],
     /// The memory windows of each end.
     pub(super) windows: [Windows; 2],
     loose: [Loose; 2],
 }
 
-/// What the court has to know of the network.
+/// What the oracle has to know of the network.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Scene {
+pub(crate) struct Conditions {
     pub(crate) now: Duration,
     /// Packets were dropped or corrupted so far.
     pub(crate) lossy: bool,
@@ -79,7 +79,7 @@ pub(crate) struct Scene {
 
 /// All pairs, and what hosts share among them.
 #[derive(Debug)]
-pub(crate) struct Court {
+pub(crate) struct Oracle {
     pub(crate) pairs: Vec<Pair>,
     by_qpn: BTreeMap<u32, (usize, usize)>,
     /// Shared receive queues, by host and, if of XRC, number.
@@ -106,7 +106,7 @@ impl Pair {
         let ordered = ordered && !plan.multipath;
         Self {
             ends: [end(0), end(1)],
-            flows: [0, 1].map(|e| Flow::new(plan, e, layout)),
+            directions: [0, 1].map(|e| Direction::new(plan, e, layout)),
             windows: Default::default(),
             loose: [0, 1].map(|_| Loose::new(plan.service, ordered)),
             plan: plan.clone(),
@@ -115,12 +115,12 @@ impl Pair {
 
     /// Nothing is to be done or waited for any more.
     pub(crate) fn done(&self) -> bool {
-        (0..2).all(|e| self.ends[e].gone || self.flows[e].done())
+        (0..2).all(|e| self.ends[e].gone || self.directions[e].done())
     }
 
     /// When end `e` wants to post a receive, for which of the peer's work requests.
     pub(crate) fn receive_due(&self, e: usize) -> Option<(Duration, usize)> {
-        let (end, peer) = (&self.ends[e], &self.flows[1 - e]);
+        let (end, peer) = (&self.ends[e], &self.directions[1 - e]);
         let room = (end.receives.own.len() as u64) < peer.layout.depth;
         if self.plan.shares_receives(e) || end.gone || !room {
             return None;
@@ -136,7 +136,7 @@ impl Pair {
     /// Posts the receives that are due at end `e`.
     pub(crate) fn post_receives(&mut self, e: usize, now: Duration, host: &mut SimHost) -> Verdict {
         while let Some((_, index)) = self.receive_due(e).filter(|(at, _)| *at <= now) {
-            let Some((_, receive)) = self.flows[1 - e].receive(index) else { break };
+            let Some((_, receive)) = self.directions[1 - e].receive(index) else { break };
             let end = &mut self.ends[e];
             let posted = host.with(end.qpn, |visit| visit.qp.post_recv(receive.wr()));
             demand(posted == Some(Ok(())), "a good work request is taken", || {
@@ -158,7 +158,7 @@ impl Pair {
         ud: Option<UdDestination>,
     ) -> Verdict {
         let keys = self.choose_windows(e);
-        self.flows[e].post(now, host, ud, keys)
+        self.directions[e].post(now, host, ud, keys)
     }
 
     /// One of the queue pairs is in error.
@@ -170,18 +170,18 @@ impl Pair {
     fn invalidated(&mut self, e: usize, rkey: u32) -> Verdict {
         let owner = if is_own_key(rkey) { By::Owner } else { By::Peer };
         let by = self.windows[e].invalidated(rkey);
-        self.flows[1 - e].window_gone(rkey);
+        self.directions[1 - e].window_gone(rkey);
         match by.unwrap_or(owner) {
-            By::Owner => self.flows[e].carried_out(Kind::LocalInv, rkey),
-            By::Peer => self.flows[1 - e].key_invalidated(rkey),
+            By::Owner => self.directions[e].carried_out(OpKind::LocalInv, rkey),
+            By::Peer => self.directions[1 - e].key_invalidated(rkey),
         }
     }
 
     fn stored(&mut self, e: usize, addr: u64, data: &[u8]) -> Verdict {
-        let (end, peer) = (&self.ends[e], &mut self.flows[1 - e]);
+        let (end, peer) = (&self.ends[e], &mut self.directions[1 - e]);
         let reliable = self.plan.is_reliable();
         if peer.layout.is_landing(addr) {
-            return self.flows[e].landed(addr, data);
+            return self.directions[e].landed(addr, data);
         }
         if peer.layout.is_area(addr) {
             return if reliable {
@@ -207,7 +207,7 @@ impl Pair {
     ) -> Result<super::receiver::Receive, Breach> {
         let end = &mut self.ends[e];
         let receive = end.receives.completed(srqn, c.wr_id)?;
-        let peer = &mut self.flows[1 - e];
+        let peer = &mut self.directions[1 - e];
         match c.status {
             WcStatus::Success => {
                 let alive = end.ended.is_none();
@@ -238,9 +238,9 @@ impl Pair {
     fn event(&mut self, e: usize, event: QpEvent) -> Verdict {
         let end = &mut self.ends[e];
         match event {
-            QpEvent::SqDrained => self.flows[e].drained(),
+            QpEvent::SqDrained => self.directions[e].drained(),
             QpEvent::RequestError | QpEvent::AccessError | QpEvent::Fatal => {
-                let refusal = self.flows[1 - e].refuse()?;
+                let refusal = self.directions[1 - e].refuse()?;
                 end.ended = Some(Ended::Refused);
                 demand(refusal.told == Told::Event(event), "errors are those specified", || {
                     format!("{event:?}, not {refusal:?}")
@@ -257,43 +257,43 @@ impl Pair {
         }
     }
 
-    fn sent(&mut self, e: usize, io: &Io, c: &Completion, scene: &Scene) -> Verdict {
-        let first_error = c.status != WcStatus::Success && !self.flows[e].failed;
-        self.flows[e].sent(scene.now, io, c)?;
+    fn sent(&mut self, e: usize, io: &Io, c: &Completion, conditions: &Conditions) -> Verdict {
+        let first_error = c.status != WcStatus::Success && !self.directions[e].failed;
+        self.directions[e].sent(conditions.now, io, c)?;
         if !first_error {
             return Ok(());
         }
-        let (own, refused) = self.flows[e].error_of(c.wr_id);
+        let (own, refused) = self.directions[e].error_of(c.wr_id);
         let peer = &self.ends[1 - e];
         let peer_left = peer.gone || peer.ended.is_some();
         let end = &self.ends[e];
-        let waited = scene.now.saturating_sub(self.flows[e].waiting_since(c.wr_id));
+        let waited = conditions.now.saturating_sub(self.directions[e].waiting_since(c.wr_id));
         let plan = &self.plan;
         let allowed = match c.status {
             WcStatus::WrFlushErr => end.ended.is_some(),
             WcStatus::RetryExcErr => {
                 let patience = ack_timeout(plan.timeout) * 4 * (u32::from(plan.retry_cnt) + 1);
-                let excused = peer_left || (!plan.multipath && scene.disturbed);
+                let excused = peer_left || (!plan.multipath && conditions.disturbed);
                 // Replays after NAKs count as retries, and take no time.
-                let least = if scene.disturbed { ack_timeout(plan.timeout) } else { patience };
-                let stalled = io.stalled_since(scene.now.saturating_sub(waited));
+                let least = if conditions.disturbed { ack_timeout(plan.timeout) } else { patience };
+                let stalled = io.stalled_since(conditions.now.saturating_sub(waited));
                 // Who has a plain peer that died waits no longer than its own patience, whatever becomes
                 // of other peers.
-                let alone = scene.now.saturating_sub(peer.gone_at).min(waited);
+                let alone = conditions.now.saturating_sub(peer.gone_at).min(waited);
                 let in_time = !peer.gone
                     || plan.multipath
-                    || !scene.settled
+                    || !conditions.settled
                     || alone <= patience + LATE + stalls_of(io);
                 // The refusal can't have been lost.
-                let told = refused && !scene.lossy;
+                let told = refused && !conditions.lossy;
                 let waited = waited.saturating_sub(stalled);
                 plan.timeout != 0 && waited >= least && excused && !told && in_time
             }
             WcStatus::RnrRetryExcErr => {
-                let (heard, since) = end.not_ready.map_or((0, scene.now), |(_, n, t)| (n, t));
+                let (heard, since) = end.not_ready.map_or((0, conditions.now), |(_, n, t)| (n, t));
                 let posted = peer.receive_posted.get(&c.wr_id);
                 let was_there = posted.is_some_and(|t| *t + LATE < since);
-                self.flows[e].takes_receive(c.wr_id)
+                self.directions[e].takes_receive(c.wr_id)
                     && plan.rnr_retry < 7
                     && heard > u32::from(plan.rnr_retry)
                     && !was_there
@@ -317,7 +317,7 @@ impl Pair {
         let Some(qp) = host.qp(end.qpn) else { return Ok(()) };
         let (state, why) = (qp.state(), end.ended);
         let right = match why {
-            None => self.flows[e].may_be(state),
+            None => self.directions[e].may_be(state),
             // It still has to tell the peer.
             Some(Ended::Refused) => true,
             Some(Ended::Failed | Ended::Wanted) => state == QpState::Err,
@@ -341,13 +341,13 @@ impl Pair {
                 )?;
             }
             demand(state != Some(QpState::Sqd), "a drained send queue goes on", || {
-                self.flows[e].standing()
+                self.directions[e].standing()
             })?;
             if !self.ends[1 - e].gone {
-                self.flows[e].finish(&hosts[self.ends[1 - e].host].io)?;
+                self.directions[e].finish(&hosts[self.ends[1 - e].host].io)?;
             }
-            if untouched && !self.plan.is_reliable() && !self.flows[e].failed {
-                self.loose[e].finish(&self.flows[e])?;
+            if untouched && !self.plan.is_reliable() && !self.directions[e].failed {
+                self.loose[e].finish(&self.directions[e])?;
             }
         }
         Ok(())
@@ -364,7 +364,7 @@ fn ack_timeout(code: u8) -> Duration {
     Duration::from_nanos(4096 << code)
 }
 
-impl Court {
+impl Oracle {
     /// Over a case, whose pairs have their memory as given.
     pub(crate) fn new(case: &Case, layouts: &[Layout], srq_base: u64) -> Self {
         let ordered = case.keeps_order();
@@ -375,7 +375,7 @@ impl Court {
             let ends = pairs.iter().flat_map(|p| (0..2).map(move |e| (p, e)));
             let ends = ends.filter(|(p, e)| p.ends[*e].host == host && p.plan.shares_receives(*e));
             ends.flat_map(|(p, e)| {
-                let peer = &p.flows[1 - e];
+                let peer = &p.directions[1 - e];
                 let xrc = p.plan.service.is_xrc();
                 let is_for = move |op: &Op| op.takes_receive() && xrc.then(|| op.srqn()) == srqn;
                 let messages = (0..peer.ops.len()).filter(move |i| is_for(&peer.ops[*i]));
@@ -402,9 +402,14 @@ impl Court {
     }
 
     /// Judges all that a host did in one round.
-    pub(crate) fn judge(&mut self, number: usize, host: &mut SimHost, scene: &Scene) -> Verdict {
-        for did in core::mem::take(&mut host.io.journal) {
-            self.judge_one(number, &host.io, &did, scene)?;
+    pub(crate) fn judge(
+        &mut self,
+        number: usize,
+        host: &mut SimHost,
+        conditions: &Conditions,
+    ) -> Verdict {
+        for effect in core::mem::take(&mut host.io.journal) {
+            self.judge_one(number, &host.io, &effect, conditions)?;
         }
         for pair in &self.pairs {
             for e in (0..2).filter(|e| pair.ends[*e].host == number && !pair.ends[*e].gone) {
@@ -414,43 +419,49 @@ impl Court {
         Ok(())
     }
 
-    fn judge_one(&mut self, number: usize, io: &Io, did: &Did, scene: &Scene) -> Verdict {
-        match did {
-            Did::Store { qpn, addr, data } => {
+    fn judge_one(
+        &mut self,
+        number: usize,
+        io: &Io,
+        effect: &Effect,
+        conditions: &Conditions,
+    ) -> Verdict {
+        match effect {
+            Effect::Store { qpn, addr, data } => {
                 let (pair, e) = self.find(*qpn)?;
                 self.pairs[pair].stored(e, *addr, data)
             }
-            Did::Atomic { qpn, addr, op, old } => {
+            Effect::Atomic { qpn, addr, op, old } => {
                 let (pair, e) = self.find(*qpn)?;
                 self.count(number, *addr, *op, *old)?;
-                self.pairs[pair].flows[1 - e].atomic(*addr, *op, *old)
+                self.pairs[pair].directions[1 - e].atomic(*addr, *op, *old)
             }
-            Did::Flushed { qpn, scope } => {
+            Effect::Flushed { qpn, scope } => {
                 let (pair, e) = self.find(*qpn)?;
-                self.pairs[pair].flows[1 - e].flushed(*scope)
+                self.pairs[pair].directions[1 - e].flushed(*scope)
             }
-            Did::Invalidated { qpn, rkey } => {
+            Effect::Invalidated { qpn, rkey } => {
                 let (pair, e) = self.find(*qpn)?;
                 self.pairs[pair].invalidated(e, *rkey)
             }
-            Did::Bound { qpn, rkey } => {
+            Effect::Bound { qpn, rkey } => {
                 let (pair, e) = self.find(*qpn)?;
                 let pair = &mut self.pairs[pair];
                 pair.windows[e].bound(*rkey);
-                pair.flows[e].carried_out(Kind::Bind, *rkey)
+                pair.directions[e].carried_out(OpKind::Bind, *rkey)
             }
-            Did::Took { qpn, srqn, wr_id } => {
+            Effect::Took { qpn, srqn, wr_id } => {
                 let (pair, e) = self.find(*qpn)?;
                 let queue = self.shared.get_mut(&(number, *srqn));
                 let queue = queue.expect("each host has them all");
                 let receive = queue.took(*wr_id)?;
                 self.pairs[pair].ends[e].receives.take(receive)
             }
-            Did::Completed { side, srqn, completion: c } => {
+            Effect::Completed { side, srqn, completion: c } => {
                 let (number_of_pair, e) = self.find(c.qpn)?;
                 let pair = &mut self.pairs[number_of_pair];
                 if *side == CqSide::Send {
-                    return pair.sent(e, io, c, scene);
+                    return pair.sent(e, io, c, conditions);
                 }
                 let receive = pair.receive_completed(e, *srqn, io, c)?;
                 let queue = self.shared.get_mut(&(number, *srqn));
@@ -459,31 +470,31 @@ impl Court {
                 }
                 Ok(())
             }
-            Did::Event { qpn, event } => {
+            Effect::Event { qpn, event } => {
                 let (pair, e) = self.find(*qpn)?;
                 self.pairs[pair].event(e, *event)
             }
-            Did::Acknowledged { qpn, psn, aeth } => {
+            Effect::Acknowledged { qpn, psn, aeth } => {
                 let (pair, e) = self.find(*qpn)?;
                 match aeth.syndrome {
-                    Syndrome::Ack { .. } => self.pairs[pair].flows[1 - e].acknowledged(*psn),
+                    Syndrome::Ack { .. } => self.pairs[pair].directions[1 - e].acknowledged(*psn),
                     _ => Ok(()),
                 }
             }
-            Did::Answered { qpn, psn } => {
+            Effect::Answered { qpn, psn } => {
                 let (pair, e) = self.find(*qpn)?;
-                self.pairs[pair].flows[1 - e].answered(*psn)
+                self.pairs[pair].directions[1 - e].answered(*psn)
             }
-            Did::HeardNotReady { qpn, psn } => {
+            Effect::HeardNotReady { qpn, psn } => {
                 let (pair, e) = self.find(*qpn)?;
                 let heard = &mut self.pairs[pair].ends[e].not_ready;
                 match heard {
                     Some((same, n, _)) if same == psn => *n += 1,
-                    _ => *heard = Some((*psn, 1, scene.now)),
+                    _ => *heard = Some((*psn, 1, conditions.now)),
                 }
                 Ok(())
             }
-            Did::Wrongly { qpn, why } => {
+            Effect::WronglyAccepted { qpn, why } => {
                 breach("packets that must be refused are", format!("{qpn:#x}: {why}"))
             }
         }

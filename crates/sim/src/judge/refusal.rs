@@ -2,7 +2,7 @@
 
 use polypath_transport::{Access, QpEvent, WcStatus};
 
-use crate::case::{Kind, Op, Wrong};
+use crate::case::{Op, OpKind, Wrong};
 
 /// What the peer says to a request that it refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +27,15 @@ pub(crate) const NO_ACCESS: Refusal =
     Refusal { status: WcStatus::RemAccessErr, told: Told::Event(QpEvent::AccessError) };
 
 /// The right that an operation needs.
-fn right(kind: Kind) -> Access {
+fn right(kind: OpKind) -> Access {
     match kind {
-        Kind::Send | Kind::SendImm | Kind::SendInv | Kind::LocalInv | Kind::Bind => Access::empty(),
-        Kind::Write | Kind::WriteImm | Kind::AtomicWrite => Access::REMOTE_WRITE,
-        Kind::Flush => Access::FLUSH_GLOBAL,
-        Kind::Read => Access::REMOTE_READ,
-        Kind::FetchAdd | Kind::CompareSwap | Kind::SharedAdd => Access::REMOTE_ATOMIC,
+        OpKind::Send | OpKind::SendImm | OpKind::SendInv | OpKind::LocalInv | OpKind::Bind => {
+            Access::empty()
+        }
+        OpKind::Write | OpKind::WriteImm | OpKind::AtomicWrite => Access::REMOTE_WRITE,
+        OpKind::Flush => Access::FLUSH_GLOBAL,
+        OpKind::Read => Access::REMOTE_READ,
+        OpKind::FetchAdd | OpKind::CompareSwap | OpKind::SharedAdd => Access::REMOTE_ATOMIC,
     }
 }
 
@@ -51,7 +53,7 @@ pub(crate) fn refusal(op: &Op, access: Access) -> Option<Refusal> {
     }
     let (status, told) = match op.wrong? {
         // With the message comes a receive: class J.
-        Wrong::Key if op.kind == Kind::SendInv => {
+        Wrong::Key if op.kind == OpKind::SendInv => {
             (WcStatus::RemAccessErr, Told::Receive(WcStatus::RemAccessErr))
         }
         Wrong::Key | Wrong::Range | Wrong::Rights => return Some(NO_ACCESS),

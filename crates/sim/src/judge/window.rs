@@ -17,7 +17,7 @@ pub(crate) enum By {
 #[derive(Debug, Default)]
 pub(super) struct Window {
     /// A work request that makes it invalid is posted.
-    pub(super) doomed: Option<By>,
+    pub(super) invalidation: Option<By>,
     /// It is not valid any more.
     pub(super) gone: bool,
 }
@@ -54,7 +54,7 @@ impl Windows {
     pub(crate) fn invalidated(&mut self, rkey: u32) -> Option<By> {
         let window = self.0.get_mut(&rkey)?;
         window.gone = true;
-        window.doomed
+        window.invalidation
     }
 
     /// The latest window that `fits`.
@@ -62,9 +62,9 @@ impl Windows {
         self.0.iter().rev().find(|(key, window)| fits(**key, window)).map(|(key, _)| *key)
     }
 
-    pub(super) fn doom(&mut self, by: By, fits: impl Fn(u32) -> bool) -> Option<u32> {
-        let rkey = self.latest(|key, w| !w.gone && w.doomed.is_none() && fits(key))?;
-        self.0.get_mut(&rkey)?.doomed = Some(by);
+    pub(super) fn plan_invalidation(&mut self, by: By, fits: impl Fn(u32) -> bool) -> Option<u32> {
+        let rkey = self.latest(|key, w| !w.gone && w.invalidation.is_none() && fits(key))?;
+        self.0.get_mut(&rkey)?.invalidation = Some(by);
         Some(rkey)
     }
 }

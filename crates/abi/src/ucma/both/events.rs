@@ -11,7 +11,7 @@ use super::relay::{Relay, Source};
 use super::resolve::TCP_RC;
 use super::{Both, Device, Id, MEMBERSHIP, Side, World, kernel};
 use crate::log;
-use crate::ucma::ids::{Ids, Verdict};
+use crate::ucma::ids::{EventFate, Ids};
 use crate::ucma::layout::{CONNECT_REQUEST, CREATE_ID, MULTICAST, command, put_u32, u32_at};
 
 /// Most events of one source taken at a time, so that commands come between.
@@ -164,13 +164,13 @@ impl Ids {
     fn relay(&mut self, file: u64, event: Vec<u8>, world: &mut dyn World) {
         let Some(relay) = self.both.files.get(&file) else { return };
         match self.judge(&event, relay.number) {
-            Verdict::Deliver => {
+            EventFate::Deliver => {
                 if let Some(relay) = self.both.files.get_mut(&file) {
                     relay.push(event);
                 }
             }
-            Verdict::Forward(home) => world.requeue(home, &event),
-            Verdict::Drop(child) => {
+            EventFate::Forward(home) => world.requeue(home, &event),
+            EventFate::Drop(child) => {
                 if let Some(child) = child {
                     self.both.abandon(file, child, world);
                 }

@@ -95,7 +95,7 @@ impl Both {
         }
     }
 
-    fn settle(&mut self, number: u32, side: Side, bound: bool) {
+    fn set_side(&mut self, number: u32, side: Side, bound: bool) {
         if let Some(id) = self.ids.get_mut(&number) {
             (id.side, id.bound) = (side, bound);
         }
@@ -144,14 +144,14 @@ impl Both {
                 Err(_) if matches!(address, Address::Ib { .. }) => {}
                 result => {
                     if result.is_ok() {
-                        self.settle(number, Side::Kernel, true);
+                        self.set_side(number, Side::Kernel, true);
                     }
                     return result;
                 }
             }
         }
         let answer = self.ask(asked.file, asked.portable, world)?;
-        self.settle(number, Side::Polypath, true);
+        self.set_side(number, Side::Polypath, true);
         Ok(answer.into())
     }
 
@@ -196,7 +196,7 @@ impl Both {
             match self.ask(file, &command(code, &body, 0), world) {
                 Ok(answer) => {
                     let side = if bound.is_ok() { Side::Both } else { Side::Polypath };
-                    self.settle(number, side, false);
+                    self.set_side(number, side, false);
                     return Ok(answer.into());
                 }
                 Err(errno) => {
@@ -241,14 +241,14 @@ impl Both {
                 Err(_) if native => {}
                 result => {
                     if result.is_ok() {
-                        self.settle(number, Side::Kernel, false);
+                        self.set_side(number, Side::Kernel, false);
                     }
                     return result;
                 }
             }
         }
         let answer = self.ask(asked.file, asked.portable, world)?;
-        self.settle(number, Side::Polypath, false);
+        self.set_side(number, Side::Polypath, false);
         Ok(Outcome { answer, job: self.without_kernel(number) })
     }
 

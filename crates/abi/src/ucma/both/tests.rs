@@ -128,7 +128,7 @@ impl Program {
     /// What the program reads next, as `ucma::write` does it.
     fn read(&mut self) -> Option<(u64, u32, u32)> {
         let event = receive(&self.socket)?;
-        assert_eq!(self.ids.delivered(&event, NUMBER), crate::ucma::ids::Verdict::Deliver);
+        assert_eq!(self.ids.delivered(&event, NUMBER), crate::ucma::ids::EventFate::Deliver);
         Some(parts(&event))
     }
 }

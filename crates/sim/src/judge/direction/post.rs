@@ -6,15 +6,15 @@ use polypath_transport::{
     AtomicOp, FlushScope, Placement, PostError, SendData, SendFlags, SendOp, SendWr, UdDestination,
 };
 
-use super::{BEYOND, Flow, INLINE_MAX, Posted, imm};
-use crate::case::{Kind, Op, Wrong};
+use super::{BEYOND, Direction, INLINE_MAX, Posted, imm};
+use crate::case::{Op, OpKind, Wrong};
 use crate::host::SimHost;
 use crate::io::{KEY, NO_KEY, PD, READ_KEY, WRITE_KEY, key_in, pd_of};
 use crate::judge::receiver::pieces;
 use crate::judge::window::Keys;
 use crate::judge::{Verdict, demand, pattern};
 
-impl Flow {
+impl Direction {
     /// Posts the next work request, which uses memory windows of these keys.
     pub(crate) fn post(
         &mut self,
@@ -36,7 +36,7 @@ impl Flow {
             Some(Wrong::Range) => {
                 host.io.memory.len() as u64 - u64::from(op.len) + u64::from(BEYOND)
             }
-            _ if op.kind == Kind::SharedAdd => at * 8,
+            _ if op.kind == OpKind::SharedAdd => at * 8,
             _ if op.kind.is_atomic() => layout.counter(),
             _ => layout.base + at,
         };
@@ -44,32 +44,32 @@ impl Flow {
             Some(Wrong::Key) => keys.wrong(),
             _ => keys.victim.unwrap_or_else(|| layout.key(op.kind, index as u64)),
         };
-        let makes = op.kind == Kind::SendInv || op.kind.is_local();
+        let makes = op.kind == OpKind::SendInv || op.kind.is_local();
         let rkey = if makes { key } else { self.memory_key(op, &keys) };
         let window = keys.memory;
         let mut posted = Posted { at: now, fence: op.fence, key, window, ..Posted::default() };
         let imm = imm(index);
         let range = at as usize..(at + u64::from(op.len)) as usize;
         let operation = match op.kind {
-            Kind::Send => SendOp::Send,
-            Kind::SendImm => SendOp::SendImm(imm),
-            Kind::SendInv => SendOp::SendInv { rkey },
-            Kind::LocalInv => SendOp::LocalInv { rkey },
-            Kind::Bind => SendOp::BindMw { mw: 1, rkey },
-            Kind::Write => SendOp::Write { va, rkey },
-            Kind::WriteImm => SendOp::WriteImm { va, rkey, imm },
-            Kind::AtomicWrite => SendOp::AtomicWrite { va, rkey },
-            Kind::Flush => {
+            OpKind::Send => SendOp::Send,
+            OpKind::SendImm => SendOp::SendImm(imm),
+            OpKind::SendInv => SendOp::SendInv { rkey },
+            OpKind::LocalInv => SendOp::LocalInv { rkey },
+            OpKind::Bind => SendOp::BindMw { mw: 1, rkey },
+            OpKind::Write => SendOp::Write { va, rkey },
+            OpKind::WriteImm => SendOp::WriteImm { va, rkey, imm },
+            OpKind::AtomicWrite => SendOp::AtomicWrite { va, rkey },
+            OpKind::Flush => {
                 // Only a range can be wrong.
                 let whole = op.fill & 8 == 0 && op.wrong != Some(Wrong::Range);
                 let range = FlushScope::Range { va, len: op.len };
                 let scope = if whole { FlushScope::Region } else { range };
                 SendOp::Flush { rkey, scope, placement: Placement::GLOBAL }
             }
-            Kind::Read => SendOp::Read { va, rkey },
-            Kind::FetchAdd => SendOp::FetchAdd { va, rkey, add: op.fill },
-            Kind::SharedAdd => SendOp::FetchAdd { va, rkey, add: 1 },
-            Kind::CompareSwap => {
+            OpKind::Read => SendOp::Read { va, rkey },
+            OpKind::FetchAdd => SendOp::FetchAdd { va, rkey, add: op.fill },
+            OpKind::SharedAdd => SendOp::FetchAdd { va, rkey, add: 1 },
+            OpKind::CompareSwap => {
                 let hit = !op.fill.is_multiple_of(3);
                 let compare = if hit { self.counter } else { !self.counter };
                 SendOp::CompareSwap { va, rkey, compare, swap: op.fill }
@@ -89,13 +89,17 @@ impl Flow {
             self.reads.clear();
         }
         match op.kind {
-            Kind::Read => {
+            OpKind::Read => {
                 posted.data = self.foresee(at, op.len);
                 self.reads.push((at, u64::from(op.len)));
             }
-            Kind::FetchAdd => self.counter = self.counter.wrapping_add(op.fill),
-            Kind::CompareSwap if !op.fill.is_multiple_of(3) => self.counter = op.fill,
-            Kind::CompareSwap | Kind::SharedAdd | Kind::Flush | Kind::LocalInv | Kind::Bind => {}
+            OpKind::FetchAdd => self.counter = self.counter.wrapping_add(op.fill),
+            OpKind::CompareSwap if !op.fill.is_multiple_of(3) => self.counter = op.fill,
+            OpKind::CompareSwap
+            | OpKind::SharedAdd
+            | OpKind::Flush
+            | OpKind::LocalInv
+            | OpKind::Bind => {}
             _ => posted.data = pattern(op.len, op.fill),
         }
         if op.kind.is_write() {
@@ -112,7 +116,7 @@ impl Flow {
             self.fill_inbox(index as u64, &posted.data);
         }
         // So has what ends the window that it uses.
-        posted.fence |= op.kind == Kind::SendInv && self.relies_on(key);
+        posted.fence |= op.kind == OpKind::SendInv && self.relies_on(key);
         // A queue full of requests that never complete would never be free again.
         let oldest = self.outstanding.front().copied().unwrap_or(index);
         let stuck = (index - oldest) as u64 + 4 >= layout.depth
@@ -129,9 +133,9 @@ impl Flow {
         flags.set(SendFlags::INLINE, inline);
         let number = index as u64;
         let (local, len) = match op.kind {
-            Kind::Read => (layout.landing(number), op.len),
+            OpKind::Read => (layout.landing(number), op.len),
             _ if op.kind.is_atomic() => (layout.landing(number), 8),
-            Kind::Flush | Kind::LocalInv | Kind::Bind => (layout.source(number), 0),
+            OpKind::Flush | OpKind::LocalInv | OpKind::Bind => (layout.source(number), 0),
             _ => (layout.source(number), op.len),
         };
         if !op.kind.brings_data() && !inline {
@@ -152,16 +156,16 @@ impl Flow {
 
     /// The remote key of a request that reads or writes memory.
     fn memory_key(&self, op: &Op, keys: &Keys) -> u32 {
-        let whole = op.kind == Kind::Flush || op.fill & 4 != 0;
+        let whole = op.kind == OpKind::Flush || op.fill & 4 != 0;
         let key = match (op.wrong, keys.memory) {
             (Some(Wrong::Key), _) => return keys.wrong(),
             (_, Some(window)) => return window,
-            (Some(Wrong::Rights), _) if op.kind == Kind::Read => WRITE_KEY,
+            (Some(Wrong::Rights), _) if op.kind == OpKind::Read => WRITE_KEY,
             (Some(Wrong::Rights), _) => READ_KEY,
             // Is not looked at.
-            _ if op.kind != Kind::Flush && op.len == 0 && op.fill & 2 == 0 => return NO_KEY,
+            _ if op.kind != OpKind::Flush && op.len == 0 && op.fill & 2 == 0 => return NO_KEY,
             _ if op.kind.is_write() && !whole => WRITE_KEY,
-            _ if op.kind == Kind::Read && !whole => READ_KEY,
+            _ if op.kind == OpKind::Read && !whole => READ_KEY,
             _ => KEY,
         };
         let pd = if self.xrc { pd_of(op.queue()) } else { None };

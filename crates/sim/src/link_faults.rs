@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-/// What a link is like in good weather.
+/// What a link is like without faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkPlan {
     /// Least time of flight.
@@ -30,7 +30,7 @@ pub struct Bursts {
 
 /// What befalls the packets on a link by chance, per mille.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Weather {
+pub struct LinkFaults {
     /// Loss.
     pub loss: u64,
     /// Losses in bursts.

@@ -18,7 +18,7 @@ use polypath_wire::Psn;
 use super::receiver::Receive;
 use super::refusal::{NO_ACCESS, Refusal, local_error, refusal};
 use super::{Verdict, breach, demand};
-use crate::case::{EndPlan, Kind, Op, PairPlan, Wrong};
+use crate::case::{EndPlan, Op, OpKind, PairPlan, Wrong};
 use crate::io::{Io, KEY, NO_KEY};
 use crate::layout::{AREA, Layout};
 use drain::Drain;
@@ -57,7 +57,7 @@ struct Posted {
 
 /// Requests of one end.
 #[derive(Debug)]
-pub(crate) struct Flow {
+pub(crate) struct Direction {
     pub(crate) qpn: u32,
     pub(crate) ops: Vec<Op>,
     pub(crate) layout: Layout,
@@ -98,10 +98,10 @@ pub(crate) struct Flow {
 
 /// A kind of work request that leaves no trace at the responder.
 fn is_invisible(op: &Op) -> bool {
-    op.kind == Kind::Read || op.kind.is_local() || (op.kind == Kind::Write && op.len == 0)
+    op.kind == OpKind::Read || op.kind.is_local() || (op.kind == OpKind::Write && op.len == 0)
 }
 
-impl Flow {
+impl Direction {
     /// The requests of `end`, of which `peer` allows what it does.
     pub(crate) fn new(plan: &PairPlan, end: usize, layout: Layout) -> Self {
         let EndPlan { qpn, ref ops, psn: first_psn, .. } = plan.ends[end];
@@ -110,7 +110,7 @@ impl Flow {
         let mut packets = Vec::with_capacity(ops.len() + 1);
         for op in &ops {
             packets.push(next);
-            let alone = op.kind.is_atomic() || op.kind == Kind::Flush;
+            let alone = op.kind.is_atomic() || op.kind == OpKind::Flush;
             let n = if alone { 1 } else { op.len.div_ceil(mtu).max(1) };
             let none = op.wrong == Some(Wrong::Post) || op.kind.is_local();
             next += if none { 0 } else { n };
@@ -277,15 +277,15 @@ impl Flow {
     fn check_told(&mut self, i: usize, c: &Completion) -> Verdict {
         let op = &self.ops[i];
         let opcode = match op.kind {
-            Kind::Send | Kind::SendImm | Kind::SendInv => WcOpcode::Send,
-            Kind::Write | Kind::WriteImm => WcOpcode::RdmaWrite,
-            Kind::AtomicWrite => WcOpcode::AtomicWrite,
-            Kind::Flush => WcOpcode::Flush,
-            Kind::Read => WcOpcode::RdmaRead,
-            Kind::FetchAdd | Kind::SharedAdd => WcOpcode::FetchAdd,
-            Kind::CompareSwap => WcOpcode::CompSwap,
-            Kind::LocalInv => WcOpcode::LocalInv,
-            Kind::Bind => WcOpcode::BindMw,
+            OpKind::Send | OpKind::SendImm | OpKind::SendInv => WcOpcode::Send,
+            OpKind::Write | OpKind::WriteImm => WcOpcode::RdmaWrite,
+            OpKind::AtomicWrite => WcOpcode::AtomicWrite,
+            OpKind::Flush => WcOpcode::Flush,
+            OpKind::Read => WcOpcode::RdmaRead,
+            OpKind::FetchAdd | OpKind::SharedAdd => WcOpcode::FetchAdd,
+            OpKind::CompareSwap => WcOpcode::CompSwap,
+            OpKind::LocalInv => WcOpcode::LocalInv,
+            OpKind::Bind => WcOpcode::BindMw,
         };
         let success = c.status == WcStatus::Success;
         let len = if op.kind.is_atomic() { 8 } else { op.len };
@@ -318,7 +318,7 @@ impl Flow {
         )?;
         let at = self.layout.landing(i as u64);
         match (op.kind, self.posted[i].original) {
-            (Kind::Read, _) => {
+            (OpKind::Read, _) => {
                 let data = &self.posted[i].data;
                 let same = io.memory[at as usize..][..data.len()] == data[..];
                 demand(same, "a READ brings what was there", || self.describe(i))

@@ -2,7 +2,7 @@
 
 use polypath_transport::QpState;
 
-use super::Flow;
+use super::Direction;
 use crate::judge::{Verdict, demand};
 
 /// What SQ_DRAINED says, if it was asked for.
@@ -25,7 +25,7 @@ pub(super) enum Drain {
     Told,
 }
 
-impl Flow {
+impl Direction {
     /// The application has stopped the send queue; `notify`: it wants to be told when that is drained.
     pub(crate) fn drains(&mut self, notify: bool) {
         self.drain = Drain::Asked { notify, before: self.posted.len() };

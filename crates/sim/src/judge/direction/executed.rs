@@ -2,13 +2,13 @@
 
 use polypath_transport::{Access, AtomicOp, Completion, FlushScope, WcOpcode};
 
-use super::{BEYOND, Flow, imm};
-use crate::case::{Kind, Wrong};
+use super::{BEYOND, Direction, imm};
+use crate::case::{OpKind, Wrong};
 use crate::judge::receiver::Receive;
 use crate::judge::refusal::Refusal;
 use crate::judge::{Breach, Verdict, breach, demand};
 
-impl Flow {
+impl Direction {
     /// Before the responder executes anything of a fenced request, all earlier answers are here.
     fn check_fence(&self, index: usize) -> Verdict {
         let waits = |i: &usize| {
@@ -35,7 +35,7 @@ impl Flow {
         }
         let at = self.layout.base + u64::from(self.ops[i].offset) + u64::from(self.progress);
         self.expect(rule, i, at, addr, data)?;
-        if self.progress == self.ops[i].len && self.ops[i].kind != Kind::WriteImm {
+        if self.progress == self.ops[i].len && self.ops[i].kind != OpKind::WriteImm {
             self.executed = i + 1;
             self.progress = 0;
         }
@@ -81,7 +81,7 @@ impl Flow {
         self.works_on(i)?;
         self.check_fence(i)?;
         let at = match self.ops[i].kind {
-            Kind::SharedAdd => u64::from(self.ops[i].offset) * 8,
+            OpKind::SharedAdd => u64::from(self.ops[i].offset) * 8,
             _ => self.layout.counter(),
         };
         let right = at == addr && self.posted[i].atomic == Some(op);
@@ -93,7 +93,7 @@ impl Flow {
 
     /// The responder executed a FLUSH: all before it is done, and nothing after it.
     pub(crate) fn flushed(&mut self, scope: FlushScope) -> Verdict {
-        let Some(i) = self.next().filter(|i| self.ops[*i].kind == Kind::Flush) else {
+        let Some(i) = self.next().filter(|i| self.ops[*i].kind == OpKind::Flush) else {
             let what = format!("{scope:?}, but {:?} is next", self.next());
             return breach("FLUSHes are executed once and in order", what);
         };
@@ -110,7 +110,7 @@ impl Flow {
     /// The responder made a key invalid: with the whole message, and before it is told of.
     pub(crate) fn key_invalidated(&mut self, rkey: u32) -> Verdict {
         let rule = "keys are made invalid once and in order";
-        let Some(i) = self.next().filter(|i| self.ops[*i].kind == Kind::SendInv) else {
+        let Some(i) = self.next().filter(|i| self.ops[*i].kind == OpKind::SendInv) else {
             return breach(rule, format!("{rkey:#x}, but {:?} is next", self.next()));
         };
         demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
@@ -127,7 +127,7 @@ impl Flow {
     }
 
     /// This end carried out what needs no packet.
-    pub(crate) fn carried_out(&mut self, kind: Kind, rkey: u32) -> Verdict {
+    pub(crate) fn carried_out(&mut self, kind: OpKind, rkey: u32) -> Verdict {
         let rule = "what sends nothing is carried out once and in order";
         let next = (0..self.posted.len()).find(|&i| {
             self.ops[i].kind.is_local() && !self.posted[i].carried_out && !self.posted[i].done
@@ -167,9 +167,9 @@ impl Flow {
             self.check_fence(i)?;
         }
         let opcode =
-            if op.kind == Kind::WriteImm { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
-        let imm = matches!(op.kind, Kind::SendImm | Kind::WriteImm).then(|| imm(i));
-        let key = (op.kind == Kind::SendInv).then(|| self.posted[i].key);
+            if op.kind == OpKind::WriteImm { WcOpcode::RecvRdmaWithImm } else { WcOpcode::Recv };
+        let imm = matches!(op.kind, OpKind::SendImm | OpKind::WriteImm).then(|| imm(i));
+        let key = (op.kind == OpKind::SendInv).then(|| self.posted[i].key);
         demand(
             key.is_none() || self.invalidated == Some(i),
             "a key is invalid before it is said to be",
@@ -199,7 +199,7 @@ impl Flow {
     /// its window takes, and only the part that is outside of the region is wrong.
     fn readable(&self, index: usize) -> u32 {
         let op = &self.ops[index];
-        let split = op.kind == Kind::Read && self.access.contains(Access::REMOTE_READ);
+        let split = op.kind == OpKind::Read && self.access.contains(Access::REMOTE_READ);
         if split && op.wrong == Some(Wrong::Range) { op.len.saturating_sub(BEYOND) } else { 0 }
     }
 
