@@ -1,33 +1,32 @@
-//! An open device: its objects, its memory, its events.
+//! An open device, as the verbs know it: makes its objects.
 
-use std::collections::HashMap;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use polypath_topology::{DeviceSpec, Table};
+use polypath_topology::DeviceSpec;
 use polypath_verbs::{
-    AddressHandle, AhAttr, AsyncEvent, AsyncKind, CompletionChannel, CompletionQueue, Context,
-    CqRequest, DeviceAttr, DeviceInfo, DeviceMemory, Element, Error, GidEntry, MemoryRegion,
-    MrRequest, MwBind, PortAttr, QpRequest, QpType, QueuePair, Result, SharedReceiveQueue,
-    SrqRequest, XrcDomain, XrcSrq, XrcdRequest,
+    AddressHandle, AhAttr, AsyncEvent, CompletionChannel, CompletionQueue, Context, CqRequest,
+    DeviceAttr, DeviceInfo, DeviceMemory, Error, GidEntry, MemoryRegion, MrRequest, MwBind,
+    PortAttr, QpRequest, QpType, QueuePair, Result, SharedReceiveQueue, SrqRequest, XrcDomain,
+    XrcSrq, XrcdRequest,
 };
 
 use crate::channel::Channel;
 use crate::clock;
+use crate::context_inner::ContextInner;
 use crate::cq::Cq;
-use crate::dm::{Dm, DmTable};
-use crate::engine::Inner;
-use crate::events::Raise;
-use crate::lanes::Lanes;
-use crate::limits::{MAX_AH, MAX_CQ, MAX_PD, MAX_SRQ};
-use crate::memory::{BindInfo, MemoryTable, WindowType};
+use crate::dm::Dm;
+use crate::drive::Drive;
+use crate::engine_inner::EngineInner;
+use crate::error::os_error;
+use crate::limits::MAX_PD;
+use crate::memory::{BindInfo, WindowType};
 use crate::mr::Mr;
-use crate::notify::{NoticeQueue, lock};
+use crate::notify::lock;
 use crate::qp::Qp;
-use crate::quota::Quota;
 use crate::srq::Srq;
-use crate::target::XrcTarget;
+use crate::xrc::target::XrcTarget;
 use crate::xrc::{Membership, Xrcd};
 use crate::{device, port};
 
@@ -35,159 +34,22 @@ use crate::{device, port};
 /// another engine is taken for one of ours.
 static NEXT_PD: AtomicU32 = AtomicU32::new(1);
 
-/// Packets for queue pairs of a context that were dropped for their keys.
-#[derive(Debug, Default)]
-pub(crate) struct KeyViolations {
-    /// Datagrams with a wrong Q_Key (`qkey_viol_cntr`).
-    pub(crate) qkey: AtomicU64,
-    /// Packets with a wrong P_Key (`bad_pkey_cntr`).
-    pub(crate) pkey: AtomicU64,
-}
-
-/// What all objects of a context share.
-#[derive(Debug)]
-pub(crate) struct ContextInner {
-    pub(crate) engine: Arc<Inner>,
-    pub(crate) info: DeviceInfo,
-    spec: RwLock<Arc<DeviceSpec>>,
-    pub(crate) memory: MemoryTable,
-    pub(crate) dm: DmTable,
-    events: NoticeQueue<AsyncEvent>,
-    /// Users of each protection domain.
-    pds: Mutex<HashMap<u32, u32>>,
-    next_srq: AtomicU32,
-    cqs: Arc<Quota>,
-    srqs: Arc<Quota>,
-    ahs: Arc<Quota>,
-    pub(crate) violations: KeyViolations,
-    /// The program has been told that the device is gone.
-    gone: AtomicBool,
-}
-
-impl ContextInner {
-    /// The device as it is now: members and GIDs.
-    pub(crate) fn spec(&self) -> Arc<DeviceSpec> {
-        self.spec.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
-    }
-
-    /// Itself, as the objects of the context know it.
-    fn owner(self: &Arc<Self>) -> Weak<dyn Raise> {
-        let weak: Weak<Self> = Arc::downgrade(self);
-        weak
-    }
-
-    /// An object is gone: its events are not delivered any more.
-    pub(crate) fn forget_events(&self, element: Element) {
-        self.events.forget(|e| e.element == element);
-    }
-
-    pub(crate) fn use_pd(&self, pd: u32) -> Result<()> {
-        match lock(&self.pds).get_mut(&pd) {
-            Some(users) => {
-                *users += 1;
-                Ok(())
-            }
-            None => Err(Error::invalid("no such protection domain in this context")),
-        }
-    }
-
-    /// Whether there is such a protection domain; nothing holds on to it.
-    fn check_pd(&self, pd: u32) -> Result<()> {
-        self.use_pd(pd)?;
-        self.release_pd(pd);
-        Ok(())
-    }
-
-    pub(crate) fn release_pd(&self, pd: u32) {
-        if let Some(users) = lock(&self.pds).get_mut(&pd) {
-            *users = users.saturating_sub(1);
-        }
-    }
-
-    /// Deregisters all memory, for good.
-    fn close_memory(&self) {
-        for pd in self.memory.close(|| self.engine.lanes.barrier()) {
-            self.release_pd(pd);
-        }
-    }
-
-    /// The engine is closed, and with it the device: the program is told, as of one that was taken out.
-    pub(crate) fn engine_closed(&self) {
-        self.close_memory();
-        self.tell_gone(self.spec().is_active(&self.engine.table()));
-    }
-
-    /// The device is gone. As the kernel tells it: the port goes, and then the device, for good.
-    fn tell_gone(&self, was_active: bool) {
-        if !self.gone.swap(true, Ordering::Relaxed) {
-            if was_active {
-                self.raise(AsyncEvent { kind: AsyncKind::PortErr, element: Element::Port(1) });
-            }
-            self.raise(AsyncEvent { kind: AsyncKind::DeviceFatal, element: Element::Device });
-        }
-    }
-
-    /// Interfaces or addresses changed: new GIDs, and the events that hardware would raise.
-    pub(crate) fn table_changed(&self, old: &Table, new: &Table) {
-        let Some(spec) = device::find(&self.engine, new, &self.info.name) else {
-            self.tell_gone(self.spec().is_active(old));
-            return;
-        };
-        let before = core::mem::replace(
-            &mut *self.spec.write().unwrap_or_else(std::sync::PoisonError::into_inner),
-            Arc::new(spec.clone()),
-        );
-        let (was, is) = (before.is_active(old), spec.is_active(new));
-        if was != is {
-            let kind = if is { AsyncKind::PortActive } else { AsyncKind::PortErr };
-            self.raise(AsyncEvent { kind, element: Element::Port(1) });
-        }
-        if before.gids != spec.gids {
-            self.raise(AsyncEvent { kind: AsyncKind::GidChange, element: Element::Port(1) });
-        }
-    }
-}
-
-impl Raise for ContextInner {
-    fn raise(&self, event: AsyncEvent) {
-        self.events.push(event);
-    }
-
-    fn release_pd(&self, pd: u32) {
-        Self::release_pd(self, pd);
-    }
-}
-
 /// An open device.
 #[derive(Debug)]
 pub(crate) struct OpenDevice {
+    engine: Arc<EngineInner>,
     shared: Arc<ContextInner>,
 }
 
 impl OpenDevice {
     pub(crate) fn open(
-        engine: &Arc<Inner>,
+        engine: &Arc<EngineInner>,
         info: &DeviceInfo,
         spec: DeviceSpec,
     ) -> Result<Arc<Self>> {
-        let events = NoticeQueue::new().map_err(|e| os_error(&e))?;
-        let shared = Arc::new(ContextInner {
-            engine: engine.clone(),
-            info: info.clone(),
-            spec: RwLock::new(Arc::new(spec)),
-            memory: MemoryTable::new(),
-            dm: DmTable::default(),
-            events,
-            pds: Mutex::default(),
-            next_srq: AtomicU32::new(1),
-            cqs: Quota::new(MAX_CQ, "completion queues"),
-            srqs: Quota::new(MAX_SRQ, "shared receive queues"),
-            ahs: Quota::new(MAX_AH, "address handles"),
-            violations: KeyViolations::default(),
-            gone: AtomicBool::new(false),
-        });
+        let shared = ContextInner::new(engine.lanes.driver(), info, spec)?;
         engine.register(&shared)?;
-        Ok(Arc::new(Self { shared }))
+        Ok(Arc::new(Self { engine: engine.clone(), shared }))
     }
 
     fn check_port(port: u8) -> Result<()> {
@@ -196,13 +58,9 @@ impl OpenDevice {
 }
 
 /// What makes a shared receive queue a member of an XRC domain.
-fn membership(xrc: &XrcSrq, lanes: &Lanes) -> Result<Membership> {
+fn membership(xrc: &XrcSrq, lanes: &Arc<dyn Drive>) -> Result<Membership> {
     let (cq, xrcd) = (Cq::find(xrc.cq.as_ref(), lanes)?, Xrcd::find(xrc.domain.as_ref(), lanes)?);
     Ok(Membership { cq, xrcd })
-}
-
-pub(crate) fn os_error(e: &std::io::Error) -> Error {
-    Error::new(e.raw_os_error().unwrap_or(libc::EIO), e.to_string())
 }
 
 impl Context for OpenDevice {
@@ -216,8 +74,8 @@ impl Context for OpenDevice {
 
     fn query_port(&self, port: u8) -> Result<PortAttr> {
         Self::check_port(port)?;
-        let (spec, table) = (self.shared.spec(), self.shared.engine.table());
-        Ok(port::attributes(&spec, &table, self.shared.engine.key_violations(&self.shared.info)))
+        let (spec, table) = (self.shared.spec(), self.engine.table());
+        Ok(port::attributes(&spec, &table, self.engine.key_violations(&self.shared.info)))
     }
 
     fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>> {
@@ -320,7 +178,7 @@ impl Context for OpenDevice {
 
     fn dealloc_mw(&self, mw: u32) -> Result<()> {
         let pd = self.shared.memory.window_pd(mw);
-        let lanes = &self.shared.engine.lanes;
+        let lanes = &self.shared.lanes;
         self.shared.memory.dealloc_window(mw, || lanes.barrier())?;
         if let Some(pd) = pd {
             self.shared.release_pd(pd);
@@ -357,7 +215,7 @@ impl Context for OpenDevice {
 
     fn create_cq(&self, request: &CqRequest) -> Result<Arc<dyn CompletionQueue>> {
         let place = self.shared.cqs.take()?;
-        let lanes = self.shared.engine.lanes.clone();
+        let lanes = self.shared.lanes.clone();
         Ok(Cq::new(request, self.shared.owner(), lanes, Some(place))?)
     }
 
@@ -371,9 +229,9 @@ impl Context for OpenDevice {
                 let number = self.shared.next_srq.fetch_add(1, Ordering::Relaxed);
                 Srq::new(request, number, owner, place, None)
             }
-            Some(xrc) => membership(xrc, &self.shared.engine.lanes).and_then(|membership| {
+            Some(xrc) => membership(xrc, &self.shared.lanes).and_then(|membership| {
                 membership.begin(&self.shared, |number, membership| {
-                    Srq::new(request, number, owner, place, Some(membership))
+                    Srq::new(request, number, owner, place, Some(Box::new(membership)))
                 })
             }),
         };
@@ -385,17 +243,17 @@ impl Context for OpenDevice {
 
     fn create_qp(&self, request: &QpRequest) -> Result<Arc<dyn QueuePair>> {
         if request.qp_type == QpType::XrcRecv {
-            return Ok(XrcTarget::create(&self.shared, request)?);
+            return Ok(XrcTarget::create(&self.engine, &self.shared, request)?);
         }
-        Ok(Arc::new(Qp::create(&self.shared, request, None)?))
+        Ok(Arc::new(Qp::create(&self.engine, &self.shared, request, None)?))
     }
 
     fn open_xrcd(&self, request: &XrcdRequest) -> Result<Arc<dyn XrcDomain>> {
-        Ok(Xrcd::open(&self.shared, request)?)
+        Ok(Xrcd::open(&self.engine.xrc_domains, &self.shared, request)?)
     }
 
     fn open_qp(&self, domain: &dyn XrcDomain, qpn: u32, token: u64) -> Result<Arc<dyn QueuePair>> {
-        let domain = Xrcd::find(domain, &self.shared.engine.lanes)?;
+        let domain = Xrcd::find(domain, &self.shared.lanes)?;
         Ok(XrcTarget::open(&self.shared, &domain, qpn, token)?)
     }
 }

@@ -18,8 +18,8 @@ use polypath_verbs::{
 
 use crate::channel::Channel;
 use crate::clock;
+use crate::drive::{Drive, are_same};
 use crate::events::Raise;
-use crate::lanes::Lanes;
 use crate::limits::MAX_CQE;
 use crate::moderation::{Moderated, Moderation};
 use crate::notify::lock;
@@ -58,7 +58,8 @@ pub(crate) struct Cq {
     lanes: AtomicU64,
     /// Queue pairs that use it, once per side, and shared receive queues of XRC.
     users: AtomicU32,
-    engine_lanes: Lanes,
+    /// Those of its engine.
+    engine_lanes: Arc<dyn Drive>,
     owner: Weak<dyn Raise>,
     _permit: Option<Permit>,
     me: Weak<Self>,
@@ -68,7 +69,7 @@ impl Cq {
     pub(crate) fn new(
         request: &CqRequest,
         owner: Weak<dyn Raise>,
-        engine_lanes: Lanes,
+        engine_lanes: Arc<dyn Drive>,
         permit: Option<Permit>,
     ) -> Result<Arc<Self>> {
         if request.cqe == 0 || request.cqe > MAX_CQE {
@@ -124,10 +125,10 @@ impl Cq {
 
     /// The completion queue behind the trait, if it is one of the engine with these lanes: no other
     /// lanes are driven by who polls it.
-    pub(crate) fn find(cq: &dyn CompletionQueue, lanes: &Lanes) -> Result<Arc<Self>> {
+    pub(crate) fn find(cq: &dyn CompletionQueue, lanes: &Arc<dyn Drive>) -> Result<Arc<Self>> {
         cq.as_any()
             .downcast_ref::<Self>()
-            .filter(|cq| cq.engine_lanes.are(lanes))
+            .filter(|cq| are_same(&cq.engine_lanes, lanes))
             .and_then(|cq| cq.me.upgrade())
             .ok_or_else(|| Error::invalid("the completion queue belongs to another device"))
     }
@@ -344,8 +345,9 @@ mod tests {
     use polypath_verbs::{CompletionChannel, WcOpcode};
 
     use super::*;
+    use crate::deferrals::Deferrals;
     use crate::events::tests::Recorder;
-    use crate::moderation::Deferrals;
+    use crate::lanes::Lanes;
 
     fn cq(cqe: u32, channel: Option<&Arc<Channel>>, owner: &Arc<Recorder>) -> Arc<Cq> {
         let request = CqRequest {
@@ -354,7 +356,7 @@ mod tests {
             token: 77,
             ignore_overrun: false,
         };
-        Cq::new(&request, owner.owner(), Lanes::default(), None).unwrap()
+        Cq::new(&request, owner.owner(), Lanes::default().driver(), None).unwrap()
     }
 
     fn completion(wr_id: u64, qpn: u32, solicited: bool) -> Completion {

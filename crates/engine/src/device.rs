@@ -1,62 +1,21 @@
-//! The devices of an engine.
+//! What a device on lanes is and can do.
 
-use std::sync::Arc;
+use polypath_topology::{DeviceSpec, Selection, Table, devices};
+use polypath_verbs::{DeviceAttr, DeviceInfo};
 
-use polypath_topology::{DeviceSpec, Table, devices};
-use polypath_verbs::{Context, Device, DeviceAttr, DeviceInfo, Error, Result};
-
-#[cfg(any(test, fuzzing))]
-use crate::context::OpenDevice;
-use crate::driver;
-use crate::engine::Inner;
 use crate::limits::{
     MAX_AH, MAX_CQ, MAX_CQE, MAX_DM_BYTES, MAX_INLINE, MAX_PD, MAX_QP_PER_LANE, MAX_QP_WR,
     MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ, MAX_SRQ_WR,
 };
 use crate::memory::{REGIONS_MAX, WINDOWS_MAX};
 
-/// A device that can be opened.
-#[derive(Debug)]
-struct EngineDevice {
-    engine: Arc<Inner>,
-    info: DeviceInfo,
-}
-
-impl Device for EngineDevice {
-    fn info(&self) -> &DeviceInfo {
-        &self.info
-    }
-    fn open(&self) -> Result<Arc<dyn Context>> {
-        let name = &self.info.name;
-        let device = find(&self.engine, &self.engine.table(), name)
-            .ok_or_else(|| Error::new(libc::ENODEV, format!("{name} is gone")))?;
-        driver::of(device.kind)?.open(&self.engine, &self.info, device)
-    }
-}
-
-/// The devices of an engine.
-pub(crate) fn all(engine: &Arc<Inner>) -> Vec<Arc<dyn Device>> {
-    let table = engine.table();
-    let device = |spec: DeviceSpec| -> Arc<dyn Device> {
-        Arc::new(EngineDevice { engine: engine.clone(), info: info(&spec, &table) })
-    };
-    devices(&table, &engine.selection).into_iter().map(device).collect()
-}
-
-/// The first device of an engine, opened.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn first(engine: &Arc<Inner>) -> Arc<OpenDevice> {
-    let table = engine.table();
-    let spec = devices(&table, &engine.selection).remove(0);
-    OpenDevice::open(engine, &info(&spec, &table), spec).expect("a device")
-}
-
 /// The device of that name, as the table has it now.
-pub(crate) fn find(engine: &Inner, table: &Table, name: &str) -> Option<DeviceSpec> {
-    devices(table, &engine.selection).into_iter().find(|spec| spec.name == name)
+pub(crate) fn find(table: &Table, selection: &Selection, name: &str) -> Option<DeviceSpec> {
+    devices(table, selection).into_iter().find(|spec| spec.name == name)
 }
 
-fn info(spec: &DeviceSpec, table: &Table) -> DeviceInfo {
+/// What a program is shown of a device.
+pub(crate) fn info(spec: &DeviceSpec, table: &Table) -> DeviceInfo {
     DeviceInfo {
         name: spec.name.clone(),
         node_guid: spec.node_guid,

@@ -1,13 +1,13 @@
 //! Device memory (`man 3 ibv_alloc_dm`): memory that programs reach by copies and by regions of it,
 //! never by an address. Here it is memory of the process; the limit is one open device's.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
 use polypath_verbs::{Access, DeviceMemory, Error, MemoryRegion, Result};
 
-use crate::context::ContextInner;
+use crate::context_inner::ContextInner;
+use crate::dm_table::Memory;
 use crate::limits::{MAX_DM, MAX_DM_BYTES};
 use crate::memory::DeviceBytes;
 use crate::mr::Mr;
@@ -15,24 +15,6 @@ use crate::notify::lock;
 
 /// What copies and regions are aligned to, bytes: as on the hardware that has device memory.
 const ALIGNMENT: u64 = 4;
-
-/// The device memory of an open device.
-#[derive(Debug, Default)]
-pub(crate) struct DmTable(Mutex<Allocated>);
-
-#[derive(Debug, Default)]
-struct Allocated {
-    by_handle: HashMap<u32, Arc<Memory>>,
-    bytes: u64,
-    last: u32,
-}
-
-/// One allocation.
-#[derive(Debug)]
-struct Memory {
-    bytes: DeviceBytes,
-    regions: AtomicU32,
-}
 
 /// What a region of it holds.
 #[derive(Debug)]

@@ -25,8 +25,8 @@ use polypath_wire::Packet;
 use polypath_wire::icrc::{Flow, compute};
 
 use crate::context::OpenDevice;
-use crate::device;
-use crate::engine::Inner;
+use crate::devices;
+use crate::engine_inner::EngineInner;
 use crate::lane::Lane;
 use crate::media::Received;
 
@@ -103,11 +103,11 @@ pub(crate) fn table() -> Table {
 }
 
 /// The one engine.
-fn engine() -> (&'static Arc<Inner>, Arc<Lane>) {
-    static ONE: OnceLock<(Arc<Inner>, Arc<Lane>)> = OnceLock::new();
+fn engine() -> (&'static Arc<EngineInner>, Arc<Lane>) {
+    static ONE: OnceLock<(Arc<EngineInner>, Arc<Lane>)> = OnceLock::new();
     let (engine, lane) = ONE.get_or_init(|| {
         let lane = Lane::still(SLOTS[0]).expect("an eventfd");
-        (Inner::alone(table(), Selection::of(MP), lane.clone()), lane)
+        (EngineInner::alone(table(), Selection::of(MP), lane.clone()), lane)
     });
     (engine, lane.clone())
 }
@@ -128,7 +128,7 @@ impl Rig {
         let one_at_a_time = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let (engine, lane) = engine();
         lane.begin_anew(&locals(0));
-        let context = device::first(engine);
+        let context = devices::first(engine);
         let pd = context.alloc_pd().expect("a protection domain");
         let cq = |cqe| {
             let request = CqRequest { cqe, channel: None, token: 1, ignore_overrun: false };
@@ -188,7 +188,7 @@ impl Rig {
     #[cfg(test)]
     pub(crate) fn another_context(&self) -> Arc<OpenDevice> {
         let engine = engine().0;
-        device::first(engine)
+        devices::first(engine)
     }
 
     fn add_qp(&mut self, at: usize) {
@@ -518,8 +518,8 @@ mod tests {
         let rig = Rig::new();
         while rig.context().take_async_event().is_some() {}
         for context in engine().0.contexts() {
-            context.table_changed(&table(), &Table::default());
-            context.table_changed(&Table::default(), &Table::default());
+            context.table_changed(&table(), &Table::default(), &Selection::of(MP));
+            context.table_changed(&Table::default(), &Table::default(), &Selection::of(MP));
         }
         let events: Vec<AsyncKind> =
             std::iter::from_fn(|| rig.context().take_async_event()).map(|e| e.kind).collect();

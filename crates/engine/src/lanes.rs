@@ -2,42 +2,52 @@
 
 use std::sync::{Arc, OnceLock};
 
+use crate::drive::Drive;
 use crate::lane::Lane;
 
 /// Most lanes of an engine.
 const MAX_LANES: usize = polypath_ipc::settings::LANES_MAX;
 
+/// A lane, once it is there, by its index.
+type Table = [OnceLock<Arc<Lane>>; MAX_LANES];
+
 /// The lanes of an engine. Completion queues know them by the bits of a mask.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lanes(Arc<[OnceLock<Arc<Lane>>; MAX_LANES]>);
+pub(crate) struct Lanes(Arc<Table>);
+
+impl Drive for Table {
+    fn drive(&self, mask: u64) {
+        each(self, mask, Lane::drive);
+    }
+
+    fn took(&self, mask: u64) {
+        each(self, mask, Lane::took);
+    }
+
+    fn expect_sleep(&self, mask: u64) {
+        each(self, mask, Lane::expect_sleep);
+    }
+
+    fn barrier(&self) {
+        self.iter().filter_map(OnceLock::get).for_each(|lane| lane.barrier());
+    }
+}
+
+#[inline]
+fn each(lanes: &Table, mut mask: u64, f: impl Fn(&Lane)) {
+    while mask != 0 {
+        let n = mask.trailing_zeros() as usize;
+        mask &= mask - 1;
+        if let Some(lane) = lanes.get(n).and_then(OnceLock::get) {
+            f(lane);
+        }
+    }
+}
 
 impl Lanes {
-    /// Drives the lanes of the mask for a thread that polls.
-    #[inline]
-    pub(crate) fn drive(&self, mask: u64) {
-        self.each(mask, Lane::drive);
-    }
-
-    /// A thread that polls has found completions and does not drive the lanes of the mask.
-    #[inline]
-    pub(crate) fn took(&self, mask: u64) {
-        self.each(mask, Lane::took);
-    }
-
-    /// A thread is about to sleep for an event from one of these lanes.
-    pub(crate) fn expect_sleep(&self, mask: u64) {
-        self.each(mask, Lane::expect_sleep);
-    }
-
-    #[inline]
-    fn each(&self, mut mask: u64, f: impl Fn(&Lane)) {
-        while mask != 0 {
-            let n = mask.trailing_zeros() as usize;
-            mask &= mask - 1;
-            if let Some(lane) = self.0.get(n).and_then(OnceLock::get) {
-                f(lane);
-            }
-        }
+    /// The same lanes, as those know them whom they serve.
+    pub(crate) fn driver(&self) -> Arc<dyn Drive> {
+        self.0.clone()
     }
 
     pub(crate) fn get(&self, n: usize) -> Option<&Arc<Lane>> {
@@ -51,16 +61,5 @@ impl Lanes {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Lane>> {
         self.0.iter().filter_map(OnceLock::get)
-    }
-
-    /// Whether these are the lanes of the same engine.
-    pub(crate) fn are(&self, others: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &others.0)
-    }
-
-    /// Returns when no lane is at work with what it saw before: memory that was deregistered
-    /// before the call is not touched after it.
-    pub(crate) fn barrier(&self) {
-        self.iter().for_each(|lane| lane.barrier());
     }
 }

@@ -6,7 +6,7 @@
 //! its own per lane for when nobody does.
 //!
 //! Unsafe code is in `memory` (access to registered memory), `media::udp` (sockets), and in the few system
-//! calls of `notify`, `lane::sleeper`, `thread`, `multicast`, `config` and `current`.
+//! calls of `notify`, `lane::sleeper`, `lane::multicast`, `thread`, `config` and `current`.
 //!
 //! Some things a process has once, whatever engines there are: the handlers of SIGSEGV and SIGBUS
 //! (`memory::signals`) with what each thread accesses (`memory::guard`), since the kernel knows one
@@ -19,12 +19,20 @@ mod channel;
 mod clock;
 mod config;
 mod context;
+mod context_inner;
 mod cq;
 mod current;
+mod deferrals;
 mod device;
+mod devices;
 mod dm;
+mod dm_table;
+mod drive;
 mod driver;
+mod drivers;
 mod engine;
+mod engine_inner;
+mod error;
 mod events;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -40,16 +48,15 @@ pub mod media;
 pub mod memory;
 mod moderation;
 mod mr;
-mod multicast;
 mod notify;
 mod path_settings;
 mod port;
 mod qp;
 mod quota;
+mod service;
 mod srq;
 mod status;
 mod sync;
-mod target;
 mod thread;
 #[cfg(test)]
 mod toy_device;

@@ -2,14 +2,9 @@
 //!
 //! What an armed queue would raise an event for is deferred until `count` of them have come since
 //! the arming, or until `period` has passed since the first. The queue decides that under its lock
-//! ([`Moderation`]); the time is kept by the lane that brought the completion ([`Deferrals`]).
+//! ([`Moderation`]); the time is kept by the lane that brought the completion (`deferrals.rs`).
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
-
-use crate::cq::Cq;
 
 /// When one queue's events are raised.
 #[derive(Debug, Default)]
@@ -31,7 +26,7 @@ pub(crate) struct Moderation {
 pub(crate) enum Moderated {
     /// Raise the event now.
     Raise,
-    /// Not yet. A time: look again then ([`Deferrals::add`]).
+    /// Not yet. A time: look again then (`Deferrals::add`).
     Defer(Option<Duration>),
 }
 
@@ -81,76 +76,6 @@ impl Moderation {
         match self.due {
             Some(due) if due <= now => Moderated::Raise,
             _ => Moderated::Defer(self.timer),
-        }
-    }
-}
-
-/// A queue that a lane shall come back to.
-#[derive(Debug)]
-struct Deferral {
-    at: Duration,
-    cq: Weak<Cq>,
-}
-
-impl PartialEq for Deferral {
-    fn eq(&self, other: &Self) -> bool {
-        self.at == other.at
-    }
-}
-
-impl Eq for Deferral {}
-
-impl PartialOrd for Deferral {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Deferral {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.at.cmp(&other.at)
-    }
-}
-
-/// The queues that a lane shall come back to. There is one entry for a queue, more only while a
-/// shorter period is set: so they are about as many as queues that the program made.
-#[derive(Debug, Default)]
-pub(crate) struct Deferrals {
-    heap: BinaryHeap<Reverse<Deferral>>,
-    news: bool,
-}
-
-impl Deferrals {
-    /// Comes back to `cq` at `at`.
-    pub(crate) fn add(&mut self, at: Duration, cq: &Arc<Cq>) {
-        self.push(at, Arc::downgrade(cq));
-    }
-
-    fn push(&mut self, at: Duration, cq: Weak<Cq>) {
-        self.heap.push(Reverse(Deferral { at, cq }));
-        self.news = true;
-    }
-
-    /// Whether queues were added since the last call: the lane's thread may sleep too long.
-    #[inline]
-    pub(crate) fn take_news(&mut self) -> bool {
-        core::mem::take(&mut self.news)
-    }
-
-    /// When the lane has to come back.
-    #[inline]
-    pub(crate) fn next_deadline(&self) -> Option<Duration> {
-        self.heap.peek().map(|Reverse(deferral)| deferral.at)
-    }
-
-    /// Raises the events that are due.
-    pub(crate) fn run(&mut self, now: Duration) {
-        while self.next_deadline().is_some_and(|at| at <= now) {
-            let Some(Reverse(Deferral { at, cq })) = self.heap.pop() else { break };
-            let Some(queue) = cq.upgrade() else { continue };
-            if let Some(again) = queue.raise_deferred(at, now) {
-                self.push(again, cq);
-            }
         }
     }
 }

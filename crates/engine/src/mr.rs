@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use polypath_verbs::{Access, Error, MemoryRegion, MrRequest, Result};
 
-use crate::context::ContextInner;
+use crate::context_inner::ContextInner;
 use crate::memory::{DmaBuf, MemoryTable, Region};
 
 /// A handle of a memory region. There may be several of one region (`ibv_import_mr`); whoever
@@ -102,7 +102,7 @@ impl MemoryRegion for Mr {
         if let Some(pd) = pd {
             self.context.use_pd(pd)?;
         }
-        let lanes = &self.context.engine.lanes;
+        let lanes = &self.context.lanes;
         let done = self.context.memory.reregister(self.key, pd, range, access, || lanes.barrier());
         match (&done, pd) {
             // The old domain has a user less, or the new one never got one.
@@ -114,7 +114,7 @@ impl MemoryRegion for Mr {
     }
 
     fn deregister(&self) -> Result<()> {
-        let lanes = &self.context.engine.lanes;
+        let lanes = &self.context.lanes;
         // What a lane has checked and not yet sent is sent before it gives its lock back.
         let gone = self.context.memory.deregister(self.key, || lanes.barrier())?;
         self.context.release_pd(gone.pd());

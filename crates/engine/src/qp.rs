@@ -13,14 +13,15 @@ use polypath_verbs::{
 };
 
 use crate::address::{self, Resolved};
-use crate::context::ContextInner;
+use crate::context_inner::ContextInner;
 use crate::cq::Cq;
+use crate::engine_inner::EngineInner;
 use crate::lane::{Lane, LaneIo, QpResources, QpVisit, State};
 use crate::limits::{MAX_INLINE, MAX_MCAST_PER_QP, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use crate::memory::KeyCache;
 use crate::notify::lock;
 use crate::srq::Srq;
-use crate::target::TargetState;
+use crate::xrc::target_state::TargetState;
 
 /// A queue pair.
 #[derive(Debug)]
@@ -47,13 +48,14 @@ fn side(
     match cq {
         _ if !wanted => Ok(None),
         None => Err(Error::invalid("the queue pair needs a completion queue")),
-        Some(cq) => Cq::find(cq.as_ref(), &context.engine.lanes).map(Some),
+        Some(cq) => Cq::find(cq.as_ref(), &context.lanes).map(Some),
     }
 }
 
 impl Qp {
-    /// Makes a queue pair; `target` for an XRC target, see [`crate::target`].
+    /// Makes a queue pair; `target` for an XRC target, see [`crate::xrc::target`].
     pub(crate) fn create(
+        engine: &EngineInner,
         context: &Arc<ContextInner>,
         request: &QpRequest,
         target: Option<TargetState>,
@@ -93,7 +95,7 @@ impl Qp {
             last_path: Cell::new(polypath_transport::PathId(u32::MAX)),
             keys: KeyCache::new(),
         };
-        let (lane, qpn) = Self::insert(context, request, resources).inspect_err(|_| {
+        let (lane, qpn) = Self::insert(engine, context, request, resources).inspect_err(|_| {
             if let Some(pd) = request.pd {
                 context.release_pd(pd);
             }
@@ -120,11 +122,12 @@ impl Qp {
     }
 
     fn insert(
-        context: &Arc<ContextInner>,
+        engine: &EngineInner,
+        context: &ContextInner,
         request: &QpRequest,
         resources: QpResources,
     ) -> Result<(Arc<Lane>, u32)> {
-        let lane = context.engine.lane()?;
+        let lane = engine.lane()?;
         if lane.has_failed() {
             return Err(failed());
         }
@@ -141,7 +144,7 @@ impl Qp {
             max_recv_sge: request.max_recv_sge,
             max_inline: inline_room(request),
         };
-        let mtu = context.spec().roce_mtu(&context.engine.table());
+        let mtu = context.spec().roce_mtu(&engine.table());
         let qpn = lane.enter(|state| {
             if lane.is_closed() {
                 return Err(lane.gone());

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -14,13 +15,18 @@ use crate::events::Raise;
 use crate::limits::{MAX_SGE, MAX_SRQ_WR};
 use crate::notify::lock;
 use crate::quota::Permit;
-use crate::xrc::Membership;
 
 #[derive(Debug)]
 struct Queue {
     waiting: VecDeque<RecvWr>,
     max_wr: u32,
     limit: u32,
+}
+
+/// What a shared receive queue of XRC belongs to.
+pub(crate) trait MemberOf: Debug + Send + Sync {
+    /// The queue of this number is destroyed: nobody takes from it after this.
+    fn end(&self, number: u32);
 }
 
 /// A shared receive queue.
@@ -35,7 +41,7 @@ pub(crate) struct Srq {
     owner: Weak<dyn Raise>,
     _permit: Option<Permit>,
     me: Weak<Self>,
-    membership: Option<Membership>,
+    membership: Option<Box<dyn MemberOf>>,
 }
 
 impl Srq {
@@ -44,7 +50,7 @@ impl Srq {
         number: u32,
         owner: Weak<dyn Raise>,
         permit: Option<Permit>,
-        membership: Option<Membership>,
+        membership: Option<Box<dyn MemberOf>>,
     ) -> Result<Arc<Self>> {
         let SrqAttr { max_wr, max_sge, limit } = request.attr;
         if max_wr == 0 || max_wr > MAX_SRQ_WR || max_sge > MAX_SGE || limit > max_wr {

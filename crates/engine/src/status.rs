@@ -16,8 +16,8 @@ use polypath_transport::PeerId;
 use polypath_verbs::{QpState, QpType};
 use smallvec::SmallVec;
 
-use crate::context::ContextInner;
-use crate::engine::Inner;
+use crate::context_inner::ContextInner;
+use crate::engine_inner::EngineInner;
 use crate::lane::{Entry, Lane, State, way_of};
 
 /// Queue pairs that are copied at a time.
@@ -26,7 +26,7 @@ const QPS: usize = 32;
 const PEERS: usize = 8;
 
 /// Everything this engine knows.
-pub(crate) fn report(engine: &Inner) -> ProcessStatus {
+pub(crate) fn report(engine: &EngineInner) -> ProcessStatus {
     let contexts = engine.contexts();
     let mut report = ProcessStatus {
         pid: std::process::id(),
@@ -278,7 +278,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::device;
+    use crate::devices;
 
     const QUEUE_PAIRS: usize = 10_000;
     const PEER_COUNT: usize = 500;
@@ -333,8 +333,8 @@ mod tests {
             &Selection::of(MP),
         ));
         let selection = Selection::parse("roce:eth0").unwrap();
-        let engine = Inner::alone(crate::fuzz::table(), selection, lane.clone());
-        let context = device::first(&engine);
+        let engine = EngineInner::alone(crate::fuzz::table(), selection, lane.clone());
+        let context = devices::first(&engine);
         let pd = context.alloc_pd().unwrap();
         let request = CqRequest { cqe: 16, channel: None, token: 1, ignore_overrun: false };
         let cq = context.create_cq(&request).unwrap();

@@ -13,9 +13,9 @@ use polypath_verbs::{
     AsyncEvent, Context, DeviceAttr, DeviceInfo, Error, GidEntry, PortAttr, Result,
 };
 
-use crate::context::os_error;
 use crate::driver::Driver;
-use crate::engine::Inner;
+use crate::engine_inner::EngineInner;
+use crate::error::os_error;
 use crate::notify::{NoticeQueue, lock};
 use crate::{clock, device, port};
 
@@ -66,7 +66,7 @@ impl Driver for ToyDriver {
 
     fn open(
         &self,
-        engine: &Arc<Inner>,
+        engine: &Arc<EngineInner>,
         info: &DeviceInfo,
         spec: DeviceSpec,
     ) -> Result<Arc<dyn Context>> {
@@ -137,10 +137,12 @@ impl Context for Toy {
     }
 }
 
+#[cfg(test)]
 mod tests {
     use polypath_topology::Selection;
 
     use super::*;
+    use crate::devices;
     use crate::lane::Lane;
 
     fn selection(text: &str) -> core::result::Result<Selection, SelectionError> {
@@ -150,8 +152,8 @@ mod tests {
     #[test]
     fn a_toy_stands_on_the_interface_named_and_has_protection_domains() {
         let lane = Lane::still(9).unwrap();
-        let engine = Inner::alone(crate::fuzz::table(), selection("toy:eth1").unwrap(), lane);
-        let toys = device::all(&engine);
+        let engine = EngineInner::alone(crate::fuzz::table(), selection("toy:eth1").unwrap(), lane);
+        let toys = devices::all(&engine);
         assert_eq!(toys.len(), 1);
         assert_eq!(toys[0].info().name, "toy3");
         let toy = toys[0].open().unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 
-use crate::context::ContextInner;
+use crate::context_inner::ContextInner;
 use crate::events::Raise;
 use crate::lane::sleeper::Sleeper;
 use crate::lane::{Lane, State};
@@ -35,8 +35,8 @@ impl Lane {
     pub(super) fn end(&self, state: &mut State) {
         self.ended.call_once(|| {
             eprintln!(
-                "polypath: an internal error has ended the queue pairs of process {} (lane {}); please report \
-                 it, with what the program writes if POLYPATH_LOG=1 is set",
+                "polypath: an internal error has ended the queue pairs of process {} (lane {}); please \
+                 report it, with what the program writes if POLYPATH_LOG=1 is set",
                 std::process::id(),
                 self.index
             );
@@ -67,14 +67,14 @@ mod tests {
 
     use super::*;
     use crate::context::OpenDevice;
-    use crate::device;
-    use crate::engine::Inner;
+    use crate::devices;
+    use crate::engine_inner::EngineInner;
 
     /// A lane that no other test has.
     fn device() -> (Arc<Lane>, Arc<OpenDevice>) {
         let lane = Lane::still(9).unwrap();
-        let engine = Inner::alone(crate::fuzz::table(), Selection::of(MP), lane.clone());
-        (lane, device::first(&engine))
+        let engine = EngineInner::alone(crate::fuzz::table(), Selection::of(MP), lane.clone());
+        (lane, devices::first(&engine))
     }
 
     #[test]

@@ -15,13 +15,13 @@ use polypath_transport::{
 };
 use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 
-use crate::context::ContextInner;
+use crate::context_inner::ContextInner;
 use crate::cq::Cq;
 use crate::events::Raise;
 use crate::lane::io::LaneIo;
 use crate::memory::{self, KeyCache, MemoryTable, Segment};
 use crate::srq::Srq;
-use crate::target::TargetState;
+use crate::xrc::target_state::TargetState;
 
 /// What a queue pair uses in this process: its context, completion queues and keys.
 #[derive(Debug)]

@@ -15,12 +15,12 @@ use polypath_verbs::{Error, Result};
 
 use crate::address::Resolved;
 use crate::cq::Cq;
+use crate::deferrals::Deferrals;
 use crate::lane::datagrams::Datagrams;
 use crate::lane::journal::Journal;
 use crate::lane::send_errors::{SendErrors, Way};
 use crate::media::{Flow, FlowError, FlowFault, Senders};
 use crate::memory::Segment;
-use crate::moderation::Deferrals;
 
 /// Flows kept open for control packets. They are no sockets: flows share these.
 const MAX_CONTROL_FLOWS: usize = 4096;

@@ -15,6 +15,7 @@ mod host;
 mod io;
 pub(crate) mod journal;
 mod look;
+mod multicast;
 mod path_news;
 mod prompt;
 mod receive;
@@ -36,16 +37,16 @@ use polypath_verbs::{Error, Result};
 
 use crate::clock;
 use crate::config::Config;
-use crate::context::os_error;
+use crate::error::os_error;
 use crate::limits::MAX_QP_PER_LANE;
 use crate::media::{Receivers, Senders, Wrappers};
-use crate::multicast::Groups;
 use crate::notify::lock;
 
 use collect::Collector;
 use failure::Alarm;
 pub(crate) use host::QpResources;
 pub(crate) use io::{LaneIo, way_of};
+use multicast::Groups;
 use prompt::Promptness;
 use sleeper::{Sleeper, Watch, Woken};
 #[cfg(test)]

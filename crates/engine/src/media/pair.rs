@@ -15,8 +15,8 @@ use polypath_verbs::{
 };
 
 use super::{Halves, Receivers, Senders, udp};
-use crate::device;
-use crate::engine::Inner;
+use crate::devices;
+use crate::engine_inner::EngineInner;
 use crate::lane::Lane;
 
 /// Bytes of each host's memory region.
@@ -115,8 +115,8 @@ impl Host {
         let mut receivers = Receivers::none();
         receivers.add(rx).expect("a descriptor");
         let lane = Lane::by(number + 1, senders, receivers).expect("a lane");
-        let engine = Inner::alone(table(number), Selection::of(ROCE), lane.clone());
-        let context = device::first(&engine);
+        let engine = EngineInner::alone(table(number), Selection::of(ROCE), lane.clone());
+        let context = devices::first(&engine);
         let pd = context.alloc_pd().expect("a protection domain");
         let request = CqRequest { cqe: 16, channel: None, token: 1, ignore_overrun: false };
         let cq = context.create_cq(&request).expect("a completion queue");

@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 
 use polypath_verbs::{Error, Result};
 
-use crate::lane::State;
+use super::State;
 
 /// A queue pair in a group.
 #[derive(Debug)]

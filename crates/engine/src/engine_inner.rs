@@ -1,0 +1,261 @@
+//! What an engine's handle, its devices, its contexts and its threads share: the connection to the broker,
+//! the table of interfaces, the lanes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, RwLock, Weak};
+use std::time::Duration;
+
+use polypath_ipc::{Client, HangUp, Hello, IpcError};
+use polypath_topology::{Selection, Table};
+use polypath_verbs::{DeviceInfo, Error, Result};
+
+use crate::config::Config;
+use crate::context_inner::{ContextInner, KeyViolations};
+use crate::error::os_error;
+use crate::lane::Lane;
+use crate::lane::journal::Messenger;
+use crate::lanes::Lanes;
+use crate::log;
+use crate::media::Wrappers;
+use crate::notify::lock;
+use crate::xrc::domain::Domains;
+
+/// What the events thread waits for beside the broker.
+#[derive(Debug, Default)]
+pub(crate) struct Service {
+    /// The engine closes.
+    pub(crate) closing: bool,
+    /// Ends the stream that the thread reads.
+    pub(crate) stream: Option<HangUp>,
+}
+
+/// What an engine's handle, its devices, its contexts and its threads share.
+#[derive(Debug)]
+pub(crate) struct EngineInner {
+    pub(crate) pid: u32,
+    config: Config,
+    /// What its lanes wrap their media in.
+    wrappers: Wrappers,
+    pub(crate) selection: Selection,
+    /// Absent in an engine that was made without one, see `fuzz`, and in one that is closed.
+    pub(crate) broker: Mutex<Option<Client>>,
+    table: RwLock<Arc<Table>>,
+    pub(crate) lanes: Lanes,
+    contexts: Mutex<Vec<Weak<ContextInner>>>,
+    pub(crate) xrc_domains: Domains,
+    /// Calls the thread that hears the broker, to tell it what happened on the lanes.
+    pub(crate) messenger: Arc<Messenger>,
+    pub(crate) service: Mutex<Service>,
+    /// Signalled when `service` says that the engine closes.
+    pub(crate) closing: Condvar,
+}
+
+/// Pauses between attempts to reach a broker again that was killed, the first and the longest.
+pub(crate) const RECONNECT_FIRST: Duration = Duration::from_millis(1);
+pub(crate) const RECONNECT_LAST: Duration = Duration::from_millis(500);
+
+pub(crate) fn no_broker() -> Error {
+    Error::new(libc::ENODEV, "the engine is closed, or was made without a broker")
+}
+
+pub(crate) fn ipc_error(error: &IpcError) -> Error {
+    Error::new(error.errno(), error.to_string())
+}
+
+/// What is wrong with the primary of the multi-path device, if there is one.
+fn primary_problem(config: &Config, table: &Table, selection: &Selection) -> Option<String> {
+    let devices = polypath_topology::devices(table, selection);
+    let mp = devices.iter().find(|device| device.kind.multipath)?;
+    let ports = mp.ports(table);
+    let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
+    config.bonding.primary_problem(&names)
+}
+
+impl EngineInner {
+    pub(crate) fn connect(config: Config) -> Result<Self> {
+        config.check()?;
+        let hello = Hello::of_this_process(&config.devices.to_string());
+        let mut broker = Client::connect_or_start(&hello).map_err(|e| ipc_error(&e))?;
+        let table = broker.table().map_err(|e| ipc_error(&e))?;
+        // Decided once: a second interface that appears later does not turn roce0 into mp0.
+        let selection = broker.selection().clone();
+        if let Some(problem) = primary_problem(&config, &table, &selection) {
+            log::warn(&problem);
+        }
+        let messenger = Messenger::new().map_err(|e| os_error(&e))?;
+        Ok(Self::new(config, selection, Some(broker), table, messenger))
+    }
+
+    fn new(
+        config: Config,
+        selection: Selection,
+        broker: Option<Client>,
+        table: Table,
+        messenger: Messenger,
+    ) -> Self {
+        Self {
+            pid: std::process::id(),
+            wrappers: Wrappers::new(&config),
+            config,
+            selection,
+            broker: Mutex::new(broker),
+            table: RwLock::new(Arc::new(table)),
+            lanes: Lanes::default(),
+            contexts: Mutex::default(),
+            xrc_domains: Domains::default(),
+            messenger: Arc::new(messenger),
+            service: Mutex::default(),
+            closing: Condvar::new(),
+        }
+    }
+
+    /// An engine without a broker and without threads, with one lane that only its owner drives.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn alone(table: Table, selection: Selection, lane: Arc<Lane>) -> Arc<Self> {
+        let messenger = Messenger::new().expect("a descriptor is left");
+        let engine = Self::new(Config::default(), selection, None, table, messenger);
+        engine.lanes.set(0, lane);
+        Arc::new(engine)
+    }
+
+    /// The interfaces and addresses as last heard.
+    pub(crate) fn table(&self) -> Arc<Table> {
+        self.table.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    /// The lane for a new queue pair.
+    pub(crate) fn lane(&self) -> Result<Arc<Lane>> {
+        let n = self.config.lane_for_this_thread();
+        if let Some(lane) = self.lanes.get(n) {
+            return Ok(lane.clone());
+        }
+        let mut guard = lock(&self.broker);
+        if let Some(lane) = self.lanes.get(n) {
+            return Ok(lane.clone());
+        }
+        let broker = guard.as_mut().ok_or_else(no_broker)?;
+        let opened = match broker.open_lane() {
+            Err(IpcError::Closed) => {
+                // Killed, and its place taken already or a moment later.
+                self.renew(broker).and_then(|()| broker.open_lane())
+            }
+            other => other,
+        };
+        let opened = opened.map_err(|e| ipc_error(&e))?;
+        let table = self.table();
+        // The broker stays locked: no lane is forgotten when it has to be told of all.
+        let lane = Lane::start(n, opened, &self.config, &self.wrappers, &table, &self.selection)?;
+        lane.tell_by(self.messenger.clone());
+        let lane = self.lanes.set(n, lane).clone();
+        let now = self.table();
+        if !Arc::ptr_eq(&table, &now) {
+            // A new table came in between, and this lane was not among those that were told.
+            lane.set_table(&now, &self.selection);
+        }
+        Ok(lane)
+    }
+
+    /// A context that wants to hear of ports and GIDs.
+    pub(crate) fn register(&self, context: &Arc<ContextInner>) -> Result<()> {
+        let mut contexts = lock(&self.contexts);
+        contexts.retain(|c| c.strong_count() > 0);
+        contexts.push(Arc::downgrade(context));
+        drop(contexts);
+        // In this order: who closes the engine either is seen here or sees the context.
+        if lock(&self.service).closing {
+            return Err(Error::new(libc::ENODEV, "the engine of this device is closed"));
+        }
+        Ok(())
+    }
+
+    /// Q_Key and P_Key violations of a device's port: those of all contexts that have it open in this
+    /// engine, as 16-bit counters that stay at their end (IBTA 14.2.5.6).
+    pub(crate) fn key_violations(&self, device: &DeviceInfo) -> (u32, u32) {
+        let contexts = self.contexts();
+        let of_device = || contexts.iter().filter(|context| context.info.name == device.name);
+        let sum = |counter: fn(&KeyViolations) -> &AtomicU64| {
+            let count: u64 =
+                of_device().map(|c| counter(&c.violations).load(Ordering::Relaxed)).sum();
+            u32::from(u16::try_from(count).unwrap_or(u16::MAX))
+        };
+        (sum(|v| &v.qkey), sum(|v| &v.pkey))
+    }
+
+    pub(crate) fn contexts(&self) -> Vec<Arc<ContextInner>> {
+        lock(&self.contexts).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Closes the lanes, gives their slots back, and tells who has a device open.
+    pub(crate) fn close(&self) {
+        // Nobody opens a lane after this.
+        let broker = lock(&self.broker).take();
+        self.lanes.iter().for_each(|lane| lane.close());
+        if let Some(broker) = broker {
+            self.give_slots_back(broker);
+        }
+        for context in self.contexts() {
+            context.engine_closed(&self.table());
+        }
+    }
+
+    /// The connection that ends does that as well, but not before a child that was forked has ended, which
+    /// has it, too.
+    fn give_slots_back(&self, mut broker: Client) {
+        for lane in self.lanes.iter() {
+            match broker.close_lane(lane.slot) {
+                Err(IpcError::Closed) => {
+                    // Killed. Its successor has the slots, until the process ends or names them.
+                    if self.renew_soon(&mut broker).is_err()
+                        || broker.close_lane(lane.slot).is_err()
+                    {
+                        log::line("the broker is gone, and has not heard of the engine's end");
+                        return;
+                    }
+                }
+                Err(error) => log::line(&format!("giving a slot back: {error}")),
+                Ok(()) => {}
+            }
+        }
+    }
+
+    /// As [`Self::renew`], with patience for the one that takes the broker's place.
+    fn renew_soon(&self, broker: &mut Client) -> core::result::Result<(), IpcError> {
+        let mut pause = RECONNECT_FIRST;
+        loop {
+            match self.renew(broker) {
+                Err(_) if pause < RECONNECT_LAST => std::thread::sleep(pause),
+                done => return done,
+            }
+            pause *= 2;
+        }
+    }
+
+    /// Replaces the connection to a broker that was killed by one to its successor.
+    pub(crate) fn renew(&self, broker: &mut Client) -> core::result::Result<(), IpcError> {
+        let hello = broker.hello().clone();
+        let slots: Vec<u8> = self.lanes.iter().map(|lane| lane.slot).collect();
+        // With lanes open only the one that takes over can have the port.
+        let mut new = if slots.is_empty() {
+            Client::connect_or_start(&hello)?
+        } else {
+            Client::connect(&hello)?
+        };
+        new.resume(&slots)?;
+        *broker = new;
+        Ok(())
+    }
+
+    pub(crate) fn set_table(&self, table: Table) {
+        let new = Arc::new(table);
+        let old = {
+            let mut current = self.table.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+            core::mem::replace(&mut *current, new.clone())
+        };
+        for lane in self.lanes.iter() {
+            lane.set_table(&new, &self.selection);
+        }
+        for context in self.contexts() {
+            context.table_changed(&old, &new, &self.selection);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The thread that hears the broker (`polypath-events`): changed links and addresses, requests for status.
+//! It tells the broker what happened on the lanes.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use polypath_ipc::message::{Request, TOLD_MAX};
+use polypath_ipc::{Client, EventStream, Hello, IpcError, Push};
+use polypath_topology::Table;
+use polypath_verbs::{Error, Result};
+
+use crate::engine_inner::{EngineInner, RECONNECT_FIRST, RECONNECT_LAST, ipc_error, no_broker};
+use crate::notify::lock;
+use crate::{log, status};
+
+/// Attempts to reach a broker again that was killed: half a minute.
+const RECONNECTS: u32 = 66;
+
+/// How the broker went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    /// It ended, or this process is a child that must not use its parent's connection.
+    AfterGoodbye,
+    /// It was killed.
+    Unexpectedly,
+}
+
+impl EngineInner {
+    /// Asks the broker for news.
+    pub(crate) fn subscribe(&self) -> Result<EventStream> {
+        let hello = lock(&self.broker).as_ref().ok_or_else(no_broker)?.hello().clone();
+        let (stream, table) = Client::connect_or_start(&hello)
+            .and_then(Client::subscribe)
+            .map_err(|e| ipc_error(&e))?;
+        self.set_table(table);
+        Ok(stream)
+    }
+
+    /// Starts the thread that hears them.
+    pub(crate) fn start_service(
+        self: &Arc<Self>,
+        mut stream: EventStream,
+    ) -> Result<JoinHandle<()>> {
+        let hello = lock(&self.broker).as_ref().ok_or_else(no_broker)?.hello().clone();
+        self.can_end(&stream).map_err(|e| ipc_error(&e))?;
+        let engine = self.clone();
+        crate::thread::start("polypath-events", move || {
+            // Where it is not granted, a fail-over takes a little longer.
+            let _ = polypath_ipc::sched::request_short_slices();
+            while engine.serve(&mut stream) == Lost::Unexpectedly {
+                let Some(again) = engine.reconnect(&hello) else { break };
+                stream = again;
+            }
+        })
+        .map_err(|e| Error::new(e.raw_os_error().unwrap_or(libc::EAGAIN), "cannot start a thread"))
+    }
+
+    /// From now on this is the stream that ends when the engine closes.
+    fn can_end(&self, stream: &EventStream) -> core::result::Result<(), IpcError> {
+        let hang_up = stream.hang_up()?;
+        let mut service = lock(&self.service);
+        if service.closing {
+            return Err(IpcError::Closed);
+        }
+        service.stream = Some(hang_up);
+        Ok(())
+    }
+
+    /// Ends the thread that hears the broker, or is about to.
+    pub(crate) fn end_service(&self) {
+        let mut service = lock(&self.service);
+        service.closing = true;
+        if let Some(stream) = service.stream.take() {
+            stream.hang_up();
+        }
+        self.closing.notify_all();
+    }
+
+    /// Waits, but not if the engine closes: then true.
+    fn pause(&self, time: Duration) -> bool {
+        let service = lock(&self.service);
+        let waited = self.closing.wait_timeout_while(service, time, |service| !service.closing);
+        waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.closing
+    }
+
+    /// Does what the broker says until it is gone.
+    fn serve(&self, stream: &mut EventStream) -> Lost {
+        // What happened before may not have been told.
+        let mut to_tell = true;
+        loop {
+            match stream.wait_event_or(self.messenger.waker().as_fd(), to_tell) {
+                Ok(None) => match self.tell(stream) {
+                    Ok(all) => to_tell = !all,
+                    Err(_) => return Lost::Unexpectedly,
+                },
+                Ok(Some(Push::Table(table))) => self.set_table(*table),
+                Ok(Some(Push::StatusRequest { id })) => {
+                    if stream.report(id, status::report(self)).is_err() {
+                        return Lost::Unexpectedly;
+                    }
+                }
+                // It is asked for by those who watch alone.
+                Ok(Some(Push::Events { .. })) => {}
+                Ok(Some(Push::Goodbye)) => return Lost::AfterGoodbye,
+                Err(IpcError::Forked) => return Lost::AfterGoodbye,
+                Err(_) => return Lost::Unexpectedly,
+            }
+        }
+    }
+
+    /// Tells the broker what happened on the lanes; false if it has no room for all.
+    fn tell(&self, stream: &mut EventStream) -> core::result::Result<bool, IpcError> {
+        self.messenger.begin();
+        for lane in self.lanes.iter() {
+            loop {
+                let (events, lost) = lane.take_untold(TOLD_MAX);
+                if events.is_empty() && lost == 0 {
+                    break;
+                }
+                if !stream.tell(lost, &events)? {
+                    lane.put_back_untold(events, lost);
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The broker was killed. Its place is taken within milliseconds: connects to the new one, which
+    /// gives the lanes' slots to who has them. Packets arrive all the while.
+    fn reconnect(&self, hello: &Hello) -> Option<EventStream> {
+        let mut pause = RECONNECT_FIRST;
+        if self.pause(Duration::ZERO) {
+            return None;
+        }
+        for _ in 0..RECONNECTS {
+            let again = self.connect_again(hello).and_then(|(stream, table)| {
+                self.can_end(&stream)?;
+                Ok((stream, table))
+            });
+            match again {
+                Ok((stream, table)) => {
+                    log::line("the broker was gone and is back");
+                    self.set_table(table);
+                    return Some(stream);
+                }
+                Err(error) => log::line(&format!("connecting to the broker again: {error}")),
+            }
+            if self.pause(pause) {
+                return None;
+            }
+            pause = (pause * 2).min(RECONNECT_LAST);
+        }
+        log::line("the broker is gone for good, and with it news of links, new lanes and rdma_cm");
+        None
+    }
+
+    fn connect_again(&self, hello: &Hello) -> core::result::Result<(EventStream, Table), IpcError> {
+        if let Some(broker) = lock(&self.broker).as_mut()
+            // A thread that wanted something may have been here before.
+            && broker.call(&Request::Ping).is_err()
+        {
+            self.renew(broker)?;
+        }
+        Client::connect(hello)?.subscribe()
+    }
+}
