@@ -40,8 +40,8 @@ pub struct FlowKey {
 /// Most flows that are open at a time in one [`Sender`].
 pub const FLOWS_MAX: usize = 65_536;
 
-/// Sockets of one [`Sender`] from which on flows share those that there are. An ordinary process may have 1,024
-/// descriptors, of which its own are most.
+/// When one [`Sender`] has this many sockets, new flows share them. An ordinary process may have 1,024
+/// descriptors, and needs most of them for itself.
 pub const SOCKETS_ENOUGH: usize = 64;
 
 /// Sockets of one source address and interface from which on its flows share them: different source ports

@@ -21,8 +21,8 @@ const BATCH: usize = 16;
 /// Room for GRO size, packet info, traffic class and hop limit.
 const CONTROL: usize = 160;
 
-/// The option that tells IPv6 packets' destinations as `IPV6_PKTINFO` does, but not those of IPv4 packets that a
-/// dual-stack socket receives; also the type of its control message (`linux/in6.h`).
+/// The option that tells the destinations of IPv6 packets as `IPV6_PKTINFO` does, but not those of IPv4
+/// packets that a dual-stack socket receives. Also the type of its control message (`linux/in6.h`).
 const IPV6_2292PKTINFO: c_int = 2;
 
 /// Bytes of an address.
