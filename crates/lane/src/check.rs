@@ -45,6 +45,7 @@ impl<Q> Lane<Q> {
                 ("queued", entry.queued, in_ready),
                 ("owes_ack", entry.owes_ack, times_in(&self.acks, index)),
                 ("stale", entry.stale, times_in(&self.stale, index)),
+                ("waits", entry.waits, self.blocked.times(index)),
             ] {
                 if times != usize::from(flag) {
                     return Err(format!(
@@ -52,7 +53,10 @@ impl<Q> Lane<Q> {
                     ));
                 }
             }
-            if entry.blocked && times_in(&self.blocked, index) == 0 {
+            if entry.blocked && entry.queued {
+                return Err(format!("queue pair {qpn:#x} is blocked, and has its turn"));
+            }
+            if entry.blocked && !entry.waits {
                 return Err(format!("queue pair {qpn:#x} is blocked, and nobody will wake it"));
             }
             if entry.qp.wants_transmit() && !entry.blocked && !entry.queued {

@@ -28,6 +28,10 @@ pub(crate) struct Shared {
     pub(crate) early_room: u32,
     /// Queue pairs that lost a completion.
     pub(crate) overrun: Vec<u32>,
+    /// The path that a queue pair was given last to send by.
+    pub(crate) asked: Option<PathId>,
+    /// Bytes that windows were charged with.
+    pub(crate) charged: u64,
 }
 
 /// Queue pairs that are known to have lost a completion. The others lose the next one too.
@@ -266,7 +270,12 @@ impl<Q, O: Outside<Q>> Paths for QpHost<'_, Q, O> {
 
     #[inline]
     fn pick(&mut self, peer: PeerId, want: &Want) -> Pick {
-        self.shared.paths.pick(peer, want)
+        let pick = self.shared.paths.pick(peer, want);
+        self.shared.asked = match &pick {
+            Pick::Route(route) => Some(route.path),
+            Pick::Wait | Pick::NoPath => None,
+        };
+        pick
     }
 
     #[inline]
@@ -277,6 +286,7 @@ impl<Q, O: Outside<Q>> Paths for QpHost<'_, Q, O> {
     #[inline]
     fn sent(&mut self, path: PathId, bytes: u32) {
         self.out.charged(self.own, i64::from(bytes));
+        self.shared.charged += u64::from(bytes);
         self.shared.paths.sent(self.shared.now, path, bytes);
     }
 

@@ -7,6 +7,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use polypath_paths::{LocalAddress, PathManager};
 use polypath_transport::QueuePair;
 
+use crate::blocked::Blocked;
 use crate::host::{Shared, Visit};
 use crate::outside::Outside;
 use crate::table::{Entry, QpTable};
@@ -35,7 +36,7 @@ pub struct Lane<Q> {
     /// Those that have something to send, in the order of their turns.
     pub(crate) ready: VecDeque<u16>,
     /// Those that wait for a window; some may have been told to go on since.
-    pub(crate) blocked: Vec<u16>,
+    pub(crate) blocked: Blocked,
     /// Those that owe an acknowledgement.
     pub(crate) acks: Vec<u16>,
     /// Deadlines of queue pairs, and earlier ones that no longer count.
@@ -54,12 +55,14 @@ impl<Q> Lane<Q> {
             window_opened: false,
             early_room: config.early_bytes,
             overrun: Vec::new(),
+            asked: None,
+            charged: 0,
         };
         Self {
             qps: QpTable::new(slot),
             shared,
             ready: VecDeque::new(),
-            blocked: Vec::new(),
+            blocked: Blocked::default(),
             acks: Vec::new(),
             timers: BinaryHeap::new(),
             stale: Vec::new(),
@@ -128,6 +131,9 @@ impl<Q> Lane<Q> {
         }
         if entry.owes_ack {
             self.acks.retain(|&other| other != index);
+        }
+        if entry.waits {
+            self.blocked.remove(index);
         }
         if entry.stale {
             self.stale.retain(|&other| other != index);

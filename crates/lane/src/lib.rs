@@ -15,6 +15,7 @@
 //! wants something of one queue pair does it in [`Lane::with`], before the rest of a round.
 #![forbid(unsafe_code)]
 
+mod blocked;
 mod check;
 mod events;
 mod host;

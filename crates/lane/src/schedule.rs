@@ -36,14 +36,14 @@ impl<Q> Lane<Q> {
     pub fn transmit<O: Outside<Q>>(&mut self, out: &mut O) {
         self.carry_out_path_events(out);
         self.fail_overrun(out);
-        if core::mem::take(&mut self.shared.window_opened) {
-            self.unblock();
-        }
         // Before the data: what it tells (a fence, a path's number) the peer must know when that comes.
         self.transmit_control(out);
+        if core::mem::take(&mut self.shared.window_opened) {
+            self.serve_blocked(out);
+        }
         for _ in 0..MAX_TURNS {
             let Some(index) = self.ready.pop_front() else { break };
-            self.turn(index, out);
+            self.turn(index, false, out);
         }
         self.fail_overrun(out);
     }
@@ -55,17 +55,24 @@ impl<Q> Lane<Q> {
         }
     }
 
-    /// One queue pair's turn to send.
+    /// One queue pair's turn to send. `waited`: it was the first of those that wait for room.
     #[inline]
-    fn turn<O: Outside<Q>>(&mut self, index: u16, out: &mut O) {
+    fn turn<O: Outside<Q>>(&mut self, index: u16, waited: bool, out: &mut O) {
         let Some(entry) = self.qps.get_mut(index) else { return };
         entry.queued = false;
-        let now = self.shared.now;
+        let (now, charged) = (self.shared.now, self.shared.charged);
         let mut visit = entry.visit(&mut self.shared, out);
         let state = visit.qp.poll_transmit(now, &mut visit.host);
         if state == TransmitState::Blocked && !entry.blocked {
             entry.blocked = true;
-            self.blocked.push(index);
+            if !entry.waits {
+                entry.waits = true;
+                if waited && self.shared.charged == charged {
+                    self.blocked.push_again(self.shared.asked, index);
+                } else {
+                    self.blocked.push(self.shared.asked, index);
+                }
+            }
             if let Some(peer) = entry.peer {
                 self.shared.paths.wake_when_open(peer);
             }
@@ -73,22 +80,43 @@ impl<Q> Lane<Q> {
         self.schedule(index, state == TransmitState::More);
     }
 
-    /// A window has opened: whoever waited for it may take the room.
-    fn unblock(&mut self) {
-        for index in core::mem::take(&mut self.blocked) {
-            if let Some(entry) = self.qps.get_mut(index) {
-                entry.blocked = false;
-                if !entry.queued {
-                    entry.queued = true;
-                    self.ready.push_back(index);
+    /// A window has opened: those that wait for room take it in their order, until one finds none.
+    fn serve_blocked<O: Outside<Q>>(&mut self, out: &mut O) {
+        let mut turns = MAX_TURNS;
+        for at in 0..self.blocked.queues() {
+            while turns > 0
+                && let Some((path, index)) = self.blocked.pop(at)
+            {
+                let Some(entry) = self.qps.get_mut(index) else { continue };
+                entry.waits = false;
+                // It may have been told to go on since.
+                if !core::mem::take(&mut entry.blocked) {
+                    continue;
+                }
+                self.turn(index, true, out);
+                turns -= 1;
+                let full = self.qps.get(index).is_some_and(|entry| entry.blocked);
+                if full && self.shared.asked == path {
+                    break;
                 }
             }
         }
+        self.blocked.tidy();
+        // The others get theirs in the next round.
+        self.shared.window_opened |= turns == 0;
     }
 
     /// A queue pair whose completion found its queue full can't go on as if nothing was lost: it goes
     /// to the error state (IBTA 11.6.3.2, `man 3 ibv_poll_cq`).
+    #[inline]
     fn fail_overrun<O: Outside<Q>>(&mut self, out: &mut O) {
+        if !self.shared.overrun.is_empty() {
+            self.fail_all_overrun(out);
+        }
+    }
+
+    #[cold]
+    fn fail_all_overrun<O: Outside<Q>>(&mut self, out: &mut O) {
         while let Some(qpn) = self.shared.overrun.pop() {
             let Some(entry) = self.qps.by_qpn_mut(qpn) else { continue };
             if !matches!(entry.qp.state(), QpState::Reset | QpState::Err) {
@@ -101,6 +129,7 @@ impl<Q> Lane<Q> {
     }
 
     /// Sends the acknowledgements that are owed.
+    #[inline]
     pub fn acknowledge<O: Outside<Q>>(&mut self, out: &mut O) {
         while let Some(index) = self.acks.pop() {
             let Some(entry) = self.qps.get_mut(index) else { continue };
@@ -112,7 +141,14 @@ impl<Q> Lane<Q> {
 
     /// Sets the timers of queue pairs that something was done with. This is left until what there was to
     /// send has been sent: a peer waits for that.
+    #[inline]
     pub fn set_timers(&mut self) {
+        if !self.stale.is_empty() {
+            self.set_stale_timers();
+        }
+    }
+
+    fn set_stale_timers(&mut self) {
         while let Some(index) = self.stale.pop() {
             let Some(entry) = self.qps.get_mut(index) else { continue };
             entry.stale = false;
@@ -163,11 +199,24 @@ impl<Q> Lane<Q> {
         self.ready.is_empty() && self.acks.is_empty() && !self.shared.window_opened
     }
 
+    /// Whether acknowledgements are owed.
+    #[inline]
+    pub fn owes_acks(&self) -> bool {
+        !self.acks.is_empty()
+    }
+
     /// When the next round is due.
     pub fn next_deadline(&self) -> Option<Duration> {
+        self.next_deadline_with_acks_by(self.shared.now)
+    }
+
+    /// The same for an owner who sends what acknowledgements are owed at `acks_by` at the latest.
+    pub fn next_deadline_with_acks_by(&self, acks_by: Duration) -> Option<Duration> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let paths = self.shared.paths.next_deadline();
-        let soon = (!self.ready.is_empty() || !self.acks.is_empty()).then_some(self.shared.now);
-        [timer, paths, soon].into_iter().flatten().min()
+        let more = !self.ready.is_empty() || self.shared.window_opened;
+        let soon = more.then_some(self.shared.now);
+        let acks = self.owes_acks().then_some(acks_by);
+        [timer, paths, soon, acks].into_iter().flatten().min()
     }
 }

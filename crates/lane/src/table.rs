@@ -29,8 +29,10 @@ pub struct Entry<Q> {
     pub(crate) queued: bool,
     /// In the list of those that owe an acknowledgement.
     pub(crate) owes_ack: bool,
-    /// Waits until a window opens, and is in the list of those that do.
+    /// Waits until a window opens.
     pub(crate) blocked: bool,
+    /// In the list of those that wait for that; some there may have been told to go on.
+    pub(crate) waits: bool,
 }
 
 impl<Q> Entry<Q> {
@@ -44,6 +46,7 @@ impl<Q> Entry<Q> {
             queued: false,
             owes_ack: false,
             blocked: false,
+            waits: false,
         }
     }
 

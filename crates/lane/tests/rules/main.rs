@@ -94,6 +94,24 @@ fn a_queue_pair_that_waits_for_the_window_goes_on_when_it_opens() {
 }
 
 #[test]
+fn queue_pairs_that_wait_for_one_window_get_their_room_in_turn() {
+    const QPS: u16 = 100;
+    let mut hosts = [Host::new(1), Host::new(2)];
+    for index in 1..=QPS {
+        hosts.iter_mut().for_each(|host| host.add(index, QpType::Rc, false));
+        (0..8).for_each(|_| hosts[0].post_write(index, 1 << 16));
+    }
+    settle(&mut hosts);
+    let mut done = vec![0; usize::from(QPS) + 1];
+    for (_, completion) in &hosts[0].io.completions {
+        done[usize::from(index_of(completion.qpn))] += 1;
+        let (least, most) = (done[1..].iter().min().unwrap(), done[1..].iter().max().unwrap());
+        assert!(most - least <= 3, "one has {least} and another {most} of 8 messages through");
+    }
+    assert_eq!(hosts[0].io.completions.len(), usize::from(QPS) * 8);
+}
+
+#[test]
 fn a_destroyed_queue_pair_is_in_no_list() {
     let mut hosts = pair(false);
     let host = &mut hosts[0];
