@@ -77,6 +77,8 @@ pub(crate) struct LaneIo {
     pub(crate) datagrams: Datagrams,
     /// Completions were made since the lane was entered.
     pub(crate) completions: u32,
+    /// Who reads one of those asked for an event, and sleeps until it.
+    pub(crate) awaited: bool,
     /// Completion queues that hold an event back.
     pub(crate) deferrals: Deferrals,
     /// Copies of control packets.
@@ -101,6 +103,7 @@ impl LaneIo {
             receive_error: None,
             datagrams: Datagrams::default(),
             completions: 0,
+            awaited: false,
             deferrals: Deferrals::default(),
             #[cfg(any(test, fuzzing))]
             tapped: Vec::new(),
@@ -344,6 +347,7 @@ impl LaneIo {
         completion: Completion,
     ) -> std::result::Result<(), Overrun> {
         self.completions += 1;
+        self.awaited |= cq.is_awaited();
         if let Some(at) = cq.push(completion, self.now)? {
             self.deferrals.add(at, cq);
         }

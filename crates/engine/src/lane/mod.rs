@@ -19,6 +19,7 @@ mod multicast;
 mod path_news;
 mod prompt;
 mod receive;
+mod round;
 mod send_errors;
 mod sleeper;
 mod waker;
@@ -47,13 +48,12 @@ use failure::Alarm;
 pub(crate) use host::QpResources;
 pub(crate) use io::{LaneIo, way_of};
 use multicast::Groups;
-use prompt::Promptness;
+use prompt::{Answering, Promptness};
+use round::Driver;
 use sleeper::{Sleeper, Watch, Woken};
 #[cfg(test)]
 pub(crate) use waker::Waker;
 
-/// Batches of packets taken from the socket before queue pairs get their turn to send.
-const MAX_BATCHES: usize = 4;
 /// The lane's queue pairs, and whose turn it is.
 pub(crate) type Core = polypath_lane::Lane<QpResources>;
 /// A queue pair and what the lane knows of it.
@@ -69,6 +69,7 @@ pub(crate) struct State {
     /// In a box, since every round takes it out and puts it back.
     receivers: Option<Box<Receivers>>,
     prompt: Promptness,
+    answering: Answering,
     collector: Collector,
     /// Multicast groups, and the queue pairs attached to each.
     pub(crate) groups: Groups,
@@ -164,9 +165,9 @@ impl Lane {
                         watch.watch_socket(clock::now());
                     }
                     state.collector.left(clock::now());
-                    // Nobody polls for what was received: acknowledge at once.
-                    self.progress(&mut state, true);
+                    self.progress(&mut state, Driver::Lane);
                     deadline = state.next_deadline();
+                    watch.owes = state.answering.ack_by().is_some();
                 }
                 Err(TryLockError::WouldBlock) => contended = true,
                 Err(TryLockError::Poisoned(poisoned)) => {
@@ -188,7 +189,7 @@ impl Lane {
         match self.state.try_lock() {
             Ok(mut state) => {
                 let _alarm = Alarm(&self.sleeper);
-                self.progress(&mut state, false);
+                self.progress(&mut state, Driver::Program);
                 let now = state.io.now;
                 state.collector.polled(now, self.sleeper.taken());
                 // Other media may hold packets back, whatever has been told before.
@@ -263,6 +264,7 @@ impl Lane {
         self.sleeper.entered();
         let now = state.begin();
         state.prompt.back(now);
+        state.answering.posted(now);
         let result = work(&mut state);
         if let Some(bytes) = bytes
             && state.collector.keeps(now, bytes, self.sleeper.taken())
@@ -295,9 +297,9 @@ impl Lane {
 
     /// One round.
     #[inline]
-    fn progress(&self, state: &mut State, eager_acks: bool) {
+    fn progress(&self, state: &mut State, driver: Driver) {
         self.take_collected(state);
-        state.progress(eager_acks);
+        state.progress(driver);
     }
 
     /// What waited leaves now.
@@ -330,7 +332,7 @@ impl Lane {
     pub(crate) fn drain(&self) {
         let mut state = self.wait();
         if !self.has_failed() {
-            self.progress(&mut state, true);
+            self.progress(&mut state, Driver::Drain);
         }
     }
 
@@ -452,120 +454,10 @@ impl State {
             io,
             receivers,
             prompt: Promptness::default(),
+            answering: Answering::default(),
             collector: Collector::default(),
             groups: Groups::default(),
         }
-    }
-
-    /// A round begins now.
-    #[inline]
-    fn begin(&mut self) -> Duration {
-        let now = clock::now();
-        self.io.now = now;
-        self.core.begin(now);
-        now
-    }
-
-    /// Lets queue pairs send.
-    #[inline]
-    fn transmit(&mut self) {
-        self.core.transmit(&mut self.io);
-    }
-
-    /// Sends the acknowledgements that are owed.
-    #[inline]
-    fn acknowledge(&mut self) {
-        self.core.acknowledge(&mut self.io);
-    }
-
-    /// Hands what is queued to the kernel.
-    #[inline]
-    fn flush(&mut self) {
-        self.io.flush(self.core.paths_mut());
-    }
-
-    /// One round: receive, time out, send, acknowledge.
-    fn progress(&mut self, eager_acks: bool) {
-        let now = self.begin();
-        self.prompt.back(now);
-        self.io.completions = 0;
-        let received = self.receive(eager_acks);
-        if received > 0 {
-            self.collector.received();
-        }
-        let due = self.core.handle_timeouts(&mut self.io);
-        self.io.deferrals.run(now);
-        let sends = self.io.sender.has_queued() || self.io.sender.is_due(now);
-        if received == 0 && !due && self.core.is_idle() && !sends {
-            return; // Polled in vain, as most often.
-        }
-        self.transmit();
-        if !eager_acks && self.io.completions > 0 && received > 0 {
-            self.prompt.given(now);
-            // The acknowledgements leave with the next round, which will not be long. Until then the
-            // timers will do that are set.
-            if self.prompt.trusted() && !due {
-                self.flush();
-                return;
-            }
-        }
-        self.acknowledge();
-        self.flush();
-        self.core.set_timers();
-    }
-
-    /// Takes in packets; to a thread that polls, `all` false, completions are handed out before more.
-    fn receive(&mut self, all: bool) -> usize {
-        let Some(mut receivers) = self.receivers.take() else { return 0 };
-        let mut total = 0;
-        if let Some(udp) = &mut receivers.udp {
-            total = self.take_in(all, |state| {
-                (udp.receive(&mut |datagram| receive::datagram(state, datagram)), udp.more())
-            });
-        }
-        for medium in &mut receivers.more {
-            total += self.take_in(all, |state| {
-                let now = state.core.now();
-                let got = medium.receive(now, &mut |packet| receive::datagram(state, packet));
-                (got, medium.more())
-            });
-        }
-        self.receivers = Some(receivers);
-        total
-    }
-
-    /// Takes in batches of packets, each of which says whether there may be more.
-    #[inline]
-    fn take_in(
-        &mut self,
-        all: bool,
-        mut batch: impl FnMut(&mut Self) -> (std::io::Result<usize>, bool),
-    ) -> usize {
-        let mut total = 0;
-        for _ in 0..MAX_BATCHES {
-            let (got, more) = batch(self);
-            match got {
-                Ok(0) => break,
-                Ok(n) => total += n,
-                Err(error) => {
-                    self.io.drops.receive_failed += 1;
-                    self.io.receive_failed(&error);
-                    break;
-                }
-            }
-            if !more || (!all && self.io.completions > 0) {
-                break;
-            }
-        }
-        total
-    }
-
-    /// When the lane wants to be entered again.
-    fn next_deadline(&self) -> Option<Duration> {
-        let deferred = self.io.deferrals.next_deadline();
-        let sends = self.io.sender.next_deadline();
-        let arrives = self.receivers.as_ref().and_then(|receivers| receivers.next_deadline());
-        [self.core.next_deadline(), deferred, sends, arrives].into_iter().flatten().min()
     }
 
     /// An unpredictable number that no queue pair of the lane has.

@@ -32,6 +32,10 @@ const BUSY_POLLS: u64 = 32;
 /// How long the lane's thread watches the socket of a program that polls: at first, and at most.
 const WATCH_MIN: Duration = Duration::from_millis(20);
 const WATCH_MAX: Duration = Duration::from_secs(1);
+/// How much longer it watches than the last time. Each tick that finds the program polling halves that
+/// time; and many find so a program that polls for its own completions half of the time, and its
+/// memory otherwise.
+const WATCH_GROWTH: u32 = 8;
 /// A thread that has looked in vain so often for what is collected, stops to look.
 const VAIN_LOOKS: u32 = 8;
 /// How the thread looks after what is collected: it must be woken;
@@ -79,6 +83,8 @@ pub(crate) struct Watch {
     busy_poll: BusyPoll,
     /// How often it has looked for what is collected, and nothing had been.
     vain_looks: u32,
+    /// An acknowledgement waits for an answer: the deadline counts, polled or not.
+    pub(super) owes: bool,
 }
 
 impl Watch {
@@ -91,6 +97,7 @@ impl Watch {
             watch_for: WATCH_MIN,
             busy_poll: BusyPoll::new(busy_poll),
             vain_looks: VAIN_LOOKS,
+            owes: false,
         }
     }
 }
@@ -214,7 +221,7 @@ impl Sleeper {
         // as each look finds that it has polled.
         let collects = !busy && since > 0 && watch.vain_looks < VAIN_LOOKS;
         watch.polls = polls;
-        let needed = self.needed.swap(false, Ordering::SeqCst);
+        let needed = self.needed.swap(false, Ordering::SeqCst) || watch.owes;
         if (busy || collects) && !needed && now >= watch.watches_until {
             // Swaps here and in `needed`: whichever comes second takes in what came before the first, so
             // a request that missed that the thread ticks is seen here.
@@ -329,7 +336,7 @@ impl Sleeper {
             }
             if polls_now.wrapping_sub(polls) >= BUSY_POLLS {
                 watch.tick = (watch.tick * 2).min(TICK_MAX);
-                watch.watch_for = WATCH_MIN;
+                watch.watch_for = (watch.watch_for / 2).max(WATCH_MIN);
                 return Woken::Nothing;
             }
         }
@@ -351,11 +358,11 @@ impl Sleeper {
 }
 
 impl Watch {
-    /// From now on the thread waits for the socket, polled or not, for `watch_for`; twice as long the next
+    /// From now on the thread waits for the socket, polled or not, for `watch_for`; much longer the next
     /// time.
     pub(crate) fn watch_socket(&mut self, now: Duration) {
         self.watches_until = now + self.watch_for;
-        self.watch_for = (self.watch_for * 2).min(WATCH_MAX);
+        self.watch_for = (self.watch_for * WATCH_GROWTH).min(WATCH_MAX);
     }
 }
 
@@ -473,9 +480,13 @@ mod tests {
         // Unpolled again after that: it watches longer.
         assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Unpolled);
         watch.watch_socket(second * 2);
-        assert_eq!(watch.watches_until, second * 2 + WATCH_MIN * 2);
+        assert_eq!(watch.watches_until, second * 2 + WATCH_MIN * WATCH_GROWTH);
         socket.recv(&mut [0; 16]).unwrap();
         assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Nothing, "somebody took it");
+        assert_eq!(watch.watch_for, WATCH_MAX / 2);
+        for _ in 0..8 {
+            assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Nothing);
+        }
         assert_eq!(watch.watch_for, WATCH_MIN);
         // Polled seldom: the thread works, and does not watch the socket for it.
         assert_eq!(sleeper.ticked(fd, BUSY_POLLS - 1, &mut watch), Woken::Drive);

@@ -1,0 +1,150 @@
+//! A round of the lane: what has come is taken in, what is due is done, what there is to send leaves.
+
+use std::time::Duration;
+
+use crate::clock;
+use crate::lane::{State, receive};
+
+/// Batches of packets taken from the socket before queue pairs get their turn to send.
+const MAX_BATCHES: usize = 4;
+
+/// Who drives the lane for a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Driver {
+    /// A thread that polls a completion queue. It is handed completions before more is taken in, and
+    /// acknowledgements may wait until it is back.
+    Program,
+    /// The lane's thread. Nobody polls for what comes: it is acknowledged at once, unless the answer is about
+    /// to be posted.
+    Lane,
+    /// Who takes in what has come because a queue pair is about to stop.
+    Drain,
+}
+
+impl State {
+    /// A round begins now.
+    #[inline]
+    pub(super) fn begin(&mut self) -> Duration {
+        let now = clock::now();
+        self.io.now = now;
+        self.core.begin(now);
+        now
+    }
+
+    /// Lets queue pairs send.
+    #[inline]
+    pub(super) fn transmit(&mut self) {
+        self.core.transmit(&mut self.io);
+    }
+
+    /// Sends the acknowledgements that are owed.
+    #[inline]
+    pub(super) fn acknowledge(&mut self) {
+        self.answering.acknowledged();
+        self.core.acknowledge(&mut self.io);
+    }
+
+    /// Hands what is queued to the kernel.
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        self.io.flush(self.core.paths_mut());
+    }
+
+    /// One round: receive, time out, send, acknowledge.
+    pub(super) fn progress(&mut self, driver: Driver) {
+        let now = self.begin();
+        self.prompt.back(now);
+        (self.io.completions, self.io.awaited) = (0, false);
+        let received = self.receive(driver != Driver::Program);
+        if received > 0 {
+            self.collector.received();
+        }
+        let due = self.core.handle_timeouts(&mut self.io);
+        self.io.deferrals.run(now);
+        let sends = self.io.sender.has_queued() || self.io.sender.is_due(now);
+        if received == 0 && !due && self.core.is_idle() && !sends {
+            return; // Polled in vain, as most often.
+        }
+        self.transmit();
+        if driver == Driver::Program && self.io.completions > 0 && received > 0 {
+            self.prompt.given(now);
+            // The acknowledgements leave with the next round, which will not be long. Until then the
+            // timers will do that are set.
+            if self.prompt.trusted() && !due {
+                self.flush();
+                return;
+            }
+        }
+        if driver == Driver::Lane
+            && self.core.owes_acks()
+            && !self.io.awaited
+            && self.answering.may_wait(now, received)
+            && !self.io.sender.has_queued()
+        {
+            self.flush();
+            self.core.set_timers();
+            return;
+        }
+        self.acknowledge();
+        self.flush();
+        self.core.set_timers();
+    }
+
+    /// Takes in packets; to a thread that polls, `all` false, completions are handed out before more.
+    fn receive(&mut self, all: bool) -> usize {
+        let Some(mut receivers) = self.receivers.take() else { return 0 };
+        let mut total = 0;
+        if let Some(udp) = &mut receivers.udp {
+            total = self.take_in(all, |state| {
+                (udp.receive(&mut |datagram| receive::datagram(state, datagram)), udp.more())
+            });
+        }
+        for medium in &mut receivers.more {
+            total += self.take_in(all, |state| {
+                let now = state.core.now();
+                let got = medium.receive(now, &mut |packet| receive::datagram(state, packet));
+                (got, medium.more())
+            });
+        }
+        self.receivers = Some(receivers);
+        total
+    }
+
+    /// Takes in batches of packets, each of which says whether there may be more.
+    #[inline]
+    fn take_in(
+        &mut self,
+        all: bool,
+        mut batch: impl FnMut(&mut Self) -> (std::io::Result<usize>, bool),
+    ) -> usize {
+        let mut total = 0;
+        for _ in 0..MAX_BATCHES {
+            let (got, more) = batch(self);
+            match got {
+                Ok(0) => break,
+                Ok(n) => total += n,
+                Err(error) => {
+                    self.io.drops.receive_failed += 1;
+                    self.io.receive_failed(&error);
+                    break;
+                }
+            }
+            if !more || (!all && self.io.completions > 0) {
+                break;
+            }
+        }
+        total
+    }
+
+    /// When the lane wants to be entered again.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        let core = match self.answering.ack_by() {
+            Some(by) => self.core.next_deadline_with_acks_by(by),
+            None => self.core.next_deadline(),
+        };
+        let deferred = self.io.deferrals.next_deadline();
+        let sends = self.io.sender.next_deadline();
+        let arrives = self.receivers.as_ref().and_then(|receivers| receivers.next_deadline());
+        [core, deferred, sends, arrives].into_iter().flatten().min()
+    }
+}
