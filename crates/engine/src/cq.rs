@@ -243,15 +243,22 @@ impl Cq {
         }
     }
 
+    #[inline]
     fn take(&self, limit: usize, sink: &mut dyn FnMut(&Wc)) -> usize {
         // Who polls in vain need not hold up who has completions to add.
-        if self.count.load(Ordering::Acquire) == 0 {
-            return 0;
-        }
+        if self.count.load(Ordering::Acquire) == 0 { 0 } else { self.take_some(limit, sink) }
+    }
+
+    fn take_some(&self, limit: usize, sink: &mut dyn FnMut(&Wc)) -> usize {
         let mut ring = lock(&self.ring);
         let n = limit.min(ring.entries.len());
-        for wc in ring.entries.drain(..n) {
-            sink(&wc);
+        for wc in ring.entries.iter().take(n) {
+            sink(wc);
+        }
+        if n == 1 {
+            ring.entries.pop_front();
+        } else {
+            ring.entries.drain(..n);
         }
         self.count.store(ring.entries.len(), Ordering::Release);
         n

@@ -145,6 +145,7 @@ impl Requester {
         self.ready = false;
     }
 
+    #[inline]
     pub(crate) fn deadline(&self, core: &Core) -> Option<Duration> {
         if self.held {
             return None;

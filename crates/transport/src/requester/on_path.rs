@@ -61,6 +61,9 @@ impl ProbeTimer {
     #[inline]
     pub(super) fn due(&self) -> Duration {
         let first = self.srtt.map_or(PROBE_UNMEASURED, |rtt| (rtt * 3).max(PROBE_MIN));
+        if self.probes == 0 {
+            return self.from + first;
+        }
         self.from + (first * (1 << self.probes.min(6))).min(PROBE_MAX.max(first))
     }
 
