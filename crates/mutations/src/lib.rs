@@ -23,6 +23,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The crates in the copy: the cores, and what builds and judges them.
+pub const CRATES: &[&str] =
+    &["types", "wire", "telemetry", "transport", "paths", "lane", "cm", "sim"];
+/// Those in the copy for faults of the engine and those around it, beside the cores.
+pub const AROUND: &[&str] = &["topology", "verbs", "ipc", "engine", "broker", "abi"];
+
 /// Replaces one piece of a file by another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {

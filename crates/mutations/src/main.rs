@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polypath_mutations::{Mutation, Unusable, lists};
+use polypath_mutations::{AROUND, CRATES, Mutation, Unusable, lists};
 
 const HELP: &str = "\
 Puts deliberate faults, one at a time, into a copy of the protocol cores, and looks who finds each: the
@@ -26,10 +26,6 @@ Usage: polypath-mutations [cm | engine] [--seeds N] [--only TEXT] [--out FILE]
 Run it in the root of the workspace. The copy is under target/mutations.
 ";
 
-/// What the copy needs: the cores, and what builds and judges them.
-const CRATES: &[&str] = &["types", "wire", "transport", "paths", "lane", "cm", "sim"];
-/// What it needs for faults of the engine and those around it, beside the cores.
-const AROUND: &[&str] = &["verbs", "ipc", "engine", "broker", "abi"];
 /// Whose tests judge the faults of a crate, in this order.
 const JUDGES: [(&str, &[&str]); 4] = [
     ("ipc", &["polypath-ipc", "polypath-broker", "polypath-engine"]),
