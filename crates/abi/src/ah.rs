@@ -1,15 +1,17 @@
 //! Address handles.
 
 use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
 use std::sync::Arc;
 
 use libc::c_int;
 use polypath_verbs::{AddressHandle, AhAttr, Error, Result};
 
-use crate::context::{CContext, Tie, of};
+use crate::context::{CContext, Tie};
 use crate::guard::{self, null_argument};
-use crate::layout::{ibv_ah, ibv_ah_attr, ibv_context, ibv_global_route, ibv_grh, ibv_pd, ibv_wc};
-use crate::pd::pd_of;
+use crate::layout::{ibv_ah, ibv_ah_attr, ibv_global_route, ibv_grh, ibv_wc};
+use crate::ours::{Object, Ours};
+use crate::pd::CPd;
 
 /// An address handle.
 #[repr(C)]
@@ -17,6 +19,11 @@ pub(crate) struct CAh {
     public: UnsafeCell<ibv_ah>,
     inner: Arc<AddressHandle>,
     _tie: Tie,
+}
+
+// SAFETY: the public structure is the first field, and `make` gives C its address.
+unsafe impl Object for CAh {
+    type Public = ibv_ah;
 }
 
 impl CAh {
@@ -72,31 +79,19 @@ pub(crate) fn c_address(attr: &AhAttr) -> ibv_ah_attr {
 }
 
 /// Makes a handle.
-///
-/// # Safety
-/// `pd` is one of ours.
-unsafe fn make(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let context = (*pd).context;
-        let inner = of(context).inner().create_ah(pd_of(pd).number(), &address(attr))?;
-        let public = UnsafeCell::new(ibv_ah { context, pd, handle: 0 });
-        Ok(Box::leak(Box::new(CAh { public, inner, _tie: Tie::new(context) })).public.get())
-    }
+fn make(pd: &CPd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
+    let inner = pd.context().inner().create_ah(pd.number(), &address(attr))?;
+    let context = pd.context().public();
+    let public = UnsafeCell::new(ibv_ah { context, pd: pd.public(), handle: 0 });
+    Ok(Box::leak(Box::new(CAh { public, inner, _tie: Tie::new(pd.context()) })).public.get())
 }
 
 /// `ibv_create_ah`.
-///
-/// # Safety
-/// `pd` is one of ours; `attr` is null or readable.
-pub(crate) unsafe extern "C-unwind" fn create_ah(
-    pd: *mut ibv_pd,
-    attr: *const ibv_ah_attr,
+pub(crate) extern "C-unwind" fn create_ah(
+    pd: Ours<CPd>,
+    attr: Option<&ibv_ah_attr>,
 ) -> *mut ibv_ah {
-    guard::pointer("ibv_create_ah", || {
-        // SAFETY: the caller's promise.
-        unsafe { make(pd, attr.as_ref().ok_or_else(|| null_argument("attr"))?) }
-    })
+    guard::pointer("ibv_create_ah", || make(&pd, attr.ok_or_else(|| null_argument("attr"))?))
 }
 
 /// `ibv_destroy_ah`.
@@ -105,7 +100,7 @@ pub(crate) unsafe extern "C-unwind" fn create_ah(
 /// `ah` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     guard::errno_of("ibv_destroy_ah", || {
-        // SAFETY: the caller's promise; the box is the one leaked above.
+        // SAFETY: the trampoline passes handles of ours alone, and the box is the one that `make` leaked.
         drop(unsafe { Box::from_raw(ah.cast::<CAh>()) });
         Ok(())
     })
@@ -175,7 +170,8 @@ unsafe fn answer_to(
     grh: *const ibv_grh,
 ) -> Result<ibv_ah_attr> {
     const WC_GRH: u32 = 1;
-    // SAFETY: the caller's promise; the header may lie at any address.
+    // SAFETY: both are readable where not null, by the promise of the caller; the header may lie at
+    // any address.
     let (wc, header) = unsafe {
         let wc = wc.as_ref().ok_or_else(|| null_argument("wc"))?;
         if wc.wc_flags & WC_GRH == 0 || grh.is_null() {
@@ -208,20 +204,18 @@ unsafe fn answer_to(
 /// `ibv_init_ah_from_wc`.
 ///
 /// # Safety
-/// `context` is one of ours; the rest is as the man page wants it.
+/// `wc` and `grh` are readable where not null.
 pub(crate) unsafe extern "C-unwind" fn init_ah_from_wc(
-    context: *mut ibv_context,
+    context: Ours<CContext>,
     port: u8,
     wc: *const ibv_wc,
     grh: *const ibv_grh,
-    attr: *mut ibv_ah_attr,
+    attr: Option<&mut MaybeUninit<ibv_ah_attr>>,
 ) -> c_int {
     guard::minus_one("ibv_init_ah_from_wc", || {
-        if attr.is_null() {
-            return Err(null_argument("ah_attr"));
-        }
-        // SAFETY: the caller's promise.
-        unsafe { *attr = answer_to(of(context), port, wc, grh)? };
+        let attr = attr.ok_or_else(|| null_argument("ah_attr"))?;
+        // SAFETY: both are readable where not null, by the promise of the caller.
+        attr.write(unsafe { answer_to(&context, port, wc, grh)? });
         Ok(0)
     })
 }
@@ -229,16 +223,16 @@ pub(crate) unsafe extern "C-unwind" fn init_ah_from_wc(
 /// `ibv_create_ah_from_wc`.
 ///
 /// # Safety
-/// `pd` is one of ours; the rest is as the man page wants it.
+/// `wc` and `grh` are readable where not null.
 pub(crate) unsafe extern "C-unwind" fn create_ah_from_wc(
-    pd: *mut ibv_pd,
+    pd: Ours<CPd>,
     wc: *const ibv_wc,
     grh: *const ibv_grh,
     port: u8,
 ) -> *mut ibv_ah {
     guard::pointer("ibv_create_ah_from_wc", || {
-        // SAFETY: the caller's promise.
-        unsafe { make(pd, &answer_to(of((*pd).context), port, wc, grh)?) }
+        // SAFETY: both are readable where not null, by the promise of the caller.
+        make(&pd, &unsafe { answer_to(pd.context(), port, wc, grh)? })
     })
 }
 

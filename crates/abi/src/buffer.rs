@@ -131,7 +131,7 @@ pub(crate) unsafe extern "C-unwind" fn alloc_buf(
         if buf.is_null() {
             return Err(null_argument("buf"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the trampoline passes domains of ours alone.
         let (addr, allocators) = unsafe { allocate(pd, size)? };
         let mut buffer = Box::new(ibv_buf { pd, addr, size, allocators, spare: [0; 16] });
         let handle: *mut ibv_buf = &raw mut *buffer;
@@ -144,7 +144,7 @@ pub(crate) unsafe extern "C-unwind" fn alloc_buf(
         }
         table.0.insert(handle.addr(), buffer);
         drop(table);
-        // SAFETY: the caller's promise.
+        // SAFETY: it is not null, so it has room for a pointer, by the promise of the caller.
         unsafe { buf.write(handle) };
         Ok(addr)
     })
@@ -170,7 +170,7 @@ pub(crate) unsafe extern "C-unwind" fn free_buf(buf: *mut ibv_buf) {
     if let Some(real) = real
         && !ours
     {
-        // SAFETY: the caller's promise.
+        // SAFETY: the buffer is not ours, so the program has it from the real library, not freed yet.
         unsafe { real(buf) };
     }
 }
@@ -183,7 +183,7 @@ pub(crate) unsafe extern "C-unwind" fn export_buf_dmabuf_fd(buf: *mut ibv_buf) -
     let ours = buf.is_null() || guard::run(true, || find(buf).is_some());
     let real = real_fn!(c"ibv_export_buf_dmabuf_fd", c"IBVERBS_1.18", fn(*mut ibv_buf) -> c_int);
     match real {
-        // SAFETY: the caller's promise.
+        // SAFETY: the buffer is not ours, so the program has it from the real library.
         Some(real) if !ours => unsafe { real(buf) },
         _ => guard::minus_one("ibv_export_buf_dmabuf_fd", || {
             if buf.is_null() {
@@ -208,8 +208,9 @@ pub(crate) unsafe extern "C-unwind" fn reg_buf_mr(
     guard::pointer("ibv_reg_buf_mr", || {
         check_range(pd, buf, addr, length)?;
         let rights = access(flags.cast_unsigned())?;
-        // SAFETY: the caller's promise.
-        unsafe { register(pd, addr, length, first_address(addr, rights), rights) }
+        // SAFETY: the domain is ours, by the promise of the caller, and the range lies within a buffer
+        // of ours, which the program gives to the device by this call.
+        unsafe { register(pd_of(pd), addr, length, first_address(addr, rights), rights) }
     })
 }
 
@@ -282,24 +283,25 @@ pub(crate) unsafe extern "C-unwind" fn reg_mr_ex(
                 return Err(Error::invalid("a DMA-BUF needs fd, fd_offset and iova"));
             }
             let rights = access(flags.cast_unsigned())?;
-            // SAFETY: the caller's promise, with the mask looked at.
+            // SAFETY: the domain is ours, and these fields are there, since the mask says so.
             return unsafe {
                 let place = ((*attr).fd, (*attr).fd_offset);
-                register_dmabuf(pd, place, length, (*attr).iova, rights)
+                register_dmabuf(pd_of(pd), place, length, (*attr).iova, rights)
             };
         }
         if !has(mask::ADDR) {
             return Err(Error::invalid("ibv_mr_init_attr has no address"));
         }
         let rights = access(flags.cast_unsigned())?;
-        // SAFETY: the caller's promise, with the mask looked at.
+        // SAFETY: the domain is ours, the fields are there that are read, since the mask says so, and
+        // the program gives the range to the device by this call.
         unsafe {
             let addr = (*attr).addr;
             if has(mask::BUF) {
                 check_range(pd, (*attr).buf.cast(), addr, length)?;
             }
             let iova = if has(mask::IOVA) { (*attr).iova } else { first_address(addr, rights) };
-            register(pd, addr, length, iova, rights)
+            register(pd_of(pd), addr, length, iova, rights)
         }
     })
 }

@@ -69,15 +69,15 @@ pub(crate) unsafe extern "C-unwind" fn create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
     guard::pointer("ibv_create_comp_channel", || {
-        // SAFETY: the caller's promise.
-        let inner = unsafe { of(context) }.inner().create_channel()?;
+        // SAFETY: the trampoline passes contexts of ours alone, and the program closes none in use.
+        let owner = unsafe { of(context) };
+        let inner = owner.inner().create_channel()?;
         let public = ibv_comp_channel { context, fd: inner.fd(), refcnt: 0 };
         let channel = CChannel {
             public: UnsafeCell::new(public),
             inner,
             users: AtomicI32::new(0),
-            // SAFETY: as above.
-            _tie: unsafe { Tie::new(context) },
+            _tie: Tie::new(owner),
         };
         Ok(Box::leak(Box::new(channel)).public.get())
     })

@@ -10,7 +10,7 @@ use polypath_verbs::{Context, Result};
 
 use crate::guard::null_argument;
 use crate::layout::{ibv_context, ibv_cq, ibv_device, ibv_qp, ibv_srq, verbs_context};
-use crate::ours::is_our_context;
+use crate::ours::{Object, is_our_context};
 
 /// The device and inode of the file that `cmd_fd` is.
 pub(crate) type Identity = (libc::dev_t, libc::ino_t);
@@ -38,10 +38,16 @@ pub(crate) struct Opened {
     process: u32,
 }
 
-// SAFETY: devices are never freed, and may be used by any thread.
+// SAFETY: of its parts only the pointer to the device is not `Send`, and devices are never freed.
 unsafe impl Send for Opened {}
-// SAFETY: as above.
+// SAFETY: nothing is written through the pointer to the device, and all else in it is `Sync`.
 unsafe impl Sync for Opened {}
+
+// SAFETY: `leak` makes the whole and gives C the address of this field.
+unsafe impl Object for CContext {
+    type Public = ibv_context;
+    const OFFSET: usize = offset_of!(Self, verbs) + offset_of!(verbs_context, context);
+}
 
 impl Opened {
     /// A device that was opened, with no context yet.
@@ -159,9 +165,8 @@ impl CContext {
 /// # Safety
 /// `context` must be one of ours, not closed.
 pub(crate) unsafe fn of<'a>(context: *const ibv_context) -> &'a CContext {
-    let offset = offset_of!(CContext, verbs) + offset_of!(verbs_context, context);
     // SAFETY: contexts of ours lie inside of a `CContext`.
-    unsafe { &*context.byte_sub(offset).cast() }
+    unsafe { &*context.byte_sub(CContext::OFFSET).cast() }
 }
 
 /// A context for a function that is called through the tables, by programs that may err.
@@ -169,7 +174,7 @@ pub(crate) unsafe fn of<'a>(context: *const ibv_context) -> &'a CContext {
 /// # Safety
 /// `context` must be null or a context of any provider.
 pub(crate) unsafe fn checked<'a>(context: *const ibv_context) -> Result<&'a CContext> {
-    // SAFETY: the caller's promise.
+    // SAFETY: any provider's context says whose it is, and `of` is only called with one of ours.
     unsafe {
         if is_our_context(context) { Ok(of(context)) } else { Err(null_argument("the context")) }
     }
@@ -180,7 +185,7 @@ pub(crate) unsafe fn checked<'a>(context: *const ibv_context) -> Result<&'a CCon
 /// # Safety
 /// `context` must be null or a context of any provider.
 pub(crate) unsafe fn is_usable(context: *const ibv_context) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or any provider's context, which says whose it is.
     unsafe { is_our_context(context) }
 }
 
@@ -190,12 +195,16 @@ pub(crate) unsafe fn is_usable(context: *const ibv_context) -> bool {
 pub(crate) struct Tie(*mut ibv_context);
 
 impl Tie {
-    /// # Safety
-    /// `context` is one of ours.
-    pub(crate) unsafe fn new(context: *mut ibv_context) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { of(context) }.ties.fetch_add(1, Ordering::Relaxed);
-        Self(context)
+    /// Another tie to a context, which has one as long as it is lent.
+    pub(crate) fn new(context: &CContext) -> Self {
+        context.ties.fetch_add(1, Ordering::Relaxed);
+        Self(context.public())
+    }
+
+    /// The context.
+    pub(crate) fn context(&self) -> &CContext {
+        // SAFETY: a context is there as long as it has ties, and this is one.
+        unsafe { of(self.0) }
     }
 }
 

@@ -9,9 +9,10 @@ use libc::{c_int, pthread_mutex_t};
 use polypath_verbs::{CompletionQueue, Error, NetworkHeader, Result, Wc};
 
 use crate::channel::CChannel;
-use crate::context::{Tie, is_usable, of};
+use crate::context::{CContext, Tie, is_usable};
 use crate::guard::{self, null_argument};
 use crate::layout::{ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_wc};
+use crate::ours::{Object, Ours};
 use crate::wait::Counter;
 
 /// `IBV_WC_GRH`.
@@ -34,7 +35,12 @@ pub(crate) struct CCq {
     pub(crate) async_given: AtomicU32,
     /// State of the extended polling API.
     pub(crate) polling: Polling,
-    pub(crate) _tie: Tie,
+    pub(crate) tie: Tie,
+}
+
+// SAFETY: the public structure is the first field, and `create_cq` gives C its address.
+unsafe impl Object for CCq {
+    type Public = ibv_cq;
 }
 
 /// What `start_poll` … `end_poll` work with.
@@ -49,6 +55,11 @@ impl CCq {
     /// The traits' queue.
     pub(crate) fn inner(&self) -> &Arc<dyn CompletionQueue> {
         &self.inner
+    }
+
+    /// Its context.
+    pub(crate) fn context(&self) -> &CContext {
+        self.tie.context()
     }
 
     /// The C structure.
@@ -71,7 +82,7 @@ impl CCq {
     /// # Safety
     /// `cq` is one of ours.
     pub(crate) unsafe fn completion_counter(cq: *mut ibv_cq) -> Counter {
-        // SAFETY: the caller's promise.
+        // SAFETY: the fields are those of an object that lives, by the promise of the caller.
         unsafe {
             Counter {
                 mutex: &raw mut (*cq).mutex,
@@ -86,7 +97,7 @@ impl CCq {
     /// # Safety
     /// `cq` is one of ours.
     pub(crate) unsafe fn async_counter(cq: *mut ibv_cq) -> Counter {
-        // SAFETY: the caller's promise.
+        // SAFETY: the fields are those of an object that lives, by the promise of the caller.
         unsafe {
             Counter {
                 completed: &raw mut (*cq).async_events_completed,
@@ -107,18 +118,13 @@ pub(crate) unsafe fn cq_of<'a>(cq: *const ibv_cq) -> &'a CCq {
 }
 
 /// `ibv_resize_cq`.
-///
-/// # Safety
-/// `cq` is one of ours.
-pub(crate) unsafe extern "C-unwind" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+pub(crate) extern "C-unwind" fn resize_cq(cq: Ours<CCq>, cqe: c_int) -> c_int {
     guard::errno_of("ibv_resize_cq", || {
         let wanted = u32::try_from(cqe).ok().filter(|&cqe| cqe > 0);
         let wanted = wanted.ok_or_else(|| Error::invalid("a completion queue has entries"))?;
-        // SAFETY: the caller's promise.
-        unsafe {
-            let now = cq_of(cq).inner.resize(wanted)?;
-            (*cq).cqe = c_int::try_from(now).unwrap_or(c_int::MAX);
-        }
+        let now = cq.inner.resize(wanted)?;
+        // SAFETY: a field of a live allocation, which programs only look at.
+        unsafe { (*cq.public.get()).base.cqe = c_int::try_from(now).unwrap_or(c_int::MAX) };
         Ok(())
     })
 }
@@ -129,13 +135,13 @@ pub(crate) unsafe extern "C-unwind" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) ->
 /// `cq` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     let (mut completions, mut asyncs) = (0, 0);
-    // SAFETY: the caller's promise. The events are waited for outside of the guard, with nothing
-    // alive: a cancellation point, as upstream's. Then nobody else knows the queue.
+    // SAFETY: the trampoline passes queues of ours alone. The events are waited for outside of the guard,
+    // with nothing alive: a cancellation point, as upstream's. Then nobody else knows the queue.
     unsafe {
         let errno = guard::errno_of("ibv_destroy_cq", || {
             let this = cq_of(cq);
             this.inner.destroy()?;
-            of((*cq).context).live().remove(&this.token);
+            this.context().live().remove(&this.token);
             completions = this.comp_given.load(Ordering::Acquire);
             asyncs = this.async_given.load(Ordering::Acquire);
             Ok(())
@@ -230,37 +236,25 @@ pub(crate) unsafe extern "C-unwind" fn poll_cq(
     })
 }
 
-/// `ibv_req_notify_cq`'s slot.
-///
-/// # Safety
-/// As the headers call it.
-pub(crate) unsafe extern "C-unwind" fn req_notify_cq(cq: *mut ibv_cq, solicited: c_int) -> c_int {
-    // SAFETY: the caller's promise.
-    guard::errno_of("ibv_req_notify_cq", || unsafe { cq_of(cq) }.inner.arm(solicited != 0))
+/// `ibv_req_notify_cq`'s slot, which the headers call through the queue's own context.
+pub(crate) extern "C-unwind" fn req_notify_cq(cq: Ours<CCq>, solicited: c_int) -> c_int {
+    guard::errno_of("ibv_req_notify_cq", || cq.inner.arm(solicited != 0))
 }
 
-/// `ibv_modify_cq`'s slot.
-///
-/// # Safety
-/// As the headers call it.
-pub(crate) unsafe extern "C-unwind" fn modify_cq(
-    cq: *mut ibv_cq,
-    attr: *const ibv_modify_cq_attr,
+/// `ibv_modify_cq`'s slot, which the headers call through the queue's own context.
+pub(crate) extern "C-unwind" fn modify_cq(
+    cq: Option<Ours<CCq>>,
+    attr: Option<&ibv_modify_cq_attr>,
 ) -> c_int {
     const MODERATE: u32 = 1;
     guard::errno_of("ibv_modify_cq", || {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if cq.is_null() {
-                return Err(null_argument("cq"));
-            }
-            let attr = attr.as_ref().ok_or_else(|| null_argument("attr"))?;
-            if attr.attr_mask & !MODERATE != 0 {
-                return Err(Error::invalid("ibv_modify_cq_attr has an unknown attr_mask"));
-            }
-            if attr.attr_mask & MODERATE != 0 {
-                cq_of(cq).inner.moderate(attr.cq_count, attr.cq_period)?;
-            }
+        let cq = cq.ok_or_else(|| null_argument("cq"))?;
+        let attr = attr.ok_or_else(|| null_argument("attr"))?;
+        if attr.attr_mask & !MODERATE != 0 {
+            return Err(Error::invalid("ibv_modify_cq_attr has an unknown attr_mask"));
+        }
+        if attr.attr_mask & MODERATE != 0 {
+            cq.inner.moderate(attr.cq_count, attr.cq_period)?;
         }
         Ok(())
     })
@@ -271,7 +265,7 @@ pub(crate) unsafe extern "C-unwind" fn modify_cq(
 /// # Safety
 /// `cq` is null or a completion queue of any provider.
 pub(crate) unsafe fn argument<'a>(cq: *const ibv_cq) -> Result<&'a CCq> {
-    // SAFETY: the caller's promise.
+    // SAFETY: every provider's queue begins with its context, which says whose it is.
     unsafe {
         if cq.is_null() {
             return Err(null_argument("a completion queue"));

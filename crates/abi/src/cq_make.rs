@@ -81,7 +81,7 @@ unsafe fn make(context: *mut ibv_context, recipe: &Recipe) -> Result<*mut CCq> {
                 single_threaded: recipe.single_threaded,
                 current: UnsafeCell::new(None),
             },
-            _tie: Tie::new(context),
+            tie: Tie::new(owner),
         }));
         owner.live().insert(token, EventObject::Cq(cq.cast()));
         Ok(cq)
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C-unwind" fn create_cq(
             ignore_overrun: false,
             single_threaded: false,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the trampoline passes contexts of ours alone, and a channel is one or null.
         unsafe { Ok(make(context, &recipe)?.cast()) }
     })
 }
@@ -129,7 +129,8 @@ pub(crate) unsafe extern "C-unwind" fn create_cq_ex(
     const SINGLE_THREADED: u32 = 1;
     const IGNORE_OVERRUN: u32 = 2;
     guard::pointer("ibv_create_cq_ex", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the headers pass null or any provider's context, as `checked` wants it, null or
+        // attributes that can be read, and in them a channel or null.
         unsafe {
             checked(context)?;
             let attr = attr.as_ref().ok_or_else(|| null_argument("cq_attr"))?;

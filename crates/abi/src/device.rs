@@ -13,6 +13,7 @@ use polypath_verbs::{Context, Device, Error, Result};
 use crate::forward::real_fn;
 use crate::layout::{ibv_device, verbs_device};
 use crate::lock::Lock;
+use crate::ours::{Object, Ours};
 use crate::rdmanl::Aside;
 use crate::{guard, log, ours};
 
@@ -65,6 +66,11 @@ pub(crate) struct Registry {
 /// What the process has been shown.
 pub(crate) static REGISTRY: Lock<Registry> =
     Lock::new(Registry { devices: Vec::new(), lists: None });
+
+// SAFETY: the public structure is the first field, and devices are never freed.
+unsafe impl Object for CDevice {
+    type Public = ibv_device;
+}
 
 /// One of our devices.
 ///
@@ -190,7 +196,7 @@ pub(crate) unsafe extern "C-unwind" fn get_device_list(count: *mut c_int) -> *mu
         }
         lists.insert(Address(list.expose_provenance()), Address(real.expose_provenance()));
         if !count.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: it is not null, so it has room for a number, by the promise of the caller.
             unsafe { *count = c_int::try_from(total).unwrap_or(c_int::MAX) };
         }
         Ok(list)
@@ -245,28 +251,18 @@ pub(crate) unsafe extern "C-unwind" fn free_device_list(list: *mut *mut ibv_devi
 /// # Safety
 /// `device` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: the caller's promise.
+    // SAFETY: the trampoline passes devices of ours alone, which are never freed.
     unsafe { (&raw const (*device).name).cast() }
 }
 
 /// `ibv_get_device_index`.
-///
-/// # Safety
-/// `device` is one of ours.
-pub(crate) unsafe extern "C-unwind" fn get_device_index(device: *mut ibv_device) -> c_int {
-    guard::run(-1, || {
-        // SAFETY: the caller's promise.
-        c_int::try_from(unsafe { of(device) }.inner.info().index).unwrap_or(-1)
-    })
+pub(crate) extern "C-unwind" fn get_device_index(device: Ours<CDevice>) -> c_int {
+    guard::run(-1, || c_int::try_from(device.inner.info().index).unwrap_or(-1))
 }
 
 /// `ibv_get_device_guid`: in network order.
-///
-/// # Safety
-/// `device` is one of ours.
-pub(crate) unsafe extern "C-unwind" fn get_device_guid(device: *mut ibv_device) -> u64 {
-    // SAFETY: the caller's promise.
-    guard::run(0, || unsafe { of(device) }.inner.info().node_guid.to_be())
+pub(crate) extern "C-unwind" fn get_device_guid(device: Ours<CDevice>) -> u64 {
+    guard::run(0, || device.inner.info().node_guid.to_be())
 }
 
 #[cfg(test)]
@@ -290,8 +286,8 @@ mod tests {
             assert_eq!(*second.add(usize::try_from(count).unwrap() - 1), device);
             free_device_list(first);
             free_device_list(second);
-            assert_eq!(get_device_index(device), 4);
-            assert_eq!(get_device_guid(device), 0x0250_56ff_fe00_0001_u64.to_be());
+            assert_eq!(get_device_index(Ours::new(device)), 4);
+            assert_eq!(get_device_guid(Ours::new(device)), 0x0250_56ff_fe00_0001_u64.to_be());
         }
     }
 

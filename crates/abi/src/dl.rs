@@ -78,7 +78,7 @@ unsafe extern "C" fn check(name: *const c_char) -> *const c_char {
     if name.is_null() {
         return null();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: not null, so a C string, as `dlopen` was given it.
     let path = unsafe { CStr::from_ptr(name) }.to_bytes();
     if is_libibverbs(path) { own_path() } else { null() }
 }

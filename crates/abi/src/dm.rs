@@ -7,7 +7,7 @@ use std::sync::Arc;
 use libc::{c_int, size_t};
 use polypath_verbs::{DeviceMemory, Error, Result};
 
-use crate::context::{Tie, checked};
+use crate::context::{CContext, Tie, checked};
 use crate::guard::{self, null_argument};
 use crate::layout::{Pointer, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::memory::{access, show};
@@ -31,19 +31,15 @@ unsafe fn dm_of<'a>(dm: *const ibv_dm) -> Result<&'a CDm> {
 }
 
 /// A C structure for it.
-///
-/// # Safety
-/// `context` is one of ours.
-pub(crate) unsafe fn make(context: *mut ibv_context, inner: Arc<dyn DeviceMemory>) -> *mut ibv_dm {
+pub(crate) fn make(context: &CContext, inner: Arc<dyn DeviceMemory>) -> *mut ibv_dm {
     let public = ibv_dm {
-        context,
+        context: context.public(),
         memcpy_to_dm: memcpy_to_dm as *const core::ffi::c_void as Pointer,
         memcpy_from_dm: memcpy_from_dm as *const core::ffi::c_void as Pointer,
         comp_mask: 0,
         handle: inner.handle(),
     };
-    // SAFETY: the caller's promise.
-    let _tie = unsafe { Tie::new(context) };
+    let _tie = Tie::new(context);
     Box::leak(Box::new(CDm { public: UnsafeCell::new(public), inner, _tie })).public.get()
 }
 
@@ -53,19 +49,17 @@ pub(crate) unsafe fn make(context: *mut ibv_context, inner: Arc<dyn DeviceMemory
 /// As the headers call it.
 pub(crate) unsafe extern "C-unwind" fn alloc_dm(
     context: *mut ibv_context,
-    attr: *const ibv_alloc_dm_attr,
+    attr: Option<&ibv_alloc_dm_attr>,
 ) -> *mut ibv_dm {
     guard::pointer("ibv_alloc_dm", || {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let owner = checked(context)?;
-            let attr = attr.as_ref().ok_or_else(|| null_argument("attr"))?;
-            if attr.comp_mask != 0 {
-                return Err(Error::invalid("ibv_alloc_dm_attr has an unknown comp_mask"));
-            }
-            let inner = owner.inner().alloc_dm(attr.length as u64, attr.log_align_req)?;
-            Ok(make(context, inner))
+        // SAFETY: the headers pass null or any provider's context, as `checked` wants it.
+        let owner = unsafe { checked(context)? };
+        let attr = attr.ok_or_else(|| null_argument("attr"))?;
+        if attr.comp_mask != 0 {
+            return Err(Error::invalid("ibv_alloc_dm_attr has an unknown comp_mask"));
         }
+        let inner = owner.inner().alloc_dm(attr.length as u64, attr.log_align_req)?;
+        Ok(make(owner, inner))
     })
 }
 
@@ -75,10 +69,12 @@ pub(crate) unsafe extern "C-unwind" fn alloc_dm(
 /// As the headers call it.
 pub(crate) unsafe extern "C-unwind" fn free_dm(dm: *mut ibv_dm) -> c_int {
     guard::errno_of("ibv_free_dm", || {
-        // SAFETY: the caller's promise.
-        unsafe { dm_of(dm)?.inner.free()? };
-        // SAFETY: it is one of ours, as above, and the program gave it up.
-        unsafe { forget(dm) };
+        // SAFETY: the headers call this through the structure, so it is ours or null, which `dm_of`
+        // refuses; once it is freed the program uses it no more.
+        unsafe {
+            dm_of(dm)?.inner.free()?;
+            forget(dm);
+        }
         Ok(())
     })
 }
@@ -139,7 +135,8 @@ pub(crate) unsafe extern "C-unwind" fn reg_dm_mr(
         if pd.is_null() {
             return Err(null_argument("pd"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the headers pass any provider's domain, and device memory of ours or null, each of
+        // which begins with its context; the domain is ours if its context is.
         unsafe {
             let this = dm_of(dm)?;
             let owner = checked((*pd).context)?;
@@ -149,7 +146,7 @@ pub(crate) unsafe extern "C-unwind" fn reg_dm_mr(
                 ));
             }
             let inner = this.inner.register(pd_of(pd).number(), offset, len, access(flags)?)?;
-            Ok(show(pd, core::ptr::null_mut(), inner))
+            Ok(show(pd_of(pd), core::ptr::null_mut(), inner))
         }
     })
 }
@@ -168,7 +165,7 @@ mod tests {
         let attr = ibv_alloc_dm_attr { length: 64, log_align_req: 6, comp_mask: 0 };
         // SAFETY: objects of ours, each freed once.
         unsafe {
-            let dm = alloc_dm(context, &attr);
+            let dm = alloc_dm(context, Some(&attr));
             assert_eq!(((*dm).context, (*dm).comp_mask), (context, 0));
             let mut back = [0_u8; 4];
             assert_eq!(memcpy_to_dm(dm, 60, b"abcd".as_ptr(), 4), 0);
@@ -180,7 +177,7 @@ mod tests {
             assert_eq!(free_dm(dm), 0);
             assert_eq!(free_dm(core::ptr::null_mut()), libc::EINVAL);
             let strange = ibv_alloc_dm_attr { comp_mask: 1, ..attr };
-            assert!(alloc_dm(context, &strange).is_null());
+            assert!(alloc_dm(context, Some(&strange)).is_null());
             assert_eq!(guard::errno(), libc::EINVAL);
             close_device(context);
         }
@@ -192,7 +189,7 @@ mod tests {
         let attr = ibv_alloc_dm_attr { length: 64, log_align_req: 0, comp_mask: 0 };
         // SAFETY: objects of ours, each freed once.
         unsafe {
-            let (pd, dm) = (alloc_pd(context), alloc_dm(context, &attr));
+            let (pd, dm) = (alloc_pd(context), alloc_dm(context, Some(&attr)));
             let mr = reg_dm_mr(pd, dm, 16, 32, 1 | 1 << 5);
             assert_eq!(((*mr).addr.is_null(), (*mr).length, (*mr).pd), (true, 32, pd));
             assert_eq!(dereg_mr(mr), 0);

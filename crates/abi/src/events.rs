@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C-unwind" fn get_cq_event(
 /// # Safety
 /// `cq` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn ack_cq_events(cq: *mut ibv_cq, count: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the trampoline passes queues of ours alone, and one with events to acknowledge lives.
     unsafe { CCq::completion_counter(cq).acknowledge(count) };
 }
 

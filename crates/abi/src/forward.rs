@@ -108,9 +108,9 @@ pub(crate) unsafe extern "C" fn route(first: *const c_void, entry: &Symbol) -> *
     let ours = match entry.kind {
         OwnerTest::Ours => true,
         OwnerTest::Real => false,
-        // SAFETY: the caller's promise.
+        // SAFETY: null, or any provider's device: the first argument of a function about devices.
         OwnerTest::Device => unsafe { is_our_device(first.cast()) },
-        // SAFETY: the caller's promise.
+        // SAFETY: null, or any provider's context: the first argument of a function about contexts.
         OwnerTest::Context => unsafe { is_our_context(first.cast()) },
         OwnerTest::Object if first.is_null() => false,
         // SAFETY: every object of the verbs API begins with its context.

@@ -66,7 +66,7 @@ pub(crate) fn set_errno(errno: c_int) {
 
 /// The thread's `errno`.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the C library gives a valid pointer to the thread's own errno.
     unsafe { *libc::__errno_location() }
 }
 

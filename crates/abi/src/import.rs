@@ -8,13 +8,14 @@
 
 use libc::c_int;
 
-use crate::context::of;
+use crate::context::CContext;
 use crate::forward::real_fn;
 use crate::guard::{self, null_argument};
 use crate::layout::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::memory::{forget_mr, show};
 use crate::open::wrap;
-use crate::pd::{forget_pd, make_pd, pd_of};
+use crate::ours::Ours;
+use crate::pd::{CPd, forget_pd, make_pd};
 use crate::{dm, identity, log};
 
 /// `ibv_import_device`: takes the descriptor over.
@@ -25,7 +26,7 @@ pub(crate) unsafe extern "C-unwind" fn import_device(cmd_fd: c_int) -> *mut ibv_
     if !guard::run(true, || identity::is_context_file(cmd_fd)) {
         let real = real_fn!(c"ibv_import_device", c"IBVERBS_1.10", fn(c_int) -> *mut ibv_context);
         if let Some(real) = real {
-            // SAFETY: the caller's promise.
+            // SAFETY: the real function takes any descriptor, and checks it.
             return unsafe { real(cmd_fd) };
         }
     }
@@ -42,18 +43,10 @@ pub(crate) unsafe extern "C-unwind" fn import_device(cmd_fd: c_int) -> *mut ibv_
 }
 
 /// `ibv_import_pd`.
-///
-/// # Safety
-/// `context` is one of ours.
-pub(crate) unsafe extern "C-unwind" fn import_pd(
-    context: *mut ibv_context,
-    handle: u32,
-) -> *mut ibv_pd {
+pub(crate) extern "C-unwind" fn import_pd(context: Ours<CContext>, handle: u32) -> *mut ibv_pd {
     guard::pointer("ibv_import_pd", || {
-        // SAFETY: the caller's promise.
-        unsafe { of(context) }.inner().import_pd(handle)?;
-        // SAFETY: as above.
-        Ok(unsafe { make_pd(context, handle, core::ptr::null(), None) })
+        context.inner().import_pd(handle)?;
+        Ok(make_pd(&context, handle, core::ptr::null(), None))
     })
 }
 
@@ -63,7 +56,7 @@ pub(crate) unsafe extern "C-unwind" fn import_pd(
 /// `pd` is one of ours, and not used any more.
 pub(crate) unsafe extern "C-unwind" fn unimport_pd(pd: *mut ibv_pd) {
     guard::run((), || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the trampoline passes domains of ours alone, and the program uses this no more.
         if let Err(error) = unsafe { forget_pd(pd) } {
             log::line(format_args!("ibv_unimport_pd: {error}"));
         }
@@ -71,16 +64,10 @@ pub(crate) unsafe extern "C-unwind" fn unimport_pd(pd: *mut ibv_pd) {
 }
 
 /// `ibv_import_mr`.
-///
-/// # Safety
-/// `pd` is one of ours.
-pub(crate) unsafe extern "C-unwind" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+pub(crate) extern "C-unwind" fn import_mr(pd: Ours<CPd>, handle: u32) -> *mut ibv_mr {
     guard::pointer("ibv_import_mr", || {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let inner = of((*pd).context).inner().import_mr(pd_of(pd).number(), handle)?;
-            Ok(show(pd, core::ptr::null_mut(), inner))
-        }
+        let inner = pd.context().inner().import_mr(pd.number(), handle)?;
+        Ok(show(&pd, core::ptr::null_mut(), inner))
     })
 }
 
@@ -89,24 +76,18 @@ pub(crate) unsafe extern "C-unwind" fn import_mr(pd: *mut ibv_pd, handle: u32) -
 /// # Safety
 /// `mr` is one of ours, and not used any more.
 pub(crate) unsafe extern "C-unwind" fn unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the trampoline passes regions of ours alone, and the program uses this no more.
     guard::run((), || unsafe { forget_mr(mr) });
 }
 
 /// `ibv_import_dm`.
-///
-/// # Safety
-/// `context` is one of ours.
-pub(crate) unsafe extern "C-unwind" fn import_dm(
-    context: *mut ibv_context,
+pub(crate) extern "C-unwind" fn import_dm(
+    context: Option<Ours<CContext>>,
     handle: u32,
 ) -> *mut ibv_dm {
     guard::pointer("ibv_import_dm", || {
-        if context.is_null() {
-            return Err(null_argument("context"));
-        }
-        // SAFETY: the caller's promise.
-        unsafe { Ok(dm::make(context, of(context).inner().import_dm(handle)?)) }
+        let context = context.ok_or_else(|| null_argument("context"))?;
+        Ok(dm::make(&context, context.inner().import_dm(handle)?))
     })
 }
 
@@ -115,13 +96,14 @@ pub(crate) unsafe extern "C-unwind" fn import_dm(
 /// # Safety
 /// `dm` is one of ours, and not used any more.
 pub(crate) unsafe extern "C-unwind" fn unimport_dm(dm: *mut ibv_dm) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the trampoline passes device memory of ours alone, and the program uses this no more.
     guard::run((), || unsafe { dm::forget(dm) });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::context::of;
     use crate::double;
     use crate::memory::{dereg_mr, reg_mr};
     use crate::open::close_device;
@@ -180,14 +162,14 @@ mod tests {
         unsafe {
             let pd = alloc_pd(context);
             let mr = reg_mr(pd, memory.as_mut_ptr().cast(), 64, 1);
-            let pd_2 = import_pd(imported, (*pd).handle);
+            let pd_2 = import_pd(Ours::new(imported), (*pd).handle);
             assert_eq!(((*pd_2).context, (*pd_2).handle), (imported, (*pd).handle));
-            let mr_2 = import_mr(pd_2, (*mr).handle);
+            let mr_2 = import_mr(Ours::new(pd_2), (*mr).handle);
             assert!((*mr_2).addr.is_null());
             assert_eq!(((*mr_2).lkey, (*mr_2).rkey, (*mr_2).pd), ((*mr).lkey, (*mr).rkey, pd_2));
             unimport_mr(mr_2);
             unimport_pd(pd_2);
-            assert!(import_pd(imported, 999).is_null());
+            assert!(import_pd(Ours::new(imported), 999).is_null());
             assert_eq!(guard::errno(), libc::EINVAL);
             assert_eq!((dereg_mr(mr), dealloc_pd(pd)), (0, 0));
             close_device(imported);

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use libc::{c_int, size_t};
 use polypath_verbs::{Access, Error, MemoryRegion, MrRequest, Result};
 
-use crate::context::{Tie, checked, of};
+use crate::context::{Tie, checked};
 use crate::guard::{self, null_argument};
 use crate::layout::{Pointer, ibv_mr, ibv_mw, ibv_pd, ibv_sge};
-use crate::pd::pd_of;
+use crate::ours::Ours;
+use crate::pd::{CPd, pd_of};
 
 /// Access bits that a provider may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
 const OPTIONAL: u32 = 0x3ff0_0000;
@@ -19,7 +20,7 @@ const OPTIONAL: u32 = 0x3ff0_0000;
 struct CMr {
     public: UnsafeCell<ibv_mr>,
     inner: Arc<dyn MemoryRegion>,
-    _tie: Tie,
+    tie: Tie,
 }
 
 /// Access rights of a registration; optional bits that we do not know mean nothing.
@@ -37,45 +38,33 @@ pub(crate) fn access(bits: u32) -> Result<Access> {
 /// Registers memory.
 ///
 /// # Safety
-/// `pd` is one of ours, and the program gives the range to the device (`man 3 ibv_reg_mr`).
+/// The program gives the range to the device (`man 3 ibv_reg_mr`).
 pub(crate) unsafe fn register(
-    pd: *mut ibv_pd,
+    pd: &CPd,
     addr: Pointer,
     len: usize,
     iova: u64,
     access: Access,
 ) -> Result<*mut ibv_mr> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let number = pd_of(pd).number();
-        let request = MrRequest { pd: number, addr: addr.addr(), len, iova, access };
-        Ok(show(pd, addr, of((*pd).context).inner().reg_mr(&request)?))
-    }
+    let request = MrRequest { pd: pd.number(), addr: addr.addr(), len, iova, access };
+    // SAFETY: the program gives the range to the device until the region is deregistered.
+    let inner = unsafe { pd.context().inner().reg_mr(&request)? };
+    Ok(show(pd, addr, inner))
 }
 
 /// A C structure for a memory region.
-///
-/// # Safety
-/// `pd` is one of ours.
-pub(crate) unsafe fn show(
-    pd: *mut ibv_pd,
-    addr: Pointer,
-    inner: Arc<dyn MemoryRegion>,
-) -> *mut ibv_mr {
-    // SAFETY: the caller's promise.
-    let context = unsafe { (*pd).context };
+pub(crate) fn show(pd: &CPd, addr: Pointer, inner: Arc<dyn MemoryRegion>) -> *mut ibv_mr {
     let public = ibv_mr {
-        context,
-        pd,
+        context: pd.context().public(),
+        pd: pd.public(),
         addr,
         length: inner.len(),
         handle: inner.lkey(),
         lkey: inner.lkey(),
         rkey: inner.rkey(),
     };
-    // SAFETY: as above.
-    let _tie = unsafe { Tie::new(context) };
-    Box::leak(Box::new(CMr { public: UnsafeCell::new(public), inner, _tie })).public.get()
+    let tie = Tie::new(pd.context());
+    Box::leak(Box::new(CMr { public: UnsafeCell::new(public), inner, tie })).public.get()
 }
 
 /// Frees the structure alone; the region stays.
@@ -101,8 +90,9 @@ pub(crate) unsafe extern "C-unwind" fn reg_mr(
         let access = access(flags.cast_unsigned())?;
         let zero_based = access.contains(Access::ZERO_BASED);
         let iova = if zero_based { 0 } else { addr.addr() as u64 };
-        // SAFETY: the caller's promise.
-        unsafe { register(pd, addr, len, iova, access) }
+        // SAFETY: the domain is ours, and the program gives the range to the device, by the promise of
+        // the caller.
+        unsafe { register(pd_of(pd), addr, len, iova, access) }
     })
 }
 
@@ -117,9 +107,11 @@ pub(crate) unsafe extern "C-unwind" fn reg_mr_iova(
     iova: u64,
     flags: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promise.
-    guard::pointer("ibv_reg_mr_iova", || unsafe {
-        register(pd, addr, len, iova, access(flags.cast_unsigned())?)
+    guard::pointer("ibv_reg_mr_iova", || {
+        let access = access(flags.cast_unsigned())?;
+        // SAFETY: the domain is ours, and the program gives the range to the device, by the promise of
+        // the caller.
+        unsafe { register(pd_of(pd), addr, len, iova, access) }
     })
 }
 
@@ -137,8 +129,10 @@ pub(crate) unsafe extern "C-unwind" fn reg_mr_iova2(
     guard::pointer("ibv_reg_mr_iova2", || {
         let access = access(flags)?;
         let zero_based = access.contains(Access::ZERO_BASED) && iova == addr.addr() as u64;
-        // SAFETY: the caller's promise.
-        unsafe { register(pd, addr, len, if zero_based { 0 } else { iova }, access) }
+        let iova = if zero_based { 0 } else { iova };
+        // SAFETY: the domain is ours, and the program gives the range to the device, by the promise of
+        // the caller.
+        unsafe { register(pd_of(pd), addr, len, iova, access) }
     })
 }
 
@@ -168,7 +162,9 @@ pub(crate) unsafe extern "C-unwind" fn rereg_mr(
         return ERR_INPUT;
     }
     let errno = guard::errno_of("ibv_rereg_mr", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the region is ours, so that a `CMr` begins there, that the
+        // program uses it in no other call meanwhile, and that it gives the new range to the device;
+        // a new domain is not null, as was checked above.
         unsafe {
             let inner = &(*mr.cast::<CMr>()).inner;
             let new_pd = (flags & PD != 0).then(|| pd_of(pd).number());
@@ -199,10 +195,12 @@ pub(crate) unsafe extern "C-unwind" fn rereg_mr(
 /// `mr` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard::errno_of("ibv_dereg_mr", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the region is ours, so that a `CMr` begins there, and that
+        // nobody uses it any more once it is deregistered.
         unsafe {
-            let done = (*mr.cast::<CMr>()).inner.deregister();
-            if !of((*mr).context).is_shut() {
+            let this = &*mr.cast::<CMr>();
+            let done = this.inner.deregister();
+            if !this.tie.context().is_shut() {
                 done?;
             }
             forget_mr(mr);
@@ -220,41 +218,35 @@ pub(crate) unsafe extern "C-unwind" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ib
         if pd.is_null() {
             return Err(null_argument("pd"));
         }
-        // SAFETY: the caller's promise.
-        unsafe {
-            let inner = checked((*pd).context)?.inner().alloc_null_mr(pd_of(pd).number())?;
-            Ok(show(pd, core::ptr::null_mut(), inner))
-        }
+        // SAFETY: the headers pass any provider's domain, which begins with its context; it is ours if
+        // the context is.
+        let pd = unsafe {
+            checked((*pd).context)?;
+            pd_of(pd)
+        };
+        let inner = pd.context().inner().alloc_null_mr(pd.number())?;
+        Ok(show(pd, core::ptr::null_mut(), inner))
     })
 }
 
 /// Registers part of a DMA-BUF.
-///
-/// # Safety
-/// `pd` is one of ours.
-pub(crate) unsafe fn register_dmabuf(
-    pd: *mut ibv_pd,
+pub(crate) fn register_dmabuf(
+    pd: &CPd,
     (fd, offset): (c_int, u64),
     len: usize,
     iova: u64,
     access: Access,
 ) -> Result<*mut ibv_mr> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let request = MrRequest { pd: pd_of(pd).number(), addr: 0, len, iova, access };
-        let inner = of((*pd).context).inner().reg_dmabuf_mr(&request, fd, offset)?;
-        // As the real library: what programs find there is the offset.
-        let addr = core::ptr::without_provenance_mut(offset as usize);
-        Ok(show(pd, addr, inner))
-    }
+    let request = MrRequest { pd: pd.number(), addr: 0, len, iova, access };
+    let inner = pd.context().inner().reg_dmabuf_mr(&request, fd, offset)?;
+    // As the real library: what programs find there is the offset.
+    let addr = core::ptr::without_provenance_mut(offset as usize);
+    Ok(show(pd, addr, inner))
 }
 
 /// `ibv_reg_dmabuf_mr`.
-///
-/// # Safety
-/// `pd` is one of ours.
-pub(crate) unsafe extern "C-unwind" fn reg_dmabuf_mr(
-    pd: *mut ibv_pd,
+pub(crate) extern "C-unwind" fn reg_dmabuf_mr(
+    pd: Ours<CPd>,
     offset: u64,
     len: size_t,
     iova: u64,
@@ -263,8 +255,7 @@ pub(crate) unsafe extern "C-unwind" fn reg_dmabuf_mr(
 ) -> *mut ibv_mr {
     guard::pointer("ibv_reg_dmabuf_mr", || {
         let access = access(flags.cast_unsigned())?;
-        // SAFETY: the caller's promise.
-        unsafe { register_dmabuf(pd, (fd, offset), len, iova, access) }
+        register_dmabuf(&pd, (fd, offset), len, iova, access)
     })
 }
 
@@ -312,13 +303,13 @@ pub(crate) unsafe extern "C-unwind" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_int)
             1 | 2 => mw_type as u8,
             _ => return Err(Error::invalid("memory windows are of type 1 or 2")),
         };
-        // SAFETY: the caller's promise.
-        unsafe {
-            let context = (*pd).context;
-            let (handle, rkey) = checked(context)?.inner().alloc_mw(pd_of(pd).number(), kind)?;
-            let public = UnsafeCell::new(ibv_mw { context, pd, rkey, handle, mw_type });
-            Ok(Box::leak(Box::new(CMw { public, _tie: Tie::new(context) })).public.get())
-        }
+        // SAFETY: the headers pass any provider's domain, which begins with its context; it is ours if
+        // the context is.
+        let (owner, number) = unsafe { (checked((*pd).context)?, pd_of(pd).number()) };
+        let (handle, rkey) = owner.inner().alloc_mw(number, kind)?;
+        let context = owner.public();
+        let public = UnsafeCell::new(ibv_mw { context, pd, rkey, handle, mw_type });
+        Ok(Box::leak(Box::new(CMw { public, _tie: Tie::new(owner) })).public.get())
     })
 }
 
@@ -370,7 +361,7 @@ mod tests {
             let pd = alloc_pd(context);
             let null = alloc_null_mr(pd);
             assert_eq!(((*null).addr.is_null(), (*null).length), (true, usize::MAX));
-            let buf = reg_dmabuf_mr(pd, 0x3000, 64, 0x3000, 0, 1);
+            let buf = reg_dmabuf_mr(Ours::new(pd), 0x3000, 64, 0x3000, 0, 1);
             assert_eq!(((*buf).addr.addr(), (*buf).length, (*buf).pd), (0x3000, 64, pd));
             assert_eq!((dereg_mr(null), dereg_mr(buf), dealloc_pd(pd)), (0, 0, 0));
             assert!(alloc_null_mr(core::ptr::null_mut()).is_null());

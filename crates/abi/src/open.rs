@@ -124,7 +124,7 @@ fn extended(context: ibv_context) -> verbs_context {
 /// `device` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     guard::pointer("ibv_open_device", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the trampoline passes devices of ours alone, which are never freed.
         let inner = unsafe { device::of(device) }.open()?;
         let (cmd_fd, identity) = identity::command_fd()?;
         let opened = Opened::new(device, inner, identity);

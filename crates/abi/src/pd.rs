@@ -6,10 +6,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, size_t};
 use polypath_verbs::{Error, Result};
 
-use crate::context::{Tie, checked, of};
+use crate::context::{CContext, Tie, checked, of};
 use crate::forward::as_function;
 use crate::guard::{self, null_argument};
 use crate::layout::{Pointer, ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td};
+use crate::ours::Object;
 
 /// A protection domain, or a parent domain: another handle to one.
 #[repr(C)]
@@ -21,7 +22,12 @@ pub(crate) struct CPd {
     /// Parent domains made of this.
     parents: AtomicU32,
     allocators: Option<Allocators>,
-    _tie: Tie,
+    tie: Tie,
+}
+
+// SAFETY: the public structure is the first field, and `make_pd` gives C its address.
+unsafe impl Object for CPd {
+    type Public = ibv_pd;
 }
 
 /// The functions of a program that a parent domain takes memory from.
@@ -52,6 +58,16 @@ impl Allocators {
 }
 
 impl CPd {
+    /// The C structure.
+    pub(crate) fn public(&self) -> *mut ibv_pd {
+        self.public.get()
+    }
+
+    /// Its context.
+    pub(crate) fn context(&self) -> &CContext {
+        self.tie.context()
+    }
+
     /// The traits' number.
     pub(crate) fn number(&self) -> u32 {
         self.number
@@ -73,23 +89,19 @@ pub(crate) unsafe fn pd_of<'a>(pd: *const ibv_pd) -> &'a CPd {
 }
 
 /// A C structure for a protection domain.
-///
-/// # Safety
-/// `context` is one of ours.
-pub(crate) unsafe fn make_pd(
-    context: *mut ibv_context,
+pub(crate) fn make_pd(
+    context: &CContext,
     number: u32,
     parent: *const CPd,
     allocators: Option<Allocators>,
 ) -> *mut ibv_pd {
     let pd = Box::new(CPd {
-        public: UnsafeCell::new(ibv_pd { context, handle: number }),
+        public: UnsafeCell::new(ibv_pd { context: context.public(), handle: number }),
         number,
         of: parent,
         parents: AtomicU32::new(0),
         allocators,
-        // SAFETY: the caller's promise.
-        _tie: unsafe { Tie::new(context) },
+        tie: Tie::new(context),
     });
     Box::leak(pd).public.get()
 }
@@ -100,11 +112,10 @@ pub(crate) unsafe fn make_pd(
 /// `context` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     guard::pointer("ibv_alloc_pd", || {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let number = of(context).inner().alloc_pd()?;
-            Ok(make_pd(context, number, core::ptr::null(), None))
-        }
+        // SAFETY: the trampoline passes contexts of ours alone, and the program closes none in use.
+        let context = unsafe { of(context) };
+        let number = context.inner().alloc_pd()?;
+        Ok(make_pd(context, number, core::ptr::null(), None))
     })
 }
 
@@ -122,7 +133,7 @@ pub(crate) unsafe extern "C-unwind" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
                 return Err(Error::busy("a parent domain is made of this protection domain"));
             }
             if this.of.is_null() {
-                of((*pd).context).inner().dealloc_pd(this.number)?;
+                this.context().inner().dealloc_pd(this.number)?;
             } else {
                 (*this.of).parents.fetch_sub(1, Ordering::AcqRel);
             }
@@ -161,18 +172,17 @@ struct CTd {
 /// As the headers call it.
 pub(crate) unsafe extern "C-unwind" fn alloc_td(
     context: *mut ibv_context,
-    attr: *const u32,
+    attr: Option<&u32>,
 ) -> *mut ibv_td {
     guard::pointer("ibv_alloc_td", || {
-        // SAFETY: the caller's promise: the attributes begin with their mask.
-        unsafe {
-            checked(context)?;
-            if attr.is_null() || *attr != 0 {
-                return Err(Error::invalid("ibv_td_init_attr has an unknown comp_mask"));
-            }
-            let public = UnsafeCell::new(ibv_td { context });
-            Ok(Box::leak(Box::new(CTd { public, _tie: Tie::new(context) })).public.get())
+        // SAFETY: the headers pass null or any provider's context, as `checked` wants it.
+        let owner = unsafe { checked(context)? };
+        // The attributes begin with their mask.
+        if attr.is_none_or(|mask| *mask != 0) {
+            return Err(Error::invalid("ibv_td_init_attr has an unknown comp_mask"));
         }
+        let public = UnsafeCell::new(ibv_td { context });
+        Ok(Box::leak(Box::new(CTd { public, _tie: Tie::new(owner) })).public.get())
     })
 }
 
@@ -206,9 +216,10 @@ pub(crate) unsafe extern "C-unwind" fn alloc_parent_domain(
     const ALLOW_CC_UNPROTECTED_ALLOC: u32 = 4;
     const KNOWN: u32 = ALLOCATORS | PD_CONTEXT | ALLOW_CC_UNPROTECTED_ALLOC;
     guard::pointer("ibv_alloc_parent_domain", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the headers pass null or any provider's context, as `checked` wants it, and null or
+        // attributes that can be read. Their domain is of the same context, so it is ours.
         unsafe {
-            checked(context)?;
+            let owner = checked(context)?;
             let attr = attr.as_ref().ok_or_else(|| null_argument("attr"))?;
             if attr.pd.is_null() {
                 return Err(null_argument("attr->pd"));
@@ -226,7 +237,7 @@ pub(crate) unsafe extern "C-unwind" fn alloc_parent_domain(
             };
             let domain = pd_of(attr.pd);
             domain.parents.fetch_add(1, Ordering::AcqRel);
-            Ok(make_pd(context, domain.number, domain, allocators))
+            Ok(make_pd(owner, domain.number, domain, allocators))
         }
     })
 }

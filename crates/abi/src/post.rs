@@ -15,7 +15,6 @@ use polypath_verbs::{
 use smallvec::SmallVec;
 
 use crate::ah::ah_of;
-use crate::context::of;
 use crate::guard;
 use crate::layout::{
     ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, wr_bind_mw,
@@ -102,7 +101,8 @@ unsafe fn request<'a>(
 ) -> Result<SendRequest<'a>, c_int> {
     let op = operation(wr)?;
     let flags = SendFlags::from_bits_truncate(wr.send_flags);
-    // SAFETY: the caller's promise.
+    // SAFETY: the elements and the handle that `wr` names can be read, and inline data lives as long
+    // as the result is used, by the promise of the caller; the type says which part of `wr` is filled in.
     unsafe {
         let list = sges(wr.sg_list, count(wr.num_sge)?)?;
         let data = match (flags.contains(SendFlags::INLINE), list) {
@@ -135,7 +135,7 @@ unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
         return &[];
     }
     let start = core::ptr::with_exposed_provenance(sge.addr as usize);
-    // SAFETY: the caller's promise.
+    // SAFETY: the element says that so many bytes can be read there, and it is not empty.
     unsafe { slice::from_raw_parts(start, sge.len as usize) }
 }
 
@@ -145,13 +145,14 @@ unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
 /// As [`bytes`], for every element.
 unsafe fn gather(wr: &ibv_send_wr, into: &mut SmallVec<[u8; 256]>) -> Result<(), c_int> {
     into.clear();
-    // SAFETY: the caller's promise.
-    for sge in unsafe { sges(wr.sg_list, count(wr.num_sge)?)? } {
-        if into.len() + sge.len as usize > INLINE_MAX {
-            return Err(libc::EINVAL);
+    // SAFETY: the list has as many elements as `wr` says, each of memory that can be read now.
+    unsafe {
+        for sge in sges(wr.sg_list, count(wr.num_sge)?)? {
+            if into.len() + sge.len as usize > INLINE_MAX {
+                return Err(libc::EINVAL);
+            }
+            into.extend_from_slice(bytes(sge));
         }
-        // SAFETY: as above.
-        into.extend_from_slice(unsafe { bytes(sge) });
     }
     Ok(())
 }
@@ -174,7 +175,7 @@ fn failure(error: &PostFailure) -> c_int {
 /// # Safety
 /// As [`request`].
 unsafe fn post_alone(qp: &CQp, wr: &ibv_send_wr) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the opcode says which part of `wr` is filled in, and what that points to is of ours or null.
     unsafe {
         if wr.opcode == OPCODE_BIND {
             let wr_bind_mw { mw, rkey, bind_info } = wr.bind_mw;
@@ -195,7 +196,7 @@ unsafe fn post_alone(qp: &CQp, wr: &ibv_send_wr) -> Result<(), c_int> {
 /// `mw` is null or of ours.
 pub(crate) unsafe fn only_type_2(mw: *const ibv_mw) -> Result<(), c_int> {
     const TYPE_2: c_int = 2;
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a window of ours, whose public structure can be read.
     match unsafe { mw.as_ref() } {
         Some(window) if window.mw_type == TYPE_2 => Ok(()),
         _ => Err(libc::EINVAL),
@@ -212,7 +213,7 @@ pub(crate) unsafe fn stage(
     rkey: u32,
     info: &ibv_mw_bind_info,
 ) -> Result<SendOp, c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: both are null or of ours, by the promise of the caller, so their structures can be read.
     unsafe {
         let Some(window) = mw.as_ref() else { return Err(libc::EINVAL) };
         let region = match info.mr.as_ref() {
@@ -223,7 +224,7 @@ pub(crate) unsafe fn stage(
         let access = Access::from_bits(info.mw_access_flags).ok_or(libc::EINVAL)?;
         let bind = MwBind { region, addr: info.addr, len: info.length, access };
         let pd = qp.pd_number().ok_or(libc::EINVAL)?;
-        of((*qp.public()).base.context)
+        qp.context()
             .inner()
             .stage_bind(pd, window.handle, rkey, &bind)
             .map_err(|error| error.errno)?;
@@ -234,8 +235,7 @@ pub(crate) unsafe fn stage(
 /// Takes back what [`stage`] did.
 pub(crate) fn unstage(qp: &CQp, op: SendOp) {
     if let SendOp::BindMw { mw, rkey } = op {
-        // SAFETY: the queue pair's context is open as long as the queue pair is used.
-        unsafe { of((*qp.public()).base.context) }.inner().unstage_bind(mw, rkey);
+        qp.context().inner().unstage_bind(mw, rkey);
     }
 }
 
@@ -251,7 +251,7 @@ unsafe fn bind(
     wr_id: u64,
     flags: SendFlags,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the window and the region are what `stage` wants, by the promise of the caller.
     let op = unsafe { stage(qp, mw, rkey, info)? };
     let request =
         SendRequest { wr_id, op, flags, data: SendData::Sges(&[]), ud: None, xrc_srqn: 0 };
@@ -267,7 +267,7 @@ unsafe fn bind(
 /// As [`request`], for the whole list.
 unsafe fn post_list(qp: &CQp, mut wr: *mut ibv_send_wr) -> Result<(), (*mut ibv_send_wr, c_int)> {
     let qp_type = qp.qp_type();
-    // SAFETY: the caller's promise.
+    // SAFETY: each element of the list is a work request that `request` takes, until null ends the list.
     unsafe {
         while !wr.is_null() {
             if alone(&*wr) {
@@ -312,16 +312,17 @@ pub(crate) unsafe extern "C-unwind" fn post_send(
     list: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    let result = guard::run(Err((list, libc::EIO)), || unsafe { post_list(qp_of(qp), list) });
-    match result {
-        Ok(()) => 0,
-        Err((refused, errno)) => {
-            if !bad.is_null() {
-                // SAFETY: the caller's promise.
-                unsafe { *bad = refused };
+    // SAFETY: the headers call it through the context of a queue pair of ours, with a list of work requests
+    // for it, and with `bad` null or writable.
+    unsafe {
+        match guard::run(Err((list, libc::EIO)), || post_list(qp_of(qp), list)) {
+            Ok(()) => 0,
+            Err((refused, errno)) => {
+                if !bad.is_null() {
+                    *bad = refused;
+                }
+                errno
             }
-            errno
         }
     }
 }
@@ -335,7 +336,7 @@ pub(crate) unsafe extern "C-unwind" fn post_recv(
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the headers call it with a queue pair of ours, and with what `post_receives` wants.
     guard::run(libc::EIO, || unsafe {
         let inner = qp_of(qp).inner();
         post_receives(list, bad, |batch| inner.post_recv(batch))
@@ -352,7 +353,8 @@ pub(crate) unsafe fn post_receives(
     post: impl Fn(&[RecvWr]) -> Result<(), PostFailure>,
 ) -> c_int {
     let mut wr = list;
-    // SAFETY: the caller's promise.
+    // SAFETY: each element of the list is a work request, with its elements where it says, until null
+    // ends the list; `bad` is null or writable.
     unsafe {
         let refuse = |wr: *mut ibv_recv_wr, errno: c_int| {
             if !bad.is_null() {
@@ -402,7 +404,8 @@ pub(crate) unsafe extern "C-unwind" fn bind_mw(
 ) -> c_int {
     const TYPE_1: c_int = 1;
     guard::run(libc::EIO, || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the headers pass a queue pair, a window and attributes, each of ours or null, which is
+        // refused first.
         unsafe {
             let (Some(attr), false) = (attr.as_ref(), qp.is_null() || mw.is_null()) else {
                 return libc::EINVAL;

@@ -1,18 +1,19 @@
 //! Queue pairs.
 
 use core::cell::UnsafeCell;
-use core::mem::offset_of;
+use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use libc::c_int;
-use polypath_verbs::{QpAttrMask, QpState, QpType, QueuePair, Result};
+use polypath_verbs::{QpAttrMask, QpState, QpType, QueuePair};
 
-use crate::context::{Tie, of};
+use crate::context::{CContext, Tie};
 use crate::convert::{attributes, c_attributes, capacities};
 use crate::draft::Builder;
 use crate::guard::{self, null_argument};
 use crate::layout::{ibv_ece, ibv_gid, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr};
+use crate::ours::{Object, Ours};
 use crate::wait::Counter;
 
 /// A queue pair. Every one is made in the extended shape.
@@ -30,7 +31,12 @@ pub(crate) struct CQp {
     /// Whether it was made for `ibv_wr_*`.
     pub(crate) extended: bool,
     pub(crate) builder: Builder,
-    pub(crate) _tie: Tie,
+    pub(crate) tie: Tie,
+}
+
+// SAFETY: the public structure is the first field, and `wrap` gives C its address.
+unsafe impl Object for CQp {
+    type Public = ibv_qp;
 }
 
 impl CQp {
@@ -39,9 +45,9 @@ impl CQp {
         &self.inner
     }
 
-    /// The C structure.
-    pub(crate) fn public(&self) -> *mut ibv_qp_ex {
-        self.public.get()
+    /// Its context.
+    pub(crate) fn context(&self) -> &CContext {
+        self.tie.context()
     }
 
     /// The transport service.
@@ -69,7 +75,7 @@ impl CQp {
     /// # Safety
     /// `qp` is one of ours.
     pub(crate) unsafe fn async_counter(qp: *mut ibv_qp) -> Counter {
-        // SAFETY: the caller's promise.
+        // SAFETY: the fields are those of an object that lives, by the promise of the caller.
         unsafe {
             Counter {
                 mutex: &raw mut (*qp).mutex,
@@ -99,46 +105,39 @@ pub(crate) unsafe fn qp_of<'a>(qp: *const ibv_qp) -> &'a CQp {
 /// `ibv_modify_qp`.
 ///
 /// # Safety
-/// `qp` is one of ours; `attr` is null or readable.
+/// `attr` is null or an `ibv_qp_attr`, of which only the fields that `mask` names are filled in.
 pub(crate) unsafe extern "C-unwind" fn modify_qp(
-    qp: *mut ibv_qp,
+    qp: Ours<CQp>,
     attr: *const ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
     guard::errno_of("ibv_modify_qp", || {
-        // SAFETY: the caller's promise.
-        let (this, attr) = unsafe { (qp_of(qp), attr.as_ref()) };
+        // SAFETY: null, or a structure of integers, which can be read whatever is in it.
+        let attr = unsafe { attr.as_ref() };
         let (attr, mask) = attributes(attr.ok_or_else(|| null_argument("attr"))?, mask)?;
-        this.inner.modify(&attr, mask)?;
+        qp.inner.modify(&attr, mask)?;
         if mask.contains(QpAttrMask::STATE) {
-            this.show_state(attr.state);
+            qp.show_state(attr.state);
         }
         Ok(())
     })
 }
 
 /// `ibv_query_qp`: gives every attribute, whatever was asked for.
-///
-/// # Safety
-/// `qp` is one of ours; `attr` and `init` are null or writable.
-pub(crate) unsafe extern "C-unwind" fn query_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
+pub(crate) extern "C-unwind" fn query_qp(
+    qp: Ours<CQp>,
+    attr: Option<&mut MaybeUninit<ibv_qp_attr>>,
     _mask: c_int,
-    init: *mut ibv_qp_init_attr,
+    init: Option<&mut MaybeUninit<ibv_qp_init_attr>>,
 ) -> c_int {
     guard::errno_of("ibv_query_qp", || {
-        if attr.is_null() || init.is_null() {
+        let (Some(attr), Some(init)) = (attr, init) else {
             return Err(null_argument("attr or init_attr"));
-        }
-        // SAFETY: the caller's promise.
-        unsafe {
-            let this = qp_of(qp);
-            let now = this.inner.query()?;
-            this.show_state(now.state);
-            attr.write(c_attributes(&now));
-            init.write(ibv_qp_init_attr { cap: capacities(&now), ..this.init });
-        }
+        };
+        let now = qp.inner.query()?;
+        qp.show_state(now.state);
+        attr.write(c_attributes(&now));
+        init.write(ibv_qp_init_attr { cap: capacities(&now), ..qp.init });
         Ok(())
     })
 }
@@ -149,16 +148,16 @@ pub(crate) unsafe extern "C-unwind" fn query_qp(
 /// `qp` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     let mut given = 0;
-    // SAFETY: the caller's promise. The events are waited for outside of the guard, with nothing
-    // alive; then nobody else knows the queue pair.
+    // SAFETY: the trampoline passes queue pairs of ours alone. The events are waited for outside of the
+    // guard, with nothing alive; then nobody else knows the queue pair.
     unsafe {
         let errno = guard::errno_of("ibv_destroy_qp", || {
             let this = qp_of(qp);
             let done = this.inner.destroy();
-            if !of((*qp).context).is_shut() {
+            if !this.context().is_shut() {
                 done?;
             }
-            of((*qp).context).live().remove(&this.token);
+            this.context().live().remove(&this.token);
             given = this.async_given.load(Ordering::Acquire);
             Ok(())
         });
@@ -175,19 +174,12 @@ pub(crate) unsafe extern "C-unwind" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
 }
 
 /// `ibv_qp_to_qp_ex`: null unless it was made with `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`.
-///
-/// # Safety
-/// `qp` is one of ours.
-pub(crate) unsafe extern "C-unwind" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: the caller's promise.
-    if unsafe { qp_of(qp) }.extended { qp.cast() } else { core::ptr::null_mut() }
+pub(crate) extern "C-unwind" fn qp_to_qp_ex(qp: Ours<CQp>) -> *mut ibv_qp_ex {
+    if qp.extended { qp.public().cast() } else { core::ptr::null_mut() }
 }
 
 /// `ibv_query_qp_data_in_order`: data may be placed before what comes before it is there.
-///
-/// # Safety
-/// None needed.
-pub(crate) unsafe extern "C-unwind" fn query_qp_data_in_order(
+pub(crate) extern "C-unwind" fn query_qp_data_in_order(
     _qp: *mut ibv_qp,
     _op: c_int,
     _flags: u32,
@@ -197,53 +189,33 @@ pub(crate) unsafe extern "C-unwind" fn query_qp_data_in_order(
 
 /// `ibv_query_ece`: we have no options of any vendor. Not "vendor 0": programs take success as
 /// options to agree upon (rdma-core's own tests do).
-///
-/// # Safety
-/// None needed.
-pub(crate) unsafe extern "C-unwind" fn query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+pub(crate) extern "C-unwind" fn query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
     guard::errno_of("ibv_query_ece", || guard::unsupported("no options of any vendor"))
 }
 
 /// `ibv_set_ece`.
-///
-/// # Safety
-/// None needed.
-pub(crate) unsafe extern "C-unwind" fn set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+pub(crate) extern "C-unwind" fn set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
     guard::errno_of("ibv_set_ece", || guard::unsupported("no options of any vendor"))
 }
 
-/// Attaches to a multicast group, or detaches.
-///
-/// # Safety
-/// `qp` is one of ours; `gid` is null or readable.
-unsafe fn multicast(qp: *mut ibv_qp, gid: *const ibv_gid, attach: bool) -> Result<()> {
-    // SAFETY: the caller's promise.
-    let (qp, gid) = unsafe { (qp_of(qp), *gid.as_ref().ok_or_else(|| null_argument("gid"))?) };
-    if attach { qp.inner.attach_multicast(gid) } else { qp.inner.detach_multicast(gid) }
-}
-
 /// `ibv_attach_mcast`.
-///
-/// # Safety
-/// `qp` is one of ours; `gid` is null or readable.
-pub(crate) unsafe extern "C-unwind" fn attach_mcast(
-    qp: *mut ibv_qp,
-    gid: *const ibv_gid,
+pub(crate) extern "C-unwind" fn attach_mcast(
+    qp: Ours<CQp>,
+    gid: Option<&ibv_gid>,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    guard::errno_of("ibv_attach_mcast", || unsafe { multicast(qp, gid, true) })
+    guard::errno_of("ibv_attach_mcast", || {
+        qp.inner.attach_multicast(*gid.ok_or_else(|| null_argument("gid"))?)
+    })
 }
 
 /// `ibv_detach_mcast`.
-///
-/// # Safety
-/// `qp` is one of ours; `gid` is null or readable.
-pub(crate) unsafe extern "C-unwind" fn detach_mcast(
-    qp: *mut ibv_qp,
-    gid: *const ibv_gid,
+pub(crate) extern "C-unwind" fn detach_mcast(
+    qp: Ours<CQp>,
+    gid: Option<&ibv_gid>,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    guard::errno_of("ibv_detach_mcast", || unsafe { multicast(qp, gid, false) })
+    guard::errno_of("ibv_detach_mcast", || {
+        qp.inner.detach_multicast(*gid.ok_or_else(|| null_argument("gid"))?)
+    })
 }

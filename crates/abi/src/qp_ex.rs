@@ -10,52 +10,63 @@ use libc::{c_int, size_t};
 use polypath_verbs::{FlushScope, Placement, SendData, SendFlags, SendOp, SendRequest, UdTarget};
 use smallvec::SmallVec;
 
-use crate::ah::ah_of;
+use crate::ah::CAh;
 use crate::draft::{Data, Draft, Request};
 use crate::guard;
-use crate::layout::{Pointer, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
+use crate::layout::{Pointer, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
+use crate::ours::Ours;
 use crate::post::{only_type_2, sges, stage, unstage};
-use crate::qp::{CQp, qp_of};
+use crate::qp::CQp;
 use crate::wait::{pthread_mutex_lock, pthread_mutex_unlock};
 
 /// Most work requests between `ibv_wr_start` and `ibv_wr_complete`.
 const REQUESTS_MAX: usize = 1 << 16;
 
-/// Works on the draft of a queue pair.
-///
-/// # Safety
-/// `qp` is one of ours, between start and complete or abort.
-unsafe fn with_draft(qp: *mut ibv_qp_ex, work: impl FnOnce(&CQp, &mut Draft)) {
-    // SAFETY: the caller's promise: the lock is held, so the draft is this thread's alone.
-    unsafe {
-        let this = qp_of(qp.cast());
-        let draft = &mut *this.builder().draft.get();
+/// A queue pair of ours between `wr_start` and `wr_complete` or `wr_abort`, as C passes it to the functions
+/// in its structure. Its lock is held meanwhile, so its draft is this thread's alone.
+#[repr(transparent)]
+struct Posting(Ours<CQp>);
+
+impl Posting {
+    /// Works on the draft of the queue pair.
+    fn with_draft(&mut self, work: impl FnOnce(&CQp, &mut Draft)) {
+        let qp = &*self.0;
+        // SAFETY: the draft is this thread's alone (see `Posting`), and no other reference to it is alive
+        // while `self` is borrowed.
+        let draft = unsafe { &mut *qp.builder().draft.get() };
         let panicked = guard::run(true, || {
-            work(this, draft);
+            work(qp, draft);
             false
         });
         if panicked {
             draft.fail(libc::EIO);
         }
     }
-}
 
-/// Begins a work request.
-///
-/// # Safety
-/// As [`with_draft`].
-unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
+    /// Begins a work request.
+    fn begin(&mut self, op: SendOp) {
+        let public: *mut ibv_qp_ex = self.0.public().cast();
+        // SAFETY: every queue pair of ours is made in the extended shape, and the program has filled in
+        // these fields before it calls.
+        let (wr_id, flags) = unsafe { ((*public).wr_id, (*public).wr_flags) };
         let flags = SendFlags::from_bits_truncate(flags) - SendFlags::INLINE;
-        with_draft(qp, |_, draft| {
+        self.with_draft(|_, draft| {
             if draft.requests.len() == REQUESTS_MAX {
                 return draft.fail(libc::ENOMEM);
             }
             let data = Data::Sges(0..0);
             draft.requests.push(Request { wr_id, op, flags, data, ud: None, xrc_srqn: 0 });
         });
+    }
+
+    fn fail(&mut self, errno: c_int) {
+        self.with_draft(|_, draft| draft.fail(errno));
+    }
+
+    /// The draft is done with.
+    fn end(self) {
+        // SAFETY: this thread locked it in `wr_start`; the mutex lives as long as the queue pair.
+        unsafe { pthread_mutex_unlock(self.0.builder().lock.get()) };
     }
 }
 
@@ -97,20 +108,15 @@ pub(crate) fn refusal() -> usize {
     (refuse as *const c_void).addr()
 }
 
-unsafe extern "C-unwind" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: called through a queue pair of ours; its mutex lives as long as it does.
-    unsafe {
-        pthread_mutex_lock(qp_of(qp.cast()).builder().lock.get());
-        with_draft(qp, |_, draft| draft.clear());
-    }
+extern "C-unwind" fn wr_start(qp: Ours<CQp>) {
+    // SAFETY: the mutex lives as long as the queue pair.
+    unsafe { pthread_mutex_lock(qp.builder().lock.get()) };
+    Posting(qp).with_draft(|_, draft| draft.clear());
 }
 
-unsafe extern "C-unwind" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: called through a queue pair of ours, after wr_start.
-    unsafe {
-        with_draft(qp, discard);
-        pthread_mutex_unlock(qp_of(qp.cast()).builder().lock.get());
-    }
+extern "C-unwind" fn wr_abort(mut qp: Posting) {
+    qp.with_draft(discard);
+    qp.end();
 }
 
 /// Throws the draft away, and what was staged for it.
@@ -121,19 +127,16 @@ fn discard(qp: &CQp, draft: &mut Draft) {
     draft.clear();
 }
 
-unsafe extern "C-unwind" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+extern "C-unwind" fn wr_complete(mut qp: Posting) -> c_int {
     let mut errno = libc::EIO;
-    // SAFETY: called through a queue pair of ours, after wr_start.
-    unsafe {
-        with_draft(qp, |this, draft| {
-            errno = match draft.error {
-                0 => hand_over(this, draft),
-                errno => errno,
-            };
-            if errno == 0 { draft.clear() } else { discard(this, draft) }
-        });
-        pthread_mutex_unlock(qp_of(qp.cast()).builder().lock.get());
-    }
+    qp.with_draft(|this, draft| {
+        errno = match draft.error {
+            0 => hand_over(this, draft),
+            errno => errno,
+        };
+        if errno == 0 { draft.clear() } else { discard(this, draft) }
+    });
+    qp.end();
     errno
 }
 
@@ -166,17 +169,15 @@ fn hand_over(qp: &CQp, draft: &Draft) -> c_int {
 }
 
 /// Every operation, setter and slot that we do not have: `ibv_wr_complete` tells.
-unsafe extern "C-unwind" fn refuse(qp: *mut ibv_qp_ex) {
-    // SAFETY: called through a queue pair of ours, after wr_start.
-    unsafe { with_draft(qp, |_, draft| draft.fail(libc::EOPNOTSUPP)) };
+extern "C-unwind" fn refuse(mut qp: Posting) {
+    qp.fail(libc::EOPNOTSUPP);
 }
 
 /// One `ibv_wr_*` that begins a work request.
 macro_rules! operation {
     ($name:ident($($arg:ident: $type:ty),*) => $op:expr) => {
-        unsafe extern "C-unwind" fn $name(qp: *mut ibv_qp_ex $(, $arg: $type)*) {
-            // SAFETY: called through a queue pair of ours, after wr_start.
-            unsafe { begin(qp, $op) };
+        extern "C-unwind" fn $name(mut qp: Posting $(, $arg: $type)*) {
+            qp.begin($op);
         }
     };
 }
@@ -193,51 +194,42 @@ operation!(wr_send() => SendOp::Send);
 operation!(wr_send_imm(imm: u32) => SendOp::SendImm(imm.to_ne_bytes()));
 operation!(wr_send_inv(rkey: u32) => SendOp::SendInv { rkey });
 
+/// # Safety
+/// `mw` and the region that `info` names are null or of ours.
 unsafe extern "C-unwind" fn wr_bind_mw(
-    qp: *mut ibv_qp_ex,
+    mut qp: Posting,
     mw: *mut ibv_mw,
     rkey: u32,
-    info: *const ibv_mw_bind_info,
+    info: Option<&ibv_mw_bind_info>,
 ) {
-    // SAFETY: called through a queue pair of ours, after wr_start, with a window and what to bind
-    // it to.
-    unsafe {
-        let mut staged = Err(libc::EIO);
-        with_draft(qp, |this, _| {
-            staged = match info.as_ref() {
-                Some(info) => only_type_2(mw).and_then(|()| stage(this, mw, rkey, info)),
-                None => Err(libc::EINVAL),
-            };
-        });
-        match staged {
-            Ok(op) => begin(qp, op),
-            Err(errno) => with_draft(qp, |_, draft| draft.fail(errno)),
+    let mut staged = Err(libc::EIO);
+    qp.with_draft(|this, _| {
+        staged = match info {
+            // SAFETY: the program passes a window and a region of this device, or null.
+            Some(info) => unsafe { only_type_2(mw).and_then(|()| stage(this, mw, rkey, info)) },
+            None => Err(libc::EINVAL),
+        };
+    });
+    match staged {
+        Ok(op) => qp.begin(op),
+        Err(errno) => qp.fail(errno),
+    }
+}
+
+extern "C-unwind" fn wr_atomic_write(mut qp: Posting, rkey: u32, va: u64, value: Option<&[u8; 8]>) {
+    qp.begin(SendOp::AtomicWrite { va, rkey });
+    qp.with_draft(|_, draft| match value {
+        Some(value) => {
+            let start = draft.bytes.len();
+            draft.bytes.extend_from_slice(value);
+            draft.set_data(Data::Inline(start..draft.bytes.len()));
         }
-    }
+        None => draft.fail(libc::EINVAL),
+    });
 }
 
-unsafe extern "C-unwind" fn wr_atomic_write(
-    qp: *mut ibv_qp_ex,
-    rkey: u32,
-    va: u64,
-    value: *const [u8; 8],
-) {
-    // SAFETY: called through a queue pair of ours, after wr_start, with 8 bytes that may be read now.
-    unsafe {
-        begin(qp, SendOp::AtomicWrite { va, rkey });
-        with_draft(qp, |_, draft| match value.as_ref() {
-            Some(value) => {
-                let start = draft.bytes.len();
-                draft.bytes.extend_from_slice(value);
-                draft.set_data(Data::Inline(start..draft.bytes.len()));
-            }
-            None => draft.fail(libc::EINVAL),
-        });
-    }
-}
-
-unsafe extern "C-unwind" fn wr_flush(
-    qp: *mut ibv_qp_ex,
+extern "C-unwind" fn wr_flush(
+    mut qp: Posting,
     rkey: u32,
     va: u64,
     len: size_t,
@@ -251,92 +243,73 @@ unsafe extern "C-unwind" fn wr_flush(
         (1, _) => Some(FlushScope::Region),
         _ => None,
     };
-    // SAFETY: called through a queue pair of ours, after wr_start.
-    unsafe {
-        match (scope, placement) {
-            (Some(scope), Some(placement)) => begin(qp, SendOp::Flush { rkey, scope, placement }),
-            _ => with_draft(qp, |_, draft| draft.fail(libc::EINVAL)),
+    match (scope, placement) {
+        (Some(scope), Some(placement)) => qp.begin(SendOp::Flush { rkey, scope, placement }),
+        _ => qp.fail(libc::EINVAL),
+    }
+}
+
+extern "C-unwind" fn wr_set_ud_addr(mut qp: Posting, ah: Option<Ours<CAh>>, qpn: u32, qkey: u32) {
+    qp.with_draft(|_, draft| match (draft.requests.last_mut(), ah) {
+        (Some(request), Some(ah)) => request.ud = Some((ah.inner().clone(), qpn, qkey)),
+        _ => draft.fail(libc::EINVAL),
+    });
+}
+
+extern "C-unwind" fn wr_set_xrc_srqn(mut qp: Posting, srqn: u32) {
+    qp.with_draft(|_, draft| match draft.requests.last_mut() {
+        Some(request) => request.xrc_srqn = srqn,
+        None => draft.fail(libc::EINVAL),
+    });
+}
+
+/// # Safety
+/// `list` has `count` elements.
+unsafe extern "C-unwind" fn wr_set_sge_list(mut qp: Posting, count: size_t, list: *const ibv_sge) {
+    // SAFETY: the list has `count` elements, by the promise of the caller.
+    qp.with_draft(|_, draft| match unsafe { sges(list, count) } {
+        Ok(list) => {
+            let start = draft.sges.len();
+            draft.sges.extend_from_slice(list);
+            draft.set_data(Data::Sges(start..draft.sges.len()));
         }
-    }
+        Err(errno) => draft.fail(errno),
+    });
 }
 
-unsafe extern "C-unwind" fn wr_set_ud_addr(
-    qp: *mut ibv_qp_ex,
-    ah: *mut ibv_ah,
-    qpn: u32,
-    qkey: u32,
-) {
-    // SAFETY: called through a queue pair of ours, after wr_start, with a handle of ours or null.
-    unsafe {
-        with_draft(qp, |_, draft| match (draft.requests.last_mut(), ah.is_null()) {
-            (Some(request), false) => request.ud = Some((ah_of(ah).inner().clone(), qpn, qkey)),
-            _ => draft.fail(libc::EINVAL),
-        });
-    }
-}
-
-unsafe extern "C-unwind" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
-    // SAFETY: called through a queue pair of ours, after wr_start.
-    unsafe {
-        with_draft(qp, |_, draft| match draft.requests.last_mut() {
-            Some(request) => request.xrc_srqn = srqn,
-            None => draft.fail(libc::EINVAL),
-        });
-    }
-}
-
-unsafe extern "C-unwind" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+extern "C-unwind" fn wr_set_sge(qp: Posting, lkey: u32, addr: u64, length: u32) {
     let sge = ibv_sge { addr, length, lkey };
-    // SAFETY: called through a queue pair of ours, after wr_start; one element.
+    // SAFETY: one element.
     unsafe { wr_set_sge_list(qp, 1, &sge) };
 }
 
-unsafe extern "C-unwind" fn wr_set_sge_list(
-    qp: *mut ibv_qp_ex,
-    count: size_t,
-    list: *const ibv_sge,
-) {
-    // SAFETY: called through a queue pair of ours, after wr_start, with `count` elements.
-    unsafe {
-        with_draft(qp, |_, draft| match sges(list, count) {
-            Ok(list) => {
-                let start = draft.sges.len();
-                draft.sges.extend_from_slice(list);
-                draft.set_data(Data::Sges(start..draft.sges.len()));
-            }
-            Err(errno) => draft.fail(errno),
-        });
-    }
-}
-
-unsafe extern "C-unwind" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: Pointer, length: size_t) {
+extern "C-unwind" fn wr_set_inline_data(qp: Posting, addr: Pointer, length: size_t) {
     let piece = ibv_data_buf { addr, length };
-    // SAFETY: called through a queue pair of ours, after wr_start; one piece.
+    // SAFETY: one piece, of memory that the program passes to be read now.
     unsafe { wr_set_inline_data_list(qp, 1, &piece) };
 }
 
+/// # Safety
+/// `list` has `count` pieces of memory that may be read now.
 unsafe extern "C-unwind" fn wr_set_inline_data_list(
-    qp: *mut ibv_qp_ex,
+    mut qp: Posting,
     count: size_t,
     list: *const ibv_data_buf,
 ) {
     const BYTES_MAX: usize = 1 << 16;
-    // SAFETY: called through a queue pair of ours, after wr_start, with `count` pieces of memory
-    // that may be read now.
-    unsafe {
-        with_draft(qp, |_, draft| {
-            let start = draft.bytes.len();
-            let pieces = if count == 0 { &[] } else { slice::from_raw_parts(list, count) };
-            for piece in pieces {
-                if draft.bytes.len() - start + piece.length > BYTES_MAX {
-                    return draft.fail(libc::EINVAL);
-                }
-                if piece.length > 0 {
-                    let bytes = slice::from_raw_parts(piece.addr.cast::<u8>(), piece.length);
-                    draft.bytes.extend_from_slice(bytes);
-                }
+    // SAFETY: the list has `count` pieces, each of memory that can be read, by the promise of the caller.
+    qp.with_draft(|_, draft| unsafe {
+        let start = draft.bytes.len();
+        let pieces = if count == 0 { &[] } else { slice::from_raw_parts(list, count) };
+        for piece in pieces {
+            if draft.bytes.len() - start + piece.length > BYTES_MAX {
+                return draft.fail(libc::EINVAL);
             }
-            draft.set_data(Data::Inline(start..draft.bytes.len()));
-        });
-    }
+            if piece.length > 0 {
+                let bytes = slice::from_raw_parts(piece.addr.cast::<u8>(), piece.length);
+                draft.bytes.extend_from_slice(bytes);
+            }
+        }
+        draft.set_data(Data::Inline(start..draft.bytes.len()));
+    });
 }

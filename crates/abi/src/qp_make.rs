@@ -102,7 +102,7 @@ unsafe fn wrap(
             init: *init,
             extended,
             builder: Builder::default(),
-            _tie: Tie::new(context),
+            tie: Tie::new(of(context)),
         }));
         of(context).live().insert(token, EventObject::Qp(qp.cast()));
         qp.cast()
@@ -118,7 +118,8 @@ pub(crate) unsafe extern "C-unwind" fn create_qp(
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     guard::pointer("ibv_create_qp", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the trampoline passes domains of ours alone, which begin with their context; `init` is
+        // null or the program's, to be read and written, and names objects or null.
         unsafe {
             let init = init.as_mut().ok_or_else(|| null_argument("qp_init_attr"))?;
             if qp_type(init.qp_type)? == QpType::XrcRecv {
@@ -165,7 +166,8 @@ pub(crate) unsafe extern "C-unwind" fn create_qp_ex(
     const MASK_SEND_OPS: u32 = 1 << 6;
     const KNOWN: u32 = (1 << 7) - 1;
     guard::pointer("ibv_create_qp_ex", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the headers pass null or any provider's context, as `checked` wants it, and null or
+        // attributes to be read and written, whose objects are named where the mask says so.
         unsafe {
             checked(context)?;
             let attr = attr.as_mut().ok_or_else(|| null_argument("qp_init_attr_ex"))?;
@@ -262,6 +264,7 @@ mod tests {
 
     use super::*;
     use crate::double::Kit;
+    use crate::ours::Ours;
     use crate::qp::{destroy_qp, qp_to_qp_ex};
 
     /// `IBV_QPT_*`.
@@ -280,7 +283,7 @@ mod tests {
             if qp.is_null() {
                 return *libc::__errno_location();
             }
-            assert_eq!(qp_to_qp_ex(qp), qp.cast());
+            assert_eq!(qp_to_qp_ex(Ours::new(qp)), qp.cast());
             destroy_qp(qp)
         }
     }

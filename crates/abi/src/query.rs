@@ -1,18 +1,19 @@
 //! What devices, ports and GID tables say of themselves.
 
-use core::mem::{offset_of, size_of, zeroed};
+use core::mem::{MaybeUninit, offset_of, size_of, zeroed};
 use core::ptr::copy_nonoverlapping;
 
 use libc::{c_char, c_int, size_t};
 use polypath_engine::DEFAULT_PKEY;
 use polypath_verbs::{DeviceAttr, Error, PortAttr, Result};
 
-use crate::context::{checked, of};
+use crate::context::{CContext, checked};
 use crate::guard::{self, null_argument};
 use crate::layout::{
     Pointer, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
     ibv_port_attr, ibv_values_ex,
 };
+use crate::ours::Ours;
 
 /// `IBV_GID_TYPE_ROCE_V2`.
 const GID_TYPE_ROCE_V2: u32 = 2;
@@ -100,30 +101,37 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
 }
 
 /// `ibv_query_device`.
-///
-/// # Safety
-/// `context` is one of ours; `attr` is null or writable.
-pub(crate) unsafe extern "C-unwind" fn query_device(
-    context: *mut ibv_context,
-    attr: *mut ibv_device_attr,
+pub(crate) extern "C-unwind" fn query_device(
+    context: Ours<CContext>,
+    attr: Option<&mut MaybeUninit<ibv_device_attr>>,
 ) -> c_int {
     guard::errno_of("ibv_query_device", || {
-        if attr.is_null() {
-            return Err(null_argument("device_attr"));
-        }
-        // SAFETY: the caller's promise.
-        unsafe { attr.write(device_attr(&of(context).inner().attributes())) };
+        let attr = attr.ok_or_else(|| null_argument("device_attr"))?;
+        attr.write(device_attr(&context.inner().attributes()));
         Ok(())
     })
+}
+
+/// Writes as much of a structure as a program has of it: newer programs have more, which is zeroed.
+///
+/// # Safety
+/// `to` has room for `size` bytes.
+unsafe fn write_sized<T>(full: &T, to: *mut u8, size: usize) {
+    let known = size_of::<T>();
+    // SAFETY: `size` bytes are written in all, and there is room for them; `full` has `known`.
+    unsafe {
+        copy_nonoverlapping(core::ptr::from_ref(full).cast::<u8>(), to, size.min(known));
+        to.add(size.min(known)).write_bytes(0, size.saturating_sub(known));
+    }
 }
 
 /// `ibv_query_device_ex`'s slot: writes as much of the structure as the program has.
 ///
 /// # Safety
-/// As the headers call it.
+/// As the headers call it: `context` is null or any provider's, `attr` is null or has `size` bytes.
 pub(crate) unsafe extern "C-unwind" fn query_device_ex(
     context: *mut ibv_context,
-    input: *const u32,
+    input: Option<&u32>,
     attr: *mut ibv_device_attr_ex,
     size: size_t,
 ) -> c_int {
@@ -131,11 +139,12 @@ pub(crate) unsafe extern "C-unwind" fn query_device_ex(
         if attr.is_null() || size < size_of::<ibv_device_attr>() {
             return Err(Error::invalid("ibv_device_attr_ex is too small"));
         }
-        // SAFETY: null, or a structure that begins with its mask.
-        if !input.is_null() && unsafe { *input } != 0 {
+        // The input begins with its mask.
+        if input.is_some_and(|mask| *mask != 0) {
             return Err(Error::invalid("ibv_query_device_ex_input has an unknown comp_mask"));
         }
-        // SAFETY: the caller's promise; zero is valid for every field.
+        // SAFETY: `context` is null or any provider's, as `checked` wants it, and `attr` has `size`
+        // bytes, by the promise of the headers; zero is valid for every field of the structure.
         unsafe {
             let inner = checked(context)?.inner().attributes();
             let mut full: ibv_device_attr_ex = zeroed();
@@ -151,11 +160,7 @@ pub(crate) unsafe extern "C-unwind" fn query_device_ex(
             full.max_cq_period = u16::MAX;
             full.max_dm_size = inner.max_dm_size;
             full.phys_port_cnt_ex = u32::from(inner.phys_port_cnt);
-            let known = size_of::<ibv_device_attr_ex>();
-            copy_nonoverlapping((&raw const full).cast::<u8>(), attr.cast::<u8>(), size.min(known));
-            if size > known {
-                attr.cast::<u8>().add(known).write_bytes(0, size - known);
-            }
+            write_sized(&full, attr.cast(), size);
         }
         Ok(())
     })
@@ -200,75 +205,61 @@ fn port_attr(attr: &PortAttr) -> ibv_port_attr {
     }
 }
 
-/// Writes the first `size` bytes of a port's attributes.
-///
-/// # Safety
-/// `context` is null or of any provider; `attr` is null or has room for `size` bytes.
-unsafe fn write_port(
-    context: *mut ibv_context,
-    port: u8,
-    attr: *mut u8,
-    size: usize,
-) -> Result<()> {
-    if attr.is_null() {
-        return Err(null_argument("port_attr"));
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        let full = port_attr(&checked(context)?.inner().query_port(port)?);
-        let known = size_of::<ibv_port_attr>();
-        copy_nonoverlapping((&raw const full).cast::<u8>(), attr, size.min(known));
-        if size > known {
-            attr.add(known).write_bytes(0, size - known);
-        }
-    }
-    Ok(())
-}
-
 /// `ibv_query_port`'s slot.
 ///
 /// # Safety
-/// As the headers call it.
+/// As the headers call it: `context` is null or any provider's, `attr` is null or has `size` bytes.
 pub(crate) unsafe extern "C-unwind" fn query_port(
     context: *mut ibv_context,
     port: u8,
     attr: *mut ibv_port_attr,
     size: size_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    guard::errno_of("ibv_query_port", || unsafe { write_port(context, port, attr.cast(), size) })
+    guard::errno_of("ibv_query_port", || {
+        if attr.is_null() {
+            return Err(null_argument("port_attr"));
+        }
+        // SAFETY: `context` is null or any provider's, as `checked` wants it, and `attr` has `size`
+        // bytes, by the promise of the headers.
+        unsafe {
+            let full = port_attr(&checked(context)?.inner().query_port(port)?);
+            write_sized(&full, attr.cast(), size);
+        }
+        Ok(())
+    })
 }
 
 /// The exported `ibv_query_port`, whose structure ends before `port_cap_flags2`.
 ///
 /// # Safety
-/// `context` is one of ours; `attr` is null or has room for the old structure.
+/// `attr` is null or has room for the old structure.
 pub(crate) unsafe extern "C-unwind" fn query_port_compat(
-    context: *mut ibv_context,
+    context: Ours<CContext>,
     port: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
     let size = offset_of!(ibv_port_attr, port_cap_flags2);
-    // SAFETY: the caller's promise.
-    guard::errno_of("ibv_query_port", || unsafe { write_port(context, port, attr.cast(), size) })
+    guard::errno_of("ibv_query_port", || {
+        if attr.is_null() {
+            return Err(null_argument("port_attr"));
+        }
+        let full = port_attr(&context.inner().query_port(port)?);
+        // SAFETY: every program has the old structure there, which is `size` bytes long.
+        unsafe { write_sized(&full, attr.cast(), size) };
+        Ok(())
+    })
 }
 
 /// `ibv_query_port_speed`: in units of 100 Mbit/s.
-///
-/// # Safety
-/// `context` is one of ours; `speed` is null or writable.
-pub(crate) unsafe extern "C-unwind" fn query_port_speed(
-    context: *mut ibv_context,
+pub(crate) extern "C-unwind" fn query_port_speed(
+    context: Ours<CContext>,
     port: u32,
-    speed: *mut u64,
+    speed: Option<&mut MaybeUninit<u64>>,
 ) -> c_int {
     guard::errno_of("ibv_query_port_speed", || {
         let port = u8::try_from(port).map_err(|_| Error::invalid("no such port"))?;
-        if speed.is_null() {
-            return Err(null_argument("port_speed"));
-        }
-        // SAFETY: the caller's promise.
-        unsafe { *speed = u64::from(of(context).inner().query_port(port)?.speed_mbps / 100) };
+        let speed = speed.ok_or_else(|| null_argument("port_speed"))?;
+        speed.write(u64::from(context.inner().query_port(port)?.speed_mbps / 100));
         Ok(())
     })
 }
@@ -278,65 +269,46 @@ fn index_of(index: c_int) -> Result<u32> {
 }
 
 /// `ibv_query_gid`: an empty entry is all zero.
-///
-/// # Safety
-/// `context` is one of ours; `gid` is null or writable.
-pub(crate) unsafe extern "C-unwind" fn query_gid(
-    context: *mut ibv_context,
+pub(crate) extern "C-unwind" fn query_gid(
+    context: Ours<CContext>,
     port: u8,
     index: c_int,
-    gid: *mut ibv_gid,
+    gid: Option<&mut MaybeUninit<ibv_gid>>,
 ) -> c_int {
     guard::minus_one("ibv_query_gid", || {
-        if gid.is_null() {
-            return Err(null_argument("gid"));
-        }
-        // SAFETY: the caller's promise.
-        unsafe {
-            let entry = of(context).inner().gid(port, index_of(index)?)?;
-            *gid = entry.map_or([0; 16], |entry| entry.gid);
-        }
+        let gid = gid.ok_or_else(|| null_argument("gid"))?;
+        let entry = context.inner().gid(port, index_of(index)?)?;
+        gid.write(entry.map_or([0; 16], |entry| entry.gid));
         Ok(0)
     })
 }
 
 /// `ibv_query_pkey`: in network order.
-///
-/// # Safety
-/// `context` is one of ours; `pkey` is null or writable.
-pub(crate) unsafe extern "C-unwind" fn query_pkey(
-    context: *mut ibv_context,
+pub(crate) extern "C-unwind" fn query_pkey(
+    context: Ours<CContext>,
     port: u8,
     index: c_int,
-    pkey: *mut u16,
+    pkey: Option<&mut MaybeUninit<u16>>,
 ) -> c_int {
     guard::minus_one("ibv_query_pkey", || {
-        if pkey.is_null() {
-            return Err(null_argument("pkey"));
-        }
-        // SAFETY: the caller's promise.
-        let attr = unsafe { of(context) }.inner().query_port(port)?;
+        let pkey = pkey.ok_or_else(|| null_argument("pkey"))?;
+        let attr = context.inner().query_port(port)?;
         if index_of(index)? >= u32::from(attr.pkey_tbl_len) {
             return Err(Error::invalid("beyond the P_Key table"));
         }
-        // SAFETY: not null, the caller's promise.
-        unsafe { *pkey = DEFAULT_PKEY.to_be() };
+        pkey.write(DEFAULT_PKEY.to_be());
         Ok(0)
     })
 }
 
 /// `ibv_get_pkey_index`: `pkey` is in network order.
-///
-/// # Safety
-/// `context` is one of ours.
-pub(crate) unsafe extern "C-unwind" fn get_pkey_index(
-    context: *mut ibv_context,
+pub(crate) extern "C-unwind" fn get_pkey_index(
+    context: Ours<CContext>,
     port: u8,
     pkey: u16,
 ) -> c_int {
     guard::minus_one("ibv_get_pkey_index", || {
-        // SAFETY: the caller's promise.
-        unsafe { of(context) }.inner().query_port(port)?;
+        context.inner().query_port(port)?;
         if pkey == DEFAULT_PKEY.to_be() { Ok(0) } else { Err(Error::invalid("no such P_Key")) }
     })
 }
@@ -354,9 +326,9 @@ fn gid_entry(entry: &polypath_verbs::GidEntry, port: u32) -> ibv_gid_entry {
 /// `_ibv_query_gid_ex`: `ENODATA` for an empty entry.
 ///
 /// # Safety
-/// `context` is one of ours; `entry` is null or has room for `size` bytes.
+/// `entry` is null or has room for `size` bytes.
 pub(crate) unsafe extern "C-unwind" fn query_gid_ex(
-    context: *mut ibv_context,
+    context: Ours<CContext>,
     port: u32,
     index: u32,
     entry: *mut ibv_gid_entry,
@@ -371,14 +343,10 @@ pub(crate) unsafe extern "C-unwind" fn query_gid_ex(
             return guard::unsupported("ibv_query_gid_ex() has no flags yet");
         }
         let number = u8::try_from(port).map_err(|_| Error::invalid("no such port"))?;
-        // SAFETY: the caller's promise.
-        unsafe {
-            let found = of(context).inner().gid(number, index)?;
-            let found =
-                found.ok_or_else(|| Error::new(libc::ENODATA, "this GID entry is empty"))?;
-            *entry = gid_entry(&found, port);
-            entry.cast::<u8>().add(32).write_bytes(0, size - size_of::<ibv_gid_entry>());
-        }
+        let found = context.inner().gid(number, index)?;
+        let found = found.ok_or_else(|| Error::new(libc::ENODATA, "this GID entry is empty"))?;
+        // SAFETY: the header passes the size of what it points to.
+        unsafe { write_sized(&gid_entry(&found, port), entry.cast(), size) };
         Ok(())
     })
 }
@@ -386,9 +354,9 @@ pub(crate) unsafe extern "C-unwind" fn query_gid_ex(
 /// `_ibv_query_gid_table`: how many entries there are, or a negative error number.
 ///
 /// # Safety
-/// `context` is one of ours; `entries` is null or has room for `max` entries of `size` bytes.
+/// `entries` is null or has room for `max` entries of `size` bytes.
 pub(crate) unsafe extern "C-unwind" fn query_gid_table(
-    context: *mut ibv_context,
+    context: Ours<CContext>,
     entries: Pointer,
     max: size_t,
     flags: u32,
@@ -402,8 +370,7 @@ pub(crate) unsafe extern "C-unwind" fn query_gid_table(
         if flags != 0 {
             return guard::unsupported("ibv_query_gid_table() has no flags yet");
         }
-        // SAFETY: the caller's promise.
-        let table = unsafe { of(context) }.inner().gid_table();
+        let table = context.inner().gid_table();
         if table.len() > max {
             return Err(Error::invalid("the GID table has more entries than there is room for"));
         }
@@ -411,8 +378,7 @@ pub(crate) unsafe extern "C-unwind" fn query_gid_table(
             // SAFETY: there is room for `max` entries of `size` bytes, and `at < max`.
             unsafe {
                 let place = entries.cast::<u8>().add(at * size);
-                place.write_bytes(0, size);
-                place.cast::<ibv_gid_entry>().write_unaligned(gid_entry(entry, 1));
+                write_sized(&gid_entry(entry, 1), place, size);
             }
         }
         count = table.len().cast_signed();
@@ -422,24 +388,16 @@ pub(crate) unsafe extern "C-unwind" fn query_gid_table(
 }
 
 /// The private `ibv_query_gid_type`, which `ibv_devinfo` and pyverbs use.
-///
-/// # Safety
-/// `context` is one of ours; `kind` is null or writable.
-pub(crate) unsafe extern "C-unwind" fn query_gid_type(
-    context: *mut ibv_context,
+pub(crate) extern "C-unwind" fn query_gid_type(
+    context: Ours<CContext>,
     port: u8,
     index: u32,
-    kind: *mut u32,
+    kind: Option<&mut MaybeUninit<u32>>,
 ) -> c_int {
     guard::minus_one("ibv_query_gid_type", || {
-        if kind.is_null() {
-            return Err(null_argument("type"));
-        }
-        // SAFETY: the caller's promise.
-        unsafe {
-            of(context).inner().gid(port, index)?;
-            *kind = GID_TYPE_SYSFS_ROCE_V2;
-        }
+        let kind = kind.ok_or_else(|| null_argument("type"))?;
+        context.inner().gid(port, index)?;
+        kind.write(GID_TYPE_SYSFS_ROCE_V2);
         Ok(0)
     })
 }
@@ -447,7 +405,8 @@ pub(crate) unsafe extern "C-unwind" fn query_gid_type(
 /// `ibv_query_rt_values_ex`'s slot: what the completion clock says now.
 ///
 /// # Safety
-/// As the headers call it.
+/// As the headers call it: `context` is null or any provider's, `values` is null or writable, with its
+/// mask filled in.
 pub(crate) unsafe extern "C-unwind" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
@@ -457,7 +416,8 @@ pub(crate) unsafe extern "C-unwind" fn query_rt_values(
         if values.is_null() {
             return Err(null_argument("values"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `values` is not null, so by the promise of the headers its mask can be read and its
+        // fields written; no reference is made to those that the program did not fill in.
         unsafe {
             let asked = (*values).comp_mask;
             if asked & !RAW_CLOCK != 0 {
@@ -485,7 +445,8 @@ mod tests {
         let mut attr = ibv_port_attr { port_cap_flags2: 0x5a5a, ..Default::default() };
         // SAFETY: a context of ours and a whole structure.
         unsafe {
-            assert_eq!(query_port_compat(context, 1, &mut attr), 0);
+            let ours = Ours::new(context);
+            assert_eq!(query_port_compat(ours, 1, &mut attr), 0);
             assert_eq!(attr.port_cap_flags2, 0x5a5a);
             assert_eq!((attr.state, attr.active_mtu, attr.link_layer), (4, 3, 2));
             assert_eq!(query_port(context, 1, &mut attr, 56), 0);
@@ -502,13 +463,13 @@ mod tests {
         let attr = room.as_mut_ptr().cast();
         // SAFETY: a context of ours; sizes are within the room.
         unsafe {
-            assert_eq!(query_device_ex(context, core::ptr::null(), attr, 264), 0);
+            assert_eq!(query_device_ex(context, None, attr, 264), 0);
             assert_eq!(room[33], 0xa5);
-            assert_eq!(query_device_ex(context, core::ptr::null(), attr, 400), 0);
+            assert_eq!(query_device_ex(context, None, attr, 400), 0);
             assert_eq!((room[33], room[50]), (u64::MAX, 0xa5));
-            assert_eq!(query_device_ex(context, core::ptr::null(), attr, 416), 0);
+            assert_eq!(query_device_ex(context, None, attr, 416), 0);
             assert_eq!((room[50], room[52]), (0, 0xa5));
-            assert_eq!(query_device_ex(context, core::ptr::null(), attr, 8), libc::EINVAL);
+            assert_eq!(query_device_ex(context, None, attr, 8), libc::EINVAL);
             close_device(context);
         }
     }
@@ -516,15 +477,16 @@ mod tests {
     #[test]
     fn empty_gids_are_zero_or_enodata() {
         let context = double::open();
-        let (mut gid, mut entry) = ([1; 16], ibv_gid_entry::default());
+        let (mut gid, mut entry) = (MaybeUninit::new([1; 16]), ibv_gid_entry::default());
         // SAFETY: a context of ours and whole structures.
         unsafe {
-            assert_eq!(query_gid(context, 1, 7, &mut gid), 0);
-            assert_eq!(gid, [0; 16]);
-            assert_eq!(query_gid_ex(context, 1, 7, &mut entry, 0, 32), libc::ENODATA);
-            assert_eq!(query_gid_ex(context, 1, 0, &mut entry, 0, 32), 0);
+            let ours = || Ours::new(context);
+            assert_eq!(query_gid(ours(), 1, 7, Some(&mut gid)), 0);
+            assert_eq!(gid.assume_init(), [0; 16]);
+            assert_eq!(query_gid_ex(ours(), 1, 7, &mut entry, 0, 32), libc::ENODATA);
+            assert_eq!(query_gid_ex(ours(), 1, 0, &mut entry, 0, 32), 0);
             assert_eq!((entry.gid_type, entry.port_num), (2, 1));
-            assert_eq!(query_gid(context, 1, -1, &mut gid), -1);
+            assert_eq!(query_gid(ours(), 1, -1, Some(&mut gid)), -1);
             assert_eq!(guard::errno(), libc::EINVAL);
             close_device(context);
         }
@@ -537,8 +499,9 @@ mod tests {
         // SAFETY: a context of ours; four entries.
         unsafe {
             let place = table.as_mut_ptr().cast();
-            assert_eq!(query_gid_table(context, place, 1, 0, 32), -(libc::EINVAL as isize));
-            assert_eq!(query_gid_table(context, place, 4, 0, 32), 2);
+            let ours = || Ours::new(context);
+            assert_eq!(query_gid_table(ours(), place, 1, 0, 32), -(libc::EINVAL as isize));
+            assert_eq!(query_gid_table(ours(), place, 4, 0, 32), 2);
             assert_eq!(table[1].gid_index, 1);
             close_device(context);
         }

@@ -1,20 +1,21 @@
 //! Shared receive queues.
 
 use core::cell::UnsafeCell;
-use core::mem::zeroed;
+use core::mem::{MaybeUninit, zeroed};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use libc::c_int;
 use polypath_verbs::{Error, Result, SharedReceiveQueue, SrqAttr, SrqRequest, XrcSrq};
 
-use crate::context::{EventObject, Tie, checked, is_usable, new_token, of};
+use crate::context::{EventObject, Tie, checked, is_usable, new_token};
 use crate::guard::{self, null_argument};
 use crate::layout::{
-    Pointer, ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
+    Pointer, ibv_context, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
     ibv_srq_init_attr_ex,
 };
-use crate::pd::pd_of;
+use crate::ours::{Object, Ours};
+use crate::pd::{CPd, pd_of};
 use crate::post::post_receives;
 use crate::wait::Counter;
 use crate::{cq, xrc};
@@ -26,7 +27,12 @@ pub(crate) struct CSrq {
     inner: Arc<dyn SharedReceiveQueue>,
     token: u64,
     async_given: AtomicU32,
-    _tie: Tie,
+    tie: Tie,
+}
+
+// SAFETY: the public structure is the first field, and `make` gives C its address.
+unsafe impl Object for CSrq {
+    type Public = ibv_srq;
 }
 
 impl CSrq {
@@ -45,7 +51,7 @@ impl CSrq {
     /// # Safety
     /// `srq` is one of ours.
     pub(crate) unsafe fn async_counter(srq: *mut ibv_srq) -> Counter {
-        // SAFETY: the caller's promise.
+        // SAFETY: the fields are those of an object that lives, by the promise of the caller.
         unsafe {
             Counter {
                 mutex: &raw mut (*srq).mutex,
@@ -70,7 +76,7 @@ pub(crate) unsafe fn srq_of<'a>(srq: *const ibv_srq) -> &'a CSrq {
 /// # Safety
 /// `srq` is null or of any provider.
 pub(crate) unsafe fn argument<'a>(srq: *const ibv_srq) -> Result<Option<&'a CSrq>> {
-    // SAFETY: the caller's promise.
+    // SAFETY: every provider's queue begins with its context, which says whose it is.
     unsafe {
         if srq.is_null() {
             return Ok(None);
@@ -83,57 +89,46 @@ pub(crate) unsafe fn argument<'a>(srq: *const ibv_srq) -> Result<Option<&'a CSrq
 }
 
 /// Makes a queue and writes back what it really holds.
-///
-/// # Safety
-/// `pd` is one of ours.
-unsafe fn make(
-    pd: *mut ibv_pd,
+fn make(
+    pd: &CPd,
     srq_context: Pointer,
     attr: &mut ibv_srq_attr,
     xrc: Option<XrcSrq>,
 ) -> Result<*mut ibv_srq> {
     let token = new_token();
-    // SAFETY: the caller's promise; zero is a valid start for the structure.
-    unsafe {
-        let context = (*pd).context;
-        let owner = of(context);
-        // The limit is armed by ibv_modify_srq() alone (man 3 ibv_create_srq).
-        let wanted = SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
-        let request = SrqRequest { pd: pd_of(pd).number(), attr: wanted, xrc, token };
-        let inner = owner.inner().create_srq(&request)?;
-        let got = inner.query();
-        (attr.max_wr, attr.max_sge) = (got.max_wr, got.max_sge);
-        let mut public: ibv_srq = zeroed();
-        public.context = context;
-        public.srq_context = srq_context;
-        public.pd = pd;
-        public.handle = inner.number();
-        let srq = Box::into_raw(Box::new(CSrq {
-            public: UnsafeCell::new(public),
-            inner,
-            token,
-            async_given: AtomicU32::new(0),
-            _tie: Tie::new(context),
-        }));
-        owner.live().insert(token, EventObject::Srq(srq.cast()));
-        Ok((*srq).public.get())
-    }
+    let owner = pd.context();
+    // The limit is armed by ibv_modify_srq() alone (man 3 ibv_create_srq).
+    let wanted = SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
+    let request = SrqRequest { pd: pd.number(), attr: wanted, xrc, token };
+    let inner = owner.inner().create_srq(&request)?;
+    let got = inner.query();
+    (attr.max_wr, attr.max_sge) = (got.max_wr, got.max_sge);
+    // SAFETY: zero is a valid start for every field of the structure, the mutex included.
+    let mut public: ibv_srq = unsafe { zeroed() };
+    public.context = owner.public();
+    public.srq_context = srq_context;
+    public.pd = pd.public();
+    public.handle = inner.number();
+    let srq = Box::into_raw(Box::new(CSrq {
+        public: UnsafeCell::new(public),
+        inner,
+        token,
+        async_given: AtomicU32::new(0),
+        tie: Tie::new(owner),
+    }));
+    owner.live().insert(token, EventObject::Srq(srq.cast()));
+    Ok(srq.cast())
 }
 
 /// `ibv_create_srq`.
 ///
-/// # Safety
-/// `pd` is one of ours; `attr` is null or readable and writable.
-pub(crate) unsafe extern "C-unwind" fn create_srq(
-    pd: *mut ibv_pd,
-    attr: *mut ibv_srq_init_attr,
+pub(crate) extern "C-unwind" fn create_srq(
+    pd: Ours<CPd>,
+    attr: Option<&mut ibv_srq_init_attr>,
 ) -> *mut ibv_srq {
     guard::pointer("ibv_create_srq", || {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let attr = attr.as_mut().ok_or_else(|| null_argument("srq_init_attr"))?;
-            make(pd, attr.srq_context, &mut attr.attr, None)
-        }
+        let attr = attr.ok_or_else(|| null_argument("srq_init_attr"))?;
+        make(&pd, attr.srq_context, &mut attr.attr, None)
     })
 }
 
@@ -152,7 +147,8 @@ pub(crate) unsafe extern "C-unwind" fn create_srq_ex(
     const TYPE_BASIC: u32 = 0;
     const TYPE_XRC: u32 = 1;
     guard::pointer("ibv_create_srq_ex", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the headers pass null or any provider's context, as `checked` wants it, null or
+        // attributes to be read and written, and in them objects of its device where the mask says so.
         unsafe {
             checked(context)?;
             let attr = attr.as_mut().ok_or_else(|| null_argument("srq_init_attr_ex"))?;
@@ -173,22 +169,21 @@ pub(crate) unsafe extern "C-unwind" fn create_srq_ex(
             if attr.comp_mask & MASK_PD == 0 || attr.pd.is_null() {
                 return Err(Error::invalid("a shared receive queue needs a protection domain"));
             }
-            make(attr.pd, attr.srq_context, &mut attr.attr, xrc)
+            make(pd_of(attr.pd), attr.srq_context, &mut attr.attr, xrc)
         }
     })
 }
 
-/// `ibv_get_srq_num`'s slot.
-///
-/// # Safety
-/// As the headers call it.
-pub(crate) unsafe extern "C-unwind" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+/// `ibv_get_srq_num`'s slot, which the headers call through the queue's own context.
+pub(crate) extern "C-unwind" fn get_srq_num(
+    srq: Option<Ours<CSrq>>,
+    number: Option<&mut MaybeUninit<u32>>,
+) -> c_int {
     guard::errno_of("ibv_get_srq_num", || {
-        if srq.is_null() || number.is_null() {
+        let (Some(srq), Some(number)) = (srq, number) else {
             return Err(null_argument("srq or srq_num"));
-        }
-        // SAFETY: the caller's promise.
-        unsafe { *number = srq_of(srq).inner.number() };
+        };
+        number.write(srq.inner.number());
         Ok(())
     })
 }
@@ -196,45 +191,35 @@ pub(crate) unsafe extern "C-unwind" fn get_srq_num(srq: *mut ibv_srq, number: *m
 /// `ibv_modify_srq`.
 ///
 /// # Safety
-/// `srq` is one of ours; `attr` is null or readable.
+/// `attr` is null or an `ibv_srq_attr`, of which only the fields that `mask` names are filled in.
 pub(crate) unsafe extern "C-unwind" fn modify_srq(
-    srq: *mut ibv_srq,
+    srq: Ours<CSrq>,
     attr: *const ibv_srq_attr,
     mask: c_int,
 ) -> c_int {
     const MAX_WR: c_int = 1;
     const LIMIT: c_int = 2;
     guard::errno_of("ibv_modify_srq", || {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let attr = attr.as_ref().ok_or_else(|| null_argument("srq_attr"))?;
-            if mask & !(MAX_WR | LIMIT) != 0 {
-                return Err(Error::invalid("unknown bits in srq_attr_mask"));
-            }
-            let max_wr = (mask & MAX_WR != 0).then_some(attr.max_wr);
-            let limit = (mask & LIMIT != 0).then_some(attr.srq_limit);
-            srq_of(srq).inner.modify(max_wr, limit)
+        // SAFETY: null, or a structure of integers, which can be read whatever is in it.
+        let attr = unsafe { attr.as_ref() }.ok_or_else(|| null_argument("srq_attr"))?;
+        if mask & !(MAX_WR | LIMIT) != 0 {
+            return Err(Error::invalid("unknown bits in srq_attr_mask"));
         }
+        let max_wr = (mask & MAX_WR != 0).then_some(attr.max_wr);
+        let limit = (mask & LIMIT != 0).then_some(attr.srq_limit);
+        srq.inner.modify(max_wr, limit)
     })
 }
 
 /// `ibv_query_srq`.
-///
-/// # Safety
-/// `srq` is one of ours; `attr` is null or writable.
-pub(crate) unsafe extern "C-unwind" fn query_srq(
-    srq: *mut ibv_srq,
-    attr: *mut ibv_srq_attr,
+pub(crate) extern "C-unwind" fn query_srq(
+    srq: Ours<CSrq>,
+    attr: Option<&mut MaybeUninit<ibv_srq_attr>>,
 ) -> c_int {
     guard::errno_of("ibv_query_srq", || {
-        if attr.is_null() {
-            return Err(null_argument("srq_attr"));
-        }
-        // SAFETY: the caller's promise.
-        unsafe {
-            let now = srq_of(srq).inner.query();
-            *attr = ibv_srq_attr { max_wr: now.max_wr, max_sge: now.max_sge, srq_limit: now.limit };
-        }
+        let attr = attr.ok_or_else(|| null_argument("srq_attr"))?;
+        let SrqAttr { max_wr, max_sge, limit } = srq.inner.query();
+        attr.write(ibv_srq_attr { max_wr, max_sge, srq_limit: limit });
         Ok(())
     })
 }
@@ -245,13 +230,13 @@ pub(crate) unsafe extern "C-unwind" fn query_srq(
 /// `srq` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     let mut given = 0;
-    // SAFETY: the caller's promise. The events are waited for outside of the guard, with nothing
-    // alive; then nobody else knows the queue.
+    // SAFETY: the trampoline passes queues of ours alone. The events are waited for outside of the guard,
+    // with nothing alive; then nobody else knows the queue.
     unsafe {
         let errno = guard::errno_of("ibv_destroy_srq", || {
             let this = srq_of(srq);
             this.inner.destroy()?;
-            of((*srq).context).live().remove(&this.token);
+            this.tie.context().live().remove(&this.token);
             given = this.async_given.load(Ordering::Acquire);
             Ok(())
         });
@@ -269,15 +254,14 @@ pub(crate) unsafe extern "C-unwind" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
 /// `ibv_post_srq_recv`'s slot.
 ///
 /// # Safety
-/// As the headers call it.
+/// `list` is a list of work requests, with elements where it says so; `bad` is null or writable.
 pub(crate) unsafe extern "C-unwind" fn post_srq_recv(
-    srq: *mut ibv_srq,
+    srq: Ours<CSrq>,
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the list and `bad` are what `post_receives` wants, by the promise of the headers.
     guard::run(libc::EIO, || unsafe {
-        let inner = &srq_of(srq).inner;
-        post_receives(list, bad, |batch| inner.post_recv(batch))
+        post_receives(list, bad, |batch| srq.inner.post_recv(batch))
     })
 }

@@ -68,7 +68,8 @@ pub(crate) unsafe extern "C-unwind" fn open_xrcd(
     const FD: u32 = 1;
     const OFLAGS: u32 = 2;
     guard::pointer("ibv_open_xrcd", || {
-        // SAFETY: the caller's promise.
+        // SAFETY: the headers pass null or any provider's context, as `checked` wants it, and null or
+        // attributes that can be read; the box that C gets lives until `close_xrcd`.
         unsafe {
             let owner = checked(context)?;
             let attr = attr.as_ref().ok_or_else(|| null_argument("xrcd_init_attr"))?;
@@ -84,7 +85,7 @@ pub(crate) unsafe extern "C-unwind" fn open_xrcd(
                 create: attr.oflags & libc::O_CREAT != 0,
                 exclusive: attr.oflags & libc::O_EXCL != 0,
             })?;
-            let _tie = Tie::new(context);
+            let _tie = Tie::new(owner);
             let xrcd = Box::into_raw(Box::new(CXrcd { public: ibv_xrcd { context }, inner, _tie }));
             Ok(&raw mut (*xrcd).public)
         }

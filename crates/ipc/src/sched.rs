@@ -43,7 +43,7 @@ mod tests {
             // SAFETY: no memory is involved.
             unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
         });
-        // SAFETY: as above.
+        // SAFETY: no memory is involved.
         assert_eq!(nice.join().unwrap(), unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) });
     }
 }

@@ -52,7 +52,8 @@ macro_rules! writer {
             buffer: *const c_void,
             length: size_t,
         ) -> ssize_t {
-            // SAFETY: the caller's promise.
+            // SAFETY: `buffer` has `length` bytes, as the program promises the C library; a command
+            // in it is as the kernel's ABI wants it, if the file is one of those.
             unsafe {
                 if ucma::maybe(fd)
                     && let Some(result) = ucma::write(fd, buffer, length)
@@ -80,7 +81,7 @@ writer!(__write, c"__write");
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C-unwind" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's own function, which takes any numbers.
     unsafe {
         if family == libc::AF_NETLINK && protocol == libc::NETLINK_RDMA && rdmanl::wanted() {
             return rdmanl::open(kind);
@@ -101,7 +102,7 @@ unsafe extern "C-unwind" fn send(
     length: size_t,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: `buffer` has `length` bytes, as the program promises the C library's function.
     unsafe {
         if rdmanl::maybe(fd)
             && let Some(result) = rdmanl::send(fd, buffer, length)
@@ -130,7 +131,7 @@ unsafe extern "C-unwind" fn sendto(
     address: *const libc::sockaddr,
     address_length: libc::socklen_t,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: `buffer` has `length` bytes, as the program promises the C library's function.
     unsafe {
         if rdmanl::maybe(fd)
             && let Some(result) = rdmanl::send(fd, buffer, length)
@@ -163,7 +164,7 @@ unsafe extern "C-unwind" fn sendmsg(
     message: *const libc::msghdr,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: `message` and its parts are as the C library's function wants them.
     unsafe {
         if rdmanl::maybe(fd)
             && let Some(result) = rdmanl::send_message(fd, message)

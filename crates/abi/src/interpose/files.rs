@@ -28,7 +28,7 @@ macro_rules! opener {
         unsafe extern "C-unwind" fn $name(
             $($dir: $dir_type,)? path: *const c_char, flags: c_int $(, $mode: $mode_type)?
         ) -> c_int {
-            // SAFETY: the caller's promise.
+            // SAFETY: the C library's own function and the program's arguments; a path is null or a string.
             unsafe {
                 if is_cm(path) {
                     return ucma::open(flags);
@@ -72,7 +72,7 @@ macro_rules! by_path {
         $vis unsafe extern "C-unwind" fn $name(
             $($before: $before_type,)? path: *const c_char $(, $arg: $type)*
         ) -> $ret {
-            // SAFETY: the caller's promise.
+            // SAFETY: the C library's own function and the program's arguments; a path is null or a string.
             unsafe {
                 let other = paths::redirect(path);
                 let path = other.as_ref().map_or(path, |other| other.as_ptr());
@@ -98,7 +98,7 @@ macro_rules! at_path {
         unsafe extern "C-unwind" fn $name(
             $($before: $before_type,)? dir: c_int, path: *const c_char $(, $arg: $type)*
         ) -> $ret {
-            // SAFETY: the caller's promise.
+            // SAFETY: the C library's own function and the program's arguments; a path is null or a string.
             unsafe {
                 let other = paths::redirect_from(dir, path);
                 let path = other.as_ref().map_or(path, |other| other.as_ptr());
@@ -161,7 +161,7 @@ macro_rules! scandirat {
             select: Select,
             compare: Compare,
         ) -> c_int {
-            // SAFETY: the caller's promise.
+            // SAFETY: the C library's own function and the program's arguments; a path is null or a string.
             unsafe {
                 let other = paths::redirect_from(dir, path);
                 let path = other.as_ref().map_or(path, |other| other.as_ptr());

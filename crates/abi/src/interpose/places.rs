@@ -85,7 +85,7 @@ reader!(__readlinkat_chk, c"__readlinkat_chk", (dir), (room: size_t));
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `path` is what the program gives to `chdir`: null or a C string.
     unsafe {
         let other = paths::redirect(path);
         let path = other.as_ref().map_or(path, |other| other.as_ptr());
@@ -102,7 +102,7 @@ unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C-unwind" fn fchdir(fd: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's own function, with the program's argument.
     unsafe {
         let result = next!(c"fchdir", fn(c_int) -> c_int, (fd));
         paths::moved();
@@ -159,7 +159,8 @@ unsafe extern "C-unwind" fn __getcwd_chk(
     size: size_t,
     room: size_t,
 ) -> *mut c_char {
-    // SAFETY: the caller's promise.
+    // SAFETY: the C library's own function, with the program's arguments; a result is the text, changed
+    // in its place.
     unsafe {
         let result = next!(
             c"__getcwd_chk",

@@ -22,7 +22,7 @@ unsafe extern "C-unwind" fn sigaction(
     new: *const Action,
     old: *mut Action,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `new` and `old` are what the program gives to `sigaction`: each null or a structure.
     unsafe { signals::action(signal, new, old) }
 }
 
@@ -74,7 +74,7 @@ macro_rules! masker {
             set: *const sigset_t,
             old: *mut sigset_t,
         ) -> c_int {
-            // SAFETY: the caller's promise.
+            // SAFETY: the sets are what the program gives to the C library's function: null or sets.
             unsafe {
                 signals::mask(how, set, |set| {
                     next!(

@@ -36,7 +36,7 @@ unsafe extern "C-unwind" fn close_stream(stream: *mut DIR) {
 }
 
 unsafe extern "C-unwind" fn read_stream(stream: *mut DIR) -> *mut dirent64 {
-    // SAFETY: as above.
+    // SAFETY: a stream of ours that is open, as glob got it from `opendir`.
     unsafe { libc::readdir64(stream) }
 }
 
@@ -158,7 +158,7 @@ macro_rules! ftw {
             program: Option<Visit>,
             descriptors: c_int,
         ) -> c_int {
-            // SAFETY: the caller's promise.
+            // SAFETY: the C library's own function and the program's arguments; a path is null or a string.
             unsafe {
                 let other = paths::redirect(path);
                 let Some(ours) = other.as_ref().filter(|_| program.is_some()) else {
@@ -197,7 +197,7 @@ macro_rules! nftw {
             descriptors: c_int,
             flags: c_int,
         ) -> c_int {
-            // SAFETY: the caller's promise.
+            // SAFETY: the C library's own function and the program's arguments; a path is null or a string.
             unsafe {
                 let other = paths::redirect(path);
                 let Some(ours) = other.as_ref().filter(|_| program.is_some()) else {

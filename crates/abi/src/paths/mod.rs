@@ -55,7 +55,7 @@ pub(crate) unsafe fn redirect(path: *const c_char) -> Option<CString> {
 /// As [`redirect`].
 #[inline]
 pub(crate) unsafe fn redirect_from(dir: c_int, path: *const c_char) -> Option<CString> {
-    // SAFETY: the caller's promise.
+    // SAFETY: null or a C string, whose first byte can be read.
     unsafe {
         if dir != libc::AT_FDCWD && !path.is_null() && (*path).cast_unsigned() != b'/' {
             return None;
@@ -80,7 +80,7 @@ pub(crate) unsafe fn may_match(pattern: *const c_char) -> bool {
     if pattern.is_null() {
         return false;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: not null, so a C string.
     let pattern = unsafe { CStr::from_ptr(pattern) }.to_bytes();
     match pattern.first() {
         Some(b'/') => {

@@ -31,7 +31,7 @@ fn prefix(path: &[u8]) -> usize {
 /// # Safety
 /// `path` is a C string.
 pub(crate) unsafe fn hidden(path: *const c_char) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: a C string, by the promise of the caller, that nobody changes during the call.
     prefix(unsafe { CStr::from_ptr(path) }.to_bytes())
 }
 
@@ -61,7 +61,7 @@ pub(crate) unsafe fn show_bytes(path: *mut c_char, length: usize) -> usize {
     if path.is_null() {
         return length;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: not null, so `length` bytes that the caller lets us change.
     let bytes = unsafe { core::slice::from_raw_parts_mut(path.cast::<u8>(), length) };
     let hidden = prefix(bytes);
     if hidden == 0 {

@@ -133,7 +133,7 @@ pub(crate) unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t) -> O
         set_errno(if buffer.is_null() { libc::EFAULT } else { libc::EMSGSIZE });
         return Some(-1);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `buffer` is not null, so it has `length` bytes, by the promise of the caller.
     let bytes = unsafe { core::slice::from_raw_parts(buffer.cast::<u8>(), length) };
     Some(take(fd, bytes))
 }
@@ -147,7 +147,8 @@ pub(crate) unsafe fn send_message(fd: c_int, message: *const libc::msghdr) -> Op
         return None;
     }
     let mut bytes = Vec::new();
-    // SAFETY: the caller's promise.
+    // SAFETY: the header is not null; it names `msg_iovlen` parts, and each has its bytes, as
+    // `sendmsg` wants it.
     unsafe {
         for at in 0..(*message).msg_iovlen {
             let part = &*(*message).msg_iov.add(at);

@@ -86,10 +86,12 @@ pub(crate) unsafe fn run(
     if buffer.is_null() {
         return Some(Err(libc::EFAULT));
     }
-    // SAFETY: the caller's promise.
-    let bytes = unsafe { slice::from_raw_parts(buffer.cast(), len) };
-    // SAFETY: the caller's promise.
-    Some(Command::parse(bytes).and_then(|command| unsafe { execute(fd, this, &command) }))
+    // SAFETY: `buffer` is not null and has `len` bytes, and what the command in it points to is as the
+    // kernel's ABI wants it: the caller promises both.
+    unsafe {
+        let bytes = slice::from_raw_parts(buffer.cast(), len);
+        Some(Command::parse(bytes).and_then(|command| execute(fd, this, &command)))
+    }
 }
 
 /// Executes a command.
@@ -101,7 +103,7 @@ unsafe fn execute(fd: c_int, file: File, command: &Command<'_>) -> Result<Step, 
         let response = command.response()?;
         return Ok(Step::Wait { response, room: command.out, file: file.number });
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: what the command points to can be read as the kernel's ABI wants it.
     let bytes = unsafe { portable(command)? };
     // Commands that make or end what events are about hold the lock meanwhile, so that no event of
     // theirs is judged before they are known, or after they are gone.
@@ -110,22 +112,17 @@ unsafe fn execute(fd: c_int, file: File, command: &Command<'_>) -> Result<Step, 
         None => Outside.broker(file.number, &bytes)?.into(),
         Some(both) => {
             let from = if command.code == MIGRATE_ID { leaving(command)?.both } else { None };
-            let asked = Asked {
-                file: both,
-                code: command.code,
-                bytes: command.bytes,
-                portable: &bytes,
-                from: from.unwrap_or(0),
-            };
-            // SAFETY: the caller's promise.
-            unsafe { ids.both.execute(asked, &mut Outside)? }
+            let from = from.unwrap_or(0);
+            // SAFETY: what the command points to is the program's, as the kernel's ABI wants it, until
+            // its `write()` returns; the job that is left is done below, before that.
+            let asked = unsafe { Asked::new(both, command.code, command.bytes, &bytes, from) };
+            ids.both.execute(asked, &mut Outside)?
         }
     };
     if let Some(job @ Job::Write(..)) = job {
         // The kernel's alone. It may take as long as it takes a peer to answer.
         drop(ids);
-        // SAFETY: the caller's promise.
-        unsafe { job.run()? };
+        job.run()?;
         if command.code == ACCEPT {
             accepted(&mut IDS.lock(), command)?;
         }
@@ -160,8 +157,7 @@ unsafe fn execute(fd: c_int, file: File, command: &Command<'_>) -> Result<Step, 
     drop(ids);
     if let Some(job) = job {
         // What the program no longer has ends as well in the kernel as it can.
-        // SAFETY: the caller's promise.
-        let _ = unsafe { job.run() };
+        let _ = job.run();
     }
     if let (Some(reported), Some(place)) = (reported, answer.first_chunk_mut::<4>()) {
         *place = reported.to_ne_bytes();

@@ -237,7 +237,7 @@ unsafe extern "C-unwind" {
 /// # Safety
 /// `buffer` has `len` bytes, and what the command in it points to is as the kernel's ABI wants it.
 pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Option<ssize_t> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `buffer` and the command in it are what `command::run` wants, by the caller's promise.
     let step = unsafe { guard::run(Some(Err(libc::EIO)), || command::run(fd, buffer, len)) };
     let (response, room, number) = match step? {
         Ok(command::Step::Done) => return Some(len.cast_signed()),

@@ -18,9 +18,9 @@ pub struct DeviceBytes {
     layout: Layout,
 }
 
-// SAFETY: plain memory; programs' concurrent copies race as they do on hardware.
+// SAFETY: the allocation belongs to the value, whichever thread has it.
 unsafe impl Send for DeviceBytes {}
-// SAFETY: as above.
+// SAFETY: plain memory; programs' concurrent copies race as they do on hardware.
 unsafe impl Sync for DeviceBytes {}
 
 impl DeviceBytes {

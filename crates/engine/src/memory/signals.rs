@@ -98,7 +98,7 @@ pub(super) fn install() {
             continue;
         }
         with_all_blocked(|| program.set(&current));
-        // SAFETY: as above.
+        // SAFETY: all zeroes are a value of this plain C structure.
         let mut ours: sigaction = unsafe { zeroed() };
         ours.sa_sigaction = on_fault as *const () as usize;
         // NODEFER: what the program wants blocked while its handler runs is done by `forward`.

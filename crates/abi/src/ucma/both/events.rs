@@ -81,8 +81,7 @@ impl Both {
                     kernel: Some(kernel),
                 };
                 if let Some(lost) = self.insert(number, id) {
-                    // SAFETY: it points to nothing of the program's.
-                    let _ = unsafe { lost.run() };
+                    let _ = lost.run();
                 }
                 Some(number)
             }

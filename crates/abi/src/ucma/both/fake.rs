@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use libc::c_int;
 
 use super::address::Address;
-use super::{Device, World};
+use super::{Device, KernelCommand, World};
 use crate::ucma::layout::*;
 
 /// An id, as far as the kernel and the broker are alike.
@@ -184,7 +184,8 @@ impl FakeDevice {
 }
 
 impl Device for FakeDevice {
-    unsafe fn write(&self, bytes: &[u8]) -> Result<(), c_int> {
+    fn write(&self, command: &KernelCommand) -> Result<(), c_int> {
+        let bytes = command.bytes();
         let code = u32_at(bytes, 0)?;
         let out = usize::from(u16::from_ne_bytes([bytes[6], bytes[7]]));
         let file = self.number();

@@ -12,13 +12,29 @@ use crate::ucma::layout::{
     SET_OPTION, command, put_u32, put_u64,
 };
 
+/// A command that the kernel may be given: it reads and writes where the command says.
+pub(crate) struct KernelCommand(Vec<u8>);
+
+impl KernelCommand {
+    /// A command of these bytes.
+    ///
+    /// # Safety
+    /// What the command points to is as the kernel's ABI wants it: a response has the room that the header
+    /// says, and a value its length. That holds until the command is written, or dropped.
+    pub(crate) unsafe fn new(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 /// One open of the kernel's `/dev/infiniband/rdma_cm`.
 pub(crate) trait Device: Send + Sync {
     /// One `write()`.
-    ///
-    /// # Safety
-    /// What the command points to is as the kernel's ABI wants it.
-    unsafe fn write(&self, command: &[u8]) -> Result<(), c_int>;
+    fn write(&self, command: &KernelCommand) -> Result<(), c_int>;
 
     /// The descriptor: readable while there are events.
     fn fd(&self) -> c_int;
@@ -54,9 +70,11 @@ impl Ucma {
 }
 
 impl Device for Ucma {
-    unsafe fn write(&self, command: &[u8]) -> Result<(), c_int> {
+    fn write(&self, command: &KernelCommand) -> Result<(), c_int> {
+        let command = command.bytes();
         loop {
-            // SAFETY: the caller's promise. A system call, past our own stand-in for write().
+            // SAFETY: what the command points to is as the kernel wants it (see `KernelCommand`). A system
+            // call, past our own stand-in for write().
             let wrote = unsafe {
                 libc::syscall(libc::SYS_write, self.0.as_raw_fd(), command.as_ptr(), command.len())
             };
@@ -84,7 +102,7 @@ fn ask<const N: usize>(
     put_u64(body, at, response.as_mut_ptr().expose_provenance() as u64);
     let bytes = command(code, body, N);
     // SAFETY: the response has the room that the command's header says.
-    unsafe { device.write(&bytes)? };
+    device.write(&unsafe { KernelCommand::new(bytes) })?;
     Ok(response)
 }
 
@@ -126,14 +144,18 @@ pub(super) fn set_option(device: &dyn Device, id: u32, portable: &[u8]) -> Resul
     put_u32(&mut body, 8, id);
     let bytes = command(SET_OPTION, &body, 0);
     // SAFETY: the value is as long as the command says: `portable` is made so.
-    unsafe { device.write(&bytes) }
+    device.write(&unsafe { KernelCommand::new(bytes) })
 }
 
 /// `BIND_IP`.
 pub(super) fn bind(device: &dyn Device, id: u32, address: [u8; IN6]) -> Result<(), c_int> {
-    let bytes = command(BIND_IP, &bind_body(id, address), 0);
-    // SAFETY: a bind has no response.
-    unsafe { device.write(&bytes) }
+    bind_by(device, BIND_IP, &bind_body(id, address))
+}
+
+/// `BIND_IP` or `BIND`.
+pub(super) fn bind_by(device: &dyn Device, code: u32, body: &[u8]) -> Result<(), c_int> {
+    // SAFETY: neither points anywhere: the address is in the command, and there is no response.
+    device.write(&unsafe { KernelCommand::new(command(code, body, 0)) })
 }
 
 /// The body of a `BIND_IP`.

@@ -39,6 +39,7 @@ use crate::ucma::layout::{
     MIGRATE_ID, RESOLVE_ADDR, RESOLVE_IP, SET_OPTION, command, id_at, put_u32, put_u64, u32_at,
     u64_at,
 };
+use kernel::KernelCommand;
 pub(crate) use kernel::{Device, Ucma};
 use relay::Relay;
 use watch::Watch;
@@ -125,20 +126,16 @@ pub(crate) struct Both {
 /// What is left to do for a command when no lock is held, as it may take long.
 pub(crate) enum Job {
     /// To give a command to the kernel, whose answer is the program's.
-    Write(Arc<dyn Device>, Vec<u8>),
+    Write(Arc<dyn Device>, KernelCommand),
     /// To end one of the kernel's ids.
     Destroy(Arc<dyn Device>, u32),
 }
 
 impl Job {
     /// Does it.
-    ///
-    /// # Safety
-    /// What the command that it comes from points to is as the kernel's ABI wants it.
-    pub(crate) unsafe fn run(self) -> Result<(), c_int> {
+    pub(crate) fn run(self) -> Result<(), c_int> {
         match self {
-            // SAFETY: the caller's promise.
-            Self::Write(device, bytes) => unsafe { device.write(&bytes) },
+            Self::Write(device, command) => device.write(&command),
             Self::Destroy(device, id) => kernel::destroy(&*device, id),
         }
     }
@@ -162,23 +159,45 @@ impl From<Vec<u8>> for Outcome {
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'a> {
     /// The file, as [`Both::attach`] numbered it.
-    pub(crate) file: u64,
-    pub(crate) code: u32,
+    file: u64,
+    code: u32,
     /// As the program wrote it.
-    pub(crate) bytes: &'a [u8],
+    bytes: &'a [u8],
     /// As the broker takes it.
-    pub(crate) portable: &'a [u8],
+    portable: &'a [u8],
     /// Of `MIGRATE_ID`: the file that the id is to leave.
-    pub(crate) from: u64,
+    from: u64,
 }
 
 impl<'a> Asked<'a> {
+    /// A command of `file`, as the program wrote it (`bytes`) and as the broker takes it (`portable`).
+    /// `from`: of `MIGRATE_ID`, the file that the id is to leave.
+    ///
+    /// # Safety
+    /// What the command points to is as the kernel's ABI wants it, until it has been executed and the job
+    /// is done that is left of it.
+    pub(crate) unsafe fn new(
+        file: u64,
+        code: u32,
+        bytes: &'a [u8],
+        portable: &'a [u8],
+        from: u64,
+    ) -> Self {
+        Self { file, code, bytes, portable, from }
+    }
+
     fn body(&self) -> &'a [u8] {
         &self.bytes[HEADER..]
     }
 
     /// The program's command with another number in it.
-    fn about(&self, id: u32) -> Vec<u8> {
+    fn about(&self, id: u32) -> KernelCommand {
+        // SAFETY: the number of an id is no pointer. What the command points to is as the kernel wants it,
+        // by the promise that was made to `Asked::new`.
+        unsafe { KernelCommand::new(self.bytes_about(id)) }
+    }
+
+    fn bytes_about(&self, id: u32) -> Vec<u8> {
         let mut bytes = self.bytes.to_vec();
         if let Some(at) = id_at(self.code) {
             put_u32(&mut bytes, HEADER + at, id);
@@ -211,10 +230,7 @@ impl Both {
     ///
     /// # Errors
     /// The errno that the program shall see.
-    ///
-    /// # Safety
-    /// What the command points to is as the kernel's ABI wants it.
-    pub(crate) unsafe fn execute(
+    pub(crate) fn execute(
         &mut self,
         asked: Asked<'_>,
         world: &mut dyn World,
@@ -236,28 +252,19 @@ impl Both {
             return Err(libc::EINVAL);
         }
         match (asked.code, kernel) {
-            (BIND_IP | BIND, _) if side == Side::Open => {
-                // SAFETY: the caller's promise.
-                unsafe { self.bind(asked, number, world) }
-            }
-            (RESOLVE_IP | RESOLVE_ADDR, _) if !id.bound => {
-                // SAFETY: the caller's promise.
-                unsafe { self.resolve(asked, number, world) }
-            }
+            (BIND_IP | BIND, _) if side == Side::Open => self.bind(asked, number, world),
+            (RESOLVE_IP | RESOLVE_ADDR, _) if !id.bound => self.resolve(asked, number, world),
             (LISTEN, _) if matches!(side, Side::Open | Side::Both) => {
-                // SAFETY: the caller's promise.
-                unsafe { self.listen(asked, number, world) }
+                self.listen(asked, number, world)
             }
             (SET_OPTION, _) if !id.bound && side != Side::Polypath => {
-                // SAFETY: the caller's promise.
-                unsafe { self.set_option(asked, number, world) }
+                self.set_option(asked, number, world)
             }
             (DESTROY_ID, Some(_)) => self.destroy(asked, number, world),
             (MIGRATE_ID, _) => self.migrate(asked, number, world),
-            // SAFETY: the caller's promise.
-            (JOIN_IP_MCAST | JOIN_MCAST, Some(kernel)) if side == Side::Kernel => unsafe {
+            (JOIN_IP_MCAST | JOIN_MCAST, Some(kernel)) if side == Side::Kernel => {
                 self.join(asked, kernel)
-            },
+            }
             (_, Some(kernel)) if side == Side::Kernel => {
                 let job = Job::Write(self.device(asked.file)?, asked.about(kernel));
                 Ok(Outcome { answer: Vec::new(), job: Some(job) })
@@ -328,8 +335,7 @@ impl Both {
         put_u32(&mut body, 8, number);
         let _ = self.ask(file, &command(DESTROY_ID, &body, 4), world);
         if let Some(job) = self.forget(number) {
-            // SAFETY: it points to nothing of the program's.
-            let _ = unsafe { job.run() };
+            let _ = job.run();
         }
     }
 
@@ -348,15 +354,13 @@ impl Both {
         self.ask(asked.file, asked.portable, world).map(Outcome::from)
     }
 
-    /// # Safety
-    /// As [`Self::execute`].
-    unsafe fn join(&mut self, asked: Asked<'_>, kernel: u32) -> Result<Outcome, c_int> {
+    fn join(&mut self, asked: Asked<'_>, kernel: u32) -> Result<Outcome, c_int> {
         let mut membership = [0_u8; 4];
-        let mut bytes = asked.about(kernel);
+        let mut bytes = asked.bytes_about(kernel);
         put_u64(&mut bytes, HEADER, membership.as_mut_ptr().expose_provenance() as u64);
         bytes[6..8].copy_from_slice(&4_u16.to_ne_bytes());
-        // SAFETY: the response is ours, of the size that the header says.
-        unsafe { self.device(asked.file)?.write(&bytes)? };
+        // SAFETY: the command points to its response alone, which is ours, of the size that the header says.
+        self.device(asked.file)?.write(&unsafe { KernelCommand::new(bytes) })?;
         let number = u32::from_ne_bytes(membership) | MEMBERSHIP;
         Ok(number.to_ne_bytes().to_vec().into())
     }
@@ -367,9 +371,7 @@ impl Both {
         Ok(vec![0; 4].into())
     }
 
-    /// # Safety
-    /// As [`Self::execute`].
-    unsafe fn set_option(
+    fn set_option(
         &mut self,
         asked: Asked<'_>,
         number: u32,
@@ -382,8 +384,7 @@ impl Both {
         let answer = if id.side == Side::Kernel { answer.unwrap_or_default() } else { answer? };
         id.options.push(asked.portable.to_vec());
         if let Some(kernel) = id.kernel {
-            // SAFETY: the caller's promise.
-            unsafe { device.write(&asked.about(kernel))? };
+            device.write(&asked.about(kernel))?;
         }
         Ok(answer.into())
     }

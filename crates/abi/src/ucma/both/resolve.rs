@@ -90,8 +90,7 @@ impl Both {
     /// Ends the kernel's id of an id at once.
     fn drop_kernel(&mut self, number: u32) {
         if let Some(job) = self.without_kernel(number) {
-            // SAFETY: it points to nothing of the program's.
-            let _ = unsafe { job.run() };
+            let _ = job.run();
         }
     }
 
@@ -103,13 +102,9 @@ impl Both {
 
     /// Gives a command of an id to the kernel, whose answer decides. What was made for it ends if it
     /// is refused.
-    ///
-    /// # Safety
-    /// As [`Both::execute`].
-    unsafe fn try_kernel(&mut self, asked: Asked<'_>, number: u32) -> Result<Outcome, c_int> {
+    fn try_kernel(&mut self, asked: Asked<'_>, number: u32) -> Result<Outcome, c_int> {
         let (kernel, made) = self.kernel_id(number)?;
-        // SAFETY: the caller's promise.
-        let done = unsafe { self.device(asked.file)?.write(&asked.about(kernel)) };
+        let done = self.device(asked.file)?.write(&asked.about(kernel));
         if done.is_err() && made {
             self.drop_kernel(number);
         }
@@ -117,10 +112,7 @@ impl Both {
     }
 
     /// `BIND_IP` and `BIND` of an id that is nobody's yet.
-    ///
-    /// # Safety
-    /// As [`Both::execute`].
-    pub(super) unsafe fn bind(
+    pub(super) fn bind(
         &mut self,
         asked: Asked<'_>,
         number: u32,
@@ -139,8 +131,7 @@ impl Both {
             Address::Ib { .. } => Side::Kernel,
         };
         if side == Side::Kernel {
-            // SAFETY: the caller's promise.
-            match unsafe { self.try_kernel(asked, number) } {
+            match self.try_kernel(asked, number) {
                 Err(_) if matches!(address, Address::Ib { .. }) => {}
                 result => {
                     if result.is_ok() {
@@ -173,9 +164,7 @@ impl Both {
             let at = id_at(code).ok_or(libc::EINVAL)?;
             let (kernel, _) = self.kernel_id(number)?;
             put_u32(&mut body, at, kernel);
-            let bytes = command(code, &body, 0);
-            // SAFETY: a bind has no response.
-            let bound = unsafe { device.write(&bytes) };
+            let bound = kernel::bind_by(&*device, code, &body);
             if let Err(errno) = bound {
                 self.drop_kernel(number);
                 if !has_no_such(errno) {
@@ -211,10 +200,7 @@ impl Both {
     }
 
     /// `RESOLVE_IP` and `RESOLVE_ADDR` of an id that no address binds to a side.
-    ///
-    /// # Safety
-    /// As [`Both::execute`].
-    pub(super) unsafe fn resolve(
+    pub(super) fn resolve(
         &mut self,
         asked: Asked<'_>,
         number: u32,
@@ -236,8 +222,7 @@ impl Both {
             None => Side::Polypath,
         };
         if side == Side::Kernel {
-            // SAFETY: the caller's promise.
-            match unsafe { self.try_kernel(asked, number) } {
+            match self.try_kernel(asked, number) {
                 Err(_) if native => {}
                 result => {
                     if result.is_ok() {
@@ -253,10 +238,7 @@ impl Both {
     }
 
     /// `LISTEN` on a wildcard address, or on none, which means the same.
-    ///
-    /// # Safety
-    /// As [`Both::execute`].
-    pub(super) unsafe fn listen(
+    pub(super) fn listen(
         &mut self,
         asked: Asked<'_>,
         number: u32,
@@ -269,8 +251,7 @@ impl Both {
         }
         let answer = self.ask(asked.file, asked.portable, world)?;
         if let Some(kernel) = self.ids.get(&number).and_then(|id| id.kernel) {
-            // SAFETY: the caller's promise.
-            unsafe { self.device(asked.file)?.write(&asked.about(kernel))? };
+            self.device(asked.file)?.write(&asked.about(kernel))?;
         }
         Ok(answer.into())
     }

@@ -49,13 +49,11 @@ impl Program {
         let bytes = command(code, body, 4);
         let mut portable = bytes.clone();
         portable.extend(value);
-        let asked = Asked { file, code, bytes: &bytes, portable: &portable, from };
         // SAFETY: the commands here point to nothing, or to what the caller has.
-        unsafe {
-            let outcome = self.ids.both.execute(asked, &mut self.world)?;
-            outcome.job.map_or(Ok(()), |job| job.run())?;
-            Ok(outcome.answer)
-        }
+        let asked = unsafe { Asked::new(file, code, &bytes, &portable, from) };
+        let outcome = self.ids.both.execute(asked, &mut self.world)?;
+        outcome.job.map_or(Ok(()), Job::run)?;
+        Ok(outcome.answer)
     }
 
     fn give(&mut self, code: u32, body: &[u8]) -> Answer {
@@ -423,9 +421,9 @@ fn an_id_moves_to_another_file_at_both() {
     put_u32(&mut body, 12, NUMBER as u32);
     let portable = command(MIGRATE_ID, &body, 4);
     let from = program.file;
-    let asked = Asked { file: second, code: MIGRATE_ID, bytes: &bytes, portable: &portable, from };
     // SAFETY: the command points to nothing that is written.
-    unsafe { program.ids.both.execute(asked, &mut program.world) }.unwrap();
+    let asked = unsafe { Asked::new(second, MIGRATE_ID, &bytes, &portable, from) };
+    program.ids.both.execute(asked, &mut program.world).unwrap();
     program.ids.moved(id, 501);
 
     assert_eq!(program.behind(id).unwrap().file, device.number());
