@@ -1,6 +1,8 @@
 //! Threads of our own.
 
+use std::hint::black_box;
 use std::io;
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 /// Starts a thread that takes no signals: those are the application's. But a fault is its own, and ends
@@ -14,6 +16,11 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()>
 
 /// The same, for who waits for the thread's end.
 ///
+/// Returns when the thread has begun and has a heap of its own. libfabric and UCX write other code over the
+/// first bytes of `munmap` while the program runs, and a thread that is just in there dies; and glibc
+/// trims a thread's heap by `munmap` when it allocates for the first time. So that is over before
+/// the verb returns for which the thread is started.
+///
 /// # Errors
 /// The same.
 #[allow(unsafe_code)]
@@ -21,9 +28,16 @@ pub(crate) fn start(
     name: &str,
     body: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
+    let (begin, has_begun) = mpsc::sync_channel(1);
+    let body = move || {
+        drop(black_box(Box::new([0_u8; 64])));
+        // Who started it waits for this.
+        let _ = begin.send(());
+        body();
+    };
     // SAFETY: both sets are plain data on this stack; the caller's mask is restored below. The new
     // thread inherits the full mask, so that no signal can arrive before it could block them.
-    unsafe {
+    let started = unsafe {
         let mut all: libc::sigset_t = core::mem::zeroed();
         let mut old: libc::sigset_t = core::mem::zeroed();
         libc::sigfillset(&raw mut all);
@@ -33,7 +47,10 @@ pub(crate) fn start(
         let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, core::ptr::null_mut());
         started
-    }
+    }?;
+    // It can't end before.
+    let _ = has_begun.recv();
+    Ok(started)
 }
 
 /// How late a sleep may end, as `PR_SET_TIMERSLACK(2const)` has it; 50 µs usually.
