@@ -14,18 +14,18 @@ use crate::layout::{Pointer, ibv_context};
 use crate::ours::{is_our_context, is_our_device};
 use crate::{dl, log};
 
-/// How to tell whose call it is.
+/// What a call is recognised by as ours or another provider's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OwnerTest {
-    /// By the first argument, a device.
+    /// The first argument, which is a device.
     Device,
-    /// By the first argument, a context.
+    /// The first argument, which is a context.
     Context,
-    /// By the first argument, an object whose first field is its context.
+    /// The first argument, which is an object that begins with its context.
     Object,
-    /// Always ours; our function forwards by itself what it must.
+    /// Nothing: it is ours, and our function forwards what is not.
     Ours,
-    /// Always the real library's.
+    /// Nothing: it is the real library's.
     Real,
 }
 

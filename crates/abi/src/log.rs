@@ -10,7 +10,7 @@ static STATE: AtomicU8 = AtomicU8::new(0);
 const SILENT: u8 = 1;
 /// Not set: only what the user has to know.
 const QUIET: u8 = 2;
-/// Everything.
+/// Everything is said.
 const ON: u8 = 3;
 
 fn state() -> u8 {

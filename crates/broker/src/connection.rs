@@ -24,7 +24,7 @@ pub(crate) enum Role {
     New,
     /// Questions and answers.
     Control,
-    /// Events.
+    /// It is told of changed tables, and asked for its status.
     Events,
     /// It is told what happens in all processes.
     Watching,
@@ -36,13 +36,13 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
-    /// From the kernel.
+    /// Number of the process, as the kernel says.
     pub(crate) pid: u32,
-    /// From the process.
+    /// Name of the program, as the process says.
     pub(crate) program: String,
-    /// As the process put it.
+    /// The devices that the process chose, in its own words.
     pub(crate) requested: String,
-    /// Resolved.
+    /// What these words mean.
     pub(crate) selection: Selection,
     pub(crate) role: Role,
     /// Root, who may look at another user's broker and change nothing.
@@ -54,9 +54,9 @@ pub(crate) struct Connection {
     queue: VecDeque<Outgoing>,
     queued_bytes: usize,
     table_due: bool,
-    /// Of a watcher: the number of the event that it is told next.
+    /// The number of the event that a watcher is told next.
     pub(crate) told_next: u64,
-    /// Of a watcher: there was no room for what it was to be told.
+    /// There was no room for what a watcher was to be told.
     pub(crate) news_due: bool,
     interest: Interest,
 }

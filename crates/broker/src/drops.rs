@@ -15,13 +15,13 @@ pub(crate) enum Drop {
     IcrcWrong,
     /// For a queue pair below 0x10000 that is not QP1.
     NoSuchQp,
-    /// Not a UD SEND-Only.
+    /// Its opcode is not that of a UD SEND-Only.
     WrongService,
-    /// Not QP1's Q_Key.
+    /// Its Q_Key is not that of QP1.
     QkeyWrong,
-    /// Not the default partition.
+    /// Its P_Key is not that of the default partition.
     PkeyWrong,
-    /// Not 256 bytes of payload.
+    /// Its payload is not the 256 bytes of a MAD.
     NotAMad,
 }
 

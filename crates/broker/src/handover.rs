@@ -16,7 +16,7 @@ pub(crate) struct State {
     pub(crate) owners: BTreeMap<u8, u32>,
     /// Interfaces, addresses, their numbers, and paths taken down by hand.
     pub(crate) table: Table,
-    /// As in the options.
+    /// After so long without a program the broker ends, as `Options` has it.
     pub(crate) idle_timeout: Option<Duration>,
 }
 

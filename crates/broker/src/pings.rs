@@ -85,7 +85,7 @@ impl<S> Pings<S> {
         self.open.iter().find(|ping| ping.number == number).map(|ping| &ping.socket)
     }
 
-    /// Those whose time is over.
+    /// The numbers of pings whose time is over.
     pub(crate) fn overdue(&self, now: Duration) -> Vec<u64> {
         let late = self.open.iter().filter(|ping| ping.deadline <= now);
         late.map(|ping| ping.number).collect()

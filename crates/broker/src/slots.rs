@@ -60,7 +60,7 @@ pub(crate) struct Slots {
     own: UdpSocket,
     sink: UdpSocket,
     multicast_guard: UdpSocket,
-    /// Of slot `first`, the one after it … in the order of binding.
+    /// The sockets of slot `first` and of those after it, in the order in which they were bound.
     sockets: Vec<UdpSocket>,
     first: u8,
     owners: BTreeMap<u8, Owner>,

@@ -54,7 +54,7 @@ impl Waiting {
         true
     }
 
-    /// Those whose time is over, or that somebody serves now.
+    /// Takes out the requests whose time is over, or whose service somebody has begun.
     pub(crate) fn due(&mut self, now: Duration, is_served: impl Fn(u64) -> bool) -> Vec<Early> {
         let (due, waiting) =
             self.0.drain(..).partition(|e| e.until <= now || is_served(e.service_id));

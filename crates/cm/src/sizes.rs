@@ -18,7 +18,7 @@ pub struct TableSizes {
     pub connections: usize,
     /// The same, found by their peers' numbers: communication ids, queue pairs, SIDR requests.
     pub by_peer: usize,
-    /// Timers.
+    /// Timers that are set.
     pub timers: usize,
     /// MADs that wait to be sent.
     pub outgoing: usize,

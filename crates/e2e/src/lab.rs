@@ -41,7 +41,7 @@ impl Default for Options {
 /// Which packets of a link vanish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// All.
+    /// Packets both ways.
     Both,
     /// Those that the host of this number sends.
     From(usize),

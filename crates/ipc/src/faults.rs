@@ -22,9 +22,9 @@ impl Share {
 pub struct Cut {
     /// Its name.
     pub interface: String,
-    /// From when on, since the program opened its first queue pair.
+    /// When it begins, counted from when the program opened its first queue pair.
     pub at: Duration,
-    /// For how long; `None`: for good.
+    /// How long it lasts; `None`: for good.
     pub lasts: Option<Duration>,
 }
 
@@ -41,7 +41,7 @@ pub struct Faults {
     pub corrupt: Share,
     /// How long each packet is held back, up to 10 s.
     pub delay: Duration,
-    /// By how much that may differ, more or less; at most the delay.
+    /// The most by which the delay differs, up or down; not more than the delay.
     pub jitter: Duration,
     /// The interface whose packets all of this happens to, cuts excepted; `None`: all.
     pub on: Option<String>,

@@ -61,7 +61,7 @@ impl Hello {
 /// A question to the connection manager of another host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ping {
-    /// From this address.
+    /// The address of this host to send from.
     pub local: IpAddr,
     /// The other host.
     pub remote: IpAddr,
@@ -151,7 +151,7 @@ pub enum Request {
     Subscribe,
     /// The answer to [`Push::StatusRequest`]; has no reply.
     StatusReport {
-        /// From the request.
+        /// The number that the request had.
         id: u64,
         /// Whether more parts follow. Parts are merged by [`ProcessStatus::append`].
         more: bool,
@@ -259,7 +259,7 @@ pub enum Push {
     Table(Box<Table>),
     /// Asks for a report of everything the process knows, by [`Request::StatusReport`].
     StatusRequest {
-        /// To be repeated in the report.
+        /// Its number, which the report repeats.
         id: u64,
     },
     /// The broker goes away.

@@ -150,7 +150,7 @@ pub struct Bonding {
 /// `primary_reselect` of Linux bonding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reselect {
-    /// As soon as it can be used.
+    /// It is used again as soon as it can be.
     Always,
     /// If its link is faster.
     Better,

@@ -143,11 +143,11 @@ pub struct ProcessStatus {
     pub program: String,
     /// Open devices by name.
     pub devices: Vec<String>,
-    /// Lanes.
+    /// Its lanes, with what they count.
     pub lanes: Vec<LaneStatus>,
     /// Queue pairs.
     pub qps: Vec<QpStatus>,
-    /// Paths.
+    /// Its paths, one entry for each lane that uses one.
     pub paths: Vec<PathStatus>,
     /// The last fail-overs, oldest first.
     pub failovers: Vec<FailoverStatus>,
@@ -261,7 +261,7 @@ const FAILOVER_BYTES: usize = 2 * NAME_BYTES + NAME_BYTES + 3 * NUMBER_BYTES;
 const EVENT_BYTES: usize = ERROR_MAX + 2 * NAME_BYTES + 8 * NUMBER_BYTES;
 
 impl QpStatus {
-    /// Not less than it takes in a message, in bytes.
+    /// The most bytes that it takes in a message.
     fn bytes_max(&self) -> usize {
         let texts = [
             &self.kind,
@@ -277,7 +277,7 @@ impl QpStatus {
 }
 
 impl PathStatus {
-    /// Not less than it takes in a message, in bytes.
+    /// The most bytes that it takes in a message.
     fn bytes_max(&self) -> usize {
         let numbers = 12 + 2 * self.send_errors.len();
         NUMBER_BYTES * numbers + NAME_BYTES + self.interface.len() + self.state.len()

@@ -55,7 +55,7 @@ impl Associations {
         self.by_nonce.get(&(instance, nonce)).copied()
     }
 
-    /// Those that have a path between these addresses.
+    /// The associations that have a path between these addresses.
     pub(crate) fn between(&self, ends: Pair) -> impl Iterator<Item = AssociationId> + '_ {
         let (first, last) = (AssociationId(0), AssociationId(u32::MAX));
         self.by_ends.range((ends, first)..=(ends, last)).map(|(_, index)| *index)

@@ -23,7 +23,7 @@ pub enum Mode {
 /// When traffic returns to the primary path once that lives again (bonding's `primary_reselect`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrimaryReselect {
-    /// As soon as it is up.
+    /// The primary path is used again as soon as it is up.
     #[default]
     Always,
     /// When it is up and its interface is faster than the active path's.

@@ -12,7 +12,7 @@ use crate::slab::Slab;
 use crate::types::Reason;
 use polypath_types::{PathId, PeerId};
 
-/// By what queue pairs share a peer.
+/// What queue pairs that share a peer have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PeerKey {
     pub(crate) local: IpAddr,

@@ -262,7 +262,7 @@ impl PathManager {
             }
         }
         self.end_trial_if_cleared(index);
-        // Nothing of ours was answered for long; the peer may be heard none the less.
+        // The peer has answered nothing for long, though packets of its own may still come.
         let Some(a) = self.associations.get(index) else { return };
         let silent_since = a.last_answer.max(trial.started);
         if self.clock.awake() >= silent_since + self.config.silent_after {

@@ -70,7 +70,7 @@ impl<I: Index, T> Slab<I, T> {
         self.iter_from(I::new(0))
     }
 
-    /// Those with that number and above.
+    /// The items from that number on, in the order of their numbers.
     pub(crate) fn iter_from(&self, from: I) -> impl Iterator<Item = (I, &T)> {
         let items = self.items.iter().enumerate().skip(from.number() as usize);
         items.filter_map(|(i, t)| Some((I::new(i as u32), t.as_ref()?)))

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::id::{AssociationId, Qpn};
 use polypath_types::{PathId, PeerId};
 
-/// Whose deadline.
+/// What a deadline belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// Probes, trials, control messages of an association.
@@ -55,7 +55,7 @@ impl Timers {
         self.queue.first().map(|(at, _)| *at)
     }
 
-    /// Whose deadlines are set.
+    /// The deadlines that are set, by what they belong to.
     pub(crate) fn owners(&self) -> impl Iterator<Item = Timer> + '_ {
         self.of.keys().copied()
     }

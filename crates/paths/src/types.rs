@@ -24,7 +24,7 @@ pub struct PathAddress {
     pub source_port: u16,
     /// DSCP and ECN.
     pub traffic_class: u8,
-    /// TTL.
+    /// Hop limit (IPv6) or time to live (IPv4) of its packets.
     pub hop_limit: u8,
     /// IPv6 flow label, 20 bits.
     pub flow_label: u32,
@@ -54,7 +54,7 @@ pub enum Refused {
     /// Too short, too long or with impossible fields.
     #[error("malformed")]
     Malformed,
-    /// Of a version that we do not speak.
+    /// Its version is not one that we speak.
     #[error("unknown version")]
     Version,
     /// A handshake for queue pairs that are not connected to each other here.
@@ -129,7 +129,7 @@ pub enum AttachError {
 pub enum PathState {
     /// Never answered so far; not used.
     Probing,
-    /// Usable.
+    /// It carries traffic, or may.
     Up,
     /// Usable so far, but data or probes are late: being compared with the other paths.
     Suspect,
@@ -242,7 +242,7 @@ pub struct PathStatus {
     pub path: PathId,
     /// Number and generation agreed with the peer, within an association.
     pub tag: Option<PathTag>,
-    /// Addresses.
+    /// How its packets are addressed.
     pub address: PathAddress,
     /// State.
     pub state: PathState,

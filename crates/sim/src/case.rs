@@ -102,7 +102,7 @@ pub struct Op {
     pub at: Duration,
     /// What it does.
     pub kind: OpKind,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u32,
     /// Where in the memory of the pair at the peer, which begins with the area (WRITE, READ), or which
     /// counter (shared atomics).

@@ -1,5 +1,5 @@
-//! What of a host a queue pair sees. Everything that a queue pair does to it goes into a journal,
-//! which the judge reads.
+//! The host as its queue pairs see it. Everything that a queue pair does to it goes into a journal, which
+//! the judge reads.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -237,8 +237,8 @@ impl Io {
         }
     }
 
-    /// For how long the host did not run between `since` and now, but for what of each time may have passed
-    /// unnoticed: before the next timer was due, which is a probe's, 200 ms later at most.
+    /// How long the host did not run between `since` and now. Of each time the part is left out that nobody
+    /// may have noticed: until the next timer, a probe's, was due, which is 200 ms later at most.
     pub(crate) fn stalled_since(&self, since: Duration) -> Duration {
         const UNNOTICED: Duration = Duration::from_millis(210);
         let noticed = |(from, to): &(Duration, Duration)| {

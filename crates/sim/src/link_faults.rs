@@ -1,4 +1,4 @@
-//! What links are like, and what befalls packets on them.
+//! What links are like, and what happens to packets on them.
 
 use core::time::Duration;
 
@@ -28,20 +28,20 @@ pub struct Bursts {
     pub loss: u64,
 }
 
-/// What befalls the packets on a link by chance, per mille.
+/// What happens to packets on a link by chance, of a thousand packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkFaults {
-    /// Loss.
+    /// Loss of single packets.
     pub loss: u64,
     /// Losses in bursts.
     pub bursts: Bursts,
-    /// Arrival of two.
+    /// Packets that arrive twice.
     pub double: u64,
-    /// Arrival later than some that were sent later.
+    /// Packets that arrive after some that were sent later.
     pub overtake: u64,
-    /// Being held back for up to 300 ms: the packets that fences are for.
+    /// Packets held back for up to 300 ms, which fences are for.
     pub straggle: u64,
-    /// Arrival with one to three bits flipped.
+    /// Packets that arrive with one to three bits flipped.
     pub corrupt: u64,
 }
 

@@ -46,7 +46,7 @@ pub enum WcOpcode {
 /// One completion (`struct ibv_wc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Of the work request.
+    /// The identifier of the work request that ended.
     pub wr_id: u64,
     /// How it ended.
     pub status: WcStatus,

@@ -210,7 +210,7 @@ pub(crate) struct ibv_mr_init_attr {
     pub(crate) fd: c_int,
     pub(crate) fd_offset: u64,
     pub(crate) dmah: Pointer,
-    /// From `ibv_alloc_buf`.
+    /// A buffer that `ibv_alloc_buf` gave.
     pub(crate) buf: Pointer,
 }
 

@@ -112,7 +112,7 @@ pub(crate) struct ibv_recv_wr {
     pub(crate) num_sge: c_int,
 }
 
-/// Completion.
+/// A completion, as `ibv_poll_cq` gives it.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ibv_wc {

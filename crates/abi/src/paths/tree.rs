@@ -27,7 +27,7 @@ const KEPT: Duration = Duration::from_secs(600);
 /// How many such directories are kept at most: the last ones used.
 const KEPT_MAX: usize = 16;
 
-/// How often counters are asked for at most.
+/// Counters are asked for once in this time at most.
 const COUNTED: Duration = Duration::from_millis(50);
 
 /// Most real devices that a listing shows.

@@ -23,7 +23,7 @@ const OPTION_MAX: usize = 8 * 1024;
 
 /// What is left to do.
 pub(crate) enum Step {
-    /// Nothing.
+    /// The command is done; its `write()` returns.
     Done,
     /// To wait for an event of the file with this number and copy it, up to `room` bytes.
     Wait { response: *mut u8, room: usize, file: u64 },

@@ -44,7 +44,7 @@ pub(crate) struct Ids {
     by_uid: Option<HashMap<u64, u32>>,
     /// Threads in `GET_EVENT`, by descriptor.
     waiting: Option<HashMap<c_int, u32>>,
-    /// What of them the kernel has.
+    /// The ids that the kernel has as well, or alone.
     pub(crate) both: Both,
 }
 

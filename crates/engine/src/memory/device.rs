@@ -47,7 +47,7 @@ impl DeviceBytes {
         self.at.as_ptr() as usize
     }
 
-    /// Bytes.
+    /// Its length in bytes.
     pub fn len(&self) -> usize {
         self.layout.size()
     }

@@ -47,7 +47,7 @@ impl Region {
         self.grant.base as usize
     }
 
-    /// Bytes.
+    /// Its length in bytes.
     pub fn len(&self) -> u64 {
         self.grant.len
     }
@@ -62,7 +62,7 @@ impl Region {
         self.grant.start
     }
 
-    /// Rights.
+    /// What may be done with it, here and by peers.
     pub fn access(&self) -> Access {
         self.grant.access
     }

@@ -29,7 +29,7 @@ impl Segment {
         self.addr as usize
     }
 
-    /// Bytes.
+    /// Its length in bytes.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.len as usize

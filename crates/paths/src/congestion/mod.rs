@@ -30,7 +30,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Of a peer that says nothing of it.
+    /// The limits for a peer that does not tell its own.
     pub(crate) fn of(config: &Config) -> Self {
         Self { sure: config.max_window, max: config.max_window_found }
     }
@@ -228,7 +228,7 @@ mod tests {
     struct ByDelay {
         window: u32,
         max: u32,
-        /// Of a round trip: when it began, and what was delivered since.
+        /// The current round trip: when it began, and the bytes delivered since.
         round: (Duration, u32),
         /// The most that was in flight.
         peak: u32,

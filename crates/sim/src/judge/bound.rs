@@ -6,7 +6,7 @@ use super::pair::Pair;
 use super::window::{By, Keys};
 use crate::case::{OpKind, Wrong};
 
-/// For so long, what makes a window invalid waits for the peer to be in the middle of a message.
+/// What makes a window invalid waits so long at most for the peer to be in the middle of a message.
 const MID_MESSAGE: Duration = Duration::from_millis(20);
 
 impl Pair {

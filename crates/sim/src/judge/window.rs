@@ -16,7 +16,7 @@ pub(crate) enum By {
 /// A window, from when it was bound.
 #[derive(Debug, Default)]
 pub(super) struct Window {
-    /// A work request that makes it invalid is posted.
+    /// Who has posted a work request that makes it invalid.
     pub(super) invalidation: Option<By>,
     /// It is not valid any more.
     pub(super) gone: bool,
