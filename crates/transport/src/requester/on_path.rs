@@ -249,6 +249,13 @@ impl OnPaths {
         self.list.len() - 1
     }
 
+    /// That of the path, if there is but one.
+    #[inline]
+    pub(super) fn sole(&self) -> Option<&OnPath> {
+        let [on] = &self.list[..] else { return None };
+        Some(on)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &OnPath> {
         self.list.iter()
     }

@@ -41,6 +41,10 @@ impl Flight {
         if !self.waits() {
             return None;
         }
+        // All that is in flight is on it.
+        if let Some(on) = self.paths.sole() {
+            return Some((on.path, on.timer.due()));
+        }
         // What holds up all that came later is waited for even if it is to be sent again first.
         let oldest = self.slots.front().map(|slot| slot.path);
         let waits = |on: &&OnPath| on.prompt > 0 || Some(on.path) == oldest;
