@@ -196,14 +196,38 @@ impl Slots {
     /// Gives out a slot; `None` if all are taken.
     pub(crate) fn open(&mut self, owner: Owner) -> io::Result<Option<u8>> {
         let Some(slot) = self.next_slot() else { return Ok(None) };
-        self.prepare(slot)?;
+        self.give(slot, owner)?;
+        Ok(Some(slot))
+    }
+
+    /// Gives out this slot, which nobody has: its new owner continues what had numbers there.
+    pub(crate) fn open_on(&mut self, slot: u8, owner: Owner) -> io::Result<()> {
+        debug_assert!(self.owner(slot).is_none(), "slot {slot} is given out");
+        // Sockets are bound in the order of slots. Those before it wait as if they were given back.
+        while self.sockets.len() < self.place(slot)
+            && let Some(before) = self.next_slot()
+        {
+            self.sockets.push(open_refusing()?);
+            self.freed.push_back(before);
+        }
+        self.freed.retain(|&other| other != slot);
+        self.give(slot, owner)
+    }
+
+    fn give(&mut self, slot: u8, owner: Owner) -> io::Result<()> {
+        if let Err(error) = self.prepare(slot) {
+            if self.place(slot) < self.sockets.len() {
+                self.freed.push_back(slot);
+            }
+            return Err(error);
+        }
         self.owners.insert(slot, owner);
         self.revision += 1;
         if let Err(error) = self.steer() {
             self.close(slot);
             return Err(error);
         }
-        Ok(Some(slot))
+        Ok(())
     }
 
     fn next_slot(&mut self) -> Option<u8> {

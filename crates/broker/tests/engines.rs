@@ -12,10 +12,12 @@ use polypath_engine::{Config, Engine, Selection};
 use polypath_verbs::{
     Access, AhAttr, AsyncKind, CompletionQueue, Context, CqRequest, MemoryRegion, MrRequest,
     QpAttr, QpAttrMask as M, QpRequest, QpState, QpType, QueuePair, RecvWr, SendData, SendFlags,
-    SendOp, SendRequest, Sge, WcStatus,
+    SendOp, SendRequest, Sge, SrqAttr, SrqRequest, ThawRequest, WcStatus,
 };
 
 const AREA: usize = 1 << 16;
+
+const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
 fn engine(devices: &str) -> Engine {
     let devices = Selection::parse(devices).unwrap();
@@ -50,20 +52,48 @@ fn qp_request(pd: u32, cq: &Arc<dyn CompletionQueue>) -> QpRequest {
     }
 }
 
+fn thaw_request(pd: u32, cq: &Arc<dyn CompletionQueue>) -> ThawRequest {
+    let cq = Some(cq.clone());
+    ThawRequest { pd, send_cq: cq.clone(), recv_cq: cq, srq: None, token: 1 }
+}
+
 impl End {
     fn new(engine: &Engine) -> Self {
+        Self::with_number(engine, None)
+    }
+
+    fn with_number(engine: &Engine, number: Option<u32>) -> Self {
         let context = engine.devices().remove(0).open().unwrap();
         let pd = context.alloc_pd().unwrap();
         let request = CqRequest { cqe: 256, channel: None, token: 2, ignore_overrun: false };
         let cq = context.create_cq(&request).unwrap();
         let area = vec![0u64; AREA / 8].into_boxed_slice();
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let addr = area.as_ptr().expose_provenance();
-        let request = MrRequest { pd, addr, len: AREA, iova: 0, access };
+        let request = MrRequest { pd, addr, len: AREA, iova: 0, access: ACCESS };
         // SAFETY: the area outlives the region, and is looked at only between messages.
         let region = unsafe { context.reg_mr(&request) }.unwrap();
-        let qp = context.create_qp(&qp_request(pd, &cq)).unwrap();
+        let request = qp_request(pd, &cq);
+        let qp = match number {
+            None => context.create_qp(&request),
+            Some(number) => context.create_qp_with_number(&request, number),
+        };
+        let qp = qp.unwrap();
         Self { context, pd, cq, region, qp, area }
+    }
+
+    /// The same end in another engine: its memory under the same key, and its queue pair continued.
+    fn moved(self, engine: &Engine, frozen: &[u8]) -> Self {
+        let context = engine.devices().remove(0).open().unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let request = CqRequest { cqe: 256, channel: None, token: 2, ignore_overrun: false };
+        let cq = context.create_cq(&request).unwrap();
+        let addr = self.area.as_ptr().expose_provenance();
+        let request = MrRequest { pd, addr, len: AREA, iova: 0, access: ACCESS };
+        // SAFETY: as of the first one.
+        let region = unsafe { context.reg_mr_with_key(&request, self.region.lkey()) }.unwrap();
+        let qp = context.thaw_qp(&thaw_request(pd, &cq), frozen).unwrap();
+        assert_eq!((qp.number(), region.rkey()), (self.qp.number(), self.region.rkey()));
+        Self { context, pd, cq, region, qp, area: self.area }
     }
 
     fn connect(&self, peer: &Self) {
@@ -88,7 +118,7 @@ impl End {
         let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC;
         self.qp.modify(&attr, M::STATE | rtr | M::MIN_RNR_TIMER).unwrap();
         attr.state = QpState::Rts;
-        attr.timeout = 14;
+        attr.timeout = 16;
         attr.retry_cnt = 7;
         attr.rnr_retry = 7;
         attr.max_rd_atomic = 4;
@@ -221,6 +251,111 @@ fn objects_of_one_engine_are_refused_by_another() {
         let error = b.context.create_qp(&qp_request(a.pd, &b.cq)).unwrap_err();
         assert_eq!(error.errno, libc::EINVAL, "{error}");
         assert_eq!(b.context.import_mr(a.pd, a.region.lkey()).unwrap_err().errno, libc::EINVAL);
+    });
+}
+
+#[test]
+fn a_queue_pair_has_the_number_that_it_is_to_have() {
+    in_namespace("a_queue_pair_has_the_number_that_it_is_to_have", || {
+        let (one, two) = (engine("roce:lo"), engine("roce:lo"));
+        let (a, mut b) = (End::new(&one), End::new(&two));
+        let refused = |end: &End, number: u32| {
+            let made = end.context.create_qp_with_number(&qp_request(end.pd, &end.cq), number);
+            made.unwrap_err().errno
+        };
+        assert_eq!(refused(&a, a.qp.number()), libc::EADDRINUSE, "of another queue pair");
+        assert_eq!(refused(&b, a.qp.number() ^ 1), libc::EADDRINUSE, "of another engine's slot");
+        assert_eq!(refused(&b, 1), libc::EINVAL, "of connection management");
+        assert_eq!(refused(&b, 0x1234), libc::EADDRNOTAVAIL, "of the broker's slot");
+
+        // Beside the first one, on the same lane.
+        let number = a.qp.number() ^ 2;
+        let made = a.context.create_qp_with_number(&qp_request(a.pd, &a.cq), number).unwrap();
+        assert_eq!(made.number(), number);
+        made.destroy().unwrap();
+
+        // In the place of one that is gone with its engine.
+        let number = a.qp.number();
+        drop((a, one));
+        let mut c = End::with_number(&two, Some(number));
+        assert_eq!(c.qp.number(), number);
+        connect(&b, &c);
+        exchange(&mut b, &mut c, 1);
+        exchange(&mut c, &mut b, 10);
+        let slots = client("").status().unwrap().broker.slots;
+        assert_eq!(slots.len(), 2, "two lanes of one engine: {slots:?}");
+    });
+}
+
+#[test]
+fn a_frozen_queue_pair_goes_on_in_another_engine_and_its_peer_sees_a_pause() {
+    in_namespace("a_frozen_queue_pair_goes_on_in_another_engine_and_its_peer_sees_a_pause", || {
+        for devices in ["roce:lo", "mp:lo"] {
+            let (one, two) = (engine(devices), engine(devices));
+            let (mut a, mut b) = (End::new(&one), End::new(&two));
+            connect(&a, &b);
+            exchange(&mut a, &mut b, 1);
+
+            // A SEND that finds no receive, a receive, and something that comes while nobody is there.
+            let len = u32::try_from(AREA).unwrap();
+            a.fill(100);
+            a.post(SendOp::Send, len);
+            a.receive(11);
+            let frozen = a.qp.freeze().unwrap();
+            assert_eq!(a.qp.freeze().unwrap_err().errno, libc::EINVAL, "it is gone");
+            assert_eq!(a.qp.query().unwrap_err().errno, libc::EINVAL, "it is gone");
+            b.post(SendOp::Send, 8);
+
+            drop(one);
+            let three = engine(devices);
+            let mut a = a.moved(&three, &frozen);
+            b.receive(1);
+            assert_eq!(a.wait(2), [WcStatus::Success; 2], "the SEND, and the receive");
+            assert_eq!(b.wait(2), [WcStatus::Success; 2], "the SEND, and the receive");
+            assert_eq!(a.area[1..], b.area[1..], "behind what the other SEND brought");
+            exchange(&mut a, &mut b, 2);
+            exchange(&mut b, &mut a, 10);
+
+            // And within an engine.
+            let frozen = b.qp.freeze().unwrap();
+            let again = b.context.thaw_qp(&thaw_request(b.pd, &b.cq), &frozen).unwrap();
+            let refused = b.context.thaw_qp(&thaw_request(b.pd, &b.cq), &frozen).unwrap_err();
+            assert_eq!(refused.errno, libc::EADDRINUSE, "there is one of that number: {refused}");
+            b.qp = again;
+            exchange(&mut a, &mut b, 20);
+            exchange(&mut b, &mut a, 30);
+            b.qp.destroy().unwrap();
+            drop((two, three));
+        }
+    });
+}
+
+#[test]
+fn what_can_not_be_thawed_leaves_nothing() {
+    in_namespace("what_can_not_be_thawed_leaves_nothing", || {
+        let one = engine("roce:lo");
+        let a = End::new(&one);
+        let b = End::new(&one);
+        connect(&a, &b);
+        let frozen = a.qp.freeze().unwrap();
+        let request = thaw_request(a.pd, &a.cq);
+        let refused = |request: &ThawRequest, bytes: &[u8]| {
+            a.context.thaw_qp(request, bytes).unwrap_err().errno
+        };
+        assert_eq!(refused(&request, b"a letter"), libc::EINVAL);
+        assert_eq!(refused(&request, &frozen[..frozen.len() - 1]), libc::EINVAL);
+        let no_queue = ThawRequest { recv_cq: None, ..request.clone() };
+        assert_eq!(refused(&no_queue, &frozen), libc::EINVAL);
+        assert_eq!(refused(&thaw_request(a.pd + 1000, &a.cq), &frozen), libc::EINVAL);
+        let attr = SrqAttr { max_wr: 1, max_sge: 1, limit: 0 };
+        let srq = SrqRequest { pd: a.pd, attr, xrc: None, token: 3 };
+        let srq = Some(a.context.create_srq(&srq).unwrap());
+        assert_eq!(refused(&ThawRequest { srq, ..request.clone() }, &frozen), libc::EINVAL);
+        // Nothing of it is left: the bytes are as good as before.
+        let thawed = a.context.thaw_qp(&request, &frozen).unwrap();
+        let mut a = End { qp: thawed, ..a };
+        let mut b = b;
+        exchange(&mut a, &mut b, 1);
     });
 }
 

@@ -181,6 +181,43 @@ fn of_the_free_slots_the_one_that_was_given_back_first_is_given_out_first() {
 }
 
 #[test]
+fn a_slot_that_is_asked_for_is_given_unless_somebody_has_it() {
+    in_namespace("a_slot_that_is_asked_for_is_given_unless_somebody_has_it", || {
+        setup();
+        let mut control = client("");
+        let first = control.open_lane().unwrap();
+        // Far behind the first, so that sockets are opened on the way to it.
+        let wanted = (first.slot + 99) % 254 + 1;
+        let given = control.open_lane_on(wanted).unwrap();
+        assert_eq!(given.slot, wanted);
+        send("10.0.0.1", &packet(wanted, 1));
+        assert!(readable(&given.socket, PATIENCE), "the slot's packet waits");
+        assert_eq!(marks(&given), [1]);
+
+        let mut another = client("");
+        let taken = another.open_lane_on(wanted).unwrap_err();
+        assert_eq!(taken.errno(), libc::EADDRINUSE, "{taken}");
+        for none in [0, 255] {
+            let refused = control.open_lane_on(none).unwrap_err();
+            assert_eq!(refused.errno(), libc::EINVAL, "{refused}");
+        }
+        control.close_lane(wanted).unwrap();
+        send("10.0.0.1", &packet(wanted, 2));
+        let again = another.open_lane_on(wanted).unwrap();
+        send("10.0.0.1", &packet(wanted, 3));
+        assert!(readable(&again.socket, PATIENCE), "the slot's packet waits");
+        assert_eq!(marks(&again), [3], "what came between was for nobody");
+
+        // The others are given out once each, those on the way included.
+        let mut seen = vec![first.slot, wanted];
+        seen.extend((0..252).map(|_| control.open_lane().unwrap().slot));
+        seen.sort_unstable();
+        assert_eq!(seen, (1..=254).collect::<Vec<u8>>());
+        assert_eq!(control.open_lane().unwrap_err().errno(), libc::ENOSPC);
+    });
+}
+
+#[test]
 fn a_process_that_uses_a_socket_after_it_gave_back_the_slot_leaves_nothing_to_the_next_owner() {
     let name =
         "a_process_that_uses_a_socket_after_it_gave_back_the_slot_leaves_nothing_to_the_next_owner";

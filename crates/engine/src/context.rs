@@ -8,8 +8,8 @@ use polypath_topology::DeviceSpec;
 use polypath_verbs::{
     AddressHandle, AhAttr, AsyncEvent, CompletionChannel, CompletionQueue, Context, CqRequest,
     DeviceAttr, DeviceInfo, DeviceMemory, Error, GidEntry, MemoryRegion, MrRequest, MwBind,
-    PortAttr, QpRequest, QpType, QueuePair, Result, SharedReceiveQueue, SrqRequest, XrcDomain,
-    XrcSrq, XrcdRequest,
+    PortAttr, QpRequest, QpType, QueuePair, Result, SharedReceiveQueue, SrqRequest, ThawRequest,
+    XrcDomain, XrcSrq, XrcdRequest,
 };
 
 use crate::channel::Channel;
@@ -50,6 +50,14 @@ impl OpenDevice {
         let shared = ContextInner::new(engine.lanes.driver(), info, spec)?;
         engine.register(&shared)?;
         Ok(Arc::new(Self { engine: engine.clone(), shared }))
+    }
+
+    fn make_qp(&self, request: &QpRequest, number: Option<u32>) -> Result<Arc<dyn QueuePair>> {
+        let (engine, context) = (&self.engine, &self.shared);
+        if request.qp_type == QpType::XrcRecv {
+            return Ok(XrcTarget::create(engine, context, request, number)?);
+        }
+        Ok(Arc::new(Qp::create(engine, context, request, number, None)?))
     }
 
     fn check_port(port: u8) -> Result<()> {
@@ -132,6 +140,15 @@ impl Context for OpenDevice {
     #[allow(unsafe_code)]
     unsafe fn reg_mr(&self, request: &MrRequest) -> Result<Arc<dyn MemoryRegion>> {
         Ok(Arc::new(Mr::register(&self.shared, request)?))
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn reg_mr_with_key(
+        &self,
+        request: &MrRequest,
+        key: u32,
+    ) -> Result<Arc<dyn MemoryRegion>> {
+        Ok(Arc::new(Mr::register_with_key(&self.shared, request, key)?))
     }
 
     fn reg_dmabuf_mr(
@@ -242,10 +259,19 @@ impl Context for OpenDevice {
     }
 
     fn create_qp(&self, request: &QpRequest) -> Result<Arc<dyn QueuePair>> {
-        if request.qp_type == QpType::XrcRecv {
-            return Ok(XrcTarget::create(&self.engine, &self.shared, request)?);
-        }
-        Ok(Arc::new(Qp::create(&self.engine, &self.shared, request, None)?))
+        self.make_qp(request, None)
+    }
+
+    fn thaw_qp(&self, request: &ThawRequest, frozen: &[u8]) -> Result<Arc<dyn QueuePair>> {
+        Ok(Arc::new(Qp::thaw(&self.engine, &self.shared, request, frozen)?))
+    }
+
+    fn create_qp_with_number(
+        &self,
+        request: &QpRequest,
+        number: u32,
+    ) -> Result<Arc<dyn QueuePair>> {
+        self.make_qp(request, Some(number))
     }
 
     fn open_xrcd(&self, request: &XrcdRequest) -> Result<Arc<dyn XrcDomain>> {

@@ -12,8 +12,8 @@ use polypath_verbs::{DeviceInfo, Error, Result};
 use crate::config::Config;
 use crate::context_inner::{ContextInner, KeyViolations};
 use crate::error::os_error;
-use crate::lane::Lane;
 use crate::lane::journal::Messenger;
+use crate::lane::{Lane, numbers};
 use crate::lanes::Lanes;
 use crate::log;
 use crate::media::Wrappers;
@@ -133,11 +133,40 @@ impl EngineInner {
         if let Some(lane) = self.lanes.get(n) {
             return Ok(lane.clone());
         }
-        let broker = guard.as_mut().ok_or_else(no_broker)?;
-        let opened = match broker.open_lane() {
+        self.open_lane(&mut guard, n, Client::open_lane)
+    }
+
+    /// The lane whose numbers this one is among. If the engine has none yet, it asks the broker for the slot.
+    pub(crate) fn lane_of_number(&self, number: u32) -> Result<Arc<Lane>> {
+        let slot = numbers::slot_of(number)?;
+        let with_slot = || self.lanes.iter().find(|lane| lane.slot == slot).cloned();
+        if let Some(lane) = with_slot() {
+            return Ok(lane);
+        }
+        let mut guard = lock(&self.broker);
+        if let Some(lane) = with_slot() {
+            return Ok(lane);
+        }
+        let place = self.lanes.last_free();
+        let n = place.ok_or_else(|| Error::no_memory("the engine has no room for another lane"))?;
+        let asked = self.open_lane(&mut guard, n, |broker| broker.open_lane_on(slot));
+        asked.map_err(|Error { errno, reason }| {
+            Error::new(errno, format!("no lane for the queue pair number {number:#x}: {reason}"))
+        })
+    }
+
+    /// Opens lane `n` on the slot that the broker gives as it is asked.
+    fn open_lane(
+        &self,
+        broker: &mut Option<Client>,
+        n: usize,
+        ask: impl Fn(&mut Client) -> core::result::Result<polypath_ipc::Lane, IpcError>,
+    ) -> Result<Arc<Lane>> {
+        let broker = broker.as_mut().ok_or_else(no_broker)?;
+        let opened = match ask(broker) {
             Err(IpcError::Closed) => {
                 // Killed, and its place taken already or a moment later.
-                self.renew(broker).and_then(|()| broker.open_lane())
+                self.renew(broker).and_then(|()| ask(broker))
             }
             other => other,
         };

@@ -54,6 +54,11 @@ impl Lanes {
         self.0[n].get()
     }
 
+    /// The last place that no lane has; threads take the first ones.
+    pub(crate) fn last_free(&self) -> Option<usize> {
+        self.0.iter().rposition(|place| place.get().is_none())
+    }
+
     /// Lane `n` is there from now on.
     pub(crate) fn set(&self, n: usize, lane: Arc<Lane>) -> &Arc<Lane> {
         self.0[n].get_or_init(|| lane)

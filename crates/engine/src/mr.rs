@@ -43,6 +43,18 @@ impl Mr {
         Self::make(context, pd, |memory| memory.register(pd, addr, len, iova, access))
     }
 
+    /// As [`Mr::register`], with this key.
+    pub(crate) fn register_with_key(
+        context: &Arc<ContextInner>,
+        request: &MrRequest,
+        key: u32,
+    ) -> Result<Self> {
+        let MrRequest { pd, addr, len, iova, access } = *request;
+        Self::make(context, pd, |memory| {
+            memory.register_with_key(pd, (addr, len), iova, access, key)
+        })
+    }
+
     /// `ibv_reg_dmabuf_mr`. The ways to register that mean something to a DMA-BUF are few.
     pub(crate) fn register_dmabuf(
         context: &Arc<ContextInner>,

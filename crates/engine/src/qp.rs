@@ -1,5 +1,7 @@
 //! Queue pairs as the verbs know them: a number on a lane.
 
+mod frozen;
+
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,11 +55,13 @@ fn side(
 }
 
 impl Qp {
-    /// Makes a queue pair; `target` for an XRC target, see [`crate::xrc::target`].
+    /// Makes a queue pair, with this `number` if there is one; `target` for an XRC target, see
+    /// [`crate::xrc::target`].
     pub(crate) fn create(
         engine: &EngineInner,
         context: &Arc<ContextInner>,
         request: &QpRequest,
+        number: Option<u32>,
         target: Option<TargetState>,
     ) -> Result<Self> {
         check_sizes(request)?;
@@ -95,11 +99,12 @@ impl Qp {
             last_path: Cell::new(polypath_transport::PathId(u32::MAX)),
             keys: KeyCache::new(),
         };
-        let (lane, qpn) = Self::insert(engine, context, request, resources).inspect_err(|_| {
-            if let Some(pd) = request.pd {
-                context.release_pd(pd);
-            }
-        })?;
+        let (lane, qpn) =
+            Self::insert(engine, context, request, number, resources).inspect_err(|_| {
+                if let Some(pd) = request.pd {
+                    context.release_pd(pd);
+                }
+            })?;
         for cq in send_cq.iter().chain(&recv_cq) {
             cq.attach(lane.index);
         }
@@ -125,9 +130,13 @@ impl Qp {
         engine: &EngineInner,
         context: &ContextInner,
         request: &QpRequest,
+        number: Option<u32>,
         resources: QpResources,
     ) -> Result<(Arc<Lane>, u32)> {
-        let lane = engine.lane()?;
+        let lane = match number {
+            None => engine.lane()?,
+            Some(number) => engine.lane_of_number(number)?,
+        };
         if lane.has_failed() {
             return Err(failed());
         }
@@ -152,7 +161,7 @@ impl Qp {
             if request.qp_type == QpType::Ud {
                 state.tell_header_fields()?;
             }
-            let qpn = state.free_number()?;
+            let qpn = state.number(number)?;
             let mut qp = polypath_transport::QueuePair::new(config(qpn));
             qp.set_port_mtu(mtu);
             state.core.insert(qp, resources);
@@ -177,6 +186,15 @@ impl Qp {
     #[allow(clippy::cast_possible_truncation)]
     const fn index(&self) -> u16 {
         self.qpn as u16
+    }
+
+    /// Connects it with a peer.
+    fn attach(&self, visit: &mut QpVisit<'_>, dest: u32, to: Resolved) -> Result<()> {
+        // The multi-path header stands for opcodes of RC alone.
+        let multipath = to.multipath && !self.qp_type.is_xrc();
+        let options = Resolved { multipath, ..to }.options();
+        let attached = visit.attach(dest, to.local, to.remote, options);
+        attached.map_err(|e| Error::no_memory(e.to_string()))
     }
 
     /// What the attributes name must exist before the state may change.
@@ -272,12 +290,7 @@ impl QueuePair for Qp {
                 visit.qp.check_modify(attr, mask).map_err(refused)?;
                 let named = mask.contains(QpAttrMask::DEST_QPN);
                 let dest = if named { attr.dest_qpn } else { visit.qp.query().dest_qpn };
-                // The multi-path header stands for opcodes of RC alone.
-                let multipath = to.multipath && !self.qp_type.is_xrc();
-                let options = Resolved { multipath, ..to }.options();
-                visit
-                    .attach(dest, to.local, to.remote, options)
-                    .map_err(|e| Error::no_memory(e.to_string()))?;
+                self.attach(visit, dest, to)?;
             }
             visit.qp.modify(attr, mask, &mut visit.host).map_err(refused)?;
             let state = visit.qp.state();
@@ -412,18 +425,48 @@ impl QueuePair for Qp {
         for cq in self.send_cq.iter().chain(&self.recv_cq) {
             cq.detach(self.qpn);
         }
-        if let Some(srq) = &self.srq {
-            srq.detach();
-        }
         self.context.forget_events(Element::Qp(self.token));
-        if let Some(pd) = self.pd {
-            self.context.release_pd(pd);
-        }
+        self.release();
         Ok(())
+    }
+
+    fn freeze(&self) -> Result<Vec<u8>> {
+        if self.qp_type == QpType::XrcRecv {
+            return Err(Error::unsupported(
+                "an XRC target belongs to its domain and is not frozen",
+            ));
+        }
+        if self.lane.has_failed() {
+            return Err(failed());
+        }
+        if self.destroyed.swap(true, Ordering::Relaxed) {
+            return Err(Error::invalid("the queue pair has been destroyed"));
+        }
+        let frozen = self.take();
+        match &frozen {
+            Ok(_) => {
+                for cq in self.send_cq.iter().chain(&self.recv_cq) {
+                    cq.remove_user();
+                }
+                self.release();
+            }
+            Err(_) => self.destroyed.store(false, Ordering::Relaxed),
+        }
+        frozen
     }
 }
 
 impl Qp {
+    /// It is gone from its lane: gives back what it had beside its completion queues.
+    fn release(&self) {
+        if let Some(srq) = &self.srq {
+            srq.detach();
+        }
+        if let Some(pd) = self.pd {
+            self.context.release_pd(pd);
+        }
+    }
+
     fn check_group(&self, gid: [u8; 16]) -> Result<IpAddr> {
         if self.qp_type != QpType::Ud {
             return Err(Error::invalid("only UD queue pairs join multicast groups"));

@@ -187,7 +187,19 @@ impl Client {
     /// # Errors
     /// As [`call`](Self::call); `ENOSPC` if all 254 slots are taken.
     pub fn open_lane(&mut self) -> Result<Lane, IpcError> {
-        match self.call_with_fd(&Request::OpenLane)? {
+        self.lane(None)
+    }
+
+    /// Opens a lane on this slot.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); `EADDRINUSE` if somebody has the slot, `EINVAL` if there is no such slot.
+    pub fn open_lane_on(&mut self, slot: u8) -> Result<Lane, IpcError> {
+        self.lane(Some(slot))
+    }
+
+    fn lane(&mut self, slot: Option<u8>) -> Result<Lane, IpcError> {
+        match self.call_with_fd(&Request::OpenLane { slot })? {
             (Reply::Lane { slot, receive_buffer }, Some(socket)) => {
                 Ok(Lane { slot, socket, receive_buffer })
             }

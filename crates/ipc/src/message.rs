@@ -16,7 +16,7 @@ use crate::error::IpcError;
 use crate::status::{BrokerStatus, ProcessStatus};
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// Longest message in bytes. Well below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
@@ -103,8 +103,12 @@ pub enum PingAnswer {
 pub enum Request {
     /// Introduces the connection. Answer: [`Reply::Hello`].
     Hello(Hello),
-    /// Asks for a slot. Answer: [`Reply::Lane`] with the slot's receive socket.
-    OpenLane,
+    /// Asks for a slot. Answer: [`Reply::Lane`] with the slot's receive socket, or an error: `ENOSPC` if
+    /// all are taken, `EADDRINUSE` if the one that was asked for is.
+    OpenLane {
+        /// The slot, for who continues queue pairs that had numbers there; `None`: any.
+        slot: Option<u8>,
+    },
     /// Gives a slot back. Answer: [`Reply::Done`].
     CloseLane {
         /// The slot, as [`Reply::Lane`] gave it.
@@ -386,7 +390,7 @@ mod tests {
             add(kind.name);
             kind.fields.iter().for_each(|field| add(field));
         }
-        const DECLARED: (u32, u64) = (10, 0x050a_d88c_22cf_8c91);
+        const DECLARED: (u32, u64) = (11, 0x050a_d88c_22cf_8c91);
         assert_eq!((VERSION, hash), DECLARED, "count VERSION up, and write both here");
     }
 

@@ -122,13 +122,15 @@ impl<Q, O: Outside<Q>> Visit<'_, Q, O> {
     }
 
     /// Puts one that was frozen in the place of the queue pair, which should be in RESET. It goes on
-    /// with the peer that is there.
+    /// with the peer and the protection domain that are there. If it comes from another lane, or was
+    /// away for a while, [`Visit::resume`] follows.
     ///
     /// # Errors
     /// As those of [`QueuePair::thaw`], and if the bytes are of a queue pair of another number; then nothing
     /// has changed.
     pub fn thaw(&mut self, bytes: &[u8]) -> Result<(), ThawError> {
-        let mut qp = QueuePair::thaw(bytes, self.host.shared.now, &mut self.host)?;
+        let mut qp =
+            QueuePair::thaw(bytes, self.qp.config().pd, self.host.shared.now, &mut self.host)?;
         let qpn = qp.config().qpn;
         if qpn != self.host.qpn {
             // Without a trace: it is not ours.
@@ -143,6 +145,12 @@ impl<Q, O: Outside<Q>> Visit<'_, Q, O> {
         }
         *self.qp = qp;
         Ok(())
+    }
+
+    /// Sends a queue pair that was thawed, and then attached, by the paths that there are here: it names
+    /// those that it had when it was frozen.
+    pub fn resume(&mut self) {
+        self.qp.on_paths_unknown(self.host.shared.now, |_| true, &mut self.host);
     }
 }
 

@@ -141,6 +141,16 @@ impl<Q> Lane<Q> {
         Some(entry.own)
     }
 
+    /// Takes out a queue pair that is to be continued elsewhere: gives it as bytes
+    /// ([`QueuePair::freeze`]), and what its owner kept.
+    pub fn take<O: Outside<Q>>(&mut self, index: u16, out: &mut O) -> Option<(Vec<u8>, Q)> {
+        let mut visit = self.qps.get_mut(index)?.visit(&mut self.shared, out);
+        // What takes its place has counted nothing.
+        visit.host.out.removed(visit.host.own, visit.qp.counters());
+        let bytes = visit.freeze();
+        Some((bytes, self.remove(index, out)?))
+    }
+
     /// Does something with a queue pair, which then gets its turn if it wants one. `None`: there is no
     /// queue pair with that index.
     #[inline]

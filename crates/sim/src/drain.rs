@@ -40,9 +40,12 @@ impl Simulation {
 
     /// Applications whose time has come go on, if their send queues are drained.
     pub(crate) fn resume(&mut self) -> Verdict {
+        self.come_back()?;
         for (at, pair, e) in core::mem::take(&mut self.resumes) {
             if at > self.now {
                 self.resumes.push((at, pair, e));
+            } else if let Some(back) = self.away.until(pair, e) {
+                self.resumes.push((back, pair, e));
             } else if let Some(qp) = self.qp(pair, e).filter(|qp| qp.state() == QpState::Sqd) {
                 let draining = qp.query().sq_draining;
                 self.note(format_args!("pair {pair}, end {e}, wants to send again"));

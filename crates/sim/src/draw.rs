@@ -5,6 +5,7 @@ use core::time::Duration;
 use polypath_transport::{Access, QpType};
 
 use crate::attack;
+use crate::away;
 use crate::case::{Case, EndPlan, Op, OpKind, PairPlan, Wrong};
 use crate::faults::{self, Fault, When};
 use crate::freeze;
@@ -99,6 +100,7 @@ impl Case {
             draw_reliable(rng, &mood, hosts, multipath, others)
         });
         freeze::add(seed, &mut case);
+        away::add(seed, &mut case);
         case
     }
 }

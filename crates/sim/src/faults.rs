@@ -54,6 +54,8 @@ pub enum Fault {
     Drain { pair: usize, end: usize, pause: Duration, notify: bool },
     /// A queue pair is frozen and thawed at once.
     Freeze { pair: usize, end: usize },
+    /// A queue pair is frozen, and thawed after `time` on a lane that knows nothing of it.
+    Away { pair: usize, end: usize, time: Duration },
     /// Everything is whole again; but the dead stay dead.
     Heal,
 }

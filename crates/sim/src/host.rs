@@ -125,6 +125,12 @@ impl SimHost {
             .expect("there is room for a simulation's queue pairs");
     }
 
+    /// Takes a queue pair out, as bytes.
+    pub(crate) fn take(&mut self, qpn: u32) -> Option<Vec<u8>> {
+        self.qp(qpn)?;
+        self.lane.take(QpTable::<u32>::index_of(qpn), &mut self.io).map(|(bytes, _)| bytes)
+    }
+
     /// It is so late now.
     pub fn begin(&mut self, now: Duration) {
         self.io.now = now;

@@ -47,6 +47,7 @@
 
 mod arguments;
 mod attack;
+mod away;
 mod bout;
 mod case;
 pub mod cm;
@@ -71,6 +72,7 @@ mod rng;
 mod run;
 mod shrink;
 mod trace;
+mod under_way;
 mod words;
 
 pub use arguments::Arguments;

@@ -23,6 +23,7 @@ use crate::link_faults::{Holes, LinkFaults};
 use crate::out::say;
 use crate::rng::Rng;
 use crate::trace::Trace;
+use crate::under_way::UnderWay;
 
 const MS: Duration = Duration::from_millis(1);
 /// Work requests that each queue takes; applications have fewer outstanding.
@@ -138,6 +139,8 @@ pub struct Simulation {
     pub(crate) judged: bool,
     /// When which end's application wants to send again.
     pub(crate) resumes: Vec<(Duration, usize, usize)>,
+    /// Queue pairs that are under way.
+    pub(crate) away: UnderWay,
     /// Path events of each host that have been noted.
     noted: Vec<usize>,
     print: bool,
@@ -220,6 +223,7 @@ impl Simulation {
             forged: false,
             judged: true,
             resumes: Vec::new(),
+            away: UnderWay::default(),
             noted: vec![0; case.hosts],
             print: false,
             rng,
@@ -327,7 +331,7 @@ impl Simulation {
             next = [next, at].into_iter().flatten().min();
         };
         for (i, pair) in self.oracle.pairs.iter().enumerate() {
-            for (e, end) in pair.ends.iter().enumerate().filter(|(_, end)| !end.gone) {
+            for (e, end) in pair.ends.iter().enumerate().filter(|&(e, _)| self.is_there(i, e)) {
                 if !self.waits(i, e) {
                     wanted(pair.due(e), end.host);
                 }
@@ -344,7 +348,7 @@ impl Simulation {
         let deadlines = self.hosts.iter().zip(&self.alive).filter(|(_, alive)| **alive);
         let deadlines = deadlines.filter_map(|(h, _)| h.deadline());
         let fault = self.timed.front().map(|(at, _)| *at);
-        let resume = self.resumes.iter().map(|(at, ..)| *at);
+        let resume = self.resumes.iter().map(|(at, ..)| *at).chain(self.away.next());
         let next = deadlines.chain(self.net.next()).chain(self.posting()).chain(fault);
         let next = next.chain(resume).chain(self.attackers.next()).min();
         // A little later than due, as timers are.
@@ -394,7 +398,7 @@ impl Simulation {
             for e in 0..2 {
                 let end = &self.oracle.pairs[i].ends[e];
                 let number = end.host;
-                if end.gone || self.hosts[number].paused_until > self.now {
+                if !self.is_there(i, e) || self.hosts[number].paused_until > self.now {
                     continue;
                 }
                 let may_send = !self.waits(i, e);
@@ -503,6 +507,7 @@ impl Simulation {
 
     fn apply(&mut self, fault: Fault) -> Verdict {
         self.disturbed |= !matches!(fault, Fault::Heal | Fault::Drain { .. });
+        self.bring_back_for(fault)?;
         match fault {
             Fault::Cut { link, from, to, cut } => self.net.set_cut(link, from, to, cut),
             Fault::Carrier { link, host, up } => {
@@ -538,6 +543,7 @@ impl Simulation {
                 return self.drain(pair, end, pause, notify);
             }
             Fault::Freeze { pair, end } => return self.freeze(pair, end),
+            Fault::Away { pair, end, time } => return self.leave(pair, end, time),
             Fault::Heal => self.heal(),
         }
         Ok(())
@@ -564,6 +570,7 @@ impl Simulation {
     /// The process on a host is no more; another one may take its place.
     fn die(&mut self, number: usize, reborn: bool) {
         self.oracle.died(number, self.now);
+        self.forget_away(number);
         let plan = HostPlan { instance: self.rng.bits(), ..self.plans[number] };
         self.hosts[number] = SimHost::new(&plan, self.now);
         self.alive[number] = reborn;

@@ -259,7 +259,10 @@ fn remove_pair(case: &mut Case, number: usize) {
         stays
     });
     case.faults.retain_mut(|(_, fault)| match fault {
-        Fault::Error { pair, .. } | Fault::Drain { pair, .. } | Fault::Freeze { pair, .. } => {
+        Fault::Error { pair, .. }
+        | Fault::Drain { pair, .. }
+        | Fault::Freeze { pair, .. }
+        | Fault::Away { pair, .. } => {
             let stays = *pair != number;
             *pair -= usize::from(*pair > number);
             stays

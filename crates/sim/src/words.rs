@@ -65,6 +65,9 @@ impl fmt::Display for Fault {
             Self::Freeze { pair, end } => {
                 write!(f, "end {end} of pair {pair} is frozen and thawed")
             }
+            Self::Away { pair, end, time } => {
+                write!(f, "end {end} of pair {pair} is frozen, and thawed after {time:?}")
+            }
             Self::Heal => f.write_str("all links and addresses are whole again"),
         }
     }

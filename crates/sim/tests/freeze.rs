@@ -2,7 +2,37 @@
 
 use std::time::Duration;
 
-use polypath_sim::{Case, Fault, When, run};
+use polypath_sim::{Case, Fault, PairPlan, When, run};
+use polypath_transport::QpType;
+
+/// What a seed means, and each reliable queue pair is away for a while again and again.
+fn away_all_the_time(seed: u64) -> Case {
+    let mut case = Case::draw(seed);
+    let patient = |pair: &PairPlan| pair.service == QpType::Rc && !pair.multipath;
+    let pairs = case.pairs.iter().enumerate().filter(|(_, pair)| patient(pair));
+    let ends = pairs.flat_map(|(pair, _)| [(pair, 0), (pair, 1)]);
+    for (number, (pair, end)) in (0u32..).zip(ends) {
+        for round in 0..30 {
+            let at = Duration::from_micros(1000 + 7 * u64::from(seed as u32 % 97))
+                + Duration::from_micros(733) * number
+                + Duration::from_millis(17) * round;
+            let time = Duration::from_micros(100 << (round % 6));
+            case.faults.push((When::At(at), Fault::Away { pair, end, time }));
+        }
+    }
+    case
+}
+
+/// `POLYPATH_SEEDS`: how many, if not 60.
+#[test]
+fn queue_pairs_that_are_away_again_and_again_keep_their_promises() {
+    let count = std::env::var("POLYPATH_SEEDS").ok().and_then(|text| text.parse().ok());
+    for seed in 0..count.unwrap_or(60) {
+        if let Err(failure) = run(&away_all_the_time(seed), None, None).0 {
+            panic!("seed {seed}: {failure}");
+        }
+    }
+}
 
 /// What a seed means, and each queue pair is frozen every few milliseconds besides.
 fn frozen_all_the_time(seed: u64) -> Case {

@@ -17,7 +17,7 @@ pub use event::{AsyncEvent, AsyncKind, Element};
 pub use object::{
     CompletionChannel, CompletionQueue, Context, CqRequest, Device, DeviceMemory, MemoryRegion,
     MrRequest, MwBind, PostFailure, QpRequest, QueuePair, SendRequest, SharedReceiveQueue, SrqAttr,
-    SrqRequest, UdTarget, Wc, XrcDomain, XrcSrq, XrcdRequest,
+    SrqRequest, ThawRequest, UdTarget, Wc, XrcDomain, XrcSrq, XrcdRequest,
 };
 pub use polypath_types::{
     Access, AhAttr, Completion, FlushScope, MigState, NetworkHeader, Placement, QpAttr, QpAttrMask,

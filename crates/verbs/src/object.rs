@@ -69,6 +69,20 @@ pub trait Context: Send + Sync + Debug {
     unsafe fn reg_mr(&self, _request: &MrRequest) -> Result<Arc<dyn MemoryRegion>> {
         lacks("memory regions")
     }
+    /// As [`Context::reg_mr`], with a key that the program gives, because its peers or its guest know it
+    /// already, as after a migration. It is lkey and rkey. `EADDRINUSE`: something of this context has one
+    /// that differs in the last 8 bits at most. `EINVAL`: keys below 0x100 are nobody's.
+    ///
+    /// # Safety
+    /// As of [`Context::reg_mr`].
+    #[allow(unsafe_code)]
+    unsafe fn reg_mr_with_key(
+        &self,
+        _request: &MrRequest,
+        _key: u32,
+    ) -> Result<Arc<dyn MemoryRegion>> {
+        lacks("memory regions with given keys")
+    }
     /// `ibv_reg_dmabuf_mr`: `len` bytes from `offset` of the DMA-BUF behind `fd`; `addr` of the
     /// request means nothing.
     fn reg_dmabuf_mr(
@@ -147,6 +161,25 @@ pub trait Context: Send + Sync + Debug {
     /// `ibv_create_qp`.
     fn create_qp(&self, _request: &QpRequest) -> Result<Arc<dyn QueuePair>> {
         lacks("queue pairs")
+    }
+    /// Continues a queue pair that [`QueuePair::freeze`] ended, in whatever context, engine, process or
+    /// host, under its number and with its sizes. What it works with here is in the request: before, the
+    /// program registers its memory under the same keys ([`Context::reg_mr_with_key`]). `EINVAL`: the
+    /// bytes are no frozen queue pair, or one of another kind than the request is for. Else as of
+    /// [`Context::create_qp_with_number`]. After an error the bytes are as good as before.
+    fn thaw_qp(&self, _request: &ThawRequest, _frozen: &[u8]) -> Result<Arc<dyn QueuePair>> {
+        lacks("queue pairs that can be frozen")
+    }
+    /// As [`Context::create_qp`], with a number that the program gives, because its peers or its guest know
+    /// it already, as after a migration. `EADDRINUSE`: the number is in use, or is one of those that
+    /// another process has. `EADDRNOTAVAIL`: no queue pair of the device ever has that number. `EINVAL`: the
+    /// number is reserved (0, 1, 0xffffff) or has more than 24 bits.
+    fn create_qp_with_number(
+        &self,
+        _request: &QpRequest,
+        _number: u32,
+    ) -> Result<Arc<dyn QueuePair>> {
+        lacks("queue pairs with given numbers")
     }
 }
 
@@ -382,6 +415,21 @@ pub struct QpRequest {
     pub token: u64,
 }
 
+/// What a frozen queue pair works with where it is continued.
+#[derive(Clone, Debug)]
+pub struct ThawRequest {
+    /// Protection domain, in place of the one that it had.
+    pub pd: u32,
+    /// Where its sends complete.
+    pub send_cq: Option<Arc<dyn CompletionQueue>>,
+    /// Where its receives complete; all but XRC queue pairs have one.
+    pub recv_cq: Option<Arc<dyn CompletionQueue>>,
+    /// If it had one, it needs one.
+    pub srq: Option<Arc<dyn SharedReceiveQueue>>,
+    /// Comes back in events.
+    pub token: u64,
+}
+
 /// Where a UD send goes.
 #[derive(Clone, Copy, Debug)]
 pub struct UdTarget<'a> {
@@ -440,6 +488,16 @@ pub trait QueuePair: Send + Sync + Debug {
     /// `ibv_detach_mcast`.
     fn detach_multicast(&self, _gid: [u8; 16]) -> Result<()> {
         lacks("multicast")
+    }
+    /// Ends the queue pair, as [`QueuePair::destroy`] does, and gives it as bytes with a version, for
+    /// [`Context::thaw_qp`]. To its peer that is a pause: it asks again for as long as its timers and
+    /// retries say, and what was in flight is sent again. Work requests that have not completed go
+    /// along, those of the receive queue included; completions that were generated stay in the
+    /// completion queues, and so do events. `EBUSY`, and the queue pair stays as it is: multicast groups,
+    /// memory windows that are bound to it or about to be, or datagrams that have not left. `EOPNOTSUPP`:
+    /// an XRC target, which its domain has.
+    fn freeze(&self) -> Result<Vec<u8>> {
+        lacks("queue pairs that can be frozen")
     }
     /// `ibv_destroy_qp`: its completions leave the completion queues.
     fn destroy(&self) -> Result<()>;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use polypath_verbs::{
     Access, AhAttr, AsyncEvent, Context, CqRequest, DeviceAttr, Error, GidEntry, MrRequest, MwBind,
-    PortAttr, QpRequest, QpType, Result, SrqAttr, SrqRequest, XrcDomain, XrcdRequest,
+    PortAttr, QpRequest, QpType, Result, SrqAttr, SrqRequest, ThawRequest, XrcDomain, XrcdRequest,
 };
 
 #[derive(Debug)]
@@ -66,6 +66,10 @@ fn a_verb_that_a_device_does_not_implement_is_not_supported() {
     #[allow(unsafe_code)]
     let registered = unsafe { device.reg_mr(&region) };
     lacks(registered, "memory regions");
+    // SAFETY: as above.
+    #[allow(unsafe_code)]
+    let registered = unsafe { device.reg_mr_with_key(&region, 0x100) };
+    lacks(registered, "memory regions with given keys");
     lacks(device.reg_dmabuf_mr(&region, -1, 0), "regions of DMA-BUFs");
     lacks(device.alloc_null_mr(1), "null memory region");
     lacks(device.alloc_dm(8, 0), "memory of its own");
@@ -104,5 +108,8 @@ fn a_verb_that_a_device_does_not_implement_is_not_supported() {
         token: 0,
     };
     lacks(device.create_qp(&request), "queue pairs");
+    lacks(device.create_qp_with_number(&request, 2), "queue pairs with given numbers");
+    let thaw = ThawRequest { pd: 1, send_cq: None, recv_cq: None, srq: None, token: 0 };
+    lacks(device.thaw_qp(&thaw, b""), "queue pairs that can be frozen");
     device.close();
 }

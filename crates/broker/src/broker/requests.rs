@@ -117,7 +117,7 @@ impl Broker {
 
     fn control_request(&mut self, id: u64, request: Request) -> Answer {
         match request {
-            Request::OpenLane => self.open_lane(id),
+            Request::OpenLane { slot } => self.open_lane(id, slot),
             Request::CloseLane { slot } => self.close_lane(id, slot),
             Request::Resume { slots } => {
                 if self.resume(id, &slots) {
@@ -235,11 +235,25 @@ impl Broker {
         known.map_or_else(|| wanted.resolve(self.host.table()), |other| other.selection.clone())
     }
 
-    fn open_lane(&mut self, id: u64) -> Answer {
+    fn open_lane(&mut self, id: u64, wanted: Option<u8>) -> Answer {
         let refuse = |error: io::Error| Refusal::of("opening a lane", &error);
         let pid = self.connections.get(&id).map_or(0, |connection| connection.pid);
-        let opened = self.slots.open(Owner { connection: id, pid }).map_err(refuse)?;
-        let Some(slot) = opened else {
+        let owner = Owner { connection: id, pid };
+        let opened = match wanted {
+            Some(slot) if !(1..=SLOT_MAX).contains(&slot) => {
+                let text = format!("there is no slot {slot}: they are 1 to {SLOT_MAX}");
+                return Err(Refusal::new(libc::EINVAL, text));
+            }
+            Some(slot) => match self.slots.owner(slot) {
+                Some(Owner { pid, .. }) => {
+                    let text = format!("process {pid} has slot {slot}");
+                    return Err(Refusal::new(libc::EADDRINUSE, text));
+                }
+                None => self.slots.open_on(slot, owner).map(|()| wanted),
+            },
+            None => self.slots.open(owner),
+        };
+        let Some(slot) = opened.map_err(refuse)? else {
             let text = format!("all {SLOT_MAX} slots of this network namespace are taken");
             return Err(Refusal::new(libc::ENOSPC, text));
         };

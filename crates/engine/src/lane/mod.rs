@@ -16,6 +16,7 @@ mod io;
 pub(crate) mod journal;
 mod look;
 mod multicast;
+pub(crate) mod numbers;
 mod path_news;
 mod prompt;
 mod receive;
@@ -39,7 +40,6 @@ use polypath_verbs::{Error, Result};
 use crate::clock;
 use crate::config::Config;
 use crate::error::os_error;
-use crate::limits::MAX_QP_PER_LANE;
 use crate::media::{Receivers, Senders, Wrappers};
 use crate::notify::lock;
 
@@ -457,27 +457,6 @@ impl State {
             answering: Answering::default(),
             collector: Collector::default(),
             groups: Groups::default(),
-        }
-    }
-
-    /// An unpredictable number that no queue pair of the lane has.
-    pub(crate) fn free_number(&self) -> Result<u32> {
-        let qps = self.core.qps();
-        if qps.len() >= MAX_QP_PER_LANE {
-            return Err(Error::no_memory(format!(
-                "a lane has at most {MAX_QP_PER_LANE} queue pairs"
-            )));
-        }
-        loop {
-            let mut bytes = [0; 2];
-            getrandom::fill(&mut bytes).map_err(|e| {
-                Error::new(libc::EIO, format!("the system gives no random numbers: {e}"))
-            })?;
-            let index = u16::from_ne_bytes(bytes);
-            // At least a quarter of the numbers is free: this ends soon.
-            if qps.is_free(index) {
-                return Ok(qps.number(index));
-            }
         }
     }
 

@@ -42,6 +42,7 @@ mod access;
 mod cache;
 mod device;
 mod guard;
+mod names;
 mod null;
 #[cfg(test)]
 pub(crate) mod place;

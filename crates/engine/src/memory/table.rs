@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Arc, PoisonError};
 
@@ -11,6 +11,7 @@ use polypath_verbs::{Error, Result};
 
 use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use super::names::{NameHasher, free_name, given_name, name_of, refuse_nameless};
 use super::region::{Backing, Grant, Keeper, Region};
 use super::segment::Segment;
 use super::window::{BindInfo, Bound, STAGED_BINDS_MAX, Window, WindowType};
@@ -77,6 +78,23 @@ impl MemoryTable {
         self.insert(new_grant(pd, addr, len, iova, access)?, None)
     }
 
+    /// As [`MemoryTable::register`], with a key that somebody knows already.
+    ///
+    /// # Errors
+    /// As there; `EADDRINUSE`: another region or window has a key of that name; `EINVAL`: the name is 0.
+    pub fn register_with_key(
+        &self,
+        pd: u32,
+        (addr, len): (usize, usize),
+        iova: u64,
+        access: Access,
+        key: u32,
+    ) -> Result<Arc<Region>> {
+        refuse_nameless(key)?;
+        let grant = Grant { key, ..new_grant(pd, addr, len, iova, access)? };
+        self.insert(grant, None)
+    }
+
     /// As [`MemoryTable::register`], of memory that `keeper` keeps until the region is deregistered.
     /// It can't be registered anew.
     ///
@@ -115,15 +133,19 @@ impl MemoryTable {
         self.insert(grant, None)
     }
 
-    fn insert(&self, unnamed: Grant, keeper: Option<Keeper>) -> Result<Arc<Region>> {
+    /// Adds a region; with key 0, it gets one.
+    fn insert(&self, grant: Grant, keeper: Option<Keeper>) -> Result<Arc<Region>> {
         signals::install();
         let mut names = self.write();
         self.check_open()?;
         if names.len() - self.windows.load(Ordering::Relaxed) >= REGIONS_MAX {
             return Err(Error::no_memory("too many memory regions on one open device"));
         }
-        let (name, key) = free_name(&names)?;
-        let grant = Grant { key, ..unnamed };
+        let (name, key) = match grant.key {
+            0 => free_name(|name| names.contains_key(&name))?,
+            key => given_name(key, |name| names.contains_key(&name))?,
+        };
+        let grant = Grant { key, ..grant };
         let region = Arc::new(Region { grant, keeper, windows: AtomicU32::new(0) });
         names.insert(name, Named::Region(Arc::clone(&region)));
         Ok(region)
@@ -263,7 +285,7 @@ impl MemoryTable {
         if self.windows.load(Ordering::Relaxed) >= WINDOWS_MAX {
             return Err(Error::no_memory("too many memory windows on one open device"));
         }
-        let (name, key) = free_name(&names)?;
+        let (name, key) = free_name(|name| names.contains_key(&name))?;
         let window =
             Window { pd, kind, key, bound: None, staged: std::collections::VecDeque::new() };
         names.insert(name, Named::Window(window));
@@ -416,6 +438,18 @@ impl MemoryTable {
         }
     }
 
+    /// Whether a window is bound to a queue pair, or any bind is posted and not executed.
+    pub fn has_windows_of(&self, qpn: u32) -> bool {
+        let holds = |named: &Named| match named {
+            Named::Window(w) => {
+                let bound = w.bound.as_ref().is_some_and(|bound| bound.grant.qpn == Some(qpn));
+                bound || !w.staged.is_empty()
+            }
+            Named::Region(_) => false,
+        };
+        self.windows.load(Ordering::Relaxed) > 0 && self.read().values().any(holds)
+    }
+
     /// Invalidates all type 2 windows bound to a queue pair, which is being destroyed.
     pub fn forget_qp(&self, qpn: u32) {
         // Most programs have none, and some a hundred thousand regions to look through. A window bound
@@ -504,24 +538,6 @@ impl MemoryTable {
     }
 }
 
-/// The part of a key that names its object.
-const fn name_of(key: u32) -> u32 {
-    key >> 8
-}
-
-/// A name that is not in use, and a first key for it.
-fn free_name(names: &Names) -> Result<(u32, u32)> {
-    loop {
-        let key = getrandom::u32()
-            .map_err(|e| Error::new(5, format!("no randomness for a memory key: {e}")))?;
-        // Name 0 is left out: key 0 is what forgetful programs pass.
-        let name = name_of(key);
-        if name != 0 && !names.contains_key(&name) {
-            return Ok((name, key));
-        }
-    }
-}
-
 /// Checks a registration. The key is still to be filled in.
 fn new_grant(pd: u32, addr: usize, len: usize, iova: u64, access: Access) -> Result<Grant> {
     let remote_writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
@@ -573,22 +589,4 @@ fn no_region() -> Error {
 
 fn no_window() -> Error {
     Error::invalid("no such memory window")
-}
-
-/// Names are random already; they only have to be spread over the bits that the map looks at.
-#[derive(Default)]
-struct NameHasher(u64);
-
-impl Hasher for NameHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.write_u32(u32::from(*b));
-        }
-    }
-    fn write_u32(&mut self, v: u32) {
-        self.0 = (self.0 ^ u64::from(v)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
 }

@@ -94,6 +94,31 @@ fn range_is_checked_to_the_byte_and_cannot_wrap() {
 }
 
 #[test]
+fn a_given_key_is_the_regions_unless_another_has_it() {
+    let memory = [0u8; 64];
+    let at = (memory.as_ptr() as usize, 64);
+    let table = MemoryTable::new();
+    let register = |key| table.register_with_key(PD, at, 0x9000, ALL, key);
+    let region = register(0xabcd_ef01).unwrap();
+    assert_eq!((region.key(), region.iova()), (0xabcd_ef01, 0x9000));
+    assert!(table.resolve(PD, sge(&region, 0x9000, 64), Access::LOCAL_WRITE).is_ok());
+    assert!(table.resolve_remote(&remote(PD, QPN, 0xabcd_ef01, 0x9000, 8, READ)).is_ok());
+    let near = remote(PD, QPN, 0xabcd_ef00, 0x9000, 8, READ);
+    assert_eq!(table.resolve_remote(&near), Err(Fault::Key));
+    // The last byte is a window's consumer's, so names differ above it.
+    for taken in [0xabcd_ef01, 0xabcd_ef02] {
+        assert_eq!(register(taken).unwrap_err().errno, libc::EADDRINUSE);
+    }
+    let (_, rkey) = table.alloc_window(PD, WindowType::Type2).unwrap();
+    assert_eq!(register(rkey).unwrap_err().errno, libc::EADDRINUSE);
+    for nameless in [0, 1, 0xff] {
+        assert_eq!(register(nameless).unwrap_err().errno, libc::EINVAL);
+    }
+    table.deregister(0xabcd_ef01, || ()).unwrap();
+    assert_eq!(register(0xabcd_ef02).unwrap().key(), 0xabcd_ef02);
+}
+
+#[test]
 fn key_holds_in_its_protection_domain_only_and_with_all_its_bits() {
     let memory = [0u8; 64];
     let table = MemoryTable::new();

@@ -32,6 +32,7 @@ impl XrcTarget {
         engine: &EngineInner,
         context: &Arc<ContextInner>,
         request: &QpRequest,
+        number: Option<u32>,
     ) -> Result<Arc<Self>> {
         let xrcd = request
             .xrcd
@@ -40,7 +41,7 @@ impl XrcTarget {
         let xrcd = Xrcd::find(xrcd.as_ref(), &context.lanes)?;
         let handles = Handles::new(request.token, context);
         let state = TargetState::new(xrcd.domain.clone(), handles.clone());
-        let qp = Qp::create(engine, context, request, Some(state))?;
+        let qp = Qp::create(engine, context, request, number, Some(state))?;
         let lane = qp.lane_index();
         let qp: Arc<dyn QueuePair> = Arc::new(qp);
         xrcd.domain.add_target(&qp, &handles, lane);

@@ -48,6 +48,8 @@ pub(crate) struct End {
     pub(crate) gone: bool,
     /// Virtual time of its death.
     gone_at: Duration,
+    /// When it was last thawed: what it waits for it then waits for anew.
+    pub(crate) thawed_at: Duration,
     last_wqe: u32,
     /// RNR NAKs heard for the same packet: which, how many, since when.
     not_ready: Option<(Psn, u32, Duration)>,
@@ -100,6 +102,7 @@ impl Pair {
             ended: None,
             gone: false,
             gone_at: Duration::ZERO,
+            thawed_at: Duration::ZERO,
             last_wqe: 0,
             not_ready: None,
         };
@@ -279,7 +282,8 @@ impl Pair {
                 let stalled = io.stalled_since(conditions.now.saturating_sub(waited));
                 // Who has a plain peer that died waits no longer than its own patience, whatever becomes
                 // of other peers.
-                let alone = conditions.now.saturating_sub(peer.gone_at).min(waited);
+                let alone = peer.gone_at.max(end.thawed_at);
+                let alone = conditions.now.saturating_sub(alone).min(waited);
                 let in_time = !peer.gone
                     || plan.multipath
                     || !conditions.settled

@@ -59,11 +59,13 @@ impl Writer {
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// The queue pair's protection domain, there and here.
+    pds: Option<(u32, u32)>,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self { bytes, at: 0, pds: None }
     }
 
     /// What is wrong where the reader is.
@@ -116,6 +118,17 @@ impl<'a> Reader<'a> {
             1 => Ok(true),
             _ => Err(self.wrong("a flag is 0 or 1")),
         }
+    }
+
+    /// From now on, protection domain `there` is called `here`.
+    pub(super) fn rename_pd(&mut self, there: u32, here: u32) {
+        self.pds = Some((there, here));
+    }
+
+    /// A protection domain, as it is called here.
+    pub(crate) fn pd(&mut self) -> Result<u32, ThawError> {
+        let pd = self.u32()?;
+        Ok(self.pds.filter(|(there, _)| *there == pd).map_or(pd, |(_, here)| here))
     }
 
     /// A number below or at `most`.

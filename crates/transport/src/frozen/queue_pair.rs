@@ -11,7 +11,7 @@ use crate::qp::{Halves, QueuePair};
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::unreliable::{Sender, UcReceiver, UdReceiver};
-use polypath_types::QpType;
+use polypath_types::{QpConfig, QpType};
 
 const MAGIC: [u8; 4] = *b"PPQP";
 /// Bytes of magic number and version, and of the checksum.
@@ -48,32 +48,30 @@ impl QueuePair {
         out.0
     }
 
-    /// Makes a queue pair of the bytes that [`QueuePair::freeze`] gave. It goes on once it has a peer
-    /// ([`QueuePair::set_peer`]; UD needs none). The memory that its READs may still bring is looked up
-    /// at the host, which must have it registered.
+    /// What a frozen queue pair was made with. Nothing else of it is looked at but its checksum.
+    ///
+    /// # Errors
+    /// See [`ThawError`].
+    pub fn frozen_config(bytes: &[u8]) -> Result<QpConfig, ThawError> {
+        words::config(&mut Self::open(bytes)?)
+    }
+
+    /// Makes a queue pair of the bytes that [`QueuePair::freeze`] gave, with the protection domain `pd` in
+    /// place of its own. It goes on once it has a peer ([`QueuePair::set_peer`]; UD needs none). The memory
+    /// that its READs may still bring is looked up at the host, which must have it registered.
     ///
     /// # Errors
     /// See [`ThawError`]; the host has got back what was reserved.
-    pub fn thaw<H: Host>(bytes: &[u8], now: Duration, host: &mut H) -> Result<Self, ThawError> {
-        let magic = &bytes[..bytes.len().min(MAGIC.len())];
-        if magic != &MAGIC[..magic.len()] {
-            return Err(ThawError::NotFrozen);
-        }
-        let Some((body, crc)) = bytes.split_last_chunk::<TAIL>() else {
-            return Err(ThawError::Truncated);
-        };
-        if body.len() < HEAD {
-            return Err(ThawError::Truncated);
-        }
-        let version = u16::from_be_bytes([body[4], body[5]]);
-        if version != VERSION {
-            return Err(ThawError::Version(version));
-        }
-        if crc32fast::hash(body) != u32::from_be_bytes(*crc) {
-            return Err(ThawError::Checksum);
-        }
-        let mut from = Reader::new(&body[HEAD..]);
-        let mut core = Core::new(words::config(&mut from)?);
+    pub fn thaw<H: Host>(
+        bytes: &[u8],
+        pd: u32,
+        now: Duration,
+        host: &mut H,
+    ) -> Result<Self, ThawError> {
+        let mut from = Self::open(bytes)?;
+        let config = words::config(&mut from)?;
+        from.rename_pd(config.pd, pd);
+        let mut core = Core::new(QpConfig { pd, ..config });
         words::attr(&mut from, core.config.qp_type, &mut core.attr)?;
         core.thaw(&mut from)?;
         let halves = match core.config.qp_type {
@@ -103,6 +101,28 @@ impl QueuePair {
             }
         }
     }
+
+    /// What is between magic number and checksum, if those are right.
+    fn open(bytes: &[u8]) -> Result<Reader<'_>, ThawError> {
+        let magic = &bytes[..bytes.len().min(MAGIC.len())];
+        if magic != &MAGIC[..magic.len()] {
+            return Err(ThawError::NotFrozen);
+        }
+        let Some((body, crc)) = bytes.split_last_chunk::<TAIL>() else {
+            return Err(ThawError::Truncated);
+        };
+        if body.len() < HEAD {
+            return Err(ThawError::Truncated);
+        }
+        let version = u16::from_be_bytes([body[4], body[5]]);
+        if version != VERSION {
+            return Err(ThawError::Version(version));
+        }
+        if crc32fast::hash(body) != u32::from_be_bytes(*crc) {
+            return Err(ThawError::Checksum);
+        }
+        Ok(Reader::new(&body[HEAD..]))
+    }
 }
 
 impl Core {
@@ -118,7 +138,7 @@ impl Core {
         self.multipath = from.flag()?;
         self.in_flight_max = from.u32()?;
         self.reads_blocks = from.flag()?;
-        self.peer_pd = from.u32()?;
+        self.peer_pd = from.pd()?;
         let established = from.flag()?;
         self.set_established(established);
         let rc = self.config.qp_type == QpType::Rc;

@@ -109,7 +109,7 @@ fn job(from: &mut Reader<'_>) -> Result<Job> {
                 va,
                 rkey,
                 left: len,
-                pd: from.u32()?,
+                pd: from.pd()?,
                 fresh: from.flag()?,
                 again: from.flag()?,
                 msn: from.u32()?,

@@ -334,7 +334,7 @@ impl Resources {
             let mut span = 0..0;
             let what = match from.u8()? {
                 0 => {
-                    let (reth, pd) = (reth(from)?, from.u32()?);
+                    let (reth, pd) = (reth(from)?, from.pd()?);
                     let Reth { va, rkey, len } = reth;
                     if from.flag()? && len > 0 {
                         let key = RemoteKey { pd, qpn: core.config.qpn, rkey };

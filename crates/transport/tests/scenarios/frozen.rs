@@ -7,14 +7,16 @@ use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::{Headers, Packet};
 use polypath_wire::psn::Psn;
 
-use crate::host::SimHost;
+use crate::host::{PD, SimHost};
 use crate::pair::*;
 
 /// Makes bytes of a queue pair, and a queue pair of the bytes.
 fn refreeze(p: &mut Pair, side: usize) -> Vec<u8> {
     let (now, node) = (p.now, &mut p.nodes[side]);
     let bytes = freeze(node, now);
-    let mut thawed = QueuePair::thaw(&bytes, now, &mut node.host).unwrap();
+    let config = QueuePair::frozen_config(&bytes).unwrap();
+    assert_eq!(config.qpn, node.qp.config().qpn);
+    let mut thawed = QueuePair::thaw(&bytes, config.pd, now, &mut node.host).unwrap();
     // The same bytes again: nothing got lost on the way.
     let mut other = SimHost::new(2);
     other.early = node.host.early;
@@ -270,7 +272,7 @@ fn bytes_that_are_cut_off_changed_or_of_another_version_are_refused() {
     let (p, bytes) = busy(setups()[1]);
     let thaw = |bytes: &[u8]| {
         let mut host = SimHost::new(2);
-        let result = QueuePair::thaw(bytes, p.now, &mut host).map(drop);
+        let result = QueuePair::thaw(bytes, PD, p.now, &mut host).map(drop);
         assert!(result.is_ok() || host.early == 0, "nothing stays reserved");
         result
     };
@@ -312,7 +314,7 @@ fn bytes_that_were_made_up_are_refused_or_give_a_queue_pair_that_holds_together(
             let node = &mut p.nodes[0];
             let fresh = QueuePair::new(*node.qp.config());
             node.qp = fresh;
-            let Ok(mut qp) = QueuePair::thaw(&changed, p.now, &mut node.host) else { continue };
+            let Ok(mut qp) = QueuePair::thaw(&changed, PD, p.now, &mut node.host) else { continue };
             thawed += 1;
             qp.set_peer(PeerId(1));
             node.qp = qp;

@@ -1,0 +1,120 @@
+//! Queue pairs that are frozen, are away for a while, and are thawed on a lane that knows nothing of them, as
+//! when a machine moves. Packets that come meanwhile are lost as to an absent adapter. What is drawn comes
+//! from a stream of its own, so that the rest of what a seed means stays as it was.
+
+use core::time::Duration;
+
+use polypath_transport::{QpState, QpType, QueuePair};
+
+use crate::case::{Case, PairPlan};
+use crate::datagram::address;
+use crate::faults::{Fault, When};
+use crate::judge::{Verdict, demand};
+use crate::rng::Rng;
+use crate::run::Simulation;
+use crate::under_way::Away;
+
+/// Queue pairs go within this time after they were connected.
+const WORK: Duration = Duration::from_millis(700);
+/// And come back within this time.
+const TIME: Duration = Duration::from_millis(40);
+/// Of a thousand cases, so many have queue pairs that go.
+const SHARE: u64 = 150;
+
+/// How long an end's peer asks again before it gives up, at least.
+fn patience(plan: &PairPlan) -> Duration {
+    Duration::from_nanos(4096 << plan.timeout) * u32::from(plan.retry_cnt)
+}
+
+/// Adds to a case what its seed means here.
+pub(crate) fn add(seed: u64, case: &mut Case) {
+    let rng = &mut Rng::new(seed.rotate_left(23) ^ 0x6177_6179_6177_6179);
+    if !rng.chance(SHARE) {
+        return;
+    }
+    for _ in 0..=rng.below(6) {
+        let pair = rng.below(case.pairs.len() as u64) as usize;
+        let end = rng.below(2) as usize;
+        let time = rng.time(TIME);
+        let when = match rng.chance(500) {
+            true => When::At(rng.time(WORK)),
+            false => When::Packet(rng.below(3000)),
+        };
+        let plan = &case.pairs[pair];
+        if plan.service == QpType::Rc && patience(plan) > 4 * time {
+            case.faults.push((when, Fault::Away { pair, end, time }));
+        }
+    }
+}
+
+impl Simulation {
+    /// A queue pair is taken out of its lane.
+    pub(crate) fn leave(&mut self, pair: usize, e: usize, time: Duration) -> Verdict {
+        let end = &self.oracle.pairs[pair].ends[e];
+        let number = end.host;
+        let host = &mut self.hosts[number];
+        host.begin(self.now);
+        if let Some(bytes) = host.take(end.qpn) {
+            self.away.add(Away { until: self.now + time, pair, end: e, bytes });
+        }
+        self.check(number)
+    }
+
+    /// Whether the queue pair of an end can be worked with.
+    pub(crate) fn is_there(&self, pair: usize, e: usize) -> bool {
+        !self.oracle.pairs[pair].ends[e].gone && self.away.until(pair, e).is_none()
+    }
+
+    /// Those come back whose time has come.
+    pub(crate) fn come_back(&mut self) -> Verdict {
+        while let Some(away) = self.away.take_due(self.now) {
+            self.note(format_args!("end {} of pair {} is thawed", away.end, away.pair));
+            self.put(&away)?;
+        }
+        Ok(())
+    }
+
+    /// One to which something is to happen comes back before its time.
+    pub(crate) fn bring_back_for(&mut self, fault: Fault) -> Verdict {
+        match fault {
+            Fault::Error { pair, end }
+            | Fault::Drain { pair, end, .. }
+            | Fault::Freeze { pair, end } => match self.away.take(pair, end) {
+                Some(away) => self.put(&away),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// The process on a host is no more, and nobody waits for its queue pairs.
+    pub(crate) fn forget_away(&mut self, host: usize) {
+        let pairs = &self.oracle.pairs;
+        self.away.retain(|pair, end| pairs[pair].ends[end].host != host);
+    }
+
+    fn put(&mut self, away: &Away) -> Verdict {
+        let plan = &self.case.pairs[away.pair];
+        let [own, peer] = [away.end, 1 - away.end].map(|e| &plan.ends[e]);
+        let (qpn, number) = (own.qpn, own.host);
+        let host = &mut self.hosts[number];
+        host.begin(self.now);
+        let config = QueuePair::frozen_config(&away.bytes);
+        demand(config.is_ok(), "what is frozen thaws", || format!("{qpn:#x}: {config:?}"))?;
+        if let Ok(config) = config {
+            host.lane.insert(QueuePair::new(config), qpn);
+        }
+        self.oracle.pairs[away.pair].ends[away.end].thawed_at = self.now;
+        let thawed = host.with(qpn, |visit| visit.thaw(&away.bytes)).unwrap_or(Ok(()));
+        demand(thawed.is_ok(), "what is frozen thaws", || format!("{qpn:#x}: {thawed:?}"))?;
+        let state = host.qp(qpn).map(QueuePair::state);
+        if !matches!(state, Some(QpState::Reset | QpState::Init | QpState::Err)) {
+            let [local, remote] = [own, peer].map(|end| address(plan.link, end.host, self.case.v6));
+            host.attach(qpn, peer.qpn, local, remote, plan.multipath);
+            host.with(qpn, |visit| {
+                visit.resume();
+            });
+        }
+        self.check(number)
+    }
+}
