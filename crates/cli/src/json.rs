@@ -144,8 +144,9 @@ struct Path {
     sent_bytes: u64,
     received_bytes: u64,
     lost_bytes: u64,
+    counters: Counters,
     send_errors: Counters,
-    failovers: u32,
+    failovers: u64,
     last_blackout_us: Option<u64>,
 }
 
@@ -332,15 +333,20 @@ impl From<ipc::PathStatus> for Path {
             interface: status.interface,
             state: status.state,
             rtt_us: status.rtt_us,
-            sent_bytes: status.sent_bytes,
-            received_bytes: status.received_bytes,
-            lost_bytes: status.lost_bytes,
+            sent_bytes: status.counters.sent_bytes,
+            received_bytes: status.counters.received_bytes,
+            lost_bytes: status.counters.resent_bytes,
+            counters: status
+                .counters
+                .iter()
+                .map(|(counter, n)| (counter.name.to_owned(), n))
+                .collect(),
             send_errors: status
                 .send_errors
                 .into_iter()
                 .map(|(errno, packets)| (errno.name_or_number(), packets))
                 .collect(),
-            failovers: status.failovers,
+            failovers: status.counters.given_up,
             last_blackout_us: status.last_blackout_us,
         }
     }

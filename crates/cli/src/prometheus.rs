@@ -130,15 +130,7 @@ pub(crate) fn render(status: Option<&Status>) -> String {
                 ("remote", remote.as_str()),
                 ("interface", path.interface.as_str()),
             ];
-            for (name, help, value) in [
-                ("sent_bytes", "UDP payload sent by a path.", path.sent_bytes),
-                ("received_bytes", "UDP payload that came by a path.", path.received_bytes),
-                ("resent_bytes", "What had to be sent again.", path.lost_bytes),
-                ("given_up", "Times that a path was given up.", path.failovers.into()),
-            ] {
-                let name = format!("polypath_path_{name}_total");
-                metrics.add(&name, MetricKind::Counter, help, &labels, value);
-            }
+            metrics.count(&labels, &path.counters);
             for (errno, packets) in &path.send_errors {
                 let errno = errno.name_or_number();
                 let labels = [&labels[..], &[("errno", errno.as_str())]].concat();

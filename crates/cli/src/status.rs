@@ -279,10 +279,10 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
             path.interface.clone(),
             path.state.clone(),
             path.rtt_us.map_or_else(|| "-".to_owned(), duration),
-            bytes(path.sent_bytes),
-            bytes(path.received_bytes),
-            bytes(path.lost_bytes),
-            path.failovers.to_string(),
+            bytes(path.counters.sent_bytes),
+            bytes(path.counters.received_bytes),
+            bytes(path.counters.resent_bytes),
+            path.counters.given_up.to_string(),
         ]);
     }
     if !paths.is_empty() {
@@ -361,7 +361,8 @@ pub(crate) mod tests {
         BrokerStatus, ClientStatus, CmIdStatus, LaneStatus, PathStatus, SlotStatus,
     };
     use polypath_telemetry::{
-        BrokerCounters, CmCounters, Event, InterfaceName, PathName, QpCounters, Reason,
+        BrokerCounters, CmCounters, Event, InterfaceName, PathCounters, PathName, QpCounters,
+        Reason,
     };
     use polypath_topology::{Address, Port, Table};
 
@@ -387,11 +388,8 @@ pub(crate) mod tests {
             interface: "eth0".into(),
             state: "active".into(),
             rtt_us: Some(17),
-            sent_bytes: 2048,
+            counters: PathCounters { sent_bytes: 2048, given_up: 1, ..PathCounters::default() },
             send_errors: Vec::new(),
-            received_bytes: 0,
-            lost_bytes: 0,
-            failovers: 1,
             last_blackout_us: Some(4200),
         };
         let name = |n: u8, interface: &str| PathName {

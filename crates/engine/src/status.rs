@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use polypath_ipc::status::{LaneStatus, PathStatus, ProcessStatus, QpStatus};
 use polypath_paths::{PathState, PathStatus as PathReport, PeerBrief};
-use polypath_telemetry::{Errno, QpCounters};
+use polypath_telemetry::{Errno, PathCounters, QpCounters};
 use polypath_topology::Table;
 use polypath_transport::PeerId;
 use polypath_verbs::{QpState, QpType};
@@ -158,11 +158,8 @@ impl PathCopy {
                 other => other.to_string(),
             },
             rtt_us: path.rtt.map(micros),
-            sent_bytes: self.sent_bytes,
+            counters: PathCounters { sent_bytes: self.sent_bytes, ..path.counters },
             send_errors: self.send_errors.to_vec(),
-            received_bytes: path.received_bytes,
-            lost_bytes: path.lost_bytes,
-            failovers: u32::try_from(path.deaths).unwrap_or(u32::MAX),
             last_blackout_us: peer.last_blackout.map(micros),
         }
     }

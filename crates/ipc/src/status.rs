@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use polypath_telemetry::{
     BrokerCounters, CmCounters, ControlDrops, Counters, Errno, FaultCounters, LaneCounters,
-    LaneDrops, Occurrence, PathName, QpCounters, Reason,
+    LaneDrops, Occurrence, PathCounters, PathName, QpCounters, Reason,
 };
 use polypath_topology::Table;
 use serde::{Deserialize, Serialize};
@@ -279,7 +279,7 @@ impl QpStatus {
 impl PathStatus {
     /// The most bytes that it takes in a message.
     fn bytes_max(&self) -> usize {
-        let numbers = 12 + 2 * self.send_errors.len();
+        let numbers = 8 + PathCounters::DESCRIPTORS.len() + 2 * self.send_errors.len();
         NUMBER_BYTES * numbers + NAME_BYTES + self.interface.len() + self.state.len()
     }
 }
@@ -373,16 +373,10 @@ pub struct PathStatus {
     pub state: String,
     /// Smoothed round-trip time in microseconds, `None` before the first measurement.
     pub rtt_us: Option<u64>,
-    /// UDP payload sent, in bytes, of all services, answers and control packets.
-    pub sent_bytes: u64,
+    /// What it has carried.
+    pub counters: PathCounters,
     /// Packets that the kernel refused to send, by reason.
     pub send_errors: Vec<(Errno, u64)>,
-    /// UDP payload received, in bytes.
-    pub received_bytes: u64,
-    /// Payload of requests that had to be sent again, and 128 bytes for each of their packets.
-    pub lost_bytes: u64,
-    /// How often the path was given up, whether it carried traffic then or not.
-    pub failovers: u32,
     /// How long traffic stood still at the last fail-over, in microseconds.
     pub last_blackout_us: Option<u64>,
 }

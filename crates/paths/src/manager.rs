@@ -237,7 +237,7 @@ impl PathManager {
         if let Ok(index) = found
             && let Some(path) = self.paths.get_mut(index)
         {
-            path.received_bytes += bytes as u64;
+            path.counters.received_bytes += bytes as u64;
         }
         found.map_err(|why| why.count(&mut self.refusals))
     }
@@ -303,7 +303,7 @@ impl PathManager {
     #[inline]
     pub fn sent(&mut self, now: Duration, path: PathId, bytes: u32) {
         let Some(p) = self.paths.get_mut(path) else { return };
-        p.sent_bytes += u64::from(bytes);
+        p.counters.sent_bytes += u64::from(bytes);
         p.congestion.sent(now, bytes);
         p.outstanding_since.get_or_insert(now);
         if let Role::Member { association, .. } = p.role
@@ -317,7 +317,7 @@ impl PathManager {
     #[inline]
     pub fn acked(&mut self, now: Duration, path: PathId, bytes: u32, rtt: Option<Duration>) {
         let Some(p) = self.paths.get_mut(path) else { return };
-        p.acked_bytes += u64::from(bytes);
+        p.counters.acked_bytes += u64::from(bytes);
         p.congestion.acked(now, bytes, &p.rtt);
         if let Some(rtt) = rtt {
             p.rtt.sample(now, rtt);
@@ -335,7 +335,7 @@ impl PathManager {
     /// shrink).
     pub fn lost(&mut self, now: Duration, path: PathId, bytes: u32, congestion: bool) {
         let Some(p) = self.paths.get_mut(path) else { return };
-        p.lost_bytes += u64::from(bytes);
+        p.counters.resent_bytes += u64::from(bytes);
         p.congestion.lost(now, bytes, congestion, &p.rtt);
         if p.congestion.in_flight() == 0 {
             p.outstanding_since = None;

@@ -9,6 +9,7 @@ use crate::id::{AssociationId, PathNumber};
 use crate::rtt::Rtt;
 use crate::select::Pair;
 use crate::types::{PathAddress, PathState, PathStatus, Reason};
+use polypath_telemetry::PathCounters;
 use polypath_types::{PathId, PathTag, PeerId};
 
 /// What a path belongs to.
@@ -133,13 +134,7 @@ pub(crate) struct Path {
     pub(crate) redirect: Option<PathId>,
     recent_deaths: u32,
     died_at: Duration,
-    pub(crate) sent_bytes: u64,
-    pub(crate) received_bytes: u64,
-    pub(crate) acked_bytes: u64,
-    pub(crate) lost_bytes: u64,
-    pub(crate) probes_sent: u64,
-    pub(crate) probes_answered: u64,
-    pub(crate) deaths: u64,
+    pub(crate) counters: PathCounters,
 }
 
 /// Deaths count half as much after so long.
@@ -166,13 +161,7 @@ impl Path {
             redirect: None,
             recent_deaths: 0,
             died_at: Duration::ZERO,
-            sent_bytes: 0,
-            received_bytes: 0,
-            acked_bytes: 0,
-            lost_bytes: 0,
-            probes_sent: 0,
-            probes_answered: 0,
-            deaths: 0,
+            counters: PathCounters::default(),
         }
     }
 
@@ -199,7 +188,7 @@ impl Path {
     pub(crate) fn give_up(&mut self, now: Duration, state: PathState, reason: Reason) {
         self.recent_deaths = self.recent_deaths(now) + 1;
         self.died_at = now;
-        self.deaths += 1;
+        self.counters.given_up += 1;
         self.state = state;
         self.reason = Some(reason);
         self.probes.forget_all();
@@ -256,13 +245,7 @@ impl Path {
             rtt: self.rtt.smoothed(),
             window: self.congestion.window(),
             in_flight: self.congestion.in_flight(),
-            sent_bytes: self.sent_bytes,
-            received_bytes: self.received_bytes,
-            acked_bytes: self.acked_bytes,
-            lost_bytes: self.lost_bytes,
-            probes_sent: self.probes_sent,
-            probes_answered: self.probes_answered,
-            deaths: self.deaths,
+            counters: self.counters,
         }
     }
 }

@@ -96,7 +96,7 @@ impl PathManager {
         let sent = p.probes.answer(now, number).ok_or(Refused::Unsolicited)?;
         let silence = self.answered(now, index);
         let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
-        p.probes_answered += 1;
+        p.counters.probes_answered += 1;
         if settled {
             p.rtt.sample(now, now.saturating_sub(sent));
         }
@@ -291,7 +291,7 @@ impl PathManager {
         let Some(p) = self.paths.get_mut(path) else { return };
         let Role::Member { id, .. } = p.role else { return };
         let number = p.probes.send(self.clock.now());
-        p.probes_sent += 1;
+        p.counters.probes_sent += 1;
         let awake = self.clock.awake();
         if let Some(a) = self.associations.get_mut(index) {
             a.asked.get_or_insert(awake);

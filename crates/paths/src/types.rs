@@ -4,8 +4,8 @@ use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
 
-use polypath_telemetry::ControlDrops;
 pub use polypath_telemetry::Reason;
+use polypath_telemetry::{ControlDrops, PathCounters};
 use polypath_types::{PathId, PathTag, PeerId};
 
 /// Most paths of an association.
@@ -254,20 +254,9 @@ pub struct PathStatus {
     pub window: u32,
     /// Bytes outstanding.
     pub in_flight: u32,
-    /// Payload bytes sent, first transmissions and repetitions.
-    pub sent_bytes: u64,
-    /// Bytes that came by it in packets that were not refused.
-    pub received_bytes: u64,
-    /// Payload bytes acknowledged.
-    pub acked_bytes: u64,
-    /// Payload bytes taken to be lost.
-    pub lost_bytes: u64,
-    /// Probes sent.
-    pub probes_sent: u64,
-    /// Probes answered.
-    pub probes_answered: u64,
-    /// How often it was given up.
-    pub deaths: u64,
+    /// What it has carried. `sent_bytes` are those that the window was charged with; who has the sockets
+    /// knows what else was sent by it.
+    pub counters: PathCounters,
 }
 
 /// Report on one peer.

@@ -189,7 +189,8 @@ impl SimHost {
     /// Most paths that its data went by to one peer.
     pub(crate) fn carriers(&self) -> usize {
         let peers = self.lane.paths().status().peers.into_iter();
-        let carriers = |paths: Vec<PathStatus>| paths.iter().filter(|p| p.sent_bytes > 0).count();
+        let carriers =
+            |paths: Vec<PathStatus>| paths.iter().filter(|p| p.counters.sent_bytes > 0).count();
         peers.map(|peer| carriers(peer.paths)).max().unwrap_or(0)
     }
 

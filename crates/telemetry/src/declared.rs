@@ -252,6 +252,35 @@ counters! {
 }
 
 counters! {
+    /// What one path of a lane to a peer has carried, and how often it was given up.
+    #[of("path")]
+    #[named("")]
+    pub struct PathCounters {
+        /// UDP payload sent, of all services, answers and control packets.
+        #[unit(Bytes)]
+        pub sent_bytes: u64,
+        /// UDP payload received in packets that were not refused.
+        #[unit(Bytes)]
+        pub received_bytes: u64,
+        /// Payload of requests that was acknowledged, and 128 bytes for each of their packets.
+        #[unit(Bytes)]
+        pub acked_bytes: u64,
+        /// Payload of requests that had to be sent again, and 128 bytes for each of their packets.
+        #[unit(Bytes)]
+        pub resent_bytes: u64,
+        /// Probes sent.
+        #[unit(Packets)]
+        pub probes_sent: u64,
+        /// Probes that the peer answered.
+        #[unit(Packets)]
+        pub probes_answered: u64,
+        /// Times the path was given up, whether it carried traffic then or not.
+        #[unit(Times)]
+        pub given_up: u64,
+    }
+}
+
+counters! {
     /// What one queue pair counts, from when it was made.
     #[of("qp")]
     #[named("")]

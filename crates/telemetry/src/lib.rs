@@ -22,7 +22,8 @@ mod words;
 
 pub use counter::{Counters, Descriptor, Unit};
 pub use declared::{
-    BrokerCounters, CmCounters, ControlDrops, FaultCounters, LaneCounters, LaneDrops, QpCounters,
+    BrokerCounters, CmCounters, ControlDrops, FaultCounters, LaneCounters, LaneDrops, PathCounters,
+    QpCounters,
 };
 pub use event::{Event, EventKind, Level, Occurrence};
 pub use words::{Errno, InterfaceName, Micros, PathName, Qpn, Reason, Value};

@@ -2,7 +2,7 @@
 
 use polypath_telemetry::{
     BrokerCounters, CmCounters, ControlDrops, Counters, Event, FaultCounters, LaneCounters,
-    LaneDrops, QpCounters,
+    LaneDrops, PathCounters, QpCounters,
 };
 
 const PAGE: &str = include_str!("../../../docs/counters.md");
@@ -48,6 +48,11 @@ fn the_page_explains_why_packets_are_dropped() {
 }
 
 #[test]
+fn the_page_explains_the_counters_of_paths() {
+    check("Paths", &[lines::<PathCounters>()]);
+}
+
+#[test]
 fn the_page_explains_the_counters_of_queue_pairs() {
     check("Queue pairs", &[lines::<QpCounters>()]);
 }
@@ -64,6 +69,7 @@ fn a_name_is_given_once_among_those_of_a_subject() {
     add::<LaneDrops>(&mut names);
     add::<FaultCounters>(&mut names);
     add::<ControlDrops>(&mut names);
+    add::<PathCounters>(&mut names);
     add::<QpCounters>(&mut names);
     let all = names.len();
     names.sort_unstable();

@@ -54,8 +54,8 @@ fn counted(device: &DeviceSpec, table: &Table, status: &Status) -> [(&'static st
         }
         let over = |name: &str| device.ports(table).any(|port| port.name == name);
         for path in process.paths.iter().filter(|path| over(&path.interface)) {
-            sent += path.sent_bytes;
-            received += path.received_bytes;
+            sent += path.counters.sent_bytes;
+            received += path.counters.received_bytes;
         }
         if process.devices.iter().all(|name| *name == device.name) {
             for lane in &process.lanes {
@@ -90,19 +90,19 @@ mod tests {
     use polypath_topology::{Port, ROCE};
 
     fn path(interface: &str, sent_bytes: u64) -> PathStatus {
-        PathStatus {
+        let mut path = PathStatus {
             local: [10, 0, 0, 1].into(),
             remote: [10, 0, 0, 2].into(),
             interface: interface.into(),
             state: "active".into(),
             rtt_us: None,
+            counters: Default::default(),
             send_errors: Vec::new(),
-            sent_bytes,
-            received_bytes: 2 * sent_bytes,
-            lost_bytes: 0,
-            failovers: 0,
             last_blackout_us: None,
-        }
+        };
+        path.counters.sent_bytes = sent_bytes;
+        path.counters.received_bytes = 2 * sent_bytes;
+        path
     }
 
     #[test]

@@ -264,7 +264,7 @@ fn idle_associations_notice_a_cut_and_send_little() {
     let mut net = connected(10);
     net.run(Duration::from_secs(10));
     let probes = |net: &Net| -> u64 {
-        net.hosts[0].paths.status().peers[0].paths.iter().map(|p| p.probes_sent).sum()
+        net.hosts[0].paths.status().peers[0].paths.iter().map(|p| p.counters.probes_sent).sum()
     };
     let before = probes(&net);
     net.run(Duration::from_secs(10));
