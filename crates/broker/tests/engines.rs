@@ -11,8 +11,8 @@ use common::{PATIENCE, client, in_namespace};
 use polypath_engine::{Config, Engine, Selection};
 use polypath_verbs::{
     Access, AhAttr, AsyncKind, CompletionQueue, Context, CqRequest, MemoryRegion, MrRequest,
-    QpAttr, QpAttrMask as M, QpRequest, QpState, QpType, QueuePair, RecvWr, SendData, SendFlags,
-    SendOp, SendRequest, Sge, SrqAttr, SrqRequest, ThawRequest, WcStatus,
+    PagesRequest, QpAttr, QpAttrMask as M, QpRequest, QpState, QpType, QueuePair, RecvWr, SendData,
+    SendFlags, SendOp, SendRequest, Sge, SrqAttr, SrqRequest, ThawRequest, WcStatus,
 };
 
 const AREA: usize = 1 << 16;
@@ -101,7 +101,7 @@ impl End {
         let own = gids.iter().find(|gid| gid.ip.to_string() == "127.0.0.1").unwrap();
         let mut attr = QpAttr::new(QpState::Init);
         attr.port_num = 1;
-        attr.access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        attr.access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         self.qp.modify(&attr, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS).unwrap();
         attr.state = QpState::Rtr;
         attr.path_mtu = 1024;
@@ -356,6 +356,91 @@ fn what_can_not_be_thawed_leaves_nothing() {
         let mut a = End { qp: thawed, ..a };
         let mut b = b;
         exchange(&mut a, &mut b, 1);
+    });
+}
+
+/// One end's region is pages in the opposite order, and begins within the last of them.
+#[test]
+fn a_region_of_scattered_pages_is_one_range_to_peers_and_work_requests() {
+    const PAGE: usize = 4096;
+    const OFFSET: usize = 104;
+    const LEN: usize = 10 * PAGE + 8;
+    in_namespace("a_region_of_scattered_pages_is_one_range_to_peers_and_work_requests", || {
+        let (one, two) = (engine("roce:lo"), engine("mp:lo"));
+        let (mut a, b) = (End::new(&one), End::new(&two));
+        connect(&a, &b);
+        let aligned = (b.area.as_ptr().addr()).next_multiple_of(PAGE);
+        let pages: Vec<usize> = (1..12).rev().map(|page| aligned + page * PAGE).collect();
+        let word_at = |byte: usize| -> usize {
+            let byte = OFFSET + byte;
+            (pages[byte / PAGE] + byte % PAGE - b.area.as_ptr().addr()) / 8
+        };
+        let request = PagesRequest {
+            pd: b.pd,
+            pages: &pages,
+            page_size: PAGE,
+            offset: OFFSET,
+            len: LEN,
+            iova: 0x10_0000,
+            access: ACCESS | Access::REMOTE_ATOMIC,
+            key: Some(0x00ab_cd00),
+        };
+        // SAFETY: as of the area.
+        let region = unsafe { b.context.reg_pages(&request) }.unwrap();
+        assert_eq!((region.rkey(), region.len()), (0x00ab_cd00, LEN));
+        let (va, rkey, len) = (0x10_0000, region.rkey(), u32::try_from(LEN).unwrap());
+        let content = |b: &End| -> Vec<u64> {
+            // SAFETY: words of the area, which a device may write.
+            let word = |byte| unsafe { b.area.as_ptr().add(word_at(byte)).read_volatile() };
+            (0..LEN).step_by(8).map(word).collect()
+        };
+
+        a.fill(1);
+        a.post(SendOp::Write { va, rkey }, len);
+        assert_eq!(a.wait(1), [WcStatus::Success]);
+        assert_eq!(content(&b), a.area[..LEN / 8], "WRITE");
+        let expected = a.area[1..LEN / 8].to_vec();
+        a.area.fill(0);
+        a.post(SendOp::Read { va: va + 8, rkey }, len - 8);
+        assert_eq!(a.wait(1), [WcStatus::Success]);
+        assert_eq!(a.area[..LEN / 8 - 1], expected, "READ");
+        // From an odd byte across pages.
+        a.area.fill(0);
+        a.post(SendOp::Read { va: va + 3993, rkey }, 7);
+        assert_eq!(a.wait(1), [WcStatus::Success]);
+        let bytes: Vec<u8> = content(&b).iter().flat_map(|word| word.to_ne_bytes()).collect();
+        assert_eq!(a.area[0].to_ne_bytes()[..7], bytes[3993..4000], "READ of some bytes");
+        a.post(SendOp::FetchAdd { va: va + 4000, rkey, add: 5 }, 8);
+        assert_eq!(a.wait(1), [WcStatus::Success]);
+        assert_eq!(content(&b)[500], a.area[0] + 5, "an atomic");
+
+        // By its lkey: a receive into it, and a SEND out of it.
+        a.fill(7);
+        let whole = Sge { addr: va, len, lkey: region.lkey() };
+        let sges = [whole].into_iter().collect();
+        b.qp.post_recv(&[RecvWr { wr_id: 1, sges }]).unwrap();
+        a.post(SendOp::Send, len);
+        assert_eq!((a.wait(1), b.wait(1)), (vec![WcStatus::Success], vec![WcStatus::Success]));
+        assert_eq!(content(&b), a.area[..LEN / 8], "a receive");
+        a.area.fill(0);
+        a.receive(2);
+        let sges = [Sge { addr: va + 8, len: len - 8, ..whole }];
+        let send = SendRequest {
+            wr_id: 3,
+            op: SendOp::Send,
+            flags: SendFlags::SIGNALED,
+            data: SendData::Sges(&sges),
+            ud: None,
+            xrc_srqn: 0,
+        };
+        b.qp.post_send(&[send], false).unwrap();
+        assert_eq!((a.wait(1), b.wait(1)), (vec![WcStatus::Success], vec![WcStatus::Success]));
+        assert_eq!(a.area[..LEN / 8 - 1], content(&b)[1..], "a SEND");
+
+        // And not a byte more.
+        a.post(SendOp::Write { va: va + 8, rkey }, len);
+        assert_eq!(a.wait(1), [WcStatus::RemAccessErr]);
+        region.deregister().unwrap();
     });
 }
 

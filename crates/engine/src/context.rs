@@ -8,8 +8,8 @@ use polypath_topology::DeviceSpec;
 use polypath_verbs::{
     AddressHandle, AhAttr, AsyncEvent, CompletionChannel, CompletionQueue, Context, CqRequest,
     DeviceAttr, DeviceInfo, DeviceMemory, Error, GidEntry, MemoryRegion, MrRequest, MwBind,
-    PortAttr, QpRequest, QpType, QueuePair, Result, SharedReceiveQueue, SrqRequest, ThawRequest,
-    XrcDomain, XrcSrq, XrcdRequest,
+    PagesRequest, PortAttr, QpRequest, QpType, QueuePair, Result, SharedReceiveQueue, SrqRequest,
+    ThawRequest, XrcDomain, XrcSrq, XrcdRequest,
 };
 
 use crate::channel::Channel;
@@ -149,6 +149,11 @@ impl Context for OpenDevice {
         key: u32,
     ) -> Result<Arc<dyn MemoryRegion>> {
         Ok(Arc::new(Mr::register_with_key(&self.shared, request, key)?))
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn reg_pages(&self, request: &PagesRequest<'_>) -> Result<Arc<dyn MemoryRegion>> {
+        Ok(Arc::new(Mr::register_pages(&self.shared, request)?))
     }
 
     fn reg_dmabuf_mr(

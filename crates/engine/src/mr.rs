@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use polypath_verbs::{Access, Error, MemoryRegion, MrRequest, Result};
+use polypath_verbs::{Access, Error, MemoryRegion, MrRequest, PagesRequest, Result};
 
 use crate::context_inner::ContextInner;
-use crate::memory::{DmaBuf, MemoryTable, Region};
+use crate::memory::{DmaBuf, MemoryTable, PageList, PageRange, Region};
 
 /// A handle of a memory region. There may be several of one region (`ibv_import_mr`); whoever
 /// deregisters it first, does.
@@ -52,6 +52,18 @@ impl Mr {
         let MrRequest { pd, addr, len, iova, access } = *request;
         Self::make(context, pd, |memory| {
             memory.register_with_key(pd, (addr, len), iova, access, key)
+        })
+    }
+
+    /// A region of pages.
+    pub(crate) fn register_pages(
+        context: &Arc<ContextInner>,
+        request: &PagesRequest<'_>,
+    ) -> Result<Self> {
+        let PagesRequest { pd, pages, page_size, offset, len, iova, access, key } = *request;
+        Self::make(context, pd, |memory| {
+            let pages = PageList::new(pages, page_size)?;
+            memory.register_pages(pd, pages, PageRange { offset, len, iova }, access, key)
         })
     }
 

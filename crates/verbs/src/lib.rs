@@ -16,8 +16,9 @@ pub use error::{Error, Result};
 pub use event::{AsyncEvent, AsyncKind, Element};
 pub use object::{
     CompletionChannel, CompletionQueue, Context, CqRequest, Device, DeviceMemory, MemoryRegion,
-    MrRequest, MwBind, PostFailure, QpRequest, QueuePair, SendRequest, SharedReceiveQueue, SrqAttr,
-    SrqRequest, ThawRequest, UdTarget, Wc, XrcDomain, XrcSrq, XrcdRequest,
+    MrRequest, MwBind, PagesRequest, PostFailure, QpRequest, QueuePair, SendRequest,
+    SharedReceiveQueue, SrqAttr, SrqRequest, ThawRequest, UdTarget, Wc, XrcDomain, XrcSrq,
+    XrcdRequest,
 };
 pub use polypath_types::{
     Access, AhAttr, Completion, FlushScope, MigState, NetworkHeader, Placement, QpAttr, QpAttrMask,

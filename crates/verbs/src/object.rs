@@ -83,6 +83,17 @@ pub trait Context: Send + Sync + Debug {
     ) -> Result<Arc<dyn MemoryRegion>> {
         lacks("memory regions with given keys")
     }
+    /// Registers a region that is made of pages, which lie anywhere in the process, in the order of the
+    /// list: as a driver registers the scattered pages of a guest. Peers and work requests see one range.
+    /// `EINVAL`: the pages are not aligned, or do not have the range; `EFAULT`: one of them is not there.
+    /// Else as of [`Context::reg_mr_with_key`].
+    ///
+    /// # Safety
+    /// As of [`Context::reg_mr`], for each page.
+    #[allow(unsafe_code)]
+    unsafe fn reg_pages(&self, _request: &PagesRequest<'_>) -> Result<Arc<dyn MemoryRegion>> {
+        lacks("memory regions of page lists")
+    }
     /// `ibv_reg_dmabuf_mr`: `len` bytes from `offset` of the DMA-BUF behind `fd`; `addr` of the
     /// request means nothing.
     fn reg_dmabuf_mr(
@@ -196,6 +207,28 @@ pub struct MrRequest {
     pub iova: u64,
     /// Rights.
     pub access: Access,
+}
+
+/// What to register of pages.
+#[derive(Clone, Copy, Debug)]
+pub struct PagesRequest<'a> {
+    /// Protection domain.
+    pub pd: u32,
+    /// Addresses in the process of the pages, in their order; multiples of their size.
+    pub pages: &'a [usize],
+    /// Bytes of each page: a power of two, at least 4096.
+    pub page_size: usize,
+    /// Where the region begins in the first page.
+    pub offset: usize,
+    /// Bytes; the pages have at least `offset + len`.
+    pub len: usize,
+    /// Address that work requests use for the first byte. Atomics want it to lie as `offset` does,
+    /// modulo 8.
+    pub iova: u64,
+    /// Rights; without `ON_DEMAND`.
+    pub access: Access,
+    /// A key that somebody knows already; `None`: any.
+    pub key: Option<u32>,
 }
 
 /// What a memory window is bound to (`struct ibv_mw_bind_info`).

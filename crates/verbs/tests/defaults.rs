@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use polypath_verbs::{
     Access, AhAttr, AsyncEvent, Context, CqRequest, DeviceAttr, Error, GidEntry, MrRequest, MwBind,
-    PortAttr, QpRequest, QpType, Result, SrqAttr, SrqRequest, ThawRequest, XrcDomain, XrcdRequest,
+    PagesRequest, PortAttr, QpRequest, QpType, Result, SrqAttr, SrqRequest, ThawRequest, XrcDomain,
+    XrcdRequest,
 };
 
 #[derive(Debug)]
@@ -70,6 +71,20 @@ fn a_verb_that_a_device_does_not_implement_is_not_supported() {
     #[allow(unsafe_code)]
     let registered = unsafe { device.reg_mr_with_key(&region, 0x100) };
     lacks(registered, "memory regions with given keys");
+    let request = PagesRequest {
+        pd: 1,
+        pages: &[],
+        page_size: 4096,
+        offset: 0,
+        len: 0,
+        iova: 0,
+        access,
+        key: None,
+    };
+    // SAFETY: as above.
+    #[allow(unsafe_code)]
+    let registered = unsafe { device.reg_pages(&request) };
+    lacks(registered, "memory regions of page lists");
     lacks(device.reg_dmabuf_mr(&region, -1, 0), "regions of DMA-BUFs");
     lacks(device.alloc_null_mr(1), "null memory region");
     lacks(device.alloc_dm(8, 0), "memory of its own");

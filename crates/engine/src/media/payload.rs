@@ -31,10 +31,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// How many segments are left; `None` for the queue pair's own bytes.
+    /// In how many pieces the payload of a packet may lie; `None` for the queue pair's own bytes.
     pub(super) fn segments(&self) -> Option<usize> {
         match self {
             Self::Bytes(_) => None,
+            // No packet is longer than a page, so it lies in two at most.
+            Self::Memory { segments, .. } if segments.iter().any(Segment::is_listed) => {
+                Some(2 * segments.len())
+            }
             Self::Memory { segments, .. } => Some(segments.len()),
         }
     }
@@ -73,6 +77,9 @@ impl<'a> Cursor<'a> {
         while len > 0
             && let Some(piece) = self.next(len)
         {
+            if piece.is_listed() {
+                return false; // Its pages are gone.
+            }
             let (addr, n) = (piece.addr(), piece.bytes());
             // SAFETY: the segment was checked: where it is there, it is readable memory of this process
             // for as long as the lane's lock is held, under which the burst was made and which
@@ -96,8 +103,14 @@ impl<'a> Cursor<'a> {
         loop {
             let (first, rest) = segments.split_first()?;
             let left = first.len() - *skip;
-            let len = most.min(left);
-            let piece = first.part(*skip, len);
+            let mut len = most.min(left);
+            let mut piece = first.part(*skip, len);
+            if piece.is_listed()
+                && let Ok(together) = piece.together()
+            {
+                piece = together;
+                len = piece.len();
+            }
             if len == left {
                 *segments = rest;
                 *skip = 0;

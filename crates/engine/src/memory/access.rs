@@ -8,7 +8,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-use polypath_transport::{AtomicOp, Fault};
+use polypath_transport::{AtomicOp, Fault, Segment as _};
 
 use super::guard::guarded;
 use super::segment::Segment;
@@ -24,6 +24,9 @@ use super::segment::Segment;
 #[inline]
 pub fn store(segment: Segment, data: &[u8]) -> Result<(), Fault> {
     debug_assert!(data.len() <= segment.bytes());
+    if segment.is_listed() {
+        return store_in_pages(segment, data);
+    }
     let len = data.len().min(segment.bytes());
     if len == 0 {
         return Ok(());
@@ -43,6 +46,38 @@ pub fn store(segment: Segment, data: &[u8]) -> Result<(), Fault> {
         })
     };
     if done { Ok(()) } else { Err(Fault::Gone) }
+}
+
+/// [`store`] piece by piece, so the last bytes last.
+#[cold]
+fn store_in_pages(segment: Segment, data: &[u8]) -> Result<(), Fault> {
+    let len = data.len().min(segment.bytes());
+    each_piece(segment, len, |piece, at| store(piece, &data[at..][..piece.bytes()]))
+}
+
+/// [`copy_out`] piece by piece.
+#[cold]
+fn copy_out_of_pages(segment: Segment, out: &mut [u8]) -> Result<usize, Fault> {
+    let len = out.len().min(segment.bytes());
+    each_piece(segment, len, |piece, at| {
+        copy_out(piece, &mut out[at..][..piece.bytes()]).map(drop)
+    })?;
+    Ok(len)
+}
+
+/// Does something with each piece of a segment that lies in pages, in order.
+fn each_piece(
+    segment: Segment,
+    len: usize,
+    mut work: impl FnMut(Segment, usize) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let mut done = 0;
+    while done < len {
+        let piece = segment.part(done as u32, (len - done) as u32).together()?;
+        work(piece, done)?;
+        done += piece.bytes();
+    }
+    Ok(())
 }
 
 /// Bytes of a copy that are to be written last: up to 8, from an 8-aligned address on if there is one.
@@ -96,6 +131,9 @@ unsafe fn store_tail(mut dst: *mut u8, mut src: *const u8, mut len: usize) {
 /// [`Fault::Gone`]; some bytes may have been copied.
 #[inline]
 pub fn copy_out(segment: Segment, out: &mut [u8]) -> Result<usize, Fault> {
+    if segment.is_listed() {
+        return copy_out_of_pages(segment, out);
+    }
     let len = out.len().min(segment.bytes());
     if len == 0 {
         return Ok(0);
@@ -147,6 +185,8 @@ pub fn atomic_write(segment: Segment, value: u64) -> Result<(), Fault> {
 /// One access, which owns nothing, to the word that is a segment.
 #[inline]
 fn on_word(segment: Segment, access: impl Fn(&AtomicU64)) -> Result<(), Fault> {
+    // A word does not lie in two pages: it is aligned.
+    let segment = segment.together()?;
     let fits = segment.bytes() >= 8 && segment.addr().is_multiple_of(8) && segment.addr() != 0;
     debug_assert!(fits, "not checked for atomics: {segment:?}");
     if !fits {

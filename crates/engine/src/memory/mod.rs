@@ -31,7 +31,8 @@
 //! no care: nothing but the process itself accesses its memory, by its own page tables.
 //!
 //! Memory that the device has allocated or mapped itself (device memory, DMA-BUFs) is kept as long as
-//! a region of it is registered. A null region has no memory: see `null`.
+//! a region of it is registered. A null region has no memory: see `null`. A region may be made of pages
+//! that lie anywhere: see `page_list`.
 //!
 //! # Cost
 //!
@@ -44,6 +45,8 @@ mod device;
 mod guard;
 mod names;
 mod null;
+mod page_list;
+mod pages;
 #[cfg(test)]
 pub(crate) mod place;
 mod probe;
@@ -59,6 +62,8 @@ pub use access::{atomic, atomic_write, copy_out, make_visible, store};
 pub use cache::KeyCache;
 pub use device::{DeviceBytes, DmaBuf};
 pub(crate) use guard::guarded;
+pub use page_list::PageList;
+pub use pages::PageRange;
 pub use probe::POPULATE_MAX;
 pub use region::{Keeper, Region};
 pub use segment::Segment;

@@ -42,7 +42,7 @@ impl Region {
         self.grant.pd
     }
 
-    /// First byte in the process.
+    /// First byte in the process; of a page list, an address that only accesses know.
     pub fn addr(&self) -> usize {
         self.grant.base as usize
     }
@@ -186,7 +186,7 @@ impl Grant {
         let write = rights.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let segment = self.range(va, len, write)?;
         // The virtual address is aligned (the transport checks it), but the region's may lie askew.
-        if rights.contains(Access::REMOTE_ATOMIC) && !segment.addr().is_multiple_of(8) {
+        if rights.contains(Access::REMOTE_ATOMIC) && !segment.start().is_multiple_of(8) {
             return Err(Fault::Range);
         }
         Ok(segment)

@@ -2,6 +2,10 @@
 
 use core::ops::Range;
 
+use polypath_transport::Fault;
+
+use super::page_list;
+
 /// A piece of this process' memory that was checked against its region.
 ///
 /// Only the checks of [`MemoryTable`](super::MemoryTable) and [`KeyCache`](super::KeyCache) make one, so
@@ -23,10 +27,40 @@ impl Segment {
         Self { addr, len }
     }
 
-    /// The address in this process.
+    /// The address in this process, unless it is [listed](Self::is_listed).
     #[inline]
     pub fn addr(&self) -> usize {
+        debug_assert!(!self.is_listed(), "{self:?} lies in pages");
         self.addr as usize
+    }
+
+    /// The address, whatever it counts: as aligned as the bytes are in the process.
+    #[inline]
+    pub(super) fn start(&self) -> u64 {
+        self.addr
+    }
+
+    /// Whether it lies in the pages of a list, and [`Self::together`] gives what of it is in one place.
+    #[inline]
+    pub fn is_listed(&self) -> bool {
+        page_list::is_listed(self.addr)
+    }
+
+    /// Its first bytes, as far as they lie together in the process.
+    ///
+    /// # Errors
+    /// [`Fault::Gone`]: the region was deregistered.
+    #[inline]
+    pub fn together(self) -> Result<Self, Fault> {
+        if self.is_listed() { self.first_pages() } else { Ok(self) }
+    }
+
+    #[cold]
+    fn first_pages(self) -> Result<Self, Fault> {
+        // A list goes after its region, and that after everybody who holds a segment of it.
+        let (list, byte) = page_list::find(self.addr).ok_or(Fault::Gone)?;
+        let (addr, len) = list.run(byte, self.bytes()).ok_or(Fault::Range)?;
+        Ok(Self::checked(addr as u64, len as u32))
     }
 
     /// Its length in bytes.

@@ -12,6 +12,7 @@ use polypath_verbs::{Error, Result};
 use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::names::{NameHasher, free_name, given_name, name_of, refuse_nameless};
+use super::page_list;
 use super::region::{Backing, Grant, Keeper, Region};
 use super::segment::Segment;
 use super::window::{BindInfo, Bound, STAGED_BINDS_MAX, Window, WindowType};
@@ -134,7 +135,7 @@ impl MemoryTable {
     }
 
     /// Adds a region; with key 0, it gets one.
-    fn insert(&self, grant: Grant, keeper: Option<Keeper>) -> Result<Arc<Region>> {
+    pub(super) fn insert(&self, grant: Grant, keeper: Option<Keeper>) -> Result<Arc<Region>> {
         signals::install();
         let mut names = self.write();
         self.check_open()?;
@@ -538,17 +539,27 @@ impl MemoryTable {
     }
 }
 
-/// Checks a registration. The key is still to be filled in.
-fn new_grant(pd: u32, addr: usize, len: usize, iova: u64, access: Access) -> Result<Grant> {
+/// Checks rights, and that addresses do not wrap; gives the one of the first byte.
+pub(super) fn check_range(len: usize, iova: u64, access: Access) -> Result<u64> {
     let remote_writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     if access.intersects(remote_writes) && !access.contains(Access::LOCAL_WRITE) {
         return Err(Error::invalid("REMOTE_WRITE and REMOTE_ATOMIC want LOCAL_WRITE too"));
     }
     let start = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+    if start.checked_add(len as u64).is_none() {
+        return Err(Error::invalid("the range wraps around the address space"));
+    }
+    Ok(start)
+}
+
+/// Checks a registration. The key is still to be filled in.
+fn new_grant(pd: u32, addr: usize, len: usize, iova: u64, access: Access) -> Result<Grant> {
     let on_demand = access.contains(Access::ON_DEMAND);
     let everything = on_demand && addr == 0 && len == usize::MAX;
-    let wraps = addr.checked_add(len).is_none() || start.checked_add(len as u64).is_none();
-    if wraps && !everything {
+    let start = check_range(if everything { 0 } else { len }, iova, access)?;
+    // Not of the process: those of page lists are there.
+    let end = addr.checked_add(len).filter(|end| !page_list::is_listed(*end as u64));
+    if end.is_none() && !everything {
         return Err(Error::invalid("the range wraps around the address space"));
     }
     if !on_demand && !probe::accessible(addr, len, access.contains(Access::LOCAL_WRITE)) {
