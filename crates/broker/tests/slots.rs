@@ -187,7 +187,7 @@ fn a_slot_that_is_asked_for_is_given_unless_somebody_has_it() {
         let mut control = client("");
         let first = control.open_lane().unwrap();
         // Far behind the first, so that sockets are opened on the way to it.
-        let wanted = (first.slot + 99) % 254 + 1;
+        let wanted = ((u16::from(first.slot) + 99) % 254 + 1) as u8;
         let given = control.open_lane_on(wanted).unwrap();
         assert_eq!(given.slot, wanted);
         send("10.0.0.1", &packet(wanted, 1));
