@@ -1,7 +1,7 @@
 //! Queue pairs, memory and completion queues on lanes; UDP paths; the roce and mp devices.
 //!
 //! An [`Engine`] has devices; everything else is behind the traits of `polypath-verbs`. There may be
-//! several in a process; [`devices`] are those of the one that the environment configures. An engine
+//! several in a process; [`devices()`] are those of the one that the environment configures. An engine
 //! works in the application's own threads (whoever posts or polls drives its lane) and in one thread of
 //! its own per lane for when nobody does.
 //!
