@@ -41,7 +41,8 @@ pub(crate) fn add(seed: u64, case: &mut Case) {
             false => When::Packet(rng.below(3000)),
         };
         let plan = &case.pairs[pair];
-        if plan.service == QpType::Rc && patience(plan) > 4 * time {
+        // Not several paths: see docs/limits.md.
+        if plan.service == QpType::Rc && !plan.multipath && patience(plan) > 4 * time {
             case.faults.push((when, Fault::Away { pair, end, time }));
         }
     }
