@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use polypath_ipc::SLOT_MAX;
+
 use crate::groups;
 use crate::handover::Handover;
 use crate::steering;
@@ -19,9 +21,6 @@ use crate::sys::udp::UdpSocket;
 
 /// UDP destination port of RoCEv2.
 pub(crate) const PORT: u16 = polypath_wire::ROCE_PORT;
-
-/// The last slot; 255 is the multicast QPN's top byte.
-pub(crate) const SLOT_MAX: u8 = 254;
 
 /// Receive buffer asked for, in bytes; the kernel gives twice that, or less. Much more than the window of one
 /// peer takes: UC and UD have none, and what comes while the receiver does not run has to wait somewhere.

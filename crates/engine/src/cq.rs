@@ -252,13 +252,10 @@ impl Cq {
     fn take_some(&self, limit: usize, sink: &mut dyn FnMut(&Wc)) -> usize {
         let mut ring = lock(&self.ring);
         let n = limit.min(ring.entries.len());
-        for wc in ring.entries.iter().take(n) {
-            sink(wc);
-        }
-        if n == 1 {
-            ring.entries.pop_front();
-        } else {
-            ring.entries.drain(..n);
+        for _ in 0..n {
+            if let Some(wc) = ring.entries.pop_front() {
+                sink(&wc);
+            }
         }
         self.count.store(ring.entries.len(), Ordering::Release);
         n

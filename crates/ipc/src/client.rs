@@ -32,6 +32,9 @@ pub struct Client {
     buffer: Box<[u8]>,
 }
 
+/// The last slot; 255 is the multicast QPN's top byte.
+pub const SLOT_MAX: u8 = 254;
+
 /// A slot, and the socket that receives what is addressed to its QPNs.
 #[derive(Debug)]
 pub struct Lane {

@@ -45,7 +45,7 @@ mod start;
 pub mod status;
 pub mod time;
 
-pub use client::{Client, CmFile, EventStream, HangUp, Lane};
+pub use client::{Client, CmFile, EventStream, HangUp, Lane, SLOT_MAX};
 pub use error::IpcError;
 pub use message::{Hello, Push, Reply, Request};
 pub use status::Status;

@@ -8,15 +8,14 @@ use polypath_transport::{QpState, QpType, QueuePair};
 
 use crate::case::{Case, PairPlan};
 use crate::datagram::address;
-use crate::faults::{Fault, When};
+use crate::faults::Fault;
+use crate::freeze::any_step;
 use crate::judge::{Verdict, demand};
 use crate::rng::Rng;
 use crate::run::Simulation;
 use crate::under_way::Away;
 
-/// Queue pairs go within this time after they were connected.
-const WORK: Duration = Duration::from_millis(700);
-/// And come back within this time.
+/// Queue pairs that go come back within this time.
 const TIME: Duration = Duration::from_millis(40);
 /// Of a thousand cases, so many have queue pairs that go.
 const SHARE: u64 = 150;
@@ -36,10 +35,7 @@ pub(crate) fn add(seed: u64, case: &mut Case) {
         let pair = rng.below(case.pairs.len() as u64) as usize;
         let end = rng.below(2) as usize;
         let time = rng.time(TIME);
-        let when = match rng.chance(500) {
-            true => When::At(rng.time(WORK)),
-            false => When::Packet(rng.below(3000)),
-        };
+        let when = any_step(rng);
         let plan = &case.pairs[pair];
         // Not several paths: see docs/limits.md.
         if plan.service == QpType::Rc && !plan.multipath && patience(plan) > 4 * time {

@@ -14,6 +14,14 @@ const WORK: Duration = Duration::from_millis(700);
 /// Of a thousand cases, so many have frozen queue pairs.
 const SHARE: u64 = 200;
 
+/// Any step: of the work, or of the packets, which come in bursts.
+pub(crate) fn any_step(rng: &mut Rng) -> When {
+    match rng.chance(500) {
+        true => When::At(rng.time(WORK)),
+        false => When::Packet(rng.below(3000)),
+    }
+}
+
 /// Adds to a case what its seed means here.
 pub(crate) fn add(seed: u64, case: &mut Case) {
     let rng = &mut Rng::new(seed.rotate_left(31) ^ 0x6672_6565_7a65_7468);
@@ -23,11 +31,7 @@ pub(crate) fn add(seed: u64, case: &mut Case) {
     for _ in 0..=rng.below(12) {
         let pair = rng.below(case.pairs.len() as u64) as usize;
         let end = rng.below(2) as usize;
-        // At any step: of the work, or of the packets, which come in bursts.
-        let when = match rng.chance(500) {
-            true => When::At(rng.time(WORK)),
-            false => When::Packet(rng.below(3000)),
-        };
+        let when = any_step(rng);
         case.faults.push((when, Fault::Freeze { pair, end }));
     }
 }

@@ -7,16 +7,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use polypath_cm::{ClientId, FileId};
-use polypath_ipc::Hello;
 use polypath_ipc::message::{self, CM_COMMAND_MAX, Push, Reply, Request, TEXT_MAX, VERSION};
 use polypath_ipc::status::{BrokerStatus, ClientStatus, CmIdStatus, ProcessStatus, SlotStatus};
+use polypath_ipc::{Hello, SLOT_MAX};
 use polypath_telemetry::{BrokerCounters, Event};
 use polypath_topology::{PathSelector, Selection};
 
 use super::Broker;
 use crate::connection::Role;
 use crate::log::log;
-use crate::slots::{Owner, SLOT_MAX};
+use crate::slots::Owner;
 use crate::sys::process::now;
 
 /// A `struct rdma_ucm_event_resp`, and room to grow.

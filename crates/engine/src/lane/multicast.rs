@@ -11,6 +11,7 @@ use std::os::fd::RawFd;
 use polypath_verbs::{Error, Result};
 
 use super::State;
+use crate::media::udp::set_option;
 
 /// A queue pair in a group.
 #[derive(Debug)]
@@ -115,7 +116,6 @@ impl State {
 }
 
 /// `IP_ADD_MEMBERSHIP`, `IPV6_JOIN_GROUP` and their opposites, on a dual-stack socket.
-#[allow(unsafe_code)]
 fn membership(socket: RawFd, group: IpAddr, ifindex: u32, join: bool) -> std::io::Result<()> {
     let done = match group {
         IpAddr::V4(ip) => {
@@ -125,16 +125,7 @@ fn membership(socket: RawFd, group: IpAddr, ifindex: u32, join: bool) -> std::io
                 imr_ifindex: ifindex.cast_signed(),
             };
             let option = if join { libc::IP_ADD_MEMBERSHIP } else { libc::IP_DROP_MEMBERSHIP };
-            // SAFETY: `request` is what the option takes, with its size.
-            unsafe {
-                libc::setsockopt(
-                    socket,
-                    libc::IPPROTO_IP,
-                    option,
-                    (&raw const request).cast(),
-                    size_of_val(&request) as libc::socklen_t,
-                )
-            }
+            set_option(&socket, libc::IPPROTO_IP, option, &request)
         }
         IpAddr::V6(ip) => {
             let request = libc::ipv6_mreq {
@@ -142,25 +133,13 @@ fn membership(socket: RawFd, group: IpAddr, ifindex: u32, join: bool) -> std::io
                 ipv6mr_interface: ifindex,
             };
             let option = if join { libc::IPV6_ADD_MEMBERSHIP } else { libc::IPV6_DROP_MEMBERSHIP };
-            // SAFETY: `request` is what the option takes, with its size.
-            unsafe {
-                libc::setsockopt(
-                    socket,
-                    libc::IPPROTO_IPV6,
-                    option,
-                    (&raw const request).cast(),
-                    size_of_val(&request) as libc::socklen_t,
-                )
-            }
+            set_option(&socket, libc::IPPROTO_IPV6, option, &request)
         }
     };
     match done {
-        0 => Ok(()),
-        _ => match std::io::Error::last_os_error() {
-            // Joined already by another lane's queue pair on the same socket: as good.
-            e if join && e.raw_os_error() == Some(libc::EADDRINUSE) => Ok(()),
-            e => Err(e),
-        },
+        // Joined already by another lane's queue pair on the same socket: as good.
+        Err(e) if join && e.raw_os_error() == Some(libc::EADDRINUSE) => Ok(()),
+        done => done,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Queue pair numbers: the upper 8 bits are the lane's slot, which the broker gave, and the lower 16 are
 //! the lane's to give.
 
+use polypath_ipc::SLOT_MAX;
 use polypath_verbs::{Error, Result};
 
 use super::{Core, State};
@@ -8,8 +9,6 @@ use crate::limits::MAX_QP_PER_LANE;
 
 /// Multicast packets are addressed to it (IBTA 10.5.1).
 const MULTICAST: u32 = 0xff_ffff;
-/// The last slot that the broker gives out.
-const SLOT_MAX: u32 = 254;
 
 /// The slot in which a number lies that the program wants for a queue pair.
 pub(crate) fn slot_of(number: u32) -> Result<u8> {
@@ -21,7 +20,7 @@ pub(crate) fn slot_of(number: u32) -> Result<u8> {
         _ => {}
     }
     let (slot, index) = (number >> 16, number & 0xffff);
-    if !(1..=SLOT_MAX).contains(&slot) || index == 0 {
+    if !(1..=u32::from(SLOT_MAX)).contains(&slot) || index == 0 {
         return Err(not_available(format!(
             "no queue pair has the number {number:#x}: they are 0x10001 to 0xfeffff, without those \
              that end in 0000"

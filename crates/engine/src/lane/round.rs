@@ -75,17 +75,14 @@ impl State {
                 return;
             }
         }
-        if driver == Driver::Lane
+        let acks_wait = driver == Driver::Lane
             && self.core.owes_acks()
             && !self.io.awaited
             && self.answering.may_wait(now, received)
-            && !self.io.sender.has_queued()
-        {
-            self.flush();
-            self.core.set_timers();
-            return;
+            && !self.io.sender.has_queued();
+        if !acks_wait {
+            self.acknowledge();
         }
-        self.acknowledge();
         self.flush();
         self.core.set_timers();
     }

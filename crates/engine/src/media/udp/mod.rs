@@ -19,6 +19,7 @@ use super::{FlowError, FlowFault, FlowHandle, Flushed, Received, Seal};
 
 pub use receiver::Receiver;
 pub use sender::Sender;
+pub(crate) use sys::set_option;
 
 /// What a flow's packets have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

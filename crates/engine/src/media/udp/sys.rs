@@ -27,8 +27,8 @@ pub(super) fn set_int(fd: &OwnedFd, level: c_int, name: c_int, value: c_int) -> 
 }
 
 /// Sets an option to the bytes of a plain C value.
-pub(super) fn set_option<T: Copy>(
-    fd: &OwnedFd,
+pub(crate) fn set_option<T: Copy>(
+    fd: &impl AsRawFd,
     level: c_int,
     name: c_int,
     value: &T,
