@@ -1,8 +1,8 @@
-//! Requests that came a moment before their listener.
+//! Requests that arrive a moment before their listener.
 //!
-//! Programs that agree by other means to connect now, one listening and one connecting, as
-//! perftest does, race: the request may arrive before the listener is there. A rejection cannot be
-//! taken back, so requests for services nobody listens on wait a moment before they are rejected.
+//! Programs that agree by other means to connect now, as perftest does, race: one listens and one
+//! connects, and the request may arrive before the listener is there. A rejection cannot be taken
+//! back. So a request for a service that nobody listens on waits a moment before it is rejected.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -11,10 +11,11 @@ use polypath_wire::cm::{CmMad, CmMessage};
 
 use crate::env::MadAddress;
 
-/// How long a request waits for its listener. On a busy machine the way to it takes many turns of the
-/// scheduler, 30 ms were too few, and perftest before 26.04 crashes when it is rejected.
+/// How long a request waits for its listener. On a busy machine it can take the scheduler many
+/// turns until the listener is there: 30 ms were too few. And perftest before 26.04 crashes when it
+/// is rejected.
 pub(crate) const GRACE: Duration = Duration::from_millis(200);
-/// Most requests that wait; more are rejected at once.
+/// The largest number of requests that wait; further ones are rejected at once.
 const MAX_WAITING: usize = 64;
 
 #[derive(Debug)]
@@ -25,12 +26,13 @@ pub(crate) struct Early {
     pub(crate) mad: Vec<u8>,
 }
 
-/// The requests that wait, in order of arrival.
+/// The waiting requests, in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting(VecDeque<Early>);
 
 impl Waiting {
-    /// Keeps a request that nobody serves. True: it waits, or waited already; nothing is to be done.
+    /// Keeps a request for a service that nobody listens on. Returns true if the request now waits
+    /// or already waited, and the caller has nothing to do.
     pub(crate) fn keep(
         &mut self,
         now: Duration,
@@ -54,7 +56,7 @@ impl Waiting {
         true
     }
 
-    /// Takes out the requests whose time is over, or whose service somebody has begun.
+    /// Takes out the requests whose time is over, or whose service has a listener by now.
     pub(crate) fn due(&mut self, now: Duration, is_served: impl Fn(u64) -> bool) -> Vec<Early> {
         let (due, waiting) =
             self.0.drain(..).partition(|e| e.until <= now || is_served(e.service_id));

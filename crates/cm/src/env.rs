@@ -1,34 +1,35 @@
-//! What the connection manager asks of its host: routes, devices and multicast membership.
+//! What the connection manager asks its host for: routes, devices and multicast membership.
 //!
 //! The host answers from its own table of interfaces, addresses and routes; every call must return
-//! at once. Which device stands for an address is the client's choice (one multi-path device, or
-//! one plain device per interface), so every question names the client.
+//! at once. The client chooses which device stands for an address (one multi-path device, or one
+//! plain device per interface), so every question names the client.
 
 use core::net::IpAddr;
 
-/// One client of the host: a process, with its choice of devices.
+/// A client of the host: a process with its choice of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub u64);
 
-/// One open of the rdma_cm character device.
+/// One open file of the rdma_cm character device.
 ///
-/// `MIGRATE_ID` names the file that holds the id by a descriptor of the client's process; the host
-/// rewrites that field of the command to this number.
+/// `MIGRATE_ID` names the file that holds the id by a descriptor of the client's process. The host
+/// replaces that field of the command with this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u32);
 
-/// A question for the way to an address.
+/// A question for the route to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteQuery {
     /// The local address the application bound, if it bound one.
     pub source: Option<IpAddr>,
-    /// Where to.
+    /// The destination address.
     pub destination: IpAddr,
-    /// The interface the application named (the scope of a link-local address), if it did.
+    /// The interface that the application named (the scope of a link-local address), if it named
+    /// one.
     pub ifindex: Option<u32>,
 }
 
-/// The way to an address.
+/// The route to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The local address to send from.
@@ -37,12 +38,12 @@ pub struct Route {
     pub ifindex: u32,
 }
 
-/// The device, port and GID which stand for a local address.
+/// The device, port and GID that stand for a local address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
     /// The node GUID, in the byte order of the wire, as `ibv_get_device_guid` returns it.
     pub node_guid: [u8; 8],
-    /// The index `ibv_get_device_index` returns for the device.
+    /// The index that `ibv_get_device_index` returns for the device.
     pub ibdev_index: u32,
     /// The port, from 1.
     pub port_num: u8,
@@ -56,14 +57,14 @@ pub struct Device {
     pub ack_delay: u8,
 }
 
-/// What the host knows and the connection manager asks for.
+/// The knowledge of the host that the connection manager asks for.
 pub trait Environment {
-    /// The way to an address, `None` if there is none.
+    /// The route to an address; `None` if there is none.
     fn route(&mut self, client: ClientId, query: &RouteQuery) -> Option<Route>;
 
-    /// The device which stands for a local address, with the interface that has the address;
-    /// `None` if the client's choice of devices does not cover it. `ifindex` tells link-local
-    /// addresses apart and is `None` where that does not matter.
+    /// The device that stands for a local address, with the interface that has the address; `None`
+    /// if the client's choice of devices does not cover it. `ifindex` tells link-local addresses
+    /// apart and is `None` where that does not matter.
     fn device_for(
         &mut self,
         client: ClientId,
@@ -71,16 +72,16 @@ pub trait Environment {
         ifindex: Option<u32>,
     ) -> Option<(Device, u32)>;
 
-    /// Some device of the client with one of its addresses and that address's interface: for
+    /// Some device of the client, with one of its addresses and that address's interface. It serves
     /// connections of the host to itself by its loopback address.
     fn any_device(&mut self, client: ClientId) -> Option<(Device, IpAddr, u32)>;
 
     /// Whether an address is one of this host's, with or without a device.
     fn is_local(&mut self, address: IpAddr, ifindex: Option<u32>) -> bool;
 
-    /// Every address that packets of the client's devices can leave from and come to now, with its
-    /// interface: those whose interface works. They are told to peers as other ways to this end;
-    /// a host without several ways may leave this at none.
+    /// Every address, with its interface, that packets of the client's devices can now be sent from
+    /// and received at: those whose interface works. Peers are told these addresses, as other ways
+    /// to this end. A host with only one way may return none.
     fn addresses(&mut self, client: ClientId) -> Vec<(IpAddr, u32)> {
         let _ = client;
         Vec::new()
@@ -89,10 +90,10 @@ pub trait Environment {
     /// Joins an IP multicast group on an interface for the client.
     ///
     /// # Errors
-    /// The errno the application shall see.
+    /// The errno that the application gets.
     fn multicast_join(&mut self, client: ClientId, ifindex: u32, group: IpAddr) -> Result<(), i32>;
 
-    /// Leaves a group joined before.
+    /// Leaves a group that the client joined.
     fn multicast_leave(&mut self, client: ClientId, ifindex: u32, group: IpAddr);
 }
 
@@ -120,11 +121,11 @@ pub struct OutgoingMad {
     pub ifindex: u32,
     /// The traffic class of the IP header, from the application's type of service.
     pub traffic_class: u8,
-    /// How often the same MAD was sent before, this way or another.
+    /// How often the same MAD was sent before, to this address or to another.
     pub attempt: u8,
-    /// The client it is sent for, `None` for answers to unknown peers.
+    /// The client that it is sent for; `None` for answers to unknown peers.
     pub client: Option<ClientId>,
-    /// The client's queue pair it is about, 0 if there is none.
+    /// The client's queue pair that it is about; 0 if there is none.
     pub qp_num: u32,
     /// The MAD.
     pub mad: [u8; 256],

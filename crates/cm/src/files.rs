@@ -1,15 +1,15 @@
-//! Open files of the device, each with its queue of events.
+//! The open files of the device, each with its queue of events.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::env::{ClientId, FileId};
 
-/// An event waiting to be taken.
+/// An event that waits to be taken.
 #[derive(Clone, Debug)]
 pub(crate) struct Queued {
-    /// The id the event is counted on.
+    /// The id whose reported events it counts among.
     pub(crate) owner: u32,
-    /// The multicast membership it is counted on too.
+    /// The multicast membership whose reported events it also counts among.
     pub(crate) membership: Option<u32>,
     /// The id of the new connection that a connection request announces.
     pub(crate) child: Option<u32>,
@@ -28,7 +28,7 @@ struct File {
 #[derive(Debug, Default)]
 pub(crate) struct FileTable {
     files: BTreeMap<FileId, File>,
-    /// Files with events, in the order they shall be served.
+    /// The files with events, in the order in which they are served.
     ready: VecDeque<FileId>,
 }
 
@@ -46,7 +46,7 @@ impl FileTable {
         self.files.get(&file).map(|f| f.client)
     }
 
-    /// How many ids the file has.
+    /// The number of ids of the file.
     pub(crate) fn id_count(&self, file: FileId) -> usize {
         self.files.get(&file).map_or(0, |f| f.ids)
     }
@@ -63,12 +63,12 @@ impl FileTable {
         }
     }
 
-    /// How many events of the file wait.
+    /// The number of events that wait in the file.
     pub(crate) fn event_count(&self, file: FileId) -> usize {
         self.files.get(&file).map_or(0, |f| f.events.len())
     }
 
-    /// How many events of all files wait.
+    /// The number of events that wait in all files.
     pub(crate) fn waiting_events(&self) -> usize {
         self.files.values().map(|f| f.events.len()).sum()
     }
@@ -82,7 +82,7 @@ impl FileTable {
         }
     }
 
-    /// The next event of any file, the files taking turns.
+    /// Takes the next event of any file. Files take turns.
     pub(crate) fn pop(&mut self) -> Option<(FileId, Queued)> {
         while let Some(file) = self.ready.pop_front() {
             if let Some(event) = self.take(file) {
@@ -95,7 +95,7 @@ impl FileTable {
         None
     }
 
-    /// The next event of one file.
+    /// Takes the next event of one file.
     pub(crate) fn pop_of(&mut self, file: FileId) -> Option<Queued> {
         let event = self.take(file);
         if self.event_count(file) == 0 {
@@ -108,7 +108,7 @@ impl FileTable {
         self.files.get_mut(&file)?.events.pop_front()
     }
 
-    /// Takes out the waiting events that a test picks, in order.
+    /// Takes out the waiting events that the test picks, in order.
     pub(crate) fn remove_events(
         &mut self,
         file: FileId,

@@ -1,4 +1,4 @@
-//! The ids which applications hold (`struct rdma_cm_id`), and where each stands.
+//! The ids that applications hold (`struct rdma_cm_id`) and their states.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use crate::env::{ClientId, Device, FileId};
 use crate::errno;
 use crate::path::Path;
 
-/// librdmacm keeps ids in a table of this many entries.
+/// The highest number of an id: librdmacm keeps ids in a table of 65,536 entries.
 const ID_MAX: u32 = 0xffff;
 
 /// The transport service of the id's queue pair.
@@ -26,7 +26,7 @@ pub(crate) enum QpType {
 }
 
 impl QpType {
-    /// From `enum ibv_qp_type`.
+    /// Converts from `enum ibv_qp_type`.
     pub(crate) fn from_raw(raw: u8) -> Option<Self> {
         match raw {
             2 => Some(Self::Rc),
@@ -39,7 +39,7 @@ impl QpType {
     }
 }
 
-/// The life of an id, as `enum rdma_cm_state` of the kernel has it.
+/// The states of an id, as in the kernel's `enum rdma_cm_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdState {
     Idle,
@@ -49,7 +49,7 @@ pub(crate) enum IdState {
     Connect,
     Disconnect,
     Listen,
-    /// Its device is gone; it can only be destroyed.
+    /// The id's device is gone; the id can only be destroyed.
     Removed,
 }
 
@@ -68,9 +68,9 @@ impl IdState {
     }
 }
 
-/// The device an id is attached to, and the addresses its packets carry.
+/// The device that an id is attached to, and the addresses of its packets.
 ///
-/// They are those of the id, except that an id of a loopback address uses the device's.
+/// The addresses are those of the id. Only an id with a loopback address uses the device's instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attachment {
     pub(crate) device: Device,
@@ -84,8 +84,8 @@ pub(crate) struct CmId {
     pub(crate) id: u32,
     pub(crate) file: FileId,
     pub(crate) client: ClientId,
-    /// The application's name for the id; a new connection has none until it is accepted, and no
-    /// events either.
+    /// The application's name for the id. A new connection has none, and gets no events, until it
+    /// is accepted.
     pub(crate) uid: Option<u64>,
     pub(crate) port_space: PortSpace,
     pub(crate) qp_type: QpType,
@@ -95,19 +95,20 @@ pub(crate) struct CmId {
     /// The interface that a link-local address names.
     pub(crate) bound_if: Option<u32>,
     pub(crate) attachment: Option<Attachment>,
-    /// Where packets for the destination go; differs from it for loopback addresses.
+    /// The address that packets for the destination go to. It differs from the destination if that
+    /// is a loopback address.
     pub(crate) remote: Option<IpAddr>,
     pub(crate) path: Option<Path>,
     pub(crate) port: Option<(PortSpace, u16)>,
     pub(crate) options: Options,
-    /// How many more connection requests may wait; of listening ids.
+    /// The number of further connection requests that may wait; for listening ids.
     pub(crate) backlog: u32,
     pub(crate) qkey: Option<u32>,
     pub(crate) qp_num: u32,
     pub(crate) srq: bool,
-    /// The PSN the peer shall start with.
+    /// The PSN that the peer starts with.
     pub(crate) first_psn: u32,
-    /// The connection, by local communication id.
+    /// The local communication id of the connection.
     pub(crate) connection: Option<u32>,
     pub(crate) memberships: Vec<u32>,
     pub(crate) events_reported: u32,
@@ -115,7 +116,7 @@ pub(crate) struct CmId {
     pub(crate) address_lost: bool,
 }
 
-/// What applications set by options.
+/// The options that applications set.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Options {
     pub(crate) tos: Option<u8>,
@@ -131,11 +132,11 @@ impl CmId {
     }
 
     pub(crate) fn family_only(&self) -> bool {
-        // IPv6 wildcards take IPv4 too, as with net.ipv6.bindv6only = 0.
+        // IPv6 wildcards take IPv4 connections too, as with net.ipv6.bindv6only = 0.
         self.options.family_only.unwrap_or_else(|| self.family() == Some(Family::Inet))
     }
 
-    /// The Q_Key of the id, settled at first use.
+    /// The Q_Key of the id, which its first use fixes.
     pub(crate) fn settle_qkey(&mut self, wanted: u32) -> Result<u32, i32> {
         match self.qkey {
             Some(qkey) if wanted != 0 && wanted != qkey => Err(errno::EINVAL),
@@ -165,13 +166,13 @@ impl CmId {
         }
     }
 
-    /// Bytes of private data that belong to the RDMA IP CM header: none for native addresses.
+    /// Whether private data begins with the RDMA IP CM header. It does not with native addresses.
     pub(crate) fn has_ip_header(&self) -> bool {
         self.family() != Some(Family::Ib)
     }
 }
 
-/// `RDMA_UDP_QKEY` of the kernel: the Q_Key of every UD queue pair that names none.
+/// The kernel's `RDMA_UDP_QKEY`: the Q_Key of every UD queue pair that names none.
 pub(crate) const RDMA_UDP_QKEY: u32 = 0x0123_4567;
 
 /// Every id of every file.
@@ -194,8 +195,8 @@ impl IdTable {
         self.ids.values_mut()
     }
 
-    /// Adds an id. Numbers go round, so that one freed is not used again soon: an event of the old
-    /// one may still be on its way to the application.
+    /// Adds an id. Numbers are used in turn, so that a freed one is not used again soon: an event
+    /// of the old id may still be on its way to the application.
     pub(crate) fn insert(
         &mut self,
         file: FileId,
@@ -252,8 +253,8 @@ impl IdTable {
         self.ids.get_mut(&id)
     }
 
-    /// The id which a file names in a command: ENOENT if there is none, EINVAL if it is another
-    /// file's.
+    /// The id that a file names in a command: ENOENT if there is none, EINVAL if another file holds
+    /// it.
     pub(crate) fn named(&mut self, file: FileId, id: u32) -> Result<&mut CmId, i32> {
         match self.ids.get_mut(&id) {
             Some(found) if found.file == file => Ok(found),
@@ -262,7 +263,8 @@ impl IdTable {
         }
     }
 
-    /// The same, of an id which must have a device.
+    /// The same, for an id that must have a device: ENODEV if the device is gone, EINVAL if it
+    /// never had one.
     pub(crate) fn named_with_device(&mut self, file: FileId, id: u32) -> Result<&mut CmId, i32> {
         let found = self.named(file, id)?;
         if found.state == IdState::Removed {

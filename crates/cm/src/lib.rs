@@ -1,4 +1,4 @@
-//! The connection manager of Polypath: the part the Linux kernel plays for RDMA CM, without I/O.
+//! The connection manager of Polypath: the kernel's part of RDMA CM, without I/O.
 //!
 //! Applications keep the real librdmacm, which talks to a character device. [`Cm`] answers its
 //! commands ([`Cm::command`]) and makes its events ([`Cm::poll_event`]); it talks to peers (the
@@ -11,20 +11,21 @@
 //! connection manager (IBTA chapter 12), which knows connections and their MADs; `cma` is the RDMA
 //! CM (IBTA annex A11), which knows the ids of applications, their addresses and ports.
 //!
-//! # What the host owes
+//! # What the host must do
 //!
-//! - Two commands point into the client's process. `SET_OPTION` must be followed by its option
-//!   value, and the `fd` of `MIGRATE_ID` be replaced by the number of its [`FileId`].
-//! - An event taken by [`Cm::poll_event`] counts as reported. If it may still be on its way to the
-//!   application while that destroys or migrates the id, whoever holds it must drop it, count it
-//!   back in the response (one `u32`, the number of events reported), and destroy the id that a
-//!   dropped connection request announced.
+//! - Two commands point into the client's process. The host appends the option value to
+//!   `SET_OPTION`, and replaces the `fd` of `MIGRATE_ID` with the number of its [`FileId`].
+//! - An event taken by [`Cm::poll_event`] counts as reported. It may still be on its way to the
+//!   application while the application destroys or migrates the id. In that case the holder of the
+//!   event must drop it, subtract it in the response (one `u32`, the number of events reported),
+//!   and destroy the id that a dropped connection request announced.
 //! - A MAD sent to one of the host's own addresses must come back through [`Cm::handle_mad`].
 //!
-//! # What it is not
+//! # What it does not do
 //!
-//! It moves no queue pair: applications do that themselves, with attributes they ask for here. It
-//! loads no alternate paths by LAP; it answers those who ask that it does not.
+//! It changes the state of no queue pair: applications do that themselves, with attributes that
+//! they query here. It loads no alternate paths by LAP, and answers peers that ask for one that it
+//! is not supported.
 #![forbid(unsafe_code)]
 
 mod abi;
@@ -47,24 +48,24 @@ pub use env::{ClientId, Device, Environment, FileId, MadAddress, OutgoingMad, Ro
 pub use polypath_telemetry::CmCounters;
 pub use sizes::TableSizes;
 
-/// Limits, and what the kernel has as settings.
+/// Limits, and the settings that the kernel has.
 #[derive(Clone, Debug)]
 pub struct CmConfig {
-    /// Most ids over all files; librdmacm can number 65,536.
+    /// The largest number of ids in all files; librdmacm can number 65,536.
     pub max_ids: usize,
-    /// Most ids of one file.
+    /// The largest number of ids of one file.
     pub max_ids_per_file: usize,
-    /// Most connections, those that end after their id among them.
+    /// The largest number of connections, including those that outlive their id.
     pub max_connections: usize,
-    /// Most events queued for one file; beyond it connection requests are dropped, so that the
-    /// peer tries again.
+    /// The largest number of events queued for one file. Further connection requests are dropped,
+    /// so that the peer tries again.
     pub max_events_per_file: usize,
-    /// Most outgoing MADs not yet taken.
+    /// The largest number of outgoing MADs that wait to be taken.
     pub max_queued_mads: usize,
     /// Largest backlog of a listening id, also the one used for a backlog of zero
     /// (`net.rdma_ucm.max_backlog`).
     pub max_backlog: u32,
-    /// Ports chosen for binds to port 0 (`net.ipv4.ip_local_port_range`).
+    /// The ports that binds to port 0 choose from (`net.ipv4.ip_local_port_range`).
     pub ephemeral_ports: RangeInclusive<u16>,
 }
 
@@ -108,7 +109,8 @@ pub struct Cm {
 }
 
 impl Cm {
-    /// A connection manager without ids. `random` gives communication ids, transaction ids and
+    /// Creates a connection manager without ids. `random` gives communication ids, transaction ids
+    /// and
     /// first PSNs; it must be unpredictable in production.
     pub fn new(config: CmConfig, random: impl FnMut() -> u32 + Send + 'static) -> Self {
         let (connections, mads) = (config.max_connections, config.max_queued_mads);
@@ -123,25 +125,25 @@ impl Cm {
         }
     }
 
-    /// A client opened the device. Numbers of files must not be in use.
+    /// Opens a file for a client that opened the device. The number must not be in use.
     pub fn open_file(&mut self, file: FileId, client: ClientId) {
         self.files.open(file, client);
     }
 
-    /// A client closed the device, or died: every id of the file is destroyed, and connections are
-    /// taken down with a DREQ.
+    /// Closes a file, because its client closed the device or died. Every id of the file is
+    /// destroyed, and its connections are ended with a DREQ.
     pub fn close_file(&mut self, now: Duration, file: FileId, env: &mut dyn Environment) {
         self.close(now, file, env);
     }
 
     /// Executes one write to the device: `struct rdma_ucm_cmd_hdr` and its command. Returns the
-    /// bytes to copy to the response address the command names, at most as many as its header says
-    /// there is room for; none if it has no response.
+    /// bytes to copy to the response address that the command names; none if it has no response.
+    /// They are at most as many as the header has room for.
     ///
     /// The response address is the `u64` at offset 8 of the write, or 16 of a `CREATE_ID`.
     ///
     /// # Errors
-    /// The errno the application shall see.
+    /// The errno that the application gets.
     pub fn command(
         &mut self,
         now: Duration,
@@ -157,7 +159,7 @@ impl Cm {
         result
     }
 
-    /// Takes in one MAD that came to QP1.
+    /// Handles one MAD that arrived at QP1.
     pub fn handle_mad(
         &mut self,
         now: Duration,
@@ -172,7 +174,7 @@ impl Cm {
         }
     }
 
-    /// Requests that came before their listener, or that got none in time.
+    /// Handles the waiting requests that now have a listener, or that got none in time.
     fn take_early(&mut self, now: Duration, env: &mut dyn Environment) {
         let (ids, ports) = (&self.ids, &self.ports);
         let is_served = |service_id| cma::incoming::is_served(ids, ports, service_id);
@@ -195,38 +197,39 @@ impl Cm {
         self.take_early(now, env);
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called, on the clock of `now`.
+    /// The time at which [`handle_timeout`](Self::handle_timeout) must be called, on the clock of
+    /// `now`.
     pub fn next_deadline(&self) -> Option<Duration> {
         [self.ib.next_deadline(), self.early.next_deadline()].into_iter().flatten().min()
     }
 
-    /// The next MAD to send.
+    /// Takes the next MAD to send.
     pub fn poll_mad(&mut self) -> Option<OutgoingMad> {
         self.ib.poll_outgoing()
     }
 
-    /// The next event for an application: a whole `struct rdma_ucm_event_resp`. Events of one file
-    /// come in order, files take turns. An event taken counts as reported.
+    /// Takes the next event for an application: a whole `struct rdma_ucm_event_resp`. Events of one
+    /// file come in order; files take turns. An event taken counts as reported.
     pub fn poll_event(&mut self) -> Option<(FileId, Vec<u8>)> {
         let (file, event) = self.files.pop()?;
         self.reported(&event);
         Some((file, event.bytes))
     }
 
-    /// The next event of one file, for a host whose other files can take no more for now.
+    /// Takes the next event of one file. A host uses it while its other files can take no more.
     pub fn poll_event_of(&mut self, file: FileId) -> Option<Vec<u8>> {
         let event = self.files.pop_of(file)?;
         self.reported(&event);
         Some(event.bytes)
     }
 
-    /// Addresses or interfaces changed. Ids not yet connected whose address has no device any more
-    /// get `RDMA_CM_EVENT_ADDR_CHANGE`.
+    /// Handles a change of addresses or interfaces. An id that is not yet connected and whose
+    /// address lost its device gets `RDMA_CM_EVENT_ADDR_CHANGE`.
     pub fn handle_address_change(&mut self, env: &mut dyn Environment) {
         self.addresses_changed(env);
     }
 
-    /// A device went away for a client: its ids get `RDMA_CM_EVENT_DEVICE_REMOVAL`.
+    /// Handles a device that is gone for a client: its ids get `RDMA_CM_EVENT_DEVICE_REMOVAL`.
     pub fn handle_device_removal(
         &mut self,
         now: Duration,
@@ -237,12 +240,12 @@ impl Cm {
         self.device_removed(now, client, node_guid, env);
     }
 
-    /// How many connections there are, those that end after their id among them.
+    /// The number of connections, including those that outlive their id.
     pub fn connection_count(&self) -> usize {
         self.ib.len()
     }
 
-    /// How full the tables are.
+    /// The sizes of the tables.
     pub fn table_sizes(&self) -> TableSizes {
         TableSizes {
             ids: self.ids.len(),
@@ -254,7 +257,7 @@ impl Cm {
         }
     }
 
-    /// Counts since the start.
+    /// The counters since the start.
     pub fn counters(&self) -> &CmCounters {
         &self.ib.counters
     }

@@ -1,13 +1,13 @@
-//! The way between two GIDs, as path records and CM messages describe it.
+//! The path between two GIDs, as path records and CM messages describe it.
 
 use crate::abi::qp_attr::AhAttr;
 use crate::env::Device;
 
-/// Life time of a packet on Ethernet as an exponent: 4.096 µs × 2^16 is 0.27 s, as Linux has it
-/// since 5.19.
+/// Life time of a packet on Ethernet as an exponent: 4.096 µs × 2^16 is 0.27 s, as in Linux since
+/// 5.19.
 pub(crate) const PACKET_LIFE_TIME: u8 = 16;
 
-/// Hop limit of everything the connection manager sets up; Linux's default for IP.
+/// Hop limit of everything that the connection manager sets up: Linux's default for IP.
 pub(crate) const HOP_LIMIT: u8 = 64;
 
 /// A path from a local GID to a remote one.
@@ -24,14 +24,14 @@ pub(crate) struct Path {
     pub(crate) sl: u8,
     /// `enum ibv_mtu`.
     pub(crate) mtu: u8,
-    /// `enum ibv_rate`, 0 is the port's own.
+    /// `enum ibv_rate`; 0 is the port's own rate.
     pub(crate) rate: u8,
     /// Exponent of 4.096 µs.
     pub(crate) packet_life_time: u8,
 }
 
 impl Path {
-    /// The address vector a queue pair of a device uses on this path.
+    /// The address vector that a queue pair of a device uses on this path.
     pub(crate) fn ah_attr(&self, device: &Device) -> AhAttr {
         AhAttr {
             dgid: self.dgid,
@@ -46,9 +46,9 @@ impl Path {
     }
 }
 
-/// The exponent of a timeout of 4.096 µs × 2^delay + 2 × 4.096 µs × 2^life: since adding one
-/// doubles it, the larger one is taken, one more only if the other is at least half as large
-/// (IBTA 12.7.34).
+/// The exponent of a time-out of 4.096 µs × 2^delay + 2 × 4.096 µs × 2^life. An exponent larger by
+/// one doubles the time, so this is the larger of the two exponents, plus one if the other term is
+/// at least half as large (IBTA 12.7.34).
 pub(crate) fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
     let life = packet_life_time.saturating_add(1);
     let timeout = if life >= ack_delay {
@@ -59,12 +59,12 @@ pub(crate) fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
     timeout.min(31)
 }
 
-/// 4.096 µs × 2^exponent, in the whole milliseconds Linux rounds it to.
+/// 4.096 µs × 2^exponent, rounded to whole milliseconds as Linux does.
 pub(crate) fn iba_time(exponent: u8) -> core::time::Duration {
     core::time::Duration::from_millis(1 << exponent.min(31).saturating_sub(8))
 }
 
-/// The flow label that spreads connections over paths: a hash of the ports, as in Linux.
+/// A flow label that spreads connections over paths: a hash of the ports, as in Linux.
 pub(crate) fn flow_label(source_port: u16, destination_port: u16) -> u32 {
     (u32::from(source_port) * 31 + u32::from(destination_port)) & 0xf_ffff
 }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_ack_timeout_of_rxe_is_seventeen() {
-        // ca_ack_delay 15 of rxe and the life time of Ethernet, as in the captured REQs.
+        // rxe's ca_ack_delay of 15 and Ethernet's life time, as in the captured REQs.
         assert_eq!(ack_timeout(15, 16), 17);
         assert_eq!(ack_timeout(16, 16), 18);
         assert_eq!(ack_timeout(20, 16), 20);

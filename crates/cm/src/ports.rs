@@ -1,4 +1,4 @@
-//! Who holds which port of which port space, and who may hold it too.
+//! The holders of each port in each port space, and the rules for sharing a port.
 
 use core::ops::RangeInclusive;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use crate::abi::address::{Address, Family};
 use crate::errno;
 use crate::ids::{CmId, IdState, IdTable};
 
-/// The ports in use. The addresses that go with them are the ids' own.
+/// The ports in use. The addresses that belong to them are those of the ids.
 #[derive(Debug, Default)]
 pub(crate) struct PortTable {
     owners: HashMap<(PortSpace, u16), Vec<u32>>,
@@ -22,8 +22,8 @@ impl PortTable {
         self.owners.get(&(port_space, port)).into_iter().flatten().rev().copied()
     }
 
-    /// Finds the port for an id whose source address (and destination, if it is about to be
-    /// resolved) are set: the one it asks for, or any free one if that is 0.
+    /// Chooses the port for an id whose source address is set, and whose destination is set if it
+    /// is being resolved: the port that the source names, or any free port if it names 0.
     pub(crate) fn choose(
         &mut self,
         ids: &IdTable,
@@ -55,7 +55,7 @@ impl PortTable {
         let count = (high + 1).saturating_sub(low).max(1);
         for i in 0..count {
             let port = (low + (random % count + i) % count) as u16;
-            // A port just given up rests: the peer may still know it.
+            // The port chosen last is not chosen again: the peer may still know it.
             if self.last_used == Some(port) {
                 continue;
             }
@@ -67,7 +67,7 @@ impl PortTable {
         Err(errno::EADDRNOTAVAIL)
     }
 
-    /// Whether every other holder of the port talks to another destination, or from another source.
+    /// Whether every other holder of the port has another destination or another source.
     fn is_free_for(
         &self,
         ids: &IdTable,
@@ -89,7 +89,7 @@ impl PortTable {
         })
     }
 
-    /// Whether an id may hold a port beside its holders.
+    /// Checks that an id may hold a port beside its other holders.
     pub(crate) fn check(
         &self,
         ids: &IdTable,
@@ -132,7 +132,7 @@ impl PortTable {
             .filter_map(|other| ids.get(*other))
     }
 
-    /// How many ports are held.
+    /// The number of ports held.
     pub(crate) fn len(&self) -> usize {
         self.owners.len()
     }

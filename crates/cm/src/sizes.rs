@@ -1,9 +1,9 @@
-//! How full the tables are.
+//! The sizes of the tables.
 
 use core::fmt;
 
-/// Entries of every table. All are bounded by [`CmConfig`](crate::CmConfig), and all are empty once
-/// every id was destroyed and every connection has ended.
+/// The number of entries in each table. All are bounded by [`CmConfig`](crate::CmConfig), and all
+/// are 0 once every id was destroyed and every connection has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableSizes {
     /// Ids of applications.
@@ -12,11 +12,11 @@ pub struct TableSizes {
     pub ports: usize,
     /// Multicast memberships.
     pub memberships: usize,
-    /// Events that wait for their application.
+    /// Events that wait for their application to take them.
     pub events: usize,
     /// Connections, and resolutions of services.
     pub connections: usize,
-    /// The same, found by their peers' numbers: communication ids, queue pairs, SIDR requests.
+    /// The same, by their peers' numbers: communication ids, queue pairs, SIDR requests.
     pub by_peer: usize,
     /// Timers that are set.
     pub timers: usize,
@@ -27,7 +27,7 @@ pub struct TableSizes {
 }
 
 impl TableSizes {
-    /// Whether nothing is left in any table.
+    /// Whether every table is empty.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -50,7 +50,7 @@ fn reusing_an_address_must_be_agreed_by_all_and_one_listens() {
     assert_eq!(w.listen(c, first, 1), Err(EADDRINUSE), "the other one is bound too");
     w.destroy(c, second).unwrap();
     w.listen(c, first, 1).unwrap();
-    assert_eq!(reusing(&mut w), Err(EADDRINUSE), "not beside one that listens");
+    assert_eq!(reusing(&mut w), Err(EADDRINUSE), "no id may share the port of a listener");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn ephemeral_ports_are_unique_until_there_are_no_more() {
         assert!(ports.insert(w.local_port(c, id)));
     }
     assert_eq!(bound(&mut w, c, at("10.77.0.1", 0)), Err(EADDRNOTAVAIL));
-    // A connection to a known place can share a port with one to another.
+    // A connection to one destination can share a port with a connection to another.
     let config = CmConfig { ephemeral_ports: 40_000..=40_001, ..CmConfig::default() };
     let mut w = World::with_config(1, 1, &config);
     let c = w.open(0, 1);
@@ -181,7 +181,7 @@ fn queries_show_addresses_device_and_path() {
 fn librdmacm_finds_native_addresses_supported() {
     let mut w = World::new(1);
     let c = w.open(0, 1);
-    // Its probe: an id without a type, bound to any port of the TCP port space.
+    // librdmacm's probe: an id without a type, bound to any port of the TCP port space.
     let id = w.try_create(c, 1, PS_IB, 0).unwrap();
     let mut sib = vec![0; 128];
     sib[0..2].copy_from_slice(&27u16.to_ne_bytes());
@@ -270,7 +270,7 @@ fn an_id_moves_to_another_file_with_what_waits_for_it() {
     let mut w = World::new(2);
     let (a, b) = (w.open(0, 1), w.open(1, 1));
     let listener = w.listener(b, 0x100, PS_TCP, at("0.0.0.0", 5000));
-    // The same process opens the device once more.
+    // The same process opens the device again.
     let host = &mut w.hosts[1];
     host.cm.open_file(polypath_cm::FileId(2), ClientId(1));
     let b2 = Client { host: 1, file: polypath_cm::FileId(2) };

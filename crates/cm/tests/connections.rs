@@ -32,7 +32,7 @@ fn a_connection_lives_from_request_to_the_end_of_time_wait() {
     assert_eq!(response.conn_private().len(), 196);
     assert_eq!(&response.conn_private()[..3], b"hi\0");
     assert_eq!(response.qp_num(), 0x5678);
-    // What the peer initiates, this end responds to.
+    // The peer's initiator depth is this end's responder resources.
     assert_eq!(response.conn_numbers()[1..3], [2, 4]);
 
     w.confirm(a, id).unwrap();
@@ -62,7 +62,7 @@ fn a_connection_lives_from_request_to_the_end_of_time_wait() {
 fn both_ends_get_attributes_that_fit_each_other() {
     let (mut w, a, b, _) = pair();
     let id = w.resolved(a, 0xa, PS_TCP, server());
-    // Before there is a connection: just enough for INIT.
+    // Before there is a connection, the attributes are just enough for INIT.
     let early = w.qp_attr(a, id, 1).unwrap();
     assert_eq!((early.mask(), early.access_flags()), (0x39, 0));
     w.set_option(a, id, 0, 0, &[0x68]).unwrap();
@@ -77,7 +77,7 @@ fn both_ends_get_attributes_that_fit_each_other() {
     let a_rtr = w.qp_attr(a, id, 2).unwrap();
     let a_rts = w.qp_attr(a, id, 3).unwrap();
 
-    // Remote write, and with responder resources read and atomic too.
+    // Remote write; with responder resources, also read and atomic.
     assert_eq!((a_init.mask(), a_init.access_flags()), (0x39, 0xe));
     assert_eq!(a_rtr.mask(), 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20);
     assert_eq!(a_rts.mask(), 1 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16);
@@ -148,7 +148,7 @@ fn a_request_may_come_a_moment_before_its_listener() {
     assert_eq!(w.hosts[1].cm.counters().requests_unserved, 0);
 }
 
-/// Requests that waited for their listener find it one after the other, as if they came now.
+/// Several requests wait for a listener with room for one. Each is handled as if it arrived now.
 #[test]
 fn a_request_that_finds_no_room_stands_in_nobodys_way() {
     let mut w = World::new(2);
@@ -162,7 +162,7 @@ fn a_request_that_finds_no_room_stands_in_nobodys_way() {
     w.bind(b, id, any()).unwrap();
     w.listen(b, id, 1).unwrap();
     w.run_unread(Duration::from_millis(1));
-    // One waits, and the others come again; neither is stale.
+    // One waits, and the others are sent again; none of them counts as stale.
     assert_eq!(w.hosts[1].cm.counters().requests_stale, 0);
     assert_eq!(w.hosts[1].cm.counters().requests_dropped, 2);
 }
@@ -176,7 +176,7 @@ fn silence_is_unreachable_after_all_repetitions_of_the_kernel() {
     w.connect(a, id, &Param::new(1, b"")).unwrap();
     let event = w.expect(a, UNREACHABLE);
     assert_eq!((event.id, event.status), (id, -ETIMEDOUT));
-    // 4.608 s each, as the kernel's are in a capture without an answer.
+    // 4.608 s each, as in a capture of the kernel's requests that nobody answers.
     assert_eq!(w.now - start, Duration::from_millis(4608) * 16);
     assert_eq!(w.sent_names().len(), 16);
     assert_eq!(w.disconnect(a, id), Ok(()));
@@ -193,7 +193,7 @@ fn destroying_a_connecting_id_tells_the_peer() {
     w.destroy(a, id).unwrap();
     w.run_for(Duration::from_secs(1));
     assert_eq!(w.sent_names(), ["REQ", "REJ"]);
-    // Nobody was told, since the application had not accepted, but accepting fails.
+    // The application was not told, because it had not accepted; but accepting fails now.
     assert_eq!(w.accept(b, request.id, 0xb, &Param::new(2, b"")), Err(EINVAL));
     w.destroy(b, request.id).unwrap();
     assert_eq!(w.hosts[1].cm.connection_count(), 0);
@@ -313,7 +313,7 @@ fn a_dreq_on_a_dead_path_is_repeated_soon_and_says_so_to_the_host() {
     let attempts: Vec<_> = w.sent.iter().map(|m| (m.attempt, m.client.is_some())).collect();
     assert_eq!(attempts, [(0, true), (1, true), (2, true), (3, true)]);
     assert!(w.sent.iter().all(|m| m.qp_num == 0x10_0000 + id));
-    // The peer never answers: the end is reported as the kernel does.
+    // The peer never answers. The end is reported as the kernel reports it.
     let end = w.expect(a, DISCONNECTED);
     assert_eq!((end.id, end.status), (id, -ETIMEDOUT));
     w.expect(a, TIMEWAIT_EXIT);
@@ -404,7 +404,7 @@ fn a_thousand_connections_come_and_go() {
     }
 }
 
-/// Connects, closes and destroys over bad links; everything ends as it should, at any seed.
+/// Connects, closes and destroys over faulty links. Everything ends as it should, with any seed.
 #[test]
 fn loss_duplication_and_reordering_change_nothing_but_time() {
     for seed in 0..300 {
@@ -495,7 +495,7 @@ fn several_interfaces_are_told_in_the_rtu_to_those_who_have_several_too() {
     establish(&mut w, a, b, server());
     w.run_for(Duration::from_secs(20));
     assert_eq!(w.sent_names(), ["REQ", "REP", "RTU", "RTU"]);
-    // One with a single interface, such as the kernel's, says nothing and hears nothing.
+    // A connection manager with one interface, such as the kernel's, sends no list and takes none.
     let (mut w, a, b) = two_links();
     w.hosts[1].env.multi_path = false;
     establish(&mut w, a, b, server());

@@ -156,5 +156,5 @@ fn groups_are_left_with_their_id_and_their_file() {
     let a = w.open(0, 3);
     let tcp = w.create(a, 0xa, PS_TCP);
     w.bind(a, tcp, SocketAddr::new(v4(0), 0)).unwrap();
-    assert_eq!(w.join(a, tcp, 0xc, group), Err(EINVAL), "connections have no groups");
+    assert_eq!(w.join(a, tcp, 0xc, group), Err(EINVAL), "connected ids cannot join groups");
 }

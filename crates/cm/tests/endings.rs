@@ -1,5 +1,5 @@
-//! Ends that one side does not learn of at once: refusals and answers that get lost, peers that have
-//! forgotten.
+//! Endings that one side does not learn of at once: refusals and answers that get lost, and peers
+//! that have forgotten the connection.
 
 mod common;
 
@@ -10,8 +10,8 @@ use common::*;
 use polypath_cm::CmConfig;
 use polypath_wire::cm::CmMessage;
 
-/// A REJ is sent once. A side that accepts and then refuses, or dies, must not leave a peer that believes
-/// it is connected.
+/// A REJ is sent once. If a side accepts and then refuses, or dies, its peer must not go on
+/// believing that it is connected.
 #[test]
 fn a_lost_rejection_of_what_was_accepted_is_given_again_when_the_rtu_comes() {
     for (late, owned) in [(false, true), (true, true), (false, false), (true, false)] {
@@ -47,7 +47,7 @@ fn a_lost_rejection_of_what_was_accepted_is_given_again_when_the_rtu_comes() {
     }
 }
 
-/// The peer repeats its DREQ for longer than a time-wait takes.
+/// The peer repeats its DREQ for longer than a time-wait lasts.
 #[test]
 fn a_lost_drep_is_given_again_after_the_time_wait_too() {
     let (mut w, a, b, _) = pair();
@@ -73,7 +73,7 @@ fn a_lost_drep_is_given_again_after_the_time_wait_too() {
 fn a_queue_pair_connected_anew_ends_its_stale_connection() {
     let (mut w, a, b, _) = pair();
     let (_, child) = establish(&mut w, a, b, server());
-    // The client's host forgets everything: its queue pair number comes back in a new connection.
+    // The client's host forgets everything, and uses its queue pair number for a new connection.
     let fresh = World::with_config(2, 99, &CmConfig::default()).hosts.remove(0);
     w.hosts[0] = fresh;
     let a = w.open(0, 1);
@@ -90,7 +90,8 @@ fn a_queue_pair_connected_anew_ends_its_stale_connection() {
     w.expect(b, CONNECT_REQUEST);
 }
 
-/// The same from the other side: the queue pair number comes back in a REP, whose sender has to be told.
+/// The same from the other side: a REP brings the queue pair number again, and its sender must be
+/// told.
 #[test]
 fn an_answer_from_a_queue_pair_that_is_connected_already_is_refused_and_its_sender_told() {
     let (mut w, a, b, _) = pair();
@@ -102,7 +103,7 @@ fn an_answer_from_a_queue_pair_that_is_connected_already_is_refused_and_its_send
     let id = w.resolved(a, 0xa, PS_TCP, server());
     w.connect(a, id, &Param::new(0x77, b"")).unwrap();
     let request = w.expect(b, CONNECT_REQUEST);
-    // The number of the queue pair that was connected to `old`.
+    // This is the number of the queue pair that was connected to `old`.
     w.accept(b, request.id, 0xb, &Param::new(0x20_0001, b"")).unwrap();
     let rejected = w.expect(b, REJECTED);
     assert_eq!((rejected.id, rejected.status), (request.id, 10));

@@ -1,5 +1,5 @@
-//! The MADs of Linux's connection manager over rxe, made again byte by byte, except for what is
-//! random: communication and transaction ids, first PSNs, and the port a client was given.
+//! Reproduces the MADs of Linux's connection manager over rxe byte by byte, except for random
+//! values: communication and transaction ids, first PSNs, and the port that a client got.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn captured(name: &str) -> Vec<[u8; 256]> {
     mads
 }
 
-/// Blanks what is random.
+/// Sets the random values to 0.
 fn masked(mad: &[u8; 256]) -> [u8; 256] {
     let mut m = *mad;
     let mut blank = |at: core::ops::Range<usize>| m[24 + at.start..24 + at.end].fill(0);
@@ -76,7 +76,7 @@ fn find(mads: &[[u8; 256]], name: &str) -> [u8; 256] {
         .unwrap_or_else(|| panic!("no {name} in the capture"))
 }
 
-/// Our hosts have the addresses and GUIDs of the captured ones, the other way round.
+/// Our hosts have the addresses and GUIDs of the captured ones, with the two hosts swapped.
 fn world() -> (World, Client, Client) {
     let mut w = World::new(2);
     let (server, client) = (w.open(0, 1), w.open(1, 1));
@@ -92,7 +92,7 @@ fn qpn(mad: &[u8; 256]) -> u32 {
     }
 }
 
-/// The parameters that make our REQ or REP say what the captured one says.
+/// The parameters with which our REQ or REP is the same as the captured one.
 fn param(mad: &[u8; 256]) -> Param {
     match CmMad::parse(mad).unwrap().message {
         CmMessage::Req(m) => Param {
@@ -141,7 +141,7 @@ fn replay(name: &str, option: Option<(u32, u8)>, from: core::net::IpAddr, to: co
     w.expect(client, CONNECT_RESPONSE);
     w.confirm(client, id).unwrap();
     w.expect(server, ESTABLISHED);
-    // Of the first connection, if there are more.
+    // That of the first connection, if there are several.
     let dreq = theirs.iter().find_map(|m| match CmMad::parse(m).unwrap().message {
         CmMessage::Dreq(d) if [qpn(&req), qpn(&rep)].contains(&d.remote_qpn) => Some((*m, d)),
         _ => None,
@@ -163,7 +163,7 @@ fn replay(name: &str, option: Option<(u32, u8)>, from: core::net::IpAddr, to: co
         assert_same(&find(&ours, name), &find(&theirs, name));
     }
     assert_same(&find(&ours, "DREQ"), &dreq);
-    // The flow label is made of the ports, as the kernel makes it.
+    // The flow label is computed from the ports, as in the kernel.
     for req in [find(&ours, "REQ"), req] {
         let CmMessage::Req(m) = CmMad::parse(&req).unwrap().message else { unreachable!() };
         let port = u32::from(u16::from_be_bytes([m.private_data[2], m.private_data[3]]));

@@ -1,4 +1,4 @@
-//! What nobody well-behaved would send, from the network and from applications.
+//! Messages and commands that no well-behaved peer or application sends.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn established(w: &mut World) -> (Client, Client, u32, u32) {
     (a, b, id, request.id)
 }
 
-/// Communication ids of the first connection: of the active end, of the passive one.
+/// The communication ids of the first connection: the active end's, then the passive end's.
 fn comm_ids(w: &World) -> (u32, u32) {
     let rtu = w.sent.iter().find_map(|m| match CmMad::parse(&m.mad).unwrap().message {
         CmMessage::Rtu(rtu) => Some((rtu.local_comm_id, rtu.remote_comm_id)),
@@ -89,7 +89,7 @@ fn a_dreq_must_know_both_ids_and_the_queue_pair() {
         remote_qpn: qpn,
         private_data: [0; 220],
     };
-    // Whoever asks about a connection that is not there is told that it is over.
+    // A peer that asks about a connection that does not exist is told that it is over.
     for (local, remote) in [(active ^ 1, passive), (active, passive ^ 1)] {
         let answers = inject(&mut w, dreq(local, remote, 0x22));
         assert!(matches!(answers[..], [CmMessage::Drep(Drep { remote_comm_id, .. })]
@@ -138,7 +138,7 @@ fn a_forged_request_for_a_queue_pair_in_use_takes_nothing_down() {
     assert!(w.try_event(b).is_none());
 }
 
-/// A message with a wrong queue pair, or one that changes nothing, does not say where the peer is.
+/// A message with a wrong queue pair, or one that changes nothing, does not tell where the peer is.
 #[test]
 fn a_message_that_does_not_fit_does_not_move_the_peer() {
     let mut w = World::new(2);
@@ -160,11 +160,11 @@ fn a_message_that_does_not_fit_does_not_move_the_peer() {
     };
     inject(&mut w, dreq(0x23));
     inject(&mut w, lap);
-    // From the same place: it would take the connection down if the peer was there.
+    // The same from that address would end the connection, if the peer was there.
     let guid = u64::from_be_bytes(w.hosts[0].env.node_guid);
     let answers = inject(&mut w, Req { local_qpn: 0x11, ..req(0x999, guid) });
     assert_eq!(answers.len(), 1, "{answers:?}");
-    // And the agreement to a disconnection would go there.
+    // And the DREP would go there.
     let real = MadAddress { local: v4(1), remote: v4(0), ifindex: 2, source_qpn: 1 };
     let (now, host) = (w.now, &mut w.hosts[1]);
     host.cm.handle_mad(now, real, &CmMad::new(7, dreq(0x22)).to_bytes(), &mut host.env);
@@ -237,7 +237,7 @@ fn a_flood_of_requests_fills_a_backlog_and_nothing_more() {
     assert_eq!(w.hosts[1].cm.connection_count(), 256);
 }
 
-/// The same without taking events; returns how many MADs it provoked.
+/// The same without taking events. Returns how many MADs it provoked.
 fn inject_unread(w: &mut World, mad: &[u8]) -> usize {
     let from = MadAddress { local: v4(1), remote: v4(200), ifindex: 2, source_qpn: 1 };
     let now = w.now;
@@ -306,7 +306,8 @@ fn requests_that_make_no_sense_are_refused_with_their_reason() {
     assert!(w.try_event(b).is_none());
 }
 
-/// Requests for nobody wait a moment for their listener; not all of a flood, and none twice.
+/// Requests that nobody serves wait a moment for a listener. Of a flood only some wait, and none
+/// waits twice.
 #[test]
 fn a_flood_of_requests_for_nobody_is_bounded_and_rejected() {
     let mut w = World::new(2);

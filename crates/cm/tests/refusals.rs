@@ -1,4 +1,4 @@
-//! Peers that refuse at once what nobody serves yet, as Linux does.
+//! Peers that refuse at once a request that nobody serves yet, as Linux does.
 
 mod common;
 
@@ -46,7 +46,8 @@ fn refusal(request: &CmMad) -> Option<CmMad> {
     }
 }
 
-/// Lets time pass; refuses each request that comes meanwhile after a millisecond. Gives when they came.
+/// Lets time pass and refuses, after a millisecond, each request that comes meanwhile. Returns when
+/// they came.
 fn refuse_for(w: &mut World, time: Duration) -> Vec<Duration> {
     let (mut at, end) = (Vec::new(), w.now + time);
     while w.now < end {
@@ -103,7 +104,7 @@ fn what_stays_refused_is_told_after_a_fifth_of_a_second() {
     }
 }
 
-/// An application that has lost interest does not go on asking.
+/// An application that has lost interest stops asking.
 #[test]
 fn an_id_may_be_destroyed_while_it_waits_to_ask_again() {
     for space in [PS_TCP, PS_UDP] {
@@ -118,7 +119,7 @@ fn an_id_may_be_destroyed_while_it_waits_to_ask_again() {
     }
 }
 
-/// A peer that refuses and then falls silent is asked as often as one that never said a word.
+/// A peer that refuses and then falls silent is asked as often as one that never answered.
 #[test]
 fn refusals_do_not_count_as_repetitions() {
     for space in [PS_TCP, PS_UDP] {

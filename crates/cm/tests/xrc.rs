@@ -42,7 +42,7 @@ fn an_initiator_connects_to_a_target() {
     let param = Param { responder_resources: 3, initiator_depth: 5, ..Param::new(0x1234, b"hi") };
     w.connect(a, id, &param).unwrap();
     let request = w.expect(b, CONNECT_REQUEST);
-    // What only the other half would need is 0.
+    // The fields that only the other half would need are 0.
     assert_eq!((request.qp_num(), request.conn_numbers()), (0x1234, [0, 5, 0, 0, 0, 0]));
     let CmMessage::Req(req) = message(&w, 0) else { panic!() };
     assert_eq!((req.service, req.extended_transport, req.srq), (CmService::Extended, 1, false));
@@ -65,7 +65,7 @@ fn an_initiator_connects_to_a_target() {
     assert_eq!((a_rtr.rq_psn(), b_rtr.rq_psn()), (b_rts.sq_psn(), a_rts.sq_psn()));
     assert_eq!(a_rts.mask(), 1 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16);
     assert_eq!(b_rts.mask(), 1 | 1 << 9 | 1 << 16);
-    // READs in flight, timeout as the option says, retries.
+    // READs in flight, time-out as the option says, retries.
     assert_eq!(a_rts.numbers(), [4, 0, 0, 0, 18, 7, 7]);
     assert_eq!(b_rtr.numbers()[1], 5);
 

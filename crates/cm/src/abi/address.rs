@@ -75,8 +75,8 @@ impl Address {
         }
     }
 
-    /// Parses a socket address; `Ok(None)` if its family is 0, EAFNOSUPPORT for families which are
-    /// not ours.
+    /// Parses a socket address. Returns `Ok(None)` if its family is 0, and EAFNOSUPPORT for a
+    /// family that is none of the three.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Self>, i32> {
         let r = Reader::new(bytes);
         let port = || r.array(2).map(u16::from_be_bytes);
@@ -104,7 +104,7 @@ impl Address {
         }
     }
 
-    /// The structure's size.
+    /// The size of the structure in bytes.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::V4 { .. } => SOCKADDR_IN_LEN,
@@ -113,7 +113,7 @@ impl Address {
         }
     }
 
-    /// The structure.
+    /// The bytes of the structure.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = super::Writer::new(self.len());
         match *self {
@@ -150,7 +150,7 @@ impl Address {
         }
     }
 
-    /// The port; of a native address, the bits of its service id that the mask covers.
+    /// The port. A native address has it in the bits of its service id that the mask covers.
     pub(crate) fn port(&self) -> u16 {
         match self {
             Self::V4 { port, .. } | Self::V6 { port, .. } => *port,
@@ -180,7 +180,7 @@ impl Address {
         }
     }
 
-    /// The IP address; of a native address the one its GID stands for.
+    /// The IP address. A native address has it in its GID.
     pub(crate) fn ip(&self) -> IpAddr {
         match self {
             Self::V4 { ip, .. } => IpAddr::V4(*ip),
@@ -189,7 +189,7 @@ impl Address {
         }
     }
 
-    /// Whether the address says nothing about which one it is: unspecified.
+    /// Whether this is the wildcard address.
     pub(crate) fn is_unspecified(&self) -> bool {
         match self {
             Self::V4 { ip, .. } => ip.octets()[0] == 0,
@@ -198,12 +198,12 @@ impl Address {
         }
     }
 
-    /// Whether the address is unspecified or the host's loopback address, which no port has.
+    /// Whether the address is unspecified, or the host's loopback address, which no RDMA port has.
     pub(crate) fn is_any(&self) -> bool {
         self.is_unspecified() || self.ip().is_loopback()
     }
 
-    /// The interface that a link-local address belongs to; an error if it is not said.
+    /// The interface that a link-local address belongs to; EINVAL if the address does not name one.
     pub(crate) fn link_local_scope(&self) -> Result<Option<u32>, i32> {
         match self {
             Self::V6 { ip, scope_id, .. } if ip.is_unicast_link_local() => {
@@ -217,7 +217,7 @@ impl Address {
         }
     }
 
-    /// For people to read.
+    /// The address in the form that is shown to people.
     pub(crate) fn to_socket_addr(self) -> SocketAddr {
         match self {
             Self::V6 { ip, port, scope_id, .. } => {

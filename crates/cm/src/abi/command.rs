@@ -1,4 +1,4 @@
-//! The structures that commands carry, each parsed at its offsets.
+//! The structures of the commands. Each is parsed by the offsets of its fields.
 
 use super::address::{Address, SOCKADDR_IN6_LEN, STORAGE_LEN};
 use super::{PRIVATE_DATA_LEN, Reader};
@@ -40,7 +40,8 @@ impl ConnParam {
     }
 }
 
-/// `struct rdma_ucm_ece`: options of the vendors at both ends, handed through unread.
+/// `struct rdma_ucm_ece`: the vendors' options of both ends. They are passed on without being
+/// interpreted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ece {
     pub(crate) vendor_id: u32,
@@ -48,7 +49,7 @@ pub(crate) struct Ece {
 }
 
 impl Ece {
-    /// Parses the field, which applications of older librdmacm do not send.
+    /// Parses the field. Applications with an older librdmacm do not send it.
     fn parse(r: Reader<'_>, at: usize) -> Self {
         match (r.u32(at), r.u32(at + 4)) {
             (Ok(vendor_id), Ok(attr_mod)) => Self { vendor_id, attr_mod },
@@ -121,12 +122,13 @@ impl ResolveAddr {
     }
 }
 
-/// An address in a storage, whose size must be its family's; a size of 0 says there is none.
+/// Parses an address in a `sockaddr_storage`. Its size must be that of its family; a size of 0
+/// means that there is no address.
 fn sized_address(r: Reader<'_>, at: usize, size: u16) -> Result<Option<Address>, i32> {
     if size == 0 {
         return Ok(None);
     }
-    // The same errno as for a wrong size: the kernel finds unknown families by their size.
+    // The kernel finds an unknown family by its size, so the errno is that of a wrong size.
     let address = Address::parse(r.bytes(at, STORAGE_LEN)?).map_err(|_| errno::EINVAL)?;
     match address {
         Some(address) if address.len() == usize::from(size) => Ok(Some(address)),
@@ -242,5 +244,5 @@ impl WriteCmEvent {
     }
 }
 
-/// The private data of a command must fit the field that it is copied to.
+/// The private data of a command must fit into the field that it is copied to.
 const _: () = assert!(PRIVATE_DATA_LEN > u8::MAX as usize);

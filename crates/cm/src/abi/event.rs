@@ -40,7 +40,7 @@ pub(crate) struct UdParam {
     pub(crate) private_data: Vec<u8>,
 }
 
-/// What an event says beyond its kind and status.
+/// The part of an event beyond its kind and status.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Param {
     #[default]
@@ -54,7 +54,7 @@ pub(crate) enum Param {
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) kind: Kind,
-    /// 0, minus an errno, or the reason of a REJ.
+    /// 0, a negative errno, or the reason of a REJ.
     pub(crate) status: i32,
     pub(crate) param: Param,
     pub(crate) ece: Ece,
@@ -73,7 +73,8 @@ impl Event {
         Self { param, ..self }
     }
 
-    /// The structure, for the id or membership it is about.
+    /// The structure for the application. `uid` and `id` name the id or the membership that the
+    /// event is about.
     pub(crate) fn encode(&self, uid: u64, id: u32) -> Vec<u8> {
         let mut w = Writer::new(EVENT_LEN);
         w.put_u64(0, uid);

@@ -11,7 +11,7 @@ use crate::errno;
 /// Size of `struct rdma_ucm_cmd_hdr`.
 pub(crate) const HEADER_LEN: usize = 8;
 
-/// Private data field of `struct rdma_ucm_conn_param` and its kin.
+/// Size of the private data field of `struct rdma_ucm_conn_param` and similar structures.
 pub(crate) const PRIVATE_DATA_LEN: usize = 256;
 
 /// The commands, numbered as in the header file.
@@ -72,20 +72,20 @@ const CODES: [Code; 25] = [
     Code::WriteCmEvent,
 ];
 
-/// One write to the device, taken apart.
+/// One write to the device, split into its parts.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
     pub(crate) code: Code,
     /// The command's structure.
     pub(crate) payload: Reader<'a>,
-    /// What follows it: bytes the host added.
+    /// The bytes after the structure. The host adds them.
     pub(crate) extra: &'a [u8],
-    /// How many bytes the application has room for in the response.
+    /// The number of bytes that the application has room for in the response.
     pub(crate) out_len: usize,
 }
 
 impl<'a> Frame<'a> {
-    /// Takes one write apart.
+    /// Splits one write into its parts.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, i32> {
         let header = Reader::new(bytes);
         let code = header.u32(0)?;
@@ -98,7 +98,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Reads fields of a structure at fixed offsets; what lies beyond its end is EINVAL.
+/// Reads the fields of a structure at fixed offsets; an offset beyond its end is EINVAL.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 

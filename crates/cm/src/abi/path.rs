@@ -1,4 +1,4 @@
-//! What queries answer: addresses, and path records in the kernel's and the SA's layout.
+//! The answers to queries: addresses, and path records in the kernel's and the SA's layout.
 
 use super::address::{Address, STORAGE_LEN};
 use super::{Reader, Writer};
@@ -10,10 +10,10 @@ use crate::path::Path;
 const PATH_FLAGS: u32 = 1 | 2 | 8 | 32;
 /// Size of `struct ib_path_rec_data`.
 const PATH_DATA_LEN: usize = 72;
-/// Size of `struct rdma_ucm_query_addr_resp`, and of what every version had of it.
+/// Size of `struct rdma_ucm_query_addr_resp`, and the part of it that every version has.
 const QUERY_ADDR_LEN: usize = 280;
 const QUERY_ADDR_MIN_LEN: usize = 272;
-/// Size of `struct rdma_ucm_query_route_resp`, and of what every version had of it.
+/// Size of `struct rdma_ucm_query_route_resp`, and the part of it that every version has.
 const QUERY_ROUTE_LEN: usize = 208;
 const QUERY_ROUTE_MIN_LEN: usize = 200;
 
@@ -61,7 +61,7 @@ pub(crate) fn query_path(path: Option<&Path>, out_len: usize) -> Result<Vec<u8>,
     Ok(w.into_bytes())
 }
 
-/// The answer to `QUERY_ROUTE`, which librdmacm asks if the kernel knows no native addresses.
+/// The answer to `QUERY_ROUTE`. librdmacm asks this if the kernel does not know native addresses.
 pub(crate) fn query_route(
     device: Option<&Device>,
     source: Option<&Address>,
@@ -105,7 +105,7 @@ pub(crate) fn query_route(
     Ok(clipped(w, out_len))
 }
 
-/// Selector of a path record component: exactly the value (IBTA 15.2.5.16).
+/// Selector of a path record's component: exactly this value (IBTA 15.2.5.16).
 const SELECT_EXACTLY: u8 = 2;
 
 /// A path record as the subnet administrator would send it (IBTA 15.2.5.16).
@@ -126,7 +126,8 @@ fn pack(p: &Path) -> [u8; 64] {
     rec
 }
 
-/// A path set by the application (`RDMA_OPTION_IB_PATH`): the first primary one.
+/// Parses a path that the application sets (`RDMA_OPTION_IB_PATH`): the first primary path of the
+/// value.
 pub(crate) fn parse_option(value: &[u8]) -> Result<Path, i32> {
     if value.is_empty() || !value.len().is_multiple_of(PATH_DATA_LEN) {
         return Err(errno::EINVAL);

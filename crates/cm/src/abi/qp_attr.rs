@@ -54,7 +54,7 @@ impl AhAttr {
     }
 }
 
-/// The attributes the connection manager sets; the rest of the structure is zero.
+/// The attributes that the connection manager sets; the rest of the structure is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QpAttr {
     pub(crate) mask: u32,

@@ -8,7 +8,7 @@ use crate::env::{ClientId, Environment, FileId};
 use crate::ids::{Attachment, IdState};
 use crate::{Cm, errno};
 
-/// The part of a native service id that says the port space.
+/// The bits of a native service id that hold the port space.
 const SERVICE_PORT_SPACE: u64 = 0xffff_ffff_ffff_0000;
 
 impl Cm {
@@ -26,8 +26,8 @@ impl Cm {
         self.bind_to(id, command.address, None, env)
     }
 
-    /// Binds an idle id to an address. Its destination, if it has one already, may let it share a
-    /// port.
+    /// Binds an idle id to an address. If the id already has a destination, it may share the port
+    /// with ids that have another destination.
     pub(super) fn bind_to(
         &mut self,
         id: u32,
@@ -75,7 +75,7 @@ impl Cm {
             return Err(errno::EINVAL);
         }
         if cm_id.options.reuse_address {
-            // Many may be bound to the port, but only one may listen.
+            // Many ids may be bound to the port, but only one may listen.
             let cm_id = cm_id.clone();
             self.ports.check(&self.ids, &cm_id, &source, key, false)?;
         }
@@ -87,8 +87,8 @@ impl Cm {
     }
 }
 
-/// The device for an address: none for an unspecified one, which stands for all. So does the
-/// loopback address, unless the client has a device for it.
+/// Finds the device for an address. An unspecified address has none, because it stands for all
+/// devices. So does the loopback address, unless the client has a device for it.
 fn attach(
     client: ClientId,
     address: &Address,
@@ -108,7 +108,7 @@ fn attach(
     Err(if env.is_local(local, scope) { errno::ENODEV } else { errno::EADDRNOTAVAIL })
 }
 
-/// The port space of an address, with a native address's service id completed by it.
+/// The port space of an address. A native address also gets its service id completed with it.
 fn service_of(address: Address, port_space: PortSpace) -> Result<(Address, PortSpace), i32> {
     let Address::Ib(mut ib) = address else { return Ok((address, port_space)) };
     let mask = ib.sid_mask & SERVICE_PORT_SPACE;

@@ -1,4 +1,4 @@
-//! Connecting, accepting, rejecting, disconnecting.
+//! Connect, accept, reject and disconnect.
 
 use core::time::Duration;
 
@@ -28,7 +28,7 @@ impl Cm {
             return Err(errno::EINVAL);
         }
         let cm_id = self.ids.named_with_device(file, id)?;
-        // A target only answers.
+        // An XRC target only answers.
         if cm_id.state != IdState::RouteResolved || cm_id.qp_type == QpType::XrcRecv {
             return Err(errno::EINVAL);
         }
@@ -58,7 +58,7 @@ impl Cm {
             private_data: &private_data,
             ece,
         };
-        // A connection which an earlier attempt left behind.
+        // An earlier attempt may have left its connection behind.
         if let Some(old) = cm_id.connection.take() {
             self.ib.release(now, old);
         }
@@ -74,8 +74,8 @@ impl Cm {
         Ok(())
     }
 
-    /// The passive side accepts with parameters; the active side, whose queue pair the application
-    /// holds, confirms without.
+    /// Accepts a connection. The passive side does so with parameters. The active side confirms
+    /// without parameters, because the application drives its queue pair itself.
     pub(super) fn accept(
         &mut self,
         now: Duration,
@@ -158,7 +158,7 @@ impl Cm {
         Ok(())
     }
 
-    /// The application tells what its queue pair reported.
+    /// The application reports an event of its queue pair.
     pub(super) fn notify(
         &mut self,
         now: Duration,
@@ -174,15 +174,16 @@ impl Cm {
                 self.deliver_events(now, env);
                 Ok(())
             }
-            // The queue pair has no alternate path that the connection manager loaded.
+            // The connection manager loaded no alternate path for the queue pair, so there is
+            // nothing to do.
             EVENT_PATH_MIG => Ok(()),
             _ => Err(errno::EINVAL),
         }
     }
 }
 
-/// The private data of a request: the RDMA IP CM header, unless addresses are native, then the
-/// application's.
+/// The private data of a request: the RDMA IP CM header (not with native addresses), followed by
+/// the application's data.
 fn with_header(id: &CmId, private_data: &[u8]) -> Vec<u8> {
     let mut data = Vec::with_capacity(CmaHeader::LEN + private_data.len());
     if let (true, Some(source), Some(destination)) = (id.has_ip_header(), id.source, id.destination)

@@ -1,4 +1,5 @@
-//! What happens to connections becomes events for applications; new requests find their listener.
+//! Turns the events of connections into events for applications, and finds the listener of a new
+//! request.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -24,7 +25,7 @@ pub(crate) fn is_served(ids: &IdTable, ports: &PortTable, service_id: u64) -> bo
     })
 }
 
-/// The listening id that gets a request, and the addresses that its child gets.
+/// The listening id that gets a request, and the addresses of the child id.
 struct Listener {
     id: u32,
     attachment: Attachment,
@@ -33,7 +34,7 @@ struct Listener {
 }
 
 impl Cm {
-    /// Delivers everything that happened to connections.
+    /// Delivers all waiting events of the connections.
     pub(crate) fn deliver_events(&mut self, now: Duration, env: &mut dyn Environment) {
         while let Some((local_id, event)) = self.ib.poll_event() {
             match event {
@@ -71,7 +72,8 @@ impl Cm {
         }
     }
 
-    /// Makes an id for a request and tells the application; ENOMEM if there is no room for it now.
+    /// Creates an id for a request and tells the application; ENOMEM if there is no room for it
+    /// now.
     fn announce(
         &mut self,
         local_id: u32,
@@ -147,7 +149,7 @@ impl Cm {
         Err(reason)
     }
 
-    /// Something happened to the connection of an id.
+    /// Handles an event of an id's connection.
     fn connection_event(&mut self, owner: u32, event: IbEvent) {
         let Some(id) = self.ids.get_mut(owner) else { return };
         let expected = match event {
@@ -187,7 +189,7 @@ impl Cm {
     }
 }
 
-/// The event for the answer to a service id resolution.
+/// The event for the result of a service id resolution.
 fn resolved(id: &mut CmId, status: u8, qpn: u32, qkey: u32, private_data: Vec<u8>) -> Event {
     if status != 0 {
         let param = UdParam { private_data, ..UdParam::default() };
@@ -203,7 +205,7 @@ fn resolved(id: &mut CmId, status: u8, qpn: u32, qkey: u32, private_data: Vec<u8
     Event::new(Kind::Established).with_param(Param::Ud(param))
 }
 
-/// Whether a listening id takes a request, by addresses and transport service.
+/// Whether a listening id takes a request, judged by addresses and transport service.
 fn takes(id: &CmId, request: &Request, header: Option<&CmaHeader>, port_space: PortSpace) -> bool {
     let Some(source) = id.source else { return false };
     let connected = |qp_type| matches!(qp_type, QpType::Rc | QpType::Uc);
@@ -223,8 +225,9 @@ fn takes(id: &CmId, request: &Request, header: Option<&CmaHeader>, port_space: P
     }
 }
 
-/// The device of the address a request came to. The interface tells link-local addresses apart;
-/// what comes from this host itself comes over the loopback interface.
+/// The device of the address that a request came to. A link-local address is looked up on the
+/// interface that the request came in on. If that finds none, any interface will do, because a
+/// request from this host itself arrives on the loopback interface.
 fn attachment_of(
     client: ClientId,
     local: IpAddr,
@@ -239,7 +242,7 @@ fn attachment_of(
     Some(Attachment { device, local, ifindex })
 }
 
-/// The addresses of a connection whose request names none but its GIDs.
+/// The addresses of a connection whose request names only GIDs.
 fn native_addresses(request: &Request) -> (Address, Address) {
     let address = |gid, sid| {
         Address::Ib(IbAddress {

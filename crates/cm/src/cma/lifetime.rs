@@ -1,4 +1,4 @@
-//! Ids come, go, and change files.
+//! Ids are created, destroyed, and moved to other files.
 
 use core::time::Duration;
 
@@ -17,7 +17,7 @@ impl Cm {
         let qp_type = match port_space {
             PortSpace::Tcp => QpType::Rc,
             PortSpace::Udp | PortSpace::Ipoib => QpType::Ud,
-            // librdmacm probes with a type of 0, which then must not be used to connect.
+            // librdmacm probes with a type of 0. It must not connect with that id.
             PortSpace::Ib => QpType::from_raw(command.qp_type).unwrap_or(QpType::Rc),
         };
         let client = self.files.client(file).ok_or(errno::EINVAL)?;
@@ -26,7 +26,7 @@ impl Cm {
         Ok(u32_response(id.id))
     }
 
-    /// An id for a file, within the limits.
+    /// Creates an id of a file, within the limits.
     pub(super) fn new_id(
         &mut self,
         file: FileId,
@@ -57,8 +57,8 @@ impl Cm {
         Ok(u32_response(events_reported))
     }
 
-    /// Ends an id and all it holds. Connection requests nobody has seen end with it. Returns how
-    /// many of its events were reported.
+    /// Destroys an id and all that it holds, including connection requests that the application has
+    /// not seen yet. Returns how many of its events were reported.
     pub(crate) fn destroy(&mut self, now: Duration, id: u32, env: &mut dyn Environment) -> u32 {
         let Some(cm_id) = self.ids.remove(id) else { return 0 };
         self.files.id_removed(cm_id.file);
@@ -84,15 +84,16 @@ impl Cm {
         cm_id.events_reported
     }
 
-    /// One connection request less waits for a listening id's application.
+    /// A connection request stops waiting for the listening id's application, so the backlog has
+    /// room for one more.
     pub(super) fn make_room(&mut self, listener: u32) {
         if let Some(listener) = self.ids.get_mut(listener) {
             listener.backlog += 1;
         }
     }
 
-    /// Closes a file: destroys its ids, in any order. No message is handled meanwhile, so that no listening
-    /// id gets another child.
+    /// Closes a file and destroys its ids, in any order. No message is handled meanwhile, so no
+    /// listening id can get another child.
     pub(crate) fn close(&mut self, now: Duration, file: FileId, env: &mut dyn Environment) {
         let ids: Vec<u32> = self.ids.iter().filter(|i| i.file == file).map(|i| i.id).collect();
         for id in ids {
@@ -101,8 +102,8 @@ impl Cm {
         self.files.close(file);
     }
 
-    /// Moves an id, its unseen events and the connections these announce to the file of the
-    /// command.
+    /// Moves an id to the file of the command, with its events that the application has not seen
+    /// and the new connections that these events announce.
     pub(super) fn migrate_id(
         &mut self,
         new: FileId,

@@ -1,4 +1,4 @@
-//! The RDMA CM proper: what each command does to an id, and what each event of a connection does.
+//! The RDMA CM itself: what each command does to an id, and what each event of a connection does.
 
 mod bind;
 mod connect;
@@ -24,7 +24,7 @@ use crate::files::Queued;
 use crate::{Cm, errno};
 
 impl Cm {
-    /// Executes one command, already taken apart.
+    /// Executes one command that has been parsed.
     pub(crate) fn execute(
         &mut self,
         now: Duration,
@@ -85,7 +85,7 @@ impl Cm {
         }
     }
 
-    /// Queues an event for the application which holds an id.
+    /// Queues an event for the application that holds an id.
     pub(crate) fn emit(&mut self, id: u32, event: &Event) {
         let Some(cm_id) = self.ids.get(id) else { return };
         let (file, Some(uid)) = (cm_id.file, cm_id.uid) else { return };
@@ -101,7 +101,8 @@ impl Cm {
         self.files.push(file, event);
     }
 
-    /// An event leaves for the application: it counts as reported, and makes room in the backlog.
+    /// Counts an event as reported when the application takes it. That also makes room in the
+    /// backlog.
     pub(crate) fn reported(&mut self, event: &Queued) {
         if let Some(id) = self.ids.get_mut(event.owner) {
             id.events_reported += 1;
@@ -115,7 +116,7 @@ impl Cm {
     }
 
     fn get_event(&mut self, file: FileId, out_len: usize) -> Result<Vec<u8>, i32> {
-        // Applications of older librdmacm have no room for the last fields.
+        // Applications with an older librdmacm have no room for the last fields.
         if out_len < crate::abi::event::EVENT_LEN - 12 {
             return Err(errno::ENOSPC);
         }
@@ -126,7 +127,7 @@ impl Cm {
         Ok(bytes)
     }
 
-    /// An application sends an event to itself, to wake those who wait for one.
+    /// Queues an event that an application sends to itself, to wake its threads that wait for one.
     fn write_event(&mut self, file: FileId, command: &WriteCmEvent) -> Result<(), i32> {
         let kind = match command.event {
             k if k == Kind::User as u32 => Kind::User,
@@ -140,7 +141,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Services are found by asking the subnet's administration, which Ethernet has none of.
+    /// Services are resolved by asking the subnet administrator; Ethernet has none.
     fn resolve_ib_service(&mut self, file: FileId, r: Reader<'_>) -> Result<(), i32> {
         self.ids.named(file, r.u32(0)?)?;
         Err(errno::EOPNOTSUPP)

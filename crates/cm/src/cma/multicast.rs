@@ -14,7 +14,7 @@ use crate::ids::{IdState, QpType};
 use crate::path::HOP_LIMIT;
 use crate::{Cm, errno};
 
-/// Most groups one id can be in.
+/// The largest number of groups that one id can be in.
 const MAX_MEMBERSHIPS_PER_ID: usize = 1024;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ struct Membership {
     client: ClientId,
     group: IpAddr,
     ifindex: u32,
-    /// Sends to the group but does not receive from it.
+    /// The id sends to the group but does not receive from it.
     send_only: bool,
     events_reported: u32,
 }
@@ -130,7 +130,7 @@ impl Cm {
         Ok(u32_response(events_reported))
     }
 
-    /// Leaves a group, for an id that wants out or is destroyed.
+    /// Leaves a group, because its id leaves it or is destroyed.
     pub(super) fn end_membership(&mut self, number: u32, env: &mut dyn Environment) {
         if let Some(m) = self.memberships.memberships.remove(&number)
             && !m.send_only

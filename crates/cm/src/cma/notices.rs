@@ -1,4 +1,4 @@
-//! What the host tells of its devices and addresses.
+//! Handles the host's notices about its devices and addresses.
 
 use core::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::env::{ClientId, Environment};
 use crate::ids::IdState;
 
 impl Cm {
-    /// Ids which are not connected yet and whose address has lost its device are told so once. A
-    /// connection stands for itself: its queue pair may have other paths.
+    /// Tells ids that are not connected yet that their address has lost its device; each is told
+    /// once. Connected ids are not told, because their queue pairs may have other paths.
     pub(crate) fn addresses_changed(&mut self, env: &mut dyn Environment) {
         self.ib.set_own_addresses(|client| env.addresses(client));
         let mut told = Vec::new();
@@ -30,8 +30,8 @@ impl Cm {
         }
     }
 
-    /// A device is gone for a client. Its ids can only be destroyed now; new connections nobody has
-    /// accepted are, right here.
+    /// Handles a device that is gone for a client. From now on its ids can only be destroyed. New
+    /// connections that nobody has accepted are destroyed right here.
     pub(crate) fn device_removed(
         &mut self,
         now: Duration,

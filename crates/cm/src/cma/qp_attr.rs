@@ -1,4 +1,4 @@
-//! The attributes with which an application takes its queue pair from state to state.
+//! The attributes with which an application moves its queue pair from state to state.
 
 use crate::abi::qp_attr::{QP_ATTR_LEN, QpAttr, mask};
 use crate::env::FileId;
@@ -46,7 +46,7 @@ impl Cm {
     }
 }
 
-/// What an id without a connection can say, and all a datagram queue pair needs.
+/// The attributes of an id without a connection. A datagram queue pair needs no more than these.
 fn unconnected(id: &mut CmId) -> Result<QpAttr, i32> {
     let port_num = id.attachment.map_or(0, |a| a.device.port_num);
     let attr =
@@ -57,7 +57,7 @@ fn unconnected(id: &mut CmId) -> Result<QpAttr, i32> {
     })
 }
 
-/// The attributes of a transition, once enough of the peer is known.
+/// The attributes of a transition, if enough is known about the peer.
 fn connected(id: &CmId, c: &Connection, to: u32) -> Option<QpAttr> {
     let knows_peer = match c.state {
         State::ReqRcvd

@@ -1,4 +1,4 @@
-//! What an id is: its addresses, device and path.
+//! Queries of an id: its addresses, device and path.
 
 use crate::abi::address::{Address, IbAddress};
 use crate::abi::path;
@@ -49,7 +49,7 @@ impl Cm {
     }
 }
 
-/// An address as a native one: its GID and service id.
+/// Converts an address to a native one: its GID and service id.
 fn native(id: &CmId, address: Option<&Address>, gid: [u8; 16]) -> Address {
     if let Some(address @ Address::Ib(_)) = address {
         return *address;

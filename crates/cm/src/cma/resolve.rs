@@ -1,4 +1,4 @@
-//! Resolving addresses and routes. The host answers at once, so the events follow at once.
+//! Resolves addresses and routes. The host answers at once, so the events follow at once.
 
 use crate::abi::address::{Address, Family, gid_of};
 use crate::abi::command::ResolveAddr;
@@ -56,7 +56,7 @@ impl Cm {
     }
 }
 
-/// Where the packets of an id to its destination leave, and where they go.
+/// The way of an id's packets to their destination: the addresses and the device.
 struct ResolvedRoute {
     source: Address,
     attachment: Attachment,
@@ -70,7 +70,8 @@ fn find_route(
 ) -> Result<ResolvedRoute, i32> {
     let source = id.source.ok_or(errno::EINVAL)?;
     if destination.is_any() && id.attachment.is_none() {
-        // This host itself: by its loopback address if that has a device, else by any device.
+        // The destination is this host itself. Use the device of its loopback address if there is
+        // one, else any device.
         let loopback = loopback_of(destination);
         let (device, local, ifindex) = match env.device_for(id.client, loopback, None) {
             Some((device, ifindex)) => (device, loopback, ifindex),
@@ -106,8 +107,8 @@ fn find_route(
     })
 }
 
-/// The source of an id which was not bound: any address of the family; to a link-local destination,
-/// of its interface.
+/// The source of an id that was not bound: the wildcard address of the family. For a link-local
+/// destination it carries the destination's interface.
 fn source_for(destination: &Address) -> Address {
     match (Address::wildcard(destination.family()), destination) {
         (Address::V6 { ip, port, flowinfo, .. }, Address::V6 { scope_id, .. }) => {
@@ -115,7 +116,7 @@ fn source_for(destination: &Address) -> Address {
         }
         (Address::Ib(mut source), Address::Ib(destination)) => {
             source.pkey = destination.pkey;
-            // The port space of the service, with any port of it.
+            // The service's port space, with any port.
             source.sid = destination.sid & !0xffff;
             source.sid_mask = !0xffff;
             Address::Ib(source)
@@ -131,7 +132,7 @@ fn loopback_of(address: &Address) -> core::net::IpAddr {
     }
 }
 
-/// The path to the destination: on Ethernet it follows from the addresses.
+/// The path to the destination. On Ethernet it follows from the addresses.
 fn route_of(id: &CmId) -> Option<Path> {
     let (source, destination) = (id.source?, id.destination?);
     let (attachment, remote) = (id.attachment?, id.remote?);

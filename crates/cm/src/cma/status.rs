@@ -1,4 +1,4 @@
-//! What people see of the ids.
+//! The status of the ids, for people.
 
 use core::net::SocketAddr;
 
@@ -11,17 +11,17 @@ use crate::env::{ClientId, FileId};
 /// One id, for `polypath status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdStatus {
-    /// The id as the application's librdmacm knows it.
+    /// The number by which the application's librdmacm knows the id.
     pub id: u32,
-    /// The file which holds it.
+    /// The file that holds it.
     pub file: FileId,
-    /// The client which has the file open.
+    /// The client that has the file open.
     pub client: ClientId,
-    /// The state of the id, in the kernel's words.
+    /// The state of the id, by the kernel's name.
     pub state: &'static str,
-    /// The state of its connection, in the IBTA's words, if there is one.
+    /// The state of its connection, by the IBTA's name; `None` without a connection.
     pub connection: Option<&'static str>,
-    /// The port space, in words.
+    /// The name of the port space.
     pub port_space: &'static str,
     /// Local address and port.
     pub local: Option<SocketAddr>,
@@ -34,7 +34,7 @@ pub struct IdStatus {
 }
 
 impl Cm {
-    /// Every id, for people to read.
+    /// The status of every id.
     pub fn describe(&self) -> Vec<IdStatus> {
         self.ids
             .iter()

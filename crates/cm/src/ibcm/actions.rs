@@ -1,4 +1,4 @@
-//! What the application does to a connection: connect, accept, confirm, reject, disconnect, leave.
+//! The application's actions on a connection: connect, accept, confirm, reject, disconnect, leave.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -15,7 +15,7 @@ use crate::errno;
 use crate::ids::QpType;
 use crate::path::{Path, iba_time};
 
-/// Everything a new connection, or a service id resolution, needs to know.
+/// The parameters of a new connection or service id resolution.
 pub(crate) struct ConnectParams<'a> {
     pub(crate) owner: u32,
     pub(crate) client: ClientId,
@@ -24,11 +24,11 @@ pub(crate) struct ConnectParams<'a> {
     pub(crate) qp_type: QpType,
     pub(crate) path: Path,
     pub(crate) endpoints: Endpoints,
-    /// Every address this end can be reached at, with its interface.
+    /// Every address that this end can be reached at, with its interface.
     pub(crate) own_addresses: &'a [(IpAddr, u32)],
     pub(crate) first_psn: u32,
     pub(crate) param: &'a ConnParam,
-    /// The private data field, whole.
+    /// The whole private data field.
     pub(crate) private_data: &'a [u8],
     pub(crate) ece: Ece,
 }
@@ -82,8 +82,8 @@ impl Connections {
         c
     }
 
-    /// A connection request found its listener: gives the connection to the id made for it. Until
-    /// the application has decided, repetitions of the REQ get an MRA.
+    /// Gives the connection of a request to the id that was made for it. Until the application
+    /// decides, a repeated REQ is answered with an MRA.
     pub(crate) fn adopt(
         &mut self,
         local_id: u32,
@@ -129,7 +129,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Confirms the peer's REP: sends an RTU. The queue pair is ready.
+    /// Confirms the peer's REP with an RTU. The queue pair is ready.
     pub(crate) fn confirm(&mut self, local_id: u32) -> Result<(), i32> {
         let c = self.get_mut(local_id).ok_or(errno::EINVAL)?;
         if !matches!(c.state, State::RepRcvd) {
@@ -141,7 +141,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Rejects what came, or takes back what was sent.
+    /// Rejects what the peer sent, or withdraws what this end sent.
     pub(crate) fn reject(
         &mut self,
         now: Duration,
@@ -174,7 +174,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Ends a connection, or agrees to the peer's ending it.
+    /// Ends a connection, or agrees when the peer ends it.
     pub(crate) fn disconnect(&mut self, now: Duration, local_id: u32) {
         match self.get(local_id).map(|c| c.state) {
             Some(State::Established) => self.send_dreq(now, local_id),
@@ -193,14 +193,16 @@ impl Connections {
 
     fn send_drep(&mut self, now: Duration, local_id: u32) {
         if let Some(c) = self.get(local_id) {
-            // To where the DREQ came from: the path the connection began on may be dead by now.
+            // The DREP goes back to where the DREQ came from, because the path on which the
+            // connection began may be dead by now.
             let (drep, to) = (mad::drep(c.tid, c.local_id, c.remote_id), c.heard_at);
             self.send(to, drep, Some(local_id), 0);
             self.enter_timewait(now, local_id);
         }
     }
 
-    /// The application saw data arrive before the RTU: the connection is established.
+    /// Treats the connection as established, because the application saw data arrive before the
+    /// RTU.
     pub(crate) fn establish(&mut self, local_id: u32) -> Result<(), i32> {
         let c = self.get_mut(local_id).ok_or(errno::EINVAL)?;
         match c.state {
@@ -215,12 +217,13 @@ impl Connections {
         }
     }
 
-    /// The owner is destroyed: the peer is told what its state demands, and the connection goes on
-    /// by itself until that is done.
+    /// Releases a connection whose owner is destroyed. The peer is told what the state requires,
+    /// and the connection goes on by itself until that is done.
     pub(crate) fn release(&mut self, now: Duration, local_id: u32) {
         let Some(c) = self.get_mut(local_id) else { return };
         let guid = c.local_guid.to_be_bytes();
-        // The peer's wish for patience does not bind those who are gone.
+        // A peer may have asked for a long time-out. It no longer applies, because the owner is
+        // gone.
         c.timeout = c.timeout.min(iba_time(mad::RESPONSE_TIMEOUT));
         match c.state {
             State::ReqSent | State::MraReqRcvd => {
@@ -245,7 +248,7 @@ impl Connections {
         self.forget_if_done(local_id);
     }
 
-    /// Forgets a request as if it had never come, so that the peer tries again.
+    /// Forgets a request as if it had never arrived, so that the peer tries again.
     pub(crate) fn drop_request(&mut self, local_id: u32) {
         self.counters.requests_dropped += 1;
         self.forget(local_id);

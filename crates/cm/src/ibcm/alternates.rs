@@ -1,15 +1,15 @@
-//! Alternate addresses of a peer: where to send what must arrive when the path that a connection
-//! began on is dead.
+//! Alternate addresses of a peer. Messages that must arrive go there when the path on which the
+//! connection began is dead.
 //!
-//! A connection manager which has addresses on several interfaces lists them in the private data of
-//! its RTU, which the RDMA CM has no use for and other connection managers ignore. One that
-//! understands the list answers with an RTU of its own in the other direction. Afterwards a DREQ
-//! that is not answered is repeated on other pairs of addresses, and the peer answers to where it
-//! came from. Nothing depends on the lists: they may get lost, and a forged one only says where
-//! else a DREQ goes.
+//! A connection manager that has addresses on several interfaces lists them in the private data of
+//! its RTU. RDMA CM does not use that field, and other connection managers ignore it. A peer that
+//! understands the list answers with an RTU of its own. From then on a DREQ without an answer is
+//! repeated on other pairs of addresses, and the peer answers to the address that the DREQ came
+//! from. Nothing depends on the lists: they may get lost, and a forged one only adds addresses that
+//! a DREQ may go to.
 //!
-//! The list: the eight bytes `Polypath`, the version (1), the number of addresses (at most 13), and
-//! each address as a GID of 16 bytes.
+//! The list consists of the eight bytes `Polypath`, the version (1), the number of addresses (at
+//! most 13), and each address as a GID of 16 bytes.
 
 use core::net::IpAddr;
 
@@ -23,10 +23,10 @@ const VERSION: u8 = 1;
 const HEAD: usize = MAGIC.len() + 2;
 const GID_LEN: usize = 16;
 
-/// Most addresses of a list.
+/// The largest number of addresses in a list.
 pub(crate) const ADDRESSES_MAX: usize = (Rtu::PRIVATE_DATA_LEN - HEAD) / GID_LEN;
 
-/// What both ends of a connection can be reached at.
+/// The addresses at which both ends of a connection can be reached.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AlternateAddresses {
     /// This end's addresses with their interfaces.
@@ -35,7 +35,8 @@ pub(crate) struct AlternateAddresses {
 }
 
 impl AlternateAddresses {
-    /// This end's addresses, now. Link-local ones mean nothing on another link.
+    /// Sets this end's current addresses. Link-local ones are left out, because they mean nothing
+    /// on another link.
     pub(crate) fn set_own(&mut self, addresses: &[(IpAddr, u32)]) {
         let usable = addresses.iter().filter(|(ip, _)| is_global(*ip));
         self.own = usable.take(ADDRESSES_MAX).copied().collect();
@@ -45,7 +46,7 @@ impl AlternateAddresses {
         self.peer = addresses;
     }
 
-    /// The list for the peer, if there is more than one interface to tell of.
+    /// The list for the peer; empty if this end has only one interface.
     pub(super) fn list(&self) -> Vec<u8> {
         let Some((_, first)) = self.own.first() else { return Vec::new() };
         if self.own.iter().all(|(_, ifindex)| ifindex == first) {
@@ -59,8 +60,9 @@ impl AlternateAddresses {
         list
     }
 
-    /// The addresses for one more attempt. The first is the path the connection began on, unless its
-    /// local address is gone; then the others take turns, those of one network first.
+    /// The addresses for one more attempt. The first attempt uses the path on which the connection
+    /// began, unless its local address is gone. The other pairs then take turns, pairs in one
+    /// network first.
     pub(super) fn choose(&self, began: Endpoints, attempt: u8) -> Endpoints {
         let mut others: Vec<Endpoints> = self
             .own
@@ -104,7 +106,7 @@ pub(super) fn parse(private_data: &[u8]) -> Option<Vec<IpAddr>> {
     Some(addresses.filter(|ip| is_global(*ip)).collect())
 }
 
-/// Whether an address means the same host on every link, and one host only.
+/// Whether an address names the same single host on every link.
 fn is_global(ip: IpAddr) -> bool {
     let link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
@@ -180,7 +182,7 @@ mod tests {
         for attempt in 0..10 {
             assert_ne!(alternates.choose(began(), attempt).local, began().local);
         }
-        // Without any other addresses the first ones remain.
+        // Without any other addresses the original ones are used.
         assert_eq!(AlternateAddresses::default().choose(began(), 3), began());
     }
 }

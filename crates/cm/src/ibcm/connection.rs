@@ -10,10 +10,10 @@ use crate::path::Path;
 use super::alternates::AlternateAddresses;
 use super::endpoints::Endpoints;
 
-/// Where a connection stands (IBTA 12.9.5 and 12.9.6); the same names as in the kernel.
+/// The state of a connection (IBTA 12.9.5 and 12.9.6), with the kernel's names.
 ///
-/// In `MraReqSent` and `RepRcvd` the application decides; an MRA is sent only if the peer repeats
-/// its message meanwhile.
+/// In `MraReqSent` and `RepRcvd` the application has to decide. An MRA is sent only if the peer
+/// repeats its message meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Idle,
@@ -55,7 +55,7 @@ impl State {
     }
 }
 
-/// What both ends know of each other's queue pairs.
+/// What this end knows of both queue pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QpFacts {
     pub(crate) local_qpn: u32,
@@ -77,11 +77,11 @@ pub(crate) struct QpFacts {
 pub(crate) struct Pending {
     pub(crate) mad: [u8; 256],
     pub(crate) timeout: Duration,
-    /// How often it was sent again for want of an answer.
+    /// How often it was sent again because no answer came.
     pub(crate) attempt: u8,
     /// When it was sent first.
     pub(crate) since: Duration,
-    /// Nobody serves what it asks for, yet: it is sent again when the timer ends.
+    /// The peer said that nobody serves what this asks for. It is sent again when the timer ends.
     pub(crate) refused: bool,
 }
 
@@ -93,10 +93,10 @@ pub(crate) struct Connection {
     pub(crate) remote_id: u32,
     pub(crate) tid: u64,
     pub(crate) state: State,
-    /// The application's id; `None` before there is one and after it was destroyed.
+    /// The application's id; `None` before the id exists and after it was destroyed.
     pub(crate) owner: Option<u32>,
     pub(crate) client: Option<ClientId>,
-    /// The GUID of the device of this end.
+    /// The GUID of this end's device.
     pub(crate) local_guid: u64,
     pub(crate) ack_delay: u8,
     pub(crate) remote_guid: u64,
@@ -104,7 +104,7 @@ pub(crate) struct Connection {
     pub(crate) qp_type: QpType,
     pub(crate) path: Path,
     pub(crate) endpoints: Endpoints,
-    /// Where the peer was last heard from; it may have moved to another path.
+    /// Where the peer's last message came from. The peer may have moved to another path.
     pub(crate) heard_at: Endpoints,
     pub(crate) alternates: AlternateAddresses,
     /// Whether this end sent the REQ.
@@ -114,8 +114,8 @@ pub(crate) struct Connection {
     pub(crate) max_retries: u8,
     pub(crate) pending: Option<Pending>,
     pub(crate) deadline: Option<Duration>,
-    /// The answer to a service id resolution, or the REJ of what was accepted before, for those who
-    /// have not got it.
+    /// The answer to a service id resolution, or the REJ that withdrew an accepted request. It is
+    /// kept for a peer that missed it.
     pub(crate) answer: Option<[u8; 256]>,
 }
 
@@ -158,13 +158,14 @@ impl Connection {
         self.alternates.choose(self.endpoints, attempt)
     }
 
-    /// A message of the peer came, which may have moved to another path.
+    /// Notes where a message of the peer came from, because the peer may have moved to another
+    /// path.
     pub(super) fn hears(&mut self, from: &MadAddress) {
         self.heard_at = Endpoints::answering(from, self.endpoints.traffic_class);
     }
 }
 
-/// What a connection tells its owner.
+/// An event of a connection, for its owner.
 #[derive(Clone, Debug)]
 pub(crate) enum IbEvent {
     /// A REQ for a service somebody listens on.
@@ -172,13 +173,13 @@ pub(crate) enum IbEvent {
     /// A SIDR_REQ for a service somebody listens on.
     SidrReqReceived(Box<Request>),
     RepReceived(ConnParam, Ece),
-    /// An RTU came, or the application saw data before it.
+    /// An RTU came, or the application saw data before the RTU.
     Established,
     DreqReceived,
     DrepReceived,
-    /// No answer to a REQ or REP, with all its repetitions.
+    /// No answer came to a REQ or REP, nor to any repetition.
     Unreachable,
-    /// No answer to a DREQ.
+    /// No answer came to a DREQ.
     DreqError,
     RejReceived {
         reason: u16,
@@ -199,7 +200,7 @@ pub(crate) struct Request {
     pub(crate) service_id: u64,
     pub(crate) qp_type: QpType,
     pub(crate) param: ConnParam,
-    /// The private data field, whole: the RDMA IP CM header and the application's part.
+    /// The whole private data field: the RDMA IP CM header and the application's part.
     pub(crate) private_data: Vec<u8>,
     pub(crate) ece: Ece,
     pub(crate) path: Path,

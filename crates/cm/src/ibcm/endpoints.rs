@@ -1,10 +1,10 @@
-//! Between which addresses a connection's messages go.
+//! The addresses between which a connection's messages go.
 
 use core::net::IpAddr;
 
 use crate::env::MadAddress;
 
-/// The two addresses between which MADs go.
+/// The local and the remote address of MADs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoints {
     pub(crate) local: IpAddr,
@@ -14,7 +14,7 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Back to where a MAD came from.
+    /// The endpoints of an answer to a received MAD.
     pub(crate) fn answering(from: &MadAddress, traffic_class: u8) -> Self {
         Self { local: from.local, remote: from.remote, ifindex: from.ifindex, traffic_class }
     }

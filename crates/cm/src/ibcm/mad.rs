@@ -1,4 +1,4 @@
-//! Connections written into CM messages, and what the kernel puts into fields besides.
+//! Builds the CM messages of connections, and fills in the fields that the kernel fills in.
 
 use polypath_wire::cm::{
     CmMad, CmPath, CmService, Drep, Dreq, Info, Mra, Mraed, Rej, RejectReason, Rejected, Rep, Req,
@@ -12,7 +12,8 @@ use crate::abi::command::{ConnParam, Ece};
 use crate::ids::QpType;
 use crate::path::{Path, ack_timeout};
 
-/// How long either side may take for an answer, as an exponent: 4.3 s (`CMA_CM_RESPONSE_TIMEOUT`).
+/// The time that either side may take for an answer, as an exponent: 4.3 s
+/// (`CMA_CM_RESPONSE_TIMEOUT`).
 pub(super) const RESPONSE_TIMEOUT: u8 = 20;
 
 /// How often a message is sent again (`CMA_MAX_CM_RETRIES`).
@@ -21,14 +22,14 @@ pub(super) const MAX_RETRIES: u8 = 15;
 /// The time an MRA asks for, as an exponent: 69 s (`CMA_CM_MRA_SETTING`).
 const SERVICE_TIMEOUT: u8 = 24;
 
-/// The message, with the options for vendors in the places that were reserved before
-/// (as Linux has them since 5.8).
+/// A whole message. The vendors' options are in fields that used to be reserved (as Linux does
+/// since 5.8).
 pub(super) type Mad = [u8; 256];
 
 const DATA: usize = MadHeader::LEN;
 const ATTR_MOD: usize = 20;
 
-/// Where the vendor id's three bytes are.
+/// The offsets of the vendor id's three bytes.
 const REQ_VENDOR: [usize; 3] = [DATA + 5, DATA + 6, DATA + 7];
 const REP_VENDOR: [usize; 3] = [DATA + 15, DATA + 19, DATA + 23];
 
@@ -54,7 +55,7 @@ pub(super) fn rep_ece(mad: &Mad) -> Ece {
     ece(mad, REP_VENDOR)
 }
 
-/// Private data for a field; what does not fit was refused before.
+/// Private data, padded to its field. Callers have already refused data that does not fit.
 fn field<const N: usize>(data: &[u8]) -> [u8; N] {
     polypath_wire::cm::private_data(data).unwrap_or([0; N])
 }
@@ -100,7 +101,7 @@ pub(super) fn req(c: &Connection, param: &ConnParam, private: &[u8], local_ece: 
         ..Req::default()
     };
     if c.qp_type == QpType::XrcSend {
-        // These are of the half that an initiator does not have.
+        // These fields are of the responder half, which an initiator does not have.
         (req.responder_resources, req.retry_count, req.rnr_retry_count, req.srq) = (0, 0, 0, false);
     }
     let mut mad = CmMad::new(c.tid, req).to_bytes();
@@ -143,7 +144,8 @@ pub(super) fn rep(c: &Connection, param: &ConnParam, local_ece: Ece) -> Mad {
         ..Rep::default()
     };
     if c.qp_type == QpType::XrcRecv {
-        // A target has no requester, and is named by the field of an end-to-end context (annex A14).
+        // A target has no requester. Its number is in the field of the end-to-end context (annex
+        // A14).
         (rep.local_qpn, rep.local_eecn) = (0, c.qp.local_qpn);
         (rep.initiator_depth, rep.flow_control, rep.srq) = (0, false, true);
     }
@@ -152,7 +154,7 @@ pub(super) fn rep(c: &Connection, param: &ConnParam, local_ece: Ece) -> Mad {
     mad
 }
 
-/// An RTU, with the addresses of this end if it has several.
+/// An RTU. It lists the addresses of this end if there are several.
 pub(super) fn rtu(c: &Connection) -> Mad {
     let rtu = Rtu {
         local_comm_id: c.local_id,
@@ -172,7 +174,7 @@ pub(super) fn dreq(c: &Connection, tid: u64) -> Mad {
     CmMad::new(tid, dreq).to_bytes()
 }
 
-/// A DREP needs no connection: a peer whose connection is long gone here gets one too.
+/// A DREP. It needs no connection, because a peer whose connection is long gone here gets one too.
 pub(super) fn drep(tid: u64, local_comm_id: u32, remote_comm_id: u32) -> Mad {
     CmMad::new(tid, Drep { local_comm_id, remote_comm_id, private_data: field(&[]) }).to_bytes()
 }
@@ -188,7 +190,7 @@ pub(super) fn mra(c: &Connection, mraed: Mraed) -> Mad {
     CmMad::new(c.tid, mra).to_bytes()
 }
 
-/// A REJ of what a connection's state says was received last.
+/// A REJ of the message that was received last, as the connection's state tells.
 pub(super) fn rej(c: &Connection, reason: RejectReason, info: &[u8], private: &[u8]) -> Mad {
     let (local_comm_id, rejected) = match c.state {
         State::ReqRcvd => (0, Rejected::Req),
@@ -207,8 +209,8 @@ pub(super) fn rej(c: &Connection, reason: RejectReason, info: &[u8], private: &[
     CmMad::new(c.tid, rej).to_bytes()
 }
 
-/// A REJ of a message that begins no connection here. The ids are those of the message, the
-/// receiver's first: 0 if it names none.
+/// A REJ of a message that begins no connection here. The ids are as this end writes them: its own
+/// first, which is 0 if the message names none.
 pub(super) fn rej_unknown(
     tid: u64,
     (local_comm_id, remote_comm_id): (u32, u32),

@@ -1,8 +1,7 @@
-//! The InfiniBand connection manager proper (IBTA chapter 12): connections, their MADs and timers.
+//! The InfiniBand connection manager itself (IBTA chapter 12): connections, their MADs and timers.
 //!
-//! [`Connections`] knows communication ids, not the ids of applications. What happens to a
-//! connection it reports as [`IbEvent`]s, which the layer above turns into events for the
-//! application.
+//! [`Connections`] knows communication ids, not the ids of applications. It reports what happens to
+//! a connection as [`IbEvent`]s. The layer above turns these into events for the application.
 
 mod actions;
 mod alternates;

@@ -1,4 +1,4 @@
-//! What the peer's MADs do to a connection.
+//! The effects of the peer's MADs on a connection.
 
 use core::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::env::MadAddress;
 use crate::ids::QpType;
 use crate::path::{ack_timeout, iba_time};
 
-/// One MAD on its way through the handlers.
+/// One MAD while it is handled.
 struct Received<'a> {
     now: Duration,
     from: &'a MadAddress,
@@ -54,12 +54,12 @@ impl Connections {
             CmMessage::SidrRep(m) => self.sidr_rep_received(rx.now, &m),
             CmMessage::Lap(m) => self.lap_received(&rx, &m),
             CmMessage::Sap(m) => self.sap_received(&rx, &m),
-            // We send no LAP and no SAP that could be answered.
+            // This end sends no LAP and no SAP, so there is none to answer.
             CmMessage::Apr(_) | CmMessage::Spr(_) => self.counters.mads_unmatched += 1,
         }
     }
 
-    /// The connection which a message names by both ids.
+    /// The connection that a message names by both ids.
     fn named(&mut self, local: u32, remote: u32) -> Option<&mut Connection> {
         if self.find(local, remote).is_none() {
             self.counters.mads_unmatched += 1;
@@ -67,7 +67,8 @@ impl Connections {
         self.find(local, remote)
     }
 
-    /// The same, of a message that needs no more than the ids: the connection hears from its peer.
+    /// The same, for messages that are accepted by their ids alone: it also notes where the message
+    /// came from.
     fn matched(&mut self, rx: &Received<'_>, local: u32, remote: u32) -> Option<&mut Connection> {
         let c = self.named(local, remote)?;
         c.hears(rx.from);
@@ -81,7 +82,7 @@ impl Connections {
     fn req_received(&mut self, rx: &Received<'_>, req: &Req, is_served: &dyn Fn(u64) -> bool) {
         if let Some(local_id) = self.by_remote_id(req.local_ca_guid, req.local_comm_id) {
             self.counters.mads_duplicate += 1;
-            // In later states the REP, or what followed it, is the answer.
+            // In later states the answer is the REP, or what followed it.
             let waiting = self.get(local_id).filter(|c| c.state == State::MraReqSent);
             if let Some(mra) = waiting.map(|c| mad::mra(c, Mraed::Req)) {
                 self.answer(rx, mra);
@@ -142,8 +143,8 @@ impl Connections {
         self.report(local_id, IbEvent::ReqReceived(Box::new(request)));
     }
 
-    /// The peer uses a queue pair of this connection for another one, so it has forgotten this one.
-    /// A message from elsewhere could be forged, and takes nothing down.
+    /// Ends a connection whose peer has forgotten it: the peer uses the same queue pair for another
+    /// connection. A message from another address could be forged, so it ends nothing.
     fn end_stale(&mut self, rx: &Received<'_>, local_id: u32) {
         let is_peer = |c: &&Connection| {
             c.state == State::Established
@@ -181,7 +182,7 @@ impl Connections {
         let ece = mad::rep_ece(rx.mad);
         self.answered(local_id);
         let Some(c) = self.get_mut(local_id) else { return };
-        // An MRA follows if the peer repeats its REP before the application has confirmed.
+        // An MRA is sent if the peer repeats its REP before the application has confirmed.
         c.state = State::RepRcvd;
         c.remote_id = rep.local_comm_id;
         c.remote_guid = rep.local_ca_guid;
@@ -224,7 +225,7 @@ impl Connections {
 
     fn rtu_received(&mut self, rx: &Received<'_>, rtu: &Rtu) {
         let Some(c) = self.matched(rx, rtu.remote_comm_id, rtu.local_comm_id) else {
-            // Our end is gone, and what told the peer so got lost.
+            // This end is gone, and the message that told the peer so got lost.
             let ids = (rtu.remote_comm_id, rtu.local_comm_id);
             let reason = RejectReason::InvalidCommId;
             let rej = mad::rej_unknown(rx.tid, ids, Rejected::Other, reason);
@@ -239,7 +240,7 @@ impl Connections {
             c.alternates.set_peer(addresses);
             let (is_active, state) = (c.is_active, c.state);
             if is_active && state == State::Established {
-                // The passive end's answer to our list; it confirms nothing.
+                // This is the passive end's answer to our list. It confirms nothing.
                 return;
             }
             if !is_active && !c.alternates.list().is_empty() {
@@ -259,7 +260,7 @@ impl Connections {
 
     fn dreq_received(&mut self, rx: &Received<'_>, dreq: &Dreq) {
         let Some(c) = self.named(dreq.remote_comm_id, dreq.local_comm_id) else {
-            // Our end is gone; the peer's may go too.
+            // This end is gone, so the peer may end its own.
             let drep = mad::drep(rx.tid, dreq.remote_comm_id, dreq.local_comm_id);
             return self.answer(rx, drep);
         };
@@ -276,12 +277,12 @@ impl Connections {
                 self.answered(local_id);
                 self.report(local_id, IbEvent::DreqReceived);
                 if self.get(local_id).is_some_and(|c| c.owner.is_none()) {
-                    // Nobody is left who could agree.
+                    // No application is left that could agree.
                     self.disconnect(rx.now, local_id);
                 }
             }
-            // It has ended here. The peer asks again if the answer got lost, for longer than the
-            // time-wait takes.
+            // The connection has ended here. If the answer got lost, the peer asks again, and it
+            // may do so for longer than the time-wait lasts.
             State::Timewait | State::Idle => {
                 let drep = mad::drep(rx.tid, c.local_id, c.remote_id);
                 self.counters.mads_duplicate += 1;
@@ -308,7 +309,8 @@ impl Connections {
 
     fn rej_received(&mut self, rx: &Received<'_>, rej: &Rej) {
         let (local, remote) = if rej.reason == RejectReason::Timeout {
-            // The peer may never have learned our id; its GUID tells whose its own id is.
+            // The peer may never have learned our id. Its GUID and its own id tell which connection
+            // it means.
             let guid = rej.info.as_slice().first_chunk().copied().map(u64::from_be_bytes);
             let known = guid.and_then(|g| self.by_remote_id(g, rej.local_comm_id));
             (known.unwrap_or(rej.remote_comm_id), rej.local_comm_id)
@@ -373,7 +375,7 @@ impl Connections {
         self.postpone(rx.now, local_id, timeout);
     }
 
-    /// Alternate paths are not loaded by LAP here, and whoever asks is told so.
+    /// Answers a LAP: alternate paths are not supported.
     fn lap_received(&mut self, rx: &Received<'_>, lap: &Lap) {
         let status = self.judge_path(lap.remote_comm_id, lap.local_comm_id, lap.remote_qpn);
         let apr = Apr {
@@ -407,12 +409,12 @@ impl Connections {
     }
 }
 
-/// The passive end of a new connection.
+/// Creates the passive end of a new connection.
 fn new_request(local_id: u32, rx: &Received<'_>, req: &Req, qp_type: QpType) -> Connection {
     let mut path = mad::path_of_req(req);
     let traffic_class = path.traffic_class;
     path.hop_limit = path.hop_limit.max(1);
-    // The GIDs of the path say where the peer wants its answers; on RoCEv2 they are IP addresses.
+    // The GIDs of the path say where the peer wants its answers. On RoCEv2 they are IP addresses.
     let endpoints = Endpoints {
         local: Gid(path.sgid).to_ip(),
         remote: Gid(path.dgid).to_ip(),

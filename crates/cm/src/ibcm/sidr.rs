@@ -1,4 +1,4 @@
-//! Service id resolution (IBTA 12.11): which queue pair serves a service id, for datagrams.
+//! Service id resolution (IBTA 12.11) finds the queue pair that serves a service id, for datagrams.
 
 use core::time::Duration;
 
@@ -35,7 +35,7 @@ impl Connections {
         Ok(local_id)
     }
 
-    /// Answers a SIDR_REQ. The answer is kept for as long as the id lives: it may get lost.
+    /// Answers a SIDR_REQ. The answer is kept for as long as the id lives, because it may get lost.
     pub(crate) fn answer_sidr(
         &mut self,
         local_id: u32,
@@ -58,7 +58,7 @@ impl Connections {
         Ok(())
     }
 
-    /// The id for a request is destroyed before it answered.
+    /// Refuses a request whose id is destroyed before the application has answered.
     pub(super) fn refuse_sidr(&mut self, local_id: u32) {
         let _ = self.answer_sidr(local_id, SidrStatus::Reject, (0, 0), &[]);
         self.reset_to_idle(local_id);

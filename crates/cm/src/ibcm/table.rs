@@ -1,4 +1,4 @@
-//! Every connection, found by its ids; timers; the queue of MADs to send.
+//! The table of connections, found by their ids, with their timers and the queue of MADs to send.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -12,39 +12,41 @@ use crate::path::iba_time;
 use crate::sizes::TableSizes;
 use polypath_telemetry::CmCounters;
 
-/// First repetition of a DREQ. The IBTA's response time-out is four seconds, but a DREQ finds
-/// nobody at work: an answer is due at once, and an application waits for it to exit. Doubled each
-/// time up to the response time-out.
+/// The time until a DREQ is repeated for the first time. It doubles each time, up to the response
+/// time-out. The IBTA's response time-out of four seconds would be too long: a DREQ is answered at
+/// once, without an application, and the program that sends it waits to exit.
 const DREQ_FIRST_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// So long a service that is said not to exist is asked for again: a peer that does not keep requests
-/// for their listener, as we do, may get one in a moment. No longer than we keep them: who has kept a
-/// request for so long means its refusal.
+/// How long a REQ is repeated although the peer says that nobody serves its service. A peer that
+/// does not keep early requests, as we do, may get its listener in a moment. The time is no longer
+/// than the one for which we keep requests: a peer that kept the request for so long has a final
+/// refusal.
 const PATIENCE: Duration = GRACE;
 
-/// The first pause before that; each is as long as all the time before.
+/// The first pause between such repetitions. Each later one is as long as all the time before it.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
-/// Longest time-wait a peer can impose, as an exponent: 8 s.
+/// The longest time-wait that a peer can impose, as an exponent: 8 s.
 const TIMEWAIT_MAX: u8 = 21;
 
-/// Longest time a peer's MRA can ask for, as an exponent: 262 s.
+/// The longest time that a peer's MRA can ask for, as an exponent: 262 s.
 pub(super) const SERVICE_TIMEOUT_MAX: u8 = 26;
 
-/// Longest response time-out a peer's REQ can ask for, as an exponent: 16 s.
+/// The longest response time-out that a peer's REQ can ask for, as an exponent: 16 s.
 pub(super) const RESPONSE_TIMEOUT_MAX: u8 = 22;
 
-/// Numbers tried for a new connection; in a table of 2^17 one is taken once in 32,768 times.
+/// How many random numbers are tried for a new connection. With 2^17 connections one number in
+/// 32,768 is taken.
 const ID_ATTEMPTS: usize = 16;
 
-/// All connections, those of destroyed ids among them until they have ended properly.
+/// All connections, including those of destroyed ids until they have ended properly.
 pub(crate) struct Connections {
     connections: BTreeMap<u32, Connection>,
-    /// The same by the peer's GUID and communication id.
+    /// The connections by the peer's GUID and communication id.
     remote_ids: BTreeMap<(u64, u32), u32>,
-    /// The same by the peer's GUID and queue pair number.
+    /// The connections by the peer's GUID and queue pair number.
     remote_qpns: BTreeMap<(u64, u32), u32>,
-    /// Service id resolutions of peers, by their address and request id.
+    /// The peers' service id resolutions by their address and request id.
     sidr_requests: BTreeMap<(IpAddr, u32), u32>,
     timers: BTreeSet<(Duration, u32)>,
     outgoing: VecDeque<OutgoingMad>,
@@ -100,7 +102,7 @@ impl Connections {
         self.connections.len()
     }
 
-    /// The tables of this layer.
+    /// The sizes of this layer's tables.
     pub(crate) fn sizes(&self) -> TableSizes {
         TableSizes {
             connections: self.connections.len(),
@@ -111,12 +113,12 @@ impl Connections {
         }
     }
 
-    /// The connection with these two ids (IBTA 12.10.7: both must match).
+    /// The connection with these two ids. Both must match (IBTA 12.10.7).
     pub(super) fn find(&mut self, local_id: u32, remote_id: u32) -> Option<&mut Connection> {
         self.connections.get_mut(&local_id).filter(|c| c.remote_id == remote_id)
     }
 
-    /// A communication id not in use, or `None` if the table is full.
+    /// A communication id that is not in use; `None` if the table is full.
     pub(super) fn new_local_id(&mut self) -> Option<u32> {
         if self.connections.len() >= self.max_connections {
             return None;
@@ -142,7 +144,7 @@ impl Connections {
         self.sidr_requests.get(&(remote, request_id)).copied()
     }
 
-    /// Makes a connection known by its peer's ids, so that duplicates and stale ones are seen.
+    /// Enters a connection under its peer's ids, so that duplicates and stale requests are noticed.
     pub(super) fn index_peer(&mut self, local_id: u32) {
         if let Some(c) = self.connections.get(&local_id) {
             self.remote_ids.insert((c.remote_guid, c.remote_id), local_id);
@@ -156,7 +158,7 @@ impl Connections {
         }
     }
 
-    /// Forgets the peer's ids of a connection; the peer may use them anew.
+    /// Removes the peer's ids of a connection, because the peer may use them again.
     fn unindex(&mut self, local_id: u32) {
         let Some(c) = self.connections.get(&local_id) else { return };
         let id = (c.remote_guid, c.remote_id);
@@ -173,7 +175,7 @@ impl Connections {
         }
     }
 
-    /// Queues a MAD; a full queue drops it, as a network may.
+    /// Queues a MAD. A full queue drops it, as a network may.
     pub(super) fn send(&mut self, to: Endpoints, mad: [u8; 256], of: Option<u32>, attempt: u8) {
         if self.outgoing.len() >= self.max_outgoing {
             self.counters.mads_not_sent += 1;
@@ -202,7 +204,7 @@ impl Connections {
         self.events.push_back((local_id, event));
     }
 
-    /// What happened, with the communication id it happened to.
+    /// Takes the next event, with the communication id that it is about.
     pub(crate) fn poll_event(&mut self) -> Option<(u32, IbEvent)> {
         self.events.pop_front()
     }
@@ -218,7 +220,7 @@ impl Connections {
         }
     }
 
-    /// Sends a MAD that expects an answer, and takes the state in which it is expected.
+    /// Sends a MAD that expects an answer, and enters the state that waits for the answer.
     pub(super) fn send_and_await(
         &mut self,
         now: Duration,
@@ -238,7 +240,7 @@ impl Connections {
         self.send(to, mad, Some(local_id), 0);
     }
 
-    /// The answer came: the pending MAD is not sent again.
+    /// Stops repeating the pending MAD, because its answer came.
     pub(super) fn answered(&mut self, local_id: u32) {
         if let Some(c) = self.connections.get_mut(&local_id) {
             c.pending = None;
@@ -246,7 +248,8 @@ impl Connections {
         self.set_deadline(local_id, None);
     }
 
-    /// The peer says that nobody serves what is asked for. Gives whether it is asked again.
+    /// Handles a peer that says that nobody serves the service. Returns whether the request is
+    /// repeated.
     pub(super) fn asks_again(&mut self, now: Duration, local_id: u32) -> bool {
         let connection = self.connections.get_mut(&local_id);
         let Some(pending) = connection.and_then(|c| c.pending.as_mut()) else { return false };
@@ -260,7 +263,7 @@ impl Connections {
         true
     }
 
-    /// The peer asks for more time.
+    /// Waits longer for the answer, as the peer's MRA asks.
     pub(super) fn postpone(&mut self, now: Duration, local_id: u32, timeout: Duration) {
         let connection = self.connections.get_mut(&local_id);
         if let Some(pending) = connection.and_then(|c| c.pending.as_mut()) {
@@ -269,7 +272,7 @@ impl Connections {
         self.set_deadline(local_id, Some(now + timeout));
     }
 
-    /// Ends a connection attempt without a trace.
+    /// Ends a connection attempt. Nothing of it is left once it has no owner.
     pub(super) fn reset_to_idle(&mut self, local_id: u32) {
         self.answered(local_id);
         self.unindex(local_id);
@@ -279,7 +282,8 @@ impl Connections {
         self.forget_if_done(local_id);
     }
 
-    /// Ends a connection; packets still under way must not meet its queue pair reused.
+    /// Ends a connection and enters time-wait, because packets still under way must not meet its
+    /// queue pair when it is used again.
     pub(super) fn enter_timewait(&mut self, now: Duration, local_id: u32) {
         self.answered(local_id);
         self.unindex(local_id);
@@ -306,8 +310,8 @@ impl Connections {
         self.connections.remove(&local_id);
     }
 
-    /// The addresses of clients changed. Clients that are gone have none; what they left to do is
-    /// done with those they had.
+    /// Updates the addresses of the clients' connections. A client that is gone has no addresses;
+    /// its remaining connections keep the ones they had.
     pub(crate) fn set_own_addresses(
         &mut self,
         mut of: impl FnMut(crate::env::ClientId) -> Vec<(IpAddr, u32)>,
@@ -326,7 +330,7 @@ impl Connections {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Runs every timer that is due: repeats MADs, gives up, ends time-waits.
+    /// Runs every timer that is due: repeats MADs, gives up, and ends time-waits.
     pub(crate) fn handle_timeout(&mut self, now: Duration) {
         while let Some(&(at, local_id)) = self.timers.first() {
             if at > now {

@@ -58,14 +58,14 @@ pub const EADDRINUSE: i32 = 98;
 pub const EADDRNOTAVAIL: i32 = 99;
 pub const ETIMEDOUT: i32 = 110;
 
-/// One open of the device.
+/// One open file of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
     pub host: usize,
     pub file: FileId,
 }
 
-/// `struct rdma_ucm_event_resp`, taken apart.
+/// `struct rdma_ucm_event_resp`, parsed.
 #[derive(Clone, Debug)]
 pub struct Event {
     pub uid: u64,
@@ -191,7 +191,7 @@ pub fn fields(parts: &[&[u8]]) -> Vec<u8> {
     parts.concat()
 }
 
-/// `struct ib_uverbs_qp_attr`, the fields that matter.
+/// The fields of `struct ib_uverbs_qp_attr` that the tests look at.
 #[derive(Clone, Debug)]
 pub struct QpAttr {
     pub bytes: Vec<u8>,
@@ -399,7 +399,7 @@ impl World {
         Ok(u32_at(&self.write(to, MIGRATE_ID, &payload, 4, &[])?, 0))
     }
 
-    /// A listening id.
+    /// Creates a listening id.
     pub fn listener(&mut self, c: Client, uid: u64, ps: u16, address: SocketAddr) -> u32 {
         let id = self.create(c, uid, ps);
         self.start_listening(c, id, address);
@@ -412,7 +412,7 @@ impl World {
         self.listen(c, id, 128).unwrap();
     }
 
-    /// An id whose route to an address is resolved.
+    /// Creates an id whose route to an address is resolved.
     pub fn resolved(&mut self, c: Client, uid: u64, ps: u16, destination: SocketAddr) -> u32 {
         let id = self.create(c, uid, ps);
         self.resolve(c, id, destination);

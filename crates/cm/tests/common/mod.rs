@@ -1,4 +1,5 @@
-//! Hosts with a connection manager each, joined by a network that loses, doubles and reorders.
+//! Hosts with a connection manager each, joined by a network that loses, duplicates and reorders
+//! MADs.
 #![allow(dead_code, unreachable_pub)] // Each test uses its part.
 
 pub mod client;
@@ -16,7 +17,7 @@ use polypath_wire::cm::CmMad;
 
 pub use client::*;
 
-/// xorshift, so that every run of a seed is the same.
+/// An xorshift generator, so that every run with the same seed is the same.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -42,14 +43,14 @@ impl Rng {
     }
 }
 
-/// What a host's network looks like to its connection manager.
+/// The network of a host, as its connection manager sees it.
 pub struct HostEnv {
     pub addresses: Vec<(IpAddr, u32)>,
     pub node_guid: [u8; 8],
     /// Addresses without a device.
     pub bare: Vec<IpAddr>,
     pub groups: BTreeSet<(u32, IpAddr)>,
-    /// Whether the devices are multi-path ones, which tell all their addresses.
+    /// Whether the devices are multi-path ones, whose addresses are all told to peers.
     pub multi_path: bool,
 }
 
@@ -125,30 +126,30 @@ pub struct Host {
     pub events: BTreeMap<FileId, VecDeque<Event>>,
 }
 
-/// How bad the network is, in percent.
+/// The faults of the network, in percent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkFaults {
     pub loss: u64,
     pub duplication: u64,
-    /// Longest additional delay.
+    /// The longest additional delay.
     pub jitter: Duration,
 }
 
 const LATENCY: Duration = Duration::from_micros(50);
 
-/// The hosts and what is between them.
+/// The hosts and the network between them.
 pub struct World {
     pub now: Duration,
     pub hosts: Vec<Host>,
     pub link_faults: LinkFaults,
     pub rng: Rng,
-    /// Decides about each MAD: false drops it.
+    /// Decides about each MAD; false drops it.
     pub filter: Box<dyn FnMut(&CmMad) -> bool>,
-    /// Addresses that nothing reaches and nothing leaves from.
+    /// Addresses that no MAD reaches and no MAD leaves from.
     pub dead: BTreeSet<IpAddr>,
     in_flight: BTreeMap<(Duration, u64), OutgoingMad>,
     sequence: u64,
-    /// Every MAD sent, as sent.
+    /// Every MAD, as it was sent.
     pub sent: Vec<OutgoingMad>,
 }
 
@@ -197,7 +198,7 @@ impl World {
         }
     }
 
-    /// A process on a host opens the device.
+    /// Opens the device for a process on a host.
     pub fn open(&mut self, host: usize, file: u32) -> Client {
         let file = FileId(file);
         self.hosts[host].cm.open_file(file, ClientId(u64::from(file.0)));
@@ -209,7 +210,7 @@ impl World {
         host.cm.close_file(self.now, client.file, &mut host.env);
     }
 
-    /// Takes what the connection managers have to send, and the events, if they are to be taken.
+    /// Takes the MADs that the connection managers send, and their events if `take_events` is set.
     fn collect(&mut self, take_events: bool) {
         for host in &mut self.hosts {
             while let Some(mad) = host.cm.poll_mad() {
@@ -244,7 +245,8 @@ impl World {
         }
     }
 
-    /// Goes to the next thing that happens, at most until `end`. False if nothing is left to happen.
+    /// Handles what happens next, if that is before `end`. Returns false if nothing is left to
+    /// happen.
     pub fn step(&mut self, end: Duration, take_events: bool) -> bool {
         self.collect(take_events);
         let timer = self.hosts.iter().filter_map(|h| h.cm.next_deadline()).min();
@@ -272,13 +274,13 @@ impl World {
         while self.step(end, true) {}
     }
 
-    /// Lets time pass while no application asks for its events.
+    /// Lets time pass while no application takes its events.
     pub fn run_unread(&mut self, time: Duration) {
         let end = self.now + time;
         while self.step(end, false) {}
     }
 
-    /// The next event of a client, waiting for up to five minutes.
+    /// Waits for the next event of a client, for up to five minutes.
     pub fn event(&mut self, client: Client) -> Event {
         let end = self.now + Duration::from_secs(300);
         loop {
@@ -294,14 +296,14 @@ impl World {
         self.hosts[client.host].events.get_mut(&client.file)?.pop_front()
     }
 
-    /// The next event, which must be of one kind.
+    /// Takes the next event, which must be of the given kind.
     pub fn expect(&mut self, client: Client, kind: u32) -> Event {
         let event = self.event(client);
         assert_eq!(event.kind, kind, "{event:?}");
         event
     }
 
-    /// Names of the MADs sent so far, and forgets them.
+    /// The names of the MADs sent so far, which are then forgotten.
     pub fn sent_names(&mut self) -> Vec<&'static str> {
         let sent = core::mem::take(&mut self.sent);
         sent.iter().map(|m| CmMad::parse(&m.mad).unwrap().message.name()).collect()
