@@ -1,4 +1,4 @@
-//! The command line. Help, completions and man pages are made from these types.
+//! The command line. Help, completions and man pages are generated from these types.
 
 use clap::{Args, Parser, Subcommand};
 use polypath_ipc::faults::Faults;
@@ -69,11 +69,11 @@ pub(crate) struct Run {
     /// Which devices: mp, mp:eth0+eth1, roce, roce:eth0
     #[arg(long, short, value_name = "DEVICE", env = "POLYPATH_DEVICE", value_parser = selection)]
     pub(crate) device: Option<String>,
-    /// What goes wrong with packets: loss=1%,dup=0.1%,reorder=2%,corrupt=0.1%,delay=5ms~1ms,cut=eth0@10s+5s
+    /// Faults to inject into packets: loss=1%,dup=0.1%,reorder=2%,corrupt=0.1%,delay=5ms~1ms,cut=eth0@10s+5s
     ///
-    /// For programs under test. Shares and delays are those of packets that are sent and, again, of packets
+    /// For programs under test. Shares and delays apply to packets that are sent and, again, to packets
     /// that arrive; on=eth0 restricts them to one interface. cut=eth0@10s loses all packets of eth0 from
-    /// 10 s on, with +5s for 5 s. seed=7 draws the same each time. All of it is explained in
+    /// 10 s on, with +5s for 5 s. seed=7 makes each run draw the same faults. See
     /// docs/testing-your-program.md.
     #[arg(long, value_name = "FAULTS", env = "POLYPATH_FAULT", value_parser = faults)]
     pub(crate) fault: Option<String>,
@@ -83,7 +83,7 @@ pub(crate) struct Run {
     /// extension, as it is for the second and later processes of a run.
     #[arg(long, value_name = "FILE", env = "POLYPATH_PCAP")]
     pub(crate) pcap: Option<PathBuf>,
-    /// Keep so many bytes of each packet in the file, from the IP header on: 128 to 65535 (all)
+    /// Bytes of each packet to keep in the file, from the IP header on: 128 to 65535 (all)
     #[arg(long, value_name = "BYTES", env = "POLYPATH_SNAPLEN", value_parser = snap_len)]
     pub(crate) snaplen: Option<String>,
     /// The program and its arguments
@@ -184,7 +184,7 @@ pub(crate) struct Watch {
     /// Write JSON: one object per line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Begin with what happened lately, as far as the broker remembers it
+    /// Begin with the past events that the broker still remembers
     #[arg(long)]
     pub(crate) past: bool,
     /// Watch the programs of this user, given by name or number
@@ -298,7 +298,8 @@ Examples:
 Exit status: 0 if nothing is wrong, 1 if something will not work. Warnings alone give 0.")]
 pub(crate) struct Doctor {
     /// Which devices, as for `polypath run`
-    // Checked by the doctor, who has more to say about it than the command line's error.
+    // The doctor checks the value itself, because it can say more than an error of the command
+    // line.
     #[arg(long, short, value_name = "DEVICE", env = "POLYPATH_DEVICE")]
     pub(crate) device: Option<String>,
     /// Write JSON
@@ -306,19 +307,19 @@ pub(crate) struct Doctor {
     pub(crate) json: bool,
 }
 
-/// Checks faults, whose interfaces may yet be absent.
+/// Checks the faults. Their interfaces may be absent for now.
 fn faults(text: &str) -> Result<String, String> {
     Faults::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-/// Checks how much of a packet is to be kept.
+/// Checks the number of bytes to keep of each packet.
 fn snap_len(text: &str) -> Result<String, String> {
     polypath_ipc::settings::snap_len(text)
         .map(|_| text.to_owned())
         .map_err(|error| error.to_string())
 }
 
-/// Checks the form of a device selection; whether its interfaces exist is seen later.
+/// Checks the form of a device selection. Whether its interfaces exist is checked later.
 fn selection(text: &str) -> Result<String, String> {
     Selection::parse(text).map(|s| s.to_string()).map_err(|error| error.to_string())
 }

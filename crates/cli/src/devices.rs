@@ -1,4 +1,4 @@
-//! `polypath devices`: what a program would see.
+//! `polypath devices`: the devices that a program would see.
 
 use crate::args::Devices;
 use crate::error::CliError;
@@ -27,7 +27,8 @@ pub(crate) fn run(arguments: &Devices) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Which interfaces a device is without, because it has as many as it can, and what to do about it.
+/// The interfaces that a device lacks because it is limited in their number, and what to do about
+/// it.
 pub(crate) fn left_out(table: &Table, selection: &Selection) -> Option<(String, String)> {
     let names: Vec<&str> =
         selection.left_out(table).into_iter().map(|port| port.name.as_str()).collect();
@@ -38,7 +39,7 @@ pub(crate) fn left_out(table: &Table, selection: &Selection) -> Option<(String, 
         names.join(", ")
     );
     let form = device.kind.forms.last().unwrap_or(&device.kind.prefix);
-    Some((what, format!("name those that it shall have: --device {form}")))
+    Some((what, format!("name the interfaces that it should have: --device {form}")))
 }
 
 fn as_json(table: &Table, selection: &Selection) -> Value {
@@ -116,7 +117,7 @@ mod tests {
         let table = Table { ports: (1..=18).map(port).collect(), ..Table::default() };
         let (what, cure) = left_out(&table, &Selection::default()).unwrap();
         assert_eq!(what, "a device has 16 interfaces at most: mp0 is without eth17, eth18");
-        assert_eq!(cure, "name those that it shall have: --device mp:eth0+eth1");
+        assert_eq!(cure, "name the interfaces that it should have: --device mp:eth0+eth1");
         assert_eq!(left_out(&table, &Selection::parse("roce").unwrap()), None);
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn man(directory: &Path) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the environment of a program or of the command may say.
+/// The environment variables of programs and of the command, with their descriptions.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("POLYPATH_DEVICE", "Which devices a program sees, as --device."),
     (
@@ -39,10 +39,10 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ),
     (
         "POLYPATH_FAULT",
-        "What goes wrong with packets of a program under test, as --fault of `polypath run`.",
+        "Faults to inject into packets of a program under test, as --fault of `polypath run`.",
     ),
     ("POLYPATH_PCAP", "The file that a program's packets are written to, as --pcap."),
-    ("POLYPATH_SNAPLEN", "Bytes of each packet that are kept in it, as --snaplen."),
+    ("POLYPATH_SNAPLEN", "Bytes of each packet to keep in that file, as --snaplen."),
     (
         "POLYPATH_LANES",
         "Lanes of the process, 1 to 32; 1 by default. With more, a queue pair lives on the lane of the \
@@ -55,8 +55,8 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ),
     (
         "POLYPATH_LOG",
-        "1: what happens, on standard error. Unset: only settings without effect, and why there are no \
-         devices. 0: nothing.",
+        "1: log everything that happens to standard error. Unset: log only settings without effect, and why \
+         there are no devices. 0: log nothing.",
     ),
     (
         "POLYPATH_RDMA_CM",
@@ -167,7 +167,7 @@ fn page(command: &Command, name: &str) -> String {
 }
 
 fn option(arg: &Arg) -> String {
-    // As the help has it: `-d, --device <DEVICE>`, `--watch[=<MS>]`.
+    // The form is that of the help: `-d, --device <DEVICE>`, `--watch[=<MS>]`.
     let mut head = String::new();
     if let (Some(short), Some(_)) = (arg.get_short(), arg.get_long()) {
         head = format!("-{short}, ");
@@ -203,7 +203,7 @@ fn paragraphs(body: &str) -> String {
     body.split("\n\n").map(|part| format!(".PP\n{}\n", text(part))).collect()
 }
 
-/// Escapes what roff would take for its own.
+/// Escapes the characters that roff would interpret.
 fn text(plain: &str) -> String {
     let escaped = plain.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\*(Aq");
     let lines = escaped.split('\n').map(|line| match line.starts_with('.') {

@@ -1,10 +1,10 @@
-//! Why a subcommand failed, and the exit status that says so.
+//! The errors of subcommands, and their exit statuses.
 
 use polypath_ipc::IpcError;
 use std::io;
 use std::path::PathBuf;
 
-/// What is told to the user in one line.
+/// An error that is shown to the user in one line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
     /// The conversation with the broker failed.
@@ -13,10 +13,10 @@ pub(crate) enum CliError {
     /// The broker could not run.
     #[error("{0}")]
     BrokerEnded(String),
-    /// What was asked for is not done; the text says why.
+    /// The request is refused; the text says why.
     #[error("{0}")]
     Refused(String),
-    /// The command line asks for something that can't be.
+    /// The command line asks for something impossible.
     #[error("{0}")]
     Usage(String),
     /// A program could not be started; the exit status is the shell's.
@@ -41,13 +41,14 @@ pub(crate) enum CliError {
 }
 
 impl CliError {
-    /// Nobody reads the output any more, as after `polypath status | head`: nothing to complain of.
+    /// Whether nobody reads the output any more, as after `polypath status | head`. That is no
+    /// error.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// The exit status: 126, 127 and 141 (ended by `SIGPIPE`) as shells use them, 2 for a wrong command
-    /// line, else 1.
+    /// The exit status: 126, 127 and 141 (ended by `SIGPIPE`) as shells use them, 2 for a wrong
+    /// command line, else 1.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             _ if self.is_broken_pipe() => 141,

@@ -1,7 +1,7 @@
-//! The JSON of `polypath status --json`: types of its own, so that scripts do not depend on what
-//! processes and the broker happen to send each other. docs/status-json.md describes it.
+//! The JSON of `polypath status --json`. It has types of its own, so that scripts do not depend on
+//! the messages between processes and the broker. docs/status-json.md describes it.
 //!
-//! Within one [`FORMAT`] keys are added, and none is removed, renamed or given another meaning.
+//! Within one [`FORMAT`], keys may be added, but none is removed, renamed or given another meaning.
 
 use polypath_ipc::port;
 use polypath_ipc::status as ipc;
@@ -14,12 +14,12 @@ use std::net::IpAddr;
 /// The number of the format.
 pub(crate) const FORMAT: u32 = 1;
 
-/// One user's broker and programs. All keys are always there.
+/// One user's broker and programs. All keys are always present.
 #[derive(Debug, Serialize)]
 pub(crate) struct Document {
     /// [`FORMAT`].
     format: u32,
-    /// Whose broker and programs.
+    /// The user whose broker and programs these are.
     user: User,
     /// `null` if none runs.
     broker: Option<Broker>,
@@ -33,7 +33,7 @@ pub(crate) struct Document {
 #[derive(Debug, Serialize)]
 pub(crate) struct User {
     uid: u32,
-    /// The name, or the number again where there is none.
+    /// The name, or the number as text if the user has no name.
     name: String,
 }
 
@@ -46,7 +46,7 @@ struct Broker {
     slots: Vec<Slot>,
     cm_ids: Vec<CmId>,
     interfaces: Vec<Interface>,
-    /// What `polypath path down` was given.
+    /// The selectors given to `polypath path down`.
     paths_down: Vec<String>,
     counters: Counters,
 }
@@ -172,7 +172,7 @@ impl User {
 }
 
 impl Document {
-    /// What is known of a user's broker; `status`: `None` if it has none.
+    /// Builds the document of a user. A `status` of `None` means that the user has no broker.
     pub(crate) fn new(user: u32, status: Option<ipc::Status>, others: &[u32]) -> Self {
         let (broker, processes, silent) = match status {
             Some(ipc::Status { broker, processes, silent }) => {
@@ -203,14 +203,14 @@ fn list<A, B: From<A>>(items: Vec<A>) -> Vec<B> {
     items.into_iter().map(B::from).collect()
 }
 
-/// Adds counters to an object; several lanes of a process count the same.
+/// Adds counters to an object. Several lanes of a process are added up.
 fn add(to: &mut Counters, counters: &impl Declared) {
     for (counter, value) in counters.iter() {
         *to.entry(counter.name.to_owned()).or_default() += value;
     }
 }
 
-/// A time in the unit of the format.
+/// Converts microseconds to the format's unit.
 fn ms(us: u64) -> u64 {
     us / 1000
 }
@@ -382,8 +382,7 @@ mod tests {
     const GOLDEN: &str = include_str!("../golden/status.json");
     const PAGE: &str = include_str!("../../../docs/status-json.md");
 
-    /// A change of this file's text is a change of what scripts rely on: keys may be added, and
-    /// `FORMAT` goes up for anything else.
+    /// Scripts rely on this file's text. Keys may be added; any other change needs a new `FORMAT`.
     #[test]
     fn the_format_is_that_of_the_golden_file() {
         let text = Document::new(0, Some(example()), &[4_000_000_000]).text(true);
@@ -415,7 +414,7 @@ mod tests {
         }
     }
 
-    /// So that `jq '.processes[].failovers'` works.
+    /// The same keys are present, so that `jq '.processes[].failovers'` works.
     #[test]
     fn the_same_keys_are_there_when_nothing_runs() {
         let keys = |status| {

@@ -1,7 +1,7 @@
-//! The `polypath` command: runs programs with the devices, and shows and steers what happens.
+//! The `polypath` command: runs programs with the devices, and shows and controls what they do.
 //!
-//! Each subcommand is a module with one `run` function; [`args`] holds the whole command line, from
-//! which help, shell completions and man pages all come.
+//! Each subcommand is a module with one `run` function. [`args`] holds the whole command line, from
+//! which help, shell completions and man pages are generated.
 
 mod args;
 mod devices;
@@ -56,7 +56,7 @@ fn broker(arguments: &args::Broker) -> Result<ExitCode, CliError> {
         let hello = polypath_ipc::Hello::of_this_process("");
         match polypath_ipc::Client::connect(&hello) {
             Ok(mut client) => client.shutdown(arguments.force)?,
-            // What was asked for is so already.
+            // No broker runs, so there is nothing to shut down.
             Err(polypath_ipc::IpcError::NoBroker) => {}
             Err(error) => return Err(error.into()),
         }

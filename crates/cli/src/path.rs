@@ -8,8 +8,8 @@ use polypath_topology::{PathSelector, Table};
 use std::io::Write as _;
 use std::process::ExitCode;
 
-/// Tells the broker, which tells every process and remembers it for those to come; says what it
-/// matched.
+/// Tells the broker to take paths down or up. The broker tells every process and remembers the rule
+/// for later ones. Prints what the selector matched.
 pub(crate) fn run(action: PathAction) -> Result<ExitCode, CliError> {
     let (selector, up, force) = match action {
         PathAction::Down { path, force } => (path, false, force),
@@ -47,7 +47,7 @@ pub(crate) fn run(action: PathAction) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whose broker has the paths, if others have one here.
+/// The error text if this user has no broker here, but others have one.
 fn not_here(me: u32, users: &[u32]) -> Option<String> {
     let others: Vec<String> =
         users.iter().filter(|user| **user != me).map(|user| port::user_name(*user)).collect();
@@ -60,7 +60,7 @@ fn not_here(me: u32, users: &[u32]) -> Option<String> {
     ))
 }
 
-/// How many paths of running programs are meant.
+/// The number of paths of running programs that the selector matches.
 fn matching(selector: &PathSelector, status: &Status) -> usize {
     let paths = status.processes.iter().flat_map(|process| &process.paths);
     paths.filter(|path| selector.matches(&path.interface, path.local, path.remote)).count()
@@ -80,7 +80,7 @@ fn told(selector: &PathSelector, matching: usize, up: bool) -> String {
     }
 }
 
-/// Why no path can match, as far as can be told; `None` if one may, now or later.
+/// The reason why no path can match, as far as can be told; `None` if one may match now or later.
 fn unknown(selector: &PathSelector, status: &Status) -> Option<String> {
     let table = &status.broker.table;
     match selector {
@@ -88,7 +88,7 @@ fn unknown(selector: &PathSelector, status: &Status) -> Option<String> {
             let known: Vec<&str> = table.ports.iter().map(|port| port.name.as_str()).collect();
             format!("interface `{name}` does not exist here (have: {})", known.join(", "))
         }),
-        // The address of a peer may be known later: no mistake, as far as can be seen.
+        // The address may become a peer's later, so it is not treated as a mistake.
         PathSelector::Address(_) => None,
         PathSelector::Pair(local, _) => table.port_with_address(*local).is_none().then(|| {
             format!("no interface has the local address {local} (have: {})", local_addresses(table))

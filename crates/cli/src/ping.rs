@@ -1,4 +1,4 @@
-//! `polypath ping`: whether another host can be reached, what answers there, and how well.
+//! `polypath ping`: checks whether another host can be reached, what answers there, and how fast.
 
 use crate::args::Ping as Arguments;
 use crate::error::CliError;
@@ -13,13 +13,13 @@ use std::process::ExitCode;
 
 /// Bytes of a management datagram.
 const MAD_LEN: u16 = 256;
-/// What a packet of a device has besides the payload of its path MTU, and a question has not, in bytes:
-/// multi-path header, RETH and immediate data, less the DETH.
+/// The bytes that a device's packet needs beside the payload of its path MTU and that a ping does
+/// not have: multi-path header, RETH and immediate data, less the DETH.
 const HEADROOM: u32 = 20 + 16 + 4 - 8;
-/// The path MTUs there are.
+/// All path MTUs.
 const PATH_MTUS: [u32; 5] = [4096, 2048, 1024, 512, 256];
 
-/// Asks over each way that leads to the host, and says what became of it.
+/// Sends pings over each way to the host, and shows the results.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
     let remote = resolve(&arguments.host)?;
     let mut broker = Client::connect_or_start(&Hello::of_this_process(""))?;
@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
     let ways = ways(&table, remote);
     if ways.is_empty() {
         let text = format!(
-            "no interface has a way to {remote}; `ip route get {remote}` says what the kernel thinks"
+            "no interface has a way to {remote}; `ip route get {remote}` shows the kernel's route"
         );
         return Err(CliError::Refused(text));
     }
@@ -69,7 +69,7 @@ struct Way {
     mtu: u32,
 }
 
-/// The way that the kernel would choose, and those over interfaces in the same subnet.
+/// The way that the kernel would choose, and the ways over interfaces in the same subnet.
 fn ways(table: &Table, remote: IpAddr) -> Vec<Way> {
     let chosen = UdpSocket::bind(if remote.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })
         .and_then(|socket| {
@@ -91,7 +91,7 @@ fn ways_of(table: &Table, remote: IpAddr, chosen: Option<IpAddr>) -> Vec<Way> {
     if let Some(port) = chosen.and_then(|local| table.port_with_address(local)) {
         ways.extend(chosen.map(|local| way(port, local)));
     }
-    // To an address of this host there is one way.
+    // There is only one way to an address of this host.
     if table.port_with_address(remote).is_some() {
         return ways;
     }
@@ -123,7 +123,7 @@ fn in_subnet(one: IpAddr, other: IpAddr, prefix_len: u8) -> bool {
     }
 }
 
-/// What became of the questions over one way.
+/// The result of the pings over one way.
 #[derive(Debug, Serialize)]
 struct Outcome {
     local: IpAddr,
@@ -136,9 +136,9 @@ struct Outcome {
     rtt_us_min: Option<u64>,
     rtt_us_avg: Option<u64>,
     rtt_us_max: Option<u64>,
-    /// The largest path MTU whose packets pass; `null` if it was not found out.
+    /// The largest path MTU whose packets get through; `null` if it was not measured.
     path_mtu: Option<u32>,
-    /// The path MTU that the device has by the interface's MTU.
+    /// The path MTU that the device has because of the interface's MTU.
     device_mtu: u32,
     /// Why nothing answered, and what to do; empty if something did.
     cause: String,
@@ -171,7 +171,7 @@ fn try_way(
     if polypath {
         for mtu in PATH_MTUS.into_iter().filter(|&mtu| mtu <= device_mtu) {
             let payload = u16::try_from(mtu + HEADROOM).unwrap_or(u16::MAX);
-            // One lost packet is no limit.
+            // A single lost packet does not mean that the size is too large.
             let mut passes = false;
             for _ in 0..2 {
                 passes = passes || matches!(ask(payload)?, PingAnswer::Answered { .. });

@@ -1,4 +1,4 @@
-//! Where the library is, and how a program is made to load it.
+//! Finds the library, and makes a program load it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,8 +10,8 @@ pub(crate) const LIBRARY_VARIABLE: &str = "POLYPATH_LIBRARY";
 /// The library's file name.
 const LIBRARY: &str = "libpolypath.so";
 
-/// Places of the library relative to the directory of the command: a build directory, an
-/// installation under a prefix, one for several architectures.
+/// Where to look for the library, relative to the directory of the command: in a build directory,
+/// in an installation under a prefix, in an installation for several architectures.
 const PLACES: [&str; 4] =
     ["", "../lib", "../lib/polypath", concat!("../lib/", env!("POLYPATH_MULTIARCH"))];
 
@@ -44,7 +44,7 @@ pub(crate) fn find_library(command: &Path) -> Result<PathBuf, String> {
 /// The value of `LD_PRELOAD` that loads `library` before what is in `existing`.
 ///
 /// # Errors
-/// When the library's path has a character that `LD_PRELOAD` can't hold.
+/// The library's path has a character that `LD_PRELOAD` can't hold.
 pub(crate) fn preload_value(library: &Path, existing: Option<&OsStr>) -> Result<OsString, String> {
     let bytes = library.as_os_str().as_bytes();
     if bytes.iter().any(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b':')) {

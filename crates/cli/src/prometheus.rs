@@ -1,11 +1,11 @@
-//! `polypath status --prometheus`: counters in the text format that Prometheus scrapes. Names, and what
-//! they mean, are those of the declarations.
+//! `polypath status --prometheus`: counters in the text format that Prometheus scrapes. Their names
+//! and meanings are those of the declarations.
 
 use polypath_ipc::Status;
 use polypath_telemetry::{Counters, QpCounters};
 use std::collections::BTreeMap;
 
-/// What a metric is.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MetricKind {
     Counter,
@@ -20,12 +20,12 @@ struct Family {
     samples: BTreeMap<String, u64>,
 }
 
-/// All metrics by name.
+/// All metrics, by their names.
 #[derive(Debug, Default)]
 struct Metrics(BTreeMap<String, Family>);
 
 impl Metrics {
-    /// Adds to a sample: the same labels name one sample.
+    /// Adds to a sample. Samples with the same labels are one sample.
     fn add(
         &mut self,
         name: &str,
@@ -68,7 +68,7 @@ impl Metrics {
     }
 }
 
-/// Labels as they stand behind a name.
+/// The labels, as they are written behind a name.
 fn written(labels: &[(&str, &str)]) -> String {
     if labels.is_empty() {
         return String::new();
@@ -80,8 +80,8 @@ fn written(labels: &[(&str, &str)]) -> String {
     format!("{{{}}}", pairs.join(","))
 }
 
-/// The metrics of a user's broker and programs. Counters of queue pairs are summed over each process, since
-/// there may be thousands.
+/// The metrics of a user's broker and programs. Counters of queue pairs are summed over each
+/// process, because there may be thousands of queue pairs.
 pub(crate) fn render(status: Option<&Status>) -> String {
     let mut metrics = Metrics::default();
     let runs = "Whether a broker runs.";
@@ -112,7 +112,8 @@ pub(crate) fn render(status: Option<&Status>) -> String {
             metrics.count(&labels, &lane.control_drops);
             metrics.count(&labels, &lane.faults);
         }
-        // Those that are gone, too: a sum that sinks would look like a restart.
+        // Include queue pairs that are gone, because a sum that decreases would look like a
+        // restart.
         let mut sum = QpCounters::default();
         process.lanes.iter().for_each(|lane| sum.add(&lane.ended_qps));
         for qp in &process.qps {
@@ -160,7 +161,8 @@ mod tests {
     use crate::status::tests::example;
     use std::collections::BTreeSet;
 
-    /// Reads the text as the format's description has it: names and labels of each sample, and its value.
+    /// Parses the text according to the format's description: the names, labels and value of each
+    /// sample.
     fn parse(text: &str) -> BTreeMap<String, u64> {
         let name = |name: &str| {
             let mut chars = name.chars();

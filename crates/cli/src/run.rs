@@ -1,4 +1,4 @@
-//! `polypath run`: becomes the program, with the library preloaded.
+//! `polypath run`: replaces itself with the program, with the library preloaded.
 
 use crate::args::Run;
 use crate::error::CliError;
@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Replaces this process by the program; comes back only to say why that was not possible.
+/// Replaces this process with the program. Returns only the reason if that was not possible.
 pub(crate) fn run(arguments: Run) -> Result<ExitCode, CliError> {
     let Some((program, rest)) = arguments.program.split_first() else {
         return Err(CliError::Usage("no program given".to_owned()));
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: Run) -> Result<ExitCode, CliError> {
         command.env("POLYPATH_FAULT", faults);
     }
     if let Some(file) = arguments.pcap.filter(|file| !file.as_os_str().is_empty()) {
-        // The program may change its directory.
+        // The path must be absolute, because the program may change its directory.
         command.env("POLYPATH_PCAP", std::path::absolute(file)?);
     }
     if let Some(bytes) = arguments.snaplen.filter(|bytes| !bytes.is_empty()) {
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: Run) -> Result<ExitCode, CliError> {
     Err(CliError::Exec { program: program.to_string_lossy().into_owned(), source })
 }
 
-/// The file that would be run.
+/// The file that would be executed.
 fn find_program(name: &Path) -> Option<PathBuf> {
     if name.components().count() > 1 {
         return Some(name.to_owned());
@@ -65,7 +65,7 @@ fn find_program(name: &Path) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
-/// Whether the loader runs the program in secure mode, and why.
+/// The reason why the loader would run the program in secure mode; `None` if it would not.
 fn privileged(path: &Path) -> Option<&'static str> {
     const SET_UID: u32 = 0o4000;
     const SET_GID: u32 = 0o2000;
@@ -77,22 +77,23 @@ fn privileged(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// What keeps a program from being preloaded into, and what to do.
+/// The reason why nothing can be preloaded into a program, and what to do.
 #[derive(Debug, PartialEq, Eq)]
 struct Elf {
     what: &'static str,
     cure: &'static str,
 }
 
-/// The start of a file, which has an ELF file's headers in it.
+/// The start of a file, long enough for an ELF file's headers.
 fn read_start(path: &Path) -> Option<Vec<u8>> {
     let mut start = Vec::new();
     File::open(path).ok()?.take(4096).read_to_end(&mut start).ok()?;
     Some(start)
 }
 
-/// Whether the dynamic loader has nothing to do with an ELF file, or is another than ours; `None` for
-/// all that can be preloaded into, and for what is no ELF file, such as scripts.
+/// The reason why our library cannot be preloaded into an ELF file: the dynamic loader has no part
+/// in it, or is of another kind. `None` for all others and for files that are not ELF, such as
+/// scripts.
 fn unreachable(start: &[u8]) -> Option<Elf> {
     const PT_INTERP: u32 = 3;
     const CLASS_64: u8 = 2;
@@ -130,7 +131,7 @@ mod tests {
         assert_eq!(unreachable(b"#!/bin/sh\n"), None);
         assert_eq!(unreachable(b""), None);
         for length in 0..own.len().min(128) {
-            // Must not panic, and a file that ends too early is no program at all.
+            // It must not panic. A file that ends too early is no program.
             let _ = unreachable(&own[..length]);
         }
     }

@@ -1,4 +1,4 @@
-//! `polypath status`: everything known, for people or as JSON.
+//! `polypath status`: everything that is known, for people or as JSON.
 
 use crate::args::Status as Arguments;
 use crate::error::CliError;
@@ -14,13 +14,14 @@ use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Most fail-overs, events and errors shown per process; `--json` shows all that is kept.
+/// The largest number of fail-overs, events and errors shown per process; `--json` shows all that
+/// are kept.
 const RECENT: usize = 8;
 
 /// Clears a terminal and goes to its upper left corner.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// Shows the status once, or again and again.
+/// Shows the status once or repeatedly.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
     let me = socket::user_id();
     let user = match &arguments.user {
@@ -56,19 +57,19 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// One user's broker, looked at.
+/// What was found out about one user's broker.
 struct Seen {
     user: u32,
-    /// `None`: there is none.
+    /// `None` if the user has no broker.
     status: Option<Status>,
     /// Other users who have a broker here.
     others: Vec<u32>,
-    /// Why it can't be looked at.
+    /// The reason why it can't be looked at, if there is one.
     hidden: Option<String>,
 }
 
-/// Whom to look at, and the connections that are kept open between two looks: a new one each time
-/// would be part of what is observed.
+/// The users to look at, and the connections to their brokers. Connections are kept open between
+/// two looks, because a new one each time would show up in the status.
 struct Watched {
     me: u32,
     user: u32,
@@ -91,7 +92,7 @@ impl Watched {
                 let answer = self.ask(user).map_err(|error| explained(error, user, self.me));
                 let (status, hidden) = match answer {
                     Ok(status) => (status, None),
-                    // Of many, those that can be seen are shown.
+                    // With `--all`, show the brokers that can be seen.
                     Err(error) if all && user != self.user => (None, Some(error.to_string())),
                     Err(error) => return Err(error),
                 };
@@ -104,7 +105,7 @@ impl Watched {
     fn ask(&mut self, user: u32) -> Result<Option<Status>, IpcError> {
         if let Some(at) = self.open.iter().position(|(other, _)| *other == user) {
             let (_, mut client) = self.open.swap_remove(at);
-            // A broker that has ended may have a successor.
+            // If the broker has ended, another one may have been started.
             if let Ok(status) = client.status() {
                 self.open.push((user, client));
                 return Ok(Some(self.only(status)));
@@ -121,7 +122,7 @@ impl Watched {
         }
     }
 
-    /// The part that `--pid` asks for.
+    /// Reduces the status to the process that `--pid` asks for.
     fn only(&self, mut status: Status) -> Status {
         if let Some(pid) = self.pid {
             status.processes.retain(|process| process.pid == pid);
@@ -133,7 +134,8 @@ impl Watched {
     }
 }
 
-/// Another user's broker closes the connection without a word: what that means.
+/// Explains an error. Another user's broker closes the connection without an answer, so this says
+/// what that means.
 fn explained(error: IpcError, user: u32, me: u32) -> CliError {
     let closed = match &error {
         IpcError::Closed => true,
@@ -184,7 +186,7 @@ fn nothing(user: u32) -> String {
     format!("No Polypath broker of user {name} is running in this network namespace.\n")
 }
 
-/// A line about other users' brokers, if there are any.
+/// A line about other users' brokers; empty if there are none.
 fn others(users: &[u32]) -> String {
     let names: Vec<String> = users.iter().map(|&user| port::user_name(user)).collect();
     match names.as_slice() {
@@ -270,7 +272,8 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
         text += &qps.render("  ");
     }
     text += &qp_details(&process.qps, verbose);
-    // The last column is not of fail-overs alone: a standby path that is given up counts too.
+    // The last column does not say "fail-overs", because it also counts standby paths that were
+    // given up.
     let heading = ["PATH", "OVER", "STATE", "RTT", "SENT", "RECEIVED", "RESENT", "GIVEN UP"];
     let mut paths = Columns::new(heading);
     for path in &process.paths {
@@ -301,7 +304,7 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
     text
 }
 
-/// What happened, in the order of time: fail-overs, events, errors.
+/// The history in order of time: fail-overs, events, errors.
 fn history(process: &ProcessStatus, now_ms: u64) -> String {
     let mut lines: Vec<(u64, String)> = Vec::new();
     lines.extend(last(&process.failovers).iter().map(|f| (f.at_unix_us, failover(f))));

@@ -22,7 +22,7 @@ impl Columns {
         self.rows.len() < 2
     }
 
-    /// The table, each line behind `indent`.
+    /// The table; `indent` is put before each line.
     pub(crate) fn render(&self, indent: &str) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
@@ -55,7 +55,7 @@ pub(crate) fn bytes(count: u64) -> String {
     if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
-/// Microseconds in a unit that suits them: `12.3 ms`, `2.5 s`, `3 min`, `4 h 5 min`, `6 d 7 h`.
+/// Microseconds in a suitable unit: `12.3 ms`, `2.5 s`, `3 min`, `4 h 5 min`, `6 d 7 h`.
 pub(crate) fn duration(us: u64) -> String {
     let minutes = us / 60_000_000;
     match us {

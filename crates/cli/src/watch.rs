@@ -1,4 +1,4 @@
-//! `polypath watch`: what happens, as it happens, one line for each event.
+//! `polypath watch`: shows what happens, one line for each event, as it happens.
 
 use crate::args::Watch as Arguments;
 use crate::error::CliError;
@@ -13,10 +13,10 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How often it is looked whether a broker has been started.
+/// The interval at which it checks whether a broker has been started.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Writes what happens until it is interrupted, or nobody reads.
+/// Writes events until it is interrupted, or nobody reads its output.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
     let user = match &arguments.user {
         Some(user) => port::user_number(user)
@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
                 follow(stream, arguments, user)?;
             }
             Err(IpcError::NoBroker) => {}
-            // It was just ending.
+            // That broker was about to end.
             Err(IpcError::Closed) if user == socket::user_id() => {}
             Err(error) => return Err(error.into()),
         }
@@ -46,13 +46,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
             );
             told = true;
         }
-        // What the next one was told before it is found is news.
+        // Events that the next broker collects before it is found are new, so they are shown too.
         past = true;
         std::thread::sleep(LOOK);
     }
 }
 
-/// Writes what one broker tells, until it is gone.
+/// Writes the events of one broker until that ends.
 fn follow(mut stream: EventStream, arguments: &Arguments, user: u32) -> Result<(), CliError> {
     loop {
         let (lost, events) = match stream.wait_event() {
@@ -76,7 +76,7 @@ fn follow(mut stream: EventStream, arguments: &Arguments, user: u32) -> Result<(
     }
 }
 
-/// What is said instead of events that this program was too slow for.
+/// The event that is written in place of those that this program was too slow to read.
 fn missed(count: u64) -> Told {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let at_unix_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
@@ -107,10 +107,10 @@ fn line(told: &Told, number: Option<u64>, arguments: &Arguments, user: u32) -> S
 struct Object {
     format: u32,
     user: User,
-    /// Counts what this broker was told of; `null` for what this program says itself.
+    /// The broker's number of the event; `null` for what this program reports itself.
     number: Option<u64>,
     at_unix_us: u64,
-    /// `null`: it happened to the host.
+    /// `null` if it happened to the host.
     pid: Option<u32>,
     program: String,
     kind: &'static str,

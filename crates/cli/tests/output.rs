@@ -1,13 +1,14 @@
-//! What the command does when nobody reads its output.
+//! The behaviour of the command when nobody reads its output.
 
 use std::io::{Read as _, pipe};
 use std::process::{Command, Stdio};
 
-/// As `polypath completions bash | head -1`: it ends as by `SIGPIPE`, and says nothing of it.
+/// As in `polypath completions bash
+///  head -1`: it ends as if by `SIGPIPE`, without a message.
 #[test]
 fn output_that_nobody_reads_ends_the_command_quietly() {
     for arguments in [["completions", "bash"].as_slice(), &["sim", "--plan", "--count", "1000"]] {
-        // Nobody reads from the beginning: a short output would fit into the pipe.
+        // Nobody reads from the beginning, because a short output would fit into the pipe.
         let (reader, writer) = pipe().unwrap();
         drop(reader);
         let mut command = Command::new(env!("CARGO_BIN_EXE_polypath"))

@@ -1,5 +1,5 @@
-//! `polypath ping` between two network namespaces: with Polypath at the other end, with nothing, behind
-//! a firewall, and over a link that carries less than it seems to.
+//! `polypath ping` between two network namespaces: with Polypath at the other end, with nothing
+//! there, behind a firewall, and over a link that carries less than its MTU says.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ const INSIDE: &str = "POLYPATH_TEST_INSIDE";
 const POLYPATH: &str = env!("CARGO_BIN_EXE_polypath");
 const PEER: &str = "10.9.0.2";
 
-/// Ends with the test.
+/// A process that ends with the test.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -60,7 +60,7 @@ fn broker(peer: &Guard) -> Guard {
     Guard(child)
 }
 
-/// The exit status and what was said.
+/// The exit status, and what was printed.
 fn ping(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(POLYPATH).arg("ping").args(arguments).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -102,7 +102,7 @@ fn inside() {
     assert!(said.contains("nothing has UDP port 4791"), "{said}");
 
     let broker = broker(&peer);
-    // Seconds to answer, should the machine be busy.
+    // The answer may take seconds if the machine is busy.
     let (code, said) = ping(&["--timeout", "10000", PEER]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("Polypath; 3 of 3 questions answered"), "{said}");
@@ -114,13 +114,13 @@ fn inside() {
         "{json}"
     );
 
-    // A link that drops what is longer, and says nothing.
+    // The link silently drops longer packets.
     run(&format!("{enter} ip link set v1 mtu 1500"));
     let (code, said) = ping(&["--count", "1", "--timeout", "2000", PEER]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("path MTU 1024") && said.contains("do not pass"), "{said}");
 
-    // A packet filter that drops the port; where there is none, a route that does.
+    // A packet filter drops the port. Where there is none, a route drops the packets.
     let filter = "nft add table ip t && nft add chain ip t c '{ type filter hook input priority 0; }' && \
                   nft add rule ip t c udp dport 4791 drop";
     let drop = format!("{enter} sh -c \"{filter}\" || {enter} ip route add blackhole 10.9.0.1/32");

@@ -1,4 +1,4 @@
-//! What holds between calls.
+//! Checks of what must hold between two calls.
 
 use core::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,11 +8,12 @@ use polypath_types::PathId;
 use crate::lane::Lane;
 
 impl<Q> Lane<Q> {
-    /// Whether flags and lists agree, queue pairs and paths are as they must be, and each path is
-    /// charged what queue pairs have in flight on it. It looks at everything: for tests and simulation.
+    /// Checks that flags and lists agree, that queue pairs and paths are consistent, and that each
+    /// path is charged with what queue pairs have in flight on it. It looks at everything, so it is
+    /// meant for tests and simulation.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The first rule that is broken.
     pub fn check(&self) -> Result<(), String> {
         self.check_lists()?;
         let mut charges: BTreeMap<u32, u64> = BTreeMap::new();
@@ -30,7 +31,7 @@ impl<Q> Lane<Q> {
             let in_flight = paths.in_flight(PathId(path)).map_or(0, u64::from);
             if charged != in_flight {
                 return Err(format!(
-                    "path {path}: {in_flight} bytes count, {charged} are in flight"
+                    "path {path}: {in_flight} bytes are charged, {charged} are in flight"
                 ));
             }
         }

@@ -1,4 +1,4 @@
-//! What the path manager decides, carried out: queue pairs move.
+//! Carries out the path manager's decisions: queue pairs move to other paths.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::outside::Outside;
 use crate::table::QpTable;
 
 impl<Q> Lane<Q> {
-    /// Carries out what the path manager decided since the last call.
+    /// Carries out the path manager's decisions since the last call.
     #[inline]
     pub(crate) fn carry_out_path_events<O: Outside<Q>>(&mut self, out: &mut O) {
         while let Some(event) = self.shared.paths.poll_event() {
@@ -38,7 +38,7 @@ impl<Q> Lane<Q> {
             }
             PathEvent::WindowOpened { .. } => self.shared.window_opened = true,
             PathEvent::PathDead { path, .. } => {
-                // It need not be the active one to have something outstanding.
+                // A path may have packets outstanding without being the active one.
                 for qpn in self.shared.paths.qpns_on(path) {
                     self.tell(qpn, out, |v| v.qp.on_path_dead(now, path, &mut v.host));
                 }
@@ -56,7 +56,7 @@ impl<Q> Lane<Q> {
         }
     }
 
-    /// Reports of the path manager were lost: everything is looked at anew.
+    /// Handles the loss of path events: every queue pair is told to check its paths again.
     #[cold]
     fn events_lost<O: Outside<Q>>(&mut self, out: &mut O) {
         let now = self.shared.now;
@@ -82,7 +82,7 @@ impl<Q> Lane<Q> {
         }
     }
 
-    /// Tells a queue pair of its paths; it gets its turn, whatever it waited for.
+    /// Tells a queue pair about its paths, and gives it a turn to send even if it was waiting.
     fn tell<O: Outside<Q>>(
         &mut self,
         qpn: u32,

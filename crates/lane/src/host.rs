@@ -1,4 +1,4 @@
-//! What a queue pair sees of its lane.
+//! The lane, as a queue pair sees it.
 
 use core::fmt::Arguments;
 use core::net::IpAddr;
@@ -17,49 +17,50 @@ use polypath_types::{
 use crate::outside::{NotSent, Outside, Overrun};
 use crate::table::Entry;
 
-/// What the queue pairs of a lane share.
+/// The parts of a lane that its queue pairs share.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
     pub(crate) now: Duration,
     pub(crate) paths: PathManager,
-    /// An acknowledgement, or an event, may have opened a window.
+    /// Whether an acknowledgement or an event may have opened a window.
     pub(crate) window_opened: bool,
-    /// Bytes that packets which arrive before their turn may still take.
+    /// The number of bytes that early packets (those that arrive before their turn) may still take.
     pub(crate) early_room: u32,
     /// Queue pairs that lost a completion.
     pub(crate) overrun: Vec<u32>,
-    /// The path that a queue pair was given last to send by.
+    /// The path that a queue pair was last given to send on.
     pub(crate) asked: Option<PathId>,
-    /// Bytes that windows were charged with.
+    /// The total number of bytes that were charged to windows.
     pub(crate) charged: u64,
 }
 
-/// Queue pairs that are known to have lost a completion. The others lose the next one too.
+/// The largest number of queue pairs noted as having lost a completion. Further ones are noted when
+/// they lose the next one.
 const MAX_OVERRUN: usize = 4096;
 
 impl Shared {
     #[cold]
     fn completion_lost(&mut self, qpn: u32) {
-        // A queue pair that is flushed loses many at once.
+        // A queue pair that is flushed loses many completions in a row.
         if self.overrun.last() != Some(&qpn) && self.overrun.len() < MAX_OVERRUN {
             self.overrun.push(qpn);
         }
     }
 }
 
-/// The surroundings of one queue pair for the time of one call.
+/// The surroundings of one queue pair during one call.
 #[derive(Debug)]
 pub struct QpHost<'a, Q, O> {
     pub(crate) qpn: u32,
     pub(crate) shared: &'a mut Shared,
-    /// What the owner keeps beside the queue pair.
+    /// The data that the lane's owner keeps with the queue pair.
     pub own: &'a Q,
-    /// Where its effects go.
+    /// The receiver of the queue pair's effects.
     pub out: &'a mut O,
 }
 
 impl<Q, O> QpHost<'_, Q, O> {
-    /// The time that the round began with.
+    /// The time at which the round began.
     pub fn now(&self) -> Duration {
         self.shared.now
     }
@@ -69,7 +70,7 @@ impl<Q, O> QpHost<'_, Q, O> {
         &mut self.shared.paths
     }
 
-    /// The paths of the lane, and where effects go.
+    /// The paths of the lane, and the receiver of effects.
     pub fn paths_and_out(&mut self) -> (&mut PathManager, &mut O) {
         (&mut self.shared.paths, self.out)
     }
@@ -80,16 +81,17 @@ impl<Q, O> QpHost<'_, Q, O> {
 pub struct Visit<'a, Q, O> {
     /// The queue pair.
     pub qp: &'a mut QueuePair,
-    /// What calls of its methods take.
+    /// The argument for the queue pair's methods.
     pub host: QpHost<'a, Q, O>,
     peer: &'a mut Option<PeerId>,
 }
 
 impl<Q, O> Visit<'_, Q, O> {
-    /// Connects it with a peer: from now on packets of that peer are its own, and its requests go there.
+    /// Connects the queue pair with a peer: it then takes that peer's packets, and sends its
+    /// requests there.
     ///
     /// # Errors
-    /// As those of [`PathManager::reattach`]; then it stays connected as it was.
+    /// Those of [`PathManager::reattach`]; the queue pair then stays connected as it was.
     pub fn attach(
         &mut self,
         remote_qpn: u32,
@@ -104,7 +106,7 @@ impl<Q, O> Visit<'_, Q, O> {
         Ok(())
     }
 
-    /// Parts it from its peer.
+    /// Disconnects it from its peer.
     pub fn detach(&mut self) {
         let Shared { now, paths, .. } = &mut *self.host.shared;
         paths.detach(*now, self.host.qpn);
@@ -113,31 +115,31 @@ impl<Q, O> Visit<'_, Q, O> {
 }
 
 impl<Q, O: Outside<Q>> Visit<'_, Q, O> {
-    /// Ends the queue pair and gives it as bytes ([`QueuePair::freeze`]). In its place is one that is as
-    /// after its creation, with the same peer.
+    /// Ends the queue pair and returns it as bytes ([`QueuePair::freeze`]). It is replaced by a new
+    /// queue pair in RESET with the same peer.
     pub fn freeze(&mut self) -> Vec<u8> {
         let fresh = QueuePair::new(*self.qp.config());
         let qp = core::mem::replace(self.qp, fresh);
         qp.freeze(self.host.shared.now, &mut self.host)
     }
 
-    /// Puts one that was frozen in the place of the queue pair, which should be in RESET. It goes on
-    /// with the peer and the protection domain that are there. If it comes from another lane, or was
-    /// away for a while, [`Visit::resume`] follows.
+    /// Replaces the queue pair, which should be in RESET, with a frozen one. The thawed queue pair
+    /// uses the peer and the protection domain that the replaced one had. If it comes from another
+    /// lane, or was frozen for a while, call [`Visit::resume`] next.
     ///
     /// # Errors
-    /// As those of [`QueuePair::thaw`], and if the bytes are of a queue pair of another number; then nothing
-    /// has changed.
+    /// Those of [`QueuePair::thaw`], and a contradiction if the bytes are of a queue pair with
+    /// another number. Nothing has changed then.
     pub fn thaw(&mut self, bytes: &[u8]) -> Result<(), ThawError> {
         let mut qp =
             QueuePair::thaw(bytes, self.qp.config().pd, self.host.shared.now, &mut self.host)?;
         let qpn = qp.config().qpn;
         if qpn != self.host.qpn {
-            // Without a trace: it is not ours.
+            // It is not ours, so it must leave no trace.
             drop(qp.freeze(self.host.shared.now, &mut self.host));
             let (there, here) = (qpn, self.host.qpn);
             let text =
-                format!("it is of queue pair {there:#x}, and its place is that of {here:#x}");
+                format!("the bytes are of queue pair {there:#x}, but this is queue pair {here:#x}");
             return Err(ThawError::Contradiction(text));
         }
         if let Some(peer) = *self.peer {
@@ -147,8 +149,8 @@ impl<Q, O: Outside<Q>> Visit<'_, Q, O> {
         Ok(())
     }
 
-    /// Sends a queue pair that was thawed, and then attached, by the paths that there are here: it names
-    /// those that it had when it was frozen.
+    /// Makes a queue pair that was thawed and then attached use the paths of this lane, because it
+    /// still refers to those that it had when it was frozen.
     pub fn resume(&mut self) {
         self.qp.on_paths_unknown(self.host.shared.now, |_| true, &mut self.host);
     }

@@ -1,4 +1,4 @@
-//! The lane: what it holds, and rounds.
+//! The lane, and its rounds.
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -12,10 +12,11 @@ use crate::host::{Shared, Visit};
 use crate::outside::Outside;
 use crate::table::{Entry, QpTable};
 
-/// What a lane is told when it begins.
+/// The settings of a lane.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneConfig {
-    /// Bytes that all of its queue pairs together may keep of packets that arrived before their turn.
+    /// The number of bytes that all of its queue pairs together may keep of early packets (those
+    /// that arrive before their turn).
     pub early_bytes: u32,
 }
 
@@ -26,27 +27,28 @@ impl Default for LaneConfig {
     }
 }
 
-/// Queue pairs, the paths that they share, and whose turn it is.
+/// Queue pairs, the paths that they share, and the order in which they send.
 ///
-/// `Q` is what the owner keeps beside each queue pair. The page of this crate says how a round goes.
+/// `Q` is the data that the owner keeps with each queue pair. The front page of this crate
+/// describes a round.
 #[derive(Clone, Debug)]
 pub struct Lane<Q> {
     pub(crate) qps: QpTable<Q>,
     pub(crate) shared: Shared,
-    /// Those that have something to send, in the order of their turns.
+    /// Queue pairs that have something to send, in the order of their turns.
     pub(crate) ready: VecDeque<u16>,
-    /// Those that wait for a window; some may have been told to go on since.
+    /// Queue pairs that wait for a window. Some of them may have been told to go on meanwhile.
     pub(crate) blocked: Blocked,
-    /// Those that owe an acknowledgement.
+    /// Queue pairs that owe an acknowledgement.
     pub(crate) acks: Vec<u16>,
-    /// Deadlines of queue pairs, and earlier ones that no longer count.
+    /// Deadlines of queue pairs, including former ones that no longer count.
     pub(crate) timers: BinaryHeap<Reverse<(Duration, u16)>>,
-    /// Those whose deadlines may have become earlier.
+    /// Queue pairs whose deadlines may have become earlier.
     pub(crate) stale: Vec<u16>,
 }
 
 impl<Q> Lane<Q> {
-    /// A lane without queue pairs. Its slot is the path manager's.
+    /// Creates a lane without queue pairs. Its slot is that of the path manager.
     pub fn new(paths: PathManager, config: LaneConfig) -> Self {
         let slot = paths.lane().slot;
         let shared = Shared {
@@ -69,13 +71,13 @@ impl<Q> Lane<Q> {
         }
     }
 
-    /// A round begins at this time, which never goes back.
+    /// Begins a round at this time, which must never go back.
     #[inline]
     pub fn begin(&mut self, now: Duration) {
         self.shared.now = now;
     }
 
-    /// The time that the round began with.
+    /// The time at which the round began.
     #[inline]
     pub fn now(&self) -> Duration {
         self.shared.now
@@ -87,8 +89,8 @@ impl<Q> Lane<Q> {
         &self.shared.paths
     }
 
-    /// The paths, to be changed. What the path manager decides upon it is carried out by
-    /// [`Self::transmit`].
+    /// The paths, for changes. [`Self::transmit`] carries out what the path manager decides because
+    /// of them.
     #[inline]
     pub fn paths_mut(&mut self) -> &mut PathManager {
         &mut self.shared.paths
@@ -100,17 +102,17 @@ impl<Q> Lane<Q> {
         &self.qps
     }
 
-    /// The queue pair with that index. What makes it send, or changes its deadlines, belongs into
-    /// [`Self::with`].
+    /// The queue pair with that index. Use [`Self::with`] for anything that makes it send or
+    /// changes its deadlines.
     #[inline]
     pub fn entry_mut(&mut self, index: u16) -> Option<&mut Entry<Q>> {
         self.qps.get_mut(index)
     }
 
-    /// Adds a queue pair, whose number is that of a free index.
+    /// Adds a queue pair. Its number must be that of a free index.
     ///
     /// # Panics
-    /// The number is of another lane, or not free.
+    /// If the number is of another lane, or not free.
     pub fn insert(&mut self, qp: QueuePair, own: Q) {
         let qpn = qp.config().qpn;
         let index = QpTable::<Q>::index_of(qpn);
@@ -118,14 +120,15 @@ impl<Q> Lane<Q> {
         self.qps.insert(index, Entry::new(qp, own));
     }
 
-    /// Destroys a queue pair; gives what its owner kept.
+    /// Destroys a queue pair, and returns its owner's data.
     pub fn remove<O: Outside<Q>>(&mut self, index: u16, out: &mut O) -> Option<Q> {
         let mut entry = self.qps.remove(index)?;
         let mut visit = entry.visit(&mut self.shared, out);
         visit.qp.destroy(&mut visit.host);
         visit.host.out.removed(visit.host.own, visit.qp.counters());
         visit.detach();
-        // The next queue pair with that index is in no list yet.
+        // Remove the index from all lists, because the next queue pair with that index starts in
+        // none.
         if entry.queued {
             self.ready.retain(|&other| other != index);
         }
@@ -141,18 +144,18 @@ impl<Q> Lane<Q> {
         Some(entry.own)
     }
 
-    /// Takes out a queue pair that is to be continued elsewhere: gives it as bytes
-    /// ([`QueuePair::freeze`]), and what its owner kept.
+    /// Removes a queue pair that will continue elsewhere. Returns it as bytes
+    /// ([`QueuePair::freeze`]), and its owner's data.
     pub fn take<O: Outside<Q>>(&mut self, index: u16, out: &mut O) -> Option<(Vec<u8>, Q)> {
         let mut visit = self.qps.get_mut(index)?.visit(&mut self.shared, out);
-        // What takes its place has counted nothing.
+        // The counters are read before freezing, because the replacement has counted nothing.
         visit.host.out.removed(visit.host.own, visit.qp.counters());
         let bytes = visit.freeze();
         Some((bytes, self.remove(index, out)?))
     }
 
-    /// Does something with a queue pair, which then gets its turn if it wants one. `None`: there is no
-    /// queue pair with that index.
+    /// Does something with a queue pair, which then gets a turn if it has something to send.
+    /// Returns `None` if no queue pair has that index.
     #[inline]
     pub fn with<O, R>(
         &mut self,
@@ -173,12 +176,12 @@ impl<Q> Lane<Q> {
         visit.qp.fail(&mut visit.host);
     }
 
-    /// The addresses and links of this host are these.
+    /// Sets the addresses and links of this host.
     pub fn set_local(&mut self, addresses: &[LocalAddress]) {
         self.shared.paths.set_local(self.shared.now, addresses);
     }
 
-    /// The rest of a round, behind what has arrived.
+    /// Does the rest of a round, after all arrived packets have been handed in.
     pub fn run<O: Outside<Q>>(&mut self, out: &mut O) {
         self.handle_timeouts(out);
         self.transmit(out);

@@ -1,18 +1,19 @@
-//! A lane: queue pairs, the paths that they share, and whose turn it is.
+//! A lane: queue pairs, the paths that they share, and the order in which they send.
 //!
-//! The lane is what drives queue pairs ([`polypath_transport`]) and their path manager
-//! ([`polypath_paths`]): it hands out what arrives, runs timers, lets queue pairs send by turns, and
-//! carries out what the path manager decides. It does no I/O and has no clock: time and packets come in
-//! by calls, and all effects go to an [`Outside`]. The engine, the simulator, the model checker and the
-//! fuzzer each have an outside of their own, around this one lane.
+//! The lane drives queue pairs ([`polypath_transport`]) and their path manager
+//! ([`polypath_paths`]): it hands out packets that arrive, runs timers, lets queue pairs send in
+//! turns, and carries out the path manager's decisions. It does no I/O and has no clock: time and
+//! packets come in by calls, and all effects go to an [`Outside`]. The engine, the simulator, the
+//! model checker and the fuzzer each have their own outside for the same lane.
 //!
 //! # A round
 //!
-//! [`Lane::begin`] tells the time. What has arrived goes to [`Lane::handle_packet`], then
-//! [`Lane::handle_timeouts`] does what is due, [`Lane::transmit`] sends, [`Lane::acknowledge`] sends the
-//! acknowledgements that nothing else carries, and [`Lane::set_timers`] takes in new deadlines, which
-//! can wait until everything is sent. [`Lane::run`] is all of these behind what has arrived. Whoever
-//! wants something of one queue pair does it in [`Lane::with`], before the rest of a round.
+//! [`Lane::begin`] sets the time. Packets that have arrived go to [`Lane::handle_packet`]. Then
+//! [`Lane::handle_timeouts`] runs the timers that are due, [`Lane::transmit`] sends,
+//! [`Lane::acknowledge`] sends the acknowledgements that no other packet carries, and
+//! [`Lane::set_timers`] notes new deadlines, which can wait until everything is sent. [`Lane::run`]
+//! does all of this after the packets have been handed in. Work on a single queue pair is done in
+//! [`Lane::with`], before the rest of a round.
 #![forbid(unsafe_code)]
 
 mod blocked;

@@ -1,4 +1,4 @@
-//! What a lane needs of the process around it.
+//! The interface of a lane to the process around it.
 
 use core::fmt;
 use core::time::Duration;
@@ -8,17 +8,17 @@ use polypath_transport::{Burst, Memory, QpCounters, Segment, Unread};
 use polypath_types::{Completion, CqSide, PathId, QpEvent, RecvWr};
 use polypath_wire::packet::Packet;
 
-/// A completion found its queue full: it is lost, and its queue pair fails (IBTA 11.6.3.2,
-/// `man 3 ibv_poll_cq`).
+/// A completion did not fit into its completion queue. It is lost, and its queue pair fails (IBTA
+/// 11.6.3.2, `man 3 ibv_poll_cq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overrun;
 
-/// Why a burst was not sent.
+/// The reason why a burst was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSent {
-    /// Its payload could not be read: the memory is gone.
+    /// Its payload could not be read, because the memory is gone.
     Unread(Unread),
-    /// This host has no means of sending by that path now. The packets are lost.
+    /// This host currently has no means of sending on that path. The packets are lost.
     NoWay,
 }
 
@@ -28,13 +28,13 @@ impl From<Unread> for NotSent {
     }
 }
 
-/// Memory, queues and network of the queue pairs of a lane.
+/// Memory, queues and network for the queue pairs of a lane.
 ///
-/// `Q` is what the owner of the lane keeps beside each queue pair, and `own` that of the queue pair
-/// which a call is for. What the methods of queues promise is written at those of
-/// [`polypath_transport::Queues`] that have the same names.
+/// `Q` is the data that the lane's owner keeps with each queue pair, and `own` is that of the queue
+/// pair that a call is about. The methods of queues promise the same as those of
+/// [`polypath_transport::Queues`] with the same names.
 pub trait Outside<Q> {
-    /// Memory that was checked.
+    /// A piece of memory whose access rights were checked.
     type Segment: Segment;
 
     /// The registered memory, as the queue pair may use it.
@@ -42,12 +42,12 @@ pub trait Outside<Q> {
 
     /// Takes the next element of the shared receive queue.
     fn take_srq(&mut self, own: &Q) -> Option<RecvWr>;
-    /// Hands out a completion.
+    /// Puts a completion into its completion queue.
     ///
     /// # Errors
-    /// Its queue is full.
+    /// The completion queue is full.
     fn complete(&mut self, own: &Q, side: CqSide, completion: Completion) -> Result<(), Overrun>;
-    /// XRC target: the protection domain of a shared receive queue of its domain.
+    /// XRC target: the protection domain of a shared receive queue in the queue pair's XRC domain.
     fn xrc_pd(&self, _own: &Q, _srqn: u32) -> Option<u32> {
         None
     }
@@ -55,42 +55,42 @@ pub trait Outside<Q> {
     fn take_xrc(&mut self, _own: &Q, _srqn: u32) -> Option<RecvWr> {
         None
     }
-    /// XRC target: hands out a completion to the completion queue of a shared receive queue.
+    /// XRC target: puts a completion into the completion queue of a shared receive queue.
     ///
     /// # Errors
-    /// That is full.
+    /// The completion queue is full.
     fn complete_xrc(&mut self, _own: &Q, _srqn: u32, _done: Completion) -> Result<(), Overrun> {
         Ok(())
     }
 
     /// Raises an asynchronous event of a queue pair.
     fn event(&mut self, own: &Q, event: QpEvent);
-    /// Says in words why the queue pair `qpn` went wrong. `paths` knows the addresses of its paths.
+    /// Explains in words why the queue pair `qpn` failed. `paths` knows the addresses of its paths.
     fn explain(&mut self, own: &Q, qpn: u32, paths: &PathManager, text: fmt::Arguments<'_>);
-    /// A queue pair goes to the error state, since one of its completions was lost.
+    /// Reports that a queue pair enters the error state because one of its completions was lost.
     fn overran(&mut self, _own: &Q, _qpn: u32) {}
-    /// A queue pair is destroyed: the last look at what it counted.
+    /// Reports that a queue pair is destroyed, with its final counters.
     fn removed(&mut self, _own: &Q, _counters: &QpCounters) {}
-    /// A datagram with a wrong Q_Key came (IBTA 10.2.5).
+    /// Reports a datagram with a wrong Q_Key (IBTA 10.2.5).
     fn qkey_violation(&mut self, _own: &Q) {}
-    /// A packet for a queue pair was taken from a path that the peer may use; it is looked at next.
+    /// Reports a packet for a queue pair that came on a valid path. The queue pair handles it next.
     fn accepted(&mut self, _own: &Q, _path: PathId, _packet: &Packet<'_>) {}
-    /// Something of `bytes` was charged to a path, or given back (negative): for those who keep books.
+    /// Reports that `bytes` were charged to a path or, if negative, given back; for accounting.
     fn charged(&mut self, _own: &Q, _bytes: i64) {}
 
-    /// Sends packets of a queue pair by the path that the burst names, which has this address (`None`:
-    /// there is no such path any more). The payload is read before this returns.
+    /// Sends packets of a queue pair on the path that the burst names. `address` is that path's,
+    /// `None` if the path no longer exists. The payload is read before this returns.
     ///
     /// # Errors
-    /// Nothing was sent, for that reason.
+    /// Nothing was sent, for the reason returned.
     fn transmit(
         &mut self,
         own: &Q,
         address: Option<&PathAddress>,
         burst: &Burst<'_, Self::Segment>,
     ) -> Result<(), NotSent>;
-    /// Sends a packet of the path manager's own.
+    /// Sends a packet of the path manager.
     fn control(&mut self, out: ControlOut);
-    /// The path manager reports something, which the lane carries out when this returns.
+    /// Reports an event of the path manager. The lane carries it out when this returns.
     fn path_event(&mut self, now: Duration, paths: &PathManager, event: &PathEvent);
 }

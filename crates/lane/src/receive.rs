@@ -1,4 +1,4 @@
-//! From a packet to the queue pair that it is for.
+//! Finds the queue pair that a packet is for.
 
 use core::net::IpAddr;
 
@@ -12,10 +12,10 @@ use crate::lane::Lane;
 use crate::outside::Outside;
 use crate::table::QpTable;
 
-/// Datagrams have no path of their own: nothing is acknowledged.
+/// The path of datagrams. They have none of their own, because nothing acknowledges them.
 const NO_PATH: PathId = PathId(u32::MAX);
 
-/// How a packet came: what the IP header and the socket say.
+/// How a packet arrived, according to the IP header and the socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     /// Source address.
@@ -28,39 +28,40 @@ pub struct Arrival {
     pub hop_limit: u8,
     /// IPv6 flow label, 20 bits; 0 if it is not known.
     pub flow_label: u32,
-    /// UDP payload in bytes, the ICRC included.
+    /// Length of the UDP payload in bytes, including the ICRC.
     pub len: usize,
-    /// What the GRH of a datagram tells as its length, in bytes.
+    /// The length in bytes that the GRH of a datagram states.
     pub grh_len: u16,
 }
 
-/// Who took a packet.
+/// The receiver of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// The path manager, which refuses what it can't use.
+    /// The path manager, which rejects packets that it can't use.
     Control(Handled),
-    /// A queue pair, which counts what it drops.
+    /// A queue pair, which counts the packets that it drops.
     QueuePair,
-    /// Nobody yet: it is for a multicast group. [`Lane::deliver`] hands it to each that listens.
+    /// Nobody yet, because the packet is for a multicast group. [`Lane::deliver`] gives it to each
+    /// queue pair that listens.
     Multicast,
 }
 
-/// Why a packet was dropped.
+/// The reason why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// No queue pair has the destination's number.
     UnknownQp,
-    /// The source is not of the queue pair's path set.
+    /// The source does not belong to the queue pair's path set.
     WrongSource,
     /// The P_Key is not ours.
     WrongPkey,
 }
 
 impl<Q> Lane<Q> {
-    /// Hands a packet, whose ICRC is right, to whom it is for.
+    /// Gives a packet, whose ICRC is correct, to its receiver.
     ///
     /// # Errors
-    /// Nobody takes it; it is dropped.
+    /// Nobody takes the packet; it is dropped.
     #[inline]
     pub fn handle_packet<O: Outside<Q>>(
         &mut self,
@@ -86,10 +87,10 @@ impl<Q> Lane<Q> {
         Ok(Taken::QueuePair)
     }
 
-    /// Hands a packet to a queue pair.
+    /// Gives a packet to a queue pair.
     ///
     /// # Errors
-    /// It does not take it.
+    /// The queue pair does not take it.
     #[inline]
     pub fn deliver<O: Outside<Q>>(
         &mut self,
@@ -129,7 +130,7 @@ impl<Q> Lane<Q> {
             let mut visit = entry.visit(&mut self.shared, out);
             visit.qp.handle_packet(now, packet, path, None, &mut visit.host);
         }
-        // Answers do not wait for the window of requests.
+        // A queue pair may answer even if its requests wait for a window.
         entry.blocked = false;
         self.schedule(index, false);
         Ok(())

@@ -1,4 +1,4 @@
-//! Whose turn it is: to send, to acknowledge, to time out.
+//! The order in which queue pairs send, acknowledge and time out.
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -10,11 +10,12 @@ use crate::lane::Lane;
 use crate::outside::Outside;
 use crate::table::QpTable;
 
-/// Turns of sending per round: after that, what has arrived is looked at again.
+/// The number of turns of sending per round. After that, packets that have arrived are handled
+/// again.
 const MAX_TURNS: usize = 64;
 
 impl<Q> Lane<Q> {
-    /// After any call into a queue pair: what does it want next?
+    /// Notes what a queue pair wants next. This follows every call of its methods.
     #[inline]
     pub(crate) fn schedule(&mut self, index: u16, more: bool) {
         let Some(entry) = self.qps.get_mut(index) else { return };
@@ -32,11 +33,12 @@ impl<Q> Lane<Q> {
         }
     }
 
-    /// Carries out what the path manager decided, and lets queue pairs send.
+    /// Carries out the path manager's decisions, and lets queue pairs send.
     pub fn transmit<O: Outside<Q>>(&mut self, out: &mut O) {
         self.carry_out_path_events(out);
         self.fail_overrun(out);
-        // Before the data: what it tells (a fence, a path's number) the peer must know when that comes.
+        // Control packets go before data, because the peer must know what they tell (a fence, a
+        // path's number) when the data arrives.
         self.transmit_control(out);
         if core::mem::take(&mut self.shared.window_opened) {
             self.serve_blocked(out);
@@ -48,14 +50,15 @@ impl<Q> Lane<Q> {
         self.fail_overrun(out);
     }
 
-    /// Sends the path manager's own packets.
+    /// Sends the path manager's packets.
     fn transmit_control<O: Outside<Q>>(&mut self, out: &mut O) {
         while let Some(packet) = self.shared.paths.poll_transmit(self.shared.now) {
             out.control(packet);
         }
     }
 
-    /// One queue pair's turn to send. `waited`: it was the first of those that wait for room.
+    /// Gives one queue pair its turn to send. `waited` says that it was the first of those that
+    /// wait for room.
     #[inline]
     fn turn<O: Outside<Q>>(&mut self, index: u16, waited: bool, out: &mut O) {
         let Some(entry) = self.qps.get_mut(index) else { return };
@@ -80,7 +83,8 @@ impl<Q> Lane<Q> {
         self.schedule(index, state == TransmitState::More);
     }
 
-    /// A window has opened: those that wait for room take it in their order, until one finds none.
+    /// Lets blocked queue pairs send, because a window has opened. They take the room in their
+    /// order, until one of them finds none.
     fn serve_blocked<O: Outside<Q>>(&mut self, out: &mut O) {
         let mut turns = MAX_TURNS;
         for at in 0..self.blocked.queues() {
@@ -89,7 +93,7 @@ impl<Q> Lane<Q> {
             {
                 let Some(entry) = self.qps.get_mut(index) else { continue };
                 entry.waits = false;
-                // It may have been told to go on since.
+                // It may have been told to go on meanwhile.
                 if !core::mem::take(&mut entry.blocked) {
                     continue;
                 }
@@ -102,12 +106,12 @@ impl<Q> Lane<Q> {
             }
         }
         self.blocked.tidy();
-        // The others get theirs in the next round.
+        // The others get their turn in the next round.
         self.shared.window_opened |= turns == 0;
     }
 
-    /// A queue pair whose completion found its queue full can't go on as if nothing was lost: it goes
-    /// to the error state (IBTA 11.6.3.2, `man 3 ibv_poll_cq`).
+    /// Fails the queue pairs that lost a completion because its queue was full. They cannot go on
+    /// as if nothing was lost, so they enter the error state (IBTA 11.6.3.2, `man 3 ibv_poll_cq`).
     #[inline]
     fn fail_overrun<O: Outside<Q>>(&mut self, out: &mut O) {
         if !self.shared.overrun.is_empty() {
@@ -139,8 +143,8 @@ impl<Q> Lane<Q> {
         }
     }
 
-    /// Sets the timers of queue pairs that something was done with. This is left until what there was to
-    /// send has been sent: a peer waits for that.
+    /// Sets the timers of the queue pairs that were used. This is done after sending, because a
+    /// peer waits for what is sent.
     #[inline]
     pub fn set_timers(&mut self) {
         if !self.stale.is_empty() {
@@ -161,7 +165,7 @@ impl<Q> Lane<Q> {
         }
     }
 
-    /// Does what is due; false: nothing was.
+    /// Runs the timers that are due. Returns whether any was.
     pub fn handle_timeouts<O: Outside<Q>>(&mut self, out: &mut O) -> bool {
         self.set_timers();
         let now = self.shared.now;
@@ -174,14 +178,14 @@ impl<Q> Lane<Q> {
             due = true;
             let Some(entry) = self.qps.get_mut(index) else { continue };
             if entry.timer != Some(at) {
-                // An earlier deadline was set since; its own entry is in the heap.
+                // An earlier deadline was set meanwhile; it has its own entry in the heap.
                 continue;
             }
             entry.timer = None;
             if entry.qp.next_deadline().is_some_and(|d| d <= now) {
                 let mut visit = entry.visit(&mut self.shared, out);
                 visit.qp.handle_timeout(now, &mut visit.host);
-                // What it sends now, a probe, does not wait for the window.
+                // It may send a probe now, which does not wait for the window.
                 entry.blocked = false;
             }
             self.schedule(index, false);
@@ -193,7 +197,7 @@ impl<Q> Lane<Q> {
         due
     }
 
-    /// Whether nobody waits for a turn.
+    /// Whether no queue pair waits for a turn.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.ready.is_empty() && self.acks.is_empty() && !self.shared.window_opened
@@ -205,12 +209,12 @@ impl<Q> Lane<Q> {
         !self.acks.is_empty()
     }
 
-    /// When the next round is due.
+    /// The time at which the next round is due.
     pub fn next_deadline(&self) -> Option<Duration> {
         self.next_deadline_with_acks_by(self.shared.now)
     }
 
-    /// The same for an owner who sends what acknowledgements are owed at `acks_by` at the latest.
+    /// The same for an owner that sends owed acknowledgements at `acks_by` at the latest.
     pub fn next_deadline_with_acks_by(&self, acks_by: Duration) -> Option<Duration> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let paths = self.shared.paths.next_deadline();

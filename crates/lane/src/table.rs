@@ -1,4 +1,4 @@
-//! The queue pairs of a lane by number.
+//! The queue pairs of a lane, found by their numbers.
 
 use core::fmt;
 use core::time::Duration;
@@ -7,31 +7,32 @@ use std::collections::BTreeSet;
 use polypath_transport::QueuePair;
 use polypath_types::PeerId;
 
-/// Queue pairs in a page of the table.
+/// The number of queue pairs in a page of the table.
 const PAGE: usize = 256;
 
-/// A queue pair, what its owner keeps beside it, and what the lane knows of it.
+/// A queue pair with the data of its owner and the state that the lane keeps for it.
 ///
-/// The flags tell in which of the lane's lists it is; [`crate::Lane::check`] compares both.
+/// The flags say in which of the lane's lists it is; [`crate::Lane::check`] compares both.
 #[derive(Clone, Debug)]
 pub struct Entry<Q> {
     /// The queue pair.
     pub qp: QueuePair,
-    /// What the owner of the lane keeps beside it.
+    /// The data that the owner of the lane keeps with it.
     pub own: Q,
-    /// Whom it is connected with.
+    /// The peer that it is connected with.
     pub(crate) peer: Option<PeerId>,
-    /// The earliest of its deadlines among the lane's timers.
+    /// The earliest of its deadlines that is among the lane's timers.
     pub(crate) timer: Option<Duration>,
-    /// In the list of those whose deadline is to be looked at.
+    /// It is in the list of queue pairs whose deadlines are to be checked.
     pub(crate) stale: bool,
-    /// In the queue of those that have something to send.
+    /// It is in the queue of those that have something to send.
     pub(crate) queued: bool,
-    /// In the list of those that owe an acknowledgement.
+    /// It is in the list of those that owe an acknowledgement.
     pub(crate) owes_ack: bool,
-    /// Waits until a window opens.
+    /// It waits until a window opens.
     pub(crate) blocked: bool,
-    /// In the list of those that wait for that; some there may have been told to go on.
+    /// It is in the list of those that wait for a window. Some of these may have been told to go
+    /// on.
     pub(crate) waits: bool,
 }
 
@@ -50,7 +51,7 @@ impl<Q> Entry<Q> {
         }
     }
 
-    /// Whom it is connected with; UD queue pairs, and those not yet connected: nobody.
+    /// The peer that it is connected with; `None` for UD queue pairs and those not yet connected.
     pub fn peer(&self) -> Option<PeerId> {
         self.peer
     }
@@ -58,13 +59,13 @@ impl<Q> Entry<Q> {
 
 type Page<Q> = [Option<Box<Entry<Q>>>; PAGE];
 
-/// Queue pairs by the lower 16 bits of their numbers; the upper 8 are the lane's slot. Index 0 is the
-/// lane's own address and never a queue pair.
+/// Queue pairs by the lower 16 bits of their numbers; the upper 8 are the lane's slot. Index 0 is
+/// the lane's own address and never a queue pair.
 #[derive(Clone)]
 pub struct QpTable<Q> {
     slot: u8,
     pages: Vec<Option<Box<Page<Q>>>>,
-    /// The indexes in use: pages are mostly empty.
+    /// The indexes in use. They are kept because pages are mostly empty.
     used: BTreeSet<u16>,
 }
 
@@ -74,7 +75,7 @@ impl<Q> QpTable<Q> {
         Self { slot, pages, used: BTreeSet::new() }
     }
 
-    /// The index within its lane of a queue pair number.
+    /// The index of a queue pair number within its lane.
     #[expect(clippy::cast_possible_truncation, reason = "the lower 16 bits are the index")]
     #[inline]
     pub const fn index_of(qpn: u32) -> u16 {
@@ -100,29 +101,29 @@ impl<Q> QpTable<Q> {
         self.pages[usize::from(index) / PAGE].as_deref()?[usize::from(index) % PAGE].as_deref()
     }
 
-    /// The queue pair with that number, if it is of this lane.
+    /// The queue pair with that number, if it belongs to this lane.
     #[inline]
     pub fn by_qpn(&self, qpn: u32) -> Option<&Entry<Q>> {
         if qpn >> 16 == u32::from(self.slot) { self.get(Self::index_of(qpn)) } else { None }
     }
 
-    /// The same, to be changed.
+    /// The same, for changes.
     #[inline]
     pub fn by_qpn_mut(&mut self, qpn: u32) -> Option<&mut Entry<Q>> {
         if qpn >> 16 == u32::from(self.slot) { self.get_mut(Self::index_of(qpn)) } else { None }
     }
 
-    /// Whether a queue pair can have that index.
+    /// Whether that index is free for a queue pair.
     pub fn is_free(&self, index: u16) -> bool {
         index != 0 && self.get(index).is_none()
     }
 
-    /// How many there are.
+    /// The number of queue pairs.
     pub fn len(&self) -> usize {
         self.used.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no queue pairs.
     pub fn is_empty(&self) -> bool {
         self.used.is_empty()
     }
@@ -132,7 +133,8 @@ impl<Q> QpTable<Q> {
         self.used.iter().filter_map(|&index| Some((index, self.get(index)?)))
     }
 
-    /// Those with that index and above, by index: for those who look in slices.
+    /// The queue pairs with that index and above, by index, for callers that look at a part at a
+    /// time.
     pub fn iter_from(&self, from: u16) -> impl Iterator<Item = (u16, &Entry<Q>)> {
         self.used.range(from..).filter_map(|&index| Some((index, self.get(index)?)))
     }
@@ -152,7 +154,7 @@ impl<Q> QpTable<Q> {
     }
 }
 
-/// Only the queue pairs that there are.
+/// Shows only the queue pairs that exist.
 impl<Q: fmt::Debug> fmt::Debug for QpTable<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter()).finish()

@@ -5,7 +5,7 @@ use crate::preload::{find_library, preload_value};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Debian's package for each library of the system that programs need.
+/// Debian's package for each system library that programs need.
 const SYSTEM: [(&str, &str); 2] =
     [("libibverbs.so.1", "libibverbs1"), ("librdmacm.so.1", "librdmacm1")];
 
@@ -31,7 +31,7 @@ fn own_library() -> Finding {
         Ok(found) => found,
         Err(problem) => return Finding::error(problem, "make install"),
     };
-    // The loader reports what it can't preload on standard error and goes on without it.
+    // The loader reports on standard error what it can't preload, and continues without it.
     let trial = Command::new("true").env("LD_PRELOAD", preload).output();
     match trial {
         Ok(output) if output.status.success() && output.stderr.is_empty() => {
@@ -57,7 +57,7 @@ fn find(name: &str) -> Option<PathBuf> {
         .find(|path| path.exists())
 }
 
-/// The version in the name of the file that the link leads to: `libibverbs.so.1.14.44.0`.
+/// The version in the name of the file that the link points to: `libibverbs.so.1.14.44.0`.
 fn version(path: &Path) -> String {
     let Ok(real) = path.canonicalize() else { return String::new() };
     let name = real.file_name().unwrap_or_default().to_string_lossy();

@@ -1,7 +1,7 @@
-//! `polypath doctor`: looks at everything that commonly goes wrong, each finding with its cure.
+//! `polypath doctor`: checks everything that commonly goes wrong. Each finding has its cure.
 //!
-//! A check is a function that looks at one thing and gives findings; the reading of system files and
-//! the judging of what they say are apart, so that the judging is tested.
+//! A check is a function that looks at one thing and returns findings. Reading system files and
+//! judging their contents are separate functions, so that the judging can be tested.
 
 mod library;
 mod mtu;
@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-/// How bad it is.
+/// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Level {
@@ -73,16 +73,16 @@ pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, CliError> {
     Ok(if worst == Some(Level::Error) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// What needs a broker to be looked at, and what stops one from running.
+/// Checks that need a broker, and reasons why no broker can run.
 fn broker(device: &str) -> Vec<Finding> {
     let mut client = match Client::connect_or_start(&Hello::of_this_process(device)) {
         Ok(client) => client,
         Err(error) => {
             let refused = Finding::error(error.to_string(), cure_of(&error));
-            // It may be this one question that the broker does not like.
+            // Perhaps the broker rejects only this one request.
             return match Client::connect(&Hello::of_this_process("")) {
                 Ok(client) => vec![running(&client), port(Some(client.broker_pid())), refused],
-                // The port's state, if that is the reason, is said by the error.
+                // If the port's state is the reason, the error already says so.
                 Err(_) if matches!(error, IpcError::Start(_)) => vec![refused],
                 Err(_) => vec![port(None), refused],
             };
@@ -103,7 +103,7 @@ fn broker(device: &str) -> Vec<Finding> {
     findings
 }
 
-/// What nobody should take for looked at.
+/// Says what the doctor does not check, so that nobody relies on it.
 fn beyond() -> Finding {
     let what = "other hosts and the network between are not looked at".to_owned();
     Finding { level: Level::Note, what, cure: "polypath ping HOST".to_owned() }
@@ -113,7 +113,7 @@ fn running(client: &Client) -> Finding {
     Finding::ok(format!("broker: running (pid {})", client.broker_pid()))
 }
 
-/// Who has the port: the broker, whose lanes share it, or somebody else.
+/// The owner of the port: the broker, whose lanes share it, or another process.
 fn port(broker: Option<u32>) -> Finding {
     let own = broker.map(port::sockets_of).unwrap_or_default();
     judge_port(&port::holders(ROCE_PORT), &own)

@@ -1,14 +1,16 @@
-//! Interfaces whose MTU is below what devices promise or queue pairs use: packets leave in fragments.
+//! Interfaces whose MTU is too small for a device or its queue pairs, so that packets leave in
+//! fragments.
 
 use super::Finding;
 use polypath_ipc::status::{ProcessStatus, QpStatus};
 use polypath_topology::{OVERHEAD, Port, Table, roce_mtu};
 use std::collections::BTreeSet;
 
-/// Says what passes on the way to a host, which no look at this host can.
-const TRY: &str = "`polypath ping HOST` shows what passes on the way";
+/// The cure for what this host cannot see: the MTU on the way to another host.
+const TRY: &str = "`polypath ping HOST` shows what size of packet gets through";
 
-/// Members of a device that carry less than its active MTU: those without a link do not count for it.
+/// The members of a device that carry less than its active MTU. These have no link, because members
+/// without a link do not count for the active MTU.
 pub(super) fn members(device: &str, active_mtu: u32, ports: &[&Port]) -> Vec<Finding> {
     let small = ports.iter().filter(|port| roce_mtu(port.mtu) < active_mtu);
     small
@@ -25,7 +27,8 @@ pub(super) fn members(device: &str, active_mtu: u32, ports: &[&Port]) -> Vec<Fin
         .collect()
 }
 
-/// Interfaces that carry less than the path MTU of queue pairs that use them, or may after a fail-over.
+/// The interfaces that carry less than the path MTU of queue pairs that use them, or may use them
+/// after a fail-over.
 pub(super) fn queue_pairs(table: &Table, processes: &[ProcessStatus]) -> Vec<Finding> {
     table.ports.iter().filter_map(|port| interface(port, processes)).collect()
 }
@@ -55,7 +58,7 @@ fn interface(port: &Port, processes: &[ProcessStatus]) -> Option<Finding> {
     })
 }
 
-/// Whether a queue pair sends through an interface, or may.
+/// Whether a queue pair sends through an interface, or may do so after a fail-over.
 fn uses(qp: &QpStatus, process: &ProcessStatus, name: &str) -> bool {
     let active = qp.active_path.rsplit_once('@').is_some_and(|(_, interface)| interface == name);
     active || qp.multipath && process.paths.iter().any(|path| path.interface == name)
@@ -109,7 +112,7 @@ mod tests {
         assert_eq!(names([1500; 3], &status.processes), ["eth0", "eth1"], "eth2 has no path");
         let found = queue_pairs(&table([1500, 9000, 9000]), &status.processes);
         assert!(found[0].what.contains("(rping, pid 8)"), "{}", found[0].what);
-        // A plain queue pair stays on its path.
+        // A queue pair without multi-path stays on its path.
         status.processes[0].qps[0].multipath = false;
         assert_eq!(names([1500; 3], &status.processes), ["eth0"]);
     }

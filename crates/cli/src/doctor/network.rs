@@ -6,9 +6,9 @@ use polypath_topology::{Address, DeviceSpec, OVERHEAD, Port, Selection, Table, d
 use std::fs;
 use std::net::IpAddr;
 
-/// The least MTU that IPv6 allows (RFC 8200, section 5).
+/// The smallest MTU that IPv6 allows (RFC 8200, section 5).
 const MTU_LEAST: u32 = 1280;
-/// What carries the largest path MTU, 4096 bytes.
+/// The MTU that carries the largest path MTU, 4096 bytes.
 const MTU_GOOD: u32 = 4096 + OVERHEAD;
 
 pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
@@ -106,7 +106,7 @@ fn routable(address: &Address) -> bool {
     !address.link_local && !address.tentative
 }
 
-/// What two members of one mp device should not have in common, and what they should.
+/// Checks that two members of one mp device are in different subnets and have the same MTU.
 fn judge_members(ports: &[&Port]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let [only] = ports {
@@ -115,7 +115,7 @@ fn judge_members(ports: &[&Port]) -> Vec<Finding> {
     }
     for (number, one) in ports.iter().enumerate() {
         for two in &ports[number + 1..] {
-            // One without a link does not count.
+            // A member without a link is not compared.
             if one.mtu != two.mtu && one.link_up == two.link_up {
                 findings.push(Finding::warning(
                     format!(
@@ -145,7 +145,7 @@ fn judge_members(ports: &[&Port]) -> Vec<Finding> {
     findings
 }
 
-/// An address of `one` in whose subnet `two` has an address too.
+/// An address of `one` in a subnet in which `two` has an address too.
 fn same_subnet(one: &Port, two: &Port) -> Option<IpAddr> {
     let pairs = one.addresses.iter().flat_map(|a| two.addresses.iter().map(move |b| (a, b)));
     pairs
@@ -154,7 +154,7 @@ fn same_subnet(one: &Port, two: &Port) -> Option<IpAddr> {
         .map(|(a, _)| a.ip)
 }
 
-/// The network part of an address, as a number of 128 bits with its family's width.
+/// The network part of an address as a number of 128 bits, and whether it is IPv4.
 fn network(address: &Address) -> Option<(bool, u128)> {
     let (bits, width) = match address.ip {
         IpAddr::V4(ip) => (u128::from(ip.to_bits()), 32),

@@ -1,4 +1,4 @@
-//! The environment variables: those that are set must make sense, and have an effect.
+//! The environment variables: each that is set must have a valid value and an effect.
 
 use super::Finding;
 use polypath_ipc::faults::Faults;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 const CURE: &str = "correct the variable, or unset it";
 
-/// Looks at all variables that can be judged by themselves.
+/// Checks every variable that can be judged by itself.
 pub(super) fn check() -> Vec<Finding> {
     let set: Vec<(String, String)> = std::env::vars_os()
         .map(|(name, value)| (name.to_string_lossy().into(), value.to_string_lossy().into()))
@@ -24,7 +24,7 @@ pub(super) fn check() -> Vec<Finding> {
     findings
 }
 
-/// What is wrong with a variable, if anything is.
+/// The fault of a variable's value, if it has one.
 fn judge(name: &str, value: &str) -> Option<Finding> {
     let wrong = |what: String| Some(Finding::error(what, CURE));
     match name {
@@ -42,25 +42,25 @@ fn judge(name: &str, value: &str) -> Option<Finding> {
         "POLYPATH_SNAPLEN" => snap_len(value).err().and_then(|error| wrong(error.to_string())),
         "POLYPATH_MP" => Bonding::parse(value).err().and_then(|error| wrong(error.to_string())),
         "POLYPATH_RDMA_CM" => rdma_cm(value).err().and_then(|error| wrong(error.to_string())),
-        // `broker()` finds that out, and which interfaces there are.
+        // `broker()` checks the form, and which interfaces exist.
         "POLYPATH_DEVICE" => None,
-        // `library::check()` does.
+        // `library::check()` checks it.
         "POLYPATH_LIBRARY" => None,
         "POLYPATH_LOG" if !matches!(value, "" | "0" | "1") => wrong(format!(
             "POLYPATH_LOG is `{value}`: write 1 to log everything, or 0 to log nothing"
         )),
         "POLYPATH_BROKER_BIN" if !is_program(Path::new(value)) => {
-            wrong(format!("POLYPATH_BROKER_BIN is `{value}`, which is no program"))
+            wrong(format!("POLYPATH_BROKER_BIN is `{value}`, which is not a program"))
         }
         name if VARIABLES.contains(&name) => None,
         name => Some(Finding::warning(
-            format!("{name} is no variable that Polypath knows: it has no effect"),
+            format!("{name} is not a variable of Polypath: it has no effect"),
             format!("choose one of {}", VARIABLES.join(", ")),
         )),
     }
 }
 
-/// Whether there is no directory for a capture.
+/// The directory that a capture's file should be in, if it does not exist.
 fn unwritable(file: &Path) -> Option<Finding> {
     let parent = file.parent()?;
     let directory = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
@@ -76,7 +76,7 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// What is wrong with the primary of the mp device.
+/// The fault of the mp device's primary, if it has one.
 pub(super) fn primary(table: &Table, selection: &Selection) -> Option<Finding> {
     let bonding = Bonding::parse(&std::env::var("POLYPATH_MP").unwrap_or_default()).ok()?;
     judge_primary(&bonding, table, selection)

@@ -6,13 +6,14 @@ use rustix::process::Resource;
 use std::fs;
 use std::path::Path;
 
-/// Below this many locked bytes some programs complain, although Polypath locks nothing.
+/// With a smaller limit on locked bytes some programs complain, although Polypath locks nothing.
 const MEMLOCK_USUAL: u64 = 8 << 20;
-/// Descriptors: a queue pair costs none, a channel one, a connection of some programs several.
+/// The usual limit of descriptors. A queue pair needs none, a channel one, and a connection of some
+/// programs several.
 const NOFILE_USUAL: u64 = 1024;
-/// A receive buffer in which a few GSO bursts fit.
+/// A receive buffer that holds a few GSO bursts.
 const RMEM_GOOD: u64 = 4 << 20;
-/// Linux 5.0 brought UDP_GRO, without which nothing works at speed.
+/// Linux 5.0 introduced UDP_GRO, without which transfers are slow.
 const KERNEL_LEAST: (u32, u32) = (5, 0);
 
 pub(super) fn check() -> Vec<Finding> {
@@ -41,7 +42,7 @@ fn kernel(release: &str) -> Finding {
     Finding::error(what, format!("use Linux {major}.{minor} or later"))
 }
 
-/// `None`: unlimited.
+/// Judges the memlock limit; `None` means unlimited.
 fn memory_limit(bytes: Option<u64>) -> Finding {
     match bytes {
         Some(bytes) if bytes < MEMLOCK_USUAL => Finding::warning(
@@ -71,7 +72,7 @@ fn receive_buffer(most: u64) -> Option<Finding> {
     })
 }
 
-/// RDMA devices of the kernel: they stay visible; Linux rxe takes the port.
+/// RDMA devices of the kernel. They stay visible, and Linux rxe uses the port.
 fn other_devices() -> Vec<Finding> {
     let Ok(entries) = fs::read_dir("/sys/class/infiniband") else { return Vec::new() };
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -86,7 +87,8 @@ fn other_devices() -> Vec<Finding> {
     ))]
 }
 
-/// Brokers of this user in other network namespaces: a frequent cause of "no devices in common".
+/// Brokers of this user in other network namespaces. They are a frequent cause of "no devices in
+/// common".
 fn other_namespaces() -> Vec<Finding> {
     let Ok(ours) = fs::read_link("/proc/self/ns/net") else { return Vec::new() };
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };

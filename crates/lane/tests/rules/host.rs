@@ -42,7 +42,7 @@ impl Sent {
     }
 }
 
-/// What is outside of the lane.
+/// The outside of the lane.
 #[derive(Debug, Default)]
 pub(crate) struct Io {
     pub(crate) memory: Vec<u8>,
@@ -50,11 +50,11 @@ pub(crate) struct Io {
     pub(crate) out: Vec<Sent>,
     pub(crate) completions: Vec<(CqSide, Completion)>,
     pub(crate) events: Vec<PathEvent>,
-    /// Completion queues have no room.
+    /// Whether completion queues are full.
     pub(crate) full: bool,
-    /// Queue pairs that ended since a completion was lost.
+    /// Queue pairs that entered the error state because a completion was lost.
     pub(crate) overrun: Vec<u32>,
-    /// Nothing can be sent.
+    /// Whether nothing can be sent.
     pub(crate) mute: bool,
     pub(crate) qkey_violations: u32,
     /// Bytes charged to paths and not given back.
@@ -131,7 +131,7 @@ pub(crate) fn encode(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A host: number 1 or 2, which is its lane's slot and the end of its address.
+/// A host. Its number, 1 or 2, is its lane's slot and the last byte of its address.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) number: u8,
@@ -166,7 +166,7 @@ impl Host {
         self.lane.qps().number(index)
     }
 
-    /// Adds a queue pair, and connects it with that of the same index at the other host.
+    /// Adds a queue pair, and connects it with the one of the same index at the other host.
     pub(crate) fn add(&mut self, index: u16, qp_type: QpType, multipath: bool) {
         let peer = self.peer();
         let (qpn, remote) = (self.qpn(index), u32::from(peer) << 16 | u32::from(index));
@@ -249,7 +249,7 @@ impl Host {
         self.with(index, |visit| visit.qp.post_send(&wr)).expect("there is room");
     }
 
-    /// A packet comes from the other host.
+    /// Takes a packet from the other host.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<Taken, Refusal> {
         self.take_from(ip(self.peer()), bytes)
     }
@@ -260,7 +260,7 @@ impl Host {
         self.lane.handle_packet(&arrival, &packet, &mut self.io)
     }
 
-    /// The rest of a round; whatever came of it, the lane's lists agree.
+    /// Does the rest of a round, and checks the lane's lists.
     pub(crate) fn run(&mut self) {
         self.lane.run(&mut self.io);
         self.check();
@@ -288,7 +288,7 @@ pub(crate) fn arrival(src: IpAddr, dst: IpAddr, bytes: &[u8]) -> Arrival {
     }
 }
 
-/// Lets both hosts run until neither has anything to say now.
+/// Lets both hosts run until neither has anything to send now.
 pub(crate) fn settle(hosts: &mut [Host; 2]) {
     for _ in 0..10_000 {
         let mut quiet = true;
@@ -296,7 +296,7 @@ pub(crate) fn settle(hosts: &mut [Host; 2]) {
             hosts[from].run();
             for sent in core::mem::take(&mut hosts[from].io.out) {
                 quiet = false;
-                // What the path manager refuses it counts.
+                // The path manager counts the packets that it rejects.
                 let _ = hosts[1 - from].take(&sent.bytes);
             }
         }
@@ -307,7 +307,7 @@ pub(crate) fn settle(hosts: &mut [Host; 2]) {
     panic!("the hosts do not come to rest");
 }
 
-/// The index of a number.
+/// The index of a queue pair number.
 pub(crate) fn index_of(qpn: u32) -> u16 {
     QpTable::<()>::index_of(qpn)
 }

@@ -1,4 +1,4 @@
-//! What a lane promises to whoever drives it.
+//! The promises of a lane to its owner.
 
 mod host;
 
@@ -24,7 +24,7 @@ fn pair(multipath: bool) -> [Host; 2] {
     })
 }
 
-/// A SEND with nothing in it, to a queue pair of host 2.
+/// An empty SEND to a queue pair of host 2.
 fn send_only(qpn: u32) -> Headers {
     let mut headers = Headers::new(Bth::new(Opcode::RC_SEND_ONLY));
     headers.bth.dest_qpn = qpn;
@@ -79,7 +79,7 @@ fn a_round_gives_each_queue_pair_its_turn_and_ends() {
 #[test]
 fn a_queue_pair_that_waits_for_the_window_goes_on_when_it_opens() {
     let mut hosts = pair(false);
-    // Far more than any first window takes.
+    // This is far more than any first window takes.
     for _ in 0..200 {
         hosts[0].post_write(QP, 1 << 19);
     }
@@ -224,7 +224,7 @@ fn timers_run_when_they_are_due_and_no_earlier() {
     host.pass(due - host.now - Duration::from_nanos(1));
     host.run();
     assert!(host.io.out.is_empty());
-    // Some of its timers only look; in the end the request is sent again.
+    // Some of its timers only check something; in the end the request is sent again.
     for _ in 0..100 {
         let due = host.lane.next_deadline().expect("the next");
         host.pass(due.saturating_sub(host.now));
