@@ -14,31 +14,31 @@ use polypath_wire::pcapng;
 use super::names::Names;
 use crate::log;
 
-/// Names that are tried behind that of the process.
+/// The number of further names that are tried after the one with the process id.
 const NAMES_MAX: u32 = 100;
 
-/// A capture that is being written, by all lanes of a program.
+/// A capture file. All lanes of a program write to it.
 #[derive(Debug)]
 pub(super) struct Capture {
     path: PathBuf,
-    /// `None`: it could not be written any more.
+    /// `None` after the file could not be written.
     file: Option<File>,
-    /// Bytes in the file.
+    /// The number of bytes in the file.
     written: u64,
-    /// Whole blocks that are to be written next.
+    /// Whole blocks that are written next.
     buffer: Vec<u8>,
     snap_len: usize,
     names: Names,
-    /// Numbers of interfaces in the file.
+    /// The numbers of interfaces in the file.
     interfaces: HashMap<Arc<str>, u32>,
 }
 
 impl Capture {
-    /// Creates the file, which overwrites none: if there is one, the process id comes before the
-    /// extension.
+    /// Creates the file. It does not overwrite one: if the file exists, the process id is put
+    /// before the extension.
     ///
     /// # Errors
-    /// Of the system.
+    /// Those of the system.
     pub(super) fn create(path: &Path, snap_len: u32, names: Names) -> io::Result<Self> {
         let (path, file) = create_new(path, std::process::id())?;
         log::warn(&format!("packets are written to {}", path.display()));
@@ -51,8 +51,8 @@ impl Capture {
         Ok(capture)
     }
 
-    /// Adds a packet with this UDP payload that was sent from or came to a local address, at a time in
-    /// nanoseconds since 1970.
+    /// Adds a packet with this UDP payload. `local` is the local address that it was sent from or
+    /// arrived at, and `time` is in nanoseconds since 1970.
     pub(super) fn add(&mut self, time: u64, local: IpAddr, fields: &IpFields, payload: &[u8]) {
         if self.file.is_none() {
             return;
@@ -68,7 +68,8 @@ impl Capture {
         pcapng::packet(&mut self.buffer, interface, time, kept, packet.len() as u32, "");
     }
 
-    /// Writes what was added. If that is not possible, says so, and from then on nothing is written.
+    /// Writes the packets that were added. If that fails, it logs a warning, and nothing is written
+    /// from then on.
     pub(super) fn flush(&mut self) {
         let Some(file) = &mut self.file else { return };
         if self.buffer.is_empty() {
@@ -77,11 +78,11 @@ impl Capture {
         match file.write_all(&self.buffer) {
             Ok(()) => self.written += self.buffer.len() as u64,
             Err(error) => {
-                // Wireshark refuses half a block.
+                // Wireshark rejects a file that ends with half a block.
                 let _ = file.set_len(self.written);
                 log::warn(&format!(
-                    "no more packets are written to {}, and the program runs on: {error}; the file is \
-                     whole up to here",
+                    "no more packets are written to {}, but the program continues: {error}; the file is \
+                     complete up to here",
                     self.path.display()
                 ));
                 self.file = None;
@@ -91,7 +92,7 @@ impl Capture {
     }
 }
 
-/// Creates the file under the first name that no file has.
+/// Creates the file under the first name that is free.
 fn create_new(path: &Path, pid: u32) -> io::Result<(PathBuf, File)> {
     let mut name = path.to_owned();
     let mut number = 0;
@@ -126,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory of its own, gone when dropped.
+    /// A new directory, which is removed when dropped.
     struct Directory(PathBuf);
 
     impl Directory {
@@ -144,7 +145,7 @@ mod tests {
         }
     }
 
-    /// Kinds of the blocks of a file.
+    /// The kinds of the blocks in a file.
     fn blocks(path: &Path) -> Vec<u32> {
         let bytes = std::fs::read(path).unwrap();
         let word = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().unwrap());
@@ -203,7 +204,7 @@ mod tests {
         let directory = Directory::new("full");
         let path = directory.0.join("a.pcapng");
         let mut capture = Capture::create(&path, 65_535, Names::default()).unwrap();
-        // A descriptor that takes no writes, as a full disk takes none.
+        // A descriptor that cannot be written to, like one on a full disk.
         capture.file = Some(File::open(&path).unwrap());
         add(&mut capture, 0, 100);
         capture.flush();

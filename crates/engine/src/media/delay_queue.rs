@@ -1,21 +1,22 @@
-//! Packets that are delayed: until others have overtaken them, or for a time.
+//! Packets that are delayed until others have overtaken them, or for a time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long a packet waits at most for others to overtake it.
+/// The longest time that a packet waits for others to overtake it.
 const OVERTAKEN_WITHIN: Duration = Duration::from_millis(2);
 
-/// Most packets that are delayed at a time, as a queue of a network has an end.
+/// The largest number of packets that are delayed at a time, because a queue in a network is
+/// bounded too.
 pub(super) const HELD_MAX: usize = 16_384;
 
-/// Packets that are delayed, each a `T`.
+/// The delayed packets, each a `T`.
 #[derive(Debug)]
 pub(super) struct DelayQueue<T> {
-    /// Those that are to be overtaken: by how many more, until when at most, and how long they are delayed
-    /// after that.
+    /// Packets that others overtake: the number of packets still to overtake it, the latest time
+    /// until which it waits for them, and the delay after that.
     behind: Vec<(u32, Duration, Duration, T)>,
-    /// Those that wait for a time, by it and by their order.
+    /// Packets that wait until a time, ordered by that time and by arrival.
     until: BTreeMap<(Duration, u64), T>,
     serial: u64,
 }
@@ -27,18 +28,18 @@ impl<T> Default for DelayQueue<T> {
 }
 
 impl<T> DelayQueue<T> {
-    /// Whether what passes changes nothing here.
+    /// Whether packets that pass change nothing in this queue.
     pub(super) fn is_idle(&self) -> bool {
         self.behind.is_empty()
     }
 
-    /// Whether no more can be delayed.
+    /// Whether no further packet can be delayed.
     pub(super) fn is_full(&self) -> bool {
         self.behind.len() + self.until.len() >= HELD_MAX
     }
 
-    /// A packet comes that so many others are to overtake, and that is then delayed by `delay`. What may go
-    /// on now is appended to `out`.
+    /// Enters a packet that `overtakers` other packets overtake and that is delayed by `delay`
+    /// after that. Packets that may continue now are appended to `out`.
     pub(super) fn enter(
         &mut self,
         now: Duration,
@@ -55,7 +56,8 @@ impl<T> DelayQueue<T> {
         self.pass(now, out);
     }
 
-    /// A packet goes by that is not delayed: it has overtaken those that wait for that.
+    /// Notes that a packet passes without delay. It overtakes the packets that wait to be
+    /// overtaken.
     pub(super) fn pass(&mut self, now: Duration, out: &mut Vec<T>) {
         for (left, ..) in &mut self.behind {
             *left -= 1;
@@ -63,7 +65,7 @@ impl<T> DelayQueue<T> {
         self.release(now, out, |(left, ..)| *left == 0);
     }
 
-    /// Appends to `out` what has waited long enough.
+    /// Appends to `out` the packets that have waited long enough.
     pub(super) fn take_due(&mut self, now: Duration, out: &mut Vec<T>) {
         self.release(now, out, |(_, latest, ..)| *latest <= now);
         while let Some(first) = self.until.first_entry()
@@ -73,7 +75,7 @@ impl<T> DelayQueue<T> {
         }
     }
 
-    /// When [`DelayQueue::take_due`] next has something.
+    /// The time at which [`DelayQueue::take_due`] next has a packet.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let behind = self.behind.iter().map(|(_, latest, ..)| *latest);
         let until = self.until.first_key_value().map(|((at, _), _)| *at);

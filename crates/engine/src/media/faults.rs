@@ -1,4 +1,4 @@
-//! Media whose packets are lost, doubled, damaged, delayed or reordered, for programs under test.
+//! Media whose packets are lost, duplicated, damaged, delayed or reordered, to test programs.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +22,7 @@ use super::received::Received;
 use crate::memory::Segment;
 use crate::notify::lock;
 
-/// A packet to be sent.
+/// A packet to send.
 #[derive(Clone, Debug)]
 struct Outgoing {
     flow: FlowHandle,
@@ -30,13 +30,13 @@ struct Outgoing {
     seal: Seal,
 }
 
-/// Faults of what is sent.
+/// The faults of packets that are sent.
 #[derive(Debug)]
 pub(super) struct FaultsTx {
     inner: Box<dyn Tx>,
     judge: Judge,
     names: Names,
-    /// Local addresses of the flows.
+    /// The local addresses of the flows.
     locals: HashMap<FlowHandle, IpAddr>,
     delayed: DelayQueue<Outgoing>,
 }
@@ -162,12 +162,12 @@ impl Tx for FaultsTx {
 /// A packet that arrived.
 #[derive(Clone, Debug)]
 struct Incoming {
-    /// What came with it; its datagram is empty.
+    /// Everything about the packet except its datagram.
     fields: Received<'static>,
     datagram: Vec<u8>,
 }
 
-/// Faults of what arrives.
+/// The faults of packets that arrive.
 #[derive(Debug)]
 pub(super) struct FaultsRx {
     inner: Box<dyn Rx>,
@@ -196,7 +196,7 @@ impl Rx for FaultsRx {
             if fate.lost {
                 return;
             }
-            // A medium that verifies lets nothing through that is damaged.
+            // A medium that verifies packets never delivers a damaged one.
             if fate.corrupt && received.crc.is_none() {
                 return;
             }
@@ -206,7 +206,7 @@ impl Rx for FaultsRx {
             }
             let mut datagram = received.datagram.to_vec();
             if fate.corrupt {
-                // As a sender does it: `Seal::Wrong`.
+                // This is what a sender does for `Seal::Wrong`.
                 datagram.iter_mut().rev().take(4).for_each(|byte| *byte = !*byte);
             }
             let incoming = Incoming { fields: Received { datagram: &[], ..*received }, datagram };
@@ -238,7 +238,7 @@ fn hand_out(out: &mut Vec<Incoming>, f: &mut dyn FnMut(&Received<'_>)) {
     }
 }
 
-/// Both halves of a medium with faults.
+/// Wraps both halves of a medium, so that it has faults.
 pub(super) fn wrap((tx, rx): Halves, names: &Names, mut judge: impl FnMut(u64) -> Judge) -> Halves {
     let tx = FaultsTx::new(tx, judge(0), names.clone());
     (Box::new(tx), Box::new(FaultsRx::new(rx, judge(1))))

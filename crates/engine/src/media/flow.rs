@@ -1,22 +1,22 @@
-//! What media and a lane tell each other: capabilities, flows and what became of their packets.
+//! The types that media and a lane share: capabilities, flows, and errors of sending.
 
 use std::fmt::{self, Display};
 
 use polypath_wire::ICRC_LEN;
 use polypath_wire::icrc::FlowCrc;
 
-/// What a medium can do.
+/// The capabilities of a medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// What it is called: `udp`.
+    /// Its name, such as `udp`.
     pub name: &'static str,
     /// The largest packet that it takes, in bytes from the BTH to the padding.
     pub packet_bytes: usize,
-    /// Packets of a flow arrive in the order in which they were sent.
+    /// Whether packets of a flow arrive in the order in which they were sent.
     pub ordered: bool,
-    /// A packet that it took arrives, unless the peer is gone.
+    /// Whether every packet that it takes arrives, unless the peer is gone.
     pub lossless: bool,
-    /// What arrives is as it was sent, so that packets need no ICRC:
+    /// Whether packets arrive exactly as they were sent, so that they need no ICRC:
     /// [`Received::verified`](super::Received::verified).
     pub verified: bool,
 }
@@ -30,19 +30,19 @@ impl Display for Capabilities {
     }
 }
 
-/// What follows a packet on a medium that does not verify.
+/// The trailer of a packet on a medium that does not verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seal {
-    /// Its ICRC.
+    /// The correct ICRC.
     Right,
-    /// An ICRC that covers the packet twice, as Linux' rxe wants it of a FLUSH.
+    /// An ICRC that covers the packet twice, as Linux' rxe does for a FLUSH.
     Twice,
-    /// An ICRC that is wrong, as if the packet had been damaged on its way.
+    /// A wrong ICRC, as if the packet had been damaged on its way.
     Wrong,
 }
 
 impl Seal {
-    /// What follows a packet with this identification.
+    /// The trailer of a packet with this IPv4 identification.
     pub(super) fn icrc(self, crc: &FlowCrc, packet: &[u8], id: u16) -> [u8; 4] {
         let mut icrc = crc.start(packet.len() + ICRC_LEN, id);
         icrc.headers(packet);
@@ -50,55 +50,60 @@ impl Seal {
             icrc.update(packet);
         }
         let right = icrc.finish();
-        // Wrong for each identification: a test looks at all lengths.
+        // The inverted ICRC is wrong for every identification; a test checks this for all lengths.
         if self == Self::Wrong { right.map(|byte| !byte) } else { right }
     }
 }
 
-/// Names an open flow of one medium. Not used again after it was closed before 2^32 others.
+/// The name of an open flow of one medium. A closed flow's handle is not used again until 2^32
+/// other flows have been opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowHandle {
-    /// The medium's own.
+    /// The medium chooses it.
     pub index: u32,
-    /// The medium's own, to tell a flow from another that had its index before.
+    /// The medium chooses it, to tell a flow from an earlier one with the same index.
     pub serial: u32,
 }
 
-/// What went wrong on a flow since [`Tx::take_errors`](super::Tx::take_errors) was last called.
+/// An error of a flow since [`Tx::take_errors`](super::Tx::take_errors) was last called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowError {
-    /// The flow that it happened to.
+    /// The flow that had the error.
     pub flow: FlowHandle,
-    /// What [`Tx::open`](super::Tx::open) was told about the flow.
+    /// The tag that [`Tx::open`](super::Tx::open) got for the flow.
     pub tag: u32,
     /// The fault.
     pub kind: FlowFault,
-    /// Packets that were not sent, or, for [`FlowFault::TooBig`], that were sent in fragments.
+    /// The number of packets that were not sent or, for [`FlowFault::TooBig`], were sent in
+    /// fragments.
     pub packets: u32,
 }
 
-/// Reason for which packets of a flow did not leave.
+/// The reason why packets of a flow were not sent as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowFault {
-    /// The socket's or the interface's queue was full: `errno`. Packets were dropped, as a wire drops them.
+    /// The socket's or the interface's queue was full (the `errno`). Packets were dropped, as on a
+    /// wire.
     Congested(i32),
-    /// Packets of this UDP payload, in bytes, are larger than the interface's MTU. From now on they leave in
-    /// fragments.
+    /// Packets with a UDP payload of this many bytes are larger than the interface's MTU. From now
+    /// on they leave in fragments.
     TooBig(u16),
-    /// No route, interface down, a firewall's refusal, the address is gone, or anything else: `errno`.
+    /// There is no route, the interface is down, a firewall refused, the address is gone, or
+    /// another error (the `errno`).
     Refused(i32),
 }
 
-/// What [`Tx::flush`](super::Tx::flush) did.
+/// The result of [`Tx::flush`](super::Tx::flush).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flushed {
-    /// Packets handed to the kernel, or to the peer.
+    /// The number of packets that the kernel or the peer took.
     pub sent: u32,
-    /// Bytes of them (UDP payload).
+    /// The bytes of these packets (UDP payload).
     pub sent_bytes: u64,
-    /// Those of them that leave in fragments.
+    /// The number of these packets that leave in fragments.
     pub fragmented: u32,
-    /// Packets that were not; [`Tx::take_errors`](super::Tx::take_errors) gives the reasons.
+    /// The number of packets that were not sent; [`Tx::take_errors`](super::Tx::take_errors)
+    /// returns the reasons.
     pub dropped: u32,
 }
 

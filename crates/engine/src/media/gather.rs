@@ -1,4 +1,4 @@
-//! Bursts as single packets, for media that take no bursts.
+//! Splits bursts into single packets, for media that send one packet at a time.
 
 use polypath_transport::{Burst, Unread};
 use polypath_wire::MAX_HEADERS_LEN;
@@ -7,10 +7,11 @@ use super::flow::Seal;
 use super::payload::Cursor;
 use crate::memory::Segment;
 
-/// Calls `each` with the number and the bytes of each packet of a burst, payload and padding included.
+/// Calls `each` with the number and the bytes of each packet of a burst, including payload and
+/// padding.
 ///
 /// # Errors
-/// The payload of the packet after those that were given can't be read.
+/// The payload of the next packet, after those passed to `each`, can't be read.
 pub(crate) fn packets(
     burst: &Burst<'_, Segment>,
     mut each: impl FnMut(u32, &[u8], Seal),

@@ -1,7 +1,7 @@
-//! The media of a lane, as one to send by and one to receive by.
+//! The media of a lane, joined into one sender and one receiver.
 //!
-//! UDP, which carries nearly everything, is called as what it is; other media are behind their traits.
-//! Where there are none, that costs a look at an empty list for each round.
+//! UDP carries nearly everything, so it is called directly. Other media are behind their traits.
+//! Without any, they cost one check of an empty list per round.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -18,11 +18,11 @@ use super::udp;
 use super::wait_set::WaitSet;
 use crate::memory::Segment;
 
-/// A flow, and whose it is.
+/// A flow, and the medium that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Udp(FlowHandle),
-    /// Of the medium with that index.
+    /// A flow of the medium with that index.
     Other(u32, FlowHandle),
 }
 
@@ -31,30 +31,30 @@ pub(crate) enum Flow {
 pub(crate) struct Senders {
     pub(crate) udp: udp::Sender,
     more: Vec<Box<dyn Tx>>,
-    /// Errors of those.
+    /// Errors of the media in `more`.
     errors: Vec<(Flow, FlowError)>,
 }
 
 impl Senders {
-    /// UDP alone.
+    /// Joins UDP alone.
     pub(crate) fn new(udp: udp::Sender) -> Self {
         Self { udp, more: Vec::new(), errors: Vec::new() }
     }
 
-    /// Another medium, which is asked for what it carries before UDP is, and behind those that were added
-    /// before.
+    /// Adds another medium. It is asked whether it carries an address before UDP, and after the
+    /// media that were added earlier.
     pub(crate) fn add(&mut self, medium: Box<dyn Tx>) {
         crate::log::line(&format!("medium {}", medium.capabilities()));
         self.more.push(medium);
     }
 
-    /// Whether there is more than UDP.
+    /// Whether there are media besides UDP.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
         !self.more.is_empty()
     }
 
-    /// [`Tx::open`] of the medium that carries the address.
+    /// Calls [`Tx::open`] of the medium that carries the address.
     pub(crate) fn open(&mut self, address: &PathAddress, tag: u32) -> io::Result<Flow> {
         for (index, medium) in (0..).zip(&mut self.more) {
             if medium.carries(address) {
@@ -68,7 +68,7 @@ impl Senders {
         self.more.get_mut(medium as usize)
     }
 
-    /// [`Tx::close`].
+    /// Calls [`Tx::close`].
     pub(crate) fn close(&mut self, flow: Flow) {
         match flow {
             Flow::Udp(flow) => self.udp.close(flow),
@@ -81,7 +81,7 @@ impl Senders {
         }
     }
 
-    /// [`Tx::send`].
+    /// Calls [`Tx::send`].
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -97,7 +97,7 @@ impl Senders {
         }
     }
 
-    /// [`Tx::send_packet`], with its ICRC.
+    /// Calls [`Tx::send_packet`]; the packet gets a correct ICRC.
     pub(crate) fn send_packet(&mut self, now: Duration, flow: Flow, packet: &[u8]) {
         match flow {
             Flow::Udp(flow) => self.udp.queue_raw(flow, packet),
@@ -109,19 +109,19 @@ impl Senders {
         }
     }
 
-    /// Whether something waits for [`Senders::flush`].
+    /// Whether packets wait for [`Senders::flush`].
     #[inline]
     pub(crate) fn has_queued(&self) -> bool {
         self.udp.has_queued() || self.more.iter().any(|medium| medium.has_queued())
     }
 
-    /// Whether [`Senders::flush`] is called for by the time.
+    /// Whether it is time to call [`Senders::flush`].
     #[inline]
     pub(crate) fn is_due(&self, now: Duration) -> bool {
         self.next_deadline().is_some_and(|deadline| deadline <= now)
     }
 
-    /// [`Tx::flush`] of all.
+    /// Calls [`Tx::flush`] of all media.
     #[inline]
     pub(crate) fn flush(&mut self, now: Duration) -> Flushed {
         let done = self.udp.flush();
@@ -138,13 +138,13 @@ impl Senders {
         done
     }
 
-    /// Whether [`Senders::take_errors`] has something to tell.
+    /// Whether [`Senders::take_errors`] would return an error.
     #[inline]
     pub(crate) fn has_errors(&self) -> bool {
         self.udp.has_flow_errors() || !self.errors.is_empty()
     }
 
-    /// [`Tx::take_errors`] of all.
+    /// Calls [`Tx::take_errors`] of all media.
     pub(crate) fn take_errors(&mut self) -> Vec<(Flow, FlowError)> {
         let mut errors = std::mem::take(&mut self.errors);
         let udp = self.udp.take_flow_errors().into_iter();
@@ -152,7 +152,7 @@ impl Senders {
         errors
     }
 
-    /// [`Tx::sent_bytes`].
+    /// Calls [`Tx::sent_bytes`].
     pub(crate) fn sent_bytes(&self, flow: Flow) -> u64 {
         match flow {
             Flow::Udp(flow) => self.udp.sent_bytes(flow),
@@ -162,20 +162,20 @@ impl Senders {
         }
     }
 
-    /// [`Tx::faults`] of all.
+    /// The sum of [`Tx::faults`] of all media.
     pub(crate) fn faults(&self) -> FaultCounters {
         let mut faults = FaultCounters::default();
         self.more.iter().for_each(|medium| faults.add(&medium.faults()));
         faults
     }
 
-    /// [`Tx::next_deadline`] of all.
+    /// The earliest [`Tx::next_deadline`] of all media.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         self.more.iter().filter_map(|medium| medium.next_deadline()).min()
     }
 
-    /// [`Tx::interfaces_changed`] of all.
+    /// Calls [`Tx::interfaces_changed`] of all media.
     pub(crate) fn interfaces_changed(&mut self, table: &Table) {
         Tx::interfaces_changed(&mut self.udp, table);
         self.more.iter_mut().for_each(|medium| medium.interfaces_changed(table));
@@ -185,42 +185,42 @@ impl Senders {
 /// The receiving halves.
 #[derive(Debug)]
 pub(crate) struct Receivers {
-    /// `None`: nothing comes by UDP, or one of the others wraps it.
+    /// `None` if nothing arrives by UDP, or if another medium wraps it.
     pub(crate) udp: Option<udp::Receiver>,
     pub(crate) more: Vec<Box<dyn Rx>>,
-    /// The slot's socket, whoever has it.
+    /// The slot's socket, also if it is wrapped.
     pub(crate) socket: Option<RawFd>,
     waits: WaitSet,
 }
 
 impl Receivers {
-    /// UDP alone.
+    /// Joins UDP alone.
     pub(crate) fn new(udp: udp::Receiver) -> Self {
         let fd = udp.fd();
         Self { udp: Some(udp), more: Vec::new(), socket: Some(fd), waits: WaitSet::One(fd) }
     }
 
-    /// Nothing to receive by, yet.
+    /// Joins no medium.
     pub(crate) fn none() -> Self {
         Self { udp: None, more: Vec::new(), socket: None, waits: WaitSet::Empty }
     }
 
-    /// Another medium beside those that there are.
+    /// Adds another medium.
     ///
     /// # Errors
-    /// No more descriptors.
+    /// There are no more descriptors.
     pub(crate) fn add(&mut self, medium: Box<dyn Rx>) -> io::Result<()> {
         self.waits.add(medium.wait_on())?;
         self.more.push(medium);
         Ok(())
     }
 
-    /// Readable while there is something to receive.
+    /// A descriptor that is readable while there is something to receive.
     pub(crate) fn wait_on(&self) -> RawFd {
         self.waits.fd()
     }
 
-    /// [`Rx::next_deadline`] of all.
+    /// The earliest [`Rx::next_deadline`] of all media.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         self.more.iter().filter_map(|medium| medium.next_deadline()).min()

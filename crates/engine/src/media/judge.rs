@@ -1,4 +1,4 @@
-//! What befalls which packet, and how often it did.
+//! Decides which faults each packet suffers, and counts them.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -10,33 +10,33 @@ use polypath_telemetry::FaultCounters;
 use super::names::Names;
 use crate::notify::lock;
 
-/// Most packets that overtake one that is reordered.
+/// The largest number of packets that overtake a reordered one.
 const OVERTAKERS_MAX: u64 = 5;
 
-/// What befalls one packet.
+/// The faults of one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fate {
     pub(super) lost: bool,
     pub(super) corrupt: bool,
     pub(super) twice: bool,
-    /// How many others overtake it.
+    /// The number of packets that overtake it.
     pub(super) overtakers: u32,
     pub(super) delay: Duration,
 }
 
-/// Decides for one direction of a lane's packets.
+/// Decides about the packets of one direction of a lane.
 #[derive(Debug)]
 pub(super) struct Judge {
     faults: Arc<Faults>,
     names: Names,
     pub(super) counts: Arc<Mutex<FaultCounters>>,
     rng: Rng,
-    /// On the lane's clock, when the lane began.
+    /// The time at which the lane began, on its clock.
     since: Duration,
 }
 
 impl Judge {
-    /// `seed` tells directions and lanes of one program apart.
+    /// Creates a judge. `seed` differs between the directions and lanes of a program.
     pub(super) fn new(
         faults: Arc<Faults>,
         names: Names,
@@ -47,7 +47,7 @@ impl Judge {
         Self { faults, names, counts, rng: Rng(seed), since }
     }
 
-    /// What befalls the next packet from or to this local address.
+    /// Decides about the next packet that is sent from or arrived at this local address.
     pub(super) fn fate(&mut self, now: Duration, local: IpAddr) -> Fate {
         let faults = self.faults.clone();
         if faults.on.is_some() || !faults.cuts.is_empty() {
@@ -98,12 +98,12 @@ impl Judge {
     }
 }
 
-/// Whether a cut holds so long after the beginning.
+/// Whether a cut applies at this time after the lane began.
 fn holds(cut: &Cut, age: Duration) -> bool {
     cut.at <= age && cut.lasts.is_none_or(|lasts| age < cut.at + lasts)
 }
 
-/// SplitMix64.
+/// A SplitMix64 generator.
 #[derive(Debug)]
 struct Rng(u64);
 
@@ -120,7 +120,8 @@ impl Rng {
         self.bits() % n
     }
 
-    /// Draws only for what can happen, so that one fault's draws do not move another's.
+    /// Draws whether a fault happens. Nothing is drawn for a share of 0, so that adding one fault
+    /// does not change the draws of another.
     fn happens(&mut self, share: Share) -> bool {
         share != Share(0) && self.below(u64::from(Share::ALL)) < u64::from(share.0)
     }
@@ -147,7 +148,7 @@ mod tests {
         let share =
             |what: fn(&Fate) -> bool| (fates.iter().filter(|fate| what(fate)).count() + 500) / 1000;
         assert_eq!(share(|fate| fate.lost), 10);
-        // Of those that are not lost.
+        // The share of those packets that are not lost.
         assert_eq!(share(|fate| fate.twice), 90 * 20 / 100);
         assert_eq!(share(|fate| fate.overtakers > 0), 90 * 30 / 100);
         assert_eq!(share(|fate| fate.corrupt), 90 * 40 / 100);

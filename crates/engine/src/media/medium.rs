@@ -1,4 +1,4 @@
-//! What every medium can do.
+//! The interface of every medium.
 
 use std::fmt::Debug;
 use std::io;
@@ -17,35 +17,36 @@ use crate::memory::Segment;
 
 /// The sending half of a medium.
 ///
-/// A medium has two halves, since answers are sent while what has arrived is handed out. Both are used
-/// under the lane's lock, and none of their methods waits. `docs/extend/path-kind.md` builds one.
+/// A medium has two halves, because answers are sent while arrived packets are being handed out.
+/// Both are used under the lane's lock, and none of their methods waits. `docs/extend/path-kind.md`
+/// shows how to build a medium.
 pub trait Tx: Debug + Send {
-    /// What the medium can do; always the same.
+    /// The capabilities of the medium, which never change.
     fn capabilities(&self) -> Capabilities;
 
-    /// Whether packets between these addresses go by this medium. The first one that says yes has them;
-    /// UDP takes what nobody else wants.
+    /// Whether the medium carries packets between these addresses. The first medium that answers
+    /// yes gets them. UDP takes those that no other medium wants.
     fn carries(&self, address: &PathAddress) -> bool;
 
-    /// Opens a flow: a way for packets that have these addresses in common. `tag` comes back with its
-    /// errors.
+    /// Opens a flow for packets that have these addresses in common. `tag` is returned with the
+    /// flow's errors.
     ///
     /// # Errors
-    /// Of the system. The lane tells the user, and tries again after a while.
+    /// Those of the system. The lane logs the error, and tries again after a while.
     fn open(&mut self, address: &PathAddress, tag: u32) -> io::Result<FlowHandle>;
 
-    /// Closes a flow; what is queued is sent first. A handle that is no longer open is ignored, here
-    /// and by all other methods.
+    /// Closes a flow after sending what is queued. This and all other methods ignore a handle that
+    /// is no longer open.
     fn close(&mut self, flow: FlowHandle);
 
-    /// Queues one packet, from the BTH to its padding; what is to follow is `seal`. A medium without an
-    /// ICRC, which is one that verifies, drops a packet with [`Seal::Wrong`].
+    /// Queues one packet, from the BTH to its padding. `seal` is the trailer that follows it. A
+    /// medium that verifies packets has no trailer, and drops a packet with [`Seal::Wrong`].
     fn send_packet(&mut self, now: Duration, flow: FlowHandle, packet: &[u8], seal: Seal);
 
     /// Queues the packets of a burst. The payload is read before the lane's lock is released.
     ///
     /// # Errors
-    /// The payload of the packet after those that are queued can't be read.
+    /// The payload of the next packet, after those that are queued, can't be read.
     fn send(
         &mut self,
         now: Duration,
@@ -55,56 +56,59 @@ pub trait Tx: Debug + Send {
         packets(burst, |_, packet, seal| self.send_packet(now, flow, packet, seal))
     }
 
-    /// Whether something waits for [`Tx::flush`].
+    /// Whether packets wait for [`Tx::flush`].
     fn has_queued(&self) -> bool;
 
-    /// Sends all that is queued and tells what became of it, and of what was sent before by itself.
+    /// Sends everything that is queued. The result also counts what the medium sent by itself
+    /// before.
     fn flush(&mut self, now: Duration) -> Flushed;
 
-    /// What went wrong since the last call.
+    /// The errors since the last call.
     fn take_errors(&mut self) -> Vec<FlowError> {
         Vec::new()
     }
 
-    /// Bytes that left by a flow, headers and trailers of the medium's own not included.
+    /// The bytes that were sent on a flow, without the medium's own headers and trailers.
     fn sent_bytes(&self, flow: FlowHandle) -> u64;
 
-    /// The UDP source port that a flow has, if it is not that of its address.
+    /// The UDP source port of a flow, if it differs from that of its address.
     fn source_port(&self, _flow: FlowHandle) -> Option<u16> {
         None
     }
 
-    /// When the medium has something to send by itself, on the lane's clock: [`Tx::flush`] is then
-    /// called soon.
+    /// The time, on the lane's clock, at which the medium has something to send by itself.
+    /// [`Tx::flush`] is called soon after that.
     fn next_deadline(&self) -> Option<Duration> {
         None
     }
 
-    /// Packets to which something was done on purpose, for `polypath status`.
+    /// Counters of the faults that were injected on purpose, for `polypath status`.
     fn faults(&self) -> FaultCounters {
         FaultCounters::default()
     }
 
-    /// Interfaces or addresses have changed, or are told for the first time.
+    /// Tells the interfaces and addresses, at first and after each change.
     fn interfaces_changed(&mut self, _table: &Table) {}
 }
 
 /// The receiving half of a medium.
 pub trait Rx: Debug + Send {
-    /// Hands out some of what has arrived, in order, without waiting; gives how many packets, 0 if
-    /// nothing is there.
+    /// Hands out some of the packets that have arrived, in order and without waiting. Returns the
+    /// number of packets, 0 if there are none.
     ///
     /// # Errors
-    /// Of the system. It is counted, and told once.
+    /// Those of the system. The error is counted, and logged once.
     fn receive(&mut self, now: Duration, f: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize>;
 
-    /// Whether something may be left that can be had without waiting.
+    /// Whether there may be more packets that can be received without waiting.
     fn more(&self) -> bool;
 
-    /// A descriptor that is readable while there is something to receive. It lives as long as this.
+    /// A descriptor that is readable while there is something to receive. It lives as long as the
+    /// medium.
     fn wait_on(&self) -> RawFd;
 
-    /// When something arrives that [`Rx::wait_on`] does not tell, on the lane's clock.
+    /// The time, on the lane's clock, at which packets arrive without [`Rx::wait_on`] becoming
+    /// readable.
     fn next_deadline(&self) -> Option<Duration> {
         None
     }

@@ -1,7 +1,7 @@
-//! What carries packets: media, each with a half to send by ([`Tx`]) and one to receive by ([`Rx`]).
+//! Media, which carry packets. Each has a sending half ([`Tx`]) and a receiving half ([`Rx`]).
 //!
-//! A path is named by two addresses. Which medium carries it is asked when its flow is opened
-//! ([`Tx::carries`]); neither queue pairs nor the path manager know.
+//! A path is named by two addresses. The medium that carries it is chosen when its flow is opened
+//! ([`Tx::carries`]). Queue pairs and the path manager do not know the medium.
 
 mod capture;
 mod delay_queue;
@@ -33,5 +33,5 @@ pub use received::Received;
 pub(crate) use start::start;
 pub(crate) use wrappers::Wrappers;
 
-/// A medium: what it sends by, and what it receives by.
+/// A medium: its sending and its receiving half.
 pub type Halves = (Box<dyn Tx>, Box<dyn Rx>);

@@ -1,4 +1,4 @@
-//! Which interface has an address: what wrappers of media are told of the host.
+//! The interface of each address, for the wrappers of media.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,12 +8,13 @@ use polypath_topology::Table;
 
 use crate::notify::lock;
 
-/// Names of interfaces by their addresses, shared by the halves of a medium.
+/// The names of interfaces by their addresses. Both halves of a medium share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names(Arc<Mutex<HashMap<IpAddr, Arc<str>>>>);
 
 impl Names {
-    /// Addresses that are gone may still be spoken of: they stay until somebody else has them.
+    /// Learns the addresses of a table. Former addresses may still be asked for, so they are kept
+    /// until another interface gets them.
     pub(super) fn learn(&self, table: &Table) {
         let mut names = lock(&self.0);
         for port in &table.ports {
@@ -22,7 +23,7 @@ impl Names {
         }
     }
 
-    /// The interface that has a local address; multicast packets are of none.
+    /// The interface that has a local address; `None` for multicast addresses.
     pub(super) fn of(&self, local: IpAddr) -> Option<Arc<str>> {
         lock(&self.0).get(&local.to_canonical()).cloned()
     }

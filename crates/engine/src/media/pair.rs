@@ -1,4 +1,5 @@
-//! Two hosts in one test, each with a real lane and a queue pair, over a medium to be tested.
+//! Two hosts in one test, each with a real lane and a queue pair, connected by the medium under
+//! test.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -19,9 +20,9 @@ use crate::devices;
 use crate::engine_inner::EngineInner;
 use crate::lane::Lane;
 
-/// Bytes of each host's memory region.
+/// The size of each host's memory region in bytes.
 const AREA: usize = 1 << 20;
-/// How long a test waits for what must come: long enough for a machine that is busy elsewhere.
+/// The time that a test waits for something that must happen. It is long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One of the hosts.
@@ -39,14 +40,15 @@ struct Host {
 pub(crate) struct Pair([Host; 2]);
 
 impl Pair {
-    /// Of documentation (RFC 5737): nothing goes there but by the medium under test.
+    /// Addresses for documentation (RFC 5737). Only the medium under test carries packets between
+    /// them.
     pub(crate) const ADDRESSES: [IpAddr; 2] =
         [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2))];
 
-    /// The interface of either host.
+    /// The interface of both hosts.
     pub(crate) const INTERFACE: &str = "toy0";
 
-    /// Two hosts, of which each has one end of the medium.
+    /// Connects two hosts, each of which has one end of the medium.
     pub(crate) fn over([a, b]: [Halves; 2]) -> Self {
         let pair = Self([Host::new(0, a), Host::new(1, b)]);
         for (own, peer) in [(0, 1), (1, 0)] {
@@ -55,8 +57,8 @@ impl Pair {
         pair
     }
 
-    /// Writes data into the second host's memory, and gives what is there when the first one's request
-    /// has completed.
+    /// Writes data into the second host's memory, and returns what is there when the first host's
+    /// request has completed.
     pub(crate) fn write(&mut self, data: &[u8]) -> Vec<u8> {
         let [own, peer] = &mut self.0;
         for (word, bytes) in own.area.iter_mut().zip(data.chunks(8)) {
@@ -89,17 +91,17 @@ impl Pair {
         bytes.take(data.len()).collect()
     }
 
-    /// What a host's lane has sent, in bytes.
+    /// The number of bytes that a host's lane has sent.
     pub(crate) fn sent_bytes(&self, host: usize) -> u64 {
         self.0[host].lane.enter(|state| state.io.counters.sent_bytes)
     }
 
-    /// What a host's media count.
+    /// The fault counters of a host's media.
     pub(crate) fn faults(&self, host: usize) -> FaultCounters {
         self.0[host].lane.enter(|state| state.io.sender.faults())
     }
 
-    /// What was dropped for some reason, and how often.
+    /// The reasons for which packets were dropped, and how often.
     pub(crate) fn drops(&self) -> Vec<String> {
         let of = |host: &Host| host.lane.enter(|state| state.io.drops);
         let counted = self.0.iter().map(of).flat_map(|drops| drops.iter().collect::<Vec<_>>());
@@ -207,21 +209,22 @@ pub(crate) fn table(host: u8) -> Table {
     Table { generation: 1, ports: vec![port], ..Table::default() }
 }
 
-/// docs/extend/path-kind.md.
+/// Checks docs/extend/path-kind.md.
 #[test]
 fn the_page_quotes_the_toy_as_it_is() {
     let page = include_str!("../../../../docs/extend/path-kind.md");
     assert_quotes(page, include_str!("toy.rs"));
 }
 
-/// docs/extend/device.md.
+/// Checks docs/extend/device.md.
 #[test]
 fn the_page_quotes_the_toy_device_as_it_is() {
     let page = include_str!("../../../../docs/extend/device.md");
     assert_quotes(page, include_str!("../toy_device.rs"));
 }
 
-/// Checks that the blocks of a page are a file of Rust, from its imports on.
+/// Checks that the code blocks of a page are the contents of a Rust file, beginning with its
+/// imports.
 #[track_caller]
 fn assert_quotes(page: &str, file: &str) {
     let blocks: String = page

@@ -1,4 +1,4 @@
-//! The payload of a burst, taken piece by piece.
+//! Reads the payload of a burst piece by piece.
 
 use std::slice;
 
@@ -7,11 +7,11 @@ use polypath_wire::icrc::Icrc;
 
 use crate::memory::{self, Segment, guarded};
 
-/// Where in a burst's payload the next packet's begins.
+/// The position in a burst's payload at which the next packet's payload begins.
 pub(super) enum Cursor<'a> {
-    /// The rest of the queue pair's own bytes.
+    /// The rest of the bytes that the queue pair holds itself.
     Bytes(&'a [u8]),
-    /// The rest of the list, of whose first segment `skip` bytes are used up.
+    /// The rest of the list. The first `skip` bytes of its first segment are used up.
     Memory { segments: &'a [Segment], skip: u32 },
 }
 
@@ -31,7 +31,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// In how many pieces the payload of a packet may lie; `None` for the queue pair's own bytes.
+    /// The largest number of pieces in which the payload of a packet may lie; `None` for the queue
+    /// pair's own bytes.
     pub(super) fn segments(&self) -> Option<usize> {
         match self {
             Self::Bytes(_) => None,
@@ -43,7 +44,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Copies the next bytes, as many as `out` has; false if they can't be read.
+    /// Copies the next bytes until `out` is full. Returns false if they can't be read.
     #[inline]
     pub(super) fn copy(&mut self, mut out: &mut [u8]) -> bool {
         if let Self::Bytes(bytes) = self {
@@ -62,11 +63,11 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// Has `icrc` cover the next `len` bytes, and names the pieces in which they lie in memory; false if
-    /// they can't be read.
+    /// Lets `icrc` cover the next `len` bytes, and calls `name` with each piece of memory in which
+    /// they lie. Returns false if they can't be read.
     ///
-    /// The program may write them at the same time, as it may under a device's hands: then the packet
-    /// carries a mixture or an ICRC that is wrong, and is sent again.
+    /// The program may write these bytes at the same time, as it may with a hardware device. The
+    /// packet then carries a mixture or has a wrong ICRC, and is sent again.
     #[inline]
     pub(super) fn cover(
         &mut self,
@@ -78,12 +79,13 @@ impl<'a> Cursor<'a> {
             && let Some(piece) = self.next(len)
         {
             if piece.is_listed() {
-                return false; // Its pages are gone.
+                return false; // The pages are gone.
             }
             let (addr, n) = (piece.addr(), piece.bytes());
-            // SAFETY: the segment was checked: where it is there, it is readable memory of this process
-            // for as long as the lane's lock is held, under which the burst was made and which
-            // deregistration takes. A computation of numbers may be left; `icrc` is not used then.
+            // SAFETY: the segment was checked: where memory is present, it is readable memory of
+            // this process as long as the lane's lock is held. The burst was made under that lock,
+            // and deregistration takes it. If the read fails, only a computation of numbers is left
+            // unfinished, and `icrc` is not used then.
             let read = unsafe {
                 guarded(addr, n, || icrc.update(slice::from_raw_parts(addr as *const u8, n)))
             };
@@ -96,7 +98,7 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// The next piece of memory, of at most `most` bytes, which are then used up.
+    /// Takes the next piece of memory, of at most `most` bytes.
     #[inline]
     fn next(&mut self, most: u32) -> Option<Segment> {
         let Self::Memory { segments, skip } = self else { return None };
@@ -135,7 +137,7 @@ mod tests {
     const FLOW: Flow =
         Flow::new(IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
-    /// The bytes that are covered, by their places in memory; the ICRC is that of the whole.
+    /// The bytes that `cover` names in memory. Checks that the ICRC is that of the whole.
     fn covered(payload: &Payload<'_, Segment>, step: u32) -> Vec<u8> {
         let (mut cursor, mut icrc, mut got) =
             (Cursor::new(payload), Icrc::new(&FLOW, 0), Vec::new());

@@ -1,4 +1,4 @@
-//! The media that a lane begins with.
+//! Creates the media of a lane.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,10 +10,10 @@ use super::udp::{Receiver, Sender};
 use super::wrappers::Wrappers;
 use super::{Receivers, Senders};
 
-/// Media of a lane whose slot has this socket. A medium of another kind is added here.
+/// Creates the media of a lane whose slot has this socket. Add a medium of another kind here.
 ///
 /// # Errors
-/// Those of [`Receiver::new`] and of its options; no more descriptors.
+/// Those of [`Receiver::new`] and of its options, or no more descriptors.
 pub(crate) fn start(
     slot: OwnedFd,
     wrappers: &Wrappers,
@@ -25,7 +25,7 @@ pub(crate) fn start(
     if wrappers.is_empty() {
         return Ok((Senders::new(Sender::new()), Receivers::new(udp)));
     }
-    // Wrapped, it can't be asked for it later.
+    // This must be set now, because a wrapped receiver can't be asked for it later.
     udp.tell_header_fields(true)?;
     let socket = udp.fd();
     let (tx, rx) = wrappers.wrap((Box::new(Sender::new()), Box::new(udp)), lane, now, table);

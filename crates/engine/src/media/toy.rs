@@ -17,20 +17,20 @@ use super::{
 /// The largest packet, in bytes: a path MTU of 4096 and all headers fit.
 const PACKET_BYTES: usize = 4352;
 
-/// One end of the toy wire, to send by.
+/// The sending half of one end of the toy wire.
 #[derive(Debug)]
 pub(crate) struct ToyTx {
     socket: UnixDatagram,
     local: IpAddr,
     remote: IpAddr,
-    /// Tags of the flows, by their handles' indexes; `None`: closed.
+    /// The tags of the flows, by their handles' indexes; `None` after a flow was closed.
     flows: Vec<Option<u32>>,
     queued: Vec<(FlowHandle, Vec<u8>)>,
     errors: Vec<FlowError>,
     sent_bytes: u64,
 }
 
-/// The same end, to receive by.
+/// The receiving half of the same end.
 #[derive(Debug)]
 pub(crate) struct ToyRx {
     socket: UnixDatagram,
@@ -62,7 +62,7 @@ fn end(socket: UnixDatagram, local: IpAddr, remote: IpAddr) -> io::Result<Halves
 
 impl Tx for ToyTx {
     fn capabilities(&self) -> Capabilities {
-        // A full socket drops, so it is not lossless.
+        // A full socket drops packets, so the medium is not lossless.
         let (ordered, lossless, verified) = (true, false, true);
         Capabilities { name: "toy", packet_bytes: PACKET_BYTES, ordered, lossless, verified }
     }
@@ -83,7 +83,7 @@ impl Tx for ToyTx {
     }
 
     fn send_packet(&mut self, _now: Duration, flow: FlowHandle, packet: &[u8], seal: Seal) {
-        // What is damaged on its way does not pass for whole at its end.
+        // A packet that is damaged on its way must not arrive as valid.
         if seal != Seal::Wrong {
             self.queued.push((flow, packet.to_vec()));
         }
@@ -160,7 +160,7 @@ mod tests {
         let mut pair = Pair::over(wire(Pair::ADDRESSES[0], Pair::ADDRESSES[1]).unwrap());
         let data: Vec<u8> = (0..100_000).map(|n| (n % 251) as u8).collect();
         assert_eq!(pair.write(&data), data, "what lies in the peer's memory");
-        // All of it, and its acknowledgements, went by the toy.
+        // All data and their acknowledgements were sent over the toy.
         assert!(pair.sent_bytes(0) > 100_000 && pair.sent_bytes(1) > 0);
         assert_eq!(pair.drops(), [] as [String; 0]);
     }

@@ -1,4 +1,4 @@
-//! Media whose packets are written to a file, as they leave and as they arrive.
+//! Media whose packets are written to a file when they are sent and when they arrive.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,20 +25,20 @@ use crate::clock;
 use crate::memory::Segment;
 use crate::notify::lock;
 
-/// What is sent.
+/// The sending half, which records packets.
 #[derive(Debug)]
 pub(super) struct TraceTx {
     inner: Box<dyn Tx>,
     capture: Arc<Mutex<Capture>>,
     names: Names,
-    /// What the headers of each flow say, and its part of the ICRC.
+    /// The header fields of each flow, and its part of the ICRC.
     flows: HashMap<FlowHandle, (IpFields, FlowCrc)>,
 }
 
 impl TraceTx {
     fn record(&self, flow: FlowHandle, packet: &[u8], seal: Seal) {
         let Some((fields, crc)) = self.flows.get(&flow) else { return };
-        // The kernel counts identifications up within one send; each of these is alone.
+        // The kernel numbers the packets of one send. Each of these is a send of its own.
         let payload = sealed(crc, packet, seal);
         lock(&self.capture).add(realtime(), fields.flow.src, fields, &payload);
     }
@@ -58,7 +58,7 @@ impl Tx for TraceTx {
         let src_port = self.inner.source_port(handle).unwrap_or(address.source_port);
         let (src, dst) = (address.local.to_canonical(), address.remote.to_canonical());
         let flow = Flow::new(src, dst, src_port);
-        // As `FlowKey::hop_limit` has it.
+        // `FlowKey::hop_limit` has the same default.
         let hop_limit = if address.hop_limit == 0 { 64 } else { address.hop_limit };
         let traffic_class = address.traffic_class;
         let fields = IpFields { flow, id: 0, traffic_class, hop_limit, flow_label: 0 };
@@ -76,7 +76,8 @@ impl Tx for TraceTx {
         self.inner.send_packet(now, flow, packet, seal);
     }
 
-    /// Packet by packet: what is written is what leaves, whoever changes the payload meanwhile.
+    /// Sends the packets one by one, so that exactly what is recorded is sent, even if the program
+    /// changes the payload meanwhile.
     fn send(
         &mut self,
         now: Duration,
@@ -122,7 +123,7 @@ impl Tx for TraceTx {
     }
 }
 
-/// What arrives.
+/// The receiving half, which records packets.
 #[derive(Debug)]
 pub(super) struct TraceRx {
     inner: Box<dyn Rx>,
@@ -162,12 +163,12 @@ fn record(capture: &mut Capture, received: &Received<'_>) {
         let payload = sealed(&FlowCrc::new(&flow), datagram, Seal::Right);
         return capture.add(realtime(), dst, &fields, &payload);
     };
-    // The socket does not say with which identification it came; the ICRC does.
+    // The socket does not tell the identification of the packet, but its ICRC shows it.
     fields.id = crc.verify(datagram, id_guess).unwrap_or(id_guess);
     capture.add(realtime(), dst, &fields, datagram);
 }
 
-/// A packet with its ICRC, for identification 0.
+/// A packet with its ICRC for identification 0.
 fn sealed(crc: &FlowCrc, packet: &[u8], seal: Seal) -> Vec<u8> {
     let mut payload = Vec::with_capacity(packet.len() + 4);
     payload.extend(packet);
@@ -179,7 +180,7 @@ fn realtime() -> u64 {
     clock::realtime_ns(clock::now())
 }
 
-/// Both halves of a medium, written to a file.
+/// Wraps both halves of a medium, so that their packets are written to a file.
 pub(super) fn wrap((tx, rx): Halves, names: &Names, capture: &Arc<Mutex<Capture>>) -> Halves {
     let (names, flows) = (names.clone(), HashMap::new());
     let tx = TraceTx { inner: tx, capture: capture.clone(), names, flows };

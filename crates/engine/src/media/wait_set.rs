@@ -1,21 +1,21 @@
-//! Several descriptors to wait for as one.
+//! Several descriptors that are waited for as one.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// Descriptors, of which each is readable while its owner has something.
+/// A set of descriptors. Each is readable while its owner has something to receive.
 #[derive(Debug)]
 pub(super) enum WaitSet {
-    /// Nothing to wait for.
+    /// No descriptor.
     Empty,
-    /// One, which is waited for itself.
+    /// One descriptor, which is waited for itself.
     One(RawFd),
-    /// An epoll set, which is readable while any of its descriptors is.
+    /// An epoll set. It is readable while any of its descriptors is.
     Many(OwnedFd),
 }
 
 impl WaitSet {
-    /// What to wait for; -1, which `poll` passes over, for nothing.
+    /// The descriptor to wait for. An empty set gives -1, which `poll` ignores.
     pub(super) fn fd(&self) -> RawFd {
         match self {
             Self::Empty => -1,
@@ -24,10 +24,10 @@ impl WaitSet {
         }
     }
 
-    /// One more, which stays open as long as this.
+    /// Adds a descriptor, which must stay open as long as this set.
     ///
     /// # Errors
-    /// No more descriptors.
+    /// There are no more descriptors.
     pub(super) fn add(&mut self, fd: RawFd) -> io::Result<()> {
         match self {
             Self::Empty => *self = Self::One(fd),
@@ -50,7 +50,7 @@ fn epoll() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new, nobody else has it.
+    // SAFETY: the descriptor is new, and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -1,4 +1,4 @@
-//! What is wrapped around the media of a program under test: faults, and a capture.
+//! The wrappers around the media of a program under test: faults, and a capture.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -13,12 +13,13 @@ use super::{Halves, faults, trace};
 use crate::config::{CaptureTo, Config};
 use crate::log;
 
-/// What the lanes of a program wrap their media in.
+/// The wrappers that all lanes of a program share.
 #[derive(Debug, Default)]
 pub(crate) struct Wrappers {
     faults: Option<Arc<Faults>>,
     capture: Option<CaptureTo>,
-    /// `None`: it could not be created. A program that opens no lane makes no file.
+    /// `None` if it could not be created. It is created on first use, so that a program without a
+    /// lane has no file.
     file: OnceLock<Option<Arc<Mutex<Capture>>>>,
     names: Names,
 }
@@ -29,13 +30,13 @@ impl Wrappers {
         Self { faults, capture, ..Self::default() }
     }
 
-    /// Whether there is nothing to wrap in.
+    /// Whether there are no wrappers.
     pub(super) fn is_empty(&self) -> bool {
         self.faults.is_none() && self.capture.is_none()
     }
 
-    /// Wraps a medium of the lane with this index. The capture is next to the medium: what is lost on
-    /// purpose is not in it if it was to be sent, and is if it arrived.
+    /// Wraps a medium of the lane with this index. The capture is next to the medium. So it does
+    /// not show outgoing packets that are lost on purpose, but it shows incoming ones that are.
     pub(super) fn wrap(
         &self,
         mut medium: Halves,
@@ -67,7 +68,7 @@ impl Wrappers {
             let capture = Capture::create(path, *snap_len, self.names.clone());
             let say = |error: &std::io::Error| {
                 log::warn(&format!(
-                    "packets cannot be written to {}, and the program runs without that: {error}; name \
+                    "packets cannot be written to {}, but the program continues: {error}; name \
                      a file in a directory where this user may write",
                     path.display()
                 ));
@@ -78,7 +79,7 @@ impl Wrappers {
     }
 }
 
-/// Something else each time, as far as the system gives that.
+/// A random number or, if the system has none, the time.
 fn random() -> u64 {
     let mut bytes = [0; 8];
     match getrandom::fill(&mut bytes) {
@@ -99,7 +100,7 @@ mod tests {
     use super::*;
     use crate::config::CaptureTo;
 
-    /// A lane's worth of both hosts' media, wrapped as this says; and the files.
+    /// The media of one lane of both hosts, wrapped as given, and their files.
     fn wrapped(faults: &str, capture: Option<&str>) -> (Pair, [PathBuf; 2]) {
         let files = [0, 1].map(|host| {
             let name = format!("polypath-{host}-{}-{}", capture.unwrap_or(""), std::process::id());
@@ -148,13 +149,14 @@ mod tests {
         });
         let [(own, names), (peer, _)] = packets;
         assert_eq!(names, [Pair::INTERFACE]);
-        // 1024 bytes of payload in each, and acknowledgements.
+        // Each packet has 1024 bytes of payload; there are acknowledgements too.
         let payload: usize = own.iter().map(Vec::len).filter(|len| *len > 1024).sum();
         assert!(payload > 1_000_000, "{payload}");
-        // Addresses, and what is between UDP header and ICRC: the toy has no ports.
+        // Compares addresses, and the bytes between UDP header and ICRC, because the toy has no
+        // ports.
         let same =
             |a: &[u8], b: &[u8]| a[12..20] == b[12..20] && a[28..a.len() - 4] == b[28..b.len() - 4];
-        // What the last rounds sent, the other may not have taken in.
+        // The peer may not have received the packets of the last rounds.
         let missing = own.iter().filter(|a| !peer.iter().any(|b| same(a, b))).count();
         assert!(missing * 100 < own.len(), "{missing} of {}", own.len());
     }

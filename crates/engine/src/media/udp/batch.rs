@@ -1,8 +1,8 @@
-//! Packets gathered for sending: headers and trailers in an arena, payload where it lies.
+//! Packets gathered for sending. Headers and trailers are in an arena; payload stays where it is.
 //!
-//! The bytes of a packet are `[headers][payload][padding][ICRC]`. In the arena the trailer of one packet
-//! and the headers of the next are neighbours, so a packet of a run costs two elements of the gather
-//! list. Small payloads are copied into the arena, and a small packet is one element.
+//! The bytes of a packet are `[headers][payload][padding][ICRC]`. In the arena, the trailer of one
+//! packet and the headers of the next are adjacent, so a packet of a run needs two elements of the
+//! gather list. Small payloads are copied into the arena, and a small packet needs one element.
 
 use polypath_transport::Burst;
 use polypath_wire::icrc::FlowCrc;
@@ -13,37 +13,39 @@ use super::Seal;
 use crate::media::payload::Cursor;
 use crate::memory::Segment;
 
-/// Bytes of headers, trailers and copied payload. What one full send needs at most, and some more.
+/// The size of the arena for headers, trailers and copied payload, in bytes. It is somewhat more
+/// than one full send needs.
 const ARENA: usize = 96 * 1024;
 
-/// Elements of the gather lists together. `UIO_MAXIOV` limits each list to 1024; a batch has less.
+/// The number of elements in all gather lists of a batch. Each list may have 1024 (`UIO_MAXIOV`),
+/// so none can be too long.
 const PIECES: usize = 1024;
 
-/// Sends of a batch.
+/// The largest number of sends in a batch.
 pub(super) const SENDS: usize = 64;
 
-/// Segments of a send: `UDP_MAX_SEGMENTS` of the kernels before 6.9 (128 since).
+/// The largest number of segments in a send: `UDP_MAX_SEGMENTS` of kernels before 6.9 (128 since).
 const SEGMENTS: u16 = 64;
 
-/// Bytes of a send: 65535 with the larger of the IP headers.
+/// The largest size of a send in bytes: 65535 less the larger of the IP headers.
 const SEND_BYTES: usize = 65_535 - 48;
 
-/// A batch that holds so many bytes is full: by then the cost of the system call no longer matters, and
-/// the receiver had better begin.
+/// A batch with this many bytes is full. At this size the cost of the system call no longer
+/// matters, and the receiver should begin to work.
 const BATCH_BYTES: usize = 48 * 1024;
 
-/// Payload up to this size is copied, in bytes: cheaper than an element of a gather list, and not
-/// affected by a program that writes it at the same time.
+/// Payload of up to this many bytes is copied. That is cheaper than an element of a gather list,
+/// and a program that writes the payload at the same time has no effect.
 const COPY: u32 = 512;
 
-/// A gather list of more segments than this is copied instead.
+/// Payload in more segments than this is copied instead of gathered.
 const SCATTERED: usize = 64;
 
-/// The largest packet: MTUs end at 4096.
+/// The size of the largest packet: MTUs are at most 4096.
 const MAX_PACKET: usize = MAX_HEADERS_LEN + 4096 + 3 + ICRC_LEN;
 
-/// An element of a gather list: `struct iovec`, but a plain number for the address, so that it can
-/// move between threads. It never outlives the call that made it by more than the lane's lock.
+/// An element of a gather list, laid out as `struct iovec`. The address is a plain number, so that
+/// it can move between threads. It is used only under the lane's lock under which it was made.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Piece {
@@ -54,16 +56,16 @@ struct Piece {
 const _: () = assert!(size_of::<Piece>() == size_of::<libc::iovec>());
 const _: () = assert!(align_of::<Piece>() == align_of::<libc::iovec>());
 
-/// One message to the kernel: a packet, or a run of equal ones to be cut by UDP_SEGMENT.
+/// One message to the kernel: a packet, or a run of packets of equal size that UDP_SEGMENT splits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Send {
-    /// Index of the flow.
+    /// The index of the flow.
     pub(super) flow: u32,
-    /// Packets.
+    /// The number of packets.
     pub(super) packets: u16,
-    /// Size of every packet but the last.
+    /// The size of every packet but the last.
     pub(super) segment: u16,
-    /// Size of the last packet so far: a smaller one ends the run.
+    /// The size of the last packet so far. A packet smaller than the others ends the run.
     last: u16,
     pub(super) bytes: usize,
     first_piece: u32,
@@ -71,13 +73,13 @@ pub(super) struct Send {
 }
 
 impl Send {
-    /// As if it was one packet.
+    /// The same send, treated as one packet.
     pub(super) const fn alone(&self) -> Self {
         Self { packets: 1, ..*self }
     }
 }
 
-/// What is to be sent.
+/// Packets that wait to be sent.
 #[derive(Debug)]
 pub(super) struct Batch {
     arena: Box<[u8]>,
@@ -87,40 +89,41 @@ pub(super) struct Batch {
     bytes: usize,
 }
 
-/// How a flow wants its packets.
+/// The properties of a flow that a batch needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
     pub(super) flow: u32,
     pub(super) crc: FlowCrc,
-    /// Runs of packets of this size and smaller may be sent as one; 0: none.
+    /// The largest size of packets that may be sent as a run; 0 if there may be no runs.
     pub(super) longest: u16,
 }
 
-/// How adding a burst ended.
+/// The result of adding a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Added {
     /// All of it is in the batch.
     All,
-    /// The batch is full: the rest goes into the next.
+    /// The batch is full, so the rest goes into the next one.
     Full,
     /// The payload of the next packet can't be read.
     Unread,
 }
 
-/// What a batch was before a packet was added.
+/// The state of a batch before a packet was added.
 struct Mark {
     sends: usize,
-    /// Of the last send.
+    /// The number of pieces of the last send.
     pieces: u32,
     all_pieces: usize,
     last_piece: Option<Piece>,
 }
 
-/// Whether a packet's payload stays what it is until it has left: that of requests which complete when
-/// they are acknowledged. Unreliable ones complete at once and their memory may be reused, by another
-/// thread even before the flush; and what a peer READs may well be written all the time, so that the
-/// ICRC of two looks at it would never be right. A program that changes what it sends nevertheless
-/// has it sent again, as a copy: [`Burst::changing`].
+/// Whether a packet's payload stays unchanged until it has been sent. That is so for requests that
+/// complete when they are acknowledged. Unreliable requests complete at once, and another thread
+/// may reuse their memory even before the flush. Memory that a peer READs may be written all the
+/// time, so the ICRC and the payload, which are read one after the other, might never fit together.
+/// If a program changes what it sends all the same, the packet is sent again as a copy:
+/// [`Burst::changing`].
 #[inline]
 fn stays(opcode: Opcode) -> bool {
     matches!(opcode.service(), Service::Rc | Service::Mp) && !opcode.is_read_response()
@@ -152,14 +155,14 @@ impl Batch {
         self.bytes = 0;
     }
 
-    /// The gather list of a send: address of the first element, and how many.
+    /// The gather list of a send: the address of its first element, and the number of elements.
     pub(super) fn gather(&self, send: &Send) -> (*mut libc::iovec, usize) {
         let list = &self.pieces[send.first_piece as usize..][..send.pieces as usize];
-        // `Piece` is laid out as `iovec` is. The kernel does not write it.
+        // `Piece` has the layout of `iovec`. The kernel does not write to it.
         (list.as_ptr().cast_mut().cast(), list.len())
     }
 
-    /// The gather list of packet number `n` of a send alone.
+    /// The gather list of only packet number `n` of a send.
     pub(super) fn packet(&self, send: &Send, n: u16) -> Vec<libc::iovec> {
         let list = &self.pieces[send.first_piece as usize..][..send.pieces as usize];
         let mut skip = usize::from(n) * usize::from(send.segment);
@@ -177,10 +180,10 @@ impl Batch {
         packet
     }
 
-    /// Whether a packet in `pieces` elements of memory must wait for the next batch.
+    /// Whether a packet with `pieces` pieces of memory must wait for the next batch.
     #[inline]
     fn is_full(&self, pieces: usize) -> bool {
-        // Two more pieces: the headers and the trailer.
+        // The headers and the trailer are two more pieces.
         self.used + MAX_PACKET > ARENA || self.pieces.len() + pieces + 2 > PIECES
     }
 
@@ -193,7 +196,7 @@ impl Batch {
         }
     }
 
-    /// Takes back a packet that was begun.
+    /// Removes a packet that was begun.
     #[cold]
     fn back_to(&mut self, mark: &Mark, used: usize) {
         self.used = used;
@@ -207,8 +210,8 @@ impl Batch {
         }
     }
 
-    /// Appends packet after packet of a burst from number `*next` on, until all are there or something
-    /// is in the way of the next.
+    /// Appends packets of a burst, from number `*next` on, until all are added or the next one
+    /// can't be.
     pub(super) fn add_burst(
         &mut self,
         style: &Style,
@@ -216,7 +219,7 @@ impl Batch {
         cursor: &mut Cursor<'_>,
         next: &mut u32,
     ) -> Added {
-        // Bytes of the queue pair may be gone before the flush.
+        // Bytes held by the queue pair may be gone before the flush.
         let (copy, most_pieces) = match cursor.segments() {
             Some(n) if n <= SCATTERED => (false, n),
             _ => (true, 0),
@@ -253,7 +256,7 @@ impl Batch {
                 self.arena[at..][..pad].fill(0);
                 at += pad;
                 icrc.headers(&self.arena[start..at]);
-                // Only of packets without payload, which are copied.
+                // Only packets without payload are covered twice, and these are copied.
                 if burst.covered_twice {
                     icrc.update(&self.arena[start..at]);
                 }
@@ -281,7 +284,7 @@ impl Batch {
         Added::All
     }
 
-    /// Appends a packet that is complete but for its ICRC; `false` if the batch is full.
+    /// Appends a packet that lacks only its ICRC. Returns `false` if the batch is full.
     pub(super) fn add_raw(&mut self, style: &Style, packet: &[u8], seal: Seal) -> bool {
         let size = packet.len() + ICRC_LEN;
         if size > MAX_PACKET {
@@ -303,8 +306,8 @@ impl Batch {
         true
     }
 
-    /// Makes the last send the one that takes a packet of `size`: the current run, if the packet fits
-    /// in it, or a new one; `false` if there is no room for that.
+    /// Prepares the last send for a packet of `size` bytes: it is the current run, if the packet
+    /// fits into it, or a new send. Returns `false` if there is no room for a new one.
     #[inline]
     fn begin(&mut self, style: &Style, size: usize) -> bool {
         if let Some(run) = self.sends.last()
@@ -347,7 +350,7 @@ impl Batch {
         self.push(self.arena[from..to].as_ptr() as usize, to - from);
     }
 
-    /// Appends to the gather list of the last send.
+    /// Appends a piece to the gather list of the last send.
     #[inline]
     fn push(&mut self, base: usize, len: usize) {
         let Some(send) = self.sends.last_mut() else { return };

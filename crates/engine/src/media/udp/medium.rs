@@ -1,4 +1,4 @@
-//! UDP as one medium among others.
+//! UDP as a medium.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -28,7 +28,7 @@ impl From<&PathAddress> for FlowKey {
 
 impl Tx for Sender {
     fn capabilities(&self) -> Capabilities {
-        // MTUs end at 4096, and padding at 3.
+        // MTUs are at most 4096, and the padding is at most 3.
         let packet_bytes = MAX_HEADERS_LEN + 4096 + 3;
         Capabilities { name: "udp", packet_bytes, ordered: false, lossless: false, verified: false }
     }
@@ -107,8 +107,8 @@ mod tests {
 
     use polypath_wire::icrc::{Flow, FlowCrc};
 
-    /// What [`Seal::Wrong`](crate::media::Seal::Wrong) stands on: an IPv4 packet's ICRC is right for one of
-    /// 65,536 identifications, or for none.
+    /// [`Seal::Wrong`](crate::media::Seal::Wrong) relies on this: an IPv4 packet's ICRC is correct
+    /// for one of 65,536 identifications, or for none.
     #[test]
     fn a_right_icrc_with_all_bits_turned_is_wrong_for_all_lengths() {
         let local = IpAddr::from([127, 0, 0, 1]);

@@ -1,7 +1,7 @@
-//! The UDP path: RoCEv2 packets on sockets, many to a system call.
+//! UDP paths: RoCEv2 packets on sockets, with many packets per system call.
 //!
-//! [`Receiver`] is the socket that the broker gave the lane, [`Sender`] the lane's own sockets to send
-//! from. A [`FlowKey`] is what tells one way through the network from another.
+//! [`Receiver`] is the socket that the broker gave the lane. [`Sender`] holds the lane's own
+//! sockets for sending. A [`FlowKey`] tells one way through the network from another.
 
 mod batch;
 mod medium;
@@ -21,35 +21,36 @@ pub use receiver::Receiver;
 pub use sender::Sender;
 pub(crate) use sys::set_option;
 
-/// What a flow's packets have in common.
+/// The properties that a flow's packets share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey {
-    /// Source address, one of this host's. Link-local IPv6 wants `ifindex` too.
+    /// The source address, one of this host's. A link-local IPv6 address also needs `ifindex`.
     pub local: IpAddr,
     /// Destination address.
     pub remote: IpAddr,
-    /// Send by this interface whatever the routes say; ignored where the destination is this host.
+    /// The interface to send on, regardless of routes; ignored if the destination is this host.
     pub ifindex: Option<u32>,
-    /// Wanted UDP source port, 0xC000 to 0xFFFF; if another process has it, others are tried.
+    /// The UDP source port to use, 0xC000 to 0xFFFF. If another process has it, others are tried.
     pub source_port: u16,
     /// IPv4 type of service, or IPv6 traffic class.
     pub traffic_class: u8,
-    /// IPv4 time to live, or IPv6 hop limit; 0 counts as 64.
+    /// IPv4 time to live, or IPv6 hop limit; 0 stands for 64.
     pub hop_limit: u8,
 }
 
-/// Most flows that are open at a time in one [`Sender`].
+/// The largest number of open flows in one [`Sender`].
 pub const FLOWS_MAX: usize = 65_536;
 
-/// When one [`Sender`] has this many sockets, new flows share them. An ordinary process may have 1,024
-/// descriptors, and needs most of them for itself.
+/// The number of sockets from which on new flows of a [`Sender`] share sockets. A process usually
+/// may have 1,024 descriptors, and needs most of them for itself.
 pub const SOCKETS_ENOUGH: usize = 64;
 
-/// Sockets of one source address and interface from which on its flows share them: different source ports
-/// that spread flows over the equal ways of a network.
+/// The number of sockets with one source address and interface from which on its flows share them.
+/// Different source ports spread flows over equal-cost ways of a network.
 pub const SOCKETS_PER_SOURCE: usize = 32;
 
-/// Most sockets of one [`Sender`]: a source address that has none gets one in any case.
+/// The largest number of sockets in one [`Sender`]. Until then, a source address without a socket
+/// always gets one.
 pub const SOCKETS_MAX: usize = 192;
 
 fn limit(what: &str) -> io::Error {

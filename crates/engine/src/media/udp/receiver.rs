@@ -1,4 +1,4 @@
-//! Receiving: the slot socket.
+//! The receiving half of UDP: the slot socket.
 
 use std::ffi::c_int;
 use std::io;
@@ -12,77 +12,81 @@ use polypath_wire::icrc::{Flow, FlowCrc};
 use super::Received;
 use super::sys::{self, Control};
 
-/// Most bytes that one receive gives: a UDP datagram's, or as many coalesced ones.
+/// The largest number of bytes that one receive returns: those of one UDP datagram, or of a run of
+/// coalesced ones.
 const BUFFER: usize = 65_536;
 
-/// Datagrams or coalesced runs of one `recvmmsg`.
+/// The number of datagrams or coalesced runs in one `recvmmsg`.
 const BATCH: usize = 16;
 
 /// Room for GRO size, packet info, traffic class and hop limit.
 const CONTROL: usize = 160;
 
-/// The option that tells the destinations of IPv6 packets as `IPV6_PKTINFO` does, but not those of IPv4
-/// packets that a dual-stack socket receives. Also the type of its control message (`linux/in6.h`).
+/// The option that reports the destinations of IPv6 packets as `IPV6_PKTINFO` does, but not those
+/// of IPv4 packets that a dual-stack socket receives. It is also the type of its control message
+/// (`linux/in6.h`).
 const IPV6_2292PKTINFO: c_int = 2;
 
-/// Bytes of an address.
+/// The size of an address.
 const NAME: libc::socklen_t = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
 
-/// A message of so many bytes is taken for part of a stream of coalesced runs.
+/// The size in bytes from which on a message is treated as part of a stream of coalesced runs.
 const RUN: usize = 16 * 1024;
 
-/// Flows whose part of the ICRC is remembered. A power of two.
+/// The number of flows whose part of the ICRC is remembered. It must be a power of two.
 const FLOWS: usize = 256;
 
-/// A lane's slot socket: bound to port 4791 of all addresses, given by the broker.
+/// A lane's slot socket. It is bound to port 4791 of all addresses, and comes from the broker.
 ///
-/// One call is one `recvmmsg`. An empty one costs some 12 % more than an empty `recvmsg` does, but
-/// small datagrams a third less than one by one, and a short batch tells without another system call that
-/// there is no more ([`Receiver::more`]). When the last call brought a coalesced run, the
-/// next takes one run at a time: its data is then still in the cache when it is looked at.
+/// One call is one `recvmmsg`. An empty one costs about 12 % more than an empty `recvmsg`. But
+/// small datagrams cost a third less than one by one, and a batch that is not full shows without
+/// another system call that there is no more ([`Receiver::more`]). If the last call brought a
+/// coalesced run, the next one takes one run at a time, so that its data are still in the cache
+/// when they are used.
 pub struct Receiver {
     fd: OwnedFd,
-    /// The port that it is bound to, which the ICRC covers.
+    /// The port that it is bound to. The ICRC covers it.
     port: u16,
-    /// Vectors, since other than a box a vector does not claim to be the only one to point to its
-    /// elements.
+    /// Vectors are used because, unlike a box, a vector does not claim that nothing else points to
+    /// its elements.
     buffers: Vec<u8>,
     meta: Vec<Meta>,
     headers: MessageHeaders,
     flows: Box<[Option<Known>; FLOWS]>,
-    /// Where all IPv4 packets are taken to be sent to, as they do not say it: an address and its
-    /// interface.
+    /// The address, and its interface, that all IPv4 packets are assumed to be sent to, because the
+    /// kernel does not report their destination.
     sole_v4: Option<(Ipv4Addr, u32)>,
-    /// [`Received::traffic_class`] and [`Received::hop_limit`] are told.
+    /// Whether [`Received::traffic_class`] and [`Received::hop_limit`] are reported.
     fields: bool,
-    /// How many messages the next call asks for.
+    /// The number of messages that the next call asks for.
     ask: usize,
-    /// How many calls in a row got all that they asked for.
+    /// The number of calls in a row that got as many as they asked for.
     full: u32,
     more: bool,
 }
 
-/// Points into `buffers` and `meta`, which never move or change size as long as the receiver lives.
+/// The headers of messages. They point into `buffers` and `meta`, which never move or change size
+/// as long as the receiver lives.
 struct MessageHeaders {
     messages: Vec<libc::mmsghdr>,
-    /// What `messages` points to; never read here.
+    /// `messages` points to these; they are never read here.
     _pieces: Vec<libc::iovec>,
 }
 
-// SAFETY: the pointers lead to heap memory that the same `Receiver` owns, and are used only by
-// methods that have it exclusively.
+// SAFETY: the pointers point to heap memory that the same `Receiver` owns, and only methods that
+// have it exclusively use them.
 unsafe impl Send for MessageHeaders {}
 
-/// A flow that packets have come by.
+/// A flow that packets have arrived on.
 #[derive(Clone, Copy)]
 struct Known {
-    /// The source as the kernel says it: compared sooner than taken apart.
+    /// The source as the kernel reports it, because comparing it is faster than converting it.
     name: libc::sockaddr_in6,
     flow: Flow,
     crc: FlowCrc,
 }
 
-/// What the kernel says beside the data.
+/// The data that the kernel reports with a message.
 #[derive(Clone, Copy)]
 struct Meta {
     name: libc::sockaddr_in6,
@@ -90,15 +94,16 @@ struct Meta {
 }
 
 impl Receiver {
-    /// Takes a bound UDP socket and sets the options that it may lack.
+    /// Takes a bound UDP socket and sets the options that it needs.
     ///
     /// # Errors
-    /// Not a UDP socket, or a kernel without `UDP_GRO` (before Linux 5.0).
+    /// The socket is not a UDP socket, or the kernel has no `UDP_GRO` (before Linux 5.0).
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         sys::set_nonblocking(&fd)?;
         let v6 = sys::get_int(&fd, libc::SOL_SOCKET, libc::SO_DOMAIN)? == libc::AF_INET6;
         sys::set_int(&fd, libc::SOL_UDP, sys::UDP_GRO, 1)?;
-        // On a dual-stack socket the destination of IPv4 packets comes in IPV6_PKTINFO too, mapped.
+        // A dual-stack socket reports the destination of IPv4 packets in IPV6_PKTINFO too, as a
+        // mapped address.
         if v6 {
             sys::set_int(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
         } else {
@@ -128,24 +133,25 @@ impl Receiver {
         Ok(receiver)
     }
 
-    /// The only IPv4 address that this host can be reached by, and its interface; `None`: there are several
-    /// or none, or it is not known.
+    /// Sets the only IPv4 address at which this host can be reached, and its interface; `None` if
+    /// there are several or none, or if it is not known.
     ///
-    /// With one alone the kernel need not say for every packet what it was sent to: that costs it 0.3 µs
-    /// of the 6 that a small packet takes from socket to socket. A packet that was sent to another
-    /// address all the same, one of 127.0.0.0/8 or a broadcast, then has a wrong ICRC. Datagram
-    /// services, which know multicast, are told ([`Receiver::tell_header_fields`]).
+    /// If there is only one, the kernel need not report the destination of every packet, which
+    /// saves 0.3 µs of the 6 µs that a small packet takes from socket to socket. A packet that was
+    /// nevertheless sent to another address, one of 127.0.0.0/8 or a broadcast, then has a wrong
+    /// ICRC. Datagram services use multicast, so they always get the destination
+    /// ([`Receiver::tell_header_fields`]).
     ///
     /// # Errors
-    /// Of `setsockopt`.
+    /// Those of `setsockopt`.
     pub fn set_sole_ipv4(&mut self, sole: Option<(Ipv4Addr, u32)>) -> io::Result<()> {
-        // An IPv4 socket has no half measures.
+        // On an IPv4 socket the destination is reported always.
         let sole = sole.filter(|_| !self.fields && self.is_v6());
         if sole.is_some() == self.sole_v4.is_some() {
             self.sole_v4 = sole;
             return Ok(());
         }
-        // First what tells more, so that no packet comes by without what it needs.
+        // First set the option that reports more, so that no packet arrives without what it needs.
         let (on, off) = match sole {
             Some(_) => (IPV6_2292PKTINFO, libc::IPV6_RECVPKTINFO),
             None => (libc::IPV6_RECVPKTINFO, IPV6_2292PKTINFO),
@@ -161,11 +167,12 @@ impl Receiver {
             .is_ok_and(|domain| domain == libc::AF_INET6)
     }
 
-    /// Whether [`Received::traffic_class`] and [`Received::hop_limit`] are told; else they are 0. At first
-    /// they are not: it costs some time for each packet, and only datagram services show them.
+    /// Sets whether [`Received::traffic_class`] and [`Received::hop_limit`] are reported; otherwise
+    /// they are 0. At first they are not, because reporting costs some time for each packet, and
+    /// only datagram services show them.
     ///
     /// # Errors
-    /// Of `setsockopt`.
+    /// Those of `setsockopt`.
     pub fn tell_header_fields(&mut self, tell: bool) -> io::Result<()> {
         self.fields = tell;
         if tell {
@@ -176,14 +183,14 @@ impl Receiver {
                 sys::set_int(&self.fd, libc::IPPROTO_IPV6, option, tell.into())?;
             }
         }
-        // On a dual-stack socket these are about IPv4 packets.
+        // On a dual-stack socket these options apply to IPv4 packets.
         for option in [libc::IP_RECVTOS, libc::IP_RECVTTL] {
             sys::set_int(&self.fd, libc::IPPROTO_IP, option, tell.into())?;
         }
         Ok(())
     }
 
-    /// For `poll`.
+    /// The descriptor, for `poll`.
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
@@ -193,16 +200,16 @@ impl Receiver {
         self.port
     }
 
-    /// Receives one batch without waiting and calls `f` for each datagram in order. Gives how many: 0
-    /// if nothing is there.
+    /// Receives one batch without waiting and calls `f` for each datagram in order. Returns the
+    /// number of datagrams, 0 if there are none.
     ///
     /// # Errors
-    /// Of `recvmmsg`, except those that mean that there is nothing.
+    /// Those of `recvmmsg`, except those that mean that there is nothing to receive.
     #[inline]
     pub fn receive(&mut self, f: &mut impl FnMut(&Received<'_>)) -> io::Result<usize> {
         let asked = &mut self.headers.messages[..self.ask];
         let got = match asked {
-            // One alone costs less without the list.
+            // For a single message, `recvmsg` is cheaper.
             [one] => {
                 sys::recvmsg(self.fd.as_raw_fd(), &mut one.msg_hdr, libc::MSG_DONTWAIT).map(|len| {
                     one.msg_len = len as u32;
@@ -224,15 +231,15 @@ impl Receiver {
         for i in 0..got {
             let message = &mut self.headers.messages[i];
             let (len, control) = (message.msg_len as usize, message.msg_hdr.msg_controllen);
-            // The kernel has put in what it used.
+            // The kernel has replaced these sizes with those that it used.
             message.msg_hdr.msg_controllen = CONTROL;
             message.msg_hdr.msg_namelen = NAME;
             longest = longest.max(len);
             count += self.deliver(i, len, control, f);
         }
         self.full = if self.more { self.full + 1 } else { 0 };
-        // To find that there is no further message costs as much as half of one: when they come one by
-        // one, one is asked for.
+        // Finding out that there is no further message costs half as much as receiving one. While
+        // messages arrive one by one, only one is asked for.
         self.ask = match self.full {
             _ if longest >= RUN => 1,
             0 => got.max(1),
@@ -242,14 +249,13 @@ impl Receiver {
         Ok(count)
     }
 
-    /// Whether the last batch was a full one, and so something may be left that can be had without
-    /// waiting.
+    /// Whether the last batch was full, so that there may be more to receive without waiting.
     #[inline]
     pub fn more(&self) -> bool {
         self.more
     }
 
-    /// Hands out what is in buffer `i`.
+    /// Hands out the datagrams in buffer `i`.
     fn deliver(
         &mut self,
         i: usize,
@@ -269,14 +275,15 @@ impl Receiver {
                 }
             }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                // struct in_pktinfo: interface, local address, destination in the header.
+                // struct in_pktinfo has the interface, the local address and the destination of the
+                // header.
                 if let Some(info) = data.first_chunk::<12>() {
                     dst = Some(IpAddr::from([info[8], info[9], info[10], info[11]]));
                     ifindex = sys::int(info) as u32;
                 }
             }
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => traffic_class = sys::int(data) as u8,
-            // One byte, unlike its sibling.
+            // This is one byte, unlike IPV6_TCLASS.
             (libc::IPPROTO_IP, libc::IP_TOS) => traffic_class = data.first().copied().unwrap_or(0),
             (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) | (libc::IPPROTO_IP, libc::IP_TTL) => {
                 hop_limit = sys::int(data) as u8;
@@ -289,7 +296,7 @@ impl Receiver {
             (dst, ifindex) = (Some(IpAddr::V4(sole)), interface);
         }
         let known = dst.and_then(|dst| known(&mut self.flows, &meta.name, dst, self.port));
-        // What can't be made sense of still counts: something was there.
+        // A message that can't be interpreted counts too, because something was received.
         let Some(Known { flow: Flow { src, dst, src_port, .. }, crc, .. }) = known else {
             return 1;
         };
@@ -325,8 +332,8 @@ impl std::fmt::Debug for Receiver {
     }
 }
 
-/// The flow of a packet from `name` to `dst`, if possible from what is known already. `None`: these are no
-/// addresses of one family.
+/// The flow of a packet from `name` to `dst`; it is remembered for later packets. `None` if the two
+/// are not addresses of one family.
 #[inline]
 fn known(
     flows: &mut [Option<Known>; FLOWS],
@@ -334,7 +341,7 @@ fn known(
     dst: IpAddr,
     dst_port: u16,
 ) -> Option<Known> {
-    // In an IPv4 address, which is shorter, all of this is 0 but the port.
+    // In an IPv4 address, which is shorter, all of these bytes but the port are 0.
     let low = usize::from(name.sin6_addr.s6_addr[15]);
     let slot = &mut flows[(usize::from(u16::from_be(name.sin6_port)) ^ (low * 31)) % FLOWS];
     if let Some(known) = slot
@@ -382,7 +389,8 @@ impl MessageHeaders {
     }
 }
 
-/// What is not an error: nothing there, a signal, or an ICMP message about something sent before.
+/// Whether an error means only that there is nothing to receive: no data, a signal, or an ICMP
+/// message about a packet sent before.
 fn nothing(error: io::Error) -> io::Result<usize> {
     const QUIET: [c_int; 5] =
         [libc::EAGAIN, libc::EINTR, libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::ENETUNREACH];

@@ -1,4 +1,4 @@
-//! Sending: flows, and what becomes of what they queue.
+//! The sending half of UDP: flows, and the results of sending their packets.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,30 +19,32 @@ use super::{
 use crate::media::payload::Cursor;
 use crate::memory::Segment;
 
-/// Errors kept for [`Sender::take_flow_errors`].
+/// The largest number of errors kept for [`Sender::take_flow_errors`].
 const ERRORS_MAX: usize = 1024;
 
-/// A lane's transmit side.
+/// The sending half of a lane's UDP.
 ///
-/// # What is lost
+/// # Packets that are dropped
 ///
-/// When the kernel has no room (`EAGAIN`, `ENOBUFS`), packets are dropped and counted, and the flow is
-/// reported as [`FlowFault::Congested`]. Keeping them would mean keeping addresses of application
-/// memory beyond the lane's lock, and waiting would stop the other paths; the reliable
-/// services recover from loss anyway, and their windows are far below the send buffer.
+/// If the kernel has no room (`EAGAIN`, `ENOBUFS`), packets are dropped and counted, and the flow
+/// is reported as [`FlowFault::Congested`]. To keep the packets, addresses of application memory
+/// would have to be kept longer than the lane's lock is held, and waiting would stop the other
+/// paths. The reliable services recover from loss anyway, and their windows are much smaller than
+/// the send buffer.
 ///
-/// # What is too large
+/// # Packets that are too large
 ///
-/// A queue pair's packets keep the size that both ends agreed on. If an interface's MTU is lowered below
-/// it, the kernel refuses them (DF is set), and they are sent once more, to be cut into fragments. Such
-/// packets have neither DF nor an identification that we could know, both of which IPv4's ICRC covers.
-/// They carry that of the whole packet with DF: a Polypath peer, which sees neither, accepts it; over IPv6,
-/// where there are no such fields, everybody does who puts fragments together.
+/// A queue pair's packets keep the size that both ends agreed on. If an interface's MTU is set
+/// below that size, the kernel rejects the packets (DF is set), and they are sent once more, in
+/// fragments. Such packets have no DF, and an identification that we cannot know; IPv4's ICRC
+/// covers both fields. They carry the ICRC of the whole packet with DF. A Polypath peer, which sees
+/// neither field, accepts it. IPv6 has no such fields, so over IPv6 every peer that reassembles
+/// fragments accepts them.
 ///
 /// # The UDP checksum
 ///
-/// It is left on: `UDP_SEGMENT` refuses sockets without one (`SO_NO_CHECK`), and interfaces compute it.
-/// The ICRC does not cover it.
+/// The UDP checksum stays enabled: `UDP_SEGMENT` rejects sockets without one (`SO_NO_CHECK`), and
+/// interfaces compute it. The ICRC does not cover it.
 #[derive(Debug)]
 pub struct Sender {
     flows: Slots<Flow>,
@@ -52,9 +54,9 @@ pub struct Sender {
     total: Flushed,
     errors: Vec<FlowError>,
     serial: u32,
-    /// Where all goes: [`ROCE_PORT`], except in tests.
+    /// The destination port of all packets: [`ROCE_PORT`], except in tests.
     port: u16,
-    /// As if the system had nothing left: what opening a socket gives.
+    /// The error of opening a socket, as if the system had no resources left.
     #[cfg(test)]
     pub(crate) shortage: Option<i32>,
 }
@@ -68,11 +70,11 @@ struct Flow {
     name: libc::sockaddr_in6,
     name_len: libc::socklen_t,
     crc: FlowCrc,
-    /// Whether the way takes UDP_SEGMENT. An interface without checksum offload does not.
+    /// Whether UDP_SEGMENT works on this way. It does not on an interface without checksum offload.
     segmentation: bool,
-    /// UDP payload of the largest packet that was not refused for its size, bytes.
+    /// UDP payload in bytes of the largest packet that was not rejected for its size.
     fits: u16,
-    /// UDP payload sent.
+    /// UDP payload sent, in bytes.
     sent_bytes: u64,
 }
 
@@ -90,7 +92,7 @@ impl Default for Sender {
 }
 
 impl Sender {
-    /// A sender without flows.
+    /// Creates a sender without flows.
     pub fn new() -> Self {
         Self {
             flows: Slots::new(),
@@ -106,13 +108,13 @@ impl Sender {
         }
     }
 
-    /// A sender for tests, which can't all have the RoCE port.
+    /// Creates a sender for tests, which cannot all use the RoCE port.
     #[cfg(test)]
     pub(super) fn to_port(port: u16) -> Self {
         Self { port, ..Self::new() }
     }
 
-    /// [`Sender::open_for`] without a tag.
+    /// Calls [`Sender::open_for`] without a tag.
     ///
     /// # Errors
     /// The same.
@@ -120,14 +122,16 @@ impl Sender {
         self.open_for(key, u32::MAX)
     }
 
-    /// Opens a flow; `tag` comes back with its errors. Flows of one local address, interface and source
-    /// port share a socket. From [`SOCKETS_PER_SOURCE`] sockets of an address or [`SOCKETS_ENOUGH`] of all
-    /// on, a new source port is one of those that are open.
+    /// Opens a flow. `tag` is returned with its errors. Flows with the same local address,
+    /// interface and source port share a socket. When an address has [`SOCKETS_PER_SOURCE`] sockets
+    /// or all have [`SOCKETS_ENOUGH`], a flow with a new source port gets one of the existing
+    /// sockets instead.
     ///
     /// # Errors
-    /// Addresses of different families; the local address is not this host's
-    /// (`AddrNotAvailable`); [`FLOWS_MAX`] or [`SOCKETS_MAX`] (`OutOfMemory`); no free source port
-    /// (`AddrInUse`); what `socket` and `setsockopt` may give.
+    /// The addresses are of different families; the local address is not this host's
+    /// (`AddrNotAvailable`); there are [`FLOWS_MAX`] flows or [`SOCKETS_MAX`] sockets
+    /// (`OutOfMemory`); no source port is free (`AddrInUse`); and those of `socket` and
+    /// `setsockopt`.
     pub fn open_for(&mut self, key: FlowKey, tag: u32) -> io::Result<FlowHandle> {
         let key = FlowKey {
             local: key.local.to_canonical(),
@@ -173,7 +177,7 @@ impl Sender {
         Ok(FlowHandle { index, serial })
     }
 
-    /// The socket for a flow: one that is there, or a new one.
+    /// The socket for a flow: an existing one, or a new one.
     fn socket(&mut self, key: &FlowKey) -> io::Result<u32> {
         let socket_key = SocketKey::new(key);
         if let Some(index) = self.by_key.get(&socket_key) {
@@ -195,7 +199,8 @@ impl Sender {
         Ok(index)
     }
 
-    /// One of the sockets of this source, chosen by the wanted port, if there are enough.
+    /// One of the sockets of this source, chosen by the requested port, if there are enough
+    /// sockets.
     fn shared_socket(&self, key: &SocketKey) -> Option<u32> {
         let crowded = self.sockets.len() >= SOCKETS_ENOUGH;
         if !crowded && self.sockets.len() < SOCKETS_PER_SOURCE {
@@ -214,8 +219,8 @@ impl Sender {
         Some(source[usize::from(key.port) % source.len()].1)
     }
 
-    /// Closes a flow; what is queued is sent first. A handle that is no longer open is ignored, here
-    /// and by all other methods.
+    /// Closes a flow after sending what is queued. This and all other methods ignore a handle that
+    /// is no longer open.
     pub fn close(&mut self, flow: FlowHandle) {
         if self.get(flow).is_none() {
             return;
@@ -232,17 +237,17 @@ impl Sender {
         self.errors.retain(|error| error.flow != flow);
     }
 
-    /// The UDP source port that a flow really has.
+    /// The UDP source port that a flow actually has.
     pub fn source_port(&self, flow: FlowHandle) -> Option<u16> {
         self.sockets.get(self.get(flow)?.socket).map(|socket| socket.port)
     }
 
-    /// UDP payload that the kernel took from a flow, bytes.
+    /// The UDP payload of a flow that the kernel took, in bytes.
     pub fn sent_bytes(&self, flow: FlowHandle) -> u64 {
         self.get(flow).map_or(0, |flow| flow.sent_bytes)
     }
 
-    /// What a flow was opened with, IPv4 addresses as such.
+    /// The key that a flow was opened with. IPv4 addresses are not mapped.
     pub fn key(&self, flow: FlowHandle) -> Option<&FlowKey> {
         self.get(flow).map(|flow| &flow.key)
     }
@@ -251,11 +256,12 @@ impl Sender {
         self.flows.get(flow.index).filter(|open| open.serial == flow.serial)
     }
 
-    /// Queues the packets of a burst; when enough is queued, it is sent at once. Payload in memory is
-    /// read until [`Sender::flush`] returns, which must be before the lane's lock is released.
+    /// Queues the packets of a burst, and sends them when enough packets are queued. Payload in
+    /// memory is read until [`Sender::flush`] returns, which must be before the lane's lock is
+    /// released.
     ///
     /// # Errors
-    /// The payload of the packet after those that are queued can't be read.
+    /// The payload of the next packet, after those that are queued, can't be read.
     pub fn queue(&mut self, flow: FlowHandle, burst: &Burst<'_, Segment>) -> Result<(), Unread> {
         let Some(style) = self.get(flow).map(|f| f.style(flow.index)) else { return Ok(()) };
         let (mut cursor, mut next) = (Cursor::new(&burst.payload), 0);
@@ -268,12 +274,12 @@ impl Sender {
         }
     }
 
-    /// Queues one packet, complete but for its ICRC.
+    /// Queues one packet that lacks only its ICRC.
     pub fn queue_raw(&mut self, flow: FlowHandle, packet_without_icrc: &[u8]) {
         self.queue_sealed(flow, packet_without_icrc, Seal::Right);
     }
 
-    /// Queues one packet, complete but for its ICRC, which is to be like that.
+    /// Queues one packet with the given trailer.
     pub(super) fn queue_sealed(&mut self, flow: FlowHandle, packet: &[u8], seal: Seal) {
         let Some(style) = self.get(flow).map(|f| f.style(flow.index)) else { return };
         while !self.batch.add_raw(&style, packet, seal) {
@@ -281,46 +287,46 @@ impl Sender {
         }
     }
 
-    /// Whether something waits for [`Sender::flush`].
+    /// Whether packets wait for [`Sender::flush`].
     #[inline]
     pub fn has_queued(&self) -> bool {
         !self.batch.is_empty()
     }
 
-    /// Sends all that is queued and tells what became of it, and of what was sent before by
-    /// itself because enough was queued. Nothing is queued afterwards.
+    /// Sends everything that is queued. The result also counts packets that were sent before
+    /// because enough were queued. Nothing is queued afterwards.
     #[inline]
     pub fn flush(&mut self) -> Flushed {
         self.send_batch();
         std::mem::take(&mut self.total)
     }
 
-    /// Interfaces have changed: tries again what was too large for one.
+    /// Forgets which sizes were too large, because interfaces have changed.
     pub fn forget_sizes(&mut self) {
         for flow in self.flows.iter_mut() {
             flow.fits = u16::MAX;
         }
     }
 
-    /// How many sockets are open.
+    /// The number of open sockets.
     #[cfg(test)]
     pub(super) fn sockets(&self) -> usize {
         self.sockets.len()
     }
 
-    /// Packets that are queued, one by one.
+    /// The packets that are queued, one by one.
     #[cfg(test)]
     pub(super) fn queued_packets(&self) -> Vec<Vec<libc::iovec>> {
         let sends = self.batch.sends().iter();
         sends.flat_map(|send| (0..send.packets).map(|n| self.batch.packet(send, n))).collect()
     }
 
-    /// What went wrong since the last call, at most one of a kind per flow.
+    /// The errors since the last call, at most one of a kind per flow.
     pub fn take_flow_errors(&mut self) -> Vec<FlowError> {
         std::mem::take(&mut self.errors)
     }
 
-    /// Whether [`Sender::take_flow_errors`] has something to tell.
+    /// Whether [`Sender::take_flow_errors`] would return an error.
     #[inline]
     pub fn has_flow_errors(&self) -> bool {
         !self.errors.is_empty()
@@ -361,8 +367,8 @@ impl Sender {
         self.batch.clear();
     }
 
-    /// Hands the sends from number `at` on that use one socket to the kernel; gives how many it took,
-    /// or the errno of the first.
+    /// Passes the sends from number `at` on that use one socket to the kernel. Returns how many it
+    /// took, or the errno of the first.
     fn send_some(&mut self, at: usize) -> Result<usize, i32> {
         let sends = &self.batch.sends()[at..];
         let Some(first) = self.flows.get(sends[0].flow) else { return Err(libc::ENOTCONN) };
@@ -404,8 +410,8 @@ impl Sender {
         sys::sendmmsg(socket.fd(), &mut msgs[..count]).map_err(|e| sys::errno(&e))
     }
 
-    /// Packets were refused for their size: sends them again one by one, to be cut into fragments;
-    /// `false` if they were refused although they might be cut.
+    /// Sends packets that were rejected for their size again, one by one and in fragments. Returns
+    /// `false` if they were rejected although fragments were allowed.
     #[cold]
     fn send_fragmented(&mut self, send: &Send) -> bool {
         let Some(flow) = self.flows.get_mut(send.flow) else { return true };
@@ -450,12 +456,13 @@ impl Sender {
         true
     }
 
-    /// The kernel did not take a send.
+    /// Counts and reports a send that the kernel rejected.
     fn refused(&mut self, send: &Send, errno: i32) {
         self.total.dropped += u32::from(send.packets);
         let Some(flow) = self.flows.get_mut(send.flow) else { return };
         // The interface has no checksum offload (EIO), or the packets don't fit it (EINVAL on older
-        // kernels): from now on one by one, which either works or says clearly why not.
+        // kernels). From now on packets are sent one by one, which either works or gives a clear
+        // error.
         if send.packets > 1 && matches!(errno, libc::EIO | libc::EINVAL) {
             flow.segmentation = false;
         }
@@ -473,7 +480,7 @@ impl Sender {
     }
 }
 
-/// What the kernel is to send. The pointers in it are good as long as the arguments stay.
+/// The message for the kernel. Its pointers are valid as long as the arguments live.
 #[inline]
 fn message(
     batch: &Batch,
@@ -515,7 +522,7 @@ fn message(
 /// Room for segment size, traffic class and hop limit.
 const CONTROL: usize = 72;
 
-/// A vector whose elements keep their places.
+/// A vector whose elements keep their indexes.
 #[derive(Debug)]
 struct Slots<T> {
     slots: Vec<Option<T>>,

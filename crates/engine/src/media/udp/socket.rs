@@ -1,4 +1,4 @@
-//! A socket to send from.
+//! A socket for sending.
 
 use std::ffi::c_int;
 use std::io;
@@ -8,50 +8,52 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use super::sys;
 use super::{FlowFault, FlowKey};
 
-/// First of the source ports that RoCEv2 uses (IBTA A17.9.2), and how many.
+/// The first source port that RoCEv2 uses (IBTA A17.9.2), and the number of these ports.
 const PORT_FIRST: u16 = 0xc000;
 const PORTS: u16 = 0x4000;
 
-/// Ports that are tried before giving up.
+/// The number of ports that are tried before giving up.
 const PORT_TRIES: u16 = 256;
 
-/// Step from a taken port to the next to try: odd, so that all are met.
+/// The step from a taken port to the next one to try. It is odd, so that all ports are reached.
 const PORT_STEP: u16 = 4099;
 
-/// Wanted send buffer, bytes: an unprivileged process gets what `net.core.wmem_max` allows.
+/// The requested send buffer in bytes. An unprivileged process gets what `net.core.wmem_max`
+/// allows.
 const SEND_BUFFER: c_int = 4 << 20;
 
-/// Equal sends in a row after which the socket is set to what they want.
+/// The number of equal sends in a row after which the socket's option is set for them.
 const HABIT: u8 = 16;
 
-/// TTL when the flow does not say.
+/// The TTL of flows that do not specify one.
 pub(super) const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// What flows that share a socket have in common.
+/// The properties that flows on one socket share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SocketKey {
     local: IpAddr,
-    /// Bound to this interface.
+    /// The interface that it is bound to.
     device: Option<u32>,
-    /// Scope of a link-local address.
+    /// The scope of a link-local address.
     scope: Option<u32>,
-    /// The wanted port.
+    /// The requested port.
     pub(super) port: u16,
 }
 
 impl SocketKey {
-    /// Whether both have all in common but the port.
+    /// Whether both differ in the port at most.
     pub(super) fn same_source(&self, other: &Self) -> bool {
         Self { port: other.port, ..*self } == *other
     }
 
     pub(super) fn new(key: &FlowKey) -> Self {
         let (local, remote) = (key.local.to_canonical(), key.remote.to_canonical());
-        // Multicast addresses can be bound to, yet are not this host's alone.
+        // A socket can be bound to a multicast address, but such an address is not only this
+        // host's.
         let stays_here =
             key.ifindex.is_some() && !remote.is_multicast() && sys::is_local(remote, key.ifindex);
-        // What goes to this host goes by the loopback interface, and a socket bound to another one
-        // can't reach it.
+        // Packets to this host go through the loopback interface, which a socket bound to another
+        // interface cannot use.
         let device = if stays_here { None } else { key.ifindex };
         let scope = match local {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => key.ifindex,
@@ -63,25 +65,26 @@ impl SocketKey {
 
 /// A socket with its options, used by at least one flow.
 ///
-/// `IP_RECVERR` is left off, and the socket is not connected: so no ICMP message fails a send. Anybody can
-/// forge one, and a path that is dead shows itself by silence.
+/// `IP_RECVERR` stays off, and the socket is not connected, so that no ICMP message makes a send
+/// fail. Anybody can forge ICMP messages, and a dead path is noticed by its silence.
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) key: SocketKey,
     fd: OwnedFd,
-    /// The port it has.
+    /// The port that it has.
     pub(super) port: u16,
-    /// Set on the socket; a flow that wants another sends it along.
+    /// The socket's option. A flow with another value sends it in a control message.
     pub(super) traffic_class: u8,
-    /// Likewise.
+    /// The same for the hop limit.
     pub(super) hop_limit: u8,
-    /// `UDP_SEGMENT` of the socket: everything sent is cut into pieces of so many bytes. 0: it is not.
+    /// `UDP_SEGMENT` of the socket: everything sent is split into pieces of this many bytes. 0 if
+    /// it is not.
     pub(super) segment: u16,
-    /// Whether the kernel cuts what is larger than the interface's MTU into fragments.
+    /// Whether the kernel fragments packets that are larger than the interface's MTU.
     fragments: bool,
-    /// What [`Socket::expect_segment`] was asked for last, and how often in a row.
+    /// The last argument of [`Socket::expect_segment`], and how often it was repeated.
     habit: (u16, u8),
-    /// Flows that use it.
+    /// The number of flows that use it.
     pub(super) flows: u32,
 }
 
@@ -92,9 +95,9 @@ impl Socket {
         match key.local {
             IpAddr::V4(ip) => {
                 let set = |name, value| sys::set_int(&fd, libc::IPPROTO_IP, name, value);
-                // DF set and, on a socket that is not connected, identification 0: both are in the
-                // ICRC. Unlike IP_PMTUDISC_DO, the MTU that counts is the interface's: the host's
-                // cache of path MTUs believes an ICMP message of anybody.
+                // This sets DF and, on a socket that is not connected, identification 0; the ICRC
+                // covers both. Unlike with IP_PMTUDISC_DO, the interface's MTU counts, because the
+                // host's cache of path MTUs believes ICMP messages from anybody.
                 set(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
                 set(libc::IP_TOS, class)?;
                 set(libc::IP_TTL, hops)?;
@@ -140,14 +143,14 @@ impl Socket {
         self.fd.as_raw_fd()
     }
 
-    /// Whether packets of the next send that are larger than the interface's MTU leave in fragments,
-    /// without DF and with an identification that the kernel chooses, or are refused.
+    /// Sets whether the next send's packets that are larger than the interface's MTU are sent in
+    /// fragments, without DF and with an identification that the kernel chooses, or are rejected.
     #[inline]
     pub(super) fn expect_fragments(&mut self, fragments: bool) -> io::Result<()> {
         if fragments == self.fragments {
             return Ok(());
         }
-        // Either of both goes by the interface's MTU, not by what ICMP messages say.
+        // Both values use the interface's MTU, not what ICMP messages say.
         let (level, option, value) = match (self.key.local, fragments) {
             (IpAddr::V4(_), true) => {
                 (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_OMIT)
@@ -167,9 +170,10 @@ impl Socket {
         Ok(())
     }
 
-    /// The next send consists of pieces of `segment` bytes, or is not to be cut (0). Afterwards the
-    /// socket's option does no harm to it; it is only set where that was so for a while, as when
-    /// messages of one size go to and fro: a send that says nothing of segments is cheaper.
+    /// Prepares the socket for the next send, which consists of pieces of `segment` bytes, or of
+    /// one piece (0). Afterwards the socket's option does not disturb that send. The option is set
+    /// only if the same size was used for a while, as when messages of one size go back and forth,
+    /// because a send without a control message is cheaper.
     #[inline]
     pub(super) fn expect_segment(&mut self, segment: u16) -> io::Result<()> {
         if segment == self.segment && (segment > 0 || self.habit.1 == 0) {
@@ -184,14 +188,14 @@ impl Socket {
             match sys::set_int(&self.fd, libc::SOL_UDP, sys::UDP_SEGMENT, value) {
                 Ok(()) => self.segment = wanted,
                 Err(e) if self.segment > 0 => return Err(e),
-                Err(_) => {} // As before, then.
+                Err(_) => {} // The option stays as it was.
             }
         }
         Ok(())
     }
 }
 
-/// What an errno of a send means for the flow.
+/// The fault of a flow that an errno of a send means.
 pub(super) fn fault(errno: c_int) -> FlowFault {
     match errno {
         libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => FlowFault::Congested(errno),
@@ -199,7 +203,7 @@ pub(super) fn fault(errno: c_int) -> FlowFault {
     }
 }
 
-/// Binds to the wanted port or another of the range.
+/// Binds to the requested port, or to another of the range.
 fn bind(fd: &OwnedFd, key: &SocketKey) -> io::Result<u16> {
     let mut port = key.port;
     for _ in 0..PORT_TRIES {
@@ -214,9 +218,10 @@ fn bind(fd: &OwnedFd, key: &SocketKey) -> io::Result<u16> {
     Err(io::ErrorKind::AddrInUse.into())
 }
 
-/// Nothing is ever received here: have the kernel drop it, or it would sit in the buffer.
+/// Lets the kernel drop everything that arrives. This socket never receives, so it would fill the
+/// buffer.
 fn discard_all_input(fd: &OwnedFd) -> io::Result<()> {
-    // BPF_RET | BPF_K with 0: keep no byte.
+    // BPF_RET | BPF_K with 0 keeps no byte.
     let mut program = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }];
     let filter = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
     sys::set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// Value of the option `UDP_SEGMENT` and type of its control message (`linux/udp.h`).
 pub(super) const UDP_SEGMENT: c_int = 103;
-/// The same of `UDP_GRO`.
+/// The same for `UDP_GRO`.
 pub(super) const UDP_GRO: c_int = 104;
 
 /// Opens a non-blocking UDP socket.
@@ -17,7 +17,7 @@ pub(super) fn udp_socket(v6: bool) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no pointers.
     let fd = check(unsafe { libc::socket(family, kind, 0) })?;
-    // SAFETY: the descriptor is new, nobody else has it.
+    // SAFETY: the descriptor is new, and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -81,7 +81,7 @@ pub(super) fn local_port(fd: &OwnedFd) -> io::Result<u16> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not an IP socket"))
 }
 
-/// An address as the kernel wants it.
+/// An address in the kernel's form.
 pub(super) fn raw_addr(addr: &SocketAddr) -> (libc::sockaddr_in6, libc::socklen_t) {
     // SAFETY: all zeroes are a value of this plain C structure.
     let mut raw: libc::sockaddr_in6 = unsafe { zeroed() };
@@ -108,7 +108,8 @@ pub(super) fn raw_addr(addr: &SocketAddr) -> (libc::sockaddr_in6, libc::socklen_
 const _: () = assert!(size_of::<libc::sockaddr_in>() <= size_of::<libc::sockaddr_in6>());
 const _: () = assert!(align_of::<libc::sockaddr_in>() <= align_of::<libc::sockaddr_in6>());
 
-/// The address in a structure that the kernel filled, IPv4 as such; `None` for other families.
+/// The address in a structure that the kernel filled; IPv4 addresses are not mapped. `None` for
+/// other families.
 #[inline]
 pub(super) fn from_raw_addr(raw: &libc::sockaddr_in6) -> Option<SocketAddr> {
     match c_int::from(raw.sin6_family) {
@@ -130,7 +131,7 @@ pub(super) fn from_raw_addr(raw: &libc::sockaddr_in6) -> Option<SocketAddr> {
     }
 }
 
-/// Room for control messages, aligned as they must be.
+/// Room for control messages, with the alignment that they need.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 pub(super) struct Control<const N: usize>(pub(super) [u8; N]);
@@ -144,7 +145,8 @@ impl<const N: usize> Control<N> {
         Self([0; N])
     }
 
-    /// Appends a control message at `at`; gives where the next one goes. Without room, nothing.
+    /// Appends a control message at `at`. Returns where the next one goes. If there is no room, it
+    /// appends nothing.
     #[inline]
     pub(super) fn push(&mut self, at: usize, level: c_int, kind: c_int, data: &[u8]) -> usize {
         let len = HEADER + data.len();
@@ -173,7 +175,7 @@ impl<const N: usize> Control<N> {
 
 const _: () = assert!(HEADER == ALIGN + 8);
 
-/// An `int` from the front of a control message; 0 if there are too few bytes.
+/// An `int` from the start of a control message; 0 if there are too few bytes.
 #[inline]
 pub(super) fn int(data: &[u8]) -> c_int {
     data.first_chunk().map_or(0, |b| c_int::from_ne_bytes(*b))
@@ -189,13 +191,13 @@ pub(super) fn errno(error: &io::Error) -> c_int {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Whether an address is this host's: only then can a socket be bound to it.
+/// Whether an address is this host's. Only then can a socket be bound to it.
 pub(super) fn is_local(ip: IpAddr, ifindex: Option<u32>) -> bool {
     let Ok(fd) = udp_socket(ip.is_ipv6()) else { return false };
     bind(&fd, &socket_addr(ip, 0, ifindex)).is_ok()
 }
 
-/// Address and port, with the interface as scope where the address needs one.
+/// An address and port. The interface becomes the scope if the address needs one.
 pub(super) fn socket_addr(ip: IpAddr, port: u16, ifindex: Option<u32>) -> SocketAddr {
     match ip {
         IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, port)),
@@ -207,7 +209,7 @@ pub(super) fn socket_addr(ip: IpAddr, port: u16, ifindex: Option<u32>) -> Socket
     }
 }
 
-/// The name of an interface, as `SO_BINDTODEVICE` wants it: with the zero at the end.
+/// The name of an interface with a zero at the end, for `SO_BINDTODEVICE`.
 pub(super) fn interface_name(ifindex: u32) -> io::Result<[u8; libc::IF_NAMESIZE]> {
     let mut name = [0u8; libc::IF_NAMESIZE];
     // SAFETY: the function writes at most IF_NAMESIZE bytes.
@@ -215,9 +217,9 @@ pub(super) fn interface_name(ifindex: u32) -> io::Result<[u8; libc::IF_NAMESIZE]
     if got.is_null() { Err(io::Error::last_os_error()) } else { Ok(name) }
 }
 
-// The C library's own `sendmsg` and `recvmsg` are cancellation points: a thread that is cancelled in one
-// (rping does that) would be unwound through our frames, with locks held. `syscall` is none, and
-// a little faster.
+// The C library's `sendmsg` and `recvmsg` are cancellation points. A thread that is cancelled in
+// one of them (rping does that) would be unwound through our frames, with locks held. `syscall` is
+// no cancellation point, and a little faster.
 
 /// `recvmsg`.
 #[inline]
@@ -246,7 +248,8 @@ pub(super) fn sendmsg(fd: RawFd, msg: &libc::msghdr) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-/// `sendto` with a destination as in a message: less to look at for the kernel than `sendmsg`.
+/// Calls `sendto` with a destination in the form that messages have. The kernel has less to check
+/// than with `sendmsg`.
 ///
 /// # Safety
 /// `piece` and `name` are readable memory.
@@ -263,7 +266,7 @@ pub(super) unsafe fn sendto(
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-/// `sendmmsg`: gives how many were sent.
+/// Calls `sendmmsg`. Returns how many messages were sent.
 #[inline]
 pub(super) fn sendmmsg(fd: RawFd, msgs: &mut [libc::mmsghdr]) -> io::Result<usize> {
     let flags = libc::MSG_NOSIGNAL;

@@ -1,5 +1,5 @@
-//! Sender and receiver over the loopback interface, whose delivery is part of the sending system call:
-//! what was sent is there to be received.
+//! Tests of sender and receiver over the loopback interface. It delivers within the system call
+//! that sends, so what was sent can be received at once.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
@@ -36,7 +36,7 @@ impl Got {
     }
 }
 
-/// A receiver on a port of its own, and a sender to it.
+/// A receiver on a port of its own, and a sender to that port.
 fn pair() -> (Receiver, Sender) {
     let fd = sys::udp_socket(true).unwrap();
     sys::set_int(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0).unwrap();
@@ -49,7 +49,7 @@ fn key(local: IpAddr, remote: IpAddr) -> FlowKey {
     FlowKey { local, remote, ifindex: None, source_port: 0xc123, traffic_class: 0, hop_limit: 0 }
 }
 
-/// Sends; how many packets were sent and how many not.
+/// Flushes. Returns how many packets were sent, and how many were dropped.
 fn flush(sender: &mut Sender) -> (u32, u32) {
     let done = sender.flush();
     (done.sent, done.dropped)
@@ -113,7 +113,7 @@ impl Write<'_> {
     }
 }
 
-/// A WRITE from PSN `psn` on, cut at `mtu`.
+/// A WRITE from PSN `psn` on, split at `mtu`.
 fn write(psn: u32, mtu: u32, payload: Payload<'_, Segment>) -> Write<'_> {
     let packets = payload.len().div_ceil(mtu).max(1);
     let make = |opcode, psn, len: u32| {
@@ -138,7 +138,7 @@ fn bytes(len: usize, seed: u8) -> Vec<u8> {
 }
 
 fn segment(of: &[u8]) -> Segment {
-    // SAFETY: the tests send what they keep.
+    // SAFETY: the tests keep what they send.
     unsafe { Segment::assume(of.as_ptr(), of.len() as u32) }
 }
 
@@ -180,7 +180,7 @@ fn segmented_send_is_received_coalesced() {
     let payload = Payload::Memory { segments: &segments, skip: 0, len: data.len() as u32 };
     let message = write(0, 4096, payload);
     let mut burst = message.burst();
-    // All of one size, so that it is one run.
+    // All packets have the same size, so that they form one run.
     burst.first = burst.middle;
     burst.last = burst.middle;
     let mut second = *burst.middle;
@@ -203,8 +203,9 @@ fn sends_of_a_habitual_size_do_not_cut_others() {
     for ip in [V4, V6] {
         let (mut receiver, mut sender) = pair();
         let flow = sender.open(key(ip, ip)).unwrap();
-        // Sizes of payloads sent at once, and how often in a row: a message and an acknowledge to and
-        // fro, then in between what is smaller, larger, cut into other pieces, or alone.
+        // The sizes of payloads sent at once, and how often in a row: first a message and an
+        // acknowledgement back and forth, then sends that are smaller, larger, split into other
+        // pieces, or single.
         let script: &[(&[usize], usize)] = &[
             (&[64, 0], 40),
             (&[64], 1),
@@ -255,7 +256,7 @@ fn random_traffic_arrives_whole_and_in_order_per_flow() {
     let mut psns = [0u32; 3];
     for _ in 0..200 {
         let mut expected: [Vec<(u32, Vec<u8>)>; 3] = Default::default();
-        // In total within the receive buffer.
+        // The total fits into the receive buffer.
         for _ in 0..1 + random(12) {
             let which = random(3) as usize;
             let mtu = [256, 512, 1024, 2048][random(4) as usize];
@@ -295,7 +296,7 @@ fn random_traffic_arrives_whole_and_in_order_per_flow() {
 fn more_than_any_limit_of_a_batch_is_sent_in_several() {
     let (mut receiver, mut sender) = pair();
     let flows = [V4, V6].map(|ip| sender.open(key(ip, ip)).unwrap());
-    // Sends of one packet each, since the flows alternate; then runs of more than 64.
+    // First sends of one packet each, because the flows alternate; then runs of more than 64.
     let mut n = 0;
     for i in 0..200 {
         sender
@@ -335,8 +336,8 @@ fn payload_in_very_many_pieces_is_gathered() {
     }
 }
 
-/// UC and UD requests are complete once queued, and the memory may be reused; READ responses may be of
-/// memory that is written all the time.
+/// UC and UD requests complete as soon as they are queued, so their memory may be reused. READ
+/// responses may come from memory that is written all the time.
 #[test]
 fn payload_that_may_change_is_taken_when_queued() {
     let (mut receiver, mut sender) = pair();
@@ -395,15 +396,15 @@ fn ipv4_packets_need_not_say_what_they_were_sent_to_if_there_is_only_one_address
         let got = send(&mut receiver, ip);
         assert!(got.good && got.dst == ip);
     }
-    // For something else: not taken for what it is not.
+    // The packet was sent to another address, so its ICRC is wrong.
     assert!(!send(&mut receiver, other).good);
-    // There is another address now.
+    // Now there is another address.
     receiver.set_sole_ipv4(None).unwrap();
     for ip in [V4, V6, other] {
         let got = send(&mut receiver, ip);
         assert!(got.good && got.dst == ip);
     }
-    // Datagram services want all to be told, whatever there is.
+    // Datagram services get every destination reported, even if there is only one address.
     receiver.tell_header_fields(true).unwrap();
     receiver.set_sole_ipv4(Some((Ipv4Addr::LOCALHOST, 7))).unwrap();
     let got = send(&mut receiver, other);
@@ -462,13 +463,13 @@ fn a_thousand_peers_share_a_few_sockets() {
         assert_eq!(flush(&mut sender), (50, 0));
         let got = drain(&mut receiver);
         assert_eq!((got.len(), got.iter().all(|g| g.good)), (50, true));
-        // What spreads flows over the network's ways is left.
+        // Enough source ports remain to spread flows over the network's ways.
         let mut ports: Vec<u16> = got.iter().map(|g| g.src_port).collect();
         ports.sort_unstable();
         ports.dedup();
         assert!(ports.len() > SOCKETS_PER_SOURCE / 4, "{} ports", ports.len());
     }
-    // Other sources have sockets of their own; in the end one each.
+    // Other sources get sockets of their own; in the end one each.
     for n in 2..100 {
         let local = IpAddr::V4(Ipv4Addr::from(0x7f00_0000 + n));
         for m in 0..50 {
@@ -491,7 +492,7 @@ fn a_run_of_packets_is_taken_apart_packet_by_packet() {
     sender.queue(flow, &write(0, 1024, payload).burst()).unwrap();
     let text = |list: Vec<libc::iovec>| -> Vec<u8> {
         let of = |piece: &libc::iovec| {
-            // SAFETY: the pieces are of the batch's arena and of `data`, both of which live.
+            // SAFETY: the pieces belong to the batch's arena and to `data`, both of which live.
             unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) }
         };
         list.iter().flat_map(|piece| of(piece).to_vec()).collect()
@@ -522,7 +523,7 @@ fn corrupt_packet_is_delivered_but_not_verified() {
     assert!(got.iter().all(|g| !g.good));
 }
 
-/// As Linux rxe wants a FLUSH, and sends it.
+/// Linux rxe sends a FLUSH this way, and expects it.
 #[test]
 fn flush_that_is_covered_twice_is_verified_and_other_packets_are_not() {
     let (mut receiver, mut sender) = pair();
@@ -565,7 +566,7 @@ fn a_payload_that_changes_before_it_leaves_has_the_right_icrc_if_it_was_copied()
         assert_eq!(flush(&mut sender), (2, 0));
         let got = drain(&mut receiver);
         assert_eq!(got.len(), 2);
-        // Without, it is dropped, and sent again as a copy.
+        // Without `changing` it is dropped, and sent again as a copy.
         assert!(got.iter().all(|g| g.good == changing));
         if changing {
             let joined: Vec<u8> = got.iter().flat_map(|g| g.payload().to_vec()).collect();
@@ -581,14 +582,14 @@ fn a_payload_that_is_gone_leaves_what_came_before_it_and_the_next_message_whole(
     let table = crate::memory::MemoryTable::new();
     table.register(1, 0, 0, 0, polypath_transport::Access::empty()).unwrap();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: a new mapping, whose second page is taken away.
+    // SAFETY: this is a new mapping, whose second page is unmapped.
     let at = unsafe {
         let at = libc::mmap(crate::memory::place::place(), 8192, libc::PROT_READ, flags, -1, 0);
         assert_eq!(libc::munmap(at.byte_add(4096), 4096), 0);
         at
     };
     for changing in [true, false] {
-        // SAFETY: pages of this test's; that one is missing is what the test is about.
+        // SAFETY: the pages belong to this test. That one is missing is what the test checks.
         let segments = [unsafe { Segment::assume(at.cast(), 8192) }];
         let message = write(0, 1024, Payload::Memory { segments: &segments, skip: 0, len: 8192 });
         let burst = Burst { changing, ..message.burst() };
@@ -600,6 +601,6 @@ fn a_payload_that_is_gone_leaves_what_came_before_it_and_the_next_message_whole(
         let psns: Vec<u32> = got.iter().map(Got::psn).collect();
         assert_eq!(psns, [0, 1, 2, 3, 40, 41, 42]);
     }
-    // SAFETY: the mapping of above.
+    // SAFETY: this is the mapping from above.
     unsafe { libc::munmap(at, 4096) };
 }

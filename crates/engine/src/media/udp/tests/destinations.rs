@@ -1,8 +1,8 @@
-//! Addresses that packets are sent to: own ones, wrong ones, and such as nobody listens at.
+//! Tests of destination addresses: the host's own, wrong ones, and ones where nobody listens.
 
 use super::*;
 
-/// Of the first packet comes an ICMP message back before the next is sent.
+/// The ICMP message about the first packet arrives before the next packet is sent.
 #[test]
 fn icmp_errors_fail_no_send() {
     for ip in [V4, V6] {
@@ -20,7 +20,7 @@ fn icmp_errors_fail_no_send() {
 #[test]
 fn flow_that_fails_does_not_keep_others_from_being_sent() {
     let (mut receiver, mut sender) = pair();
-    // From the loopback address nothing goes elsewhere.
+    // The loopback address cannot send to another host.
     let bad = sender.open(key(V4, "203.0.113.7".parse().unwrap())).unwrap();
     let good = sender.open(key(V4, V4)).unwrap();
     for flow in [good, bad, good, bad, good] {
@@ -51,11 +51,11 @@ fn own_addresses() -> Vec<(IpAddr, u32)> {
             let ip = u128::from_str_radix(words.next()?, 16).ok()?;
             let ifindex = u32::from_str_radix(words.next()?, 16).ok()?;
             let flags = u32::from_str_radix(words.nth(2)?, 16).ok()?;
-            // Tentative addresses can't be bound to.
+            // Tentative addresses can't be bound.
             (flags & 0x40 == 0).then_some((IpAddr::V6(Ipv6Addr::from(ip)), ifindex))
         })
         .chain(UdpSocket::bind("0.0.0.0:0").ok().and_then(|s| {
-            // Which address would be used: nothing is sent.
+            // This finds the address that would be used; nothing is sent.
             s.connect("203.0.113.7:9").ok()?;
             Some((s.local_addr().ok()?.ip(), 0))
         }))
