@@ -1,7 +1,9 @@
 //! The log: standard error, if `POLYPATH_LOG` is set; the application's output is its own.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// What `POLYPATH_LOG` asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,13 +35,25 @@ pub(crate) fn warn(text: &str) {
 
 /// Whether [`line()`] writes anything.
 pub(crate) fn is_on() -> bool {
+    #[cfg(test)]
+    if tests::is_heard() {
+        return true;
+    }
     level() == Level::On
 }
 
 /// Writes a line with the process id and the time since the start.
 pub(crate) fn line(text: &str) {
+    line_of(crate::clock::now(), &text);
+}
+
+/// Writes a line on what happened at a moment of [`crate::clock::now`].
+pub(crate) fn line_of(at: Duration, text: &dyn Display) {
+    #[cfg(test)]
+    if tests::is_heard() {
+        return tests::hear(&text.to_string());
+    }
     if is_on() {
-        let at = crate::clock::now();
         // Nobody can be told if standard error is gone.
         let _ = writeln!(
             std::io::stderr(),
@@ -47,5 +61,32 @@ pub(crate) fn line(text: &str) {
             std::process::id(),
             at.as_secs_f64()
         );
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::RefCell;
+
+    type Hearer = Box<dyn FnMut(&str)>;
+
+    thread_local! {
+        /// Gets the lines of this thread, which are then written nowhere.
+        static HEARER: RefCell<Option<Hearer>> = const { RefCell::new(None) };
+    }
+
+    /// Gives the lines that this thread writes during `work` to `hearer`.
+    pub(crate) fn with_lines(hearer: impl FnMut(&str) + 'static, work: impl FnOnce()) {
+        HEARER.set(Some(Box::new(hearer)));
+        work();
+        HEARER.take();
+    }
+
+    pub(super) fn is_heard() -> bool {
+        HEARER.with_borrow(Option::is_some)
+    }
+
+    pub(super) fn hear(text: &str) {
+        HEARER.with_borrow_mut(|hearer| hearer.as_mut().map(|hear| hear(text)));
     }
 }

@@ -2,7 +2,7 @@
 
 mod frozen;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -95,7 +95,7 @@ impl Qp {
             srq: srq.clone(),
             target,
             token: request.token,
-            last_error: RefCell::default(),
+            last_error: Cell::default(),
             last_path: Cell::new(polypath_transport::PathId(u32::MAX)),
             keys: KeyCache::new(),
         };

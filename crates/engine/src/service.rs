@@ -11,6 +11,7 @@ use polypath_topology::Table;
 use polypath_verbs::{Error, Result};
 
 use crate::engine_inner::{EngineInner, RECONNECT_FIRST, RECONNECT_LAST, ipc_error, no_broker};
+use crate::lane::noted::Noted;
 use crate::notify::lock;
 use crate::{log, status};
 
@@ -118,7 +119,8 @@ impl EngineInner {
                 if events.is_empty() && lost == 0 {
                     break;
                 }
-                if !stream.tell(lost, &events)? {
+                let told: Vec<_> = events.iter().cloned().map(Noted::occurrence).collect();
+                if !stream.tell(lost, &told)? {
                     lane.put_back_untold(events, lost);
                     return Ok(false);
                 }

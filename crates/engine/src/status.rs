@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 
 use crate::context_inner::ContextInner;
 use crate::engine_inner::EngineInner;
+use crate::lane::noted::{Failure, Noted};
 use crate::lane::{Entry, Lane, State, way_of};
 
 /// Queue pairs that are copied at a time.
@@ -54,12 +55,13 @@ fn add_lane(report: &mut ProcessStatus, lane: &Lane, names: &Names) {
         faults: state.io.sender.faults(),
     });
     report.lanes.push(status);
-    look(lane, |state| {
+    let (events, errors): (Vec<Noted>, Vec<Noted>) = look(lane, |state| {
         let journal = &state.io.journal;
         report.failovers.extend(journal.failovers().cloned());
-        report.events.extend(journal.notes().cloned());
-        report.errors.extend(journal.errors().cloned());
+        (journal.notes().cloned().collect(), journal.errors().cloned().collect())
     });
+    report.events.extend(events.into_iter().map(Noted::occurrence));
+    report.errors.extend(errors.into_iter().map(Noted::occurrence));
     let mut peers = HashMap::new();
     let mut from = PeerId(0);
     loop {
@@ -198,7 +200,7 @@ struct QpCopy {
     peer: Option<PeerId>,
     context: *const ContextInner,
     counters: QpCounters,
-    last_error: Option<Arc<str>>,
+    last_error: Option<Failure>,
 }
 
 fn qps_from(lane: &Lane, from: u16) -> Vec<QpCopy> {
@@ -225,7 +227,7 @@ impl QpCopy {
             peer: entry.peer(),
             context: Arc::as_ptr(&entry.own.context),
             counters: *entry.qp.counters(),
-            last_error: entry.own.last_error.borrow().clone(),
+            last_error: entry.own.last_error.get(),
         }
     }
 
@@ -259,7 +261,7 @@ impl QpCopy {
             active_path: peer.map(|peer| peer.active.clone()).unwrap_or_default(),
             live_paths: peer.map_or(0, |peer| peer.live_paths),
             counters: self.counters,
-            last_error: self.last_error.as_deref().unwrap_or_default().to_owned(),
+            last_error: self.last_error.map(|failure| failure.to_string()).unwrap_or_default(),
         }
     }
 }
@@ -269,12 +271,15 @@ mod tests {
     use std::cell::RefCell;
     use std::time::Duration;
 
+    use polypath_telemetry::{Event, Qpn};
     use polypath_topology::{MP, Selection};
     use polypath_verbs::{
         Access, AhAttr, Context, CqRequest, QpAttr, QpAttrMask as M, QpRequest, QueuePair,
+        SendData, SendFlags, SendOp, SendRequest,
     };
 
     use super::*;
+    use crate::context::OpenDevice;
     use crate::devices;
 
     const QUEUE_PAIRS: usize = 10_000;
@@ -322,21 +327,24 @@ mod tests {
         qp.modify(&attr, M::STATE | rtr).unwrap();
     }
 
-    #[test]
-    fn a_scrape_of_ten_thousand_queue_pairs_holds_the_lock_for_a_few_of_them_at_a_time() {
+    /// An engine and its only device; nobody drives its lane.
+    fn device() -> (Arc<EngineInner>, Arc<OpenDevice>) {
         let lane = Lane::still(9).unwrap();
         lane.begin_anew(&crate::path_settings::local_addresses(
             &crate::fuzz::table(),
             &Selection::of(MP),
         ));
         let selection = Selection::parse("roce:eth0").unwrap();
-        let engine = EngineInner::alone(crate::fuzz::table(), selection, lane.clone());
+        let engine = EngineInner::alone(crate::fuzz::table(), selection, lane);
         let context = devices::first(&engine);
-        let pd = context.alloc_pd().unwrap();
+        (engine, context)
+    }
+
+    fn request(context: &dyn Context) -> QpRequest {
         let request = CqRequest { cqe: 16, channel: None, token: 1, ignore_overrun: false };
         let cq = context.create_cq(&request).unwrap();
-        let request = QpRequest {
-            pd: Some(pd),
+        QpRequest {
+            pd: Some(context.alloc_pd().unwrap()),
             qp_type: QpType::Rc,
             send_cq: Some(cq.clone()),
             recv_cq: Some(cq),
@@ -349,7 +357,40 @@ mod tests {
             max_recv_sge: 1,
             max_inline: 0,
             token: 2,
+        }
+    }
+
+    #[test]
+    fn the_report_says_why_a_queue_pair_failed() {
+        let (engine, context) = device();
+        let qp = context.create_qp(&request(context.as_ref())).unwrap();
+        connect(qp.as_ref(), 0);
+        let mut attr = QpAttr::new(QpState::Rts);
+        attr.timeout = 14;
+        let rts = M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+        qp.modify(&attr, M::STATE | rts).unwrap();
+        let read = SendRequest {
+            wr_id: 1,
+            op: SendOp::Read { va: 0, rkey: 1 },
+            flags: SendFlags::SIGNALED,
+            data: SendData::Sges(&[]),
+            ud: None,
+            xrc_srqn: 0,
         };
+        qp.post_send(&[read], false).unwrap();
+        let status = report(&engine);
+        let why = "a READ, atomic, ATOMIC WRITE or FLUSH was posted, but max_rd_atomic is 0";
+        let text = format!("QP {:#08x} to 0x020001: {why}", qp.number());
+        assert_eq!(status.qps[0].last_error, text);
+        let qpn = Qpn(qp.number());
+        assert_eq!(status.errors[0].event, Event::QueuePairError { qpn, text });
+        qp.destroy().unwrap();
+    }
+
+    #[test]
+    fn a_scrape_of_ten_thousand_queue_pairs_holds_the_lock_for_a_few_of_them_at_a_time() {
+        let (engine, context) = device();
+        let request = request(context.as_ref());
         let qps: Vec<_> = (0..QUEUE_PAIRS)
             .map(|n| {
                 let qp = context.create_qp(&request).unwrap();

@@ -1,13 +1,12 @@
 //! The lane, as a queue pair sees it.
 
-use core::fmt::Arguments;
 use core::net::IpAddr;
 use core::time::Duration;
 
 use polypath_paths::{AttachError, PathManager, PathOptions};
 use polypath_transport::{
-    Access, AtomicOp, Burst, EarlyRoom, Fault, Host, Memory, Observer, Paths, QueuePair, Queues,
-    RemoteAccess, RemoteKey, ThawError, Unread,
+    Access, AtomicOp, Burst, EarlyRoom, Explanation, Fault, Host, Memory, Observer, Paths,
+    QueuePair, Queues, RemoteAccess, RemoteKey, ThawError, Unread,
 };
 use polypath_types::{
     Completion, CqSide, FlushScope, PathId, PathTag, PeerId, Pick, QpEvent, RecvWr, Route, Sge,
@@ -267,8 +266,8 @@ impl<Q, O: Outside<Q>> Observer for QpHost<'_, Q, O> {
         self.out.event(self.own, event);
     }
 
-    fn explain(&mut self, text: Arguments<'_>) {
-        self.out.explain(self.own, self.qpn, &self.shared.paths, text);
+    fn explain(&mut self, explanation: Explanation) {
+        self.out.explain(self.own, &self.shared.paths, explanation);
     }
 }
 

@@ -1,10 +1,9 @@
 //! The interface of a lane to the process around it.
 
-use core::fmt;
 use core::time::Duration;
 
 use polypath_paths::{ControlOut, PathAddress, PathEvent, PathManager};
-use polypath_transport::{Burst, Memory, QpCounters, Segment, Unread};
+use polypath_transport::{Burst, Explanation, Memory, QpCounters, Segment, Unread};
 use polypath_types::{Completion, CqSide, PathId, QpEvent, RecvWr};
 use polypath_wire::packet::Packet;
 
@@ -65,8 +64,8 @@ pub trait Outside<Q> {
 
     /// Raises an asynchronous event of a queue pair.
     fn event(&mut self, own: &Q, event: QpEvent);
-    /// Explains in words why the queue pair `qpn` failed. `paths` knows the addresses of its paths.
-    fn explain(&mut self, own: &Q, qpn: u32, paths: &PathManager, text: fmt::Arguments<'_>);
+    /// Reports why the queue pair failed. `paths` knows the addresses of its paths.
+    fn explain(&mut self, own: &Q, paths: &PathManager, explanation: Explanation);
     /// Reports that a queue pair enters the error state because one of its completions was lost.
     fn overran(&mut self, _own: &Q, _qpn: u32) {}
     /// Reports that a queue pair is destroyed, with its final counters.

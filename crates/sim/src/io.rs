@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use polypath_lane::{NotSent, Outside, Overrun};
 use polypath_paths::{ControlOut, PathAddress, PathEvent, PathManager, Reason};
 use polypath_transport::{
-    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlatSegment, FlushScope, Memory, PathId,
-    QpEvent, RecvWr, RemoteAccess, RemoteKey, Sge,
+    Access, AtomicOp, Burst, Completion, CqSide, Explanation, Fault, FlatSegment, FlushScope,
+    Memory, PathId, QpEvent, RecvWr, RemoteAccess, RemoteKey, Sge,
 };
 use polypath_wire::ext::{Aeth, Syndrome};
 use polypath_wire::icrc::{Flow, FlowCrc};
@@ -447,14 +447,8 @@ impl Outside<u32> for Io {
         self.journal.push(Effect::Event { qpn: *own, event });
     }
 
-    fn explain(
-        &mut self,
-        _own: &u32,
-        _qpn: u32,
-        _paths: &PathManager,
-        text: core::fmt::Arguments<'_>,
-    ) {
-        self.explanations.push(format!("{:?}: {text}", self.now));
+    fn explain(&mut self, _own: &u32, _paths: &PathManager, explanation: Explanation) {
+        self.explanations.push(format!("{:?}: {explanation}", self.now));
     }
 
     /// Looks whether it should have been refused, before the queue pair sees it.

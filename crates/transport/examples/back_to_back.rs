@@ -107,8 +107,8 @@ impl Queues for BenchHost {
 impl Observer for BenchHost {
     fn event(&mut self, _event: QpEvent) {}
 
-    fn explain(&mut self, text: std::fmt::Arguments<'_>) {
-        eprintln!("{text}");
+    fn explain(&mut self, explanation: Explanation) {
+        eprintln!("{explanation}");
     }
 }
 

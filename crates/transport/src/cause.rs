@@ -2,7 +2,7 @@
 
 /// Why a work request did not succeed; `vendor_err` of its completion.
 ///
-/// The same in words, with queue pair, PSN and path, goes to [`crate::Observer::explain`].
+/// The same with queue pair, PSN and path is a [`crate::Explanation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Cause {

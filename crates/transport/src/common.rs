@@ -6,6 +6,7 @@ use polypath_wire::opcode::Opcode;
 use polypath_wire::psn::Psn;
 
 use crate::burst::Burst;
+use crate::explanation::{Explanation, What};
 use crate::host::{Host, Unread};
 use crate::memory::{RemoteAccess, RemoteKey};
 use crate::responder::REORDER_LIMIT;
@@ -144,20 +145,10 @@ impl Core {
         }
     }
 
-    /// Says in words what went wrong, beginning with the queue pair.
-    pub(crate) fn explain<H: Host>(
-        &self,
-        host: &mut H,
-        path: Option<PathId>,
-        text: core::fmt::Arguments<'_>,
-    ) {
+    /// Reports what went wrong, and with which queue pair.
+    pub(crate) fn explain<H: Host>(&self, host: &mut H, path: Option<PathId>, what: What) {
         let (qpn, dest) = (self.config.qpn, self.attr.dest_qpn);
-        match path {
-            Some(PathId(path)) => {
-                host.explain(format_args!("QP {qpn:#08x} to {dest:#08x}, path {path}: {text}"));
-            }
-            None => host.explain(format_args!("QP {qpn:#08x} to {dest:#08x}: {text}")),
-        }
+        host.explain(Explanation { qpn, dest, path, what });
     }
 }
 

@@ -1,6 +1,5 @@
 //! What a queue pair needs of its surroundings, and what it gives them.
 
-use core::fmt;
 use core::time::Duration;
 
 use polypath_types::{
@@ -8,6 +7,7 @@ use polypath_types::{
 };
 
 use crate::burst::Burst;
+use crate::explanation::Explanation;
 use crate::memory::Memory;
 
 /// What [`Host::transmit`] could not send because its payload can't be read: [`crate::Fault::Gone`].
@@ -79,8 +79,8 @@ pub trait Paths {
 pub trait Observer {
     /// Reports an asynchronous event.
     fn event(&mut self, event: QpEvent);
-    /// Says in words why a queue pair went wrong: for the log and for `polypath status`.
-    fn explain(&mut self, text: fmt::Arguments<'_>);
+    /// Reports why a queue pair went wrong: for the log and for `polypath status`.
+    fn explain(&mut self, explanation: Explanation);
 }
 
 /// The surroundings of a queue pair.

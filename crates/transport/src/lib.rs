@@ -10,6 +10,7 @@ mod burst;
 mod cause;
 mod check;
 mod common;
+mod explanation;
 mod flat;
 mod frozen;
 mod host;
@@ -26,6 +27,7 @@ mod unreliable;
 
 pub use burst::{Burst, PacketHeaders, Payload};
 pub use cause::Cause;
+pub use explanation::{BadRequest, BadUcWrite, Explanation, What};
 pub use flat::{FlatMemory, FlatSegment};
 pub use frozen::{ThawError, VERSION as FROZEN_VERSION};
 pub use host::{EarlyRoom, Host, Observer, Paths, Queues, Unread};

@@ -12,7 +12,8 @@ use polypath_paths::{
     PathOptions,
 };
 use polypath_transport::{
-    Burst, Completion, CqSide, FlatMemory, FlatSegment, Memory, QpEvent, QueuePair, RecvWr,
+    Burst, Completion, CqSide, Explanation, FlatMemory, FlatSegment, Memory, QpEvent, QueuePair,
+    RecvWr,
 };
 use polypath_wire::ICRC_LEN;
 use polypath_wire::packet::Packet;
@@ -83,14 +84,8 @@ impl Outside<u32> for Io {
         self.events.push((*own, event));
     }
 
-    fn explain(
-        &mut self,
-        _own: &u32,
-        _qpn: u32,
-        _paths: &PathManager,
-        text: core::fmt::Arguments<'_>,
-    ) {
-        self.explanations.push(format!("{:?}: {text}", self.now));
+    fn explain(&mut self, _own: &u32, _paths: &PathManager, explanation: Explanation) {
+        self.explanations.push(format!("{:?}: {explanation}", self.now));
     }
 
     fn charged(&mut self, _own: &u32, bytes: i64) {

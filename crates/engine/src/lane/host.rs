@@ -1,7 +1,6 @@
 //! What the engine gives a lane's queue pairs: memory, queues, sockets.
 
-use std::cell::{Cell, RefCell};
-use std::fmt::Arguments;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,8 +9,8 @@ use polypath_lane::{NotSent, Outside, Overrun};
 use polypath_paths::{ControlOut, PathAddress, PathEvent, PathManager};
 use polypath_telemetry::{Counters as _, Event, QpCounters, Qpn};
 use polypath_transport::{
-    Access, AtomicOp, Burst, Completion, CqSide, Fault, FlushScope, Memory, PathId, QpEvent,
-    RecvWr, RemoteAccess, RemoteKey, Sge,
+    Access, AtomicOp, Burst, Completion, CqSide, Explanation, Fault, FlushScope, Memory, PathId,
+    QpEvent, RecvWr, RemoteAccess, RemoteKey, Sge,
 };
 use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 
@@ -19,6 +18,7 @@ use crate::context_inner::ContextInner;
 use crate::cq::Cq;
 use crate::events::Raise;
 use crate::lane::io::LaneIo;
+use crate::lane::noted::Failure;
 use crate::memory::{self, KeyCache, MemoryTable, Segment};
 use crate::srq::Srq;
 use crate::xrc::target_state::TargetState;
@@ -36,7 +36,7 @@ pub(crate) struct QpResources {
     pub(crate) target: Option<TargetState>,
     pub(crate) token: u64,
     /// What was last said of it, for `polypath status`.
-    pub(crate) last_error: RefCell<Option<Arc<str>>>,
+    pub(crate) last_error: Cell<Option<Failure>>,
     /// The path that it sent by last.
     pub(crate) last_path: Cell<PathId>,
     /// Memory keys that it has used lately.
@@ -185,13 +185,12 @@ impl Outside<QpResources> for LaneIo {
         }
     }
 
-    fn explain(&mut self, own: &QpResources, qpn: u32, paths: &PathManager, text: Arguments<'_>) {
-        let text = match self.obstacle(paths, own.last_path.get()) {
-            Some(errno) => format!("{text}; this host could not send packets there: {errno}"),
-            None => text.to_string(),
-        };
-        own.last_error.replace(Some(text.as_str().into()));
-        self.note(Event::QueuePairError { qpn: Qpn(qpn), text });
+    #[cold]
+    fn explain(&mut self, own: &QpResources, paths: &PathManager, explanation: Explanation) {
+        let obstacle = self.obstacle(paths, own.last_path.get());
+        let failure = Failure { explanation, obstacle };
+        own.last_error.set(Some(failure));
+        self.journal.note_failure(self.now, failure);
     }
 
     fn overran(&mut self, _own: &QpResources, qpn: u32) {

@@ -395,7 +395,7 @@ mod tests {
         let address = *paths.path(path).unwrap();
         io.sender.udp.shortage = Some(libc::EMFILE);
         assert_eq!((io.flow(path, &address), io.drops.flows_failed), (None, 1));
-        let said = io.journal.errors().next().unwrap().event.to_string();
+        let said = io.journal.errors().next().unwrap().news.to_string();
         assert!(said.contains("ulimit"), "{said}");
         // Not for every packet.
         io.now += REOPEN_FIRST / 2;

@@ -1,6 +1,6 @@
 //! What happened on a lane: kept for `polypath status`, and handed to the broker for who watches.
 //!
-//! Events are noted under the lane's lock, as plain values. Whoever reads them makes words of them.
+//! It is noted under the lane's lock, as plain values. Whoever reads it makes words of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,17 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use polypath_ipc::status::FailoverStatus;
-use polypath_telemetry::{Event, Level, Occurrence};
+use polypath_telemetry::{Event, Level};
 
 use crate::clock;
+use crate::lane::noted::{Failure, News, Noted, Unwritten};
 use crate::lane::waker::Waker;
 
 /// Entries of each list that is kept for `polypath status`.
 const KEPT: usize = 64;
 /// Most events that wait for the broker.
 const UNTOLD_MAX: usize = 1024;
-/// Longest text of an event in bytes.
-const TEXT_MAX: usize = 1024;
 
 /// Wakes the thread that tells the broker, once for many events.
 #[derive(Debug)]
@@ -53,11 +52,13 @@ impl Messenger {
 /// What happened on a lane.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    errors: VecDeque<Occurrence>,
-    notes: VecDeque<Occurrence>,
+    errors: VecDeque<Noted>,
+    notes: VecDeque<Noted>,
     failovers: VecDeque<FailoverStatus>,
+    /// Not yet written to the log. In a box, since whoever gives the lock back takes it along.
+    unwritten: Option<Box<Unwritten>>,
     /// Not yet told to the broker, oldest first.
-    untold: VecDeque<Occurrence>,
+    untold: VecDeque<Noted>,
     /// How many there was no room for among them.
     lost: u64,
     messenger: Option<Arc<Messenger>>,
@@ -70,48 +71,62 @@ impl Journal {
     }
 
     /// Notes what happened.
-    pub(crate) fn note(&mut self, now: Duration, mut event: Event) {
+    pub(crate) fn note(&mut self, now: Duration, event: Event) {
+        self.keep(Noted { at: now, news: News::Event(event) });
+    }
+
+    /// Notes why a queue pair failed, or dropped something.
+    pub(crate) fn note_failure(&mut self, now: Duration, failure: Failure) {
+        self.keep(Noted { at: now, news: News::Failure(failure) });
+    }
+
+    fn keep(&mut self, noted: Noted) {
         if crate::log::is_on() {
-            crate::log::line(&event.to_string());
+            self.unwritten.get_or_insert_default().push(noted.clone());
         }
-        event.cut(TEXT_MAX);
-        let at_unix_us = clock::realtime_ns(now) / 1000;
-        let occurrence = Occurrence { at_unix_us, event };
-        match &occurrence.event {
-            Event::FailOver { peer, from, to, reason } => {
+        match &noted.news {
+            News::Event(Event::FailOver { peer, from, to, reason }) => {
                 let (peer, from, to, reason) = (*peer, *from, *to, *reason);
+                let at_unix_us = clock::realtime_ns(noted.at) / 1000;
                 let failover =
                     FailoverStatus { at_unix_us, peer, from, to, reason, blackout_us: 0 };
                 keep(&mut self.failovers, KEPT, failover);
             }
-            Event::TrafficResumed { peer, blackout_us, .. } => {
+            News::Event(Event::TrafficResumed { peer, blackout_us, .. }) => {
                 let last = self.failovers.iter_mut().rev().find(|f| f.peer == *peer);
                 if let Some(last) = last.filter(|last| last.blackout_us == 0) {
                     last.blackout_us = blackout_us.0;
                 }
             }
-            event if event.kind().level == Level::Error => {
-                keep(&mut self.errors, KEPT, occurrence.clone());
+            News::Event(event) if event.kind().level != Level::Error => {
+                keep(&mut self.notes, KEPT, noted.clone());
             }
-            _ => {
-                keep(&mut self.notes, KEPT, occurrence.clone());
+            News::Event(_) | News::Failure(_) => {
+                keep(&mut self.errors, KEPT, noted.clone());
             }
         }
         if let Some(messenger) = &self.messenger {
-            if keep(&mut self.untold, UNTOLD_MAX, occurrence) {
+            if keep(&mut self.untold, UNTOLD_MAX, noted) {
                 self.lost += 1;
             }
             messenger.call();
         }
     }
 
+    /// Takes what is to be written to the log. Dropping it writes it, which is for who has given the lane's
+    /// lock back.
+    #[inline]
+    pub(super) fn take_unwritten(&mut self) -> Option<Box<Unwritten>> {
+        self.unwritten.take()
+    }
+
     /// The last errors, oldest first.
-    pub(crate) fn errors(&self) -> impl Iterator<Item = &Occurrence> {
+    pub(crate) fn errors(&self) -> impl Iterator<Item = &Noted> {
         self.errors.iter()
     }
 
     /// What else happened last, oldest first.
-    pub(crate) fn notes(&self) -> impl Iterator<Item = &Occurrence> {
+    pub(crate) fn notes(&self) -> impl Iterator<Item = &Noted> {
         self.notes.iter()
     }
 
@@ -122,13 +137,13 @@ impl Journal {
 
     /// Takes up to `most` events that the broker has not been told of, oldest first, and how many were lost
     /// before them.
-    pub(crate) fn take_untold(&mut self, most: usize) -> (Vec<Occurrence>, u64) {
+    pub(crate) fn take_untold(&mut self, most: usize) -> (Vec<Noted>, u64) {
         let most = most.min(self.untold.len());
         (self.untold.drain(..most).collect(), std::mem::take(&mut self.lost))
     }
 
     /// Puts back what [`take_untold`](Self::take_untold) gave, as far as there is room.
-    pub(crate) fn put_back_untold(&mut self, events: Vec<Occurrence>, lost: u64) {
+    pub(crate) fn put_back_untold(&mut self, events: Vec<Noted>, lost: u64) {
         self.lost += lost;
         for event in events.into_iter().rev() {
             if self.untold.len() == UNTOLD_MAX {
@@ -189,7 +204,7 @@ mod tests {
         journal.note(Duration::ZERO, Event::LinkUp { interface: link });
         (0..1000).for_each(|qpn| journal.note(Duration::ZERO, overrun(qpn)));
         assert_eq!((journal.notes().count(), journal.errors().count()), (1, KEPT));
-        assert_eq!(journal.errors().last().unwrap().event, overrun(999));
+        assert_eq!(journal.errors().last().unwrap().news, News::Event(overrun(999)));
     }
 
     #[test]
@@ -204,7 +219,7 @@ mod tests {
         messenger.begin();
         assert!(!messenger.waker().wait(None, Duration::ZERO));
         let (first, lost) = journal.take_untold(2);
-        assert_eq!((first[0].event.clone(), first.len(), lost), (overrun(5), 2, 5));
+        assert_eq!((&first[0].news, first.len(), lost), (&News::Event(overrun(5)), 2, 5));
         assert_eq!(journal.take_untold(usize::MAX).0.len(), UNTOLD_MAX - 2);
         journal.note(Duration::ZERO, overrun(1));
         assert!(messenger.waker().wait(None, Duration::ZERO), "called again");
@@ -213,6 +228,6 @@ mod tests {
         (3..UNTOLD_MAX as u32 + 2).for_each(|qpn| journal.note(Duration::ZERO, overrun(qpn)));
         journal.put_back_untold(both, 4);
         let (first, lost) = journal.take_untold(1);
-        assert_eq!((first[0].event.clone(), lost), (overrun(2), 5), "there was room for one");
+        assert_eq!((&first[0].news, lost), (&News::Event(overrun(2)), 5), "there was room for one");
     }
 }

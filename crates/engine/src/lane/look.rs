@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use polypath_telemetry::Occurrence;
-
 use crate::lane::journal::Messenger;
+use crate::lane::noted::Noted;
 use crate::lane::{Lane, State};
 
 /// How often who looks lets others go first before it insists.
@@ -30,12 +29,12 @@ impl Lane {
     }
 
     /// Takes events that the broker has not been told of, and how many were lost before them.
-    pub(crate) fn take_untold(&self, most: usize) -> (Vec<Occurrence>, u64) {
+    pub(crate) fn take_untold(&self, most: usize) -> (Vec<Noted>, u64) {
         self.wait().io.journal.take_untold(most)
     }
 
     /// Puts back what could not be told.
-    pub(crate) fn put_back_untold(&self, events: Vec<Occurrence>, lost: u64) {
+    pub(crate) fn put_back_untold(&self, events: Vec<Noted>, lost: u64) {
         self.wait().io.journal.put_back_untold(events, lost);
     }
 }

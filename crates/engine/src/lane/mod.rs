@@ -11,11 +11,13 @@ mod close;
 mod collect;
 mod datagrams;
 mod failure;
+mod held;
 mod host;
 mod io;
 pub(crate) mod journal;
 mod look;
 mod multicast;
+pub(crate) mod noted;
 pub(crate) mod numbers;
 mod path_news;
 mod prompt;
@@ -28,7 +30,7 @@ mod waker;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, TryLockError};
+use std::sync::{Arc, Mutex, Once, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -45,6 +47,7 @@ use crate::notify::lock;
 
 use collect::Collector;
 use failure::Alarm;
+use held::Held;
 pub(crate) use host::QpResources;
 pub(crate) use io::{LaneIo, way_of};
 use multicast::Groups;
@@ -159,7 +162,7 @@ impl Lane {
             if woken == Woken::Nothing {
                 continue;
             }
-            match self.state.try_lock() {
+            match Held::try_take(&self.state) {
                 Ok(mut state) => {
                     if woken == Woken::Unpolled {
                         watch.watch_socket(clock::now());
@@ -170,8 +173,8 @@ impl Lane {
                     watch.owes = state.answering.ack_by().is_some();
                 }
                 Err(TryLockError::WouldBlock) => contended = true,
-                Err(TryLockError::Poisoned(poisoned)) => {
-                    self.end(&mut poisoned.into_inner());
+                Err(TryLockError::Poisoned(mut poisoned)) => {
+                    self.end(poisoned.get_mut());
                     return;
                 }
             }
@@ -186,7 +189,7 @@ impl Lane {
             std::thread::yield_now();
             return;
         }
-        match self.state.try_lock() {
+        match Held::try_take(&self.state) {
             Ok(mut state) => {
                 let _alarm = Alarm(&self.sleeper);
                 self.progress(&mut state, Driver::Program);
@@ -200,7 +203,7 @@ impl Lane {
                 }
             }
             Err(TryLockError::WouldBlock) => {}
-            Err(TryLockError::Poisoned(poisoned)) => self.end(&mut poisoned.into_inner()),
+            Err(TryLockError::Poisoned(mut poisoned)) => self.end(poisoned.get_mut()),
         }
     }
 
@@ -211,8 +214,8 @@ impl Lane {
     }
 
     /// Waits for the lock.
-    fn wait(&self) -> MutexGuard<'_, State> {
-        match self.state.try_lock() {
+    fn wait(&self) -> Held<'_> {
+        match Held::try_take(&self.state) {
             Ok(state) => return state,
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Poisoned(poisoned)) => {
@@ -222,7 +225,7 @@ impl Lane {
             }
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let mut state = lock(&self.state);
+        let mut state = Held::take(&self.state);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         if self.has_failed() {
             self.end(&mut state);
@@ -338,7 +341,7 @@ impl Lane {
 
     /// The process ends: sends what is owed, unless another thread is in the lane and will.
     pub(crate) fn leave(&self) {
-        if let Ok(mut state) = self.state.try_lock() {
+        if let Ok(mut state) = Held::try_take(&self.state) {
             state.begin();
             state.transmit();
             state.acknowledge();
@@ -415,6 +418,12 @@ impl Lane {
             closed: AtomicBool::new(false),
             thread: Mutex::default(),
         }))
+    }
+
+    /// Nobody has the lane's lock.
+    #[cfg(test)]
+    fn is_free(&self) -> bool {
+        self.state.try_lock().is_ok()
     }
 
     /// Forgets all that it knows, and takes its addresses.

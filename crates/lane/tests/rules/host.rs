@@ -1,6 +1,5 @@
 //! A host with one lane, memory, and lists instead of sockets and queues.
 
-use core::fmt::Arguments;
 use core::net::IpAddr;
 use core::time::Duration;
 
@@ -12,9 +11,9 @@ use polypath_paths::{
     PathOptions,
 };
 use polypath_transport::{
-    Access, AhAttr, Burst, Completion, CqSide, FlatMemory, FlatSegment, Memory, QpAttr,
-    QpAttrMask as M, QpConfig, QpEvent, QpState, QpType, QueuePair, RecvWr, SendData, SendFlags,
-    SendOp, SendWr, Sge,
+    Access, AhAttr, Burst, Completion, CqSide, Explanation, FlatMemory, FlatSegment, Memory,
+    QpAttr, QpAttrMask as M, QpConfig, QpEvent, QpState, QpType, QueuePair, RecvWr, SendData,
+    SendFlags, SendOp, SendWr, Sge,
 };
 use polypath_wire::packet::{Headers, Packet};
 use polypath_wire::{ICRC_LEN, Opcode};
@@ -82,7 +81,7 @@ impl Outside<()> for Io {
 
     fn event(&mut self, _own: &(), _event: QpEvent) {}
 
-    fn explain(&mut self, _own: &(), _qpn: u32, _paths: &PathManager, _text: Arguments<'_>) {}
+    fn explain(&mut self, _own: &(), _paths: &PathManager, _explanation: Explanation) {}
 
     fn overran(&mut self, _own: &(), qpn: u32) {
         self.overrun.push(qpn);

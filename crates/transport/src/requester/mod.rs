@@ -22,6 +22,7 @@ use polypath_wire::psn::Psn;
 
 use crate::cause::Cause;
 use crate::common::Core;
+use crate::explanation::What;
 use crate::host::Host;
 use crate::sq::SendQueue;
 pub(crate) use build::Stamp;
@@ -218,19 +219,9 @@ impl Requester {
             Expired::Exhausted => {
                 self.flight.paths_mut().resent(now);
                 core.counters.timeouts += 1;
-                core.explain(
-                    host,
-                    oldest,
-                    format_args!(
-                        "no acknowledgement of PSN {} after {} retries with timeout {} \
-                         (4 * 4.096 us * 2^{} each): is the peer's queue pair alive and in RTR or RTS, \
-                         and does the path carry packets both ways?",
-                        psn(una),
-                        core.attr.retry_cnt,
-                        core.attr.timeout,
-                        core.attr.timeout
-                    ),
-                );
+                let (retries, timeout) = (core.attr.retry_cnt, core.attr.timeout);
+                let what = What::Unacknowledged { psn: psn(una), retries, timeout };
+                core.explain(host, oldest, what);
                 self.fail_front(core, WcStatus::RetryExcErr, Cause::RetriesExhausted, host);
             }
         }

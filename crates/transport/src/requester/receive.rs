@@ -11,6 +11,7 @@ use super::tally::Tally;
 use super::{Requester, micros, psn};
 use crate::cause::Cause;
 use crate::common::Core;
+use crate::explanation::What;
 use crate::host::Host;
 use crate::rq::{ScatterError, scatter};
 use crate::sq::Body;
@@ -245,16 +246,8 @@ impl Requester {
         {
             return true;
         }
-        core.explain(
-            host,
-            Some(answer.from),
-            format_args!(
-                "PSN {} was sent {} times more, and the peer asked for it each time: do packets of its \
-                 size get through, and do both ends have the same path MTU?",
-                psn(una),
-                core.attr.retry_cnt,
-            ),
-        );
+        let what = What::AskedForAgain { psn: psn(una), times: core.attr.retry_cnt };
+        core.explain(host, Some(answer.from), what);
         self.fail_front(core, WcStatus::RetryExcErr, Cause::RetriesExhausted, host);
         false
     }
@@ -335,16 +328,8 @@ impl Requester {
             self.ready = false;
             return;
         }
-        core.explain(
-            host,
-            Some(answer.from),
-            format_args!(
-                "the peer had no receive work request for PSN {} in {} retries: it must post \
-                 receives earlier, or rnr_retry be 7 (for ever)",
-                psn(seq),
-                core.attr.rnr_retry
-            ),
-        );
+        let what = What::NoReceive { psn: psn(seq), retries: core.attr.rnr_retry };
+        core.explain(host, Some(answer.from), what);
         self.fail_at(core, seq, WcStatus::RnrRetryExcErr, Cause::RnrExhausted, host);
     }
 
@@ -365,29 +350,13 @@ impl Requester {
         if core.broken {
             return;
         }
-        let (status, cause, why) = match code {
-            NakCode::RemoteAccess => (
-                WcStatus::RemAccessErr,
-                Cause::RemoteAccess,
-                "remote access error: check rkey, remote address, length and access flags",
-            ),
-            NakCode::RemoteOperational => (
-                WcStatus::RemOpErr,
-                Cause::RemoteOperation,
-                "remote operational error: the peer's own memory or queue pair failed",
-            ),
-            _ => (
-                WcStatus::RemInvReqErr,
-                Cause::RemoteInvalid,
-                "invalid request: not allowed by the peer's queue pair, longer than its receive \
-                 buffer, or more READs than its max_dest_rd_atomic",
-            ),
+        let (status, cause) = match code {
+            NakCode::RemoteAccess => (WcStatus::RemAccessErr, Cause::RemoteAccess),
+            NakCode::RemoteOperational => (WcStatus::RemOpErr, Cause::RemoteOperation),
+            _ => (WcStatus::RemInvReqErr, Cause::RemoteInvalid),
         };
-        core.explain(
-            host,
-            Some(answer.from),
-            format_args!("the peer refused PSN {}: {why}", psn(seq)),
-        );
+        let what = What::PeerRefused { psn: psn(seq), nak: code };
+        core.explain(host, Some(answer.from), what);
         self.fail_at(core, seq, status, cause, host);
         let mut tally = Tally::default();
         self.miss_answers(seq, answer, &mut tally);
@@ -437,16 +406,8 @@ impl Requester {
             (wqe.is_read() == is_read, wqe.packet_len(k, mtu))
         };
         if !fits || data.len() != len as usize {
-            core.explain(
-                host,
-                Some(answer.from),
-                format_args!(
-                    "response to PSN {} has {} bytes and does not fit its request: do both ends \
-                     have the same path MTU ({mtu})?",
-                    psn(seq),
-                    data.len()
-                ),
-            );
+            let what = What::ResponseDoesNotFit { psn: psn(seq), bytes: data.len() as u32, mtu };
+            core.explain(host, Some(answer.from), what);
             return self.fail_at(core, seq, WcStatus::BadRespErr, Cause::BadResponse, host);
         }
         let stored = match &wqe.body {
@@ -454,15 +415,12 @@ impl Requester {
             Body::Inline(_) => Ok(()),
         };
         if let Err(error) = stored {
-            let why = match error {
-                ScatterError::TooSmall => "its scatter list is too short".to_owned(),
-                ScatterError::Fault(fault) => fault.to_string(),
+            let psn = psn(seq);
+            let what = match error {
+                ScatterError::TooSmall => What::ResponseTooLong { psn },
+                ScatterError::Fault(fault) => What::ResponseNotStored { psn, fault },
             };
-            core.explain(
-                host,
-                Some(answer.from),
-                format_args!("response to PSN {} can't be stored: {why}", psn(seq)),
-            );
+            core.explain(host, Some(answer.from), what);
             return self.fail_at(core, seq, WcStatus::LocProtErr, Cause::LocalKey, host);
         }
         if wqe.is_flush() {

@@ -12,6 +12,7 @@ use crate::PACKET_COST;
 use crate::burst::{Burst, Payload};
 use crate::cause::Cause;
 use crate::common::Core;
+use crate::explanation::What;
 use crate::host::{Host, Unread};
 use crate::memory::Fault;
 use crate::sq::{Body, Wqe, gather};
@@ -142,13 +143,7 @@ impl Requester {
                 return Step::Idle;
             }
             if answered && max_rd_atomic == 0 {
-                core.explain(
-                    host,
-                    None,
-                    format_args!(
-                        "a READ, atomic, ATOMIC WRITE or FLUSH was posted, but max_rd_atomic is 0"
-                    ),
-                );
+                core.explain(host, None, What::NoRdAtomic);
                 return self.fail_next(core, WcStatus::LocQpOpErr, Cause::LocalOperation, host);
             }
             if wqe.is_local() {
@@ -384,17 +379,17 @@ impl Requester {
         let next = self.flight.next();
         let Some(wqe) = self.sq.next_mut() else { return Step::Idle };
         wqe.first = next;
-        let (done, status, what) = match wqe.op {
-            SendOp::LocalInv { rkey } => {
-                (host.invalidate(key(rkey)), WcStatus::LocQpOpErr, "local invalidate")
-            }
-            SendOp::BindMw { mw, rkey } => {
-                (host.bind_mw(mw, key(rkey)), WcStatus::MwBindErr, "memory window bind")
-            }
+        let done = match wqe.op {
+            SendOp::LocalInv { rkey } => host
+                .invalidate(key(rkey))
+                .map_err(|fault| (WcStatus::LocQpOpErr, What::LocalInvalidate { fault })),
+            SendOp::BindMw { mw, rkey } => host
+                .bind_mw(mw, key(rkey))
+                .map_err(|fault| (WcStatus::MwBindErr, What::WindowBind { fault })),
             _ => return Step::Idle,
         };
-        if let Err(fault) = done {
-            core.explain(host, None, format_args!("{what} failed: {fault}"));
+        if let Err((status, what)) = done {
+            core.explain(host, None, what);
             return self.fail_next(core, status, Cause::LocalOperation, host);
         }
         self.sq.next_is_sent();
@@ -528,15 +523,7 @@ pub(crate) fn unsent<H: Host>(core: &Core, wqe: &Wqe, unread: Unread, host: &mut
 }
 
 pub(crate) fn local_fault<H: Host>(core: &Core, wqe: &Wqe, fault: Fault, host: &mut H) -> Failure {
-    core.explain(
-        host,
-        None,
-        format_args!(
-            "work request {:#x} at PSN {}: local memory: {fault}; check lkey, address, length and \
-             the access flags of its region",
-            wqe.wr_id,
-            psn(wqe.first)
-        ),
-    );
+    let what = What::LocalMemory { wr_id: wqe.wr_id, psn: psn(wqe.first), fault };
+    core.explain(host, None, what);
     Failure { status: WcStatus::LocProtErr, cause: Cause::LocalKey, sent: 0 }
 }

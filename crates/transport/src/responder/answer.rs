@@ -13,6 +13,7 @@ use super::{Refusal, Responder};
 use crate::PACKET_COST;
 use crate::burst::{Burst, Payload};
 use crate::common::Core;
+use crate::explanation::BadRequest;
 use crate::host::{Host, Unread};
 use crate::requester::burst_packets;
 use polypath_types::{Access, Class, PathId, PathTag, Pick, Want};
@@ -451,7 +452,7 @@ impl Responder {
             self.refuse_again(core, psn, job.reply, path, host);
         } else {
             self.jobs.clear();
-            let refusal = Refusal::access("the region of a READ went away");
+            let refusal = Refusal::access(BadRequest::ReadRegionGone);
             self.refuse(core, psn, refusal, job.reply, host);
         }
         0

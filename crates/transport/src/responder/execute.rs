@@ -11,6 +11,7 @@ use super::resources::Resource;
 use super::{Outcome, Refusal, Responder};
 use crate::cause::Cause;
 use crate::common::Core;
+use crate::explanation::BadRequest;
 use crate::host::Host;
 use crate::memory::{AtomicOp, Fault, Segment};
 use crate::rq::{CompletedRecv, ScatterError};
@@ -42,16 +43,16 @@ pub(crate) fn check_packet(
     under_way: Option<bool>,
     len: usize,
     mtu: u32,
-) -> Result<(), &'static str> {
+) -> Result<(), BadRequest> {
     match under_way {
         None if !opcode.starts_message() => {
-            return Err("a message does not begin with a middle or last packet");
+            return Err(BadRequest::NoFirstPacket);
         }
         Some(_) if opcode.starts_message() => {
-            return Err("a message began before the one under way was complete");
+            return Err(BadRequest::NoLastPacket);
         }
         Some(is_send) if is_send != opcode.is_send() => {
-            return Err("the operation changed within a message");
+            return Err(BadRequest::OperationChanged);
         }
         _ => {}
     }
@@ -69,12 +70,7 @@ pub(crate) fn check_packet(
     } else {
         len == 0
     };
-    if fits {
-        Ok(())
-    } else {
-        Err("the payload does not have the length that path MTU and operation ask for: \
-             do both ends have the same path MTU?")
-    }
+    if fits { Ok(()) } else { Err(BadRequest::PacketLength) }
 }
 
 impl Responder {
@@ -117,11 +113,9 @@ impl Responder {
     /// XRC: from here on the request is judged by the protection domain of the queue that it names.
     fn enter<H: Host>(&mut self, core: &mut Core, srqn: u32, host: &H) -> Result<(), Refusal> {
         if self.message.is_some() && srqn != self.rq.srqn() {
-            return Err(Refusal::invalid("the shared receive queue changed within a message"));
+            return Err(Refusal::invalid(BadRequest::SrqChanged));
         }
-        core.peer_pd = host.xrc_pd(srqn).ok_or(Refusal::access(
-            "the XRC domain of this queue pair has no shared receive queue of that number",
-        ))?;
+        core.peer_pd = host.xrc_pd(srqn).ok_or(Refusal::access(BadRequest::NoSuchSrq))?;
         self.rq.name(srqn);
         Ok(())
     }
@@ -151,14 +145,13 @@ impl Responder {
                 nak: NakCode::InvalidRequest,
                 status: WcStatus::LocLenErr,
                 cause: Cause::ReceiveTooSmall,
-                why: "the message is longer than the receive work request",
+                why: BadRequest::ReceiveTooSmall,
             },
             ScatterError::Fault(_) => Refusal {
                 nak: NakCode::RemoteOperational,
                 status: WcStatus::LocProtErr,
                 cause: Cause::LocalKey,
-                why: "the receive work request's memory is not valid: check lkey, address, length \
-                      and LOCAL_WRITE",
+                why: BadRequest::ReceiveMemory,
             },
         })?;
         if !stored {
@@ -166,16 +159,15 @@ impl Responder {
         }
         let received = received.saturating_add(payload.len() as u32);
         if u64::from(received) > MAX_MESSAGE {
-            return Err(Refusal::invalid("a message is longer than 2^31 bytes"));
+            return Err(Refusal::invalid(BadRequest::MessageTooLong));
         }
         if !opcode.ends_message() {
             self.message = Some(Inbound { kind: InboundKind::Send, received });
             return Ok(Outcome::Done(1));
         }
         if let Some(ieth) = headers.ieth {
-            host.invalidate(core.key(core.peer_pd, ieth.rkey)).map_err(|_| {
-                Refusal::access("the key to invalidate is not valid for this queue pair")
-            })?;
+            host.invalidate(core.key(core.peer_pd, ieth.rkey))
+                .map_err(|_| Refusal::access(BadRequest::InvalidateKey))?;
         }
         self.finish_message();
         let what = CompletedRecv {
@@ -202,7 +194,7 @@ impl Responder {
         let (reth, received) = match self.message {
             Some(Inbound { kind: InboundKind::Write(reth), received }) => (reth, received),
             _ => {
-                let reth = headers.reth.ok_or(Refusal::invalid("a WRITE without RETH"))?;
+                let reth = headers.reth.ok_or(Refusal::invalid(BadRequest::WriteWithoutReth))?;
                 self.check_write(core, &reth, host)?;
                 (reth, 0)
             }
@@ -210,7 +202,7 @@ impl Responder {
         let end = u64::from(received) + payload.len() as u64;
         let len = u64::from(reth.len);
         if end > len || (opcode.ends_message() && end != len) {
-            return Err(Refusal::invalid("a WRITE brings not as many bytes as its RETH says"));
+            return Err(Refusal::invalid(BadRequest::WriteLength));
         }
         // A missing receive is found before memory is touched, so that the packet may come again.
         if headers.imm.is_some() && !self.rq.begin(core, host) {
@@ -222,7 +214,7 @@ impl Responder {
             let part = Reth { va, len: payload.len() as u32, ..reth };
             let segment = host
                 .resolve_remote(&core.remote(core.peer_pd, &part, Access::REMOTE_WRITE))
-                .map_err(|_| Refusal::access("the region of a WRITE went away on its way"))?;
+                .map_err(|_| Refusal::access(BadRequest::WriteRegionGone))?;
             if !self.resources.admit(core, &self.jobs, segment, host) {
                 return Ok(Outcome::Wait);
             }
@@ -250,7 +242,7 @@ impl Responder {
 
     fn check_write<H: Host>(&self, core: &Core, reth: &Reth, host: &mut H) -> Result<(), Refusal> {
         if !core.attr.access.contains(Access::REMOTE_WRITE) {
-            return Err(Refusal::invalid("qp_access_flags do not allow REMOTE_WRITE"));
+            return Err(Refusal::invalid(BadRequest::WriteNotAllowed));
         }
         check_remote(core, reth, Access::REMOTE_WRITE, host).map(|_| ())
     }
@@ -262,15 +254,15 @@ impl Responder {
         reply: Reply,
         host: &mut H,
     ) -> Result<Outcome, Refusal> {
-        let reth = headers.reth.ok_or(Refusal::invalid("a READ without RETH"))?;
+        let reth = headers.reth.ok_or(Refusal::invalid(BadRequest::ReadWithoutReth))?;
         if !core.attr.access.contains(Access::REMOTE_READ) {
-            return Err(Refusal::invalid("qp_access_flags do not allow REMOTE_READ"));
+            return Err(Refusal::invalid(BadRequest::ReadNotAllowed));
         }
         self.check_resources(core)?;
         let span = check_remote(core, &reth, Access::REMOTE_READ, host)?;
         let n = reth.len.div_ceil(core.attr.path_mtu).max(1);
         if n >= 1 << 23 {
-            return Err(Refusal::invalid("a READ takes more than half of the PSNs"));
+            return Err(Refusal::invalid(BadRequest::ReadTooLong));
         }
         self.finish_message();
         let resource = Resource::read(self.next, n, headers, reth, core.peer_pd);
@@ -288,20 +280,20 @@ impl Responder {
         reply: Reply,
         host: &mut H,
     ) -> Result<Outcome, Refusal> {
-        let eth = headers.atomic.ok_or(Refusal::invalid("an atomic without AtomicETH"))?;
+        let eth = headers.atomic.ok_or(Refusal::invalid(BadRequest::AtomicWithoutEth))?;
         if !core.attr.access.contains(Access::REMOTE_ATOMIC) {
-            return Err(Refusal::invalid("qp_access_flags do not allow REMOTE_ATOMIC"));
+            return Err(Refusal::invalid(BadRequest::AtomicNotAllowed));
         }
         self.check_resources(core)?;
         if eth.va % 8 != 0 {
-            return Err(Refusal::invalid("the address of an atomic is not a multiple of 8"));
+            return Err(Refusal::invalid(BadRequest::AtomicAddress));
         }
         let word = Reth { va: eth.va, rkey: eth.rkey, len: 8 };
         let segment = host
             .resolve_remote(&core.remote(core.peer_pd, &word, Access::REMOTE_ATOMIC))
-            .map_err(|_| Refusal::access("key, address or rights do not allow the atomic"))?;
+            .map_err(|_| Refusal::access(BadRequest::AtomicAccess))?;
         if segment.span().start % 8 != 0 {
-            return Err(Refusal::invalid("the memory of an atomic is not aligned to 8 bytes"));
+            return Err(Refusal::invalid(BadRequest::AtomicMemory));
         }
         let op = if opcode == Opcode::RC_CMP_SWAP {
             AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_add }
@@ -329,27 +321,25 @@ impl Responder {
         reply: Reply,
         host: &mut H,
     ) -> Result<Outcome, Refusal> {
-        let reth = headers.reth.ok_or(Refusal::invalid("an ATOMIC WRITE without RETH"))?;
+        let reth = headers.reth.ok_or(Refusal::invalid(BadRequest::AtomicWriteWithoutReth))?;
         if !core.attr.access.contains(Access::REMOTE_WRITE) {
-            return Err(Refusal::invalid("qp_access_flags do not allow REMOTE_WRITE"));
+            return Err(Refusal::invalid(BadRequest::WriteNotAllowed));
         }
         self.check_resources(core)?;
         let Ok(value) = payload.try_into().map(u64::from_ne_bytes) else {
-            return Err(Refusal::invalid("an ATOMIC WRITE is of 8 bytes"));
+            return Err(Refusal::invalid(BadRequest::AtomicWriteLength));
         };
         if reth.len != 8 {
-            return Err(Refusal::invalid("an ATOMIC WRITE is of 8 bytes"));
+            return Err(Refusal::invalid(BadRequest::AtomicWriteLength));
         }
         if reth.va % 8 != 0 {
-            return Err(Refusal::invalid("the address of an ATOMIC WRITE is not a multiple of 8"));
+            return Err(Refusal::invalid(BadRequest::AtomicWriteAddress));
         }
         let segment = host
             .resolve_remote(&core.remote(core.peer_pd, &reth, Access::REMOTE_WRITE))
             .map_err(refused)?;
         if segment.span().start % 8 != 0 {
-            return Err(Refusal::invalid(
-                "the memory of an ATOMIC WRITE is not aligned to 8 bytes",
-            ));
+            return Err(Refusal::invalid(BadRequest::AtomicWriteMemory));
         }
         if !self.resources.admit(core, &self.jobs, segment, host) {
             return Ok(Outcome::Wait);
@@ -368,23 +358,23 @@ impl Responder {
         host: &mut H,
     ) -> Result<Outcome, Refusal> {
         let (Some(feth), Some(reth)) = (headers.feth, headers.reth) else {
-            return Err(Refusal::invalid("a FLUSH without FETH or RETH"));
+            return Err(Refusal::invalid(BadRequest::FlushWithoutHeaders));
         };
         let access = match Placement::from_bits(feth.placement) {
             Some(placement) if !placement.is_empty() => placement.rights(),
-            _ => return Err(Refusal::invalid("a FLUSH of an unknown placement type")),
+            _ => return Err(Refusal::invalid(BadRequest::FlushPlacement)),
         };
         if !core.attr.access.contains(access) {
-            return Err(Refusal::invalid("qp_access_flags do not allow the FLUSH"));
+            return Err(Refusal::invalid(BadRequest::FlushNotAllowed));
         }
         self.check_resources(core)?;
         let scope = match feth.selectivity {
             0 if u64::from(reth.len) > MAX_MESSAGE => {
-                return Err(Refusal::invalid("a message is longer than 2^31 bytes"));
+                return Err(Refusal::invalid(BadRequest::MessageTooLong));
             }
             0 => FlushScope::Range { va: reth.va, len: reth.len },
             1 => FlushScope::Region,
-            _ => return Err(Refusal::invalid("a FLUSH of an unknown selectivity level")),
+            _ => return Err(Refusal::invalid(BadRequest::FlushSelectivity)),
         };
         host.flush(core.key(core.peer_pd, reth.rkey), scope, access).map_err(refused)?;
         self.answer_empty(core, headers, reply);
@@ -405,9 +395,7 @@ impl Responder {
     fn check_resources(&self, core: &Core) -> Result<(), Refusal> {
         let outstanding = self.jobs.iter().filter(|j| !j.is_again()).count();
         if outstanding >= usize::from(core.attr.max_dest_rd_atomic) {
-            return Err(Refusal::invalid(
-                "more READs, atomics, ATOMIC WRITEs and FLUSHes outstanding than max_dest_rd_atomic",
-            ));
+            return Err(Refusal::invalid(BadRequest::TooManyOutstanding));
         }
         Ok(())
     }
@@ -426,7 +414,7 @@ fn check_remote<H: Host>(
     host: &mut H,
 ) -> Result<Range<u64>, Refusal> {
     if u64::from(reth.len) > MAX_MESSAGE {
-        return Err(Refusal::invalid("a message is longer than 2^31 bytes"));
+        return Err(Refusal::invalid(BadRequest::MessageTooLong));
     }
     // The key of an empty message is not looked at (IBTA 9.7.4.1.4).
     if reth.len == 0 {
@@ -439,11 +427,9 @@ fn check_remote<H: Host>(
 
 fn refused(fault: Fault) -> Refusal {
     match fault {
-        Fault::Key => Refusal::access("no region has this remote key"),
-        Fault::Range => Refusal::access("the range is not within the region"),
-        Fault::Rights => Refusal::access("the region does not allow it"),
-        Fault::Gone => {
-            Refusal::access("the memory of the region was given up before it was deregistered")
-        }
+        Fault::Key => Refusal::access(BadRequest::Key),
+        Fault::Range => Refusal::access(BadRequest::Range),
+        Fault::Rights => Refusal::access(BadRequest::Rights),
+        Fault::Gone => Refusal::access(BadRequest::Gone),
     }
 }

@@ -23,6 +23,7 @@ use polypath_wire::psn::Psn;
 use crate::REACH;
 use crate::cause::Cause;
 use crate::common::Core;
+use crate::explanation::{BadRequest, What};
 use crate::host::Host;
 use crate::rq::{CompletedRecv, ReceiveQueue};
 use answer::{Due, Job, ReadJob, Reply};
@@ -59,11 +60,11 @@ struct Refusal {
     /// How the receive work request in hand ends, if there is one.
     status: WcStatus,
     cause: Cause,
-    why: &'static str,
+    why: BadRequest,
 }
 
 impl Refusal {
-    const fn invalid(why: &'static str) -> Self {
+    const fn invalid(why: BadRequest) -> Self {
         Self {
             nak: NakCode::InvalidRequest,
             status: WcStatus::RemInvReqErr,
@@ -72,7 +73,7 @@ impl Refusal {
         }
     }
 
-    const fn access(why: &'static str) -> Self {
+    const fn access(why: BadRequest) -> Self {
         Self {
             nak: NakCode::RemoteAccess,
             status: WcStatus::RemAccessErr,
@@ -374,11 +375,8 @@ impl Responder {
         reply: Reply,
         host: &mut H,
     ) {
-        core.explain(
-            host,
-            Some(reply.path),
-            format_args!("request with PSN {psn} refused: {}", refusal.why),
-        );
+        let what = What::RequestRefused { psn, why: refusal.why };
+        core.explain(host, Some(reply.path), what);
         // A receive that was taken for this very message reports it; else an event does, or nobody would
         // hear of it (C9-222.1.1, 10.10.2.3). What fails after its execution, as a READ whose region
         // has gone, has nothing to do with the message that is arriving.

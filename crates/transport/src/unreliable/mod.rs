@@ -11,6 +11,7 @@ use polypath_wire::packet::{Headers, pad_for};
 use crate::burst::{Burst, Payload};
 use crate::cause::Cause;
 use crate::common::Core;
+use crate::explanation::What;
 use crate::frozen::{Reader, ThawError, Writer};
 use crate::host::Host;
 use crate::requester::{Failure, Stamp, burst_packets, emit_data, local_fault, psn, unsent};
@@ -219,14 +220,8 @@ fn send_datagram<H: Host>(
     if wqe.len > core.attr.path_mtu {
         // Not sent, and no error either (C10-93.1.1).
         core.counters.dropped_too_long += 1;
-        core.explain(
-            host,
-            Some(path),
-            format_args!(
-                "a datagram of {} bytes is longer than the port's MTU, {}: dropped",
-                wqe.len, core.attr.path_mtu
-            ),
-        );
+        let what = What::DatagramTooLong { bytes: wqe.len, mtu: core.attr.path_mtu };
+        core.explain(host, Some(path), what);
         return Ok(Sent { bytes: 0, packets: 0, ends: true });
     }
     let imm = match wqe.op {
@@ -266,7 +261,7 @@ fn execute_local<H: Host>(core: &Core, wqe: &Wqe, host: &mut H) -> Result<Sent, 
     match done {
         Ok(()) => Ok(Sent { ends: true, ..Sent::default() }),
         Err(fault) => {
-            core.explain(host, None, format_args!("bind or invalidate failed: {fault}"));
+            core.explain(host, None, What::BindOrInvalidate { fault });
             Err(Failure::local(status))
         }
     }

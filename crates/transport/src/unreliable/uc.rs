@@ -7,6 +7,7 @@ use polypath_wire::psn::Psn;
 
 use crate::cause::Cause;
 use crate::common::Core;
+use crate::explanation::{BadUcWrite, What};
 use crate::frozen::{Reader, ThawError, Writer, words};
 use crate::host::Host;
 use crate::responder::execute::check_packet;
@@ -114,11 +115,7 @@ impl UcReceiver {
         }
         if self.rq.store(core, received, packet.payload, host).is_err() {
             core.counters.dropped_malformed += 1;
-            core.explain(
-                host,
-                None,
-                format_args!("a UC SEND does not fit the receive work request: dropped"),
-            );
+            core.explain(host, None, What::UcSendNotStored);
             return None;
         }
         let received = received.checked_add(packet.payload.len() as u32)?;
@@ -144,21 +141,21 @@ impl UcReceiver {
                 if !core.attr.access.contains(Access::REMOTE_WRITE)
                     || u64::from(reth.len) > MAX_MESSAGE
                 {
-                    return self.refuse(core, host, "not allowed by qp_access_flags, or too long");
+                    return self.refuse(core, host, BadUcWrite::NotAllowed);
                 }
                 let access = core.remote(core.config.pd, &reth, Access::REMOTE_WRITE);
                 if reth.len > 0
                     && let Err(fault) = host.resolve_remote(&access)
                 {
-                    core.explain(host, None, format_args!("UC WRITE: {fault}"));
-                    return self.refuse(core, host, "key, range or rights");
+                    core.explain(host, None, What::UcWriteFault { fault });
+                    return self.refuse(core, host, BadUcWrite::Memory);
                 }
                 (reth, 0)
             }
         };
         let end = received.checked_add(packet.payload.len() as u32)?;
         if end > reth.len || (opcode.ends_message() && end != reth.len) {
-            return self.refuse(core, host, "it brings not as many bytes as its RETH says");
+            return self.refuse(core, host, BadUcWrite::Length);
         }
         if packet.headers.imm.is_some() && !self.rq.begin(core, host) {
             core.counters.dropped_no_receive += 1;
@@ -181,9 +178,9 @@ impl UcReceiver {
         Some(())
     }
 
-    fn refuse<H: Host>(&self, core: &mut Core, host: &mut H, why: &str) -> Option<()> {
+    fn refuse<H: Host>(&self, core: &mut Core, host: &mut H, why: BadUcWrite) -> Option<()> {
         core.counters.dropped_malformed += 1;
-        core.explain(host, None, format_args!("a UC WRITE was dropped: {why}"));
+        core.explain(host, None, What::UcWriteDropped { why });
         None
     }
 

@@ -4,6 +4,7 @@ use polypath_wire::packet::Packet;
 
 use crate::cause::Cause;
 use crate::common::Core;
+use crate::explanation::What;
 use crate::frozen::{Reader, ThawError};
 use crate::host::Host;
 use crate::rq::{CompletedRecv, ReceiveQueue};
@@ -40,14 +41,8 @@ impl UdReceiver {
         };
         if deth.qkey != core.attr.qkey {
             core.counters.dropped_qkey += 1;
-            core.explain(
-                host,
-                None,
-                format_args!(
-                    "datagram from QP {:#08x} with Q_Key {:#x}, ours is {:#x}: dropped",
-                    deth.src_qpn, deth.qkey, core.attr.qkey
-                ),
-            );
+            let (src_qpn, qkey, own) = (deth.src_qpn, deth.qkey, core.attr.qkey);
+            core.explain(host, None, What::DatagramQkey { src_qpn, qkey, own });
             return;
         }
         core.note_request(host);
@@ -63,15 +58,8 @@ impl UdReceiver {
         .and_then(|()| self.rq.store(core, GRH_LEN, packet.payload, host));
         if stored.is_err() {
             core.counters.dropped_malformed += 1;
-            core.explain(
-                host,
-                None,
-                format_args!(
-                    "datagram of {} bytes (and 40 for the GRH) does not fit the receive work \
-                     request, or its memory is not valid: dropped",
-                    packet.payload.len()
-                ),
-            );
+            let bytes = packet.payload.len() as u32;
+            core.explain(host, None, What::DatagramNotStored { bytes });
             return;
         }
         let what = CompletedRecv {

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use polypath_transport::{
-    Access, AtomicOp, Burst, Completion, CqSide, EarlyRoom, Fault, FlatSegment, FlushScope, Host,
-    Memory, Observer, PathId, PathTag, Paths, Payload, PeerId, QpEvent, Queues, RecvWr,
-    RemoteAccess, RemoteKey, Route, Sge, Unread, WcStatus,
+    Access, AtomicOp, Burst, Completion, CqSide, EarlyRoom, Explanation, Fault, FlatSegment,
+    FlushScope, Host, Memory, Observer, PathId, PathTag, Paths, Payload, PeerId, QpEvent, Queues,
+    RecvWr, RemoteAccess, RemoteKey, Route, Sge, Unread, WcStatus,
 };
 use polypath_transport::{Class, Pick, Want};
 use polypath_wire::ICRC_LEN;
@@ -300,8 +300,8 @@ impl Observer for SimHost {
         self.events.push(event);
     }
 
-    fn explain(&mut self, text: std::fmt::Arguments<'_>) {
-        self.explanations.push(text.to_string());
+    fn explain(&mut self, explanation: Explanation) {
+        self.explanations.push(explanation.to_string());
     }
 }
 
