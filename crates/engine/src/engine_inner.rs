@@ -126,33 +126,39 @@ impl EngineInner {
     /// The lane for a new queue pair.
     pub(crate) fn lane(&self) -> Result<Arc<Lane>> {
         let n = self.config.lane_for_this_thread();
-        if let Some(lane) = self.lanes.get(n) {
-            return Ok(lane.clone());
-        }
-        let mut guard = lock(&self.broker);
-        if let Some(lane) = self.lanes.get(n) {
-            return Ok(lane.clone());
-        }
-        self.open_lane(&mut guard, n, Client::open_lane)
+        let find = || self.lanes.get(n).cloned();
+        self.find_or_open(find, |broker| self.open_lane(broker, n, Client::open_lane))
     }
 
     /// The lane whose numbers this one is among. If the engine has none yet, it asks the broker for the slot.
     pub(crate) fn lane_of_number(&self, number: u32) -> Result<Arc<Lane>> {
         let slot = numbers::slot_of(number)?;
-        let with_slot = || self.lanes.iter().find(|lane| lane.slot == slot).cloned();
-        if let Some(lane) = with_slot() {
-            return Ok(lane);
-        }
-        let mut guard = lock(&self.broker);
-        if let Some(lane) = with_slot() {
-            return Ok(lane);
-        }
-        let place = self.lanes.last_free();
-        let n = place.ok_or_else(|| Error::no_memory("the engine has no room for another lane"))?;
-        let asked = self.open_lane(&mut guard, n, |broker| broker.open_lane_on(slot));
-        asked.map_err(|Error { errno, reason }| {
-            Error::new(errno, format!("no lane for the queue pair number {number:#x}: {reason}"))
+        let find = || self.lanes.iter().find(|lane| lane.slot == slot).cloned();
+        self.find_or_open(find, |broker| {
+            let place = self.lanes.last_free();
+            let n =
+                place.ok_or_else(|| Error::no_memory("the engine has no room for another lane"))?;
+            let asked = self.open_lane(broker, n, |broker| broker.open_lane_on(slot));
+            asked.map_err(|Error { errno, reason }| {
+                let what = format!("no lane for the queue pair number {number:#x}: {reason}");
+                Error::new(errno, what)
+            })
         })
+    }
+
+    /// The lane that `find` finds. If there is none, `open` opens it with the broker locked, and nobody else
+    /// opens a lane meanwhile.
+    fn find_or_open(
+        &self,
+        find: impl Fn() -> Option<Arc<Lane>>,
+        open: impl FnOnce(&mut Option<Client>) -> Result<Arc<Lane>>,
+    ) -> Result<Arc<Lane>> {
+        if let Some(lane) = find() {
+            return Ok(lane);
+        }
+        let mut broker = lock(&self.broker);
+        // Another thread may have opened it while this one waited for the lock.
+        find().map_or_else(|| open(&mut broker), Ok)
     }
 
     /// Opens lane `n` on the slot that the broker gives as it is asked.
