@@ -1,13 +1,13 @@
-//! How fast packets get from a sender to a receiver, and what the ICRC costs.
+//! Measures how fast packets get from a sender to a receiver, and what the ICRC costs.
 //!
 //! ```text
 //! cargo run --release --example udp_rate                                   # over lo
 //! udp_rate --from 10.9.0.1 --to 10.9.0.2 --from-ns a --to-ns b             # over a veth pair
 //! ```
 //!
-//! Both ends take turns in one thread and its CPU time is what counts, so that a busy machine does
-//! not matter;
-//! `--threads 2` gives each its own. Plain is UDP_SEGMENT and UDP_GRO with nothing else done to the data.
+//! Both ends take turns in one thread, and its CPU time is measured, so that a busy machine does
+//! not matter. `--threads 2` gives each end its own thread. Plain means UDP_SEGMENT and UDP_GRO
+//! without any other work on the data.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -21,8 +21,8 @@ use polypath_engine::memory::{KeyCache, MemoryTable, Segment, store};
 use polypath_transport::{Access, Burst, PathId, Payload, Sge};
 use polypath_wire::{Bth, Headers, Opcode, Psn, ROCE_PORT};
 
-/// Bytes on the way at most: within the 208 KiB receive buffer of an unprivileged socket, of which
-/// the kernel takes a part for itself.
+/// The largest number of bytes under way. It fits into the 208 KiB receive buffer of an
+/// unprivileged socket, of which the kernel uses a part for itself.
 const WINDOW: u64 = 128 * 1024;
 const MESSAGE: u32 = 1 << 20;
 /// BTH and ICRC.
@@ -43,12 +43,12 @@ struct Options {
 }
 
 impl Options {
-    /// Whether a measurement is wanted: all are, or the one named.
+    /// Whether a measurement was requested: all are, unless one is named.
     fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.eq_ignore_ascii_case(name)
     }
 
-    /// Bytes of payload among so many bytes of packets.
+    /// The number of payload bytes in this many bytes of packets.
     fn payload(&self, bytes: u64) -> f64 {
         bytes as f64 * f64::from(self.mtu) / f64::from(self.mtu + OVERHEAD)
     }
@@ -60,9 +60,9 @@ enum Mode {
     Plain,
     /// Packets with ICRC computed and verified.
     Icrc,
-    /// And the payload copied to its place.
+    /// The same, and the payload is copied to its place.
     Stored,
-    /// As READ responses: the payload is copied before it is sent.
+    /// Like READ responses: the payload is copied before it is sent.
     Copied,
 }
 
@@ -70,7 +70,7 @@ fn main() -> io::Result<()> {
     let options = options();
     println!("{} -> {}, {} bytes of payload a packet", options.from, options.to, options.mtu);
     let modes = [Mode::Plain, Mode::Icrc, Mode::Stored, Mode::Copied];
-    // In turns, so that noise of the machine meets all alike.
+    // The modes take turns, so that noise of the machine affects all alike.
     let mut rates = [const { Vec::new() }; 4];
     for _ in 0..options.rounds {
         for (mode, rates) in modes.iter().zip(&mut rates) {
@@ -89,7 +89,7 @@ fn main() -> io::Result<()> {
         return Ok(());
     }
     if options.from_ns == options.to_ns {
-        // Both ends would want port 4791.
+        // Both ends would need port 4791.
         return Ok(());
     }
     let (mut raw, mut ours) = (Vec::new(), Vec::new());
@@ -155,9 +155,9 @@ fn enter(ns: Option<&String>) -> io::Result<()> {
     }
 }
 
-/// What the broker opens for a lane.
+/// A socket like the one that the broker opens for a lane.
 fn slot_socket() -> io::Result<OwnedFd> {
-    // std's own binding would make it IPv6 only where the system says so.
+    // std would make the socket IPv6-only if that is the system's default.
     // SAFETY: no pointers; the descriptor is new.
     let fd = unsafe {
         let fd = libc::socket(libc::AF_INET6, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
@@ -206,7 +206,8 @@ fn bulk(options: &Options, mode: Mode) -> io::Result<f64> {
     if options.threads == 1 { one_thread(options, mode) } else { two_threads(options, mode) }
 }
 
-/// Both ends in turns on one CPU: what a byte costs altogether, whatever else the machine does.
+/// Runs both ends in turns on one CPU. This measures the total cost of a byte, whatever else the
+/// machine does.
 fn one_thread(options: &Options, mode: Mode) -> io::Result<f64> {
     enter(options.to_ns.as_ref())?;
     let mut sink = Sink::new(mode)?;
@@ -228,7 +229,7 @@ fn one_thread(options: &Options, mode: Mode) -> io::Result<f64> {
     Ok(options.payload(received) / (cpu_time() - begin).as_secs_f64())
 }
 
-/// What this thread has used.
+/// The CPU time that this thread has used.
 fn cpu_time() -> Duration {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec.
@@ -236,7 +237,8 @@ fn cpu_time() -> Duration {
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
-/// Keeps the thread on one CPU: spinning threads that share one wait for each other's time slices.
+/// Keeps the thread on one CPU, because spinning threads that share a CPU wait for each other's
+/// time slices.
 fn pin(cpu: usize) {
     // SAFETY: all zeroes are an empty set; the calls read and write only the set given.
     unsafe {
@@ -283,7 +285,7 @@ fn send_in_window(options: &Options, mode: Mode, received: &AtomicU64) -> io::Re
         if done != last_progress.0 {
             last_progress = (done, Instant::now());
         } else if last_progress.1.elapsed() > Duration::from_millis(50) {
-            // Something was lost after all: begin anew.
+            // Something was lost after all, so start again.
             eprintln!("{} bytes lost", sent - done);
             sent = done;
             last_progress.1 = Instant::now();
@@ -341,7 +343,7 @@ impl Source {
         Ok(Self { mode, memory, table, key, sender, flow, plain, to, run, mtu, offset: 0 })
     }
 
-    /// What one send puts on the wire, without IP and UDP headers.
+    /// The bytes that one send puts on the wire, without IP and UDP headers.
     fn bytes(&self) -> u64 {
         u64::from(self.run * (self.mtu + OVERHEAD))
     }
@@ -394,7 +396,7 @@ impl Sink {
         Ok(Self { mode, receiver, memory, table, keys: KeyCache::new(), key, offset: 0 })
     }
 
-    /// One batch; gives how many bytes it had.
+    /// Receives one batch. Returns its number of bytes.
     fn receive(&mut self) -> io::Result<u64> {
         let mut bytes = 0;
         let Self { mode, receiver, memory, table, keys, key, offset } = self;
@@ -424,7 +426,7 @@ fn flow_key(local: IpAddr, remote: IpAddr) -> FlowKey {
     FlowKey { local, remote, ifindex: None, source_port: 0xc001, traffic_class: 0, hop_limit: 64 }
 }
 
-/// Half of a round trip, microseconds, median of all.
+/// Half of a round trip in microseconds, the median of all.
 fn ping(options: &Options, ours: bool) -> io::Result<f64> {
     let stop = AtomicBool::new(false);
     let bound = std::sync::Barrier::new(2);
@@ -480,7 +482,7 @@ impl Side {
             let flow = sender.open(flow_key(local, remote))?;
             return Ok(Self::Ours(Box::new(Receiver::new(slot_socket()?)?), sender, flow));
         }
-        // Which end is which does not matter, as long as each knows the other's port.
+        // It does not matter which end is which, as long as each knows the other's port.
         let port = |ip: IpAddr, other: IpAddr| if ip == other { 0 } else { 5001 };
         let socket = match UdpSocket::bind(SocketAddr::new(local, 5001)) {
             Ok(socket) => socket,

@@ -1,11 +1,11 @@
-//! From address vectors to addresses.
+//! Resolves address vectors to IP addresses.
 
 use std::net::IpAddr;
 
 use polypath_topology::DeviceSpec;
 use polypath_verbs::{AhAttr, Error, Result};
 
-/// Where an address vector leads.
+/// The addresses that an address vector leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Resolved {
     pub(crate) local: IpAddr,

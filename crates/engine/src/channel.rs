@@ -8,7 +8,7 @@ use polypath_verbs::CompletionChannel;
 
 use crate::notify::NoticeQueue;
 
-/// A completion channel: tokens of completion queues that have an event.
+/// A completion channel: the tokens of completion queues that have an event.
 #[derive(Debug)]
 pub(crate) struct Channel {
     notices: NoticeQueue<u64>,
@@ -23,7 +23,7 @@ impl Channel {
         self.notices.push(token);
     }
 
-    /// A completion queue is gone: its events are not delivered any more.
+    /// Drops the undelivered events of a completion queue that is gone.
     pub(crate) fn forget(&self, token: u64) {
         self.notices.forget(|t| *t == token);
     }

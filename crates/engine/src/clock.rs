@@ -1,4 +1,4 @@
-//! Time as the protocol cores want it.
+//! Time in the form that the protocol cores need.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -9,7 +9,8 @@ pub(crate) fn now() -> Duration {
     origin().0.elapsed()
 }
 
-/// The fuzzer's time: it stands still until [`pass`] moves it, so that an input always does the same.
+/// The fuzzer's time. It stands still until [`pass`] moves it, so that an input always has the same
+/// effect.
 #[cfg(fuzzing)]
 pub(crate) fn now() -> Duration {
     Duration::from_nanos(PASSED.load(std::sync::atomic::Ordering::Relaxed))
@@ -25,7 +26,7 @@ pub(crate) fn pass(time: Duration) {
     PASSED.fetch_add(nanos, std::sync::atomic::Ordering::Relaxed);
 }
 
-/// `CLOCK_REALTIME` in nanoseconds at a moment of [`now`], as completions are stamped.
+/// The `CLOCK_REALTIME` in nanoseconds at a time of [`now`], for the timestamps of completions.
 pub(crate) fn realtime_ns(at: Duration) -> u64 {
     u64::try_from((origin().1 + at).as_nanos()).unwrap_or(u64::MAX)
 }

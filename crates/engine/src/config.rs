@@ -8,7 +8,7 @@ use polypath_ipc::settings::{self, Bonding, SettingError};
 use polypath_topology::Selection;
 use polypath_verbs::{Error, Result};
 
-/// What an engine is made with. The default is what an empty environment gives.
+/// The configuration of an engine. The default is that of an empty environment.
 ///
 /// ```
 /// use polypath_engine::{Config, Selection};
@@ -18,29 +18,31 @@ use polypath_verbs::{Error, Result};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Which devices the engine has (`POLYPATH_DEVICE`).
+    /// The devices of the engine (`POLYPATH_DEVICE`).
     pub devices: Selection,
-    /// Most lanes, 1 to 32 (`POLYPATH_LANES`); 1 by default. Lanes are opened when first used.
+    /// The largest number of lanes, 1 to 32 (`POLYPATH_LANES`); 1 by default. Lanes are opened when
+    /// first used.
     pub lanes: usize,
-    /// Settings of the mp device (`POLYPATH_MP`: `key=value` joined by commas, named as Linux bonding
-    /// names them: primary, primary_reselect, updelay, downdelay in ms).
+    /// Settings of the mp device (`POLYPATH_MP`: `key=value` joined by commas, with the names of
+    /// Linux bonding: primary, primary_reselect, updelay and downdelay in ms).
     pub bonding: Bonding,
-    /// How long a lane's thread polls before it sleeps, where packets follow each other closely and a
+    /// How long a lane's thread polls before it sleeps, if packets follow each other closely and a
     /// processor is idle (`POLYPATH_BUSY_POLL` in µs): 0 to 1 ms, 100 µs by default.
     pub busy_poll: Duration,
-    /// What is to go wrong with packets (`POLYPATH_FAULT`), for a program under test; `None`: nothing.
+    /// Faults to inject into packets (`POLYPATH_FAULT`), to test a program; `None` for none.
     pub faults: Option<Faults>,
-    /// The file that packets are written to; `None`: none.
+    /// The file that packets are written to; `None` for none.
     pub capture: Option<CaptureTo>,
 }
 
 /// A capture of an engine's packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureTo {
-    /// The file (`POLYPATH_PCAP`), in the format pcapng. If there is one of that name, it stays as it is,
-    /// and the process id comes before the extension of the new one.
+    /// The file (`POLYPATH_PCAP`), in pcapng format. An existing file of that name is kept: the
+    /// process id is then put before the extension of the new one.
     pub path: PathBuf,
-    /// Bytes of each packet that are kept, from the IP header on (`POLYPATH_SNAPLEN`): 128 to 65535.
+    /// The number of bytes of each packet to keep, from the IP header on (`POLYPATH_SNAPLEN`): 128
+    /// to 65535.
     pub snap_len: u32,
 }
 
@@ -58,10 +60,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What the environment says.
+    /// Reads the configuration from the environment.
     ///
     /// # Errors
-    /// `EINVAL` with the first variable that makes no sense, and what to write instead.
+    /// `EINVAL` with the first variable that is invalid, and what to write instead.
     pub fn from_env() -> Result<Self> {
         let text = |name: &str| std::env::var(name).unwrap_or_default();
         let wrong = |error: SettingError| Error::invalid(error.to_string());
@@ -78,7 +80,7 @@ impl Config {
         })
     }
 
-    /// Refuses what is out of range.
+    /// Rejects settings that are out of range.
     pub(crate) fn check(&self) -> Result<()> {
         if !(1..=settings::LANES_MAX).contains(&self.lanes) {
             return Err(Error::invalid(format!(
@@ -97,7 +99,8 @@ impl Config {
         Ok(())
     }
 
-    /// The lane that a queue pair made by this thread lives on: by the CPU the thread runs on.
+    /// The lane for a queue pair that this thread creates: it depends on the CPU that the thread
+    /// runs on.
     #[allow(unsafe_code)]
     pub(crate) fn lane_for_this_thread(&self) -> usize {
         if self.lanes == 1 {

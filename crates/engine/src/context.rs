@@ -1,4 +1,4 @@
-//! An open device, as the verbs know it: makes its objects.
+//! An open device, which creates the objects of verbs.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -30,8 +30,9 @@ use crate::xrc::target::XrcTarget;
 use crate::xrc::{Membership, Xrcd};
 use crate::{device, port};
 
-/// Numbers of protection domains are the process's: XRC hands them from context to context, and none of
-/// another engine is taken for one of ours.
+/// The next number of a protection domain. Numbers are unique in the process, because XRC passes
+/// them between contexts, and because one of another engine must not be mistaken for one of this
+/// engine.
 static NEXT_PD: AtomicU32 = AtomicU32::new(1);
 
 /// An open device.
@@ -65,7 +66,7 @@ impl OpenDevice {
     }
 }
 
-/// What makes a shared receive queue a member of an XRC domain.
+/// The membership of a shared receive queue in an XRC domain.
 fn membership(xrc: &XrcSrq, lanes: &Arc<dyn Drive>) -> Result<Membership> {
     let (cq, xrcd) = (Cq::find(xrc.cq.as_ref(), lanes)?, Xrcd::find(xrc.domain.as_ref(), lanes)?);
     Ok(Membership { cq, xrcd })
@@ -220,7 +221,7 @@ impl Context for OpenDevice {
 
     fn create_ah(&self, pd: u32, attr: &AhAttr) -> Result<Arc<AddressHandle>> {
         crate::address::resolve(&self.shared.spec(), attr)?;
-        // An address handle holds nothing of its protection domain, so it does not keep it alive.
+        // An address handle uses nothing of its protection domain, so it does not keep it alive.
         self.shared.check_pd(pd)?;
         let place: Box<dyn std::any::Any + Send + Sync> = Box::new(self.shared.ahs.take()?);
         Ok(Arc::new(AddressHandle {

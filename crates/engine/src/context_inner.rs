@@ -1,4 +1,5 @@
-//! What the objects of an open device share: its memory, its protection domains, its events.
+//! The state that the objects of an open device share: its memory, its protection domains, its
+//! events.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -17,7 +18,7 @@ use crate::memory::MemoryTable;
 use crate::notify::{NoticeQueue, lock};
 use crate::quota::Quota;
 
-/// Packets for queue pairs of a context that were dropped for their keys.
+/// Counters of packets for queue pairs of a context that were dropped for wrong keys.
 #[derive(Debug, Default)]
 pub(crate) struct KeyViolations {
     /// Datagrams with a wrong Q_Key (`qkey_viol_cntr`).
@@ -26,32 +27,32 @@ pub(crate) struct KeyViolations {
     pub(crate) pkey: AtomicU64,
 }
 
-/// What all objects of a context share.
+/// The state that all objects of a context share.
 #[derive(Debug)]
 pub(crate) struct ContextInner {
-    /// Those of its engine.
+    /// The lanes of its engine.
     pub(crate) lanes: Arc<dyn Drive>,
     pub(crate) info: DeviceInfo,
     spec: RwLock<Arc<DeviceSpec>>,
     pub(crate) memory: MemoryTable,
     pub(crate) dm: DmTable,
     pub(crate) events: NoticeQueue<AsyncEvent>,
-    /// Users of each protection domain.
+    /// The number of users of each protection domain.
     pub(crate) pds: Mutex<HashMap<u32, u32>>,
     pub(crate) next_srq: AtomicU32,
     pub(crate) cqs: Arc<Quota>,
     pub(crate) srqs: Arc<Quota>,
     pub(crate) ahs: Arc<Quota>,
     pub(crate) violations: KeyViolations,
-    /// The program has been told that the device is gone.
+    /// Whether the program was told that the device is gone.
     gone: AtomicBool,
 }
 
 impl ContextInner {
-    /// A context of a device, with no objects.
+    /// Creates a context of a device, without objects.
     ///
     /// # Errors
-    /// What the system gave when it refused a file descriptor.
+    /// The system's error, if it has no file descriptor left.
     pub(crate) fn new(
         lanes: Arc<dyn Drive>,
         info: &DeviceInfo,
@@ -75,18 +76,18 @@ impl ContextInner {
         }))
     }
 
-    /// The device as it is now: members and GIDs.
+    /// The device in its current state: members and GIDs.
     pub(crate) fn spec(&self) -> Arc<DeviceSpec> {
         self.spec.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    /// Itself, as the objects of the context know it.
+    /// A reference to itself, in the form that the objects of the context use.
     pub(crate) fn owner(self: &Arc<Self>) -> Weak<dyn Raise> {
         let weak: Weak<Self> = Arc::downgrade(self);
         weak
     }
 
-    /// An object is gone: its events are not delivered any more.
+    /// Drops the undelivered events of an object that is gone.
     pub(crate) fn forget_events(&self, element: Element) {
         self.events.forget(|e| e.element == element);
     }
@@ -101,7 +102,7 @@ impl ContextInner {
         }
     }
 
-    /// Whether there is such a protection domain; nothing holds on to it.
+    /// Checks that a protection domain exists, without keeping it alive.
     pub(crate) fn check_pd(&self, pd: u32) -> Result<()> {
         self.use_pd(pd)?;
         self.release_pd(pd);
@@ -121,13 +122,15 @@ impl ContextInner {
         }
     }
 
-    /// The engine is closed, and with it the device: the program is told, as of one that was taken out.
+    /// Handles the end of the engine, and with it of the device: the program is told the same as
+    /// when a device is removed.
     pub(crate) fn engine_closed(&self, table: &Table) {
         self.close_memory();
         self.tell_gone(self.spec().is_active(table));
     }
 
-    /// The device is gone. As the kernel tells it: the port goes, and then the device, for good.
+    /// Tells the program that the device is gone. As with the kernel, the port goes first, and then
+    /// the device, for good.
     fn tell_gone(&self, was_active: bool) {
         if !self.gone.swap(true, Ordering::Relaxed) {
             if was_active {
@@ -137,7 +140,8 @@ impl ContextInner {
         }
     }
 
-    /// Interfaces or addresses changed: new GIDs, and the events that hardware would raise.
+    /// Handles a change of interfaces or addresses: updates the GIDs, and raises the events that
+    /// hardware would raise.
     pub(crate) fn table_changed(&self, old: &Table, new: &Table, selection: &Selection) {
         let Some(spec) = device::find(new, selection, &self.info.name) else {
             self.tell_gone(self.spec().is_active(old));

@@ -1,8 +1,9 @@
 //! Completion queues.
 //!
-//! A completion queue may be fed by several lanes and read by several threads; its own lock is held
-//! for a few instructions only. Inside of it is only the channel's lock, and that rarely: who raises
-//! an event lets go of the queue first, but for the lane that comes back for a deferred event.
+//! Several lanes may feed a completion queue, and several threads may read it. Its lock is held for
+//! a few instructions only. While it is held, only the channel's lock may be taken, and that is
+//! rare: a thread that raises an event first releases the queue's lock. The one exception is a lane
+//! that raises a deferred event.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -25,7 +26,7 @@ use crate::moderation::{Moderated, Moderation};
 use crate::notify::lock;
 use crate::quota::Permit;
 
-/// What makes the next event.
+/// The completion that makes the next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
     No,
@@ -48,17 +49,18 @@ pub(crate) struct Cq {
     token: u64,
     ignore_overrun: bool,
     channel: Option<Arc<dyn polypath_verbs::CompletionChannel>>,
-    /// How many entries there are, to be looked at without the lock.
+    /// The number of entries, which can be read without the lock.
     count: AtomicUsize,
-    /// Who reads it asked for an event, and so is about to sleep.
+    /// Whether the reader asked for an event, which means that it is about to sleep.
     awaited: AtomicBool,
-    /// A completion was lost: the queue is in error for good.
+    /// Whether a completion was lost. The queue is then in error for good.
     overrun: AtomicBool,
-    /// Bit n: lane n feeds this queue.
+    /// Bit n is set if lane n feeds this queue.
     lanes: AtomicU64,
-    /// Queue pairs that use it, once per side, and shared receive queues of XRC.
+    /// The number of queue pairs that use it, counted once per side, and of XRC shared receive
+    /// queues.
     users: AtomicU32,
-    /// Those of its engine.
+    /// The lanes of its engine.
     engine_lanes: Arc<dyn Drive>,
     owner: Weak<dyn Raise>,
     _permit: Option<Permit>,
@@ -102,29 +104,29 @@ impl Cq {
         }))
     }
 
-    /// A queue pair on `lane` starts to use this queue.
+    /// Lets a queue pair on `lane` use this queue.
     pub(crate) fn attach(&self, lane: usize) {
         self.feed(1 << lane);
         self.add_user();
     }
 
-    /// The lanes of the mask may feed this queue from now on.
+    /// Lets the lanes of the mask feed this queue from now on.
     pub(crate) fn feed(&self, lanes: u64) {
         self.lanes.fetch_or(lanes, Ordering::Relaxed);
     }
 
-    /// Something starts to use this queue.
+    /// Adds a user of this queue.
     pub(crate) fn add_user(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It stops; its completions stay.
+    /// Removes a user. Its completions stay.
     pub(crate) fn remove_user(&self) {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The completion queue behind the trait, if it is one of the engine with these lanes: no other
-    /// lanes are driven by who polls it.
+    /// The completion queue behind the trait, if it belongs to the engine with these lanes, because
+    /// a thread that polls drives only these lanes.
     pub(crate) fn find(cq: &dyn CompletionQueue, lanes: &Arc<dyn Drive>) -> Result<Arc<Self>> {
         cq.as_any()
             .downcast_ref::<Self>()
@@ -133,10 +135,10 @@ impl Cq {
             .ok_or_else(|| Error::invalid("the completion queue belongs to another device"))
     }
 
-    /// A queue pair stops using it, and what it did not do successfully is forgotten.
+    /// Stops a queue pair's use of this queue, and forgets its unsuccessful completions.
     ///
-    /// What succeeded before stays, as on Linux rxe: libfabric polls the queue after it has destroyed a
-    /// queue pair, and takes for lost what it does not find.
+    /// Successful completions stay, as on Linux rxe: libfabric polls the queue after it has
+    /// destroyed a queue pair, and treats completions that it does not find as lost.
     pub(crate) fn detach(&self, qpn: u32) {
         self.retain(|done| done.qpn != qpn || done.status == WcStatus::Success);
         self.remove_user();
@@ -153,11 +155,11 @@ impl Cq {
         self.count.store(ring.entries.len(), Ordering::Release);
     }
 
-    /// Adds a completion and raises an event if one is asked for. `Some`: the event is deferred,
-    /// and the lane must call [`Self::raise_deferred`] at that time.
+    /// Adds a completion and raises an event if one was asked for. `Some` means that the event is
+    /// deferred, and that the lane must call [`Self::raise_deferred`] at that time.
     ///
     /// # Errors
-    /// [`Overrun`]: there is no room, and the completion is lost.
+    /// [`Overrun`] if there is no room, and the completion is lost.
     pub(crate) fn push(
         &self,
         completion: Completion,
@@ -168,8 +170,8 @@ impl Cq {
             if self.ignore_overrun {
                 ring.entries.pop_front();
             } else {
-                // IBTA 11.6.3.2: the completion is lost and the queue is in error; the owner is told
-                // once.
+                // IBTA 11.6.3.2: the completion is lost, and the queue is in error. The owner is
+                // told once.
                 let first = !self.overrun.swap(true, Ordering::Relaxed);
                 drop(ring);
                 if first && let Some(owner) = self.owner.upgrade() {
@@ -192,7 +194,8 @@ impl Cq {
         if !wanted {
             return Ok(None);
         }
-        // A failure is told at once, and so is a queue that may overrun before the program looks.
+        // An event is not deferred for a failure, nor for a queue that may overrun before the
+        // program looks.
         if ring.moderation.is_on()
             && !failed
             && ring.entries.len() < ring.capacity as usize / 2
@@ -206,22 +209,22 @@ impl Cq {
         Ok(None)
     }
 
-    /// A lane comes back, as it was told for the time `at`: raises the event that was deferred, if
-    /// it is due. `Some`: the lane must come back then.
+    /// Raises the deferred event if it is due. The lane calls this at the time `at` that it was
+    /// given. `Some` is the next time at which the lane must call.
     pub(crate) fn raise_deferred(&self, at: Duration, now: Duration) -> Option<Duration> {
         let mut ring = lock(&self.ring);
         match ring.moderation.look(at, now) {
             Moderated::Defer(again) => again,
             Moderated::Raise => {
                 self.disarm(&mut ring);
-                // With the lock: `destroy` must not forget the queue's events between the two.
+                // The lock is held, so that `destroy` cannot forget the queue's events in between.
                 self.notify();
                 None
             }
         }
     }
 
-    /// The event that was asked for is raised.
+    /// Notes that the event that was asked for is raised.
     #[inline]
     fn disarm(&self, ring: &mut Ring) {
         ring.armed = Armed::No;
@@ -245,7 +248,7 @@ impl Cq {
 
     #[inline]
     fn take(&self, limit: usize, sink: &mut dyn FnMut(&Wc)) -> usize {
-        // Who polls in vain need not hold up who has completions to add.
+        // A thread that polls an empty queue must not delay the lanes that add completions.
         if self.count.load(Ordering::Acquire) == 0 { 0 } else { self.take_some(limit, sink) }
     }
 
@@ -425,7 +428,7 @@ mod tests {
         assert_eq!(cq.poll(1, &mut |_| ()).unwrap_err().errno, libc::EIO);
     }
 
-    /// IBTA 11.6.3.2: the queue pair whose completion is lost fails, and it is the lane that fails it.
+    /// IBTA 11.6.3.2: the lane makes the queue pair fail whose completion is lost.
     #[test]
     fn each_completion_that_finds_no_room_is_an_overrun_to_the_lane() {
         let cq = cq(1, None, &Arc::default());
@@ -487,7 +490,7 @@ mod tests {
         let channel = Arc::new(Channel::new().unwrap());
         let cq = moderated(&channel);
         assert_eq!(push(&cq, completion(1, 1, false), us(0)), Some(us(100)));
-        // Arming again neither forgets what is deferred nor begins to count anew.
+        // Arming again keeps what is deferred, and does not restart the count.
         cq.arm(false).unwrap();
         assert_eq!(push(&cq, completion(2, 1, false), us(1)), None);
         assert_eq!(channel.take(), None, "deferred");

@@ -1,8 +1,9 @@
-//! The engine of this process: the one that the environment configures, for programs that know of no
-//! engines, those of the C interface.
+//! The engine of this process. The environment configures it, for programs that do not know about
+//! engines because they use the C interface.
 //!
-//! It is made with the first look for devices and lives as long as the process. A child after `fork()` has
-//! neither the threads nor the connections of its parent's, so it gets one of its own.
+//! It is created when a program first asks for devices, and lives as long as the process. A child
+//! after `fork()` has neither the threads nor the connections of its parent, so it gets its own
+//! engine.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -14,12 +15,12 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::notify::lock;
 
-/// The one of this process; replaced after a fork, and for good reasons never freed: what the program has
-/// open uses it until the process ends.
+/// The engine of this process. It is replaced after a fork, and never freed, because the objects
+/// that the program has open use it until the process ends.
 static CURRENT: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
 static MAKING: Mutex<()> = Mutex::new(());
 
-/// The engine, if this process has made it already.
+/// The engine, if this process has already created it.
 #[allow(unsafe_code)]
 fn known() -> Option<&'static Engine> {
     // SAFETY: the pointer is null or came from Box::leak and is never freed.
@@ -27,7 +28,7 @@ fn known() -> Option<&'static Engine> {
     engine.filter(|engine| engine.is_of_this_process())
 }
 
-/// The engine of this process, connected to the broker. A child after fork() gets its own.
+/// The engine of this process, connected to the broker. A child after fork() gets its own engine.
 fn current() -> Result<&'static Engine> {
     if let Some(engine) = known() {
         return Ok(engine);
@@ -44,12 +45,13 @@ fn current() -> Result<&'static Engine> {
 /// The devices that this process sees, as `POLYPATH_DEVICE` selects them.
 ///
 /// # Errors
-/// If the environment makes no sense, or the broker can't be reached or started.
+/// If the environment is invalid, or the broker can't be reached or started.
 pub fn devices() -> Result<Vec<Arc<dyn Device>>> {
     Ok(current()?.devices())
 }
 
-/// The process ends: acknowledgements that wait are sent, as far as no other thread is at it.
+/// Ends the engine's work when the process ends: acknowledgements that wait are sent, unless
+/// another thread is in their lane.
 pub fn leave() {
     if let Some(engine) = known() {
         engine.leave();

@@ -1,4 +1,5 @@
-//! When a lane comes back to completion queues whose events are deferred (`moderation.rs`).
+//! The times at which a lane returns to completion queues whose events are deferred
+//! (`moderation.rs`).
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use crate::cq::Cq;
 
-/// A queue that a lane shall come back to.
+/// A queue that a lane must return to, and when.
 #[derive(Debug)]
 struct Deferral {
     at: Duration,
@@ -34,8 +35,8 @@ impl Ord for Deferral {
     }
 }
 
-/// The queues that a lane shall come back to. There is one entry for a queue, more only while a
-/// shorter period is set: so they are about as many as queues that the program made.
+/// The queues that a lane must return to. A queue has one entry, and more only after its period was
+/// made shorter. So there are about as many entries as queues.
 #[derive(Debug, Default)]
 pub(crate) struct Deferrals {
     heap: BinaryHeap<Reverse<Deferral>>,
@@ -43,7 +44,7 @@ pub(crate) struct Deferrals {
 }
 
 impl Deferrals {
-    /// Comes back to `cq` at `at`.
+    /// Adds `cq`, to be returned to at `at`.
     pub(crate) fn add(&mut self, at: Duration, cq: &Arc<Cq>) {
         self.push(at, Arc::downgrade(cq));
     }
@@ -53,13 +54,14 @@ impl Deferrals {
         self.news = true;
     }
 
-    /// Whether queues were added since the last call: the lane's thread may sleep too long.
+    /// Whether queues were added since the last call, so that the lane's thread might sleep too
+    /// long.
     #[inline]
     pub(crate) fn take_news(&mut self) -> bool {
         core::mem::take(&mut self.news)
     }
 
-    /// When the lane has to come back.
+    /// The time of the next return.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         self.heap.peek().map(|Reverse(deferral)| deferral.at)

@@ -1,4 +1,4 @@
-//! What a device on lanes is and can do.
+//! The properties of a device that uses lanes.
 
 use polypath_topology::{DeviceSpec, Selection, Table, devices};
 use polypath_verbs::{DeviceAttr, DeviceInfo};
@@ -9,12 +9,12 @@ use crate::limits::{
 };
 use crate::memory::{REGIONS_MAX, WINDOWS_MAX};
 
-/// The device of that name, as the table has it now.
+/// The device of that name, according to the current table.
 pub(crate) fn find(table: &Table, selection: &Selection, name: &str) -> Option<DeviceSpec> {
     devices(table, selection).into_iter().find(|spec| spec.name == name)
 }
 
-/// What a program is shown of a device.
+/// The part of a device that programs see before they open it.
 pub(crate) fn info(spec: &DeviceSpec, table: &Table) -> DeviceInfo {
     DeviceInfo {
         name: spec.name.clone(),
@@ -54,7 +54,7 @@ pub(crate) fn attributes(info: &DeviceInfo) -> DeviceAttr {
         sys_image_guid: info.node_guid,
         max_mr_size: u64::MAX,
         page_size_cap: 0xffff_f000,
-        // As Linux rxe: no vendor whose quirks anybody would apply.
+        // As with Linux rxe, the vendor is unknown, so that no program applies a vendor's quirks.
         vendor_id: 0xff_ffff,
         vendor_part_id: 0,
         hw_ver: 0,

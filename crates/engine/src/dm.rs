@@ -1,5 +1,5 @@
-//! Device memory (`man 3 ibv_alloc_dm`): memory that programs reach by copies and by regions of it,
-//! never by an address. Here it is memory of the process; the limit is one open device's.
+//! Device memory (`man 3 ibv_alloc_dm`): memory that programs access by copies and by regions of
+//! it, but not by address. Here it is memory of the process. The limit applies to each open device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,10 +13,10 @@ use crate::memory::DeviceBytes;
 use crate::mr::Mr;
 use crate::notify::lock;
 
-/// What copies and regions are aligned to, bytes: as on the hardware that has device memory.
+/// The alignment of copies and regions in bytes, as on the hardware that has device memory.
 const ALIGNMENT: u64 = 4;
 
-/// What a region of it holds.
+/// The keeper in a region of device memory: it counts the region as a user.
 #[derive(Debug)]
 struct InUse(Arc<Memory>);
 
@@ -33,7 +33,7 @@ impl Drop for InUse {
     }
 }
 
-/// A handle; there may be several of one allocation (`ibv_import_dm`).
+/// A handle. One allocation may have several (`ibv_import_dm`).
 #[derive(Debug)]
 pub(crate) struct Dm {
     context: Arc<ContextInner>,
@@ -71,7 +71,7 @@ impl Dm {
 }
 
 fn too_much() -> Error {
-    Error::no_memory("the device has no such amount of device memory left")
+    Error::no_memory("not enough device memory is left: free some, or allocate less")
 }
 
 fn check(aligned: bool) -> Result<()> {

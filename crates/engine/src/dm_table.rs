@@ -1,4 +1,4 @@
-//! Which device memory an open device has allocated.
+//! The table of device memory that an open device has allocated.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
@@ -14,9 +14,9 @@ pub(crate) struct DmTable(pub(crate) Mutex<Allocated>);
 #[derive(Debug, Default)]
 pub(crate) struct Allocated {
     pub(crate) by_handle: HashMap<u32, Arc<Memory>>,
-    /// Bytes of them all.
+    /// The total size in bytes.
     pub(crate) bytes: u64,
-    /// The handle to try next.
+    /// The handle that was given last.
     pub(crate) last: u32,
 }
 
@@ -24,6 +24,6 @@ pub(crate) struct Allocated {
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) bytes: DeviceBytes,
-    /// Memory regions of it.
+    /// The number of its memory regions.
     pub(crate) regions: AtomicU32,
 }

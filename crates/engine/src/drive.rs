@@ -1,6 +1,7 @@
-//! What completion queues and memory ask of the lanes that they serve.
+//! The interface through which completion queues and memory use lanes.
 //!
-//! Lanes hold completion queues and contexts, so these cannot know lanes. They know this trait.
+//! Lanes refer to completion queues and contexts, so these cannot refer to lanes. They use this
+//! trait instead.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,18 +11,19 @@ pub(crate) trait Drive: Debug + Send + Sync {
     /// Drives the lanes of the mask for a thread that polls.
     fn drive(&self, mask: u64);
 
-    /// A thread that polls has found completions and does not drive the lanes of the mask.
+    /// Tells the lanes of the mask that a thread that polls has found completions, and so does not
+    /// drive them.
     fn took(&self, mask: u64);
 
-    /// A thread is about to sleep for an event from one of these lanes.
+    /// Tells these lanes that a thread is about to sleep until an event.
     fn expect_sleep(&self, mask: u64);
 
-    /// Returns when no lane is at work with what it saw before: memory that was deregistered before the
-    /// call is not touched after it.
+    /// Returns when no thread is in a lane that was in it at the call: no lane accesses memory
+    /// afterwards that was deregistered before.
     fn barrier(&self);
 }
 
-/// Whether both are the lanes of one engine.
+/// Whether both are the lanes of the same engine.
 pub(crate) fn are_same(one: &Arc<dyn Drive>, other: &Arc<dyn Drive>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }

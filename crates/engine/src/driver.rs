@@ -1,4 +1,4 @@
-//! What opens the devices of a kind.
+//! The interface for opening devices of a kind.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use crate::engine_inner::EngineInner;
 
 /// Opens devices of one kind.
 pub(crate) trait Driver: Debug + Sync {
-    /// The kind.
+    /// The kind of device.
     fn kind(&self) -> &'static DeviceKind;
 
-    /// Opens a device that its provider has made of the engine's table (`ibv_open_device`). `info` is
-    /// what the program was shown of it.
+    /// Opens a device (`ibv_open_device`). `spec` is what its provider made of the engine's table,
+    /// and `info` is what the program was shown.
     fn open(
         &self,
         engine: &Arc<EngineInner>,

@@ -20,7 +20,7 @@ static DRIVERS: &[&dyn Driver] = &[
 /// The driver of a kind.
 ///
 /// # Errors
-/// `EOPNOTSUPP`: the engine has none.
+/// `EOPNOTSUPP` if the engine has none.
 pub(crate) fn of(kind: &DeviceKind) -> Result<&'static dyn Driver> {
     let found = DRIVERS.iter().find(|driver| driver.kind() == kind);
     found.copied().ok_or_else(|| {

@@ -1,5 +1,5 @@
-//! An engine: its connection to the broker, the table of interfaces, its lanes, and what is open of its
-//! devices. Engines of one process share nothing of that.
+//! An engine: its connection to the broker, the table of interfaces, its lanes, and its open
+//! devices. Engines of one process share nothing of these.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -10,8 +10,8 @@ use crate::config::Config;
 use crate::devices;
 use crate::engine_inner::EngineInner;
 
-/// An engine. A process may have several; each has its own connection to the broker, slots, lanes,
-/// threads and devices, and objects of one are refused by the others.
+/// An engine. A process may have several. Each has its own connection to the broker, slots, lanes,
+/// threads and devices, and rejects objects of another engine.
 ///
 /// ```no_run
 /// use polypath_engine::{Config, Engine, Selection};
@@ -27,12 +27,13 @@ use crate::engine_inner::EngineInner;
 /// # }
 /// ```
 ///
-/// Dropping it is taking an adapter out of the machine. What is posted is flushed with an error, the
-/// memory of its contexts is deregistered, and they raise `IBV_EVENT_DEVICE_FATAL`. When the drop is done,
-/// the engine's threads have ended, its sockets are closed and its slots are the broker's again. What the
-/// program still holds of it answers `ENODEV`, and can be destroyed.
+/// Dropping an engine is like removing an adapter from the machine. Posted requests are flushed
+/// with an error, the memory of its contexts is deregistered, and the contexts raise
+/// `IBV_EVENT_DEVICE_FATAL`. When the drop returns, the engine's threads have ended, its sockets
+/// are closed, and the broker has its slots back. Objects that the program still has return
+/// `ENODEV`, and can be destroyed.
 ///
-/// A child after `fork()` has the handle and nothing behind it: dropping it there does nothing.
+/// A child after `fork()` has the handle and nothing behind it, so dropping it there does nothing.
 #[derive(Debug)]
 pub struct Engine {
     inner: Arc<EngineInner>,
@@ -40,11 +41,11 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Makes an engine. The broker is started if none runs.
+    /// Creates an engine, and starts the broker if none runs.
     ///
     /// # Errors
-    /// `EINVAL`: the configuration makes no sense. `ENODEV`: the broker can't be reached or started, or
-    /// there is no interface for such a device. Else what the system gave.
+    /// `EINVAL` if the configuration is invalid; `ENODEV` if the broker can't be reached or
+    /// started, or there is no interface for such a device; otherwise the system's error.
     pub fn open(config: Config) -> Result<Self> {
         let inner = Arc::new(EngineInner::connect(config)?);
         let stream = inner.subscribe()?;
@@ -52,17 +53,18 @@ impl Engine {
         Ok(Self { inner, events: Some(events) })
     }
 
-    /// Its devices as of now.
+    /// The current devices of the engine.
     pub fn devices(&self) -> Vec<Arc<dyn Device>> {
         devices::all(&self.inner)
     }
 
-    /// False in a child of the process that made it.
+    /// Whether this process created it; false in a forked child.
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.inner.pid == std::process::id()
     }
 
-    /// The process ends: acknowledgements that wait are sent, as far as no other thread is at it.
+    /// Sends acknowledgements that wait, because the process ends, except on lanes that another
+    /// thread is in.
     pub(crate) fn leave(&self) {
         self.inner.lanes.iter().for_each(|lane| lane.leave());
     }
@@ -72,12 +74,12 @@ impl Drop for Engine {
     fn drop(&mut self) {
         let events = self.events.take();
         if !self.is_of_this_process() {
-            // Locks may be held by threads that are not here, and what is behind them half done.
+            // Threads that do not exist here may hold locks, with half-finished work behind them.
             core::mem::forget((events, self.inner.clone()));
             return;
         }
         self.inner.end_service();
-        // What it has panicked of, if it has, was said.
+        // If the thread panicked, the panic was already reported.
         let _ = events.map(JoinHandle::join);
         self.inner.close();
     }

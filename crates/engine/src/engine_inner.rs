@@ -1,5 +1,5 @@
-//! What an engine's handle, its devices, its contexts and its threads share: the connection to the broker,
-//! the table of interfaces, the lanes.
+//! The state that an engine's handle, its devices, contexts and threads share: the connection to
+//! the broker, the table of interfaces, the lanes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock, Weak};
@@ -20,37 +20,39 @@ use crate::media::Wrappers;
 use crate::notify::lock;
 use crate::xrc::domain::Domains;
 
-/// What the events thread waits for beside the broker.
+/// What ends the events thread, besides the broker.
 #[derive(Debug, Default)]
 pub(crate) struct Service {
-    /// The engine closes.
+    /// Whether the engine closes.
     pub(crate) closing: bool,
-    /// Ends the stream that the thread reads.
+    /// Ends the stream that the thread reads from.
     pub(crate) stream: Option<HangUp>,
 }
 
-/// What an engine's handle, its devices, its contexts and its threads share.
+/// The state that an engine's handle, its devices, contexts and threads share.
 #[derive(Debug)]
 pub(crate) struct EngineInner {
     pub(crate) pid: u32,
     config: Config,
-    /// What its lanes wrap their media in.
+    /// The wrappers around the media of its lanes.
     wrappers: Wrappers,
     pub(crate) selection: Selection,
-    /// Absent in an engine that was made without one, see `fuzz`, and in one that is closed.
+    /// `None` in an engine that was created without a broker (see `fuzz`), and in one that is
+    /// closed.
     pub(crate) broker: Mutex<Option<Client>>,
     table: RwLock<Arc<Table>>,
     pub(crate) lanes: Lanes,
     contexts: Mutex<Vec<Weak<ContextInner>>>,
     pub(crate) xrc_domains: Domains,
-    /// Calls the thread that hears the broker, to tell it what happened on the lanes.
+    /// Wakes the events thread, so that it tells the broker what happened on the lanes.
     pub(crate) messenger: Arc<Messenger>,
     pub(crate) service: Mutex<Service>,
-    /// Signalled when `service` says that the engine closes.
+    /// Signalled when the engine begins to close.
     pub(crate) closing: Condvar,
 }
 
-/// Pauses between attempts to reach a broker again that was killed, the first and the longest.
+/// Pauses between attempts to reconnect to a broker that was killed: the first one, and the
+/// longest.
 pub(crate) const RECONNECT_FIRST: Duration = Duration::from_millis(1);
 pub(crate) const RECONNECT_LAST: Duration = Duration::from_millis(500);
 
@@ -62,7 +64,7 @@ pub(crate) fn ipc_error(error: &IpcError) -> Error {
     Error::new(error.errno(), error.to_string())
 }
 
-/// What is wrong with the primary of the multi-path device, if there is one.
+/// The problem with the primary of the multi-path device, if there is one.
 fn primary_problem(config: &Config, table: &Table, selection: &Selection) -> Option<String> {
     let devices = polypath_topology::devices(table, selection);
     let mp = devices.iter().find(|device| device.kind.multipath)?;
@@ -77,7 +79,8 @@ impl EngineInner {
         let hello = Hello::of_this_process(&config.devices.to_string());
         let mut broker = Client::connect_or_start(&hello).map_err(|e| ipc_error(&e))?;
         let table = broker.table().map_err(|e| ipc_error(&e))?;
-        // Decided once: a second interface that appears later does not turn roce0 into mp0.
+        // The selection is fixed now: a second interface that appears later does not turn roce0
+        // into mp0.
         let selection = broker.selection().clone();
         if let Some(problem) = primary_problem(&config, &table, &selection) {
             log::warn(&problem);
@@ -109,7 +112,8 @@ impl EngineInner {
         }
     }
 
-    /// An engine without a broker and without threads, with one lane that only its owner drives.
+    /// Creates an engine without a broker and threads. It has one lane, which only its owner
+    /// drives.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn alone(table: Table, selection: Selection, lane: Arc<Lane>) -> Arc<Self> {
         let messenger = Messenger::new().expect("a descriptor is left");
@@ -118,7 +122,7 @@ impl EngineInner {
         Arc::new(engine)
     }
 
-    /// The interfaces and addresses as last heard.
+    /// The interfaces and addresses that the broker last reported.
     pub(crate) fn table(&self) -> Arc<Table> {
         self.table.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
@@ -130,7 +134,8 @@ impl EngineInner {
         self.find_or_open(find, |broker| self.open_lane(broker, n, Client::open_lane))
     }
 
-    /// The lane whose numbers this one is among. If the engine has none yet, it asks the broker for the slot.
+    /// The lane that this number belongs to. If the engine does not have it yet, it asks the broker
+    /// for the slot.
     pub(crate) fn lane_of_number(&self, number: u32) -> Result<Arc<Lane>> {
         let slot = numbers::slot_of(number)?;
         let find = || self.lanes.iter().find(|lane| lane.slot == slot).cloned();
@@ -171,40 +176,43 @@ impl EngineInner {
         let broker = broker.as_mut().ok_or_else(no_broker)?;
         let opened = match ask(broker) {
             Err(IpcError::Closed) => {
-                // Killed, and its place taken already or a moment later.
+                // The broker was killed. Another one has taken its place, or will in a moment.
                 self.renew(broker).and_then(|()| ask(broker))
             }
             other => other,
         };
         let opened = opened.map_err(|e| ipc_error(&e))?;
         let table = self.table();
-        // The broker stays locked: no lane is forgotten when it has to be told of all.
+        // The broker stays locked, so that a thread that tells it about all lanes includes this
+        // one.
         let lane = Lane::start(n, opened, &self.config, &self.wrappers, &table, &self.selection)?;
         lane.tell_by(self.messenger.clone());
         let lane = self.lanes.set(n, lane).clone();
         let now = self.table();
         if !Arc::ptr_eq(&table, &now) {
-            // A new table came in between, and this lane was not among those that were told.
+            // A new table arrived in between, and was not told to this lane.
             lane.set_table(&now, &self.selection);
         }
         Ok(lane)
     }
 
-    /// A context that wants to hear of ports and GIDs.
+    /// Registers a context for changes of ports and GIDs.
     pub(crate) fn register(&self, context: &Arc<ContextInner>) -> Result<()> {
         let mut contexts = lock(&self.contexts);
         contexts.retain(|c| c.strong_count() > 0);
         contexts.push(Arc::downgrade(context));
         drop(contexts);
-        // In this order: who closes the engine either is seen here or sees the context.
+        // The order matters: either this thread sees that the engine closes, or the closing thread
+        // sees the context.
         if lock(&self.service).closing {
             return Err(Error::new(libc::ENODEV, "the engine of this device is closed"));
         }
         Ok(())
     }
 
-    /// Q_Key and P_Key violations of a device's port: those of all contexts that have it open in this
-    /// engine, as 16-bit counters that stay at their end (IBTA 14.2.5.6).
+    /// The Q_Key and P_Key violations of a device's port. They are summed over all contexts of this
+    /// engine that have it open, and are 16-bit counters that stay at their maximum (IBTA
+    /// 14.2.5.6).
     pub(crate) fn key_violations(&self, device: &DeviceInfo) -> (u32, u32) {
         let contexts = self.contexts();
         let of_device = || contexts.iter().filter(|context| context.info.name == device.name);
@@ -220,9 +228,9 @@ impl EngineInner {
         lock(&self.contexts).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Closes the lanes, gives their slots back, and tells who has a device open.
+    /// Closes the lanes, gives their slots back, and tells all contexts.
     pub(crate) fn close(&self) {
-        // Nobody opens a lane after this.
+        // No lane is opened after this.
         let broker = lock(&self.broker).take();
         self.lanes.iter().for_each(|lane| lane.close());
         if let Some(broker) = broker {
@@ -233,13 +241,14 @@ impl EngineInner {
         }
     }
 
-    /// The connection that ends does that as well, but not before a child that was forked has ended, which
-    /// has it, too.
+    /// Gives the slots back. The end of the connection does that too, but if the process has
+    /// forked, not until the child has ended, because the child has the connection as well.
     fn give_slots_back(&self, mut broker: Client) {
         for lane in self.lanes.iter() {
             match broker.close_lane(lane.slot) {
                 Err(IpcError::Closed) => {
-                    // Killed. Its successor has the slots, until the process ends or names them.
+                    // The broker was killed. Its successor has the slots until the process ends or
+                    // names them.
                     if self.renew_soon(&mut broker).is_err()
                         || broker.close_lane(lane.slot).is_err()
                     {
@@ -253,7 +262,7 @@ impl EngineInner {
         }
     }
 
-    /// As [`Self::renew`], with patience for the one that takes the broker's place.
+    /// Does the same as [`Self::renew`], but waits for the process that takes the broker's place.
     fn renew_soon(&self, broker: &mut Client) -> core::result::Result<(), IpcError> {
         let mut pause = RECONNECT_FIRST;
         loop {
@@ -265,11 +274,11 @@ impl EngineInner {
         }
     }
 
-    /// Replaces the connection to a broker that was killed by one to its successor.
+    /// Replaces the connection to a broker that was killed with one to its successor.
     pub(crate) fn renew(&self, broker: &mut Client) -> core::result::Result<(), IpcError> {
         let hello = broker.hello().clone();
         let slots: Vec<u8> = self.lanes.iter().map(|lane| lane.slot).collect();
-        // With lanes open only the one that takes over can have the port.
+        // If lanes are open, only a process that takes over can have the port.
         let mut new = if slots.is_empty() {
             Client::connect_or_start(&hello)?
         } else {

@@ -1,15 +1,15 @@
-//! Where asynchronous events go.
+//! The destination of asynchronous events.
 
 use std::fmt::Debug;
 
 use polypath_verbs::AsyncEvent;
 
-/// Takes asynchronous events: the context that an object belongs to.
+/// A receiver of asynchronous events: the context that an object belongs to.
 pub(crate) trait Raise: Debug + Send + Sync {
     /// Queues an event for the application.
     fn raise(&self, event: AsyncEvent);
 
-    /// An object that used a protection domain of this context is gone.
+    /// Counts an object less in a protection domain of this context.
     fn release_pd(&self, _pd: u32) {}
 }
 
@@ -19,7 +19,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Remembers what was raised.
+    /// Records the events that were raised.
     #[derive(Debug, Default)]
     pub(crate) struct Recorder(pub(crate) Mutex<Vec<AsyncEvent>>);
 

@@ -1,9 +1,10 @@
-//! The whole way of a datagram, for the fuzzer: from its bytes through ICRC, headers, path manager and
-//! queue pair into memory and completion queue, with everything real but sockets, threads and clock.
+//! The whole way of a datagram, for the fuzzer: its bytes pass ICRC check, header parser, path
+//! manager and queue pair into memory and completion queue. Everything is real except sockets,
+//! threads and clock.
 //!
-//! One engine on a `mp0` device over two interfaces with addresses of documentation (RFC 5737), which
-//! no machine has: what is sent goes nowhere. Its peer is a path manager, so that multi-path can be
-//! agreed upon, and whatever the fuzzer writes.
+//! There is one engine with an `mp0` device over two interfaces. Their addresses are for
+//! documentation (RFC 5737), so no machine has them and nothing is really sent. The peer is a path
+//! manager, so that multi-path can be agreed on, together with whatever the fuzzer writes.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -30,19 +31,20 @@ use crate::engine_inner::EngineInner;
 use crate::lane::Lane;
 use crate::media::Received;
 
-/// Our lane's slot, and the peer's.
+/// The slots of our lane and of the peer.
 const SLOTS: [u8; 2] = [1, 2];
 /// Bytes of the memory region.
 pub const AREA: usize = 1 << 14;
-/// Largest number of queue pairs below.
+/// The number of queue pairs.
 pub const QPS: usize = KINDS.len();
-/// UDP source port of all that comes in.
+/// The UDP source port of all incoming datagrams.
 const SOURCE_PORT: u16 = 0xc123;
-/// First PSN of all queue pairs, both ways: near the wrap.
+/// The first PSN of all queue pairs in both directions; it is close to the wrap.
 pub const PSN: u32 = 0xff_fff0;
 const QKEY: u32 = 0x1111;
 
-/// The queue pairs: type, from the shared receive queue, on the small completion queue, connected.
+/// The queue pairs: type, whether they use the shared receive queue, whether they use the small
+/// completion queue, whether they are connected.
 const KINDS: [(QpType, bool, bool, bool); 7] = [
     (QpType::Rc, false, false, true),
     (QpType::Rc, true, false, true),
@@ -53,7 +55,7 @@ const KINDS: [(QpType, bool, bool, bool); 7] = [
     (QpType::Rc, false, false, false),
 ];
 
-/// Everything that takes part.
+/// All parts of the set-up.
 #[derive(Debug)]
 pub struct Rig {
     lane: Arc<Lane>,
@@ -68,7 +70,7 @@ pub struct Rig {
     _one_at_a_time: MutexGuard<'static, ()>,
 }
 
-/// An address: of a link, of a host (0: ours, 1: the peer's, more: somebody else's).
+/// The address of a host on a link. Host 0 is ours, 1 is the peer, and others are strangers.
 pub fn ip(link: u8, host: u8) -> IpAddr {
     IpAddr::from([192, 0, if link == 0 { 2 } else { 3 }, host + 1])
 }
@@ -102,7 +104,7 @@ pub(crate) fn table() -> Table {
     Table { generation: 1, ports: vec![port(0), port(1)], ..Table::default() }
 }
 
-/// The one engine.
+/// The only engine.
 fn engine() -> (&'static Arc<EngineInner>, Arc<Lane>) {
     static ONE: OnceLock<(Arc<EngineInner>, Arc<Lane>)> = OnceLock::new();
     let (engine, lane) = ONE.get_or_init(|| {
@@ -119,10 +121,10 @@ impl Default for Rig {
 }
 
 impl Rig {
-    /// Queue pairs in RTS, receives posted, and a peer that knows them.
+    /// Creates queue pairs in RTS with posted receives, and a peer that knows them.
     ///
     /// # Panics
-    /// If the system gives no file descriptors.
+    /// If the system has no file descriptors left.
     pub fn new() -> Self {
         static ONE: Mutex<()> = Mutex::new(());
         let one_at_a_time = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,7 +148,7 @@ impl Rig {
             | Access::FLUSH_GLOBAL;
         let addr = area.as_ptr() as usize;
         let request = MrRequest { pd, addr, len: AREA, iova: 0, access };
-        // SAFETY: `area` outlives the region, and is looked at only while nobody is in the lane.
+        // SAFETY: `area` outlives the region, and is read only while no thread is in the lane.
         #[allow(unsafe_code)]
         let region = unsafe { context.reg_mr(&request) }.expect("a memory region");
         let mut peer = PathManager::new(
@@ -178,13 +180,13 @@ impl Rig {
         rig
     }
 
-    /// Its open device.
+    /// The open device.
     #[cfg(test)]
     pub(crate) fn context(&self) -> &OpenDevice {
         &self.context
     }
 
-    /// The same device, opened once more.
+    /// The same device, opened again.
     #[cfg(test)]
     pub(crate) fn another_context(&self) -> Arc<OpenDevice> {
         let engine = engine().0;
@@ -296,7 +298,8 @@ impl Rig {
         &self.area
     }
 
-    /// A datagram comes in; its last four bytes become the right ICRC if `seal`.
+    /// Takes in a datagram. If `seal` is set, its last four bytes are replaced with the correct
+    /// ICRC.
     pub fn datagram(&mut self, src: IpAddr, dst: IpAddr, bytes: &mut [u8], seal: bool) {
         if seal && bytes.len() >= 16 {
             let flow = Flow::new(src, dst, SOURCE_PORT);
@@ -306,7 +309,7 @@ impl Rig {
         self.lane.round(&[Received::new(src, SOURCE_PORT, dst, bytes)]);
     }
 
-    /// Time passes, and what is due is done.
+    /// Lets time pass, and runs the timers that are due.
     pub fn pass(&mut self, time: Duration) {
         #[cfg(fuzzing)]
         crate::clock::pass(time);
@@ -315,7 +318,7 @@ impl Rig {
         self.peer.handle_timeout(crate::clock::now());
     }
 
-    /// Posts a send; whether it was taken.
+    /// Posts a send. Returns whether it was accepted.
     pub fn post_send(&mut self, at: usize, kind: u8, len: u32) -> bool {
         let at = at % QPS;
         let (va, rkey) = (64, self.rkey());
@@ -351,7 +354,7 @@ impl Rig {
         self.qps[at].post_send(&[request], false).is_ok()
     }
 
-    /// Posts a receive of 1 KiB; whether it was taken.
+    /// Posts a receive of 1 KiB. Returns whether it was accepted.
     pub fn post_recv(&mut self, at: usize) -> bool {
         let at = at % QPS;
         let sge = Sge { addr: 8192, len: 1024, lkey: self.region.lkey() };
@@ -363,7 +366,7 @@ impl Rig {
         }
     }
 
-    /// Takes all completions and events; gives how many.
+    /// Takes all completions and events. Returns their number.
     pub fn poll(&mut self) -> usize {
         let mut n = 0;
         for cq in &self.cqs {
@@ -375,8 +378,8 @@ impl Rig {
         n
     }
 
-    /// Lets the path managers talk: our packets go to the peer, and its answers are given to `judge`,
-    /// which may change them. False from `judge`: the packet is lost.
+    /// Lets the path managers talk. Our packets go to the peer, and its answers are passed to
+    /// `judge`, which may change them. If it returns false, the packet is lost.
     pub fn talk(&mut self, judge: &mut dyn FnMut(&mut ControlOut) -> bool) {
         let now = crate::clock::now();
         for out in self.lane.take_control() {
@@ -397,7 +400,7 @@ impl Rig {
         while self.peer.poll_event().is_some() {}
     }
 
-    /// How many queue pairs have agreed to multi-path.
+    /// The number of queue pairs that have agreed on multi-path.
     pub fn multipath(&self) -> usize {
         let index = |qp: &Arc<dyn QueuePair>| crate::lane::index_of(qp.number());
         let agreed =
@@ -405,7 +408,7 @@ impl Rig {
         self.qps.iter().map(index).filter(|at| agreed(at)).count()
     }
 
-    /// Drops, by reason.
+    /// The numbers of dropped packets by reason.
     pub fn drops(&self) -> Vec<(String, u64)> {
         self.lane.enter(|state| {
             use polypath_telemetry::Counters as _;
@@ -508,7 +511,7 @@ mod tests {
         let bth = Bth { pkey: 0x1234, ..Bth::new(Opcode::RC_SEND_ONLY) };
         send(&mut rig, Headers::new(bth), 0);
         assert_eq!(counted(&rig), (2, 1));
-        // The port's, not the context's.
+        // The port counts them, not the context.
         let other = rig.another_context().query_port(1).unwrap();
         assert_eq!((other.qkey_violations, other.bad_pkey), (2, 1));
     }
@@ -553,7 +556,7 @@ mod tests {
         assert_eq!(qp.query().unwrap(), before);
         assert_eq!(before.state, QpState::Init);
 
-        // One that is connected keeps its peer.
+        // A queue pair that is connected keeps its peer.
         let qp = rig.qps[0].clone();
         attr.state = QpState::Sqd;
         qp.modify(&attr, M::STATE).unwrap();

@@ -1,17 +1,17 @@
-//! The lanes of an engine, made when first used.
+//! The lanes of an engine. Each is created at its first use.
 
 use std::sync::{Arc, OnceLock};
 
 use crate::drive::Drive;
 use crate::lane::Lane;
 
-/// Most lanes of an engine.
+/// The largest number of lanes in an engine.
 const MAX_LANES: usize = polypath_ipc::settings::LANES_MAX;
 
-/// A lane, once it is there, by its index.
+/// Each lane by its index, once it exists.
 type Table = [OnceLock<Arc<Lane>>; MAX_LANES];
 
-/// The lanes of an engine. Completion queues know them by the bits of a mask.
+/// The lanes of an engine. Completion queues refer to them by the bits of a mask.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lanes(Arc<Table>);
 
@@ -45,7 +45,7 @@ fn each(lanes: &Table, mut mask: u64, f: impl Fn(&Lane)) {
 }
 
 impl Lanes {
-    /// The same lanes, as those know them whom they serve.
+    /// The same lanes, in the form that the objects that they serve use.
     pub(crate) fn driver(&self) -> Arc<dyn Drive> {
         self.0.clone()
     }
@@ -54,12 +54,12 @@ impl Lanes {
         self.0[n].get()
     }
 
-    /// The last place that no lane has; threads take the first ones.
+    /// The last free place. Threads use the first ones.
     pub(crate) fn last_free(&self) -> Option<usize> {
         self.0.iter().rposition(|place| place.get().is_none())
     }
 
-    /// Lane `n` is there from now on.
+    /// Enters lane `n`.
     pub(crate) fn set(&self, n: usize, lane: Arc<Lane>) -> &Arc<Lane> {
         self.0[n].get_or_init(|| lane)
     }

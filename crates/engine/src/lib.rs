@@ -1,17 +1,19 @@
-//! Queue pairs, memory and completion queues on lanes; UDP paths; the roce and mp devices.
+//! The engine: queue pairs, memory and completion queues on lanes, UDP paths, and the roce and mp
+//! devices.
 //!
-//! An [`Engine`] has devices; everything else is behind the traits of `polypath-verbs`. There may be
-//! several in a process; [`devices()`] are those of the one that the environment configures. An engine
-//! works in the application's own threads (whoever posts or polls drives its lane) and in one thread of
-//! its own per lane for when nobody does.
+//! An [`Engine`] has devices; everything else is behind the traits of `polypath-verbs`. A process
+//! may have several engines. [`devices()`] returns those of the engine that the environment
+//! configures. An engine works in the application's own threads: a thread that posts or polls
+//! drives its lane. Each lane also has one thread of its own, for times when no other thread drives
+//! it.
 //!
 //! Unsafe code is in `memory` (access to registered memory), `media::udp` (sockets), and in the few system
 //! calls of `notify`, `lane::sleeper`, `lane::multicast`, `thread`, `config` and `current`.
 //!
-//! Some things a process has once, whatever engines there are: the handlers of SIGSEGV and SIGBUS
-//! (`memory::signals`) with what each thread accesses (`memory::guard`), since the kernel knows one
-//! handler; the addresses that stand for null regions (`memory::null`); the numbers of protection
-//! domains; the clock's origin; the log.
+//! A process has some things only once, however many engines it has: the handlers of SIGSEGV and
+//! SIGBUS (`memory::signals`) with the record of what each thread accesses (`memory::guard`),
+//! because the kernel has one handler per process; the addresses of null regions (`memory::null`);
+//! the numbers of protection domains; the clock's origin; the log.
 #![deny(unsafe_code)]
 
 mod address;
@@ -67,6 +69,6 @@ pub use current::{devices, leave};
 pub use engine::Engine;
 pub use polypath_ipc::settings::{Bonding, Reselect};
 pub use polypath_topology::Selection;
-/// The one P_Key: full member of the default partition, as every RoCE port has it.
+/// The only P_Key: full member of the default partition, as on every RoCE port.
 pub use polypath_wire::DEFAULT_PKEY;
 pub use thread::spawn;

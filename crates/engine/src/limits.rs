@@ -1,4 +1,4 @@
-//! What this device can hold. Each limit is reported by `ibv_query_device` and enforced with the
+//! The limits of the device. `ibv_query_device` reports each of them. Going beyond one gives the
 //! error that the man pages name.
 
 /// Completion queue entries.
@@ -11,7 +11,8 @@ pub(crate) const MAX_SGE: u32 = 32;
 pub(crate) const MAX_SRQ_WR: u32 = 1 << 20;
 /// Inline data of a send, bytes.
 pub(crate) const MAX_INLINE: u32 = 1024;
-/// Queue pairs of a lane: 16-bit indexes without 0, kept sparse so that random numbers are quick.
+/// Queue pairs of a lane. There are 16-bit indexes without 0, of which enough stay free that a
+/// random free number is found quickly.
 pub(crate) const MAX_QP_PER_LANE: usize = 48 * 1024;
 /// Protection domains of a context.
 pub(crate) const MAX_PD: u32 = 1 << 16;

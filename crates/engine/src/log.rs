@@ -1,18 +1,19 @@
-//! The log: standard error, if `POLYPATH_LOG` is set; the application's output is its own.
+//! The log, which is written to standard error if `POLYPATH_LOG` is set, because standard output
+//! belongs to the application.
 
 use std::fmt::Display;
 use std::io::Write;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// What `POLYPATH_LOG` asks for.
+/// The value of `POLYPATH_LOG`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
-    /// `0`: nothing at all.
+    /// `0`: log nothing.
     Silent,
-    /// Not set: only what the user has to know.
+    /// Not set: log only what the user must know.
     Quiet,
-    /// Everything.
+    /// Any other value: log everything.
     On,
 }
 
@@ -25,10 +26,10 @@ fn level() -> Level {
     })
 }
 
-/// Writes what the user has to know, such as a setting without effect, unless `POLYPATH_LOG` is `0`.
+/// Logs what the user must know, such as a setting without effect, unless `POLYPATH_LOG` is `0`.
 pub(crate) fn warn(text: &str) {
     if level() != Level::Silent {
-        // Nobody can be told if standard error is gone.
+        // If standard error is gone, nobody can be told.
         let _ = writeln!(std::io::stderr(), "polypath[{}]: {text}", std::process::id());
     }
 }

@@ -1,52 +1,53 @@
 //! Moderation of completion events (`ibv_modify_cq`): fewer events, each for several completions.
 //!
-//! What an armed queue would raise an event for is deferred until `count` of them have come since
-//! the arming, or until `period` has passed since the first. The queue decides that under its lock
-//! ([`Moderation`]); the time is kept by the lane that brought the completion (`deferrals.rs`).
+//! The event of an armed queue is deferred until `count` completions have come since the arming, or
+//! until `period` has passed since the first one. The queue decides this under its lock
+//! ([`Moderation`]). The lane that brought the completion keeps the time (`deferrals.rs`).
 
 use std::time::Duration;
 
-/// When one queue's events are raised.
+/// The moderation of one queue's events.
 #[derive(Debug, Default)]
 pub(crate) struct Moderation {
-    /// Completions per event.
+    /// The number of completions per event.
     count: u32,
-    /// Longest time that a completion waits for its event.
+    /// The longest time that a completion waits for its event.
     period: Duration,
-    /// Completions that an event is owed for.
+    /// The number of completions whose event is deferred.
     deferred: u32,
-    /// When that event is raised at the latest.
+    /// The latest time for that event.
     due: Option<Duration>,
     /// The earliest time at which a lane will come back to this queue.
     timer: Option<Duration>,
 }
 
-/// What to do about a completion that an event is asked for.
+/// The decision about a completion that needs an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moderated {
     /// Raise the event now.
     Raise,
-    /// Not yet. A time: look again then (`Deferrals::add`).
+    /// Defer the event. If there is a time, a lane must return then (`Deferrals::add`).
     Defer(Option<Duration>),
 }
 
 impl Moderation {
-    /// New settings. Without a period nothing would release the last few completions, and less than
-    /// two are nothing to wait for: both mean off. True: completions were deferred under the
-    /// settings before, and their event is to be raised now.
+    /// Changes the settings. Moderation is off without a period, because nothing would release the
+    /// last few completions, and with a count of less than two, because there is nothing to wait
+    /// for. Returns true if completions were deferred under the previous settings, so that their
+    /// event must be raised now.
     pub(crate) fn set(&mut self, count: u16, period_us: u16) -> bool {
         self.count = if period_us == 0 { 0 } else { count.into() };
         self.period = Duration::from_micros(period_us.into());
         self.deferred > 0
     }
 
-    /// Whether events may be deferred at all.
+    /// Whether events may be deferred.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.count > 1
     }
 
-    /// A completion has come at `now` that an event is asked for.
+    /// Notes a completion at `now` that needs an event.
     pub(crate) fn completed(&mut self, now: Duration) -> Moderated {
         self.deferred += 1;
         let due = *self.due.get_or_insert(now + self.period);
@@ -60,17 +61,17 @@ impl Moderation {
         Moderated::Defer(Some(due))
     }
 
-    /// The event is raised: nothing is deferred any more.
+    /// Notes that the event is raised, so nothing is deferred any more.
     #[inline]
     pub(crate) fn raised(&mut self) {
         self.deferred = 0;
         self.due = None;
     }
 
-    /// A lane comes back, as it was told for the time `at`.
+    /// Decides for a lane that returns at the time `at` that it was given.
     pub(crate) fn look(&mut self, at: Duration, now: Duration) -> Moderated {
         if self.timer != Some(at) {
-            return Moderated::Defer(None); // An earlier time was set since.
+            return Moderated::Defer(None); // An earlier time was set meanwhile.
         }
         self.timer = self.due.filter(|&due| due > now);
         match self.due {

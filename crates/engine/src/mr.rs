@@ -1,4 +1,4 @@
-//! Memory regions as the verbs know them.
+//! Memory regions of verbs.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use polypath_verbs::{Access, Error, MemoryRegion, MrRequest, PagesRequest, Resul
 use crate::context_inner::ContextInner;
 use crate::memory::{DmaBuf, MemoryTable, PageList, PageRange, Region};
 
-/// A handle of a memory region. There may be several of one region (`ibv_import_mr`); whoever
-/// deregisters it first, does.
+/// A handle of a memory region. A region may have several handles (`ibv_import_mr`), and the first
+/// one that deregisters it ends it.
 #[derive(Debug)]
 pub(crate) struct Mr {
     context: Arc<ContextInner>,
     key: u32,
-    /// A null region is no peer's.
+    /// The remote key. A null region has none that peers could use.
     rkey: u32,
     len: usize,
 }
 
 impl Mr {
-    /// Registers by `make`, which is given the context's table.
+    /// Creates a region with `make`, which gets the context's table.
     pub(crate) fn make(
         context: &Arc<ContextInner>,
         pd: u32,
@@ -43,7 +43,7 @@ impl Mr {
         Self::make(context, pd, |memory| memory.register(pd, addr, len, iova, access))
     }
 
-    /// As [`Mr::register`], with this key.
+    /// Does the same as [`Mr::register`], with this key.
     pub(crate) fn register_with_key(
         context: &Arc<ContextInner>,
         request: &MrRequest,
@@ -55,7 +55,7 @@ impl Mr {
         })
     }
 
-    /// A region of pages.
+    /// Registers a region that consists of pages.
     pub(crate) fn register_pages(
         context: &Arc<ContextInner>,
         request: &PagesRequest<'_>,
@@ -67,7 +67,7 @@ impl Mr {
         })
     }
 
-    /// `ibv_reg_dmabuf_mr`. The ways to register that mean something to a DMA-BUF are few.
+    /// Implements `ibv_reg_dmabuf_mr`. Only few access flags make sense for a DMA-BUF.
     pub(crate) fn register_dmabuf(
         context: &Arc<ContextInner>,
         request: &MrRequest,
@@ -129,7 +129,7 @@ impl MemoryRegion for Mr {
         let lanes = &self.context.lanes;
         let done = self.context.memory.reregister(self.key, pd, range, access, || lanes.barrier());
         match (&done, pd) {
-            // The old domain has a user less, or the new one never got one.
+            // Either the old domain loses a user, or the new one does not get one.
             (Ok(old), Some(_)) => self.context.release_pd(old.pd()),
             (Err(_), Some(pd)) => self.context.release_pd(pd),
             (_, None) => {}
@@ -139,7 +139,7 @@ impl MemoryRegion for Mr {
 
     fn deregister(&self) -> Result<()> {
         let lanes = &self.context.lanes;
-        // What a lane has checked and not yet sent is sent before it gives its lock back.
+        // A lane sends what it has checked before it releases its lock.
         let gone = self.context.memory.deregister(self.key, || lanes.barrier())?;
         self.context.release_pd(gone.pd());
         Ok(())

@@ -1,17 +1,17 @@
-//! A queue of notices that a thread can wait for with `poll(2)`: an eventfd in semaphore mode that
-//! counts the notices. One read of 8 bytes entitles to one [`NoticeQueue::take`].
+//! A queue of notices that a thread can wait for with `poll(2)`. It has an eventfd in semaphore
+//! mode that counts the notices. Each read of 8 bytes allows one [`NoticeQueue::take`].
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex; a thread that panicked while it held the lock does not take the others along.
+/// Locks a mutex, even if a thread panicked while it held the lock.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notices waiting to be taken.
+/// Notices that wait to be taken.
 #[derive(Debug)]
 pub(crate) struct NoticeQueue<T> {
     fd: OwnedFd,
@@ -36,7 +36,7 @@ impl<T> NoticeQueue<T> {
         lock(&self.queue).pop_front()
     }
 
-    /// Forgets the notices that `stale` picks, and their counts.
+    /// Drops the notices that `stale` picks, and their counts.
     pub(crate) fn forget(&self, stale: impl Fn(&T) -> bool) {
         let gone = {
             let mut queue = lock(&self.queue);
@@ -58,7 +58,7 @@ pub(crate) fn event_fd(flags: libc::c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just created and nobody else owns it.
+    // SAFETY: the descriptor was just created, and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -66,12 +66,13 @@ pub(crate) fn event_fd(flags: libc::c_int) -> io::Result<OwnedFd> {
 #[allow(unsafe_code)]
 pub(crate) fn signal(fd: &OwnedFd) {
     let one = 1u64;
-    // SAFETY: reads 8 bytes from `one`, which lives across the call. It can only fail when 2^64
+    // SAFETY: this reads 8 bytes from `one`, which lives during the call. It can only fail if 2^64
     // notices are pending.
     unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
-/// Takes one from an eventfd (all, if it is not a semaphore), if there is any; never waits.
+/// Takes one count from an eventfd (all counts, if it is not a semaphore), if there is any. It
+/// never waits.
 #[allow(unsafe_code)]
 pub(crate) fn drain_one(fd: &OwnedFd) {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };

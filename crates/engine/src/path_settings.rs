@@ -1,4 +1,4 @@
-//! What the path manager is told: settings and addresses.
+//! The settings and addresses that the path manager gets.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,10 +8,11 @@ use polypath_topology::{PathSelector, Selection, Table, devices};
 
 use crate::config::Config;
 
-/// Most bytes that a peer may have under way to a lane by one path: as many as one queue pair may have.
+/// The largest number of bytes that a peer may have under way to a lane on one path: as many as one
+/// queue pair may have.
 const RECEIVE_WINDOW_MAX: u32 = polypath_transport::REACH;
 
-/// Settings of a lane's path manager.
+/// The settings of a lane's path manager.
 pub(crate) fn settings(config: &Config, table: &Table, receive_buffer: u32) -> PathConfig {
     let bonding = &config.bonding;
     let defaults = PathConfig::default();
@@ -37,12 +38,12 @@ pub(crate) fn settings(config: &Config, table: &Table, receive_buffer: u32) -> P
     }
 }
 
-/// The interfaces that this process's devices stand on.
+/// The interfaces of this process's devices.
 fn members(table: &Table, selection: &Selection) -> Vec<u32> {
     devices(table, selection).into_iter().flat_map(|device| device.members).collect()
 }
 
-/// The addresses of the interfaces that this process's devices stand on.
+/// The addresses of the interfaces of this process's devices.
 pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<LocalAddress> {
     let members = members(table, selection);
     let mut list = Vec::new();
@@ -63,11 +64,11 @@ pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<Local
     list
 }
 
-/// The only IPv4 address that packets for this process's devices can have come to, and the index of its
-/// interface; `None`: there are several or none.
+/// The only IPv4 address at which packets for this process's devices can arrive, and the index of
+/// its interface; `None` if there are several or none.
 pub(crate) fn sole_ipv4(table: &Table, selection: &Selection) -> Option<(Ipv4Addr, u32)> {
     let members = members(table, selection);
-    // Nobody comes in by the loopback interface's own address but over its device.
+    // The loopback interface's own addresses count only if it has a device.
     let ports = table.ports.iter().filter(|port| !port.loopback || members.contains(&port.ifindex));
     let all = ports.flat_map(|port| port.addresses.iter().map(move |a| (a.ip, port.ifindex)));
     let mut v4 = all.filter_map(|(ip, ifindex)| match ip {
@@ -78,7 +79,7 @@ pub(crate) fn sole_ipv4(table: &Table, selection: &Selection) -> Option<(Ipv4Add
     if v4.next().is_none() { first } else { None }
 }
 
-/// Single paths that were taken down by hand.
+/// The rules of paths that were taken down by hand.
 pub(crate) fn down_rules(table: &Table) -> Vec<DownRule> {
     let rule = |selector: &PathSelector| match *selector {
         PathSelector::Interface(_) => None,
@@ -123,7 +124,8 @@ mod tests {
         assert_eq!(sole(&[lo.clone(), one.clone(), port(3, &["fd00:1::1"])]), expected);
         assert_eq!(sole(&[lo.clone(), one, port(3, &["10.0.1.1"])]), None);
         assert_eq!(sole(&[lo.clone(), port(2, &["10.0.0.1", "10.0.0.2"])]), None);
-        // Alone, the loopback interface has a device, and its address counts.
+        // The loopback interface has a device if it is the only interface, and then its address
+        // counts.
         assert_eq!(sole(std::slice::from_ref(&lo)), Some((Ipv4Addr::LOCALHOST, 1)));
         assert_eq!(sole(&[lo, port(2, &[])]), None);
     }

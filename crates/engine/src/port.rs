@@ -1,11 +1,11 @@
-//! The one port of a device, made of its member interfaces.
+//! The only port of a device, which represents its member interfaces.
 
 use polypath_topology::{DeviceSpec, GID_TABLE_LEN, Table, width_and_speed};
 use polypath_verbs::{PortAttr, PortState};
 
 use crate::limits::MAX_MESSAGE;
 
-/// `ibv_query_port`. `violations`: of Q_Keys and P_Keys.
+/// The attributes for `ibv_query_port`. `violations` are those of Q_Keys and P_Keys.
 pub(crate) fn attributes(spec: &DeviceSpec, table: &Table, violations: (u32, u32)) -> PortAttr {
     let active = spec.is_active(table);
     let mbps = spec.speed_mbps(table);
@@ -32,7 +32,7 @@ mod tests {
     use polypath_wire::ext::{AtomicEth, ImmDt, MpHeader, Reth, XrcEth};
     use polypath_wire::{Bth, ICRC_LEN};
 
-    /// The headers of a packet that has a payload, and the ICRC.
+    /// The bytes of the headers of a packet with payload, and the ICRC.
     fn around(headers: &[usize]) -> u32 {
         const IPV6_AND_UDP: usize = 40 + 8;
         (IPV6_AND_UDP + Bth::LEN + headers.iter().sum::<usize>() + ICRC_LEN) as u32
@@ -43,7 +43,7 @@ mod tests {
         let write = around(&[MpHeader::LEN, Reth::LEN, ImmDt::LEN]);
         let xrc_write = around(&[XrcEth::LEN, Reth::LEN, ImmDt::LEN]);
         assert_eq!(polypath_topology::OVERHEAD, write.max(xrc_write));
-        // No payload, so it fits wherever the least path MTU does.
+        // This packet has no payload, so it fits wherever the smallest path MTU does.
         assert!(around(&[MpHeader::LEN, AtomicEth::LEN]) <= polypath_topology::OVERHEAD + 256);
     }
 }

@@ -1,4 +1,4 @@
-//! Queue pairs as the verbs know them: a number on a lane.
+//! Queue pairs of verbs. Each has a number on a lane.
 
 mod frozen;
 
@@ -41,7 +41,7 @@ pub(crate) struct Qp {
     destroyed: AtomicBool,
 }
 
-/// The completion queue of one side: there if, and only if, the queue pair has that side.
+/// The completion queue of one side. It exists if, and only if, the queue pair has that side.
 fn side(
     context: &ContextInner,
     cq: Option<&Arc<dyn polypath_verbs::CompletionQueue>>,
@@ -55,7 +55,7 @@ fn side(
 }
 
 impl Qp {
-    /// Makes a queue pair, with this `number` if there is one; `target` for an XRC target, see
+    /// Creates a queue pair, with this `number` if one is given. `target` is for XRC targets, see
     /// [`crate::xrc::target`].
     pub(crate) fn create(
         engine: &EngineInner,
@@ -178,7 +178,7 @@ impl Qp {
         })
     }
 
-    /// The lane that it lives on.
+    /// The index of its lane.
     pub(crate) fn lane_index(&self) -> usize {
         self.lane.index
     }
@@ -190,14 +190,14 @@ impl Qp {
 
     /// Connects it with a peer.
     fn attach(&self, visit: &mut QpVisit<'_>, dest: u32, to: Resolved) -> Result<()> {
-        // The multi-path header stands for opcodes of RC alone.
+        // The multi-path header replaces only opcodes of RC.
         let multipath = to.multipath && !self.qp_type.is_xrc();
         let options = Resolved { multipath, ..to }.options();
         let attached = visit.attach(dest, to.local, to.remote, options);
         attached.map_err(|e| Error::no_memory(e.to_string()))
     }
 
-    /// What the attributes name must exist before the state may change.
+    /// Checks that what the attributes name exists, before the state may change.
     fn check_attributes(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<Option<Resolved>> {
         if mask.contains(QpAttrMask::PORT) && attr.port_num != 1 {
             return Err(Error::invalid("the device has one port, number 1"));
@@ -239,15 +239,16 @@ fn check_sizes(request: &QpRequest) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of inline data that fit where the scatter/gather elements would be: those there are anyway, as
-/// with adapters and with Linux' rxe, whose programs may not have asked for any (`rdma_xclient`).
+/// The inline data that fit into the space of the scatter/gather elements. This space is available
+/// in any case, as with adapters and with Linux' rxe, and some programs use it without asking for
+/// it (`rdma_xclient`).
 fn inline_room(request: &QpRequest) -> u32 {
     const ELEMENT: u32 = 16;
     let elements = if request.qp_type == QpType::XrcRecv { 0 } else { request.max_send_sge };
     request.max_inline.max((elements * ELEMENT).min(MAX_INLINE))
 }
 
-/// The lane's name of an address handle's way.
+/// The lane's name for the path of an address handle.
 fn ud_destination(
     context: &ContextInner,
     lane: &Lane,
@@ -255,7 +256,7 @@ fn ud_destination(
     io: &mut LaneIo,
     target: &UdTarget<'_>,
 ) -> Result<UdDestination> {
-    // The address handle remembers the path, until that is forgotten.
+    // The address handle remembers its path until the lane forgets that.
     let known = io.datagrams.recall(lane.index, target.ah.resolved.load(Ordering::Relaxed));
     let path = match known {
         Some(path) => path,
@@ -285,7 +286,7 @@ impl QueuePair for Qp {
         self.with(|visit| {
             let before = visit.qp.state();
             let refused = |e| Error::invalid(format!("queue pair {:#x}: {e}", self.qpn));
-            // First what can fail, so that nothing has changed if it does.
+            // Do what can fail first, so that a failure changes nothing.
             if let Some(to) = address.filter(|_| connected) {
                 visit.qp.check_modify(attr, mask).map_err(refused)?;
                 let named = mask.contains(QpAttrMask::DEST_QPN);
@@ -318,7 +319,7 @@ impl QueuePair for Qp {
         }
         let addresses = if self.qp_type == QpType::Ud { list.len() } else { 0 };
         let index = self.index();
-        // Who waits for an event does not poll soon.
+        // A thread that waits for an event will not poll soon.
         let sleeps = [&self.send_cq, &self.recv_cq].into_iter().flatten().any(|cq| cq.is_awaited());
         let bytes = (!sleeps).then(|| list.iter().map(|request| request.data.size()).sum());
         let work = |visit: &mut QpVisit<'_>| {
@@ -457,7 +458,7 @@ impl QueuePair for Qp {
 }
 
 impl Qp {
-    /// It is gone from its lane: gives back what it had beside its completion queues.
+    /// Releases everything but the completion queues after the queue pair has left its lane.
     fn release(&self) {
         if let Some(srq) = &self.srq {
             srq.detach();

@@ -1,14 +1,14 @@
-//! How many objects of a kind an open device may have.
+//! Limits on the number of objects of each kind on an open device.
 //!
-//! What `ibv_query_device` reports is held, so that a program that leaks objects is told (`ENOMEM`)
-//! before the system kills it.
+//! The limits that `ibv_query_device` reports are enforced. So a program that leaks objects gets
+//! `ENOMEM` before the system kills it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use polypath_verbs::{Error, Result};
 
-/// Objects of one kind.
+/// The objects of one kind.
 #[derive(Debug)]
 pub(crate) struct Quota {
     used: AtomicU32,
@@ -16,7 +16,7 @@ pub(crate) struct Quota {
     what: &'static str,
 }
 
-/// Permission for one object; given back when dropped.
+/// Permission for one object. Dropping it gives it back.
 #[derive(Debug)]
 pub(crate) struct Permit(Arc<Quota>);
 
@@ -25,12 +25,12 @@ impl Quota {
         Arc::new(Self { used: AtomicU32::new(0), most, what })
     }
 
-    /// A permit for one more object.
+    /// Takes a permit for one more object.
     ///
     /// # Errors
-    /// `ENOMEM`: there are as many as there may be.
+    /// `ENOMEM` if the limit is reached.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Permit> {
-        // A number and nothing else: it orders no other memory.
+        // This is only a number, which orders no other memory access.
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 (used < self.most).then_some(used + 1)

@@ -1,5 +1,5 @@
-//! The thread that hears the broker (`polypath-events`): changed links and addresses, requests for status.
-//! It tells the broker what happened on the lanes.
+//! The events thread (`polypath-events`). It receives news from the broker: changed links and
+//! addresses, requests for status. It also tells the broker what happened on the lanes.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -15,20 +15,20 @@ use crate::lane::noted::Noted;
 use crate::notify::lock;
 use crate::{log, status};
 
-/// Attempts to reach a broker again that was killed: half a minute.
+/// The number of attempts to reconnect to a broker that was killed: about half a minute.
 const RECONNECTS: u32 = 66;
 
-/// How the broker went.
+/// How the connection to the broker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lost {
-    /// It ended, or this process is a child that must not use its parent's connection.
+    /// The broker ended, or this process is a child that must not use its parent's connection.
     AfterGoodbye,
-    /// It was killed.
+    /// The broker was killed.
     Unexpectedly,
 }
 
 impl EngineInner {
-    /// Asks the broker for news.
+    /// Subscribes to the broker's news.
     pub(crate) fn subscribe(&self) -> Result<EventStream> {
         let hello = lock(&self.broker).as_ref().ok_or_else(no_broker)?.hello().clone();
         let (stream, table) = Client::connect_or_start(&hello)
@@ -38,7 +38,7 @@ impl EngineInner {
         Ok(stream)
     }
 
-    /// Starts the thread that hears them.
+    /// Starts the thread that receives the news.
     pub(crate) fn start_service(
         self: &Arc<Self>,
         mut stream: EventStream,
@@ -47,7 +47,7 @@ impl EngineInner {
         self.can_end(&stream).map_err(|e| ipc_error(&e))?;
         let engine = self.clone();
         crate::thread::start("polypath-events", move || {
-            // Where it is not granted, a fail-over takes a little longer.
+            // If this is refused, a fail-over takes a little longer.
             let _ = polypath_ipc::sched::request_short_slices();
             while engine.serve(&mut stream) == Lost::Unexpectedly {
                 let Some(again) = engine.reconnect(&hello) else { break };
@@ -57,7 +57,7 @@ impl EngineInner {
         .map_err(|e| Error::new(e.raw_os_error().unwrap_or(libc::EAGAIN), "cannot start a thread"))
     }
 
-    /// From now on this is the stream that ends when the engine closes.
+    /// Makes this the stream that ends when the engine closes.
     fn can_end(&self, stream: &EventStream) -> core::result::Result<(), IpcError> {
         let hang_up = stream.hang_up()?;
         let mut service = lock(&self.service);
@@ -68,7 +68,7 @@ impl EngineInner {
         Ok(())
     }
 
-    /// Ends the thread that hears the broker, or is about to.
+    /// Ends the events thread, even if it is only starting.
     pub(crate) fn end_service(&self) {
         let mut service = lock(&self.service);
         service.closing = true;
@@ -78,16 +78,16 @@ impl EngineInner {
         self.closing.notify_all();
     }
 
-    /// Waits, but not if the engine closes: then true.
+    /// Waits for a time. Returns true at once if the engine closes.
     fn pause(&self, time: Duration) -> bool {
         let service = lock(&self.service);
         let waited = self.closing.wait_timeout_while(service, time, |service| !service.closing);
         waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.closing
     }
 
-    /// Does what the broker says until it is gone.
+    /// Follows the broker's messages until the connection ends.
     fn serve(&self, stream: &mut EventStream) -> Lost {
-        // What happened before may not have been told.
+        // Earlier events may not have been sent to the broker yet.
         let mut to_tell = true;
         loop {
             match stream.wait_event_or(self.messenger.waker().as_fd(), to_tell) {
@@ -101,7 +101,7 @@ impl EngineInner {
                         return Lost::Unexpectedly;
                     }
                 }
-                // It is asked for by those who watch alone.
+                // Only watchers subscribe to these.
                 Ok(Some(Push::Events { .. })) => {}
                 Ok(Some(Push::Goodbye)) => return Lost::AfterGoodbye,
                 Err(IpcError::Forked) => return Lost::AfterGoodbye,
@@ -110,7 +110,7 @@ impl EngineInner {
         }
     }
 
-    /// Tells the broker what happened on the lanes; false if it has no room for all.
+    /// Tells the broker what happened on the lanes. Returns false if it has no room for everything.
     fn tell(&self, stream: &mut EventStream) -> core::result::Result<bool, IpcError> {
         self.messenger.begin();
         for lane in self.lanes.iter() {
@@ -129,8 +129,9 @@ impl EngineInner {
         Ok(true)
     }
 
-    /// The broker was killed. Its place is taken within milliseconds: connects to the new one, which
-    /// gives the lanes' slots to who has them. Packets arrive all the while.
+    /// Connects to the new broker after the old one was killed. Another process takes its place
+    /// within milliseconds, and lets each process keep its lanes' slots. Packets arrive all the
+    /// while.
     fn reconnect(&self, hello: &Hello) -> Option<EventStream> {
         let mut pause = RECONNECT_FIRST;
         if self.pause(Duration::ZERO) {
@@ -160,7 +161,7 @@ impl EngineInner {
 
     fn connect_again(&self, hello: &Hello) -> core::result::Result<(EventStream, Table), IpcError> {
         if let Some(broker) = lock(&self.broker).as_mut()
-            // A thread that wanted something may have been here before.
+            // Another thread may have reconnected already.
             && broker.call(&Request::Ping).is_err()
         {
             self.renew(broker)?;

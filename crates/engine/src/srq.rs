@@ -23,9 +23,9 @@ struct Queue {
     limit: u32,
 }
 
-/// What a shared receive queue of XRC belongs to.
+/// The object that an XRC shared receive queue belongs to.
 pub(crate) trait MemberOf: Debug + Send + Sync {
-    /// The queue of this number is destroyed: nobody takes from it after this.
+    /// Handles the end of the queue with this number. Nobody takes receives from it after this.
     fn end(&self, number: u32);
 }
 
@@ -72,12 +72,12 @@ impl Srq {
         }))
     }
 
-    /// Whether it belongs to an XRC domain: then no queue pair is made with it.
+    /// Whether it belongs to an XRC domain. No queue pair can be created with such a queue.
     pub(crate) fn is_xrc(&self) -> bool {
         self.membership.is_some()
     }
 
-    /// The shared receive queue behind the trait, if it is one of ours.
+    /// The shared receive queue behind the trait, if this crate created it.
     pub(crate) fn find(srq: &dyn SharedReceiveQueue) -> Option<Arc<Self>> {
         srq.as_any().downcast_ref::<Self>()?.me.upgrade()
     }
@@ -90,8 +90,8 @@ impl Srq {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Takes the next receive; raises the limit event when fewer than the limit are left
-    /// (`man 3 ibv_modify_srq`: once, until armed again).
+    /// Takes the next receive. Raises the limit event if fewer than the limit are left (`man 3
+    /// ibv_modify_srq`: once, until it is armed again).
     pub(crate) fn take(&self) -> Option<RecvWr> {
         let mut queue = lock(&self.queue);
         let wr = queue.waiting.pop_front()?;

@@ -1,8 +1,8 @@
-//! What an engine tells `polypath status` of its process.
+//! The engine's part of its process's report for `polypath status`.
 //!
-//! A lane is looked at in slices: under its lock, numbers of a few queue pairs or peers are copied, and no
-//! longer. What they mean in words, and which path is whose, is found out after that. So a report
-//! is not of one moment; each queue pair and each path in it is.
+//! A lane is read in parts: under its lock, only the numbers of a few queue pairs or peers are
+//! copied. Names, and which path belongs to whom, are looked up after that. So a report is not a
+//! snapshot of one moment, but each queue pair and each path in it is.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -21,12 +21,12 @@ use crate::engine_inner::EngineInner;
 use crate::lane::noted::{Failure, Noted};
 use crate::lane::{Entry, Lane, State, way_of};
 
-/// Queue pairs that are copied at a time.
+/// The number of queue pairs that are copied at a time.
 const QPS: usize = 32;
-/// Peers that are copied at a time, with up to eight paths each.
+/// The number of peers that are copied at a time, with up to eight paths each.
 const PEERS: usize = 8;
 
-/// Everything this engine knows.
+/// Reports everything that this engine knows.
 pub(crate) fn report(engine: &EngineInner) -> ProcessStatus {
     let contexts = engine.contexts();
     let mut report = ProcessStatus {
@@ -82,7 +82,7 @@ fn add_lane(report: &mut ProcessStatus, lane: &Lane, names: &Names) {
     }
 }
 
-/// Looks at a lane, a slice of it.
+/// Reads one part of a lane.
 fn look<R>(lane: &Lane, work: impl FnOnce(&State) -> R) -> R {
     lane.look(|state| {
         #[cfg(test)]
@@ -94,10 +94,10 @@ fn look<R>(lane: &Lane, work: impl FnOnce(&State) -> R) -> R {
     })
 }
 
-/// What is asked by number and told by name.
+/// Names that belong to numbers.
 struct Names {
     interfaces: HashMap<u32, String>,
-    /// Devices, by where their contexts are.
+    /// The names of devices by the addresses of their contexts.
     devices: HashMap<*const ContextInner, String>,
 }
 
@@ -117,7 +117,7 @@ impl Names {
     }
 }
 
-/// A peer as copied under the lane's lock.
+/// A peer, copied under the lane's lock.
 struct PeerCopy {
     brief: PeerBrief,
     paths: SmallVec<[PathCopy; 2]>,
@@ -167,10 +167,10 @@ impl PathCopy {
     }
 }
 
-/// What queue pairs show of their peer.
+/// The part of a peer that its queue pairs show.
 struct PeerNames {
     remote: IpAddr,
-    /// By which path the traffic goes; empty if none lives.
+    /// The path that the traffic uses; empty if no path lives.
     active: String,
     live_paths: u32,
 }
@@ -188,7 +188,7 @@ impl PeerNames {
     }
 }
 
-/// A queue pair as copied under the lane's lock.
+/// A queue pair, copied under the lane's lock.
 struct QpCopy {
     index: u16,
     qpn: u32,
@@ -286,14 +286,15 @@ mod tests {
     const PEER_COUNT: usize = 500;
 
     thread_local! {
-        /// For how long each look held the lane.
+        /// How long each read held the lane.
         pub(super) static LOOKS: RefCell<Vec<Duration>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// Processor time of this thread: on a busy machine no other clock tells what something costs.
+    /// The processor time of this thread. On a busy machine no other clock measures the cost of
+    /// work.
     pub(super) fn worked() -> Duration {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` is valid, and the clock is there on every Linux.
+        // SAFETY: `time` is valid, and every Linux has this clock.
         #[allow(unsafe_code)]
         unsafe {
             libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time)

@@ -1,28 +1,28 @@
-//! Threads of our own.
+//! The engine's own threads.
 
 use std::hint::black_box;
 use std::io;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-/// Starts a thread that takes no signals: those are the application's. But a fault is its own, and ends
-/// the process if it is blocked.
+/// Starts a thread that receives no signals, because those are for the application. Only the
+/// signals of its own faults are not blocked, because a blocked one would end the process.
 ///
 /// # Errors
-/// What `pthread_create(3)` gives.
+/// Those of `pthread_create(3)`.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     start(name, body).map(drop)
 }
 
-/// The same, for who waits for the thread's end.
+/// Does the same for a caller that waits for the thread's end.
 ///
-/// Returns when the thread has begun and has a heap of its own. libfabric and UCX write other code over the
-/// first bytes of `munmap` while the program runs, and a thread that is just in there dies; and glibc
-/// trims a thread's heap by `munmap` when it allocates for the first time. So that is over before
-/// the verb returns for which the thread is started.
+/// Returns when the thread has begun and has its own heap. libfabric and UCX overwrite the first
+/// bytes of `munmap` with other code while the program runs, and a thread that is just executing
+/// them dies. glibc trims a thread's heap with `munmap` when the thread first allocates. So this
+/// must be over before the verb returns that started the thread.
 ///
 /// # Errors
-/// The same.
+/// Those of [`spawn`].
 #[allow(unsafe_code)]
 pub(crate) fn start(
     name: &str,
@@ -31,12 +31,12 @@ pub(crate) fn start(
     let (begin, has_begun) = mpsc::sync_channel(1);
     let body = move || {
         drop(black_box(Box::new([0_u8; 64])));
-        // Who started it waits for this.
+        // The caller waits for this.
         let _ = begin.send(());
         body();
     };
-    // SAFETY: both sets are plain data on this stack; the caller's mask is restored below. The new
-    // thread inherits the full mask, so that no signal can arrive before it could block them.
+    // SAFETY: both sets are plain data on this stack, and the caller's mask is restored below. The
+    // new thread inherits the full mask, so that no signal can arrive before it blocks them.
     let started = unsafe {
         let mut all: libc::sigset_t = core::mem::zeroed();
         let mut old: libc::sigset_t = core::mem::zeroed();
@@ -48,21 +48,21 @@ pub(crate) fn start(
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, core::ptr::null_mut());
         started
     }?;
-    // It can't end before.
+    // The thread can't end before this.
     let _ = has_begun.recv();
     Ok(started)
 }
 
-/// How late a sleep may end, as `PR_SET_TIMERSLACK(2const)` has it; 50 µs usually.
+/// How late a sleep may end (`PR_SET_TIMERSLACK(2const)`); usually 50 µs.
 const TIMER_SLACK_NS: libc::c_ulong = 1_000;
 
-/// Makes the calling thread one that is woken for little and soon, and whose short sleeps are short.
+/// Makes the kernel wake the calling thread promptly, and end its short sleeps on time.
 ///
-/// A program that polls its memory, and not a completion queue, waits for this thread with every
-/// message. Where a sandbox forbids it, that costs time and nothing else.
+/// A program that polls its memory instead of a completion queue depends on this thread for every
+/// message. If a sandbox forbids these settings, only speed is lost.
 #[allow(unsafe_code)]
 pub(crate) fn request_prompt_wakeups() {
-    // SAFETY: a plain number.
+    // SAFETY: the argument is a plain number.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
     let _ = polypath_ipc::sched::request_short_slices();
 }

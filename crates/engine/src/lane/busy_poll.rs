@@ -1,39 +1,39 @@
-//! How long the lane's thread polls the socket before it sleeps.
+//! Decides how long the lane's thread polls the socket before it sleeps.
 //!
-//! A program that waits for the peer's WRITE in its memory, and polls no completion queue, waits for the
-//! lane's thread with every message. To be woken takes the thread several times as long as to take
-//! the packet in. So where packets follow each other closely, the thread polls for a while before it
-//! sleeps, as the kernel's KVM does with halted processors: the time grows while sleeps turn out to be
-//! short and falls to nothing when one was long. It polls only while a processor would be idle
-//! otherwise, because a poller that takes the processor from the program gains nothing.
+//! A program that waits for the peer's WRITE in its memory, without polling a completion queue,
+//! depends on the lane's thread for every message. Waking the thread takes several times as long as
+//! handling the packet. So while packets follow each other closely, the thread polls for a while
+//! before it sleeps, as the kernel's KVM does with halted processors. That time grows while sleeps
+//! are short, and falls to zero after a long one. The thread polls only while a processor would
+//! otherwise be idle, because taking the processor from the program gains nothing.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// The first time that the thread polls for, after one short sleep.
+/// The polling time after the first short sleep.
 const WINDOW_MIN: Duration = Duration::from_micros(10);
-/// How often a polling thread looks whether a processor is idle.
+/// The interval at which a polling thread checks whether a processor is idle.
 const IDLE_CHECK: Duration = Duration::from_millis(1);
-/// How long it does not poll after no processor was.
+/// How long the thread does not poll after it found no idle processor.
 const CROWDED: Duration = Duration::from_millis(20);
 
-/// When, and for how long, the lane's thread polls.
+/// The polling state of a lane's thread.
 #[derive(Debug)]
 pub(super) struct BusyPoll {
-    /// The longest time, as set.
+    /// The longest polling time, as set.
     limit: Duration,
-    /// The time for which it polls next.
+    /// The next polling time.
     window: Duration,
-    /// When to look again whether a processor is idle.
+    /// The time of the next check whether a processor is idle.
     check_at: Duration,
-    /// What the last look found.
+    /// The result of the last check.
     idle: bool,
     processors: Processors,
 }
 
 impl BusyPoll {
-    /// Polls for up to `limit`; zero: never.
+    /// Creates the state for a thread that polls for up to `limit`; zero turns polling off.
     pub(super) fn new(limit: Duration) -> Self {
         Self {
             limit,
@@ -44,7 +44,7 @@ impl BusyPoll {
         }
     }
 
-    /// For how long the thread polls now, before it sleeps.
+    /// How long the thread should poll now, before it sleeps.
     pub(super) fn window(&mut self, now: Duration) -> Duration {
         if self.window.is_zero() {
             return Duration::ZERO;
@@ -56,7 +56,7 @@ impl BusyPoll {
         if self.idle { self.window } else { Duration::ZERO }
     }
 
-    /// The thread slept for so long, what it polled before included, until there was something.
+    /// Notes how long the thread slept, including the time it polled, until something came.
     pub(super) fn slept(&mut self, time: Duration) {
         self.window = if time > self.limit {
             Duration::ZERO
@@ -70,8 +70,8 @@ impl BusyPoll {
 #[derive(Debug)]
 struct Processors {
     count: usize,
-    /// `/proc/loadavg`, whose fourth field says how many threads run or could (`proc_loadavg(5)`).
-    /// `None`: there is no such file, and nothing is known.
+    /// `/proc/loadavg`, whose fourth field tells how many threads are running or runnable
+    /// (`proc_loadavg(5)`). `None` if there is no such file, so that nothing is known.
     load: Option<File>,
 }
 
@@ -83,7 +83,7 @@ impl Processors {
         }
     }
 
-    /// Whether no other thread waits for a processor while this one polls.
+    /// Whether no other thread waits for a processor while this thread polls.
     fn one_is_idle(&self) -> bool {
         let Some(load) = &self.load else { return false };
         let mut text = [0; 128];
@@ -93,7 +93,8 @@ impl Processors {
     }
 }
 
-/// How many threads run or could, of what `/proc/loadavg` says: `0.20 0.18 0.12 1/80 11206`.
+/// The number of running and runnable threads in a text from `/proc/loadavg`: `0.20 0.18 0.12 1/80
+/// 11206`.
 fn running_threads(loadavg: &str) -> Option<usize> {
     loadavg.split_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
 }
@@ -136,7 +137,7 @@ mod tests {
         poll.check_at = Duration::ZERO;
         poll.processors.count = 1;
         assert_eq!(poll.window(Duration::ZERO), Duration::ZERO);
-        // The next look is some time off, whatever changed meanwhile.
+        // The next check is some time off, whatever has changed meanwhile.
         poll.processors.count = usize::MAX;
         assert_eq!(poll.window(CROWDED / 2), Duration::ZERO);
         assert_eq!(poll.window(CROWDED), WINDOW_MIN);

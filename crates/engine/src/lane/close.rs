@@ -1,4 +1,4 @@
-//! The end of a lane whose engine closes: its queue pairs fail, its thread ends, its socket is closed.
+//! Closes a lane with its engine: its queue pairs fail, its thread ends, its socket is closed.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use crate::lane::{Lane, State, still_io, still_paths};
 use crate::notify::lock;
 
 impl Lane {
-    /// Closes the lane: what is posted is flushed with an error, the queue pairs are gone, and nobody
-    /// receives or sends here any more. When it returns, the lane's thread has ended and its sockets
-    /// are closed.
+    /// Closes the lane: posted requests are flushed with an error, the queue pairs are gone, and
+    /// nothing is received or sent any more. When it returns, the lane's thread has ended and its
+    /// sockets are closed.
     pub(crate) fn close(&self) {
         self.drain();
         self.closed.store(true, Ordering::Release);
@@ -25,24 +25,26 @@ impl Lane {
             }
         }
         self.sleeper.wake();
-        // It polls the socket, so it goes first. What it has panicked of, if it has, was said.
+        // The thread polls the socket, so it must end first. If it panicked, the panic was already
+        // reported.
         if let Some(thread) = lock(&self.thread).take() {
             let _ = thread.join();
         }
         let mut state = self.wait();
-        // An event that moderation defers would wait for a lane that does not come.
+        // Raise deferred events now, because no lane will raise them later.
         state.io.deferrals.run(Duration::MAX);
-        // Without peers there is nothing to probe, and who polls on finds nothing to do.
+        // Without peers there is nothing to probe, and a thread that still polls finds nothing to
+        // do.
         *state = State::new(still_paths(self.slot), still_io(), None);
     }
 
-    /// Whether the engine has closed the lane: then it takes no queue pair. To be asked with the lane
-    /// entered, since it may close before that.
+    /// Whether the engine has closed the lane, which then accepts no queue pair. Call this inside
+    /// the lane, because the lane may close before you enter it.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// What a verb is told whose queue pair is not there.
+    /// The error of a verb whose queue pair is gone.
     #[cold]
     pub(crate) fn gone(&self) -> Error {
         if self.is_closed() {

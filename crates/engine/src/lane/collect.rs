@@ -1,48 +1,52 @@
-//! Whether what is posted leaves at once, or with what is posted next.
+//! Decides whether posted requests are sent at once, or together with the next ones.
 //!
-//! A system call for each small message costs several times as much as all the rest of it. Hardware
-//! fetches what is posted while it sends what was posted before; here the thread that posts also sends.
-//! So in a run of posts the first leaves at once, and the following wait until several can leave by
-//! one system call, or until the program polls. What waits has a post before it whose answer nobody has
-//! taken in yet, so the pipe is not empty; and a message that answers another is the first of its run.
+//! A system call for each small message costs several times as much as everything else. Hardware
+//! fetches new requests while it sends earlier ones; here the thread that posts also sends. So the
+//! first request of a run is sent at once, and the following ones wait until several can be sent in
+//! one system call, or until the program polls. A request waits only behind one whose answer nobody
+//! has received yet, so packets are always under way. A message that answers another one is the
+//! first of its run, so it is never delayed.
 //!
-//! A program that posts and then does something else would leave its peer without what waits. So only
-//! the posts of programs wait that polled promptly after the last runs, and the lane's thread sends
-//! what nobody has sent within [`COLLECT_MAX`].
+//! A program that posts and then does something else would leave the waiting requests unsent. So
+//! requests wait only if the program polled promptly after its last runs, and the lane's thread
+//! sends those that nobody has sent within [`COLLECT_MAX`].
 
 use std::time::Duration;
 
-/// What waits is sent by the lane's thread after this time. Several times what a run takes to collect.
+/// The time after which the lane's thread sends requests that wait. It is several times as long as
+/// collecting a run takes.
 pub(crate) const COLLECT_MAX: Duration = Duration::from_micros(50);
-/// A post that comes later than this after the last one begins a run.
+/// A post begins a new run if it comes later than this after the last one.
 const GAP: Duration = Duration::from_micros(50);
 /// A program that polls within this time after its last post is prompt.
 const PROMPT: Duration = Duration::from_micros(100);
-/// Runs of so many posts tell what the program does afterwards; in shorter ones nothing waits.
+/// The length from which on a run shows what the program does afterwards. In shorter runs nothing
+/// waits.
 const RUN: u32 = 4;
-/// So many prompt runs in a row earn trust.
+/// The number of prompt runs in a row that are needed before requests wait.
 const TRUST: u8 = 8;
-/// So many are forgotten for one late run.
+/// The number of prompt runs that one late run cancels.
 const LATE: u8 = 4;
-/// More than that is not remembered.
+/// The largest number of prompt runs that is remembered.
 const TRUST_MAX: u8 = 16;
-/// Posts that wait at most, the last of which takes all of them along.
+/// The largest number of posts that wait; the last one sends all of them.
 const POSTS: u32 = 32;
-/// Bytes of payload that wait at most. With more the system call does not matter.
+/// The largest number of payload bytes that wait. With more, the cost of the system call does not
+/// matter.
 const BYTES: usize = 16 << 10;
 
-/// What a lane remembers of its program's posts.
+/// A lane's record of its program's posts.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
-    /// When the last post came.
+    /// The time of the last post.
     last: Duration,
-    /// Posts of the current run, which ends when the program polls.
+    /// The number of posts in the current run, which ends when the program polls.
     run: u32,
-    /// Something was posted since somebody polled or something was received.
+    /// Whether something was posted since the last poll or receive.
     follows: bool,
-    /// Polls that found completions, when the last post came.
+    /// The number of polls that had found completions at the last post.
     taken: u64,
-    /// Posts that wait, their payload in bytes, and when the first of them came.
+    /// The number of posts that wait, their payload in bytes, and the time of the first.
     posts: u32,
     bytes: usize,
     since: Duration,
@@ -50,8 +54,8 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Something with `bytes` of payload was posted, and completions were `taken` so often before; true: it
-    /// waits.
+    /// Notes a post with `bytes` of payload. `taken` is the number of polls that found completions
+    /// so far. Returns true if the post waits.
     #[inline]
     pub(super) fn keeps(&mut self, now: Duration, bytes: usize, taken: u64) -> bool {
         let pause = now.saturating_sub(self.last) > GAP;
@@ -80,7 +84,7 @@ impl Collector {
         keeps
     }
 
-    /// A run is over: did the program poll promptly?
+    /// Judges a run that is over: `prompt` tells whether the program polled promptly.
     #[inline]
     fn judge(&mut self, prompt: bool) {
         self.trust =
@@ -88,25 +92,25 @@ impl Collector {
         self.run = 0;
     }
 
-    /// Whether something waits.
+    /// Whether posts wait.
     #[inline]
     pub(super) fn waits(&self) -> bool {
         self.posts > 0
     }
 
-    /// Whether the last post is the first that waits.
+    /// Whether the last post is the first one that waits.
     #[inline]
     pub(super) fn begins(&self) -> bool {
         self.posts == 1
     }
 
-    /// What waited leaves now.
+    /// Notes that the waiting posts are sent.
     #[inline]
     pub(super) fn leaves(&mut self) {
         (self.posts, self.bytes) = (0, 0);
     }
 
-    /// A thread polls, and completions were `taken` so often before.
+    /// Notes a poll. `taken` is the number of polls that found completions so far.
     #[inline]
     pub(super) fn polled(&mut self, now: Duration, taken: u64) {
         self.follows = false;
@@ -116,14 +120,14 @@ impl Collector {
         self.run = 0;
     }
 
-    /// Something was received: what is posted next may answer it.
+    /// Notes that something was received, because the next post may answer it.
     #[inline]
     pub(super) fn received(&mut self) {
         self.follows = false;
     }
 
-    /// The lane's thread is about to send what waits, which the program has left if it has waited too
-    /// long.
+    /// Notes that the lane's thread is about to send the waiting posts. If they waited for the full
+    /// time, the program did not poll promptly.
     pub(super) fn left(&mut self, now: Duration) {
         if self.waits() && now >= self.since + COLLECT_MAX {
             self.trust = 0;
@@ -137,7 +141,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_micros(1);
 
-    /// A program that has been prompt so often, and its time.
+    /// A program that was prompt this many times, and its time.
     fn prompt(runs: u8) -> (Collector, Duration) {
         let (mut c, mut now) = (Collector::default(), Duration::from_secs(1));
         for _ in 0..runs {
@@ -148,7 +152,7 @@ mod tests {
         (c, now)
     }
 
-    /// How many of so many posts wait in the end.
+    /// How many of this many posts wait in the end.
     fn run(c: &mut Collector, now: &mut Duration, posts: u32) -> u32 {
         for _ in 0..posts {
             *now += SOON;

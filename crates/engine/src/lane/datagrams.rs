@@ -1,6 +1,7 @@
-//! Paths of datagrams: one for each address that address handles lead to, made when it is first sent
-//! to. When there is no room for another, those not used for longest are forgotten. An address handle
-//! keeps a [`Datagrams::name`] of its path, which leads to nothing once the path is forgotten.
+//! Paths of datagrams. Each address that address handles lead to has a path, which is created when
+//! it is first sent to. If there is no room for another path, those that were not used for the
+//! longest time are forgotten. An address handle keeps the [`Datagrams::name`] of its path, which
+//! becomes invalid when the path is forgotten.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,20 +9,21 @@ use polypath_transport::PathId;
 
 use crate::address::Resolved;
 
-/// Paths of datagrams that a lane knows at a time.
+/// The largest number of datagram paths that a lane knows.
 const MAX_PATHS: usize = polypath_paths::MAX_UD_PATHS;
-/// So many are forgotten at once: finding the oldest takes a look at all.
+/// The number of paths that are forgotten at once, because finding the oldest requires looking at
+/// all.
 const FORGOTTEN: usize = MAX_PATHS / 4;
 
-/// Bits of a name that hold the path, and the stamp; the lane is above.
+/// The numbers of bits in a name for the path and for the stamp. The lane is in the bits above.
 const PATH_BITS: u32 = 24;
 const STAMP_BITS: u32 = 32;
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// Tells a path from a later one of the same number.
+    /// Tells a path from a later one with the same number.
     stamp: u32,
-    /// Counts uses of all paths.
+    /// The value of a counter of all uses, at the last use.
     used: u64,
 }
 
@@ -29,14 +31,14 @@ struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
     by_address: HashMap<Resolved, PathId>,
-    /// By path number.
+    /// The entries by path number.
     known: Vec<Option<Known>>,
     stamp: u32,
     uses: u64,
 }
 
 impl Datagrams {
-    /// How many more addresses can be added.
+    /// The number of addresses that can still be added.
     pub(crate) fn room(&self) -> usize {
         MAX_PATHS.saturating_sub(self.by_address.len())
     }
@@ -46,7 +48,7 @@ impl Datagrams {
         self.by_address.get(to).copied()
     }
 
-    /// A path was made for an address; another address may have the same.
+    /// Adds the path that was created for an address. Another address may have the same path.
     pub(crate) fn add(&mut self, to: Resolved, path: PathId) {
         let at = path.0 as usize;
         if self.known.len() <= at {
@@ -59,7 +61,8 @@ impl Datagrams {
         self.by_address.insert(to, path);
     }
 
-    /// A path in use, as an address handle may keep it; `lane` counts from 0. 0 is no name.
+    /// The name of a path that is in use, for an address handle. `lane` counts from 0. A name is
+    /// never 0.
     pub(crate) fn name(&self, lane: usize, path: PathId) -> u64 {
         let known = self.known.get(path.0 as usize).copied().flatten();
         match known {
@@ -71,7 +74,8 @@ impl Datagrams {
         }
     }
 
-    /// The path that a name stands for, unless it is another lane's or has been forgotten. It is used.
+    /// The path with this name, which counts as a use; `None` if it is another lane's, or was
+    /// forgotten.
     #[inline]
     #[allow(clippy::cast_possible_truncation)]
     pub(crate) fn recall(&mut self, lane: usize, name: u64) -> Option<PathId> {
@@ -88,8 +92,8 @@ impl Datagrams {
         Some(PathId(path))
     }
 
-    /// Forgets the paths not used for longest, but none of `keep`. Gives each as often as an address had
-    /// it.
+    /// Forgets the paths that were not used for the longest time, except those in `keep`. Returns
+    /// each path once per address that had it.
     pub(crate) fn forget(&mut self, keep: &HashSet<PathId>) -> Vec<PathId> {
         let used = |path: &PathId| {
             self.known.get(path.0 as usize).copied().flatten().map_or(0, |known| known.used)

@@ -1,5 +1,6 @@
-//! The end of a lane in which a thread panicked. What it was changing is half changed, so nothing is sent
-//! and nothing received any more; and the program is told, as by an adapter that has failed.
+//! Ends a lane in which a thread panicked. The state that the thread was changing is inconsistent,
+//! so nothing is sent or received any more, and the program is told the same as when an adapter
+//! fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::events::Raise;
 use crate::lane::sleeper::Sleeper;
 use crate::lane::{Lane, State};
 
-/// Wakes the lane's thread if a panic unwinds through whoever is in the lane.
+/// Wakes the lane's thread if a panic unwinds through a thread that is in the lane.
 pub(super) struct Alarm<'a>(pub(super) &'a Sleeper);
 
 impl Drop for Alarm<'_> {
@@ -29,8 +30,8 @@ impl Lane {
         self.state.is_poisoned()
     }
 
-    /// Carries out the end of a lane that has failed, once: queue pairs go to the error state, what is posted
-    /// is flushed, and the devices raise `IBV_EVENT_DEVICE_FATAL`.
+    /// Ends a lane that has failed, once: queue pairs enter the error state, posted requests are
+    /// flushed, and the devices raise `IBV_EVENT_DEVICE_FATAL`.
     #[cold]
     pub(super) fn end(&self, state: &mut State) {
         self.ended.call_once(|| {
@@ -43,7 +44,7 @@ impl Lane {
             let indexes: Vec<u16> = state.core.qps().iter().map(|(index, _)| index).collect();
             for index in indexes {
                 let State { core, io, .. } = &mut *state;
-                // Whatever it meets, the others are flushed.
+                // Even if this panics, the other queue pairs must be flushed.
                 let _ = catch_unwind(AssertUnwindSafe(|| core.fail(index, io)));
             }
             let mut told: Vec<*const ContextInner> = Vec::new();
@@ -70,7 +71,7 @@ mod tests {
     use crate::devices;
     use crate::engine_inner::EngineInner;
 
-    /// A lane that no other test has.
+    /// A lane that no other test uses.
     fn device() -> (Arc<Lane>, Arc<OpenDevice>) {
         let lane = Lane::still(9).unwrap();
         let engine = EngineInner::alone(crate::fuzz::table(), Selection::of(MP), lane.clone());
@@ -112,7 +113,7 @@ mod tests {
         let mut flushed = Vec::new();
         cq.poll(16, &mut |wc| flushed.push((wc.completion.wr_id, wc.completion.status))).unwrap();
         if flushed.is_empty() {
-            // Polling drives the lane only when there is nothing.
+            // Polling drives the lane only if there are no completions.
             cq.poll(16, &mut |wc| flushed.push((wc.completion.wr_id, wc.completion.status)))
                 .unwrap();
         }

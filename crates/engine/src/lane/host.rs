@@ -1,4 +1,4 @@
-//! What the engine gives a lane's queue pairs: memory, queues, sockets.
+//! The engine's side of a lane's queue pairs: memory, queues, sockets.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::memory::{self, KeyCache, MemoryTable, Segment};
 use crate::srq::Srq;
 use crate::xrc::target_state::TargetState;
 
-/// What a queue pair uses in this process: its context, completion queues and keys.
+/// The objects of this process that a queue pair uses: its context, completion queues and keys.
 #[derive(Debug)]
 pub(crate) struct QpResources {
     pub(crate) context: Arc<ContextInner>,
-    /// All but XRC targets have one.
+    /// `None` only in XRC targets.
     pub(crate) send_cq: Option<Arc<Cq>>,
-    /// All but XRC queue pairs have one.
+    /// `None` only in XRC queue pairs.
     pub(crate) recv_cq: Option<Arc<Cq>>,
     pub(crate) srq: Option<Arc<Srq>>,
     /// XRC targets only.
@@ -39,7 +39,7 @@ pub(crate) struct QpResources {
     pub(crate) last_error: Cell<Option<Failure>>,
     /// The path that it sent by last.
     pub(crate) last_path: Cell<PathId>,
-    /// Memory keys that it has used lately.
+    /// The memory keys that it has used recently.
     pub(crate) keys: KeyCache,
 }
 
@@ -47,8 +47,8 @@ pub(crate) struct QpResources {
 struct QpMemory<'a>(&'a QpResources);
 
 impl QpMemory<'_> {
-    /// Works with the table in which keys of a protection domain are looked for. An XRC target's are
-    /// those of the context that has the shared receive queue.
+    /// Passes `work` the table for keys of a protection domain. For an XRC target, it is that of
+    /// the context that has the shared receive queue.
     fn with_table<R>(
         &self,
         pd: u32,

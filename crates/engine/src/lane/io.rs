@@ -1,4 +1,4 @@
-//! What a lane's queue pairs share for sending: paths, sockets, counters.
+//! The state for sending that a lane's queue pairs share: paths, sockets, counters.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -22,26 +22,27 @@ use crate::lane::send_errors::{SendErrors, Way};
 use crate::media::{Flow, FlowError, FlowFault, Senders};
 use crate::memory::Segment;
 
-/// Flows kept open for control packets. They are no sockets: flows share these.
+/// The largest number of flows that are kept open for control packets. Flows share sockets, so
+/// these are not as many sockets.
 const MAX_CONTROL_FLOWS: usize = 4096;
-/// Pauses between attempts to open a socket, the shortest and the longest.
+/// Pauses between attempts to open a socket: the shortest and the longest.
 const REOPEN_FIRST: Duration = Duration::from_millis(10);
 const REOPEN_LAST: Duration = Duration::from_secs(1);
-/// The tag of flows that are of no path: those of control packets.
+/// The tag of flows that belong to no path: those of control packets.
 const NO_PATH: u32 = u32::MAX;
-/// Names of interfaces kept beside those that there are.
+/// The number of former interfaces whose names are kept.
 const MAX_INTERFACES: usize = 1024;
 
-/// A flow that was opened for a path, and for which addresses.
+/// A flow of a path, and the addresses that it was opened for.
 #[derive(Debug)]
 struct PathFlow {
     address: PathAddress,
-    /// `None`: it could not be opened.
+    /// `None` if it could not be opened.
     handle: Option<Flow>,
     /// When to try again, and how long to wait after that.
     retry_at: Duration,
     pause: Duration,
-    /// Sent before it was opened anew, UDP payload in bytes.
+    /// UDP payload in bytes that was sent before it was opened again.
     sent_before: u64,
 }
 
@@ -49,37 +50,39 @@ struct PathFlow {
 #[derive(Clone, Copy, Debug)]
 struct ControlFlow {
     handle: Flow,
-    /// Counts uses of all of them.
+    /// The value of a counter of all uses, at the last use.
     used: u64,
 }
 
-/// What a lane's queue pairs share of this process: sockets, names, what is told of them.
+/// The state of this process that a lane's queue pairs share: sockets, names, and records for the
+/// user.
 #[derive(Debug)]
 pub(crate) struct LaneIo {
     pub(crate) now: Duration,
     pub(crate) sender: Senders,
     pub(crate) counters: LaneCounters,
-    /// What was dropped, each with its reason.
+    /// Counters of dropped packets, by reason.
     pub(crate) drops: LaneDrops,
-    /// What queue pairs that are gone have counted.
+    /// The sum of the counters of queue pairs that are gone.
     pub(crate) ended: QpCounters,
-    /// Names of interfaces: asking the kernel takes system calls, and a fail-over no time.
+    /// The names of interfaces. They are kept, because asking the kernel takes system calls, and a
+    /// fail-over must be fast.
     interfaces: HashMap<u32, InterfaceName>,
-    /// What happened.
+    /// The record of what happened.
     pub(crate) journal: Journal,
     flows: Vec<Option<PathFlow>>,
     control_flows: BTreeMap<PathAddress, ControlFlow>,
     control_uses: u64,
-    /// What could not be sent.
+    /// Counters of packets that could not be sent.
     pub(crate) send_errors: SendErrors,
-    /// The errno of the last receive that failed.
+    /// The errno of the last failed receive.
     receive_error: Option<i32>,
     pub(crate) datagrams: Datagrams,
-    /// Completions were made since the lane was entered.
+    /// The number of completions since the lane was entered.
     pub(crate) completions: u32,
-    /// Who reads one of those asked for an event, and sleeps until it.
+    /// Whether the reader of one of these completions asked for an event, and sleeps until it.
     pub(crate) awaited: bool,
-    /// Completion queues that hold an event back.
+    /// Completion queues that defer an event.
     pub(crate) deferrals: Deferrals,
     /// Copies of control packets.
     #[cfg(any(test, fuzzing))]
@@ -110,8 +113,8 @@ impl LaneIo {
         }
     }
 
-    /// The flow of a path, opened when first used and again when its addresses change. If that fails,
-    /// it is tried again after a while.
+    /// The flow of a path. It is opened at its first use, and again when its addresses change. If
+    /// that fails, it is tried again after a while.
     fn flow(&mut self, path: PathId, address: &PathAddress) -> Option<Flow> {
         let at = path.0 as usize;
         if let Some(Some(flow)) = self.flows.get(at)
@@ -146,7 +149,7 @@ impl LaneIo {
         handle
     }
 
-    /// Opens a flow; counts and tells if that fails.
+    /// Opens a flow. A failure is counted and reported.
     fn open(&mut self, address: &PathAddress, tag: u32) -> Option<Flow> {
         match self.sender.open(address, tag) {
             Ok(handle) => Some(handle),
@@ -175,7 +178,7 @@ impl LaneIo {
         Ok(self.sender.send(self.now, flow, burst)?)
     }
 
-    /// Hands what is queued to the kernel, and takes in what became of it.
+    /// Sends what is queued, and handles the results.
     #[inline]
     pub(crate) fn flush(&mut self, paths: &mut PathManager) {
         let done = self.sender.flush(self.now);
@@ -210,7 +213,7 @@ impl LaneIo {
         }
     }
 
-    /// What a flow that was opened with this tag is for.
+    /// The address that a flow with this tag is for.
     fn address_of(&self, flow: Flow, tag: u32) -> Option<&PathAddress> {
         if let Some(Some(path)) = self.flows.get(tag as usize) {
             return (path.handle == Some(flow)).then_some(&path.address);
@@ -218,7 +221,7 @@ impl LaneIo {
         self.control_flows.iter().find(|(_, open)| open.handle == flow).map(|(address, _)| address)
     }
 
-    /// The kernel gave an error instead of packets; told when it is another one.
+    /// Handles an error of receiving. It is reported if it differs from the last one.
     #[cold]
     pub(crate) fn receive_failed(&mut self, error: &std::io::Error) {
         let errno = error.raw_os_error();
@@ -228,13 +231,13 @@ impl LaneIo {
         }
     }
 
-    /// What lately kept packets of a path from being sent, for an explanation of an error.
+    /// The recent error that kept packets of a path from being sent, to explain another error.
     pub(crate) fn obstacle(&self, paths: &PathManager, path: PathId) -> Option<Errno> {
         let address = paths.path(path)?;
         self.send_errors.recent(self.now, &way_of(address)).map(Errno)
     }
 
-    /// UDP payload sent by a path, bytes, its control packets included.
+    /// The UDP payload in bytes that was sent on a path, including its control packets.
     pub(crate) fn sent_bytes(&self, path: PathId, address: &PathAddress) -> u64 {
         let flow = self.flows.get(path.0 as usize).and_then(Option::as_ref);
         let data = flow.map_or(0, |flow| {
@@ -244,7 +247,7 @@ impl LaneIo {
         data + control.map_or(0, |flow| self.sender.sent_bytes(flow.handle))
     }
 
-    /// Sends a packet of the path manager's own.
+    /// Sends a packet of the path manager.
     pub(crate) fn send_control(&mut self, out: &ControlOut) {
         match self.control_flow(&out.address) {
             Some(flow) => {
@@ -257,7 +260,7 @@ impl LaneIo {
         self.tapped.push(out.clone());
     }
 
-    /// The flow for control packets to an address. Those used last stay open.
+    /// The flow for control packets to an address. Flows that were used recently stay open.
     fn control_flow(&mut self, address: &PathAddress) -> Option<Flow> {
         self.control_uses += 1;
         let used = self.control_uses;
@@ -267,7 +270,7 @@ impl LaneIo {
         }
         let handle = self.open(address, NO_PATH)?;
         if self.control_flows.len() >= MAX_CONTROL_FLOWS {
-            // Half of them at once: finding the oldest takes a look at all.
+            // Close half of them at once, because finding the oldest requires looking at all.
             let mut uses: Vec<u64> = self.control_flows.values().map(|flow| flow.used).collect();
             let (_, &mut middle, _) = uses.select_nth_unstable(MAX_CONTROL_FLOWS / 2);
             let sender = &mut self.sender;
@@ -283,15 +286,15 @@ impl LaneIo {
         Some(handle)
     }
 
-    /// Links or addresses changed: sockets bound to what is gone would send nowhere, and what was too
-    /// large may fit.
+    /// Handles a change of links or addresses: sockets that are bound to a former interface could
+    /// not send, and packets that were too large may fit now.
     pub(crate) fn interfaces_changed(&mut self) {
         for flow in std::mem::take(&mut self.control_flows).into_values() {
             self.sender.close(flow.handle);
         }
     }
 
-    /// Takes in the names of interfaces; those that are gone may still be spoken of.
+    /// Learns the names of interfaces. Former ones are kept, because reports may still name them.
     pub(crate) fn learn_interfaces(&mut self, table: &Table) {
         self.sender.interfaces_changed(table);
         if self.interfaces.len() > MAX_INTERFACES {
@@ -301,13 +304,13 @@ impl LaneIo {
             .extend(table.ports.iter().map(|port| (port.ifindex, InterfaceName::new(&port.name))));
     }
 
-    /// The name of an interface, or its number if it was never heard of.
+    /// The name of an interface, or its number if the name is unknown.
     pub(crate) fn interface(&self, ifindex: u32) -> InterfaceName {
         let known = self.interfaces.get(&ifindex).copied();
         known.unwrap_or_else(|| InterfaceName::new(&ifindex.to_string()))
     }
 
-    /// The path to an address, made if there is none.
+    /// The path to an address, which is created if there is none.
     pub(crate) fn datagram_path(
         &mut self,
         paths: &mut PathManager,
@@ -328,7 +331,8 @@ impl LaneIo {
         Ok(path)
     }
 
-    /// Makes room for other addresses; `keep`: paths of what is posted and not sent.
+    /// Makes room for other addresses. `keep` holds the paths of requests that are posted and not
+    /// yet sent.
     pub(crate) fn forget_datagrams(&mut self, paths: &mut PathManager, keep: &HashSet<PathId>) {
         for path in self.datagrams.forget(keep) {
             paths.release_ud(path);
@@ -339,7 +343,7 @@ impl LaneIo {
         }
     }
 
-    /// Hands out a completion.
+    /// Passes a completion to its completion queue.
     #[inline]
     pub(crate) fn hand_out(
         &mut self,
@@ -354,20 +358,20 @@ impl LaneIo {
         Ok(())
     }
 
-    /// Notes what happened.
+    /// Records an event.
     #[cold]
     pub(crate) fn note(&mut self, event: Event) {
         self.journal.note(self.now, event);
     }
 }
 
-/// What errors of sends are remembered by.
+/// The key under which errors of sending are recorded.
 pub(crate) fn way_of(address: &PathAddress) -> Way {
     Way { local: address.local, remote: address.remote, ifindex: address.ifindex }
 }
 
 impl Resolved {
-    /// What the path manager wants to know.
+    /// The path options of this address.
     pub(crate) fn options(&self) -> polypath_paths::PathOptions {
         polypath_paths::PathOptions {
             flow_label: self.flow_label,
@@ -397,7 +401,7 @@ mod tests {
         assert_eq!((io.flow(path, &address), io.drops.flows_failed), (None, 1));
         let said = io.journal.errors().next().unwrap().news.to_string();
         assert!(said.contains("ulimit"), "{said}");
-        // Not for every packet.
+        // It does not try again for every packet.
         io.now += REOPEN_FIRST / 2;
         assert_eq!((io.flow(path, &address), io.drops.flows_failed), (None, 1));
         io.now += REOPEN_FIRST / 2;
@@ -414,7 +418,7 @@ mod tests {
     #[test]
     fn what_the_kernel_refuses_is_counted_told_once_and_no_packet_sent() {
         let (mut io, mut paths) = (LaneIo::new(Senders::new(Sender::new())), still_paths(7));
-        // From the loopback address nothing goes elsewhere.
+        // The loopback address cannot send to another host.
         let (local, remote) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(203, 0, 113, 7).into());
         let path = paths.ud_path(io.now, local, remote, polypath_paths::PathOptions::default());
         let path = path.unwrap();

@@ -1,4 +1,5 @@
-//! What happened on a lane: kept for `polypath status`, and handed to the broker for who watches.
+//! The record of what happened on a lane. It is kept for `polypath status`, and sent to the broker
+//! for those who watch.
 //!
 //! It is noted under the lane's lock, as plain values. Whoever reads it makes words of it.
 
@@ -14,12 +15,12 @@ use crate::clock;
 use crate::lane::noted::{Failure, News, Noted, Unwritten};
 use crate::lane::waker::Waker;
 
-/// Entries of each list that is kept for `polypath status`.
+/// The length of each list that is kept for `polypath status`.
 const KEPT: usize = 64;
-/// Most events that wait for the broker.
+/// The largest number of events that wait for the broker.
 const UNTOLD_MAX: usize = 1024;
 
-/// Wakes the thread that tells the broker, once for many events.
+/// Wakes the thread that sends events to the broker, once for many events.
 #[derive(Debug)]
 pub(crate) struct Messenger {
     waker: Waker,
@@ -31,7 +32,7 @@ impl Messenger {
         Ok(Self { waker: Waker::new()?, called: AtomicBool::new(false) })
     }
 
-    /// What is readable when it was called.
+    /// The waker, which is readable after a call.
     pub(crate) fn waker(&self) -> &Waker {
         &self.waker
     }
@@ -42,14 +43,14 @@ impl Messenger {
         }
     }
 
-    /// It goes to work: from now on it has to be called again.
+    /// Notes that the thread begins to work, so that later events have to wake it again.
     pub(crate) fn begin(&self) {
         self.waker.clear();
         self.called.store(false, Ordering::Release);
     }
 }
 
-/// What happened on a lane.
+/// The record of one lane.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     errors: VecDeque<Noted>,
@@ -65,7 +66,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Events are to be told to the broker from now on.
+    /// Tells events to the broker from now on.
     pub(crate) fn tell_by(&mut self, messenger: Arc<Messenger>) {
         self.messenger = Some(messenger);
     }
@@ -155,7 +156,7 @@ impl Journal {
     }
 }
 
-/// Adds to a list that is bounded; true if the oldest had to go for it.
+/// Adds an item to a bounded list. Returns true if the oldest item was removed to make room.
 fn keep<T>(list: &mut VecDeque<T>, most: usize, item: T) -> bool {
     let full = list.len() == most;
     if full {

@@ -1,4 +1,4 @@
-//! Looking at a lane, and taking what happened there.
+//! Reads a lane's state, and takes its recorded events.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,12 +7,12 @@ use crate::lane::journal::Messenger;
 use crate::lane::noted::Noted;
 use crate::lane::{Lane, State};
 
-/// How often who looks lets others go first before it insists.
+/// How often a reader lets other threads go first before it insists.
 const LOOK_PATIENCE: usize = 64;
 
 impl Lane {
-    /// Looks at the lane and changes nothing. Threads that have something to do in it go first, and who
-    /// looks in slices gives each of them its turn.
+    /// Reads the lane's state and changes nothing. Threads that have work in the lane go first. A
+    /// reader that looks at a part at a time lets them in between the parts.
     pub(crate) fn look<R>(&self, work: impl FnOnce(&State) -> R) -> R {
         for _ in 0..LOOK_PATIENCE {
             if self.waiting.load(Ordering::Relaxed) == 0 {
@@ -23,7 +23,7 @@ impl Lane {
         work(&self.wait())
     }
 
-    /// What happens is to be told to the broker from now on.
+    /// Sends events to the broker from now on.
     pub(crate) fn tell_by(&self, messenger: Arc<Messenger>) {
         self.wait().io.journal.tell_by(messenger);
     }

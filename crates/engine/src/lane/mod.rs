@@ -1,9 +1,9 @@
-//! Lanes: an engine is sharded; a queue pair lives on one lane.
+//! Lanes. An engine is divided into lanes, and a queue pair lives on one of them.
 //!
-//! A lane is a slot of the broker (a range of QPNs with a receive socket), and its queue pairs with
-//! the paths that they share ([`polypath_lane`]), all under one lock. Whoever has something to do
-//! enters it: a thread that posts sends at once; a thread that polls a completion queue receives,
-//! answers and sends; the lane's own thread does so when nobody else does ([`sleeper`],
+//! A lane is a slot of the broker (a range of QPNs with a receive socket) and its queue pairs with
+//! the paths that they share ([`polypath_lane`]), all under one lock. Threads enter a lane to work
+//! in it: a thread that posts also sends; a thread that polls a completion queue receives, answers
+//! and sends; the lane's own thread does this when no other thread does ([`sleeper`],
 //! [`busy_poll`]). Different lanes share nothing on the data path.
 
 mod busy_poll;
@@ -57,19 +57,19 @@ use sleeper::{Sleeper, Watch, Woken};
 #[cfg(test)]
 pub(crate) use waker::Waker;
 
-/// The lane's queue pairs, and whose turn it is.
+/// The lane's queue pairs with their scheduling.
 pub(crate) type Core = polypath_lane::Lane<QpResources>;
 /// A queue pair and what the lane knows of it.
 pub(crate) type Entry = polypath_lane::Entry<QpResources>;
 /// A queue pair and its surroundings.
 pub(crate) type QpVisit<'a> = Visit<'a, QpResources, LaneIo>;
 
-/// All that a lane's lock guards.
+/// The state that the lane's lock protects.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) core: Core,
     pub(crate) io: LaneIo,
-    /// In a box, since every round takes it out and puts it back.
+    /// It is in a box, because every round takes it out and puts it back.
     receivers: Option<Box<Receivers>>,
     prompt: Promptness,
     answering: Answering,
@@ -85,19 +85,19 @@ pub(crate) struct Lane {
     pub(crate) slot: u8,
     socket: RawFd,
     state: Mutex<State>,
-    /// Threads that wait for the lock. Who polls lets them go first: it would take the lock again
-    /// and again before one that was asleep is awake.
+    /// The number of threads that wait for the lock. A thread that polls lets them go first,
+    /// because otherwise it could take the lock again and again before a sleeping thread is awake.
     waiting: AtomicU32,
     sleeper: Sleeper,
-    /// The end of a lane whose state a panic left half changed has been carried out.
+    /// Ends the lane once, after a panic left its state inconsistent.
     ended: Once,
-    /// The engine has closed the lane.
+    /// Whether the engine has closed the lane.
     closed: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Lane {
-    /// Starts a lane on a slot that the broker gave.
+    /// Starts a lane on a slot from the broker.
     pub(crate) fn start(
         index: usize,
         opened: polypath_ipc::Lane,
@@ -146,7 +146,7 @@ impl Lane {
         Ok(lane)
     }
 
-    /// The lane's own thread, which polls for up to `busy_poll` before it sleeps.
+    /// The body of the lane's own thread, which polls for up to `busy_poll` before it sleeps.
     fn run(&self, busy_poll: Duration) {
         crate::thread::request_prompt_wakeups();
         let mut watch = Watch::new(busy_poll);
@@ -181,7 +181,8 @@ impl Lane {
         }
     }
 
-    /// Drives the lane for a thread that polls. If another thread is at it already, that will do.
+    /// Drives the lane for a thread that polls. If another thread already drives it, nothing is
+    /// left to do.
     #[inline]
     pub(crate) fn drive(&self) {
         self.sleeper.polled();
@@ -195,7 +196,7 @@ impl Lane {
                 self.progress(&mut state, Driver::Program);
                 let now = state.io.now;
                 state.collector.polled(now, self.sleeper.taken());
-                // Other media may hold packets back, whatever has been told before.
+                // Other media may hold packets back, so their deadline counts every time.
                 if (state.io.deferrals.take_news() || state.io.sender.has_more())
                     && let Some(deadline) = state.next_deadline()
                 {
@@ -207,7 +208,7 @@ impl Lane {
         }
     }
 
-    /// A thread has polled and found completions: the lane need not be driven for it.
+    /// Notes that a thread polled and found completions, so the lane need not be driven for it.
     #[inline]
     pub(crate) fn took(&self) {
         self.sleeper.took();
@@ -233,7 +234,8 @@ impl Lane {
         state
     }
 
-    /// A thread is about to sleep until a completion: from now on it is for the lane's thread.
+    /// Notes that a thread is about to sleep until a completion. From now on the lane's thread has
+    /// to work.
     pub(crate) fn expect_sleep(&self) {
         if self.sleeper.is_collecting() {
             self.enter(|_| ());
@@ -241,7 +243,7 @@ impl Lane {
         self.sleeper.needed();
     }
 
-    /// Enters the lane. What is queued for sending leaves before the lock is given back.
+    /// Enters the lane. Queued packets are sent before the lock is released.
     pub(crate) fn enter<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.wait();
         if self.has_failed() {
@@ -256,8 +258,8 @@ impl Lane {
         result
     }
 
-    /// Enters the lane for posts with so many `bytes` of payload, which may wait for what is posted next;
-    /// `None`: they may not.
+    /// Enters the lane to post requests with this many `bytes` of payload. They may wait for the
+    /// next post, unless `bytes` is `None`.
     pub(crate) fn post<R>(&self, bytes: Option<usize>, work: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.wait();
         if self.has_failed() {
@@ -281,13 +283,13 @@ impl Lane {
         result
     }
 
-    /// Sends what there is to send, before the lock is given back.
+    /// Sends everything that is ready, before the lock is released.
     #[inline]
     fn send_out(&self, state: &mut State) {
         self.take_collected(state);
         state.transmit();
-        // Behind what was posted, in the same send if it goes the same way. Posting a receive sends
-        // nothing, and the answer may be posted next.
+        // Acknowledgements follow the posted requests, in the same send if they take the same way.
+        // Posting a receive sends nothing, and the program may post the answer next.
         if state.io.sender.has_queued() || !state.prompt.trusted() {
             state.acknowledge();
         }
@@ -298,14 +300,14 @@ impl Lane {
         }
     }
 
-    /// One round.
+    /// Runs one round.
     #[inline]
     fn progress(&self, state: &mut State, driver: Driver) {
         self.take_collected(state);
         state.progress(driver);
     }
 
-    /// What waited leaves now.
+    /// Sends the posts that waited.
     #[inline]
     fn take_collected(&self, state: &mut State) {
         if state.collector.waits() {
@@ -314,12 +316,12 @@ impl Lane {
         }
     }
 
-    /// Visits a queue pair for something that makes it send only in rare states; `None`: it is gone.
-    /// Unlike [`Lane::enter`], does no more than that.
+    /// Does something with a queue pair that rarely makes it send. Returns `None` if the queue pair
+    /// is gone. It does no more than that, unlike [`Lane::enter`].
     pub(crate) fn visit<R>(&self, index: u16, work: impl FnOnce(&mut Entry) -> R) -> Option<R> {
         let mut state = self.wait();
         let entry = state.core.entry_mut(index)?;
-        // What is posted to be sent may wait.
+        // Requests that are posted and not yet sent may keep waiting.
         let wanted = entry.qp.wants_transmit();
         let result = work(entry);
         if !wanted && entry.qp.wants_transmit() {
@@ -329,9 +331,9 @@ impl Lane {
         Some(result)
     }
 
-    /// Takes in what has arrived and sends what is owed: to be called before a queue pair stops working.
-    /// Hardware acknowledges a message before it hands out the completion upon which the program may
-    /// disconnect, and takes an acknowledgement in although the program has its mind elsewhere.
+    /// Receives what has arrived and sends what is owed. Call this before a queue pair stops
+    /// working. Hardware acknowledges a message before it delivers the completion that may make the
+    /// program disconnect, and it processes acknowledgements even if the program is busy.
     pub(crate) fn drain(&self) {
         let mut state = self.wait();
         if !self.has_failed() {
@@ -339,7 +341,8 @@ impl Lane {
         }
     }
 
-    /// The process ends: sends what is owed, unless another thread is in the lane and will.
+    /// Sends what is owed when the process ends, unless another thread is in the lane, which will
+    /// then do it.
     pub(crate) fn leave(&self) {
         if let Ok(mut state) = Held::try_take(&self.state) {
             state.begin();
@@ -349,12 +352,12 @@ impl Lane {
         }
     }
 
-    /// Returns when nobody is in the lane who was in it at the call.
+    /// Returns when every thread that was in the lane at the call has left it.
     pub(crate) fn barrier(&self) {
         drop(self.wait());
     }
 
-    /// Links or addresses changed.
+    /// Handles a change of links or addresses.
     pub(crate) fn set_table(&self, table: &Table, selection: &Selection) {
         let addresses = crate::path_settings::local_addresses(table, selection);
         let down = crate::path_settings::down_rules(table);
@@ -374,32 +377,33 @@ impl Lane {
     }
 }
 
-/// The index of a queue pair within its lane.
+/// The index of a queue pair number within its lane.
 #[cfg(any(test, fuzzing))]
 pub(crate) const fn index_of(qpn: u32) -> u16 {
     polypath_lane::QpTable::<QpResources>::index_of(qpn)
 }
 
-/// The paths of a lane without a socket: what it is and what it chooses is the same every time.
+/// The paths of a lane without a socket. Its identity and its random choices are the same every
+/// time.
 pub(crate) fn still_paths(slot: u8) -> PathManager {
     let lane = LaneIdentity { instance: 7, slot };
     PathManager::new(polypath_paths::Config::default(), lane, [7; 16])
 }
 
-/// What those share: it sends nothing but by UDP.
+/// The sending state of such a lane. It has UDP only.
 fn still_io() -> LaneIo {
     LaneIo::new(Senders::new(crate::media::udp::Sender::new()))
 }
 
-/// A lane in the hands of a test or the fuzzer: without a socket, a thread, and a broker.
+/// A lane without a socket, thread and broker, which a test or the fuzzer drives.
 #[cfg(any(test, fuzzing))]
 impl Lane {
-    /// A lane that nobody drives.
+    /// Creates a lane that nobody drives.
     pub(crate) fn still(slot: u8) -> Result<Arc<Self>> {
         Self::around(slot, State::new(still_paths(slot), still_io(), None))
     }
 
-    /// A lane with these media, which only its owner drives.
+    /// Creates a lane with these media, which only its owner drives.
     #[cfg(test)]
     pub(crate) fn by(slot: u8, senders: Senders, receivers: Receivers) -> Result<Arc<Self>> {
         let io = LaneIo::new(senders);
@@ -438,7 +442,7 @@ impl Lane {
         state.core.set_local(addresses);
     }
 
-    /// One round, with these datagrams coming in first.
+    /// Runs one round, which begins with these datagrams.
     pub(crate) fn round(&self, datagrams: &[crate::media::Received<'_>]) {
         let mut state = self.wait();
         state.begin();
@@ -450,7 +454,7 @@ impl Lane {
         state.flush();
     }
 
-    /// What the path manager has sent since the last call.
+    /// The packets that the path manager has sent since the last call.
     pub(crate) fn take_control(&self) -> Vec<polypath_paths::ControlOut> {
         core::mem::take(&mut self.wait().io.tapped)
     }
@@ -469,7 +473,7 @@ impl State {
         }
     }
 
-    /// Datagrams to so many addresses are about to be posted, which may all be new.
+    /// Makes room for datagrams to this many addresses, all of which may be new.
     pub(crate) fn make_room_for_datagrams(&mut self, addresses: usize) {
         if self.io.datagrams.room() < addresses {
             let posted = self.core.qps().iter().flat_map(|(_, entry)| entry.qp.datagrams());
@@ -478,7 +482,8 @@ impl State {
         }
     }
 
-    /// A datagram queue pair comes: its GRHs have a traffic class and a hop limit.
+    /// Reports header fields from now on, because a datagram queue pair needs the traffic class and
+    /// hop limit for its GRHs.
     pub(crate) fn tell_header_fields(&mut self) -> Result<()> {
         let told = self.udp_receiver().map_or(Ok(()), |udp| udp.tell_header_fields(true));
         told.map_err(|e| os_error(&e))

@@ -1,8 +1,10 @@
-//! Multicast: which groups the lane's socket is a member of, by interface, and which queue pairs hear them.
+//! Multicast: the groups that the lane's socket has joined on each interface, and the queue pairs
+//! that receive from them.
 //!
-//! The kernel hands a multicast datagram to every socket that joined the group on the interface that it came
-//! by; so each lane's socket joins for itself, once for all of its queue pairs. The queue pairs
-//! of one lane may be of different devices: each hears what comes by its device's interfaces.
+//! The kernel delivers a multicast datagram to every socket that joined the group on the interface
+//! that the datagram arrived on. So each lane's socket joins once for all its queue pairs. Queue
+//! pairs of a lane may belong to different devices, and each receives only from its device's
+//! interfaces.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,7 +19,7 @@ use crate::media::udp::set_option;
 #[derive(Debug)]
 struct Member {
     index: u16,
-    /// Where the socket has joined for it.
+    /// The interfaces on which the socket has joined for it.
     interfaces: Vec<u32>,
 }
 
@@ -25,20 +27,20 @@ struct Member {
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     members: HashMap<IpAddr, Vec<Member>>,
-    /// How many queue pairs the socket is in a group on an interface for.
+    /// The number of queue pairs for which the socket has joined a group on an interface.
     joined: HashMap<(IpAddr, u32), u32>,
 }
 
 impl Groups {
-    /// The queue pairs that hear what came to a group by an interface.
+    /// The queue pairs that receive what arrived for a group on an interface.
     pub(crate) fn listeners(&self, group: IpAddr, ifindex: u32) -> Vec<u16> {
         let members = self.members.get(&group).map(Vec::as_slice).unwrap_or_default();
         let hears = |member: &&Member| member.interfaces.contains(&ifindex);
         members.iter().filter(hears).map(|member| member.index).collect()
     }
 
-    /// Adds a queue pair on those of the interfaces that `membership` can join. It is called only for
-    /// interfaces that no queue pair has joined.
+    /// Adds a queue pair on those of the interfaces that `membership` can join. `membership` is
+    /// called only for interfaces that were not joined for another queue pair.
     fn join(
         &mut self,
         group: IpAddr,
@@ -65,7 +67,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Takes a queue pair out. Gives the interfaces on which no other is in the group.
+    /// Removes a queue pair. Returns the interfaces on which no other queue pair is in the group.
     fn leave(&mut self, group: IpAddr, index: u16) -> Vec<u32> {
         let Some(members) = self.members.get_mut(&group) else { return Vec::new() };
         let Some(at) = members.iter().position(|member| member.index == index) else {
@@ -89,7 +91,7 @@ impl Groups {
 }
 
 impl State {
-    /// Attaches a queue pair to a group, on these interfaces.
+    /// Attaches a queue pair to a group on these interfaces.
     pub(crate) fn join(&mut self, group: IpAddr, index: u16, interfaces: &[u32]) -> Result<()> {
         let socket = self.slot_socket();
         self.groups.join(group, index, interfaces, |ifindex| {
@@ -108,7 +110,7 @@ impl State {
         let socket = self.slot_socket();
         for ifindex in self.groups.leave(group, index) {
             if let Some(socket) = socket {
-                // An interface that is gone took its membership along.
+                // The membership ended with the interface if that is gone.
                 let _ = membership(socket, group, ifindex, false);
             }
         }
@@ -137,7 +139,7 @@ fn membership(socket: RawFd, group: IpAddr, ifindex: u32, join: bool) -> std::io
         }
     };
     match done {
-        // Joined already by another lane's queue pair on the same socket: as good.
+        // The socket has already joined for another lane's queue pair, which is just as good.
         Err(e) if join && e.raw_os_error() == Some(libc::EADDRINUSE) => Ok(()),
         done => done,
     }
@@ -151,7 +153,7 @@ mod tests {
         [239, 1, 2, 3].into()
     }
 
-    /// Joins, and tells on which interfaces the socket had to.
+    /// Joins, and returns the interfaces on which the socket had to join.
     fn join(groups: &mut Groups, index: u16, interfaces: &[u32]) -> Vec<u32> {
         let mut asked = Vec::new();
         let done = groups.join(group(), index, interfaces, |ifindex| {

@@ -1,5 +1,5 @@
-//! Queue pair numbers: the upper 8 bits are the lane's slot, which the broker gave, and the lower 16 are
-//! the lane's to give.
+//! Queue pair numbers. The upper 8 bits are the lane's slot, which the broker assigns. The lane
+//! assigns the lower 16 bits.
 
 use polypath_ipc::SLOT_MAX;
 use polypath_verbs::{Error, Result};
@@ -7,10 +7,10 @@ use polypath_verbs::{Error, Result};
 use super::{Core, State};
 use crate::limits::MAX_QP_PER_LANE;
 
-/// Multicast packets are addressed to it (IBTA 10.5.1).
+/// The destination of multicast packets (IBTA 10.5.1).
 const MULTICAST: u32 = 0xff_ffff;
 
-/// The slot in which a number lies that the program wants for a queue pair.
+/// The slot of a number that the program requests for a queue pair.
 pub(crate) fn slot_of(number: u32) -> Result<u8> {
     let reserved = |what| Err(Error::invalid(format!("queue pair number {number:#x} is {what}")));
     match number {
@@ -34,7 +34,7 @@ fn not_available(reason: String) -> Error {
 }
 
 impl State {
-    /// The number for a new queue pair: the `wanted` one, or an unpredictable one.
+    /// The number for a new queue pair: the `wanted` one, or a random one.
     pub(crate) fn number(&self, wanted: Option<u32>) -> Result<u32> {
         let qps = self.core.qps();
         if qps.len() >= MAX_QP_PER_LANE {
@@ -59,7 +59,7 @@ impl State {
     }
 }
 
-/// An unpredictable number that no queue pair of the lane has.
+/// A random number that no queue pair of the lane has.
 fn free(core: &Core) -> Result<u32> {
     let qps = core.qps();
     loop {
@@ -68,7 +68,7 @@ fn free(core: &Core) -> Result<u32> {
             Error::new(libc::EIO, format!("the system gives no random numbers: {e}"))
         })?;
         let index = u16::from_ne_bytes(bytes);
-        // At least a quarter of the numbers is free: this ends soon.
+        // At least a quarter of the numbers is free, so this ends soon.
         if qps.is_free(index) {
             return Ok(qps.number(index));
         }

@@ -1,4 +1,4 @@
-//! What the path manager decides, noted for the user.
+//! Records the path manager's decisions for the user.
 
 use polypath_paths::{PathAddress, PathEvent, PathId, PathManager, Reason};
 use polypath_telemetry::{Event, InterfaceName, Micros, PathName, Qpn};
@@ -7,7 +7,7 @@ use polypath_transport::PeerId;
 use crate::lane::LaneIo;
 
 impl LaneIo {
-    /// Notes what the path manager reports.
+    /// Records an event of the path manager.
     pub(super) fn note_path_event(&mut self, paths: &PathManager, event: &PathEvent) {
         let name = |path| self.name_of(paths, path);
         let remote = |peer: PeerId| {
@@ -15,7 +15,7 @@ impl LaneIo {
             paths.remote_of(peer).unwrap_or(unknown)
         };
         let event = match *event {
-            // The association's beginning or end: nothing has failed.
+            // An association begins or ends; nothing has failed.
             PathEvent::ActiveChanged { reason: Reason::Association, .. } => return,
             PathEvent::ActiveChanged { peer, from, to, reason } => {
                 let (peer, from, to) = (remote(peer), from.map(name), name(to));
@@ -40,7 +40,8 @@ impl LaneIo {
         self.note(event);
     }
 
-    /// The name of a path; if its addresses are gone already, its number stands for the interface.
+    /// The name of a path. If its addresses are already gone, its number takes the interface's
+    /// place.
     fn name_of(&self, paths: &PathManager, path: PathId) -> PathName {
         paths.path(path).map_or_else(
             || PathName {

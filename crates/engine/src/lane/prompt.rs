@@ -1,32 +1,32 @@
-//! Whether the application answers at once what it is given.
+//! Decides whether acknowledgements may wait for the application.
 //!
-//! An acknowledgement sent before a completion is handed out delays the answer that a ping-pong
-//! program is about to post; sent after it, it costs no time. But a program that turns to something
-//! else instead would keep the peer waiting for it. So acknowledgements wait only for applications
-//! that came back promptly the last times.
+//! An acknowledgement that is sent before a completion is delivered delays the answer that a
+//! ping-pong program is about to post. Sent after the answer, it costs no time. But if a program
+//! does something else instead, its peer would wait for the acknowledgement. So acknowledgements
+//! wait only for applications that came back promptly the last times.
 
 use std::time::Duration;
 
-/// Coming back within this time is prompt.
+/// The time within which a return counts as prompt.
 const PROMPT: Duration = Duration::from_micros(30);
-/// So many prompt returns, or answers, in a row earn trust.
+/// The number of prompt returns or answers in a row after which acknowledgements wait.
 const TRUST: u8 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Promptness {
-    /// When completions were last handed out, if nobody came back since.
+    /// The time at which completions were last delivered; `None` after a thread came back.
     given: Option<Duration>,
     in_a_row: u8,
 }
 
 impl Promptness {
-    /// Completions are being handed out.
+    /// Notes that completions are delivered.
     #[inline]
     pub(super) fn given(&mut self, now: Duration) {
         self.given = Some(now);
     }
 
-    /// Somebody is in the lane again.
+    /// Notes that a thread is in the lane again.
     #[inline]
     pub(super) fn back(&mut self, now: Duration) {
         if let Some(given) = self.given.take() {
@@ -35,36 +35,38 @@ impl Promptness {
         }
     }
 
-    /// Acknowledgements may wait for the application.
+    /// Whether acknowledgements may wait for the application.
     #[inline]
     pub(super) fn trusted(&self) -> bool {
         self.in_a_row >= TRUST
     }
 }
 
-/// Packets taken in at once that an answer may follow; a stream comes in larger batches.
+/// The largest batch of packets that an answer may follow. The batches of a stream are larger.
 const FEW: usize = 4;
 
-/// Whether the application answers at once what the lane's thread takes in.
+/// Decides whether an acknowledgement of the lane's thread may wait for the application's answer.
 ///
-/// A program may wait for the peer's WRITE in its memory, post its answer, and poll a completion queue
-/// only until its own WRITE is complete. An acknowledgement that goes ahead of the answer ends that poll at
-/// the peer, so the answer finds nobody who polls, there as here. Behind the answer, it finds the peer still
-/// polling, and no thread needs to be woken. So where an answer has followed at once the last times,
-/// the lane's thread leaves the acknowledgement to the application for a moment. Not where a thread
-/// sleeps until an event of a completion queue: perftest takes the event of a message for that of its own
+/// A program may wait for the peer's WRITE in its memory, post its answer, and poll a completion
+/// queue only until its own WRITE is complete. If the acknowledgement is sent before the answer, it
+/// ends that poll at the peer, so nobody polls when the answer arrives, there as here. If it is
+/// sent after the answer, the peer still polls, and no thread needs to be woken. So if the last
+/// answers followed at once, the lane's thread lets the acknowledgement wait for a moment. It does
+/// not if a thread sleeps until an event of a completion queue: perftest mistakes the event of a
+/// message for that of its own send if it comes first.
 /// send if it comes first.
 #[derive(Debug, Default)]
 pub(super) struct Answering {
-    /// When the lane's thread took something in, if nothing was posted since.
+    /// The time at which the lane's thread received something; `None` after something was posted.
     taken: Option<Duration>,
     in_a_row: u8,
-    /// When the acknowledgements leave at the latest that wait for an answer.
+    /// The latest time for the acknowledgements that wait for an answer.
     ack_by: Option<Duration>,
 }
 
 impl Answering {
-    /// The lane's thread has taken in so many `packets`, and owes acknowledgements. True: they may wait.
+    /// Notes that the lane's thread has received this many `packets` and owes acknowledgements.
+    /// Returns whether these may wait.
     pub(super) fn may_wait(&mut self, now: Duration, packets: usize) -> bool {
         if packets > FEW {
             return false;
@@ -87,18 +89,18 @@ impl Answering {
         }
     }
 
-    /// When the acknowledgements leave at the latest that wait for an answer; `None`: none do.
+    /// The latest time for the acknowledgements that wait for an answer; `None` if none wait.
     pub(super) fn ack_by(&self) -> Option<Duration> {
         self.ack_by
     }
 
-    /// All acknowledgements have left.
+    /// Notes that all acknowledgements were sent.
     #[inline]
     pub(super) fn acknowledged(&mut self) {
         self.ack_by = None;
     }
 
-    /// Something is posted to be sent.
+    /// Notes that a request to send is posted.
     #[inline]
     pub(super) fn posted(&mut self, now: Duration) {
         if let Some(taken) = self.taken.take() {
@@ -112,7 +114,7 @@ impl Answering {
 mod tests {
     use super::*;
 
-    /// An application that has answered so often.
+    /// An application that has answered this many times.
     fn answering(times: u8) -> (Answering, Duration) {
         let (mut a, mut now) = (Answering::default(), Duration::from_secs(1));
         for _ in 0..times {

@@ -1,4 +1,4 @@
-//! From a datagram to the lane.
+//! Passes datagrams to the lane.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ pub(super) fn datagram(state: &mut State, received: &Received<'_>) {
     }
 }
 
-/// Hands a packet to the lane, and what is for a multicast group to each queue pair that listens.
+/// Passes a packet to the lane, and a multicast packet to each queue pair that listens.
 #[inline]
 fn dispatch(state: &mut State, packet: &Packet<'_>, received: &Received<'_>) {
     let len = received.datagram.len();
@@ -41,7 +41,7 @@ fn dispatch(state: &mut State, packet: &Packet<'_>, received: &Received<'_>) {
     };
     match state.core.handle_packet(&arrival, packet, &mut state.io) {
         Ok(Taken::QueuePair) => {}
-        // A refusal is counted by the path manager.
+        // The path manager counts packets that it rejects.
         Ok(Taken::Control(_)) => state.io.counters.control_received += 1,
         Ok(Taken::Multicast) => {
             let listeners = state.groups.listeners(received.dst, received.ifindex);
@@ -58,7 +58,7 @@ fn dispatch(state: &mut State, packet: &Packet<'_>, received: &Received<'_>) {
     }
 }
 
-/// Counts a packet that nobody took.
+/// Counts a packet that was rejected.
 #[cold]
 fn refused(state: &mut State, packet: &Packet<'_>, refusal: Refusal) {
     let drops = &mut state.io.drops;
@@ -75,19 +75,19 @@ fn refused(state: &mut State, packet: &Packet<'_>, refusal: Refusal) {
 }
 
 impl State {
-    /// Tells the receiver if there is only one address that IPv4 packets can be for.
+    /// Tells the receiver whether IPv4 packets can have only one destination.
     pub(super) fn learn_sole_ipv4(&mut self, table: &Table, selection: &Selection) {
         let Some(udp) = self.udp_receiver() else { return };
-        // Without the option packets say what they were sent to, which is as good.
+        // If this fails, packets report their destination, which works too.
         let _ = udp.set_sole_ipv4(crate::path_settings::sole_ipv4(table, selection));
     }
 
-    /// The slot's socket, where it is not wrapped: who wraps it has it tell everything.
+    /// The slot's socket, if it is not wrapped. A wrapped socket always reports everything.
     pub(super) fn udp_receiver(&mut self) -> Option<&mut Receiver> {
         self.receivers.as_mut()?.udp.as_mut()
     }
 
-    /// The slot's socket, which multicast groups are joined by.
+    /// The slot's socket, which joins multicast groups.
     pub(crate) fn slot_socket(&self) -> Option<RawFd> {
         self.receivers.as_ref()?.socket
     }

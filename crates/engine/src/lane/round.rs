@@ -1,28 +1,28 @@
-//! A round of the lane: what has come is taken in, what is due is done, what there is to send leaves.
+//! A round of the lane: receive, run timers that are due, send.
 
 use std::time::Duration;
 
 use crate::clock;
 use crate::lane::{State, receive};
 
-/// Batches of packets taken from the socket before queue pairs get their turn to send.
+/// The number of batches received before queue pairs get a turn to send.
 const MAX_BATCHES: usize = 4;
 
-/// Who drives the lane for a round.
+/// The thread that drives the lane for a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Driver {
-    /// A thread that polls a completion queue. It is handed completions before more is taken in, and
+    /// A thread that polls a completion queue. It gets completions before more is received, and
     /// acknowledgements may wait until it is back.
     Program,
-    /// The lane's thread. Nobody polls for what comes: it is acknowledged at once, unless the answer is about
-    /// to be posted.
+    /// The lane's thread. Nobody polls for what arrives, so it is acknowledged at once, unless an
+    /// answer is about to be posted.
     Lane,
-    /// Who takes in what has come because a queue pair is about to stop.
+    /// A thread that receives what has arrived because a queue pair is about to stop.
     Drain,
 }
 
 impl State {
-    /// A round begins now.
+    /// Begins a round.
     #[inline]
     pub(super) fn begin(&mut self) -> Duration {
         let now = clock::now();
@@ -44,13 +44,13 @@ impl State {
         self.core.acknowledge(&mut self.io);
     }
 
-    /// Hands what is queued to the kernel.
+    /// Sends what is queued.
     #[inline]
     pub(super) fn flush(&mut self) {
         self.io.flush(self.core.paths_mut());
     }
 
-    /// One round: receive, time out, send, acknowledge.
+    /// Runs one round: receive, run timers, send, acknowledge.
     pub(super) fn progress(&mut self, driver: Driver) {
         let now = self.begin();
         self.prompt.back(now);
@@ -63,13 +63,13 @@ impl State {
         self.io.deferrals.run(now);
         let sends = self.io.sender.has_queued() || self.io.sender.is_due(now);
         if received == 0 && !due && self.core.is_idle() && !sends {
-            return; // Polled in vain, as most often.
+            return; // There is nothing to do, as in most polls.
         }
         self.transmit();
         if driver == Driver::Program && self.io.completions > 0 && received > 0 {
             self.prompt.given(now);
-            // The acknowledgements leave with the next round, which will not be long. Until then the
-            // timers will do that are set.
+            // The acknowledgements are sent in the next round, which is soon. Until then the
+            // existing timers are good enough.
             if self.prompt.trusted() && !due {
                 self.flush();
                 return;
@@ -87,7 +87,8 @@ impl State {
         self.core.set_timers();
     }
 
-    /// Takes in packets; to a thread that polls, `all` false, completions are handed out before more.
+    /// Receives packets. If `all` is false, a thread that polls gets completions before more is
+    /// received.
     fn receive(&mut self, all: bool) -> usize {
         let Some(mut receivers) = self.receivers.take() else { return 0 };
         let mut total = 0;
@@ -107,7 +108,7 @@ impl State {
         total
     }
 
-    /// Takes in batches of packets, each of which says whether there may be more.
+    /// Receives batches of packets while there may be more.
     #[inline]
     fn take_in(
         &mut self,
@@ -133,7 +134,7 @@ impl State {
         total
     }
 
-    /// When the lane wants to be entered again.
+    /// The time at which the lane must be entered again.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let core = match self.answering.ack_by() {
             Some(by) => self.core.next_deadline_with_acks_by(by),

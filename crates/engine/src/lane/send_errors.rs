@@ -1,4 +1,4 @@
-//! Packets that this host could not send: how many, by way and reason.
+//! Counters of packets that this host could not send, by way and reason.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,16 +7,16 @@ use std::time::Duration;
 use polypath_telemetry::Errno;
 use smallvec::SmallVec;
 
-/// Ways whose errors are remembered.
+/// The largest number of ways whose errors are recorded.
 const MAX_WAYS: usize = 4096;
-/// Reasons that are counted by themselves for one way.
+/// The number of reasons that are counted separately for one way.
 const MAX_REASONS: usize = 8;
-/// How long an error explains what goes wrong afterwards: longer than most queue pairs try again.
+/// How long an error explains later failures. This is longer than most queue pairs retry.
 const RECENT: Duration = Duration::from_secs(30);
-/// The same error of the same way is not told again before that.
+/// The same error of the same way is not reported again within this time.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// From where to where, and by which interface (0: as the routes lead).
+/// Local and remote address, and interface (0 if the routes choose it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Way {
     pub(crate) local: IpAddr,
@@ -32,12 +32,12 @@ struct Refusal {
     told: Option<Duration>,
 }
 
-/// What a lane could not send.
+/// The packets that a lane could not send.
 #[derive(Debug, Default)]
 pub(crate) struct SendErrors(BTreeMap<Way, Vec<Refusal>>);
 
 impl SendErrors {
-    /// Counts packets that were refused; true if that should be told.
+    /// Counts packets that could not be sent. Returns true if this should be reported.
     pub(crate) fn note(&mut self, now: Duration, way: Way, errno: i32, packets: u64) -> bool {
         if self.0.len() >= MAX_WAYS && !self.0.contains_key(&way) {
             self.0.retain(|_, list| list.iter().any(|r| now < r.last + RECENT));
@@ -62,14 +62,14 @@ impl SendErrors {
         tell
     }
 
-    /// The errno of the latest error of a way, if it was not long ago.
+    /// The errno of the latest error of a way, if it is recent.
     pub(crate) fn recent(&self, now: Duration, way: &Way) -> Option<i32> {
         let list = self.0.get(way)?;
         let latest = list.iter().max_by_key(|r| r.last)?;
         (now < latest.last + RECENT).then_some(latest.errno)
     }
 
-    /// Packets of a way by reason.
+    /// The packets of a way that could not be sent, by reason.
     pub(crate) fn counters(&self, way: &Way) -> SmallVec<[(Errno, u64); 2]> {
         let list = self.0.get(way).map(Vec::as_slice).unwrap_or_default();
         list.iter().map(|r| (Errno(r.errno), r.packets)).collect()
@@ -118,7 +118,7 @@ mod tests {
             errors.note(s(1), way(n), libc::EPERM, 1);
         }
         assert_eq!(errors.0.len(), MAX_WAYS);
-        // Those of long ago make room.
+        // Old errors make room.
         assert!(errors.note(s(100), way(u32::MAX >> 8), libc::EPERM, 1));
         assert_eq!(errors.0.len(), 1);
         for errno in 1..100 {

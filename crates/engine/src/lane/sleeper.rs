@@ -1,14 +1,14 @@
-//! When the lane's own thread works, and when it leaves the work to the application.
+//! Decides when the lane's own thread works, and when it leaves the work to the application.
 //!
-//! A thread of the application that polls a completion queue drives the lane inline: no wake-up,
-//! no second thread. While that goes on, the lane's thread only looks every few milliseconds whether
-//! it still does. When polling ends, or when a completion queue is armed (somebody is about to sleep),
-//! the lane's thread waits for the socket itself.
+//! A thread of the application that polls a completion queue drives the lane itself, without a
+//! wake-up and a second thread. Meanwhile the lane's thread only checks every few milliseconds
+//! whether the application still polls. When polling ends, or when a completion queue is armed (a
+//! thread is about to sleep), the lane's thread waits for the socket itself.
 //!
-//! A program may poll a completion queue for its own WRITE, and then its memory for the peer's, on and on:
-//! then there is nobody to take that in. So a lane's thread that finds packets which nobody takes watches
-//! the socket for a time, whether or not the program polls. If it finds such packets again afterwards, it
-//! watches twice as long the next time.
+//! A program may alternate between polling a completion queue for its own WRITE and polling its
+//! memory for the peer's. While it polls its memory, nobody receives. So a lane's thread that finds
+//! packets which nobody receives watches the socket for a time, whether or not the program polls.
+//! If it finds such packets again afterwards, it watches much longer the next time.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -20,29 +20,30 @@ use crate::lane::collect::COLLECT_MAX;
 use crate::lane::waker::Waker;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// How often the lane's thread looks whether the application still polls, at first.
+/// The interval at which the lane's thread checks whether the application still polls, at first.
 const TICK_MIN: Duration = Duration::from_millis(1);
-/// And when it has polled for a while: each look takes the processor from somebody who polls. A peer
-/// waits so long for an answer when polling ends.
+/// The same after the application has polled for a while, because each check takes the processor
+/// from a thread that polls. This is also how long a peer may wait for an answer when polling ends.
 const TICK_MAX: Duration = Duration::from_millis(4);
-/// How long the lane's thread waits for a thread that posts to leave the lane.
+/// How long the lane's thread waits for a posting thread to leave the lane.
 const LOCK_WAIT: Duration = Duration::from_micros(20);
-/// As many polls within a tick mean that somebody polls busily.
+/// The number of polls within a tick that count as busy polling.
 const BUSY_POLLS: u64 = 32;
-/// How long the lane's thread watches the socket of a program that polls: at first, and at most.
+/// How long the lane's thread watches the socket of a program that polls: the first time, and at
+/// most.
 const WATCH_MIN: Duration = Duration::from_millis(20);
 const WATCH_MAX: Duration = Duration::from_secs(1);
-/// How much longer it watches than the last time. Each tick that finds the program polling halves that
-/// time; and many find so a program that polls for its own completions half of the time, and its
-/// memory otherwise.
+/// The factor by which it watches longer than the last time. Each tick that finds the program
+/// polling halves that time again. There are many such ticks with a program that polls for its own
+/// completions half of the time, and its memory the other half.
 const WATCH_GROWTH: u32 = 8;
-/// A thread that has looked in vain so often for what is collected, stops to look.
+/// The number of checks for collected posts, all in vain, after which a thread stops checking.
 const VAIN_LOOKS: u32 = 8;
-/// How the thread looks after what is collected: it must be woken;
+/// The thread does not check for collected posts by itself: it must be woken.
 const SLOW: u64 = 0;
-/// it looks every [`COLLECT_MAX`] by itself;
+/// The thread checks every [`COLLECT_MAX`] by itself.
 const BRISK: u64 = 1;
-/// the same, and something was collected since it looked last.
+/// The same, and something was collected since its last check.
 const NEWS: u64 = 2;
 /// The longest sleep.
 const LONGEST: Duration = Duration::from_millis(500);
@@ -50,45 +51,47 @@ const LONGEST: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     waker: Waker,
-    /// Polls by the application since the start.
+    /// The number of polls by the application since the start.
     polls: AtomicU64,
-    /// Those that found completions without driving the lane.
+    /// The number of polls that found completions without driving the lane.
     taken: AtomicU64,
-    /// Posts and the like since the start.
+    /// The number of entries for other reasons, such as posts, since the start.
     entries: AtomicU64,
-    /// The lane's thread only ticks.
+    /// Whether the lane's thread only ticks.
     ticking: AtomicBool,
-    /// The lane's thread must wait for the socket, polled or not.
+    /// Whether the lane's thread must wait for the socket, even if the application polls.
     needed: AtomicBool,
-    /// Nanoseconds on the lane's clock at which the thread wakes by itself.
+    /// The time at which the thread wakes by itself, in nanoseconds on the lane's clock.
     wakes_at: AtomicU64,
     /// [`SLOW`], [`BRISK`] or [`NEWS`].
     collecting: AtomicU64,
-    /// Nanoseconds on the lane's clock at which what is collected must leave; `u64::MAX`: nothing is.
+    /// The time at which collected posts must be sent, in nanoseconds on the lane's clock;
+    /// `u64::MAX` if there are none.
     send_by: AtomicU64,
 }
 
-/// What the lane's thread remembers from one sleep to the next.
+/// The state that the lane's thread keeps from one sleep to the next.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// Polls when it last slept.
+    /// The number of polls at its last sleep.
     polls: u64,
     /// How long it leaves a polling application alone.
     tick: Duration,
-    /// Until when it waits for the socket all the same.
+    /// The time until which it watches the socket all the same.
     watches_until: Duration,
-    /// How long that will be the next time.
+    /// How long it watches the next time.
     watch_for: Duration,
     /// How long it polls before it sleeps.
     busy_poll: BusyPoll,
-    /// How often it has looked for what is collected, and nothing had been.
+    /// The number of checks for collected posts that found none.
     vain_looks: u32,
-    /// An acknowledgement waits for an answer: the deadline counts, polled or not.
+    /// Whether an acknowledgement waits for an answer, so that the deadline counts even if the
+    /// application polls.
     pub(super) owes: bool,
 }
 
 impl Watch {
-    /// For a thread that polls for up to `busy_poll` before it sleeps.
+    /// Creates the state for a thread that polls for up to `busy_poll` before it sleeps.
     pub(crate) fn new(busy_poll: Duration) -> Self {
         Self {
             polls: 0,
@@ -102,26 +105,26 @@ impl Watch {
     }
 }
 
-/// How a rest ended.
+/// The reason why a rest ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     /// The time is over.
     Over,
-    /// By the waker or the socket.
+    /// The waker or the socket ended it.
     Woken,
-    /// What is collected must leave.
+    /// Collected posts must be sent.
     Overdue,
 }
 
-/// What the lane's thread shall do next.
+/// The next task of the lane's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// The socket has packets, a deadline has come or somebody asked: drive the lane.
+    /// The socket has packets, a deadline is due, or a thread asked: drive the lane.
     Drive,
-    /// The same, and an application that seemed to poll has left packets in the socket. If nobody is in the
-    /// lane either, [`Watch::watch_socket`].
+    /// The same, and an application that seemed to poll has left packets in the socket. If no
+    /// thread is in the lane either, call [`Watch::watch_socket`].
     Unpolled,
-    /// The application polls: nothing to do.
+    /// The application polls, so there is nothing to do.
     Nothing,
 }
 
@@ -140,27 +143,28 @@ impl Sleeper {
         })
     }
 
-    /// The application drove the lane.
+    /// Notes that the application drove the lane.
     pub(crate) fn polled(&self) {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The application has polled and found completions without driving the lane.
+    /// Notes that the application polled and found completions without driving the lane.
     pub(crate) fn took(&self) {
         self.taken.store(self.taken.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// How often it has, roughly.
+    /// The number of such polls, roughly.
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// The application has entered the lane for something else. To be called with the lane's lock held.
+    /// Notes that the application entered the lane for another reason. Call this with the lane's
+    /// lock held.
     pub(crate) fn entered(&self) {
         self.entries.store(self.entries.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The application is about to sleep until an event.
+    /// Notes that the application is about to sleep until an event.
     pub(crate) fn needed(&self) {
         self.needed.swap(true, Ordering::SeqCst);
         if self.ticking.swap(false, Ordering::SeqCst) {
@@ -168,7 +172,7 @@ impl Sleeper {
         }
     }
 
-    /// Something has to be done at `deadline`; wakes the thread if it would sleep longer.
+    /// Ensures that the thread is awake at `deadline`: wakes it if it would sleep longer.
     pub(crate) fn deadline(&self, deadline: Duration) {
         let at = nanos(deadline);
         if at < self.wakes_at.load(Ordering::Relaxed) && !self.ticking.load(Ordering::Relaxed) {
@@ -177,23 +181,23 @@ impl Sleeper {
         }
     }
 
-    /// What was posted at `now` waits for what is posted next, or for a poll, but not longer than
-    /// [`COLLECT_MAX`].
-    /// To be called with the lane's lock held.
+    /// Notes that a post at `now` waits for the next post or a poll, but not longer than
+    /// [`COLLECT_MAX`]. Call this with the lane's lock held.
     pub(crate) fn collected(&self, now: Duration) {
         self.send_by.store(nanos(now + COLLECT_MAX), Ordering::Relaxed);
-        // Swaps here and in `next_look`: whichever comes second takes in what came before the first.
+        // Both this and `next_look` use swaps: the later one sees what happened before the earlier
+        // one.
         if self.collecting.swap(NEWS, Ordering::SeqCst) == SLOW {
             self.waker.wake();
         }
     }
 
-    /// What was collected is being sent. To be called with the lane's lock held.
+    /// Notes that collected posts are being sent. Call this with the lane's lock held.
     pub(crate) fn sent(&self) {
         self.send_by.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Whether something is collected.
+    /// Whether posts are collected.
     #[inline]
     pub(crate) fn is_collecting(&self) -> bool {
         self.send_by.load(Ordering::Relaxed) != u64::MAX
@@ -204,8 +208,8 @@ impl Sleeper {
         self.waker.wake();
     }
 
-    /// The thread's part: sleeps until there is something to do. `contended` says that the last
-    /// attempt to drive found the application at it.
+    /// Sleeps until there is something to do; the lane's thread calls this. `contended` says that
+    /// the last attempt to drive the lane found the application in it.
     pub(crate) fn sleep(
         &self,
         socket: RawFd,
@@ -217,14 +221,14 @@ impl Sleeper {
         let polls = self.polls.load(Ordering::Relaxed);
         let since = polls.wrapping_sub(watch.polls);
         let busy = is_busy(since, contended);
-        // Posts are collected only of programs that poll right after them: such a one is left alone as long
-        // as each look finds that it has polled.
+        // Posts are collected only for programs that poll right after them. Such a program is left
+        // alone as long as each check finds that it has polled.
         let collects = !busy && since > 0 && watch.vain_looks < VAIN_LOOKS;
         watch.polls = polls;
         let needed = self.needed.swap(false, Ordering::SeqCst) || watch.owes;
         if (busy || collects) && !needed && now >= watch.watches_until {
-            // Swaps here and in `needed`: whichever comes second takes in what came before the first, so
-            // a request that missed that the thread ticks is seen here.
+            // Both this and `needed` use swaps: the later one sees what happened before the earlier
+            // one. So a request that came too early to see that the thread ticks is seen here.
             self.ticking.swap(true, Ordering::SeqCst);
             if self.needed.load(Ordering::SeqCst) {
                 self.ticking.store(false, Ordering::SeqCst);
@@ -251,7 +255,7 @@ impl Sleeper {
         }
         watch.tick = TICK_MIN;
         if contended {
-            // The socket stays readable until that thread has left: no use in asking it.
+            // The socket stays readable until that thread has left, so polling it is useless.
             if self.waker.wait(None, LOCK_WAIT) {
                 self.waker.clear();
             }
@@ -263,14 +267,15 @@ impl Sleeper {
             self.rest(Some(socket), now, timeout, watch);
             watch.busy_poll.slept(clock::now().saturating_sub(now));
         }
-        // While the thread is awake nobody knows when it will sleep: whoever has a deadline wakes it.
+        // While the thread is awake, nobody knows when it will sleep, so anyone with a deadline
+        // wakes it.
         self.wakes_at.store(u64::MAX, Ordering::Relaxed);
         self.waker.clear();
         Woken::Drive
     }
 
-    /// Sleeps for `time` from `now` on, or until another thread wakes it, the socket has something, or
-    /// what is collected must leave.
+    /// Sleeps for `time` from `now` on, or until another thread wakes it, the socket is readable,
+    /// or collected posts must be sent.
     fn rest(
         &self,
         socket: Option<RawFd>,
@@ -297,7 +302,7 @@ impl Sleeper {
         }
     }
 
-    /// When the thread looks again after what is collected; `None`: it will be woken.
+    /// The time of the thread's next check for collected posts; `None` if it will be woken.
     fn next_look(&self, now: Duration, watch: &mut Watch) -> Option<Duration> {
         let news = self.collecting.swap(BRISK, Ordering::SeqCst) == NEWS;
         watch.vain_looks = if news { 0 } else { watch.vain_looks.saturating_add(1) };
@@ -314,7 +319,8 @@ impl Sleeper {
         })
     }
 
-    /// Polls for what `sleep` waits for, if that is likely to come soon; false: it has not come.
+    /// Polls for the events that `sleep` waits for, if they are likely to come soon. Returns false
+    /// if none came.
     fn poll(&self, socket: RawFd, since: Duration, most: Duration, busy: &mut BusyPoll) -> bool {
         let until = since + busy.window(since).min(most);
         while clock::now() < until {
@@ -326,7 +332,7 @@ impl Sleeper {
         false
     }
 
-    /// A tick is over, before which there had been so many `polls`.
+    /// Handles the end of a tick. `polls` is the number of polls at its start.
     fn ticked(&self, socket: RawFd, polls: u64, watch: &mut Watch) -> Woken {
         let polls_now = self.polls.load(Ordering::Relaxed);
         if !self.needed.load(Ordering::SeqCst) {
@@ -344,8 +350,8 @@ impl Sleeper {
         Woken::Drive
     }
 
-    /// Whether the socket has packets and nobody polls for them any more, who had polled so often, nor
-    /// does anything else.
+    /// Whether the socket has packets, and the application neither polls nor enters the lane any
+    /// more. `polls` is the number of its polls before.
     fn is_unpolled(&self, socket: RawFd, polls: u64) -> bool {
         let entries = self.entries.load(Ordering::Relaxed);
         if !self.waker.wait(Some(socket), Duration::ZERO) {
@@ -358,17 +364,17 @@ impl Sleeper {
 }
 
 impl Watch {
-    /// From now on the thread waits for the socket, polled or not, for `watch_for`; much longer the next
-    /// time.
+    /// Lets the thread watch the socket for `watch_for`, even if the application polls, and much
+    /// longer the next time.
     pub(crate) fn watch_socket(&mut self, now: Duration) {
         self.watches_until = now + self.watch_for;
         self.watch_for = (self.watch_for * WATCH_GROWTH).min(WATCH_MAX);
     }
 }
 
-/// Whether the application polls busily: it did so often since the thread last slept, or was at it
-/// just now. Who is in the lane without having polled posts: that takes nothing in, and the thread
-/// must not leave the socket to it.
+/// Whether the application polls busily: it polled often since the thread last slept, or is polling
+/// now. A thread that is in the lane without polls is posting. It receives nothing, so the lane's
+/// thread must not leave the socket to it.
 fn is_busy(polls: u64, contended: bool) -> bool {
     polls >= BUSY_POLLS || (contended && polls > 0)
 }
@@ -403,15 +409,15 @@ mod tests {
         let rest = |watch: &mut Watch| sleeper.rest(Some(fd), clock::now(), FOR_EVER, watch);
         sleeper.collected(clock::now());
         assert!(sleeper.is_collecting());
-        // The wake-up, or that the time was over before the thread looked.
+        // Either the wake-up ended it, or the time was over before the thread checked.
         assert_ne!(rest(&mut watch), Rest::Over);
         sleeper.waker.clear();
-        // From now on the thread looks by itself.
+        // From now on the thread checks by itself.
         sleeper.sent();
         sleeper.collected(clock::now());
         assert!(!sleeper.waker.wait(None, Duration::ZERO), "not woken");
         assert_eq!(rest(&mut watch), Rest::Overdue);
-        // And while the application polls busily as well.
+        // It also does so while the application polls busily.
         sleeper.sent();
         sleeper.collected(clock::now());
         (0..BUSY_POLLS).for_each(|_| sleeper.polled());
@@ -457,7 +463,8 @@ mod tests {
         sleeper.sent();
         assert_eq!(sleeper.sleep(fd, clock::now(), None, &mut watch, false), Woken::Drive);
         sleeper.polled();
-        // One poll, and none since: whoever waits for the packet does not wait for a tick.
+        // There was one poll, and none since. Whoever waits for the packet must not wait for a
+        // tick.
         watch.tick = FOR_EVER;
         assert_eq!(sleeper.sleep(fd, clock::now(), None, &mut watch, false), Woken::Drive);
     }
@@ -475,9 +482,9 @@ mod tests {
         assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Unpolled);
         watch.watch_socket(second);
         assert_eq!(watch.watches_until, second + WATCH_MIN);
-        // The packet alone wakes it now, polled or not.
+        // Now the packet alone wakes it, even if the application polls.
         assert_eq!(sleeper.sleep(fd, second, None, &mut watch, false), Woken::Drive);
-        // Unpolled again after that: it watches longer.
+        // Packets are left unpolled again after that, so it watches longer.
         assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Unpolled);
         watch.watch_socket(second * 2);
         assert_eq!(watch.watches_until, second * 2 + WATCH_MIN * WATCH_GROWTH);
@@ -488,7 +495,8 @@ mod tests {
             assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Nothing);
         }
         assert_eq!(watch.watch_for, WATCH_MIN);
-        // Polled seldom: the thread works, and does not watch the socket for it.
+        // The application polls rarely. The thread does the work, and does not watch the socket for
+        // it.
         assert_eq!(sleeper.ticked(fd, BUSY_POLLS - 1, &mut watch), Woken::Drive);
     }
 }

@@ -1,4 +1,4 @@
-//! What wakes the lane's own thread: a packet in its socket, or another thread.
+//! Wakes the lane's own thread when its socket has a packet, or another thread wants it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::notify::{event_fd, signal};
 
-/// Any thread may wake, one waits. A wake-up that comes while nobody waits ends the next wait.
+/// Any thread may wake it, and one thread waits. A wake-up that comes while no thread waits ends
+/// the next wait.
 #[derive(Debug)]
 pub(crate) struct Waker(OwnedFd);
 
@@ -15,7 +16,7 @@ impl Waker {
         event_fd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).map(Self)
     }
 
-    /// Readable after [`Waker::wake`].
+    /// A descriptor that is readable after [`Waker::wake`].
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -24,11 +25,11 @@ impl Waker {
         signal(&self.0);
     }
 
-    /// Waits for [`Waker::wake`], or until the socket, if one is given, is readable; false: the timeout is
-    /// over.
+    /// Waits for [`Waker::wake`], or until the socket, if one is given, is readable. Returns false
+    /// after the time-out.
     #[allow(unsafe_code)]
     pub(crate) fn wait(&self, socket: Option<RawFd>, timeout: Duration) -> bool {
-        // Negative descriptors are ignored.
+        // `ppoll` ignores negative descriptors.
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut list = [entry(self.0.as_raw_fd()), entry(socket.unwrap_or(-1))];
         let ts = libc::timespec {

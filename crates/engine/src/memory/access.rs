@@ -1,9 +1,9 @@
-//! The access itself: copies and atomics on checked memory.
+//! Accesses to checked memory: copies and atomics.
 //!
-//! A [`Segment`] is the proof of a check. It holds while the lane's lock is held under which it was made;
-//! see the [module](super).
-//! The application's own accesses race with these as they do with a device's. Memory that it has
-//! given up since the check is [`Fault::Gone`].
+//! A [`Segment`] proves that memory was checked. The proof is valid while the lane's lock is held
+//! under which it was made; see the [module](super). The application's own accesses race with
+//! these, as they do with a device's. If the application has given up the memory since the check,
+//! the access fails with [`Fault::Gone`].
 
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -13,11 +13,11 @@ use polypath_transport::{AtomicOp, Fault, Segment as _};
 use super::guard::guarded;
 use super::segment::Segment;
 
-/// Copies received data into checked memory; what does not fit is left out.
+/// Copies received data into checked memory, as far as they fit.
 ///
-/// Programs poll the last bytes of a message. So the bytes up to the last 8-aligned boundary
-/// are copied first, then, after a release fence, the rest in ascending order; aligned pieces of 2, 4 and
-/// 8 bytes there are written in one go.
+/// Programs poll the last bytes of a message. So the bytes up to the last 8-aligned boundary are
+/// copied first, and the rest follows in ascending order after a release fence. Aligned pieces of
+/// 2, 4 and 8 bytes in that rest are written at once.
 ///
 /// # Errors
 /// [`Fault::Gone`]; some bytes may have been written.
@@ -34,10 +34,10 @@ pub fn store(segment: Segment, data: &[u8]) -> Result<(), Fault> {
     let (dst, src) = (segment.addr() as *mut u8, data.as_ptr());
     let tail = tail_len(dst as usize, len);
     let head = len - tail;
-    // SAFETY: the segment was checked: where there is memory at its address it is writable memory of
-    // this process, for as many bytes as it has. `head <= len`, and `data` has `len` bytes. They don't
-    // overlap: `data` is a receive buffer or a queue pair's own, never registered memory. A copy may be
-    // left at any byte.
+    // SAFETY: the segment was checked: if memory is present at its address, it is writable memory
+    // of this process, of the segment's length. `head <= len`, and `data` has `len` bytes. They
+    // don't overlap, because `data` is a receive buffer or belongs to a queue pair, and is never
+    // registered memory. The copy may end at any byte.
     let done = unsafe {
         guarded(dst as usize, len, || {
             ptr::copy_nonoverlapping(src, dst, head);
@@ -48,14 +48,14 @@ pub fn store(segment: Segment, data: &[u8]) -> Result<(), Fault> {
     if done { Ok(()) } else { Err(Fault::Gone) }
 }
 
-/// [`store`] piece by piece, so the last bytes last.
+/// Does the same as [`store`] piece by piece, so that the last bytes are written last.
 #[cold]
 fn store_in_pages(segment: Segment, data: &[u8]) -> Result<(), Fault> {
     let len = data.len().min(segment.bytes());
     each_piece(segment, len, |piece, at| store(piece, &data[at..][..piece.bytes()]))
 }
 
-/// [`copy_out`] piece by piece.
+/// Does the same as [`copy_out`] piece by piece.
 #[cold]
 fn copy_out_of_pages(segment: Segment, out: &mut [u8]) -> Result<usize, Fault> {
     let len = out.len().min(segment.bytes());
@@ -65,7 +65,7 @@ fn copy_out_of_pages(segment: Segment, out: &mut [u8]) -> Result<usize, Fault> {
     Ok(len)
 }
 
-/// Does something with each piece of a segment that lies in pages, in order.
+/// Calls a function for each piece of a segment that lies in pages, in order.
 fn each_piece(
     segment: Segment,
     len: usize,
@@ -80,7 +80,8 @@ fn each_piece(
     Ok(())
 }
 
-/// Bytes of a copy that are to be written last: up to 8, from an 8-aligned address on if there is one.
+/// The number of bytes that a copy must write last: up to 8, from an 8-aligned address on if there
+/// is one.
 #[inline]
 fn tail_len(dst: usize, len: usize) -> usize {
     if len <= 8 {
@@ -106,8 +107,8 @@ unsafe fn store_tail(mut dst: *mut u8, mut src: *const u8, mut len: usize) {
             2.. if at.is_multiple_of(2) => 2,
             _ => 1,
         };
-        // SAFETY: `size <= len` bytes are there by the caller's promise, and `dst` is aligned to
-        // `size`. Release: what was copied before is visible first.
+        // SAFETY: the caller promises that `size <= len` bytes are there, and `dst` is aligned to
+        // `size`. Release makes everything that was copied before visible first.
         unsafe {
             match size {
                 8 => AtomicU64::from_ptr(dst.cast())
@@ -125,7 +126,7 @@ unsafe fn store_tail(mut dst: *mut u8, mut src: *const u8, mut len: usize) {
     }
 }
 
-/// Copies from checked memory; gives how many bytes: the shorter of the two.
+/// Copies from checked memory. Returns the number of bytes: the shorter of both lengths.
 ///
 /// # Errors
 /// [`Fault::Gone`]; some bytes may have been copied.
@@ -139,17 +140,17 @@ pub fn copy_out(segment: Segment, out: &mut [u8]) -> Result<usize, Fault> {
         return Ok(0);
     }
     let (src, dst) = (segment.addr() as *const u8, out.as_mut_ptr());
-    // SAFETY: the segment was checked to be readable memory of this process, where it is there, and
-    // `out` is a buffer of ours, never registered memory. A copy may be left at any byte.
+    // SAFETY: the segment was checked: if memory is present, it is readable memory of this process.
+    // `out` is our buffer, never registered memory. The copy may end at any byte.
     let done = unsafe { guarded(src as usize, len, || ptr::copy_nonoverlapping(src, dst, len)) };
     if done { Ok(len) } else { Err(Fault::Gone) }
 }
 
-/// Executes an atomic on checked memory and gives what was there before, in native byte order. It is
-/// atomic with respect to the process' own atomic operations too.
+/// Executes an atomic operation on checked memory and returns the previous value in native byte
+/// order. It is also atomic with respect to the process's own atomic operations.
 ///
-/// [`MemoryTable::resolve_remote`](super::MemoryTable::resolve_remote) gives only aligned segments
-/// for atomics; any other segment is refused.
+/// [`MemoryTable::resolve_remote`](super::MemoryTable::resolve_remote) returns only aligned
+/// segments for atomics; any other segment is rejected.
 ///
 /// # Errors
 /// [`Fault::Gone`]; nothing was changed.
@@ -166,14 +167,14 @@ pub fn atomic(segment: Segment, op: AtomicOp) -> Result<u64, Fault> {
                 }
             }
         };
-        // SAFETY: the variable of above.
+        // SAFETY: this is the variable from above.
         unsafe { result.write(old) };
     })?;
     Ok(before)
 }
 
-/// Writes 8 aligned bytes of checked memory at once, after everything that was stored before; a segment
-/// that is not 8 aligned bytes is refused.
+/// Writes 8 aligned bytes of checked memory at once, after everything that was stored before. A
+/// segment that is not 8 aligned bytes is rejected.
 ///
 /// # Errors
 /// [`Fault::Gone`]; nothing was changed.
@@ -182,26 +183,28 @@ pub fn atomic_write(segment: Segment, value: u64) -> Result<(), Fault> {
     on_word(segment, |word| word.store(value, Ordering::Release))
 }
 
-/// One access, which owns nothing, to the word that is a segment.
+/// Performs one access to the word in a segment. `access` must own nothing, because it may be left
+/// in the middle.
 #[inline]
 fn on_word(segment: Segment, access: impl Fn(&AtomicU64)) -> Result<(), Fault> {
-    // A word does not lie in two pages: it is aligned.
+    // A word is aligned, so it never lies in two pages.
     let segment = segment.together()?;
     let fits = segment.bytes() >= 8 && segment.addr().is_multiple_of(8) && segment.addr() != 0;
     debug_assert!(fits, "not checked for atomics: {segment:?}");
     if !fits {
         return Err(Fault::Range);
     }
-    // SAFETY: the segment was checked to be writable memory of this process, where it is there; 8 bytes,
-    // aligned. A single access may be left.
+    // SAFETY: the segment was checked: if memory is present, it is writable memory of this process,
+    // of 8 aligned bytes. A single access may be left.
     let done = unsafe {
         guarded(segment.addr(), 8, || access(AtomicU64::from_ptr(segment.addr() as *mut u64)))
     };
     if done { Ok(()) } else { Err(Fault::Gone) }
 }
 
-/// What was stored before is visible to all threads, and to whoever maps the same memory, before
-/// anything that follows: a FLUSH to global visibility. Caches are coherent, so it is all there is to do.
+/// Makes everything that was stored before visible to all threads, and to every process that maps
+/// the same memory, before anything that follows. This is a FLUSH to global visibility. Caches are
+/// coherent, so a fence is enough.
 #[inline]
 pub fn make_visible() {
     fence(Ordering::SeqCst);
@@ -221,7 +224,7 @@ mod tests {
         for offset in 0..16 {
             for len in 0..80 {
                 let mut memory = vec![0u64; 16];
-                // SAFETY: the bytes of the vector.
+                // SAFETY: these are the bytes of the vector.
                 let bytes =
                     unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), 128) };
                 store(segment(&mut bytes[offset..offset + len]), &data[..len]).unwrap();

@@ -1,4 +1,4 @@
-//! Keys that one user of the table has used lately.
+//! A cache of the keys that one user of the table has used recently.
 
 use std::cell::Cell;
 use std::fmt;
@@ -9,27 +9,27 @@ use super::region::Grant;
 use super::segment::Segment;
 use super::table::MemoryTable;
 
-/// Keys that are remembered. A power of two.
+/// The number of keys that are remembered. It must be a power of two.
 const CACHE: usize = 16;
 
-/// A cache of checked keys before a [`MemoryTable`]: with it no lock is taken and no shared cache line
-/// written on the data path. It belongs to one queue pair or lane, is not [`Sync`], and is always used
-/// with the same table.
+/// A cache of checked keys in front of a [`MemoryTable`]. With it, the data path takes no lock and
+/// writes no shared cache line. It belongs to one queue pair or lane, is not [`Sync`], and is
+/// always used with the same table.
 pub struct KeyCache {
     generation: Cell<u64>,
     grants: [Cell<Option<Grant>>; CACHE],
 }
 
 impl KeyCache {
-    /// A cache with nothing remembered.
+    /// Creates an empty cache.
     pub fn new() -> Self {
         Self { generation: Cell::new(0), grants: [const { Cell::new(None) }; CACHE] }
     }
 
     #[inline]
     fn find(&self, table: &MemoryTable, key: u32) -> Result<Grant, Fault> {
-        // Before the cache is read, and before the table is: a change that comes between is seen as
-        // a later generation the next time.
+        // This is read before the cache and the table are. So a change that happens in between
+        // shows up as a later generation the next time.
         let now = table.generation();
         if now != self.generation.get() {
             self.grants.iter().for_each(|slot| slot.set(None));
@@ -46,10 +46,10 @@ impl KeyCache {
         }
     }
 
-    /// As [`MemoryTable::resolve`].
+    /// Does the same as [`MemoryTable::resolve`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of that method.
     #[inline]
     pub fn resolve(
         &self,
@@ -64,10 +64,10 @@ impl KeyCache {
         self.find(table, sge.lkey)?.local(pd, sge.addr, sge.len, access)
     }
 
-    /// As [`MemoryTable::resolve_remote`].
+    /// Does the same as [`MemoryTable::resolve_remote`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of that method.
     #[inline]
     pub fn resolve_remote(
         &self,

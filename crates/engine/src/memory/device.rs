@@ -1,5 +1,5 @@
-//! Memory that the device gives to programs: device memory (`man 3 ibv_alloc_dm`), and DMA-BUFs that
-//! others made (`man 3 ibv_reg_dmabuf_mr`), mapped.
+//! Memory that the device provides to programs: device memory (`man 3 ibv_alloc_dm`), and mappings
+//! of DMA-BUFs that others created (`man 3 ibv_reg_dmabuf_mr`).
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fs::File;
@@ -8,27 +8,27 @@ use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
 use polypath_verbs::{Error, Result};
 
-/// `f_type` of the file system that DMA-BUFs are of (`DMA_BUF_MAGIC`).
+/// The `f_type` of the file system of DMA-BUFs (`DMA_BUF_MAGIC`).
 pub(super) const DMA_BUF_MAGIC: i64 = 0x444d_4142;
 
-/// Zeroed memory of the device. Programs reach it by copies and by regions only.
+/// Zeroed memory of the device. Programs access it only by copies and by regions.
 #[derive(Debug)]
 pub struct DeviceBytes {
     at: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: the allocation belongs to the value, whichever thread has it.
+// SAFETY: the allocation belongs to the value, regardless of the thread that has it.
 unsafe impl Send for DeviceBytes {}
-// SAFETY: plain memory; programs' concurrent copies race as they do on hardware.
+// SAFETY: this is plain memory. Concurrent copies by programs race as they do on hardware.
 unsafe impl Sync for DeviceBytes {}
 
 impl DeviceBytes {
-    /// `len` bytes, not 0, aligned to `1 << log_align`. Page-aligned at least, so that no other memory
-    /// shares its pages.
+    /// Allocates `len` bytes, at least 1, aligned to `1 << log_align` and at least to a page, so
+    /// that no other memory shares its pages.
     ///
     /// # Errors
-    /// `EINVAL` for an alignment that no address has, or no bytes; `ENOMEM`.
+    /// `EINVAL` for an impossible alignment or 0 bytes; `ENOMEM`.
     pub fn new(len: usize, log_align: u32) -> Result<Self> {
         const PAGE_LOG: u32 = 12;
         let layout = 1usize
@@ -36,7 +36,7 @@ impl DeviceBytes {
             .and_then(|align| Layout::from_size_align(len, align).ok())
             .filter(|_| len != 0)
             .ok_or_else(|| Error::invalid("device memory of no such length and alignment"))?;
-        // SAFETY: the layout has bytes.
+        // SAFETY: the layout is not empty.
         let at = unsafe { alloc_zeroed(layout) };
         let at = NonNull::new(at).ok_or_else(|| Error::no_memory("no memory left"))?;
         Ok(Self { at, layout })
@@ -52,7 +52,7 @@ impl DeviceBytes {
         self.layout.size()
     }
 
-    /// Never: there is no device memory without bytes.
+    /// Always false, because device memory has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -62,15 +62,16 @@ impl DeviceBytes {
         offset.checked_add(len).filter(|&end| end <= self.len()).map(|_| offset)
     }
 
-    /// Copies into it; false, and nothing copied, if it has no such range.
+    /// Copies into it. Returns false and copies nothing if the range is not within it.
     pub fn write(&self, offset: u64, data: &[u8]) -> bool {
         let Some(offset) = self.inside(offset, data.len()) else { return false };
-        // SAFETY: the range was checked; `data` is other memory, for this one is nobody's slice.
+        // SAFETY: the range was checked. `data` is other memory, because no slice of this memory
+        // exists.
         unsafe { copy_nonoverlapping(data.as_ptr(), self.at.as_ptr().add(offset), data.len()) };
         true
     }
 
-    /// Copies out of it; false, and nothing copied, if it has no such range.
+    /// Copies out of it. Returns false and copies nothing if the range is not within it.
     pub fn read(&self, offset: u64, data: &mut [u8]) -> bool {
         let Some(offset) = self.inside(offset, data.len()) else { return false };
         // SAFETY: as in `write`.
@@ -81,7 +82,8 @@ impl DeviceBytes {
 
 impl Drop for DeviceBytes {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout; no region is left, see the keeper of a region.
+        // SAFETY: it was allocated with this layout, and no region of it is left, because a region
+        // keeps it.
         unsafe { dealloc(self.at.as_ptr(), self.layout) };
     }
 }
@@ -92,7 +94,7 @@ pub struct DmaBuf {
     base: usize,
     len: usize,
     skip: usize,
-    /// Keeps the DMA-BUF, as a registration in the kernel would.
+    /// Keeps the DMA-BUF open, as a registration in the kernel would.
     _file: File,
 }
 
@@ -100,15 +102,16 @@ impl DmaBuf {
     /// Maps `len` bytes of a DMA-BUF from `offset` on.
     ///
     /// # Errors
-    /// `EOPNOTSUPP`: a negative descriptor, by which programs (NCCL, UCX) ask whether the device reaches the
-    /// memory of others, and it does not: only what a processor can map; `EBADF`: no such descriptor;
-    /// `EINVAL`: not a DMA-BUF, or no such range of it; else what the DMA-BUF's driver says to mapping it,
-    /// with `EOPNOTSUPP` if it can't be mapped.
+    /// `EOPNOTSUPP` if the descriptor is negative: programs (NCCL, UCX) ask this way whether the
+    /// device can access the memory of other devices, which it cannot, because only memory that a
+    /// processor can map is accessible. `EBADF` if there is no such descriptor. `EINVAL` if it is
+    /// not a DMA-BUF, or has no such range. Otherwise the error of the DMA-BUF's driver for mapping
+    /// it; `EOPNOTSUPP` if it can't be mapped.
     pub fn map(fd: RawFd, offset: u64, len: usize, write: bool) -> Result<Self> {
         Self::map_of(DMA_BUF_MAGIC, fd, offset, len, write)
     }
 
-    /// The same with files of another kind, for tests on machines that make no DMA-BUFs.
+    /// Does the same with files of another kind, to test on machines that create no DMA-BUFs.
     pub(super) fn map_of(
         magic: i64,
         fd: RawFd,
@@ -117,7 +120,7 @@ impl DmaBuf {
         write: bool,
     ) -> Result<Self> {
         let file = Self::file(magic, fd)?;
-        // SAFETY: the descriptor is open. A DMA-BUF knows its size at the end.
+        // SAFETY: the descriptor is open. A seek to the end of a DMA-BUF returns its size.
         let size = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) };
         let end = offset.checked_add(len as u64);
         if len == 0 || size < 0 || end.is_none_or(|end| end > size.cast_unsigned()) {
@@ -128,26 +131,29 @@ impl DmaBuf {
             .map_err(|_| Error::invalid("the range is not within the DMA-BUF"))?;
         let prot = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         let fd = file.as_raw_fd();
-        // SAFETY: a new mapping, wherever there is room.
+        // SAFETY: this is a new mapping at an address that the kernel chooses.
         let base = unsafe { libc::mmap(null_mut(), len + skip, prot, libc::MAP_SHARED, fd, from) };
         if base == libc::MAP_FAILED {
             let errno = match std::io::Error::last_os_error().raw_os_error() {
                 Some(libc::ENODEV | libc::ENOTTY) | None => libc::EOPNOTSUPP,
                 Some(errno) => errno,
             };
-            return Err(Error::new(errno, "the DMA-BUF's driver does not let it be mapped"));
+            return Err(Error::new(
+                errno,
+                "the DMA-BUF's driver refuses to map it; use memory that the processor can map",
+            ));
         }
         Ok(Self { base: base as usize, len: len + skip, skip, _file: file })
     }
 
-    /// A descriptor of our own, if it is a DMA-BUF.
+    /// Duplicates the descriptor, if it is a DMA-BUF's.
     fn file(magic: i64, fd: RawFd) -> Result<File> {
         if fd < 0 {
-            let why = "DMA-BUFs of adapters are out of reach: only such as the processor can map";
+            let why = "adapters' memory is not accessible: use a DMA-BUF that the processor can map";
             return Err(Error::new(libc::EOPNOTSUPP, why));
         }
-        // SAFETY: zero is valid for statfs, which the call fills in; the new descriptor is nobody
-        // else's.
+        // SAFETY: zeroes are valid for statfs, which the call fills in. Nobody else has the new
+        // descriptor.
         unsafe {
             let mut stat: libc::statfs = std::mem::zeroed();
             if libc::fstatfs(fd, &mut stat) != 0 {
@@ -163,7 +169,7 @@ impl DmaBuf {
         }
     }
 
-    /// Address of the first byte asked for.
+    /// Address of the first byte of the requested range.
     pub fn addr(&self) -> usize {
         self.base + self.skip
     }
@@ -171,7 +177,8 @@ impl DmaBuf {
 
 impl Drop for DmaBuf {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's; no region is left, see the keeper of a region.
+        // SAFETY: the mapping belongs to this value, and no region of it is left, because a region
+        // keeps it.
         unsafe { libc::munmap(self.base as *mut libc::c_void, self.len) };
     }
 }
@@ -186,7 +193,7 @@ mod tests {
     use super::*;
     use crate::memory::{MemoryTable, copy_out, store};
 
-    /// `f_type` of memory files.
+    /// The `f_type` of memory files.
     const TMPFS_MAGIC: i64 = 0x0102_1994;
 
     #[test]
@@ -229,9 +236,9 @@ mod tests {
         assert_eq!(Arc::strong_count(&memory), 1);
     }
 
-    /// A file of three pages that can stand for a DMA-BUF.
+    /// A file of three pages that is used in place of a DMA-BUF.
     fn file() -> File {
-        // SAFETY: a valid name; the descriptor is nobody else's.
+        // SAFETY: the name is valid, and nobody else has the descriptor.
         let mut file =
             unsafe { File::from_raw_fd(libc::memfd_create(c"dmabuf".as_ptr(), libc::MFD_CLOEXEC)) };
         file.write_all(&[3; 3 * 4096]).unwrap();
@@ -279,7 +286,7 @@ mod tests {
         assert!(DmaBuf::map_of(TMPFS_MAGIC, fd, 4095, size - 4095, false).is_ok());
     }
 
-    /// A DMA-BUF of the kernel's, over the pages of `file`.
+    /// A DMA-BUF that the kernel creates from the pages of `file`.
     fn udmabuf(file: &File, bytes: u64) -> std::io::Result<File> {
         #[repr(C)]
         struct Create {
@@ -293,8 +300,8 @@ mod tests {
         let device = File::options().read(true).write(true).open("/dev/udmabuf")?;
         let memfd = file.as_raw_fd().cast_unsigned();
         let create = Create { memfd, flags: 0, offset: 0, size: bytes };
-        // SAFETY: both descriptors are open, the structure is the kernel's; what is returned is nobody
-        // else's.
+        // SAFETY: both descriptors are open, and the structure is the kernel's. Nobody else has the
+        // returned descriptor.
         unsafe {
             libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK);
             match libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE, &raw const create) {
@@ -306,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_dma_buf_of_the_kernel_is_mapped_and_shares_its_bytes() {
-        // SAFETY: a valid name; the descriptor is nobody else's.
+        // SAFETY: the name is valid, and nobody else has the descriptor.
         let mut pages = unsafe {
             let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
             File::from_raw_fd(libc::memfd_create(c"pages".as_ptr(), flags))

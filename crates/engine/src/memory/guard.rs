@@ -1,24 +1,25 @@
-//! Access to memory that may not be there.
+//! Guarded access to memory that may be gone.
 //!
-//! Registered memory is the program's: it can be unmapped, cut from its file or protected at any time,
-//! between a check and the access that it was for. Hardware would not notice, for it has pinned the
-//! pages. Here the access faults, and [`guarded`] says so instead of letting the process die: the
-//! handler of SIGSEGV and SIGBUS that [`signals`](super::signals) installs leaves the access half done
-//! and has `guarded` return false.
+//! Registered memory belongs to the program, which can unmap it, truncate its file or protect it at
+//! any time, even between a check and its access. Hardware would not notice, because it has pinned
+//! the pages. Here the access faults, and [`guarded`] reports that instead of letting the process
+//! die: the handler of SIGSEGV and SIGBUS that [`signals`](super::signals) installs leaves the
+//! access in the middle, and makes `guarded` return false.
 //!
-//! # How
+//! # How it works
 //!
-//! `guarded` notes, in the thread's [`Frame`], where its stack was and which addresses it is about, and
-//! calls the access through [`call`], which has saved the registers that a caller may rely on. The handler
-//! that finds a fault of this thread at one of these addresses continues at [`resume`], with that stack:
-//! it restores the registers and returns from `call`. The access is left as `longjmp` would leave it, so
-//! it may own nothing that has to be dropped, and hold no lock.
+//! `guarded` notes the stack pointer and the addresses in question in the thread's [`Frame`], and
+//! runs the access through [`call`], which saves the registers that a caller relies on. If the
+//! handler finds a fault of this thread at one of these addresses, it continues at [`resume`] with
+//! that stack, which restores the registers and returns from `call`. The access is left as
+//! `longjmp` would leave it. So it must own nothing that needs to be dropped, and hold no lock.
 //!
-//! # What it can't catch
+//! # What it cannot catch
 //!
-//! A fault while the thread has the signal blocked ends the process, whatever is installed. The first
-//! access of a thread unblocks both, [`signals::mask`](super::signals::mask) keeps them so, and our own
-//! threads never block them. Left are programs that block them by a system call of their own.
+//! A fault while the thread has the signal blocked ends the process, whatever handler is installed.
+//! The first access of a thread unblocks both signals, [`signals::mask`](super::signals::mask)
+//! keeps them unblocked, and our own threads never block them. Only programs that block them by a
+//! direct system call remain.
 
 use std::arch::naked_asm;
 use std::cell::Cell;
@@ -29,15 +30,15 @@ use std::ptr::null_mut;
 /// The signals that a fault raises.
 pub(super) const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// What a thread is accessing.
+/// The access that a thread is performing.
 struct Frame {
-    /// Stack pointer to continue with; 0: nothing is being accessed.
+    /// The stack pointer to continue with; 0 if no access is being performed.
     stack: Cell<usize>,
-    /// First address that may fault.
+    /// The first address that may fault.
     from: Cell<usize>,
-    /// How many may.
+    /// The number of bytes that may fault.
     len: Cell<usize>,
-    /// This thread takes the signals.
+    /// Whether this thread has unblocked the signals.
     ready: Cell<bool>,
 }
 
@@ -52,21 +53,21 @@ thread_local! {
     };
 }
 
-/// Furthest that the stack may have grown between [`call`] and the fault: what is further is on
-/// another stack, or somebody else's.
+/// The largest distance that the stack may have grown between [`call`] and the fault. A fault
+/// beyond it is on another stack, or not ours.
 const DEPTH: usize = 64 << 10;
 
-/// Runs `access`, which touches `len` bytes from `addr` on; false if it was left because one of them can't
-/// be accessed so. It may then be half done.
+/// Runs `access`, which touches `len` bytes from `addr` on. Returns false if it was left because
+/// one of them can't be accessed this way; it may then be half done.
 ///
 /// # Safety
-/// `access` may be left at any of these bytes as if it never returned: it owns nothing that has to be
-/// dropped and leaves nothing behind that would be wrong half done. It does not call `guarded`. As far as
-/// there is memory at the address it is sound.
+/// `access` may be left at any of these bytes as if it never returned. So it must own nothing that
+/// needs to be dropped, must leave no inconsistent state if it is half done, and must not call
+/// `guarded`. It must be sound where memory is present at the address.
 #[inline]
 pub(crate) unsafe fn guarded<F: FnOnce()>(addr: usize, len: usize, access: F) -> bool {
     unsafe extern "C" fn run<F: FnOnce()>(access: *mut c_void) {
-        // SAFETY: `guarded` gives its own, which is used once.
+        // SAFETY: `guarded` passes its own value, which is used once.
         unsafe { access.cast::<F>().read()() }
     }
     let mut access = ManuallyDrop::new(access);
@@ -77,16 +78,16 @@ pub(crate) unsafe fn guarded<F: FnOnce()>(addr: usize, len: usize, access: F) ->
         }
         frame.from.set(addr);
         frame.len.set(len);
-        // SAFETY: `run` takes what it is given here; by the caller's promise it may be left.
+        // SAFETY: `run` gets the argument that it needs. The caller promises that it may be left.
         unsafe { call(run::<F>, (&raw mut access).cast(), frame.stack.as_ptr()) }
     })
 }
 
-/// The calling thread takes the signals of faults from now on.
+/// Unblocks the signals of faults in the calling thread.
 #[cold]
 fn unblock() {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: a set of ours, emptied before it is used.
+    // SAFETY: this is our set, which is emptied before it is used.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         for signal in SIGNALS {
@@ -96,8 +97,8 @@ fn unblock() {
     }
 }
 
-/// Whether a fault of the calling thread, at `addr` and with this stack pointer, is of an access under
-/// guard: then, where to continue and with which stack pointer.
+/// Checks whether a fault of the calling thread, at `addr` and with this stack pointer, comes from
+/// a guarded access. If so, returns where to continue, and with which stack pointer.
 #[inline]
 pub(super) fn caught(addr: usize, stack: usize) -> Option<(usize, usize)> {
     FRAME.with(|frame| {
@@ -109,11 +110,12 @@ pub(super) fn caught(addr: usize, stack: usize) -> Option<(usize, usize)> {
     })
 }
 
-/// Calls `run(access)` and gives true. Before that it puts the stack pointer at `stack`, and 0
-/// afterwards; who continues at [`resume`] with that stack pointer gets false from here.
+/// Calls `run(access)` and returns true. It stores the stack pointer at `stack` before, and 0
+/// afterwards. If execution continues at [`resume`] with that stack pointer, this function returns
+/// false.
 ///
 /// # Safety
-/// `run` may be called with `access`, and left.
+/// `run` may be called with `access`, and may be left in the middle.
 #[unsafe(naked)]
 unsafe extern "C" fn call(
     run: unsafe extern "C" fn(*mut c_void),
@@ -132,7 +134,7 @@ unsafe extern "C" fn call(
         "push r13",
         "push r14",
         "push r15",
-        // The seventh word: the stack is aligned to 16 bytes again.
+        // This is the seventh word, so the stack is aligned to 16 bytes again.
         "push rdx",
         "mov [rdx], rsp",
         "mov rax, rdi",
@@ -156,11 +158,11 @@ unsafe extern "C" fn call(
 /// The end of [`call`] after a fault.
 ///
 /// # Safety
-/// Only to be continued at, with the stack pointer that `call` has left.
+/// Execution may only continue here with the stack pointer that `call` has stored.
 #[unsafe(naked)]
 unsafe extern "C" fn resume() -> bool {
     naked_asm!(
-        // A copy that went backwards was interrupted, perhaps.
+        // The fault may have interrupted a backward copy.
         "cld",
         "pop rdx",
         "mov qword ptr [rdx], 0",
@@ -193,7 +195,7 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// Maps pages: a file's, or none in particular; at `at`, or at a place of their own if it is 0.
+    /// Maps pages, of a file or anonymous ones; at `at`, or at an unused place if that is 0.
     fn map(at: usize, pages: usize, file: Option<&File>) -> usize {
         let flags = match file {
             Some(_) => libc::MAP_SHARED,
@@ -204,18 +206,18 @@ mod tests {
             at => (without_provenance_mut(at), libc::MAP_FIXED),
         };
         let (fd, prot) = (file.map_or(-1, File::as_raw_fd), libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: a new mapping, or in the place of one of this test's.
+        // SAFETY: this is a new mapping, or it replaces one of this test.
         let at = unsafe { libc::mmap(at, pages * PAGE, prot, flags | fixed, fd, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         at as usize
     }
 
     fn unmap(at: usize, pages: usize) {
-        // SAFETY: a mapping of the test's.
+        // SAFETY: this is a mapping of the test.
         assert_eq!(unsafe { libc::munmap(without_provenance_mut(at), pages * PAGE) }, 0);
     }
 
-    /// As a program that registers some memory.
+    /// Does what a program does that registers some memory.
     fn prepare() {
         let table = MemoryTable::new();
         table
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!(atomic(word, AtomicOp::FetchAdd { add: 1 }), Err(Fault::Gone));
         assert_eq!(atomic(word, AtomicOp::CompareSwap { compare: 0, swap: 1 }), Err(Fault::Gone));
         assert_eq!(atomic_write(word, 1), Err(Fault::Gone));
-        // What is there beside it is reached as ever.
+        // The pages beside it can still be accessed.
         for page in [0, 1, 3] {
             let there = Segment::checked((at + page * PAGE) as u64, PAGE as u32);
             assert_eq!(store(there, &[7; PAGE]), Ok(()));
@@ -258,7 +260,7 @@ mod tests {
     #[test]
     fn a_file_that_was_cut_and_pages_that_were_protected_are_errors_too() {
         prepare();
-        // SAFETY: a valid name; the descriptor is nobody else's.
+        // SAFETY: the name is valid, and nobody else has the descriptor.
         let file =
             unsafe { File::from_raw_fd(libc::memfd_create(c"cut".as_ptr(), libc::MFD_CLOEXEC)) };
         file.set_len(2 * PAGE as u64).unwrap();
@@ -269,7 +271,7 @@ mod tests {
         assert_gone(at + PAGE, 100);
         file.set_len(2 * PAGE as u64).unwrap();
         assert_eq!(store(second, &[1; 100]), Ok(()));
-        // SAFETY: the mapping of above.
+        // SAFETY: this is the mapping from above.
         unsafe { libc::mprotect(without_provenance_mut(at), PAGE, libc::PROT_READ) };
         let first = Segment::checked(at as u64, 100);
         assert_eq!(store(first, &[1; 100]), Err(Fault::Gone));
@@ -285,7 +287,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    // SAFETY: nobody else maps anything here, as the range is never given back.
+                    // SAFETY: nobody else maps anything here, because the range is never released.
                     unsafe {
                         libc::mprotect(without_provenance_mut(at + PAGE), PAGE, libc::PROT_NONE);
                     }
@@ -315,7 +317,7 @@ mod tests {
         let at = map(0, 1, None);
         unmap(at, 1);
         std::thread::spawn(move || {
-            // SAFETY: plain data.
+            // SAFETY: this is plain data.
             unsafe {
                 let mut all: libc::sigset_t = std::mem::zeroed();
                 libc::sigfillset(&raw mut all);
@@ -327,13 +329,13 @@ mod tests {
         .unwrap();
     }
 
-    /// What a child of the tests below does; its arguments are ours.
+    /// The child process of the tests below. Its arguments are this test's own.
     #[test]
     #[ignore = "run by the tests that watch it end"]
     fn child() {
         static SEEN: AtomicU32 = AtomicU32::new(0);
         extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-            // SAFETY: the signal's own; ends the process.
+            // SAFETY: the structure comes with the signal; this ends the process.
             unsafe {
                 assert_eq!((*info).si_addr() as usize, 8);
                 SEEN.fetch_add(1, Ordering::Relaxed);
@@ -342,7 +344,8 @@ mod tests {
         }
         let case = std::env::var("POLYPATH_TEST_GUARD").unwrap();
         let handle = || {
-            // SAFETY: zeroes are a value of this structure; the handler has the type of the flags.
+            // SAFETY: zeroes are a value of this structure, and the handler has the type that the
+            // flags say.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = on_fault as *const () as usize;
@@ -371,7 +374,7 @@ mod tests {
         unmap(at, 1);
         assert_gone(at, 8);
         assert_eq!(SEEN.load(Ordering::Relaxed), 0);
-        // SAFETY: it is not: that is what is asked for.
+        // SAFETY: this is unsound on purpose, because the test needs the fault.
         unsafe { std::ptr::with_exposed_provenance_mut::<u64>(8).write_volatile(1) };
     }
 

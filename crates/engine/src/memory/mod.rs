@@ -1,38 +1,38 @@
-//! Memory regions and windows: which memory a key gives access to, and the access itself.
+//! Memory regions and windows: the memory that a key gives access to, and the access itself.
 //!
 //! # Keys
 //!
-//! A key has 32 bits: 24 random ones that name the region or window, and 8 that for a window are the
-//! consumer's (`ibv_inc_rkey`). lkey and rkey of a region are the same number. Nothing in a key can be
-//! guessed from another.
+//! A key has 32 bits: 24 random ones name the region or window. The other 8 belong to the consumer
+//! if it is a window's key (`ibv_inc_rkey`). A region's lkey and rkey are the same number. No key
+//! can be guessed from another one.
 //!
 //! # Who may touch memory, and until when
 //!
-//! A [`Segment`] is the result of a check: [`MemoryTable::resolve`],
-//! [`MemoryTable::resolve_remote`] and their twins in [`KeyCache`] are the only places where one may
-//! be made. All of it happens under a lane's lock: the check, the copy, and the transmission, and no
-//! segment is used after the lock was released and taken again without another check.
-//! Deregistration removes the key, tells all caches ([`MemoryTable::generation`] moves), and then has
-//! every lane's lock taken once. When it returns, no lane is inside an access that was checked before,
-//! and none that comes later finds the key: nothing touches the memory any more.
+//! A [`Segment`] is the result of a check. Only [`MemoryTable::resolve`],
+//! [`MemoryTable::resolve_remote`] and the methods of the same names in [`KeyCache`] create one.
+//! The check, the copy and the transmission all happen under a lane's lock, and once the lock was
+//! released, a segment is not used again without another check. Deregistration removes the key,
+//! invalidates all caches (by a new [`MemoryTable::generation`]), and then takes every lane's lock
+//! once. When it returns, no lane is inside an access that was checked before, and no later check
+//! finds the key: nothing accesses the memory any more.
 //!
-//! # Memory that is not there
+//! # Memory that is missing
 //!
-//! Registration touches every page as pinning would (`MADV_POPULATE_READ`, `_WRITE`), so an unmapped
-//! range, or a read-only one with `LOCAL_WRITE`, is `EFAULT`, and the data path takes no page faults.
-//! Regions beyond [`POPULATE_MAX`] are only looked up in `/proc/self/maps`.
-//! With `ON_DEMAND` (implicit, the whole address space, included) nothing is touched at
-//! registration; every check asks the kernel for the pages it is about, and a range without memory is
-//! a [`Fault::Range`](polypath_transport::Fault).
-//! Nothing is pinned. Every access is made under [`guard`]: where the memory is gone, because it was
-//! unmapped, protected or cut from its file since the check or long before, it is a
-//! [`Fault::Gone`](polypath_transport::Fault), never the end of the process (hardware would have reached
-//! pages that nobody sees any more). What is guaranteed beyond that is in docs/robustness.md. A fork needs
-//! no care: nothing but the process itself accesses its memory, by its own page tables.
+//! Registration touches every page, as pinning would (`MADV_POPULATE_READ`, `_WRITE`). So an
+//! unmapped range, or a read-only one with `LOCAL_WRITE`, is `EFAULT`, and the data path has no
+//! page faults. Regions larger than [`POPULATE_MAX`] are only looked up in `/proc/self/maps`. With
+//! `ON_DEMAND` (including the implicit region, the whole address space) registration touches
+//! nothing. Instead every check asks the kernel for the pages in question, and a range without
+//! memory is a [`Fault::Range`](polypath_transport::Fault). Nothing is pinned. Every access runs
+//! under [`guard`]: if the memory is gone, because it was unmapped, protected or truncated since
+//! the check or long before, the result is a [`Fault::Gone`](polypath_transport::Fault), never the
+//! end of the process (hardware would have accessed pages that nobody sees any more).
+//! docs/robustness.md says what is guaranteed beyond that. A fork needs no special care: only the
+//! process itself accesses its memory, by its own page tables.
 //!
-//! Memory that the device has allocated or mapped itself (device memory, DMA-BUFs) is kept as long as
-//! a region of it is registered. A null region has no memory: see `null`. A region may be made of pages
-//! that lie anywhere: see `page_list`.
+//! Memory that the device allocated or mapped itself (device memory, DMA-BUFs) is kept as long as a
+//! region of it is registered. A null region has no memory: see `null`. A region may consist of
+//! pages that lie anywhere: see `page_list`.
 //!
 //! # Cost
 //!

@@ -1,4 +1,4 @@
-//! The names in keys: the upper 24 bits, random or given.
+//! The names in keys: the upper 24 bits, which are random or given.
 
 use std::hash::Hasher;
 
@@ -11,12 +11,12 @@ pub(super) const fn name_of(key: u32) -> u32 {
     key >> 8
 }
 
-/// A name that is not taken, and a first key for it.
+/// A free name, and a first key with it.
 pub(super) fn free_name(is_taken: impl Fn(u32) -> bool) -> Result<(u32, u32)> {
     loop {
         let key = getrandom::u32()
             .map_err(|e| Error::new(5, format!("no randomness for a memory key: {e}")))?;
-        // Name 0 is left out: key 0 is what forgetful programs pass.
+        // Name 0 is not used, because careless programs pass key 0.
         let name = name_of(key);
         if name != 0 && !is_taken(name) {
             return Ok((name, key));
@@ -24,7 +24,7 @@ pub(super) fn free_name(is_taken: impl Fn(u32) -> bool) -> Result<(u32, u32)> {
     }
 }
 
-/// Refuses a key with name 0: key 0 is what forgetful programs pass.
+/// Rejects a key with name 0, because careless programs pass key 0.
 pub(super) fn refuse_nameless(key: u32) -> Result<()> {
     if name_of(key) == 0 {
         return Err(Error::invalid(format!("{key:#x} can't be a key: keys begin at 0x100")));
@@ -32,7 +32,7 @@ pub(super) fn refuse_nameless(key: u32) -> Result<()> {
     Ok(())
 }
 
-/// The name of a given key, which must not be taken.
+/// The name of a given key. The name must be free.
 pub(super) fn given_name(key: u32, is_taken: impl Fn(u32) -> bool) -> Result<(u32, u32)> {
     let name = name_of(key);
     if is_taken(name) {
@@ -42,7 +42,8 @@ pub(super) fn given_name(key: u32, is_taken: impl Fn(u32) -> bool) -> Result<(u3
     Ok((name, key))
 }
 
-/// Names are random already; they only have to be spread over the bits that the map looks at.
+/// A hasher for names. They are already random, so it only moves them to the bits that the map
+/// uses.
 #[derive(Default)]
 pub(super) struct NameHasher(u64);
 

@@ -1,16 +1,17 @@
-//! What a null region stands on (`man 3 ibv_alloc_null_mr`): reads give zeros, writes vanish.
+//! The memory behind null regions (`man 3 ibv_alloc_null_mr`): reads return zeroes, writes have no
+//! effect.
 //!
-//! The data path wants an address in the process for every segment. So there are two ranges of the
-//! address space, as long as the longest segment: one that is only read, all of it the kernel's one
-//! page of zeros, and one that is only written, the same few megabytes over and over. What is
-//! written there is never read. Both are made when the first null region is, and kept.
+//! The data path needs an address in the process for every segment. So there are two ranges of
+//! address space, each as long as the longest segment. One is only read; all of it is the kernel's
+//! single page of zeroes. The other one is only written; it maps the same few megabytes repeatedly,
+//! and what is written there is never read. Both are created with the first null region, and kept.
 
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
-/// Bytes of either range: a segment's length has 32 bits.
+/// The size of each range: the length of a segment has 32 bits.
 const REACH: usize = 1 << 32;
-/// Bytes of memory under the range that is written: as many as may become resident.
+/// The size of the memory behind the range for writing, which is the most that can become resident.
 const SINK: usize = 4 << 20;
 
 /// Addresses of the two ranges.
@@ -22,12 +23,13 @@ struct Ranges {
 
 static RANGES: OnceLock<Option<Ranges>> = OnceLock::new();
 
-/// Makes the ranges, if they are not there yet. False: the system does not give the address space.
+/// Creates the ranges, if they do not exist yet. Returns false if the system has not enough address
+/// space.
 pub(super) fn prepare() -> bool {
     RANGES.get_or_init(make).is_some()
 }
 
-/// Where a segment of any length lies that is read, or written if `write`. `None` before
+/// The address of a segment of any length that is read or, if `write`, written. `None` before
 /// [`prepare`].
 #[inline]
 pub(super) fn address(write: bool) -> Option<u64> {
@@ -38,32 +40,32 @@ pub(super) fn address(write: bool) -> Option<u64> {
 fn make() -> Option<Ranges> {
     let zeros = reserve(libc::PROT_READ)?;
     let Some(sink) = reserve(libc::PROT_NONE).filter(|&sink| fill(sink)) else {
-        // SAFETY: the range of above, which nobody knows yet.
+        // SAFETY: this is the range from above, which nobody uses yet.
         unsafe { libc::munmap(zeros as *mut libc::c_void, REACH) };
         return None;
     };
     Some(Ranges { zeros, sink })
 }
 
-/// [`REACH`] bytes of address space without memory of their own.
+/// Reserves [`REACH`] bytes of address space without memory.
 fn reserve(protection: libc::c_int) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping, wherever there is room.
+    // SAFETY: this is a new mapping at an address that the kernel chooses.
     let at = unsafe { libc::mmap(null_mut(), REACH, protection, flags, -1, 0) };
     if at == libc::MAP_FAILED {
         return None;
     }
-    // Where pages are huge, zeros would be too: one small page of them is enough. Where that is not
-    // known, it costs memory only.
-    // SAFETY: the mapping of above.
+    // Huge pages would make huge pages of zeroes, but one small page of zeroes is enough. If the
+    // kernel does not know this advice, that only costs memory.
+    // SAFETY: this is the mapping from above.
     unsafe { libc::madvise(at, REACH, libc::MADV_NOHUGEPAGE) };
     Some(at as usize)
 }
 
-/// Puts the same [`SINK`] bytes of memory under all of the range; gives the range back if it fails.
+/// Maps the same [`SINK`] bytes of memory into the whole range. Releases the range if that fails.
 fn fill(sink: usize) -> bool {
-    // SAFETY: the name is a C string; the descriptor is closed below; every mapping lies within the
-    // range that `reserve` gave, which nobody else knows.
+    // SAFETY: the name is a C string, and the descriptor is closed below. Every mapping lies within
+    // the range from `reserve`, which nobody else uses.
     unsafe {
         let fd = libc::memfd_create(c"polypath-null".as_ptr(), libc::MFD_CLOEXEC);
         let sized = fd >= 0 && libc::ftruncate(fd, SINK as libc::off_t) == 0;
@@ -121,7 +123,7 @@ mod tests {
         let mut out = [1; 8];
         copy_out(zeros.part(u32::MAX - 8, 8), &mut out).unwrap();
         assert_eq!(out, [0; 8]);
-        // The result of an atomic may go there too.
+        // The result of an atomic operation may be written there too.
         let word = whole.part(0, 8);
         atomic(word, AtomicOp::FetchAdd { add: 1 }).unwrap();
     }

@@ -1,11 +1,13 @@
-//! Regions of pages that lie anywhere in the process, in an order of their own, as the memory of a virtual
-//! machine's guest does.
+//! Regions of pages that lie anywhere in the process, in their own order, like the memory of a
+//! virtual machine's guest.
 //!
-//! To queue pairs such a region is as contiguous as any other: its segments have addresses from a range
-//! that no process has, counted through from page to page. The access looks up where the pages lie. That
-//! costs a lock and a look-up, and other regions a comparison that is always the same.
+//! For queue pairs such a region is as contiguous as any other: its segments have addresses from a
+//! range that no process uses, numbered continuously across pages. The access looks up where the
+//! pages lie. That costs a lock and a look-up. For other regions it costs only a comparison with a
+//! constant result.
 //!
-//! An address is, from the highest bit on: 1, the number of the list (23 bits), and the byte (40 bits).
+//! From the highest bit on, an address consists of a 1, the number of the list (23 bits), and the
+//! byte (40 bits).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,7 +18,7 @@ use polypath_verbs::{Error, Result};
 use super::probe;
 
 const EFAULT: i32 = 14;
-/// Addresses of processes are below it.
+/// The addresses of processes are below this.
 const LISTED: u64 = 1 << 63;
 const BYTE_BITS: u32 = 40;
 const NUMBER_MAX: u32 = (1 << 23) - 1;
@@ -28,35 +30,35 @@ static LISTS: LazyLock<RwLock<Lists>> = LazyLock::new(RwLock::default);
 #[derive(Debug, Default)]
 struct Lists {
     by_number: HashMap<u32, PageList>,
-    /// The number that was given last.
+    /// The number that was assigned last.
     last: u32,
 }
 
-/// Pages in the order in which they make a region.
+/// The pages of a region, in their order.
 #[derive(Clone, Debug)]
 pub struct PageList {
     pages: Arc<[usize]>,
     shift: u32,
 }
 
-/// A list that accesses find. It keeps the region's addresses while it lives.
+/// A list that accesses can find. The region's addresses are valid as long as this lives.
 #[derive(Debug)]
 pub(super) struct Listed {
     number: u32,
 }
 
-/// Whether an address is one of a page list.
+/// Whether an address belongs to a page list.
 #[inline]
 pub(super) const fn is_listed(addr: u64) -> bool {
     addr >= LISTED
 }
 
 impl PageList {
-    /// Pages of `page_size` bytes.
+    /// Creates a list of pages of `page_size` bytes.
     ///
     /// # Errors
-    /// `EINVAL`: the size is no power of two of at least 4096, there are more than 2^40 bytes, or a page
-    /// does not begin at a multiple of its size or ends beyond the address space.
+    /// `EINVAL` if the size is not a power of two of at least 4096, there are more than 2^40 bytes,
+    /// or a page does not begin at a multiple of its size or ends beyond the address space.
     pub fn new(pages: &[usize], page_size: usize) -> Result<Self> {
         if !page_size.is_power_of_two() || page_size < PAGE_MIN {
             return Err(Error::invalid(format!(
@@ -77,12 +79,12 @@ impl PageList {
         Ok(Self { pages: pages.into(), shift })
     }
 
-    /// Bytes of all pages.
+    /// The total size of the pages in bytes.
     fn bytes(&self) -> u64 {
         (self.pages.len() as u64) << self.shift
     }
 
-    /// The run of adjacent pages at a byte, of at most `most` bytes: address and length.
+    /// The run of adjacent pages from a byte on, of at most `most` bytes: address and length.
     pub(super) fn run(&self, byte: u64, most: usize) -> Option<(usize, usize)> {
         let size = 1 << self.shift;
         let mut page = (byte >> self.shift) as usize;
@@ -95,7 +97,7 @@ impl PageList {
         Some((addr, len.min(most)))
     }
 
-    /// Checks that `len` bytes from byte `offset` on are there, and may be written if `write`.
+    /// Checks that `len` bytes from `offset` on are present and, if `write`, writable.
     pub(super) fn check(&self, offset: usize, len: usize, write: bool) -> Result<()> {
         let end = (offset as u64).checked_add(len as u64).filter(|end| *end <= self.bytes());
         if end.is_none() || offset >> self.shift != 0 {
@@ -121,7 +123,7 @@ impl PageList {
         Ok(())
     }
 
-    /// Has accesses find the list, as long as what comes back lives.
+    /// Makes the list known to accesses as long as the result lives.
     pub(super) fn list(self) -> Result<Listed> {
         let mut lists = LISTS.write().unwrap_or_else(PoisonError::into_inner);
         if lists.by_number.len() >= NUMBER_MAX as usize {
@@ -152,7 +154,7 @@ impl Drop for Listed {
     }
 }
 
-/// The list of an address, and the byte in it.
+/// The list that an address belongs to, and the byte within it.
 pub(super) fn find(addr: u64) -> Option<(PageList, u64)> {
     let number = u32::try_from((addr & !LISTED) >> BYTE_BITS).ok()?;
     let lists = LISTS.read().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Registering regions of pages: see `page_list`.
+//! Registration of regions that consist of pages: see `page_list`.
 
 use std::sync::Arc;
 
@@ -10,24 +10,24 @@ use super::page_list::PageList;
 use super::region::{Backing, Grant, Region};
 use super::table::{MemoryTable, check_range};
 
-/// What of its pages makes a region.
+/// The part of its pages that is a region.
 #[derive(Clone, Copy, Debug)]
 pub struct PageRange {
-    /// The first byte, within the first page.
+    /// The offset of the first byte within the first page.
     pub offset: usize,
-    /// Bytes.
+    /// The length in bytes.
     pub len: usize,
-    /// Address that work requests use for the first byte.
+    /// The address that work requests use for the first byte.
     pub iova: u64,
 }
 
 impl MemoryTable {
-    /// Registers a region that is made of pages in their order, with a `key` that somebody knows already or
-    /// one of its own. It can't be registered anew.
+    /// Registers a region that consists of these pages in their order. Its key is `key`, which
+    /// peers may already know, or a new one. It can't be reregistered.
     ///
     /// # Errors
-    /// As [`MemoryTable::register_with_key`]; `EINVAL` also: the pages do not have the range, or
-    /// `ON_DEMAND`.
+    /// Those of [`MemoryTable::register_with_key`], and `EINVAL` if the pages do not have the
+    /// range, or for `ON_DEMAND`.
     pub fn register_pages(
         &self,
         pd: u32,
@@ -77,7 +77,7 @@ mod tests {
         .union(Access::MW_BIND);
     const SIZE: usize = 4096;
 
-    /// Pages of the test's own: as many as there are numbers, in the order of the numbers.
+    /// Pages of the test: as many as there are numbers, in the order of the numbers.
     struct Own {
         bytes: Box<[u64]>,
         order: Vec<usize>,
@@ -94,10 +94,10 @@ mod tests {
             self.order.iter().map(|page| first + page * SIZE).collect()
         }
 
-        /// What lies in the pages, in their order.
+        /// The contents of the pages, in their order.
         fn content(&self) -> Vec<u8> {
             let copy = |page: usize| {
-                // SAFETY: a page of the box, which is whole.
+                // SAFETY: this is a page of the box, within its bounds.
                 unsafe { std::slice::from_raw_parts(page as *const u8, SIZE) }.to_vec()
             };
             self.pages().into_iter().flat_map(copy).collect()
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn what_is_stored_lies_in_the_pages_in_their_order_and_is_read_from_there() {
-        // Two that are adjacent, and two that lie before them.
+        // Two adjacent pages, and two that lie before them.
         let own = Own::new(&[2, 3, 0, 1]);
         let table = MemoryTable::new();
         let list = PageList::new(&own.pages(), SIZE).unwrap();

@@ -1,14 +1,14 @@
-//! Is there memory?
+//! Checks whether memory is present.
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
-/// Largest region whose pages are all touched at registration, bytes: beyond, the time it takes and
-/// the memory it makes resident cost more than the page faults later. They are looked up in
-/// `/proc/self/maps` only.
+/// The largest region in bytes whose pages are all touched at registration. For larger ones, the
+/// time and the resident memory would cost more than later page faults. They are only looked up in
+/// `/proc/self/maps`.
 pub const POPULATE_MAX: usize = 1 << 30;
 
-/// Whether a range can be read, and written if `write`; its pages are then resident (up to
+/// Whether a range can be read and, if `write`, written. Its pages are then resident (up to
 /// [`POPULATE_MAX`]).
 pub(super) fn accessible(addr: usize, len: usize, write: bool) -> bool {
     if len == 0 {
@@ -22,12 +22,12 @@ pub(super) fn accessible(addr: usize, len: usize, write: bool) -> bool {
     }
 }
 
-/// Whether a range can be read, and written if `write`, now; for the data path.
+/// Whether a range can now be read and, if `write`, written; for the data path.
 pub(super) fn present(addr: usize, len: usize, write: bool) -> bool {
     accessible(addr, len, write)
 }
 
-/// `MADV_POPULATE_*` came with Linux 5.14.
+/// Whether the kernel has `MADV_POPULATE_*`, which came with Linux 5.14.
 fn can_populate() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| {
@@ -45,7 +45,7 @@ fn page_size() -> usize {
     })
 }
 
-/// Has the kernel fault all pages in, as an access would.
+/// Makes the kernel fault in all pages, as an access would.
 fn populate(addr: usize, len: usize, write: bool) -> bool {
     let page = page_size();
     let start = addr & !(page - 1);
@@ -54,15 +54,16 @@ fn populate(addr: usize, len: usize, write: bool) -> bool {
     };
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     loop {
-        // SAFETY: populating changes no content and no mapping; what is not mapped or not allowed is
-        // an error.
+        // SAFETY: populating changes no content and no mapping. Pages that are not mapped, or not
+        // accessible this way, give an error.
         let rc =
             unsafe { libc::madvise(start as *mut c_void, (end & !(page - 1)) - start, advice) };
         if rc == 0 {
             return true;
         }
         match std::io::Error::last_os_error().raw_os_error() {
-            // A signal, or memory being moved: begun again where it stopped in effect.
+            // A signal interrupted it, or memory is being moved. Starting again continues where it
+            // stopped.
             Some(libc::EINTR | libc::EAGAIN) => {}
             _ => return false,
         }

@@ -1,4 +1,4 @@
-//! What a key stands for.
+//! The objects behind keys.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,27 +7,27 @@ use polypath_transport::{Access, Fault, FlushScope, RemoteAccess, RemoteKey};
 use super::segment::Segment;
 use super::{null, probe};
 
-/// Something that keeps memory while it lives.
+/// A value that keeps memory as long as it lives.
 pub type Keeper = Box<dyn std::fmt::Debug + Send + Sync>;
 
-/// What lies under a range of addresses.
+/// The kind of memory behind a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backing {
-    /// Pages that were there when it was registered.
+    /// Pages that were present at registration.
     Resident,
-    /// Pages that may be absent: ask before access.
+    /// Pages that may be absent, so check them before each access.
     OnDemand,
-    /// Nothing: reads give zeros, writes vanish.
+    /// No memory: reads return zeroes, writes have no effect.
     Null,
 }
 
-/// A registered memory region, as it was at its last registration.
+/// A memory region, with the properties of its last registration.
 #[derive(Debug)]
 pub struct Region {
     pub(super) grant: Grant,
-    /// What has to stay while it is registered.
+    /// A value that must live as long as the region is registered.
     pub(super) keeper: Option<Keeper>,
-    /// Windows bound to it; changed under the table's write lock only.
+    /// The number of windows that are bound to it. It changes only under the table's write lock.
     pub(super) windows: AtomicU32,
 }
 
@@ -42,7 +42,8 @@ impl Region {
         self.grant.pd
     }
 
-    /// First byte in the process; of a page list, an address that only accesses know.
+    /// The address of the first byte in the process. For a page list, it is an address that only
+    /// accesses understand.
     pub fn addr(&self) -> usize {
         self.grant.base as usize
     }
@@ -52,7 +53,7 @@ impl Region {
         self.grant.len
     }
 
-    /// Whether nothing can be accessed in it.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.grant.len == 0
     }
@@ -62,53 +63,54 @@ impl Region {
         self.grant.start
     }
 
-    /// What may be done with it, here and by peers.
+    /// The access rights, local and remote.
     pub fn access(&self) -> Access {
         self.grant.access
     }
 
-    /// Whether it can't be registered anew: its memory is not the program's.
+    /// Whether it can't be reregistered, because its memory is not the program's.
     pub fn is_fixed(&self) -> bool {
         self.keeper.is_some() || self.grant.backing == Backing::Null
     }
 
-    /// Whether it keeps its memory.
+    /// Whether it keeps its memory alive.
     pub fn is_kept(&self) -> bool {
         self.keeper.is_some()
     }
 
-    /// Memory windows bound to it.
+    /// The number of memory windows that are bound to it.
     pub fn windows(&self) -> u32 {
         self.windows.load(Ordering::Relaxed)
     }
 }
 
-/// What a valid key allows: all that a check needs, small enough to be copied into a cache.
+/// The rights of a valid key. It has everything that a check needs, and is small enough to be
+/// copied into a cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
     pub(super) key: u32,
     pub(super) pd: u32,
-    /// Address in the process of the first byte.
+    /// The address of the first byte in the process.
     pub(super) base: u64,
-    /// Address that requests use for the first byte.
+    /// The address that requests use for the first byte.
     pub(super) start: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub(super) len: u64,
     pub(super) access: Access,
-    /// Only this queue pair may use it (type 2 windows).
+    /// The only queue pair that may use it (for type 2 windows).
     pub(super) qpn: Option<u32>,
-    /// A window's: peers may use it, local work requests not.
+    /// Whether it is a window's key: peers may use it, but local work requests may not.
     pub(super) window: bool,
     pub(super) backing: Backing,
 }
 
 impl Grant {
-    /// Checks a range and gives it as an address of the process.
+    /// Checks a range and converts it to an address of the process.
     #[inline]
     fn range(&self, va: u64, len: u32, write: bool) -> Result<Segment, Fault> {
         let offset = va.wrapping_sub(self.start);
-        // `offset` of an address before the start wraps to a huge number, and is refused with those
-        // beyond the end.
+        // The `offset` of an address before the start wraps to a huge number. So it is rejected
+        // like those beyond the end.
         if offset > self.len || u64::from(len) > self.len - offset {
             return Err(Fault::Range);
         }
@@ -150,7 +152,7 @@ impl Grant {
         self.pd == key.pd && self.qpn.is_none_or(|bound| bound == key.qpn)
     }
 
-    /// Checks a peer's FLUSH. Nothing is accessed, so pages need not be there.
+    /// Checks a peer's FLUSH. It accesses no memory, so pages need not be present.
     pub(super) fn flush(
         &self,
         key: RemoteKey,
@@ -185,7 +187,7 @@ impl Grant {
         }
         let write = rights.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let segment = self.range(va, len, write)?;
-        // The virtual address is aligned (the transport checks it), but the region's may lie askew.
+        // The virtual address is aligned (the transport checks it), but the region may not be.
         if rights.contains(Access::REMOTE_ATOMIC) && !segment.start().is_multiple_of(8) {
             return Err(Fault::Range);
         }

@@ -1,4 +1,4 @@
-//! What a check gives: a piece of memory that may be accessed.
+//! The result of a check: a piece of memory that may be accessed.
 
 use core::ops::Range;
 
@@ -8,9 +8,9 @@ use super::page_list;
 
 /// A piece of this process' memory that was checked against its region.
 ///
-/// Only the checks of [`MemoryTable`](super::MemoryTable) and [`KeyCache`](super::KeyCache) make one, so
-/// whoever holds one may access that memory, for as long as it holds the lane's lock; see the
-/// [module](super).
+/// Only the checks of [`MemoryTable`](super::MemoryTable) and [`KeyCache`](super::KeyCache) create
+/// a segment. So a caller that has one may access that memory as long as it holds the lane's lock;
+/// see the [module](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     addr: u64,
@@ -18,10 +18,10 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Of no bytes.
+    /// A segment of no bytes.
     pub(super) const EMPTY: Self = Self { addr: 0, len: 0 };
 
-    /// What a check has found. The caller has looked at the region: the range is within it.
+    /// Creates the result of a check. The caller has checked that the range is within its region.
     #[inline]
     pub(super) const fn checked(addr: u64, len: u32) -> Self {
         Self { addr, len }
@@ -34,22 +34,23 @@ impl Segment {
         self.addr as usize
     }
 
-    /// The address, whatever it counts: as aligned as the bytes are in the process.
+    /// The address of either kind. Its alignment is that of the bytes in the process.
     #[inline]
     pub(super) fn start(&self) -> u64 {
         self.addr
     }
 
-    /// Whether it lies in the pages of a list, and [`Self::together`] gives what of it is in one place.
+    /// Whether it lies in the pages of a list. [`Self::together`] then returns the part that is in
+    /// one place.
     #[inline]
     pub fn is_listed(&self) -> bool {
         page_list::is_listed(self.addr)
     }
 
-    /// Its first bytes, as far as they lie together in the process.
+    /// The first bytes of the segment, as far as they are adjacent in the process.
     ///
     /// # Errors
-    /// [`Fault::Gone`]: the region was deregistered.
+    /// [`Fault::Gone`] if the region was deregistered.
     #[inline]
     pub fn together(self) -> Result<Self, Fault> {
         if self.is_listed() { self.first_pages() } else { Ok(self) }
@@ -57,7 +58,7 @@ impl Segment {
 
     #[cold]
     fn first_pages(self) -> Result<Self, Fault> {
-        // A list goes after its region, and that after everybody who holds a segment of it.
+        // A list is dropped after its region, and the region only after the last user of a segment.
         let (list, byte) = page_list::find(self.addr).ok_or(Fault::Gone)?;
         let (addr, len) = list.run(byte, self.bytes()).ok_or(Fault::Range)?;
         Ok(Self::checked(addr as u64, len as u32))
@@ -69,11 +70,12 @@ impl Segment {
         self.len as usize
     }
 
-    /// Memory of a test or benchmark that stays for as long as the segment is used.
+    /// Creates a segment of memory in a test or benchmark, which must stay as long as the segment
+    /// is used.
     ///
     /// # Safety
-    /// `len` bytes at `addr` can be read, and written if the segment is written to, until it is used for
-    /// the last time.
+    /// Until the last use of the segment, `len` bytes at `addr` must be readable and, if the
+    /// segment is written, writable.
     pub unsafe fn assume(addr: *const u8, len: u32) -> Self {
         Self { addr: addr as u64, len }
     }

@@ -1,10 +1,11 @@
-//! SIGSEGV and SIGBUS: ours if they are of an access under [`guard`](super::guard), else the
-//! program's.
+//! SIGSEGV and SIGBUS. They are ours if an access under [`guard`](super::guard) caused them, else
+//! the program's.
 //!
-//! Our handler is installed with the first memory region, and looked after with every further one. What
-//! the program has set, before or after, is kept here and called for every fault that is not ours, as the
-//! kernel would call it. For that, the preloaded library stands in for the C library's functions that set
-//! a signal's action or a thread's mask: [`action`] and [`mask`] are what they do.
+//! Our handler is installed with the first memory region, and checked with every further one. The
+//! action that the program has set, before or after, is kept here, and is called for every fault
+//! that is not ours, as the kernel would call it. For this purpose the preloaded library replaces
+//! the C library's functions that set a signal's action or a thread's mask. [`action`] and [`mask`]
+//! implement them.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::{MaybeUninit, transmute, zeroed};
@@ -16,14 +17,14 @@ use libc::{sigaction, siginfo_t, sigset_t, ucontext_t};
 
 use super::guard::{self, SIGNALS};
 
-/// What the program wants done with a signal. Read by the handler at any time, so in pieces of which a
-/// reader gets all or tries again (a sequence lock).
+/// The program's action for a signal. The handler may read it at any time, so its parts are
+/// protected by a sequence lock: a reader gets all of them or tries again.
 struct Program {
     /// Odd while it is being written.
     version: AtomicU32,
     handler: AtomicUsize,
     flags: AtomicI32,
-    /// The signals that Linux has: 64.
+    /// A bit for each of Linux's 64 signals.
     mask: AtomicU64,
 }
 
@@ -56,7 +57,8 @@ impl Program {
         }
     }
 
-    /// The caller has blocked all signals: a handler in this thread would wait for it for ever.
+    /// Stores an action. The caller has blocked all signals, because a handler in this thread would
+    /// otherwise wait for this thread forever.
     fn set(&self, action: &sigaction) {
         let version = loop {
             let version = self.version.load(Ordering::Relaxed) & !1;
@@ -78,17 +80,19 @@ impl Program {
 }
 
 static PROGRAM: [Program; 2] = [const { Program::new() }; 2];
-/// The handler was installed, by this process or one that it was forked from.
+/// Whether the handler was installed, by this process or one that it was forked from.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
-/// The process that has it: a child before its exec shares our memory and not our handlers (vfork).
+/// The process that has the handler. A vfork child shares our memory before its exec, but not our
+/// handlers.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
 fn of(signal: c_int) -> Option<&'static Program> {
     SIGNALS.iter().position(|&s| s == signal).map(|at| &PROGRAM[at])
 }
 
-/// Has faults of guarded accesses come to us. Called with every registration: two system calls if all is
-/// as it was, and whoever has replaced the handler by a system call of its own is asked after us again.
+/// Installs our handler for faults of guarded accesses. Every registration calls it. That takes two
+/// system calls if nothing has changed. If the program has replaced our handler by a direct system
+/// call, our handler takes over again and passes other faults on to the program's.
 pub(super) fn install() {
     for (signal, program) in SIGNALS.into_iter().zip(&PROGRAM) {
         // SAFETY: all zeroes are a value of this plain C structure.
@@ -101,7 +105,8 @@ pub(super) fn install() {
         // SAFETY: all zeroes are a value of this plain C structure.
         let mut ours: sigaction = unsafe { zeroed() };
         ours.sa_sigaction = on_fault as *const () as usize;
-        // NODEFER: what the program wants blocked while its handler runs is done by `forward`.
+        // NODEFER is set because `forward` blocks what the program wants blocked while its handler
+        // runs.
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
         real_action(signal, &raw const ours, null_mut());
     }
@@ -110,7 +115,7 @@ pub(super) fn install() {
     INSTALLED.store(true, Ordering::Release);
 }
 
-/// Whether the program's action for a signal is kept here, and not by the kernel.
+/// Whether the program's action for a signal is kept here instead of in the kernel.
 pub fn is_kept(signal: c_int) -> bool {
     of(signal).is_some() && is_ours()
 }
@@ -121,7 +126,7 @@ fn is_ours() -> bool {
         && OWNER.load(Ordering::Relaxed) == unsafe { libc::getpid() }
 }
 
-/// `sigaction(2)` as the program is to see it.
+/// Implements `sigaction(2)` as the program should see it.
 ///
 /// # Safety
 /// As the C library's.
@@ -130,7 +135,7 @@ pub unsafe fn action(signal: c_int, new: *const sigaction, old: *mut sigaction) 
         return real_action(signal, new, old);
     };
     let before = program.get();
-    // SAFETY: the caller's promise. `new` and `old` may be the same.
+    // SAFETY: the caller promises valid arguments. `new` and `old` may be the same.
     unsafe {
         if !new.is_null() {
             let new = new.read();
@@ -143,8 +148,8 @@ pub unsafe fn action(signal: c_int, new: *const sigaction, old: *mut sigaction) 
     0
 }
 
-/// `sigprocmask(2)` or `pthread_sigmask(3)`, by `real`: once memory is registered, the signals of faults
-/// are never blocked.
+/// Implements `sigprocmask(2)` or `pthread_sigmask(3)` by calling `real`. Once memory is
+/// registered, the signals of faults are never blocked.
 ///
 /// # Safety
 /// As the C library's.
@@ -156,10 +161,10 @@ pub unsafe fn mask(
     if set.is_null() || how == libc::SIG_UNBLOCK || !INSTALLED.load(Ordering::Acquire) {
         return real(set);
     }
-    // SAFETY: a set of the caller's.
+    // SAFETY: this is the caller's set.
     let mut without = unsafe { set.read() };
     for signal in SIGNALS {
-        // SAFETY: a set of ours.
+        // SAFETY: this is our set.
         unsafe { libc::sigdelset(&raw mut without, signal) };
     }
     real(&raw const without)
@@ -168,7 +173,7 @@ pub unsafe fn mask(
 fn with_all_blocked(what: impl FnOnce()) {
     let mut old = MaybeUninit::<u64>::uninit();
     let all = u64::MAX;
-    // SAFETY: two sets as the kernel has them, of 8 bytes. It can't fail.
+    // SAFETY: these are two sets of 8 bytes, as the kernel uses them. The call can't fail.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,
@@ -188,7 +193,7 @@ fn with_all_blocked(what: impl FnOnce()) {
     }
 }
 
-/// The C library's `sigaction`, or that of a library that stands in for it; not our own stand-in.
+/// The C library's `sigaction`, or that of a library that replaces it; not our own replacement.
 fn real_action(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int {
     type Function = unsafe extern "C" fn(c_int, *const sigaction, *mut sigaction) -> c_int;
     const NAME: &CStr = c"sigaction";
@@ -202,15 +207,15 @@ fn real_action(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_i
         }
         FOUND.store(found, Ordering::Relaxed);
     }
-    // SAFETY: the function of this name has this type; the arguments are the caller's.
+    // SAFETY: the function of this name has this type, and the arguments are the caller's.
     unsafe { transmute::<*mut c_void, Function>(found)(signal, new, old) }
 }
 
-/// The handler. Nothing here allocates, locks or changes `errno` before it is known to be the
-/// program's.
+/// The signal handler. Until the fault is known to be the program's, it does not allocate, lock, or
+/// change `errno`.
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives both structures; a fault (and nothing that was sent) has a positive code and
-    // an address. What it is continued with is what `guard` has left for it.
+    // SAFETY: the kernel provides both structures. A fault has a positive code and an address,
+    // unlike a signal that was sent. It continues with what `guard` has stored for this purpose.
     unsafe {
         if (*info).si_code > 0 {
             let registers = &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs;
@@ -225,19 +230,19 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     }
 }
 
-/// Does what the program wants done with a signal, as the kernel would.
+/// Handles a signal as the program's action says and the kernel would.
 ///
 /// # Safety
-/// Called by the handler, with its arguments.
+/// Only the handler calls it, with its own arguments.
 unsafe fn forward(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let Some(program) = of(signal) else { return };
     let action = program.get();
-    // SAFETY: zeroes are the default action; the handler is the program's, of the type that its flags say.
-    // The mask is one of the kernel's, of 8 bytes.
+    // SAFETY: zeroes are the default action. The handler is the program's, of the type that its
+    // flags say. The mask is a kernel's mask of 8 bytes.
     unsafe {
         let sent = (*info).si_code <= 0;
         match action.sa_sigaction {
-            // One that was sent can be ignored, a fault can't.
+            // A signal that was sent can be ignored, but a fault can't.
             libc::SIG_IGN if sent => {}
             libc::SIG_DFL | libc::SIG_IGN => {
                 let default: sigaction = zeroed();
@@ -257,7 +262,7 @@ unsafe fn forward(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
                 }
                 let none = null_mut::<u64>();
                 libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const mask, none, 8);
-                // The kernel restores the mask of before when the handler returns.
+                // The kernel restores the previous mask when the handler returns.
                 if action.sa_flags & libc::SA_SIGINFO != 0 {
                     type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
                     transmute::<usize, Handler>(handler)(signal, info, context);

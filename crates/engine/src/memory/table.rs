@@ -18,11 +18,11 @@ use super::segment::Segment;
 use super::window::{BindInfo, Bound, STAGED_BINDS_MAX, Window, WindowType};
 use super::{null, probe, signals};
 
-/// Regions of one open device. With the windows few enough of the 2^24 names that a random one is
-/// free at almost every first try.
+/// The largest number of regions of one open device. Regions and windows are few compared with the
+/// 2^24 names, so that a random name is free at almost every first try.
 pub const REGIONS_MAX: usize = 1 << 20;
 
-/// Windows of one open device.
+/// The largest number of windows of one open device.
 pub const WINDOWS_MAX: usize = 1 << 16;
 
 const EFAULT: i32 = 14;
@@ -30,15 +30,15 @@ const EBADF: i32 = 9;
 
 /// The memory regions and windows of one open device.
 ///
-/// Any thread may call anything at any time. Checks take a read lock; who makes many keeps a
-/// [`KeyCache`](super::KeyCache).
+/// It may be used from any thread at any time. Checks take a read lock; a user with many checks
+/// keeps a [`KeyCache`](super::KeyCache).
 #[derive(Debug, Default)]
 pub struct MemoryTable {
     names: RwLock<Names>,
-    /// How many of the names are windows. Changed under the write lock.
+    /// The number of windows among the names. It changes only under the write lock.
     windows: AtomicUsize,
     generation: AtomicU64,
-    /// Nothing is added any more. Changed under the write lock.
+    /// Whether nothing can be added any more. It changes only under the write lock.
     closed: AtomicBool,
 }
 
@@ -56,18 +56,20 @@ impl MemoryTable {
         Self::default()
     }
 
-    /// Moves with every change that makes a key allow less or something else than before.
+    /// A number that changes whenever a key is given less or different rights.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Registers `len` bytes at `addr`, which work requests address from `iova` on (from 0 with
-    /// `ZERO_BASED`). Address 0, length `usize::MAX` and `ON_DEMAND` is the whole address space.
+    /// Registers `len` bytes at `addr`. Work requests address them from `iova` on (from 0 with
+    /// `ZERO_BASED`). Address 0 and length `usize::MAX` with `ON_DEMAND` is the whole address
+    /// space.
     ///
     /// # Errors
-    /// `EINVAL`: rights for peers to write without `LOCAL_WRITE`, or a range that wraps. `EFAULT`:
-    /// memory that is not there or may not be accessed so. `ENOMEM`: [`REGIONS_MAX`].
+    /// `EINVAL` for remote write rights without `LOCAL_WRITE`, or a range that wraps; `EFAULT` if
+    /// the memory is missing, or may not be accessed this way; `ENOMEM` for more than
+    /// [`REGIONS_MAX`].
     pub fn register(
         &self,
         pd: u32,
@@ -79,10 +81,11 @@ impl MemoryTable {
         self.insert(new_grant(pd, addr, len, iova, access)?, None)
     }
 
-    /// As [`MemoryTable::register`], with a key that somebody knows already.
+    /// Does the same as [`MemoryTable::register`], with a key that peers may already know.
     ///
     /// # Errors
-    /// As there; `EADDRINUSE`: another region or window has a key of that name; `EINVAL`: the name is 0.
+    /// Those of that method; `EADDRINUSE` if another region or window has a key with that name;
+    /// `EINVAL` if the name is 0.
     pub fn register_with_key(
         &self,
         pd: u32,
@@ -96,11 +99,11 @@ impl MemoryTable {
         self.insert(grant, None)
     }
 
-    /// As [`MemoryTable::register`], of memory that `keeper` keeps until the region is deregistered.
-    /// It can't be registered anew.
+    /// Does the same as [`MemoryTable::register`] for memory that `keeper` keeps until the region
+    /// is deregistered. The region can't be reregistered.
     ///
     /// # Errors
-    /// As there.
+    /// Those of that method.
     pub fn register_kept(
         &self,
         pd: u32,
@@ -112,10 +115,11 @@ impl MemoryTable {
         self.insert(new_grant(pd, addr, len, iova, access)?, Some(keeper))
     }
 
-    /// Registers a null region: any address and length; local reads give zeros, local writes vanish.
+    /// Registers a null region of any address and length: local reads return zeroes, local writes
+    /// have no effect.
     ///
     /// # Errors
-    /// `ENOMEM`: [`REGIONS_MAX`], or too little address space.
+    /// `ENOMEM` for more than [`REGIONS_MAX`], or if there is not enough address space.
     pub fn register_null(&self, pd: u32) -> Result<Arc<Region>> {
         if !null::prepare() {
             return Err(Error::no_memory("no address space for a null memory region"));
@@ -134,7 +138,7 @@ impl MemoryTable {
         self.insert(grant, None)
     }
 
-    /// Adds a region; with key 0, it gets one.
+    /// Adds a region. If its key is 0, it gets a new one.
     pub(super) fn insert(&self, grant: Grant, keeper: Option<Keeper>) -> Result<Arc<Region>> {
         signals::install();
         let mut names = self.write();
@@ -152,14 +156,14 @@ impl MemoryTable {
         Ok(region)
     }
 
-    /// Changes a region; `None` keeps what is. The key stays. `range` is address, length and iova.
-    /// `barrier` takes every lane's lock once, as for [`MemoryTable::deregister`]. Gives what the region
-    /// was before.
+    /// Changes a region; `None` keeps a property. The key stays the same. `range` is address,
+    /// length and iova. `barrier` takes every lane's lock once, as for [`MemoryTable::deregister`].
+    /// Returns the region as it was before.
     ///
     /// # Errors
     /// `EBUSY` while windows are bound to it; `EINVAL` if there is no such region, or its memory is
-    /// not the program's (device memory, a DMA-BUF, a null region); else as
-    /// [`MemoryTable::register`]. The region is then what it was.
+    /// not the program's (device memory, a DMA-BUF, a null region); and those of
+    /// [`MemoryTable::register`]. The region is then unchanged.
     pub fn reregister(
         &self,
         key: u32,
@@ -198,9 +202,9 @@ impl MemoryTable {
         Ok(old)
     }
 
-    /// Removes a region. `barrier` must take and release every lane's lock once: it is called when no
-    /// new access can begin any more, and when it has returned, none that began before is left. Gives
-    /// what the region was.
+    /// Removes a region. `barrier` must take and release every lane's lock once. It is called when
+    /// no new access can begin, and when it has returned, no earlier access is left. Returns the
+    /// region as it was before.
     ///
     /// # Errors
     /// `EBUSY` while windows are bound to it; `EINVAL` if there is no such region.
@@ -232,8 +236,9 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// Removes everything, for good: the device is closed. `barrier` as for [`MemoryTable::deregister`].
-    /// Gives the protection domain of each region and window there was.
+    /// Removes everything for good, because the device is closed. `barrier` is the same as for
+    /// [`MemoryTable::deregister`]. Returns the protection domain of each region and window that it
+    /// had.
     pub fn close(&self, barrier: impl FnOnce()) -> Vec<u32> {
         let gone = {
             let mut names = self.write();
@@ -266,20 +271,20 @@ impl MemoryTable {
         })
     }
 
-    /// Regions and windows.
+    /// The number of regions and windows.
     pub fn len(&self) -> usize {
         self.read().len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no regions and windows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Makes a window, unbound, and gives its number and its first rkey.
+    /// Allocates an unbound window. Returns its number and its first rkey.
     ///
     /// # Errors
-    /// `ENOMEM`: [`WINDOWS_MAX`].
+    /// `ENOMEM` for more than [`WINDOWS_MAX`].
     pub fn alloc_window(&self, pd: u32, kind: WindowType) -> Result<(u32, u32)> {
         let mut names = self.write();
         self.check_open()?;
@@ -294,7 +299,8 @@ impl MemoryTable {
         Ok((name, key))
     }
 
-    /// Removes a window, bound or not. `barrier` as for [`MemoryTable::deregister`].
+    /// Removes a window, whether it is bound or not. `barrier` is the same as for
+    /// [`MemoryTable::deregister`].
     ///
     /// # Errors
     /// `EINVAL` if there is no such window.
@@ -323,12 +329,12 @@ impl MemoryTable {
         }
     }
 
-    /// Remembers what a bind that is being posted asks for, until [`MemoryTable::bind`] executes it.
-    /// `key` is the rkey that the window will have.
+    /// Stores the parameters of a bind that is being posted, until [`MemoryTable::bind`] executes
+    /// it. `key` is the rkey that the window will get.
     ///
     /// # Errors
-    /// `EINVAL`: no such window, not of this protection domain, or a key that is not one of the
-    /// window's; `ENOMEM`: [`STAGED_BINDS_MAX`].
+    /// `EINVAL` if there is no such window, it belongs to another protection domain, or the key is
+    /// not one of the window's; `ENOMEM` for more than [`STAGED_BINDS_MAX`].
     pub fn stage_bind(&self, pd: u32, window: u32, key: u32, info: BindInfo) -> Result<()> {
         let mut names = self.write();
         let Some(Named::Window(w)) = names.get_mut(&window) else { return Err(no_window()) };
@@ -344,7 +350,7 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// Forgets the latest staged bind that gives `key`: it was not posted after all.
+    /// Removes the latest staged bind with `key`, because it was not posted after all.
     pub fn unstage_bind(&self, window: u32, key: u32) {
         if let Some(Named::Window(w)) = self.write().get_mut(&window)
             && let Some(at) = w.staged.iter().rposition(|(k, _)| *k == key)
@@ -353,7 +359,7 @@ impl MemoryTable {
         }
     }
 
-    /// Forgets the oldest staged bind that gives `key`: it was flushed.
+    /// Removes the oldest staged bind with `key`, because it was flushed.
     pub fn cancel_bind(&self, window: u32, key: u32) {
         if let Some(Named::Window(w)) = self.write().get_mut(&window)
             && let Some(at) = w.staged.iter().position(|(k, _)| *k == key)
@@ -362,11 +368,11 @@ impl MemoryTable {
         }
     }
 
-    /// Executes the oldest staged bind of `window` that gives `key`.
+    /// Executes the oldest staged bind of `window` with `key`.
     ///
     /// # Errors
-    /// Nothing staged, another protection domain, a type 2 window that is bound already or whose key
-    /// would not change, or a region that does not allow it.
+    /// Nothing is staged, the protection domain is another one, the window is of type 2 and already
+    /// bound or keeps its key, or the region does not allow the bind.
     pub fn bind(&self, window: u32, key: RemoteKey) -> core::result::Result<(), Fault> {
         let RemoteKey { pd, qpn, rkey: key } = key;
         let mut names = self.write();
@@ -376,8 +382,8 @@ impl MemoryTable {
         if w.pd != pd {
             return Err(Fault::Key);
         }
-        // A type 2 window is invalidated before it is bound anew, with another key (C10-75), and
-        // never bound to nothing.
+        // A type 2 window must be invalidated before it is bound again, and gets another key
+        // (C10-75). It is never bound to nothing.
         if w.kind == WindowType::Type2 && (w.bound.is_some() || w.key == key) {
             return Err(Fault::Key);
         }
@@ -409,14 +415,15 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// Makes a type 2 window's key unusable (SEND with invalidate, local invalidate). The keys of
+    /// Invalidates a type 2 window's key (SEND with invalidate, local invalidate). The keys of
     /// ordinary regions and type 1 windows can't be invalidated (IBTA 10.6.6).
     ///
-    /// The call comes from the lane that executes it; what other lanes have in flight under the key
-    /// ends within their current turn.
+    /// The lane that executes the invalidation calls this. Accesses under the key that other lanes
+    /// have in progress end with their current turn.
     ///
     /// # Errors
-    /// Not a key of this protection domain, of this queue pair, or of something that is bound.
+    /// The key is not of this protection domain, not of this queue pair, or its window is not
+    /// bound.
     pub fn invalidate(&self, key: RemoteKey) -> core::result::Result<(), Fault> {
         let RemoteKey { pd, qpn, rkey } = key;
         let mut names = self.write();
@@ -439,7 +446,7 @@ impl MemoryTable {
         }
     }
 
-    /// Whether a window is bound to a queue pair, or any bind is posted and not executed.
+    /// Whether a window is bound to a queue pair, or any bind is posted and not yet executed.
     pub fn has_windows_of(&self, qpn: u32) -> bool {
         let holds = |named: &Named| match named {
             Named::Window(w) => {
@@ -451,10 +458,10 @@ impl MemoryTable {
         self.windows.load(Ordering::Relaxed) > 0 && self.read().values().any(holds)
     }
 
-    /// Invalidates all type 2 windows bound to a queue pair, which is being destroyed.
+    /// Invalidates all type 2 windows that are bound to a queue pair, which is being destroyed.
     pub fn forget_qp(&self, qpn: u32) {
-        // Most programs have none, and some a hundred thousand regions to look through. A window bound
-        // to this queue pair was allocated long before.
+        // Most programs have no windows, and some have a hundred thousand regions to search. A
+        // window that is bound to this queue pair was allocated long ago, so the counter shows it.
         if self.windows.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -473,11 +480,11 @@ impl MemoryTable {
         }
     }
 
-    /// Checks a local scatter/gather element; `access` is `LOCAL_WRITE` if it will be written, empty
-    /// if read. An element without bytes is always right.
+    /// Checks a local scatter/gather element. `access` is `LOCAL_WRITE` if the element will be
+    /// written, and empty if it is only read. An element without bytes is always valid.
     ///
     /// # Errors
-    /// The key, the rights, or the range.
+    /// The key, the rights or the range are wrong.
     pub fn resolve(
         &self,
         pd: u32,
@@ -490,10 +497,10 @@ impl MemoryTable {
         self.find(sge.lkey)?.local(pd, sge.addr, sge.len, access)
     }
 
-    /// Checks what a peer asks of a queue pair. With `REMOTE_ATOMIC` the memory is 8-aligned.
+    /// Checks a peer's request to a queue pair. With `REMOTE_ATOMIC` the memory is 8-aligned.
     ///
     /// # Errors
-    /// The key, the rights, or the range.
+    /// The key, the rights or the range are wrong.
     pub fn resolve_remote(&self, access: &RemoteAccess) -> core::result::Result<Segment, Fault> {
         if access.len == 0 {
             return Ok(Segment::EMPTY);
@@ -501,10 +508,10 @@ impl MemoryTable {
         self.find(access.key.rkey)?.remote(access)
     }
 
-    /// Checks a FLUSH that a peer asks of a queue pair. Even one of nothing needs a valid key.
+    /// Checks a peer's FLUSH to a queue pair. Even a FLUSH of no bytes needs a valid key.
     ///
     /// # Errors
-    /// The key, the rights, or the range.
+    /// The key, the rights or the range are wrong.
     pub fn check_flush(
         &self,
         key: RemoteKey,
@@ -514,7 +521,7 @@ impl MemoryTable {
         self.find(key.rkey)?.flush(key, scope, rights)
     }
 
-    /// What a key allows now.
+    /// The current rights of a key.
     pub(super) fn find(&self, key: u32) -> core::result::Result<Grant, Fault> {
         let grant = match self.read().get(&name_of(key)) {
             Some(Named::Region(region)) => region.grant,
@@ -524,12 +531,14 @@ impl MemoryTable {
         if grant.key == key { Ok(grant) } else { Err(Fault::Key) }
     }
 
-    /// To be called under the write lock, so that who sees the new generation sees the change too.
+    /// Notes a change. Call this under the write lock, so that a thread that sees the new
+    /// generation also sees the change.
     fn changed(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    // A panic under the lock can't leave the map half changed: all changes are single operations.
+    // A panic under the lock can't leave the map inconsistent, because all changes are single
+    // operations.
     fn read(&self) -> RwLockReadGuard<'_, Names> {
         self.names.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -539,7 +548,7 @@ impl MemoryTable {
     }
 }
 
-/// Checks rights, and that addresses do not wrap; gives the one of the first byte.
+/// Checks the rights, and that addresses do not wrap. Returns the address of the first byte.
 pub(super) fn check_range(len: usize, iova: u64, access: Access) -> Result<u64> {
     let remote_writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     if access.intersects(remote_writes) && !access.contains(Access::LOCAL_WRITE) {
@@ -552,12 +561,12 @@ pub(super) fn check_range(len: usize, iova: u64, access: Access) -> Result<u64> 
     Ok(start)
 }
 
-/// Checks a registration. The key is still to be filled in.
+/// Checks a registration. The caller fills in the key.
 fn new_grant(pd: u32, addr: usize, len: usize, iova: u64, access: Access) -> Result<Grant> {
     let on_demand = access.contains(Access::ON_DEMAND);
     let everything = on_demand && addr == 0 && len == usize::MAX;
     let start = check_range(if everything { 0 } else { len }, iova, access)?;
-    // Not of the process: those of page lists are there.
+    // The range must be in the process. Addresses of page lists are not.
     let end = addr.checked_add(len).filter(|end| !page_list::is_listed(*end as u64));
     if end.is_none() && !everything {
         return Err(Error::invalid("the range wraps around the address space"));

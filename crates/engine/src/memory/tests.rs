@@ -1,4 +1,4 @@
-//! What keys allow and what they don't; see IBTA 10.6 and `man 3 ibv_reg_mr`.
+//! Tests of what keys allow and forbid; see IBTA 10.6 and `man 3 ibv_reg_mr`.
 
 use polypath_transport::{Access, Fault, FlushScope, RemoteAccess, RemoteKey, Sge};
 
@@ -14,7 +14,7 @@ const ALL: Access = Access::LOCAL_WRITE
 const READ: Access = Access::REMOTE_READ;
 const WRITE: Access = Access::REMOTE_WRITE;
 
-/// Pages of its own, whose protection can be changed.
+/// Pages of the test, whose protection can be changed.
 struct Pages {
     at: *mut u8,
     len: usize,
@@ -24,7 +24,7 @@ impl Pages {
     fn new(pages: usize, protection: libc::c_int) -> Self {
         let len = pages * 4096;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: a new mapping.
+        // SAFETY: this is a new mapping.
         let at = unsafe { libc::mmap(place::place(), len, protection, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         Self { at: at.cast(), len }
@@ -34,7 +34,7 @@ impl Pages {
         self.at as usize
     }
 
-    /// Takes one page out.
+    /// Unmaps one page.
     fn punch(&self, page: usize) {
         assert!((page + 1) * 4096 <= self.len);
         // SAFETY: within the mapping, which nobody else uses.
@@ -44,7 +44,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's; holes in it are no error.
+        // SAFETY: this is the value's own mapping; holes in it are no error.
         unsafe { libc::munmap(self.at.cast(), self.len) };
     }
 }
@@ -105,7 +105,7 @@ fn a_given_key_is_the_regions_unless_another_has_it() {
     assert!(table.resolve_remote(&remote(PD, QPN, 0xabcd_ef01, 0x9000, 8, READ)).is_ok());
     let near = remote(PD, QPN, 0xabcd_ef00, 0x9000, 8, READ);
     assert_eq!(table.resolve_remote(&near), Err(Fault::Key));
-    // The last byte is a window's consumer's, so names differ above it.
+    // The last byte is the consumer's if it is a window's key, so only the bits above must differ.
     for taken in [0xabcd_ef01, 0xabcd_ef02] {
         assert_eq!(register(taken).unwrap_err().errno, libc::EADDRINUSE);
     }
@@ -225,7 +225,7 @@ fn list_of_mappings_says_the_same_as_the_kernel() {
     }
 }
 
-/// The whole address space is registered; what is not mapped is a fault, not a signal.
+/// The whole address space is registered. Access to an unmapped part is a fault, not a signal.
 #[test]
 fn on_demand_region_faults_where_there_is_no_memory() {
     let table = MemoryTable::new();
@@ -247,7 +247,7 @@ fn on_demand_region_faults_where_there_is_no_memory() {
     assert!(at(read_only.addr(), 10, READ).is_ok());
     assert_eq!(at(read_only.addr(), 10, WRITE), Err(Fault::Range));
 
-    // An explicit one need not be there when it is registered.
+    // An explicit on-demand region may have holes when it is registered.
     let later = table
         .register(PD, pages.addr(), 3 * 4096, 0, ALL | Access::ON_DEMAND)
         .expect("explicit on-demand region with a hole");
@@ -488,14 +488,15 @@ fn keys_are_unlike_each_other() {
         .map(|_| table.register(PD, memory.as_ptr() as usize, 8, 0, READ).unwrap().key())
         .collect();
     assert_eq!(keys.len(), 1000);
-    // Each of the 32 bits is set in about half of them.
+    // Each of the upper bits is set in about half of the keys.
     for bit in 0..32 {
         let set = keys.iter().filter(|key| *key >> bit & 1 == 1).count();
         assert!((350..650).contains(&set), "bit {bit}: {set}");
     }
 }
 
-/// Annex A19: key, protection domain, rights and range; of a whole region, the range is not looked at.
+/// Annex A19: key, protection domain, rights and range are checked; for a whole region, the range
+/// is not.
 #[test]
 fn a_flush_is_checked_as_any_access_is() {
     let memory = [0u8; 64];

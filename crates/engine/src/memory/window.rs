@@ -1,4 +1,5 @@
-//! Memory windows: keys to part of a region, bound and unbound on the data path (IBTA 10.6.7).
+//! Memory windows: keys to part of a region, which are bound and unbound on the data path (IBTA
+//! 10.6.7).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,29 +8,29 @@ use polypath_transport::{Access, Fault};
 
 use super::region::{Grant, Region};
 
-/// Posted and not yet executed binds of a window; a post beyond is refused.
+/// The largest number of posted and not yet executed binds of a window; further posts are rejected.
 pub const STAGED_BINDS_MAX: usize = 64;
 
-/// `enum ibv_mw_type`; same numbers.
+/// The type of a window, with the numbers of `enum ibv_mw_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WindowType {
-    /// Bound by `ibv_bind_mw` to the protection domain; the key is the device's choice.
+    /// Bound by `ibv_bind_mw` to the protection domain; the device chooses the key.
     Type1 = 1,
-    /// Bound by a posted bind to one queue pair; the low 8 bits of the key are the consumer's choice.
+    /// Bound by a posted bind to one queue pair; the consumer chooses the low 8 bits of the key.
     Type2 = 2,
 }
 
-/// What a bind asks for (`struct ibv_mw_bind_info`).
+/// The parameters of a bind (`struct ibv_mw_bind_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BindInfo {
-    /// Key of the region.
+    /// The key of the region.
     pub region: u32,
-    /// First byte, as the region's addresses count.
+    /// The address of the first byte, in the addresses of the region.
     pub addr: u64,
-    /// Bytes; 0 unbinds a type 1 window.
+    /// The length in bytes; 0 unbinds a type 1 window.
     pub len: u64,
-    /// Rights of the window.
+    /// The rights of the window.
     pub access: Access,
 }
 
@@ -37,10 +38,10 @@ pub struct BindInfo {
 pub(super) struct Window {
     pub(super) pd: u32,
     pub(super) kind: WindowType,
-    /// The current key, valid for access only if `bound`.
+    /// The current key, which is valid for access only if `bound` is set.
     pub(super) key: u32,
     pub(super) bound: Option<Bound>,
-    /// Binds that were posted, oldest first, by the key they will give.
+    /// Binds that were posted, oldest first, with the key that the window will get.
     pub(super) staged: VecDeque<(u32, BindInfo)>,
 }
 
@@ -51,7 +52,7 @@ pub(super) struct Bound {
 }
 
 impl Window {
-    /// Checks a bind of `region` and gives what the window then allows (IBTA 10.6.7.2.2).
+    /// Checks a bind to `region` and returns the rights of the window (IBTA 10.6.7.2.2).
     pub(super) fn grant(
         &self,
         qpn: u32,

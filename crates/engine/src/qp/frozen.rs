@@ -1,4 +1,4 @@
-//! Queue pairs that are taken out of their lane as bytes, and continued elsewhere.
+//! Freezing and thawing: a queue pair leaves its lane as bytes, and continues elsewhere.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn thaw_error(error: &ThawError) -> Error {
 }
 
 impl Qp {
-    /// Takes it out of its lane, if all that belongs to it goes along.
+    /// Removes it from its lane, if everything that belongs to it can go along.
     pub(super) fn take(&self) -> Result<Vec<u8>> {
         if !lock(&self.groups).is_empty() {
             return Err(Error::busy("the queue pair has joined multicast groups: detach it first"));
@@ -35,7 +35,7 @@ impl Qp {
         let index = self.index();
         self.lane.enter(|State { core, io, .. }| {
             let entry = core.qps().get(index).ok_or_else(|| self.lane.gone())?;
-            // Their paths are this lane's.
+            // The paths of datagrams belong to this lane.
             if entry.qp.datagrams().next().is_some() {
                 return Err(Error::busy("datagrams have not left: wait for their completions"));
             }
@@ -44,7 +44,7 @@ impl Qp {
         })
     }
 
-    /// Continues one that was frozen.
+    /// Continues a frozen queue pair.
     pub(crate) fn thaw(
         engine: &EngineInner,
         context: &Arc<ContextInner>,
@@ -83,14 +83,14 @@ impl Qp {
         match qp.resume(frozen, mtu) {
             Ok(()) => Ok(qp),
             Err(error) => {
-                // It is empty again, and nobody has heard of it.
+                // It is empty again, and nobody has used it yet.
                 polypath_verbs::QueuePair::destroy(&qp)?;
                 Err(error)
             }
         }
     }
 
-    /// Puts what was frozen in the place of this new one.
+    /// Replaces this new queue pair with the frozen one.
     fn resume(&self, frozen: &[u8], mtu: u32) -> Result<()> {
         let spec = self.context.spec();
         self.with(|visit| {
@@ -104,7 +104,7 @@ impl Qp {
             }
             let way = address::resolve(&spec, &attr.ah);
             if let Err(error) = way.and_then(|to| self.attach(visit, attr.dest_qpn, to)) {
-                // Without a trace: it is to be continued elsewhere.
+                // It must leave no trace, because it will continue elsewhere.
                 drop(visit.freeze());
                 return Err(error);
             }

@@ -1,7 +1,7 @@
 //! The members of an XRC domain: its shared receive queues and targets.
 //!
-//! Everything is done under the domain's lock: once a queue has been taken out of it, no lane is
-//! still busy with it.
+//! All work is done under the domain's lock: once a queue was removed from the domain, no lane uses
+//! it any more.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -15,13 +15,13 @@ use crate::notify::lock;
 use crate::srq::Srq;
 use crate::xrc::handles::Handles;
 
-/// Most XRC shared receive queues of one domain.
+/// The largest number of XRC shared receive queues in one domain.
 const MAX_SRQ_PER_DOMAIN: usize = 1 << 16;
 
-/// A file that stands for a domain: the device's name, device number and inode.
+/// A file that names a domain: the device's name, the file's device number and inode.
 pub(crate) type DomainFile = (String, u64, u64);
 
-/// The domains of an engine that files stand for.
+/// The domains of an engine that are named by files.
 pub(crate) type Domains = Mutex<HashMap<DomainFile, Weak<Domain>>>;
 
 /// A shared receive queue in its domain.
@@ -35,19 +35,20 @@ struct Member {
 #[derive(Debug, Default)]
 struct Members {
     srqs: HashMap<u32, Member>,
-    /// Bit n: a target is on lane n, so that lane may feed the completion queues of the members.
+    /// Bit n is set if a target is on lane n, so that this lane may feed the completion queues of
+    /// the members.
     lanes: u64,
     targets: HashMap<u32, (Weak<dyn QueuePair>, Arc<Handles>)>,
 }
 
-/// A domain.
+/// An XRC domain.
 #[derive(Debug, Default)]
 pub(crate) struct Domain {
     members: Mutex<Members>,
 }
 
 impl Domain {
-    /// Adds the shared receive queue that `make` makes with a number that is free.
+    /// Adds the shared receive queue that `make` creates with a free number.
     pub(crate) fn add_srq(
         &self,
         context: &Arc<ContextInner>,
@@ -73,12 +74,12 @@ impl Domain {
         Ok(srq)
     }
 
-    /// False: it is not there (any more).
+    /// Removes a shared receive queue. Returns false if it is not in the domain.
     pub(crate) fn remove_srq(&self, number: u32) -> bool {
         lock(&self.members).srqs.remove(&number).is_some()
     }
 
-    /// A target on `lane` belongs to the domain.
+    /// Adds a target on `lane` to the domain.
     pub(crate) fn add_target(
         &self,
         target: &Arc<dyn QueuePair>,
@@ -104,25 +105,25 @@ impl Domain {
         Some((target.upgrade()?, handles.clone()))
     }
 
-    /// The protection domain of a member, and the context that it belongs to.
+    /// The protection domain of a member, and the context of that domain.
     pub(crate) fn pd_of(&self, srqn: u32) -> Option<(u32, Arc<ContextInner>)> {
         let members = lock(&self.members);
         let member = members.srqs.get(&srqn)?;
         Some((member.srq.pd, member.context.clone()))
     }
 
-    /// The context of a protection domain that some member belongs to.
+    /// The context of a protection domain that some member has.
     pub(crate) fn context_of(&self, pd: u32) -> Option<Arc<ContextInner>> {
         let members = lock(&self.members);
         members.srqs.values().find(|m| m.srq.pd == pd).map(|m| m.context.clone())
     }
 
-    /// The next receive of a member.
+    /// Takes the next receive of a member.
     pub(crate) fn take(&self, srqn: u32) -> Option<RecvWr> {
         lock(&self.members).srqs.get(&srqn)?.srq.take()
     }
 
-    /// Calls `push` with the completion queue of a member; nothing happens if the member is gone.
+    /// Calls `push` with the completion queue of a member. Nothing happens if the member is gone.
     pub(crate) fn complete(&self, srqn: u32, push: impl FnOnce(&Arc<Cq>)) {
         if let Some(member) = lock(&self.members).srqs.get(&srqn) {
             push(&member.cq);

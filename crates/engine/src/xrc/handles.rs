@@ -1,4 +1,4 @@
-//! Who has opened an XRC target, and hears of its events.
+//! The handles of an XRC target. Each of them receives its events.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,13 +8,13 @@ use crate::context_inner::ContextInner;
 use crate::events::Raise;
 use crate::notify::lock;
 
-/// Most handles of one target.
+/// The largest number of handles of one target.
 const MAX_HANDLES: usize = 1 << 16;
 
 /// A handle's token, and the context that it was opened with.
 type Listener = (u64, Arc<ContextInner>);
 
-/// Who is told of a target's events; `None` once the last handle is gone.
+/// The receivers of a target's events; `None` once the last handle is gone.
 #[derive(Debug)]
 pub(crate) struct Handles(Mutex<Option<Vec<Listener>>>);
 
@@ -36,14 +36,14 @@ impl Handles {
         }
     }
 
-    /// Tells everybody who opened the target.
+    /// Raises an event for everybody who opened the target.
     pub(crate) fn raise(&self, kind: AsyncKind) {
         for (token, context) in lock(&self.0).iter().flatten() {
             context.raise(AsyncEvent { kind, element: Element::Qp(*token) });
         }
     }
 
-    /// True if it was the last.
+    /// Removes a handle. Returns true if it was the last.
     pub(crate) fn remove(&self, token: u64) -> bool {
         let mut all = lock(&self.0);
         let Some(handles) = all.as_mut() else { return false };

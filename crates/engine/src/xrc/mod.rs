@@ -1,10 +1,11 @@
-//! XRC domains: which shared receive queues the targets of a domain may be asked for (IBTA annex A14).
+//! XRC domains: the shared receive queues that requests to the targets of a domain may name (IBTA
+//! annex A14).
 //!
-//! A domain that a file stands for is shared by all contexts of a device *of this engine* that open
-//! it with that file. It does not reach into other engines, nor into other processes, whose memory is
-//! not ours to write: the queues of others are unknown here, and who names one is refused as IBTA has
-//! it for any queue outside of the domain. Queue numbers are random, so that none is taken for
-//! another's.
+//! A domain that is named by a file is shared by all contexts of a device *in this engine* that
+//! open it with that file. It is not shared with other engines, nor with other processes, whose
+//! memory we cannot write. Their queues are unknown here, and a request that names one is rejected
+//! as IBTA specifies it for queues outside of the domain. Queue numbers are random, so that none is
+//! mistaken for another one.
 
 pub(crate) mod domain;
 mod handles;
@@ -29,15 +30,15 @@ use domain::{Domain, Domains};
 #[derive(Debug)]
 pub(crate) struct Xrcd {
     pub(crate) domain: Arc<Domain>,
-    /// Those of its engine.
+    /// The lanes of its engine.
     lanes: Arc<dyn Drive>,
-    /// What was made with it: shared receive queues and targets.
+    /// The number of objects that were created with it: shared receive queues and targets.
     users: AtomicU32,
     me: Weak<Self>,
 }
 
 impl Xrcd {
-    /// `ibv_open_xrcd`. `domains`: those of the engine that files stand for.
+    /// Implements `ibv_open_xrcd`. `domains` are those of the engine that are named by files.
     pub(crate) fn open(
         domains: &Domains,
         context: &ContextInner,
@@ -72,7 +73,7 @@ impl Xrcd {
         Ok(Arc::new_cyclic(|me| Self { domain, lanes, users: AtomicU32::new(0), me: me.clone() }))
     }
 
-    /// The handle behind the trait, if it is one of the engine with these lanes.
+    /// The handle behind the trait, if it belongs to the engine with these lanes.
     pub(crate) fn find(domain: &dyn XrcDomain, lanes: &Arc<dyn Drive>) -> Result<Arc<Self>> {
         domain
             .as_any()
@@ -82,12 +83,12 @@ impl Xrcd {
             .ok_or_else(|| Error::invalid("the XRC domain belongs to another device"))
     }
 
-    /// Something is made with the handle.
+    /// Adds an object that is created with the handle.
     pub(crate) fn add_user(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It is gone.
+    /// Removes an object that is gone.
     pub(crate) fn remove_user(&self) {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
@@ -108,7 +109,7 @@ impl XrcDomain for Xrcd {
     }
 }
 
-/// The domain and the completion queue that a shared receive queue of XRC uses.
+/// The domain and the completion queue of an XRC shared receive queue.
 #[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) xrcd: Arc<Xrcd>,
@@ -150,7 +151,7 @@ mod tests {
     use crate::context::OpenDevice;
     use crate::fuzz::Rig;
 
-    /// What a file of these numbers stands for; every test has its own.
+    /// A request for the domain of the file with this inode. Every test uses its own.
     fn of_file(inode: u64) -> XrcdRequest {
         XrcdRequest { file: Some((1, inode)), create: true, exclusive: false }
     }
@@ -276,7 +277,7 @@ mod tests {
         assert_eq!(domain.take(two.number()), None);
         let (pd, owner) = domain.pd_of(two.number()).unwrap();
         let (other_pd, other) = domain.pd_of(one.number()).unwrap();
-        // Protection domains of different contexts are never taken for each other.
+        // Protection domains of different contexts are never confused.
         assert!(pd != other_pd && !Arc::ptr_eq(&owner, &other));
         assert!(Arc::ptr_eq(&domain.context_of(pd).unwrap(), &owner));
         one.destroy().unwrap();

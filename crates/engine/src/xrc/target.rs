@@ -1,4 +1,4 @@
-//! XRC targets as the verbs know them: one queue pair, and a handle for everybody who opened it.
+//! XRC targets of verbs: one queue pair, with a handle for everybody who opened it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,7 +106,7 @@ impl QueuePair for XrcTarget {
         self.qp.detach_multicast(gid)
     }
 
-    /// The queue pair goes with its last handle.
+    /// Destroys the handle. The queue pair is destroyed with its last handle.
     fn destroy(&self) -> Result<()> {
         if self.destroyed.swap(true, Ordering::Relaxed) {
             return Err(Error::invalid("the handle to the XRC target has been destroyed"));

@@ -1,4 +1,4 @@
-//! An XRC target, as the lane knows it on which its queue pair lives.
+//! The state of an XRC target on the lane of its queue pair.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::context_inner::ContextInner;
 use crate::xrc::domain::Domain;
 use crate::xrc::handles::Handles;
 
-/// What a lane knows of a target.
+/// The state that a lane keeps for a target.
 #[derive(Debug)]
 pub(crate) struct TargetState {
     pub(crate) domain: Arc<Domain>,
@@ -20,12 +20,12 @@ pub(crate) struct TargetState {
 }
 
 impl TargetState {
-    /// A target of a domain that has taken no request yet.
+    /// Creates the state of a target that has received no request yet.
     pub(crate) fn new(domain: Arc<Domain>, handles: Arc<Handles>) -> Self {
         Self { domain, handles, latest: RefCell::default() }
     }
 
-    /// A request names this shared receive queue: gives its protection domain.
+    /// Handles a request that names this shared receive queue. Returns its protection domain.
     pub(crate) fn enter(&self, srqn: u32) -> Option<u32> {
         let found = self.domain.pd_of(srqn)?;
         let pd = found.0;
@@ -33,7 +33,7 @@ impl TargetState {
         Some(pd)
     }
 
-    /// Whose memory a protection domain is about.
+    /// The context whose memory a protection domain refers to.
     pub(crate) fn context(&self, pd: u32) -> Result<Arc<ContextInner>, Fault> {
         match &*self.latest.borrow() {
             Some((latest, context)) if *latest == pd => Ok(context.clone()),
@@ -41,7 +41,7 @@ impl TargetState {
         }
     }
 
-    /// Tells everybody who opened the target.
+    /// Raises an event for everybody who opened the target.
     pub(crate) fn raise(&self, kind: AsyncKind) {
         self.handles.raise(kind);
     }
