@@ -48,14 +48,14 @@ pub(crate) fn line(text: &str) {
     line_of(crate::clock::now(), &text);
 }
 
-/// Writes a line on what happened at a moment of [`crate::clock::now`].
+/// Writes a line about something that happened at a time of [`crate::clock::now`].
 pub(crate) fn line_of(at: Duration, text: &dyn Display) {
     #[cfg(test)]
     if tests::is_heard() {
         return tests::hear(&text.to_string());
     }
     if is_on() {
-        // Nobody can be told if standard error is gone.
+        // If standard error is gone, nobody can be told.
         let _ = writeln!(
             std::io::stderr(),
             "polypath[{}] {:.6} {text}",
@@ -72,11 +72,11 @@ pub(crate) mod tests {
     type Hearer = Box<dyn FnMut(&str)>;
 
     thread_local! {
-        /// Gets the lines of this thread, which are then written nowhere.
+        /// Receives the lines of this thread, which are then not written.
         static HEARER: RefCell<Option<Hearer>> = const { RefCell::new(None) };
     }
 
-    /// Gives the lines that this thread writes during `work` to `hearer`.
+    /// Passes the lines that this thread writes during `work` to `hearer`.
     pub(crate) fn with_lines(hearer: impl FnMut(&str) + 'static, work: impl FnOnce()) {
         HEARER.set(Some(Box::new(hearer)));
         work();

@@ -1,5 +1,5 @@
-//! A lane's lock, held. What was noted meanwhile is written to the log after it has been given back: making
-//! words takes time, and writing may wait for whoever reads.
+//! A held lane lock. Events that were noted meanwhile are written to the log after the lock is
+//! released, because making their text takes time, and writing may wait for the reader of the log.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -8,10 +8,10 @@ use crate::lane::State;
 use crate::lane::noted::Unwritten;
 use crate::notify::lock;
 
-/// The lane's lock, until this is dropped.
+/// The lane's lock, which is held until this is dropped.
 #[derive(Debug)]
 pub(super) struct Held<'a> {
-    // Fields are dropped in this order: the lock is given back, then the log is written.
+    // Fields are dropped in this order: first the lock is released, then the log is written.
     state: MutexGuard<'a, State>,
     unwritten: Option<Box<Unwritten>>,
 }
@@ -21,15 +21,15 @@ impl<'a> Held<'a> {
         Self { state, unwritten: None }
     }
 
-    /// Waits for the lock, poisoned or not.
+    /// Waits for the lock, even if it is poisoned.
     pub(super) fn take(state: &'a Mutex<State>) -> Self {
         Self::new(lock(state))
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     ///
     /// # Errors
-    /// As those of [`Mutex::try_lock`].
+    /// Those of [`Mutex::try_lock`].
     #[inline]
     pub(super) fn try_take(state: &'a Mutex<State>) -> Result<Self, TryLockError<Self>> {
         match state.try_lock() {

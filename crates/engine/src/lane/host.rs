@@ -35,9 +35,9 @@ pub(crate) struct QpResources {
     /// XRC targets only.
     pub(crate) target: Option<TargetState>,
     pub(crate) token: u64,
-    /// What was last said of it, for `polypath status`.
+    /// Its last failure, for `polypath status`.
     pub(crate) last_error: Cell<Option<Failure>>,
-    /// The path that it sent by last.
+    /// The path that it last sent on.
     pub(crate) last_path: Cell<PathId>,
     /// The memory keys that it has used recently.
     pub(crate) keys: KeyCache,

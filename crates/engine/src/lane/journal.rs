@@ -1,7 +1,7 @@
 //! The record of what happened on a lane. It is kept for `polypath status`, and sent to the broker
 //! for those who watch.
 //!
-//! It is noted under the lane's lock, as plain values. Whoever reads it makes words of it.
+//! Events are recorded under the lane's lock as plain values. Readers turn them into text.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -56,11 +56,12 @@ pub(crate) struct Journal {
     errors: VecDeque<Noted>,
     notes: VecDeque<Noted>,
     failovers: VecDeque<FailoverStatus>,
-    /// Not yet written to the log. In a box, since whoever gives the lock back takes it along.
+    /// Records that are not yet written to the log. They are in a box, because the thread that
+    /// releases the lock takes them along.
     unwritten: Option<Box<Unwritten>>,
-    /// Not yet told to the broker, oldest first.
+    /// Records that the broker was not told yet, oldest first.
     untold: VecDeque<Noted>,
-    /// How many there was no room for among them.
+    /// The number of records that were lost because this list was full.
     lost: u64,
     messenger: Option<Arc<Messenger>>,
 }
@@ -71,12 +72,12 @@ impl Journal {
         self.messenger = Some(messenger);
     }
 
-    /// Notes what happened.
+    /// Records an event.
     pub(crate) fn note(&mut self, now: Duration, event: Event) {
         self.keep(Noted { at: now, news: News::Event(event) });
     }
 
-    /// Notes why a queue pair failed, or dropped something.
+    /// Records why a queue pair failed, or dropped something.
     pub(crate) fn note_failure(&mut self, now: Duration, failure: Failure) {
         self.keep(Noted { at: now, news: News::Failure(failure) });
     }
@@ -114,8 +115,8 @@ impl Journal {
         }
     }
 
-    /// Takes what is to be written to the log. Dropping it writes it, which is for who has given the lane's
-    /// lock back.
+    /// Takes the records for the log. Dropping the result writes them, so it must be dropped after
+    /// the lane's lock is released.
     #[inline]
     pub(super) fn take_unwritten(&mut self) -> Option<Box<Unwritten>> {
         self.unwritten.take()
@@ -126,7 +127,7 @@ impl Journal {
         self.errors.iter()
     }
 
-    /// What else happened last, oldest first.
+    /// The last other events, oldest first.
     pub(crate) fn notes(&self) -> impl Iterator<Item = &Noted> {
         self.notes.iter()
     }
@@ -136,14 +137,14 @@ impl Journal {
         self.failovers.iter()
     }
 
-    /// Takes up to `most` events that the broker has not been told of, oldest first, and how many were lost
-    /// before them.
+    /// Takes up to `most` events that the broker was not told yet, oldest first, and the number of
+    /// those that were lost before them.
     pub(crate) fn take_untold(&mut self, most: usize) -> (Vec<Noted>, u64) {
         let most = most.min(self.untold.len());
         (self.untold.drain(..most).collect(), std::mem::take(&mut self.lost))
     }
 
-    /// Puts back what [`take_untold`](Self::take_untold) gave, as far as there is room.
+    /// Puts back the result of [`take_untold`](Self::take_untold), as far as there is room.
     pub(crate) fn put_back_untold(&mut self, events: Vec<Noted>, lost: u64) {
         self.lost += lost;
         for event in events.into_iter().rev() {

@@ -28,12 +28,12 @@ impl Lane {
         self.wait().io.journal.tell_by(messenger);
     }
 
-    /// Takes events that the broker has not been told of, and how many were lost before them.
+    /// Takes events that the broker was not told yet, and the number of those lost before them.
     pub(crate) fn take_untold(&self, most: usize) -> (Vec<Noted>, u64) {
         self.wait().io.journal.take_untold(most)
     }
 
-    /// Puts back what could not be told.
+    /// Puts back events that could not be sent.
     pub(crate) fn put_back_untold(&self, events: Vec<Noted>, lost: u64) {
         self.wait().io.journal.put_back_untold(events, lost);
     }

@@ -424,7 +424,7 @@ impl Lane {
         }))
     }
 
-    /// Nobody has the lane's lock.
+    /// Whether the lane's lock is free.
     #[cfg(test)]
     fn is_free(&self) -> bool {
         self.state.try_lock().is_ok()

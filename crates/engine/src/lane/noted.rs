@@ -1,5 +1,5 @@
-//! What happened on a lane, as it is noted under the lane's lock: values only. Their words are made when
-//! the lock has been given back.
+//! The records of what happened on a lane. Under the lane's lock they are only values; their text
+//! is made after the lock is released.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use polypath_transport::Explanation;
 
 use crate::{clock, log};
 
-/// Longest text of an event in bytes.
+/// The largest length of an event's text in bytes.
 const TEXT_MAX: usize = 1024;
-/// Most of what happens in one hold of a lane's lock that is written to the log.
+/// The largest number of records that are written to the log for one hold of a lane's lock.
 const LINES_MAX: usize = 256;
 
-/// Why a queue pair failed, or dropped something.
+/// The reason why a queue pair failed, or dropped something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) explanation: Explanation,
-    /// What lately kept this host from sending by the queue pair's path.
+    /// The recent error that kept this host from sending on the queue pair's path.
     pub(crate) obstacle: Option<Errno>,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What happened.
+/// A record's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     Event(Event),
@@ -48,16 +48,16 @@ impl fmt::Display for News {
     }
 }
 
-/// What happened, and when.
+/// A record and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Noted {
-    /// By the clock of [`crate::clock::now`].
+    /// The time on the clock of [`crate::clock::now`].
     pub(crate) at: Duration,
     pub(crate) news: News,
 }
 
 impl Noted {
-    /// The event that the broker and its users are told of, with words where it has some.
+    /// The event for the broker and its users, with its text if it has one.
     pub(crate) fn occurrence(self) -> Occurrence {
         let mut event = match self.news {
             News::Event(event) => event,
@@ -71,11 +71,11 @@ impl Noted {
     }
 }
 
-/// What is to be written to the log, in a lane whose lock somebody holds; when it is dropped, it is written.
+/// Records to be written to the log after the lane's lock is released. Dropping this writes them.
 #[derive(Debug, Default)]
 pub(super) struct Unwritten {
     lines: Vec<Noted>,
-    /// How many there was no room for.
+    /// The number of records that were left out because there were too many.
     lost: u64,
 }
 

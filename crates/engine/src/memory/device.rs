@@ -149,7 +149,8 @@ impl DmaBuf {
     /// Duplicates the descriptor, if it is a DMA-BUF's.
     fn file(magic: i64, fd: RawFd) -> Result<File> {
         if fd < 0 {
-            let why = "adapters' memory is not accessible: use a DMA-BUF that the processor can map";
+            let why =
+                "adapters' memory is not accessible: use a DMA-BUF that the processor can map";
             return Err(Error::new(libc::EOPNOTSUPP, why));
         }
         // SAFETY: zeroes are valid for statfs, which the call fills in. Nobody else has the new
