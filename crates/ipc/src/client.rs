@@ -2,9 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use polypath_telemetry::Occurrence;
 use polypath_topology::{PathSelector, Selection, Table};
+use rustix::event::PollFlags;
 
 use crate::error::IpcError;
 use crate::message::{self, Hello, MESSAGE_MAX, Ping, PingAnswer, Push, Reply, Request};
@@ -396,7 +398,7 @@ impl EventStream {
             if let Some(push) = self.next_event()? {
                 return Ok(push);
             }
-            socket::wait_for(self.socket.as_fd(), libc::POLLIN, -1)
+            socket::wait_for(self.socket.as_fd(), PollFlags::IN, None)
                 .map_err(|e| io_error("waiting for the broker's events", e))?;
         }
     }
@@ -468,7 +470,7 @@ impl EventStream {
         loop {
             match socket::send(self.socket.as_fd(), bytes, None) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    socket::wait_for(self.socket.as_fd(), libc::POLLOUT, REPORT_PATIENCE_MS)
+                    socket::wait_for(self.socket.as_fd(), PollFlags::OUT, Some(REPORT_PATIENCE))
                         .map_err(|e| io_error("reporting to the broker", e))?;
                 }
                 other => return other.map_err(|e| io_error("reporting to the broker", e)),
@@ -489,8 +491,8 @@ impl HangUp {
     }
 }
 
-/// How long a report waits for the broker to take its next part, in milliseconds.
-const REPORT_PATIENCE_MS: i32 = 200;
+/// How long a report waits for the broker to take its next part.
+const REPORT_PATIENCE: Duration = Duration::from_millis(200);
 
 impl AsFd for EventStream {
     fn as_fd(&self) -> BorrowedFd<'_> {

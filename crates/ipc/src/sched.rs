@@ -13,8 +13,16 @@ const SHORTEST_SLICE: u64 = 100_000;
 /// # Errors
 /// The kernel knows no such thing, or a sandbox forbids it. Nothing is lost but latency.
 pub fn request_short_slices() -> io::Result<()> {
-    // SAFETY: plain data, for which all zeroes is a value.
-    let mut attributes: libc::sched_attr = unsafe { core::mem::zeroed() };
+    let mut attributes = libc::sched_attr {
+        size: 0,
+        sched_policy: 0,
+        sched_flags: 0,
+        sched_nice: 0,
+        sched_priority: 0,
+        sched_runtime: 0,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
     let size = size_of::<libc::sched_attr>();
     // SAFETY: the kernel writes `size` bytes at most; thread 0 is the calling one.
     let known = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
@@ -33,6 +41,8 @@ pub fn request_short_slices() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::getpriority_process;
+
     use super::*;
 
     #[test]
@@ -40,10 +50,8 @@ mod tests {
         // In a thread of its own, so that the other tests keep their slices.
         let nice = std::thread::spawn(|| {
             request_short_slices().expect("any kernel since 3.14 knows the call");
-            // SAFETY: no memory is involved.
-            unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+            getpriority_process(None)
         });
-        // SAFETY: no memory is involved.
-        assert_eq!(nice.join().unwrap(), unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) });
+        assert_eq!(nice.join().unwrap(), getpriority_process(None));
     }
 }

@@ -1,25 +1,30 @@
 //! The socket between a process and the broker: names, credentials, one message with a descriptor.
 //!
-//! The system calls are made by `syscall(2)` and not by the C library's wrappers: those are
-//! cancellation points, and an application that cancels its thread (rping does) must not unwind
+//! The system calls are made by rustix, which enters the kernel itself, and not by the C library's wrappers:
+//! those are cancellation points, and an application that cancels its thread (rping does) must not unwind
 //! through a conversation that is half done.
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr;
-use std::time::Duration;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
 
 use crate::error::IpcError;
 
 /// Most connections that wait to be accepted.
-const BACKLOG: libc::c_int = 128;
+const BACKLOG: i32 = 128;
 
 /// Our effective user id.
 #[must_use]
 pub fn user_id() -> u32 {
-    // SAFETY: takes nothing, cannot fail.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 /// The abstract name of the broker's socket for a user, without the leading NUL.
@@ -28,32 +33,13 @@ pub fn name(user: u32) -> String {
     format!("polypath-{user}")
 }
 
-fn address(user: u32) -> (libc::sockaddr_un, libc::socklen_t) {
-    // SAFETY: sockaddr_un is plain data, for which all zeroes is a value.
-    let mut address: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let name = name(user);
-    // "polypath-4294967295" has 19 bytes of the 107 there are after the leading NUL.
-    for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
-    }
-    let len = size_of::<libc::sa_family_t>() + 1 + name.len();
-    (address, len as libc::socklen_t)
+fn address(user: u32) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new_abstract_name(name(user).as_bytes())?)
 }
 
-fn new_socket(extra: libc::c_int) -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | extra;
-    // SAFETY: plain integers.
-    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
-    own(fd)
-}
-
-fn own(fd: RawFd) -> io::Result<OwnedFd> {
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just gave us this descriptor and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+fn new_socket(extra: SocketFlags) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | extra;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
 /// A listening socket under the broker's name.
@@ -61,14 +47,9 @@ fn own(fd: RawFd) -> io::Result<OwnedFd> {
 /// # Errors
 /// `EADDRINUSE` if a broker of this user (or somebody who pretends) listens already.
 pub fn listen() -> io::Result<OwnedFd> {
-    let socket = new_socket(libc::SOCK_NONBLOCK)?;
-    let (address, len) = address(user_id());
-    // SAFETY: `address` is valid for `len` bytes.
-    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) };
-    // SAFETY: plain integers.
-    if bound < 0 || unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let socket = new_socket(SocketFlags::NONBLOCK)?;
+    rustix::net::bind(&socket, &address(user_id())?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
@@ -77,51 +58,36 @@ pub fn listen() -> io::Result<OwnedFd> {
 /// # Errors
 /// What `accept4(2)` gives, other than `EAGAIN` and failures of the one connection.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     loop {
-        // SAFETY: a null address is allowed and means that it is not wanted.
-        let fd =
-            unsafe { libc::accept4(listener.as_raw_fd(), ptr::null_mut(), ptr::null_mut(), flags) };
-        match own(fd) {
+        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(fd) => return Ok(Some(fd)),
-            Err(e) => match e.raw_os_error() {
-                Some(libc::EINTR | libc::ECONNABORTED) => {}
-                Some(libc::EAGAIN) => return Ok(None),
-                _ => return Err(e),
-            },
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(error.into()),
         }
     }
 }
 
 /// Connects to a user's broker and checks that it is that user's. Blocking socket.
 pub(crate) fn connect(user: u32) -> Result<OwnedFd, IpcError> {
-    let doing = "connecting to the broker";
-    let socket = new_socket(0).map_err(|source| IpcError::Io { doing, source })?;
-    let (address, len) = address(user);
-    loop {
-        // SAFETY: `address` is valid for `len` bytes.
-        let result = unsafe {
-            libc::syscall(libc::SYS_connect, socket.as_raw_fd(), &raw const address, len)
-        };
-        if result == 0 {
-            break;
-        }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::EINTR) => {}
-            Some(libc::ECONNREFUSED) => return Err(IpcError::NoBroker),
-            _ => return Err(IpcError::Io { doing, source: error }),
-        }
+    let failed = |source| IpcError::Io { doing: "connecting to the broker", source };
+    let socket = new_socket(SocketFlags::empty()).map_err(failed)?;
+    let address = address(user).map_err(failed)?;
+    match retry_on_intr(|| rustix::net::connect(&socket, &address)) {
+        Ok(()) => {}
+        Err(Errno::CONNREFUSED) => return Err(IpcError::NoBroker),
+        Err(error) => return Err(failed(error.into())),
     }
     check_peer(&socket, user)?;
     Ok(socket)
 }
 
-/// Who is at the other end: process and user.
+/// Who is at the other end: process, or 0 if it is not visible from here, and user.
 ///
 /// # Errors
 /// What `getsockopt(2)` gives.
 pub fn peer(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    // Not by rustix: its process id can't be 0, as that of a process in another PID namespace is.
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `credentials` is valid for `len` bytes.
@@ -162,21 +128,12 @@ fn expect_user(named: u32, theirs: u32, pid: u32) -> Result<(), IpcError> {
 /// # Errors
 /// What `socketpair(2)` gives.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut fds = [-1; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: `fds` has room for the two descriptors.
-    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok((own(fds[0])?, own(fds[1])?))
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?)
 }
 
-/// Room for one descriptor in a control message, aligned as `cmsghdr` must be.
-#[repr(C, align(8))]
-struct Control([u8; CONTROL_LEN]);
-
-/// `CMSG_SPACE(sizeof(int))` on 64-bit Linux.
-const CONTROL_LEN: usize = 24;
+/// Room for the control message of one descriptor.
+const CONTROL_LEN: usize = rustix::cmsg_space!(ScmRights(1));
 
 /// Sends one message, with a descriptor if there is one.
 ///
@@ -184,42 +141,17 @@ const CONTROL_LEN: usize = 24;
 /// What `sendmsg(2)` gives (`EAGAIN` on a full non-blocking socket); `EINTR` is retried and
 /// `SIGPIPE` never raised.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: msghdr is plain data, for which all zeroes is a value.
-    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    let mut control = Control([0; CONTROL_LEN]);
-    if let Some(fd) = fd {
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = CONTROL_LEN as _;
-        // SAFETY: the control buffer is aligned and has room for one header and one int.
-        unsafe {
-            let header = libc::CMSG_FIRSTHDR(&raw const message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
-            libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
-        }
+    let mut room = [MaybeUninit::uninit(); CONTROL_LEN];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    if let Some(fd) = &fd
+        && !control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(fd)))
+    {
+        return Err(Errno::NOBUFS.into());
     }
-    loop {
-        // SAFETY: the message points to an iovec and a control buffer that outlive the call.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_sendmsg,
-                socket.as_raw_fd(),
-                &raw const message,
-                libc::MSG_NOSIGNAL,
-            )
-        };
-        if result >= 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::EINTR) {
-            return Err(error);
-        }
-    }
+    let bytes = [IoSlice::new(bytes)];
+    let sent = || rustix::net::sendmsg(socket, &bytes, &mut control, SendFlags::NOSIGNAL);
+    retry_on_intr(sent)?;
+    Ok(())
 }
 
 /// A message received.
@@ -237,99 +169,50 @@ pub struct ReceivedMessage {
 /// What `recvmsg(2)` gives (`EAGAIN` on an empty non-blocking socket); `EINTR` is retried. A
 /// message longer than the buffer is `EMSGSIZE`.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<ReceivedMessage> {
-    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    let mut control = Control([0; CONTROL_LEN]);
-    // SAFETY: msghdr is plain data, for which all zeroes is a value.
-    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = CONTROL_LEN as _;
-    let len = loop {
-        // SAFETY: the message points to an iovec and a control buffer that outlive the call.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_recvmsg,
-                socket.as_raw_fd(),
-                &raw mut message,
-                libc::MSG_CMSG_CLOEXEC,
-            )
-        };
-        if let Ok(len) = usize::try_from(result) {
-            break len;
-        }
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::EINTR) {
-            return Err(error);
-        }
+    let mut room = [MaybeUninit::uninit(); CONTROL_LEN];
+    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let mut buffer = [IoSliceMut::new(buffer)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let got = retry_on_intr(|| rustix::net::recvmsg(socket, &mut buffer, &mut control, flags))?;
+    if got.flags.contains(ReturnFlags::TRUNC) {
+        return Err(Errno::MSGSIZE.into());
+    }
+    let rights = |message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
     };
-    let fd = received_fd(&message);
-    if message.msg_flags & libc::MSG_TRUNC != 0 {
-        return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
-    }
-    Ok(ReceivedMessage { len, fd })
-}
-
-/// The descriptor in a message's control buffer. That buffer has room for one, or, as its length is
-/// rounded up to eight bytes, for two: the second is closed.
-fn received_fd(message: &libc::msghdr) -> Option<OwnedFd> {
-    // SAFETY: the kernel filled the control buffer, which is valid for `msg_controllen` bytes.
-    let header = unsafe { libc::CMSG_FIRSTHDR(message) };
-    if header.is_null() {
-        return None;
-    }
-    // SAFETY: CMSG_FIRSTHDR gave a header that is wholly inside the buffer.
-    let (level, kind, len) =
-        unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len) };
-    if level != libc::SOL_SOCKET || kind != libc::SCM_RIGHTS {
-        return None;
-    }
-    // SAFETY: pure arithmetic.
-    let data_len = len.saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
-    let mut first = None;
-    for at in 0..data_len / size_of::<RawFd>() {
-        // SAFETY: the header says that this many descriptors follow it, and the kernel wrote them.
-        let raw = unsafe { libc::CMSG_DATA(header).cast::<RawFd>().add(at).read_unaligned() };
-        // SAFETY: the kernel installed this descriptor for us; nobody else knows it.
-        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-        if first.is_none() {
-            first = Some(fd);
-        }
-    }
-    first
+    let mut fds = control.drain().filter_map(rights).flatten();
+    // The room is for one descriptor, or, as its length is rounded up, for two: what is not taken is closed
+    // with the buffer.
+    let fd = fds.next();
+    drop(fds);
+    Ok(ReceivedMessage { len: got.bytes, fd })
 }
 
 /// Makes a descriptor non-blocking.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: plain integers.
-    let result = unsafe {
-        let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
-        libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    Ok(rustix::io::ioctl_fionbio(fd, true)?)
 }
 
-/// Waits until a descriptor is ready for `events`; for ever if `patience_ms` is −1.
+/// Waits until a descriptor is ready for `events`; for ever without `patience`.
+///
+/// # Errors
+/// `EAGAIN` if it is not ready within that time.
 pub(crate) fn wait_for(
     fd: BorrowedFd<'_>,
-    events: libc::c_short,
-    patience_ms: i32,
+    events: PollFlags,
+    patience: Option<Duration>,
 ) -> io::Result<()> {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-    let patience = u64::try_from(patience_ms).map(Duration::from_millis).ok();
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let timeout = patience.map_or(ptr::null_mut(), |patience| {
-        time.tv_sec = patience.as_secs().cast_signed();
-        time.tv_nsec = patience.subsec_nanos().into();
-        &raw mut time
-    });
+    let end = patience.map(|patience| Instant::now() + patience);
+    let mut list = [PollFd::from_borrowed_fd(fd, events)];
     loop {
-        // SAFETY: `poll` is one valid entry, `timeout` null or valid; no signal mask is given.
-        match unsafe { libc::syscall(libc::SYS_ppoll, &raw mut poll, 1, timeout, 0, 0) } {
-            0 => return Err(io::Error::from_raw_os_error(libc::EAGAIN)),
-            1.. => return Ok(()),
-            _ if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
-            _ => return Err(io::Error::last_os_error()),
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut list, left.as_ref()) {
+            Ok(0) => return Err(Errno::AGAIN.into()),
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -341,19 +224,11 @@ pub(crate) fn wait_for_call(
     to_send: bool,
     other: BorrowedFd<'_>,
 ) -> io::Result<bool> {
-    use rustix::event::{PollFd, PollFlags, poll};
     let wanted = if to_send { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
     let mut list = [PollFd::new(&socket, wanted), PollFd::new(&other, PollFlags::IN)];
-    loop {
-        match poll(&mut list, None) {
-            Ok(_) => {
-                let room = list[0].revents().contains(PollFlags::OUT);
-                return Ok(room || !list[1].revents().is_empty());
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    retry_on_intr(|| poll(&mut list, None))?;
+    let room = list[0].revents().contains(PollFlags::OUT);
+    Ok(room || !list[1].revents().is_empty())
 }
 
 #[cfg(test)]
@@ -361,7 +236,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use rustix::io::{FdFlags, fcntl_getfd};
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use rustix::net::sendmsg;
 
     use super::*;
 
@@ -395,7 +270,7 @@ mod tests {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
-        let bytes = [io::IoSlice::new(b"look")];
+        let bytes = [IoSlice::new(b"look")];
         sendmsg(&a, &bytes, &mut control, SendFlags::empty()).unwrap();
         drop((first, second));
 
@@ -404,7 +279,9 @@ mod tests {
         send(got.fd.unwrap().as_fd(), b"x", None).unwrap();
         assert_eq!(receive(first_far.as_fd(), &mut buffer).unwrap().len, 1);
         // It may be open a moment longer: a test beside this one that starts a program has it until the exec.
-        wait_for(second_far.as_fd(), libc::POLLIN, 10_000).expect("nobody has the second any more");
+        let patience = Some(Duration::from_secs(10));
+        wait_for(second_far.as_fd(), PollFlags::IN, patience)
+            .expect("nobody has the second any more");
         assert_eq!(receive(second_far.as_fd(), &mut buffer).unwrap().len, 0);
     }
 

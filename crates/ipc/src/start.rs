@@ -17,7 +17,7 @@
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -51,12 +51,12 @@ const UNWANTED: [&str; 3] = ["LD_PRELOAD", "LD_AUDIT", "LD_PROFILE"];
 pub(crate) fn broker() -> Result<(), IpcError> {
     let binary = find_binary()?;
     let log = open_log();
-    let (ready, theirs) = pipe().map_err(|e| IpcError::Start(format!("no pipe: {e}")))?;
+    let (ready, theirs) = io::pipe().map_err(|e| IpcError::Start(format!("no pipe: {e}")))?;
     let command = Command::new(&binary, log.as_ref(), theirs.as_fd())?;
     command.spawn()?;
     drop(theirs);
     let mut said = String::new();
-    File::from(ready)
+    ready
         .take(1024)
         .read_to_string(&mut said)
         .map_err(|e| IpcError::Start(format!("reading its readiness: {e}")))?;
@@ -142,16 +142,6 @@ fn open_log_in(directory: &Path) -> io::Result<File> {
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(path)
-}
-
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut fds = [-1; 2];
-    // SAFETY: `fds` has room for two descriptors.
-    if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just gave us both, and nobody else knows them.
-    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
 /// Everything the two short-lived processes need, prepared beforehand: they may not allocate.
