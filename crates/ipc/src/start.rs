@@ -285,12 +285,12 @@ struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
     fn new() -> Self {
-        let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-        let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: both sets are valid for writing, and written before they are read.
+        // The C library writes only as many bytes of a set as there are signals.
+        let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+        let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: both sets are valid for writing, and all zeroes are a set.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
-            libc::sigemptyset(before.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
             Self(before.assume_init())
         }
