@@ -1,10 +1,13 @@
 //! epoll(7), level-triggered.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use super::{check, own};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
 
 /// Events taken per wait.
 const BATCH: usize = 64;
@@ -23,14 +26,13 @@ pub(crate) enum Interest {
 }
 
 impl Interest {
-    fn bits(self) -> u32 {
-        let bits = match self {
-            Self::Read => libc::EPOLLIN,
-            Self::Write => libc::EPOLLOUT,
-            Self::Both => libc::EPOLLIN | libc::EPOLLOUT,
-            Self::HangUp => libc::EPOLLRDHUP,
-        };
-        bits.cast_unsigned()
+    fn flags(self) -> EventFlags {
+        match self {
+            Self::Read => EventFlags::IN,
+            Self::Write => EventFlags::OUT,
+            Self::Both => EventFlags::IN | EventFlags::OUT,
+            Self::HangUp => EventFlags::RDHUP,
+        }
     }
 }
 
@@ -53,78 +55,78 @@ pub(crate) struct Epoll(OwnedFd);
 
 impl Epoll {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: plain integers.
-        own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Self)
+        Ok(Self(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
     /// Adds a descriptor. It leaves the set by itself when it is closed, if it was not duplicated.
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, token: u64, what: Interest) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, token, what)
+        Ok(epoll::add(&self.0, fd, EventData::new_u64(token), what.flags())?)
     }
 
     pub(crate) fn change(&self, fd: BorrowedFd<'_>, token: u64, what: Interest) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd, token, what)
-    }
-
-    fn control(
-        &self,
-        operation: libc::c_int,
-        fd: BorrowedFd<'_>,
-        token: u64,
-        what: Interest,
-    ) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: what.bits(), u64: token };
-        // SAFETY: `event` is valid for the call.
-        check(unsafe {
-            libc::epoll_ctl(self.0.as_raw_fd(), operation, fd.as_raw_fd(), &raw mut event)
-        })
+        Ok(epoll::modify(&self.0, fd, EventData::new_u64(token), what.flags())?)
     }
 
     /// Waits for events, at most for `timeout` (for ever if `None`); none if it ran out.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> io::Result<Vec<Event>> {
-        let mut raw = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
-        let timeout = timeout.map_or(-1, milliseconds);
-        // SAFETY: `raw` has room for BATCH events.
-        let count = unsafe {
-            libc::epoll_wait(self.0.as_raw_fd(), raw.as_mut_ptr(), BATCH as libc::c_int, timeout)
-        };
-        let Ok(count) = usize::try_from(count) else {
-            let error = io::Error::last_os_error();
-            return if error.kind() == io::ErrorKind::Interrupted {
-                Ok(Vec::new())
-            } else {
-                Err(error)
-            };
-        };
-        Ok(raw[..count].iter().map(event).collect())
+        let mut room = [MaybeUninit::<epoll::Event>::uninit(); BATCH];
+        let timeout = timeout.map(in_milliseconds);
+        match epoll::wait(&self.0, &mut room, timeout.as_ref()) {
+            Ok((events, _)) => Ok(events.iter().map(event).collect()),
+            Err(Errno::INTR) => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
-/// Rounded up: waking early would only mean to wait once more.
-fn milliseconds(timeout: Duration) -> libc::c_int {
+/// Whole milliseconds, which is what the kernel counts here, rounded up: waking early would only mean to wait
+/// once more.
+fn in_milliseconds(timeout: Duration) -> Timespec {
     let rounded = timeout.as_nanos().div_ceil(1_000_000);
-    libc::c_int::try_from(rounded).unwrap_or(libc::c_int::MAX)
+    let rounded = i32::try_from(rounded).unwrap_or(i32::MAX);
+    Timespec { tv_sec: (rounded / 1000).into(), tv_nsec: i64::from(rounded % 1000) * 1_000_000 }
 }
 
-fn event(raw: &libc::epoll_event) -> Event {
-    let (bits, token) = (raw.events.cast_signed(), raw.u64);
+fn event(raw: &epoll::Event) -> Event {
+    let epoll::Event { flags, data } = *raw;
     Event {
-        token,
-        readable: bits & libc::EPOLLIN != 0,
-        writable: bits & libc::EPOLLOUT != 0,
-        hung_up: bits & (libc::EPOLLHUP | libc::EPOLLRDHUP | libc::EPOLLERR) != 0,
+        token: data.u64(),
+        readable: flags.contains(EventFlags::IN),
+        writable: flags.contains(EventFlags::OUT),
+        hung_up: flags.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
 
     #[test]
     fn timeouts_are_rounded_up() {
-        assert_eq!(milliseconds(Duration::ZERO), 0);
-        assert_eq!(milliseconds(Duration::from_nanos(1)), 1);
-        assert_eq!(milliseconds(Duration::from_micros(1500)), 2);
-        assert_eq!(milliseconds(Duration::MAX), libc::c_int::MAX);
+        let rounded = |timeout| Duration::try_from(in_milliseconds(timeout)).unwrap();
+        assert_eq!(rounded(Duration::ZERO), Duration::ZERO);
+        assert_eq!(rounded(Duration::from_nanos(1)), Duration::from_millis(1));
+        assert_eq!(rounded(Duration::from_micros(1500)), Duration::from_millis(2));
+        assert_eq!(rounded(Duration::from_micros(1_234_999)), Duration::from_millis(1235));
+        assert_eq!(rounded(Duration::MAX), Duration::from_millis(i32::MAX as u64));
+    }
+
+    #[test]
+    fn what_happens_to_a_descriptor_comes_with_its_token() {
+        let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let set = Epoll::new().unwrap();
+        set.add(near.as_fd(), 7, Interest::Both).unwrap();
+        let all = set.wait(None).unwrap();
+        assert_eq!(
+            (all.len(), all[0].token, all[0].readable, all[0].writable),
+            (1, 7, false, true)
+        );
+        set.change(near.as_fd(), 8, Interest::Read).unwrap();
+        assert!(set.wait(Some(Duration::ZERO)).unwrap().is_empty());
+        drop(far);
+        let gone = set.wait(None).unwrap()[0];
+        assert_eq!((gone.token, gone.readable, gone.hung_up), (8, true, true));
     }
 }

@@ -7,7 +7,7 @@ pub(crate) mod process;
 pub(crate) mod udp;
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Takes ownership of a descriptor that a system call just returned, or of its error.
 fn own(fd: RawFd) -> io::Result<OwnedFd> {
@@ -30,9 +30,5 @@ pub(crate) fn would_block(error: &io::Error) -> bool {
 
 /// Makes a descriptor non-blocking.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: plain integers.
-    unsafe {
-        let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
-        check(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK))
-    }
+    Ok(rustix::io::ioctl_fionbio(fd, true)?)
 }

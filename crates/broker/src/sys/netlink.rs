@@ -1,10 +1,10 @@
 //! A routing netlink socket.
 
 use std::io;
-use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::{check, own};
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 /// A non-blocking `NETLINK_ROUTE` socket.
 #[derive(Debug)]
@@ -13,46 +13,26 @@ pub(crate) struct NetlinkSocket(OwnedFd);
 impl NetlinkSocket {
     /// Opens a socket that hears the given multicast groups (`RTMGRP_*`).
     pub(crate) fn new(groups: u32) -> io::Result<Self> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: plain integers.
-        let fd = own(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
-        // SAFETY: sockaddr_nl is plain data, for which all zeroes is a value.
-        let mut address: libc::sockaddr_nl = unsafe { MaybeUninit::zeroed().assume_init() };
-        address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
-        address.nl_groups = groups;
-        let len = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
-        // SAFETY: `address` is valid for `len` bytes.
-        check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+        let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // NETLINK_ROUTE is 0, which is what no protocol means.
+        let fd = rustix::net::socket_with(family, kind, flags, None)?;
+        rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         Ok(Self(fd))
     }
 
     /// Sends a message to the kernel, which is where an unconnected netlink socket sends to.
     pub(crate) fn send(&self, message: &[u8]) -> io::Result<()> {
-        // SAFETY: `message` is valid for its length.
-        let sent =
-            unsafe { libc::send(self.0.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
-        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        rustix::net::send(&self.0, message, SendFlags::empty())?;
+        Ok(())
     }
 
     /// Receives one datagram, which may hold several messages. Only the kernel is listened to:
     /// another process can send to a netlink socket too, and gets length 0.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: as in `new`.
-        let mut from: libc::sockaddr_nl = unsafe { MaybeUninit::zeroed().assume_init() };
-        let mut len = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
-        // SAFETY: buffer and address are valid for their lengths.
-        let got = unsafe {
-            libc::recvfrom(
-                self.0.as_raw_fd(),
-                buffer.as_mut_ptr().cast(),
-                buffer.len(),
-                0,
-                (&raw mut from).cast(),
-                &raw mut len,
-            )
-        };
-        let Ok(got) = usize::try_from(got) else { return Err(io::Error::last_os_error()) };
-        Ok(if from.nl_pid == 0 { got } else { 0 })
+        let (got, _, from) = rustix::net::recvfrom(&self.0, buffer, RecvFlags::empty())?;
+        let from = from.and_then(|from| SocketAddrNetlink::try_from(from).ok());
+        Ok(if from.is_some_and(|from| from.pid() == 0) { got } else { 0 })
     }
 }
 

@@ -3,11 +3,15 @@
 use std::ffi::CStr;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
-use super::{check, own, would_block};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
+
+use super::own;
 
 /// Time since boot, as all cores count it (`CLOCK_MONOTONIC`).
 pub(crate) fn now() -> Duration {
@@ -22,37 +26,25 @@ pub(crate) fn now() -> Duration {
 pub(crate) struct Signals(OwnedFd);
 
 impl Signals {
-    /// Blocks the two, unblocks all others (who started us may have had them blocked), and ignores
-    /// `SIGHUP` and `SIGPIPE`.
+    /// From now on they come here and end nothing.
     pub(crate) fn new() -> io::Result<Self> {
-        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: sigemptyset initialises the set before anything reads it; the rest are plain
-        // integers.
-        let fd = unsafe {
-            libc::sigemptyset(set.as_mut_ptr());
-            libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
-            libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
-            libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), ptr::null_mut());
-            libc::signal(libc::SIGHUP, libc::SIG_IGN);
-            libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-            libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
-        };
+        let set = hold_back_signals();
+        // SAFETY: `set` is a set of signals, which is only read.
+        let fd =
+            unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         own(fd).map(Self)
     }
 
     /// The name of the signal that came, if one did.
     pub(crate) fn take(&self) -> io::Result<Option<&'static str>> {
-        let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
-        let size = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: `info` has room for `size` bytes.
-        let got = unsafe { libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), size) };
-        if got < 0 {
-            let error = io::Error::last_os_error();
-            return if would_block(&error) { Ok(None) } else { Err(error) };
+        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
+        match rustix::io::read(&self.0, &mut info) {
+            Ok(_) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(error.into()),
         }
-        // SAFETY: a read from a signalfd that does not fail fills the whole structure.
-        let info = unsafe { info.assume_init() };
-        let term = info.ssi_signo == libc::SIGTERM.cast_unsigned();
+        // The signal's number comes first.
+        let term = info.starts_with(&libc::SIGTERM.to_ne_bytes());
         Ok(Some(if term { "SIGTERM" } else { "SIGINT" }))
     }
 
@@ -61,15 +53,27 @@ impl Signals {
     }
 }
 
+/// Blocks `SIGTERM` and `SIGINT`, unblocks all others (who started us may have had them blocked), and
+/// ignores `SIGHUP` and `SIGPIPE`. Gives the two that are blocked.
+fn hold_back_signals() -> libc::sigset_t {
+    // The C library writes only as many bytes of it as there are signals.
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: `set` is valid for writing, and all zeroes are a set; the rest are plain integers.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
+        libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), ptr::null_mut());
+        libc::signal(libc::SIGHUP, libc::SIG_IGN);
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        set.assume_init()
+    }
+}
+
 /// Raises the soft limit on open files to the hard one: slots and clients are all descriptors.
 pub(crate) fn raise_file_limit() -> io::Result<()> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is valid for reading and writing.
-    unsafe {
-        check(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit))?;
-        limit.rlim_cur = limit.rlim_max;
-        check(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit))
-    }
+    let limit = getrlimit(Resource::Nofile);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
 
 /// Takes over a descriptor that our parent passed by number.
@@ -112,22 +116,13 @@ pub(crate) fn become_keeper(name: &CStr, channel: RawFd) {
     };
     close(3, channel - 1);
     close(channel + 1, u32::MAX);
-    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigemptyset initialises the set before anything reads it; the rest are plain integers.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
-        libc::pthread_sigmask(libc::SIG_SETMASK, set.as_ptr(), ptr::null_mut());
-        libc::signal(libc::SIGHUP, libc::SIG_IGN);
-        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-    }
+    hold_back_signals();
 }
 
 /// How the process is called, at most 15 bytes.
 pub(crate) fn set_name(name: &CStr) {
-    // SAFETY: the name ends with NUL and is only read.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    // It never fails: a longer name is cut.
+    let _ = rustix::thread::set_name(name);
 }
 
 /// Has the kernel bury children by itself.
@@ -138,10 +133,10 @@ pub(crate) fn ignore_children() {
 
 /// Waits until the other end of a socket is gone, or for `patience`.
 pub(crate) fn wait_for_hang_up(fd: BorrowedFd<'_>, patience: Duration) {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
-    let patience = libc::c_int::try_from(patience.as_millis()).unwrap_or(libc::c_int::MAX);
-    // SAFETY: `poll` is one valid entry. An interruption ends the wait early: no signal has a handler.
-    unsafe { libc::poll(&raw mut poll, 1, patience) };
+    let mut list = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
+    let patience = Timespec::try_from(patience).ok();
+    // An interruption ends the wait early: no signal has a handler.
+    let _ = poll(&mut list, patience.as_ref());
 }
 
 /// Something that becomes readable when a process ends.
@@ -149,7 +144,6 @@ pub(crate) fn wait_for_hang_up(fd: BorrowedFd<'_>, patience: Duration) {
 /// # Errors
 /// `ESRCH`: it has ended already. `EINVAL`: it is not visible from here.
 pub(crate) fn watch(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: plain integers.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    own(fd as RawFd)
+    let pid = Pid::from_raw(pid.cast_signed()).ok_or(Errno::INVAL)?;
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }

@@ -1,12 +1,13 @@
 //! UDP sockets: dual-stack, with the addresses of every packet, steered by classic BPF.
 
 use std::io;
-use std::mem::{MaybeUninit, size_of, size_of_val};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::mem::{size_of, size_of_val};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr;
 
-use super::{check, own, would_block};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socket_with, sockopt};
+
+use super::{check, would_block};
 
 /// Not in the libc crate: linux/udp.h.
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
@@ -46,10 +47,9 @@ impl From<OwnedFd> for UdpSocket {
 impl UdpSocket {
     /// A socket not bound yet.
     pub(crate) fn new() -> io::Result<Self> {
-        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: plain integers.
-        let socket = Self(own(unsafe { libc::socket(libc::AF_INET6, kind, 0) })?);
-        socket.set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = Self(socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, None)?);
+        sockopt::set_ipv6_v6only(&socket, false)?;
         // The ICRC protects packets; RoCEv2 lets senders leave the UDP checksum out (Linux rxe does),
         // which over IPv6 the kernel refuses otherwise (RFC 6936).
         socket.set(libc::SOL_UDP, UDP_NO_CHECK6_RX, 1)?;
@@ -63,15 +63,12 @@ impl UdpSocket {
 
     /// Binds to a port of one address; `ifindex` is its interface, where the address is link-local.
     pub(crate) fn bind_to(&self, address: SocketAddr, ifindex: u32) -> io::Result<()> {
-        let address = to_raw(address, ifindex);
-        let len = size_of_val(&address) as libc::socklen_t;
-        // SAFETY: `address` is valid for `len` bytes.
-        check(unsafe { libc::bind(self.0.as_raw_fd(), (&raw const address).cast(), len) })
+        Ok(rustix::net::bind(&self.0, &scoped(address, ifindex))?)
     }
 
     /// Lets more sockets of this user be bound to the same port; they form a group.
     pub(crate) fn share_port(&self) -> io::Result<()> {
-        self.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
+        Ok(sockopt::set_socket_reuseport(&self.0, true)?)
     }
 
     /// Asks for the addresses, the traffic class and the hop limit of every packet, and refuses
@@ -178,61 +175,39 @@ impl UdpSocket {
 
     /// Throws away up to `most` packets that wait; tells how many there were.
     pub(crate) fn drain(&self, most: usize) -> usize {
-        let mut byte = [0_u8; 1];
-        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-        let mut count = 0;
-        while count < most {
-            // SAFETY: `byte` has room for one byte; the rest of the packet is cut off.
-            let got = unsafe { libc::recv(self.0.as_raw_fd(), byte.as_mut_ptr().cast(), 1, flags) };
-            if got < 0 {
-                break;
-            }
-            count += 1;
-        }
-        count
+        // Of each packet one byte, the rest is cut off.
+        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+        let take = || rustix::net::recv(&self.0, &mut [0; 1], flags).ok();
+        std::iter::from_fn(take).take(most).count()
     }
 
     /// Joins a multicast group on an interface, or leaves it.
     pub(crate) fn membership(&self, group: IpAddr, ifindex: u32, join: bool) -> io::Result<()> {
-        match group {
-            IpAddr::V4(group) => {
-                let request = libc::ip_mreqn {
-                    imr_multiaddr: libc::in_addr { s_addr: u32::from(group).to_be() },
-                    imr_address: libc::in_addr { s_addr: 0 },
-                    imr_ifindex: ifindex.cast_signed(),
-                };
-                let option = if join { libc::IP_ADD_MEMBERSHIP } else { libc::IP_DROP_MEMBERSHIP };
-                self.set(libc::IPPROTO_IP, option, request)
+        let any = Ipv4Addr::UNSPECIFIED;
+        match (group, join) {
+            (IpAddr::V4(group), true) => {
+                sockopt::set_ip_add_membership_with_ifindex(&self.0, &group, &any, ifindex)?;
             }
-            IpAddr::V6(group) => {
-                let request = libc::ipv6_mreq {
-                    ipv6mr_multiaddr: libc::in6_addr { s6_addr: group.octets() },
-                    ipv6mr_interface: ifindex,
-                };
-                let option =
-                    if join { libc::IPV6_ADD_MEMBERSHIP } else { libc::IPV6_DROP_MEMBERSHIP };
-                self.set(libc::IPPROTO_IPV6, option, request)
+            (IpAddr::V4(group), false) => {
+                sockopt::set_ip_drop_membership_with_ifindex(&self.0, &group, &any, ifindex)?;
+            }
+            (IpAddr::V6(group), true) => {
+                sockopt::set_ipv6_add_membership(&self.0, &group, ifindex)?;
+            }
+            (IpAddr::V6(group), false) => {
+                sockopt::set_ipv6_drop_membership(&self.0, &group, ifindex)?;
             }
         }
+        Ok(())
     }
 
     /// Receives one packet, `None` if there is none.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Datagram>> {
         let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         let mut control = Control::default();
-        // SAFETY: both are plain data, for which all zeroes is a value.
-        let (mut name, mut message) = unsafe {
-            (
-                MaybeUninit::<libc::sockaddr_in6>::zeroed().assume_init(),
-                MaybeUninit::<libc::msghdr>::zeroed().assume_init(),
-            )
-        };
-        message.msg_name = (&raw mut name).cast();
-        message.msg_namelen = size_of_val(&name) as libc::socklen_t;
-        message.msg_iov = &raw mut iov;
-        message.msg_iovlen = 1;
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = CONTROL_LEN as _;
+        let nowhere = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 0, 0, 0);
+        let mut name = to_raw(nowhere);
+        let mut message = message(&mut name, &mut iov, &mut control, CONTROL_LEN);
         // SAFETY: the message points to buffers that outlive the call.
         let got = unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut message, libc::MSG_TRUNC) };
         let Ok(len) = usize::try_from(got) else {
@@ -240,7 +215,7 @@ impl UdpSocket {
             return if would_block(&error) { Ok(None) } else { Err(error) };
         };
         let from = Ipv6Addr::from(name.sin6_addr.s6_addr).to_canonical();
-        let (to, ifindex) = destination(&message).unwrap_or((IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0));
+        let (to, ifindex) = control.destination(message.msg_controllen);
         let from = SocketAddr::new(from, u16::from_be(name.sin6_port));
         Ok(Some(Datagram { len, from, to, ifindex }))
     }
@@ -256,46 +231,25 @@ impl UdpSocket {
     ) -> io::Result<()> {
         let mut iov =
             libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        let mut name = to_raw(to, ifindex);
-        // SAFETY: msghdr is plain data, for which all zeroes is a value.
-        let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-        message.msg_name = (&raw mut name).cast();
-        message.msg_namelen = size_of_val(&name) as libc::socklen_t;
-        message.msg_iov = &raw mut iov;
-        message.msg_iovlen = 1;
-        let source = libc::in6_pktinfo {
-            ipi6_addr: libc::in6_addr { s6_addr: mapped(from).octets() },
-            ipi6_ifindex: ifindex as _,
-        };
+        let mut name = to_raw(scoped(to, ifindex));
         let (level, kind) = if from.is_ipv4() {
             (libc::IPPROTO_IP, libc::IP_TOS)
         } else {
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
         };
         let mut control = Control::default();
+        let used = control.put_source(mapped(from), ifindex);
         let class = libc::c_int::from(traffic_class);
-        let used = control.put(0, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, source);
-        let used = control.put(used, level, kind, class);
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = used as _;
+        let used = control.put(used, level, kind, &class.to_ne_bytes());
+        let message = message(&mut name, &mut iov, &mut control, used);
         // SAFETY: the message points to buffers that outlive the call.
         let sent =
             unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// `T` must be the plain structure that the option takes.
-    fn set<T: Copy>(&self, level: libc::c_int, option: libc::c_int, value: T) -> io::Result<()> {
-        // SAFETY: `value` is valid for its size; the kernel checks that the size is enough.
-        check(unsafe {
-            libc::setsockopt(
-                self.0.as_raw_fd(),
-                level,
-                option,
-                (&raw const value).cast(),
-                size_of::<T>() as libc::socklen_t,
-            )
-        })
+    fn set(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+        set(&self.0, level, option, value)
     }
 
     fn get(&self, level: libc::c_int, option: libc::c_int, value: &mut [u32]) -> io::Result<()> {
@@ -319,6 +273,18 @@ impl AsFd for UdpSocket {
     }
 }
 
+/// Sets an option that is a number.
+fn set(
+    socket: &impl AsRawFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let (fd, len) = (socket.as_raw_fd(), size_of_val(&value) as libc::socklen_t);
+    // SAFETY: `value` is valid for `len` bytes.
+    check(unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), len) })
+}
+
 fn mapped(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -326,16 +292,20 @@ fn mapped(ip: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// The address as the kernel takes it; `ifindex` is the scope of a link-local one.
-fn to_raw(address: SocketAddr, ifindex: u32) -> libc::sockaddr_in6 {
+/// The address as an IPv6 socket takes it; `ifindex` is the scope of a link-local one.
+fn scoped(address: SocketAddr, ifindex: u32) -> SocketAddrV6 {
     let ip = mapped(address.ip());
     let scope = if ip.is_unicast_link_local() || ip.is_multicast() { ifindex } else { 0 };
-    let address = SocketAddrV6::new(ip, address.port(), 0, scope);
+    SocketAddrV6::new(ip, address.port(), 0, scope)
+}
+
+/// The address as the kernel takes it.
+fn to_raw(address: SocketAddrV6) -> libc::sockaddr_in6 {
     libc::sockaddr_in6 {
         sin6_family: libc::AF_INET6 as libc::sa_family_t,
         sin6_port: address.port().to_be(),
         sin6_flowinfo: 0,
-        sin6_addr: libc::in6_addr { s6_addr: ip.octets() },
+        sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
         sin6_scope_id: address.scope_id(),
     }
 }
@@ -353,56 +323,80 @@ impl Default for Control {
     }
 }
 
-impl Control {
-    /// Writes a control message at an offset and gives the offset after it.
-    fn put<T: Copy>(
-        &mut self,
-        at: usize,
-        level: libc::c_int,
-        kind: libc::c_int,
-        value: T,
-    ) -> usize {
-        let size = size_of::<T>() as u32;
-        // SAFETY: pure arithmetic.
-        let (len, space) = unsafe { (libc::CMSG_LEN(size), libc::CMSG_SPACE(size) as usize) };
-        assert!(at + space <= CONTROL_LEN && at.is_multiple_of(8), "control messages are few");
-        // SAFETY: there is room for the message at `at`, as just asserted, and the header is
-        // aligned because the buffer and every CMSG_SPACE are.
-        unsafe {
-            let header = self.0.as_mut_ptr().add(at).cast::<libc::cmsghdr>();
-            (*header).cmsg_len = len as _;
-            (*header).cmsg_level = level;
-            (*header).cmsg_type = kind;
-            ptr::write_unaligned(libc::CMSG_DATA(header).cast(), value);
-        }
-        at + space
+/// What `sendmsg(2)` and `recvmsg(2)` work with, of one packet and `used` bytes of control messages.
+fn message(
+    name: &mut libc::sockaddr_in6,
+    iov: &mut libc::iovec,
+    control: &mut Control,
+    used: usize,
+) -> libc::msghdr {
+    libc::msghdr {
+        msg_name: (&raw mut *name).cast(),
+        msg_namelen: size_of_val(name) as libc::socklen_t,
+        msg_iov: iov,
+        msg_iovlen: 1,
+        msg_control: control.0.as_mut_ptr().cast(),
+        msg_controllen: used,
+        msg_flags: 0,
     }
 }
 
-/// Destination address and interface of a received packet. For IPv4 packets too: an IPv6 socket
-/// gets their destination as mapped address.
-fn destination(message: &libc::msghdr) -> Option<(IpAddr, u32)> {
-    // SAFETY: the kernel filled the control buffer, and CMSG_NXTHDR stays inside it.
-    unsafe {
-        let mut header = libc::CMSG_FIRSTHDR(message);
-        while !header.is_null() {
-            if (*header).cmsg_level == libc::IPPROTO_IPV6
-                && (*header).cmsg_type == libc::IPV6_PKTINFO
-            {
-                let info: libc::in6_pktinfo = ptr::read_unaligned(libc::CMSG_DATA(header).cast());
-                let to = Ipv6Addr::from(info.ipi6_addr.s6_addr).to_canonical();
-                return Some((to, info.ipi6_ifindex as u32));
-            }
-            header = libc::CMSG_NXTHDR(message, header);
-        }
+/// Length of a `cmsghdr`: its own length and that of what follows it, level and type.
+const HEADER: usize = size_of::<libc::cmsghdr>();
+const _: () = assert!(HEADER == size_of::<usize>() + 8);
+
+/// Length of a `struct in6_pktinfo`: an address and the index of an interface.
+const PKTINFO: usize = size_of::<libc::in6_pktinfo>();
+const _: () = assert!(PKTINFO == 16 + 4);
+
+impl Control {
+    /// Writes a control message at an offset and gives the offset after it.
+    ///
+    /// # Panics
+    /// There is no room for it.
+    fn put(&mut self, at: usize, level: libc::c_int, kind: libc::c_int, data: &[u8]) -> usize {
+        let len = HEADER + data.len();
+        let room = &mut self.0[at..at + len];
+        room[..8].copy_from_slice(&len.to_ne_bytes());
+        room[8..12].copy_from_slice(&level.to_ne_bytes());
+        room[12..HEADER].copy_from_slice(&kind.to_ne_bytes());
+        room[HEADER..].copy_from_slice(data);
+        at + len.next_multiple_of(8)
     }
-    None
+
+    /// Writes from which address and through which interface a packet leaves; gives the offset after that.
+    fn put_source(&mut self, from: Ipv6Addr, ifindex: u32) -> usize {
+        let mut source = [0; PKTINFO];
+        source[..16].copy_from_slice(&from.octets());
+        source[16..].copy_from_slice(&ifindex.to_ne_bytes());
+        self.put(0, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &source)
+    }
+
+    /// The address and interface that a packet came to, out of the first `len` bytes; the unspecified
+    /// address if they do not say. For IPv4 packets too: an IPv6 socket gets their destination as
+    /// mapped address.
+    fn destination(&self, len: usize) -> (IpAddr, u32) {
+        let mut rest = self.0.get(..len).unwrap_or_default();
+        while let Some((header, _)) = rest.split_first_chunk::<HEADER>() {
+            let number =
+                |at: usize| header[at..].first_chunk().copied().map(libc::c_int::from_ne_bytes);
+            let len = header.first_chunk().copied().map_or(0, usize::from_ne_bytes);
+            let Some(data) = rest.get(HEADER..len) else { break };
+            if (number(8), number(12)) == (Some(libc::IPPROTO_IPV6), Some(libc::IPV6_PKTINFO))
+                && let Some((ip, ifindex)) = data.split_first_chunk::<16>()
+                && let Some(ifindex) = ifindex.first_chunk()
+            {
+                return (Ipv6Addr::from(*ip).to_canonical(), u32::from_ne_bytes(*ifindex));
+            }
+            rest = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
+        }
+        (Ipv6Addr::UNSPECIFIED.into(), 0)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
     use std::time::{Duration, Instant};
 
     /// linux/udp.h.
@@ -414,27 +408,15 @@ mod tests {
         let receiver = UdpSocket::new().unwrap();
         receiver.bind(0).unwrap();
         receiver.describe_packets().unwrap();
-        let mut name = to_raw(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0), 0);
-        let mut len = size_of_val(&name) as libc::socklen_t;
-        // SAFETY: `name` is valid for `len` bytes.
-        let result = unsafe {
-            libc::getsockname(receiver.0.as_raw_fd(), (&raw mut name).cast(), &raw mut len)
-        };
-        check(result).unwrap();
-        let port = u16::from_be(name.sin6_port);
+        let name = rustix::net::getsockname(&receiver).unwrap();
+        let port = SocketAddr::try_from(name).unwrap().port();
 
         let v6 = std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
         let v4 = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         for (socket, level, option) in
             [(&v6, libc::SOL_UDP, UDP_NO_CHECK6_TX), (&v4, libc::SOL_SOCKET, libc::SO_NO_CHECK)]
         {
-            let on: libc::c_int = 1;
-            let len = size_of_val(&on) as libc::socklen_t;
-            // SAFETY: `on` is valid for `len` bytes.
-            let result = unsafe {
-                libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), len)
-            };
-            check(result).unwrap();
+            set(socket, level, option, 1).unwrap();
             let ip = socket.local_addr().unwrap().ip();
             socket.send_to(b"hello", (ip, port)).unwrap();
             let deadline = Instant::now() + LIMIT;
