@@ -1,8 +1,9 @@
-//! Writes the linker's version script: rdma-core's version nodes, chained as upstream chains them.
+//! Writes the linker's version script with rdma-core's version nodes, chained as upstream chains
+//! them.
 //!
-//! The nodes are empty: which symbol belongs to which node is said by `.symver` beside each export
-//! (src/export.rs). There is no `local: *`: with it, lld drops the non-default `name@IBVERBS_1.0`
-//! symbols, and rustc's own script hides everything else already.
+//! The nodes are empty, because `.symver` beside each export (src/export.rs) tells which node a
+//! symbol belongs to. There is no `local: *`: with it, lld drops the non-default `name@IBVERBS_1.0`
+//! symbols, and rustc's own script already hides everything else.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -13,7 +14,7 @@ const NODES: [&str; 16] = [
     "1.15", "1.16", "1.17", "1.18",
 ];
 
-/// Private ABIs of the rdma-core releases that programs in the field are linked against.
+/// The private ABIs of the rdma-core releases that existing programs are linked against.
 const PRIVATE: [&str; 5] = ["34", "57", "59", "64", "65"];
 
 fn main() {
@@ -30,7 +31,8 @@ fn main() {
         PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("versions.map");
     fs::write(&path, script).expect("OUT_DIR is writable");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", path.display());
-    // Never unmapped: threads, fork handlers and thread-local destructors stay valid.
+    // The library is never unmapped, so that threads, fork handlers and thread-local destructors
+    // stay valid.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rerun-if-changed=build.rs");
 }

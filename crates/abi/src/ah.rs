@@ -42,7 +42,7 @@ pub(crate) unsafe fn ah_of<'a>(ah: *const ibv_ah) -> &'a CAh {
     unsafe { &*ah.cast() }
 }
 
-/// An address as the traits have it.
+/// Converts an address from the C structure.
 pub(crate) fn address(attr: &ibv_ah_attr) -> AhAttr {
     AhAttr {
         dgid: attr.grh.dgid,
@@ -59,7 +59,7 @@ pub(crate) fn address(attr: &ibv_ah_attr) -> AhAttr {
     }
 }
 
-/// An address as the C structure has it.
+/// Converts an address to the C structure.
 pub(crate) fn c_address(attr: &AhAttr) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
@@ -78,7 +78,7 @@ pub(crate) fn c_address(attr: &AhAttr) -> ibv_ah_attr {
     }
 }
 
-/// Makes a handle.
+/// Creates a handle.
 fn make(pd: &CPd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     let inner = pd.context().inner().create_ah(pd.number(), &address(attr))?;
     let context = pd.context().public();
@@ -100,13 +100,14 @@ pub(crate) extern "C-unwind" fn create_ah(
 /// `ah` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     guard::errno_of("ibv_destroy_ah", || {
-        // SAFETY: the trampoline passes handles of ours alone, and the box is the one that `make` leaked.
+        // SAFETY: the trampoline passes only our handles, and the box is the one that `make`
+        // leaked.
         drop(unsafe { Box::from_raw(ah.cast::<CAh>()) });
         Ok(())
     })
 }
 
-/// What a received datagram's network header says of its sender.
+/// The sender of a received datagram, as its network header tells.
 #[derive(Debug, PartialEq, Eq)]
 struct Sender {
     source: [u8; 16],
@@ -123,7 +124,7 @@ fn mapped(ip: &[u8]) -> [u8; 16] {
     gid
 }
 
-/// Whether 20 bytes are an IPv4 header without options whose checksum is right (RFC 791).
+/// Whether 20 bytes are an IPv4 header without options and with a correct checksum (RFC 791).
 fn is_ipv4(header: &[u8]) -> bool {
     let words =
         header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
@@ -131,8 +132,8 @@ fn is_ipv4(header: &[u8]) -> bool {
     header[0] == 0x45 && (sum & 0xffff) + (sum >> 16) == 0xffff
 }
 
-/// Reads the 40 bytes in front of a received datagram: an IPv6 header (a GRH has its shape), or 20
-/// bytes of nothing and an IPv4 header (IBTA annex A17).
+/// Reads the 40 bytes in front of a received datagram: an IPv6 header (a GRH has the same form), or
+/// 20 unused bytes and an IPv4 header (IBTA annex A17).
 fn sender(header: &[u8; 40]) -> Option<Sender> {
     let v6 = header[0] >> 4 == 6;
     let v4 = &header[20..];
@@ -159,7 +160,7 @@ fn sender(header: &[u8; 40]) -> Option<Sender> {
     })
 }
 
-/// The address to answer to.
+/// The address to send an answer to.
 ///
 /// # Safety
 /// `wc` and `grh` are readable where not null.
@@ -170,8 +171,8 @@ unsafe fn answer_to(
     grh: *const ibv_grh,
 ) -> Result<ibv_ah_attr> {
     const WC_GRH: u32 = 1;
-    // SAFETY: both are readable where not null, by the promise of the caller; the header may lie at
-    // any address.
+    // SAFETY: the caller promises that both are readable where not null. The header may lie at any
+    // address.
     let (wc, header) = unsafe {
         let wc = wc.as_ref().ok_or_else(|| null_argument("wc"))?;
         if wc.wc_flags & WC_GRH == 0 || grh.is_null() {
@@ -214,7 +215,7 @@ pub(crate) unsafe extern "C-unwind" fn init_ah_from_wc(
 ) -> c_int {
     guard::minus_one("ibv_init_ah_from_wc", || {
         let attr = attr.ok_or_else(|| null_argument("ah_attr"))?;
-        // SAFETY: both are readable where not null, by the promise of the caller.
+        // SAFETY: the caller promises that both are readable where not null.
         attr.write(unsafe { answer_to(&context, port, wc, grh)? });
         Ok(0)
     })
@@ -231,7 +232,7 @@ pub(crate) unsafe extern "C-unwind" fn create_ah_from_wc(
     port: u8,
 ) -> *mut ibv_ah {
     guard::pointer("ibv_create_ah_from_wc", || {
-        // SAFETY: both are readable where not null, by the promise of the caller.
+        // SAFETY: the caller promises that both are readable where not null.
         make(&pd, &unsafe { answer_to(pd.context(), port, wc, grh)? })
     })
 }
@@ -240,7 +241,7 @@ pub(crate) unsafe extern "C-unwind" fn create_ah_from_wc(
 mod tests {
     use super::*;
 
-    /// A header as Linux rxe leaves it before the payload.
+    /// A header in the form in which Linux rxe puts it before the payload.
     const V4: [u8; 20] = [
         0x45, 0x20, 0x00, 0x54, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0x26, 0x77, 10, 0, 0, 1, 10, 0,
         0, 2,

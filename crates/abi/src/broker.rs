@@ -1,15 +1,15 @@
-//! The process's connection to the broker for what is not the engine's: the CM device, and the
-//! table of interfaces that the made-up files are written from.
+//! The process's connection to the broker for what the engine does not handle: the CM device, and
+//! the table of interfaces for the made-up files.
 
 use polypath_ipc::{Client, Hello, IpcError};
 
 use crate::lock::Lock;
 
-/// The connection; made at the first use, anew in a child and after the broker was gone.
+/// The connection. It is made at its first use, and again in a child and after the broker was gone.
 pub(crate) static CLIENT: Lock<Option<Client>> = Lock::new(None);
 
-/// Asks the broker something. `again`: the question may be asked of another connection if this one
-/// turns out to be of no more use.
+/// Asks the broker something. If `again` is set, the request may be sent on another connection if
+/// this one turns out to be unusable.
 pub(crate) fn ask<T>(
     again: bool,
     question: impl Fn(&mut Client) -> Result<T, IpcError>,

@@ -1,9 +1,9 @@
 //! Buffers that the library allocates (`ibv_alloc_buf`, rdma-core 65), and `ibv_reg_mr_ex`, which
 //! may name one.
 //!
-//! `struct ibv_buf` is opaque and says nothing of its provider that we could rely on. So ours are in
-//! a table: what is not there belongs to the real library. A handle is the address of an allocation
-//! of ours, which nobody else's can have while it lives.
+//! `struct ibv_buf` is opaque, and nothing in it reliably identifies its provider. So our buffers
+//! are in a table, and a buffer that is not there belongs to the real library. A handle is the
+//! address of one of our allocations, which no other buffer can have while it lives.
 
 use core::ptr::null_mut;
 use std::collections::BTreeMap;
@@ -18,44 +18,45 @@ use crate::lock::Lock;
 use crate::memory::{access, register, register_dmabuf};
 use crate::pd::{Allocators, pd_of};
 
-/// Buffers of a process.
+/// The largest number of buffers in a process.
 const MAX_BUFFERS: usize = 1 << 20;
 /// `IBV_ALLOCATOR_USE_DEFAULT`.
 const USE_DEFAULT: usize = usize::MAX;
-/// What allocators are told that the memory is for: no driver of the kernel's list, no code.
+/// The purpose of the memory, for allocators: neither a driver of the kernel's list nor a code.
 const RESOURCE_TYPE: u64 = 0;
 
-/// `struct ibv_buf`, which programs do not look into.
+/// `struct ibv_buf`, whose contents programs do not use.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ibv_buf {
     pd: *mut ibv_pd,
     addr: Pointer,
-    /// Bytes that the program asked for.
+    /// The number of bytes that the program asked for.
     size: usize,
-    /// The functions that free it; `None`: it is a mapping of ours.
+    /// The functions that free it; `None` if it is our own mapping.
     allocators: Option<Allocators>,
-    /// The real library, given this with a protection domain of its own, reads what it has there:
-    /// it finds no domain that it knows, and refuses.
+    /// If a program passes this to the real library with a protection domain of its own, that
+    /// library reads these words. It finds no domain that it knows, and refuses.
     spare: [usize; 16],
 }
 
-/// Buffers that are not freed yet, by handle.
+/// The buffers that are not freed yet, by handle.
 pub(crate) struct Table(BTreeMap<usize, Box<ibv_buf>>);
 
-// SAFETY: the pointers are only kept; any thread may use a buffer.
+// SAFETY: the pointers are only stored. Any thread may use a buffer.
 unsafe impl Send for Table {}
 
 pub(crate) static BUFFERS: Lock<Table> = Lock::new(Table(BTreeMap::new()));
 
-/// What is known of a buffer; `None`: it is not ours.
+/// The description of a buffer; `None` if it is not ours.
 fn find(buf: *const ibv_buf) -> Option<ibv_buf> {
     BUFFERS.lock().0.get(&buf.addr()).map(|buffer| **buffer)
 }
 
-/// Bytes of the mapping for a buffer of `size`: whole pages, at least one. `None`: too many.
+/// The size of the mapping for a buffer of `size` bytes: whole pages, at least one. `None` if it is
+/// too large.
 fn mapped(size: usize) -> Option<usize> {
-    // SAFETY: reads a constant of the system.
+    // SAFETY: this reads a constant of the system.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     size.max(1).checked_next_multiple_of(page)
 }
@@ -64,12 +65,12 @@ fn no_memory() -> Error {
     Error::new(libc::ENOMEM, "no memory for the buffer")
 }
 
-/// New zeroed memory, page aligned.
+/// Maps new zeroed memory, aligned to a page.
 fn map(size: usize) -> Result<Pointer> {
     let len = mapped(size).ok_or_else(no_memory)?;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping, wherever there is room.
+    // SAFETY: this is a new mapping at an address that the kernel chooses.
     let addr = unsafe { libc::mmap(null_mut(), len, prot, flags, -1, 0) };
     if addr == libc::MAP_FAILED {
         return Err(Error::new(guard::errno(), "no memory for the buffer"));
@@ -77,19 +78,22 @@ fn map(size: usize) -> Result<Pointer> {
     Ok(addr)
 }
 
-/// Memory for a buffer, and who frees it.
+/// Allocates memory for a buffer. Also returns the functions that free it.
 ///
 /// # Safety
 /// `pd` is one of ours.
 unsafe fn allocate(pd: *mut ibv_pd, size: usize) -> Result<(Pointer, Option<Allocators>)> {
-    // SAFETY: the caller's promise; the program's function, called as the header says.
+    // SAFETY: the caller promises it. The program's function is called as the header specifies.
     unsafe {
         if let Some(allocators) = pd_of(pd).allocators() {
-            // Page alignment, as the buffers without an allocator have it.
+            // Align to a page, like buffers without an allocator.
             let alignment = mapped(1).unwrap_or(4096);
             let addr = (allocators.alloc)(pd, allocators.context, size, alignment, RESOURCE_TYPE);
             if addr.is_null() {
-                return Err(Error::new(libc::ENOMEM, "the parent domain's allocator refuses"));
+                return Err(Error::new(
+                    libc::ENOMEM,
+                    "the parent domain's allocator returned no memory",
+                ));
             }
             if addr.addr() != USE_DEFAULT {
                 return Ok((addr, Some(allocators)));
@@ -99,26 +103,28 @@ unsafe fn allocate(pd: *mut ibv_pd, size: usize) -> Result<(Pointer, Option<Allo
     }
 }
 
-/// Gives a buffer's memory back. No lock is held: the program's own functions are called, which
-/// may be hooks of `munmap` too.
+/// Frees a buffer's memory. No lock is held, because this calls the program's own functions, which
+/// may also be hooks of `munmap`.
 ///
 /// # Safety
-/// `buffer` left the table.
+/// `buffer` was removed from the table.
 unsafe fn release(buffer: &ibv_buf) {
     match buffer.allocators {
-        // SAFETY: the memory came from the program's allocator; called as the header says.
+        // SAFETY: the memory came from the program's allocator. The function is called as the
+        // header specifies.
         Some(allocators) => unsafe {
             (allocators.free)(buffer.pd, allocators.context, buffer.addr, RESOURCE_TYPE);
         },
         None => {
             let len = mapped(buffer.size).unwrap_or_default();
-            // SAFETY: the mapping that `map` made, of the same length.
+            // SAFETY: this is the mapping that `map` made, with the same length.
             unsafe { libc::munmap(buffer.addr, len) };
         }
     }
 }
 
-/// `ibv_alloc_buf`: the memory's address, and a handle in `buf`. Zeroed, whole pages.
+/// Implements `ibv_alloc_buf`. Returns the memory's address, and stores a handle in `buf`. The
+/// memory is zeroed and consists of whole pages.
 ///
 /// # Safety
 /// `pd` is one of ours; `buf` is null or valid for a pointer.
@@ -131,7 +137,7 @@ pub(crate) unsafe extern "C-unwind" fn alloc_buf(
         if buf.is_null() {
             return Err(null_argument("buf"));
         }
-        // SAFETY: the trampoline passes domains of ours alone.
+        // SAFETY: the trampoline passes only our domains.
         let (addr, allocators) = unsafe { allocate(pd, size)? };
         let mut buffer = Box::new(ibv_buf { pd, addr, size, allocators, spare: [0; 16] });
         let handle: *mut ibv_buf = &raw mut *buffer;
@@ -144,13 +150,13 @@ pub(crate) unsafe extern "C-unwind" fn alloc_buf(
         }
         table.0.insert(handle.addr(), buffer);
         drop(table);
-        // SAFETY: it is not null, so it has room for a pointer, by the promise of the caller.
+        // SAFETY: it is not null, so the caller promises room for a pointer.
         unsafe { buf.write(handle) };
         Ok(addr)
     })
 }
 
-/// `ibv_free_buf`. Null is harmless.
+/// Implements `ibv_free_buf`. Null is allowed.
 ///
 /// # Safety
 /// `buf` is null or a buffer of any provider, not freed yet.
@@ -160,7 +166,7 @@ pub(crate) unsafe extern "C-unwind" fn free_buf(buf: *mut ibv_buf) {
             return true;
         }
         let buffer = BUFFERS.lock().0.remove(&buf.addr());
-        // SAFETY: it has just left the table.
+        // SAFETY: it was just removed from the table.
         buffer.is_some_and(|buffer| unsafe {
             release(&buffer);
             true
@@ -170,12 +176,14 @@ pub(crate) unsafe extern "C-unwind" fn free_buf(buf: *mut ibv_buf) {
     if let Some(real) = real
         && !ours
     {
-        // SAFETY: the buffer is not ours, so the program has it from the real library, not freed yet.
+        // SAFETY: the buffer is not ours, so the program got it from the real library and has not
+        // freed it.
         unsafe { real(buf) };
     }
 }
 
-/// `ibv_export_buf_dmabuf_fd`. Ours are ordinary memory: `ENODATA`, as the man page says.
+/// Implements `ibv_export_buf_dmabuf_fd`. Our buffers are ordinary memory, so it fails with
+/// `ENODATA`, as the man page says.
 ///
 /// # Safety
 /// `buf` is null or a buffer of any provider.
@@ -183,7 +191,7 @@ pub(crate) unsafe extern "C-unwind" fn export_buf_dmabuf_fd(buf: *mut ibv_buf) -
     let ours = buf.is_null() || guard::run(true, || find(buf).is_some());
     let real = real_fn!(c"ibv_export_buf_dmabuf_fd", c"IBVERBS_1.18", fn(*mut ibv_buf) -> c_int);
     match real {
-        // SAFETY: the buffer is not ours, so the program has it from the real library.
+        // SAFETY: the buffer is not ours, so the program got it from the real library.
         Some(real) if !ours => unsafe { real(buf) },
         _ => guard::minus_one("ibv_export_buf_dmabuf_fd", || {
             if buf.is_null() {
@@ -208,18 +216,19 @@ pub(crate) unsafe extern "C-unwind" fn reg_buf_mr(
     guard::pointer("ibv_reg_buf_mr", || {
         check_range(pd, buf, addr, length)?;
         let rights = access(flags.cast_unsigned())?;
-        // SAFETY: the domain is ours, by the promise of the caller, and the range lies within a buffer
-        // of ours, which the program gives to the device by this call.
+        // SAFETY: the caller promises that the domain is ours. The range lies within one of our
+        // buffers, which the program gives to the device by this call.
         unsafe { register(pd_of(pd), addr, length, first_address(addr, rights), rights) }
     })
 }
 
-/// The address by which work requests name the first byte, if the program does not give it.
+/// The address of the first byte in work requests, if the program does not specify it.
 fn first_address(addr: Pointer, rights: Access) -> u64 {
     if rights.contains(Access::ZERO_BASED) { 0 } else { addr.addr() as u64 }
 }
 
-/// A region of a buffer: of one of ours, of the domain that it was allocated with, within it.
+/// Checks that a region's buffer is ours and was allocated with the region's domain, and that the
+/// region is within it.
 fn check_range(
     pd: *mut ibv_pd,
     buf: *const ibv_buf,
@@ -251,7 +260,8 @@ mod mask {
     pub(super) const ALL: u64 = (BUF << 1) - 1;
 }
 
-/// `ibv_reg_mr_ex`: all the ways of registering in one. DMA handles are not there.
+/// Implements `ibv_reg_mr_ex`, which combines all ways of registering. DMA handles are not
+/// supported.
 ///
 /// # Safety
 /// `pd` is one of ours; `attr` is null or valid as far as its `comp_mask` says.
@@ -263,11 +273,11 @@ pub(crate) unsafe extern "C-unwind" fn reg_mr_ex(
         if attr.is_null() {
             return Err(null_argument("mr_init_attr"));
         }
-        // SAFETY: the caller's promise: these three are always there, the others if the mask says
-        // so. No reference is made to what may be shorter than we know it.
+        // SAFETY: the caller promises that these three fields are always present, and the others if
+        // the mask says so. No reference is made to a structure that may be shorter than ours.
         let (length, flags, given) = unsafe { ((*attr).length, (*attr).access, (*attr).comp_mask) };
         let has = |bits: u64| given & bits != 0;
-        // Contradictions first: they are errors on every device.
+        // Check for contradictions first, because they are errors on every device.
         if has(mask::FD | mask::FD_OFFSET) && has(mask::BUF | mask::ADDR) {
             return Err(Error::invalid("ibv_mr_init_attr has both a descriptor and an address"));
         }
@@ -275,7 +285,7 @@ pub(crate) unsafe extern "C-unwind" fn reg_mr_ex(
             return guard::unsupported("ibv_mr_init_attr has an unknown comp_mask");
         }
         if has(mask::DMAH) {
-            return guard::unsupported("DMA handles are not there");
+            return guard::unsupported("DMA handles are not supported");
         }
         if has(mask::FD | mask::FD_OFFSET) {
             let needed = mask::FD | mask::FD_OFFSET | mask::IOVA;
@@ -283,7 +293,7 @@ pub(crate) unsafe extern "C-unwind" fn reg_mr_ex(
                 return Err(Error::invalid("a DMA-BUF needs fd, fd_offset and iova"));
             }
             let rights = access(flags.cast_unsigned())?;
-            // SAFETY: the domain is ours, and these fields are there, since the mask says so.
+            // SAFETY: the domain is ours, and the mask says that these fields are present.
             return unsafe {
                 let place = ((*attr).fd, (*attr).fd_offset);
                 register_dmabuf(pd_of(pd), place, length, (*attr).iova, rights)
@@ -293,7 +303,7 @@ pub(crate) unsafe extern "C-unwind" fn reg_mr_ex(
             return Err(Error::invalid("ibv_mr_init_attr has no address"));
         }
         let rights = access(flags.cast_unsigned())?;
-        // SAFETY: the domain is ours, the fields are there that are read, since the mask says so, and
+        // SAFETY: the domain is ours, the mask says that the fields that are read are present, and
         // the program gives the range to the device by this call.
         unsafe {
             let addr = (*attr).addr;
@@ -320,7 +330,7 @@ mod tests {
 
     const LOCAL_WRITE: c_int = 1;
 
-    /// Runs with two protection domains.
+    /// Runs a test with two protection domains.
     fn with_domains(test: impl FnOnce(*mut ibv_context, *mut ibv_pd, *mut ibv_pd)) {
         let context = double::open();
         // SAFETY: objects of ours, each freed once.
@@ -463,7 +473,7 @@ mod tests {
         });
     }
 
-    /// What a program's allocators were asked for, behind `pd_context`.
+    /// The requests to a program's allocators, behind `pd_context`.
     #[derive(Default)]
     struct Asked {
         bytes: AtomicUsize,
@@ -477,12 +487,12 @@ mod tests {
         alignment: usize,
         _resource: u64,
     ) -> Pointer {
-        // SAFETY: the test's own context.
+        // SAFETY: this is the test's own context.
         unsafe { (*context.cast::<Asked>()).bytes.fetch_add(size, Ordering::Relaxed) };
         match size {
             1 => null_mut(),
             2 => core::ptr::without_provenance_mut(USE_DEFAULT),
-            // SAFETY: a power of two, and not zero.
+            // SAFETY: the alignment is a power of two, and not zero.
             _ => unsafe { libc::memalign(alignment, size) },
         }
     }
@@ -493,7 +503,7 @@ mod tests {
         addr: Pointer,
         _resource: u64,
     ) {
-        // SAFETY: the test's own context, memory of the function above.
+        // SAFETY: this is the test's own context, and memory from the function above.
         unsafe {
             (*context.cast::<Asked>()).freed.fetch_add(1, Ordering::Relaxed);
             libc::free(addr);

@@ -13,7 +13,7 @@ use crate::guard;
 use crate::layout::{ibv_comp_channel, ibv_context};
 
 unsafe extern "C-unwind" {
-    /// Declared anew because it is a cancellation point: a cancelled thread is unwound from here.
+    /// Declared here because it is a cancellation point: a cancelled thread is unwound from it.
     fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t;
 }
 
@@ -22,7 +22,7 @@ unsafe extern "C-unwind" {
 pub(crate) struct CChannel {
     public: UnsafeCell<ibv_comp_channel>,
     inner: Arc<dyn CompletionChannel>,
-    /// Completion queues that use it.
+    /// The number of completion queues that use it.
     users: AtomicI32,
     _tie: Tie,
 }
@@ -33,10 +33,10 @@ impl CChannel {
         &self.inner
     }
 
-    /// A completion queue begins (1) or ceases (-1) to use it.
+    /// Notes that a completion queue begins (1) or ends (-1) using it.
     pub(crate) fn used(&self, change: i32) {
         let users = self.users.fetch_add(change, Ordering::AcqRel) + change;
-        // SAFETY: a field of a live allocation that programs only look at.
+        // SAFETY: this is a field of a live allocation, which programs only read.
         unsafe { (*self.public.get()).refcnt = users };
     }
 }
@@ -50,14 +50,14 @@ pub(crate) unsafe fn channel_of<'a>(channel: *const ibv_comp_channel) -> &'a CCh
     unsafe { &*channel.cast() }
 }
 
-/// Waits for the next event of an eventfd: one `read`, so that it blocks, is interrupted and is
-/// cancelled as upstream's does. Gives false with `errno` set.
+/// Waits for the next event of an eventfd. It uses one `read`, so that it blocks, is interrupted
+/// and is cancelled like upstream's. Returns false with `errno` set.
 ///
 /// # Safety
-/// None of the caller's frames may need to be unwound.
+/// None of the caller's frames needs to be unwound.
 pub(crate) unsafe fn next_event(fd: c_int) -> bool {
     let mut count = 0_u64;
-    // SAFETY: eight bytes of room.
+    // SAFETY: there is room for eight bytes.
     unsafe { read(fd, (&raw mut count).cast(), 8) == 8 }
 }
 
@@ -69,7 +69,8 @@ pub(crate) unsafe extern "C-unwind" fn create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
     guard::pointer("ibv_create_comp_channel", || {
-        // SAFETY: the trampoline passes contexts of ours alone, and the program closes none in use.
+        // SAFETY: the trampoline passes only our contexts, and the program closes none that is in
+        // use.
         let owner = unsafe { of(context) };
         let inner = owner.inner().create_channel()?;
         let public = ibv_comp_channel { context, fd: inner.fd(), refcnt: 0 };
@@ -83,7 +84,7 @@ pub(crate) unsafe extern "C-unwind" fn create_comp_channel(
     })
 }
 
-/// `ibv_destroy_comp_channel`: `EBUSY` while completion queues use it.
+/// Implements `ibv_destroy_comp_channel`: `EBUSY` while completion queues use it.
 ///
 /// # Safety
 /// `channel` is one of ours.
@@ -91,7 +92,7 @@ pub(crate) unsafe extern "C-unwind" fn destroy_comp_channel(
     channel: *mut ibv_comp_channel,
 ) -> c_int {
     guard::errno_of("ibv_destroy_comp_channel", || {
-        // SAFETY: the caller's promise; the box is the one leaked above.
+        // SAFETY: the caller promises it. The box is the one that was leaked above.
         unsafe {
             if channel_of(channel).users.load(Ordering::Acquire) != 0 {
                 return Err(Error::busy("completion queues still use this channel"));

@@ -1,4 +1,4 @@
-//! Queue pair attributes, between the C structures and the traits.
+//! Converts queue pair attributes between the C structures and the traits.
 
 use libc::c_int;
 use polypath_verbs::{
@@ -9,8 +9,8 @@ use crate::ah::{address, c_address};
 use crate::layout::{ibv_qp_attr, ibv_qp_cap};
 use crate::query::mtu_code;
 
-/// Rights that mean something to a queue pair. Programs also pass those of their regions; rxe and
-/// hardware ignore them.
+/// The rights that apply to a queue pair. Programs also pass rights of their regions; rxe and
+/// hardware ignore those.
 const QP_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
@@ -30,7 +30,7 @@ pub(crate) fn qp_type(code: c_int) -> Result<QpType> {
         8 => Err(Error::unsupported(
             "raw packet queue pairs would need the interface itself, past the kernel's stack",
         )),
-        _ => Err(Error::unsupported("only RC, UC, UD and XRC queue pairs are there")),
+        _ => Err(Error::unsupported("only RC, UC, UD and XRC queue pairs are supported")),
     }
 }
 
@@ -44,7 +44,7 @@ fn state(code: u32) -> Result<QpState> {
         4 => QpState::Sqd,
         5 => QpState::Sqe,
         6 => QpState::Err,
-        _ => return Err(Error::invalid(format!("{code} is no queue pair state"))),
+        _ => return Err(Error::invalid(format!("{code} is not a queue pair state"))),
     })
 }
 
@@ -53,7 +53,7 @@ fn migration(code: u32) -> Result<MigState> {
         0 => MigState::Migrated,
         1 => MigState::Rearm,
         2 => MigState::Armed,
-        _ => return Err(Error::invalid(format!("{code} is no migration state"))),
+        _ => return Err(Error::invalid(format!("{code} is not a migration state"))),
     })
 }
 
@@ -61,16 +61,16 @@ fn migration(code: u32) -> Result<MigState> {
 fn mtu(code: u32) -> Result<u32> {
     match code {
         1..=5 => Ok(128 << code),
-        _ => Err(Error::invalid(format!("{code} is no path MTU"))),
+        _ => Err(Error::invalid(format!("{code} is not a path MTU: use an `enum ibv_mtu`"))),
     }
 }
 
-/// Converts a field if the mask has it; fields without their bit may hold anything.
+/// Converts a field if the mask has its bit. Fields without their bit may contain anything.
 fn masked<T>(given: bool, otherwise: T, value: impl FnOnce() -> Result<T>) -> Result<T> {
     if given { value() } else { Ok(otherwise) }
 }
 
-/// The attributes that `ibv_modify_qp` is given.
+/// Converts the attributes of `ibv_modify_qp`.
 pub(crate) fn attributes(attr: &ibv_qp_attr, mask: c_int) -> Result<(QpAttr, QpAttrMask)> {
     let mask = QpAttrMask::from_bits(mask.cast_unsigned())
         .ok_or_else(|| Error::invalid(format!("unknown bits in attr_mask {mask:#x}")))?;
@@ -116,7 +116,7 @@ pub(crate) fn attributes(attr: &ibv_qp_attr, mask: c_int) -> Result<(QpAttr, QpA
     Ok((converted, mask))
 }
 
-/// The sizes among the attributes.
+/// The sizes in the attributes.
 pub(crate) fn capacities(attr: &QpAttr) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: attr.max_send_wr,
@@ -127,7 +127,7 @@ pub(crate) fn capacities(attr: &QpAttr) -> ibv_qp_cap {
     }
 }
 
-/// The attributes that `ibv_query_qp` gives.
+/// Converts the attributes for `ibv_query_qp`.
 pub(crate) fn c_attributes(attr: &QpAttr) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: attr.state as u32,

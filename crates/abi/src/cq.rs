@@ -22,11 +22,11 @@ const WC_WITH_IMM: u32 = 1 << 1;
 /// `IBV_WC_WITH_INV`.
 const WC_WITH_INV: u32 = 1 << 3;
 
-/// A completion queue. Every one is made in the extended shape.
+/// A completion queue. All are created in the extended form.
 #[repr(C)]
 pub(crate) struct CCq {
     pub(crate) public: UnsafeCell<ibv_cq_ex>,
-    /// For function pointers that future headers may add.
+    /// Room for function pointers that future headers may add.
     pub(crate) spare: [usize; 16],
     pub(crate) inner: Arc<dyn CompletionQueue>,
     pub(crate) token: u64,
@@ -38,14 +38,14 @@ pub(crate) struct CCq {
     pub(crate) tie: Tie,
 }
 
-// SAFETY: the public structure is the first field, and `create_cq` gives C its address.
+// SAFETY: the public structure is the first field, and `create_cq` passes C its address.
 unsafe impl Object for CCq {
     type Public = ibv_cq;
 }
 
-/// What `start_poll` … `end_poll` work with.
+/// The state of `start_poll` … `end_poll`.
 pub(crate) struct Polling {
-    /// Held from `start_poll` to `end_poll`, unless the program promised to use one thread.
+    /// It is locked from `start_poll` to `end_poll`, unless the program promised to use one thread.
     pub(crate) lock: UnsafeCell<pthread_mutex_t>,
     pub(crate) single_threaded: bool,
     pub(crate) current: UnsafeCell<Option<Wc>>,
@@ -67,22 +67,22 @@ impl CCq {
         self.public.get()
     }
 
-    /// A completion event is given out.
+    /// Notes that a completion event is delivered.
     pub(crate) fn completion_given(&self) {
         self.comp_given.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An asynchronous event is given out.
+    /// Notes that an asynchronous event is delivered.
     pub(crate) fn async_given(&self) {
         self.async_given.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts acknowledged completion events.
+    /// The counter of acknowledged completion events.
     ///
     /// # Safety
     /// `cq` is one of ours.
     pub(crate) unsafe fn completion_counter(cq: *mut ibv_cq) -> Counter {
-        // SAFETY: the fields are those of an object that lives, by the promise of the caller.
+        // SAFETY: the caller promises that the object lives, and these are its fields.
         unsafe {
             Counter {
                 mutex: &raw mut (*cq).mutex,
@@ -92,12 +92,12 @@ impl CCq {
         }
     }
 
-    /// Counts acknowledged asynchronous events.
+    /// The counter of acknowledged asynchronous events.
     ///
     /// # Safety
     /// `cq` is one of ours.
     pub(crate) unsafe fn async_counter(cq: *mut ibv_cq) -> Counter {
-        // SAFETY: the fields are those of an object that lives, by the promise of the caller.
+        // SAFETY: the caller promises that the object lives, and these are its fields.
         unsafe {
             Counter {
                 completed: &raw mut (*cq).async_events_completed,
@@ -113,7 +113,7 @@ impl CCq {
 /// `cq` must be one of ours, not destroyed.
 pub(crate) unsafe fn cq_of<'a>(cq: *const ibv_cq) -> &'a CCq {
     debug_assert_eq!(offset_of!(CCq, public), 0);
-    // SAFETY: ours begin with the public structure.
+    // SAFETY: our queues begin with the public structure.
     unsafe { &*cq.cast() }
 }
 
@@ -121,9 +121,10 @@ pub(crate) unsafe fn cq_of<'a>(cq: *const ibv_cq) -> &'a CCq {
 pub(crate) extern "C-unwind" fn resize_cq(cq: Ours<CCq>, cqe: c_int) -> c_int {
     guard::errno_of("ibv_resize_cq", || {
         let wanted = u32::try_from(cqe).ok().filter(|&cqe| cqe > 0);
-        let wanted = wanted.ok_or_else(|| Error::invalid("a completion queue has entries"))?;
+        let wanted =
+            wanted.ok_or_else(|| Error::invalid("a completion queue has at least one entry"))?;
         let now = cq.inner.resize(wanted)?;
-        // SAFETY: a field of a live allocation, which programs only look at.
+        // SAFETY: this is a field of a live allocation, which programs only read.
         unsafe { (*cq.public.get()).base.cqe = c_int::try_from(now).unwrap_or(c_int::MAX) };
         Ok(())
     })
@@ -135,8 +136,9 @@ pub(crate) extern "C-unwind" fn resize_cq(cq: Ours<CCq>, cqe: c_int) -> c_int {
 /// `cq` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     let (mut completions, mut asyncs) = (0, 0);
-    // SAFETY: the trampoline passes queues of ours alone. The events are waited for outside of the guard,
-    // with nothing alive: a cancellation point, as upstream's. Then nobody else knows the queue.
+    // SAFETY: the trampoline passes only our queues. The wait for events is outside of the guard,
+    // where nothing needs to be dropped: it is a cancellation point, like upstream's. After it
+    // nobody else uses the queue.
     unsafe {
         let errno = guard::errno_of("ibv_destroy_cq", || {
             let this = cq_of(cq);
@@ -162,7 +164,7 @@ pub(crate) unsafe extern "C-unwind" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     }
 }
 
-/// A completion as the C structure has it.
+/// Converts a completion to the C structure.
 pub(crate) fn convert(wc: &Wc) -> ibv_wc {
     let c = &wc.completion;
     ibv_wc {
@@ -191,7 +193,7 @@ pub(crate) fn immediate(wc: &Wc) -> u32 {
     }
 }
 
-/// `sl`: RoCE has no service levels; adapters tell in its place by which header a datagram came (IBTA
+/// `sl`: RoCE has no service levels. Adapters report here by which header a datagram came (IBTA
 /// A17.4.5.1): 8 for UDP, and 1 for IPv6 or 2 for IPv4. UCX before 1.18 drops datagrams without it.
 pub(crate) fn service_level(wc: &Wc) -> u8 {
     match wc.completion.grh {
@@ -210,10 +212,10 @@ pub(crate) fn flags(wc: &Wc) -> u32 {
     grh | imm | inv
 }
 
-/// `ibv_poll_cq`'s slot.
+/// The function in `ibv_poll_cq`'s slot.
 ///
 /// # Safety
-/// As the headers call it.
+/// It is called as the headers do.
 pub(crate) unsafe extern "C-unwind" fn poll_cq(
     cq: *mut ibv_cq,
     entries: c_int,
@@ -222,7 +224,7 @@ pub(crate) unsafe extern "C-unwind" fn poll_cq(
     let Ok(limit) = usize::try_from(entries) else { return -1 };
     guard::run(-1, || {
         let mut at = 0;
-        // SAFETY: the caller has room for `entries` completions; no more are given.
+        // SAFETY: the caller has room for `entries` completions, and no more are written.
         let polled = unsafe {
             cq_of(cq).inner.poll(limit, &mut |completion| {
                 wc.add(at).write(convert(completion));
@@ -260,12 +262,12 @@ pub(crate) extern "C-unwind" fn modify_cq(
     })
 }
 
-/// A completion queue as an argument of something else.
+/// Checks a completion queue that is passed as an argument.
 ///
 /// # Safety
 /// `cq` is null or a completion queue of any provider.
 pub(crate) unsafe fn argument<'a>(cq: *const ibv_cq) -> Result<&'a CCq> {
-    // SAFETY: every provider's queue begins with its context, which says whose it is.
+    // SAFETY: the queue of any provider begins with its context, which identifies its provider.
     unsafe {
         if cq.is_null() {
             return Err(null_argument("a completion queue"));

@@ -10,7 +10,7 @@ use crate::guard::{self};
 use crate::layout::{Pointer, ibv_cq_ex};
 use crate::wait::{pthread_mutex_lock, pthread_mutex_unlock};
 
-/// A function as the structure holds it.
+/// A function in the form in which the structure stores it.
 macro_rules! slot {
     ($function:path) => {
         $function as *const c_void as Pointer
@@ -42,14 +42,14 @@ pub(crate) fn fill(cq: &mut ibv_cq_ex) {
 /// Takes the next completion: 0, or `ENOENT` if there is none.
 ///
 /// # Safety
-/// The caller polls this queue alone.
+/// Only the caller polls this queue.
 unsafe fn advance(cq: &CCq) -> c_int {
     guard::run(libc::EIO, || {
         let mut found = None;
         match cq.inner().poll(1, &mut |wc| found = Some(*wc)) {
             Ok(0) => libc::ENOENT,
             Ok(_) => {
-                // SAFETY: the caller's promise; no reference into the cell is alive.
+                // SAFETY: the caller promises it, and there is no reference into the cell.
                 unsafe {
                     if let Some(wc) = &found {
                         (*cq.public()).status = wc.completion.status as u32;
@@ -66,7 +66,7 @@ unsafe fn advance(cq: &CCq) -> c_int {
 
 /// `ibv_start_poll`'s slot.
 unsafe extern "C-unwind" fn start_poll(cq: *mut ibv_cq_ex, attr: *const u32) -> c_int {
-    // SAFETY: the headers call it with a queue of ours; the attributes begin with their mask.
+    // SAFETY: the headers call it with one of our queues. The attributes begin with their mask.
     unsafe {
         if !attr.is_null() && *attr != 0 {
             return libc::EINVAL;
@@ -83,36 +83,36 @@ unsafe extern "C-unwind" fn start_poll(cq: *mut ibv_cq_ex, attr: *const u32) -> 
 
 /// `ibv_next_poll`'s slot.
 unsafe extern "C-unwind" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the headers call it with a queue of ours, between start_poll and end_poll.
+    // SAFETY: the headers call it with one of our queues, between start_poll and end_poll.
     unsafe { advance(cq_of(cq.cast())) }
 }
 
 /// `ibv_end_poll`'s slot.
 unsafe extern "C-unwind" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: the headers call it with a queue of ours, after start_poll.
+    // SAFETY: the headers call it with one of our queues, after start_poll.
     unsafe { unlock(cq_of(cq.cast())) };
 }
 
 fn lock(cq: &CCq) {
     if !cq.polling.single_threaded {
-        // SAFETY: a mutex that lives as long as the queue.
+        // SAFETY: the mutex lives as long as the queue.
         unsafe { pthread_mutex_lock(cq.polling.lock.get()) };
     }
 }
 
 fn unlock(cq: &CCq) {
     if !cq.polling.single_threaded {
-        // SAFETY: as above, locked by this thread.
+        // SAFETY: the same mutex, which this thread has locked.
         unsafe { pthread_mutex_unlock(cq.polling.lock.get()) };
     }
 }
 
-/// The completion that `ibv_wc_read_*` are about.
+/// The completion that `ibv_wc_read_*` read.
 ///
 /// # Safety
 /// Called between start_poll and end_poll.
 unsafe fn current(cq: *mut ibv_cq_ex) -> Option<Wc> {
-    // SAFETY: the caller's promise: nobody else polls meanwhile.
+    // SAFETY: the caller promises it, so nobody else polls meanwhile.
     unsafe { *cq_of(cq.cast()).polling.current.get() }
 }
 
@@ -136,15 +136,15 @@ read!(read_wc_flags -> u32, |wc| flags(&wc));
 read!(read_sl -> u8, |wc| service_level(&wc));
 read!(read_timestamp -> u64, |wc| wc.timestamp);
 
-/// What RoCE does not have.
+/// Reads a field that RoCE does not have.
 extern "C-unwind" fn read_zero(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }
 
-/// `ibv_wc_read_tm_info`: no tag matching.
+/// Implements `ibv_wc_read_tm_info`. There is no tag matching.
 unsafe extern "C-unwind" fn read_tm_info(_cq: *mut ibv_cq_ex, info: *mut [u64; 2]) {
     if !info.is_null() {
-        // SAFETY: the headers' structure is 16 bytes.
+        // SAFETY: the headers' structure has 16 bytes.
         unsafe { *info = [0; 2] };
     }
 }

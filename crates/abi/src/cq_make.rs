@@ -1,4 +1,4 @@
-//! Making completion queues, plain and extended.
+//! Creates completion queues, plain and extended.
 
 use core::cell::UnsafeCell;
 use core::mem::zeroed;
@@ -17,7 +17,7 @@ use crate::layout::{
     Pointer, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
 };
 
-/// What a completion queue is made of, beyond the traits' request.
+/// The parameters of a completion queue, in addition to the traits' request.
 struct Recipe {
     cqe: u32,
     cq_context: Pointer,
@@ -27,23 +27,23 @@ struct Recipe {
     single_threaded: bool,
 }
 
-/// Makes a completion queue.
+/// Creates a completion queue.
 ///
 /// # Safety
 /// `context` is one of ours; `recipe.channel` is null or of any provider.
 unsafe fn make(context: *mut ibv_context, recipe: &Recipe) -> Result<*mut CCq> {
-    // SAFETY: the caller's promise; zero is a valid start for the structure and the mutex in it.
+    // SAFETY: the caller promises it. Zeroes are valid for the structure and the mutex in it.
     unsafe {
         if recipe.cqe == 0 {
             return Err(Error::invalid("a completion queue has at least one entry"));
         }
         if recipe.comp_vector >= (*context).num_comp_vectors.cast_unsigned() {
-            return Err(Error::invalid("no such completion vector"));
+            return Err(Error::invalid("no such completion vector: use 0"));
         }
         if !recipe.channel.is_null() && !is_usable((*recipe.channel).context) {
             return Err(Error::invalid("the completion channel belongs to another device"));
         }
-        // Its events would be looked up among that context's completion queues.
+        // Its events would be looked up among the completion queues of the channel's context.
         if !recipe.channel.is_null()
             && !of((*recipe.channel).context).shares_objects_with(of(context))
         {
@@ -108,12 +108,13 @@ pub(crate) unsafe extern "C-unwind" fn create_cq(
             ignore_overrun: false,
             single_threaded: false,
         };
-        // SAFETY: the trampoline passes contexts of ours alone, and a channel is one or null.
+        // SAFETY: the trampoline passes only our contexts, and a channel or null.
         unsafe { Ok(make(context, &recipe)?.cast()) }
     })
 }
 
-/// `enum ibv_create_cq_wc_flags` that we can fill: everything of an `ibv_wc` and both times.
+/// The flags of `enum ibv_create_cq_wc_flags` that are supported: all fields of an `ibv_wc`, and
+/// both times.
 const SUPPORTED: u64 = 0x7f | 1 << 7 | 1 << 11;
 
 /// `ibv_create_cq_ex`'s slot.
@@ -129,8 +130,8 @@ pub(crate) unsafe extern "C-unwind" fn create_cq_ex(
     const SINGLE_THREADED: u32 = 1;
     const IGNORE_OVERRUN: u32 = 2;
     guard::pointer("ibv_create_cq_ex", || {
-        // SAFETY: the headers pass null or any provider's context, as `checked` wants it, null or
-        // attributes that can be read, and in them a channel or null.
+        // SAFETY: the headers pass null or the context of any provider, as `checked` requires, and
+        // null or readable attributes with a channel or null.
         unsafe {
             checked(context)?;
             let attr = attr.as_ref().ok_or_else(|| null_argument("cq_attr"))?;

@@ -1,4 +1,4 @@
-//! The device list: real devices first, then ours.
+//! The device list: real devices first, followed by ours.
 
 use core::ffi::c_char;
 use core::mem::offset_of;
@@ -17,32 +17,36 @@ use crate::ours::{Object, Ours};
 use crate::rdmanl::Aside;
 use crate::{guard, log, ours};
 
-/// Most devices that one process is ever shown. Devices are never freed: programs keep pointers.
+/// The largest number of devices that a process is ever shown. Devices are never freed, because
+/// programs keep pointers to them.
 const DEVICES_MAX: usize = 256;
 
-/// Most device lists that a program holds at a time.
+/// The largest number of device lists that a program holds at a time.
 const LISTS_MAX: usize = 4096;
 
 /// One of our devices.
 #[repr(C)]
 pub(crate) struct CDevice {
     verbs: verbs_device,
-    /// Where `verbs.sysfs` points: the real `ibv_import_device()` looks for a device number there.
+    /// `verbs.sysfs` points here. The real `ibv_import_device()` looks for a device number there.
     sysfs: [u64; 512],
-    /// The traits' device, of the process that made this.
+    /// The traits' device, in the process that created this.
     inner: Arc<dyn Device>,
     maker: u32,
 }
 
 impl CDevice {
-    /// Opens it. A child that inherited the device opens its own.
+    /// Opens the device. A child that inherited this structure opens its own device.
     pub(crate) fn open(&self) -> Result<Arc<dyn Context>> {
         if self.maker == std::process::id() {
             return self.inner.open();
         }
         match source()?.into_iter().find(|device| device.info().name == self.name()) {
             Some(device) => device.open(),
-            None => Err(Error::new(libc::ENODEV, "the device is gone since the process forked")),
+            None => Err(Error::new(
+                libc::ENODEV,
+                "the device no longer exists since the process forked",
+            )),
         }
     }
 
@@ -57,9 +61,9 @@ struct Address(usize);
 
 /// Devices and lists.
 pub(crate) struct Registry {
-    /// Every device ever shown, by name and GUID.
+    /// Every device that was ever shown, by name and GUID.
     devices: Vec<(String, u64, Address)>,
-    /// Lists handed out, each with the real library's list that it contains.
+    /// The lists that programs hold, each with the real library's list that is part of it.
     lists: Option<HashMap<Address, Address>>,
 }
 
@@ -78,11 +82,11 @@ unsafe impl Object for CDevice {
 /// `device` must be one of ours.
 pub(crate) unsafe fn of<'a>(device: *const ibv_device) -> &'a CDevice {
     debug_assert_eq!(offset_of!(CDevice, verbs), 0);
-    // SAFETY: ours begin with the public structure and are never freed.
+    // SAFETY: our devices begin with the public structure and are never freed.
     unsafe { &*device.cast() }
 }
 
-/// Copies text into a fixed field, always ending in NUL.
+/// Copies text into a field of fixed size, which always ends in NUL.
 fn put<const N: usize>(field: &mut [c_char; N], text: &str) {
     for (to, from) in field[..N - 1].iter_mut().zip(text.bytes()) {
         *to = from.cast_signed();
@@ -91,8 +95,8 @@ fn put<const N: usize>(field: &mut [c_char; N], text: &str) {
 
 fn make(inner: Arc<dyn Device>) -> *mut CDevice {
     let layout = Layout::new::<CDevice>();
-    // SAFETY: the layout has a size. Everything but `inner` may be zero; `inner` is written before
-    // anything else sees the device.
+    // SAFETY: the layout is not empty. Everything but `inner` may be zero, and `inner` is written
+    // before anything else uses the device.
     unsafe {
         let device: *mut CDevice = alloc_zeroed(layout).cast();
         if device.is_null() {
@@ -116,7 +120,7 @@ fn make(inner: Arc<dyn Device>) -> *mut CDevice {
     }
 }
 
-/// Our devices now, as the C structures.
+/// Our current devices as C structures.
 fn ours() -> Result<Vec<Address>> {
     let now = source()?;
     let mut registry = REGISTRY.lock();
@@ -139,7 +143,7 @@ fn ours() -> Result<Vec<Address>> {
     Ok(list)
 }
 
-/// The one place where devices come from.
+/// The source of all devices.
 pub(crate) fn source() -> Result<Vec<Arc<dyn Device>>> {
     #[cfg(not(test))]
     let devices = polypath_engine::devices();
@@ -148,14 +152,14 @@ pub(crate) fn source() -> Result<Vec<Arc<dyn Device>>> {
     devices
 }
 
-/// The real library's list and its length; null if it has none.
+/// The real library's list and its length; null if there is none.
 fn real_list() -> (*mut *mut ibv_device, usize) {
     let get =
         real_fn!(c"ibv_get_device_list", c"IBVERBS_1.1", fn(*mut c_int) -> *mut *mut ibv_device);
     let mut count = 0;
     let Some(get) = get else { return (null_mut(), 0) };
     let _aside = Aside::new();
-    // SAFETY: a valid place for the count.
+    // SAFETY: `count` is a valid place.
     let list = unsafe { get(&mut count) };
     let count = if list.is_null() { 0 } else { usize::try_from(count).unwrap_or(0) };
     (list, count)
@@ -168,19 +172,20 @@ fn real_list() -> (*mut *mut ibv_device, usize) {
 pub(crate) unsafe extern "C-unwind" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     let (real, real_count) = real_list();
     let list = guard::pointer("ibv_get_device_list", || {
-        // A broker that can't be reached must not hide the real devices.
+        // If the broker can't be reached, the real devices must still be shown.
         let ours = ours().unwrap_or_else(|error| {
             log::no_devices(&error.reason);
             Vec::new()
         });
         let total = real_count + ours.len();
         let layout = list_layout(total);
-        // SAFETY: not empty; zero is the terminating null.
+        // SAFETY: the layout is not empty. Zero is the terminating null.
         let list: *mut *mut ibv_device = unsafe { alloc_zeroed(layout) }.cast();
         if list.is_null() {
             return Err(Error::no_memory("no memory for the device list"));
         }
-        // SAFETY: the list has `total` places and the null; the real one has `real_count`.
+        // SAFETY: the list has `total` entries and the null; the real list has `real_count`
+        // entries.
         unsafe {
             core::ptr::copy_nonoverlapping(real, list, if real.is_null() { 0 } else { real_count });
             for (at, device) in ours.iter().enumerate() {
@@ -196,7 +201,7 @@ pub(crate) unsafe extern "C-unwind" fn get_device_list(count: *mut c_int) -> *mu
         }
         lists.insert(Address(list.expose_provenance()), Address(real.expose_provenance()));
         if !count.is_null() {
-            // SAFETY: it is not null, so it has room for a number, by the promise of the caller.
+            // SAFETY: it is not null, so the caller promises room for a number.
             unsafe { *count = c_int::try_from(total).unwrap_or(c_int::MAX) };
         }
         Ok(list)
@@ -214,7 +219,7 @@ fn list_layout(entries: usize) -> Layout {
 fn free_real_list(list: *mut *mut ibv_device) {
     let free = real_fn!(c"ibv_free_device_list", c"IBVERBS_1.1", fn(*mut *mut ibv_device));
     if let Some(free) = free {
-        // SAFETY: a list that the real library gave, freed once.
+        // SAFETY: the list came from the real library, and is freed once.
         unsafe { free(list) };
     }
 }
@@ -222,7 +227,7 @@ fn free_real_list(list: *mut *mut ibv_device) {
 /// `ibv_free_device_list`.
 ///
 /// # Safety
-/// `list` is a list that was got by `ibv_get_device_list` and not freed, or null.
+/// `list` is null, or a list from `ibv_get_device_list` that is not freed.
 pub(crate) unsafe extern "C-unwind" fn free_device_list(list: *mut *mut ibv_device) {
     let key = Address(list.expose_provenance());
     let known = REGISTRY.lock().lists.as_mut().and_then(|lists| lists.remove(&key));
@@ -232,7 +237,7 @@ pub(crate) unsafe extern "C-unwind" fn free_device_list(list: *mut *mut ibv_devi
         }
         return;
     };
-    // SAFETY: ours end in null and were allocated with the layout for their length.
+    // SAFETY: our lists end in null and were allocated with the layout of their length.
     unsafe {
         let mut entries = 0;
         while !(*list.add(entries)).is_null() {
@@ -251,7 +256,7 @@ pub(crate) unsafe extern "C-unwind" fn free_device_list(list: *mut *mut ibv_devi
 /// # Safety
 /// `device` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: the trampoline passes devices of ours alone, which are never freed.
+    // SAFETY: the trampoline passes only our devices, which are never freed.
     unsafe { (&raw const (*device).name).cast() }
 }
 
@@ -260,7 +265,7 @@ pub(crate) extern "C-unwind" fn get_device_index(device: Ours<CDevice>) -> c_int
     guard::run(-1, || c_int::try_from(device.inner.info().index).unwrap_or(-1))
 }
 
-/// `ibv_get_device_guid`: in network order.
+/// Implements `ibv_get_device_guid`. The result is in network order.
 pub(crate) extern "C-unwind" fn get_device_guid(device: Ours<CDevice>) -> u64 {
     guard::run(0, || device.inner.info().node_guid.to_be())
 }
@@ -274,7 +279,7 @@ mod tests {
     #[test]
     fn our_devices_are_listed_once_and_keep_their_address() {
         let mut count = 0;
-        // SAFETY: a valid place; lists are freed once.
+        // SAFETY: `count` is a valid place, and lists are freed once.
         unsafe {
             let first = get_device_list(&mut count);
             assert!(count >= 1);

@@ -1,8 +1,8 @@
-//! `dlopen("libibverbs.so…")` gives our own library, for programs that load libibverbs and look its
-//! functions up by name and version (NCCL, Python's ctypes, plug-ins).
+//! `dlopen("libibverbs.so…")` opens this library, for programs that load libibverbs and look up its
+//! functions by name and version (NCCL, Python's ctypes, plug-ins).
 //!
-//! Every other `dlopen` is passed on by a jump, with the caller's return address untouched: the C
-//! library derives from it whose `DT_RUNPATH` and `$ORIGIN` apply.
+//! Every other `dlopen` is passed on by a jump, so that the caller's return address does not
+//! change: the C library uses it to find the `DT_RUNPATH` and `$ORIGIN` that apply.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::{null, null_mut};
@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::c_int;
 
-/// The next `dlopen` after ours. Looked up by [`check`] before it is jumped to.
+/// The next `dlopen` after ours. [`check`] looks it up before the jump.
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 fn real() -> *mut c_void {
@@ -18,22 +18,22 @@ fn real() -> *mut c_void {
     if !known.is_null() {
         return known;
     }
-    // SAFETY: a valid name.
+    // SAFETY: the name is valid.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
     REAL.store(found, Ordering::Relaxed);
     found
 }
 
-/// `dlopen` as the C library has it.
+/// Calls the C library's `dlopen`.
 ///
 /// # Safety
-/// As `dlopen`.
+/// The same as for `dlopen`.
 pub(crate) unsafe fn real_dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
     let found = real();
     if found.is_null() {
         return null_mut();
     }
-    // SAFETY: the C library's own function of that signature.
+    // SAFETY: this is the C library's function of that signature.
     unsafe {
         core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void>(
             found,
@@ -48,15 +48,15 @@ fn is_libibverbs(path: &[u8]) -> bool {
     rest.is_empty() || rest.starts_with(b".")
 }
 
-/// Path of this library, null if unknown.
+/// The path of this library; null if it is unknown.
 fn own_path() -> *const c_char {
     static PATH: AtomicPtr<c_char> = AtomicPtr::new(null_mut());
     let known = PATH.load(Ordering::Relaxed);
     if !known.is_null() {
         return known;
     }
-    // SAFETY: a zeroed Dl_info is what dladdr fills; the address is one of this library; the name it
-    // gives lives as long as the library, which is never unloaded.
+    // SAFETY: dladdr fills in a zeroed Dl_info. The address belongs to this library, and the
+    // returned name lives as long as the library, which is never unloaded.
     let path = unsafe {
         let mut info: libc::Dl_info = core::mem::zeroed();
         if libc::dladdr(own_path as *const c_void, &mut info) == 0 {
@@ -68,7 +68,7 @@ fn own_path() -> *const c_char {
     path
 }
 
-/// The name to load instead, or null. Also makes sure that [`REAL`] is known.
+/// The name to load instead, or null. Also sets [`REAL`].
 ///
 /// # Safety
 /// `name` is null or a C string.
@@ -78,7 +78,7 @@ unsafe extern "C" fn check(name: *const c_char) -> *const c_char {
     if name.is_null() {
         return null();
     }
-    // SAFETY: not null, so a C string, as `dlopen` was given it.
+    // SAFETY: it is not null, so `dlopen` got a C string.
     let path = unsafe { CStr::from_ptr(name) }.to_bytes();
     if is_libibverbs(path) { own_path() } else { null() }
 }
@@ -86,7 +86,7 @@ unsafe extern "C" fn check(name: *const c_char) -> *const c_char {
 /// The exported `dlopen`.
 ///
 /// # Safety
-/// As `dlopen`.
+/// The same as for the C library's `dlopen`.
 #[cfg(not(test))]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]

@@ -13,7 +13,7 @@ use crate::layout::{Pointer, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv
 use crate::memory::{access, show};
 use crate::pd::pd_of;
 
-/// Device memory, or another handle of it.
+/// Device memory or another handle to it.
 #[repr(C)]
 struct CDm {
     public: UnsafeCell<ibv_dm>,
@@ -21,16 +21,16 @@ struct CDm {
     _tie: Tie,
 }
 
-/// Device memory of ours, from the inline functions of the headers.
+/// Our device memory, as an argument from the inline functions of the headers.
 ///
 /// # Safety
 /// `dm` must be null or one of ours, not freed.
 unsafe fn dm_of<'a>(dm: *const ibv_dm) -> Result<&'a CDm> {
-    // SAFETY: the caller's promise; ours begin with the public structure.
+    // SAFETY: the caller promises it. Ours begins with the public structure.
     unsafe { dm.cast::<CDm>().as_ref() }.ok_or_else(|| null_argument("dm"))
 }
 
-/// A C structure for it.
+/// Creates the C structure of device memory.
 pub(crate) fn make(context: &CContext, inner: Arc<dyn DeviceMemory>) -> *mut ibv_dm {
     let public = ibv_dm {
         context: context.public(),
@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C-unwind" fn alloc_dm(
     attr: Option<&ibv_alloc_dm_attr>,
 ) -> *mut ibv_dm {
     guard::pointer("ibv_alloc_dm", || {
-        // SAFETY: the headers pass null or any provider's context, as `checked` wants it.
+        // SAFETY: the headers pass null or the context of any provider, as `checked` requires.
         let owner = unsafe { checked(context)? };
         let attr = attr.ok_or_else(|| null_argument("attr"))?;
         if attr.comp_mask != 0 {
@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C-unwind" fn alloc_dm(
 pub(crate) unsafe extern "C-unwind" fn free_dm(dm: *mut ibv_dm) -> c_int {
     guard::errno_of("ibv_free_dm", || {
         // SAFETY: the headers call this through the structure, so it is ours or null, which `dm_of`
-        // refuses; once it is freed the program uses it no more.
+        // rejects. Once it is freed, the program does not use it any more.
         unsafe {
             dm_of(dm)?.inner.free()?;
             forget(dm);
@@ -79,12 +79,12 @@ pub(crate) unsafe extern "C-unwind" fn free_dm(dm: *mut ibv_dm) -> c_int {
     })
 }
 
-/// Frees the structure alone.
+/// Frees only the structure.
 ///
 /// # Safety
 /// `dm` is one of ours, and not used any more.
 pub(crate) unsafe fn forget(dm: *mut ibv_dm) {
-    // SAFETY: the box is the one that `make` leaked.
+    // SAFETY: this is the box that `make` leaked.
     drop(unsafe { Box::from_raw(dm.cast::<CDm>()) });
 }
 
@@ -99,7 +99,7 @@ unsafe extern "C-unwind" fn memcpy_to_dm(
         if host.is_null() {
             return Err(null_argument("host_addr"));
         }
-        // SAFETY: the caller says that it has `len` bytes there; they are read once.
+        // SAFETY: the caller promises that there are `len` bytes. They are read once.
         unsafe { dm_of(dm)?.inner.write(offset, slice::from_raw_parts(host, len)) }
     })
 }
@@ -115,7 +115,7 @@ unsafe extern "C-unwind" fn memcpy_from_dm(
         if host.is_null() {
             return Err(null_argument("host_addr"));
         }
-        // SAFETY: the caller says that it has `len` bytes there; they are written once.
+        // SAFETY: the caller promises that there are `len` bytes. They are written once.
         unsafe { dm_of(dm)?.inner.read(offset, slice::from_raw_parts_mut(host, len)) }
     })
 }
@@ -135,14 +135,14 @@ pub(crate) unsafe extern "C-unwind" fn reg_dm_mr(
         if pd.is_null() {
             return Err(null_argument("pd"));
         }
-        // SAFETY: the headers pass any provider's domain, and device memory of ours or null, each of
-        // which begins with its context; the domain is ours if its context is.
+        // SAFETY: the headers pass the domain of any provider, and our device memory or null. Both
+        // begin with their context, and the domain is ours if its context is.
         unsafe {
             let this = dm_of(dm)?;
             let owner = checked((*pd).context)?;
             if !owner.shares_objects_with(checked((*dm).context)?) {
                 return Err(Error::invalid(
-                    "device memory and protection domain differ in context",
+                    "device memory and protection domain belong to different contexts",
                 ));
             }
             let inner = this.inner.register(pd_of(pd).number(), offset, len, access(flags)?)?;

@@ -1,4 +1,4 @@
-//! A device for the tests of this crate: it keeps what it is told and moves no data.
+//! A device for the tests of this crate. It records the calls it gets, and moves no data.
 
 use core::ptr::null_mut;
 use std::any::Any;
@@ -31,7 +31,7 @@ pub(crate) fn devices() -> Vec<Arc<dyn Device>> {
     vec![Arc::new(Double { info })]
 }
 
-/// Opens it through the C functions.
+/// Opens the device through the C functions.
 pub(crate) fn open() -> *mut ibv_context {
     // SAFETY: the list is freed once, after its device was opened.
     unsafe {
@@ -47,7 +47,7 @@ pub(crate) fn open() -> *mut ibv_context {
     }
 }
 
-/// Puts a completion into a queue, and an event if it is armed.
+/// Adds a completion to a queue, and raises an event if the queue is armed.
 pub(crate) fn complete(cq: &Arc<dyn CompletionQueue>, wr_id: u64) {
     let cq: &Queue = cq.as_any().downcast_ref().unwrap();
     let completion = Completion {
@@ -81,7 +81,7 @@ pub(crate) fn raise(context: &Arc<dyn Context>, event: AsyncEvent) {
 
 static POSTED_EVENTS: Mutex<VecDeque<(RawFd, AsyncEvent)>> = Mutex::new(VecDeque::new());
 
-/// A queue pair of the double with all it needs.
+/// A queue pair of the test device, with everything that it needs.
 pub(crate) struct Kit {
     pub(crate) context: *mut ibv_context,
     pub(crate) pd: *mut ibv_pd,
@@ -90,7 +90,7 @@ pub(crate) struct Kit {
 }
 
 impl Kit {
-    /// Room for so many sends.
+    /// Creates a queue pair with room for this many sends.
     pub(crate) fn new(room: u32) -> Self {
         let context = open();
         // SAFETY: objects of ours.
@@ -119,7 +119,7 @@ impl Drop for Kit {
     }
 }
 
-/// What was posted to the kit's queue pair, and staged in its context, in words.
+/// The requests that were posted to the kit's queue pair or staged in its context, as text.
 pub(crate) fn posted(kit: &Kit) -> Vec<String> {
     // SAFETY: the kit's context lives.
     let fd = unsafe { (*kit.context).async_fd };
@@ -157,7 +157,7 @@ impl Device for Double {
     }
     fn open(&self) -> Result<Arc<dyn Context>> {
         let events = Eventfd::new();
-        // The number may have been another context's before.
+        // Another context may have used this number before.
         let fd = events.0.as_raw_fd();
         POSTED.lock().unwrap().retain(|(context, _)| *context != fd);
         Ok(Arc::new(Opened { events, pds: AtomicU32::new(0) }))

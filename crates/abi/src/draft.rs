@@ -1,4 +1,4 @@
-//! Work requests that are put together between `ibv_wr_start` and `ibv_wr_complete`.
+//! Work requests that are collected between `ibv_wr_start` and `ibv_wr_complete`.
 
 use core::cell::UnsafeCell;
 use core::mem::zeroed;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 use libc::{c_int, pthread_mutex_t};
 use polypath_verbs::{AddressHandle, SendFlags, SendOp, Sge};
 
-/// What is put together between `ibv_wr_start` and `ibv_wr_complete`.
+/// Collects work requests between `ibv_wr_start` and `ibv_wr_complete`.
 pub(crate) struct Builder {
-    /// Held from start to complete or abort.
+    /// It is locked from start to complete or abort.
     pub(crate) lock: UnsafeCell<pthread_mutex_t>,
     pub(crate) draft: UnsafeCell<Draft>,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Draft {
     pub(crate) requests: Vec<Request>,
     pub(crate) sges: Vec<Sge>,
     pub(crate) bytes: Vec<u8>,
-    /// The first error: told by `ibv_wr_complete`.
+    /// The first error, which `ibv_wr_complete` returns.
     pub(crate) error: c_int,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Request {
     pub(crate) xrc_srqn: u32,
 }
 
-/// Where a request's data is in the draft.
+/// The place of a request's data in the draft.
 pub(crate) enum Data {
     Sges(Range<usize>),
     Inline(Range<usize>),

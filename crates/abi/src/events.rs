@@ -1,4 +1,4 @@
-//! Events of completion channels, and asynchronous events.
+//! Delivers the events of completion channels, and asynchronous events.
 
 use libc::c_int;
 use polypath_verbs::{AsyncEvent, Element};
@@ -13,14 +13,14 @@ use crate::ours::is_our_context;
 use crate::qp::{CQp, qp_of};
 use crate::srq::{CSrq, srq_of};
 
-/// What the first argument of an event is, by its type.
+/// The kind of object that an event refers to, which follows from its type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum About {
     Cq,
     Qp,
     Srq,
     Nothing,
-    /// Something that only the real library has.
+    /// An object that only the real library has.
     Foreign,
 }
 
@@ -34,13 +34,13 @@ fn about(event_type: u32) -> About {
     }
 }
 
-/// Finds the object of an event and counts the event. `None`: the object is gone.
+/// Finds the object of an event and counts the event. `None` if the object is gone.
 fn deliver(context: &CContext) -> Option<ibv_async_event> {
     let live = context.live();
     let AsyncEvent { kind, element } = context.inner().take_async_event()?;
     let port = |number: u8| Some(core::ptr::without_provenance_mut(usize::from(number)));
-    // SAFETY: what the live table holds lives as long as the lock is held, and then until the event
-    // that is counted here is acknowledged.
+    // SAFETY: the objects in the live table live as long as the lock is held, and then until the
+    // event that is counted here is acknowledged.
     let element: Option<Pointer> = unsafe {
         match element {
             Element::Port(number) => port(number),
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C-unwind" fn get_async_event(
     event: *mut ibv_async_event,
 ) -> c_int {
     loop {
-        // SAFETY: the caller's promise; nothing is alive here that would have to be dropped.
+        // SAFETY: the caller promises it. Nothing here needs to be dropped.
         unsafe {
             if !next_event((*context).async_fd) {
                 return -1;
@@ -96,10 +96,10 @@ pub(crate) unsafe extern "C-unwind" fn get_async_event(
 /// `ibv_ack_async_event`, for events of any provider.
 ///
 /// # Safety
-/// `event` is one that `ibv_get_async_event` gave.
+/// `event` came from `ibv_get_async_event`.
 pub(crate) unsafe extern "C-unwind" fn ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: the caller's promise: the element is an object if the type says so, and every object
-    // begins with its context.
+    // SAFETY: the caller promises that the element is an object if the type says so, and every
+    // object begins with its context.
     unsafe {
         let about = about((*event).event_type);
         let element = (*event).element;
@@ -123,13 +123,14 @@ pub(crate) unsafe extern "C-unwind" fn ack_async_event(event: *mut ibv_async_eve
     }
 }
 
-/// Takes the event that was read for. `None`: its completion queue is gone, wait for the next.
+/// Takes an event after it was read from the descriptor. `None` if its completion queue is gone, so
+/// wait for the next one.
 ///
 /// # Safety
 /// `channel` is one of ours.
 unsafe fn take(channel: *mut ibv_comp_channel) -> Option<*mut ibv_cq> {
-    // SAFETY: the caller's promise. What the live table holds lives as long as the lock is held,
-    // and then until the event that is counted here is acknowledged.
+    // SAFETY: the caller promises it. The objects in the live table live as long as the lock is
+    // held, and then until the event that is counted here is acknowledged.
     unsafe {
         let live = of((*channel).context).live();
         let token = channel_of(channel).inner().take()?;
@@ -149,7 +150,7 @@ pub(crate) unsafe extern "C-unwind" fn get_cq_event(
     cq_context: *mut Pointer,
 ) -> c_int {
     loop {
-        // SAFETY: the caller's promise; nothing is alive here that would have to be dropped.
+        // SAFETY: the caller promises it. Nothing here needs to be dropped.
         unsafe {
             if !next_event((*channel).fd) {
                 return -1;
@@ -168,7 +169,7 @@ pub(crate) unsafe extern "C-unwind" fn get_cq_event(
 /// # Safety
 /// `cq` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn ack_cq_events(cq: *mut ibv_cq, count: u32) {
-    // SAFETY: the trampoline passes queues of ours alone, and one with events to acknowledge lives.
+    // SAFETY: the trampoline passes only our queues, and a queue with events to acknowledge lives.
     unsafe { CCq::completion_counter(cq).acknowledge(count) };
 }
 
@@ -233,7 +234,8 @@ mod tests {
         let context = double::open();
         let mut name = 7_u8;
         let cq_context: Pointer = (&raw mut name).cast();
-        // SAFETY: objects of ours, each freed once; the thread only uses the queue that lives.
+        // SAFETY: these are our objects, each freed once. The thread uses only the queue that
+        // lives.
         unsafe {
             let channel = create_comp_channel(context);
             let cq = create_cq(context, 4, cq_context, channel, 0);
@@ -250,7 +252,7 @@ mod tests {
                 let acknowledged = &acknowledged;
                 let waiting = scope.spawn(move || {
                     let cq: *mut ibv_cq = core::ptr::with_exposed_provenance_mut(address);
-                    // SAFETY: the queue of above, destroyed once.
+                    // SAFETY: this is the queue from above, which is destroyed once.
                     assert_eq!(destroy_cq(cq), 0);
                     assert!(acknowledged.load(Ordering::SeqCst), "it did not wait");
                 });

@@ -1,9 +1,9 @@
-//! The exported symbols: each public function of libibverbs with the version that rdma-core gives it.
+//! The exported symbols: each public function of libibverbs, with rdma-core's version.
 //!
-//! Each export is a few instructions of assembly that carry the symbol version. They save the
-//! argument registers, ask [`crate::forward::route`] whose call it is, restore the registers and
-//! jump: so neither ours nor the real library's function sees a difference, whatever its signature
-//! (no function of libibverbs has more than six arguments, or floating-point ones).
+//! Each export is a few instructions of assembly with the symbol version. They save the argument
+//! registers, ask [`crate::forward::route`] where the call must go, restore the registers and jump
+//! there. So neither our function nor the real library's notices a difference, whatever its
+//! signature (no function of libibverbs has more than six arguments, or floating-point ones).
 
 use core::ptr::null_mut;
 use core::sync::atomic::AtomicPtr;
@@ -20,7 +20,8 @@ use crate::{
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the symbol trampolines are written for x86-64 only");
 
-/// Common part of all trampolines: first argument as the caller gave it, entry in `r11`.
+/// The common part of all trampolines. The first argument is the caller's, and `r11` holds the
+/// entry.
 #[cfg_attr(test, allow(dead_code))]
 #[unsafe(naked)]
 unsafe extern "C" fn dispatch() {
@@ -40,7 +41,7 @@ macro_rules! export {
     ($id:ident, $name:expr, $default:literal, $version:literal, $kind:ident, $ours:expr, $missing:path) => {
         mod $id {
             use super::*;
-            // Concatenated by hand: C strings can't be made of literals with concat!().
+            // This is concatenated by hand, because C strings can't be made with concat!().
             #[cfg_attr(test, allow(dead_code))]
             static ENTRY: Symbol = Symbol {
                 name: c_str(concat!($name, "\0")),
@@ -70,7 +71,7 @@ macro_rules! export {
     };
 }
 
-/// A C string of a literal that ends in NUL.
+/// Makes a C string from a literal that ends in NUL.
 const fn c_str(text: &'static str) -> &'static core::ffi::CStr {
     match core::ffi::CStr::from_bytes_with_nul(text.as_bytes()) {
         Ok(text) => text,
@@ -78,21 +79,22 @@ const fn c_str(text: &'static str) -> &'static core::ffi::CStr {
     }
 }
 
-/// Current versions of functions that know our objects.
+/// The current versions of functions that handle our objects.
 macro_rules! own {
     ($($name:ident $version:literal $kind:ident $ours:path, $missing:path;)*) => {
         $( export!($name, stringify!($name), "@@", $version, $kind, $ours, $missing); )*
     };
 }
 
-/// Functions for objects that we never hand out: ours refuse, the real library has the rest.
+/// Functions for objects that we never create. Ours refuse, and the real library handles the rest.
 macro_rules! refused {
     ($($name:ident $version:literal $kind:ident $refuse:path;)*) => {
         $( export!($name, stringify!($name), "@@", $version, $kind, $refuse, $refuse); )*
     };
 }
 
-/// The API of libibverbs before 1.1, whose objects are other structures: the real library alone.
+/// The API of libibverbs before 1.1, whose objects have other structures. Only the real library
+/// handles it.
 macro_rules! compat {
     ($($id:ident $name:ident $missing:path;)*) => {
         $( export!($id, stringify!($name), "@", "IBVERBS_1.0", Real, $missing, $missing); )*

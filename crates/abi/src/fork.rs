@@ -1,7 +1,7 @@
-//! What happens at `fork()` to the locks of the whole process.
+//! Handles the locks of the whole process at `fork()`.
 //!
-//! A child has only the thread that forked: a lock that another thread held then would stay locked
-//! for ever. So all of them are taken before a fork, in one order, and released on both sides.
+//! A child has only the thread that forked, so a lock that another thread held would stay locked
+//! forever. So all locks are taken before a fork, in a fixed order, and released on both sides.
 
 use libc::c_int;
 
@@ -20,7 +20,7 @@ extern "C" fn register() {
     unsafe { pthread_atfork(prepare, release, child) };
 }
 
-/// Run by the dynamic linker when the library is loaded, before any lock is taken.
+/// The dynamic linker runs this when the library is loaded, before any lock is taken.
 // SAFETY: the section is a list of pointers to such functions.
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -64,21 +64,21 @@ mod tests {
             scope.spawn(|| {
                 let ids = ucma::IDS.lock();
                 held.wait();
-                // The fork below waits for the lock, so it can't be held until after it.
+                // The fork below waits for the lock, so this thread can only continue after it.
                 drop(ids);
                 forked.wait();
             });
             held.wait();
-            // SAFETY: the child only takes a lock and leaves.
+            // SAFETY: the child only takes a lock and exits.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 drop(ucma::IDS.lock());
-                // SAFETY: ends the child without running the test harness.
+                // SAFETY: this ends the child without running the test harness.
                 unsafe { libc::_exit(7) };
             }
             forked.wait();
             let mut status = 0;
-            // SAFETY: our child.
+            // SAFETY: this is our child.
             unsafe { libc::waitpid(child, &mut status, 0) };
             assert_eq!(libc::WEXITSTATUS(status), 7);
         });

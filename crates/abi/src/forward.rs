@@ -1,7 +1,7 @@
-//! The real libibverbs: what is not ours goes there.
+//! The real libibverbs, which gets all calls that are not ours.
 //!
-//! It is reached by an explicit handle. `RTLD_NEXT` would not do: it only walks the global scope,
-//! and libibverbs often comes in through a plug-in that was loaded `RTLD_LOCAL`.
+//! It is reached by an explicit handle. `RTLD_NEXT` would not work, because it only searches the
+//! global scope, and libibverbs often comes with a plug-in that was loaded with `RTLD_LOCAL`.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null_mut;
@@ -14,18 +14,18 @@ use crate::layout::{Pointer, ibv_context};
 use crate::ours::{is_our_context, is_our_device};
 use crate::{dl, log};
 
-/// What a call is recognised by as ours or another provider's.
+/// How a call is recognised as ours or another provider's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OwnerTest {
-    /// The first argument, which is a device.
+    /// By the first argument, which is a device.
     Device,
-    /// The first argument, which is a context.
+    /// By the first argument, which is a context.
     Context,
-    /// The first argument, which is an object that begins with its context.
+    /// By the first argument, which is an object that begins with its context.
     Object,
-    /// Nothing: it is ours, and our function forwards what is not.
+    /// Not at all: it is ours, and our function forwards calls that are not.
     Ours,
-    /// Nothing: it is the real library's.
+    /// Not at all: it is the real library's.
     Real,
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum OwnerTest {
 #[derive(Clone, Copy)]
 pub(crate) struct Code(pub(crate) *const c_void);
 
-// SAFETY: an address of code, never written through.
+// SAFETY: this is an address of code, which is never written through.
 unsafe impl Sync for Code {}
 
 /// One exported symbol.
@@ -41,15 +41,15 @@ pub(crate) struct Symbol {
     pub(crate) name: &'static CStr,
     pub(crate) version: &'static CStr,
     pub(crate) kind: OwnerTest,
-    /// For our objects.
+    /// The function for our objects.
     pub(crate) ours: Code,
-    /// If the real library does not have it.
+    /// The function that is used if the real library does not have it.
     pub(crate) missing: Code,
-    /// Looked up at the first use.
+    /// The real library's function, which is looked up at its first use.
     pub(crate) real: AtomicPtr<c_void>,
 }
 
-/// A handle of the real library, null if there is none.
+/// A handle of the real library; null if there is none.
 fn handle() -> Pointer {
     static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
     let known = HANDLE.load(Ordering::Acquire);
@@ -57,8 +57,8 @@ fn handle() -> Pointer {
         return known;
     }
     let name = c"libibverbs.so.1".as_ptr();
-    // SAFETY: a valid name; `RTLD_NOLOAD` first, so that the library that the program already has
-    // is the one that is used.
+    // SAFETY: the name is valid. `RTLD_NOLOAD` comes first, so that a library that the program has
+    // already loaded is used.
     let handle = unsafe {
         let loaded = dl::real_dlopen(name, libc::RTLD_NOW | libc::RTLD_NOLOAD);
         if loaded.is_null() {
@@ -69,7 +69,7 @@ fn handle() -> Pointer {
     };
     if handle.is_null() {
         log::line(format_args!(
-            "no libibverbs.so.1 on this machine: only our own devices are there"
+            "no libibverbs.so.1 on this machine: only Polypath's devices are available"
         ));
     }
     HANDLE.store(handle, Ordering::Release);
@@ -82,11 +82,11 @@ pub(crate) fn lookup(name: &CStr, version: &CStr) -> Pointer {
     if handle.is_null() {
         return null_mut();
     }
-    // SAFETY: the handle is never closed; both names are C strings.
+    // SAFETY: the handle is never closed, and both names are C strings.
     unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) }
 }
 
-/// The real library's function for an entry, or the entry's stand-in.
+/// The real library's function for an entry, or the entry's replacement.
 fn real(entry: &Symbol) -> *const c_void {
     let known = entry.real.load(Ordering::Relaxed);
     if !known.is_null() {
@@ -100,17 +100,19 @@ fn real(entry: &Symbol) -> *const c_void {
     found
 }
 
-/// Decides where a call goes. Called by the trampolines with the call's first argument.
+/// Decides where a call goes. The trampolines call it with the call's first argument.
 ///
 /// # Safety
-/// `first` must be what `entry.kind` says, or null.
+/// `first` is null, or of the kind that `entry.kind` says.
 pub(crate) unsafe extern "C" fn route(first: *const c_void, entry: &Symbol) -> *const c_void {
     let ours = match entry.kind {
         OwnerTest::Ours => true,
         OwnerTest::Real => false,
-        // SAFETY: null, or any provider's device: the first argument of a function about devices.
+        // SAFETY: the first argument of a function about devices is null, or the device of any
+        // provider.
         OwnerTest::Device => unsafe { is_our_device(first.cast()) },
-        // SAFETY: null, or any provider's context: the first argument of a function about contexts.
+        // SAFETY: the first argument of a function about contexts is null, or the context of any
+        // provider.
         OwnerTest::Context => unsafe { is_our_context(first.cast()) },
         OwnerTest::Object if first.is_null() => false,
         // SAFETY: every object of the verbs API begins with its context.
@@ -119,11 +121,11 @@ pub(crate) unsafe extern "C" fn route(first: *const c_void, entry: &Symbol) -> *
     if ours { entry.ours.0 } else { real(entry) }
 }
 
-/// An address as a function of type `F`.
+/// Converts an address to a function of type `F`.
 pub(crate) fn as_function<F: Copy>(address: Pointer) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<Pointer>()) };
-    // SAFETY: `F` is a function pointer (see the macro below and parent domains' allocators, the only
-    // users) with the signature that the public header gives, and not null.
+    // SAFETY: `F` is a function pointer with the signature of the public header (only the macro
+    // below and parent domains' allocators use this), and the address is not null.
     (!address.is_null()).then(|| unsafe { core::mem::transmute_copy(&address) })
 }
 
@@ -136,35 +138,35 @@ macro_rules! real_fn {
 }
 pub(crate) use real_fn;
 
-/// Stands in for a function that returns an error number.
+/// Replaces a function that returns an error number.
 pub(crate) extern "C" fn refuse_errno() -> c_int {
     set_errno(libc::EOPNOTSUPP);
     libc::EOPNOTSUPP
 }
 
-/// Stands in for a function that returns -1 with `errno`.
+/// Replaces a function that returns -1 with `errno`.
 pub(crate) extern "C" fn refuse_minus_one() -> c_int {
     set_errno(libc::EOPNOTSUPP);
     -1
 }
 
-/// Stands in for a function that returns a negative error number of the size of a pointer.
+/// Replaces a function that returns a negative error number of pointer size.
 pub(crate) extern "C" fn refuse_negative() -> isize {
     -(libc::EOPNOTSUPP as isize)
 }
 
-/// Stands in for a function that returns an object.
+/// Replaces a function that returns an object.
 pub(crate) extern "C" fn refuse_null() -> Pointer {
     set_errno(libc::EOPNOTSUPP);
     null_mut()
 }
 
-/// Stands in for a function that returns nothing, or 0.
+/// Replaces a function that returns nothing, or 0.
 pub(crate) extern "C" fn refuse_silently() -> usize {
     0
 }
 
-/// Stands in for a function that returns a text.
+/// Replaces a function that returns a text.
 pub(crate) extern "C" fn refuse_text() -> *const c_char {
     c"unknown".as_ptr()
 }

@@ -1,9 +1,10 @@
-//! What every function that C calls is wrapped in.
+//! Wraps every function that C calls.
 //!
-//! No panic crosses the ABI: it becomes an errno (`EIO`). Nothing here is a cancellation point:
-//! a thread that is cancelled (`pthread_cancel`) inside of the engine would be unwound with locks
-//! held, so cancellation is off meanwhile. The few functions that block on behalf of the program
-//! ([`crate::channel`], [`crate::ucma`]) block outside of the guard, as cancellation points.
+//! No panic crosses the ABI: it becomes an errno (`EIO`). Nothing inside is a cancellation point,
+//! because a thread that is cancelled (`pthread_cancel`) inside the engine would be unwound with
+//! locks held. So cancellation is disabled meanwhile. The few functions that block on behalf of the
+//! program ([`crate::channel`], [`crate::ucma`]) block outside of the guard, as cancellation
+//! points.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
@@ -21,13 +22,13 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
 const CANCEL_DISABLE: c_int = 1;
 
-/// Keeps the thread from being cancelled.
+/// Keeps the thread from being cancelled while it lives.
 struct Uncancelled(c_int);
 
 impl Uncancelled {
     fn new() -> Self {
         let mut old = 0;
-        // SAFETY: both arguments are valid; the state is put back when this is dropped.
+        // SAFETY: both arguments are valid. The state is restored when this is dropped.
         unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut old) };
         Self(old)
     }
@@ -35,12 +36,12 @@ impl Uncancelled {
 
 impl Drop for Uncancelled {
     fn drop(&mut self) {
-        // SAFETY: the state is one that the function itself gave; a null `old` is allowed.
+        // SAFETY: the state came from the function itself, and `old` may be null.
         unsafe { pthread_setcancelstate(self.0, null_mut()) };
     }
 }
 
-/// Says what panicked in our log and nowhere else: programs own their standard error.
+/// Reports panics in our log only, because standard error belongs to the program.
 fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -48,7 +49,7 @@ fn quiet_panics() {
     });
 }
 
-/// Runs `body`; if it panics, gives `on_panic` instead.
+/// Runs `body`. If it panics, returns `on_panic` instead.
 pub(crate) fn run<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
     quiet_panics();
     let _uncancelled = Uncancelled::new();
@@ -60,24 +61,24 @@ pub(crate) fn run<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
 
 /// Sets `errno`.
 pub(crate) fn set_errno(errno: c_int) {
-    // SAFETY: the C library gives a valid pointer to the thread's own errno.
+    // SAFETY: the C library returns a valid pointer to the thread's errno.
     unsafe { *libc::__errno_location() = errno };
 }
 
 /// The thread's `errno`.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: the C library gives a valid pointer to the thread's own errno.
+    // SAFETY: the C library returns a valid pointer to the thread's errno.
     unsafe { *libc::__errno_location() }
 }
 
-/// Tells the log why a verb failed.
+/// Logs why a verb failed.
 fn explain(verb: &str, error: &Error) {
     if log::enabled() {
         log::line(format_args!("{verb}: {error}"));
     }
 }
 
-/// For verbs that return 0 or the error number, and set `errno` as well.
+/// Wraps verbs that return 0 or the error number, and also set `errno`.
 pub(crate) fn errno_of(verb: &'static str, body: impl FnOnce() -> Result<()>) -> c_int {
     let errno = run(libc::EIO, || match body() {
         Ok(()) => 0,
@@ -92,7 +93,7 @@ pub(crate) fn errno_of(verb: &'static str, body: impl FnOnce() -> Result<()>) ->
     errno
 }
 
-/// For verbs that return a number, or -1 with `errno`.
+/// Wraps verbs that return a number, or -1 with `errno`.
 pub(crate) fn minus_one(verb: &'static str, body: impl FnOnce() -> Result<c_int>) -> c_int {
     let mut value = 0;
     let errno = errno_of(verb, || {
@@ -102,7 +103,7 @@ pub(crate) fn minus_one(verb: &'static str, body: impl FnOnce() -> Result<c_int>
     if errno == 0 { value } else { -1 }
 }
 
-/// For verbs that return an object, or null with `errno`.
+/// Wraps verbs that return an object, or null with `errno`.
 pub(crate) fn pointer<T>(verb: &'static str, body: impl FnOnce() -> Result<*mut T>) -> *mut T {
     let mut value = null_mut();
     let errno = errno_of(verb, || {
@@ -112,7 +113,7 @@ pub(crate) fn pointer<T>(verb: &'static str, body: impl FnOnce() -> Result<*mut 
     if errno == 0 { value } else { null_mut() }
 }
 
-/// The error of a null pointer where an object is needed.
+/// The error for a null pointer in place of an object.
 pub(crate) fn null_argument(what: &'static str) -> Error {
     Error::invalid(format!("{what} is a null pointer"))
 }

@@ -1,5 +1,5 @@
-//! Open devices by the identity of their `cmd_fd`, a memory file: whoever has a duplicate of the
-//! descriptor has the same file.
+//! Finds open devices by the identity of their `cmd_fd`. It is a memory file, so that a duplicate
+//! of the descriptor refers to the same file.
 
 use core::mem::zeroed;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::context::Opened;
 use crate::guard;
 use crate::lock::Lock;
 
-/// What the memory file of a context is called: so that another process knows what it was given.
+/// The name of a context's memory file, so that another process can tell what it received.
 const NAME: &core::ffi::CStr = c"polypath-context";
 
 /// A file's device and inode.
@@ -24,17 +24,17 @@ pub(crate) struct Table(BTreeMap<Identity, Weak<Opened>>);
 pub(crate) static CONTEXTS: Lock<Table> = Lock::new(Table(BTreeMap::new()));
 
 fn identity(fd: c_int) -> Result<Identity> {
-    // SAFETY: zero is valid for stat, which the call fills in.
+    // SAFETY: zeroes are valid for stat, which the call fills in.
     unsafe {
         let mut stat: libc::stat = zeroed();
         if libc::fstat(fd, &mut stat) != 0 {
-            return Err(Error::new(libc::EBADF, "cmd_fd is no file descriptor"));
+            return Err(Error::new(libc::EBADF, "cmd_fd is not an open file descriptor"));
         }
         Ok((stat.st_dev, stat.st_ino))
     }
 }
 
-/// A descriptor for a new context's `cmd_fd`, and its file's identity.
+/// Creates a descriptor for a new context's `cmd_fd`. Also returns its file's identity.
 pub(crate) fn command_fd() -> Result<(c_int, Identity)> {
     // SAFETY: a valid name.
     let fd = unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC) };
@@ -44,7 +44,7 @@ pub(crate) fn command_fd() -> Result<(c_int, Identity)> {
     Ok((fd, identity(fd)?))
 }
 
-/// A context that can be imported from now on.
+/// Adds an open device, whose contexts can be imported from now on.
 pub(crate) fn remember(identity: Identity, opened: &Arc<Opened>) {
     CONTEXTS.lock().0.insert(identity, Arc::downgrade(opened));
 }
@@ -54,12 +54,12 @@ pub(crate) fn find(fd: c_int) -> Result<Option<Arc<Opened>>> {
     Ok(CONTEXTS.lock().0.get(&identity(fd)?).and_then(Weak::upgrade))
 }
 
-/// A context that is gone.
+/// Removes an open device that is gone.
 pub(crate) fn forget(identity: Identity) {
     CONTEXTS.lock().0.remove(&identity);
 }
 
-/// Whether a descriptor is of a context of ours, in whatever process.
+/// Whether a descriptor is the `cmd_fd` of one of our contexts, in any process.
 pub(crate) fn is_context_file(fd: c_int) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
     link.to_string_lossy().starts_with(&format!("/memfd:{}", NAME.to_string_lossy()))

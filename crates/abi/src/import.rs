@@ -1,10 +1,11 @@
-//! Contexts and objects shared by descriptor and handle (`man 3 ibv_import_device` and its siblings).
+//! Imports contexts and objects by descriptor and handle (`man 3 ibv_import_device` and related
+//! pages).
 //!
-//! A context's `cmd_fd` is a memory file: whoever has a duplicate of the descriptor has the same file,
-//! and by the file's identity the context is found. Within the process that opened the context, the
-//! imported one is the same open device: same objects, same events. Another process can't have it.
-//! The kernel's drivers let processes share objects because the kernel can reach the memory of both;
-//! a region of ours is memory of the process that registered it.
+//! A context's `cmd_fd` is a memory file. A duplicate of the descriptor refers to the same file,
+//! and the context is found by the file's identity. In the process that opened the context, the
+//! imported context is the same open device with the same objects and events. Other processes can't
+//! import it. The kernel's drivers let processes share objects, because the kernel can access the
+//! memory of both. But our regions are memory of the process that registered them.
 
 use libc::c_int;
 
@@ -18,10 +19,10 @@ use crate::ours::Ours;
 use crate::pd::{CPd, forget_pd, make_pd};
 use crate::{dm, identity, log};
 
-/// `ibv_import_device`: takes the descriptor over.
+/// Implements `ibv_import_device`. It takes ownership of the descriptor.
 ///
 /// # Safety
-/// As any call of the real function.
+/// The same as for the real function.
 pub(crate) unsafe extern "C-unwind" fn import_device(cmd_fd: c_int) -> *mut ibv_context {
     if !guard::run(true, || identity::is_context_file(cmd_fd)) {
         let real = real_fn!(c"ibv_import_device", c"IBVERBS_1.10", fn(c_int) -> *mut ibv_context);
@@ -35,9 +36,9 @@ pub(crate) unsafe extern "C-unwind" fn import_device(cmd_fd: c_int) -> *mut ibv_
         match found.filter(|opened| opened.is_of_this_process()) {
             Some(opened) => Ok(wrap(opened, cmd_fd)),
             None if identity::is_context_file(cmd_fd) => guard::unsupported(
-                "a context of another process can't be imported: its memory is out of reach",
+                "a context of another process can't be imported, because its memory is not accessible",
             ),
-            None => guard::unsupported("cmd_fd is not of a Polypath device"),
+            None => guard::unsupported("cmd_fd does not belong to a Polypath device"),
         }
     })
 }
@@ -50,13 +51,14 @@ pub(crate) extern "C-unwind" fn import_pd(context: Ours<CContext>, handle: u32) 
     })
 }
 
-/// `ibv_unimport_pd`: the domain stays.
+/// Implements `ibv_unimport_pd`. The domain stays.
 ///
 /// # Safety
 /// `pd` is one of ours, and not used any more.
 pub(crate) unsafe extern "C-unwind" fn unimport_pd(pd: *mut ibv_pd) {
     guard::run((), || {
-        // SAFETY: the trampoline passes domains of ours alone, and the program uses this no more.
+        // SAFETY: the trampoline passes only our domains, and the program does not use this one any
+        // more.
         if let Err(error) = unsafe { forget_pd(pd) } {
             log::line(format_args!("ibv_unimport_pd: {error}"));
         }
@@ -71,12 +73,13 @@ pub(crate) extern "C-unwind" fn import_mr(pd: Ours<CPd>, handle: u32) -> *mut ib
     })
 }
 
-/// `ibv_unimport_mr`: the region stays.
+/// Implements `ibv_unimport_mr`. The region stays.
 ///
 /// # Safety
 /// `mr` is one of ours, and not used any more.
 pub(crate) unsafe extern "C-unwind" fn unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: the trampoline passes regions of ours alone, and the program uses this no more.
+    // SAFETY: the trampoline passes only our regions, and the program does not use this one any
+    // more.
     guard::run((), || unsafe { forget_mr(mr) });
 }
 
@@ -91,12 +94,13 @@ pub(crate) extern "C-unwind" fn import_dm(
     })
 }
 
-/// `ibv_unimport_dm`: the memory stays.
+/// Implements `ibv_unimport_dm`. The memory stays.
 ///
 /// # Safety
 /// `dm` is one of ours, and not used any more.
 pub(crate) unsafe extern "C-unwind" fn unimport_dm(dm: *mut ibv_dm) {
-    // SAFETY: the trampoline passes device memory of ours alone, and the program uses this no more.
+    // SAFETY: the trampoline passes only our device memory, and the program does not use this one
+    // any more.
     guard::run((), || unsafe { dm::forget(dm) });
 }
 
@@ -112,7 +116,7 @@ mod tests {
     /// A context and another one imported from it.
     fn two() -> (*mut ibv_context, *mut ibv_context) {
         let context = double::open();
-        // SAFETY: a context of ours; the descriptor is a duplicate.
+        // SAFETY: this is our context, and the descriptor is a duplicate.
         let imported = unsafe { import_device(libc::dup((*context).cmd_fd)) };
         assert!(!imported.is_null());
         (context, imported)
@@ -141,7 +145,7 @@ mod tests {
 
     #[test]
     fn what_is_no_context_of_this_process_is_not_imported() {
-        // SAFETY: descriptors of our own.
+        // SAFETY: these are our own descriptors.
         unsafe {
             let (fd, _) = identity::command_fd().unwrap();
             assert!(identity::is_context_file(fd));

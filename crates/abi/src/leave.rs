@@ -1,7 +1,7 @@
-//! The end of the process: what is owed to peers is sent.
+//! Sends what is owed to peers when the process ends.
 //!
-//! A program that exits right after its last completion has an acknowledgement outstanding that
-//! waited for its answer; hardware would have sent it long before.
+//! A program that exits right after its last completion may have an acknowledgement left that
+//! waited for an answer. Hardware would have sent it long before.
 
 use crate::guard;
 
@@ -9,7 +9,7 @@ extern "C" fn leave() {
     guard::run((), polypath_engine::leave);
 }
 
-/// Run by the dynamic linker at `exit()` and when the library is unloaded.
+/// The dynamic linker runs this at `exit()`, and when the library is unloaded.
 // SAFETY: the section is a list of pointers to such functions.
 #[used]
 #[unsafe(link_section = ".fini_array")]

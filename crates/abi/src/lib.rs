@@ -1,25 +1,27 @@
-//! libibverbs' C interface over the devices of Polypath, as a library to be preloaded
-//! (`LD_PRELOAD=libpolypath.so`): unmodified programs see our devices beside the real ones.
+//! libibverbs' C interface to Polypath's devices, as a library that is preloaded
+//! (`LD_PRELOAD=libpolypath.so`). Unmodified programs see our devices beside the real ones.
 //!
-//! What a program calls and where it ends up:
+//! The calls of a program go to these places:
 //!
-//! - **Functions of libibverbs**: [`export`] has every public one with rdma-core's symbol version,
-//!   and sends each call to us or to the real library ([`forward`]), depending on whose object it is
-//!   about. The files named after the objects are our side of it, over the traits of `polypath-verbs`.
+//! - **Functions of libibverbs**: [`export`] has every public function with rdma-core's symbol
+//!   version. It sends each call to us or to the real library ([`forward`]), depending on whose
+//!   object it is about. The files that are named after the objects implement our side on top of
+//!   the traits of `polypath-verbs`.
 //! - **Inline functions of the headers** go through the tables that [`context`] fills in.
-//! - **`dlopen("libibverbs.so…")`** gives this library: [`dl`].
-//! - **Files**: hard-coded paths of devices of ours under `/sys` and `/dev` are answered from a
-//!   made-up directory: [`paths`].
-//! - **`NETLINK_RDMA` sockets**, by which iproute2's `rdma` looks at devices: [`rdmanl`].
-//! - **Signals of faults** come to the engine before the program: `interpose::signals`.
-//! - **librdmacm** stays the real one; it talks to the kernel's `/dev/infiniband/rdma_cm`, which
-//!   [`ucma`] stands in for.
+//! - **`dlopen("libibverbs.so…")`** opens this library: [`dl`].
+//! - **Files**: hard-coded paths of our devices under `/sys` and `/dev` lead to a made-up
+//!   directory: [`paths`].
+//! - **`NETLINK_RDMA` sockets**, through which iproute2's `rdma` looks at devices: [`rdmanl`].
+//! - **Signals of faults** come to the engine before they come to the program:
+//!   `interpose::signals`.
+//! - **librdmacm** stays the real one. It talks to the kernel's `/dev/infiniband/rdma_cm`, which
+//!   [`ucma`] replaces.
 //!
-//! The library is loaded into every program of a session, most of which have nothing to do with
-//! RDMA: it does nothing until one of these is used, and says nothing unless `POLYPATH_LOG` is set
-//! or a program asks for devices and there are none.
+//! The library is loaded into every program of a session, and most of these have nothing to do with
+//! RDMA. So it does nothing until one of these is used, and writes nothing unless `POLYPATH_LOG` is
+//! set, or a program asks for devices and there are none.
 //!
-//! Unsafe code is everywhere here, for this is the border to C; every block says why it is sound.
+//! This crate is the border to C, so unsafe code is everywhere. Every block says why it is sound.
 //! Safe code begins at the traits.
 
 mod ah;

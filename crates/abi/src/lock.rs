@@ -1,4 +1,4 @@
-//! Locks of the whole process, which survive `fork()`: see [`crate::fork`].
+//! Locks of the whole process that work across `fork()`: see [`crate::fork`].
 
 use core::cell::UnsafeCell;
 use core::mem::zeroed;
@@ -14,10 +14,10 @@ pub(crate) struct Lock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only with the mutex held.
+// SAFETY: the value is accessed only with the mutex held.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// Access to the value, until it is dropped.
+/// Access to the value until this is dropped.
 pub(crate) struct Held<'a, T>(&'a Lock<T>);
 
 impl<T> Lock<T> {
@@ -27,7 +27,7 @@ impl<T> Lock<T> {
         Self { raw: UnsafeCell::new(unsafe { zeroed() }), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for the lock. Not re-entrant.
+    /// Waits for the lock. It is not re-entrant.
     pub(crate) fn lock(&self) -> Held<'_, T> {
         self.raw_lock();
         Held(self)
@@ -35,13 +35,13 @@ impl<T> Lock<T> {
 
     /// Locks without a guard, for the fork handlers.
     pub(crate) fn raw_lock(&self) {
-        // SAFETY: a mutex in a static, or in a test's frame that outlives its use.
+        // SAFETY: the mutex is in a static, or in a test's frame that outlives its use.
         unsafe { pthread_mutex_lock(self.raw.get()) };
     }
 
     /// Unlocks what [`Self::raw_lock`] locked.
     pub(crate) fn raw_unlock(&self) {
-        // SAFETY: as above; locked by this thread.
+        // SAFETY: the same mutex, which this thread has locked.
         unsafe { pthread_mutex_unlock(self.raw.get()) };
     }
 }
@@ -56,7 +56,7 @@ impl<T> Deref for Held<'_, T> {
 
 impl<T> DerefMut for Held<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the lock is held, and borrowed once.
+        // SAFETY: the lock is held, and this borrow is exclusive.
         unsafe { &mut *self.0.value.get() }
     }
 }

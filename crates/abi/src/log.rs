@@ -1,16 +1,16 @@
-//! What the library has to say: to standard error, and, but for what leaves the program without
-//! any device of ours, only if `POLYPATH_LOG` is set.
+//! The log, which is written to standard error if `POLYPATH_LOG` is set. Only the reason why a
+//! program has no device of ours is also written without it.
 
 use core::fmt::{Arguments, Write};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// 0: not looked yet, else one of the three below.
+/// 0 if the variable was not read yet, else one of the three values below.
 static STATE: AtomicU8 = AtomicU8::new(0);
-/// `POLYPATH_LOG=0`: nothing at all.
+/// `POLYPATH_LOG=0`: write nothing.
 const SILENT: u8 = 1;
-/// Not set: only what the user has to know.
+/// Not set: write only what the user must know.
 const QUIET: u8 = 2;
-/// Everything is said.
+/// Write everything.
 const ON: u8 = 3;
 
 fn state() -> u8 {
@@ -28,12 +28,12 @@ fn state() -> u8 {
     }
 }
 
-/// Whether anybody listens.
+/// Whether the log is on.
 pub(crate) fn enabled() -> bool {
     state() == ON
 }
 
-/// A line on the stack: what does not fit is cut.
+/// A line on the stack; text that does not fit is cut.
 struct Line {
     bytes: [u8; 512],
     len: usize,
@@ -49,8 +49,8 @@ impl Write for Line {
     }
 }
 
-/// Writes why the program gets none of our devices: once, as an empty list alone would leave its
-/// user to guess.
+/// Writes once why the program gets none of our devices, because an empty list would not tell the
+/// user.
 pub(crate) fn no_devices(reason: &dyn core::fmt::Display) {
     static SAID: AtomicBool = AtomicBool::new(false);
     let first = !SAID.swap(true, Ordering::Relaxed);
@@ -59,7 +59,7 @@ pub(crate) fn no_devices(reason: &dyn core::fmt::Display) {
     }
 }
 
-/// Writes one line, if anybody listens.
+/// Writes one line if the log is on.
 pub(crate) fn line(text: Arguments<'_>) {
     if enabled() {
         write(text);
@@ -71,7 +71,7 @@ fn write(text: Arguments<'_>) {
     let mut line = Line { bytes: [0; 512], len: 0 };
     let _ = write!(line, "polypath[{}]: {text}", std::process::id());
     line.bytes[line.len] = b'\n';
-    // SAFETY: the buffer has `len + 1` initialised bytes. A raw system call, so that our own
-    // stand-in for write() is not involved.
+    // SAFETY: the buffer has `len + 1` initialised bytes. A raw system call is used, so that our
+    // own replacement of write() is not involved.
     unsafe { libc::syscall(libc::SYS_write, 2, line.bytes.as_ptr(), line.len + 1) };
 }

@@ -23,10 +23,10 @@ struct CMr {
     tie: Tie,
 }
 
-/// Access rights of a registration; optional bits that we do not know mean nothing.
+/// Converts the access rights of a registration. Optional bits that we do not know are ignored.
 pub(crate) fn access(bits: u32) -> Result<Access> {
     if bits & Access::FLUSH_PERSISTENT.bits() != 0 {
-        return guard::unsupported("memory here is not persistent: nothing can be flushed to it");
+        return guard::unsupported("memory here is not persistent: use FLUSH to global visibility");
     }
     let known = Access::all().bits();
     match Access::from_bits(bits & (known | !OPTIONAL)) {
@@ -52,7 +52,7 @@ pub(crate) unsafe fn register(
     Ok(show(pd, addr, inner))
 }
 
-/// A C structure for a memory region.
+/// Creates the C structure of a memory region.
 pub(crate) fn show(pd: &CPd, addr: Pointer, inner: Arc<dyn MemoryRegion>) -> *mut ibv_mr {
     let public = ibv_mr {
         context: pd.context().public(),
@@ -67,12 +67,12 @@ pub(crate) fn show(pd: &CPd, addr: Pointer, inner: Arc<dyn MemoryRegion>) -> *mu
     Box::leak(Box::new(CMr { public: UnsafeCell::new(public), inner, tie })).public.get()
 }
 
-/// Frees the structure alone; the region stays.
+/// Frees only the structure. The region stays.
 ///
 /// # Safety
 /// `mr` is one of ours, and not used any more.
 pub(crate) unsafe fn forget_mr(mr: *mut ibv_mr) {
-    // SAFETY: the box is the one that `show` leaked.
+    // SAFETY: this is the box that `show` leaked.
     drop(unsafe { Box::from_raw(mr.cast::<CMr>()) });
 }
 
@@ -90,8 +90,8 @@ pub(crate) unsafe extern "C-unwind" fn reg_mr(
         let access = access(flags.cast_unsigned())?;
         let zero_based = access.contains(Access::ZERO_BASED);
         let iova = if zero_based { 0 } else { addr.addr() as u64 };
-        // SAFETY: the domain is ours, and the program gives the range to the device, by the promise of
-        // the caller.
+        // SAFETY: the caller promises that the domain is ours, and that the program gives the range
+        // to the device.
         unsafe { register(pd_of(pd), addr, len, iova, access) }
     })
 }
@@ -109,13 +109,13 @@ pub(crate) unsafe extern "C-unwind" fn reg_mr_iova(
 ) -> *mut ibv_mr {
     guard::pointer("ibv_reg_mr_iova", || {
         let access = access(flags.cast_unsigned())?;
-        // SAFETY: the domain is ours, and the program gives the range to the device, by the promise of
-        // the caller.
+        // SAFETY: the caller promises that the domain is ours, and that the program gives the range
+        // to the device.
         unsafe { register(pd_of(pd), addr, len, iova, access) }
     })
 }
 
-/// `ibv_reg_mr_iova2`, which the `ibv_reg_mr` macro becomes when the flags are not constant.
+/// Implements `ibv_reg_mr_iova2`. The `ibv_reg_mr` macro calls it if the flags are not constant.
 ///
 /// # Safety
 /// `pd` is one of ours.
@@ -130,13 +130,13 @@ pub(crate) unsafe extern "C-unwind" fn reg_mr_iova2(
         let access = access(flags)?;
         let zero_based = access.contains(Access::ZERO_BASED) && iova == addr.addr() as u64;
         let iova = if zero_based { 0 } else { iova };
-        // SAFETY: the domain is ours, and the program gives the range to the device, by the promise of
-        // the caller.
+        // SAFETY: the caller promises that the domain is ours, and that the program gives the range
+        // to the device.
         unsafe { register(pd_of(pd), addr, len, iova, access) }
     })
 }
 
-/// `ibv_rereg_mr`: 0, or `enum ibv_rereg_mr_err_code` with `errno`.
+/// Implements `ibv_rereg_mr`. Returns 0, or an `enum ibv_rereg_mr_err_code` with `errno`.
 ///
 /// # Safety
 /// `mr` is one of ours, and the program gives the new range to the device (`man 3 ibv_rereg_mr`).
@@ -162,9 +162,9 @@ pub(crate) unsafe extern "C-unwind" fn rereg_mr(
         return ERR_INPUT;
     }
     let errno = guard::errno_of("ibv_rereg_mr", || {
-        // SAFETY: the caller promises that the region is ours, so that a `CMr` begins there, that the
-        // program uses it in no other call meanwhile, and that it gives the new range to the device;
-        // a new domain is not null, as was checked above.
+        // SAFETY: the caller promises that the region is ours, so that it is a `CMr`, that the
+        // program uses it in no other call meanwhile, and that it gives the new range to the
+        // device. A new domain is not null, as was checked above.
         unsafe {
             let inner = &(*mr.cast::<CMr>()).inner;
             let new_pd = (flags & PD != 0).then(|| pd_of(pd).number());
@@ -195,8 +195,8 @@ pub(crate) unsafe extern "C-unwind" fn rereg_mr(
 /// `mr` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard::errno_of("ibv_dereg_mr", || {
-        // SAFETY: the caller promises that the region is ours, so that a `CMr` begins there, and that
-        // nobody uses it any more once it is deregistered.
+        // SAFETY: the caller promises that the region is ours, so that it is a `CMr`, and that
+        // nobody uses it after it is deregistered.
         unsafe {
             let this = &*mr.cast::<CMr>();
             let done = this.inner.deregister();
@@ -218,8 +218,8 @@ pub(crate) unsafe extern "C-unwind" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ib
         if pd.is_null() {
             return Err(null_argument("pd"));
         }
-        // SAFETY: the headers pass any provider's domain, which begins with its context; it is ours if
-        // the context is.
+        // SAFETY: the headers pass the domain of any provider, which begins with its context. It is
+        // ours if its context is.
         let pd = unsafe {
             checked((*pd).context)?;
             pd_of(pd)
@@ -239,7 +239,7 @@ pub(crate) fn register_dmabuf(
 ) -> Result<*mut ibv_mr> {
     let request = MrRequest { pd: pd.number(), addr: 0, len, iova, access };
     let inner = pd.context().inner().reg_dmabuf_mr(&request, fd, offset)?;
-    // As the real library: what programs find there is the offset.
+    // The real library also stores the offset here.
     let addr = core::ptr::without_provenance_mut(offset as usize);
     Ok(show(pd, addr, inner))
 }
@@ -259,7 +259,8 @@ pub(crate) extern "C-unwind" fn reg_dmabuf_mr(
     })
 }
 
-/// `ibv_advise_mr`'s slot. Pages come by themselves when they are touched; advice needs no action.
+/// The function in `ibv_advise_mr`'s slot. Pages become present when they are touched, so advice
+/// needs no action.
 ///
 /// # Safety
 /// As the headers call it.
@@ -303,8 +304,8 @@ pub(crate) unsafe extern "C-unwind" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_int)
             1 | 2 => mw_type as u8,
             _ => return Err(Error::invalid("memory windows are of type 1 or 2")),
         };
-        // SAFETY: the headers pass any provider's domain, which begins with its context; it is ours if
-        // the context is.
+        // SAFETY: the headers pass the domain of any provider, which begins with its context. It is
+        // ours if its context is.
         let (owner, number) = unsafe { (checked((*pd).context)?, pd_of(pd).number()) };
         let (handle, rkey) = owner.inner().alloc_mw(number, kind)?;
         let context = owner.public();
@@ -322,7 +323,7 @@ pub(crate) unsafe extern "C-unwind" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
         if mw.is_null() {
             return Err(null_argument("mw"));
         }
-        // SAFETY: the caller's promise; the box is the one that `alloc_mw` leaked.
+        // SAFETY: the caller promises it. The box is the one that `alloc_mw` leaked.
         unsafe {
             let context = checked((*mw).context)?;
             let done = context.inner().dealloc_mw((*mw).handle);

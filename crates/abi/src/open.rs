@@ -1,4 +1,4 @@
-//! Opening and closing devices: the tables that the headers' inline functions call through.
+//! Opens and closes devices, and builds the tables that the headers' inline functions call through.
 
 use core::ffi::c_void;
 use core::mem::zeroed;
@@ -15,7 +15,8 @@ use crate::{
     buffer, cq, cq_make, device, dm, guard, identity, memory, pd, post, qp_make, query, srq, xrc,
 };
 
-/// Completion vectors of a context: interrupts are threads here, more would mean nothing.
+/// The number of completion vectors of a context. Interrupts are threads here, so more vectors
+/// would have no effect.
 const COMP_VECTORS: c_int = 1;
 
 /// A slot's function as the tables hold it.
@@ -124,7 +125,7 @@ fn extended(context: ibv_context) -> verbs_context {
 /// `device` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     guard::pointer("ibv_open_device", || {
-        // SAFETY: the trampoline passes devices of ours alone, which are never freed.
+        // SAFETY: the trampoline passes only our devices, which are never freed.
         let inner = unsafe { device::of(device) }.open()?;
         let (cmd_fd, identity) = identity::command_fd()?;
         let opened = Opened::new(device, inner, identity);
@@ -133,9 +134,9 @@ pub(crate) unsafe extern "C-unwind" fn open_device(device: *mut ibv_device) -> *
     })
 }
 
-/// A C structure for an open device. It closes `cmd_fd` when it is closed.
+/// Creates the C structure of an open device. Closing it closes `cmd_fd`.
 pub(crate) fn wrap(opened: Arc<Opened>, cmd_fd: c_int) -> *mut ibv_context {
-    // SAFETY: zero is a valid initial value of a pthread mutex, and of the rest.
+    // SAFETY: zero is a valid initial value of a pthread mutex, and of all other fields.
     let mut public: ibv_context = unsafe { zeroed() };
     public.device = opened.device();
     public.ops = operations();
@@ -146,36 +147,38 @@ pub(crate) fn wrap(opened: Arc<Opened>, cmd_fd: c_int) -> *mut ibv_context {
     CContext::leak(opened, extended(public))
 }
 
-/// Its last context was closed. As when the kernel loses the last descriptor of it: every queue pair
-/// is destroyed and every key is invalid, so that no peer reaches memory that the program believes to
-/// be its own again. What the program still has of its objects can be destroyed.
+/// Shuts an open device down after its last context was closed. As when the kernel loses the last
+/// descriptor, every queue pair is destroyed and every key is invalidated, so that no peer accesses
+/// memory that the program believes to be its own again. The program can still destroy the objects
+/// that it has.
 fn shut(opened: &Opened) {
     identity::forget(opened.identity());
     let queue_pairs: Vec<_> = {
         let live = opened.live();
         let inner = |target: &EventObject| match *target {
-            // SAFETY: what the table holds lives as long as its lock is held.
+            // SAFETY: the objects in the table live as long as its lock is held.
             EventObject::Qp(qp) => Some(unsafe { qp_of(qp) }.inner().clone()),
             EventObject::Cq(_) | EventObject::Srq(_) => None,
         };
         live.values().filter_map(inner).collect()
     };
     for queue_pair in queue_pairs {
-        // One that another thread is destroying just now is gone as well.
+        // A queue pair that another thread is destroying right now is gone as well.
         let _ = queue_pair.destroy();
     }
     opened.inner().close();
 }
 
-/// `ibv_close_device`. Peers reach nothing of it any more, see [`shut`]; objects that the program
-/// did not destroy keep what they need to be destroyed, see [`Tie`](crate::context::Tie).
+/// Implements `ibv_close_device`. Peers can access nothing of it any more, see [`shut`]. Objects
+/// that the program did not destroy keep what their destruction needs, see
+/// [`Tie`](crate::context::Tie).
 ///
 /// # Safety
 /// `context` is one of ours and not closed yet.
 pub(crate) unsafe extern "C-unwind" fn close_device(context: *mut ibv_context) -> c_int {
     guard::minus_one("ibv_close_device", || {
-        // SAFETY: the caller's promise: the tie of an open context is there, and the descriptor is the
-        // context's own.
+        // SAFETY: the caller promises that the context is open, so its tie exists, and the
+        // descriptor is the context's own.
         unsafe {
             let this = of(context);
             if this.opened().is_last_closed() {
@@ -197,7 +200,7 @@ mod tests {
     #[test]
     fn every_slot_of_both_tables_is_filled() {
         let context = double::open();
-        // SAFETY: a context of ours; pointers are read as bytes.
+        // SAFETY: this is our context. Pointers are read as bytes.
         unsafe {
             let ops: [usize; 32] = core::mem::transmute((*context).ops);
             assert!(ops.iter().all(|&slot| slot != 0));
@@ -216,7 +219,8 @@ mod tests {
     #[test]
     fn a_closed_context_stays_until_its_last_object_is_gone() {
         let context = double::open();
-        // SAFETY: objects of ours, each freed once, as programs do it that have no order.
+        // SAFETY: these are our objects, each freed once, in the order of programs that have no
+        // order.
         unsafe {
             let opened = Arc::downgrade(of(context).opened());
             let pd = pd::alloc_pd(context);

@@ -12,25 +12,25 @@ use crate::guard::{self, null_argument};
 use crate::layout::{Pointer, ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td};
 use crate::ours::Object;
 
-/// A protection domain, or a parent domain: another handle to one.
+/// A protection domain, or a parent domain, which is another handle to one.
 #[repr(C)]
 pub(crate) struct CPd {
     public: UnsafeCell<ibv_pd>,
     number: u32,
-    /// The domain that a parent domain was made of.
+    /// The domain that a parent domain was created from.
     of: *const Self,
-    /// Parent domains made of this.
+    /// The number of parent domains that were created from this one.
     parents: AtomicU32,
     allocators: Option<Allocators>,
     tie: Tie,
 }
 
-// SAFETY: the public structure is the first field, and `make_pd` gives C its address.
+// SAFETY: the public structure is the first field, and `make_pd` passes C its address.
 unsafe impl Object for CPd {
     type Public = ibv_pd;
 }
 
-/// The functions of a program that a parent domain takes memory from.
+/// The functions of a program from which a parent domain takes memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Allocators {
     pub(crate) alloc: unsafe extern "C-unwind" fn(
@@ -50,8 +50,8 @@ pub(crate) struct Allocators {
 }
 
 impl Allocators {
-    /// Those of a parent domain's attributes, if there are any. `context` is the attributes' if
-    /// their mask says that they have one.
+    /// The functions of a parent domain's attributes, if there are any. `context` is the
+    /// attributes' if their mask says that it is present.
     fn of(attr: &ibv_parent_domain_init_attr, context: Pointer) -> Option<Self> {
         Some(Self { alloc: as_function(attr.alloc)?, free: as_function(attr.free)?, context })
     }
@@ -73,7 +73,7 @@ impl CPd {
         self.number
     }
 
-    /// Where memory for the program comes from, if the program said so.
+    /// The program's functions for its memory, if it specified them.
     pub(crate) fn allocators(&self) -> Option<Allocators> {
         self.allocators
     }
@@ -84,11 +84,11 @@ impl CPd {
 /// # Safety
 /// `pd` must be one of ours, not deallocated.
 pub(crate) unsafe fn pd_of<'a>(pd: *const ibv_pd) -> &'a CPd {
-    // SAFETY: ours begin with the public structure.
+    // SAFETY: our domains begin with the public structure.
     unsafe { &*pd.cast() }
 }
 
-/// A C structure for a protection domain.
+/// Creates the C structure of a protection domain.
 pub(crate) fn make_pd(
     context: &CContext,
     number: u32,
@@ -112,20 +112,21 @@ pub(crate) fn make_pd(
 /// `context` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     guard::pointer("ibv_alloc_pd", || {
-        // SAFETY: the trampoline passes contexts of ours alone, and the program closes none in use.
+        // SAFETY: the trampoline passes only our contexts, and the program closes none that is in
+        // use.
         let context = unsafe { of(context) };
         let number = context.inner().alloc_pd()?;
         Ok(make_pd(context, number, core::ptr::null(), None))
     })
 }
 
-/// `ibv_dealloc_pd`, of parent domains too.
+/// Implements `ibv_dealloc_pd`, also for parent domains.
 ///
 /// # Safety
 /// `pd` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     guard::errno_of("ibv_dealloc_pd", || {
-        // SAFETY: the caller's promise; a parent domain's `of` outlives it, see below; the box is
+        // SAFETY: the caller promises it. A parent domain's `of` outlives it, see below. The box is
         // the one that `make_pd` leaked.
         unsafe {
             let this = pd_of(pd);
@@ -143,13 +144,13 @@ pub(crate) unsafe extern "C-unwind" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// Frees the structure alone; the domain stays.
+/// Frees only the structure. The domain stays.
 ///
 /// # Safety
 /// `pd` is one of ours, and not used any more.
 pub(crate) unsafe fn forget_pd(pd: *mut ibv_pd) -> Result<()> {
-    // SAFETY: the caller's promise; the box is the one that `make_pd` leaked. Parent domains point
-    // to it: it is left to them.
+    // SAFETY: the caller promises it, and the box is the one that `make_pd` leaked. If parent
+    // domains point to it, it is left to them.
     unsafe {
         if pd_of(pd).parents.load(Ordering::Acquire) != 0 {
             return Err(Error::busy("a parent domain is made of this protection domain"));
@@ -166,7 +167,8 @@ struct CTd {
     _tie: Tie,
 }
 
-/// `ibv_alloc_td`'s slot. Thread domains promise to use objects from one thread; we need no promise.
+/// The function in `ibv_alloc_td`'s slot. A thread domain promises that objects are used from one
+/// thread; we do not need that promise.
 ///
 /// # Safety
 /// As the headers call it.
@@ -175,7 +177,7 @@ pub(crate) unsafe extern "C-unwind" fn alloc_td(
     attr: Option<&u32>,
 ) -> *mut ibv_td {
     guard::pointer("ibv_alloc_td", || {
-        // SAFETY: the headers pass null or any provider's context, as `checked` wants it.
+        // SAFETY: the headers pass null or the context of any provider, as `checked` requires.
         let owner = unsafe { checked(context)? };
         // The attributes begin with their mask.
         if attr.is_none_or(|mask| *mask != 0) {
@@ -195,15 +197,16 @@ pub(crate) unsafe extern "C-unwind" fn dealloc_td(td: *mut ibv_td) -> c_int {
         if td.is_null() {
             return Err(null_argument("td"));
         }
-        // SAFETY: the box that `alloc_td` leaked.
+        // SAFETY: this is the box that `alloc_td` leaked.
         drop(unsafe { Box::from_raw(td.cast::<CTd>()) });
         Ok(())
     })
 }
 
-/// `ibv_alloc_parent_domain`'s slot. Custom allocators serve `ibv_alloc_buf`; the rings in shared
-/// memory that providers use them for, our objects do not have. Memory that a confidential guest
-/// shares with its host is asked for in vain, as on every device that does not need it.
+/// The function in `ibv_alloc_parent_domain`'s slot. Custom allocators are used for
+/// `ibv_alloc_buf`. Providers also use them for rings in shared memory, which our objects do not
+/// have. A request for memory that a confidential guest shares with its host is refused, as on
+/// every device that does not need it.
 ///
 /// # Safety
 /// As the headers call it.
@@ -216,8 +219,8 @@ pub(crate) unsafe extern "C-unwind" fn alloc_parent_domain(
     const ALLOW_CC_UNPROTECTED_ALLOC: u32 = 4;
     const KNOWN: u32 = ALLOCATORS | PD_CONTEXT | ALLOW_CC_UNPROTECTED_ALLOC;
     guard::pointer("ibv_alloc_parent_domain", || {
-        // SAFETY: the headers pass null or any provider's context, as `checked` wants it, and null or
-        // attributes that can be read. Their domain is of the same context, so it is ours.
+        // SAFETY: the headers pass null or the context of any provider, as `checked` requires, and
+        // null or readable attributes. Their domain has the same context, so it is ours.
         unsafe {
             let owner = checked(context)?;
             let attr = attr.as_ref().ok_or_else(|| null_argument("attr"))?;

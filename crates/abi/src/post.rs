@@ -1,8 +1,7 @@
-//! Posting work requests: the hot path.
+//! Posts work requests: the hot path.
 //!
-//! A list of work requests is converted on the stack and handed over in batches; scatter/gather
-//! lists are not copied (`ibv_sge` has the shape of the traits' type), inline data only if it comes
-//! in several pieces.
+//! A list of work requests is converted on the stack and passed on in batches. Scatter/gather lists
+//! are not copied (`ibv_sge` has the traits' layout); inline data are, if in several pieces.
 
 use core::mem::{align_of, offset_of, size_of};
 use core::slice;
@@ -21,13 +20,13 @@ use crate::layout::{
 };
 use crate::qp::{CQp, qp_of};
 
-/// Work requests handed over at once.
+/// The number of work requests that are passed on at once.
 const BATCH: usize = 16;
 
-/// Most elements of one scatter/gather list that are looked at at all: beyond any device's limit.
+/// The largest scatter/gather list that is read at all; it is above any device's limit.
 const SGES_MAX: usize = 1024;
 
-/// Most bytes of inline data that are gathered: beyond any device's limit.
+/// The largest amount of inline data in bytes that is gathered; it is above any device's limit.
 const INLINE_MAX: usize = 1 << 16;
 
 const _: () = {
@@ -49,7 +48,7 @@ pub(crate) unsafe fn sges<'a>(list: *const ibv_sge, count: usize) -> Result<&'a 
     if list.is_null() || count > SGES_MAX {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's promise; both types have the same layout, asserted above.
+    // SAFETY: the caller promises it. Both types have the same layout, as asserted above.
     Ok(unsafe { slice::from_raw_parts(list.cast(), count) })
 }
 
@@ -57,10 +56,10 @@ fn count(number: c_int) -> Result<usize, c_int> {
     usize::try_from(number).map_err(|_| libc::EINVAL)
 }
 
-/// What a work request does. Binds are not among it, see [`bind`].
+/// The operation of a work request. Binds are handled separately, see [`bind`].
 fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
     let imm = wr.imm_data.to_ne_bytes();
-    // SAFETY: the opcode says which part of the union the program has filled in; all of them are
+    // SAFETY: the opcode says which part of the union the program has filled in, and all parts are
     // plain numbers.
     let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
     Ok(match wr.opcode {
@@ -81,7 +80,7 @@ fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
         7 => SendOp::LocalInv { rkey: wr.imm_data },
         9 => SendOp::SendInv { rkey: wr.imm_data },
         15 => SendOp::AtomicWrite { va: rdma.remote_addr, rkey: rdma.rkey },
-        // Among them FLUSH, for which the structure has no room.
+        // This includes FLUSH, for which the structure has no room.
         _ => return Err(libc::EOPNOTSUPP),
     })
 }
@@ -89,11 +88,11 @@ fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
 /// `IBV_WR_BIND_MW`.
 const OPCODE_BIND: u32 = 8;
 
-/// The traits' form of a work request, with its data where the program has it.
+/// Converts a work request to the traits' form. Its data stay where the program has them.
 ///
 /// # Safety
-/// `wr` is a work request for a queue pair of `qp_type`; what it points to lives as long as the
-/// result is used; `gathered` is what [`gather`] gave for it.
+/// `wr` is a work request for a queue pair of `qp_type`. What it points to lives as long as the
+/// result is used. `gathered` is the result of [`gather`] for it.
 unsafe fn request<'a>(
     qp_type: QpType,
     wr: &ibv_send_wr,
@@ -101,8 +100,9 @@ unsafe fn request<'a>(
 ) -> Result<SendRequest<'a>, c_int> {
     let op = operation(wr)?;
     let flags = SendFlags::from_bits_truncate(wr.send_flags);
-    // SAFETY: the elements and the handle that `wr` names can be read, and inline data lives as long
-    // as the result is used, by the promise of the caller; the type says which part of `wr` is filled in.
+    // SAFETY: the caller promises that the elements and the handle of `wr` can be read, and that
+    // inline data live as long as the result is used. The type says which part of `wr` is filled
+    // in.
     unsafe {
         let list = sges(wr.sg_list, count(wr.num_sge)?)?;
         let data = match (flags.contains(SendFlags::INLINE), list) {
@@ -126,16 +126,16 @@ unsafe fn request<'a>(
     }
 }
 
-/// The program's memory that an inline element is about. Its key means nothing.
+/// The program's memory of an inline element. Its key is ignored.
 ///
 /// # Safety
-/// The element describes memory that may be read and lives as long as the result is used.
+/// The element describes readable memory that lives as long as the result is used.
 unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
     if sge.len == 0 {
         return &[];
     }
     let start = core::ptr::with_exposed_provenance(sge.addr as usize);
-    // SAFETY: the element says that so many bytes can be read there, and it is not empty.
+    // SAFETY: the element says that this many bytes can be read, and it is not empty.
     unsafe { slice::from_raw_parts(start, sge.len as usize) }
 }
 
@@ -145,7 +145,7 @@ unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
 /// As [`bytes`], for every element.
 unsafe fn gather(wr: &ibv_send_wr, into: &mut SmallVec<[u8; 256]>) -> Result<(), c_int> {
     into.clear();
-    // SAFETY: the list has as many elements as `wr` says, each of memory that can be read now.
+    // SAFETY: the list has as many elements as `wr` says, each of which is readable now.
     unsafe {
         for sge in sges(wr.sg_list, count(wr.num_sge)?)? {
             if into.len() + sge.len as usize > INLINE_MAX {
@@ -157,8 +157,7 @@ unsafe fn gather(wr: &ibv_send_wr, into: &mut SmallVec<[u8; 256]>) -> Result<(),
     Ok(())
 }
 
-/// A work request that can't be handed over together with others: a bind, or inline data that has
-/// to be joined.
+/// Whether a work request must be posted separately: a bind, or inline data that must be joined.
 fn alone(wr: &ibv_send_wr) -> bool {
     wr.opcode == OPCODE_BIND || (wr.send_flags & SendFlags::INLINE.bits() != 0 && wr.num_sge > 1)
 }
@@ -170,12 +169,12 @@ fn failure(error: &PostFailure) -> c_int {
     error.error.errno
 }
 
-/// Posts one work request that stands alone.
+/// Posts one work request that must be posted separately.
 ///
 /// # Safety
 /// As [`request`].
 unsafe fn post_alone(qp: &CQp, wr: &ibv_send_wr) -> Result<(), c_int> {
-    // SAFETY: the opcode says which part of `wr` is filled in, and what that points to is of ours or null.
+    // SAFETY: the opcode says which part of `wr` is filled in. What it points to is ours or null.
     unsafe {
         if wr.opcode == OPCODE_BIND {
             let wr_bind_mw { mw, rkey, bind_info } = wr.bind_mw;
@@ -190,30 +189,30 @@ unsafe fn post_alone(qp: &CQp, wr: &ibv_send_wr) -> Result<(), c_int> {
     }
 }
 
-/// Windows of type 1 are bound by `ibv_bind_mw` alone, which chooses their keys.
+/// Rejects windows of type 1. Only `ibv_bind_mw` binds them, because it chooses their keys.
 ///
 /// # Safety
-/// `mw` is null or of ours.
+/// `mw` is null or ours.
 pub(crate) unsafe fn only_type_2(mw: *const ibv_mw) -> Result<(), c_int> {
     const TYPE_2: c_int = 2;
-    // SAFETY: null, or a window of ours, whose public structure can be read.
+    // SAFETY: it is null, or our window, whose public structure can be read.
     match unsafe { mw.as_ref() } {
         Some(window) if window.mw_type == TYPE_2 => Ok(()),
         _ => Err(libc::EINVAL),
     }
 }
 
-/// Says what a window is to be bound to, for a bind that will be posted.
+/// Stores the parameters of a window's bind, which will be posted next.
 ///
 /// # Safety
-/// `mw` and the region are null or of ours.
+/// `mw` and the region are null or ours.
 pub(crate) unsafe fn stage(
     qp: &CQp,
     mw: *const ibv_mw,
     rkey: u32,
     info: &ibv_mw_bind_info,
 ) -> Result<SendOp, c_int> {
-    // SAFETY: both are null or of ours, by the promise of the caller, so their structures can be read.
+    // SAFETY: the caller promises that both are null or ours, so their structures can be read.
     unsafe {
         let Some(window) = mw.as_ref() else { return Err(libc::EINVAL) };
         let region = match info.mr.as_ref() {
@@ -232,7 +231,7 @@ pub(crate) unsafe fn stage(
     }
 }
 
-/// Takes back what [`stage`] did.
+/// Undoes [`stage`].
 pub(crate) fn unstage(qp: &CQp, op: SendOp) {
     if let SendOp::BindMw { mw, rkey } = op {
         qp.context().inner().unstage_bind(mw, rkey);
@@ -251,7 +250,7 @@ unsafe fn bind(
     wr_id: u64,
     flags: SendFlags,
 ) -> Result<(), c_int> {
-    // SAFETY: the window and the region are what `stage` wants, by the promise of the caller.
+    // SAFETY: the caller promises that the window and the region are as `stage` requires.
     let op = unsafe { stage(qp, mw, rkey, info)? };
     let request =
         SendRequest { wr_id, op, flags, data: SendData::Sges(&[]), ud: None, xrc_srqn: 0 };
@@ -261,13 +260,13 @@ unsafe fn bind(
     })
 }
 
-/// Posts a list from `wr` on; gives the first work request that was not accepted, and why.
+/// Posts a list from `wr` on. On failure, returns the first rejected work request and the errno.
 ///
 /// # Safety
 /// As [`request`], for the whole list.
 unsafe fn post_list(qp: &CQp, mut wr: *mut ibv_send_wr) -> Result<(), (*mut ibv_send_wr, c_int)> {
     let qp_type = qp.qp_type();
-    // SAFETY: each element of the list is a work request that `request` takes, until null ends the list.
+    // SAFETY: each element of the list is a work request as `request` requires. Null ends the list.
     unsafe {
         while !wr.is_null() {
             if alone(&*wr) {
@@ -312,8 +311,8 @@ pub(crate) unsafe extern "C-unwind" fn post_send(
     list: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the headers call it through the context of a queue pair of ours, with a list of work requests
-    // for it, and with `bad` null or writable.
+    // SAFETY: the headers call it through the context of one of our queue pairs, with a list of
+    // work requests for it. `bad` is null or writable.
     unsafe {
         match guard::run(Err((list, libc::EIO)), || post_list(qp_of(qp), list)) {
             Ok(()) => 0,
@@ -336,14 +335,14 @@ pub(crate) unsafe extern "C-unwind" fn post_recv(
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the headers call it with a queue pair of ours, and with what `post_receives` wants.
+    // SAFETY: the headers call it with our queue pair, and arguments as `post_receives` requires.
     guard::run(libc::EIO, || unsafe {
         let inner = qp_of(qp).inner();
         post_receives(list, bad, |batch| inner.post_recv(batch))
     })
 }
 
-/// Hands a list of receives to `post` in batches.
+/// Passes a list of receives to `post` in batches.
 ///
 /// # Safety
 /// `list` is a list of receive work requests; `bad` is null or writable.
@@ -353,8 +352,8 @@ pub(crate) unsafe fn post_receives(
     post: impl Fn(&[RecvWr]) -> Result<(), PostFailure>,
 ) -> c_int {
     let mut wr = list;
-    // SAFETY: each element of the list is a work request, with its elements where it says, until null
-    // ends the list; `bad` is null or writable.
+    // SAFETY: each element of the list is a work request that says where its elements are. Null
+    // ends the list. `bad` is null or writable.
     unsafe {
         let refuse = |wr: *mut ibv_recv_wr, errno: c_int| {
             if !bad.is_null() {
@@ -393,7 +392,7 @@ pub(crate) unsafe fn post_receives(
     0
 }
 
-/// `ibv_bind_mw`'s slot: windows of type 1, whose key the library chooses.
+/// The function in `ibv_bind_mw`'s slot, for windows of type 1, whose key the library chooses.
 ///
 /// # Safety
 /// As the headers call it.
@@ -404,8 +403,8 @@ pub(crate) unsafe extern "C-unwind" fn bind_mw(
 ) -> c_int {
     const TYPE_1: c_int = 1;
     guard::run(libc::EIO, || {
-        // SAFETY: the headers pass a queue pair, a window and attributes, each of ours or null, which is
-        // refused first.
+        // SAFETY: the headers pass a queue pair, a window and attributes. Each is ours or null,
+        // which is rejected first.
         unsafe {
             let (Some(attr), false) = (attr.as_ref(), qp.is_null() || mw.is_null()) else {
                 return libc::EINVAL;
@@ -437,7 +436,7 @@ mod tests {
     use crate::layout::{ibv_mw_bind, ibv_qp_ex};
     use crate::memory::{alloc_mw, dealloc_mw};
 
-    /// A list of sends with these names, each of one element.
+    /// A list of sends with these ids, each of one element.
     fn sends(names: core::ops::Range<u64>, sge: *mut ibv_sge) -> Vec<ibv_send_wr> {
         let mut list: Vec<ibv_send_wr> = names
             .map(|wr_id| {

@@ -16,11 +16,11 @@ use crate::layout::{ibv_ece, ibv_gid, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_ini
 use crate::ours::{Object, Ours};
 use crate::wait::Counter;
 
-/// A queue pair. Every one is made in the extended shape.
+/// A queue pair. All are created in the extended form.
 #[repr(C)]
 pub(crate) struct CQp {
     pub(crate) public: UnsafeCell<ibv_qp_ex>,
-    /// For function pointers that future headers may add: they lead to a refusal.
+    /// Room for function pointers that future headers may add. They lead to a refusal.
     pub(crate) spare: [usize; 16],
     pub(crate) inner: Arc<dyn QueuePair>,
     pub(crate) token: u64,
@@ -28,13 +28,13 @@ pub(crate) struct CQp {
     pub(crate) qp_type: QpType,
     pub(crate) pd: Option<u32>,
     pub(crate) init: ibv_qp_init_attr,
-    /// Whether it was made for `ibv_wr_*`.
+    /// Whether it was created for `ibv_wr_*`.
     pub(crate) extended: bool,
     pub(crate) builder: Builder,
     pub(crate) tie: Tie,
 }
 
-// SAFETY: the public structure is the first field, and `wrap` gives C its address.
+// SAFETY: the public structure is the first field, and `wrap` passes C its address.
 unsafe impl Object for CQp {
     type Public = ibv_qp;
 }
@@ -60,22 +60,22 @@ impl CQp {
         self.pd
     }
 
-    /// What `ibv_wr_*` work with.
+    /// The state of `ibv_wr_*`.
     pub(crate) fn builder(&self) -> &Builder {
         &self.builder
     }
 
-    /// An asynchronous event is given out.
+    /// Notes that an asynchronous event is delivered.
     pub(crate) fn async_given(&self) {
         self.async_given.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts acknowledged events.
+    /// The counter of acknowledged events.
     ///
     /// # Safety
     /// `qp` is one of ours.
     pub(crate) unsafe fn async_counter(qp: *mut ibv_qp) -> Counter {
-        // SAFETY: the fields are those of an object that lives, by the promise of the caller.
+        // SAFETY: the caller promises that the object lives, and these are its fields.
         unsafe {
             Counter {
                 mutex: &raw mut (*qp).mutex,
@@ -85,9 +85,9 @@ impl CQp {
         }
     }
 
-    /// Shows a state where programs look at it without a call.
+    /// Shows a state in the field that programs read without a call.
     pub(crate) fn show_state(&self, state: QpState) {
-        // SAFETY: an atomic field of a live allocation.
+        // SAFETY: this is an atomic field of a live allocation.
         unsafe { (*self.public.get()).base.state.store(state as u32, Ordering::Relaxed) };
     }
 }
@@ -98,7 +98,7 @@ impl CQp {
 /// `qp` must be one of ours, not destroyed.
 pub(crate) unsafe fn qp_of<'a>(qp: *const ibv_qp) -> &'a CQp {
     debug_assert_eq!(offset_of!(CQp, public), 0);
-    // SAFETY: ours begin with the public structure.
+    // SAFETY: our queue pairs begin with the public structure.
     unsafe { &*qp.cast() }
 }
 
@@ -112,7 +112,7 @@ pub(crate) unsafe extern "C-unwind" fn modify_qp(
     mask: c_int,
 ) -> c_int {
     guard::errno_of("ibv_modify_qp", || {
-        // SAFETY: null, or a structure of integers, which can be read whatever is in it.
+        // SAFETY: it is null, or a structure of integers, which can be read whatever it contains.
         let attr = unsafe { attr.as_ref() };
         let (attr, mask) = attributes(attr.ok_or_else(|| null_argument("attr"))?, mask)?;
         qp.inner.modify(&attr, mask)?;
@@ -123,7 +123,7 @@ pub(crate) unsafe extern "C-unwind" fn modify_qp(
     })
 }
 
-/// `ibv_query_qp`: gives every attribute, whatever was asked for.
+/// Implements `ibv_query_qp`. It returns every attribute, whatever was requested.
 pub(crate) extern "C-unwind" fn query_qp(
     qp: Ours<CQp>,
     attr: Option<&mut MaybeUninit<ibv_qp_attr>>,
@@ -148,8 +148,8 @@ pub(crate) extern "C-unwind" fn query_qp(
 /// `qp` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     let mut given = 0;
-    // SAFETY: the trampoline passes queue pairs of ours alone. The events are waited for outside of the
-    // guard, with nothing alive; then nobody else knows the queue pair.
+    // SAFETY: the trampoline passes only our queue pairs. The wait for events is outside of the
+    // guard, where nothing needs to be dropped. After it nobody else uses the queue pair.
     unsafe {
         let errno = guard::errno_of("ibv_destroy_qp", || {
             let this = qp_of(qp);
@@ -173,12 +173,12 @@ pub(crate) unsafe extern "C-unwind" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     }
 }
 
-/// `ibv_qp_to_qp_ex`: null unless it was made with `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`.
+/// Implements `ibv_qp_to_qp_ex`: null unless it was created with `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`.
 pub(crate) extern "C-unwind" fn qp_to_qp_ex(qp: Ours<CQp>) -> *mut ibv_qp_ex {
     if qp.extended { qp.public().cast() } else { core::ptr::null_mut() }
 }
 
-/// `ibv_query_qp_data_in_order`: data may be placed before what comes before it is there.
+/// Implements `ibv_query_qp_data_in_order`: later data may be placed before earlier data.
 pub(crate) extern "C-unwind" fn query_qp_data_in_order(
     _qp: *mut ibv_qp,
     _op: c_int,
@@ -187,15 +187,15 @@ pub(crate) extern "C-unwind" fn query_qp_data_in_order(
     0
 }
 
-/// `ibv_query_ece`: we have no options of any vendor. Not "vendor 0": programs take success as
-/// options to agree upon (rdma-core's own tests do).
+/// Implements `ibv_query_ece`: there are no vendor options. It does not return "vendor 0", because
+/// programs take success to mean that there are options to agree on (rdma-core's own tests do).
 pub(crate) extern "C-unwind" fn query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
-    guard::errno_of("ibv_query_ece", || guard::unsupported("no options of any vendor"))
+    guard::errno_of("ibv_query_ece", || guard::unsupported("there are no vendor options"))
 }
 
 /// `ibv_set_ece`.
 pub(crate) extern "C-unwind" fn set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
-    guard::errno_of("ibv_set_ece", || guard::unsupported("no options of any vendor"))
+    guard::errno_of("ibv_set_ece", || guard::unsupported("there are no vendor options"))
 }
 
 /// `ibv_attach_mcast`.

@@ -1,7 +1,7 @@
 //! The extended posting API: `ibv_wr_start`, `ibv_wr_send` and so on, `ibv_wr_complete`.
 //!
-//! Work requests are put together in a buffer of the queue pair, which is kept for the next time,
-//! and handed over all or none.
+//! Work requests are collected in a buffer of the queue pair, which is kept for later use. They are
+//! posted all or none.
 
 use core::ffi::c_void;
 use core::slice;
@@ -19,11 +19,12 @@ use crate::post::{only_type_2, sges, stage, unstage};
 use crate::qp::CQp;
 use crate::wait::{pthread_mutex_lock, pthread_mutex_unlock};
 
-/// Most work requests between `ibv_wr_start` and `ibv_wr_complete`.
+/// The largest number of work requests between `ibv_wr_start` and `ibv_wr_complete`.
 const REQUESTS_MAX: usize = 1 << 16;
 
-/// A queue pair of ours between `wr_start` and `wr_complete` or `wr_abort`, as C passes it to the functions
-/// in its structure. Its lock is held meanwhile, so its draft is this thread's alone.
+/// Our queue pair between `wr_start` and `wr_complete` or `wr_abort`, as C passes it to the
+/// functions in its structure. Its lock is held meanwhile, so its draft belongs to this thread
+/// alone.
 #[repr(transparent)]
 struct Posting(Ours<CQp>);
 
@@ -31,8 +32,8 @@ impl Posting {
     /// Works on the draft of the queue pair.
     fn with_draft(&mut self, work: impl FnOnce(&CQp, &mut Draft)) {
         let qp = &*self.0;
-        // SAFETY: the draft is this thread's alone (see `Posting`), and no other reference to it is alive
-        // while `self` is borrowed.
+        // SAFETY: the draft belongs to this thread alone (see `Posting`), and no other reference to
+        // it exists while `self` is borrowed.
         let draft = unsafe { &mut *qp.builder().draft.get() };
         let panicked = guard::run(true, || {
             work(qp, draft);
@@ -46,8 +47,8 @@ impl Posting {
     /// Begins a work request.
     fn begin(&mut self, op: SendOp) {
         let public: *mut ibv_qp_ex = self.0.public().cast();
-        // SAFETY: every queue pair of ours is made in the extended shape, and the program has filled in
-        // these fields before it calls.
+        // SAFETY: all our queue pairs are created in the extended form, and the program has filled
+        // in these fields before the call.
         let (wr_id, flags) = unsafe { ((*public).wr_id, (*public).wr_flags) };
         let flags = SendFlags::from_bits_truncate(flags) - SendFlags::INLINE;
         self.with_draft(|_, draft| {
@@ -63,14 +64,14 @@ impl Posting {
         self.with_draft(|_, draft| draft.fail(errno));
     }
 
-    /// The draft is done with.
+    /// Ends the use of the draft.
     fn end(self) {
         // SAFETY: this thread locked it in `wr_start`; the mutex lives as long as the queue pair.
         unsafe { pthread_mutex_unlock(self.0.builder().lock.get()) };
     }
 }
 
-/// A function as the structure holds it.
+/// A function in the form in which the structure stores it.
 macro_rules! slot {
     ($function:path) => {
         $function as *const c_void as Pointer
@@ -103,7 +104,7 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_flush = slot!(wr_flush);
 }
 
-/// Address of the function for slots that we do not know.
+/// The address of the function for slots that we do not know.
 pub(crate) fn refusal() -> usize {
     (refuse as *const c_void).addr()
 }
@@ -119,7 +120,7 @@ extern "C-unwind" fn wr_abort(mut qp: Posting) {
     qp.end();
 }
 
-/// Throws the draft away, and what was staged for it.
+/// Discards the draft, and what was staged for it.
 fn discard(qp: &CQp, draft: &mut Draft) {
     for request in &draft.requests {
         unstage(qp, request.op);
@@ -140,7 +141,7 @@ extern "C-unwind" fn wr_complete(mut qp: Posting) -> c_int {
     errno
 }
 
-/// Posts the whole draft, or nothing of it.
+/// Posts the whole draft, or nothing.
 fn hand_over(qp: &CQp, draft: &Draft) -> c_int {
     let list: SmallVec<[SendRequest<'_>; 16]> = draft
         .requests
@@ -168,12 +169,13 @@ fn hand_over(qp: &CQp, draft: &Draft) -> c_int {
     }
 }
 
-/// Every operation, setter and slot that we do not have: `ibv_wr_complete` tells.
+/// Replaces every operation, setter and slot that is not supported. `ibv_wr_complete` returns the
+/// error.
 extern "C-unwind" fn refuse(mut qp: Posting) {
     qp.fail(libc::EOPNOTSUPP);
 }
 
-/// One `ibv_wr_*` that begins a work request.
+/// Defines an `ibv_wr_*` that begins a work request.
 macro_rules! operation {
     ($name:ident($($arg:ident: $type:ty),*) => $op:expr) => {
         extern "C-unwind" fn $name(mut qp: Posting $(, $arg: $type)*) {
@@ -195,7 +197,7 @@ operation!(wr_send_imm(imm: u32) => SendOp::SendImm(imm.to_ne_bytes()));
 operation!(wr_send_inv(rkey: u32) => SendOp::SendInv { rkey });
 
 /// # Safety
-/// `mw` and the region that `info` names are null or of ours.
+/// `mw` and the region that `info` names are null or ours.
 unsafe extern "C-unwind" fn wr_bind_mw(
     mut qp: Posting,
     mw: *mut ibv_mw,
@@ -239,7 +241,7 @@ extern "C-unwind" fn wr_flush(
     let placement = Placement::from_bits(placement);
     let scope = match (level, u32::try_from(len)) {
         (0, Ok(len)) => Some(FlushScope::Range { va, len }),
-        // The range means nothing.
+        // The range is ignored.
         (1, _) => Some(FlushScope::Region),
         _ => None,
     };
@@ -266,7 +268,7 @@ extern "C-unwind" fn wr_set_xrc_srqn(mut qp: Posting, srqn: u32) {
 /// # Safety
 /// `list` has `count` elements.
 unsafe extern "C-unwind" fn wr_set_sge_list(mut qp: Posting, count: size_t, list: *const ibv_sge) {
-    // SAFETY: the list has `count` elements, by the promise of the caller.
+    // SAFETY: the caller promises that the list has `count` elements.
     qp.with_draft(|_, draft| match unsafe { sges(list, count) } {
         Ok(list) => {
             let start = draft.sges.len();
@@ -279,13 +281,13 @@ unsafe extern "C-unwind" fn wr_set_sge_list(mut qp: Posting, count: size_t, list
 
 extern "C-unwind" fn wr_set_sge(qp: Posting, lkey: u32, addr: u64, length: u32) {
     let sge = ibv_sge { addr, length, lkey };
-    // SAFETY: one element.
+    // SAFETY: it is one element.
     unsafe { wr_set_sge_list(qp, 1, &sge) };
 }
 
 extern "C-unwind" fn wr_set_inline_data(qp: Posting, addr: Pointer, length: size_t) {
     let piece = ibv_data_buf { addr, length };
-    // SAFETY: one piece, of memory that the program passes to be read now.
+    // SAFETY: it is one piece, of memory that can be read now.
     unsafe { wr_set_inline_data_list(qp, 1, &piece) };
 }
 
@@ -297,7 +299,7 @@ unsafe extern "C-unwind" fn wr_set_inline_data_list(
     list: *const ibv_data_buf,
 ) {
     const BYTES_MAX: usize = 1 << 16;
-    // SAFETY: the list has `count` pieces, each of memory that can be read, by the promise of the caller.
+    // SAFETY: the caller promises that the list has `count` pieces of readable memory.
     qp.with_draft(|_, draft| unsafe {
         let start = draft.bytes.len();
         let pieces = if count == 0 { &[] } else { slice::from_raw_parts(list, count) };

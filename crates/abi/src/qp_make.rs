@@ -1,4 +1,4 @@
-//! Making and opening queue pairs.
+//! Creates and opens queue pairs.
 
 use core::cell::UnsafeCell;
 use core::mem::zeroed;
@@ -19,11 +19,11 @@ use crate::pd::pd_of;
 use crate::qp::{CQp, qp_of};
 use crate::{cq, qp_ex, srq, xrc};
 
-/// Makes a queue pair and writes its real sizes back.
+/// Creates a queue pair and writes its actual sizes back.
 ///
 /// # Safety
-/// `context` is one of ours, `pd` too if `init` is not an XRC target's; `xrcd` and what `init` points
-/// to are objects of any provider, or null.
+/// `context` is ours, and `pd` too unless `init` is an XRC target's. `xrcd` and what `init` points
+/// to are null or objects of any provider.
 unsafe fn make(
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -33,7 +33,7 @@ unsafe fn make(
 ) -> Result<*mut ibv_qp> {
     let kind = qp_type(init.qp_type)?;
     let token = new_token();
-    // SAFETY: the caller's promise; what a kind of queue pair does not have is not looked at.
+    // SAFETY: the caller promises it. Fields that a kind of queue pair does not have are not read.
     unsafe {
         let has_pd = kind != QpType::XrcRecv;
         let completions = |cq, wanted: bool| match wanted {
@@ -64,10 +64,10 @@ unsafe fn make(
     }
 }
 
-/// The C structure of a queue pair.
+/// Creates the C structure of a queue pair.
 ///
 /// # Safety
-/// `context` is one of ours, `pd` too if `kind` has one.
+/// `context` is ours, and `pd` too if `kind` has one.
 unsafe fn wrap(
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -77,7 +77,7 @@ unsafe fn wrap(
     inner: Arc<dyn QueuePair>,
     token: u64,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller's promise; zero is a valid start for the structure.
+    // SAFETY: the caller promises it. Zeroes are valid for the structure.
     unsafe {
         let pd_number = (kind != QpType::XrcRecv).then(|| pd_of(pd).number());
         let mut public: ibv_qp_ex = zeroed();
@@ -118,8 +118,8 @@ pub(crate) unsafe extern "C-unwind" fn create_qp(
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     guard::pointer("ibv_create_qp", || {
-        // SAFETY: the trampoline passes domains of ours alone, which begin with their context; `init` is
-        // null or the program's, to be read and written, and names objects or null.
+        // SAFETY: the trampoline passes only our domains, which begin with their context. `init` is
+        // null, or belongs to the program and may be read and written. Its objects may be null.
         unsafe {
             let init = init.as_mut().ok_or_else(|| null_argument("qp_init_attr"))?;
             if qp_type(init.qp_type)? == QpType::XrcRecv {
@@ -130,7 +130,7 @@ pub(crate) unsafe extern "C-unwind" fn create_qp(
     })
 }
 
-/// `enum ibv_qp_create_send_ops_flags` that each type of queue pair has.
+/// The bits of `enum ibv_qp_create_send_ops_flags` that each type of queue pair supports.
 fn send_operations(kind: QpType) -> u64 {
     const WRITES: u64 = 0b11;
     const SENDS: u64 = 0b1100;
@@ -146,7 +146,7 @@ fn send_operations(kind: QpType) -> u64 {
             WRITES | SENDS | READ_AND_ATOMICS | local | SEND_WITH_INV | FLUSH | ATOMIC_WRITE
         }
         QpType::XrcRecv => 0,
-        // UC has no packet that says "invalidate" (IBTA 9.2.1, table 38).
+        // UC has no packet for "invalidate" (IBTA 9.2.1, table 38).
         QpType::Uc => WRITES | SENDS | LOCAL_INV | BIND_MW,
         QpType::Ud => SENDS,
     }
@@ -166,8 +166,9 @@ pub(crate) unsafe extern "C-unwind" fn create_qp_ex(
     const MASK_SEND_OPS: u32 = 1 << 6;
     const KNOWN: u32 = (1 << 7) - 1;
     guard::pointer("ibv_create_qp_ex", || {
-        // SAFETY: the headers pass null or any provider's context, as `checked` wants it, and null or
-        // attributes to be read and written, whose objects are named where the mask says so.
+        // SAFETY: the headers pass null or the context of any provider, as `checked` requires, and
+        // null or attributes that may be read and written. Their objects are present if the mask
+        // says so.
         unsafe {
             checked(context)?;
             let attr = attr.as_mut().ok_or_else(|| null_argument("qp_init_attr_ex"))?;
@@ -176,7 +177,7 @@ pub(crate) unsafe extern "C-unwind" fn create_qp_ex(
             }
             let possible = MASK_PD | MASK_XRCD | MASK_CREATE_FLAGS | MASK_SEND_OPS;
             if attr.comp_mask & !possible != 0 {
-                return guard::unsupported("TSO, indirection tables and RX hash are not there");
+                return guard::unsupported("TSO, indirection tables and RX hash are not supported");
             }
             let is_target = qp_type(attr.qp_type)? == QpType::XrcRecv;
             if is_target && attr.comp_mask & MASK_XRCD == 0 {
@@ -186,14 +187,14 @@ pub(crate) unsafe extern "C-unwind" fn create_qp_ex(
                 return Err(Error::invalid("a queue pair needs a protection domain"));
             }
             if attr.comp_mask & MASK_CREATE_FLAGS != 0 && attr.create_flags != 0 {
-                return guard::unsupported("create_flags are not there");
+                return guard::unsupported("create_flags are not supported");
             }
             let extended = attr.comp_mask & MASK_SEND_OPS != 0;
             if extended && attr.send_ops_flags & !send_operations(qp_type(attr.qp_type)?) != 0 {
                 return guard::unsupported("send_ops_flags ask for what this queue pair can't do");
             }
-            // The extended structure begins with the fields of the plain one, but not with its
-            // padding: so the fields are copied.
+            // The extended structure begins with the fields of the plain one, but without its
+            // padding. So the fields are copied.
             let mut init = ibv_qp_init_attr {
                 qp_context: attr.qp_context,
                 send_cq: attr.send_cq,
@@ -203,7 +204,8 @@ pub(crate) unsafe extern "C-unwind" fn create_qp_ex(
                 qp_type: attr.qp_type,
                 sq_sig_all: attr.sq_sig_all,
             };
-            // A target has none, but shows what it was made with: librdmacm takes it from there.
+            // A target has no protection domain, but shows the one that it was created with,
+            // because librdmacm reads it there.
             let has_pd = attr.comp_mask & MASK_PD != 0;
             let pd = if has_pd { attr.pd } else { core::ptr::null_mut() };
             let qp = make(context, pd, attr.xrcd, &mut init, extended)?;
@@ -213,7 +215,8 @@ pub(crate) unsafe extern "C-unwind" fn create_qp_ex(
     })
 }
 
-/// `ibv_open_qp`'s slot: another handle to an XRC target of this process.
+/// The function in `ibv_open_qp`'s slot. It returns another handle to an XRC target of this
+/// process.
 ///
 /// # Safety
 /// As the headers call it.
@@ -227,7 +230,7 @@ pub(crate) unsafe extern "C-unwind" fn open_qp(
     const TYPE: u32 = 1 << 3;
     const NEEDED: u32 = NUM | XRCD | TYPE;
     guard::pointer("ibv_open_qp", || {
-        // SAFETY: the caller's promise; the attributes are read as their mask says.
+        // SAFETY: the caller promises it. The attributes are read as their mask says.
         unsafe {
             let owner = checked(context)?;
             let attr = attr.as_ref().ok_or_else(|| null_argument("qp_open_attr"))?;
@@ -272,7 +275,7 @@ mod tests {
     const UC: c_int = 3;
     const UD: c_int = 4;
 
-    /// Makes an extended queue pair; gives the errno, or 0.
+    /// Creates an extended queue pair. Returns the errno, or 0.
     fn make_for(kit: &Kit, qp_type: c_int, operations: u64) -> c_int {
         // SAFETY: objects of ours, each freed once; zero is valid for every field.
         unsafe {

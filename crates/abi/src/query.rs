@@ -1,4 +1,4 @@
-//! What devices, ports and GID tables say of themselves.
+//! Queries of devices, ports and GID tables.
 
 use core::mem::{MaybeUninit, offset_of, size_of, zeroed};
 use core::ptr::copy_nonoverlapping;
@@ -30,15 +30,15 @@ const FLAG_GRH_REQUIRED: u8 = 1;
 /// `IBV_PORT_CM_SUP` and `IBV_PORT_IP_BASED_GIDS`.
 const PORT_CAPS: u32 = 1 << 16 | 1 << 26;
 
-/// `enum ib_uverbs_device_cap_flags` beyond 32 bits: FLUSH to global visibility, ATOMIC WRITE. Memory
-/// is not persistent, so FLUSH to persistence (bit 39) is not among them.
+/// Bits of `enum ib_uverbs_device_cap_flags` beyond 32: FLUSH to global visibility, ATOMIC WRITE.
+/// Memory is not persistent, so FLUSH to persistence (bit 39) is missing.
 const EXTENDED_CAPS: u64 = 1 << 38 | 1 << 40;
 
 /// ODP, and regions of the whole address space (`IBV_ODP_SUPPORT_IMPLICIT`).
 const ODP_SUPPORT: u64 = 1 | 1 << 1;
 
-/// ODP of a connection: send, receive, write, read, atomic, SRQ receive, FLUSH, ATOMIC WRITE. The processor
-/// moves the data, so any page may be absent until it is touched.
+/// ODP of connected queue pairs: send, receive, write, read, atomic, SRQ receive, FLUSH, ATOMIC
+/// WRITE. The processor moves the data, so any page may be absent until it is accessed.
 const ODP_RC: u32 = 0xff;
 
 /// ODP of datagrams: send, receive, SRQ receive.
@@ -112,13 +112,15 @@ pub(crate) extern "C-unwind" fn query_device(
     })
 }
 
-/// Writes as much of a structure as a program has of it: newer programs have more, which is zeroed.
+/// Writes as much of a structure as the program has room for. If the program's structure is longer,
+/// the rest is zeroed.
 ///
 /// # Safety
 /// `to` has room for `size` bytes.
 unsafe fn write_sized<T>(full: &T, to: *mut u8, size: usize) {
     let known = size_of::<T>();
-    // SAFETY: `size` bytes are written in all, and there is room for them; `full` has `known`.
+    // SAFETY: `size` bytes are written in total, and there is room for them. `full` has `known`
+    // bytes.
     unsafe {
         copy_nonoverlapping(core::ptr::from_ref(full).cast::<u8>(), to, size.min(known));
         to.add(size.min(known)).write_bytes(0, size.saturating_sub(known));
@@ -143,8 +145,9 @@ pub(crate) unsafe extern "C-unwind" fn query_device_ex(
         if input.is_some_and(|mask| *mask != 0) {
             return Err(Error::invalid("ibv_query_device_ex_input has an unknown comp_mask"));
         }
-        // SAFETY: `context` is null or any provider's, as `checked` wants it, and `attr` has `size`
-        // bytes, by the promise of the headers; zero is valid for every field of the structure.
+        // SAFETY: `context` is null or the context of any provider, as `checked` requires, and the
+        // headers promise that `attr` has `size` bytes. Zero is valid for every field of the
+        // structure.
         unsafe {
             let inner = checked(context)?.inner().attributes();
             let mut full: ibv_device_attr_ex = zeroed();
@@ -166,7 +169,7 @@ pub(crate) unsafe extern "C-unwind" fn query_device_ex(
     })
 }
 
-/// Bytes as `enum ibv_mtu`; sizes between are rounded down.
+/// Converts bytes to an `enum ibv_mtu`, rounding down.
 pub(crate) fn mtu_code(bytes: u32) -> u32 {
     match bytes {
         0..512 => 1,
@@ -219,8 +222,8 @@ pub(crate) unsafe extern "C-unwind" fn query_port(
         if attr.is_null() {
             return Err(null_argument("port_attr"));
         }
-        // SAFETY: `context` is null or any provider's, as `checked` wants it, and `attr` has `size`
-        // bytes, by the promise of the headers.
+        // SAFETY: `context` is null or the context of any provider, as `checked` requires, and the
+        // headers promise that `attr` has `size` bytes.
         unsafe {
             let full = port_attr(&checked(context)?.inner().query_port(port)?);
             write_sized(&full, attr.cast(), size);
@@ -244,13 +247,13 @@ pub(crate) unsafe extern "C-unwind" fn query_port_compat(
             return Err(null_argument("port_attr"));
         }
         let full = port_attr(&context.inner().query_port(port)?);
-        // SAFETY: every program has the old structure there, which is `size` bytes long.
+        // SAFETY: every program has at least the old structure, which is `size` bytes long.
         unsafe { write_sized(&full, attr.cast(), size) };
         Ok(())
     })
 }
 
-/// `ibv_query_port_speed`: in units of 100 Mbit/s.
+/// Implements `ibv_query_port_speed`, in units of 100 Mbit/s.
 pub(crate) extern "C-unwind" fn query_port_speed(
     context: Ours<CContext>,
     port: u32,
@@ -268,7 +271,7 @@ fn index_of(index: c_int) -> Result<u32> {
     u32::try_from(index).map_err(|_| Error::invalid("a negative index"))
 }
 
-/// `ibv_query_gid`: an empty entry is all zero.
+/// Implements `ibv_query_gid`. An empty entry is all zero.
 pub(crate) extern "C-unwind" fn query_gid(
     context: Ours<CContext>,
     port: u8,
@@ -283,7 +286,7 @@ pub(crate) extern "C-unwind" fn query_gid(
     })
 }
 
-/// `ibv_query_pkey`: in network order.
+/// Implements `ibv_query_pkey`, in network order.
 pub(crate) extern "C-unwind" fn query_pkey(
     context: Ours<CContext>,
     port: u8,
@@ -294,14 +297,14 @@ pub(crate) extern "C-unwind" fn query_pkey(
         let pkey = pkey.ok_or_else(|| null_argument("pkey"))?;
         let attr = context.inner().query_port(port)?;
         if index_of(index)? >= u32::from(attr.pkey_tbl_len) {
-            return Err(Error::invalid("beyond the P_Key table"));
+            return Err(Error::invalid("the index is beyond the P_Key table: use 0"));
         }
         pkey.write(DEFAULT_PKEY.to_be());
         Ok(0)
     })
 }
 
-/// `ibv_get_pkey_index`: `pkey` is in network order.
+/// Implements `ibv_get_pkey_index`. `pkey` is in network order.
 pub(crate) extern "C-unwind" fn get_pkey_index(
     context: Ours<CContext>,
     port: u8,
@@ -323,7 +326,7 @@ fn gid_entry(entry: &polypath_verbs::GidEntry, port: u32) -> ibv_gid_entry {
     }
 }
 
-/// `_ibv_query_gid_ex`: `ENODATA` for an empty entry.
+/// Implements `_ibv_query_gid_ex`. An empty entry gives `ENODATA`.
 ///
 /// # Safety
 /// `entry` is null or has room for `size` bytes.
@@ -345,13 +348,13 @@ pub(crate) unsafe extern "C-unwind" fn query_gid_ex(
         let number = u8::try_from(port).map_err(|_| Error::invalid("no such port"))?;
         let found = context.inner().gid(number, index)?;
         let found = found.ok_or_else(|| Error::new(libc::ENODATA, "this GID entry is empty"))?;
-        // SAFETY: the header passes the size of what it points to.
+        // SAFETY: the header passes the size of the entry.
         unsafe { write_sized(&gid_entry(&found, port), entry.cast(), size) };
         Ok(())
     })
 }
 
-/// `_ibv_query_gid_table`: how many entries there are, or a negative error number.
+/// Implements `_ibv_query_gid_table`. Returns the number of entries, or a negative error number.
 ///
 /// # Safety
 /// `entries` is null or has room for `max` entries of `size` bytes.
@@ -402,11 +405,12 @@ pub(crate) extern "C-unwind" fn query_gid_type(
     })
 }
 
-/// `ibv_query_rt_values_ex`'s slot: what the completion clock says now.
+/// The function in `ibv_query_rt_values_ex`'s slot. It returns the current value of the completion
+/// clock.
 ///
 /// # Safety
-/// As the headers call it: `context` is null or any provider's, `values` is null or writable, with its
-/// mask filled in.
+/// It is called as the headers do: `context` is null or the context of any provider, and `values`
+/// is null or writable with its mask filled in.
 pub(crate) unsafe extern "C-unwind" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
@@ -416,15 +420,15 @@ pub(crate) unsafe extern "C-unwind" fn query_rt_values(
         if values.is_null() {
             return Err(null_argument("values"));
         }
-        // SAFETY: `values` is not null, so by the promise of the headers its mask can be read and its
-        // fields written; no reference is made to those that the program did not fill in.
+        // SAFETY: `values` is not null, so the headers promise that its mask can be read and its
+        // fields written. No reference is made to fields that the program did not fill in.
         unsafe {
             let asked = (*values).comp_mask;
             if asked & !RAW_CLOCK != 0 {
                 return Err(Error::invalid("ibv_values_ex has an unknown comp_mask"));
             }
             if asked & RAW_CLOCK != 0 {
-                // As hardware gives it: the counter itself, whole, in tv_nsec.
+                // Hardware also returns the whole counter in tv_nsec.
                 let now = checked(context)?.inner().clock_ns();
                 (*values).raw_clock = libc::timespec { tv_sec: 0, tv_nsec: now.cast_signed() };
             }
@@ -443,7 +447,7 @@ mod tests {
     fn the_exported_query_port_leaves_newer_fields_alone() {
         let context = double::open();
         let mut attr = ibv_port_attr { port_cap_flags2: 0x5a5a, ..Default::default() };
-        // SAFETY: a context of ours and a whole structure.
+        // SAFETY: this is our context, and a whole structure.
         unsafe {
             let ours = Ours::new(context);
             assert_eq!(query_port_compat(ours, 1, &mut attr), 0);
@@ -461,7 +465,7 @@ mod tests {
         let context = double::open();
         let mut room = [0xa5_u64; 60];
         let attr = room.as_mut_ptr().cast();
-        // SAFETY: a context of ours; sizes are within the room.
+        // SAFETY: this is our context, and the sizes are within the room.
         unsafe {
             assert_eq!(query_device_ex(context, None, attr, 264), 0);
             assert_eq!(room[33], 0xa5);
@@ -478,7 +482,7 @@ mod tests {
     fn empty_gids_are_zero_or_enodata() {
         let context = double::open();
         let (mut gid, mut entry) = (MaybeUninit::new([1; 16]), ibv_gid_entry::default());
-        // SAFETY: a context of ours and whole structures.
+        // SAFETY: this is our context, and whole structures.
         unsafe {
             let ours = || Ours::new(context);
             assert_eq!(query_gid(ours(), 1, 7, Some(&mut gid)), 0);
@@ -496,7 +500,7 @@ mod tests {
     fn too_small_a_gid_table_is_refused() {
         let context = double::open();
         let mut table = [ibv_gid_entry::default(); 4];
-        // SAFETY: a context of ours; four entries.
+        // SAFETY: this is our context, and four entries.
         unsafe {
             let place = table.as_mut_ptr().cast();
             let ours = || Ours::new(context);

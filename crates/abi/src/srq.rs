@@ -30,7 +30,7 @@ pub(crate) struct CSrq {
     tie: Tie,
 }
 
-// SAFETY: the public structure is the first field, and `make` gives C its address.
+// SAFETY: the public structure is the first field, and `make` passes C its address.
 unsafe impl Object for CSrq {
     type Public = ibv_srq;
 }
@@ -41,17 +41,17 @@ impl CSrq {
         &self.inner
     }
 
-    /// An asynchronous event is given out.
+    /// Notes that an asynchronous event is delivered.
     pub(crate) fn async_given(&self) {
         self.async_given.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts acknowledged events.
+    /// The counter of acknowledged events.
     ///
     /// # Safety
     /// `srq` is one of ours.
     pub(crate) unsafe fn async_counter(srq: *mut ibv_srq) -> Counter {
-        // SAFETY: the fields are those of an object that lives, by the promise of the caller.
+        // SAFETY: the caller promises that the object lives, and these are its fields.
         unsafe {
             Counter {
                 mutex: &raw mut (*srq).mutex,
@@ -67,16 +67,16 @@ impl CSrq {
 /// # Safety
 /// `srq` must be one of ours, not destroyed.
 pub(crate) unsafe fn srq_of<'a>(srq: *const ibv_srq) -> &'a CSrq {
-    // SAFETY: ours begin with the public structure.
+    // SAFETY: our queues begin with the public structure.
     unsafe { &*srq.cast() }
 }
 
-/// A shared receive queue as an argument of something else; null is none.
+/// Checks a shared receive queue that is passed as an argument. Null means none.
 ///
 /// # Safety
 /// `srq` is null or of any provider.
 pub(crate) unsafe fn argument<'a>(srq: *const ibv_srq) -> Result<Option<&'a CSrq>> {
-    // SAFETY: every provider's queue begins with its context, which says whose it is.
+    // SAFETY: the queue of any provider begins with its context, which identifies its provider.
     unsafe {
         if srq.is_null() {
             return Ok(None);
@@ -88,7 +88,7 @@ pub(crate) unsafe fn argument<'a>(srq: *const ibv_srq) -> Result<Option<&'a CSrq
     }
 }
 
-/// Makes a queue and writes back what it really holds.
+/// Creates a queue and writes its actual sizes back.
 fn make(
     pd: &CPd,
     srq_context: Pointer,
@@ -97,13 +97,13 @@ fn make(
 ) -> Result<*mut ibv_srq> {
     let token = new_token();
     let owner = pd.context();
-    // The limit is armed by ibv_modify_srq() alone (man 3 ibv_create_srq).
+    // Only ibv_modify_srq() arms the limit (man 3 ibv_create_srq).
     let wanted = SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
     let request = SrqRequest { pd: pd.number(), attr: wanted, xrc, token };
     let inner = owner.inner().create_srq(&request)?;
     let got = inner.query();
     (attr.max_wr, attr.max_sge) = (got.max_wr, got.max_sge);
-    // SAFETY: zero is a valid start for every field of the structure, the mutex included.
+    // SAFETY: zero is valid for every field of the structure, including the mutex.
     let mut public: ibv_srq = unsafe { zeroed() };
     public.context = owner.public();
     public.srq_context = srq_context;
@@ -121,7 +121,6 @@ fn make(
 }
 
 /// `ibv_create_srq`.
-///
 pub(crate) extern "C-unwind" fn create_srq(
     pd: Ours<CPd>,
     attr: Option<&mut ibv_srq_init_attr>,
@@ -132,7 +131,7 @@ pub(crate) extern "C-unwind" fn create_srq(
     })
 }
 
-/// `ibv_create_srq_ex`'s slot: basic queues, and those of XRC; no tag matching.
+/// The function in `ibv_create_srq_ex`'s slot, for basic and XRC queues. There is no tag matching.
 ///
 /// # Safety
 /// As the headers call it.
@@ -147,8 +146,9 @@ pub(crate) unsafe extern "C-unwind" fn create_srq_ex(
     const TYPE_BASIC: u32 = 0;
     const TYPE_XRC: u32 = 1;
     guard::pointer("ibv_create_srq_ex", || {
-        // SAFETY: the headers pass null or any provider's context, as `checked` wants it, null or
-        // attributes to be read and written, and in them objects of its device where the mask says so.
+        // SAFETY: the headers pass null or the context of any provider, as `checked` requires, and
+        // null or attributes that may be read and written. Their objects belong to its device and
+        // are present if the mask says so.
         unsafe {
             checked(context)?;
             let attr = attr.as_mut().ok_or_else(|| null_argument("srq_init_attr_ex"))?;
@@ -157,14 +157,14 @@ pub(crate) unsafe extern "C-unwind" fn create_srq_ex(
                 TYPE_BASIC => None,
                 TYPE_XRC if attr.comp_mask & (MASK_XRCD | MASK_CQ) != MASK_XRCD | MASK_CQ => {
                     return Err(Error::invalid(
-                        "a shared receive queue of XRC needs a domain and a completion queue",
+                        "an XRC shared receive queue needs an XRC domain and a completion queue",
                     ));
                 }
                 TYPE_XRC => Some(XrcSrq {
                     domain: xrc::argument(attr.xrcd)?.inner().clone(),
                     cq: cq::argument(attr.cq)?.inner().clone(),
                 }),
-                _ => return guard::unsupported("tag matching is not there"),
+                _ => return guard::unsupported("tag matching is not supported"),
             };
             if attr.comp_mask & MASK_PD == 0 || attr.pd.is_null() {
                 return Err(Error::invalid("a shared receive queue needs a protection domain"));
@@ -200,7 +200,7 @@ pub(crate) unsafe extern "C-unwind" fn modify_srq(
     const MAX_WR: c_int = 1;
     const LIMIT: c_int = 2;
     guard::errno_of("ibv_modify_srq", || {
-        // SAFETY: null, or a structure of integers, which can be read whatever is in it.
+        // SAFETY: it is null, or a structure of integers, which can be read whatever it contains.
         let attr = unsafe { attr.as_ref() }.ok_or_else(|| null_argument("srq_attr"))?;
         if mask & !(MAX_WR | LIMIT) != 0 {
             return Err(Error::invalid("unknown bits in srq_attr_mask"));
@@ -230,8 +230,8 @@ pub(crate) extern "C-unwind" fn query_srq(
 /// `srq` is one of ours.
 pub(crate) unsafe extern "C-unwind" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     let mut given = 0;
-    // SAFETY: the trampoline passes queues of ours alone. The events are waited for outside of the guard,
-    // with nothing alive; then nobody else knows the queue.
+    // SAFETY: the trampoline passes only our queues. The wait for events is outside of the guard,
+    // where nothing needs to be dropped. After it nobody else uses the queue.
     unsafe {
         let errno = guard::errno_of("ibv_destroy_srq", || {
             let this = srq_of(srq);
@@ -254,13 +254,13 @@ pub(crate) unsafe extern "C-unwind" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
 /// `ibv_post_srq_recv`'s slot.
 ///
 /// # Safety
-/// `list` is a list of work requests, with elements where it says so; `bad` is null or writable.
+/// `list` is a list of work requests that say where their elements are. `bad` is null or writable.
 pub(crate) unsafe extern "C-unwind" fn post_srq_recv(
     srq: Ours<CSrq>,
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the list and `bad` are what `post_receives` wants, by the promise of the headers.
+    // SAFETY: the headers promise that the list and `bad` are as `post_receives` requires.
     guard::run(libc::EIO, || unsafe {
         post_receives(list, bad, |batch| srq.inner.post_recv(batch))
     })

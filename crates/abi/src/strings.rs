@@ -1,7 +1,7 @@
-//! Functions that take no object: texts for enumerations, rates, fork.
+//! Functions without an object: texts for enumerations, rates, fork.
 //!
-//! The real library's answers are used, so that texts are those that people know; the tables here
-//! stand in where it is absent.
+//! The real library's answers are used, so that the texts are the usual ones. The tables here are
+//! used if it is not installed.
 
 use core::ffi::{CStr, c_char};
 
@@ -9,7 +9,7 @@ use libc::c_int;
 
 use crate::forward::real_fn;
 
-/// Asks the real library, or else `$own`.
+/// Calls the real library's function, or else uses `$own`.
 macro_rules! text {
     ($fn_name:ident, $symbol:literal, $texts:expr, $first:literal) => {
         pub(crate) extern "C-unwind" fn $fn_name(value: c_int) -> *const c_char {
@@ -95,7 +95,7 @@ text!(
     0
 );
 
-/// `enum ibv_rate` with its multiple of 2.5 Gbit/s (0: none) and Mbit/s.
+/// `enum ibv_rate` with its multiple of 2.5 Gbit/s (0 if there is none) and its Mbit/s.
 const RATES: [(c_int, c_int, c_int); 24] = [
     (2, 1, 2500),
     (5, 2, 5000),
@@ -123,7 +123,7 @@ const RATES: [(c_int, c_int, c_int); 24] = [
     (0, 0, 0),
 ];
 
-/// Asks the real library, or else `$own`.
+/// Calls the real library's function, or else uses `$own`.
 macro_rules! rate {
     ($fn_name:ident, $symbol:literal, $version:literal, |$value:ident| $own:expr) => {
         pub(crate) extern "C-unwind" fn $fn_name($value: c_int) -> c_int {
@@ -150,10 +150,10 @@ rate!(mult_to_rate, c"mult_to_ibv_rate", c"IBVERBS_1.0", |mult| find(mult, |r| r
 rate!(rate_to_mbps, c"ibv_rate_to_mbps", c"IBVERBS_1.1", |rate| find(rate, |r| r.0, |r| r.2, -1));
 rate!(mbps_to_rate, c"mbps_to_ibv_rate", c"IBVERBS_1.1", |mbps| find(mbps, |r| r.2, |r| r.0, 0));
 
-/// `ibv_fork_init`: our devices never pin memory, so there is nothing to do for them.
+/// Implements `ibv_fork_init`. Our devices never pin memory, so they need nothing.
 pub(crate) extern "C-unwind" fn fork_init() -> c_int {
     match real_fn!(c"ibv_fork_init", c"IBVERBS_1.1", fn() -> c_int) {
-        // SAFETY: takes nothing.
+        // SAFETY: the function takes no arguments.
         Some(real) => unsafe { real() },
         None => 0,
     }

@@ -1,9 +1,9 @@
-//! Counting acknowledged events, as programs expect of libibverbs: an object is destroyed only when
-//! every event that was given out for it has been acknowledged.
+//! Counts acknowledged events, as programs expect of libibverbs: an object is destroyed only when
+//! every event that was delivered for it was acknowledged.
 
 use libc::{c_int, pthread_cond_t, pthread_mutex_t};
 
-// Declared here, and not taken from libc, because waiting is a cancellation point.
+// These are declared here instead of in libc, because waiting is a cancellation point.
 unsafe extern "C-unwind" {
     pub(crate) fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int;
     pub(crate) fn pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int;
@@ -11,7 +11,7 @@ unsafe extern "C-unwind" {
     fn pthread_cond_signal(cond: *mut pthread_cond_t) -> c_int;
 }
 
-/// The public fields of an object that its events are counted with.
+/// The public fields of an object that count its events.
 #[derive(Clone, Copy)]
 pub(crate) struct Counter {
     pub(crate) mutex: *mut pthread_mutex_t,
@@ -25,7 +25,7 @@ impl Counter {
     /// # Safety
     /// The object lives.
     pub(crate) unsafe fn acknowledge(self, count: u32) {
-        // SAFETY: the caller's promise; the counter is guarded by the mutex.
+        // SAFETY: the caller promises it. The mutex protects the counter.
         unsafe {
             pthread_mutex_lock(self.mutex);
             *self.completed = (*self.completed).wrapping_add(count);
@@ -34,12 +34,12 @@ impl Counter {
         }
     }
 
-    /// Waits until `given` events are acknowledged. A cancellation point, as upstream's is.
+    /// Waits until `given` events are acknowledged. This is a cancellation point, like upstream's.
     ///
     /// # Safety
-    /// The object lives, and no more events are given out for it.
+    /// The object lives, and no more events are delivered for it.
     pub(crate) unsafe fn wait(self, given: u32) {
-        // SAFETY: as above. Nothing is alive here that would have to be dropped on cancellation.
+        // SAFETY: the same. Nothing here needs to be dropped on cancellation.
         unsafe {
             pthread_mutex_lock(self.mutex);
             while self.completed.read_volatile() != given {

@@ -25,12 +25,12 @@ impl CXrcd {
     }
 }
 
-/// An XRC domain as an argument of something else.
+/// Checks an XRC domain that is passed as an argument.
 ///
 /// # Safety
 /// `xrcd` is null or of any provider.
 pub(crate) unsafe fn argument<'a>(xrcd: *const ibv_xrcd) -> Result<&'a CXrcd> {
-    // SAFETY: the caller's promise; ours begin with the public structure.
+    // SAFETY: the caller promises it. Ours begin with the public structure.
     unsafe {
         if xrcd.is_null() {
             return Err(null_argument("the XRC domain"));
@@ -42,16 +42,16 @@ pub(crate) unsafe fn argument<'a>(xrcd: *const ibv_xrcd) -> Result<&'a CXrcd> {
     }
 }
 
-/// The file that a descriptor is of: device and inode number. -1 is none.
+/// The file behind a descriptor: its device and inode number. -1 means no file.
 fn file(fd: c_int) -> Result<Option<(u64, u64)>> {
     if fd == -1 {
         return Ok(None);
     }
-    // SAFETY: zero is a valid start for the structure, which fstat fills.
+    // SAFETY: zeroes are valid for the structure, which fstat fills in.
     unsafe {
         let mut stat: libc::stat = zeroed();
         if libc::fstat(fd, &mut stat) != 0 {
-            return Err(Error::new(guard::errno(), "the XRC domain's file can't be looked at"));
+            return Err(Error::new(guard::errno(), "the XRC domain's fd is not an open file"));
         }
         Ok(Some((stat.st_dev, stat.st_ino)))
     }
@@ -68,8 +68,8 @@ pub(crate) unsafe extern "C-unwind" fn open_xrcd(
     const FD: u32 = 1;
     const OFLAGS: u32 = 2;
     guard::pointer("ibv_open_xrcd", || {
-        // SAFETY: the headers pass null or any provider's context, as `checked` wants it, and null or
-        // attributes that can be read; the box that C gets lives until `close_xrcd`.
+        // SAFETY: the headers pass null or the context of any provider, as `checked` requires, and
+        // null or readable attributes. The box that C gets lives until `close_xrcd`.
         unsafe {
             let owner = checked(context)?;
             let attr = attr.as_ref().ok_or_else(|| null_argument("xrcd_init_attr"))?;
@@ -81,7 +81,7 @@ pub(crate) unsafe extern "C-unwind" fn open_xrcd(
             }
             let inner = owner.inner().open_xrcd(&XrcdRequest {
                 file: file(attr.fd)?,
-                // Linux looks at no other flags.
+                // Linux uses no other flags.
                 create: attr.oflags & libc::O_CREAT != 0,
                 exclusive: attr.oflags & libc::O_EXCL != 0,
             })?;
@@ -98,7 +98,7 @@ pub(crate) unsafe extern "C-unwind" fn open_xrcd(
 /// As the headers call it.
 pub(crate) unsafe extern "C-unwind" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     guard::errno_of("ibv_close_xrcd", || {
-        // SAFETY: the caller's promise; the box is the one that `open_xrcd` leaked.
+        // SAFETY: the caller promises it. The box is the one that `open_xrcd` leaked.
         unsafe {
             argument(xrcd)?.inner.close()?;
             drop(Box::from_raw(xrcd.cast::<CXrcd>()));

@@ -1,5 +1,5 @@
-//! The structures of src/layout against the installed headers: a C program prints sizes and offsets,
-//! and they must be what src/layout asserts of its own.
+//! Compares the structures of src/layout with the installed headers. A C program prints sizes and
+//! offsets, which must be those that src/layout asserts.
 
 mod common;
 
@@ -15,7 +15,7 @@ struct Layout {
     fields: Vec<(String, usize)>,
 }
 
-/// Reads the `assert_layout!` tables of the sources, which the compiler checks against the
+/// Reads the `assert_layout!` tables of the sources. The compiler checks them against the
 /// structures.
 fn asserted() -> Vec<Layout> {
     let mut all = Vec::new();
@@ -39,7 +39,7 @@ fn asserted() -> Vec<Layout> {
     all
 }
 
-/// What newer headers than these may have behind the older ones' end.
+/// Structures that are longer in newer headers.
 const GROWN: [(&str, usize, usize); 3] = [
     // (structure, size in rdma-core 44, fields' shift: new ones come first)
     ("verbs_context", 648, 48),
@@ -50,7 +50,7 @@ const GROWN: [(&str, usize, usize); 3] = [
 /// What older headers than rdma-core 65's do not have.
 const NEW: [&str; 1] = ["ibv_mr_init_attr"];
 
-/// Ours for a group of C fields that we keep as one, or for another name.
+/// The name of a C field that differs from ours, or of one that stands for a group of fields.
 fn c_field(structure: &str, field: &str) -> Option<String> {
     let name = match (structure, field) {
         // Parts of structures that have no name of their own in C, or that only we have.
@@ -88,7 +88,7 @@ fn every_structure_is_that_of_the_installed_headers() {
         let in_c = match name.as_str() {
             "verbs_device" | "wr_rdma" | "wr_atomic" | "wr_ud" | "wr_bind_mw" => continue,
             "ibv_modify_cq_attr" => {
-                // C has a structure within, of the same size.
+                // C has a structure of the same size inside.
                 "ibv_modify_cq_attr"
             }
             name => name,
@@ -117,7 +117,7 @@ fn every_structure_is_that_of_the_installed_headers() {
     }
 }
 
-/// Unlike `println!`, seen although the test passes.
+/// Prints a text that, unlike that of `println!`, is shown even if the test passes.
 fn say(text: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{text}\n").as_bytes());
 }

@@ -1,5 +1,5 @@
-//! What the library exports: every public symbol of rdma-core 44 to 65 in its version, and all that
-//! installed programs need.
+//! Checks the library's exports: every public symbol of rdma-core 44 to 65 in its version, and all
+//! symbols that installed programs need.
 
 mod common;
 
@@ -112,7 +112,7 @@ fn nothing_else_is_exported_but_stand_ins_for_the_c_library() {
     }
 }
 
-/// Programs and libraries that import from libibverbs, where they are installed.
+/// The installed programs and libraries that import from libibverbs.
 fn clients() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = Vec::new();
     for program in [

@@ -1,14 +1,14 @@
-//! docs/extend/verb.md.
+//! Checks docs/extend/verb.md.
 
 use std::fs;
 use std::path::Path;
 
-/// Text without regard to how its lines are broken and indented.
+/// The text without its line breaks and indentation.
 fn squeeze(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The last file of the repository that is named in a text: `crates/…`.
+/// The last file of the repository (`crates/…`) that a text names.
 fn file_named_in(text: &str) -> &str {
     let in_quotes = text.split('`').skip(1).step_by(2);
     let is_file = |name: &&str| {
@@ -24,7 +24,7 @@ fn the_page_quotes_each_file_as_it_is() {
     let page = fs::read_to_string(root.join("docs/extend/verb.md")).unwrap();
     let mut text = String::new();
     let mut blocks = 0;
-    // Text and code take turns.
+    // Text and code alternate.
     for (number, piece) in page.split("```").enumerate() {
         if number % 2 == 0 {
             text.push_str(piece);

@@ -211,8 +211,8 @@ impl EngineInner {
     }
 
     /// The Q_Key and P_Key violations of a device's port. They are summed over all contexts of this
-    /// engine that have it open, and are 16-bit counters that stay at their maximum (IBTA
-    /// 14.2.5.6).
+    /// engine that have it open, and are 16-bit counters that stay at their maximum
+    /// (IBTA 14.2.5.6).
     pub(crate) fn key_violations(&self, device: &DeviceInfo) -> (u32, u32) {
         let contexts = self.contexts();
         let of_device = || contexts.iter().filter(|context| context.info.name == device.name);

@@ -7,8 +7,8 @@ use polypath_transport::{Burst, Explanation, Memory, QpCounters, Segment, Unread
 use polypath_types::{Completion, CqSide, PathId, QpEvent, RecvWr};
 use polypath_wire::packet::Packet;
 
-/// A completion did not fit into its completion queue. It is lost, and its queue pair fails (IBTA
-/// 11.6.3.2, `man 3 ibv_poll_cq`).
+/// A completion did not fit into its completion queue. It is lost, and its queue pair fails
+/// (IBTA 11.6.3.2, `man 3 ibv_poll_cq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overrun;
 

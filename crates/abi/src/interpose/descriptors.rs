@@ -1,4 +1,4 @@
-//! Functions that take a descriptor which may be a stand-in of ours.
+//! C library functions whose descriptor may be one of our replacements.
 
 use core::ffi::{c_int, c_void};
 
@@ -7,7 +7,7 @@ use libc::{size_t, ssize_t};
 use super::{Next, next};
 use crate::{rdmanl, ucma};
 
-/// A function that tells about a descriptor.
+/// Defines a function that returns information about a descriptor.
 macro_rules! by_descriptor {
     ($name:ident, $c_name:literal, ($($version:ident: $version_type:ty)?)) => {
         /// As the C library's.
@@ -19,8 +19,8 @@ macro_rules! by_descriptor {
         unsafe extern "C-unwind" fn $name(
             $($version: $version_type,)? fd: c_int, status: *mut libc::stat
         ) -> c_int {
-            // SAFETY: the caller's promise; after success the structure is filled in (and the 64-bit
-            // one is the same).
+            // SAFETY: the caller promises it. On success the structure is filled in (the 64-bit one
+            // is the same).
             unsafe {
                 let result = next!($c_name, fn($($version_type,)? c_int, *mut libc::stat) -> c_int,
                     ($($version,)? fd, status));
@@ -38,7 +38,7 @@ by_descriptor!(fstat64, c"fstat64", ());
 by_descriptor!(__fxstat, c"__fxstat", (version: c_int));
 by_descriptor!(__fxstat64, c"__fxstat64", (version: c_int));
 
-/// A function that writes to a descriptor.
+/// Defines a function that writes to a descriptor.
 macro_rules! writer {
     ($name:ident, $c_name:literal) => {
         /// As the C library's.
@@ -52,8 +52,8 @@ macro_rules! writer {
             buffer: *const c_void,
             length: size_t,
         ) -> ssize_t {
-            // SAFETY: `buffer` has `length` bytes, as the program promises the C library; a command
-            // in it is as the kernel's ABI wants it, if the file is one of those.
+            // SAFETY: the program promises the C library that `buffer` has `length` bytes. If the
+            // file is one of ours, a command in it has the form of the kernel's ABI.
             unsafe {
                 if ucma::maybe(fd)
                     && let Some(result) = ucma::write(fd, buffer, length)
@@ -81,7 +81,7 @@ writer!(__write, c"__write");
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C-unwind" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: the C library's own function, which takes any numbers.
+    // SAFETY: this is the C library's function, which takes any numbers.
     unsafe {
         if family == libc::AF_NETLINK && protocol == libc::NETLINK_RDMA && rdmanl::wanted() {
             return rdmanl::open(kind);
@@ -102,7 +102,7 @@ unsafe extern "C-unwind" fn send(
     length: size_t,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: `buffer` has `length` bytes, as the program promises the C library's function.
+    // SAFETY: the program promises the C library's function that `buffer` has `length` bytes.
     unsafe {
         if rdmanl::maybe(fd)
             && let Some(result) = rdmanl::send(fd, buffer, length)
@@ -131,7 +131,7 @@ unsafe extern "C-unwind" fn sendto(
     address: *const libc::sockaddr,
     address_length: libc::socklen_t,
 ) -> ssize_t {
-    // SAFETY: `buffer` has `length` bytes, as the program promises the C library's function.
+    // SAFETY: the program promises the C library's function that `buffer` has `length` bytes.
     unsafe {
         if rdmanl::maybe(fd)
             && let Some(result) = rdmanl::send(fd, buffer, length)
@@ -164,7 +164,7 @@ unsafe extern "C-unwind" fn sendmsg(
     message: *const libc::msghdr,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: `message` and its parts are as the C library's function wants them.
+    // SAFETY: `message` and its parts are as the C library's function requires.
     unsafe {
         if rdmanl::maybe(fd)
             && let Some(result) = rdmanl::send_message(fd, message)

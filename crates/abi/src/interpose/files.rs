@@ -1,4 +1,4 @@
-//! Functions that open, list or tell about what a path names.
+//! C library functions that open, list or examine what a path names.
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
@@ -14,7 +14,7 @@ unsafe fn is_cm(path: *const c_char) -> bool {
     !path.is_null() && unsafe { ucma::is_path(path) }
 }
 
-/// A function that opens a path.
+/// Defines a function that opens a path.
 macro_rules! opener {
     (@from) => { libc::AT_FDCWD };
     (@from $dir:ident) => { $dir };
@@ -28,7 +28,8 @@ macro_rules! opener {
         unsafe extern "C-unwind" fn $name(
             $($dir: $dir_type,)? path: *const c_char, flags: c_int $(, $mode: $mode_type)?
         ) -> c_int {
-            // SAFETY: the C library's own function and the program's arguments; a path is null or a string.
+            // SAFETY: this calls the C library's function with the program's arguments. A path is
+            // null or a string.
             unsafe {
                 if is_cm(path) {
                     return ucma::open(flags);
@@ -57,7 +58,7 @@ opener!(__open64_2, c"__open64_2", (), ());
 opener!(__openat_2, c"__openat_2", (dir: c_int), ());
 opener!(__openat64_2, c"__openat64_2", (dir: c_int), ());
 
-/// A function that takes a path, and perhaps something before it that has nothing to do with paths.
+/// Defines a function that takes a path, possibly after another argument that is not about paths.
 macro_rules! by_path {
     (
         $vis:vis $name:ident, $c_name:literal,
@@ -72,7 +73,8 @@ macro_rules! by_path {
         $vis unsafe extern "C-unwind" fn $name(
             $($before: $before_type,)? path: *const c_char $(, $arg: $type)*
         ) -> $ret {
-            // SAFETY: the C library's own function and the program's arguments; a path is null or a string.
+            // SAFETY: this calls the C library's function with the program's arguments. A path is
+            // null or a string.
             unsafe {
                 let other = paths::redirect(path);
                 let path = other.as_ref().map_or(path, |other| other.as_ptr());
@@ -83,7 +85,7 @@ macro_rules! by_path {
     };
 }
 
-/// A function that takes a directory and a path, and perhaps a version before.
+/// Defines a function that takes a directory and a path, possibly after a version.
 macro_rules! at_path {
     (
         $name:ident, $c_name:literal,
@@ -98,7 +100,8 @@ macro_rules! at_path {
         unsafe extern "C-unwind" fn $name(
             $($before: $before_type,)? dir: c_int, path: *const c_char $(, $arg: $type)*
         ) -> $ret {
-            // SAFETY: the C library's own function and the program's arguments; a path is null or a string.
+            // SAFETY: this calls the C library's function with the program's arguments. A path is
+            // null or a string.
             unsafe {
                 let other = paths::redirect_from(dir, path);
                 let path = other.as_ref().map_or(path, |other| other.as_ptr());
@@ -138,14 +141,14 @@ by_path!(llistxattr, c"llistxattr", (), (list: *mut c_char, size: size_t) -> ssi
 at_path!(__fxstatat, c"__fxstatat", (version: c_int), (status: *mut c_void, flags: c_int) -> c_int);
 at_path!(__fxstatat64, c"__fxstatat64", (version: c_int), (status: *mut c_void, flags: c_int) -> c_int);
 
-/// The comparison and the selection of `scandir`, passed on as they are.
+/// The selection and comparison functions of `scandir`, which are passed on unchanged.
 type Select = Option<unsafe extern "C-unwind" fn(*const c_void) -> c_int>;
 type Compare = Option<unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> c_int>;
 
 by_path!(scandir, c"scandir", (), (list: *mut c_void, select: Select, compare: Compare) -> c_int);
 by_path!(scandir64, c"scandir64", (), (list: *mut c_void, select: Select, compare: Compare) -> c_int);
 
-/// `scandirat`, and as `scandirat64`.
+/// Defines `scandirat` and `scandirat64`.
 macro_rules! scandirat {
     ($name:ident, $c_name:literal) => {
         /// As the C library's.
@@ -161,7 +164,8 @@ macro_rules! scandirat {
             select: Select,
             compare: Compare,
         ) -> c_int {
-            // SAFETY: the C library's own function and the program's arguments; a path is null or a string.
+            // SAFETY: this calls the C library's function with the program's arguments. A path is
+            // null or a string.
             unsafe {
                 let other = paths::redirect_from(dir, path);
                 let path = other.as_ref().map_or(path, |other| other.as_ptr());
@@ -178,7 +182,7 @@ macro_rules! scandirat {
 scandirat!(scandirat, c"scandirat");
 scandirat!(scandirat64, c"scandirat64");
 
-/// `fopen`, and as `fopen64`.
+/// Defines `fopen` and `fopen64`.
 macro_rules! fopen {
     ($name:ident, $c_name:literal) => {
         /// As the C library's.
@@ -188,7 +192,7 @@ macro_rules! fopen {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[cfg_attr(test, allow(dead_code))]
         unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
-            // SAFETY: the caller's promise; a mode is a C string of at least one character.
+            // SAFETY: the caller promises it. A mode is a C string of at least one character.
             unsafe {
                 let other = paths::redirect(path);
                 if other.as_ref().is_some_and(|place| !paths::is_node(place)) && !mode.is_null() {

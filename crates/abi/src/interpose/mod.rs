@@ -1,14 +1,14 @@
-//! Functions of the C library that this library stands in for.
+//! Functions of the C library that this library replaces.
 //!
-//! Each looks whether the path or descriptor is one of ours and else calls the next function of its
-//! name, whatever library that is in. They are exported without a version, which satisfies programs
-//! that were linked against any version of the C library's.
+//! Each checks whether the path or descriptor is ours. If not, it calls the next function of its
+//! name, in whichever library that is. They are exported without a version, which satisfies
+//! programs that were linked against any version of the C library's functions.
 //!
-//! What the C library does inside of itself never comes by here: where one of its functions opens,
-//! lists or walks, that function itself is stood in for ([`walks`], [`places`]).
+//! Calls inside the C library never come here. So where one of its functions opens, lists or walks
+//! files, that function itself is replaced ([`walks`], [`places`]).
 //!
-//! `open` and its like take a mode only sometimes; in the calling conventions of Linux a third
-//! argument that was not given is harmless to pass on.
+//! `open` and similar functions take a mode only sometimes. In Linux's calling conventions it is
+//! harmless to pass on a third argument that was not given.
 
 mod descriptors;
 mod files;
@@ -39,17 +39,17 @@ impl Next {
 
     #[cold]
     fn look_up(&self) -> *mut c_void {
-        // SAFETY: a C string.
+        // SAFETY: the name is a C string.
         let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         if found.is_null() {
-            // What only old programs use has no default version any more.
+            // Functions that only old programs use have no default version any more.
             let version = c"GLIBC_2.2.5".as_ptr();
-            // SAFETY: C strings.
+            // SAFETY: these are C strings.
             found = unsafe { libc::dlvsym(libc::RTLD_NEXT, self.name.as_ptr(), version) };
         }
         if found.is_null() {
-            // Nothing that calls us was linked without the function being somewhere.
-            // SAFETY: ends the process.
+            // Every program that calls us was linked with the function, so it must exist somewhere.
+            // SAFETY: this ends the process.
             unsafe { libc::abort() };
         }
         self.found.store(found, Ordering::Relaxed);
@@ -57,8 +57,8 @@ impl Next {
     }
 }
 
-/// Calls the next function of a name. To be used where the caller's promise holds: the C library's
-/// function has the signature given here, and gets the caller's arguments.
+/// Calls the next function of a name. Use it only where the caller has promised that the C
+/// library's function has this signature, and pass the caller's arguments.
 macro_rules! next {
     ($name:literal, fn($($type:ty),* $(,)?) -> $ret:ty, ($($arg:expr),* $(,)?)) => {{
         static NEXT: Next = Next::new($name);

@@ -1,7 +1,7 @@
-//! Functions that tell where something really is, and what goes there.
+//! C library functions that return or change where something is.
 //!
-//! The made-up files lie in a directory of ours. Programs shall not see that place: what the C library
-//! says of it is turned back into the path that it stands for.
+//! The made-up files lie in our own directory, which programs must not see. So the C library's
+//! answers about it are converted back to the path that it represents.
 
 use core::ffi::{c_char, c_int};
 use core::ptr::null_mut;
@@ -14,7 +14,7 @@ use crate::{guard, paths};
 /// The longest path.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
-/// `realpath` and its like.
+/// Defines `realpath` and similar functions.
 macro_rules! resolver {
     ($name:ident, $c_name:literal, ($($arg:ident: $type:ty),*)) => {
         /// As the C library's.
@@ -24,7 +24,7 @@ macro_rules! resolver {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[cfg_attr(test, allow(dead_code))]
         unsafe extern "C-unwind" fn $name(path: *const c_char $(, $arg: $type)*) -> *mut c_char {
-            // SAFETY: the caller's promise; a result is a C string that is the caller's to change.
+            // SAFETY: the caller promises it. A result is a C string that the caller may change.
             unsafe {
                 let other = paths::redirect(path);
                 let path = other.as_ref().map_or(path, |other| other.as_ptr());
@@ -41,7 +41,7 @@ resolver!(realpath, c"realpath", (resolved: *mut c_char));
 resolver!(__realpath_chk, c"__realpath_chk", (resolved: *mut c_char, size: size_t));
 resolver!(canonicalize_file_name, c"canonicalize_file_name", ());
 
-/// `readlink` and its like.
+/// Defines `readlink` and similar functions.
 macro_rules! reader {
     ($name:ident, $c_name:literal, ($($dir:ident)?), ($($arg:ident: $type:ty),*)) => {
         /// As the C library's.
@@ -53,7 +53,7 @@ macro_rules! reader {
         unsafe extern "C-unwind" fn $name(
             $($dir: c_int,)? path: *const c_char, text: *mut c_char, size: size_t $(, $arg: $type)*
         ) -> ssize_t {
-            // SAFETY: the caller's promise; as many bytes as returned have been written.
+            // SAFETY: the caller promises it. The returned number of bytes was written.
             unsafe {
                 let from: c_int = reader!(@from $($dir)?);
                 let other = paths::redirect_from(from, path);
@@ -85,7 +85,7 @@ reader!(__readlinkat_chk, c"__readlinkat_chk", (dir), (room: size_t));
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
-    // SAFETY: `path` is what the program gives to `chdir`: null or a C string.
+    // SAFETY: `path` is what the program passes to `chdir`: null or a C string.
     unsafe {
         let other = paths::redirect(path);
         let path = other.as_ref().map_or(path, |other| other.as_ptr());
@@ -102,7 +102,7 @@ unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C-unwind" fn fchdir(fd: c_int) -> c_int {
-    // SAFETY: the C library's own function, with the program's argument.
+    // SAFETY: this is the C library's function, with the program's argument.
     unsafe {
         let result = next!(c"fchdir", fn(c_int) -> c_int, (fd));
         paths::moved();
@@ -110,15 +110,15 @@ unsafe extern "C-unwind" fn fchdir(fd: c_int) -> c_int {
     }
 }
 
-/// As the C library's. Where the directory is one of ours, its own path may be longer than what the
-/// program made room for, and the path shown is not.
+/// The same as the C library's function. If the directory is one of ours, its real path may be too
+/// long for the program's buffer although the path shown to the program is not.
 ///
 /// # Safety
 /// As the C library's.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C-unwind" fn getcwd(text: *mut c_char, size: size_t) -> *mut c_char {
-    // SAFETY: the caller's promise; a result is a C string that is the caller's to change.
+    // SAFETY: the caller promises it. A result is a C string that the caller may change.
     unsafe {
         let result = next!(c"getcwd", fn(*mut c_char, size_t) -> *mut c_char, (text, size));
         if !result.is_null() {
@@ -159,8 +159,8 @@ unsafe extern "C-unwind" fn __getcwd_chk(
     size: size_t,
     room: size_t,
 ) -> *mut c_char {
-    // SAFETY: the C library's own function, with the program's arguments; a result is the text, changed
-    // in its place.
+    // SAFETY: this is the C library's function, with the program's arguments. A result is the text,
+    // which is changed in place.
     unsafe {
         let result = next!(
             c"__getcwd_chk",
@@ -179,7 +179,7 @@ unsafe extern "C-unwind" fn __getcwd_chk(
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C-unwind" fn get_current_dir_name() -> *mut c_char {
-    // SAFETY: a result is a C string that is the caller's to change.
+    // SAFETY: a result is a C string that the caller may change.
     unsafe {
         let result = next!(c"get_current_dir_name", fn() -> *mut c_char, ());
         paths::show(result);

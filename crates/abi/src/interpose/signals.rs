@@ -1,8 +1,8 @@
-//! The C library's functions that set what a signal does, and which signals a thread takes.
+//! C library functions that set the action of a signal, or the signals that a thread accepts.
 //!
-//! A fault of an access to registered memory comes to us first, whatever the program installs later
-//! and blocks (`polypath_engine::memory::signals`). Until memory is registered, and for all other signals,
-//! each is the next function of its name.
+//! A fault of an access to registered memory comes to us first, whatever the program installs or
+//! blocks later (`polypath_engine::memory::signals`). Until memory is registered, and for all other
+//! signals, each function calls the next function of its name.
 
 use core::mem::zeroed;
 
@@ -22,11 +22,12 @@ unsafe extern "C-unwind" fn sigaction(
     new: *const Action,
     old: *mut Action,
 ) -> c_int {
-    // SAFETY: `new` and `old` are what the program gives to `sigaction`: each null or a structure.
+    // SAFETY: `new` and `old` are what the program passes to `sigaction`: each is null or a
+    // structure.
     unsafe { signals::action(signal, new, old) }
 }
 
-/// A function that sets a handler with certain flags.
+/// Defines a function that sets a handler with certain flags.
 macro_rules! setter {
     ($name:ident, $c_name:literal, $flags:expr) => {
         /// As the C library's.
@@ -36,7 +37,7 @@ macro_rules! setter {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[cfg_attr(test, allow(dead_code))]
         unsafe extern "C-unwind" fn $name(signal: c_int, handler: sighandler_t) -> sighandler_t {
-            // SAFETY: the caller's promise; zeroes are a value of the structure.
+            // SAFETY: the caller promises it. Zeroes are a value of the structure.
             unsafe {
                 if !signals::is_kept(signal) {
                     return next!(
@@ -60,7 +61,7 @@ setter!(bsd_signal, c"bsd_signal", libc::SA_RESTART);
 setter!(sysv_signal, c"sysv_signal", libc::SA_RESETHAND | libc::SA_NODEFER);
 setter!(__sysv_signal, c"__sysv_signal", libc::SA_RESETHAND | libc::SA_NODEFER);
 
-/// A function that sets the calling thread's mask.
+/// Defines a function that sets the calling thread's mask.
 macro_rules! masker {
     ($name:ident, $c_name:literal) => {
         /// As the C library's.
@@ -74,7 +75,8 @@ macro_rules! masker {
             set: *const sigset_t,
             old: *mut sigset_t,
         ) -> c_int {
-            // SAFETY: the sets are what the program gives to the C library's function: null or sets.
+            // SAFETY: the sets are what the program passes to the C library's function: null or
+            // sets.
             unsafe {
                 signals::mask(how, set, |set| {
                     next!(

@@ -1,8 +1,8 @@
-//! Functions that look for files by themselves: `glob`, `ftw`, `nftw`.
+//! C library functions that search for files themselves: `glob`, `ftw`, `nftw`.
 //!
-//! They open directories inside of the C library, past [`super::files`]. `glob` can be given
-//! functions to open and look with: it gets ours. The walks are sent to our directory, and what they
-//! call the program with is what the path stands for.
+//! They open directories inside the C library, without calling [`super::files`]. `glob` accepts
+//! functions for opening and listing, so it gets ours. The walks are sent to our directory, and the
+//! program's function gets the path that each file represents.
 
 use core::ffi::{c_char, c_int, c_void};
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use super::files::{lstat, opendir, stat};
 use super::{Next, next};
 use crate::paths;
 
-/// glibc's `GLOB_ALTDIRFUNC`: the structure has functions to open and look with.
+/// glibc's `GLOB_ALTDIRFUNC`: the structure has functions for opening and listing.
 const ALTDIRFUNC: c_int = 1 << 9;
 
 /// glibc's `glob_t`.
@@ -31,26 +31,26 @@ struct Glob {
 }
 
 unsafe extern "C-unwind" fn close_stream(stream: *mut DIR) {
-    // SAFETY: a stream of ours, as glob got it from `opendir`.
+    // SAFETY: this is our stream, which glob got from `opendir`.
     unsafe { libc::closedir(stream) };
 }
 
 unsafe extern "C-unwind" fn read_stream(stream: *mut DIR) -> *mut dirent64 {
-    // SAFETY: a stream of ours that is open, as glob got it from `opendir`.
+    // SAFETY: this is our open stream, which glob got from `opendir`.
     unsafe { libc::readdir64(stream) }
 }
 
-/// `struct FTW`: where a file's name begins in its path, and how deep it lies.
+/// `struct FTW`: where a file's name begins in its path, and how deep the file is.
 #[repr(C)]
 struct Ftw {
     base: c_int,
     level: c_int,
 }
 
-/// What glob tells of directories that it can't read, passed on as it is.
+/// The function that glob calls for directories that it can't read; it is passed on unchanged.
 type OnError = Option<unsafe extern "C-unwind" fn(*const c_char, c_int) -> c_int>;
 
-/// `glob`, and as `glob64`: the same where files have 64-bit sizes anyway.
+/// Defines `glob` and `glob64`, which are the same where files have 64-bit sizes anyway.
 macro_rules! glob {
     ($name:ident, $c_name:literal) => {
         /// As the C library's.
@@ -65,8 +65,8 @@ macro_rules! glob {
             on_error: OnError,
             result: *mut Glob,
         ) -> c_int {
-            // SAFETY: the caller's promise: `result` is a glob_t. Its functions are looked at with
-            // ALTDIRFUNC only; they have the signatures that glob calls them by.
+            // SAFETY: the caller promises that `result` is a glob_t. Its functions are used only
+            // with ALTDIRFUNC, and have the signatures that glob uses.
             unsafe {
                 let ours =
                     flags & ALTDIRFUNC == 0 && !result.is_null() && paths::may_match(pattern);
@@ -101,24 +101,25 @@ type VisitPlace =
     unsafe extern "C-unwind" fn(*const c_char, *const c_void, c_int, *mut Ftw) -> c_int;
 
 thread_local! {
-    /// What the program wants to be called, by the walk that goes on in this thread.
+    /// The program's function for the walk that runs in this thread.
     static VISIT: Cell<Option<Visit>> = const { Cell::new(None) };
     static VISIT_PLACE: Cell<Option<VisitPlace>> = const { Cell::new(None) };
 }
 
-/// Calls the program with the path that a file of ours stands for: the end of its own.
+/// Calls the program's function with the path that one of our files represents, which is the end of
+/// the file's real path.
 unsafe extern "C-unwind" fn visit(
     path: *const c_char,
     status: *const c_void,
     kind: c_int,
 ) -> c_int {
     let Some(program) = VISIT.get() else { return -1 };
-    // SAFETY: the C library's promises to its callback, passed on. A walk that the program begins
-    // inside of this one has its own function, and puts ours back.
+    // SAFETY: the C library's promises to its callback are passed on. A walk that the program
+    // starts inside of this one has its own function, and restores ours.
     unsafe { program(path.add(paths::hidden(path)), status, kind) }
 }
 
-/// The same with the place in the tree.
+/// The same, with the place in the tree.
 unsafe extern "C-unwind" fn visit_place(
     path: *const c_char,
     status: *const c_void,
@@ -126,7 +127,7 @@ unsafe extern "C-unwind" fn visit_place(
     place: *mut Ftw,
 ) -> c_int {
     let Some(program) = VISIT_PLACE.get() else { return -1 };
-    // SAFETY: as above; the place is a structure of this call.
+    // SAFETY: the same as above. The place is a structure of this call.
     unsafe {
         let hidden = paths::hidden(path);
         let mut shown = Ftw { base: (*place).base, level: (*place).level };
@@ -135,7 +136,7 @@ unsafe extern "C-unwind" fn visit_place(
     }
 }
 
-/// Puts back what was there before, also when the program's function leaves by unwinding.
+/// Restores the previous value, even if the program's function unwinds.
 struct Before<T: 'static>(&'static std::thread::LocalKey<Cell<Option<T>>>, Option<T>);
 
 impl<T> Drop for Before<T> {
@@ -144,7 +145,7 @@ impl<T> Drop for Before<T> {
     }
 }
 
-/// `ftw`, and as `ftw64`.
+/// Defines `ftw` and `ftw64`.
 macro_rules! ftw {
     ($name:ident, $c_name:literal) => {
         /// As the C library's.
@@ -158,7 +159,8 @@ macro_rules! ftw {
             program: Option<Visit>,
             descriptors: c_int,
         ) -> c_int {
-            // SAFETY: the C library's own function and the program's arguments; a path is null or a string.
+            // SAFETY: this calls the C library's function with the program's arguments. A path is
+            // null or a string.
             unsafe {
                 let other = paths::redirect(path);
                 let Some(ours) = other.as_ref().filter(|_| program.is_some()) else {
@@ -182,7 +184,7 @@ macro_rules! ftw {
 ftw!(ftw, c"ftw");
 ftw!(ftw64, c"ftw64");
 
-/// `nftw`, and as `nftw64`.
+/// Defines `nftw` and `nftw64`.
 macro_rules! nftw {
     ($name:ident, $c_name:literal) => {
         /// As the C library's.
@@ -197,7 +199,8 @@ macro_rules! nftw {
             descriptors: c_int,
             flags: c_int,
         ) -> c_int {
-            // SAFETY: the C library's own function and the program's arguments; a path is null or a string.
+            // SAFETY: this calls the C library's function with the program's arguments. A path is
+            // null or a string.
             unsafe {
                 let other = paths::redirect(path);
                 let Some(ours) = other.as_ref().filter(|_| program.is_some()) else {

@@ -4,7 +4,7 @@ use libc::{c_char, c_int, size_t};
 
 use super::{Pointer, assert_layout, ibv_comp_channel, ibv_cq, ibv_pd, ibv_srq, ibv_td, ibv_xrcd};
 
-/// GID, network order.
+/// A GID in network order.
 pub(crate) type ibv_gid = [u8; 16];
 
 /// Route part of an address.
@@ -31,7 +31,7 @@ pub(crate) struct ibv_ah_attr {
     pub(crate) port_num: u8,
 }
 
-/// GRH as it lies before a received datagram, network order.
+/// A GRH as it is stored before a received datagram, in network order.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ibv_grh {
@@ -67,7 +67,7 @@ pub(crate) struct ibv_qp_init_attr {
     pub(crate) sq_sig_all: c_int,
 }
 
-/// `ibv_create_qp_ex`'s argument. `comp_mask` lies in what is padding of [`ibv_qp_init_attr`].
+/// `ibv_create_qp_ex`'s argument. `comp_mask` is where [`ibv_qp_init_attr`] has padding.
 #[repr(C)]
 pub(crate) struct ibv_qp_init_attr_ex {
     pub(crate) qp_context: Pointer,
@@ -199,7 +199,7 @@ pub(crate) struct ibv_parent_domain_init_attr {
     pub(crate) pd_context: Pointer,
 }
 
-/// `ibv_reg_mr_ex`'s argument. What `comp_mask` does not name need not be there.
+/// `ibv_reg_mr_ex`'s argument. Fields that `comp_mask` does not name may be missing.
 #[repr(C)]
 pub(crate) struct ibv_mr_init_attr {
     pub(crate) length: size_t,
@@ -210,7 +210,7 @@ pub(crate) struct ibv_mr_init_attr {
     pub(crate) fd: c_int,
     pub(crate) fd_offset: u64,
     pub(crate) dmah: Pointer,
-    /// A buffer that `ibv_alloc_buf` gave.
+    /// A buffer from `ibv_alloc_buf`.
     pub(crate) buf: Pointer,
 }
 

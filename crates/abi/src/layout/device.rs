@@ -7,7 +7,7 @@ use super::{Pointer, assert_layout};
 /// A device, as programs see it.
 #[repr(C)]
 pub(crate) struct ibv_device {
-    /// Never used by rdma-core; ours carry a mark here, see [`crate::device`].
+    /// rdma-core never uses it; ours contain a mark, see [`crate::device`].
     pub(crate) ops: [Pointer; 2],
     pub(crate) node_type: c_int,
     pub(crate) transport_type: c_int,
@@ -17,8 +17,8 @@ pub(crate) struct ibv_device {
     pub(crate) ibdev_path: [c_char; 256],
 }
 
-/// What rdma-core has behind every `ibv_device`. `mlx5dv_is_supported()` and its like read `ops` of
-/// any device they are given, `ibv_import_device()` follows `sysfs`.
+/// The structure that rdma-core has around every `ibv_device`. `mlx5dv_is_supported()` and similar
+/// functions read `ops` of any device, and `ibv_import_device()` follows `sysfs`.
 #[repr(C)]
 pub(crate) struct verbs_device {
     pub(crate) device: ibv_device,
@@ -79,7 +79,7 @@ pub(crate) struct ibv_context {
     pub(crate) abi_compat: Pointer,
 }
 
-/// What lies before an `ibv_context`; new fields are added at its front.
+/// The structure around an `ibv_context`; new fields are added at its front.
 #[repr(C)]
 pub(crate) struct verbs_context {
     pub(crate) free_buf: Pointer,
@@ -127,7 +127,7 @@ pub(crate) struct verbs_context {
     pub(crate) open_xrcd: Pointer,
     pub(crate) close_xrcd: Pointer,
     pub(crate) placeholder3: u64,
-    /// Bytes of this structure: programs check it before they use a slot.
+    /// The size of this structure in bytes, which programs check before they use a slot.
     pub(crate) sz: size_t,
     pub(crate) context: ibv_context,
 }

@@ -1,9 +1,9 @@
-//! The C structures of libibverbs, as rdma-core 65 has them on a 64-bit machine.
+//! The C structures of libibverbs, as in rdma-core 65 on a 64-bit machine.
 //!
-//! Structures only grew between rdma-core 44 and 65, so this shape serves programs built against
-//! any of them; what was added last is written only when the caller says that it has room for it.
-//! Names are the C ones on purpose. Sizes and offsets are asserted here; `tests/layout.rs` compares
-//! them with the installed headers.
+//! Between rdma-core 44 and 65, fields were only added to structures. So these serve programs that
+//! were built against any of these versions. The newest fields are written only if the caller says
+//! that it has room for them. The names are those of C on purpose. Sizes and offsets are asserted
+//! here, and `tests/layout.rs` compares them with the installed headers.
 #![allow(non_camel_case_types)]
 
 mod attr;

@@ -73,7 +73,7 @@ pub(crate) struct ibv_comp_channel {
     pub(crate) refcnt: c_int,
 }
 
-/// Completion queue. The counters are guarded by `mutex`, as upstream's are.
+/// Completion queue. `mutex` protects the counters, as in upstream's.
 #[repr(C)]
 pub(crate) struct ibv_cq {
     pub(crate) context: *mut ibv_context,
@@ -137,7 +137,7 @@ pub(crate) struct ibv_qp {
     pub(crate) srq: *mut ibv_srq,
     pub(crate) handle: u32,
     pub(crate) qp_num: u32,
-    /// Programs read it; the library writes it from several threads.
+    /// Programs read it, while the library writes it from several threads.
     pub(crate) state: AtomicU32,
     pub(crate) qp_type: c_int,
     pub(crate) mutex: pthread_mutex_t,

@@ -57,7 +57,7 @@ pub(crate) union wr_union {
     pub(crate) ud: wr_ud,
 }
 
-/// What a memory window is bound to.
+/// The target of a memory window's bind.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ibv_mw_bind_info {

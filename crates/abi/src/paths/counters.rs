@@ -1,5 +1,5 @@
-//! A port's counters, as `ports/1/counters` has them (IBTA 16.1.3.5): what the running processes have
-//! sent and received.
+//! A port's counters, as in `ports/1/counters` (IBTA 16.1.3.5): the packets and bytes that the
+//! running processes have sent and received.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use polypath_topology::{DeviceSpec, Table};
 
 use super::directories::counters_of;
 
-/// Counters that stay zero: what they count does not happen on Ethernet, or is not counted by port
+/// Counters that stay zero. Their events do not happen on Ethernet, or are not counted by port
 /// (`polypath status` has drops by reason).
 const ZERO: [&str; 14] = [
     "VL15_dropped",
@@ -38,14 +38,14 @@ const COUNTED: [&str; 6] = [
     "unicast_rcv_packets",
 ];
 
-/// Names of all counters.
+/// The names of all counters.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     ZERO.into_iter().chain(COUNTED)
 }
 
-/// Values of what is counted. Bytes are those of the paths over the device's interfaces, in units of
-/// four as in all such counters. Packets are counted by process: those of a process with several
-/// devices belong to none.
+/// The values of the counters that are filled in. Bytes are those of the paths over the device's
+/// interfaces, in units of four bytes, as in all such counters. Packets are counted by process, so
+/// those of a process with several devices belong to no device.
 fn counted(device: &DeviceSpec, table: &Table, status: &Status) -> [(&'static str, u64); 6] {
     let [mut sent, mut received, mut sent_packets, mut received_packets] = [0_u64; 4];
     for process in &status.processes {
@@ -74,7 +74,7 @@ pub(super) fn write(root: &Path, devices: &[DeviceSpec], status: &Status) {
     for device in devices {
         let directory = root.join(counters_of(&device.name));
         for (name, value) in counted(device, &status.broker.table, status) {
-            // Another process may be writing or reading the same.
+            // Another process may be writing or reading the same file.
             let draft = directory.join(format!(".{name}-{}", std::process::id()));
             if fs::write(&draft, format!("{value}\n")).is_ok() {
                 let _ = fs::rename(&draft, directory.join(name));

@@ -1,6 +1,6 @@
-//! Where the directories of a device are, below the root.
+//! The directories of a device below the root.
 
-/// Where a device is, below the root.
+/// The directory of a device below the root.
 pub(super) fn directory_of(name: &str) -> String {
     format!("sys/devices/virtual/polypath/{name}/infiniband/{name}")
 }

@@ -1,10 +1,10 @@
-//! Hard-coded paths: what programs read of a device under `/sys` and `/dev`.
+//! Hard-coded paths: files under `/sys` and `/dev` in which programs look for a device.
 //!
-//! Some programs do not ask libibverbs but read files: UCX wants a character device by the device's
-//! name, NCCL a GID's type, perftest the NUMA node, libibumad everything, the tests of rdma-core the
-//! network interface. A path of one of our devices leads to a directory of made-up files ([`tree`]);
-//! all others, those of real devices among them, are left alone. What programs are told of that
-//! directory's own place is turned back ([`shown`]).
+//! Some programs read files instead of calling libibverbs: UCX needs a character device with the
+//! device's name, NCCL a GID's type, perftest the NUMA node, libibumad everything, and the tests of
+//! rdma-core the network interface. A path of one of our devices leads to a directory of made-up
+//! files ([`tree`]). All others, including those of real devices, are left alone. Where programs
+//! would learn the place of that directory, it is converted back ([`shown`]).
 
 mod counters;
 mod directories;
@@ -22,12 +22,12 @@ use crate::guard;
 pub(crate) use shown::{hidden, show, show_bytes};
 pub(crate) use tree::has_real_devices;
 
-/// First bytes of all paths that are looked at: one comparison tells most others.
+/// The first bytes of all paths that are checked. One comparison excludes most others.
 const CLASS: &[u8] = b"/sys/class/";
 const DEVICES: &[u8] = b"/sys/devices/virtual/polypath";
 const DEV: &[u8] = b"/dev/infiniband";
 
-/// The path to open instead, for one of ours. `None` for all others.
+/// The path to open instead of one of ours; `None` for all others.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -36,7 +36,7 @@ pub(crate) unsafe fn redirect(path: *const c_char) -> Option<CString> {
     if path.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise; the comparison ends at the string's end.
+    // SAFETY: the caller promises it. The comparison ends at the string's end.
     unsafe {
         match (*path).cast_unsigned() {
             b'/' if begins(path, CLASS) || begins(path, DEV) || begins(path, DEVICES) => {
@@ -55,7 +55,7 @@ pub(crate) unsafe fn redirect(path: *const c_char) -> Option<CString> {
 /// As [`redirect`].
 #[inline]
 pub(crate) unsafe fn redirect_from(dir: c_int, path: *const c_char) -> Option<CString> {
-    // SAFETY: null or a C string, whose first byte can be read.
+    // SAFETY: it is null or a C string, whose first byte can be read.
     unsafe {
         if dir != libc::AT_FDCWD && !path.is_null() && (*path).cast_unsigned() != b'/' {
             return None;
@@ -64,10 +64,10 @@ pub(crate) unsafe fn redirect_from(dir: c_int, path: *const c_char) -> Option<CS
     }
 }
 
-/// Whether a place that [`redirect`] gave is that of a device node, which is there to be opened for
-/// writing too. Files under `/sys` are not.
+/// Whether a place from [`redirect`] is that of a device node, which may also be opened for
+/// writing. Files under `/sys` may not.
 pub(crate) fn is_node(place: &CStr) -> bool {
-    // SAFETY: a C string.
+    // SAFETY: it is a C string.
     let hidden = unsafe { hidden(place.as_ptr()) };
     place.to_bytes()[hidden..].starts_with(b"/dev/")
 }
@@ -80,7 +80,7 @@ pub(crate) unsafe fn may_match(pattern: *const c_char) -> bool {
     if pattern.is_null() {
         return false;
     }
-    // SAFETY: not null, so a C string.
+    // SAFETY: it is not null, so it is a C string.
     let pattern = unsafe { CStr::from_ptr(pattern) }.to_bytes();
     match pattern.first() {
         Some(b'/') => {
@@ -92,14 +92,15 @@ pub(crate) unsafe fn may_match(pattern: *const c_char) -> bool {
     }
 }
 
-/// Whether a C string begins so.
+/// Whether a C string begins with a prefix.
 ///
 /// # Safety
 /// `path` is a C string.
 #[inline]
 unsafe fn begins(path: *const c_char, prefix: &[u8]) -> bool {
     for (at, &byte) in prefix.iter().enumerate() {
-        // SAFETY: no byte after one that differs is looked at, and the terminating NUL differs.
+        // SAFETY: nothing is read after the first byte that differs, and the terminating NUL
+        // differs.
         if unsafe { *path.add(at) }.cast_unsigned() != byte {
             return false;
         }
@@ -107,18 +108,18 @@ unsafe fn begins(path: *const c_char, prefix: &[u8]) -> bool {
     true
 }
 
-/// Real directories above ours: from there, relative paths lead to ours.
+/// The real directories above ours, from which relative paths lead to ours.
 const ABOVE: [&[u8]; 6] =
     [b"/", b"/dev", b"/sys", b"/sys/class", b"/sys/devices", b"/sys/devices/virtual"];
 
-/// Where the process is: not looked yet, or one of the two below.
+/// The process's directory: not checked yet, or one of the two states below.
 static WHERE: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const FAR: u8 = 1;
-/// In one of [`ABOVE`].
+/// The directory is one of [`ABOVE`].
 const NEAR: u8 = 2;
 
-/// Whether relative paths may lead to files of ours. One load, after the first time.
+/// Whether relative paths may lead to our files. After the first time, this is one load.
 #[inline]
 fn is_near() -> bool {
     match WHERE.load(Ordering::Relaxed) {
@@ -128,7 +129,7 @@ fn is_near() -> bool {
     }
 }
 
-/// The process's directory may be another now.
+/// Notes that the process's directory may have changed.
 pub(crate) fn moved() {
     WHERE.store(UNKNOWN, Ordering::Relaxed);
 }
@@ -140,14 +141,15 @@ fn look_around() -> bool {
     near
 }
 
-/// Calls `use_it` with the process's directory, by system call: past our own stand-in.
+/// Calls `use_it` with the process's directory. It uses a system call, so that our own replacement
+/// is not involved.
 fn with_directory<T>(use_it: impl FnOnce(&[u8]) -> T) -> T {
     let saved = guard::errno();
     let mut place = [0_u8; 256];
-    // SAFETY: as many bytes as are told may be written.
+    // SAFETY: the kernel may write as many bytes as it is told.
     let got = unsafe { libc::syscall(libc::SYS_getcwd, place.as_mut_ptr(), place.len()) };
     guard::set_errno(saved);
-    // The length that the kernel tells includes the NUL. What is longer is none of interest.
+    // The kernel's length includes the NUL. Longer paths are of no interest.
     let length = usize::try_from(got).map_or(0, |got| got.saturating_sub(1));
     use_it(&place[..length.min(place.len())])
 }
@@ -157,7 +159,7 @@ fn near_is(directory: &[u8]) -> bool {
     with_directory(|place| place == directory)
 }
 
-/// A relative path made absolute.
+/// Makes a relative path absolute.
 #[cold]
 fn joined(path: &[u8]) -> Option<Vec<u8>> {
     let mut path = path;
@@ -187,9 +189,9 @@ fn elsewhere(path: &[u8]) -> Option<CString> {
     found
 }
 
-/// Whether a path can be one of a device of ours, by its form.
+/// Whether the form of a path allows it to be one of our devices'.
 fn may_be_ours(path: &[u8]) -> bool {
-    // Programs climb out of a directory of ours only to places that are not ours.
+    // Programs climb out of our directories only to places that are not ours.
     if path.windows(4).any(|part| part == b"/../") || path.len() > 512 {
         return false;
     }
@@ -197,8 +199,8 @@ fn may_be_ours(path: &[u8]) -> bool {
         Some(rest) => rest.is_empty() || rest[0] == b'/',
         None => false,
     };
-    // The list of verbs devices itself is not ours: the real libibverbs reads it to find devices
-    // that its providers drive, and would complain that nobody drives ours.
+    // The list of verbs devices itself is not ours. The real libibverbs reads it to find devices
+    // for its providers, and would complain that no provider drives ours.
     let verbs = b"/sys/class/infiniband_verbs/uverbs";
     below(b"/sys/class/infiniband")
         || (path.starts_with(verbs) && path.len() > verbs.len())
@@ -207,17 +209,17 @@ fn may_be_ours(path: &[u8]) -> bool {
         || below(DEV)
 }
 
-/// For the fork handlers of [`crate::lock`].
+/// Takes the lock, for the fork handlers of [`crate::lock`].
 pub(crate) fn lock_for_fork() {
     tree::TREE.raw_lock();
 }
 
-/// For the fork handlers of [`crate::lock`].
+/// Releases the lock, for the fork handlers of [`crate::lock`].
 pub(crate) fn unlock_after_fork() {
     tree::TREE.raw_unlock();
 }
 
-/// Whether a file is there, past our own stand-ins.
+/// Whether a file exists; our own replacements are not involved.
 fn exists(path: &CStr) -> bool {
     // SAFETY: a C string.
     unsafe { libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::F_OK) == 0 }

@@ -1,14 +1,15 @@
-//! The place of the made-up files turned back into the paths that they stand for.
+//! Converts the place of the made-up files back into the paths that they represent.
 //!
-//! A place is told by its form, not by what this process has made: a program may be started in a
-//! directory of ours by another one.
+//! A place is recognised by its form, not by what this process has created, because another process
+//! may start a program in one of our directories.
 
 use core::ffi::{CStr, c_char};
 
-/// Digits of a directory's name, see [`super::tree`].
+/// The number of digits in a directory's name, see [`super::tree`].
 const DIGITS: usize = 16;
 
-/// How many bytes a place of ours has before the path that it stands for; 0 for every other path.
+/// The number of bytes that one of our places has before the path that it represents; 0 for every
+/// other path.
 fn prefix(path: &[u8]) -> usize {
     if path.first() != Some(&b'/') {
         return 0;
@@ -26,16 +27,16 @@ fn prefix(path: &[u8]) -> usize {
     path.len() - name.len() + digits
 }
 
-/// The same of a C string.
+/// The same for a C string.
 ///
 /// # Safety
 /// `path` is a C string.
 pub(crate) unsafe fn hidden(path: *const c_char) -> usize {
-    // SAFETY: a C string, by the promise of the caller, that nobody changes during the call.
+    // SAFETY: the caller promises a C string that nobody changes during the call.
     prefix(unsafe { CStr::from_ptr(path) }.to_bytes())
 }
 
-/// Turns a path back, in its place.
+/// Converts a path back in place.
 ///
 /// # Safety
 /// `path` is null or a C string that may be changed.
@@ -43,7 +44,7 @@ pub(crate) unsafe fn show(path: *mut c_char) {
     if path.is_null() {
         return;
     }
-    // SAFETY: the caller's promise; the path becomes shorter.
+    // SAFETY: the caller promises it, and the path only becomes shorter.
     unsafe {
         let length = CStr::from_ptr(path).to_bytes().len();
         let shown = show_bytes(path, length);
@@ -53,15 +54,15 @@ pub(crate) unsafe fn show(path: *mut c_char) {
     }
 }
 
-/// Turns a path of this length without a NUL back, in its place; gives its length then.
+/// Converts a path of this length without a NUL back in place. Returns its new length.
 ///
 /// # Safety
-/// `path` has `length` bytes that may be changed.
+/// The caller may change `length` bytes at `path`.
 pub(crate) unsafe fn show_bytes(path: *mut c_char, length: usize) -> usize {
     if path.is_null() {
         return length;
     }
-    // SAFETY: not null, so `length` bytes that the caller lets us change.
+    // SAFETY: it is not null, so the caller lets us change `length` bytes.
     let bytes = unsafe { core::slice::from_raw_parts_mut(path.cast::<u8>(), length) };
     let hidden = prefix(bytes);
     if hidden == 0 {
@@ -82,7 +83,7 @@ mod tests {
     fn shown(path: &str) -> String {
         let mut bytes = path.as_bytes().to_vec();
         bytes.push(0);
-        // SAFETY: a C string of this function's own.
+        // SAFETY: this is the function's own C string.
         unsafe {
             show(bytes.as_mut_ptr().cast());
             CStr::from_ptr(bytes.as_ptr().cast()).to_str().unwrap().to_owned()

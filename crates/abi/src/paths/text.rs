@@ -1,4 +1,4 @@
-//! What the made-up files say.
+//! The contents of the made-up files.
 
 use polypath_topology::{DeviceSpec, Table, width_and_speed};
 
@@ -11,13 +11,13 @@ pub(super) struct File {
     pub(super) text: String,
 }
 
-/// Everything that the made-up directory has.
+/// The contents of the made-up directory.
 #[derive(Default)]
 pub(super) struct Contents {
     pub(super) files: Vec<File>,
     /// Directories that may be empty.
     pub(super) directories: Vec<String>,
-    /// Links: path and target.
+    /// Links with path and target.
     pub(super) links: Vec<(String, String)>,
 }
 
@@ -26,9 +26,9 @@ impl Contents {
         self.files.push(File { path, text: text.into() });
     }
 
-    /// A number that is another whenever anything in here is.
+    /// A number that changes whenever anything in the contents does.
     pub(super) fn fingerprint(&self) -> u64 {
-        // FNV-1a: it only has to tell trees of one user from each other.
+        // FNV-1a is good enough, because it only has to tell one user's trees apart.
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         let mut add = |text: &str| {
             for byte in text.bytes().chain([0]) {
@@ -48,25 +48,26 @@ impl Contents {
     }
 }
 
-/// Bytes of a GUID or GID as sysfs writes them: groups of four digits.
+/// A GUID or GID in the form of sysfs: groups of four digits.
 fn groups(bytes: &[u8]) -> String {
     let groups: Vec<String> =
         bytes.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
     groups.join(":") + "\n"
 }
 
-/// What the kernel has beside.
+/// The kernel's own entries.
 pub(super) struct Real {
-    /// Real devices, each with its place: a listing has to show them too.
+    /// Real devices, each with its place, because a listing must show them too.
     pub(super) devices: Vec<(String, String)>,
-    /// The same of `/dev/infiniband`.
+    /// The same for `/dev/infiniband`.
     pub(super) nodes: Vec<(String, String)>,
-    /// Whether `/sys/class/net` has an interface of this name: in a container it may be another's.
+    /// Whether `/sys/class/net` has an interface of this name. In a container it may be another
+    /// namespace's.
     pub(super) interface: fn(&str) -> bool,
 }
 
-/// What there is to say of these devices. As with real ones, `/sys/class/infiniband` has links to
-/// where the devices are, and `device` leads from there to the hardware.
+/// The contents for these devices. As with real devices, `/sys/class/infiniband` has links to the
+/// devices' places, and their `device` links lead to the hardware.
 pub(super) fn contents(devices: &[DeviceSpec], table: &Table, real: &Real) -> Contents {
     let mut all = Contents::default();
     for (name, place) in &real.devices {
@@ -92,7 +93,7 @@ pub(super) fn contents(devices: &[DeviceSpec], table: &Table, real: &Real) -> Co
     all
 }
 
-/// A rate as the kernel writes it: width times the speed of a lane.
+/// A rate in the kernel's form: width times the speed of a lane.
 fn rate(mbps: u32) -> String {
     let (width, speed) = width_and_speed(mbps);
     let lanes = if width == 2 { 4 } else { 1 };
@@ -136,7 +137,7 @@ fn one(all: &mut Contents, device: &DeviceSpec, table: &Table, interface: fn(&st
     let node = device.ports(table).next().and_then(|port| port.numa_node);
     let node = node.map_or_else(|| "-1\n".to_owned(), |node| format!("{node}\n"));
     all.file(format!("{hardware}/numa_node"), node);
-    // No vendor of PCI's: what looks for a vendor's quirks finds none.
+    // There is no PCI vendor, so that programs that look for a vendor's quirks find none.
     all.file(format!("{hardware}/vendor"), "0xffff\n");
     all.file(format!("{hardware}/device"), "0x0000\n");
     for port in device.ports(table) {
@@ -150,7 +151,7 @@ fn one(all: &mut Contents, device: &DeviceSpec, table: &Table, interface: fn(&st
     port(all, device, table, &format!("{root}/ports/1"));
 }
 
-/// Everything of a device's port.
+/// Adds everything of a device's port.
 fn port(all: &mut Contents, device: &DeviceSpec, table: &Table, port: &str) {
     let up = device.is_active(table);
     for (name, text) in [

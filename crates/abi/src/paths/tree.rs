@@ -1,5 +1,5 @@
-//! The directory of made-up files: written when the first of them is asked for, shared by all
-//! processes of the user that see the same devices, private to the user.
+//! The directory of made-up files. It is written when the first file is asked for. All processes of
+//! the user that see the same devices share it, and it is private to the user.
 
 use std::ffi::{CStr, CString, OsString};
 use std::fs;
@@ -17,36 +17,36 @@ use crate::paths::text::{Contents, Real, contents};
 use crate::paths::{c_path, counters, exists};
 use crate::{broker, log};
 
-/// How long a directory is used before it is asked whether addresses have changed.
+/// How long a directory is used before checking again whether addresses have changed.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// How long after its last use a directory of another device set is kept. A process whose directory was
-/// removed writes it anew.
+/// How long a directory of another device set is kept after its last use. A process whose directory
+/// was removed writes it again.
 const KEPT: Duration = Duration::from_secs(600);
 
-/// How many such directories are kept at most: the last ones used.
+/// The largest number of such directories; the ones used last are kept.
 const KEPT_MAX: usize = 16;
 
-/// Counters are asked for once in this time at most.
+/// The smallest interval at which counters are fetched.
 const COUNTED: Duration = Duration::from_millis(50);
 
-/// Most real devices that a listing shows.
+/// The largest number of real devices that a listing shows.
 const REAL_MAX: usize = 256;
 
-/// What is known of the directory.
+/// The state of the directory.
 pub(crate) struct Tree {
     root: PathBuf,
-    /// When it was looked at.
+    /// The time of the last check.
     looked: Instant,
     devices: Vec<DeviceSpec>,
-    /// When its counters were written.
+    /// The time at which its counters were written.
     counted: Option<Instant>,
 }
 
 /// The directory, if any file was asked for.
 pub(crate) static TREE: Lock<Option<Tree>> = Lock::new(None);
 
-/// Where the file of this path is, if it is one of ours.
+/// The place of the file with this path, if it is one of ours.
 pub(super) fn find(path: &[u8]) -> Option<CString> {
     let root = root()?;
     if is_real(path) {
@@ -64,7 +64,7 @@ pub(super) fn find(path: &[u8]) -> Option<CString> {
     Some(ours)
 }
 
-/// Where counters are.
+/// The part of a path that leads to counters.
 const COUNTERS: &[u8] = b"/ports/1/counters";
 
 /// Whether the path is below a directory that shows real devices beside ours, but not one of ours.
@@ -84,13 +84,13 @@ fn is_real(path: &[u8]) -> bool {
     })
 }
 
-/// Whether a file or link is there. A link need not lead anywhere.
+/// Whether a file or link exists. A link need not lead anywhere.
 fn is_there(path: &CString) -> bool {
     if exists(path) {
         return true;
     }
     let mut text = [0_u8; 1];
-    // SAFETY: a C string and room for as many bytes as told.
+    // SAFETY: a C string, and room for as many bytes as it is told.
     unsafe {
         libc::syscall(
             libc::SYS_readlinkat,
@@ -102,7 +102,7 @@ fn is_there(path: &CString) -> bool {
     }
 }
 
-/// Brings the counters up to date.
+/// Updates the counters.
 fn count(root: &Path) {
     let devices = {
         let mut tree = TREE.lock();
@@ -139,7 +139,7 @@ fn root() -> Option<PathBuf> {
     }
 }
 
-/// Devices and interfaces as the broker has them now.
+/// The broker's current devices and interfaces.
 fn ask() -> io::Result<(Vec<DeviceSpec>, Table)> {
     broker::ask(true, |client| {
         let table = client.table()?;
@@ -149,12 +149,12 @@ fn ask() -> io::Result<(Vec<DeviceSpec>, Table)> {
     .map_err(|error| io::Error::new(io::ErrorKind::NotFound, error))
 }
 
-/// What the kernel has in a directory that shows our devices too, each with where it really is.
+/// The kernel's entries in a directory that also shows our devices, each with its real place.
 fn real(directory: &CStr) -> Vec<(String, String)> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     let mut found = Vec::new();
-    // SAFETY: a C string; by system call, past our own stand-in. The stream is closed here, and
-    // each entry is read before the next is asked for.
+    // SAFETY: the path is a C string. System calls are used, so that our own replacements are not
+    // involved. The stream is closed here, and each entry is read before the next call.
     unsafe {
         let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, directory.as_ptr(), flags, 0);
         let Ok(fd @ 0..) = libc::c_int::try_from(fd) else { return found };
@@ -181,7 +181,7 @@ fn real(directory: &CStr) -> Vec<(String, String)> {
             if let (Ok(name), Ok(directory)) = (name.to_str(), directory.to_str())
                 && !name.starts_with('.')
             {
-                // The class's links are `../../devices/...`.
+                // The links of the class have the form `../../devices/...`.
                 let target = str::from_utf8(target).ok().and_then(|t| t.strip_prefix("../../"));
                 let place = target.map_or_else(
                     || format!("{directory}/{name}"),
@@ -201,9 +201,9 @@ pub(crate) fn has_real_devices() -> bool {
     !real(c"/sys/class/infiniband").is_empty()
 }
 
-/// A directory of the user's own: where the session's files are, or below `/tmp`.
+/// A private directory of the user: in the session's directory, or below `/tmp`.
 fn private() -> io::Result<PathBuf> {
-    // SAFETY: takes nothing and can't fail.
+    // SAFETY: the call takes nothing and can't fail.
     let user = unsafe { libc::geteuid() };
     let base = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().find_map(std::env::var_os);
     let base = base.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
@@ -221,11 +221,11 @@ fn private() -> io::Result<PathBuf> {
             format!("{} must be a directory of this user alone", path.display()),
         ));
     }
-    // As the kernel would tell its place.
+    // This is the form in which the kernel returns its place.
     fs::canonicalize(path)
 }
 
-/// The directory for what the devices are now.
+/// Finds or writes the directory for the current devices.
 fn build() -> io::Result<(PathBuf, Vec<DeviceSpec>)> {
     let (list, table) = ask()?;
     let real = Real {
@@ -240,14 +240,14 @@ fn build() -> io::Result<(PathBuf, Vec<DeviceSpec>)> {
     let name = format!("files-{:016x}", all.fingerprint());
     let root = parent.join(&name);
     if root.is_dir() {
-        // In use: see remove_old().
+        // Mark it as in use: see remove_old().
         let _ = fs::File::open(&root).and_then(|dir| dir.set_modified(SystemTime::now()));
         return Ok((root, list));
     }
     let draft = parent.join(format!("draft-{}-{name}", std::process::id()));
     let _ = fs::remove_dir_all(&draft);
     write(&draft, &all)?;
-    // Another process may have been quicker: then its directory is as good.
+    // Another process may have been faster. Its directory is just as good.
     if let Err(error) = fs::rename(&draft, &root) {
         let _ = fs::remove_dir_all(&draft);
         if !root.is_dir() {
@@ -268,7 +268,7 @@ fn write(root: &Path, all: &Contents) -> io::Result<()> {
         let path = root.join(&file.path);
         above(&path)?;
         let mut open = fs::OpenOptions::new();
-        // As sysfs has them.
+        // The files have the same mode as in sysfs.
         let mut open = open.write(true).create_new(true).mode(0o444).open(path)?;
         open.write_all(file.text.as_bytes())?;
     }
@@ -280,7 +280,8 @@ fn write(root: &Path, all: &Contents) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes directories that nobody has used for long, and the oldest of too many.
+/// Removes directories that were not used for a long time, and the oldest ones if there are too
+/// many.
 fn remove_old(parent: &Path, current: &str) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     let now = SystemTime::now();

@@ -1,4 +1,4 @@
-//! What is answered: `RDMA_NL_NLDEV`'s reading commands about devices, ports and what is in use
+//! The answers to `RDMA_NL_NLDEV`'s reading commands about devices, ports and used resources
 //! (`rdma/rdma_netlink.h`).
 
 use polypath_ipc::Client;
@@ -36,14 +36,14 @@ const SYS_NETNS_MODE: u16 = 66;
 const DEV_PROTOCOL: u16 = 67;
 const SYS_COPY_ON_FORK: u16 = 93;
 
-/// What our devices are.
+/// Our devices.
 struct Ours {
     devices: Vec<DeviceSpec>,
     table: Table,
 }
 
 impl Ours {
-    /// As the broker has them; none if it can't be reached.
+    /// The broker's current devices; none if it can't be reached.
     fn now() -> Self {
         let asked = broker::ask(true, |client| {
             let table = client.table()?;
@@ -94,8 +94,8 @@ fn end(answer: &mut Answer<'_>, request: &Request<'_>) {
     }
 }
 
-/// Answers a request that is about no device of ours, or about all devices: by what the kernel says,
-/// where it says anything, and ours.
+/// Answers a request that is not about one of our devices, or is about all devices. The answer
+/// combines the kernel's, if there is one, and ours.
 fn beside(
     answer: &mut Answer<'_>,
     request: &Request<'_>,
@@ -123,7 +123,8 @@ fn beside(
             Err(error) => return answer.error(error.errno()),
         },
         _ if there => return,
-        // Devices are seen in every network namespace (1), and a forked child's memory is its own.
+        // Devices are visible in every network namespace (1), and a forked child has its own
+        // memory.
         SYS_GET => {
             answer.object(&Attributes::default().u8(SYS_NETNS_MODE, 1).u8(SYS_COPY_ON_FORK, 1));
         }
@@ -137,7 +138,7 @@ fn handle(device: &DeviceSpec) -> Attributes {
     Attributes::default().u32(DEV_INDEX, device.index).text(DEV_NAME, &device.name)
 }
 
-/// `RDMA_NLDEV_CMD_GET`. The port number is that of the last port.
+/// The attributes for `RDMA_NLDEV_CMD_GET`. The port number is that of the last port.
 fn description(device: &DeviceSpec) -> Attributes {
     handle(device)
         .u32(PORT_INDEX, 1)
@@ -148,7 +149,8 @@ fn description(device: &DeviceSpec) -> Attributes {
         .text(DEV_PROTOCOL, "roce")
 }
 
-/// `RDMA_NLDEV_CMD_PORT_GET`. A port has one network interface there: of an mp device's, the first.
+/// The attributes for `RDMA_NLDEV_CMD_PORT_GET`. A port has one network interface there; for an mp
+/// device it is the first member.
 fn port_of(device: &DeviceSpec, table: &Table) -> Attributes {
     // IB_PORT_ACTIVE and LINK_UP, or IB_PORT_DOWN and DISABLED.
     let (state, physical) = if device.is_active(table) { (4, 5) } else { (1, 3) };
@@ -160,8 +162,8 @@ fn port_of(device: &DeviceSpec, table: &Table) -> Attributes {
     }
 }
 
-/// `RDMA_NLDEV_CMD_RES_GET`: what is counted by device. Protection domains, completion queues and memory
-/// regions are known to their processes only.
+/// The attributes for `RDMA_NLDEV_CMD_RES_GET`: what is counted by device. Only the processes know
+/// their protection domains, completion queues and memory regions.
 fn summary(device: &DeviceSpec, status: &Status) -> Attributes {
     let open = |process: &ProcessStatus| {
         process.devices.iter().filter(|name| **name == device.name).count()
@@ -215,7 +217,7 @@ mod tests {
         Ours { devices: vec![device], table: Table::default() }
     }
 
-    /// Types of the messages of an answer, and the whole of it.
+    /// The types of the messages in an answer, and all of its bytes.
     fn answer_to(bytes: &[u8], kernel: Option<Vec<Vec<u8>>>) -> (Vec<u16>, Vec<u8>) {
         let ours = ours();
         let request = Request::all(bytes).next().unwrap();

@@ -1,10 +1,10 @@
-//! Netlink messages: requests taken apart, answers put together (`linux/netlink.h`).
+//! Netlink messages: parses requests, builds answers (`linux/netlink.h`).
 
 /// `struct nlmsghdr`.
 const HEADER: usize = 16;
 /// `struct nlattr`.
 const ATTRIBUTE: usize = 4;
-/// Longest datagram of an answer: what programs have room for.
+/// The longest datagram of an answer, for which programs have room.
 const DATAGRAM_MAX: usize = 4096;
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
@@ -15,7 +15,8 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// The messages of a datagram, each with its header; what is cut off at the end is left out.
+/// The messages of a datagram, each with its header. A message that is cut off at the end is left
+/// out.
 pub(super) fn messages(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
@@ -31,7 +32,7 @@ pub(super) fn kind(message: &[u8]) -> u16 {
     u16_at(message, 4).unwrap_or(0)
 }
 
-/// Puts the receiver's address into a message of the kernel's, which has that of our own socket.
+/// Replaces the receiver's address in the kernel's message, which is that of our own socket.
 pub(super) fn readdress(message: &[u8], port: u32) -> Vec<u8> {
     let mut message = message.to_vec();
     message[12..16].copy_from_slice(&port.to_ne_bytes());
@@ -45,7 +46,7 @@ pub(super) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The requests of what was sent.
+    /// The requests in the bytes that were sent.
     pub(super) fn all(sent: &'a [u8]) -> impl Iterator<Item = Self> {
         let asks = |message: &&[u8]| {
             u16_at(message, 6).is_some_and(|flags| flags & libc::NLM_F_REQUEST as u16 != 0)
@@ -70,7 +71,7 @@ impl<'a> Request<'a> {
         self.has(libc::NLM_F_DUMP)
     }
 
-    /// Whether the end is to be told although all went well.
+    /// Whether the end must be reported even if there was no error.
     pub(super) fn wants_acknowledgement(&self) -> bool {
         self.has(libc::NLM_F_ACK)
     }
@@ -79,7 +80,7 @@ impl<'a> Request<'a> {
         u32_at(self.bytes, 8).unwrap_or(0)
     }
 
-    /// An attribute that is a number.
+    /// The value of an attribute that is a number.
     pub(super) fn number(&self, wanted: u16) -> Option<u32> {
         let mut rest = self.bytes.get(HEADER..)?;
         loop {
@@ -93,7 +94,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Attributes, one after the other.
+/// Attributes that follow one another.
 #[derive(Debug, Default)]
 pub(super) struct Attributes(Vec<u8>);
 
@@ -119,7 +120,7 @@ impl Attributes {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// Text ends in NUL.
+    /// Adds text, which ends in NUL.
     pub(super) fn text(self, kind: u16, value: &str) -> Self {
         self.bytes(kind, &[value.as_bytes(), &[0]].concat())
     }
@@ -137,12 +138,12 @@ pub(super) struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// An empty answer to the socket with this address.
+    /// Creates an empty answer to the socket with this address.
     pub(super) fn new(request: &'a Request<'a>, port: u32) -> Self {
         Self { request, port, datagrams: Vec::new() }
     }
 
-    /// Adds a message that is whole; they share a datagram while it is short.
+    /// Adds a complete message. Short messages share a datagram.
     pub(super) fn add(&mut self, message: Vec<u8>) {
         match self.datagrams.last_mut() {
             Some(last) if last.len() + message.len() <= DATAGRAM_MAX => last.extend(message),
@@ -174,7 +175,7 @@ impl<'a> Answer<'a> {
         self.add(message);
     }
 
-    /// Adds an error, or with 0 an acknowledgement, in a datagram of its own as the kernel does.
+    /// Adds an error or, with 0, an acknowledgement, in its own datagram as the kernel does.
     pub(super) fn error(&mut self, errno: libc::c_int) {
         let mut body = (-errno).to_ne_bytes().to_vec();
         body.extend(&self.request.bytes[..HEADER]);

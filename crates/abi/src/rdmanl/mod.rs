@@ -1,14 +1,14 @@
-//! A stand-in for the kernel's `NETLINK_RDMA` sockets, so that `rdma link`, `rdma dev` and `rdma
+//! A replacement for the kernel's `NETLINK_RDMA` sockets, so that `rdma link`, `rdma dev` and `rdma
 //! resource` of iproute2 show our devices beside the real ones.
 //!
 //! A program that opens such a socket gets a netlink socket of another protocol,
-//! `NETLINK_USERSOCK`: one that any process may send to. What the program sends is taken here, at
-//! `send()` and its like, and answered into the socket's own queue ([`answer`]); receiving, polling and
-//! options are the kernel's. Requests that are not about a device of ours go to a real socket, where
-//! the kernel has one, and its answers are passed on; a dump has both.
+//! `NETLINK_USERSOCK`, to which any process may send. `send()` and similar functions take what the
+//! program sends, and put the answer into the socket's own queue ([`answer`]). The kernel does
+//! receiving, polling and options. A request that is not about one of our devices goes to a real
+//! socket, if the kernel has one, and its answers are passed on. A dump contains both.
 //!
-//! The real libibverbs finds its devices by such sockets, too. It shall see the kernel's only
-//! ([`Aside`]): no provider of its drives ours.
+//! The real libibverbs also finds its devices through such sockets. It must see only the kernel's
+//! ([`Aside`]), because none of its providers drives ours.
 
 mod answer;
 mod message;
@@ -24,19 +24,20 @@ use crate::guard::{self, set_errno};
 use crate::lock::Lock;
 use message::Request;
 
-/// Longest request that is looked at.
+/// The longest request that is read.
 const REQUEST_MAX: usize = 64 * 1024;
 
-/// Most sockets that a process may have at once.
+/// The largest number of sockets that a process may have at once.
 const SOCKETS_MAX: usize = 256;
 
-/// Whether any was ever opened.
+/// Whether any such socket was ever opened.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// A descriptor, and the identity of its socket: it may have been closed behind our back.
+/// A descriptor, and the identity of its socket, because the descriptor may have been closed
+/// without our knowledge.
 type Known = (c_int, (u64, u64));
 
-/// Open sockets.
+/// The open sockets.
 pub(crate) static SOCKETS: Lock<Vec<Known>> = Lock::new(Vec::new());
 
 thread_local! {
@@ -58,20 +59,20 @@ impl Drop for Aside {
     }
 }
 
-/// Whether a socket of this kind is ours to open.
+/// Whether we open a socket of this kind.
 pub(crate) fn wanted() -> bool {
     !ASIDE.get()
 }
 
-/// Whether a descriptor may be one of ours. One load, in nearly all programs.
+/// Whether a descriptor may be one of ours. In nearly all programs this is one load.
 #[inline]
 pub(crate) fn maybe(_fd: c_int) -> bool {
     ANY.load(Ordering::Relaxed)
 }
 
-/// `fstat` by system call, past our own stand-in.
+/// Calls `fstat` by system call, so that our own replacement is not involved.
 fn identity(fd: c_int) -> Option<(u64, u64)> {
-    // SAFETY: zero is valid for the structure, which the kernel fills in.
+    // SAFETY: zeroes are valid for the structure, which the kernel fills in.
     unsafe {
         let mut status: libc::stat = zeroed();
         let failed = libc::syscall(libc::SYS_fstat, fd, &raw mut status) != 0;
@@ -89,14 +90,14 @@ fn is_ours(fd: c_int) -> bool {
     false
 }
 
-/// A socket by system call, past our own stand-in; -1 with `errno`.
+/// Opens a socket by system call, so that our own replacement is not involved; -1 with `errno`.
 fn new_socket(kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: plain numbers.
+    // SAFETY: the arguments are plain numbers.
     let fd = unsafe { libc::syscall(libc::SYS_socket, libc::AF_NETLINK, kind, protocol) };
     c_int::try_from(fd).unwrap_or(-1)
 }
 
-/// Opens a stand-in: a descriptor, or -1 with `errno`.
+/// Opens a replacement socket. Returns a descriptor, or -1 with `errno`.
 pub(crate) fn open(kind: c_int) -> c_int {
     let fd = new_socket(kind, libc::NETLINK_USERSOCK);
     if fd < 0 {
@@ -112,7 +113,7 @@ pub(crate) fn open(kind: c_int) -> c_int {
         room
     });
     if !known {
-        // SAFETY: a descriptor of this function's own.
+        // SAFETY: this is the function's own descriptor.
         unsafe { libc::close(fd) };
         set_errno(libc::EMFILE);
         return -1;
@@ -121,7 +122,7 @@ pub(crate) fn open(kind: c_int) -> c_int {
     fd
 }
 
-/// `send()` on such a socket. `None`: it is not one of ours after all.
+/// Implements `send()` on such a socket. `None` if it is not one of ours after all.
 ///
 /// # Safety
 /// `buffer` has `length` bytes.
@@ -133,22 +134,22 @@ pub(crate) unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t) -> O
         set_errno(if buffer.is_null() { libc::EFAULT } else { libc::EMSGSIZE });
         return Some(-1);
     }
-    // SAFETY: `buffer` is not null, so it has `length` bytes, by the promise of the caller.
+    // SAFETY: `buffer` is not null, so the caller promises that it has `length` bytes.
     let bytes = unsafe { core::slice::from_raw_parts(buffer.cast::<u8>(), length) };
     Some(take(fd, bytes))
 }
 
-/// `sendmsg()` on such a socket. `None`: it is not one of ours after all.
+/// Implements `sendmsg()` on such a socket. `None` if it is not one of ours after all.
 ///
 /// # Safety
-/// `message` and its parts are as `sendmsg` wants them.
+/// `message` and its parts are as `sendmsg` requires.
 pub(crate) unsafe fn send_message(fd: c_int, message: *const libc::msghdr) -> Option<ssize_t> {
     if message.is_null() || !guard::run(false, || is_ours(fd)) {
         return None;
     }
     let mut bytes = Vec::new();
-    // SAFETY: the header is not null; it names `msg_iovlen` parts, and each has its bytes, as
-    // `sendmsg` wants it.
+    // SAFETY: the header is not null. It names `msg_iovlen` parts, each with its bytes, as
+    // `sendmsg` requires.
     unsafe {
         for at in 0..(*message).msg_iovlen {
             let part = &*(*message).msg_iov.add(at);
@@ -165,7 +166,7 @@ pub(crate) unsafe fn send_message(fd: c_int, message: *const libc::msghdr) -> Op
     Some(take(fd, &bytes))
 }
 
-/// Answers what the program sent.
+/// Answers the requests that the program sent.
 fn take(fd: c_int, bytes: &[u8]) -> ssize_t {
     let result = guard::run(Err(libc::EIO), || {
         let port = port_of(fd)?;
@@ -186,7 +187,7 @@ fn take(fd: c_int, bytes: &[u8]) -> ssize_t {
 }
 
 fn address(port: u32) -> sockaddr_nl {
-    // SAFETY: zero is valid for the structure.
+    // SAFETY: zeroes are valid for the structure.
     let mut address: sockaddr_nl = unsafe { zeroed() };
     address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
     address.nl_pid = port;
@@ -199,12 +200,12 @@ fn last_errno(result: libc::c_long) -> Result<libc::c_long, c_int> {
     if result < 0 { Err(guard::errno()) } else { Ok(result) }
 }
 
-/// The socket's own address. The kernel gives one at the first send at the latest; so do we.
+/// The socket's own address. The kernel assigns one at the first send at the latest, and so do we.
 fn port_of(fd: c_int) -> Result<u32, c_int> {
     let mut own = address(0);
     for _ in 0..2 {
         let mut length = ADDRESS_LEN;
-        // SAFETY: room for an address of that length.
+        // SAFETY: there is room for an address of that length.
         last_errno(unsafe {
             libc::syscall(libc::SYS_getsockname, fd, &raw mut own, &raw mut length)
         })?;
@@ -212,20 +213,20 @@ fn port_of(fd: c_int) -> Result<u32, c_int> {
             return Ok(own.nl_pid);
         }
         let any = address(0);
-        // SAFETY: an address of that length.
+        // SAFETY: this is an address of that length.
         last_errno(unsafe { libc::syscall(libc::SYS_bind, fd, &raw const any, ADDRESS_LEN) })?;
     }
     Err(libc::EADDRNOTAVAIL)
 }
 
-/// Puts a datagram into the queue of the socket with this address. One that does not fit any more is
-/// an error of the sender, as the program that would have to make room is in that very call.
+/// Puts a datagram into the queue of the socket with this address. If it does not fit, the sender
+/// gets the error, because the program that would have to make room is inside this call.
 fn deliver(port: u32, datagram: &[u8]) -> Result<(), c_int> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let from = new_socket(kind, libc::NETLINK_USERSOCK);
     last_errno(from.into())?;
     let to = address(port);
-    // SAFETY: a buffer and an address of these lengths; the socket is closed once.
+    // SAFETY: the buffer and the address have these lengths, and the socket is closed once.
     unsafe {
         let sent = libc::syscall(
             libc::SYS_sendto,
@@ -245,7 +246,7 @@ fn deliver(port: u32, datagram: &[u8]) -> Result<(), c_int> {
     }
 }
 
-/// Asks the kernel; gives its datagrams, or `None` where it has no such sockets.
+/// Asks the kernel. Returns its datagrams, or `None` if it has no such sockets.
 fn ask_kernel(request: &Request<'_>) -> Option<Vec<Vec<u8>>> {
     let real =
         new_socket(libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, libc::NETLINK_RDMA);
@@ -254,9 +255,9 @@ fn ask_kernel(request: &Request<'_>) -> Option<Vec<Vec<u8>>> {
     }
     let kernel = address(0);
     let mut all = Vec::new();
-    // SAFETY: buffers and addresses of these lengths; the socket is closed once. The kernel answers
-    // before the send returns, and goes on with a dump whenever it is read: so what can't be
-    // received at once does not come.
+    // SAFETY: the buffers and addresses have these lengths, and the socket is closed once. The
+    // kernel answers before the send returns, and continues a dump whenever it is read. So
+    // everything can be received at once.
     unsafe {
         let bytes = request.bytes();
         let mut more = libc::syscall(
@@ -304,20 +305,20 @@ mod tests {
         request.extend(1_u16.to_ne_bytes());
         request.extend(77_u32.to_ne_bytes());
         request.extend([0; 8]);
-        // SAFETY: as many bytes as told.
+        // SAFETY: there are as many bytes as stated.
         let sent = unsafe { send(fd, request.as_ptr().cast(), request.len()) };
         assert_eq!(sent, Some(20));
         let mut buffer = [0_u8; 256];
-        // SAFETY: as many bytes as told.
+        // SAFETY: there are as many bytes as stated.
         let got = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), 256, libc::MSG_DONTWAIT) };
         assert!(got >= 36, "{got}");
         assert_eq!(buffer[4..6], 2_u16.to_ne_bytes(), "NLMSG_ERROR");
         assert_eq!(buffer[8..12], 77_u32.to_ne_bytes());
         let port = port_of(fd).unwrap();
         assert_eq!(buffer[12..16], port.to_ne_bytes());
-        // SAFETY: a descriptor of this test's own.
+        // SAFETY: this is the test's own descriptor.
         unsafe { libc::close(fd) };
-        // SAFETY: as many bytes as told.
+        // SAFETY: there are as many bytes as stated.
         assert_eq!(unsafe { send(fd, request.as_ptr().cast(), request.len()) }, None);
     }
 }

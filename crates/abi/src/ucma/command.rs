@@ -1,8 +1,8 @@
 //! The commands that librdmacm writes (`rdma/rdma_user_cm.h`, ABI version 4).
 //!
-//! A command is passed to the broker as it is, but for two that point into this process:
-//! `SET_OPTION` (its value is put behind the command) and `MIGRATE_ID` (a descriptor becomes the
-//! broker's file number). The response is copied to where the command wants it.
+//! A command is passed to the broker unchanged, except for two that point into this process:
+//! `SET_OPTION` (its value is appended to the command) and `MIGRATE_ID` (a descriptor is replaced
+//! with the broker's file number). The response is copied to the address in the command.
 
 use core::ffi::c_void;
 use core::slice;
@@ -18,23 +18,23 @@ use crate::ucma::layout::{
 };
 use crate::ucma::{File, IDS, file, purge};
 
-/// Longest option value.
+/// The longest option value.
 const OPTION_MAX: usize = 8 * 1024;
 
-/// What is left to do.
+/// What remains to be done after a command.
 pub(crate) enum Step {
-    /// The command is done; its `write()` returns.
+    /// Nothing: the command is done, and its `write()` returns.
     Done,
-    /// To wait for an event of the file with this number and copy it, up to `room` bytes.
+    /// Wait for an event of the file with this number, and copy it, up to `room` bytes.
     Wait { response: *mut u8, room: usize, file: u64 },
 }
 
 /// A command in the program's memory.
 struct Command<'a> {
     code: u32,
-    /// Room for the response in bytes.
+    /// The room for the response in bytes.
     out: usize,
-    /// All of it, header included.
+    /// The whole command, including its header.
     bytes: &'a [u8],
 }
 
@@ -62,7 +62,7 @@ impl<'a> Command<'a> {
         u64_at(&self.bytes[HEADER..], at)
     }
 
-    /// Where the response goes: all commands that have one begin with the address, but one.
+    /// The address for the response. All commands with a response begin with it, except for one.
     fn response(&self) -> Result<*mut u8, c_int> {
         let address = self.u64(if self.code == CREATE_ID { 8 } else { 0 })?;
         let address = usize::try_from(address).map_err(|_| libc::EFAULT)?;
@@ -73,10 +73,10 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Executes a command up to waiting for an event. `None`: the descriptor is not one of ours.
+/// Executes a command up to waiting for an event. `None` if the descriptor is not one of ours.
 ///
 /// # Safety
-/// `buffer` has `len` bytes, and what the command in it points to is as the kernel's ABI wants it.
+/// `buffer` has `len` bytes, and what the command in it points to is as the kernel's ABI requires.
 pub(crate) unsafe fn run(
     fd: c_int,
     buffer: *const c_void,
@@ -86,8 +86,8 @@ pub(crate) unsafe fn run(
     if buffer.is_null() {
         return Some(Err(libc::EFAULT));
     }
-    // SAFETY: `buffer` is not null and has `len` bytes, and what the command in it points to is as the
-    // kernel's ABI wants it: the caller promises both.
+    // SAFETY: the caller promises that `buffer`, which is not null, has `len` bytes, and that what
+    // the command in it points to is as the kernel's ABI requires.
     unsafe {
         let bytes = slice::from_raw_parts(buffer.cast(), len);
         Some(Command::parse(bytes).and_then(|command| execute(fd, this, &command)))
@@ -97,30 +97,30 @@ pub(crate) unsafe fn run(
 /// Executes a command.
 ///
 /// # Safety
-/// What the command points to is as the kernel's ABI wants it.
+/// What the command points to is as the kernel's ABI requires.
 unsafe fn execute(fd: c_int, file: File, command: &Command<'_>) -> Result<Step, c_int> {
     if command.code == GET_EVENT {
         let response = command.response()?;
         return Ok(Step::Wait { response, room: command.out, file: file.number });
     }
-    // SAFETY: what the command points to can be read as the kernel's ABI wants it.
+    // SAFETY: what the command points to can be read as the kernel's ABI requires.
     let bytes = unsafe { portable(command)? };
-    // Commands that make or end what events are about hold the lock meanwhile, so that no event of
-    // theirs is judged before they are known, or after they are gone.
+    // Commands that create or end objects of events hold the lock meanwhile. So no event of these
+    // objects is judged before they are known, or after they are gone.
     let mut ids = IDS.lock();
     let Outcome { mut answer, job } = match file.both {
         None => Outside.broker(file.number, &bytes)?.into(),
         Some(both) => {
             let from = if command.code == MIGRATE_ID { leaving(command)?.both } else { None };
             let from = from.unwrap_or(0);
-            // SAFETY: what the command points to is the program's, as the kernel's ABI wants it, until
-            // its `write()` returns; the job that is left is done below, before that.
+            // SAFETY: what the command points to belongs to the program, and is as the kernel's ABI
+            // requires until its `write()` returns. The remaining job is done below, before that.
             let asked = unsafe { Asked::new(both, command.code, command.bytes, &bytes, from) };
             ids.both.execute(asked, &mut Outside)?
         }
     };
     if let Some(job @ Job::Write(..)) = job {
-        // The kernel's alone. It may take as long as it takes a peer to answer.
+        // Only the kernel handles this. It may take as long as a peer needs to answer.
         drop(ids);
         job.run()?;
         if command.code == ACCEPT {
@@ -156,7 +156,7 @@ unsafe fn execute(fd: c_int, file: File, command: &Command<'_>) -> Result<Step, 
     };
     drop(ids);
     if let Some(job) = job {
-        // What the program no longer has ends as well in the kernel as it can.
+        // The program no longer has this id, so it should also end in the kernel.
         let _ = job.run();
     }
     if let (Some(reported), Some(place)) = (reported, answer.first_chunk_mut::<4>()) {
@@ -164,11 +164,11 @@ unsafe fn execute(fd: c_int, file: File, command: &Command<'_>) -> Result<Step, 
     }
     if !answer.is_empty() && command.out > 0 {
         let length = answer.len().min(command.out);
-        // SAFETY: the caller's promise: there is room for `out` bytes.
+        // SAFETY: the caller promises that there is room for `out` bytes.
         unsafe { core::ptr::copy_nonoverlapping(answer.as_ptr(), command.response()?, length) };
     }
     if command.code == MIGRATE_ID {
-        // What was already under way by the old descriptor.
+        // This handles events that were already under way to the old descriptor.
         purge(command.u32(12)?.cast_signed());
     }
     if matches!(command.code, DESTROY_ID | LEAVE_MCAST) {
@@ -177,9 +177,9 @@ unsafe fn execute(fd: c_int, file: File, command: &Command<'_>) -> Result<Step, 
     Ok(Step::Done)
 }
 
-/// `ACCEPT` gave an id its name.
+/// Notes the name that `ACCEPT` gave an id.
 fn accepted(ids: &mut Ids, command: &Command<'_>) -> Result<(), c_int> {
-    // The id comes after the name and the parameters of 272 bytes.
+    // The id follows the name and the parameters of 272 bytes.
     let (uid, id) = (command.u64(0)?, command.u32(8 + 272)?);
     if uid != 0 {
         ids.named(id, uid);
@@ -187,7 +187,7 @@ fn accepted(ids: &mut Ids, command: &Command<'_>) -> Result<(), c_int> {
     Ok(())
 }
 
-/// The file that `MIGRATE_ID` takes an id from.
+/// The file that an id leaves by `MIGRATE_ID`.
 fn leaving(command: &Command<'_>) -> Result<File, c_int> {
     let from = c_int::try_from(command.u32(12)?).map_err(|_| libc::EBADF)?;
     file(from).ok_or(libc::EBADF)
@@ -211,7 +211,7 @@ unsafe fn portable(command: &Command<'_>) -> Result<Vec<u8>, c_int> {
             }
             if length > 0 {
                 let value = core::ptr::with_exposed_provenance(address);
-                // SAFETY: the caller's promise: the option's value is `length` bytes there.
+                // SAFETY: the caller promises that the option's value has `length` bytes there.
                 bytes.extend_from_slice(unsafe { slice::from_raw_parts(value, length) });
             }
         }
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(sent[HEADER + 24..], value);
         body[0..8].fill(0);
         let bytes = command(SET_OPTION, &body, 0);
-        // SAFETY: a null pointer is refused.
+        // SAFETY: a null pointer is rejected.
         let refused = unsafe { portable(&Command::parse(&bytes).unwrap()) };
         assert_eq!(refused.err(), Some(libc::EFAULT));
     }
@@ -280,7 +280,7 @@ mod tests {
         let mut body = [0_u8; 16];
         body[12..16].copy_from_slice(&0_u32.to_ne_bytes());
         let bytes = command(MIGRATE_ID, &body, 4);
-        // SAFETY: nothing is pointed to.
+        // SAFETY: the command has no pointers.
         let refused = unsafe { portable(&Command::parse(&bytes).unwrap()) };
         assert_eq!(refused.err(), Some(libc::EBADF));
     }

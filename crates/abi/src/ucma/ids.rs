@@ -1,8 +1,9 @@
-//! Which ids there are, and how many events of each the program has been given.
+//! The ids that exist, and how many events of each were delivered to the program.
 //!
-//! The kernel forgets the events of an id that is destroyed, and tells how many it gave out before,
-//! so that librdmacm waits until those are acknowledged. Here events travel through a socket: the
-//! broker can't take them back, nor know which have been read. So both are done at this end.
+//! The kernel drops the events of an id that is destroyed, and returns how many it delivered
+//! before, so that librdmacm waits until those are acknowledged. Here events travel through a
+//! socket, so the broker can neither take them back nor know which were read. So both are done on
+//! this side.
 
 use std::collections::HashMap;
 
@@ -11,23 +12,24 @@ use libc::c_int;
 use crate::ucma::both::Both;
 use crate::ucma::layout::{CONNECT_REQUEST, MULTICAST};
 
-/// What is to be done with an event.
+/// What must be done with an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventFate {
     /// The program gets it.
     Deliver,
-    /// Its id is gone; with it ends the id that a connection request announced.
+    /// Drop it, because its id is gone. If it is a connection request, the id that it announced
+    /// must end too.
     Drop(Option<u32>),
-    /// Its id moved to the file of this number before the event was read.
+    /// Forward it, because its id moved to the file with this number before the event was read.
     Forward(u64),
 }
 
 /// An id, or a multicast membership.
 #[derive(Clone, Copy, Debug)]
 struct Id {
-    /// The program's name for it.
+    /// The program's name of it.
     uid: u64,
-    /// Events given to the program.
+    /// The number of events that were delivered to the program.
     reported: u32,
     /// The id that a membership belongs to.
     owner: Option<u32>,
@@ -38,13 +40,13 @@ struct Id {
 /// All ids of the process.
 pub(crate) struct Ids {
     ids: Option<HashMap<u32, Id>>,
-    /// Memberships have numbers of their own.
+    /// Memberships have their own numbers.
     memberships: Option<HashMap<u32, Id>>,
     /// Listening ids by the program's name.
     by_uid: Option<HashMap<u64, u32>>,
-    /// Threads in `GET_EVENT`, by descriptor.
+    /// The number of threads in `GET_EVENT`, by descriptor.
     waiting: Option<HashMap<c_int, u32>>,
-    /// The ids that the kernel has as well, or alone.
+    /// The ids that the kernel has too, or alone.
     pub(crate) both: Both,
 }
 
@@ -68,7 +70,7 @@ impl Ids {
         Self { ids: None, memberships: None, by_uid: None, waiting: None, both: Both::new() }
     }
 
-    /// `CREATE_ID` gave an id.
+    /// Adds an id that `CREATE_ID` created.
     pub(crate) fn created(&mut self, id: u32, uid: u64) {
         let entry = Id { uid, reported: 0, owner: None, home: None };
         self.ids.get_or_insert_default().insert(id, entry);
@@ -77,7 +79,7 @@ impl Ids {
         }
     }
 
-    /// `ACCEPT` gave an id its name.
+    /// Notes the name that `ACCEPT` gave an id.
     pub(crate) fn named(&mut self, id: u32, uid: u64) {
         if let Some(entry) = self.ids.get_or_insert_default().get_mut(&id) {
             entry.uid = uid;
@@ -85,13 +87,13 @@ impl Ids {
         }
     }
 
-    /// `JOIN_MCAST` gave a membership.
+    /// Adds a membership that `JOIN_MCAST` created.
     pub(crate) fn joined(&mut self, membership: u32, uid: u64, owner: u32) {
         let entry = Id { uid, reported: 0, owner: Some(owner), home: None };
         self.memberships.get_or_insert_default().insert(membership, entry);
     }
 
-    /// `DESTROY_ID`: how many events were given out.
+    /// Removes an id for `DESTROY_ID`. Returns how many of its events were delivered.
     pub(crate) fn destroyed(&mut self, id: u32) -> u32 {
         let Some(entry) = self.ids.get_or_insert_default().remove(&id) else { return 0 };
         self.memberships.get_or_insert_default().retain(|_, m| m.owner != Some(id));
@@ -102,20 +104,20 @@ impl Ids {
         entry.reported
     }
 
-    /// `LEAVE_MCAST`: how many events were given out.
+    /// Removes a membership for `LEAVE_MCAST`. Returns how many of its events were delivered.
     pub(crate) fn left(&mut self, membership: u32) -> u32 {
         let entry = self.memberships.get_or_insert_default().remove(&membership);
         entry.map_or(0, |entry| entry.reported)
     }
 
-    /// `MIGRATE_ID` moved an id to a file.
+    /// Notes the file that `MIGRATE_ID` moved an id to.
     pub(crate) fn moved(&mut self, id: u32, home: u64) {
         if let Some(entry) = self.ids.get_or_insert_default().get_mut(&id) {
             entry.home = Some(home);
         }
     }
 
-    /// How many events of an id were given out.
+    /// The number of events of an id that were delivered.
     pub(crate) fn reported(&self, id: u32) -> u32 {
         self.id(id).map_or(0, |entry| entry.reported)
     }
@@ -132,7 +134,7 @@ impl Ids {
         self.by_uid.as_ref()?.get(&event.uid).copied()
     }
 
-    /// What is to be done with an event that came by a file.
+    /// Decides about an event that arrived on a file.
     pub(crate) fn judge(&self, event: &[u8], file: u64) -> EventFate {
         let Some(event) = parse(event) else { return EventFate::Drop(None) };
         let (owner, child) = match event.kind {
@@ -149,7 +151,7 @@ impl Ids {
         }
     }
 
-    /// An event was received: what is to be done with it. If it is to be delivered, it is counted.
+    /// Decides about an event that was received. If it is to be delivered, it is counted.
     pub(crate) fn delivered(&mut self, bytes: &[u8], file: u64) -> EventFate {
         let verdict = self.judge(bytes, file);
         let (EventFate::Deliver, Some(event)) = (verdict, parse(bytes)) else { return verdict };
@@ -174,24 +176,24 @@ impl Ids {
         verdict
     }
 
-    /// A thread begins to wait for an event.
+    /// Notes that a thread begins to wait for an event.
     pub(crate) fn begin_wait(&mut self, fd: c_int) {
         *self.waiting.get_or_insert_default().entry(fd).or_default() += 1;
     }
 
-    /// It has one, or was interrupted.
+    /// Notes that a thread got an event, or was interrupted.
     pub(crate) fn end_wait(&mut self, fd: c_int) {
         if let Some(count) = self.waiting.get_or_insert_default().get_mut(&fd) {
             *count = count.saturating_sub(1);
         }
     }
 
-    /// Whether any thread waits. One that was cancelled counts as waiting for good.
+    /// Whether any thread waits. A thread that was cancelled counts as waiting forever.
     pub(crate) fn somebody_waits(&self, fd: c_int) -> bool {
         self.waiting.as_ref().and_then(|waiting| waiting.get(&fd)).is_some_and(|&count| count > 0)
     }
 
-    /// The descriptor is a new file.
+    /// Notes that the descriptor is a new file.
     pub(crate) fn forget_waiters(&mut self, fd: c_int) {
         self.waiting.get_or_insert_default().remove(&fd);
     }

@@ -1,4 +1,4 @@
-//! Where the commands of `rdma/rdma_user_cm.h` (ABI version 4) have what is looked at here.
+//! The offsets in the commands of `rdma/rdma_user_cm.h` (ABI version 4) that are used here.
 
 use libc::c_int;
 
@@ -57,7 +57,7 @@ pub(crate) fn id_at(code: u32) -> Option<usize> {
     }
 }
 
-/// A number in bytes; what lies beyond their end is `EINVAL`.
+/// Reads a number; an offset beyond the end is `EINVAL`.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Result<u32, c_int> {
     let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
     found.map(|bytes| u32::from_ne_bytes(*bytes)).ok_or(libc::EINVAL)
@@ -69,7 +69,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Result<u64, c_int> {
     found.map(|bytes| u64::from_ne_bytes(*bytes)).ok_or(libc::EINVAL)
 }
 
-/// Writes a number; the bytes have room for it.
+/// Writes a number. The bytes must have room for it.
 pub(crate) fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
 }

@@ -1,17 +1,17 @@
-//! A stand-in for the kernel's `/dev/infiniband/rdma_cm`, under the real librdmacm.
+//! A replacement for the kernel's `/dev/infiniband/rdma_cm`, below the real librdmacm.
 //!
-//! `open()` of that path gives one end of a socket pair whose other end is the broker's: each
-//! datagram from there is one complete event, so the descriptor polls as the device does, and
-//! `GET_EVENT` is one `recv()` (blocking, `O_NONBLOCK`, `EINTR` and cancellation as usual). Every
-//! other command that librdmacm gives by `write()` is answered by the broker, see [`command`].
+//! `open()` of that path returns one end of a socket pair whose other end belongs to the broker.
+//! Each datagram from there is one complete event, so the descriptor polls as the device does, and
+//! `GET_EVENT` is one `recv()` (blocking, `O_NONBLOCK`, `EINTR` and cancellation work as usual).
+//! The broker answers every other command that librdmacm gives by `write()`, see [`command`].
 //!
-//! Ordinary files pay one load per `write()`: whether a descriptor may be such a socket is told by
-//! a bit. The bit alone decides nothing: the socket's inode is compared too, so that a descriptor
-//! which was closed and opened anew behind our back is not mistaken.
+//! For ordinary files this costs one load per `write()`: a bit tells whether a descriptor may be
+//! such a socket. The bit alone is not enough, because the descriptor may have been closed and
+//! opened again without our knowledge. So the socket's inode is compared too.
 //!
-//! `POLYPATH_RDMA_CM` says whom the path leads to ([`who`]): to us, to the kernel, whose device is then
-//! left alone, or to both by source address ([`both`]). Duplicates of the descriptor (`dup()`) are
-//! plain sockets: librdmacm makes none.
+//! `POLYPATH_RDMA_CM` decides where the path leads ([`who`]): to us, to the kernel, whose device is
+//! then left alone, or to both by source address ([`both`]). Duplicates of the descriptor (`dup()`)
+//! are plain sockets; librdmacm makes none.
 
 pub(crate) mod both;
 pub(crate) mod command;
@@ -36,36 +36,37 @@ use crate::{broker, log};
 use both::{Outside, Ucma, World};
 use ids::{EventFate, Ids};
 
-/// The path that we stand in for.
+/// The path that we replace.
 const PATH: &CStr = c"/dev/infiniband/rdma_cm";
 
-/// Highest descriptor that can be one of ours.
+/// The largest number of descriptors that can be ours.
 const FDS_MAX: usize = 1 << 16;
 
-/// Longest event: `rdma_ucm_event_resp` has 336 bytes, with room for what later kernels add.
+/// The longest event. `rdma_ucm_event_resp` has 336 bytes; the rest is room for additions in later
+/// kernels.
 const EVENT_MAX: usize = 512;
 
-/// One bit for each descriptor: it may be one of ours.
+/// One bit for each descriptor: whether it may be one of ours.
 static MAYBE: [AtomicU64; FDS_MAX / 64] = [const { AtomicU64::new(0) }; FDS_MAX / 64];
 
-/// Open files by descriptor.
+/// The open files by descriptor.
 pub(crate) static FILES: Lock<Option<HashMap<c_int, File>>> = Lock::new(None);
 
-/// What is known of ids, of all files together: ids move between files.
+/// The ids of all files, because ids move between files.
 pub(crate) static IDS: Lock<Ids> = Lock::new(Ids::new());
 
 /// An open file.
 #[derive(Clone, Copy)]
 pub(crate) struct File {
-    /// The broker's name for it.
+    /// The broker's number of it.
     pub(crate) number: u64,
-    /// Our number for it, if it reaches the kernel's devices too.
+    /// Our number of it, if it also reaches the kernel's devices.
     pub(crate) both: Option<u64>,
-    /// Identity of the socket.
+    /// The identity of the socket.
     inode: (u64, u64),
 }
 
-/// Whether a descriptor may be one of ours. One load.
+/// Whether a descriptor may be one of ours. This is one load.
 #[inline]
 pub(crate) fn maybe(fd: c_int) -> bool {
     let Ok(at) = usize::try_from(fd) else { return false };
@@ -82,9 +83,9 @@ fn mark(fd: c_int, on: bool) {
     }
 }
 
-/// `fstat` by system call, past our own stand-in.
+/// Calls `fstat` by system call, so that our own replacement is not involved.
 fn inode(fd: c_int) -> Option<(u64, u64)> {
-    // SAFETY: zero is valid for the structure, which the kernel fills in.
+    // SAFETY: zeroes are valid for the structure, which the kernel fills in.
     unsafe {
         let mut status: libc::stat = zeroed();
         let failed = libc::syscall(libc::SYS_fstat, fd, &raw mut status) != 0;
@@ -92,7 +93,7 @@ fn inode(fd: c_int) -> Option<(u64, u64)> {
     }
 }
 
-/// The file behind a descriptor, if it still is one of ours.
+/// The file behind a descriptor, if it is still one of ours.
 pub(crate) fn file(fd: c_int) -> Option<File> {
     if !maybe(fd) {
         return None;
@@ -110,13 +111,13 @@ pub(crate) fn file(fd: c_int) -> Option<File> {
     }
 }
 
-/// Whether a path is ours to open.
+/// Whether we open this path.
 ///
 /// # Safety
 /// `path` is a C string.
 #[inline]
 pub(crate) unsafe fn is_path(path: *const c_char) -> bool {
-    // SAFETY: the caller's promise; the comparison ends at the string's end.
+    // SAFETY: the caller promises it. The comparison ends at the string's end.
     let same = unsafe { libc::strcmp(path, PATH.as_ptr()) } == 0;
     same && who::serves() != Ok(RdmaCm::Kernel)
 }
@@ -126,7 +127,7 @@ pub(crate) fn is_open(fd: c_int) -> bool {
     guard::run(false, || file(fd).is_some())
 }
 
-/// Opens the device: a descriptor, or -1 with `errno`.
+/// Opens the device. Returns a descriptor, or -1 with `errno`.
 pub(crate) fn open(flags: c_int) -> c_int {
     let opened = guard::run(Err(libc::EIO), || match who::serves() {
         Ok(RdmaCm::Kernel) => open_kernel(flags),
@@ -152,18 +153,18 @@ pub(crate) fn open(flags: c_int) -> c_int {
     }
 }
 
-/// Opens the kernel's device, as if we were not there.
+/// Opens the kernel's device, as if this library did not exist.
 fn open_kernel(flags: c_int) -> Result<c_int, c_int> {
     Ucma::open(flags & (libc::O_CLOEXEC | libc::O_NONBLOCK)).map(IntoRawFd::into_raw_fd)
 }
 
-/// Opens a file of the broker's, and with `device` one that reaches the kernel's devices as well.
+/// Opens a file of the broker. With `device`, it also reaches the kernel's devices.
 fn open_ours(flags: c_int, device: Option<Ucma>) -> Result<c_int, c_int> {
     let cm = match broker::ask(true, polypath_ipc::Client::open_cm) {
         Ok(cm) => cm,
         Err(error) if device.is_some() => {
-            // The same holds where rxe has the port: a program that wants the kernel's devices alone needs
-            // no broker.
+            // The same is true if rxe has the port: a program that only wants the kernel's devices
+            // needs no broker.
             log::no_devices(&error);
             return open_kernel(flags);
         }
@@ -185,7 +186,7 @@ fn open_ours(flags: c_int, device: Option<Ucma>) -> Result<c_int, c_int> {
         return Err(libc::EMFILE);
     }
     let set = |command: c_int, value: c_int| {
-        // SAFETY: commands that take a number.
+        // SAFETY: these are commands that take a number.
         unsafe { libc::fcntl(fd, command, value) };
     };
     set(libc::F_SETFD, if flags & libc::O_CLOEXEC != 0 { libc::FD_CLOEXEC } else { 0 });
@@ -206,15 +207,15 @@ fn open_ours(flags: c_int, device: Option<Ucma>) -> Result<c_int, c_int> {
     Ok(socket.into_raw_fd())
 }
 
-/// In a child that was forked.
+/// Handles a fork, in the child.
 pub(crate) fn forked() {
     IDS.lock().both.forget_all();
 }
 
-/// What `fstat()` says of such a descriptor: a character device. Its number is the kernel's where
+/// Makes `fstat()` report such a descriptor as a character device. Its number is the kernel's if
 /// the kernel has the device, because librdmacm may compare them.
 pub(crate) fn disguise(status: &mut libc::stat) {
-    // SAFETY: zero is valid for the structure, which the kernel fills in; a valid path.
+    // SAFETY: zeroes are valid for the structure, which the kernel fills in, and the path is valid.
     unsafe {
         let mut real: libc::stat = zeroed();
         let path = PATH.as_ptr();
@@ -226,18 +227,20 @@ pub(crate) fn disguise(status: &mut libc::stat) {
 }
 
 unsafe extern "C-unwind" {
-    /// Declared anew because it is a cancellation point: a cancelled thread is unwound from here.
+    /// Declared here because it is a cancellation point: a cancelled thread is unwound from it.
     fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
     /// The same.
     fn pause() -> c_int;
 }
 
-/// `write()` to such a descriptor: one command. `None`: it is not one of ours after all.
+/// Implements `write()` to such a descriptor: one command. `None` if it is not one of ours after
+/// all.
 ///
 /// # Safety
-/// `buffer` has `len` bytes, and what the command in it points to is as the kernel's ABI wants it.
+/// `buffer` has `len` bytes, and what the command in it points to is as the kernel's ABI requires.
 pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Option<ssize_t> {
-    // SAFETY: `buffer` and the command in it are what `command::run` wants, by the caller's promise.
+    // SAFETY: the caller promises that `buffer` and the command in it are as `command::run`
+    // requires.
     let step = unsafe { guard::run(Some(Err(libc::EIO)), || command::run(fd, buffer, len)) };
     let (response, room, number) = match step? {
         Ok(command::Step::Done) => return Some(len.cast_signed()),
@@ -247,14 +250,14 @@ pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Opt
             return Some(-1);
         }
     };
-    // SAFETY: a command without argument.
+    // SAFETY: this is a command without argument.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     let blocks = flags < 0 || flags & libc::O_NONBLOCK == 0;
     let mut event = [0_u8; EVENT_MAX];
     loop {
         guard::run((), || IDS.lock().begin_wait(fd));
-        // SAFETY: the buffer has that many bytes; nothing is alive here that would have to be
-        // dropped if the thread is cancelled.
+        // SAFETY: the buffer has that many bytes. Nothing here needs to be dropped if the thread is
+        // cancelled.
         let got = unsafe { recv(fd, event.as_mut_ptr().cast(), EVENT_MAX, 0) };
         let errno = guard::errno();
         let length = usize::try_from(got).unwrap_or(0);
@@ -267,13 +270,13 @@ pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Opt
             wait_for_ever();
         }
         if got <= 0 {
-            // Hung up: the broker is gone, as if the driver had been unloaded.
+            // It hung up: the broker is gone, as if the driver had been unloaded.
             set_errno(if got == 0 { libc::ENODEV } else { errno });
             return Some(-1);
         }
         match verdict {
             EventFate::Deliver => {
-                // SAFETY: the caller's promise: the response has `room` bytes.
+                // SAFETY: the caller promises that the response has `room` bytes.
                 unsafe {
                     core::ptr::copy_nonoverlapping(event.as_ptr(), response, room.min(length));
                 }
@@ -292,16 +295,17 @@ pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Opt
     }
 }
 
-/// The descriptor was closed by another thread while this one was in `GET_EVENT`, as programs do at
-/// their end. The kernel lets a thread that is inside go on waiting, for what never comes.
+/// Waits forever, because another thread closed the descriptor while this one was in `GET_EVENT`,
+/// as programs do at their end. The kernel also lets such a thread wait for an event that never
+/// comes.
 fn wait_for_ever() -> ! {
     loop {
-        // SAFETY: nothing is alive here that would have to be dropped if the thread is cancelled.
+        // SAFETY: nothing here needs to be dropped if the thread is cancelled.
         unsafe { pause() };
     }
 }
 
-/// Ends the id that a dropped connection request announced.
+/// Destroys the id that a dropped connection request announced.
 fn abandon(fd: c_int, child: Option<u32>) {
     let (Some(child), Some(file)) = (child, file(fd)) else { return };
     if let Some(both) = file.both {
@@ -312,15 +316,15 @@ fn abandon(fd: c_int, child: Option<u32>) {
     let _ = Outside.broker(file.number, &layout::command(layout::DESTROY_ID, &body, 4));
 }
 
-/// Sends an event after its id.
+/// Forwards an event to the file that its id moved to.
 fn forward(home: u64, event: &[u8]) {
     if let Err(error) = broker::ask(false, |client| client.cm_requeue(home, event)) {
         log::line(format_args!("an event of an id that moved is lost: {error}"));
     }
 }
 
-/// Takes events of ids that are gone, or moved, off the front of a file's queue, so that the descriptor is
-/// not readable because of them. A thread that waits for an event takes them by itself.
+/// Removes events of ids that are gone or were moved from the front of a file's queue, so that they
+/// do not keep the descriptor readable. A thread that waits for an event removes them itself.
 pub(crate) fn purge(fd: c_int) {
     let mut event = [0_u8; EVENT_MAX];
     let mut receive = |flags: c_int| {
@@ -332,7 +336,8 @@ pub(crate) fn purge(fd: c_int) {
     };
     let Some(this) = file(fd) else { return };
     loop {
-        // Nobody begins to wait while the lock is held: the event looked at is the one taken.
+        // While the lock is held, no thread begins to wait, so the event that was looked at is the
+        // one that is taken.
         let ids = IDS.lock();
         if ids.somebody_waits(fd) {
             return;

@@ -1,11 +1,11 @@
-//! Who serves librdmacm: Polypath, the kernel, or both.
+//! Decides who serves librdmacm: Polypath, the kernel, or both.
 
 use polypath_ipc::settings::{RdmaCm, SettingError, rdma_cm};
 
 use super::PATH;
 use crate::paths;
 
-/// What `POLYPATH_RDMA_CM` says, or what there is if it says nothing.
+/// The value of `POLYPATH_RDMA_CM`, or the default for this machine if it is not set.
 ///
 /// # Errors
 /// [`SettingError`], whose text says what to write instead.
@@ -19,9 +19,9 @@ fn by_what_is_there(node: bool, devices: impl FnOnce() -> bool) -> RdmaCm {
     if node && devices() { RdmaCm::Both } else { RdmaCm::Polypath }
 }
 
-/// Whether the kernel has the device.
+/// Whether the kernel has the device node.
 fn has_node() -> bool {
-    // SAFETY: zero is valid for the structure, which the kernel fills in; a valid path.
+    // SAFETY: zeroes are valid for the structure, which the kernel fills in, and the path is valid.
     unsafe {
         let mut status: libc::stat = core::mem::zeroed();
         let found =

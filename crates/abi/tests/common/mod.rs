@@ -1,14 +1,14 @@
-//! What the tests of the built library share.
+//! Shared parts of the tests of the built library.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The environment variable that names a directory with a library to test as it is.
+/// The environment variable that names a directory with a library to test without building it.
 const DIRECTORY_VARIABLE: &str = "POLYPATH_E2E_DIRECTORY";
 
-/// The library of that directory, or else built in the profile of this test.
+/// The library in that directory, or one that is built with the profile of this test.
 pub(crate) fn library() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -51,7 +51,7 @@ pub(crate) fn output(command: &mut Command) -> String {
     text
 }
 
-/// Symbols of a library or program as `name@VERSION`: those it defines, or those it needs.
+/// The symbols that a library or program defines or needs, as `name@VERSION`.
 pub(crate) fn symbols(file: &Path, defined: bool) -> Vec<String> {
     let which = if defined { "--defined-only" } else { "--undefined-only" };
     let text = output(Command::new("nm").args(["-D", "--with-symbol-versions", which]).arg(file));
@@ -59,7 +59,7 @@ pub(crate) fn symbols(file: &Path, defined: bool) -> Vec<String> {
         let symbol = line.split_whitespace().last()?;
         let (name, version) = symbol.split_once('@')?;
         let version = version.trim_start_matches('@');
-        // The version nodes themselves are listed too, as absolute symbols.
+        // The version nodes are listed too, as absolute symbols.
         (name != version).then(|| format!("{name}@{version}"))
     };
     text.lines().filter_map(of_line).collect()

@@ -1,5 +1,5 @@
-//! Memory windows: keys to part of a region, which are bound and unbound on the data path (IBTA
-//! 10.6.7).
+//! Memory windows: keys to part of a region, which are bound and unbound on the data path
+//! (IBTA 10.6.7).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! XRC domains: the shared receive queues that requests to the targets of a domain may name (IBTA
-//! annex A14).
+//! XRC domains: the shared receive queues that requests to the targets of a domain may name
+//! (IBTA annex A14).
 //!
 //! A domain that is named by a file is shared by all contexts of a device *in this engine* that
 //! open it with that file. It is not shared with other engines, nor with other processes, whose

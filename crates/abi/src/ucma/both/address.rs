@@ -1,15 +1,15 @@
-//! Socket addresses in commands, and which source a destination is reached from.
+//! Socket addresses in commands, and the source address for a destination.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::net::UdpSocket;
 
-/// `sizeof(struct sockaddr_in6)`, which the older commands carry.
+/// `sizeof(struct sockaddr_in6)`, which the older commands contain.
 pub(super) const IN6: usize = 28;
 /// `sizeof(struct sockaddr_ib)`, and its family.
 const IB: usize = 48;
 const AF_IB: u16 = 27;
 
-/// An address as a command has it.
+/// An address in a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Ip(SocketAddr),
@@ -26,7 +26,7 @@ fn at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 impl Address {
-    /// Reads one; `None` if its family says that there is none, or is none of ours.
+    /// Parses an address; `None` if its family is 0 or unknown.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let port = || at(bytes, 2).map(u16::from_be_bytes);
         match i32::from(u16::from_ne_bytes(at(bytes, 0)?)) {
@@ -47,7 +47,7 @@ impl Address {
         }
     }
 
-    /// Whether it stands for all addresses.
+    /// Whether it is the wildcard address.
     pub(super) fn is_any(&self) -> bool {
         match self {
             Self::Ip(address) => address.ip().to_canonical().is_unspecified(),
@@ -66,7 +66,7 @@ impl Address {
         }
     }
 
-    /// Where in its bytes the port is.
+    /// The offset of the port in its bytes.
     pub(super) fn port_at(&self) -> usize {
         match self {
             Self::Ip(_) => 2,
@@ -92,7 +92,7 @@ pub(super) fn sockaddr(address: SocketAddr) -> [u8; IN6] {
     bytes
 }
 
-/// The address that packets to this destination leave from, as the kernel routes them; `None`
+/// The source address of packets to this destination, according to the kernel's routes; `None`
 /// without a route. Nothing is sent.
 pub(super) fn source(destination: SocketAddr) -> Option<SocketAddr> {
     let any: IpAddr = match destination {
@@ -101,7 +101,7 @@ pub(super) fn source(destination: SocketAddr) -> Option<SocketAddr> {
     };
     let socket = UdpSocket::bind((any, 0)).ok()?;
     let mut to = destination;
-    // Any port will do; some systems refuse 0.
+    // Any port is good enough, but some systems reject 0.
     to.set_port(to.port().max(1));
     socket.connect(to).ok()?;
     socket.local_addr().ok()

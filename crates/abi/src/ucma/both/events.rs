@@ -1,7 +1,7 @@
-//! Events of the broker and of the kernel, on their way to the program.
+//! Passes events of the broker and of the kernel to the program.
 //!
-//! All of this is done with the lock held that commands hold too: no event is read before its id is
-//! known, or after its number may have become another's.
+//! All of this is done under the lock that commands also hold. So no event is read before its id is
+//! known, or after its number may belong to another id.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,15 +14,16 @@ use crate::log;
 use crate::ucma::ids::{EventFate, Ids};
 use crate::ucma::layout::{CONNECT_REQUEST, CREATE_ID, MULTICAST, command, put_u32, u32_at};
 
-/// Most events of one source taken at a time, so that commands come between.
+/// The largest number of events of one source that are taken at a time, so that commands can run in
+/// between.
 const TURN: usize = 32;
 
-/// Where the number of an event's id is, and its kind.
+/// The offsets of the id's number and of the kind in an event.
 const ID: usize = 8;
 const KIND: usize = 12;
 
 impl Both {
-    /// Takes a file in; gives our number for it. [`Both::watch`] has it served.
+    /// Adds a file and returns its number. [`Both::watch`] must be called next.
     pub(crate) fn attach(
         &mut self,
         number: u64,
@@ -44,7 +45,7 @@ impl Both {
         self.last
     }
 
-    /// The program closed a file: so do we. The kernel and the broker end its ids.
+    /// Closes a file that the program has closed. The kernel and the broker end its ids.
     pub(crate) fn close(&mut self, file: u64) {
         let Some(relay) = self.files.remove(&file) else { return };
         self.unwatch(&relay);
@@ -52,7 +53,8 @@ impl Both {
         self.numbers.retain(|_, number| self.ids.contains_key(number));
     }
 
-    /// Gives one of the kernel's events the program's numbers. `None`: it is of nobody we know.
+    /// Replaces the numbers in one of the kernel's events with the program's. `None` if its id is
+    /// unknown.
     fn translate(&mut self, file: u64, event: &mut [u8], world: &mut dyn World) -> Option<()> {
         let (kernel, kind) = (u32_at(event, ID).ok()?, u32_at(event, KIND).ok()?);
         let number = match kind {
@@ -87,7 +89,7 @@ impl Both {
             }
             Err(errno) => {
                 log::line(format_args!(
-                    "a connection over a real device is refused: errno {errno}"
+                    "a connection over a real device was rejected: errno {errno}"
                 ));
                 let _ = kernel::destroy(&*self.device(file).ok()?, kernel);
                 None
@@ -97,7 +99,7 @@ impl Both {
 }
 
 impl Ids {
-    /// Something of a file is ready.
+    /// Handles a ready source of a file.
     pub(super) fn serve(
         &mut self,
         file: u64,
@@ -147,11 +149,11 @@ impl Ids {
             }
             let Some(event) = relay.broker_event() else { return };
             if event.is_empty() {
-                // The file is at its end for the program, as if the driver had been unloaded. What
-                // the kernel connected stays until the program closes it.
+                // For the program the file is at its end, as if the driver had been unloaded. The
+                // kernel's connections stay until the program closes the file.
                 relay.broker = None;
                 relay.deaf = true;
-                // SAFETY: a descriptor of ours.
+                // SAFETY: this is our descriptor.
                 unsafe { libc::shutdown(relay.inlet.as_raw_fd(), libc::SHUT_WR) };
                 return;
             }
@@ -159,7 +161,7 @@ impl Ids {
         }
     }
 
-    /// Passes an event on, unless its id is gone or has moved.
+    /// Passes an event on, unless its id is gone or was moved.
     fn relay(&mut self, file: u64, event: Vec<u8>, world: &mut dyn World) {
         let Some(relay) = self.both.files.get(&file) else { return };
         match self.judge(&event, relay.number) {

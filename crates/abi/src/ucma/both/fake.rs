@@ -1,4 +1,4 @@
-//! A kernel and a broker for tests: each with addresses of its own, ids, and events.
+//! A kernel and a broker for tests. Each has its own addresses, ids and events.
 
 use core::net::SocketAddr;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,30 +11,30 @@ use super::address::Address;
 use super::{Device, KernelCommand, World};
 use crate::ucma::layout::*;
 
-/// An id, as far as the kernel and the broker are alike.
+/// An id, with the properties that the kernel and the broker have in common.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FakeId {
     pub(super) uid: u64,
-    /// The file it belongs to: the broker's number, or the kernel's descriptor.
+    /// The file that it belongs to: the broker's number, or the kernel's descriptor.
     pub(super) file: u64,
     pub(super) source: Option<SocketAddr>,
     pub(super) listens: bool,
-    /// Codes of the commands it was given.
+    /// The codes of the commands that it received.
     pub(super) given: Vec<u32>,
-    /// Names of options.
+    /// The names of its options.
     pub(super) options: Vec<u32>,
 }
 
-/// What both do with a command.
+/// The behaviour that the kernel and the broker have in common.
 #[derive(Debug, Default)]
 pub(super) struct Side {
     pub(super) addresses: Vec<&'static str>,
     pub(super) ids: BTreeMap<u32, FakeId>,
     next: u32,
     next_port: u16,
-    /// Ports that others have.
+    /// The ports that others have.
     pub(super) taken: Vec<u16>,
-    /// What such a port is refused with, if not with `EADDRINUSE`.
+    /// The error for such a port, if it is not `EADDRINUSE`.
     pub(super) refusal: Option<c_int>,
 }
 
@@ -88,7 +88,7 @@ impl Side {
         Ok(())
     }
 
-    /// Executes a command of a file but for those that differ; gives the response.
+    /// Executes a command of a file that both treat alike. Returns the response.
     fn execute(&mut self, file: u64, bytes: &[u8]) -> Result<Vec<u8>, c_int> {
         let (code, body) = (u32_at(bytes, 0)?, &bytes[HEADER..]);
         if let Some(number) = id_at(code).map(|at| u32_at(body, at)).transpose()?
@@ -101,7 +101,7 @@ impl Side {
             CREATE_ID => Ok(self.create(file, u64_at(body, 0)?).to_ne_bytes().to_vec()),
             DESTROY_ID => {
                 self.ids.remove(&number(8)?);
-                // Whatever it says here, the program must not see it.
+                // The program must not see this value.
                 Ok(77_u32.to_ne_bytes().to_vec())
             }
             BIND_IP => self.bind(number(36)?, file, address(body, 8)).map(|()| Vec::new()),
@@ -141,17 +141,17 @@ impl Side {
     }
 }
 
-/// The kernel, of which every file is another open.
+/// The kernel, of which every file is another open file.
 #[derive(Debug)]
 pub(super) struct Kernel {
     pub(super) side: Side,
     events: BTreeMap<u64, VecDeque<Vec<u8>>>,
 }
 
-/// An open file of the kernel's.
+/// An open file of the kernel.
 pub(super) struct FakeDevice {
     kernel: Arc<Mutex<Kernel>>,
-    /// Readable while there are events, as the device is.
+    /// The end that is readable while there are events, as the device is.
     bell: OwnedFd,
     ring: OwnedFd,
 }
@@ -170,12 +170,12 @@ impl FakeDevice {
         self.kernel.lock().unwrap()
     }
 
-    /// What hangs up when the kernel's file is closed.
+    /// The end that hangs up when the kernel's file is closed.
     pub(super) fn ring(&self) -> OwnedFd {
         self.ring.try_clone().unwrap()
     }
 
-    /// Has an event for the program.
+    /// Adds an event for the program.
     pub(super) fn raise(&self, event: Vec<u8>) {
         self.kernel().events.entry(self.number()).or_default().push_back(event);
         // SAFETY: one byte.
@@ -215,7 +215,7 @@ impl Device for FakeDevice {
 }
 
 pub(super) fn kernel(addresses: &[&'static str]) -> Arc<Mutex<Kernel>> {
-    // The kernel takes the smallest number: those of both collide.
+    // The kernel uses the smallest number, so the numbers of both collide.
     let side = Side::new(addresses, 0, 40_000);
     Arc::new(Mutex::new(Kernel { side, events: BTreeMap::new() }))
 }

@@ -1,4 +1,4 @@
-//! The kernel's own device, and the commands that we give to it by ourselves.
+//! The kernel's own device, and the commands that we write to it ourselves.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -12,15 +12,17 @@ use crate::ucma::layout::{
     SET_OPTION, command, put_u32, put_u64,
 };
 
-/// A command that the kernel may be given: it reads and writes where the command says.
+/// A command that may be written to the kernel, which reads and writes the memory that the command
+/// points to.
 pub(crate) struct KernelCommand(Vec<u8>);
 
 impl KernelCommand {
-    /// A command of these bytes.
+    /// Creates a command from these bytes.
     ///
     /// # Safety
-    /// What the command points to is as the kernel's ABI wants it: a response has the room that the header
-    /// says, and a value its length. That holds until the command is written, or dropped.
+    /// The memory that the command points to is as the kernel's ABI requires: a response has the
+    /// room that the header states, and a value has its length. This holds until the command is
+    /// written or dropped.
     pub(crate) unsafe fn new(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
@@ -31,26 +33,27 @@ impl KernelCommand {
     }
 }
 
-/// One open of the kernel's `/dev/infiniband/rdma_cm`.
+/// One open file of the kernel's `/dev/infiniband/rdma_cm`.
 pub(crate) trait Device: Send + Sync {
-    /// One `write()`.
+    /// Performs one `write()`.
     fn write(&self, command: &KernelCommand) -> Result<(), c_int>;
 
-    /// The descriptor: readable while there are events.
+    /// The descriptor, which is readable while there are events.
     fn fd(&self) -> c_int;
 }
 
-/// The real one.
+/// The real device.
 pub(crate) struct Ucma(OwnedFd);
 
 impl Ucma {
-    /// Opens the device with these flags, by system call, past our own stand-in.
+    /// Opens the device with these flags by system call, so that our own replacement is not
+    /// involved.
     ///
     /// # Errors
     /// The errno.
     pub(crate) fn open(flags: c_int) -> Result<OwnedFd, c_int> {
         let flags = libc::O_RDWR | flags;
-        // SAFETY: a C string; the descriptor is new, and nobody else's.
+        // SAFETY: the path is a C string, and nobody else has the new descriptor.
         unsafe {
             let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, PATH.as_ptr(), flags, 0);
             match c_int::try_from(fd) {
@@ -73,8 +76,8 @@ impl Device for Ucma {
     fn write(&self, command: &KernelCommand) -> Result<(), c_int> {
         let command = command.bytes();
         loop {
-            // SAFETY: what the command points to is as the kernel wants it (see `KernelCommand`). A system
-            // call, past our own stand-in for write().
+            // SAFETY: what the command points to is as the kernel requires (see `KernelCommand`).
+            // This is a system call, so that our own replacement of write() is not involved.
             let wrote = unsafe {
                 libc::syscall(libc::SYS_write, self.0.as_raw_fd(), command.as_ptr(), command.len())
             };
@@ -91,7 +94,8 @@ impl Device for Ucma {
     }
 }
 
-/// Gives a command whose response of `N` bytes goes to us. `at`: where the body has its address.
+/// Writes a command whose response of `N` bytes is for us. `at` is the offset of the response's
+/// address in the body.
 fn ask<const N: usize>(
     device: &dyn Device,
     code: u32,
@@ -101,12 +105,12 @@ fn ask<const N: usize>(
     let mut response = [0_u8; N];
     put_u64(body, at, response.as_mut_ptr().expose_provenance() as u64);
     let bytes = command(code, body, N);
-    // SAFETY: the response has the room that the command's header says.
+    // SAFETY: the response has the room that the command's header states.
     device.write(&unsafe { KernelCommand::new(bytes) })?;
     Ok(response)
 }
 
-/// `CREATE_ID`. `kind`: the command's end, port space and type of queue pair.
+/// Writes a `CREATE_ID`. `kind` is the end of the command: port space and type of queue pair.
 pub(super) fn create(device: &dyn Device, uid: u64, kind: [u8; 8]) -> Result<u32, c_int> {
     let mut body = [0; 24];
     put_u64(&mut body, 0, uid);
@@ -128,7 +132,7 @@ pub(super) fn leave(device: &dyn Device, membership: u32) -> Result<(), c_int> {
     ask::<4>(device, LEAVE_MCAST, &mut body, 0).map(drop)
 }
 
-/// `MIGRATE_ID`, from the file with this descriptor.
+/// Writes a `MIGRATE_ID` from the file with this descriptor.
 pub(super) fn migrate(device: &dyn Device, id: u32, from: c_int) -> Result<(), c_int> {
     let mut body = [0; 16];
     put_u32(&mut body, 8, id);
@@ -136,14 +140,14 @@ pub(super) fn migrate(device: &dyn Device, id: u32, from: c_int) -> Result<(), c
     ask::<4>(device, MIGRATE_ID, &mut body, 0).map(drop)
 }
 
-/// `SET_OPTION`, from the broker's form of it: the value comes behind the command.
+/// Writes a `SET_OPTION` that is in the broker's form, in which the value follows the command.
 pub(super) fn set_option(device: &dyn Device, id: u32, portable: &[u8]) -> Result<(), c_int> {
     let (bytes, value) = portable.split_at_checked(HEADER + 24).ok_or(libc::EINVAL)?;
     let mut body = bytes[HEADER..].to_vec();
     put_u64(&mut body, 0, value.as_ptr().expose_provenance() as u64);
     put_u32(&mut body, 8, id);
     let bytes = command(SET_OPTION, &body, 0);
-    // SAFETY: the value is as long as the command says: `portable` is made so.
+    // SAFETY: the value is as long as the command states, because `portable` is built that way.
     device.write(&unsafe { KernelCommand::new(bytes) })
 }
 
@@ -154,7 +158,7 @@ pub(super) fn bind(device: &dyn Device, id: u32, address: [u8; IN6]) -> Result<(
 
 /// `BIND_IP` or `BIND`.
 pub(super) fn bind_by(device: &dyn Device, code: u32, body: &[u8]) -> Result<(), c_int> {
-    // SAFETY: neither points anywhere: the address is in the command, and there is no response.
+    // SAFETY: the command has no pointers: the address is in it, and there is no response.
     device.write(&unsafe { KernelCommand::new(command(code, body, 0)) })
 }
 
@@ -166,9 +170,9 @@ pub(super) fn bind_body(id: u32, address: [u8; IN6]) -> [u8; 40] {
     body
 }
 
-/// The source address of an id, as its bytes are (`RDMA_USER_CM_QUERY_ADDR`).
+/// The source address of an id, as bytes (`RDMA_USER_CM_QUERY_ADDR`).
 pub(super) fn source(device: &dyn Device, id: u32) -> Result<[u8; 128], c_int> {
-    /// `sizeof(struct rdma_ucm_query_addr_resp)`, and where the address is in it.
+    /// `sizeof(struct rdma_ucm_query_addr_resp)`, and the offset of the address in it.
     const LEN: usize = 280;
     const SOURCE: usize = 16;
     let mut body = [0; 16];
@@ -179,7 +183,7 @@ pub(super) fn source(device: &dyn Device, id: u32) -> Result<[u8; 128], c_int> {
     Ok(source)
 }
 
-/// The next event, if there is one.
+/// Takes the next event, if there is one.
 pub(super) fn event(device: &dyn Device) -> Result<Option<[u8; EVENT_LEN]>, c_int> {
     match ask(device, GET_EVENT, &mut [0; 8], 0) {
         Ok(event) => Ok(Some(event)),

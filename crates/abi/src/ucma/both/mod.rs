@@ -1,17 +1,20 @@
 //! Files that reach the kernel's RDMA devices as well as ours.
 //!
-//! Every id of such a file is the broker's, whose number the program knows it by. An id that turns
-//! out to be a real device's has one of the kernel's behind it: from then on its commands go there,
-//! with the kernel's number in place of the broker's. Which it is, its source address decides: the
-//! one it is bound to, or the one that the route to its destination has. The kernel is asked for
-//! that, by binding an id of it to the address: it refuses what none of its devices has. So RoCE,
-//! InfiniBand and iWARP, VLANs and network namespaces are told apart by the one who knows. An id on
-//! a wildcard address is bound at both, to the same port, and listens at both.
+//! Every id of such a file is one of the broker's, and the program knows it by the broker's number.
+//! If an id turns out to belong to a real device, it also gets one of the kernel's ids. From then
+//! on its commands go to the kernel, with the kernel's number instead of the broker's. The id's
+//! source address decides: the one that it is bound to, or the one of the route to its destination.
+//! To find out, an id of the kernel is bound to the address, because the kernel refuses addresses
+//! that none of its devices has. So the kernel, which knows best, tells RoCE, InfiniBand and iWARP,
+//! VLANs and network namespaces apart. An id on a wildcard address is bound on both sides to the
+//! same port, and listens on both.
 //!
-//! An address that both have is the real device's, as an adapter takes RoCE's packets before the
-//! kernel's UDP sees them; unless `POLYPATH_DEVICE` names its interface.
+//! An address that both sides have belongs to the real device, because an adapter receives RoCE
+//! packets before the kernel's UDP sees them. It is ours only if `POLYPATH_DEVICE` names its
+//! interface.
 //!
-//! Events of both come by the file's [`relay`], for which a thread of ours works ([`thread`]).
+//! Events of both sides come through the file's [`relay`], which one of our threads serves
+//! ([`thread`]).
 
 mod address;
 mod events;
@@ -44,25 +47,26 @@ pub(crate) use kernel::{Device, Ucma};
 use relay::Relay;
 use watch::Watch;
 
-/// Marks the numbers of the kernel's multicast memberships. Both count from 0.
+/// The bit that marks the numbers of the kernel's multicast memberships, because both sides count
+/// from 0.
 const MEMBERSHIP: u32 = 1 << 31;
 
-/// What is outside: the broker and the network.
+/// The outside: the broker and the network.
 pub(crate) trait World {
-    /// Gives a command to one of the broker's files.
+    /// Sends a command to one of the broker's files.
     fn broker(&mut self, file: u64, command: &[u8]) -> Result<Vec<u8>, c_int>;
 
-    /// Puts an event into another of the broker's files.
+    /// Adds an event to another of the broker's files.
     fn requeue(&mut self, file: u64, event: &[u8]);
 
-    /// The address that packets to a destination leave from.
+    /// The source address of packets to a destination.
     fn source(&self, destination: SocketAddr) -> Option<SocketAddr>;
 
-    /// Whether the user named the interfaces that are Polypath's.
+    /// Whether the user named the interfaces that belong to Polypath.
     fn names_interfaces(&self) -> bool;
 }
 
-/// The world as it is.
+/// The real broker and network.
 pub(crate) struct Outside;
 
 impl World for Outside {
@@ -87,11 +91,11 @@ impl World for Outside {
 /// The connection manager that serves an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
-    /// Not known yet.
+    /// It is not known yet.
     Open,
     Polypath,
     Kernel,
-    /// Bound to a wildcard address.
+    /// It is bound to a wildcard address.
     Both,
 }
 
@@ -100,14 +104,15 @@ struct Id {
     /// The file it belongs to.
     file: u64,
     uid: u64,
-    /// Port space and type of queue pair, as `CREATE_ID` had them.
+    /// Port space and type of queue pair, from `CREATE_ID`.
     kind: [u8; 8],
-    /// Options, for the kernel's id that comes later.
+    /// Options for an id of the kernel that may be created later.
     options: Vec<Vec<u8>>,
     side: Side,
-    /// Whether the side was settled by a `BIND`. What a `RESOLVE` chose, the next may choose anew.
+    /// Whether a `BIND` decided the side. A side that a `RESOLVE` decided may change with the next
+    /// one.
     bound: bool,
-    /// The kernel's number.
+    /// The kernel's number of it.
     kernel: Option<u32>,
 }
 
@@ -119,20 +124,20 @@ pub(crate) struct Both {
     ids: BTreeMap<u32, Id>,
     /// The program's numbers by the kernel's.
     numbers: BTreeMap<u32, u32>,
-    /// What the thread waits at, once there is one.
+    /// The descriptors that the thread waits for, once there is a thread.
     watch: Option<Watch>,
 }
 
-/// What is left to do for a command when no lock is held, as it may take long.
+/// The rest of a command that must be done without a lock, because it may take long.
 pub(crate) enum Job {
-    /// To give a command to the kernel, whose answer is the program's.
+    /// Write a command to the kernel, whose answer is the program's.
     Write(Arc<dyn Device>, KernelCommand),
-    /// To end one of the kernel's ids.
+    /// Destroy one of the kernel's ids.
     Destroy(Arc<dyn Device>, u32),
 }
 
 impl Job {
-    /// Does it.
+    /// Does the job.
     pub(crate) fn run(self) -> Result<(), c_int> {
         match self {
             Self::Write(device, command) => device.write(&command),
@@ -141,10 +146,10 @@ impl Job {
     }
 }
 
-/// What became of a command.
+/// The result of a command.
 #[derive(Default)]
 pub(crate) struct Outcome {
-    /// The response, as far as we write it.
+    /// The response, if we write it.
     pub(crate) answer: Vec<u8>,
     pub(crate) job: Option<Job>,
 }
@@ -158,24 +163,24 @@ impl From<Vec<u8>> for Outcome {
 /// A command of a file.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'a> {
-    /// The file, as [`Both::attach`] numbered it.
+    /// The number of the file, from [`Both::attach`].
     file: u64,
     code: u32,
-    /// As the program wrote it.
+    /// The bytes that the program wrote.
     bytes: &'a [u8],
-    /// As the broker takes it.
+    /// The bytes in the broker's form.
     portable: &'a [u8],
-    /// Of `MIGRATE_ID`: the file that the id is to leave.
+    /// For `MIGRATE_ID`: the file that the id leaves.
     from: u64,
 }
 
 impl<'a> Asked<'a> {
-    /// A command of `file`, as the program wrote it (`bytes`) and as the broker takes it (`portable`).
-    /// `from`: of `MIGRATE_ID`, the file that the id is to leave.
+    /// Creates a command of `file`. `bytes` is what the program wrote, and `portable` is the
+    /// broker's form of it. `from` is the file that the id leaves, for `MIGRATE_ID`.
     ///
     /// # Safety
-    /// What the command points to is as the kernel's ABI wants it, until it has been executed and the job
-    /// is done that is left of it.
+    /// What the command points to is as the kernel's ABI requires, until it was executed and its
+    /// remaining job is done.
     pub(crate) unsafe fn new(
         file: u64,
         code: u32,
@@ -190,10 +195,10 @@ impl<'a> Asked<'a> {
         &self.bytes[HEADER..]
     }
 
-    /// The program's command with another number in it.
+    /// The program's command with another number.
     fn about(&self, id: u32) -> KernelCommand {
-        // SAFETY: the number of an id is no pointer. What the command points to is as the kernel wants it,
-        // by the promise that was made to `Asked::new`.
+        // SAFETY: the number of an id is not a pointer. `Asked::new` was promised that what the
+        // command points to is as the kernel requires.
         unsafe { KernelCommand::new(self.bytes_about(id)) }
     }
 
@@ -221,15 +226,15 @@ impl Both {
         self.files.get(&file).map(|relay| Arc::clone(&relay.device)).ok_or(libc::EBADF)
     }
 
-    /// Gives a command to the broker's file.
+    /// Sends a command to the broker's file.
     fn ask(&self, file: u64, command: &[u8], world: &mut dyn World) -> Result<Vec<u8>, c_int> {
         world.broker(self.files.get(&file).ok_or(libc::EBADF)?.number, command)
     }
 
-    /// Executes a command, but for the job that is left.
+    /// Executes a command, except for a job that remains.
     ///
     /// # Errors
-    /// The errno that the program shall see.
+    /// The errno for the program.
     pub(crate) fn execute(
         &mut self,
         asked: Asked<'_>,
@@ -244,7 +249,7 @@ impl Both {
         let number = id_at(asked.code).map(|at| u32_at(asked.body(), at)).transpose()?;
         let known = number.and_then(|number| Some((number, self.ids.get(&number)?)));
         let Some((number, id)) = known else {
-            // A connection that came to the broker, or nothing that we know.
+            // It is a connection that came to the broker, or nothing that we know.
             return self.ask(asked.file, asked.portable, world).map(Outcome::from);
         };
         let (side, kernel) = (id.side, id.kernel);
@@ -298,8 +303,8 @@ impl Both {
         Ok(Outcome { answer, job })
     }
 
-    /// Takes an id in. The number may have been that of another, if the broker was killed since and
-    /// begins to count anew: the program has lost that one.
+    /// Adds an id. Another id may have had its number, if the broker was killed and started
+    /// counting again. The program has lost that id.
     fn insert(&mut self, number: u32, id: Id) -> Option<Job> {
         let lost = self.forget(number);
         if let Some(kernel) = id.kernel {
@@ -309,7 +314,7 @@ impl Both {
         lost
     }
 
-    /// Forgets an id; gives what is left of it to be ended in the kernel.
+    /// Forgets an id. Returns the job of ending it in the kernel, if there is one.
     fn forget(&mut self, number: u32) -> Option<Job> {
         let id = self.ids.remove(&number)?;
         let kernel = id.kernel?;
@@ -317,19 +322,20 @@ impl Both {
         Some(Job::Destroy(self.device(id.file).ok()?, kernel))
     }
 
-    /// The kernel's id goes last: events of it that come until then are of nobody we know.
+    /// Destroys an id. The kernel's id is destroyed last, so its events until then belong to an
+    /// unknown id.
     fn destroy(
         &mut self,
         asked: Asked<'_>,
         number: u32,
         world: &mut dyn World,
     ) -> Result<Outcome, c_int> {
-        // A broker that was killed since leaves no ids, so that only the kernel's remain.
+        // If the broker was killed meanwhile, it has no ids, and only the kernel's remain.
         let answer = self.ask(asked.file, asked.portable, world).unwrap_or_else(|_| vec![0; 4]);
         Ok(Outcome { answer, job: self.forget(number) })
     }
 
-    /// Ends an id that the program never saw.
+    /// Destroys an id that the program never saw.
     pub(crate) fn abandon(&mut self, file: u64, number: u32, world: &mut dyn World) {
         let mut body = [0; 16];
         put_u32(&mut body, 8, number);
@@ -359,7 +365,8 @@ impl Both {
         let mut bytes = asked.bytes_about(kernel);
         put_u64(&mut bytes, HEADER, membership.as_mut_ptr().expose_provenance() as u64);
         bytes[6..8].copy_from_slice(&4_u16.to_ne_bytes());
-        // SAFETY: the command points to its response alone, which is ours, of the size that the header says.
+        // SAFETY: the command points only to its response, which is ours and has the size that the
+        // header states.
         self.device(asked.file)?.write(&unsafe { KernelCommand::new(bytes) })?;
         let number = u32::from_ne_bytes(membership) | MEMBERSHIP;
         Ok(number.to_ne_bytes().to_vec().into())
@@ -380,7 +387,7 @@ impl Both {
         let answer = self.ask(asked.file, asked.portable, world);
         let device = self.device(asked.file)?;
         let id = self.ids.get_mut(&number).ok_or(libc::ENOENT)?;
-        // An id that the kernel has already may be the broker's after the next `RESOLVE`.
+        // An id that already has one of the kernel may go to the broker with the next `RESOLVE`.
         let answer = if id.side == Side::Kernel { answer.unwrap_or_default() } else { answer? };
         id.options.push(asked.portable.to_vec());
         if let Some(kernel) = id.kernel {
@@ -389,8 +396,9 @@ impl Both {
         Ok(answer.into())
     }
 
-    /// In a child: the files are the parent's, whose thread serves them. Closes what it has no use
-    /// for, so that the parent's closing is the end of them.
+    /// Handles a fork, in the child. The files belong to the parent, whose thread serves them. The
+    /// child closes the descriptors that it cannot use, so that they end when the parent closes
+    /// them.
     pub(crate) fn forget_all(&mut self) {
         *self = Self { last: self.last, ..Self::new() };
     }

@@ -1,7 +1,7 @@
-//! The program's descriptor is one end of a socket pair. Into the other end, the *inlet*, goes every
-//! event of the broker and of the kernel, the latter with the program's numbers for its ids. So the
-//! descriptor polls and blocks as ever; and when the program closes it, in whatever way, the inlet
-//! hangs up, and what is behind it is closed.
+//! The relay behind a file. The program's descriptor is one end of a socket pair. Every event of
+//! the broker and of the kernel goes into the other end, the *inlet*; the kernel's events get the
+//! program's numbers. So the descriptor polls and blocks as usual. When the program closes it, in
+//! whatever way, the inlet hangs up, and everything behind it is closed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,21 +13,21 @@ use crate::ucma::EVENT_MAX;
 
 /// An open file.
 pub(super) struct Relay {
-    /// The broker's name for it.
+    /// The broker's number of it.
     pub(super) number: u64,
     pub(super) device: Arc<dyn Device>,
-    /// The broker's events. `None` once it is gone.
+    /// The broker's socket for events; `None` once it is gone.
     pub(super) broker: Option<OwnedFd>,
     pub(super) inlet: OwnedFd,
-    /// Events for which the program has to make room first.
+    /// Events that wait until the program makes room.
     pub(super) waiting: VecDeque<Vec<u8>>,
-    /// Whether the kernel gives no events any more.
+    /// Whether the kernel delivers no more events.
     pub(super) deaf: bool,
-    /// Whether the thread waits for room only.
+    /// Whether the thread waits only for room.
     pub(super) paused: bool,
 }
 
-/// What can be ready.
+/// A source that can be ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Inlet,
@@ -36,8 +36,7 @@ pub(super) enum Source {
 }
 
 impl Relay {
-    /// Sends an event, or keeps it until there is room. A program that is gone is noticed by the
-    /// inlet.
+    /// Sends an event, or keeps it until there is room. If the program is gone, the inlet shows it.
     pub(super) fn push(&mut self, event: Vec<u8>) {
         self.waiting.push_back(event);
         self.flush();
@@ -45,7 +44,7 @@ impl Relay {
 
     pub(super) fn flush(&mut self) {
         while let Some(event) = self.waiting.front() {
-            // SAFETY: the buffer is as long as told.
+            // SAFETY: the buffer has the stated length.
             let sent = unsafe {
                 let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
                 let fd = self.inlet.as_raw_fd();
@@ -70,11 +69,12 @@ impl Relay {
         }
     }
 
-    /// The next event of the broker: `None` if there is none, no bytes if there will be none.
+    /// The next event of the broker: `None` if there is none now, and no bytes if there will be no
+    /// more.
     pub(super) fn broker_event(&mut self) -> Option<Vec<u8>> {
         let mut event = [0_u8; EVENT_MAX];
         let fd = self.broker.as_ref()?.as_raw_fd();
-        // SAFETY: the buffer has that many bytes.
+        // SAFETY: the buffer has the stated length.
         let got = unsafe {
             libc::syscall(
                 libc::SYS_recvfrom,
@@ -94,12 +94,12 @@ impl Relay {
         Some(event[..usize::try_from(got).unwrap_or(0)].to_vec())
     }
 
-    /// Whether the thread should wait for nothing but room.
+    /// Whether the thread should wait only for room.
     pub(super) fn is_full(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether events of the kernel are wanted.
+    /// Whether events of the kernel are expected.
     pub(super) fn hears_kernel(&self) -> bool {
         !self.deaf
     }

@@ -1,4 +1,4 @@
-//! Which connection manager serves an id: the address that it is bound to, or leaves from, decides.
+//! Decides which connection manager serves an id, by the address that it is bound to or sends from.
 
 use core::net::SocketAddr;
 
@@ -12,19 +12,19 @@ use crate::ucma::layout::{
     BIND_IP, CREATE_ID, DESTROY_ID, RESOLVE_IP, command, id_at, put_u32, u32_at,
 };
 
-/// `RDMA_PS_TCP` and `IBV_QPT_RC`, for ids that only ask.
+/// `RDMA_PS_TCP` and `IBV_QPT_RC`, for ids that are used only for queries.
 pub(super) const TCP_RC: [u8; 8] = [0x06, 0x01, 2, 0, 0, 0, 0, 0];
 
-/// How many ports that the kernel chose are tried at the broker.
+/// The number of ports chosen by the kernel that are tried with the broker.
 const PORTS_TRIED: u32 = 16;
 
-/// Whether an error says that the kernel has no such wildcard address. (`EADDRNOTAVAIL` says that the
-/// port is another's on one of the addresses.)
+/// Whether an error means that the kernel has no such wildcard address. (`EADDRNOTAVAIL` means that
+/// the port is taken on one of the addresses.)
 fn has_no_such(errno: c_int) -> bool {
     matches!(errno, libc::ENODEV | libc::EAFNOSUPPORT)
 }
 
-/// Whether an error says that a port is taken.
+/// Whether an error means that a port is taken.
 fn is_taken(errno: c_int) -> bool {
     matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL)
 }
@@ -59,7 +59,7 @@ impl Both {
         bound.is_ok()
     }
 
-    /// The kernel's id behind an id, made if it has none yet; and whether it was made.
+    /// The kernel's id behind an id, which is created if necessary, and whether it was created.
     fn kernel_id(&mut self, number: u32) -> Result<(u32, bool), c_int> {
         let id = self.ids.get(&number).ok_or(libc::ENOENT)?;
         if let Some(kernel) = id.kernel {
@@ -79,7 +79,7 @@ impl Both {
         Ok((made, true))
     }
 
-    /// Takes the kernel's id from an id; gives what is left to do.
+    /// Separates the kernel's id from an id. Returns the job of ending it.
     fn without_kernel(&mut self, number: u32) -> Option<Job> {
         let id = self.ids.get_mut(&number)?;
         let (file, kernel) = (id.file, id.kernel.take()?);
@@ -87,7 +87,7 @@ impl Both {
         Some(Job::Destroy(self.device(file).ok()?, kernel))
     }
 
-    /// Ends the kernel's id of an id at once.
+    /// Destroys the kernel's id of an id at once.
     fn drop_kernel(&mut self, number: u32) {
         if let Some(job) = self.without_kernel(number) {
             let _ = job.run();
@@ -100,8 +100,8 @@ impl Both {
         }
     }
 
-    /// Gives a command of an id to the kernel, whose answer decides. What was made for it ends if it
-    /// is refused.
+    /// Sends a command of an id to the kernel, whose answer decides. A kernel's id that was created
+    /// for it is destroyed if the command is refused.
     fn try_kernel(&mut self, asked: Asked<'_>, number: u32) -> Result<Outcome, c_int> {
         let (kernel, made) = self.kernel_id(number)?;
         let done = self.device(asked.file)?.write(&asked.about(kernel));
@@ -111,7 +111,7 @@ impl Both {
         done.map(|()| Outcome::default())
     }
 
-    /// `BIND_IP` and `BIND` of an id that is nobody's yet.
+    /// Handles `BIND_IP` and `BIND` of an id whose side is not known yet.
     pub(super) fn bind(
         &mut self,
         asked: Asked<'_>,
@@ -127,7 +127,7 @@ impl Both {
         let side = match address {
             Address::Ip(_) if address.is_loopback() => Side::Polypath,
             Address::Ip(source) => self.side_of(asked.file, source, world),
-            // Asked for by the very command: see below.
+            // The command itself asks the kernel: see below.
             Address::Ib { .. } => Side::Kernel,
         };
         if side == Side::Kernel {
@@ -146,7 +146,8 @@ impl Both {
         Ok(answer.into())
     }
 
-    /// Binds an id to a wildcard address at both, to the same port. `body`: of a command that binds.
+    /// Binds an id to a wildcard address on both sides, with the same port. `body` is that of a
+    /// command that binds.
     fn bind_both(
         &mut self,
         file: u64,
@@ -199,7 +200,7 @@ impl Both {
         }
     }
 
-    /// `RESOLVE_IP` and `RESOLVE_ADDR` of an id that no address binds to a side.
+    /// Handles `RESOLVE_IP` and `RESOLVE_ADDR` of an id whose side no bound address decides.
     pub(super) fn resolve(
         &mut self,
         asked: Asked<'_>,
@@ -217,7 +218,7 @@ impl Both {
                 let from = if source.is_some() { Some(address) } else { world.source(address) };
                 from.map_or(Side::Polypath, |from| self.side_of(asked.file, from, world))
             }
-            // The kernel says at once if none of its devices is on InfiniBand.
+            // If the kernel has no InfiniBand device, it says so at once.
             Some(Address::Ib { .. }) => Side::Kernel,
             None => Side::Polypath,
         };
@@ -237,7 +238,7 @@ impl Both {
         Ok(Outcome { answer, job: self.without_kernel(number) })
     }
 
-    /// `LISTEN` on a wildcard address, or on none, which means the same.
+    /// Handles `LISTEN` on a wildcard address, or without an address, which means the same.
     pub(super) fn listen(
         &mut self,
         asked: Asked<'_>,

@@ -23,7 +23,7 @@ struct Program {
     world: FakeWorld,
     file: u64,
     device: Arc<FakeDevice>,
-    /// What the program reads from.
+    /// The socket that the program reads from.
     socket: OwnedFd,
     /// The broker's end of its event socket.
     broker: Option<OwnedFd>,
@@ -49,7 +49,7 @@ impl Program {
         let bytes = command(code, body, 4);
         let mut portable = bytes.clone();
         portable.extend(value);
-        // SAFETY: the commands here point to nothing, or to what the caller has.
+        // SAFETY: the commands here have no pointers, or point to the caller's data.
         let asked = unsafe { Asked::new(file, code, &bytes, &portable, from) };
         let outcome = self.ids.both.execute(asked, &mut self.world)?;
         outcome.job.map_or(Ok(()), Job::run)?;
@@ -105,7 +105,7 @@ impl Program {
         self.give(CONNECT, &body)
     }
 
-    /// The kernel's id behind an id, as the kernel has it.
+    /// The kernel's id behind an id, as the kernel stores it.
     fn behind(&self, number: u32) -> Option<FakeId> {
         let kernel = self.ids.both.ids.get(&number)?.kernel?;
         self.device.kernel().side.ids.get(&kernel).cloned()
@@ -123,7 +123,7 @@ impl Program {
         self.ids.serve(self.file, source, false, &mut self.world);
     }
 
-    /// What the program reads next, as `ucma::write` does it.
+    /// The next event that the program reads, handled as `ucma::write` does.
     fn read(&mut self) -> Option<(u64, u32, u32)> {
         let event = receive(&self.socket)?;
         assert_eq!(self.ids.delivered(&event, NUMBER), crate::ucma::ids::EventFate::Deliver);
@@ -154,7 +154,7 @@ fn parts(event: &[u8]) -> (u64, u32, u32) {
 
 fn receive(socket: &OwnedFd) -> Option<Vec<u8>> {
     let mut buffer = [0_u8; 512];
-    // SAFETY: the buffer has that many bytes.
+    // SAFETY: the buffer has the stated length.
     let got = unsafe {
         libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), 512, libc::MSG_DONTWAIT)
     };
@@ -175,7 +175,7 @@ fn the_source_address_says_whose_an_id_is() {
         assert_eq!(program.side(id), side, "{address}");
         assert_eq!(program.behind(id).is_some(), side == Side::Kernel, "{address}");
     }
-    // Nothing is left of the ids that only asked.
+    // The ids that were used only for queries are gone.
     assert_eq!((program.kernel_ids(), program.world.side.ids.len()), (1, 3));
 }
 
@@ -224,7 +224,7 @@ fn without_a_source_the_route_to_the_destination_says_it() {
         program.resolve(id, None, to).unwrap();
         assert_eq!(program.side(id), side, "{to}");
     }
-    // Where a source is named, no route is asked for.
+    // If the source is given, no route is looked up.
     program.world.route = Some(OURS);
     let id = program.create(1);
     program.resolve(id, Some("10.0.0.1:0"), "10.1.0.9:1").unwrap();
@@ -245,7 +245,7 @@ fn an_address_that_could_not_be_resolved_does_not_bind_the_next() {
 #[test]
 fn commands_of_an_id_go_to_its_side_with_its_number_there() {
     let mut program = Program::new();
-    // The kernel's numbers are not the broker's.
+    // The kernel's numbers differ from the broker's.
     let (ours, real) = (program.create(1), program.create(2));
     program.bind(ours, "10.1.0.1:7").unwrap();
     program.bind(real, "10.0.0.1:7").unwrap();
@@ -299,7 +299,7 @@ fn an_id_that_was_not_bound_listens_at_both_too() {
 
 #[test]
 fn a_port_that_either_refuses_is_refused() {
-    // The latter is what the kernel says if the port is another's on a single address.
+    // The kernel returns the latter if the port is taken on a single address.
     for errno in [libc::EADDRINUSE, libc::EADDRNOTAVAIL] {
         for broker in [false, true] {
             let mut program = Program::new();
@@ -350,7 +350,7 @@ fn connections_of_both_arrive_by_one_descriptor() {
     assert_eq!(program.read(), Some((0xa, second, CONNECT_REQUEST)));
     assert!(first != second && first != listener && second != listener);
 
-    // Either is accepted where it is, and its events have the program's number and name.
+    // Each is accepted on its side, and its events have the program's number and name.
     for (number, uid) in [(first, 0xb), (second, 0xc)] {
         let mut body = [0; 296];
         put_u64(&mut body, 0, uid);
@@ -416,7 +416,7 @@ fn an_id_moves_to_another_file_at_both() {
     let mut body = [0; 16];
     put_u32(&mut body, 8, id);
     put_u32(&mut body, 12, program.device.fd().cast_unsigned());
-    // The broker is told the file's number in place of the descriptor.
+    // The broker gets the file's number instead of the descriptor.
     let bytes = command(MIGRATE_ID, &body, 4);
     put_u32(&mut body, 12, NUMBER as u32);
     let portable = command(MIGRATE_ID, &body, 4);
@@ -474,7 +474,7 @@ fn events_wait_until_the_program_makes_room() {
         raised += 1;
         program.serve(Source::Kernel);
     }
-    // The kernel keeps what comes now.
+    // The kernel keeps the events that come now.
     program.device.raise(event(1, kernel, ESTABLISHED));
     program.serve(Source::Kernel);
     let mut read = 0;
@@ -538,10 +538,10 @@ fn a_short_command_is_refused() {
     }
 }
 
-/// Waits until something of these can be had of a descriptor.
+/// Waits until a descriptor has one of these events.
 fn wait(fd: &OwnedFd, events: i16) {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-    // SAFETY: one structure.
+    // SAFETY: this is one structure.
     assert_eq!(unsafe { libc::poll(&raw mut poll, 1, -1) }, 1);
 }
 
@@ -565,7 +565,7 @@ fn the_thread_carries_events_and_ends_a_file_that_is_closed() {
             kernel: Some(0x77),
         };
         assert!(ids.both.insert(NUMBER, id).is_none());
-        // Before there is anybody to carry it.
+        // This happens before there is a thread to pass it on.
         device.raise(event(0x900, 0x77, ESTABLISHED));
         ids.both.watch(file).unwrap();
         (socket, broker)

@@ -1,5 +1,5 @@
-//! The thread that carries events of both to the program: one for all files, asleep until there is
-//! one.
+//! The thread that passes events of both sides to the program. One thread serves all files, and
+//! sleeps until there is an event.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -12,10 +12,10 @@ use super::{Both, Outside};
 use crate::guard;
 use crate::ucma::IDS;
 
-/// Most descriptors looked at in one round.
+/// The largest number of descriptors that are handled in one round.
 const ROUND: usize = 16;
 
-/// The sources of events that a relay has.
+/// The event sources of a relay.
 fn sources(relay: &Relay) -> impl Iterator<Item = (Source, c_int)> {
     let kernel = relay.hears_kernel().then(|| (Source::Kernel, relay.device.fd()));
     let broker = relay.broker.as_ref().map(|socket| (Source::Broker, socket.as_raw_fd()));
@@ -23,10 +23,10 @@ fn sources(relay: &Relay) -> impl Iterator<Item = (Source, c_int)> {
 }
 
 impl Both {
-    /// Has a file served by the thread from now on.
+    /// Lets the thread serve a file from now on.
     ///
     /// # Errors
-    /// The errno if there is no thread to be had.
+    /// The errno, if no thread can be started.
     pub(crate) fn watch(&mut self, file: u64) -> Result<(), c_int> {
         if self.watch.is_none() {
             self.watch = Some(start()?);
@@ -42,7 +42,8 @@ impl Both {
         Ok(())
     }
 
-    /// Ceases to. Explicitly, as a child that was forked in this moment may have the descriptors.
+    /// Stops serving a file. This is done explicitly, because a child that is just being forked may
+    /// have the descriptors.
     pub(super) fn unwatch(&self, relay: &Relay) {
         let Some(watch) = &self.watch else { return };
         let inlet = (Source::Inlet, relay.inlet.as_raw_fd());
@@ -51,7 +52,7 @@ impl Both {
         }
     }
 
-    /// Waits for room only, or for events again, if that has changed.
+    /// Switches between waiting only for room and waiting for events, if that has changed.
     pub(super) fn adjust(&mut self, file: u64) {
         let (Some(watch), Some(relay)) = (&self.watch, self.files.get_mut(&file)) else { return };
         if !relay.hears_kernel() {
@@ -62,7 +63,8 @@ impl Both {
         }
         relay.paused = relay.is_full();
         let (what, room) = match relay.paused {
-            // Whole, and not only their events: a broker that is gone would be told for ever.
+            // Remove the descriptors completely, because a broker that is gone would otherwise be
+            // reported forever.
             true => (libc::EPOLL_CTL_DEL, libc::EPOLLOUT),
             false => (libc::EPOLL_CTL_ADD, 0),
         };
@@ -77,7 +79,7 @@ impl Both {
 
 /// Starts the thread.
 fn start() -> Result<Watch, c_int> {
-    // SAFETY: the descriptor is new, and nobody else's.
+    // SAFETY: the descriptor is new, and nobody else has it.
     let epoll = unsafe {
         let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
         if fd < 0 {
@@ -91,11 +93,11 @@ fn start() -> Result<Watch, c_int> {
     Ok(Watch(epoll))
 }
 
-/// The thread's life: as long as the process.
+/// The body of the thread, which runs as long as the process.
 fn serve(epoll: c_int) {
     loop {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; ROUND];
-        // SAFETY: room for that many events.
+        // SAFETY: there is room for that many events.
         let got = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), ROUND as c_int, -1) };
         let Ok(got) = usize::try_from(got) else {
             if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {

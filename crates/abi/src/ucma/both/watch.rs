@@ -1,4 +1,4 @@
-//! The descriptors that the thread waits at, in an epoll instance.
+//! The descriptors that the thread waits for, in an epoll instance.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -7,10 +7,10 @@ use libc::c_int;
 use super::relay::Source;
 use crate::guard;
 
-/// What the thread waits at.
+/// The thread's epoll instance.
 pub(super) struct Watch(pub(super) OwnedFd);
 
-/// What the kernel gives back with a descriptor that is ready.
+/// The value that the kernel returns with a ready descriptor.
 pub(super) fn token(file: u64, source: Source) -> u64 {
     let source = match source {
         Source::Inlet => 0,
@@ -30,7 +30,7 @@ pub(super) fn of_token(token: u64) -> (u64, Source) {
 }
 
 impl Watch {
-    /// `EPOLL_CTL_ADD`, `EPOLL_CTL_MOD` or `EPOLL_CTL_DEL` of a descriptor.
+    /// Performs `EPOLL_CTL_ADD`, `EPOLL_CTL_MOD` or `EPOLL_CTL_DEL` on a descriptor.
     pub(super) fn control(
         &self,
         what: c_int,
@@ -39,7 +39,7 @@ impl Watch {
         events: c_int,
     ) -> Result<(), c_int> {
         let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: token };
-        // SAFETY: the event is plain data, read by the call.
+        // SAFETY: the event is plain data, which the call reads.
         let done = unsafe { libc::epoll_ctl(self.0.as_raw_fd(), what, fd, &raw mut event) };
         if done < 0 { Err(guard::errno()) } else { Ok(()) }
     }
