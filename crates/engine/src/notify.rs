@@ -3,8 +3,10 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 /// Locks a mutex, even if a thread panicked while it held the lock.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -20,7 +22,8 @@ pub(crate) struct NoticeQueue<T> {
 
 impl<T> NoticeQueue<T> {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { fd: event_fd(libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC)?, queue: Mutex::default() })
+        let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
+        Ok(Self { fd, queue: Mutex::default() })
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -50,38 +53,19 @@ impl<T> NoticeQueue<T> {
     }
 }
 
-/// A new eventfd.
-#[allow(unsafe_code)]
-pub(crate) fn event_fd(flags: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: eventfd() takes plain numbers and touches no memory of ours.
-    let fd = unsafe { libc::eventfd(0, flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor was just created, and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
 /// Adds one to an eventfd.
-#[allow(unsafe_code)]
 pub(crate) fn signal(fd: &OwnedFd) {
-    let one = 1u64;
-    // SAFETY: this reads 8 bytes from `one`, which lives during the call. It can only fail if 2^64
-    // notices are pending.
-    unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
+    // It can only fail if 2^64 notices are pending.
+    let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
 }
 
 /// Takes one count from an eventfd (all counts, if it is not a semaphore), if there is any. It
 /// never waits.
-#[allow(unsafe_code)]
 pub(crate) fn drain_one(fd: &OwnedFd) {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let mut count = 0u64;
-    // SAFETY: `poll` is one valid pollfd; the read writes 8 bytes to `count`.
-    unsafe {
-        if libc::poll(&raw mut poll, 1, 0) == 1 {
-            libc::read(fd.as_raw_fd(), (&raw mut count).cast(), 8);
-        }
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    if poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)) == Ok(1) {
+        // It is readable, and nothing more is wanted of it.
+        let _ = rustix::io::read(fd, &mut [0; 8]);
     }
 }
 

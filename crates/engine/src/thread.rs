@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 use std::io;
+use std::num::NonZeroU64;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
@@ -54,15 +55,13 @@ pub(crate) fn start(
 }
 
 /// How late a sleep may end (`PR_SET_TIMERSLACK(2const)`); usually 50 µs.
-const TIMER_SLACK_NS: libc::c_ulong = 1_000;
+const TIMER_SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(1_000);
 
 /// Makes the kernel wake the calling thread promptly, and end its short sleeps on time.
 ///
 /// A program that polls its memory instead of a completion queue depends on this thread for every
 /// message. If a sandbox forbids these settings, only speed is lost.
-#[allow(unsafe_code)]
 pub(crate) fn request_prompt_wakeups() {
-    // SAFETY: the argument is a plain number.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
+    let _ = rustix::thread::set_current_timer_slack(TIMER_SLACK_NS);
     let _ = polypath_ipc::sched::request_short_slices();
 }

@@ -4,7 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use crate::notify::{event_fd, signal};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::notify::signal;
 
 /// Any thread may wake it, and one thread waits. A wake-up that comes while no thread waits ends
 /// the next wait.
@@ -13,7 +15,7 @@ pub(crate) struct Waker(OwnedFd);
 
 impl Waker {
     pub(crate) fn new() -> io::Result<Self> {
-        event_fd(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).map(Self)
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
     /// A descriptor that is readable after [`Waker::wake`].
@@ -41,10 +43,8 @@ impl Waker {
     }
 
     /// Forgets the wake-ups so far.
-    #[allow(unsafe_code)]
     pub(crate) fn clear(&self) {
-        let mut count = 0u64;
-        // SAFETY: writes at most 8 bytes to `count`; the descriptor does not block.
-        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+        // It fails if there are none.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }

@@ -1,7 +1,9 @@
 //! Several descriptors that are waited for as one.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use rustix::event::epoll::{self, CreateFlags};
 
 /// A set of descriptors. Each is readable while its owner has something to receive.
 #[derive(Debug)]
@@ -32,7 +34,7 @@ impl WaitSet {
         match self {
             Self::Empty => *self = Self::One(fd),
             Self::One(first) => {
-                let set = epoll()?;
+                let set = epoll::create(CreateFlags::CLOEXEC)?;
                 watch(&set, *first)?;
                 watch(&set, fd)?;
                 *self = Self::Many(set);
@@ -41,17 +43,6 @@ impl WaitSet {
         }
         Ok(())
     }
-}
-
-#[allow(unsafe_code)]
-fn epoll() -> io::Result<OwnedFd> {
-    // SAFETY: no pointers.
-    let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 #[allow(unsafe_code)]

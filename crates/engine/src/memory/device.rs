@@ -3,6 +3,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
@@ -120,10 +121,10 @@ impl DmaBuf {
         write: bool,
     ) -> Result<Self> {
         let file = Self::file(magic, fd)?;
-        // SAFETY: the descriptor is open. A seek to the end of a DMA-BUF returns its size.
-        let size = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) };
+        // A seek to the end of a DMA-BUF returns its size.
+        let size = (&file).seek(SeekFrom::End(0)).unwrap_or(0);
         let end = offset.checked_add(len as u64);
-        if len == 0 || size < 0 || end.is_none_or(|end| end > size.cast_unsigned()) {
+        if len == 0 || end.is_none_or(|end| end > size) {
             return Err(Error::invalid("the range is not within the DMA-BUF"));
         }
         let skip = (offset % 4096) as usize;
@@ -186,10 +187,11 @@ impl Drop for DmaBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Seek, SeekFrom, Write};
+    use std::io::{Read, Write};
     use std::sync::Arc;
 
     use polypath_transport::{Access, Sge};
+    use rustix::fs::{MemfdFlags, memfd_create};
 
     use super::*;
     use crate::memory::{MemoryTable, copy_out, store};
@@ -239,9 +241,7 @@ mod tests {
 
     /// A file of three pages that is used in place of a DMA-BUF.
     fn file() -> File {
-        // SAFETY: the name is valid, and nobody else has the descriptor.
-        let mut file =
-            unsafe { File::from_raw_fd(libc::memfd_create(c"dmabuf".as_ptr(), libc::MFD_CLOEXEC)) };
+        let mut file = File::from(memfd_create("dmabuf", MemfdFlags::CLOEXEC).unwrap());
         file.write_all(&[3; 3 * 4096]).unwrap();
         file
     }

@@ -180,12 +180,13 @@ unsafe extern "C" fn resume() -> bool {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::os::fd::{AsRawFd, FromRawFd};
+    use std::os::fd::AsRawFd;
     use std::process::Command;
     use std::ptr::without_provenance_mut;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     use polypath_transport::{AtomicOp, Fault};
+    use rustix::fs::{MemfdFlags, memfd_create};
 
     use super::*;
     use crate::memory::place::place;
@@ -260,9 +261,7 @@ mod tests {
     #[test]
     fn a_file_that_was_cut_and_pages_that_were_protected_are_errors_too() {
         prepare();
-        // SAFETY: the name is valid, and nobody else has the descriptor.
-        let file =
-            unsafe { File::from_raw_fd(libc::memfd_create(c"cut".as_ptr(), libc::MFD_CLOEXEC)) };
+        let file = File::from(memfd_create("cut", MemfdFlags::CLOEXEC).unwrap());
         file.set_len(2 * PAGE as u64).unwrap();
         let at = map(0, 2, Some(&file));
         let second = Segment::checked((at + PAGE) as u64, 100);

@@ -84,7 +84,7 @@ static PROGRAM: [Program; 2] = [const { Program::new() }; 2];
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// The process that has the handler. A vfork child shares our memory before its exec, but not our
 /// handlers.
-static OWNER: AtomicI32 = AtomicI32::new(0);
+static OWNER: AtomicU32 = AtomicU32::new(0);
 
 fn of(signal: c_int) -> Option<&'static Program> {
     SIGNALS.iter().position(|&s| s == signal).map(|at| &PROGRAM[at])
@@ -110,8 +110,7 @@ pub(super) fn install() {
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
         real_action(signal, &raw const ours, null_mut());
     }
-    // SAFETY: no arguments.
-    OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+    OWNER.store(std::process::id(), Ordering::Relaxed);
     INSTALLED.store(true, Ordering::Release);
 }
 
@@ -121,9 +120,7 @@ pub fn is_kept(signal: c_int) -> bool {
 }
 
 fn is_ours() -> bool {
-    INSTALLED.load(Ordering::Acquire)
-        // SAFETY: no arguments.
-        && OWNER.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+    INSTALLED.load(Ordering::Acquire) && OWNER.load(Ordering::Relaxed) == std::process::id()
 }
 
 /// Implements `sigaction(2)` as the program should see it.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::mem::{size_of, zeroed};
+use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
@@ -100,7 +100,7 @@ impl Receiver {
     /// The socket is not a UDP socket, or the kernel has no `UDP_GRO` (before Linux 5.0).
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         sys::set_nonblocking(&fd)?;
-        let v6 = sys::get_int(&fd, libc::SOL_SOCKET, libc::SO_DOMAIN)? == libc::AF_INET6;
+        let v6 = sys::is_v6(&fd)?;
         sys::set_int(&fd, libc::SOL_UDP, sys::UDP_GRO, 1)?;
         // A dual-stack socket reports the destination of IPv4 packets in IPV6_PKTINFO too, as a
         // mapped address.
@@ -109,8 +109,7 @@ impl Receiver {
         } else {
             sys::set_int(&fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
         }
-        // SAFETY: all zeroes are a value of this plain C structure.
-        let meta = Meta { name: unsafe { zeroed() }, control: Control::new() };
+        let meta = Meta { name: sys::NO_NAME, control: Control::new() };
         let port = sys::local_port(&fd)?;
         let mut buffers = vec![0; BUFFER * BATCH];
         let mut meta = vec![meta; BATCH];
@@ -163,8 +162,7 @@ impl Receiver {
     }
 
     fn is_v6(&self) -> bool {
-        sys::get_int(&self.fd, libc::SOL_SOCKET, libc::SO_DOMAIN)
-            .is_ok_and(|domain| domain == libc::AF_INET6)
+        sys::is_v6(&self.fd).unwrap_or(false)
     }
 
     /// Sets whether [`Received::traffic_class`] and [`Received::hop_limit`] are reported; otherwise
@@ -367,10 +365,8 @@ fn is_same(a: &libc::sockaddr_in6, b: &libc::sockaddr_in6) -> bool {
 impl MessageHeaders {
     fn new(buffers: &mut Vec<u8>, meta: &mut Vec<Meta>) -> Self {
         assert!(buffers.len() == BUFFER * BATCH && meta.len() == BATCH);
-        // SAFETY: all zeroes are a value of this plain C structure.
-        let message: libc::mmsghdr = unsafe { zeroed() };
         let piece = libc::iovec { iov_base: ptr::null_mut(), iov_len: BUFFER };
-        let (mut messages, mut pieces) = (vec![message; BATCH], vec![piece; BATCH]);
+        let (mut messages, mut pieces) = (vec![sys::NO_MESSAGE; BATCH], vec![piece; BATCH]);
         let (buffers, meta, piece) = (buffers.as_mut_ptr(), meta.as_mut_ptr(), pieces.as_mut_ptr());
         for (i, message) in messages.iter_mut().enumerate() {
             let header = &mut message.msg_hdr;

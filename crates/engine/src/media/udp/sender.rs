@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::mem::zeroed;
 use std::net::IpAddr;
 
 use polypath_transport::{Burst, Unread};
@@ -400,8 +399,7 @@ impl Sender {
             return sys::sendmsg(socket.fd(), &msg).map(|_| 1).map_err(|e| sys::errno(&e));
         }
         let mut controls = [Control::new(); SENDS];
-        // SAFETY: all zeroes are a value of this plain C structure.
-        let mut msgs: [libc::mmsghdr; SENDS] = unsafe { zeroed() };
+        let mut msgs = [sys::NO_MESSAGE; SENDS];
         for ((msg, control), send) in msgs.iter_mut().zip(&mut controls).zip(&sends[..count]) {
             if let Some(flow) = self.flows.get(send.flow) {
                 msg.msg_hdr = message(&self.batch, send, flow, socket, control);
@@ -489,8 +487,7 @@ fn message(
     socket: &Socket,
     control: &mut Control<CONTROL>,
 ) -> libc::msghdr {
-    // SAFETY: all zeroes are a value of this plain C structure.
-    let mut msg: libc::msghdr = unsafe { zeroed() };
+    let mut msg = sys::NO_MESSAGE.msg_hdr;
     msg.msg_name = (&raw const flow.name).cast_mut().cast();
     msg.msg_namelen = flow.name_len;
     (msg.msg_iov, msg.msg_iovlen) = batch.gather(send);

@@ -2,9 +2,12 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::mem::{size_of, size_of_val, zeroed};
+use std::mem::{offset_of, size_of, size_of_val};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 /// Value of the option `UDP_SEGMENT` and type of its control message (`linux/udp.h`).
 pub(super) const UDP_SEGMENT: c_int = 103;
@@ -13,12 +16,9 @@ pub(super) const UDP_GRO: c_int = 104;
 
 /// Opens a non-blocking UDP socket.
 pub(super) fn udp_socket(v6: bool) -> io::Result<OwnedFd> {
-    let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no pointers.
-    let fd = check(unsafe { libc::socket(family, kind, 0) })?;
-    // SAFETY: the descriptor is new, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?)
 }
 
 /// Sets an option that is an `int`.
@@ -41,91 +41,96 @@ pub(crate) fn set_option<T: Copy>(
     .map(drop)
 }
 
-/// Reads an option that is an `int`.
-pub(super) fn get_int(fd: &OwnedFd, level: c_int, name: c_int) -> io::Result<c_int> {
-    let (mut value, mut len): (c_int, _) = (0, size_of::<c_int>() as libc::socklen_t);
-    // SAFETY: the kernel writes at most `len` bytes to `value`.
-    check(unsafe {
-        libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast::<c_void>(), &mut len)
-    })?;
-    Ok(value)
+/// Whether a socket is an IPv6 one, dual-stack or not.
+pub(super) fn is_v6(fd: &OwnedFd) -> io::Result<bool> {
+    Ok(rustix::net::sockopt::socket_domain(fd)? == AddressFamily::INET6)
 }
 
 /// Sets `O_NONBLOCK`.
 pub(super) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
-    // SAFETY: no pointers.
-    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
-    if flags & libc::O_NONBLOCK == 0 {
-        // SAFETY: no pointers.
-        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) })?;
-    }
-    Ok(())
+    Ok(rustix::io::ioctl_fionbio(fd, true)?)
 }
 
 /// Binds.
 pub(super) fn bind(fd: &OwnedFd, addr: &SocketAddr) -> io::Result<()> {
-    let (raw, len) = raw_addr(addr);
-    // SAFETY: `raw` holds an address of `len` bytes.
-    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const raw).cast(), len) }).map(drop)
+    Ok(rustix::net::bind(fd, addr)?)
 }
 
 /// The port that a socket is bound to.
 pub(super) fn local_port(fd: &OwnedFd) -> io::Result<u16> {
-    // SAFETY: all zeroes are a value of this plain C structure.
-    let mut raw: libc::sockaddr_in6 = unsafe { zeroed() };
-    let mut len = size_of_val(&raw) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to `raw`.
-    check(unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut raw).cast(), &mut len) })?;
-    from_raw_addr(&raw)
-        .map(|addr| addr.port())
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not an IP socket"))
+    Ok(SocketAddr::try_from(rustix::net::getsockname(fd)?)?.port())
 }
 
-/// An address in the kernel's form.
+/// No address: what the kernel fills in.
+pub(super) const NO_NAME: libc::sockaddr_in6 = libc::sockaddr_in6 {
+    sin6_family: 0,
+    sin6_port: 0,
+    sin6_flowinfo: 0,
+    sin6_addr: libc::in6_addr { s6_addr: [0; 16] },
+    sin6_scope_id: 0,
+};
+
+/// No message: no address, no gather list, no control messages.
+pub(super) const NO_MESSAGE: libc::mmsghdr = libc::mmsghdr {
+    msg_hdr: libc::msghdr {
+        msg_name: ptr::null_mut(),
+        msg_namelen: 0,
+        msg_iov: ptr::null_mut(),
+        msg_iovlen: 0,
+        msg_control: ptr::null_mut(),
+        msg_controllen: 0,
+        msg_flags: 0,
+    },
+    msg_len: 0,
+};
+
+/// An address in the kernel's form, and how many bytes of that there are. An IPv4 address is where an
+/// IPv6 one has its flow information.
 pub(super) fn raw_addr(addr: &SocketAddr) -> (libc::sockaddr_in6, libc::socklen_t) {
-    // SAFETY: all zeroes are a value of this plain C structure.
-    let mut raw: libc::sockaddr_in6 = unsafe { zeroed() };
+    let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let raw = libc::sockaddr_in6 {
+        sin6_family: family as libc::sa_family_t,
+        sin6_port: addr.port().to_be(),
+        ..NO_NAME
+    };
     match addr {
         SocketAddr::V4(a) => {
-            // SAFETY: `sockaddr_in` is plain C, not larger and not stricter aligned than
-            // `sockaddr_in6` (asserted below).
-            let v4 = unsafe { &mut *(&raw mut raw).cast::<libc::sockaddr_in>() };
-            v4.sin_family = libc::AF_INET as libc::sa_family_t;
-            v4.sin_port = a.port().to_be();
-            v4.sin_addr.s_addr = u32::from_ne_bytes(a.ip().octets());
+            let raw =
+                libc::sockaddr_in6 { sin6_flowinfo: u32::from_ne_bytes(a.ip().octets()), ..raw };
             (raw, size_of::<libc::sockaddr_in>() as libc::socklen_t)
         }
         SocketAddr::V6(a) => {
-            raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
-            raw.sin6_port = a.port().to_be();
-            raw.sin6_addr.s6_addr = a.ip().octets();
-            raw.sin6_scope_id = a.scope_id();
+            let sin6_addr = libc::in6_addr { s6_addr: a.ip().octets() };
+            let raw = libc::sockaddr_in6 { sin6_addr, sin6_scope_id: a.scope_id(), ..raw };
             (raw, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
         }
     }
 }
 
-const _: () = assert!(size_of::<libc::sockaddr_in>() <= size_of::<libc::sockaddr_in6>());
-const _: () = assert!(align_of::<libc::sockaddr_in>() <= align_of::<libc::sockaddr_in6>());
+const _: () = {
+    use libc::{sockaddr_in, sockaddr_in6};
+    assert!(offset_of!(sockaddr_in, sin_family) == offset_of!(sockaddr_in6, sin6_family));
+    assert!(offset_of!(sockaddr_in, sin_port) == offset_of!(sockaddr_in6, sin6_port));
+    assert!(offset_of!(sockaddr_in, sin_addr) == offset_of!(sockaddr_in6, sin6_flowinfo));
+    assert!(size_of::<sockaddr_in>() <= size_of::<sockaddr_in6>());
+};
 
 /// The address in a structure that the kernel filled; IPv4 addresses are not mapped. `None` for
 /// other families.
 #[inline]
 pub(super) fn from_raw_addr(raw: &libc::sockaddr_in6) -> Option<SocketAddr> {
+    let port = u16::from_be(raw.sin6_port);
     match c_int::from(raw.sin6_family) {
         libc::AF_INET6 => {
             let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
-            let port = u16::from_be(raw.sin6_port);
             Some(match ip.to_ipv4_mapped() {
                 Some(v4) => SocketAddr::V4(SocketAddrV4::new(v4, port)),
                 None => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, raw.sin6_scope_id)),
             })
         }
         libc::AF_INET => {
-            // SAFETY: sizes and alignments as in `raw_addr`; any bytes are a `sockaddr_in`.
-            let v4 = unsafe { &*(&raw const *raw).cast::<libc::sockaddr_in>() };
-            let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
-            Some(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(v4.sin_port))))
+            let ip = Ipv4Addr::from(raw.sin6_flowinfo.to_ne_bytes());
+            Some(SocketAddr::V4(SocketAddrV4::new(ip, port)))
         }
         _ => None,
     }
@@ -232,7 +237,7 @@ pub(super) fn recvmsg(fd: RawFd, msg: &mut libc::msghdr, flags: c_int) -> io::Re
 /// `recvmmsg` without waiting.
 #[inline]
 pub(super) fn recvmmsg(fd: RawFd, msgs: &mut [libc::mmsghdr]) -> io::Result<usize> {
-    let no_timeout = std::ptr::null_mut::<libc::timespec>();
+    let no_timeout = ptr::null_mut::<libc::timespec>();
     // SAFETY: as for `recvmsg`, for each message.
     let n = unsafe {
         libc::syscall(libc::SYS_recvmmsg, fd, msgs.as_mut_ptr(), msgs.len(), 0, no_timeout)
@@ -273,4 +278,23 @@ pub(super) fn sendmmsg(fd: RawFd, msgs: &mut [libc::mmsghdr]) -> io::Result<usiz
     // SAFETY: as for `sendmsg`, for each message.
     let n = unsafe { libc::syscall(libc::SYS_sendmmsg, fd, msgs.as_mut_ptr(), msgs.len(), flags) };
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_survives_the_kernels_form() {
+        let of = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let linked = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 0, 3).into();
+        for (addr, len) in [(of("192.0.2.1:4791"), 16), (of("[2001:db8::1]:80"), 28), (linked, 28)]
+        {
+            let (raw, raw_len) = raw_addr(&addr);
+            assert_eq!((from_raw_addr(&raw), raw_len), (Some(addr), len));
+        }
+        let (mapped, _) = raw_addr(&of("[::ffff:192.0.2.1]:80"));
+        assert_eq!(from_raw_addr(&mapped), Some(of("192.0.2.1:80")));
+        assert_eq!(from_raw_addr(&NO_NAME), None);
+    }
 }
