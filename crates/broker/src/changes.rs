@@ -1,9 +1,9 @@
-//! What changed between two tables of interfaces, in events.
+//! Finds the changes between two tables of interfaces, as events.
 
 use polypath_telemetry::{Event, InterfaceName};
 use polypath_topology::Port;
 
-/// Interfaces, links and addresses that came and went.
+/// The interfaces, links and addresses that appeared and disappeared.
 pub(crate) fn between(before: &[Port], after: &[Port]) -> Vec<Event> {
     let find = |ports: &[Port], ifindex| ports.iter().position(|port| port.ifindex == ifindex);
     let mut events = Vec::new();
@@ -40,7 +40,7 @@ fn name(port: &Port) -> InterfaceName {
     InterfaceName::new(&port.name)
 }
 
-/// Addresses that can be used, and those that can no longer.
+/// Adds the addresses that became usable, and those that no longer are.
 fn addresses(old: Option<&Port>, new: &Port, events: &mut Vec<Event>) {
     let usable = |port: &Port| -> Vec<_> {
         port.addresses.iter().filter(|a| !a.tentative).map(|a| a.ip).collect()

@@ -1,17 +1,17 @@
-//! What happened lately in all processes and to the interfaces, for those who watch.
+//! The recent events of all processes and of the interfaces, for watchers.
 //!
-//! One list for all of them: a watcher is a number in it, of the event that it is told next. So a
-//! watcher that does not read costs nothing. It finds the list further on, and is told how much it
-//! missed.
+//! There is one list for all watchers. A watcher is only a number: that of the next event that it
+//! is told. So a watcher that does not read costs nothing. When it reads again, it is told how many
+//! events it has missed.
 
 use std::collections::VecDeque;
 
 use polypath_ipc::message::{Push, TOLD_MAX, Told};
 use polypath_telemetry::Occurrence;
 
-/// Events that are kept.
+/// The number of events that are kept.
 const KEPT: usize = 4096;
-/// Longest text of an event in bytes.
+/// The largest length of an event's text in bytes.
 const TEXT_MAX: usize = 1024;
 
 /// The last events, oldest first.
@@ -23,12 +23,12 @@ pub(crate) struct Chronicle {
 }
 
 impl Chronicle {
-    /// The number that the next event gets.
+    /// The number of the next event.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Adds what happened in a process, or to this host (`pid` 0).
+    /// Adds an event of a process, or of this host (`pid` 0).
     pub(crate) fn add(&mut self, pid: u32, program: &str, mut occurrence: Occurrence) {
         occurrence.event.cut(TEXT_MAX);
         if self.list.len() == KEPT {
@@ -43,8 +43,8 @@ impl Chronicle {
         self.next += 1;
     }
 
-    /// What a watcher is told next, and the number after that; `None`: nothing yet. `from` is the number of
-    /// the first event that it has not been told.
+    /// The next events for a watcher, and the number of the event after them; `None` if there are
+    /// no new events. `from` is the number of the first event that it was not told.
     pub(crate) fn batch(&self, from: u64) -> Option<(Push, u64)> {
         let oldest = self.next - self.list.len() as u64;
         if from >= self.next {

@@ -1,4 +1,4 @@
-//! One client's connection: what waits to be sent to it, within limits.
+//! One client's connection, with the messages that wait to be sent, within limits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,52 +11,53 @@ use polypath_topology::Selection;
 use crate::sys::epoll::Interest;
 use crate::sys::would_block;
 
-/// Most messages that wait for one client.
+/// The largest number of messages that wait for one client.
 const QUEUE_MAX: usize = 4096;
 
-/// Most bytes that wait for one client: the status of a host full of queue pairs fits.
+/// The largest number of bytes that wait for one client. The status of a host full of queue pairs
+/// fits.
 const QUEUE_BYTES_MAX: usize = 8 << 20;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It has not introduced itself.
+    /// It has not sent its hello yet.
     New,
-    /// Questions and answers.
+    /// Requests and answers.
     Control,
-    /// It is told of changed tables, and asked for its status.
+    /// It receives changed tables, and is asked for its status.
     Events,
-    /// It is told what happens in all processes.
+    /// It receives the events of all processes.
     Watching,
-    /// It has got its last answer.
+    /// It has received its last answer.
     Leaving,
 }
 
-/// A connection and what we know about the process behind it.
+/// A connection, and what is known about its process.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
-    /// Number of the process, as the kernel says.
+    /// The process id, as the kernel reports it.
     pub(crate) pid: u32,
-    /// Name of the program, as the process says.
+    /// The name of the program, as the process reports it.
     pub(crate) program: String,
-    /// The devices that the process chose, in its own words.
+    /// The selection of devices that the process made, as text.
     pub(crate) requested: String,
-    /// What these words mean.
+    /// The parsed selection.
     pub(crate) selection: Selection,
     pub(crate) role: Role,
-    /// Root, who may look at another user's broker and change nothing.
+    /// Whether it belongs to root, who may read another user's broker but change nothing.
     pub(crate) guest: bool,
-    /// It has asked for more than to be shown something, and is counted.
+    /// Whether it has asked for more than to read something, and was counted.
     pub(crate) counted: bool,
-    /// It has asked for the status.
+    /// Whether it has asked for the status.
     pub(crate) watches: bool,
     queue: VecDeque<Outgoing>,
     queued_bytes: usize,
     table_due: bool,
     /// The number of the event that a watcher is told next.
     pub(crate) told_next: u64,
-    /// There was no room for what a watcher was to be told.
+    /// Whether events wait because a watcher had no room.
     pub(crate) news_due: bool,
     interest: Interest,
 }
@@ -67,12 +68,12 @@ struct Outgoing {
     fd: Option<OwnedFd>,
 }
 
-/// The client is gone, or does not take what we have for it.
+/// The reason why a client is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lost {
     /// It hung up.
     Gone,
-    /// It has let more wait than it may.
+    /// It does not take its messages, and more wait than are allowed.
     Slow,
 }
 
@@ -97,12 +98,13 @@ impl Connection {
         }
     }
 
-    /// Whether a program depends on the broker by this connection; one that only watches does not.
+    /// Whether a program depends on the broker through this connection. One that only reads does
+    /// not.
     pub(crate) fn is_user(&self) -> bool {
         self.counted || !(self.guest || self.watches)
     }
 
-    /// Sends a message, or lets it wait.
+    /// Sends a message, or queues it.
     pub(crate) fn send(&mut self, bytes: Rc<[u8]>, fd: Option<OwnedFd>) -> Result<(), Lost> {
         if self.queue.is_empty() && self.try_send(&bytes, fd.as_ref())? {
             return Ok(());
@@ -113,20 +115,22 @@ impl Connection {
         if full { Err(Lost::Slow) } else { Ok(()) }
     }
 
-    /// Sends the table, or remembers that it is due: of several that wait, only the last matters.
+    /// Sends the table, or notes that it is due. If several tables wait, only the last one matters.
     pub(crate) fn send_table(&mut self, push: &Rc<[u8]>) -> Result<(), Lost> {
         self.table_due = !self.queue.is_empty() || !self.try_send(push, None)?;
         Ok(())
     }
 
-    /// Sends a watcher its news unless something waits; false if there is no room. Nothing is kept.
+    /// Sends a watcher its events, unless something waits. Returns false if there is no room.
+    /// Nothing is queued.
     pub(crate) fn send_news(&mut self, bytes: &[u8]) -> Result<bool, Lost> {
         let sent = self.queue.is_empty() && self.try_send(bytes, None)?;
         self.news_due = !sent;
         Ok(sent)
     }
 
-    /// Sends what waits, as far as it goes. `table` gives the message with the newest table.
+    /// Sends what waits, as far as there is room. `table` returns the message with the newest
+    /// table.
     pub(crate) fn flush(&mut self, table: impl FnOnce() -> Rc<[u8]>) -> Result<(), Lost> {
         while let Some(next) = self.queue.front() {
             if !self.try_send(&next.bytes, next.fd.as_ref())? {
@@ -141,11 +145,11 @@ impl Connection {
         Ok(())
     }
 
-    /// False if there is no room at the moment.
+    /// Tries to send. Returns false if there is no room at the moment.
     fn try_send(&self, bytes: &[u8], fd: Option<&OwnedFd>) -> Result<bool, Lost> {
         match socket::send(self.socket.as_fd(), bytes, fd.map(AsFd::as_fd)) {
             Ok(()) => Ok(true),
-            // ENOBUFS: too many descriptors under way.
+            // ENOBUFS means that too many descriptors are under way.
             Err(error)
                 if would_block(&error)
                     || error.raw_os_error() == Some(libc::ETOOMANYREFS)
@@ -171,8 +175,8 @@ impl Connection {
         !self.queue.is_empty() || self.table_due || self.news_due
     }
 
-    /// What to wait for now, if that is something else than before. A control connection that does
-    /// not take its answers gets no more questions in; an event stream must go on reporting.
+    /// The events to wait for now, if they have changed. No more requests are read from a control
+    /// connection that does not take its answers, but an event stream must be able to report.
     pub(crate) fn new_interest(&mut self) -> Option<Interest> {
         let interest = match (self.is_waiting(), self.role) {
             (false, _) => Interest::Read,
@@ -225,7 +229,7 @@ mod tests {
             let next = || socket::receive(theirs.as_fd(), &mut buffer).ok().map(|got| got.len);
             std::iter::from_fn(next).collect()
         };
-        // Each message is one byte longer than the one before.
+        // Each message is one byte longer than the one before it.
         let mut sent = 10_000..;
         while !connection.is_waiting() {
             connection.send(message(sent.next().unwrap()), None).unwrap();

@@ -1,19 +1,19 @@
-//! Why packets are dropped, each reason counted.
+//! The reasons for dropping packets, each of which is counted.
 
 use polypath_telemetry::BrokerCounters;
 
-/// Reasons to drop a packet.
+/// A reason for dropping a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Drop {
-    /// Longer than any management datagram.
+    /// It is longer than any management datagram.
     TooLong,
-    /// From or to an address that is no host's.
+    /// Its source or destination is not an address of a host.
     NotUnicast,
-    /// No RoCEv2 packet.
+    /// It is not a RoCEv2 packet.
     Malformed,
-    /// Corrupt on the way, or sent with a wrong ICRC.
+    /// It was damaged on its way, or sent with a wrong ICRC.
     IcrcWrong,
-    /// For a queue pair below 0x10000 that is not QP1.
+    /// It is for a queue pair below 0x10000 other than QP1.
     NoSuchQp,
     /// Its opcode is not that of a UD SEND-Only.
     WrongService,
@@ -26,7 +26,7 @@ pub(crate) enum Drop {
 }
 
 impl Drop {
-    /// Counts it among the others of its reason.
+    /// Counts a drop for this reason.
     pub(crate) fn count(self, counters: &mut BrokerCounters) {
         *match self {
             Self::TooLong => &mut counters.qp1_dropped_too_long,

@@ -1,4 +1,4 @@
-//! CM files: where a process reads its events.
+//! CM files, from which processes read their events.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,13 +9,13 @@ use polypath_ipc::socket;
 
 use crate::sys::{set_nonblocking, would_block};
 
-/// Most files of one connection.
+/// The largest number of files of one connection.
 pub(crate) const FILES_MAX: usize = 1024;
 
 /// A CM file.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// Our end of the event socket.
+    /// The broker's end of the event socket.
     socket: OwnedFd,
     /// The connection that opened it.
     pub(crate) connection: u64,
@@ -31,22 +31,22 @@ pub(crate) struct Files {
     last: u32,
 }
 
-/// What became of an event.
+/// The result of delivering an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// It is on its way.
+    /// It was sent.
     Sent,
-    /// It waits: wake us when there is room.
+    /// It waits until there is room.
     Stuck,
     /// The file is gone.
     Gone,
 }
 
 impl Files {
-    /// Opens a file; gives its number and the application's end of the event socket.
+    /// Opens a file. Returns its number and the application's end of the event socket.
     ///
     /// # Errors
-    /// `EMFILE` if the connection has too many; what `socketpair(2)` gives.
+    /// `EMFILE` if the connection has too many files; otherwise those of `socketpair(2)`.
     pub(crate) fn open(&mut self, connection: u64) -> io::Result<(FileId, OwnedFd)> {
         let mine = self.files.values().filter(|file| file.connection == connection);
         if mine.count() >= FILES_MAX {
@@ -59,7 +59,8 @@ impl Files {
         Ok((id, theirs))
     }
 
-    /// The next number; 2^32 opens later the numbers of files that are still open are passed over.
+    /// The next number. After 2^32 opened files, the numbers of files that are still open are
+    /// skipped.
     fn free_number(&mut self) -> FileId {
         loop {
             self.last = self.last.wrapping_add(1);
@@ -74,7 +75,7 @@ impl Files {
         self.files.get(&id)
     }
 
-    /// Forgets a file.
+    /// Removes a file.
     pub(crate) fn remove(&mut self, id: FileId) -> Option<File> {
         self.files.remove(&id)
     }
@@ -85,7 +86,7 @@ impl Files {
         mine.map(|(id, _)| *id).collect()
     }
 
-    /// Whether any file has an event that is stuck.
+    /// Whether any file has an event that waits.
     pub(crate) fn any_stuck(&self) -> bool {
         self.files.values().any(|file| file.stuck.is_some())
     }
@@ -95,7 +96,7 @@ impl Files {
         self.files.iter().filter(|(_, file)| file.stuck.is_none()).map(|(id, _)| *id).collect()
     }
 
-    /// Sends an event to a file that has none stuck.
+    /// Sends an event to a file in which no event waits.
     pub(crate) fn deliver(&mut self, id: FileId, event: Vec<u8>) -> Delivery {
         let Some(file) = self.files.get_mut(&id) else { return Delivery::Gone };
         debug_assert!(file.stuck.is_none(), "events must stay in order");
@@ -109,7 +110,7 @@ impl Files {
         }
     }
 
-    /// Tries again to send the event that is stuck.
+    /// Tries again to send the event that waits.
     pub(crate) fn retry(&mut self, id: FileId) -> Delivery {
         match self.files.get_mut(&id).and_then(|file| file.stuck.take()) {
             Some(event) => self.deliver(id, event),

@@ -1,4 +1,4 @@
-//! The entry for fuzzing what comes in through the broker's socket.
+//! The entry for fuzzing messages on the broker's socket.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -48,9 +48,9 @@ impl Environment for OneDevice {
     fn multicast_leave(&mut self, _: ClientId, _: u32, _: IpAddr) {}
 }
 
-/// Takes a datagram as if a client had sent it: decodes it as every kind of message, and lets the
-/// connection manager execute the commands in it. Must never panic, and what decodes must survive
-/// being encoded again.
+/// Handles a datagram as if a client had sent it: decodes it as every type of message, and lets the
+/// connection manager execute the commands in it. It must never panic, and what was decoded must be
+/// the same after encoding and decoding it again.
 pub fn fuzz_message(bytes: &[u8]) {
     if let Ok(request) = message::decode::<Request>(bytes) {
         if let Ok(again) = message::encode(&request) {

@@ -1,37 +1,37 @@
-//! Gathering the reports of all processes for one `polypath status`.
+//! Collects the reports of all processes for one `polypath status`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long processes have to answer, and to go on: a report comes in parts.
+/// How long processes have for the first part of their report, and for each further part.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long it may take altogether, though parts keep coming.
+/// The longest time for a whole report, even if its parts keep arriving.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
-/// Most gatherings at a time.
+/// The largest number of reports that are collected at a time.
 const GATHERINGS_MAX: usize = 16;
 
-/// One question and who has not answered it yet.
+/// One request, and the processes that have not answered it yet.
 #[derive(Debug)]
 struct Gathering {
-    /// The connection that asks.
+    /// The connection that sent the request.
     asker: u64,
-    /// Event streams that still have to answer, with their process ids.
+    /// The event streams that still have to answer, with their process ids.
     missing: BTreeMap<u64, u32>,
     deadline: Duration,
-    /// The deadline is never moved beyond this.
+    /// The latest time to which the deadline can be moved.
     latest: Duration,
 }
 
-/// An asker to be told that all reports are in, and the processes that gave none.
+/// A request whose reports are complete, and the processes that gave none.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Finished {
     pub(crate) asker: u64,
     pub(crate) silent: Vec<u32>,
 }
 
-/// All questions under way, by number.
+/// All requests in progress, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Gatherings {
     open: BTreeMap<u64, Gathering>,
@@ -39,7 +39,7 @@ pub(crate) struct Gatherings {
 }
 
 impl Gatherings {
-    /// Begins one; gives its number, or `None` if there are too many.
+    /// Begins a request. Returns its number, or `None` if there are too many.
     pub(crate) fn begin(
         &mut self,
         now: Duration,
@@ -55,7 +55,8 @@ impl Gatherings {
         Some(self.last)
     }
 
-    /// A part of this event stream's report has come: who asked, if it is still wanted.
+    /// Notes a part of this event stream's report. Returns the asking connection, if the report is
+    /// still needed.
     pub(crate) fn heard(&mut self, now: Duration, number: u64, stream: u64) -> Option<u64> {
         let gathering = self.open.get_mut(&number)?;
         if !gathering.missing.contains_key(&stream) {
@@ -65,14 +66,14 @@ impl Gatherings {
         Some(gathering.asker)
     }
 
-    /// An event stream has answered.
+    /// Notes that an event stream has answered.
     pub(crate) fn answered(&mut self, number: u64, stream: u64) {
         if let Some(gathering) = self.open.get_mut(&number) {
             gathering.missing.remove(&stream);
         }
     }
 
-    /// A connection is gone: it asks nothing any more, and nothing is expected of it.
+    /// Forgets a connection that is gone: it asks nothing, and no answer is expected from it.
     pub(crate) fn forget(&mut self, connection: u64) {
         self.open.retain(|_, gathering| gathering.asker != connection);
         for gathering in self.open.values_mut() {
@@ -80,7 +81,7 @@ impl Gatherings {
         }
     }
 
-    /// Takes out those that are complete or out of time.
+    /// Removes the requests that are complete or out of time.
     pub(crate) fn finished(&mut self, now: Duration) -> Vec<Finished> {
         let is_done = |g: &Gathering| g.missing.is_empty() || g.deadline <= now;
         let numbers: Vec<u64> =
@@ -95,7 +96,7 @@ impl Gatherings {
         numbers.into_iter().filter_map(take).collect()
     }
 
-    /// When the next one runs out of time.
+    /// The time at which the next request runs out of time.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         self.open.values().map(|gathering| gathering.deadline).min()
     }

@@ -1,28 +1,28 @@
-//! Leaving multicast groups that a dead process's socket is still in.
+//! Leaves the multicast groups that a dead process's socket is still in.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::sys::udp::UdpSocket;
 
-/// Most groups looked at; more than a socket may be in by default (`net.ipv4.igmp_max_memberships`
-/// is 20).
+/// The largest number of groups that are read. It is larger than what a socket may join by default
+/// (`net.ipv4.igmp_max_memberships` is 20).
 const GROUPS_MAX: usize = 4096;
 
-/// Makes a socket leave every group it is in. The kernel does not tell which those are, but which
-/// groups anybody in the namespace is in: leaving another's has no effect.
+/// Makes a socket leave every group that it is in. The kernel does not report a socket's groups,
+/// but all groups of the namespace. Leaving a group that the socket is not in has no effect.
 pub(crate) fn leave_all(socket: &UdpSocket) {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let v4 = parse_v4(&read("/proc/net/igmp"));
     let v6 = parse_v6(&read("/proc/net/igmp6"));
     for (ifindex, group) in v4.into_iter().chain(v6).take(GROUPS_MAX) {
-        // EADDRNOTAVAIL: not a member.
+        // EADDRNOTAVAIL means that it is not a member.
         let _ = socket.membership(group, ifindex, false);
     }
 }
 
-/// `/proc/net/igmp`: a line per interface beginning with its index, then indented lines that begin
-/// with a group as the memory of its four bytes reads as a number.
+/// Parses `/proc/net/igmp`. It has a line per interface that begins with its index, followed by
+/// indented lines that begin with a group: the number that its four bytes form in memory.
 fn parse_v4(text: &str) -> Vec<(u32, IpAddr)> {
     let (mut ifindex, mut groups) = (None, Vec::new());
     for line in text.lines() {
@@ -38,7 +38,7 @@ fn parse_v4(text: &str) -> Vec<(u32, IpAddr)> {
     groups
 }
 
-/// `/proc/net/igmp6`: index, interface, group in hex.
+/// Parses `/proc/net/igmp6`: index, interface, group in hex.
 fn parse_v6(text: &str) -> Vec<(u32, IpAddr)> {
     let parse = |line: &str| {
         let mut words = line.split_whitespace();

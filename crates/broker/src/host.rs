@@ -1,4 +1,4 @@
-//! What the connection manager asks of its host: routes, devices, multicast membership.
+//! The connection manager's environment: routes, devices, multicast membership.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,7 +14,7 @@ use crate::memberships::Memberships;
 use crate::netlink::{Netlink, RouteQuestion};
 use crate::tables::{Hardware, Tables};
 
-/// Interfaces, routes and memberships, and which client sees which devices.
+/// Interfaces, routes and memberships, and the devices that each client sees.
 #[derive(Debug)]
 pub(crate) struct Host {
     netlink: Netlink,
@@ -24,7 +24,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// `table`: what a predecessor had published, empty without one.
+    /// Creates a host. `table` is a predecessor's table, or empty.
     pub(crate) fn new(table: Table) -> std::io::Result<Self> {
         let mut host = Self {
             netlink: Netlink::new()?,
@@ -44,14 +44,14 @@ impl Host {
         self.tables.table()
     }
 
-    /// Reads what the kernel has told. That links went down is taken in at once, since traffic waits for
-    /// it; everything else by [`refresh`](Self::refresh). True if the table changed.
+    /// Reads the kernel's notifications. Links that went down are entered at once, because traffic
+    /// waits for that; [`refresh`](Self::refresh) does the rest. Returns true if the table changed.
     pub(crate) fn hear(&mut self) -> std::io::Result<bool> {
         let down = self.netlink.take_changes()?;
         Ok(self.tables.links_down(&down))
     }
 
-    /// Asks the kernel what there is now. True if the table changed.
+    /// Asks the kernel for the current state. Returns true if the table changed.
     pub(crate) fn refresh(&mut self) -> std::io::Result<bool> {
         let dump = self.netlink.dump()?;
         let chosen: Vec<&Selection> = self.selections.values().collect();
@@ -65,20 +65,20 @@ impl Host {
         Ok(changed)
     }
 
-    /// A client came, with a resolved selection. True if the table changed.
+    /// Adds a client with its resolved selection. Returns true if the table changed.
     pub(crate) fn add_client(&mut self, client: ClientId, selection: Selection) -> bool {
         self.selections.insert(client, selection);
         self.tables.select(&self.selections.values().collect::<Vec<_>>())
     }
 
-    /// A client went. True if the table changed.
+    /// Removes a client. Returns true if the table changed.
     pub(crate) fn remove_client(&mut self, client: ClientId) -> bool {
         self.memberships.leave_all(client);
         self.selections.remove(&client);
         self.tables.select(&self.selections.values().collect::<Vec<_>>())
     }
 
-    /// Whether a GID table can be kept for one more selection.
+    /// Whether there is room for the GID table of one more selection.
     pub(crate) fn has_room(&self, selection: &Selection) -> bool {
         Tables::has_room(&self.selections.values().collect::<Vec<_>>(), selection)
     }
@@ -106,7 +106,7 @@ impl Host {
         })
     }
 
-    /// The first entry of a client's GID tables that is as wanted.
+    /// The first entry of a client's GID tables that fits.
     fn find(
         &self,
         client: ClientId,
@@ -119,7 +119,7 @@ impl Host {
         })
     }
 
-    /// The interface that has an address of ours.
+    /// The interface that has an address of this host.
     fn interface_of(&self, ip: IpAddr, ifindex: Option<u32>) -> Option<u32> {
         let has = |port: &&polypath_topology::Port| {
             ifindex.is_none_or(|index| index == port.ifindex)
@@ -128,12 +128,13 @@ impl Host {
         self.table().ports.iter().find(has).map(|port| port.ifindex)
     }
 
-    /// Whether an address is one of ours.
+    /// Whether this host has an address.
     pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
         self.interface_of(ip, None).is_some()
     }
 
-    /// A way for multicast that no route leads to: from the address given, or the client's first.
+    /// A way for multicast for which there is no route: from the given address, or from the
+    /// client's first one.
     fn any_way(&self, client: ClientId, query: &RouteQuery) -> Option<Route> {
         let suits = |entry: &GidEntry| {
             entry.assigned
@@ -145,7 +146,8 @@ impl Host {
         Some(Route { source: entry.ip, ifindex: entry.ifindex })
     }
 
-    /// Whether an address is on the link of an interface, by the prefixes of its own addresses.
+    /// Whether an address is on the link of an interface, judged by the prefixes of the interface's
+    /// addresses.
     fn on_link(&self, ip: IpAddr, ifindex: u32) -> bool {
         self.table().port(ifindex).is_some_and(|port| {
             port.addresses.iter().any(|address| same_prefix(address.ip, ip, address.prefix_len))
@@ -183,19 +185,20 @@ impl Environment for Host {
         let ifindex = ifindex.filter(|&index| index != 0);
         let scope = ifindex.filter(|_| needs_scope(destination));
         if self.interface_of(destination, scope).is_some() {
-            // The kernel would name the loopback interface; the device is where the address is.
+            // The kernel would return the loopback interface, but the device is on the interface
+            // that has the address.
             let source = source.unwrap_or(destination);
             let ifindex = self.interface_of(source, ifindex.filter(|_| needs_scope(source)))?;
             return Some(Route { source, ifindex });
         }
         let question = RouteQuestion { to: destination, from: source, ifindex };
         let Ok(answer) = self.netlink.route(&question) else {
-            // Multicast needs no route, only an interface to leave through.
+            // Multicast needs no route, only an interface.
             return if destination.is_multicast() { self.any_way(client, query) } else { None };
         };
         let source = source.or(answer.source)?;
-        // With two interfaces in one subnet the kernel names the first; a path from the second's
-        // address leaves through the second.
+        // If two interfaces are in one subnet, the kernel returns the first. But a path from the
+        // second one's address leaves through the second interface.
         let own = self.interface_of(source, ifindex.filter(|_| needs_scope(source)));
         let own = own.filter(|&own| self.on_link(destination, own));
         Some(Route { source, ifindex: own.unwrap_or(answer.ifindex) })
@@ -236,7 +239,7 @@ impl Environment for Host {
         };
         let works = |entry: &GidEntry| {
             let port = self.table().port(entry.ifindex);
-            // A link-local address means nothing to a peer that is not told on which link.
+            // A link-local address is useless for a peer that does not know the link.
             entry.assigned
                 && !needs_scope(entry.ip)
                 && port.is_some_and(|port| port.link_up && !by_hand(&port.name, entry.ip))
@@ -264,16 +267,16 @@ impl Environment for Host {
     }
 }
 
-/// The address in the form that tables have it in: mapped ones as IPv4.
+/// The address in the form that tables use: mapped addresses become IPv4.
 pub(crate) fn canonical(ip: IpAddr) -> IpAddr {
     match ip {
-        // `::1` and the like stay what they are.
+        // `::1` and similar addresses stay unchanged.
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4),
         IpAddr::V4(_) => ip,
     }
 }
 
-/// Whether it is an address that a packet can come from.
+/// Whether a packet can come from this address.
 pub(crate) fn is_unicast(ip: IpAddr) -> bool {
     let unspecified = ip.is_unspecified() || ip == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     !ip.is_multicast() && !unspecified

@@ -1,13 +1,14 @@
-//! The keeper: what the broker leaves behind if it is killed.
+//! The keeper, which takes the broker's place if the broker is killed.
 //!
-//! The kernel steers by the order of the group's sockets ([`slots`](crate::slots)), and closing one
-//! moves others. So a second process, forked by the broker, holds them all and does nothing else. It
-//! hears from the broker of every socket and of who has which slot. A broker that ends of its own will
-//! says farewell, and the keeper ends too. If the broker is gone without a farewell and slots are in
-//! use, the keeper takes its place: it becomes the broker, with a keeper of its own. Packets for the
-//! programs keep arriving meanwhile, and the programs connect again ([`orphans`](crate::broker)).
+//! The kernel steers packets by the order of the group's sockets ([`slots`](crate::slots)), and
+//! closing one moves others. So a second process, which the broker forks, holds them all and does
+//! nothing else. The broker tells it about every socket and about the owners of slots. A broker
+//! that ends normally says farewell, and the keeper ends too. If the broker is gone without a
+//! farewell and slots are in use, the keeper takes its place: it becomes the broker, with a new
+//! keeper. Packets for the programs arrive meanwhile, and the programs connect again
+//! ([`orphans`](crate::broker)).
 //!
-//! Connection manager ids do not survive: they live in the broker's memory.
+//! The ids of the connection manager are lost, because they are in the broker's memory.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -29,33 +30,33 @@ const NAME: &std::ffi::CStr = c"polypath-keeper";
 /// The name in `ps` of a keeper that has become the broker.
 const BROKER_NAME: &std::ffi::CStr = c"polypath";
 
-/// How long a broker that ends waits for its keeper to have ended.
+/// How long a broker that ends waits for its keeper to end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// What the broker tells its keeper.
+/// A message from the broker to its keeper.
 #[derive(Debug, Serialize, Deserialize)]
 enum Word {
-    /// The group's next socket, which comes with the message.
+    /// The next socket of the group comes with this message.
     Socket,
-    /// Replaces what was said before.
+    /// This replaces the previous state.
     State(State),
-    /// The broker ends of its own will.
+    /// The broker ends normally.
     Farewell,
 }
 
-/// The broker's end.
+/// The broker's end of the channel.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     channel: OwnedFd,
-    /// Sockets told of.
+    /// The number of sockets that the keeper was told about.
     sockets: usize,
-    /// Revision of the slots and generation of the table told of.
+    /// The slots' revision and the table's generation that the keeper was told last.
     told: Option<(u64, u64)>,
 }
 
 impl Keeper {
-    /// Forks a keeper. The process must have one thread. `succeed` is what the keeper does when it has
-    /// to take the broker's place.
+    /// Forks a keeper. The process must have only one thread. The keeper calls `succeed` when it
+    /// has to take the broker's place.
     pub(crate) fn start(succeed: fn(Handover)) -> io::Result<Self> {
         let (ours, theirs) = socket::pair()?;
         if process::fork()? {
@@ -69,10 +70,10 @@ impl Keeper {
         Self { channel, sockets: 0, told: None }
     }
 
-    /// Tells the keeper what it does not know yet.
+    /// Tells the keeper what has changed.
     ///
     /// # Errors
-    /// It is gone.
+    /// The keeper is gone.
     pub(crate) fn remember(
         &mut self,
         slots: &Slots,
@@ -102,7 +103,7 @@ impl Keeper {
         socket::send(self.channel.as_fd(), &bytes, fd)
     }
 
-    /// Ends the keeper; when this returns it has closed the sockets.
+    /// Ends the keeper. When this returns, it has closed the sockets.
     pub(crate) fn farewell(self) {
         if self.say(&Word::Farewell, None).is_ok() {
             process::wait_for_hang_up(self.channel.as_fd(), FAREWELL);
@@ -110,13 +111,13 @@ impl Keeper {
     }
 }
 
-/// What the keeper is told of the broker.
+/// The state for the keeper.
 fn state_of(slots: &Slots, table: &Table, idle_timeout: Option<Duration>) -> State {
     let owners = slots.owners().iter().map(|(&slot, owner)| (slot, owner.pid)).collect();
     State { first: slots.first(), owners, table: table.clone(), idle_timeout }
 }
 
-/// The keeper's life.
+/// The keeper's body.
 fn keep(channel: OwnedFd, succeed: fn(Handover)) -> ! {
     process::become_keeper(NAME, channel.as_raw_fd());
     if let Some(handover) = wait(&channel) {
@@ -128,7 +129,7 @@ fn keep(channel: OwnedFd, succeed: fn(Handover)) -> ! {
     std::process::exit(0)
 }
 
-/// Listens until the broker is gone. `None`: nothing has to be done.
+/// Receives messages until the broker is gone. `None` if nothing must be done.
 fn wait(channel: &OwnedFd) -> Option<Handover> {
     let mut buffer = vec![0; MESSAGE_MAX];
     let mut sockets = Vec::new();
@@ -142,7 +143,7 @@ fn wait(channel: &OwnedFd) -> Option<Handover> {
             (Ok(Word::Socket), Some(socket)) => sockets.push(socket),
             (Ok(Word::State(new)), _) => state = Some(new),
             (Ok(Word::Farewell), _) => return None,
-            // Out of descriptors, then: what is missing now is missing for ever.
+            // The keeper is out of descriptors. A socket that is missing now can never be restored.
             _ => return None,
         }
     }

@@ -1,20 +1,21 @@
-//! The broker: the part that a kernel would play.
+//! The broker: the part that a kernel would otherwise do.
 //!
-//! One runs per network namespace and user, started by the first process that opens a device and
-//! gone when idle. No packet of the data path passes through it. It
+//! One broker runs per network namespace and user. The first process that opens a device starts it,
+//! and it ends when it is idle. No packet of the data path passes through it. The broker
 //!
-//! - owns UDP port 4791 and divides the QPN space into slots, one for each lane of a process: the
-//!   kernel steers every packet to its slot's socket ([`run`] opens it, the process gets it);
-//! - is queue pair 1: it carries connection-management datagrams between the network and
-//!   [`polypath_cm`], which stands in for the kernel's `/dev/infiniband/rdma_cm`;
+//! - owns UDP port 4791 and divides the QPN space into slots, one for each lane of a process. The
+//!   kernel steers every packet to its slot's socket ([`run`] opens it, and the process gets it);
+//! - is queue pair 1: it carries connection management datagrams between the network and
+//!   [`polypath_cm`], which replaces the kernel's `/dev/infiniband/rdma_cm`;
 //! - watches links and addresses by netlink, and tells every process at once;
 //! - answers the command line: status of everything, paths up and down by hand;
-//! - cleans up after a process that died: its slots go to the sink, its connections are taken down;
-//! - leaves somebody behind who takes its place should it be killed: the keeper.
+//! - cleans up after a process that died: packets for its slots go to the sink, and its connections
+//!   are ended;
+//! - starts the keeper, which takes its place if it is killed.
 //!
-//! It is one thread around one epoll set. Everything that waits for a client is bounded: a client
-//! that does not take its messages is disconnected, and the others notice nothing. Cost: a few
-//! descriptors and kilobytes per lane, and no wake-up while nothing changes.
+//! It has one thread and one epoll set. Everything that waits for a client is bounded: a client
+//! that does not take its messages is disconnected, without effect on the others. It costs a few
+//! descriptors and kilobytes per lane, and does not wake up while nothing changes.
 
 mod broker;
 mod changes;
@@ -54,10 +55,10 @@ use crate::handover::Handover;
 use crate::keeper::Keeper;
 use crate::log::log;
 
-/// Why the broker could not start, or had to end.
+/// The reason why the broker could not start, or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Port 4791 can't be had.
+    /// Port 4791 is not available.
     #[error(transparent)]
     Port(#[from] PortError),
     /// A broker of the same user runs in this network namespace.
@@ -69,39 +70,40 @@ pub enum Error {
         /// Its process, if it answers.
         pid: Option<u32>,
     },
-    /// A system call failed that must not.
+    /// A system call failed that should not fail.
     #[error("{doing}: {source}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         doing: &'static str,
         /// The operating system's answer.
         source: io::Error,
     },
 }
 
-/// How long a broker waits for another to begin or to end.
+/// How long a broker waits for another one to begin or to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long it waits for another that has the port to answer: a killed broker's place is taken sooner.
+/// How long it waits for the broker that has the port to answer. A killed broker's place is taken
+/// faster than this.
 const TAKEOVER: Duration = Duration::from_millis(300);
 
-/// Time between two looks.
+/// The interval between two checks.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Runs the broker until it is idle, told to end, or gets `SIGTERM` or `SIGINT`. If one runs
-/// already in this network namespace for this user, it returns at once: for a client that waits for
-/// [`Options::ready`], that one is as good; else it is [`Error::Already`].
+/// Runs the broker until it is idle, is told to end, or gets `SIGTERM` or `SIGINT`. If one already
+/// runs in this network namespace for this user, it returns at once. For a client that waits for
+/// [`Options::ready`], the other broker is just as good; otherwise this is [`Error::Already`].
 ///
-/// The process should have nothing else to do, and one thread: it forks, signals are blocked, `SIGHUP`
-/// and `SIGPIPE` ignored.
+/// The process should have nothing else to do and only one thread, because this function forks,
+/// blocks signals, and ignores `SIGHUP` and `SIGPIPE`.
 ///
 /// # Errors
-/// [`Error`]; its text is for the user, who has already got it through [`Options::ready`].
+/// [`Error`]. Its text is for the user, who has already received it through [`Options::ready`].
 pub fn run(mut options: Options) -> Result<(), Error> {
     if let Err(error) = sys::process::raise_file_limit() {
         log!("raising the limit of open files: {error}");
     }
-    // The name is the lock: whoever has it may take the port.
+    // The name is the lock: its owner may take the port.
     let listener = match polypath_ipc::socket::listen() {
         Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
             return another_runs(options);
@@ -118,7 +120,7 @@ pub fn run(mut options: Options) -> Result<(), Error> {
             options.tell("ready");
             broker.run()
         }
-        // A broker that was killed this moment may still hold the port.
+        // A broker that was just killed may still hold the port.
         Err(Error::Port(PortError::Taken(_))) if wait_for(TAKEOVER, is_served) => {
             another_runs(options)
         }
@@ -133,10 +135,10 @@ pub fn run(mut options: Options) -> Result<(), Error> {
     }
 }
 
-/// Goes on in the place of a broker that was killed.
+/// Takes the place of a broker that was killed.
 fn succeed(handover: Handover) {
     let mut listener = None;
-    // A broker that started in between finds the port taken, and gives the name back.
+    // If a broker was started in between, it finds the port taken, and releases the name.
     wait_for(PATIENCE, || {
         listener = polypath_ipc::socket::listen().ok();
         listener.is_some()
@@ -169,7 +171,7 @@ fn start_keeper() -> Option<Keeper> {
     }
 }
 
-/// Another broker serves the clients of this one: they are told to go on.
+/// Lets the waiting client use another broker that runs here.
 fn another_runs(mut options: Options) -> Result<(), Error> {
     if options.ready.is_none() {
         let other = Client::connect(&Hello::of_this_process("")).ok();
@@ -185,7 +187,7 @@ fn is_served() -> bool {
     Client::connect(&Hello::of_this_process("")).is_ok()
 }
 
-/// Asks again and again; false if the answer never was yes.
+/// Asks repeatedly. Returns false if the answer was never yes.
 fn wait_for(patience: Duration, mut question: impl FnMut() -> bool) -> bool {
     let until = sys::process::now() + patience;
     loop {
@@ -202,7 +204,7 @@ fn wait_for(patience: Duration, mut question: impl FnMut() -> bool) -> bool {
 /// An unpredictable number.
 fn random() -> u32 {
     getrandom::u32().unwrap_or_else(|_| {
-        // No kernel that has memfd or pidfd lacks getrandom(2); the clock is better than a panic.
+        // Every kernel with memfd or pidfd has getrandom(2). The clock is better than a panic.
         sys::process::now().subsec_nanos().wrapping_mul(0x9e37_79b9)
     })
 }

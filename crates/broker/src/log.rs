@@ -1,4 +1,4 @@
-//! Log lines with time on standard error, which is the log file when a client started us.
+//! Log lines with time on standard error, which is the log file if a client started the broker.
 
 use std::fmt;
 use std::io::Write as _;
@@ -14,7 +14,7 @@ pub(crate) fn line(text: fmt::Arguments<'_>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let time = polypath_ipc::time::rfc3339(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
     let line = format!("{time} polypath-broker[{}]: {text}\n", std::process::id());
-    // By one system call: brokers of several namespaces may share a file, and lines stay whole then.
-    // Nobody can be told that it failed.
+    // Use one system call, because brokers of several namespaces may share a file, and lines must
+    // stay whole. If it fails, nobody can be told.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

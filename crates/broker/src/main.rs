@@ -1,5 +1,5 @@
-//! The broker as a program of its own, for this crate's tests. It is called as `polypath broker` is:
-//! `polypath-broker broker [--idle-timeout SECONDS] [--ready-fd FD]`.
+//! The broker as a separate program, for this crate's tests. It has the arguments of `polypath
+//! broker`: `polypath-broker broker [--idle-timeout SECONDS] [--ready-fd FD]`.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! Multicast memberships of the CM's clients: what makes the network send a group's packets here.
-//! The packets themselves reach the sockets of the lanes that joined too.
+//! Multicast memberships of the CM's clients. They make the network send a group's packets to this
+//! host. The packets themselves reach the sockets of lanes that also joined.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,17 +9,17 @@ use polypath_cm::ClientId;
 
 use crate::sys::udp::UdpSocket;
 
-/// Most groups over all clients and interfaces.
+/// The largest number of groups of all clients and interfaces.
 const GROUPS_MAX: usize = 1024;
 
-/// Who is in which group.
+/// The memberships of all clients.
 #[derive(Debug, Default)]
 pub(crate) struct Memberships {
     groups: BTreeMap<(u32, IpAddr), Membership>,
 }
 
-/// A group on an interface, with a socket of its own: one socket may be in 20 groups only
-/// (`net.ipv4.igmp_max_memberships`). It is not bound, so it gets no packets.
+/// A group on an interface, with its own socket, because one socket may join only 20 groups
+/// (`net.ipv4.igmp_max_memberships`). The socket is not bound, so it gets no packets.
 #[derive(Debug)]
 struct Membership {
     _socket: UdpSocket,
@@ -28,7 +28,7 @@ struct Membership {
 }
 
 impl Memberships {
-    /// Joins for a client; as often as it joins, it has to leave.
+    /// Joins a group for a client. It must leave as often as it has joined.
     ///
     /// # Errors
     /// `ENOBUFS` if there are too many groups; the kernel's errno otherwise.

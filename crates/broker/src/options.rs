@@ -1,4 +1,4 @@
-//! How the broker is called.
+//! The broker's arguments and options.
 
 use std::io::Write;
 use std::os::fd::{OwnedFd, RawFd};
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use crate::sys::process;
 
-/// The arguments of `polypath broker` that say how it runs.
+/// The arguments of `polypath broker` that control its run.
 #[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct Arguments {
-    /// Write `ready`, or why not, to this descriptor
+    /// Write `ready`, or the reason of a failure, to this descriptor
     #[arg(long, value_name = "FD", hide = true)]
     pub ready_fd: Option<RawFd>,
-    /// End after this many seconds without a program; 0: never
+    /// End after this many seconds without a program; 0 means never
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = idle_timeout)]
     pub idle_timeout: IdleTimeout,
 }
 
-/// How long the broker stays without clients and CM ids; `None`: until it is told to end.
+/// How long the broker stays without clients and CM ids; `None` until it is told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdleTimeout(pub Option<Duration>);
 
@@ -28,23 +28,23 @@ fn idle_timeout(text: &str) -> Result<IdleTimeout, String> {
     Ok(IdleTimeout(Some(duration).filter(|duration| !duration.is_zero())))
 }
 
-/// What the broker shall do.
+/// The options of the broker.
 #[derive(Debug)]
 pub struct Options {
-    /// It ends after this long without clients and CM ids; `None`: never.
+    /// How long it stays without clients and CM ids; `None` forever.
     pub idle_timeout: Option<Duration>,
-    /// Where to write when clients may connect: one line, `ready` or why not. Without it, another
-    /// broker that runs already is an error.
+    /// The descriptor to which one line is written when clients may connect: `ready`, or the reason
+    /// of a failure. Without it, another running broker is an error.
     pub ready: Option<OwnedFd>,
 }
 
-/// The descriptor for the word `ready` is none.
+/// The descriptor for `ready` is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("--ready-fd {0}: it must be an open descriptor above 2")]
 pub struct OptionsError(RawFd);
 
 impl Options {
-    /// Takes over the descriptor that the arguments name.
+    /// Takes ownership of the descriptor in the arguments.
     ///
     /// # Errors
     /// [`OptionsError`], whose text is for the user.
@@ -54,10 +54,11 @@ impl Options {
         Ok(Self { idle_timeout: arguments.idle_timeout.0, ready: ready.transpose()? })
     }
 
-    /// Tells who started us that clients may connect, or why not.
+    /// Tells the process that started this one that clients may connect, or the reason of a
+    /// failure.
     pub(crate) fn tell(&mut self, line: &str) {
         if let Some(fd) = self.ready.take() {
-            // If nobody reads it any more, nobody is waiting.
+            // If nobody reads it any more, nobody waits for it.
             let _ = writeln!(std::fs::File::from(fd), "{line}");
         }
     }

@@ -1,9 +1,11 @@
-//! `polypath ping`: a question that every RoCEv2 host with a connection manager answers at once.
+//! Pings (`polypath ping`): a question that every RoCEv2 host with a connection manager answers at
+//! once.
 //!
-//! It is a DREQ for a connection that does not exist: the answer is a DREP (IBTA 12.9.8.3.1), from
-//! Linux's `ib_cm` as from Polypath. A mark at the beginning of the private data tells Polypath what it
-//! is; the DREP of a Polypath broker bears the mark too. Only to peers that have shown it are questions
-//! longer than a management datagram sent: padded by zeroes, to find out what the network carries.
+//! It is a DREQ for a connection that does not exist. Linux's `ib_cm` and Polypath both answer it
+//! with a DREP (IBTA 12.9.8.3.1). A mark at the beginning of the private data tells Polypath that
+//! it is a ping, and the DREP of a Polypath broker has the mark too. Only peers that have sent it
+//! get pings that are longer than a management datagram. These are padded with zeroes, to find out
+//! what the network carries.
 
 use std::time::Duration;
 
@@ -11,25 +13,25 @@ use polypath_ipc::message::PingAnswer;
 use polypath_wire::cm::{CmMad, CmMessage, Drep, Dreq};
 use polypath_wire::mad::MAD_LEN;
 
-/// What the private data of both messages begins with.
+/// The beginning of the private data in both messages.
 const MARK: &[u8; 16] = b"Polypath ping 1\0";
 
-/// Most questions under way.
+/// The largest number of pings in progress.
 const PINGS_MAX: usize = 64;
 
-/// A question that waits for its answer.
+/// A ping that waits for its answer.
 #[derive(Debug)]
 struct Ping<S> {
-    /// The connection that asks.
+    /// The asking connection.
     asker: u64,
     number: u64,
     sent: Duration,
     deadline: Duration,
-    /// The socket it was sent by, to which ICMP errors come.
+    /// The socket that it was sent from, which also receives ICMP errors.
     socket: S,
 }
 
-/// All questions under way.
+/// All pings in progress.
 #[derive(Debug)]
 pub(crate) struct Pings<S> {
     open: Vec<Ping<S>>,
@@ -42,12 +44,12 @@ impl<S> Default for Pings<S> {
 }
 
 impl<S> Pings<S> {
-    /// Whether another one may begin.
+    /// Whether another ping may begin.
     pub(crate) fn has_room(&self) -> bool {
         self.open.len() < PINGS_MAX
     }
 
-    /// One begins. `number` is that of its [`question`].
+    /// Adds a ping. `number` is that of its [`question`].
     pub(crate) fn begin(
         &mut self,
         now: Duration,
@@ -59,7 +61,7 @@ impl<S> Pings<S> {
         self.open.push(Ping { asker, number, sent: now, deadline: now + patience, socket });
     }
 
-    /// Takes an answer: who asked, and what to tell them. `None`: nobody asked.
+    /// Handles an answer. Returns the asking connection and the result; `None` if nobody asked.
     pub(crate) fn answered(&mut self, now: Duration, mad: &[u8]) -> Option<(u64, PingAnswer)> {
         let CmMad { tid, message: CmMessage::Drep(drep) } = CmMad::parse(mad).ok()? else {
             return None;
@@ -75,12 +77,13 @@ impl<S> Pings<S> {
         Some(self.open.swap_remove(at))
     }
 
-    /// An ICMP error has come, or the time is over: who asked, and what to tell them.
+    /// Ends a ping after an ICMP error or its time-out. Returns the asking connection and the
+    /// result.
     pub(crate) fn failed(&mut self, number: u64, why: PingAnswer) -> Option<(u64, PingAnswer)> {
         self.take(number).map(|ping| (ping.asker, why))
     }
 
-    /// The sockets, by number.
+    /// The socket of a ping.
     pub(crate) fn socket(&self, number: u64) -> Option<&S> {
         self.open.iter().find(|ping| ping.number == number).map(|ping| &ping.socket)
     }
@@ -95,14 +98,14 @@ impl<S> Pings<S> {
         self.open.iter().map(|ping| ping.deadline).min()
     }
 
-    /// A connection is gone.
+    /// Forgets the pings of a connection that is gone.
     pub(crate) fn forget(&mut self, asker: u64) {
         self.open.retain(|ping| ping.asker != asker);
     }
 }
 
-/// The question with this number. The numbers of the connection that it names are drawn with it, so that
-/// they are nobody's.
+/// The question with this number. The ids of the connection in it are random as well, so that no
+/// connection has them.
 pub(crate) fn question(number: u64) -> [u8; MAD_LEN] {
     let mut private_data = [0; Dreq::PRIVATE_DATA_LEN];
     private_data[..MARK.len()].copy_from_slice(MARK);
@@ -115,7 +118,7 @@ pub(crate) fn question(number: u64) -> [u8; MAD_LEN] {
     CmMad::new(number, dreq).to_bytes()
 }
 
-/// Whether a MAD is another broker's question, and the answer to it.
+/// The answer to a MAD, if that is another broker's question.
 pub(crate) fn answer(mad: &[u8]) -> Option<[u8; MAD_LEN]> {
     let CmMad { tid, message: CmMessage::Dreq(dreq) } = CmMad::parse(mad).ok()? else {
         return None;

@@ -11,22 +11,22 @@ use crate::drops::Drop;
 use crate::host::{canonical, is_unicast};
 use crate::sys::udp::{Datagram, UdpSocket};
 
-/// BTH, DETH, MAD, ICRC.
+/// The length of a packet: BTH, DETH, MAD, ICRC.
 const PACKET_LEN: usize = 12 + 8 + MAD_LEN + 4;
 
-/// Longest payload of a padded question of `polypath ping`: with its headers, it is as long as the
-/// longest packet of a device with a path MTU of 4096.
+/// The longest payload of a padded ping. With its headers, it is as long as the longest packet of a
+/// device with a path MTU of 4096.
 pub(crate) const PADDED_MAX: usize = 4096 + 64;
 
-/// Longest packet looked at; longer ones can be neither MADs nor padded questions.
+/// The longest packet that is read. Longer ones can be neither MADs nor padded pings.
 pub(crate) const RECEIVE_LEN: usize = PACKET_LEN - MAD_LEN + PADDED_MAX;
 
 const QP1: u32 = 1;
 
-/// Source ports of RoCEv2 (IBTA A17.9.4 leaves the choice; all stacks use the dynamic range).
+/// Source ports of RoCEv2 (IBTA A17.9.4 leaves the choice open; all stacks use the dynamic range).
 const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 0xc000..=0xffff;
 
-/// Ports tried until one is free.
+/// The number of ports that are tried.
 const PORT_ATTEMPTS: u32 = 256;
 
 /// The sending side.
@@ -38,7 +38,7 @@ pub(crate) struct Qp1 {
 }
 
 impl Qp1 {
-    /// Opens the sending socket on a source port by chance.
+    /// Opens the sending socket on a random source port.
     pub(crate) fn new(mut random: impl FnMut() -> u32) -> std::io::Result<Self> {
         let socket = UdpSocket::new()?;
         socket.never_fragment()?;
@@ -53,7 +53,7 @@ impl Qp1 {
         }
     }
 
-    /// Answers a question of `polypath ping`.
+    /// Sends the answer to a ping.
     pub(crate) fn answer(
         &mut self,
         local: IpAddr,
@@ -67,7 +67,7 @@ impl Qp1 {
         self.socket.send(&packet, SocketAddr::new(remote, ROCE_PORT), local, through, 0)
     }
 
-    /// Sends a MAD. `through` is the interface to force, 0 to follow the kernel's routes.
+    /// Sends a MAD. `through` is the interface to use, or 0 to follow the kernel's routes.
     pub(crate) fn send(&mut self, mad: &OutgoingMad, through: u32) -> std::io::Result<()> {
         let flow = Flow::new(mad.local, mad.remote, self.port);
         let packet = build(&flow, self.psn, &mad.mad);
@@ -77,7 +77,7 @@ impl Qp1 {
     }
 }
 
-/// A MAD to queue pair 1 from a port of its own, followed by zeroes.
+/// Builds a MAD to queue pair 1 from its own port, followed by zeroes.
 pub(crate) fn build_padded(
     local: IpAddr,
     remote: IpAddr,
@@ -97,7 +97,7 @@ pub(crate) fn build_padded(
     packet
 }
 
-/// An address as a socket for both families takes it.
+/// The address in the form for a socket of both families.
 pub(crate) fn mapped(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(v4) => SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port()),
@@ -116,10 +116,10 @@ fn build(flow: &Flow, psn: Psn, mad: &[u8; MAD_LEN]) -> [u8; PACKET_LEN] {
     packet
 }
 
-/// Takes a packet of the broker's own socket apart: where it came from, and the MAD.
+/// Parses a packet of the broker's own socket. Returns its source and the MAD.
 ///
 /// # Errors
-/// Why it is to be dropped.
+/// The reason for dropping it.
 pub(crate) fn parse<'a>(
     datagram: &Datagram,
     buffer: &'a [u8],

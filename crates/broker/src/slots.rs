@@ -1,12 +1,12 @@
-//! Slots: who owns which part of the QPN space, and the sockets on port 4791.
+//! Slots: the owners of the parts of the QPN space, and the sockets on port 4791.
 //!
-//! Sockets are opened when first needed, and are never closed before the broker ends: closing one
-//! would move another to its index in the group. For the same reason they outlive a broker that is
-//! killed ([`keeper`](crate::keeper)). The first slot is chosen at random, so that a
-//! broker that follows another does not begin with the QPNs that its predecessor's peers still send
-//! to. When a slot is given back, its packets are led to the sink, and its socket refuses everything
-//! and is emptied. It is given out again as late as possible, so that packets that are still under way
-//! for its last owner reach no other process.
+//! Sockets are opened at their first use and never closed before the broker ends, because closing
+//! one would move another to its index in the group. For the same reason they outlive a broker that
+//! is killed ([`keeper`](crate::keeper)). The first slot is chosen at random, so that a new broker
+//! does not begin with QPNs to which its predecessor's peers still send. When a slot is freed, its
+//! packets are steered to the sink, and its socket rejects everything and is emptied. A freed slot
+//! is used again as late as possible, so that packets that are still under way to its last owner
+//! reach no other process.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -22,18 +22,19 @@ use crate::sys::udp::UdpSocket;
 /// UDP destination port of RoCEv2.
 pub(crate) const PORT: u16 = polypath_wire::ROCE_PORT;
 
-/// Receive buffer asked for, in bytes; the kernel gives twice that, or less. Much more than the window of one
-/// peer takes: UC and UD have none, and what comes while the receiver does not run has to wait somewhere.
+/// The requested receive buffer in bytes; the kernel gives twice that, or less. It is much larger
+/// than the window of one peer, because UC and UD have no window, and packets must wait somewhere
+/// while the receiver does not run.
 const RECEIVE_BUFFER: i32 = 16 << 20;
 
-/// Most packets thrown away when a socket is emptied: more than fit into its buffer at the kernel's
-/// least charge of 256 bytes per packet.
+/// The largest number of packets that are discarded when a socket is emptied. More do not fit into
+/// its buffer, because the kernel counts at least 256 bytes per packet.
 const DRAIN_MAX: usize = RECEIVE_BUFFER as usize * 2 / 128;
 
-/// Why port 4791 can't be had.
+/// The reason why port 4791 is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// Somebody has it.
+    /// Another process has it.
     #[error("{0}")]
     Taken(String),
     /// The kernel refuses for another reason.
@@ -41,15 +42,15 @@ pub enum PortError {
     Io(#[from] io::Error),
 }
 
-/// The connection that has a slot whose process has not connected to this broker yet.
+/// The connection of a slot whose process has not connected to this broker yet.
 pub(crate) const NOBODY: u64 = 0;
 
-/// A slot given out.
+/// The owner of a slot in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
-    /// The connection that has it, or [`NOBODY`].
+    /// The owning connection, or [`NOBODY`].
     pub(crate) connection: u64,
-    /// The process.
+    /// The process id.
     pub(crate) pid: u32,
 }
 
@@ -59,23 +60,23 @@ pub(crate) struct Slots {
     own: UdpSocket,
     sink: UdpSocket,
     multicast_guard: UdpSocket,
-    /// The sockets of slot `first` and of those after it, in the order in which they were bound.
+    /// The sockets of slot `first` and the following ones, in the order in which they were bound.
     sockets: Vec<UdpSocket>,
     first: u8,
     owners: BTreeMap<u8, Owner>,
-    /// Slots given back, the one that waits longest first.
+    /// Freed slots, the one that was freed first at the front.
     freed: VecDeque<u8>,
     receive_buffer: u32,
-    /// Counts changes of owners.
+    /// The number of changes of owners.
     revision: u64,
 }
 
 impl Slots {
-    /// Takes the port. `seed` chooses the first slot.
+    /// Takes the port. `seed` determines the first slot.
     pub(crate) fn new(seed: u32) -> Result<Self, PortError> {
-        // A group would let in sockets of the same user, and of a broker that was killed lanes may
-        // be left: their indexes would be in the way. So look, without sharing, whether all is
-        // free.
+        // A shared port would accept sockets of the same user, and lanes of a killed broker may
+        // still have some, whose indexes would interfere. So first check without sharing that the
+        // port is completely free.
         let probe = UdpSocket::new()?;
         probe.bind(PORT).map_err(taken)?;
         drop(probe);
@@ -130,7 +131,8 @@ impl Slots {
         Ok(slots)
     }
 
-    /// All sockets in the order of binding, which never changes: new ones come last.
+    /// All sockets in the order of binding, which never changes, because new ones are added at the
+    /// end.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let first = [&self.own, &self.sink, &self.multicast_guard];
         first.into_iter().chain(&self.sockets).map(AsFd::as_fd)
@@ -141,18 +143,18 @@ impl Slots {
         self.first
     }
 
-    /// Another number after every change of who has which slot.
+    /// A number that changes whenever the owners of slots change.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Slots given out, and to whom.
+    /// The slots in use, with their owners.
     pub(crate) fn owners(&self) -> &BTreeMap<u8, Owner> {
         &self.owners
     }
 
-    /// A process that had slots of a broker that was killed has connected. `None`: one of them is not
-    /// its own, and nothing is changed.
+    /// Gives a process that has connected the slots that it had from a killed broker. `None` if one
+    /// of them is not its own; then nothing is changed.
     pub(crate) fn adopt(&mut self, owner: Owner, slots: &[u8]) -> Option<()> {
         let orphan = Owner { connection: NOBODY, ..owner };
         if slots.iter().any(|slot| self.owner(*slot) != Some(orphan)) {
@@ -169,7 +171,7 @@ impl Slots {
         orphans.map(|owner| owner.pid).collect()
     }
 
-    /// Takes back the slots of such a process.
+    /// Frees the slots of such a process.
     pub(crate) fn close_orphans_of(&mut self, pid: u32) {
         let orphan = Owner { connection: NOBODY, pid };
         let theirs = |(slot, owner): (&u8, &Owner)| (*owner == orphan).then_some(*slot);
@@ -185,24 +187,26 @@ impl Slots {
         self.own.steer_group(&mut steering::program(slots))
     }
 
-    /// Where a slot's socket is, or will be, in `sockets`.
+    /// The index of a slot's socket in `sockets`, even if it is not open yet.
     fn place(&self, slot: u8) -> usize {
         debug_assert!((1..=SLOT_MAX).contains(&slot));
         let [slot, first, count] = [slot, self.first, SLOT_MAX].map(usize::from);
         (count + slot - first) % count
     }
 
-    /// Gives out a slot; `None` if all are taken.
+    /// Assigns a free slot; `None` if all are in use.
     pub(crate) fn open(&mut self, owner: Owner) -> io::Result<Option<u8>> {
         let Some(slot) = self.next_slot() else { return Ok(None) };
         self.give(slot, owner)?;
         Ok(Some(slot))
     }
 
-    /// Gives out this slot, which nobody has: its new owner continues what had numbers there.
+    /// Assigns this slot, which is free. Its new owner continues queue pairs that had numbers in
+    /// it.
     pub(crate) fn open_on(&mut self, slot: u8, owner: Owner) -> io::Result<()> {
         debug_assert!(self.owner(slot).is_none(), "slot {slot} is given out");
-        // Sockets are bound in the order of slots. Those before it wait as if they were given back.
+        // Sockets are bound in the order of slots. Those before this one are opened too, and wait
+        // like freed ones.
         while self.sockets.len() < self.place(slot)
             && let Some(before) = self.next_slot()
         {
@@ -238,7 +242,7 @@ impl Slots {
         Some(if opened <= to_the_end { self.first + opened } else { opened - to_the_end })
     }
 
-    /// Makes a slot's socket as it shall be for a new owner.
+    /// Prepares a slot's socket for a new owner.
     fn prepare(&mut self, slot: u8) -> io::Result<()> {
         let Some(socket) = self.sockets.get(self.place(slot)) else {
             let socket = open()?;
@@ -254,15 +258,14 @@ impl Slots {
         socket.accept_all()
     }
 
-    /// Takes a slot back. True if it was given out.
+    /// Frees a slot. Returns true if it was in use.
     pub(crate) fn close(&mut self, slot: u8) -> bool {
         if self.owners.remove(&slot).is_none() {
             return false;
         }
         self.revision += 1;
-        // Neither fails for a socket and a program that were accepted before; if one did, the
-        // packets would pile up to the buffer's limit and be thrown away before the slot is used
-        // again.
+        // Neither fails for a socket and a program that were accepted before. If one did, packets
+        // would fill the buffer, and be discarded before the slot is used again.
         let _ = self.steer();
         if let Some(socket) = self.sockets.get(self.place(slot)) {
             let _ = socket.refuse_all();
@@ -273,7 +276,7 @@ impl Slots {
         true
     }
 
-    /// Takes back all slots of a connection.
+    /// Frees all slots of a connection.
     pub(crate) fn close_all_of(&mut self, connection: u64) {
         let mine = |(slot, owner): (&u8, &Owner)| (owner.connection == connection).then_some(*slot);
         let slots: Vec<u8> = self.owners.iter().filter_map(mine).collect();
@@ -282,7 +285,7 @@ impl Slots {
         }
     }
 
-    /// Who has a slot.
+    /// The owner of a slot.
     pub(crate) fn owner(&self, slot: u8) -> Option<Owner> {
         self.owners.get(&slot).copied()
     }
@@ -298,12 +301,12 @@ impl Slots {
         &self.own
     }
 
-    /// Size of a lane's receive buffer as the kernel accounts for it.
+    /// The size of a lane's receive buffer, as the kernel counts it.
     pub(crate) fn receive_buffer(&self) -> u32 {
         self.receive_buffer
     }
 
-    /// Slots given out, with their owners and the packets lost because their buffer was full.
+    /// The slots in use, with their owners and the number of packets lost to a full buffer.
     pub(crate) fn status(&self) -> impl Iterator<Item = (u8, Owner, u32)> {
         self.owners.iter().map(|(&slot, &owner)| {
             let socket = self.sockets.get(self.place(slot));
@@ -312,13 +315,13 @@ impl Slots {
         })
     }
 
-    /// Packets that the sink took: for slots that nobody has.
+    /// The number of packets in the sink, which were for free slots.
     pub(crate) fn sunk(&self) -> u32 {
         self.sink.drops().unwrap_or(0)
     }
 }
 
-/// A socket of the group, for the broker itself or a lane.
+/// Opens a socket of the group, for the broker itself or a lane.
 fn open() -> io::Result<UdpSocket> {
     let socket = UdpSocket::new()?;
     socket.describe_packets()?;
@@ -328,7 +331,7 @@ fn open() -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// A socket of the group whose packets the kernel drops.
+/// Opens a socket of the group whose packets the kernel drops.
 fn open_refusing() -> io::Result<UdpSocket> {
     let socket = UdpSocket::new()?;
     socket.ignore_path_mtu()?;

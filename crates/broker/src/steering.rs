@@ -1,14 +1,15 @@
-//! The program that tells the kernel which slot's socket a packet is for.
+//! The program with which the kernel finds the slot's socket for a packet.
 //!
 //! All sockets on port 4791 form one `SO_REUSEPORT` group, numbered in the order of binding: first
-//! the broker's own (QP1), then the sink, then the multicast guard, then the slots' as they were
-//! opened. The program reads the top byte of the destination QPN, byte 5 of the BTH, which is the
-//! slot. Slots that nobody has lead to the sink, whose filter drops everything in the kernel, so that
-//! stray packets for a process long gone cost nothing and fill no buffer.
+//! the broker's own (QP1), then the sink, the multicast guard, and the slots' sockets in the order
+//! in which they were opened. The program reads the top byte of the destination QPN, byte 5 of the
+//! BTH, which is the slot. Packets for free slots go to the sink, whose filter drops everything in
+//! the kernel. So stray packets for a former process cost nothing and fill no buffer.
 //!
-//! The program is for unicast. Multicast goes to every socket that joined the group; but if that is a
-//! single one, Linux (`udp_v4_early_demux`, as of 6.18) treats it as unicast and asks the program.
-//! The multicast guard keeps it from being single: it takes every IPv4 group, and drops everything.
+//! The program handles unicast. Multicast goes to every socket that joined the group. But if only
+//! one has joined, Linux (`udp_v4_early_demux`, as of 6.18) treats it as unicast and runs the
+//! program. The multicast guard prevents this: it takes part in every IPv4 group, and drops
+//! everything.
 
 use crate::sys::udp::Instruction;
 
@@ -18,10 +19,10 @@ pub(crate) const OWN_INDEX: u32 = 0;
 /// The sink.
 pub(crate) const SINK_INDEX: u32 = 1;
 
-/// The socket in the group that was opened first for a slot; before it is the multicast guard's.
+/// The index of the first socket of a slot. The multicast guard is before it.
 pub(crate) const FIRST_SLOT_INDEX: u32 = 3;
 
-/// Offset in the UDP payload of the destination QPN's top byte.
+/// The offset of the destination QPN's top byte in the UDP payload.
 const SLOT_OFFSET: u32 = 5;
 
 // linux/bpf_common.h
@@ -42,8 +43,8 @@ fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> Instruction {
 }
 
 /// The program for these slots and the indexes of their sockets, in ascending order of slots. A
-/// payload too short for a BTH goes to index 0 (the kernel's answer to a load beyond the end),
-/// where it is counted.
+/// payload that is too short for a BTH goes to index 0 (the kernel's result of a load beyond the
+/// end), where it is counted.
 pub(crate) fn program(slots: impl IntoIterator<Item = (u8, u32)>) -> Vec<Instruction> {
     let mut program = vec![
         instruction(LOAD_BYTE, SLOT_OFFSET),
@@ -51,7 +52,7 @@ pub(crate) fn program(slots: impl IntoIterator<Item = (u8, u32)>) -> Vec<Instruc
         instruction(RETURN_CONSTANT, OWN_INDEX),
     ];
     for range in ranges(slots) {
-        // Slots are given out in order, so there are few ranges.
+        // Slots are assigned in order, so there are few ranges.
         program.extend([
             jump(JUMP_IF_AT_LEAST, range.first.into(), 0, 3),
             jump(JUMP_IF_GREATER, range.last.into(), 2, 0),
@@ -63,11 +64,11 @@ pub(crate) fn program(slots: impl IntoIterator<Item = (u8, u32)>) -> Vec<Instruc
     program
 }
 
-/// Slots in a row whose sockets are in a row too.
+/// Consecutive slots whose sockets are consecutive too.
 struct Range {
     first: u8,
     last: u8,
-    /// Index minus slot, modulo 2^32 as the program counts.
+    /// Index minus slot, modulo 2^32 as in the program.
     offset: u32,
 }
 
@@ -116,7 +117,8 @@ mod tests {
         }
     }
 
-    /// Sockets opened from slot `base` on, round to the slots before it.
+    /// The index of a slot's socket, if sockets are opened from slot `base` on and then for the
+    /// slots before it.
     fn opened_from(base: u8, slot: u8) -> u32 {
         FIRST_SLOT_INDEX + (u32::from(slot) + 254 - u32::from(base)) % 254
     }

@@ -1,4 +1,5 @@
-//! The published table: made of what the kernel tells, with what must stay the same kept the same.
+//! The published table. It is built from the kernel's data, and keeps unchanged what must stay the
+//! same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +13,7 @@ use crate::netlink::{AddressMessage, Dump, LinkMessage};
 use crate::sys::ethtool;
 use crate::uplinks::leads_out;
 
-/// What drivers know about an interface and rtnetlink does not tell.
+/// Properties of an interface that drivers know and rtnetlink does not report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Hardware {
     speed_mbps: Option<u32>,
@@ -26,25 +27,26 @@ impl Hardware {
     }
 }
 
-/// From sysfs, which may show another network namespace's interfaces: then the index differs.
+/// Reads the NUMA node from sysfs. If sysfs shows another network namespace's interface, its index
+/// differs.
 fn numa_node(link: &LinkMessage) -> Option<u32> {
     let read = |file| fs::read_to_string(format!("/sys/class/net/{}/{file}", link.name)).ok();
     let same = read("ifindex")?.trim().parse() == Ok(link.ifindex);
-    // −1 where there is none.
+    // It is −1 if there is none.
     read("device/numa_node")?.trim().parse().ok().filter(|_| same)
 }
 
-/// The published table and its memory.
+/// The published table and what it was built from.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     table: Table,
-    /// Hardware by interface, and whether the link was up when the driver was asked: the speed is
-    /// known only then.
+    /// The hardware of each interface, and whether its link was up when the driver was asked,
+    /// because the speed is only known then.
     hardware: BTreeMap<u32, (bool, Hardware)>,
 }
 
 impl Tables {
-    /// Goes on with the table that another broker had.
+    /// Continues with another broker's table.
     pub(crate) fn from_table(table: Table) -> Self {
         Self { table, hardware: BTreeMap::new() }
     }
@@ -53,8 +55,8 @@ impl Tables {
         &self.table
     }
 
-    /// Takes in what the kernel says. `ask` finds out about hardware; `chosen` are the selections
-    /// of the clients. True if the table changed.
+    /// Updates the table from the kernel's data. `ask` returns the hardware, and `chosen` are the
+    /// clients' selections. Returns true if the table changed.
     pub(crate) fn update(
         &mut self,
         dump: Dump,
@@ -88,7 +90,7 @@ impl Tables {
         self.publish(new)
     }
 
-    /// Takes in that these interfaces are down. True if the table changed.
+    /// Notes that these interfaces are down. Returns true if the table changed.
     pub(crate) fn links_down(&mut self, down: &BTreeSet<u32>) -> bool {
         if !self.table.ports.iter().any(|port| port.link_up && down.contains(&port.ifindex)) {
             return false;
@@ -100,7 +102,7 @@ impl Tables {
         self.publish(new)
     }
 
-    /// Takes in that the clients' selections are now these. True if the table changed.
+    /// Sets the clients' selections. Returns true if the table changed.
     pub(crate) fn select(&mut self, chosen: &[&Selection]) -> bool {
         let mut new = self.table.clone();
         keep_gid_tables(&mut new, chosen);
@@ -120,7 +122,7 @@ impl Tables {
     /// Takes paths down or up by hand.
     ///
     /// # Errors
-    /// A sentence, if too many are down already.
+    /// An error text, if too many are already down.
     pub(crate) fn set_path(&mut self, selector: &PathSelector, up: bool) -> Result<(), String> {
         let mut new = self.table.clone();
         new.down.retain(|other| other != selector);
@@ -158,7 +160,7 @@ impl Tables {
             loopback: link.loopback,
             ethernet: link.ethernet,
             enslaved: link.enslaved,
-            // A program's device does not lose a member because an address is being changed.
+            // A program's device must not lose a member because an address is being changed.
             uplink: leads_out || known.is_some_and(|known| known.uplink),
             numa_node,
             device_number: known.and_then(|known| known.device_number),
@@ -177,9 +179,9 @@ fn address(message: &AddressMessage) -> Address {
     }
 }
 
-/// Leaves out interfaces that find no room, those first that a device would hardly stand on: ports of
-/// bridges and bonds, and interfaces without addresses. Of equal ones, those stay that were there
-/// before. Gives how many.
+/// Leaves out interfaces for which there is no room. Ports of bridges and bonds and interfaces
+/// without addresses go first, because devices rarely use them. Among equals, those that were in
+/// the table before stay. Returns how many were left out.
 fn leave_out(links: &mut Vec<LinkMessage>, addresses: &[AddressMessage], before: &Table) -> u32 {
     if links.len() <= PORTS_MAX {
         return 0;
@@ -197,7 +199,7 @@ fn leave_out(links: &mut Vec<LinkMessage>, addresses: &[AddressMessage], before:
     u32::try_from(omitted).unwrap_or(u32::MAX)
 }
 
-/// Gives each usable interface without a number the lowest free one.
+/// Gives each usable interface that has no number the lowest free one.
 fn numbered(mut ports: Vec<Port>) -> Vec<Port> {
     for port in &mut ports {
         if !port.usable() {
@@ -213,8 +215,8 @@ fn numbered(mut ports: Vec<Port>) -> Vec<Port> {
     ports
 }
 
-/// Brings all GID tables up to date: those of the devices that the prefix of each kind alone means, and
-/// those that clients have chosen.
+/// Updates all GID tables: those of the default devices of each kind, and those that clients have
+/// selected.
 fn keep_gid_tables(table: &mut Table, chosen: &[&Selection]) {
     let standing = PROVIDERS.map(Selection::of);
     let mut kept: Vec<NamedGidTable> = Vec::new();
@@ -270,7 +272,8 @@ mod tests {
 
     #[test]
     fn interfaces_that_find_no_room_are_those_without_addresses_and_are_counted() {
-        // A host with many containers: the ports of their bridge, and one more network card, added last.
+        // A host with many containers: the ports of their bridge, and another network card that was
+        // added last.
         let mut links: Vec<LinkMessage> = (2..200).map(|n| link(n, "veth")).collect();
         links.iter_mut().for_each(|link| link.enslaved = true);
         links.extend([link(1, "lo"), link(500, "eth0"), link(501, "eth1")]);
@@ -280,7 +283,7 @@ mod tests {
         assert_eq!((table.ports.len(), table.omitted), (PORTS_MAX, 201 - PORTS_MAX as u32));
         assert!([1, 500, 501].iter().all(|n| table.port(*n).is_some()));
         assert!(table.ports.is_sorted_by_key(|port| port.ifindex));
-        // Those that were there before stay.
+        // Interfaces that were there before stay.
         links.extend((600..700).map(|n| LinkMessage { enslaved: true, ..link(n, "veth") }));
         let before: Vec<u32> = table.ports.iter().map(|port| port.ifindex).collect();
         links.reverse();

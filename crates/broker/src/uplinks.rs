@@ -1,30 +1,33 @@
-//! Which interfaces lead out of this host, and so belong to the devices that a program gets unasked.
+//! Finds the interfaces that lead out of this host. They belong to the devices that a program gets
+//! by default.
 //!
 //! A host of containers and virtual machines has many interfaces that only lead back into it:
-//! `docker0`, `virbr0`, the host's ends of its guests' links. Inside of a guest, the same kinds of
-//! interface are the way out. Names tell nothing, so the rule asks what an interface is joined to:
+//! `docker0`, `virbr0`, the host's ends of its guests' links. Inside a guest, interfaces of the
+//! same kinds are the way out. Names do not tell, so the rule looks at what an interface is joined
+//! to:
 //!
-//! - What the default route leaves by leads out, whatever it is.
-//! - Hardware, and what has no kind (virtual machines' network cards), leads out; so do the kinds that
-//!   stand for hardware below them (VLAN, macvlan, MACsec).
-//! - A bridge or bond leads out if one of its ports does by itself: a bridge over `eth0` does, one
-//!   over guests' links does not.
+//! - An interface that a default route uses leads out, whatever it is.
+//! - Hardware, and interfaces without a kind (network cards of virtual machines), lead out. So do
+//!   the kinds that represent hardware below them (VLAN, macvlan, MACsec).
+//! - A bridge or bond leads out if one of its ports does so by itself: a bridge over `eth0` does,
+//!   but one over guests' links does not.
 //! - A veth leads out if its other end is in another network namespace and it has an address whose
-//!   network has room for a peer. The host's ends of guests' links have none (they are ports of a
-//!   bridge, or the address is a /32). The same for ports of Open vSwitch and kinds not known here.
-//! - Tunnels (vxlan, geneve, gre, tap) lie over another interface, dummies over nothing: neither
-//!   leads out.
+//!   network has room for a peer. The host's ends of guests' links do not have such an address:
+//!   they are ports of a bridge, or their address is a /32. The same applies to ports of Open
+//!   vSwitch and to unknown kinds.
+//! - Tunnels (vxlan, geneve, gre, tap) are on top of another interface, and dummies on top of
+//!   nothing, so neither leads out.
 
 use crate::netlink::{AddressMessage, LinkMessage};
 
-/// Kinds that are as good as hardware: each lies over an interface that leads out, or was put into this
-/// namespace from one where that is.
+/// Kinds that are as good as hardware. Each is on top of an interface that leads out, or was moved
+/// into this namespace from one where it is.
 const LIKE_HARDWARE: [&str; 6] = ["", "vlan", "macvlan", "macvtap", "ipvlan", "macsec"];
 
 /// Kinds that have ports.
 const BUNDLES: [&str; 3] = ["bridge", "bond", "team"];
 
-/// Kinds that lie over another interface, or over nothing.
+/// Kinds that are on top of another interface, or of nothing.
 const NOWHERE: [&str; 12] = [
     "dummy",
     "ifb",
@@ -40,8 +43,8 @@ const NOWHERE: [&str; 12] = [
     "nlmon",
 ];
 
-/// Whether an interface leads out of this host. `links` are all interfaces, `default_ways` those that
-/// default routes leave by.
+/// Whether an interface leads out of this host. `links` are all interfaces, and `default_ways` are
+/// those of default routes.
 pub(crate) fn leads_out(
     link: &LinkMessage,
     links: &[LinkMessage],
@@ -58,7 +61,7 @@ pub(crate) fn leads_out(
     if BUNDLES.contains(&kind) {
         let mut ports = links.iter().filter(|port| port.master == link.ifindex);
         return ports.any(|port| {
-            // A bond may be the port of a bridge; a bundle in a bundle in a bundle is not.
+            // A bond may be the port of a bridge. Deeper nesting is not followed.
             let bundle = BUNDLES.contains(&port.kind.as_str());
             let mut inner = links.iter().filter(|other| bundle && other.master == port.ifindex);
             LIKE_HARDWARE.contains(&port.kind.as_str())
@@ -72,7 +75,7 @@ pub(crate) fn leads_out(
     own.any(has_room)
 }
 
-/// Whether an address's network has another address.
+/// Whether an address's network has room for another address.
 fn has_room(address: &AddressMessage) -> bool {
     let bits = if address.ip.is_ipv4() { 32 } else { 128 };
     !address.link_local && address.prefix_len < bits
@@ -162,7 +165,7 @@ mod tests {
         let links = [link(2, "veth", 0), link(3, "veth", 0)];
         let addresses = [address(2, "172.17.0.2/16"), address(3, "10.9.0.2/24")];
         assert_eq!(those(&links, &addresses, &[2]), [2, 3]);
-        // Some networks give a pod a /32 and a default route.
+        // In some networks a pod has a /32 and a default route.
         assert_eq!(those(&links[..1], &[address(2, "10.244.0.9/32")], &[2]), [2]);
     }
 

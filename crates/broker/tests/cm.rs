@@ -1,4 +1,5 @@
-//! The connection manager between two hosts: commands in, MADs between the brokers, events out.
+//! The connection manager between two hosts: commands go in, MADs travel between the brokers,
+//! events come out.
 
 mod common;
 
@@ -58,7 +59,7 @@ impl Program {
         u32::from_ne_bytes(response[..4].try_into().unwrap())
     }
 
-    /// The next event: its number, its id, its status.
+    /// The next event: its kind, its id and its status.
     fn event(&mut self) -> (u32, u32, i32) {
         let mut buffer = [0; 1024];
         assert!(readable(&self.cm.events.as_fd(), PATIENCE), "no event");
@@ -122,7 +123,7 @@ fn serve(at: SocketAddr, ready: &mpsc::Sender<()>) {
     accept.extend([0; 12]);
     program.command(ACCEPT, 0, &accept);
     program.expect(ESTABLISHED);
-    // The other program dies; its broker takes the connection down.
+    // The other program dies, and its broker ends the connection.
     program.expect(DISCONNECTED);
     assert!(counter(&mut program.client, "qp1_mads_received") >= 3);
 }
@@ -142,8 +143,8 @@ fn connect(to: SocketAddr) {
     connect.extend(id.to_ne_bytes());
     connect.extend([0; 12]);
     program.command(CONNECT, 0, &connect);
-    // A peer without a kernel's QP: librdmacm moves the QP and then says ACCEPT again; here it is
-    // enough that the answer came.
+    // The peer has no kernel queue pair: librdmacm changes its state and sends ACCEPT again. Here
+    // it is enough that the answer came.
     let (event, _, status) = program.event();
     assert_eq!(status, 0);
     if event != ESTABLISHED {
@@ -172,7 +173,8 @@ fn socket_address(ip: IpAddr, link: &str) -> SocketAddr {
     }
 }
 
-/// Two hosts: this thread's namespace and another thread's, with a link between them.
+/// Runs a test between two hosts: this thread's namespace and another thread's, with a link between
+/// them.
 fn between_two_hosts(addresses: [&str; 2], prefix: u8) {
     let ips: [IpAddr; 2] = addresses.map(|ip| ip.parse().unwrap());
     let (to_first, from_second) = mpsc::channel();
@@ -184,9 +186,9 @@ fn between_two_hosts(addresses: [&str; 2], prefix: u8) {
     };
     thread::scope(|scope| {
         scope.spawn(move || {
-            // SAFETY: changes the namespace of this thread only.
+            // SAFETY: this changes the namespace of this thread only.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
-            // SAFETY: takes nothing.
+            // SAFETY: the call takes no arguments.
             to_first.send(unsafe { libc::gettid() }).unwrap();
             from_first.recv().unwrap();
             run("ip link set lo up");

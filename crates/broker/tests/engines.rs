@@ -1,5 +1,5 @@
-//! Engines as handles: several in one process, with different devices, and what is left of one that is
-//! dropped.
+//! Engines as handles: several in one process with different devices, and what remains of one that
+//! is dropped.
 
 mod common;
 
@@ -70,7 +70,7 @@ impl End {
         let area = vec![0u64; AREA / 8].into_boxed_slice();
         let addr = area.as_ptr().expose_provenance();
         let request = MrRequest { pd, addr, len: AREA, iova: 0, access: ACCESS };
-        // SAFETY: the area outlives the region, and is looked at only between messages.
+        // SAFETY: the area outlives the region, and is only read between messages.
         let region = unsafe { context.reg_mr(&request) }.unwrap();
         let request = qp_request(pd, &cq);
         let qp = match number {
@@ -81,7 +81,8 @@ impl End {
         Self { context, pd, cq, region, qp, area }
     }
 
-    /// The same end in another engine: its memory under the same key, and its queue pair continued.
+    /// Moves this end to another engine: its memory gets the same key, and its queue pair
+    /// continues.
     fn moved(self, engine: &Engine, frozen: &[u8]) -> Self {
         let context = engine.devices().remove(0).open().unwrap();
         let pd = context.alloc_pd().unwrap();
@@ -89,7 +90,7 @@ impl End {
         let cq = context.create_cq(&request).unwrap();
         let addr = self.area.as_ptr().expose_provenance();
         let request = MrRequest { pd, addr, len: AREA, iova: 0, access: ACCESS };
-        // SAFETY: as of the first one.
+        // SAFETY: the same as for the first one.
         let region = unsafe { context.reg_mr_with_key(&request, self.region.lkey()) }.unwrap();
         let qp = context.thaw_qp(&thaw_request(pd, &cq), frozen).unwrap();
         assert_eq!((qp.number(), region.rkey()), (self.qp.number(), self.region.rkey()));
@@ -148,7 +149,7 @@ impl End {
         self.qp.post_recv(&[RecvWr { wr_id, sges }]).unwrap();
     }
 
-    /// The next completions, while the other end works as well.
+    /// The next completions. The other end works meanwhile.
     fn wait(&self, count: usize) -> Vec<WcStatus> {
         let until = Instant::now() + PATIENCE;
         let mut done = Vec::new();
@@ -166,7 +167,8 @@ impl End {
     }
 }
 
-/// A SEND, a WRITE and a READ of the whole area, `from` and `to` being connected.
+/// Performs a SEND, a WRITE and a READ of the whole area between `from` and `to`, which are
+/// connected.
 fn exchange(from: &mut End, to: &mut End, seed: u64) {
     let len = u32::try_from(AREA).unwrap();
     from.fill(seed);
@@ -196,20 +198,20 @@ fn threads() -> BTreeSet<String> {
         .collect()
 }
 
-/// Descriptors and what each is.
+/// The open descriptors, with what each refers to.
 fn descriptors() -> Vec<String> {
     let of = |entry: std::io::Result<std::fs::DirEntry>| {
         let path = entry.ok()?.path();
         Some(std::fs::read_link(&path).ok()?.display().to_string())
     };
     let mut all: Vec<String> = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(of).collect();
-    // That of the directory itself.
+    // Leave out the descriptor of the directory itself.
     all.retain(|what| !what.starts_with("/proc/"));
     all.sort();
     all
 }
 
-/// A thread that has been joined may be listed for a moment.
+/// Waits for threads to end, because a joined thread may be listed for a moment.
 fn wait_for_threads(expected: &BTreeSet<String>) {
     let until = Instant::now() + PATIENCE;
     while threads() != *expected {
@@ -233,7 +235,7 @@ fn engines_of_one_process_have_their_own_devices_and_talk_to_each_other() {
         connect(&a, &b);
         exchange(&mut a, &mut b, 1);
         exchange(&mut b, &mut a, 10);
-        // The status is of the process, with the lanes of both.
+        // The status is that of the process, with the lanes of both engines.
         let processes = client("").status().unwrap().processes;
         let own: Vec<_> = processes.iter().filter(|p| p.pid == std::process::id()).collect();
         assert_eq!(own.len(), 1);
@@ -268,13 +270,13 @@ fn a_queue_pair_has_the_number_that_it_is_to_have() {
         assert_eq!(refused(&b, 1), libc::EINVAL, "of connection management");
         assert_eq!(refused(&b, 0x1234), libc::EADDRNOTAVAIL, "of the broker's slot");
 
-        // Beside the first one, on the same lane.
+        // This one is beside the first one, on the same lane.
         let number = a.qp.number() ^ 2;
         let made = a.context.create_qp_with_number(&qp_request(a.pd, &a.cq), number).unwrap();
         assert_eq!(made.number(), number);
         made.destroy().unwrap();
 
-        // In the place of one that is gone with its engine.
+        // This one replaces a queue pair that is gone with its engine.
         let number = a.qp.number();
         drop((a, one));
         let mut c = End::with_number(&two, Some(number));
@@ -296,7 +298,8 @@ fn a_frozen_queue_pair_goes_on_in_another_engine_and_its_peer_sees_a_pause() {
             connect(&a, &b);
             exchange(&mut a, &mut b, 1);
 
-            // A SEND that finds no receive, a receive, and something that comes while nobody is there.
+            // A SEND that finds no receive, a receive, and a message that arrives while nobody is
+            // there.
             let len = u32::try_from(AREA).unwrap();
             a.fill(100);
             a.post(SendOp::Send, len);
@@ -316,7 +319,7 @@ fn a_frozen_queue_pair_goes_on_in_another_engine_and_its_peer_sees_a_pause() {
             exchange(&mut a, &mut b, 2);
             exchange(&mut b, &mut a, 10);
 
-            // And within an engine.
+            // The same inside one engine.
             let frozen = b.qp.freeze().unwrap();
             let again = b.context.thaw_qp(&thaw_request(b.pd, &b.cq), &frozen).unwrap();
             let refused = b.context.thaw_qp(&thaw_request(b.pd, &b.cq), &frozen).unwrap_err();
@@ -351,7 +354,7 @@ fn what_can_not_be_thawed_leaves_nothing() {
         let srq = SrqRequest { pd: a.pd, attr, xrc: None, token: 3 };
         let srq = Some(a.context.create_srq(&srq).unwrap());
         assert_eq!(refused(&ThawRequest { srq, ..request.clone() }, &frozen), libc::EINVAL);
-        // Nothing of it is left: the bytes are as good as before.
+        // The attempt left nothing behind: the bytes can still be used.
         let thawed = a.context.thaw_qp(&request, &frozen).unwrap();
         let mut a = End { qp: thawed, ..a };
         let mut b = b;
@@ -359,7 +362,7 @@ fn what_can_not_be_thawed_leaves_nothing() {
     });
 }
 
-/// One end's region is pages in the opposite order, and begins within the last of them.
+/// One end's region consists of pages in reverse order, and begins within the last one.
 #[test]
 fn a_region_of_scattered_pages_is_one_range_to_peers_and_work_requests() {
     const PAGE: usize = 4096;
@@ -385,12 +388,12 @@ fn a_region_of_scattered_pages_is_one_range_to_peers_and_work_requests() {
             access: ACCESS | Access::REMOTE_ATOMIC,
             key: Some(0x00ab_cd00),
         };
-        // SAFETY: as of the area.
+        // SAFETY: the same as for the area.
         let region = unsafe { b.context.reg_pages(&request) }.unwrap();
         assert_eq!((region.rkey(), region.len()), (0x00ab_cd00, LEN));
         let (va, rkey, len) = (0x10_0000, region.rkey(), u32::try_from(LEN).unwrap());
         let content = |b: &End| -> Vec<u64> {
-            // SAFETY: words of the area, which a device may write.
+            // SAFETY: these are words of the area, which a device may write.
             let word = |byte| unsafe { b.area.as_ptr().add(word_at(byte)).read_volatile() };
             (0..LEN).step_by(8).map(word).collect()
         };
@@ -404,7 +407,7 @@ fn a_region_of_scattered_pages_is_one_range_to_peers_and_work_requests() {
         a.post(SendOp::Read { va: va + 8, rkey }, len - 8);
         assert_eq!(a.wait(1), [WcStatus::Success]);
         assert_eq!(a.area[..LEN / 8 - 1], expected, "READ");
-        // From an odd byte across pages.
+        // From an odd byte, across pages.
         a.area.fill(0);
         a.post(SendOp::Read { va: va + 3993, rkey }, 7);
         assert_eq!(a.wait(1), [WcStatus::Success]);
@@ -437,7 +440,7 @@ fn a_region_of_scattered_pages_is_one_range_to_peers_and_work_requests() {
         assert_eq!((a.wait(1), b.wait(1)), (vec![WcStatus::Success], vec![WcStatus::Success]));
         assert_eq!(a.area[..LEN / 8 - 1], content(&b)[1..], "a SEND");
 
-        // And not a byte more.
+        // It does not reach a single byte further.
         a.post(SendOp::Write { va: va + 8, rkey }, len);
         assert_eq!(a.wait(1), [WcStatus::RemAccessErr]);
         region.deregister().unwrap();
@@ -458,7 +461,7 @@ fn an_engine_that_is_dropped_leaves_nothing_and_the_others_at_work() {
         a.receive(2);
 
         drop(one);
-        // As of an adapter that was taken out: what was posted is flushed, and the program is told.
+        // As with an adapter that is removed, posted requests are flushed, and the program is told.
         assert_eq!(a.wait(2), [WcStatus::WrFlushErr; 2]);
         let events: Vec<AsyncKind> =
             std::iter::from_fn(|| a.context.take_async_event()).map(|event| event.kind).collect();
@@ -473,7 +476,7 @@ fn an_engine_that_is_dropped_leaves_nothing_and_the_others_at_work() {
         assert_eq!(client("").status().unwrap().broker.slots.len(), 2, "the slot was given back");
         a.qp.destroy().unwrap();
 
-        // The others go on, and who talked to the dropped one hears nothing more of it.
+        // The others continue, and the peers of the dropped one receive nothing more from it.
         drop(b2);
         let mut b3 = End::new(&two);
         let c_again = End::new(&three);
@@ -516,11 +519,11 @@ fn an_engine_dropped_in_a_child_is_the_parents_still() {
         let (one, two) = (engine("roce:lo"), engine("roce:lo"));
         let (mut a, mut b) = (End::new(&one), End::new(&two));
         connect(&a, &b);
-        // SAFETY: the child drops the handle, which touches no lock and no thread, and ends.
+        // SAFETY: the child drops the handle, which touches no lock and no thread, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             drop(one);
-            // SAFETY: ends the child without the test harness.
+            // SAFETY: this ends the child without the test harness.
             unsafe { libc::_exit(0) };
         }
         let mut status = 0;

@@ -1,4 +1,4 @@
-//! A broker that is killed: its place is taken, and lanes notice nothing.
+//! A broker that is killed: its place is taken, and the lanes do not notice.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn kill(pid: u32) {
     wait_for_end(pid);
 }
 
-/// A packet for a slot by way of the loopback interface; true if it arrives at that lane.
+/// Sends a packet for a slot over the loopback interface. Returns true if it arrives at that lane.
 fn reaches(lane: &Lane, mark: u8) -> bool {
     let packet = [4, 0x40, 0xff, 0xff, 0, lane.slot, 0, mark, 0, 0, 0, mark, 1, 2, 3, 4];
     UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&packet, ("127.0.0.1", PORT)).unwrap();
@@ -26,7 +26,7 @@ fn reaches(lane: &Lane, mark: u8) -> bool {
     socket.recv(&mut buffer).is_ok_and(|_| buffer[7] == mark)
 }
 
-/// The broker that has taken over.
+/// Connects to the broker that has taken over.
 fn successor() -> Client {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -45,7 +45,7 @@ fn lanes_outlive_brokers_that_are_killed() {
         control.close_lane(lanes.remove(1).slot).unwrap();
         for round in 1..=4 {
             kill(control.broker_pid());
-            // Before anybody has connected, and ever after.
+            // This works before anybody has connected, and afterwards too.
             assert!(lanes.iter().all(|lane| reaches(lane, round)), "round {round}");
             let mut next = successor();
             assert_ne!(next.broker_pid(), control.broker_pid());
@@ -58,7 +58,7 @@ fn lanes_outlive_brokers_that_are_killed() {
             assert!(lanes.iter().all(|lane| reaches(lane, 200 + round)), "round {round}");
             control = next;
         }
-        // What was adopted belongs to the connection as ever.
+        // Adopted slots belong to the connection as usual.
         drop(control);
         let mut other = client("");
         assert!((0..1000).any(|_| other.status().unwrap().broker.slots.is_empty()));
@@ -71,7 +71,8 @@ fn slots_of_others_are_not_given_away() {
     in_namespace("slots_of_others_are_not_given_away", || {
         let mut control = client("");
         let lane = control.open_lane().unwrap();
-        // Nobody's, and one that is another connection's while its broker lives.
+        // One slot is nobody's, and the other one belongs to another connection, whose broker
+        // lives.
         for slot in [lane.slot, lane.slot % 254 + 1] {
             assert_eq!(client("").resume(&[slot]).unwrap_err().errno(), libc::EBADF);
         }
@@ -83,7 +84,7 @@ fn slots_of_others_are_not_given_away() {
     });
 }
 
-/// Not a test: the process that has a lane in the one below.
+/// This is not a test, but the process that has a lane in the test below.
 #[test]
 fn owner() {
     if std::env::var_os("POLYPATH_TEST_OWNER").is_some() {
@@ -144,7 +145,7 @@ fn a_keeper_that_is_killed_is_replaced() {
         let children = format!("/proc/{broker}/task/{broker}/children");
         let keeper: u32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
         kill(keeper);
-        // What the next one is told when it is missed: at the next change.
+        // The next broker is told this only when it is noticed as missing, at the next change.
         let second = control.open_lane().unwrap();
         kill(broker);
         assert!(reaches(&lane, 1) && reaches(&second, 2));

@@ -1,5 +1,5 @@
-//! Beginning and end: started by the first client, one per namespace, gone when idle, and nobody's
-//! misbehaviour harms another.
+//! Beginning and end of a broker: the first client starts it, there is one per namespace, it ends
+//! when it is idle, and one client's misbehaviour does not harm others.
 
 mod common;
 
@@ -66,7 +66,7 @@ fn a_client_keeps_the_broker_however_long_it_is_silent() {
     });
 }
 
-/// A broker that leaves at once, again and again, while clients come.
+/// A broker ends at once, repeatedly, while clients connect.
 #[test]
 fn who_connects_while_the_broker_leaves_gets_another() {
     in_namespace("who_connects_while_the_broker_leaves_gets_another", || {
@@ -77,7 +77,8 @@ fn who_connects_while_the_broker_leaves_gets_another() {
         drop(file);
         // SAFETY: no other thread of this process runs yet that could read the environment.
         unsafe { std::env::set_var("POLYPATH_BROKER_BIN", &script) };
-        // The next client comes 0 to 2 ms after the last one went, so at any point of the leaving.
+        // The next client connects 0 to 2 ms after the last one went, so at any point of the
+        // broker's end.
         let brokers: BTreeSet<u32> = (0..60)
             .map(|round| {
                 let mut control = client("");
@@ -110,7 +111,7 @@ fn the_host_notices_nothing_of_the_start() {
         // SAFETY: the handler only stores to an atomic; `pipe` has room for two descriptors.
         unsafe {
             libc::signal(libc::SIGCHLD, handler as libc::sighandler_t);
-            // Inheritable, as a careless host's descriptors are.
+            // It is inheritable, like the descriptors of a careless host program.
             assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
         }
         let control = client("");
@@ -156,7 +157,7 @@ fn a_forked_child_must_connect_anew() {
     in_namespace("a_forked_child_must_connect_anew", || {
         let mut control = client("");
         // SAFETY: the child only makes a call that fails before any system call but getpid, and
-        // leaves.
+        // exits.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let forked = matches!(control.call(&Request::Ping), Err(IpcError::Forked));
@@ -195,7 +196,7 @@ fn a_broker_in_use_ends_only_by_force() {
     });
 }
 
-/// Sends raw bytes as a client could.
+/// Sends raw bytes, as a client could.
 fn raw(connection: &Client, bytes: &[u8]) -> std::io::Result<()> {
     polypath_ipc::socket::send(connection.as_fd(), bytes, None)
 }
@@ -321,7 +322,7 @@ fn who_watches_is_told_what_happens_and_who_does_not_read_how_much_it_missed() {
     });
 }
 
-/// What a watcher is told up to an event that is as wanted.
+/// The events that a watcher is told, up to one that fits.
 fn told_until(watcher: &mut EventStream, wanted: impl Fn(&Event) -> bool) -> Vec<Told> {
     let mut all = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! Links and addresses: what changes is pushed at once, and indexes stay.
+//! Links and addresses: changes are pushed at once, and indexes stay the same.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn a_change_is_told_within_milliseconds() {
         let mut took: Vec<Duration> = (1..=20)
             .map(|i| {
                 run(&format!("ip addr add 10.0.0.{i}/24 dev eth0"));
-                // The kernel has told before the command ended.
+                // The kernel has sent its notification before the command ended.
                 let ended = Instant::now();
                 let ip = std::net::IpAddr::from([10, 0, 0, i]);
                 table_where(&mut events, |table| table.port_with_address(ip).is_some());
@@ -88,13 +88,13 @@ fn two_interfaces_make_mp0_and_device_numbers_stay() {
         table_where(&mut events, |table| table.port_by_name("br0").is_some());
         run("ip link set eth0 master br0");
         let table = table_where(&mut events, |table| table.port_by_name("eth0").unwrap().enslaved);
-        // The peer, eth1, was made first.
+        // Its peer, eth1, was created first.
         assert_eq!(names(&table, Selection::of(ROCE)), ["roce0", "roce2"]);
         assert_eq!(table.port_by_name("eth1").unwrap().speed_mbps, Some(10_000));
     });
 }
 
-/// Another network namespace, as long as its process runs.
+/// Another network namespace, which exists as long as its process runs.
 struct Elsewhere(Child);
 
 impl Elsewhere {
@@ -114,7 +114,7 @@ impl Elsewhere {
 #[test]
 fn interfaces_that_lead_back_into_the_host_are_no_members() {
     in_namespace("interfaces_that_lead_back_into_the_host_are_no_members", || {
-        // Two links to elsewhere, as between hosts, and what Docker makes beside them.
+        // Two links to the other namespace, as between hosts, and the interfaces that Docker adds.
         let mut elsewhere = Elsewhere::new();
         let far = elsewhere.0.id();
         for (number, name) in ["eth0", "eth1", "veth7"].iter().enumerate() {
@@ -135,7 +135,7 @@ fn interfaces_that_lead_back_into_the_host_are_no_members() {
         assert_eq!(*control.selection(), Selection::of(MP));
         let table = control.table().unwrap();
         assert_eq!(members(&table, &Selection::of(MP)), ["eth0", "eth1"]);
-        // What is named counts.
+        // Interfaces that are named are used.
         let named = Selection::parse("mp:eth0+docker0").unwrap();
         assert_eq!(members(&table, &named), ["eth0", "docker0"]);
         elsewhere.0.kill().unwrap();

@@ -27,7 +27,7 @@ fn send(to: &str, packet: &[u8]) {
     UdpSocket::bind(any).unwrap().send_to(packet, (to, PORT)).unwrap();
 }
 
-/// The marks of all packets that wait.
+/// The marks of all waiting packets.
 fn marks(lane: &Lane) -> Vec<u8> {
     let socket = UdpSocket::from(lane.socket.try_clone().unwrap());
     let mut buffer = [0; 64];
@@ -49,7 +49,7 @@ fn set<T: Copy>(lane: &Lane, level: libc::c_int, option: libc::c_int, value: T) 
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Has a lane's socket join [`GROUP`] on the loopback interface.
+/// Makes a lane's socket join [`GROUP`] on the loopback interface.
 fn join(lane: &Lane) {
     let request = libc::ip_mreqn {
         imr_multiaddr: libc::in_addr { s_addr: u32::from(GROUP).to_be() },
@@ -116,7 +116,8 @@ fn nonsense_for_queue_pair_1_is_counted_by_reason() {
         forged.resize(280, 0);
         send("127.0.0.1", &forged);
         send("::1", &forged);
-        // The broker reads packets and requests in no fixed order: it is asked until it has read them.
+        // The broker reads packets and requests in no fixed order, so it is asked until it has read
+        // them.
         let expect = [
             ("qp1_dropped_malformed", 1),
             ("qp1_dropped_too_long", 1),
@@ -186,7 +187,7 @@ fn a_slot_that_is_asked_for_is_given_unless_somebody_has_it() {
         setup();
         let mut control = client("");
         let first = control.open_lane().unwrap();
-        // Far behind the first, so that sockets are opened on the way to it.
+        // It is far behind the first slot, so sockets are opened on the way to it.
         let wanted = ((u16::from(first.slot) + 99) % 254 + 1) as u8;
         let given = control.open_lane_on(wanted).unwrap();
         assert_eq!(given.slot, wanted);
@@ -208,7 +209,7 @@ fn a_slot_that_is_asked_for_is_given_unless_somebody_has_it() {
         assert!(readable(&again.socket, PATIENCE), "the slot's packet waits");
         assert_eq!(marks(&again), [3], "what came between was for nobody");
 
-        // The others are given out once each, those on the way included.
+        // The others are assigned once each, including those on the way.
         let mut seen = vec![first.slot, wanted];
         seen.extend((0..252).map(|_| control.open_lane().unwrap().slot));
         seen.sort_unstable();
@@ -227,7 +228,7 @@ fn a_process_that_uses_a_socket_after_it_gave_back_the_slot_leaves_nothing_to_th
         let mut control = client("");
         let first = control.open_lane().unwrap();
         control.close_lane(first.slot).unwrap();
-        // The kernel leads no unicast to it any more, but it is still a socket.
+        // The kernel steers no unicast to it any more, but it is still a socket.
         set(&first, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0);
         join(&first);
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -243,7 +244,7 @@ fn a_process_that_uses_a_socket_after_it_gave_back_the_slot_leaves_nothing_to_th
     });
 }
 
-/// Not a test by itself: the process that `the_slots_of_a_killed_process_are_freed` kills.
+/// This is not a test, but the process that `the_slots_of_a_killed_process_are_freed` kills.
 #[test]
 fn victim() {
     if std::env::var_os("POLYPATH_TEST_VICTIM").is_some() {
@@ -276,7 +277,8 @@ fn the_slots_of_a_killed_process_are_freed() {
         assert_eq!(control.status().unwrap().broker.slots.len(), 3);
         victim.kill().unwrap();
         victim.wait().unwrap();
-        // Each status is a round trip through the broker's loop, which sees the hang-up meanwhile.
+        // Each status is a round trip through the broker's loop, which notices the hang-up
+        // meanwhile.
         let freed = (0..1000).any(|_| control.status().unwrap().broker.slots.is_empty());
         assert!(freed);
         let sunk = counter(&mut control, "packets_dropped_slot_unowned");

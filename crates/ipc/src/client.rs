@@ -1,4 +1,4 @@
-//! A process's end of the conversation.
+//! The process's end of a connection to the broker.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,16 +14,16 @@ use crate::socket;
 use crate::start;
 use crate::status::{BrokerStatus, ProcessStatus, Status};
 
-/// How often a connection is tried anew when a broker went away just then, or two were started at
-/// once. Each round starts a process, so rounds are milliseconds apart.
+/// The number of attempts if a broker is just ending, or two are started at once. Each attempt
+/// starts a process, so attempts are milliseconds apart.
 const ROUNDS: u32 = 16;
 
-/// A control connection to the broker: one request, one answer.
+/// A control connection to the broker: each request has one answer.
 ///
-/// What was opened through it (lanes, CM files) is closed by the broker when it is dropped. It must
-/// not be used by a child after `fork()`: every call then gives [`IpcError::Forked`]. Further
-/// connections of the same process should introduce themselves with [`Client::hello`], so that they
-/// speak of the same devices.
+/// The broker closes everything that was opened through the connection (lanes, CM files) when this
+/// is dropped. A child after `fork()` must not use it: every call then returns
+/// [`IpcError::Forked`]. Further connections of the same process should introduce themselves with
+/// [`Client::hello`], so that they refer to the same devices.
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
@@ -34,24 +34,24 @@ pub struct Client {
     buffer: Box<[u8]>,
 }
 
-/// The last slot; 255 is the multicast QPN's top byte.
+/// The last slot. 255 is the top byte of the multicast QPN.
 pub const SLOT_MAX: u8 = 254;
 
-/// A slot, and the socket that receives what is addressed to its QPNs.
+/// A slot, and the socket that receives packets for its QPNs.
 #[derive(Debug)]
 pub struct Lane {
-    /// 1..=254: the top byte of all QPNs of the lane.
+    /// The slot, 1..=254: the top byte of all QPNs of the lane.
     pub slot: u8,
     /// UDP socket on `[::]:4791`, dual-stack, for receiving only.
     pub socket: OwnedFd,
-    /// Size in bytes of its receive buffer as the kernel accounts for it.
+    /// The size of its receive buffer in bytes, as the kernel counts it.
     pub receive_buffer: u32,
 }
 
 /// An open CM file.
 #[derive(Debug)]
 pub struct CmFile {
-    /// Names it in requests.
+    /// The file's number in requests.
     pub file: u64,
     /// The application's end of the event socket: every datagram is one complete
     /// `rdma_ucm_event_resp`.
@@ -62,16 +62,16 @@ impl Client {
     /// Connects to the running broker.
     ///
     /// # Errors
-    /// [`IpcError::NoBroker`] if none runs; else what went wrong, with the broker's reason.
+    /// [`IpcError::NoBroker`] if none runs; otherwise the reason, including the broker's.
     pub fn connect(hello: &Hello) -> Result<Self, IpcError> {
         Self::connect_to(socket::user_id(), hello)
     }
 
-    /// Connects to the running broker of a user. Root may look at every user's
-    /// ([`status`](Self::status), [`table`](Self::table)), others at their own.
+    /// Connects to the running broker of a user. Root may query every user's broker
+    /// ([`status`](Self::status), [`table`](Self::table)), other users only their own.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect).
+    /// Those of [`connect`](Self::connect).
     pub fn connect_to(user: u32, hello: &Hello) -> Result<Self, IpcError> {
         let socket = socket::connect(user)?;
         let mut client = Self {
@@ -96,11 +96,12 @@ impl Client {
         }
     }
 
-    /// Connects to the broker, and starts one if none runs (see the crate's `start` module for
-    /// where its program is looked for).
+    /// Connects to the broker, and starts one if none runs (the crate's `start` module says where
+    /// its program is searched).
     ///
     /// # Errors
-    /// [`IpcError::Start`] if it could not be started; else as [`connect`](Self::connect).
+    /// [`IpcError::Start`] if it could not be started; otherwise those of
+    /// [`connect`](Self::connect).
     pub fn connect_or_start(hello: &Hello) -> Result<Self, IpcError> {
         let mut last = IpcError::NoBroker;
         for _ in 0..ROUNDS {
@@ -113,13 +114,13 @@ impl Client {
         Err(last)
     }
 
-    /// What this connection introduced itself with, the selection being the resolved one.
+    /// The hello of this connection, with the resolved selection.
     #[must_use]
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// The device selection, resolved: it names a kind of device.
+    /// The resolved device selection: it names a kind of device.
     #[must_use]
     pub fn selection(&self) -> &Selection {
         &self.selection
@@ -131,19 +132,19 @@ impl Client {
         self.broker_pid
     }
 
-    /// Sends a request and waits for its answer. [`Reply::Error`] comes back as
+    /// Sends a request and waits for its answer. [`Reply::Error`] is returned as
     /// [`IpcError::Refused`].
     ///
     /// # Errors
-    /// [`IpcError`]; after any but [`IpcError::Refused`] the connection is of no more use.
+    /// [`IpcError`]. After any error but [`IpcError::Refused`] the connection is unusable.
     pub fn call(&mut self, request: &Request) -> Result<Reply, IpcError> {
         self.call_with_fd(request).map(|(reply, _)| reply)
     }
 
-    /// [`call`](Self::call), with the descriptor that came with the answer.
+    /// Does the same as [`call`](Self::call), and returns the descriptor that came with the answer.
     ///
     /// # Errors
-    /// As [`call`](Self::call).
+    /// Those of [`call`](Self::call).
     fn call_with_fd(&mut self, request: &Request) -> Result<(Reply, Option<OwnedFd>), IpcError> {
         self.send(request)?;
         self.receive()
@@ -176,10 +177,10 @@ impl Client {
         }
     }
 
-    /// Interfaces and addresses as of now.
+    /// The current interfaces and addresses.
     ///
     /// # Errors
-    /// As [`call`](Self::call).
+    /// Those of [`call`](Self::call).
     pub fn table(&mut self) -> Result<Table, IpcError> {
         match self.call(&Request::GetTable)? {
             Reply::Table(table) => Ok(*table),
@@ -190,7 +191,7 @@ impl Client {
     /// Opens a lane.
     ///
     /// # Errors
-    /// As [`call`](Self::call); `ENOSPC` if all 254 slots are taken.
+    /// Those of [`call`](Self::call); `ENOSPC` if all 254 slots are taken.
     pub fn open_lane(&mut self) -> Result<Lane, IpcError> {
         self.lane(None)
     }
@@ -198,7 +199,8 @@ impl Client {
     /// Opens a lane on this slot.
     ///
     /// # Errors
-    /// As [`call`](Self::call); `EADDRINUSE` if somebody has the slot, `EINVAL` if there is no such slot.
+    /// Those of [`call`](Self::call); `EADDRINUSE` if the slot is taken, `EINVAL` if there is no
+    /// such slot.
     pub fn open_lane_on(&mut self, slot: u8) -> Result<Lane, IpcError> {
         self.lane(Some(slot))
     }
@@ -212,11 +214,11 @@ impl Client {
         }
     }
 
-    /// Tells a broker that has taken the place of one that was killed which slots this process has:
-    /// from now on they belong to this connection.
+    /// Tells a broker that has taken a killed one's place which slots this process has. From now on
+    /// they belong to this connection.
     ///
     /// # Errors
-    /// As [`call`](Self::call); `EBADF` if one of them is not this process's.
+    /// Those of [`call`](Self::call); `EBADF` if one of them is not this process's.
     pub fn resume(&mut self, slots: &[u8]) -> Result<(), IpcError> {
         self.done(&Request::Resume { slots: slots.to_vec() })
     }
@@ -224,7 +226,7 @@ impl Client {
     /// Gives a lane's slot back. Close the socket first.
     ///
     /// # Errors
-    /// As [`call`](Self::call).
+    /// Those of [`call`](Self::call).
     pub fn close_lane(&mut self, slot: u8) -> Result<(), IpcError> {
         self.done(&Request::CloseLane { slot })
     }
@@ -232,7 +234,7 @@ impl Client {
     /// Opens a CM file.
     ///
     /// # Errors
-    /// As [`call`](Self::call).
+    /// Those of [`call`](Self::call).
     pub fn open_cm(&mut self) -> Result<CmFile, IpcError> {
         match self.call_with_fd(&Request::OpenCm)? {
             (Reply::Cm { file }, Some(events)) => Ok(CmFile { file, events }),
@@ -240,11 +242,11 @@ impl Client {
         }
     }
 
-    /// Hands a command to a CM file; gives the response structure.
+    /// Sends a command to a CM file. Returns the response structure.
     ///
     /// # Errors
-    /// [`IpcError::Refused`] with the errno that the kernel's `write()` would give; else as
-    /// [`call`](Self::call).
+    /// [`IpcError::Refused`] with the errno that the kernel's `write()` would give; otherwise those
+    /// of [`call`](Self::call).
     pub fn cm_command(&mut self, file: u64, bytes: &[u8]) -> Result<Vec<u8>, IpcError> {
         match self.call(&Request::CmCommand { file, bytes: bytes.to_vec() })? {
             Reply::CmResponse { bytes } => Ok(bytes),
@@ -252,10 +254,10 @@ impl Client {
         }
     }
 
-    /// Puts an unread event into the CM file that its id moved to.
+    /// Adds an unread event to the CM file that its id moved to.
     ///
     /// # Errors
-    /// As [`call`](Self::call).
+    /// Those of [`call`](Self::call).
     pub fn cm_requeue(&mut self, file: u64, event: &[u8]) -> Result<(), IpcError> {
         self.done(&Request::CmRequeue { file, event: event.to_vec() })
     }
@@ -263,15 +265,15 @@ impl Client {
     /// Takes paths down or up by hand.
     ///
     /// # Errors
-    /// As [`call`](Self::call).
+    /// Those of [`call`](Self::call).
     pub fn set_path(&mut self, selector: PathSelector, up: bool) -> Result<(), IpcError> {
         self.done(&Request::Path { selector, up })
     }
 
-    /// Asks another host whether it is there, and waits for what becomes of it.
+    /// Sends a ping to another host, and waits for the result.
     ///
     /// # Errors
-    /// As [`call`](Self::call); `EBUSY` if too many ask at once.
+    /// Those of [`call`](Self::call); `EBUSY` if there are too many pings at once.
     pub fn ping(&mut self, ping: Ping) -> Result<PingAnswer, IpcError> {
         match self.call(&Request::PingHost(ping))? {
             Reply::Ping(answer) => Ok(answer),
@@ -282,7 +284,7 @@ impl Client {
     /// Ends the broker.
     ///
     /// # Errors
-    /// As [`call`](Self::call); `EBUSY` if it is in use and `force` is not set.
+    /// Those of [`call`](Self::call); `EBUSY` if it is in use and `force` is not set.
     pub fn shutdown(&mut self, force: bool) -> Result<(), IpcError> {
         self.done(&Request::Shutdown { force })
     }
@@ -290,7 +292,7 @@ impl Client {
     /// Asks the broker and all its processes for their status.
     ///
     /// # Errors
-    /// As [`call`](Self::call).
+    /// Those of [`call`](Self::call).
     pub fn status(&mut self) -> Result<Status, IpcError> {
         self.send(&Request::Status)?;
         let mut broker = BrokerStatus::default();
@@ -312,10 +314,10 @@ impl Client {
         }
     }
 
-    /// Turns this connection into an event stream; gives the table as of now with it.
+    /// Turns this connection into an event stream. Also returns the current table.
     ///
     /// # Errors
-    /// As [`call`](Self::call).
+    /// Those of [`call`](Self::call).
     pub fn subscribe(mut self) -> Result<(EventStream, Table), IpcError> {
         let Reply::Table(table) = self.call(&Request::Subscribe)? else {
             return Err(UNEXPECTED);
@@ -323,11 +325,11 @@ impl Client {
         Ok((self.into_stream()?, *table))
     }
 
-    /// Turns this connection into one that is told what happens in all processes, as [`Push::Events`].
-    /// `past`: what happened lately comes first.
+    /// Turns this connection into one that receives the events of all processes, as
+    /// [`Push::Events`]. If `past` is set, recent events come first.
     ///
     /// # Errors
-    /// As [`call`](Self::call).
+    /// Those of [`call`](Self::call).
     pub fn watch(mut self, past: bool) -> Result<EventStream, IpcError> {
         self.done(&Request::Watch { past })?;
         self.into_stream()
@@ -356,12 +358,12 @@ fn io_error(doing: &'static str, source: io::Error) -> IpcError {
     }
 }
 
-/// Whether a broker that was just ending took our connection with it.
+/// Whether a broker that was just ending closed our connection.
 fn broker_left(error: &IpcError) -> bool {
     matches!(error, IpcError::Closed)
 }
 
-/// What the broker says by itself: [`wait_event`](Self::wait_event) for a thread that does nothing
+/// The broker's notifications: use [`wait_event`](Self::wait_event) in a thread that does nothing
 /// else, or [`next_event`](Self::next_event) whenever [`as_fd`](AsFd::as_fd) is readable.
 #[derive(Debug)]
 pub struct EventStream {
@@ -371,10 +373,10 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// The next event; `None` if there is none at the moment.
+    /// The next event; `None` if there is none now.
     ///
     /// # Errors
-    /// [`IpcError::Closed`] if the broker is gone; else [`IpcError`] as for [`Client::call`].
+    /// [`IpcError::Closed`] if the broker is gone; otherwise those of [`Client::call`].
     pub fn next_event(&mut self) -> Result<Option<Push>, IpcError> {
         if std::process::id() != self.owner {
             return Err(IpcError::Forked);
@@ -392,7 +394,7 @@ impl EventStream {
     /// Waits for the next event.
     ///
     /// # Errors
-    /// As [`next_event`](Self::next_event).
+    /// Those of [`next_event`](Self::next_event).
     pub fn wait_event(&mut self) -> Result<Push, IpcError> {
         loop {
             if let Some(push) = self.next_event()? {
@@ -403,7 +405,8 @@ impl EventStream {
         }
     }
 
-    /// What ends the stream from another thread: the one that waits gets [`IpcError::Closed`].
+    /// A handle that ends the stream from another thread. A thread that waits for the stream then
+    /// gets [`IpcError::Closed`].
     ///
     /// # Errors
     /// [`IpcError::Io`] if the process has no descriptors left.
@@ -412,11 +415,11 @@ impl EventStream {
         socket.map(HangUp).map_err(|e| io_error("preparing the end of the event stream", e))
     }
 
-    /// Waits for the next event, or until `other` is readable; then it gives `None`. So it does, if
-    /// `to_tell`, when [`tell`](Self::tell) has room again.
+    /// Waits for the next event. Returns `None` when `other` is readable or, if `to_tell` is set,
+    /// when [`tell`](Self::tell) has room again.
     ///
     /// # Errors
-    /// As [`next_event`](Self::next_event).
+    /// Those of [`next_event`](Self::next_event).
     pub fn wait_event_or(
         &mut self,
         other: BorrowedFd<'_>,
@@ -434,8 +437,9 @@ impl EventStream {
         }
     }
 
-    /// Tells the broker what happened in this process: at most [`TOLD_MAX`](message::TOLD_MAX) events, and
-    /// how many were lost before them. It never waits: false if there is no room at the moment.
+    /// Tells the broker what happened in this process: at most [`TOLD_MAX`](message::TOLD_MAX)
+    /// events, and how many were lost before them. It never waits, and returns false if there is no
+    /// room now.
     ///
     /// # Errors
     /// [`IpcError`].
@@ -451,7 +455,7 @@ impl EventStream {
         }
     }
 
-    /// Answers [`Push::StatusRequest`], in as many parts as it takes.
+    /// Answers [`Push::StatusRequest`] in as many parts as necessary.
     ///
     /// # Errors
     /// [`IpcError`]; `EAGAIN` if the broker does not take the parts fast enough.
@@ -484,14 +488,14 @@ impl EventStream {
 pub struct HangUp(OwnedFd);
 
 impl HangUp {
-    /// Ends it, now and for good.
+    /// Ends it for good.
     pub fn hang_up(&self) {
-        // It fails only where the broker has hung up before.
+        // It fails only if the broker has already hung up.
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 }
 
-/// How long a report waits for the broker to take its next part.
+/// How long a report waits until the broker takes its next part.
 const REPORT_PATIENCE: Duration = Duration::from_millis(200);
 
 impl AsFd for EventStream {

@@ -1,7 +1,7 @@
-//! Questions about the sockets of this network namespace, by `NETLINK_SOCK_DIAG`.
+//! Queries of the sockets in this network namespace, by `NETLINK_SOCK_DIAG`.
 //!
-//! Byte layouts: `linux/netlink.h`, `linux/inet_diag.h`, `linux/unix_diag.h`. All numbers are the
-//! machine's, but for ports, which are the network's.
+//! The layouts are in `linux/netlink.h`, `linux/inet_diag.h` and `linux/unix_diag.h`. All numbers
+//! are in the machine's byte order, except ports, which are in network order.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,7 +17,7 @@ const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_DUMP: u16 = 0x300;
 const IPPROTO_UDP: u8 = 17;
-/// `TCP_LISTEN`, which Unix sockets use too.
+/// `TCP_LISTEN`. Unix sockets use it too.
 const STATE_LISTEN: u32 = 10;
 const UDIAG_SHOW_NAME: u32 = 1;
 const UNIX_DIAG_NAME: u16 = 0;
@@ -28,28 +28,28 @@ const HEADER: usize = 16;
 const INET_MESSAGE: usize = 72;
 /// Length of `struct unix_diag_msg`.
 const UNIX_MESSAGE: usize = 16;
-/// More than the kernel puts into one datagram of a dump.
+/// A buffer that is larger than any datagram of a dump.
 const BUFFER: usize = 64 << 10;
-/// Datagrams of one answer; each holds hundreds of sockets.
+/// The largest number of datagrams in an answer; each holds hundreds of sockets.
 const DATAGRAMS_MAX: usize = 4096;
 
 /// A socket that is bound to the port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
-    /// The user who made it.
+    /// The user who created it.
     pub user: u32,
-    /// Its inode number; 0 for a socket of the kernel's own.
+    /// Its inode number; 0 for a socket of the kernel.
     pub inode: u64,
 }
 
 /// The UDP sockets of both address families that are bound to a port.
 ///
 /// # Errors
-/// `ENOENT` where the kernel has no `udp_diag`; else what the system calls give.
+/// `ENOENT` if the kernel has no `udp_diag`; otherwise those of the system calls.
 pub(crate) fn udp(port: u16) -> io::Result<BTreeSet<Holder>> {
     let mut found = BTreeSet::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
-        // struct inet_diag_req_v2: family, protocol, 2 bytes, states, then the ports first of all.
+        // struct inet_diag_req_v2: family, protocol, 2 bytes, states, then the ports.
         let mut request = [0; 56];
         request[0] = family as u8;
         request[1] = IPPROTO_UDP;
@@ -69,7 +69,7 @@ pub(crate) fn udp(port: u16) -> io::Result<BTreeSet<Holder>> {
 /// The abstract names that Unix sockets listen on, without the leading NUL.
 ///
 /// # Errors
-/// `ENOENT` where the kernel has no `unix_diag`; else what the system calls give.
+/// `ENOENT` if the kernel has no `unix_diag`; otherwise those of the system calls.
 pub(crate) fn listening_unix() -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     // struct unix_diag_req: family, protocol, 2 bytes, states, inode, what to show, cookie.
@@ -91,7 +91,7 @@ pub(crate) fn listening_unix() -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Asks a question and hands each message of the answer, without its header, to `each`.
+/// Sends a query, and passes each message of the answer to `each`, without its header.
 fn dump(request: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
     let socket = open()?;
     let mut message = Vec::with_capacity(HEADER + request.len());
@@ -143,7 +143,10 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 fn nonsense() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "an answer of NETLINK_SOCK_DIAG that makes no sense")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the kernel sent an invalid answer on NETLINK_SOCK_DIAG",
+    )
 }
 
 #[cfg(test)]

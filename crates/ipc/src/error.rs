@@ -1,18 +1,18 @@
-//! What can go wrong between a process and the broker.
+//! The errors between a process and the broker.
 
 use std::io;
 
 use polypath_topology::SelectionError;
 
-/// Why a conversation with the broker failed, and what to do about it.
+/// The reason why a call to the broker failed, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum IpcError {
     /// A system call failed.
     #[error("{doing}: {source}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         doing: &'static str,
-        /// The operating system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// No broker listens in this network namespace.
@@ -24,7 +24,7 @@ pub enum IpcError {
     /// The broker closed the connection.
     #[error("the broker closed the connection; its log says why")]
     Closed,
-    /// The other end of the socket belongs to another user than its name says.
+    /// The other end of the socket does not belong to the user in its name.
     #[error(
         "the socket @polypath-{named} is held by process {pid} ({program}) of user {theirs}, not by user \
          {named}: it is not used. Stop that process, or use a network namespace of your own"
@@ -36,10 +36,10 @@ pub enum IpcError {
         theirs: u32,
         /// Its process id.
         pid: u32,
-        /// Its program's name, as far as the system tells.
+        /// Its program's name, if the system reports it.
         program: String,
     },
-    /// The broker speaks another version of the protocol.
+    /// The broker uses another version of the protocol.
     #[error(
         "the running broker (pid {pid}) speaks version {theirs} of the protocol, this program version \
          {ours}: end the programs that use it, then `kill {pid}`, and try again"
@@ -58,15 +58,15 @@ pub enum IpcError {
     /// A message to be sent is longer than [`MESSAGE_MAX`](crate::message::MESSAGE_MAX).
     #[error("a message of {0} bytes is too long for the broker's socket")]
     TooLong(usize),
-    /// The broker refused, with an errno as the kernel would give it.
+    /// The broker refused the request, with the errno that the kernel would give.
     #[error("{text}")]
     Refused {
         /// A Linux errno, positive.
         errno: i32,
-        /// What was refused and why.
+        /// What was refused, and why.
         text: String,
     },
-    /// This connection belongs to the parent of this process; connect anew after a fork.
+    /// This connection belongs to the parent process. Connect again after a fork.
     #[error("this connection to the broker was made before fork(); the child needs its own")]
     Forked,
     /// The device selection is wrong.
@@ -75,7 +75,7 @@ pub enum IpcError {
 }
 
 impl IpcError {
-    /// The errno to hand to an application that knows only errnos.
+    /// The errno for an application that only understands errnos.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {

@@ -1,14 +1,14 @@
-//! `POLYPATH_FAULT`: what is to go wrong with packets while a program is under test.
+//! `POLYPATH_FAULT`: faults to inject into packets while a program is tested.
 
 use std::time::Duration;
 
 use crate::settings::SettingError;
 
-/// Longest delay, and the latest time of a cut.
+/// The longest delay, and the latest time of a cut.
 const DELAY_MAX: Duration = Duration::from_secs(10);
 const TIME_MAX: Duration = Duration::from_secs(86_400);
 
-/// Share of packets that something happens to: parts in 10^9.
+/// The share of packets that have a fault, in parts of 10^9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share(pub u32);
 
@@ -17,45 +17,45 @@ impl Share {
     pub const ALL: u32 = 1_000_000_000;
 }
 
-/// An interface that carries nothing for a while.
+/// An interface that carries nothing for some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Its name.
     pub interface: String,
-    /// When it begins, counted from when the program opened its first queue pair.
+    /// The time at which it begins, from the moment when the program opened its first queue pair.
     pub at: Duration,
-    /// How long it lasts; `None`: for good.
+    /// How long it lasts; `None` means forever.
     pub lasts: Option<Duration>,
 }
 
-/// What is to go wrong. Each share is of the packets that are sent, and of those that arrive.
+/// The faults. Each share applies to packets that are sent, and to packets that arrive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Packets that are lost.
     pub loss: Share,
-    /// Packets that come twice.
+    /// Packets that are duplicated.
     pub dup: Share,
     /// Packets that others overtake.
     pub reorder: Share,
     /// Packets that are damaged, so that their ICRC is wrong.
     pub corrupt: Share,
-    /// How long each packet is held back, up to 10 s.
+    /// How long each packet is delayed, up to 10 s.
     pub delay: Duration,
-    /// The most by which the delay differs, up or down; not more than the delay.
+    /// The largest difference from the delay, up or down. It is not larger than the delay.
     pub jitter: Duration,
-    /// The interface whose packets all of this happens to, cuts excepted; `None`: all.
+    /// The interface to whose packets all of this applies, except cuts; `None` for all interfaces.
     pub on: Option<String>,
-    /// Interfaces that are cut, up to 16.
+    /// The interfaces that are cut, up to 16.
     pub cuts: Vec<Cut>,
-    /// Where the random numbers begin; `None`: somewhere else each time.
+    /// The seed of the random numbers; `None` for another one each time.
     pub seed: Option<u64>,
 }
 
-/// Most cuts.
+/// The largest number of cuts.
 const CUTS_MAX: usize = 16;
 
 impl Faults {
-    /// Reads `POLYPATH_FAULT`: `key=value` joined by commas; `None` if it is empty.
+    /// Parses `POLYPATH_FAULT`: `key=value` joined by commas; `None` if it is empty.
     ///
     /// # Errors
     /// [`SettingError::Fault`] with the first item that is not understood.
@@ -71,7 +71,7 @@ impl Faults {
         Ok(any.then_some(faults))
     }
 
-    /// Takes in one item; if it is not understood, what to write instead.
+    /// Parses one item. If it is invalid, returns what to write instead.
     fn add(&mut self, item: &str) -> Result<(), &'static str> {
         let (key, value) = item.split_once('=').unwrap_or((item, ""));
         let of_packets = |usage| share(value).ok_or(usage);
@@ -115,7 +115,8 @@ impl Faults {
         Ok(())
     }
 
-    /// What is wrong with the interfaces that are named, given those that there are; `None` if nothing is.
+    /// The problem with the interfaces that are named, given those that are present; `None` if
+    /// there is none.
     #[must_use]
     pub fn interface_problem(&self, present: &[&str]) -> Option<String> {
         let named = self.cuts.iter().map(|cut| &cut.interface).chain(&self.on);
@@ -128,16 +129,16 @@ impl Faults {
     }
 }
 
-/// `1%`, or `0.001%`.
+/// Parses `1%` or `0.001%`.
 fn share(text: &str) -> Option<Share> {
     let percent: f64 = text.strip_suffix('%')?.parse().ok()?;
     let parts = (percent * f64::from(Share::ALL) / 100.0).round();
-    // What rounds to nothing and is not nothing is a mistake.
+    // A share that is rounded to 0 without being 0 is a mistake.
     let sensible = (0.0..=100.0).contains(&percent) && (percent == 0.0) == (parts == 0.0);
     sensible.then_some(Share(parts as u32))
 }
 
-/// `5ms`.
+/// Parses `5ms`.
 fn time(text: &str) -> Option<Duration> {
     let unit = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (number, unit) = text.split_at(unit);
@@ -151,7 +152,7 @@ fn time(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(number * micros / 1e6).ok().filter(|time| *time <= TIME_MAX)
 }
 
-/// `eth0@10s+5s`.
+/// Parses `eth0@10s+5s`.
 fn cut(text: &str) -> Option<Cut> {
     let (interface, times) = text.rsplit_once('@')?;
     let (at, lasts) = match times.split_once('+') {

@@ -1,14 +1,15 @@
-//! What a process and the broker say to each other.
+//! The protocol between a process and the broker.
 //!
 //! One broker runs per network namespace and user. It listens on the abstract Unix socket
-//! `@polypath-<uid>` (abstract names belong to a network namespace, so this is exactly one name
-//! per broker) and speaks `SOCK_SEQPACKET`: every datagram is one [`message`], encoded by postcard.
+//! `@polypath-<uid>` (abstract names belong to a network namespace, so there is exactly one name
+//! per broker). The socket is `SOCK_SEQPACKET`: every datagram is one [`message`], encoded by
+//! postcard.
 //!
-//! A process keeps two connections. On the *control* connection it asks and waits for the answer
-//! ([`Client::call`]); what it opened there (lanes, CM files) lives as long as the connection, so
-//! that a process that dies leaves nothing behind. The *event* connection ([`EventStream`]) brings
-//! what the broker has to say by itself: a new [`Table`](polypath_topology::Table) whenever a link
-//! or an address changes, requests for a status report, paths taken down by hand.
+//! A process has two connections. On the *control* connection it sends requests and waits for the
+//! answers ([`Client::call`]). What it opens there (lanes, CM files) lives as long as the
+//! connection, so that a process that dies leaves nothing behind. The *event* connection
+//! ([`EventStream`]) brings the broker's notifications: a new [`Table`](polypath_topology::Table)
+//! whenever a link or an address changes, requests for a status report, paths taken down by hand.
 //!
 //! ```no_run
 //! use polypath_ipc::{Client, Hello};
@@ -27,10 +28,10 @@
 //! # }
 //! ```
 //!
-//! [`port`] says who has UDP port 4791 and whose brokers run, for those that can't connect.
+//! [`port`] tells who has UDP port 4791 and whose brokers run, if connecting fails.
 //!
-//! Nothing here trusts its input: a message that does not decode, is too long, or comes from
-//! another user is an error and never a panic.
+//! No input is trusted: a message that does not decode, is too long, or comes from another user is
+//! an error and never a panic.
 
 mod client;
 mod diag;

@@ -1,8 +1,8 @@
-//! Who has a UDP port, and what a user can do about it.
+//! Finds out who has a UDP port, and what a user can do about it.
 //!
 //! The kernel is asked by `NETLINK_SOCK_DIAG`, which looks a port up within one system call.
-//! `/proc/net/udp` is read a page at a time: entries are missed while other sockets come and go, so it
-//! is only read, several times, where the kernel has no `udp_diag`.
+//! `/proc/net/udp` is read one page at a time, and misses entries while other sockets are opened
+//! and closed. So it is read only if the kernel has no `udp_diag`, and several times.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ pub use crate::diag::Holder;
 /// UDP destination port of RoCEv2 (IANA).
 pub const ROCE_PORT: u16 = 4791;
 
-/// A process, as far as it can be seen.
+/// A process, as far as it is visible.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Process {
     /// Its id.
@@ -23,17 +23,17 @@ pub struct Process {
     pub name: String,
 }
 
-/// What was found out about a port that can't be had.
+/// A port that is not available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
-    /// Who has the port, as a sentence.
+    /// A sentence that says who has the port.
     pub what: String,
-    /// What to do about it, as a sentence.
+    /// A sentence that says what to do about it.
     pub cure: String,
 }
 
-/// How often `/proc/net/udp` is read: an entry that stays is missed each time only if sockets come and
-/// go each time.
+/// How often `/proc/net/udp` is read. A permanent entry is missed only if sockets are opened and
+/// closed during each reading.
 const READINGS: usize = 8;
 
 /// The sockets of this network namespace that are bound to a UDP port.
@@ -64,7 +64,7 @@ fn in_table(table: &str, port: u16) -> Vec<Holder> {
     table.lines().filter_map(parse).collect()
 }
 
-/// The inodes of the sockets that a process has open; none if it can't be seen.
+/// The inodes of the sockets that a process has open; none if it is not visible.
 #[must_use]
 pub fn sockets_of(pid: u32) -> BTreeSet<u64> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return BTreeSet::new() };
@@ -76,7 +76,7 @@ fn socket_inode(link: &str) -> Option<u64> {
     link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// The processes that can be seen to have one of these sockets open, by process id.
+/// The visible processes that have one of these sockets open, by process id.
 fn processes_with(inodes: &BTreeSet<u64>) -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
@@ -91,8 +91,8 @@ fn processes_with(inodes: &BTreeSet<u64>) -> Vec<Process> {
     found
 }
 
-/// The users whose brokers listen in this network namespace, in ascending order. That a name is taken
-/// does not prove that a broker has it: the connection tells.
+/// The users whose brokers listen in this network namespace, in ascending order. A name that is
+/// taken does not prove that a broker has it; only a connection does.
 #[must_use]
 pub fn broker_users() -> Vec<u32> {
     let names = diag::listening_unix().unwrap_or_else(|_| {
@@ -103,15 +103,16 @@ pub fn broker_users() -> Vec<u32> {
     users.collect::<BTreeSet<u32>>().into_iter().collect()
 }
 
-/// The abstract name in a line of `/proc/net/unix`, if its socket listens. Columns: address, references,
-/// protocol, flags (`00010000`: listens), type, state, inode, path (`@` for the leading NUL).
+/// The abstract name in a line of `/proc/net/unix`, if its socket listens. Columns: address,
+/// references, protocol, flags (`00010000`: listens), type, state, inode, path (`@` for the leading
+/// NUL).
 fn listening_name(line: &str) -> Option<String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     (*words.get(3)? == "00010000").then_some(())?;
     Some(words.get(7)?.strip_prefix('@')?.to_owned())
 }
 
-/// The name of a user, or the number where there is no name.
+/// The name of a user, or the number if there is no name.
 #[must_use]
 pub fn user_name(user: u32) -> String {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -139,7 +140,7 @@ pub fn user_number(text: &str) -> Option<u32> {
 /// Finds out who has a port.
 ///
 /// # Errors
-/// [`io::ErrorKind::NotFound`] if nobody has it, or not any more.
+/// [`io::ErrorKind::NotFound`] if nobody has it, or no longer.
 pub fn taken(port: u16) -> io::Result<Taken> {
     let holders = holders(port);
     if holders.is_empty() {
@@ -148,7 +149,7 @@ pub fn taken(port: u16) -> io::Result<Taken> {
     Ok(judge(port, &holders))
 }
 
-/// Who these holders of a port are, and what to do about them.
+/// Describes these holders of a port, and what to do about them.
 #[must_use]
 pub fn judge(port: u16, holders: &BTreeSet<Holder>) -> Taken {
     let inodes = holders.iter().map(|holder| holder.inode).filter(|&inode| inode != 0).collect();
@@ -158,7 +159,8 @@ pub fn judge(port: u16, holders: &BTreeSet<Holder>) -> Taken {
         user: holders.first().map_or(0, |holder| holder.user),
         kernel: holders.iter().all(|holder| holder.inode == 0),
         processes: processes_with(&inodes),
-        // The asking user's own broker is left out: either there is none, or it is the one that asks.
+        // The asking user's own broker is left out: either there is none, or it is the one that
+        // asks.
         brokers: broker_users().into_iter().filter(|&other| other != me).collect(),
         root: me == 0,
     };
@@ -177,7 +179,7 @@ struct Facts {
     kernel: bool,
     processes: Vec<Process>,
     brokers: Vec<u32>,
-    /// Whether who asks can see all processes.
+    /// Whether the asking user can see all processes.
     root: bool,
 }
 
@@ -277,7 +279,8 @@ mod tests {
         let port = socket.local_addr().unwrap().port();
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // Reading /proc/net/udp once misses the socket in some of these hundred times.
+            // A single reading of /proc/net/udp misses the socket in some of these hundred
+            // attempts.
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     let some: Vec<_> = (0..200).map(|_| UdpSocket::bind("127.0.0.1:0")).collect();
@@ -297,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_port_that_nobody_has_is_nobodys() {
-        // Nothing is given this port by chance.
+        // No socket gets this port by chance.
         assert_eq!(taken(1).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 

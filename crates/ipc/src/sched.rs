@@ -1,17 +1,17 @@
-//! Threads that seldom run, but then at once.
+//! Prompt scheduling for threads that rarely run.
 
 use std::io;
 
 /// The shortest slice that the kernel gives, in nanoseconds (`0.1 ms`, linux/sched/syscalls.c).
 const SHORTEST_SLICE: u64 = 100_000;
 
-/// Asks the scheduler for short slices for the calling thread, so that it does not wait for the end
-/// of the slices of others when it wakes. What it reports, such as a link that went down, is urgent
-/// and takes microseconds. It gets no more time than before. It needs no privilege; kernels before
-/// 6.12 ignore it.
+/// Requests short slices for the calling thread, so that it does not wait for the end of other
+/// threads' slices when it wakes. Its reports, such as a link that went down, are urgent and take
+/// microseconds. It gets no more time than before. This needs no privilege, and kernels before 6.12
+/// ignore it.
 ///
 /// # Errors
-/// The kernel knows no such thing, or a sandbox forbids it. Nothing is lost but latency.
+/// The kernel does not support it, or a sandbox forbids it. This only costs latency.
 pub fn request_short_slices() -> io::Result<()> {
     let mut attributes = libc::sched_attr {
         size: 0,
@@ -29,12 +29,12 @@ pub fn request_short_slices() -> io::Result<()> {
     if known < 0 {
         return Err(io::Error::last_os_error());
     }
-    // Real-time threads, if the user made us one, are quick already.
+    // If the user made this a real-time thread, it is already prompt.
     if attributes.sched_policy != libc::SCHED_OTHER.cast_unsigned() {
         return Ok(());
     }
     attributes.sched_runtime = SHORTEST_SLICE;
-    // SAFETY: the kernel reads `attributes.size` bytes, which it has told itself.
+    // SAFETY: the kernel reads `attributes.size` bytes, which is the size that it reported.
     let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn it_is_asked_for_without_privilege_and_changes_nothing_else() {
-        // In a thread of its own, so that the other tests keep their slices.
+        // This uses its own thread, so that the other tests keep their slices.
         let nice = std::thread::spawn(|| {
             request_short_slices().expect("any kernel since 3.14 knows the call");
             getpriority_process(None)

@@ -1,18 +1,18 @@
-//! Settings of a process, as users write them in the environment. The library obeys them, and
-//! `polypath doctor` checks them, by the same code.
+//! The settings of a process in the environment. The library and `polypath doctor` use the same
+//! code, so that they agree.
 
 use std::time::Duration;
 
-/// Most lanes of an engine.
+/// The largest number of lanes in an engine.
 pub const LANES_MAX: usize = 32;
 
-/// How long a lane's thread polls before it sleeps, if `POLYPATH_BUSY_POLL` does not say.
+/// How long a lane's thread polls before it sleeps, if `POLYPATH_BUSY_POLL` is not set.
 pub const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(100);
-/// And at most.
+/// The largest value of that time.
 pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
 
-/// Bytes of each packet that `POLYPATH_PCAP` keeps, from the IP header on: all headers at least, and at most
-/// everything.
+/// The number of bytes of each packet that `POLYPATH_PCAP` keeps, from the IP header on: at least
+/// all headers, and at most everything.
 const SNAP_LEN_MIN: u32 = 128;
 const SNAP_LEN_MAX: u32 = 65_535;
 
@@ -31,7 +31,7 @@ pub const VARIABLES: &[&str] = &[
     "POLYPATH_SNAPLEN",
 ];
 
-/// A setting that makes no sense; the text says what to write instead.
+/// An invalid setting. The text says what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
     /// `POLYPATH_LANES`.
@@ -54,7 +54,7 @@ pub enum SettingError {
     Fault {
         /// The item.
         item: String,
-        /// A right one.
+        /// A valid one.
         write: &'static str,
     },
     /// `POLYPATH_SNAPLEN`.
@@ -73,15 +73,15 @@ pub enum SettingError {
 /// The connection managers that serve librdmacm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RdmaCm {
-    /// Polypath alone.
+    /// Only Polypath.
     Polypath,
-    /// The kernel alone.
+    /// Only the kernel.
     Kernel,
-    /// Both; the device that has the source address decides.
+    /// Both. The device that has the source address decides.
     Both,
 }
 
-/// Reads `POLYPATH_RDMA_CM`; `None` if it is empty, for whoever is there.
+/// Parses `POLYPATH_RDMA_CM`; `None` if it is empty, so that the available devices decide.
 ///
 /// # Errors
 /// [`SettingError::RdmaCm`].
@@ -95,7 +95,7 @@ pub fn rdma_cm(text: &str) -> Result<Option<RdmaCm>, SettingError> {
     }
 }
 
-/// Reads `POLYPATH_LANES`: how many lanes, 1 to [`LANES_MAX`]; 1 if it is empty.
+/// Parses `POLYPATH_LANES`: the number of lanes, 1 to [`LANES_MAX`]; 1 if it is empty.
 ///
 /// # Errors
 /// [`SettingError::Lanes`].
@@ -110,7 +110,7 @@ pub fn lanes(text: &str) -> Result<usize, SettingError> {
     }
 }
 
-/// Reads `POLYPATH_BUSY_POLL`: microseconds, 0 to 1000; 100 if it is empty.
+/// Parses `POLYPATH_BUSY_POLL`: microseconds, 0 to 1000; 100 if it is empty.
 ///
 /// # Errors
 /// [`SettingError::BusyPoll`].
@@ -122,7 +122,7 @@ pub fn busy_poll(text: &str) -> Result<Duration, SettingError> {
     time.ok_or_else(|| SettingError::BusyPoll(text.to_owned()))
 }
 
-/// Reads `POLYPATH_SNAPLEN`: bytes of each packet, 128 to 65535; everything if it is empty.
+/// Parses `POLYPATH_SNAPLEN`: bytes of each packet, 128 to 65535; everything if it is empty.
 ///
 /// # Errors
 /// [`SettingError::SnapLen`].
@@ -134,12 +134,12 @@ pub fn snap_len(text: &str) -> Result<u32, SettingError> {
     len.ok_or_else(|| SettingError::SnapLen(text.to_owned()))
 }
 
-/// Settings of the mp device, named as Linux bonding names them.
+/// Settings of the mp device, with the names of Linux bonding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bonding {
-    /// Name of the interface to prefer.
+    /// The name of the preferred interface.
     pub primary: Option<String>,
-    /// When to go back to it.
+    /// When to return to it.
     pub reselect: Option<Reselect>,
     /// How long a path must answer before it is used again.
     pub updelay: Option<Duration>,
@@ -147,10 +147,10 @@ pub struct Bonding {
     pub downdelay: Option<Duration>,
 }
 
-/// `primary_reselect` of Linux bonding.
+/// When to return to the primary (`primary_reselect` of Linux bonding).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reselect {
-    /// It is used again as soon as it can be.
+    /// As soon as it works again.
     Always,
     /// If its link is faster.
     Better,
@@ -159,7 +159,7 @@ pub enum Reselect {
 }
 
 impl Bonding {
-    /// Reads `POLYPATH_MP`: `key=value` joined by commas; delays in milliseconds.
+    /// Parses `POLYPATH_MP`: `key=value` joined by commas; delays are in milliseconds.
     ///
     /// # Errors
     /// [`SettingError::Bonding`] with the first item that is not understood.
@@ -187,14 +187,14 @@ impl Bonding {
         Ok(bonding)
     }
 
-    /// What is wrong with the primary, given the interfaces that the mp device stands on; `None` if
-    /// nothing is.
+    /// The problem with the primary, given the interfaces of the mp device; `None` if there is
+    /// none.
     #[must_use]
     pub fn primary_problem(&self, members: &[&str]) -> Option<String> {
         let primary = self.primary.as_deref()?;
         (!members.contains(&primary)).then(|| {
             format!(
-                "POLYPATH_MP: the primary `{primary}` is no interface of the mp device and is ignored \
+                "POLYPATH_MP: the primary `{primary}` is not an interface of the mp device and is ignored \
                  (the device has: {})",
                 members.join(", ")
             )

@@ -1,8 +1,8 @@
-//! The socket between a process and the broker: names, credentials, one message with a descriptor.
+//! The socket between a process and the broker: names, credentials, and messages with a descriptor.
 //!
-//! The system calls are made by rustix, which enters the kernel itself, and not by the C library's wrappers:
-//! those are cancellation points, and an application that cancels its thread (rping does) must not unwind
-//! through a conversation that is half done.
+//! The system calls are made by rustix, which enters the kernel directly, instead of the C
+//! library's wrappers. Those are cancellation points, and an application that cancels its thread
+//! (rping does) must not unwind through a half-finished call.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
@@ -18,10 +18,10 @@ use rustix::net::{
 
 use crate::error::IpcError;
 
-/// Most connections that wait to be accepted.
+/// The largest number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Our effective user id.
+/// The effective user id of this process.
 #[must_use]
 pub fn user_id() -> u32 {
     rustix::process::geteuid().as_raw()
@@ -42,10 +42,10 @@ fn new_socket(extra: SocketFlags) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// A listening socket under the broker's name.
+/// Creates a listening socket with the broker's name.
 ///
 /// # Errors
-/// `EADDRINUSE` if a broker of this user (or somebody who pretends) listens already.
+/// `EADDRINUSE` if a broker of this user (or another process with that name) already listens.
 pub fn listen() -> io::Result<OwnedFd> {
     let socket = new_socket(SocketFlags::NONBLOCK)?;
     rustix::net::bind(&socket, &address(user_id())?)?;
@@ -56,7 +56,7 @@ pub fn listen() -> io::Result<OwnedFd> {
 /// Accepts a connection, non-blocking; `None` if there is none.
 ///
 /// # Errors
-/// What `accept4(2)` gives, other than `EAGAIN` and failures of the one connection.
+/// Those of `accept4(2)`, except `EAGAIN` and errors of the connection itself.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     loop {
         match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -68,7 +68,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Connects to a user's broker and checks that it is that user's. Blocking socket.
+/// Connects to a user's broker and checks that it belongs to that user. The socket blocks.
 pub(crate) fn connect(user: u32) -> Result<OwnedFd, IpcError> {
     let failed = |source| IpcError::Io { doing: "connecting to the broker", source };
     let socket = new_socket(SocketFlags::empty()).map_err(failed)?;
@@ -82,12 +82,13 @@ pub(crate) fn connect(user: u32) -> Result<OwnedFd, IpcError> {
     Ok(socket)
 }
 
-/// Who is at the other end: process, or 0 if it is not visible from here, and user.
+/// The process and user at the other end. The process is 0 if it is not visible from here.
 ///
 /// # Errors
-/// What `getsockopt(2)` gives.
+/// Those of `getsockopt(2)`.
 pub fn peer(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
-    // Not by rustix: its process id can't be 0, as that of a process in another PID namespace is.
+    // rustix is not used, because its process id can't be 0, as it is for a process in another PID
+    // namespace.
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `credentials` is valid for `len` bytes.
@@ -113,7 +114,8 @@ fn check_peer(socket: &OwnedFd, named: u32) -> Result<(), IpcError> {
     expect_user(named, theirs, pid)
 }
 
-/// Anybody may listen under any abstract name: only who is of the named user is its broker.
+/// Checks the user at the other end. Any process may listen under any abstract name, so only a
+/// process of the named user is that user's broker.
 fn expect_user(named: u32, theirs: u32, pid: u32) -> Result<(), IpcError> {
     if theirs == named {
         return Ok(());
@@ -126,7 +128,7 @@ fn expect_user(named: u32, theirs: u32, pid: u32) -> Result<(), IpcError> {
 /// A connected pair of `SOCK_SEQPACKET` sockets, both `CLOEXEC`, blocking.
 ///
 /// # Errors
-/// What `socketpair(2)` gives.
+/// Those of `socketpair(2)`.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?)
@@ -138,8 +140,8 @@ const CONTROL_LEN: usize = rustix::cmsg_space!(ScmRights(1));
 /// Sends one message, with a descriptor if there is one.
 ///
 /// # Errors
-/// What `sendmsg(2)` gives (`EAGAIN` on a full non-blocking socket); `EINTR` is retried and
-/// `SIGPIPE` never raised.
+/// Those of `sendmsg(2)` (`EAGAIN` on a full non-blocking socket). `EINTR` is retried, and
+/// `SIGPIPE` is never raised.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let mut room = [MaybeUninit::uninit(); CONTROL_LEN];
     let mut control = SendAncillaryBuffer::new(&mut room);
@@ -154,7 +156,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>) ->
     Ok(())
 }
 
-/// A message received.
+/// A received message.
 #[derive(Debug)]
 pub struct ReceivedMessage {
     /// Its length; 0 means that the other end hung up.
@@ -166,8 +168,8 @@ pub struct ReceivedMessage {
 /// Receives one message into `buffer`, with the descriptor that came with it.
 ///
 /// # Errors
-/// What `recvmsg(2)` gives (`EAGAIN` on an empty non-blocking socket); `EINTR` is retried. A
-/// message longer than the buffer is `EMSGSIZE`.
+/// Those of `recvmsg(2)` (`EAGAIN` on an empty non-blocking socket). `EINTR` is retried. A message
+/// longer than the buffer is `EMSGSIZE`.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<ReceivedMessage> {
     let mut room = [MaybeUninit::uninit(); CONTROL_LEN];
     let mut control = RecvAncillaryBuffer::new(&mut room);
@@ -182,8 +184,8 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
         _ => None,
     };
     let mut fds = control.drain().filter_map(rights).flatten();
-    // The room is for one descriptor, or, as its length is rounded up, for two: what is not taken is closed
-    // with the buffer.
+    // There is room for one descriptor or, because the length is rounded up, for two. Descriptors
+    // that are not taken are closed with the buffer.
     let fd = fds.next();
     drop(fds);
     Ok(ReceivedMessage { len: got.bytes, fd })
@@ -194,7 +196,7 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::io::ioctl_fionbio(fd, true)?)
 }
 
-/// Waits until a descriptor is ready for `events`; for ever without `patience`.
+/// Waits until a descriptor is ready for `events`; forever without `patience`.
 ///
 /// # Errors
 /// `EAGAIN` if it is not ready within that time.
@@ -217,8 +219,8 @@ pub(crate) fn wait_for(
     }
 }
 
-/// Waits until a socket is readable or has hung up, or, if `to_send`, has room; or `other` is readable. True
-/// unless there is only something to read from the socket.
+/// Waits until a socket is readable, has hung up or, if `to_send`, has room; or until `other` is
+/// readable. Returns false if only the socket is readable.
 pub(crate) fn wait_for_call(
     socket: BorrowedFd<'_>,
     to_send: bool,
@@ -278,7 +280,8 @@ mod tests {
         let got = receive(b.as_fd(), &mut buffer).unwrap();
         send(got.fd.unwrap().as_fd(), b"x", None).unwrap();
         assert_eq!(receive(first_far.as_fd(), &mut buffer).unwrap().len, 1);
-        // It may be open a moment longer: a test beside this one that starts a program has it until the exec.
+        // It may stay open a moment longer: if another test is just starting a program, that has it
+        // until its exec.
         let patience = Some(Duration::from_secs(10));
         wait_for(second_far.as_fd(), PollFlags::IN, patience)
             .expect("nobody has the second any more");

@@ -1,18 +1,18 @@
-//! Starting the broker from inside somebody else's process.
+//! Starts the broker from inside another program's process.
 //!
-//! The host must not notice: no `SIGCHLD`, no zombie, no descriptor or environment variable of ours
-//! or of its own left in the broker. So an intermediate process is made by `clone(2)` with exit
-//! signal 0 and waited for with `__WALL`, which the host's own `wait()` never sees; it starts the
-//! broker in a new session and ends. Both share the host's memory until they are done with it
-//! (`CLONE_VM | CLONE_VFORK`), which costs the same whether the host has 1 MiB or 1 TiB mapped;
-//! they therefore make system calls only, and not through the C library's functions of that name:
-//! other preloaded libraries, librspreload for one, stand in for `close` and `dup2` and would note in
-//! the host's memory that its descriptors are closed.
+//! The host program must not notice: there must be no `SIGCHLD` and no zombie, and the broker must
+//! not get descriptors or environment variables of the host or of this library. So `clone(2)`
+//! creates an intermediate process with exit signal 0, which is waited for with `__WALL`; the
+//! host's own `wait()` never sees it. It starts the broker in a new session and exits. Both share
+//! the host's memory until they are done with it (`CLONE_VM | CLONE_VFORK`), which costs the same
+//! whether the host has 1 MiB or 1 TiB mapped. So they only make system calls, and do not use the C
+//! library's wrappers: other preloaded libraries, such as librspreload, replace `close` and `dup2`,
+//! and would record in the host's memory that its descriptors are closed.
 //!
-//! The program is looked for in `POLYPATH_BROKER_BIN`, then as `polypath` beside the shared library
-//! or program that this code is part of, then beside the running program, then in `PATH`. It is
+//! The program is searched in `POLYPATH_BROKER_BIN`, then as `polypath` beside the shared library
+//! or program that contains this code, then beside the running program, then in `PATH`. It is
 //! called as `polypath broker --ready-fd 3`, and writes one line to descriptor 3 when clients may
-//! connect: `ready`, or a sentence that says why it ends.
+//! connect: `ready`, or a sentence with the reason why it ends.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -32,19 +32,19 @@ const BINARY_VARIABLE: &str = "POLYPATH_BROKER_BIN";
 /// The broker's program.
 const BINARY: &str = "polypath";
 
-/// What the broker writes when clients may connect.
+/// The line that the broker writes when clients may connect.
 const READY: &str = "ready";
 
-/// The descriptor that the broker finds its readiness pipe at.
+/// The descriptor of the broker's end of the readiness pipe.
 const READY_FD: RawFd = 3;
 
-/// The log is begun anew beyond this size in bytes; one old one is kept.
+/// The size in bytes at which a new log is begun; one old log is kept.
 const LOG_MAX: u64 = 1 << 20;
 
 /// Stack for each of the two short-lived processes, in bytes.
 const STACK: usize = 64 * 1024;
 
-/// Variables that the broker does not get: they would load us, or somebody's tool, into it.
+/// Variables that the broker does not get, because they would load this library or a tool into it.
 const UNWANTED: [&str; 3] = ["LD_PRELOAD", "LD_AUDIT", "LD_PROFILE"];
 
 /// Starts the broker and waits until it is ready.
@@ -94,7 +94,7 @@ fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// The file (shared library or program) that this code was loaded from.
+/// The file (shared library or program) that contains this code.
 fn own_object() -> Option<PathBuf> {
     let mut info = libc::Dl_info {
         dli_fname: ptr::null(),
@@ -103,18 +103,18 @@ fn own_object() -> Option<PathBuf> {
         dli_saddr: ptr::null_mut(),
     };
     let here: fn() -> Option<PathBuf> = own_object;
-    // SAFETY: dladdr only looks the address up; `info` is valid for writing.
+    // SAFETY: dladdr only looks the address up, and `info` is valid for writing.
     let found = unsafe { libc::dladdr(here as *const c_void, &raw mut info) };
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: dladdr gave a NUL-terminated name that lives as long as the object is loaded.
+    // SAFETY: dladdr returned a NUL-terminated name that lives as long as the object is loaded.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     fs::canonicalize(OsStr::from_bytes(name.to_bytes())).ok()
 }
 
-/// The log file, in the user's state directory, or in a directory of the user's own under /tmp.
-/// Without either the broker's words are lost, which is no reason not to start it.
+/// The log file, in the user's state directory, or in the user's own directory under /tmp. Without
+/// either the broker is started all the same, and its log is lost.
 fn open_log() -> Option<File> {
     let state = std::env::var_os("XDG_STATE_HOME")
         .map(PathBuf::from)
@@ -127,7 +127,7 @@ fn open_log() -> Option<File> {
 
 fn open_log_in(directory: &Path) -> io::Result<File> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    // /tmp is everybody's: the directory might have been put there by another user.
+    // Everybody can write to /tmp, so another user might have created the directory.
     let meta = fs::symlink_metadata(directory)?;
     if !meta.is_dir() || meta.uid() != user_id() || meta.permissions().mode() & 0o022 != 0 {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -144,7 +144,8 @@ fn open_log_in(directory: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Everything the two short-lived processes need, prepared beforehand: they may not allocate.
+/// The data for the two short-lived processes. They are prepared in advance, because these
+/// processes may not allocate.
 struct Command {
     program: CString,
     arguments: Vec<CString>,
@@ -154,7 +155,7 @@ struct Command {
     ready: RawFd,
 }
 
-/// What the processes see: pointers into [`Command`].
+/// The data that the processes use: pointers into [`Command`].
 struct Prepared {
     program: *const c_char,
     arguments: *const *const c_char,
@@ -194,7 +195,7 @@ impl Command {
             list.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
         };
         let (arguments, environment) = (pointers(&self.arguments), pointers(&self.environment));
-        // u128: a stack must be aligned to 16 bytes.
+        // The type is u128, because a stack must be aligned to 16 bytes.
         let mut first_stack = vec![0_u128; STACK / 16];
         let mut second_stack = vec![0_u128; STACK / 16];
         let prepared = Prepared {
@@ -207,8 +208,8 @@ impl Command {
             second_stack_top: second_stack.as_mut_ptr_range().end.cast(),
         };
         let blocked = BlockedSignals::new();
-        // SAFETY: `intermediate` runs on its own stack while this thread stands still
-        // (CLONE_VFORK), so everything it points to outlives it; it makes system calls only.
+        // SAFETY: `intermediate` runs on its own stack while this thread is suspended
+        // (CLONE_VFORK), so everything it points to outlives it. It only makes system calls.
         let pid = unsafe {
             libc::clone(
                 intermediate,
@@ -223,7 +224,8 @@ impl Command {
             return Err(IpcError::Start(format!("clone: {error}")));
         }
         let mut status = 0;
-        // SAFETY: `status` is valid for writing. EINTR: signals of the host's arrive here again.
+        // SAFETY: `status` is valid for writing. EINTR is possible, because the host's signals
+        // arrive here again.
         while unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) } < 0
             && io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
         {}
@@ -238,12 +240,13 @@ fn variable(name: &OsString, value: &OsString) -> Option<CString> {
     CString::new(text).ok()
 }
 
-/// The first process: makes a session and the second process in it, and ends.
+/// The first process. It creates a session and the second process in it, and exits.
 extern "C" fn intermediate(prepared: *mut c_void) -> c_int {
     // SAFETY: `prepared` is the pointer that `spawn` passed, and its thread waits for us.
     let second_stack_top = unsafe { (*prepared.cast::<Prepared>()).second_stack_top };
-    // SAFETY: plain system calls; `broker_process` has its own stack, as `spawn` explains. The
-    // broker, being nobody's child after we end, may have the ordinary exit signal.
+    // SAFETY: these are plain system calls. `broker_process` has its own stack, as `spawn`
+    // explains. The broker has no parent after this process exits, so it may have the ordinary exit
+    // signal.
     unsafe {
         libc::syscall(libc::SYS_setsid);
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
@@ -251,15 +254,15 @@ extern "C" fn intermediate(prepared: *mut c_void) -> c_int {
     }
 }
 
-/// The second process: becomes the broker.
+/// The second process, which becomes the broker.
 extern "C" fn broker_process(prepared: *mut c_void) -> c_int {
-    // SAFETY: as in `intermediate`.
+    // SAFETY: the same as in `intermediate`.
     let prepared = unsafe { &*prepared.cast::<Prepared>() };
-    // SAFETY: plain system calls on our own descriptor table; the pointers are valid and the lists
-    // end with null. Signals stay blocked until the broker unblocks them: with shared memory a
-    // handler of the host's must not run here.
+    // SAFETY: these are plain system calls on our own descriptor table. The pointers are valid, and
+    // the lists end with null. Signals stay blocked until the broker unblocks them, because memory
+    // is shared, and a handler of the host must not run here.
     unsafe {
-        // The sources may be any of 0..=3 themselves, so they are moved out of the way first.
+        // The sources may themselves be any of 0..=3, so they are moved out of the way first.
         let above = READY_FD + 1;
         let away = |fd: RawFd| libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD, above);
         let (null, log, ready) = (away(prepared.null), away(prepared.log), away(prepared.ready));
@@ -285,7 +288,7 @@ struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
     fn new() -> Self {
-        // The C library writes only as many bytes of a set as there are signals.
+        // The C library only writes as many bytes of a set as signals need.
         let mut all = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
         let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
         // SAFETY: both sets are valid for writing, and all zeroes are a set.
@@ -299,7 +302,7 @@ impl BlockedSignals {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: restores the set that `new` saved.
+        // SAFETY: this restores the set that `new` saved.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
     }
 }

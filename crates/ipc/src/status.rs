@@ -1,7 +1,7 @@
-//! What `polypath status` shows: the broker's part and each process's part.
+//! The contents of `polypath status`: the broker's part and each process's part.
 //!
-//! These types are what processes and the broker send each other. The command's JSON has types of its
-//! own (`crates/cli/src/json.rs`), so that these may change.
+//! Processes and the broker exchange these types. The command's JSON has its own types
+//! (`crates/cli/src/json.rs`), so that these may change.
 
 use std::iter::Peekable;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use polypath_telemetry::{
 use polypath_topology::Table;
 use serde::{Deserialize, Serialize};
 
-/// Everything known in one network namespace.
+/// Everything that is known in one network namespace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The broker's own part.
@@ -33,28 +33,29 @@ pub struct BrokerStatus {
     pub version: String,
     /// Time since its start in milliseconds.
     pub uptime_ms: u64,
-    /// Connections open now.
+    /// The open connections.
     pub clients: Vec<ClientStatus>,
-    /// Slots given to lanes now.
+    /// The slots of lanes.
     pub slots: Vec<SlotStatus>,
-    /// Identifiers of the connection manager.
+    /// The identifiers of the connection manager.
     pub cm_ids: Vec<CmIdStatus>,
     /// Interfaces, addresses, GID tables, paths down by hand.
     pub table: Table,
-    /// What it counted.
+    /// The broker's counters.
     pub counters: BrokerCounters,
-    /// What its connection manager counted.
+    /// The counters of its connection manager.
     pub cm_counters: CmCounters,
 }
 
-/// Clients and CM ids in one part of the broker's status: below 300 bytes each.
+/// The number of clients and CM ids in one part of the broker's status. Each takes less than 300
+/// bytes.
 const BROKER_PART: usize = 128;
 
-/// Longest text about a client or a CM id in bytes; longer ones are cut.
+/// The longest text about a client or a CM id in bytes. Longer ones are truncated.
 const CLIENT_TEXT_MAX: usize = 64;
 
 impl BrokerStatus {
-    /// Adds the next part of the same status; it counts for all that is no list.
+    /// Adds the next part of the same status. Its values replace all that are not lists.
     pub fn append(&mut self, mut part: Self) {
         self.clients.append(&mut part.clients);
         self.slots.append(&mut part.slots);
@@ -65,8 +66,8 @@ impl BrokerStatus {
         *self = part;
     }
 
-    /// Splits the status into parts of which each fits into a message; at least one. The table is
-    /// in a part of its own, the last. Over-long texts are cut.
+    /// Splits the status into parts that each fit into a message; there is at least one. The table
+    /// is in the last part, alone. Texts that are too long are truncated.
     #[must_use]
     pub fn into_parts(mut self) -> Vec<Self> {
         for client in &mut self.clients {
@@ -109,7 +110,7 @@ pub struct ClientStatus {
 /// A slot in use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotStatus {
-    /// 1..=254.
+    /// The slot, 1..=254.
     pub slot: u8,
     /// The process that has it.
     pub pid: u32,
@@ -122,9 +123,9 @@ pub struct SlotStatus {
 pub struct CmIdStatus {
     /// The process that owns it.
     pub pid: u32,
-    /// The number the process knows it by.
+    /// The number by which the process knows it.
     pub id: u32,
-    /// Its state, in words.
+    /// The name of its state.
     pub state: String,
     /// Local address with port, if bound.
     pub local: String,
@@ -137,13 +138,13 @@ pub struct CmIdStatus {
 /// A process's report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessStatus {
-    /// Process id (the broker puts in what the kernel told it).
+    /// Process id (the broker fills in the one that the kernel reported).
     pub pid: u32,
     /// Program name.
     pub program: String,
     /// Open devices by name.
     pub devices: Vec<String>,
-    /// Its lanes, with what they count.
+    /// Its lanes with their counters.
     pub lanes: Vec<LaneStatus>,
     /// Queue pairs.
     pub qps: Vec<QpStatus>,
@@ -151,23 +152,23 @@ pub struct ProcessStatus {
     pub paths: Vec<PathStatus>,
     /// The last fail-overs, oldest first.
     pub failovers: Vec<FailoverStatus>,
-    /// What else happened lately, oldest first: paths given up and used again.
+    /// Other recent events, oldest first: paths given up and used again.
     pub events: Vec<Occurrence>,
     /// The last errors, oldest first.
     pub errors: Vec<Occurrence>,
 }
 
-/// What the lists of one part of a report may take in bytes, as estimated from above, so that a part stays
-/// below [`MESSAGE_MAX`](crate::message::MESSAGE_MAX).
+/// The largest size of the lists in one part of a report, estimated from above, so that a part is
+/// smaller than [`MESSAGE_MAX`](crate::message::MESSAGE_MAX).
 const PART: usize = 100 * 1024;
 
-/// Longest text in a report in bytes; longer ones are cut.
+/// The longest text in a report in bytes. Longer ones are truncated.
 const TEXT_MAX: usize = 256;
 
-/// Longest explanation of an error in bytes; longer ones are cut.
+/// The longest explanation of an error in bytes. Longer ones are truncated.
 const ERROR_MAX: usize = 1024;
 
-/// Reasons of errors of one path that are reported.
+/// The largest number of reasons of one path's errors that are reported.
 const REASONS_MAX: usize = 16;
 
 impl ProcessStatus {
@@ -182,13 +183,14 @@ impl ProcessStatus {
         self.errors.extend(part.errors);
     }
 
-    /// Splits a report into parts of which each fits into a message; at least one. Over-long texts
-    /// are cut.
+    /// Splits a report into parts that each fit into a message; there is at least one. Texts that
+    /// are too long are truncated.
     #[must_use]
     pub fn into_parts(mut self) -> Vec<Self> {
         self.cut_texts();
         let Self { pid, program, .. } = self;
-        // Taken one by one: to cut a part off the front would move all the rest each time.
+        // Items are taken one by one, because splitting a part off the front would move the rest
+        // each time.
         let mut devices = self.devices.into_iter().peekable();
         let mut lanes = self.lanes.into_iter().peekable();
         let mut qps = self.qps.into_iter().peekable();
@@ -244,24 +246,24 @@ impl ProcessStatus {
     }
 }
 
-/// The most that a number takes in a message, in bytes.
+/// The largest size of a number in a message, in bytes.
 const NUMBER_BYTES: usize = 10;
-/// The most that a path's name takes.
+/// The largest size of a path's name.
 const NAME_BYTES: usize = 64;
-/// The most that a lane takes: its counters.
+/// The largest size of a lane: its counters.
 const LANE_BYTES: usize = NUMBER_BYTES
     * (1 + LaneCounters::DESCRIPTORS.len()
         + LaneDrops::DESCRIPTORS.len()
         + ControlDrops::DESCRIPTORS.len()
         + FaultCounters::DESCRIPTORS.len()
         + QpCounters::DESCRIPTORS.len());
-/// The most that a fail-over takes.
+/// The largest size of a fail-over.
 const FAILOVER_BYTES: usize = 2 * NAME_BYTES + NAME_BYTES + 3 * NUMBER_BYTES;
-/// The most that an event takes whose texts have been cut.
+/// The largest size of an event whose texts were truncated.
 const EVENT_BYTES: usize = ERROR_MAX + 2 * NAME_BYTES + 8 * NUMBER_BYTES;
 
 impl QpStatus {
-    /// The most bytes that it takes in a message.
+    /// Its largest size in a message, in bytes.
     fn bytes_max(&self) -> usize {
         let texts = [
             &self.kind,
@@ -277,14 +279,14 @@ impl QpStatus {
 }
 
 impl PathStatus {
-    /// The most bytes that it takes in a message.
+    /// Its largest size in a message, in bytes.
     fn bytes_max(&self) -> usize {
         let numbers = 8 + PathCounters::DESCRIPTORS.len() + 2 * self.send_errors.len();
         NUMBER_BYTES * numbers + NAME_BYTES + self.interface.len() + self.state.len()
     }
 }
 
-/// Takes from a list what has room.
+/// Takes as many items from a list as there is room for.
 fn fill<T>(
     list: &mut Peekable<impl Iterator<Item = T>>,
     room: &mut usize,
@@ -319,15 +321,15 @@ fn cut_to(text: &mut String, max: usize) {
 pub struct LaneStatus {
     /// The top byte of its QPNs.
     pub slot: u8,
-    /// What it received and sent.
+    /// The counters of what it received and sent.
     pub counters: LaneCounters,
-    /// What it dropped.
+    /// The counters of what it dropped.
     pub drops: LaneDrops,
-    /// What it dropped of the packets of path management.
+    /// The counters of dropped packets of path management.
     pub control_drops: ControlDrops,
-    /// What was done to packets on purpose.
+    /// The counters of injected faults.
     pub faults: FaultCounters,
-    /// What its queue pairs counted that are gone.
+    /// The sum of the counters of queue pairs that are gone.
     pub ended_qps: QpCounters,
 }
 
@@ -346,7 +348,7 @@ pub struct QpStatus {
     pub device: String,
     /// The peer's address, empty if not connected.
     pub peer: String,
-    /// Path MTU, bytes; of UD the port's MTU.
+    /// Path MTU in bytes; for UD the port's MTU.
     pub path_mtu: u32,
     /// Whether multi-path was negotiated with the peer.
     pub multipath: bool,
@@ -354,9 +356,9 @@ pub struct QpStatus {
     pub active_path: String,
     /// Number of live paths.
     pub live_paths: u32,
-    /// What it counted.
+    /// Its counters.
     pub counters: QpCounters,
-    /// What went wrong last, in words; empty if nothing did.
+    /// Its last error in words; empty if there was none.
     pub last_error: String,
 }
 
@@ -373,29 +375,29 @@ pub struct PathStatus {
     pub state: String,
     /// Smoothed round-trip time in microseconds, `None` before the first measurement.
     pub rtt_us: Option<u64>,
-    /// What it has carried.
+    /// Its counters.
     pub counters: PathCounters,
     /// Packets that the kernel refused to send, by reason.
     pub send_errors: Vec<(Errno, u64)>,
-    /// How long traffic stood still at the last fail-over, in microseconds.
+    /// How long traffic stopped at the last fail-over, in microseconds.
     pub last_blackout_us: Option<u64>,
 }
 
 /// A fail-over that happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailoverStatus {
-    /// When, in microseconds since 1970 UTC.
+    /// The time, in microseconds since 1970 UTC.
     pub at_unix_us: u64,
     /// The peer's address.
     pub peer: IpAddr,
-    /// The path that failed; none if there was none before.
+    /// The path that failed; `None` if there was none before.
     pub from: Option<PathName>,
     /// The path that took over.
     pub to: PathName,
     /// How it was noticed.
     pub reason: Reason,
-    /// From the last acknowledged packet on the old path to the first one on the new, in
-    /// microseconds.
+    /// The time from the last acknowledged packet on the old path to the first one on the new path,
+    /// in microseconds.
     pub blackout_us: u64,
 }
 
@@ -406,7 +408,7 @@ mod tests {
     use super::*;
     use crate::message::{Request, decode, encode};
 
-    /// The largest number as postcard writes it.
+    /// The largest number in postcard's encoding.
     const MOST: [u8; 10] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
 
     fn long_report() -> ProcessStatus {

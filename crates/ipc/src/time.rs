@@ -1,6 +1,6 @@
 //! Times of day for logs and `polypath status`, in UTC.
 
-/// A time in milliseconds since 1970 as RFC 3339 writes it: `2026-12-31T23:59:59.007Z`.
+/// Formats a time in milliseconds since 1970 according to RFC 3339: `2026-12-31T23:59:59.007Z`.
 #[must_use]
 pub fn rfc3339(unix_ms: u64) -> String {
     let (seconds, millis) = (unix_ms / 1000, unix_ms % 1000);
@@ -10,8 +10,8 @@ pub fn rfc3339(unix_ms: u64) -> String {
     format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// Year, month and day of a day since 1970, by counting years from March, so that leap days are
-/// last, in eras of 400 years.
+/// The year, month and day of a day since 1970. Years are counted from March, so that leap days
+/// come last, in eras of 400 years.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);

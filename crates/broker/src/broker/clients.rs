@@ -1,4 +1,4 @@
-//! Clients: accepting them, hearing them, answering within limits, and letting go of them.
+//! Clients: accepts them, reads their messages, answers within limits, and disconnects them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,11 +14,11 @@ use crate::connection::{Connection, Lost, Role};
 use crate::log::log;
 use crate::sys::epoll::{Event, Interest};
 
-/// The user who may look at every broker.
+/// The user who may read every broker's status.
 const ROOT: u32 = 0;
 
 impl Broker {
-    /// Accepts whoever waits. Gives how many came.
+    /// Accepts the connections that wait.
     pub(super) fn accept(&mut self) -> Result<(), Error> {
         for _ in 0..TURN {
             match socket::accept(self.listener.as_fd()) {
@@ -35,8 +35,8 @@ impl Broker {
         Ok(())
     }
 
-    /// Tells one who waits that there are no descriptors left; to let it wait would mean to be
-    /// woken for ever. False if not even that is possible.
+    /// Tells a waiting client that there are no descriptors left. If it was left waiting, the
+    /// broker would be woken again and again. Returns false if even this is impossible.
     fn refuse_for_want_of_descriptors(&mut self, error: &io::Error) -> bool {
         self.spare = None;
         if let Ok(Some(socket)) = socket::accept(self.listener.as_fd()) {
@@ -50,7 +50,7 @@ impl Broker {
         log!("refusing a connection: {text}");
         self.counters.clients_refused += 1;
         if let Ok(bytes) = message::encode(&Reply::Error { errno, text }) {
-            // It is closed anyway.
+            // The connection is closed in any case.
             let _ = socket::send(socket.as_fd(), &bytes, None);
         }
     }
@@ -127,7 +127,7 @@ impl Broker {
         }
     }
 
-    /// Answers nonsense, and closes the connection.
+    /// Answers an invalid message, and closes the connection.
     pub(super) fn reject_nonsense(&mut self, id: u64, what: &str) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         log!("process {} ({}) sent {what}", connection.pid, connection.program);
@@ -148,8 +148,8 @@ impl Broker {
         }
     }
 
-    /// After its turn: waits for the right thing, or closes it if it was to leave. What was sent to
-    /// it stays readable.
+    /// Ends a connection's turn: registers the events that it now waits for, or closes it if it is
+    /// leaving. Messages that were sent to it stay readable.
     pub(super) fn watch_or_close(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.role == Role::Leaving {
@@ -165,7 +165,7 @@ impl Broker {
         }
     }
 
-    /// Sends a message to a connection; closes it if it can't take it.
+    /// Sends a message to a connection, and closes it if the message cannot be sent.
     pub(super) fn send(&mut self, id: u64, bytes: Rc<[u8]>, fd: Option<OwnedFd>) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let result = connection.send(bytes, fd);
@@ -188,7 +188,7 @@ impl Broker {
         }
     }
 
-    /// Ends a connection, and all that was opened through it.
+    /// Closes a connection, and everything that was opened through it.
     pub(super) fn close(&mut self, id: u64) {
         self.note_end(id);
         if self.connections.remove(&id).is_none() {

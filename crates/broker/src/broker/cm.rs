@@ -1,4 +1,4 @@
-//! Carrying what the connection manager and its peers and applications say to each other.
+//! Carries messages between the connection manager, its peers and applications.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,8 +37,8 @@ impl Broker {
         }
     }
 
-    /// Carries what the CM has to say to peers and applications, until it has no more: an event
-    /// that finds its file closed makes new MADs.
+    /// Passes the CM's messages to peers and applications until it has no more, because an event
+    /// whose file is closed causes new MADs.
     pub(super) fn pump(&mut self) {
         loop {
             let mads = self.send_mads();
@@ -49,7 +49,7 @@ impl Broker {
         }
     }
 
-    /// True if there were any.
+    /// Sends MADs. Returns true if there were any.
     pub(super) fn send_mads(&mut self) -> bool {
         let mut any = false;
         while let Some(mad) = self.cm.poll_mad() {
@@ -57,7 +57,7 @@ impl Broker {
             let through = qp1::through(&mad, self.host.has_address(mad.remote));
             match self.qp1.send(&mad, through) {
                 Ok(()) => self.counters.qp1_mads_sent += 1,
-                // The CM repeats what is not answered.
+                // The CM repeats messages that are not answered.
                 Err(error) => {
                     self.counters.qp1_mads_send_failed += 1;
                     let (from, to) = (mad.local, mad.remote);
@@ -72,7 +72,7 @@ impl Broker {
         any
     }
 
-    /// True if there were any.
+    /// Delivers events. Returns true if there were any.
     fn deliver_events(&mut self) -> bool {
         let mut any = false;
         while !self.files.any_stuck() {
@@ -141,7 +141,7 @@ impl Broker {
         Ok((id, theirs))
     }
 
-    /// Closes a CM file; its connections are taken down.
+    /// Closes a CM file. Its connections are ended.
     pub(super) fn close_file(&mut self, id: FileId) {
         if self.files.remove(id).is_some() {
             self.cm.close_file(now(), id, &mut self.host);

@@ -1,4 +1,4 @@
-//! The loop: one thread, one epoll set, everything by event or deadline.
+//! The loop: one thread and one epoll set, driven by events and deadlines.
 
 mod clients;
 mod cm;
@@ -34,13 +34,14 @@ use crate::sys::epoll::{Epoll, Event, Interest};
 use crate::sys::process::{Signals, now};
 use crate::{Error, random};
 
-/// Most connections at a time.
+/// The largest number of connections.
 const CONNECTIONS_MAX: usize = 1024;
 
-/// Messages or packets taken from one descriptor before the others have their turn.
+/// The number of messages or packets that are taken from one descriptor before the others get their
+/// turn.
 const TURN: usize = 32;
 
-/// What a token of the epoll set means: its kind in the top byte.
+/// The parts of a token in the epoll set: its kind is in the top byte.
 const FIXED: u64 = 0;
 const CONNECTION: u64 = 1;
 const FILE: u64 = 2;
@@ -53,7 +54,7 @@ const SIGNALS: u64 = 1;
 const NETLINK: u64 = 2;
 const QP1: u64 = 3;
 
-/// The broker's whole state.
+/// The broker's state.
 pub(crate) struct Broker {
     epoll: Epoll,
     listener: OwnedFd,
@@ -71,23 +72,24 @@ pub(crate) struct Broker {
     chronicle: Chronicle,
     started: Duration,
     idle_timeout: Option<Duration>,
-    /// `None` if it can't be had: then nobody takes the place of a broker that is killed.
+    /// `None` if it can't be started. Then nothing takes the broker's place if it is killed.
     keeper: Option<Keeper>,
-    /// Processes to be heard of, by a descriptor that tells of their end.
+    /// Processes that have not connected yet, each with a descriptor that reports its end.
     orphans: BTreeMap<u32, OwnedFd>,
-    /// Since when there is nothing to do.
+    /// The time since which there is nothing to do.
     idle_since: Option<Duration>,
-    /// Set by a request to end.
+    /// Whether a request ended the broker.
     ending: bool,
-    /// What the log said last about MADs that could not be sent; the same is not said again.
+    /// The last log message about MADs that could not be sent, so that it is not repeated.
     last_send_error: String,
-    /// A descriptor to let go of when there are no others, so that who connects can be told.
+    /// A spare descriptor. It is closed when there are no others, so that a connecting client can
+    /// be told.
     spare: Option<OwnedFd>,
     buffer: Box<[u8]>,
 }
 
 impl Broker {
-    /// `handover`: what a broker that was killed has left.
+    /// Creates a broker. `handover` is what a killed broker has left.
     pub(crate) fn new(
         listener: OwnedFd,
         idle_timeout: Option<Duration>,
@@ -143,7 +145,7 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Runs until there is nothing more to do, or somebody ends it.
+    /// Runs until there is nothing more to do, or something ends it.
     pub(crate) fn run(mut self) -> Result<(), Error> {
         loop {
             let timeout = self.next_deadline().map(|deadline| deadline.saturating_sub(now()));
@@ -204,7 +206,7 @@ impl Broker {
         Ok(ControlFlow::Continue(()))
     }
 
-    // What the kernel says
+    // Changes in the kernel
 
     fn refresh(&mut self) {
         let before = self.host.table().ports.clone();
@@ -253,7 +255,7 @@ impl Broker {
         self.cm.handle_address_change(&mut self.host);
     }
 
-    /// Pushes the table to all event streams.
+    /// Sends the table to all event streams.
     pub(super) fn push_table(&mut self) {
         let push = encode_table(&self.host);
         for id in self.event_streams() {
@@ -279,7 +281,7 @@ impl Broker {
         }
     }
 
-    // The end
+    // The end of the broker
 
     fn watch_idleness(&mut self, now: Duration) {
         let used = self.is_used() || !self.orphans.is_empty();
@@ -291,9 +293,9 @@ impl Broker {
         self.connections.values().any(Connection::is_user)
     }
 
-    /// Whether the broker has been idle for so long that it ends. A process that has just connected is
-    /// accepted first. One that connects later finds the connection closed before its first answer, and
-    /// starts another broker.
+    /// Whether the broker has been idle for so long that it must end. A process that has just
+    /// connected is accepted first. A process that connects later finds the connection closed
+    /// before its first answer, and starts another broker.
     fn is_idle_for_good(&mut self, now: Duration) -> Result<bool, Error> {
         let Some((since, timeout)) = self.idle_since.zip(self.idle_timeout) else {
             return Ok(false);
@@ -310,7 +312,8 @@ impl Broker {
         Ok(true)
     }
 
-    /// What the keeper must know to take this broker's place. A keeper that is gone is replaced.
+    /// Tells the keeper what it needs to take this broker's place. A keeper that is gone is
+    /// replaced.
     pub(super) fn inform_keeper(&mut self) {
         let Some(keeper) = &mut self.keeper else { return };
         let table = self.host.table();
@@ -327,8 +330,8 @@ impl Broker {
         }
     }
 
-    /// Tells all event streams, takes all connections of the CM down, and lets go of the port
-    /// before the name: who finds the name free must find the port free.
+    /// Tells all event streams, ends all connections of the CM, and releases the port before the
+    /// name: a process that finds the name free must also find the port free.
     fn say_goodbye(mut self) {
         self.feed_watchers();
         self.push(&Push::Goodbye);
@@ -349,9 +352,9 @@ fn token(kind: u64, number: u64) -> u64 {
     kind << KIND_SHIFT | number
 }
 
-/// The message with the table as it is now.
+/// The message with the current table.
 fn encode_table(host: &Host) -> Rc<[u8]> {
     let push = Push::Table(Box::new(host.table().clone()));
-    // The limits of the table are such that it always fits.
+    // The table's limits ensure that it always fits.
     message::encode(&push).unwrap_or_default().into()
 }

@@ -1,7 +1,8 @@
-//! Processes that had slots of a broker that was killed, until they have connected to this one.
+//! Orphans: processes that had slots of a broker that was killed, until they have connected to this
+//! one.
 //!
-//! Their packets arrive all the while: the slots are as they were. A process that dies before it has
-//! connected gives its slots back like any other.
+//! Their slots are unchanged, so their packets arrive all the while. If such a process dies before
+//! it has connected, its slots are freed like any other's.
 
 use std::os::fd::AsFd;
 
@@ -12,7 +13,7 @@ use crate::sys::epoll::Interest;
 use crate::sys::process;
 
 impl Broker {
-    /// Watches all of them.
+    /// Watches all orphans.
     pub(super) fn watch_orphans(&mut self) {
         for pid in self.slots.orphans() {
             let watched = process::watch(pid).and_then(|fd| {
@@ -21,8 +22,8 @@ impl Broker {
             });
             match watched {
                 Ok(fd) => drop(self.orphans.insert(pid, fd)),
-                // It ended before it could be watched, or is of a pid namespace that this one does
-                // not see: then nobody would ever tell that it ended.
+                // The process ended before it could be watched, or belongs to a pid namespace that
+                // is not visible here. Then nothing would ever report its end.
                 Err(error) => {
                     log!("process {pid}, which had lanes, can't be watched: {error}");
                     self.slots.close_orphans_of(pid);
@@ -37,7 +38,7 @@ impl Broker {
         self.slots.close_orphans_of(pid);
     }
 
-    /// Gives a process its slots again. False if they are not its own.
+    /// Gives a process its slots back. Returns false if they are not its own.
     pub(super) fn resume(&mut self, connection: u64, slots: &[u8]) -> bool {
         let Some(pid) = self.connections.get(&connection).map(|c| c.pid) else { return false };
         if self.slots.adopt(Owner { connection, pid }, slots).is_none() {

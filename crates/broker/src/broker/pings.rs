@@ -1,4 +1,4 @@
-//! `polypath ping` on sockets.
+//! Pings (`polypath ping`) on sockets.
 
 use std::io;
 use std::net::{self, SocketAddr};
@@ -17,20 +17,20 @@ use crate::sys::epoll::Interest;
 use crate::sys::process::now;
 use crate::sys::udp::UdpSocket;
 
-/// Longest time that an asker may want to wait.
+/// The longest time that a client may wait for an answer.
 const PATIENCE_MAX: Duration = Duration::from_secs(60);
 
-/// What a question is sent by.
+/// The sockets of one ping.
 #[derive(Debug)]
 pub(crate) struct PingSocket {
-    /// Keeps the port, and sends.
+    /// It keeps the port, and sends the ping.
     _own: UdpSocket,
-    /// The same, connected, to be told of ICMP errors.
+    /// The same port, connected, because only a connected socket reports ICMP errors.
     errors: net::UdpSocket,
 }
 
 impl Broker {
-    /// Sends a question; the answer is told later, or now if it can't be sent.
+    /// Sends a ping. The answer follows later, or is returned now if the ping can't be sent.
     pub(super) fn ping(&mut self, id: u64, ping: &Ping) -> Option<PingAnswer> {
         // A token of the epoll set has room for 56 bits.
         let number = (u64::from(random()) << 32 | u64::from(random())) >> 8;
@@ -50,7 +50,8 @@ impl Broker {
         own.bind_to(SocketAddr::new(ping.local, 0), ping.ifindex)?;
         let errors = net::UdpSocket::from(own.as_fd().try_clone_to_owned()?);
         let to = SocketAddr::new(ping.remote, ROCE_PORT);
-        // Only to be told of errors: where the kernel's own routes lead nowhere, the interface may.
+        // This is only for the report of errors. The interface may reach the host even if the
+        // kernel's routes do not.
         let _ = errors.connect(qp1::mapped(to));
         let port = errors.local_addr()?.port();
         let padding = usize::from(ping.payload).min(PADDED_MAX).saturating_sub(MAD_LEN);
@@ -62,7 +63,7 @@ impl Broker {
         Ok(PingSocket { _own: own, errors })
     }
 
-    /// Something happened to a question's socket.
+    /// Handles an event of a ping's socket.
     pub(super) fn ping_error(&mut self, number: u64) {
         let Some(socket) = self.pings.socket(number) else { return };
         if let Ok(Some(error)) = socket.errors.take_error() {
@@ -71,7 +72,7 @@ impl Broker {
         }
     }
 
-    /// A MAD that is a question, or an answer to one, goes no further. False if it is neither.
+    /// Handles a MAD that is a ping or the answer to one. Returns false if it is neither.
     pub(super) fn is_ping(&mut self, from: &polypath_cm::MadAddress, mad: &[u8]) -> bool {
         if let Some(answer) = pings::answer(mad) {
             let (local, remote) = (from.local, from.remote);
@@ -87,7 +88,7 @@ impl Broker {
         is_answer
     }
 
-    /// Tells those whose time is over.
+    /// Answers the clients whose time is over.
     pub(super) fn finish_pings(&mut self, now: Duration) {
         for number in self.pings.overdue(now) {
             let told = self.pings.failed(number, PingAnswer::Silent);

@@ -1,4 +1,4 @@
-//! What clients ask for.
+//! The requests of clients.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,13 +19,13 @@ use crate::log::log;
 use crate::slots::Owner;
 use crate::sys::process::now;
 
-/// A `struct rdma_ucm_event_resp`, and room to grow.
+/// The size of a `struct rdma_ucm_event_resp`, with room for additions.
 const CM_EVENT_MAX: usize = 512;
 
-/// Most CM ids shown in a status.
+/// The largest number of CM ids in a status.
 const CM_IDS_SHOWN_MAX: usize = 4096;
 
-/// Most programs named that keep a broker from being shut down.
+/// The largest number of programs that are named as a reason not to shut down.
 const IN_USE_SHOWN: usize = 8;
 
 /// An error for the client.
@@ -44,12 +44,12 @@ impl Refusal {
     }
 }
 
-/// Whether a request shows something and changes nothing.
+/// Whether a request only reads, and changes nothing.
 fn is_harmless(request: &Request) -> bool {
     matches!(request, Request::Status | Request::GetTable | Request::Ping | Request::Watch { .. })
 }
 
-/// An answer, with a descriptor if it brings one.
+/// An answer, with the descriptor that comes with it, if any.
 type Answer = Result<(Reply, Option<OwnedFd>), Refusal>;
 
 fn reply(reply: Reply) -> Answer {
@@ -57,19 +57,21 @@ fn reply(reply: Reply) -> Answer {
 }
 
 impl Broker {
-    /// Does what a client asks, and answers.
+    /// Executes a client's request and answers it.
     pub(super) fn request(&mut self, id: u64, request: Request) {
         let Some(connection) = self.connections.get(&id) else { return };
         let answer = match (connection.role, request) {
             (Role::New, Request::Hello(hello)) => self.hello(id, &hello),
-            (Role::New, _) => return self.reject_nonsense(id, "a request before its hello"),
+            (Role::New, _) => return self.reject_nonsense(id, "a request before the hello"),
             (Role::Events, Request::StatusReport { id: number, more, status }) => {
                 return self.take_report(id, number, more, *status);
             }
             (Role::Events, Request::Events { lost, events }) => {
                 return self.take_events(id, lost, events);
             }
-            (Role::Watching, _) => return self.reject_nonsense(id, "a request of who watches"),
+            (Role::Watching, _) => {
+                return self.reject_nonsense(id, "a request on a watching connection");
+            }
             (Role::Events, _) => return self.reject_nonsense(id, "a request on an event stream"),
             (Role::Leaving, _) => return,
             (Role::Control, Request::Status) => {
@@ -106,8 +108,8 @@ impl Broker {
         }
     }
 
-    /// Counts a client once, when it asks for more than to be shown something: who observes is not part
-    /// of what is observed.
+    /// Counts a client once, when it first asks for more than to read something. Observers are not
+    /// counted.
     fn count_client(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if !std::mem::replace(&mut connection.counted, true) {
@@ -155,7 +157,9 @@ impl Broker {
             Request::Path { selector, up } => self.set_path(&selector, up),
             Request::Shutdown { force } => self.shut_down(id, force),
             Request::Ping => reply(Reply::Done),
-            Request::Hello(_) => Err(Refusal::new(libc::EPROTO, "this connection said hello")),
+            Request::Hello(_) => {
+                Err(Refusal::new(libc::EPROTO, "this connection has already said hello"))
+            }
             Request::Watch { past } => {
                 self.begin_watch(id, past);
                 reply(Reply::Done)
@@ -163,9 +167,9 @@ impl Broker {
             Request::StatusReport { .. } | Request::Events { .. } => {
                 Err(Refusal::new(libc::EPROTO, "reports belong on an event stream"))
             }
-            // Its several answers are sent by `begin_status`.
+            // `begin_status` sends its several answers.
             Request::Status => reply(Reply::Done),
-            // Answered by `ping`.
+            // `ping` answers this.
             Request::PingHost(_) => reply(Reply::Done),
         }
     }
@@ -200,7 +204,8 @@ impl Broker {
         let wanted = Selection::parse(&hello.selection).map_err(|e| invalid(e.to_string()))?;
         let selection = self.resolve(id, &hello.selection, &wanted);
         if let Err(error) = selection.check(self.host.table()) {
-            // Named interfaces may come later, but none at all is a slip of the pen.
+            // A named interface may appear later, but if there is none at all, the name is probably
+            // a mistake.
             let none = polypath_topology::devices(self.host.table(), &selection).is_empty();
             if none {
                 return Err(Refusal::new(libc::ENODEV, error.to_string()));
@@ -224,8 +229,8 @@ impl Broker {
         reply(Reply::Hello { version: VERSION, pid, selection: text })
     }
 
-    /// What a selection means for a process: the same on all its connections, whatever interfaces
-    /// came in between.
+    /// The meaning of a selection for a process. It is the same on all its connections, even if
+    /// interfaces appeared in between.
     fn resolve(&self, id: u64, text: &str, wanted: &Selection) -> Selection {
         let pid = self.connections.get(&id).map(|connection| connection.pid);
         let mut others = self.connections.values().filter(|other| {
@@ -260,7 +265,8 @@ impl Broker {
         let socket = self.slots.socket(slot).map(|socket| socket.try_clone_to_owned());
         match socket {
             Some(Ok(socket)) => {
-                // Before the program uses it: the broker may be killed at any time.
+                // Do this before the program uses the slot, because the broker may be killed at any
+                // time.
                 self.inform_keeper();
                 let receive_buffer = self.slots.receive_buffer();
                 Ok((Reply::Lane { slot, receive_buffer }, Some(socket)))
@@ -297,7 +303,7 @@ impl Broker {
         match self.cm.command(now(), file, bytes, &mut self.host) {
             Ok(bytes) => reply(Reply::CmResponse { bytes }),
             Err(errno) => Err(Refusal::of(
-                "the connection manager refuses",
+                "the connection manager refuses the command",
                 &io::Error::from_raw_os_error(errno),
             )),
         }
@@ -318,7 +324,7 @@ impl Broker {
 
     fn shut_down(&mut self, id: u64, force: bool) -> Answer {
         let others = self.connections.iter().filter(|(other, c)| **other != id && c.is_user());
-        // A process has several connections.
+        // A process may have several connections.
         let users: BTreeMap<u32, &str> = others.map(|(_, c)| (c.pid, c.program.as_str())).collect();
         if !users.is_empty() && !force {
             let shown = users.iter().take(IN_USE_SHOWN);
@@ -366,7 +372,7 @@ impl Broker {
         }
     }
 
-    /// Tells those whose status is complete, or out of time.
+    /// Answers the clients whose status is complete, or out of time.
     pub(super) fn finish_gatherings(&mut self, now: Duration) {
         for finished in self.gatherings.finished(now) {
             let reply = Reply::StatusEnd { silent: finished.silent };
@@ -374,7 +380,7 @@ impl Broker {
         }
     }
 
-    /// The status as `asker` gets it, without itself.
+    /// The status for `asker`, without the asker's own connection.
     fn status(&self, asker: u64) -> BrokerStatus {
         let others = self.connections.iter().filter(|(id, _)| **id != asker);
         let clients = others.map(|(_, connection)| ClientStatus {

@@ -1,4 +1,4 @@
-//! Who is told what happens.
+//! Watchers, which are told what happens.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,26 +9,26 @@ use super::Broker;
 use crate::connection::Role;
 
 impl Broker {
-    /// Something happened to this host.
+    /// Records an event of this host.
     pub(super) fn happened(&mut self, event: Event) {
         self.chronicle.add(0, "", now(event));
     }
 
-    /// Something happened to a process, as the broker sees it.
+    /// Records an event of a process, as the broker sees it.
     pub(super) fn happened_to(&mut self, id: u64, event: impl FnOnce(String) -> Event) {
         let Some(connection) = self.connections.get(&id) else { return };
         let event = event(connection.program.clone());
         self.chronicle.add(connection.pid, &connection.program, now(event));
     }
 
-    /// A connection ends. With its event stream a process is gone.
+    /// Records the end of a connection. When its event stream ends, a process is gone.
     pub(super) fn note_end(&mut self, id: u64) {
         if self.connections.get(&id).is_some_and(|connection| connection.role == Role::Events) {
             self.happened_to(id, |program| Event::ProcessGone { program });
         }
     }
 
-    /// A process tells what happened in it.
+    /// Records the events that a process reports.
     pub(super) fn take_events(&mut self, id: u64, lost: u64, events: Vec<Occurrence>) {
         let Some(connection) = self.connections.get(&id) else { return };
         let (pid, program) = (connection.pid, &connection.program);
@@ -40,7 +40,7 @@ impl Broker {
         }
     }
 
-    /// A connection wants to be told from now on.
+    /// Makes a connection a watcher.
     pub(super) fn begin_watch(&mut self, id: u64, past: bool) {
         let next = self.chronicle.next();
         if let Some(connection) = self.connections.get_mut(&id) {
@@ -50,7 +50,7 @@ impl Broker {
         }
     }
 
-    /// Tells those who watch what they have not been told, as far as they take it.
+    /// Sends the watchers the events that they were not told yet, as far as they have room.
     pub(super) fn feed_watchers(&mut self) {
         let next = self.chronicle.next();
         let behind = self
@@ -63,7 +63,7 @@ impl Broker {
         }
     }
 
-    /// Tells one of them. Who has no room now is told when there is some.
+    /// Sends events to one watcher. If it has no room now, it gets them later.
     pub(super) fn feed(&mut self, id: u64) {
         while let Some(connection) = self.connections.get_mut(&id)
             && connection.role == Role::Watching

@@ -1,9 +1,9 @@
-//! Reading and writing netlink attributes: length, type, value, padded to 4 bytes.
+//! Reads and writes netlink attributes: length, type and value, padded to 4 bytes.
 
-/// Bits of an attribute's type that are not its number.
+/// The bits of an attribute's type that do not belong to its number.
 const FLAGS: u16 = 0xc000;
 
-/// Numbers at offsets, in the machine's byte order; `None` beyond the end.
+/// Reads numbers at offsets, in the machine's byte order; `None` beyond the end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
@@ -25,8 +25,8 @@ impl Reader<'_> {
     }
 }
 
-/// The attributes of a message, after `skip` bytes of its fixed part. Stops at the first one that
-/// does not fit.
+/// The attributes of a message after `skip` bytes of its fixed part. It stops at the first
+/// attribute that does not fit.
 pub(super) fn attributes(body: &[u8], skip: usize) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body.get(skip..).unwrap_or_default();
     std::iter::from_fn(move || {
@@ -48,7 +48,7 @@ pub(super) fn attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     message.resize(message.len().next_multiple_of(4), 0);
 }
 
-/// A text as the kernel writes it, with a NUL at its end.
+/// A text from the kernel, without the NUL at its end.
 pub(super) fn text(value: &[u8]) -> String {
     let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into_owned()

@@ -5,17 +5,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::attributes::{Reader, attributes, text};
 use super::{Request, attribute};
 
-/// Don't count packets for us: statistics are most of a link message.
+/// Leave statistics out, because they are the largest part of a link message.
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_SLAVE_KIND: u16 = 4;
 const IFLA_LINK_NETNSID: u16 = 37;
 
-/// Masters whose ports can't be used by themselves. A VRF's can.
+/// Kinds of masters whose ports can't be used separately. The ports of a VRF can.
 const BUNDLES: [&str; 4] = ["bridge", "bond", "team", "openvswitch"];
 
-/// An interface as the kernel tells it.
+/// An interface, as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LinkMessage {
     pub(crate) ifindex: u32,
@@ -28,13 +28,13 @@ pub(crate) struct LinkMessage {
     pub(crate) enslaved: bool,
     /// The driver's name for the kind of a virtual interface (`veth`, `bridge`); empty for hardware.
     pub(crate) kind: String,
-    /// The bridge, bond or VRF that it is a port of, 0 if none.
+    /// The index of the bridge, bond or VRF that it is a port of; 0 if there is none.
     pub(crate) master: u32,
-    /// The interface that it lies over or is joined to (`IFLA_LINK`) is in this network namespace.
+    /// Whether the interface below it or joined to it (`IFLA_LINK`) is in this network namespace.
     pub(crate) joined_here: bool,
 }
 
-/// An address as the kernel tells it.
+/// An address, as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AddressMessage {
     pub(crate) ifindex: u32,
@@ -81,7 +81,7 @@ pub(super) fn parse_link(body: &[u8]) -> Option<LinkMessage> {
     for (kind, value) in attributes(body, LINK_LEN) {
         match kind {
             libc::IFLA_IFNAME => link.name = text(value),
-            // Other link layers have addresses of other lengths, which are of no use to us.
+            // Other link layers have addresses of other lengths, which we do not use.
             libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
             libc::IFLA_MTU => link.mtu = Reader(value).u32(0)?,
             libc::IFLA_MASTER => link.master = Reader(value).u32(0)?,
@@ -115,11 +115,12 @@ pub(super) fn parse_address(body: &[u8]) -> Option<AddressMessage> {
             _ => {}
         }
     }
-    // A duplicate keeps IFA_F_TENTATIVE beside IFA_F_DADFAILED; an optimistic address may be used.
+    // A duplicate has IFA_F_TENTATIVE as well as IFA_F_DADFAILED. An optimistic address may be
+    // used.
     let unusable = libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED;
     Some(AddressMessage {
         ifindex: fixed.u32(4)?,
-        // On a point-to-point link IFA_ADDRESS is the peer's.
+        // On a point-to-point link IFA_ADDRESS is the peer's address.
         ip: local.or(address)?,
         prefix_len: fixed.u8(1)?,
         link_local: scope == libc::RT_SCOPE_LINK,

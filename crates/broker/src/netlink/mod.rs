@@ -1,7 +1,7 @@
-//! Interfaces, addresses and routes, asked of the kernel by rtnetlink(7).
+//! Reads interfaces, addresses and routes from the kernel by rtnetlink(7).
 //!
-//! Written by hand, because what is needed are a dozen attributes of three message types: an
-//! attribute of a newer kernel is passed over, where a parser of everything would have to know it.
+//! This is written by hand, because only a dozen attributes of three message types are needed.
+//! Attributes of newer kernels are skipped, whereas a complete parser would have to know them.
 
 mod attributes;
 mod link;
@@ -19,13 +19,14 @@ pub(crate) use route::{RouteAnswer, RouteQuestion};
 use crate::sys::netlink::NetlinkSocket;
 use crate::sys::would_block;
 
-/// The kernel's dumps come in datagrams of up to 32 KiB.
+/// The kernel sends dumps in datagrams of up to 32 KiB.
 const BUFFER: usize = 64 * 1024;
 
-/// A dump that was disturbed by changes is repeated this often; the change itself also causes one.
+/// How often a dump is repeated that changes have disturbed. The changes themselves also cause a
+/// new dump.
 const DUMP_ATTEMPTS: u32 = 4;
 
-/// Most datagrams of one dump, and most notifications read at once.
+/// The largest number of datagrams in a dump, and of notifications that are read at once.
 const DATAGRAMS_MAX: usize = 4096;
 
 /// `struct nlmsghdr`.
@@ -40,12 +41,12 @@ pub(crate) struct Netlink {
     buffer: Box<[u8]>,
 }
 
-/// Everything that a table of interfaces is made of.
+/// The data for a table of interfaces.
 #[derive(Debug, Default)]
 pub(crate) struct Dump {
     pub(crate) links: Vec<LinkMessage>,
     pub(crate) addresses: Vec<AddressMessage>,
-    /// Interfaces by which packets to the rest of the world leave.
+    /// The interfaces through which packets leave by default routes.
     pub(crate) default_ways: Vec<u32>,
 }
 
@@ -60,7 +61,7 @@ impl Netlink {
         })
     }
 
-    /// Readable when something changed.
+    /// The socket that is readable after a change.
     pub(crate) fn changes(&self) -> BorrowedFd<'_> {
         self.changes.as_fd()
     }
@@ -70,15 +71,15 @@ impl Netlink {
         self.requests.as_fd()
     }
 
-    /// Reads all notifications that wait; gives the interfaces that are down by their last one. What
-    /// they say besides is asked anew by [`dump`](Self::dump): many come at once, and some may have
-    /// been lost.
+    /// Reads all waiting notifications. Returns the interfaces that are down according to their
+    /// last notification. The other contents are read again by [`dump`](Self::dump), because many
+    /// arrive at once, and some may have been lost.
     pub(crate) fn take_changes(&mut self) -> io::Result<BTreeSet<u32>> {
         let mut down = BTreeSet::new();
         for _ in 0..DATAGRAMS_MAX {
             let len = match self.changes.receive(&mut self.buffer) {
                 Err(error) if would_block(&error) => break,
-                // Some were lost, so there were some.
+                // Some notifications were lost, so there was a change.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => continue,
                 other => other?,
             };
@@ -99,7 +100,7 @@ impl Netlink {
         Ok(down)
     }
 
-    /// All interfaces and addresses.
+    /// Reads all interfaces and addresses.
     pub(crate) fn dump(&mut self) -> io::Result<Dump> {
         let mut dump = Dump::default();
         for _ in 0..DUMP_ATTEMPTS {
@@ -123,8 +124,8 @@ impl Netlink {
         Ok(dump)
     }
 
-    /// Interfaces that lead to addresses of nobody (RFC 5737, RFC 3849), and so to everybody: asked
-    /// as a route, since all routes together may be millions.
+    /// The interfaces of the routes to addresses that nobody has (RFC 5737, RFC 3849), which are
+    /// default routes. Single routes are queried, because all routes together may be millions.
     fn default_ways(&mut self) -> Vec<u32> {
         let anybody: [IpAddr; 2] = [
             Ipv4Addr::new(192, 0, 2, 1).into(),
@@ -138,7 +139,7 @@ impl Netlink {
         ways
     }
 
-    /// False if changes got in between.
+    /// Reads the messages of a dump. Returns false if changes disturbed it.
     fn dump_messages(
         &mut self,
         request: &Request,
@@ -166,10 +167,11 @@ impl Netlink {
     /// The route to an address.
     ///
     /// # Errors
-    /// `ENETUNREACH`, `EHOSTUNREACH` … as the kernel gives it.
+    /// The kernel's error, such as `ENETUNREACH` or `EHOSTUNREACH`.
     pub(crate) fn route(&mut self, question: &RouteQuestion) -> io::Result<RouteAnswer> {
         let sequence = self.send(&route::request(question), 0)?;
-        // The kernel has put its answer into the socket's queue before the request's send returned.
+        // The kernel has put its answer into the socket's queue before the send of the request
+        // returned.
         for _ in 0..DATAGRAMS_MAX {
             let len = self.requests.receive(&mut self.buffer)?;
             for message in messages(&self.buffer[..len]) {
@@ -218,7 +220,7 @@ struct Message<'a> {
     body: &'a [u8],
 }
 
-/// The messages of a datagram; what is cut off at its end is left out.
+/// The messages of a datagram. A message that is cut off at its end is left out.
 fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
@@ -232,7 +234,7 @@ fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// `struct nlmsgerr` begins with a negative errno.
+/// The error in a message. `struct nlmsgerr` begins with a negative errno.
 fn error_of(body: &[u8]) -> io::Error {
     let errno = Reader(body).u32(0).map_or(libc::EIO, |code| code.cast_signed().wrapping_neg());
     io::Error::from_raw_os_error(errno)

@@ -1,4 +1,4 @@
-//! `RTM_GETROUTE`: which way a packet would go.
+//! `RTM_GETROUTE`: the route that a packet would take.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,27 +10,27 @@ use super::{Request, attribute};
 /// `struct rtmsg`.
 const ROUTE_LEN: usize = 12;
 
-/// Which way to an address?
+/// A question for the route to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RouteQuestion {
-    /// Where to.
+    /// The destination.
     pub(crate) to: IpAddr,
-    /// From which address of ours, if that is decided.
+    /// The local address, if it is fixed.
     pub(crate) from: Option<IpAddr>,
-    /// Through which interface, if that is decided.
+    /// The interface, if it is fixed.
     pub(crate) ifindex: Option<u32>,
 }
 
-/// The way.
+/// The route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RouteAnswer {
-    /// The interface; loopback for addresses of this host.
+    /// The interface; for addresses of this host, the loopback interface.
     pub(crate) ifindex: u32,
-    /// The address of ours that the kernel would send from.
+    /// The local address that the kernel would send from.
     pub(crate) source: Option<IpAddr>,
-    /// The destination is an address of this host.
+    /// Whether the destination is an address of this host.
     pub(crate) local: bool,
-    /// There is a router in between.
+    /// Whether there is a router on the way.
     pub(crate) gateway: bool,
 }
 

@@ -9,19 +9,20 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
-/// Events taken per wait.
+/// The number of events that are taken per wait.
 const BATCH: usize = 64;
 
-/// What to wait for; hanging up is always reported.
+/// The events to wait for. A hang-up is always reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interest {
     /// Something to read.
     Read,
-    /// Room to write, and nothing else: whoever does not take answers gets no more questions in.
+    /// Only room to write, because no more requests are read from a client that does not take its
+    /// answers.
     Write,
     /// Something to read, or room to write.
     Both,
-    /// Only that the other end hangs up.
+    /// Only the other end's hang-up.
     HangUp,
 }
 
@@ -36,16 +37,16 @@ impl Interest {
     }
 }
 
-/// Something that happened to a descriptor.
+/// An event of a descriptor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Event {
-    /// What it was registered with.
+    /// The token that it was registered with.
     pub(crate) token: u64,
-    /// There is something to read.
+    /// Whether there is something to read.
     pub(crate) readable: bool,
-    /// There is room to write.
+    /// Whether there is room to write.
     pub(crate) writable: bool,
-    /// The other end hung up, or the descriptor is broken.
+    /// Whether the other end hung up, or the descriptor is broken.
     pub(crate) hung_up: bool,
 }
 
@@ -58,7 +59,7 @@ impl Epoll {
         Ok(Self(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
-    /// Adds a descriptor. It leaves the set by itself when it is closed, if it was not duplicated.
+    /// Adds a descriptor. Closing it removes it from the set, unless it was duplicated.
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, token: u64, what: Interest) -> io::Result<()> {
         Ok(epoll::add(&self.0, fd, EventData::new_u64(token), what.flags())?)
     }
@@ -67,7 +68,7 @@ impl Epoll {
         Ok(epoll::modify(&self.0, fd, EventData::new_u64(token), what.flags())?)
     }
 
-    /// Waits for events, at most for `timeout` (for ever if `None`); none if it ran out.
+    /// Waits for events for at most `timeout` (forever if `None`). Returns none after the time-out.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> io::Result<Vec<Event>> {
         let mut room = [MaybeUninit::<epoll::Event>::uninit(); BATCH];
         let timeout = timeout.map(in_milliseconds);
@@ -79,8 +80,8 @@ impl Epoll {
     }
 }
 
-/// Whole milliseconds, which is what the kernel counts here, rounded up: waking early would only mean to wait
-/// once more.
+/// The kernel counts whole milliseconds here. They are rounded up, because waking early would only
+/// mean waiting again.
 fn in_milliseconds(timeout: Duration) -> Timespec {
     let rounded = timeout.as_nanos().div_ceil(1_000_000);
     let rounded = i32::try_from(rounded).unwrap_or(i32::MAX);

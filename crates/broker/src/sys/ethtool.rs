@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const ETHTOOL_GSET: u32 = 1;
 
-/// `struct ethtool_cmd` of linux/ethtool.h. Deprecated there, but answered for every driver, and of
-/// fixed size.
+/// `struct ethtool_cmd` of linux/ethtool.h. It is deprecated there, but works for every driver and
+/// has a fixed size.
 #[repr(C)]
 struct EthtoolCmd {
     cmd: u32,
@@ -29,9 +29,9 @@ struct EthtoolCmd {
     reserved: [u32; 2],
 }
 
-/// The speed in Mbit/s, if the driver tells one. `socket` may be any socket of the namespace.
+/// The speed in Mbit/s, if the driver reports one. `socket` may be any socket of the namespace.
 pub(crate) fn speed_mbps(socket: BorrowedFd<'_>, interface: &str) -> Option<u32> {
-    // SAFETY: both are plain data, for which all zeroes is a value.
+    // SAFETY: both are plain data, for which all zeroes is a valid value.
     let (mut command, mut request) = unsafe {
         (
             MaybeUninit::<EthtoolCmd>::zeroed().assume_init(),
@@ -45,12 +45,12 @@ pub(crate) fn speed_mbps(socket: BorrowedFd<'_>, interface: &str) -> Option<u32>
     }
     request.ifr_ifru.ifru_data = (&raw mut command).cast();
     // SAFETY: the request names an interface and points to a structure of the size that this
-    // command fills, both alive during the call.
+    // command fills. Both live during the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     if result < 0 {
         return None;
     }
     let speed = u32::from(command.speed_hi) << 16 | u32::from(command.speed);
-    // SPEED_UNKNOWN, also in its 16-bit form that old drivers give.
+    // This is SPEED_UNKNOWN, also in the 16-bit form of old drivers.
     (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
 }

@@ -14,16 +14,16 @@ fn own(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel just gave us this descriptor and nobody else knows it.
+    // SAFETY: the kernel just returned this descriptor, and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Turns a result of −1 into the error it stands for.
+/// Converts a result of −1 into the error that it stands for.
 fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Whether a non-blocking call just had nothing to do.
+/// Whether a non-blocking call failed only because it would have to wait.
 pub(crate) fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }

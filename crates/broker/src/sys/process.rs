@@ -1,4 +1,4 @@
-//! What concerns the process as a whole: signals, clock, limits.
+//! System calls for the whole process: signals, clock, limits.
 
 use std::ffi::CStr;
 use std::io;
@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, 
 
 use super::own;
 
-/// Time since boot, as all cores count it (`CLOCK_MONOTONIC`).
+/// The time since boot, which all processors share (`CLOCK_MONOTONIC`).
 pub(crate) fn now() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writing; this clock always exists.
@@ -21,12 +21,12 @@ pub(crate) fn now() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
-/// `SIGTERM` and `SIGINT` as something to read.
+/// `SIGTERM` and `SIGINT` as a readable descriptor.
 #[derive(Debug)]
 pub(crate) struct Signals(OwnedFd);
 
 impl Signals {
-    /// From now on they come here and end nothing.
+    /// Redirects these signals to the descriptor. From now on they no longer end the process.
     pub(crate) fn new() -> io::Result<Self> {
         let set = hold_back_signals();
         // SAFETY: `set` is a set of signals, which is only read.
@@ -35,7 +35,7 @@ impl Signals {
         own(fd).map(Self)
     }
 
-    /// The name of the signal that came, if one did.
+    /// The name of the signal that arrived, if there is one.
     pub(crate) fn take(&self) -> io::Result<Option<&'static str>> {
         let mut info = [0; size_of::<libc::signalfd_siginfo>()];
         match rustix::io::read(&self.0, &mut info) {
@@ -43,7 +43,7 @@ impl Signals {
             Err(Errno::AGAIN) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
-        // The signal's number comes first.
+        // The signal's number is the first field.
         let term = info.starts_with(&libc::SIGTERM.to_ne_bytes());
         Ok(Some(if term { "SIGTERM" } else { "SIGINT" }))
     }
@@ -53,10 +53,10 @@ impl Signals {
     }
 }
 
-/// Blocks `SIGTERM` and `SIGINT`, unblocks all others (who started us may have had them blocked), and
-/// ignores `SIGHUP` and `SIGPIPE`. Gives the two that are blocked.
+/// Blocks `SIGTERM` and `SIGINT`, unblocks all others (the starting process may have blocked them),
+/// and ignores `SIGHUP` and `SIGPIPE`. Returns the two that are blocked.
 fn hold_back_signals() -> libc::sigset_t {
-    // The C library writes only as many bytes of it as there are signals.
+    // The C library only writes as many bytes of it as signals need.
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: `set` is valid for writing, and all zeroes are a set; the rest are plain integers.
     unsafe {
@@ -70,47 +70,51 @@ fn hold_back_signals() -> libc::sigset_t {
     }
 }
 
-/// Raises the soft limit on open files to the hard one: slots and clients are all descriptors.
+/// Raises the soft limit on open files to the hard one, because slots and clients all need
+/// descriptors.
 pub(crate) fn raise_file_limit() -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
 
-/// Takes over a descriptor that our parent passed by number.
+/// Takes ownership of a descriptor whose number the parent passed.
 ///
 /// # Errors
-/// `EBADF` if there is none. The standard ones can't be taken.
+/// `EBADF` if it is not open, or is a standard one.
 pub(crate) fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: plain integers.
     if fd <= 2 || unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
-    // SAFETY: it is open, as fcntl found, and was passed on the command line for us to own; nothing
-    // else in this process has been opened by number.
+    // SAFETY: fcntl shows that it is open. The command line passed it to us to own, and nothing
+    // else in this process was opened by number.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Forks; true in the child. The process must have one thread, so that the child finds every lock free.
+/// Forks. Returns true in the child. The process must have only one thread, so that all locks are
+/// free in the child.
 pub(crate) fn fork() -> io::Result<bool> {
-    // SAFETY: the caller's one thread is the child's one thread: all that its memory says of locks and
-    // buffers is true there too.
+    // SAFETY: the caller's only thread is the child's only thread, so the state of locks and
+    // buffers in memory is valid there too.
     match unsafe { libc::fork() } {
         pid if pid < 0 => Err(io::Error::last_os_error()),
         pid => Ok(pid == 0),
     }
 }
 
-/// Makes this process, just forked, one that only keeps descriptors: it lets go of all but `channel` and
-/// the standard ones, is called `name`, and what ends the broker by signal does not end it: it hears of
-/// that from the broker.
+/// Makes this process, which was just forked, a keeper of descriptors. It closes all but `channel`
+/// and the standard ones, and is renamed to `name`. Signals that end the broker do not end it,
+/// because the broker tells it.
 ///
-/// The owners of the descriptors closed here live in the parent's frames, which are never returned to.
+/// The owners of the descriptors that are closed here are in the parent's frames, to which this
+/// process never returns.
 pub(crate) fn become_keeper(name: &CStr, channel: RawFd) {
     set_name(name);
     let channel = channel.cast_unsigned();
     let close = |first: u32, last: u32| {
         if first <= last {
-            // SAFETY: plain integers; nobody uses these descriptors any more, as said above.
+            // SAFETY: these are plain integers, and nobody uses these descriptors any more, as
+            // explained above.
             unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
     };
@@ -119,13 +123,13 @@ pub(crate) fn become_keeper(name: &CStr, channel: RawFd) {
     hold_back_signals();
 }
 
-/// How the process is called, at most 15 bytes.
+/// Sets the process's name, at most 15 bytes.
 pub(crate) fn set_name(name: &CStr) {
-    // It never fails: a longer name is cut.
+    // It never fails: a longer name is truncated.
     let _ = rustix::thread::set_name(name);
 }
 
-/// Has the kernel bury children by itself.
+/// Makes the kernel collect children that end.
 pub(crate) fn ignore_children() {
     // SAFETY: plain integers.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
@@ -135,14 +139,14 @@ pub(crate) fn ignore_children() {
 pub(crate) fn wait_for_hang_up(fd: BorrowedFd<'_>, patience: Duration) {
     let mut list = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
     let patience = Timespec::try_from(patience).ok();
-    // An interruption ends the wait early: no signal has a handler.
+    // An interruption ends the wait early, because no signal has a handler.
     let _ = poll(&mut list, patience.as_ref());
 }
 
-/// Something that becomes readable when a process ends.
+/// A descriptor that becomes readable when a process ends.
 ///
 /// # Errors
-/// `ESRCH`: it has ended already. `EINVAL`: it is not visible from here.
+/// `ESRCH` if it has already ended; `EINVAL` if it is not visible from here.
 pub(crate) fn watch(pid: u32) -> io::Result<OwnedFd> {
     let pid = Pid::from_raw(pid.cast_signed()).ok_or(Errno::INVAL)?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)

@@ -9,49 +9,50 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socket_with
 
 use super::{check, would_block};
 
-/// Not in the libc crate: linux/udp.h.
+/// Options of linux/udp.h that the libc crate does not have.
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 const UDP_GRO: libc::c_int = 104;
 
-/// Index of the drop counter in what `SO_MEMINFO` gives (linux/sock_diag.h), and its length.
+/// The index of the drop counter in the result of `SO_MEMINFO` (linux/sock_diag.h), and the length
+/// of that result.
 const SK_MEMINFO_DROPS: usize = 8;
 const SK_MEMINFO_VARS: usize = 9;
 
 /// One instruction of classic BPF.
 pub(crate) type Instruction = libc::sock_filter;
 
-/// A UDP socket over IPv6 that also does IPv4, non-blocking.
+/// A non-blocking IPv6 UDP socket that also handles IPv4.
 #[derive(Debug)]
 pub(crate) struct UdpSocket(OwnedFd);
 
-/// A packet received.
+/// A received packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Datagram {
-    /// Its length; more than the buffer's if it was cut.
+    /// The packet's length, which is larger than the buffer if the packet was truncated.
     pub(crate) len: usize,
-    /// Where it came from.
+    /// The source address.
     pub(crate) from: SocketAddr,
-    /// The address of ours that it was sent to.
+    /// The local address that it was sent to.
     pub(crate) to: IpAddr,
     /// The interface it came in on.
     pub(crate) ifindex: u32,
 }
 
 impl From<OwnedFd> for UdpSocket {
-    /// A socket that was one of these before.
+    /// Wraps a socket that was one of these before.
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
     }
 }
 
 impl UdpSocket {
-    /// A socket not bound yet.
+    /// Creates a socket that is not bound.
     pub(crate) fn new() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = Self(socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, None)?);
         sockopt::set_ipv6_v6only(&socket, false)?;
-        // The ICRC protects packets; RoCEv2 lets senders leave the UDP checksum out (Linux rxe does),
-        // which over IPv6 the kernel refuses otherwise (RFC 6936).
+        // The ICRC protects packets. RoCEv2 allows senders to leave out the UDP checksum (Linux rxe
+        // does). Over IPv6 the kernel otherwise rejects such packets (RFC 6936).
         socket.set(libc::SOL_UDP, UDP_NO_CHECK6_RX, 1)?;
         Ok(socket)
     }
@@ -61,18 +62,18 @@ impl UdpSocket {
         self.bind_to(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), 0)
     }
 
-    /// Binds to a port of one address; `ifindex` is its interface, where the address is link-local.
+    /// Binds to a port of one address. `ifindex` is its interface if the address is link-local.
     pub(crate) fn bind_to(&self, address: SocketAddr, ifindex: u32) -> io::Result<()> {
         Ok(rustix::net::bind(&self.0, &scoped(address, ifindex))?)
     }
 
-    /// Lets more sockets of this user be bound to the same port; they form a group.
+    /// Allows more sockets of this user on the same port. They form a group.
     pub(crate) fn share_port(&self) -> io::Result<()> {
         Ok(sockopt::set_socket_reuseport(&self.0, true)?)
     }
 
-    /// Asks for the addresses, the traffic class and the hop limit of every packet, and refuses
-    /// multicast of groups that this very socket has not joined.
+    /// Requests the addresses, the traffic class and the hop limit of every packet, and rejects
+    /// multicast of groups that this socket has not joined.
     pub(crate) fn describe_packets(&self) -> io::Result<()> {
         for (level, option, value) in [
             (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
@@ -88,35 +89,35 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Counts as a member of every IPv4 multicast group that the host is in.
+    /// Makes the socket a member of every IPv4 multicast group that the host is in.
     pub(crate) fn take_all_ipv4_groups(&self) -> io::Result<()> {
         self.set(libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 1)
     }
 
-    /// Lets the kernel hand over several packets of one flow at once.
+    /// Lets the kernel deliver several packets of one flow at once.
     pub(crate) fn coalesce(&self) -> io::Result<()> {
         self.set(libc::SOL_UDP, UDP_GRO, 1)
     }
 
-    /// Never fragments: IPv4 packets leave with DF and identification 0, which the ICRC relies on. The
-    /// MTU that counts is the interface's, not what an ICMP message of anybody said of the way.
+    /// Prevents fragmentation: IPv4 packets have DF and identification 0, which the ICRC needs. The
+    /// interface's MTU counts, not what an ICMP message from anybody says about the way.
     pub(crate) fn never_fragment(&self) -> io::Result<()> {
         self.set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
         self.set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
     }
 
-    /// For a socket that never sends: an ICMP message that quotes a packet as if sent from it changes
-    /// nothing in the host's cache of path MTUs, which other programs use.
+    /// Prepares a socket that never sends. An ICMP message that quotes a packet of this socket then
+    /// changes nothing in the host's cache of path MTUs, which other programs use.
     pub(crate) fn ignore_path_mtu(&self) -> io::Result<()> {
         self.set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_INTERFACE)?;
         self.set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_INTERFACE)
     }
 
-    /// Makes the receive buffer as large as we may, up to `bytes`, and tells how large it is as the
-    /// kernel accounts for it.
+    /// Makes the receive buffer as large as possible, up to `bytes`. Returns its size, as the
+    /// kernel counts it.
     pub(crate) fn enlarge_receive_buffer(&self, bytes: i32) -> io::Result<u32> {
         if self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
-            // Without privilege up to net.core.rmem_max.
+            // Without privilege, net.core.rmem_max is the limit.
             self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)?;
         }
         let mut size = [0_u32; 1];
@@ -124,18 +125,18 @@ impl UdpSocket {
         Ok(size[0])
     }
 
-    /// Makes it non-blocking; a process that had it may have changed that.
+    /// Makes the socket non-blocking, because a process that had it may have changed that.
     pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
         super::set_nonblocking(self.0.as_fd())
     }
 
-    /// Attaches a program to the whole group that tells by a packet's UDP payload which socket it
-    /// is for, counted in the order of binding.
+    /// Attaches a program to the whole group. From a packet's UDP payload it computes the index of
+    /// the socket for the packet, in the order of binding.
     pub(crate) fn steer_group(&self, program: &mut [Instruction]) -> io::Result<()> {
         self.attach(libc::SO_ATTACH_REUSEPORT_CBPF, program)
     }
 
-    /// Has the kernel drop all that comes in from now on; it counts as overflow.
+    /// Lets the kernel drop everything that arrives from now on. The drops count as overflow.
     pub(crate) fn refuse_all(&self) -> io::Result<()> {
         const BPF_RET_K: u16 = 0x06;
         let mut program = [Instruction { code: BPF_RET_K, jt: 0, jf: 0, k: 0 }];
@@ -166,16 +167,16 @@ impl UdpSocket {
         })
     }
 
-    /// Packets that the kernel dropped at this socket: buffer full, or refused.
+    /// The number of packets that the kernel dropped at this socket: buffer full, or rejected.
     pub(crate) fn drops(&self) -> io::Result<u32> {
         let mut info = [0_u32; SK_MEMINFO_VARS];
         self.get(libc::SOL_SOCKET, libc::SO_MEMINFO, &mut info)?;
         Ok(info[SK_MEMINFO_DROPS])
     }
 
-    /// Throws away up to `most` packets that wait; tells how many there were.
+    /// Discards up to `most` waiting packets. Returns how many there were.
     pub(crate) fn drain(&self, most: usize) -> usize {
-        // Of each packet one byte, the rest is cut off.
+        // One byte of each packet is read, and the rest is discarded.
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
         let take = || rustix::net::recv(&self.0, &mut [0; 1], flags).ok();
         std::iter::from_fn(take).take(most).count()
@@ -201,7 +202,7 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Receives one packet, `None` if there is none.
+    /// Receives one packet; `None` if there is none.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Datagram>> {
         let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         let mut control = Control::default();
@@ -254,7 +255,7 @@ impl UdpSocket {
 
     fn get(&self, level: libc::c_int, option: libc::c_int, value: &mut [u32]) -> io::Result<()> {
         let mut len = size_of_val(value) as libc::socklen_t;
-        // SAFETY: `value` is valid for `len` bytes, and any bytes are numbers.
+        // SAFETY: `value` is valid for `len` bytes, and any bytes are valid numbers.
         check(unsafe {
             libc::getsockopt(
                 self.0.as_raw_fd(),
@@ -292,14 +293,14 @@ fn mapped(ip: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// The address as an IPv6 socket takes it; `ifindex` is the scope of a link-local one.
+/// The address in the form for an IPv6 socket. `ifindex` is the scope of a link-local one.
 fn scoped(address: SocketAddr, ifindex: u32) -> SocketAddrV6 {
     let ip = mapped(address.ip());
     let scope = if ip.is_unicast_link_local() || ip.is_multicast() { ifindex } else { 0 };
     SocketAddrV6::new(ip, address.port(), 0, scope)
 }
 
-/// The address as the kernel takes it.
+/// The address in the kernel's form.
 fn to_raw(address: SocketAddrV6) -> libc::sockaddr_in6 {
     libc::sockaddr_in6 {
         sin6_family: libc::AF_INET6 as libc::sa_family_t,
@@ -310,7 +311,7 @@ fn to_raw(address: SocketAddrV6) -> libc::sockaddr_in6 {
     }
 }
 
-/// Enough for `IPV6_PKTINFO`, class and hop limit of both families.
+/// Room for `IPV6_PKTINFO`, and the class and hop limit of both families.
 const CONTROL_LEN: usize = 256;
 
 /// A buffer of control messages, aligned as `cmsghdr` must be.
@@ -323,7 +324,8 @@ impl Default for Control {
     }
 }
 
-/// What `sendmsg(2)` and `recvmsg(2)` work with, of one packet and `used` bytes of control messages.
+/// The argument of `sendmsg(2)` and `recvmsg(2)` for one packet and `used` bytes of control
+/// messages.
 fn message(
     name: &mut libc::sockaddr_in6,
     iov: &mut libc::iovec,
@@ -341,19 +343,19 @@ fn message(
     }
 }
 
-/// Length of a `cmsghdr`: its own length and that of what follows it, level and type.
+/// The length of a `cmsghdr`: the total length, level and type.
 const HEADER: usize = size_of::<libc::cmsghdr>();
 const _: () = assert!(HEADER == size_of::<usize>() + 8);
 
-/// Length of a `struct in6_pktinfo`: an address and the index of an interface.
+/// The length of a `struct in6_pktinfo`: an address and the index of an interface.
 const PKTINFO: usize = size_of::<libc::in6_pktinfo>();
 const _: () = assert!(PKTINFO == 16 + 4);
 
 impl Control {
-    /// Writes a control message at an offset and gives the offset after it.
+    /// Writes a control message at an offset and returns the offset after it.
     ///
     /// # Panics
-    /// There is no room for it.
+    /// If there is no room for it.
     fn put(&mut self, at: usize, level: libc::c_int, kind: libc::c_int, data: &[u8]) -> usize {
         let len = HEADER + data.len();
         let room = &mut self.0[at..at + len];
@@ -364,7 +366,7 @@ impl Control {
         at + len.next_multiple_of(8)
     }
 
-    /// Writes from which address and through which interface a packet leaves; gives the offset after that.
+    /// Writes the source address and the interface of a packet. Returns the offset after it.
     fn put_source(&mut self, from: Ipv6Addr, ifindex: u32) -> usize {
         let mut source = [0; PKTINFO];
         source[..16].copy_from_slice(&from.octets());
@@ -372,9 +374,9 @@ impl Control {
         self.put(0, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &source)
     }
 
-    /// The address and interface that a packet came to, out of the first `len` bytes; the unspecified
-    /// address if they do not say. For IPv4 packets too: an IPv6 socket gets their destination as
-    /// mapped address.
+    /// The address and interface that a packet arrived at, from the first `len` bytes; the
+    /// unspecified address if they do not contain it. This works for IPv4 packets too, because an
+    /// IPv6 socket gets their destination as a mapped address.
     fn destination(&self, len: usize) -> (IpAddr, u32) {
         let mut rest = self.0.get(..len).unwrap_or_default();
         while let Some((header, _)) = rest.split_first_chunk::<HEADER>() {

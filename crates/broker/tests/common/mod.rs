@@ -1,5 +1,5 @@
-//! Tests run in a network namespace of their own: each re-runs itself under `unshare -Urn`, which
-//! any user may, and does its work there.
+//! Runs tests in their own network namespace: each runs itself again under `unshare -Urn`, which
+//! any user may do, and does its work there.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 use std::io::{BufRead, BufReader};
@@ -14,7 +14,7 @@ use polypath_topology::Table;
 /// The environment variable that names the test that runs inside its namespace.
 const INSIDE: &str = "POLYPATH_TEST_INSIDE";
 
-/// How long anything that must happen may take.
+/// The longest time for something that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The broker's program.
@@ -64,12 +64,12 @@ pub(crate) fn veth(a: &str, b: &str) {
     run(&format!("ip link set {b} up"));
 }
 
-/// A connection; the broker is started if need be.
+/// Connects to the broker, which is started if necessary.
 pub(crate) fn client(selection: &str) -> Client {
     Client::connect_or_start(&Hello::of_this_process(selection)).unwrap()
 }
 
-/// Waits until something can be read; false if it takes too long.
+/// Waits until something can be read. Returns false if it takes too long.
 pub(crate) fn readable(fd: &impl AsRawFd, patience: Duration) -> bool {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let timeout = i32::try_from(patience.as_millis()).unwrap();
@@ -77,7 +77,7 @@ pub(crate) fn readable(fd: &impl AsRawFd, patience: Duration) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, timeout) == 1 }
 }
 
-/// Waits until something can be written; false if it takes too long.
+/// Waits until something can be written. Returns false if it takes too long.
 pub(crate) fn writable(fd: &impl AsRawFd) -> bool {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
     let timeout = i32::try_from(PATIENCE.as_millis()).unwrap();
@@ -98,7 +98,7 @@ pub(crate) fn next(events: &mut EventStream) -> Push {
     }
 }
 
-/// The first table pushed that is as wanted.
+/// The first pushed table that fits.
 pub(crate) fn table_where(events: &mut EventStream, wanted: impl Fn(&Table) -> bool) -> Table {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
@@ -119,7 +119,7 @@ pub(crate) fn counter(client: &mut Client, name: &str) -> u64 {
     counters.find(|(counter, _)| counter.name == name).unwrap_or_else(|| panic!("{name}")).1
 }
 
-/// A broker started by hand, ready; its arguments come after `--ready-fd`.
+/// Starts a broker by hand and waits until it is ready. `arguments` follow `--ready-fd`.
 pub(crate) fn start_broker(arguments: &str) -> Child {
     let script = format!("exec {BROKER} broker --ready-fd 3 {arguments} 3>&1");
     let mut child =
