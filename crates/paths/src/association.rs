@@ -121,6 +121,13 @@ impl Association {
         self.local_nonce < self.remote_nonce
     }
 
+    /// Both ends compute the same. Of two associations that a peer could be in, it is in the one of the
+    /// greater rank.
+    pub(crate) fn rank(&self) -> (Nonce, Nonce) {
+        let (a, b) = (self.local_nonce, self.remote_nonce);
+        (a.min(b), a.max(b))
+    }
+
     pub(crate) fn paths(&self) -> impl Iterator<Item = (PathNumber, PathId)> + use<> {
         self.paths.iter().filter_map(|(number, path)| Some((number, path?)))
     }

@@ -96,9 +96,13 @@ impl PathManager {
         peer.qpns.insert(qpn);
         peer.detours.remove(&qpn);
         let (association, multipath) = (peer.association, peer.key.options.multipath);
-        self.qps.insert(qpn, Qp { peer: index, remote_qpn, agreed: false, tries: 0 });
-        if let Some(a) = association.and_then(|a| self.associations.get_mut(a)) {
-            a.unused_since = None;
+        self.qps.insert(qpn, Qp { peer: index, remote_qpn, agreed: false, tell: false, tries: 0 });
+        // While no queue pair used it, nothing was probed.
+        if let Some(index) = association
+            && let Some(a) = self.associations.get_mut(index)
+            && a.unused_since.take().is_some()
+        {
+            self.timers.no_later(Timer::Association(index), self.clock.now());
         }
         if multipath {
             self.hello_due(qpn);
@@ -133,7 +137,8 @@ impl PathManager {
         Ok(index)
     }
 
-    /// An association with the same remote lane that has these addresses among its paths.
+    /// The association with the same remote lane that has these addresses among its paths, and that the peer
+    /// would choose too.
     fn association_with_path(&self, key: &PeerKey) -> Option<AssociationId> {
         let fits = |p: &PathId| {
             self.paths
@@ -143,11 +148,13 @@ impl PathManager {
         if !key.options.multipath {
             return None;
         }
-        self.associations.between((key.local, key.remote)).find(|index| {
-            self.associations.get(*index).is_some_and(|a| {
-                a.confirmed && a.remote_slot == key.slot && a.paths().any(|(_, p)| fits(&p))
-            })
-        })
+        let associations = self.associations.between((key.local, key.remote));
+        let fitting = associations.filter_map(|index| {
+            let a = self.associations.get(index)?;
+            let fits = a.confirmed && a.remote_slot == key.slot && a.paths().any(|(_, p)| fits(&p));
+            fits.then(|| ((self.lives(a), a.rank()), index))
+        });
+        fitting.max_by_key(|(order, _)| *order).map(|(_, index)| index)
     }
 
     /// Forgets a queue pair. Bytes that it had in flight must have been given to

@@ -56,7 +56,10 @@ impl PathManager {
         a.remote_number = Some(frame.from);
         if !a.confirmed {
             let proposer = a.proposer;
-            self.confirm(index, proposer);
+            if !self.confirm(index, proposer) {
+                self.doubt(proposer);
+                return Ok(());
+            }
         }
         self.take_reports(index, &frame);
         match frame.body {

@@ -11,14 +11,12 @@ use core::time::Duration;
 use polypath_wire::packet::Packet;
 
 use crate::association::{Association, announce};
-use crate::congestion::Limits;
-use crate::id::{AssociationId, PathNumber, Qpn};
+use crate::id::{AssociationId, Qpn};
 use crate::key::{Ends, Key, Nonce};
 use crate::manager::PathManager;
 use crate::message::{HELLO_QKEY, Hello, HelloKind};
-use crate::path::Role;
 use crate::timers::Timer;
-use crate::types::{PathAddress, PathEvent, PathState, Reason, Refused};
+use crate::types::{PathAddress, PathEvent, Refused};
 use polypath_types::PeerId;
 
 /// Handshakes sent before a peer is taken for a plain one: at 0, 1, 3, 7, … 255, 511, 1023 and
@@ -26,8 +24,6 @@ use polypath_types::PeerId;
 const MAX_TRIES: u32 = 12;
 /// Likewise when earlier queue pairs to the same lane found it plain.
 const MAX_TRIES_PLAIN: u32 = 4;
-/// Pairs of addresses remembered as those that queue pairs were connected with.
-const MAX_ANCHORS: usize = 4;
 
 impl PathManager {
     /// Sends a HELLO for a queue pair, now and again.
@@ -35,7 +31,8 @@ impl PathManager {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         let Some(peer) = self.peers.get_mut(qp.peer) else { return };
         let limit = if peer.plain { MAX_TRIES_PLAIN } else { MAX_TRIES };
-        if qp.agreed {
+        let tell = core::mem::take(&mut qp.tell);
+        if qp.agreed && !tell {
             return;
         }
         if qp.tries >= limit {
@@ -46,7 +43,9 @@ impl PathManager {
         // Doubling from 1 ms on: 1 ms after the first, 2 ms after the second, …
         let pause = Duration::from_millis(1 << (qp.tries - 1).min(10));
         let (peer_index, remote_qpn, tries) = (qp.peer, qp.remote_qpn, qp.tries);
-        self.timers.set(Timer::Hello(qpn), Some(self.clock.now() + pause));
+        // One that is agreed only tells, once.
+        let again = (!qp.agreed).then(|| self.clock.now() + pause);
+        self.timers.set(Timer::Hello(qpn), again);
         let hello = Hello {
             kind: HelloKind::Hello,
             nonce: self.hello_nonce(peer_index),
@@ -129,7 +128,8 @@ impl PathManager {
         if !key.options.multipath {
             return Err(Refused::Disabled);
         }
-        if (key.local, key.remote) != (dst, src) && !self.between_known(peer, src, dst) {
+        let own = (key.local, key.remote) == (dst, src);
+        if !own && !self.between_known(peer, &hello, src, dst) {
             return Err(Refused::UnknownSource);
         }
         let ends = Ends { src, dst };
@@ -141,10 +141,12 @@ impl PathManager {
         }
     }
 
-    /// Whether the addresses are those of a path to the peer.
-    fn between_known(&self, peer: PeerId, src: IpAddr, dst: IpAddr) -> bool {
-        let association = self.peers.get(peer).and_then(|p| p.association);
-        association.and_then(|a| self.associations.get(a)).is_some_and(|a| {
+    /// Whether the addresses are those of a path to the peer, or of the association that it means.
+    fn between_known(&self, peer: PeerId, hello: &Hello, src: IpAddr, dst: IpAddr) -> bool {
+        let joined = self.peers.get(peer).and_then(|p| p.association);
+        let meant = self.associations.by_nonce(hello.instance, hello.nonce);
+        let mut known = joined.into_iter().chain(meant).filter_map(|a| self.associations.get(a));
+        known.any(|a| {
             a.paths().any(|(_, p)| {
                 self.paths.get(p).is_some_and(|p| p.address.remote == src && p.address.local == dst)
             })
@@ -158,9 +160,17 @@ impl PathManager {
         hello: &Hello,
         ends: Ends,
     ) -> Result<(), Refused> {
-        let index = match self.matching(peer, hello) {
+        let known = self.matching(peer, hello);
+        if !self.prefers(peer, known, hello.instance, false) {
+            self.disagree(peer, qpn);
+            return Ok(());
+        }
+        let index = match known {
             Some(index) => index,
-            None => self.propose(peer, hello)?,
+            None => {
+                let nonce = self.peers.get(peer).ok_or(Refused::NoQueuePair)?.nonce;
+                self.propose(peer, hello, nonce)?
+            }
         };
         self.learn(index, hello, false);
         self.answer(peer, qpn, index, hello, HelloKind::Ack, ends);
@@ -168,7 +178,7 @@ impl PathManager {
         if let Some(qp) = self.qps.get_mut(&qpn)
             && !qp.agreed
         {
-            qp.tries = qp.tries.min(3);
+            qp.ask_anew();
             self.timers.no_later(Timer::Hello(qpn), self.clock.now() + Duration::from_millis(5));
         }
         Ok(())
@@ -186,13 +196,18 @@ impl PathManager {
             Some(index) => index,
             None => {
                 // Nothing is kept unless the code proves that the key was derived from our nonce.
-                let nonce = self.peers.get(peer).ok_or(Refused::NoQueuePair)?.nonce;
-                let local = (self.lane.instance, nonce);
-                let key = Key::derive(local, (hello.instance, hello.nonce));
-                if hello.echo != nonce || !hello.authentic(&key, ends, payload) {
+                let own = self.peers.get(peer).ok_or(Refused::NoQueuePair)?.nonce;
+                let nonce = hello.echo;
+                let key = Key::derive((self.lane.instance, nonce), (hello.instance, hello.nonce));
+                let ours = nonce == own || nonce == self.hello_nonce(peer);
+                if !ours || !hello.authentic(&key, ends, payload) {
                     return Err(Refused::Authentication);
                 }
-                self.propose(peer, hello)?
+                if !self.prefers(peer, None, hello.instance, true) {
+                    self.disagree(peer, qpn);
+                    return Ok(());
+                }
+                self.propose(peer, hello, nonce)?
             }
         };
         let a = self.associations.get(index).ok_or(Refused::NoAssociation)?;
@@ -203,7 +218,10 @@ impl PathManager {
             return Err(Refused::Malformed);
         }
         self.learn(index, hello, true);
-        self.confirm(index, peer);
+        if !self.confirm(index, peer) {
+            self.disagree(peer, qpn);
+            return Ok(());
+        }
         if hello.kind == HelloKind::Ack {
             self.answer(peer, qpn, index, hello, HelloKind::Done, ends);
         }
@@ -227,15 +245,20 @@ impl PathManager {
         (known && a.remote_slot == p.key.slot).then_some(index)
     }
 
-    /// A new association, unproven, in place of the one that the peer proposed last.
-    fn propose(&mut self, peer: PeerId, hello: &Hello) -> Result<AssociationId, Refused> {
+    /// A new association, unproven, in place of the one that the peer proposed last. `nonce`: ours.
+    fn propose(
+        &mut self,
+        peer: PeerId,
+        hello: &Hello,
+        nonce: Nonce,
+    ) -> Result<AssociationId, Refused> {
         if self.associations.by_nonce(hello.instance, hello.nonce).is_some() {
             // Somebody else's nonce, from an address that is not known for it.
             return Err(Refused::UnknownSource);
         }
         let p = self.peers.get_mut(peer).ok_or(Refused::NoQueuePair)?;
         let old = p.pending.take();
-        let (key, nonce) = (p.key, p.nonce);
+        let key = p.key;
         if let Some(old) = old {
             self.remove_unproven(old);
         }
@@ -316,162 +339,5 @@ impl PathManager {
         if !core::mem::replace(&mut qp.agreed, true) {
             self.push_event(PathEvent::MultipathAgreed { qpn: qpn.0, reach });
         }
-    }
-
-    /// The peer has proven that it knows the key: the association begins, or the peer joins it.
-    pub(crate) fn confirm(&mut self, index: AssociationId, peer: PeerId) {
-        let awake = self.clock.awake();
-        let Some(a) = self.associations.get_mut(index) else { return };
-        let first = !core::mem::replace(&mut a.confirmed, true);
-        a.last_answer = awake;
-        let window = if a.remote_window == 0 { u32::MAX } else { a.remote_window };
-        let old = self.peers.get(peer).and_then(|p| p.association);
-        if old != Some(index) {
-            if let Some(old) = old {
-                self.leave(peer, old);
-            }
-            if first {
-                self.first_path(index, peer, window);
-            }
-            self.join(peer, index);
-        }
-        if first {
-            self.begin_control(index);
-        }
-    }
-
-    /// The addresses of the handshake make path 0; the peer's path object goes over, with what is
-    /// in flight on it.
-    fn first_path(&mut self, index: AssociationId, peer: PeerId, window: u32) {
-        let Some(own) = self.peers.get(peer).map(|p| p.own) else { return };
-        let (Some(a), Some(path)) = (self.associations.get_mut(index), self.paths.get_mut(own))
-        else {
-            return;
-        };
-        let id = PathNumber(0);
-        a.paths[id] = Some(own);
-        a.generations[id] = 1;
-        path.role = Role::Member { association: index, id };
-        path.generation = 1;
-        path.peer_generation = 1;
-        path.users += 1;
-        path.congestion.set_limits(Limits { sure: window, max: window });
-        path.probes.next_at = self.clock.now();
-        path.probes.interval = Duration::ZERO;
-        self.paths_changed(index);
-    }
-
-    /// A peer becomes part of an association.
-    pub(crate) fn join(&mut self, peer: PeerId, index: AssociationId) {
-        let (Some(a), Some(p)) = (self.associations.get_mut(index), self.peers.get_mut(peer))
-        else {
-            return;
-        };
-        p.association = Some(index);
-        if p.pending == Some(index) {
-            p.pending = None;
-        }
-        p.plain = false;
-        if !p.qpns.is_empty() {
-            a.unused_since = None;
-        }
-        if !a.peers.contains(&peer) {
-            a.peers.push(peer);
-        }
-        let anchor = (p.key.local, p.key.remote);
-        if !a.anchors.contains(&anchor) && a.anchors.len() < MAX_ANCHORS {
-            a.anchors.push(anchor);
-        }
-        self.reselect(peer, Reason::Association);
-        self.timers.no_later(Timer::Association(index), self.clock.now());
-    }
-
-    /// The peer's lane was replaced by another: its queue pairs of old are orphans.
-    fn leave(&mut self, peer: PeerId, index: AssociationId) {
-        if let Some(p) = self.peers.get_mut(peer) {
-            p.association = None;
-            let qpns: Vec<Qpn> = p.qpns.iter().copied().collect();
-            for qpn in qpns {
-                if let Some(qp) = self.qps.get_mut(&qpn) {
-                    qp.agreed = false;
-                }
-            }
-        }
-        let empty = self.associations.get_mut(index).is_some_and(|a| {
-            a.peers.retain(|p| *p != peer);
-            a.peers.is_empty()
-        });
-        self.back_to_own(peer, index);
-        if empty {
-            self.remove_association(index);
-        }
-    }
-
-    /// The peer's route leads over its own addresses again.
-    fn back_to_own(&mut self, peer: PeerId, index: AssociationId) {
-        let Some(p) = self.peers.get_mut(peer) else { return };
-        p.detours.clear();
-        let own = p.own;
-        if let Some(a) = self.associations.get_mut(index) {
-            for slot in a.paths.iter_mut() {
-                if *slot == Some(own) {
-                    *slot = None;
-                    if let Some(path) = self.paths.get_mut(own) {
-                        path.users = path.users.saturating_sub(1);
-                    }
-                }
-            }
-        }
-        self.paths_changed(index);
-        let address = self.paths.get(own).map(|p| p.address);
-        let fault = address.and_then(|a| self.local.fault(a.local, a.remote));
-        let limits = Limits::of(&self.config);
-        if let Some(path) = self.paths.get_mut(own) {
-            path.role = Role::Plain { peer };
-            path.state = if fault.is_some() { PathState::Down } else { PathState::Up };
-            path.reason = fault;
-            path.congestion.set_limits(limits);
-        }
-        match fault {
-            None => self.switch(peer, own, Reason::Association),
-            Some(_) => self.begin_outage(peer),
-        }
-    }
-
-    pub(crate) fn remove_unproven(&mut self, index: AssociationId) {
-        if self.associations.get(index).is_some_and(|a| !a.confirmed) {
-            self.remove_association(index);
-        }
-    }
-
-    /// Forgets an association; its peers are plain again, those without queue pairs are gone.
-    pub(crate) fn remove_association(&mut self, index: AssociationId) {
-        let Some(a) = self.associations.get(index) else { return };
-        let peers = a.peers.clone();
-        for &peer in &peers {
-            if let Some(p) = self.peers.get_mut(peer) {
-                p.association = None;
-            }
-            self.back_to_own(peer, index);
-        }
-        let Some(a) = self.associations.remove(index) else { return };
-        self.timers.set(Timer::Association(index), None);
-        for (_, path) in a.paths() {
-            self.release_path(path);
-        }
-        for peer in peers {
-            let Some(p) = self.peers.get_mut(peer) else { continue };
-            if p.qpns.is_empty() {
-                self.remove_peer(peer);
-                continue;
-            }
-            let qpns: Vec<Qpn> = p.qpns.iter().copied().collect();
-            for qpn in qpns {
-                if let Some(qp) = self.qps.get_mut(&qpn) {
-                    qp.agreed = false;
-                }
-            }
-        }
-        self.redirect(&a.ends, &[]);
     }
 }

@@ -29,6 +29,7 @@ mod key;
 mod liveness;
 mod local;
 mod manager;
+mod membership;
 pub mod message;
 mod path;
 mod peers;

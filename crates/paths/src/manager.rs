@@ -40,7 +40,18 @@ pub(crate) struct Qp {
     pub(crate) peer: PeerId,
     pub(crate) remote_qpn: u32,
     pub(crate) agreed: bool,
+    /// A HELLO is due although it is agreed.
+    pub(crate) tell: bool,
     pub(crate) tries: u32,
+}
+
+impl Qp {
+    /// Its handshakes begin anew, in quick succession at first. Own and other addresses still take turns.
+    pub(crate) fn ask_anew(&mut self) {
+        if self.tries > 3 {
+            self.tries = 2 + self.tries % 2;
+        }
+    }
 }
 
 /// The path manager of one lane.
@@ -239,7 +250,12 @@ impl PathManager {
         {
             path.counters.received_bytes += bytes as u64;
         }
-        found.map_err(|why| why.count(&mut self.refusals))
+        found.map_err(|why| {
+            if tag.is_some() {
+                self.doubt(peer);
+            }
+            why.count(&mut self.refusals)
+        })
     }
 
     #[inline]

@@ -73,6 +73,8 @@ pub(crate) struct Peer {
     /// An association that the peer proposed but has not proven yet.
     pub(crate) pending: Option<AssociationId>,
     pub(crate) nonce: Nonce,
+    /// When it was last told by which association it is known here, apart from handshakes that are due.
+    pub(crate) told_at: Option<Duration>,
     pub(crate) qpns: BTreeSet<Qpn>,
     pub(crate) outage: Option<Outage>,
     /// A queue pair waits for room in the window of one of its paths.
@@ -98,6 +100,7 @@ impl Peer {
             association: None,
             pending: None,
             nonce,
+            told_at: None,
             qpns: BTreeSet::new(),
             outage: None,
             blocked: false,
@@ -166,10 +169,21 @@ impl Peers {
 
     /// A peer that differs in its options only: to the other side it is the same.
     pub(crate) fn sibling(&self, key: &PeerKey) -> Option<&Peer> {
-        let same = |k: &PeerKey| (k.local, k.remote, k.slot) == (key.local, key.remote, key.slot);
-        let first = PeerKey { options: PathOptions::default(), ..*key };
-        let (_, peer) = self.by_key.range(first..).next().filter(|(k, _)| same(k))?;
-        self.table.get(*peer)
+        self.table.get(self.alike(key).next()?)
+    }
+
+    /// The peers that differ from `key` in their options at most.
+    pub(crate) fn siblings(&self, key: &PeerKey) -> Vec<PeerId> {
+        self.alike(key).collect()
+    }
+
+    fn alike(&self, key: &PeerKey) -> impl Iterator<Item = PeerId> + '_ {
+        let ends = |k: &PeerKey| (k.local, k.remote, k.slot);
+        let (wanted, first) = (ends(key), PeerKey { options: PathOptions::default(), ..*key });
+        self.by_key
+            .range(first..)
+            .take_while(move |(k, _)| ends(k) == wanted)
+            .map(|(_, peer)| *peer)
     }
 
     /// `None`: there are too many.

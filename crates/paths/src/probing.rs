@@ -268,6 +268,8 @@ impl PathManager {
         if self.clock.awake() >= silent_since + self.config.silent_after {
             for peer in a.peers.clone() {
                 self.begin_outage(peer);
+                // Or the peer is in another association, and this one is known to this end only.
+                self.doubt(peer);
             }
         }
     }

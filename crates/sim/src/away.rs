@@ -37,8 +37,7 @@ pub(crate) fn add(seed: u64, case: &mut Case) {
         let time = rng.time(TIME);
         let when = any_step(rng);
         let plan = &case.pairs[pair];
-        // Not several paths: see docs/limits.md.
-        if plan.service == QpType::Rc && !plan.multipath && patience(plan) > 4 * time {
+        if plan.service == QpType::Rc && patience(plan) > 4 * time {
             case.faults.push((when, Fault::Away { pair, end, time }));
         }
     }

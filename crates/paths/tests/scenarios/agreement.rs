@@ -213,3 +213,98 @@ fn after_a_farewell_the_peers_queue_pairs_are_plain() {
     assert_eq!(net.deaths(), 0);
     assert!(net.hosts[0].paths.status().peers[0].remote_instance.is_none());
 }
+
+/// Attaches a second queue pair, between the addresses of link 1.
+fn attach_second(net: &mut Net, host: usize) -> PeerId {
+    let (mine, theirs) = (QPN[host] + 1, QPN[1 - host] + 1);
+    let ends = (ip(1, host), ip(1, 1 - host));
+    let h = &mut net.hosts[host];
+    let peer = h.paths.attach(net.now, mine, theirs, ends.0, ends.1, options()).unwrap();
+    h.peer = Some(peer);
+    peer
+}
+
+/// Each end takes what the other sends now.
+fn assert_understood(net: &mut Net, peers: [PeerId; 2], what: &str) {
+    for (host, other) in [(0, 1), (1, 0)] {
+        let route = net.hosts[host].paths.route(peers[host]).expect(what);
+        let address = *net.hosts[host].paths.path(route.path).unwrap();
+        let ends = (address.local, address.remote);
+        let found = net.hosts[other].paths.classify(peers[other], ends.0, ends.1, route.tag, 64);
+        assert!(found.is_ok(), "{what}: {found:?} at host {other}, tag {:?}", route.tag);
+    }
+}
+
+#[test]
+fn ends_that_begin_with_different_associations_end_in_the_same() {
+    for seed in 0..20 * SEEDS {
+        let mut net = Net::new(seed, 2 + (seed % 3) as usize);
+        for link in &mut net.links {
+            link.delay = US * (50 + 40 * (seed as u32 % 60));
+            link.loss_per_mille = 50 * (seed % 4);
+        }
+        net.keep_log = true;
+        // Host 0 takes the second address for a stranger's; host 1 already knows it as that of a path.
+        let first = attach_second(&mut net, 0);
+        let start = net.rng.time(20 * MS);
+        net.run(start);
+        net.connect();
+        let wait = net.rng.time(60 * MS);
+        net.run(wait);
+        let second = attach_second(&mut net, 1);
+        net.hosts[0].peer = Some(first);
+        // Old handshakes come late.
+        let is_hello = |f: &&Flying| matches!(&f.wire, Wire::Control(bytes) if bytes[0] == 0x64);
+        for _ in 0..seed % 5 {
+            let pause = net.rng.time(6 * MS);
+            net.run(pause);
+            let old: Vec<Flying> = net.log.iter().filter(is_hello).cloned().collect();
+            let at = net.rng.below(old.len() as u64) as usize;
+            if let Some(Flying { to, src, dst, wire: Wire::Control(bytes) }) = old.get(at) {
+                net.control(*to, *src, *dst, bytes);
+            }
+        }
+        net.run(Duration::from_secs(3));
+        assert_understood(&mut net, [first, second], &format!("seed {seed}"));
+        net.start_traffic();
+        net.run(50 * MS);
+        assert!(net.hosts.iter().all(|h| h.acked > 0), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_peer_that_has_forgotten_the_association_makes_another() {
+    let mut net = connected(18);
+    let linger = Config::default().linger;
+    net.hosts[0].paths.detach(net.now, QPN[0]);
+    net.run(linger - 5 * MS);
+    // Its farewell is lost.
+    net.cut(0, true);
+    net.cut(1, true);
+    net.run(10 * MS);
+    net.cut(0, false);
+    net.cut(1, false);
+    net.forget_events();
+    net.attach(0);
+    net.run(200 * MS);
+    assert!(net.has(0, |e| matches!(e, PathEvent::MultipathAgreed { .. })));
+    net.assert_same_paths();
+    net.start_traffic();
+    net.run(100 * MS);
+    assert!(net.hosts.iter().all(|h| h.acked > 0));
+}
+
+#[test]
+fn a_queue_pair_that_comes_before_the_farewell_has_its_paths_probed_at_once() {
+    let mut net = connected(19);
+    net.hosts[0].paths.detach(net.now, QPN[0]);
+    net.run(Duration::from_secs(3));
+    let probes = |net: &Net| -> u64 {
+        let status = net.hosts[0].paths.status();
+        status.peers[0].paths.iter().map(|path| path.counters.probes_sent).sum()
+    };
+    let before = probes(&net);
+    net.attach(0);
+    net.run(5 * MS);
+    assert!(probes(&net) > before);
+}

@@ -1,0 +1,289 @@
+//! Which association a peer belongs to: joining, leaving, and what is left behind.
+//!
+//! Two lanes may come to have more than one association, for example because one end already knows
+//! an address as one of an association's while the other still takes it for a stranger's. Both ends
+//! of a peer must choose the same one, or each drops the other's packets. So a peer stays where it is
+//! as long as that association lives, unless the other one comes later in an order that both ends can
+//! compute ([`Association::rank`]). An end that sees the other choose differently says HELLO again
+//! with the nonce of its own choice.
+
+use core::time::Duration;
+
+use crate::association::Association;
+use crate::congestion::Limits;
+use crate::id::{AssociationId, PathNumber, Qpn};
+use crate::key::Nonce;
+use crate::manager::PathManager;
+use crate::path::Role;
+use crate::peers::PeerKey;
+use crate::timers::Timer;
+use crate::types::{PathState, Reason};
+use polypath_types::PeerId;
+
+/// Pairs of addresses remembered as those that queue pairs were connected with.
+const MAX_ANCHORS: usize = 4;
+/// A peer is told again which association this end is in after so long at the earliest.
+const TELL: Duration = Duration::from_millis(5);
+/// The same if nothing but a data packet of unknown origin, or silence, gives reason to.
+const TELL_SELDOM: Duration = Duration::from_millis(100);
+
+impl PathManager {
+    /// Whether a path of the association carries both ways, as far as is known.
+    pub(crate) fn lives(&self, a: &Association) -> bool {
+        let up = |path| self.paths.get(path).is_some_and(|p| p.state == PathState::Up);
+        a.confirmed && a.paths().any(|(_, path)| up(path))
+    }
+
+    /// Whether a peer would move from the association that it is in to another with the lane of that
+    /// instance. `other`: `None` if there is no such association yet. `proven`: the peer has just shown
+    /// that it has the key.
+    pub(crate) fn prefers(
+        &self,
+        peer: PeerId,
+        other: Option<AssociationId>,
+        instance: u64,
+        proven: bool,
+    ) -> bool {
+        let Some(current) = self.peers.get(peer).and_then(|p| p.association) else { return true };
+        let Some(mine) = self.associations.get(current) else { return true };
+        if other == Some(current) || mine.remote_instance != instance || !self.lives(mine) {
+            return true;
+        }
+        let other = other.and_then(|other| self.associations.get(other));
+        other.is_some_and(|a| (proven || self.lives(a)) && a.rank() > mine.rank())
+    }
+
+    /// The peer chose another association for a queue pair: it is told which one this end is in, and
+    /// that one is probed, because the peer may have lost it.
+    pub(crate) fn disagree(&mut self, peer: PeerId, qpn: Qpn) {
+        self.tell(peer, qpn, TELL);
+        let now = self.clock.now();
+        let Some(index) = self.peers.get(peer).and_then(|p| p.association) else { return };
+        for path in self.members(index) {
+            if let Some(path) = self.paths.get_mut(path)
+                && path.state == PathState::Up
+                && path.probes.oldest().is_none()
+            {
+                path.probes.next_at = now;
+            }
+        }
+        self.timers.no_later(Timer::Association(index), now);
+    }
+
+    /// Something that need not be the peer's, or nothing at all, comes where an answer should: perhaps
+    /// it is in another association.
+    pub(crate) fn doubt(&mut self, peer: PeerId) {
+        let first = self.peers.get(peer).and_then(|p| p.qpns.first().copied());
+        if let Some(qpn) = first {
+            self.tell(peer, qpn, TELL_SELDOM);
+        }
+    }
+
+    /// Says HELLO for a queue pair, agreed or not, unless the peer was told less than `pause` ago.
+    fn tell(&mut self, peer: PeerId, qpn: Qpn, pause: Duration) {
+        let now = self.clock.now();
+        let Some(p) = self.peers.get_mut(peer) else { return };
+        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        if !p.key.options.multipath || p.told_at.is_some_and(|at| now < at + pause) {
+            return;
+        }
+        p.told_at = Some(now);
+        qp.ask_anew();
+        qp.tell = true;
+        self.timers.no_later(Timer::Hello(qpn), now + TELL);
+    }
+
+    /// The peer has proven that it knows the key: the association begins, or the peer joins it. Gives
+    /// `false` if the peer stays where it is.
+    pub(crate) fn confirm(&mut self, index: AssociationId, peer: PeerId) -> bool {
+        let awake = self.clock.awake();
+        let Some(instance) = self.associations.get(index).map(|a| a.remote_instance) else {
+            return false;
+        };
+        if !self.prefers(peer, Some(index), instance, true) {
+            self.give_up_pending(peer, index);
+            return false;
+        }
+        let Some(a) = self.associations.get_mut(index) else { return false };
+        let first = !core::mem::replace(&mut a.confirmed, true);
+        if first {
+            a.last_answer = awake;
+        }
+        let window = if a.remote_window == 0 { u32::MAX } else { a.remote_window };
+        let old = self.peers.get(peer).and_then(|p| p.association);
+        if old != Some(index) {
+            if let Some(old) = old {
+                self.leave(peer, old, instance);
+            }
+            if first {
+                self.first_path(index, peer, window);
+            }
+            self.join(peer, index);
+        }
+        if first {
+            self.begin_control(index);
+        }
+        true
+    }
+
+    /// What the peer proposed is not wanted any more. It may have begun with the peer all the same, so
+    /// that the nonce is used up.
+    fn give_up_pending(&mut self, peer: PeerId, index: AssociationId) {
+        let Some(p) = self.peers.get_mut(peer).filter(|p| p.pending == Some(index)) else { return };
+        p.pending = None;
+        let key = p.key;
+        self.remove_unproven(index);
+        self.renew_nonce(&key);
+    }
+
+    /// The next association with these addresses has another key than the last, and so no sequence
+    /// numbers of the last: the peer may still have that one.
+    fn renew_nonce(&mut self, key: &PeerKey) {
+        let nonce = Nonce(self.random.bytes());
+        for peer in self.peers.siblings(key) {
+            if let Some(p) = self.peers.get_mut(peer) {
+                p.nonce = nonce;
+            }
+        }
+    }
+
+    /// The addresses of the handshake make path 0; the peer's path object goes over, with what is
+    /// in flight on it.
+    fn first_path(&mut self, index: AssociationId, peer: PeerId, window: u32) {
+        let Some(own) = self.peers.get(peer).map(|p| p.own) else { return };
+        let (Some(a), Some(path)) = (self.associations.get_mut(index), self.paths.get_mut(own))
+        else {
+            return;
+        };
+        let id = PathNumber(0);
+        a.paths[id] = Some(own);
+        a.generations[id] = 1;
+        path.role = Role::Member { association: index, id };
+        path.generation = 1;
+        path.peer_generation = 1;
+        path.users += 1;
+        path.congestion.set_limits(Limits { sure: window, max: window });
+        path.probes.next_at = self.clock.now();
+        path.probes.interval = Duration::ZERO;
+        self.paths_changed(index);
+    }
+
+    /// A peer becomes part of an association.
+    pub(crate) fn join(&mut self, peer: PeerId, index: AssociationId) {
+        let (Some(a), Some(p)) = (self.associations.get_mut(index), self.peers.get_mut(peer))
+        else {
+            return;
+        };
+        p.association = Some(index);
+        if p.pending == Some(index) {
+            p.pending = None;
+        }
+        p.plain = false;
+        if !p.qpns.is_empty() {
+            a.unused_since = None;
+        }
+        if !a.peers.contains(&peer) {
+            a.peers.push(peer);
+        }
+        let anchor = (p.key.local, p.key.remote);
+        if !a.anchors.contains(&anchor) && a.anchors.len() < MAX_ANCHORS {
+            a.anchors.push(anchor);
+        }
+        self.reselect(peer, Reason::Association);
+        self.timers.no_later(Timer::Association(index), self.clock.now());
+    }
+
+    /// The peer moves to another association, with a lane of the given instance. If that is another lane,
+    /// queue pairs that were agreed with the one before are orphans.
+    fn leave(&mut self, peer: PeerId, index: AssociationId, instance: u64) {
+        let orphans = self.associations.get(index).is_none_or(|a| a.remote_instance != instance);
+        if let Some(p) = self.peers.get_mut(peer) {
+            p.association = None;
+            let key = p.key;
+            let qpns: Vec<Qpn> = p.qpns.iter().copied().filter(|_| orphans).collect();
+            for qpn in qpns {
+                if let Some(qp) = self.qps.get_mut(&qpn) {
+                    qp.agreed = false;
+                }
+            }
+            self.renew_nonce(&key);
+        }
+        let empty = self.associations.get_mut(index).is_some_and(|a| {
+            a.peers.retain(|p| *p != peer);
+            a.peers.is_empty()
+        });
+        self.back_to_own(peer, index);
+        if empty {
+            self.remove_association(index);
+        }
+    }
+
+    /// The peer's route leads over its own addresses again.
+    fn back_to_own(&mut self, peer: PeerId, index: AssociationId) {
+        let Some(p) = self.peers.get_mut(peer) else { return };
+        p.detours.clear();
+        let own = p.own;
+        if let Some(a) = self.associations.get_mut(index) {
+            for slot in a.paths.iter_mut() {
+                if *slot == Some(own) {
+                    *slot = None;
+                    if let Some(path) = self.paths.get_mut(own) {
+                        path.users = path.users.saturating_sub(1);
+                    }
+                }
+            }
+        }
+        self.paths_changed(index);
+        let address = self.paths.get(own).map(|p| p.address);
+        let fault = address.and_then(|a| self.local.fault(a.local, a.remote));
+        let limits = Limits::of(&self.config);
+        if let Some(path) = self.paths.get_mut(own) {
+            path.role = Role::Plain { peer };
+            path.state = if fault.is_some() { PathState::Down } else { PathState::Up };
+            path.reason = fault;
+            path.congestion.set_limits(limits);
+        }
+        match fault {
+            None => self.switch(peer, own, Reason::Association),
+            Some(_) => self.begin_outage(peer),
+        }
+    }
+
+    pub(crate) fn remove_unproven(&mut self, index: AssociationId) {
+        if self.associations.get(index).is_some_and(|a| !a.confirmed) {
+            self.remove_association(index);
+        }
+    }
+
+    /// Forgets an association; its peers are plain again, those without queue pairs are gone.
+    pub(crate) fn remove_association(&mut self, index: AssociationId) {
+        let Some(a) = self.associations.get(index) else { return };
+        let peers = a.peers.clone();
+        for &peer in &peers {
+            if let Some(p) = self.peers.get_mut(peer) {
+                p.association = None;
+            }
+            self.back_to_own(peer, index);
+        }
+        let Some(a) = self.associations.remove(index) else { return };
+        self.timers.set(Timer::Association(index), None);
+        for (_, path) in a.paths() {
+            self.release_path(path);
+        }
+        for peer in peers {
+            let Some(p) = self.peers.get_mut(peer) else { continue };
+            if p.qpns.is_empty() {
+                self.remove_peer(peer);
+                continue;
+            }
+            let (key, qpns) = (p.key, p.qpns.iter().copied().collect::<Vec<Qpn>>());
+            for qpn in qpns {
+                if let Some(qp) = self.qps.get_mut(&qpn) {
+                    qp.agreed = false;
+                }
+            }
+            self.renew_nonce(&key);
+        }
+        self.redirect(&a.ends, &[]);
+    }
+}
