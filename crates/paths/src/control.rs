@@ -429,6 +429,10 @@ impl PathManager {
         for &id in &usable {
             self.send_frame(index, id, body.clone(), answer);
         }
+        // Who asked by a pair of addresses that is no path here hears nothing by paths that are dead.
+        if let Some(ends) = to.filter(|_| exact.is_none() && !any_up) {
+            self.send_between(index, (ends.dst, ends.src), body, answer);
+        }
         let all_down = ids.iter().all(|(rank, _)| *rank == 4);
         if all_down || (!any_up && matches!(body, Body::Addresses { .. })) {
             self.send_beyond(index, body, answer);
@@ -440,7 +444,6 @@ impl PathManager {
     /// with, where both find each other who have moved at the same time. What is authentic needs no path.
     fn send_beyond(&mut self, index: AssociationId, body: &Body, answer: bool) {
         let Some(a) = self.associations.get(index) else { return };
-        let slot = u32::from(a.remote_slot);
         let pair = |p: PathId| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
         let members: Vec<Pair> = a.paths().filter_map(|(_, p)| pair(p)).collect();
         let mut beyond = pairs(&a.anchors, &a.announced, &a.remote_addresses);
@@ -448,10 +451,18 @@ impl PathManager {
         beyond.sort_unstable();
         beyond.dedup();
         beyond.retain(|&(l, r)| !members.contains(&(l, r)) && self.local.fault(l, r).is_none());
-        for (local, remote) in beyond {
-            let address = self.address(local, remote, PathOptions::default(), slot);
-            self.send_by(index, (PathNumber(0), 0), address, body.clone(), answer);
+        for pair in beyond {
+            self.send_between(index, pair, body, answer);
         }
+    }
+
+    /// One packet between two addresses that make no path.
+    fn send_between(&mut self, index: AssociationId, pair: Pair, body: &Body, answer: bool) {
+        let Some(slot) = self.associations.get(index).map(|a| u32::from(a.remote_slot)) else {
+            return;
+        };
+        let address = self.address(pair.0, pair.1, PathOptions::default(), slot);
+        self.send_by(index, (PathNumber(0), 0), address, body.clone(), answer);
     }
 
     /// One packet on one path.

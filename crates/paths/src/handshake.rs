@@ -284,15 +284,18 @@ impl PathManager {
             a.remote_number.get_or_insert(hello.association);
         }
         let fresh = hello.addresses_version > a.remote_addresses_version;
-        if !a.confirmed || (authentic && fresh) {
-            a.remote_addresses.clone_from(&hello.addresses);
-            a.remote_addresses_version = hello.addresses_version;
-            a.remote_window = match hello.receive_window {
-                0 => default,
-                window => window,
-            };
-            a.remote_reach = hello.reach;
+        if a.confirmed && !(authentic && fresh) {
+            return;
         }
+        a.remote_addresses.clone_from(&hello.addresses);
+        a.remote_addresses_version = hello.addresses_version;
+        a.remote_window = match hello.receive_window {
+            0 => default,
+            window => window,
+        };
+        a.remote_reach = hello.reach;
+        // Of an association that has yet to begin, `begin_control` does.
+        self.lead(index);
     }
 
     fn answer(

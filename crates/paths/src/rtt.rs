@@ -19,7 +19,11 @@ const RTT_GUESS: Duration = Duration::from_millis(100);
 const QUEUE_SLACK: Duration = Duration::from_millis(1);
 /// Shortest round trips are forgotten after one to two periods: the way may have become longer.
 const LEAST_PERIOD: Duration = Duration::from_secs(10);
-/// A sample above this is a descheduled process or a stale timestamp, not a round trip.
+/// What a round trip may take longer than twice the shortest one. Queues of links are seldom that long: more
+/// than that is a process that did not run. Counted as a round trip, it would make the path's silence go
+/// unnoticed for many times as long.
+const STALL: Duration = Duration::from_millis(250);
+/// A sample above this is a stale timestamp, not a round trip.
 const RTT_MAX: Duration = Duration::from_secs(4);
 
 impl Rtt {
@@ -30,6 +34,7 @@ impl Rtt {
             self.least = [None, self.least[0]];
         }
         self.least[0] = Some(self.least[0].map_or(rtt, |least| least.min(rtt)));
+        let rtt = rtt.min(self.longest());
         match self.smoothed {
             None => {
                 self.smoothed = Some(rtt);
@@ -49,16 +54,24 @@ impl Rtt {
     /// Round trips take so much longer than they could that packets must be waiting in a queue: more on their
     /// way would only wait longer, and have those of others wait.
     pub(crate) fn queues(&self) -> bool {
-        let (Some(smoothed), Some(least)) = (self.smoothed, self.least.iter().flatten().min())
-        else {
-            return false;
-        };
+        let (Some(smoothed), Some(least)) = (self.smoothed, self.least()) else { return false };
         smoothed > least * 2 + QUEUE_SLACK.as_nanos() as u64
+    }
+
+    fn least(&self) -> Option<u64> {
+        self.least.iter().flatten().copied().min()
+    }
+
+    /// The longest time, in nanoseconds, that is taken for a round trip.
+    fn longest(&self) -> u64 {
+        self.least().map_or(u64::MAX, |least| least * 2 + STALL.as_nanos() as u64)
     }
 
     /// The longest that an answer should take.
     pub(crate) fn bound(&self) -> Duration {
-        self.smoothed.map_or(RTT_GUESS, |s| Duration::from_nanos(s + self.variation * 4))
+        self.smoothed.map_or(RTT_GUESS, |smoothed| {
+            Duration::from_nanos((smoothed + self.variation * 4).min(self.longest()))
+        })
     }
 }
 
@@ -77,6 +90,23 @@ mod tests {
         rtt.sample(MS, MS * 16);
         assert_eq!(rtt.smoothed(), Some(MS * 9));
         assert_eq!(rtt.bound(), MS * 9 + MS * 20);
+    }
+
+    #[test]
+    fn a_peer_that_did_not_run_is_not_waited_for_as_long_from_then_on() {
+        let mut rtt = Rtt::default();
+        for _ in 0..10 {
+            rtt.sample(MS, MS);
+        }
+        for _ in 0..100 {
+            rtt.sample(MS, MS * 850);
+        }
+        assert_eq!(rtt.bound(), STALL + MS * 2);
+        let mut long = Rtt::default();
+        for _ in 0..10 {
+            long.sample(MS, MS * 600);
+        }
+        assert!(long.bound() >= MS * 600, "a way that always takes that long is not cut short");
     }
 
     #[test]
