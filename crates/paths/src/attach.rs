@@ -192,7 +192,7 @@ impl PathManager {
         let Some(peer) = self.peers.remove(index) else { return };
         self.timers.set(Timer::Hold(index), None);
         if let Some(a) = peer.pending {
-            self.remove_unproven(a);
+            self.remove_unproven(a, &peer.key);
         }
         self.release_path(peer.own);
     }

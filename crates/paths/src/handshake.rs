@@ -260,7 +260,7 @@ impl PathManager {
         let old = p.pending.take();
         let key = p.key;
         if let Some(old) = old {
-            self.remove_unproven(old);
+            self.remove_unproven(old, &key);
         }
         let local = (self.lane.instance, nonce);
         let remote = (hello.instance, hello.nonce);

@@ -126,14 +126,12 @@ impl PathManager {
         true
     }
 
-    /// What the peer proposed is not wanted any more. It may have begun with the peer all the same, so
-    /// that the nonce is used up.
+    /// What the peer proposed is not wanted any more.
     fn give_up_pending(&mut self, peer: PeerId, index: AssociationId) {
         let Some(p) = self.peers.get_mut(peer).filter(|p| p.pending == Some(index)) else { return };
         p.pending = None;
         let key = p.key;
-        self.remove_unproven(index);
-        self.renew_nonce(&key);
+        self.remove_unproven(index, &key);
     }
 
     /// The next association with these addresses has another key than the last, and so no sequence
@@ -249,9 +247,12 @@ impl PathManager {
         }
     }
 
-    pub(crate) fn remove_unproven(&mut self, index: AssociationId) {
+    /// Forgets what a peer with this key has proposed. Its nonce is used up, because the association may
+    /// have begun at the other end.
+    pub(crate) fn remove_unproven(&mut self, index: AssociationId, key: &PeerKey) {
         if self.associations.get(index).is_some_and(|a| !a.confirmed) {
             self.remove_association(index);
+            self.renew_nonce(key);
         }
     }
 
@@ -271,12 +272,11 @@ impl PathManager {
             self.release_path(path);
         }
         for peer in peers {
-            let Some(p) = self.peers.get_mut(peer) else { continue };
-            if p.qpns.is_empty() {
-                self.remove_peer(peer);
-                continue;
-            }
+            let Some(p) = self.peers.get(peer) else { continue };
             let (key, qpns) = (p.key, p.qpns.iter().copied().collect::<Vec<Qpn>>());
+            if qpns.is_empty() {
+                self.remove_peer(peer);
+            }
             for qpn in qpns {
                 if let Some(qp) = self.qps.get_mut(&qpn) {
                     qp.agreed = false;

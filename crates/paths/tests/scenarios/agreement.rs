@@ -308,3 +308,30 @@ fn a_queue_pair_that_comes_before_the_farewell_has_its_paths_probed_at_once() {
     net.run(5 * MS);
     assert!(probes(&net) > before);
 }
+
+#[test]
+fn a_queue_pair_that_comes_back_during_the_handshake_is_not_taken_for_the_one_before() {
+    for round_trips in 0..12 {
+        let mut net = Net::new(20, 1);
+        // A plain queue pair between the same addresses stays.
+        for host in 0..2 {
+            let (mine, theirs) = (QPN[host] + 7, QPN[1 - host] + 7);
+            let ends = (ip(0, host), ip(0, 1 - host));
+            let plain = PathOptions::default();
+            net.hosts[host].paths.attach(net.now, mine, theirs, ends.0, ends.1, plain).unwrap();
+        }
+        net.connect();
+        net.run(US * 25 * round_trips);
+        net.hosts[0].paths.detach(net.now, QPN[0]);
+        net.run(2 * MS);
+        net.attach(0);
+        net.run(Duration::from_secs(1));
+        let peers = [net.hosts[0].peer.unwrap(), net.hosts[1].peer.unwrap()];
+        assert_understood(&mut net, peers, &format!("after {round_trips}"));
+        net.start_traffic();
+        net.run(50 * MS);
+        assert!(net.hosts.iter().all(|h| h.acked > 0), "after {round_trips}");
+        let refused: u64 = net.hosts.iter().map(|h| h.paths.refusals().malformed).sum();
+        assert_eq!(refused, 0, "after {round_trips}");
+    }
+}
