@@ -512,7 +512,8 @@ impl Outside<u32> for Io {
         self.path_events.push((now, *event));
         if let PathEvent::PathDead { path, reason } = *event
             && reason != Reason::PeerNotice
-            && paths.tag(path).is_some()
+            // Of the first generation, it was in no set yet when it died.
+            && paths.tag(path).is_some_and(|tag| tag.generation > 1)
         {
             self.gave_up.insert(path, now);
         }

@@ -288,8 +288,8 @@ impl Pair {
                     || plan.multipath
                     || !conditions.settled
                     || alone <= patience + LATE + stalls_of(io);
-                // The refusal can't have been lost.
-                let told = refused && !conditions.lossy;
+                // The refusal can't have been lost, nor have come while this end was away.
+                let told = refused && !conditions.lossy && end.thawed_at.is_zero();
                 let waited = waited.saturating_sub(stalled);
                 plan.timeout != 0 && waited >= least && excused && !told && in_time
             }

@@ -31,7 +31,7 @@ use flight::Flight;
 use on_path::Probe;
 use polypath_types::{PathId, PostError, QpEvent, QpState, SendWr, WcStatus};
 use tally::Tally;
-use timers::{Expired, Timers};
+use timers::{Expired, Timers, probe_limit};
 pub(crate) use transmit::{Failure, burst_packets, emit_data, local_fault, unsent};
 
 /// Sequence numbers start here plus the first PSN, so that a duplicate's is never negative.
@@ -151,7 +151,10 @@ impl Requester {
         if self.held {
             return None;
         }
-        self.timers.deadline(self.flight.probe_due().map(|(_, at)| at), core.attr.timeout)
+        self.timers.deadline(
+            self.flight.probe_due(probe_limit(core.attr.timeout)).map(|(_, at)| at),
+            core.attr.timeout,
+        )
     }
 
     /// All patience anew: there was progress, or what went on before was not the peer's doing.
@@ -185,7 +188,7 @@ impl Requester {
         }
         let oldest = self.flight.oldest().map(|(path, _)| path);
         let una = self.flight.una();
-        let due = self.flight.probe_due();
+        let due = self.flight.probe_due(probe_limit(core.attr.timeout));
         let probe_at = due.map(|(_, at)| at);
         match self.timers.expired(now, probe_at, core.attr.timeout, core.multipath) {
             Expired::Nothing => {}

@@ -22,7 +22,7 @@ const REORDERING_MAX: u32 = 64;
 /// A probe never comes earlier than this after progress: the peer's thread may just not have run.
 pub(super) const PROBE_MIN: Duration = Duration::from_micros(1500);
 /// The first probe when no round trip was measured yet.
-const PROBE_UNMEASURED: Duration = Duration::from_millis(20);
+pub(super) const PROBE_UNMEASURED: Duration = Duration::from_millis(20);
 /// Probes back off up to this.
 const PROBE_MAX: Duration = Duration::from_millis(200);
 
@@ -57,10 +57,10 @@ pub(super) struct ProbeTimer {
 }
 
 impl ProbeTimer {
-    /// When the next probe is due.
+    /// When the next probe is due. `limit`: the first comes so long after progress at the latest.
     #[inline]
-    pub(super) fn due(&self) -> Duration {
-        let first = self.srtt.map_or(PROBE_UNMEASURED, |rtt| (rtt * 3).max(PROBE_MIN));
+    pub(super) fn due(&self, limit: Duration) -> Duration {
+        let first = self.srtt.map_or(PROBE_UNMEASURED, |rtt| (rtt * 3).max(PROBE_MIN)).min(limit);
         if self.probes == 0 {
             return self.from + first;
         }
@@ -356,18 +356,21 @@ mod tests {
     fn probes_come_after_three_round_trips_of_their_path_and_then_more_and_more_rarely() {
         let mut timer = ProbeTimer::default();
         timer.restart(MS);
-        assert_eq!(timer.due(), MS + PROBE_UNMEASURED);
+        assert_eq!(timer.due(Duration::MAX), MS + PROBE_UNMEASURED);
         timer.measured(MS * 10);
-        assert_eq!(timer.due(), MS * 31);
+        assert_eq!(timer.due(Duration::MAX), MS * 31);
         timer.probed(MS * 31);
-        assert_eq!(timer.due(), MS * 31 + MS * 60);
+        assert_eq!(timer.due(Duration::MAX), MS * 31 + MS * 60);
         (0..20).for_each(|_| timer.probed(MS * 31));
-        assert_eq!(timer.due(), MS * 31 + PROBE_MAX);
+        assert_eq!(timer.due(Duration::MAX), MS * 31 + PROBE_MAX);
         timer.restart(MS * 40);
-        assert_eq!(timer.due(), MS * 70);
+        assert_eq!(timer.due(Duration::MAX), MS * 70);
         let mut quick = ProbeTimer::default();
         quick.measured(MS / 100);
-        assert_eq!(quick.due(), PROBE_MIN);
+        assert_eq!(quick.due(Duration::MAX), PROBE_MIN);
+        let mut stalled = ProbeTimer::default();
+        stalled.measured(MS * 850);
+        assert_eq!(stalled.due(MS * 300), MS * 300);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use polypath_wire::packet::Packet;
 use polypath_wire::psn::Psn;
 
 use super::tally::Tally;
+use super::timers::probe_limit;
 use super::{Requester, micros, psn};
 use crate::cause::Cause;
 use crate::common::Core;
@@ -241,7 +242,7 @@ impl Requester {
                 answer.now,
                 core.attr.timeout,
                 core.multipath,
-                self.flight.oldest_due(),
+                self.flight.oldest_due(probe_limit(core.attr.timeout)),
             )
         {
             return true;

@@ -7,6 +7,7 @@
 //! the peer is gone. It takes all the time for that which the IBTA allows ([`ACK_PATIENCE`]), and
 //! counts no time in which this process itself did not run ([`Timers::is_late`]).
 
+use super::on_path::PROBE_UNMEASURED;
 use core::time::Duration;
 
 use crate::frozen::{Reader, ThawError, Writer};
@@ -34,6 +35,13 @@ pub(crate) fn rnr_delay(code: u8) -> Duration {
 /// The local ACK timeout, 4.096 µs × 2^`code`; `None` for code 0, which waits for ever (IBTA 9.9.2.1.1).
 pub(crate) fn ack_timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096u64 << (code & 31)))
+}
+
+/// How late the first probe comes at most, however long round trips are: in the middle of the time after
+/// which a retry is used up. Where there is none, the path is suspected before the queue pair fails.
+#[inline]
+pub(super) fn probe_limit(timeout: u8) -> Duration {
+    ack_timeout(timeout).map_or(Duration::MAX, |t| (t * (ACK_PATIENCE / 2)).max(PROBE_UNMEASURED))
 }
 
 /// What has expired.
@@ -284,11 +292,16 @@ mod tests {
         }
 
         fn deadline(&self, timeout: u8) -> Option<Duration> {
-            self.timers.deadline(Some(self.path.due()), timeout)
+            self.timers.deadline(Some(self.path.due(probe_limit(timeout))), timeout)
         }
 
         fn expired(&mut self, now: Duration, timeout: u8, multipath: bool) -> Expired {
-            let expired = self.timers.expired(now, Some(self.path.due()), timeout, multipath);
+            let expired = self.timers.expired(
+                now,
+                Some(self.path.due(probe_limit(timeout))),
+                timeout,
+                multipath,
+            );
             match expired {
                 Expired::Nothing => {}
                 Expired::Probe => self.path.probed(now),
@@ -298,7 +311,7 @@ mod tests {
         }
 
         fn replay(&mut self, now: Duration, timeout: u8, multipath: bool) -> bool {
-            self.timers.replay(now, timeout, multipath, Some(self.path.due()))
+            self.timers.replay(now, timeout, multipath, Some(self.path.due(probe_limit(timeout))))
         }
     }
 

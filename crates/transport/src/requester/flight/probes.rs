@@ -35,28 +35,28 @@ impl Flight {
         self.paths.retain(|path| used.iter().any(|slot| slot.path == path));
     }
 
-    /// Whose probe is due next, and when. Nothing is waited for: none.
+    /// Whose probe is due next, and when ([`ProbeTimer::due`](super::super::on_path::ProbeTimer)). Nothing is waited for: none.
     #[inline]
-    pub(in crate::requester) fn probe_due(&self) -> Option<(PathId, Duration)> {
+    pub(in crate::requester) fn probe_due(&self, limit: Duration) -> Option<(PathId, Duration)> {
         if !self.waits() {
             return None;
         }
         // All that is in flight is on it.
         if let Some(on) = self.paths.sole() {
-            return Some((on.path, on.timer.due()));
+            return Some((on.path, on.timer.due(limit)));
         }
         // What holds up all that came later is waited for even if it is to be sent again first.
         let oldest = self.slots.front().map(|slot| slot.path);
         let waits = |on: &&OnPath| on.prompt > 0 || Some(on.path) == oldest;
-        let due = self.paths.iter().filter(waits).map(|on| (on.path, on.timer.due()));
+        let due = self.paths.iter().filter(waits).map(|on| (on.path, on.timer.due(limit)));
         due.min_by_key(|(_, at)| *at)
     }
 
     /// When the packet that holds up all others would have been asked for, whether or not it is to be
     /// sent again by now.
-    pub(in crate::requester) fn oldest_due(&self) -> Option<Duration> {
+    pub(in crate::requester) fn oldest_due(&self, limit: Duration) -> Option<Duration> {
         let oldest = self.slots.front()?.path;
-        Some(self.paths.get(oldest)?.timer.due())
+        Some(self.paths.get(oldest)?.timer.due(limit))
     }
 
     /// The probes whose fate is known by now: their packets have arrived.
