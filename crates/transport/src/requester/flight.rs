@@ -454,7 +454,8 @@ impl Flight {
         }
     }
 
-    /// Marks as lost the answers before `to` that have not come, except those asked for again a moment ago.
+    /// Marks as lost the answers before `to` that have not come, except those asked for again a moment ago, or
+    /// after the packet whose acknowledgement tells of it: it may have waited in a queue.
     pub(crate) fn lose_answers(
         &mut self,
         to: u64,
@@ -463,16 +464,21 @@ impl Flight {
         tally: &mut Tally,
     ) {
         let to = to.min(self.next());
+        let told_by = to.checked_sub(1).and_then(|seq| self.slot(seq)).map(|s| (s.path, s.order));
         let mut seq = self.una;
         while seq < to {
             let at = (seq - self.una) as usize;
             let slot = &self.slots[at];
+            let asked_later = told_by.is_some_and(|(path, order)| {
+                path == slot.path && (slot.order.wrapping_sub(order) as i32) > 0
+            });
             if slot.is(DONE | SACKED) {
                 seq = self.after(seq);
                 continue;
             }
             let guarded = slot.is(AGAIN) || !only_resent_are_guarded;
-            if slot.is(ANSWERED) && !(guarded && self.is_recent(slot, now_us)) {
+            let spared = guarded && (asked_later || self.is_recent(slot, now_us));
+            if slot.is(ANSWERED) && !spared {
                 self.lose(at, tally);
             }
             seq += 1;

@@ -158,3 +158,21 @@ fn packets_sent_again_in_vain_take_no_more_memory() {
     }
     check(&f);
 }
+
+#[test]
+fn an_answer_asked_for_again_is_not_missed_because_of_what_was_sent_before() {
+    let mut f = Flight::new(START);
+    f.push(PathId(0), 1024, ANSWERED | END, 0);
+    for _ in 0..3 {
+        f.push(PathId(0), 1024, END, 0);
+    }
+    let (mut tally, long) = (Tally::default(), 1_000_000);
+    f.lose_answers(START + 2, 10, true, &mut tally);
+    assert!(f.any_lost(), "the second packet was acknowledged, the READ before it not answered");
+    f.resend(START, 1, PathId(0), 20);
+    f.lose_answers(START + 4, long, true, &mut tally);
+    assert!(!f.any_lost(), "the others went before it was asked for again");
+    f.push(PathId(0), 1024, END, 30);
+    f.lose_answers(START + 5, long, true, &mut tally);
+    assert!(f.any_lost(), "this one went later");
+}
