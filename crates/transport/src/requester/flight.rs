@@ -454,8 +454,8 @@ impl Flight {
         }
     }
 
-    /// Marks as lost the answers before `to` that have not come, except those asked for again a moment ago, or
-    /// after the packet whose acknowledgement tells of it: it may have waited in a queue.
+    /// Marks as lost the answers before `to` that have not come, except those asked for again a moment ago,
+    /// or after the packet whose acknowledgement tells of it: it may have waited in a queue.
     pub(crate) fn lose_answers(
         &mut self,
         to: u64,

@@ -35,7 +35,8 @@ impl Flight {
         self.paths.retain(|path| used.iter().any(|slot| slot.path == path));
     }
 
-    /// Whose probe is due next, and when ([`ProbeTimer::due`](super::super::on_path::ProbeTimer)). Nothing is waited for: none.
+    /// Whose probe is due next, and when; `limit`: see [`ProbeTimer`](super::super::on_path::ProbeTimer).
+    /// Nothing is waited for: none.
     #[inline]
     pub(in crate::requester) fn probe_due(&self, limit: Duration) -> Option<(PathId, Duration)> {
         if !self.waits() {
