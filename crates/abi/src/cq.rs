@@ -5,13 +5,14 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use libc::{c_int, pthread_mutex_t};
+use libc::c_int;
 use polypath_verbs::{CompletionQueue, Error, NetworkHeader, Result, Wc};
 
 use crate::channel::CChannel;
 use crate::context::{CContext, Tie, is_usable};
 use crate::guard::{self, null_argument};
 use crate::layout::{ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_wc};
+use crate::lock::RawLock;
 use crate::ours::{Object, Ours};
 use crate::wait::Counter;
 
@@ -46,7 +47,7 @@ unsafe impl Object for CCq {
 /// The state of `start_poll` … `end_poll`.
 pub(crate) struct Polling {
     /// It is locked from `start_poll` to `end_poll`, unless the program promised to use one thread.
-    pub(crate) lock: UnsafeCell<pthread_mutex_t>,
+    pub(crate) lock: RawLock,
     pub(crate) single_threaded: bool,
     pub(crate) current: UnsafeCell<Option<Wc>>,
 }

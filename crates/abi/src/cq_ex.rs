@@ -8,7 +8,6 @@ use polypath_verbs::Wc;
 use crate::cq::{CCq, cq_of, flags, immediate, service_level};
 use crate::guard::{self};
 use crate::layout::{Pointer, ibv_cq_ex};
-use crate::wait::{pthread_mutex_lock, pthread_mutex_unlock};
 
 /// A function in the form in which the structure stores it.
 macro_rules! slot {
@@ -95,15 +94,13 @@ unsafe extern "C-unwind" fn end_poll(cq: *mut ibv_cq_ex) {
 
 fn lock(cq: &CCq) {
     if !cq.polling.single_threaded {
-        // SAFETY: the mutex lives as long as the queue.
-        unsafe { pthread_mutex_lock(cq.polling.lock.get()) };
+        cq.polling.lock.lock();
     }
 }
 
 fn unlock(cq: &CCq) {
     if !cq.polling.single_threaded {
-        // SAFETY: the same mutex, which this thread has locked.
-        unsafe { pthread_mutex_unlock(cq.polling.lock.get()) };
+        cq.polling.lock.unlock();
     }
 }
 

@@ -16,6 +16,7 @@ use crate::guard::{self, null_argument};
 use crate::layout::{
     Pointer, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
 };
+use crate::lock::RawLock;
 
 /// The parameters of a completion queue, in addition to the traits' request.
 struct Recipe {
@@ -77,7 +78,7 @@ unsafe fn make(context: *mut ibv_context, recipe: &Recipe) -> Result<*mut CCq> {
             comp_given: AtomicU32::new(0),
             async_given: AtomicU32::new(0),
             polling: Polling {
-                lock: zeroed(),
+                lock: RawLock::new(),
                 single_threaded: recipe.single_threaded,
                 current: UnsafeCell::new(None),
             },

@@ -3,11 +3,12 @@
 use core::ptr::null_mut;
 use std::any::Any;
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use polypath_verbs::*;
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::cq::destroy_cq;
 use crate::cq_make::create_cq;
@@ -134,15 +135,11 @@ struct Eventfd(OwnedFd);
 
 impl Eventfd {
     fn new() -> Self {
-        let flags = libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC;
-        // SAFETY: a new descriptor that nobody else owns.
-        Self(unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, flags)) })
+        Self(eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC).unwrap())
     }
 
     fn raise(&self) {
-        let one = 1_u64;
-        // SAFETY: eight bytes to an eventfd.
-        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+        assert_eq!(rustix::io::write(&self.0, &1_u64.to_ne_bytes()), Ok(8));
     }
 }
 

@@ -1,24 +1,24 @@
 //! Work requests that are collected between `ibv_wr_start` and `ibv_wr_complete`.
 
 use core::cell::UnsafeCell;
-use core::mem::zeroed;
 use core::ops::Range;
 use std::sync::Arc;
 
-use libc::{c_int, pthread_mutex_t};
+use libc::c_int;
 use polypath_verbs::{AddressHandle, SendFlags, SendOp, Sge};
+
+use crate::lock::RawLock;
 
 /// Collects work requests between `ibv_wr_start` and `ibv_wr_complete`.
 pub(crate) struct Builder {
     /// It is locked from start to complete or abort.
-    pub(crate) lock: UnsafeCell<pthread_mutex_t>,
+    pub(crate) lock: RawLock,
     pub(crate) draft: UnsafeCell<Draft>,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        // SAFETY: zero is an unlocked mutex.
-        Self { lock: UnsafeCell::new(unsafe { zeroed() }), draft: UnsafeCell::default() }
+        Self { lock: RawLock::new(), draft: UnsafeCell::default() }
     }
 }
 

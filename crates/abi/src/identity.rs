@@ -3,13 +3,14 @@
 
 use core::mem::zeroed;
 use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::sync::{Arc, Weak};
 
 use libc::c_int;
 use polypath_verbs::{Error, Result};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::context::Opened;
-use crate::guard;
 use crate::lock::Lock;
 
 /// The name of a context's memory file, so that another process can tell what it received.
@@ -36,12 +37,10 @@ fn identity(fd: c_int) -> Result<Identity> {
 
 /// Creates a descriptor for a new context's `cmd_fd`. Also returns its file's identity.
 pub(crate) fn command_fd() -> Result<(c_int, Identity)> {
-    // SAFETY: a valid name.
-    let fd = unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(Error::new(guard::errno(), "cannot make a file for the context"));
-    }
-    Ok((fd, identity(fd)?))
+    let fd = memfd_create(NAME, MemfdFlags::CLOEXEC)
+        .map_err(|errno| Error::new(errno.raw_os_error(), "cannot make a file for the context"))?;
+    let identity = identity(fd.as_raw_fd())?;
+    Ok((fd.into_raw_fd(), identity))
 }
 
 /// Adds an open device, whose contexts can be imported from now on.

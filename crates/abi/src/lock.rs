@@ -1,16 +1,42 @@
 //! Locks of the whole process that work across `fork()`: see [`crate::fork`].
 
 use core::cell::UnsafeCell;
-use core::mem::zeroed;
 use core::ops::{Deref, DerefMut};
 
 use libc::pthread_mutex_t;
 
 use crate::wait::{pthread_mutex_lock, pthread_mutex_unlock};
 
+/// A mutex of the C library without a value. It must not move while it is locked.
+pub(crate) struct RawLock(UnsafeCell<pthread_mutex_t>);
+
+// SAFETY: the C library's functions may be called by several threads.
+unsafe impl Send for RawLock {}
+// SAFETY: the same.
+unsafe impl Sync for RawLock {}
+
+impl RawLock {
+    /// An unlocked lock.
+    pub(crate) const fn new() -> Self {
+        Self(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER))
+    }
+
+    /// Waits for the lock. Not re-entrant.
+    pub(crate) fn lock(&self) {
+        // SAFETY: this is an initialised mutex.
+        unsafe { pthread_mutex_lock(self.0.get()) };
+    }
+
+    /// Unlocks what this thread locked.
+    pub(crate) fn unlock(&self) {
+        // SAFETY: the same, and callers unlock only what their thread locked.
+        unsafe { pthread_mutex_unlock(self.0.get()) };
+    }
+}
+
 /// A value behind a mutex of the C library.
 pub(crate) struct Lock<T> {
-    raw: UnsafeCell<pthread_mutex_t>,
+    raw: RawLock,
     value: UnsafeCell<T>,
 }
 
@@ -23,8 +49,7 @@ pub(crate) struct Held<'a, T>(&'a Lock<T>);
 impl<T> Lock<T> {
     /// An unlocked lock.
     pub(crate) const fn new(value: T) -> Self {
-        // SAFETY: zero is an unlocked mutex.
-        Self { raw: UnsafeCell::new(unsafe { zeroed() }), value: UnsafeCell::new(value) }
+        Self { raw: RawLock::new(), value: UnsafeCell::new(value) }
     }
 
     /// Waits for the lock. It is not re-entrant.
@@ -35,14 +60,12 @@ impl<T> Lock<T> {
 
     /// Locks without a guard, for the fork handlers.
     pub(crate) fn raw_lock(&self) {
-        // SAFETY: the mutex is in a static, or in a test's frame that outlives its use.
-        unsafe { pthread_mutex_lock(self.raw.get()) };
+        self.raw.lock();
     }
 
     /// Unlocks what [`Self::raw_lock`] locked.
     pub(crate) fn raw_unlock(&self) {
-        // SAFETY: the same mutex, which this thread has locked.
-        unsafe { pthread_mutex_unlock(self.raw.get()) };
+        self.raw.unlock();
     }
 }
 

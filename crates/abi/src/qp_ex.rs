@@ -17,7 +17,6 @@ use crate::layout::{Pointer, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, 
 use crate::ours::Ours;
 use crate::post::{only_type_2, sges, stage, unstage};
 use crate::qp::CQp;
-use crate::wait::{pthread_mutex_lock, pthread_mutex_unlock};
 
 /// The largest number of work requests between `ibv_wr_start` and `ibv_wr_complete`.
 const REQUESTS_MAX: usize = 1 << 16;
@@ -66,8 +65,7 @@ impl Posting {
 
     /// Ends the use of the draft.
     fn end(self) {
-        // SAFETY: this thread locked it in `wr_start`; the mutex lives as long as the queue pair.
-        unsafe { pthread_mutex_unlock(self.0.builder().lock.get()) };
+        self.0.builder().lock.unlock();
     }
 }
 
@@ -110,8 +108,7 @@ pub(crate) fn refusal() -> usize {
 }
 
 extern "C-unwind" fn wr_start(qp: Ours<CQp>) {
-    // SAFETY: the mutex lives as long as the queue pair.
-    unsafe { pthread_mutex_lock(qp.builder().lock.get()) };
+    qp.builder().lock.lock();
     Posting(qp).with_draft(|_, draft| draft.clear());
 }
 

@@ -10,6 +10,7 @@ use std::thread;
 
 use common::{PATIENCE, client, counter, in_namespace, readable, run};
 use polypath_ipc::{Client, CmFile};
+use rustix::thread::gettid;
 
 // linux/rdma_user_cm.h
 const CREATE_ID: u32 = 0;
@@ -162,9 +163,8 @@ fn connect(to: SocketAddr) {
 
 /// The server's address, with the scope that a link-local one needs.
 fn socket_address(ip: IpAddr, link: &str) -> SocketAddr {
-    let name = std::ffi::CString::new(link).unwrap();
-    // SAFETY: the name ends with NUL.
-    let ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    let socket = std::net::UdpSocket::bind("[::]:0").unwrap();
+    let ifindex = rustix::net::netdevice::name_to_index(socket, link).unwrap();
     match ip {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => {
             SocketAddrV6::new(ip, 7471, 0, ifindex).into()
@@ -188,8 +188,7 @@ fn between_two_hosts(addresses: [&str; 2], prefix: u8) {
         scope.spawn(move || {
             // SAFETY: this changes the namespace of this thread only.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
-            // SAFETY: the call takes no arguments.
-            to_first.send(unsafe { libc::gettid() }).unwrap();
+            to_first.send(gettid().as_raw_pid()).unwrap();
             from_first.recv().unwrap();
             run("ip link set lo up");
             configure("eth1", addresses[1]);

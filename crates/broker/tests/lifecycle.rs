@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use polypath_ipc::message::{self, Request, TOLD_MAX, Told};
 use polypath_ipc::status::{LaneStatus, ProcessStatus, QpStatus};
 use polypath_ipc::{Client, EventStream, Hello, IpcError, Push};
 use polypath_telemetry::{Event, Occurrence, Qpn};
+use rustix::process::{Pid, getsid};
 
 #[test]
 fn many_who_start_at_once_share_one_broker() {
@@ -131,10 +132,8 @@ fn the_host_notices_nothing_of_the_start() {
         let status = std::fs::read_to_string(format!("{proc}/status")).unwrap();
         assert!(status.contains("PPid:\t"), "{status}");
         assert!(!status.contains(&format!("PPid:\t{}\n", std::process::id())));
-        // SAFETY: plain integers.
-        let (theirs, own) =
-            unsafe { (libc::getsid(control.broker_pid().cast_signed()), libc::getsid(0)) };
-        assert_ne!(theirs, own, "a session of its own");
+        let broker = Pid::from_raw(control.broker_pid().cast_signed());
+        assert_ne!(getsid(broker), getsid(None), "a session of its own");
         let environment = std::fs::read(format!("{proc}/environ")).unwrap();
         assert!(!environment.windows(11).any(|bytes| bytes == b"LD_PRELOAD="));
         let cwd = std::fs::read_link(format!("{proc}/cwd")).unwrap();
@@ -232,8 +231,7 @@ fn a_client_that_takes_no_answers_harms_nobody() {
     in_namespace("a_client_that_takes_no_answers_harms_nobody", || {
         let mut good = client("");
         let greedy = client("");
-        // SAFETY: plain integers.
-        unsafe { libc::fcntl(greedy.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        rustix::io::ioctl_fionbio(&greedy, true).unwrap();
         let request = message::encode(&Request::GetTable).unwrap();
         let full = (0..1_000_000).find(|_| raw(&greedy, &request).is_err());
         assert!(full.is_some(), "the broker goes on reading from who does not read");

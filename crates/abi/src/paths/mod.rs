@@ -18,6 +18,8 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use rustix::fs::Access;
+
 use crate::guard;
 pub(crate) use shown::{hidden, show, show_bytes};
 pub(crate) use tree::has_real_devices;
@@ -221,8 +223,7 @@ pub(crate) fn unlock_after_fork() {
 
 /// Whether a file exists; our own replacements are not involved.
 fn exists(path: &CStr) -> bool {
-    // SAFETY: a C string.
-    unsafe { libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::F_OK) == 0 }
+    rustix::fs::access(path, Access::EXISTS).is_ok()
 }
 
 /// A path as a C string.

@@ -4,6 +4,7 @@
 use std::ffi::{CStr, CString, OsString};
 use std::fs;
 use std::io::{self, Write};
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use polypath_ipc::Client;
 use polypath_topology::{DeviceSpec, Table, devices};
+use rustix::fs::{CWD, readlinkat_raw};
 
 use crate::lock::Lock;
 use crate::paths::text::{Contents, Real, contents};
@@ -89,17 +91,7 @@ fn is_there(path: &CString) -> bool {
     if exists(path) {
         return true;
     }
-    let mut text = [0_u8; 1];
-    // SAFETY: a C string, and room for as many bytes as it is told.
-    unsafe {
-        libc::syscall(
-            libc::SYS_readlinkat,
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            text.as_mut_ptr(),
-            text.len(),
-        ) >= 0
-    }
+    readlinkat_raw(CWD, path, &mut [MaybeUninit::uninit(); 1]).is_ok()
 }
 
 /// Updates the counters.
@@ -203,8 +195,7 @@ pub(crate) fn has_real_devices() -> bool {
 
 /// A private directory of the user: in the session's directory, or below `/tmp`.
 fn private() -> io::Result<PathBuf> {
-    // SAFETY: the call takes nothing and can't fail.
-    let user = unsafe { libc::geteuid() };
+    let user = polypath_ipc::socket::user_id();
     let base = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().find_map(std::env::var_os);
     let base = base.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
     let usable = base.is_absolute() && base.is_dir();

@@ -17,8 +17,12 @@ use core::ffi::{c_int, c_void};
 use core::mem::{size_of, zeroed};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::cell::Cell;
+use std::os::fd::OwnedFd;
 
 use libc::{size_t, sockaddr_nl, ssize_t};
+use rustix::io::Errno;
+use rustix::net::netlink::{self, SocketAddrNetlink};
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use crate::guard::{self, set_errno};
 use crate::lock::Lock;
@@ -219,75 +223,43 @@ fn port_of(fd: c_int) -> Result<u32, c_int> {
     Err(libc::EADDRNOTAVAIL)
 }
 
+/// A non-blocking socket of this module's own.
+fn own_socket(protocol: Protocol) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(protocol))
+}
+
 /// Puts a datagram into the queue of the socket with this address. If it does not fit, the sender
 /// gets the error, because the program that would have to make room is inside this call.
 fn deliver(port: u32, datagram: &[u8]) -> Result<(), c_int> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let from = new_socket(kind, libc::NETLINK_USERSOCK);
-    last_errno(from.into())?;
-    let to = address(port);
-    // SAFETY: the buffer and the address have these lengths, and the socket is closed once.
-    unsafe {
-        let sent = libc::syscall(
-            libc::SYS_sendto,
-            from,
-            datagram.as_ptr(),
-            datagram.len(),
-            0,
-            &raw const to,
-            ADDRESS_LEN,
-        );
-        let result = last_errno(sent);
-        libc::syscall(libc::SYS_close, from);
-        match result {
-            Err(libc::EAGAIN) => Err(libc::ENOBUFS),
-            other => other.map(drop),
-        }
+    let to = SocketAddrNetlink::new(port, 0);
+    let sent = own_socket(netlink::USERSOCK)
+        .and_then(|from| rustix::net::sendto(from, datagram, SendFlags::empty(), &to));
+    match sent {
+        Err(Errno::AGAIN) => Err(libc::ENOBUFS),
+        Err(errno) => Err(errno.raw_os_error()),
+        Ok(_) => Ok(()),
     }
 }
 
 /// Asks the kernel. Returns its datagrams, or `None` if it has no such sockets.
 fn ask_kernel(request: &Request<'_>) -> Option<Vec<Vec<u8>>> {
-    let real =
-        new_socket(libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, libc::NETLINK_RDMA);
-    if real < 0 {
-        return None;
-    }
-    let kernel = address(0);
+    let real = own_socket(netlink::RDMA).ok()?;
+    let kernel = SocketAddrNetlink::new(0, 0);
     let mut all = Vec::new();
-    // SAFETY: the buffers and addresses have these lengths, and the socket is closed once. The
-    // kernel answers before the send returns, and continues a dump whenever it is read. So
-    // everything can be received at once.
-    unsafe {
-        let bytes = request.bytes();
-        let mut more = libc::syscall(
-            libc::SYS_sendto,
-            real,
-            bytes.as_ptr(),
-            bytes.len(),
-            0,
-            &raw const kernel,
-            ADDRESS_LEN,
-        ) > 0;
-        while more {
-            let mut buffer = vec![0_u8; 64 * 1024];
-            let none = core::ptr::null_mut::<c_void>();
-            let got = libc::syscall(
-                libc::SYS_recvfrom,
-                real,
-                buffer.as_mut_ptr(),
-                buffer.len(),
-                0,
-                none,
-                none,
-            );
-            more = got > 0;
-            if let Ok(length @ 1..) = usize::try_from(got) {
-                buffer.truncate(length);
-                all.push(buffer);
-            }
+    // The kernel answers before the send returns, and continues a dump whenever it is read, so what can't
+    // be received at once does not come.
+    let sent = rustix::net::sendto(&real, request.bytes(), SendFlags::empty(), &kernel);
+    let mut more = sent.is_ok_and(|sent| sent > 0);
+    while more {
+        let mut buffer = vec![0_u8; 64 * 1024];
+        let got = rustix::net::recv(&real, &mut buffer[..], RecvFlags::empty());
+        let length = got.map_or(0, |(length, _)| length);
+        more = length > 0;
+        if more {
+            buffer.truncate(length);
+            all.push(buffer);
         }
-        libc::syscall(libc::SYS_close, real);
     }
     Some(all)
 }

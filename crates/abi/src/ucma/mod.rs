@@ -215,15 +215,9 @@ pub(crate) fn forked() {
 /// Makes `fstat()` report such a descriptor as a character device. Its number is the kernel's if
 /// the kernel has the device, because librdmacm may compare them.
 pub(crate) fn disguise(status: &mut libc::stat) {
-    // SAFETY: zeroes are valid for the structure, which the kernel fills in, and the path is valid.
-    unsafe {
-        let mut real: libc::stat = zeroed();
-        let path = PATH.as_ptr();
-        let found =
-            libc::syscall(libc::SYS_newfstatat, libc::AT_FDCWD, path, &raw mut real, 0) == 0;
-        status.st_mode = libc::S_IFCHR | 0o666;
-        status.st_rdev = if found { real.st_rdev } else { libc::makedev(10, 0) };
-    }
+    let real = rustix::fs::stat(PATH);
+    status.st_mode = libc::S_IFCHR | 0o666;
+    status.st_rdev = real.map_or_else(|_| libc::makedev(10, 0), |real| real.st_rdev);
 }
 
 unsafe extern "C-unwind" {

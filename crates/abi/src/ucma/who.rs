@@ -1,6 +1,7 @@
 //! Decides who serves librdmacm: Polypath, the kernel, or both.
 
 use polypath_ipc::settings::{RdmaCm, SettingError, rdma_cm};
+use rustix::fs::FileType;
 
 use super::PATH;
 use crate::paths;
@@ -21,13 +22,8 @@ fn by_what_is_there(node: bool, devices: impl FnOnce() -> bool) -> RdmaCm {
 
 /// Whether the kernel has the device node.
 fn has_node() -> bool {
-    // SAFETY: zeroes are valid for the structure, which the kernel fills in, and the path is valid.
-    unsafe {
-        let mut status: libc::stat = core::mem::zeroed();
-        let found =
-            libc::syscall(libc::SYS_newfstatat, libc::AT_FDCWD, PATH.as_ptr(), &raw mut status, 0);
-        found == 0 && status.st_mode & libc::S_IFMT == libc::S_IFCHR
-    }
+    let status = rustix::fs::stat(PATH);
+    status.is_ok_and(|status| FileType::from_raw_mode(status.st_mode).is_char_device())
 }
 
 #[cfg(test)]

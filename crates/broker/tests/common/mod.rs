@@ -3,13 +3,15 @@
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 use std::io::{BufRead, BufReader};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use polypath_ipc::{Client, EventStream, Hello, Push};
 use polypath_telemetry::Counters as _;
 use polypath_topology::Table;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// The environment variable that names the test that runs inside its namespace.
 const INSIDE: &str = "POLYPATH_TEST_INSIDE";
@@ -70,24 +72,22 @@ pub(crate) fn client(selection: &str) -> Client {
 }
 
 /// Waits until something can be read. Returns false if it takes too long.
-pub(crate) fn readable(fd: &impl AsRawFd, patience: Duration) -> bool {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let timeout = i32::try_from(patience.as_millis()).unwrap();
-    // SAFETY: `poll` is one valid entry.
-    unsafe { libc::poll(&raw mut poll, 1, timeout) == 1 }
+pub(crate) fn readable(fd: &impl AsFd, patience: Duration) -> bool {
+    is_ready(fd, PollFlags::IN, patience)
 }
 
 /// Waits until something can be written. Returns false if it takes too long.
-pub(crate) fn writable(fd: &impl AsRawFd) -> bool {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-    let timeout = i32::try_from(PATIENCE.as_millis()).unwrap();
-    // SAFETY: `poll` is one valid entry.
-    unsafe { libc::poll(&raw mut poll, 1, timeout) == 1 }
+pub(crate) fn writable(fd: &impl AsFd) -> bool {
+    is_ready(fd, PollFlags::OUT, PATIENCE)
+}
+
+fn is_ready(fd: &impl AsFd, events: PollFlags, patience: Duration) -> bool {
+    let patience = Timespec::try_from(patience).unwrap();
+    poll(&mut [PollFd::new(fd, events)], Some(&patience)) == Ok(1)
 }
 
 /// The next event.
 pub(crate) fn next(events: &mut EventStream) -> Push {
-    use std::os::fd::AsFd;
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(push) = events.next_event().unwrap() {
@@ -132,10 +132,7 @@ pub(crate) fn start_broker(arguments: &str) -> Child {
 
 /// Waits for the end of a process.
 pub(crate) fn wait_for_end(pid: u32) {
-    // SAFETY: plain integers.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if fd < 0 {
-        return;
-    }
-    assert!(readable(&i32::try_from(fd).unwrap(), PATIENCE), "process {pid} does not end");
+    let pid = Pid::from_raw(pid.cast_signed()).unwrap();
+    let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    assert!(readable(&fd, PATIENCE), "{pid:?} does not end");
 }

@@ -178,8 +178,7 @@ impl FakeDevice {
     /// Adds an event for the program.
     pub(super) fn raise(&self, event: Vec<u8>) {
         self.kernel().events.entry(self.number()).or_default().push_back(event);
-        // SAFETY: one byte.
-        assert_eq!(unsafe { libc::write(self.ring.as_raw_fd(), [0_u8].as_ptr().cast(), 1) }, 1);
+        assert_eq!(rustix::io::write(&self.ring, &[0]), Ok(1));
     }
 }
 
@@ -192,9 +191,7 @@ impl Device for FakeDevice {
         let response = if code == GET_EVENT {
             let event = self.kernel().events.get_mut(&file).and_then(VecDeque::pop_front);
             let event = event.ok_or(libc::EAGAIN)?;
-            let mut byte = [0_u8; 1];
-            // SAFETY: one byte.
-            unsafe { libc::read(self.bell.as_raw_fd(), byte.as_mut_ptr().cast(), 1) };
+            assert_eq!(rustix::io::read(&self.bell, &mut [0; 1]), Ok(1));
             event
         } else {
             self.kernel().side.execute(file, bytes)?

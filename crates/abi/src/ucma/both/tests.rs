@@ -3,6 +3,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use libc::c_int;
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::address::sockaddr;
 use super::fake::{FakeDevice, FakeId, FakeWorld, Kernel, kernel};
@@ -539,10 +540,8 @@ fn a_short_command_is_refused() {
 }
 
 /// Waits until a descriptor has one of these events.
-fn wait(fd: &OwnedFd, events: i16) {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-    // SAFETY: this is one structure.
-    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, -1) }, 1);
+fn wait(fd: &OwnedFd, events: PollFlags) {
+    assert_eq!(poll(&mut [PollFd::new(fd, events)], None), Ok(1));
 }
 
 #[test]
@@ -571,9 +570,9 @@ fn the_thread_carries_events_and_ends_a_file_that_is_closed() {
         (socket, broker)
     };
     drop(device);
-    wait(&socket, libc::POLLIN);
+    wait(&socket, PollFlags::IN);
     assert_eq!(parts(&receive(&socket).unwrap()), (0x900, NUMBER, ESTABLISHED));
     drop(socket);
-    wait(&ring, 0);
+    wait(&ring, PollFlags::empty());
     crate::ucma::IDS.lock().destroyed(NUMBER);
 }

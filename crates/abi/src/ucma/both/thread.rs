@@ -1,10 +1,13 @@
 //! The thread that passes events of both sides to the program. One thread serves all files, and
 //! sleeps until there is an event.
 
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use libc::c_int;
+use rustix::event::epoll::{self, CreateFlags, EventFlags};
+use rustix::io::Errno;
 
 use super::relay::{Relay, Source};
 use super::watch::{Watch, of_token, token};
@@ -79,37 +82,27 @@ impl Both {
 
 /// Starts the thread.
 fn start() -> Result<Watch, c_int> {
-    // SAFETY: the descriptor is new, and nobody else has it.
-    let epoll = unsafe {
-        let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
-        if fd < 0 {
-            return Err(guard::errno());
-        }
-        OwnedFd::from_raw_fd(fd)
-    };
-    let fd = epoll.as_raw_fd();
-    let started = polypath_engine::spawn("polypath-cm", move || serve(fd));
+    let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(Errno::raw_os_error)?;
+    let epoll = Arc::new(epoll);
+    let own = epoll.clone();
+    let started = polypath_engine::spawn("polypath-cm", move || serve(&own));
     started.map_err(|error| error.raw_os_error().unwrap_or(libc::EAGAIN))?;
     Ok(Watch(epoll))
 }
 
 /// The body of the thread, which runs as long as the process.
-fn serve(epoll: c_int) {
+fn serve(epoll: &OwnedFd) {
     loop {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; ROUND];
-        // SAFETY: there is room for that many events.
-        let got = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), ROUND as c_int, -1) };
-        let Ok(got) = usize::try_from(got) else {
-            if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
-                continue;
-            }
-            return;
+        let mut room = [MaybeUninit::<epoll::Event>::uninit(); ROUND];
+        let events = match epoll::wait(epoll, &mut room, None) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => continue,
+            Err(_) => return,
         };
-        for event in &events[..got] {
-            let (file, source) = of_token(event.u64);
-            let hung_up =
-                event.events & (libc::EPOLLHUP | libc::EPOLLRDHUP | libc::EPOLLERR).cast_unsigned();
-            guard::run((), || IDS.lock().serve(file, source, hung_up != 0, &mut Outside));
+        for &mut epoll::Event { flags, data } in events {
+            let (file, source) = of_token(data.u64());
+            let hung_up = flags.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR);
+            guard::run((), || IDS.lock().serve(file, source, hung_up, &mut Outside));
         }
     }
 }

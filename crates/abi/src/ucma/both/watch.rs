@@ -1,6 +1,7 @@
 //! The descriptors that the thread waits for, in an epoll instance.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use libc::c_int;
 
@@ -8,7 +9,7 @@ use super::relay::Source;
 use crate::guard;
 
 /// The thread's epoll instance.
-pub(super) struct Watch(pub(super) OwnedFd);
+pub(super) struct Watch(pub(super) Arc<OwnedFd>);
 
 /// The value that the kernel returns with a ready descriptor.
 pub(super) fn token(file: u64, source: Source) -> u64 {
