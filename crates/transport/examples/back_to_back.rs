@@ -1,5 +1,6 @@
-//! How many packets per second one core's requester and responder make, back to back: no sockets, no
-//! ICRC, headers as values. What remains is the queue pairs' own work and one copy of the payload.
+//! Measures how many packets per second one core's requester and responder handle, back to back: no
+//! sockets, no ICRC, headers as values. What remains is the queue pairs' own work and one copy of
+//! the payload.
 //!
 //! `cargo run --release -p polypath-transport --example back_to_back`
 
@@ -81,7 +82,7 @@ impl Memory for BenchHost {
     }
 }
 
-/// Nothing arrives early here.
+/// Nothing arrives early in this benchmark.
 impl EarlyRoom for BenchHost {
     fn reserve(&mut self, _bytes: u32) -> bool {
         true
@@ -212,7 +213,7 @@ fn end(side: u32, mtu: u32, multipath: bool) -> End {
     End { qp, host }
 }
 
-/// Hands all packets of `from` to `to`, as one batch.
+/// Hands all packets of `from` to `to` as one batch.
 fn carry(now: Duration, from: &mut End, to: &mut End) -> u64 {
     let mut n = 0;
     while let Some(f) = from.host.out.pop_front() {

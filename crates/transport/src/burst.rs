@@ -1,4 +1,4 @@
-//! What a queue pair sends: runs of packets, of which the payload may lie in memory.
+//! What a queue pair sends: runs of packets whose payload may lie in memory.
 
 use core::ops::{Deref, Range};
 
@@ -14,37 +14,37 @@ use crate::memory::{Fault, Memory, Segment};
 /// path copies it as a whole.
 #[derive(Clone, Copy, Debug)]
 pub struct Burst<'a, S> {
-    /// By which path.
+    /// The path to send it by.
     pub path: PathId,
     /// Headers of the first packet.
     pub first: &'a Headers,
-    /// Headers of the second packet, and of all up to the last but for the PSN and the multi-path
-    /// offset, which [`Burst::headers`] advances. Of no meaning in a run of one or two.
+    /// Headers of the second packet, and of all up to the last except for the PSN and the
+    /// multi-path offset, which [`Burst::headers`] advances. Has no meaning in a run of one or two.
     pub middle: &'a Headers,
-    /// Headers of the last packet, its own PSN in it (equal to `first` in a run of one).
+    /// Headers of the last packet, with its own PSN (equal to `first` in a run of one).
     pub last: &'a Headers,
-    /// How many packets.
+    /// The number of packets.
     pub packets: u32,
     /// Payload bytes of every packet but the last, which has 0 (only in a run of one) to `mtu`.
     pub mtu: u32,
-    /// Where the payload of the whole run lies, gathered in order.
+    /// Where the payload of the whole run lies, in order.
     pub payload: Payload<'a, S>,
-    /// The ICRC covers everything from the BTH on twice, as Linux' rxe wants it of a FLUSH. `false` for
-    /// all else.
+    /// Whether the ICRC covers everything from the BTH on twice, as Linux rxe expects it of a
+    /// FLUSH. `false` for all other packets.
     pub covered_twice: bool,
-    /// The program may be writing the payload all the while: what is sent is to be what was looked at
-    /// for the ICRC, a copy.
+    /// Whether the program may be writing the payload meanwhile. Then the payload is copied first,
+    /// so that the bytes sent are those that the ICRC was computed of.
     pub changing: bool,
 }
 
-/// Headers of one packet of a burst: its own, or made from them.
+/// Headers of one packet of a burst: borrowed from the burst, or made from it.
 ///
-/// They are large, and a small packet is sent as they are.
+/// They are large, so that a small packet is sent without a copy of them.
 #[derive(Debug)]
 pub enum PacketHeaders<'a> {
-    /// The burst's own.
+    /// The burst's own headers.
     Borrowed(&'a Headers),
-    /// Advanced to another packet.
+    /// Headers advanced to another packet.
     Owned(Headers),
 }
 
@@ -61,7 +61,7 @@ impl Deref for PacketHeaders<'_> {
 }
 
 impl<'a, S> Burst<'a, S> {
-    /// One packet. The ICRC covers its payload once, and nobody changes that meanwhile.
+    /// One packet. The ICRC covers its payload once, and nobody changes the payload meanwhile.
     #[inline]
     pub(crate) fn single(
         path: PathId,
@@ -113,7 +113,7 @@ impl<S> Burst<'_, S> {
 }
 
 impl<S: Segment> Burst<'_, S> {
-    /// The payload of the whole run, copied out of `memory`, which has made the segments.
+    /// The payload of the whole run, copied out of `memory`, which made the segments.
     ///
     /// # Errors
     /// As those of [`Memory::load`].
@@ -139,7 +139,7 @@ impl<S: Segment> Burst<'_, S> {
 /// Where the payload of a burst lies.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a, S> {
-    /// In registered memory: from `skip` bytes into the list on, `len` bytes.
+    /// In registered memory: `len` bytes of the list, from byte `skip` on.
     Memory {
         /// Checked pieces, in order.
         segments: &'a [S],
@@ -153,14 +153,14 @@ pub enum Payload<'a, S> {
 }
 
 impl<S> Payload<'_, S> {
-    /// Bytes.
+    /// The length in bytes.
     pub fn len(&self) -> u32 {
         match self {
             Payload::Memory { len, .. } => *len,
             Payload::Bytes(b) => u32::try_from(b.len()).unwrap_or(u32::MAX),
         }
     }
-    /// Nothing to carry.
+    /// Whether there is no payload.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,8 +1,8 @@
 //! Why a work request failed, as a number that fits `vendor_err` of a completion.
 
-/// Why a work request did not succeed; `vendor_err` of its completion.
+/// Why a work request did not succeed: the `vendor_err` of its completion.
 ///
-/// The same with queue pair, PSN and path is a [`crate::Explanation`].
+/// A [`crate::Explanation`] says the same together with queue pair, PSN and path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Cause {
@@ -26,14 +26,14 @@ pub enum Cause {
     BadResponse = 8,
     /// The message was longer than the receive work request.
     ReceiveTooSmall = 9,
-    /// A memory window could not be bound or a key not be invalidated.
+    /// A memory window could not be bound, or a key could not be invalidated.
     LocalOperation = 10,
-    /// The peer sent a request that was refused, with the receive work request in hand.
+    /// A request of the peer was refused while the receive work request was in hand.
     PeerRequest = 11,
 }
 
 impl Cause {
-    /// All of them.
+    /// All causes.
     pub(crate) const ALL: [Self; 12] = [
         Self::None,
         Self::Flushed,

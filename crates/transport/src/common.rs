@@ -15,35 +15,36 @@ use polypath_types::{
     Access, MigState, PathId, PeerId, QpAttr, QpConfig, QpEvent, QpState, QpType,
 };
 
-/// Sequence numbers in flight to a peer that has not said how many it takes.
+/// The limit of sequence numbers in flight to a peer that has not said how many it takes.
 ///
-/// A plain peer throws away all that follows a lost packet, so that more in flight would mostly be sent
-/// twice, and it can't say how much its receive buffer takes.
+/// A plain peer throws away all that follows a lost packet, so that most of a larger flight would
+/// be sent twice. It also can't say how much its receive buffer takes.
 const PSNS_MIN: u32 = REORDER_LIMIT as u32;
-/// Sequence numbers in flight to any peer: far from half of the 2^24, so that old and new never meet.
+/// The limit of sequence numbers in flight to any peer: far below half of the 2^24, so that old and
+/// new are never confused.
 const PSNS_MAX: u32 = 1 << 16;
 
-/// Configuration, attributes and counters.
+/// Configuration, attributes and counters of a queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct Core {
     pub(crate) config: QpConfig,
     pub(crate) attr: QpAttr,
     pub(crate) peer: Option<PeerId>,
     pub(crate) multipath: bool,
-    /// Most sequence numbers in flight.
+    /// The most sequence numbers in flight.
     pub(crate) in_flight_max: u32,
-    /// The peer reads the blocks of an acknowledgement.
+    /// Whether the peer reads the blocks of an acknowledgement.
     pub(crate) reads_blocks: bool,
     pub(crate) counters: QpCounters,
-    /// Protection domain that the peer's requests are judged by: our own, or for an XRC target that
-    /// of the shared receive queue that the request at hand names (IBTA A14.2).
+    /// The protection domain that the peer's requests are checked against: our own, or for an XRC
+    /// target that of the shared receive queue that the current request names (IBTA A14.2).
     pub(crate) peer_pd: u32,
-    /// What the opcodes of this transport service have over those of RC.
+    /// The bits that the opcodes of this transport service have in addition to those of RC.
     service: u8,
-    /// One half met an error that ends the queue pair: it goes to the error state before the call
-    /// that found it returns.
+    /// Whether one half met an error that ends the queue pair: it goes to the error state before
+    /// the call that found the error returns.
     pub(crate) broken: bool,
-    /// COMM_EST was raised.
+    /// Whether COMM_EST was raised.
     established: bool,
 }
 
@@ -64,7 +65,7 @@ impl Core {
         }
     }
 
-    /// Back to what creation left.
+    /// Goes back to the state after creation.
     pub(crate) fn reset(&mut self) {
         self.attr = fresh_attributes(&self.config);
         self.peer = None;
@@ -75,7 +76,7 @@ impl Core {
         self.established = false;
     }
 
-    /// The sequence numbers that a reach of so many bytes is at this queue pair's path MTU.
+    /// The number of sequence numbers that `reach` bytes are at this queue pair's path MTU.
     pub(crate) fn psns(&self, reach: u32) -> u32 {
         (reach / self.attr.path_mtu.max(1)).clamp(PSNS_MIN, PSNS_MAX)
     }
@@ -89,12 +90,12 @@ impl Core {
         self.established = established;
     }
 
-    /// Whether as many packets may be in flight as a peer can have agreed to.
+    /// Whether the limit of packets in flight is one that a peer can have agreed to.
     pub(crate) fn has_valid_reach(&self) -> bool {
         (PSNS_MIN..=PSNS_MAX).contains(&self.in_flight_max)
     }
 
-    /// A base transport header to the peer; the opcode may be RC's of the same operation.
+    /// A base transport header to the peer; `opcode` may be RC's for the same operation.
     #[inline]
     pub(crate) fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
         Bth {
@@ -105,13 +106,13 @@ impl Core {
         }
     }
 
-    /// A key that came with a request, of a protection domain.
+    /// A key that came with a request, checked in protection domain `pd`.
     #[inline]
     pub(crate) fn key(&self, pd: u32, rkey: u32) -> RemoteKey {
         RemoteKey { pd, qpn: self.config.qpn, rkey }
     }
 
-    /// What a RETH names, of a protection domain.
+    /// The memory that a RETH names, checked in protection domain `pd`.
     #[inline]
     pub(crate) fn remote(&self, pd: u32, reth: &Reth, rights: Access) -> RemoteAccess {
         RemoteAccess { key: self.key(pd, reth.rkey), va: reth.va, len: reth.len, rights }
@@ -134,7 +135,8 @@ impl Core {
         done
     }
 
-    /// A request arrived: the first one in RTR says that the connection stands (IBTA 11.6.3.1).
+    /// Notes that a request arrived: the first one in RTR means that the connection is established
+    /// (IBTA 11.6.3.1).
     #[inline]
     pub(crate) fn note_request<H: Host>(&mut self, host: &mut H) {
         if !self.established {
@@ -145,7 +147,7 @@ impl Core {
         }
     }
 
-    /// Reports what went wrong, and with which queue pair.
+    /// Reports what went wrong with this queue pair.
     pub(crate) fn explain<H: Host>(&self, host: &mut H, path: Option<PathId>, what: What) {
         let (qpn, dest) = (self.config.qpn, self.attr.dest_qpn);
         host.explain(Explanation { qpn, dest, path, what });

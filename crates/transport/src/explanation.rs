@@ -1,4 +1,4 @@
-//! Why a queue pair went wrong, as a value: its words are made by whoever reads it.
+//! Why a queue pair went wrong, as a value: whoever reads it makes the words.
 
 use core::fmt;
 
@@ -10,15 +10,15 @@ use crate::memory::Fault;
 
 /// Why a queue pair failed, or dropped something, with the numbers that belong to it.
 ///
-/// It is made while the owner of the queue pair holds a lock, so it is small and copied. `Display` makes
-/// a sentence of it, which begins with the queue pair and says what to check.
+/// It is made while the owner of the queue pair holds a lock, so it is small and `Copy`. `Display`
+/// makes a sentence of it, which begins with the queue pair and says what to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// The queue pair's number.
     pub qpn: u32,
     /// The number of the peer's queue pair; 0 if there is none.
     pub dest: u32,
-    /// The path that it happened on, if it was one.
+    /// The path that it happened on, if it belongs to one.
     pub path: Option<PathId>,
     /// What happened.
     pub what: What,
@@ -45,11 +45,11 @@ pub enum What {
          and does the path carry packets both ways?"
     )]
     Unacknowledged {
-        /// The oldest that is outstanding.
+        /// The oldest PSN that is outstanding.
         psn: Psn,
         /// `retry_cnt`.
         retries: u8,
-        /// The attribute of that name: 4.096 µs × 2^timeout.
+        /// The attribute `timeout`: the local ACK timeout is 4.096 µs × 2^timeout.
         timeout: u8,
     },
     /// The peer asked for the same packet again and again.
@@ -69,7 +69,7 @@ pub enum What {
          receives earlier, or rnr_retry be 7 (for ever)"
     )]
     NoReceive {
-        /// The packet that it was wanted for.
+        /// The packet that the receive was wanted for.
         psn: Psn,
         /// `rnr_retry`.
         retries: u8,
@@ -109,7 +109,8 @@ pub enum What {
         /// The reason.
         fault: Fault,
     },
-    /// What the peer answers was posted to a queue pair that may have none of it outstanding.
+    /// A request that the peer answers was posted, but the queue pair may have none of them
+    /// outstanding.
     #[error("a READ, atomic, ATOMIC WRITE or FLUSH was posted, but max_rd_atomic is 0")]
     NoRdAtomic,
     /// A local invalidate failed.
@@ -138,7 +139,7 @@ pub enum What {
     LocalMemory {
         /// The work request's.
         wr_id: u64,
-        /// Its first.
+        /// The PSN of its first packet.
         psn: Psn,
         /// The reason.
         fault: Fault,
@@ -151,7 +152,7 @@ pub enum What {
         /// The reason.
         why: BadRequest,
     },
-    /// A datagram was posted that does not fit a packet.
+    /// A datagram was posted that does not fit into a packet.
     #[error("a datagram of {bytes} bytes is longer than the port's MTU, {mtu}: dropped")]
     DatagramTooLong {
         /// Its payload.
@@ -159,7 +160,7 @@ pub enum What {
         /// The most that fits, bytes.
         mtu: u32,
     },
-    /// A datagram came with another Q_Key than this queue pair's.
+    /// A datagram arrived with a Q_Key that is not this queue pair's.
     #[error("datagram from QP {src_qpn:#08x} with Q_Key {qkey:#x}, ours is {own:#x}: dropped")]
     DatagramQkey {
         /// Who sent it.
@@ -195,7 +196,7 @@ pub enum What {
     },
 }
 
-/// What a peer means that refuses a request with this code.
+/// What a peer means by refusing a request with this code.
 fn refused(nak: NakCode) -> &'static str {
     match nak {
         NakCode::RemoteAccess => {
@@ -220,14 +221,14 @@ pub enum BadUcWrite {
     /// The memory that it names may not be written.
     #[error("key, range or rights")]
     Memory,
-    /// Its packets have more bytes or fewer than it announced.
+    /// Its packets have more or fewer bytes than it announced.
     #[error("it brings not as many bytes as its RETH says")]
     Length,
 }
 
 /// Why a responder refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // The words say it.
+#[allow(missing_docs)] // The texts say it.
 pub enum BadRequest {
     #[error("a message does not begin with a middle or last packet")]
     NoFirstPacket,
@@ -313,7 +314,7 @@ pub enum BadRequest {
 mod tests {
     use super::*;
 
-    /// What happened, each kind once, and its words.
+    /// One value of each kind, and its text.
     fn table() -> Vec<(What, &'static str)> {
         let (psn, fault) = (Psn::new(7), Fault::Key);
         let refused = |nak| What::PeerRefused { psn, nak };

@@ -11,7 +11,7 @@ use crate::memory::{AtomicOp, Fault, Memory, RemoteAccess, RemoteKey, Segment};
 pub struct FlatSegment {
     /// The index of its first byte.
     pub addr: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u32,
 }
 
@@ -19,7 +19,7 @@ impl FlatSegment {
     /// The range, if the array has that many bytes.
     ///
     /// # Errors
-    /// [`Fault::Range`]: it has not.
+    /// [`Fault::Range`] if it has not.
     pub fn within(bytes: &[u8], addr: u64, len: u32) -> Result<Self, Fault> {
         match addr.checked_add(u64::from(len)) {
             Some(end) if end <= bytes.len() as u64 => Ok(Self { addr, len }),
@@ -27,10 +27,10 @@ impl FlatSegment {
         }
     }
 
-    /// The first `len` bytes of it as indexes.
+    /// The indexes of its first `len` bytes.
     ///
     /// # Panics
-    /// If an index does not fit `usize`; [`FlatSegment::within`] gives none of those.
+    /// If an index does not fit `usize`; [`FlatSegment::within`] never returns such a segment.
     pub fn indexes(&self, len: usize) -> Range<usize> {
         let at = usize::try_from(self.addr).expect("the index of a byte in memory");
         at..at + len
@@ -56,9 +56,9 @@ impl Segment for FlatSegment {
 pub struct FlatMemory<'a> {
     /// The bytes.
     pub bytes: &'a mut [u8],
-    /// The local and remote key of all of them.
+    /// The local and remote key of all the bytes.
     pub key: u32,
-    /// Counts the atomics that were executed.
+    /// The number of atomics executed.
     pub atomics: &'a mut u64,
 }
 

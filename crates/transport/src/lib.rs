@@ -1,9 +1,9 @@
 //! RC, UC, UD and XRC queue pairs over sets of paths, without I/O.
 //!
 //! A [`QueuePair`] is one numbered sequence of packets; a path is any way to carry them. The queue
-//! pair takes work requests, packets and the time, and gives [`Burst`]s, completions and events to
-//! a [`Host`], which is the engine in production and the simulator in tests. Nothing here does
-//! I/O, reads a clock, spawns or locks.
+//! pair takes work requests, packets and the time. It gives [`Burst`]s, completions and events to a
+//! [`Host`], which is the engine in production and the simulator in tests. This crate does no I/O,
+//! reads no clock, starts no threads and takes no locks.
 #![forbid(unsafe_code)]
 
 mod burst;
@@ -38,11 +38,11 @@ pub use qp::QueuePair;
 pub use state::{MAX_RD_ATOMIC, ModifyError};
 pub use transmit_state::TransmitState;
 
-/// What a packet counts against a path's window beside its payload, in bytes: headers, and a share
-/// of what a kernel's receive buffer is charged for a packet's descriptor. Without it a flood of
-/// empty messages would pass any window.
+/// The bytes that a packet counts against a path's window in addition to its payload: its headers,
+/// and a share of what a kernel charges a receive buffer for the packet's descriptor. Without it, a
+/// flood of empty messages would fit any window.
 pub const PACKET_COST: u32 = 128;
 
-/// How far ahead of the expected packet a multi-path peer's packets are kept, in bytes: so many divided by
-/// the path MTU PSNs. What peers are to be told ([`QueuePair::set_peer_reach`]).
+/// How far ahead of the expected packet a multi-path peer's packets are kept, in bytes. Divided by
+/// the path MTU, it is a number of PSNs. It is what peers are told ([`QueuePair::set_peer_reach`]).
 pub const REACH: u32 = 16 << 20;

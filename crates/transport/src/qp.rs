@@ -30,11 +30,12 @@ pub(crate) enum Halves {
 
 /// A queue pair.
 ///
-/// How a lane drives it: it hands over packets ([`QueuePair::handle_packet`]), work requests and expired
-/// deadlines; calls [`QueuePair::poll_transmit`] as long as [`QueuePair::wants_transmit`] says so and
-/// the window allows; and, whenever it has run out of packets to hand over, calls
-/// [`QueuePair::flush_acks`]. An acknowledgement therefore waits for no timer: it leaves as soon as the
-/// lane has nothing else to read, or after 32 have been asked for, whichever is first.
+/// A lane drives it as follows. It hands over packets ([`QueuePair::handle_packet`]), work requests
+/// and expired deadlines. It calls [`QueuePair::poll_transmit`] as long as
+/// [`QueuePair::wants_transmit`] says so and the window allows. Whenever it has no more packets to
+/// hand over, it calls [`QueuePair::flush_acks`]. An acknowledgement therefore waits for no timer:
+/// it leaves when the lane has nothing else to read or when 32 have been asked for, whichever is
+/// first.
 #[derive(Clone, Debug)]
 pub struct QueuePair {
     pub(crate) core: Core,
@@ -58,19 +59,20 @@ impl QueuePair {
         Self { core, halves }
     }
 
-    /// What it was made with.
+    /// The configuration that it was made with.
     pub fn config(&self) -> &QpConfig {
         &self.core.config
     }
 
-    /// UD: the longest message is the MTU of the port, in bytes (4096 if never told).
+    /// UD: sets the longest message, which is the MTU of the port, in bytes (4096 if this is never
+    /// called).
     pub fn set_port_mtu(&mut self, mtu: u32) {
         if self.core.config.qp_type == QpType::Ud {
             self.core.attr.path_mtu = mtu;
         }
     }
 
-    /// Whether [`QueuePair::modify`] would do this; nothing is changed.
+    /// Checks whether [`QueuePair::modify`] would succeed, and changes nothing.
     ///
     /// # Errors
     /// Those of [`QueuePair::modify`].
@@ -84,7 +86,7 @@ impl QueuePair {
     /// Changes state and attributes as `ibv_modify_qp` does.
     ///
     /// # Errors
-    /// The transition or an attribute is not legal; nothing has changed then.
+    /// The transition or an attribute is not legal; then nothing has changed.
     pub fn modify<H: Host>(
         &mut self,
         attr: &QpAttr,
@@ -168,8 +170,8 @@ impl QueuePair {
         }
     }
 
-    /// An acknowledgement that is due must not be lost because the application is quicker to close than
-    /// the lane to send it.
+    /// Sends an acknowledgement that is due now, because it must not be lost when the application
+    /// closes before the lane's next turn.
     fn flush_acks_now<H: Host>(&mut self, host: &mut H) {
         if let Halves::Rc(rc) = &mut self.halves
             && matches!(self.core.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
@@ -178,7 +180,7 @@ impl QueuePair {
         }
     }
 
-    /// Goes to the error state: everything posted is flushed, in order.
+    /// Goes to the error state and flushes everything posted, in order.
     fn enter_error<H: Host>(&mut self, host: &mut H) {
         self.flush_acks_now(host);
         self.core.broken = false;
@@ -188,9 +190,9 @@ impl QueuePair {
         ReceiveQueue::last_reached(&self.core, host);
     }
 
-    /// The host has lost something that it was told of the queue pair: no program can rely on it any
-    /// more. Goes to the error state and says [`QpEvent::Fatal`] (IBTA 11.6.3.1). Does nothing in RESET
-    /// and in the error state.
+    /// The host has lost something that it was told about the queue pair, so that no program can
+    /// rely on it any more. Goes to the error state and raises [`QpEvent::Fatal`] (IBTA 11.6.3.1).
+    /// Does nothing in RESET and in the error state.
     pub fn fail<H: Host>(&mut self, host: &mut H) {
         if !matches!(self.core.attr.state, QpState::Reset | QpState::Err) {
             host.event(QpEvent::Fatal);
@@ -215,7 +217,8 @@ impl QueuePair {
         }
     }
 
-    /// To be called after everything that may have met an error which ends the queue pair.
+    /// Goes to the error state if an error was met that ends the queue pair. Called after
+    /// everything that may have met one.
     #[inline]
     fn fail_if_broken<H: Host>(&mut self, host: &mut H) {
         if self.core.broken {
@@ -223,7 +226,7 @@ impl QueuePair {
         }
     }
 
-    /// All attributes, as `ibv_query_qp` gives them.
+    /// All attributes, as `ibv_query_qp` returns them.
     pub fn query(&self) -> QpAttr {
         QpAttr { cur_state: self.core.attr.state, ..self.core.attr }
     }
@@ -233,21 +236,22 @@ impl QueuePair {
         self.core.attr.state
     }
 
-    /// RC and UC: the host has a path set for the peer. To be called when the queue pair goes to RTR.
+    /// RC and UC: sets the peer, for which the host has a path set. To be called when the queue
+    /// pair goes to RTR.
     pub fn set_peer(&mut self, peer: PeerId) {
         self.core.peer = Some(peer);
     }
 
     /// RC: both ends know each other's queue pair, so multi-path packets may be sent from now on
-    /// (by every route that has a tag). Packets of both kinds are taken at any time. Nothing of the
-    /// sort exists for other services.
+    /// (by every route that has a tag). Packets of both kinds are accepted at any time. Other
+    /// services have no multi-path packets.
     pub fn set_multipath(&mut self, agreed: bool) {
         self.core.multipath = agreed && self.core.config.qp_type == QpType::Rc;
     }
 
-    /// RC: the peer keeps packets that arrive early within so many bytes, and reads the blocks of an
-    /// acknowledgement; 0: it has not said so, and up to 256 packets are in flight. To be called after the
-    /// queue pair went to RTR.
+    /// RC: the peer keeps packets that arrive early within this many bytes, and reads the blocks of
+    /// an acknowledgement. 0: it has not said so, and up to 256 packets are in flight. To be called
+    /// after the queue pair went to RTR.
     pub fn set_peer_reach(&mut self, bytes: u32) {
         let core = &mut self.core;
         if core.config.qp_type == QpType::Rc {
@@ -261,7 +265,7 @@ impl QueuePair {
         self.core.multipath
     }
 
-    /// Send work requests that may be posted before the queue is full.
+    /// The number of send work requests that may be posted before the queue is full.
     pub fn send_room(&self) -> usize {
         match &self.halves {
             Halves::Rc(rc) => rc.0.send_room(&self.core),
@@ -271,7 +275,7 @@ impl QueuePair {
 
     /// Adds a work request to the send queue.
     ///
-    /// In the error state it is taken and flushed by the next [`QueuePair::poll_transmit`].
+    /// In the error state it is accepted, and the next [`QueuePair::poll_transmit`] flushes it.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -282,11 +286,11 @@ impl QueuePair {
         }
     }
 
-    /// As [`QueuePair::post_send`], for an XRC initiator: the request is for the peer's shared receive
-    /// queue `srqn`.
+    /// Like [`QueuePair::post_send`], for an XRC initiator: the request is for the peer's shared
+    /// receive queue `srqn`.
     ///
     /// # Errors
-    /// See [`PostError`]; another queue pair, or a number of more than 24 bits, is invalid.
+    /// See [`PostError`]; another type of queue pair, or a number of more than 24 bits, is invalid.
     pub fn post_xrc_send(&mut self, wr: &SendWr<'_>, srqn: u32) -> Result<(), PostError> {
         match &mut self.halves {
             Halves::Rc(rc) if self.core.config.qp_type == QpType::XrcSend => {
@@ -301,7 +305,7 @@ impl QueuePair {
 
     /// Adds a work request to the receive queue.
     ///
-    /// In the error state it is taken and flushed by the next [`QueuePair::poll_transmit`].
+    /// In the error state it is accepted, and the next [`QueuePair::poll_transmit`] flushes it.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -313,11 +317,11 @@ impl QueuePair {
         }
     }
 
-    /// Takes a packet that was addressed to this queue pair and arrived on the path `from`; UD: with
-    /// the GRH that belongs before the payload.
+    /// Takes a packet that was addressed to this queue pair and arrived on the path `from`; UD:
+    /// with the GRH that belongs before the payload.
     ///
-    /// What does not belong here is dropped and counted: another service's packet, one that the state
-    /// takes none of, one of an older generation of its path (after a fence).
+    /// Packets that do not belong here are dropped and counted: another service's packet, one that
+    /// the state does not accept, or one of an older generation of its path (after a fence).
     #[inline]
     pub fn handle_packet<H: Host>(
         &mut self,
@@ -371,8 +375,8 @@ impl QueuePair {
         self.fail_if_broken(host);
     }
 
-    /// Sends what is to be sent: requests, READ responses, retransmissions. Bounded work per call:
-    /// about 64 KiB each of requests and of responses.
+    /// Sends what is to be sent: requests, READ responses, retransmissions. The work per call is
+    /// bounded: about 64 KiB each of requests and of responses.
     pub fn poll_transmit<H: Host>(&mut self, now: Duration, host: &mut H) -> TransmitState {
         if self.core.attr.state == QpState::Err
             || (self.core.attr.state == QpState::Sqe && self.wants_transmit())
@@ -396,7 +400,7 @@ impl QueuePair {
         state
     }
 
-    /// Flushes what was posted in the error states.
+    /// Flushes what was posted in the error state.
     fn flush_late<H: Host>(&mut self, host: &mut H) {
         if self.core.attr.state == QpState::Err {
             self.flush(host);
@@ -406,7 +410,8 @@ impl QueuePair {
     }
 
     /// Sends the acknowledgement that is due, if any. Acknowledgements are coalesced:
-    /// [`QueuePair::handle_packet`] only marks them due. To be called when the lane has run out of input.
+    /// [`QueuePair::handle_packet`] only marks them due. To be called when the lane has run out of
+    /// input.
     pub fn flush_acks<H: Host>(&mut self, host: &mut H) {
         if let Halves::Rc(rc) = &mut self.halves {
             rc.1.flush_acks(&mut self.core, host);
@@ -414,7 +419,7 @@ impl QueuePair {
         self.fail_if_broken(host);
     }
 
-    /// UD: where the work requests go that are posted and not sent yet.
+    /// UD: the destinations of the work requests that are posted and not sent yet.
     pub fn datagrams(&self) -> impl Iterator<Item = UdDestination> {
         let sender = match &self.halves {
             Halves::Ud(sender, _) => Some(sender),
@@ -457,7 +462,7 @@ impl QueuePair {
         self.fail_if_broken(host);
     }
 
-    /// When [`QueuePair::handle_timeout`] wants to be called.
+    /// The time at which [`QueuePair::handle_timeout`] wants to be called.
     #[inline]
     pub fn next_deadline(&self) -> Option<Duration> {
         match &self.halves {
@@ -466,18 +471,19 @@ impl QueuePair {
         }
     }
 
-    /// The route of this queue pair changed: it leads over another path (`dead`: the one left, if that has
-    /// died), or there is none any more, or one again. What was outstanding on the dead path is sent
-    /// again by the new route. While there is no route at all the queue pair holds still and no retry is
-    /// counted.
+    /// The route of this queue pair changed: it leads over another path (`dead` names the old one
+    /// if that has died), there is no route any more, or there is one again. What was outstanding
+    /// on the dead path is sent again by the new route. While there is no route the queue pair
+    /// sends nothing, and no retry is counted.
     ///
-    /// Not for changes of paths that only others use: it forgets what it knew of round trips.
+    /// Not for changes of paths that only others use: it forgets the measured round trips.
     pub fn on_path_change<H: Host>(&mut self, now: Duration, dead: Option<PathId>, host: &mut H) {
         self.on_paths_unknown(now, |path| dead == Some(path), host);
     }
 
-    /// A path died, whoever uses it: what this queue pair has outstanding there is sent again by its
-    /// route. If it has nothing there, nothing changes for it, neither timers nor retries.
+    /// A path died, whether or not this queue pair's route uses it. What the queue pair has
+    /// outstanding there is sent again by its route. If it has nothing there, neither its timers
+    /// nor its retries change.
     pub fn on_path_dead<H: Host>(&mut self, now: Duration, dead: PathId, host: &mut H) {
         if !matches!(self.core.attr.state, QpState::Reset | QpState::Err)
             && let Halves::Rc(rc) = &mut self.halves
@@ -488,8 +494,8 @@ impl QueuePair {
         }
     }
 
-    /// Reports on paths were lost: the route may be another one, and any path may have died, which
-    /// `is_dead` tells.
+    /// Reports about paths were lost: the route may be another one, and any path may have died.
+    /// `is_dead` says which.
     pub fn on_paths_unknown<H: Host>(
         &mut self,
         now: Duration,
@@ -509,8 +515,8 @@ impl QueuePair {
         self.fail_if_broken(host);
     }
 
-    /// The peer has answered on `path` after a silence: what is outstanding there is asked for at once, and
-    /// retries that went into the silence are not counted.
+    /// The peer has answered on `path` after a silence: what is outstanding there is sent again at
+    /// once, and retries that went into the silence are not counted.
     pub fn on_path_heard<H: Host>(&mut self, now: Duration, path: PathId, host: &mut H) {
         if matches!(self.core.attr.state, QpState::Rts | QpState::Sqd)
             && let Halves::Rc(rc) = &mut self.halves
@@ -519,18 +525,18 @@ impl QueuePair {
         }
     }
 
-    /// What it has counted.
+    /// Its counters.
     pub fn counters(&self) -> &QpCounters {
         &self.core.counters
     }
 
-    /// Gives back to the host what is outstanding. No completions; nothing may follow.
+    /// Gives back to the host what is outstanding. Generates no completions; no call may follow.
     pub fn destroy<H: Host>(&mut self, host: &mut H) {
         self.reset(host);
     }
 }
 
-/// Takes over the attributes that the mask names; the state is not one of them.
+/// Copies the attributes that the mask names; the state is not one of them.
 fn assign(attr: &mut QpAttr, new: &QpAttr, mask: M) {
     macro_rules! assign {
         ($($flag:ident => $($field:ident),+;)*) => {
@@ -557,7 +563,7 @@ fn assign(attr: &mut QpAttr, new: &QpAttr, mask: M) {
         DEST_QPN => dest_qpn;
     }
     if mask.contains(M::PATH_MIG_STATE) && new.path_mig_state == MigState::Armed {
-        // Only the device itself arms (IBTA 17.2.8.1); asked to, it is rearming.
+        // Only the device itself sets ARMED (IBTA 17.2.8.1); a program that asks for it gets REARM.
         attr.path_mig_state = MigState::Rearm;
     }
     attr.rq_psn &= 0xff_ffff;

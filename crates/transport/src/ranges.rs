@@ -1,15 +1,15 @@
 //! A set of sequence numbers, kept as the few ranges that it consists of.
 //!
-//! What arrives out of order is nearly always a handful of long runs. So a look-up is a binary search
-//! over the runs, and what is added mostly makes the last one longer.
+//! Numbers that arrive out of order nearly always form a handful of long runs. So a look-up is a
+//! binary search over the runs, and an addition mostly makes the last run longer.
 
 use std::collections::VecDeque;
 
-/// Most ranges of a set. A set that has so many takes nothing that would begin another: each change may
-/// have to move the ranges behind it.
+/// The most ranges of a set. A full set takes nothing that would begin another one, because each
+/// change may have to move all ranges behind it.
 pub(crate) const MAX_RANGES: usize = 1024;
 
-/// From the first to before the last.
+/// The numbers from `start` up to, but not including, `end`.
 pub(crate) type Range = core::ops::Range<u64>;
 
 /// The set: ranges in order that neither overlap nor touch.
@@ -24,13 +24,13 @@ impl Ranges {
         self.list.is_empty()
     }
 
-    /// How many ranges.
+    /// The number of ranges.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// In order.
+    /// The ranges in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Range> {
         self.list.iter()
     }
@@ -45,8 +45,9 @@ impl Ranges {
         self.iter_from(seq).next().filter(|r| r.start <= seq).cloned()
     }
 
-    /// Adds `new`, which must not be empty; `fresh` is told each part of it that was not there. Gives
-    /// false, and has changed nothing, if there are [`MAX_RANGES`] and it would be one more.
+    /// Adds `new`, which must not be empty, and calls `fresh` with each part of it that was not
+    /// there. Returns false and changes nothing if the set has [`MAX_RANGES`] and would get one
+    /// more.
     pub(crate) fn insert(&mut self, new: Range, mut fresh: impl FnMut(Range)) -> bool {
         debug_assert!(new.start < new.end);
         if let Some(last) = self.list.back_mut()
@@ -56,7 +57,7 @@ impl Ranges {
             fresh(new);
             return true;
         }
-        // Those that it overlaps or touches become one with it.
+        // The ranges that it overlaps or touches become one with it.
         let first = self.list.partition_point(|r| r.end < new.start);
         let after = self.list.partition_point(|r| r.start <= new.end);
         if first == after {
@@ -83,7 +84,7 @@ impl Ranges {
         true
     }
 
-    /// Takes one number out.
+    /// Removes one number.
     pub(crate) fn remove(&mut self, seq: u64) {
         let at = self.list.partition_point(|r| r.end <= seq);
         let Some(r) = self.list.get_mut(at).filter(|r| r.start <= seq) else { return };
@@ -101,7 +102,7 @@ impl Ranges {
         }
     }
 
-    /// Takes out all before `to`.
+    /// Removes all numbers before `to`.
     pub(crate) fn trim(&mut self, to: u64) {
         while let Some(r) = self.list.front_mut() {
             if r.end > to {
@@ -112,7 +113,7 @@ impl Ranges {
         }
     }
 
-    /// Takes out all, and gives back the memory but for a few ranges'.
+    /// Removes all numbers, and frees the memory except that for a few ranges.
     pub(crate) fn clear(&mut self) {
         self.list.clear();
         self.list.shrink_to(4);

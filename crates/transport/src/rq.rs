@@ -1,4 +1,4 @@
-//! The receive queue: posted buffers, the one being filled, and how data gets into them.
+//! The receive queue: posted buffers, the buffer being filled, and how data is stored in it.
 
 use std::collections::VecDeque;
 
@@ -21,8 +21,8 @@ pub(crate) enum ScatterError {
     Fault(Fault),
 }
 
-/// Copies `data` to the bytes from `at` on of a scatter list. Each element is checked when it is
-/// written, so that a region that is gone is never touched.
+/// Copies `data` into a scatter list, from byte `at` on. Each element is checked when it is written,
+/// so that a region that is gone is never touched.
 #[inline]
 pub(crate) fn scatter<M: Memory>(
     pd: u32,
@@ -34,7 +34,8 @@ pub(crate) fn scatter<M: Memory>(
     scatter_if(pd, sges, at, data, memory, |_, _| true).map(|_| ())
 }
 
-/// As [`scatter`], as long as `admit` lets each piece of memory be changed; false: it did not.
+/// Like [`scatter`], as long as `admit` allows each piece of memory to be changed. Returns false if it
+/// did not.
 #[inline]
 fn scatter_if<M: Memory>(
     pd: u32,
@@ -68,7 +69,7 @@ fn scatter_if<M: Memory>(
     if data.is_empty() { Ok(true) } else { Err(ScatterError::TooSmall) }
 }
 
-/// What a completed receive tells.
+/// What the completion of a receive says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompletedRecv {
     pub(crate) opcode: WcOpcode,
@@ -80,13 +81,13 @@ pub(crate) struct CompletedRecv {
     pub(crate) solicited: bool,
 }
 
-/// Receive work requests of one queue pair, or its hold on a shared queue's.
+/// The receive work requests of one queue pair, or those that it takes from a shared queue.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReceiveQueue {
     queue: VecDeque<RecvWr>,
     /// The one that a message is arriving in.
     current: Option<RecvWr>,
-    /// XRC: the shared receive queue that the message at hand names.
+    /// XRC: the shared receive queue that the current message names.
     srqn: u32,
 }
 
@@ -116,7 +117,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Writes it down.
+    /// Writes the receive queue.
     pub(crate) fn freeze(&self, out: &mut Writer) {
         out.count(self.queue.len());
         for wr in &self.queue {
@@ -145,25 +146,26 @@ impl ReceiveQueue {
         self.queue.is_empty() && self.current.is_none()
     }
 
-    /// One has been taken for the message at hand.
+    /// Whether a receive was taken for the current message.
     #[inline]
     pub(crate) fn has_begun(&self) -> bool {
         self.current.is_some()
     }
 
-    /// XRC: the message at hand is for this shared receive queue.
+    /// XRC: notes that the current message is for this shared receive queue.
     #[inline]
     pub(crate) fn name(&mut self, srqn: u32) {
         self.srqn = srqn;
     }
 
-    /// XRC: the shared receive queue of the message at hand.
+    /// XRC: the shared receive queue of the current message.
     #[inline]
     pub(crate) fn srqn(&self) -> u32 {
         self.srqn
     }
 
-    /// Takes the next one for a message, unless one is already in hand; false: there is none.
+    /// Takes the next receive for a message, unless one is already in hand. Returns false if there
+    /// is none.
     #[inline]
     pub(crate) fn begin<H: Host>(&mut self, core: &Core, host: &mut H) -> bool {
         if self.current.is_none() {
@@ -176,7 +178,7 @@ impl ReceiveQueue {
         self.current.is_some()
     }
 
-    /// Copies data into the one in hand, from byte `at` on.
+    /// Copies data into the receive in hand, from byte `at` on.
     #[inline]
     pub(crate) fn store<M: Memory>(
         &self,
@@ -191,8 +193,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// As [`ReceiveQueue::store`], as long as `admit` lets each piece of memory be changed; false: it did
-    /// not, and the same data has to be stored again.
+    /// Like [`ReceiveQueue::store`], as long as `admit` allows each piece of memory to be changed.
+    /// Returns false if it did not; then the same data has to be stored again.
     #[inline]
     pub(crate) fn store_if<M: Memory>(
         &self,
@@ -208,7 +210,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Completes the one in hand, if any.
+    /// Completes the receive in hand, if any.
     #[inline]
     pub(crate) fn complete<H: Host>(
         &mut self,
@@ -243,7 +245,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Completes all with `WrFlushErr`, oldest first.
+    /// Completes all receives with `WrFlushErr`, oldest first.
     pub(crate) fn flush<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         let flushed = CompletedRecv {
             opcode: WcOpcode::Recv,
@@ -265,15 +267,15 @@ impl ReceiveQueue {
         }
     }
 
-    /// The queue pair went to the error state: with a shared queue, it takes no more of it
-    /// (IBTA 11.6.3.1, last WQE reached).
+    /// The queue pair went to the error state: if it has a shared queue, it takes nothing more from
+    /// it (IBTA 11.6.3.1, last WQE reached).
     pub(crate) fn last_reached<H: Host>(core: &Core, host: &mut H) {
         if core.config.srq {
             host.event(QpEvent::LastWqeReached);
         }
     }
 
-    /// Forgets all, without completions.
+    /// Forgets all receives, without completions.
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
         self.current = None;

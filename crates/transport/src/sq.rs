@@ -1,4 +1,4 @@
-//! The send queue: posted work requests in order, until they complete in the same order.
+//! The send queue: work requests in the order in which they were posted and complete.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use polypath_types::{
     SendOp, SendWr, Sge, Sges, UdDestination, WcOpcode, WcStatus,
 };
 
-/// Where the payload of a work request comes from, or a READ's goes.
+/// Where the payload of a work request comes from, or where a READ's answer goes.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     Sges(Sges),
@@ -29,31 +29,32 @@ pub(crate) struct Wqe {
     pub(crate) op: SendOp,
     pub(crate) flags: SendFlags,
     pub(crate) body: Body,
-    /// Bytes of the message; of the answer, for READs and atomics.
+    /// The bytes of the message, or of the answer for READs and atomics.
     pub(crate) len: u32,
     pub(crate) ud: Option<UdDestination>,
-    /// XRC: shared receive queue of the peer.
+    /// XRC: the shared receive queue of the peer.
     pub(crate) srqn: u32,
-    /// Sequence number of its first packet, once started.
+    /// The sequence number of its first packet, once started.
     pub(crate) first: u64,
-    /// Sequence numbers that it takes; none if it is purely local.
+    /// The number of sequence numbers that it takes; 0 if it is purely local.
     pub(crate) packets: u32,
-    /// Messages started before it.
+    /// The number of messages started before it.
     pub(crate) msg: u32,
-    /// Receive-consuming messages started before it.
+    /// The number of messages started before it that consume a receive.
     pub(crate) recv: u32,
-    /// It can't succeed any more: what it is to complete with when its turn has come.
+    /// What it completes with in its turn, if it can't succeed any more.
     pub(crate) failed: Option<(WcStatus, Cause)>,
 }
 
 impl Wqe {
-    /// READ, atomic, ATOMIC WRITE or FLUSH: an answer comes back, and `max_rd_atomic` counts it.
+    /// Whether it is a READ, atomic, ATOMIC WRITE or FLUSH: an answer comes back, and
+    /// `max_rd_atomic` counts it.
     #[inline]
     pub(crate) fn is_answered(&self) -> bool {
         self.is_read() || self.is_atomic() || self.is_placement()
     }
 
-    /// ATOMIC WRITE or FLUSH: the answer is an empty READ response.
+    /// Whether it is an ATOMIC WRITE or FLUSH: the answer is an empty READ response.
     #[inline]
     pub(crate) fn is_placement(&self) -> bool {
         matches!(self.op, SendOp::AtomicWrite { .. } | SendOp::Flush { .. })
@@ -74,13 +75,13 @@ impl Wqe {
         matches!(self.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
-    /// Needs no packet.
+    /// Whether it needs no packet.
     #[inline]
     pub(crate) fn is_local(&self) -> bool {
         matches!(self.op, SendOp::LocalInv { .. } | SendOp::BindMw { .. })
     }
 
-    /// Takes a receive work request at the peer.
+    /// Whether it consumes a receive work request at the peer.
     #[inline]
     pub(crate) fn consumes_receive(&self) -> bool {
         matches!(
@@ -100,7 +101,7 @@ impl Wqe {
         self.first + u64::from(self.packets)
     }
 
-    /// Payload bytes of its packet `k` (of the answer's, for a READ).
+    /// The number of payload bytes of its packet `k` (of the answer's packet, for a READ).
     #[inline]
     pub(crate) fn packet_len(&self, k: u32, mtu: u32) -> u32 {
         (self.len - k * mtu).min(mtu)
@@ -121,7 +122,7 @@ impl Wqe {
     }
 }
 
-/// Checked pieces of memory for one burst, and the bytes to skip in the first.
+/// The checked pieces of memory for one burst, and the number of bytes to skip in the first.
 pub(crate) struct Gathered<S> {
     pub(crate) segments: SmallVec<[S; 4]>,
     pub(crate) skip: u32,
@@ -129,8 +130,8 @@ pub(crate) struct Gathered<S> {
 
 /// Checks those elements of a list that hold the bytes `start..start + len`.
 ///
-/// Done for every burst, not once per message: a region that is deregistered while a message is under
-/// way must not be read any more.
+/// This is done for every burst, not once per message, because a region that is deregistered while
+/// a message is under way must not be read any more.
 #[inline]
 pub(crate) fn gather<M: Memory>(
     pd: u32,
@@ -160,23 +161,23 @@ pub(crate) fn gather<M: Memory>(
     Ok(out)
 }
 
-/// Work requests between post and completion.
+/// The work requests between post and completion.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SendQueue {
     queue: VecDeque<Wqe>,
-    /// How many at the front have been transmitted wholly.
+    /// How many at the front have been transmitted completely.
     sent: usize,
     /// Buffers of completed inline requests, to be used again.
     spare: Vec<Vec<u8>>,
 }
 
 impl SendQueue {
-    /// Work requests that still fit.
+    /// The number of work requests that still fit.
     pub(crate) fn room(&self, core: &Core) -> usize {
         (core.config.max_send_wr as usize).saturating_sub(self.queue.len())
     }
 
-    /// Checks a work request and adds it; `srqn`: of XRC, see [`Wqe::srqn`].
+    /// Checks a work request and adds it. For `srqn` (XRC) see [`Wqe::srqn`].
     pub(crate) fn post(
         &mut self,
         core: &Core,
@@ -213,7 +214,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Writes it down.
+    /// Writes the send queue.
     pub(crate) fn freeze(&self, out: &mut Writer) {
         out.count(self.sent);
         out.count(self.queue.len());
@@ -241,7 +242,8 @@ impl SendQueue {
         }
     }
 
-    /// `progress`: packets of the one to transmit next that were transmitted, if it is started.
+    /// `progress`: the number of packets already transmitted of the work request to transmit next,
+    /// if it is started.
     ///
     /// # Errors
     /// See [`ThawError`].
@@ -303,24 +305,24 @@ impl SendQueue {
         Ok(())
     }
 
-    /// All, oldest first.
+    /// All work requests, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Wqe> {
         self.queue.iter()
     }
 
-    /// The oldest one.
+    /// The oldest work request.
     #[inline]
     pub(crate) fn front(&self) -> Option<&Wqe> {
         self.queue.front()
     }
 
-    /// Whether the oldest one has been transmitted wholly.
+    /// Whether the oldest one has been transmitted completely.
     #[inline]
     pub(crate) fn front_is_sent(&self) -> bool {
         self.sent > 0
     }
 
-    /// The one to transmit next, wholly or the rest of it.
+    /// The one to transmit next, completely or the rest of it.
     #[inline]
     pub(crate) fn next(&self) -> Option<&Wqe> {
         self.queue.get(self.sent)
@@ -337,21 +339,21 @@ impl SendQueue {
         self.queue.len() > self.sent + 1
     }
 
-    /// The one to transmit next has been transmitted wholly.
+    /// Notes that the one to transmit next has been transmitted completely.
     #[inline]
     pub(crate) fn next_is_sent(&mut self) {
         debug_assert!(self.sent < self.queue.len());
         self.sent += 1;
     }
 
-    /// How many have been transmitted wholly and wait for completion.
+    /// The number of those that have been transmitted completely and wait for completion.
     #[inline]
     pub(crate) fn sent_len(&self) -> usize {
         self.sent
     }
 
-    /// Position of the started one that the sequence number `seq` belongs to; `started`: the one to
-    /// transmit next has been started.
+    /// The position of the started work request that the sequence number `seq` belongs to.
+    /// `started` says whether the one to transmit next has been started.
     pub(crate) fn find(&self, seq: u64, started: bool) -> Option<usize> {
         let started = self.sent + usize::from(started && self.sent < self.queue.len());
         // Mostly it is the oldest or the latest.
@@ -384,7 +386,7 @@ impl SendQueue {
         self.queue.get_mut(at)
     }
 
-    /// Completes the oldest one.
+    /// Completes the oldest work request.
     pub(crate) fn complete_front<H: Host>(
         &mut self,
         core: &mut Core,
@@ -440,14 +442,14 @@ impl SendQueue {
     }
 }
 
-/// A work request will not be executed.
+/// Tells the host that a work request will not be executed.
 fn cancel<H: Host>(wqe: &Wqe, host: &mut H) {
     if let SendOp::BindMw { mw, rkey } = wqe.op {
         host.cancel_bind(mw, rkey);
     }
 }
 
-/// Whether the queue pair takes the work request now; gives the length of its message.
+/// Checks whether the queue pair accepts the work request now. Returns the length of its message.
 fn check(core: &Core, wr: &SendWr<'_>) -> Result<u32, PostError> {
     let state = core.attr.state;
     if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {

@@ -1,53 +1,53 @@
-//! Which states of a queue pair follow which, and with which attributes.
+//! Which state changes a queue pair allows, and with which attributes.
 //!
-//! The table is IBTA 11.2.5.2 as Linux' verbs enforce it on every device; what it does not allow is
-//! refused with `EINVAL`.
+//! The table is IBTA 11.2.5.2 as the Linux kernel enforces it for every device; anything else fails
+//! with `EINVAL`.
 
 use polypath_types::{Access, QpAttr, QpAttrMask as M, QpState as S, QpType};
 
-/// Most READs and atomics in flight, each way; what a device may report as `max_qp_rd_atom`.
+/// The most READs and atomics in flight, each way; a device may report it as `max_qp_rd_atom`.
 pub const MAX_RD_ATOMIC: u8 = 128;
 
 /// The longest message, in bytes (IBTA 9.7.8).
 pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
 
-/// Why `modify` changed nothing. All of them are `EINVAL`.
+/// Why `modify` changed nothing. Each of these is `EINVAL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
-    /// The state can't follow.
+    /// This state can't follow the current one.
     #[error("a queue pair does not go from {from:?} to {to:?}")]
     Transition {
-        /// State that the transition was judged from.
+        /// The state that the change was checked from.
         from: S,
-        /// State asked for.
+        /// The state asked for.
         to: S,
     },
-    /// The transition needs these attributes as well.
+    /// The state change needs these attributes as well.
     #[error("going from {from:?} to {to:?} needs {missing:?} too")]
     Missing {
-        /// State that the transition was judged from.
+        /// The state that the change was checked from.
         from: S,
-        /// State asked for.
+        /// The state asked for.
         to: S,
-        /// What the mask lacks.
+        /// The attributes that the mask lacks.
         missing: M,
     },
-    /// The transition takes none of these attributes.
+    /// The state change does not accept these attributes.
     #[error("going from {from:?} to {to:?} can't set {excess:?}")]
     Excess {
-        /// State that the transition was judged from.
+        /// The state that the change was checked from.
         from: S,
-        /// State asked for.
+        /// The state asked for.
         to: S,
-        /// What the mask has too much.
+        /// The attributes that the mask has in excess.
         excess: M,
     },
-    /// `cur_qp_state` is not the state the queue pair is in, or not one that can be named.
+    /// `cur_qp_state` is not the state of the queue pair, or not one that may be named.
     #[error("cur_qp_state is {claimed:?}, the queue pair is in {actual:?}")]
     CurrentState {
-        /// What the caller said.
+        /// The state that the caller named.
         claimed: S,
-        /// What is true.
+        /// The state of the queue pair.
         actual: S,
     },
     /// The send queue is still draining.
@@ -70,7 +70,8 @@ impl ModifyError {
     }
 }
 
-/// Attributes that a transition needs, and those it may take beside; `None`: not a transition.
+/// The attributes that a state change needs, and those that it accepts in addition. `None` if the
+/// change is not allowed.
 fn attributes(from: S, to: S, qp_type: QpType) -> Option<(M, M)> {
     use QpType::{Rc, Uc, Ud, XrcRecv, XrcSend};
     let none = M::empty();
@@ -78,7 +79,7 @@ fn attributes(from: S, to: S, qp_type: QpType) -> Option<(M, M)> {
         Ud => M::PKEY_INDEX | M::PORT | M::QKEY,
         Uc | Rc | XrcSend | XrcRecv => M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
     };
-    // What may change whenever the queue pair goes to RTS.
+    // Attributes that may change whenever the queue pair goes to RTS.
     let to_rts = match qp_type {
         Ud => M::CUR_STATE | M::QKEY,
         Uc | XrcSend => M::CUR_STATE | M::ALT_PATH | M::ACCESS_FLAGS | M::PATH_MIG_STATE,
@@ -170,8 +171,8 @@ fn attributes(from: S, to: S, qp_type: QpType) -> Option<(M, M)> {
     })
 }
 
-/// The attributes that a queue pair of this type looks at. Programs set those of RC for both sides of
-/// XRC, and what only the other side has is passed over, as Linux' verbs do.
+/// The attributes that a queue pair of this type looks at. Programs set those of RC for both sides
+/// of XRC; attributes that only the other side has are ignored, as the Linux kernel does.
 pub(crate) fn relevant(qp_type: QpType, mask: M) -> M {
     match qp_type {
         QpType::XrcSend => mask - (M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER),
@@ -180,7 +181,7 @@ pub(crate) fn relevant(qp_type: QpType, mask: M) -> M {
     }
 }
 
-/// Judges a call of `modify` and gives the state that results.
+/// Checks a call of `modify` and returns the resulting state.
 pub(crate) fn check(
     qp_type: QpType,
     actual: S,
@@ -189,7 +190,7 @@ pub(crate) fn check(
     mask: M,
 ) -> Result<S, ModifyError> {
     let from = if mask.contains(M::CUR_STATE) {
-        // Only these can be passed through without the consumer knowing (IBTA 11.2.5.2).
+        // Only these states can be entered without the consumer knowing (IBTA 11.2.5.2).
         let nameable = matches!(attr.cur_state, S::Rtr | S::Rts | S::Sqd | S::Sqe);
         if !nameable || attr.cur_state != actual {
             return Err(ModifyError::CurrentState { claimed: attr.cur_state, actual });
@@ -334,7 +335,7 @@ mod tests {
         assert_eq!(relevant(QpType::XrcSend, both), M::MAX_QP_RD_ATOMIC | M::AV);
         assert_eq!(relevant(QpType::XrcRecv, both), M::MAX_DEST_RD_ATOMIC | M::AV);
         assert_eq!(relevant(QpType::Rc, both), both);
-        // What RC needs for RTS is enough for either side, and can't be too much.
+        // What RC needs for RTS is enough for either side, and is not too much.
         let rc = needed(S::Rtr, S::Rts, QpType::Rc).unwrap();
         for t in [QpType::XrcSend, QpType::XrcRecv] {
             assert_eq!(check(t, S::Rtr, false, &attr(S::Rts), relevant(t, rc)), Ok(S::Rts));

@@ -1,5 +1,5 @@
-//! Writing and reading a frozen queue pair: integers in network byte order, lists with their length in
-//! front.
+//! Writing and reading a frozen queue pair: integers in network byte order, and lists preceded by
+//! their length.
 
 use super::error::ThawError;
 
@@ -28,24 +28,24 @@ impl Writer {
         self.0.extend(value.to_be_bytes());
     }
 
-    /// Bytes whose number the reader knows.
+    /// Writes bytes whose number the reader knows.
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
-    /// The length of what follows.
+    /// Writes the number of elements that follow.
     pub(crate) fn count(&mut self, count: usize) {
-        // Queues, windows and messages are bounded far below.
+        // Queues, windows and messages are bounded far below that.
         self.u32(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
-    /// Bytes with their number.
+    /// Writes the number of bytes, then the bytes.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.count(bytes.len());
         self.raw(bytes);
     }
 
-    /// A value that may be missing.
+    /// Writes a value that may be absent.
     pub(crate) fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
         self.flag(value.is_some());
         if let Some(value) = value {
@@ -59,7 +59,7 @@ impl Writer {
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// The queue pair's protection domain, there and here.
+    /// The queue pair's protection domain where it was frozen, and here.
     pds: Option<(u32, u32)>,
 }
 
@@ -68,12 +68,12 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0, pds: None }
     }
 
-    /// What is wrong where the reader is.
+    /// The error for a wrong value at the reader's position.
     pub(crate) fn wrong(&self, what: &'static str) -> ThawError {
         ThawError::Value { at: self.at, what }
     }
 
-    /// Refuses what does not hold.
+    /// Returns an error unless `holds`.
     pub(crate) fn ensure(&self, holds: bool, what: &'static str) -> Result<(), ThawError> {
         if holds { Ok(()) } else { Err(self.wrong(what)) }
     }
@@ -120,38 +120,38 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// From now on, protection domain `there` is called `here`.
+    /// From now on, protection domain `there` is read as `here`.
     pub(super) fn rename_pd(&mut self, there: u32, here: u32) {
         self.pds = Some((there, here));
     }
 
-    /// A protection domain, as it is called here.
+    /// Reads a protection domain and returns its number here.
     pub(crate) fn pd(&mut self) -> Result<u32, ThawError> {
         let pd = self.u32()?;
         Ok(self.pds.filter(|(there, _)| *there == pd).map_or(pd, |(_, here)| here))
     }
 
-    /// A number below or at `most`.
+    /// Reads a number that is at most `most`.
     pub(crate) fn at_most(&mut self, most: u32, what: &'static str) -> Result<u32, ThawError> {
         let value = self.u32()?;
         self.ensure(value <= most, what)?;
         Ok(value)
     }
 
-    /// The length of a list that has at most `most` elements.
+    /// Reads the length of a list that has at most `most` elements.
     pub(crate) fn count(&mut self, most: usize, what: &'static str) -> Result<usize, ThawError> {
         let count = self.u32()? as usize;
         self.ensure(count <= most, what)?;
         Ok(count)
     }
 
-    /// At most `most` bytes with their number.
+    /// Reads a number of bytes, at most `most`, then the bytes.
     pub(crate) fn bytes(&mut self, most: usize, what: &'static str) -> Result<&'a [u8], ThawError> {
         let len = self.count(most, what)?;
         self.raw(len)
     }
 
-    /// A value that may be missing.
+    /// Reads a value that may be absent.
     pub(crate) fn option<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, ThawError>,

@@ -1,9 +1,9 @@
-//! Why bytes are refused.
+//! Why bytes can't be thawed.
 
-/// Version of the bytes that [`QueuePair::freeze`](crate::QueuePair::freeze) gives.
+/// The version of the bytes that [`QueuePair::freeze`](crate::QueuePair::freeze) returns.
 pub const VERSION: u16 = 1;
 
-/// Why bytes are no queue pair.
+/// Why bytes are not a frozen queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ThawError {
     /// They do not begin as a frozen queue pair does.
@@ -18,13 +18,13 @@ pub enum ThawError {
     /// They end too soon.
     #[error("the frozen queue pair is cut off: was all of it copied?")]
     Truncated,
-    /// They are not what was written.
+    /// They were changed after they were written.
     #[error("the frozen queue pair has changed since it was written: its checksum is wrong")]
     Checksum,
     /// A value makes no sense.
     #[error("the frozen queue pair makes no sense at byte {at}: {what}")]
     Value {
-        /// Where it ends, from the configuration on.
+        /// Where the value ends, in bytes after the magic number and version.
         at: usize,
         /// What should hold.
         what: &'static str,
@@ -32,7 +32,7 @@ pub enum ThawError {
     /// Values contradict each other.
     #[error("the frozen queue pair contradicts itself: {0}")]
     Contradiction(String),
-    /// The host has no room for the packets that wait.
+    /// The host has no memory for the packets that wait.
     #[error("no memory for the packets that wait for their predecessors: try again later")]
     NoMemory,
 }

@@ -1,16 +1,16 @@
-//! A queue pair as bytes, to be continued elsewhere or later.
+//! A queue pair as bytes, to be continued somewhere else or later.
 //!
-//! [`QueuePair::freeze`] ends a queue pair and gives all that its peer or its program could miss;
-//! [`QueuePair::thaw`] makes it anew. To the peer that is a pause: what was in flight counts as lost and is
-//! sent again, as after a timeout, and RC executes nothing twice. Work requests, the message that is
-//! arriving, answers that are owed, atomics and READs that may be asked for again, and packets that wait for
-//! their predecessors come along.
+//! [`QueuePair::freeze`] ends a queue pair and returns everything that its peer or its program
+//! could miss; [`QueuePair::thaw`] makes it anew. To the peer this is a pause: what was in flight
+//! counts as lost and is sent again, as after a timeout, and RC executes nothing twice. The bytes
+//! contain work requests, the message that is arriving, answers that are still to be sent, atomics
+//! and READs that may be asked for again, and packets that wait for their predecessors.
 //!
-//! What is the host's is not in it: completions that were generated, memory, keys, receives of shared
-//! queues, staged window binds, and the peer, whom the host names again ([`QueuePair::set_peer`]). Paths
-//! are named by the numbers that the freezing host had for them. A host that has other paths says so by
-//! [`QueuePair::on_paths_unknown`] for all of them once it has a route. Counters start at zero, and round
-//! trips are measured anew.
+//! They do not contain what belongs to the host: completions that were generated, memory, keys,
+//! receives of shared queues, staged window binds, and the peer, which the host names again
+//! ([`QueuePair::set_peer`]). Paths are named by the numbers that the freezing host had for them. A
+//! host that has other paths calls [`QueuePair::on_paths_unknown`] for all of them once it has a
+//! route. Counters start at zero, and round trips are measured anew.
 //!
 //! # Layout
 //!
@@ -23,13 +23,13 @@
 //! | 2 | [`VERSION`] |
 //! | … | configuration: queue pair number, service (as `enum ibv_qp_type`), protection domain, … |
 //! | … | attributes, in the order of `words::put_attr` |
-//! | … | what was agreed with the peer: multi-path, most packets in flight, blocks |
+//! | … | what was agreed with the peer: multi-path, the limit of packets in flight, blocks |
 //! | … | requester or sender: clocks, work requests with their sequence numbers, a byte for each in flight |
-//! | … | responder or receiver: receives, expected sequence number, answers, what may be asked for again |
+//! | … | responder or receiver: receives, expected sequence number, answers, requests that may be repeated |
 //! | 4 | CRC-32 (as Ethernet's) of all before it |
 //!
-//! Any change of it raises the version. Bytes of another version, cut off, changed, or made up are refused
-//! with a [`ThawError`], and never panic.
+//! Any change of this layout raises the version. Bytes that are of another version, cut off,
+//! changed, or made up are refused with a [`ThawError`]; they never cause a panic.
 //!
 //! [`QueuePair::freeze`]: crate::QueuePair::freeze
 //! [`QueuePair::thaw`]: crate::QueuePair::thaw

@@ -14,13 +14,13 @@ use crate::unreliable::{Sender, UcReceiver, UdReceiver};
 use polypath_types::{QpConfig, QpType};
 
 const MAGIC: [u8; 4] = *b"PPQP";
-/// Bytes of magic number and version, and of the checksum.
+/// The size of magic number and version, and that of the checksum, in bytes.
 const HEAD: usize = 6;
 const TAIL: usize = 4;
 
 impl QueuePair {
-    /// Ends the queue pair, without completions and events, and gives it as bytes. The host gets back what
-    /// is charged and reserved; nothing that the bytes speak of is cancelled.
+    /// Ends the queue pair, without completions and events, and returns it as bytes. The host gets
+    /// back what is charged and reserved; nothing that the bytes contain is cancelled.
     #[must_use]
     pub fn freeze<H: Host>(mut self, now: Duration, host: &mut H) -> Vec<u8> {
         let mut out = Writer::default();
@@ -48,7 +48,8 @@ impl QueuePair {
         out.0
     }
 
-    /// What a frozen queue pair was made with. Nothing else of it is looked at but its checksum.
+    /// The configuration that a frozen queue pair was made with. Only the checksum of the rest is
+    /// checked.
     ///
     /// # Errors
     /// See [`ThawError`].
@@ -56,11 +57,13 @@ impl QueuePair {
         words::config(&mut Self::open(bytes)?)
     }
 
-    /// Makes a queue pair of the bytes that [`QueuePair::freeze`] gave, with the protection domain `pd` in
-    /// place of its own. It goes on once it has a peer ([`QueuePair::set_peer`]; UD needs none). The memory
-    /// that its READs may still bring is looked up at the host, which must have it registered.
+    /// Makes a queue pair from the bytes that [`QueuePair::freeze`] returned, with the protection
+    /// domain `pd` in place of its own. It continues once it has a peer ([`QueuePair::set_peer`];
+    /// UD needs none). The memory that its READs may still answer from is looked up at the host,
+    /// which must have registered it.
     ///
     /// # Errors
+    /// See [`ThawError`]; the host has got back what was reserved.
     /// See [`ThawError`]; the host has got back what was reserved.
     pub fn thaw<H: Host>(
         bytes: &[u8],
@@ -102,7 +105,7 @@ impl QueuePair {
         }
     }
 
-    /// What is between magic number and checksum, if those are right.
+    /// The bytes between magic number and checksum, if both are right.
     fn open(bytes: &[u8]) -> Result<Reader<'_>, ThawError> {
         let magic = &bytes[..bytes.len().min(MAGIC.len())];
         if magic != &MAGIC[..magic.len()] {

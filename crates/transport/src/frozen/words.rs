@@ -1,4 +1,4 @@
-//! The words of verbs as a frozen queue pair has them: attributes, work requests, packets.
+//! How a frozen queue pair writes attributes, work requests and packets.
 
 use polypath_types::{
     Access, AhAttr, FlushScope, MigState, PathId, Placement, QpAttr, QpConfig, QpState, QpType,
@@ -14,11 +14,11 @@ use crate::state::{MAX_MESSAGE, MAX_RD_ATOMIC};
 
 type Result<T> = core::result::Result<T, ThawError>;
 
-/// Most elements of a scatter/gather list, whatever device made the queue pair.
+/// The most elements of a scatter/gather list, on any device.
 const SGES_MAX: usize = 1 << 10;
-/// Most bytes of inline data, and of a packet's payload.
+/// The most bytes of inline data, and of a packet's payload.
 const PAYLOAD_MAX: usize = 1 << 16;
-/// Most work requests of a queue, whatever device made the queue pair.
+/// The most work requests of a queue, on any device.
 const DEPTH_MAX: u32 = 1 << 24;
 
 pub(super) fn put_config(out: &mut Writer, config: &QpConfig) {
@@ -83,7 +83,7 @@ fn ah(from: &mut Reader<'_>) -> Result<AhAttr> {
     })
 }
 
-/// All but the sizes, which are the configuration's.
+/// Writes all attributes except the sizes, which belong to the configuration.
 pub(super) fn put_attr(out: &mut Writer, attr: &QpAttr) {
     out.u8(attr.state as u8);
     out.u32(attr.path_mtu);
@@ -121,7 +121,7 @@ fn small(from: &mut Reader<'_>, most: u8, what: &'static str) -> Result<u8> {
     Ok(value)
 }
 
-/// Into attributes that have the sizes already.
+/// Reads into attributes that have the sizes already.
 pub(super) fn attr(from: &mut Reader<'_>, qp_type: QpType, attr: &mut QpAttr) -> Result<()> {
     attr.state = state(from)?;
     attr.cur_state = attr.state;
@@ -129,7 +129,7 @@ pub(super) fn attr(from: &mut Reader<'_>, qp_type: QpType, attr: &mut QpAttr) ->
     from.ensure(attr.state != QpState::Sqe || unreliable, "RC has no SQE state")?;
     attr.path_mtu = from.u32()?;
     let mtu = match qp_type {
-        // The port's, which the host told.
+        // The MTU of the port, which the host has set.
         QpType::Ud => (1..=PAYLOAD_MAX as u32).contains(&attr.path_mtu),
         _ => matches!(attr.path_mtu, 256 | 512 | 1024 | 2048 | 4096),
     };
@@ -181,7 +181,7 @@ pub(crate) fn sges(from: &mut Reader<'_>) -> Result<Sges> {
     (0..count).map(|_| one(from)).collect()
 }
 
-/// Inline data.
+/// Reads inline data.
 pub(crate) fn inline<'a>(from: &mut Reader<'a>) -> Result<&'a [u8]> {
     from.bytes(PAYLOAD_MAX, "there is too much inline data")
 }
@@ -296,7 +296,7 @@ pub(crate) fn destination(from: &mut Reader<'_>) -> Result<UdDestination> {
     Ok(UdDestination { path: PathId(from.u32()?), qpn: from.u32()?, qkey: from.u32()? })
 }
 
-/// How a work request is to complete that can't succeed any more.
+/// Writes how a work request that can't succeed any more is to complete.
 pub(crate) fn put_failure(out: &mut Writer, (status, cause): (WcStatus, Cause)) {
     out.u32(status as u32);
     out.u32(cause.number());
@@ -334,14 +334,14 @@ pub(crate) fn put_reth(out: &mut Writer, reth: &Reth) {
     out.raw(&reth.to_bytes());
 }
 
-/// As on the wire; no message is longer than 2^31 bytes.
+/// Reads a RETH as on the wire; no message is longer than 2^31 bytes.
 pub(crate) fn reth(from: &mut Reader<'_>) -> Result<Reth> {
     let reth = Reth::parse(from.raw(Reth::LEN)?).map_err(|_| from.wrong("a RETH"))?;
     from.ensure(u64::from(reth.len) <= MAX_MESSAGE, "a message is longer than 2^31 bytes")?;
     Ok(reth)
 }
 
-/// A packet's headers, as on the wire.
+/// Writes a packet's headers as on the wire.
 pub(crate) fn put_headers(out: &mut Writer, headers: &Headers) {
     let mut buffer = [0; MAX_HEADERS_LEN];
     let len = headers.emit(&mut buffer);
@@ -355,7 +355,7 @@ pub(crate) fn headers(from: &mut Reader<'_>) -> Result<Headers> {
     Ok(headers)
 }
 
-/// A packet's payload, or a part of memory that it stands for.
+/// Reads a packet's payload, or the part of memory that stands for it.
 pub(crate) fn payload<'a>(from: &mut Reader<'a>) -> Result<&'a [u8]> {
     from.bytes(PAYLOAD_MAX, "a packet's payload is too long")
 }

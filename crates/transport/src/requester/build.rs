@@ -13,7 +13,7 @@ use polypath_types::{FlushScope, PathTag, QpType, SendFlags, SendOp};
 /// What all packets sent in one call have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamp {
-    /// Present: send multi-path packets.
+    /// If present, send multi-path packets.
     pub(crate) tag: Option<PathTag>,
     pub(crate) now_us: u32,
 }
@@ -31,7 +31,7 @@ pub(super) fn data(core: &Core, wqe: &Wqe, k: u32, ack_req: bool, stamp: Stamp) 
     let mut headers = Headers::new(bth);
     headers.xrc = receive_queue(core, wqe);
     match wqe.op {
-        // Multi-path WRITEs say in every packet where they go.
+        // Multi-path WRITEs carry their destination in every packet.
         SendOp::Write { va, rkey } | SendOp::WriteImm { va, rkey, .. }
             if first || stamp.tag.is_some() =>
         {
@@ -104,7 +104,7 @@ pub(super) fn placement(core: &Core, wqe: &Wqe, stamp: Stamp) -> Headers {
     with_path(headers, wqe, 0, stamp)
 }
 
-/// XRC: every request names a shared receive queue, by which its rights are judged too.
+/// XRC: every request names a shared receive queue, which its rights are checked against too.
 #[inline]
 fn receive_queue(core: &Core, wqe: &Wqe) -> Option<XrcEth> {
     (core.config.qp_type == QpType::XrcSend).then_some(XrcEth { srqn: wqe.srqn })

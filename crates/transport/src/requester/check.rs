@@ -1,4 +1,4 @@
-//! What holds between any two calls.
+//! What must hold between any two calls.
 
 use super::Requester;
 use crate::common::Core;
@@ -15,7 +15,8 @@ impl Requester {
         if !matches!(core.attr.state, QpState::Rts | QpState::Sqd) {
             return Ok(());
         }
-        // Work requests that were begun take sequence numbers in order, without gaps, up to the next one.
+        // Work requests that were begun have consecutive sequence numbers, without gaps, up to the
+        // next one.
         let begun = self.sq.sent_len() + usize::from(self.progress.is_some());
         let mut end = None;
         for wqe in self.sq.iter().take(begun).filter(|wqe| wqe.packets > 0) {

@@ -1,10 +1,10 @@
-//! What the ICRC of a FLUSH covers.
+//! Which bytes the ICRC of a FLUSH covers.
 //!
-//! By the IBTA's rule it is what the ICRC of every packet covers. Linux' rxe covers a FLUSH twice, drops
-//! what is not so, and can't be told from other peers. So what is not answered is sent again in the
-//! other way, in turns, until it is known how the peer wants it.
+//! By the IBTA's rule it covers the same bytes as in every other packet. Linux rxe covers a FLUSH
+//! twice and drops any that is not, and such a peer can't be told from others. So an unanswered
+//! FLUSH is sent again in the other way, in turns, until it is known which way the peer expects.
 
-/// What is known of the peer.
+/// What is known about the peer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FlushCover {
     twice: bool,
@@ -12,27 +12,28 @@ pub(super) struct FlushCover {
 }
 
 impl FlushCover {
-    /// Both parts.
+    /// The fields `twice` and `known`, for freezing.
     pub(super) fn parts(&self) -> (bool, bool) {
         (self.twice, self.known)
     }
 
-    /// Of both parts.
+    /// Makes one from both fields.
     pub(super) fn of(twice: bool, known: bool) -> Self {
         Self { twice, known }
     }
 
-    /// How to send.
+    /// Whether to cover the next FLUSH twice.
     pub(super) fn twice(&self) -> bool {
         self.twice
     }
 
-    /// A FLUSH is to be sent again.
+    /// Notes that a FLUSH is sent again.
     pub(super) fn sends_again(&mut self) {
         self.twice ^= !self.known;
     }
 
-    /// A FLUSH was answered. If it was sent more than once, it can't be told in which way.
+    /// Notes that a FLUSH was answered. If it was sent more than once, nobody knows which way was
+    /// right.
     pub(super) fn answered(&mut self, sent_once: bool) {
         self.known |= sent_once;
     }

@@ -1,19 +1,19 @@
-//! What is in flight: one slot per sequence number between the oldest unacknowledged one and the next
-//! new one, for every path alike.
+//! The packets in flight: one slot per sequence number between the oldest unacknowledged one and
+//! the next new one, for all paths together.
 //!
-//! A slot holds 16 bytes and is touched twice per packet: when it is sent and when it is done. Whoever
-//! finds a packet lost (NAK, selective acknowledgement, timer, death of a path) marks its slot; the
-//! transmitter looks for marked slots first. A plain peer's go-back-N is "mark all"; a multi-path peer's
-//! selective repeat is "mark those overtaken".
+//! A slot holds 16 bytes and is touched twice per packet: when it is sent and when it is done. Code
+//! that finds a packet lost (NAK, selective acknowledgement, timer, death of a path) marks its
+//! slot; the transmitter looks for marked slots first. Go-back-N for a plain peer is "mark all";
+//! selective repeat for a multi-path peer is "mark those that were overtaken".
 //!
 //! Every packet is charged to its path exactly while it is neither done, sacked, nor lost
 //! ([`Paths::sent`](crate::Paths::sent)).
 //!
-//! Thousands may be in flight, and every acknowledgement tells of gaps until they are filled. So
-//! what is known to have arrived beyond the oldest gap is kept as ranges ([`Flight::beyond`]): what
-//! an acknowledgement repeats costs a look-up for each block, whatever the blocks' length, and
-//! whoever looks for gaps steps over the ranges. And nothing is asked twice whether it was
-//! overtaken: each path knows the order in which packets were sent on it.
+//! Thousands of packets may be in flight, and every acknowledgement reports gaps until they are
+//! filled. So what is known to have arrived beyond the oldest gap is kept as ranges
+//! ([`Flight::beyond`]): what an acknowledgement repeats costs one look-up per block, however long
+//! the block is, and a search for gaps steps over the ranges. No packet is checked twice for having
+//! been overtaken: each path knows the order in which packets were sent on it.
 
 mod check;
 mod frozen;
@@ -31,30 +31,31 @@ use crate::host::Host;
 use crate::ranges::{Range, Ranges};
 use polypath_types::PathId;
 
-/// Slots for which memory stays when nothing is in flight.
+/// The number of slots for which memory stays allocated when nothing is in flight.
 const SLOTS_KEPT: usize = 256;
-/// Runs of a path for which memory stays when nothing is in flight.
+/// The number of runs of a path for which memory stays allocated when nothing is in flight.
 const RUNS_KEPT: usize = 16;
 
-/// Acknowledged, or its answer is here.
+/// Acknowledged, or its answer has arrived.
 const DONE: u8 = 1;
 /// To be sent again.
 const LOST: u8 = 1 << 1;
-/// Was sent more than once: its round trip can't be told (Karn).
+/// Sent more than once: its round trip can't be measured (Karn).
 const AGAIN: u8 = 1 << 2;
-/// An acknowledgement is not enough: part of the answer to a READ or atomic.
+/// An acknowledgement is not enough: it is part of the answer to a READ or atomic.
 pub(crate) const ANSWERED: u8 = 1 << 3;
 /// The last sequence number of a READ or atomic request.
 pub(crate) const END: u8 = 1 << 4;
-/// Selectively acknowledged: the peer has it, but has not executed it, and may still want it again.
+/// Selectively acknowledged: the peer has it but has not executed it, and may still ask for it
+/// again.
 const SACKED: u8 = 1 << 5;
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     path: PathId,
-    /// Place in the order of sending on its path.
+    /// Its place in the order of sending on its path.
     order: u32,
-    /// When it was sent last, microseconds, wrapping.
+    /// When it was last sent, in microseconds, wrapping.
     sent_us: u32,
     /// Bytes charged to the path.
     cost: u16,
@@ -81,20 +82,21 @@ pub(crate) struct Flight {
     /// No slot before it is lost.
     lost_from: u64,
     lost: u32,
-    /// Slots that are charged.
+    /// The number of slots that are charged.
     charged: u32,
-    /// Slots that are [`SACKED`].
+    /// The number of slots that are [`SACKED`].
     sacked: u32,
-    /// READ and atomic requests that wait for their answer.
+    /// The number of READ and atomic requests that wait for their answer.
     unanswered: u32,
     /// What is known of each path.
     paths: OnPaths,
-    /// What has arrived beyond the oldest gap: sacked or done. Some that is done may be missing.
+    /// What has arrived beyond the oldest gap: sacked or done. Some slots that are done may be
+    /// missing here.
     beyond: Ranges,
 }
 
 impl Flight {
-    /// Nothing is in flight; the next new packet has the sequence number `next`.
+    /// An empty flight; the next new packet has the sequence number `next`.
     pub(crate) fn new(next: u64) -> Self {
         Self {
             slots: VecDeque::new(),
@@ -128,25 +130,25 @@ impl Flight {
         self.slots.is_empty()
     }
 
-    /// How many more may be in flight, if `limit` may at all.
+    /// The number of packets that may still be sent if `limit` may be in flight.
     #[inline]
     pub(crate) fn room(&self, limit: u32) -> u32 {
         limit.saturating_sub(self.slots.len() as u32)
     }
 
-    /// Packets that are on their way, as far as is known.
+    /// The number of packets that are on their way, as far as is known.
     #[inline]
     pub(crate) fn charged(&self) -> u32 {
         self.charged
     }
 
-    /// Whether it is the peer's turn: timers run.
+    /// Whether the peer has to answer next, so that timers run.
     #[inline]
     pub(crate) fn waits(&self) -> bool {
         self.charged > 0 || self.sacked > 0
     }
 
-    /// READ and atomic requests that wait for their answer.
+    /// The number of READ and atomic requests that wait for their answer.
     #[inline]
     pub(crate) fn unanswered(&self) -> u32 {
         self.unanswered
@@ -157,36 +159,37 @@ impl Flight {
         self.slots.get(usize::try_from(seq.checked_sub(self.una)?).ok()?)
     }
 
-    /// The path of the oldest one, and whether it needs an answer.
+    /// The path of the oldest packet, and whether it needs an answer.
     pub(crate) fn oldest(&self) -> Option<(PathId, bool)> {
         self.slots.front().map(|s| (s.path, s.is(ANSWERED)))
     }
 
-    /// Whether `seq` waits for an answer still.
+    /// Whether `seq` still waits for an answer.
     #[inline]
     pub(crate) fn awaits_answer(&self, seq: u64) -> bool {
         self.slot(seq).is_some_and(|s| s.is(ANSWERED) && !s.is(DONE))
     }
 
-    /// When `seq` was sent, if it was sent once only.
+    /// The path of `seq` and when it was sent, if it was sent only once.
     #[inline]
     pub(crate) fn sent_once_at(&self, seq: u64) -> Option<(PathId, u32)> {
         self.slot(seq).filter(|s| !s.is(AGAIN)).map(|s| (s.path, s.sent_us))
     }
 
-    /// Whether `seq` was sent again a moment ago: a complaint about it may be an old one.
+    /// Whether `seq` was sent again so recently that a complaint about it may be about the first
+    /// time.
     #[inline]
     pub(crate) fn just_resent(&self, seq: u64, now_us: u32) -> bool {
         self.slot(seq).is_some_and(|s| s.is(AGAIN) && self.is_recent(s, now_us))
     }
 
-    /// It was sent less than a round trip of its path ago.
+    /// Whether it was sent less than a round trip of its path ago.
     fn is_recent(&self, slot: &Slot, now_us: u32) -> bool {
         let guard_us = self.paths.get(slot.path).map_or(0, OnPath::guard_us);
         now_us.wrapping_sub(slot.sent_us) < guard_us
     }
 
-    /// The round trip of a path, microseconds, if one was measured.
+    /// The round trip of a path in microseconds, if one was measured.
     pub(super) fn rtt_us(&self, path: PathId) -> Option<u32> {
         self.paths.get(path)?.rtt_us()
     }
@@ -197,7 +200,7 @@ impl Flight {
         &mut self.paths
     }
 
-    /// The next new packet is sent (or the request for it).
+    /// The next new packet (or the request for it) is sent. Returns the bytes to charge.
     #[inline]
     pub(crate) fn push(&mut self, path: PathId, len: u32, flags: u8, now_us: u32) -> u32 {
         let cost = len + PACKET_COST;
@@ -209,7 +212,7 @@ impl Flight {
         cost
     }
 
-    /// All before `to` has been received by the peer. Those that need an answer stay.
+    /// The peer has received all before `to`. Those that need an answer stay.
     #[inline]
     pub(crate) fn acknowledge(&mut self, to: u64, tally: &mut Tally) {
         let to = to.min(self.next());
@@ -221,12 +224,12 @@ impl Flight {
             }
         }
         if from < to && self.slots.front().is_some_and(|s| !s.is(DONE)) {
-            self.note_beyond(from..to); // It waits for an answer that is missing.
+            self.note_beyond(from..to); // The front waits for an answer.
         }
         self.acked_to = self.acked_to.max(to);
     }
 
-    /// Those of `range` that are done are kept as ranges.
+    /// Adds those of `range` that are done to the ranges.
     #[cold]
     fn note_beyond(&mut self, range: Range) {
         for seq in range {
@@ -236,7 +239,8 @@ impl Flight {
         }
     }
 
-    /// The peer has acknowledged those of `bits` (lowest first) that are set, counted from `from`.
+    /// The peer has acknowledged the sequence numbers whose bits are set in `bits` (lowest first),
+    /// counted from `from`.
     pub(crate) fn acknowledge_selected(&mut self, from: u64, mut bits: u64, tally: &mut Tally) {
         let mut at = from;
         while bits != 0 {
@@ -250,7 +254,7 @@ impl Flight {
         }
     }
 
-    /// The peer has selectively acknowledged all of `range`, as far as it is in flight.
+    /// The peer has selectively acknowledged all of `range` that is in flight.
     pub(crate) fn sack(&mut self, range: Range, tally: &mut Tally) {
         let range = range.start.max(self.una)..range.end.min(self.next());
         if range.is_empty() {
@@ -265,7 +269,7 @@ impl Flight {
                     continue;
                 }
                 if self.slots[at].is(ANSWERED) {
-                    // The peer has the request: that says nothing of the answer.
+                    // The peer has the request; whether the answer arrives is still open.
                     unanswered.push(seq);
                     continue;
                 }
@@ -280,7 +284,7 @@ impl Flight {
         self.beyond = beyond;
     }
 
-    /// The answer to `seq` is here.
+    /// The answer to `seq` has arrived.
     #[inline]
     pub(crate) fn answer(&mut self, seq: u64, tally: &mut Tally) {
         if seq >= self.una && seq < self.next() {
@@ -306,13 +310,13 @@ impl Flight {
         self.slots[at].flags |= DONE;
     }
 
-    /// A packet that was on its way, or taken to be lost, is known to have arrived.
+    /// A packet that was on its way, or taken to be lost, has arrived.
     #[inline]
     fn arrived(&mut self, at: usize, tally: &mut Tally) {
         let slot = &mut self.slots[at];
         let on = self.paths.on(slot.path);
         if slot.is(LOST) {
-            // Declared lost too early: nothing is charged any more.
+            // It was declared lost too early: nothing is charged any more.
             slot.flags &= !LOST;
             self.lost -= 1;
         } else {
@@ -328,14 +332,14 @@ impl Flight {
             let late = (echo.wrapping_sub(slot.sent_us) as i32) < 0;
             on.was_late(late);
             if late {
-                // It was not lost but late: of when the second one arrives nothing is known.
+                // The first one was late, not lost. When the second one arrives is unknown.
                 return;
             }
         }
         on.arrived(slot.order);
     }
 
-    /// Lets go of what is done at the front; says whether anything was.
+    /// Removes what is done at the front. Returns whether there was anything.
     #[inline]
     pub(crate) fn advance(&mut self) -> bool {
         let before = self.una;
@@ -359,7 +363,7 @@ impl Flight {
         true
     }
 
-    /// Nothing is in flight: gives memory back but for some that is often used.
+    /// Nothing is in flight: frees memory, except for an amount that is often used.
     #[inline]
     fn tidy(&mut self) {
         for on in self.paths.iter_mut() {
@@ -388,7 +392,7 @@ impl Flight {
         self.lost_from = self.lost_from.min(seq);
     }
 
-    /// Marks `seq` as lost even if it is sacked: the peer may have dropped it since.
+    /// Marks `seq` as lost even if it is sacked, because the peer may have dropped it since.
     pub(crate) fn lose_even_sacked(&mut self, seq: u64, tally: &mut Tally) {
         if self.slot(seq).is_none() {
             return;
@@ -406,7 +410,7 @@ impl Flight {
         }
     }
 
-    /// Marks all as lost, even what is sacked.
+    /// Marks all as lost, even those that are sacked.
     pub(crate) fn lose_all(&mut self, tally: &mut Tally) {
         self.beyond.clear();
         for seq in self.una..self.next() {
@@ -414,15 +418,15 @@ impl Flight {
         }
     }
 
-    /// Marks all from `from` up to before `to` as lost, but for what is sacked.
+    /// Marks all from `from` up to before `to` as lost, except those that are sacked.
     pub(crate) fn lose_range(&mut self, from: u64, to: u64, tally: &mut Tally) {
         for seq in from.max(self.una)..to.min(self.next()) {
             self.lose((seq - self.una) as usize, tally);
         }
     }
 
-    /// Marks as lost what was sent by a path and comes before `to`, but for what is sacked, and but
-    /// for what was sent less than `age_us` ago.
+    /// Marks as lost what was sent by a path and comes before `to`, except what is sacked and what
+    /// was sent less than `age_us` ago.
     pub(super) fn lose_range_on(
         &mut self,
         path: PathId,
@@ -440,12 +444,12 @@ impl Flight {
         }
     }
 
-    /// Whether something that is not done was last sent on such a path.
+    /// Whether something that is not done was last sent on a path for which `path` is true.
     pub(crate) fn uses(&self, path: impl Fn(PathId) -> bool) -> bool {
         self.slots.iter().any(|slot| !slot.is(DONE) && path(slot.path))
     }
 
-    /// Marks as lost what was sent on such paths.
+    /// Marks as lost what was sent on paths for which `path` is true.
     pub(crate) fn lose_on(&mut self, path: impl Fn(PathId) -> bool, tally: &mut Tally) {
         for at in 0..self.slots.len() {
             if path(self.slots[at].path) {
@@ -454,8 +458,8 @@ impl Flight {
         }
     }
 
-    /// Marks as lost the answers before `to` that have not come, except those asked for again a moment ago,
-    /// or after the packet whose acknowledgement tells of it: it may have waited in a queue.
+    /// Marks as lost the answers before `to` that have not come, except those asked for again a moment
+    /// ago, or after the packet whose acknowledgement reports the loss: it may have waited in a queue.
     pub(crate) fn lose_answers(
         &mut self,
         to: u64,
@@ -485,7 +489,7 @@ impl Flight {
         }
     }
 
-    /// The sequence number after `seq` and after all that is known to have arrived together with it.
+    /// The sequence number after `seq` and after everything that has arrived in one run with it.
     fn after(&self, seq: u64) -> u64 {
         self.beyond.containing(seq).map_or(seq + 1, |r| r.end)
     }
@@ -496,8 +500,8 @@ impl Flight {
         self.lost > 0
     }
 
-    /// The first run of lost slots of one kind: where it starts and how long it is, `most` at most. It
-    /// never goes beyond the request that an answer belongs to.
+    /// The first run of lost slots of one kind: its first sequence number and its length, at most
+    /// `most`. It never goes beyond the request that an answer belongs to.
     pub(crate) fn lost_run(&mut self, most: u32) -> Option<(u64, u32)> {
         if self.lost == 0 {
             return None;
@@ -521,10 +525,10 @@ impl Flight {
         Some((seq, n))
     }
 
-    /// How much of a READ to ask for again from the lost `seq` on, of which a run of `run` is lost.
+    /// How much of a READ to ask for again from the lost `seq` on, where a run of `run` is lost.
     ///
-    /// A responder that knows the request takes any part of it; one that has never seen it takes what it
-    /// sees first for the whole, so that it has to be asked for all.
+    /// A responder that knows the request accepts any part of it. One that has never seen it takes
+    /// the first request it sees for the whole, so that it has to be asked for all.
     pub(crate) fn request_again(
         &mut self,
         seq: u64,
@@ -548,7 +552,7 @@ impl Flight {
         n
     }
 
-    /// Those of `n` slots from `seq` on that are lost are sent again; gives the bytes to charge.
+    /// Sends those of `n` slots from `seq` on that are lost again. Returns the bytes to charge.
     pub(crate) fn resend(&mut self, seq: u64, n: u32, path: PathId, now_us: u32) -> u32 {
         let mut cost = 0;
         for seq in seq..seq + u64::from(n) {
@@ -570,7 +574,7 @@ impl Flight {
         cost
     }
 
-    /// Gives up all that is in flight; the next new packet has the sequence number `next`.
+    /// Gives up everything in flight; the next new packet has the sequence number `next`.
     pub(crate) fn clear<H: Host>(&mut self, next: u64, host: &mut H) {
         let mut tally = Tally::default();
         self.lose_all(&mut tally);

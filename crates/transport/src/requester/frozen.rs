@@ -1,4 +1,5 @@
-//! The requester as bytes. What is in flight is there as the numbers that are to be sent again.
+//! The requester as bytes. What is in flight is written as the sequence numbers that are to be sent
+//! again.
 
 use core::time::Duration;
 
@@ -13,11 +14,12 @@ use crate::host::Host;
 use crate::sq::SendQueue;
 use polypath_types::QpState;
 
-/// No sequence number is as large: a queue pair that sends a packet each nanosecond would need two years.
+/// No sequence number gets this large: a queue pair that sends a packet each nanosecond would need
+/// two years.
 const SEQ_MAX: u64 = 1 << 56;
 
 impl Requester {
-    /// Writes it down; the host gets back what is charged.
+    /// Writes the requester; the host gets back what is charged.
     pub(crate) fn freeze<H: Host>(&mut self, now: Duration, out: &mut Writer, host: &mut H) {
         out.u32(self.msg);
         out.u32(self.recv);
@@ -79,7 +81,7 @@ impl Requester {
             msg,
             recv,
             has_failing,
-            // The first packets by what may be a new path: the window does not count.
+            // The first packets may go by a new path, so the window does not count.
             urgent: true,
             ready: true,
             waits_on: waits,

@@ -1,8 +1,8 @@
-//! The RC requester: work requests out, acknowledgements and answers in.
+//! The RC requester: sends work requests, and takes acknowledgements and answers.
 //!
-//! Sequence numbers are 64 bits inside, so that they neither wrap nor compare wrongly; their low
-//! 24 bits are the PSN. [`flight`] knows what is on its way, [`timers`] when to lose patience,
-//! [`transmit`] builds packets, [`receive`] reads the peer's answers.
+//! Sequence numbers are 64 bits inside, so that they neither wrap nor compare wrongly; their low 24
+//! bits are the PSN. [`flight`] knows what is on its way, [`timers`] when to give up waiting;
+//! [`transmit`] builds packets, and [`receive`] reads the peer's answers.
 
 mod build;
 mod check;
@@ -34,7 +34,8 @@ use tally::Tally;
 use timers::{Expired, Timers, probe_limit};
 pub(crate) use transmit::{Failure, burst_packets, emit_data, local_fault, unsent};
 
-/// Sequence numbers start here plus the first PSN, so that a duplicate's is never negative.
+/// Sequence numbers start at this plus the first PSN, so that a duplicate's number is never
+/// negative.
 const SEQ_BASE: u64 = 1 << 24;
 
 /// The PSN of a sequence number.
@@ -43,7 +44,7 @@ pub(crate) fn psn(seq: u64) -> Psn {
     Psn::new(seq as u32)
 }
 
-/// Time as packets carry it: microseconds, wrapping.
+/// The time as packets carry it: microseconds, wrapping.
 #[inline]
 pub(crate) fn micros(now: Duration) -> u32 {
     now.as_micros() as u32
@@ -55,26 +56,26 @@ pub(crate) struct Requester {
     sq: SendQueue,
     flight: Flight,
     timers: Timers,
-    /// Packets of the work request to transmit next that have been transmitted, if it is started.
+    /// The number of packets transmitted of the work request to transmit next, if it was started.
     progress: Option<u32>,
-    /// Messages started.
+    /// The number of messages started.
     msg: u32,
-    /// Receive-consuming messages started.
+    /// The number of messages started that consume a receive.
     recv: u32,
-    /// Packets sent since an acknowledgement was asked for.
+    /// The number of packets sent since an acknowledgement was asked for.
     unasked: u32,
-    /// The next retransmission ignores the window (it is a probe).
+    /// Whether the next retransmission ignores the window (it is a probe).
     urgent: bool,
-    /// A work request fails as soon as all before it is complete: nothing new is sent.
+    /// Whether a work request fails as soon as all before it are complete: nothing new is sent.
     has_failing: bool,
-    /// No path lives.
+    /// Whether no path lives.
     held: bool,
-    /// There may be something to transmit.
+    /// Whether there may be something to transmit.
     ready: bool,
     flush_cover: FlushCover,
-    /// What comes before this number is sent as a copy.
+    /// Packets before this sequence number are sent as copies of their payload.
     wary_until: u64,
-    /// It was frozen while it waited for the peer: sending again is no reason to wait anew.
+    /// Whether it was frozen while it waited for the peer: sending again does not restart the wait.
     waits_on: bool,
 }
 
@@ -112,7 +113,7 @@ impl Requester {
         *self = Self { sq: core::mem::take(&mut self.sq), ..Self::new() };
     }
 
-    /// Work requests that may be posted before the queue is full.
+    /// The number of work requests that may be posted before the queue is full.
     pub(crate) fn send_room(&self, core: &Core) -> usize {
         self.sq.room(core)
     }
@@ -134,7 +135,7 @@ impl Requester {
         self.ready
     }
 
-    /// Everything posted completes with `WrFlushErr`: the queue pair is in the error state.
+    /// Completes everything posted with `WrFlushErr`: the queue pair is in the error state.
     pub(crate) fn flush<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         let next = self.flight.next();
         self.flight.clear(next, host);
@@ -157,26 +158,27 @@ impl Requester {
         )
     }
 
-    /// All patience anew: there was progress, or what went on before was not the peer's doing.
+    /// Restarts all timers and retries: there was progress, or the earlier trouble was not the
+    /// peer's.
     fn be_patient(&mut self, core: &Core, now: Duration) {
         self.timers.restart(now, core.attr.retry_cnt, core.attr.rnr_retry);
         self.flight.paths_mut().restart(now);
     }
 
-    /// The oldest packet was acknowledged, or the first one is sent.
+    /// Notes progress: the oldest packet was acknowledged, or the first one is sent.
     #[inline]
     fn has_progress(&mut self, core: &Core, now: Duration) {
         self.timers.progress(now, core.attr.retry_cnt, core.attr.rnr_retry);
         self.flight.paths_mut().restart(now);
     }
 
-    /// Everything was sent again: waiting starts over, the counters stay.
+    /// Notes that everything was sent again: the timers restart, the retry counters stay.
     fn has_resent(&mut self, now: Duration) {
         self.timers.resent(now);
         self.flight.paths_mut().resent(now);
     }
 
-    /// Looks at the clocks.
+    /// Handles the timers that have expired.
     pub(crate) fn handle_timeout<H: Host>(&mut self, core: &mut Core, now: Duration, host: &mut H) {
         if self.held || self.deadline(core).is_none_or(|d| now < d) {
             return;
@@ -230,8 +232,8 @@ impl Requester {
         }
     }
 
-    /// Sends the first packet that is unacknowledged on a path again, to learn what became of it and
-    /// the rest.
+    /// Sends the first unacknowledged packet on a path again, to learn what became of it and of the
+    /// rest.
     fn send_probe<H: Host>(&mut self, path: PathId, seq: u64, now: Duration, host: &mut H) {
         let mut tally = Tally::default();
         self.flight.lose_even_sacked(seq, &mut tally);
@@ -260,8 +262,8 @@ impl Requester {
 
     /// See [`crate::QueuePair::on_path_change`].
     ///
-    /// Retries belong to the queue pair (IBTA 9.9.2.1): it gets back only those that it spent on a path
-    /// that had died, or may have had.
+    /// Retries belong to the queue pair (IBTA 9.9.2.1): it gets back only those that it spent on a
+    /// path that had died, or may have died.
     pub(crate) fn on_path_change<H: Host>(
         &mut self,
         core: &mut Core,
@@ -306,7 +308,7 @@ impl Requester {
         }
     }
 
-    /// The work request at position `at` fails, once all before it is complete.
+    /// Makes the work request at position `at` fail once all before it are complete.
     fn fail_when_reached<H: Host>(
         &mut self,
         core: &mut Core,
@@ -322,7 +324,7 @@ impl Requester {
         self.retire(core, host);
     }
 
-    /// The oldest work request fails, and with it the queue pair.
+    /// Fails the oldest work request, and with it the queue pair.
     fn fail_front<H: Host>(
         &mut self,
         core: &mut Core,
@@ -334,7 +336,8 @@ impl Requester {
         core.broken = true;
     }
 
-    /// Completes what is done, in order; an error only when all before it is complete.
+    /// Completes what is done, in order. A failed request completes only when all before it are
+    /// complete.
     fn retire<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         while let Some(wqe) = self.sq.front() {
             if let Some((status, cause)) = wqe.failed {
@@ -349,7 +352,8 @@ impl Requester {
         self.check_drained(core, host);
     }
 
-    /// SQD: once all that was started is complete, the send queue is drained (IBTA 10.3.1.5).
+    /// SQD: once everything that was started is complete, the send queue is drained
+    /// (IBTA 10.3.1.5).
     pub(crate) fn check_drained<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         if core.attr.state == QpState::Sqd
             && core.attr.sq_draining
@@ -363,7 +367,7 @@ impl Requester {
         }
     }
 
-    /// Something may be sent again that could not before: the state went back to RTS.
+    /// Notes that something may be sent that could not before: the state went back to RTS.
     pub(crate) fn wake(&mut self) {
         self.ready = true;
     }

@@ -1,11 +1,10 @@
-//! What a queue pair knows of each path that it has packets on.
+//! What a queue pair knows about each path that it has packets on.
 //!
-//! Packets of one path arrive in the order in which they were sent, or nearly so, and take about the
-//! same time.
-//! Neither holds between paths: what is sent now by a short one overtakes what was sent before by a long one.
-//! So the order of sending, the round trip and the probe for losses at the end are kept for each path by
-//! itself. Only the ACK timeout and the retries belong to the queue pair as a whole
-//! ([`Timers`](super::timers::Timers)).
+//! Packets of one path arrive in the order in which they were sent, or nearly so, and take about
+//! the same time. Neither holds between paths: a packet sent now by a short path overtakes one sent
+//! before by a long path. So the order of sending, the round trip and the tail-loss probe are kept
+//! for each path separately. Only the ACK timeout and the retries belong to the queue pair as a
+//! whole ([`Timers`](super::timers::Timers)).
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -14,42 +13,45 @@ use smallvec::SmallVec;
 
 use polypath_types::PathId;
 
-/// So many packets overtake one on a path at first before it is taken to be lost (RFC 5681: three), and
-/// so many at most on one that proves to reorder more.
+/// The number of packets that must overtake one on a path before it is taken to be lost: at first
+/// (RFC 5681: three), and at most, on a path that proves to reorder more.
 const REORDERING_MIN: u32 = 3;
 const REORDERING_MAX: u32 = 64;
 
-/// A probe never comes earlier than this after progress: the peer's thread may just not have run.
+/// A probe never comes earlier than this after progress, because the peer's thread may just not
+/// have run.
 pub(super) const PROBE_MIN: Duration = Duration::from_micros(1500);
-/// The first probe when no round trip was measured yet.
+/// The delay of the first probe when no round trip was measured yet.
 pub(super) const PROBE_UNMEASURED: Duration = Duration::from_millis(20);
-/// Probes back off up to this.
+/// The longest delay of a probe.
 const PROBE_MAX: Duration = Duration::from_millis(200);
 
-/// For how long a complaint is taken to be about the first transmission, if nothing was measured.
+/// For this long, a complaint is taken to be about the first transmission, if no round trip was
+/// measured.
 const GUARD_UNMEASURED_US: u32 = 1000;
 
-/// From so many paths on, those that no packet was sent by last are forgotten.
+/// When there are more paths than this, those that no packet was last sent by are forgotten.
 const PATHS_KEPT: usize = 16;
 
-/// A tail-loss probe on its way: a packet that was sent again to learn what became of it and the rest.
+/// A tail-loss probe on its way: a packet that was sent again to learn what became of it and of the
+/// rest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probe {
     /// The packet that is sent again.
     pub(super) seq: u64,
-    /// One past the last one that had been sent when the probe was.
+    /// One past the last packet that had been sent when the probe was.
     pub(super) upto: u64,
-    /// When, microseconds, wrapping.
+    /// When it was sent, in microseconds, wrapping.
     pub(super) sent_us: u32,
-    /// By which path it went; it has not gone yet if there is none.
+    /// The path that it went by; `None` if it has not been sent yet.
     pub(super) by: Option<PathId>,
 }
 
-/// When to ask what became of the packets on a path: after three of its round trips in which nothing moved,
-/// then more and more rarely.
+/// When to ask what became of the packets on a path: after three of its round trips without
+/// progress, then more and more rarely.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProbeTimer {
-    /// Since when nothing has moved.
+    /// When something last moved.
     from: Duration,
     probes: u32,
     /// Smoothed round-trip time.
@@ -67,19 +69,19 @@ impl ProbeTimer {
         self.from + (first * (1 << self.probes.min(6))).min(PROBE_MAX.max(first))
     }
 
-    /// Something has moved.
+    /// Restarts because something has moved.
     #[inline]
     pub(super) fn restart(&mut self, now: Duration) {
         self.from = now;
         self.probes = 0;
     }
 
-    /// Everything was sent again: waiting starts over.
+    /// Restarts because everything was sent again.
     pub(super) fn resent(&mut self, now: Duration) {
         self.from = now;
     }
 
-    /// A probe is sent.
+    /// Notes that a probe is sent.
     pub(super) fn probed(&mut self, now: Duration) {
         self.from = now;
         self.probes += 1;
@@ -88,7 +90,7 @@ impl ProbeTimer {
     /// A round trip took `rtt`.
     #[inline]
     pub(super) fn measured(&mut self, rtt: Duration) {
-        // In one number: `Duration` multiplies and divides in parts.
+        // Computed in one integer, because `Duration` multiplies and divides in parts.
         let nanos = |time: Duration| time.as_nanos() as u64;
         self.srtt = Some(match self.srtt {
             Some(srtt) => Duration::from_nanos((nanos(srtt) * 7 + nanos(rtt)) / 8),
@@ -101,13 +103,13 @@ impl ProbeTimer {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) seq: u64,
-    /// Place of the first in the order of sending.
+    /// The place of the first one in the order of sending.
     pub(super) order: u32,
     pub(super) len: u32,
 }
 
 impl Run {
-    /// Leaves the first `n` out.
+    /// Removes the first `n`.
     pub(super) fn skip(&mut self, n: u64) {
         let n = n.min(u64::from(self.len)) as u32;
         self.seq += u64::from(n);
@@ -116,24 +118,25 @@ impl Run {
     }
 }
 
-/// One path.
+/// What is known about one path.
 #[derive(Clone, Debug)]
 pub(super) struct OnPath {
     pub(super) path: PathId,
-    /// Place of the next packet in the order of sending.
+    /// The place of the next packet in the order of sending.
     pub(super) order: u32,
-    /// The latest place that is known to have arrived; before the first, the one before all.
+    /// The latest place that is known to have arrived; before any arrival, the place before the
+    /// first.
     pub(super) newest: u32,
-    /// A packet of a multi-path peer is lost when so many sent after it have arrived.
+    /// A packet of a multi-path peer is taken to be lost when this many sent after it have arrived.
     pub(super) reordering: u32,
-    /// Packets that are on their way.
+    /// The number of packets that are on their way.
     pub(super) charged: u32,
-    /// Those of them whose arrival is acknowledged at once. (The answer to a READ waits until all that was
-    /// sent before it, by whatever path, has been executed.)
+    /// The number of them whose arrival is acknowledged at once. (The answer to a READ waits until
+    /// everything sent before it, by any path, has been executed.)
     pub(super) prompt: u32,
-    /// Something has arrived since it was looked at last.
+    /// Whether something has arrived since this was last looked at.
     pub(super) moved: bool,
-    /// What was sent, in that order. A packet of it counts only while its slot says the same place.
+    /// What was sent, in that order. A packet of it counts only while its slot has the same place.
     pub(super) sent: VecDeque<Run>,
     pub(super) timer: ProbeTimer,
     pub(super) probe: Option<Probe>,
@@ -155,8 +158,8 @@ impl OnPath {
         }
     }
 
-    /// The packet `seq` is sent, which an acknowledgement is enough for or not. Gives its place in the order
-    /// of sending.
+    /// The packet `seq` is sent; `is_prompt` says whether an acknowledgement is enough for it.
+    /// Returns its place in the order of sending.
     #[inline]
     pub(super) fn push(&mut self, seq: u64, is_prompt: bool) -> u32 {
         let order = self.order;
@@ -172,14 +175,14 @@ impl OnPath {
         order
     }
 
-    /// A packet is not on its way any more.
+    /// Notes that a packet is not on its way any more.
     #[inline]
     pub(super) fn uncharge(&mut self, is_prompt: bool) {
         self.charged -= 1;
         self.prompt -= u32::from(is_prompt);
     }
 
-    /// What was sent at this place has arrived.
+    /// Notes that the packet sent at this place has arrived.
     #[inline]
     pub(super) fn arrived(&mut self, order: u32) {
         self.moved = true;
@@ -188,7 +191,7 @@ impl OnPath {
         }
     }
 
-    /// A packet that was sent again was not lost but late (`true`), or lost indeed.
+    /// Notes that a packet that was sent again had been late (`true`) or really lost.
     pub(super) fn was_late(&mut self, late: bool) {
         self.reordering = if late {
             (self.reordering + 1).min(REORDERING_MAX)
@@ -197,25 +200,25 @@ impl OnPath {
         };
     }
 
-    /// Whether so many that were sent after the packet at this place have arrived.
+    /// Whether `threshold` packets that were sent after the one at this place have arrived.
     #[inline]
     pub(super) fn has_overtaken(&self, order: u32, threshold: u32) -> bool {
         self.newest.wrapping_sub(order) as i32 >= threshold as i32
     }
 
-    /// For how long after a packet was sent again a complaint may still be about the first time,
-    /// microseconds.
+    /// For how many microseconds after a packet was sent again a complaint may still be about the
+    /// first transmission.
     pub(super) fn guard_us(&self) -> u32 {
         self.rtt_us().map_or(GUARD_UNMEASURED_US, |rtt| rtt.max(50))
     }
 
-    /// The smoothed round trip, microseconds, if one was measured.
+    /// The smoothed round trip in microseconds, if one was measured.
     pub(super) fn rtt_us(&self) -> Option<u32> {
         self.timer.srtt.map(|rtt| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX))
     }
 }
 
-/// The paths that a queue pair has, or had lately, packets on.
+/// The paths that a queue pair has, or lately had, packets on.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OnPaths {
     /// Nearly always one.
@@ -233,7 +236,7 @@ impl OnPaths {
         self.list.iter_mut().find(|on| on.path == path)
     }
 
-    /// That of a path, a new one if there is none.
+    /// The entry of a path; a new one if there is none.
     #[inline]
     pub(super) fn on(&mut self, path: PathId) -> &mut OnPath {
         let at = match self.list.iter().position(|on| on.path == path) {
@@ -249,7 +252,7 @@ impl OnPaths {
         self.list.len() - 1
     }
 
-    /// That of the path, if there is but one.
+    /// The entry of the path, if there is only one.
     #[inline]
     pub(super) fn sole(&self) -> Option<&OnPath> {
         let [on] = &self.list[..] else { return None };
@@ -272,23 +275,23 @@ impl OnPaths {
         &mut self.list[at]
     }
 
-    /// There are so many that those which nothing refers to should be forgotten.
+    /// Whether there are so many that those which nothing refers to should be forgotten.
     pub(super) fn are_many(&self) -> bool {
         self.list.len() > PATHS_KEPT
     }
 
-    /// Forgets those that nothing refers to.
+    /// Forgets the paths for which `is_used` is false.
     pub(super) fn retain(&mut self, is_used: impl Fn(PathId) -> bool) {
         self.list.retain(|on| is_used(on.path));
     }
 
-    /// The round trip of a path, as others have measured it.
+    /// Sets the round trip of a path, as other queue pairs have measured it.
     pub(super) fn set_rtt(&mut self, path: PathId, rtt: Option<Duration>, now: Duration) {
         self.meet(path, now);
         self.on(path).timer.srtt = rtt;
     }
 
-    /// A path may be new: then waiting on it begins now.
+    /// Adds the path if it is new; then waiting on it begins now.
     #[inline]
     pub(super) fn meet(&mut self, path: PathId, now: Duration) {
         if self.get(path).is_none() {
@@ -296,14 +299,14 @@ impl OnPaths {
         }
     }
 
-    /// The same, if this queue pair has not measured any itself.
+    /// Sets the round trip of a path, if this queue pair has not measured one itself.
     #[inline]
     pub(super) fn suggest_rtt(&mut self, path: PathId, rtt: Option<Duration>) {
         let timer = &mut self.on(path).timer;
         timer.srtt = timer.srtt.or(rtt);
     }
 
-    /// All patience anew, on all paths.
+    /// Restarts the probe timers of all paths.
     #[inline]
     pub(super) fn restart(&mut self, now: Duration) {
         for on in &mut self.list {
@@ -312,13 +315,13 @@ impl OnPaths {
         }
     }
 
-    /// Everything was sent again.
+    /// Notes that everything was sent again.
     pub(super) fn resent(&mut self, now: Duration) {
         self.list.iter_mut().for_each(|on| on.timer.resent(now));
     }
 
-    /// Patience anew on the paths on which something has moved, but for `oldest`: what is missing there holds
-    /// up all that came later.
+    /// Restarts the probe timers of paths on which something has moved, except `oldest`: the packet
+    /// missing there holds up all later ones.
     pub(super) fn restart_moved(&mut self, now: Duration, oldest: Option<PathId>) {
         for on in &mut self.list {
             if core::mem::take(&mut on.moved) && Some(on.path) != oldest {
@@ -335,7 +338,7 @@ impl OnPaths {
         self.list.iter_mut().for_each(|on| on.probe = None);
     }
 
-    /// The packet `seq` was sent again by `path`: if it is a probe, it is on its way.
+    /// The packet `seq` was sent again by `path`: if it is a probe, it is now on its way.
     #[inline]
     pub(super) fn probe_sent(&mut self, seq: u64, path: PathId) {
         for probe in self.list.iter_mut().filter_map(|on| on.probe.as_mut()) {

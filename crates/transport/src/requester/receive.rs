@@ -18,35 +18,35 @@ use crate::rq::{ScatterError, scatter};
 use crate::sq::Body;
 use polypath_types::{PathId, QpState, WcStatus};
 
-/// Round trips longer than this are no measurement but an accident.
+/// Longer round trips than this are accidents, not measurements.
 const RTT_MAX_US: u32 = 10_000_000;
-/// What one packet of the peer told, besides its content.
+/// What one packet of the peer says besides its content.
 #[derive(Clone, Copy)]
 struct Answer<'a> {
     now: Duration,
     now_us: u32,
     from: PathId,
-    /// A multi-path packet.
+    /// Whether it is a multi-path packet.
     multipath: bool,
-    /// Timestamp that came back (multi-path): when the request was sent that this answers.
+    /// The timestamp that came back (multi-path): when the request that this answers was sent.
     echo: Option<u32>,
-    /// The packet that tells the round-trip time.
+    /// The packet whose round trip this answer measures.
     timed: Option<u64>,
     /// What has arrived out of order: bit 0 stands for the packet `sack_from`.
     sack: u64,
     sack_from: u64,
-    /// The same beyond the reach of the bits.
+    /// The same for packets beyond the reach of the bits.
     blocks: SackBlocks<'a>,
 }
 
 impl Answer<'_> {
-    /// The timestamp, and the path that it was for: answers go back by the path that they are for.
+    /// The timestamp and its path: an answer goes back by the path of the packet that it answers.
     #[inline]
     fn echo_by_path(&self) -> Option<(PathId, u32)> {
         self.echo.map(|echo| (self.from, echo))
     }
 
-    /// It says that something has arrived out of order.
+    /// Whether it says that something has arrived out of order.
     #[inline]
     fn is_selective(&self) -> bool {
         self.sack != 0 || !self.blocks.is_empty()
@@ -70,7 +70,7 @@ impl Requester {
         let h = &packet.headers;
         let seq = self.expand(h.bth.psn);
         let opcode = h.bth.opcode.base();
-        // Of an answer of many packets, only the first one tells how long the way took.
+        // Of an answer of many packets, only the first one measures the round trip.
         let tells_time = opcode.starts_message();
         let mut answer = Answer {
             now,
@@ -84,7 +84,7 @@ impl Requester {
             blocks: SackBlocks::default(),
         };
         if seq >= self.flight.next() {
-            core.counters.dropped_malformed += 1; // A ghost: nothing like it was sent.
+            core.counters.dropped_malformed += 1; // It answers nothing that was sent.
             return;
         }
         if opcode.is_read_response() {
@@ -117,15 +117,15 @@ impl Requester {
         }
     }
 
-    /// The sequence number of a PSN, nearest to what is in flight.
+    /// The sequence number with PSN `p` that is nearest to what is in flight.
     #[inline]
     fn expand(&self, p: Psn) -> u64 {
         let una = self.flight.una();
         una.wrapping_add_signed(i64::from(p.diff(psn(una))))
     }
 
-    /// All before `to` is acknowledged: takes note, measures, completes. Gives false if it was nothing
-    /// new.
+    /// All before `to` is acknowledged: updates the flight, measures the round trip, and completes
+    /// requests. Returns false if nothing of it was new.
     #[inline]
     fn acknowledge<H: Host>(
         &mut self,
@@ -178,10 +178,11 @@ impl Requester {
         }
     }
 
-    /// Probes have been acknowledged but not all that was sent before them on the same path: that is lost.
+    /// Probes were acknowledged, but not all that was sent before them on the same path: the rest
+    /// is lost.
     fn judge_probes<H: Host>(&mut self, answer: &Answer<'_>, host: &mut H) {
         while let Some((path, probe)) = self.flight.take_answered_probe() {
-            // With a timestamp we know whether it is the probe that is answered, or a late original.
+            // A timestamp tells whether the probe is answered or a late original.
             let after = |echo: u32| echo.wrapping_sub(probe.sent_us) as i32 >= 0;
             let answered = answer
                 .echo
@@ -189,8 +190,8 @@ impl Requester {
             if !answered || self.flight.una() >= probe.upto {
                 continue;
             }
-            // One that went by another path says nothing of what may still be on its way by this one, unless
-            // that should have arrived long ago.
+            // A probe that went by another path says nothing about packets that may still be on
+            // their way by this one, unless those should have arrived long ago.
             let age_us = match (probe.by.is_none_or(|by| by == path), self.flight.rtt_us(path)) {
                 (true, _) => 0,
                 (false, Some(rtt_us)) => rtt_us.saturating_mul(2),
@@ -227,9 +228,9 @@ impl Requester {
         self.lose(tally, true, host);
     }
 
-    /// What the peer has refused or not answered is to be sent again, which is a retry (IBTA 9.9.2.1) unless
-    /// the first unacknowledged packet is another one than before, `una`. False: there was none left, and the
-    /// work request has failed.
+    /// What the peer has refused or not answered is to be sent again. This is a retry
+    /// (IBTA 9.9.2.1) unless the first unacknowledged packet, `una`, is another one than before.
+    /// Returns false if no retry was left and the work request has failed.
     fn may_replay<H: Host>(
         &mut self,
         core: &mut Core,
@@ -253,8 +254,8 @@ impl Requester {
         false
     }
 
-    /// An acknowledgement for what came after a READ or atomic whose answer is not here says that the
-    /// answer was lost (IBTA 9.7.5.1.1, implied NAK).
+    /// An acknowledgement of what came after a READ or atomic whose answer has not arrived means
+    /// that the answer was lost (IBTA 9.7.5.1.1, implied NAK).
     fn miss_answers(&mut self, to: u64, answer: &Answer<'_>, tally: &mut Tally) {
         if self.flight.una() < to {
             // A multi-path peer's acknowledgement may have overtaken the answer on another path.
@@ -290,7 +291,7 @@ impl Requester {
         let mut tally = Tally::default();
         self.miss_answers(seq, answer, &mut tally);
         if !self.flight.just_resent(seq, answer.now_us) {
-            // The peer has thrown away all that followed (IBTA 9.7.5.2.8, go back).
+            // The peer has thrown away everything that followed (IBTA 9.7.5.2.8, go back).
             let next = self.flight.next();
             self.flight.lose_range(seq, next, &mut tally);
         }
@@ -319,7 +320,7 @@ impl Requester {
         if core.broken || (!news && self.flight.any_lost()) {
             return; // What it complains about is about to be sent again.
         }
-        // Nothing of it is on its way any more: other queue pairs may have the window.
+        // Nothing of it is on its way any more, so other queue pairs may have the window.
         let mut tally = Tally::default();
         let next = self.flight.next();
         self.flight.lose_even_sacked(seq, &mut tally);
@@ -364,7 +365,7 @@ impl Requester {
         self.lose(tally, false, host);
     }
 
-    /// The work request that `seq` belongs to fails, once all before it is complete.
+    /// Makes the work request that `seq` belongs to fail, once all before it are complete.
     fn fail_at<H: Host>(
         &mut self,
         core: &mut Core,
@@ -378,8 +379,8 @@ impl Requester {
         }
     }
 
-    /// Places (a packet of) the answer to a READ or atomic. In any order: where it goes follows from
-    /// its sequence number.
+    /// Stores one packet of the answer to a READ or atomic. Packets may come in any order: the
+    /// sequence number says where the data goes.
     fn on_answer<H: Host>(
         &mut self,
         core: &mut Core,

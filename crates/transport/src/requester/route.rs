@@ -1,4 +1,4 @@
-//! Where to send next: what is asked, and the route while it holds.
+//! Which route to send by: the question to the host, and the route while it is valid.
 
 use core::time::Duration;
 
@@ -10,47 +10,47 @@ use crate::host::Host;
 use crate::transmit_state::TransmitState;
 use polypath_types::{Class, PathId, Pick, Want};
 
-/// Most payload bytes of one burst: what one UDP_SEGMENT send carries.
+/// The most payload bytes of one burst: what one UDP_SEGMENT send carries.
 pub(super) const BURST_BYTES: u32 = 64 << 10;
 
-/// The route, until it is asked for again.
+/// The route, until the host is asked again.
 pub(super) struct SendContext {
     pub(super) path: PathId,
     pub(super) window: u32,
-    /// Bytes until then.
+    /// The bytes that may be sent before the host is asked again.
     pub(super) quantum: u32,
-    /// Something was sent by it.
+    /// Whether something was sent by it.
     pub(super) used: bool,
     pub(super) stamp: Stamp,
-    /// The ICRC of a FLUSH covers it twice.
+    /// Whether the ICRC of a FLUSH covers it twice.
     pub(super) flush_twice: bool,
 }
 
 impl SendContext {
-    /// Something goes out by it.
+    /// Charges a packet that is sent by it.
     #[inline]
     pub(super) fn charge(&mut self, cost: u32) {
         self.window = self.window.saturating_sub(cost);
-        // Without end, for a peer with one path at a time.
+        // The quantum is unlimited for a peer with one path at a time.
         if self.quantum != u32::MAX {
             self.quantum = self.quantum.saturating_sub(cost);
         }
         self.used = true;
     }
 
-    /// So much has gone out by it that it is time to ask again.
+    /// Whether so much was sent by it that it is time to ask again.
     #[inline]
     pub(super) fn is_spent(&self) -> bool {
         self.quantum == 0 && self.used
     }
 
-    /// It is full; to ask again may give another.
+    /// Whether asking again may give another route, now that this one is full.
     pub(super) fn is_worth_asking_again(&self) -> bool {
         self.quantum != u32::MAX && self.used
     }
 
-    /// How many of `n` packets of a message fit the window. One always does, if nothing else is on its
-    /// way.
+    /// How many of `n` packets of a message fit into the window. One always does if nothing else is
+    /// on its way.
     #[inline]
     pub(super) fn fit(&self, n: u32, mtu: u32, last_len: u32, alone: bool) -> u32 {
         let full = mtu + PACKET_COST;
@@ -64,7 +64,7 @@ impl SendContext {
 }
 
 impl Requester {
-    /// Asks where to send next. Without a route, gives how the call of poll ends.
+    /// Asks where to send next. Without a route, returns how the call of `poll` ends.
     #[inline]
     pub(super) fn ask<H: Host>(
         &mut self,

@@ -1,23 +1,23 @@
-//! What an answer, or a timer, says of many packets, collected per path.
+//! What an answer or a timer says about many packets, collected per path.
 
 use core::time::Duration;
 
 use crate::host::Host;
 use polypath_types::PathId;
 
-/// Bytes per path, to be reported with few calls.
+/// Bytes per path, collected so that few calls report them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     /// Nearly always the only one.
     first: Option<(PathId, u32)>,
     others: Vec<(PathId, u32)>,
-    /// The path by which a timestamp came back, and that (multi-path): what was sent later by that path is
-    /// not what arrived.
+    /// The timestamp that came back and its path (multi-path). A packet sent later than that by the
+    /// same path is not the one that arrived.
     pub(super) echo: Option<(PathId, u32)>,
 }
 
 impl Tally {
-    /// Of an answer that brought the timestamp `echo` back, by that path.
+    /// A tally for an answer that brought back the timestamp `echo`, by that path.
     #[inline]
     pub(crate) fn of_answer(echo: Option<(PathId, u32)>) -> Self {
         Self { echo, ..Self::default() }
@@ -47,19 +47,19 @@ impl Tally {
         }
     }
 
-    /// Reports them as acknowledged, the round-trip time to its path.
+    /// Reports the bytes as acknowledged, and the round-trip time to its path.
     pub(crate) fn acked<H: Host>(self, mut rtt: Option<(PathId, Duration)>, host: &mut H) {
         self.each(|path, bytes| {
             let rtt = rtt.take_if(|(measured, _)| *measured == path);
             host.acked(path, bytes, rtt.map(|(_, rtt)| rtt));
         });
-        // What had gone by the path that was measured is acknowledged already, by another one.
+        // Another path has already acknowledged the bytes of the path that was measured.
         if let Some((path, rtt)) = rtt {
             host.acked(path, 0, Some(rtt));
         }
     }
 
-    /// Reports them as lost.
+    /// Reports the bytes as lost.
     pub(crate) fn lost<H: Host>(self, congestion: bool, host: &mut H) {
         self.each(|path, bytes| host.lost(path, bytes, congestion));
     }

@@ -1,11 +1,11 @@
-//! When to lose patience: the local ACK timeout, the early tail-loss probe, the RNR wait.
+//! The timers of a requester: the local ACK timeout, the early tail-loss probe, the RNR wait.
 //!
-//! The ACK timeout and `retry_cnt` are the application's (IBTA 9.9.2): seconds, usually. The probe is
-//! ours: after three round trips without progress the first unacknowledged packet is sent again and the
-//! path is put under suspicion. Nothing is counted against the application's retries for it. So loss
-//! is repaired within round trips, and the ACK timeout has only one question left to answer: whether
-//! the peer is gone. It takes all the time for that which the IBTA allows ([`ACK_PATIENCE`]), and
-//! counts no time in which this process itself did not run ([`Timers::is_late`]).
+//! The application sets the ACK timeout and `retry_cnt` (IBTA 9.9.2), usually to seconds. The probe
+//! is ours: after three round trips without progress, the first unacknowledged packet is sent again
+//! and the path is suspected. This costs none of the application's retries. So loss is repaired
+//! within round trips, and the ACK timeout only has to tell whether the peer is gone. It waits as
+//! long for that as the IBTA allows ([`ACK_PATIENCE`]), and counts no time in which this process
+//! itself did not run ([`Timers::is_late`]).
 
 use super::on_path::PROBE_UNMEASURED;
 use core::time::Duration;
@@ -13,17 +13,18 @@ use core::time::Duration;
 use crate::frozen::{Reader, ThawError, Writer};
 use polypath_types::QpAttr;
 
-/// With a multi-path peer, retries are not exhausted before this has passed without progress on a
-/// living path: by then the path manager has judged the path.
+/// With a multi-path peer, retries are not exhausted before this time has passed without progress
+/// on a living path: by then the path manager has found out whether the path lives.
 const MULTIPATH_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A requester finds out after the ACK timeout at the earliest and after four times as long at the latest
-/// (IBTA 9.7.6.1.3). An adapter in software waits that long: its peer may be waiting for a processor.
+/// A requester detects a timeout after the ACK timeout at the earliest and after four times as long
+/// at the latest (IBTA 9.7.6.1.3). An adapter in software waits that long, because its peer may be
+/// waiting for a processor.
 const ACK_PATIENCE: u32 = 4;
-/// When a deadline is looked at so much later than it was due, this process did not run.
+/// When a deadline is looked at this much later than it was due, this process did not run.
 const LATE: Duration = Duration::from_millis(4);
 
-/// Time to wait after an RNR NAK, by its 5-bit code (IBTA table 45).
+/// The time to wait after an RNR NAK, by its 5-bit code (IBTA table 45).
 pub(crate) fn rnr_delay(code: u8) -> Duration {
     const HUNDREDTHS_MS: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
@@ -37,14 +38,14 @@ pub(crate) fn ack_timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096u64 << (code & 31)))
 }
 
-/// How late the first probe comes at most, however long round trips are: in the middle of the time after
-/// which a retry is used up. Where there is none, the path is suspected before the queue pair fails.
+/// How late the first probe may come, however long round trips are: in the middle of the time after which
+/// a retry is used up. Where no retry is allowed, the path is suspected before the queue pair fails.
 #[inline]
 pub(super) fn probe_limit(timeout: u8) -> Duration {
     ack_timeout(timeout).map_or(Duration::MAX, |t| (t * (ACK_PATIENCE / 2)).max(PROBE_UNMEASURED))
 }
 
-/// What has expired.
+/// Which timer has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expired {
     Nothing,
@@ -52,22 +53,23 @@ pub(crate) enum Expired {
     Rnr,
     /// Send the first unacknowledged packet again.
     Probe,
-    /// The ACK timeout, with this many retries left.
+    /// The ACK timeout has expired, and this many retries are left.
     Ack,
-    /// The ACK timeout, and no retry is left.
+    /// The ACK timeout has expired, and no retry is left.
     Exhausted,
 }
 
-/// The requester's clocks and retry counters.
+/// The requester's timers and retry counters.
 #[derive(Clone, Debug)]
 pub(crate) struct Timers {
-    /// Since when the ACK timeout runs.
+    /// When the ACK timeout started to run.
     ack_from: Duration,
-    /// Since when nothing has moved, in spite of a living path.
+    /// When something last moved, while a path was living.
     stalled_from: Duration,
-    /// When something was acknowledged last, or the first packet was sent, or the peer was not ready.
+    /// When something was last acknowledged, or the first packet was sent, or the peer was not
+    /// ready.
     progress_at: Duration,
-    /// The ACK timeout was prolonged once because this process did not run.
+    /// Whether the ACK timeout was prolonged once because this process did not run.
     prolonged: bool,
     retries_left: u8,
     rnr_left: u8,
@@ -87,7 +89,7 @@ impl Timers {
         }
     }
 
-    /// Writes down for how long it has waited, the retries that are left, and what is left of an RNR wait.
+    /// Writes how long it has waited, how many retries are left, and the rest of an RNR wait.
     pub(super) fn freeze(&self, now: Duration, out: &mut Writer) {
         for since in [self.ack_from, self.stalled_from, self.progress_at] {
             let waited = now.saturating_sub(since).as_nanos();
@@ -113,7 +115,7 @@ impl Timers {
         timers.retries_left = from.u8()?.min(attr.retry_cnt);
         timers.rnr_left = from.u8()?.min(attr.rnr_retry);
         let wait = from.option(Reader::u64)?.map(Duration::from_nanos);
-        // The longest wait that a peer can ask for is the one of code 0.
+        // The longest wait that a peer can ask for is that of code 0.
         timers.rnr_until = wait.map(|wait| now + wait.min(rnr_delay(0)));
         Ok(timers)
     }
@@ -125,12 +127,13 @@ impl Timers {
         self.progress_at = now;
     }
 
-    /// When there was progress last.
+    /// When there last was progress.
     pub(crate) fn progress_at(&self) -> Duration {
         self.progress_at
     }
 
-    /// All patience anew: there was progress, or what went on before was not the peer's doing.
+    /// Restarts all timers and retries: there was progress, or the earlier trouble was not the
+    /// peer's.
     #[inline]
     pub(crate) fn restart(&mut self, now: Duration, retry_cnt: u8, rnr_retry: u8) {
         self.ack_from = now;
@@ -140,21 +143,22 @@ impl Timers {
         self.rnr_left = rnr_retry;
     }
 
-    /// Everything was sent again: waiting starts over, the counters stay.
+    /// Notes that everything was sent again: the timers restart, the retry counters stay.
     pub(crate) fn resent(&mut self, now: Duration) {
         self.ack_from = now;
         self.prolonged = false;
     }
 
-    /// Waiting after an RNR NAK.
+    /// Whether it waits after an RNR NAK.
     pub(crate) fn rnr_waiting(&self) -> bool {
         self.rnr_until.is_some()
     }
 
-    /// An RNR NAK arrived. False: no RNR retry is left. `rnr_retry` 7 never ends (IBTA 9.7.5.2.8).
+    /// Handles an RNR NAK. Returns false if no RNR retry is left; an `rnr_retry` of 7 never runs
+    /// out (IBTA 9.7.5.2.8).
     ///
-    /// The peer is alive, so packets lost before do not count against it. A requester that waits for hours
-    /// would otherwise fail because of the few packets that are lost in hours.
+    /// The peer is alive, so packets lost before do not count against it. Otherwise a requester
+    /// that waits for hours would fail because of the few packets that are lost in hours.
     pub(crate) fn rnr(&mut self, now: Duration, code: u8, retry_cnt: u8, rnr_retry: u8) -> bool {
         self.retries_left = retry_cnt;
         self.progress_at = now;
@@ -169,13 +173,13 @@ impl Timers {
         true
     }
 
-    /// No waiting any more: reset, error.
+    /// Stops all waiting: reset or error.
     pub(crate) fn clear(&mut self) {
         *self = Self::new();
     }
 
-    /// When [`Timers::expired`] will say something else than `Nothing`; `probe`: when one is due, which it
-    /// always is at some time if something is in flight.
+    /// When [`Timers::expired`] will return something other than `Nothing`. `probe` is when a probe
+    /// is due, which is always some time if something is in flight.
     #[inline]
     pub(crate) fn deadline(&self, probe: Option<Duration>, timeout: u8) -> Option<Duration> {
         if self.rnr_until.is_some() {
@@ -188,8 +192,8 @@ impl Timers {
         }
     }
 
-    /// Whether this process did not run when the next deadline was due: then the time from there on, in
-    /// which it heard nothing, is no silence of the peer.
+    /// Whether this process did not run when the next deadline was due. Then it heard nothing from
+    /// that time on, which is no silence of the peer.
     fn is_late(&mut self, now: Duration, probe: Option<Duration>, timeout: u8) -> bool {
         let late =
             self.deadline(probe, timeout).map_or(Duration::ZERO, |due| now.saturating_sub(due));
@@ -202,8 +206,9 @@ impl Timers {
         true
     }
 
-    /// The peer has refused what came out of sequence, or answered what came later, and there was no
-    /// progress: all is sent again, which is a retry (IBTA 9.9.2.1). False: none is left.
+    /// The peer has refused what came out of sequence, or answered what came later, and there was
+    /// no progress: everything is sent again, which is a retry (IBTA 9.9.2.1). Returns false if
+    /// none is left.
     pub(crate) fn replay(
         &mut self,
         now: Duration,
@@ -223,7 +228,8 @@ impl Timers {
         multipath && now < self.stalled_from + MULTIPATH_PATIENCE
     }
 
-    /// Gives the timer that has expired, if any, and records that it has. `probe`: when one is due.
+    /// Returns the timer that has expired, if any, and records that it has. `probe` is when a probe
+    /// is due.
     pub(crate) fn expired(
         &mut self,
         now: Duration,
@@ -245,7 +251,7 @@ impl Timers {
         if let Some(t) = ack_timeout(timeout)
             && now >= self.ack_from + t * ACK_PATIENCE
         {
-            // What the peer has answered meanwhile may not have been read yet. Once per retry: a
+            // The peer's answers of that time may not have been read yet. Only once per retry: a
             // process that always runs late must come to an end as well.
             if late && !core::mem::replace(&mut self.prolonged, true) {
                 self.ack_from = now.saturating_sub(t * (ACK_PATIENCE - 1));
@@ -272,7 +278,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// The clocks of a requester with packets on one path.
+    /// The timers of a requester with packets on one path.
     struct Clocks {
         timers: Timers,
         path: ProbeTimer,
@@ -358,7 +364,7 @@ mod tests {
         assert_eq!((second, at.as_millis()), (Expired::Exhausted, 536));
     }
 
-    /// Handles deadlines in time until something else than a probe is due, and when.
+    /// Handles deadlines in time. Returns the first that is not a probe, and when it is due.
     fn next_but_probes(t: &mut Clocks, timeout: u8, multipath: bool) -> (Expired, Duration) {
         loop {
             let at = t.deadline(timeout).unwrap();
@@ -387,7 +393,7 @@ mod tests {
     #[test]
     fn time_in_which_the_own_process_did_not_run_is_no_silence_of_the_peer() {
         let mut t = Clocks::new(None, 0, 7);
-        // A stop for ten seconds, with the only retry all but over.
+        // A stop for ten seconds when the only retry is all but over.
         let stop = 260 * MS;
         while t.deadline(14).unwrap() < stop {
             let at = t.deadline(14).unwrap();
@@ -445,7 +451,7 @@ mod tests {
         }
     }
 
-    /// Also if the RNR NAK has waited while this process did not run.
+    /// This holds also if the RNR NAK has waited while this process did not run.
     #[test]
     fn a_multipath_peer_that_was_not_ready_gets_that_time_anew() {
         let mut t = Clocks::new(None, 0, 7);

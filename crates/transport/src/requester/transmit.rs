@@ -19,30 +19,30 @@ use crate::sq::{Body, Wqe, gather};
 use crate::transmit_state::TransmitState;
 use polypath_types::{Access, PathId, QpState, SendFlags, SendOp, WcStatus};
 
-/// Most packets of one burst.
+/// The most packets of one burst.
 pub(crate) const BURST_PACKETS: u32 = 64;
-/// Most bursts per call of poll, so that other queue pairs get their turn.
+/// The most bursts per call of `poll`, so that other queue pairs get their turn.
 const POLL_BURSTS: u32 = 16;
-/// Most payload bytes per call of poll, but for the last burst.
+/// The most payload bytes per call of `poll`, except for the last burst.
 const POLL_BYTES: u32 = 64 << 10;
-/// An acknowledgement is asked for at least every so many packets, so that windows move.
+/// An acknowledgement is asked for at least every this many packets, so that windows move.
 const ACK_EVERY: u32 = 16;
-/// So many packets after a retransmission are sent as copies of their payload.
+/// The number of packets after a retransmission that are sent as copies of their payload.
 const WARY_PACKETS: u64 = 1024;
-/// A READ is not split into requests for less than this only because the window is nearly full.
+/// A READ is not split into smaller requests than this only because the window is nearly full.
 const READ_MIN_BYTES: u32 = 16 << 10;
 
-/// Most packets of one burst or READ request at this path MTU.
+/// The most packets of one burst or READ request at this path MTU.
 #[inline]
 pub(crate) fn burst_packets(mtu: u32) -> u32 {
     (BURST_BYTES / mtu).clamp(1, BURST_PACKETS)
 }
 
-/// How one step of transmitting went.
+/// The result of one step of transmitting.
 enum Step {
-    /// So many bytes were sent (or asked for).
+    /// This many bytes were sent (or asked for).
     Sent(u32),
-    /// A work request was dealt with without a packet.
+    /// A work request was completed without a packet.
     Local,
     /// The window is full.
     Blocked,
@@ -84,8 +84,8 @@ impl Requester {
                 } else if !self.flight.paths_mut().has_probe()
                     && !core::mem::take(&mut self.waits_on)
                 {
-                    // A probe is no retry: if it is all that there is to send, patience ends as it
-                    // would have without.
+                    // A probe is no retry: if there is nothing else to send, the wait ends as it
+                    // would have without the probe.
                     self.has_resent(now);
                 }
             }
@@ -120,7 +120,7 @@ impl Requester {
         TransmitState::More
     }
 
-    /// Nothing is left to be sent, for the first time or again.
+    /// Whether nothing is left to be sent, neither new nor again.
     #[inline]
     fn has_sent_all(&self) -> bool {
         self.sq.next().is_none() && !self.flight.any_lost()
@@ -176,7 +176,7 @@ impl Requester {
         self.progress = Some(0);
     }
 
-    /// `n` more packets of the next work request were sent.
+    /// Notes that `n` more packets of the next work request were sent.
     #[inline]
     fn advance_next(&mut self, k: u32, n: u32, packets: u32) {
         if k + n == packets {
@@ -201,7 +201,7 @@ impl Requester {
         let packets = wqe.packets;
         let wanted = (packets - k).min(burst_packets(mtu)).min(room);
         if wanted == 0 {
-            return Step::Idle; // An acknowledgement has been asked for.
+            return Step::Idle; // An acknowledgement was asked for.
         }
         let last_len = wqe.packet_len(k + wanted - 1, mtu);
         let n = context.fit(wanted, mtu, last_len, self.flight.charged() == 0);
@@ -224,7 +224,7 @@ impl Requester {
                 Step::Sent((total - k * mtu).min(n * mtu))
             }
             Err(Failure { status, cause, sent }) => {
-                // The peer acknowledges what has left, and all before it.
+                // The peer acknowledges what was sent, and all before it.
                 if sent > 0 {
                     self.note_sent(context, k, sent, total, mtu, host);
                     self.advance_next(k, sent, packets);
@@ -234,7 +234,7 @@ impl Requester {
         }
     }
 
-    /// Packets `k..k + n` of a message of `total` bytes are on their way.
+    /// Notes that packets `k..k + n` of a message of `total` bytes are on their way.
     #[inline]
     fn note_sent<H: Host>(
         &mut self,
@@ -275,7 +275,8 @@ impl Requester {
         if wqe.is_read() {
             let last_len = wqe.packet_len(k + wanted - 1, mtu);
             n = context.fit(wanted, mtu, last_len, alone);
-            // A READ of a few bytes costs as much as a large one: wait until the window has opened more.
+            // A READ of a few bytes costs as much as a large one, so wait until the window is
+            // wider.
             if n < possible.min(READ_MIN_BYTES.div_ceil(mtu)) && !alone {
                 return if n < wanted { Step::Blocked } else { Step::Idle };
             }
@@ -319,14 +320,15 @@ impl Requester {
         };
         let Some(wqe) = self.sq.get(at) else { return Step::Idle };
         if wqe.failed.is_some() {
-            // What comes after it is never executed; it fails when what comes before is complete.
+            // What comes after it is never executed; it fails when everything before it is
+            // complete.
             return self.drop_failing(seq, host);
         }
         let k = (seq - wqe.first) as u32;
         let mut n = run.min(wqe.packets - k);
         let alone = self.flight.charged() == 0;
         if wqe.is_read() {
-            // A request is small whatever it asks for, and must not be cut.
+            // A request packet is small however much it asks for, and must not be cut.
             self.urgent = false;
             let mut tally = Tally::default();
             n = self.flight.request_again(seq, n, context.stamp.tag.is_some(), &mut tally);
@@ -340,7 +342,7 @@ impl Requester {
         if n == 0 {
             return Step::Blocked;
         }
-        // Those who speak of several paths cover it by the rule.
+        // A peer that uses several paths covers it by the IBTA's rule.
         if wqe.is_flush() && !core.multipath {
             self.flush_cover.sends_again();
             context.flush_twice = self.flush_cover.twice();
@@ -348,8 +350,8 @@ impl Requester {
         let sent = if wqe.is_answered() {
             emit_request(core, wqe, k, n, context, host)
         } else {
-            // Perhaps it was not lost: its bytes changed between the two looks that sending takes, and
-            // its ICRC was wrong. What follows had better be copied, too.
+            // Perhaps it was not lost: its bytes may have changed between computing the ICRC and
+            // sending, so that the ICRC was wrong. So the packets that follow are copied, too.
             self.wary_until = self.flight.next() + WARY_PACKETS;
             emit_data(core, wqe, k, n, true, context.path, context.stamp, true, host)
         };
@@ -397,7 +399,8 @@ impl Requester {
         Step::Local
     }
 
-    /// The next work request can't be transmitted: it fails when all before it is complete.
+    /// Makes the next work request, which can't be transmitted, fail when all before it are
+    /// complete.
     fn fail_next<H: Host>(
         &mut self,
         core: &mut Core,
@@ -414,12 +417,12 @@ impl Requester {
 pub(crate) struct Failure {
     pub(crate) status: WcStatus,
     pub(crate) cause: Cause,
-    /// Packets that have left all the same, of those that were to.
+    /// The number of packets that were sent nevertheless.
     sent: u32,
 }
 
 impl Failure {
-    /// Of a local operation.
+    /// The failure of a local operation.
     pub(crate) fn local(status: WcStatus) -> Self {
         Self { status, cause: Cause::LocalOperation, sent: 0 }
     }
@@ -476,7 +479,8 @@ fn emit_request<H: Host>(
         return emit_placement(core, wqe, context, host);
     }
     let mtu = core.attr.path_mtu;
-    // Where the answer goes is checked before the peer is troubled, and again when it comes.
+    // The destination of the answer is checked before the request is sent, and again when the
+    // answer comes.
     if let Body::Sges(sges) = &wqe.body {
         let start = k * mtu;
         let len = (wqe.len - start).min(n * mtu);
@@ -516,7 +520,8 @@ fn emit_placement<H: Host>(
     core.transmit(&burst, host).map_err(|unread| unsent(core, wqe, unread, host))
 }
 
-/// The memory of a work request was there when it was checked, and not when it was read.
+/// Reports that the memory of a work request was there when it was checked, but not when it was
+/// read.
 #[cold]
 pub(crate) fn unsent<H: Host>(core: &Core, wqe: &Wqe, unread: Unread, host: &mut H) -> Failure {
     Failure { sent: unread.sent, ..local_fault(core, wqe, Fault::Gone, host) }

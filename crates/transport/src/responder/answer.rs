@@ -1,6 +1,6 @@
-//! What goes back: READ responses and results of atomics in order, then the acknowledgement or NAK that
-//! is due. An acknowledgement never overtakes the answer to an earlier READ: it would say that the
-//! answer was lost.
+//! What the responder sends back: READ responses and results of atomics in order, then the
+//! acknowledgement or NAK that is due. An acknowledgement never overtakes the answer to an earlier
+//! READ, because it would mean that the answer was lost.
 
 use polypath_wire::ext::{
     Aeth, AtomicAckEth, MpHeader, MpSack, NakCode, Reth, SackBlock, Syndrome,
@@ -18,14 +18,14 @@ use crate::host::{Host, Unread};
 use crate::requester::burst_packets;
 use polypath_types::{Access, Class, PathId, PathTag, Pick, Want};
 
-/// So many acknowledgements may be coalesced before one is sent even if nobody asks for it.
+/// After this many coalesced acknowledgements one is sent even if nobody asks for it.
 const ACKS_COALESCED_MAX: u32 = 32;
-/// Most payload bytes of answers per call of [`Responder::poll`], but for the last burst.
+/// The most payload bytes of answers per call of [`Responder::poll`], except for the last burst.
 const POLL_BYTES: u32 = 64 << 10;
-/// Most answers per call of [`Responder::poll`].
+/// The most answers per call of [`Responder::poll`].
 const POLL_ANSWERS: u32 = 16;
 
-/// How to answer a packet: as it came.
+/// How to answer a packet: in the same way as it came.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reply {
     pub(super) path: PathId,
@@ -43,7 +43,7 @@ impl Reply {
         }
     }
 
-    /// Makes a plain answer one of this kind, if the path has a tag.
+    /// Makes a plain answer a multi-path one, if the request was one and the path has a tag.
     fn stamp(&self, headers: &mut Headers, tag: Option<PathTag>) {
         if let Some(tag) = tag.filter(|_| self.multipath) {
             headers.bth.opcode = headers.bth.opcode.to_mp();
@@ -70,7 +70,7 @@ pub(super) enum AckKind {
 pub(super) struct Due {
     pub(super) kind: AckKind,
     pub(super) reply: Reply,
-    /// How many it stands for.
+    /// The number of acknowledgements that it stands for.
     pub(super) coalesced: u32,
 }
 
@@ -82,9 +82,9 @@ pub(super) struct ReadJob {
     pub(super) rkey: u32,
     pub(super) pd: u32,
     pub(super) left: u32,
-    /// Nothing of it has been sent.
+    /// Whether nothing of it has been sent yet.
     pub(super) fresh: bool,
-    /// It was asked for before.
+    /// Whether it was asked for before.
     pub(super) again: bool,
     pub(super) msn: u32,
     pub(super) reply: Reply,
@@ -100,7 +100,7 @@ impl ReadJob {
         self.left.div_ceil(mtu).max(1)
     }
 
-    /// Something is still to be read through this key.
+    /// Whether something is still to be read through this key.
     pub(super) fn needs(&self, rkey: u32) -> bool {
         self.rkey == rkey && self.left > 0
     }
@@ -135,7 +135,7 @@ impl Job {
         }
     }
 
-    /// It was asked for before.
+    /// Whether it was asked for before.
     pub(super) fn is_again(&self) -> bool {
         match self {
             Self::Read(job) => job.again,
@@ -143,7 +143,7 @@ impl Job {
         }
     }
 
-    /// What it wants a route for.
+    /// What it asks the host for a route for.
     fn want(&self, core: &Core) -> Want {
         let bytes = match self {
             Self::Read(job) => job.left.min(POLL_BYTES),
@@ -153,7 +153,7 @@ impl Job {
         Want { qpn: core.config.qpn, bytes: bytes + PACKET_COST, class }
     }
 
-    /// Sequence numbers that are still to be sent.
+    /// The number of sequence numbers that are still to be sent.
     pub(super) fn packets(&self, mtu: u32) -> u32 {
         match self {
             Self::Read(job) => job.packets(mtu),
@@ -161,7 +161,7 @@ impl Job {
         }
     }
 
-    /// Leaves out all from `psn` on; false if nothing remains.
+    /// Removes everything from `psn` on. Returns false if nothing remains.
     pub(super) fn cut(&mut self, psn: Psn, mtu: u32) -> bool {
         let keep = psn.diff(self.psn());
         if keep <= 0 {
@@ -175,11 +175,11 @@ impl Job {
 }
 
 impl Responder {
-    /// A packet was executed; `asked`: an acknowledgement is wanted.
+    /// Notes that a packet was executed; `asked` says whether an acknowledgement is wanted.
     #[inline]
     pub(super) fn executed(&mut self, asked: bool, reply: Reply) {
         match &mut self.due {
-            // What was complained of has come.
+            // The packet that was complained about has come.
             Some(due) if due.kind != AckKind::Ack => {
                 *due = Due { kind: AckKind::Ack, reply, coalesced: 1 };
             }
@@ -192,8 +192,8 @@ impl Responder {
         }
     }
 
-    /// A READ or atomic was executed: its answer acknowledges all before it (IBTA 9.7.5.1.1). Only what
-    /// waits in the reorder buffer is still to be told.
+    /// Notes that a READ or atomic was executed: its answer acknowledges all before it
+    /// (IBTA 9.7.5.1.1), so only what waits in the reorder buffer still has to be reported.
     pub(super) fn answered(&mut self, reply: Reply) {
         if self.reorder.is_empty() {
             self.due = None;
@@ -202,7 +202,7 @@ impl Responder {
         }
     }
 
-    /// An acknowledgement is due, unless a complaint is.
+    /// Makes an acknowledgement due, unless a complaint is.
     pub(super) fn acknowledge(&mut self, reply: Reply) {
         match &mut self.due {
             Some(due) if due.kind == AckKind::Ack => {
@@ -239,7 +239,7 @@ impl Responder {
         (!self.jobs.is_empty() && !self.held) || self.acks_pressing()
     }
 
-    /// So many acknowledgements have been coalesced that it is time to send one.
+    /// Whether enough acknowledgements have been coalesced that it is time to send one.
     fn acks_pressing(&self) -> bool {
         self.acks_due()
             && self.due.is_some_and(|d| d.coalesced >= ACKS_COALESCED_MAX || self.ending)
@@ -264,7 +264,7 @@ impl Responder {
         }
     }
 
-    /// Sends the acknowledgement that is due, unless answers have to go first.
+    /// Sends the acknowledgement that is due, unless answers have to be sent first.
     pub(crate) fn flush_acks<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         if !self.jobs.is_empty() {
             return;
@@ -296,7 +296,7 @@ impl Responder {
         }
     }
 
-    /// Sends an acknowledgement that tells of all that waits in the reorder buffer.
+    /// Sends an acknowledgement that reports everything that waits in the reorder buffer.
     #[cold]
     fn transmit_with_blocks<H: Host>(
         &mut self,
@@ -317,12 +317,12 @@ impl Responder {
             core.attr.path_mtu,
             Payload::Bytes(bytes[..n].as_flattened()),
         );
-        core.counters.sent_packets += 1; // Blocks are no payload that anybody has asked for.
+        core.counters.sent_packets += 1; // Blocks do not count as payload.
         let sent = host.transmit(&burst);
         debug_assert!(sent.is_ok(), "it has no payload in memory");
     }
 
-    /// Sends answers, a bounded number; true: there are more.
+    /// Sends a bounded number of answers. Returns whether there are more.
     pub(crate) fn poll<H: Host>(&mut self, core: &mut Core, host: &mut H) -> bool {
         let mut bytes = 0;
         for _ in 0..POLL_ANSWERS {
@@ -330,8 +330,8 @@ impl Responder {
             let path = match core.peer {
                 None => job.reply().path,
                 Some(peer) => match host.pick(peer, &job.want(core)) {
-                    // Our route may not carry what is as large as an answer: who asks again shows a
-                    // path that may.
+                    // Our route may not carry packets as large as an answer. A peer that asks again
+                    // shows a path that may.
                     Pick::Route(_) if job.is_again() && host.tag(job.reply().path).is_some() => {
                         job.reply().path
                     }
@@ -369,7 +369,7 @@ impl Responder {
         !self.jobs.is_empty()
     }
 
-    /// Sends a burst of a READ's answer; gives its bytes.
+    /// Sends a burst of a READ's answer. Returns its number of bytes.
     fn send_read<H: Host>(
         &mut self,
         core: &mut Core,
@@ -438,7 +438,8 @@ impl Responder {
         len
     }
 
-    /// What a READ asks for was there when it was asked for, and is gone now: it ends at `psn`.
+    /// The memory that a READ asks for was there when the READ arrived, and is gone now: the answer
+    /// ends at `psn`.
     fn lose_region<H: Host>(
         &mut self,
         core: &mut Core,
@@ -458,10 +459,10 @@ impl Responder {
         0
     }
 
-    /// A READ that was asked for before can't be answered again: its region has gone, or its XRC shared
-    /// receive queue. The peer may long have its answer, and its application have given the region up for
-    /// that, while this request was late on its way: only if the peer still waits, it has to know. No
-    /// reason to end.
+    /// A READ that was asked for before can't be answered again: its region has gone, or its XRC
+    /// shared receive queue. The peer may long have its answer, and its application may have
+    /// deregistered the region since, while this request was late on its way. The peer has to know
+    /// it only if it still waits, so the queue pair does not end.
     pub(super) fn refuse_again<H: Host>(
         &self,
         core: &mut Core,

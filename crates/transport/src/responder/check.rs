@@ -1,4 +1,4 @@
-//! What holds between any two calls.
+//! What must hold between any two calls.
 
 use super::Responder;
 use crate::REACH;

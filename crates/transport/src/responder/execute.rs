@@ -1,4 +1,5 @@
-//! Carrying out the expected request: checks in the order of IBTA 9.7.4.1, then the memory.
+//! Executing the expected request: first the checks, in the order of IBTA 9.7.4.1, then the memory
+//! access.
 
 use core::ops::Range;
 
@@ -18,14 +19,14 @@ use crate::rq::{CompletedRecv, ScatterError};
 use crate::state::MAX_MESSAGE;
 use polypath_types::{Access, FlushScope, Placement, WcOpcode, WcStatus};
 
-/// The addresses of no memory.
+/// Addresses that cover no memory.
 const NOWHERE: Range<u64> = 0..0;
 
-/// A message of which more packets are to come.
+/// A message whose further packets are still to come.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inbound {
     pub(super) kind: InboundKind,
-    /// Bytes that have arrived.
+    /// The number of bytes that have arrived.
     pub(super) received: u32,
 }
 
@@ -74,7 +75,7 @@ pub(crate) fn check_packet(
 }
 
 impl Responder {
-    /// Executes the expected packet. Nothing has changed if it says `NotReady`.
+    /// Executes the expected packet. If it returns `NotReady`, nothing has changed.
     #[inline]
     pub(super) fn execute<H: Host>(
         &mut self,
@@ -110,7 +111,8 @@ impl Responder {
         done.unwrap_or_else(Outcome::Refused)
     }
 
-    /// XRC: from here on the request is judged by the protection domain of the queue that it names.
+    /// XRC: from here on the request is checked against the protection domain of the queue that it
+    /// names.
     fn enter<H: Host>(&mut self, core: &mut Core, srqn: u32, host: &H) -> Result<(), Refusal> {
         if self.message.is_some() && srqn != self.rq.srqn() {
             return Err(Refusal::invalid(BadRequest::SrqChanged));
@@ -204,12 +206,14 @@ impl Responder {
         if end > len || (opcode.ends_message() && end != len) {
             return Err(Refusal::invalid(BadRequest::WriteLength));
         }
-        // A missing receive is found before memory is touched, so that the packet may come again.
+        // A missing receive is detected before memory is touched, so that the packet may come
+        // again.
         if headers.imm.is_some() && !self.rq.begin(core, host) {
             return Ok(Outcome::NotReady);
         }
         if !payload.is_empty() {
-            // Checked anew for each packet: the region may have gone while the message came.
+            // Checked anew for each packet, because the region may have gone while the message was
+            // arriving.
             let va = reth.va.wrapping_add(u64::from(received));
             let part = Reth { va, len: payload.len() as u32, ..reth };
             let segment = host
@@ -312,7 +316,7 @@ impl Responder {
         Ok(Outcome::Done(1))
     }
 
-    /// ATOMIC WRITE (annex A19): rights are those of a WRITE, alignment is an atomic's.
+    /// ATOMIC WRITE (annex A19): it needs the rights of a WRITE and the alignment of an atomic.
     fn atomic_write<H: Host>(
         &mut self,
         core: &Core,
@@ -349,7 +353,7 @@ impl Responder {
         Ok(Outcome::Done(1))
     }
 
-    /// FLUSH (annex A19). All before it has been executed.
+    /// FLUSH (annex A19). Everything before it has been executed.
     fn flush_memory<H: Host>(
         &mut self,
         core: &Core,
@@ -381,7 +385,7 @@ impl Responder {
         Ok(Outcome::Done(1))
     }
 
-    /// The message is complete and answered by a READ response without data.
+    /// Completes the message and answers it by a READ response without data.
     fn answer_empty(&mut self, core: &Core, headers: &Headers, reply: Reply) {
         self.resources.remember(core, Resource::placement(self.next, headers), NOWHERE);
         self.finish_message();
@@ -391,7 +395,7 @@ impl Responder {
         self.jobs.push_back(Job::Read(job));
     }
 
-    /// One more READ or atomic must not exceed what was agreed (IBTA 9.7.4.1.5).
+    /// Checks that one more READ or atomic does not exceed what was agreed (IBTA 9.7.4.1.5).
     fn check_resources(&self, core: &Core) -> Result<(), Refusal> {
         let outstanding = self.jobs.iter().filter(|j| !j.is_again()).count();
         if outstanding >= usize::from(core.attr.max_dest_rd_atomic) {
@@ -406,7 +410,7 @@ impl Responder {
     }
 }
 
-/// Checks the key, address and length of a request; gives the addresses of that memory.
+/// Checks the key, address and length of a request, and returns the addresses of that memory.
 fn check_remote<H: Host>(
     core: &Core,
     reth: &Reth,
@@ -416,7 +420,7 @@ fn check_remote<H: Host>(
     if u64::from(reth.len) > MAX_MESSAGE {
         return Err(Refusal::invalid(BadRequest::MessageTooLong));
     }
-    // The key of an empty message is not looked at (IBTA 9.7.4.1.4).
+    // The key of an empty message is not checked (IBTA 9.7.4.1.4).
     if reth.len == 0 {
         return Ok(NOWHERE);
     }

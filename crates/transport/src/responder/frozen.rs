@@ -1,4 +1,5 @@
-//! The responder as bytes: what is expected, what is arriving, what is owed, what may be asked for again.
+//! The responder as bytes: what is expected, what is arriving, which answers are still to be sent,
+//! and which requests may be repeated.
 
 use std::collections::VecDeque;
 
@@ -21,9 +22,10 @@ use polypath_types::PathId;
 
 type Result<T> = core::result::Result<T, ThawError>;
 
-/// No sequence number is as large.
+/// No sequence number gets this large.
 const SEQ_MAX: u64 = 1 << 56;
-/// Answers that are owed are fewer: there are as many requests, and each may have come again.
+/// The limit of answers to be sent: there are at most as many as requests, and each may have come
+/// twice.
 const JOBS_MAX: usize = 1 << 10;
 
 fn put_reply(out: &mut Writer, reply: &Reply) {
@@ -145,7 +147,7 @@ fn inbound(from: &mut Reader<'_>) -> Result<Inbound> {
 }
 
 impl Responder {
-    /// Writes it down; the host gets back what is reserved.
+    /// Writes the responder; the host gets back what is reserved.
     pub(crate) fn freeze<H: Host>(&mut self, out: &mut Writer, host: &mut H) {
         self.rq.freeze(out);
         out.u64(self.next);
@@ -165,7 +167,7 @@ impl Responder {
     }
 
     /// # Errors
-    /// See [`ThawError`]. Nothing is reserved at the host then.
+    /// See [`ThawError`]. Then nothing is reserved at the host.
     pub(crate) fn thaw<H: Host>(core: &Core, from: &mut Reader<'_>, host: &mut H) -> Result<Self> {
         let rq = ReceiveQueue::thaw(core, from)?;
         let next = from.u64()?;

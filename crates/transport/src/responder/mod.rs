@@ -1,10 +1,10 @@
-//! The RC responder: requests in, executed strictly in order, each exactly once.
+//! The RC responder: takes requests and executes them strictly in order, each exactly once.
 //!
-//! [`execute`] carries requests out, [`answer`] sends what comes back, [`resources`] knows what may have to
-//! be answered again, [`reorder`] keeps what came too early. A request is expected, a duplicate, or ahead
-//! (IBTA 9.7.1): an expected one is executed, a duplicate is answered again without being executed again
-//! if it is known to have been executed once, one that is ahead is kept (multi-path) or complained of once
-//! (plain).
+//! [`execute`] executes requests, [`answer`] sends what goes back, [`resources`] knows what may
+//! have to be answered again, and [`reorder`] keeps packets that came too early. A request is
+//! expected, a duplicate, or ahead (IBTA 9.7.1). An expected one is executed. A duplicate is
+//! answered again without being executed again, if it is known to have been executed. One that is
+//! ahead is kept (multi-path) or complained about once (plain).
 
 mod answer;
 mod check;
@@ -33,23 +33,24 @@ pub(crate) use reorder::REORDER_LIMIT;
 use reorder::{Offered, Reorder};
 use resources::{Again, Resources};
 
-/// Sequence numbers start here plus the first PSN, so that a duplicate's is never negative.
+/// Sequence numbers start at this plus the first PSN, so that a duplicate's number is never
+/// negative.
 const SEQ_BASE: u64 = 1 << 24;
 
-/// Requests that have an answer of their own, which acknowledges them.
+/// Whether a request has an answer of its own, which acknowledges it.
 fn is_answered(opcode: Opcode) -> bool {
     opcode.is_read_request() || opcode.is_atomic() || opcode.is_atomic_write() || opcode.is_flush()
 }
 
-/// How the execution of a request ended.
+/// The result of executing a request.
 enum Outcome {
-    /// Executed; it takes so many sequence numbers.
+    /// Executed; it takes this many sequence numbers.
     Done(u32),
     /// A receive work request is missing.
     NotReady,
-    /// It changes what has to be read first for answers that are still to be sent.
+    /// It changes memory that has to be read first for answers that are still to be sent.
     Wait,
-    /// It can't be executed, ever.
+    /// It can never be executed.
     Refused(Refusal),
 }
 
@@ -57,7 +58,7 @@ enum Outcome {
 #[derive(Clone, Copy)]
 struct Refusal {
     nak: NakCode,
-    /// How the receive work request in hand ends, if there is one.
+    /// How the receive work request in hand completes, if there is one.
     status: WcStatus,
     cause: Cause,
     why: BadRequest,
@@ -87,25 +88,27 @@ impl Refusal {
 #[derive(Clone, Debug)]
 pub(crate) struct Responder {
     rq: ReceiveQueue,
-    /// Expected sequence number; its low 24 bits are the expected PSN.
+    /// The expected sequence number; its low 24 bits are the expected PSN.
     next: u64,
-    /// Messages executed, 24 bits.
+    /// The number of messages executed, 24 bits.
     msn: u32,
     /// The message that is arriving.
     message: Option<Inbound>,
-    /// A NAK or RNR NAK was sent for the expected PSN: no second one before it arrives.
+    /// Whether a NAK or RNR NAK was sent for the expected PSN: no second one is sent before it
+    /// arrives.
     complained: bool,
     due: Option<Due>,
-    /// Answers to READs and atomics, in order.
+    /// The answers to READs and atomics that are still to be sent, in order.
     jobs: VecDeque<Job>,
-    /// The latest that were answered, or are to be.
+    /// The latest requests that were answered, or are to be.
     resources: Resources,
     reorder: Reorder,
-    /// The expected packet is here, and is executed when the answers have been sent (multi-path).
+    /// Whether the expected packet is here and waits for the answers to be sent first (multi-path).
     waiting: bool,
-    /// A request was refused: nothing more is executed, the queue pair ends once this is answered.
+    /// Whether a request was refused: nothing more is executed, and the queue pair ends when this
+    /// is answered.
     ending: bool,
-    /// No path lives that answers could take.
+    /// Whether no living path can carry answers.
     held: bool,
 }
 
@@ -132,13 +135,13 @@ impl Responder {
         self.next = SEQ_BASE + u64::from(rq_psn & 0xff_ffff);
     }
 
-    /// Expected PSN.
+    /// The expected PSN.
     #[inline]
     fn epsn(&self) -> Psn {
         Psn::new(self.next as u32)
     }
 
-    /// The sequence number of a PSN, nearest to the expected one.
+    /// The sequence number with this PSN that is nearest to the expected one.
     #[inline]
     fn expand(&self, psn: Psn) -> u64 {
         self.next.wrapping_add_signed(i64::from(psn.diff(self.epsn())))
@@ -154,12 +157,12 @@ impl Responder {
         self.rq.post(core, wr)
     }
 
-    /// Whether there is something for [`Responder::flush`] to flush.
+    /// Whether [`Responder::flush`] has receives to flush.
     pub(crate) fn has_receives(&self) -> bool {
         !self.rq.is_empty()
     }
 
-    /// Everything posted completes with `WrFlushErr`: the queue pair is in the error state.
+    /// Completes everything posted with `WrFlushErr`: the queue pair is in the error state.
     pub(crate) fn flush<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         self.jobs.clear();
         self.due = None;
@@ -196,9 +199,9 @@ impl Responder {
         }
     }
 
-    /// Executes the expected packet, which came by `from`; false: no further one can be. `came`: how to
-    /// acknowledge the one that it had to wait for, if that has come just now. How long this one has
-    /// waited is no part of its way.
+    /// Executes the expected packet, which came by `from`. Returns false if no further packet can
+    /// be executed. `came` says how to acknowledge the packet that it had to wait for, if that has
+    /// just arrived: the time that this one has waited is no part of its round trip.
     #[inline]
     fn take<H: Host>(
         &mut self,
@@ -237,7 +240,8 @@ impl Responder {
                 false
             }
             Outcome::Wait => {
-                // The complaint leaves when the answers have, and brings the request again.
+                // The complaint is sent after the answers, and makes the peer send the request
+                // again.
                 core.counters.naks_sequence_sent += 1;
                 self.complained = true;
                 self.sequence_error(reply);
@@ -251,15 +255,16 @@ impl Responder {
         }
     }
 
-    /// Executes what was waiting, if for a packet that has come just now, for one that is to be acknowledged
-    /// like `came`.
+    /// Executes the packets that were waiting. If they waited for a packet that has just arrived,
+    /// they are acknowledged like that one (`came`).
     fn drain<H: Host>(&mut self, core: &mut Core, came: Option<Reply>, host: &mut H) {
         if self.reorder.is_empty() {
             return;
         }
         while let Some(early) = self.reorder.take() {
             let done = self.take(core, &early.headers, &early.payload, early.from, came, host);
-            // One that found no receive is not kept: the peer has to know that it must come again.
+            // A packet that found no receive is not kept: the peer has to know that it must send it
+            // again.
             self.reorder.recycle(early, host);
             if !done {
                 break;
@@ -267,8 +272,9 @@ impl Responder {
         }
     }
 
-    /// A request that was executed before (IBTA 9.7.1, 9.7.4.1.3). One that is answered with more than an
-    /// acknowledgement must be known to have been: who can't know the PSN gets nothing for it.
+    /// Handles a request that was executed before (IBTA 9.7.1, 9.7.4.1.3). If its answer is more
+    /// than an acknowledgement, it must be known to have been executed, so that somebody who
+    /// guesses PSNs gets nothing.
     fn duplicate<H: Host>(
         &mut self,
         core: &mut Core,
@@ -315,7 +321,7 @@ impl Responder {
     fn repeat(&mut self, core: &mut Core, job: Job, n: u32) {
         let (first, multipath) = (job.psn(), job.reply().multipath);
         if multipath {
-            // A multi-path peer asks again for what it misses only.
+            // A multi-path peer asks again only for what it misses.
             let mtu = core.attr.path_mtu;
             let last = first.add(n - 1);
             let pending = self.jobs.iter().any(|j| {
@@ -325,7 +331,7 @@ impl Responder {
                 return;
             }
         } else {
-            // A plain peer goes back: it will ask again for all that follows, too.
+            // A plain peer goes back: it will ask again for everything that follows, too.
             let mtu = core.attr.path_mtu;
             self.jobs.retain_mut(|j| j.cut(first, mtu));
         }
@@ -336,7 +342,7 @@ impl Responder {
         self.jobs.push_back(job);
     }
 
-    /// A request whose predecessors have not come.
+    /// Handles a request whose predecessors have not come.
     fn ahead<H: Host>(
         &mut self,
         core: &mut Core,
@@ -366,7 +372,7 @@ impl Responder {
         self.acknowledge(reply);
     }
 
-    /// The request with `psn` is refused: the queue pair ends (IBTA 9.9.3, classes B and C).
+    /// Refuses the request with `psn`: the queue pair ends (IBTA 9.9.3, classes B and C).
     fn refuse<H: Host>(
         &mut self,
         core: &mut Core,
@@ -377,9 +383,9 @@ impl Responder {
     ) {
         let what = What::RequestRefused { psn, why: refusal.why };
         core.explain(host, Some(reply.path), what);
-        // A receive that was taken for this very message reports it; else an event does, or nobody would
-        // hear of it (C9-222.1.1, 10.10.2.3). What fails after its execution, as a READ whose region
-        // has gone, has nothing to do with the message that is arriving.
+        // A receive that was taken for this very message reports the failure. Otherwise an event does,
+        // because nobody would hear of it (C9-222.1.1, 10.10.2.3). A failure after execution, for
+        // example of a READ whose region has gone, has nothing to do with the message that is arriving.
         if psn == self.epsn() && self.rq.has_begun() {
             let what = CompletedRecv {
                 opcode: WcOpcode::Recv,

@@ -1,10 +1,10 @@
 //! Packets of a multi-path peer that arrived before their predecessors.
 //!
-//! They wait here so that memory is written strictly in order; what is missing is told to the peer by
-//! the selective part of acknowledgements. A queue pair has memory for it only while it needs it: the
-//! ring of places grows to as far ahead as a packet is, and when nothing waits any more all is given
-//! back but a few buffers, so that a little reordering costs a copy and no allocation. The host limits
-//! what all queue pairs keep together ([`EarlyRoom::reserve`]).
+//! They wait here so that memory is written strictly in order; the selective part of
+//! acknowledgements tells the peer what is missing. A queue pair has memory for this only while it
+//! needs it: the ring of places grows as far as a packet is ahead. When nothing waits any more,
+//! everything is freed except a few buffers, so that a little reordering costs a copy and no
+//! allocation. The host limits what all queue pairs keep together ([`EarlyRoom::reserve`]).
 
 use std::collections::VecDeque;
 
@@ -17,14 +17,14 @@ use crate::host::EarlyRoom;
 use crate::ranges::{Range, Ranges};
 use polypath_types::PathId;
 
-/// Sequence numbers that a packet may be ahead of the expected one if nothing else was agreed.
+/// How many sequence numbers a packet may be ahead of the expected one if nothing else was agreed.
 pub(crate) const REORDER_LIMIT: usize = 256;
-/// What a packet that waits costs beside its payload, in bytes.
+/// What a waiting packet costs in addition to its payload, in bytes.
 const EARLY_COST: usize = size_of::<Early>() + size_of::<Option<Box<Early>>>();
-/// Buffers, and places of the ring, that stay when nothing waits.
+/// The numbers of buffers and of places of the ring that stay when nothing waits.
 const SPARE_KEPT: usize = 4;
 const PLACES_KEPT: usize = 64;
-/// Arrivals apart from each other that are remembered for the next acknowledgement.
+/// The number of separate arrivals that are remembered for the next acknowledgement.
 const TOUCHED_MAX: usize = SackBlock::MAX;
 
 /// A packet that waits.
@@ -36,7 +36,7 @@ pub(super) struct Early {
 }
 
 impl Early {
-    /// What it counts for in [`EarlyRoom::reserve`].
+    /// What it costs in [`EarlyRoom::reserve`].
     fn cost(len: usize) -> u32 {
         u32::try_from(len + EARLY_COST).unwrap_or(u32::MAX)
     }
@@ -45,44 +45,44 @@ impl Early {
 /// The packets that wait, by their distance from the expected one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reorder {
-    /// Nothing while no packet has ever had to wait.
+    /// `None` while no packet has ever had to wait.
     waiting: Option<Box<Waiting>>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Waiting {
-    /// Counts the sequence numbers executed: the number of the expected one.
+    /// The number of the expected packet: it counts the sequence numbers executed.
     base: u64,
-    /// By distance from `base`.
+    /// The packets by their distance from `base`.
     places: VecDeque<Option<Box<Early>>>,
-    /// Packets that wait.
+    /// The number of packets that wait.
     count: usize,
-    /// Numbers of what waits.
+    /// The numbers of the packets that wait.
     arrived: Ranges,
-    /// Numbers of the latest that came, one for each run, the latest last: what the next
-    /// acknowledgement has to tell.
+    /// The numbers of the latest arrivals, one for each run, the latest last: the next
+    /// acknowledgement has to report them.
     touched: Vec<u64>,
-    /// Blocks before this number were told last.
+    /// Blocks before this number were reported last.
     told_to: u64,
     #[allow(clippy::vec_box)] // The boxes are what is kept.
     spare: Vec<Box<Early>>,
 }
 
-/// What became of a packet that was offered.
+/// What happened to a packet that was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offered {
     Kept,
     Duplicate,
-    /// It asks for something else than the one that is here: neither is kept.
+    /// It asks for something else than the packet that is here: neither is kept.
     Contradicts,
-    /// Further ahead than was agreed, or in too many pieces.
+    /// It is further ahead than was agreed, or there are too many ranges.
     TooFar,
     /// The host has no memory for it.
     NoMemory,
 }
 
-/// Whether two packets with the same sequence number ask for the same. The same request may come by another
-/// path, and its sender may ask for an acknowledgement the second time only.
+/// Whether two packets with the same sequence number ask for the same. The same request may come by
+/// another path, and its sender may ask for an acknowledgement only the second time.
 fn agree(a: &Headers, b: &Headers) -> bool {
     let plain = |h: &Headers| {
         let mut h = *h;
@@ -125,7 +125,7 @@ impl Reorder {
         Some(packet)
     }
 
-    /// Keeps a packet's buffer for another.
+    /// Keeps a packet's buffer for another one.
     pub(super) fn recycle<R: EarlyRoom>(&mut self, packet: Box<Early>, room: &mut R) {
         if let Some(w) = &mut self.waiting {
             w.recycle(packet, room);
@@ -133,7 +133,7 @@ impl Reorder {
         }
     }
 
-    /// `n` more sequence numbers have been executed.
+    /// Notes that `n` more sequence numbers have been executed.
     #[inline]
     pub(super) fn advance<R: EarlyRoom>(&mut self, n: u32, room: &mut R) {
         if let Some(w) = &mut self.waiting {
@@ -154,9 +154,9 @@ impl Reorder {
         })
     }
 
-    /// Fills `out` with blocks of packets that are here but beyond what [`Reorder::bitmap`] tells, and
-    /// gives their number. `expected` is the PSN of the expected packet. Packets that came since the last
-    /// call are among them; the others take turns.
+    /// Fills `out` with blocks of packets that are here but beyond the reach of
+    /// [`Reorder::bitmap`], and returns the number of blocks. `expected` is the PSN of the expected
+    /// packet. Packets that came since the last call are among them; the others take turns.
     pub(super) fn blocks(&mut self, expected: Psn, out: &mut [SackBlock; SackBlock::MAX]) -> usize {
         let Some(w) = &mut self.waiting else { return 0 };
         let mut chosen: [Range; SackBlock::MAX] = core::array::from_fn(|_| 0..0);
@@ -171,7 +171,7 @@ impl Reorder {
         n
     }
 
-    /// Writes down what waits.
+    /// Writes the packets that wait.
     pub(super) fn freeze(&self, out: &mut Writer) {
         let places = self.waiting.iter().flat_map(|w| w.places.iter().zip(0u32..));
         let early = || places.clone().filter_map(|(place, at)| Some((place.as_ref()?, at)));
@@ -187,7 +187,7 @@ impl Reorder {
     /// `limit`: as for [`Reorder::offer`].
     ///
     /// # Errors
-    /// See [`ThawError`]. Nothing is reserved at the host then.
+    /// See [`ThawError`]. Then nothing is reserved at the host.
     pub(super) fn thaw<R: EarlyRoom>(
         limit: usize,
         from: &mut Reader<'_>,
@@ -225,7 +225,7 @@ impl Reorder {
     }
 
     /// # Errors
-    /// A counter is not what the places say, or there are more than `limit`.
+    /// A counter does not match the places, or there are more than `limit`.
     pub(super) fn check(&self, limit: usize) -> Result<(), String> {
         let Some(w) = &self.waiting else { return Ok(()) };
         let early = w.places.iter().flatten().count();
@@ -243,7 +243,7 @@ impl Reorder {
         Ok(())
     }
 
-    /// Forgets all.
+    /// Forgets all packets.
     pub(super) fn clear<R: EarlyRoom>(&mut self, room: &mut R) {
         if let Some(w) = self.waiting.take() {
             for packet in w.places.into_iter().flatten() {
@@ -269,8 +269,8 @@ impl Waiting {
             if agree(&early.headers, headers) && early.payload.len() == payload.len() {
                 return Offered::Duplicate;
             }
-            // One of them is not the peer's, and nobody can tell which: a wrong guess must not shut the
-            // peer's own out. It sends it again.
+            // One of them is not from the peer, and nobody can tell which. A wrong guess must not
+            // shut out the peer's own packet, which the peer sends again.
             if let Some(early) = place.take() {
                 self.count -= 1;
                 self.arrived.remove(number);
@@ -305,7 +305,7 @@ impl Waiting {
         Offered::Kept
     }
 
-    /// `number` has come.
+    /// Notes that `number` has come.
     fn touch(&mut self, number: u64) {
         if let Some(last) = self.touched.last_mut().filter(|last| **last + 1 == number) {
             *last = number;
@@ -339,7 +339,7 @@ impl Waiting {
         }
     }
 
-    /// Gives memory back if nothing waits.
+    /// Frees memory if nothing waits.
     fn tidy(&mut self) {
         if self.count == 0 {
             self.places.clear();
@@ -349,7 +349,7 @@ impl Waiting {
         }
     }
 
-    /// The blocks to tell, see [`Reorder::blocks`].
+    /// Chooses the blocks to report, see [`Reorder::blocks`].
     fn choose(&mut self, out: &mut [Range; SackBlock::MAX]) -> usize {
         let near = self.base + 64;
         let beyond = |r: &Range| r.end > near;
@@ -387,7 +387,7 @@ mod tests {
 
     use super::*;
 
-    /// Has memory for so many bytes, and nothing else.
+    /// A host that has memory for this many bytes, and nothing else.
     struct Memory(u32);
 
     impl EarlyRoom for Memory {
@@ -411,7 +411,7 @@ mod tests {
         offer_to(r, ahead, &[ahead as u8], &mut Memory(PLENTY))
     }
 
-    /// All that is told: bits and blocks, as distances from the expected packet.
+    /// Everything that is reported: bits and blocks, as distances from the expected packet.
     fn told(r: &mut Reorder) -> (u64, Vec<(u32, u32)>) {
         let mut blocks = [SackBlock::default(); SackBlock::MAX];
         let n = r.blocks(Psn::new(0xff_fff0), &mut blocks);
@@ -475,7 +475,7 @@ mod tests {
         assert_eq!(host.0, PLENTY, "all that was granted came back");
     }
 
-    /// What no acknowledgement names would be sent again.
+    /// A packet that no acknowledgement names would be sent again.
     #[test]
     fn what_came_since_the_last_acknowledgement_is_told_by_the_next_one() {
         let mut r = Reorder::default();

@@ -1,10 +1,11 @@
-//! What was executed and may have to be answered again: READs, atomics, ATOMIC WRITEs and FLUSHes (the
-//! responder resources of IBTA 9.7.4.1.5), and what the READs among them bring.
+//! The requests that were executed and may have to be answered again: READs, atomics, ATOMIC WRITEs
+//! and FLUSHes (the responder resources of IBTA 9.7.4.1.5), and the data that READs return.
 //!
-//! A READ brings the memory as it was before any later request of the queue pair was executed, however
-//! late or often its answer is sent. The answer is read from memory when it is sent; therefore a later
-//! request that is about to change memory which a remembered READ brings first has those packets of the
-//! answer put by ([`Resources::admit`]). Where no READ lies, that is one comparison.
+//! A READ returns the memory as it was before any later request of the queue pair was executed,
+//! however late or often its answer is sent. The answer is read from memory when it is sent.
+//! Therefore, before a later request changes memory that a remembered READ returns, those packets
+//! of the answer are copied and kept ([`Resources::admit`]). Where no READ lies, this costs one
+//! comparison.
 
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
@@ -21,16 +22,16 @@ use crate::frozen::{Reader, ThawError, Writer};
 use crate::memory::{Memory, RemoteAccess, RemoteKey, Segment};
 use polypath_types::Access;
 
-/// So many are remembered even if `max_dest_rd_atomic` is less.
+/// At least this many are remembered, even if `max_dest_rd_atomic` is less.
 const REMEMBERED_MIN: usize = 16;
 
-/// Most bytes of answers that are put by for one queue pair. When they are used up, the oldest READ whose
-/// answer has been sent gives its share back, and is read from memory should it be asked for again. A
-/// request that would change what has not been sent yet waits. Our own requester never has so much in
-/// flight, so its READs are never given up.
+/// The most bytes of answers that are kept for one queue pair. When they are used up, the oldest READ
+/// whose answer has been sent gives up its share; if it is asked for again, it is read from memory as
+/// that is then. A request that would change what has not been sent yet waits. Our own requester never
+/// has so much in flight, so its READs are never given up.
 const PUT_BY_MAX: usize = 16 << 20;
 
-// A peer that is Polypath has at most `REACH` bytes in flight, so that none of its READs is given up.
+// A Polypath peer has at most `REACH` bytes in flight, so that none of its READs is given up.
 const _: () = assert!(crate::REACH as usize <= PUT_BY_MAX);
 
 /// An executed request that may be asked for again.
@@ -39,7 +40,7 @@ pub(super) struct Resource {
     /// Its first sequence number.
     first: u64,
     packets: u32,
-    /// XRC: the shared receive queue that it named.
+    /// XRC: the shared receive queue that the request named.
     srqn: Option<u32>,
     what: What,
 }
@@ -52,7 +53,7 @@ enum What {
         eth: AtomicEth,
         value: u64,
     },
-    /// An ATOMIC WRITE or FLUSH: the answer says nothing but that it was executed.
+    /// An ATOMIC WRITE or FLUSH: the answer only says that it was executed.
     Placement {
         opcode: Opcode,
         reth: Reth,
@@ -64,16 +65,16 @@ enum What {
 struct Read {
     reth: Reth,
     pd: u32,
-    /// Packets of the answer that memory does not hold any more.
+    /// The packets of the answer that memory does not hold any more.
     put_by: BTreeMap<u32, Box<[u8]>>,
 }
 
-/// How a request that came again is to be answered.
+/// How to answer a request that came again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Again {
-    /// With so many packets of memory that this protection domain was checked for.
+    /// With this many packets of memory, checked for this protection domain.
     Read { pd: u32, packets: u32 },
-    /// With what was there before.
+    /// With the value that was there before.
     Atomic { value: u64 },
     /// With a response without data.
     Empty,
@@ -83,11 +84,11 @@ pub(super) enum Again {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resources {
     list: VecDeque<Resource>,
-    /// Where each lies in the host's memory, from and to; of no length but for READs.
+    /// Where each lies in the host's memory, from and to; empty except for READs.
     spans: VecDeque<(u64, u64)>,
-    /// No span reaches out of this one.
+    /// A span that contains all the others.
     around: (u64, u64),
-    /// Bytes put by.
+    /// The number of bytes that are kept.
     bytes: usize,
 }
 
@@ -96,7 +97,7 @@ impl Resource {
         Self { first, packets, srqn: headers.xrc.map(|eth| eth.srqn), what }
     }
 
-    /// A READ by the protection domain `pd`, which takes `packets` sequence numbers from `first` on.
+    /// A READ in protection domain `pd`, which takes `packets` sequence numbers from `first` on.
     pub(super) fn read(first: u64, packets: u32, headers: &Headers, reth: Reth, pd: u32) -> Self {
         let read = Read { reth, pd, put_by: BTreeMap::new() };
         Self::new(first, packets, headers, What::Read(read))
@@ -115,7 +116,7 @@ impl Resource {
         Self::new(first, 1, headers, What::Placement { opcode, reth, feth })
     }
 
-    /// Bytes put by for it.
+    /// The number of bytes that are kept for it.
     fn bytes(&self) -> usize {
         match &self.what {
             What::Read(read) => read.put_by.values().map(|data| data.len()).sum(),
@@ -133,7 +134,7 @@ impl Resource {
     }
 }
 
-/// What is put by of a READ, packet by packet.
+/// Reads the packets that are kept for a READ.
 fn put_by(
     core: &Core,
     reth: &Reth,
@@ -144,23 +145,26 @@ fn put_by(
     let right = packets == reth.len.div_ceil(mtu).max(1);
     from.ensure(right, "a READ has not as many packets as it has bytes for")?;
     let mut put_by = BTreeMap::new();
-    for _ in 0..from.count(packets as usize, "more is put by than there is")? {
+    for _ in 0..from.count(packets as usize, "more of a READ is kept than it has")? {
         let k = from.u32()?;
         let data = words::payload(from)?;
         let len = if k < packets { (reth.len - k * mtu).min(mtu) } else { 0 };
         let fits = len > 0 && data.len() == len as usize;
-        from.ensure(fits && put_by.insert(k, data.into()).is_none(), "what is put by")?;
+        from.ensure(
+            fits && put_by.insert(k, data.into()).is_none(),
+            "a kept packet of a READ has the wrong size or comes twice",
+        )?;
     }
     Ok(put_by)
 }
 
-/// How many are remembered.
+/// How many requests are remembered.
 fn most(core: &Core) -> usize {
     usize::from(core.attr.max_dest_rd_atomic).max(REMEMBERED_MIN)
 }
 
 impl Resources {
-    /// Takes note of what was just executed; a READ's memory has the addresses `span`.
+    /// Remembers a request that was just executed; a READ's memory has the addresses `span`.
     pub(super) fn remember(&mut self, core: &Core, resource: Resource, span: Range<u64>) {
         while self.list.len() >= most(core) {
             self.forget_oldest();
@@ -184,7 +188,8 @@ impl Resources {
         self.spans.pop_front();
     }
 
-    /// Gives back what is put by for a READ; from now on it is read from memory as it is.
+    /// Gives up the packets that are kept for a READ; from now on its answer is read from memory as
+    /// that is.
     fn give_up(&mut self, at: usize) {
         self.bytes -= self.list[at].bytes();
         if let What::Read(read) = &mut self.list[at].what {
@@ -199,9 +204,9 @@ impl Resources {
         }
     }
 
-    /// Memory is about to be changed by a request of the queue pair: what remembered READs bring of it is
-    /// put by. `jobs`: the answers that are still to be sent. False: there is no room, and some of it has
-    /// not been sent yet; then memory must stay as it is.
+    /// A request of the queue pair is about to change memory: copies and keeps what remembered
+    /// READs return of it. `jobs` are the answers that are still to be sent. Returns false if there
+    /// is no room and some of it has not been sent yet; then memory must stay as it is.
     #[inline]
     pub(super) fn admit<M: Memory>(
         &mut self,
@@ -214,7 +219,7 @@ impl Resources {
         from >= self.around.1 || to <= self.around.0 || self.preserve(core, jobs, from, to, memory)
     }
 
-    /// See [`Resources::admit`]: something between both addresses may belong to a READ.
+    /// See [`Resources::admit`]: some address between the two may belong to a READ.
     #[inline(never)]
     fn preserve<M: Memory>(
         &mut self,
@@ -240,7 +245,8 @@ impl Resources {
         true
     }
 
-    /// Puts packet `k` of a READ's answer by; false: there is no room, and it has not been sent.
+    /// Keeps packet `k` of a READ's answer. Returns false if there is no room and it has not been
+    /// sent.
     fn put_by<M: Memory>(
         &mut self,
         core: &Core,
@@ -269,7 +275,8 @@ impl Resources {
                 return true;
             }
         }
-        // Looked up anew: a region that has gone is not touched, and its READ can't be answered.
+        // Looked up anew, because a region that has gone must not be touched; its READ can't be
+        // answered.
         let va = va.wrapping_add(u64::from(start));
         let part = Reth { va, rkey, len };
         if let Ok(segment) = memory.resolve_remote(&core.remote(pd, &part, Access::REMOTE_READ))
@@ -284,7 +291,7 @@ impl Resources {
         true
     }
 
-    /// Writes them down.
+    /// Writes the requests.
     pub(super) fn freeze(&self, out: &mut Writer) {
         out.count(self.list.len());
         for (resource, (start, end)) in self.list.iter().zip(&self.spans) {
@@ -317,7 +324,8 @@ impl Resources {
         }
     }
 
-    /// What READs bring is looked up at the host, which may have it elsewhere than before.
+    /// The memory that READs return is looked up at the host, where it may have another address
+    /// than before.
     ///
     /// # Errors
     /// See [`ThawError`].
@@ -339,7 +347,7 @@ impl Resources {
                     if from.flag()? && len > 0 {
                         let key = RemoteKey { pd, qpn: core.config.qpn, rkey };
                         let access = RemoteAccess { key, va, len, rights: Access::REMOTE_READ };
-                        // What is not there any more is not read either, and not changed.
+                        // Memory that is not there any more can be neither read nor changed.
                         span =
                             memory.resolve_remote(&access).map_or(0..0, |segment| segment.span());
                     }
@@ -364,15 +372,15 @@ impl Resources {
             };
             let one = packets == 1 || matches!(what, What::Read(_));
             from.ensure(one, "what is not a READ has one packet")?;
-            from.ensure(all.bytes <= PUT_BY_MAX, "too much is put by")?;
+            from.ensure(all.bytes <= PUT_BY_MAX, "too much of READs is kept")?;
             all.remember(core, Resource { first, packets, srqn, what }, span);
         }
         Ok(all)
     }
 
-    /// How to answer the packet with sequence number `seq`, if it asks for something that was executed:
-    /// a READ from the beginning or any later packet on, for all that follows or whole packets of it
-    /// (IBTA 9.7.4.1.3).
+    /// How to answer the packet with sequence number `seq`, if it asks for something that was
+    /// executed. A READ may be repeated from the beginning or from a later packet on, either all of
+    /// the rest or whole packets of it (IBTA 9.7.4.1.3).
     pub(super) fn find(&self, seq: u64, headers: &Headers, mtu: u32) -> Option<Again> {
         let of = |r: &&Resource| r.first <= seq && seq - r.first < u64::from(r.packets);
         let resource = self.list.iter().rev().find(of)?;
@@ -403,9 +411,9 @@ impl Resources {
         }
     }
 
-    /// The bytes put by for the answer with sequence number `seq`, if any, and the number of packets (at
-    /// most `most`) for which that holds: 1 if bytes are put by, else all packets before the next one that
-    /// has any.
+    /// The kept bytes of the answer with sequence number `seq`, if any, and the number of packets
+    /// (at most `most`) that this applies to: 1 if bytes are kept, else all packets before the next
+    /// one that has any.
     #[inline]
     pub(super) fn kept(&self, seq: u64, most: u32) -> (Option<&[u8]>, u32) {
         if self.bytes == 0 { (None, most) } else { self.look_up(seq, most) }
@@ -437,7 +445,7 @@ impl Resources {
             return Err(format!("{n} requests are remembered, and {spans} places"));
         }
         if sum != self.bytes || sum > PUT_BY_MAX {
-            return Err(format!("{sum} bytes are put by, of which {} were counted", self.bytes));
+            return Err(format!("{sum} bytes are kept, of which {} were counted", self.bytes));
         }
         if out {
             return Err(format!("a READ lies outside of {a:#x}..{b:#x}"));
@@ -473,7 +481,7 @@ mod tests {
         Headers { atomic, ..Headers::new(Bth::new(Opcode::RC_FETCH_ADD)) }
     }
 
-    /// After 2^24 packets the PSN is the same, and may be that of a twin.
+    /// After 2^24 packets the PSN is the same, and the request may look the same.
     #[test]
     fn an_atomic_is_not_answered_by_its_namesake() {
         let (core, h) = (core(), fetch_add());

@@ -1,5 +1,6 @@
-//! Unreliable services: a sender that completes what it has sent, and the receiving sides of UC
-//! ([`uc`]) and UD ([`ud`]). No acknowledgements, no timers, no accounting of windows.
+//! Unreliable services: a sender that completes requests when they are sent, and the receiving
+//! sides of UC ([`uc`]) and UD ([`ud`]). They have no acknowledgements, no timers, and do not count
+//! against windows.
 
 mod uc;
 mod ud;
@@ -24,9 +25,9 @@ use polypath_types::{
 pub(crate) use uc::UcReceiver;
 pub(crate) use ud::UdReceiver;
 
-/// Most bursts or datagrams per call of poll.
+/// The most bursts or datagrams per call of `poll`.
 const POLL_BURSTS: u32 = 32;
-/// Most payload bytes per call of poll, but for the last burst.
+/// The most payload bytes per call of `poll`, except for the last burst.
 const POLL_BYTES: u32 = 64 << 10;
 
 /// The sending side of UC and UD.
@@ -35,7 +36,7 @@ pub(crate) struct Sender {
     sq: SendQueue,
     /// The next sequence number; its low 24 bits are the PSN.
     next: u64,
-    /// Packets sent of the message under way (UC).
+    /// The number of packets sent of the message under way (UC).
     progress: Option<u32>,
     ready: bool,
 }
@@ -45,7 +46,7 @@ impl Sender {
         Self { sq: SendQueue::default(), next: 0, progress: None, ready: false }
     }
 
-    /// Writes it down.
+    /// Writes the sender.
     pub(crate) fn freeze(&self, out: &mut Writer) {
         out.u64(self.next);
         out.option(self.progress, Writer::u32);
@@ -75,7 +76,7 @@ impl Sender {
         *self = Self { sq: core::mem::take(&mut self.sq), ..Self::new() };
     }
 
-    /// Work requests that may be posted before the queue is full.
+    /// The number of work requests that may be posted before the queue is full.
     pub(crate) fn send_room(&self, core: &Core) -> usize {
         self.sq.room(core)
     }
@@ -86,7 +87,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Where datagrams go that are posted and not sent yet.
+    /// The destinations of datagrams that are posted and not sent yet.
     pub(crate) fn datagrams(&self) -> impl Iterator<Item = UdDestination> {
         self.sq.iter().filter_map(|wqe| wqe.ud)
     }
@@ -95,19 +96,19 @@ impl Sender {
         self.ready
     }
 
-    /// Something may be sent that could not before.
+    /// Notes that something may be sent that could not before.
     pub(crate) fn wake(&mut self) {
         self.ready = true;
     }
 
-    /// Everything posted completes with `WrFlushErr`.
+    /// Completes everything posted with `WrFlushErr`.
     pub(crate) fn flush<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         self.sq.flush(core, host);
         self.progress = None;
         self.ready = false;
     }
 
-    /// SQD: nothing is under way any more.
+    /// SQD: reports that nothing is under way any more.
     pub(crate) fn check_drained<H: Host>(&self, core: &mut Core, host: &mut H) {
         if core.attr.state == QpState::Sqd && core.attr.sq_draining && self.progress.is_none() {
             core.attr.sq_draining = false;
@@ -135,7 +136,7 @@ impl Sender {
                 None => core.peer.and_then(|peer| host.route(peer)).map(|r| r.path),
             };
             let Some(path) = route else {
-                self.ready = false; // Held until a path is back.
+                self.ready = false; // Waits until a path is back.
                 return TransmitState::Idle;
             };
             let sent = if wqe.is_local() {
@@ -156,7 +157,7 @@ impl Sender {
                     }
                 }
                 Err(Failure { status, cause, .. }) => {
-                    // Sends fail, receives go on (IBTA 10.3.1.6, SQE).
+                    // Sends fail from now on, receives continue (IBTA 10.3.1.6, SQE).
                     self.sq.complete_front(core, status, cause, host);
                     core.attr.state = QpState::Sqe;
                     core.attr.sq_draining = false;
@@ -218,7 +219,7 @@ fn send_datagram<H: Host>(
         return Err(Failure::local(WcStatus::LocQpOpErr));
     };
     if wqe.len > core.attr.path_mtu {
-        // Not sent, and no error either (C10-93.1.1).
+        // It is not sent, but this is no error either (C10-93.1.1).
         core.counters.dropped_too_long += 1;
         let what = What::DatagramTooLong { bytes: wqe.len, mtu: core.attr.path_mtu };
         core.explain(host, Some(path), what);
@@ -233,7 +234,7 @@ fn send_datagram<H: Host>(
     headers.bth.dest_qpn = ud.qpn & 0xff_ffff;
     headers.bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
     headers.bth.pad = pad_for(wqe.len as usize);
-    // A controlled Q_Key can't be set by a work request (IBTA 10.2.5).
+    // A work request can't set a controlled Q_Key (IBTA 10.2.5).
     let qkey = if ud.qkey >> 31 != 0 { core.attr.qkey } else { ud.qkey };
     headers.deth = Some(Deth { qkey, src_qpn: core.config.qpn });
     headers.imm = imm;

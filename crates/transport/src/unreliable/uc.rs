@@ -1,4 +1,5 @@
-//! The receiving side of UC: a message with a missing packet is dropped whole (IBTA 9.8.2).
+//! The receiving side of UC: if a packet of a message is missing, the whole message is dropped
+//! (IBTA 9.8.2).
 
 use polypath_wire::ext::Reth;
 use polypath_wire::opcode::Opcode;
@@ -18,7 +19,7 @@ use polypath_types::{Access, WcOpcode, WcStatus};
 /// The message that is arriving.
 #[derive(Clone, Copy, Debug)]
 struct Inbound {
-    /// Of a WRITE.
+    /// The RETH of a WRITE.
     reth: Option<Reth>,
     received: u32,
 }
@@ -32,7 +33,7 @@ pub(crate) struct UcReceiver {
 }
 
 impl UcReceiver {
-    /// Writes it down.
+    /// Writes the receiver.
     pub(crate) fn freeze(&self, out: &mut Writer) {
         self.rq.freeze(out);
         out.u32(self.epsn.get());
@@ -65,7 +66,8 @@ impl UcReceiver {
         self.epsn = Psn::new(rq_psn);
     }
 
-    /// Takes a packet. A receive work request stays in hand when its message is dropped, for the next.
+    /// Takes a packet. If its message is dropped, the receive work request stays in hand for the
+    /// next message.
     pub(crate) fn handle_packet<H: Host>(
         &mut self,
         core: &mut Core,
@@ -74,7 +76,7 @@ impl UcReceiver {
     ) {
         core.note_request(host);
         let h = &packet.headers;
-        // The UC opcodes are RC's with another service.
+        // The opcodes of UC are those of RC with other service bits.
         let opcode = Opcode(h.bth.opcode.0 & 0x1f);
         if h.bth.psn != self.epsn {
             core.counters.out_of_order += 1;
@@ -82,7 +84,7 @@ impl UcReceiver {
         }
         self.epsn = h.bth.psn.next();
         if opcode.starts_message() {
-            self.message = None; // The rest of the one before was lost.
+            self.message = None; // The rest of the previous one was lost.
         }
         let under_way = self.message.map(|m| m.reth.is_none());
         let len = packet.payload.len();
@@ -204,7 +206,7 @@ impl UcReceiver {
         self.rq.complete(core, WcStatus::Success, Cause::None, &what, host);
     }
 
-    /// Everything posted completes with `WrFlushErr`.
+    /// Completes everything posted with `WrFlushErr`.
     pub(crate) fn flush<H: Host>(&mut self, core: &mut Core, host: &mut H) {
         self.message = None;
         self.rq.flush(core, host);

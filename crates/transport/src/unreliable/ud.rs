@@ -1,4 +1,5 @@
-//! The receiving side of UD (IBTA 9.8.3): one packet, one message, the sender's address before it.
+//! The receiving side of UD (IBTA 9.8.3): each packet is a message, with the sender's GRH before
+//! it.
 
 use polypath_wire::packet::Packet;
 
@@ -10,7 +11,7 @@ use crate::host::Host;
 use crate::rq::{CompletedRecv, ReceiveQueue};
 use polypath_types::{NetworkHeader, WcOpcode, WcStatus};
 
-/// Bytes that the GRH takes in the receive buffer.
+/// The number of bytes that the GRH takes in the receive buffer.
 const GRH_LEN: u32 = 40;
 
 /// The receiving side of UD.
@@ -26,8 +27,8 @@ impl UdReceiver {
         ReceiveQueue::thaw(core, from).map(|rq| Self { rq })
     }
 
-    /// Takes a packet. One that does not fit the receive work request is dropped; the work request stays
-    /// for the next.
+    /// Takes a packet. If it does not fit the receive work request, it is dropped, and the work
+    /// request stays for the next one.
     pub(crate) fn handle_packet<H: Host>(
         &mut self,
         core: &mut Core,
@@ -50,7 +51,7 @@ impl UdReceiver {
             core.counters.dropped_no_receive += 1;
             return;
         }
-        // Without a GRH its place is left as it is.
+        // Without a GRH, its place in the buffer stays unchanged.
         let stored = match grh {
             Some(grh) => self.rq.store(core, 0, grh, host),
             None => Ok(()),

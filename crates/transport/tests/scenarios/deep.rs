@@ -18,7 +18,7 @@ fn setup() -> Setup {
     Setup { multipath: true, reach: REACH, ..Setup::default() }
 }
 
-/// A pair with a long way of 10 Gbit/s between them and windows that do not matter.
+/// A pair joined by a long path of 10 Gbit/s, with windows that do not matter.
 fn far_apart(setup: Setup) -> Pair {
     let mut p = Pair::new(setup);
     for link in &mut p.links {
@@ -31,7 +31,7 @@ fn far_apart(setup: Setup) -> Pair {
     p
 }
 
-/// Has host 0 WRITE `n` times half a MiB; gives how long that took.
+/// Lets host 0 WRITE half a MiB `n` times. Returns how long that took.
 fn write(p: &mut Pair, n: u64) -> Duration {
     let data = pattern(HALF, 5);
     p.nodes[0].write_memory(0, &data);
@@ -47,7 +47,8 @@ fn write(p: &mut Pair, n: u64) -> Duration {
     p.now - from
 }
 
-/// How far the packets that arrive at host 1 are ahead of the oldest unacknowledged one at most.
+/// Records how far the packets that arrive at host 1 are ahead of the oldest unacknowledged one at
+/// most.
 fn watch_flight(p: &mut Pair) -> Rc<RefCell<i32>> {
     let most = Rc::new(RefCell::new(0));
     let seen = Rc::clone(&most);
@@ -81,14 +82,14 @@ fn as_much_is_in_flight_as_the_peer_keeps_of_what_comes_early() {
         (256, 16 << 20, 65536),
     ] {
         let mut p = far_apart(Setup { mtu, reach, ..setup() });
-        p.links[0].rate = 0; // All arrive before the first acknowledgement.
+        p.links[0].rate = 0; // All packets arrive before the first acknowledgement.
         let most = watch_flight(&mut p);
         write(&mut p, 40);
         assert_eq!(*most.borrow(), psns, "MTU {mtu}, reach {reach}");
     }
 }
 
-/// Those who have not said that they read them may be of a version that does not.
+/// Peers that have not said that they read blocks may be of a version that does not.
 #[test]
 fn blocks_are_sent_to_peers_that_read_them_only() {
     for reach in [0, REACH] {
@@ -124,8 +125,8 @@ fn blocks_are_sent_to_peers_that_read_them_only() {
     }
 }
 
-/// Each gap is found at once, whatever lies between it and the first one, and only what was lost is sent
-/// again.
+/// Each gap is found at once, whatever lies between it and the first one, and only what was lost is
+/// sent again.
 #[test]
 fn losses_all_over_a_long_flight_are_made_good_within_a_few_round_trips() {
     for (per_mille, acks_per_mille) in [(1, 0), (1, 50), (20, 0), (20, 200)] {
@@ -171,7 +172,7 @@ fn losses_among_the_answers_of_reads_and_writes_in_between_are_made_good() {
     p.assert_settled();
 }
 
-/// What the host has no memory for comes again: slower, but it comes.
+/// Packets that the host has no memory for come again: more slowly, but they come.
 #[test]
 fn early_packets_take_no_more_memory_than_the_host_gives() {
     const MOST: u32 = 1 << 20;
@@ -185,7 +186,7 @@ fn early_packets_take_no_more_memory_than_the_host_gives() {
     assert!(p.nodes[1].qp.counters().dropped_reorder > 0);
 }
 
-/// The memory is the host's again when the queue pair goes, whatever it waits for.
+/// The host gets the memory back when the queue pair goes, whatever it waits for.
 #[test]
 fn a_queue_pair_that_goes_gives_back_what_early_packets_take() {
     for state in [QpState::Err, QpState::Reset] {
@@ -201,7 +202,7 @@ fn a_queue_pair_that_goes_gives_back_what_early_packets_take() {
     }
 }
 
-/// The dead path takes thousands of packets with it.
+/// Thousands of packets are lost with the dead path.
 #[test]
 fn a_long_flight_goes_over_to_another_path() {
     let mut p = far_apart(Setup { paths: 2, ..setup() });

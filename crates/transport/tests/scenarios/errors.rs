@@ -103,13 +103,14 @@ fn a_receive_with_a_bad_key_is_a_remote_operational_error_for_the_sender() {
     assert_eq!(p.nodes[1].host.events, [], "the completion tells it");
 }
 
-/// C9-222.1.1: what is not of the message that is arriving does not end its receive, but is an event.
+/// C9-222.1.1: a failure that does not concern the message that is arriving does not end its
+/// receive, but raises an event.
 #[test]
 fn a_read_whose_region_goes_is_an_event_though_a_message_is_arriving() {
     let mut p = Pair::new(Setup::default());
     p.nodes[1].host.register(0x51, 0, 0x80000, Access::REMOTE_READ);
     p.nodes[1].recv(5, 0x1000, 0x40000);
-    // What follows the first packet of the message is never heard.
+    // The packets after the first one of the message never arrive.
     p.filter = Some(Box::new(|_, packet| {
         !matches!(packet.opcode(), Opcode::RC_SEND_MIDDLE | Opcode::RC_SEND_LAST)
     }));
@@ -172,7 +173,8 @@ fn a_read_into_memory_that_may_not_be_written_is_a_local_error() {
     assert_eq!(p.nodes[0].qp.counters().sent_packets, 0);
 }
 
-/// IBTA 9.9.2.4.1: retry_cnt times after the first attempt, then RETRY_EXC_ERR; the rest is flushed.
+/// IBTA 9.9.2.4.1: retry_cnt times after the first attempt, then RETRY_EXC_ERR; the rest is
+/// flushed.
 #[test]
 fn retries_are_counted_as_modify_qp_says() {
     let mut p = Pair::new(Setup { timeout: 10, retry_cnt: 3, ..Setup::default() });
@@ -183,14 +185,14 @@ fn retries_are_counted_as_modify_qp_says() {
     p.run();
     assert_eq!(p.nodes[0].host.statuses(), [(0, RetryExcErr), (1, WrFlushErr)]);
     let timeout = Duration::from_nanos(4096 << 10);
-    // IBTA 9.7.6.1.3: each after four times the timeout at the latest.
+    // IBTA 9.7.6.1.3: each timeout is detected after four times the timeout at the latest.
     assert!(p.now - start >= timeout * 16 && p.now - start < timeout * 17);
     assert_eq!(p.nodes[0].qp.counters().timeouts, 4);
     assert_explained(&p, 0, "after 3 retries");
     p.assert_settled();
 }
 
-/// Probes come every 200 ms at the latest; a timeout that is longer must come all the same, though the
+/// Probes come every 200 ms at the latest. A longer timeout must come nevertheless, although the
 /// only packet that waits for it is sent again and again.
 #[test]
 fn probes_do_not_put_off_the_timeout() {
@@ -391,7 +393,7 @@ fn work_requests_that_make_no_sense_are_refused_at_once() {
     assert_eq!((full, full.errno()), (PostError::Full, 12));
 }
 
-/// IBTA 10.3.1.5: what was started ends, what was not waits for RTS.
+/// IBTA 10.3.1.5: work requests that were started end, the others wait for RTS.
 #[test]
 fn sqd_drains_what_was_started_and_says_so() {
     let setup = Setup::default();
@@ -489,7 +491,7 @@ fn closing_right_after_the_last_message_does_not_lose_its_acknowledgement() {
     assert_eq!(p.nodes[0].host.statuses(), [(0, Success)]);
 }
 
-/// IBTA 9.7.4.1.2, 9.7.4.1.6: what no honest requester sends.
+/// IBTA 9.7.4.1.2, 9.7.4.1.6: packets that no honest requester sends.
 #[test]
 fn malformed_sequences_are_refused_as_invalid_requests() {
     let packets: [&[(Opcode, usize)]; 6] = [
@@ -524,8 +526,8 @@ fn malformed_sequences_are_refused_as_invalid_requests() {
     }
 }
 
-/// Memory that is registered and not there (pages that were unmapped, a file that was cut): who asked for
-/// it hears of an access error, as from a wrong key, whatever of it is gone.
+/// Memory is registered but not there (pages that were unmapped, a file that was cut). Whoever
+/// asked for it gets an access error, as for a wrong key, whichever part of it is gone.
 #[test]
 fn a_request_for_memory_that_is_gone_is_a_remote_access_error() {
     let requests = [
@@ -553,8 +555,8 @@ fn a_request_for_memory_that_is_gone_is_a_remote_access_error() {
     }
 }
 
-/// IBTA 9.7.5.2.4, 10.10.3.2: a receive whose memory is gone is a local error there and a remote
-/// operational one here.
+/// IBTA 9.7.5.2.4, 10.10.3.2: a receive whose memory is gone is a local error at the responder and
+/// a remote operational error at the requester.
 #[test]
 fn a_receive_whose_memory_is_gone_ends_both_sides() {
     for setup in setups() {
@@ -569,8 +571,8 @@ fn a_receive_whose_memory_is_gone_ends_both_sides() {
     }
 }
 
-/// A work request whose own memory is gone fails once all before it is complete; what of its message has
-/// left by then is no harm.
+/// A work request whose own memory is gone fails once all before it are complete. Packets of its
+/// message that were sent by then do no harm.
 #[test]
 fn a_work_request_whose_memory_is_gone_fails_after_all_before_it() {
     let requests = [

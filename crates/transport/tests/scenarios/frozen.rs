@@ -10,14 +10,14 @@ use polypath_wire::psn::Psn;
 use crate::host::{PD, SimHost};
 use crate::pair::*;
 
-/// Makes bytes of a queue pair, and a queue pair of the bytes.
+/// Freezes a queue pair and thaws it from the bytes.
 fn refreeze(p: &mut Pair, side: usize) -> Vec<u8> {
     let (now, node) = (p.now, &mut p.nodes[side]);
     let bytes = freeze(node, now);
     let config = QueuePair::frozen_config(&bytes).unwrap();
     assert_eq!(config.qpn, node.qp.config().qpn);
     let mut thawed = QueuePair::thaw(&bytes, config.pd, now, &mut node.host).unwrap();
-    // The same bytes again: nothing got lost on the way.
+    // Freezing again gives the same bytes, so nothing was lost on the way.
     let mut other = SimHost::new(2);
     other.early = node.host.early;
     assert!(thawed.clone().freeze(now, &mut other) == bytes, "not the same bytes again");
@@ -51,7 +51,7 @@ fn work(p: &mut Pair) {
         node.qp.post_send(&SendWr { wr_id: 6, op, flags, data, ud: None }).unwrap();
         let placement = Placement::GLOBAL;
         node.post(7, SendOp::Flush { rkey, scope: FlushScope::Region, placement }, 0, 0);
-        // READs of what is written over right afterwards.
+        // READs of memory that is overwritten right afterwards.
         node.post(8, SendOp::Read { va: 0x30000, rkey }, 0x50000, 5000);
         node.post(9, SendOp::Write { va: 0x30000, rkey }, 0x7000, 3000);
         node.post(10, SendOp::Send, 0x300, 4000);
@@ -59,7 +59,7 @@ fn work(p: &mut Pair) {
     }
 }
 
-/// What [`work`] must come to, each time.
+/// The result that [`work`] must have, each time.
 fn assert_done(p: &Pair) {
     for (side, node) in p.nodes.iter().enumerate() {
         let (own, peer) = (pattern(0x8000, side as u64), pattern(0x8000, 1 - side as u64));
@@ -71,10 +71,10 @@ fn assert_done(p: &Pair) {
         assert_eq!(node.memory(0x10000, 7000), &peer[..7000]);
         assert_eq!(node.memory(0x14000, 11), b"sent inline");
         assert_eq!(node.memory(0x20000, 30_000), &peer[0x100..0x100 + 30_000]);
-        // Each atomic once: what they found, and what came of it.
+        // Each atomic is executed once: check the values found and the final value.
         let found = (node.u64_at(0x40100), node.u64_at(0x40108), node.u64_at(0x40000));
         assert_eq!(found, (0, 5, 12), "side {side}");
-        // The READ brings what the WRITE before it brought, not what the one behind did.
+        // The READ returns what the WRITE before it wrote, not what the one after it did.
         assert_eq!(node.memory(0x50000, 5000), &own[0x200..0x200 + 5000], "side {side}");
         assert_eq!(node.memory(0x30000, 3000), &peer[0x7000..0x7000 + 3000], "side {side}");
         assert_eq!(node.memory(0x60000, 100), &peer[0x400..0x400 + 100]);
@@ -83,7 +83,7 @@ fn assert_done(p: &Pair) {
     p.assert_settled();
 }
 
-/// Runs [`work`] with `freeze` in between, at times that are `step` apart.
+/// Runs [`work`] and freezes the pair in between, at times that are `step` apart.
 fn with_freezes(
     setup: Setup,
     links: Link,
@@ -162,7 +162,7 @@ fn retries_that_were_spent_stay_spent() {
     for _ in 0..2000 {
         p.run_to_rest(MS);
         refreeze(&mut p, 0);
-        // Freezing alone must not wear a queue pair out, so it gets time in between.
+        // Freezing alone must not use up a queue pair's retries, so it gets time in between.
         p.run_to_rest(40 * MS);
         if !p.nodes[0].host.send_completions.is_empty() {
             break;
@@ -248,7 +248,8 @@ fn a_host_with_other_paths_goes_on_by_its_own() {
     work(&mut p);
     p.nodes.iter_mut().for_each(|node| node.recv(102, 0x18000, 9000));
     p.run_to_rest(60 * US);
-    // What was path 0 leads nowhere here, and answers that are owed have to take another.
+    // What was path 0 leads nowhere here, so answers that are still to be sent have to take another
+    // path.
     refreeze(&mut p, 0);
     let (now, node) = (p.now, &mut p.nodes[0]);
     (node.host.paths[0].alive, node.host.active) = (false, Some(1));
@@ -257,7 +258,7 @@ fn a_host_with_other_paths_goes_on_by_its_own() {
     assert_done(&p);
 }
 
-/// A queue pair in the middle of everything.
+/// A queue pair in the middle of all kinds of work.
 fn busy(setup: Setup) -> (Pair, Vec<u8>) {
     let mut p = Pair::new(setup);
     p.links.fill(Link { loss: 100, ..Link::default() });
@@ -295,7 +296,7 @@ fn bytes_that_are_cut_off_changed_or_of_another_version_are_refused() {
     assert_eq!(thaw(&bytes), Ok(()));
 }
 
-/// With the right checksum, as somebody would write them who means harm.
+/// Changed bytes with the right checksum, as an attacker would write them.
 #[test]
 fn bytes_that_were_made_up_are_refused_or_give_a_queue_pair_that_holds_together() {
     let mut rng = Rng(11);
@@ -318,7 +319,7 @@ fn bytes_that_were_made_up_are_refused_or_give_a_queue_pair_that_holds_together(
             thawed += 1;
             qp.set_peer(PeerId(1));
             node.qp = qp;
-            // It may do nonsense, but does not fall over.
+            // It may do nonsense, but must not panic.
             p.run_to_rest(MS);
             assert_eq!(p.nodes[0].qp.check(), Ok(()));
             drop(freeze(&mut p.nodes[0], p.now));
@@ -328,7 +329,7 @@ fn bytes_that_were_made_up_are_refused_or_give_a_queue_pair_that_holds_together(
     assert!(thawed > 30, "{thawed} of them say something else that can be");
 }
 
-/// Who changes what the bytes mean has to raise the version.
+/// Whoever changes the meaning of the bytes has to raise the version.
 #[test]
 fn the_bytes_of_this_version_stay_as_they_are() {
     let mut all = Vec::new();
@@ -337,7 +338,7 @@ fn the_bytes_of_this_version_stay_as_they_are() {
         if qp_type == QpType::Rc {
             work(&mut p);
             let node = &mut p.nodes[0];
-            // A READ that is to be answered, and a packet that waits for its predecessor.
+            // A READ that is still to be answered, and a packet that waits for its predecessor.
             let psn = Psn::new(Setup::default().psn[1]);
             let reth = Some(Reth { va: 0x100, rkey: ALL, len: 3000 });
             let read = Headers { reth, ..Headers::new(bth(Opcode::RC_READ_REQUEST, psn)) };

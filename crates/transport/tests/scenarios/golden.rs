@@ -13,7 +13,7 @@ use crate::captures::read;
 use crate::host::{PD, SimHost};
 use crate::pair::mask;
 
-/// What a responder said.
+/// What a responder sent.
 #[derive(Debug, PartialEq)]
 struct Answer {
     opcode: Opcode,
@@ -35,7 +35,7 @@ impl Answer {
     }
 }
 
-/// What the requester may do.
+/// What the requester is allowed to do.
 #[derive(Clone, Copy, PartialEq)]
 enum Rights {
     All,
@@ -45,7 +45,8 @@ enum Rights {
     NoKey,
 }
 
-/// A responder that knows what the captured requests ask for, its memory as the answers show it.
+/// A responder that has everything the captured requests ask for; the answers show what its memory
+/// contains.
 fn responder(
     requests: &[Packet<'_>],
     answers: &[Packet<'_>],
@@ -162,7 +163,7 @@ fn replay(name: &str, rights: Rights) {
     assert_eq!(got, expected, "{name}: {:?}", host.explanations);
 }
 
-/// Everything that goes well.
+/// Requests that succeed.
 #[test]
 fn requests_of_rxe_get_the_answers_of_rxe() {
     for name in [
@@ -207,7 +208,7 @@ fn requests_of_rxe_get_the_answers_of_rxe() {
     }
 }
 
-/// What rxe refuses for want of a valid key, we refuse with the same words.
+/// What rxe refuses because of an invalid key, we refuse with the same NAK code.
 #[test]
 fn requests_that_rxe_refused_are_refused_the_same_way() {
     for name in ["read_rkey", "write_rkey", "write_oob", "write_4p_oob", "atomic_rkey"] {

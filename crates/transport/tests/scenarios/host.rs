@@ -13,9 +13,9 @@ use polypath_transport::{Class, Pick, Want};
 use polypath_wire::ICRC_LEN;
 use polypath_wire::packet::Headers;
 
-/// Bytes of memory of each host.
+/// The bytes of memory of each host.
 pub const MEMORY: usize = 1 << 20;
-/// The protection domain of everything here.
+/// The protection domain of everything in these tests.
 pub const PD: u32 = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ pub struct Region {
     pub addr: u64,
     pub len: u64,
     pub access: Access,
-    /// Where it lies in memory, if not at `addr`.
+    /// Its address in memory, if that is not `addr`.
     pub place: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct PathEnd {
     pub lost: u64,
     pub congestions: u32,
     pub rtt: Option<Duration>,
-    /// The longest that was measured.
+    /// The longest round trip that was measured.
     pub rtt_max: Duration,
     pub suspected: u32,
 }
@@ -46,21 +46,21 @@ pub struct SimHost {
     pub memory: Vec<u8>,
     pub regions: BTreeMap<u32, Region>,
     pub paths: Vec<PathEnd>,
-    /// Paths are tagged: the lanes negotiated multi-path.
+    /// Whether paths are tagged: the lanes negotiated multi-path.
     pub tagged: bool,
     pub active: Option<usize>,
     pub window: u32,
-    /// Requests go by all paths in turn, so many bytes each time; `None`: all by the active one.
+    /// Requests go by all paths in turn, this many bytes each time; `None`: all by the active one.
     pub spread: Option<u32>,
     pub turn: usize,
     pub srq: VecDeque<RecvWr>,
     /// Shared receive queues of XRC, by number.
     pub xrc: BTreeMap<u32, VecDeque<RecvWr>>,
-    /// What completed there.
+    /// What completed in them.
     pub xrc_completions: Vec<(u32, Completion)>,
-    /// Binds that were taken back.
+    /// Binds that were cancelled.
     pub cancelled: Vec<(u32, u32)>,
-    /// Packets to be put on the wire.
+    /// Packets that are to be put on the wire.
     pub out: Vec<(PathId, Vec<u8>)>,
     pub send_completions: Vec<Completion>,
     pub recv_completions: Vec<Completion>,
@@ -68,21 +68,21 @@ pub struct SimHost {
     pub explanations: Vec<String>,
     pub atomics: u64,
     pub atomic_writes: u64,
-    /// What was flushed, and the byte that lay at the start of the range then.
+    /// What was flushed, and the first byte of the range at that time.
     pub flushes: Vec<(FlushScope, Access, u8)>,
-    /// Memory that is not there any more although it is registered.
+    /// Memory that is registered but not there any more.
     pub gone: Range<u64>,
-    /// Of each burst from memory, whether it was to be copied.
+    /// For each burst from memory, whether it was to be copied.
     pub changing: Vec<bool>,
-    /// Of each FLUSH sent, whether its ICRC covers it twice.
+    /// For each FLUSH sent, whether its ICRC covers it twice.
     pub flush_covers: Vec<bool>,
-    /// What the peer takes; `None`: either.
+    /// Which FLUSHes the peer accepts; `None`: both.
     pub takes_twice: Option<bool>,
-    /// Bytes that packets which arrived early may take, and those that they do.
+    /// The bytes that packets which arrived early may take, and those that they take now.
     pub early_max: u32,
     pub early: u32,
     pub early_most: u32,
-    /// The queue pair may ask for anything: it was made up.
+    /// Whether the queue pair may ask for anything, because it was made up.
     pub made_up: bool,
 }
 
@@ -153,13 +153,13 @@ impl SimHost {
         Ok(FlatSegment { addr: addr - region.addr + region.place, len: len as u32 })
     }
 
-    /// What an access meets that was allowed.
+    /// The fault that an allowed access meets.
     fn touch(&self, addr: u64, len: u64) -> Result<(), Fault> {
         let touches = addr < self.gone.end && addr + len > self.gone.start;
         if touches { Err(Fault::Gone) } else { Ok(()) }
     }
 
-    /// Everything that was charged has come back.
+    /// Checks that everything that was charged has come back.
     pub fn assert_settled(&self) {
         assert_eq!(self.early, 0, "bytes for early packets");
         for (i, path) in self.paths.iter().enumerate() {
@@ -385,7 +385,7 @@ impl Host for SimHost {
         if burst.first.bth.opcode.is_flush() {
             self.flush_covers.push(burst.covered_twice);
             if self.takes_twice.is_some_and(|twice| twice != burst.covered_twice) {
-                return Ok(()); // Its ICRC is wrong for the peer.
+                return Ok(()); // The peer finds its ICRC wrong.
             }
         } else {
             assert!(!burst.covered_twice, "{burst:?}");

@@ -15,7 +15,7 @@ use crate::pair::*;
 
 const WRITE: SendOp = SendOp::Write { va: 0x10000, rkey: ALL };
 
-/// Lets `drop` decide which packets are lost; gives a list of all opcodes and PSNs that were not.
+/// Lets `drop` decide which packets are lost. Returns a list of the opcodes and PSNs of all others.
 fn watch(
     p: &mut Pair,
     mut drop: impl FnMut(usize, &Packet<'_>) -> bool + 'static,
@@ -81,7 +81,7 @@ fn a_multipath_peer_gets_only_what_is_missing() {
     p.assert_settled();
 }
 
-/// Invariant 3: nothing is placed before what precedes it.
+/// Invariant 3: nothing is written to memory before what precedes it.
 #[test]
 fn memory_is_written_strictly_in_order() {
     let mut p = Pair::new(Setup { multipath: true, ..Setup::default() });
@@ -94,7 +94,7 @@ fn memory_is_written_strictly_in_order() {
     assert_eq!(p.nodes[1].memory(0x10000 + 1024, 3072), [0; 3072]);
 }
 
-/// The last packet has nothing behind it that would make the responder complain.
+/// No packet follows the last one, so the responder finds no gap to complain about.
 #[test]
 fn a_lost_tail_is_probed_for_long_before_the_timeout() {
     for multipath in [false, true] {
@@ -104,7 +104,7 @@ fn a_lost_tail_is_probed_for_long_before_the_timeout() {
         let start = Setup::default().psn[0];
         let mut left = 3;
         watch(&mut p, move |_, k| {
-            // The last three packets of six, once.
+            // The last three packets of six are lost once.
             let hit = left > 0 && psn(k) >= start + 4 && psn(k) <= start + 6;
             left -= u32::from(hit);
             hit
@@ -135,7 +135,7 @@ fn a_duplicate_send_is_acknowledged_but_not_executed_again() {
     assert_eq!(p.nodes[1].qp.counters().duplicate_requests, 1);
 }
 
-/// IBTA 9.7.5.1.5: from the record, however often.
+/// IBTA 9.7.5.1.5: an atomic is answered from the record, however often it is repeated.
 #[test]
 fn duplicate_atomic_is_answered_from_the_record() {
     for multipath in [false, true] {
@@ -159,8 +159,8 @@ fn duplicate_atomic_is_answered_from_the_record() {
     }
 }
 
-/// A request that is late on its way finds the region of its READ gone: the peer, which has its answer,
-/// takes no notice of the NAK, and nothing ends.
+/// A request that is late on its way finds the region of its READ gone. The peer, which has its
+/// answer, ignores the NAK, and nothing ends.
 #[test]
 fn a_duplicate_read_whose_region_has_gone_ends_nothing() {
     let mut p = Pair::new(Setup::default());
@@ -182,7 +182,7 @@ fn a_duplicate_read_whose_region_has_gone_ends_nothing() {
     p.assert_settled();
 }
 
-/// But a peer that still waits hears why it waits in vain.
+/// But a peer that still waits is told why it waits in vain.
 #[test]
 fn a_read_that_is_repeated_after_its_region_has_gone_fails() {
     for multipath in [false, true] {
@@ -311,8 +311,8 @@ fn round_trips_are_measured_and_reported() {
     }
 }
 
-/// A lost packet may have been dropped because the program changed its payload while it was sent. So the
-/// repetition, and the packets after it, are sent from a copy that is read once.
+/// A lost packet may have been dropped because the program changed its payload while it was being
+/// sent. So the repetition, and the packets after it, are sent from a copy that is read once.
 #[test]
 fn what_is_sent_again_and_what_follows_is_sent_as_a_copy() {
     for multipath in [false, true] {

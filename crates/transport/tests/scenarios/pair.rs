@@ -12,7 +12,7 @@ use crate::host::{MEMORY, PD, SimHost};
 pub const US: Duration = Duration::from_micros(1);
 pub const MS: Duration = Duration::from_millis(1);
 
-/// Key of all of a host's memory, for every access.
+/// The key of all of a host's memory, for every access.
 pub const ALL: u32 = 0x1234;
 
 /// Deterministic randomness (SplitMix64).
@@ -42,12 +42,12 @@ impl Rng {
 pub struct Link {
     pub delay: Duration,
     pub jitter: Duration,
-    /// Per mille.
+    /// Packets per thousand.
     pub loss: u32,
     pub duplicate: u32,
-    /// Towards host 0, towards host 1: silently drops everything.
+    /// Towards host 0, towards host 1: whether it silently drops everything.
     pub cut: [bool; 2],
-    /// Bytes per microsecond; 0: as many as there are.
+    /// Bytes per microsecond; 0: unlimited.
     pub rate: u32,
 }
 
@@ -69,7 +69,7 @@ pub struct Node {
     pub host: SimHost,
 }
 
-/// A packet seen by a filter: which way it goes, its bytes.
+/// A packet seen by a filter: its direction and its bytes.
 type Filter = Box<dyn FnMut(usize, &Packet<'_>) -> bool>;
 
 pub struct Pair {
@@ -77,22 +77,22 @@ pub struct Pair {
     pub nodes: [Node; 2],
     pub links: Vec<Link>,
     pub rng: Rng,
-    /// Says whether a packet to host `.0` is delivered.
+    /// Decides whether a packet to host `.0` is delivered.
     pub filter: Option<Filter>,
-    /// Until when each link is busy with what was sent towards host 0 and towards host 1.
+    /// Until when each link is busy with packets sent towards host 0 and towards host 1.
     busy: Vec<[Duration; 2]>,
     wire: BinaryHeap<Reverse<(Duration, u64, usize, u32)>>,
     packets: Vec<Vec<u8>>,
     spare: Vec<usize>,
     order: u64,
     pub delivered: u64,
-    /// Print what is delivered (`POLYPATH_TRACE=1`).
+    /// Whether to print what is delivered (`POLYPATH_TRACE=1`).
     trace: bool,
-    /// What datagrams arrive with.
+    /// The GRH that datagrams arrive with.
     pub grh: [u8; 40],
 }
 
-/// What the two queue pairs are made with.
+/// The settings that the two queue pairs are made with.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// `XrcSend`: the initiator is side 0, and its target side 1.
@@ -111,7 +111,7 @@ pub struct Setup {
     pub max_send_wr: u32,
     pub paths: usize,
     pub multipath: bool,
-    /// What both say of their reach.
+    /// The reach that both announce.
     pub reach: u32,
 }
 
@@ -182,7 +182,7 @@ impl Setup {
     }
 }
 
-/// The attributes that a transition to `state` takes.
+/// The attributes that a change to `state` takes.
 pub fn mask(qp_type: QpType, state: QpState) -> QpAttrMask {
     use QpAttrMask as M;
     let m = match (state, qp_type) {
@@ -254,7 +254,7 @@ pub fn sge(addr: u64, len: u32) -> Sge {
     Sge { addr, len, lkey: ALL }
 }
 
-/// Bytes that differ everywhere.
+/// Bytes that are different everywhere.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut rng = Rng(seed);
     let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| rng.next().to_ne_bytes()).collect();
@@ -299,7 +299,7 @@ impl Pair {
         }
     }
 
-    /// Puts what the hosts sent on the wire.
+    /// Puts on the wire what the hosts sent.
     fn collect(&mut self, from: usize) {
         let to = 1 - from;
         for (path, bytes) in std::mem::take(&mut self.nodes[from].host.out) {
@@ -328,7 +328,7 @@ impl Pair {
         }
     }
 
-    /// Lets both hosts do what they can do now.
+    /// Lets both hosts do everything they can do now.
     pub fn pump(&mut self) {
         for side in 0..2 {
             for _ in 0..1000 {
@@ -352,14 +352,14 @@ impl Pair {
         }
     }
 
-    /// Takes the next packet off the wire: to which host, and its bytes.
+    /// Takes the next packet off the wire. Returns the host it is for, and its bytes.
     pub fn take_packet(&mut self) -> (usize, Vec<u8>) {
         let Reverse((_, _, key, _)) = self.wire.pop().expect("a packet is on the wire");
         self.spare.push(key >> 1);
         (key & 1, std::mem::take(&mut self.packets[key >> 1]))
     }
 
-    /// When something happens next.
+    /// The time of the next thing to happen.
     pub fn next_event(&self) -> Option<Duration> {
         let wire = self.wire.peek().map(|Reverse((t, ..))| *t);
         let timers = self.nodes.iter().filter_map(|n| n.qp.next_deadline());
@@ -371,7 +371,7 @@ impl Pair {
         let bytes = std::mem::take(&mut self.packets[at]);
         self.spare.push(at);
         if self.links[path as usize].cut[to] {
-            return; // Cut while it was on its way.
+            return; // The path was cut while the packet was on its way.
         }
         let packet = Packet::parse(&bytes).expect("what we send can be parsed");
         if let Some(filter) = &mut self.filter
@@ -396,7 +396,7 @@ impl Pair {
         self.now = end;
     }
 
-    /// Runs until nothing happens any more, or for `most`. Gives whether it came to rest.
+    /// Runs until nothing happens any more, or for `most`. Returns whether it came to rest.
     pub fn run_to_rest(&mut self, most: Duration) -> bool {
         let end = self.now + most;
         loop {
@@ -407,7 +407,7 @@ impl Pair {
                 return false;
             }
             self.now = self.now.max(next);
-            // All that arrives at the same moment is one batch, acknowledged once.
+            // Everything that arrives at the same moment is one batch, acknowledged once.
             while let Some(Reverse((t, _, key, path))) = self.wire.peek().copied() {
                 if t > self.now {
                     break;
@@ -423,7 +423,7 @@ impl Pair {
         }
     }
 
-    /// Runs until all is quiet; panics if that takes a minute of virtual time.
+    /// Runs until nothing happens any more; panics if that takes a minute of virtual time.
     pub fn run(&mut self) {
         assert!(
             self.run_to_rest(Duration::from_secs(60)),
@@ -449,7 +449,7 @@ impl Pair {
         node.qp.on_path_change(self.now, dead, &mut node.host);
     }
 
-    /// Tells a host that one of the paths that it uses is dead: not the active one.
+    /// Tells a host that a path that it uses is dead, which is not the active one.
     pub fn lose_path(&mut self, side: usize, path: usize) {
         let node = &mut self.nodes[side];
         node.host.paths[path].alive = false;

@@ -1,4 +1,4 @@
-//! Several paths: fail-over, fences, holding still.
+//! Several paths: fail-over, fences, and waiting while there is no path.
 
 use std::time::Duration;
 
@@ -54,7 +54,8 @@ fn atomics_are_exact_through_a_fail_over() {
     assert_eq!(got, [0, 1, 2, 3]);
 }
 
-/// In RTR a path change gives nothing to send: who asks for ever keeps a processor busy.
+/// In RTR a path change leaves nothing to send: a queue pair that asked for a turn forever would
+/// keep a processor busy.
 #[test]
 fn a_queue_pair_that_only_receives_stays_idle() {
     let mut p = Pair::unconnected(setup());
@@ -68,8 +69,8 @@ fn a_queue_pair_that_only_receives_stays_idle() {
     assert!(!node.qp.wants_transmit());
 }
 
-/// A path that was only silent is heard again: what is outstanding goes at once, and the retries begin
-/// anew, as often as it happens.
+/// A path that was only silent is heard again: what is outstanding is sent at once, and the retries
+/// start over, as often as it happens.
 #[test]
 fn retries_into_a_silence_are_not_counted() {
     let mut p = Pair::new(Setup { timeout: 14, retry_cnt: 2, ..setup() });
@@ -116,7 +117,7 @@ fn without_any_path_the_queue_pair_holds_still() {
     p.assert_settled();
 }
 
-/// A peer that is gone while its host's paths live: patience ends.
+/// A peer is gone while its host's paths live: the requester gives up in the end.
 #[test]
 fn a_silent_peer_on_living_paths_exhausts_the_retries() {
     let mut p = Pair::new(Setup { timeout: 8, retry_cnt: 1, ..setup() });
@@ -145,7 +146,7 @@ fn packets_of_an_older_generation_are_dropped() {
     assert_eq!(p.nodes[1].memory(0x10000, 100), [5; 100]);
 }
 
-/// The PSN space is one: both kinds of packets are taken at any time.
+/// The PSN space is shared: both kinds of packets are accepted at any time.
 #[test]
 fn multipath_may_begin_in_the_middle_of_a_message() {
     let mut p = Pair::new(Setup { multipath: false, ..setup() });
@@ -170,7 +171,7 @@ fn multipath_may_begin_in_the_middle_of_a_message() {
     p.assert_settled();
 }
 
-/// The peer's answers find their way although the path of the request died meanwhile.
+/// The peer's answers arrive although the path of the request died meanwhile.
 #[test]
 fn answers_do_not_go_by_a_dead_path() {
     let mut p = Pair::new(setup());
@@ -184,13 +185,14 @@ fn answers_do_not_go_by_a_dead_path() {
         n.qp.handle_packet(p.now, &packet, PathId(0), None, &mut n.host);
     }
     p.links[0].cut = [true; 2];
-    p.set_path(1, 0, false); // Only the responder knows, so far.
+    p.set_path(1, 0, false); // So far only the responder knows.
     p.run_for(MS);
     assert_eq!(p.nodes[0].host.statuses().len(), 2);
     p.assert_settled();
 }
 
-/// A path on which packets overtake each other loses none, and little is sent again in vain.
+/// A path on which packets overtake each other loses none, and few packets are sent again
+/// needlessly.
 #[test]
 fn what_is_overtaken_is_learnt_not_to_be_lost() {
     const PACKETS: u64 = 20 * 59;

@@ -1,4 +1,4 @@
-//! Retries: what counts as one, what does not, and whose they are.
+//! Retries: what counts as one, what does not, and which queue pair they belong to.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn answer(p: &mut Pair, ahead: u32, syndrome: Syndrome) {
     n.qp.handle_packet(p.now, &packet, PathId(0), None, &mut n.host);
 }
 
-/// What perftest asks for: timeout 14, 7 retries. A busy machine took a processor away for 0.47 s.
+/// perftest's settings: timeout 14, 7 retries. A busy machine took the processor away for 0.47 s.
 #[test]
 fn a_peer_that_does_not_run_for_a_second_is_waited_for() {
     for silence in [470, 1000, 2000] {
@@ -39,7 +39,7 @@ fn a_peer_that_does_not_run_for_a_second_is_waited_for() {
     }
 }
 
-/// A real loss is repaired within round trips all the same.
+/// A real loss is nevertheless repaired within round trips.
 #[test]
 fn long_patience_does_not_slow_down_the_repair_of_a_loss() {
     let mut p = Pair::new(Setup { timeout: 20, ..Setup::default() });
@@ -54,7 +54,7 @@ fn long_patience_does_not_slow_down_the_repair_of_a_loss() {
     assert!(p.now - began < MS * 2, "{:?}", p.now - began);
 }
 
-/// The process is stopped, and what the peer answers waits in the socket. Timers are looked at first.
+/// The process is stopped, and the peer's answer waits in the socket. Timers are looked at first.
 #[test]
 fn a_process_that_was_stopped_asks_again_before_it_gives_up() {
     for stop in [10, 1000, 3_600_000] {
@@ -92,8 +92,8 @@ fn a_peer_that_refuses_the_sequence_for_ever_exhausts_the_retries() {
     }
 }
 
-/// Likewise if it acknowledges what came after a READ and never answers the READ (an implied NAK, IBTA
-/// 9.7.5.1.1).
+/// The same if it acknowledges what came after a READ and never answers the READ (an implied NAK,
+/// IBTA 9.7.5.1.1).
 #[test]
 fn a_peer_that_never_answers_a_read_exhausts_the_retries() {
     let mut p = Pair::new(Setup { retry_cnt: 3, ..Setup::default() });
@@ -114,7 +114,7 @@ fn a_peer_that_never_answers_a_read_exhausts_the_retries() {
     p.assert_settled();
 }
 
-/// What a NAK acknowledges is progress, which gives the retries back.
+/// What a NAK acknowledges is progress, which restores the retries.
 #[test]
 fn a_loss_now_and_then_exhausts_nothing() {
     let mut p = Pair::new(Setup { retry_cnt: 1, ..Setup::default() });
@@ -132,8 +132,8 @@ fn a_loss_now_and_then_exhausts_nothing() {
     assert_eq!(p.nodes[0].qp.state(), QpState::Rts);
 }
 
-/// Counters are those of a queue pair (IBTA 9.9.2.1): a path to another peer that dies again and again
-/// gives nothing back to one whose own peer has gone.
+/// Retry counters belong to a queue pair (IBTA 9.9.2.1): a path to another peer that dies again and
+/// again restores nothing to a queue pair whose own peer has gone.
 #[test]
 fn paths_that_are_not_used_give_no_retries_back() {
     for multipath in [false, true] {
@@ -153,7 +153,7 @@ fn paths_that_are_not_used_give_no_retries_back() {
     }
 }
 
-/// The route that moves although the old path lives (back to the primary) gives nothing back either.
+/// A route that changes although the old path lives (back to the primary) restores nothing either.
 #[test]
 fn a_route_that_moves_between_living_paths_gives_no_retries_back() {
     let mut p = Pair::new(Setup { paths: 2, multipath: true, ..Setup::default() });
@@ -173,7 +173,7 @@ fn a_route_that_moves_between_living_paths_gives_no_retries_back() {
     assert_eq!(p.nodes[0].host.statuses(), [(0, WcStatus::RetryExcErr)]);
 }
 
-/// Reports were lost: what was outstanding on any path that died goes by another, the rest stays.
+/// Reports were lost: what was outstanding on a path that died goes by another, the rest stays.
 #[test]
 fn whatever_died_unheard_is_found_when_reports_were_lost() {
     for died in [false, true] {

@@ -62,7 +62,8 @@ fn what_was_written_is_there_when_it_is_flushed() {
     }
 }
 
-/// The data of an ATOMIC WRITE may be anywhere that a SEND's may, and needs no room for inline data.
+/// The data of an ATOMIC WRITE may be anywhere that a SEND's may, and needs no room for inline
+/// data.
 #[test]
 fn an_atomic_write_takes_its_bytes_from_memory_too() {
     let mut p = Pair::new(Setup::default());
@@ -72,7 +73,7 @@ fn an_atomic_write_takes_its_bytes_from_memory_too() {
     assert_eq!((p.nodes[0].host.statuses(), p.nodes[1].u64_at(0x40)), (vec![(0, Success)], 7));
 }
 
-/// The formats that Linux rxe has: FETH before RETH; both answered by an empty READ response.
+/// The formats of Linux rxe: FETH before RETH; an empty READ response answers both.
 #[test]
 fn packets_are_those_of_the_annex() {
     let mut p = Pair::new(Setup::default());
@@ -98,12 +99,12 @@ fn packets_are_those_of_the_annex() {
     assert_eq!(p.nodes[0].host.statuses(), [(0, Success), (1, Success)]);
 }
 
-/// Linux rxe computes the ICRC of a FLUSH in a way of its own and drops what is not so.
+/// Linux rxe computes the ICRC of a FLUSH in its own way and drops any other.
 #[test]
 fn a_flush_finds_out_how_the_peer_wants_it_covered() {
     for (twice, lost, covers) in [
         (true, 0, &[false, true, true, true][..]),
-        // Lost by the network, and by the peer who goes by the rule.
+        // Dropped by the network, and by the peer that follows the IBTA's rule.
         (false, 1, &[false, true, false, false, false]),
         (false, 0, &[false, false, false]),
     ] {
@@ -124,7 +125,7 @@ fn a_flush_finds_out_how_the_peer_wants_it_covered() {
     }
 }
 
-/// Those who speak of several paths have one way.
+/// Peers that use several paths cover it in only one way.
 #[test]
 fn a_flush_of_several_paths_is_covered_by_the_rule() {
     let mut p = Pair::new(setups()[1]);
@@ -160,7 +161,7 @@ fn a_duplicate_is_answered_and_not_executed_again() {
     }
 }
 
-/// What was not answered on a path that died is asked for on another, and executed once.
+/// A request that was not answered on a path that died is sent again on another, and executed once.
 #[test]
 fn a_fail_over_executes_nothing_twice() {
     let mut p = Pair::new(Setup { multipath: true, paths: 2, ..Setup::default() });
@@ -273,7 +274,7 @@ fn requests_that_make_no_sense_are_refused_when_posted() {
     }
 }
 
-/// What no requester of ours sends.
+/// Packets that our requester never sends.
 #[test]
 fn malformed_requests_are_refused() {
     let reth = Some(Reth { va: 0x40, rkey: ALL, len: 8 });

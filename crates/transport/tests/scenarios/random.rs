@@ -17,7 +17,7 @@ const RECEIVES: usize = 512 << 10;
 const LANDING: usize = 768 << 10;
 const COUNTER: usize = (1 << 20) - 8;
 const MAX_LEN: u64 = 12 << 10;
-/// Send work requests outstanding at most; buffers are used in turn and so never twice at a time.
+/// The most send work requests outstanding; buffers are used in turn and so never twice at a time.
 const DEPTH: u64 = 16;
 const BUFFER: u64 = 15 << 10;
 
@@ -28,7 +28,7 @@ enum Expected {
     Original { at: usize, value: u64 },
 }
 
-/// What a receive is expected to bring.
+/// What a receive is expected to get.
 struct Message {
     data: Option<Vec<u8>>,
     len: u32,
@@ -42,7 +42,7 @@ struct Flow {
     counter: u64,
     posted: u64,
     total: u64,
-    /// In order; those that are signaled complete visibly.
+    /// In order; only the signaled ones have a visible completion.
     outstanding: VecDeque<(u64, bool, Expected)>,
     messages: VecDeque<Message>,
     checked: usize,
@@ -159,7 +159,8 @@ impl Flow {
             SendOp::Write { .. } | SendOp::WriteImm { .. } | SendOp::AtomicWrite { .. }
         );
         if writes && self.reads_out {
-            // A READ that is repeated reads again (IBTA 9.7.5.1.5): what overwrites it has to wait.
+            // A READ that is repeated reads again (IBTA 9.7.5.1.5), so what overwrites the memory
+            // has to wait.
             flags |= SendFlags::FENCE;
             self.reads_out = false;
         }
@@ -247,7 +248,7 @@ impl Flow {
     }
 }
 
-/// What is done to the paths, and when.
+/// What happens to the paths, and when.
 struct Script(Vec<(Duration, Fault)>);
 
 enum Fault {
@@ -256,7 +257,7 @@ enum Fault {
 }
 
 impl Script {
-    /// Paths die and come back; each side notices at a time of its own.
+    /// Paths die and come back; each side notices at its own time.
     fn failures(rng: &mut Rng, start: Duration, paths: usize) -> Self {
         let mut faults = Vec::new();
         for path in 0..paths {
@@ -302,7 +303,7 @@ fn run_seed(seed: u64, multipath: bool, failures: bool) {
         max_dest_rd_atomic: 8,
         timeout: 8 + rng.below(8) as u8,
         multipath,
-        // Some peers are of a version that says nothing of it.
+        // Some peers are of a version that does not announce it.
         reach: if seed.is_multiple_of(3) { 0 } else { REACH },
         paths: if failures { 2 } else { 1 },
         max_send_wr: DEPTH as u32,
@@ -359,7 +360,8 @@ fn run_seed(seed: u64, multipath: bool, failures: bool) {
     p.assert_settled();
 }
 
-/// Runs one seed if `POLYPATH_SEED` names it; else as many as `POLYPATH_SEEDS` says, or `many`.
+/// Runs one seed if `POLYPATH_SEED` names it; otherwise as many as `POLYPATH_SEEDS` says, or
+/// `many`.
 fn run_seeds(multipath: bool, failures: bool, many: u64) {
     let number = |name| std::env::var(name).ok().and_then(|s| s.parse().ok());
     match number("POLYPATH_SEED") {

@@ -1,4 +1,4 @@
-//! A READ brings the memory as it was before any later request of its queue pair was executed.
+//! A READ returns the memory as it was before any later request of its queue pair was executed.
 
 use polypath_transport::*;
 use polypath_wire::opcode::Opcode;
@@ -12,11 +12,11 @@ const READ: SendOp = SendOp::Read { va: 0, rkey: ALL };
 const LANDING: u64 = 0x40000;
 const NEWS: u64 = 0x80000;
 
-/// What may follow a READ and change the same place, and its length.
+/// Requests that may follow a READ and change the same place, and their length.
 #[derive(Clone, Copy, Debug)]
 enum Later {
     Write,
-    /// Through another key, whose addresses are others.
+    /// Through another key, which has other addresses.
     WriteByWindow,
     FetchAdd,
     CompareSwap,
@@ -33,7 +33,7 @@ const LATER: [Later; 6] = [
     Later::Send,
 ];
 
-/// Where the other key is, whose region is the same memory.
+/// The addresses of the other key, whose region is the same memory.
 const WINDOW: u32 = 0x77;
 
 fn pair(setup: Setup) -> Pair {
@@ -48,7 +48,7 @@ fn setups() -> [Setup; 3] {
     [plain, several, Setup { mtu: 256, max_rd_atomic: 2, max_dest_rd_atomic: 2, ..plain }]
 }
 
-/// Posts a READ of `len` bytes and what changes them, at once.
+/// Posts a READ of `len` bytes and the requests that change them, at once.
 fn post(p: &mut Pair, len: u32, later: Later) {
     p.nodes[1].write_memory(0, &pattern(len as usize, 1));
     p.nodes[0].write_memory(NEWS as usize, &pattern(len as usize, 2));
@@ -93,7 +93,7 @@ fn a_read_brings_what_was_there_before_a_later_request() {
     }
 }
 
-/// Also an answer that is asked for again, whole or in part.
+/// The same for an answer that is asked for again, whole or in part.
 #[test]
 fn a_repeated_read_brings_what_was_there_before_a_later_request() {
     for setup in setups() {
@@ -113,7 +113,7 @@ fn a_repeated_read_brings_what_was_there_before_a_later_request() {
     }
 }
 
-/// Also over another path, after the first has died with the answer on it.
+/// The same over another path, after the first has died with the answer on it.
 #[test]
 fn fail_over_brings_what_was_there_before_a_later_request() {
     for later in LATER {
@@ -129,7 +129,7 @@ fn fail_over_brings_what_was_there_before_a_later_request() {
     }
 }
 
-/// Reading again what one has written oneself.
+/// A READ of what one has just written.
 #[test]
 fn each_of_many_reads_brings_what_the_write_before_it_wrote() {
     for multipath in [false, true] {
@@ -147,7 +147,7 @@ fn each_of_many_reads_brings_what_the_write_before_it_wrote() {
     }
 }
 
-/// A key that a later SEND makes invalid is valid until the answers through it have left.
+/// A key that a later SEND invalidates is valid until the answers through it have been sent.
 #[test]
 fn a_read_is_answered_before_a_later_send_invalidates_its_key() {
     for setup in setups() {
@@ -165,7 +165,7 @@ fn a_read_is_answered_before_a_later_send_invalidates_its_key() {
     }
 }
 
-/// What a READ would bring from a region that has gone is not touched.
+/// Memory of a region that has gone is not touched, although a READ would return it.
 #[test]
 fn a_later_write_does_not_look_at_a_region_that_has_gone() {
     let mut p = pair(Setup::default());
@@ -179,7 +179,7 @@ fn a_later_write_does_not_look_at_a_region_that_has_gone() {
     assert_eq!(p.nodes[0].host.statuses()[0], (1, WcStatus::RemAccessErr));
 }
 
-/// Other receivers' scatter lists are watched as well, piece by piece.
+/// The scatter lists of receives are checked as well, piece by piece.
 #[test]
 fn a_receive_of_many_pieces_over_a_read_changes_nothing_of_its_answer() {
     let mut p = pair(Setup { mtu: 256, ..Setup::default() });
@@ -197,7 +197,7 @@ fn a_receive_of_many_pieces_over_a_read_changes_nothing_of_its_answer() {
     assert_eq!(PD, p.nodes[1].qp.config().pd);
 }
 
-/// Nothing is put by where nothing overlaps: the answer of a repeated READ comes from memory.
+/// Nothing is kept where nothing overlaps: the answer of a repeated READ comes from memory.
 #[test]
 fn what_another_queue_pair_or_the_program_writes_is_not_held_back() {
     let mut p = pair(Setup::default());

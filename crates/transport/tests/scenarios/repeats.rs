@@ -1,4 +1,4 @@
-//! Requests behind the expected PSN: only what was executed is answered again (IBTA 9.7.4.1.3).
+//! Requests before the expected PSN: only what was executed is answered again (IBTA 9.7.4.1.3).
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn fetch_add(psn: Psn, va: u64, add: u64) -> Headers {
     Headers { atomic, ..Headers::new(bth) }
 }
 
-/// What host 1 sends for what was forged, in packets.
+/// The packets that host 1 sends as the answer to a forged one.
 fn answers(p: &mut Pair) -> u64 {
     let before = p.nodes[1].qp.counters().sent_packets;
     p.pump();
@@ -60,7 +60,7 @@ fn a_read_that_was_never_executed_is_not_served() {
     for mut p in pairs() {
         p.nodes[0].post(0, SendOp::Write { va: 0x8000, rkey: ALL }, 0, 4096);
         p.run();
-        // Behind everything; that of a WRITE; and one that would reach beyond the expected PSN.
+        // A PSN before everything, that of a WRITE, and one that reaches beyond the expected PSN.
         for (psn, len) in [(start().sub(1), 100), (start(), 100), (start().add(3), 1 << 20)] {
             forge(&mut p, read(psn, 0, ALL, len));
         }
@@ -77,7 +77,7 @@ fn a_read_that_was_never_executed_is_not_served() {
     }
 }
 
-/// Neither key nor address nor length can be tried out.
+/// Nobody can try out keys, addresses or lengths.
 #[test]
 fn a_read_is_repeated_as_it_was_asked_for_or_from_a_later_packet_on() {
     for mut p in pairs() {
@@ -143,7 +143,7 @@ fn no_read_is_served_if_max_dest_rd_atomic_is_0() {
     }
 }
 
-/// A plain peer goes back; but only one that asks for what was executed does.
+/// A repeated READ of a plain peer drops the later answers, but only if that READ was executed.
 #[test]
 fn a_forged_old_read_does_not_cut_answers_that_are_to_be_sent() {
     let mut p = Pair::new(Setup::default());
@@ -193,7 +193,7 @@ fn a_forged_early_packet_does_not_shut_out_the_peers_own() {
     p.assert_settled();
 }
 
-/// What is put by is bounded; a request that would need more waits until answers have been sent.
+/// The bytes kept are bounded; a request that would need more waits until answers have been sent.
 #[test]
 fn a_request_waits_when_no_more_answers_can_be_put_by() {
     const READ: u32 = 20 << 20;
@@ -203,7 +203,7 @@ fn a_request_waits_when_no_more_answers_can_be_put_by() {
         p.nodes[1].host.memory = vec![7; READ as usize];
         let all = Access::REMOTE_READ | Access::REMOTE_WRITE;
         p.nodes[1].host.register(ALL, 0, READ.into(), all);
-        // As a peer that asks for as much at once as the standard lets it.
+        // As from a peer that asks for as much at once as the standard allows.
         forge(&mut p, read(start(), 0, ALL, READ));
         let mut psn = start().add(READ / 4096);
         let payload = [9; 4096];

@@ -12,7 +12,7 @@ const LEN: u32 = 400_000;
 /// What a packet of a whole MTU is charged.
 const FULL: u64 = 1024 + PACKET_COST as u64;
 
-/// A short and a long path; both ends send by both, a burst each time.
+/// A short and a long path; both ends send by both, one burst each time.
 fn short_and_long(delays: [Duration; 2]) -> Pair {
     let setup = Setup { paths: 2, multipath: true, reach: 1 << 20, ..Setup::default() };
     let mut p = Pair::new(setup);
@@ -40,7 +40,8 @@ fn assert_written(p: &Pair) {
     p.assert_settled();
 }
 
-/// Drops the packets with a payload that come to host 1 by a path whose numbers `drops` names, counted
+/// Drops the packets with a payload that come to host 1 by a path and whose numbers `drops`
+/// contains, counted from 0.
 /// from 0.
 fn drop_by(p: &mut Pair, path: u8, drops: impl Fn(u32) -> bool + 'static) {
     let mut seen = 0;
@@ -70,7 +71,7 @@ fn what_a_short_path_overtakes_on_a_long_one_is_not_lost() {
     }
 }
 
-/// Nobody knows yet how long it is: to ask for one packet again after a while is all that may happen.
+/// Nobody knows yet how long the path is, so at most one packet is asked for again after a while.
 #[test]
 fn a_path_of_unknown_length_is_not_taken_for_lossy() {
     let mut p = short_and_long([100 * US, 50 * MS]);
@@ -98,7 +99,8 @@ fn a_loss_is_found_by_the_order_of_its_own_path() {
     }
 }
 
-/// Several are lost on both, first transmissions and repetitions: each comes again until it has arrived.
+/// Several packets are lost on both paths, first transmissions and repetitions: each comes again
+/// until it has arrived.
 #[test]
 fn losses_on_both_paths_are_repaired() {
     for seed in 0..20 {
@@ -115,13 +117,13 @@ fn losses_on_both_paths_are_repaired() {
 #[test]
 fn the_end_of_a_short_path_is_asked_for_after_its_own_round_trips() {
     let mut p = short_and_long([100 * US, 40 * MS]);
-    // Each path's round trip is known.
+    // The round trip of each path is known.
     p.nodes[0].post(0, WRITE, 0, LEN);
     p.run();
     let n = paths(&p).map(|path| path.acked / FULL);
     p.nodes[0].post(1, WRITE, 0, 64_000);
     let began = p.now;
-    // All that the short one carries is lost, so that nothing there overtakes anything.
+    // Everything on the short path is lost, so that nothing there overtakes anything.
     drop_by(&mut p, 0, |_| true);
     p.run_for(10 * MS);
     let [short, long] = paths(&p);
@@ -143,7 +145,8 @@ fn the_round_trips_of_one_path_do_not_disturb_those_of_the_other() {
     }
     p.run();
     let [short, long] = paths(&p);
-    // What arrives early waits for what comes by the long path; that is no part of its own round trip.
+    // Packets that arrive early wait for those of the long path; that wait is no part of their own
+    // round trip.
     assert!(short.rtt_max < MS, "{short:?}");
     assert!((40 * MS..42 * MS).contains(&long.rtt_max), "{long:?}");
     p.assert_settled();
@@ -187,7 +190,7 @@ fn answers_to_reads_come_back_by_the_paths_that_they_were_asked_by() {
     p.assert_settled();
 }
 
-/// A sender that has used up its turn on one path goes on by another, whatever it has to send.
+/// A sender that has used up its turn on one path continues on another, whatever it has to send.
 #[test]
 fn small_messages_are_spread_too_and_complete_in_order() {
     let mut p = short_and_long([100 * US, 2 * MS]);

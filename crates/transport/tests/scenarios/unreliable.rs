@@ -32,7 +32,7 @@ fn uc_sends_and_writes() {
     assert_eq!(p.nodes[1].memory(0x30000, 5000), pattern(5000, 1));
 }
 
-/// IBTA 9.8.2.2: the whole message goes, the receive stays for the next one.
+/// IBTA 9.8.2.2: the whole message is dropped, and the receive stays for the next one.
 #[test]
 fn uc_drops_a_message_with_a_gap() {
     let mut p = Pair::new(uc());
@@ -135,7 +135,7 @@ fn ud_checks_the_q_key() {
     send(&mut p, 0, 0x2222, 5, SendOp::Send).unwrap();
     p.run();
     assert_eq!(p.nodes[1].qp.counters().dropped_qkey, 1);
-    // The highest bit: the queue pair's own is sent.
+    // With the highest bit set, the queue pair's own Q_Key is sent.
     send(&mut p, 1, 0x8000_0000, 5, SendOp::Send).unwrap();
     p.run();
     assert_eq!(p.nodes[1].host.recv_statuses(), [(1, Success)]);

@@ -42,7 +42,7 @@ fn received(p: &Pair) -> Vec<(u32, u64, WcStatus, u32)> {
     all.map(|(srqn, c)| (*srqn, c.wr_id, c.status, c.byte_len)).collect()
 }
 
-/// o14-5 and following: the XRCETH names the queue, message by message.
+/// o14-5 and following: the XRCETH of each message names the queue.
 #[test]
 fn each_message_takes_a_receive_of_the_queue_that_it_names() {
     let mut p = pair(Setup::default());
@@ -84,7 +84,7 @@ fn packets_are_of_xrc_and_only_requests_name_a_queue() {
     assert_eq!(p.nodes[1].u64_at(0x8000), 3);
 }
 
-/// Everything that RC survives.
+/// XRC survives every loss that RC survives.
 #[test]
 fn every_operation_is_executed_once_whatever_is_lost() {
     for seed in 0..40 {
@@ -114,7 +114,8 @@ fn every_operation_is_executed_once_whatever_is_lost() {
     }
 }
 
-/// A14: a queue that is not there, or of another domain, ends the connection as a wrong key does.
+/// A14: a queue that does not exist, or is of another domain, ends the connection as a wrong key
+/// does.
 #[test]
 fn a_queue_outside_of_the_domain_is_a_remote_access_error() {
     let ops = [
@@ -151,7 +152,7 @@ fn a_queue_that_changes_within_a_message_is_an_invalid_request() {
         let node = &mut p.nodes[1];
         node.qp.handle_packet(Duration::from_secs(1), &packet, PathId(0), None, &mut node.host);
     }
-    // The receive in hand ends where it was taken from.
+    // The receive in hand completes where it was taken from.
     assert_eq!(received(&p), [(A, 1, WcStatus::RemInvReqErr, 0)]);
     assert_eq!(p.nodes[1].host.xrc[&B].len(), 1);
     assert!(!p.nodes[1].host.events.contains(&QpEvent::RequestError));
@@ -169,7 +170,7 @@ fn an_empty_queue_is_receiver_not_ready() {
     assert_eq!(received(&p), [(A, 2, WcStatus::Success, 8)]);
 }
 
-/// As for a region that has gone: who does not wait for the answer takes no notice.
+/// As for a region that has gone: a requester that does not wait for the answer ignores it.
 #[test]
 fn a_duplicate_read_whose_queue_has_gone_ends_nothing() {
     let mut p = pair(Setup::default());
@@ -201,7 +202,7 @@ fn a_target_that_fails_flushes_the_receive_in_hand_to_its_own_queue() {
     let attr = Setup::default().attr(1);
     p.nodes[1].modify(&attr, QpState::Err).unwrap();
     assert_eq!(received(&p), [(B, 5, WcStatus::WrFlushErr, 0)]);
-    // The queue itself lives on: no LAST_WQE_REACHED, nothing is flushed.
+    // The queue itself remains: no LAST_WQE_REACHED, and nothing is flushed.
     assert!(p.nodes[1].host.events.iter().all(|e| *e != QpEvent::LastWqeReached));
 }
 

@@ -1,11 +1,11 @@
-//! What holds between any two calls, counted anew.
+//! What must hold between any two calls, counted anew.
 
 use super::{ANSWERED, DONE, END, Flight, LOST, SACKED};
 use polypath_types::PathId;
 
 impl Flight {
     /// # Errors
-    /// A counter is not what the slots say.
+    /// A counter does not match the slots.
     pub(crate) fn check(&self) -> Result<(), String> {
         let count = |flags: u8| self.slots.iter().filter(|s| s.is(flags)).count() as u32;
         let charged = self.slots.iter().filter(|s| !s.is(DONE | LOST | SACKED)).count() as u32;
@@ -51,7 +51,7 @@ impl Flight {
         Ok(())
     }
 
-    /// Bytes that are charged, by packet.
+    /// The bytes that are charged, by packet.
     pub(crate) fn charges(&self) -> impl Iterator<Item = (PathId, u32)> + '_ {
         let charged = self.slots.iter().filter(|s| !s.is(DONE | LOST | SACKED));
         charged.map(|s| (s.path, u32::from(s.cost)))

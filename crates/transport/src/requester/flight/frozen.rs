@@ -1,4 +1,4 @@
-//! What is in flight as bytes: numbers, and which of them have an answer.
+//! The flight as bytes: sequence numbers, and which of them have an answer.
 
 use core::time::Duration;
 
@@ -8,12 +8,12 @@ use super::{AGAIN, ANSWERED, END, Flight, LOST, Slot};
 use crate::frozen::Writer;
 use polypath_types::PathId;
 
-/// The path that is gone which they were sent by.
+/// Stands for the path that they were sent by, which is gone.
 const NO_PATH: PathId = PathId(u32::MAX);
 
 impl Flight {
-    /// One that was frozen: what was in flight from `una` on is lost. `slots`: whether each has an answer,
-    /// and what it is charged with when it is sent again.
+    /// A flight that was frozen: what was in flight from `una` on is lost. `slots` says whether
+    /// each has an answer, and what it is charged with when it is sent again.
     pub(crate) fn thawed(una: u64, slots: &[(u8, u16)], now: Duration) -> Self {
         let sent_us = micros(now);
         let slot = |&(flags, cost): &(u8, u16)| Slot {
@@ -25,7 +25,7 @@ impl Flight {
         };
         let mut paths = OnPaths::default();
         paths.meet(NO_PATH, now);
-        // All that was sent by it stands at the first place of its order.
+        // Everything that was sent by it has the first place in its order.
         paths.on(NO_PATH).order = 1;
         Self {
             paths,

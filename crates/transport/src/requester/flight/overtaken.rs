@@ -1,20 +1,21 @@
-//! Which packets were overtaken on their path.
+//! Finds packets that were overtaken on their path.
 //!
-//! Each path knows what was sent on it, in that order ([`OnPath::sent`]). Those that have been
-//! overtaken come first there, so that the search ends at the first that was not, and nothing is
-//! looked at twice.
+//! Each path knows what was sent on it, in that order ([`OnPath::sent`]). Packets that have been
+//! overtaken come first there, so the search ends at the first one that was not, and looks at
+//! nothing twice.
 
 use super::{ANSWERED, DONE, Flight, LOST, SACKED, Slot};
 use crate::requester::on_path::OnPath;
 use crate::requester::tally::Tally;
 use polypath_types::PathId;
 
-/// So many runs more than slots, and those of no use any more are thrown away.
+/// The list of runs may be this much longer than the slots are many before useless runs are
+/// removed.
 const RUNS_SPARE: usize = 16;
 
 impl Flight {
-    /// Marks as lost what was overtaken on its path by too many packets that arrived: by any, if the
-    /// packets of a path are to stay `in_order`.
+    /// Marks as lost what was overtaken on its path by too many packets that arrived. One is too
+    /// many if the packets of a path are to stay `in_order`.
     pub(crate) fn lose_overtaken(&mut self, in_order: bool, tally: &mut Tally) {
         if self.una >= self.done_to {
             return;
@@ -63,13 +64,13 @@ impl Flight {
         self.paths.at(at).sent = sent;
     }
 
-    /// Whether `seq` is on its way by a path, and was sent last at that place in its order.
+    /// Whether `seq` is on its way by `path`, and was last sent at place `order`.
     fn is_on(&self, path: PathId, seq: u64, order: u32) -> bool {
         self.slot(seq)
             .is_some_and(|s| s.order == order && s.path == path && !s.is(DONE | SACKED | LOST))
     }
 
-    /// The first sequence number after `seq`, and after all that has arrived together with it if it has.
+    /// The first sequence number after `seq`; if `seq` has arrived, the first after its whole run.
     fn after_arrived(&self, seq: u64) -> u64 {
         match self.slot(seq) {
             Some(slot) if slot.is(DONE | SACKED) => self.after(seq),
@@ -77,7 +78,7 @@ impl Flight {
         }
     }
 
-    /// The first packet that is on its way by a path, in the order of sending.
+    /// The first packet, in the order of sending, that is on its way by a path.
     pub(crate) fn oldest_on(&self, path: PathId) -> Option<u64> {
         let runs = self.paths.get(path)?.sent.iter();
         runs.flat_map(|run| {
@@ -87,7 +88,8 @@ impl Flight {
         .map(|(seq, _)| seq)
     }
 
-    /// What is of no use any more must not pile up while the oldest packets are sent in vain.
+    /// Removes runs that are of no use any more, because they must not pile up while the oldest
+    /// packets are sent in vain.
     pub(super) fn thin_out(&mut self, path: PathId) {
         let most = 2 * self.slots.len() + RUNS_SPARE;
         let Some(on) = self.paths.get_mut(path) else { return };
@@ -106,7 +108,7 @@ impl Flight {
     }
 
     /// # Errors
-    /// What is kept of the paths is not what the slots say.
+    /// What is kept about the paths does not match the slots.
     pub(super) fn check_paths(&self) -> Result<(), String> {
         for slot in &self.slots {
             if self.paths.get(slot.path).is_none() {

@@ -1,4 +1,4 @@
-//! Which path is to be asked next what became of its packets, and what was answered.
+//! Which path to probe next, and what was learnt from probes.
 
 use core::time::Duration;
 
@@ -7,7 +7,8 @@ use crate::requester::on_path::{OnPath, Probe};
 use polypath_types::PathId;
 
 impl Flight {
-    /// Packets are about to be sent by a path, whose round trip others have measured as `rtt`.
+    /// Packets are about to be sent by a path; other queue pairs have measured its round trip as
+    /// `rtt`.
     #[inline]
     pub(in crate::requester) fn begin_on(
         &mut self,
@@ -20,7 +21,8 @@ impl Flight {
         }
         self.paths.meet(path, now);
         self.paths.suggest_rtt(path, rtt);
-        // While others are waited for, waiting for this one begins with its first packet.
+        // While packets of other paths are waited for, the wait for this path begins with its first
+        // packet.
         if self.waits() && self.slots.front().is_some_and(|slot| slot.path != path) {
             let on = self.paths.on(path);
             if on.prompt == 0 {
@@ -35,32 +37,32 @@ impl Flight {
         self.paths.retain(|path| used.iter().any(|slot| slot.path == path));
     }
 
-    /// Whose probe is due next, and when; `limit`: see [`ProbeTimer`](super::super::on_path::ProbeTimer).
-    /// Nothing is waited for: none.
+    /// The path whose probe is due next, and when. `None` if nothing is waited for. For `limit` see
+    /// [`ProbeTimer`](super::super::on_path::ProbeTimer).
     #[inline]
     pub(in crate::requester) fn probe_due(&self, limit: Duration) -> Option<(PathId, Duration)> {
         if !self.waits() {
             return None;
         }
-        // All that is in flight is on it.
+        // Everything in flight is on this path.
         if let Some(on) = self.paths.sole() {
             return Some((on.path, on.timer.due(limit)));
         }
-        // What holds up all that came later is waited for even if it is to be sent again first.
+        // A packet that holds up all later ones is waited for even if it is to be sent again first.
         let oldest = self.slots.front().map(|slot| slot.path);
         let waits = |on: &&OnPath| on.prompt > 0 || Some(on.path) == oldest;
         let due = self.paths.iter().filter(waits).map(|on| (on.path, on.timer.due(limit)));
         due.min_by_key(|(_, at)| *at)
     }
 
-    /// When the packet that holds up all others would have been asked for, whether or not it is to be
-    /// sent again by now.
+    /// When the packet that holds up all others would have been asked for, whether or not it has
+    /// been marked to be sent again by now.
     pub(in crate::requester) fn oldest_due(&self, limit: Duration) -> Option<Duration> {
         let oldest = self.slots.front()?.path;
         Some(self.paths.get(oldest)?.timer.due(limit))
     }
 
-    /// The probes whose fate is known by now: their packets have arrived.
+    /// Takes a probe whose outcome is known: its packet has arrived.
     pub(in crate::requester) fn take_answered_probe(&mut self) -> Option<(PathId, Probe)> {
         let (una, slots) = (self.una, &self.slots);
         let has_arrived = |probe: &Probe| {

@@ -1,4 +1,4 @@
-//! A long flight is looked through in steps; what is found must be what a look at every slot finds.
+//! A long flight is searched in steps; the result must be the same as that of a look at every slot.
 
 use super::*;
 
@@ -14,7 +14,7 @@ impl Rng {
     }
 }
 
-/// Sequence numbers of the slots with one of these flags, or with none of those.
+/// The sequence numbers of slots that have a flag of `any` and none of `none`.
 fn with(f: &Flight, any: u8, none: u8) -> Vec<u64> {
     let slots = f.slots.iter().enumerate();
     slots
@@ -23,7 +23,7 @@ fn with(f: &Flight, any: u8, none: u8) -> Vec<u64> {
         .collect()
 }
 
-/// What is counted and kept as ranges is what the slots say.
+/// Checks that counters and ranges match the slots.
 fn check(f: &Flight) {
     assert_eq!(f.lost as usize, with(f, LOST, 0).len());
     assert_eq!(f.sacked as usize, with(f, SACKED, 0).len());
@@ -36,7 +36,7 @@ fn check(f: &Flight) {
     assert!(runs <= 3 * (2 * f.slots.len() + 16), "{runs} runs of {}", f.slots.len());
 }
 
-/// Looks at every slot.
+/// Finds the overtaken packets by looking at every slot.
 fn overtaken(f: &Flight, in_order: bool) -> Vec<u64> {
     let overtaken = |slot: &Slot| {
         let on = f.paths.get(slot.path).unwrap();
@@ -100,8 +100,8 @@ fn what_was_overtaken_is_found_as_if_every_slot_had_been_looked_at() {
     assert!(found > 500, "{found}");
 }
 
-/// An acknowledgement that tells of 16,000 packets again costs no look at them: with so many of them it would
-/// take minutes.
+/// An acknowledgement that reports 16,000 packets again does not look at each of them: with so many
+/// repetitions that would take minutes.
 #[test]
 fn what_is_told_again_and_again_is_not_looked_at_again() {
     const N: u64 = 1 << 14;
@@ -110,7 +110,7 @@ fn what_is_told_again_and_again_is_not_looked_at_again() {
         f.push(PathId(0), 1024, 0, 0);
     }
     let mut tally = Tally::default();
-    // Every hundredth is lost, and lost again.
+    // Every hundredth is lost, and then lost again.
     for round in 0..1_000 {
         for gap in (0..N).step_by(100) {
             let block = START + gap + 1..START + (gap + 100).min(N);
