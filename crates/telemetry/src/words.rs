@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::net::IpAddr;
+use std::io::Write as _;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +25,17 @@ impl InterfaceName {
         let end = end.unwrap_or(0);
         bytes[..end].copy_from_slice(&name.as_bytes()[..end]);
         Self { len: end as u8, bytes }
+    }
+
+    /// What an interface is called that is known by a number only: `mark` and the number. Allocates no
+    /// memory.
+    pub fn of_number(mark: &str, number: u32) -> Self {
+        let mut bytes = [0; INTERFACE_NAME_MAX];
+        let mut room = &mut bytes[..];
+        // What has no room is cut.
+        let _ = write!(room, "{mark}{number}");
+        let len = INTERFACE_NAME_MAX - room.len();
+        Self { len: len as u8, bytes }
     }
 
     /// The same as text.
@@ -288,6 +300,13 @@ mod tests {
         assert_eq!(InterfaceName::new("enp129s0f0np0v12").as_str(), "enp129s0f0np0v1");
         assert_eq!(InterfaceName::new("länger-als-15-b").as_str(), "länger-als-15-");
         assert_eq!(InterfaceName::new("").as_str(), "");
+    }
+
+    #[test]
+    fn an_interface_without_a_name_is_called_by_its_number() {
+        assert_eq!(InterfaceName::of_number("", 0), InterfaceName::new("0"));
+        assert_eq!(InterfaceName::of_number("#", u32::MAX).as_str(), "#4294967295");
+        assert_eq!(InterfaceName::of_number("interface", u32::MAX).as_str(), "interface429496");
     }
 
     #[test]

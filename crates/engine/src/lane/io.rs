@@ -307,7 +307,7 @@ impl LaneIo {
     /// The name of an interface, or its number if the name is unknown.
     pub(crate) fn interface(&self, ifindex: u32) -> InterfaceName {
         let known = self.interfaces.get(&ifindex).copied();
-        known.unwrap_or_else(|| InterfaceName::new(&ifindex.to_string()))
+        known.unwrap_or_else(|| InterfaceName::of_number("", ifindex))
     }
 
     /// The path to an address, which is created if there is none.

@@ -119,6 +119,9 @@ impl Journal {
     /// the lane's lock is released.
     #[inline]
     pub(super) fn take_unwritten(&mut self) -> Option<Box<Unwritten>> {
+        // Usually there are none. Then nothing is stored, because the next thread that takes the lock
+        // would have to fetch it.
+        self.unwritten.as_ref()?;
         self.unwritten.take()
     }
 

@@ -47,7 +47,7 @@ impl LaneIo {
             || PathName {
                 local: std::net::Ipv4Addr::UNSPECIFIED.into(),
                 remote: std::net::Ipv4Addr::UNSPECIFIED.into(),
-                interface: InterfaceName::new(&format!("#{}", path.0)),
+                interface: InterfaceName::of_number("#", path.0),
             },
             |address| self.path_name(address),
         )
