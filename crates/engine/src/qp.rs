@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use polypath_paths::PathManager;
-use polypath_transport::{QpConfig, SendWr, UdDestination};
+use polypath_transport::{PostError, QpConfig, SendWr, UdDestination};
 use polypath_verbs::{
     Element, Error, PostFailure, QpAttr, QpAttrMask, QpRequest, QpState, QpType, QueuePair, RecvWr,
     Result, SendRequest, UdTarget,
@@ -197,6 +197,24 @@ impl Qp {
         attached.map_err(|e| Error::no_memory(e.to_string()))
     }
 
+    /// Converts a send work request for the transport, with the path of its datagram.
+    #[inline]
+    fn work_request<'a>(
+        &self,
+        visit: &mut QpVisit<'_>,
+        index: usize,
+        request: &SendRequest<'a>,
+    ) -> core::result::Result<SendWr<'a>, PostFailure> {
+        let destination = |target| {
+            let (paths, io) = visit.host.paths_and_out();
+            ud_destination(&self.context, &self.lane, paths, io, target)
+        };
+        let ud = request.ud.as_ref().map(destination).transpose();
+        let ud = ud.map_err(|error| PostFailure { index, error })?;
+        let SendRequest { wr_id, op, flags, data, .. } = *request;
+        Ok(SendWr { wr_id, op, flags, data, ud })
+    }
+
     /// Checks that what the attributes name exists, before the state may change.
     fn check_attributes(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<Option<Resolved>> {
         if mask.contains(QpAttrMask::PORT) && attr.port_num != 1 {
@@ -219,6 +237,12 @@ impl Qp {
         }
         address::resolve(&self.context.spec(), &attr.ah).map(Some)
     }
+}
+
+/// The failure of the work request at `index`.
+#[cold]
+fn refused(index: usize, error: &PostError) -> PostFailure {
+    PostFailure { index, error: Error::new(error.errno(), error.to_string()) }
 }
 
 fn failed() -> Error {
@@ -327,30 +351,22 @@ impl QueuePair for Qp {
                 let error = Error::no_memory("the send queue has no room for the whole list");
                 return Err(PostFailure { index: 0, error });
             }
+            // A request that is rejected must not leave those before it posted.
+            if all_or_nothing && list.len() > 1 {
+                for (index, request) in list.iter().enumerate() {
+                    let wr = self.work_request(visit, index, request)?;
+                    let srqn = if self.qp_type == QpType::XrcSend { request.xrc_srqn } else { 0 };
+                    visit.qp.check_send(&wr, srqn).map_err(|e| refused(index, &e))?;
+                }
+            }
             for (index, request) in list.iter().enumerate() {
-                let fail = |error| PostFailure { index, error };
-                let ud = request
-                    .ud
-                    .as_ref()
-                    .map(|t| {
-                        let (paths, io) = visit.host.paths_and_out();
-                        ud_destination(&self.context, &self.lane, paths, io, t)
-                    })
-                    .transpose()
-                    .map_err(fail)?;
-                let wr = SendWr {
-                    wr_id: request.wr_id,
-                    op: request.op,
-                    flags: request.flags,
-                    data: request.data,
-                    ud,
-                };
+                let wr = self.work_request(visit, index, request)?;
                 let posted = if self.qp_type == QpType::XrcSend {
                     visit.qp.post_xrc_send(&wr, request.xrc_srqn)
                 } else {
                     visit.qp.post_send(&wr)
                 };
-                posted.map_err(|e| fail(Error::new(e.errno(), e.to_string())))?;
+                posted.map_err(|e| refused(index, &e))?;
             }
             Ok(())
         };
@@ -368,10 +384,7 @@ impl QueuePair for Qp {
         }
         let all = self.lane.visit(self.index(), |entry| {
             for (index, wr) in list.iter().enumerate() {
-                entry.qp.post_recv(wr.clone()).map_err(|e| PostFailure {
-                    index,
-                    error: Error::new(e.errno(), e.to_string()),
-                })?;
+                entry.qp.post_recv(wr.clone()).map_err(|e| refused(index, &e))?;
             }
             Ok(())
         });
@@ -482,7 +495,11 @@ impl Qp {
 
 #[cfg(test)]
 mod tests {
+    use polypath_topology::{MP, Selection};
+    use polypath_verbs::{Context, CqRequest, SendData, SendFlags, SendOp, Sge};
+
     use super::*;
+    use crate::devices;
 
     fn request(qp_type: QpType, max_send_sge: u32, max_inline: u32) -> QpRequest {
         QpRequest {
@@ -500,6 +517,52 @@ mod tests {
             max_inline,
             token: 1,
         }
+    }
+
+    /// `man 3 ibv_wr_complete`: if it fails, no work request was posted.
+    #[test]
+    fn a_list_that_is_posted_all_or_none_is_not_posted_in_part() {
+        let lane = Lane::still(9).unwrap();
+        let engine = EngineInner::alone(crate::fuzz::table(), Selection::of(MP), lane);
+        let context = devices::first(&engine);
+        let cq = CqRequest { cqe: 16, channel: None, token: 1, ignore_overrun: false };
+        let cq = context.create_cq(&cq).unwrap();
+        let (send_cq, recv_cq) = (Some(cq.clone()), Some(cq.clone()));
+        let pd = Some(context.alloc_pd().unwrap());
+        let mut wanted = QpRequest { pd, send_cq, recv_cq, ..request(QpType::Rc, 1, 0) };
+        wanted.max_send_wr = 4;
+        let qp = context.create_qp(&wanted).unwrap();
+        let mut attr = QpAttr::new(QpState::Init);
+        attr.port_num = 1;
+        let mask = QpAttrMask::STATE | QpAttrMask::PORT;
+        qp.modify(&attr, mask | QpAttrMask::PKEY_INDEX | QpAttrMask::ACCESS_FLAGS).unwrap();
+        attr.state = QpState::Err;
+        qp.modify(&attr, QpAttrMask::STATE).unwrap();
+
+        let sges = [Sge::default(); 2];
+        let send = |wr_id, sges| SendRequest {
+            wr_id,
+            op: SendOp::Send,
+            flags: SendFlags::SIGNALED,
+            data: SendData::Sges(sges),
+            ud: None,
+            xrc_srqn: 0,
+        };
+        let flushed = || {
+            let mut ids = Vec::new();
+            for _ in 0..2 {
+                cq.poll(16, &mut |wc| ids.push(wc.completion.wr_id)).unwrap();
+            }
+            ids
+        };
+        let list = [send(1, &sges[..1]), send(2, &sges)];
+        let failure = qp.post_send(&list, true).unwrap_err();
+        assert_eq!((failure.index, failure.error.errno), (1, libc::EINVAL));
+        assert_eq!(flushed(), [0; 0]);
+        // ibv_post_send posts up to the request that it rejects.
+        assert_eq!(qp.post_send(&list, false).unwrap_err().index, 1);
+        assert_eq!(flushed(), [1]);
+        qp.destroy().unwrap();
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::host::Host;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::rq::ReceiveQueue;
+use crate::sq;
 use crate::state::{self, ModifyError};
 use crate::transmit_state::TransmitState;
 use crate::unreliable::{Sender, UcReceiver, UdReceiver};
@@ -301,6 +302,18 @@ impl QueuePair {
             }
             _ => Err(PostError::Invalid("only XRC names shared receive queues")),
         }
+    }
+
+    /// Checks whether the send queue would accept a work request if it had room. For an XRC initiator
+    /// `srqn` is as for [`QueuePair::post_xrc_send`], otherwise 0.
+    ///
+    /// # Errors
+    /// Those of [`QueuePair::post_send`] and [`QueuePair::post_xrc_send`] except [`PostError::Full`].
+    pub fn check_send(&self, wr: &SendWr<'_>, srqn: u32) -> Result<(), PostError> {
+        if srqn > 0xff_ffff {
+            return Err(PostError::Invalid("an SRQ number has 24 bits"));
+        }
+        sq::check(&self.core, wr).map(drop)
     }
 
     /// Adds a work request to the receive queue.

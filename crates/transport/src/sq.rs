@@ -450,7 +450,7 @@ fn cancel<H: Host>(wqe: &Wqe, host: &mut H) {
 }
 
 /// Checks whether the queue pair accepts the work request now. Returns the length of its message.
-fn check(core: &Core, wr: &SendWr<'_>) -> Result<u32, PostError> {
+pub(crate) fn check(core: &Core, wr: &SendWr<'_>) -> Result<u32, PostError> {
     let state = core.attr.state;
     if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
         return Err(PostError::State(state)); // IBTA 10.8.2, C10-95

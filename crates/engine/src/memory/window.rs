@@ -71,7 +71,7 @@ impl Window {
             return Err(Fault::Rights);
         }
         let zero_based = info.access.contains(Access::ZERO_BASED);
-        // Neither may a window be shared by local requests, nor a type 1 window count from zero.
+        // The addresses of a type 1 window can't be zero-based.
         if zero_based && self.kind == WindowType::Type1 {
             return Err(Fault::Rights);
         }
