@@ -6,7 +6,7 @@ use std::sync::Arc;
 use libc::{c_int, size_t};
 use polypath_verbs::{Access, Error, MemoryRegion, MrRequest, Result};
 
-use crate::context::{Tie, checked};
+use crate::context::{Tie, checked, is_usable};
 use crate::guard::{self, null_argument};
 use crate::layout::{Pointer, ibv_mr, ibv_mw, ibv_pd, ibv_sge};
 use crate::ours::Ours;
@@ -153,9 +153,11 @@ pub(crate) unsafe extern "C-unwind" fn rereg_mr(
     const ACCESS: c_int = 4;
     const ERR_INPUT: c_int = -1;
     const ERR_CMD: c_int = -4;
+    // SAFETY: the domain of any provider begins with its context.
+    let is_ours = || unsafe { !pd.is_null() && is_usable((*pd).context) };
     let bad = flags == 0
         || flags & !(TRANSLATION | PD | ACCESS) != 0
-        || flags & PD != 0 && pd.is_null()
+        || flags & PD != 0 && !is_ours()
         || flags & TRANSLATION != 0 && (addr.is_null() || len == 0);
     if bad {
         guard::set_errno(libc::EINVAL);
@@ -164,7 +166,7 @@ pub(crate) unsafe extern "C-unwind" fn rereg_mr(
     let errno = guard::errno_of("ibv_rereg_mr", || {
         // SAFETY: the caller promises that the region is ours, so that it is a `CMr`, that the
         // program uses it in no other call meanwhile, and that it gives the new range to the
-        // device. A new domain is not null, as was checked above.
+        // device. A new domain is ours, as was checked above.
         unsafe {
             let inner = &(*mr.cast::<CMr>()).inner;
             let new_pd = (flags & PD != 0).then(|| pd_of(pd).number());
@@ -383,6 +385,9 @@ mod tests {
             assert_eq!(rereg_mr(mr, 8, pd, memory.as_mut_ptr().cast(), 64, 1), -1);
             assert_eq!(rereg_mr(mr, 1, pd, memory.as_mut_ptr().cast(), 32, 1), 0);
             assert_eq!((*mr).length, 32);
+            let mut foreign = ibv_pd { context: core::ptr::null_mut(), handle: 0 };
+            assert_eq!(rereg_mr(mr, 2, &mut foreign, core::ptr::null_mut(), 0, 0), -1);
+            assert_eq!((guard::errno(), (*mr).pd), (libc::EINVAL, pd));
             assert_eq!(dereg_mr(mr), 0);
             assert_eq!(dealloc_pd(pd), 0);
             close_device(context);

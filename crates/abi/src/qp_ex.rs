@@ -301,7 +301,7 @@ unsafe extern "C-unwind" fn wr_set_inline_data_list(
         let start = draft.bytes.len();
         let pieces = if count == 0 { &[] } else { slice::from_raw_parts(list, count) };
         for piece in pieces {
-            if draft.bytes.len() - start + piece.length > BYTES_MAX {
+            if piece.length > BYTES_MAX - (draft.bytes.len() - start) {
                 return draft.fail(libc::EINVAL);
             }
             if piece.length > 0 {
