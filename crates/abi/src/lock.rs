@@ -27,7 +27,7 @@ impl RawLock {
         unsafe { pthread_mutex_lock(self.0.get()) };
     }
 
-    /// Unlocks what this thread locked.
+    /// Unlocks the lock, which this thread has locked.
     pub(crate) fn unlock(&self) {
         // SAFETY: the same, and callers unlock only what their thread locked.
         unsafe { pthread_mutex_unlock(self.0.get()) };

@@ -64,7 +64,7 @@ pub(crate) fn signal(fd: &OwnedFd) {
 pub(crate) fn drain_one(fd: &OwnedFd) {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     if poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)) == Ok(1) {
-        // It is readable, and nothing more is wanted of it.
+        // It is readable. The value that is read is not needed.
         let _ = rustix::io::read(fd, &mut [0; 8]);
     }
 }

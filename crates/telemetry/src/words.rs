@@ -27,12 +27,12 @@ impl InterfaceName {
         Self { len: end as u8, bytes }
     }
 
-    /// What an interface is called that is known by a number only: `mark` and the number. Allocates no
+    /// The name of an interface of which only the number is known: `mark` and the number. Allocates no
     /// memory.
     pub fn of_number(mark: &str, number: u32) -> Self {
         let mut bytes = [0; INTERFACE_NAME_MAX];
         let mut room = &mut bytes[..];
-        // What has no room is cut.
+        // What does not fit is cut off.
         let _ = write!(room, "{mark}{number}");
         let len = INTERFACE_NAME_MAX - room.len();
         Self { len: len as u8, bytes }

@@ -59,7 +59,7 @@ pub(super) struct ProbeTimer {
 }
 
 impl ProbeTimer {
-    /// When the next probe is due. `limit`: the first comes so long after progress at the latest.
+    /// When the next probe is due. The first one comes at most `limit` after progress.
     #[inline]
     pub(super) fn due(&self, limit: Duration) -> Duration {
         let first = self.srtt.map_or(PROBE_UNMEASURED, |rtt| (rtt * 3).max(PROBE_MIN)).min(limit);

@@ -103,8 +103,8 @@ fn a_peer_that_never_answers_a_read_exhausts_the_retries() {
     p.pump();
     let mut acks = 0;
     while p.nodes[0].qp.state() == QpState::Rts {
-        // What it acknowledges went before the READ was asked for again, and says nothing of that: the
-        // timeout decides.
+        // It acknowledges packets that were sent before the READ was asked for again, so it says nothing
+        // about the repetition: the timeout decides.
         p.run_for(MS * 50);
         answer(&mut p, 1, Syndrome::ACK);
         acks += 1;

@@ -61,7 +61,7 @@ pub(super) fn local_port(fd: &OwnedFd) -> io::Result<u16> {
     Ok(SocketAddr::try_from(rustix::net::getsockname(fd)?)?.port())
 }
 
-/// No address: what the kernel fills in.
+/// An empty address, which the kernel fills in.
 pub(super) const NO_NAME: libc::sockaddr_in6 = libc::sockaddr_in6 {
     sin6_family: 0,
     sin6_port: 0,
@@ -70,7 +70,7 @@ pub(super) const NO_NAME: libc::sockaddr_in6 = libc::sockaddr_in6 {
     sin6_scope_id: 0,
 };
 
-/// No message: no address, no gather list, no control messages.
+/// An empty message: no address, no gather list, no control messages.
 pub(super) const NO_MESSAGE: libc::mmsghdr = libc::mmsghdr {
     msg_hdr: libc::msghdr {
         msg_name: ptr::null_mut(),
@@ -84,7 +84,7 @@ pub(super) const NO_MESSAGE: libc::mmsghdr = libc::mmsghdr {
     msg_len: 0,
 };
 
-/// An address in the kernel's form, and how many bytes of that there are. An IPv4 address is where an
+/// An address in the kernel's form, and its length in bytes. An IPv4 address is at the offset where an
 /// IPv6 one has its flow information.
 pub(super) fn raw_addr(addr: &SocketAddr) -> (libc::sockaddr_in6, libc::socklen_t) {
     let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
