@@ -13,7 +13,7 @@ use common::{
     BROKER, PATIENCE, client, counter, in_namespace, next, readable, start_broker, wait_for_end,
     writable,
 };
-use polypath_ipc::message::{self, Request, TOLD_MAX, Told};
+use polypath_ipc::message::{self, Request, Scope, TOLD_MAX, Told};
 use polypath_ipc::status::{LaneStatus, ProcessStatus, QpStatus};
 use polypath_ipc::{Client, EventStream, Hello, IpcError, Push};
 use polypath_telemetry::{Event, Occurrence, Qpn};
@@ -249,7 +249,7 @@ fn status_gathers_all_reports_and_names_the_silent() {
     in_namespace("status_gathers_all_reports_and_names_the_silent", || {
         let (mut events, _) = client("").subscribe().unwrap();
         let asker = std::thread::spawn(|| client("").status().unwrap());
-        let Push::StatusRequest { id } = next(&mut events) else { panic!() };
+        let Push::StatusRequest { id, scope: Scope::All } = next(&mut events) else { panic!() };
         let qps = (0..500).map(|qpn| QpStatus { qpn, ..QpStatus::default() }).collect();
         let mut lane = LaneStatus::default();
         lane.drops.icrc_wrong = 3;
@@ -261,6 +261,15 @@ fn status_gathers_all_reports_and_names_the_silent() {
         assert_eq!(process.pid, std::process::id(), "the kernel's word counts");
         assert_eq!((process.qps.len(), process.qps[499].qpn), (500, 499));
         assert_eq!(process.lanes[0].drops.icrc_wrong, 3);
+
+        let asker = std::thread::spawn(|| client("").traffic().unwrap());
+        let Push::StatusRequest { id, scope: Scope::Traffic } = next(&mut events) else { panic!() };
+        let paths = ProcessStatus { devices: vec!["mp0".into()], ..ProcessStatus::default() };
+        events.report(id, paths).unwrap();
+        let traffic = asker.join().unwrap();
+        assert_eq!(traffic.processes[0].devices, ["mp0"]);
+        assert_eq!(traffic.broker.table, status.broker.table);
+        assert_eq!((traffic.broker.clients, traffic.broker.slots), (vec![], vec![]));
 
         let status = client("").status().unwrap();
         assert_eq!(status.silent, [std::process::id()]);

@@ -96,8 +96,8 @@ impl EngineInner {
                     Err(_) => return Lost::Unexpectedly,
                 },
                 Ok(Some(Push::Table(table))) => self.set_table(*table),
-                Ok(Some(Push::StatusRequest { id })) => {
-                    if stream.report(id, status::report(self)).is_err() {
+                Ok(Some(Push::StatusRequest { id, scope })) => {
+                    if stream.report(id, status::report(self, scope)).is_err() {
                         return Lost::Unexpectedly;
                     }
                 }

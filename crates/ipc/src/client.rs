@@ -9,7 +9,7 @@ use polypath_topology::{PathSelector, Selection, Table};
 use rustix::event::PollFlags;
 
 use crate::error::IpcError;
-use crate::message::{self, Hello, MESSAGE_MAX, Ping, PingAnswer, Push, Reply, Request};
+use crate::message::{self, Hello, MESSAGE_MAX, Ping, PingAnswer, Push, Reply, Request, Scope};
 use crate::socket;
 use crate::start;
 use crate::status::{BrokerStatus, ProcessStatus, Status};
@@ -294,7 +294,20 @@ impl Client {
     /// # Errors
     /// Those of [`call`](Self::call).
     pub fn status(&mut self) -> Result<Status, IpcError> {
-        self.send(&Request::Status)?;
+        self.gather(Scope::All)
+    }
+
+    /// Asks the broker and all its processes for their traffic only: a status with
+    /// [`Scope::Traffic`].
+    ///
+    /// # Errors
+    /// Those of [`call`](Self::call).
+    pub fn traffic(&mut self) -> Result<Status, IpcError> {
+        self.gather(Scope::Traffic)
+    }
+
+    fn gather(&mut self, scope: Scope) -> Result<Status, IpcError> {
+        self.send(&Request::Status { scope })?;
         let mut broker = BrokerStatus::default();
         let mut processes: Vec<ProcessStatus> = Vec::new();
         loop {

@@ -16,7 +16,7 @@ use crate::error::IpcError;
 use crate::status::{BrokerStatus, ProcessStatus};
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// Longest message in bytes. Well below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
@@ -96,6 +96,17 @@ pub enum PingAnswer {
     },
 }
 
+/// How much a status tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Scope {
+    /// Everything known.
+    All,
+    /// Only what the counters of a port are made of, so that it costs no more with many queue pairs:
+    /// of the broker its table and counters; of a process its devices, lanes and paths. All other
+    /// lists, and the program's name, are empty.
+    Traffic,
+}
+
 /// What a process asks of the broker. Each request but [`StatusReport`](Self::StatusReport) and
 /// [`Events`](Self::Events) has
 /// exactly one [`Reply`] ([`Status`](Self::Status): several).
@@ -162,9 +173,12 @@ pub enum Request {
         /// The report, or a part of it.
         status: Box<ProcessStatus>,
     },
-    /// Asks for everything known. Answers: one or more [`Reply::Status`], any number
-    /// of [`Reply::ProcessStatus`], one [`Reply::StatusEnd`].
-    Status,
+    /// Asks for the status of the broker and of all processes. Answers: one or more
+    /// [`Reply::Status`], any number of [`Reply::ProcessStatus`], one [`Reply::StatusEnd`].
+    Status {
+        /// How much it tells.
+        scope: Scope,
+    },
     /// Takes paths down or up again by hand, in every process and for those to come. Answer:
     /// [`Reply::Done`].
     Path {
@@ -261,10 +275,12 @@ pub enum Push {
     /// Interfaces or addresses changed, or paths were taken down or up by hand. Several changes may
     /// have been merged into one table.
     Table(Box<Table>),
-    /// Asks for a report of everything the process knows, by [`Request::StatusReport`].
+    /// Asks for a report of what the process knows, by [`Request::StatusReport`].
     StatusRequest {
         /// Its number, which the report repeats.
         id: u64,
+        /// How much the report tells.
+        scope: Scope,
     },
     /// The broker goes away.
     Goodbye,
@@ -391,7 +407,7 @@ mod tests {
             add(kind.name);
             kind.fields.iter().for_each(|field| add(field));
         }
-        const DECLARED: (u32, u64) = (12, 0xb419_872e_70f6_9efd);
+        const DECLARED: (u32, u64) = (13, 0xb419_872e_70f6_9efd);
         assert_eq!((VERSION, hash), DECLARED, "count VERSION up, and write both here");
     }
 

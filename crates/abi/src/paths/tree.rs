@@ -105,7 +105,7 @@ fn count(root: &Path) {
         tree.counted = Some(Instant::now());
         tree.devices.clone()
     };
-    match broker::ask(true, Client::status) {
+    match broker::ask(true, Client::traffic) {
         Ok(status) => counters::write(root, &devices, &status),
         Err(error) => log::line(format_args!("no counters: {error}")),
     }

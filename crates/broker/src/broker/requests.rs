@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use polypath_cm::{ClientId, FileId};
-use polypath_ipc::message::{self, CM_COMMAND_MAX, Push, Reply, Request, TEXT_MAX, VERSION};
+use polypath_ipc::message::{self, CM_COMMAND_MAX, Push, Reply, Request, Scope, TEXT_MAX, VERSION};
 use polypath_ipc::status::{BrokerStatus, ClientStatus, CmIdStatus, ProcessStatus, SlotStatus};
 use polypath_ipc::{Hello, SLOT_MAX};
 use polypath_telemetry::{BrokerCounters, Event};
@@ -46,7 +46,10 @@ impl Refusal {
 
 /// Whether a request only reads, and changes nothing.
 fn is_harmless(request: &Request) -> bool {
-    matches!(request, Request::Status | Request::GetTable | Request::Ping | Request::Watch { .. })
+    matches!(
+        request,
+        Request::Status { .. } | Request::GetTable | Request::Ping | Request::Watch { .. }
+    )
 }
 
 /// An answer, with the descriptor that comes with it, if any.
@@ -74,11 +77,11 @@ impl Broker {
             }
             (Role::Events, _) => return self.reject_nonsense(id, "a request on an event stream"),
             (Role::Leaving, _) => return,
-            (Role::Control, Request::Status) => {
+            (Role::Control, Request::Status { scope }) => {
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.watches = true;
                 }
-                return self.begin_status(id);
+                return self.begin_status(id, scope);
             }
             (Role::Control, request) if connection.guest && !is_harmless(&request) => {
                 let text = "root may look at another user's broker, not use or change it: run the \
@@ -168,7 +171,7 @@ impl Broker {
                 Err(Refusal::new(libc::EPROTO, "reports belong on an event stream"))
             }
             // `begin_status` sends its several answers.
-            Request::Status => reply(Reply::Done),
+            Request::Status { .. } => reply(Reply::Done),
             // `ping` answers this.
             Request::PingHost(_) => reply(Reply::Done),
         }
@@ -343,8 +346,8 @@ impl Broker {
 
     // Status
 
-    fn begin_status(&mut self, id: u64) {
-        for part in self.status(id).into_parts() {
+    fn begin_status(&mut self, id: u64, scope: Scope) {
+        for part in self.status(id, scope).into_parts() {
             self.answer(id, &Reply::Status(Box::new(part)), None);
         }
         let streams = self.event_streams();
@@ -356,7 +359,7 @@ impl Broker {
         let Some(number) = self.gatherings.begin(now(), id, pids) else {
             return self.refuse(id, libc::EBUSY, "too many ask for the status at once".into());
         };
-        let Ok(bytes) = message::encode(&Push::StatusRequest { id: number }) else { return };
+        let Ok(bytes) = message::encode(&Push::StatusRequest { id: number, scope }) else { return };
         let bytes: Rc<[u8]> = bytes.into();
         for stream in streams {
             self.send(stream, Rc::clone(&bytes), None);
@@ -381,7 +384,19 @@ impl Broker {
     }
 
     /// The status for `asker`, without the asker's own connection.
-    fn status(&self, asker: u64) -> BrokerStatus {
+    fn status(&self, asker: u64, scope: Scope) -> BrokerStatus {
+        let status = BrokerStatus {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_ms: (now() - self.started).as_millis() as u64,
+            table: self.host.table().clone(),
+            counters: self.all_counters(),
+            cm_counters: *self.cm.counters(),
+            ..BrokerStatus::default()
+        };
+        if scope == Scope::Traffic {
+            return status;
+        }
         let others = self.connections.iter().filter(|(id, _)| **id != asker);
         let clients = others.map(|(_, connection)| ClientStatus {
             pid: connection.pid,
@@ -395,15 +410,10 @@ impl Broker {
             overflows: overflows.into(),
         });
         BrokerStatus {
-            pid: std::process::id(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            uptime_ms: (now() - self.started).as_millis() as u64,
             clients: clients.collect(),
             slots: slots.collect(),
             cm_ids: self.cm_ids(),
-            table: self.host.table().clone(),
-            counters: self.all_counters(),
-            cm_counters: *self.cm.counters(),
+            ..status
         }
     }
 
