@@ -273,9 +273,11 @@ impl Link {
             let latest = self.latest.entry((from, to)).or_default();
             at = at.max(*latest);
             *latest = at;
+            // A queue takes what comes in the order in which it comes. Where packets overtake each other that
+            // is not known yet: those sent later would find it full of what comes after them.
+            at = Port::queue(&self.plan, &mut self.ports[to].in_free, at, bytes)
+                .ok_or(Drop::Queue)?;
         }
-        let mut at =
-            Port::queue(&self.plan, &mut self.ports[to].in_free, at, bytes).ok_or(Drop::Queue)?;
         if rng.chance(self.link_faults.overtake) {
             at += rng.time(self.plan.delay * 2);
         }
