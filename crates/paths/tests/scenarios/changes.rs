@@ -351,3 +351,31 @@ fn no_tag_ever_stands_for_two_paths() {
         assert!(seen.len() > 2 * numbers.len(), "numbers have come back: {seen:?}");
     }
 }
+
+#[test]
+fn addresses_that_a_handshake_tells_first_make_a_path() {
+    for seed in 0..SEEDS {
+        let host = (seed % 2) as usize;
+        let mut net = Net::new(seed, 1);
+        net.connect();
+        net.run(100 * MS);
+        net.hosts[host].local[0].ip = "10.0.1.101".parse().unwrap();
+        net.tell_local(host);
+        net.run(100 * MS);
+        assert_eq!(net.up_paths(host), 1, "seed {seed}");
+        // The first address comes back while nothing gets through; then a queue pair is connected
+        // before the change is told once more.
+        net.cut(0, true);
+        net.hosts[host].local[0].ip = ip(0, host);
+        net.tell_local(host);
+        net.run(Duration::from_secs(1));
+        net.hosts[host].paths.detach(net.now, QPN[host]);
+        net.cut(0, false);
+        net.attach(host);
+        net.run(Duration::from_secs(1));
+        net.assert_same_paths();
+        net.start_traffic();
+        net.run(100 * MS);
+        assert!(net.hosts.iter().all(|h| h.acked > 0), "seed {seed}");
+    }
+}
