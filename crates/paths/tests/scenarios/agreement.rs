@@ -335,3 +335,37 @@ fn a_queue_pair_that_comes_back_during_the_handshake_is_not_taken_for_the_one_be
         assert_eq!(refused, 0, "after {round_trips}");
     }
 }
+
+#[test]
+fn ends_that_are_in_different_associations_find_together() {
+    for seed in 0..SEEDS {
+        let mut net = connected(seed);
+        let host = (seed % 2) as usize;
+        // Its tags are not those of a new one.
+        for link in 0..2 {
+            net.cut(link, true);
+            net.run(Duration::from_secs(1));
+            net.cut(link, false);
+            net.run(Duration::from_secs(2));
+        }
+        let (before, peer) = (net.hosts[host].paths.clone(), net.hosts[host].peer);
+        // The other end begins a new association, as if this one had done so, too.
+        net.hosts[host].paths.detach(net.now, QPN[host]);
+        net.run(Config::default().linger + 10 * MS);
+        net.attach(host);
+        net.run(100 * MS);
+        net.assert_same_paths();
+        // This end is in the one of before.
+        net.hosts[host].paths = before;
+        net.hosts[host].peer = peer;
+        // Another association numbers its paths anew.
+        net.hosts.iter_mut().for_each(|h| h.fence.clear());
+        net.start_traffic();
+        net.run(Duration::from_secs(2));
+        let peers = [net.hosts[0].peer.unwrap(), net.hosts[1].peer.unwrap()];
+        assert_understood(&mut net, peers, &format!("seed {seed}"));
+        let acked: Vec<u64> = net.hosts.iter().map(|h| h.acked).collect();
+        net.run(100 * MS);
+        assert!(net.hosts.iter().zip(acked).all(|(h, before)| h.acked > before), "seed {seed}");
+    }
+}

@@ -87,7 +87,7 @@ pub(crate) struct Host {
     pub(crate) acked: u64,
     pub(crate) received: u64,
     /// Generations that this side has raised: nothing older may be accepted.
-    fence: BTreeMap<u8, u16>,
+    pub(crate) fence: BTreeMap<u8, u16>,
 }
 
 pub(crate) struct Net {
