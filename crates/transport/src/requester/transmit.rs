@@ -31,8 +31,13 @@ const ACK_EVERY: u32 = 16;
 const WARY_PACKETS: u64 = 1024;
 /// A READ is not split into smaller requests than this only because the window is nearly full.
 const READ_MIN_BYTES: u32 = 16 << 10;
+/// Most bytes that one request of a READ asks for. A responder sends long answers with fewer system calls,
+/// and wakes up once for each request.
+const READ_MAX_BYTES: u32 = 256 << 10;
+/// A request asks for this share of the window if it can; its other parts are answered meanwhile.
+const READ_SHARE: u32 = 4;
 
-/// The most packets of one burst or READ request at this path MTU.
+/// The most packets of one burst at this path MTU.
 #[inline]
 pub(crate) fn burst_packets(mtu: u32) -> u32 {
     (BURST_BYTES / mtu).clamp(1, BURST_PACKETS)
@@ -266,7 +271,8 @@ impl Requester {
         let Some(wqe) = self.sq.next() else { return Step::Idle };
         let packets = wqe.packets;
         let alone = self.flight.charged() == 0;
-        let possible = (packets - k).min(burst_packets(mtu));
+        let most = if wqe.is_read() { READ_MAX_BYTES / mtu } else { 1 };
+        let possible = (packets - k).min(most);
         let wanted = possible.min(self.flight.room(core.in_flight_max));
         if wanted == 0 {
             return Step::Idle;
@@ -275,9 +281,12 @@ impl Requester {
         if wqe.is_read() {
             let last_len = wqe.packet_len(k + wanted - 1, mtu);
             n = context.fit(wanted, mtu, last_len, alone);
-            // A READ of a few bytes costs as much as a large one, so wait until the window is
-            // wider.
-            if n < possible.min(READ_MIN_BYTES.div_ceil(mtu)) && !alone {
+            // A request for a few bytes costs as much as a large one, so it waits until the window
+            // has opened by a share.
+            let fits = self.flight.charged() + context.window / (mtu + PACKET_COST);
+            let whole = fits.min(core.in_flight_max);
+            let least = (whole / READ_SHARE).max(READ_MIN_BYTES.div_ceil(mtu));
+            if n < possible.min(least) && !alone {
                 return if n < wanted { Step::Blocked } else { Step::Idle };
             }
         } else if context.window < 8 + PACKET_COST && !alone {

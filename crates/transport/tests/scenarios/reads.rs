@@ -1,5 +1,8 @@
 //! A READ returns the memory as it was before any later request of its queue pair was executed.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use polypath_transport::*;
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Packet;
@@ -214,4 +217,30 @@ fn what_another_queue_pair_or_the_program_writes_is_not_held_back() {
     p.nodes[1].write_memory(0, &[2; 100]);
     p.run();
     assert_eq!(p.nodes[0].memory(LANDING as usize, 100), [2; 100]);
+}
+
+/// Each request costs the peer a wake-up and a send that is not full.
+#[test]
+fn a_long_read_asks_for_at_least_a_quarter_of_the_window_at_a_time() {
+    let len = 0x40000;
+    let mut p = Pair::new(Setup { mtu: 1024, ..Setup::default() });
+    p.nodes[0].host.window = 128 << 10;
+    p.nodes[1].write_memory(0, &pattern(len as usize, 1));
+    let asked: Rc<RefCell<Vec<u32>>> = Rc::default();
+    let log = Rc::clone(&asked);
+    p.filter = Some(Box::new(move |to, packet| {
+        if to == 1 && packet.opcode().is_read_request() {
+            log.borrow_mut().extend(packet.headers.reth.map(|reth| reth.len));
+        }
+        true
+    }));
+    p.nodes[0].post(1, READ, LANDING, len);
+    p.run();
+    assert_eq!(p.nodes[0].host.statuses(), [(1, WcStatus::Success)]);
+    assert_eq!(p.nodes[0].memory(LANDING as usize, len as usize), pattern(len as usize, 1));
+    let asked = asked.borrow();
+    assert_eq!(asked.iter().sum::<u32>(), len);
+    let (_, long) = asked.split_last().unwrap();
+    assert!(long.len() > 1 && long.iter().all(|n| *n >= 28 << 10), "{asked:?}");
+    p.assert_settled();
 }
