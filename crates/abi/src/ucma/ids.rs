@@ -188,7 +188,7 @@ impl Ids {
         }
     }
 
-    /// Whether any thread waits. A thread that was cancelled counts as waiting forever.
+    /// Whether any thread waits.
     pub(crate) fn somebody_waits(&self, fd: c_int) -> bool {
         self.waiting.as_ref().and_then(|waiting| waiting.get(&fd)).is_some_and(|&count| count > 0)
     }

@@ -19,6 +19,7 @@ pub(crate) mod ids;
 pub(crate) mod layout;
 mod who;
 
+use core::cell::Cell;
 use core::ffi::{CStr, c_char};
 use core::mem::zeroed;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -249,15 +250,11 @@ pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Opt
     let blocks = flags < 0 || flags & libc::O_NONBLOCK == 0;
     let mut event = [0_u8; EVENT_MAX];
     loop {
-        guard::run((), || IDS.lock().begin_wait(fd));
-        // SAFETY: the buffer has that many bytes. Nothing here needs to be dropped if the thread is
-        // cancelled.
-        let got = unsafe { recv(fd, event.as_mut_ptr().cast(), EVENT_MAX, 0) };
-        let errno = guard::errno();
+        let (got, errno) = wait_for_event(fd, &mut event);
         let length = usize::try_from(got).unwrap_or(0);
         let verdict = guard::run(EventFate::Drop(None), || {
             let mut ids = IDS.lock();
-            ids.end_wait(fd);
+            end_wait(&mut ids);
             ids.delivered(&event[..length], number)
         });
         if got < 0 && errno == libc::EBADF && blocks {
@@ -286,6 +283,45 @@ pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, len: size_t) -> Opt
                 }
             }
         }
+    }
+}
+
+/// The descriptor whose event this thread waits for. A thread that is cancelled ends its wait when
+/// its values are destroyed, which is before `pthread_join()` of it returns.
+struct Wait(Cell<Option<c_int>>);
+
+thread_local! {
+    static WAIT: Wait = const { Wait(Cell::new(None)) };
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        if let Some(fd) = self.0.take() {
+            IDS.lock().end_wait(fd);
+        }
+    }
+}
+
+/// Waits until a datagram arrives. Returns what `recv()` returned, and `errno`. The wait is noted,
+/// and lasts until [`end_wait`].
+fn wait_for_event(fd: c_int, event: &mut [u8; EVENT_MAX]) -> (ssize_t, c_int) {
+    guard::run((), || {
+        // A thread whose values are being destroyed can't note it. It only waits.
+        let _ = WAIT.try_with(|wait| {
+            IDS.lock().begin_wait(fd);
+            wait.0.set(Some(fd));
+        });
+    });
+    // SAFETY: the buffer has that many bytes. Nothing here needs to be dropped if the thread is
+    // cancelled.
+    let got = unsafe { recv(fd, event.as_mut_ptr().cast(), EVENT_MAX, 0) };
+    (got, guard::errno())
+}
+
+/// Ends the wait of this thread.
+fn end_wait(ids: &mut Ids) {
+    if let Ok(Some(fd)) = WAIT.try_with(|wait| wait.0.take()) {
+        ids.end_wait(fd);
     }
 }
 
@@ -348,5 +384,48 @@ pub(crate) fn purge(fd: c_int) {
             EventFate::Drop(child) => abandon(fd, child),
             EventFate::Forward(home) => forward(home, &event[..got]),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The program of a thread that waits for an event of the descriptor in its argument.
+    extern "C-unwind" fn waits(argument: *mut c_void) -> *mut c_void {
+        let fd = c_int::try_from(argument.addr()).unwrap();
+        wait_for_event(fd, &mut [0; EVENT_MAX]);
+        core::ptr::null_mut()
+    }
+
+    unsafe extern "C-unwind" {
+        /// Declared here because the thread's program may be unwound.
+        fn pthread_create(
+            thread: *mut libc::pthread_t,
+            attributes: *const libc::pthread_attr_t,
+            program: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+            argument: *mut c_void,
+        ) -> c_int;
+        fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+    }
+
+    #[test]
+    fn a_thread_that_is_cancelled_does_not_wait_for_ever() {
+        let (socket, _peer) = socket::pair().unwrap();
+        let fd = socket.as_raw_fd();
+        let argument = core::ptr::without_provenance_mut(usize::try_from(fd).unwrap());
+        let null = core::ptr::null_mut();
+        let mut thread = 0;
+        // SAFETY: the thread is joined below. Nothing in it needs to be dropped when it is
+        // cancelled, which it only is in `recv()`.
+        unsafe {
+            assert_eq!(pthread_create(&mut thread, null, waits, argument), 0);
+            while !IDS.lock().somebody_waits(fd) {
+                std::thread::yield_now();
+            }
+            assert_eq!(pthread_cancel(thread), 0);
+            assert_eq!(libc::pthread_join(thread, core::ptr::null_mut()), 0);
+        }
+        assert!(!IDS.lock().somebody_waits(fd));
     }
 }
