@@ -55,6 +55,7 @@ mod ours;
 mod paths;
 mod pd;
 mod post;
+mod post_recv;
 mod qp;
 mod qp_ex;
 mod qp_make;

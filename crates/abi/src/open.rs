@@ -12,7 +12,8 @@ use crate::forward::{refuse_errno, refuse_null, refuse_silently};
 use crate::layout::{Pointer, ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::qp::qp_of;
 use crate::{
-    buffer, cq, cq_make, device, dm, guard, identity, memory, pd, post, qp_make, query, srq, xrc,
+    buffer, cq, cq_make, device, dm, guard, identity, memory, pd, post, post_recv, qp_make, query,
+    srq, xrc,
 };
 
 /// The number of completion vectors of a context. Interrupts are threads here, so more vectors
@@ -56,7 +57,7 @@ fn operations() -> ibv_context_ops {
         compat_modify_qp: number,
         compat_destroy_qp: number,
         post_send: slot!(post::post_send),
-        post_recv: slot!(post::post_recv),
+        post_recv: slot!(post_recv::post_recv),
         compat_create_ah: object,
         compat_destroy_ah: number,
         compat_attach_mcast: number,

@@ -8,20 +8,19 @@ use core::slice;
 
 use libc::c_int;
 use polypath_verbs::{
-    Access, MwBind, PostFailure, QpType, RecvWr, SendData, SendFlags, SendOp, SendRequest, Sge,
-    UdTarget,
+    Access, MwBind, PostFailure, QpType, SendData, SendFlags, SendOp, SendRequest, Sge, UdTarget,
 };
 use smallvec::SmallVec;
 
 use crate::ah::ah_of;
 use crate::guard;
 use crate::layout::{
-    ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, wr_bind_mw,
+    ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_qp, ibv_send_wr, ibv_sge, wr_bind_mw,
 };
 use crate::qp::{CQp, qp_of};
 
 /// The number of work requests that are passed on at once.
-const BATCH: usize = 16;
+pub(crate) const BATCH: usize = 16;
 
 /// The largest scatter/gather list that is read at all; it is above any device's limit.
 const SGES_MAX: usize = 1024;
@@ -52,7 +51,7 @@ pub(crate) unsafe fn sges<'a>(list: *const ibv_sge, count: usize) -> Result<&'a 
     Ok(unsafe { slice::from_raw_parts(list.cast(), count) })
 }
 
-fn count(number: c_int) -> Result<usize, c_int> {
+pub(crate) fn count(number: c_int) -> Result<usize, c_int> {
     usize::try_from(number).map_err(|_| libc::EINVAL)
 }
 
@@ -162,7 +161,7 @@ fn alone(wr: &ibv_send_wr) -> bool {
     wr.opcode == OPCODE_BIND || (wr.send_flags & SendFlags::INLINE.bits() != 0 && wr.num_sge > 1)
 }
 
-fn failure(error: &PostFailure) -> c_int {
+pub(crate) fn failure(error: &PostFailure) -> c_int {
     if crate::log::enabled() {
         crate::log::line(format_args!("ibv_post_send: {}", error.error));
     }
@@ -324,72 +323,6 @@ pub(crate) unsafe extern "C-unwind" fn post_send(
             }
         }
     }
-}
-
-/// `ibv_post_recv`'s slot.
-///
-/// # Safety
-/// As the headers call it.
-pub(crate) unsafe extern "C-unwind" fn post_recv(
-    qp: *mut ibv_qp,
-    list: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-) -> c_int {
-    // SAFETY: the headers call it with our queue pair, and arguments as `post_receives` requires.
-    guard::run(libc::EIO, || unsafe {
-        let inner = qp_of(qp).inner();
-        post_receives(list, bad, |batch| inner.post_recv(batch))
-    })
-}
-
-/// Passes a list of receives to `post` in batches.
-///
-/// # Safety
-/// `list` is a list of receive work requests; `bad` is null or writable.
-pub(crate) unsafe fn post_receives(
-    list: *mut ibv_recv_wr,
-    bad: *mut *mut ibv_recv_wr,
-    post: impl Fn(&[RecvWr]) -> Result<(), PostFailure>,
-) -> c_int {
-    let mut wr = list;
-    // SAFETY: each element of the list is a work request that says where its elements are. Null
-    // ends the list. `bad` is null or writable.
-    unsafe {
-        let refuse = |wr: *mut ibv_recv_wr, errno: c_int| {
-            if !bad.is_null() {
-                *bad = wr;
-            }
-            errno
-        };
-        while !wr.is_null() {
-            let mut batch: SmallVec<[RecvWr; BATCH]> = SmallVec::new();
-            let first = wr;
-            let mut refused = None;
-            while !wr.is_null() && batch.len() < BATCH {
-                match count((*wr).num_sge).and_then(|count| sges((*wr).sg_list, count)) {
-                    Ok(list) => {
-                        batch.push(RecvWr { wr_id: (*wr).wr_id, sges: SmallVec::from_slice(list) });
-                    }
-                    Err(errno) => {
-                        refused = Some(errno);
-                        break;
-                    }
-                }
-                wr = (*wr).next;
-            }
-            if let Err(error) = post(&batch) {
-                let mut at = first;
-                for _ in 0..error.index {
-                    at = (*at).next;
-                }
-                return refuse(at, failure(&error));
-            }
-            if let Some(errno) = refused {
-                return refuse(wr, errno);
-            }
-        }
-    }
-    0
 }
 
 /// The function in `ibv_bind_mw`'s slot, for windows of type 1, whose key the library chooses.
