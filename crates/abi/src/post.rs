@@ -368,6 +368,7 @@ mod tests {
     use crate::double::{self, Kit};
     use crate::layout::{ibv_mw_bind, ibv_qp_ex};
     use crate::memory::{alloc_mw, dealloc_mw};
+    use crate::qp_ex::REQUESTS_MAX;
 
     /// A list of sends with these ids, each of one element.
     fn sends(names: core::ops::Range<u64>, sge: *mut ibv_sge) -> Vec<ibv_send_wr> {
@@ -508,6 +509,28 @@ mod tests {
         let posted = double::posted(&kit);
         assert_eq!(posted.len(), 2);
         assert_eq!(posted[1], "1 Write { va: 4096, rkey: 7 } 1 sges");
+    }
+
+    #[test]
+    fn a_bind_beyond_the_longest_list_is_not_kept() {
+        let kit = Kit::new(1);
+        // SAFETY: objects of ours, each freed once; the functions are called as the headers do.
+        unsafe {
+            let ex: *mut ibv_qp_ex = kit.qp.cast();
+            let mw = alloc_mw(kit.pd, 2);
+            let info: ibv_mw_bind_info = zeroed();
+            call!(ex, wr_start() as fn());
+            for _ in 0..REQUESTS_MAX {
+                call!(ex, wr_send() as fn());
+            }
+            call!(
+                ex,
+                wr_bind_mw(mw, 0x101, &info) as fn(*mut ibv_mw, u32, *const ibv_mw_bind_info)
+            );
+            assert_eq!(call!(ex, wr_complete() as fn() -> c_int), libc::ENOMEM);
+            assert_eq!(dealloc_mw(mw), 0);
+        }
+        assert_eq!(double::posted(&kit), ["stage 3 0x101", "unstage 3"]);
     }
 
     #[test]

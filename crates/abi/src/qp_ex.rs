@@ -19,7 +19,7 @@ use crate::post::{only_type_2, sges, stage, unstage};
 use crate::qp::CQp;
 
 /// The largest number of work requests between `ibv_wr_start` and `ibv_wr_complete`.
-const REQUESTS_MAX: usize = 1 << 16;
+pub(crate) const REQUESTS_MAX: usize = 1 << 16;
 
 /// Our queue pair between `wr_start` and `wr_complete` or `wr_abort`, as C passes it to the
 /// functions in its structure. Its lock is held meanwhile, so its draft belongs to this thread
@@ -50,8 +50,10 @@ impl Posting {
         // in these fields before the call.
         let (wr_id, flags) = unsafe { ((*public).wr_id, (*public).wr_flags) };
         let flags = SendFlags::from_bits_truncate(flags) - SendFlags::INLINE;
-        self.with_draft(|_, draft| {
+        self.with_draft(|this, draft| {
             if draft.requests.len() == REQUESTS_MAX {
+                // It is in no draft, so nothing else takes back its bind.
+                unstage(this, op);
                 return draft.fail(libc::ENOMEM);
             }
             let data = Data::Sges(0..0);
