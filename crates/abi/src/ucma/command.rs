@@ -13,8 +13,8 @@ use polypath_ipc::message::CM_COMMAND_MAX;
 use crate::ucma::both::{Asked, Job, Outcome, Outside, World};
 use crate::ucma::ids::Ids;
 use crate::ucma::layout::{
-    ACCEPT, CREATE_ID, DESTROY_ID, GET_EVENT, HEADER, JOIN_IP_MCAST, JOIN_MCAST, LEAVE_MCAST,
-    MIGRATE_ID, SET_OPTION, u32_at, u64_at,
+    ACCEPT, CREATE_ID, DESTROY_ID, EVENT_LEN_MIN, GET_EVENT, HEADER, JOIN_IP_MCAST, JOIN_MCAST,
+    LEAVE_MCAST, MIGRATE_ID, SET_OPTION, u32_at, u64_at,
 };
 use crate::ucma::{File, IDS, file, purge};
 
@@ -100,6 +100,10 @@ pub(crate) unsafe fn run(
 /// What the command points to is as the kernel's ABI requires.
 unsafe fn execute(fd: c_int, file: File, command: &Command<'_>) -> Result<Step, c_int> {
     if command.code == GET_EVENT {
+        // The kernel checks this before it takes an event, which stays for the next command.
+        if command.out < EVENT_LEN_MIN {
+            return Err(libc::ENOSPC);
+        }
         let response = command.response()?;
         return Ok(Step::Wait { response, room: command.out, file: file.number });
     }
@@ -255,6 +259,19 @@ mod tests {
         assert_eq!(Command::parse(&bytes).unwrap().response().unwrap().addr(), 2);
         let bytes = command(DESTROY_ID, &body, 4);
         assert_eq!(Command::parse(&bytes).unwrap().response().unwrap().addr(), 1);
+    }
+
+    #[test]
+    fn an_event_is_not_put_into_a_response_that_is_too_small() {
+        let file = File { number: 1, both: None, inode: (0, 0) };
+        let run = |room| {
+            let bytes = command(GET_EVENT, &8_u64.to_ne_bytes(), room);
+            // SAFETY: the response is only written when an event has come.
+            unsafe { execute(-1, file, &Command::parse(&bytes).unwrap()) }
+        };
+        assert_eq!(run(323).err(), Some(libc::ENOSPC));
+        // Programs built before ECE, on 32 bits, have 324 bytes.
+        assert!(matches!(run(324), Ok(Step::Wait { room: 324, .. })));
     }
 
     #[test]

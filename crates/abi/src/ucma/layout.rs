@@ -41,6 +41,10 @@ const CONN_PARAM: usize = 272;
 /// Bytes of `rdma_ucm_event_resp`.
 pub(crate) const EVENT_LEN: usize = 336;
 
+/// Bytes of it that `GET_EVENT` must have room for: all but `reserved` and `ece`, which old programs
+/// do not have.
+pub(crate) const EVENT_LEN_MIN: usize = EVENT_LEN - 4 - 8;
+
 /// Where in its body a command names the id that it is about; `None` for those that name none.
 pub(crate) fn id_at(code: u32) -> Option<usize> {
     match code {
