@@ -7,6 +7,7 @@ use polypath_verbs::{
 
 use crate::ah::{address, c_address};
 use crate::layout::{ibv_qp_attr, ibv_qp_cap};
+use crate::memory::OPTIONAL;
 use crate::query::mtu_code;
 
 /// The rights that apply to a queue pair. Programs also pass rights of their regions; rxe and
@@ -88,7 +89,8 @@ pub(crate) fn attributes(attr: &ibv_qp_attr, mask: c_int) -> Result<(QpAttr, QpA
         sq_psn: attr.sq_psn,
         dest_qpn: attr.dest_qp_num,
         access: masked(has(QpAttrMask::ACCESS_FLAGS), Access::empty(), || {
-            Access::from_bits(attr.qp_access_flags)
+            let known = Access::all().bits();
+            Access::from_bits(attr.qp_access_flags & (known | !OPTIONAL))
                 .map(|access| access & QP_ACCESS)
                 .ok_or_else(|| Error::invalid("unknown bits in qp_access_flags"))
         })?,
@@ -176,6 +178,18 @@ mod tests {
             assert_eq!(attributes(&rubbish, bit).unwrap_err().errno, libc::EINVAL);
         }
         assert_eq!(attributes(&ibv_qp_attr::default(), 1 << 30).unwrap_err().errno, libc::EINVAL);
+    }
+
+    #[test]
+    fn optional_rights_of_regions_are_ignored() {
+        let access = |bits| {
+            let given = ibv_qp_attr { qp_access_flags: bits, ..ibv_qp_attr::default() };
+            attributes(&given, QpAttrMask::ACCESS_FLAGS.bits().cast_signed())
+                .map(|(attr, _)| attr.access)
+        };
+        let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        assert_eq!(access(write.bits() | OPTIONAL).unwrap(), write);
+        assert_eq!(access(write.bits() | 1 << 30).unwrap_err().errno, libc::EINVAL);
     }
 
     #[test]

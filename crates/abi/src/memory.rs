@@ -13,7 +13,7 @@ use crate::ours::Ours;
 use crate::pd::{CPd, pd_of};
 
 /// Access bits that a provider may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
-const OPTIONAL: u32 = 0x3ff0_0000;
+pub(crate) const OPTIONAL: u32 = 0x3ff0_0000;
 
 /// A memory region.
 #[repr(C)]
