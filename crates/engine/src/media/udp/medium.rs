@@ -79,7 +79,7 @@ impl Tx for Sender {
     }
 
     fn interfaces_changed(&mut self, _table: &Table) {
-        self.forget_sizes();
+        self.forget_refusals();
     }
 }
 

@@ -300,10 +300,12 @@ impl Sender {
         std::mem::take(&mut self.total)
     }
 
-    /// Forgets which sizes were too large, because interfaces have changed.
-    pub fn forget_sizes(&mut self) {
+    /// Forgets which sizes were too large and where UDP_SEGMENT failed, because interfaces have
+    /// changed.
+    pub fn forget_refusals(&mut self) {
         for flow in self.flows.iter_mut() {
             flow.fits = u16::MAX;
+            flow.segmentation = true;
         }
     }
 
@@ -311,6 +313,16 @@ impl Sender {
     #[cfg(test)]
     pub(super) fn sockets(&self) -> usize {
         self.sockets.len()
+    }
+
+    /// Handles the first queued send as if the kernel had rejected it. Returns the number of sends
+    /// that were queued. Nothing is queued afterwards.
+    #[cfg(test)]
+    pub(super) fn refuse_queued(&mut self, errno: i32) -> usize {
+        let (first, count) = (self.batch.sends()[0], self.batch.sends().len());
+        self.refused(&first, errno);
+        self.batch.clear();
+        count
     }
 
     /// The packets that are queued, one by one.

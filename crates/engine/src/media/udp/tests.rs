@@ -11,6 +11,7 @@ use super::*;
 use crate::memory::Segment;
 
 mod destinations;
+mod refusals;
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
