@@ -287,11 +287,11 @@ impl Context for Opened {
     fn dealloc_mw(&self, _mw: u32) -> Result<()> {
         Ok(())
     }
-    fn stage_bind(&self, _pd: u32, mw: u32, rkey: u32, _bind: &MwBind) -> Result<()> {
+    fn stage_bind(&self, _pd: u32, _qpn: u32, mw: u32, rkey: u32, _bind: &MwBind) -> Result<()> {
         POSTED.lock().unwrap().push((self.async_fd(), format!("stage {mw} {rkey:#x}")));
         Ok(())
     }
-    fn unstage_bind(&self, mw: u32, _rkey: u32) {
+    fn unstage_bind(&self, _qpn: u32, mw: u32, _rkey: u32) {
         POSTED.lock().unwrap().push((self.async_fd(), format!("unstage {mw}")));
     }
     fn create_ah(&self, pd: u32, attr: &AhAttr) -> Result<Arc<AddressHandle>> {

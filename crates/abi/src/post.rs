@@ -224,7 +224,7 @@ pub(crate) unsafe fn stage(
         let pd = qp.pd_number().ok_or(libc::EINVAL)?;
         qp.context()
             .inner()
-            .stage_bind(pd, window.handle, rkey, &bind)
+            .stage_bind(pd, qp.inner().number(), window.handle, rkey, &bind)
             .map_err(|error| error.errno)?;
         Ok(SendOp::BindMw { mw: window.handle, rkey })
     }
@@ -233,7 +233,7 @@ pub(crate) unsafe fn stage(
 /// Undoes [`stage`].
 pub(crate) fn unstage(qp: &CQp, op: SendOp) {
     if let SendOp::BindMw { mw, rkey } = op {
-        qp.context().inner().unstage_bind(mw, rkey);
+        qp.context().inner().unstage_bind(qp.inner().number(), mw, rkey);
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use polypath_topology::DeviceSpec;
+use polypath_transport::RemoteKey;
 use polypath_verbs::{
     AddressHandle, AhAttr, AsyncEvent, CompletionChannel, CompletionQueue, Context, CqRequest,
     DeviceAttr, DeviceInfo, DeviceMemory, Error, GidEntry, MemoryRegion, MrRequest, MwBind,
@@ -209,14 +210,14 @@ impl Context for OpenDevice {
         Ok(())
     }
 
-    fn stage_bind(&self, pd: u32, mw: u32, rkey: u32, bind: &MwBind) -> Result<()> {
+    fn stage_bind(&self, pd: u32, qpn: u32, mw: u32, rkey: u32, bind: &MwBind) -> Result<()> {
         let info =
             BindInfo { region: bind.region, addr: bind.addr, len: bind.len, access: bind.access };
-        self.shared.memory.stage_bind(pd, mw, rkey, info)
+        self.shared.memory.stage_bind(mw, RemoteKey { pd, qpn, rkey }, info)
     }
 
-    fn unstage_bind(&self, mw: u32, rkey: u32) {
-        self.shared.memory.unstage_bind(mw, rkey);
+    fn unstage_bind(&self, qpn: u32, mw: u32, rkey: u32) {
+        self.shared.memory.unstage_bind(mw, qpn, rkey);
     }
 
     fn create_ah(&self, pd: u32, attr: &AhAttr) -> Result<Arc<AddressHandle>> {

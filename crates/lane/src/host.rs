@@ -214,8 +214,8 @@ impl<Q, O: Outside<Q>> Memory for QpHost<'_, Q, O> {
         self.out.memory(self.own).bind_mw(mw, key)
     }
 
-    fn cancel_bind(&mut self, mw: u32, rkey: u32) {
-        self.out.memory(self.own).cancel_bind(mw, rkey);
+    fn cancel_bind(&mut self, mw: u32, key: RemoteKey) {
+        self.out.memory(self.own).cancel_bind(mw, key);
     }
 }
 

@@ -114,5 +114,5 @@ pub trait Memory {
     /// Binds a memory window (posted bind), which has this key from then on.
     fn bind_mw(&mut self, mw: u32, key: RemoteKey) -> Result<(), Fault>;
     /// Says that a posted bind was flushed, and that [`Memory::bind_mw`] will not be called for it.
-    fn cancel_bind(&mut self, _mw: u32, _rkey: u32) {}
+    fn cancel_bind(&mut self, _mw: u32, _key: RemoteKey) {}
 }

@@ -156,15 +156,15 @@ impl QueuePair {
         self.core.reset();
         match &mut self.halves {
             Halves::Rc(rc) => {
-                rc.0.clear(host);
+                rc.0.clear(&self.core, host);
                 rc.1.clear(host);
             }
             Halves::Uc(sender, receiver) => {
-                sender.clear(host);
+                sender.clear(&self.core, host);
                 receiver.clear();
             }
             Halves::Ud(sender, receiver) => {
-                sender.clear(host);
+                sender.clear(&self.core, host);
                 receiver.rq.clear();
                 self.core.attr.path_mtu = mtu;
             }

@@ -397,7 +397,7 @@ impl SendQueue {
         let Some(wqe) = self.queue.pop_front() else { return };
         self.sent = self.sent.saturating_sub(1);
         if status == WcStatus::WrFlushErr {
-            cancel(&wqe, host);
+            cancel(core, &wqe, host);
         }
         let good = status == WcStatus::Success;
         if good {
@@ -434,18 +434,18 @@ impl SendQueue {
     }
 
     /// Forgets all, without completions.
-    pub(crate) fn clear<H: Host>(&mut self, host: &mut H) {
+    pub(crate) fn clear<H: Host>(&mut self, core: &Core, host: &mut H) {
         for wqe in self.queue.drain(..) {
-            cancel(&wqe, host);
+            cancel(core, &wqe, host);
         }
         self.sent = 0;
     }
 }
 
 /// Tells the host that a work request will not be executed.
-fn cancel<H: Host>(wqe: &Wqe, host: &mut H) {
+fn cancel<H: Host>(core: &Core, wqe: &Wqe, host: &mut H) {
     if let SendOp::BindMw { mw, rkey } = wqe.op {
-        host.cancel_bind(mw, rkey);
+        host.cancel_bind(mw, core.key(core.config.pd, rkey));
     }
 }
 

@@ -133,13 +133,13 @@ pub trait Context: Send + Sync + Debug {
     fn dealloc_mw(&self, _mw: u32) -> Result<()> {
         lacks("memory windows")
     }
-    /// Says what a bind that is about to be posted ([`SendOp::BindMw`] with the same `mw` and
-    /// `rkey`) asks for.
-    fn stage_bind(&self, _pd: u32, _mw: u32, _rkey: u32, _bind: &MwBind) -> Result<()> {
+    /// Says what a bind that is about to be posted to queue pair `qpn` ([`SendOp::BindMw`] with the
+    /// same `mw` and `rkey`) asks for.
+    fn stage_bind(&self, _pd: u32, _qpn: u32, _mw: u32, _rkey: u32, _bind: &MwBind) -> Result<()> {
         lacks("memory windows")
     }
     /// Takes back [`Context::stage_bind`]: the post was refused.
-    fn unstage_bind(&self, _mw: u32, _rkey: u32) {}
+    fn unstage_bind(&self, _qpn: u32, _mw: u32, _rkey: u32) {}
     /// `ibv_create_ah`.
     fn create_ah(&self, _pd: u32, _attr: &AhAttr) -> Result<Arc<AddressHandle>> {
         lacks("address handles")

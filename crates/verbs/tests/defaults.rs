@@ -94,8 +94,8 @@ fn a_verb_that_a_device_does_not_implement_is_not_supported() {
     lacks(device.alloc_mw(1, 1), "memory windows");
     lacks(device.dealloc_mw(1), "memory windows");
     let bind = MwBind { region: 1, addr: 0, len: 0, access };
-    lacks(device.stage_bind(1, 1, 1, &bind), "memory windows");
-    device.unstage_bind(1, 1);
+    lacks(device.stage_bind(1, 1, 1, 1, &bind), "memory windows");
+    device.unstage_bind(1, 1, 1);
     lacks(device.create_ah(1, &AhAttr::default()), "address handles");
     lacks(device.create_channel(), "completion channels");
     let request = CqRequest { cqe: 1, channel: None, token: 0, ignore_overrun: false };

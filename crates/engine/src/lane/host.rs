@@ -112,8 +112,8 @@ impl Memory for QpMemory<'_> {
         self.0.context.memory.bind(mw, key)
     }
 
-    fn cancel_bind(&mut self, mw: u32, rkey: u32) {
-        self.0.context.memory.cancel_bind(mw, rkey);
+    fn cancel_bind(&mut self, mw: u32, key: RemoteKey) {
+        self.0.context.memory.cancel_bind(mw, key.qpn, key.rkey);
     }
 }
 

@@ -141,7 +141,7 @@ mod tests {
         let (window, rkey) = table.alloc_window(1, WindowType::Type1).unwrap();
         let bind =
             crate::memory::BindInfo { region: key, addr: 0, len: 8, access: Access::REMOTE_READ };
-        table.stage_bind(1, window, rkey, bind).unwrap();
+        table.stage_bind(window, named(1, 2, rkey), bind).unwrap();
         assert_eq!(table.bind(window, named(1, 2, rkey)), Err(Fault::Rights));
         table.deregister(key, || ()).unwrap();
     }

@@ -157,8 +157,9 @@ mod tests {
         }
         let (window, rkey) = table.alloc_window(PD, WindowType::Type1).unwrap();
         let info = BindInfo { region: key, addr: 4000, len: 500, access: Access::REMOTE_READ };
-        table.stage_bind(PD, window, rkey, info).unwrap();
-        table.bind(window, polypath_transport::RemoteKey { pd: PD, qpn: 9, rkey }).unwrap();
+        let bound = polypath_transport::RemoteKey { pd: PD, qpn: 9, rkey };
+        table.stage_bind(window, bound, info).unwrap();
+        table.bind(window, bound).unwrap();
         let by_window =
             |va| table.resolve_remote(&remote(PD, 9, rkey, va, 400, Access::REMOTE_READ));
         let direct = at(4050, 400, Access::REMOTE_READ);

@@ -330,15 +330,15 @@ impl MemoryTable {
     }
 
     /// Stores the parameters of a bind that is being posted, until [`MemoryTable::bind`] executes
-    /// it. `key` is the rkey that the window will get.
+    /// it. `key` has the rkey that the window will get.
     ///
     /// # Errors
     /// `EINVAL` if there is no such window, it belongs to another protection domain, or the key is
     /// not one of the window's; `ENOMEM` for more than [`STAGED_BINDS_MAX`].
-    pub fn stage_bind(&self, pd: u32, window: u32, key: u32, info: BindInfo) -> Result<()> {
+    pub fn stage_bind(&self, window: u32, key: RemoteKey, info: BindInfo) -> Result<()> {
         let mut names = self.write();
         let Some(Named::Window(w)) = names.get_mut(&window) else { return Err(no_window()) };
-        if w.pd != pd || name_of(key) != window {
+        if w.pd != key.pd || name_of(key.rkey) != window {
             return Err(Error::invalid(
                 "the window is of another protection domain, or the rkey is not one of this window's",
             ));
@@ -346,29 +346,29 @@ impl MemoryTable {
         if w.staged.len() >= STAGED_BINDS_MAX {
             return Err(Error::no_memory("too many posted binds of one window"));
         }
-        w.staged.push_back((key, info));
+        w.staged.push_back((key.qpn, key.rkey, info));
         Ok(())
     }
 
-    /// Removes the latest staged bind with `key`, because it was not posted after all.
-    pub fn unstage_bind(&self, window: u32, key: u32) {
+    /// Removes the queue pair's latest staged bind with `key`, because it was not posted after all.
+    pub fn unstage_bind(&self, window: u32, qpn: u32, key: u32) {
         if let Some(Named::Window(w)) = self.write().get_mut(&window)
-            && let Some(at) = w.staged.iter().rposition(|(k, _)| *k == key)
+            && let Some(at) = w.staged.iter().rposition(|&(q, k, _)| (q, k) == (qpn, key))
         {
             w.staged.remove(at);
         }
     }
 
-    /// Removes the oldest staged bind with `key`, because it was flushed.
-    pub fn cancel_bind(&self, window: u32, key: u32) {
+    /// Removes the queue pair's oldest staged bind with `key`, because it was flushed.
+    pub fn cancel_bind(&self, window: u32, qpn: u32, key: u32) {
         if let Some(Named::Window(w)) = self.write().get_mut(&window)
-            && let Some(at) = w.staged.iter().position(|(k, _)| *k == key)
+            && let Some(at) = w.staged.iter().position(|&(q, k, _)| (q, k) == (qpn, key))
         {
             w.staged.remove(at);
         }
     }
 
-    /// Executes the oldest staged bind of `window` with `key`.
+    /// Executes the queue pair's oldest staged bind of `window` with `key`.
     ///
     /// # Errors
     /// Nothing is staged, the protection domain is another one, the window is of type 2 and already
@@ -377,8 +377,8 @@ impl MemoryTable {
         let RemoteKey { pd, qpn, rkey: key } = key;
         let mut names = self.write();
         let Some(Named::Window(w)) = names.get_mut(&window) else { return Err(Fault::Key) };
-        let at = w.staged.iter().position(|(k, _)| *k == key).ok_or(Fault::Key)?;
-        let (_, info) = w.staged.remove(at).ok_or(Fault::Key)?;
+        let at = w.staged.iter().position(|&(q, k, _)| (q, k) == (qpn, key)).ok_or(Fault::Key)?;
+        let (_, _, info) = w.staged.remove(at).ok_or(Fault::Key)?;
         if w.pd != pd {
             return Err(Fault::Key);
         }
@@ -446,12 +446,12 @@ impl MemoryTable {
         }
     }
 
-    /// Whether a window is bound to a queue pair, or any bind is posted and not yet executed.
+    /// Whether a window is bound to a queue pair, or a bind is posted to it and not yet executed.
     pub fn has_windows_of(&self, qpn: u32) -> bool {
         let holds = |named: &Named| match named {
             Named::Window(w) => {
                 let bound = w.bound.as_ref().is_some_and(|bound| bound.grant.qpn == Some(qpn));
-                bound || !w.staged.is_empty()
+                bound || w.staged.iter().any(|&(q, ..)| q == qpn)
             }
             Named::Region(_) => false,
         };

@@ -355,7 +355,7 @@ fn type_2_window_opens_part_of_a_region_to_one_queue_pair() {
     assert_eq!(at(QPN, key, 0x1010, 1, READ), Err(Fault::Key), "not bound");
     let bound = next(key);
     let info = BindInfo { region, addr: 0x1010, len: 20, access: READ };
-    table.stage_bind(PD, window, bound, info).unwrap();
+    table.stage_bind(window, named(PD, QPN, bound), info).unwrap();
     assert_eq!(at(QPN, bound, 0x1010, 1, READ), Err(Fault::Key), "posted, not executed");
     table.bind(window, named(PD, QPN, bound)).unwrap();
     let segment = at(QPN, bound, 0x1010, 20, READ).unwrap();
@@ -368,7 +368,7 @@ fn type_2_window_opens_part_of_a_region_to_one_queue_pair() {
     assert_eq!(table.resolve(PD, local, Access::empty()), Err(Fault::Key), "not for local use");
 
     let again = next(bound);
-    table.stage_bind(PD, window, again, info).unwrap();
+    table.stage_bind(window, named(PD, QPN, again), info).unwrap();
     assert_eq!(table.bind(window, named(PD, QPN, again)), Err(Fault::Key), "still bound");
     assert_eq!(table.deregister(region, || ()).unwrap_err().errno, libc::EBUSY);
     assert_eq!(
@@ -380,7 +380,7 @@ fn type_2_window_opens_part_of_a_region_to_one_queue_pair() {
     table.invalidate(named(PD, QPN, bound)).unwrap();
     assert_eq!(table.invalidate(named(PD, QPN, bound)), Err(Fault::Key), "once");
     assert_eq!(at(QPN, bound, 0x1010, 1, READ), Err(Fault::Key));
-    table.stage_bind(PD, window, bound, info).unwrap();
+    table.stage_bind(window, named(PD, QPN, bound), info).unwrap();
     assert_eq!(
         table.bind(window, named(PD, QPN, bound)),
         Err(Fault::Key),
@@ -395,7 +395,7 @@ fn type_1_window_is_moved_by_binding_and_closed_by_length_zero() {
     let (table, region, window, first) = with_window(WindowType::Type1, &memory);
     let bind = |key, addr, len| {
         let info = BindInfo { region, addr, len, access: WRITE };
-        table.stage_bind(PD, window, key, info).unwrap();
+        table.stage_bind(window, named(PD, QPN, key), info).unwrap();
         table.bind(window, named(PD, QPN, key))
     };
     let write = |key, va| table.resolve_remote(&remote(PD, QPN + 5, key, va, 1, WRITE));
@@ -432,20 +432,50 @@ fn bind_is_refused_beyond_what_the_region_allows() {
         (region ^ 1, 0x1000, 1, READ, Fault::Key),
         (window << 8, 0x1000, 1, READ, Fault::Key),
     ] {
-        table.stage_bind(PD, window, key, BindInfo { region, addr, len, access }).unwrap();
+        table
+            .stage_bind(window, named(PD, QPN, key), BindInfo { region, addr, len, access })
+            .unwrap();
         assert_eq!(table.bind(window, named(PD, QPN, key)), Err(fault));
     }
     assert_eq!(table.bind(window, named(PD, QPN, key)), Err(Fault::Key), "nothing staged");
     let info = BindInfo { region, addr: 0x1000, len: 1, access: READ };
-    assert!(table.stage_bind(PD + 1, window, key, info).is_err());
-    assert!(table.stage_bind(PD, window, key ^ 0x100, info).is_err(), "not this window's");
+    assert!(table.stage_bind(window, named(PD + 1, QPN, key), info).is_err());
+    assert!(
+        table.stage_bind(window, named(PD, QPN, key ^ 0x100), info).is_err(),
+        "not this window's"
+    );
     for _ in 0..STAGED_BINDS_MAX {
-        table.stage_bind(PD, window, key, info).unwrap();
+        table.stage_bind(window, named(PD, QPN, key), info).unwrap();
     }
-    let error = table.stage_bind(PD, window, key, info).unwrap_err();
+    let error = table.stage_bind(window, named(PD, QPN, key), info).unwrap_err();
     assert_eq!(error.errno, libc::ENOMEM);
-    table.unstage_bind(window, key);
-    table.stage_bind(PD, window, key, info).unwrap();
+    table.unstage_bind(window, QPN, key);
+    table.stage_bind(window, named(PD, QPN, key), info).unwrap();
+}
+
+/// Two queue pairs post binds of a window with the same key. They execute them in the other order.
+#[test]
+fn each_queue_pair_executes_its_own_bind() {
+    let memory = [0u8; 100];
+    let (table, region, window, key) = with_window(WindowType::Type2, &memory);
+    let (key, other) = (next(key), QPN + 1);
+    let stage = |qpn, addr| {
+        let info = BindInfo { region, addr, len: 1, access: READ };
+        table.stage_bind(window, named(PD, qpn, key), info).unwrap();
+    };
+    stage(QPN, 0x1010);
+    stage(other, 0x1020);
+    assert!(!table.has_windows_of(QPN + 2));
+    table.bind(window, named(PD, other, key)).unwrap();
+    assert!(table.resolve_remote(&remote(PD, other, key, 0x1020, 1, READ)).is_ok());
+    // One that takes its bind back leaves that of the other.
+    stage(other, 0x1030);
+    table.unstage_bind(window, QPN, key);
+    assert!(!table.has_windows_of(QPN));
+    stage(QPN, 0x1040);
+    table.cancel_bind(window, QPN, key);
+    table.invalidate(named(PD, other, key)).unwrap();
+    assert!(table.has_windows_of(other), "its second bind");
 }
 
 #[test]
@@ -453,12 +483,12 @@ fn window_that_goes_frees_its_region() {
     let memory = [0u8; 100];
     let (table, region, window, key) = with_window(WindowType::Type2, &memory);
     let info = BindInfo { region, addr: 0x1000, len: 1, access: READ };
-    table.stage_bind(PD, window, next(key), info).unwrap();
+    table.stage_bind(window, named(PD, QPN, next(key)), info).unwrap();
     table.bind(window, named(PD, QPN, next(key))).unwrap();
     assert!(table.uses_pd(PD) && !table.uses_pd(PD + 1));
     table.forget_qp(QPN);
     assert_eq!(table.region(region).unwrap().windows(), 0);
-    table.stage_bind(PD, window, key, info).unwrap();
+    table.stage_bind(window, named(PD, QPN, key), info).unwrap();
     table.bind(window, named(PD, QPN, key)).unwrap();
     assert!(table.dealloc_window(region >> 8, || ()).is_err(), "not a window");
     table.dealloc_window(window, || ()).unwrap();
@@ -473,7 +503,11 @@ fn zero_based_window_counts_from_zero() {
     let (table, region, window, key) = with_window(WindowType::Type2, &memory);
     let access = READ | Access::ZERO_BASED;
     table
-        .stage_bind(PD, window, next(key), BindInfo { region, addr: 0x1030, len: 4, access })
+        .stage_bind(
+            window,
+            named(PD, QPN, next(key)),
+            BindInfo { region, addr: 0x1030, len: 4, access },
+        )
         .unwrap();
     table.bind(window, named(PD, QPN, next(key))).unwrap();
     let got = table.resolve_remote(&remote(PD, QPN, next(key), 0, 4, READ)).unwrap();

@@ -41,8 +41,9 @@ pub(super) struct Window {
     /// The current key, which is valid for access only if `bound` is set.
     pub(super) key: u32,
     pub(super) bound: Option<Bound>,
-    /// Binds that were posted, oldest first, with the key that the window will get.
-    pub(super) staged: VecDeque<(u32, BindInfo)>,
+    /// Binds that were posted, oldest first, with the number of the queue pair that will execute
+    /// them, and the key that the window will get.
+    pub(super) staged: VecDeque<(u32, u32, BindInfo)>,
 }
 
 #[derive(Debug)]

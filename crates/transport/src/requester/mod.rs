@@ -107,9 +107,9 @@ impl Requester {
     }
 
     /// Forgets everything; the host gets back what was charged.
-    pub(crate) fn clear<H: Host>(&mut self, host: &mut H) {
+    pub(crate) fn clear<H: Host>(&mut self, core: &Core, host: &mut H) {
         self.flight.clear(SEQ_BASE, host);
-        self.sq.clear(host);
+        self.sq.clear(core, host);
         *self = Self { sq: core::mem::take(&mut self.sq), ..Self::new() };
     }
 

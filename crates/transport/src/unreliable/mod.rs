@@ -71,8 +71,8 @@ impl Sender {
         self.next = u64::from(sq_psn & 0xff_ffff);
     }
 
-    pub(crate) fn clear<H: Host>(&mut self, host: &mut H) {
-        self.sq.clear(host);
+    pub(crate) fn clear<H: Host>(&mut self, core: &Core, host: &mut H) {
+        self.sq.clear(core, host);
         *self = Self { sq: core::mem::take(&mut self.sq), ..Self::new() };
     }
 

@@ -58,8 +58,8 @@ pub struct SimHost {
     pub xrc: BTreeMap<u32, VecDeque<RecvWr>>,
     /// What completed in them.
     pub xrc_completions: Vec<(u32, Completion)>,
-    /// Binds that were cancelled.
-    pub cancelled: Vec<(u32, u32)>,
+    /// Binds that were cancelled: window, queue pair, key.
+    pub cancelled: Vec<(u32, u32, u32)>,
     /// Packets that are to be put on the wire.
     pub out: Vec<(PathId, Vec<u8>)>,
     pub send_completions: Vec<Completion>,
@@ -250,8 +250,8 @@ impl Memory for SimHost {
         Ok(())
     }
 
-    fn cancel_bind(&mut self, mw: u32, rkey: u32) {
-        self.cancelled.push((mw, rkey));
+    fn cancel_bind(&mut self, mw: u32, key: RemoteKey) {
+        self.cancelled.push((mw, key.qpn, key.rkey));
     }
 }
 

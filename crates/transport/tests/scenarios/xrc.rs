@@ -243,8 +243,8 @@ fn a_bind_that_is_flushed_is_taken_back() {
     p.nodes[0].post(1, SendOp::BindMw { mw: 3, rkey: 0x301 }, 0, 0);
     p.run();
     assert_eq!(p.nodes[0].host.statuses(), [(1, WcStatus::WrFlushErr)]);
-    assert_eq!(p.nodes[0].host.cancelled, [(3, 0x301)]);
+    assert_eq!(p.nodes[0].host.cancelled, [(3, QPN[0], 0x301)]);
     p.nodes[0].post(2, SendOp::BindMw { mw: 3, rkey: 0x302 }, 0, 0);
     p.nodes[0].modify(&attr, QpState::Reset).unwrap();
-    assert_eq!(p.nodes[0].host.cancelled, [(3, 0x301), (3, 0x302)]);
+    assert_eq!(p.nodes[0].host.cancelled, [(3, QPN[0], 0x301), (3, QPN[0], 0x302)]);
 }
