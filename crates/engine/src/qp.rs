@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use polypath_paths::PathManager;
-use polypath_transport::{PostError, QpConfig, SendWr, UdDestination};
+use polypath_transport::{PathId, PostError, QpConfig, SendWr, UdDestination};
 use polypath_verbs::{
     Element, Error, PostFailure, QpAttr, QpAttrMask, QpRequest, QpState, QpType, QueuePair, RecvWr,
     Result, SendRequest, UdTarget,
@@ -96,7 +96,7 @@ impl Qp {
             target,
             token: request.token,
             last_error: Cell::default(),
-            last_path: Cell::new(polypath_transport::PathId(u32::MAX)),
+            last_path: Cell::new(PathId::NONE),
             keys: KeyCache::new(),
         };
         let (lane, qpn) =
@@ -205,7 +205,10 @@ impl Qp {
         index: usize,
         request: &SendRequest<'a>,
     ) -> core::result::Result<SendWr<'a>, PostFailure> {
-        let destination = |target| {
+        let destination = |target: &UdTarget<'_>| {
+            if self.pd != Some(target.ah.pd) {
+                return Ok(foreign(target));
+            }
             let (paths, io) = visit.host.paths_and_out();
             ud_destination(&self.context, &self.lane, paths, io, target)
         };
@@ -270,6 +273,13 @@ fn inline_room(request: &QpRequest) -> u32 {
     const ELEMENT: u32 = 16;
     let elements = if request.qp_type == QpType::XrcRecv { 0 } else { request.max_send_sge };
     request.max_inline.max((elements * ELEMENT).min(MAX_INLINE))
+}
+
+/// What the transport is told of an address handle of another protection domain. The work request
+/// fails with [`WcStatus::LocQpOpErr`](polypath_verbs::WcStatus::LocQpOpErr), as on Linux rxe.
+#[cold]
+fn foreign(target: &UdTarget<'_>) -> UdDestination {
+    UdDestination { path: PathId::NONE, qpn: target.qpn, qkey: target.qkey }
 }
 
 /// The lane's name for the path of an address handle.
@@ -494,82 +504,4 @@ impl Qp {
 }
 
 #[cfg(test)]
-mod tests {
-    use polypath_topology::{MP, Selection};
-    use polypath_verbs::{Context, CqRequest, SendData, SendFlags, SendOp, Sge};
-
-    use super::*;
-    use crate::devices;
-
-    fn request(qp_type: QpType, max_send_sge: u32, max_inline: u32) -> QpRequest {
-        QpRequest {
-            pd: None,
-            qp_type,
-            send_cq: None,
-            recv_cq: None,
-            srq: None,
-            xrcd: None,
-            sq_sig_all: false,
-            max_send_wr: 1,
-            max_recv_wr: 1,
-            max_send_sge,
-            max_recv_sge: 1,
-            max_inline,
-            token: 1,
-        }
-    }
-
-    /// `man 3 ibv_wr_complete`: if it fails, no work request was posted.
-    #[test]
-    fn a_list_that_is_posted_all_or_none_is_not_posted_in_part() {
-        let lane = Lane::still(9).unwrap();
-        let engine = EngineInner::alone(crate::fuzz::table(), Selection::of(MP), lane);
-        let context = devices::first(&engine);
-        let cq = CqRequest { cqe: 16, channel: None, token: 1, ignore_overrun: false };
-        let cq = context.create_cq(&cq).unwrap();
-        let (send_cq, recv_cq) = (Some(cq.clone()), Some(cq.clone()));
-        let pd = Some(context.alloc_pd().unwrap());
-        let mut wanted = QpRequest { pd, send_cq, recv_cq, ..request(QpType::Rc, 1, 0) };
-        wanted.max_send_wr = 4;
-        let qp = context.create_qp(&wanted).unwrap();
-        let mut attr = QpAttr::new(QpState::Init);
-        attr.port_num = 1;
-        let mask = QpAttrMask::STATE | QpAttrMask::PORT;
-        qp.modify(&attr, mask | QpAttrMask::PKEY_INDEX | QpAttrMask::ACCESS_FLAGS).unwrap();
-        attr.state = QpState::Err;
-        qp.modify(&attr, QpAttrMask::STATE).unwrap();
-
-        let sges = [Sge::default(); 2];
-        let send = |wr_id, sges| SendRequest {
-            wr_id,
-            op: SendOp::Send,
-            flags: SendFlags::SIGNALED,
-            data: SendData::Sges(sges),
-            ud: None,
-            xrc_srqn: 0,
-        };
-        let flushed = || {
-            let mut ids = Vec::new();
-            for _ in 0..2 {
-                cq.poll(16, &mut |wc| ids.push(wc.completion.wr_id)).unwrap();
-            }
-            ids
-        };
-        let list = [send(1, &sges[..1]), send(2, &sges)];
-        let failure = qp.post_send(&list, true).unwrap_err();
-        assert_eq!((failure.index, failure.error.errno), (1, libc::EINVAL));
-        assert_eq!(flushed(), [0; 0]);
-        // ibv_post_send posts up to the request that it rejects.
-        assert_eq!(qp.post_send(&list, false).unwrap_err().index, 1);
-        assert_eq!(flushed(), [1]);
-        qp.destroy().unwrap();
-    }
-
-    #[test]
-    fn inline_data_may_take_the_place_of_elements() {
-        let room = |sges, inline| inline_room(&request(QpType::Rc, sges, inline));
-        assert_eq!([room(0, 0), room(1, 0), room(4, 0)], [0, 16, 64]);
-        assert_eq!([room(1, 10), room(1, 17), room(4, 200)], [16, 17, 200]);
-        assert_eq!(inline_room(&request(QpType::XrcRecv, 1, 0)), 0, "it sends nothing");
-    }
-}
+mod tests;

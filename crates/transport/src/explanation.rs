@@ -152,6 +152,15 @@ pub enum What {
         /// The reason.
         why: BadRequest,
     },
+    /// A datagram was posted with an address handle that the queue pair may not use.
+    #[error(
+        "work request {wr_id:#x}: its address handle is of another protection domain than the queue \
+         pair; create it with the queue pair's"
+    )]
+    AddressHandleOfOtherPd {
+        /// The work request's.
+        wr_id: u64,
+    },
     /// A datagram was posted that does not fit into a packet.
     #[error("a datagram of {bytes} bytes is longer than the port's MTU, {mtu}: dropped")]
     DatagramTooLong {
@@ -389,6 +398,11 @@ mod tests {
                 What::RequestRefused { psn, why: BadRequest::TooManyOutstanding },
                 "request with PSN 7 refused: more READs, atomics, ATOMIC WRITEs and FLUSHes outstanding \
                  than max_dest_rd_atomic",
+            ),
+            (
+                What::AddressHandleOfOtherPd { wr_id: 0xab },
+                "work request 0xab: its address handle is of another protection domain than the queue \
+                 pair; create it with the queue pair's",
             ),
             (
                 What::DatagramTooLong { bytes: 5000, mtu: 4096 },

@@ -6,6 +6,11 @@ use core::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathId(pub u32);
 
+impl PathId {
+    /// No path: no lane has so many.
+    pub const NONE: Self = Self(u32::MAX);
+}
+
 /// Names a peer (a remote lane as reached by one pair of addresses), and with it its set of paths, in a
 /// lane's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -116,7 +116,8 @@ impl SendData<'_> {
 /// Where a UD send goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdDestination {
-    /// The way there; the host resolved the address handle.
+    /// The way there; the host resolved the address handle. [`PathId::NONE`] if the address handle is
+    /// of another protection domain than the queue pair: the work request then fails.
     pub path: PathId,
     /// Remote queue pair number, 24 bits.
     pub qpn: u32,

@@ -218,6 +218,10 @@ fn send_datagram<H: Host>(
     let Some(ud) = wqe.ud else {
         return Err(Failure::local(WcStatus::LocQpOpErr));
     };
+    if ud.path == PathId::NONE {
+        core.explain(host, None, What::AddressHandleOfOtherPd { wr_id: wqe.wr_id });
+        return Err(Failure::local(WcStatus::LocQpOpErr));
+    }
     if wqe.len > core.attr.path_mtu {
         // It is not sent, but this is no error either (C10-93.1.1).
         core.counters.dropped_too_long += 1;

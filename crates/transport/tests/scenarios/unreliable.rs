@@ -141,6 +141,21 @@ fn ud_checks_the_q_key() {
     assert_eq!(p.nodes[1].host.recv_statuses(), [(1, Success)]);
 }
 
+/// As on Linux rxe. The host says by the path that the address handle is not one of the queue pair's.
+#[test]
+fn an_address_handle_of_another_protection_domain_fails_the_request() {
+    let mut p = Pair::new(ud());
+    p.nodes[1].recv(1, 0x1000, 100);
+    let ud = Some(UdDestination { path: PathId::NONE, qpn: QPN[1], qkey: 0x11111111 });
+    let data = SendData::Sges(&[]);
+    let wr = SendWr { wr_id: 7, op: SendOp::Send, flags: SIGNALED, data, ud };
+    p.nodes[0].qp.post_send(&wr).unwrap();
+    p.run();
+    assert_eq!(p.nodes[0].host.statuses(), [(7, LocQpOpErr)]);
+    assert_eq!(p.nodes[0].qp.state(), QpState::Sqe);
+    assert_eq!(p.nodes[1].host.recv_statuses(), []);
+}
+
 #[test]
 fn ud_messages_that_do_not_fit_are_dropped() {
     let mut p = Pair::new(ud());
