@@ -334,7 +334,7 @@ counters! {
         /// Requests received again that had been executed.
         #[unit(Packets)]
         pub duplicate_requests: u64,
-        /// Responses and acknowledgements that told nothing new.
+        /// Responses and acknowledgements that told nothing new, or that a failed request got.
         #[unit(Packets)]
         pub duplicate_responses: u64,
         /// Request packets that arrived before one of their predecessors.
@@ -352,7 +352,8 @@ counters! {
         /// Packets of a path that was given up: usual after a fail-over.
         #[unit(Packets)]
         pub dropped_generation: u64,
-        /// Packets that the reorder buffer could not take.
+        /// Packets that the reorder buffer could not take, and READs and atomics that were repeated
+        /// while too many answers waited.
         #[unit(Packets)]
         pub dropped_reorder: u64,
         /// Repeated READs, atomics, ATOMIC WRITEs or FLUSHes of which no original is remembered.

@@ -396,10 +396,12 @@ impl Requester {
         }
         let mtu = core.attr.path_mtu;
         let found = self.sq.find(seq, self.progress.is_some());
-        let Some(wqe) = found.and_then(|at| self.sq.get(at)) else { return };
-        if wqe.failed.is_some() {
+        let wqe = found.and_then(|at| self.sq.get(at)).filter(|wqe| wqe.failed.is_none());
+        let Some(wqe) = wqe else {
+            // The work request has failed, and waits for those before it to complete.
+            core.counters.duplicate_responses += 1;
             return;
-        }
+        };
         let k = (seq - wqe.first) as u32;
         // ATOMIC WRITE and FLUSH are answered by a READ response without data (annex A19).
         let (fits, len) = if wqe.is_placement() {

@@ -182,6 +182,20 @@ fn a_later_write_does_not_look_at_a_region_that_has_gone() {
     assert_eq!(p.nodes[0].host.statuses()[0], (1, WcStatus::RemAccessErr));
 }
 
+/// The first packet of the second READ's answer can't be stored. The READ waits for the one before it,
+/// whose answer is lost, to complete; the rest of its answer is dropped.
+#[test]
+fn the_rest_of_an_answer_to_a_read_that_has_failed_is_counted() {
+    let mut p = pair(Setup { mtu: 1024, ..Setup::default() });
+    p.nodes[0].host.gone = LANDING..LANDING + 1;
+    p.filter = Some(Box::new(|_, k: &Packet<'_>| k.opcode() != Opcode::RC_READ_RESPONSE_ONLY));
+    p.nodes[0].post(1, READ, NEWS, 100);
+    p.nodes[0].post(2, READ, LANDING, 3 * 1024);
+    p.run_for(US * 50);
+    assert_eq!(p.nodes[0].host.statuses(), []);
+    assert_eq!(p.nodes[0].qp.counters().duplicate_responses, 2);
+}
+
 /// The scatter lists of receives are checked as well, piece by piece.
 #[test]
 fn a_receive_of_many_pieces_over_a_read_changes_nothing_of_its_answer() {
