@@ -36,6 +36,17 @@ use crate::{device, port};
 /// engine.
 static NEXT_PD: AtomicU32 = AtomicU32::new(1);
 
+/// The next number that the context has not `taken`. After 2^32 the numbers begin again at 1, and those
+/// of other contexts may come twice.
+fn free_pd(next: &AtomicU32, taken: impl Fn(u32) -> bool) -> u32 {
+    loop {
+        let pd = next.fetch_add(1, Ordering::Relaxed);
+        if pd != 0 && !taken(pd) {
+            return pd;
+        }
+    }
+}
+
 /// An open device.
 #[derive(Debug)]
 pub(crate) struct OpenDevice {
@@ -122,7 +133,7 @@ impl Context for OpenDevice {
         if pds.len() >= MAX_PD as usize {
             return Err(Error::no_memory("the device has no protection domains left"));
         }
-        let pd = NEXT_PD.fetch_add(1, Ordering::Relaxed);
+        let pd = free_pd(&NEXT_PD, |pd| pds.contains_key(&pd));
         pds.insert(pd, 0);
         Ok(pd)
     }
@@ -288,5 +299,20 @@ impl Context for OpenDevice {
     fn open_qp(&self, domain: &dyn XrcDomain, qpn: u32, token: u64) -> Result<Arc<dyn QueuePair>> {
         let domain = Xrcd::find(domain, &self.shared.lanes)?;
         Ok(XrcTarget::open(&self.shared, &domain, qpn, token)?)
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_in_use_is_not_given_again_when_the_numbers_are_used_up() {
+        let next = AtomicU32::new(u32::MAX - 1);
+        let mut taken = vec![1, 2];
+        for wanted in [u32::MAX - 1, u32::MAX, 3] {
+            let pd = free_pd(&next, |pd| taken.contains(&pd));
+            assert_eq!(pd, wanted);
+            taken.push(pd);
+        }
     }
 }
