@@ -1,4 +1,4 @@
-//! What two lanes have agreed upon.
+//! The state that two lanes have agreed upon.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -15,7 +15,8 @@ use polypath_types::{PathId, PeerId};
 /// Comparative probing while a path is suspected.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trial {
-    /// By the clock that stands still with the lane ([`Clock::awake`](crate::clock::Clock::awake)).
+    /// By the clock that stands still while the lane does not run
+    /// ([`Clock::awake`](crate::clock::Clock::awake)).
     pub(crate) started: Duration,
     pub(crate) rounds: u32,
     pub(crate) next_round: Duration,
@@ -24,7 +25,7 @@ pub(crate) struct Trial {
 /// The remote lane, and the paths to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Association {
-    /// The number that the peer addresses it by: random, with the table's index in the low half.
+    /// The number by which the peer addresses it: random, with the table's index in the low half.
     pub(crate) number: u32,
     pub(crate) remote_number: Option<u32>,
     pub(crate) remote_instance: u64,
@@ -32,43 +33,46 @@ pub(crate) struct Association {
     pub(crate) local_nonce: Nonce,
     pub(crate) remote_nonce: Nonce,
     pub(crate) key: Key,
-    /// The peer whose handshake made it.
+    /// The peer whose handshake created it.
     pub(crate) proposer: PeerId,
-    /// The peer has proven that it has the key.
+    /// Whether the peer has proven that it has the key.
     pub(crate) confirmed: bool,
     pub(crate) sequence: u64,
     pub(crate) replay: ReplayWindow,
-    /// Pairs that queue pairs were connected with.
+    /// Pairs of addresses that queue pairs were connected with.
     pub(crate) anchors: Vec<Pair>,
     pub(crate) remote_addresses: Vec<Announced>,
     pub(crate) remote_addresses_version: u32,
     pub(crate) remote_window: u32,
     pub(crate) remote_reach: u32,
-    /// What the peer was told, and which version it has.
+    /// The address list that we announce, its version, and the version that the peer has.
     pub(crate) announced: Vec<Announced>,
     pub(crate) announced_version: u32,
     pub(crate) announced_seen: u32,
-    /// The leader's table: version and, at the leader, which one the peer has.
+    /// The version of the leader's table and, at the leader, the version that the peer has.
     pub(crate) table_version: u32,
     pub(crate) table_seen: u32,
     pub(crate) paths: ByNumber<Option<PathId>>,
-    /// The last generation used for each number, so that none ever comes twice.
+    /// The last generation used for each number, so that no generation is used twice.
     pub(crate) generations: ByNumber<u16>,
-    /// Paths that left the set, the latest last; at most [`MAX_PATHS`](crate::MAX_PATHS).
+    /// Paths that left the set, in order, the latest at the end; at most
+    /// [`MAX_PATHS`](crate::MAX_PATHS).
     pub(crate) past: Vec<Past>,
-    /// Between which addresses its paths lead ([`Associations::set_ends`](crate::associations)).
+    /// The pairs of addresses that its paths lead between
+    /// ([`Associations::set_ends`](crate::associations)).
     pub(crate) ends: Vec<Pair>,
     pub(crate) trial: Option<Trial>,
     /// When a probe or data of ours was last answered, by the same clock as [`Trial::started`].
     pub(crate) last_answer: Duration,
-    /// When the first probe since then was sent, by the same clock.
+    /// When the first probe after [`last_answer`](Self::last_answer) was sent, by the same clock.
     pub(crate) asked: Option<Duration>,
     pub(crate) last_traffic: Duration,
-    /// When and how fast control messages are repeated.
+    /// When the next control message is due, and the interval to the one after; zero if none is to be
+    /// repeated.
     pub(crate) control_at: Duration,
     pub(crate) control_interval: Duration,
     pub(crate) peers: Vec<PeerId>,
-    /// Without queue pairs since.
+    /// Since when it has no queue pairs.
     pub(crate) unused_since: Option<Duration>,
 }
 
@@ -116,13 +120,13 @@ impl Association {
         }
     }
 
-    /// Numbers the paths.
+    /// Whether this end numbers the paths.
     pub(crate) fn is_leader(&self) -> bool {
         self.local_nonce < self.remote_nonce
     }
 
-    /// Both ends compute the same. Of two associations that a peer could be in, it is in the one of the
-    /// greater rank.
+    /// A rank that both ends compute alike. If a peer could be in either of two associations, it is in
+    /// the one of the greater rank.
     pub(crate) fn rank(&self) -> (Nonce, Nonce) {
         let (a, b) = (self.local_nonce, self.remote_nonce);
         (a.min(b), a.max(b))
@@ -133,13 +137,13 @@ impl Association {
     }
 }
 
-/// `a` comes after `b`, modulo 2^16.
+/// Whether `a` comes after `b`, modulo 2^16.
 pub(crate) fn newer(a: u16, b: u16) -> bool {
     (a.wrapping_sub(b) as i16) > 0
 }
 
-/// An interface's number in an announcement: the lower bits of its index, or the next that are free if an
-/// interface of a lower index has the same.
+/// An interface's number in an announcement: the low 16 bits of its index, or the next free number if
+/// an interface of a lower index has that one.
 fn interface_number(local: &[LocalAddress], ifindex: u32) -> u16 {
     let mut lower: Vec<u32> = local.iter().map(|a| a.ifindex).filter(|i| *i < ifindex).collect();
     lower.sort_unstable();
@@ -159,10 +163,10 @@ fn interface_number(local: &[LocalAddress], ifindex: u32) -> u16 {
     next(ifindex)
 }
 
-/// What to announce of our addresses: those that queue pairs were connected with first, then one of
-/// each family per interface. Loopback and link-local addresses only if queue pairs use them, or
-/// if the interface has nothing else. An address that was announced stays so while it exists, even if
-/// an administrator takes it down for a while: its path keeps its number.
+/// The list of our addresses to announce: first those that queue pairs were connected with, then one of
+/// each family per interface. A loopback address is in it only if queue pairs use it; a link-local one
+/// also if the interface has no other address. An address that was announced stays in the list while it
+/// exists, even if an administrator takes it down for a while, so that its path keeps its number.
 pub(crate) fn announce(
     local: &[LocalAddress],
     anchors: &[Pair],

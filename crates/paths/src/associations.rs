@@ -1,4 +1,4 @@
-//! The associations of a lane, by all that they are known by.
+//! The associations of a lane, and the indexes that find them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,11 @@ use crate::key::{Nonce, Random};
 use crate::select::Pair;
 use crate::slab::Slab;
 
-/// The number that a peer addresses an association by has the table's index in these bits.
+/// The bits of an association's number that hold its index in the table.
 const INDEX_MASK: u32 = 0xffff;
 
-/// All associations: by their names, by the numbers that peers address them by, by the peers' nonces, and by
-/// the addresses that they have paths between.
+/// All associations. They are found by their names, by the numbers by which peers address them, by the
+/// peers' nonces, and by the addresses between which they have paths.
 #[derive(Clone, Debug)]
 pub(crate) struct Associations {
     table: Slab<AssociationId, Association>,
@@ -21,7 +21,7 @@ pub(crate) struct Associations {
 }
 
 impl Associations {
-    /// `limit`: most associations at a time.
+    /// `limit`: the most associations at a time.
     pub(crate) fn new(limit: usize) -> Self {
         Self { table: Slab::new(limit), by_nonce: BTreeMap::new(), by_ends: BTreeSet::new() }
     }
@@ -44,13 +44,13 @@ impl Associations {
         self.table.indexes()
     }
 
-    /// The one that its peer addresses by `number`.
+    /// The association that its peer addresses by `number`.
     pub(crate) fn by_number(&self, number: u32) -> Option<AssociationId> {
         let index = AssociationId(number & INDEX_MASK);
         (self.table.get(index)?.number == number).then_some(index)
     }
 
-    /// The one with the lane of that instance, by its nonce.
+    /// The association with the lane of this instance, by that lane's nonce.
     pub(crate) fn by_nonce(&self, instance: u64, nonce: Nonce) -> Option<AssociationId> {
         self.by_nonce.get(&(instance, nonce)).copied()
     }
@@ -61,7 +61,8 @@ impl Associations {
         self.by_ends.range((ends, first)..=(ends, last)).map(|(_, index)| *index)
     }
 
-    /// Adds one and gives it its number, which nobody can guess. `None`: there are too many.
+    /// Adds an association and gives it a number that nobody can guess. Returns `None` if the table is
+    /// full.
     pub(crate) fn insert(&mut self, a: Association, random: &mut Random) -> Option<AssociationId> {
         let remote = (a.remote_instance, a.remote_nonce);
         let index = self.table.insert(a)?;
@@ -83,7 +84,8 @@ impl Associations {
         Some(a)
     }
 
-    /// The paths of one lead between these addresses now. Gives those that they led between before.
+    /// Records that the paths of an association lead between the pairs `current` now. Returns the pairs
+    /// from before, or `None` if there is no such association.
     pub(crate) fn set_ends(&mut self, index: AssociationId, current: &[Pair]) -> Option<Vec<Pair>> {
         let a = self.table.get_mut(index)?;
         let before = core::mem::replace(&mut a.ends, current.to_vec());
@@ -97,7 +99,7 @@ impl Associations {
     }
 
     /// # Errors
-    /// What they are known by is not what they say.
+    /// The indexes do not agree with the associations.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.table.check()?;
         for (of, &index) in &self.by_nonce {

@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Reads fields off the front of a message; every method gives `None` when too little is left.
+/// Reads fields from the front of a message; every method returns `None` when too few bytes are left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
@@ -49,7 +49,7 @@ pub(crate) fn is_unicast(ip: IpAddr) -> bool {
     }
 }
 
-/// An IPv6 address that means something on one link only.
+/// Whether this is an IPv6 address that is valid on one link only.
 pub(crate) fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(_) => false,
@@ -57,7 +57,7 @@ pub(crate) fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Whether `a` lies in the subnet of `b` with a prefix of `len` bits. Different families: no.
+/// Whether `a` lies in the subnet of `b` with a prefix of `len` bits; `false` if the families differ.
 pub(crate) fn in_subnet(a: IpAddr, b: IpAddr, len: u8) -> bool {
     let (a, b, width) = match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => (u128::from(a.to_bits()), u128::from(b.to_bits()), 32),

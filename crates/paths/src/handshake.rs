@@ -1,9 +1,11 @@
-//! The handshake: two lanes find out that both speak of path sets, and each queue pair is agreed.
+//! The handshake: two lanes find out that both support path sets, and agree to use them for each queue
+//! pair.
 //!
-//! HELLO tells nonce and addresses; HELLO_ACK answers with the other nonce and proves, by its code,
-//! that the key was derived; HELLO_DONE proves the same the other way. Each end begins on its own
-//! when its queue pair reaches RTR, and repeats with growing intervals; whichever comes second finds
-//! the other ready. A peer that never answers is plain RoCEv2, at the price of a few small packets.
+//! HELLO tells nonce and addresses. HELLO_ACK answers with the other nonce, and its authentication code
+//! proves that its sender derived the key. HELLO_DONE proves the same in the other direction. Each end
+//! begins on its own when its queue pair reaches RTR, and repeats with growing intervals; the end that
+//! begins second finds the other ready. A peer that never answers is used as plain RoCEv2, at the cost
+//! of a few small packets.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -19,14 +21,13 @@ use crate::timers::Timer;
 use crate::types::{PathAddress, PathEvent, Refused};
 use polypath_types::PeerId;
 
-/// Handshakes sent before a peer is taken for a plain one: at 0, 1, 3, 7, … 255, 511, 1023 and
-/// 2047 ms.
+/// HELLOs sent before a peer is taken for a plain one: at 0, 1, 3, 7, … 255, 511, 1023 and 2047 ms.
 const MAX_TRIES: u32 = 12;
-/// Likewise when earlier queue pairs to the same lane found it plain.
+/// The same if earlier queue pairs of the peer found it plain.
 const MAX_TRIES_PLAIN: u32 = 4;
 
 impl PathManager {
-    /// Sends a HELLO for a queue pair, now and again.
+    /// Sends a HELLO for a queue pair, and sets the timer for the next one.
     pub(crate) fn hello_due(&mut self, qpn: Qpn) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         let Some(peer) = self.peers.get_mut(qp.peer) else { return };
@@ -40,10 +41,10 @@ impl PathManager {
             return;
         }
         qp.tries += 1;
-        // Doubling from 1 ms on: 1 ms after the first, 2 ms after the second, …
+        // The pause doubles: 1 ms after the first, 2 ms after the second, …
         let pause = Duration::from_millis(1 << (qp.tries - 1).min(10));
         let (peer_index, remote_qpn, tries) = (qp.peer, qp.remote_qpn, qp.tries);
-        // One that is agreed only tells, once.
+        // For a queue pair that is agreed, one HELLO is sent and not repeated.
         let again = (!qp.agreed).then(|| self.clock.now() + pause);
         self.timers.set(Timer::Hello(qpn), again);
         let hello = Hello {
@@ -53,14 +54,14 @@ impl PathManager {
             association: 0,
             ..self.hello_base(peer_index, qpn, remote_qpn)
         };
-        // The queue pair's own addresses first; if there is an association, its path in turn.
+        // The peer's own path and its main path take turns, the own path first.
         let Some(peer) = self.peers.get(peer_index) else { return };
         let path = if tries % 2 == 0 { peer.main } else { peer.own };
         let Some(address) = self.paths.get(path).map(|p| p.address) else { return };
         self.send_hello(&hello, None, address);
     }
 
-    /// The nonce by which the peer shall know us.
+    /// The nonce to send to the peer: that of its association, or else the peer's own.
     fn hello_nonce(&self, peer: PeerId) -> Nonce {
         let Some(peer) = self.peers.get(peer) else { return Nonce::default() };
         peer.association
@@ -98,7 +99,7 @@ impl PathManager {
         self.push_out(address, packet);
     }
 
-    /// A handshake packet of any kind.
+    /// Takes a handshake packet of any kind.
     pub(crate) fn handle_hello(
         &mut self,
         src: IpAddr,
@@ -141,7 +142,8 @@ impl PathManager {
         }
     }
 
-    /// Whether the addresses are those of a path to the peer, or of the association that it means.
+    /// Whether the addresses are those of a path of the peer's association, or of the association that
+    /// the HELLO names by its nonce.
     fn between_known(&self, peer: PeerId, hello: &Hello, src: IpAddr, dst: IpAddr) -> bool {
         let joined = self.peers.get(peer).and_then(|p| p.association);
         let meant = self.associations.by_nonce(hello.instance, hello.nonce);
@@ -174,7 +176,8 @@ impl PathManager {
         };
         self.learn(index, hello, false);
         self.answer(peer, qpn, index, hello, HelloKind::Ack, ends);
-        // Its HELLO_DONE agrees the queue pair here too. In case that gets lost, ask again soon.
+        // The peer's HELLO_DONE agrees the queue pair at this end, too. In case it gets lost, ask again
+        // soon.
         if let Some(qp) = self.qps.get_mut(&qpn)
             && !qp.agreed
         {
@@ -195,7 +198,8 @@ impl PathManager {
         let index = match self.matching(peer, hello) {
             Some(index) => index,
             None => {
-                // Nothing is kept unless the code proves that the key was derived from our nonce.
+                // Nothing is kept unless the code proves that the sender derived the key from our
+                // nonce.
                 let own = self.peers.get(peer).ok_or(Refused::NoQueuePair)?.nonce;
                 let nonce = hello.echo;
                 let key = Key::derive((self.lane.instance, nonce), (hello.instance, hello.nonce));
@@ -236,8 +240,9 @@ impl PathManager {
         if p.association == Some(index) || p.pending == Some(index) {
             return Some(index);
         }
-        // Other queue pairs between the same addresses, or another pair of addresses of a lane that
-        // we know: both addresses must be known for it.
+        // The peer has the addresses of other queue pairs of the association, or it is another pair of
+        // addresses of a known lane. Then the peer must have announced its address, and this host
+        // must have ours.
         let known = a.anchors.contains(&(p.key.local, p.key.remote))
             || (a.confirmed
                 && a.remote_addresses.iter().any(|r| r.ip == p.key.remote)
@@ -245,7 +250,8 @@ impl PathManager {
         (known && a.remote_slot == p.key.slot).then_some(index)
     }
 
-    /// A new association, unproven, in place of the one that the peer proposed last. `nonce`: ours.
+    /// Makes a new, unproven association in place of the one that the peer proposed last. `nonce`:
+    /// ours.
     fn propose(
         &mut self,
         peer: PeerId,
@@ -253,7 +259,7 @@ impl PathManager {
         nonce: Nonce,
     ) -> Result<AssociationId, Refused> {
         if self.associations.by_nonce(hello.instance, hello.nonce).is_some() {
-            // Somebody else's nonce, from an address that is not known for it.
+            // The nonce is of another lane, and comes from an address that is not known for that lane.
             return Err(Refused::UnknownSource);
         }
         let p = self.peers.get_mut(peer).ok_or(Refused::NoQueuePair)?;
@@ -275,8 +281,8 @@ impl PathManager {
         Ok(index)
     }
 
-    /// Takes over what a handshake packet tells; from one without code only for an association
-    /// that is not proven yet.
+    /// Takes over what a handshake packet tells. A packet without authentication code counts only for
+    /// an association that is not proven yet.
     fn learn(&mut self, index: AssociationId, hello: &Hello, authentic: bool) {
         let default = self.config.max_window;
         let Some(a) = self.associations.get_mut(index) else { return };
@@ -294,7 +300,8 @@ impl PathManager {
             window => window,
         };
         a.remote_reach = hello.reach;
-        // Of an association that has yet to begin, `begin_control` does.
+        // This does nothing for an association that is not confirmed yet; `begin_control` leads it
+        // later.
         self.lead(index);
     }
 
@@ -319,7 +326,7 @@ impl PathManager {
             addresses_version,
             ..self.hello_base(peer, qpn, to.qpn)
         };
-        // Back the way it came.
+        // The answer goes back by the addresses that the packet came by.
         let Some(own) = self.peers.get(peer).and_then(|p| self.paths.get(p.own)) else { return };
         let address = if (own.address.local, own.address.remote) == (ends.dst, ends.src) {
             own.address
@@ -334,7 +341,7 @@ impl PathManager {
         self.send_hello(&hello, Some(&key), address);
     }
 
-    /// Multi-path packets may be used by this queue pair.
+    /// Reports, once, that this queue pair may use multi-path packets.
     fn agree(&mut self, qpn: Qpn, index: AssociationId) {
         let reach = self.associations.get(index).map_or(0, |a| a.remote_reach);
         let Some(qp) = self.qps.get_mut(&qpn) else { return };

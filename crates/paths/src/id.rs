@@ -1,5 +1,5 @@
-//! Names of the tables' entries: a type for each table, so that the name of an entry in one is not taken
-//! for a name in another. Queue pairs know the names of peers and paths, too: [`PeerId`], [`PathId`].
+//! Names of the tables' entries. Each table has a type of its own, so that a name from one table cannot
+//! be used in another. Queue pairs know the names of peers and paths, too: [`PeerId`], [`PathId`].
 
 use crate::types::MAX_PATHS;
 use polypath_types::{PathId, PeerId};
@@ -17,12 +17,12 @@ pub(crate) trait Index: Copy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AssociationId(pub(crate) u32);
 
-/// What both ends of an association know one of its paths by, below [`MAX_PATHS`]. One that
-/// a packet names may be anything.
+/// The number by which both ends of an association know one of its paths, below [`MAX_PATHS`]. A number
+/// from a packet may have any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PathNumber(pub(crate) u8);
 
-/// The number of a queue pair of this lane; those of the peer's are plain numbers.
+/// The number of a queue pair of this lane. The peer's queue pair numbers are plain `u32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Qpn(pub(crate) u32);
 
@@ -62,18 +62,18 @@ impl core::fmt::LowerHex for Qpn {
     }
 }
 
-/// Something for each number that a path can have.
+/// A table with one item for each number that a path can have.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ByNumber<T>([T; MAX_PATHS]);
 
 impl<T: Copy> ByNumber<T> {
-    /// `None`: no path has such a number.
+    /// The item for `number`; `None` if no path can have that number.
     #[inline]
     pub(crate) fn get(&self, number: PathNumber) -> Option<T> {
         self.0.get(usize::from(number.0)).copied()
     }
 
-    /// All, in the order of their numbers.
+    /// All items, in the order of their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PathNumber, T)> + use<T> {
         self.0.into_iter().enumerate().map(|(number, item)| (PathNumber(number as u8), item))
     }

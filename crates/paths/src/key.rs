@@ -1,9 +1,9 @@
 //! Keys of associations, authentication codes, and protection from replay.
 //!
-//! Both lanes put a random nonce into the handshake; the key is SipHash-2-4-128 over both nonces
-//! and instances, the smaller nonce first, so that both ends get the same whoever began. The nonces
-//! travel in clear, as the keys of MPTCP's MP_CAPABLE do (RFC 8684, section 3.1): this keeps out
-//! everyone who did not see the handshake, not someone who reads the link.
+//! Both lanes put a random nonce into the handshake; the key is SipHash-2-4-128 over both nonces and
+//! instances, the smaller nonce first, so that both ends derive the same key, whichever of them began.
+//! The nonces travel in clear, as the keys of MPTCP's MP_CAPABLE do (RFC 8684, section 3.1). So the key
+//! keeps out everyone who did not see the handshake, but not someone who reads the link.
 
 use core::net::IpAddr;
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -14,11 +14,11 @@ use crate::bytes::ip_bytes;
 /// Length of an authentication code, bytes.
 pub(crate) const MAC_LEN: usize = 16;
 
-/// What a lane contributes to a key.
+/// The random number that a lane contributes to a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Nonce(pub(crate) [u8; 16]);
 
-/// Addresses of a packet: part of what is authenticated.
+/// The addresses of a packet. The authentication code covers them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends {
     pub(crate) src: IpAddr,
@@ -36,7 +36,8 @@ impl core::fmt::Debug for Key {
 }
 
 impl Key {
-    /// The key that two lanes share, each given as instance and nonce, in any order.
+    /// The key that two lanes share. Each lane is given as its instance and nonce; the order does not
+    /// matter.
     pub(crate) fn derive(a: (u64, Nonce), b: (u64, Nonce)) -> Self {
         let (low, high) = if (a.1, a.0) <= (b.1, b.0) { (a, b) } else { (b, a) };
         let mut h = SipHasher24::new_with_key(b"polypath paths 1");
@@ -68,12 +69,13 @@ impl Key {
     pub(crate) fn check(&self, instance: u64, opcode: u8, ends: Ends, payload: &[u8]) -> bool {
         let Some((body, code)) = payload.split_last_chunk::<MAC_LEN>() else { return false };
         let right = self.mac(instance, opcode, ends, body);
-        // Without an early exit, so that the time taken tells nothing.
+        // No early exit, so that the time taken does not show how many bytes were right.
         right.iter().zip(code).fold(0, |acc, (a, b)| acc | (a ^ b)) == 0
     }
 }
 
-/// Random numbers from a secret seed: SipHash in counter mode. Deterministic for the simulator.
+/// Random numbers from a secret seed: SipHash in counter mode. The same seed gives the same numbers,
+/// which the simulator needs.
 #[derive(Clone)]
 pub(crate) struct Random {
     seed: [u8; 16],
@@ -104,7 +106,7 @@ impl Random {
     }
 }
 
-/// Which sequence numbers of the peer have been seen: the newest and a window below it.
+/// Remembers which sequence numbers of the peer were seen: the newest and a window below it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReplayWindow {
     newest: u64,
@@ -112,11 +114,11 @@ pub(crate) struct ReplayWindow {
 }
 
 const WINDOW_WORDS: usize = 16;
-/// Packets that arrive later than so many newer ones are refused.
+/// A packet whose number is this much below the newest one is refused.
 const WINDOW: u64 = WINDOW_WORDS as u64 * 64;
 
 impl ReplayWindow {
-    /// Accepts each number once. Numbers begin with 1.
+    /// Returns `true` once for each number. Numbers begin with 1.
     pub(crate) fn accept(&mut self, sequence: u64) -> bool {
         if sequence == 0 {
             return false;

@@ -1,15 +1,16 @@
-//! Path manager: which paths lead to a peer, which live, which carries traffic; without I/O.
+//! Path manager: knows which paths lead to a peer, which of them live and which carries traffic. It
+//! does no I/O.
 //!
-//! One [`PathManager`] serves one lane. Queue pairs are attached to *peers*: a local address, a
-//! remote address and the remote lane. All queue pairs to one remote lane share liveness, round
-//! trip times and congestion windows. A peer that knows nothing of Polypath keeps one path, plain
-//! RoCEv2. With one that answers the handshake there is an *association*: a key, and up to
-//! [`MAX_PATHS`] numbered paths, probed, failed over and failed back without the queue pairs
-//! doing more than asking where to send ([`PathManager::pick`]).
+//! One [`PathManager`] serves one lane. Queue pairs are attached to *peers*: a local address, a remote
+//! address and the remote lane. All queue pairs to one remote lane share liveness, round trip times and
+//! congestion windows. A peer that knows nothing of Polypath keeps one path, plain RoCEv2. A peer that
+//! answers the handshake gets an *association*: a key, and up to [`MAX_PATHS`] numbered paths. The
+//! manager probes them, fails over and fails back; queue pairs only ask where to send
+//! ([`PathManager::pick`]).
 //!
-//! Nothing here does I/O, reads a clock, spawns or locks: `now` is the time since any fixed
-//! origin; packets, events and the next deadline come out of [`PathManager::poll_transmit`],
-//! [`PathManager::poll_event`] and [`PathManager::next_deadline`].
+//! Nothing in this crate does I/O, reads a clock, starts a thread or takes a lock. `now` is the time
+//! since any fixed origin. Packets, events and the next deadline come out of
+//! [`PathManager::poll_transmit`], [`PathManager::poll_event`] and [`PathManager::next_deadline`].
 #![forbid(unsafe_code)]
 
 mod addresses;

@@ -1,4 +1,4 @@
-//! Our own links and addresses, and which path carries a peer's traffic.
+//! Carries out changes of our own links and addresses, and decides which path carries a peer's traffic.
 
 use core::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::types::{PathAddress, PathEvent, PathState, Reason};
 use polypath_types::{PathId, PeerId};
 
 impl PathManager {
-    /// Tells all addresses of the host: at the start and at every change of links, addresses or
-    /// administrative state. Paths that lost their link or address are left at once (links after
-    /// [`Config::downdelay`](crate::Config::downdelay)).
+    /// Takes all addresses of the host. To be called at the start and at every change of links,
+    /// addresses or administrative state. Paths that lost their address are given up at once, paths
+    /// that lost their link after [`Config::downdelay`](crate::Config::downdelay).
     pub fn set_local(&mut self, now: Duration, addresses: &[LocalAddress]) {
         self.advance(now);
         self.local.set(addresses);
@@ -28,12 +28,12 @@ impl PathManager {
         }
     }
 
-    /// Takes the paths between these addresses down by hand, and up again those that were down by the last
-    /// call and are not named now. Whole addresses are taken down by [`LocalAddress::usable`].
+    /// Takes the paths between these addresses down by hand. Those that the last call took down and
+    /// this one does not name come up again. [`LocalAddress::usable`] takes down whole addresses.
     pub fn set_down(&mut self, now: Duration, down: &[DownRule]) {
         self.advance(now);
         if !self.local.set_down(down) {
-            return; // As at most changes of links, which wait for nothing.
+            return; // Most changes of links leave the rules as they are.
         }
         for index in self.paths.indexes() {
             self.local_changed(index);
@@ -72,7 +72,7 @@ impl PathManager {
         }
     }
 
-    /// The link is there again: a numbered path has to prove itself, others are used at once.
+    /// The link is there again. A numbered path has to prove itself; other paths are used at once.
     fn link_back(&mut self, index: PathId) {
         let now = self.clock.now();
         let Some(p) = self.paths.get_mut(index) else { return };
@@ -102,7 +102,8 @@ impl PathManager {
         }
     }
 
-    /// Has the policy decide which path carries a peer's traffic. `reason`: what to say if it must move.
+    /// Lets the policy decide which path carries a peer's traffic. `reason`: the reason to report if it
+    /// must move.
     pub(crate) fn reselect(&mut self, peer: PeerId, reason: Reason) {
         let Some(p) = self.peers.get_mut(peer) else { return };
         let choice = p.policy.reselect(&PathSet {
@@ -123,7 +124,8 @@ impl PathManager {
         }
     }
 
-    /// No path lives.
+    /// No path to the peer lives: the outage and its hold time begin, unless there is an outage
+    /// already.
     pub(crate) fn begin_outage(&mut self, peer: PeerId) {
         let at = self.clock.now() + self.config.hold;
         let (now, awake) = (self.clock.now(), self.clock.awake());
@@ -136,7 +138,7 @@ impl PathManager {
         self.push_event(PathEvent::NoPath { peer });
     }
 
-    /// A path answered: peers of the association that had none get it.
+    /// A path answered: peers of the association that had no path get one.
     pub(crate) fn end_outages(&mut self, index: AssociationId) {
         let peers = self.associations.get(index).map(|a| a.peers.clone()).unwrap_or_default();
         for peer in peers {
@@ -146,7 +148,8 @@ impl PathManager {
         }
     }
 
-    /// The hold time is over, unless the lane did not run for a part of it.
+    /// Ends the hold time. If the lane did not run for a part of it, the hold time is extended by that
+    /// part.
     pub(crate) fn hold_over(&mut self, peer: PeerId) {
         let awake = self.clock.awake();
         let Some(p) = self.peers.get_mut(peer) else { return };

@@ -24,15 +24,15 @@ use crate::types::{ControlOut, Handled, PathAddress, PathEvent, PathState, Refus
 use crate::ud::UdPaths;
 use polypath_types::{Class, PathId, PathTag, PeerId, Pick, Route, Want};
 
-/// Most queue pairs of a lane: their numbers have 16 bits.
+/// The most queue pairs of a lane: their numbers within it have 16 bits.
 pub const MAX_QUEUE_PAIRS: usize = 1 << 16;
-/// Most peers of a lane, and most associations.
+/// The most peers of a lane, and the most associations.
 pub const MAX_PEERS: usize = 1 << 14;
-/// Most distinct paths of address handles.
+/// The most distinct paths of address handles.
 pub const MAX_UD_PATHS: usize = 1 << 14;
-/// Most control packets that wait to be sent; more are dropped and counted as `limit`.
+/// The most control packets that wait to be sent; further ones are dropped and counted as `limit`.
 pub const MAX_CONTROL_QUEUE: usize = 1 << 13;
-/// Most events that wait to be taken; more become one [`PathEvent::Overflow`].
+/// The most events that wait to be taken; further ones become one [`PathEvent::Overflow`].
 pub const MAX_EVENTS: usize = 1 << 14;
 
 #[derive(Clone, Debug)]
@@ -40,13 +40,14 @@ pub(crate) struct Qp {
     pub(crate) peer: PeerId,
     pub(crate) remote_qpn: u32,
     pub(crate) agreed: bool,
-    /// A HELLO is due although it is agreed.
+    /// Whether a HELLO is due although the queue pair is agreed.
     pub(crate) tell: bool,
     pub(crate) tries: u32,
 }
 
 impl Qp {
-    /// Its handshakes begin anew, in quick succession at first. Own and other addresses still take turns.
+    /// Starts its handshakes again at short intervals. The peer's own path and its main path still take
+    /// turns.
     pub(crate) fn ask_anew(&mut self) {
         if self.tries > 3 {
             self.tries = 2 + self.tries % 2;
@@ -56,9 +57,9 @@ impl Qp {
 
 /// The path manager of one lane.
 ///
-/// Call [`PathManager::handle_timeout`] at [`PathManager::next_deadline`], *after* the packets that
-/// wait in the lane's socket have been handed in: a lane that did not run for a while must not take
-/// its own absence for the peer's.
+/// Call [`PathManager::handle_timeout`] at [`PathManager::next_deadline`], *after* handing in the
+/// packets that wait in the lane's socket. Otherwise a lane that did not run for a while would take its
+/// own absence for the peer's.
 ///
 /// ```
 /// use core::time::Duration;
@@ -98,7 +99,7 @@ pub struct PathManager {
 }
 
 impl PathManager {
-    /// A manager that knows no address yet. `seed` must be unpredictable for others: nonces and
+    /// Makes a manager that knows no address yet. `seed` must be unpredictable for others: nonces and
     /// association numbers are made from it.
     pub fn new(config: Config, lane: LaneIdentity, seed: [u8; 16]) -> Self {
         Self {
@@ -120,7 +121,7 @@ impl PathManager {
         }
     }
 
-    /// Peers that are met from now on get the policy that `make` makes, whatever the settings say.
+    /// Gives each new peer the policy that `make` makes, instead of the one that the settings name.
     pub fn set_policy(&mut self, make: MakePolicy) {
         self.make_policy = Some(make);
     }
@@ -135,16 +136,15 @@ impl PathManager {
         &self.config
     }
 
-    /// The route by the peer's main path. `None`: no path lives.
+    /// The route by the peer's main path; `None` if no path lives.
     #[inline]
     pub fn route(&self, peer: PeerId) -> Option<Route> {
         let p = self.peers.get(peer)?;
         if p.is_held() { None } else { self.route_by(p.main, u32::MAX) }
     }
 
-    /// The route of a queue pair that knows of one path only: its own detour, or that by its peer's
-    /// main path.
-    /// `None`: no path lives.
+    /// The route of a queue pair that knows of one path only: by its own detour, or else by its peer's
+    /// main path; `None` if no path lives.
     #[inline]
     pub fn route_of(&self, peer: PeerId, qpn: u32) -> Option<Route> {
         let p = self.peers.get(peer)?;
@@ -152,9 +152,9 @@ impl PathManager {
         if p.is_held() { None } else { self.route_by(detour.unwrap_or(p.main), u32::MAX) }
     }
 
-    /// Where a queue pair of `peer` sends now: by its own detour, or by the path that the policy
-    /// picks. Who has to wait for a window, that of the route or, with [`Pick::Wait`], any, asks to
-    /// be told ([`PathManager::wake_when_open`]).
+    /// The path by which a queue pair of `peer` sends now: its own detour, or the path that the policy
+    /// picks. If the queue pair has to wait for the window of the route, or for any window
+    /// ([`Pick::Wait`]), it asks to be told ([`PathManager::wake_when_open`]).
     #[inline]
     pub fn pick(&mut self, peer: PeerId, want: &Want) -> Pick {
         let Some(p) = self.peers.get(peer) else { return Pick::NoPath };
@@ -176,7 +176,7 @@ impl PathManager {
         self.route_by(path, quantum).map_or(Pick::NoPath, Pick::Route)
     }
 
-    /// What the policy picks: a path, and for how many bytes. `None`: wait.
+    /// The path that the policy picks, and for how many bytes; `None` if the queue pair has to wait.
     #[inline]
     fn pick_by_policy(&mut self, peer: PeerId, want: &Want) -> Option<(PathId, u32)> {
         let p = self.peers.get_mut(peer)?;
@@ -194,7 +194,7 @@ impl PathManager {
             Next::By { path, bytes } if set.takes(path) => Some((path, bytes)),
             Next::By { bytes, .. } => Some((set.main(), bytes)),
             Next::Wait => match want.class {
-                // What comes back opens a window, and wakes who waits.
+                // The acknowledgement of what is in flight opens a window, and wakes the queue pair.
                 Class::Request if set.members().any(|path| set.in_flight(path) > 0) => None,
                 Class::Answer { asked_by } if set.takes(asked_by) => Some((asked_by, 0)),
                 _ => Some((set.main(), 0)),
@@ -209,8 +209,8 @@ impl PathManager {
         Some(Route { path: index, tag: path.tag(), window, rtt, quantum })
     }
 
-    /// A queue pair of `peer` waits for more room than it found: [`PathEvent::WindowOpened`] tells,
-    /// once, that one of the peer's paths has some again.
+    /// Registers that a queue pair of `peer` waits for more room than it found.
+    /// [`PathEvent::WindowOpened`] tells, once, that one of the peer's paths has room again.
     pub fn wake_when_open(&mut self, peer: PeerId) {
         let Some(p) = self.peers.get_mut(peer) else { return };
         p.blocked = true;
@@ -223,7 +223,8 @@ impl PathManager {
         }
     }
 
-    /// A path may be used that could not be: who waits for a window tries again.
+    /// Lets the peer's queue pairs that wait for a window try again, because another path may be used
+    /// now.
     pub(crate) fn wake(&mut self, peer: PeerId) {
         if let Some(p) = self.peers.get_mut(peer)
             && core::mem::take(&mut p.blocked)
@@ -232,9 +233,10 @@ impl PathManager {
         }
     }
 
-    /// Which path did a packet for a queue pair of `peer` come by? IPv4 addresses as such, not mapped
-    /// into IPv6. `tag`: from the multi-path header, `None` for a standard packet; `bytes`: its size, for
-    /// the status. Errors are counted; the packet must be dropped.
+    /// Finds the path by which a packet for a queue pair of `peer` came. IPv4 addresses are given as
+    /// such, not mapped into IPv6. `tag`: from the multi-path header, `None` for a standard packet;
+    /// `bytes`: the packet's size, for the status. After an error, which is counted, the packet must be
+    /// dropped.
     #[inline]
     pub fn classify(
         &mut self,
@@ -272,7 +274,8 @@ impl PathManager {
         };
         let association = peer.association.and_then(|a| self.associations.get(a));
         if let Some(tag) = tag {
-            // The peer may use path 0 as soon as it has our answer; its own proof may come later.
+            // The peer may use path 0 as soon as it has our HELLO_ACK. Its data may overtake the
+            // HELLO_DONE by which it proves that it has the key.
             if association.is_none()
                 && peer.pending.is_some()
                 && tag == (PathTag { id: 0, generation: 1 })
@@ -314,7 +317,7 @@ impl PathManager {
         Some(&self.paths.get(path)?.address)
     }
 
-    /// `bytes` went out on `path`, or were asked for by a READ: what the window is charged with, which is the
+    /// Charges the window of `path` with `bytes` that were sent on it, or were asked for by a READ: the
     /// payload and a cost for each packet.
     #[inline]
     pub fn sent(&mut self, now: Duration, path: PathId, bytes: u32) {
@@ -329,7 +332,8 @@ impl PathManager {
         }
     }
 
-    /// `bytes` outstanding on `path` were acknowledged; a round trip took `rtt`, if known.
+    /// Takes note that `bytes` outstanding on `path` were acknowledged. `rtt`: the round trip, if
+    /// known.
     #[inline]
     pub fn acked(&mut self, now: Duration, path: PathId, bytes: u32, rtt: Option<Duration>) {
         let Some(p) = self.paths.get_mut(path) else { return };
@@ -347,8 +351,8 @@ impl PathManager {
         }
     }
 
-    /// `bytes` outstanding on `path` are lost, or given up (`congestion` false: the window does not
-    /// shrink).
+    /// Takes note that `bytes` outstanding on `path` are lost, or were given up (`congestion` false:
+    /// the window does not shrink).
     pub fn lost(&mut self, now: Duration, path: PathId, bytes: u32, congestion: bool) {
         let Some(p) = self.paths.get_mut(path) else { return };
         p.counters.resent_bytes += u64::from(bytes);
@@ -361,7 +365,7 @@ impl PathManager {
         }
     }
 
-    /// The rare part of [`PathManager::acked`].
+    /// The part of [`PathManager::acked`] that is rarely needed.
     fn progress(&mut self, now: Duration, index: PathId) {
         let Some(p) = self.paths.get_mut(index) else { return };
         let role = p.role;
@@ -400,7 +404,7 @@ impl PathManager {
         }
     }
 
-    /// The peers whose data goes by a path.
+    /// The peers whose data uses a path.
     pub(crate) fn peers_on(&self, index: PathId) -> Vec<PeerId> {
         let active = |i: &PeerId| self.peers.get(*i).is_some_and(|p| p.uses(index));
         match self.paths.get(index).map(|p| p.role) {
@@ -414,8 +418,8 @@ impl PathManager {
         }
     }
 
-    /// Is this a packet for [`PathManager::handle_control`]?
-    /// Looks at the opcode (and for UD at the Q_Key) only.
+    /// Whether this is a packet for [`PathManager::handle_control`]. Looks only at the opcode, and for
+    /// UD at the Q_Key.
     #[inline]
     pub fn is_control(packet: &Packet<'_>) -> bool {
         let opcode = packet.opcode();
@@ -460,7 +464,7 @@ impl PathManager {
         self.events.pop_front()
     }
 
-    /// Timers. Early or superfluous calls do no harm.
+    /// Carries out what is due. Early or superfluous calls do no harm.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.advance(now);
         while let Some(timer) = self.timers.pop(self.clock.now()) {
@@ -473,13 +477,13 @@ impl PathManager {
         }
     }
 
-    /// When [`PathManager::handle_timeout`] wants to be called.
+    /// The time at which [`PathManager::handle_timeout`] is to be called; `None` if nothing is due.
     #[inline]
     pub fn next_deadline(&self) -> Option<Duration> {
         self.timers.next()
     }
 
-    /// Takes note of the time.
+    /// Sets the time, and notices if the lane did not run for a while.
     pub(crate) fn advance(&mut self, now: Duration) {
         self.clock.advance(now, self.timers.next());
     }
@@ -501,16 +505,17 @@ impl PathManager {
         }
     }
 
-    /// Control packets and events that wait to be taken.
+    /// The numbers of control packets and of events that wait to be taken.
     pub(crate) fn queued(&self) -> (usize, usize) {
         (self.out.len(), self.events.len())
     }
 
     /// The queue pairs that may have something outstanding on a path: those of all peers in its
-    /// association, or, of a path outside of any, those of its peer. Of a path that is gone by now: all.
+    /// association, or those of its peer if it belongs to no association. If the path is gone by now,
+    /// all queue pairs.
     pub fn qpns_on(&self, path: PathId) -> Vec<u32> {
         let association = match self.paths.get(path).map(|p| p.role) {
-            // It may have been in the set until just now.
+            // The path may have been in the association's set until just now.
             Some(Role::Plain { peer }) => match self.peers.get(peer).and_then(|p| p.association) {
                 Some(association) => association,
                 None => return self.qpns_of(peer).collect(),
@@ -528,7 +533,8 @@ impl PathManager {
         self.qps.keys().map(|qpn| qpn.0)
     }
 
-    /// Whether [`PathEvent::MultipathAgreed`] was reported of a queue pair (and may have been lost).
+    /// Whether [`PathEvent::MultipathAgreed`] was reported for a queue pair. The event itself may have
+    /// been lost.
     pub fn is_agreed(&self, qpn: u32) -> bool {
         self.qps.get(&Qpn(qpn)).is_some_and(|qp| qp.agreed)
     }

@@ -1,8 +1,8 @@
 //! The path manager's packets, byte by byte.
 //!
-//! All numbers are big-endian, all lengths multiples of four, addresses take 16 bytes (IPv4 as
-//! `::ffff:a.b.c.d`). Everything begins with a BTH (P_Key 0xFFFF, PSN 0) and ends, behind what is
-//! shown here, with the ICRC.
+//! All numbers are big-endian, all lengths multiples of four; addresses take 16 bytes (IPv4 as
+//! `::ffff:a.b.c.d`). Each packet begins with a BTH (P_Key 0xFFFF, PSN 0) and ends with the ICRC, which
+//! the tables leave out.
 //!
 //! # Handshake
 //!
@@ -29,11 +29,12 @@
 //! | 72 | addresses: 20 bytes each, see below |
 //! | end | HELLO: 16 zero bytes; else authentication code (16) |
 //!
-//! An address: 0 address (16), 16 prefix length (1), 17 flags (1, zero), 18 interface (2): equal
-//! numbers are one interface of the sender.
+//! An address: 0 address (16), 16 prefix length (1), 17 flags (1, zero), 18 interface (2). Addresses
+//! with equal interface numbers are on one interface of the sender.
 //!
-//! The reach *e* says that what arrives early is kept within 2^e bytes, which are 2^e / path MTU PSNs (256
-//! to 65,536), and that the blocks of an acknowledgement are understood. 0: 256 PSNs, no blocks.
+//! The reach *e* says that the sender keeps packets that arrive early within 2^e bytes, which are 2^e /
+//! path MTU PSNs (256 to 65,536), and that it understands the blocks of an acknowledgement. 0: 256
+//! PSNs, no blocks.
 //!
 //! # Probes and control
 //!
@@ -89,7 +90,7 @@ use crate::types::{MAX_PATHS, PathState, Refused};
 
 /// Q_Key of handshake packets: "\x80POL". Its top bit keeps applications from using it by accident.
 pub const HELLO_QKEY: u32 = 0x8050_4f4c;
-/// Most addresses in a list.
+/// The most addresses in a list.
 pub const MAX_ADDRESSES: usize = 8;
 
 const MAGIC: [u8; 4] = *b"PPTH";
@@ -126,14 +127,14 @@ pub(crate) struct Hello {
     pub(crate) peer_qpn: u32,
     pub(crate) association: u32,
     pub(crate) receive_window: u32,
-    /// Bytes, a power of two; 0: none said.
+    /// Bytes, a power of two; 0: the packet says none.
     pub(crate) reach: u32,
     pub(crate) addresses_version: u32,
     pub(crate) addresses: Vec<Announced>,
 }
 
 impl Hello {
-    /// A whole packet. `key`: for all kinds but HELLO.
+    /// Builds the whole packet. `key`: needed for all kinds but HELLO.
     pub(crate) fn encode(&self, key: Option<&Key>, ends: Ends) -> Vec<u8> {
         let bth = Bth { dest_qpn: self.peer_qpn, ..Bth::new(Opcode::UD_SEND_ONLY) };
         let deth = Deth { qkey: HELLO_QKEY, src_qpn: self.qpn };
@@ -227,7 +228,7 @@ pub(crate) struct TableEntry {
     pub(crate) follower: IpAddr,
 }
 
-/// What a sender says of one of its paths.
+/// What a sender reports about one of its paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Report {
     pub(crate) id: u8,
@@ -280,7 +281,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// A whole packet to the lane with `slot`, sent by the lane `instance`.
+    /// Builds the whole packet to the lane with `slot`, sent by the lane `instance`.
     pub(crate) fn encode(&self, slot: u8, instance: u64, key: &Key, ends: Ends) -> Vec<u8> {
         let opcode = self.body.opcode();
         let bth = Bth { dest_qpn: u32::from(slot) << 16, ..Bth::new(opcode) };
@@ -330,7 +331,8 @@ impl Frame {
         out
     }
 
-    /// The receiver's association number, before anything else is trusted.
+    /// Reads the receiver's association number. It finds the key, without which nothing in the packet
+    /// is trusted.
     pub(crate) fn destination(payload: &[u8]) -> Result<u32, Refused> {
         if *payload.first().ok_or(Refused::Malformed)? != VERSION {
             return Err(Refused::Version);
@@ -405,8 +407,7 @@ fn put_addresses(out: &mut Vec<u8>, list: &[Announced]) {
     }
 }
 
-/// Addresses that no single host can own are left out, so that no peer makes us probe a multicast
-/// group.
+/// Leaves out addresses that no single host can own, so that no peer makes us probe a multicast group.
 fn take_addresses(r: &mut Reader<'_>, count: u8) -> Option<Vec<Announced>> {
     if usize::from(count) > MAX_ADDRESSES {
         return None;

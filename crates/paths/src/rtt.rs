@@ -2,26 +2,28 @@
 
 use core::time::Duration;
 
-/// Smoothed round-trip time (RFC 6298, section 2), in nanoseconds: every acknowledgement is a sample, and
-/// `Duration` multiplies and divides in parts.
+/// Smoothed round-trip time (RFC 6298, section 2). It is kept in nanoseconds, because every
+/// acknowledgement is a sample and `Duration` would multiply and divide seconds and nanoseconds
+/// separately.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rtt {
     smoothed: Option<u64>,
     variation: u64,
-    /// The shortest of this period and of the one before.
+    /// The shortest round trip of this period and of the period before, nanoseconds.
     least: [Option<u64>; 2],
     period_from: Duration,
 }
 
-/// What a round trip may last before one was measured.
+/// How long a round trip may take before one was measured.
 const RTT_GUESS: Duration = Duration::from_millis(100);
-/// Packets wait somewhere if a round trip takes that much longer than twice the shortest one.
+/// If a round trip takes this much longer than twice the shortest one, packets wait in a queue.
 const QUEUE_SLACK: Duration = Duration::from_millis(1);
-/// Shortest round trips are forgotten after one to two periods: the way may have become longer.
+/// The shortest round trip is forgotten after one to two of these periods, because the way may have
+/// become longer.
 const LEAST_PERIOD: Duration = Duration::from_secs(10);
-/// What a round trip may take longer than twice the shortest one. Queues of links are seldom that long: more
-/// than that is a process that did not run. Counted as a round trip, it would make the path's silence go
-/// unnoticed for many times as long.
+/// A round trip counts as at most twice the shortest one and this much more. Queues of links are seldom
+/// that long, so that a longer one shows a process that did not run. If it counted in full, the path's
+/// silence would go unnoticed for many times as long.
 const STALL: Duration = Duration::from_millis(250);
 /// A sample above this is a stale timestamp, not a round trip.
 const RTT_MAX: Duration = Duration::from_secs(4);
@@ -51,8 +53,8 @@ impl Rtt {
         self.smoothed.map(Duration::from_nanos)
     }
 
-    /// Round trips take so much longer than they could that packets must be waiting in a queue: more on their
-    /// way would only wait longer, and have those of others wait.
+    /// Whether round trips take so much longer than the shortest one that packets must be waiting in a
+    /// queue. More packets in flight would only wait longer, and make those of others wait.
     pub(crate) fn queues(&self) -> bool {
         let (Some(smoothed), Some(least)) = (self.smoothed, self.least()) else { return false };
         smoothed > least * 2 + QUEUE_SLACK.as_nanos() as u64
@@ -62,7 +64,7 @@ impl Rtt {
         self.least.iter().flatten().copied().min()
     }
 
-    /// The longest time, in nanoseconds, that is taken for a round trip.
+    /// The longest time, in nanoseconds, that counts as a round trip.
     fn longest(&self) -> u64 {
         self.least().map_or(u64::MAX, |least| least * 2 + STALL.as_nanos() as u64)
     }

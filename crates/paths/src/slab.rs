@@ -1,11 +1,11 @@
-//! A table of things with small numbers for names.
+//! A table whose entries are named by small numbers.
 
 use core::marker::PhantomData;
 use std::collections::VecDeque;
 
 use crate::id::Index;
 
-/// Things of type `T` by names of type `I`. Numbers are re-used as late as possible, so that a name that has
+/// Entries of type `T`, found by names of type `I`. A number is re-used late, so that a name that has
 /// outlived its entry is likely to find nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<I, T> {
@@ -15,11 +15,11 @@ pub(crate) struct Slab<I, T> {
     names: PhantomData<I>,
 }
 
-/// Free numbers that are kept before one is used again.
+/// So many numbers must be free before one of them is used again.
 const RESERVE: usize = 64;
 
 impl<I: Index, T> Slab<I, T> {
-    /// `limit`: most items at a time.
+    /// `limit`: the most items at a time.
     pub(crate) fn new(limit: usize) -> Self {
         Self { items: Vec::new(), free: VecDeque::new(), limit, names: PhantomData }
     }
@@ -32,7 +32,7 @@ impl<I: Index, T> Slab<I, T> {
         self.len() >= self.limit
     }
 
-    /// `None` if it is full.
+    /// Adds an item and returns its name; `None` if the table is full.
     pub(crate) fn insert(&mut self, item: T) -> Option<I> {
         if self.is_full() {
             return None;
@@ -70,14 +70,14 @@ impl<I: Index, T> Slab<I, T> {
         self.iter_from(I::new(0))
     }
 
-    /// The items from that number on, in the order of their numbers.
+    /// The items from number `from` on, in the order of their numbers.
     pub(crate) fn iter_from(&self, from: I) -> impl Iterator<Item = (I, &T)> {
         let items = self.items.iter().enumerate().skip(from.number() as usize);
         items.filter_map(|(i, t)| Some((I::new(i as u32), t.as_ref()?)))
     }
 
     /// # Errors
-    /// What is free is not what is empty.
+    /// The list of free numbers does not agree with the empty entries.
     pub(crate) fn check(&self) -> Result<(), String> {
         let empty = self.items.iter().filter(|item| item.is_none()).count();
         let is_empty = |i: &u32| matches!(self.items.get(*i as usize), Some(None));

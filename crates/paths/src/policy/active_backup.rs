@@ -1,20 +1,20 @@
-//! All data by one path; the others stand by. Linux bonding calls it `active-backup`.
+//! All data uses one path; the others stand by. Linux bonding calls this `active-backup`.
 
 use super::{Choice, PathSet, Policy};
 use crate::config::PrimaryReselect;
 use crate::types::PathState;
 use polypath_types::PathId;
 
-/// The main path carries everything. That is all that a policy does of itself.
+/// The main path carries everything. This is what a policy does by default.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ActiveBackup;
 
 impl Policy for ActiveBackup {}
 
-/// What becomes of the main path: it stays while it can carry data and no other is preferred.
+/// Decides which path is the main one: it stays while it can carry data and no other is preferred.
 pub(super) fn choose(set: &PathSet<'_>) -> Choice {
     let main = set.main();
-    // Lower is better. During an outage only a path that answered will do.
+    // Lower is better. During an outage only a path that answered is taken.
     let rank = |path: PathId| {
         let state = match set.state(path)? {
             PathState::Up => 0,
@@ -55,7 +55,7 @@ mod tests {
     use crate::types::PathAddress;
     use polypath_types::PeerId;
 
-    /// Paths from 10.0.N.1 in these states, N from 0 on, over interfaces of N gigabits per second.
+    /// Paths from 10.0.N.1 in the given states, N from 0 on, over interfaces of N gigabits per second.
     struct Set {
         paths: Slab<PathId, Path>,
         members: Vec<PathId>,

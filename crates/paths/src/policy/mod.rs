@@ -1,18 +1,17 @@
-//! Which of its paths a peer's data goes by.
+//! Policies: each decides which of its paths a peer's data uses.
 //!
-//! Each peer has a [`Policy`]. It answers two questions, that come at very different rates: by
-//! which path the next bytes go ([`Policy::pick`], for each burst or more rarely, so it must be
-//! cheap), and what to do now that the set of paths or the state of one has changed
-//! ([`Policy::reselect`], rarely). What follows from an answer (outages, events, timers) is the
-//! manager's.
+//! Each peer has a [`Policy`]. It answers two questions that come at very different rates: which path
+//! the next bytes use ([`Policy::pick`], for each burst or more rarely, so it must be cheap), and what
+//! to do when the set of paths or the state of one has changed ([`Policy::reselect`], rarely). The
+//! manager carries out what follows from an answer (outages, events, timers).
 //!
-//! A queue pair whose data does not arrive by a path takes a detour, whatever the policy
+//! A queue pair whose data does not arrive by a path takes a detour under every policy
 //! ([`detour`](crate::detour)).
 //!
-//! The policies that settings name are variants of [`AnyPolicy`], a file each beside
-//! [`active_backup`]. One from outside of this crate is boxed
-//! ([`PathManager::set_policy`](crate::PathManager::set_policy));
-//! `docs/extend/policy.md` shows one.
+//! The policies that settings name are variants of [`AnyPolicy`], each with a file beside
+//! [`active_backup`]. A policy from outside of this crate is boxed
+//! ([`PathManager::set_policy`](crate::PathManager::set_policy)); `docs/extend/policy.md` shows an
+//! example.
 
 mod active_backup;
 mod set;
@@ -29,7 +28,7 @@ pub use set::PathSet;
 pub enum Choice {
     /// The main path stays.
     Stay,
-    /// Another becomes the main path, since the one before cannot be.
+    /// Another path becomes the main path, because the current one cannot carry data any more.
     Move(PathId),
     /// The main path could stay, but this one is preferred.
     Prefer(PathId),
@@ -40,53 +39,55 @@ pub enum Choice {
 /// What a policy decides for the next burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It goes by a path, and what follows too, until so many bytes have: then the policy is asked again.
+    /// The burst uses a path, and so do the following ones until `bytes` have been sent. Then the
+    /// policy is asked again.
     By {
         /// The path, one of the set.
         path: PathId,
-        /// Bytes, as they count against a window. The last burst may exceed them.
+        /// Bytes, as they count against a window. The last burst may exceed this number.
         bytes: u32,
     },
-    /// All paths are full. Whoever wants to send is told when there is room again on one of them,
-    /// and then asks again. Only requests wait, and only while something is in flight on one of the
-    /// paths: otherwise, what waits would wait for ever, and goes by the main path.
+    /// All paths are full. The sender is told when one of them has room again, and then asks again.
+    /// Only requests wait, and only while something is in flight on one of the paths, because nothing
+    /// else would end the wait. Otherwise the burst uses the main path.
     Wait,
 }
 
-/// Which path a peer's data goes by.
+/// Decides which path a peer's data uses.
 ///
-/// One of the paths is the *main* one: reports name it, moving it is what
-/// [`ActiveChanged`](crate::PathEvent::ActiveChanged) tells, and what knows of one path only goes
-/// by it. A policy that uses one path at a time uses that, and need not implement more than
-/// [`Policy::reselect`].
+/// One of the paths is the *main* path: reports name it,
+/// [`ActiveChanged`](crate::PathEvent::ActiveChanged) tells when it changes, and traffic that knows
+/// only one path uses it. A policy that uses one path at a time uses the main path, and need not
+/// implement more than [`Policy::reselect`].
 pub trait Policy: ClonePolicy + Debug + Send + Sync {
-    /// The path of the next burst. Not asked while the peer has no path. May be asked without anything
-    /// being sent then. Unless it is changed, all goes by the main path.
+    /// The path of the next burst. This is not called while the peer has no path. It may be called
+    /// although nothing is sent afterwards. By default, everything uses the main path.
     ///
-    /// A path that is not of the set, or has died, is not taken: then it is the main path.
+    /// If the path is not in the set or has died, the main path is used instead.
     #[inline]
     fn pick(&mut self, want: &Want, set: &PathSet<'_>) -> Next {
         let _ = want;
         Next::By { path: set.main(), bytes: u32::MAX }
     }
 
-    /// Data goes by other paths than the main one, too: who uses them is told of their windows and of
-    /// their ends.
+    /// Whether data uses other paths than the main one, too. If so, its senders are also told when the
+    /// window of such a path opens and when such a path dies.
     #[inline]
     fn spreads(&self) -> bool {
         false
     }
 
-    /// The set of paths has changed, or one has died or come back. What becomes of the main path?
-    /// Unless it is changed, it moves as that of active-backup does.
+    /// Decides which path is the main one after the set of paths has changed, or after one has died or
+    /// come back. By default, the main path moves as that of active-backup does.
     fn reselect(&mut self, set: &PathSet<'_>) -> Choice {
         active_backup::choose(set)
     }
 }
 
-/// What each policy that is `Clone` has: path managers are cloned as a whole.
+/// Clones a boxed policy, because path managers are cloned as a whole. Each policy that is `Clone` has
+/// it.
 pub trait ClonePolicy {
-    /// The same again.
+    /// A copy of the policy.
     fn clone_policy(&self) -> Box<dyn Policy>;
 }
 
@@ -102,19 +103,19 @@ impl Clone for Box<dyn Policy> {
     }
 }
 
-/// Makes the policy of a new peer.
+/// A function that makes the policy of a new peer.
 pub type MakePolicy = fn() -> Box<dyn Policy>;
 
-/// The policies that there are.
+/// All policies.
 #[derive(Clone, Debug)]
 pub(crate) enum AnyPolicy {
     ActiveBackup(ActiveBackup),
-    /// One from outside of this crate.
+    /// A policy from outside of this crate.
     Other(Box<dyn Policy>),
 }
 
 impl AnyPolicy {
-    /// For a new peer: what `make` makes, or else the one that the settings name.
+    /// The policy for a new peer: what `make` makes, or without it the one that the settings name.
     pub(crate) fn new(config: &Config, make: Option<MakePolicy>) -> Self {
         match (make, config.mode) {
             (Some(make), _) => Self::Other(make()),

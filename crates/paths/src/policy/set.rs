@@ -1,4 +1,4 @@
-//! What a policy may know.
+//! What a policy can see of a peer's paths.
 
 use core::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::slab::Slab;
 use crate::types::{PathAddress, PathState};
 use polypath_types::PathId;
 
-/// The paths that a peer's data may take, and what is known of them. All that it tells is looked up
-/// when it is asked.
+/// The paths that a peer's data may take, and what is known of them. Each method looks up the current
+/// value.
 #[derive(Clone, Copy, Debug)]
 pub struct PathSet<'a> {
     pub(crate) association: Option<AssociationId>,
@@ -39,7 +39,7 @@ impl<'a> PathSet<'a> {
         self.members().filter(|p| paths.get(*p).is_some_and(|p| p.state == PathState::Up))
     }
 
-    /// The main path; while there is none that can carry data, the last one. It need not be a member
+    /// The main path; while no path can carry data, the one that was main last. It need not be a member
     /// any more.
     #[inline]
     pub fn main(&self) -> PathId {
@@ -51,7 +51,7 @@ impl<'a> PathSet<'a> {
         self.own
     }
 
-    /// The peer is without a path: only one that has answered will do.
+    /// Whether the peer has no path. If so, only a path that has answered may become the main one.
     pub fn is_outage(&self) -> bool {
         self.outage
     }
@@ -66,12 +66,12 @@ impl<'a> PathSet<'a> {
         self.paths.get(path).map(|p| p.address)
     }
 
-    /// Bytes that the window of a path still takes: payload, with a cost for each packet.
+    /// Bytes that the window of a path still takes: payload, and a cost for each packet.
     pub fn room(&self, path: PathId) -> u32 {
         self.paths.get(path).map_or(0, |p| p.congestion.room())
     }
 
-    /// Bytes that are on their way by a path, of all peers that use it.
+    /// Bytes in flight on a path, of all peers that use it.
     pub fn in_flight(&self, path: PathId) -> u32 {
         self.paths.get(path).map_or(0, |p| p.congestion.in_flight())
     }
@@ -106,7 +106,7 @@ impl<'a> PathSet<'a> {
         self.config
     }
 
-    /// Data may go by a path: it is the main one, or a member that lives.
+    /// Whether data may use a path: it is the main one, or a member that lives.
     #[inline]
     pub(crate) fn takes(&self, path: PathId) -> bool {
         path == self.main

@@ -1,4 +1,4 @@
-//! Another policy stands on the same seam: a manager with a toy that uses all paths.
+//! Tests that the trait takes another policy: a manager with a toy that uses all paths.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -10,14 +10,14 @@ use crate::types::{PathAddress, PathEvent, Reason};
 use polypath_types::{Class, PeerId, Pick, Route};
 use polypath_wire::packet::Packet;
 
-/// Bursts go by all paths that are up, in turn.
+/// Sends bursts by all paths that are up, in turn.
 #[derive(Clone, Debug, Default)]
 struct Alternate {
     turn: usize,
 }
 
 impl Policy for Alternate {
-    /// One whose window is closed is passed over.
+    /// Skips a path whose window is closed.
     fn pick(&mut self, _: &Want, set: &PathSet<'_>) -> Next {
         let open: Vec<PathId> = set.up().filter(|path| set.room(*path) > 0).collect();
         self.turn += 1;
@@ -67,7 +67,7 @@ impl Pair {
         Self::with(|| Box::new(Alternate::default()))
     }
 
-    /// Agreed, and host 0 has this policy.
+    /// Two managers that have agreed; host 0 has this policy.
     fn with(make: MakePolicy) -> (Self, PeerId) {
         let managers = [0, 1].map(|host| {
             let lane = LaneIdentity { instance: host as u64 + 1, slot: host as u8 + 1 };
@@ -122,7 +122,7 @@ impl Pair {
         }
     }
 
-    /// The links that eight bursts of host 0 go by.
+    /// The links that eight bursts of host 0 use.
     fn links(&mut self, peer: PeerId) -> [usize; 2] {
         let mut count = [0; 2];
         for _ in 0..8 {
@@ -138,7 +138,7 @@ impl Pair {
 fn a_policy_may_send_bursts_by_all_paths() {
     let (mut pair, peer) = Pair::alternating();
     assert_eq!(pair.links(peer), [4, 4]);
-    // Both are taken from the other side: the same peer, each path with its own tag.
+    // The other side accepts both: the same peer, each path with its own tag.
     for _ in 0..2 {
         let route = pair.pick(peer).unwrap();
         let PathAddress { local, remote, .. } = *pair.managers[0].path(route.path).unwrap();
@@ -158,7 +158,7 @@ fn a_policy_sees_the_windows_and_its_peer_is_woken_by_any_path() {
     assert_eq!(pair.pick(peer).unwrap().path, other.path, "the full one is left out");
     pair.managers[0].sent(pair.now, other.path, other.window);
     assert_eq!(pair.pick(peer), None);
-    // Progress on either path wakes who waits, once.
+    // Progress on either path wakes the waiting queue pair, once.
     for path in [full, other] {
         pair.managers[0].wake_when_open(peer);
         pair.managers[0].acked(pair.now, path.path, path.window, None);
@@ -264,14 +264,14 @@ fn a_policy_loses_one_path_and_goes_on_by_the_other() {
         assert!(pair.events.iter().any(dead), "queue pairs are told to send again");
         let moved = |e: &PathEvent| matches!(e, PathEvent::ActiveChanged { .. });
         assert_eq!(pair.events.iter().any(moved), moves, "only the main path is said to move");
-        // It is back and has proved itself.
+        // The path is back and has proved itself.
         pair.up = [true; 2];
         let now = pair.now;
         pair.managers[0].set_local(now, &addresses(0, pair.up));
         pair.run(1500);
         assert_eq!(pair.links(peer), [4, 4]);
     }
-    // None is left.
+    // No path is left.
     pair.up = [false; 2];
     let now = pair.now;
     pair.managers[0].set_local(now, &addresses(0, pair.up));
