@@ -1,11 +1,11 @@
-//! This host's links and addresses, and what they say of paths.
+//! This host's links and addresses, and the faults of paths that follow from them.
 
 use core::net::IpAddr;
 
 use crate::config::{DownRule, LocalAddress};
 use crate::types::Reason;
 
-/// What the host has told of itself. Knows nothing of paths: it is asked about addresses.
+/// The addresses that the host has told. It knows addresses only, no paths.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LocalAddresses {
     list: Vec<LocalAddress>,
@@ -16,14 +16,14 @@ pub(crate) struct LocalAddresses {
 }
 
 impl LocalAddresses {
-    /// All addresses that there are now.
+    /// Sets all addresses that there are now.
     pub(crate) fn set(&mut self, addresses: &[LocalAddress]) {
         let canonical = |a: &LocalAddress| LocalAddress { ip: a.ip.to_canonical(), ..*a };
         self.list = addresses.iter().map(canonical).collect();
         self.known = true;
     }
 
-    /// All pairs that are down by hand now. Gives whether that is a change.
+    /// Sets the pairs that are down by hand now. Returns whether that is a change.
     pub(crate) fn set_down(&mut self, down: &[DownRule]) -> bool {
         let down: Vec<DownRule> = down.iter().map(DownRule::canonical).collect();
         let changed = down != self.down;

@@ -197,7 +197,7 @@ impl PathManager {
         self.release_path(peer.own);
     }
 
-    /// One user less; the last one takes the path along.
+    /// Takes one user from the path; without users the path is removed.
     pub(crate) fn release_path(&mut self, index: PathId) {
         let Some(path) = self.paths.get_mut(index) else { return };
         path.users = path.users.saturating_sub(1);
@@ -275,9 +275,9 @@ impl PathManager {
         })
     }
 
-    /// The set of paths of an association changed, or the state of one of them: takes note of the
-    /// addresses, and leads datagrams between them around what is dead. The effort does not depend on how
-    /// many other peers there are: when a link goes down, this is called for each of them.
+    /// Called when the set of paths of an association changed, or the state of one of them. Takes note
+    /// of the addresses, and leads datagrams between them around dead paths. The effort does not depend
+    /// on how many other peers there are: when a link goes down, this is called for each of them.
     pub(crate) fn paths_changed(&mut self, index: AssociationId) {
         let pair = |p: PathId| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
         let current: Vec<Pair> = self

@@ -1,4 +1,4 @@
-//! What holds of the path manager's tables between any two calls, for simulators and tests.
+//! What must hold for the path manager's tables between any two calls, for simulators and tests.
 
 use crate::manager::{MAX_CONTROL_QUEUE, MAX_EVENTS, PathManager};
 use crate::path::{Path, Role};
@@ -7,7 +7,7 @@ use crate::timers::Timer;
 use crate::types::PathState;
 use polypath_types::{PathId, PeerId};
 
-/// Fails unless it is so.
+/// Returns an error unless the condition holds.
 macro_rules! hold {
     ($so:expr, $($what:tt)+) => {
         if !$so {
@@ -17,10 +17,10 @@ macro_rules! hold {
 }
 
 impl PathManager {
-    /// Looks whether the tables agree with each other. Takes time in proportion to their size.
+    /// Checks whether the tables agree with each other. Takes time in proportion to their size.
     ///
     /// # Errors
-    /// They do not; in words.
+    /// They do not agree; the text says how.
     pub fn check(&self) -> Result<(), String> {
         self.check_peers()?;
         self.check_associations()?;

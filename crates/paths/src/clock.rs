@@ -1,16 +1,16 @@
 //! What time it is, and for how long the lane did not run.
 //!
-//! A lane is driven by threads of the application, which may be stopped. What was not heard meanwhile is no
-//! silence of the peer, so nothing may be concluded from it.
+//! A lane is driven by threads of the application, which may be stopped. What the lane did not hear
+//! meanwhile is no silence of the peer, so nothing may be concluded from it.
 
 use core::time::Duration;
 
-/// If a deadline was missed by so much, the lane itself did not run.
+/// If a deadline was missed by more than this, the lane itself did not run.
 const PAUSE: Duration = Duration::from_millis(4);
-/// After a pause, nothing is concluded from silence for so long.
+/// How long after a pause nothing is concluded from silence.
 const SETTLE: Duration = Duration::from_millis(4);
 /// A lane that hardly ever runs must decide at some time: pauses in close succession (less than
-/// [`PAUSES_APART`]) together defer conclusions by so much at most.
+/// [`PAUSES_APART`]) together defer conclusions by this time at most.
 const SETTLE_MAX: Duration = Duration::from_millis(40);
 const PAUSES_APART: Duration = Duration::from_millis(50);
 
@@ -33,13 +33,14 @@ impl Clock {
         self.now
     }
 
-    /// It is so late now. The time never goes back.
+    /// Sets the time. It never goes back.
     #[inline]
     pub(crate) fn reach(&mut self, now: Duration) {
         self.now = self.now.max(now);
     }
 
-    /// It is so late now, and the next deadline was `due`: one that was missed by much shows a pause.
+    /// Sets the time. `due`: the next deadline; if it was missed by more than [`PAUSE`], the lane
+    /// paused since then.
     pub(crate) fn advance(&mut self, now: Duration, due: Option<Duration>) {
         self.reach(now);
         let missed = |due: &Duration| self.now > *due + PAUSE && self.now > self.awake_since;
@@ -52,7 +53,8 @@ impl Clock {
         self.settles_at = (self.now + SETTLE).min(self.pauses_since + SETTLE_MAX);
     }
 
-    /// Now, by a clock that stands still while the lane does not run: peers' silence is measured by it.
+    /// The time by a clock that stands still while the lane does not run. The silence of peers is
+    /// measured by it.
     pub(crate) fn awake(&self) -> Duration {
         self.awake_at(self.now)
     }
@@ -63,18 +65,18 @@ impl Clock {
         now.saturating_sub(self.asleep)
     }
 
-    /// For how long the lane has been waiting for something that it asked for at `asked`: since a pause it
-    /// waits anew.
+    /// How long the lane has been waiting for something that it asked for at `asked`. The wait starts
+    /// again after each pause.
     pub(crate) fn waited(&self, asked: Duration) -> Duration {
         self.now.saturating_sub(asked.max(self.awake_since))
     }
 
-    /// When silence means something again, if it does not now.
+    /// The time at which silence means something again; `None` if it does now.
     pub(crate) fn settles_at(&self) -> Option<Duration> {
         (self.settles_at > self.now).then_some(self.settles_at)
     }
 
-    /// Silence means something: the lane has run for a while.
+    /// Whether silence means something: the lane has run for a while.
     pub(crate) fn is_settled(&self) -> bool {
         self.settles_at().is_none()
     }

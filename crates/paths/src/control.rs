@@ -1,8 +1,8 @@
 //! Probes and control packets: sending, checking, and what they change in the path set.
 //!
-//! Nothing is acknowledged one by one. Every packet tells the newest versions that its sender has,
-//! and the generation of each path; whoever finds the other behind repeats with growing intervals.
-//! So packets may be lost, doubled and overtake each other.
+//! Single packets are not acknowledged. Every packet tells the newest versions that its sender has, and
+//! the generation of each path. An end that finds the other behind repeats what is missing with growing
+//! intervals. So packets may be lost, doubled, and overtake each other.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -25,7 +25,8 @@ use polypath_types::PathId;
 /// First and longest interval at which unacknowledged control packets are repeated.
 const REPEAT_FIRST: Duration = Duration::from_millis(3);
 const REPEAT_MAX: Duration = Duration::from_millis(200);
-/// A control packet goes out on so many live paths at once; on all there are if none lives.
+/// The number of live paths on which a control packet is sent. If none lives, it is sent on all paths
+/// that are not down.
 const CONTROL_PATHS: usize = 2;
 
 impl PathManager {
@@ -65,7 +66,7 @@ impl PathManager {
         match frame.body {
             Body::Probe { number } => {
                 let path = self.member_at(index, PathNumber(frame.path), ends)?;
-                // A path that is not used here must not seem alive there.
+                // A path that is down here must not seem alive to the peer.
                 if self.paths.get(path).is_some_and(|p| p.state == PathState::Down) {
                     return Ok(());
                 }
@@ -78,8 +79,9 @@ impl PathManager {
             Body::Addresses { version, list } => self.take_addresses(index, version, list),
             Body::Table { version, entries } => self.take_table(index, version, &entries),
             Body::Notice => {}
-            // The peer's lane goes away. Acknowledgements of its may still be under way, by other
-            // paths: queue pairs go on as plain ones, and find out by their own timers.
+            // The peer's lane goes away. Some of its acknowledgements may still be under way by other
+            // paths. So queue pairs go on as plain ones, and their own timers find out that the peer is
+            // gone.
             Body::Bye => {
                 self.remove_association(index);
                 return Ok(());
@@ -108,8 +110,8 @@ impl PathManager {
         }
     }
 
-    /// The peer tells what it has, and the generations of its paths. One that is ahead of ours was
-    /// given up there: so it is here.
+    /// The peer tells what it has, and the generations of its paths. If the peer's generation is ahead
+    /// of ours, the peer has given the path up, and this end does so, too.
     fn take_reports(&mut self, index: AssociationId, frame: &Frame) {
         let Some(a) = self.associations.get_mut(index) else { return };
         a.announced_seen = a.announced_seen.max(frame.addresses_seen.min(a.announced_version));
@@ -130,7 +132,7 @@ impl PathManager {
                     a.generations[id] = r.generation;
                 }
                 if p.state == PathState::Dead {
-                    // Died on both sides; begin proving it anew.
+                    // The path died on both sides and has to prove itself anyway.
                     continue;
                 }
                 if p.state != PathState::Down {
@@ -187,7 +189,7 @@ impl PathManager {
             if wanted[..kept].iter().any(|w| w.2 == pair) {
                 continue;
             }
-            // The number that was used least: most likely never.
+            // The free number with the lowest generation: most likely it was never used.
             let generations = a.generations.iter();
             let free = generations.filter(|(id, _)| wanted.iter().all(|w| w.0 != *id));
             let Some((id, last)) = free.min_by_key(|(_, last)| *last) else { break };
@@ -259,7 +261,8 @@ impl PathManager {
         self.timers.no_later(Timer::Association(index), self.clock.now());
     }
 
-    /// A path leaves the set. The fence: its number never comes back with this generation.
+    /// Removes a path from the set. Its number is never used with this generation again, so that late
+    /// packets are refused.
     fn member_gone(&mut self, index: AssociationId, id: PathNumber, path: PathId) {
         if let Some(a) = self.associations.get_mut(index)
             && a.paths[id] == Some(path)
@@ -269,7 +272,7 @@ impl PathManager {
         let users = self.peers_on(path);
         self.end_detours(index, path);
         self.push_event(PathEvent::PathDead { path, reason: Reason::Removed });
-        // A peer's own path stays with it as the one of last resort, out of the set.
+        // A peer's own path leaves the set, but stays with the peer as its last resort.
         let owner = self.associations.get(index).and_then(|a| {
             a.peers.iter().copied().find(|p| self.peers.get(*p).is_some_and(|p| p.own == path))
         });
@@ -293,8 +296,8 @@ impl PathManager {
         for &peer in &users {
             self.reselect(peer, Reason::Removed);
         }
-        // Who found no other must not point at nothing: once the peer is given up, its queue pairs need
-        // a route to run out of retries on.
+        // A peer that found no other path gets its own one, so that `main` names a path that exists:
+        // once the peer is given up, its queue pairs need a route on which to run out of retries.
         for peer in users {
             if let Some(p) = self.peers.get_mut(peer)
                 && p.main == path
@@ -311,7 +314,7 @@ impl PathManager {
         self.control_now(index);
     }
 
-    /// Something to tell: at once, then repeated until the peer shows that it knows.
+    /// Sends control packets at once, and repeats them until the peer shows that it knows everything.
     pub(crate) fn control_now(&mut self, index: AssociationId) {
         if let Some(a) = self.associations.get_mut(index) {
             a.control_at = self.clock.now();
@@ -393,7 +396,8 @@ impl PathManager {
         Some(Body::Table { version: a.table_version, entries })
     }
 
-    /// A control packet on the best paths, or, as an answer, on the one that was asked by.
+    /// Sends a control packet on the best paths. `to`: the addresses of the packet that is answered;
+    /// the answer is sent on the path between them.
     pub(crate) fn send_control(
         &mut self,
         index: AssociationId,
@@ -429,7 +433,8 @@ impl PathManager {
         for &id in &usable {
             self.send_frame(index, id, body.clone(), answer);
         }
-        // Who asked by a pair of addresses that is no path here hears nothing by paths that are dead.
+        // If the question came by a pair of addresses that is no path here, and no path lives, the
+        // answer is also sent between these addresses.
         if let Some(ends) = to.filter(|_| exact.is_none() && !any_up) {
             self.send_between(index, (ends.dst, ends.src), body, answer);
         }
@@ -439,9 +444,10 @@ impl PathManager {
         }
     }
 
-    /// New addresses must be told although no path of the set lives: by the paths that they would
-    /// make, which only the leader can add to the set, and by those that the queue pairs were connected
-    /// with, where both find each other who have moved at the same time. What is authentic needs no path.
+    /// Sends new addresses although no path of the set lives. It sends by the pairs that the addresses
+    /// would make, which only the leader can add to the set, and by the pairs that the queue pairs were
+    /// connected with, where two hosts find each other that have moved at the same time. The receiver
+    /// accepts an authentic packet on any addresses.
     fn send_beyond(&mut self, index: AssociationId, body: &Body, answer: bool) {
         let Some(a) = self.associations.get(index) else { return };
         let pair = |p: PathId| self.paths.get(p).map(|p| (p.address.local, p.address.remote));

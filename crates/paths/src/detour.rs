@@ -1,12 +1,12 @@
 //! Detours: a queue pair whose data does not arrive on a path that carries other packets takes another.
 //!
-//! A path may lose only what is large (its MTU is smaller somewhere on the way), or only the packets of some
-//! queue pairs (one of several ways that a fabric spreads them over is broken). Probes and other queue
-//! pairs' data pass, so the path is not dead, and who suffers has to leave it alone: it has sent its first
-//! packet again and again for [`STALL`], and has heard nothing, while the path answered probes that
-//! were sent meanwhile. Then it tries the other paths that answer, each once. One by which it makes
-//! progress it keeps until that path dies. If it makes none on any, the reason is not a path (the
-//! peer's queue pair is gone, most likely), and its retries run out.
+//! A path may lose only what is large (its MTU is smaller somewhere on the way), or only the packets of
+//! some queue pairs (one of several ways that a fabric spreads them over is broken). Probes and other
+//! queue pairs' data pass, so the path is not dead, and only the affected queue pair leaves it. It does
+//! so when it has sent its first packet again and again for [`STALL`] and has heard nothing, while the
+//! path answered probes that were sent meanwhile. Then it tries the other paths that answer, each once.
+//! It keeps a path by which it makes progress until that path dies. If it makes none on any, the reason
+//! is not a path (the peer's queue pair is gone, most likely), and its retries run out.
 
 use core::time::Duration;
 
@@ -57,7 +57,7 @@ impl PathManager {
                 p.state == PathState::Up && p.probes.answered(since, count).is_some()
             })
         };
-        // On trial now, but it has answered meanwhile.
+        // The path may be on trial now, but it has answered since then.
         let carries = self
             .paths
             .get(path)
@@ -79,7 +79,7 @@ impl PathManager {
         self.push_event(PathEvent::Detour { qpn: qpn.0, from: path, to });
     }
 
-    /// No queue pair goes by this path any more; those that did go with their peer.
+    /// Ends the detours by this path; their queue pairs use their peer's path again.
     pub(crate) fn end_detours(&mut self, association: AssociationId, path: PathId) {
         let peers = self.associations.get(association).map(|a| a.peers.clone()).unwrap_or_default();
         for peer in peers {

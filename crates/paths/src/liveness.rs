@@ -1,13 +1,13 @@
-//! Whether a path lives: what probes and their answers say of it.
+//! Judges from probes and their answers whether a path lives.
 //!
-//! A path is suspected when data or probes on it are late. That alone means little: the peer's
-//! process may not be running. So all paths are probed at once and compared (a *trial*): a path that
-//! answers none of several probes, while another has answered most of its own since, is dead. If
-//! nobody answers, nothing is decided. The peer reads all paths from one socket in order of
-//! arrival, therefore its being busy delays all answers alike.
+//! A path is suspected when data or probes on it are late. That alone means little: the peer's process
+//! may not be running. So all paths are probed at once and compared (a *trial*): a path that answers
+//! none of several probes, while another has answered most of its own since, is dead. If nobody
+//! answers, nothing is decided. The peer reads all paths from one socket in order of arrival, so that a
+//! busy peer delays all answers alike.
 //!
-//! Nothing here changes anything: samples in, a verdict out. [`probing`](crate::probing) takes the samples,
-//! sends the probes and carries the verdicts out.
+//! The functions here take samples and return a verdict; they change nothing.
+//! [`probing`](crate::probing) takes the samples, sends the probes and carries the verdicts out.
 
 use core::time::Duration;
 
@@ -24,7 +24,7 @@ const LATE_MIN: Duration = Duration::from_millis(20);
 const SILENCE: Duration = Duration::from_millis(20);
 /// How long a dead path's answers may lag while it proves itself.
 const RECOVERY_LATE: Duration = Duration::from_millis(60);
-/// What the other path's answers are given as a head start.
+/// The least time by which the other path's answer must be older than now to count.
 const MARGIN_MIN: Duration = Duration::from_millis(1);
 
 /// What is known of one path.
@@ -52,7 +52,8 @@ impl Path {
     }
 }
 
-/// How long the path may leave a regular probe unanswered; `None`: whatever it does is no news.
+/// How long the path may leave a regular probe unanswered; `None` if an unanswered probe changes
+/// nothing.
 fn late_after(path: &Sample<'_>) -> Option<Duration> {
     match path.state {
         PathState::Up => Some(path.patience.max(LATE_MIN)),
@@ -66,8 +67,8 @@ pub(crate) fn late_at(path: &Sample<'_>) -> Option<Duration> {
     Some(path.probes.oldest()? + late_after(path)?)
 }
 
-/// Whether a probe has been unanswered for too long: one that is up is to be suspected, one that was to prove
-/// itself has not.
+/// Whether a probe has been unanswered for too long. Then a path that is up is suspected, and a path
+/// that was to prove itself has not.
 pub(crate) fn is_late(clock: &Clock, path: &Sample<'_>) -> bool {
     let Some(oldest) = path.probes.oldest() else { return false };
     clock.is_settled() && late_after(path).is_some_and(|limit| clock.waited(oldest) >= limit)
@@ -90,7 +91,7 @@ pub(crate) fn is_dead<'a>(
         && others.any(|other| {
             let fit = other.state == PathState::Up
                 || (other.state == PathState::Recovering && other.fenced);
-            // It answers sooner if its way is shorter: that is not to count.
+            // The other path answers sooner if its way is shorter; the margin makes up for that.
             let margin = patience.saturating_sub(other.rtt).max(MARGIN_MIN);
             let answered = other.probes.answered(path.probes.suspected_at, wanted);
             fit && answered.is_some_and(|at| now >= at + margin)
@@ -110,7 +111,7 @@ pub(crate) fn is_proven(
 }
 
 /// Whether a silence of so long, after which a path with this patience is heard first, was more than
-/// slowness: what is outstanding is to be asked for.
+/// slowness. If so, what is outstanding must be asked for.
 pub(crate) fn was_silent(silence: Duration, patience: Duration) -> bool {
     silence >= SILENCE.max(patience)
 }

@@ -1,11 +1,11 @@
 //! Which association a peer belongs to: joining, leaving, and what is left behind.
 //!
-//! Two lanes may come to have more than one association, for example because one end already knows
-//! an address as one of an association's while the other still takes it for a stranger's. Both ends
-//! of a peer must choose the same one, or each drops the other's packets. So a peer stays where it is
-//! as long as that association lives, unless the other one comes later in an order that both ends can
-//! compute ([`Association::rank`]). An end that sees the other choose differently says HELLO again
-//! with the nonce of its own choice.
+//! Two lanes may come to have more than one association, for example because one end already knows that
+//! an address belongs to an association while the other does not know it yet. Both ends of a peer must
+//! choose the same one, or each drops the other's packets. So a peer stays where it is as long as that
+//! association lives, unless the other one comes later in an order that both ends can compute
+//! ([`Association::rank`]). An end that sees the other choose differently says HELLO again with the
+//! nonce of its own choice.
 
 use core::time::Duration;
 
@@ -24,7 +24,7 @@ use polypath_types::PeerId;
 const MAX_ANCHORS: usize = 4;
 /// A peer is told again which association this end is in after so long at the earliest.
 const TELL: Duration = Duration::from_millis(5);
-/// The same if nothing but a data packet of unknown origin, or silence, gives reason to.
+/// The same if the only reason is a data packet of unknown origin, or silence.
 const TELL_SELDOM: Duration = Duration::from_millis(100);
 
 impl PathManager {
@@ -70,8 +70,8 @@ impl PathManager {
         self.timers.no_later(Timer::Association(index), now);
     }
 
-    /// Something that need not be the peer's, or nothing at all, comes where an answer should: perhaps
-    /// it is in another association.
+    /// Says HELLO because the peer may be in another association: a packet that is perhaps not the
+    /// peer's, or nothing at all, came where an answer was expected.
     pub(crate) fn doubt(&mut self, peer: PeerId) {
         let first = self.peers.get(peer).and_then(|p| p.qpns.first().copied());
         if let Some(qpn) = first {
@@ -93,7 +93,7 @@ impl PathManager {
         self.timers.no_later(Timer::Hello(qpn), now + TELL);
     }
 
-    /// The peer has proven that it knows the key: the association begins, or the peer joins it. Gives
+    /// The peer has proven that it knows the key: the association begins, or the peer joins it. Returns
     /// `false` if the peer stays where it is.
     pub(crate) fn confirm(&mut self, index: AssociationId, peer: PeerId) -> bool {
         let awake = self.clock.awake();
@@ -126,7 +126,7 @@ impl PathManager {
         true
     }
 
-    /// What the peer proposed is not wanted any more.
+    /// Forgets the association that the peer proposed, because it is not wanted any more.
     fn give_up_pending(&mut self, peer: PeerId, index: AssociationId) {
         let Some(p) = self.peers.get_mut(peer).filter(|p| p.pending == Some(index)) else { return };
         p.pending = None;
@@ -134,8 +134,8 @@ impl PathManager {
         self.remove_unproven(index, &key);
     }
 
-    /// The next association with these addresses has another key than the last, and so no sequence
-    /// numbers of the last: the peer may still have that one.
+    /// Chooses a new nonce, so that the next association with these addresses has another key than the
+    /// last. The peer may still have the last one, with its sequence numbers.
     fn renew_nonce(&mut self, key: &PeerKey) {
         let nonce = Nonce(self.random.bytes());
         for peer in self.peers.siblings(key) {

@@ -1,4 +1,4 @@
-//! One path: its state, its probes, what is in flight on it.
+//! One path: its state, its probes and what is in flight on it.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -40,9 +40,9 @@ pub(crate) struct Probes {
     answers: VecDeque<(Duration, Duration)>,
 }
 
-/// Probes remembered as unanswered.
+/// The most probes remembered as unanswered.
 const MAX_OUTSTANDING: usize = 64;
-/// Answers remembered.
+/// The most answers remembered.
 const MAX_ANSWERS: usize = 16;
 
 impl Probes {
@@ -57,7 +57,8 @@ impl Probes {
         number
     }
 
-    /// An answer: when was the probe sent? Those sent before it are not waited for any more.
+    /// Takes an answer and returns when its probe was sent. Probes sent before that one are not waited
+    /// for any more.
     pub(crate) fn answer(&mut self, now: Duration, number: u32) -> Option<Duration> {
         let at = self.outstanding.iter().position(|(n, _)| *n == number)?;
         let (_, sent) = self.outstanding.remove(at)?;
@@ -69,7 +70,8 @@ impl Probes {
         Some(sent)
     }
 
-    /// When `count` probes sent at `since` or later had been answered.
+    /// The time at which `count` probes that were sent at `since` or later had been answered; `None` if
+    /// fewer were.
     pub(crate) fn answered(&self, since: Duration, count: usize) -> Option<Duration> {
         let at = |(sent, at): &(Duration, Duration)| (*sent >= since).then_some(*at);
         self.answers.iter().filter_map(at).nth(count.saturating_sub(1))
@@ -100,7 +102,7 @@ pub(crate) struct Past {
     died_at: Duration,
 }
 
-/// One way between two addresses. What may be, by its role (`PathManager::check`):
+/// One way between two addresses. `PathManager::check` ensures, by its role:
 ///
 /// | role | states | users | redirect |
 /// |---|---|---|---|
@@ -108,7 +110,7 @@ pub(crate) struct Past {
 /// | member | all | its association, and the peer whose own it is, if there is one | none |
 /// | datagram | up, down | as many address handles as go by it, at least one | where another way is known |
 ///
-/// A path that is up or suspect has no reason for it; one that is dead, recovering or down has.
+/// A path that is up or suspect has no `reason`; one that is dead, recovering or down has one.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
     pub(crate) address: PathAddress,
@@ -122,9 +124,9 @@ pub(crate) struct Path {
     pub(crate) reason: Option<Reason>,
     pub(crate) rtt: Rtt,
     pub(crate) congestion: Congestion,
-    /// A peer found the window closed.
+    /// Whether a queue pair waits for room in the window.
     pub(crate) blocked: bool,
-    /// A peer waits for the first progress after a fail-over.
+    /// Whether the first progress after a fail-over is to be reported.
     pub(crate) watched: bool,
     pub(crate) probes: Probes,
     pub(crate) recovering_since: Duration,
@@ -137,7 +139,7 @@ pub(crate) struct Path {
     pub(crate) counters: PathCounters,
 }
 
-/// Deaths count half as much after so long.
+/// The time after which deaths count half as much.
 const DEATH_HALF_LIFE: Duration = Duration::from_secs(10);
 
 impl Path {
@@ -173,18 +175,18 @@ impl Path {
         }
     }
 
-    /// May carry traffic.
+    /// Whether it may carry traffic.
     #[inline]
     pub(crate) fn usable(&self) -> bool {
         matches!(self.state, PathState::Up | PathState::Suspect)
     }
 
-    /// Both ends refuse packets sent before the last death.
+    /// Whether both ends refuse packets that were sent before the last death.
     pub(crate) fn fenced(&self) -> bool {
         self.generation == self.peer_generation
     }
 
-    /// Gives it up. `state`: dead or down.
+    /// Gives the path up. `state`: dead or down.
     pub(crate) fn give_up(&mut self, now: Duration, state: PathState, reason: Reason) {
         self.recent_deaths = self.recent_deaths(now) + 1;
         self.died_at = now;
@@ -194,7 +196,7 @@ impl Path {
         self.probes.forget_all();
     }
 
-    /// For how long it must answer before it is used again.
+    /// How long it must answer before it is used again.
     pub(crate) fn updelay(&self, now: Duration, config: &Config) -> Duration {
         let doublings = self.recent_deaths(now).saturating_sub(1).min(16);
         config.updelay.saturating_mul(1 << doublings).min(config.updelay_max.max(config.updelay))
@@ -211,7 +213,8 @@ impl Path {
         Past { pair, recent_deaths: self.recent_deaths, died_at: self.died_at }
     }
 
-    /// It was in the set before and left it: it has to prove itself like a dead one.
+    /// Takes over what is remembered of a path that left the set and comes back: it has to prove itself
+    /// like a dead one.
     pub(crate) fn resume(&mut self, past: &Past) {
         self.recent_deaths = past.recent_deaths;
         self.died_at = past.died_at;
@@ -219,7 +222,7 @@ impl Path {
         self.reason = Some(Reason::Removed);
     }
 
-    /// Usable from now on.
+    /// Makes the path usable from now on.
     pub(crate) fn revive(&mut self, config: &Config) {
         self.state = PathState::Up;
         self.reason = None;
@@ -250,8 +253,8 @@ impl Path {
     }
 }
 
-/// The UDP source port of a flow label, as `ibv_flow_label_to_udp_sport` of rdma-core folds it;
-/// without label by hash of the addresses, so that paths spread over an ECMP fabric.
+/// The UDP source port of a flow label, as `ibv_flow_label_to_udp_sport` of rdma-core folds it; if the
+/// label is 0, a hash of the addresses, so that paths spread over an ECMP fabric.
 pub(crate) fn source_port(flow_label: u32, spread: u32) -> u16 {
     let folded = match flow_label & 0xf_ffff {
         0 => spread,

@@ -12,7 +12,7 @@ use crate::slab::Slab;
 use crate::types::Reason;
 use polypath_types::{PathId, PeerId};
 
-/// What queue pairs that share a peer have in common.
+/// The properties that queue pairs of one peer have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PeerKey {
     pub(crate) local: IpAddr,
@@ -27,11 +27,11 @@ pub(crate) struct Outage {
     pub(crate) since: Duration,
     /// The same by the clock that stands still while the lane does not run.
     pub(crate) awake: Duration,
-    /// The hold time is over, or the peer said farewell.
+    /// The hold time is over.
     pub(crate) given_up: bool,
 }
 
-/// A fail-over whose first progress is waited for.
+/// A fail-over whose first progress has not come yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FailOver {
     pub(crate) since: Duration,
@@ -49,7 +49,7 @@ pub(crate) struct Detour {
 
 /// A remote lane, as reached by one pair of addresses with the same options.
 ///
-/// What may be (`PathManager::check`):
+/// `PathManager::check` ensures:
 ///
 /// - `main` is usable unless there is an [`outage`](Self::outage). During one it is not up, unless it has
 ///   left the association's set; it is suspect when the peer has been silent on all paths. There is no
@@ -57,7 +57,8 @@ pub(crate) struct Detour {
 ///   hold timer runs exactly until then.
 /// - `main` is `own`, or another path of the peer's association. Without an association it is `own`.
 /// - Detours are of its queue pairs, by paths of its association.
-/// - `pending` is not `association`: who joins one waits for it no more. A `plain` peer has none.
+/// - `pending` is not `association`: a peer that joins an association does not keep it as pending. A
+///   `plain` peer has no association.
 /// - A peer without queue pairs has an association, which has yet to say farewell.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
@@ -67,7 +68,7 @@ pub(crate) struct Peer {
     /// The path that reports name: its data goes by it, unless the policy spreads it. While no path can
     /// carry data, the last one that could.
     pub(crate) main: PathId,
-    /// Which path its data goes by.
+    /// Decides which path its data uses.
     pub(crate) policy: AnyPolicy,
     pub(crate) association: Option<AssociationId>,
     /// An association that the peer proposed but has not proven yet.
@@ -113,15 +114,15 @@ impl Peer {
         }
     }
 
-    /// Whether its data goes by one of the paths of its set: who uses it is told of its window and of
-    /// its end.
+    /// Whether its data uses this path of its set. If so, its queue pairs are told when the window
+    /// opens and when the path dies.
     pub(crate) fn uses(&self, path: PathId) -> bool {
         self.main == path
             || self.policy.spreads()
             || self.detours.values().any(|detour| detour.path == path)
     }
 
-    /// It has no path, and queue pairs wait for one.
+    /// Whether it has no path, and queue pairs wait for one.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         self.outage.is_some_and(|outage| !outage.given_up)

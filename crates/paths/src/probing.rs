@@ -102,7 +102,7 @@ impl PathManager {
         }
         match p.state {
             PathState::Up | PathState::Down => {}
-            // Sent before it was suspected: says nothing of now.
+            // The probe was sent before the path was suspected: the answer says nothing about now.
             PathState::Suspect if sent < p.probes.suspected_at => {}
             PathState::Suspect => {
                 self.suspect_answered(index, path);
@@ -121,8 +121,8 @@ impl PathManager {
         Ok(())
     }
 
-    /// The peer has answered something. Gives for how long it had not although it was asked: a time
-    /// without questions is no silence.
+    /// Takes note that the peer has answered something. Returns how long it had not answered although
+    /// it was asked; a time without questions is no silence.
     pub(crate) fn answered(&mut self, now: Duration, index: AssociationId) -> Duration {
         let awake = self.clock.awake_at(now);
         let Some(a) = self.associations.get_mut(index) else { return Duration::ZERO };
@@ -130,7 +130,8 @@ impl PathManager {
         a.asked.take().map_or(Duration::ZERO, |asked| awake.saturating_sub(asked))
     }
 
-    /// A path that was suspected has answered first, after a silence of all.
+    /// Reports [`PathEvent::PathHeard`] if a suspected path was the first to answer after a silence on
+    /// all paths.
     pub(crate) fn end_silence(&mut self, path: PathId, silence: Duration) {
         let usual = self.paths.get(path).map(Path::patience).unwrap_or_default();
         if liveness::was_silent(silence, usual) {
@@ -138,8 +139,8 @@ impl PathManager {
         }
     }
 
-    /// A suspected path answers, a probe or data. Once is enough to live on; queue pairs whose data never
-    /// arrives leave it by themselves (`detour`).
+    /// A suspected path answered a probe or data. One answer is enough to make it up again; queue pairs
+    /// whose data never arrives leave it by themselves (`detour`).
     pub(crate) fn suspect_answered(&mut self, index: AssociationId, path: PathId) {
         let Some(p) = self.paths.get_mut(path) else { return };
         p.state = PathState::Up;
@@ -154,7 +155,7 @@ impl PathManager {
         u32::from(self.config.trial_probes.clamp(2, 16))
     }
 
-    /// Everything of an association that is due.
+    /// Carries out everything of an association that is due.
     pub(crate) fn tick(&mut self, index: AssociationId) {
         let Some(a) = self.associations.get(index) else { return };
         if !a.confirmed {
@@ -211,7 +212,7 @@ impl PathManager {
             return Some(trial.next_round);
         }
         let members = self.members(index);
-        // The suspected first: what is sent later must not be answered earlier.
+        // Suspected paths come first: the other paths must not have a head start.
         let mut order: Vec<(u8, PathId)> = Vec::new();
         let any_up = self.has_state(index, PathState::Up);
         for &path in &members {
@@ -252,7 +253,7 @@ impl PathManager {
             return;
         }
         let members = self.members(index);
-        // The other path may have lost one of as many probes.
+        // One less: the other path may have lost one of its own probes.
         let wanted = self.trial_probes() as usize - 1;
         for &path in &members {
             let samples = members.iter().filter_map(|o| self.paths.get(*o)).map(Path::sample);
@@ -268,7 +269,8 @@ impl PathManager {
         if self.clock.awake() >= silent_since + self.config.silent_after {
             for peer in a.peers.clone() {
                 self.begin_outage(peer);
-                // Or the peer is in another association, and this one is known to this end only.
+                // It is also possible that the peer is in another association, and only this end knows
+                // this one.
                 self.doubt(peer);
             }
         }
@@ -363,7 +365,7 @@ impl PathManager {
             if let Some(a) = self.associations.get_mut(association) {
                 a.generations[id] = generation;
             }
-            // If this was the last one, one that is still to prove itself takes over.
+            // If this was the last usable path, a path that still has to prove itself takes over.
             self.recover(association, reason);
         }
         for peer in users {

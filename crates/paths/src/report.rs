@@ -17,8 +17,8 @@ impl PathManager {
         Status { peers, refusals: self.refusals }
     }
 
-    /// What is quickly copied of the peers from that one on, in the order of their numbers: for those who
-    /// look in slices.
+    /// Brief reports on the peers from `from` on, in the order of their numbers, for callers that read
+    /// a few at a time.
     pub fn peers_from(&self, from: PeerId) -> impl Iterator<Item = PeerBrief> {
         self.peers.iter_from(from).map(|(index, peer)| PeerBrief {
             peer: index,

@@ -1,12 +1,12 @@
-//! Which pairs of addresses make paths.
+//! Chooses the pairs of addresses that make paths.
 //!
-//! The pair that the queue pairs were connected with comes first. Then one pair for each two
-//! interfaces that share a subnet; then, so that no interface stays without a path, routed pairs
-//! for the interfaces left over, the first with the first (networks are built in rails). Whether a
-//! pair really works only probes tell.
+//! The pair that the queue pairs were connected with comes first. Then one pair for each two interfaces
+//! that share a subnet; then, so that no interface stays without a path, routed pairs for the
+//! interfaces left over, the first with the first (networks are built in rails). Only probes tell
+//! whether a pair really works.
 //!
-//! An address that both ends have is no way from one to the other: two hosts' `docker0` are both
-//! 172.17.0.1. Only a peer on this very host is reached by such a pair, and then queue pairs are
+//! A pair of two equal addresses makes no path, because the two `docker0` of two hosts are both
+//! 172.17.0.1. Only a peer on this very host is reached by such a pair, and then queue pairs were
 //! connected by one.
 
 use core::net::IpAddr;
@@ -59,14 +59,15 @@ fn on_link(a: &Announced, b: &Announced) -> bool {
 struct PairSet<'a> {
     mine: &'a [Announced],
     theirs: &'a [Announced],
-    /// The peer is on this host, as a pair of equal addresses shows that queue pairs use.
+    /// Whether the peer is on this host: queue pairs were connected by a pair of equal addresses.
     same_host: bool,
     pairs: Vec<Pair>,
     interfaces: Vec<(u16, u16)>,
 }
 
 impl PairSet<'_> {
-    /// IPv4 and IPv6 between the same two interfaces are one path, not two.
+    /// Adds a pair if there is room. IPv4 and IPv6 between the same two interfaces make one path, not
+    /// two.
     fn add(&mut self, l: Announced, r: Announced, anchor: bool) {
         let interfaces = (l.interface, r.interface);
         let double = self.pairs.contains(&(l.ip, r.ip))
@@ -126,7 +127,7 @@ impl PairSet<'_> {
     }
 }
 
-/// The interfaces of a list, in its order, that `covered` does not hold for.
+/// The interfaces of a list for which `covered` is `false`, in the order of the list.
 fn without(list: &[Announced], covered: impl Fn(u16) -> bool) -> Vec<u16> {
     let mut out = Vec::new();
     for a in list {

@@ -24,7 +24,7 @@ pub(crate) struct Window {
     size: u32,
     threshold: u32,
     limits: Limits,
-    /// Less than this was not too much last time.
+    /// A window below this was not too large at the last loss.
     ceiling: u32,
     mtu: u32,
     cut_at: Option<Duration>,
@@ -45,7 +45,7 @@ impl Window {
     }
 }
 
-/// A receive buffer that is said to be smaller is not believed: nothing would flow.
+/// Raises limits that are too small for two packets, because with a smaller window nothing would flow.
 fn for_two_packets(limits: Limits, mtu: u32) -> Limits {
     let sure = limits.sure.max(2 * mtu);
     Limits { sure, max: limits.max.max(sure) }
