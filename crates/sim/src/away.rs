@@ -1,6 +1,6 @@
-//! Queue pairs that are frozen, are away for a while, and are thawed on a lane that knows nothing of them, as
-//! when a machine moves. Packets that come meanwhile are lost as to an absent adapter. What is drawn comes
-//! from a stream of its own, so that the rest of what a seed means stays as it was.
+//! Queue pairs that are frozen, are away for a while, and are thawed on a lane that knows nothing of
+//! them, as when a machine moves. Packets that come meanwhile are lost as to an absent adapter. They
+//! are drawn from a stream of their own, so that the rest of a seed's meaning stays as it was.
 
 use core::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::under_way::Away;
 
 /// Queue pairs that go come back within this time.
 const TIME: Duration = Duration::from_millis(40);
-/// Of a thousand cases, so many have queue pairs that go.
+/// The number of cases in a thousand that have queue pairs that go away.
 const SHARE: u64 = 150;
 
 /// How long an end's peer asks again before it gives up, at least.
@@ -61,7 +61,7 @@ impl Simulation {
         !self.oracle.pairs[pair].ends[e].gone && self.away.until(pair, e).is_none()
     }
 
-    /// Those come back whose time has come.
+    /// Brings back the queue pairs whose time has come.
     pub(crate) fn come_back(&mut self) -> Verdict {
         while let Some(away) = self.away.take_due(self.now) {
             self.note(format_args!("end {} of pair {} is thawed", away.end, away.pair));
@@ -70,7 +70,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// One to which something is to happen comes back before its time.
+    /// Brings a queue pair back before its time, because something is to happen to it.
     pub(crate) fn bring_back_for(&mut self, fault: Fault) -> Verdict {
         match fault {
             Fault::Error { pair, end }

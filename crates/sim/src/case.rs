@@ -28,9 +28,9 @@ pub struct Case {
     pub pairs: Vec<PairPlan>,
     /// What goes wrong, and when.
     pub faults: Vec<(When, Fault)>,
-    /// Who lies, and when.
+    /// The attackers, and when each of them forges packets.
     pub attacks: Vec<Attack>,
-    /// What each host's lane tells its peers of itself; hosts beyond the list: the default.
+    /// What each host's lane tells its peers about itself; a host beyond the list tells the default.
     pub lanes: Vec<LanePlan>,
 }
 
@@ -87,7 +87,8 @@ pub struct EndPlan {
     pub qpn: u32,
     /// Its first PSN.
     pub psn: u32,
-    /// It takes receives from its host's shared receive queue; not of XRC, whose requests name one.
+    /// Whether it takes receives from its host's shared receive queue. Has no meaning for XRC, whose
+    /// requests name one.
     pub srq: bool,
     /// What it lets the peer do (`qp_access_flags`).
     pub access: Access,
@@ -187,7 +188,7 @@ impl OpKind {
         matches!(self, Self::FetchAdd | Self::CompareSwap | Self::SharedAdd)
     }
 
-    /// It can use a memory window of the peer's.
+    /// Whether it can use a memory window of the peer.
     pub const fn takes_window(self) -> bool {
         self.is_write() || self.brings_data() || matches!(self, Self::Flush)
     }
@@ -259,7 +260,7 @@ impl Op {
         if self.wrong == Some(Wrong::Queue) { NO_SRQN } else { self.queue() }
     }
 
-    /// It takes a receive, and is a work request at all.
+    /// Whether it takes a receive, and is a work request at all.
     pub fn takes_receive(&self) -> bool {
         self.kind.takes_receive() && self.wrong != Some(Wrong::Post)
     }

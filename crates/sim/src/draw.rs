@@ -164,7 +164,7 @@ fn draw_pair(rng: &mut Rng, mood: &Mood, others: &[PairPlan]) -> PairPlan {
     };
     let psns = [rng.below(1 << 24) as u32, 0xff_ffff - rng.below(200) as u32];
     let limited = rng.chance(150);
-    // Nothing else can hold a plain queue pair up than a dead peer, if the network is whole.
+    // If the network is whole, only a dead peer can hold up a plain queue pair.
     let soon = mood.calm && rng.chance(500);
     let mut pair = PairPlan {
         service,

@@ -1,5 +1,5 @@
-//! Queue pairs that are frozen and thawed in the middle of their work, as when a machine moves. What is
-//! drawn comes from a stream of its own, so that the rest of what a seed means stays as it was.
+//! Queue pairs that are frozen and thawed in the middle of their work, as when a machine moves. They
+//! are drawn from a stream of their own, so that the rest of a seed's meaning stays as it was.
 
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::run::Simulation;
 
 /// Queue pairs are frozen within this time after they were connected.
 const WORK: Duration = Duration::from_millis(700);
-/// Of a thousand cases, so many have frozen queue pairs.
+/// The number of cases in a thousand that have frozen queue pairs.
 const SHARE: u64 = 200;
 
 /// Any step: of the work, or of the packets, which come in bursts.

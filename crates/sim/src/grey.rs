@@ -65,8 +65,8 @@ fn add_holes(rng: &mut Rng, case: &mut Case) {
     case.faults.push((When::At(end), Fault::Holes { link, holes: Holes::default() }));
 }
 
-/// One peer of a host dies for good, and paths to another die and come back again and again. Who had the
-/// dead one for a peer must find out in its own time, the other must not notice.
+/// One peer of a host dies for good, and paths to another die and come back again and again. Queue
+/// pairs to the dead peer must find out in their own time; the others must not notice.
 fn add_unequal_fates(
     rng: &mut Rng,
     case: &mut Case,

@@ -1,4 +1,4 @@
-//! One host: memory and a lane, which is the one that ships, in the hands of the simulation.
+//! One host: its memory, and the lane that ships, driven by the simulation.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -131,7 +131,7 @@ impl SimHost {
         self.lane.take(QpTable::<u32>::index_of(qpn), &mut self.io).map(|(bytes, _)| bytes)
     }
 
-    /// It is so late now.
+    /// Sets the time.
     pub fn begin(&mut self, now: Duration) {
         self.io.now = now;
         self.lane.begin(now);

@@ -168,11 +168,11 @@ impl Game for CmCase {
     }
 }
 
-/// So many seeds if none is named.
+/// The number of seeds to run if none is named.
 const MANY: u64 = 1000;
-/// So many packets of a small failing case are printed.
+/// The number of packets of a small failing case that are printed.
 const PACKETS_PRINTED: usize = 60;
-/// So many failing seeds are cut down; of more, only the seeds are told.
+/// The number of failing seeds that are cut down; of further ones, only the seeds are printed.
 const SHRUNK_MAX: u64 = 3;
 
 impl Hunt {

@@ -133,9 +133,10 @@ pub struct Simulation {
     healed: Option<Duration>,
     pub(crate) disturbed: bool,
     pub(crate) attackers: Attackers,
-    /// Who knows everything has forged a packet.
+    /// Whether an attacker that knows everything has forged a packet.
     pub(crate) forged: bool,
-    /// The judge looks on. Not any more after a forger who knows everything has broken a promise.
+    /// Whether the judge still looks on. It stops once an attacker that knows everything has broken a
+    /// promise.
     pub(crate) judged: bool,
     /// When which end's application wants to send again.
     pub(crate) resumes: Vec<(Duration, usize, usize)>,

@@ -62,7 +62,7 @@ impl Simulation {
         })
     }
 
-    /// Who forges with all that can be known may break promises, but nothing else.
+    /// An attacker that knows everything may break promises, but nothing else.
     pub(crate) fn excuse(&mut self, verdict: Verdict) -> Verdict {
         if verdict.is_err() && self.forged {
             self.judged = false;

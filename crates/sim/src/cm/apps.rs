@@ -216,7 +216,7 @@ impl CmSimulation {
         Ok(())
     }
 
-    /// What the queue pair is told of the peer. Only where the peer is known.
+    /// Sets what the queue pair has to know about the peer. It applies only where the peer is known.
     fn learn(&mut self, at: (Place, FileId), half: HalfId, id: u32) -> Verdict {
         let h = &self.model.halves[half];
         if h.ud || !h.owned || !matches!(h.state, State::RepRcvd | State::ReqRcvd) {

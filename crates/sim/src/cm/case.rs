@@ -68,7 +68,7 @@ pub struct ListenPlan {
 pub struct AttemptPlan {
     /// When it begins.
     pub at: Duration,
-    /// Who connects.
+    /// The place that connects.
     pub place: Place,
     /// The host that is asked.
     pub to: usize,

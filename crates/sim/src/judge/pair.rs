@@ -280,8 +280,8 @@ impl Pair {
                 // Replays after NAKs count as retries, and take no time.
                 let least = if conditions.disturbed { ack_timeout(plan.timeout) } else { patience };
                 let stalled = io.stalled_since(conditions.now.saturating_sub(waited));
-                // Who has a plain peer that died waits no longer than its own patience, whatever becomes
-                // of other peers.
+                // A queue pair whose plain peer died waits no longer than its own patience, whatever
+                // becomes of other peers.
                 let alone = peer.gone_at.max(end.thawed_at);
                 let alone = conditions.now.saturating_sub(alone).min(waited);
                 let in_time = !peer.gone

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::io::NO_KEY;
 
-/// Who makes a window invalid.
+/// The end that makes a window invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     /// Its owner, by a local work request.
@@ -16,9 +16,9 @@ pub(crate) enum By {
 /// A window, from when it was bound.
 #[derive(Debug, Default)]
 pub(super) struct Window {
-    /// Who has posted a work request that makes it invalid.
+    /// The end that has posted a work request that makes it invalid.
     pub(super) invalidation: Option<By>,
-    /// It is not valid any more.
+    /// Whether it is not valid any more.
     pub(super) gone: bool,
 }
 

@@ -85,7 +85,7 @@ pub(in crate::cm) struct Half {
     pub(super) until: Option<Duration>,
     /// How long it waits for an answer at most.
     pub(super) longest: Duration,
-    /// Who was asked, if it was announced by a request.
+    /// The listener that was asked, if a request announced it.
     pub(super) listener: Option<usize>,
     /// Events that the application has got.
     pub(in crate::cm) reported: u32,

@@ -103,7 +103,7 @@ impl Model {
         if self.halves[to].active {
             return;
         }
-        // Who has several addresses is told of several.
+        // A connection with several addresses is told several.
         if list && self.halves[to].ways > 1 {
             self.send_to(to, What::Rtu { list }, Id::Of(from), back);
         }
@@ -137,7 +137,7 @@ impl Model {
         reason: RejectReason,
     ) -> Option<HalfId> {
         if reason == RejectReason::Timeout {
-            // Who gave up may never have learned of the end that it had asked for.
+            // An end that gave up may never have learned which end it had asked for.
             let mut here = self.here(host);
             let asked = here.find(|(_, h)| !h.active && h.peer == from && h.knows_peer());
             return asked.map(|(child, _)| child);

@@ -176,7 +176,7 @@ pub(super) struct Listener {
 struct Early {
     host: usize,
     until: Duration,
-    /// Who asks; `None` if it was forged.
+    /// The end that asks; `None` if the request was forged.
     from: Option<HalfId>,
     forged: Option<u32>,
     service: Service,
