@@ -1,4 +1,4 @@
-//! What is counted and what is told, each declared once.
+//! Counters and events, each declared once.
 //!
 //! A counter is one field of a structure that `counters!` declares in [`declared`]: with its unit and
 //! a sentence that says what it counts. All else comes from there: the structure that the data path

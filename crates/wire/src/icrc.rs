@@ -187,8 +187,8 @@ pub struct Icrc {
 }
 
 impl Icrc {
-    /// Begins the ICRC of a packet of `flow` whose UDP payload, ICRC included, has
-    /// `udp_payload_len` bytes. Who sends many packets keeps a [`FlowCrc`] instead.
+    /// Begins the ICRC of a packet of `flow` whose UDP payload, ICRC included, has `udp_payload_len`
+    /// bytes. A sender of many packets keeps a [`FlowCrc`] instead.
     pub fn new(flow: &Flow, udp_payload_len: usize) -> Self {
         FlowCrc::new(flow).start(udp_payload_len, 0)
     }
