@@ -102,7 +102,7 @@ impl PathManager {
             && let Some(a) = self.associations.get_mut(index)
             && a.unused_since.take().is_some()
         {
-            self.timers.no_later(Timer::Association(index), self.clock.now());
+            self.begin_anew(index);
         }
         if multipath {
             self.hello_due(qpn);

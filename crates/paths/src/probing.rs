@@ -63,6 +63,27 @@ impl PathManager {
         self.timers.no_later(Timer::Association(index), now);
     }
 
+    /// Probes begin again, after a time in which no queue pair used the association and nothing was
+    /// probed. A trial that was under way starts over, because nobody has asked meanwhile.
+    pub(crate) fn begin_anew(&mut self, index: AssociationId) {
+        let (now, awake) = (self.clock.now(), self.clock.awake());
+        let Some(a) = self.associations.get_mut(index) else { return };
+        a.asked = None;
+        if let Some(trial) = &mut a.trial {
+            *trial = Trial { started: awake, rounds: 0, next_round: now };
+        }
+        for path in self.members(index) {
+            if let Some(p) = self.paths.get_mut(path) {
+                p.probes.forget_all();
+                p.probes.next_at = now;
+                if p.state == PathState::Suspect {
+                    p.probes.suspect(now);
+                }
+            }
+        }
+        self.timers.no_later(Timer::Association(index), now);
+    }
+
     fn end_trial_if_cleared(&mut self, index: AssociationId) {
         if !self.has_state(index, PathState::Suspect)
             && let Some(a) = self.associations.get_mut(index)

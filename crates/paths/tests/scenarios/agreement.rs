@@ -369,3 +369,23 @@ fn ends_that_are_in_different_associations_find_together() {
         assert!(net.hosts.iter().zip(acked).all(|(h, before)| h.acked > before), "seed {seed}");
     }
 }
+
+#[test]
+fn a_queue_pair_that_comes_during_a_trial_of_before_is_not_told_that_there_is_no_path() {
+    let mut net = connected(21);
+    net.start_traffic();
+    net.run(50 * MS);
+    net.cut(0, true);
+    net.cut(1, true);
+    net.run(100 * MS);
+    net.hosts[0].traffic = false;
+    net.hosts[0].paths.detach(net.now, QPN[0]);
+    net.cut(0, false);
+    net.cut(1, false);
+    net.run(Duration::from_secs(1));
+    net.forget_events();
+    net.attach(0);
+    net.run(200 * MS);
+    assert!(!net.has(0, |e| matches!(e, PathEvent::NoPath { .. })));
+    assert_eq!(net.up_paths(0), 2);
+}
