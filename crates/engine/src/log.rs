@@ -29,8 +29,7 @@ fn level() -> Level {
 /// Logs what the user must know, such as a setting without effect, unless `POLYPATH_LOG` is `0`.
 pub(crate) fn warn(text: &str) {
     if level() != Level::Silent {
-        // If standard error is gone, nobody can be told.
-        let _ = writeln!(std::io::stderr(), "polypath[{}]: {text}", std::process::id());
+        write(format!("polypath[{}]: {text}\n", std::process::id()));
     }
 }
 
@@ -55,14 +54,16 @@ pub(crate) fn line_of(at: Duration, text: &dyn Display) {
         return tests::hear(&text.to_string());
     }
     if is_on() {
-        // If standard error is gone, nobody can be told.
-        let _ = writeln!(
-            std::io::stderr(),
-            "polypath[{}] {:.6} {text}",
-            std::process::id(),
-            at.as_secs_f64()
-        );
+        let (id, at) = (std::process::id(), at.as_secs_f64());
+        write(format!("polypath[{id}] {at:.6} {text}\n"));
     }
+}
+
+/// Writes a whole line with one system call, so that what the application writes at the same time
+/// does not get in between: standard error has no buffer.
+fn write(line: String) {
+    // If standard error is gone, nobody can be told.
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 #[cfg(test)]
