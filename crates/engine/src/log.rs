@@ -29,7 +29,7 @@ fn level() -> Level {
 /// Logs what the user must know, such as a setting without effect, unless `POLYPATH_LOG` is `0`.
 pub(crate) fn warn(text: &str) {
     if level() != Level::Silent {
-        write(format!("polypath[{}]: {text}\n", std::process::id()));
+        write(&format!("polypath[{}]: {text}\n", std::process::id()));
     }
 }
 
@@ -55,13 +55,13 @@ pub(crate) fn line_of(at: Duration, text: &dyn Display) {
     }
     if is_on() {
         let (id, at) = (std::process::id(), at.as_secs_f64());
-        write(format!("polypath[{id}] {at:.6} {text}\n"));
+        write(&format!("polypath[{id}] {at:.6} {text}\n"));
     }
 }
 
 /// Writes a whole line with one system call, so that what the application writes at the same time
 /// does not get in between: standard error has no buffer.
-fn write(line: String) {
+fn write(line: &str) {
     // If standard error is gone, nobody can be told.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
