@@ -178,11 +178,8 @@ impl PathManager {
         self.answer(peer, qpn, index, hello, HelloKind::Ack, ends);
         // The peer's HELLO_DONE agrees the queue pair at this end, too. In case it gets lost, ask again
         // soon.
-        if let Some(qp) = self.qps.get_mut(&qpn)
-            && !qp.agreed
-        {
-            qp.ask_anew();
-            self.timers.no_later(Timer::Hello(qpn), self.clock.now() + Duration::from_millis(5));
+        if self.qps.get(&qpn).is_some_and(|qp| !qp.agreed) {
+            self.hello_soon(qpn);
         }
         Ok(())
     }

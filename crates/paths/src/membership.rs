@@ -30,8 +30,7 @@ const TELL_SELDOM: Duration = Duration::from_millis(100);
 impl PathManager {
     /// Whether a path of the association carries both ways, as far as is known.
     pub(crate) fn lives(&self, a: &Association) -> bool {
-        let up = |path| self.paths.get(path).is_some_and(|p| p.state == PathState::Up);
-        a.confirmed && a.paths().any(|(_, path)| up(path))
+        a.confirmed && self.has_path_in(a, PathState::Up)
     }
 
     /// Whether a peer would move from the association that it is in to another with the lane of that
@@ -88,9 +87,15 @@ impl PathManager {
             return;
         }
         p.told_at = Some(now);
-        qp.ask_anew();
         qp.tell = true;
-        self.timers.no_later(Timer::Hello(qpn), now + TELL);
+        self.hello_soon(qpn);
+    }
+
+    /// The handshakes of a queue pair begin anew after a short pause.
+    pub(crate) fn hello_soon(&mut self, qpn: Qpn) {
+        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        qp.ask_anew();
+        self.timers.no_later(Timer::Hello(qpn), self.clock.now() + TELL);
     }
 
     /// The peer has proven that it knows the key: the association begins, or the peer joins it. Returns
@@ -198,11 +203,8 @@ impl PathManager {
         if let Some(p) = self.peers.get_mut(peer) {
             p.association = None;
             let key = p.key;
-            let qpns: Vec<Qpn> = p.qpns.iter().copied().filter(|_| orphans).collect();
-            for qpn in qpns {
-                if let Some(qp) = self.qps.get_mut(&qpn) {
-                    qp.agreed = false;
-                }
+            if orphans {
+                self.take_back_agreements(peer);
             }
             self.renew_nonce(&key);
         }
@@ -213,6 +215,16 @@ impl PathManager {
         self.back_to_own(peer, index);
         if empty {
             self.remove_association(index);
+        }
+    }
+
+    /// The queue pairs of a peer are agreed with nobody any more.
+    fn take_back_agreements(&mut self, peer: PeerId) {
+        let Some(p) = self.peers.get(peer) else { return };
+        for qpn in &p.qpns {
+            if let Some(qp) = self.qps.get_mut(qpn) {
+                qp.agreed = false;
+            }
         }
     }
 
@@ -273,14 +285,11 @@ impl PathManager {
         }
         for peer in peers {
             let Some(p) = self.peers.get(peer) else { continue };
-            let (key, qpns) = (p.key, p.qpns.iter().copied().collect::<Vec<Qpn>>());
-            if qpns.is_empty() {
+            let key = p.key;
+            if p.qpns.is_empty() {
                 self.remove_peer(peer);
-            }
-            for qpn in qpns {
-                if let Some(qp) = self.qps.get_mut(&qpn) {
-                    qp.agreed = false;
-                }
+            } else {
+                self.take_back_agreements(peer);
             }
             self.renew_nonce(&key);
         }

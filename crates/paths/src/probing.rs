@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use crate::association::Trial;
+use crate::association::{Association, Trial};
 use crate::id::AssociationId;
 use crate::liveness::{self, TRIAL_ROUNDS_FAST};
 use crate::manager::PathManager;
@@ -94,7 +94,12 @@ impl PathManager {
     }
 
     fn has_state(&self, index: AssociationId, state: PathState) -> bool {
-        self.members(index).iter().any(|p| self.paths.get(*p).is_some_and(|p| p.state == state))
+        self.associations.get(index).is_some_and(|a| self.has_path_in(a, state))
+    }
+
+    /// Whether a path of the association is in this state.
+    pub(crate) fn has_path_in(&self, a: &Association, state: PathState) -> bool {
+        a.paths().any(|(_, path)| self.paths.get(path).is_some_and(|p| p.state == state))
     }
 
     pub(crate) fn members(&self, index: AssociationId) -> Vec<PathId> {

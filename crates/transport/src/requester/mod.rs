@@ -147,15 +147,18 @@ impl Requester {
         self.ready = false;
     }
 
+    /// Whose probe is due next, and when.
+    #[inline]
+    fn probe_due(&self, core: &Core) -> Option<(PathId, Duration)> {
+        self.flight.probe_due(probe_limit(core.attr.timeout))
+    }
+
     #[inline]
     pub(crate) fn deadline(&self, core: &Core) -> Option<Duration> {
         if self.held {
             return None;
         }
-        self.timers.deadline(
-            self.flight.probe_due(probe_limit(core.attr.timeout)).map(|(_, at)| at),
-            core.attr.timeout,
-        )
+        self.timers.deadline(self.probe_due(core).map(|(_, at)| at), core.attr.timeout)
     }
 
     /// Restarts all timers and retries: there was progress, or the earlier trouble was not the
@@ -190,7 +193,7 @@ impl Requester {
         }
         let oldest = self.flight.oldest().map(|(path, _)| path);
         let una = self.flight.una();
-        let due = self.flight.probe_due(probe_limit(core.attr.timeout));
+        let due = self.probe_due(core);
         let probe_at = due.map(|(_, at)| at);
         match self.timers.expired(now, probe_at, core.attr.timeout, core.multipath) {
             Expired::Nothing => {}

@@ -271,8 +271,7 @@ impl Requester {
         let Some(wqe) = self.sq.next() else { return Step::Idle };
         let packets = wqe.packets;
         let alone = self.flight.charged() == 0;
-        let most = if wqe.is_read() { READ_MAX_BYTES / mtu } else { 1 };
-        let possible = (packets - k).min(most);
+        let possible = (packets - k).min(READ_MAX_BYTES / mtu);
         let wanted = possible.min(self.flight.room(core.in_flight_max));
         if wanted == 0 {
             return Step::Idle;
