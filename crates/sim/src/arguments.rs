@@ -50,7 +50,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Does what the command line asks for.
+    /// Does what the command line asks for, and returns the exit status.
     #[must_use]
     pub fn run(self) -> ExitCode {
         let Self { subject, seed, count, plan, events, packets, trace, whole } = self;

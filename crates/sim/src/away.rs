@@ -15,12 +15,12 @@ use crate::rng::Rng;
 use crate::run::Simulation;
 use crate::under_way::Away;
 
-/// Queue pairs that go come back within this time.
+/// The time within which queue pairs that were taken out come back.
 const TIME: Duration = Duration::from_millis(40);
-/// The number of cases in a thousand that have queue pairs that go away.
+/// The number of cases in a thousand that have queue pairs that are taken out for a while.
 const SHARE: u64 = 150;
 
-/// How long an end's peer asks again before it gives up, at least.
+/// The least time for which an end's peer asks again before it gives up.
 fn patience(plan: &PairPlan) -> Duration {
     Duration::from_nanos(4096 << plan.timeout) * u32::from(plan.retry_cnt)
 }
@@ -44,7 +44,7 @@ pub(crate) fn add(seed: u64, case: &mut Case) {
 }
 
 impl Simulation {
-    /// A queue pair is taken out of its lane.
+    /// Freezes a queue pair and takes it out of its lane for `time`.
     pub(crate) fn leave(&mut self, pair: usize, e: usize, time: Duration) -> Verdict {
         let end = &self.oracle.pairs[pair].ends[e];
         let number = end.host;
@@ -56,7 +56,7 @@ impl Simulation {
         self.check(number)
     }
 
-    /// Whether the queue pair of an end can be worked with.
+    /// Whether a process has the queue pair of an end now.
     pub(crate) fn is_there(&self, pair: usize, e: usize) -> bool {
         !self.oracle.pairs[pair].ends[e].gone && self.away.until(pair, e).is_none()
     }
@@ -83,7 +83,7 @@ impl Simulation {
         }
     }
 
-    /// The process on a host is no more, and nobody waits for its queue pairs.
+    /// Forgets the frozen queue pairs of a host whose process has ended.
     pub(crate) fn forget_away(&mut self, host: usize) {
         let pairs = &self.oracle.pairs;
         self.away.retain(|pair, end| pairs[pair].ends[end].host != host);

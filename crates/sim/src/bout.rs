@@ -3,18 +3,20 @@
 use core::fmt;
 use core::time::Duration;
 
-/// What an attacker does.
+/// What an attacker does. An attacker off the path can't see packets; one on the path can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Beside the path, from the peer's address: packets of any opcode, with numbers that are wrong.
+    /// Off the path: sends packets of any opcode from the peer's address, with wrong numbers.
     Guess,
-    /// Beside the path, from an address that is nobody's: packets of any opcode, with the right numbers.
+    /// Off the path: sends packets of any opcode with the right numbers, from an address that nobody
+    /// has.
     Stranger,
-    /// On the path: packets that were seen lately, once more.
+    /// On the path: sends packets again that it saw lately.
     Replay,
-    /// On the path: packets of long ago, once more.
+    /// On the path: sends packets again that it saw long ago.
     Stale,
-    /// On the path, and clever: packets that were seen lately, with anything changed, and a right ICRC.
+    /// On the path, and knows everything: changes anything in packets that it saw lately, and computes
+    /// a right ICRC.
     Forge,
 }
 
@@ -23,15 +25,15 @@ pub enum Way {
 pub struct Attack {
     /// When it begins, counted from when the queue pairs are connected.
     pub at: Duration,
-    /// What kind it is.
+    /// What the attacker does.
     pub way: Way,
-    /// The pair of queue pairs that it is for.
+    /// The number of the pair that it attacks.
     pub pair: usize,
-    /// The end that is lied to.
+    /// The end that receives the packets, 0 or 1.
     pub end: usize,
-    /// How many packets.
+    /// The number of packets.
     pub packets: u32,
-    /// What they are drawn from.
+    /// The seed from which the packets are drawn.
     pub seed: u64,
 }
 

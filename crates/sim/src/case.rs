@@ -1,4 +1,4 @@
-//! A case: everything that a run follows from, as explicit data, so that it can be cut down.
+//! A case: explicit data that determines a run completely. It can be printed, repeated and reduced.
 
 use core::fmt;
 use core::time::Duration;
@@ -10,23 +10,23 @@ use crate::faults::{Fault, When};
 use crate::io::SRQNS;
 use crate::link_faults::LinkPlan;
 
-/// No XRC shared receive queue has this number.
+/// A number that no XRC shared receive queue has.
 const NO_SRQN: u32 = 0x55_5555;
 
-/// Everything that a run follows from.
+/// Everything that determines a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// What is left to chance: the fate of each packet, and process identities.
+    /// The seed of what is left to chance: the fate of each packet, and process identities.
     pub seed: u64,
-    /// IPv6 addresses, else IPv4.
+    /// Whether hosts have IPv6 addresses; otherwise IPv4.
     pub v6: bool,
-    /// How many hosts there are, each on each link.
+    /// The number of hosts. Each is on each link.
     pub hosts: usize,
     /// The links.
     pub links: Vec<LinkPlan>,
-    /// Pairs of queue pairs.
+    /// The pairs of queue pairs.
     pub pairs: Vec<PairPlan>,
-    /// What goes wrong, and when.
+    /// The faults, and when each of them happens.
     pub faults: Vec<(When, Fault)>,
     /// The attackers, and when each of them forges packets.
     pub attacks: Vec<Attack>,
@@ -34,12 +34,13 @@ pub struct Case {
     pub lanes: Vec<LanePlan>,
 }
 
-/// What a lane tells its peers of itself.
+/// What a lane tells its peers about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanePlan {
-    /// How far ahead packets are kept that arrive early, bytes; 0: nothing is told, as by older versions.
+    /// How far ahead of the next expected packet early packets are kept, in bytes; 0 if the lane tells
+    /// nothing, as older versions do.
     pub reach: u32,
-    /// What its receive buffer takes, bytes.
+    /// The size of its receive buffer in bytes.
     pub receive_window: u32,
 }
 
@@ -54,75 +55,76 @@ impl Default for LanePlan {
 /// Two queue pairs that talk to each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairPlan {
-    /// RC, UC or UD; `XrcSend`: XRC, the first end is the initiator, the second its target.
+    /// RC, UC or UD. `XrcSend` means XRC: the first end is the initiator, the second its target.
     pub service: QpType,
-    /// They may use several paths; not of XRC.
+    /// Whether they may use several paths. XRC pairs do not.
     pub multipath: bool,
-    /// The link by whose addresses they are connected.
+    /// The link whose addresses connect them.
     pub link: usize,
-    /// Path MTU, bytes.
+    /// Path MTU in bytes.
     pub mtu: u32,
-    /// Code of the local ACK timeout.
+    /// Local ACK timeout as a code: 4.096 µs × 2^`timeout`; 0 means none.
     pub timeout: u8,
-    /// Retries, 0–7.
+    /// Number of retries, 0 to 7.
     pub retry_cnt: u8,
-    /// RNR retries, 7: for ever.
+    /// Number of RNR retries, 0 to 7; 7 means without limit.
     pub rnr_retry: u8,
-    /// Code of the RNR timer.
+    /// RNR NAK timer as a code (IBTA table 45).
     pub min_rnr_timer: u8,
-    /// READs and atomics outstanding.
+    /// The number of READs and atomics that may be outstanding.
     pub max_rd_atomic: u8,
-    /// What overwrites the memory of a READ before it follows without a fence.
+    /// Whether a request that overwrites the memory of an earlier READ follows it without a fence.
     pub unfenced: bool,
-    /// Both ends.
+    /// The two ends.
     pub ends: [EndPlan; 2],
 }
 
 /// One queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndPlan {
-    /// The host that it is on.
+    /// The number of the host that it is on.
     pub host: usize,
-    /// Its number.
+    /// Its queue pair number.
     pub qpn: u32,
-    /// Its first PSN.
+    /// The first PSN that it sends.
     pub psn: u32,
     /// Whether it takes receives from its host's shared receive queue. Has no meaning for XRC, whose
     /// requests name one.
     pub srq: bool,
-    /// What it lets the peer do (`qp_access_flags`).
+    /// The rights that it gives to the peer (`qp_access_flags`).
     pub access: Access,
-    /// What it is to do, in this order.
+    /// The work requests that it posts, in this order.
     pub ops: Vec<Op>,
 }
 
 /// A work request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// Posted then, or as soon as there is room, counted from when the queue pairs are connected.
+    /// When it is posted, counted from when the queue pairs are connected. If there is no room then, it
+    /// is posted as soon as there is.
     pub at: Duration,
-    /// What it does.
+    /// The operation.
     pub kind: OpKind,
     /// Its length in bytes.
     pub len: u32,
-    /// Where in the memory of the pair at the peer, which begins with the area (WRITE, READ), or which
-    /// counter (shared atomics).
+    /// The offset in bytes in the peer's memory of the pair, which begins with the area (WRITE, READ),
+    /// or the index of the counter (shared atomics).
     pub offset: u32,
-    /// What its payload or operands are made from.
+    /// The seed of its payload or operands.
     pub fill: u64,
-    /// Asks for a completion.
+    /// Whether it asks for a completion.
     pub signaled: bool,
-    /// Posted inline, if it is short enough.
+    /// Whether it is posted inline, if it is short enough.
     pub inline: bool,
-    /// Asks for a solicited event.
+    /// Whether it asks for a solicited event.
     pub solicited: bool,
-    /// Waits for READs and atomics before it, even if nothing demands that.
+    /// Whether it waits for the READs and atomics before it, even if nothing requires that.
     pub fence: bool,
-    /// The memory here, and that of its receive, is given in two pieces.
+    /// Whether the local memory, and that of its receive, is given as two scatter/gather elements.
     pub split: bool,
-    /// When its receive is posted, if it takes one; counted as [`Op::at`] is.
+    /// When its receive is posted, if it takes one; counted like [`Op::at`].
     pub receive_at: Duration,
-    /// What is wrong with it.
+    /// What is wrong with it; `None` if it is correct.
     pub wrong: Option<Wrong>,
 }
 
@@ -132,58 +134,58 @@ pub struct Op {
 pub enum OpKind {
     Send,
     SendImm,
-    /// With a key of the peer's that is not valid afterwards.
+    /// SEND that makes a key of the peer invalid.
     SendInv,
     Write,
     WriteImm,
-    /// 8 bytes.
+    /// Writes 8 bytes.
     AtomicWrite,
-    /// To global visibility: of a range, or of the whole region.
+    /// FLUSH to global visibility, of a range or of the whole region.
     Flush,
     Read,
-    /// On a counter that only this queue pair uses.
+    /// Adds to a counter that only this queue pair uses.
     FetchAdd,
     CompareSwap,
-    /// Adds one to a counter that all share.
+    /// Adds one to a counter that all queue pairs share.
     SharedAdd,
-    /// Makes a key of this end's invalid; sends nothing.
+    /// Makes a key of this end invalid. It sends no packet.
     LocalInv,
-    /// Binds a memory window, which the peer's requests may then use; sends nothing.
+    /// Binds a memory window, which the peer's requests may then use. It sends no packet.
     Bind,
 }
 
 impl OpKind {
-    /// Takes a receive work request at the peer.
+    /// Whether it takes a receive work request at the peer.
     pub const fn takes_receive(self) -> bool {
         self.is_send() || matches!(self, Self::WriteImm)
     }
 
-    /// Sends its payload to a receive work request.
+    /// Whether it sends its payload to a receive work request.
     pub const fn is_send(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::SendInv)
     }
 
-    /// RDMA WRITE or ATOMIC WRITE.
+    /// Whether it is an RDMA WRITE or an ATOMIC WRITE.
     pub const fn is_write(self) -> bool {
         matches!(self, Self::Write | Self::WriteImm | Self::AtomicWrite)
     }
 
-    /// Of 8 bytes, whatever the case says.
+    /// Whether it accesses a word of 8 bytes, whatever its length says.
     pub const fn is_word(self) -> bool {
         self.is_atomic() || matches!(self, Self::AtomicWrite)
     }
 
-    /// Its answer is made of READ responses.
+    /// Whether READ responses answer it.
     pub const fn is_answered(self) -> bool {
         matches!(self, Self::Read | Self::AtomicWrite | Self::Flush)
     }
 
-    /// Nothing is sent for it.
+    /// Whether it is carried out locally, so that no packet is sent for it.
     pub const fn is_local(self) -> bool {
         matches!(self, Self::LocalInv | Self::Bind)
     }
 
-    /// An atomic.
+    /// Whether it is an atomic.
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd | Self::CompareSwap | Self::SharedAdd)
     }
@@ -193,44 +195,50 @@ impl OpKind {
         self.is_write() || self.brings_data() || matches!(self, Self::Flush)
     }
 
-    /// The window may be made invalid while it is outstanding: it is then executed, or refused.
+    /// Whether its window may be made invalid while it is outstanding. It is then either executed or
+    /// refused.
     pub const fn may_lose_window(self) -> bool {
         self.is_atomic() || matches!(self, Self::Write | Self::AtomicWrite | Self::Flush)
     }
 
-    /// READ or atomic: data comes back.
+    /// Whether it brings data back: READs and atomics.
     pub const fn brings_data(self) -> bool {
         matches!(self, Self::Read) || self.is_atomic()
     }
 }
 
-/// What may be wrong with a work request; each ends in the error that the specification names.
+/// What may be wrong with a work request. Each ends in the error that the specification names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// The remote key is of nothing, or not any more, also that to make invalid: remote access error.
+    /// The remote key, or the key to make invalid, does not exist or is not valid any more: remote
+    /// access error.
     Key,
-    /// The remote range is beyond the region: remote access error.
+    /// The remote range goes beyond the region: remote access error.
     Range,
-    /// The region does not allow it: remote access error.
+    /// The region does not allow the operation: remote access error.
     Rights,
-    /// The local key is of nothing: local protection error.
+    /// The local key does not exist: local protection error.
     LocalKey,
-    /// The receive is shorter than the message: local length error there, invalid request here.
+    /// The receive is shorter than the message: local length error at the responder, remote invalid
+    /// request error at the requester.
     ShortReceive,
-    /// The receive's local key is of nothing: local protection error there, remote operation error here.
+    /// The local key of the receive does not exist: local protection error at the responder, remote
+    /// operation error at the requester.
     ReceiveKey,
-    /// The number of the XRC shared receive queue is of nothing: remote access error.
+    /// The number of the XRC shared receive queue does not exist: remote access error.
     Queue,
-    /// There never is a receive: RNR retries exceeded, if they are limited.
+    /// No receive is ever posted for it: RNR retries exceeded, if they are limited.
     NoReceive,
-    /// The Q_Key is not the receiver's: dropped silently (UD).
+    /// The Q_Key is not that of the receiver, which drops the message silently (UD).
     QKey,
-    /// Not a work request at all (an inline READ, too much inline data): refused when posted.
+    /// It is no valid work request (an inline READ, too much inline data): the call that posts it
+    /// refuses it.
     Post,
 }
 
 impl PairPlan {
-    /// RC or XRC: what was sent has arrived when it completes.
+    /// Whether the service is reliable (RC or XRC), so that a completion means that the data has
+    /// arrived.
     pub fn is_reliable(&self) -> bool {
         self.service == QpType::Rc || self.service.is_xrc()
     }
@@ -243,29 +251,30 @@ impl PairPlan {
         }
     }
 
-    /// An end takes its receives from where others do as well.
+    /// Whether an end takes its receives from a queue that other queue pairs use as well.
     pub fn shares_receives(&self, end: usize) -> bool {
         self.ends[end].srq || self.service.is_xrc()
     }
 }
 
 impl Op {
-    /// XRC: the shared receive queue that it is for.
+    /// XRC: the number of the shared receive queue that it is for.
     pub fn queue(&self) -> u32 {
         SRQNS[(self.fill >> 40 & 1) as usize]
     }
 
-    /// XRC: the shared receive queue that it names.
+    /// XRC: the number of the shared receive queue that it names, which is wrong for [`Wrong::Queue`].
     pub fn srqn(&self) -> u32 {
         if self.wrong == Some(Wrong::Queue) { NO_SRQN } else { self.queue() }
     }
 
-    /// Whether it takes a receive, and is a work request at all.
+    /// Whether it takes a receive at the peer and is a valid work request.
     pub fn takes_receive(&self) -> bool {
         self.kind.takes_receive() && self.wrong != Some(Wrong::Post)
     }
 
-    /// The size of its receive, for which there is `room`, if there ever is one.
+    /// The length in bytes of its receive, whose buffer has `room` bytes; `None` if no receive is ever
+    /// posted.
     pub fn receive_len(&self, room: u32) -> Option<u32> {
         match self.wrong {
             Some(Wrong::NoReceive | Wrong::Post) => None,
@@ -273,14 +282,14 @@ impl Op {
                 Some(self.len - 1 - (self.fill % u64::from(self.len)) as u32 / 2)
             }
             _ if self.fill & 1 == 0 => Some(room),
-            // Just large enough.
+            // The receive is just large enough.
             _ => Some(self.len),
         }
     }
 }
 
 impl Case {
-    /// Work requests of all queue pairs.
+    /// The number of work requests of all queue pairs.
     pub fn ops(&self) -> usize {
         self.pairs.iter().flat_map(|p| &p.ends).map(|e| e.ops.len()).sum()
     }
@@ -356,7 +365,7 @@ const fn service(qp_type: QpType) -> &'static str {
     }
 }
 
-/// `A, B` of what a set of flags prints for programmers: `Flags(A | B)`.
+/// Turns the `Debug` text of a set of flags, `Flags(A | B)`, into `A, B`.
 fn names(flags: &str) -> String {
     let inner = flags.split_once('(').map_or(flags, |(_, rest)| rest.trim_end_matches(')'));
     inner.replace(" | ", ", ")

@@ -1,4 +1,4 @@
-//! Bringing a queue pair of a plan to the state in which it sends.
+//! Takes a queue pair of a plan to the state in which it sends.
 
 use core::net::IpAddr;
 
@@ -9,8 +9,8 @@ use crate::host::SimHost;
 use crate::io::{PD, QKEY};
 use crate::judge::direction::INLINE_MAX;
 
-/// Makes one end's queue pair, with queues of `depth`, and takes it to RTS. `ips`: the addresses of both
-/// ends.
+/// Creates one end's queue pair, with queues of `depth` work requests, and takes it to RTS. `ips` are
+/// the addresses of both ends, in the order of the plan.
 pub(crate) fn connect(plan: &PairPlan, e: usize, ips: [IpAddr; 2], depth: u32, host: &mut SimHost) {
     let (end, peer) = (&plan.ends[e], &plan.ends[1 - e]);
     let mut qp = QueuePair::new(QpConfig {

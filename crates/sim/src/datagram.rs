@@ -5,26 +5,26 @@ use core::time::Duration;
 
 use polypath_wire::icrc::Flow;
 
-/// A datagram: what a UDP socket takes, and the IP header's share of what it gives.
+/// A datagram: the payload that a UDP socket sends, and the fields of its IP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Addresses and ports.
+    /// The IP addresses and UDP ports.
     pub flow: Flow,
-    /// Identification of the IPv4 header, which the ICRC covers.
+    /// The identification of the IPv4 header, which the ICRC covers.
     pub id: u16,
-    /// DSCP and ECN.
+    /// The traffic class: DSCP and ECN.
     pub traffic_class: u8,
-    /// TTL.
+    /// The TTL or hop limit.
     pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits.
+    /// The IPv6 flow label, 20 bits.
     pub flow_label: u32,
-    /// UDP payload, ICRC and all.
+    /// The UDP payload, with the ICRC.
     pub bytes: Vec<u8>,
-    /// Bits that the ICRC covers were flipped on the way: it must not be taken for good.
+    /// Whether bits that the ICRC covers were flipped on the way, so that no receiver may accept it.
     pub corrupted: bool,
-    /// An attacker made it.
+    /// Whether an attacker made it.
     pub forged: bool,
-    /// When it was sent.
+    /// When it was sent, in virtual time.
     pub sent: Duration,
 }
 
@@ -38,7 +38,7 @@ pub fn address(link: usize, host: usize, v6: bool) -> IpAddr {
     }
 }
 
-/// Another address of a host on a link.
+/// The address that a host has on a link after its first one was replaced.
 pub fn other_address(link: usize, host: usize, v6: bool) -> IpAddr {
     address(link, host + 100, v6)
 }

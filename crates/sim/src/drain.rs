@@ -1,4 +1,4 @@
-//! Applications that stop a send queue (SQD) and let it go on (IBTA 10.3.1.5).
+//! Applications that stop a send queue (SQD) and let it continue (IBTA 10.3.1.5).
 
 use core::time::Duration;
 
@@ -7,11 +7,12 @@ use polypath_transport::{ModifyError, QpAttr, QpAttrMask, QpState, QueuePair};
 use crate::judge::{Verdict, demand};
 use crate::run::Simulation;
 
-/// An application that finds its send queue not drained asks again after this time.
+/// The time after which an application that finds its send queue not drained asks again.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 impl Simulation {
-    /// An application stops its send queue; `notify`: it wants to be told when that is drained.
+    /// An application stops its send queue. With `notify`, it wants to be told when the queue is
+    /// drained.
     pub(crate) fn drain(
         &mut self,
         pair: usize,
@@ -32,13 +33,13 @@ impl Simulation {
             self.resumes.push((self.now + pause, pair, e));
         }
         let done = self.modify(pair, e, &attr, mask);
-        demand(done.is_ok() == legal, "only what sends can be drained", || {
+        demand(done.is_ok() == legal, "only a queue pair in RTS can be drained", || {
             format!("from {state:?}: {done:?}")
         })?;
         self.check(self.oracle.pairs[pair].ends[e].host)
     }
 
-    /// Applications whose time has come go on, if their send queues are drained.
+    /// Lets the applications whose time has come continue, if their send queues are drained.
     pub(crate) fn resume(&mut self) -> Verdict {
         self.come_back()?;
         for (at, pair, e) in core::mem::take(&mut self.resumes) {
@@ -69,7 +70,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// What an application does to its queue pair.
+    /// Carries out what an application does to its queue pair.
     pub(crate) fn modify(
         &mut self,
         pair: usize,

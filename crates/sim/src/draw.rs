@@ -1,4 +1,4 @@
-//! What a seed means: drawing a case.
+//! Draws the case that a seed means.
 
 use core::time::Duration;
 
@@ -16,7 +16,8 @@ use crate::overlap;
 use crate::rng::Rng;
 
 const MS: Duration = Duration::from_millis(1);
-/// Work requests of an unreliable queue pair: there are receives for all from the beginning.
+/// The largest number of work requests of an unreliable queue pair, which has receives for all of them
+/// from the beginning.
 const LOOSE_OPS_MAX: u64 = 36;
 
 /// What all queue pairs of a case have in common.
@@ -25,18 +26,18 @@ struct Mood {
     hosts: usize,
     links: usize,
     requests: u64,
-    /// Some work requests are wrong.
+    /// Whether some work requests are wrong.
     wrongs: bool,
-    /// Nothing happens to the network.
+    /// Whether the network has no faults.
     calm: bool,
-    /// A process dies.
+    /// Whether a process dies.
     deadly: bool,
-    /// By host: it has a shared receive queue.
+    /// A bit for each host: whether it has a shared receive queue.
     srq: u64,
 }
 
 impl Case {
-    /// What this seed means.
+    /// Draws the case that this seed means.
     pub fn draw(seed: u64) -> Self {
         let rng = &mut Rng::new(seed);
         let hosts = [2, 2, 2, 2, 3, 4][rng.below(6) as usize];
@@ -79,7 +80,8 @@ impl Case {
             add(rng.time(MS * 500), Fault::Error { pair, end });
         }
         let v6 = rng.chance(300);
-        // What the simulator learnt later is drawn last, and leaves the rest of a seed as it was.
+        // Later additions to the simulator are drawn last, so that the rest of a seed's meaning stays
+        // as it was.
         for pair in pairs.iter_mut().filter(|p| p.service == QpType::Rc && !p.multipath) {
             if rng.chance(300) {
                 make_xrc(pair);
@@ -105,7 +107,7 @@ impl Case {
     }
 }
 
-/// An RC pair between two hosts, whose work goes on for a while.
+/// Draws an RC pair between two hosts, whose work takes a while.
 fn draw_reliable(
     rng: &mut Rng,
     mood: &Mood,
@@ -138,7 +140,7 @@ fn draw_link(rng: &mut Rng, may_reorder: bool) -> LinkPlan {
     LinkPlan {
         delay,
         jitter,
-        // Go-back-N hardly moves where every packet overtakes every other.
+        // Go-back-N makes hardly any progress if every packet overtakes every other.
         reorders: may_reorder && rng.chance(500),
         rate_mbps: if slow { [100, 1000, 10_000][rng.below(3) as usize] } else { 0 },
         queue: 32 << (10 + rng.below(5)),
@@ -169,10 +171,11 @@ fn draw_pair(rng: &mut Rng, mood: &Mood, others: &[PairPlan]) -> PairPlan {
     let mut pair = PairPlan {
         service,
         multipath,
-        // All over the first link, unless they can do better.
+        // All plain pairs use the first link.
         link: if multipath { rng.below(mood.links as u64) as usize } else { 0 },
         mtu: [256, 1024, 4096][rng.below(3) as usize],
-        // A plain queue pair has to sit out the faults; one with paths must not need to.
+        // A plain queue pair has to wait until the faults are over; one with several paths must not
+        // need to.
         timeout: match (multipath, soon) {
             (true, _) => 8 + rng.below(8) as u8,
             (false, true) => 14 + rng.below(3) as u8,
@@ -213,7 +216,7 @@ fn draw_pair(rng: &mut Rng, mood: &Mood, others: &[PairPlan]) -> PairPlan {
     pair
 }
 
-/// Makes a pair one of XRC: the first end asks, the second answers.
+/// Makes a pair an XRC pair: the first end sends requests, the second answers.
 fn make_xrc(pair: &mut PairPlan) {
     pair.service = QpType::XrcSend;
     pair.ends[1].ops.clear();
@@ -221,7 +224,8 @@ fn make_xrc(pair: &mut PairPlan) {
         end.srq = false;
     }
     for op in &mut pair.ends[0].ops {
-        // Receives are for whoever comes; rights serve as well as any other.
+        // Any message may take any receive of the queue, so no receive can be made wrong for one
+        // message. These and wrong rights are replaced.
         let unfit = |w: Wrong| {
             matches!(w, Wrong::NoReceive | Wrong::ReceiveKey | Wrong::ShortReceive | Wrong::Rights)
         };
@@ -279,14 +283,14 @@ fn draw_op(rng: &mut Rng, pair: &PairPlan, at: Duration) -> Op {
     };
     len = len.min(most);
     if pair.service != QpType::Rc {
-        len = len.max(8); // By its contents it is known which it was.
+        len = len.max(8); // The judge recognises a message by its contents.
     }
     let (len, offset) = match kind {
         OpKind::SharedAdd => (8, rng.below(SHARED) as u32),
         OpKind::FetchAdd | OpKind::CompareSwap => (8, 0),
         _ => (len, rng.below(AREA - u64::from(len)) as u32),
     };
-    // Now and then the receive comes too late.
+    // The receive sometimes comes too late.
     let early = at.saturating_sub(rng.time(MS * 40));
     let receive_at = match (pair.service, pair.rnr_retry) {
         (QpType::Rc, 7) => early + rng.time(MS * 30),
@@ -294,8 +298,8 @@ fn draw_op(rng: &mut Rng, pair: &PairPlan, at: Duration) -> Op {
         _ => Duration::ZERO,
     };
     let fill = rng.bits();
-    // Some WRITEs are atomic ones, some READs are FLUSHes or work on keys, some SENDs invalidate a key.
-    // Nothing is drawn for it.
+    // Some WRITEs become ATOMIC WRITEs, some READs become FLUSHes or work on keys, and some SENDs
+    // invalidate a key. No further random number is drawn for it, so that old seeds keep their meaning.
     let (kind, len, offset) = match (kind, fill >> 32 & 3) {
         (OpKind::Read, 1) if fill >> 34 & 3 == 0 => (OpKind::LocalInv, 0, 0),
         (OpKind::Read, 1) if fill >> 34 & 3 == 1 => (OpKind::Bind, 0, 0),
@@ -320,7 +324,7 @@ fn draw_op(rng: &mut Rng, pair: &PairPlan, at: Duration) -> Op {
     }
 }
 
-/// Something that can be wrong with this work request.
+/// Draws something that can be wrong with this work request.
 fn draw_wrong(rng: &mut Rng, pair: &PairPlan, end: usize, op: &mut Op) -> Option<Wrong> {
     let own_receive = !pair.ends[1 - end].srq;
     let choice = rng.below(8);
@@ -328,7 +332,7 @@ fn draw_wrong(rng: &mut Rng, pair: &PairPlan, end: usize, op: &mut Op) -> Option
         (_, 0) => Wrong::Post,
         _ if op.kind.is_local() => Wrong::Post,
         (QpType::Ud, 1..=4) => Wrong::QKey,
-        (_, 1) if op.kind == OpKind::Flush => Wrong::Key, // There is nothing local.
+        (_, 1) if op.kind == OpKind::Flush => Wrong::Key, // A FLUSH has no local memory.
         (_, 1) => Wrong::LocalKey,
         (QpType::Uc, _) if op.kind.is_write() => Wrong::Key,
         (QpType::Uc | QpType::Ud, _) => Wrong::LocalKey,
@@ -342,7 +346,7 @@ fn draw_wrong(rng: &mut Rng, pair: &PairPlan, end: usize, op: &mut Op) -> Option
         (_, 2..=4) => Wrong::ReceiveKey,
         _ => Wrong::ShortReceive,
     };
-    // Nobody looks at the key of nothing.
+    // The key of an access to no bytes is not checked.
     op.len = op.len.max(8);
     if u64::from(op.offset) + u64::from(op.len) > AREA {
         op.offset = 0;

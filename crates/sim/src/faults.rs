@@ -1,27 +1,27 @@
-//! What goes wrong, and when.
+//! The faults of a case, and when they happen.
 
 use core::time::Duration;
 
 use crate::link_faults::{Bursts, Holes, LinkFaults};
 use crate::rng::Rng;
 
-/// When something happens.
+/// When a fault happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// So long after the queue pairs were connected.
+    /// This time after the queue pairs were connected.
     At(Duration),
-    /// When so many packets have been sent.
+    /// As soon as this many packets have been sent.
     Packet(u64),
 }
 
-/// What becomes of an address.
+/// What happens to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It is removed.
     Gone,
     /// Another one takes its place.
     Other,
-    /// It is as it was in the beginning.
+    /// The first one comes back.
     Back,
 }
 
@@ -29,9 +29,9 @@ pub enum Change {
 /// Something that happens to the network, to a host, or to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A link silently drops what one host sends to another, or does no more.
+    /// A link silently drops what one host sends to another, or stops doing so.
     Cut { link: usize, from: usize, to: usize, cut: bool },
-    /// A host's port loses or gets its carrier; the host sees it.
+    /// A host's port loses its carrier or gets it back; the host is told.
     Carrier { link: usize, host: usize, up: bool },
     /// The address of a host on a link changes.
     Address { host: usize, link: usize, change: Change },
@@ -39,13 +39,13 @@ pub enum Fault {
     Device { host: usize, link: usize, there: bool },
     /// An administrator takes a host's path down or up.
     Admin { host: usize, link: usize, usable: bool },
-    /// A host's process does not run for a while.
+    /// A host's process does not run for `time`.
     Pause { host: usize, time: Duration },
-    /// Packets get lost, doubled, held back, corrupted.
+    /// A link loses, doubles, holds back and corrupts packets.
     LinkFaults { link: usize, link_faults: LinkFaults },
-    /// A link loses some packets for certain, or no more.
+    /// A link loses some packets for certain, or stops doing so.
     Holes { link: usize, holes: Holes },
-    /// A host's process dies; another one may take its place, without its queue pairs.
+    /// A host's process dies. With `reborn`, another one takes its place, without its queue pairs.
     Die { host: usize, reborn: bool },
     /// An application puts its queue pair into the error state.
     Error { pair: usize, end: usize },
@@ -56,12 +56,12 @@ pub enum Fault {
     Freeze { pair: usize, end: usize },
     /// A queue pair is frozen, and thawed after `time` on a lane that knows nothing of it.
     Away { pair: usize, end: usize, time: Duration },
-    /// Everything is whole again; but the dead stay dead.
+    /// Everything is mended, but dead processes stay dead.
     Heal,
 }
 
 impl Fault {
-    /// Whether a host's kernel tells the host of it: of ports, addresses and devices.
+    /// Whether a host's kernel tells the host about it: faults of ports, addresses and devices.
     pub(crate) fn is_told_to_hosts(&self) -> bool {
         matches!(
             self,
@@ -70,7 +70,7 @@ impl Fault {
     }
 }
 
-/// Random faults for `time`, in order. What they break they mend a while later.
+/// Draws random faults for `time`, in order. What they break, they mend a while later.
 pub(crate) fn draw(
     rng: &mut Rng,
     hosts: usize,
@@ -86,7 +86,7 @@ pub(crate) fn draw(
         let host = rng.below(hosts as u64) as usize;
         let other = (host + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
         let back = at + rng.time(Duration::from_millis(400));
-        // A kill point is a time, or a packet.
+        // A fault happens at a time, or after a number of packets.
         let when = if rng.chance(100) { When::Packet(rng.below(2000)) } else { When::At(at) };
         let mut both = |at: When, broken: Fault, back: Duration, mended: Fault| {
             faults.push((at, broken));
@@ -102,7 +102,7 @@ pub(crate) fn draw(
                 }
             }
             2 => {
-                // A host may learn of it from its own link only.
+                // A host may learn about it from its own link only.
                 let both_see = rng.chance(500);
                 let seen = if both_see { &[host, other][..] } else { &[host][..] };
                 for &host in seen {
@@ -127,7 +127,7 @@ pub(crate) fn draw(
                 let link_faults = draw_link_faults(rng, keep_order);
                 faults.push((when, Fault::LinkFaults { link, link_faults }));
             }
-            // All links at once.
+            // All links fail at once.
             9 => {
                 for link in 0..links {
                     let back = back + rng.time(Duration::from_millis(100));

@@ -14,7 +14,7 @@ const WORK: Duration = Duration::from_millis(700);
 /// The number of cases in a thousand that have frozen queue pairs.
 const SHARE: u64 = 200;
 
-/// Any step: of the work, or of the packets, which come in bursts.
+/// Draws a time, or a number of packets, because packets come in bursts.
 pub(crate) fn any_step(rng: &mut Rng) -> When {
     match rng.chance(500) {
         true => When::At(rng.time(WORK)),
@@ -37,7 +37,7 @@ pub(crate) fn add(seed: u64, case: &mut Case) {
 }
 
 impl Simulation {
-    /// A queue pair is made bytes, and a queue pair is made of the bytes.
+    /// Freezes a queue pair into bytes, and thaws it from them at once.
     pub(crate) fn freeze(&mut self, pair: usize, e: usize) -> Verdict {
         let end = &self.oracle.pairs[pair].ends[e];
         let (number, qpn) = (end.host, end.qpn);

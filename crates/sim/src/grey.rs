@@ -1,5 +1,6 @@
-//! Stalls, links that carry some packets and not others, and peers of unequal fates: what a case gets besides
-//! its other faults. All of it is drawn from a stream of its own.
+//! Adds to a case stalls, links that carry some packets and not others, and peers of which one dies and
+//! one lives. They are drawn from a stream of their own, so that the rest of a seed's meaning stays as
+//! it was.
 
 use core::time::Duration;
 
@@ -11,13 +12,14 @@ use crate::link_faults::Holes;
 use crate::rng::Rng;
 
 const MS: Duration = Duration::from_millis(1);
-/// Queue pairs have found out about each other before holes open: what they lose then is data.
+/// The time at which holes open. Queue pairs have found out about each other by then, so that they lose
+/// data, not handshakes.
 const AGREED: Duration = Duration::from_millis(40);
-/// What the peer that lives shall last through of flapping, longer than the patience of the one whose peer
-/// has died.
+/// How long the paths to the living peer come and go. It is longer than the patience of the queue pair
+/// whose peer has died.
 const FLAPPING: Duration = Duration::from_millis(5000);
 
-/// Adds to a case what its seed means here. `pair` draws a pair of queue pairs between two hosts.
+/// Adds to a case what its seed means here. `pair` draws a pair between two hosts.
 pub(crate) fn add(
     seed: u64,
     case: &mut Case,
@@ -35,7 +37,7 @@ pub(crate) fn add(
     }
 }
 
-/// A process does not run for up to a second, or two do not.
+/// Lets one process, or two, not run for up to a second.
 fn add_stall(rng: &mut Rng, case: &mut Case) {
     let at = rng.time(MS * 500);
     let host = rng.below(case.hosts as u64) as usize;
@@ -48,7 +50,7 @@ fn add_stall(rng: &mut Rng, case: &mut Case) {
     }
 }
 
-/// One link loses what is large, or the packets of some queue pairs; the others carry everything.
+/// Lets one link lose large packets, or those of some queue pairs, while the others carry everything.
 fn add_holes(rng: &mut Rng, case: &mut Case) {
     // Plain queue pairs have only the first link.
     let plain = case.pairs.iter().any(|p| !p.multipath);
@@ -65,8 +67,8 @@ fn add_holes(rng: &mut Rng, case: &mut Case) {
     case.faults.push((When::At(end), Fault::Holes { link, holes: Holes::default() }));
 }
 
-/// One peer of a host dies for good, and paths to another die and come back again and again. Queue
-/// pairs to the dead peer must find out in their own time; the others must not notice.
+/// Lets one peer of a host die for good, while paths to another peer die and come back again and again.
+/// Queue pairs to the dead peer must find out in their own time; the others must not notice.
 fn add_unequal_fates(
     rng: &mut Rng,
     case: &mut Case,

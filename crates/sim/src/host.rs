@@ -17,49 +17,50 @@ use crate::datagram::{Datagram, address};
 use crate::io::{Came, Effect, Io};
 use crate::judge::{Verdict, breach};
 
-/// Bytes that packets of a host's queue pairs may take which arrived early: little, so that some are dropped.
+/// The number of bytes that early packets of a host's queue pairs may take. It is small, so that some
+/// packets are dropped.
 const EARLY_MEMORY: u32 = 1 << 20;
 
-/// What makes a host.
+/// The properties of a host.
 #[derive(Clone, Copy, Debug)]
 pub struct HostPlan {
-    /// Its number; its lane has the slot after it.
+    /// Its number. The number of its lane's slot is one more.
     pub number: usize,
-    /// Tells its process from one that was there before.
+    /// Distinguishes its process from an earlier one on the same host.
     pub instance: u64,
-    /// How many links it is on.
+    /// The number of links that it is on.
     pub links: usize,
-    /// With IPv6 addresses.
+    /// Whether it has IPv6 addresses; otherwise IPv4.
     pub v6: bool,
-    /// What it tells of its lane.
+    /// What its lane tells peers about itself.
     pub lane: LanePlan,
-    /// Makes the policy of its peers; `None`: the one that settings name.
+    /// Creates the policy for each of its peers; `None` means the policy that the settings name.
     pub policy: Option<MakePolicy>,
-    /// Bytes of memory.
+    /// The size of its memory in bytes.
     pub memory: usize,
 }
 
 /// A host with one lane.
 #[derive(Debug)]
 pub struct SimHost {
-    /// Queue pairs, each with its number beside it, and paths.
+    /// Its queue pairs, each with its number as the owner's data, and its paths.
     pub lane: Lane<u32>,
-    /// What they see of the host.
+    /// The host as its lane and queue pairs see it.
     pub io: Io,
-    /// Addresses and links, as the broker would tell.
+    /// Its addresses and links, as the broker would report them.
     pub local: Vec<LocalAddress>,
-    /// Not scheduled until then.
+    /// The virtual time until which its process does not run.
     pub paused_until: Duration,
-    /// The socket.
+    /// Datagrams that its socket has received and nobody has read.
     pub inbox: VecDeque<Datagram>,
-    /// Packets that were not for any queue pair, or refused.
+    /// The number of packets that were refused, or that were for no queue pair.
     pub refused: u64,
-    /// Packets whose ICRC was wrong.
+    /// The number of packets whose ICRC was wrong.
     pub corrupt: u64,
 }
 
 impl SimHost {
-    /// A host with an address on each link.
+    /// Creates a host with an address on each link.
     pub fn new(plan: &HostPlan, now: Duration) -> Self {
         let local: Vec<LocalAddress> = (0..plan.links)
             .map(|link| LocalAddress {
@@ -94,7 +95,7 @@ impl SimHost {
         }
     }
 
-    /// Does something with a queue pair of that number, if there is one.
+    /// Calls `work` with the queue pair of that number. Returns `None` if there is none.
     pub fn with<R>(
         &mut self,
         qpn: u32,
@@ -104,7 +105,7 @@ impl SimHost {
         self.lane.with(QpTable::<u32>::index_of(qpn), &mut self.io, work)
     }
 
-    /// The queue pair of that number.
+    /// The queue pair of that number, if there is one.
     pub fn qp(&self, qpn: u32) -> Option<&QueuePair> {
         self.lane.qps().by_qpn(qpn).map(|entry| &entry.qp)
     }
@@ -125,19 +126,19 @@ impl SimHost {
             .expect("there is room for a simulation's queue pairs");
     }
 
-    /// Takes a queue pair out, as bytes.
+    /// Freezes a queue pair and takes it out of the lane, as bytes.
     pub(crate) fn take(&mut self, qpn: u32) -> Option<Vec<u8>> {
         self.qp(qpn)?;
         self.lane.take(QpTable::<u32>::index_of(qpn), &mut self.io).map(|(bytes, _)| bytes)
     }
 
-    /// Sets the time.
+    /// Sets the virtual time.
     pub fn begin(&mut self, now: Duration) {
         self.io.now = now;
         self.lane.begin(now);
     }
 
-    /// When it wants to run.
+    /// The time when it wants to run next.
     pub fn deadline(&self) -> Option<Duration> {
         let lane = self.lane.next_deadline();
         let inbox = (!self.inbox.is_empty()).then_some(self.paused_until);
@@ -145,7 +146,7 @@ impl SimHost {
         Some(next.max(self.paused_until))
     }
 
-    /// One round of the lane: receive, time out, send, acknowledge.
+    /// Runs one round of the lane: it receives, handles timeouts, sends and acknowledges.
     pub fn run(&mut self, now: Duration) {
         self.begin(now);
         while let Some(datagram) = self.inbox.pop_front() {
@@ -157,7 +158,7 @@ impl SimHost {
     fn receive(&mut self, datagram: &Datagram) {
         let flow = &datagram.flow;
         let id = if flow.src.is_ipv4() { datagram.id } else { 0 };
-        // Verification finds out the identification; here, unlike at a socket, it is known as well.
+        // The identification is known here, unlike at a socket, where the verification has to find it.
         if FlowCrc::new(flow).verify(&datagram.bytes, id) != Some(id) {
             self.corrupt += 1;
             return;
@@ -186,7 +187,7 @@ impl SimHost {
         self.refused += u64::from(!accepted);
     }
 
-    /// Most paths that its data went by to one peer.
+    /// The largest number of paths that carried its data to one peer.
     pub(crate) fn carriers(&self) -> usize {
         let peers = self.lane.paths().status().peers.into_iter();
         let carriers =
@@ -194,7 +195,7 @@ impl SimHost {
         peers.map(|peer| carriers(peer.paths)).max().unwrap_or(0)
     }
 
-    /// What holds inside a host after each of its steps.
+    /// Checks what must hold inside a host after each step.
     pub(crate) fn check(&self) -> Verdict {
         self.lane.check().or_else(|what| breach("a host's tables agree", what))
     }

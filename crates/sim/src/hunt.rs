@@ -1,4 +1,4 @@
-//! Running many seeds, or one to watch.
+//! Runs many seeds, or one seed to watch.
 
 use core::fmt;
 use std::fs::File;
@@ -28,39 +28,39 @@ pub enum Subject {
     Cm,
 }
 
-/// Which seeds to run, and what to print of them.
+/// Which seeds to run, and what to print.
 #[derive(Clone, Debug, Default)]
 pub struct Hunt {
     /// What is simulated.
     pub subject: Subject,
     /// The first seed.
     pub first: u64,
-    /// How many from there.
+    /// The number of seeds, counted from the first.
     pub count: u64,
-    /// Print faults and path events, or commands and events of applications.
+    /// Whether to print faults and path events, or commands and events of applications.
     pub events: bool,
-    /// Print every packet.
+    /// Whether to print every packet.
     pub packets: bool,
-    /// Print what the seeds mean.
+    /// Whether to print the cases that the seeds mean.
     pub plan: bool,
-    /// Leave failing seeds as they are, do not cut them down.
+    /// Whether to leave failing cases as they are, without reducing them.
     pub whole: bool,
-    /// Write the packets of the last seed to this file, as pcapng.
+    /// The pcapng file to write the packets of the last seed to.
     pub trace: Option<PathBuf>,
 }
 
-/// Something that seeds are drawn for, run and judged.
+/// A kind of case that is drawn from a seed, run and judged.
 trait Game: fmt::Display + Sized {
     type Report;
     type Sum: Default + Send;
 
     fn draw(seed: u64) -> Self;
     fn run(&self, trace: Option<Trace>) -> (Result<Self::Report, Failure>, Option<Trace>);
-    /// The same, printing what happens.
+    /// Runs it and prints what happens.
     fn watch(&self, events: bool, packets: bool) -> Result<Self::Report, Failure>;
     fn shrink(&self, failure: Failure) -> Shrunk<Self>;
     fn links(&self) -> usize;
-    /// How large it is, in words.
+    /// Its size, as text.
     fn size(&self) -> String;
     fn add(sum: &mut Self::Sum, report: &Self::Report);
     fn summary(sum: &Self::Sum) -> String;
@@ -172,19 +172,20 @@ impl Game for CmCase {
 const MANY: u64 = 1000;
 /// The number of packets of a small failing case that are printed.
 const PACKETS_PRINTED: usize = 60;
-/// The number of failing seeds that are cut down; of further ones, only the seeds are printed.
+/// The number of failing cases that are reduced; of further ones, only the seeds are printed.
 const SHRUNK_MAX: u64 = 3;
 
 impl Hunt {
-    /// As the command line has it: a seed alone means this one, nothing a thousand from 0 on.
+    /// Creates a hunt from the command line's options. A seed without a count means only this seed.
+    /// Without either, the first 1000 seeds are run.
     pub fn of(seed: Option<u64>, count: Option<u64>) -> Self {
         let alone = if seed.is_some() { 1 } else { MANY };
         Self { first: seed.unwrap_or(0), count: count.unwrap_or(alone), ..Self::default() }
     }
 
-    /// Runs the seeds, as many at a time as there are processors; one after the other if they are to
-    /// be watched. Writes failures, as they are found, and a summary to standard output. The exit
-    /// code is 1 if any seed failed, 2 if the trace can't be written.
+    /// Runs the seeds, as many at a time as there are processors, or one after the other if they are to
+    /// be watched. Prints failures as they are found and a summary at the end. The exit code is 1 if
+    /// any seed failed, and 2 if the trace can't be written.
     pub fn run(&self) -> ExitCode {
         match self.subject {
             Subject::Verbs => self.hunt::<Case>(),
@@ -194,7 +195,7 @@ impl Hunt {
 
     fn hunt<G: Game>(&self) -> ExitCode {
         let start = Instant::now();
-        // A file that can't be written is found before the seeds are run.
+        // A file that can't be written is reported before the seeds are run.
         let trace = match self.trace.as_ref().map(|path| (path, File::create(path))) {
             None => None,
             Some((path, Ok(file))) => Some((path, file)),
@@ -233,7 +234,7 @@ impl Hunt {
         if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
-    /// Says on standard error, a terminal, every second how far it is.
+    /// Prints the progress every second on standard error, which is a terminal.
     fn tell_progress<S>(&self, next: &AtomicU64, sum: &Mutex<(u64, S)>, start: Instant) {
         let mut told = start;
         loop {
@@ -258,7 +259,7 @@ impl Hunt {
         }
     }
 
-    /// Writes the packets of the last seed.
+    /// Runs the last seed again and writes its packets.
     fn write<G: Game>(&self, file: File) -> std::io::Result<()> {
         let last = self.first.wrapping_add(self.count.saturating_sub(1));
         let case = G::draw(last);
@@ -268,7 +269,7 @@ impl Hunt {
         std::io::Write::flush(&mut file)
     }
 
-    /// One thread: takes seeds until there are none.
+    /// Runs seeds until there are none left. Each thread calls it.
     fn work<G: Game>(&self, next: &AtomicU64, sum: &Mutex<(u64, G::Sum)>) {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
@@ -307,17 +308,18 @@ impl Hunt {
     }
 }
 
-/// `1 seed`, `2 seeds`.
+/// Returns a number with its noun, such as `1 seed` or `2 seeds`.
 fn number_of(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A failure in full: what went wrong, the smallest case that still does, its last packets.
+/// Describes a failure: what went wrong, the smallest case that fails in the same way, and its last
+/// packets.
 fn explain<G: Game>(seed: u64, case: &G, failure: &Failure) -> String {
     let small = case.shrink(failure.clone());
     let (_, trace) = small.case.run(Some(Trace::last(PACKETS_PRINTED)));
     format!(
-        "seed {seed} {failure}\n\ncut down from {} to {} in {} runs:\n{}\nits last packets:\n{}\nit \
+        "seed {seed} {failure}\n\nreduced from {} to {} in {} runs:\n{}\nits last packets:\n{}\nit \
          fails {}\n",
         case.size(),
         small.case.size(),

@@ -1,5 +1,5 @@
-//! The host as its queue pairs see it. Everything that a queue pair does to it goes into a journal, which
-//! the judge reads.
+//! The host as its queue pairs see it. Everything that a queue pair does to its host is written to a
+//! journal, which the judge reads.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,15 +17,15 @@ use polypath_wire::psn::Psn;
 
 use crate::datagram::Datagram;
 
-/// The key of all of a host's memory, local and remote, for everything.
+/// The local and remote key of all of a host's memory, with all rights.
 pub const KEY: u32 = 0x1234_5678;
-/// Remote key of all of a host's memory for READs only.
+/// The remote key of all of a host's memory for READs only.
 pub const READ_KEY: u32 = 0x1234_5601;
-/// Remote key of all of a host's memory for WRITEs only.
+/// The remote key of all of a host's memory for WRITEs only.
 pub const WRITE_KEY: u32 = 0x1234_5602;
-/// A key of nothing.
+/// A key that is never valid.
 pub const NO_KEY: u32 = 0x6666_6666;
-/// Of all UD queue pairs.
+/// The Q_Key of all UD queue pairs.
 pub(crate) const QKEY: u32 = 0x1122_3344;
 /// The protection domain of everything but XRC shared receive queues.
 pub const PD: u32 = 1;
@@ -39,7 +39,7 @@ pub(crate) fn pd_of(srqn: u32) -> Option<u32> {
     Some(PD + 1 + place as u32)
 }
 
-/// What one of the keys of all memory is in a protection domain.
+/// The number that one of the keys of all memory has in a protection domain.
 pub(crate) fn key_in(pd: u32, key: u32) -> u32 {
     key ^ (pd - PD) << 24
 }
@@ -88,11 +88,11 @@ pub enum Effect {
         /// The key of the window from now on.
         rkey: u32,
     },
-    /// It took a work request of a shared receive queue.
+    /// It took a work request from a shared receive queue.
     Took {
         /// The local queue pair.
         qpn: u32,
-        /// XRC: number of the shared receive queue.
+        /// XRC: the number of the shared receive queue.
         srqn: Option<u32>,
         /// Identifier of the work request.
         wr_id: u64,
@@ -119,17 +119,17 @@ pub enum Effect {
         qpn: u32,
         /// PSN of the packet acknowledged.
         psn: Psn,
-        /// The header that says how.
+        /// The AETH, which says whether it is positive.
         aeth: Aeth,
     },
-    /// It sent part of an answer with data, or to a request that has none.
+    /// It sent a READ response: data, or the answer to a request without data.
     Answered {
         /// The local queue pair.
         qpn: u32,
         /// PSN of the packet answered.
         psn: Psn,
     },
-    /// It was told that the peer has no receive work request.
+    /// It received an RNR NAK: the peer has no receive work request.
     HeardNotReady {
         /// The local queue pair.
         qpn: u32,
@@ -140,12 +140,12 @@ pub enum Effect {
     WronglyAccepted {
         /// The local queue pair.
         qpn: u32,
-        /// The rule by which it should have been refused.
+        /// The reason why it should have been refused.
         why: &'static str,
     },
 }
 
-/// A promise that a host breaks on purpose, to see that the judge notices. Counted from 1.
+/// A promise that a host breaks on purpose, to check that the judge notices. All numbers count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlantedFault {
     /// The n-th piece of received data is stored with a byte changed.
@@ -160,50 +160,52 @@ pub enum PlantedFault {
     Skip(u64),
 }
 
-/// What the judge knows, and the host does not, of the packet that is handled.
+/// What the judge knows about the current packet and the host does not.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Came {
     /// When it was sent.
     pub(crate) sent: Duration,
-    /// By an attacker.
+    /// Whether an attacker sent it.
     pub(crate) forged: bool,
 }
 
-/// What of a host its lane and queue pairs see.
+/// The part of a host that its lane and queue pairs see.
 #[derive(Debug)]
 pub struct Io {
     /// The time of the current call.
     pub now: Duration,
-    /// The host's memory; addresses are indexes.
+    /// The host's memory. An address is an index into it.
     pub memory: Vec<u8>,
-    /// Datagrams to send.
+    /// The datagrams to send.
     pub out: Vec<Datagram>,
-    /// What happened since the judge last looked.
+    /// What queue pairs did since the judge last looked.
     pub journal: Vec<Effect>,
-    /// What queue pairs said of errors.
+    /// The explanations of errors that queue pairs gave.
     pub explanations: Vec<String>,
-    /// What the path manager reported, with the time.
+    /// The events that the path manager reported, with their times.
     pub path_events: Vec<(Duration, PathEvent)>,
-    /// Bytes charged to paths and not given back, all together.
+    /// The number of bytes charged to paths and not given back, in total.
     pub charged: i64,
-    /// The shared receive queue, and those of XRC by number.
+    /// The shared receive queue (`None`), and those of XRC by number.
     pub shared: BTreeMap<Option<u32>, VecDeque<RecvWr>>,
-    /// Keys that can be made invalid, each once. Nothing is read or written with them.
+    /// Keys that can be made invalid, each once. They give access to nothing.
     pub passing_keys: BTreeSet<u32>,
-    /// Memory windows (type 2B) by key: protection domain and queue pair that they are bound to. They
-    /// are of all memory, for everything.
+    /// The type 2B memory windows by key, with the protection domain and the queue pair that they are
+    /// bound to. Each covers all memory, with all rights.
     windows: BTreeMap<u32, (u32, u32)>,
-    /// Breaks this promise.
+    /// The promise that this host breaks, if any.
     pub planted: Option<PlantedFault>,
-    /// The packet that is handled.
+    /// The packet that is being handled.
     pub(crate) came: Came,
-    /// The latest generation of each path number that a queue pair has taken from its peer.
+    /// The latest generation that a queue pair has accepted from its peer, by queue pair and path
+    /// number.
     newest: BTreeMap<(u32, u8), u16>,
-    /// When it gave a path up last. Two peers' paths may have the same addresses.
+    /// The time when the host last gave up each path. Paths are identified by number, because paths to
+    /// two peers may have the same addresses.
     gave_up: BTreeMap<PathId, Duration>,
-    /// When the host did not run.
+    /// The periods in which the host did not run, as start and end.
     pub(crate) stalls: Vec<(Duration, Duration)>,
-    /// Identification of the next IPv4 packet.
+    /// The identification of the next IPv4 packet.
     id: u16,
     stores: u64,
     completions: u64,
@@ -237,8 +239,9 @@ impl Io {
         }
     }
 
-    /// How long the host did not run between `since` and now. Of each time the part is left out that nobody
-    /// may have noticed: until the next timer, a probe's, was due, which is 200 ms later at most.
+    /// The time for which the host did not run between `since` and now. The first 210 ms of each period
+    /// are left out, because nobody may have noticed them: the next timer, that of a probe, is due at
+    /// most 200 ms later.
     pub(crate) fn stalled_since(&self, since: Duration) -> Duration {
         const UNNOTICED: Duration = Duration::from_millis(210);
         let noticed = |(from, to): &(Duration, Duration)| {
@@ -248,7 +251,7 @@ impl Io {
         self.stalls.iter().map(noticed).sum()
     }
 
-    /// Puts a packet without its ICRC on the way.
+    /// Adds the ICRC to a packet and sends it.
     fn emit(&mut self, address: &PathAddress, mut bytes: Vec<u8>) {
         let flow = Flow::new(address.local, address.remote, address.source_port);
         self.id = self.id.wrapping_add(1);
@@ -266,7 +269,7 @@ impl Io {
         });
     }
 
-    /// Eight bytes as an atomic sees them.
+    /// Returns the eight bytes at `at` as an atomic sees them, in native byte order.
     pub fn word(&self, at: u64) -> u64 {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&self.memory[at as usize..][..8]);
@@ -451,12 +454,13 @@ impl Outside<u32> for Io {
         self.explanations.push(format!("{:?}: {explanation}", self.now));
     }
 
-    /// Looks whether it should have been refused, before the queue pair sees it.
+    /// Checks whether the packet should have been refused, before the queue pair sees it.
     fn accepted(&mut self, own: &u32, path: PathId, packet: &Packet<'_>) {
         let qpn = *own;
         if let Some(mp) = packet.headers.mp {
             let newest = self.newest.entry((qpn, mp.path_id)).or_insert(mp.generation);
-            // The first is true of what it was told, the second of what it decided.
+            // The first condition compares with what the peer has told, the second with what this host
+            // has decided.
             if (mp.generation.wrapping_sub(*newest) as i16) < 0
                 || self.gave_up.get(&path).is_some_and(|at| self.came.sent < *at)
             {
@@ -512,7 +516,7 @@ impl Outside<u32> for Io {
         self.path_events.push((now, *event));
         if let PathEvent::PathDead { path, reason } = *event
             && reason != Reason::PeerNotice
-            // Of the first generation, it was in no set yet when it died.
+            // A path of generation 1 was in no path set yet when it died.
             && paths.tag(path).is_some_and(|tag| tag.generation > 1)
         {
             self.gave_up.insert(path, now);

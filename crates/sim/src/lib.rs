@@ -1,12 +1,13 @@
-//! A deterministic simulator: the lane that ships, with its queue pairs and path manager, on two and more
-//! hosts, simulated links between them, faults, and a model of what verbs promise as the judge.
+//! A deterministic simulator. It runs the lane that ships, with its queue pairs and path manager, on
+//! two or more hosts, over simulated links and with faults. A model of what verbs promise is the judge.
 //!
-//! A seed draws a [`Case`]: hosts, links, queue pairs with all their work requests, faults. It is
-//! explicit data from which a run follows exactly, so that it can be repeated, and cut down: when a
-//! promise is broken, [`shrink()`] leaves out whatever is not needed to break the same one. A [`Trace`]
-//! holds the packets, each with its fate, as text or for Wireshark ([`pcapng`]).
+//! A seed determines a [`Case`]: hosts, links, queue pairs with all their work requests, and faults. A
+//! case is explicit data that determines a run completely, so that the run can be repeated and the case
+//! reduced: if a promise is broken, [`shrink()`] leaves out whatever is not needed to break it. A
+//! [`Trace`] holds the packets with their fates, as text or for Wireshark ([`pcapng`]).
 //!
-//! What is checked of RC and XRC queue pairs, plain or multi-path, whatever the network does:
+//! The judge checks the following of RC and XRC queue pairs, plain or multi-path, whatever the network
+//! does:
 //!
 //! - the responder executes each request once and in order: each piece of data that it stores is the
 //!   next one of the next request, each atomic the next request, and finds what the ones before left;
@@ -34,15 +35,15 @@
 //!   debug assertions are on), and each path is charged what is in flight on it;
 //! - everything charged to a path comes back, and nothing stands still when the network is whole again.
 //!
-//! Of UC and UD: what arrives was sent, is whole, in order where the network keeps order, and all of it
-//! does if nothing was dropped.
+//! Of UC and UD it checks that each message that arrives was sent, is whole, and comes in order if the
+//! network keeps order. All messages must arrive if nothing was dropped.
 //!
-//! Connection managers are simulated by themselves, with a model of their own: [`cm`]. The queue pairs
-//! here are connected by hand.
+//! Connection managers are simulated separately, with a model of their own: [`cm`]. The queue pairs
+//! here are connected by the simulator itself.
 //!
-//! It is not a model of speed: hosts take no time. There are no sockets or threads. Of retries and
-//! deaths it is checked that an error comes, and that it does not come too early; not that it comes
-//! at once.
+//! The simulator is no model of speed: hosts take no time. It has no sockets and no threads. The judge
+//! checks that an error after retries or a peer's death comes, and that it does not come too early. It
+//! does not check that the error comes at once.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -91,7 +92,7 @@ pub use run::{Failure, Report, Simulation, simulate};
 pub use shrink::{Shrunk, run, shrink};
 pub use trace::{Drop, Fate, Record, Trace};
 
-/// What the page shows compiles, and holds.
+/// The examples in the page compile and hold.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/extend/policy.md")]
 struct PolicyPage;

@@ -1,5 +1,5 @@
-//! The network: links that every host is on, which delay, queue, lose, double, hold back and corrupt
-//! packets, and get cut.
+//! The network: links that every host is on. They delay, queue, lose, double, hold back and corrupt
+//! packets, and can be cut.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -16,10 +16,10 @@ use crate::trace::{Drop, Fate, Record, Trace};
 struct Port {
     ip: Option<IpAddr>,
     carrier: bool,
-    /// When what is queued in each direction has been sent.
+    /// The time when what is queued has left, for each direction.
     out_free: Duration,
     in_free: Duration,
-    /// In a burst of losses.
+    /// Whether it is in a burst of losses.
     burst: bool,
 }
 
@@ -29,35 +29,36 @@ struct Link {
     link_faults: LinkFaults,
     holes: Holes,
     ports: Vec<Port>,
-    /// Directions that are silently cut.
+    /// The pairs of sender and receiver between which the link is silently cut.
     cut: Vec<(usize, usize)>,
     latest: BTreeMap<(usize, usize), Duration>,
 }
 
-/// Hosts, each with a port on each of the links.
+/// Links, and the port of each host on each of them.
 #[derive(Debug)]
 pub struct Network {
     links: Vec<Link>,
     flying: BTreeMap<(Duration, u64), (usize, usize, Datagram)>,
     order: u64,
-    /// Datagrams sent.
+    /// The number of datagrams sent.
     pub sent: u64,
-    /// Datagrams that did not arrive.
+    /// The number of datagrams that did not arrive.
     pub dropped: u64,
-    /// Datagrams with flipped bits.
+    /// The number of datagrams with flipped bits.
     pub corrupted: u64,
-    /// Depends on every datagram that was sent, and when.
+    /// A digest of every datagram that was sent, and when.
     pub digest: u64,
-    /// What somebody on the path has seen, if there is somebody.
+    /// The packets that an attacker on the path has seen, if there is an attacker.
     pub(crate) seen: Option<Seen>,
-    /// Where packets are recorded, if at all.
+    /// The trace that records packets, if there is one.
     pub trace: Option<Trace>,
-    /// Print packets as they are sent.
+    /// Whether to print packets as they are sent.
     pub print: bool,
 }
 
 impl Port {
-    /// A datagram of `bytes` joins the queue that is `free` then; gives when it has left, if there is room.
+    /// Adds a datagram of `bytes` to the queue, which is empty from `free` on. Returns the time when it
+    /// has left, or `None` if the queue has no room.
     fn queue(plan: &LinkPlan, free: &mut Duration, at: Duration, bytes: usize) -> Option<Duration> {
         if plan.rate_mbps == 0 {
             return Some(at);
@@ -67,14 +68,14 @@ impl Port {
         if waiting > time(u64::from(plan.queue)) {
             return None;
         }
-        // Ethernet, IP and UDP headers, preamble, gap.
+        // A packet's Ethernet, IP and UDP headers, preamble and gap are 66 bytes.
         *free = at.max(*free) + time(bytes as u64 + 66);
         Some(*free)
     }
 }
 
 impl Network {
-    /// Links without faults that join `hosts` hosts.
+    /// Creates links without faults that join `hosts` hosts.
     pub fn new(plans: &[LinkPlan], hosts: usize, v6: bool) -> Self {
         let link = |(number, plan): (usize, &LinkPlan)| Link {
             plan: *plan,
@@ -114,12 +115,12 @@ impl Network {
         }
     }
 
-    /// Changes what a link loses for certain.
+    /// Sets what a link loses for certain.
     pub fn set_holes(&mut self, link: usize, holes: Holes) {
         self.links[link].holes = holes;
     }
 
-    /// Silently cuts a link from one host to another, or joins it again.
+    /// Cuts a link silently from one host to another, or joins it again.
     pub fn set_cut(&mut self, link: usize, from: usize, to: usize, cut: bool) {
         let list = &mut self.links[link].cut;
         list.retain(|direction| *direction != (from, to));
@@ -128,17 +129,17 @@ impl Network {
         }
     }
 
-    /// A port gets or loses its carrier.
+    /// Sets whether a port has a carrier.
     pub fn set_carrier(&mut self, link: usize, host: usize, carrier: bool) {
         self.links[link].ports[host].carrier = carrier;
     }
 
-    /// A port gets another address, or none.
+    /// Sets the address of a port, or removes it.
     pub fn set_address(&mut self, link: usize, host: usize, ip: Option<IpAddr>) {
         self.links[link].ports[host].ip = ip;
     }
 
-    /// Host `from` sends.
+    /// Sends a datagram from host `from`.
     pub fn send(&mut self, now: Duration, from: usize, mut datagram: Datagram, rng: &mut Rng) {
         self.sent += 1;
         datagram.sent = now;
@@ -176,7 +177,7 @@ impl Network {
         self.fly(at, to, link, datagram);
     }
 
-    /// An attacker sends: it arrives at once, and counts for nothing.
+    /// Sends an attacker's datagram. It arrives at once, and is not counted.
     pub(crate) fn inject(&mut self, now: Duration, datagram: Datagram) {
         let dst = Some(datagram.flow.dst);
         let ports = self.links.iter().enumerate().flat_map(|(link, l)| {
@@ -211,12 +212,12 @@ impl Network {
         }
     }
 
-    /// When the next datagram arrives.
+    /// The time when the next datagram arrives.
     pub fn next(&self) -> Option<Duration> {
         self.flying.keys().next().map(|k| k.0)
     }
 
-    /// Takes one that has arrived by now, with its receiver's number.
+    /// Takes a datagram that has arrived by now, with the number of its receiver.
     pub fn arrived(&mut self, now: Duration) -> Option<(usize, Datagram)> {
         loop {
             let first = self.flying.first_entry()?;
@@ -228,14 +229,14 @@ impl Network {
             if port.carrier && port.ip == Some(datagram.flow.dst) {
                 return Some((to, datagram));
             }
-            // The address or the carrier went away while it flew.
+            // The address or the carrier went away while the datagram was under way.
             self.dropped += 1;
         }
     }
 }
 
 impl Link {
-    /// Where a datagram goes and when it arrives there, if it does.
+    /// The receiver of a datagram and the time when it arrives, or why it is dropped.
     fn way(
         &mut self,
         now: Duration,
@@ -273,8 +274,9 @@ impl Link {
             let latest = self.latest.entry((from, to)).or_default();
             at = at.max(*latest);
             *latest = at;
-            // A queue takes what comes in the order in which it comes. Where packets overtake each other that
-            // is not known yet: those sent later would find it full of what comes after them.
+            // A queue takes packets in the order in which they come. If packets overtake each other
+            // that order is not known yet, and those sent later would find the queue full of packets
+            // that come after them.
             at = Port::queue(&self.plan, &mut self.ports[to].in_free, at, bytes)
                 .ok_or(Drop::Queue)?;
         }
@@ -288,14 +290,14 @@ impl Link {
     }
 }
 
-/// Mixes a datagram into the digest of those before it. Its ICRC stands for it.
+/// Mixes a datagram into the digest of those before it. Its ICRC represents its contents.
 fn digest(before: u64, now: Duration, datagram: &Datagram) -> u64 {
     let tail = datagram.bytes.last_chunk().map_or(0, |icrc| u32::from_le_bytes(*icrc));
     let mixed = before ^ now.as_nanos() as u64 ^ u64::from(tail) << 32;
     mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
 }
 
-/// Byte of the BTH that the ICRC takes for ones, whatever it is.
+/// The byte of the BTH that the ICRC takes as ones, whatever its value is.
 const UNCOVERED: usize = 4;
 
 /// Flips one to three bits of the UDP payload.

@@ -1,4 +1,4 @@
-//! `polypath-sim`: what `polypath sim` does, without all the rest of the command to build.
+//! `polypath-sim`: does what `polypath sim` does, and needs only this crate to be built.
 
 use std::process::ExitCode;
 

@@ -1,12 +1,13 @@
-//! Printing. `println!` panics when nobody reads any more, as after `polypath sim --plan | head`.
+//! Prints to standard output. `println!` panics when nobody reads any more, as after `polypath sim
+//! --plan | head`.
 
 use std::fmt;
 use std::io::{ErrorKind, Write as _, stdout};
 
-/// What a shell says of a process that `SIGPIPE` ended.
+/// The exit status that a shell reports for a process that `SIGPIPE` ended.
 const ENDED_BY_SIGPIPE: i32 = 128 + 13;
 
-/// Prints to standard output. Ends the process where that can't be done: nobody would see the rest.
+/// Prints to standard output. If that fails, the process ends, because nobody would see the rest.
 pub(crate) fn print(text: fmt::Arguments<'_>) {
     let Err(error) = stdout().write_fmt(text) else { return };
     if error.kind() == ErrorKind::BrokenPipe {
@@ -16,7 +17,7 @@ pub(crate) fn print(text: fmt::Arguments<'_>) {
     std::process::exit(2);
 }
 
-/// `println!` by [`print()`].
+/// Prints a line like `println!`, with [`print()`].
 macro_rules! say {
     ($($argument:tt)*) => { $crate::out::print(format_args!("{}\n", format_args!($($argument)*))) };
 }

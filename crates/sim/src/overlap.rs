@@ -1,14 +1,14 @@
-//! Requests that meet in the same memory, drawn from a stream of their own, so that the rest of what a seed
-//! means stays as it was.
+//! Requests that use the same memory. They are drawn from a stream of their own, so that the rest of a
+//! seed's meaning stays as it was.
 //!
-//! A READ is followed by a WRITE, an ATOMIC WRITE, an atomic or a SEND to the memory that it reads, at once
-//! and without a fence; or it follows one.
+//! A WRITE, an ATOMIC WRITE, an atomic or a SEND to the memory that a READ reads follows the READ at
+//! once and without a fence, or precedes it.
 
 use crate::case::{Op, OpKind, PairPlan};
 use crate::layout::{AREA, Layout};
 use crate::rng::Rng;
 
-/// Makes requests of some pairs meet.
+/// Makes requests of some pairs use the same memory.
 pub(crate) fn draw(seed: u64, pairs: &mut [PairPlan]) {
     let rng = &mut Rng::new(seed.rotate_left(23) ^ 0x7265_6164_206f_7264);
     for pair in pairs.iter_mut().filter(|p| p.is_reliable()) {
@@ -54,12 +54,12 @@ fn meet(rng: &mut Rng, pair: &mut PairPlan, end: usize) {
     }
 }
 
-/// Moves a READ out of the area, to an address of the peer's.
+/// Moves a READ out of the area, to another address of the peer's memory.
 fn place(op: &mut Op, at: u64, len: u32) {
     (op.offset, op.len) = (at as u32, len);
 }
 
-/// Moves it to about where the one before was.
+/// Moves a request to about the place where the last READ or WRITE was.
 fn meet_at(op: &mut Op, last: Option<u32>, rng: &mut Rng) {
     let Some(last) = last else { return };
     let most = (AREA - u64::from(op.len)) as u32;

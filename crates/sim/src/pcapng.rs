@@ -1,7 +1,8 @@
-//! Traces as pcapng files, for Wireshark.
+//! Writes traces as pcapng files, for Wireshark.
 //!
-//! An interface for each simulated link, and one for what no link would take; raw IP packets; virtual
-//! time, from 1970 on, in nanoseconds; a comment on each packet that did not simply arrive.
+//! A file has an interface for each simulated link, and one for packets that no link took. Packets are
+//! raw IP packets. The virtual time counts from 1970 on, in nanoseconds. Each packet that did not
+//! simply arrive has a comment with its fate.
 
 use core::time::Duration;
 use std::io::{self, Write};
@@ -12,10 +13,10 @@ use polypath_wire::pcapng::{interface, packet, section};
 use crate::datagram::Datagram;
 use crate::trace::{Fate, Trace};
 
-/// Writes a trace of a run on `links` links.
+/// Writes a trace of a run with `links` links.
 ///
 /// # Errors
-/// Those of `out`.
+/// The errors of `out`.
 pub fn write(trace: &Trace, links: usize, out: &mut impl Write) -> io::Result<()> {
     let mut bytes = Vec::new();
     section(&mut bytes);

@@ -2,17 +2,17 @@
 
 use core::time::Duration;
 
-/// SplitMix64: all that happens in a run follows from its seed.
+/// A SplitMix64 generator. The seed of a run determines everything that happens in it.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Begins at `seed`.
+    /// Creates a generator that begins at `seed`.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub const fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -21,17 +21,17 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Less than `n` (which is taken as at least 1).
+    /// Returns a number less than `n`; 0 counts as 1.
     pub fn below(&mut self, n: u64) -> u64 {
         self.bits() % n.max(1)
     }
 
-    /// True with this probability.
+    /// Returns true with a probability of `per_mille` in a thousand.
     pub fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
 
-    /// Less than `max`.
+    /// Returns a time less than `max`, in whole nanoseconds.
     pub fn time(&mut self, max: Duration) -> Duration {
         Duration::from_nanos(self.below(u64::try_from(max.as_nanos()).unwrap_or(u64::MAX)))
     }

@@ -1,4 +1,4 @@
-//! A run: hosts, links, queue pairs and faults of a case, step by step, before the judge.
+//! A run: it executes a case step by step, and the judge checks everything that happens.
 
 use core::fmt;
 use core::time::Duration;
@@ -26,56 +26,56 @@ use crate::trace::Trace;
 use crate::under_way::UnderWay;
 
 const MS: Duration = Duration::from_millis(1);
-/// Work requests that each queue takes; applications have fewer outstanding.
+/// The number of work requests that each queue takes. Applications have fewer outstanding.
 const QUEUE_DEPTH: u32 = 64;
-/// When queue pairs are connected.
+/// The virtual time when queue pairs are connected.
 const EPOCH: Duration = MS;
-/// So long after the last fault everything is whole again.
+/// The time from the last fault until everything is mended.
 const HEALING: Duration = Duration::from_millis(600);
-/// After everything is whole again, all must be done within this time.
+/// The time within which everything must be done once all is mended.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// What is still flying when all is done arrives within this time.
+/// The time within which packets arrive that are still under way when all is done.
 const REST: Duration = Duration::from_millis(400);
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Virtual time.
+    /// The virtual time at the end.
     pub time: Duration,
-    /// Requests completed, successfully or as they had to be.
+    /// The number of requests that completed, successfully or with the error that they had to have.
     pub requests: u64,
-    /// Queue pairs that ended in the error state, as they had to.
+    /// The number of queue pairs that ended in the error state, as they had to.
     pub errors: u64,
-    /// Fail-overs of all hosts.
+    /// The number of fail-overs of all hosts.
     pub failovers: u64,
-    /// The longest of them.
+    /// The longest interruption by a fail-over, outages of all paths included.
     pub blackout_max: Duration,
-    /// Paths given up.
+    /// The number of paths that were given up.
     pub deaths: u64,
-    /// Datagrams sent.
+    /// The number of datagrams sent.
     pub sent: u64,
-    /// Datagrams lost on the way.
+    /// The number of datagrams lost on the way.
     pub dropped: u64,
-    /// Datagrams corrupted on the way.
+    /// The number of datagrams corrupted on the way.
     pub corrupted: u64,
-    /// Packets that queue pairs sent again, for whatever reason.
+    /// The number of packets that queue pairs sent again, for whatever reason.
     pub resent: u64,
-    /// Packets refused, for fences for example.
+    /// The number of packets refused, for example because of an old generation.
     pub refused: u64,
-    /// Most paths that data of one host went by to one peer.
+    /// The largest number of paths that carried data of one host to one peer.
     pub carriers: usize,
-    /// Depends on every packet that was sent, and when.
+    /// A digest of every packet that was sent, and when.
     pub digest: u64,
 }
 
-/// A promise was broken.
+/// A run that failed because a promise was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Which promise; stays the same while a case is cut down.
+    /// The name of the promise. It stays the same while a case is reduced.
     pub rule: &'static str,
-    /// When, in virtual time.
+    /// The virtual time.
     pub at: Duration,
-    /// What was seen instead, with the numbers of those concerned.
+    /// A description of what was seen instead, with the numbers of the objects concerned.
     pub what: String,
 }
 
@@ -88,19 +88,19 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl Failure {
-    /// A run that panicked.
+    /// The failure of a run that panicked.
     pub(crate) fn of_panic(panic: &(dyn core::any::Any + Send)) -> Self {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        let what = text.unwrap_or("without words").to_owned();
+        let what = text.unwrap_or("without a message").to_owned();
         Self { rule: "nothing panics", at: Duration::ZERO, what }
     }
 }
 
-/// Runs what a seed means.
+/// Runs the case that a seed means.
 ///
 /// # Errors
-/// A promise was broken.
+/// The first promise that was broken.
 pub fn simulate(seed: u64) -> Result<Report, Failure> {
     Simulation::new(&Case::draw(seed)).run().0
 }
@@ -113,7 +113,7 @@ struct PortState {
     up: bool,
 }
 
-/// Hosts and what they do.
+/// A run of a case, with its hosts, network and judge.
 #[derive(Debug)]
 pub struct Simulation {
     pub(crate) case: Case,
@@ -123,32 +123,32 @@ pub struct Simulation {
     pub(crate) hosts: Vec<SimHost>,
     plans: Vec<HostPlan>,
     alive: Vec<bool>,
-    /// By host and link.
+    /// The ports, by host and link.
     ports: Vec<Vec<PortState>>,
     pub(crate) oracle: Oracle,
     ud: Vec<[Option<UdDestination>; 2]>,
-    /// Faults by time, and by packet.
+    /// The faults that happen at a time, in order.
     timed: VecDeque<(Duration, Fault)>,
+    /// The faults that happen once so many packets have been sent.
     counted: Vec<(u64, Fault)>,
     healed: Option<Duration>,
     pub(crate) disturbed: bool,
     pub(crate) attackers: Attackers,
     /// Whether an attacker that knows everything has forged a packet.
     pub(crate) forged: bool,
-    /// Whether the judge still looks on. It stops once an attacker that knows everything has broken a
-    /// promise.
+    /// Whether the judge still checks: not once an attacker that knows everything broke a promise.
     pub(crate) judged: bool,
-    /// When which end's application wants to send again.
+    /// The time, pair and end of each application that wants to send again.
     pub(crate) resumes: Vec<(Duration, usize, usize)>,
-    /// Queue pairs that are under way.
+    /// Frozen queue pairs that no host has at the moment.
     pub(crate) away: UnderWay,
-    /// Path events of each host that have been noted.
+    /// The number of path events of each host that have been noted.
     noted: Vec<usize>,
     print: bool,
 }
 
 impl Simulation {
-    /// Everything connected, nothing done yet.
+    /// Creates a run in which everything is connected and nothing is done yet.
     pub(crate) fn build(case: &Case, policy: Option<MakePolicy>) -> Self {
         let mut rng = Rng::new(case.seed);
         let mut base = COMMON;
@@ -235,14 +235,14 @@ impl Simulation {
         }
     }
 
-    /// Records packets.
+    /// Records packets in `trace`.
     #[must_use]
     pub fn with_trace(mut self, trace: Trace) -> Self {
         self.net.trace = Some(trace);
         self
     }
 
-    /// Prints faults and path events, and packets.
+    /// Prints faults and path events if `events`, and packets if `packets`.
     #[must_use]
     pub fn printing(mut self, events: bool, packets: bool) -> Self {
         self.print = events;
@@ -250,7 +250,7 @@ impl Simulation {
         self
     }
 
-    /// A host breaks a promise.
+    /// Makes a host break a promise.
     #[must_use]
     pub fn with_planted_fault(mut self, host: usize, planted: PlantedFault) -> Self {
         if let Some(host) = self.hosts.get_mut(host) {
@@ -259,7 +259,7 @@ impl Simulation {
         self
     }
 
-    /// Runs to the end, or to the first promise broken. Gives back the trace, if there is one.
+    /// Runs to the end, or until a promise is broken. Returns the trace, if there is one, as well.
     pub fn run(mut self) -> (Result<Report, Failure>, Option<Trace>) {
         let result = self.all();
         let at = self.now;
@@ -282,7 +282,7 @@ impl Simulation {
             }
             self.step()?;
         }
-        // What is still flying arrives, and finds nothing to break.
+        // Packets that are still under way arrive, and must not break anything.
         let rest = self.now + REST;
         while self.now < rest {
             self.step()?;
@@ -306,8 +306,8 @@ impl Simulation {
         format!("{:?}; {peers:?}", waiting.collect::<Vec<_>>())
     }
 
-    /// A queue pair that is to use several paths waits until both ends know of each other: only then
-    /// do short timeouts make no false alarms.
+    /// Whether an end must not post yet. One that is to use several paths waits until both ends know of
+    /// each other, because only then do short timeouts cause no false alarms.
     fn waits(&self, pair: usize, e: usize) -> bool {
         let p = &self.oracle.pairs[pair];
         let left = p.ends.iter().any(|end| end.gone || end.ended.is_some());
@@ -315,13 +315,13 @@ impl Simulation {
         wanted && !left && self.qp(pair, e).is_some_and(|qp| !qp.is_multipath())
     }
 
-    /// The queue pair of an end, if its process is the one that made it.
+    /// The queue pair of an end, if its process is the one that created it.
     pub(crate) fn qp(&self, pair: usize, e: usize) -> Option<&QueuePair> {
         let end = &self.oracle.pairs[pair].ends[e];
         self.hosts[end.host].qp(end.qpn)
     }
 
-    /// When applications want to post something.
+    /// The time when applications want to post something next.
     fn posting(&self) -> Option<Duration> {
         if !self.judged {
             return None;
@@ -352,7 +352,7 @@ impl Simulation {
         let resume = self.resumes.iter().map(|(at, ..)| *at).chain(self.away.next());
         let next = deadlines.chain(self.net.next()).chain(self.posting()).chain(fault);
         let next = next.chain(resume).chain(self.attackers.next()).min();
-        // A little later than due, as timers are.
+        // Time never goes back, and one step takes at most 200 ms.
         self.now = self.now.max(next.unwrap_or(self.now + MS).min(self.now + MS * 200));
         let faults = self.faults();
         self.excuse(faults)?;
@@ -487,7 +487,7 @@ impl Simulation {
         }
     }
 
-    /// Applies what is due; heals everything once all faults have happened.
+    /// Applies the faults that are due, and mends everything once all faults have happened.
     fn faults(&mut self) -> Verdict {
         while let Some(&(_, fault)) = self.timed.front().filter(|(at, _)| *at <= self.now) {
             self.timed.pop_front();
@@ -530,7 +530,7 @@ impl Simulation {
             Fault::Pause { host, time } => {
                 let until = self.now + time;
                 let host = &mut self.hosts[host];
-                // Within a longer pause, nothing of it is left.
+                // A pause that ends within a longer one adds nothing.
                 if until > host.paused_until {
                     host.io.stalls.push((self.now.max(host.paused_until), until));
                     host.paused_until = until;
@@ -568,7 +568,7 @@ impl Simulation {
         }
     }
 
-    /// The process on a host is no more; another one may take its place.
+    /// Ends the process on a host. With `reborn`, another one takes its place.
     fn die(&mut self, number: usize, reborn: bool) {
         self.oracle.died(number, self.now);
         self.forget_away(number);
@@ -579,7 +579,7 @@ impl Simulation {
         self.tell(number);
     }
 
-    /// An application ends its queue pair.
+    /// An application takes its queue pair to the error state.
     fn end(&mut self, pair: usize, e: usize) -> Verdict {
         let end = &mut self.oracle.pairs[pair].ends[e];
         if end.gone {
@@ -594,7 +594,7 @@ impl Simulation {
         self.check(number)
     }
 
-    /// Tells a host and the network of the host's addresses and ports.
+    /// Tells a host and the network about the host's addresses and ports.
     fn tell(&mut self, number: usize) {
         let host = &mut self.hosts[number];
         let mut list = Vec::new();

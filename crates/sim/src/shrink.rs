@@ -1,4 +1,4 @@
-//! Cutting a failing case down: whatever can be left out while the same promise is still broken.
+//! Reduces a failing case: leaves out whatever is not needed to break the same promise.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -12,26 +12,26 @@ use crate::link_faults::{Bursts, LinkFaults};
 use crate::run::{Failure, Report, Simulation};
 use crate::trace::Trace;
 
-/// Runs that cutting down may take.
+/// The largest number of runs for one reduction.
 const RUNS_MAX: u32 = 3000;
-/// Real time that it may take.
+/// The longest real time for one reduction.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// A case that was cut down.
+/// A case that was reduced.
 #[derive(Clone, Debug)]
 pub struct Shrunk<C = Case> {
-    /// What is left of it.
+    /// The reduced case.
     pub case: C,
     /// How it fails.
     pub failure: Failure,
-    /// How many runs that took.
+    /// The number of runs that the reduction took.
     pub runs: u32,
 }
 
-/// Runs a case; a panic counts as a failure. `planted`: the host that breaks a promise.
+/// Runs a case. A panic counts as a failure. `planted` names a host that breaks a promise on purpose.
 ///
 /// # Errors
-/// A promise was broken.
+/// The first promise that was broken.
 pub fn run(
     case: &Case,
     planted: Option<(usize, PlantedFault)>,
@@ -47,22 +47,22 @@ pub fn run(
         }
         simulation.run()
     };
-    // Nothing of the simulation survives the panic.
+    // Nothing of the simulation is used after a panic.
     catch_unwind(AssertUnwindSafe(run))
         .unwrap_or_else(|panic| (Err(Failure::of_panic(panic.as_ref())), None))
 }
 
-/// Cuts down a case that fails. Gives up after 3000 runs or a minute, with what it has.
+/// Reduces a case that fails. Stops after 3000 runs or a minute, with the smallest case found so far.
 pub fn shrink(case: &Case, failure: Failure, planted: Option<(usize, PlantedFault)>) -> Shrunk {
     let fails = |case: &Case| run(case, planted, None).0.err();
     Shrinker::new(case, failure, &fails).run(Shrinker::pass)
 }
 
-/// Tries ever smaller cases.
+/// Tries smaller and smaller cases.
 pub(crate) struct Shrinker<'a, C> {
     pub(crate) best: C,
     failure: Failure,
-    /// Runs a case: how it fails, if it does.
+    /// Runs a case, and returns how it fails, if it does.
     fails: &'a dyn Fn(&C) -> Option<Failure>,
     runs: u32,
     start: Instant,
@@ -77,7 +77,7 @@ impl<'a, C: Clone + PartialEq> Shrinker<'a, C> {
         Self { best: case.clone(), failure, fails, runs: 0, start: Instant::now() }
     }
 
-    /// Repeats `pass`, which tries everything once, until that changes nothing any more.
+    /// Repeats `pass`, which tries every simplification once, until it changes nothing any more.
     pub(crate) fn run(mut self, pass: impl Fn(&mut Self)) -> Shrunk<C> {
         loop {
             let before = self.best.clone();
@@ -92,7 +92,7 @@ impl<'a, C: Clone + PartialEq> Shrinker<'a, C> {
         self.runs >= RUNS_MAX || self.start.elapsed() > TIME_MAX
     }
 
-    /// Takes over a smaller case if it fails in the same way.
+    /// Keeps a smaller case if it breaks the same promise. Returns whether it did.
     fn attempt(&mut self, candidate: C) -> bool {
         if candidate == self.best || self.exhausted() {
             return false;
@@ -108,19 +108,20 @@ impl<'a, C: Clone + PartialEq> Shrinker<'a, C> {
         }
     }
 
+    /// Changes the case, and keeps the change if the case still fails in the same way.
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut C)) -> bool {
         let mut candidate = self.best.clone();
         change(&mut candidate);
         self.attempt(candidate)
     }
 
-    /// Leaves out parts of a list, halves first, then ever smaller ones.
+    /// Leaves out parts of a list: first the whole list, then halves, then smaller and smaller parts.
     pub(crate) fn thin<T>(&mut self, list: impl Fn(&mut C) -> &mut Vec<T>) {
         let len = list(&mut self.best).len();
         self.thin_by(len, |case, part| drop(list(case).drain(part)));
     }
 
-    /// The same of a list of this length which others refer to.
+    /// Leaves out parts of a list of length `len`. `cut` removes a part, and mends what refers to it.
     pub(crate) fn thin_by(&mut self, mut len: usize, cut: impl Fn(&mut C, Range<usize>)) {
         let mut chunk = len;
         while chunk > 0 {
@@ -165,7 +166,7 @@ impl Shrinker<'_, Case> {
         self.make_sooner();
     }
 
-    /// Makes what is left simpler.
+    /// Makes the rest of the case simpler.
     fn simplify(&mut self) {
         self.change(|case| case.v6 = false);
         for link in 0..self.best.links.len() {
@@ -221,7 +222,7 @@ impl Shrinker<'_, Case> {
         self.change(|case| op(case, |op| op.wrong = None));
     }
 
-    /// Makes it happen sooner.
+    /// Makes everything happen sooner.
     fn make_sooner(&mut self) {
         self.change(|case| {
             for op in case.pairs.iter_mut().flat_map(|p| &mut p.ends).flat_map(|e| &mut e.ops) {
@@ -297,7 +298,8 @@ fn remove_link(case: &mut Case, number: usize) {
     });
 }
 
-/// Removes a host that no pair is on. Queue pair numbers stay, though they begin with the host's.
+/// Removes the last host if no pair is on it. Queue pair numbers stay, though they begin with the
+/// host's number.
 fn remove_host(case: &mut Case, number: usize) {
     let mut ends = case.pairs.iter().flat_map(|p| &p.ends);
     if case.hosts <= 2 || number + 1 != case.hosts || ends.any(|e| e.host == number) {
@@ -317,12 +319,12 @@ fn remove_host(case: &mut Case, number: usize) {
 }
 
 impl Simulation {
-    /// Everything connected, nothing done yet.
+    /// Creates a run in which everything is connected and nothing is done yet.
     pub fn new(case: &Case) -> Self {
         Self::build(case, None)
     }
 
-    /// As [`Simulation::new`], between hosts that send by the policy that `make` makes.
+    /// Creates a run like [`Simulation::new`], with the policy that `make` creates on all hosts.
     pub fn with_policy(case: &Case, make: polypath_paths::MakePolicy) -> Self {
         Self::build(case, Some(make))
     }

@@ -1,4 +1,4 @@
-//! What was sent on the links of a run, and what became of it.
+//! The packets that were sent on the links of a run, and the fate of each.
 
 use core::fmt;
 use core::time::Duration;
@@ -9,10 +9,10 @@ use polypath_wire::cm::CmMad;
 
 use crate::datagram::Datagram;
 
-/// Packets and other entries that a trace keeps; of more, the last ones.
+/// The largest number of entries that a trace keeps. If there are more, it keeps the last ones.
 const ITEMS_MAX: usize = 1 << 20;
 
-/// Management datagrams go there.
+/// The queue pair number that management datagrams are sent to.
 const QP1: u32 = 1;
 
 /// Why a datagram did not arrive.
@@ -24,7 +24,7 @@ pub enum Drop {
     NoDestination,
     /// The link was silently cut in this direction.
     Cut,
-    /// It fell into a hole that the link has for such packets.
+    /// The link loses such packets for certain.
     Hole,
     /// Lost by chance.
     Chance,
@@ -48,18 +48,18 @@ impl fmt::Display for Drop {
     }
 }
 
-/// What became of a datagram.
+/// The fate of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It arrives then.
+    /// It arrives at this time.
     Arrives(Duration),
-    /// It arrives then, with bits flipped.
+    /// It arrives at this time with flipped bits.
     Corrupted(Duration),
-    /// It, or a copy, arrives a second time then.
+    /// It, or a copy of it, arrives a second time at this time.
     Again(Duration),
     /// It does not arrive.
     Dropped(Drop),
-    /// An attacker sends it, to the host that is noted as its sender.
+    /// An attacker sent it to the host that is noted as its sender.
     Injected,
 }
 
@@ -84,9 +84,9 @@ pub struct Record {
     pub from: usize,
     /// The link; `None` if there is none with the sender's address.
     pub link: Option<usize>,
-    /// What was sent (as it arrived, if it was corrupted).
+    /// The datagram as it was sent, or as it arrived if it was corrupted.
     pub datagram: Datagram,
-    /// What became of it.
+    /// Its fate.
     pub fate: Fate,
 }
 
@@ -111,7 +111,7 @@ impl fmt::Display for Record {
     }
 }
 
-/// What a trace holds.
+/// An entry of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Item {
     Packet(Record),
@@ -119,23 +119,23 @@ enum Item {
     Note(Duration, String),
 }
 
-/// The packets of a run, in order of sending, and what else happened.
+/// The packets of a run in the order of sending, and notes of what else happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     items: VecDeque<Item>,
-    /// How many there were before the first one kept.
+    /// The number of entries before the first one kept.
     pub forgotten: u64,
-    /// Most to keep.
+    /// The largest number of entries to keep.
     limit: usize,
 }
 
 impl Trace {
-    /// Keeps everything (a million entries, then the last million).
+    /// Creates a trace that keeps the last 2^20 entries.
     pub fn whole() -> Self {
         Self::last(ITEMS_MAX)
     }
 
-    /// Keeps the last `limit` entries, at most a million.
+    /// Creates a trace that keeps the last `limit` entries, at least 1 and at most 2^20.
     pub fn last(limit: usize) -> Self {
         Self { items: VecDeque::new(), forgotten: 0, limit: limit.clamp(1, ITEMS_MAX) }
     }
@@ -145,7 +145,7 @@ impl Trace {
         self.add(Item::Packet(record));
     }
 
-    /// Adds something else that happened.
+    /// Adds a note.
     pub(crate) fn note(&mut self, at: Duration, text: String) {
         self.add(Item::Note(at, text));
     }
@@ -173,7 +173,7 @@ impl Trace {
 }
 
 impl fmt::Display for Trace {
-    /// One line for each packet, and for everything else.
+    /// Writes one line for each packet and for each note.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.forgotten > 0 {
             writeln!(f, "({} lines before these)", self.forgotten)?;

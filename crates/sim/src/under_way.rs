@@ -1,8 +1,8 @@
-//! Queue pairs that are under way: bytes that nobody works with.
+//! Frozen queue pairs that no host has at the moment.
 
 use core::time::Duration;
 
-/// A frozen queue pair, and when it is to go on.
+/// A frozen queue pair, and when it is to be thawed.
 #[derive(Debug)]
 pub(crate) struct Away {
     pub(crate) until: Duration,
@@ -11,7 +11,7 @@ pub(crate) struct Away {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// All of them.
+/// All frozen queue pairs that no host has.
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay(Vec<Away>);
 
@@ -20,29 +20,29 @@ impl UnderWay {
         self.0.push(away);
     }
 
-    /// When the next one goes on.
+    /// When the next one is to be thawed.
     pub(crate) fn next(&self) -> Option<Duration> {
         self.0.iter().map(|away| away.until).min()
     }
 
-    /// When the one of an end goes on, if it is under way.
+    /// When the queue pair of an end is to be thawed, if it is frozen.
     pub(crate) fn until(&self, pair: usize, end: usize) -> Option<Duration> {
         self.0.iter().find(|away| (away.pair, away.end) == (pair, end)).map(|away| away.until)
     }
 
-    /// Takes the one of an end.
+    /// Takes the frozen queue pair of an end, if there is one.
     pub(crate) fn take(&mut self, pair: usize, end: usize) -> Option<Away> {
         let at = self.0.iter().position(|away| (away.pair, away.end) == (pair, end))?;
         Some(self.0.remove(at))
     }
 
-    /// Takes one whose time has come.
+    /// Takes a frozen queue pair whose time has come, if there is one.
     pub(crate) fn take_due(&mut self, now: Duration) -> Option<Away> {
         let at = self.0.iter().position(|away| away.until <= now)?;
         Some(self.0.remove(at))
     }
 
-    /// Keeps those of ends that are to stay.
+    /// Keeps only the queue pairs of ends for which `stays` is true.
     pub(crate) fn retain(&mut self, stays: impl Fn(usize, usize) -> bool) {
         self.0.retain(|away| stays(away.pair, away.end));
     }

@@ -1,4 +1,5 @@
-//! What happens in a case, in words: for `--plan`, `--events` and the cases that a hunt prints.
+//! Describes in words what happens in a case, for `--plan`, `--events` and the failures that a hunt
+//! prints.
 
 use core::fmt;
 
@@ -260,7 +261,7 @@ mod tests {
     use crate::Case;
     use crate::cm::CmCase;
 
-    /// Words of Rust's `Debug` that no reader of a plan should meet.
+    /// Words of Rust's `Debug` that must not appear in a plan.
     const DEBUG: [&str; 8] = ["{", "}", "Some(", "None", "At(", "Packet(", "true", "false"];
 
     #[test]

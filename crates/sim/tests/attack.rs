@@ -1,4 +1,4 @@
-//! Attackers are drawn, and what they send arrives. What it must not do is checked by every seed.
+//! Attackers are drawn, and their packets arrive. Every seed checks what these packets must not do.
 
 use std::collections::BTreeSet;
 

@@ -1,12 +1,12 @@
-//! Connection managers: a few hundred seeds with every `cargo test`, what failed once, and whether the
-//! judge notices what a host does wrong. `polypath-sim cm` runs as many seeds as one likes.
+//! Connection managers: a few hundred seeds with every `cargo test`, seeds that failed once, and
+//! whether the judge notices planted faults. `polypath-sim cm` runs any number of seeds.
 
 use polypath_sim::Trace;
 use polypath_sim::cm::{CmCase, CmPlantedFault, CmSimulation, run, shrink};
 use polypath_wire::Packet;
 use polypath_wire::cm::CmMad;
 
-/// Seeds that are tried for each planted fault.
+/// The number of seeds that are tried for each planted fault.
 const SEEDS: u64 = 40;
 
 fn check(seeds: impl IntoIterator<Item = u64>) {
@@ -20,16 +20,16 @@ fn rdma_cm_keeps_its_promises_whatever_the_network_does() {
     check(0..500);
 }
 
-/// What went wrong once, and must not again.
+/// Seeds that failed once, each with its fault.
 #[test]
 fn seeds_that_failed_once_pass() {
     check([
-        55,   // a DREP got lost, and no other came after the time-wait: a minute of DREQs
-        4,    // a connection was gone when its RTU came, and the peer stayed connected to nobody
-        0,    // a REJ that followed a REP got lost: the same
+        55,   // a DREP was lost, and none followed after the time-wait: a minute of DREQs
+        4,    // a connection was gone when its RTU came, and the peer believed to be connected
+        0,    // a REJ that followed a REP was lost: the same
         174,  // a REJ of a REP from a queue pair in use named no connection of its receiver
         9979, // a DREQ for another queue pair moved the peer, and the DREP went there
-        613, // of requests that waited for their listener, one without room made the next look stale
+        613, // a request without room, which had waited for its listener, made the next one look stale
     ]);
 }
 
@@ -59,7 +59,7 @@ fn a_trace_holds_mads_as_they_were_on_the_wire() {
     assert!(trace.to_string().contains("CM.REQ"), "{trace}");
 }
 
-/// The first seed at which a planted fault is noticed, cut down.
+/// Finds the first seed at which a planted fault is noticed, and reduces its case.
 fn noticed(planted: CmPlantedFault, rules: &[&str]) -> CmCase {
     let planted = Some((1, planted));
     let found = (0..SEEDS).find_map(|seed| {
@@ -72,7 +72,7 @@ fn noticed(planted: CmPlantedFault, rules: &[&str]) -> CmCase {
     assert!(rules.contains(&failure.rule), "{planted:?}: {failure}");
     let small = shrink(&case, failure.clone(), planted);
     assert_eq!(small.failure.rule, failure.rule);
-    // It still fails, in the same way, each time; and only with the planted fault.
+    // The reduced case fails in the same way each time, and only with the planted fault.
     assert_eq!(run(&small.case, planted, None).0, Err(small.failure));
     assert!(run(&small.case, None, None).0.is_ok());
     small.case
@@ -95,7 +95,7 @@ fn whatever_a_host_does_wrong_is_noticed_and_cut_down() {
         assert!(small.attempts.len() <= 1 && small.faults.is_empty(), "{small}");
         assert_eq!((small.hosts, small.links.len()), (2, 1), "{small}");
     }
-    // Not only at once.
+    // Faults that come later are noticed as well.
     for planted in [CmPlantedFault::Lose(7), CmPlantedFault::Double(7), CmPlantedFault::Forget(9)] {
         noticed(planted, &[due, uncalled, events, "no event comes that nothing has caused"]);
     }

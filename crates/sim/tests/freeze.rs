@@ -1,11 +1,12 @@
-//! Queue pairs that are frozen and thawed, again and again, while the network does what it does.
+//! Queue pairs that are frozen and thawed again and again, while the network has its faults.
 
 use std::time::Duration;
 
 use polypath_sim::{Case, Fault, PairPlan, When, run};
 use polypath_transport::QpType;
 
-/// What a seed means, and each reliable queue pair is away for a while again and again.
+/// The case that a seed means, in which each end of each plain RC pair is also taken out again and
+/// again.
 fn away_all_the_time(seed: u64) -> Case {
     let mut case = Case::draw(seed);
     let patient = |pair: &PairPlan| pair.service == QpType::Rc && !pair.multipath;
@@ -23,7 +24,7 @@ fn away_all_the_time(seed: u64) -> Case {
     case
 }
 
-/// `POLYPATH_SEEDS`: how many, if not 60.
+/// `POLYPATH_SEEDS` is the number of seeds, 60 if it is not set.
 #[test]
 fn queue_pairs_that_are_away_again_and_again_keep_their_promises() {
     let count = std::env::var("POLYPATH_SEEDS").ok().and_then(|text| text.parse().ok());
@@ -34,7 +35,7 @@ fn queue_pairs_that_are_away_again_and_again_keep_their_promises() {
     }
 }
 
-/// What a seed means, and each queue pair is frozen every few milliseconds besides.
+/// The case that a seed means, in which each queue pair is also frozen every few milliseconds.
 fn frozen_all_the_time(seed: u64) -> Case {
     let mut case = Case::draw(seed);
     let ends = (0..case.pairs.len()).flat_map(|pair| [(pair, 0), (pair, 1)]);
@@ -49,7 +50,7 @@ fn frozen_all_the_time(seed: u64) -> Case {
     case
 }
 
-/// `POLYPATH_SEEDS`: how many, if not 60.
+/// `POLYPATH_SEEDS` is the number of seeds, 60 if it is not set.
 #[test]
 fn queue_pairs_that_are_frozen_again_and_again_keep_their_promises() {
     let count = std::env::var("POLYPATH_SEEDS").ok().and_then(|text| text.parse().ok());

@@ -1,9 +1,9 @@
-//! What the draws of stalls, holes and unequal fates come to.
+//! Checks how often stalls, holes and unequal fates are drawn.
 
 use polypath_sim::{Case, Fault};
 
-/// Old seeds get something more of it, and are the same in everything else: nothing else is drawn from its
-/// stream. Among a few hundred there must be all of it.
+/// They are drawn from a stream of their own, so that old seeds stay the same in everything else. All
+/// kinds must occur in a few hundred seeds.
 #[test]
 fn seeds_have_stalls_holes_and_unequal_fates() {
     let (mut stalls, mut by_size, mut by_queue_pair, mut unequal) = (0, 0, 0, 0);

@@ -1,11 +1,11 @@
-//! The judge notices broken promises, and cases that break them are cut down.
+//! The judge notices broken promises, and cases that break them are reduced.
 
 use polypath_sim::{Case, Failure, OpKind, PlantedFault, run, shrink};
 
-/// Seeds that are tried for each planted fault.
+/// The number of seeds that are tried for each planted fault.
 const SEEDS: u64 = 40;
 
-/// The first seed at which a planted fault is noticed, with its case and what the judge says.
+/// Finds the first seed at which a planted fault is noticed, with its case and what the judge says.
 fn noticed(planted: PlantedFault) -> (Case, Failure) {
     let found = (0..SEEDS).find_map(|seed| {
         let case = Case::draw(seed);
@@ -36,7 +36,7 @@ fn a_failing_case_is_cut_down_to_what_it_takes() {
     let (case, failure) = noticed(planted);
     let small = shrink(&case, failure.clone(), Some((1, planted)));
     assert_eq!(small.failure.rule, failure.rule);
-    // One atomic, or a word written once more, is enough.
+    // One atomic, or a word that is written twice, is enough.
     assert_eq!(small.case.pairs.len(), 1, "{}", small.case);
     assert_eq!(small.case.ops(), 1, "{}", small.case);
     let mut ops = small.case.pairs[0].ends.iter().flat_map(|e| &e.ops);
@@ -44,7 +44,7 @@ fn a_failing_case_is_cut_down_to_what_it_takes() {
     assert!(small.case.faults.is_empty());
     assert_eq!((small.case.links.len(), small.case.hosts), (1, 2));
     assert!(!small.case.v6 && small.case.links[0].rate_mbps == 0);
-    // It still fails, in the same way, each time.
+    // The reduced case fails in the same way each time.
     let (again, _) = run(&small.case, Some((1, planted)), None);
     assert_eq!(again, Err(small.failure));
     assert!(run(&small.case, None, None).0.is_ok());

@@ -1,4 +1,4 @@
-//! A long way between two hosts: what is in flight, judged like everything else.
+//! A link with a long delay between two hosts: how much is in flight, judged like everything else.
 
 use core::time::Duration;
 
@@ -35,7 +35,7 @@ fn end(host: usize, psn: u32, writes: u32) -> EndPlan {
     }
 }
 
-/// 14 MiB in small packets, 10 ms away by 1 Gbit/s.
+/// A transfer of 14 MiB in small packets over a link with 10 ms of delay and 1 Gbit/s.
 fn case(lane: LanePlan, reorders: bool, faults: Vec<(When, Fault)>) -> Case {
     let link = LinkPlan {
         delay: Duration::from_millis(10),
@@ -55,7 +55,7 @@ fn case(lane: LanePlan, reorders: bool, faults: Vec<(When, Fault)>) -> Case {
         min_rnr_timer: 1,
         max_rd_atomic: 1,
         unfenced: false,
-        // The PSNs wrap on the way.
+        // The PSNs wrap during the transfer.
         ends: [end(0, 0xff_f000, WRITES), end(1, 0x12_3456, 0)],
     };
     Case {
@@ -78,13 +78,14 @@ fn judged(case: &Case) -> Report {
 fn one_queue_pair_fills_a_long_way_to_a_peer_that_keeps_what_comes_early() {
     let wide = LanePlan { reach: REACH, receive_window: REACH };
     let calm = |lane| judged(&case(lane, false, vec![])).time;
-    // 12 requests are outstanding, 144 KiB in 576 packets: 100 round trips, and rest at the end.
+    // 12 requests are outstanding, 144 KiB in 576 packets. That takes 100 round trips, and a rest at
+    // the end.
     let time = calm(wide);
     assert!(time < Duration::from_millis(2700), "{time:?}");
     // A peer of an older version keeps 256 packets, 64 KiB.
     let old = calm(LanePlan { reach: 0, ..wide });
     assert!(old > Duration::from_millis(4500), "{old:?}");
-    // A small receive buffer is not overrun: of what it takes, a packet's share counts as well.
+    // A small receive buffer does not overflow, because a share for each packet counts as well.
     let small = judged(&case(LanePlan { receive_window: 104 << 10, ..wide }, false, vec![]));
     assert_eq!(small.dropped, 0);
     assert!(small.time > Duration::from_millis(4000), "{:?}", small.time);
@@ -98,7 +99,7 @@ fn losses_and_reordering_on_a_long_way_cost_little_beside_themselves() {
             link: 0,
             link_faults: LinkFaults { loss, ..LinkFaults::default() },
         };
-        // All is whole again after the last fault.
+        // The simulator mends everything after the last fault.
         let times = [0, 10].map(|s| (When::At(Duration::from_secs(s)), link_faults));
         let report = judged(&case(wide, reorders, times.to_vec()));
         let most = report.dropped * 2 + if reorders { 1000 } else { 10 };

@@ -1,9 +1,9 @@
-//! What the command does when nobody reads its output.
+//! What the command does if nobody reads its output.
 
 use std::io::{Read as _, pipe};
 use std::process::{Command, Stdio};
 
-/// As `polypath-sim --plan --count 100 | head`: it ends, and says nothing of it.
+/// It is run as in `polypath-sim --plan --count 100 | head`. It ends without a message.
 #[test]
 fn output_that_nobody_reads_ends_the_command_quietly() {
     let (reader, writer) = pipe().unwrap();

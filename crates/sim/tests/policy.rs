@@ -1,9 +1,10 @@
-//! Promises hold whatever the policy: here one that sends by all paths at once.
+//! Promises hold with any policy. The one here sends on all paths at once.
 
 use polypath_paths::{Class, Next, PathSet, Policy, Want};
 use polypath_sim::{Case, Failure, Report, Simulation};
 
-/// Bursts go by all paths that are up and have room, in turn; answers by the path that they were asked by.
+/// Sends bursts on all paths that are up and have room, in turn. Sends answers on the path that their
+/// requests came by.
 #[derive(Clone, Debug, Default)]
 struct RoundRobin {
     turn: usize,
@@ -32,8 +33,8 @@ fn run(seed: u64) -> Result<Report, Failure> {
     Simulation::with_policy(&Case::draw(seed), || Box::new(RoundRobin::default())).run().0
 }
 
-/// Faults of all kinds: paths are lost and come back while several carry. `POLYPATH_SEEDS`: how many, if not
-/// 150; `POLYPATH_FIRST`: which first.
+/// The cases have faults of all kinds: paths are lost and come back while several carry data.
+/// `POLYPATH_SEEDS` is the number of seeds, 150 if it is not set; `POLYPATH_FIRST` is the first.
 #[test]
 fn verbs_keep_their_promises_over_several_paths_at_once() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());

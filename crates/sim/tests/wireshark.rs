@@ -1,4 +1,4 @@
-//! Traces are files that Wireshark reads. Needs tshark; without it only the file's shape is tested.
+//! Wireshark can read traces. The test needs tshark; without it, only the file's structure is checked.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,7 +23,7 @@ impl Drop for TempFile {
     }
 }
 
-/// The first seed from 0 on whose case is as wanted, with its trace.
+/// The first seed, from 0 on, with a case that is wanted, and its trace.
 fn traced(wanted: impl Fn(&Case) -> bool) -> (Case, Trace) {
     let case = (0..).map(Case::draw).find(wanted).unwrap();
     let simulation = Simulation::new(&case).with_trace(Trace::whole());
@@ -46,7 +46,8 @@ fn tshark(file: &TempFile, fields: &[&str]) -> Vec<Vec<String>> {
 }
 
 fn read_by_tshark(v6: bool) {
-    // Plain queue pairs, so that Wireshark knows all opcodes, and something that goes wrong.
+    // The case needs plain queue pairs, so that Wireshark knows all opcodes, and something that goes
+    // wrong.
     let (case, trace) = traced(|case| {
         case.v6 == v6 && !case.faults.is_empty() && case.pairs.iter().all(|p| !p.multipath)
     });
@@ -111,7 +112,7 @@ fn wireshark_reads_a_trace_over_ipv6() {
     read_by_tshark(true);
 }
 
-/// Unlike `println!`, seen although the test passes.
+/// Prints a line that is seen although the test passes, unlike that of `println!`.
 fn say(text: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{text}\n").as_bytes());
 }

@@ -1,4 +1,4 @@
-//! Making packets that nobody sent.
+//! Makes packets that no queue pair has sent.
 
 use core::net::IpAddr;
 
@@ -20,47 +20,49 @@ use crate::io::{KEY, NO_KEY};
 use crate::rng::Rng;
 use polypath_transport::QpType;
 
-/// Whom a packet is for, and what is true of the connection.
+/// The queue pair that a packet is for, and the truth about its connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) service: QpType,
     pub(crate) multipath: bool,
-    /// Where it comes from, as it says, and goes to.
+    /// The source address that the packet claims.
     pub(crate) from: IpAddr,
+    /// The address that it is sent to.
     pub(crate) to: IpAddr,
     pub(crate) qpn: u32,
-    /// The queue pair at the other end.
+    /// The number of the queue pair at the other end.
     pub(crate) peer_qpn: u32,
     pub(crate) mtu: u32,
-    /// Bytes of the memory there.
+    /// The size of the target host's memory in bytes.
     pub(crate) memory: u64,
-    /// Sequence numbers of the peer's requests: the first, one past those surely executed, and one past
+    /// PSNs of the peer's requests: the first, one past those that are surely executed, and one past
     /// those that may have been sent.
     pub(crate) requests: [Psn; 3],
-    /// The same of the target's own requests: the first, one past those surely answered, one past those
-    /// that may have been sent.
+    /// PSNs of the target's own requests: the first, one past those that are surely answered, and one
+    /// past those that may have been sent.
     pub(crate) answers: [Psn; 3],
 }
 
-/// What of a packet is guessed wrongly.
+/// Whether the attacker guesses the numbers of a packet wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Guess {
-    /// The numbers: those of sequence, of the path, the Q_Key.
+    /// The PSN, the path's numbers and the Q_Key are wrong.
     Wrong,
-    /// Nothing.
+    /// They are right.
     Right,
 }
 
-/// So far ahead of what a reorder buffer takes, and of what may be sent until the packet arrives.
+/// A PSN distance that is farther ahead than a reorder buffer reaches, and than requests get until the
+/// packet arrives.
 const FAR: u64 = 1 << 17;
 
 impl Target {
-    /// A sequence number that is not due: behind or far ahead.
+    /// Draws a PSN that is not expected: behind, or far ahead.
     fn wrong(&self, of: [Psn; 3], rng: &mut Rng) -> Psn {
         let [first, done, sent] = of;
         let executed = done.diff(first).max(0) as u64;
         match rng.below(5) {
-            // Never sent, before the first.
+            // Before the first PSN, which was never sent.
             0 => first.add(0xff_ffff - rng.below(64) as u32),
             1 => first.add(0xff_ffff - rng.below((1 << 22) - 64) as u32),
             2 if executed > 0 => first.add(rng.below(executed) as u32),
@@ -74,11 +76,11 @@ impl Target {
     }
 }
 
-/// A packet of any opcode for the target.
+/// Makes a packet of any opcode for the target.
 pub(crate) fn guess(target: &Target, guess: Guess, rng: &mut Rng) -> Datagram {
     let bits = service_bits(target.service);
     let opcode = match rng.below(20) {
-        // Of another service, or of none.
+        // An opcode of another service, or of none.
         0..=2 => Opcode(rng.below(256) as u8),
         3 => Opcode::CNP,
         4 => hello(target),
@@ -115,18 +117,19 @@ pub(crate) fn guess(target: &Target, guess: Guess, rng: &mut Rng) -> Datagram {
     seal(target, headers.packet(&payload), rng)
 }
 
-/// UC takes any number that begins a message: with the peer's address, none is wrong. Nor is a datagram's.
+/// Replaces a UC opcode by one of RC: UC accepts any PSN that begins a message, so with the peer's
+/// address no number would be wrong.
 fn tame(target: &Target, opcode: Opcode) -> Opcode {
     let uc = target.service == QpType::Uc && opcode.service() == Service::Uc;
     if uc { Opcode::RC_SEND_ONLY } else { opcode }
 }
 
-/// A HELLO says so by its Q_Key.
+/// The opcode of a HELLO, whose Q_Key tells it from other datagrams.
 fn hello(_: &Target) -> Opcode {
     Opcode::UD_SEND_ONLY
 }
 
-/// All headers that the opcode calls for.
+/// Makes all headers that the opcode needs.
 fn headers(target: &Target, opcode: Opcode, psn: Psn, rng: &mut Rng) -> Headers {
     let lane = opcode.is_mp_management();
     let dest_qpn = if lane { target.qpn & 0xff_0000 } else { target.qpn };
@@ -156,7 +159,7 @@ fn headers(target: &Target, opcode: Opcode, psn: Psn, rng: &mut Rng) -> Headers 
             0 => u32::MAX,
             1 => 1 << 31,
             2 => 1 << 22,
-            // From behind the expected number to beyond it.
+            // A range of PSNs from behind the expected one to beyond it.
             3 => rng.below(300) as u32 * target.mtu,
             _ => rng.below(u64::from(target.mtu) * 4) as u32,
         };
@@ -190,7 +193,7 @@ fn noise(len: u64, rng: &mut Rng) -> Vec<u8> {
     (0..len).map(|_| rng.bits() as u8).collect()
 }
 
-/// A datagram with a right ICRC, as a forger computes it.
+/// Makes a datagram with a right ICRC, which an attacker can compute.
 fn seal(target: &Target, mut bytes: Vec<u8>, rng: &mut Rng) -> Datagram {
     let flow = Flow::new(target.from, target.to, 0xc000 | rng.below(0x4000) as u16);
     let id = rng.bits() as u16;
@@ -208,7 +211,7 @@ fn seal(target: &Target, mut bytes: Vec<u8>, rng: &mut Rng) -> Datagram {
     }
 }
 
-/// A packet that was seen, with something changed and a right ICRC.
+/// Changes something in a packet that was seen, and computes a right ICRC.
 pub(crate) fn garble(seen: &Datagram, rng: &mut Rng) -> Datagram {
     let mut forged = Datagram { forged: true, ..seen.clone() };
     let end = forged.bytes.len() - polypath_wire::ICRC_LEN;
@@ -273,7 +276,7 @@ fn change(h: &mut Headers, rng: &mut Rng) {
             }
         }
         _ => {
-            // Another operation that has the same headers.
+            // Another opcode that has the same headers.
             let opcode = Opcode(h.bth.opcode.0 & 0xe0 | rng.below(32) as u8);
             let old = core::mem::replace(&mut h.bth.opcode, opcode);
             if !h.fit_opcode() {

@@ -1,9 +1,10 @@
-//! Attackers: packets that no queue pair of the case has sent.
+//! Attackers: they send packets that no queue pair of the case has sent.
 //!
-//! Beside the path, who spoofs the peer's address and guesses numbers; on the path, who has seen packets
-//! and sends them again. Whatever they do changes nothing that a program can see: the judge goes on as if
-//! they were not there. Of who forges with all that can be known (`Way::Forge`), only this is demanded:
-//! nothing panics, tables agree, nothing grows without bounds.
+//! An attacker off the path spoofs the peer's address and guesses numbers. An attacker on the path has
+//! seen packets and sends them again. Neither may change anything that a program can see: the judge
+//! judges as if they were not there. Of an attacker that forges packets with all that can be known
+//! (`Way::Forge`), only this is demanded: nothing panics, tables agree, and nothing grows without
+//! bounds.
 
 mod forge;
 mod strike;
@@ -25,17 +26,19 @@ use crate::rng::Rng;
 pub(crate) use forge::{Guess, Target, garble, guess};
 
 const MS: Duration = Duration::from_millis(1);
-/// A case's attackers are drawn from a stream of their own, so that all else of a seed stays as it was.
+/// Attackers are drawn from a stream of their own, so that the rest of a seed's meaning stays as it
+/// was.
 const STREAM: u64 = 0x6174_7461_636b_6572;
-/// Packets of a bout follow each other by less than this.
+/// The longest time between two packets of a bout.
 const PAUSE: Duration = Duration::from_micros(300);
-/// So many captured packets are kept: the latest, and some of long ago.
+/// The number of latest packets that are kept.
 const RECENT: usize = 128;
+/// The number of packets of long ago that are kept.
 const OLD: usize = 64;
-/// What was sent longer ago is stale. A network may deliver late, too, but not by more.
+/// The age from which a packet is stale. A network may deliver late, too, but not by more.
 pub(crate) const LATE: Duration = Duration::from_millis(300);
 
-/// The attackers of a seed's case.
+/// Draws the attackers of a seed's case.
 pub(crate) fn draw(seed: u64, pairs: &[PairPlan]) -> Vec<Attack> {
     let rng = &mut Rng::new(seed ^ STREAM);
     let mut attacks = Vec::new();
@@ -64,7 +67,7 @@ pub(crate) fn draw(seed: u64, pairs: &[PairPlan]) -> Vec<Attack> {
     attacks
 }
 
-/// What somebody on the path has seen.
+/// The packets that an attacker on the path has seen.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     recent: VecDeque<Datagram>,
@@ -73,12 +76,12 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// A packet passes.
+    /// Notes a packet that passes.
     pub(crate) fn pass(&mut self, datagram: &Datagram) {
         self.count += 1;
         if self.recent.len() == RECENT {
             let oldest = self.recent.pop_front();
-            // One of some is kept for good.
+            // One packet in 16 is kept as a packet of long ago.
             if self.count.is_multiple_of(16)
                 && let Some(oldest) = oldest
             {
@@ -92,19 +95,19 @@ impl Seen {
         self.recent.push_back(datagram.clone());
     }
 
-    /// One of the latest.
+    /// One of the latest packets.
     pub(crate) fn recent(&self, rng: &mut Rng) -> Option<&Datagram> {
         self.recent.get(rng.below(self.recent.len() as u64) as usize)
     }
 
-    /// One of those of long ago.
+    /// One of the packets of long ago.
     pub(crate) fn old(&self, rng: &mut Rng) -> Option<&Datagram> {
         self.old.get(rng.below(self.old.len() as u64) as usize)
     }
 }
 
-/// Whether a packet that comes once more, unchanged, has to change nothing. UC and UD know no duplicates; and
-/// a stale RNR NAK is no other than a new one, where its PSN is outstanding still.
+/// Whether a packet must change nothing if it comes again, unchanged. UC and UD do not detect
+/// duplicates. A stale RNR NAK does not differ from a new one while its PSN is outstanding.
 pub(crate) fn is_harmless(datagram: &Datagram, now: Duration) -> bool {
     let Ok(packet) = Packet::parse(&datagram.bytes) else { return true };
     let age = now.saturating_sub(datagram.sent);
@@ -118,7 +121,7 @@ pub(crate) fn is_harmless(datagram: &Datagram, now: Duration) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct Attackers {
     attacks: Vec<Attack>,
-    /// When the next packet of which attack, and how many are left.
+    /// For each attack, the time of its next packet, its number, and how many packets are left.
     due: Vec<(Duration, usize, u32)>,
     chance: Vec<Rng>,
 }
@@ -135,12 +138,12 @@ impl Attackers {
         self.attacks.is_empty()
     }
 
-    /// When the next packet comes.
+    /// The time when the next packet comes.
     pub(crate) fn next(&self) -> Option<Duration> {
         self.due.iter().map(|(at, ..)| *at).min()
     }
 
-    /// Takes one that is due, with what its packet is to be drawn from.
+    /// Takes an attack whose next packet is due, with the generator to draw that packet from.
     pub(crate) fn pop(&mut self, now: Duration) -> Option<(Attack, Rng)> {
         let place = self.due.iter().position(|(at, ..)| *at <= now)?;
         let (at, which, left) = &mut self.due[place];
@@ -155,7 +158,7 @@ impl Attackers {
     }
 }
 
-/// The service whose opcodes a pair's packets have.
+/// The service bits of the opcodes of a pair's packets.
 pub(crate) const fn service_bits(service: QpType) -> u8 {
     match service {
         QpType::Rc => 0,

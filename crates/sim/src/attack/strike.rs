@@ -1,4 +1,4 @@
-//! An attacker's packet, made from what is true in a run.
+//! Makes an attacker's packet from the state of a run.
 
 use polypath_transport::QpType;
 
@@ -9,11 +9,11 @@ use crate::judge::Verdict;
 use crate::rng::Rng;
 use crate::run::Simulation;
 
-/// On each link, the number of a host that is not there.
+/// A host number that no host has, on any link.
 const NOBODY: usize = 76;
 
 impl Simulation {
-    /// Sends what attackers want to send by now.
+    /// Sends the attackers' packets that are due.
     pub(crate) fn attack(&mut self) {
         while let Some((attack, mut rng)) = self.attackers.pop(self.now) {
             if let Some(datagram) = self.strike(&attack, &mut rng) {
@@ -30,7 +30,7 @@ impl Simulation {
             Way::Stranger => {
                 let target = self.target(attack)?;
                 let from = address(self.case.pairs[attack.pair].link, NOBODY, self.case.v6);
-                // A datagram may come from anywhere.
+                // A UD message may come from any address, so it needs a wrong number.
                 let knows = if target.service == QpType::Ud { Guess::Wrong } else { Guess::Right };
                 Some(guess(&Target { from, ..target }, knows, rng))
             }
@@ -44,7 +44,8 @@ impl Simulation {
         let plan = self.case.pairs.get(attack.pair)?;
         let (end, peer) = (&plan.ends[attack.end], &plan.ends[1 - attack.end]);
         let pair = &self.oracle.pairs[attack.pair];
-        // What an ended queue pair flushes looks executed: nobody can tell then which numbers are wrong.
+        // The judge takes what a queue pair in the error state flushes for executed, so that nobody can
+        // tell which numbers are wrong.
         if pair.has_ended() {
             return None;
         }
@@ -62,7 +63,8 @@ impl Simulation {
         })
     }
 
-    /// An attacker that knows everything may break promises, but nothing else.
+    /// Returns the verdict. A promise that was broken after an attacker that knows everything has
+    /// forged a packet is excused, and the judge stops.
     pub(crate) fn excuse(&mut self, verdict: Verdict) -> Verdict {
         if verdict.is_err() && self.forged {
             self.judged = false;

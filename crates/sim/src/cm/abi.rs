@@ -1,8 +1,8 @@
-//! An application's librdmacm: commands as bytes, at the offsets of `rdma/rdma_user_cm.h`.
+//! An application's librdmacm: it makes commands as bytes, with the offsets of `rdma/rdma_user_cm.h`.
 
 use core::net::SocketAddr;
 
-/// `enum rdma_cm_event_type`, as far as events of it are expected.
+/// `enum rdma_cm_event_type`: the events that may come.
 pub(super) mod event {
     pub(in crate::cm) const ADDR_RESOLVED: u32 = 0;
     pub(in crate::cm) const ADDR_ERROR: u32 = 1;
@@ -17,7 +17,7 @@ pub(super) mod event {
     pub(in crate::cm) const ADDR_CHANGE: u32 = 14;
     pub(in crate::cm) const TIMEWAIT_EXIT: u32 = 15;
 
-    /// In words.
+    /// The name of an event.
     pub(in crate::cm) fn name(kind: u32) -> &'static str {
         match kind {
             ADDR_RESOLVED => "ADDR_RESOLVED",
@@ -58,7 +58,7 @@ const CONN_PARAM_LEN: usize = 272;
 const EVENT_LEN: usize = 336;
 const QP_ATTR_LEN: u16 = 144;
 
-/// One write to the device: code, room for the response, and the structure.
+/// Makes one write to the device: the command's code, the room for the response, and the structure.
 fn command(code: u32, out: u16, parts: &[&[u8]]) -> Vec<u8> {
     let payload = parts.concat();
     let mut bytes = code.to_ne_bytes().to_vec();
@@ -68,7 +68,7 @@ fn command(code: u32, out: u16, parts: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// The first number of a response.
+/// The first 32-bit number of a response.
 pub(super) fn number(response: &[u8]) -> u32 {
     u32_at(response, 0)
 }
@@ -77,7 +77,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u32::from_ne_bytes(*b))
 }
 
-/// A socket address in a `sockaddr_storage`.
+/// Returns the size of a socket address and its bytes in a `sockaddr_storage`.
 fn storage(address: SocketAddr) -> (u16, [u8; STORAGE_LEN]) {
     let mut b = [0; STORAGE_LEN];
     b[2..4].copy_from_slice(&address.port().to_be_bytes());
@@ -95,7 +95,7 @@ fn storage(address: SocketAddr) -> (u16, [u8; STORAGE_LEN]) {
     }
 }
 
-/// `struct rdma_ucm_conn_param`, as much of it as matters.
+/// `struct rdma_ucm_conn_param`: the fields that are used.
 #[derive(Clone, Debug)]
 pub(super) struct Param {
     pub(super) qpn: u32,
@@ -156,7 +156,7 @@ pub(super) fn connect(id: u32, param: &Param) -> Vec<u8> {
     command(6, 0, &[&conn_param(Some(param)), &id.to_ne_bytes(), &[0; 12]])
 }
 
-/// Without parameters: the confirmation of the active end.
+/// Accepts. Without parameters, it is the confirmation of the active end.
 pub(super) fn accept(id: u32, uid: u64, param: Option<&Param>) -> Vec<u8> {
     command(8, 0, &[&uid.to_ne_bytes(), &conn_param(param), &id.to_ne_bytes(), &[0; 12]])
 }
@@ -172,22 +172,22 @@ pub(super) fn disconnect(id: u32) -> Vec<u8> {
     command(10, 0, &[&id.to_ne_bytes()])
 }
 
-/// Moves an id from another file to the one that this is written to.
+/// Moves an id from another file to the file that this command is written to.
 pub(super) fn migrate(id: u32, from: u32) -> Vec<u8> {
     command(18, 4, &[&[0; 8], &id.to_ne_bytes(), &from.to_ne_bytes()])
 }
 
-/// The queue pair has seen data.
+/// Reports that the queue pair has seen data.
 pub(super) fn notify(id: u32) -> Vec<u8> {
     command(15, 0, &[&id.to_ne_bytes(), &COMM_EST.to_ne_bytes()])
 }
 
-/// `state` is that of `enum ibv_qp_state`.
+/// Asks for the queue pair's attributes for a state, which is a number of `enum ibv_qp_state`.
 pub(super) fn qp_attr(id: u32, state: u32) -> Vec<u8> {
     command(11, QP_ATTR_LEN, &[&[0; 8], &id.to_ne_bytes(), &state.to_ne_bytes()])
 }
 
-/// What both ends must agree about.
+/// The attributes about which both ends must agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Attr {
     pub(super) rq_psn: u32,
@@ -195,12 +195,12 @@ pub(super) struct Attr {
     pub(super) dest_qpn: u32,
 }
 
-/// From the attributes for RTR and for RTS.
+/// Takes them from the attributes for RTR and for RTS.
 pub(super) fn attr(rtr: &[u8], rts: &[u8]) -> Attr {
     Attr { rq_psn: u32_at(rtr, 24), sq_psn: u32_at(rts, 28), dest_qpn: u32_at(rtr, 32) }
 }
 
-/// `struct rdma_ucm_event_resp`, taken apart.
+/// `struct rdma_ucm_event_resp`, parsed.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     pub(super) uid: u64,
@@ -211,7 +211,7 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// `None` if it is no such structure.
+    /// Parses an event. Returns `None` if it does not have the structure's length.
     pub(super) fn parse(bytes: Vec<u8>) -> Option<Self> {
         if bytes.len() != EVENT_LEN {
             return None;
@@ -230,7 +230,8 @@ impl Event {
         u32_at(&self.bytes, 20)
     }
 
-    /// Private data of an event of a connection, or of a datagram service; whole fields.
+    /// The private data of an event of a connection, or with `ud` of a datagram service. It is as long
+    /// as the whole field.
     pub(super) fn private(&self, ud: bool) -> &[u8] {
         let (at, len) = if ud { (60, 316) } else { (28, 284) };
         self.bytes.get(at..at + usize::from(self.bytes[len])).unwrap_or_default()

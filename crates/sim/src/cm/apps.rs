@@ -1,4 +1,4 @@
-//! What applications do, and when.
+//! Carries out what applications do, at the planned times.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -53,7 +53,7 @@ impl CmSimulation {
         self.send_and_check(place.host)
     }
 
-    /// The process that has a file open; `None` if it is gone.
+    /// The process that has a file open; `None` if it has ended.
     fn place_of(&self, host: usize, file: FileId) -> Option<Place> {
         let mine = |(place, p): (&Place, &super::run::Process)| {
             (place.host == host && p.files.contains(&file)).then_some(*place)
@@ -61,7 +61,7 @@ impl CmSimulation {
         self.processes.iter().find_map(mine)
     }
 
-    /// The channel that a process opened first.
+    /// The event channel that a process opened first.
     fn file(&self, place: Place) -> FileId {
         self.processes[&place].files.first().copied().unwrap_or(FileId(0))
     }
@@ -104,7 +104,7 @@ impl CmSimulation {
         self.destroyed((place, file), id, must)
     }
 
-    /// Destroys an id; the response says how many of its events were reported.
+    /// Destroys an id, and checks the response, which says how many of its events were reported.
     fn destroyed(&mut self, at: (Place, FileId), id: u32, reported: u32) -> Verdict {
         let response = self.command(at, &abi::destroy(id), Ok(()), "destroy")?;
         let got = response.map(|r| abi::number(&r));
@@ -172,7 +172,7 @@ impl CmSimulation {
                 let reported = self.model.destroy(now, half);
                 self.destroyed(at, id, reported)?;
             }
-            // It is destroyed already.
+            // The id is destroyed already.
             Step::Destroy => {}
         }
         Ok(())
@@ -216,7 +216,7 @@ impl CmSimulation {
         Ok(())
     }
 
-    /// Sets what the queue pair has to know about the peer. It applies only where the peer is known.
+    /// Asks for what the queue pair has to know about the peer, if the peer is known.
     fn learn(&mut self, at: (Place, FileId), half: HalfId, id: u32) -> Verdict {
         let h = &self.model.halves[half];
         if h.ud || !h.owned || !matches!(h.state, State::RepRcvd | State::ReqRcvd) {
@@ -244,7 +244,7 @@ impl CmSimulation {
         }
     }
 
-    /// What an application does by itself.
+    /// Plans what an application does on its own.
     fn plan_end(&mut self, half: HalfId, end: &EndPlan) {
         if let Some((after, quit)) = end.quit {
             let step = match quit {
@@ -258,14 +258,14 @@ impl CmSimulation {
         }
     }
 
-    /// A listening application sees a request.
+    /// Plans what a listening application does about a request that it sees.
     pub(super) fn requested(&mut self, child: HalfId) {
         let end = self.model.plan(child).passive.clone();
         self.plan(self.now + end.decide_after, Action::Half(child, Step::Decide));
         self.plan_end(child, &end);
     }
 
-    /// An application gets an event of an id.
+    /// Plans what an application does about an event of an id.
     pub(super) fn react(&mut self, half: HalfId, kind: u32) {
         let plan = self.model.plan(half);
         let end = if self.model.halves[half].active { &plan.active } else { &plan.passive };

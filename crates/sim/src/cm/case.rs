@@ -1,46 +1,46 @@
-//! A case of the connection manager: everything that a run follows from, as explicit data.
+//! A case of the connection manager: explicit data that determines a run completely.
 
 use core::fmt;
 use core::time::Duration;
 
 use crate::link_faults::{LinkFaults, LinkPlan};
 
-/// Everything that a run follows from.
+/// Everything that determines a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CmCase {
-    /// What is left to chance: the fate of each packet, and the contents of private data.
+    /// The seed of what is left to chance: the fate of each packet, and the contents of private data.
     pub seed: u64,
-    /// IPv6 addresses, else IPv4.
+    /// Whether hosts have IPv6 addresses; otherwise IPv4.
     pub v6: bool,
-    /// How many hosts there are, each on each link, with a connection manager each.
+    /// The number of hosts. Each is on each link and has a connection manager.
     pub hosts: usize,
     /// The links.
     pub links: Vec<LinkPlan>,
-    /// Hosts tell each other all their addresses, as multi-path devices do.
+    /// Whether hosts tell each other all their addresses, as multi-path devices do.
     pub multi_path: bool,
-    /// Most connections that a connection manager holds.
+    /// The largest number of connections that a connection manager holds.
     pub max_connections: usize,
-    /// Services.
+    /// The listening ids.
     pub listeners: Vec<ListenPlan>,
-    /// Connections, and resolutions of services.
+    /// Connections and resolutions of services that applications ask for.
     pub attempts: Vec<AttemptPlan>,
-    /// What goes wrong, and when.
+    /// The faults, and when each of them happens.
     pub faults: Vec<(Duration, CmFault)>,
 }
 
 /// A process of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// The host.
+    /// The number of the host.
     pub host: usize,
-    /// The process there.
+    /// The number of the process on that host.
     pub process: usize,
 }
 
-/// Where something is listened on.
+/// A service that a process can listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Service {
-    /// A datagram service, resolved by SIDR; else connections.
+    /// Whether it is a datagram service, which SIDR resolves; otherwise it takes connections.
     pub ud: bool,
     /// Its port.
     pub port: u16,
@@ -53,38 +53,39 @@ pub struct ListenPlan {
     pub place: Place,
     /// Port space and port.
     pub service: Service,
-    /// On the address of this link only, else on all.
+    /// The link whose address it listens on; `None` means all addresses.
     pub link: Option<usize>,
-    /// How many requests may wait unread.
+    /// The number of requests that may wait unread.
     pub backlog: u32,
-    /// From when on.
+    /// When it begins to listen.
     pub at: Duration,
-    /// When the listening id is destroyed, if it is before all is over.
+    /// When the listening id is destroyed, if that is before the end of the run.
     pub until: Option<Duration>,
 }
 
-/// A process connects to a service, and what both ends do about it.
+/// A process connects to a service, or resolves it, and both ends act.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptPlan {
     /// When it begins.
     pub at: Duration,
     /// The place that connects.
     pub place: Place,
-    /// The host that is asked.
+    /// The number of the host that it connects to.
     pub to: usize,
-    /// What is asked for.
+    /// The service that it asks for.
     pub service: Service,
     /// The link whose addresses are used.
     pub link: usize,
-    /// Responder resources, initiator depth, retries, RNR retries of the request.
+    /// Responder resources, initiator depth, retries and RNR retries of the request.
     pub numbers: [u8; 4],
-    /// The end that connects: `decide_after` is the time from the response to its confirmation.
+    /// The end that connects. Its `decide_after` is the time from the response to its confirmation.
     pub active: EndPlan,
-    /// The end that listens: `decide_after` is the time from the request to the decision.
+    /// The end that listens. Its `decide_after` is the time from the request to the decision.
     pub passive: EndPlan,
     /// What the listening end decides.
     pub decision: Decision,
-    /// The passive end's queue pair sees data before the confirmation, so long after it accepted.
+    /// The time from acceptance to when the passive end's queue pair sees data before the confirmation,
+    /// if it does.
     pub data_after: Option<Duration>,
 }
 
@@ -93,21 +94,22 @@ pub struct AttemptPlan {
 pub struct EndPlan {
     /// The number of its queue pair.
     pub qpn: u32,
-    /// Bytes of private data; more than there is room for are refused.
+    /// The number of bytes of private data. A command with more than there is room for is refused.
     pub private_len: usize,
-    /// How long it takes to answer.
+    /// The time that it takes to answer.
     pub decide_after: Duration,
-    /// It ends it by itself, so long after the request was sent or seen, whatever the state.
+    /// When and how it ends the connection by itself, whatever the state. The time counts from when the
+    /// request was sent or seen.
     pub quit: Option<(Duration, Quit)>,
-    /// It moves its id to another event channel, so long after the request was sent or seen.
+    /// When it moves its id to another event channel, counted from when the request was sent or seen.
     pub migrate_after: Option<Duration>,
-    /// It agrees to a disconnection so long after it was told, if at all.
+    /// The time from when it is told of a disconnection until it agrees to it, if it does.
     pub agree_after: Option<Duration>,
-    /// It destroys its id so long after the connection has ended.
+    /// The time from the end of the connection until it destroys its id.
     pub destroy_after: Duration,
 }
 
-/// What a listening application makes of a request.
+/// What a listening application does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// It accepts.
@@ -133,11 +135,11 @@ pub enum Quit {
 /// Something that happens to the network, to a host, or to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmFault {
-    /// A link silently drops what one host sends to another, or does no more.
+    /// A link silently drops what one host sends to another, or stops doing so.
     Cut { link: usize, from: usize, to: usize, cut: bool },
-    /// MADs get lost, doubled, held back, corrupted.
+    /// A link loses, doubles, holds back and corrupts MADs.
     LinkFaults { link: usize, link_faults: LinkFaults },
-    /// A process does nothing for a while; or it only reads no events.
+    /// A process does nothing for `time`. If `deaf`, it only reads no events.
     Pause { place: Place, time: Duration, deaf: bool },
     /// A process dies: the kernel closes its file.
     Kill { place: Place },
@@ -145,18 +147,19 @@ pub enum CmFault {
     Removal { place: Place },
     /// The address of a host on a link goes away, or comes back.
     Address { host: usize, link: usize, there: bool },
-    /// A host with all its processes and its connection manager starts afresh.
+    /// A host starts again, with all its processes and its connection manager.
     Reboot { host: usize },
-    /// A MAD that was sent to a host before, `back` MADs of all ago, comes once more.
+    /// A MAD that was sent to a host before comes again. The latest `back` MADs of the whole run are
+    /// skipped.
     Replay { host: usize, back: u64 },
-    /// Somebody sends a MAD to a host that looks like one of a connection, but is not.
+    /// An attacker sends a MAD to a host that looks like one of a connection, but is not.
     Forge { host: usize, attempt: usize, what: Forgery },
 }
 
 /// A MAD that must change nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgery {
-    /// A DREQ with both communication ids right, for another queue pair.
+    /// A DREQ with both communication ids right, but for another queue pair.
     DreqOfOtherQp,
     /// A DREQ with the wrong communication id of the peer.
     DreqFromOther,
@@ -170,21 +173,21 @@ pub enum Forgery {
     MraFromOther,
     /// A DREP with the wrong communication id of the peer.
     DrepFromOther,
-    /// A DREQ that is right but did not come from QP1.
+    /// A DREQ that is right, but does not come from QP1.
     DreqNotFromQp1,
     /// A REQ for a service that nobody has.
     ReqForNobody,
-    /// A REQ from elsewhere that uses the peer's queue pair again.
+    /// A REQ from another address that uses the peer's queue pair again.
     ReqStale,
-    /// A LAP, which is answered that there are no alternate paths.
+    /// A LAP, which is answered by an APR: there are no alternate paths.
     Lap,
     /// A SIDR_REP for another service.
     SidrRepOfOther,
-    /// Noise, as long as a MAD or not.
+    /// Random bytes, as many as a MAD has or another number.
     Noise(u64),
 }
 
-/// `, WHAT after TIME`, or nothing if it does not happen.
+/// Returns `, WHAT after TIME`, or nothing if there is no time.
 pub(crate) fn after(what: &str, time: Option<Duration>) -> String {
     time.map(|time| format!(", {what} after {time:?}")).unwrap_or_default()
 }

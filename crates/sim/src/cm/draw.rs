@@ -1,4 +1,4 @@
-//! What a seed means for the connection manager: drawing a case.
+//! Draws the case that a seed means for the connection manager.
 
 use core::time::Duration;
 
@@ -11,17 +11,17 @@ use crate::rng::Rng;
 const MS: Duration = Duration::from_millis(1);
 const SEC: Duration = Duration::from_secs(1);
 
-/// Processes of each host.
+/// The number of processes of each host.
 pub(super) const PROCESSES: usize = 2;
-/// Everything begins within this time.
+/// The time within which everything begins.
 const OPENING: Duration = Duration::from_secs(30);
 /// The first port that is listened on.
 const PORT: u16 = 7000;
-/// More than fits into any private data of an application.
+/// More bytes than fit into any private data of an application.
 const TOO_MUCH: usize = 200;
 
 impl CmCase {
-    /// What this seed means.
+    /// Draws the case that this seed means.
     pub fn draw(seed: u64) -> Self {
         let rng = &mut Rng::new(seed);
         let hosts = [2, 2, 2, 3, 4][rng.below(5) as usize];
@@ -40,7 +40,7 @@ impl CmCase {
         let faults =
             if calm { Vec::new() } else { draw_faults(rng, hosts, links, &attempts, reuse) };
         if rng.chance(100) {
-            // All at once, a moment before who is asked is there.
+            // All connect at once, a moment before the listeners are there.
             attempts.iter_mut().for_each(|a| a.at = Duration::ZERO);
             listeners.iter_mut().for_each(|l| l.at = rng.time(MS * 40));
         }
@@ -62,7 +62,7 @@ impl CmCase {
 fn draw_link(rng: &mut Rng, wild: bool) -> LinkPlan {
     let delay = Duration::from_micros(5 + rng.below(200));
     let jitter = match rng.below(10) {
-        // Later than what was sent again: an old answer may meet a new question.
+        // Some packets are later than their repetitions, so that an old answer may meet a new question.
         _ if wild => rng.time(SEC * 8),
         0..=4 => Duration::ZERO,
         5..=7 => rng.time(MS),
@@ -80,14 +80,14 @@ fn draw_listeners(rng: &mut Rng, hosts: usize, links: usize) -> Vec<ListenPlan> 
     for number in 0..=rng.below(4) {
         let place = draw_place(rng, hosts);
         let service = Service { ud: rng.chance(250), port: PORT + number as u16 };
-        // Some come a moment after the first request.
+        // Some listeners come a moment after the first request.
         let at = if rng.chance(700) { Duration::ZERO } else { rng.time(SEC * 2) };
         let until = rng.chance(300).then(|| at + rng.time(OPENING));
         let backlog = [0, 1, 2, 3, 128][rng.below(5) as usize];
         let link = rng.chance(250).then(|| rng.below(links as u64) as usize);
         listeners.push(ListenPlan { place, service, link, backlog, at, until });
         if rng.chance(150) {
-            // Another one wants the same, perhaps by another address.
+            // Another process wants the same service, perhaps on another address.
             let place = Place { process: rng.below(PROCESSES as u64) as usize, ..place };
             let link = rng.chance(800).then(|| rng.below(links as u64) as usize);
             listeners.push(ListenPlan { place, service, link, backlog, at, until: None });
@@ -95,7 +95,7 @@ fn draw_listeners(rng: &mut Rng, hosts: usize, links: usize) -> Vec<ListenPlan> 
         if let Some(until) = until
             && rng.chance(500)
         {
-            // Somebody else on the host takes over.
+            // Another process of the host takes over.
             let place = Place { process: rng.below(PROCESSES as u64) as usize, ..place };
             let at = until + rng.time(MS * 40);
             listeners.push(ListenPlan { place, service, link, backlog, at, until: None });
@@ -104,7 +104,7 @@ fn draw_listeners(rng: &mut Rng, hosts: usize, links: usize) -> Vec<ListenPlan> 
     listeners
 }
 
-/// How long an application takes: mostly not at all, now and then minutes.
+/// Draws how long an application takes: mostly no time, sometimes minutes.
 fn draw_delay(rng: &mut Rng) -> Duration {
     match rng.below(20) {
         0..=7 => Duration::ZERO,
@@ -151,7 +151,7 @@ fn draw_attempt(
     let listener = &listeners[rng.below(listeners.len() as u64) as usize];
     let place = loop {
         let place = draw_place(rng, hosts);
-        // A host talks to itself, too, but seldom.
+        // A host connects to itself, too, but seldom.
         if place.host != listener.place.host || rng.chance(100) {
             break place;
         }
@@ -163,12 +163,12 @@ fn draw_attempt(
     let numbers = [rng.below(17), rng.below(17), rng.below(8), rng.below(8)].map(|n| n as u8);
     let at = if rng.chance(300) { Duration::ZERO } else { rng.time(OPENING) };
     let qpn = |rng: &mut Rng, base: u32| {
-        // The same as another's, if numbers come back.
+        // The number may be another attempt's, if numbers are reused.
         let number = if reuse { rng.below(6) } else { number as u64 };
         base + number as u32
     };
     let (active, passive) = (qpn(rng, 0x100), qpn(rng, 0x4000));
-    // Room in a REQ after the RDMA IP CM header, and in a SIDR_REQ.
+    // The room for private data in a SIDR_REQ, and in a REQ after the RDMA IP CM header.
     let asked = if service.ud { 180 } else { 56 };
     let decision = match rng.below(20) {
         0..=14 => Decision::Accept,
@@ -221,7 +221,7 @@ fn draw_faults(
             let link_faults = draw_link_faults(rng);
             faults.push((Duration::ZERO, CmFault::LinkFaults { link, link_faults }));
         }
-        // Most storms end; where one does not, everything ends all the same.
+        // Link faults mostly end. Every attempt must end even if they do not.
         if stormy && rng.chance(800) {
             let at = rng.time(SEC * 100);
             faults.push((at, CmFault::LinkFaults { link, link_faults: LinkFaults::default() }));
@@ -230,7 +230,7 @@ fn draw_faults(
     let violent = rng.chance(300) || reuse;
     let many = rng.chance(200);
     for _ in 0..rng.below(if many { 60 } else { 8 }) {
-        // Most are about some attempt, while something happens to it.
+        // Most faults concern some attempt, while something happens to it.
         let attempt = rng.below(attempts.len() as u64) as usize;
         let about = &attempts[attempt];
         let at = if rng.chance(700) { about.at + draw_delay(rng) } else { rng.time(OPENING * 2) };

@@ -1,4 +1,4 @@
-//! Whether a MAD that was sent is one that was due, and says what it must; the same of events.
+//! Checks that each MAD that was sent was due and says what it must, and the same for events.
 
 use polypath_cm::OutgoingMad;
 use polypath_wire::cm::{CmMad, CmMessage, CmaHeader, PortSpace, service_id};
@@ -12,7 +12,7 @@ const MRA_TIMEOUT: u8 = 24;
 const RESPONSE_TIMEOUT: u8 = 20;
 const RETRIES: u8 = 15;
 
-/// Both communication ids of a message, as it names them: the sender's and the receiver's.
+/// The communication ids in a message: the sender's and the receiver's; 0 if it has none.
 pub(super) fn ids(message: &CmMessage) -> (u32, u32) {
     match message {
         CmMessage::Req(m) => (m.local_comm_id, 0),
@@ -31,7 +31,7 @@ pub(super) fn ids(message: &CmMessage) -> (u32, u32) {
     }
 }
 
-/// The kind of message, whatever it says.
+/// Whether a message is of this kind, whatever it contains.
 fn is_kind(what: &What, message: &CmMessage) -> bool {
     matches!(
         (what, message),
@@ -48,17 +48,17 @@ fn is_kind(what: &What, message: &CmMessage) -> bool {
     )
 }
 
-/// The field starts with the data, and nothing follows.
+/// Whether a field starts with the data, and only zeros follow.
 fn holds(field: &[u8], data: &[u8]) -> bool {
     field.strip_prefix(data).is_some_and(|rest| rest.iter().all(|b| *b == 0))
 }
 
-/// Fails unless something is what it must be.
+/// Fails unless `is` equals `must`.
 fn same<T: PartialEq + core::fmt::Debug>(name: &str, is: &T, must: &T) -> Result<(), String> {
     if is == must { Ok(()) } else { Err(format!("{name} is {is:?} instead of {must:?}")) }
 }
 
-/// Compares what is with what must be, one after the other.
+/// Compares each value with the one that it must have, until one differs.
 macro_rules! compare {
     ($($name:literal: $is:expr => $must:expr),* $(,)?) => {
         Ok::<(), String>(())$(.and_then(|()| same($name, &$is, &$must)))*
@@ -69,7 +69,7 @@ impl Model {
     /// Finds the MAD that is due, and checks every field of it.
     ///
     /// # Errors
-    /// None like it is due, or it says something wrong.
+    /// No such MAD is due, or it says something wrong.
     pub(super) fn sent(
         &mut self,
         host: usize,
@@ -80,11 +80,11 @@ impl Model {
         let fits = |due: &Due| {
             due.host == host
                 && is_kind(&due.what, &mad.message)
-                // A SIDR_REP has no number but that of the request.
+                // A SIDR_REP names only the id of the request.
                 && (matches!(due.what, What::SidrRep { .. }) || self.may_be(due.local, local))
                 && self.may_be(due.remote, remote)
         };
-        // Peers on several hosts may have the same numbers.
+        // Peers on several hosts may have the same ids, so the addresses decide first.
         let exact = |due: &Due| fits(due) && due.way.1 == out.remote;
         let at = self.due.iter().position(exact).or_else(|| self.due.iter().position(fits));
         let Some(at) = at else {
@@ -120,7 +120,7 @@ impl Model {
         Ok(Due { way, ..due })
     }
 
-    /// Whether a communication id is, or can become, this one's.
+    /// Whether `number` is the communication id, or can become it because it is not known yet.
     fn may_be(&self, id: Id, number: u32) -> bool {
         match id {
             Id::Raw(raw) => raw == number,
@@ -192,7 +192,7 @@ impl Model {
         }
     }
 
-    /// A request names its service, both addresses, and the application's private data.
+    /// Checks that a request names its service, both addresses, and the application's private data.
     fn asks(&self, half: usize, service: u64, data: &[u8]) -> Result<(), String> {
         let plan = self.plan(half);
         let space = if plan.service.ud { PortSpace::Udp } else { PortSpace::Tcp };
@@ -206,7 +206,7 @@ impl Model {
         }
     }
 
-    /// Whether an event says what it must.
+    /// Checks that an event says what it must.
     pub(super) fn event_says(&self, expected: &Expected, got: &Event) -> Verdict {
         let result = match &expected.param {
             Param::None => Ok(()),

@@ -1,4 +1,4 @@
-//! MADs that somebody forges: near misses of those that would do something.
+//! Forged MADs: near misses of MADs that would do something.
 
 use polypath_wire::Gid;
 use polypath_wire::cm::{
@@ -19,7 +19,7 @@ const NOBODY: u32 = 0xdead_0001;
 const NO_PORT: u16 = 9;
 
 impl CmSimulation {
-    /// Somebody sends a host something about an attempt.
+    /// Sends a host a forged MAD about an attempt.
     pub(super) fn forge(&mut self, host: usize, attempt: usize, what: Forgery) -> Verdict {
         let life = self.model.life[host];
         let here = |h: &super::model::Half| {
@@ -34,7 +34,7 @@ impl CmSimulation {
                 let source = if what == Forgery::DreqNotFromQp1 { 2 } else { 1 };
                 (source, CmMad::new(7, message).to_bytes().to_vec())
             }
-            // There is nothing that it could look like.
+            // Without an end, there is nothing to imitate.
             (_, None) => return Ok(()),
         };
         let way = self.forged_way(host);
@@ -42,7 +42,7 @@ impl CmSimulation {
         self.send_and_check(host)
     }
 
-    /// From an address that no host has.
+    /// The addresses of forged MADs: their source is no host's address.
     fn forged_way(&self, host: usize) -> (core::net::IpAddr, core::net::IpAddr) {
         let v6 = self.case.v6;
         (crate::datagram::address(0, host, v6), other_address(0, 0, v6))
@@ -75,12 +75,13 @@ impl CmSimulation {
     fn req_for_nobody(&mut self, host: usize) -> Vec<u8> {
         let service = Service { ud: false, port: NO_PORT };
         let way = self.forged_way(host);
-        // Refused like any other.
+        // It is refused like any other such request.
         self.model.forged_request(self.now, host, NOBODY, service, way);
         CmMad::new(7, self.req(host, service, 0xbad, [9; 8])).to_bytes().to_vec()
     }
 
-    /// What looks like a message of the target's peer; `None` if it would be one, or can't be.
+    /// Makes a message that looks like one of the target's peer; `None` if it would be a right one, or
+    /// can't be made.
     fn message(&mut self, host: usize, target: HalfId, what: Forgery) -> Option<CmMessage> {
         let way = self.forged_way(host);
         let t = &self.model.halves[target];
@@ -91,7 +92,7 @@ impl CmSimulation {
         let remote = peer.and_then(|peer| self.known(Id::Of(peer)));
         let qpn = self.model.qpn(target);
         if ud {
-            // Only the id of the request tells them apart.
+            // In a datagram service, only the id of the request identifies an answer.
             return (what == Forgery::SidrRepOfOther && active).then(|| {
                 CmMessage::from(SidrRep {
                     request_id: local,
@@ -121,7 +122,7 @@ impl CmSimulation {
                 dreq(NOBODY, qpn).into()
             }
             Forgery::RepFromOther => {
-                // Whoever is still waiting for an answer takes any.
+                // An end that still waits for an answer accepts any.
                 let _known = remote.filter(|_| active)?;
                 Rep {
                     local_comm_id: NOBODY,
@@ -195,7 +196,7 @@ impl CmSimulation {
     }
 }
 
-/// Bytes by chance, as many as a MAD has or not.
+/// Random bytes, as many as a MAD has or another number.
 fn noise(salt: u64) -> Vec<u8> {
     let len = if salt & 1 == 0 { 256 } else { (salt >> 8) as u32 % 300 };
     let mut bytes = pattern(len, salt);

@@ -18,7 +18,7 @@ use crate::datagram::{Datagram, address};
 use crate::rng::Rng;
 
 const QP1: u32 = 1;
-/// The interface of the first link.
+/// The interface index of the first link.
 const FIRST_INTERFACE: u32 = 2;
 const SOURCE_PORT: u16 = 0xc001;
 
@@ -27,11 +27,12 @@ pub(super) fn guid(host: usize) -> [u8; 8] {
     [0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, host as u8 + 1]
 }
 
-/// Where communication ids come from; a host started again goes on where it was.
+/// The source of communication ids. A host that starts again continues where it was.
 #[derive(Clone, Debug)]
 pub(super) struct Numbers {
     counter: Arc<AtomicU32>,
-    /// By chance, else one after the other: then the connections of all hosts have the same.
+    /// The seed of random ids. Without it, ids count up, so that connections of all hosts have the same
+    /// ids.
     seed: Option<u64>,
 }
 
@@ -51,21 +52,21 @@ impl Numbers {
     }
 }
 
-/// What a host's network looks like to its connection manager.
+/// The host's network, as its connection manager sees it.
 #[derive(Debug)]
 pub(super) struct Env {
     host: usize,
-    /// The addresses, one on each link.
+    /// The addresses and interface indexes, one for each link.
     addresses: Vec<(IpAddr, u32)>,
-    /// Whether each is there now.
+    /// Whether the host has each address now.
     pub(super) there: Vec<bool>,
     multi_path: bool,
-    /// Clients whose device is gone.
+    /// The clients whose device was removed.
     pub(super) removed: BTreeSet<ClientId>,
 }
 
 impl Env {
-    /// The addresses that are there now.
+    /// The addresses that the host has now, with their interface indexes.
     fn there(&self) -> impl Iterator<Item = (IpAddr, u32)> {
         self.addresses.iter().zip(&self.there).filter(|(_, there)| **there).map(|(a, _)| *a)
     }
@@ -148,14 +149,14 @@ impl CmHost {
         }
     }
 
-    /// The host starts afresh.
+    /// Starts the host again. Addresses that were gone stay gone.
     pub(super) fn reboot(&mut self, case: &CmCase) {
         let there = core::mem::take(&mut self.env.there);
         *self = Self::new(case, self.env.host, self.numbers.clone());
         self.env.there = there;
     }
 
-    /// Takes in what came to QP1.
+    /// Receives a datagram that came to QP1.
     pub(super) fn receive(&mut self, now: Duration, datagram: &Datagram) {
         let flow = &datagram.flow;
         let Some((mad, source_qpn)) = parse(datagram) else { return };
@@ -163,7 +164,7 @@ impl CmHost {
         self.take(now, (flow.dst, flow.src), ifindex, source_qpn, mad);
     }
 
-    /// Takes in a MAD, from and to these addresses.
+    /// Receives a MAD that was sent between these addresses.
     pub(super) fn take(
         &mut self,
         now: Duration,
@@ -177,7 +178,7 @@ impl CmHost {
     }
 }
 
-/// The datagram of a MAD. By its PSN, which counts all that were sent, it is known again.
+/// Makes the datagram of a MAD. Its PSN is the number of the MAD in the run, which identifies it later.
 pub(super) fn datagram(out: &OutgoingMad, psn: u32, now: Duration) -> Datagram {
     let flow = Flow::new(out.local, out.remote, SOURCE_PORT);
     let bth = Bth { dest_qpn: QP1, psn: Psn::new(psn), ..Bth::new(Opcode::UD_SEND_ONLY) };
@@ -209,7 +210,7 @@ fn parse(datagram: &Datagram) -> Option<(&[u8], u32)> {
     (packet.headers.bth.dest_qpn == QP1).then_some((packet.payload, deth.src_qpn))
 }
 
-/// The number by which a datagram is known, if it is whole.
+/// The number of the MAD in the run, if the datagram is undamaged.
 pub(super) fn number(datagram: &Datagram) -> Option<u32> {
     parse(datagram)?;
     Packet::parse(&datagram.bytes).ok().map(|p| p.headers.bth.psn.get())

@@ -1,5 +1,5 @@
-//! What one application sees of one connection, from first to last, whatever the network did: each
-//! event at most once, in a legal order, and one end.
+//! Checks what one application sees of one connection from first to last, whatever the network does:
+//! each event comes at most once, in a legal order, and the connection ends once.
 
 use core::time::Duration;
 
@@ -12,7 +12,7 @@ use super::case::{CmCase, CmFault, Decision, Quit};
 use super::model::Half;
 use crate::judge::{Verdict, demand};
 
-/// The events that may follow one of an id; 0xffff stands for none yet.
+/// The events that may follow an event of an id. `NONE` stands for no event yet.
 fn may_follow(before: u32, active: bool, ud: bool) -> &'static [u32] {
     match (before, active, ud) {
         (NONE, true, _) => &[ADDR_RESOLVED, ADDR_ERROR],
@@ -27,15 +27,16 @@ fn may_follow(before: u32, active: bool, ud: bool) -> &'static [u32] {
     }
 }
 
+/// No event has come yet.
 const NONE: u32 = 0xffff;
 
-/// Whether an event may come now.
+/// Checks that an event may come now.
 pub(super) fn next(half: &Half, kind: u32) -> Verdict {
     let before = half.told.last().copied().unwrap_or(NONE);
-    // The device may go at any time, once, and is the last that is heard.
+    // The device may be removed at any time, once. No event follows.
     let legal = match kind {
         DEVICE_REMOVAL => before != DEVICE_REMOVAL,
-        // As long as there is no connection yet.
+        // It comes only while there is no connection yet.
         ADDR_CHANGE => matches!(before, ADDR_RESOLVED | ROUTE_RESOLVED),
         _ => may_follow(before, half.active, half.ud).contains(&kind),
     };
@@ -45,7 +46,8 @@ pub(super) fn next(half: &Half, kind: u32) -> Verdict {
     })
 }
 
-/// When nothing can happen any more: whoever has asked has got an answer, and so has who accepted.
+/// Checks, when nothing can happen any more, that each end that connected or accepted has got an
+/// answer.
 pub(super) fn complete(half: &Half) -> Verdict {
     let answers = [
         CONNECT_RESPONSE,
@@ -68,22 +70,24 @@ pub(super) fn complete(half: &Half) -> Verdict {
     })
 }
 
-/// The longest that a packet may live (4.096 µs · 2^16): what is later can meet another connection.
+/// The longest time for which a packet may live (4.096 µs · 2^16). A later one can meet another
+/// connection.
 const PACKET_LIFE: Duration = Duration::from_millis(250);
-/// So many of a thousand: sixteen times in a row that does not happen.
+/// A number of lost MADs in a thousand that is so small that all sixteen transmissions of a message are
+/// never lost.
 const RARE: u64 = 50;
-/// Room for private data in any rejection.
+/// The least room for private data that a rejection has.
 const REJ_ROOM_MIN: usize = 136;
 /// An answer within this time comes before the last repetition.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Whether nothing goes wrong at all.
+/// Whether a case has no faults and nothing prevents success.
 pub(super) fn is_calm(case: &CmCase) -> bool {
     case.faults.is_empty() && is_fair(case)
 }
 
-/// Whether nothing stands in the way of those who try again: hardly a MAD gets lost, packets are in time,
-/// tables have room, and numbers of queue pairs do not come back.
+/// Whether repetitions are sure to succeed: hardly a MAD is lost, packets are in time, tables have
+/// room, and no queue pair number is used twice.
 pub(super) fn is_fair(case: &CmCase) -> bool {
     let is_fair = |fault: &CmFault| match fault {
         CmFault::LinkFaults { link_faults, .. } => {
@@ -103,7 +107,8 @@ pub(super) fn is_fair(case: &CmCase) -> bool {
         && qpns.len() == count
 }
 
-/// Where that is so, whoever is asked answers, and whoever is left agrees.
+/// Checks in a fair case that a peer that answers is reached, and that a peer that agrees to a
+/// disconnection is heard.
 pub(super) fn reached(case: &CmCase, half: &Half, kind: u32, status: i32) -> Verdict {
     let plan = &case.attempts[half.attempt];
     let (own, other) = match half.active {
@@ -113,7 +118,7 @@ pub(super) fn reached(case: &CmCase, half: &Half, kind: u32, status: i32) -> Ver
     let leaves = |end: &super::case::EndPlan| matches!(end.quit, Some((_, Quit::Destroy)));
     let decides = match plan.decision {
         Decision::Ignore => false,
-        // With more private data than there is room for it fails.
+        // A rejection with more private data than there is room for fails.
         Decision::Reject => plan.passive.private_len <= REJ_ROOM_MIN,
         Decision::Accept | Decision::Destroy => true,
     };
@@ -129,7 +134,8 @@ pub(super) fn reached(case: &CmCase, half: &Half, kind: u32, status: i32) -> Ver
     })
 }
 
-/// When nothing can happen any more, and nothing went wrong: both ends are connected, or none.
+/// Checks, when nothing can happen any more and nothing went wrong, that both ends are connected or
+/// neither is.
 pub(super) fn together(half: &Half, peer: &Half) -> Verdict {
     let ended = [DISCONNECTED, REJECTED, UNREACHABLE, DEVICE_REMOVAL];
     let is_up = |h: &Half| {

@@ -1,5 +1,5 @@
-//! A run: hosts with their connection managers, links, applications and faults of a case, step by step,
-//! beside the model that says what has to happen.
+//! A run: it executes the hosts, connection managers, links, applications and faults of a case step by
+//! step, and the model says what has to happen.
 
 use core::fmt;
 use core::time::Duration;
@@ -23,47 +23,47 @@ use crate::rng::Rng;
 use crate::run::Failure;
 use crate::trace::Trace;
 
-/// A byte of a MAD that is private data in every message that has some.
+/// The offset of a byte of a MAD that is private data in every message that has some.
 const PRIVATE_DATA: usize = 250;
-/// Steps that a run may take.
+/// The largest number of steps of a run.
 const STEPS_MAX: u32 = 200_000;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CmReport {
-    /// Virtual time.
+    /// The virtual time at the end.
     pub time: Duration,
-    /// Connections and resolutions asked for.
+    /// The number of attempts to connect or to resolve a service, counted when the address is resolved.
     pub attempts: u64,
-    /// Connections that were established at both ends, and services resolved.
+    /// The number of connections that the peer accepted, and of services resolved.
     pub established: u64,
-    /// Attempts that were rejected.
+    /// The number of attempts that were rejected.
     pub rejected: u64,
-    /// Attempts that ended unreachable.
+    /// The number of attempts that ended unreachable.
     pub unreachable: u64,
-    /// MADs sent.
+    /// The number of MADs sent.
     pub sent: u64,
-    /// MADs lost on the way.
+    /// The number of MADs lost on the way.
     pub dropped: u64,
-    /// MADs damaged on the way.
+    /// The number of MADs damaged on the way.
     pub corrupted: u64,
-    /// Depends on every MAD that was sent, and when.
+    /// A digest of every MAD that was sent, and when.
     pub digest: u64,
 }
 
 /// A process of a host.
 #[derive(Debug, Default)]
 pub(super) struct Process {
-    /// Its open files, event channels of its own, if it lives.
+    /// Its open files, each an event channel; empty if it has ended.
     pub(super) files: Vec<FileId>,
     dead: bool,
-    /// It does nothing until then.
+    /// The time until which it does nothing.
     pub(super) paused_until: Duration,
-    /// It reads no events until then.
+    /// The time until which it reads no events.
     deaf_until: Duration,
 }
 
-/// Hosts and what they do.
+/// A run of a case, with its hosts, network and model.
 #[derive(Debug)]
 pub struct CmSimulation {
     pub(super) case: CmCase,
@@ -73,38 +73,38 @@ pub struct CmSimulation {
     pub(super) hosts: Vec<CmHost>,
     pub(super) processes: BTreeMap<Place, Process>,
     pub(super) model: Model,
-    /// What is to be done, in order.
+    /// The planned actions, by time and order.
     schedule: BTreeMap<(Duration, u64), Action>,
     order: u64,
     files: u32,
-    /// All MADs by their number.
+    /// All MADs that were sent, by number.
     sent: Vec<Sent>,
     report: CmReport,
     print: bool,
-    /// Nothing stands in the way of those who try again.
+    /// Whether repetitions are sure to succeed.
     fair: bool,
     planted: Option<(usize, CmPlantedFault)>,
-    /// MADs and events of the host that does wrong.
+    /// The number of MADs and events of the host with the planted fault.
     done: u32,
 }
 
-/// What a host does wrong, to see whether it is noticed.
+/// A fault of a host, to check that the model notices it. Each happens to every n-th MAD or event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmPlantedFault {
-    /// Every so many MADs one is not sent.
+    /// A MAD is not sent.
     Lose(u32),
-    /// Every so many MADs one is sent twice.
+    /// A MAD is sent twice.
     Double(u32),
-    /// Every so many MADs one has a byte of its private data changed.
+    /// A byte of a MAD's private data is changed.
     Spoil(u32),
-    /// Every so many events one does not reach its application.
+    /// An event does not reach its application.
     Forget(u32),
 }
 
-/// Runs a case; a panic counts as a failure. `planted`: a host that does something wrong.
+/// Runs a case. A panic counts as a failure. `planted` names a host with a planted fault.
 ///
 /// # Errors
-/// A promise was broken.
+/// The first promise that was broken.
 pub fn run(
     case: &CmCase,
     planted: Option<(usize, CmPlantedFault)>,
@@ -118,18 +118,18 @@ pub fn run(
         }
         simulation.run()
     };
-    // Nothing of the simulation survives the panic.
+    // Nothing of the simulation is used after a panic.
     catch_unwind(AssertUnwindSafe(run))
         .unwrap_or_else(|panic| (Err(Failure::of_panic(panic.as_ref())), None))
 }
 
-/// The client that opened these files: their process, by the first of them.
+/// The client of a process: the number of the file that it opened first.
 fn client(first: FileId) -> ClientId {
     ClientId(u64::from(first.0))
 }
 
 impl CmSimulation {
-    /// Everything as it is before the first event.
+    /// Creates a run, before the first event.
     pub fn new(case: &CmCase) -> Self {
         let hosts = (0..case.hosts).map(|h| CmHost::new(case, h, Numbers::new(case, h)));
         let mut this = Self {
@@ -167,14 +167,14 @@ impl CmSimulation {
         this
     }
 
-    /// Records MADs.
+    /// Records MADs in `trace`.
     #[must_use]
     pub fn with_trace(mut self, trace: Trace) -> Self {
         self.net.trace = Some(trace);
         self
     }
 
-    /// Prints faults, commands and events, and MADs.
+    /// Prints faults, commands and events if `events`, and MADs if `packets`.
     #[must_use]
     pub fn printing(mut self, events: bool, packets: bool) -> Self {
         self.print = events;
@@ -182,7 +182,7 @@ impl CmSimulation {
         self
     }
 
-    /// Runs to the end, or to the first promise broken. Gives back the trace, if there is one.
+    /// Runs to the end, or until a promise is broken. Returns the trace, if there is one, as well.
     pub fn run(mut self) -> (Result<CmReport, Failure>, Option<Trace>) {
         let result = self.all();
         let at = self.now;
@@ -201,7 +201,7 @@ impl CmSimulation {
         self.model.halves.iter().filter(lives).try_for_each(life::complete)?;
         if life::is_calm(&self.case) {
             let halves = &self.model.halves;
-            // Data that nobody sent establishes what nobody confirmed.
+            // Simulated data can establish one end although the other never confirmed.
             let real = |h: &&super::model::Half| self.case.attempts[h.attempt].data_after.is_none();
             let mut peers = halves.iter().filter(real).filter_map(|h| Some((h, &halves[h.peer?])));
             peers.try_for_each(|(half, peer)| life::together(half, peer))?;
@@ -233,7 +233,7 @@ impl CmSimulation {
         breach("nothing goes on for ever", format!("{STEPS_MAX} steps"))
     }
 
-    /// One thing that happens now.
+    /// Carries out one thing that happens now.
     fn step(&mut self) -> Verdict {
         if let Some(first) = self.schedule.first_entry()
             && first.key().0 <= self.now
@@ -261,8 +261,8 @@ impl CmSimulation {
         Ok(())
     }
 
-    /// Sends what a host has to send, tells its applications what there is to tell, and looks whether
-    /// that is what has to be.
+    /// Sends the MADs that a host has to send, gives its applications their events, and checks both
+    /// against the model.
     pub(super) fn send_and_check(&mut self, host: usize) -> Verdict {
         for out in self.outgoing(host) {
             let mad = match CmMad::parse(&out.mad) {
@@ -285,7 +285,7 @@ impl CmSimulation {
         Ok(())
     }
 
-    /// What a host has to send.
+    /// The MADs that a host has to send.
     fn outgoing(&mut self, host: usize) -> Vec<OutgoingMad> {
         let mut mads = Vec::new();
         let planted = self.planted.filter(|(h, _)| *h == host).map(|(_, planted)| planted);
@@ -301,13 +301,13 @@ impl CmSimulation {
         mads
     }
 
-    /// Whether the host that does wrong does so now.
+    /// Whether the planted fault happens now.
     fn is_time(&mut self, every: u32) -> bool {
         self.done += 1;
         self.done.is_multiple_of(every)
     }
 
-    /// An application reads its events, unless it does nothing now.
+    /// Lets an application read its events, unless it is paused.
     fn tell(&mut self, place: Place) -> Verdict {
         let process = &self.processes[&place];
         if process.paused_until.max(process.deaf_until) > self.now {
@@ -344,14 +344,14 @@ impl CmSimulation {
         })
     }
 
-    /// An application has got an event: it must be one that is due.
+    /// Checks that an event that an application has got is due.
     fn told(&mut self, place: Place, file: FileId, event: &Event) -> Verdict {
         let owner = self.owner(file, event);
         let what = || format!("{place}: {} of id {}", event::name(event.kind), event.id);
         let Some(owner) = owner else {
             return breach("no event comes of what is not there", what());
         };
-        // Those of one id come in order.
+        // The events of one id come in order.
         let at = self.model.queue.iter().position(|(f, e)| *f == file && e.owner == owner);
         let expected = at.map(|at| self.model.queue.remove(at).1);
         let expected = expected.filter(|e| e.kind == event.kind);
@@ -395,7 +395,7 @@ impl CmSimulation {
         Ok(())
     }
 
-    /// Whose event it is, by the numbers in it.
+    /// The owner of an event, by the numbers in it.
     fn owner(&self, file: FileId, event: &Event) -> Option<Owner> {
         if event.uid < FIRST_HALF {
             let l = usize::try_from(event.uid).ok()?;
@@ -418,13 +418,14 @@ impl CmSimulation {
         }
     }
 
-    /// Plans something.
+    /// Plans an action.
     pub(super) fn plan(&mut self, at: Duration, action: Action) {
         self.order += 1;
         self.schedule.insert((at, self.order), action);
     }
 
-    /// A command of an application, as bytes; what it must come to is the model's word.
+    /// Executes a command of an application, given as bytes. It must end in `must`, which the model
+    /// says.
     pub(super) fn command(
         &mut self,
         (place, file): (Place, FileId),
@@ -527,7 +528,7 @@ impl CmSimulation {
         Ok(())
     }
 
-    /// Every application destroys all it has, or dies.
+    /// Lets every application destroy all its ids, or die.
     fn close_all(&mut self) -> Verdict {
         let places: Vec<Place> = self.processes.keys().copied().collect();
         for place in places {
@@ -551,7 +552,7 @@ impl CmSimulation {
         Ok(())
     }
 
-    /// What both ends were told about each other.
+    /// Checks that both ends were told the same about each other.
     pub(super) fn agree(&self, half: usize) -> Verdict {
         let h = &self.model.halves[half];
         let Some(peer) = h.peer.filter(|_| h.state == State::RepRcvd) else { return Ok(()) };
@@ -575,7 +576,7 @@ impl CmSimulation {
         }
     }
 
-    /// The next communication id that nobody has.
+    /// The communication id, if it is known.
     pub(super) fn known(&self, id: Id) -> Option<u32> {
         match id {
             Id::Raw(raw) => Some(raw),

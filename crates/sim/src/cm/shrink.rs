@@ -1,4 +1,4 @@
-//! Cutting a failing case down: whatever can be left out while the same promise is still broken.
+//! Reduces a failing case: leaves out whatever is not needed to break the same promise.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -9,7 +9,7 @@ use crate::link_faults::LinkFaults;
 use crate::run::Failure;
 use crate::shrink::{Shrinker, Shrunk};
 
-/// Cuts down a case that fails. Gives up after 3000 runs or a minute, with what it has.
+/// Reduces a case that fails. Stops after 3000 runs or a minute, with the smallest case found so far.
 pub fn shrink(
     case: &CmCase,
     failure: Failure,
@@ -57,7 +57,7 @@ impl Shrinker<'_, CmCase> {
         self.change(part(|w| w.overtake = 0));
         self.change(part(|w| w.straggle = 0));
         self.change(part(|w| w.corrupt = 0));
-        // Later faults come after it in any case.
+        // Each fault moves to the time of the fault before it, so the order stays the same.
         self.change(|case| {
             let before = i.checked_sub(1).map_or(Duration::ZERO, |b| case.faults[b].0);
             case.faults[i].0 = before;

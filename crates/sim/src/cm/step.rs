@@ -1,13 +1,13 @@
-//! What is to be done in a simulation of connection managers, and what an application does with an id.
+//! Actions of a simulation of connection managers, and the steps of an application with an id.
 
 use super::case::{CmFault, Place};
 use super::model::HalfId;
 
-/// Something that is to be done at some time.
+/// An action that is planned for some time.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     Fault(CmFault),
-    /// A process goes on.
+    /// A process that was paused continues.
     Wake(Place),
     Listen(usize),
     Unlisten(usize),
@@ -20,9 +20,9 @@ pub(super) enum Action {
 pub(super) enum Step {
     ResolveRoute,
     Connect,
-    /// The listening end accepts or rejects, the connecting one confirms.
+    /// The listening end accepts or rejects; the connecting end confirms.
     Decide,
-    /// The queue pair saw data.
+    /// The application reports that the queue pair saw data before the RTU.
     Notify,
     Disconnect,
     Destroy,

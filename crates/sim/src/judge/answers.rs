@@ -1,4 +1,4 @@
-//! What a responder sends back: only answers to what the peer has asked for.
+//! Checks that a responder answers with data only requests that ask for it.
 
 use polypath_wire::Psn;
 
@@ -6,7 +6,8 @@ use super::direction::Direction;
 use super::{Verdict, demand};
 
 impl Direction {
-    /// The responder sends part of an answer with data.
+    /// Notes that the responder sent a READ response with this PSN, which must belong to a request that
+    /// is answered so.
     pub(crate) fn answered(&self, psn: Psn) -> Verdict {
         let asked = self.request_of(psn).is_some_and(|i| self.ops[i].kind.is_answered());
         demand(asked, "only what was asked for is answered", || {

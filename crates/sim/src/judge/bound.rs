@@ -1,4 +1,5 @@
-//! Which memory windows the next work request of an end uses, and when it may be posted.
+//! Chooses the memory windows that the next work request of an end uses, and the time when it may be
+//! posted.
 
 use core::time::Duration;
 
@@ -6,11 +7,12 @@ use super::pair::Pair;
 use super::window::{By, Keys};
 use crate::case::{OpKind, Wrong};
 
-/// What makes a window invalid waits so long at most for the peer to be in the middle of a message.
+/// The longest time for which a work request that makes a window invalid waits for the peer to be in
+/// the middle of a message.
 const MID_MESSAGE: Duration = Duration::from_millis(20);
 
 impl Pair {
-    /// When end `e` wants to post, if there is room.
+    /// The time when end `e` wants to post its next work request, or `None` if it has none or no room.
     pub(crate) fn due(&self, e: usize) -> Option<Duration> {
         let at = self.directions[e].due()?;
         let op = &self.directions[e].ops[self.directions[e].next_to_post()];
@@ -18,8 +20,8 @@ impl Pair {
         Some(if waits { at + MID_MESSAGE } else { at })
     }
 
-    /// The windows that the next work request of end `e` is to use. Most requests use one if they can;
-    /// some of those that bear it, one that may be made invalid any moment.
+    /// Chooses the windows that the next work request of end `e` is to use. Most requests use a window
+    /// if they can. Some requests that tolerate it use a window that may be made invalid at any moment.
     pub(super) fn choose_windows(&mut self, e: usize) -> Keys {
         let direction = &self.directions[e];
         let op = &direction.ops[direction.next_to_post()];

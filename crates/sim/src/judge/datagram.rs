@@ -1,5 +1,6 @@
-//! UC and UD: what arrives is what was sent, whole, and unless the network stirs it, in order and once.
-//! What does not arrive nobody misses, unless the network lost nothing.
+//! Judges UC and UD. A message that arrives must be one that was sent, whole. It must arrive in order
+//! and once, unless the network reorders or repeats packets. A message may be missing, unless the
+//! network lost nothing.
 
 use polypath_transport::{Completion, QpType, WcOpcode, WcStatus};
 
@@ -9,16 +10,16 @@ use super::{Verdict, breach, demand};
 use crate::case::{OpKind, Wrong};
 use crate::io::Io;
 
-/// Bytes that the GRH takes.
+/// Bytes that the GRH takes at the start of a UD receive.
 const GRH_LEN: u32 = 40;
 
-/// What is known of one direction.
+/// The state of one direction of a UC or UD pair.
 #[derive(Debug)]
 pub(crate) struct Loose {
     service: QpType,
-    /// The network keeps packets in order and sends none twice.
+    /// Whether the network keeps packets in order and sends none twice.
     ordered: bool,
-    /// The last message that arrived.
+    /// The index of the last message that arrived.
     last: Option<usize>,
     arrived: usize,
 }
@@ -28,7 +29,7 @@ impl Loose {
         Self { service, ordered, last: None, arrived: 0 }
     }
 
-    /// The responder stored data of a WRITE.
+    /// Notes that the responder stored data of a WRITE.
     pub(crate) fn written(&self, direction: &Direction, addr: u64, data: &[u8]) -> Verdict {
         let fits = (0..direction.next_to_post()).rev().any(|i| {
             let op = &direction.ops[i];
@@ -45,7 +46,7 @@ impl Loose {
         })
     }
 
-    /// A message arrived.
+    /// Notes that a message arrived and completed `receive`.
     pub(crate) fn arrived(
         &mut self,
         direction: &Direction,
@@ -72,7 +73,7 @@ impl Loose {
         };
         let op = &direction.ops[i];
         let allowed = matches!(op.wrong, None | Some(Wrong::NoReceive));
-        demand(allowed, "what is wrong does not arrive", || format!("{i}: {op}"))?;
+        demand(allowed, "a wrong request does not arrive", || format!("{i}: {op}"))?;
         let told = (c.status, c.vendor_err, c.solicited, c.grh.is_some());
         let right = (WcStatus::Success, 0, op.solicited, extra > 0);
         demand(
@@ -88,12 +89,13 @@ impl Loose {
         Ok(())
     }
 
-    /// The network lost nothing, and there always was a receive: all has arrived.
+    /// Checks that all messages have arrived. To be called only if the network lost nothing and there
+    /// always was a receive.
     pub(crate) fn finish(&self, direction: &Direction) -> Verdict {
         let wanted =
             direction.ops.iter().filter(|op| op.kind.takes_receive() && op.wrong.is_none());
         let wanted = wanted.count();
-        demand(self.arrived >= wanted, "what nobody drops arrives", || {
+        demand(self.arrived >= wanted, "a message that nothing drops arrives", || {
             format!("{:#x}: {} of {wanted} messages", direction.qpn, self.arrived)
         })
     }

@@ -1,9 +1,9 @@
-//! The judge: a model of what verbs promise, which reads all that the queue pairs do.
+//! The judge: a model of what verbs promise. It checks everything that the queue pairs do.
 //!
-//! [`direction`] knows one direction of a reliable connection: what was posted, what of it the responder has
-//! executed, what came back. [`refusal`] knows which error each wrong work request has to end in.
-//! [`receiver`] knows receive queues, [`window`] memory windows. [`datagram`] judges UC and UD, which
-//! promise less.
+//! [`direction`] follows one direction of a reliable connection: the work requests posted, what the
+//! responder has executed of them, and the answers. [`refusal`] knows the error in which each wrong
+//! work request has to end. [`receiver`] follows receive queues, and [`window`] follows memory windows.
+//! [`datagram`] judges UC and UD, which promise less.
 
 mod answers;
 mod bound;
@@ -19,9 +19,9 @@ use crate::rng::Rng;
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breach {
-    /// Which promise: stays the same when a case is cut down.
+    /// The name of the promise. It stays the same when a case is reduced.
     pub rule: &'static str,
-    /// What was seen instead, with the numbers of those concerned.
+    /// A description of what was seen instead, with the numbers of the objects concerned.
     pub what: String,
 }
 
@@ -31,12 +31,12 @@ pub(crate) fn breach<T>(rule: &'static str, what: impl Into<String>) -> Result<T
     Err(Breach { rule, what: what.into() })
 }
 
-/// Fails unless the promise was kept.
+/// Returns a breach of `rule`, described by `what`, unless `kept` is true.
 pub(crate) fn demand(kept: bool, rule: &'static str, what: impl FnOnce() -> String) -> Verdict {
     if kept { Ok(()) } else { breach(rule, what()) }
 }
 
-/// The payload of a work request.
+/// Returns the payload of a work request: `len` bytes, determined by `seed`.
 pub(crate) fn pattern(len: u32, seed: u64) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let mut out = Vec::with_capacity(len as usize + 8);

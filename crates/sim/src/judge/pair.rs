@@ -18,7 +18,7 @@ use crate::host::SimHost;
 use crate::io::{Effect, Io, SRQNS};
 use crate::layout::{BUFFER, Layout, SRQ_DEPTH, is_own_key};
 
-/// An RNR NAK may have been on its way for so long.
+/// The longest time for which an RNR NAK may have been on its way.
 const LATE: Duration = Duration::from_millis(400);
 
 /// Why a queue pair is in the error state.
@@ -28,54 +28,54 @@ pub(crate) enum Ended {
     Failed,
     /// It refused a request.
     Refused,
-    /// Its application wanted it.
+    /// Its application moved it to the error state.
     Wanted,
 }
 
-/// One end.
+/// One end of a pair.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) host: usize,
     pub(crate) qpn: u32,
     srq: bool,
     receives: Receives,
-    /// The peer's work request that the next receive is for.
+    /// The index of the peer's work request that the next receive is for.
     next_receive: usize,
-    /// When the receive for each of the peer's work requests was posted.
+    /// The times when the receives were posted, by the index of the peer's work request.
     receive_posted: BTreeMap<u64, Duration>,
     pub(crate) ended: Option<Ended>,
-    /// Its host's process died.
+    /// Whether its host's process died.
     pub(crate) gone: bool,
-    /// Virtual time of its death.
+    /// The virtual time of that death.
     gone_at: Duration,
-    /// When it was last thawed: what it waits for it then waits for anew.
+    /// The time when it was last thawed. It then starts again to wait for whatever it waited for.
     pub(crate) thawed_at: Duration,
     last_wqe: u32,
-    /// RNR NAKs heard for the same packet: which, how many, since when.
+    /// RNR NAKs heard for the same packet: its PSN, how many, and the time of the first.
     not_ready: Option<(Psn, u32, Duration)>,
 }
 
-/// Two queue pairs.
+/// Two queue pairs that are connected, or send to each other.
 #[derive(Debug)]
 pub(crate) struct Pair {
     pub(crate) plan: PairPlan,
     pub(crate) ends: [End; 2],
-    /// The requests of each end.
+    /// The work requests of each end, in the order of `ends`.
     pub(crate) directions: [Direction; 2],
     /// The memory windows of each end.
     pub(super) windows: [Windows; 2],
     loose: [Loose; 2],
 }
 
-/// What the oracle has to know of the network.
+/// What the oracle has to know about the network.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conditions {
     pub(crate) now: Duration,
-    /// Packets were dropped or corrupted so far.
+    /// Whether packets have been dropped or corrupted so far.
     pub(crate) lossy: bool,
-    /// Something was wrong with a link, a path or a host so far.
+    /// Whether a link, a path or a host has been disturbed so far.
     pub(crate) disturbed: bool,
-    /// No host ever loses a link, an address or a path that it knows of.
+    /// Whether no host of the case ever loses a link, an address or a path that it knows.
     pub(crate) settled: bool,
 }
 
@@ -84,9 +84,9 @@ pub(crate) struct Conditions {
 pub(crate) struct Oracle {
     pub(crate) pairs: Vec<Pair>,
     by_qpn: BTreeMap<u32, (usize, usize)>,
-    /// Shared receive queues, by host and, if of XRC, number.
+    /// Shared receive queues, by host and, for XRC, number.
     pub(crate) shared: BTreeMap<(usize, Option<u32>), SharedQueue>,
-    /// What counters must hold, by host and address.
+    /// The values that counters must have, by host and address.
     counters: BTreeMap<(usize, u64), u64>,
 }
 
@@ -116,19 +116,20 @@ impl Pair {
         }
     }
 
-    /// Nothing is to be done or waited for any more.
+    /// Whether nothing is left to do or to wait for.
     pub(crate) fn done(&self) -> bool {
         (0..2).all(|e| self.ends[e].gone || self.directions[e].done())
     }
 
-    /// When end `e` wants to post a receive, for which of the peer's work requests.
+    /// The time when end `e` wants to post a receive, and the index of the peer's work request that it
+    /// is for.
     pub(crate) fn receive_due(&self, e: usize) -> Option<(Duration, usize)> {
         let (end, peer) = (&self.ends[e], &self.directions[1 - e]);
         let room = (end.receives.own.len() as u64) < peer.layout.depth;
         if self.plan.shares_receives(e) || end.gone || !room {
             return None;
         }
-        // What never gets a receive leaves none for those after it.
+        // A work request that never gets a receive leaves none for those after it.
         let next = (end.next_receive..peer.ops.len()).find(|i| peer.ops[*i].takes_receive());
         let next = next.and_then(|i| Some((peer.receive(i)?.0, i)));
         // A buffer is used again only when its work request is complete.
@@ -164,12 +165,12 @@ impl Pair {
         self.directions[e].post(now, host, ud, keys)
     }
 
-    /// One of the queue pairs is in error.
+    /// Whether one of the queue pairs is in the error state or gone.
     pub(crate) fn has_ended(&self) -> bool {
         self.ends.iter().any(|end| end.gone || end.ended.is_some())
     }
 
-    /// A key of end `e` is not valid any more.
+    /// Notes that a key of end `e` is not valid any more.
     fn invalidated(&mut self, e: usize, rkey: u32) -> Verdict {
         let owner = if is_own_key(rkey) { By::Owner } else { By::Peer };
         let by = self.windows[e].invalidated(rkey);
@@ -200,7 +201,7 @@ impl Pair {
         }
     }
 
-    /// A receive completed; gives it.
+    /// Notes that a receive completed, and returns it.
     fn receive_completed(
         &mut self,
         e: usize,
@@ -277,7 +278,7 @@ impl Pair {
             WcStatus::RetryExcErr => {
                 let patience = ack_timeout(plan.timeout) * 4 * (u32::from(plan.retry_cnt) + 1);
                 let excused = peer_left || (!plan.multipath && conditions.disturbed);
-                // Replays after NAKs count as retries, and take no time.
+                // Packets sent again after NAKs count as retries, and take no time.
                 let least = if conditions.disturbed { ack_timeout(plan.timeout) } else { patience };
                 let stalled = io.stalled_since(conditions.now.saturating_sub(waited));
                 // A queue pair whose plain peer died waits no longer than its own patience, whatever
@@ -288,7 +289,7 @@ impl Pair {
                     || plan.multipath
                     || !conditions.settled
                     || alone <= patience + LATE + stalls_of(io);
-                // The refusal can't have been lost, nor have come while this end was away.
+                // The refusal can't have been lost, and can't have come while this end was away.
                 let told = refused && !conditions.lossy && end.thawed_at.is_zero();
                 let waited = waited.saturating_sub(stalled);
                 plan.timeout != 0 && waited >= least && excused && !told && in_time
@@ -315,14 +316,14 @@ impl Pair {
         Ok(())
     }
 
-    /// The error state is there when it has to be, and only then.
+    /// Checks that the queue pair is in the error state if it has to be, and only then.
     fn check_state(&self, e: usize, host: &SimHost) -> Verdict {
         let end = &self.ends[e];
         let Some(qp) = host.qp(end.qpn) else { return Ok(()) };
         let (state, why) = (qp.state(), end.ended);
         let right = match why {
             None => self.directions[e].may_be(state),
-            // It still has to tell the peer.
+            // The queue pair may still have to tell its peer.
             Some(Ended::Refused) => true,
             Some(Ended::Failed | Ended::Wanted) => state == QpState::Err,
         };
@@ -331,7 +332,7 @@ impl Pair {
         })
     }
 
-    /// Everything has come to its end.
+    /// Checks the state at the end of the run. `untouched` is as for [`Oracle::finish`].
     fn finish(&self, hosts: &[SimHost], untouched: bool) -> Verdict {
         for (e, end) in self.ends.iter().enumerate().filter(|(_, end)| !end.gone) {
             let host = &hosts[end.host];
@@ -358,18 +359,19 @@ impl Pair {
     }
 }
 
-/// For how long a host did not run, all in all, and a retry more for each time.
+/// The total time for which a host did not run, plus the time of one more retry for each stall.
 fn stalls_of(io: &Io) -> Duration {
     io.stalls.iter().map(|(from, to)| *to - *from + LATE).sum()
 }
 
-/// 4.096 µs × 2^code.
+/// The local ACK timeout of a code: 4.096 µs × 2^code (IBTA 9.7.6.1.3).
 fn ack_timeout(code: u8) -> Duration {
     Duration::from_nanos(4096 << code)
 }
 
 impl Oracle {
-    /// Over a case, whose pairs have their memory as given.
+    /// Creates the oracle of a case. `layouts` are the memory layouts of its pairs, and `srq_base` is
+    /// the address of the first buffer of the shared receive queues.
     pub(crate) fn new(case: &Case, layouts: &[Layout], srq_base: u64) -> Self {
         let ordered = case.keeps_order();
         let pairs: Vec<_> =
@@ -405,7 +407,7 @@ impl Oracle {
         }
     }
 
-    /// Judges all that a host did in one round.
+    /// Judges everything that a host did in one round.
     pub(crate) fn judge(
         &mut self,
         number: usize,
@@ -504,7 +506,7 @@ impl Oracle {
         }
     }
 
-    /// A counter was used: it must have been what all before have made it.
+    /// Notes an atomic on a counter, which must have found the value that all earlier ones have left.
     fn count(&mut self, host: usize, addr: u64, op: AtomicOp, old: u64) -> Verdict {
         let value = self.counters.entry((host, addr)).or_default();
         demand(old == *value, "an atomic finds what the ones before left", || {
@@ -518,7 +520,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A host's process died, and with it its memory.
+    /// Notes that a host's process died, and its memory with it.
     pub(crate) fn died(&mut self, host: usize, now: Duration) {
         for end in self.pairs.iter_mut().flat_map(|p| &mut p.ends) {
             if end.host == host && !end.gone {
@@ -528,7 +530,8 @@ impl Oracle {
         self.counters.retain(|(h, _), _| *h != host);
     }
 
-    /// Everything is done: `untouched`: no packet was ever dropped, nor a receive missed.
+    /// Checks the state at the end of the run. `untouched` is true if no packet was ever dropped and no
+    /// receive was ever missing.
     pub(crate) fn finish(&self, hosts: &[SimHost], untouched: bool) -> Verdict {
         for pair in &self.pairs {
             pair.finish(hosts, untouched)?;

@@ -1,4 +1,4 @@
-//! Receive work requests: those of a queue pair, and those that queue pairs of a host share.
+//! Receive work requests of queue pairs, and of the shared receive queues of a host.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -14,30 +14,30 @@ use crate::layout::{BUFFER, SRQ_DEPTH};
 #[derive(Clone, Debug)]
 pub(crate) struct Receive {
     pub(crate) wr_id: u64,
-    /// XRC: the shared receive queue that it was posted to.
+    /// XRC: the number of the shared receive queue that it was posted to.
     pub(crate) srqn: Option<u32>,
     pieces: Vec<Sge>,
 }
 
 impl Receive {
-    /// One at `addr` of `len` bytes, in one piece or two.
+    /// Creates a receive of `len` bytes at `addr`, with two elements if `split`.
     pub(crate) fn new(wr_id: u64, addr: u64, len: u32, split: bool, lkey: u32) -> Self {
         let pieces = pieces(addr, len, lkey, split);
         Self { wr_id, srqn: None, pieces }
     }
 
-    /// One for a shared receive queue.
+    /// Creates a receive for a shared receive queue.
     fn shared(srqn: Option<u32>, wr_id: u64, addr: u64, split: bool) -> Self {
         let key = key_in(srqn.and_then(pd_of).unwrap_or(PD), KEY);
         Self { srqn, ..Self::new(wr_id, addr, BUFFER as u32, split, key) }
     }
 
-    /// As it is posted.
+    /// The work request as it is posted.
     pub(crate) fn wr(&self) -> RecvWr {
         RecvWr { wr_id: self.wr_id, sges: Sges::from_slice(&self.pieces) }
     }
 
-    /// Where byte `at` of a message goes.
+    /// The address where byte `at` of a message goes; `None` if it is beyond the end.
     pub(crate) fn place(&self, mut at: u32) -> Option<u64> {
         for piece in &self.pieces {
             if at < piece.len {
@@ -48,19 +48,19 @@ impl Receive {
         None
     }
 
-    /// The first bytes of what it holds.
+    /// The first `len` bytes of its buffer.
     pub(crate) fn read(&self, memory: &[u8], len: u32) -> Vec<u8> {
         let all = self.pieces.iter().flat_map(|p| &memory[p.addr as usize..][..p.len as usize]);
         all.take(len as usize).copied().collect()
     }
 }
 
-/// A scatter or gather list of one element or two, with a gap between them.
+/// A scatter or gather list of one element, or of two if `split`.
 pub(crate) fn pieces(addr: u64, len: u32, lkey: u32, split: bool) -> Vec<Sge> {
     if !split || len < 2 {
         return vec![Sge { addr, len, lkey }];
     }
-    // The second piece lies right after the first, but is looked up on its own.
+    // The second element follows the first without a gap, but its memory is looked up separately.
     let first = len / 3 + 1;
     let rest = Sge { addr: addr + u64::from(first), len: len - first, lkey };
     vec![Sge { addr, len: first, lkey }, rest]
@@ -69,13 +69,13 @@ pub(crate) fn pieces(addr: u64, len: u32, lkey: u32, split: bool) -> Vec<Sge> {
 /// A shared receive queue of a host, as its application sees it.
 #[derive(Debug, Default)]
 pub(crate) struct SharedQueue {
-    /// XRC: its number.
+    /// XRC: the number of the queue.
     srqn: Option<u32>,
-    /// Where its buffers begin.
+    /// The address of its first buffer.
     base: u64,
-    /// When each is posted, in order.
+    /// The times when receives are posted, in order.
     times: VecDeque<Duration>,
-    /// Posted and not taken.
+    /// Receives that are posted and not taken yet.
     pub(crate) posted: VecDeque<Receive>,
     free: Vec<u64>,
     next: u64,
@@ -94,17 +94,17 @@ impl SharedQueue {
         }
     }
 
-    /// When it wants to post next.
+    /// The time when it wants to post next; `None` if no receive is left or no buffer is free.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.times.front().copied().filter(|_| !self.free.is_empty())
     }
 
-    /// Posts what is due.
+    /// Posts the receives that are due.
     pub(crate) fn post(&mut self, now: Duration, host: &mut SimHost) {
         while self.due().is_some_and(|at| at <= now) {
             self.times.pop_front();
             let Some(slot) = self.free.pop() else { return };
-            // The slot is part of the number, so that a completion tells which buffer is free again.
+            // The number contains the slot, so that a completion tells which buffer becomes free.
             let wr_id = self.next * SRQ_DEPTH + slot;
             self.next += 1;
             let addr = self.base + slot * BUFFER;
@@ -115,7 +115,7 @@ impl SharedQueue {
         }
     }
 
-    /// A queue pair took one: it must be the oldest.
+    /// Notes that a queue pair took a receive, which must be the oldest, and returns it.
     pub(crate) fn took(&mut self, wr_id: u64) -> Result<Receive, Breach> {
         match self.posted.pop_front() {
             Some(receive) if receive.wr_id == wr_id => Ok(receive),
@@ -123,7 +123,7 @@ impl SharedQueue {
         }
     }
 
-    /// One has completed: its buffer is free.
+    /// Notes that a receive has completed, so that its buffer is free.
     pub(crate) fn completed(&mut self, receive: &Receive) {
         self.free.push(receive.wr_id % SRQ_DEPTH);
     }
@@ -132,24 +132,26 @@ impl SharedQueue {
 /// The receives of one queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Receives {
-    /// Posted to its own queue, oldest first.
+    /// Receives posted to its own queue, oldest first.
     pub(crate) own: VecDeque<Receive>,
-    /// Taken from the shared queue, not complete.
+    /// The receive taken from the shared queue that has not completed yet.
     pub(crate) taken: Option<Receive>,
 }
 
 impl Receives {
-    /// The one that data goes to now.
+    /// The receive that incoming data goes to now.
     pub(crate) fn current(&self) -> Option<&Receive> {
         self.taken.as_ref().or_else(|| self.own.front())
     }
 
+    /// Notes that a receive was taken from the shared queue, which may happen only if none is current.
     pub(crate) fn take(&mut self, receive: Receive) -> Verdict {
         let before = self.taken.replace(receive);
         demand(before.is_none(), "one receive at a time", || format!("{before:?} is in hand"))
     }
 
-    /// One has completed: it must be the one in hand, and be told of where it was taken from.
+    /// Notes that a receive has completed, and returns it. It must be the current one, and the
+    /// completion must name the queue that it was taken from.
     pub(crate) fn completed(&mut self, srqn: Option<u32>, wr_id: u64) -> Result<Receive, Breach> {
         let receive = self.taken.take().or_else(|| self.own.pop_front());
         match receive {

@@ -1,32 +1,33 @@
-//! Which error a wrong work request ends in (IBTA 9.9.2, 9.9.3, 10.10.3; `ibv_poll_cq(3)`).
+//! The error in which each wrong work request ends (IBTA 9.9.2, 9.9.3, 10.10.3; `ibv_poll_cq(3)`).
 
 use polypath_transport::{Access, QpEvent, WcStatus};
 
 use crate::case::{Op, OpKind, Wrong};
 
-/// What the peer says to a request that it refuses.
+/// How the peer refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// How the work request ends at the requester.
+    /// The status with which the work request completes at the requester.
     pub(crate) status: WcStatus,
-    /// How the responder hears of it.
+    /// How the responder's program is told of it.
     pub(crate) told: Told,
 }
 
-/// How the responder's program hears that a request was refused: in one way only (C9-222.1.1).
+/// How the responder's program is told that a request was refused: in one way only (C9-222.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// The receive work request in hand ends so.
+    /// The current receive work request completes with this status.
     Receive(WcStatus),
-    /// There is none: an asynchronous event.
+    /// There is no current receive work request, so an asynchronous event is raised.
     Event(QpEvent),
 }
 
-/// Memory, or an XRC shared receive queue, that is not there or not for this.
+/// The refusal of a request for memory, or for an XRC shared receive queue, that does not exist or may
+/// not be used so.
 pub(crate) const NO_ACCESS: Refusal =
     Refusal { status: WcStatus::RemAccessErr, told: Told::Event(QpEvent::AccessError) };
 
-/// The right that an operation needs.
+/// The right that an operation needs at the responder.
 fn right(kind: OpKind) -> Access {
     match kind {
         OpKind::Send | OpKind::SendImm | OpKind::SendInv | OpKind::LocalInv | OpKind::Bind => {
@@ -39,9 +40,10 @@ fn right(kind: OpKind) -> Access {
     }
 }
 
-/// What the peer, whose queue pair allows `access`, says to a work request; `None`: it executes it.
+/// How the peer, whose queue pair allows `access`, refuses a work request; `None` if it executes it.
 pub(crate) fn refusal(op: &Op, access: Access) -> Option<Refusal> {
-    // Whose protection domain would judge the rest?
+    // An unknown shared receive queue comes first, since its protection domain is needed to check the
+    // rest.
     if op.wrong == Some(Wrong::Queue) {
         return Some(NO_ACCESS);
     }
@@ -52,7 +54,7 @@ pub(crate) fn refusal(op: &Op, access: Access) -> Option<Refusal> {
         });
     }
     let (status, told) = match op.wrong? {
-        // With the message comes a receive: class J.
+        // The message takes a receive work request, which ends in error too (class J).
         Wrong::Key if op.kind == OpKind::SendInv => {
             (WcStatus::RemAccessErr, Told::Receive(WcStatus::RemAccessErr))
         }
@@ -66,7 +68,7 @@ pub(crate) fn refusal(op: &Op, access: Access) -> Option<Refusal> {
     Some(Refusal { status, told })
 }
 
-/// How a work request ends before, or without, the peer having a say.
+/// The status with which a work request fails at the requester, without an answer of the peer.
 pub(crate) fn local_error(op: &Op) -> Option<WcStatus> {
     (op.wrong == Some(Wrong::LocalKey)).then_some(WcStatus::LocProtErr)
 }

@@ -1,4 +1,4 @@
-//! What the commands of applications do.
+//! The effects of the commands of applications.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{Cma, Expected, FIRST_HALF, Half, HalfId, Listener, Model, Owner, Par
 use crate::cm::abi::{EADDRINUSE, EADDRNOTAVAIL, EINVAL, EISCONN, ENODEV, ENOENT, ENOMEM, event};
 use crate::cm::case::Service;
 
-/// Room for private data of an application.
+/// The room for private data of an application in each message, in bytes.
 const REQ_ROOM: usize = 56;
 const REP_ROOM: usize = 196;
 const REJ_ROOM: usize = 148;
@@ -20,7 +20,7 @@ const SIDR_REP_ROOM: usize = 136;
 type Outcome = Result<(), i32>;
 
 impl Model {
-    /// An id for a connection was created.
+    /// Notes that an id for a connection was created.
     pub(in crate::cm) fn created(&mut self, file: FileId, attempt: usize, id: u32) -> HalfId {
         let plan = &self.case.attempts[attempt];
         let host = plan.place.host;
@@ -73,7 +73,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether an address of a host has a device for a process.
+    /// Fails unless an address of a host has a device for a process.
     pub(super) fn has_device(&self, host: usize, link: usize, file: FileId) -> Outcome {
         if self.lost.contains(&(host, link)) {
             return Err(EADDRNOTAVAIL);
@@ -89,7 +89,7 @@ impl Model {
         self.take_early(now, host);
     }
 
-    /// How many of its events were reported.
+    /// Destroys a listening id. Returns how many of its events were reported.
     pub(in crate::cm) fn destroy_listener(&mut self, now: Duration, listener: usize) -> u32 {
         let l = &mut self.listeners[listener];
         l.destroyed = true;
@@ -98,7 +98,8 @@ impl Model {
         reported
     }
 
-    /// Events nobody has read go with their id, and connections nobody has seen with the event.
+    /// Drops the unread events of an id that is destroyed, and the connections that only those events
+    /// announce.
     fn drop_events(&mut self, now: Duration, owner: Owner) {
         let mut unseen = Vec::new();
         self.queue.retain(|(_, e)| {
@@ -121,7 +122,7 @@ impl Model {
         }
     }
 
-    /// Whether a command can name the id at all.
+    /// Fails unless a command may name the id.
     fn usable(&self, half: HalfId) -> Outcome {
         let h = &self.halves[half];
         match h.cma {
@@ -133,7 +134,7 @@ impl Model {
 
     pub(in crate::cm) fn resolve_addr(&mut self, half: HalfId) -> Outcome {
         self.usable(half)?;
-        // The source address was given, so that it is bound first.
+        // A source address was given, so the id is bound to it first.
         let (h, link) = (&self.halves[half], self.plan(half).link);
         self.has_device(h.host, link, h.file)?;
         self.halves[half].cma = Cma::Resolved;
@@ -236,7 +237,7 @@ impl Model {
         self.send_rej(now, half, RejectReason::ConsumerDefined, private)
     }
 
-    /// The answer is kept for those who ask again.
+    /// Answers a SIDR_REQ. The answer is kept, in case the request comes again.
     fn answer_sidr(&mut self, half: HalfId, status: u8, private: Vec<u8>) {
         let rep = What::SidrRep { status, private };
         let h = &mut self.halves[half];
@@ -245,7 +246,7 @@ impl Model {
         self.send(half, rep);
     }
 
-    /// A REJ of what came last; what had been agreed on waits for the end of its packets.
+    /// Sends a REJ of what came last. If a REP was sent, a time-wait follows.
     fn send_rej(
         &mut self,
         now: Duration,
@@ -265,7 +266,7 @@ impl Model {
         let rej = What::Rej { rejected, reason, private };
         self.send(half, rej.clone());
         if rep_sent {
-            // The peer may not get it, and confirm.
+            // The peer may not get the REJ, and may confirm.
             self.halves[half].answered = Some(rej);
             self.enter_timewait(now, half);
         } else {
@@ -277,7 +278,7 @@ impl Model {
     pub(in crate::cm) fn disconnect(&mut self, now: Duration, half: HalfId) -> Outcome {
         self.usable(half)?;
         match self.halves[half].state {
-            // It has an address, but no connection yet.
+            // The id has an address, but no connection yet.
             State::Fresh => return Err(EINVAL),
             State::Established => self.send_and_await(now, half, What::Dreq, State::DreqSent),
             State::DreqRcvd => self.send_drep(now, half),
@@ -310,8 +311,8 @@ impl Model {
         self.tell(half, event::ESTABLISHED, 0, Param::None);
     }
 
-    /// An id is destroyed, by its application or because that died. Returns how many of its events
-    /// were reported.
+    /// Destroys an id, because its application did so or died. Returns how many of its events were
+    /// reported.
     pub(in crate::cm) fn destroy(&mut self, now: Duration, half: HalfId) -> u32 {
         let h = &mut self.halves[half];
         let reported = h.reported;
@@ -343,7 +344,7 @@ impl Model {
         reported
     }
 
-    /// An id is moved to another event channel, and its unread events with it.
+    /// Moves an id to another event channel, with its unread events.
     pub(in crate::cm) fn migrate(&mut self, half: HalfId, to: FileId) -> Outcome {
         if !self.halves[half].owned {
             return Err(ENOENT);
@@ -357,7 +358,7 @@ impl Model {
         Ok(())
     }
 
-    /// A process died.
+    /// Closes a file of a process that died.
     pub(in crate::cm) fn close(&mut self, now: Duration, file: FileId) {
         for l in 0..self.listeners.len() {
             if self.listeners[l].file == file && !self.listeners[l].destroyed {
@@ -372,7 +373,7 @@ impl Model {
         self.queue.retain(|(f, _)| *f != file);
     }
 
-    /// The device of a process went away: connections that nobody has accepted end, all others can
+    /// Removes the device of a process. Connections that nobody has accepted end; all other ids can
     /// only be destroyed.
     pub(in crate::cm) fn remove_device(&mut self, now: Duration, file: FileId) {
         self.without_device.insert(file);
@@ -404,8 +405,8 @@ impl Model {
         self.queue.push((self.listeners[listener].file, event));
     }
 
-    /// An address goes away or comes back. Ids that have it and are not connected yet are told when
-    /// it goes; connections tell others of the rest.
+    /// Removes an address, or brings it back. Ids that have it and are not connected yet are told when
+    /// it goes. Connections tell their peers about the other addresses.
     pub(in crate::cm) fn address(&mut self, host: usize, link: usize, there: bool) {
         if there {
             self.lost.remove(&(host, link));
@@ -414,7 +415,7 @@ impl Model {
         }
         let (life, ways) = (self.life[host], self.own_ways(host));
         for half in 0..self.halves.len() {
-            // Without any address, what is left to do is done with those that were.
+            // Without any address, connections keep the number of addresses that they had.
             if self.is_here(half, host) && ways > 0 && self.halves[half].cma != Cma::Free {
                 self.halves[half].ways = ways;
             }

@@ -7,7 +7,7 @@ use polypath_cm::FileId;
 use super::{HalfId, What};
 use crate::cm::abi::Attr;
 
-/// Where it stands (IBTA 12.9.5, 12.9.6, 12.11).
+/// The state of a connection (IBTA 12.9.5, 12.9.6, 12.11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cm) enum State {
     /// Nothing was sent yet.
@@ -29,16 +29,16 @@ pub(in crate::cm) enum State {
     SidrRepSent,
 }
 
-/// Where the application's id stands.
+/// The state of the application's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cm) enum Cma {
     /// It has no address.
     Free,
-    /// It has one, but no connection yet.
+    /// It has an address, but no connection yet.
     Resolved,
     Connect,
     Disconnect,
-    /// The device is gone.
+    /// The device was removed.
     Removed,
 }
 
@@ -48,11 +48,11 @@ pub(in crate::cm) struct Retry {
     pub(super) what: What,
     pub(super) at: Duration,
     pub(super) timeout: Duration,
-    /// How often it was sent, but for the times that it was refused.
+    /// How often it was sent, without the times when it was refused.
     pub(super) sent: u32,
-    /// When it was sent first.
+    /// When it was first sent.
     pub(super) since: Duration,
-    /// It was refused and is sent again.
+    /// Whether it was refused and is sent again.
     pub(super) refused: bool,
 }
 
@@ -69,37 +69,38 @@ pub(in crate::cm) struct Half {
     pub(in crate::cm) peer: Option<HalfId>,
     /// Its communication id, once it was seen.
     pub(in crate::cm) comm: Option<u32>,
-    /// The application's number for it, and the application's own name.
+    /// The number of the application's id.
     pub(in crate::cm) id: Option<u32>,
+    /// The number that the application gave to it.
     pub(in crate::cm) uid: u64,
-    /// The application has given it a name: until then it gets no events.
+    /// Whether the application has given it its own number. Until then it gets no events.
     pub(in crate::cm) named: bool,
-    /// The application holds the id.
+    /// Whether the application holds the id.
     pub(in crate::cm) owned: bool,
-    /// The connection manager knows nothing of it any more.
+    /// Whether the connection manager has forgotten it.
     pub(in crate::cm) forgotten: bool,
     pub(in crate::cm) cma: Cma,
     pub(in crate::cm) state: State,
     pub(super) retry: Option<Retry>,
     /// When its time-wait ends.
     pub(super) until: Option<Duration>,
-    /// How long it waits for an answer at most.
+    /// The longest time that it waits for an answer.
     pub(super) longest: Duration,
     /// The listener that was asked, if a request announced it.
     pub(super) listener: Option<usize>,
-    /// Events that the application has got.
+    /// The number of events that the application has got.
     pub(in crate::cm) reported: u32,
-    /// What it says again: the answer to a request for its service, or a late refusal.
+    /// What it sends again if asked again: the answer to a request for its service, or a late refusal.
     pub(super) answered: Option<What>,
-    /// What its queue pair was told.
+    /// The attributes that its queue pair was told.
     pub(in crate::cm) attr: Option<Attr>,
     /// The kinds of the events that its application got.
     pub(in crate::cm) told: Vec<u32>,
-    /// How many addresses it has to tell its peer.
+    /// The number of addresses that it has to tell its peer.
     pub(super) ways: usize,
-    /// It was told that its address is gone.
+    /// Whether it was told that its address is gone.
     pub(super) address_lost: bool,
-    /// A request was sent for it.
+    /// Whether a request was sent for it.
     pub(in crate::cm) asked: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the MADs of peers do.
+//! The effects of the MADs of peers.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -9,9 +9,9 @@ use super::{Cma, HalfId, Id, Model, Param, Sent, State, What};
 use crate::cm::abi::event;
 
 impl Model {
-    /// A MAD that was sent comes to a host. (What was not sent, but forged, changes nothing.)
+    /// A MAD that was sent comes to a host. (A forged MAD changes nothing.)
     pub(in crate::cm) fn deliver(&mut self, now: Duration, host: usize, sent: &Sent) {
-        // Answers go where it came from.
+        // Answers go back to where the MAD came from.
         let back = (sent.way.1, sent.way.0);
         let (from, to) = (half_of(sent.from), half_of(sent.to));
         match (&sent.what, from, to) {
@@ -46,7 +46,7 @@ impl Model {
         }
     }
 
-    /// A REP is the first answer, or it asks for the RTU again.
+    /// Handles a REP: it is the first answer, or it asks for the RTU again.
     fn rep(
         &mut self,
         now: Duration,
@@ -92,7 +92,7 @@ impl Model {
         back: (IpAddr, IpAddr),
     ) {
         if !self.is_here(to, host) || self.halves[to].peer != Some(from) {
-            // This end is gone, and what told the peer so got lost.
+            // This end is gone, and the MAD that told the peer so was lost.
             let (rejected, reason) = (Rejected::Other, RejectReason::InvalidCommId);
             let rej = What::Rej { rejected, reason, private: Vec::new() };
             return self.answer(host, rej, (Id::Of(to), Id::Of(from)), back);
@@ -103,7 +103,7 @@ impl Model {
         if self.halves[to].active {
             return;
         }
-        // A connection with several addresses is told several.
+        // A connection with several addresses answers with its own list.
         if list && self.halves[to].ways > 1 {
             self.send_to(to, What::Rtu { list }, Id::Of(from), back);
         }
@@ -128,7 +128,7 @@ impl Model {
         }
     }
 
-    /// Whom a REJ is about, if it is about anybody who is still there.
+    /// The end that a REJ concerns, if it is still there.
     fn rejected(
         &self,
         host: usize,
@@ -185,7 +185,7 @@ impl Model {
     ) {
         let known = self.is_here(to, host) && self.halves[to].peer == Some(from);
         if !known {
-            // This end is gone; the peer's may go too.
+            // This end is gone, so the peer may end as well.
             return self.answer(host, What::Drep, (Id::Of(to), Id::Of(from)), back);
         }
         match self.halves[to].state {
@@ -195,7 +195,7 @@ impl Model {
                 let owned = h.owned;
                 self.ended(to, 0);
                 if !owned {
-                    // Nobody is left who could agree.
+                    // No application is left that could agree.
                     self.send_drep(now, to);
                 }
             }
@@ -206,7 +206,7 @@ impl Model {
         }
     }
 
-    /// The answer to a service id resolution.
+    /// Handles the answer to a service id resolution.
     fn resolved(&mut self, now: Duration, to: HalfId, status: u8, private: Vec<u8>) {
         if status == SidrStatus::Unsupported.code() && self.asks_again(now, to) {
             return;

@@ -1,9 +1,9 @@
-//! What IBTA chapter 12 and the RDMA CM promise, as a model that runs beside the real thing.
+//! A model of what IBTA chapter 12 and RDMA CM promise. It runs beside the real connection manager.
 //!
-//! The model knows who meant whom: it never looks up a communication id, so that a MAD that finds the
-//! wrong connection is noticed. For everything put into a connection manager (a command, a MAD, the
-//! passing of time) it says which MADs have to be sent at once ([`Model::due`]) and which events have to
-//! be there for which application ([`Model::queue`]); nothing else may happen.
+//! The model knows which end each message is for. It never looks up a communication id, so that it
+//! notices a MAD that finds the wrong connection. For everything given to a connection manager (a
+//! command, a MAD, the passing of time) it says which MADs have to be sent at once ([`Model::due`]) and
+//! which events each application has to get ([`Model::queue`]). Nothing else may happen.
 
 mod commands;
 mod half;
@@ -25,27 +25,27 @@ pub(super) use half::{Cma, Half, State};
 use crate::datagram::address;
 use crate::judge::pattern;
 
-/// Applications call the first end by this name, listeners by smaller ones.
+/// The number by which applications call the first end. Listeners have smaller numbers.
 pub(super) const FIRST_HALF: u64 = 0x1000;
 
-/// One end of a connection, by its place in [`Model::halves`].
+/// One end of a connection, as its index in [`Model::halves`].
 pub(super) type HalfId = usize;
 
 /// A communication id, in a MAD that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Id {
-    /// That of one end, to be learned if it is not known yet.
+    /// That of one end. It is learnt from the MAD if it is not known yet.
     Of(HalfId),
-    /// Just this number.
+    /// This number.
     Raw(u32),
 }
 
-/// What a MAD says.
+/// The kind of a MAD, and what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Req,
     Rep,
-    /// With the addresses of the sender, if it has several.
+    /// `list`: with the addresses of the sender, because it has several.
     Rtu {
         list: bool,
     },
@@ -68,16 +68,16 @@ pub(super) enum What {
 /// A MAD that has to be sent.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Due {
-    /// By this host.
+    /// The number of the host that sends it.
     pub(super) host: usize,
     pub(super) what: What,
     /// The sender's communication id.
     pub(super) local: Id,
-    /// The receiver's.
+    /// The receiver's communication id.
     pub(super) remote: Id,
-    /// From and to these addresses.
+    /// The source and destination addresses.
     pub(super) way: (IpAddr, IpAddr),
-    /// Or any others of the same two hosts.
+    /// Whether other addresses of the same two hosts are right as well.
     pub(super) any_way: bool,
 }
 
@@ -97,10 +97,10 @@ impl fmt::Debug for Due {
     }
 }
 
-/// What was sent, by whom and to whom; a MAD that somebody forged is `None`.
+/// A MAD that was sent.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
-    /// By this host.
+    /// The number of the host that sent it.
     pub(super) host: usize,
     pub(super) out: OutgoingMad,
     pub(super) what: What,
@@ -109,29 +109,29 @@ pub(super) struct Sent {
     pub(super) way: (IpAddr, IpAddr),
 }
 
-/// What an event says beyond its kind.
+/// The parameters of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Param {
     None,
-    /// Private data alone.
+    /// Only private data.
     Private {
         ud: bool,
         private: Vec<u8>,
     },
-    /// The peer's queue pair, with the numbers of its parameters.
+    /// The peer's queue pair number and the numbers of its parameters; `None` is not checked.
     Conn {
         qpn: u32,
         numbers: [Option<u8>; 4],
         private: Vec<u8>,
     },
-    /// The queue pair of a datagram service.
+    /// The queue pair number of a datagram service.
     Ud {
         qpn: u32,
         private: Vec<u8>,
     },
 }
 
-/// Whose event it is.
+/// The id that an event is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Half(HalfId),
@@ -156,22 +156,22 @@ pub(super) struct Listener {
     pub(super) life: u32,
     pub(super) file: FileId,
     pub(super) service: Service,
-    /// On the address of this link only.
+    /// The link whose address it listens on; `None` means all addresses.
     pub(super) link: Option<usize>,
     pub(super) id: u32,
     pub(super) bound: bool,
-    /// Its device is gone.
+    /// Whether its device was removed.
     pub(super) removed: bool,
-    /// It was told that its address is gone.
+    /// Whether it was told that its address is gone.
     pub(super) address_lost: bool,
     pub(super) listening: bool,
-    /// Requests that may still wait.
+    /// The number of requests that may still wait.
     pub(super) backlog: u32,
     pub(super) reported: u32,
     pub(super) destroyed: bool,
 }
 
-/// A request that nobody serves waits a moment for its listener.
+/// A request for a service without a listener, which waits a moment for one.
 #[derive(Clone, Debug)]
 struct Early {
     host: usize,
@@ -183,22 +183,22 @@ struct Early {
     way: (IpAddr, IpAddr),
 }
 
-/// Every end of every connection, and what has to happen.
+/// The state of every end of every connection, and what has to happen.
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) case: CmCase,
     pub(super) halves: Vec<Half>,
     pub(super) listeners: Vec<Listener>,
     early: Vec<Early>,
-    /// How often each host was started.
+    /// How often each host was started again.
     pub(super) life: Vec<u32>,
     /// Addresses that are gone, by host and link.
     pub(super) lost: BTreeSet<(usize, usize)>,
-    /// Files whose device is gone.
+    /// The files of processes whose device was removed.
     pub(super) without_device: BTreeSet<FileId>,
     /// MADs that have to be sent now.
     pub(super) due: Vec<Due>,
-    /// Events that wait for their application.
+    /// The events that applications have not read yet.
     pub(super) queue: Vec<(FileId, Expected)>,
 }
 
@@ -221,7 +221,7 @@ impl Model {
         &self.case.attempts[self.halves[half].attempt]
     }
 
-    /// The private data of one end: of its request or its answer.
+    /// The private data that one end sends in its request or its answer.
     pub(super) fn private(&self, half: HalfId) -> Vec<u8> {
         let (h, plan) = (&self.halves[half], self.plan(half));
         let end = if h.active { &plan.active } else { &plan.passive };
@@ -229,14 +229,14 @@ impl Model {
         pattern(end.private_len as u32, self.case.seed ^ salt << 16)
     }
 
-    /// The addresses of one end and its peer.
+    /// The addresses of one end and of its peer.
     pub(super) fn way(&self, half: HalfId) -> (IpAddr, IpAddr) {
         let plan = self.plan(half);
         let ends = [plan.place.host, plan.to].map(|h| address(plan.link, h, self.case.v6));
         if self.halves[half].active { (ends[0], ends[1]) } else { (ends[1], ends[0]) }
     }
 
-    /// The host of an address, if it is one of ours.
+    /// The host that has an address, if it is one of ours.
     pub(super) fn host_of(&self, ip: IpAddr) -> Option<usize> {
         let (links, v6) = (self.case.links.len(), self.case.v6);
         (0..self.case.hosts).find(|h| (0..links).any(|l| address(l, *h, v6) == ip))
@@ -248,18 +248,18 @@ impl Model {
         (SocketAddr::new(ip(plan.place.host), 0), SocketAddr::new(ip(plan.to), plan.service.port))
     }
 
-    /// Addresses that a host has now and tells its peers.
+    /// The number of addresses that a host has now and tells its peers.
     fn own_ways(&self, host: usize) -> usize {
         let there = (0..self.case.links.len()).filter(|l| !self.lost.contains(&(host, *l)));
         if self.case.multi_path { there.count() } else { 0 }
     }
 
-    /// An RTU of one end.
+    /// The RTU that one end sends.
     fn rtu_of(&self, half: HalfId) -> What {
         What::Rtu { list: self.halves[half].ways > 1 }
     }
 
-    /// A MAD from one end to its peer is due.
+    /// Notes that a MAD from one end to its peer is due.
     fn send(&mut self, from: HalfId, what: What) {
         let peer = self.halves[from].peer.map_or(Id::Raw(0), Id::Of);
         self.send_to(from, what, peer, self.way(from));
@@ -271,12 +271,12 @@ impl Model {
         self.due.push(Due { host, what, local: Id::Of(from), remote, way, any_way });
     }
 
-    /// An answer of a host, for no connection of its own.
+    /// Notes that an answer of a host is due that belongs to no connection of its own.
     fn answer(&mut self, host: usize, what: What, ids: (Id, Id), way: (IpAddr, IpAddr)) {
         self.due.push(Due { host, what, local: ids.0, remote: ids.1, way, any_way: false });
     }
 
-    /// Something happened to a connection: its application is to know, if it has the id and has not
+    /// Notes an event of a connection for its application, if the application has the id and has not
     /// been told of the end yet.
     fn tell(&mut self, half: HalfId, kind: u32, status: i32, param: Param) {
         let h = &self.halves[half];
@@ -295,7 +295,7 @@ impl Model {
         self.queue.push((self.halves[half].file, event));
     }
 
-    /// Connections that a connection manager holds now.
+    /// The number of connections that a connection manager holds now.
     fn held(&self, host: usize) -> usize {
         self.here(host).filter(|(_, h)| h.state != State::Fresh).count()
     }
@@ -312,7 +312,7 @@ impl Model {
         h.host == host && h.life == self.life[host] && !h.forgotten
     }
 
-    /// A host starts afresh: all it knew is gone, and everybody on it.
+    /// A host starts again: it loses all connections, and all processes with their events.
     pub(super) fn reboot(&mut self, host: usize) {
         let life = self.life[host];
         let gone: Vec<FileId> = self

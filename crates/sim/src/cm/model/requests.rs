@@ -1,4 +1,4 @@
-//! Requests, for connections and for the resolution of services, and who gets them.
+//! Requests for connections and for the resolution of services, and the listeners that get them.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -13,13 +13,13 @@ use super::{
 use crate::cm::abi::event;
 use crate::cm::case::Service;
 
-/// The status of a SIDR_REP for a service that nobody has.
+/// The status of a SIDR_REP for a service that no process has.
 const UNSUPPORTED: u8 = 1;
-/// The status of a SIDR_REP whose service refuses.
+/// The status of a SIDR_REP of a service that refuses.
 const REFUSED: u8 = 2;
 
 impl Model {
-    /// Whether anybody listens on a service, on whatever address.
+    /// Whether any process listens on a service, on whatever address.
     pub(in crate::cm) fn serves(&self, host: usize, service: Service) -> bool {
         let life = self.life[host];
         self.listeners.iter().any(|l| {
@@ -27,8 +27,8 @@ impl Model {
         })
     }
 
-    /// A request came, of an end or (with its communication id) of nobody; the addresses are those of
-    /// the answer.
+    /// Handles a request of an end, or a forged request, given by its communication id. `way` holds the
+    /// addresses of the answer.
     pub(super) fn request(
         &mut self,
         now: Duration,
@@ -48,7 +48,7 @@ impl Model {
         }
     }
 
-    /// Requests that waited for their listener: it is there now, or they have waited enough.
+    /// Serves the requests whose listener has come, or that have waited long enough.
     pub(super) fn take_early(&mut self, now: Duration, host: usize) {
         let waiting = core::mem::take(&mut self.early);
         let is_due = |e: &Early| e.host == host && (e.until <= now || self.serves(host, e.service));
@@ -94,17 +94,17 @@ impl Model {
         if !served {
             return refuse(self, RejectReason::InvalidServiceId, Id::Of(from));
         }
-        // No room is silence: the peer asks again.
+        // Without room, the request is dropped silently, and the peer sends it again.
         if self.held(host) < self.case.max_connections {
             self.announce(host, from, service);
         }
     }
 
-    /// The request came before, and its connection still lives.
+    /// Handles a repeated request whose connection still exists.
     fn asked_again(&mut self, child: HalfId, way: (IpAddr, IpAddr)) {
         let h = &self.halves[child];
         match (h.state, h.answered.clone()) {
-            // The application takes its time.
+            // The application has not decided yet.
             (State::ReqRcvd, _) => {
                 let peer = h.peer.map_or(Id::Raw(0), Id::Of);
                 let mra = What::Mra(polypath_wire::cm::Mraed::Req);
@@ -115,8 +115,9 @@ impl Model {
         }
     }
 
-    /// The peer uses a queue pair that is connected here already: what it says is refused, and the old
-    /// connection ends, if it is the peer's word. True if so.
+    /// Handles a request or REP with a queue pair of the peer that is connected here already: it is
+    /// refused as stale. The old connection ends if the message comes from the peer's address. Returns
+    /// whether it was stale.
     pub(super) fn stale(
         &mut self,
         now: Duration,
@@ -137,13 +138,13 @@ impl Model {
         };
         let reason = RejectReason::StaleConnection;
         let what = What::Rej { rejected, reason, private: Vec::new() };
-        // A REP named our end, which the refusal names in turn.
+        // A REP names our end, so the refusal names it as well.
         let local = match rejected {
             Rejected::Rep => self.halves[from].peer.map_or(Id::Raw(0), Id::Of),
             _ => Id::Raw(0),
         };
         self.answer(host, what, (local, Id::Of(from)), way);
-        // Only who is heard from where the connection began can be the peer.
+        // Only a sender at the address where the connection began can be the peer.
         if self.halves[old].state == State::Established && self.way(old).1 == way.1 {
             self.send_and_await(now, old, What::Dreq, State::DreqSent);
         }
@@ -155,7 +156,7 @@ impl Model {
         if self.halves[half].active { plan.active.qpn } else { plan.passive.qpn }
     }
 
-    /// A new connection for a listening application.
+    /// Announces a new connection to a listening application.
     fn announce(&mut self, host: usize, from: HalfId, service: Service) {
         let asker = &self.halves[from];
         let (attempt, ud) = (asker.attempt, asker.ud);
@@ -176,7 +177,7 @@ impl Model {
         let half = Half { peer: Some(from), longest: RESPONSE, uid, ways, ..half };
         self.halves.push(half);
         let Some(listener) = listener else {
-            // Somebody listens, but not on this address.
+            // A process listens, but not on this address.
             return self.refuse_unseen(child, RejectReason::ConsumerDefined);
         };
         if self.has_device(host, link, file).is_err() {
@@ -196,7 +197,7 @@ impl Model {
         let param = if ud {
             Param::Private { ud, private }
         } else {
-            // What the peer initiates, this end responds to.
+            // The initiator depth of the peer is the responder resources of this end.
             let numbers = [initiator, responder, retries, rnr_retries].map(Some);
             Param::Conn { qpn: plan.active.qpn, numbers, private }
         };
@@ -224,9 +225,9 @@ impl Model {
     }
 }
 
-/// What somebody forged, and how it is answered.
+/// Forged MADs, and their answers.
 impl Model {
-    /// A request for nobody, from nowhere.
+    /// Handles a forged request for a service that no process has.
     pub(in crate::cm) fn forged_request(
         &mut self,
         now: Duration,
@@ -238,7 +239,7 @@ impl Model {
         self.request(now, host, Err(id), service, way);
     }
 
-    /// An answer to what nobody sent.
+    /// Notes that a host has to answer a forged MAD.
     pub(in crate::cm) fn forged(
         &mut self,
         host: usize,

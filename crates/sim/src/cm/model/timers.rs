@@ -1,21 +1,24 @@
-//! What the passing of time does: repetitions, giving up, the end of time-wait.
+//! The effects of the passing of time: repetitions, giving up, and the end of time-wait.
 
 use core::time::Duration;
 
 use super::{HalfId, Model, Param, State, What, half::Retry};
 use crate::cm::abi::{ETIMEDOUT, event};
 
-/// How long an answer may take (`CMA_CM_RESPONSE_TIMEOUT`, 4.096 µs · 2^20, rounded as in Linux).
+/// The time that an answer may take (`CMA_CM_RESPONSE_TIMEOUT`, 4.096 µs · 2^20, rounded as in Linux).
 pub(super) const RESPONSE: Duration = Duration::from_millis(4096);
-/// Twice a packet's life on Ethernet (4.096 µs · 2^16), which a REQ's answer may take besides.
+/// Twice a packet's lifetime on Ethernet (4.096 µs · 2^16), which the answer to a REQ may take in
+/// addition.
 pub(super) const FLIGHT: Duration = Duration::from_millis(512);
-/// What an MRA asks for (`CMA_CM_MRA_SETTING`, 4.096 µs · 2^24) and what its answer may take besides.
+/// The time that an MRA asks for (`CMA_CM_MRA_SETTING`, 4.096 µs · 2^24), and twice a packet's
+/// lifetime.
 pub(super) const PATIENCE: Duration = Duration::from_millis(65_536 + 512);
-/// How long packets may still be under way (4.096 µs · 2^17, the ACK timeout of the queue pairs).
+/// The time-wait: how long packets may still be under way (4.096 µs · 2^17, the ACK timeout of the
+/// queue pairs).
 const TIMEWAIT: Duration = Duration::from_millis(512);
-/// The first repetition of a DREQ; each takes twice the time of the one before.
+/// The time until the first repetition of a DREQ. Each further one takes twice as long.
 const DREQ_FIRST: Duration = Duration::from_millis(250);
-/// A message and its repetitions (`CMA_MAX_CM_RETRIES` and one).
+/// The number of transmissions of a message: `CMA_MAX_CM_RETRIES` and one.
 const TRANSMISSIONS: u32 = 16;
 /// How long a service that does not exist is asked for again.
 const ASKS_FOR: Duration = Duration::from_millis(200);
@@ -23,13 +26,13 @@ const ASKS_FOR: Duration = Duration::from_millis(200);
 pub(super) const GRACE: Duration = Duration::from_millis(200);
 
 impl Model {
-    /// When something has to happen at a host.
+    /// The time when something has to happen at a host next.
     pub(in crate::cm) fn deadline(&self, host: usize) -> Option<Duration> {
         let early = self.early.iter().filter(|e| e.host == host).map(|e| e.until);
         self.here(host).filter_map(|(_, h)| h.deadline()).chain(early).min()
     }
 
-    /// Time has come to `now` at a host.
+    /// Lets everything happen that is due at a host by `now`.
     pub(in crate::cm) fn tick(&mut self, now: Duration, host: usize) {
         let due = |h: &super::Half| h.deadline().is_some_and(|at| at <= now);
         loop {
@@ -40,7 +43,7 @@ impl Model {
         self.take_early(now, host);
     }
 
-    /// A MAD is sent that is repeated until it is answered.
+    /// Sends a MAD that is repeated until it is answered, and enters `state`.
     pub(super) fn send_and_await(&mut self, now: Duration, half: HalfId, what: What, state: State) {
         let h = &mut self.halves[half];
         h.state = state;
@@ -50,20 +53,21 @@ impl Model {
         self.send(half, what);
     }
 
-    /// What was asked for does not exist, yet. False: it was asked for long enough.
+    /// The service does not exist yet: plans to ask again. Returns false if it was asked for long
+    /// enough.
     pub(super) fn asks_again(&mut self, now: Duration, half: HalfId) -> bool {
         let Some(retry) = &mut self.halves[half].retry else { return false };
         let last = retry.since + ASKS_FOR;
         if now >= last {
             return false;
         }
-        // The time that has passed is doubled.
+        // The time since the first request is doubled.
         let at = now + (now - retry.since).max(Duration::from_millis(5));
         (retry.at, retry.refused) = (at.min(last), true);
         true
     }
 
-    /// The peer asks for patience.
+    /// The peer asked for patience by an MRA.
     pub(super) fn postpone(&mut self, now: Duration, half: HalfId, state: State) {
         let h = &mut self.halves[half];
         h.state = state;
@@ -77,7 +81,7 @@ impl Model {
         (h.state, h.retry, h.until) = (State::Timewait, None, Some(now + TIMEWAIT));
     }
 
-    /// It is over at once.
+    /// Ends a connection at once, without a time-wait.
     pub(super) fn become_idle(&mut self, half: HalfId) {
         let h = &mut self.halves[half];
         (h.state, h.retry, h.until) = (State::Idle, None, None);
@@ -110,7 +114,7 @@ impl Model {
         }
     }
 
-    /// The application is told that the connection has ended.
+    /// Tells the application that the connection has ended.
     pub(super) fn ended(&mut self, half: HalfId, status: i32) {
         self.tell(half, event::DISCONNECTED, status, Param::None);
         let h = &mut self.halves[half];

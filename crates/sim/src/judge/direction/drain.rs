@@ -5,52 +5,55 @@ use polypath_transport::QpState;
 use super::Direction;
 use crate::judge::{Verdict, demand};
 
-/// What SQ_DRAINED says, if it was asked for.
+/// The promise about SQ_DRAINED, if the application asked for it.
 const TOLD: &str = "a send queue is said to be drained once, when it is";
 
 /// How far the application has got with stopping the send queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Drain {
-    /// It sends.
+    /// The send queue sends.
     #[default]
     No,
-    /// What has begun goes on to its end.
+    /// The application has stopped the send queue. Work requests that have begun continue to their end.
     Asked {
-        /// It will be told.
+        /// Whether the application wants to be told when the send queue is drained.
         notify: bool,
-        /// This work request was not posted yet, so that it can't have begun.
+        /// The index of the first work request that was not posted at that time, so that it can't have
+        /// begun.
         before: usize,
     },
-    /// It was told: nothing is under way.
+    /// The application was told: no work request is being executed.
     Told,
 }
 
 impl Direction {
-    /// The application has stopped the send queue; `notify`: it wants to be told when that is drained.
+    /// Notes that the application has stopped the send queue. With `notify`, it wants to be told when
+    /// it is drained.
     pub(crate) fn drains(&mut self, notify: bool) {
         self.drain = Drain::Asked { notify, before: self.posted.len() };
     }
 
-    /// SQ_DRAINED.
+    /// Notes that the event SQ_DRAINED was raised.
     pub(crate) fn drained(&mut self) -> Verdict {
         let asked = matches!(self.drain, Drain::Asked { notify: true, .. });
         self.drain = Drain::Told;
         demand(asked && !self.is_in_between(), TOLD, || self.standing())
     }
 
-    /// The queue pair says that the send queue is not drained yet.
+    /// Checks that the application was not told earlier that the send queue is drained. To be called if
+    /// the queue pair says that it is not drained yet.
     pub(crate) fn still_draining(&self) -> Verdict {
         demand(self.drain != Drain::Told, TOLD, || "it is not, when asked".to_owned())
     }
 
-    /// The send queue was drained, and sends again.
+    /// Notes that the send queue was drained and sends again.
     pub(crate) fn goes_on(&mut self) -> Verdict {
         let before = core::mem::take(&mut self.drain);
         let told = !matches!(before, Drain::Asked { notify: true, .. });
         demand(told && !self.is_in_between(), TOLD, || self.standing())
     }
 
-    /// Something of work request `i` is done: it may have begun.
+    /// Notes that a part of work request `i` is done: checks that it may have begun.
     pub(super) fn works_on(&self, i: usize) -> Verdict {
         let right = match self.drain {
             Drain::No => true,
@@ -60,7 +63,7 @@ impl Direction {
         demand(right, "a drained send queue begins nothing", || self.describe(i))
     }
 
-    /// Whether a state is one that the application has asked for.
+    /// Whether the application has asked for this state, or an error of UC or UD explains it.
     pub(crate) fn may_be(&self, state: QpState) -> bool {
         match state {
             QpState::Rts => self.drain == Drain::No,

@@ -1,4 +1,4 @@
-//! What comes of the requests at the responder, and of what needs no packet at its own end.
+//! What requests do at the responder, and what local operations do at their own end.
 
 use polypath_transport::{Access, AtomicOp, Completion, FlushScope, WcOpcode};
 
@@ -9,7 +9,8 @@ use crate::judge::refusal::Refusal;
 use crate::judge::{Breach, Verdict, breach, demand};
 
 impl Direction {
-    /// Before the responder executes anything of a fenced request, all earlier answers are here.
+    /// Checks that all earlier answers have arrived before the responder executes any part of a fenced
+    /// request.
     fn check_fence(&self, index: usize) -> Verdict {
         let waits = |i: &usize| {
             let op = &self.ops[*i];
@@ -23,7 +24,7 @@ impl Direction {
         })
     }
 
-    /// The responder stored data of a WRITE.
+    /// Notes that the responder stored data of a WRITE.
     pub(crate) fn written(&mut self, addr: u64, data: &[u8]) -> Verdict {
         let rule = "WRITEs are executed once and in order";
         let Some(i) = self.next().filter(|i| self.ops[*i].kind.is_write()) else {
@@ -42,7 +43,7 @@ impl Direction {
         Ok(())
     }
 
-    /// The responder stored data in a receive.
+    /// Notes that the responder stored data in a receive.
     pub(crate) fn received(&mut self, receive: &Receive, addr: u64, data: &[u8]) -> Verdict {
         let rule = "messages arrive once and in order";
         let Some(i) = self.next().filter(|i| self.ops[*i].kind.is_send()) else {
@@ -55,6 +56,7 @@ impl Direction {
         self.expect(rule, i, at, addr, data)
     }
 
+    /// Checks that `data`, stored at `addr`, is the next piece of work request `i`, which belongs to `at`.
     fn expect(&mut self, rule: &'static str, i: usize, at: u64, addr: u64, data: &[u8]) -> Verdict {
         let from = self.progress as usize;
         let same = self.posted[i].data.get(from..from + data.len()) == Some(data);
@@ -71,7 +73,7 @@ impl Direction {
         self.works_on(i)
     }
 
-    /// The responder executed an atomic.
+    /// Notes that the responder executed an atomic.
     pub(crate) fn atomic(&mut self, addr: u64, op: AtomicOp, old: u64) -> Verdict {
         let rule = "atomics are executed once and in order";
         let Some(i) = self.next().filter(|i| self.ops[*i].kind.is_atomic()) else {
@@ -91,7 +93,7 @@ impl Direction {
         Ok(())
     }
 
-    /// The responder executed a FLUSH: all before it is done, and nothing after it.
+    /// Notes that the responder executed a FLUSH: everything before it is done, and nothing after it.
     pub(crate) fn flushed(&mut self, scope: FlushScope) -> Verdict {
         let Some(i) = self.next().filter(|i| self.ops[*i].kind == OpKind::Flush) else {
             let what = format!("{scope:?}, but {:?} is next", self.next());
@@ -107,7 +109,8 @@ impl Direction {
         Ok(())
     }
 
-    /// The responder made a key invalid: with the whole message, and before it is told of.
+    /// Notes that the responder made a key invalid. It must do so after it has stored the whole message
+    /// and before the receive completes.
     pub(crate) fn key_invalidated(&mut self, rkey: u32) -> Verdict {
         let rule = "keys are made invalid once and in order";
         let Some(i) = self.next().filter(|i| self.ops[*i].kind == OpKind::SendInv) else {
@@ -126,7 +129,7 @@ impl Direction {
         Ok(())
     }
 
-    /// This end carried out what needs no packet.
+    /// Notes that this end carried out a work request that sends no packet.
     pub(crate) fn carried_out(&mut self, kind: OpKind, rkey: u32) -> Verdict {
         let rule = "what sends nothing is carried out once and in order";
         let next = (0..self.posted.len()).find(|&i| {
@@ -143,7 +146,7 @@ impl Direction {
         Ok(())
     }
 
-    /// A receive completed successfully at the responder.
+    /// Notes that a receive completed successfully at the responder.
     pub(crate) fn arrived(&mut self, receive: &Receive, c: &Completion) -> Verdict {
         let next = self.next().filter(|i| self.ops[*i].kind.takes_receive());
         let Some(i) = next.filter(|i| self.refusal(*i).is_none()) else {
@@ -185,7 +188,7 @@ impl Direction {
         Ok(())
     }
 
-    /// The responder refuses the next request: gives how.
+    /// Notes that the responder refused the next request, and returns how it had to.
     pub(crate) fn refuse(&mut self) -> Result<Refusal, Breach> {
         let rule = "only what is wrong is refused";
         let Some(i) = self.next() else { return breach(rule, "nothing is next") };
@@ -195,15 +198,15 @@ impl Direction {
         Ok(refusal)
     }
 
-    /// Bytes of a refused READ that may be answered nevertheless: a requester asks for as much at a time as
-    /// its window takes, and only the part that is outside of the region is wrong.
+    /// The number of bytes of a refused READ that may be answered nevertheless. A requester asks for as
+    /// much at a time as its window allows, and only the part that lies outside the region is refused.
     fn readable(&self, index: usize) -> u32 {
         let op = &self.ops[index];
         let split = op.kind == OpKind::Read && self.access.contains(Access::REMOTE_READ);
         if split && op.wrong == Some(Wrong::Range) { op.len.saturating_sub(BEYOND) } else { 0 }
     }
 
-    /// The responder acknowledged `psn` and all before it.
+    /// Checks that the responder, which acknowledged `psn` and all PSNs before it, has executed them.
     pub(crate) fn acknowledged(&self, psn: polypath_wire::Psn) -> Verdict {
         let (at, part) = match self.next() {
             Some(i) if i == self.executed => (i, self.progress.max(self.readable(i)) / self.mtu),
@@ -216,7 +219,7 @@ impl Direction {
         })
     }
 
-    /// An answer arrived and was stored.
+    /// Notes that data of an answer arrived and was stored.
     pub(crate) fn landed(&mut self, addr: u64, data: &[u8]) -> Verdict {
         let end = addr + data.len() as u64;
         let found = self.outstanding.iter().copied().find(|&i| {

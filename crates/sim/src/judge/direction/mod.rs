@@ -1,8 +1,8 @@
-//! One direction of a reliable connection: the requests of one end, and what they do at the other.
+//! One direction of a pair: the work requests of one end, and what they do at the other.
 //!
-//! What the responder does is watched as it does it: each piece of data must be the next one of the next
-//! request, each atomic the next request. So a request is known to have been executed, once and in
-//! order, and a completion that comes before that is caught, as is data that is stored twice.
+//! The judge watches the responder at work: each piece of data must be the next one of the next
+//! request, and each atomic must be the next request. It therefore knows that a request was executed
+//! once and in order. It notices a completion that comes too early, and data that is stored twice.
 
 mod drain;
 mod executed;
@@ -23,86 +23,91 @@ use crate::io::{Io, KEY, NO_KEY};
 use crate::layout::{AREA, Layout};
 use drain::Drain;
 
-/// Most bytes of inline data.
+/// The largest number of bytes of inline data.
 pub(crate) const INLINE_MAX: u32 = 256;
 
-/// Bytes that a request with a wrong range asks for beyond the end of the region.
+/// The number of bytes by which a request with a wrong range exceeds the region.
 const BEYOND: u32 = 8;
 
-/// What is known of a posted work request.
+/// The state of a posted work request.
 #[derive(Debug, Default)]
 struct Posted {
     at: Duration,
     signaled: bool,
-    /// Waits for READs and atomics before it.
+    /// Whether it waits for the READs and atomics before it.
     fence: bool,
-    /// What it sends, or what a READ must bring.
+    /// The data that it sends, or that a READ must bring.
     data: Vec<u8>,
-    /// Bytes of its answer that have come.
+    /// The number of bytes of its answer that have come.
     landed: u32,
-    /// An atomic, and what it returned at the responder.
+    /// The operation of an atomic.
     atomic: Option<AtomicOp>,
+    /// The value that the atomic found at the responder.
     original: Option<u64>,
-    /// What a FLUSH is of.
+    /// The memory that a FLUSH names.
     scope: Option<FlushScope>,
     /// The key that it makes valid or invalid.
     key: u32,
-    /// The memory window by which it gets at the peer's memory.
+    /// The memory window with which it accesses the peer's memory.
     window: Option<u32>,
-    /// Nothing was sent for it, and it is carried out.
+    /// Whether it sends no packet and was carried out.
     carried_out: bool,
     done: bool,
     succeeded: bool,
 }
 
-/// Requests of one end.
+/// The work requests of one end.
 #[derive(Debug)]
 pub(crate) struct Direction {
     pub(crate) qpn: u32,
     pub(crate) ops: Vec<Op>,
     pub(crate) layout: Layout,
     mtu: u32,
-    /// What was sent has arrived when it completes.
+    /// Whether a completion means that the data has arrived: true for RC and XRC.
     reliable: bool,
-    /// Requests name a shared receive queue.
+    /// Whether requests name a shared receive queue.
     xrc: bool,
-    /// What the responder's queue pair allows.
+    /// The access rights of the responder's queue pair.
     access: Access,
-    /// Sequence numbers before each work request.
+    /// The number of PSNs before each work request, and before the end.
     packets: Vec<u32>,
     first_psn: u32,
     posted: Vec<Posted>,
     outstanding: VecDeque<usize>,
-    /// READs of which the application waits for the answer before it overwrites what they read.
+    /// The offsets and lengths of the READs that the application waits for before it overwrites the
+    /// memory that they read.
     reads: Vec<(u64, u64)>,
-    /// It does not wait.
+    /// Whether the application overwrites the memory without waiting.
     unfenced: bool,
-    /// The peer's area, counter and receive buffers as they will be when everything posted is executed.
+    /// The contents of the peer's area, counter and receive buffers once everything posted is executed.
     area: Vec<u8>,
     counter: u64,
     inbox: Vec<u8>,
-    /// The responder has executed all before this, and so many bytes of it.
+    /// The responder has executed all work requests before this one.
     executed: usize,
+    /// The number of bytes of the next work request that the responder has stored.
     progress: u32,
-    /// The responder has made the key of this one invalid.
+    /// The index of the last work request for which the responder has made a key invalid.
     invalidated: Option<usize>,
-    /// Memory windows of the peer that are not valid any more.
+    /// Memory windows of the peer that are not valid any more, by rkey.
     gone: BTreeSet<u32>,
-    /// The responder has refused this one.
+    /// The work request that the responder has refused, and how.
     refused: Option<(usize, Refusal)>,
-    /// An error has been reported: only flushes follow.
+    /// Whether an error has been reported. Only flushes may follow it.
     pub(crate) failed: bool,
+    /// The time of the last successful completion.
     pub(crate) last_success: Duration,
     drain: Drain,
 }
 
-/// A kind of work request that leaves no trace at the responder.
+/// Whether the judge sees nothing of a work request at the responder.
 fn is_invisible(op: &Op) -> bool {
     op.kind == OpKind::Read || op.kind.is_local() || (op.kind == OpKind::Write && op.len == 0)
 }
 
 impl Direction {
-    /// The requests of `end`, of which `peer` allows what it does.
+    /// The work requests of end `end` of a pair. The access rights of the other end limit what they may
+    /// do.
     pub(crate) fn new(plan: &PairPlan, end: usize, layout: Layout) -> Self {
         let EndPlan { qpn, ref ops, psn: first_psn, .. } = plan.ends[end];
         let (access, mtu, ops) = (plan.ends[1 - end].access, plan.mtu, ops.clone());
@@ -144,56 +149,59 @@ impl Direction {
         }
     }
 
-    /// When it wants to post, if there is room.
+    /// The time when it wants to post its next work request, or `None` if it has none or no room.
     pub(crate) fn due(&self) -> Option<Duration> {
         let next = self.posted.len();
-        // Buffers are used in turn.
+        // Buffers are used in turn, so the oldest outstanding request limits the room.
         let oldest = self.outstanding.front().copied().unwrap_or(next);
         let room = ((next - oldest) as u64) < self.layout.depth;
         self.ops.get(next).filter(|_| room).map(|op| op.at)
     }
 
-    /// Everything has been posted and completed.
+    /// Whether everything has been posted and has completed.
     pub(crate) fn done(&self) -> bool {
         self.posted.len() == self.ops.len() && self.outstanding.is_empty()
     }
 
-    /// Work requests completed.
+    /// The number of work requests that have completed.
     pub(crate) fn completed(&self) -> u64 {
         (self.posted.len() - self.outstanding.len()) as u64
     }
 
+    /// The index of the next work request to post.
     pub(crate) fn next_to_post(&self) -> usize {
         self.posted.len()
     }
 
-    /// The responder is in the middle of a request.
+    /// Whether the responder is in the middle of a message.
     pub(super) fn is_in_between(&self) -> bool {
         self.progress > 0
     }
 
-    /// How the responder refuses a work request, if it came to it now.
+    /// How the responder would refuse a work request if it came to it now; `None` if it would execute
+    /// it.
     fn refusal(&self, index: usize) -> Option<Refusal> {
         let posted = self.posted.get(index).filter(|p| !p.succeeded);
         let gone = posted.and_then(|p| p.window).is_some_and(|w| self.gone.contains(&w));
         refusal(&self.ops[index], self.access).or_else(|| gone.then_some(NO_ACCESS))
     }
 
-    /// A memory window of the peer's is not valid any more.
+    /// Notes that a memory window of the peer is not valid any more.
     pub(crate) fn window_gone(&mut self, rkey: u32) {
         self.gone.insert(rkey);
     }
 
-    /// Something is outstanding that must not lose its memory window: what is asked for once more would be
-    /// refused, or the receive is taken already.
+    /// Whether an outstanding work request must not lose this memory window: if it were asked for again
+    /// it would be refused, or it has taken its receive already.
     pub(crate) fn relies_on(&self, rkey: u32) -> bool {
         let relies = |i: &usize| !self.ops[*i].kind.may_lose_window();
         self.outstanding.iter().any(|i| relies(i) && self.posted[*i].window == Some(rkey))
     }
 
-    /// What a READ of these bytes of the pair's memory has to bring, if it is posted now.
+    /// The data that a READ of `len` bytes at offset `at` of the pair's memory has to bring, if it is
+    /// posted now.
     fn foresee(&self, at: u64, len: u32) -> Vec<u8> {
-        // A READ of nothing may lie at the end of the area.
+        // A READ of no bytes may lie at the end of the area.
         if len == 0 {
             return Vec::new();
         }
@@ -207,7 +215,7 @@ impl Direction {
         memory[(at - start) as usize..][..len as usize].to_vec()
     }
 
-    /// A message that is posted now will lie in its receive buffer.
+    /// Notes that a message that is posted now will lie in its receive buffer.
     fn fill_inbox(&mut self, number: u64, data: &[u8]) {
         let at = (self.layout.receive(number) - self.layout.receive(0)) as usize;
         if let Some(buffer) = self.inbox.get_mut(at..at + data.len()) {
@@ -215,7 +223,7 @@ impl Direction {
         }
     }
 
-    /// The next work request that shows at the responder, of those posted.
+    /// The index of the next posted work request that the judge can see at the responder.
     fn next(&self) -> Option<usize> {
         (self.executed..self.posted.len()).find(|&i| {
             let op = &self.ops[i];
@@ -227,7 +235,8 @@ impl Direction {
         format!("request {index} ({})", self.ops[index])
     }
 
-    /// The receive for work request `index`: when it is posted, and what it is; `None`: it takes none.
+    /// The receive for work request `index`: the time when it is posted, and the receive; `None` if it
+    /// gets none.
     pub(crate) fn receive(&self, index: usize) -> Option<(Duration, Receive)> {
         let op = &self.ops[index];
         let room = self.layout.buffer as u32;
@@ -238,7 +247,7 @@ impl Direction {
         Some((op.receive_at, Receive::new(number, addr, len, op.split, lkey)))
     }
 
-    /// A send completion.
+    /// Notes a send completion.
     pub(crate) fn sent(&mut self, now: Duration, io: &Io, c: &Completion) -> Verdict {
         let success = c.status == WcStatus::Success;
         demand(
@@ -252,7 +261,7 @@ impl Direction {
             };
             let here = i as u64 == c.wr_id;
             let unsignaled = !self.posted[i].signaled;
-            // Those before the one reported have succeeded in silence.
+            // Unsignaled requests before the reported one have succeeded without a completion.
             if !here && (!unsignaled || self.failed) {
                 return breach("completions come in order", format!("{c:?} instead of {i}"));
             }
@@ -274,6 +283,7 @@ impl Direction {
         }
     }
 
+    /// Checks what the completion of work request `i` says.
     fn check_told(&mut self, i: usize, c: &Completion) -> Verdict {
         let op = &self.ops[i];
         let opcode = match op.kind {
@@ -289,7 +299,8 @@ impl Direction {
         };
         let success = c.status == WcStatus::Success;
         let len = if op.kind.is_atomic() { 8 } else { op.len };
-        // With an error, verbs define only the number, the status and the queue pair.
+        // For an error, verbs define only `wr_id`, `status`, `vendor_err` and `qp_num`
+        // (`ibv_poll_cq(3)`).
         let told = c.opcode == opcode
             && (!op.kind.brings_data() || c.byte_len == len)
             && c.vendor_err == 0;
@@ -298,12 +309,13 @@ impl Direction {
         Ok(())
     }
 
-    /// Work request `i` is reported as done: it was executed, and its answer is here.
+    /// Checks that work request `i`, which is reported as done, was executed and that its answer has
+    /// arrived.
     fn check_done(&self, i: usize, io: &Io) -> Verdict {
         let op = &self.ops[i];
         let refused = self.reliable && self.refusal(i).is_some();
         let wrong = local_error(op).is_some() || refused;
-        demand(!wrong, "what is wrong does not succeed", || self.describe(i))?;
+        demand(!wrong, "a wrong request does not succeed", || self.describe(i))?;
         if !self.reliable {
             return Ok(());
         }
@@ -333,7 +345,8 @@ impl Direction {
         }
     }
 
-    /// How the request `wr_id` must end because of what is wrong with it; whether the peer refused it.
+    /// The status in which the request `wr_id` must end because something is wrong with it, and whether
+    /// the peer refused it.
     pub(crate) fn error_of(&self, wr_id: u64) -> (Option<WcStatus>, bool) {
         let i = wr_id as usize;
         if let Some(status) = local_error(&self.ops[i]) {
@@ -346,7 +359,7 @@ impl Direction {
         (refusal.map(|r| r.status), false)
     }
 
-    /// Everything is done and nothing failed: the peer's area and counter are what they must be.
+    /// Checks at the end, if nothing failed, that the peer's area and counter have the right contents.
     pub(crate) fn finish(&self, peer: &Io) -> Verdict {
         if self.failed || !self.reliable {
             return Ok(());
@@ -362,24 +375,25 @@ impl Direction {
         })
     }
 
+    /// Whether the work request takes a receive at the peer.
     pub(crate) fn takes_receive(&self, wr_id: u64) -> bool {
         self.ops[wr_id as usize].kind.takes_receive()
     }
 
-    /// Since when a work request has been waiting at least.
+    /// The time since when a work request may have been waiting: when it was posted.
     pub(crate) fn waiting_since(&self, wr_id: u64) -> Duration {
         self.posted[wr_id as usize].at
     }
 
-    /// Which posted work request the sequence number belongs to.
+    /// The index of the posted work request that the PSN belongs to.
     pub(crate) fn request_of(&self, psn: Psn) -> Option<usize> {
         let at = u32::try_from(psn.diff(Psn::new(self.first_psn))).ok()?;
         let i = self.packets.partition_point(|first| *first <= at).checked_sub(1)?;
         (i < self.posted.len()).then_some(i)
     }
 
-    /// Sequence numbers of its requests: the first, one past those that have completed, and one past those
-    /// that were posted.
+    /// The PSNs of its requests: the first, one past those that have completed, and one past those that
+    /// were posted.
     pub(crate) fn sequence(&self) -> [Psn; 3] {
         let first = Psn::new(self.first_psn);
         let done = self.outstanding.front().copied().unwrap_or(self.posted.len());
@@ -391,7 +405,7 @@ impl Direction {
         self.posted.get(index).map_or(&[], |p| &p.data)
     }
 
-    /// What stands still, in words.
+    /// A description of what is still to be done, for messages.
     pub(crate) fn standing(&self) -> String {
         format!(
             "{:#x}: {} of {} posted, waiting for {:?}, the peer has executed {} and {} bytes",
@@ -405,7 +419,7 @@ impl Direction {
     }
 }
 
-/// The immediate data of a work request: its number.
+/// The immediate data of a work request: its index.
 pub(crate) fn imm(index: usize) -> [u8; 4] {
     (index as u32).to_be_bytes()
 }

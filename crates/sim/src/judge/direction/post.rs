@@ -15,7 +15,7 @@ use crate::judge::window::Keys;
 use crate::judge::{Verdict, demand, pattern};
 
 impl Direction {
-    /// Posts the next work request, which uses memory windows of these keys.
+    /// Posts the next work request, which uses the memory windows in `keys`.
     pub(crate) fn post(
         &mut self,
         now: Duration,
@@ -60,7 +60,7 @@ impl Direction {
             OpKind::WriteImm => SendOp::WriteImm { va, rkey, imm },
             OpKind::AtomicWrite => SendOp::AtomicWrite { va, rkey },
             OpKind::Flush => {
-                // Only a range can be wrong.
+                // The wrong range needs a scope that is a range.
                 let whole = op.fill & 8 == 0 && op.wrong != Some(Wrong::Range);
                 let range = FlushScope::Range { va, len: op.len };
                 let scope = if whole { FlushScope::Region } else { range };
@@ -103,8 +103,8 @@ impl Direction {
             _ => posted.data = pattern(op.len, op.fill),
         }
         if op.kind.is_write() {
-            // The IBTA lets a READ that is repeated bring what was written since (9.7.5.1.5): who is careful
-            // waits. We promise more.
+            // The IBTA allows that a repeated READ brings what was written after it was posted
+            // (9.7.5.1.5), so a careful program waits. Polypath promises more.
             let end = at + u64::from(op.len);
             if !self.unfenced && self.reads.iter().any(|(a, n)| *a < end && at < a + n) {
                 posted.fence = true;
@@ -115,9 +115,10 @@ impl Direction {
         if op.kind.is_send() {
             self.fill_inbox(index as u64, &posted.data);
         }
-        // So has what ends the window that it uses.
+        // A SEND that makes a window invalid waits as well if an outstanding request relies on the
+        // window.
         posted.fence |= op.kind == OpKind::SendInv && self.relies_on(key);
-        // A queue full of requests that never complete would never be free again.
+        // A queue that is full of unsignaled requests would never have room again.
         let oldest = self.outstanding.front().copied().unwrap_or(index);
         let stuck = (index - oldest) as u64 + 4 >= layout.depth
             && !self.outstanding.iter().any(|i| self.posted[*i].signaled);
@@ -162,7 +163,7 @@ impl Direction {
             (_, Some(window)) => return window,
             (Some(Wrong::Rights), _) if op.kind == OpKind::Read => WRITE_KEY,
             (Some(Wrong::Rights), _) => READ_KEY,
-            // Is not looked at.
+            // The key of an access to no bytes is not checked.
             _ if op.kind != OpKind::Flush && op.len == 0 && op.fill & 2 == 0 => return NO_KEY,
             _ if op.kind.is_write() && !whole => WRITE_KEY,
             _ if op.kind == OpKind::Read && !whole => READ_KEY,
@@ -184,7 +185,7 @@ impl Direction {
         })
     }
 
-    /// Posts something that is no work request: it must be refused, and nothing come of it.
+    /// Posts an invalid work request. The call must refuse it, and nothing may come of it.
     fn post_nonsense(
         &self,
         index: usize,
