@@ -1,4 +1,5 @@
-//! Turns captures into seeds for the fuzz targets: one packet of each kind from each file.
+//! Turns captures into seeds for the fuzz targets: one packet of each kind, and every MAD, from each
+//! file.
 //!
 //! `cargo run -p polypath-wire --example pcap_corpus -- OUTDIR FILE.pcap…`
 
@@ -27,14 +28,15 @@ fn main() -> Result<()> {
         for c in common::read(&file) {
             let Ok(packet) = Packet::parse(&c.udp_payload) else { continue };
             let is_mad = packet.headers.bth.dest_qpn == 1;
-            // Every MAD is worth keeping; of other packets, one of each kind.
+            // Every MAD is kept; of other packets, one of each kind.
             if !seen.insert(packet.opcode().0) && !is_mad {
                 continue;
             }
             let seed = format!("{name}-{}", c.number);
             write(&out, "packet_parse", &seed, &c.udp_payload)?;
             if let Ok(len) = u8::try_from(c.udp_payload.len().div_ceil(8)) {
-                // As the target reads it: a datagram aimed at the first queue pair, then a poll.
+                // The fuzz target reads this as a datagram for the first queue pair, followed by a
+                // poll.
                 let mut input = vec![0, 0b0111, 0, 0, len];
                 input.extend(&c.udp_payload);
                 input.resize(5 + usize::from(len) * 8, 0);

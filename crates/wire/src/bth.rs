@@ -9,11 +9,11 @@ use crate::{DEFAULT_PKEY, QPN_MASK};
 /// The base transport header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bth {
-    /// Operation and transport service, and so which headers follow.
+    /// The operation and the transport service, which determine the headers that follow.
     pub opcode: Opcode,
-    /// The sender asks that the completion raise an event at the receiver.
+    /// Whether the sender asks for a solicited event at the receiver.
     pub solicited: bool,
-    /// Migration request: set while the sender's migration state is MIGRATED (IBTA 17.2.8).
+    /// Migration request: whether the sender's migration state is MIGRATED (IBTA 17.2.8).
     pub mig_req: bool,
     /// Bytes added after the payload to make it a multiple of 4, 0 to 3.
     pub pad: u8,
@@ -21,13 +21,13 @@ pub struct Bth {
     pub tver: u8,
     /// Partition key.
     pub pkey: u16,
-    /// Forward congestion notification, set on the way.
+    /// Forward congestion notification: whether a switch on the way marked the packet.
     pub fecn: bool,
     /// Backward congestion notification.
     pub becn: bool,
     /// The destination queue pair, 24 bits.
     pub dest_qpn: u32,
-    /// The sender asks for an acknowledgement.
+    /// Whether the sender asks for an acknowledgement.
     pub ack_req: bool,
     /// Packet sequence number.
     pub psn: Psn,
@@ -58,7 +58,7 @@ impl Bth {
     /// Reads the header from the first [`Bth::LEN`] bytes of `buf`.
     ///
     /// # Errors
-    /// Too few bytes; any value of any field is taken as it is.
+    /// There are fewer than [`Bth::LEN`] bytes. Any value of any field is accepted.
     #[inline]
     pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
         let b: &[u8; Self::LEN] = head("BTH", buf)?;

@@ -1,7 +1,7 @@
-//! Reading and writing big-endian fields at fixed offsets of buffers whose length is known.
+//! Reads and writes big-endian fields at fixed offsets of buffers whose length is known.
 //!
-//! Callers take a fixed-size array first (`head`), so that the offsets are checked at compile time
-//! after inlining and nothing here can fail on input.
+//! Callers take a fixed-size array first (`head`). The offsets are constants, so that after inlining
+//! the compiler removes the bounds checks, and nothing here can fail on input.
 
 use crate::error::ParseError;
 
@@ -37,7 +37,7 @@ pub(crate) fn be64<const N: usize>(b: &[u8; N], at: usize) -> u64 {
     (u64::from(be32(b, at)) << 32) | u64::from(be32(b, at + 4))
 }
 
-/// The `M` bytes at `at`; both lengths are constants at every caller.
+/// The `M` bytes at `at`, which is a constant at every caller.
 #[inline]
 pub(crate) fn array<const M: usize, const N: usize>(b: &[u8; N], at: usize) -> [u8; M] {
     let mut out = [0; M];
@@ -51,7 +51,7 @@ pub(crate) fn put<const M: usize, const N: usize>(b: &mut [u8; N], at: usize, by
     b[at..at + M].copy_from_slice(&bytes);
 }
 
-/// Writes the low 24 bits of `v`.
+/// Writes the low 24 bits of `v` at `at`.
 #[inline]
 pub(crate) fn put24<const N: usize>(b: &mut [u8; N], at: usize, v: u32) {
     b[at..at + 3].copy_from_slice(&v.to_be_bytes()[1..]);

@@ -1,6 +1,7 @@
-//! Why bytes could not be taken as what they were said to be.
+//! The error of bytes that can't be parsed.
 
-/// A packet or message that can't be parsed: what was being read, what was expected, what was there.
+/// A packet or message can't be parsed. The error names what was being read, what was expected, and
+/// what was there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// There are fewer bytes than the header or message needs.
@@ -8,9 +9,9 @@ pub enum ParseError {
     Truncated {
         /// The header or message that was being read.
         what: &'static str,
-        /// How many bytes it needs at least.
+        /// The least number of bytes that it needs.
         expected: usize,
-        /// How many there were.
+        /// The number of bytes that there were.
         got: usize,
     },
     /// There are more bytes than the message can have.
@@ -18,9 +19,9 @@ pub enum ParseError {
     TooLong {
         /// The message that was being read or built.
         what: &'static str,
-        /// How many bytes it may have at most.
+        /// The largest number of bytes that it may have.
         expected: usize,
-        /// How many there were.
+        /// The number of bytes that there were.
         got: usize,
     },
     /// A field holds a value that it must not hold.

@@ -8,7 +8,7 @@ use crate::bytes::{be16, be24, be32, be64, head, put24};
 use crate::error::ParseError;
 use crate::psn::{PSN_MASK, Psn};
 
-/// RDMA extended transport header: where a WRITE goes or a READ comes from (IBTA 9.3.3).
+/// RDMA extended transport header: the memory that a WRITE writes or a READ reads (IBTA 9.3.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reth {
     /// Virtual address at the responder.
@@ -44,7 +44,7 @@ impl Reth {
     }
 }
 
-/// FLUSH extended transport header: what is to be flushed, and how far (annex A19).
+/// FLUSH extended transport header: which memory to flush, and how far (annex A19).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Feth {
     /// Placement types: bit 0 global visibility, bit 1 persistence; 4 bits.
@@ -81,16 +81,16 @@ pub enum NakCode {
     PsnSequence,
     /// The request is malformed or not supported.
     InvalidRequest,
-    /// Key, bounds or rights don't allow it.
+    /// The key, the bounds or the rights do not allow it.
     RemoteAccess,
     /// The responder failed while executing it.
     RemoteOperational,
-    /// Invalid request of reliable datagram.
+    /// The request of reliable datagram is invalid.
     InvalidRdRequest,
 }
 
 impl NakCode {
-    /// The code as it stands in the syndrome's low five bits.
+    /// The code in the low five bits of the syndrome.
     #[inline]
     pub const fn code(self) -> u8 {
         match self {
@@ -106,19 +106,19 @@ impl NakCode {
 /// What an acknowledgement says (IBTA 9.7.5.1, tables 44 to 46).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Syndrome {
-    /// All is well up to the packet's PSN.
+    /// Everything up to the packet's PSN is acknowledged.
     Ack {
         /// Encoded end-to-end credit count, 0 to 31; 31 means that credits are not used.
         credits: u8,
     },
-    /// No receive work request was there; try again after a while.
+    /// There was no receive work request; the requester is to try again after a time.
     RnrNak {
         /// Encoded waiting time, 0 to 31 (IBTA table 45; 0 is 655.36 ms, 1 is 0.01 ms).
         timer: u8,
     },
     /// The request at the packet's PSN is refused.
     Nak(NakCode),
-    /// Any other byte; a packet with such a syndrome is to be dropped.
+    /// Any other byte. A packet with such a syndrome is dropped.
     Reserved(u8),
 }
 
@@ -126,7 +126,7 @@ impl Syndrome {
     /// An acknowledgement without end-to-end credits.
     pub const ACK: Self = Self::Ack { credits: 31 };
 
-    /// Decodes the syndrome byte; every byte has a meaning, if only `Reserved`.
+    /// Decodes the syndrome byte. Bytes without a meaning become `Reserved`.
     #[inline]
     pub const fn from_byte(b: u8) -> Self {
         let low = b & 0x1f;
@@ -162,7 +162,7 @@ impl Syndrome {
 pub struct Aeth {
     /// What the acknowledgement says.
     pub syndrome: Syndrome,
-    /// Message sequence number: how many messages the responder has completed, 24 bits.
+    /// Message sequence number: the number of messages that the responder has completed, 24 bits.
     pub msn: u32,
 }
 
@@ -192,7 +192,7 @@ impl Aeth {
 /// Datagram extended transport header (IBTA 9.3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Deth {
-    /// The key that must be the receiving queue pair's.
+    /// The Q_Key, which must be that of the receiving queue pair.
     pub qkey: u32,
     /// The sending queue pair, 24 bits.
     pub src_qpn: u32,
@@ -223,7 +223,7 @@ impl Deth {
     }
 }
 
-/// Immediate data: 4 bytes in the order of the wire, as the verbs hand them over (IBTA 9.3.6).
+/// Immediate data: 4 bytes in wire order, as verbs hand them over (IBTA 9.3.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ImmDt(pub [u8; 4]);
 
@@ -263,7 +263,7 @@ impl Ieth {
     }
 }
 
-/// XRC extended transport header: which shared receive queue a request is for (IBTA A14.3).
+/// XRC extended transport header: the shared receive queue that a request is for (IBTA A14.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct XrcEth {
     /// Number of the queue at the responder, 24 bits.
@@ -298,9 +298,9 @@ pub struct AtomicEth {
     pub va: u64,
     /// Remote key.
     pub rkey: u32,
-    /// What to add, or to put there if the comparison holds.
+    /// The value to add, or to store if the comparison holds.
     pub swap_add: u64,
-    /// What to compare with; ignored by fetch and add.
+    /// The value to compare with; fetch and add ignores it.
     pub compare: u64,
 }
 
@@ -333,7 +333,7 @@ impl AtomicEth {
 /// Atomic ACK extended transport header (IBTA 9.5.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct AtomicAckEth {
-    /// What the memory held before the operation.
+    /// The value of the memory before the operation.
     pub original: u64,
 }
 
@@ -353,23 +353,24 @@ impl AtomicAckEth {
 }
 
 /// Polypath's multi-path header, between the BTH and the usual extended headers of every multi-path
-/// data packet. It says which message a packet belongs to and where in it, so that a packet can be
-/// placed whatever has arrived before it. In responses `msg`, `offset` and `recv` are 0.
+/// data packet. It says to which message a packet belongs and where in it, so that the receiver can
+/// place the packet whatever has arrived before. In responses `msg`, `offset` and `recv` are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MpHeader {
-    /// Flags, 0 to 15; none is defined, senders send 0 and receivers ignore them.
+    /// Flags, 4 bits. None is defined: senders send 0, and receivers ignore them.
     pub flags: u8,
-    /// The path that the packet was sent on, as the sender numbers them.
+    /// The path that the packet was sent on, by the sender's number.
     pub path_id: u8,
-    /// How often the sender has put this path into use; a late packet of an older use is dropped.
+    /// How often the sender has put this path into use. A late packet of an earlier use is dropped.
     pub generation: u16,
-    /// Message number: how many messages the requester has started before this one, wrapping.
+    /// Message number: the number of messages that the requester has started before this one, wrapping.
     pub msg: u32,
-    /// Bytes of the message before this packet's payload.
+    /// The number of bytes of the message before this packet's payload.
     pub offset: u32,
-    /// How many receive-consuming messages the requester has started before this one, wrapping.
+    /// The number of messages that consume a receive and that the requester has started before this
+    /// one, wrapping.
     pub recv: u32,
-    /// In requests, the sender's clock in microseconds, wrapping; in responses, the timestamp of the
+    /// In requests, the sender's clock in microseconds, wrapping. In responses, the timestamp of the
     /// packet that is answered.
     pub timestamp: u32,
 }
@@ -377,7 +378,7 @@ pub struct MpHeader {
 impl MpHeader {
     /// Length in bytes.
     pub const LEN: usize = 20;
-    /// The version that this crate speaks, in the high nibble of byte 0.
+    /// The version of this crate, in the high nibble of byte 0.
     pub const VERSION: u8 = 1;
 
     /// Reads the header from the first bytes of `buf`.
@@ -420,8 +421,8 @@ impl MpHeader {
     }
 }
 
-/// Selective acknowledgement: bit `i` (least significant first) is set when the packet with PSN
-/// `psn + 1 + i` has arrived, `psn` being the one in the acknowledgement's BTH.
+/// Selective acknowledgement. Bit `i` (least significant first) is set if the packet with PSN `psn + 1
+/// + i` has arrived, where `psn` is the one in the acknowledgement's BTH.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct MpSack(pub u64);
 
@@ -446,23 +447,24 @@ impl fmt::Debug for MpSack {
     }
 }
 
-/// A run of packets that have arrived out of order: what a selective acknowledgement tells beyond the 64
-/// that [`MpSack`] reaches. A list of them is the payload of a multi-path acknowledgement, to peers that
-/// have said they understand it.
+/// A run of packets that have arrived out of order. A list of runs extends a selective acknowledgement
+/// beyond the 64 packets that [`MpSack`] covers. It is the payload of a multi-path acknowledgement, and
+/// is sent to peers that have said that they understand it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SackBlock {
     /// The first PSN of the run.
     pub first: Psn,
-    /// How many PSNs, 1 to [`SackBlock::COUNT_MAX`].
+    /// The number of PSNs, 1 to [`SackBlock::COUNT_MAX`].
     pub count: u32,
 }
 
 impl SackBlock {
     /// Length in bytes.
     pub const LEN: usize = 8;
-    /// Most blocks of an acknowledgement.
+    /// The largest number of blocks of an acknowledgement.
     pub const MAX: usize = 32;
-    /// Most PSNs of a block: PSNs further apart can't be told to be before or after each other.
+    /// The largest number of PSNs of a block. The order of PSNs that are further apart can't be
+    /// determined.
     pub const COUNT_MAX: u32 = (1 << 23) - 1;
 
     /// The bytes of the block.
@@ -474,11 +476,11 @@ impl SackBlock {
         b
     }
 
-    /// Reads the payload of an acknowledgement: nothing, or a list of blocks.
+    /// Reads the payload of an acknowledgement: a list of blocks, which may be empty.
     ///
     /// # Errors
-    /// More than [`SackBlock::MAX`], bytes that are no whole block, or a block without meaning: a PSN of
-    /// more than 24 bits, no packet, or more than [`SackBlock::COUNT_MAX`].
+    /// There are more than [`SackBlock::MAX`] blocks, bytes that are no whole block, or a block without
+    /// meaning: a PSN of more than 24 bits, a count of 0, or one of more than [`SackBlock::COUNT_MAX`].
     pub fn list(payload: &[u8]) -> Result<SackBlocks<'_>, ParseError> {
         let (blocks, rest) = payload.as_chunks();
         if !rest.is_empty() {
@@ -509,18 +511,18 @@ impl SackBlock {
     }
 }
 
-/// Blocks that were read, see [`SackBlock::list`].
+/// Blocks that were read; see [`SackBlock::list`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SackBlocks<'a>(&'a [[u8; SackBlock::LEN]]);
 
 impl SackBlocks<'_> {
-    /// There is none.
+    /// Whether there is no block.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// In the order of the list.
+    /// The blocks in the order of the list.
     pub fn iter(&self) -> impl Iterator<Item = SackBlock> {
         self.0.iter().map(|b| SackBlock { first: Psn::new(be32(b, 0)), count: be32(b, 4) })
     }

@@ -1,9 +1,10 @@
-//! GIDs: the addresses of RoCE, 16 bytes that are an IP address (IBTA A17.4.1).
+//! GIDs: the addresses of RoCE. Their 16 bytes are an IP address (IBTA A17.4.1).
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 
-/// A global identifier. On RoCEv2 an IPv6 address, or an IPv4 address mapped into `::ffff:0:0/96`.
+/// A global identifier. On RoCEv2 it is an IPv6 address, or an IPv4 address mapped into
+/// `::ffff:0:0/96`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Gid(pub [u8; 16]);
 
@@ -19,7 +20,7 @@ impl Gid {
         }
     }
 
-    /// The IP address: an IPv4 one where it is mapped, otherwise IPv6.
+    /// The IP address: IPv4 if it is a mapped one, otherwise IPv6.
     pub const fn to_ip(self) -> IpAddr {
         self.as_ipv6().to_canonical()
     }
@@ -29,8 +30,9 @@ impl Gid {
         Ipv6Addr::from_octets(self.0)
     }
 
-    /// The link-local GID made from an Ethernet address by EUI-64 (RFC 4291, appendix A): the
-    /// universal/local bit turned over, `ff:fe` in the middle. Index 0 of a RoCE GID table.
+    /// The link-local GID of an Ethernet address, made by EUI-64 (RFC 4291, appendix A): the
+    /// universal/local bit is inverted, and `ff:fe` is in the middle. It is index 0 of a RoCE GID
+    /// table.
     pub const fn link_local(mac: [u8; 6]) -> Self {
         let eui = eui64(mac);
         let [a, b, c, d, e, f, g, h] = eui;
@@ -51,7 +53,8 @@ impl Gid {
     }
 }
 
-/// The EUI-64 of an Ethernet address with the universal/local bit turned over; also a node GUID.
+/// The EUI-64 of an Ethernet address, with the universal/local bit inverted. It also serves as node
+/// GUID.
 pub const fn eui64(mac: [u8; 6]) -> [u8; 8] {
     [mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]]
 }

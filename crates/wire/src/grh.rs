@@ -1,6 +1,7 @@
 //! The 40 bytes before the payload in a UD receive buffer (IBTA 8.3, 11.4.1.2; RoCEv2 annex A17.4.3).
 //!
-//! They are the packet's IPv6 header, or, for IPv4, 20 bytes of nothing and then the IPv4 header.
+//! They are the packet's IPv6 header. For IPv4 they are 20 bytes without meaning, followed by the IPv4
+//! header.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,15 +11,15 @@ use crate::error::ParseError;
 /// The network header of a received datagram, as the receive buffer shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grh {
-    /// Sender.
+    /// The sender's address.
     pub src: IpAddr,
-    /// Receiver; of the same family as the sender.
+    /// The receiver's address, of the same family as the sender's.
     pub dst: IpAddr,
     /// Traffic class or type of service.
     pub traffic_class: u8,
     /// Flow label, 20 bits; 0 for IPv4.
     pub flow_label: u32,
-    /// Bytes after the IP header: UDP header, UDP payload with ICRC.
+    /// The number of bytes after the IP header: UDP header and UDP payload with ICRC.
     pub payload_len: u16,
     /// Hop limit or time to live.
     pub hop_limit: u8,
@@ -31,7 +32,8 @@ impl Grh {
     /// Length in bytes.
     pub const LEN: usize = 40;
 
-    /// The 40 bytes. Addresses of two families (which no packet has) are both shown as IPv6.
+    /// The 40 bytes. For IPv4, the first 20 are zero. Addresses of two families (which no packet has)
+    /// are both written as IPv6.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         if let (IpAddr::V4(src), IpAddr::V4(dst)) = (self.src, self.dst) {
@@ -61,7 +63,8 @@ impl Grh {
     /// Reads the 40 bytes: as IPv6 if they start with its version, otherwise as IPv4 in the last 20.
     ///
     /// # Errors
-    /// Too few bytes, or neither of the two.
+    /// There are too few bytes, they hold neither kind of header, or the IPv4 header's total length is
+    /// less than 20.
     pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
         let b: &[u8; Self::LEN] = head("GRH", buf)?;
         if b[0] >> 4 == 6 {
@@ -111,7 +114,7 @@ fn as_v6(ip: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// The header checksum of RFC 791 over a header whose checksum field is zero.
+/// The header checksum of RFC 791, over a header whose checksum field is zero.
 fn ipv4_checksum(header: &[u8]) -> u16 {
     let mut sum: u32 =
         header.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
@@ -150,7 +153,7 @@ mod tests {
         let b = g.to_bytes();
         assert_eq!(b[..20], [0; 20]);
         assert_eq!(b[20..24], [0x45, 0x68, 0x01, 0x40]);
-        // A header with its checksum in place sums up to nothing.
+        // The checksum of a header that contains its checksum is zero.
         assert_eq!(ipv4_checksum(&b[20..]), 0);
         assert_eq!(Grh::parse(&b), Ok(g));
     }

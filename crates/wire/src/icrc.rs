@@ -1,25 +1,26 @@
 //! The invariant CRC: the last 4 bytes of every packet (IBTA 7.8.1; RoCEv2 annex A17.3.3).
 //!
-//! It is a CRC-32 over 8 bytes of ones, the IP header, the UDP header and the UDP payload, with those
-//! fields replaced by ones that may change on the way: IPv4 type of service, time to live and
-//! checksum; IPv6 traffic class, flow label and hop limit; the UDP checksum; byte 4 of the BTH.
-//! It *does* cover the IPv4 identification and flags (DF is always set).
+//! It is a CRC-32 over 8 bytes of ones, the IP header, the UDP header and the UDP payload. Fields that
+//! may change on the way are replaced by ones: IPv4 type of service, time to live and checksum; IPv6
+//! traffic class, flow label and hop limit; the UDP checksum; byte 4 of the BTH. It *does* cover the
+//! IPv4 identification and flags (DF is always set).
 //!
 //! # The identification
 //!
 //! A receiver on a UDP socket can't see the identification. But a CRC is linear: identification `id`
-//! changes the CRC by a 32-bit value that depends only on `id` and on how many bytes follow, so from
-//! the difference between the CRC computed for identification 0 and the one received, `id` can be
-//! computed back ([`FlowCrc::verify`]): multiplied by the inverse of xᵏ modulo the CRC's polynomial, the
-//! difference must have its degree below 16. This leaves a random corruption a chance of 1 in 65536
-//! where a known identification leaves 1 in 2³² — errors in up to 32 adjacent bits are another matter,
-//! but in sum the check is weaker; so who can guess the identification (segments of a UDP_SEGMENT send
-//! count up) passes the guess, which also is the faster way.
+//! changes the CRC by a 32-bit value that depends only on `id` and on the number of bytes that follow.
+//! So `id` can be computed from the difference between the CRC for identification 0 and the received
+//! one ([`FlowCrc::verify`]): multiplied by the inverse of xᵏ modulo the CRC's polynomial, the
+//! difference must be a polynomial of a degree below 16. A random corruption then passes with a chance
+//! of 1 in 65536, instead of 1 in 2³² with a known identification. Also, only with a known
+//! identification is every burst of up to 32 wrong bits found. A receiver passes a guess of the
+//! identification because that is faster (segments of a UDP_SEGMENT send count up). The guess does not
+//! make the check stronger, because every other identification is accepted as well.
 //!
 //! # Cost
 //!
-//! [`FlowCrc`] keeps the CRC of all bytes before the BTH; length and identification are put in by four
-//! table look-ups. The rest is crc32fast, whose SIMD path takes 16 bytes at a time.
+//! [`FlowCrc`] keeps the CRC of all bytes before the BTH. Four table look-ups add the length and the
+//! identification. The rest is computed by crc32fast, whose SIMD path takes 16 bytes at a time.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -29,7 +30,7 @@ use crate::{ICRC_LEN, ROCE_PORT};
 
 /// The addresses and ports that the ICRC covers.
 ///
-/// IPv4 addresses mapped into IPv6, as a dual-stack socket gives them, count as IPv4.
+/// IPv4 addresses mapped into IPv6, as a dual-stack socket returns them, count as IPv4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// Sender's address.
@@ -43,7 +44,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// A flow to the RoCE port.
+    /// Creates a flow to the RoCE port.
     pub const fn new(src: IpAddr, dst: IpAddr, src_port: u16) -> Self {
         Self { src, dst, src_port, dst_port: ROCE_PORT }
     }
@@ -55,7 +56,7 @@ const IPV4_HEADER_LEN: usize = 20;
 /// A flow's part of the ICRC, computed once for all its packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowCrc {
-    /// CRC of the bytes before the BTH, the length and identification fields being zero.
+    /// CRC of the bytes before the BTH, with zero in the length and identification fields.
     base: u32,
     v4: bool,
 }
@@ -99,17 +100,17 @@ impl FlowCrc {
         }
     }
 
-    /// Whether the flow is IPv4, and so its ICRC depends on the identification.
+    /// Whether the flow is IPv4, so that its ICRC depends on the identification.
     #[inline]
     pub const fn is_ipv4(&self) -> bool {
         self.v4
     }
 
-    /// Begins the ICRC of a packet whose UDP payload, ICRC included, has `udp_payload_len` bytes and
-    /// whose IPv4 header carries `id` (ignored for IPv6).
+    /// Begins the ICRC of a packet. Its UDP payload, ICRC included, has `udp_payload_len` bytes, and
+    /// its IPv4 header has identification `id` (ignored for IPv6).
     #[inline]
     pub fn start(&self, udp_payload_len: usize, id: u16) -> Icrc {
-        // Lengths that don't fit a datagram can't be sent anyway; their CRC means nothing.
+        // A length that does not fit into a datagram can't be sent, so its CRC has no meaning.
         let udp_len = (udp_payload_len + UDP_HEADER_LEN) as u16;
         let mut crc = self.base ^ UDP_LEN.of(udp_len);
         if self.v4 {
@@ -121,7 +122,7 @@ impl FlowCrc {
         Icrc { hasher: Hasher::new_with_initial(crc) }
     }
 
-    /// The ICRC of a whole packet: `udp_payload` from the BTH to the last byte of padding.
+    /// The ICRC of a whole packet. `udp_payload` reaches from the BTH to the last byte of padding.
     #[inline]
     pub fn compute(&self, id: u16, udp_payload: &[u8]) -> [u8; 4] {
         let mut icrc = self.start(udp_payload.len() + ICRC_LEN, id);
@@ -129,19 +130,18 @@ impl FlowCrc {
         icrc.finish()
     }
 
-    /// Checks a whole UDP payload, its last 4 bytes being the ICRC, and returns the identification
-    /// that it was sent with (always 0 for IPv6), or `None` if it is corrupt.
+    /// Checks a whole UDP payload, whose last 4 bytes are the ICRC. Returns the identification that it
+    /// was sent with (always 0 for IPv6), or `None` if it is corrupt.
     ///
-    /// `guess` is tried first and checked exactly; a right guess is also the fastest. Pass 0 when
-    /// there is nothing better, the index in the batch for segments of one receive, or the last
-    /// packet's identification plus one.
+    /// `guess` is tried first; a right guess is fastest. Pass the index in the batch for segments of
+    /// one receive, or the last packet's identification plus one, or 0 if nothing better is known.
     #[inline]
     pub fn verify(&self, udp_payload: &[u8], guess: u16) -> Option<u16> {
         let (body, sent) = udp_payload.split_last_chunk::<ICRC_LEN>()?;
         self.identify(self.compute(guess, body), *sent, body.len(), guess)
     }
 
-    /// [`compute`](Self::compute), the packet being covered twice: see
+    /// Like [`compute`](Self::compute), but covers the packet twice; see
     /// [`verify_twice`](Self::verify_twice).
     fn compute_twice(&self, id: u16, udp_payload: &[u8]) -> [u8; 4] {
         let mut icrc = self.start(udp_payload.len() + ICRC_LEN, id);
@@ -150,17 +150,18 @@ impl FlowCrc {
         icrc.finish()
     }
 
-    /// [`verify`](Self::verify) for packets that Linux' rxe sends as FLUSH: its ICRC covers everything
-    /// from the BTH on twice, the second time as it is. (Its table of opcodes does not say where the
-    /// payload of a FLUSH begins, so that it takes the whole packet for payload; seen with Linux
-    /// 6.12.) It wants the same of what it receives.
+    /// Like [`verify`](Self::verify), for packets that Linux' rxe sends as FLUSH. Their ICRC covers
+    /// everything from the BTH on twice, the second time without masking. (rxe's table of opcodes does
+    /// not say where the payload of a FLUSH begins, so rxe takes the whole packet for payload; seen
+    /// with Linux 6.12.) rxe expects the same of FLUSH packets that it receives.
     pub fn verify_twice(&self, udp_payload: &[u8], guess: u16) -> Option<u16> {
         let (body, sent) = udp_payload.split_last_chunk::<ICRC_LEN>()?;
         self.identify(self.compute_twice(guess, body), *sent, 2 * body.len(), guess)
     }
 
-    /// The identification with which a packet was sent whose ICRC should be `computed` if it was
-    /// `guess`; `n` covered bytes follow the UDP header.
+    /// The identification with which a packet was sent, or `None` if it is corrupt. `computed` is the
+    /// ICRC for identification `guess`, `sent` the received one; `n` covered bytes follow the UDP
+    /// header.
     #[inline]
     fn identify(&self, computed: [u8; 4], sent: [u8; 4], n: usize, guess: u16) -> Option<u16> {
         let diff = u32::from_le_bytes(computed) ^ u32::from_le_bytes(sent);
@@ -170,7 +171,8 @@ impl FlowCrc {
         if !self.v4 {
             return None;
         }
-        // What the difference of the two identifications looked like right at their field.
+        // The effect of the difference of the two identifications, moved back to the place of the
+        // field.
         let unshifted = UNSHIFT_HIGH.get(n >> 8)?.times(UNSHIFT_LOW[n & 0xff].times(diff));
         if unshifted & 0xffff != 0 {
             return None;
@@ -179,7 +181,7 @@ impl FlowCrc {
     }
 }
 
-/// The ICRC of one packet, fed piece by piece: first [`headers`](Self::headers), then
+/// The ICRC of one packet, computed piece by piece: first [`headers`](Self::headers), then
 /// [`update`](Self::update) for the payload and its padding.
 #[derive(Debug, Clone)]
 pub struct Icrc {
@@ -187,14 +189,14 @@ pub struct Icrc {
 }
 
 impl Icrc {
-    /// Begins the ICRC of a packet of `flow` whose UDP payload, ICRC included, has `udp_payload_len`
-    /// bytes. A sender of many packets keeps a [`FlowCrc`] instead.
+    /// Begins the ICRC of a packet of `flow` with identification 0. Its UDP payload, ICRC included, has
+    /// `udp_payload_len` bytes. A sender of many packets keeps a [`FlowCrc`] instead.
     pub fn new(flow: &Flow, udp_payload_len: usize) -> Self {
         FlowCrc::new(flow).start(udp_payload_len, 0)
     }
 
-    /// Takes the packet from the BTH on: all headers, or all headers and payload. Must be called
-    /// exactly once, first, with at least the BTH; shorter input is taken as it is.
+    /// Adds the packet from the BTH on: all headers, or all headers and payload. Must be called exactly
+    /// once, first, with at least the BTH. A shorter input is added as it is.
     #[inline]
     pub fn headers(&mut self, headers: &[u8]) {
         let mut start = [0; BLOCK];
@@ -207,7 +209,7 @@ impl Icrc {
         }
     }
 
-    /// Takes what follows the headers.
+    /// Adds the bytes that follow the headers.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
         self.hasher.update(bytes);
@@ -221,7 +223,7 @@ impl Icrc {
     }
 }
 
-/// The ICRC of a packet of `flow` with identification `id`; `udp_payload` is all between the UDP
+/// The ICRC of a packet of `flow` with identification `id`. `udp_payload` is everything between the UDP
 /// header and the ICRC.
 pub fn compute(flow: &Flow, id: u16, udp_payload: &[u8]) -> [u8; 4] {
     FlowCrc::new(flow).compute(id, udp_payload)
@@ -232,10 +234,10 @@ pub fn verify(flow: &Flow, udp_payload: &[u8]) -> bool {
     FlowCrc::new(flow).verify(udp_payload, 0).is_some()
 }
 
-/// The byte of the BTH with the congestion bits, which counts as ones.
+/// The offset of the BTH's byte with the congestion bits, which counts as ones.
 const BTH_RESV8A: usize = 4;
 
-/// How many bytes are copied to mask the BTH: what crc32fast's SIMD path takes at a time.
+/// The number of bytes that are copied to mask the BTH: what crc32fast's SIMD path takes at a time.
 const BLOCK: usize = 16;
 
 fn as_v6(ip: IpAddr) -> Ipv6Addr {
@@ -257,7 +259,7 @@ mod poly {
         (a >> 1) ^ (P & (a & 1).wrapping_neg())
     }
 
-    /// Division by x, which always goes: the polynomial's constant term is 1.
+    /// Division by x, which is always possible because the polynomial's constant term is 1.
     pub(super) const fn over_x(a: u32) -> u32 {
         let odd = (a >> 31).wrapping_neg();
         ((a ^ (P & odd)) << 1) | (odd & 1)
@@ -268,8 +270,8 @@ mod poly {
         Factor::new(b).times(a)
     }
 
-    /// A polynomial made ready to multiply others by: its product with every single bit. So a
-    /// multiplication is a sum of some of 32 words, which the compiler turns into SIMD.
+    /// A polynomial that is prepared for multiplication: its product with every single bit. A
+    /// multiplication is then a sum of some of 32 words, which the compiler turns into SIMD.
     pub(super) struct Factor([u32; 32]);
 
     impl Factor {
@@ -309,7 +311,7 @@ mod poly {
         p
     }
 
-    /// `first`, and `first` times `step` to the power of 1 … 255.
+    /// A table of `first` times the powers 0 to 255 of `step`.
     pub(super) const fn powers(first: u32, step: u32) -> [Factor; 256] {
         let step = Factor::new(step);
         let mut table = [const { Factor([0; 32]) }; 256];
@@ -323,11 +325,12 @@ mod poly {
     }
 }
 
-/// What a 16-bit field changes in the CRC of the bytes before the BTH, as a table for each byte.
+/// The change that a 16-bit field makes in the CRC of the bytes before the BTH, as a table for each of
+/// its bytes.
 struct Field([[u32; 256]; 2]);
 
 impl Field {
-    /// For a big-endian field that is followed by `after` bytes.
+    /// The tables of a big-endian field that `after` bytes follow.
     const fn new(after: i32) -> Self {
         // A byte adds its 8 bits, lowest first, times x³² for the CRC and x⁸ for each byte after it.
         let (high, low) = (poly::x_to(32 + 8 * (after + 1)), poly::x_to(32 + 8 * after));
@@ -353,12 +356,12 @@ static IPV4_LEN: Field = Field::new(24);
 static IPV4_ID: Field = Field::new(IPV4_ID_AFTER);
 static IPV6_LEN: Field = Field::new(42);
 
-/// Bytes between the identification and the BTH.
+/// The number of bytes between the identification and the BTH.
 const IPV4_ID_AFTER: i32 = 22;
 
-/// x^−(8k) for k of 0 to 255, times what takes the identification's effect from the BTH back to its
-/// field; and x^−(8·256·k): together they undo any number of bytes. 32 KiB each, but a flow has few
-/// lengths, and each length needs two entries of 128 bytes.
+/// Factors that undo any number of bytes: x^−(8k) for k from 0 to 255, times the factor that moves the
+/// identification's effect from the BTH back to its field; and x^−(8·256·k). Each table has 32 KiB, but
+/// a flow has few lengths, and each length needs two entries of 128 bytes.
 static UNSHIFT_LOW: [poly::Factor; 256] =
     poly::powers(poly::x_to(-(32 + 8 * IPV4_ID_AFTER)), poly::x_to(-8));
 static UNSHIFT_HIGH: [poly::Factor; 256] = poly::powers(poly::ONE, poly::x_to(-8 * 256));
@@ -375,7 +378,7 @@ mod tests {
         Flow::new("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap(), 0xffff)
     }
 
-    /// The definition, byte by byte, without any of the short cuts.
+    /// Computes the ICRC by its definition, byte by byte.
     fn by_definition(flow: &Flow, id: u16, body: &[u8]) -> [u8; 4] {
         let udp_len = (body.len() + 12) as u16;
         let mut b = vec![0xff; 8];
@@ -445,7 +448,7 @@ mod tests {
 
     #[test]
     fn a_flush_of_linux_rxe_is_covered_twice() {
-        // As Linux 6.12 sent it from 10.0.0.3, port 65266, with identification 0x056b.
+        // Linux 6.12 sent this packet from 10.0.0.3, port 65266, with identification 0x056b.
         let flush = [
             0x1c, 0x00, 0xff, 0xff, 0x00, 0xf4, 0x15, 0x9a, 0x80, 0xf6, 0x1c, 0x12, // BTH
             0x00, 0x00, 0x00, 0x01, // FETH

@@ -1,21 +1,21 @@
-//! The IP and UDP headers around a RoCEv2 packet, as captures show them.
+//! Builds the IP and UDP headers around a RoCEv2 packet, as captures show them.
 
 use core::net::IpAddr;
 
 use crate::icrc::Flow;
 
-/// What the headers of one packet say.
+/// The fields of one packet's headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpFields {
-    /// Addresses and ports.
+    /// The addresses and UDP ports.
     pub flow: Flow,
-    /// Identification of the IPv4 header, which the ICRC covers.
+    /// The identification of the IPv4 header, which the ICRC covers.
     pub id: u16,
-    /// DSCP and ECN.
+    /// The traffic class: DSCP and ECN.
     pub traffic_class: u8,
-    /// TTL.
+    /// The TTL or hop limit.
     pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits.
+    /// The IPv6 flow label, 20 bits.
     pub flow_label: u32,
 }
 
@@ -64,7 +64,7 @@ impl IpFields {
     }
 }
 
-/// The sum of the 16-bit words (RFC 1071); a packet has too few for it to overflow.
+/// The sum of the 16-bit words (RFC 1071). A packet has too few words for it to overflow.
 fn sum(bytes: &[u8]) -> u32 {
     let word = |c: &[u8]| u32::from(c[0]) << 8 | u32::from(c.get(1).copied().unwrap_or(0));
     bytes.chunks(2).map(word).sum()

@@ -21,7 +21,7 @@ const AETH: u32 = set(&[
     op::ATOMIC_ACK,
 ]);
 
-/// The set of headers that follow a BTH, and whether the opcode is one that we understand at all.
+/// The set of headers that follow a BTH. It is empty for an opcode that is not known.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout(u16);
 
@@ -38,7 +38,7 @@ impl Layout {
     pub(crate) const SACK: Self = Self(1 << 9);
     pub(crate) const XRC: Self = Self(1 << 10);
     pub(crate) const FETH: Self = Self(1 << 12);
-    /// No header: the operation is that of an RC opcode.
+    /// Not a header: the operation is that of an RC opcode.
     pub(crate) const LIKE_RC: Self = Self(1 << 11);
 
     #[inline]
@@ -50,7 +50,8 @@ impl Layout {
         if condition { Self(self.0 | header.0) } else { self }
     }
 
-    /// The headers of an opcode: one look-up instead of a dozen decisions for every packet.
+    /// The headers of an opcode. A table makes this one look-up instead of a dozen decisions for every
+    /// packet.
     #[inline]
     pub(crate) const fn of(o: Opcode) -> Self {
         LAYOUTS[o.0 as usize]
@@ -80,14 +81,14 @@ impl Layout {
 }
 
 impl Opcode {
-    /// The RC opcode of the same operation, for a multi-path data opcode or one of XRC; any other
-    /// opcode as it is.
+    /// The RC opcode of the same operation for a multi-path data opcode or an XRC opcode. Any other
+    /// opcode is returned as it is.
     #[inline]
     pub const fn base(self) -> Self {
         if self.layout().has(Layout::LIKE_RC) { Self(self.0 & 0x1f) } else { self }
     }
 
-    /// Which headers follow the BTH.
+    /// The headers that follow the BTH.
     #[inline]
     pub(crate) const fn layout(self) -> Layout {
         Layout::of(self)
@@ -99,61 +100,62 @@ impl Opcode {
         self.layout().has(Layout::MP)
     }
 
-    /// Names a shared receive queue of the peer: every request of XRC.
+    /// Whether an XRC header follows, which names a shared receive queue of the peer. Every XRC request
+    /// has one.
     #[inline]
     pub const fn has_xrceth(self) -> bool {
         self.layout().has(Layout::XRC)
     }
 
-    /// Carries an RDMA extended transport header. Multi-path WRITEs carry one in every packet.
+    /// Whether an RDMA extended transport header follows. Multi-path WRITEs have one in every packet.
     #[inline]
     pub const fn has_reth(self) -> bool {
         self.layout().has(Layout::RETH)
     }
 
-    /// Carries a FLUSH extended transport header.
+    /// Whether a FLUSH extended transport header follows.
     #[inline]
     pub const fn has_feth(self) -> bool {
         self.layout().has(Layout::FETH)
     }
 
-    /// Carries immediate data.
+    /// Whether immediate data follows.
     #[inline]
     pub const fn has_imm(self) -> bool {
         self.layout().has(Layout::IMM)
     }
 
-    /// Carries a remote key to invalidate.
+    /// Whether a remote key to invalidate follows.
     #[inline]
     pub const fn has_ieth(self) -> bool {
         self.layout().has(Layout::IETH)
     }
 
-    /// Carries an ACK extended transport header.
+    /// Whether an ACK extended transport header follows.
     #[inline]
     pub const fn has_aeth(self) -> bool {
         self.layout().has(Layout::AETH)
     }
 
-    /// Carries a datagram extended transport header.
+    /// Whether a datagram extended transport header follows.
     #[inline]
     pub const fn has_deth(self) -> bool {
         self.layout().has(Layout::DETH)
     }
 
-    /// Carries an atomic extended transport header.
+    /// Whether an atomic extended transport header follows.
     #[inline]
     pub const fn has_atomic_eth(self) -> bool {
         self.layout().has(Layout::ATOMIC)
     }
 
-    /// Carries the value that an atomic found.
+    /// Whether an atomic ACK extended transport header follows, with the value that the atomic found.
     #[inline]
     pub const fn has_atomic_ack(self) -> bool {
         self.layout().has(Layout::ATOMIC_ACK)
     }
 
-    /// Carries a selective acknowledgement bitmap.
+    /// Whether a selective acknowledgement follows.
     #[inline]
     pub const fn has_sack(self) -> bool {
         self.layout().has(Layout::SACK)

@@ -1,6 +1,6 @@
-//! Every header and message that Polypath sends or receives, parsed and built.
+//! Parses and builds every header and message that Polypath sends or receives.
 //!
-//! What it is for: turning bytes into values that can't hold nonsense and back, for
+//! The crate turns bytes into values that can't hold nonsense, and back:
 //!
 //! - RoCEv2 packets as they travel in UDP port 4791 ([`packet`], [`bth`], [`ext`], [`opcode`]),
 //!   with their invariant CRC ([`icrc`]),
@@ -9,8 +9,9 @@
 //! - the connection management messages on QP1 ([`mad`], [`cm`]),
 //! - what surrounds them: [`gid`]s and the [`grh`] of UD receive buffers.
 //!
-//! What it is not: it does no I/O, keeps no state, takes no time, allocates nothing, and judges no
-//! packet beyond its own syntax. Whether a packet fits its queue pair is the transport's business.
+//! The crate does no I/O, keeps no state, reads no clock, and judges no packet beyond its own syntax.
+//! The transport decides whether a packet fits its queue pair. Only the functions that return or fill a
+//! `Vec` allocate memory: those that build whole packets and captures.
 //!
 //! ```
 //! use polypath_wire::{bth::Bth, opcode::Opcode, packet::{Headers, Packet}, psn::Psn};
@@ -55,7 +56,7 @@ pub const ROCE_PORT: u16 = 4791;
 /// Length in bytes of the invariant CRC at the end of every packet.
 pub const ICRC_LEN: usize = 4;
 
-/// Q_Key of QP1, where connection management happens (IBTA 10.2.5).
+/// Q_Key of QP1, which communication management uses (IBTA 10.2.5).
 pub const QP1_QKEY: u32 = 0x8001_0000;
 
 /// The default partition key, the only one on RoCE.

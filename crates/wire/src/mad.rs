@@ -6,13 +6,13 @@ use crate::error::ParseError;
 /// Length of a management datagram in bytes.
 pub const MAD_LEN: usize = 256;
 
-/// Length of what follows the header in bytes.
+/// Length in bytes of the data after the header.
 pub const MAD_DATA_LEN: usize = MAD_LEN - MadHeader::LEN;
 
 /// Management class of communication management.
 pub const CLASS_CM: u8 = 0x07;
 
-/// Method Send(), the only one of communication management's messages.
+/// Method Send(), which all messages of communication management have.
 pub const METHOD_SEND: u8 = 0x03;
 
 /// The common header of a management datagram (IBTA 13.4.3).
@@ -28,13 +28,13 @@ pub struct MadHeader {
     pub method: u8,
     /// Status, 0 in requests.
     pub status: u16,
-    /// Meaning depends on the class.
+    /// A field whose meaning depends on the class.
     pub class_specific: u16,
-    /// Transaction, chosen by the requester.
+    /// Transaction id, chosen by the requester.
     pub tid: u64,
-    /// Attribute; for communication management, which message it is.
+    /// Attribute. In communication management, it identifies the message.
     pub attr_id: u16,
-    /// Further choice within the attribute.
+    /// Attribute modifier.
     pub attr_mod: u32,
 }
 
@@ -96,10 +96,10 @@ impl MadHeader {
     }
 }
 
-/// Takes a datagram apart into header and data.
+/// Splits a datagram into header and data.
 ///
 /// # Errors
-/// A length other than [`MAD_LEN`], and those of [`MadHeader::parse`].
+/// The length is not [`MAD_LEN`]; and the errors of [`MadHeader::parse`].
 pub fn parse(buf: &[u8]) -> Result<(MadHeader, [u8; MAD_DATA_LEN]), ParseError> {
     let mad: &[u8; MAD_LEN] = head("MAD", buf)?;
     if buf.len() > MAD_LEN {

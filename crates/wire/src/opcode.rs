@@ -1,12 +1,12 @@
-//! BTH opcodes: what a packet is, and which headers it carries (IBTA 9.2.1, table 38).
+//! BTH opcodes: the kind of a packet, which determines its headers (IBTA 9.2.1, table 38).
 //!
-//! The top three bits name the transport service, the low five the operation. Polypath's multi-path
+//! The top three bits identify the transport service, the low five the operation. Polypath's multi-path
 //! packets use the manufacturer range: `0xC0 |` the operation of the RC opcode that they stand for.
-//! XRC's operations are RC's too (annex A14).
+//! XRC's operations are those of RC as well (annex A14).
 
 use core::fmt;
 
-/// A BTH opcode; any byte is one, known or not.
+/// A BTH opcode: any byte, whether it is known or not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u8);
 
@@ -17,7 +17,7 @@ pub enum Service {
     Rc,
     /// Unreliable connection.
     Uc,
-    /// Reliable datagram; nobody implements it.
+    /// Reliable datagram, which is not implemented.
     Rd,
     /// Unreliable datagram.
     Ud,
@@ -231,7 +231,7 @@ opcodes! {
     /// Congestion notification packet of RoCEv2 (Annex A17.9.3).
     CNP = 0x81;
 
-    /// Polypath: is this path alive, and how long does it take?
+    /// Polypath: asks whether a path is alive, and measures its round-trip time.
     MP_PROBE = MP | op::MP_PROBE;
     /// Polypath: answer to [`Opcode::MP_PROBE`].
     MP_PROBE_REPLY = MP | op::MP_PROBE_REPLY;
@@ -242,19 +242,19 @@ opcodes! {
 }
 
 impl Opcode {
-    /// The low five bits as a mask to test against the sets above.
+    /// The mask with the bit of the operation, to test against the sets above.
     #[inline]
     const fn bit(self) -> u32 {
         1 << (self.0 & 0x1f)
     }
 
-    /// Whether the operation is in `set`, for the services whose operations are RC's.
+    /// Whether the operation is in `set`. Only services that use RC's operations have any.
     #[inline]
     pub(crate) const fn within(self, set: u32) -> bool {
         self.bit() & set != 0 && matches!(self.0 & 0xe0, 0x00 | UC | UD | XRC | MP)
     }
 
-    /// The transport service; `Unknown` also for an undefined operation of a known service.
+    /// The transport service. It is `Unknown` for an undefined operation of a known service, too.
     #[inline]
     pub const fn service(self) -> Service {
         let (service, known) = match self.0 >> 5 {
@@ -283,103 +283,105 @@ impl Opcode {
         self.is_mp() && self.bit() & MP_MANAGEMENT != 0
     }
 
-    /// The XRC opcode of an RC opcode; any other opcode as it is.
+    /// The XRC opcode of an RC opcode. Any other opcode is returned as it is.
     #[inline]
     pub const fn to_xrc(self) -> Self {
         if matches!(self.service(), Service::Rc) { Self(self.0 | XRC) } else { self }
     }
 
-    /// The multi-path opcode of an RC opcode; any other opcode as it is.
+    /// The multi-path opcode of an RC opcode. Any other opcode is returned as it is.
     #[inline]
     pub const fn to_mp(self) -> Self {
         if matches!(self.service(), Service::Rc) { Self(self.0 | MP) } else { self }
     }
 
-    /// First of several packets of a message.
+    /// Whether it is the first of several packets of a message.
     #[inline]
     pub const fn is_first(self) -> bool {
         self.within(FIRST)
     }
 
-    /// Last of several packets of a message.
+    /// Whether it is the last of several packets of a message.
     #[inline]
     pub const fn is_last(self) -> bool {
         self.within(LAST)
     }
 
-    /// The one packet of a message. READ requests, atomics, FLUSHes and acknowledgements are such.
+    /// Whether it is the only packet of a message. READ requests, atomics, FLUSHes and acknowledgements
+    /// are.
     #[inline]
     pub const fn is_only(self) -> bool {
         self.within(ONLY)
     }
 
-    /// First or only packet.
+    /// Whether it is the first or only packet of a message.
     #[inline]
     pub const fn starts_message(self) -> bool {
         self.within(FIRST | ONLY)
     }
 
-    /// Last or only packet.
+    /// Whether it is the last or only packet of a message.
     #[inline]
     pub const fn ends_message(self) -> bool {
         self.within(LAST | ONLY)
     }
 
-    /// Travels from requester to responder.
+    /// Whether it travels from requester to responder.
     #[inline]
     pub const fn is_request(self) -> bool {
         self.within(REQUEST)
     }
 
-    /// Travels from responder to requester.
+    /// Whether it travels from responder to requester.
     #[inline]
     pub const fn is_response(self) -> bool {
         self.within(RESPONSE)
     }
 
-    /// Part of a SEND.
+    /// Whether it is part of a SEND.
     #[inline]
     pub const fn is_send(self) -> bool {
         self.within(SEND)
     }
 
-    /// Part of an RDMA WRITE.
+    /// Whether it is part of an RDMA WRITE.
     #[inline]
     pub const fn is_write(self) -> bool {
         self.within(WRITE)
     }
 
-    /// An RDMA READ request.
+    /// Whether it is an RDMA READ request.
     #[inline]
     pub const fn is_read_request(self) -> bool {
         self.within(set(&[op::READ_REQUEST]))
     }
 
-    /// Part of an RDMA READ response.
+    /// Whether it is part of an RDMA READ response.
     #[inline]
     pub const fn is_read_response(self) -> bool {
         self.within(READ_RESPONSE)
     }
 
-    /// An atomic request.
+    /// Whether it is an atomic request.
     #[inline]
     pub const fn is_atomic(self) -> bool {
         self.within(ATOMIC)
     }
 
-    /// A FLUSH.
+    /// Whether it is a FLUSH.
     #[inline]
     pub const fn is_flush(self) -> bool {
         self.within(set(&[op::FLUSH]))
     }
 
-    /// An ATOMIC WRITE: 8 bytes of payload.
+    /// Whether it is an ATOMIC WRITE, which has 8 bytes of payload.
     #[inline]
     pub const fn is_atomic_write(self) -> bool {
         self.within(set(&[op::ATOMIC_WRITE]))
     }
 
-    /// Consumes a receive work request: ends a SEND, or ends a WRITE with immediate data.
+    /// Whether it consumes a receive work request: the last packet of a SEND, or of a WRITE with
+    /// immediate data.
     #[inline]
     pub const fn consumes_receive(self) -> bool {
         self.within(SEND & (LAST | ONLY)) || self.is_write() && self.has_imm()

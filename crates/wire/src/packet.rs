@@ -1,4 +1,4 @@
-//! A whole packet: the headers that its opcode calls for, and its payload.
+//! A whole packet: the headers that its opcode needs, and its payload.
 //!
 //! On the wire, in the UDP payload: BTH, MPH (multi-path data only), XRCETH, DETH, FETH, RETH, AtomicETH,
 //! AETH, AtomicAckETH, ImmDt, IETH, SACK (each only where the opcode has it, see [`Opcode`]), payload, 0 to
@@ -16,13 +16,13 @@ use crate::ext::{
 use crate::layout::Layout;
 use crate::opcode::Opcode;
 
-/// The most bytes that the headers of any packet take: a multi-path atomic's.
+/// The largest number of bytes that headers take: those of a multi-path atomic.
 pub const MAX_HEADERS_LEN: usize = Bth::LEN + MpHeader::LEN + AtomicEth::LEN;
 
 /// All headers of a packet.
 ///
-/// Which of the optional ones are there is decided by the opcode; [`Headers::emit`] writes those that
-/// are `Some`, and checks in debug builds that they are those of the opcode.
+/// The opcode determines which of the optional headers a packet has. [`Headers::emit`] writes those
+/// that are `Some`, and checks in debug builds that they are those of the opcode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Headers {
     /// Base transport header.
@@ -52,7 +52,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Only a base transport header; set the others that its opcode needs.
+    /// Creates headers with only a base transport header. Set the others that its opcode needs.
     #[inline]
     pub const fn new(bth: Bth) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Headers {
         }
     }
 
-    /// Length of the headers in bytes, [`MAX_HEADERS_LEN`] at most, a multiple of 4.
+    /// Length of the headers in bytes: a multiple of 4, at most [`MAX_HEADERS_LEN`].
     #[inline]
     pub const fn len(&self) -> usize {
         let mut n = Bth::LEN;
@@ -111,13 +111,13 @@ impl Headers {
         n
     }
 
-    /// Never: there is always a base transport header.
+    /// Always false, because there is always a base transport header.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Whether exactly those headers are there that the opcode calls for.
+    /// Whether exactly the headers that the opcode needs are there.
     pub const fn fit_opcode(&self) -> bool {
         let op = self.bth.opcode;
         self.mp.is_some() == op.has_mp_header()
@@ -133,8 +133,8 @@ impl Headers {
             && self.sack.is_some() == op.has_sack()
     }
 
-    /// The packet with this payload: headers, payload and the padding that the BTH tells of, without the
-    /// ICRC, for which the vector has room.
+    /// Builds the packet with this payload: headers, payload and as much padding as the BTH says,
+    /// without the ICRC. The vector has room for the ICRC.
     pub fn packet(&self, payload: &[u8]) -> Vec<u8> {
         let pad = usize::from(self.bth.pad);
         let mut bytes = Vec::with_capacity(MAX_HEADERS_LEN + payload.len() + pad + ICRC_LEN);
@@ -146,7 +146,7 @@ impl Headers {
         bytes
     }
 
-    /// Writes the headers to the front of `out` and returns how many bytes they took.
+    /// Writes the headers to the front of `out`, and returns their length in bytes.
     ///
     /// # Panics
     /// If `out` is shorter than [`Headers::len`]; [`MAX_HEADERS_LEN`] always suffices.
@@ -195,11 +195,11 @@ impl Headers {
         at
     }
 
-    /// Reads the headers from the front of `buf`, which may be followed by anything.
+    /// Reads the headers from the front of `buf`. Anything may follow them.
     ///
     /// # Errors
-    /// Too few bytes, an unknown opcode or one of a service without implementation (RD), a
-    /// transport or multi-path header of another version.
+    /// There are too few bytes, an unknown opcode or one of a service that is not implemented (RD), or
+    /// a transport or multi-path header of another version.
     #[inline]
     pub fn parse(buf: &[u8]) -> Result<Self, ParseError> {
         let mut headers = Self::new(Bth::parse(buf)?);
@@ -207,8 +207,8 @@ impl Headers {
         Ok(headers)
     }
 
-    /// Reads from `buf` what follows the base transport header, which is there already. Gives what follows
-    /// the headers.
+    /// Reads from `buf` the headers after the base transport header, which was read already. Returns
+    /// the rest of `buf`.
     #[inline]
     fn parse_extended<'a>(&mut self, buf: &'a [u8]) -> Result<&'a [u8], ParseError> {
         let h = self;
@@ -230,7 +230,7 @@ impl Headers {
             });
         }
         let mut rest = &buf[Bth::LEN..];
-        // Each branch has parsed, and so checked, as many bytes as it skips.
+        // Each branch has parsed, and so checked, the bytes that it skips.
         if layout.has(Layout::MP) {
             h.mp = Some(MpHeader::parse(rest)?);
             rest = &rest[MpHeader::LEN..];
@@ -284,26 +284,27 @@ impl Headers {
 pub struct Packet<'a> {
     /// The headers; exactly those of the opcode.
     pub headers: Headers,
-    /// The payload, padding removed.
+    /// The payload without padding.
     pub payload: &'a [u8],
 }
 
 impl<'a> Packet<'a> {
-    /// Takes a UDP payload, which ends with the ICRC, apart. The ICRC itself is not looked at
-    /// (see [`icrc`](crate::icrc)).
+    /// Parses a UDP payload, which ends with the ICRC. The ICRC itself is not checked (see
+    /// [`icrc`](crate::icrc)).
     ///
     /// # Errors
-    /// Those of [`Headers::parse`]; no room for an ICRC; a length that is not a multiple of 4; more
-    /// padding than there is payload.
+    /// The errors of [`Headers::parse`]; there is no room for an ICRC; the length is not a multiple of
+    /// 4; there is more padding than payload.
     #[inline]
     pub fn parse(udp_payload: &'a [u8]) -> Result<Self, ParseError> {
         Self::parse_with(udp_payload, |packet| *packet)
     }
 
-    /// Calls `f` with the packet where it was taken apart: to hand it out costs as much once more.
+    /// Parses a UDP payload and calls `f` with the packet. Returning the packet instead would cost
+    /// another copy.
     ///
     /// # Errors
-    /// Those of [`Packet::parse`]; `f` is not called.
+    /// The errors of [`Packet::parse`]. `f` is not called then.
     #[inline]
     pub fn parse_with<R>(
         udp_payload: &'a [u8],
@@ -319,10 +320,11 @@ impl<'a> Packet<'a> {
         Self::parse_body_with(&udp_payload[..body_len], f)
     }
 
-    /// [`Packet::parse_with`] for a packet without an ICRC: from the BTH to its padding.
+    /// Like [`Packet::parse_with`], for a packet without an ICRC: from the BTH to the end of its
+    /// padding.
     ///
     /// # Errors
-    /// The same, but for the room for an ICRC.
+    /// The errors of [`Packet::parse`], except that there need be no ICRC.
     #[inline]
     pub fn parse_body_with<R>(body: &'a [u8], f: impl FnOnce(&Self) -> R) -> Result<R, ParseError> {
         let mut packet = Self { headers: Headers::new(Bth::parse(body)?), payload: &[] };
@@ -353,7 +355,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// How many bytes of padding a payload of `len` bytes needs, 0 to 3.
+/// The number of bytes of padding that a payload of `len` bytes needs, 0 to 3.
 #[inline]
 pub const fn pad_for(len: usize) -> u8 {
     (len.wrapping_neg() & 3) as u8

@@ -1,28 +1,29 @@
-//! Captures as pcapng files (draft-ietf-opsawg-pcapng), for Wireshark: raw IP packets, times in
-//! nanoseconds.
+//! Writes captures as pcapng files (draft-ietf-opsawg-pcapng), for Wireshark: raw IP packets, with
+//! times in nanoseconds.
 //!
-//! A file is what these functions append, in this order: one section, then interfaces, which are numbered
-//! from 0 on, and packets of those that came before.
+//! These functions append to a file. It begins with one section. Then come interfaces, which are
+//! numbered from 0 on, and packets of the interfaces before them.
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const ENHANCED_PACKET: u32 = 6;
-/// Packets begin with an IPv4 or IPv6 header.
+/// The link type of packets that begin with an IPv4 or IPv6 header.
 const LINKTYPE_RAW: u16 = 101;
 const OPTION_COMMENT: u16 = 1;
 const OPTION_NAME: u16 = 2;
 const OPTION_TIME_RESOLUTION: u16 = 9;
 
-/// Begins a file.
+/// Appends the section that begins a file.
 pub fn section(out: &mut Vec<u8>) {
     block(out, SECTION_HEADER, |body| {
         body.extend(0x1a2b_3c4d_u32.to_le_bytes());
         body.extend([1, 0, 0, 0]); // version 1.0
-        body.extend(u64::MAX.to_le_bytes()); // of unknown length
+        body.extend(u64::MAX.to_le_bytes()); // section length: unknown
     });
 }
 
-/// One more interface. `snap_len` is the most bytes that are kept of its packets; 0: all.
+/// Appends an interface. `snap_len` is the largest number of bytes that are kept of a packet; 0 means
+/// all.
 pub fn interface(out: &mut Vec<u8>, name: &str, snap_len: u32) {
     block(out, INTERFACE, |body| {
         body.extend(LINKTYPE_RAW.to_le_bytes());
@@ -34,8 +35,8 @@ pub fn interface(out: &mut Vec<u8>, name: &str, snap_len: u32) {
     });
 }
 
-/// One more packet of an interface at a time in nanoseconds since 1970: what was kept of it, its length,
-/// and a comment if that is not empty.
+/// Appends a packet of an interface, at `time` in nanoseconds since 1970. `kept` are the bytes that
+/// were kept, and `len` is the length of the whole packet. An empty comment is left out.
 pub fn packet(out: &mut Vec<u8>, interface: u32, time: u64, kept: &[u8], len: u32, comment: &str) {
     block(out, ENHANCED_PACKET, |body| {
         body.extend(interface.to_le_bytes());
@@ -52,7 +53,7 @@ pub fn packet(out: &mut Vec<u8>, interface: u32, time: u64, kept: &[u8], len: u3
     });
 }
 
-/// Pads to a multiple of four, which all blocks before have as well.
+/// Pads to a multiple of four bytes. All blocks before have such a length, so this also pads the block.
 fn pad(out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(4), 0);
 }

@@ -1,4 +1,4 @@
-//! Packet sequence numbers: 24 bits that wrap (IBTA 9.7.2).
+//! Packet sequence numbers: numbers of 24 bits that wrap (IBTA 9.7.2).
 
 use core::fmt;
 
@@ -51,7 +51,7 @@ impl Psn {
         self.sub(1)
     }
 
-    /// The signed distance `self − other`, −2^23 to 2^23 − 1: positive when `self` is later.
+    /// The signed distance `self − other`, −2^23 to 2^23 − 1. It is positive if `self` is later.
     #[inline]
     pub const fn diff(self, other: Self) -> i32 {
         // Shifting to the top of the word makes the 24-bit sign the word's sign.

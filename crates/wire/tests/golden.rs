@@ -1,5 +1,5 @@
-//! Every packet that Linux rxe sent in the captures of `tests/vectors` is understood, checked and
-//! rebuilt byte for byte.
+//! Every packet that Linux rxe sent in the captures of `tests/vectors` is parsed, checked and built
+//! again, byte for byte.
 
 mod common;
 
@@ -15,7 +15,7 @@ use polypath_wire::icrc::FlowCrc;
 use polypath_wire::packet::pad_for;
 use polypath_wire::{MAX_HEADERS_LEN, Opcode, Packet, Psn, QP1_QKEY};
 
-/// What `STAT.txt` says of a file.
+/// The contents of `STAT.txt` about a file.
 struct Expected {
     name: String,
     packets: usize,
@@ -75,7 +75,7 @@ fn packets_opcodes_and_wrong_icrcs_are_counted_as_expected() {
             let packet = Packet::parse(&c.udp_payload)
                 .unwrap_or_else(|err| panic!("{} #{}: {err}", e.name, c.number));
             *opcodes.entry(packet.opcode().to_string()).or_insert(0) += 1;
-            // The link corrupts IP headers too; those packets never reach a UDP socket.
+            // The link corrupts IP headers, too. Those packets never reach a UDP socket.
             let intact = c.ip_intact && FlowCrc::new(&c.flow).verify(&c.udp_payload, 0).is_some();
             bad += usize::from(!intact);
         }

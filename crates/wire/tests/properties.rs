@@ -1,4 +1,4 @@
-//! What must hold for any value and any input.
+//! Properties that must hold for any value and any input.
 
 use polypath_wire::bth::Bth;
 use polypath_wire::cm::{CmMad, CmaHeader};
@@ -45,7 +45,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Headers that fit their opcode, filled with anything.
+    /// Headers that fit their opcode, with any contents.
     fn headers()(bth in bth(), fill in any::<[u64; 7]>()) -> Headers {
         let op = bth.opcode;
         let [a, b, c, d, e, f, g] = fill;
@@ -140,7 +140,7 @@ proptest! {
         let _ = Grh::parse(&bytes);
     }
 
-    /// Random bytes rarely look like a MAD, so start from a header that does.
+    /// Random bytes rarely look like a MAD, so the test starts from a header that does.
     #[test]
     fn arbitrary_messages_never_panic_and_what_parses_is_stable(
         attr in 0x0fu16..0x1e,
@@ -189,7 +189,7 @@ proptest! {
         bytes in prop::collection::vec(any::<u8>(), 0..400),
         mask: u8,
     ) {
-        // Few bytes that are not zero, or hardly a list would mean anything.
+        // Most bytes are made zero or one, because otherwise hardly any list would be valid.
         let bytes: Vec<u8> = bytes.iter().map(|b| if b & mask == 0 { b & 1 } else { 0 }).collect();
         if let Ok(blocks) = SackBlock::list(&bytes) {
             prop_assert!(blocks.iter().all(|b| (1..=SackBlock::COUNT_MAX).contains(&b.count)));

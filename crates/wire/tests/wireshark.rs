@@ -1,5 +1,5 @@
-//! `tools/wireshark/polypath.lua` shows Polypath's packets as they were built, and leaves standard ones
-//! to Wireshark. Needs tshark; without it there is nothing to test.
+//! `tools/wireshark/polypath.lua` shows Polypath's packets as they were built, and leaves standard
+//! packets to Wireshark. The tests need tshark; without it they check nothing.
 
 mod common;
 
@@ -95,7 +95,7 @@ fn address(out: &mut Vec<u8>, last: u8) {
     out.extend([24, 0, 0, 1]);
 }
 
-/// A HELLO with two addresses, as docs/wire.md lays it out.
+/// A HELLO with two addresses, as described in docs/wire.md.
 fn hello() -> Vec<u8> {
     let mut p = b"PPTH".to_vec();
     p.extend([1, 1, 9, 2]);
@@ -125,7 +125,7 @@ fn control(opcode: Opcode, kind: u8, body: &[u8]) -> Vec<u8> {
     packet(Headers::new(Bth { dest_qpn: 0x09_0000, ..Bth::new(opcode) }), &p)
 }
 
-/// What tshark prints of some fields, a line for each packet.
+/// The output of tshark for some fields, a line for each packet.
 fn tshark(file: &Path, fields: &[&str]) -> Vec<Vec<String>> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/wireshark/polypath.lua");
     let mut command = Command::new("tshark");
@@ -333,7 +333,7 @@ fn standard_packets_are_left_to_wireshark() {
     }
 }
 
-/// Wireshark 4.0 knows XRC's opcodes; what follows the BTH it shows as bytes.
+/// Wireshark 4.0 knows XRC's opcodes, but shows what follows the BTH as bytes.
 #[test]
 fn xrc_packets_have_the_opcodes_that_wireshark_knows() {
     if !has_tshark() {
@@ -365,7 +365,7 @@ fn xrc_packets_have_the_opcodes_that_wireshark_knows() {
         let name = format!("Opcode: Extended Reliable Connection (XRC) - {name} (");
         assert!(shown.trim_start().starts_with(&name), "{shown}");
     }
-    // The queue's number is the first that follows, in the low 24 bits.
+    // The number of the queue follows the BTH first, in the low 24 bits.
     assert_eq!(packets[0][Bth::LEN..][..4], [0, 6, 7, 8]);
 }
 
@@ -382,7 +382,7 @@ fn a_packet_that_is_cut_short_is_said_to_be() {
     }
 }
 
-/// Unlike `println!`, seen although the test passes.
+/// Prints a line that is seen although the test passes, unlike that of `println!`.
 fn say(text: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{text}\n").as_bytes());
 }

@@ -1,6 +1,6 @@
-//! Fields whose numbers have names, and may be numbers that have none.
+//! Fields whose numbers mostly have names.
 
-/// Makes the type of such a field: an enum of the names, with `code` and `from_code`.
+/// Defines the type of such a field: an enum of the names, with `code` and `from_code`.
 macro_rules! codes {
     (
         $(#[$about:meta])* $type:ident: $int:ty;
@@ -10,7 +10,7 @@ macro_rules! codes {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum $type {
             $($(#[$doc])* $name,)*
-            /// A number without meaning here.
+            /// A number without a name.
             Unknown($int),
         }
 
@@ -23,7 +23,7 @@ macro_rules! codes {
                 }
             }
 
-            /// The one with this number.
+            /// The value with this number.
             pub const fn from_code(code: $int) -> Self {
                 match code {
                     $($code => Self::$name,)*

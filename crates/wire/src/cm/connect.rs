@@ -1,5 +1,5 @@
-//! Making and ending a connection: REQ, MRA, REP, RTU, DREQ, DREP (IBTA 12.6.5, 12.6.6, 12.6.8 to
-//! 12.6.11; tables 106, 107, 110 to 113).
+//! Messages that make and end a connection: REQ, MRA, REP, RTU, DREQ, DREP (IBTA 12.6.5, 12.6.6, 12.6.8
+//! to 12.6.11; tables 106, 107, 110 to 113).
 
 use super::{Body, Data};
 use crate::bytes::{array, be16, be24, be32, be64, put, put24};
@@ -20,7 +20,7 @@ pub struct CmPath {
     pub remote_gid: Gid,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Encoded packet rate, 6 bits; 0 is the port's own.
+    /// Encoded packet rate, 6 bits; 0 means the port's own rate.
     pub packet_rate: u8,
     /// Traffic class.
     pub traffic_class: u8,
@@ -30,7 +30,7 @@ pub struct CmPath {
     pub sl: u8,
     /// Whether the path stays in the subnet.
     pub subnet_local: bool,
-    /// Local ACK timeout, 5 bits: 4.096 µs · 2^n, 0 for never.
+    /// Local ACK timeout, 5 bits: 4.096 µs · 2^n; 0 means no timeout.
     pub ack_timeout: u8,
 }
 
@@ -38,7 +38,7 @@ pub struct CmPath {
 pub(crate) const PERMISSIVE_LID: u16 = 0xffff;
 
 impl Default for CmPath {
-    /// An empty RoCE path.
+    /// A RoCE path without addresses: the LIDs are 0xffff, everything else is zero.
     fn default() -> Self {
         Self {
             local_lid: PERMISSIVE_LID,
@@ -57,10 +57,10 @@ impl Default for CmPath {
 }
 
 impl CmPath {
-    /// Length of a path's block in REQ.
+    /// Length of a path's block in a REQ, in bytes.
     const LEN: usize = 44;
 
-    /// All fields zero: how a REQ says that there is no alternate path.
+    /// All fields zero, which says in a REQ that there is no alternate path.
     const NONE: Self = Self {
         local_lid: 0,
         remote_lid: 0,
@@ -116,14 +116,14 @@ pub enum CmService {
     Uc,
     /// Reliable datagram.
     Rd,
-    /// What the extended transport field says: [`Req::EXTENDED_XRC`].
+    /// The transport that the extended transport field names, such as [`Req::EXTENDED_XRC`].
     Extended,
 }
 
 /// REQ: asks for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Req {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_comm_id: u32,
     /// The service asked for.
     pub service_id: u64,
@@ -133,15 +133,15 @@ pub struct Req {
     pub local_qkey: u32,
     /// The sender's queue pair, 24 bits.
     pub local_qpn: u32,
-    /// READs and atomics that the sender will hold as responder.
+    /// The number of READs and atomics that the sender accepts at a time as responder.
     pub responder_resources: u8,
     /// End-to-end context, for reliable datagram only, 24 bits.
     pub local_eecn: u32,
-    /// READs and atomics that the sender will have under way as requester.
+    /// The number of READs and atomics that the sender has outstanding as requester.
     pub initiator_depth: u8,
     /// End-to-end context, for reliable datagram only, 24 bits.
     pub remote_eecn: u32,
-    /// How long the receiver may take to answer, 5 bits: 4.096 µs · 2^n.
+    /// The time that the receiver may take to answer, 5 bits: 4.096 µs · 2^n.
     pub remote_cm_response_timeout: u8,
     /// The transport service.
     pub service: CmService,
@@ -149,31 +149,31 @@ pub struct Req {
     pub flow_control: bool,
     /// The first PSN that the receiver of this message is to send with.
     pub starting_psn: Psn,
-    /// How long the sender will take to answer, 5 bits: 4.096 µs · 2^n.
+    /// The time that the sender takes to answer, 5 bits: 4.096 µs · 2^n.
     pub local_cm_response_timeout: u8,
-    /// Retries of the queue pair, 3 bits.
+    /// Retry count of the queue pair, 3 bits.
     pub retry_count: u8,
     /// Partition key.
     pub pkey: u16,
-    /// Path MTU, 4 bits, encoded: 1 is 256, 5 is 4096 bytes.
+    /// Path MTU, 4 bits, encoded: 1 is 256 bytes, 5 is 4096 bytes.
     pub mtu: u8,
-    /// Reliable datagram channel exists.
+    /// Whether a reliable datagram channel exists.
     pub rdc_exists: bool,
-    /// Receiver-not-ready retries, 3 bits; 7 is for ever.
+    /// RNR retry count, 3 bits; 7 means without limit.
     pub rnr_retry_count: u8,
-    /// How often CM messages are sent again, 4 bits.
+    /// The largest number of times that CM messages are repeated, 4 bits.
     pub max_cm_retries: u8,
     /// Whether the sender's queue pair has a shared receive queue.
     pub srq: bool,
-    /// Extended transport, 3 bits.
+    /// The extended transport, 3 bits; used if `service` is [`CmService::Extended`].
     pub extended_transport: u8,
-    /// The path.
+    /// The primary path.
     pub primary: CmPath,
-    /// The alternate path for migration; one with all fields zero can't be sent, it means none.
+    /// The alternate path for migration. A path with all fields zero means that there is none.
     pub alternate: Option<CmPath>,
-    /// The sender understands SAP.
+    /// Whether the sender understands SAP.
     pub sap_supported: bool,
-    /// The consumer's data; the RDMA-CM's begins with a [`CmaHeader`](super::CmaHeader).
+    /// The consumer's data. That of RDMA CM begins with a [`CmaHeader`](super::CmaHeader).
     pub private_data: [u8; Self::PRIVATE_DATA_LEN],
 }
 
@@ -186,7 +186,8 @@ impl Req {
 }
 
 impl Default for Req {
-    /// Zeros, on RC, with the default partition key and an empty RoCE path.
+    /// An RC request with the default partition key and an RoCE path without addresses; everything else
+    /// is zero.
     fn default() -> Self {
         Self {
             local_comm_id: 0,
@@ -219,7 +220,7 @@ impl Default for Req {
     }
 }
 
-/// In the last byte of the alternate path's block, beside its ACK timeout.
+/// The bit of SAP support in the last byte of the alternate path's block, beside its ACK timeout.
 const SAP_SUPPORTED: u8 = 0x04;
 
 impl Body for Req {
@@ -293,7 +294,7 @@ impl Body for Req {
     }
 }
 
-/// What a message's MRA answers.
+/// The message that an MRA answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mraed {
     /// A REQ.
@@ -304,16 +305,16 @@ pub enum Mraed {
     Lap,
 }
 
-/// MRA: the message has arrived, the answer will take longer than usual.
+/// MRA: the message has arrived, and the answer will take longer than usual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mra {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_comm_id: u32,
-    /// The receiver's name for it.
+    /// The receiver's communication id.
     pub remote_comm_id: u32,
-    /// Which message this answers.
+    /// The message that this answers.
     pub mraed: Mraed,
-    /// How long the answer may take, 5 bits: 4.096 µs · 2^n.
+    /// The time that the answer may take, 5 bits: 4.096 µs · 2^n.
     pub service_timeout: u8,
     /// The consumer's data.
     pub private_data: [u8; Self::PRIVATE_DATA_LEN],
@@ -362,13 +363,13 @@ impl Body for Mra {
     }
 }
 
-/// Whether the passive side took the alternate path of the REQ.
+/// What the passive side did with the alternate path of the REQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Failover {
-    /// It did (also said when the REQ had none).
+    /// It accepted the path, or the REQ had none.
     #[default]
     Accepted,
-    /// It has no migration.
+    /// It does not support migration.
     NotSupported,
     /// It refuses this path.
     Rejected,
@@ -379,9 +380,9 @@ pub enum Failover {
 /// REP: accepts a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rep {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_comm_id: u32,
-    /// The receiver's name for it.
+    /// The receiver's communication id.
     pub remote_comm_id: u32,
     /// Q_Key, for reliable datagram only.
     pub local_qkey: u32,
@@ -391,17 +392,17 @@ pub struct Rep {
     pub local_eecn: u32,
     /// The first PSN that the receiver of this message is to send with.
     pub starting_psn: Psn,
-    /// READs and atomics that the sender will hold as responder.
+    /// The number of READs and atomics that the sender accepts at a time as responder.
     pub responder_resources: u8,
-    /// READs and atomics that the sender will have under way as requester.
+    /// The number of READs and atomics that the sender has outstanding as requester.
     pub initiator_depth: u8,
-    /// How long the sender takes to acknowledge, 5 bits: 4.096 µs · 2^n.
+    /// The time that the sender takes to acknowledge, 5 bits: 4.096 µs · 2^n.
     pub target_ack_delay: u8,
-    /// What became of the alternate path.
+    /// What the sender did with the alternate path.
     pub failover: Failover,
     /// Whether the sender uses end-to-end credits.
     pub flow_control: bool,
-    /// Receiver-not-ready retries, 3 bits; 7 is for ever.
+    /// RNR retry count, 3 bits; 7 means without limit.
     pub rnr_retry_count: u8,
     /// Whether the sender's queue pair has a shared receive queue.
     pub srq: bool,
@@ -494,9 +495,9 @@ macro_rules! plain {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct $name {
-            /// The sender's name for the connection.
+            /// The sender's communication id.
             pub local_comm_id: u32,
-            /// The receiver's name for it.
+            /// The receiver's communication id.
             pub remote_comm_id: u32,
             /// The consumer's data.
             pub private_data: [u8; $len],
@@ -540,9 +541,9 @@ plain!(
 /// DREQ: ends a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dreq {
-    /// The sender's name for the connection.
+    /// The sender's communication id.
     pub local_comm_id: u32,
-    /// The receiver's name for it.
+    /// The receiver's communication id.
     pub remote_comm_id: u32,
     /// The receiver's queue pair, 24 bits.
     pub remote_qpn: u32,

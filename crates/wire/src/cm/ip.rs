@@ -1,5 +1,5 @@
-//! IP addressing over communication management: the header in the private data of REQ and SIDR_REQ,
-//! and the service ids of ports (IBTA annex A11, "RDMA IP CM Service").
+//! IP addressing for communication management: the header in the private data of REQ and SIDR_REQ, and
+//! the service ids of ports (IBTA annex A11, "RDMA IP CM Service").
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,16 +7,16 @@ use crate::bytes::{array, be16, head, put};
 use crate::error::ParseError;
 use crate::gid::Gid;
 
-/// The port spaces of the RDMA-CM, `enum rdma_port_space`.
+/// The port spaces of RDMA CM, `enum rdma_port_space`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PortSpace {
-    /// IP over InfiniBand: multicast and datagrams with IPoIB's Q_Key.
+    /// `RDMA_PS_IPOIB`: multicast and datagrams with IPoIB's Q_Key.
     Ipoib,
-    /// Connections.
+    /// `RDMA_PS_TCP`: connections.
     Tcp,
-    /// Datagrams.
+    /// `RDMA_PS_UDP`: datagrams.
     Udp,
-    /// Native service ids.
+    /// `RDMA_PS_IB`: native service ids.
     Ib,
 }
 
@@ -31,7 +31,7 @@ impl PortSpace {
         }
     }
 
-    /// The port space with this number.
+    /// The port space with this number, or `None`.
     pub const fn from_code(code: u16) -> Option<Self> {
         match code {
             0x0002 => Some(Self::Ipoib),
@@ -48,7 +48,7 @@ pub const fn service_id(space: PortSpace, port: u16) -> u64 {
     (space.code() as u64) << 16 | port as u64
 }
 
-/// Port space and port of a service id that [`service_id`] could have made.
+/// The port space and port of a service id, or `None` if [`service_id`] can't have made it.
 pub const fn port_of(service_id: u64) -> Option<(PortSpace, u16)> {
     if service_id >> 32 != 0 {
         return None;
@@ -59,14 +59,14 @@ pub const fn port_of(service_id: u64) -> Option<(PortSpace, u16)> {
     }
 }
 
-/// The 36 bytes at the head of the private data: who calls whom, as IP addresses.
+/// The first 36 bytes of the private data: the IP addresses of both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CmaHeader {
-    /// Caller's port.
+    /// The port of the end that connects.
     pub src_port: u16,
-    /// Caller's address.
+    /// The address of the end that connects.
     pub src: IpAddr,
-    /// Callee's address; of the caller's family. Its port is in the service id.
+    /// The address of the end that is connected to, of the same family. Its port is in the service id.
     pub dst: IpAddr,
 }
 
@@ -77,7 +77,7 @@ impl CmaHeader {
     /// Reads the header from the front of the private data.
     ///
     /// # Errors
-    /// Too few bytes; a version other than 0.0; an IP version other than 4 and 6.
+    /// There are too few bytes, a version other than 0.0, or an IP version other than 4 and 6.
     pub fn parse(private_data: &[u8]) -> Result<Self, ParseError> {
         let b: &[u8; Self::LEN] = head("RDMA IP CM header", private_data)?;
         if b[0] != 0 {
@@ -121,7 +121,7 @@ impl CmaHeader {
         b
     }
 
-    /// Caller's address and port.
+    /// The address and port of the end that connects.
     pub const fn source(&self) -> SocketAddr {
         SocketAddr::new(self.src, self.src_port)
     }

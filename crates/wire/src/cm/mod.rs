@@ -1,11 +1,12 @@
-//! The messages of communication management (IBTA chapter 12), and the header that the RDMA-CM puts
-//! into their private data (Annex A11).
+//! The messages of communication management (IBTA chapter 12), and the header that RDMA CM puts into
+//! their private data (Annex A11).
 //!
-//! [`CmMad`] is a whole datagram: transaction and message. Every message is a plain value; the length
-//! of the private data is not on the wire, so it always has the size of its field, filled with zeros.
+//! [`CmMad`] is a whole datagram: a transaction id and a message. Every message is a plain value. The
+//! length of the private data is not on the wire, so private data always has the size of its field,
+//! filled up with zeros.
 //!
-//! SAP and SPR have attribute numbers in public sources, but no public layout. Ours: SAP is laid out as
-//! LAP and SPR as APR, under their own numbers (see [`Sap`] and [`Spr`]).
+//! SAP and SPR have attribute numbers in public sources, but no public layout. Polypath lays out SAP
+//! like LAP and SPR like APR, with their own numbers (see [`Sap`] and [`Spr`]).
 
 mod codes;
 mod connect;
@@ -25,13 +26,13 @@ pub use sidr::{SidrRep, SidrReq, SidrStatus};
 use crate::error::ParseError;
 use crate::mad::{self, CLASS_CM, MAD_DATA_LEN, MAD_LEN, METHOD_SEND, MadHeader};
 
-/// The class version of communication management that exists.
+/// The only class version of communication management.
 const CM_CLASS_VERSION: u8 = 2;
 
-/// The bytes after the MAD header.
+/// The bytes of a datagram after the MAD header.
 pub(crate) type Data = [u8; MAD_DATA_LEN];
 
-/// What every message can do; offsets count from the end of the MAD header, as in the IBTA's tables.
+/// Operations of every message. Offsets count from the end of the MAD header, as in the IBTA's tables.
 pub(crate) trait Body: Sized {
     /// Attribute number.
     const ATTR: u16;
@@ -47,7 +48,7 @@ pub struct Info {
 }
 
 impl Info {
-    /// The most bytes there can be.
+    /// The largest number of bytes.
     pub const MAX: usize = 72;
     /// No information.
     pub const EMPTY: Self = Self { len: 0, bytes: [0; Self::MAX] };
@@ -55,7 +56,7 @@ impl Info {
     /// Holds a copy of `info`.
     ///
     /// # Errors
-    /// More than [`Info::MAX`] bytes.
+    /// There are more than [`Info::MAX`] bytes.
     pub fn new(info: &[u8]) -> Result<Self, ParseError> {
         let Some(bytes) = fill(info) else {
             return Err(ParseError::TooLong {
@@ -110,7 +111,7 @@ fn fill<const N: usize>(data: &[u8]) -> Option<[u8; N]> {
     Some(out)
 }
 
-/// Puts private data into the field of a message, zeros behind it.
+/// Puts private data into the field of a message, followed by zeros.
 ///
 /// ```
 /// # use polypath_wire::cm::{private_data, Rtu};
@@ -120,7 +121,7 @@ fn fill<const N: usize>(data: &[u8]) -> Option<[u8; N]> {
 /// ```
 ///
 /// # Errors
-/// More bytes than the field has.
+/// There are more bytes than the field has.
 pub fn private_data<const N: usize>(data: &[u8]) -> Result<[u8; N], ParseError> {
     fill(data).ok_or(ParseError::TooLong { what: "CM private data", expected: N, got: data.len() })
 }
@@ -135,7 +136,7 @@ macro_rules! messages {
         }
 
         impl CmMessage {
-            /// The attribute number that says which message it is.
+            /// The attribute number, which identifies the message.
             pub const fn attr_id(&self) -> u16 {
                 match self {
                     $(Self::$name(_) => <$body as Body>::ATTR,)*
@@ -178,11 +179,11 @@ macro_rules! messages {
 messages! {
     /// Asks for a connection.
     Req(Req);
-    /// The answer will take longer.
+    /// Says that the answer will take longer.
     Mra(Mra);
-    /// Refuses.
+    /// Refuses a connection.
     Rej(Rej);
-    /// Accepts.
+    /// Accepts a connection.
     Rep(Rep);
     /// Confirms the acceptance.
     Rtu(Rtu);
@@ -190,24 +191,24 @@ messages! {
     Dreq(Dreq);
     /// Confirms the end.
     Drep(Drep);
-    /// Asks for the name of a datagram service.
+    /// Asks for the queue pair of a datagram service.
     SidrReq(SidrReq);
-    /// Answers that.
+    /// Answers a SIDR_REQ.
     SidrRep(SidrRep);
     /// Loads an alternate path.
     Lap(Lap);
-    /// Answers that.
+    /// Answers a LAP.
     Apr(Apr);
     /// Suggests an alternate path.
     Sap(Sap);
-    /// Answers that.
+    /// Answers a SAP.
     Spr(Spr);
 }
 
 /// A communication management datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CmMad {
-    /// Transaction; the answer to a request carries the request's.
+    /// The transaction id. An answer has that of the request.
     pub tid: u64,
     /// The message.
     pub message: CmMessage,

@@ -1,5 +1,5 @@
-//! Alternate paths: LAP, APR, and the suggestions of the passive side, SAP and SPR (IBTA 12.8; tables
-//! 115 and 116).
+//! Messages about alternate paths: LAP and APR, and the suggestions of the passive side, SAP and SPR
+//! (IBTA 12.8; tables 115 and 116).
 
 use super::codes::codes;
 use super::connect::CmPath;
@@ -13,13 +13,13 @@ macro_rules! load {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct $name {
-            /// The sender's name for the connection.
+            /// The sender's communication id.
             pub local_comm_id: u32,
-            /// The receiver's name for it.
+            /// The receiver's communication id.
             pub remote_comm_id: u32,
             /// The receiver's queue pair, 24 bits.
             pub remote_qpn: u32,
-            /// How long the receiver may take to answer, 5 bits: 4.096 µs · 2^n.
+            /// The time that the receiver may take to answer, 5 bits: 4.096 µs · 2^n.
             pub remote_cm_response_timeout: u8,
             /// The alternate path.
             pub alternate: CmPath,
@@ -60,19 +60,19 @@ macro_rules! load {
 }
 
 load!(
-    /// LAP: loads an alternate path; sent by the active side, answered by [`Apr`].
+    /// LAP: loads an alternate path. The active side sends it, and an [`Apr`] answers it.
     Lap, "LAP", 0x19
 );
 load!(
-    /// SAP: the passive side suggests an alternate path; answered by [`Spr`].
+    /// SAP: suggests an alternate path. The passive side sends it, and an [`Spr`] answers it.
     ///
     /// It has LAP's layout. The sender knows only its own end: it fills in the local address and what
-    /// belongs to it, and leaves the remote LID and GID zero. A suggestion changes nothing by itself;
-    /// if the active side takes it, a LAP follows.
+    /// belongs to it, and leaves the remote LID and GID zero. A suggestion alone changes nothing; if
+    /// the active side accepts it, it sends a LAP.
     Sap, "SAP", 0x1b
 );
 
-/// LAP orders the path's fields differently from REQ.
+/// Reads the path of a LAP, whose fields are in another order than in a REQ.
 fn parse_alternate(b: &Data) -> CmPath {
     CmPath {
         local_lid: be16(b, 20),
@@ -102,20 +102,20 @@ fn emit_alternate(p: &CmPath, b: &mut Data) {
 }
 
 codes! {
-    /// What became of an alternate path or of the suggestion of one.
+    /// The answer to a LAP or to a SAP.
     ApStatus: u8;
 
-    /// Loaded, or the suggestion is taken.
+    /// The path is loaded, or the suggestion is accepted.
     Ok = 0,
     /// Communication id is not known.
     InvalidCommId = 1,
     /// Migration is not supported.
     Unsupported = 2,
-    /// Refused.
+    /// The path is refused.
     Reject = 3,
-    /// Ask elsewhere.
+    /// The sender is to ask another port.
     Redirect = 4,
-    /// It is the path in use already.
+    /// The path is in use already.
     IsCurrent = 5,
     /// Queue pair is not the connection's.
     InvalidQpn = 6,
@@ -133,7 +133,7 @@ codes! {
     InvalidPacketRate = 12,
     /// Service level is not acceptable.
     InvalidSl = 13,
-    /// Only in an SPR, and Polypath's own number: not now, suggest it again later.
+    /// Only in an SPR, with a number of Polypath's own: the sender is to suggest the path again later.
     RetryLater = 0x80,
 }
 
@@ -142,11 +142,11 @@ macro_rules! answer {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct $name {
-            /// The sender's name for the connection.
+            /// The sender's communication id.
             pub local_comm_id: u32,
-            /// The receiver's name for it.
+            /// The receiver's communication id.
             pub remote_comm_id: u32,
-            /// What became of it.
+            /// The answer.
             pub status: ApStatus,
             /// More about the status.
             pub info: Info,

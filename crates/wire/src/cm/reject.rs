@@ -1,45 +1,45 @@
-//! REJ: refusing, and why (IBTA 12.6.7; tables 108 and 109).
+//! REJ: refuses a connection, and says why (IBTA 12.6.7; tables 108 and 109).
 
 use super::codes::codes;
 use super::{Body, Data, Info};
 use crate::bytes::{array, be16, be32, put};
 use crate::error::ParseError;
 
-/// Which message a REJ refuses.
+/// The message that a REJ refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rejected {
     /// A REQ.
     Req,
     /// A REP.
     Rep,
-    /// No message: a timeout, or one that can't be told.
+    /// No message: a timeout, or the message is not known.
     Other,
 }
 
 codes! {
-    /// Why a connection is refused (IBTA table 109). The number is also `rdma_cm_event.status` of a
-    /// rejected connection.
+    /// Why a connection is refused (IBTA table 109). The number is also `rdma_cm_event.status` of an
+    /// `RDMA_CM_EVENT_REJECTED`.
     RejectReason: u16;
 
     /// No queue pair available.
     NoQp = 1,
     /// No end-to-end context available.
     NoEec = 2,
-    /// No resources.
+    /// There are not enough resources.
     NoResources = 3,
-    /// No answer in time.
+    /// No answer came in time.
     Timeout = 4,
-    /// Request not supported.
+    /// The request is not supported.
     Unsupported = 5,
     /// Communication id is not known.
     InvalidCommId = 6,
-    /// The triple of ids and queue pair is not known.
+    /// The combination of both communication ids and the queue pair is not known.
     InvalidCommInstance = 7,
-    /// Nobody listens on the service id.
+    /// No process listens on the service id.
     InvalidServiceId = 8,
-    /// The transport service is not what the listener has.
+    /// The transport service is not the one of the listener.
     InvalidTransport = 9,
-    /// The queue pair is still connected from before.
+    /// The queue pair is still connected from an earlier connection.
     StaleConnection = 10,
     /// Reliable datagram channel does not exist.
     RdcNotExist = 11,
@@ -67,17 +67,17 @@ codes! {
     InvalidAltHopLimit = 22,
     /// The alternate path's packet rate is not acceptable.
     InvalidAltPacketRate = 23,
-    /// Ask the connection manager of another port.
+    /// The sender is to ask the connection manager of another port.
     PortCmRedirect = 24,
-    /// Connect to another port.
+    /// The sender is to connect to another port.
     PortRedirect = 25,
     /// Path MTU is not acceptable.
     InvalidMtu = 26,
     /// Too few responder resources.
     InsufficientResponderResources = 27,
-    /// The consumer refuses; its private data says why.
+    /// The consumer refuses. The private data may say why.
     ConsumerDefined = 28,
-    /// Receiver-not-ready retry count is not acceptable.
+    /// The RNR retry count is not acceptable.
     InvalidRnrRetry = 29,
     /// The sender's communication id is in use already.
     DuplicateLocalCommId = 30,
@@ -94,15 +94,15 @@ codes! {
 /// REJ: refuses a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rej {
-    /// The sender's name for the connection, 0 if it has none.
+    /// The sender's communication id, 0 if it has none.
     pub local_comm_id: u32,
-    /// The receiver's name for it.
+    /// The receiver's communication id.
     pub remote_comm_id: u32,
-    /// Which message is refused.
+    /// The message that is refused.
     pub rejected: Rejected,
     /// Why the connection is refused.
     pub reason: RejectReason,
-    /// More about why, depending on the reason: for example the path that would be acceptable.
+    /// More about the reason, for example a path that would be acceptable.
     pub info: Info,
     /// The consumer's data.
     pub private_data: [u8; Self::PRIVATE_DATA_LEN],

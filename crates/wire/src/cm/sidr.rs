@@ -1,4 +1,5 @@
-//! Finding a datagram service's queue pair: SIDR_REQ and SIDR_REP (IBTA 12.11; tables 119 and 120).
+//! Messages that find the queue pair of a datagram service: SIDR_REQ and SIDR_REP (IBTA 12.11; tables
+//! 119 and 120).
 
 use super::codes::codes;
 use super::{Body, Data, Info};
@@ -8,13 +9,13 @@ use crate::error::ParseError;
 /// SIDR_REQ: asks which queue pair serves a service id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SidrReq {
-    /// The sender's name for the request.
+    /// The id of the request, chosen by the sender.
     pub request_id: u32,
     /// Partition key.
     pub pkey: u16,
     /// The service asked for.
     pub service_id: u64,
-    /// The consumer's data; the RDMA-CM's begins with a [`CmaHeader`](super::CmaHeader).
+    /// The consumer's data. That of RDMA CM begins with a [`CmaHeader`](super::CmaHeader).
     pub private_data: [u8; Self::PRIVATE_DATA_LEN],
 }
 
@@ -48,7 +49,7 @@ codes! {
     /// The answer to a SIDR_REQ.
     SidrStatus: u8;
 
-    /// Queue pair and Q_Key are in the answer.
+    /// Success: queue pair and Q_Key are in the answer.
     Success = 0,
     /// The service id is not supported.
     Unsupported = 1,
@@ -56,7 +57,7 @@ codes! {
     Reject = 2,
     /// The service has no queue pair.
     NoQp = 3,
-    /// Ask elsewhere.
+    /// The sender is to ask another port.
     Redirect = 4,
     /// The version is not supported.
     UnsupportedVersion = 5,
@@ -65,9 +66,9 @@ codes! {
 /// SIDR_REP: answers a [`SidrReq`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SidrRep {
-    /// The request that this answers.
+    /// The id of the request that this answers.
     pub request_id: u32,
-    /// Whether there is such a service.
+    /// The answer.
     pub status: SidrStatus,
     /// Its queue pair, 24 bits.
     pub qpn: u32,

@@ -221,7 +221,7 @@ fn fields_wider_than_their_place_spill_nowhere() {
 #[test]
 fn reserved_bits_alone_are_no_alternate_path() {
     let mut mad = CmMad::new(0, Req::default()).to_bytes();
-    // Between flow label and rate, below the service level, and below the ACK timeout.
+    // Reserved bits: between flow label and rate, below the service level, and below the ACK timeout.
     for (at, bits) in [(134, 0x0f), (138, 0x07), (139, 0x03)] {
         mad[24 + at] = bits;
     }

@@ -9,14 +9,14 @@ use polypath_wire::icrc::Flow;
 
 /// A RoCEv2 packet of a capture.
 pub(crate) struct Captured {
-    /// Number in the file, from 1, as Wireshark counts.
+    /// The number in the file, from 1, as Wireshark counts.
     pub(crate) number: usize,
     pub(crate) flow: Flow,
-    /// IPv4 identification; 0 for IPv6.
+    /// The IPv4 identification; 0 for IPv6.
     pub(crate) id: u16,
-    /// Whether the IPv4 header's checksum is right; an IP stack drops the packet otherwise.
+    /// Whether the IPv4 header's checksum is right. An IP stack drops the packet otherwise.
     pub(crate) ip_intact: bool,
-    /// From the BTH to the ICRC.
+    /// The bytes from the BTH to the ICRC.
     pub(crate) udp_payload: Vec<u8>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn vectors() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors")
 }
 
-/// All RoCEv2 packets of a file; anything else in it is a failure of the capture.
+/// Reads all RoCEv2 packets of a file. Anything else in it fails the test.
 pub(crate) fn read(path: &Path) -> Vec<Captured> {
     let file = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     assert_eq!(file[..4], 0xa1b2_c3d4_u32.to_le_bytes(), "{}: little-endian pcap", path.display());
