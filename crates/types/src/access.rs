@@ -1,4 +1,4 @@
-//! What may be done with memory, and how far what was written is to get.
+//! Access rights of memory, and how far written data is to be flushed.
 
 use bitflags::bitflags;
 
@@ -6,44 +6,44 @@ bitflags! {
     /// Access rights of a memory region or of a remote operation (`enum ibv_access_flags`; same bits).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct Access: u32 {
-        /// The device may write it (receive buffers, read responses).
+        /// The device may write to the memory (receive buffers, READ responses).
         const LOCAL_WRITE = 1;
-        /// A peer may RDMA WRITE it.
+        /// A peer may write to the memory by RDMA WRITE.
         const REMOTE_WRITE = 1 << 1;
-        /// A peer may RDMA READ it.
+        /// A peer may read the memory by RDMA READ.
         const REMOTE_READ = 1 << 2;
-        /// A peer may execute atomics on it.
+        /// A peer may execute atomics on the memory.
         const REMOTE_ATOMIC = 1 << 3;
-        /// Memory windows may be bound to it.
+        /// Memory windows may be bound to the region.
         const MW_BIND = 1 << 4;
-        /// Addresses count from zero.
+        /// Addresses in the region count from zero.
         const ZERO_BASED = 1 << 5;
-        /// Pages need not be resident when registered.
+        /// Pages need not be resident when the region is registered.
         const ON_DEMAND = 1 << 6;
-        /// Huge pages.
+        /// The memory consists of huge pages.
         const HUGETLB = 1 << 7;
-        /// FLUSH to global visibility.
+        /// A peer may FLUSH the memory to global visibility.
         const FLUSH_GLOBAL = 1 << 8;
-        /// FLUSH to persistence.
+        /// A peer may FLUSH the memory to persistence.
         const FLUSH_PERSISTENT = 1 << 9;
-        /// Writes may be placed out of order.
+        /// Writes may be placed in another order.
         const RELAXED_ORDERING = 1 << 20;
     }
 }
 
 bitflags! {
-    /// How far data is to be flushed (`enum ibv_placement_type`; same bits).
+    /// How far a FLUSH places data (`enum ibv_placement_type`; same bits).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct Placement: u8 {
-        /// Everything at the peer sees it.
+        /// Global visibility: everything at the peer sees the data.
         const GLOBAL = 1;
-        /// It outlives a loss of power.
+        /// Persistence: the data survives a loss of power.
         const PERSISTENT = 1 << 1;
     }
 }
 
 impl Placement {
-    /// The rights that it needs (annex A19).
+    /// The rights that a FLUSH with this placement needs (annex A19).
     pub const fn rights(self) -> Access {
         let global =
             if self.contains(Self::GLOBAL) { Access::FLUSH_GLOBAL } else { Access::empty() };
@@ -55,16 +55,16 @@ impl Placement {
     }
 }
 
-/// What is to be flushed (`enum ibv_selectivity_level`).
+/// The memory that a FLUSH covers (`enum ibv_selectivity_level`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlushScope {
-    /// This range of the region.
+    /// A range of the region.
     Range {
-        /// First byte.
+        /// Virtual address of the first byte.
         va: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u32,
     },
-    /// All of the region.
+    /// The whole region.
     Region,
 }

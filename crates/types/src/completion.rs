@@ -1,4 +1,4 @@
-//! How work requests end.
+//! Completions: how work requests end.
 
 /// `enum ibv_wc_status`; same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,47 +46,47 @@ pub enum WcOpcode {
 /// One completion (`struct ibv_wc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The identifier of the work request that ended.
+    /// The identifier of the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// The status with which it ended.
     pub status: WcStatus,
-    /// What it was.
+    /// Its operation.
     pub opcode: WcOpcode,
-    /// Why, for people: the number of the transport's cause; 0 when successful.
+    /// The number of the transport's reason for an error, for people; 0 for a success.
     pub vendor_err: u32,
-    /// Bytes received or read (UD: with the 40 bytes of the GRH).
+    /// The number of bytes received or read. For UD it includes the 40 bytes of the GRH.
     pub byte_len: u32,
     /// Immediate data in wire order.
     pub imm: Option<[u8; 4]>,
-    /// The key that the peer asked to invalidate and that was.
+    /// The key that was made invalid because the peer asked for it.
     pub invalidated_rkey: Option<u32>,
-    /// Local queue pair.
+    /// Local queue pair number, 24 bits.
     pub qpn: u32,
-    /// Remote queue pair (UD).
+    /// Remote queue pair number, 24 bits (UD).
     pub src_qpn: u32,
-    /// The header that is in the first 40 bytes (UD).
+    /// The kind of header in the first 40 bytes of the buffer (UD).
     pub grh: Option<NetworkHeader>,
-    /// The sender asked for a solicited event (or it is an error).
+    /// Whether the sender asked for a solicited event, or the completion is an error.
     pub solicited: bool,
 }
 
 /// The network header of a received datagram (IBTA A17.4.5.1: part of the remote address information).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkHeader {
-    /// In the last 20 of the 40 bytes.
+    /// IPv4: the header is in the last 20 of the 40 bytes.
     Ipv4,
-    /// In all 40 bytes.
+    /// IPv6: the header takes all 40 bytes.
     Ipv6,
 }
 
 impl NetworkHeader {
-    /// Tells it from the 40 bytes; those before an IPv4 header are zero.
+    /// Finds the kind from the 40 bytes. Those before an IPv4 header are zero.
     pub fn of(header: &[u8; 40]) -> Self {
         if header[0] >> 4 == 6 { Self::Ipv6 } else { Self::Ipv4 }
     }
 }
 
-/// Which completion queue of a queue pair.
+/// The send or the receive completion queue of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum CqSide {

@@ -1,5 +1,5 @@
-//! The words of the verbs API as Rust types, and those by which the protocol cores name paths to each
-//! other. Everything above stands on them; they stand on nothing.
+//! The types of the verbs API, and the types by which the protocol cores refer to paths. All other
+//! crates may use this one; it uses none of them.
 #![forbid(unsafe_code)]
 
 mod access;

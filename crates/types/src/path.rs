@@ -1,44 +1,47 @@
-//! Paths, as queue pairs and the path manager name them to each other.
+//! Paths, as queue pairs and the path manager refer to them.
 
 use core::time::Duration;
 
-/// Names a path in a lane's table. Stable while a queue pair or address handle uses it.
+/// The number of a path in a lane's table. It stays the same while a queue pair or address handle uses
+/// the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathId(pub u32);
 
 impl PathId {
-    /// No path: no lane has so many.
+    /// The number that no path has.
     pub const NONE: Self = Self(u32::MAX);
 }
 
-/// Names a peer (a remote lane as reached by one pair of addresses), and with it its set of paths, in a
-/// lane's table.
+/// The number of a peer in a lane's table. A peer is a remote lane as reached by one pair of addresses,
+/// and has a set of paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
-/// What multi-path packets say of their path.
+/// What multi-path packets say about their path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PathTag {
-    /// The number both ends know the path by, below the most paths of an association (8).
+    /// The number by which both ends know the path: less than the largest number of paths of an
+    /// association, which is 8.
     pub id: u8,
-    /// Raised whenever the path is given up; packets of an older generation are refused.
+    /// Raised whenever the path is given up. Packets of an earlier generation are refused.
     pub generation: u16,
 }
 
-/// Where to send now, and how much.
+/// Where to send next, and how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The path.
     pub path: PathId,
-    /// Present when there is an association with the peer's lane: then packets may carry the
-    /// multi-path header, if the queue pair itself was agreed upon.
+    /// The tag for multi-path headers, if there is an association with the peer's lane. Packets may
+    /// then carry the header, if the association covers the queue pair.
     pub tag: Option<PathTag>,
-    /// Bytes that the path's window still takes: of payload, with a cost for each packet. When it is too
-    /// small, a queue pair waits until it has grown. Acknowledgements ignore it.
+    /// The bytes that the path's window has room for. Payload counts, and a fixed cost for each packet.
+    /// If the window is too small, a queue pair waits until it has grown. Acknowledgements ignore it.
     pub window: u32,
-    /// Smoothed round-trip time, if measured.
+    /// The smoothed round-trip time, if it has been measured.
     pub rtt: Option<Duration>,
-    /// Bytes after which to ask again: until then all goes by this path, unless it does not fit its window.
+    /// The number of bytes after which the queue pair has to ask again. Until then it sends everything
+    /// on this path, unless that does not fit the window.
     pub quantum: u32,
 }
 
@@ -47,34 +50,34 @@ pub struct Route {
 pub struct Want {
     /// The queue pair.
     pub qpn: u32,
-    /// What it has to send next, as it counts against a window: at most one burst.
+    /// The bytes that it has to send next, as they count against a window: at most one burst.
     pub bytes: u32,
-    /// What that is.
+    /// The class of what it has to send.
     pub class: Class,
 }
 
-/// What a queue pair has to send.
+/// The class of what a queue pair has to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Requests, for the first time or again.
+    /// Requests, sent for the first time or again.
     Request,
-    /// A packet that is sent again to learn what became of it, or the first by another path after one has
-    /// died. It does not wait for any window.
+    /// A packet that is sent again to find out whether it arrived, or the first one on another path
+    /// after a path has died. It waits for no window.
     Urgent,
-    /// The answer to a READ or atomic. It does not wait for any window either.
+    /// The answer to a READ or an atomic. It waits for no window.
     Answer {
-        /// The path that the request came by.
+        /// The path on which the request came.
         asked_by: PathId,
     },
 }
 
-/// What a queue pair gets that wants to send.
+/// The answer to a queue pair that wants to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pick {
     /// A route.
     Route(Route),
-    /// There are paths, but all are full: wait until a window opens.
+    /// All living paths are full; the queue pair waits until a window opens.
     Wait,
-    /// No path lives.
+    /// No path is alive.
     NoPath,
 }

@@ -1,4 +1,4 @@
-//! Queue pairs: kinds, states, attributes, events.
+//! Queue pairs: types, states, attributes and events.
 
 use bitflags::bitflags;
 
@@ -12,14 +12,14 @@ pub enum QpType {
     Rc = 2,
     Uc = 3,
     Ud = 4,
-    /// Initiator: sends, has no receive side.
+    /// XRC initiator: it sends requests and has no receive queue.
     XrcSend = 9,
-    /// Target: what it receives goes to the shared receive queue that the request names.
+    /// XRC target: messages that it receives go to the shared receive queue that the request names.
     XrcRecv = 10,
 }
 
 impl QpType {
-    /// Extended reliable connection, either side (IBTA annex A14).
+    /// Whether it is an extended reliable connection, initiator or target (IBTA annex A14).
     pub const fn is_xrc(self) -> bool {
         matches!(self, Self::XrcSend | Self::XrcRecv)
     }
@@ -49,29 +49,29 @@ pub enum MigState {
     Armed = 2,
 }
 
-/// What a queue pair is made with.
+/// The parameters of a new queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QpConfig {
-    /// Its number, 24 bits.
+    /// Its queue pair number, 24 bits.
     pub qpn: u32,
     /// Its transport service.
     pub qp_type: QpType,
-    /// Protection domain; opaque here, handed back to the host with every key. An XRC target has
-    /// none: that of the shared receive queue counts.
+    /// Its protection domain, an opaque number that is passed to the host with every key. An XRC target
+    /// has none: that of the shared receive queue is used.
     pub pd: u32,
-    /// Every send is signaled.
+    /// Whether every send is signaled.
     pub sq_sig_all: bool,
-    /// Receives come from a shared receive queue of the host.
+    /// Whether it takes receives from a shared receive queue of the host.
     pub srq: bool,
-    /// Most send work requests outstanding.
+    /// The largest number of outstanding send work requests.
     pub max_send_wr: u32,
-    /// Most receive work requests outstanding.
+    /// The largest number of outstanding receive work requests.
     pub max_recv_wr: u32,
-    /// Most elements of a send gather list.
+    /// The largest number of elements of a send gather list.
     pub max_send_sge: u32,
-    /// Most elements of a receive scatter list.
+    /// The largest number of elements of a receive scatter list.
     pub max_recv_sge: u32,
-    /// Most bytes of inline data.
+    /// The largest number of bytes of inline data.
     pub max_inline: u32,
 }
 
@@ -126,45 +126,52 @@ bitflags! {
     }
 }
 
-/// `struct ibv_ah_attr`, as far as RoCE uses it.
+/// `struct ibv_ah_attr`, with the fields that RoCE uses or queries return.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AhAttr {
     /// Destination GID.
     pub dgid: [u8; 16],
-    /// 20 bits; non-zero: chooses the UDP source port.
+    /// Flow label, 20 bits. If it is not zero, it determines the UDP source port.
     pub flow_label: u32,
     /// Index of the local GID.
     pub sgid_index: u8,
-    /// TTL.
+    /// Hop limit or TTL.
     pub hop_limit: u8,
-    /// DSCP and ECN.
+    /// Traffic class: DSCP and ECN.
     pub traffic_class: u8,
-    /// Kept for queries.
+    /// Destination LID; kept for queries.
     pub dlid: u16,
     /// Service level; kept for queries.
     pub sl: u8,
-    /// Kept for queries.
+    /// Source path bits; kept for queries.
     pub src_path_bits: u8,
-    /// Kept for queries.
+    /// Static rate; kept for queries.
     pub static_rate: u8,
-    /// A GRH is there; RoCE wants it so.
+    /// Whether there is a GRH; RoCE requires it.
     pub is_global: bool,
-    /// Port, from 1.
+    /// Port number, from 1.
     pub port_num: u8,
 }
 
-/// `struct ibv_qp_attr`; fields valid as the mask says.
+/// `struct ibv_qp_attr`. The mask says which fields are valid. Fields without a description are as in
+/// `ibv_modify_qp(3)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct QpAttr {
+    /// The state to enter, or the present state of a query.
     pub state: QpState,
+    /// The state that the program takes the queue pair to be in.
     pub cur_state: QpState,
-    /// Bytes: 256, 512, 1024, 2048 or 4096.
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
     pub path_mtu: u32,
     pub path_mig_state: MigState,
+    /// Q_Key (UD).
     pub qkey: u32,
+    /// The first PSN that it expects, 24 bits.
     pub rq_psn: u32,
+    /// The first PSN that it sends, 24 bits.
     pub sq_psn: u32,
+    /// The peer's queue pair number, 24 bits.
     pub dest_qpn: u32,
     pub access: Access,
     pub ah: AhAttr,
@@ -173,18 +180,18 @@ pub struct QpAttr {
     pub alt_pkey_index: u16,
     pub en_sqd_async_notify: bool,
     pub sq_draining: bool,
-    /// READs and atomics outstanding as requester.
+    /// The largest number of outstanding READs and atomics as requester.
     pub max_rd_atomic: u8,
-    /// READs and atomics answered as responder.
+    /// The largest number of READs and atomics that it answers at a time as responder.
     pub max_dest_rd_atomic: u8,
-    /// Encoded as in the RNR NAK, 0–31.
+    /// The least RNR NAK timer, 0 to 31, encoded as in the RNR NAK (IBTA table 45).
     pub min_rnr_timer: u8,
     pub port_num: u8,
-    /// 4.096 µs × 2^timeout; 0: for ever. 0–31.
+    /// Local ACK timeout, 0 to 31: 4.096 µs × 2^timeout; 0 means no timeout.
     pub timeout: u8,
-    /// 0–7.
+    /// Retry count, 0 to 7.
     pub retry_cnt: u8,
-    /// 0–7; 7: for ever.
+    /// RNR retry count, 0 to 7; 7 means without limit.
     pub rnr_retry: u8,
     pub alt_port_num: u8,
     pub alt_timeout: u8,
@@ -196,8 +203,8 @@ pub struct QpAttr {
 }
 
 impl QpAttr {
-    /// Attributes of a queue pair in `state`: everything zero, the path MTU its smallest, the
-    /// migration state MIGRATED, as after creation.
+    /// The attributes of a new queue pair, in `state`: the path MTU is 256 bytes, the migration state
+    /// is MIGRATED, and everything else is zero.
     pub fn new(state: QpState) -> Self {
         Self {
             state,

@@ -1,4 +1,4 @@
-//! Work requests, and why one is not taken.
+//! Work requests, and the errors of posting them.
 
 use bitflags::bitflags;
 use smallvec::SmallVec;
@@ -9,15 +9,15 @@ bitflags! {
     /// `enum ibv_send_flags`; same bits.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct SendFlags: u32 {
-        /// Wait for earlier READs and atomics of this queue pair.
+        /// The request waits for earlier READs and atomics of this queue pair.
         const FENCE = 1;
-        /// Report a completion although the queue pair is not `sq_sig_all`.
+        /// A completion is reported although the queue pair is not `sq_sig_all`.
         const SIGNALED = 1 << 1;
-        /// Solicited event at the receiver.
+        /// The receiver gets a solicited event.
         const SOLICITED = 1 << 2;
-        /// The data was copied when posted.
+        /// The data is copied when the request is posted.
         const INLINE = 1 << 3;
-        /// Checksum offload: means nothing here, accepted.
+        /// Checksum offload; accepted, and without effect here.
         const IP_CSUM = 1 << 4;
     }
 }
@@ -26,15 +26,15 @@ bitflags! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sge {
-    /// Start, in the address space of the region `lkey`.
+    /// Address of the first byte, in the address space of the region `lkey`.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// Local key.
+    /// Local key of the region.
     pub lkey: u32,
 }
 
-/// Scatter/gather lists kept inside a work queue element.
+/// A scatter/gather list inside a work queue element. Lists of up to four elements need no allocation.
 pub type Sges = SmallVec<[Sge; 4]>;
 
 /// What a send work request does.
@@ -71,22 +71,22 @@ pub enum SendOp {
         rkey: u32,
         add: u64,
     },
-    /// 8 bytes, written at once and after all before it.
+    /// Writes 8 bytes at once, after all requests before it.
     AtomicWrite {
         va: u64,
         rkey: u32,
     },
-    /// What was written before it is placed as far as asked for before this completes.
+    /// Flushes: it completes once everything written before it is placed as far as `placement` asks.
     Flush {
         rkey: u32,
         scope: FlushScope,
         placement: Placement,
     },
-    /// Type 2 window or fast registered region made unusable; purely local.
+    /// Makes the key of a type 2 window or of a fast registered region invalid. It sends no packet.
     LocalInv {
         rkey: u32,
     },
-    /// Memory window bind; executed in order, purely local. The host carries it out.
+    /// Binds a memory window. It is executed in order and sends no packet; the host carries it out.
     BindMw {
         mw: u32,
         rkey: u32,
@@ -96,14 +96,14 @@ pub enum SendOp {
 /// The payload of a posted send.
 #[derive(Clone, Copy, Debug)]
 pub enum SendData<'a> {
-    /// Registered memory, read when transmitted.
+    /// Registered memory, which is read when the packets are sent.
     Sges(&'a [Sge]),
-    /// Copied at post time (`IBV_SEND_INLINE`).
+    /// Data that is copied when the request is posted (`IBV_SEND_INLINE`).
     Inline(&'a [u8]),
 }
 
 impl SendData<'_> {
-    /// Its length in bytes.
+    /// The length in bytes.
     #[inline]
     pub fn size(&self) -> usize {
         match self {
@@ -113,53 +113,54 @@ impl SendData<'_> {
     }
 }
 
-/// Where a UD send goes.
+/// The destination of a UD send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdDestination {
-    /// The way there; the host resolved the address handle. [`PathId::NONE`] if the address handle is
-    /// of another protection domain than the queue pair: the work request then fails.
+    /// The path to the destination, which the host resolved from the address handle. It is
+    /// [`PathId::NONE`] if the address handle belongs to another protection domain than the queue pair;
+    /// the work request then fails.
     pub path: PathId,
     /// Remote queue pair number, 24 bits.
     pub qpn: u32,
-    /// Q_Key; if its highest bit is set the queue pair's own is sent instead (IBTA 10.2.5).
+    /// The Q_Key. If its highest bit is set, the queue pair's own Q_Key is sent instead (IBTA 10.2.5).
     pub qkey: u32,
 }
 
 /// A send work request (`struct ibv_send_wr`).
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// Comes back in the completion.
+    /// The program's identifier, which the completion contains.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// Whether it is signaled, fenced, solicited, and the like.
+    /// The flags: whether it is signaled, fenced, solicited, inline.
     pub flags: SendFlags,
-    /// The payload, or where it lies.
+    /// The payload, or the list of its memory.
     pub data: SendData<'a>,
-    /// UD only.
+    /// The destination; UD only.
     pub ud: Option<UdDestination>,
 }
 
 /// A receive work request (`struct ibv_recv_wr`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecvWr {
-    /// Comes back in the completion.
+    /// The program's identifier, which the completion contains.
     pub wr_id: u64,
-    /// Where received data goes.
+    /// The scatter list for received data.
     pub sges: Sges,
 }
 
-/// Why a work request was not taken.
+/// The reason why a work request was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// The queue is full (`ENOMEM`).
+    /// The work queue is full (`ENOMEM`).
     #[error("the work queue is full: poll the completion queue first")]
     Full,
-    /// The work request makes no sense (`EINVAL`).
+    /// The work request is invalid (`EINVAL`).
     #[error("invalid work request: {0}")]
     Invalid(&'static str),
-    /// The queue pair's state takes none (`EINVAL`).
-    #[error("a queue pair in state {0:?} takes no such work request")]
+    /// The queue pair's state does not allow such work requests (`EINVAL`).
+    #[error("a queue pair in state {0:?} accepts no such work request")]
     State(QpState),
 }
 
