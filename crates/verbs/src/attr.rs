@@ -1,4 +1,4 @@
-//! What devices, ports and GID tables say of themselves.
+//! The attributes of devices, ports and GID tables.
 
 use std::any::Any;
 use std::net::IpAddr;
@@ -6,22 +6,23 @@ use std::sync::atomic::AtomicU64;
 
 use polypath_types::AhAttr;
 
-/// What is known of a device before it is opened.
+/// The description of a device, which is known before it is opened.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// `roce0`, `mp0`, …
+    /// The name: `roce0`, `mp0`, …
     pub name: String,
-    /// Node GUID, host byte order (the C ABI shows it in network order).
+    /// Node GUID in host byte order (the C ABI shows it in network byte order).
     pub node_guid: u64,
-    /// Unique and stable (`ibv_get_device_index`).
+    /// A number that is unique and stays the same (`ibv_get_device_index`).
     pub index: u32,
-    /// Number of its file, `/dev/infiniband/uverbsN`, that no real device has.
+    /// The number N of its file `/dev/infiniband/uverbsN`. No real device has it.
     pub uverbs: u32,
     /// Names of the member interfaces; the first is the one that sysfs shows as `device/net`.
     pub interfaces: Vec<String>,
 }
 
-/// `struct ibv_device_attr` and what its extended form adds; fields as there.
+/// `struct ibv_device_attr` and additions of its extended form. Fields without a description are as in
+/// `ibv_query_device(3)`.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct DeviceAttr {
@@ -45,7 +46,7 @@ pub struct DeviceAttr {
     pub max_qp_rd_atom: u32,
     pub max_res_rd_atom: u32,
     pub max_qp_init_rd_atom: u32,
-    /// `IBV_ATOMIC_HCA` = 1.
+    /// Atomic capability; `IBV_ATOMIC_HCA` is 1.
     pub atomic_cap: u32,
     pub max_mw: u32,
     pub max_mcast_grp: u32,
@@ -57,9 +58,9 @@ pub struct DeviceAttr {
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
-    /// Most bytes of inline data.
+    /// The largest number of bytes of inline data.
     pub max_inline: u32,
-    /// Bytes of device memory; 0: there is none.
+    /// The number of bytes of device memory; 0 means that there is none.
     pub max_dm_size: u64,
 }
 
@@ -74,38 +75,38 @@ pub enum PortState {
     Active = 4,
 }
 
-/// `struct ibv_port_attr`.
+/// `struct ibv_port_attr`. Fields without a description are as in `ibv_query_port(3)`.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub struct PortAttr {
     pub state: PortState,
-    /// Bytes.
+    /// The largest MTU in bytes.
     pub max_mtu: u32,
-    /// Bytes; follows the MTU of the interfaces.
+    /// The present MTU in bytes, which follows the MTU of the interfaces.
     pub active_mtu: u32,
     pub gid_tbl_len: u32,
     pub max_msg_sz: u32,
     pub pkey_tbl_len: u16,
-    /// As `enum` codes of the verbs API.
+    /// The width, and the following two fields, as codes of the verbs API.
     pub active_width: u8,
     pub active_speed: u8,
     pub phys_state: u8,
-    /// Mbit/s, all paths together.
+    /// The speed of all paths together in Mbit/s.
     pub speed_mbps: u32,
     pub qkey_violations: u32,
     pub bad_pkey: u32,
 }
 
-/// `struct ibv_gid_entry`; always RoCE v2.
+/// `struct ibv_gid_entry`. The type is always RoCE v2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
     /// The GID.
     pub gid: [u8; 16],
-    /// Its place in the table.
+    /// Its index in the table.
     pub index: u32,
-    /// The address it stands for.
+    /// The IP address that it stands for.
     pub ip: IpAddr,
-    /// Interface that has it.
+    /// The index of the interface that has the address.
     pub ifindex: u32,
 }
 
@@ -114,10 +115,10 @@ pub struct GidEntry {
 pub struct AddressHandle {
     /// Protection domain.
     pub pd: u32,
-    /// What it was made of.
+    /// The attributes that it was made with.
     pub attr: AhAttr,
-    /// The device's own: what it resolved the address to (0: not yet).
+    /// Reserved for the device: what it resolved the address to; 0 means not yet.
     pub resolved: AtomicU64,
-    /// The device's own: its place among those that there may be.
+    /// Reserved for the device: the handle's share of the limit on address handles.
     pub place: Option<Box<dyn Any + Send + Sync>>,
 }

@@ -1,26 +1,26 @@
-//! Errors, with the `errno` that the C ABI gives.
+//! The error of verbs, with the `errno` that the C ABI returns.
 
 use std::borrow::Cow;
 
-/// Why a verb failed.
+/// The error of a verb.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason} (errno {errno})")]
 pub struct Error {
-    /// Positive, as in `errno.h`.
+    /// The error number, positive, as in `errno.h`.
     pub errno: i32,
-    /// What was wrong and what to do about it.
+    /// What was wrong, and what to do about it.
     pub reason: Cow<'static, str>,
 }
 
-/// A verb's result.
+/// The result of a verb.
 pub type Result<T> = core::result::Result<T, Error>;
 
 impl Error {
-    /// An error with this number and reason.
+    /// Creates an error with this number and reason.
     pub fn new(errno: i32, reason: impl Into<Cow<'static, str>>) -> Self {
         Self { errno, reason: reason.into() }
     }
-    /// `EINVAL`.
+    /// `EINVAL`: an argument is invalid.
     pub fn invalid(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(22, reason)
     }
@@ -32,7 +32,7 @@ impl Error {
     pub fn busy(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(16, reason)
     }
-    /// `EOPNOTSUPP`: this device does not do that.
+    /// `EOPNOTSUPP`: this device does not have the verb or the option.
     pub fn unsupported(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(95, reason)
     }

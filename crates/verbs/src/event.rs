@@ -1,6 +1,6 @@
 //! Asynchronous events (`man 3 ibv_get_async_event`).
 
-/// What an event is about; `u64` is the token that the front end gave the object.
+/// The object of an event. `u64` is the token that the front end gave the object, `u8` the port number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Element {
@@ -41,8 +41,8 @@ pub enum AsyncKind {
 /// One asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// What happened.
+    /// The kind of the event.
     pub kind: AsyncKind,
-    /// The object it happened to.
+    /// The object that the event is about.
     pub element: Element,
 }

@@ -1,9 +1,9 @@
-//! The verbs object model: the traits that every Polypath device implements, and that every front
-//! end (C ABI, paravirtual device, Rust programs) uses. Devices stack because of them.
+//! The verbs object model: the traits that every Polypath device implements and every front end (C ABI,
+//! paravirtual device, Rust programs) uses. They allow one device to be built on another.
 //!
-//! Names and meanings are those of libibverbs (`man 3 ibv_create_qp` and its siblings). Front ends
-//! give every object a `token`, an opaque number (the C ABI: the address of the C structure) that
-//! comes back in events.
+//! Names and meanings are those of libibverbs (`man 3 ibv_create_qp` and related pages). Front ends
+//! give every object a `token`, an opaque number that events carry (for the C ABI, the address of the C
+//! structure).
 #![deny(unsafe_code)]
 
 mod attr;

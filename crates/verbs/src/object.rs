@@ -13,48 +13,48 @@ use crate::{AddressHandle, AsyncEvent, DeviceAttr, DeviceInfo, Error, GidEntry, 
 
 /// A device that can be opened.
 pub trait Device: Send + Sync + Debug {
-    /// What it is.
+    /// The description of the device.
     fn info(&self) -> &DeviceInfo;
-    /// Opens it (`ibv_open_device`).
+    /// Opens the device (`ibv_open_device`).
     fn open(&self) -> Result<Arc<dyn Context>>;
 }
 
-/// An error for what a device does not have.
+/// The error of a verb that the device does not have; `what` names what it lacks.
 fn lacks<T>(what: &str) -> Result<T> {
     Err(Error::unsupported(format!("this device has no {what}")))
 }
 
 /// An open device. Protection domains and memory windows are plain numbers of the context.
 ///
-/// A device says what it is and how it tells events; it implements the verbs that it has. Each of the
-/// others answers `EOPNOTSUPP` and names what the device lacks, as rdma-core's dummy operations do, so
-/// a new verb with such a body touches no device that lacks it.
+/// A device has to describe itself and to report events. It implements the verbs that it has. Each of
+/// the others fails with `EOPNOTSUPP` and names what the device lacks, as rdma-core's dummy operations
+/// do, so that a new verb with such a default changes no device that lacks it.
 pub trait Context: Send + Sync + Debug {
-    /// The device was closed (`ibv_close_device` of the last one who had it open). Its queue pairs have
-    /// been destroyed. What it has registered is deregistered, windows are gone, and nothing more can be
-    /// registered; the program may still destroy what it has left.
+    /// The last user has closed the device (`ibv_close_device`), and its queue pairs have been
+    /// destroyed. The context deregisters its memory regions, drops its memory windows and allows no
+    /// further registration. The program may still destroy the objects that are left.
     fn close(&self) {}
     /// `ibv_query_device`.
     fn attributes(&self) -> DeviceAttr;
-    /// `ibv_query_port`; ports count from 1.
+    /// `ibv_query_port`. Ports count from 1.
     fn query_port(&self, port: u8) -> Result<PortAttr>;
-    /// `ibv_query_gid_ex`; `Ok(None)`: the entry is empty.
+    /// `ibv_query_gid_ex`. `Ok(None)` means that the entry is empty.
     fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>>;
-    /// All entries in use.
+    /// All entries of the GID table that are in use.
     fn gid_table(&self) -> Vec<GidEntry>;
-    /// Asynchronous events: becomes readable (an eventfd in semaphore mode: one 8-byte read an
-    /// event, then [`Context::take_async_event`]).
+    /// The file descriptor of asynchronous events: an eventfd in semaphore mode, which is readable
+    /// while there are events. Read 8 bytes for each event, then call [`Context::take_async_event`].
     fn async_fd(&self) -> RawFd;
-    /// The next asynchronous event.
+    /// Takes the next asynchronous event, if there is one.
     fn take_async_event(&self) -> Option<AsyncEvent>;
-    /// Nanoseconds of the clock that completions are stamped with (`CLOCK_REALTIME`).
+    /// The time in nanoseconds of the clock of completion timestamps (`CLOCK_REALTIME`).
     fn clock_ns(&self) -> u64;
 
-    /// `ibv_alloc_pd`.
+    /// `ibv_alloc_pd`: returns the number of a new protection domain.
     fn alloc_pd(&self) -> Result<u32> {
         lacks("protection domains")
     }
-    /// `ibv_dealloc_pd`; `EBUSY` while in use.
+    /// `ibv_dealloc_pd`. `EBUSY`: an object still uses it.
     fn dealloc_pd(&self, _pd: u32) -> Result<()> {
         lacks("protection domains")
     }
@@ -69,9 +69,10 @@ pub trait Context: Send + Sync + Debug {
     unsafe fn reg_mr(&self, _request: &MrRequest) -> Result<Arc<dyn MemoryRegion>> {
         lacks("memory regions")
     }
-    /// As [`Context::reg_mr`], with a key that the program gives, because its peers or its guest know it
-    /// already, as after a migration. It is lkey and rkey. `EADDRINUSE`: something of this context has one
-    /// that differs in the last 8 bits at most. `EINVAL`: keys below 0x100 are nobody's.
+    /// Like [`Context::reg_mr`], with a key that the program gives, because its peers or its guest know
+    /// the key already, as after a migration. The key is lkey and rkey. `EADDRINUSE`: an object of this
+    /// context has a key that differs from it in the last 8 bits at most. `EINVAL`: the key is below
+    /// 0x100.
     ///
     /// # Safety
     /// As of [`Context::reg_mr`].
@@ -83,10 +84,10 @@ pub trait Context: Send + Sync + Debug {
     ) -> Result<Arc<dyn MemoryRegion>> {
         lacks("memory regions with given keys")
     }
-    /// Registers a region that is made of pages, which lie anywhere in the process, in the order of the
-    /// list: as a driver registers the scattered pages of a guest. Peers and work requests see one range.
-    /// `EINVAL`: the pages are not aligned, or do not have the range; `EFAULT`: one of them is not there.
-    /// Else as of [`Context::reg_mr_with_key`].
+    /// Registers a region that consists of pages anywhere in the process, in the order of the list, as
+    /// a driver registers the scattered pages of a guest. Peers and work requests see one range.
+    /// `EINVAL`: the pages are not aligned, or are too small for the range. `EFAULT`: a page is not
+    /// mapped. Other errors are those of [`Context::reg_mr_with_key`].
     ///
     /// # Safety
     /// As of [`Context::reg_mr`], for each page.
@@ -94,8 +95,8 @@ pub trait Context: Send + Sync + Debug {
     unsafe fn reg_pages(&self, _request: &PagesRequest<'_>) -> Result<Arc<dyn MemoryRegion>> {
         lacks("memory regions of page lists")
     }
-    /// `ibv_reg_dmabuf_mr`: `len` bytes from `offset` of the DMA-BUF behind `fd`; `addr` of the
-    /// request means nothing.
+    /// `ibv_reg_dmabuf_mr`: registers `len` bytes from `offset` of the DMA-BUF behind `fd`. `addr` of
+    /// the request is ignored.
     fn reg_dmabuf_mr(
         &self,
         _request: &MrRequest,
@@ -104,28 +105,29 @@ pub trait Context: Send + Sync + Debug {
     ) -> Result<Arc<dyn MemoryRegion>> {
         lacks("regions of DMA-BUFs")
     }
-    /// `ibv_alloc_null_mr`: local reads give zeros, local writes vanish; its rkey is 0.
+    /// `ibv_alloc_null_mr`: a region in which local reads return zeros and local writes are discarded.
+    /// Its rkey is 0.
     fn alloc_null_mr(&self, _pd: u32) -> Result<Arc<dyn MemoryRegion>> {
         lacks("null memory region")
     }
-    /// `ibv_alloc_dm`: `len` zeroed bytes, aligned to `1 << log_align`.
+    /// `ibv_alloc_dm`: allocates `len` zeroed bytes of device memory, aligned to `1 << log_align`.
     fn alloc_dm(&self, _len: u64, _log_align: u32) -> Result<Arc<dyn DeviceMemory>> {
         lacks("memory of its own")
     }
-    /// `ibv_import_pd`: `EINVAL` if there is no such protection domain.
+    /// `ibv_import_pd`. `EINVAL`: there is no such protection domain.
     fn import_pd(&self, _pd: u32) -> Result<()> {
         lacks("protection domains to import")
     }
-    /// `ibv_import_mr`: another handle of a region of this protection domain, by its lkey. Whoever
-    /// deregisters it first, does.
+    /// `ibv_import_mr`: another handle to a region of this protection domain; `handle` is its lkey. The
+    /// first of its handles that is deregistered ends the region.
     fn import_mr(&self, _pd: u32, _handle: u32) -> Result<Arc<dyn MemoryRegion>> {
         lacks("memory regions to import")
     }
-    /// `ibv_import_dm`: another handle, by [`DeviceMemory::handle`].
+    /// `ibv_import_dm`: another handle to device memory; `handle` is [`DeviceMemory::handle`].
     fn import_dm(&self, _handle: u32) -> Result<Arc<dyn DeviceMemory>> {
         lacks("memory of its own")
     }
-    /// `ibv_alloc_mw`: gives the window's number and rkey. `mw_type` is 1 or 2.
+    /// `ibv_alloc_mw`: returns the window's number and rkey. `mw_type` is 1 or 2.
     fn alloc_mw(&self, _pd: u32, _mw_type: u8) -> Result<(u32, u32)> {
         lacks("memory windows")
     }
@@ -133,12 +135,12 @@ pub trait Context: Send + Sync + Debug {
     fn dealloc_mw(&self, _mw: u32) -> Result<()> {
         lacks("memory windows")
     }
-    /// Says what a bind that is about to be posted to queue pair `qpn` ([`SendOp::BindMw`] with the
-    /// same `mw` and `rkey`) asks for.
+    /// Announces the parameters of a bind that is about to be posted to queue pair `qpn`, as
+    /// [`SendOp::BindMw`] with the same `mw` and `rkey`.
     fn stage_bind(&self, _pd: u32, _qpn: u32, _mw: u32, _rkey: u32, _bind: &MwBind) -> Result<()> {
         lacks("memory windows")
     }
-    /// Takes back [`Context::stage_bind`]: the post was refused.
+    /// Takes back [`Context::stage_bind`], because the bind was not posted.
     fn unstage_bind(&self, _qpn: u32, _mw: u32, _rkey: u32) {}
     /// `ibv_create_ah`.
     fn create_ah(&self, _pd: u32, _attr: &AhAttr) -> Result<Arc<AddressHandle>> {
@@ -160,7 +162,8 @@ pub trait Context: Send + Sync + Debug {
     fn open_xrcd(&self, _request: &XrcdRequest) -> Result<Arc<dyn XrcDomain>> {
         lacks("XRC")
     }
-    /// `ibv_open_qp`: another handle to an XRC target of the domain. `token` comes back in events.
+    /// `ibv_open_qp`: another handle to an XRC target of the domain. Events of this handle carry
+    /// `token`.
     fn open_qp(
         &self,
         _domain: &dyn XrcDomain,
@@ -173,18 +176,18 @@ pub trait Context: Send + Sync + Debug {
     fn create_qp(&self, _request: &QpRequest) -> Result<Arc<dyn QueuePair>> {
         lacks("queue pairs")
     }
-    /// Continues a queue pair that [`QueuePair::freeze`] ended, in whatever context, engine, process or
-    /// host, under its number and with its sizes. What it works with here is in the request: before, the
-    /// program registers its memory under the same keys ([`Context::reg_mr_with_key`]). `EINVAL`: the
-    /// bytes are no frozen queue pair, or one of another kind than the request is for. Else as of
-    /// [`Context::create_qp_with_number`]. After an error the bytes are as good as before.
+    /// Continues a queue pair that [`QueuePair::freeze`] has ended, in any context, engine, process or
+    /// host, with its number and sizes. The request names the objects that it uses here. Before, the
+    /// program has to register its memory with the same keys ([`Context::reg_mr_with_key`]). `EINVAL`:
+    /// the bytes are no frozen queue pair, or one of another type than the request is for. Other errors
+    /// are those of [`Context::create_qp_with_number`]. After an error the bytes can be used again.
     fn thaw_qp(&self, _request: &ThawRequest, _frozen: &[u8]) -> Result<Arc<dyn QueuePair>> {
         lacks("queue pairs that can be frozen")
     }
-    /// As [`Context::create_qp`], with a number that the program gives, because its peers or its guest know
-    /// it already, as after a migration. `EADDRINUSE`: the number is in use, or is one of those that
-    /// another process has. `EADDRNOTAVAIL`: no queue pair of the device ever has that number. `EINVAL`: the
-    /// number is reserved (0, 1, 0xffffff) or has more than 24 bits.
+    /// Like [`Context::create_qp`], with a number that the program gives, because its peers or its
+    /// guest know the number already, as after a migration. `EADDRINUSE`: the number is in use, or
+    /// belongs to another process. `EADDRNOTAVAIL`: queue pairs of the device never have that number.
+    /// `EINVAL`: the number is reserved (0, 1, 0xffffff) or has more than 24 bits.
     fn create_qp_with_number(
         &self,
         _request: &QpRequest,
@@ -194,53 +197,53 @@ pub trait Context: Send + Sync + Debug {
     }
 }
 
-/// What to register.
+/// The parameters of a memory region.
 #[derive(Clone, Copy, Debug)]
 pub struct MrRequest {
     /// Protection domain.
     pub pd: u32,
-    /// Address in the process.
+    /// Address of the first byte in the process.
     pub addr: usize,
-    /// Bytes; 0 is allowed and gives a region that nothing can be accessed in.
+    /// Length in bytes. A region of length 0 is allowed; nothing in it can be accessed.
     pub len: usize,
-    /// Address that work requests use for the first byte.
+    /// The address that work requests use for the first byte.
     pub iova: u64,
-    /// Rights.
+    /// Access rights.
     pub access: Access,
 }
 
-/// What to register of pages.
+/// The parameters of a memory region that consists of pages.
 #[derive(Clone, Copy, Debug)]
 pub struct PagesRequest<'a> {
     /// Protection domain.
     pub pd: u32,
-    /// Addresses in the process of the pages, in their order; multiples of their size.
+    /// The addresses of the pages in the process, in order. Each is a multiple of the page size.
     pub pages: &'a [usize],
-    /// Bytes of each page: a power of two, at least 4096.
+    /// The page size in bytes: a power of two, at least 4096.
     pub page_size: usize,
-    /// Where the region begins in the first page.
+    /// The offset of the region in the first page, in bytes.
     pub offset: usize,
-    /// Bytes; the pages have at least `offset + len`.
+    /// Length in bytes. The pages have at least `offset + len` bytes.
     pub len: usize,
-    /// Address that work requests use for the first byte. Atomics want it to lie as `offset` does,
-    /// modulo 8.
+    /// The address that work requests use for the first byte. For atomics it must equal `offset` modulo
+    /// 8.
     pub iova: u64,
-    /// Rights; without `ON_DEMAND`.
+    /// Access rights, without `ON_DEMAND`.
     pub access: Access,
-    /// A key that somebody knows already; `None`: any.
+    /// A given key; `None` means any.
     pub key: Option<u32>,
 }
 
-/// What a memory window is bound to (`struct ibv_mw_bind_info`).
+/// The memory that a memory window is bound to (`struct ibv_mw_bind_info`).
 #[derive(Clone, Copy, Debug)]
 pub struct MwBind {
     /// rkey of the region.
     pub region: u32,
-    /// First byte, as the region's addresses count.
+    /// Address of the first byte, in the addresses of the region.
     pub addr: u64,
-    /// Bytes; 0 unbinds a window of type 1.
+    /// Length in bytes; 0 unbinds a type 1 window.
     pub len: u64,
-    /// What peers may do.
+    /// The access rights of peers.
     pub access: Access,
 }
 
@@ -250,13 +253,14 @@ pub trait MemoryRegion: Send + Sync + Debug {
     fn lkey(&self) -> u32;
     /// Key for peers.
     fn rkey(&self) -> u32;
-    /// Bytes, as they were when this handle was made.
+    /// Length in bytes when this handle was made.
     fn len(&self) -> usize;
-    /// Whether nothing can be accessed in it.
+    /// Whether the region has length 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// `ibv_rereg_mr`: `None` keeps what is.
+    /// `ibv_rereg_mr`. `None` keeps the present value. The range is address, length and first address
+    /// for work requests.
     ///
     /// # Safety
     /// As of [`Context::reg_mr`], for the new range.
@@ -269,20 +273,20 @@ pub trait MemoryRegion: Send + Sync + Debug {
     ) -> Result<()> {
         lacks("way to register a region again: deregister it and register another")
     }
-    /// `ibv_dereg_mr`: when it returns, nothing touches the memory any more. `EBUSY` while
-    /// windows are bound to it.
+    /// `ibv_dereg_mr`. When it returns, the device no longer accesses the memory. `EBUSY`: windows are
+    /// bound to the region.
     fn deregister(&self) -> Result<()>;
 }
 
 /// Device memory (`man 3 ibv_alloc_dm`). Offsets and lengths are multiples of four.
 pub trait DeviceMemory: Send + Sync + Debug {
-    /// What [`Context::import_dm`] knows it by.
+    /// The number by which [`Context::import_dm`] finds it.
     fn handle(&self) -> u32;
-    /// `ibv_memcpy_to_dm`; `EFAULT` outside of it.
+    /// `ibv_memcpy_to_dm`. `EFAULT`: the range is not inside the memory.
     fn write(&self, offset: u64, data: &[u8]) -> Result<()>;
-    /// `ibv_memcpy_from_dm`; `EFAULT` outside of it.
+    /// `ibv_memcpy_from_dm`. `EFAULT`: the range is not inside the memory.
     fn read(&self, offset: u64, data: &mut [u8]) -> Result<()>;
-    /// `ibv_reg_dm_mr`; `access` has `ZERO_BASED`. `EINVAL` outside of it.
+    /// `ibv_reg_dm_mr`. `access` contains `ZERO_BASED`. `EINVAL`: the range is not inside the memory.
     fn register(
         &self,
         pd: u32,
@@ -290,29 +294,29 @@ pub trait DeviceMemory: Send + Sync + Debug {
         len: usize,
         access: Access,
     ) -> Result<Arc<dyn MemoryRegion>>;
-    /// `ibv_free_dm`; `EBUSY` while there are regions of it.
+    /// `ibv_free_dm`. `EBUSY`: a region of it is registered.
     fn free(&self) -> Result<()>;
 }
 
-/// A completion channel: readable when a completion queue has an event (an eventfd in semaphore
-/// mode: read 8 bytes for each event, then [`CompletionChannel::take`]).
+/// A completion channel. Its eventfd, in semaphore mode, is readable while completion queues have
+/// events. Read 8 bytes for each event, then call [`CompletionChannel::take`].
 pub trait CompletionChannel: Send + Sync + Debug {
-    /// The eventfd. `O_NONBLOCK` is the application's to set.
+    /// The eventfd. The application may set `O_NONBLOCK`.
     fn fd(&self) -> RawFd;
-    /// The token of the completion queue that has the next event.
+    /// Takes the next event: the token of its completion queue.
     fn take(&self) -> Option<u64>;
     /// The device's own type.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// What to create a completion queue with.
+/// The parameters of a completion queue.
 #[derive(Clone, Debug)]
 pub struct CqRequest {
-    /// Fewest entries.
+    /// The least number of entries.
     pub cqe: u32,
-    /// Where its events go.
+    /// The channel for its events.
     pub channel: Option<Arc<dyn CompletionChannel>>,
-    /// Comes back in events.
+    /// A number of the front end, which events carry.
     pub token: u64,
     /// `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`.
     pub ignore_overrun: bool,
@@ -323,85 +327,87 @@ pub struct CqRequest {
 pub struct Wc {
     /// The completion.
     pub completion: Completion,
-    /// When it was generated: nanoseconds, see [`Context::clock_ns`].
+    /// The time when it was generated, in nanoseconds; see [`Context::clock_ns`].
     pub timestamp: u64,
 }
 
 /// A completion queue.
 pub trait CompletionQueue: Send + Sync + Debug {
-    /// Takes up to `limit` completions and hands each to `sink`, in order; drives the device's
-    /// lanes first when there is none. Gives how many. An error if the queue has overrun.
+    /// Takes up to `limit` completions, passes each to `sink` in order, and returns how many they were.
+    /// If there is none, it drives the device's lanes first. It fails if the queue has overrun.
     fn poll(&self, limit: usize, sink: &mut dyn FnMut(&Wc)) -> Result<usize>;
     /// `ibv_req_notify_cq`.
     fn arm(&self, solicited_only: bool) -> Result<()>;
-    /// `ibv_resize_cq`: gives the new size. `EINVAL` if it holds more than that.
+    /// `ibv_resize_cq`: returns the new size. `EINVAL`: the queue holds more completions than that.
     fn resize(&self, _cqe: u32) -> Result<u32> {
         lacks("completion queues that can be resized")
     }
-    /// Entries it can hold.
+    /// The number of entries that it can hold.
     fn capacity(&self) -> u32;
-    /// `ibv_modify_cq` moderation: an armed queue's event comes when `count` completions that it
-    /// is for have come, or when the first of them is `period_us` old, whichever is first. It is not
-    /// held back for a failed completion, nor when half of the entries are taken. Off, as at first,
-    /// if `count` is below 2 or the period 0.
+    /// `ibv_modify_cq` with moderation: the event of an armed queue comes as soon as `count`
+    /// completions that it waits for have come, or the first of them is `period_us` microseconds old. A
+    /// failed completion, or half of the entries in use, causes it at once. There is no moderation, as
+    /// at first, if `count` is below 2 or the period is 0.
     fn moderate(&self, _count: u16, _period_us: u16) -> Result<()> {
         lacks("moderation of completion events")
     }
-    /// `ibv_destroy_cq`; `EBUSY` while queue pairs use it.
+    /// `ibv_destroy_cq`. `EBUSY`: queue pairs use it.
     fn destroy(&self) -> Result<()>;
     /// The device's own type.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// Which XRC domain to open (`struct ibv_xrcd_init_attr`).
+/// The XRC domain to open (`struct ibv_xrcd_init_attr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XrcdRequest {
-    /// Device and inode number of the file that stands for the domain; `None`: a domain of one's own.
+    /// Device and inode number of the file that identifies the domain; `None` means a new domain
+    /// without a file.
     pub file: Option<(u64, u64)>,
-    /// Make it if it is not there (`O_CREAT`); always done without a file.
+    /// Whether to create the domain if it does not exist (`O_CREAT`). Without a file it is always
+    /// created.
     pub create: bool,
-    /// Refuse it if it is there already (`O_EXCL`).
+    /// Whether to fail if the domain exists (`O_EXCL`).
     pub exclusive: bool,
 }
 
-/// A handle to an XRC domain: what its targets receive goes to its shared receive queues.
+/// A handle to an XRC domain. Messages for its targets go to its shared receive queues.
 pub trait XrcDomain: Send + Sync + Debug {
-    /// `ibv_close_xrcd`; `EBUSY` while anything was made with this handle.
+    /// `ibv_close_xrcd`. `EBUSY`: an object that was made with this handle exists.
     fn close(&self) -> Result<()>;
     /// The device's own type.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// What makes a shared receive queue one of XRC.
+/// The additional parameters of an XRC shared receive queue.
 #[derive(Clone, Debug)]
 pub struct XrcSrq {
-    /// Domain.
+    /// The XRC domain.
     pub domain: Arc<dyn XrcDomain>,
-    /// Where its receives complete.
+    /// The completion queue of its receives.
     pub cq: Arc<dyn CompletionQueue>,
 }
 
 /// `struct ibv_srq_attr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
-    /// Most outstanding receives.
+    /// The largest number of outstanding receives.
     pub max_wr: u32,
-    /// Most elements of a scatter list.
+    /// The largest number of elements of a scatter list.
     pub max_sge: u32,
-    /// Event when fewer than this are left; 0: none.
+    /// An event is raised when fewer receives than this are left; 0 means no event.
     pub limit: u32,
 }
 
-/// What to create a shared receive queue with.
+/// The parameters of a shared receive queue.
 #[derive(Clone, Debug)]
 pub struct SrqRequest {
     /// Protection domain.
     pub pd: u32,
     /// Sizes.
     pub attr: SrqAttr,
-    /// Of XRC.
+    /// The additional parameters of an XRC shared receive queue.
     pub xrc: Option<XrcSrq>,
-    /// Comes back in events.
+    /// A number of the front end, which events carry.
     pub token: u64,
 }
 
@@ -409,7 +415,7 @@ pub struct SrqRequest {
 pub trait SharedReceiveQueue: Send + Sync + Debug {
     /// Posts receives in order.
     fn post_recv(&self, list: &[RecvWr]) -> core::result::Result<(), PostFailure>;
-    /// `ibv_modify_srq`: new size and/or limit.
+    /// `ibv_modify_srq`: changes the size, the limit or both.
     fn modify(&self, _max_wr: Option<u32>, _limit: Option<u32>) -> Result<()> {
         lacks("shared receive queues that can be modified")
     }
@@ -417,26 +423,26 @@ pub trait SharedReceiveQueue: Send + Sync + Debug {
     fn query(&self) -> SrqAttr;
     /// `ibv_get_srq_num`.
     fn number(&self) -> u32;
-    /// `ibv_destroy_srq`; `EBUSY` while queue pairs use it. One of XRC may go at any time: its
-    /// number is then unknown to the targets of its domain.
+    /// `ibv_destroy_srq`. `EBUSY`: queue pairs use it. An XRC shared receive queue may be destroyed at
+    /// any time; the targets of its domain do not know its number any more then.
     fn destroy(&self) -> Result<()>;
     /// The device's own type.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// What to create a queue pair with (`struct ibv_qp_init_attr`).
+/// The parameters of a queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct QpRequest {
-    /// All but XRC targets have one.
+    /// Protection domain. XRC targets have none.
     pub pd: Option<u32>,
     pub qp_type: QpType,
-    /// All but XRC targets have one.
+    /// The completion queue of its sends. XRC targets have none.
     pub send_cq: Option<Arc<dyn CompletionQueue>>,
-    /// All but XRC queue pairs have one.
+    /// The completion queue of its receives. XRC queue pairs have none.
     pub recv_cq: Option<Arc<dyn CompletionQueue>>,
     pub srq: Option<Arc<dyn SharedReceiveQueue>>,
-    /// XRC targets only.
+    /// The XRC domain; for XRC targets only.
     pub xrcd: Option<Arc<dyn XrcDomain>>,
     pub sq_sig_all: bool,
     pub max_send_wr: u32,
@@ -444,31 +450,31 @@ pub struct QpRequest {
     pub max_send_sge: u32,
     pub max_recv_sge: u32,
     pub max_inline: u32,
-    /// Comes back in events.
+    /// A number of the front end, which events carry.
     pub token: u64,
 }
 
-/// What a frozen queue pair works with where it is continued.
+/// The objects that a frozen queue pair uses when it is continued.
 #[derive(Clone, Debug)]
 pub struct ThawRequest {
-    /// Protection domain, in place of the one that it had.
+    /// The protection domain, instead of its former one.
     pub pd: u32,
-    /// Where its sends complete.
+    /// The completion queue of its sends.
     pub send_cq: Option<Arc<dyn CompletionQueue>>,
-    /// Where its receives complete; all but XRC queue pairs have one.
+    /// The completion queue of its receives. XRC queue pairs have none.
     pub recv_cq: Option<Arc<dyn CompletionQueue>>,
-    /// If it had one, it needs one.
+    /// The shared receive queue, if and only if it had one before.
     pub srq: Option<Arc<dyn SharedReceiveQueue>>,
-    /// Comes back in events.
+    /// A number of the front end, which events carry.
     pub token: u64,
 }
 
-/// Where a UD send goes.
+/// The destination of a UD send.
 #[derive(Clone, Copy, Debug)]
 pub struct UdTarget<'a> {
     /// Address handle.
     pub ah: &'a Arc<AddressHandle>,
-    /// Remote queue pair.
+    /// Remote queue pair number, 24 bits.
     pub qpn: u32,
     /// Q_Key.
     pub qkey: u32,
@@ -482,18 +488,18 @@ pub struct SendRequest<'a> {
     pub op: SendOp,
     pub flags: SendFlags,
     pub data: SendData<'a>,
-    /// UD only.
+    /// The destination; for UD only.
     pub ud: Option<UdTarget<'a>>,
-    /// XRC only: number of the peer's shared receive queue.
+    /// The number of the peer's shared receive queue; for XRC only.
     pub xrc_srqn: u32,
 }
 
-/// A list of work requests was not accepted from `index` on.
+/// A list of work requests was not accepted as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostFailure {
-    /// The first that was not accepted.
+    /// The index of the first request that was not accepted.
     pub index: usize,
-    /// Why that one was not accepted.
+    /// The reason.
     pub error: Error,
 }
 
@@ -505,8 +511,7 @@ pub trait QueuePair: Send + Sync + Debug {
     fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()>;
     /// `ibv_query_qp`.
     fn query(&self) -> Result<QpAttr>;
-    /// Posts sends in order; with `all_or_nothing` none is posted if one can't be
-    /// (`ibv_wr_complete`).
+    /// Posts sends in order. With `all_or_nothing`, either all are posted or none (`ibv_wr_complete`).
     fn post_send(
         &self,
         list: &[SendRequest<'_>],
@@ -522,16 +527,16 @@ pub trait QueuePair: Send + Sync + Debug {
     fn detach_multicast(&self, _gid: [u8; 16]) -> Result<()> {
         lacks("multicast")
     }
-    /// Ends the queue pair, as [`QueuePair::destroy`] does, and gives it as bytes with a version, for
-    /// [`Context::thaw_qp`]. To its peer that is a pause: it asks again for as long as its timers and
-    /// retries say, and what was in flight is sent again. Work requests that have not completed go
-    /// along, those of the receive queue included; completions that were generated stay in the
-    /// completion queues, and so do events. `EBUSY`, and the queue pair stays as it is: multicast groups,
-    /// memory windows that are bound to it or about to be, or datagrams that have not left. `EOPNOTSUPP`:
-    /// an XRC target, which its domain has.
+    /// Ends the queue pair like [`QueuePair::destroy`], and returns it as bytes with a version, for
+    /// [`Context::thaw_qp`]. For its peer this is a pause: the peer sends again for as long as its
+    /// timers and retries allow, and packets that were in flight are sent again. The bytes contain the
+    /// work requests that have not completed, also those of the receive queue. Completions that were
+    /// generated stay in the completion queues, and so do events. `EBUSY`: it is attached to multicast
+    /// groups, memory windows are bound to it or about to be, or datagrams have not been sent; it stays
+    /// as it is. `EOPNOTSUPP`: it is an XRC target, which belongs to its domain.
     fn freeze(&self) -> Result<Vec<u8>> {
         lacks("queue pairs that can be frozen")
     }
-    /// `ibv_destroy_qp`: its completions leave the completion queues.
+    /// `ibv_destroy_qp`. Its completions are removed from the completion queues.
     fn destroy(&self) -> Result<()>;
 }

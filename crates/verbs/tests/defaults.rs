@@ -1,4 +1,5 @@
-//! A device that implements no verb: each of them answers `EOPNOTSUPP` and names what is not there.
+//! A device that implements no verb: each of them fails with `EOPNOTSUPP` and names what the device
+//! lacks.
 
 use std::fmt::Debug;
 use std::os::fd::RawFd;
