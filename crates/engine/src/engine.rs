@@ -30,7 +30,8 @@ use crate::engine_inner::EngineInner;
 /// Dropping an engine is like removing an adapter from the machine. Posted requests are flushed
 /// with an error, the memory of its contexts is deregistered, and the contexts raise
 /// `IBV_EVENT_DEVICE_FATAL`. When the drop returns, the engine's threads have ended, its sockets
-/// are closed, and the broker has its slots back. Objects that the program still has return
+/// are closed, and the broker has its slots back. Only a capture that the disk does not take within
+/// two seconds is written on after it. Objects that the program still has return
 /// `ENODEV`, and can be destroyed.
 ///
 /// A child after `fork()` has the handle and nothing behind it, so dropping it there does nothing.
@@ -63,10 +64,9 @@ impl Engine {
         self.inner.pid == std::process::id()
     }
 
-    /// Sends acknowledgements that wait, because the process ends, except on lanes that another
-    /// thread is in.
+    /// Ends its work when the process ends.
     pub(crate) fn leave(&self) {
-        self.inner.lanes.iter().for_each(|lane| lane.leave());
+        self.inner.leave();
     }
 }
 

@@ -233,12 +233,20 @@ impl EngineInner {
         // No lane is opened after this.
         let broker = lock(&self.broker).take();
         self.lanes.iter().for_each(|lane| lane.close());
+        self.wrappers.close();
         if let Some(broker) = broker {
             self.give_slots_back(broker);
         }
         for context in self.contexts() {
             context.engine_closed(&self.table());
         }
+    }
+
+    /// Sends acknowledgements that wait, because the process ends, except on lanes that another
+    /// thread is in, and ends the capture.
+    pub(crate) fn leave(&self) {
+        self.lanes.iter().for_each(|lane| lane.leave());
+        self.wrappers.close();
     }
 
     /// Gives the slots back. The end of the connection does that too, but if the process has

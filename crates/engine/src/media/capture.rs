@@ -3,34 +3,47 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use polypath_wire::ip::IpFields;
 use polypath_wire::pcapng;
 
 use super::names::Names;
+use super::writer::Writer;
 use crate::log;
+use crate::notify::lock;
 
 /// The number of further names that are tried after the one with the process id.
 const NAMES_MAX: u32 = 100;
 
-/// A capture file. All lanes of a program write to it.
+/// The largest number of bytes that wait to be written. Further packets are dropped.
+const WAITING_MAX: u64 = 32 << 20;
+
+/// How long the end of the engine or the process waits for the packets that are not yet written.
+const CLOSE_WAIT: Duration = Duration::from_secs(2);
+
+/// A capture file. All lanes of a program hand packets to it, and none waits for the disk.
 #[derive(Debug)]
 pub(super) struct Capture {
-    path: PathBuf,
-    /// `None` after the file could not be written.
-    file: Option<File>,
-    /// The number of bytes in the file.
-    written: u64,
-    /// Whole blocks that are written next.
-    buffer: Vec<u8>,
+    writer: Writer,
     snap_len: usize,
     names: Names,
+    blocks: Mutex<Blocks>,
+}
+
+/// What is known of the blocks so far.
+#[derive(Debug, Default)]
+struct Blocks {
     /// The numbers of interfaces in the file.
     interfaces: HashMap<Arc<str>, u32>,
+    /// How many packets were dropped since the last one that was not.
+    gap: u64,
+    /// The block that is being made.
+    block: Vec<u8>,
 }
 
 impl Capture {
@@ -42,53 +55,72 @@ impl Capture {
     pub(super) fn create(path: &Path, snap_len: u32, names: Names) -> io::Result<Self> {
         let (path, file) = create_new(path, std::process::id())?;
         log::warn(&format!("packets are written to {}", path.display()));
-        let mut buffer = Vec::new();
-        pcapng::section(&mut buffer);
-        let (snap_len, interfaces) = (snap_len as usize, HashMap::new());
-        let mut capture =
-            Self { path, file: Some(file), written: 0, buffer, snap_len, names, interfaces };
-        capture.flush();
-        Ok(capture)
+        Self::over(path, file, WAITING_MAX, snap_len, names)
     }
 
-    /// Adds a packet with this UDP payload. `local` is the local address that it was sent from or
-    /// arrived at, and `time` is in nanoseconds since 1970.
-    pub(super) fn add(&mut self, time: u64, local: IpAddr, fields: &IpFields, payload: &[u8]) {
-        if self.file.is_none() {
+    /// A capture in a new file, of whose packets up to `waiting_max` bytes wait to be written.
+    fn over(
+        path: PathBuf,
+        file: File,
+        waiting_max: u64,
+        snap_len: u32,
+        names: Names,
+    ) -> io::Result<Self> {
+        let writer = Writer::start(path, file, waiting_max)?;
+        let mut blocks = Blocks::default();
+        pcapng::section(&mut blocks.block);
+        writer.describe(&blocks.block);
+        writer.wake();
+        Ok(Self { writer, snap_len: snap_len as usize, names, blocks: Mutex::new(blocks) })
+    }
+
+    /// Adds a packet with this UDP payload, which is written after [`Self::flush`]. `local` is the
+    /// local address that it was sent from or arrived at, and `time` is in nanoseconds since 1970.
+    ///
+    /// Drops the packet if too many wait to be written. The next one that is written has a comment
+    /// that says how many are missing.
+    pub(super) fn add(&self, time: u64, local: IpAddr, fields: &IpFields, payload: &[u8]) {
+        if self.writer.has_ended() {
             return;
         }
         let name = self.names.of(local).unwrap_or_else(|| "no interface".into());
-        let next = self.interfaces.len() as u32;
-        let interface = *self.interfaces.entry(name).or_insert_with_key(|name| {
-            pcapng::interface(&mut self.buffer, name, self.snap_len as u32);
+        let mut blocks = lock(&self.blocks);
+        let Blocks { interfaces, gap, block } = &mut *blocks;
+        let next = interfaces.len() as u32;
+        let interface = *interfaces.entry(name).or_insert_with_key(|name| {
+            block.clear();
+            pcapng::interface(block, name, self.snap_len as u32);
+            self.writer.describe(block);
             next
         });
         let packet = fields.packet(payload);
         let kept = &packet[..packet.len().min(self.snap_len)];
-        pcapng::packet(&mut self.buffer, interface, time, kept, packet.len() as u32, "");
+        let comment = match *gap {
+            0 => String::new(),
+            n => format!(
+                "packets missing before this one: {n}, because the file was written too slowly"
+            ),
+        };
+        block.clear();
+        pcapng::packet(block, interface, time, kept, packet.len() as u32, &comment);
+        *gap = if self.writer.packet(block) { 0 } else { *gap + 1 };
     }
 
-    /// Writes the packets that were added. If that fails, it logs a warning, and nothing is written
-    /// from then on.
-    pub(super) fn flush(&mut self) {
-        let Some(file) = &mut self.file else { return };
-        if self.buffer.is_empty() {
-            return;
-        }
-        match file.write_all(&self.buffer) {
-            Ok(()) => self.written += self.buffer.len() as u64,
-            Err(error) => {
-                // Wireshark rejects a file that ends with half a block.
-                let _ = file.set_len(self.written);
-                log::warn(&format!(
-                    "no more packets are written to {}, but the program continues: {error}; the file is \
-                     complete up to here",
-                    self.path.display()
-                ));
-                self.file = None;
-            }
-        }
-        self.buffer.clear();
+    /// Lets the packets that were added be written.
+    pub(super) fn flush(&self) {
+        self.writer.wake();
+    }
+
+    /// Ends the capture: waits a while until the packets that were added are written, and logs how
+    /// many are missing. Further packets are not written.
+    pub(super) fn close(&self) {
+        self.writer.close(CLOSE_WAIT);
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -127,6 +159,8 @@ mod tests {
 
     use super::*;
 
+    const SECTION: u32 = 0x0a0d_0d0a;
+
     /// A new directory, which is removed when dropped.
     struct Directory(PathBuf);
 
@@ -147,7 +181,10 @@ mod tests {
 
     /// The kinds of the blocks in a file.
     fn blocks(path: &Path) -> Vec<u32> {
-        let bytes = std::fs::read(path).unwrap();
+        blocks_of(&std::fs::read(path).unwrap())
+    }
+
+    fn blocks_of(bytes: &[u8]) -> Vec<u32> {
         let word = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().unwrap());
         let (mut at, mut kinds) = (0, Vec::new());
         while at < bytes.len() {
@@ -164,7 +201,7 @@ mod tests {
         IpFields { flow, id: 0, traffic_class: 0, hop_limit: 64, flow_label: 0 }
     }
 
-    fn add(capture: &mut Capture, link: u8, len: usize) {
+    fn add(capture: &Capture, link: u8, len: usize) {
         capture.add(1, crate::fuzz::ip(link, 0), &fields(), &vec![0; len]);
     }
 
@@ -189,28 +226,93 @@ mod tests {
         let directory = Directory::new("blocks");
         let names = Names::default();
         names.learn(&crate::fuzz::table());
-        let mut capture = Capture::create(&directory.0.join("a.pcapng"), 128, names).unwrap();
+        let path = directory.0.join("a.pcapng");
+        let capture = Capture::create(&path, 128, names).unwrap();
         for link in [0, 0, 1, 0] {
-            add(&mut capture, link, 4000);
+            add(&capture, link, 4000);
         }
-        capture.flush();
-        assert_eq!(blocks(&capture.path), [0x0a0d_0d0a, 1, 6, 6, 1, 6, 6]);
+        capture.close();
+        assert_eq!(blocks(&path), [SECTION, 1, 6, 6, 1, 6, 6]);
         // Each packet is cut to the snapshot length.
-        assert!(std::fs::metadata(&capture.path).unwrap().len() < 5 * 256);
+        assert!(std::fs::metadata(&path).unwrap().len() < 5 * 256);
+        // It has ended.
+        add(&capture, 0, 100);
+        drop(capture);
+        assert_eq!(blocks(&path).len(), 7);
     }
 
     #[test]
     fn what_can_not_be_written_ends_the_capture_and_nothing_else() {
         let directory = Directory::new("full");
         let path = directory.0.join("a.pcapng");
-        let mut capture = Capture::create(&path, 65_535, Names::default()).unwrap();
+        std::fs::write(&path, []).unwrap();
         // A descriptor that cannot be written to, like one on a full disk.
-        capture.file = Some(File::open(&path).unwrap());
-        add(&mut capture, 0, 100);
-        capture.flush();
-        assert!(capture.file.is_none());
-        add(&mut capture, 0, 100);
-        capture.flush();
-        assert_eq!(blocks(&path), [0x0a0d_0d0a]);
+        let file = File::open(&path).unwrap();
+        let capture = Capture::over(path.clone(), file, 1 << 20, 65_535, Names::default()).unwrap();
+        for _ in 0..100 {
+            add(&capture, 0, 100);
+            capture.flush();
+        }
+        capture.close();
+        assert_eq!(blocks(&path), []);
+    }
+
+    /// Does the work on another thread, and panics if that takes too long.
+    fn promptly<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (tx, rx) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tx.send(work()));
+        let waited = rx.recv_timeout(Duration::from_secs(20));
+        waited.expect("the work waits for the file")
+    }
+
+    /// A pipe is full after 64 KiB, and takes nothing more until it is read.
+    #[test]
+    fn a_file_that_takes_no_bytes_stalls_nobody_and_what_is_missing_is_said() {
+        const WAITING_MAX: u64 = 200_000;
+        let (mut reader, writer) = io::pipe().unwrap();
+        let file = File::from(std::os::fd::OwnedFd::from(writer));
+        let name = "/pipe".into();
+        let capture = Capture::over(name, file, WAITING_MAX, 65_535, Names::default()).unwrap();
+        let capture = promptly(move || {
+            // More than the pipe and the queue hold together, by far.
+            for _ in 0..1000 {
+                add(&capture, 0, 1000);
+                capture.flush();
+            }
+            capture
+        });
+        let reading = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            io::Read::read_to_end(&mut reader, &mut bytes).unwrap();
+            bytes
+        });
+        while capture.writer.waiting() > 0 {
+            std::thread::yield_now();
+        }
+        // Now it is read, and packets are recorded again.
+        add(&capture, 0, 1000);
+        drop(capture);
+        let bytes = reading.join().unwrap();
+        let kinds = blocks_of(&bytes);
+        assert_eq!(kinds[..2], [SECTION, 1]);
+        assert!(kinds[2..].iter().all(|kind| *kind == 6), "{kinds:?}");
+        let missing = 1001 - (kinds.len() - 2);
+        assert!(missing > 500, "{missing}");
+        let last = String::from_utf8_lossy(&bytes[bytes.len() - 100..]).into_owned();
+        assert!(last.contains(&format!("packets missing before this one: {missing},")), "{last}");
+    }
+
+    #[test]
+    fn the_end_waits_for_the_file_but_not_for_long() {
+        let (_reader, writer) = io::pipe().unwrap();
+        let file = File::from(std::os::fd::OwnedFd::from(writer));
+        let name = "/pipe".into();
+        let capture = Capture::over(name, file, 4 << 20, 65_535, Names::default()).unwrap();
+        promptly(move || {
+            for _ in 0..1000 {
+                add(&capture, 0, 1000);
+            }
+            drop(capture);
+        });
     }
 }

@@ -25,6 +25,7 @@ mod trace;
 pub mod udp;
 mod wait_set;
 mod wrappers;
+mod writer;
 
 pub use flow::{Capabilities, FlowError, FlowFault, FlowHandle, Flushed, Seal};
 pub(crate) use joined::{Flow, Receivers, Senders};

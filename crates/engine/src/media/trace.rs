@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use polypath_paths::PathAddress;
@@ -23,13 +23,12 @@ use super::names::Names;
 use super::received::Received;
 use crate::clock;
 use crate::memory::Segment;
-use crate::notify::lock;
 
 /// The sending half, which records packets.
 #[derive(Debug)]
 pub(super) struct TraceTx {
     inner: Box<dyn Tx>,
-    capture: Arc<Mutex<Capture>>,
+    capture: Arc<Capture>,
     names: Names,
     /// The header fields of each flow, and its part of the ICRC.
     flows: HashMap<FlowHandle, (IpFields, FlowCrc)>,
@@ -40,7 +39,7 @@ impl TraceTx {
         let Some((fields, crc)) = self.flows.get(&flow) else { return };
         // The kernel numbers the packets of one send. Each of these is a send of its own.
         let payload = sealed(crc, packet, seal);
-        lock(&self.capture).add(realtime(), fields.flow.src, fields, &payload);
+        self.capture.add(realtime(), fields.flow.src, fields, &payload);
     }
 }
 
@@ -93,7 +92,7 @@ impl Tx for TraceTx {
 
     fn flush(&mut self, now: Duration) -> Flushed {
         let done = self.inner.flush(now);
-        lock(&self.capture).flush();
+        self.capture.flush();
         done
     }
 
@@ -127,17 +126,17 @@ impl Tx for TraceTx {
 #[derive(Debug)]
 pub(super) struct TraceRx {
     inner: Box<dyn Rx>,
-    capture: Arc<Mutex<Capture>>,
+    capture: Arc<Capture>,
 }
 
 impl Rx for TraceRx {
     fn receive(&mut self, now: Duration, f: &mut dyn FnMut(&Received<'_>)) -> io::Result<usize> {
         let capture = &self.capture;
         let got = self.inner.receive(now, &mut |received| {
-            record(&mut lock(capture), received);
+            record(capture, received);
             f(received);
         });
-        lock(capture).flush();
+        capture.flush();
         got
     }
 
@@ -154,7 +153,7 @@ impl Rx for TraceRx {
     }
 }
 
-fn record(capture: &mut Capture, received: &Received<'_>) {
+fn record(capture: &Capture, received: &Received<'_>) {
     let &Received { src, src_port, dst, traffic_class, hop_limit, datagram, id_guess, .. } =
         received;
     let flow = Flow { src, dst, src_port, dst_port: ROCE_PORT };
@@ -181,7 +180,7 @@ fn realtime() -> u64 {
 }
 
 /// Wraps both halves of a medium, so that their packets are written to a file.
-pub(super) fn wrap((tx, rx): Halves, names: &Names, capture: &Arc<Mutex<Capture>>) -> Halves {
+pub(super) fn wrap((tx, rx): Halves, names: &Names, capture: &Arc<Capture>) -> Halves {
     let (names, flows) = (names.clone(), HashMap::new());
     let tx = TraceTx { inner: tx, capture: capture.clone(), names, flows };
     (Box::new(tx), Box::new(TraceRx { inner: rx, capture: capture.clone() }))

@@ -1,6 +1,6 @@
 //! The wrappers around the media of a program under test: faults, and a capture.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use polypath_ipc::faults::Faults;
@@ -20,7 +20,7 @@ pub(crate) struct Wrappers {
     capture: Option<CaptureTo>,
     /// `None` if it could not be created. It is created on first use, so that a program without a
     /// lane has no file.
-    file: OnceLock<Option<Arc<Mutex<Capture>>>>,
+    file: OnceLock<Option<Arc<Capture>>>,
     names: Names,
 }
 
@@ -62,7 +62,15 @@ impl Wrappers {
         })
     }
 
-    fn file(&self) -> Option<Arc<Mutex<Capture>>> {
+    /// Ends the capture, if there is one: what the lanes have recorded is written, unless that takes
+    /// too long, and nothing more is.
+    pub(crate) fn close(&self) {
+        if let Some(Some(capture)) = self.file.get() {
+            capture.close();
+        }
+    }
+
+    fn file(&self) -> Option<Arc<Capture>> {
         let CaptureTo { path, snap_len } = self.capture.as_ref()?;
         let create = || {
             let capture = Capture::create(path, *snap_len, self.names.clone());
@@ -73,7 +81,7 @@ impl Wrappers {
                     path.display()
                 ));
             };
-            capture.inspect_err(say).ok().map(|capture| Arc::new(Mutex::new(capture)))
+            capture.inspect_err(say).ok().map(Arc::new)
         };
         self.file.get_or_init(create).clone()
     }
@@ -159,6 +167,27 @@ mod tests {
         // The peer may not have received the packets of the last rounds.
         let missing = own.iter().filter(|a| !peer.iter().any(|b| same(a, b))).count();
         assert!(missing * 100 < own.len(), "{missing} of {}", own.len());
+    }
+
+    #[test]
+    fn the_end_of_a_program_leaves_a_whole_file() {
+        let name = format!("polypath-end-{}.pcapng", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let to = CaptureTo { path: path.clone(), snap_len: 65_535 };
+        let config = Config { capture: Some(to), ..Config::default() };
+        let wrappers = Wrappers::new(&config);
+        let mut wires = toy::wire(Pair::ADDRESSES[0], Pair::ADDRESSES[1]).unwrap().into_iter();
+        let now = crate::clock::now();
+        let first = wrappers.wrap(wires.next().unwrap(), 0, now, &table(0));
+        let mut pair = Pair::over([first, wires.next().unwrap()]);
+        assert_eq!(pair.write(&data()), data());
+        // The lanes still have the media, and other threads may use them.
+        wrappers.close();
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let payload: usize = packets(&bytes).0.iter().map(Vec::len).filter(|len| *len > 1024).sum();
+        assert!(payload > 1_000_000, "{payload}");
+        assert_eq!(pair.write(&data()), data());
     }
 
     /// The packets of a file, and the names of its interfaces.
