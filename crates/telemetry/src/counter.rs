@@ -1,8 +1,8 @@
-//! What a declaration of counters is turned into.
+//! What a declaration of counters expands to.
 
 use core::fmt;
 
-/// What one of a counter is.
+/// The unit of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Packets on the wire.
@@ -29,45 +29,45 @@ impl fmt::Display for Unit {
     }
 }
 
-/// What is known of a counter beside its value.
+/// The description of a counter, without its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Its name among those of its subject, words with underscores: `icrc_wrong`.
+    /// Its name, unique for its subject: words with underscores, such as `icrc_wrong`.
     pub name: &'static str,
-    /// What is counted.
+    /// The unit that it counts in.
     pub unit: Unit,
-    /// What it counts, sentences that begin with a capital letter and end with a full stop.
+    /// What it counts: sentences that begin with a capital letter and end with a full stop.
     pub help: &'static str,
 }
 
 /// A structure of counters, declared by `counters!`.
 pub trait Counters: Copy + Default {
-    /// What has these counters: `qp`, `lane`, `broker`.
+    /// The kind of object that has these counters: `qp`, `lane`, `broker`.
     const SUBJECT: &'static str;
-    /// All of them, in the order of their declaration.
+    /// The descriptions of the counters, in the order of their declaration.
     const DESCRIPTORS: &'static [Descriptor];
 
-    /// Their values, in the same order.
+    /// The values, in the same order.
     fn values(&self) -> impl Iterator<Item = u64>;
 
-    /// Adds those of another of the same kind, as for the sum over all lanes.
+    /// Adds the values of `other`, for example for the sum over all lanes.
     fn add(&mut self, other: &Self);
 
-    /// Each with its value.
+    /// The counters with their values.
     fn iter(&self) -> impl Iterator<Item = (&'static Descriptor, u64)> {
         Self::DESCRIPTORS.iter().zip(self.values())
     }
 }
 
-/// The text of a documentation comment, without the blank after its slashes.
+/// The text of a documentation comment, without the blanks around it.
 pub(crate) const fn trimmed(help: &'static str) -> &'static str {
     help.trim_ascii()
 }
 
-/// Declares counters: a structure whose fields are public `u64`s, and [`Counters`] for it.
+/// Declares counters: a structure with public `u64` fields, and [`Counters`] for it.
 ///
-/// `of` names what has them, and `named` begins the name of each. A field has a sentence of
-/// documentation and the name of its [`Unit`].
+/// `of` names the subject, and `named` is the prefix of each counter's name. Each field has a sentence
+/// of documentation and the name of its [`Unit`].
 macro_rules! counters {
     (
         $(#[doc = $about:literal])+
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     counters! {
-        /// Two of them.
+        /// Two counters.
         #[of("test")]
         #[named("test_")]
         pub struct TestCounters {

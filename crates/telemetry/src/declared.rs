@@ -1,15 +1,15 @@
-//! All counters. `docs/counters.md` has the same words.
+//! All counters. The tables in `docs/counters.md` say the same; a test compares them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::counter::counters;
 
 counters! {
-    /// What the broker itself counts.
+    /// The counters of the broker.
     #[of("broker")]
     #[named("")]
     pub struct BrokerCounters {
-        /// Management datagrams taken in (queue pair 1).
+        /// Management datagrams received (queue pair 1).
         #[unit(Messages)]
         pub qp1_mads_received: u64,
         /// Management datagrams sent.
@@ -25,7 +25,7 @@ counters! {
         /// Connections refused: another user's, or too many.
         #[unit(Times)]
         pub clients_refused: u64,
-        /// Connections closed because of a message that makes no sense.
+        /// Connections closed because of an invalid message.
         #[unit(Times)]
         pub clients_nonsense: u64,
         /// Connections closed because the program did not read its messages.
@@ -40,7 +40,7 @@ counters! {
         /// Packets for the broker longer than any management datagram.
         #[unit(Packets)]
         pub qp1_dropped_too_long: u64,
-        /// Packets from or to an address that is no host's.
+        /// Packets from or to an address that is not unicast.
         #[unit(Packets)]
         pub qp1_dropped_not_unicast: u64,
         /// Packets that are no RoCEv2 packets.
@@ -55,7 +55,7 @@ counters! {
         /// Packets for queue pair 1 that are no UD SEND.
         #[unit(Packets)]
         pub qp1_dropped_wrong_service: u64,
-        /// Packets without queue pair 1's Q_Key.
+        /// Packets with another Q_Key than that of queue pair 1.
         #[unit(Packets)]
         pub qp1_dropped_qkey_wrong: u64,
         /// Packets of another partition than the default one.
@@ -74,7 +74,7 @@ counters! {
 }
 
 counters! {
-    /// What the connection manager counts.
+    /// The counters of the connection manager.
     #[of("broker")]
     #[named("cm_")]
     pub struct CmCounters {
@@ -90,10 +90,10 @@ counters! {
         /// Connection manager messages that could not be parsed.
         #[unit(Messages)]
         pub mads_malformed: u64,
-        /// Messages that fit no connection, or not the state it is in.
+        /// Messages that fit no connection, or not the state of their connection.
         #[unit(Messages)]
         pub mads_unmatched: u64,
-        /// Messages of a connection that came in twice.
+        /// Messages of a connection that arrived twice.
         #[unit(Messages)]
         pub mads_duplicate: u64,
         /// Messages sent again because no answer came: packets are lost, or the peer is slow.
@@ -117,20 +117,20 @@ counters! {
 }
 
 counters! {
-    /// What a lane received and sent.
+    /// The packets and bytes that a lane received and sent.
     #[of("lane")]
     #[named("")]
     pub struct LaneCounters {
         /// Packets received, control packets and those dropped included.
         #[unit(Packets)]
         pub received_packets: u64,
-        /// Their UDP payload.
+        /// UDP payload of the packets received.
         #[unit(Bytes)]
         pub received_bytes: u64,
-        /// Packets that the kernel took to send, control packets included.
+        /// Packets that the kernel accepted for sending, control packets included.
         #[unit(Packets)]
         pub sent_packets: u64,
-        /// Their UDP payload.
+        /// UDP payload of the packets sent.
         #[unit(Bytes)]
         pub sent_bytes: u64,
         /// Packets sent that were larger than the MTU of the interface, and left in fragments.
@@ -146,14 +146,14 @@ counters! {
 }
 
 counters! {
-    /// What a lane dropped, and why.
+    /// Packets that a lane dropped, by reason.
     #[of("lane")]
     #[named("")]
     pub struct LaneDrops {
         /// Packets with a wrong invariant CRC.
         #[unit(Packets)]
         pub icrc_wrong: u64,
-        /// Packets that are too short, or whose headers make no sense.
+        /// Packets that are too short, or whose headers are invalid.
         #[unit(Packets)]
         pub malformed: u64,
         /// Packets for a queue pair that does not exist (any more).
@@ -168,10 +168,10 @@ counters! {
         /// Packets that the kernel refused to send; the path's `send_errors` say why.
         #[unit(Packets)]
         pub unsent: u64,
-        /// Times that the kernel gave an error instead of packets.
+        /// Times that the kernel returned an error instead of packets.
         #[unit(Times)]
         pub receive_failed: u64,
-        /// Packets not sent because no socket could be had for the path.
+        /// Packets not sent because no socket could be opened for the path.
         #[unit(Packets)]
         pub unsendable: u64,
         /// Times that opening a socket for a path failed; it is tried again.
@@ -181,7 +181,7 @@ counters! {
 }
 
 counters! {
-    /// What befell a lane's packets on purpose, sent and received ones.
+    /// Faults put on a lane's packets on purpose, both sent and received ones.
     #[of("process")]
     #[named("fault_")]
     pub struct FaultCounters {
@@ -207,14 +207,14 @@ counters! {
 }
 
 counters! {
-    /// Packets of path management that a lane dropped, and why.
+    /// Packets of path management that a lane dropped, by reason.
     #[of("lane")]
     #[named("control_")]
     pub struct ControlDrops {
         /// Path management packets with impossible fields.
         #[unit(Packets)]
         pub malformed: u64,
-        /// Path management packets of a version that is not spoken.
+        /// Path management packets of a version that is not supported.
         #[unit(Packets)]
         pub version: u64,
         /// Handshakes for queue pairs that are not connected to each other.
@@ -239,10 +239,10 @@ counters! {
         /// Packets sent before their path was given up: usual after a fail-over.
         #[unit(Packets)]
         pub generation: u64,
-        /// Answers to nothing that was asked.
+        /// Answers to no request.
         #[unit(Packets)]
         pub unsolicited: u64,
-        /// Handshakes of a peer that has an `mp` device, where there is none.
+        /// Handshakes of a peer that has an `mp` device, received where there is none.
         #[unit(Packets)]
         pub disabled: u64,
         /// Handshakes refused because a table is full.
@@ -281,7 +281,7 @@ counters! {
 }
 
 counters! {
-    /// What one queue pair counts, from when it was made.
+    /// The counters of one queue pair since it was created.
     #[of("qp")]
     #[named("")]
     pub struct QpCounters {
@@ -294,7 +294,7 @@ counters! {
         /// Packets received.
         #[unit(Packets)]
         pub received_packets: u64,
-        /// Their payload.
+        /// Payload of the packets received.
         #[unit(Bytes)]
         pub received_bytes: u64,
         /// Request packets sent again, for whatever reason.
@@ -307,7 +307,7 @@ counters! {
         /// last ones were lost.
         #[unit(Times)]
         pub tail_probes: u64,
-        /// Times that everything outstanding on a dead path was sent by another.
+        /// Times that everything outstanding on a dead path was sent on another.
         #[unit(Times)]
         pub failovers: u64,
         /// NAKs "PSN sequence error" received: the peer missed a packet.
@@ -334,7 +334,7 @@ counters! {
         /// Requests received again that had been executed.
         #[unit(Packets)]
         pub duplicate_requests: u64,
-        /// Responses and acknowledgements that told nothing new, or that a failed request got.
+        /// Responses and acknowledgements that said nothing new, or that answer a failed request.
         #[unit(Packets)]
         pub duplicate_responses: u64,
         /// Request packets that arrived before one of their predecessors.
@@ -343,7 +343,7 @@ counters! {
         /// Work requests that completed successfully.
         #[unit(Requests)]
         pub completions: u64,
-        /// Packets dropped because the queue pair's state takes none.
+        /// Packets dropped because the queue pair's state does not allow them.
         #[unit(Packets)]
         pub dropped_state: u64,
         /// Packets whose operation is not of this transport service.
@@ -356,26 +356,26 @@ counters! {
         /// while too many answers waited.
         #[unit(Packets)]
         pub dropped_reorder: u64,
-        /// Repeated READs, atomics, ATOMIC WRITEs or FLUSHes of which no original is remembered.
+        /// Repeated READs, atomics, ATOMIC WRITEs or FLUSHes whose original is not remembered.
         #[unit(Packets)]
         pub dropped_no_original: u64,
         /// Packets with a wrong Q_Key.
         #[unit(Packets)]
         pub dropped_qkey: u64,
-        /// Packets dropped for want of a receive work request (UC, UD).
+        /// Packets dropped because there was no receive work request (UC, UD).
         #[unit(Packets)]
         pub dropped_no_receive: u64,
         /// UD messages longer than the port's MTU: reported as sent, and dropped.
         #[unit(Packets)]
         pub dropped_too_long: u64,
-        /// Packets that fit nothing: wrong length, sequence, header.
+        /// Packets with a wrong length, sequence or header.
         #[unit(Packets)]
         pub dropped_malformed: u64,
     }
 }
 
 impl QpCounters {
-    /// All packets that were dropped.
+    /// The number of packets that were dropped, for whatever reason.
     pub const fn dropped(&self) -> u64 {
         self.dropped_state
             + self.dropped_service

@@ -1,5 +1,5 @@
-//! What happens, declared once: events are kept and sent as they are, and their words are made by
-//! whoever reads them.
+//! Events, each declared once. They are kept and sent as values, and become text only when somebody
+//! reads them.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -11,11 +11,11 @@ use crate::words::{Errno, Field, InterfaceName, Micros, PathName, Qpn, Reason, V
 /// How much an event matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// It happens where all is well.
+    /// It happens although all is well.
     Note,
-    /// Somebody may want to do something about it.
+    /// An administrator may want to do something about it.
     Warning,
-    /// Something does not work, or not any more.
+    /// Something does not work, or stopped working.
     Error,
 }
 
@@ -29,20 +29,20 @@ impl fmt::Display for Level {
     }
 }
 
-/// What is known of a kind of event beside its fields.
+/// The description of a kind of event, without its fields' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventKind {
-    /// Its name, words with underscores: `path_given_up`.
+    /// Its name: words with underscores, such as `path_given_up`.
     pub name: &'static str,
-    /// How much it matters.
+    /// Its level.
     pub level: Level,
-    /// When it happens, sentences that begin with a capital letter and end with a full stop.
+    /// When it happens: sentences that begin with a capital letter and end with a full stop.
     pub help: &'static str,
     /// The names of its fields.
     pub fields: &'static [&'static str],
 }
 
-/// Declares events: an enumeration, and what programs and people are told of each.
+/// Declares events: an enumeration, and for each event its name for programs and its text for people.
 macro_rules! events {
     (
         $(#[doc = $about:literal])+
@@ -69,7 +69,7 @@ macro_rules! events {
                 fields: &[$(stringify!($field)),*],
             },)+];
 
-            /// What is known of its kind.
+            /// The description of its kind.
             pub fn kind(&self) -> &'static EventKind {
                 const NAMES: &[&str] = &[$($name),+];
                 let name = match self {
@@ -79,7 +79,7 @@ macro_rules! events {
                 &Self::KINDS[at]
             }
 
-            /// Cuts its texts to that many bytes.
+            /// Cuts each of its texts to at most `max` bytes.
             pub fn cut(&mut self, max: usize) {
                 match self {
                     $(Self::$variant { $($field),* } => {
@@ -88,7 +88,7 @@ macro_rules! events {
                 }
             }
 
-            /// Its fields by name.
+            /// The names and values of its fields.
             pub fn fields(&self) -> Vec<(&'static str, Value)> {
                 match self {
                     $(Self::$variant { $($field),* } => {
@@ -146,7 +146,7 @@ events! {
         TrafficResumed {
             /// The peer's address.
             peer: IpAddr,
-            /// From the last acknowledgement on the old path to the first on the new one,
+            /// The time from the last acknowledgement on the old path to the first on the new one, in
             /// microseconds.
             blackout_us: Micros,
             /// Why the traffic had moved.
@@ -164,7 +164,7 @@ events! {
             /// The peer's address.
             peer: IpAddr,
         },
-        /// One queue pair goes by another path than the others of its peer.
+        /// One queue pair uses another path than the other queue pairs of its peer.
         #[event(
             "detour",
             Error,
@@ -184,7 +184,7 @@ events! {
         QueuePairError {
             /// The queue pair.
             qpn: Qpn,
-            /// What happened and what to do, in words.
+            /// What happened and what to do about it, as text.
             text: String,
         },
         /// A queue pair ends, because a completion found its queue full.
@@ -197,18 +197,18 @@ events! {
             /// The queue pair.
             qpn: Qpn,
         },
-        /// The kernel refuses packets of a path. Told again after half a minute at the earliest.
+        /// The kernel refuses packets of a path. Reported again after half a minute at the earliest.
         #[event("send_refused", Error, "packets of path {path} cannot be sent: {errno}")]
         SendRefused {
-            /// By which path they should have left.
+            /// The path on which they should have left.
             path: PathName,
             /// The reason.
             errno: Errno,
         },
-        /// No socket could be had for a path; it is tried again.
+        /// No socket could be opened for a path. Opening it is tried again.
         #[event("no_socket", Error, "cannot send by path {path}: {errno}")]
         NoSocket {
-            /// For which path.
+            /// The path.
             path: PathName,
             /// The reason.
             errno: Errno,
@@ -222,21 +222,21 @@ events! {
              raise the MTU, or connect anew"
         )]
         Fragmented {
-            /// By which path they leave.
+            /// The path on which they leave.
             path: PathName,
-            /// UDP payload of one of them, bytes.
+            /// The UDP payload of one of them, in bytes.
             bytes: u64,
         },
-        /// The kernel gives errors instead of packets.
+        /// The kernel returns errors instead of packets.
         #[event("receive_failed", Error, "packets cannot be received: {errno}")]
         ReceiveFailed {
             /// The reason.
             errno: Errno,
         },
-        /// More happened in the process than it could tell: this many events are missing here.
-        #[event("events_lost", Warning, "{count} events are not told: too many at once")]
+        /// The process could not report all its events. This many are missing here.
+        #[event("events_lost", Warning, "{count} events are missing: too many at once")]
         EventsLost {
-            /// How many.
+            /// The number of missing events.
             count: u64,
         },
         /// A program opened its first device.
@@ -294,22 +294,22 @@ events! {
         /// Paths were taken out of service by `polypath path down`.
         #[event("paths_taken_down", Note, "paths {selector} are taken down by hand")]
         PathsTakenDown {
-            /// What the command was given.
+            /// The selector that was given to the command.
             selector: String,
         },
         /// Paths were returned to service by `polypath path up`.
         #[event("paths_taken_up", Note, "paths {selector} are taken up by hand")]
         PathsTakenUp {
-            /// What the command was given.
+            /// The selector that was given to the command.
             selector: String,
         },
     }
 }
 
-/// An event, and when it happened.
+/// An event and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Occurrence {
-    /// When, in microseconds since 1970 UTC.
+    /// The time in microseconds since 1970 UTC.
     pub at_unix_us: u64,
     /// The event.
     pub event: Event,

@@ -1,4 +1,4 @@
-//! What events are made of: values that fit into an event as they are, and give their words when asked.
+//! The types of events' fields: plain values that give their words when asked.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -6,10 +6,11 @@ use std::io::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest name of an interface in bytes: `IFNAMSIZ` of Linux, without the zero at its end.
+/// The longest name of an interface in bytes: `IFNAMSIZ` of Linux, without the final zero.
 const INTERFACE_NAME_MAX: usize = 15;
 
-/// The name of an interface, kept with the event: the interface may be gone when somebody reads it.
+/// The name of an interface. It is kept in the event because the interface may be gone when somebody
+/// reads it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct InterfaceName {
     len: u8,
@@ -17,7 +18,7 @@ pub struct InterfaceName {
 }
 
 impl InterfaceName {
-    /// The name, cut to what a name may have.
+    /// Creates the name, cut to 15 bytes.
     pub fn new(name: &str) -> Self {
         let end =
             (0..=INTERFACE_NAME_MAX.min(name.len())).rev().find(|&n| name.is_char_boundary(n));
@@ -27,18 +28,18 @@ impl InterfaceName {
         Self { len: end as u8, bytes }
     }
 
-    /// The name of an interface of which only the number is known: `mark` and the number. Allocates no
-    /// memory.
+    /// A name for an interface of which only the number is known: `mark` and the number. It allocates
+    /// no memory.
     pub fn of_number(mark: &str, number: u32) -> Self {
         let mut bytes = [0; INTERFACE_NAME_MAX];
         let mut room = &mut bytes[..];
-        // What does not fit is cut off.
+        // A name that does not fit is cut off.
         let _ = write!(room, "{mark}{number}");
         let len = INTERFACE_NAME_MAX - room.len();
         Self { len: len as u8, bytes }
     }
 
-    /// The same as text.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         let bytes = self.bytes.get(..self.len.into()).unwrap_or_default();
         core::str::from_utf8(bytes).unwrap_or("?")
@@ -57,7 +58,7 @@ impl fmt::Debug for InterfaceName {
     }
 }
 
-/// A path by its addresses, written `local>remote@interface`.
+/// A path, identified by its addresses and interface. It is written `local>remote@interface`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PathName {
     /// Local address.
@@ -84,7 +85,7 @@ impl fmt::Display for Qpn {
     }
 }
 
-/// A span of time in microseconds, written in milliseconds.
+/// A duration in microseconds, written in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Micros(pub u64);
 
@@ -94,12 +95,12 @@ impl fmt::Display for Micros {
     }
 }
 
-/// A Linux errno of a send or a socket, positive; its words say what to do.
+/// A Linux errno of a send or a socket, positive. Its words say what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Its name in C, if it is one that sends give.
+    /// Its name in C, if it is one that sends return.
     const fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             libc::EACCES => "EACCES",
@@ -123,7 +124,7 @@ impl Errno {
         })
     }
 
-    /// Its name in C, or its number where it has none here: `EPERM`, `errno_71`.
+    /// Its name in C, or its number if it has no name here: `EPERM`, `errno_71`.
     pub fn name_or_number(self) -> String {
         self.name().map_or_else(|| format!("errno_{}", self.0), str::to_owned)
     }
@@ -146,22 +147,22 @@ impl fmt::Display for Errno {
     }
 }
 
-/// Why a path was given up, or traffic moved.
+/// The reason why a path was given up, or why traffic moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Reason {
     /// The local link lost its carrier or was taken down.
     LinkDown,
     /// The local address was removed.
     AddressRemoved,
-    /// The administrator took it down.
+    /// The administrator took the path down.
     AdminDown,
-    /// The peer said that it is dead.
+    /// The peer said that the path is dead.
     PeerNotice,
     /// Probes stayed unanswered while another path answered.
     ProbesLost,
-    /// The path that is preferred lives again.
+    /// The preferred path is alive again.
     Primary,
-    /// No path lived before.
+    /// No path was alive before.
     FirstAlive,
     /// The association began or ended.
     Association,
@@ -170,7 +171,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// In one word with underscores, for programs.
+    /// The name for programs: one word with underscores.
     pub const fn name(self) -> &'static str {
         match self {
             Self::LinkDown => "link_down",
@@ -202,24 +203,24 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A field of an event as programs get it.
+/// The value of an event's field, for programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// There is none.
+    /// The field has no value.
     Nothing,
     /// A number.
     Number(u64),
-    /// A name, an address, or words.
+    /// A name, an address, or text.
     Text(String),
 }
 
-/// What can be a field of an event.
+/// A type that can be a field of an event.
 pub(crate) trait Field {
-    /// In words, for people.
+    /// Writes it in words, for people.
     fn words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
-    /// For programs.
+    /// Its value, for programs.
     fn value(&self) -> Value;
-    /// Cuts a text to that many bytes.
+    /// Cuts a text to at most that many bytes.
     fn cut(&mut self, _max: usize) {}
 }
 
@@ -232,7 +233,7 @@ impl<F: Field> fmt::Display for Words<'_, F> {
     }
 }
 
-/// Fields whose words are those of their `Display`.
+/// Implements [`Field`] for types whose words are those of their `Display`.
 macro_rules! fields {
     ($($type:ty: $field:ident => $value:expr;)+) => {$(
         impl Field for $type {

@@ -1,4 +1,5 @@
-//! `docs/counters.md` explains the counters that are declared, in the words of the declaration.
+//! `docs/counters.md` and `docs/events.md` explain the counters and events that are declared, in the
+//! words of the declarations.
 
 use polypath_telemetry::{
     BrokerCounters, CmCounters, ControlDrops, Counters, Event, FaultCounters, LaneCounters,
@@ -7,7 +8,7 @@ use polypath_telemetry::{
 
 const PAGE: &str = include_str!("../../../docs/counters.md");
 
-/// The lines of a table for some counters.
+/// The lines of the page's table for some counters.
 fn lines<C: Counters>() -> Vec<String> {
     let line = |d: &polypath_telemetry::Descriptor| {
         let mut words = d.help.trim_end_matches('.').to_owned();

@@ -167,7 +167,7 @@ mod tests {
             });
             let written = lines.take();
             assert_eq!(written.len(), LINES_MAX + 1);
-            assert_eq!(written.last().unwrap(), "5 events are not told: too many at once");
+            assert_eq!(written.last().unwrap(), "5 events are missing: too many at once");
         });
     }
 }
