@@ -1,23 +1,23 @@
-//! What a user wrote after a kind's prefix.
+//! The devices that a user chose after a kind's prefix.
 
 use crate::device::{DeviceKind, MEMBERS_MAX};
 use crate::error::SelectionError;
 use crate::interface::Port;
 use crate::table::Table;
 
-/// The devices chosen among those of one kind: what the provider read from the text after its prefix.
-/// The default is what the prefix alone means.
+/// The devices chosen among those of one kind, as parsed from the text after its prefix. The default is
+/// the choice of the prefix alone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// The text, as it is shown and told to the broker. Its provider reads it back as this choice. It
+    /// The text, as it is shown and told to the broker. The provider parses it to this same choice. It
     /// is empty if only the prefix was written.
     pub text: String,
-    /// Names of interfaces in the text, in order.
+    /// The names of interfaces in the text, in order.
     pub interfaces: Vec<String>,
 }
 
 impl Choice {
-    /// Reads names of interfaces joined by `+`, as in `eth0+eth1`.
+    /// Parses names of interfaces joined by `+`, as in `eth0+eth1`.
     ///
     /// ```
     /// use polypath_topology::{Choice, Provider as _, ROCE};
@@ -44,15 +44,15 @@ impl Choice {
         Ok(Self { text: interfaces.join("+"), interfaces })
     }
 
-    /// Prefix and text, as a user writes them.
+    /// The prefix and the text, as a user writes them.
     #[must_use]
     pub fn with_prefix(&self, prefix: &str) -> String {
         if self.text.is_empty() { prefix.to_owned() } else { format!("{prefix}:{}", self.text) }
     }
 
-    /// The interfaces chosen, in order. Names of missing interfaces are left out. Where none is named:
-    /// the uplinks; if there is no uplink, whatever a device can stand on; if there is nothing of that
-    /// kind, loopback.
+    /// The chosen interfaces, in order. Names of missing interfaces are left out. If none is named,
+    /// these are the uplinks; without an uplink, all interfaces that can carry a device; without any of
+    /// these, loopback.
     #[must_use]
     pub fn ports<'a>(&self, table: &'a Table) -> Vec<&'a Port> {
         if self.interfaces.is_empty() {
@@ -62,7 +62,7 @@ impl Choice {
     }
 }
 
-/// The interfaces that count without being named.
+/// The interfaces that are used if none is named.
 pub(crate) fn unnamed(table: &Table) -> Vec<&Port> {
     let those = |holds: fn(&Port) -> bool| -> Vec<&Port> {
         table.ports.iter().filter(|port| holds(port)).collect()

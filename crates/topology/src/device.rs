@@ -4,23 +4,23 @@ use crate::gids::GidEntry;
 use crate::interface::Port;
 use crate::table::Table;
 
-/// Most interfaces of one device, and in a selection.
+/// The largest number of interfaces of one device, and in a selection.
 pub const MEMBERS_MAX: usize = 16;
 
-/// `local_ca_ack_delay` of every device, as rxe's: the exponent of 4.096 µs · 2^n. The broker's CM
-/// tells it to peers, the device to applications.
+/// `local_ca_ack_delay` of every device, as of rxe: the exponent n of 4.096 µs · 2^n. The broker's
+/// connection manager tells it to peers, the device tells it to applications.
 pub const LOCAL_CA_ACK_DELAY: u8 = 15;
 
-/// What a packet with the largest payload has around it, in bytes: IPv6, UDP, BTH, multi-path
-/// header, RETH, immediate data, ICRC. That is a multi-path WRITE with immediate data in one packet;
-/// atomics have a longer header (AtomicETH) and no payload, XRC has no multi-path header.
+/// The number of bytes around the largest payload of a packet: IPv6, UDP, BTH, multi-path header, RETH,
+/// immediate data and ICRC, for a multi-path WRITE with immediate data in one packet. Atomics have a
+/// longer header (AtomicETH) but no payload; XRC has no multi-path header.
 pub const OVERHEAD: u32 = 40 + 8 + 12 + 20 + 16 + 4 + 4;
 
 /// The path MTUs of RoCE, largest first.
 const ROCE_MTUS: [u32; 5] = [4096, 2048, 1024, 512, 256];
 
-/// The RoCE MTU in bytes of an interface with this link MTU: 256 to 4096, a power of two. What is
-/// too small even for 256 counts as that.
+/// The RoCE MTU in bytes of an interface with this link MTU in bytes: a power of two from 256 to 4096.
+/// A link MTU that is too small even for 256 also gives 256.
 ///
 /// ```
 /// use polypath_topology::roce_mtu;
@@ -31,45 +31,47 @@ pub fn roce_mtu(link_mtu: u32) -> u32 {
     ROCE_MTUS.into_iter().find(|mtu| mtu + OVERHEAD <= link_mtu).unwrap_or(256)
 }
 
-/// A kind of device. Devices of different kinds have different prefixes.
+/// A kind of device. Different kinds have different prefixes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DeviceKind {
-    /// What a user writes to choose such devices, and what their names begin with: `roce`, `mp`.
+    /// What a user writes to choose such devices, which is also the beginning of their names: `roce`,
+    /// `mp`.
     pub prefix: &'static str,
-    /// All that a user may write, as examples with interfaces `eth0` and `eth1`; the most specific last.
+    /// All forms that a user may write, as examples with interfaces `eth0` and `eth1`; the most
+    /// specific form is last.
     pub forms: &'static [&'static str],
-    /// What `polypath devices` calls it.
+    /// The name that `polypath devices` shows.
     pub title: &'static str,
-    /// Whether its queue pairs use all of its interfaces, with peers that know multi-path.
+    /// Whether its queue pairs use all of its interfaces, with peers that support multi-path.
     pub multipath: bool,
 }
 
 /// A device as a program sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSpec {
-    /// `roce0`, `roce1` …, `mp0`.
+    /// The name: `roce0`, `roce1`, …, or `mp0`.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: &'static DeviceKind,
-    /// Indexes of its interfaces, the primary first.
+    /// The indexes of its interfaces, the primary first.
     pub members: Vec<u32>,
-    /// A number in host byte order: EUI-64 of the first member's MAC address. An mp device's differs
-    /// from its first member's in the local bit.
+    /// The node GUID, as a number in host byte order: the EUI-64 of the first member's MAC address.
+    /// That of an mp device differs from its first member's in the universal/local bit.
     pub node_guid: u64,
-    /// For `ibv_get_device_index`: unique, and the same as long as the interface exists. Real
-    /// devices have small numbers, counted by the kernel.
+    /// The number for `ibv_get_device_index`. It is unique and stays the same as long as the interface
+    /// exists. Real devices have small numbers, counted by the kernel.
     pub index: u32,
-    /// Number of its file, `/dev/infiniband/uverbsN`. Real devices have small numbers.
+    /// The number N of its file `/dev/infiniband/uverbsN`. Real devices have small numbers.
     pub uverbs: u32,
     /// The key of its GID table among those of a [`Table`].
     pub gid_table: String,
-    /// The GID table by index; see [`GidEntry::is_empty`] for holes. What lies beyond is empty.
+    /// The GID table by index. See [`GidEntry::is_empty`] for holes. All further entries are empty.
     pub gids: Vec<GidEntry>,
 }
 
 impl DeviceSpec {
-    /// The RoCE MTU in bytes (256 to 4096, a power of two): what fits through every member that has
-    /// a link, or through every one if none has.
+    /// The RoCE MTU in bytes (a power of two from 256 to 4096): the largest that fits every member with
+    /// a link, or every member if none has a link.
     #[must_use]
     pub fn roce_mtu(&self, table: &Table) -> u32 {
         let members = || self.ports(table);
@@ -78,32 +80,33 @@ impl DeviceSpec {
         roce_mtu(linked.or_else(|| least(&mut members())).unwrap_or(1500))
     }
 
-    /// Its interfaces that exist, the primary first.
+    /// The interfaces that exist, the primary first.
     pub fn ports<'a>(&self, table: &'a Table) -> impl Iterator<Item = &'a Port> {
         self.members.iter().filter_map(|&ifindex| table.port(ifindex))
     }
 
-    /// The name of its file.
+    /// The name of its device file, such as `uverbs900`.
     #[must_use]
     pub fn uverbs_name(&self) -> String {
         format!("uverbs{}", self.uverbs)
     }
 
-    /// Whether any of its interfaces has a link: the port's state is ACTIVE, else DOWN.
+    /// Whether any of its interfaces has a link, so that the port's state is ACTIVE; otherwise it is
+    /// DOWN.
     #[must_use]
     pub fn is_active(&self, table: &Table) -> bool {
         self.ports(table).any(|port| port.link_up)
     }
 
-    /// What its interfaces carry together, in Mbit/s: those that have a link. One whose driver
-    /// tells no speed counts as 1,000.
+    /// The sum of the speeds of its interfaces that have a link, in Mbit/s. An interface whose driver
+    /// reports no speed counts as 1,000.
     #[must_use]
     pub fn speed_mbps(&self, table: &Table) -> u32 {
         let linked = self.ports(table).filter(|port| port.link_up);
         linked.map(|port| port.speed_mbps.unwrap_or(1000)).fold(0, u32::saturating_add)
     }
 
-    /// The index of a GID.
+    /// The index of a GID, or `None` if the table does not contain it.
     #[must_use]
     pub fn gid_index(&self, gid: &[u8; 16]) -> Option<u8> {
         let at = self.gids.iter().position(|entry| !entry.is_empty() && entry.gid == *gid)?;
@@ -111,8 +114,9 @@ impl DeviceSpec {
     }
 }
 
-/// Width and speed codes of a port with this rate in Mbit/s (IBTA 14.2.5.6: width 1x = 1, 4x = 2;
-/// speed SDR 1, QDR 4, FDR10 8, EDR 32), as the kernel's `ib_get_eth_speed` chooses them.
+/// The width and speed codes of a port with this rate in Mbit/s (IBTA 14.2.5.6: width 1x is 1, 4x is 2;
+/// speed SDR is 1, DDR 2, QDR 4, FDR10 8, EDR 32). They are those of the kernel's `ib_get_eth_speed`,
+/// except that it reports FDR10 for 1,001 to 10,000 Mbit/s.
 #[must_use]
 pub fn width_and_speed(mbps: u32) -> (u8, u8) {
     match mbps {

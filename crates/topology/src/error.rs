@@ -1,39 +1,39 @@
-//! What is wrong with a selection of devices.
+//! The errors of a selection of devices.
 
 use crate::device::{DeviceKind, MEMBERS_MAX};
 
-/// A selection that makes no sense.
+/// A selection that is invalid, or that selects no device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SelectionError {
-    /// Not of the form of a selection.
+    /// The text does not have the form of a selection.
     #[error("`{text}` selects no device: write {write}, with the names of your interfaces")]
     Form {
-        /// What was written, cut to 64 characters.
+        /// The text that was written, cut to 64 characters.
         text: String,
-        /// What may be written: `roce, roce:eth0, mp or mp:eth0+eth1`.
+        /// What may be written, such as `roce, roce:eth0, mp or mp:eth0+eth1`.
         write: String,
     },
     /// An interface is named twice.
     #[error("interface `{0}` is named twice in the device selection")]
     Twice(String),
-    /// Too many interfaces.
+    /// More than [`MEMBERS_MAX`] interfaces are named.
     #[error("a device selection names at most {MEMBERS_MAX} interfaces")]
     TooMany,
     /// There is no such interface.
     #[error("interface `{name}` does not exist in this network namespace (have: {known})")]
     NoInterface {
-        /// The name asked for.
+        /// The name that was asked for.
         name: String,
         /// The names that exist.
         known: String,
     },
     /// No interface can carry a device.
-    #[error("no interface with a link-layer address is there to put a device on")]
+    #[error("no interface can carry a device: one with a link-layer address is needed")]
     NothingUsable,
 }
 
 impl SelectionError {
-    /// [`Form`](Self::Form), with what may be written for devices of these kinds.
+    /// Creates a [`Form`](Self::Form) that says what may be written for devices of these kinds.
     #[must_use]
     pub fn form<'a>(text: &str, kinds: impl IntoIterator<Item = &'a DeviceKind>) -> Self {
         let forms: Vec<&str> = kinds.into_iter().flat_map(|kind| kind.forms).copied().collect();

@@ -1,9 +1,9 @@
 //! GID tables whose entries keep their index.
 //!
-//! Laid out as Linux rxe's: index 0 is the link-local GID made from the MAC address, then one entry
-//! per address, IPv4 as `::ffff:a.b.c.d`. All are RoCE v2. An application remembers indexes, so a
-//! table is never rebuilt but updated in place, as the kernel does it: an address that goes leaves
-//! a hole, a new one fills the first.
+//! A table is laid out as that of Linux rxe: index 0 is the link-local GID made from the MAC address,
+//! followed by one entry per address, with IPv4 as `::ffff:a.b.c.d`. All are RoCE v2. Applications
+//! remember indexes. A table is therefore never rebuilt but updated in place, as in the kernel: an
+//! address that goes leaves a hole, and a new one takes the first hole.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -11,22 +11,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::interface::Port;
 
-/// Entries of a device's GID table (`gid_tbl_len`). Small, because some applications look at every
-/// entry through sysfs; addresses that find no room have no GID.
+/// The number of entries of a device's GID table (`gid_tbl_len`). It is small because some applications
+/// look at every entry through sysfs. Addresses that find no room have no GID.
 pub const GID_TABLE_LEN: usize = 64;
 
-/// An entry of a GID table. A hole has an all-zero `gid`, see [`is_empty`](Self::is_empty).
+/// An entry of a GID table. A hole has an all-zero `gid`; see [`is_empty`](Self::is_empty).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Encoded", into = "Encoded")]
 pub struct GidEntry {
     /// The GID, in network byte order.
     pub gid: [u8; 16],
-    /// The same as an address: packets of this GID leave from it.
+    /// The GID as an address. Packets of this GID leave from it.
     pub ip: IpAddr,
-    /// The interface it is on.
+    /// The index of the interface that it is on.
     pub ifindex: u32,
-    /// Whether the interface really has the address. Entry 0 is made from the MAC and is there even
-    /// if the address is not (IPv6 off, or another way of making link-local addresses).
+    /// Whether the interface really has the address. Entry 0 is made from the MAC address, and exists
+    /// even if the interface does not have the address (because IPv6 is off, or link-local addresses
+    /// are made in another way).
     pub assigned: bool,
 }
 
@@ -41,7 +42,7 @@ impl GidEntry {
         self.gid == [0; 16]
     }
 
-    /// The entry of an address.
+    /// Creates the entry of an address.
     #[must_use]
     pub fn new(ip: IpAddr, ifindex: u32, assigned: bool) -> Self {
         Self { gid: gid_of(ip), ip, ifindex, assigned }
@@ -52,7 +53,7 @@ impl GidEntry {
     }
 }
 
-/// How an entry is written: without saying the address twice.
+/// The serialized form of an entry, which contains the address only once.
 #[derive(Serialize, Deserialize)]
 struct Encoded {
     gid: Ipv6Addr,
@@ -69,13 +70,13 @@ impl From<GidEntry> for Encoded {
 impl From<Encoded> for GidEntry {
     fn from(encoded: Encoded) -> Self {
         let Encoded { gid, ifindex, assigned } = encoded;
-        // Not to_canonical(): `::` (a hole) and `::1` must stay what they are.
+        // `to_canonical()` would change `::1`, and `::` marks a hole, so both must stay IPv6.
         let ip = gid.to_ipv4_mapped().map_or(IpAddr::V6(gid), IpAddr::V4);
         Self { gid: gid.octets(), ip, ifindex, assigned }
     }
 }
 
-/// The GID of an address: IPv4 addresses are mapped (RFC 4291, section 2.5.5.2; IBTA annex A17).
+/// The GID of an address. IPv4 addresses are mapped (RFC 4291, section 2.5.5.2; IBTA annex A17).
 #[must_use]
 pub fn gid_of(ip: IpAddr) -> [u8; 16] {
     match ip {
@@ -84,7 +85,8 @@ pub fn gid_of(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The EUI-64 of a MAC address with the local bit inverted (RFC 4291, appendix A), as number.
+/// The EUI-64 of a MAC address with the universal/local bit inverted (RFC 4291, appendix A), as a
+/// number.
 #[must_use]
 pub fn eui64(mac: [u8; 6]) -> u64 {
     u64::from_be_bytes([mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]])
@@ -96,7 +98,7 @@ pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     Ipv6Addr::from_bits(0xfe80_u128 << 112 | u128::from(eui64(mac)))
 }
 
-/// The entries that a port contributes to a table, in the order of a new table.
+/// The entries of a port, in the order of a new table.
 fn entries_of(port: &Port) -> Vec<GidEntry> {
     let usable = || port.addresses.iter().filter(|address| !address.tentative);
     let own = IpAddr::V6(link_local(port.mac));
@@ -115,8 +117,8 @@ pub struct GidTable {
 }
 
 impl GidTable {
-    /// The table of a device over these ports, made anew: the first port's entries, then the
-    /// others'.
+    /// Makes a new table of a device over these ports: the first port's entries, then those of the
+    /// others.
     #[must_use]
     pub fn of_ports<'a>(ports: impl IntoIterator<Item = &'a Port>) -> Self {
         let mut table = Self::default();
@@ -124,14 +126,14 @@ impl GidTable {
         table
     }
 
-    /// Brings the table up to date with these ports; true if anything changed.
+    /// Updates the table for these ports. Returns whether anything changed.
     pub fn update_from_ports<'a>(&mut self, ports: impl IntoIterator<Item = &'a Port>) -> bool {
         let wanted: Vec<GidEntry> = ports.into_iter().flat_map(entries_of).collect();
         self.update(&wanted)
     }
 
-    /// Brings the table up to date: entries not wanted become holes, new ones take the first hole,
-    /// all others stay where they are. True if anything changed.
+    /// Updates the table: entries that are not wanted become holes, new ones take the first hole, and
+    /// all others keep their index. Returns whether anything changed.
     pub fn update(&mut self, wanted: &[GidEntry]) -> bool {
         let before = self.entries.clone();
         for entry in &mut self.entries {
@@ -156,20 +158,22 @@ impl GidTable {
         self.entries != before
     }
 
-    /// The entries by index, holes included; what lies beyond the end is empty.
+    /// The entries by index, with holes. All further entries are empty.
     #[must_use]
     pub fn entries(&self) -> &[GidEntry] {
         &self.entries
     }
 }
 
-/// Most GID tables in a [`Table`](crate::Table) that belong to mp devices over chosen interfaces.
+/// The largest number of GID tables in a [`Table`](crate::Table) that belong to mp devices over chosen
+/// interfaces.
 pub const CHOSEN_TABLES_MAX: usize = 16;
 
 /// A GID table and the device it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedGidTable {
-    /// The device's key: `roce:` and the interface's index, `mp`, or `mp:` and its interfaces.
+    /// The device's key: `roce:` and the interface's index, or `mp`, or `mp:` and the names of its
+    /// interfaces.
     pub key: String,
     /// Its table.
     pub table: GidTable,

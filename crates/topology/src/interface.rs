@@ -7,40 +7,41 @@ use serde::{Deserialize, Serialize};
 /// An interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
-    /// The kernel's index, ≥ 1.
+    /// The kernel's index, at least 1.
     pub ifindex: u32,
     /// The kernel's name, up to 15 bytes.
     pub name: String,
-    /// Hardware address; zero if it has none.
+    /// The hardware address; all zero if it has none.
     pub mac: [u8; 6],
-    /// Link MTU in bytes (what an IP packet may have).
+    /// The link MTU in bytes: the largest length of an IP packet.
     pub mtu: u32,
-    /// Whether packets can be sent: administratively up (`IFF_UP`) with carrier (`IFF_LOWER_UP`).
+    /// Whether packets can be sent: the interface is administratively up (`IFF_UP`) and has a carrier
+    /// (`IFF_LOWER_UP`).
     pub link_up: bool,
-    /// Speed in Mbit/s, if the driver tells one.
+    /// The speed in Mbit/s, if the driver reports one.
     pub speed_mbps: Option<u32>,
-    /// The loopback interface.
+    /// Whether it is the loopback interface.
     pub loopback: bool,
-    /// Ethernet by its link-layer type (`ARPHRD_ETHER`).
+    /// Whether its link-layer type is Ethernet (`ARPHRD_ETHER`).
     pub ethernet: bool,
-    /// Port of a bridge, bond or team: addresses belong to its master.
+    /// Whether it is a port of a bridge, bond or team. Addresses then belong to the master.
     pub enslaved: bool,
-    /// Leads out of this host, as far as the kernel's tables tell: hardware does, `docker0` and the
-    /// host's ends of containers' links do not. The rule is the broker's (`uplinks.rs`). Once true
-    /// it stays so while the interface exists.
+    /// Whether it leads out of this host, as far as the kernel's tables tell: hardware does; `docker0`
+    /// and the host's ends of containers' links do not. The broker decides this (`uplinks.rs`). Once
+    /// true, it stays true while the interface exists.
     pub uplink: bool,
-    /// NUMA node of the hardware, if it has any.
+    /// The NUMA node of the hardware, if it has one.
     pub numa_node: Option<u32>,
-    /// The number N in the name `roceN`, given once and kept while the interface exists. `None` for
-    /// an interface that has no device unless asked for by name.
+    /// The number N in the name `roceN`. It is given once and kept while the interface exists. `None`
+    /// for an interface that has a device only if it is asked for by name.
     pub device_number: Option<u16>,
-    /// Addresses, in the kernel's order.
+    /// The addresses, in the kernel's order.
     pub addresses: Vec<Address>,
 }
 
 impl Port {
-    /// An Ethernet interface with a link and an MTU of 1,500 bytes, which leads out of the host and has no
-    /// address: what tests and examples begin with. Its MAC address ends in the low byte of its index.
+    /// An Ethernet interface for tests and examples, with a link, an MTU of 1,500 bytes and no address,
+    /// which leads out of the host. The last byte of its MAC address is the low byte of its index.
     ///
     /// ```
     /// use polypath_topology::Port;
@@ -66,10 +67,10 @@ impl Port {
         }
     }
 
-    /// Whether a device can stand on it: Ethernet-like (physical, veth, bridge, bond, VLAN …) with a
-    /// hardware address, and not a port of a bridge or bond. The link need not be up: a device
-    /// survives the loss of its link. Those that are not [`uplink`](Self::uplink)s have to be asked
-    /// for by name while any uplink is there.
+    /// Whether it can carry a device: it is Ethernet-like (physical, veth, bridge, bond, VLAN …), has a
+    /// hardware address, and is not a port of a bridge or bond. The link need not be up, because a
+    /// device survives the loss of its link. While there is any [`uplink`](Self::uplink), other
+    /// interfaces are used only if they are named.
     #[must_use]
     pub fn usable(&self) -> bool {
         self.ethernet && !self.loopback && !self.enslaved && self.mac != [0; 6]
@@ -81,10 +82,11 @@ impl Port {
 pub struct Address {
     /// The address.
     pub ip: IpAddr,
-    /// Length of the network prefix in bits: 0..=32 or 0..=128.
+    /// The length of the network prefix in bits: 0..=32 or 0..=128.
     pub prefix_len: u8,
-    /// Valid on its link only (`fe80::/10`, `169.254.0.0/16`).
+    /// Whether it is valid on its link only (`fe80::/10`, `169.254.0.0/16`).
     pub link_local: bool,
-    /// Duplicate address detection still runs or has failed: it can't be used as a source.
+    /// Whether duplicate address detection still runs or has failed, so that it can't be used as a
+    /// source.
     pub tentative: bool,
 }

@@ -1,16 +1,16 @@
-//! Interfaces and addresses of a network namespace, and the devices that programs see over them.
+//! Interfaces and addresses of a network namespace, and the devices that programs see on them.
 //!
 //! A [`Table`] is what the broker last saw. A [`Selection`] says which devices a program wants. A
-//! [`Provider`] knows one kind of device: what users write to choose such devices, and which of them
-//! there are over the interfaces of a table. [`PROVIDERS`] has all kinds, and [`devices`] is the one
-//! place where interfaces become devices: the broker, the engine, the C interface and the command ask
-//! it and get the same answer. Nothing here does I/O.
+//! [`Provider`] implements one kind of device: what users write to choose such devices, and which of
+//! them exist on the interfaces of a table. [`PROVIDERS`] lists all kinds. [`devices`] is the only
+//! function that makes devices from interfaces: the broker, the engine, the C interface and the command
+//! call it and get the same answer. Nothing here does I/O.
 //!
 //! ```
 //! use polypath_topology::{Selection, Table, devices};
 //!
 //! # fn main() -> Result<(), polypath_topology::SelectionError> {
-//! let table = Table::default(); // of the broker
+//! let table = Table::default(); // normally that of the broker
 //! for device in devices(&table, &Selection::parse("mp:eth0+eth1")?) {
 //!     println!("{} over {:?}", device.name, device.members);
 //! }
@@ -18,7 +18,7 @@
 //! # }
 //! ```
 //!
-//! `docs/extend/device.md` adds a kind of device.
+//! `docs/extend/device.md` shows how to add a kind of device.
 #![forbid(unsafe_code)]
 
 mod choice;

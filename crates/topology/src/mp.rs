@@ -7,7 +7,8 @@ use crate::interface::Port;
 use crate::provider::Provider;
 use crate::table::Table;
 
-/// `mp0`: several interfaces, multi-path with peers that know it. The first of them gives it its GUID.
+/// The provider of `mp0`: several interfaces, multi-path with peers that support it. Its GUID is made
+/// from that of its first interface.
 pub const MP: &dyn Provider = &Mp;
 
 static KIND: DeviceKind = DeviceKind {
@@ -17,10 +18,10 @@ static KIND: DeviceKind = DeviceKind {
     multipath: true,
 };
 
-/// `index` of the one mp device of a program.
+/// The `index` of a program's only mp device.
 const INDEX: u32 = 0x0010_0000;
 
-/// Number of its device file.
+/// The number of its device file.
 const UVERBS: u32 = 900;
 
 #[derive(Debug)]

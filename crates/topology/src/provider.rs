@@ -1,4 +1,4 @@
-//! What a kind of device is to the rest of the house.
+//! The interface of a kind of device to the other crates.
 
 use std::fmt::Debug;
 
@@ -8,22 +8,23 @@ use crate::error::SelectionError;
 use crate::interface::Port;
 use crate::table::Table;
 
-/// Makes devices of one kind out of interfaces. Whoever opens such a device is another: the engine has
-/// a driver for each kind, and the broker has none.
+/// Makes devices of one kind from interfaces. It does not open them: the engine has a driver for each
+/// kind, and the broker has none.
 ///
-/// The broker and each process ask their own copies of a provider, so what it answers depends on its
+/// The broker and each process call their own copies of a provider, so its answers must depend on its
 /// arguments alone.
 pub trait Provider: Debug + Send + Sync {
-    /// The kind.
+    /// The description of the kind.
     fn kind(&self) -> &'static DeviceKind;
 
-    /// Whether a program that selects nothing gets devices of this kind, where so many interfaces count
-    /// without being named. One kind suits each number.
+    /// Whether a program without a selection gets devices of this kind if `interfaces` interfaces count
+    /// without being named. For each number exactly one kind returns true.
     fn suits(&self, _interfaces: usize) -> bool {
         false
     }
 
-    /// Reads what a user wrote after the prefix and its colon. By itself, that is the names of interfaces.
+    /// Parses what a user wrote after the prefix and its colon. By default this is a list of interface
+    /// names.
     ///
     /// # Errors
     /// [`SelectionError`], which says what to write instead.
@@ -31,19 +32,19 @@ pub trait Provider: Debug + Send + Sync {
         Choice::of_interfaces(self.kind(), text)
     }
 
-    /// The devices chosen, in order. Interfaces named but missing are left out, and a device without any
-    /// interface does not exist. [`gids`](DeviceSpec::gids) are left empty:
+    /// The chosen devices, in order. Named interfaces that do not exist are left out, and so are
+    /// devices without any interface. [`gids`](DeviceSpec::gids) are left empty:
     /// [`devices`](fn@crate::devices) fills them.
     fn devices(&self, table: &Table, choice: &Choice) -> Vec<DeviceSpec>;
 
-    /// Interfaces that the choice would take in, were a device not limited to
+    /// The interfaces that the choice would include if a device were not limited to
     /// [`MEMBERS_MAX`](crate::MEMBERS_MAX).
     fn left_out<'a>(&self, _table: &'a Table, _choice: &Choice) -> Vec<&'a Port> {
         Vec::new()
     }
 
-    /// Whether the GID tables of the chosen devices are there for other programs as well: they belong
-    /// to single interfaces, or to what the prefix alone means. The broker keeps only few tables
+    /// Whether other programs use the GID tables of the chosen devices as well, because the tables
+    /// belong to single interfaces or to the prefix alone. The broker keeps only a few tables
     /// ([`CHOSEN_TABLES_MAX`](crate::gids::CHOSEN_TABLES_MAX)) that belong to one choice.
     fn shares_gid_tables(&self, choice: &Choice) -> bool {
         choice.text.is_empty()

@@ -1,13 +1,14 @@
-//! All kinds of devices.
+//! The registry of all kinds of devices.
 
 use crate::mp::MP;
 use crate::provider::Provider;
 use crate::roce::ROCE;
 
-/// The provider of each kind. A new one is added here, and its driver to those of the engine.
+/// The provider of each kind. To add a kind, add its provider here and its driver to those of the
+/// engine.
 pub static PROVIDERS: [&dyn Provider; 2] = [ROCE, MP];
 
-/// The provider whose devices a program gets that selects nothing.
+/// The provider whose devices a program without a selection gets.
 pub(crate) fn for_interfaces(interfaces: usize) -> &'static dyn Provider {
     PROVIDERS.into_iter().find(|provider| provider.suits(interfaces)).unwrap_or(ROCE)
 }

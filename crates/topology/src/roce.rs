@@ -7,7 +7,7 @@ use crate::interface::Port;
 use crate::provider::Provider;
 use crate::table::Table;
 
-/// `roceN`: one interface, RoCE v2.
+/// The provider of `roceN`: one interface, RoCE v2.
 pub const ROCE: &dyn Provider = &Roce;
 
 static KIND: DeviceKind = DeviceKind {
@@ -17,10 +17,10 @@ static KIND: DeviceKind = DeviceKind {
     multipath: false,
 };
 
-/// The device of an interface has this `index` and the interface's.
+/// The base of the `index` of devices, to which the interface's index is added.
 const INDEX: u32 = 0x0020_0000;
 
-/// The device file of `roceN` is `uverbs` with the number N from here.
+/// The base of the number of device files: that of `roceN` is `uverbs` and this number plus N.
 const UVERBS: u32 = 1000;
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Provider for Roce {
         choice.ports(table).into_iter().map(|port| device(port, number(port))).collect()
     }
 
-    /// Each interface has one, whoever chose it.
+    /// A table belongs to one interface, whoever chose it.
     fn shares_gid_tables(&self, _choice: &Choice) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! Which devices a program wants, and which it gets.
+//! The devices that a program wants, and those that it gets.
 
 use std::fmt;
 
@@ -11,8 +11,8 @@ use crate::provider::Provider;
 use crate::registry::{PROVIDERS, for_interfaces};
 use crate::table::Table;
 
-/// Which devices a program wants to see (`POLYPATH_DEVICE`, `polypath run --device`). The default says
-/// nothing: `mp0` over all uplinks if there are two or more, else `roce0`.
+/// The devices that a program wants to see (`POLYPATH_DEVICE`, `polypath run --device`). The default
+/// selects nothing: it means `mp0` over all uplinks if there are two or more, else `roce0`.
 ///
 /// ```
 /// use polypath_topology::{ROCE, Selection};
@@ -23,18 +23,18 @@ use crate::table::Table;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Selection {
-    /// The kind and the devices of it; `None`: nothing said.
+    /// The kind and the devices of it; `None` if nothing is selected.
     chosen: Option<(&'static dyn Provider, Choice)>,
 }
 
 impl Selection {
-    /// What the prefix of a kind alone means.
+    /// The selection that consists only of the prefix of a kind.
     #[must_use]
     pub fn of(provider: &'static dyn Provider) -> Self {
         Self { chosen: Some((provider, Choice::default())) }
     }
 
-    /// Reads a selection: empty, `mp`, `mp:eth0+eth1`, `roce`, `roce:eth0`, `roce:eth0+eth1`.
+    /// Parses a selection: empty, `mp`, `mp:eth0+eth1`, `roce`, `roce:eth0`, `roce:eth0+eth1`.
     ///
     /// # Errors
     /// [`SelectionError`], whose text says what to write instead.
@@ -42,7 +42,7 @@ impl Selection {
         Self::parse_among(&PROVIDERS, text)
     }
 
-    /// Reads a selection of devices of these kinds.
+    /// Parses a selection of devices of these kinds.
     ///
     /// # Errors
     /// [`SelectionError`], whose text says what to write instead.
@@ -65,9 +65,9 @@ impl Selection {
         Ok(Self { chosen: Some((provider, choice)) })
     }
 
-    /// Decides what a selection that says nothing means with these interfaces; any other stays as it
-    /// is. The broker does this once per process, so that a second interface that appears later does
-    /// not turn a program's `roce0` into `mp0`.
+    /// Decides what an empty selection means with these interfaces. Any other selection stays as it is.
+    /// The broker does this once per process, so that a second interface that appears later does not
+    /// turn a program's `roce0` into `mp0`.
     #[must_use]
     pub fn resolve(&self, table: &Table) -> Self {
         let (provider, choice) = self.resolved(table);
@@ -79,7 +79,7 @@ impl Selection {
         self.chosen.clone().unwrap_or_else(decide)
     }
 
-    /// Checks that the interfaces named exist and that there is at least one device.
+    /// Checks that the named interfaces exist and that there is at least one device.
     ///
     /// # Errors
     /// [`SelectionError`], whose text names what is there.
@@ -98,13 +98,13 @@ impl Selection {
         Ok(())
     }
 
-    /// Names of the interfaces that the user asked for.
+    /// The names of the interfaces that the user asked for.
     #[must_use]
     pub fn interfaces(&self) -> &[String] {
         self.chosen.as_ref().map_or(&[], |(_, choice)| &choice.interfaces)
     }
 
-    /// The interfaces that this selection would take in, were a device not limited to
+    /// The interfaces that this selection would include if a device were not limited to
     /// [`MEMBERS_MAX`](crate::MEMBERS_MAX).
     #[must_use]
     pub fn left_out<'a>(&self, table: &'a Table) -> Vec<&'a Port> {
@@ -112,8 +112,8 @@ impl Selection {
         provider.left_out(table, &choice)
     }
 
-    /// Keys of the GID tables that the broker has to keep for this selection, with the interfaces
-    /// of each.
+    /// The keys of the GID tables that the broker has to keep for this selection, each with its
+    /// interfaces.
     #[must_use]
     pub fn gid_tables<'a>(&self, table: &'a Table) -> Vec<(String, Vec<&'a Port>)> {
         let keyed = |device: DeviceSpec| {
@@ -123,7 +123,7 @@ impl Selection {
         self.plans(table).into_iter().map(keyed).collect()
     }
 
-    /// Whether the broker has to keep GID tables for this selection that it has for no other.
+    /// Whether the broker has to keep GID tables for this selection alone.
     #[must_use]
     pub fn has_own_gid_tables(&self) -> bool {
         self.chosen.as_ref().is_some_and(|(provider, choice)| !provider.shares_gid_tables(choice))
@@ -145,13 +145,13 @@ impl fmt::Display for Selection {
     }
 }
 
-/// The devices that a program with this selection sees, in order. Interfaces named but missing are
-/// left out ([`Selection::check`] tells about them); a device without any interface does not exist.
+/// The devices that a program with this selection sees, in order. Named interfaces that do not exist
+/// are left out ([`Selection::check`] reports them), and so are devices without any interface.
 #[must_use]
 pub fn devices(table: &Table, selection: &Selection) -> Vec<DeviceSpec> {
     let mut devices = selection.plans(table);
     for device in &mut devices {
-        // The table kept by the broker, or one made anew if it keeps none for this device.
+        // The table is that of the broker, or a new one if the broker keeps none for this device.
         let kept = table.gid_tables.iter().find(|named| named.key == device.gid_table);
         device.gids = match kept {
             Some(named) => named.table.entries().to_vec(),
@@ -263,7 +263,7 @@ mod tests {
             assert_eq!(roce_mtu(roce + OVERHEAD), roce);
             assert_eq!(roce_mtu(roce + OVERHEAD - 1), if roce > 256 { roce / 2 } else { 256 });
         }
-        // The usual setting for RoCE.
+        // 4200 is the usual link MTU for RoCE.
         assert_eq!(roce_mtu(4200), 4096);
     }
 

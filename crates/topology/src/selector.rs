@@ -1,4 +1,4 @@
-//! How a user names paths.
+//! Selectors, by which a user names paths.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest interface name in bytes (`IFNAMSIZ` − 1).
+/// The longest interface name in bytes (`IFNAMSIZ` − 1).
 const INTERFACE_MAX: usize = 15;
 
-/// Names a set of paths: those over an interface, from or to an address, or between two addresses.
+/// A set of paths: those over an interface, from or to an address, or between two addresses.
 ///
 /// ```
 /// use polypath_topology::PathSelector;
@@ -30,7 +30,7 @@ pub enum PathSelector {
 }
 
 impl PathSelector {
-    /// Whether the path over `interface` from `local` to `remote` is meant.
+    /// Whether the path over `interface` from `local` to `remote` is in the set.
     #[must_use]
     pub fn matches(&self, interface: &str, local: IpAddr, remote: IpAddr) -> bool {
         match self {
@@ -40,7 +40,7 @@ impl PathSelector {
         }
     }
 
-    /// Whether every path from `local` over `interface` is meant.
+    /// Whether every path from `local` over `interface` is in the set.
     #[must_use]
     pub fn covers_local(&self, interface: &str, local: IpAddr) -> bool {
         match self {
@@ -51,7 +51,7 @@ impl PathSelector {
     }
 }
 
-/// The text names no paths.
+/// The error of a text that names no paths.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` names no path: write an interface (eth0), an address (10.0.0.1) or a local and a remote \

@@ -8,29 +8,30 @@ use crate::gids::NamedGidTable;
 use crate::interface::Port;
 use crate::selector::PathSelector;
 
-/// Most interfaces in a [`Table`]; more are left out, ports of bridges and those without addresses first.
+/// The largest number of interfaces in a [`Table`]. If there are more, some are left out, ports of
+/// bridges and interfaces without addresses first.
 pub const PORTS_MAX: usize = 64;
 
-/// Most addresses of one [`Port`]; more are left out.
+/// The largest number of addresses of one [`Port`]. Further addresses are left out.
 pub const ADDRESSES_MAX: usize = 32;
 
-/// Most path selectors in [`Table::down`].
+/// The largest number of path selectors in [`Table::down`].
 pub const DOWN_MAX: usize = 64;
 
 /// A snapshot of the network namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
-    /// Counts up with every change; a process may see numbers left out.
+    /// A number that grows with every change. A process may miss numbers.
     pub generation: u64,
-    /// Interfaces, by ascending [`Port::ifindex`].
+    /// The interfaces, by ascending [`Port::ifindex`].
     pub ports: Vec<Port>,
-    /// Interfaces beyond [`PORTS_MAX`], which are left out.
+    /// The number of interfaces that are left out because of [`PORTS_MAX`].
     pub omitted: u32,
-    /// The GID tables of the devices the broker knows, by device key (see
-    /// [`devices`](fn@crate::devices)). They are kept by the broker so that an unchanged address keeps
-    /// its index and all processes, and the CM, agree on it.
+    /// The GID tables of the devices that the broker knows, by device key (see
+    /// [`devices`](fn@crate::devices)). The broker keeps them, so that an unchanged address keeps its
+    /// index and all processes and the connection manager agree on it.
     pub gid_tables: Vec<NamedGidTable>,
-    /// Paths taken down by hand.
+    /// The paths taken down by hand.
     pub down: Vec<PathSelector>,
 }
 
@@ -47,7 +48,7 @@ impl Table {
         self.ports.iter().find(|port| port.name == name)
     }
 
-    /// The interface that has this address, and may use it.
+    /// The interface that has this address and can use it.
     #[must_use]
     pub fn port_with_address(&self, ip: IpAddr) -> Option<&Port> {
         self.ports.iter().find(|port| port.addresses.iter().any(|a| a.ip == ip && !a.tentative))
