@@ -30,6 +30,10 @@ fn state() -> u8 {
 
 /// Whether the log is on.
 pub(crate) fn enabled() -> bool {
+    #[cfg(test)]
+    if tests::is_heard() {
+        return true;
+    }
     state() == ON
 }
 
@@ -68,10 +72,39 @@ pub(crate) fn line(text: Arguments<'_>) {
 
 /// Writes one line, in one system call.
 fn write(text: Arguments<'_>) {
+    #[cfg(test)]
+    if tests::is_heard() {
+        return tests::hear(&text.to_string());
+    }
     let mut line = Line { bytes: [0; 512], len: 0 };
     let _ = write!(line, "polypath[{}]: {text}", std::process::id());
     line.bytes[line.len] = b'\n';
     // Not by the C library, so that our own replacement of write() is not involved. Nobody can be told if
     // standard error is gone.
     let _ = rustix::io::write(std::io::stderr(), &line.bytes[..=line.len]);
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::RefCell;
+
+    thread_local! {
+        /// The lines of this thread, which are then not written.
+        static HEARD: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+    }
+
+    /// The lines that this thread logs during `work`.
+    pub(crate) fn lines_of(work: impl FnOnce()) -> Vec<String> {
+        HEARD.set(Some(Vec::new()));
+        work();
+        HEARD.take().unwrap_or_default()
+    }
+
+    pub(super) fn is_heard() -> bool {
+        HEARD.with_borrow(Option::is_some)
+    }
+
+    pub(super) fn hear(text: &str) {
+        HEARD.with_borrow_mut(|heard| heard.as_mut().map(|lines| lines.push(text.to_owned())));
+    }
 }

@@ -84,6 +84,9 @@ fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
     })
 }
 
+/// The name of the call in the log.
+const POST_SEND: &str = "ibv_post_send";
+
 /// `IBV_WR_BIND_MW`.
 const OPCODE_BIND: u32 = 8;
 
@@ -161,10 +164,9 @@ fn alone(wr: &ibv_send_wr) -> bool {
     wr.opcode == OPCODE_BIND || (wr.send_flags & SendFlags::INLINE.bits() != 0 && wr.num_sge > 1)
 }
 
-pub(crate) fn failure(error: &PostFailure) -> c_int {
-    if crate::log::enabled() {
-        crate::log::line(format_args!("ibv_post_send: {}", error.error));
-    }
+/// Logs why `call` failed, and returns the errno.
+pub(crate) fn failure(call: &str, error: &PostFailure) -> c_int {
+    crate::log::line(format_args!("{call}: {}", error.error));
     error.error.errno
 }
 
@@ -179,12 +181,12 @@ unsafe fn post_alone(qp: &CQp, wr: &ibv_send_wr) -> Result<(), c_int> {
             let wr_bind_mw { mw, rkey, bind_info } = wr.bind_mw;
             only_type_2(mw)?;
             let flags = SendFlags::from_bits_truncate(wr.send_flags);
-            return bind(qp, mw, rkey, &bind_info, wr.wr_id, flags);
+            return bind(POST_SEND, qp, mw, rkey, &bind_info, (wr.wr_id, flags));
         }
         let mut gathered = SmallVec::new();
         gather(wr, &mut gathered)?;
         let request = request(qp.qp_type(), wr, &gathered)?;
-        qp.inner().post_send(&[request], false).map_err(|error| failure(&error))
+        qp.inner().post_send(&[request], false).map_err(|error| failure(POST_SEND, &error))
     }
 }
 
@@ -237,17 +239,17 @@ pub(crate) fn unstage(qp: &CQp, op: SendOp) {
     }
 }
 
-/// Posts a bind.
+/// Posts a bind, as part of `call`.
 ///
 /// # Safety
 /// As [`stage`].
 unsafe fn bind(
+    call: &str,
     qp: &CQp,
     mw: *const ibv_mw,
     rkey: u32,
     info: &ibv_mw_bind_info,
-    wr_id: u64,
-    flags: SendFlags,
+    (wr_id, flags): (u64, SendFlags),
 ) -> Result<(), c_int> {
     // SAFETY: the caller promises that the window and the region are as `stage` requires.
     let op = unsafe { stage(qp, mw, rkey, info)? };
@@ -255,7 +257,7 @@ unsafe fn bind(
         SendRequest { wr_id, op, flags, data: SendData::Sges(&[]), ud: None, xrc_srqn: 0 };
     qp.inner().post_send(&[request], false).map_err(|error| {
         unstage(qp, op);
-        failure(&error)
+        failure(call, &error)
     })
 }
 
@@ -291,7 +293,7 @@ unsafe fn post_list(qp: &CQp, mut wr: *mut ibv_send_wr) -> Result<(), (*mut ibv_
                 for _ in 0..error.index {
                     bad = (*bad).next;
                 }
-                return Err((bad, failure(&error)));
+                return Err((bad, failure(POST_SEND, &error)));
             }
             if let Some(errno) = refused {
                 return Err((wr, errno));
@@ -348,7 +350,8 @@ pub(crate) unsafe extern "C-unwind" fn bind_mw(
             // The low byte of a key is the program's and changes with every bind (IBTA 10.6.7.2).
             let rkey = (*mw).rkey & !0xff | (*mw).rkey.wrapping_add(1) & 0xff;
             let flags = SendFlags::from_bits_truncate(attr.send_flags);
-            match bind(qp_of(qp), mw, rkey, &attr.bind_info, attr.wr_id, flags) {
+            let work = (attr.wr_id, flags);
+            match bind("ibv_bind_mw", qp_of(qp), mw, rkey, &attr.bind_info, work) {
                 Ok(()) => {
                     (*mw).rkey = rkey;
                     0
@@ -366,9 +369,9 @@ mod tests {
 
     use super::*;
     use crate::double::{self, Kit};
-    use crate::layout::{ibv_mw_bind, ibv_qp_ex};
+    use crate::layout::ibv_mw_bind;
+    use crate::log::tests::lines_of;
     use crate::memory::{alloc_mw, dealloc_mw};
-    use crate::qp_ex::REQUESTS_MAX;
 
     /// A list of sends with these ids, each of one element.
     fn sends(names: core::ops::Range<u64>, sge: *mut ibv_sge) -> Vec<ibv_send_wr> {
@@ -414,6 +417,22 @@ mod tests {
             assert_eq!(post_send(kit.qp, list.as_mut_ptr(), &mut bad), libc::ENOMEM);
             assert_eq!((*bad).wr_id, 4);
         }
+    }
+
+    #[test]
+    fn the_log_names_the_call_that_failed() {
+        let kit = Kit::new(0);
+        let mut sge = ibv_sge::default();
+        let mut list = sends(0..1, &mut sge);
+        // SAFETY: objects of ours, each freed once; zero is valid for every field.
+        let lines = lines_of(|| unsafe {
+            assert_eq!(post_send(kit.qp, list.as_mut_ptr(), null_mut()), libc::ENOMEM);
+            let mw = alloc_mw(kit.pd, 1);
+            let attr: ibv_mw_bind = zeroed();
+            assert_eq!(bind_mw(kit.qp, mw, &attr), libc::ENOMEM);
+            assert_eq!(dealloc_mw(mw), 0);
+        });
+        assert_eq!(lines, ["ibv_post_send: full (errno 12)", "ibv_bind_mw: full (errno 12)"]);
     }
 
     #[test]
@@ -470,105 +489,5 @@ mod tests {
                 assert_eq!(dealloc_mw(mw), 0);
             }
         }
-    }
-
-    /// Calls a function of the extended structure.
-    macro_rules! call {
-        ($qp:expr, $slot:ident($($arg:expr),*) as fn($($type:ty),*) $(-> $ret:ty)?) => {{
-            let qp: *mut ibv_qp_ex = $qp.cast();
-            let function = core::mem::transmute::<
-                crate::layout::Pointer,
-                unsafe extern "C-unwind" fn(*mut ibv_qp_ex $(, $type)*) $(-> $ret)?,
-            >((*qp).$slot);
-            function(qp $(, $arg)*)
-        }};
-    }
-
-    #[test]
-    fn extended_requests_are_posted_all_or_none() {
-        let kit = Kit::new(2);
-        // SAFETY: objects of ours; the functions are called as the headers do.
-        unsafe {
-            let ex: *mut ibv_qp_ex = kit.qp.cast();
-            for (count, errno) in [(2, 0), (3, libc::ENOMEM)] {
-                call!(ex, wr_start() as fn());
-                for wr_id in 0..count {
-                    (*ex).wr_id = wr_id;
-                    call!(ex, wr_rdma_write(7, 0x1000) as fn(u32, u64));
-                    call!(ex, wr_set_sge(1, 2, 3) as fn(u32, u64, u32));
-                }
-                assert_eq!(call!(ex, wr_complete() as fn() -> c_int), errno);
-            }
-            call!(ex, wr_start() as fn());
-            call!(ex, wr_send_tso() as fn());
-            assert_eq!(call!(ex, wr_complete() as fn() -> c_int), libc::EOPNOTSUPP);
-            call!(ex, wr_start() as fn());
-            call!(ex, wr_send() as fn());
-            call!(ex, wr_abort() as fn());
-        }
-        let posted = double::posted(&kit);
-        assert_eq!(posted.len(), 2);
-        assert_eq!(posted[1], "1 Write { va: 4096, rkey: 7 } 1 sges");
-    }
-
-    #[test]
-    fn a_bind_beyond_the_longest_list_is_not_kept() {
-        let kit = Kit::new(1);
-        // SAFETY: objects of ours, each freed once; the functions are called as the headers do.
-        unsafe {
-            let ex: *mut ibv_qp_ex = kit.qp.cast();
-            let mw = alloc_mw(kit.pd, 2);
-            let info: ibv_mw_bind_info = zeroed();
-            call!(ex, wr_start() as fn());
-            for _ in 0..REQUESTS_MAX {
-                call!(ex, wr_send() as fn());
-            }
-            call!(
-                ex,
-                wr_bind_mw(mw, 0x101, &info) as fn(*mut ibv_mw, u32, *const ibv_mw_bind_info)
-            );
-            assert_eq!(call!(ex, wr_complete() as fn() -> c_int), libc::ENOMEM);
-            assert_eq!(dealloc_mw(mw), 0);
-        }
-        assert_eq!(double::posted(&kit), ["stage 3 0x101", "unstage 3"]);
-    }
-
-    #[test]
-    fn flushes_and_atomic_writes_say_what_of_where() {
-        const EINVAL: c_int = libc::EINVAL;
-        let kit = Kit::new(3);
-        let (global, persistent, unknown) = (1u8, 2u8, 4u8);
-        // SAFETY: objects of ours; the functions are called as the headers do.
-        unsafe {
-            let ex: *mut ibv_qp_ex = kit.qp.cast();
-            call!(ex, wr_start() as fn());
-            (*ex).wr_id = 7;
-            let word = [1u8, 2, 3, 4, 5, 6, 7, 8];
-            let at = word.as_ptr().cast_mut().cast::<core::ffi::c_void>();
-            call!(ex, wr_atomic_write(5, 64, at) as fn(u32, u64, *mut core::ffi::c_void));
-            type Flush = (u32, u64, usize, u8, u8);
-            let flush = |(rkey, va, len, placement, level): Flush| {
-                call!(ex, wr_flush(rkey, va, len, placement, level) as fn(u32, u64, usize, u8, u8));
-            };
-            flush((5, 64, 8, global | persistent, 0));
-            flush((5, 64, 1 << 40, global, 1));
-            assert_eq!(call!(ex, wr_complete() as fn() -> c_int), 0);
-            for wrong in
-                [(5, 64, 8, unknown, 0), (5, 64, 8, global, 2), (5, 64, 1 << 40, global, 0)]
-            {
-                call!(ex, wr_start() as fn());
-                flush(wrong);
-                assert_eq!(call!(ex, wr_complete() as fn() -> c_int), EINVAL, "{wrong:?}");
-            }
-        }
-        assert_eq!(
-            double::posted(&kit),
-            [
-                "7 AtomicWrite { va: 64, rkey: 5 } inline [1, 2, 3, 4, 5, 6, 7, 8]",
-                "7 Flush { rkey: 5, scope: Range { va: 64, len: 8 }, \
-                 placement: Placement(GLOBAL | PERSISTENT) } 0 sges",
-                "7 Flush { rkey: 5, scope: Region, placement: Placement(GLOBAL) } 0 sges",
-            ]
-        );
     }
 }

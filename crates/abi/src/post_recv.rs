@@ -19,21 +19,23 @@ pub(crate) unsafe extern "C-unwind" fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the headers call it with our queue pair, and arguments as `post_receives` requires.
-    unsafe { post_receives(list, bad, |batch| qp_of(qp).inner().post_recv(batch)) }
+    unsafe { post_receives("ibv_post_recv", list, bad, |batch| qp_of(qp).inner().post_recv(batch)) }
 }
 
-/// Passes a list of receives to `post` in batches. If `post` panics, the first is reported as bad.
+/// Passes a list of receives to `post` in batches, as part of `call`. If `post` panics, the first is
+/// reported as bad.
 ///
 /// # Safety
 /// `list` is a list of receive work requests; `bad` is null or writable.
 pub(crate) unsafe fn post_receives(
+    call: &str,
     list: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
     post: impl Fn(&[RecvWr]) -> Result<(), PostFailure>,
 ) -> c_int {
     // SAFETY: the caller promises what `post_recv_list` requires. `bad` is null or writable.
     unsafe {
-        match guard::run(Err((list, libc::EIO)), || post_recv_list(list, post)) {
+        match guard::run(Err((list, libc::EIO)), || post_recv_list(call, list, post)) {
             Ok(()) => 0,
             Err((refused, errno)) => {
                 if !bad.is_null() {
@@ -50,6 +52,7 @@ pub(crate) unsafe fn post_receives(
 /// # Safety
 /// It is a list of receive work requests.
 unsafe fn post_recv_list(
+    call: &str,
     mut wr: *mut ibv_recv_wr,
     post: impl Fn(&[RecvWr]) -> Result<(), PostFailure>,
 ) -> Result<(), (*mut ibv_recv_wr, c_int)> {
@@ -77,7 +80,7 @@ unsafe fn post_recv_list(
                 for _ in 0..error.index {
                     at = (*at).next;
                 }
-                return Err((at, failure(&error)));
+                return Err((at, failure(call, &error)));
             }
             if let Some(errno) = refused {
                 return Err((wr, errno));
@@ -89,7 +92,10 @@ unsafe fn post_recv_list(
 
 #[cfg(test)]
 mod tests {
+    use polypath_verbs::Error;
+
     use super::*;
+    use crate::log::tests::lines_of;
 
     #[test]
     fn a_panic_is_an_error_of_the_first_receive() {
@@ -97,7 +103,21 @@ mod tests {
         let mut wr = ibv_recv_wr { wr_id: 1, next: core::ptr::null_mut(), sg_list, num_sge: 0 };
         let mut bad = core::ptr::null_mut();
         // SAFETY: it is a list of one work request without elements.
-        let errno = unsafe { post_receives(&mut wr, &mut bad, |_| panic!("a defect")) };
+        let errno = unsafe { post_receives("", &mut wr, &mut bad, |_| panic!("a defect")) };
         assert_eq!((errno, bad), (libc::EIO, &raw mut wr));
+    }
+
+    #[test]
+    fn the_log_names_the_call_that_failed() {
+        let sg_list = core::ptr::null_mut();
+        let mut wr = ibv_recv_wr { wr_id: 1, next: core::ptr::null_mut(), sg_list, num_sge: 0 };
+        let mut bad = core::ptr::null_mut();
+        let full = |_: &[RecvWr]| Err(PostFailure { index: 0, error: Error::no_memory("full") });
+        let lines = lines_of(|| {
+            // SAFETY: it is a list of one work request without elements.
+            let errno = unsafe { post_receives("ibv_post_srq_recv", &mut wr, &mut bad, full) };
+            assert_eq!((errno, bad), (libc::ENOMEM, &raw mut wr));
+        });
+        assert_eq!(lines, ["ibv_post_srq_recv: full (errno 12)"]);
     }
 }

@@ -314,3 +314,132 @@ unsafe extern "C-unwind" fn wr_set_inline_data_list(
         draft.set_data(Data::Inline(start..draft.bytes.len()));
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use core::mem::zeroed;
+
+    use super::*;
+    use crate::double::{self, Kit};
+    use crate::layout::{ibv_mw_bind_info, ibv_qp_ex};
+    use crate::memory::{alloc_mw, dealloc_mw};
+
+    /// Calls a function of the extended structure.
+    macro_rules! call {
+        ($qp:expr, $slot:ident($($arg:expr),*) as fn($($type:ty),*) $(-> $ret:ty)?) => {{
+            let qp: *mut ibv_qp_ex = $qp.cast();
+            let function = core::mem::transmute::<
+                crate::layout::Pointer,
+                unsafe extern "C-unwind" fn(*mut ibv_qp_ex $(, $type)*) $(-> $ret)?,
+            >((*qp).$slot);
+            function(qp $(, $arg)*)
+        }};
+    }
+
+    #[test]
+    fn extended_requests_are_posted_all_or_none() {
+        let kit = Kit::new(2);
+        // SAFETY: objects of ours; the functions are called as the headers do.
+        unsafe {
+            let ex: *mut ibv_qp_ex = kit.qp.cast();
+            for (count, errno) in [(2, 0), (3, libc::ENOMEM)] {
+                call!(ex, wr_start() as fn());
+                for wr_id in 0..count {
+                    (*ex).wr_id = wr_id;
+                    call!(ex, wr_rdma_write(7, 0x1000) as fn(u32, u64));
+                    call!(ex, wr_set_sge(1, 2, 3) as fn(u32, u64, u32));
+                }
+                assert_eq!(call!(ex, wr_complete() as fn() -> c_int), errno);
+            }
+            call!(ex, wr_start() as fn());
+            call!(ex, wr_send_tso() as fn());
+            assert_eq!(call!(ex, wr_complete() as fn() -> c_int), libc::EOPNOTSUPP);
+            call!(ex, wr_start() as fn());
+            call!(ex, wr_send() as fn());
+            call!(ex, wr_abort() as fn());
+        }
+        let posted = double::posted(&kit);
+        assert_eq!(posted.len(), 2);
+        assert_eq!(posted[1], "1 Write { va: 4096, rkey: 7 } 1 sges");
+    }
+
+    #[test]
+    fn a_bind_beyond_the_longest_list_is_not_kept() {
+        let kit = Kit::new(1);
+        // SAFETY: objects of ours, each freed once; the functions are called as the headers do.
+        unsafe {
+            let ex: *mut ibv_qp_ex = kit.qp.cast();
+            let mw = alloc_mw(kit.pd, 2);
+            let info: ibv_mw_bind_info = zeroed();
+            call!(ex, wr_start() as fn());
+            for _ in 0..REQUESTS_MAX {
+                call!(ex, wr_send() as fn());
+            }
+            call!(
+                ex,
+                wr_bind_mw(mw, 0x101, &info) as fn(*mut ibv_mw, u32, *const ibv_mw_bind_info)
+            );
+            assert_eq!(call!(ex, wr_complete() as fn() -> c_int), libc::ENOMEM);
+            assert_eq!(dealloc_mw(mw), 0);
+        }
+        assert_eq!(double::posted(&kit), ["stage 3 0x101", "unstage 3"]);
+    }
+
+    #[test]
+    fn a_bind_that_is_not_posted_after_all_is_not_kept() {
+        let kit = Kit::new(1);
+        // SAFETY: objects of ours, each freed once; the functions are called as the headers do.
+        unsafe {
+            let ex: *mut ibv_qp_ex = kit.qp.cast();
+            let mw = alloc_mw(kit.pd, 2);
+            let info: ibv_mw_bind_info = zeroed();
+            call!(ex, wr_start() as fn());
+            call!(
+                ex,
+                wr_bind_mw(mw, 0x101, &info) as fn(*mut ibv_mw, u32, *const ibv_mw_bind_info)
+            );
+            call!(ex, wr_abort() as fn());
+            assert_eq!(dealloc_mw(mw), 0);
+        }
+        assert_eq!(double::posted(&kit), ["stage 3 0x101", "unstage 3"]);
+    }
+
+    #[test]
+    fn flushes_and_atomic_writes_say_what_of_where() {
+        const EINVAL: c_int = libc::EINVAL;
+        let kit = Kit::new(3);
+        let (global, persistent, unknown) = (1u8, 2u8, 4u8);
+        // SAFETY: objects of ours; the functions are called as the headers do.
+        unsafe {
+            let ex: *mut ibv_qp_ex = kit.qp.cast();
+            call!(ex, wr_start() as fn());
+            (*ex).wr_id = 7;
+            let word = [1u8, 2, 3, 4, 5, 6, 7, 8];
+            let at = word.as_ptr().cast_mut().cast::<c_void>();
+            call!(ex, wr_atomic_write(5, 64, at) as fn(u32, u64, *mut c_void));
+            type Flush = (u32, u64, usize, u8, u8);
+            let flush = |(rkey, va, len, placement, level): Flush| {
+                call!(ex, wr_flush(rkey, va, len, placement, level) as fn(u32, u64, usize, u8, u8));
+            };
+            flush((5, 64, 8, global | persistent, 0));
+            flush((5, 64, 1 << 40, global, 1));
+            assert_eq!(call!(ex, wr_complete() as fn() -> c_int), 0);
+            for wrong in
+                [(5, 64, 8, unknown, 0), (5, 64, 8, global, 2), (5, 64, 1 << 40, global, 0)]
+            {
+                call!(ex, wr_start() as fn());
+                flush(wrong);
+                assert_eq!(call!(ex, wr_complete() as fn() -> c_int), EINVAL, "{wrong:?}");
+            }
+        }
+        assert_eq!(
+            double::posted(&kit),
+            [
+                "7 AtomicWrite { va: 64, rkey: 5 } inline [1, 2, 3, 4, 5, 6, 7, 8]",
+                "7 Flush { rkey: 5, scope: Range { va: 64, len: 8 }, \
+                 placement: Placement(GLOBAL | PERSISTENT) } 0 sges",
+                "7 Flush { rkey: 5, scope: Region, placement: Placement(GLOBAL) } 0 sges",
+            ]
+        );
+    }
+}

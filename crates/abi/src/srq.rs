@@ -261,5 +261,5 @@ pub(crate) unsafe extern "C-unwind" fn post_srq_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the headers promise that the list and `bad` are as `post_receives` requires.
-    unsafe { post_receives(list, bad, |batch| srq.inner.post_recv(batch)) }
+    unsafe { post_receives("ibv_post_srq_recv", list, bad, |batch| srq.inner.post_recv(batch)) }
 }

@@ -458,7 +458,8 @@ impl MemoryTable {
         self.windows.load(Ordering::Relaxed) > 0 && self.read().values().any(holds)
     }
 
-    /// Invalidates all type 2 windows that are bound to a queue pair, which is being destroyed.
+    /// Invalidates all type 2 windows that are bound to a queue pair, which is being destroyed, and
+    /// removes its staged binds: a program may destroy it before it posts them.
     pub fn forget_qp(&self, qpn: u32) {
         // Most programs have no windows, and some have a hundred thousand regions to search. A
         // window that is bound to this queue pair was allocated long ago, so the counter shows it.
@@ -468,9 +469,9 @@ impl MemoryTable {
         let mut names = self.write();
         let mut changed = false;
         for named in names.values_mut() {
-            if let Named::Window(w) = named
-                && w.bound.as_ref().is_some_and(|bound| bound.grant.qpn == Some(qpn))
-            {
+            let Named::Window(w) = named else { continue };
+            w.staged.retain(|&(q, ..)| q != qpn);
+            if w.bound.as_ref().is_some_and(|bound| bound.grant.qpn == Some(qpn)) {
                 release(w.bound.take());
                 changed = true;
             }

@@ -476,6 +476,14 @@ fn each_queue_pair_executes_its_own_bind() {
     table.cancel_bind(window, QPN, key);
     table.invalidate(named(PD, other, key)).unwrap();
     assert!(table.has_windows_of(other), "its second bind");
+    // Nor does one that is destroyed before it posts its bind.
+    stage(QPN, 0x1050);
+    table.forget_qp(QPN);
+    assert!(!table.has_windows_of(QPN) && table.has_windows_of(other));
+    table.forget_qp(other);
+    for _ in 0..STAGED_BINDS_MAX {
+        stage(QPN, 0x1060);
+    }
 }
 
 #[test]
