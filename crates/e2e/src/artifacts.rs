@@ -1,4 +1,4 @@
-//! What was built: the command, the library, and small C programs of the tests.
+//! Finds what was built: the command, the library, and small C programs of the tests.
 
 use crate::Error;
 use std::ffi::OsStr;
@@ -7,25 +7,25 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The environment variable that names a directory with a command and a library to test as they
-/// are, for instance an installation.
+/// The environment variable that names a directory with a command and a library to test, for example an
+/// installation.
 const DIRECTORY_VARIABLE: &str = "POLYPATH_E2E_DIRECTORY";
 
-/// The environment variable that names the root directory of another system, whose programs are to be
-/// tested. What was built, the sources and the temporary files are in there by the same paths.
+/// The environment variable that names the root directory of another system whose programs are tested.
+/// The built files, the sources and the temporary files have the same paths in it.
 const ROOT_VARIABLE: &str = "POLYPATH_E2E_ROOT";
 
-/// Where the built command is.
+/// The files to test.
 #[derive(Debug)]
 pub struct Artifacts {
-    /// The `polypath` command; it finds its library by itself.
+    /// The `polypath` command, which finds its library by itself.
     pub command: PathBuf,
-    /// Root directory of the system whose RDMA programs are tested, if it is not this one.
+    /// The root directory of the system whose RDMA programs are tested, if it is not this one.
     root: Option<PathBuf>,
 }
 
 impl Artifacts {
-    /// A program of the system whose RDMA programs are tested, without arguments yet.
+    /// Makes a command for a program of the system whose RDMA programs are tested, without arguments.
     pub(crate) fn of_system(&self, program: impl AsRef<OsStr>) -> Command {
         let Some(root) = &self.root else { return Command::new(program) };
         let mut command = Command::new("/usr/sbin/chroot");
@@ -33,16 +33,16 @@ impl Artifacts {
         command
     }
 
-    /// Where a file of that system is.
+    /// The path of a file of that system.
     pub fn path_of_system(&self, path: &str) -> PathBuf {
         let root = self.root.as_deref().unwrap_or_else(|| Path::new("/"));
         root.join(path.trim_start_matches('/'))
     }
 
-    /// Finds them beside the running program, building them first when it is a test of Cargo's.
+    /// Finds the files beside the running program. If that is a test of Cargo, it builds them first.
     ///
     /// # Errors
-    /// [`Error::Missing`] when they are not there and can't be built.
+    /// [`Error::Missing`] if the files do not exist and can't be built.
     pub fn get() -> Result<&'static Self, Error> {
         static FOUND: OnceLock<Result<Artifacts, String>> = OnceLock::new();
         FOUND.get_or_init(Self::find).as_ref().map_err(|problem| Error::Missing(problem.clone()))
@@ -52,13 +52,13 @@ impl Artifacts {
         let given = std::env::var_os(DIRECTORY_VARIABLE).map(PathBuf::from);
         let directory = given.clone().map_or_else(profile_directory, Ok)?;
         let command = directory.join("polypath");
-        // Cargo has no way to say that a test needs another package's binary, so ask it here.
+        // Cargo can't declare that a test needs the binary of another package, so it is built here.
         if given.is_none()
             && let Some(cargo) = std::env::var_os("CARGO")
         {
             let mut build = Command::new(cargo);
             build.args(["build", "--quiet", "-p", "polypath", "-p", "polypath-abi"]);
-            // Where the profile `dev` builds has another name.
+            // The directory of the profile `dev` has another name than the profile.
             let profile = directory.file_name().filter(|name| *name != "debug");
             build.arg("--profile").arg(profile.unwrap_or_else(|| "dev".as_ref()));
             let status = build.status().map_err(|e| format!("starting cargo: {e}"))?;
@@ -87,19 +87,19 @@ fn profile_directory() -> Result<PathBuf, String> {
     Ok(if inner { directory.parent().unwrap_or(directory) } else { directory }.to_owned())
 }
 
-/// Compiles a C program of the tests against libibverbs, by the compiler of the system whose RDMA
-/// programs are tested.
+/// Compiles a C program of the tests against libibverbs, with the compiler of the system whose RDMA
+/// programs are tested. Returns the path of the program.
 ///
 /// # Errors
-/// [`Error::Tool`] with the compiler's words.
+/// [`Error::Tool`] with the output of the compiler.
 pub fn compile_c(source: &Path) -> Result<PathBuf, Error> {
     compile_c_with("cc", source)
 }
 
-/// The same by a compiler of another name, such as `mpicc.mpich`.
+/// Does the same with another compiler, such as `mpicc.mpich`.
 ///
 /// # Errors
-/// As [`compile_c`].
+/// The errors of [`compile_c`].
 pub fn compile_c_with(compiler: &str, source: &Path) -> Result<PathBuf, Error> {
     let artifacts = Artifacts::get()?;
     let other = artifacts.root.as_ref().and_then(|root| root.file_name());
@@ -110,7 +110,8 @@ pub fn compile_c_with(compiler: &str, source: &Path) -> Result<PathBuf, Error> {
     let stem = source.file_stem().unwrap_or_default().to_string_lossy();
     let name = if compiler == "cc" { stem.into_owned() } else { format!("{stem}.{compiler}") };
     let result = directory.join(&name);
-    // Tests run in parallel: compile aside, then move into place in one step.
+    // Tests run in parallel, so the program is compiled under another name and then renamed in one
+    // step.
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let aside = directory.join(format!("{name}.{}.{number}", std::process::id()));

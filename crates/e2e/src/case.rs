@@ -1,17 +1,17 @@
-//! A table of programs, each run in four settings: plain RoCE and multi-path, two hosts and one.
+//! Tables of programs, each run in four settings: plain RoCE and multi-path, two hosts and one.
 
 use crate::{Error, Finished, Host, Lab};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How a server shows that clients may come.
+/// How a server shows that it is ready for clients.
 #[derive(Clone, Copy, Debug)]
 pub enum Ready {
-    /// By listening on a TCP port.
+    /// It listens on this TCP port.
     Tcp(u16),
-    /// By listening on a port of the connection manager.
+    /// It listens on this port of the connection manager.
     Cm(u16),
-    /// By writing a line with this text.
+    /// It writes a line with this text.
     Line(&'static str),
 }
 
@@ -31,7 +31,7 @@ pub struct Case {
 const LIMIT: Duration = Duration::from_secs(30);
 
 impl Case {
-    /// A program that is its own server when it is given no host, and meets over TCP.
+    /// A program that acts as server if it is given no host, and connects over TCP.
     pub const fn tcp(program: &'static str, expect: &'static [&'static str]) -> Self {
         Self {
             server: program,
@@ -44,7 +44,7 @@ impl Case {
         }
     }
 
-    /// The same, meeting over the connection manager (perftest's `-R`).
+    /// The same, but connected by the connection manager (perftest's `-R`).
     pub const fn perftest_cm(program: &'static str, expect: &'static [&'static str]) -> Self {
         Self {
             server: program,
@@ -67,43 +67,43 @@ impl Case {
         Self { server, ready, client, expect, limit: LIMIT, stays: false, typed: false }
     }
 
-    /// With a server that goes on when the client has ended, at least in some releases.
+    /// Marks a case whose server, at least in some releases, does not end when the client has ended.
     pub const fn server_may_stay(mut self) -> Self {
         self.stays = true;
         self
     }
 
-    /// With programs whose input is a terminal, as if somebody had typed their names.
+    /// Gives the programs a terminal as input, as if a person had typed their names.
     pub const fn typed(mut self) -> Self {
         self.typed = true;
         self
     }
 
-    /// With another time limit.
+    /// Sets another time limit.
     pub const fn within(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 }
 
-/// Where client and server are.
+/// The hosts of client and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Each on a host of its own.
+    /// Client and server are on different hosts.
     TwoHosts,
-    /// Both on the same.
+    /// Client and server are on the same host.
     OneHost,
 }
 
-/// A part of the machine, given back when dropped.
+/// A share of the machine, which is given back when it is dropped.
 #[derive(Debug)]
 pub struct Share(());
 
-/// Labs that are at work now.
+/// The number of labs that run now.
 static BUSY: Mutex<usize> = Mutex::new(0);
 static FREE: Condvar = Condvar::new();
 
-/// Waits until fewer than `most` labs are at work: the programs poll, and there may be two cores.
+/// Waits until fewer than `most` labs run. The programs poll, and the machine may have only two cores.
 pub fn share(most: usize) -> Share {
     let busy = BUSY.lock().unwrap_or_else(PoisonError::into_inner);
     let mut busy =
@@ -119,19 +119,19 @@ impl Drop for Share {
     }
 }
 
-/// Labs at a time whose programs have only to work, and may take their time.
+/// The largest number of labs that run at a time if their programs may take their time.
 pub const PATIENT: usize = 2;
 
-/// What perftest says when it fails to measure the processor's clock, as it does at its start, because
-/// the machine is too busy. It has nothing to do with the devices.
+/// What perftest prints if it fails to measure the processor's clock at its start because the machine
+/// is too busy. This has nothing to do with the devices.
 const PERFTEST_CLOCK: &str = "Can't produce a report";
-/// So often a case begins anew for that.
+/// The number of attempts of a case that fails for this reason.
 const CLOCK_ATTEMPTS: usize = 3;
 
-/// Runs a case; both programs must succeed and the client must write what is expected.
+/// Runs a case. Both programs must succeed, and the client must write what is expected.
 ///
 /// # Errors
-/// When they do not; with the output of both.
+/// If they do not. The error contains the output of both.
 pub fn check(case: &Case, device: Option<&str>, place: Place) -> Result<(), Error> {
     let _share = share(PATIENT);
     for _ in 1..CLOCK_ATTEMPTS {
@@ -185,7 +185,7 @@ fn check_once(case: &Case, device: Option<&str>, place: Place) -> Result<(), Err
     Ok(())
 }
 
-/// An error of the client with what the server had to say.
+/// Adds the server's output to an error of the client.
 fn with_server(error: Error, server: &str) -> Error {
     match error {
         Error::Program { program, problem, output } => {

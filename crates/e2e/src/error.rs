@@ -1,4 +1,4 @@
-//! What can go wrong in the lab, said so that the reader knows which program and what was expected.
+//! The errors of the lab. They say which program failed and what was expected.
 
 use std::io;
 use std::time::Duration;
@@ -14,17 +14,17 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
-    /// Something awaited did not happen in time.
+    /// Something that was waited for did not happen in time.
     #[error("waited {limit:?} for {what}{context}")]
     Timeout {
-        /// What was awaited.
+        /// What was waited for.
         what: String,
-        /// For how long.
+        /// The time limit.
         limit: Duration,
-        /// Output so far of the program concerned, if any.
+        /// The output so far of the program concerned, if any.
         context: String,
     },
-    /// A program ended otherwise than expected.
+    /// A program did not end as expected.
     #[error("{program}: {problem}\n{output}")]
     Program {
         /// Its command line.
@@ -42,12 +42,12 @@ pub enum Error {
         /// What it wrote to standard error.
         output: String,
     },
-    /// A file the tests need was not built.
+    /// A file that the tests need does not exist.
     #[error("{0}")]
     Missing(String),
 }
 
-/// As for people: it is what a failing test shows.
+/// Writes the text for people, because a failing test shows it.
 impl std::fmt::Debug for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Error {
 }
 
 impl Error {
-    /// A system call or file operation failed: what was being done.
+    /// Creates the error of a failed system call or file operation; `what` says what was being done.
     pub fn os(what: impl Into<String>, source: io::Error) -> Self {
         Self::Os { what: what.into(), source }
     }

@@ -1,30 +1,30 @@
-//! Fail-overs, as `polypath status` tells them.
+//! Fail-overs, as `polypath status` reports them.
 
 use crate::{Error, Host, Running, until};
 use serde_json::Value;
 use std::time::Duration;
 
-/// A fail-over of some process of a host.
+/// A fail-over of a process of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failover {
-    /// The process.
+    /// The process id.
     pub pid: u64,
-    /// When, milliseconds since 1970.
+    /// The time in milliseconds since 1970 UTC.
     pub at_unix_ms: u64,
     /// The path that failed.
     pub from: String,
     /// The path that took over.
     pub to: String,
-    /// How it was noticed.
+    /// The reason.
     pub reason: String,
-    /// How long traffic stood still, microseconds.
+    /// How long traffic stood still, in microseconds.
     pub blackout_us: u64,
 }
 
-/// Waits until some process of a host tells of a fail-over.
+/// Waits until a process of a host reports a fail-over.
 ///
 /// # Errors
-/// When none does within `limit`, or one of the programs ends before.
+/// If none does within `limit`, or one of the programs ends before.
 pub fn wait_failover(host: &Host, programs: &[&Running], limit: Duration) -> Result<(), Error> {
     until("a fail-over in `polypath status`", limit, || {
         programs.iter().try_for_each(|program| program.expect_alive())?;
@@ -32,10 +32,10 @@ pub fn wait_failover(host: &Host, programs: &[&Running], limit: Duration) -> Res
     })
 }
 
-/// All fail-overs that the processes of a host tell of, oldest first within each process.
+/// All fail-overs that the processes of a host report, oldest first for each process.
 ///
 /// # Errors
-/// As [`Host::status`].
+/// The errors of [`Host::status`].
 pub fn failovers(host: &Host) -> Result<Vec<Failover>, Error> {
     let status = host.status()?;
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();

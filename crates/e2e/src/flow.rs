@@ -1,23 +1,24 @@
-//! Traffic seen from outside: counted by the kernel at a host's interfaces, not by anything of ours.
+//! Measures traffic from outside, by the kernel's counters at a host's interfaces and not by anything
+//! of Polypath.
 
 use crate::{Error, Lab};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the counters; also the precision of what is measured.
+/// The time between two readings of the counters. It is also the precision of the measurement.
 const INTERVAL: Duration = Duration::from_micros(500);
-/// Fewer bytes than this between two looks are probes and acknowledgements, not traffic.
+/// Fewer bytes than this between two readings are probes and acknowledgements, not traffic.
 const TRAFFIC_LEAST: u64 = 8 << 10;
 
-/// A thread that looks at the bytes a host receives until it is stopped.
+/// A thread that reads the counters of received bytes until it is stopped.
 #[derive(Debug)]
 pub struct Flow {
     stop: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<Result<Vec<Sample>, Error>>,
 }
 
-/// Bytes received over all links until a moment.
+/// The bytes received over all links until a moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// The moment.
@@ -27,7 +28,7 @@ pub struct Sample {
 }
 
 impl Flow {
-    /// Starts looking at what `host` receives.
+    /// Starts to read the counters of `host`.
     pub fn watch(lab: &Arc<Lab>, host: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (seen, lab) = (Arc::clone(&stop), Arc::clone(lab));
@@ -44,10 +45,10 @@ impl Flow {
         Self { stop, thread }
     }
 
-    /// Stops looking.
+    /// Stops, and returns the samples.
     ///
     /// # Errors
-    /// When the counters could not be read.
+    /// If the counters could not be read.
     pub fn finish(self) -> Result<Vec<Sample>, Error> {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.join() {
@@ -57,8 +58,8 @@ impl Flow {
     }
 }
 
-/// Lets the calling thread run whenever it wants to, if the user may ask for that (root may): one that
-/// waits for a processor among programs that poll sees gaps where there are none.
+/// Gives the calling thread real-time priority, if the user is allowed to (root is). A thread that
+/// waits for a processor among polling programs would see gaps where there are none.
 fn go_first() {
     let least = libc::sched_param { sched_priority: 1 };
     // SAFETY: the parameters live. A refusal leaves all as it was, and the measurement coarser.
@@ -78,7 +79,7 @@ pub fn longest_gap(samples: &[Sample], from: Instant, to: Instant) -> Duration {
             last = *sample;
         }
     }
-    // Traffic that has not come back is a gap too.
+    // If traffic has not come back, that is a gap as well.
     match samples.last() {
         Some(end) if last.at >= from && last.at <= to => {
             longest.max(end.at.duration_since(last.at))

@@ -1,4 +1,4 @@
-//! The topology: two hosts, links between them, and what may happen to a link.
+//! The topology: two hosts, links between them, and faults of links.
 
 use crate::ns::{FIRST_INHERITED, Namespace};
 use crate::{Artifacts, Error, Program, Running, until};
@@ -8,25 +8,26 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long `polypath status` may take; it waits for processes that do not answer.
+/// The longest time that `polypath status` may take. It waits for processes that do not answer.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);
 
 /// How the hosts are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wiring {
-    /// Through a bridge per link in a namespace of its own, as through a switch: packets can vanish
-    /// in it without either host seeing an event, and one host's cable can be pulled.
+    /// Through a bridge for each link, in a namespace of its own, as through a switch. Packets can
+    /// vanish in it without an event at either host, and the cable of one host can be pulled.
     Switched,
-    /// One veth pair per link: nothing between, for measuring speed. [`Lab::cut`] is not possible.
+    /// By one veth pair for each link, with nothing between, for measuring speed. [`Lab::cut`] is not
+    /// possible.
     Direct,
 }
 
-/// What to build.
+/// The properties of a lab.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Number of links, 1 to 9.
+    /// The number of links, 1 to 9.
     pub links: usize,
-    /// MTU of every interface, bytes.
+    /// The MTU of every interface in bytes.
     pub mtu: u32,
     /// What lies between the hosts.
     pub wiring: Wiring,
@@ -38,21 +39,21 @@ impl Default for Options {
     }
 }
 
-/// Which packets of a link vanish.
+/// The packets of a link that vanish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Packets both ways.
+    /// Packets in both directions.
     Both,
-    /// Those that the host of this number sends.
+    /// The packets that the host with this number sends.
     From(usize),
 }
 
-/// At which end a link loses its carrier.
+/// The ends of a link that lose the carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// At both, as when a cable without a switch is pulled.
+    /// Both ends, as when a cable without a switch is pulled.
     Both,
-    /// At the host of this number only; the other sees nothing but silence.
+    /// The host with this number only. The other host sees only silence.
     Of(usize),
 }
 
@@ -62,8 +63,8 @@ impl End {
     }
 }
 
-/// Two hosts joined by links. Interfaces are called `eth0`, `eth1` …; host `h` has on link `l` the
-/// addresses `10.l.0.(h+1)/24` and `fd00:l::(h+1)/64`.
+/// Two hosts joined by links. Interfaces are named `eth0`, `eth1` …; host `h` has the addresses
+/// `10.l.0.(h+1)/24` and `fd00:l::(h+1)/64` on link `l`.
 #[derive(Debug)]
 pub struct Lab {
     hosts: [Host; 2],
@@ -72,18 +73,18 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Two hosts, two links, MTU 9000, switches between.
+    /// Builds two hosts with two links, MTU 9000, and switches between them.
     ///
     /// # Errors
-    /// As [`Lab::with`].
+    /// The errors of [`Lab::with`].
     pub fn new() -> Result<Self, Error> {
         Self::with(Options::default())
     }
 
-    /// Builds what `options` say.
+    /// Builds a lab with these properties.
     ///
     /// # Errors
-    /// When the system does not allow namespaces, or `ip` or `bridge` fail.
+    /// If the system does not allow namespaces, or `ip` or `bridge` fail.
     pub fn with(options: Options) -> Result<Self, Error> {
         assert!((1..=9).contains(&options.links), "1 to 9 links");
         let switch = Namespace::new(None)?;
@@ -99,8 +100,8 @@ impl Lab {
 
     fn build(&self) -> Result<(), Error> {
         for host in &self.hosts {
-            // IPv6 addresses are ours alone: no need to wait a second for duplicates to speak up.
-            // Where /proc/sys is read-only the lab works too, a second later.
+            // Nobody else has these IPv6 addresses, so duplicate address detection, which takes a
+            // second, is not needed. If /proc/sys is read-only, the lab works as well, a second later.
             let quiet =
                 "for d in default all; do echo 0 > /proc/sys/net/ipv6/conf/$d/accept_dad; done";
             let _ = host.tool("sh", &["-c", quiet], "");
@@ -122,8 +123,8 @@ impl Lab {
                         let port = port(link, host);
                         let end = format!("eth{link} mtu {mtu} netns {name}");
                         writeln!(wires, "link add {port} mtu {mtu} type veth peer name {end}").ok();
-                        // A switch that learns nothing floods everything, so that a port's
-                        // flood flags are its wire. Before it is up, or it learns.
+                        // A switch that learns no addresses floods everything, so that the flood flags
+                        // of a port are its wire. They must be set before the port is up.
                         writeln!(wires, "link set {port} master sw{link}").ok();
                         writeln!(wires, "link set {port} type bridge_slave learning off").ok();
                         writeln!(wires, "link set {port} up").ok();
@@ -158,9 +159,9 @@ impl Lab {
         &self.hosts[number]
     }
 
-    /// Adds a port to a link's switch whose other end a process holds, such as a virtual machine run
-    /// by [`Lab::in_switch`]: a tap interface of this name. Whoever is there may use any address of
-    /// the link but those of the two hosts.
+    /// Adds a port to a link's switch: a tap interface of this name, whose other end a process holds,
+    /// such as a virtual machine run by [`Lab::in_switch`]. It may use any address of the link except
+    /// those of the two hosts.
     ///
     /// # Errors
     /// When `ip` fails.
@@ -175,12 +176,13 @@ impl Lab {
         tool(&self.switch, &[], "ip", &["-batch", "-"], &commands)
     }
 
-    /// A program of the system that runs where the switches are.
+    /// A program of the system that runs in the namespace of the switches.
     pub fn in_switch<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Program {
         Program::new(self.switch.clone(), arguments, false)
     }
 
-    /// Lets packets of a link vanish; no host sees an event. The other direction is left as it is.
+    /// Lets packets of a link vanish, without an event at either host. The other direction stays as it
+    /// is.
     ///
     /// # Errors
     /// When `bridge` fails.
@@ -188,7 +190,7 @@ impl Lab {
         self.set_wire(link, direction, "off")
     }
 
-    /// Lets a link's packets pass again, in both directions, and gives both ends their carrier.
+    /// Lets a link's packets pass again in both directions, and gives both ends their carrier.
     ///
     /// # Errors
     /// When `bridge` or `ip` fail.
@@ -233,7 +235,7 @@ impl Lab {
 
     fn set_carrier(&self, link: usize, end: End, state: &str) -> Result<(), Error> {
         if self.options.wiring == Wiring::Direct {
-            // One end administratively down takes the carrier of the other.
+            // If one end is administratively down, the other loses its carrier.
             let host = end.hosts().next().unwrap_or(0);
             let command = format!("link set eth{link} {state}\n");
             return self.hosts[host].tool("ip", &["-batch", "-"], &command);
@@ -248,7 +250,7 @@ impl Lab {
         tool(&self.switch, &[], "bridge", &["-batch", "-"], commands)
     }
 
-    /// Bytes that each host has received over each link so far, seen from the hosts:
+    /// The number of bytes that each host has received over each link so far, counted at the hosts:
     /// `received[host][link]`.
     ///
     /// # Errors
@@ -257,7 +259,7 @@ impl Lab {
         Ok([self.received_bytes_of(0)?, self.received_bytes_of(1)?])
     }
 
-    /// Bytes that one host has received over each link so far.
+    /// The number of bytes that one host has received over each link so far.
     ///
     /// # Errors
     /// When the counters can't be read.
@@ -267,10 +269,10 @@ impl Lab {
         Ok(links.map(|link| received(&table, &format!("eth{link}"))).collect())
     }
 
-    /// Waits until the hosts have received more than so many bytes, all together.
+    /// Waits until both hosts together have received more than `bytes` bytes.
     ///
     /// # Errors
-    /// When they have not within `limit`, or one of the programs ends before.
+    /// If they have not within `limit`, or one of the programs ends before.
     pub fn wait_traffic(
         &self,
         programs: &[&Running],
@@ -294,12 +296,12 @@ impl Drop for Lab {
     }
 }
 
-/// The switch's port towards a host.
+/// The name of the switch's port towards a host.
 fn port(link: usize, host: usize) -> String {
     format!("p{link}h{host}")
 }
 
-/// Received bytes of an interface in a `/proc/net/dev` table; 0 if it is not there.
+/// The received bytes of an interface in a `/proc/net/dev` table; 0 if it is missing.
 fn received(table: &str, interface: &str) -> u64 {
     table
         .lines()
@@ -326,22 +328,22 @@ impl Host {
         format!("fd00:{link}::{}", self.number + 1)
     }
 
-    /// The file of `/proc` by which `nsenter --net=` reaches this host.
+    /// The file in `/proc` with which `nsenter --net=` enters this host.
     pub fn namespace_path(&self) -> String {
         self.namespace.path()
     }
 
-    /// A program of the system, as it is.
+    /// A program of the system.
     pub fn program<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Program {
         Program::new(self.namespace.clone(), arguments, false)
     }
 
-    /// An RDMA program, to be run through `polypath run --`.
+    /// An RDMA program, which is run through `polypath run --`.
     pub fn verbs<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Program {
         Program::new(self.namespace.clone(), arguments, true)
     }
 
-    /// What `polypath status --json` says on this host.
+    /// The output of `polypath status --json` on this host.
     ///
     /// # Errors
     /// When the command fails or writes no JSON.
@@ -354,7 +356,7 @@ impl Host {
             .map_err(|error| Error::Missing(format!("status is no JSON: {error}\n{text}")))
     }
 
-    /// `polypath watch --json` on this host.
+    /// Starts `polypath watch --json` on this host.
     ///
     /// # Errors
     /// When it can't be started.
@@ -386,7 +388,7 @@ impl Host {
         })
     }
 
-    /// Takes this host's addresses of a link away.
+    /// Removes this host's addresses on a link.
     ///
     /// # Errors
     /// When `ip` fails.
@@ -394,7 +396,7 @@ impl Host {
         self.tool("ip", &["-batch", "-"], &self.address_commands("del", link))
     }
 
-    /// Gives this host its addresses of a link back.
+    /// Gives this host its addresses on a link back.
     ///
     /// # Errors
     /// When `ip` fails.
@@ -408,7 +410,7 @@ impl Host {
         format!("addr {verb} {v4}/24 dev eth{link}\naddr {verb} {v6}/64 dev eth{link}{nodad}\n")
     }
 
-    /// Runs a tool of the system to its end.
+    /// Runs a tool of the system until it ends.
     ///
     /// # Errors
     /// [`Error::Tool`] when it fails.
@@ -426,7 +428,7 @@ fn tool(
 ) -> Result<(), Error> {
     let mut command = Command::new(name);
     command.args(arguments);
-    // An ordinary user's PATH on Debian has no sbin.
+    // The PATH of an ordinary user on Debian lacks sbin.
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{path}:/usr/local/sbin:/usr/sbin:/sbin"));
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -434,7 +436,7 @@ fn tool(
     let spoken = || format!("{name} {}", arguments.join(" "));
     let mut child = command.spawn().map_err(|e| Error::os(format!("starting {}", spoken()), e))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A tool that ends before reading all says why on standard error.
+        // A tool that ends before it has read everything says why on standard error.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output =

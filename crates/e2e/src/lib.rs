@@ -1,14 +1,14 @@
-//! Two hosts, two links, and faults, on one machine, as any user.
+//! Two hosts, two links and faults on one machine, for any user.
 //!
-//! A [`Lab`] is a pair of network namespaces joined by links whose wire can be cut: silently in one
-//! or both directions, visibly, or by taking an address away. It needs `iproute2` and either root or
-//! user namespaces, leaves no name behind in the system, and takes everything that still runs in it
-//! along when it is dropped, so that any number of labs may exist side by side.
+//! A [`Lab`] is a pair of network namespaces joined by links. A link can be cut silently in one or both
+//! directions, taken down visibly, or lose an address. A lab needs `iproute2` and either root or user
+//! namespaces. It leaves no name in the system, and ends everything that still runs in it when it is
+//! dropped, so that any number of labs may exist at a time.
 //!
-//! Programs run in it through `polypath run --` and are watched through a pseudo terminal, so that
-//! their output arrives line by line, as it would for a person. Nothing in here sleeps to let
-//! something happen: waiting is always for a line, a listening port, an exit or a state, with a time
-//! limit that names what was missing.
+//! Programs run in it through `polypath run --`. Their output goes through a pseudo terminal, so that
+//! it arrives line by line, as for a person. Nothing here sleeps to let something happen: it always
+//! waits for a line, a listening port, an exit or a state, with a time limit that names what was
+//! missing.
 //!
 //! ```no_run
 //! use polypath_e2e::{Direction, Lab};

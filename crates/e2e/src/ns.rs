@@ -1,9 +1,9 @@
 //! Network namespaces without names, held by file descriptors.
 //!
-//! A namespace lives as long as a process in it or a descriptor of it. Each of ours is made by a child
-//! that unshares and then waits for the end of its input, which comes with our own end however that
-//! happens. As an ordinary user all namespaces of a lab belong to one user namespace in which the user
-//! is root.
+//! A namespace exists as long as it has a process or a descriptor. A child makes each namespace: it
+//! unshares, and then waits for the end of its input, which comes when our process ends, however that
+//! happens. For an ordinary user, all namespaces of a lab belong to one user namespace in which the
+//! user is root.
 
 use crate::Error;
 use std::fs::File;
@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A network namespace, and the user namespace that owns it where we are not root.
+/// A network namespace, and the user namespace that owns it if we are not root.
 #[derive(Clone, Debug)]
 pub(crate) struct Namespace {
     user: Option<Arc<File>>,
@@ -29,15 +29,15 @@ struct Holder(Mutex<Child>);
 impl Drop for Holder {
     fn drop(&mut self) {
         let child = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // It ends by itself when its input does; all that can fail is that it is gone already.
+        // The child ends when its input ends. Killing it can only fail if it has ended already.
         let _ = child.kill();
         let _ = child.wait();
     }
 }
 
 impl Namespace {
-    /// Makes a new, empty namespace owned by the same user namespace as `sibling`, or, for the first
-    /// one, by a new user namespace unless this process may do without.
+    /// Makes a new, empty namespace. The owner is the user namespace of `sibling`. The first one gets a
+    /// new user namespace, unless this process does not need one.
     pub(crate) fn new(sibling: Option<&Self>) -> Result<Self, Error> {
         if let Some(sibling) = sibling {
             let user = sibling.user.clone();
@@ -83,7 +83,7 @@ impl Namespace {
         Ok(Self { user: user?, net: net?, holder: Arc::new(Holder(Mutex::new(holder))) })
     }
 
-    /// Its file in `/proc`, there while the namespace lives.
+    /// Its file in `/proc`, which exists as long as the namespace.
     pub(crate) fn path(&self) -> String {
         let id = self.holder.0.lock().unwrap_or_else(PoisonError::into_inner).id();
         format!("/proc/{id}/ns/net")
@@ -96,8 +96,8 @@ impl Namespace {
         std::fs::read_to_string(&path).map_err(|source| Error::os(path, source))
     }
 
-    /// Makes `command` run inside. With `inherit`, these namespaces arrive as descriptors
-    /// [`FIRST_INHERITED`] and following.
+    /// Makes `command` run inside. With `inherit`, it gets these namespaces as descriptors from
+    /// [`FIRST_INHERITED`] on.
     pub(crate) fn enter(&self, command: &mut Command, inherit: &[&Self]) {
         let user = self.user.clone();
         let net = Arc::clone(&self.net);
@@ -118,7 +118,7 @@ impl Namespace {
 
     /// Kills every process inside.
     pub(crate) fn kill_all(&self) {
-        // Somebody may take a killed process's place.
+        // A killed process may have started another one.
         for _ in 0..KILL_ROUNDS {
             if self.kill_each() == 0 {
                 return;
@@ -126,7 +126,7 @@ impl Namespace {
         }
     }
 
-    /// Gives how many there were.
+    /// Kills every process inside once, and returns how many there were.
     fn kill_each(&self) -> usize {
         let Ok(ours) = self.net.metadata().map(|meta| meta.ino()) else { return 0 };
         let Ok(processes) = std::fs::read_dir("/proc") else { return 0 };
@@ -148,7 +148,7 @@ impl Namespace {
     }
 }
 
-/// Looks at all processes, at most, for those to be killed.
+/// The largest number of times that all processes are searched for those to kill.
 const KILL_ROUNDS: usize = 50;
 
 /// The first descriptor number under which a command sees the namespaces given to it.
@@ -173,7 +173,8 @@ fn duplicate(fd: RawFd, target: RawFd) -> io::Result<()> {
     check(unsafe { libc::dup2(fd, target) })
 }
 
-/// The kernel forgets this wish when credentials change, so it is made after entering.
+/// Asks the kernel to kill this process when its parent ends. The kernel forgets this when credentials
+/// change, so it must be asked after entering the namespaces.
 fn die_with_parent() -> io::Result<()> {
     // SAFETY: PR_SET_PDEATHSIG takes an integer.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })

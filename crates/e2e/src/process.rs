@@ -1,4 +1,4 @@
-//! Programs in the lab: started, watched line by line, waited for with a limit.
+//! Programs in the lab: they are started, watched line by line, and waited for with a limit.
 
 use crate::ns::Namespace;
 use crate::{Artifacts, Error, pty, until};
@@ -9,9 +9,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most bytes of output kept per program; what comes later is dropped and the output says so.
+/// The largest number of bytes of output kept per program. Further output is dropped, and the kept
+/// output says so.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
-/// How long output may still trickle in after a program has ended.
+/// The time for which output may still arrive after a program has ended.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// A program that can be started on a host.
@@ -42,14 +43,14 @@ impl Program {
         self
     }
 
-    /// Chooses the device, as `polypath run --device` does; `None` gives the default, `mp0`.
+    /// Chooses the device, as `polypath run --device` does. `None` means the default, `mp0`.
     #[must_use]
     pub fn device(mut self, device: Option<&str>) -> Self {
         self.device = device.map(str::to_owned);
         self
     }
 
-    /// Gives it a terminal for its input, too, on which nobody types.
+    /// Gives it a terminal as input, too, on which nobody types.
     #[must_use]
     pub fn typed(mut self, typed: bool) -> Self {
         self.typed = typed;
@@ -59,7 +60,7 @@ impl Program {
     /// Starts it.
     ///
     /// # Errors
-    /// When the terminal or the process can't be made, or the `polypath` command was not built.
+    /// If the terminal or the process can't be made, or the `polypath` command was not built.
     pub fn spawn(self) -> Result<Running, Error> {
         let name = self.to_string();
         let mut command = if self.verbs {
@@ -106,7 +107,7 @@ impl Program {
     /// Starts it and waits for its end.
     ///
     /// # Errors
-    /// As [`Program::spawn`] and [`Running::finish`].
+    /// The errors of [`Program::spawn`] and [`Running::finish`].
     pub fn run(self, limit: Duration) -> Result<Finished, Error> {
         self.spawn()?.finish(limit)
     }
@@ -119,12 +120,12 @@ impl std::fmt::Display for Program {
     }
 }
 
-/// One line of output and when it came.
+/// One line of output and the time when it came.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// When its last byte was read.
+    /// The time when its last byte was read.
     pub at: Instant,
-    /// Its text, without the line end.
+    /// Its text without the line end.
     pub text: String,
 }
 
@@ -149,7 +150,7 @@ impl Output {
 
     fn fill_from(&self, mut source: impl Read) {
         let mut buffer = [0; 4096];
-        // A terminal whose other end is closed answers EIO; either way there is no more.
+        // A terminal whose other end is closed returns EIO. In either case there is no more output.
         while let Ok(count @ 1..) = source.read(&mut buffer) {
             let mut state = self.lock();
             state.append(&buffer[..count]);
@@ -207,7 +208,7 @@ impl OutputState {
     }
 }
 
-/// A program that runs; killed when dropped.
+/// A running program. It is killed when dropped.
 #[derive(Debug)]
 pub struct Running {
     name: String,
@@ -227,7 +228,7 @@ impl Running {
         self.child().id()
     }
 
-    /// When it was started.
+    /// The time when it was started.
     pub fn started(&self) -> Instant {
         self.started
     }
@@ -237,7 +238,7 @@ impl Running {
         self.output.lock().text()
     }
 
-    /// The lines it has written from number `from` on.
+    /// The lines it has written, from number `from` on.
     pub fn lines_from(&self, from: usize) -> Vec<Line> {
         self.output.lock().lines.get(from..).unwrap_or_default().to_vec()
     }
@@ -245,7 +246,7 @@ impl Running {
     /// Waits for the first line that contains `text`.
     ///
     /// # Errors
-    /// When it does not come within `limit`, or the program ends before.
+    /// If it does not come within `limit`, or the program ends before.
     pub fn wait_line(&self, text: &str, limit: Duration) -> Result<Line, Error> {
         let deadline = Instant::now() + limit;
         let mut seen = 0;
@@ -270,10 +271,10 @@ impl Running {
         }
     }
 
-    /// Waits until somebody in the program's namespace listens on a TCP port.
+    /// Waits until a program in the same namespace listens on a TCP port.
     ///
     /// # Errors
-    /// When nobody does within `limit`, or the program ends before.
+    /// If none does within `limit`, or the program ends before.
     pub fn wait_tcp_listen(&self, port: u16, limit: Duration) -> Result<(), Error> {
         let what = format!("{} to listen on TCP port {port}", self.name);
         until(&what, limit, || {
@@ -287,7 +288,7 @@ impl Running {
         .map_err(|error| self.with_output(error))
     }
 
-    /// Fails when the program has ended.
+    /// Fails if the program has ended.
     ///
     /// # Errors
     /// With its output.
@@ -301,7 +302,7 @@ impl Running {
     /// Whether it has ended.
     ///
     /// # Errors
-    /// When the system can't tell.
+    /// If the system can't tell.
     pub fn try_status(&self) -> Result<Option<ExitStatus>, Error> {
         self.child().try_wait().map_err(|e| Error::os(format!("waiting for {}", self.name), e))
     }
@@ -354,7 +355,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         let mut child = self.child();
         if !matches!(child.try_wait(), Ok(Some(_))) {
-            // Killing can only fail for a process that is gone, which is what is wanted.
+            // Killing fails only if the process has ended, which is the aim.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -375,9 +376,9 @@ fn listens(table: &str, port: u16) -> bool {
 #[derive(Debug)]
 pub struct Finished {
     name: String,
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
-    /// What it wrote.
+    /// Its output.
     pub lines: Vec<Line>,
     /// How long it ran.
     pub took: Duration,

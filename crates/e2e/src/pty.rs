@@ -1,10 +1,10 @@
-//! A pseudo terminal, so that programs write line by line instead of when their buffer is full.
+//! A pseudo terminal, which makes programs write line by line, not only when their buffer is full.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Makes a terminal: (our end, the program's end), with echo and line-end conversion off.
+/// Makes a terminal, and returns our end and the program's end. Echo and line-end conversion are off.
 pub(crate) fn open() -> io::Result<(File, OwnedFd)> {
     let (mut ours, mut theirs) = (-1, -1);
     let none = std::ptr::null_mut();

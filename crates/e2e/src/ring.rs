@@ -1,11 +1,12 @@
-//! A transfer that goes on and on, with data that is checked.
+//! A transfer that continues until it is told to end, with data that is checked.
 
 use crate::{Error, Lab, Running, until};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// rping between both hosts, with verified data in packets of the largest path MTU, until it is told to end.
+/// rping between both hosts, with verified data in packets of the largest path MTU. It runs until it is
+/// told to end.
 #[derive(Debug)]
 pub struct Ring {
     /// rping of host 0.
@@ -15,11 +16,11 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Starts it at an address of host 0; returns when it rings. `log` is `POLYPATH_LOG` of both ends,
-    /// if given.
+    /// Starts it at an address of host 0, and returns when it transfers. `log` is `POLYPATH_LOG` of
+    /// both ends, if given.
     ///
     /// # Errors
-    /// A program can't be started, or does not ring within a minute.
+    /// A program can't be started, or does not transfer within a minute.
     pub fn start(
         lab: &Lab,
         device: Option<&str>,
@@ -41,10 +42,10 @@ impl Ring {
         Ok(Self { server, client })
     }
 
-    /// Waits for a hundred lines more of the client, about as many rounds.
+    /// Waits for another hundred lines of the client, which are about as many rounds.
     ///
     /// # Errors
-    /// An end has ended, or a minute is over.
+    /// One end has ended, or no hundred lines came within a minute.
     pub fn goes_on(&self) -> Result<(), Error> {
         let seen = self.client.lines_from(0).len();
         until("rping to go on", LIMIT, || {

@@ -4,15 +4,15 @@ use crate::Error;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory among the system's temporary files; removed when dropped.
+/// A directory among the system's temporary files. It is removed when dropped.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes one, whose name begins like this.
+    /// Makes a directory whose name begins with `name`.
     ///
     /// # Errors
-    /// When the system doesn't let us.
+    /// If the system refuses.
     pub fn new(name: &str) -> Result<Self, Error> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -23,7 +23,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Where a file of this name is, or would be.
+    /// The path of a file of this name, whether it exists or not.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.0.join(name)
     }
@@ -51,7 +51,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What can't be removed lies in the directory for such things.
+        // A directory that can't be removed stays among the temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,15 +1,16 @@
-//! Waiting for a state that nobody announces.
+//! Waits for states that are not announced.
 
 use crate::Error;
 use std::time::{Duration, Instant};
 
-/// How often a state is looked at.
+/// The time between two checks of a state.
 const INTERVAL: Duration = Duration::from_millis(2);
 
-/// Looks at a state until `ready` answers with a value.
+/// Checks a state until `ready` returns a value.
 ///
 /// # Errors
-/// [`Error::Timeout`] naming `what` when it did not within `limit`; any error of `ready`, at once.
+/// [`Error::Timeout`] naming `what` if it did not within `limit`. An error of `ready` is returned at
+/// once.
 pub fn until<T>(
     what: &str,
     limit: Duration,
@@ -27,8 +28,8 @@ pub fn until<T>(
     }
 }
 
-/// Lets time pass while programs run: the length of a fault, or of the calm around it, is part of
-/// what is shown. Never a way to wait for something; that is [`until`].
+/// Lets time pass while programs run: the length of a fault, or of the calm before and after it, is
+/// part of the test. It must not be used to wait for something; use [`until`] for that.
 pub fn pass(time: Duration) {
     let end = Instant::now() + time;
     while let Some(left) = end.checked_duration_since(Instant::now()).filter(|d| !d.is_zero()) {

@@ -1,16 +1,16 @@
-//! The broker is killed while programs run: none of them notices, news of links still comes, and new
-//! programs start.
+//! The broker is killed while programs run. None of them notices, link events still arrive, and new
+//! programs can start.
 
 use polypath_e2e::{End, Error, Finished, Host, Lab, failovers, pass, until};
 use std::time::Duration;
 
-/// For anything that must happen.
+/// The limit for anything that must happen.
 const LIMIT: Duration = Duration::from_secs(30);
 /// How long a link stays down.
 const AWAY: Duration = Duration::from_secs(1);
-/// Running time of the program that sees all this, in seconds.
+/// The running time in seconds of the program that runs all the time.
 const SECONDS: &str = "10";
-/// By then traffic flows, in bytes.
+/// The number of bytes after which traffic flows for certain.
 const FLOWING: u64 = 10_000_000;
 
 fn broker(host: &Host) -> Result<u64, Error> {
@@ -19,18 +19,19 @@ fn broker(host: &Host) -> Result<u64, Error> {
     pid.ok_or_else(|| Error::Missing("no broker's process id".to_owned()))
 }
 
-/// Kills a host's broker; returns when another has its place and all programs are connected to it.
+/// Kills a host's broker. Returns when another has taken its place and all programs are connected to
+/// it.
 fn kill_broker(host: &Host) -> Result<(), Error> {
     let (killed, programs) = (broker(host)?, processes(host)?);
     host.program(["kill", "-KILL", &killed.to_string()]).run(LIMIT)?.expect_success()?;
     until("another broker, and the programs connected to it", LIMIT, || {
-        // None may be there for a moment.
+        // There may be none for a moment.
         let there = broker(host).is_ok_and(|pid| pid != killed);
         Ok((there && processes(host)? == programs).then_some(()))
     })
 }
 
-/// How many processes report to the broker.
+/// The number of processes that report to the broker.
 fn processes(host: &Host) -> Result<usize, Error> {
     Ok(host.status()?["processes"].as_array().map_or(0, Vec::len))
 }
@@ -55,8 +56,8 @@ fn programs_outlive_a_killed_broker() -> Result<(), Error> {
     for host in [0, 1, 0] {
         kill_broker(lab.host(host))?;
     }
-    // News of links come from the new broker: the fail-over is not one for want of answers. The other
-    // end sees no link go and has nothing to tell.
+    // The new broker reports link events, so the fail-over's reason is not missing answers. The other
+    // end sees no link go down and has nothing to report.
     lab.link_down(0, End::Of(1))?;
     pass(AWAY);
     lab.link_up(0)?;
@@ -67,13 +68,13 @@ fn programs_outlive_a_killed_broker() -> Result<(), Error> {
         Ok(seen.iter().any(|f| f.reason.contains("link")).then_some(()))
     })
     .map_err(|error| Error::Missing(format!("{error}; seen: {seen:?}")))?;
-    // What begins while the link does not carry packets yet (it has a carrier before the switch forwards,
-    // and a first ARP request that is lost takes a second) fails as it should.
+    // A program that starts before the link carries packets fails, rightly: the carrier comes before
+    // the switch forwards, and a lost first ARP request takes a second.
     until("the link to carry packets again", LIMIT, || {
         client.expect_alive()?;
         Ok(all_paths_live(lab.host(1))?.then_some(()))
     })?;
-    // A program that begins now gets what the running ones don't have.
+    // A program that starts now gets what the running ones do not have.
     let second = ["ibv_rc_pingpong", "-g", "1", "-p", "19000", "-c"];
     let listener = lab.host(0).verbs(second).spawn()?;
     listener.wait_tcp_listen(19000, LIMIT)?;

@@ -1,4 +1,4 @@
-//! Programs that connect through librdmacm, unmodified.
+//! Unmodified programs that connect through librdmacm.
 
 use polypath_e2e::{Case, Error, Lab, Ready, matrix};
 use std::time::Duration;
@@ -61,7 +61,7 @@ matrix! {
     );
 }
 
-/// Two clients, one after the other, at one persistent server.
+/// Two clients use a persistent server, one after the other.
 #[test]
 fn a_persistent_rping_server_serves_again() -> Result<(), Error> {
     const LIMIT: Duration = Duration::from_secs(10);
@@ -77,13 +77,13 @@ fn a_persistent_rping_server_serves_again() -> Result<(), Error> {
     server.expect_alive()
 }
 
-/// Nobody listens: the client is told at once, and says so.
+/// If no program listens, the client is told at once, and says so.
 #[test]
 fn a_connection_to_nobody_is_refused() -> Result<(), Error> {
     let _share = polypath_e2e::share(polypath_e2e::PATIENT);
     let lab = Lab::new()?;
     let client = ["rping", "-c", "-a", &lab.host(0).ipv4(0), "-C", "1"];
-    // A broker must run on the other host, or nobody is there to refuse.
+    // A broker must run on the other host, because otherwise nothing there can refuse.
     lab.host(0).verbs(["ibv_devinfo"]).run(Duration::from_secs(10))?.expect_success()?;
     let client = lab.host(1).verbs(client).run(Duration::from_secs(20))?;
     assert!(!client.status.success(), "{}", client.text());

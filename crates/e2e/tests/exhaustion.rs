@@ -1,11 +1,12 @@
-//! All of something, and one more: what is documented happens, memory stays bounded, and everything
-//! comes back when it is destroyed or its process killed. C programs, unmodified verbs.
+//! Uses all of a resource and one more: the documented error comes, memory stays bounded, and
+//! everything is freed when it is destroyed or its process is killed. The programs are C programs with
+//! unmodified verbs.
 
 use polypath_e2e::{Error, Finished, Host, Lab, Options, Running, compile_c, until};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// For programs that do a lot on a machine that does a lot else.
+/// The limit for programs that do a lot on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 const ROCE: Option<&str> = Some("roce");
 
@@ -33,7 +34,7 @@ fn at_most(finished: &Finished, name: &str, most: i64) -> Result<i64, Error> {
     Ok(value)
 }
 
-/// Resident memory of a process, KiB.
+/// The resident memory of a process in KiB.
 fn resident_kib(pid: u64) -> Result<i64, Error> {
     let path = PathBuf::from(format!("/proc/{pid}/status"));
     let text =
@@ -49,12 +50,12 @@ fn broker_pid(host: &Host) -> Result<u64, Error> {
     pid.ok_or_else(|| Error::Missing(format!("no broker: {status}")))
 }
 
-/// Waits until the broker knows of no client, slot or id any more.
+/// Waits until the broker has no client, slot or id any more.
 fn nothing_left(host: &Host) -> Result<(), Error> {
     until("the broker to have forgotten the dead", Duration::from_secs(20), || {
         let status = host.status()?;
         if status["broker"].is_null() {
-            // It has ended, idle.
+            // The broker was idle and has ended.
             return Ok(Some(()));
         }
         let len = |what: &str| status["broker"][what].as_array().map_or(usize::MAX, Vec::len);
@@ -64,7 +65,7 @@ fn nothing_left(host: &Host) -> Result<(), Error> {
     })
 }
 
-/// Ends a program as a crash would.
+/// Kills a program, as a crash would end it.
 fn kill(program: Running) -> Result<(), Error> {
     program.signal(libc::SIGKILL);
     program.finish(LIMIT).map(drop)
@@ -76,9 +77,9 @@ fn ten_thousand_queue_pairs_and_a_hundred_thousand_regions_leave_no_memory_behin
     let lab = lab()?;
     let words = [&program("exhaust.c")?, "objects", "10000", "100000"];
     let done = lab.host(0).verbs(words).device(ROCE).run(LIMIT)?.expect_success()?;
-    // Some 70 MiB when written: 3.5 KiB a queue pair of 16 + 16, 0.3 KiB a region.
+    // About 70 MiB: 3.5 KiB for a queue pair of 16 + 16 entries, and 0.3 KiB for a region.
     at_most(&done, "resident-full", 128 << 10)?;
-    // 25 s when each queue pair's end looked through all regions.
+    // It would take 25 s if the end of each queue pair searched all regions.
     at_most(&done, "destroyed-ms", 10_000)?;
     let once = number(&done.text(), "resident-once")?;
     at_most(&done, "resident-twice", once + 2048)?;
@@ -125,7 +126,8 @@ fn a_killed_process_leaves_nothing_in_the_broker() -> Result<(), Error> {
     Ok(())
 }
 
-/// Neither polls nor posts receives nor reads events: each kind of work ends as the manual says.
+/// A program that does not poll, post receives or read events: each kind of work ends as the manual
+/// says.
 #[test]
 fn a_peer_that_never_reads_costs_nobody_memory() -> Result<(), Error> {
     let lab = lab()?;
@@ -139,12 +141,12 @@ fn a_peer_that_never_reads_costs_nobody_memory() -> Result<(), Error> {
         let before = number(&side.text(), "resident-before")?;
         at_most(side, "resident-after", before + 4096)?;
     }
-    // As many as receives were posted; the rest was dropped.
+    // As many arrive as receives were posted; the rest was dropped.
     assert_eq!(number(&server.text(), "datagrams")?, 64);
     Ok(())
 }
 
-/// A stopped process answers nothing at all, and its socket fills.
+/// A stopped process does not answer, and its socket's buffer fills.
 #[test]
 fn a_stopped_peer_is_a_retry_error() -> Result<(), Error> {
     let lab = lab()?;
@@ -164,7 +166,7 @@ fn a_stopped_peer_is_a_retry_error() -> Result<(), Error> {
     kill(server)
 }
 
-/// `cmtime` times each step of a thousand connections at once.
+/// `cmtime` measures each step of a thousand connections at once.
 #[test]
 fn cmtime_makes_a_thousand_connections() -> Result<(), Error> {
     let lab = lab()?;
@@ -177,7 +179,7 @@ fn cmtime_makes_a_thousand_connections() -> Result<(), Error> {
     nothing_left(lab.host(0))
 }
 
-/// What became of a client's connections.
+/// Runs a client and returns what became of its connections.
 fn storm(lab: &Lab, mode: &str, port: &str, count: &str) -> Result<Finished, Error> {
     let words = [&program("storm.c")?, mode, &lab.host(0).ipv4(0), port, count, "100"];
     lab.host(1).verbs(words).device(ROCE).run(LIMIT)?.expect_success()
@@ -199,11 +201,12 @@ fn five_thousand_connections_of_each_kind_leave_only_the_listeners() -> Result<(
     let lab = lab()?;
     let accept = storm_server(&lab, "accept", "7001")?;
     let reject = storm_server(&lab, "reject", "7002")?;
-    // Keeps the client's broker: it would end between two clients if this took long.
+    // This keeps the client's broker running. Otherwise it would end between two clients if this took
+    // long.
     let _idle = storm_server_on(&lab, 1, "deaf", "7009")?;
     let brokers = [broker_pid(lab.host(0))?, broker_pid(lab.host(1))?];
     let mut after_first = None;
-    // The second time shows whether the first left anything.
+    // The second round shows whether the first left anything behind.
     for _ in 0..2 {
         let made = storm(&lab, "connect", "7001", "5000")?;
         assert_eq!(number(&made.text(), "established")?, 5000, "{}", made.text());
@@ -220,7 +223,7 @@ fn five_thousand_connections_of_each_kind_leave_only_the_listeners() -> Result<(
         let first = *after_first.get_or_insert(resident);
         for (now, first) in resident.into_iter().zip(first) {
             assert!(now <= first + 4096, "a broker grew from {first} to {now} KiB");
-            // The limits of `CmConfig` hold the broker below this, whatever comes.
+            // The limits of `CmConfig` keep the broker below this in any case.
             assert!(now <= 64 << 10, "a broker has {now} KiB");
         }
     }
@@ -236,7 +239,7 @@ fn a_listener_that_never_reads_is_bounded_and_its_death_frees_all() -> Result<()
     let broker = broker_pid(lab.host(0))?;
     let before = resident_kib(broker)?;
     storm(&lab, "abort", "7001", "20000")?;
-    // These wait for an answer: nobody gives one, and they are given up by hand.
+    // These connections wait for an answer that nobody gives, and the test ends them.
     let words = [&program("storm.c")?, "connect", &lab.host(0).ipv4(0), "7001", "3000", "3000"];
     let waiting = lab.host(1).verbs(words).device(ROCE).spawn()?;
     until("the backlog to be full", LIMIT, || {

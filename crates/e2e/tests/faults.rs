@@ -1,5 +1,5 @@
-//! Paths fail under unmodified programs, and nothing is lost: on the multi-path device every program
-//! must end well, verify what it verifies, and an atomic counter must end exact.
+//! Paths fail while unmodified programs use them, and nothing is lost. On the multi-path device every
+//! program must succeed and verify its data, and an atomic counter must have the exact value.
 
 use polypath_e2e::{
     Direction, End, Error, Finished, Host, Lab, Running, compile_c, pass, until, wait_failover,
@@ -7,7 +7,7 @@ use polypath_e2e::{
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What happens to the links while a program runs.
+/// A fault of the links while a program runs.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     SilentCut,
@@ -18,11 +18,11 @@ enum Fault {
     BothGone,
 }
 
-/// Labs at a time: most of the time the programs wait for what is done to their links.
+/// The largest number of labs at a time. Most of the time the programs wait while links are down.
 const FAULTY: usize = 3;
-/// How long a link stays away where nothing else is said.
+/// How long a link stays away, unless something else is said.
 const AWAY: Duration = Duration::from_secs(2);
-/// For programs to start, and to end after what they had to do.
+/// The time for programs to start, and to end after their work.
 const MARGIN: Duration = Duration::from_secs(30);
 /// The rest of a program's running time after the last link has come back.
 const AFTER: Duration = Duration::from_secs(3);
@@ -30,7 +30,7 @@ const FLAP: Duration = Duration::from_millis(200);
 const FLAPPING: Duration = Duration::from_secs(10);
 
 impl Fault {
-    /// How long it takes from the first to the last event.
+    /// The time from the first to the last event.
     fn duration(self) -> Duration {
         match self {
             Self::Flapping => FLAPPING,
@@ -39,7 +39,7 @@ impl Fault {
         }
     }
 
-    /// Does it, and makes everything good again.
+    /// Causes the fault and mends it.
     fn inflict(self, lab: &Lab) -> Result<(), Error> {
         match self {
             Self::SilentCut => {
@@ -69,7 +69,7 @@ impl Fault {
                 Ok(())
             }
             Self::Flapping => {
-                // Both links in turn, never both at a time, so that traffic is always hit.
+                // The links go down in turn, never both at a time, so that traffic is always hit.
                 let end = Instant::now() + FLAPPING;
                 for link in [0, 1].into_iter().cycle() {
                     if Instant::now() >= end {
@@ -98,7 +98,7 @@ impl Fault {
     }
 }
 
-/// A server and a client that run for a while and know whether all went well.
+/// A server and a client that run for a while and check their results.
 struct Pair {
     server: Running,
     client: Running,
@@ -119,7 +119,8 @@ impl Pair {
     }
 }
 
-/// A perftest program for at least `seconds`. It meets over the link that is never touched alone.
+/// Starts a perftest program for at least `seconds`. It connects over link 1, because most faults hit
+/// only link 0.
 fn perftest(lab: &Lab, program: &str, seconds: u64) -> Result<Pair, Error> {
     let seconds = seconds.to_string();
     let words = [program, "-D", &seconds];
@@ -142,7 +143,7 @@ fn run_perftest(program: &str, fault: Fault, least: Duration) -> Result<(), Erro
     client.expect_line("BW average")?.expect_no_line("Completion with error").map(drop)
 }
 
-/// rping counts its rounds, so it is stopped by its number of rounds; what it lasts shows whether
+/// rping counts its rounds, so its length is set by their number. Afterwards its duration shows whether
 /// that was long enough.
 fn run_rping(fault: Fault) -> Result<(), Error> {
     let _share = polypath_e2e::share(FAULTY);
@@ -152,7 +153,7 @@ fn run_rping(fault: Fault) -> Result<(), Error> {
     let server = ["rping", "-s"].into_iter().chain(words);
     let server = lab.host(0).verbs(server).spawn()?;
     lab.host(0).wait_cm_listen(&server, 7174, MARGIN)?;
-    // Without a count it goes on until it is told to end.
+    // Without a count it runs until it is told to end.
     let client = lab.host(1).verbs(["rping", "-c"].into_iter().chain(words)).spawn()?;
     let pair = Pair { server, client };
     pair.client.wait_line("rdma-ping-9", MARGIN)?;
@@ -174,7 +175,7 @@ fn run_rping(fault: Fault) -> Result<(), Error> {
     Ok(())
 }
 
-/// Our own program: additions, messages, writes and reads, each checked.
+/// Runs our own program, which checks each of its additions, messages, writes and reads.
 fn run_exact(fault: Fault) -> Result<(), Error> {
     let _share = polypath_e2e::share(FAULTY);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/exact.c");
@@ -197,7 +198,7 @@ fn run_exact(fault: Fault) -> Result<(), Error> {
     Ok(())
 }
 
-/// The fault must have been one: the client's host knows of at least one fail-over.
+/// Checks that the fault had an effect: the client's host reports at least one fail-over.
 fn expect_failover(host: &Host, fault: Fault) -> Result<(), Error> {
     if !fault.moves_traffic() {
         return Ok(());

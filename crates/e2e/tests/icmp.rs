@@ -1,6 +1,6 @@
-//! Somebody who is on none of the paths sends ICMP errors about a host's packets: fragmentation needed, port
-//! unreachable, time exceeded, redirect and all others. No ICMP error is authenticated, so none may
-//! change anything.
+//! An attacker that is on none of the paths sends ICMP errors about a host's packets: fragmentation
+//! needed, port unreachable, time exceeded, redirect and all others. ICMP errors are not authenticated,
+//! so none may change anything.
 
 use polypath_e2e::{Error, Lab, Options, Ring};
 use std::collections::BTreeSet;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Sends all of them.
+/// The script that sends all of them.
 const FORGER: &str = include_str!("../c/icmp.pl");
 
-/// UDP ports that sockets of a host are bound to.
+/// The UDP ports that sockets of a host are bound to.
 fn udp_ports(lab: &Lab, host: usize) -> Result<BTreeSet<u16>, Error> {
     let table = lab.host(host).program(["cat", "/proc/net/udp", "/proc/net/udp6"]);
     let table = table.run(LIMIT)?.expect_success()?.text();
@@ -22,8 +22,8 @@ fn udp_ports(lab: &Lab, host: usize) -> Result<BTreeSet<u16>, Error> {
     Ok(table.lines().filter_map(port).collect())
 }
 
-/// All ICMP errors to both hosts about all their sockets, under a transfer, from the address of
-/// neither; then a new connection.
+/// Sends all ICMP errors to both hosts about all their sockets, during a transfer, from an address of
+/// neither. Then makes a new connection.
 fn errors_change_nothing(device: Option<&str>, v6: bool) -> Result<(), Error> {
     let lab = Lab::with(Options { links: 2, ..Options::default() })?;
     let address = |host: usize, link: usize| {

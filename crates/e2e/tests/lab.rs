@@ -1,11 +1,11 @@
-//! The laboratory itself: what it promises about wires, events and cleaning up.
+//! Tests of the lab itself: its wires, its events and its cleaning up.
 
 use polypath_e2e::{Direction, End, Error, Lab, Options, Running, Wiring};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Answers every datagram with itself. Perl is on every Debian machine.
+/// A server that returns every datagram. Perl is on every Debian machine.
 const SERVER: &str = r#"use IO::Socket::INET; $|=1;
 my $s = IO::Socket::INET->new(LocalPort => 7777, Proto => 'udp') or die;
 print "ready\n"; while ($s->recv(my $d, 16)) { print "got $d\n"; $s->send($d) }"#;
@@ -26,7 +26,7 @@ fn server(lab: &Lab) -> Result<Running, Error> {
     Ok(server)
 }
 
-/// Waits until datagrams pass again: after a silence the kernel looks for its neighbour once a second.
+/// Waits until datagrams pass again. After a silence the kernel looks for its neighbour once a second.
 fn wait_passes(lab: &Lab, link: usize) -> Result<(), Error> {
     polypath_e2e::until("packets to pass", LIMIT, || Ok(passes(lab, link)?.then_some(())))
 }
@@ -39,10 +39,10 @@ fn passes(lab: &Lab, link: usize) -> Result<bool, Error> {
     Ok(client.status.success())
 }
 
-/// Something that shows every link event of a host.
+/// Starts a program that shows every link event of a host.
 fn monitor(lab: &Lab, host: usize) -> Result<Running, Error> {
     let monitor = lab.host(host).program(["ip", "monitor", "link"]).spawn()?;
-    // The monitor says nothing when it is ready, so make an event and wait until it is seen.
+    // The monitor does not say when it is ready, so the test makes events until one is seen.
     polypath_e2e::until("the monitor to hear", LIMIT, || {
         lab.host(host).tool("ip", &["link", "set", "lo", "alias", "x"], "")?;
         lab.host(host).tool("ip", &["link", "set", "lo", "alias", ""], "")?;
@@ -143,7 +143,7 @@ fn dropping_a_lab_ends_what_runs_in_it() -> Result<(), Error> {
     })
 }
 
-/// Whoever opens the tap is one more host of the link: what the switch floods comes out of it.
+/// A process that opens the tap is one more host of the link, and gets what the switch floods.
 #[test]
 fn a_tap_is_a_port_of_the_switch() -> Result<(), Error> {
     // Opens the tap (TUNSETIFF, IFF_TAP | IFF_NO_PI) and waits for a frame.
@@ -154,7 +154,7 @@ print "open\n"; sysread($t, my $f, 9000) or die $!; print "frame\n";"#;
     lab.add_tap(0, "guest")?;
     let reader = lab.in_switch(["perl", "-e", READER]).spawn()?;
     reader.wait_line("open", LIMIT)?;
-    // Nobody has the address, so the question for it goes to all ports.
+    // No host has the address, so the ARP request for it goes to all ports.
     let absent = "10.0.0.3";
     let asker = lab.host(0).program(["perl", "-e", CLIENT, absent, "1000"]).spawn()?;
     reader.wait_line("frame", LIMIT)?;

@@ -1,5 +1,5 @@
-//! Programs that look at devices by files and netlink: libibumad's, iproute2's, shells, and every way
-//! of looking that the C library offers.
+//! Programs that examine devices through files and netlink: those of libibumad and iproute2, shells,
+//! and programs that use every function of the C library for this.
 
 use polypath_e2e::{Error, Finished, Lab, PATIENT, compile_c, share};
 use std::path::Path;
@@ -79,7 +79,7 @@ fn counters_count_what_was_carried() -> Result<(), Error> {
         let read = lab.host(host).verbs(["cat", &path]).run(LIMIT)?.expect_success()?;
         Ok(read.text().lines().find_map(|line| line.trim().parse().ok()).unwrap_or(0))
     };
-    // In units of four bytes.
+    // The counter is in units of four bytes.
     assert!(value(1, "port_xmit_data")? > 2_000_000);
     assert!(value(0, "port_rcv_data")? > 2_000_000);
     assert!(value(0, "port_rcv_packets")? > 1000);

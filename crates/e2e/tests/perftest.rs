@@ -1,11 +1,11 @@
-//! perftest, unmodified: every operation, over sizes, service types and ways to connect.
+//! Unmodified perftest: every operation, with many sizes, all service types and both ways to connect.
 
 use polypath_e2e::{Case, matrix};
 use std::time::Duration;
 
 const BANDWIDTH: &[&str] = &["BW average"];
 const LATENCY: &[&str] = &["t_typical"];
-/// `-a` measures the processor's clock anew for each size.
+/// The limit for `-a`, which measures the processor's clock anew for each size.
 const SIZES: Duration = Duration::from_secs(60);
 
 matrix! {

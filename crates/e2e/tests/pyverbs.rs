@@ -1,9 +1,9 @@
-//! rdma-core's own test-suite, as Debian ships it (python3-pyverbs, and the tests in rdma-core's
-//! documentation), unmodified, on both kinds of device.
+//! rdma-core's own test suite, unmodified, as Debian ships it (python3-pyverbs, and the tests in
+//! rdma-core's documentation), on both kinds of device.
 //!
-//! Each test passes or is in the table of `docs/pyverbs.md`, with the words it is skipped with. A
-//! test that fails, one that is skipped and not in the table, and one that is in the table and
-//! passes, are errors; so are rows that no test matches.
+//! Each test passes, or is skipped with the words in the table of `docs/pyverbs.md`. It is an error if
+//! a test fails, if a skipped test is not in the table, if a test in the table passes, or if a row
+//! matches no test.
 
 use polypath_e2e::{Artifacts, Error, Lab};
 use std::collections::BTreeMap;
@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Where Debian's rdma-core has the tests, compressed.
+/// The directory with the tests in Debian's rdma-core, compressed.
 const SHIPPED: &str = "/usr/share/doc/rdma-core/tests";
-/// Debian's own: the one that has its modules.
+/// Debian's Python, which has the modules.
 const PYTHON: &str = "/usr/bin/python3";
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pyverbs.md");
-/// It takes ten seconds on an idle machine.
+/// The time limit; on an idle machine the suite takes ten seconds.
 const LIMIT: Duration = Duration::from_secs(150);
 
-/// What became of a test.
+/// The outcome of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Passed,
@@ -32,22 +32,22 @@ enum Outcome {
 /// A row of the table.
 #[derive(Debug)]
 struct Row {
-    /// Which tests: `module.Class.test`, with `*` for any text.
+    /// The tests: `module.Class.test`, with `*` for any text.
     pattern: String,
-    /// What they say when they skip.
+    /// The words with which they skip.
     words: String,
     when: When,
 }
 
-/// When the tests of a row skip.
+/// The condition under which the tests of a row skip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Always,
-    /// Always, in versions of the suite that have them.
+    /// Always, but not all versions of the suite have them.
     Later,
     /// If the machine lacks something.
     Machine,
-    /// They fail in some versions, whatever the device.
+    /// They fail in some versions of the suite, whatever the device is.
     Broken,
 }
 
@@ -96,7 +96,7 @@ fn read(path: &Path) -> Result<String, Error> {
         .map_err(|source| Error::Os { what: format!("reading {}", path.display()), source })
 }
 
-/// Puts the shipped tests, uncompressed, into a directory of the build.
+/// Uncompresses the shipped tests into a directory of the build.
 fn unpack(name: &str) -> Result<PathBuf, Error> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pyverbs").join(name).join("tests");
     let shipped = Artifacts::get()?.path_of_system(SHIPPED);
@@ -115,7 +115,7 @@ fn unpack(name: &str) -> Result<PathBuf, Error> {
     Err(Error::Missing(problem))
 }
 
-/// Puts an `rdma` tool beside the suite, which asks it for the interface of a device.
+/// Puts an `rdma` tool beside the suite. The suite asks it for the interface of a device.
 fn put_rdma_tool(suite: &Path, device: &str) -> Result<(), Error> {
     let answer = format!(r#"[{{"ifname":"{device}","port":1,"netdev":"eth0"}}]"#);
     let script = format!("#!/bin/sh\necho '{answer}'\n");
@@ -156,16 +156,16 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// The line that begins a test: `method (tests.module.Class.method)`.
+/// The name of the test in the line that begins it: `method (tests.module.Class.method)`.
 fn name_of(line: &str) -> Option<&str> {
     let (method, rest) = line.split_once(" (tests.")?;
     let (name, _) = rest.split_once(')')?;
     (method.starts_with("test_") && name.ends_with(method)).then_some(name)
 }
 
-/// What unittest's verbose output says of each test. What a test itself writes may stand before its
-/// outcome; so the outcome is the last one before the next test, and all are counted against the
-/// summary at the end.
+/// The outcome of each test in unittest's verbose output. Output of the test itself may stand before
+/// its outcome, so the outcome is the last one before the next test. The number of outcomes is compared
+/// with the summary at the end.
 fn outcomes(output: &str) -> Result<BTreeMap<String, Outcome>, String> {
     let mut outcomes = BTreeMap::new();
     let mut current: Option<(&str, Option<Outcome>)> = None;
@@ -204,7 +204,7 @@ fn outcomes(output: &str) -> Result<BTreeMap<String, Outcome>, String> {
     }
 }
 
-/// Where outcomes and table differ, a line each.
+/// The differences between outcomes and table, a line for each.
 fn compare(outcomes: &BTreeMap<String, Outcome>, rows: &[Row]) -> String {
     let mut problems = String::new();
     for (name, outcome) in outcomes {

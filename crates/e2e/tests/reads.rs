@@ -1,17 +1,17 @@
-//! What READs bring that are posted together with requests which change the same memory.
+//! The data of READs that are posted together with requests that change the same memory.
 
 use polypath_e2e::{Error, Lab, PATIENT, compile_c, share};
 use std::path::Path;
 use std::time::Duration;
 
-/// For one run of the program.
+/// The time limit for one run of the program.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// One of a hundred RoCE packets that arrive is lost.
+/// Options of a packet filter rule that drops one of a hundred RoCE packets that arrive.
 const LOSS: &str = "-t raw -A PREROUTING -p udp --dport 4791 -m statistic --mode random \
                     --probability 0.01 -j DROP";
 
-/// Runs the program between two hosts or on one; with loss, if the machine can.
+/// Runs the program between two hosts or on one, with loss if `lossy` and the machine can do it.
 fn run(device: Option<&str>, server: usize, lossy: bool) -> Result<(), Error> {
     let _share = share(PATIENT);
     let program = compile_c(&Path::new(env!("CARGO_MANIFEST_DIR")).join("c/reads.c"))?;

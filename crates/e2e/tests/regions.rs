@@ -1,4 +1,4 @@
-//! Kinds of memory regions that no packaged program uses: `c/regions.c` says what must hold.
+//! Kinds of memory regions that no packaged program uses. `c/regions.c` says what must hold.
 
 use polypath_e2e::{Error, Lab, compile_c};
 use std::path::Path;

@@ -1,12 +1,13 @@
-//! What the kernel does not take as it is: packets larger than an interface that has become smaller, packets
-//! without a route. Transfers go on where there is a way, and where there is none the user learns why.
+//! Packets that the kernel does not send as they are: packets larger than an interface that has become
+//! smaller, and packets without a route. Transfers continue where there is a way. Where there is none,
+//! the user learns why.
 
 use polypath_e2e::{Error, Lab, Options, Ring, Running, until};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A field of all entries of a list of all processes of a host, summed up.
+/// The sum of a field over all entries of a list of all processes of a host.
 fn sum(lab: &Lab, host: usize, list: &str, field: &str) -> Result<u64, Error> {
     let status = lab.host(host).status()?;
     let processes = status["processes"].as_array().into_iter().flatten();
@@ -14,8 +15,8 @@ fn sum(lab: &Lab, host: usize, list: &str, field: &str) -> Result<u64, Error> {
     Ok(entries.filter_map(|entry| entry[field].as_u64()).sum())
 }
 
-/// The MTU of all interfaces of both hosts is lowered below the path MTU of a queue pair in use, and
-/// raised again.
+/// Lowers the MTU of all interfaces of both hosts below the path MTU of a queue pair in use, and raises
+/// it again.
 fn a_smaller_mtu_ends_nothing(device: Option<&str>, v6: bool) -> Result<(), Error> {
     let lab = Lab::with(Options { links: 2, ..Options::default() })?;
     let address = if v6 { lab.host(0).ipv6(0) } else { lab.host(0).ipv4(0) };
@@ -32,7 +33,7 @@ fn a_smaller_mtu_ends_nothing(device: Option<&str>, v6: bool) -> Result<(), Erro
     }
     transfer.client.wait_line("no longer fit the MTU", LIMIT)?;
     set(9000)?;
-    // The news has reached the programs when no more fragments leave.
+    // The programs know the MTU when no more fragments leave.
     let mut before = 0;
     until("whole packets", LIMIT, || {
         transfer.goes_on()?;
@@ -56,7 +57,7 @@ fn a_smaller_mtu_ends_nothing_over_ipv6() -> Result<(), Error> {
     a_smaller_mtu_ends_nothing(Some("roce:eth0"), true)
 }
 
-/// The kernel refuses packets to this address from now on, as a firewall makes it.
+/// Makes the kernel refuse packets to this address from now on, as a firewall does.
 fn forbid(lab: &Lab, host: usize, address: &str) -> Result<(), Error> {
     let to = format!("{address}/32");
     let policy = ["xfrm", "policy", "add", "dir", "out", "src", "0.0.0.0/0", "dst", &to];
@@ -68,10 +69,10 @@ fn a_refused_send_is_the_cause_that_the_error_names() -> Result<(), Error> {
     let lab = Lab::with(Options { links: 1, ..Options::default() })?;
     let address = lab.host(0).ipv4(0);
     let transfer = Ring::start(&lab, Some("roce:eth0"), &address, Some("1"))?;
-    // Both ends, or the other would end the connection first.
+    // Both ends are forbidden to send. Otherwise the other one would end the connection first.
     forbid(&lab, 1, &address)?;
     forbid(&lab, 0, &lab.host(1).ipv4(0))?;
-    // Of the one whose turn it was.
+    // Only the program that had something to send reports it.
     let named = |program: &Running| {
         let text = program.text();
         text.lines().find(|line| line.contains("could not send packets there")).map(str::to_owned)

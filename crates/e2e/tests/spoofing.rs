@@ -1,6 +1,6 @@
-//! Somebody on the network who lies: forged, guessed, replayed and broken packets, sent to hosts in the
-//! middle of a verified transfer. Nothing changes but the counters. What a plain queue pair can't defend
-//! against is in docs/security.md.
+//! An attacker on the network sends forged, guessed, replayed and broken packets to hosts during a
+//! verified transfer. Only counters change. docs/security.md says against what a plain queue pair can't
+//! be defended.
 
 use polypath_e2e::{Error, Lab, Options, Running, compile_c, until};
 use serde_json::Value;
@@ -8,22 +8,23 @@ use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Packets of each kind.
+/// The number of packets of each kind.
 const MANY: &str = "300";
 
-/// Sends packets of one kind to UDP port 4791, from an address of this host or, through a raw socket,
-/// from any. Perl is on every Debian machine.
+/// A script that sends packets of one kind to UDP port 4791, from an address of this host or, through a
+/// raw socket, from any address. Perl is on every Debian machine.
 const LIAR: &str = include_str!("../c/liar.pl");
 
 /// An address of the link that no host has.
 const STRANGER: &str = "10.0.0.77";
 
-/// A liar's run: kind, source address, destination address, queue pair number. It knows no key.
+/// Runs the attacker with a kind, a source address, a destination address and a queue pair number. It
+/// knows no key.
 fn lie(lab: &Lab, host: usize, words: [&str; 4]) -> Result<(), Error> {
     lie_knowing(lab, host, words, [""; 0])
 }
 
-/// The same, by a liar who knows keys.
+/// The same, but the attacker knows keys.
 fn lie_knowing<'a>(
     lab: &Lab,
     host: usize,
@@ -34,7 +35,7 @@ fn lie_knowing<'a>(
     lab.host(host).program(program).run(LIMIT)?.expect_success()?.expect_line("sent").map(drop)
 }
 
-/// Rings with verified data that go on until they are told to end.
+/// Transfers with verified data that continue until they are told to end.
 struct Verified {
     server: Running,
     client: Running,
@@ -53,7 +54,7 @@ impl Verified {
         Ok(Self { server, client })
     }
 
-    /// Goes on for another hundred rounds, without a word of an error.
+    /// Waits for another hundred rounds, in which no error may be reported.
     fn goes_on(&self) -> Result<(), Error> {
         let seen = self.client.lines_from(0).len();
         until("rping to go on", LIMIT, || {
@@ -72,8 +73,8 @@ impl Verified {
     }
 }
 
-/// The sum of all counters of a host whose names begin with one of those that are joined by `+`: the
-/// broker's, and the processes' drops.
+/// The sum of all counters of a host whose names begin with one of `names`, which are joined by `+`:
+/// the broker's counters and the drops of processes.
 fn counted(lab: &Lab, host: usize, names: &str) -> Result<u64, Error> {
     let status = lab.host(host).status()?;
     let mut lists = vec![status["broker"]["counters"].clone()];
@@ -87,7 +88,7 @@ fn counted(lab: &Lab, host: usize, names: &str) -> Result<u64, Error> {
     Ok(named.filter_map(|(_, value)| value.as_u64()).sum())
 }
 
-/// Waits until the counters of host 0 have counted so many more than `before`.
+/// Waits until the counters of host 0 have counted all packets of a kind since `before`.
 fn wait_counted(lab: &Lab, counter: &str, before: u64, lie: &str) -> Result<(), Error> {
     let many: u64 = MANY.parse().unwrap_or_default();
     until(&format!("{counter} to count {lie}"), LIMIT, || {
@@ -99,12 +100,12 @@ fn wait_counted(lab: &Lab, counter: &str, before: u64, lie: &str) -> Result<(), 
     })
 }
 
-/// The queue pair that rping's server serves its client with.
+/// The number of the queue pair with which rping's server serves its client.
 fn served_qpn(lab: &Lab) -> Result<String, Error> {
     connected_qpn(lab, 0)
 }
 
-/// The connected queue pair of a host.
+/// The number of a host's connected queue pair.
 fn connected_qpn(lab: &Lab, host: usize) -> Result<String, Error> {
     let status = lab.host(host).status()?;
     let qps = status["processes"][0]["qps"].as_array().cloned().unwrap_or_default();
@@ -119,7 +120,8 @@ fn lab() -> Result<Lab, Error> {
     Lab::with(Options { links: 2, ..Options::default() })
 }
 
-/// Each lie, and the counter that must have counted all of it at the host lied to.
+/// Sends packets of each kind, and checks the counter that must have counted all of them at the
+/// attacked host.
 fn lies(device: Option<&str>) -> Result<(), Error> {
     let lab = lab()?;
     let transfer = Verified::start(&lab, device)?;
@@ -127,23 +129,23 @@ fn lies(device: Option<&str>) -> Result<(), Error> {
     let (victim, liar) = (lab.host(0).ipv4(0), lab.host(1).ipv4(0));
     let stranger = STRANGER;
     for (kind, from, counter) in [
-        // Data packets: right number of the queue pair, wrong source.
+        // Data packets with the right queue pair number and a wrong source.
         ("write", stranger, "wrong_source"),
         ("send", stranger, "wrong_source"),
         ("ack", stranger, "wrong_source"),
-        // From the peer's own address, but nothing that any host would send.
+        // Packets from the peer's own address that no host would send.
         ("bad-icrc", liar.as_str(), "icrc_wrong"),
         ("truncated", liar.as_str(), "malformed"),
         ("no-such-qp", liar.as_str(), "unknown_qp"),
         ("other-service", liar.as_str(), "dropped_service"),
-        // Sequence numbers that are not expected: behind, or ahead. On both devices, since a multi-path
-        // queue pair takes plain packets, too.
+        // PSNs that are not expected: behind, or ahead. They are sent to both devices, because a
+        // multi-path queue pair accepts plain packets, too.
         ("far-psn", liar.as_str(), "duplicate_requests+out_of_order"),
         ("write", liar.as_str(), "duplicate_requests+out_of_order"),
         ("read", liar.as_str(), "dropped_no_original+out_of_order"),
         ("read-wide", liar.as_str(), "dropped_no_original+out_of_order"),
         ("atomic", liar.as_str(), "dropped_no_original+out_of_order"),
-        // Answers to what was answered long ago, or never asked.
+        // Answers to requests that were answered long ago, or never sent.
         ("ack", liar.as_str(), "duplicate_responses+dropped_malformed"),
         ("nak", liar.as_str(), "duplicate_responses+dropped_malformed"),
         ("read-response", liar.as_str(), "duplicate_responses+dropped_malformed"),
@@ -152,13 +154,13 @@ fn lies(device: Option<&str>) -> Result<(), Error> {
         ("read-response", stranger, "wrong_source"),
         // A datagram with a wrong Q_Key.
         ("qkey", liar.as_str(), "qp1_dropped_qkey_wrong"),
-        // Multi-path: data without an association, HELLO for a pair of queue pairs that is none,
-        // CONTROL and joins without the key.
+        // Multi-path: data without an association, a HELLO for queue pairs that are not connected to
+        // each other, and CONTROL and joins without the key.
         ("mp-data", liar.as_str(), "wrong_source"),
         ("hello", liar.as_str(), "control_"),
         ("control", liar.as_str(), "control_"),
         ("control", stranger, "control_"),
-        // Connection management: requests nobody can be sent to, ends of connections that are not.
+        // Connection management: requests for no service, and ends of connections that do not exist.
         ("rej", liar.as_str(), "cm_mads_unmatched"),
         ("rej-timeout", liar.as_str(), "cm_mads_unmatched"),
         ("rep", liar.as_str(), "cm_mads_unmatched"),
@@ -190,19 +192,20 @@ fn lies_change_nothing_on_the_multi_path_device() -> Result<(), Error> {
     lies(None)
 }
 
-/// What docs/security.md says can't be defended against: the right number with a wrong key ends the queue
-/// pair, and does no more.
+/// As docs/security.md says, this can't be defended against: the right number with a wrong key ends the
+/// queue pair, and does no more.
 #[test]
 fn the_right_number_with_a_wrong_key_ends_the_queue_pair() -> Result<(), Error> {
     let lab = lab()?;
     let transfer = Verified::start(&lab, Some("roce:eth0"))?;
     let qpn = served_qpn(&lab)?;
     let (victim, liar) = (lab.host(0).ipv4(0), lab.host(1).ipv4(0));
-    // Until it succeeds: whether a guess comes before the peer's own packet is chance.
+    // The attack is repeated until it succeeds, because it depends on chance whether a guess comes
+    // before the peer's own packet.
     let words = ["perl", "-e", LIAR, "wrong-key", &liar, &victim, &qpn, "1000000000"];
     let _guesses = lab.host(1).program(words).spawn()?;
     let server = &transfer.server;
-    // rping says nothing, and waits for ever, if it has only receives outstanding.
+    // If rping has only receives outstanding, it says nothing and waits for ever.
     until("the queue pair to end", LIMIT, || {
         let status = lab.host(0).status()?;
         let qps = status["processes"][0]["qps"].as_array().cloned().unwrap_or_default();
@@ -230,7 +233,7 @@ fn node_guid(lab: &Lab, host: usize, device: Option<&str>) -> Result<String, Err
         .ok_or_else(|| Error::Missing(format!("no GUID: {}", info.text())))
 }
 
-/// A REQ that names the queue pair of a connection says that its owner has forgotten the connection. Both the
+/// A REQ with the queue pair of a connection says that its owner has forgotten the connection. Both the
 /// GUID and the number must be right, and the address must be the peer's.
 fn stale_requests(device: Option<&str>) -> Result<(), Error> {
     let lab = lab()?;
@@ -248,7 +251,7 @@ fn stale_requests(device: Option<&str>) -> Result<(), Error> {
         wait_counted(&lab, counter, before, &format!("{kind} from {from}"))?;
         transfer.goes_on()?;
     }
-    // What can't be told from a peer that has restarted.
+    // This REQ can't be distinguished from that of a peer that has restarted.
     lie_knowing(&lab, 1, ["req-stale", &peer, &victim, &qpn], [&*guid])?;
     until("the connection to end", LIMIT, || {
         let ended = |program: &Running| {
@@ -272,7 +275,7 @@ fn a_request_ends_the_connection_of_its_queue_pair_only_from_the_peer_on_the_mul
     stale_requests(None)
 }
 
-/// A program on host 0 with one queue pair that tells each message it gets.
+/// A program on host 0 with one queue pair that reports each message it gets.
 struct Target {
     program: Running,
     qpn: String,
@@ -298,13 +301,13 @@ impl Target {
         Ok(Self { program, qpn, qkey, rkey, address })
     }
 
-    /// The messages it has told.
+    /// The messages it has reported.
     fn messages(&self) -> Vec<String> {
         let lines = self.program.lines_from(0).into_iter().map(|line| line.text);
         lines.filter(|line| line.starts_with("message")).collect()
     }
 
-    /// Waits for so many messages in all, and gives them.
+    /// Waits until it has reported `count` messages in total, and returns them.
     fn wait_messages(&self, count: usize) -> Result<Vec<String>, Error> {
         until(&format!("{count} messages"), LIMIT, || {
             self.program.expect_alive()?;
@@ -314,7 +317,7 @@ impl Target {
     }
 }
 
-/// UD has no peer: the Q_Key alone decides.
+/// UD has no connected peer, so the Q_Key alone decides.
 fn guessed_qkeys(device: Option<&str>) -> Result<(), Error> {
     let lab = lab()?;
     let target = Target::start(&lab, device, &["ud"])?;
@@ -343,8 +346,8 @@ fn a_datagram_needs_the_q_key_of_the_programs_queue_pair_on_the_multi_path_devic
     guessed_qkeys(None)
 }
 
-/// UC has no sequence to guess: the peer's address and the number are enough for a SEND, and a WRITE needs
-/// its key. A wrong guess never ends the queue pair.
+/// UC has no PSN to guess: the peer's address and the queue pair number suffice for a SEND; a WRITE
+/// needs its key as well. A wrong guess never ends the queue pair.
 fn guesses_at_uc(device: Option<&str>) -> Result<(), Error> {
     let lab = lab()?;
     let (victim, peer) = (lab.host(0).ipv4(0), lab.host(1).ipv4(0));
@@ -355,7 +358,7 @@ fn guesses_at_uc(device: Option<&str>) -> Result<(), Error> {
         ("uc-send", STRANGER, "wrong_source"),
         ("uc-right-key", STRANGER, "wrong_source"),
         ("uc-between", STRANGER, "wrong_source"),
-        // RC's opcodes are of another service.
+        // RC's opcodes belong to another service.
         ("send", &peer, "dropped_service"),
         ("no-such-qp", &peer, "unknown_qp"),
         ("uc-middle", &peer, "dropped_malformed"),
@@ -369,14 +372,14 @@ fn guesses_at_uc(device: Option<&str>) -> Result<(), Error> {
         target.program.expect_alive()?;
     }
     assert_eq!(target.messages(), [""; 0], "no guess was right");
-    // Of the message that a guess comes into, nothing is told.
+    // The message into which a guess comes is not reported.
     lie_knowing(&lab, 1, ["uc-between", &peer, &victim, &target.qpn], keys)?;
     let messages = target.wait_messages(many)?;
     assert!(
         messages.iter().all(|m| m.contains("8 bytes: between! memory:") && !m.contains("forged")),
         "{messages:?}"
     );
-    // A WRITE tells nothing: the SENDs behind it say what it has left in the memory.
+    // A WRITE reports nothing, but the SENDs after it show what it has left in the memory.
     lie_knowing(&lab, 1, ["uc-right-key", &peer, &victim, &target.qpn], keys)?;
     lie_knowing(&lab, 1, ["uc-send", &peer, &victim, &target.qpn], keys)?;
     let messages = target.wait_messages(2 * many)?;

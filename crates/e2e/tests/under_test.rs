@@ -1,5 +1,5 @@
-//! `polypath run --fault` and `--pcap`: unmodified programs over a network that is made worse, and what it
-//! carried.
+//! `polypath run --fault` and `--pcap`: unmodified programs on a network with faults, and the packets
+//! that it carried.
 
 use polypath_e2e::{Artifacts, Error, Lab, PATIENT, Scratch, share};
 use std::path::Path;
@@ -7,14 +7,15 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The command line of a program under test.
+/// Makes the command line of a program under test.
 fn run(options: &[&str], program: &[&str]) -> Result<Vec<String>, Error> {
     let command = Artifacts::get()?.command.to_string_lossy().into_owned();
     let words = [command.as_str(), "run"].into_iter().chain(options.iter().copied());
     Ok(words.chain(["--"]).chain(program.iter().copied()).map(str::to_owned).collect())
 }
 
-/// Whatever befalls its packets, a program gets what was sent, and `polypath status` says what it was.
+/// Whatever happens to its packets, a program gets what was sent, and `polypath status` says what
+/// happened.
 #[test]
 fn faults_befall_packets_and_not_data() -> Result<(), Error> {
     let _share = share(PATIENT);
@@ -22,7 +23,7 @@ fn faults_befall_packets_and_not_data() -> Result<(), Error> {
     let address = lab.host(0).ipv4(0);
     let options =
         ["--device", "roce", "--fault", "loss=1%,dup=1%,reorder=2%,corrupt=0.5%,delay=1ms~500us"];
-    // The server loses packets too, and stays to be asked.
+    // The server loses packets too, and stays so that the client can ask again.
     let server = run(&options, &["rping", "-s", "-P", "-a", &address, "-S", "30000"])?;
     let server = lab.host(0).program(server).spawn()?;
     lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
@@ -38,7 +39,7 @@ fn faults_befall_packets_and_not_data() -> Result<(), Error> {
     server.expect_alive()
 }
 
-/// An error of the settings says which part is wrong; one of the file lets the program run.
+/// An error in the settings says which part is wrong. An error of the file lets the program run.
 #[test]
 fn what_is_wrong_with_the_options_is_said() -> Result<(), Error> {
     let _share = share(PATIENT);
@@ -57,7 +58,7 @@ fn what_is_wrong_with_the_options_is_said() -> Result<(), Error> {
     Ok(())
 }
 
-/// A capture of each end has the packets of both, in whole blocks, and no file is overwritten.
+/// The capture of each end contains the packets of both ends, in whole blocks. No file is overwritten.
 #[test]
 fn packets_are_written_to_a_file() -> Result<(), Error> {
     let _share = share(PATIENT);
@@ -87,7 +88,7 @@ fn words(line: &str) -> Vec<&str> {
     line.split(' ').collect()
 }
 
-/// How many packets of RC SENDs a capture has.
+/// The number of RC SEND packets in a capture.
 fn sends(file: &Path) -> usize {
     let bytes = std::fs::read(file).expect("a file of this user");
     let word =
@@ -98,7 +99,7 @@ fn sends(file: &Path) -> usize {
             let packet = &bytes[at + 28..][..word(at + 20) as usize];
             assert_eq!((packet[0], packet[9]), (0x45, 17), "IPv4, UDP");
             assert_eq!(u16::from_be_bytes([packet[22], packet[23]]), 4791);
-            // SEND first, middle, last, last with immediate, only, only with immediate.
+            // The opcodes of SEND: first, middle, last, last with immediate, only, only with immediate.
             sends += usize::from(packet[28] <= 5);
         }
         at += word(at + 4) as usize;

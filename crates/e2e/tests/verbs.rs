@@ -1,4 +1,4 @@
-//! rdma-core's own verbs programs, unmodified.
+//! Unmodified verbs programs of rdma-core.
 
 use polypath_e2e::{Case, End, Error, Lab, PATIENT, compile_c, matrix, share};
 use std::path::Path;
@@ -39,7 +39,7 @@ fn run_for(
     lab.host(0).verbs(program.split(' ')).device(device).run(limit)?.expect_success()
 }
 
-/// Runs one of our own C programs, which talks to itself and checks what it gets, on both devices.
+/// Runs one of our own C programs on both devices. It sends to itself and checks what it gets.
 fn run_own(name: &str) -> Result<(), Error> {
     run_own_for(name, LIMIT)
 }
@@ -59,7 +59,7 @@ fn memory_that_was_given_up_is_an_error_of_the_access_and_never_a_signal() -> Re
     run_own_for("gone", Duration::from_secs(60))
 }
 
-/// 100,000 WRITEs, of which each packet may have to be sent again.
+/// 100,000 WRITEs, each of whose packets may have to be sent again.
 #[test]
 fn a_buffer_that_changes_while_it_is_sent_ends_nothing() -> Result<(), Error> {
     run_own_for("changing", Duration::from_secs(60))
@@ -85,7 +85,7 @@ fn datagrams_reach_any_number_of_destinations_and_none_is_too_long() -> Result<(
     run_own("datagrams")
 }
 
-/// Each device has an interface of its own; so has each a membership.
+/// Each device has its own interface, and so has each multicast membership.
 #[test]
 fn queue_pairs_of_two_devices_in_one_group_hear_each_its_own_interface() -> Result<(), Error> {
     let _share = share(PATIENT);
@@ -146,8 +146,8 @@ fn devinfo_shows_an_active_port_and_the_gids_in_rxe_order() -> Result<(), Error>
     Ok(())
 }
 
-/// The receiver of a message stops its queue pair upon the completion; the sender must have its
-/// acknowledgement all the same.
+/// The receiver of a message stops its queue pair upon the completion. The sender must get its
+/// acknowledgement nevertheless.
 fn the_last_message_is_acknowledged(way: &str) -> Result<(), Error> {
     let _share = share(PATIENT);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/last.c");
@@ -170,7 +170,8 @@ fn a_message_is_acknowledged_before_its_receiver_is_destroyed() -> Result<(), Er
     the_last_message_is_acknowledged("destroy")
 }
 
-/// Both ends wait for the peer's WRITE in their memory: the lanes' threads must take it in.
+/// Both ends wait for the peer's WRITE to appear in their memory, so the lanes' threads must receive
+/// it.
 #[test]
 fn messages_go_on_although_nobody_polls_a_completion_queue() -> Result<(), Error> {
     let _share = share(PATIENT);

@@ -1,4 +1,4 @@
-//! `polypath watch`: a link goes down under traffic, and who watches sees what came of it.
+//! `polypath watch`: a link goes down under traffic, and a watcher sees what happened.
 
 use polypath_e2e::{End, Error, Lab, PATIENT, Running, share};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Waits for an event of a kind, in which `wanted` finds what it looks for.
+/// Waits for an event of a kind for which `wanted` returns true.
 fn event(watcher: &Running, kind: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value, Error> {
     polypath_e2e::until(&format!("a {kind} from `polypath watch`"), LIMIT, || {
         watcher.expect_alive()?;
@@ -38,7 +38,7 @@ fn a_watcher_sees_the_fail_over_with_its_cause_and_time() -> Result<(), Error> {
     let client = lab.host(1).verbs(client).spawn()?;
     lab.wait_traffic(&[&server, &client], 10_000_000, LIMIT)?;
 
-    // What came before is told first.
+    // Earlier events are reported first.
     let watcher = lab.host(1).watch(&["--past"])?;
     event(&watcher, "process_came", |event| event["program"] == "ib_write_bw")?;
 
@@ -46,7 +46,7 @@ fn a_watcher_sees_the_fail_over_with_its_cause_and_time() -> Result<(), Error> {
     lab.link_down(0, End::Both)?;
     let link = event(&watcher, "link_down", |event| event["fields"]["interface"] == "eth0")?;
     assert_eq!((&link["pid"], &link["level"]), (&Value::Null, &Value::from("warning")));
-    // The other end has lost its link too, and may be the first to say so, by the other path.
+    // The other end has lost its link too, and may be the first to report it, on the other path.
     let reasons = ["link_down", "peer_notice"];
     let moved = event(&watcher, "failover", |event| {
         event["fields"]["reason"].as_str().is_some_and(|reason| reasons.contains(&reason))
@@ -67,7 +67,7 @@ fn a_watcher_sees_the_fail_over_with_its_cause_and_time() -> Result<(), Error> {
     event(&watcher, "link_up", |event| event["fields"]["interface"] == "eth0")?;
     event(&watcher, "path_up", |event| event["fields"]["path"] == moved["fields"]["from"])?;
 
-    // The other end of the connection goes, and with it this one.
+    // The other end of the connection ends, and this end with it.
     client.signal(libc::SIGKILL);
     event(&watcher, "process_gone", |event| event["pid"] == moved["pid"])?;
     Ok(())

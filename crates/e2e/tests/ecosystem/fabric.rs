@@ -8,7 +8,7 @@ use std::time::Duration;
 const WAITS: Ready = Ready::Tcp(47592);
 const SIZES: &[&str] = &["64k", "1m"];
 
-/// fi_pingpong with these options.
+/// Makes a case of fi_pingpong with these options.
 macro_rules! pingpong {
     ($options:literal, $expect:expr) => {
         Case::two(
@@ -45,7 +45,7 @@ fn fi_info_lists_each_device() -> Result<(), Error> {
     Ok(())
 }
 
-/// The link dies in silence under a transfer; the program ends well and finds its data right.
+/// The link dies silently during a transfer. The program succeeds and finds its data right.
 #[test]
 #[ignore = "long: make ecosystem runs it"]
 fn a_silent_cut_is_not_noticed() -> Result<(), Error> {
@@ -62,7 +62,7 @@ fn a_silent_cut_is_not_noticed() -> Result<(), Error> {
     lab.cut(0, Direction::Both)?;
     wait_failover(lab.host(1), &[&client], LIMIT)?;
     pass(AWAY);
-    // It says good-bye over TCP, which knows one link.
+    // It ends over TCP, which uses only one link.
     lab.heal(0)?;
     client.finish(LONG)?.expect_success()?.expect_line("64k")?;
     server.finish(LIMIT)?.expect_success()?;

@@ -1,8 +1,8 @@
-//! Debian's programs and libraries that use verbs, unmodified, between two hosts: UCX, libfabric, MPI,
+//! Unmodified programs and libraries of Debian that use verbs, between two hosts: UCX, libfabric, MPI,
 //! rsockets and others, on plain RoCE devices and on the multi-path device.
 //!
-//! Most are long and need packages of their own; `make ecosystem` installs those and runs all. Of
-//! each library the shortest is part of `make test`.
+//! Most take long and need additional packages. `make ecosystem` installs the packages and runs all
+//! tests. The shortest test of each library is part of `make test`.
 
 /// Makes each case a test between two hosts, on plain RoCE and on the multi-path device.
 macro_rules! programs {
@@ -25,7 +25,7 @@ macro_rules! programs {
     };
 }
 
-/// For any of the programs here, on a machine that has much else to do.
+/// The time limit for any of the programs here, on a busy machine.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 
 mod fabric;

@@ -1,5 +1,5 @@
-//! MPI over UCX: one process on each of two hosts, started by each implementation's own `mpirun`, which
-//! reaches the other host through a script where it would otherwise use ssh.
+//! MPI over UCX: one process on each of two hosts. Each implementation's own `mpirun` starts them, and
+//! reaches the other host through a script instead of ssh.
 
 use super::LIMIT;
 use polypath_e2e::{
@@ -15,10 +15,10 @@ enum Mpi {
     Mpich,
 }
 
-/// Writes what takes the place of ssh: a program that is given a host, which is always the other one,
-/// and a command.
+/// Writes the program that takes the place of ssh. Its arguments are a host, which is always the other
+/// one, and a command.
 fn agent(lab: &Lab, scratch: &Scratch) -> Result<PathBuf, Error> {
-    // A host of another name.
+    // The script gives the host another name.
     let script = format!(
         "#!/bin/sh\nshift\nexport TMPDIR=\"$(dirname \"$0\")\"\nexec nsenter --net={} unshare --uts \
          sh -c 'hostname other; exec sh -c \"$0\"' \"$*\"\n",
@@ -46,7 +46,7 @@ fn start(
     let addresses = [lab.host(0).ipv4(1), lab.host(1).ipv4(1)];
     let words = match mpi {
         Mpi::Open => format!(
-            // Open MPI 5 does not know this host by an address of it.
+            // Open MPI 5 does not recognise this host by its address.
             "mpirun.openmpi --bind-to none --mca pml ucx --mca osc ucx --mca btl ^openib,ofi \
              -x UCX_TLS --host localhost:1,{}:1 -np 2 {program} {seconds}",
             addresses[1]
@@ -57,10 +57,10 @@ fn start(
             addresses[0], addresses[1]
         ),
     };
-    // Without TCP and shared memory it is our devices or nothing.
+    // Without TCP and shared memory, only our devices are left.
     let words: Vec<_> = words.split_whitespace().map(str::to_owned).collect();
     let command = lab.host(0).verbs(words).device(device).env("UCX_TLS", "rc_v,ud_v,self");
-    // So is the agent called in Open MPI 4 and in what starts the processes of Open MPI 5.
+    // Open MPI 4, and the launcher of Open MPI 5's processes, call the agent in this way.
     let command =
         command.env("OMPI_MCA_plm_rsh_agent", &agent).env("PRTE_MCA_plm_ssh_agent", &agent);
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1").spawn()
@@ -82,7 +82,7 @@ fn a_silent_cut_is_not_noticed(mpi: Mpi) -> Result<(), Error> {
     let scratch = Scratch::new(&format!("{mpi:?}-cut"))?;
     let run = start(&lab, &scratch, mpi, None, "10")?;
     run.wait_line("the first round is right", LIMIT)?;
-    // UCX chooses its address of the device by itself: the link that carries the most is cut.
+    // UCX chooses an address of the device by itself, so the link that carries the most is cut.
     let before = lab.received_bytes()?;
     let carrier = until("traffic", LIMIT, || {
         let now = lab.received_bytes()?;

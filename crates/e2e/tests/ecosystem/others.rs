@@ -3,8 +3,8 @@
 use super::LIMIT;
 use polypath_e2e::{Case, Ready};
 
-/// qperf's tests of reliable connections. Without `-cm 1` qperf knows LIDs only, as InfiniBand has
-/// them, and so it does for UC and UD: those fail on any RoCE device.
+/// qperf's tests of reliable connections. Without `-cm 1`, qperf supports only LIDs, as InfiniBand has
+/// them. It has no such option for UC and UD, so these fail on any RoCE device.
 macro_rules! qperf {
     ($tests:literal, $expect:expr) => {
         Case::two(
@@ -17,7 +17,7 @@ macro_rules! qperf {
     };
 }
 
-/// fio's rdma engine: the job that reads is the server, whatever the client's verb.
+/// fio's rdma engine. The job that reads is the server, whatever the client's verb is.
 macro_rules! fio {
     ($verb:literal, $size:literal) => {
         Case::two(
@@ -57,7 +57,8 @@ programs! {
     fio_writes: fio!("write", "16m");
     #[ignore = "long: make ecosystem runs it"]
     fio_reads: fio!("read", "16m");
-    /// No more messages than the server has receives posted at the start: fio asks for no RNR retry.
+    /// There are no more messages than the server has receives posted at the start, because fio sets no
+    /// RNR retries.
     #[ignore = "long: make ecosystem runs it"]
     fio_sends: fio!("send", "1m");
 }

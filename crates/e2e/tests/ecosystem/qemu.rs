@@ -1,4 +1,4 @@
-//! QEMU moves a guest from one host to the other over RDMA (`migrate rdma:…`).
+//! QEMU migrates a guest from one host to the other over RDMA (`migrate rdma:…`).
 
 use std::time::Duration;
 
@@ -6,13 +6,14 @@ use polypath_e2e::{Direction, Error, Lab, PATIENT, Scratch, pass, share, wait_fa
 
 use super::LIMIT;
 
-/// Memory of the guest that holds something: where it begins, and how much.
+/// The offset and the length in bytes of the part of the guest's memory that is filled.
 const FILLED_AT: usize = 32 << 20;
 const FILLED: usize = 96 << 20;
-/// Longer than all that is moved takes at the rate that the cut test sets.
+/// A time limit that is longer than the migration takes at the rate that the cut test sets.
 const SLOW: Duration = Duration::from_secs(120);
 
-/// The same in each run; no page is like another, so that QEMU sends them all.
+/// The contents of the guest's memory: the same in each run, and no two pages alike, so that QEMU sends
+/// them all.
 fn contents() -> Vec<u8> {
     let mut x = 0x9e37_79b9_7f4a_7c15u64;
     let mut next = || {
@@ -24,8 +25,8 @@ fn contents() -> Vec<u8> {
     (0..FILLED / 8).flat_map(|_| next()).collect()
 }
 
-/// Moves a guest that stands still, with `settings` of the monitor, and compares its memory. `during` is
-/// called when the first of it has moved.
+/// Migrates a stopped guest with these `settings` of the monitor, and compares its memory. `during` is
+/// called when the first part has been moved.
 fn migrate(
     name: &str,
     device: Option<&str>,
@@ -82,7 +83,7 @@ fn a_guest_moves_on_mp() -> Result<(), Error> {
     migrate("qemu-mp", None, "", |_| Ok(()))
 }
 
-/// All of the guest's memory is registered at once, and nothing is looked at before it is sent.
+/// All of the guest's memory is registered at once, and QEMU does not check pages before it sends them.
 #[test]
 #[ignore = "needs packages of its own: make ecosystem runs it"]
 fn a_guest_whose_memory_is_pinned_moves() -> Result<(), Error> {

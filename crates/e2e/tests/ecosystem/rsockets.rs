@@ -1,12 +1,12 @@
-//! Sockets over RDMA: librdmacm's own programs, and TCP programs under its librspreload.
+//! Sockets over RDMA: librdmacm's own programs, and TCP programs with its librspreload.
 //!
-//! udpong is missing: rsockets' datagrams address by LID, which no RoCE device has.
+//! udpong is missing, because rsockets' datagrams use LIDs, which no RoCE device has.
 
 use super::LIMIT;
 use polypath_e2e::{Case, Error, Lab, PATIENT, Ready, Scratch, share};
 
 const STREAM: Ready = Ready::Cm(7471);
-/// librdmacm1 has it here.
+/// The file's place in the package librdmacm1.
 const PRELOAD: &str = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so";
 
 programs! {
@@ -26,7 +26,7 @@ programs! {
     ).within(LIMIT);
 }
 
-/// A directory with a file of three megabytes, `from`.
+/// Makes a directory with a file of three megabytes, `from`.
 fn files(name: &str) -> Result<Scratch, Error> {
     let files = Scratch::new(name)?;
     let data: Vec<u8> = (0..3_000_000_u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
@@ -63,8 +63,8 @@ fn rcopy_copies_on_mp() -> Result<(), Error> {
     rcopy(None)
 }
 
-/// librspreload hooks `close` and `dup2`: starting the broker out of such a program must not make it
-/// believe that its descriptors were closed.
+/// librspreload intercepts `close` and `dup2`. When such a program starts the broker, librspreload must
+/// not take the program's descriptors for closed.
 fn netcat(device: Option<&str>) -> Result<(), Error> {
     let _share = share(PATIENT);
     let files = files(&format!("nc-{}", device.unwrap_or("mp")))?;

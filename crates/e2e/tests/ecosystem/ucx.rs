@@ -1,14 +1,14 @@
-//! UCX. Its processes are on one machine here, so it has to be kept from shared memory.
+//! UCX. Its processes are on one machine here, so it must not use shared memory.
 //!
-//! Debian 13 builds `ucx_perftest` as an MPI program, too: it takes itself for one, started by
-//! `mpirun`, unless its input is a terminal.
+//! Debian 13 builds `ucx_perftest` as an MPI program, too. It behaves like one that `mpirun` started,
+//! unless its input is a terminal.
 
 use super::LIMIT;
 use polypath_e2e::{Case, Error, Lab, PATIENT, Ready, share};
 
 const WAITS: Ready = Ready::Tcp(13337);
 
-/// A test of ucx_perftest over these transports.
+/// Makes a case of ucx_perftest with these transports.
 macro_rules! perftest {
     ($transports:literal, $test:literal) => {
         Case::two(
@@ -53,7 +53,7 @@ programs! {
     ud_put: perftest!("ud_v", "ucp_put_lat -n 500 -w 50");
     #[ignore = "long: make ecosystem runs it"]
     ud_get: perftest!("ud_v", "ucp_get -s 4096 -n 100 -w 10");
-    /// Its own choice, between TCP and the devices, falls on the devices.
+    /// UCX chooses between TCP and the devices by itself, and takes the devices.
     #[ignore = "long: make ecosystem runs it"]
     own_choice: Case::two(
         "env UCX_TLS=^sm ucx_perftest", WAITS,

@@ -1,10 +1,11 @@
-//! uDAPL (DAT): its own test programs, over the provider that uses RDMA CM.
+//! uDAPL (DAT): its own test programs, with the provider that uses RDMA CM.
 
 use polypath_e2e::{Error, Host, Lab, PATIENT, Ready, Scratch, share};
 
 use super::LIMIT;
 
-/// What takes the place of `/etc/dat.conf`. The parameters are a network interface and a port.
+/// The contents of a file in the place of `/etc/dat.conf`. The parameters are a network interface and a
+/// port.
 const REGISTRY: &str = "lab u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"eth0 0\" \"\"\n";
 
 /// Runs a server and a client of a program.
@@ -34,7 +35,7 @@ fn check(
     }
     let client = start(from, client);
     client.run(LIMIT)?.expect_success()?.expect_line(expect)?;
-    // dapltest's server goes on.
+    // dapltest's server does not end.
     if program == "dapltest" {
         return server.expect_alive();
     }
@@ -72,7 +73,7 @@ programs! {
         "DAPL RC SRQ Test Complete";
     immediate_data_and_atomics: "dtestx", Ready::Tcp(15828), "-P lab -s", "-P lab -h {server}",
         "immed/atomic test PASSED";
-    // By itself dtestcm listens where ports are given to whoever asks for any: its thousand ids do.
+    // By default dtestcm listens in the range of automatic ports, which its thousand ids use.
     a_thousand_connections: "dtestcm", Ready::Cm(7045), "-P lab -s -p 7045",
         "-P lab -h {server} -p 7045", "TOTAL:";
     transactions: "dapltest", Ready::Cm(62000), "-T S -D lab",

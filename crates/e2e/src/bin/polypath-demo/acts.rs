@@ -1,4 +1,4 @@
-//! The programs, what happens to them, and how one sees that nothing went wrong.
+//! The programs of the demonstration, the faults that they meet, and the checks of their results.
 
 use crate::outcome::{Blackout, Outcome};
 use crate::view::View;
@@ -11,27 +11,27 @@ use std::time::{Duration, Instant};
 
 /// Undisturbed time before and after each event.
 const CALM: Duration = Duration::from_millis(2500);
-/// How long a program runs: the events of `disturb` and calm around them.
+/// How long a program runs: the events of `disturb`, and calm before and after them.
 const RUNNING_S: u64 = 15;
 const LIMIT: Duration = Duration::from_secs(60);
 const RPING_PORT: u16 = 7174;
 
-/// A program to be shown.
+/// A program that is shown.
 pub(crate) enum Act {
-    /// Data goes there and back and is compared; each round is numbered.
+    /// rping: data goes there and back and is compared, and each round is numbered.
     Rping,
-    /// A perftest program by name.
+    /// A program of perftest, by name.
     Perftest(&'static str),
-    /// The project's own program that checks every operation.
+    /// The project's own program, which checks every operation.
     Exact,
 }
 
-/// What is shown, in order.
+/// The programs in the order in which they are shown.
 pub(crate) const ACTS: [Act; 4] =
     [Act::Rping, Act::Perftest("ib_write_bw"), Act::Perftest("ib_send_bw"), Act::Exact];
 
 impl Act {
-    /// What it is called.
+    /// Its title.
     pub(crate) fn title(&self) -> String {
         match self {
             Self::Rping => "rping -v -V (verifies every round)".to_owned(),
@@ -42,7 +42,7 @@ impl Act {
         }
     }
 
-    /// Plays it.
+    /// Runs it and its faults, and returns the outcome.
     pub(crate) fn play(&self, lab: &Arc<Lab>, view: &View) -> Result<Outcome, Error> {
         let before = moved(lab)?;
         let (server, client) = self.start(lab)?;
@@ -63,8 +63,8 @@ impl Act {
         })
     }
 
-    /// Starts server and client. They meet over the second link where they meet by TCP, so that the
-    /// silent cut of the first one does not disturb what is no RDMA.
+    /// Starts server and client. Programs that meet over TCP meet over the second link, so that the
+    /// silent cut of the first link does not disturb connections that are not RDMA.
     fn start(&self, lab: &Arc<Lab>) -> Result<(Running, Running), Error> {
         let seconds = RUNNING_S.to_string();
         let meet = lab.host(0).ipv4(1);
@@ -92,7 +92,8 @@ impl Act {
         }
     }
 
-    /// Waits for the end and looks at what was said: operations verified, and the result in words.
+    /// Waits for the end and checks the output. Returns the number of verified operations, and the
+    /// result in words.
     fn judge(&self, server: Running, client: Running) -> Result<(u64, String), Error> {
         match self {
             Self::Rping => {
@@ -132,7 +133,7 @@ fn start_rping(lab: &Lab, rounds: &str) -> Result<(Running, Running), Error> {
     Ok((server, client))
 }
 
-/// rping knows no duration: how many rounds does it make in [`RUNNING_S`]?
+/// Measures how many rounds rping makes in [`RUNNING_S`], because it has no option for a duration.
 fn rping_rounds(lab: &Lab) -> Result<u64, Error> {
     const TRIAL: u64 = 2000;
     let (server, client) = start_rping(lab, &TRIAL.to_string())?;
@@ -180,7 +181,7 @@ fn wrong(program: &str, problem: String) -> Error {
     Error::Program { program: program.to_owned(), problem, output: String::new() }
 }
 
-/// Counts rping's rounds, each of which must follow the one before.
+/// Counts rping's rounds, and fails unless each follows the one before.
 fn consecutive_rounds(text: &str) -> Result<u64, Error> {
     let mut due = 0;
     for line in text.lines() {
@@ -202,7 +203,7 @@ fn number_after(line: &str, mark: &str) -> Option<u64> {
     digits[..end].parse().ok()
 }
 
-/// Iterations and average bandwidth from perftest's table.
+/// The number of iterations, and the average bandwidth in words, from perftest's table.
 fn perftest_result(finished: &Finished) -> Result<(u64, String), Error> {
     let rows = finished.lines.iter().skip_while(|line| !line.text.contains("BW average")).skip(1);
     let fields = rows.map(|line| line.text.split_whitespace().collect::<Vec<_>>());

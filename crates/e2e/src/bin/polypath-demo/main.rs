@@ -1,9 +1,10 @@
-//! The demonstration: two hosts, two links, unmodified programs, and each link fails once.
+//! The demonstration: two hosts, two links, unmodified programs. Each link fails once.
 //!
-//! Every program is run on the multi-path device between the two hosts. While it runs, the link it
-//! uses is cut silently; later, that link having healed, the other one is taken down visibly. What
-//! happens is shown as it happens; the summary at the end says what was moved, verified and how long
-//! traffic stood still. Anything lost, doubled, reordered or corrupt ends it with status 1.
+//! Every program runs on the multi-path device between the two hosts. While it runs, the link it uses
+//! is cut silently. Later, when that link has been mended, the other one is taken down visibly. The
+//! demonstration shows what happens as it happens. The summary at the end says what was moved and
+//! verified, and how long traffic stood still. If anything is lost, doubled, reordered or corrupt, it
+//! exits with status 1.
 
 mod acts;
 mod outcome;

@@ -1,4 +1,4 @@
-//! What the demonstration shows: throughput per link while it runs, events, the summary.
+//! Shows the demonstration: throughput per link while it runs, events, and the summary.
 
 use crate::outcome::Outcome;
 use polypath_e2e::{Error, Failover, Lab, failovers};
@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between two lines of throughput.
+/// The time between two lines of throughput.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Width of a throughput bar at [`BAR_FULL_GBPS`].
+/// The width in characters of a throughput bar at [`BAR_FULL_GBPS`].
 const BAR: usize = 24;
 const BAR_FULL_GBPS: f64 = 24.0;
 
-/// Shows an act while it is played.
+/// Shows an act while it runs.
 pub(crate) struct View {
     shared: Arc<Shared>,
     thread: std::thread::JoinHandle<Result<(), Error>>,
@@ -32,7 +32,7 @@ impl Shared {
 }
 
 impl View {
-    /// Begins to show.
+    /// Begins to show an act.
     pub(crate) fn start(lab: &Arc<Lab>, title: &str) -> Self {
         polypath_e2e::say!("\n=== {title}");
         let shared = Arc::new(Shared {
@@ -55,7 +55,7 @@ impl View {
         self.shared.failovers()
     }
 
-    /// Ends showing.
+    /// Stops showing the act.
     pub(crate) fn finish(self) -> Result<(), Error> {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
@@ -96,7 +96,7 @@ fn watch(lab: &Lab, shared: &Shared) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fail-overs that move traffic away from a path, as both hosts tell them.
+/// The fail-overs that move traffic away from a path, as both hosts report them.
 fn known(lab: &Lab) -> Result<Vec<Failover>, Error> {
     let mut all = failovers(lab.host(0))?;
     all.extend(failovers(lab.host(1))?);
@@ -114,7 +114,7 @@ fn describe(failover: &Failover) -> String {
     format!("{} -> {to}: {}, blackout {blackout_ms:.1} ms", failover.from, failover.reason)
 }
 
-/// The summary of all acts.
+/// Prints the summary of all acts.
 pub(crate) fn summary(outcomes: &[Outcome]) {
     polypath_e2e::say!("\n=== Summary");
     for outcome in outcomes {

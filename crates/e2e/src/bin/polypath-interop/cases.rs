@@ -1,22 +1,22 @@
 //! The programs that are run between Polypath and rxe.
 
-/// What gives a pair of programs its path MTU.
+/// How a pair of programs gets its path MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meeting {
-    /// An option: queue pairs are connected by hand, over TCP.
+    /// By an option: queue pairs are connected by hand, over TCP.
     ByHand,
-    /// The interface: they are connected by the connection manager.
+    /// From the interface: queue pairs are connected by the connection manager.
     Manager,
 }
 
-/// How a server shows that clients may come.
+/// How a server shows that it is ready for clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ready {
-    /// By listening on a TCP port.
+    /// It listens on this TCP port.
     Tcp(u16),
-    /// By listening on a port of the connection manager.
+    /// It listens on this port of the connection manager.
     Manager(u16),
-    /// By writing a line with this text.
+    /// It writes a line with this text.
     Line(&'static str),
 }
 
@@ -30,11 +30,11 @@ pub(crate) struct Pair {
     pub(crate) client: &'static str,
     pub(crate) ready: Ready,
     pub(crate) meeting: Meeting,
-    /// What the client must write.
+    /// The text that the client must write.
     pub(crate) expect: &'static str,
-    /// Whether it is run again with losses.
+    /// Whether it is also run with losses.
     pub(crate) faults: bool,
-    /// Whether Linux or the program can't do it over IPv6.
+    /// Whether Linux or the program does not support it over IPv6.
     pub(crate) ipv4_only: bool,
 }
 
@@ -54,7 +54,7 @@ const fn pair(
 }
 
 impl Pair {
-    /// What is lost is sent again.
+    /// Whether its service sends lost packets again.
     pub(crate) fn is_reliable(&self) -> bool {
         let unreliable = ["UC", "UD", "_uc_", "_ud_", "udaddy", "mckey"];
         !unreliable.iter().any(|word| self.name.contains(word))
@@ -97,8 +97,8 @@ macro_rules! pingpong {
     };
 }
 
-/// A program of perftest with few messages, which the guest has room for if it does not come to take
-/// them for a while, and a timeout of 0.27 s (`-u 16`); its queue pairs connected by hand
+/// A program of perftest. It sends few messages, so that the guest has room for them if it does not
+/// take them for a while, and has a timeout of 0.27 s (`-u 16`). Its queue pairs are connected by hand
 /// or by the connection manager.
 macro_rules! perftest {
     ($command:literal) => {
@@ -126,8 +126,8 @@ macro_rules! perftest {
 
 const PERFTEST_TABLE: &str = "#bytes";
 
-/// All of them. What perftest does not allow is not here: READ and atomics on other than RC, WRITE on
-/// UD.
+/// All pairs. Operations that perftest does not allow are missing: READ and atomics on services other
+/// than RC, and WRITE on UD.
 pub(crate) const PAIRS: &[Pair] = &[
     manager(
         "rping",

@@ -1,4 +1,4 @@
-//! Writing a cpio archive of the "newc" kind, the format of an initramfs (kernel documentation,
+//! Writes a cpio archive of the "newc" kind, the format of an initramfs (kernel documentation,
 //! `driver-api/early-userspace/buffer-format`).
 
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const CHARACTER: u32 = 0o020_600;
 
-/// An archive that is being written. Directories on the way to a file are made by themselves.
+/// An archive that is being written. Parent directories of files are added automatically.
 #[derive(Debug)]
 pub(crate) struct Archive<W> {
     to: W,
@@ -22,12 +22,12 @@ impl<W: Write> Archive<W> {
         Self { to, number: 0, position: 0, known: BTreeSet::new() }
     }
 
-    /// Adds an empty directory, unless something of that name is there already.
+    /// Adds an empty directory, unless the archive contains this name already.
     pub(crate) fn directory(&mut self, path: &str) -> io::Result<()> {
         self.entry(path, DIRECTORY, (0, 0), &[])
     }
 
-    /// Adds a file that may be executed, unless something of that name is there already.
+    /// Adds an executable file, unless the archive contains this name already.
     pub(crate) fn file(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
         self.entry(path, PROGRAM, (0, 0), content)
     }
@@ -79,7 +79,7 @@ impl<W: Write> Archive<W> {
         self.to.write_all(data)
     }
 
-    /// Names and contents end at a multiple of four.
+    /// Pads to a multiple of four bytes, as names and contents require.
     fn pad(&mut self) -> io::Result<()> {
         let missing = self.position.wrapping_neg() % 4;
         self.put(&[0; 4][..missing])

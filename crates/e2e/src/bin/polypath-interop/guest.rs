@@ -1,4 +1,4 @@
-//! The other side: Linux with rxe in a virtual machine, and how commands are run in it.
+//! The other side: Linux with rxe in a virtual machine. Commands run in it through its control ports.
 
 use crate::Problem;
 use polypath_e2e::{Finished, Lab, Running, until};
@@ -7,14 +7,15 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The emulator. Without KVM, which not every machine has, and whose speed nothing here needs.
+/// The emulator. It is used without KVM, because not every machine has KVM and the tests do not need
+/// its speed.
 pub(crate) const EMULATOR: &str = "qemu-system-x86_64";
 /// The guest's addresses on the lab's first link, beside those of its hosts.
 pub(crate) const IPV4: &str = "10.0.0.3";
 pub(crate) const IPV6: &str = "fd00::3";
-/// How long the guest may take to boot on a busy machine.
+/// The longest time that the guest may take to boot on a busy machine.
 const BOOT: Duration = Duration::from_secs(300);
-/// How long a command may take to answer beyond its own limit.
+/// The longest time that a command's answer may take beyond the command's own limit.
 const ANSWER: Duration = Duration::from_secs(30);
 /// The line that ends a command's output, before its status.
 const STATUS: &str = "@@status ";
@@ -26,14 +27,14 @@ const BEGIN: &str = "@@begin ";
 pub(crate) struct Guest {
     emulator: Running,
     directory: PathBuf,
-    /// Where short commands are run, and clients.
+    /// The control port of short commands and of clients.
     pub(crate) client: Port,
-    /// Where servers are run.
+    /// The control port of servers.
     pub(crate) server: Port,
 }
 
 impl Guest {
-    /// Boots it, joined to the lab's first link.
+    /// Boots the guest, joined to the lab's first link.
     pub(crate) fn boot(lab: &Lab, kernel: &Path, initramfs: &Path) -> Result<Self, Problem> {
         const TAP: &str = "guest";
         lab.add_tap(0, TAP)?;
@@ -50,7 +51,7 @@ impl Guest {
             add(&format!("-device virtserialport,nr={},chardev={name},name={name}", number + 1));
         }
         add(&format!("-netdev tap,id=net,ifname={TAP},script=no,downscript=no"));
-        // No offloads: what the guest sends is what a wire would carry.
+        // Without offloads, the guest sends packets as a wire would carry them.
         add("-device virtio-net-pci,netdev=net,mac=52:54:00:00:00:03,host_mtu=9000,romfile=,\
              csum=off,gso=off,guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ufo=off");
         add(&format!("-kernel {} -initrd {}", kernel.display(), initramfs.display()));
@@ -82,12 +83,12 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Runs a short command that must succeed; gives its output.
+    /// Runs a short command that must succeed, and returns its output.
     pub(crate) fn run(&mut self, command: &str) -> Result<String, Problem> {
         self.client.run(command, ANSWER)?.success(command)
     }
 
-    /// What the kernel has said on its console.
+    /// What the kernel has written to its console.
     pub(crate) fn console(&self) -> String {
         self.emulator.text()
     }
@@ -127,16 +128,16 @@ pub(crate) struct Port {
     stream: UnixStream,
     pending: Vec<u8>,
     text: String,
-    /// The number of the command, and whether its output has begun: before that comes what one that was
-    /// given up still had to say.
+    /// The number of the current command.
     number: u32,
+    /// Whether its output has begun. What comes before is the rest of an earlier command that was given up.
     begun: bool,
-    /// The status of a command whose end came while something else was waited for.
+    /// The status of a command that ended while something else was waited for.
     ended: Option<i32>,
 }
 
 impl Port {
-    /// The guest's start counts as command 0.
+    /// The control port of a new guest. The guest's start counts as command 0.
     fn new(stream: UnixStream) -> Self {
         let text = String::new();
         Self { stream, pending: Vec::new(), text, number: 0, begun: false, ended: None }
@@ -158,7 +159,7 @@ impl Port {
         self.finish(limit)
     }
 
-    /// Waits until the command has written `text` in a line.
+    /// Waits until the command has written a line with `text`.
     pub(crate) fn wait_line(&mut self, text: &str, limit: Duration) -> Result<(), Problem> {
         let deadline = Instant::now() + limit;
         loop {
@@ -187,7 +188,7 @@ impl Port {
         Ok(Answer { status, text: std::mem::take(&mut self.text) })
     }
 
-    /// The next line; all but the last of a command are kept as its output.
+    /// Reads the next line. All lines of a command but the last are kept as its output.
     fn line(&mut self, deadline: Instant, what: &str) -> Result<String, Problem> {
         loop {
             if let Some(end) = self.pending.iter().position(|&b| b == b'\n') {
@@ -221,7 +222,7 @@ impl Port {
     }
 }
 
-/// The status in the line that ends a command's output.
+/// The status in the line that ends a command's output, if it is one.
 fn status_of(line: &str) -> Option<i32> {
     Some(line.strip_prefix(STATUS)?.trim().parse().unwrap_or(-1))
 }

@@ -1,6 +1,8 @@
-//! The guest's initramfs: programs of this machine with the libraries they need, and kernel modules.
+//! Builds the guest's initramfs: programs of this machine with the libraries they need, and kernel
+//! modules.
 //!
-//! The guest runs the very programs that run here, so that both ends of a test are of one version.
+//! The guest runs the same program files as this machine, so that both ends of a test have the same
+//! version.
 
 use crate::Problem;
 use crate::cpio::Archive;
@@ -14,12 +16,12 @@ use std::process::Command;
 /// The first program of the guest.
 const INIT: &str = include_str!("init.sh");
 
-/// Modules that are loaded when the guest starts; those they depend on come by themselves.
+/// Modules that are loaded when the guest starts. The modules that they depend on are added.
 const MODULES: [&str; 12] = [
     "virtio_pci",
     "virtio_net",
     "virtio_console",
-    // rxe computes its check sums with what is there when a device is made.
+    // rxe computes its checksums with the implementation that exists when a device is made.
     "crc32_generic",
     "rdma_rxe",
     "rdma_ucm",
@@ -31,7 +33,7 @@ const MODULES: [&str; 12] = [
     "ifb",
 ];
 
-/// Programs of the guest, besides what busybox has. `*` stands for anything.
+/// Programs of the guest, in addition to those of busybox. `*` stands for any text.
 const PROGRAMS: [&str; 15] = [
     "/bin/dash",
     "/bin/ip",
@@ -50,7 +52,7 @@ const PROGRAMS: [&str; 15] = [
     "/usr/bin/ib_atomic_*",
 ];
 
-/// What programs load at run time.
+/// Files that programs load at run time.
 const LOADED: [&str; 4] = [
     // The C library loads it when a thread is cancelled.
     "/lib/x86_64-linux-gnu/libgcc_s.so.1",
@@ -119,7 +121,7 @@ fn decompress(path: &Path) -> Result<Vec<u8>, Problem> {
     Err(Problem::Failed(format!("xz could not read {}", path.display())))
 }
 
-/// The files that a path with at most one `*` in its last part stands for; at least one.
+/// The files that match a path with at most one `*` in its last part. At least one must match.
 fn matching(pattern: &str) -> Result<Vec<PathBuf>, Problem> {
     let missing = || Problem::Failed(format!("nothing of this machine is named {pattern}"));
     let path = Path::new(pattern);
@@ -145,7 +147,7 @@ fn matching(pattern: &str) -> Result<Vec<PathBuf>, Problem> {
 
 /// The shared libraries, and the loader, that a program or library names.
 fn libraries_of(file: &Path) -> Result<Vec<PathBuf>, Problem> {
-    // A file that is no dynamic program, such as a text, names none.
+    // A file that is not dynamically linked, such as a text, names no library.
     let Ok(text) = output(Command::new("ldd").arg(file)) else { return Ok(Vec::new()) };
     if let Some(line) = text.lines().find(|line| line.contains("not found")) {
         return Err(Problem::Failed(format!("{} needs {}", file.display(), line.trim())));
@@ -153,7 +155,7 @@ fn libraries_of(file: &Path) -> Result<Vec<PathBuf>, Problem> {
     Ok(libraries(&text).map(PathBuf::from).collect())
 }
 
-/// The paths in what `ldd` writes.
+/// The paths in the output of `ldd`.
 fn libraries(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| {
         let line = line.trim();

@@ -1,19 +1,19 @@
-//! A Debian kernel with its RDMA modules, downloaded and unpacked once into a cache.
+//! Gets a Debian kernel with its RDMA modules, downloaded and unpacked once into a cache.
 
 use crate::Problem;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The package that names Debian's current kernel.
+/// The package that depends on Debian's current kernel.
 const META_PACKAGE: &str = "linux-image-amd64";
-/// Packages of that one's dependencies that hold parts of the kernel.
+/// Prefixes of the packages, among those dependencies, that contain parts of the kernel.
 const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
 
 /// A kernel that can be booted.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    /// The name under which it keeps its modules, as `uname -r` says it.
+    /// The release, which names its modules directory, as `uname -r` prints it.
     pub(crate) release: String,
     /// The version of its package.
     pub(crate) version: String,
@@ -24,18 +24,18 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Finds it in `cache`, or downloads it there.
+    /// Finds the kernel in `cache`, or downloads it there.
     pub(crate) fn get(cache: &Path) -> Result<Self, Problem> {
         fs::create_dir_all(cache).map_err(|e| Problem::os("making the cache", e))?;
         let fresh = current(cache).or_else(|_| {
-            // The package lists are missing or old.
+            // The package lists may be missing or old.
             output(Command::new("apt-get").args(["-q", "update"]))
                 .map_err(|e| e.or_skip("the package lists can't be renewed"))?;
             current(cache)
         });
         match (fresh, newest(cache)) {
             (Ok(root), _) => Self::unpacked(&root),
-            // Without lists or a network, what was unpacked before will do.
+            // Without lists or a network, the kernel that was unpacked before is used.
             (Err(problem), Some(name)) => {
                 polypath_e2e::say!("using the kernel {name}: {problem}");
                 Self::unpacked(&cache.join(name))
@@ -66,15 +66,16 @@ impl Kernel {
         Ok(Self { release, version: version.trim().to_owned(), image, root: root.to_owned() })
     }
 
-    /// The files of `modules` and all they depend on, in the order in which they can be loaded.
+    /// The files of `modules` and of all modules they depend on, in the order in which they can be
+    /// loaded.
     pub(crate) fn modules(&self, modules: &[&str]) -> Result<Vec<PathBuf>, Problem> {
         let mut files: Vec<PathBuf> = Vec::new();
         for module in modules {
             let mut command = Command::new("/usr/sbin/modprobe");
             command.arg("-d").arg(&self.root).args(["-S", &self.release, "--show-depends", module]);
             let text = match output(&mut command) {
-                // Debian's newest packages don't list what is built in. Whether it is shows when the
-                // kernel has to do without.
+                // Debian's newest packages do not list built-in modules. If a module is really missing,
+                // the guest fails later.
                 Err(problem) if problem.to_string().contains("not found in directory") => {
                     polypath_e2e::say!("module {module}: taken for built in");
                     continue;
@@ -82,9 +83,9 @@ impl Kernel {
                 text => text?,
             };
             for line in text.lines() {
-                // A module that is built in says "builtin".
+                // A built-in module gives the line "builtin".
                 let Some(path) = line.strip_prefix("insmod ") else { continue };
-                // After the path there may be options that this machine would load it with.
+                // After the path there may be options with which this machine would load the module.
                 let path = PathBuf::from(path.split(' ').next().unwrap_or_default());
                 if !files.contains(&path) {
                     files.push(path);
@@ -95,7 +96,7 @@ impl Kernel {
     }
 }
 
-/// Where Debian's current kernel is unpacked, downloaded first if need be.
+/// The directory of Debian's current kernel. It is downloaded and unpacked first if necessary.
 fn current(cache: &Path) -> Result<PathBuf, Problem> {
     let packages = wanted()?;
     let root = cache.join(packages.join("+"));
@@ -106,7 +107,7 @@ fn current(cache: &Path) -> Result<PathBuf, Problem> {
     Ok(root)
 }
 
-/// The packages that the meta package leads to.
+/// The packages of the kernel that the meta package depends on.
 fn wanted() -> Result<Vec<String>, Problem> {
     let text = output(Command::new("apt-cache").args(["depends", "--recurse", META_PACKAGE]))
         .map_err(|e| e.or_skip("there are no package lists (as root: apt-get update)"))?;
@@ -123,7 +124,7 @@ fn wanted() -> Result<Vec<String>, Problem> {
     Ok(packages)
 }
 
-/// Whether a package holds a part of one kernel: the meta packages have no version in their name.
+/// Whether a package contains a part of one kernel. The names of meta packages have no version.
 fn is_part(package: &str) -> bool {
     PARTS.iter().any(|prefix| {
         let rest = package.strip_prefix(prefix).unwrap_or_default();
@@ -133,7 +134,7 @@ fn is_part(package: &str) -> bool {
     })
 }
 
-/// The kernel of the cache that was unpacked last.
+/// The name of the kernel in the cache that was unpacked last.
 fn newest(cache: &Path) -> Option<String> {
     let entries = fs::read_dir(cache).ok()?.flatten();
     let complete = entries.filter_map(|entry| {
@@ -173,7 +174,7 @@ fn download(cache: &Path, root: &Path, packages: &[String]) -> Result<(), Proble
     fs::write(root.join("complete"), version).map_err(os("writing"))
 }
 
-/// Unpacks the image and the modules that could be of use.
+/// Unpacks the image and the modules that may be needed.
 fn unpack(archive: &Path, root: &Path) -> Result<(), Problem> {
     let mut stream = Command::new("dpkg-deb")
         .arg("--fsys-tarfile")
@@ -190,7 +191,7 @@ fn unpack(archive: &Path, root: &Path) -> Result<(), Problem> {
     }
     let result = tar.output().map_err(|e| Problem::os("starting tar", e))?;
     let ended = stream.wait().map_err(|e| Problem::os("waiting for dpkg-deb", e))?;
-    // A package without an image makes tar complain of the pattern; what is missing is found later.
+    // tar reports an error about the pattern if a package has no image. A missing file is found later.
     if ended.success() || result.status.success() {
         return Ok(());
     }
@@ -198,7 +199,7 @@ fn unpack(archive: &Path, root: &Path) -> Result<(), Problem> {
     Err(Problem::Failed(format!("unpacking {}: {words}", archive.display())))
 }
 
-/// What a command writes.
+/// Runs a command that must succeed, and returns its output.
 pub(crate) fn output(command: &mut Command) -> Result<String, Problem> {
     let spoken = format!("{command:?}");
     let output = command.output().map_err(|e| Problem::os(format!("starting {spoken}"), e))?;

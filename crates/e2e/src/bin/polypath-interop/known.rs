@@ -1,9 +1,9 @@
-//! Differences between the statuses that rxe and Polypath give, and those that are known.
+//! Compares the statuses that rxe and Polypath give, and knows which differences are expected.
 
 use crate::statuses::{COUPLES, Seen};
 
-/// Stands for every case in which both ends see the same: asynchronous events are looked at apart from
-/// statuses.
+/// A name that stands for every case that ends in these statuses at both ends. Asynchronous events are
+/// compared under this name, separately from statuses.
 fn any(seen: &Seen) -> String {
     let own = |text: &str| {
         let words = split(text).0.split([' ', ';']).map(str::to_owned);
@@ -17,12 +17,12 @@ fn any(seen: &Seen) -> String {
     }
 }
 
-/// What begins the events in a line.
+/// The text before each event in a line.
 const EVENT: &str = ", event ";
 /// The heading of the table of known differences.
 const HEADING: &str = "## Known differences";
 
-/// Something that one couple sees otherwise than rxe does with rxe.
+/// A case in which one couple sees something else than rxe sees with rxe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) case: String,
@@ -34,7 +34,7 @@ pub(crate) struct Difference {
     pub(crate) seen: String,
 }
 
-/// Statuses and state, and the events.
+/// Splits a text into statuses with state, and events.
 fn split(text: &str) -> (&str, &str) {
     match text.find(EVENT) {
         Some(at) => (&text[..at], &text[at + 2..]),
@@ -42,7 +42,7 @@ fn split(text: &str) -> (&str, &str) {
     }
 }
 
-/// All differences between what the couples saw, each event's once.
+/// All differences between what the couples saw. A difference in events is listed once.
 pub(crate) fn differences(results: &[Vec<Seen>]) -> Vec<Difference> {
     let mut found: Vec<Difference> = Vec::new();
     let Some((reference, others)) = results.split_first() else { return found };
@@ -77,8 +77,8 @@ pub(crate) fn differences(results: &[Vec<Seen>]) -> Vec<Difference> {
     found
 }
 
-/// Reads the table of known differences: case, end, couples joined by commas, what rxe sees, what is
-/// seen, reason.
+/// Reads the table of known differences, with the columns case, end, couples joined by commas, what rxe
+/// sees, what is seen, and reason.
 pub(crate) fn known(page: &str) -> Vec<Difference> {
     let Some((_, section)) = page.split_once(HEADING) else { return Vec::new() };
     let section = section.split("\n## ").next().unwrap_or_default();
@@ -86,7 +86,7 @@ pub(crate) fn known(page: &str) -> Vec<Difference> {
     for line in section.lines().filter(|line| line.starts_with('|')) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let [case, end, couples, reference, seen, reason] = cells[..] else { continue };
-        // The heading, the line below it, and rows that nobody has given a reason.
+        // Skips the heading, the line below it, and rows without a reason.
         if reason.is_empty() || case == "case" || case.starts_with("---") {
             continue;
         }

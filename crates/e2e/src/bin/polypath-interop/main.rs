@@ -1,14 +1,13 @@
-//! Polypath and Linux rxe, against each other.
+//! Interoperability tests of Polypath and Linux rxe.
 //!
-//! A Debian kernel with rxe is booted in a virtual machine whose network is a tap interface of a
-//! laboratory's switch. Unmodified programs run between it and Polypath, either side being server or
-//! client, over IPv4 and IPv6, with every path MTU, and some with losses. Then a program that makes
-//! requests which must fail runs in all four combinations of rxe and Polypath, and what it sees is
-//! compared.
+//! A Debian kernel with rxe is booted in a virtual machine, whose network is a tap interface of a lab's
+//! switch. Unmodified programs run between it and Polypath. Either side is server or client, over IPv4
+//! and IPv6, with every path MTU, and some programs run with losses. Then a program with requests that
+//! must fail runs in all four combinations of rxe and Polypath, and the results are compared.
 //!
-//! The long tables go to `target/interop`. Where the machine has no emulator or can't get a kernel,
-//! it says `SKIPPED` and why, and ends with status 0. Programs that there was no time for are counted as
-//! `NOT RUN`; with `--complete` they count as failures.
+//! The long tables are written to `target/interop`. If the machine has no emulator or can't get a
+//! kernel, the program prints `SKIPPED` and the reason, and exits with status 0. Programs for which
+//! there was no time are counted as `NOT RUN`; with `--complete` they count as failures.
 
 mod cases;
 mod cpio;
@@ -33,7 +32,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// So long runs of programs are begun, unless told otherwise.
+/// The number of minutes after which no further program is begun, unless the command line says
+/// otherwise.
 const MINUTES: u64 = 30;
 const USAGE: &str = "usage: polypath-interop [--only TEXT] [--no-programs] [--no-statuses] [--sample] \
     [--complete] [--minutes N] [--directory PATH] [--update-docs]";
@@ -42,31 +42,31 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/interop.md")
 /// The program whose requests must fail.
 const STATUSES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c/statuses.c");
 
-/// What to run.
+/// What to run, from the command line.
 #[derive(Debug)]
 struct Wishes {
-    /// A part of the names of the programs to run.
+    /// Runs only programs whose names contain this.
     only: String,
     no_programs: bool,
     no_statuses: bool,
-    /// Fewer path MTUs.
+    /// Whether to use fewer path MTUs.
     sample: bool,
-    /// What was not run has failed.
+    /// Whether programs that were not run count as failures.
     complete: bool,
-    /// After so long no further program is begun; those left are counted as not run.
+    /// The time after which no further program is begun. The rest is counted as not run.
     limit: Duration,
-    /// Where kernels are kept and results are written; `None`: `target/interop`.
+    /// The directory for kernels and results; `None` means `target/interop`.
     directory: Option<PathBuf>,
-    /// Writes the result into the page.
+    /// Whether to write the result into the page.
     update_docs: bool,
 }
 
-/// What came out.
+/// The results.
 #[derive(Debug, Default)]
 struct Results {
     outcomes: Vec<Outcome>,
     statuses: Vec<Vec<Seen>>,
-    /// Runs that there was no time for.
+    /// The number of runs for which there was no time.
     not_run: usize,
 }
 
@@ -157,7 +157,7 @@ fn run(wishes: &Wishes) -> Result<bool, Problem> {
     Ok(judge(wishes, &directory, &kernel, &results)? && complaints.is_empty())
 }
 
-/// Runs everything that is wished for.
+/// Runs everything that the command line asks for.
 fn play(
     sides: &mut Sides<'_>,
     wishes: &Wishes,
@@ -194,7 +194,7 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("    {line}\n")).collect()
 }
 
-/// Writes the tables and tells whether all is well.
+/// Writes the tables, and decides whether all is well.
 fn judge(
     wishes: &Wishes,
     directory: &Path,
@@ -263,7 +263,7 @@ fn judge(
             report::rows(&unknown)
         );
     }
-    // Kernels differ: what one shows in another way is still a difference.
+    // Kernels differ: a difference that one of them shows in another way still exists.
     let is_gone = |known: &&Difference| {
         let Difference { case, end, couple, .. } = known;
         !differences.iter().any(|d| (&d.case, &d.end, &d.couple) == (case, end, couple))
@@ -278,16 +278,16 @@ fn judge(
     Ok(failed == 0 && unknown.is_empty() && (results.not_run == 0 || !wishes.complete))
 }
 
-/// A package with its version.
+/// The name and version of an installed package.
 fn installed(package: &str) -> String {
-    // Of rdma-core, the library is what programs use.
+    // Of rdma-core, programs use the library.
     let name = if package == "rdma-core" { "libibverbs1" } else { package };
     let mut query = std::process::Command::new("dpkg-query");
     let version = kernel::output(query.args(["-W", "-f", "${Version}", name]));
     format!("{package} {}", version.unwrap_or_else(|_| "of unknown version".to_owned()))
 }
 
-/// What the machine must offer.
+/// Fails unless the machine has what the tests need.
 fn can_run() -> Result<(), Problem> {
     let path = std::env::var("PATH").unwrap_or_default();
     let directories = path.split(':').chain(["/usr/sbin", "/sbin"]);
@@ -304,7 +304,7 @@ fn can_run() -> Result<(), Problem> {
     }
 }
 
-/// Where kernels are kept and results are written.
+/// The directory for kernels and results.
 fn directory(wishes: &Wishes) -> Result<PathBuf, Problem> {
     let program = std::env::current_exe().map_err(|e| Problem::os("finding myself", e))?;
     let target = program.ancestors().nth(2).unwrap_or_else(|| Path::new("."));

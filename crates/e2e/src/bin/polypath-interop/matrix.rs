@@ -1,4 +1,4 @@
-//! Running pairs of programs in every setting: which side is the server, IPv4 or IPv6, which MTU.
+//! Runs pairs of programs in every setting: which side is the server, IPv4 or IPv6, which MTU.
 
 use crate::Problem;
 use crate::cases::{Meeting, PAIRS, Pair, Ready};
@@ -7,32 +7,33 @@ use polypath_e2e::{Host, Lab};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Path MTUs of the IBTA, bytes, largest first: a small interface loses its IPv6 addresses.
+/// The path MTUs of the IBTA in bytes, largest first, because a small interface loses its IPv6
+/// addresses.
 const MTUS: [u32; 5] = [4096, 2048, 1024, 512, 256];
 /// An interface MTU that all path MTUs fit into.
 const JUMBO: u32 = 9000;
 /// The smallest interface MTU with IPv6 (RFC 8200, section 5).
 const IPV6_MTU_MIN: u32 = 1280;
-/// How long a program may take on this emulated processor.
+/// The longest time that a program may take on the emulated processor.
 const LIMIT: Duration = Duration::from_secs(20);
-/// With losses: connecting retries for seconds.
+/// The same with losses, because connecting is retried for seconds.
 const LIMIT_FAULTS: Duration = Duration::from_secs(60);
-/// Beyond a program's limit: until the guest says that it was killed.
+/// The time beyond a program's limit within which the guest reports that it was killed.
 const GRACE: Duration = Duration::from_secs(20);
 
 /// The status of a program that `timeout` killed in the guest.
 const KILLED: i32 = 128 + 9;
-/// `timeout` leads a group of processes with the server in it.
+/// Kills the server, and its process group, which `timeout` leads.
 const KILL_SERVER: &str = "kill -9 -$(cat /tmp/server) $(cat /tmp/server) 2> /dev/null; true";
-/// With losses: how long a server of rxe may take to end when our client has ended.
+/// With losses: the longest time that a server of rxe may take to end after our client has ended.
 ///
-/// Nobody tells it: if the last acknowledgement of ours was lost, the program that could repeat it is gone.
-/// rxe asks for it with every retry, and takes a retry count of 7, which the pingpongs set, for no limit.
+/// If our last acknowledgement was lost, the program that could repeat it is gone. rxe asks for it with
+/// every retry, and takes a retry count of 7, which the pingpongs set, for no limit.
 const FORSAKEN: Duration = Duration::from_secs(10);
-/// For this reason a pair that ends so, and only so, has more attempts than others.
+/// The number of attempts of a pair that ends in this way, and only in this way.
 const ATTEMPTS_FORSAKEN: u32 = 5;
-/// An emulated processor that has to wait for a real one loses packets, and UC and UD can't do without
-/// them. Programs of other services have one attempt.
+/// The number of attempts of programs over UC and UD, which lose messages when the emulated processor
+/// has to wait for a real one and drops packets. Programs of other services have one attempt.
 const ATTEMPTS_UNRELIABLE: u32 = 2;
 /// The path MTUs of a sample.
 const MTUS_SAMPLE: [u32; 2] = [4096, 1024];
@@ -55,7 +56,7 @@ impl fmt::Display for Direction {
     }
 }
 
-/// What the packets are carried in.
+/// The version of IP that carries the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ip {
     V4,
@@ -71,12 +72,12 @@ impl fmt::Display for Ip {
     }
 }
 
-/// Everything about a run but the programs.
+/// The setting of a run, without its programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) direction: Direction,
     pub(crate) ip: Ip,
-    /// Path MTU, bytes.
+    /// Path MTU in bytes.
     pub(crate) mtu: u32,
     /// Polypath's device, as `polypath run --device` takes it.
     pub(crate) device: &'static str,
@@ -92,12 +93,13 @@ impl fmt::Display for Setting {
     }
 }
 
-/// Why there was another attempt.
+/// The reason for another attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Our program succeeded with losses, and rxe's waits for ever for an acknowledgement that was lost.
+    /// Our program succeeded with losses, and rxe's program waits for ever for an acknowledgement that
+    /// was lost.
     Forsaken,
-    /// UC or UD, which do not send again what an emulated processor did not take.
+    /// UC or UD, which do not send again what an emulated processor has dropped.
     Unreliable,
 }
 
@@ -110,14 +112,14 @@ impl fmt::Display for Cause {
     }
 }
 
-/// How a run ended: what was wrong, if anything.
+/// The outcome of a run: what was wrong, if anything.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) pair: &'static Pair,
     pub(crate) setting: Setting,
     pub(crate) took: Duration,
     pub(crate) failure: Option<String>,
-    /// Why earlier attempts do not count, and what was wrong.
+    /// The reasons why earlier attempts do not count, and what was wrong with them.
     pub(crate) earlier: Vec<(Cause, String)>,
 }
 
@@ -131,11 +133,11 @@ fn interface_mtu(meeting: Meeting, path_mtu: u32) -> u32 {
     }
 }
 
-/// Every run of every pair whose name contains `only`, in an order that changes the interfaces' MTU
-/// as seldom as possible, from large to small.
+/// Every run of every pair whose name contains `only`, from large to small MTUs, so that the MTU of the
+/// interfaces changes as seldom as possible.
 ///
-/// The programs of perftest, many and all alike in this, do without most of the combinations of MTU
-/// and IPv6.
+/// The programs of perftest, which are many and alike in this respect, are not run with most
+/// combinations of MTU and IPv6.
 ///
 /// A `sample` has all programs, but only two path MTUs.
 pub(crate) fn plan(only: &str, sample: bool) -> Vec<(u32, &'static Pair, Setting)> {
@@ -163,7 +165,7 @@ pub(crate) fn plan(only: &str, sample: bool) -> Vec<(u32, &'static Pair, Setting
         if pair.faults {
             add(Ip::V4, 1024, "roce", true);
             add(Ip::V6, 1024, "roce", true);
-            // A multi-path device meets a peer that knows nothing of paths.
+            // A multi-path device also has to work with a peer that does not support multi-path.
             add(Ip::V4, 4096, "mp:eth0", false);
         }
     }
@@ -171,7 +173,7 @@ pub(crate) fn plan(only: &str, sample: bool) -> Vec<(u32, &'static Pair, Setting
     runs
 }
 
-/// Both sides, and what their interfaces were last set to.
+/// Both sides, and the present settings of their interfaces.
 #[derive(Debug)]
 pub(crate) struct Sides<'lab> {
     lab: &'lab Lab,
@@ -189,7 +191,7 @@ impl<'lab> Sides<'lab> {
         self.lab.host(0)
     }
 
-    /// Runs a pair in a setting with interfaces of an MTU.
+    /// Runs a pair in a setting, with interfaces of this MTU.
     pub(crate) fn run(
         &mut self,
         interface_mtu: u32,
@@ -258,8 +260,8 @@ impl<'lab> Sides<'lab> {
             Problem::Failed(format!("{problem}\nthe server wrote:\n{}", server.text()))
         };
         if setting.faults && pair.is_reliable() && answer.status == KILLED {
-            // As with a server of rxe ([`FORSAKEN`]): what our server acknowledged last may be lost,
-            // and nobody is left to say it again.
+            // As with a server of rxe ([`FORSAKEN`]), our server's last acknowledgement may be lost,
+            // and no program is left to repeat it.
             let said = server.text();
             let ended = server.finish(FORSAKEN).and_then(polypath_e2e::Finished::expect_success);
             return match ended {
@@ -285,7 +287,7 @@ impl<'lab> Sides<'lab> {
         limit: Duration,
     ) -> Result<(), Problem> {
         let server = fill(pair.server, setting);
-        // The limits of both programs one after the other.
+        // Both programs may take their limits one after the other.
         let seconds = 2 * limit.as_secs();
         self.guest.server.start(&format!(
             "timeout -s KILL {seconds} stdbuf -oL {server} & echo $! > /tmp/server; wait $!"
@@ -333,7 +335,7 @@ impl<'lab> Sides<'lab> {
     }
 }
 
-/// A command line with the setting's values in place of their names.
+/// Puts the values of a setting into a command line, in the place of their names.
 fn fill(command: &str, setting: Setting) -> String {
     let (ours, ours6) = ("10.0.0.1", "fd00::1");
     let (server, client, server6, client6) = match setting.direction {

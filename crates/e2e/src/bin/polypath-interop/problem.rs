@@ -1,11 +1,11 @@
-//! Why the stage can't go on.
+//! The reasons why the tests can't go on.
 
 use std::io;
 
-/// What stops the stage, or a part of it.
+/// An error that stops the tests, or a part of them.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Problem {
-    /// Something that this machine does not offer; nothing of ours is wrong.
+    /// The machine lacks something that the tests need; nothing of ours is wrong.
     #[error("{0}")]
     Skip(String),
     /// Something is wrong.
@@ -32,7 +32,7 @@ impl Problem {
         Self::Os { what: what.into(), source }
     }
 
-    /// The same as a reason to skip, saying what this machine lacks.
+    /// Turns the error into a reason to skip, which says what this machine lacks.
     pub(crate) fn or_skip(self, reason: &str) -> Self {
         Self::Skip(format!("{reason}: {self}"))
     }

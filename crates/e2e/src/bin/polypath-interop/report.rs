@@ -1,4 +1,4 @@
-//! The result as Markdown: long for the build's directory, short for the documentation.
+//! Writes the result as Markdown: long for the build's directory, short for the documentation.
 
 use crate::cases::PAIRS;
 use crate::known::Difference;
@@ -6,7 +6,7 @@ use crate::matrix::{Cause, Direction, Ip, Outcome};
 use crate::statuses::Seen;
 use std::fmt::Write as _;
 
-/// One line per run: case, direction, IP, MTU, outcome.
+/// A table with one line per run: case, direction, IP, MTU, outcome.
 pub(crate) fn long(outcomes: &[Outcome]) -> String {
     let mut text = String::from(
         "| case | direction | IP | MTU | device | losses | outcome | s |\n\
@@ -31,7 +31,7 @@ pub(crate) fn long(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// How a run ended, in few words.
+/// The outcome of a run in a few words.
 pub(crate) fn verdict(outcome: &Outcome) -> String {
     let mut text = if outcome.failure.is_some() { "FAILED" } else { "ok" }.to_owned();
     if !outcome.earlier.is_empty() {
@@ -41,7 +41,7 @@ pub(crate) fn verdict(outcome: &Outcome) -> String {
     text
 }
 
-/// How many needed another attempt, by cause; empty if none did.
+/// The number of runs that needed another attempt, by cause; empty if there was none.
 pub(crate) fn again(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
     for cause in [Cause::Forsaken, Cause::Unreliable] {
@@ -56,7 +56,8 @@ pub(crate) fn again(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// Per pair and direction the MTUs that worked. Pairs that were not run keep their line of `old`.
+/// A table of the MTUs that worked, per pair and direction. Pairs that were not run keep their line of
+/// `old`.
 pub(crate) fn short(outcomes: &[Outcome], old: &str) -> String {
     let mut text = String::from(
         "| programs | IPv4, rxe to Polypath | IPv4, Polypath to rxe | IPv6, rxe to Polypath | \
@@ -93,7 +94,7 @@ pub(crate) fn short(outcomes: &[Outcome], old: &str) -> String {
     text
 }
 
-/// The MTUs of runs, smallest first, those that failed marked.
+/// The MTUs of runs, smallest first. Those that failed are marked.
 fn mtus<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
     let mut runs: Vec<_> = outcomes
         .map(|o| (o.setting.mtu, if o.failure.is_some() { " FAILED" } else { "" }))
@@ -103,7 +104,7 @@ fn mtus<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
     words.join(", ")
 }
 
-/// What each case of the statuses ended in where rxe is at both ends, and whether all couples agree.
+/// A table of the status of each case with rxe at both ends, and whether all couples agree.
 pub(crate) fn statuses(reference: &[Seen], differences: &[Difference]) -> String {
     let mut text =
         String::from("| case | requester | responder | all couples |\n|---|---|---|---|\n");
@@ -115,7 +116,7 @@ pub(crate) fn statuses(reference: &[Seen], differences: &[Difference]) -> String
     text
 }
 
-/// Differences as rows of the table of known ones, the reason still empty.
+/// Differences as rows of the table of known differences, with an empty reason.
 pub(crate) fn rows(differences: &[Difference]) -> String {
     let mut text = String::new();
     for d in differences {
@@ -129,7 +130,7 @@ pub(crate) fn rows(differences: &[Difference]) -> String {
     text
 }
 
-/// The page with another result in the place of this name, which comments enclose.
+/// The page with a new result between the comments of this name; `None` if there are none.
 pub(crate) fn page(old: &str, place: &str, result: &str) -> Option<String> {
     let (begin, end) = (format!("<!-- {place}: begin -->"), format!("<!-- {place}: end -->"));
     let (before, rest) = old.split_once(&begin)?;

@@ -1,5 +1,5 @@
-//! Requests that must fail: the same program runs over rxe and over Polypath, in all four
-//! combinations of requester and responder, and must see the same.
+//! Requests that must fail: the same program runs over rxe and over Polypath, in all four combinations
+//! of requester and responder, and the results must be the same.
 
 use crate::Problem;
 use crate::guest;
@@ -8,11 +8,11 @@ use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Where the two ends of the program meet.
+/// The port of the program.
 const PORT: u16 = 18600;
 /// The index of the IPv4 address in both sides' tables of GIDs.
 const GID_INDEX: &str = "1";
-/// For the whole list of cases, on an emulated processor.
+/// The time limit for the whole list of cases on an emulated processor.
 const LIMIT: Duration = Duration::from_secs(240);
 const READY: Duration = Duration::from_secs(30);
 
@@ -23,14 +23,14 @@ pub(crate) enum Side {
     Ours,
 }
 
-/// Who requests of whom.
+/// A requester and a responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Couple {
     pub(crate) requester: Side,
     pub(crate) responder: Side,
 }
 
-/// All of them, the one that others are compared with first.
+/// All couples. The others are compared with the first.
 pub(crate) const COUPLES: [Couple; 4] = [
     Couple { requester: Side::Rxe, responder: Side::Rxe },
     Couple { requester: Side::Rxe, responder: Side::Ours },
@@ -53,7 +53,7 @@ pub(crate) struct Seen {
     pub(crate) responder: String,
 }
 
-/// Reads the lines that the requester writes.
+/// Parses the lines that the requester writes.
 fn parse(text: &str) -> Result<Vec<Seen>, Problem> {
     let mut seen = Vec::new();
     for line in text.lines() {
@@ -136,7 +136,7 @@ pub(crate) fn all(sides: &mut Sides<'_>, program: &Path) -> Result<Vec<Vec<Seen>
     Ok(results)
 }
 
-/// Keeps the cases that rxe has run with itself; gives the names of the others.
+/// Keeps the cases that rxe has run with itself, and returns the names of the others.
 fn keep_common(results: &mut [Vec<Seen>]) -> Vec<String> {
     let Some(reference) = results.first() else { return Vec::new() };
     let known: Vec<String> = reference.iter().map(|seen| seen.case.clone()).collect();
