@@ -1,9 +1,10 @@
-//! How long traffic stands still when the path it uses fails: twenty times each way.
+//! Measures how long traffic stands still when the path it uses fails: twenty times in each of two
+//! ways.
 //!
-//! Seen from outside, by the bytes that the kernel counts at the receiving host's interfaces, while
-//! an unmodified ib_write_bw runs with default settings. The precision is that of the counting, half
-//! a millisecond and, unless root measures, what the machine's scheduler adds; always to our
-//! disadvantage.
+//! The measurement is made from outside, by the bytes that the kernel counts at the receiving host's
+//! interfaces, while an unmodified ib_write_bw runs with default settings. Its precision is the
+//! interval of the counting, half a millisecond. Unless root measures, delays of the machine's
+//! scheduler are added. Both make our result worse, never better.
 
 use crate::report::{Floor, Measurement, Report, median};
 use polypath_e2e::{Direction, End, Error, Flow, Lab, longest_gap, pass, until};
@@ -13,12 +14,13 @@ use std::time::{Duration, Instant};
 const CUTS: usize = 20;
 /// How long a link stays away.
 const AWAY: Duration = Duration::from_millis(600);
-/// Until it is cut again, the healed path must have been found good: longer than updelay and the
-/// interval at which a dead path is probed together.
+/// The time until the next cut. The mended path must have been found good by then, so it is longer than
+/// the sum of updelay and the interval at which a dead path is probed.
 const RECOVERY: Duration = Duration::from_millis(1500);
 const LIMIT: Duration = Duration::from_secs(45);
-/// Without a fail-over traffic stands still for as long as the link is away. A fail-over takes less than half
-/// of that even where the hypervisor takes the processors away for a quarter of the time.
+/// The bound in milliseconds above which fail-over is broken. Without a fail-over, traffic stands still
+/// for as long as the link is away. A fail-over takes less than half of that, even if the hypervisor
+/// takes the processors away for a quarter of the time.
 const BROKEN_MS: f64 = 300.0;
 
 /// Measures both kinds of failure.
@@ -43,7 +45,8 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
 fn cuts(silent: bool) -> Result<Vec<f64>, Error> {
     let lab = Arc::new(Lab::new()?);
     let once = AWAY + RECOVERY;
-    // Half as much again: on a busy machine the cuts take longer than planned, and must all meet traffic.
+    // The program runs half as long again, because cuts take longer than planned on a busy machine, and
+    // all must hit traffic.
     let seconds = (once * u32::try_from(CUTS).unwrap_or(u32::MAX)).as_secs() * 3 / 2;
     let words = ["ib_write_bw", "-D", &seconds.to_string()];
     let server = lab.host(0).verbs(words).spawn()?;
@@ -60,7 +63,7 @@ fn cuts(silent: bool) -> Result<Vec<f64>, Error> {
         client.expect_alive()?;
         let link = busy_link(&lab)?;
         let flow = Flow::watch(&lab, 0);
-        // The watching must have begun before the failure.
+        // The samples must begin before the failure.
         pass(Duration::from_millis(10));
         let failure = Instant::now();
         if silent {
@@ -71,7 +74,7 @@ fn cuts(silent: bool) -> Result<Vec<f64>, Error> {
         pass(AWAY);
         let samples = flow.finish()?;
         lab.heal(link)?;
-        // The last packets may have been counted just before the command came back.
+        // The last packets may have been counted just before the command returned.
         let from = failure - Duration::from_millis(2);
         blackouts_ms.push(longest_gap(&samples, from, failure + AWAY).as_secs_f64() * 1e3);
     }
@@ -80,7 +83,7 @@ fn cuts(silent: bool) -> Result<Vec<f64>, Error> {
     Ok(blackouts_ms)
 }
 
-/// The link that carries the traffic now.
+/// The link that carries the traffic at the moment.
 fn busy_link(lab: &Lab) -> Result<usize, Error> {
     let before = lab.received_bytes()?[0].clone();
     until("traffic on some link", LIMIT, || {

@@ -1,9 +1,9 @@
-//! `make bench`: how fast, and how long traffic stands still when a path fails.
+//! `make bench`: measures speed, and how long traffic stands still when a path fails.
 //!
-//! Everything runs on this machine, in namespaces joined by veth pairs, so that only ratios within
-//! one run mean something: RDMA writes against a TCP stream, a 64-byte send against a raw UDP
-//! ping-pong that polls as RDMA programs do. Peers take turns, several times, and medians are
-//! compared, so that a change of the machine's mood meets both.
+//! Everything runs on this machine, in namespaces joined by veth pairs, so only ratios within one run
+//! have a meaning: RDMA writes against a TCP stream, and a 64-byte send against a raw UDP ping-pong
+//! that polls as RDMA programs do. Both sides of a comparison run in turn, several times, and medians
+//! are compared, so that a change of the machine's load affects both.
 
 mod blackout;
 mod report;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
-        // The UDP ping-pong's two ends are this program again, inside the namespaces.
+        // Both ends of the UDP ping-pong are this program, started again inside the namespaces.
         ["udp-server", style, port] => udp::serve(port, Style::of(style)).map(|()| true),
         ["udp-client", style, address, port] => {
             udp::act(address, port, Style::of(style)).map(|()| true)
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the command line asks for.
+/// The options of the command line.
 struct Wish {
     speed: bool,
     blackout: bool,

@@ -1,10 +1,10 @@
-//! Results: a table for people, JSON for machines.
+//! Results, as a table for people and as JSON for programs.
 
 use polypath_e2e::Error;
 use serde::Serialize;
 use std::path::Path;
 
-/// What a result must reach.
+/// The value that a result must reach.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Floor {
@@ -12,32 +12,32 @@ pub(crate) enum Floor {
     AtLeast(f64),
     /// At most this much.
     AtMost(f64),
-    /// Only shown.
+    /// No value: the result is only shown.
     None,
 }
 
-/// One measured thing.
+/// One measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Measurement {
-    /// What was measured, unit included: `write 1 MiB, Gbit/s`.
+    /// What was measured, with its unit: `write 1 MiB, Gbit/s`.
     pub(crate) name: String,
-    /// The median of ours.
+    /// The median of our values.
     pub(crate) ours: f64,
-    /// Every single value of ours.
+    /// All our values.
     pub(crate) ours_all: Vec<f64>,
-    /// What is compared with, and its median.
+    /// The name of what we are compared with, and its median.
     pub(crate) other: Option<(String, f64)>,
-    /// Every single value of the other.
+    /// All values of the other.
     pub(crate) other_all: Vec<f64>,
-    /// What the ratio, or without another our value, is to reach on an idle machine.
+    /// The value that the ratio, or our value if there is no other, is to reach on an idle machine.
     pub(crate) floor: Floor,
-    /// What it reaches on any machine, or something is broken.
+    /// The value that it reaches on any machine unless something is broken.
     pub(crate) bound: Floor,
 }
 
 impl Measurement {
-    /// Ours over the other's: the median of the ratios of the turns, since what disturbs a machine
-    /// disturbs neighbours in time alike. Ours itself if there is no other.
+    /// Our value divided by the other's: the median of the ratios of the turns, because a disturbance
+    /// of the machine affects neighbouring turns alike. Without another, it is our median.
     pub(crate) fn judged(&self) -> f64 {
         if self.other.is_none() {
             return self.ours;
@@ -65,14 +65,14 @@ impl Floor {
     }
 }
 
-/// Everything measured in one run.
+/// All measurements of one run.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
     measurements: Vec<Measurement>,
 }
 
 impl Report {
-    /// Adds a result and says it at once.
+    /// Adds a measurement and prints it at once.
     pub(crate) fn add(&mut self, measurement: Measurement) {
         polypath_e2e::say!("{}", line(&measurement));
         self.measurements.push(measurement);
@@ -82,7 +82,7 @@ impl Report {
         self.measurements.iter().all(Measurement::met)
     }
 
-    /// Those that are worse than on any machine where nothing is broken.
+    /// The measurements that show that something is broken, whatever the machine.
     pub(crate) fn broken(&self) -> impl Iterator<Item = String> + '_ {
         self.measurements.iter().filter(|m| !m.within()).map(|m| {
             let bound = match m.bound {
@@ -102,7 +102,7 @@ impl Report {
         self.measurements.iter().fold(head, |table, m| table + &line(m) + "\n")
     }
 
-    /// The table as Markdown, for README, with the machine that it was measured on.
+    /// The table as Markdown, for the README, with the machine that it was measured on.
     pub(crate) fn markdown(&self, machine: &str) -> String {
         let head = format!(
             "Measured by `make bench` on {machine}. Medians; *ratio* is Polypath over the other.\n\n\
@@ -120,14 +120,14 @@ impl Report {
     }
 
     pub(crate) fn write_json(&self, path: &Path) -> Result<(), Error> {
-        // Numbers that are no numbers are the only thing that could fail; they become null.
+        // Writing can't fail; values that are not finite become null.
         let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
         std::fs::write(path, text)
             .map_err(|source| Error::Os { what: format!("writing {}", path.display()), source })
     }
 }
 
-/// Processor, number of processors and kernel of this machine.
+/// The processor, the number of processors and the kernel of this machine.
 pub(crate) fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
@@ -153,7 +153,8 @@ fn line(m: &Measurement) -> String {
     format!("{:<44} {:>10.2} {other:>10} {ratio:>8}  {floor}", m.name, m.ours)
 }
 
-/// The middle value; the mean of the two middle ones of an even number; 0 of none.
+/// The median: the middle value, or the mean of the two middle values of an even number; 0 if there are
+/// none.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,20 +1,21 @@
-//! Throughput against one TCP stream, latency against raw UDP, on one veth pair with MTU 9000.
+//! Measures throughput against one TCP stream, and latency against raw UDP, on one veth pair with MTU
+//! 9000.
 
 use crate::report::{Floor, Measurement, Report, median};
 use crate::udp::Style;
 use polypath_e2e::{Error, Finished, Lab, Options, Wiring};
 use std::time::Duration;
 
-/// How often each peer has its turn.
+/// The number of turns of each side in a throughput measurement.
 const TURNS: usize = 5;
-/// Length of one turn of a throughput, seconds.
+/// The length of one turn of a throughput measurement, in seconds.
 const TURN_S: &str = "4";
-/// The same for latencies, which are noisier and measured faster.
+/// The number of turns of a latency measurement, which is noisier and faster.
 const LATENCY_TURNS: usize = 11;
 const STYLES: [Style; 2] = [Style::Unconnected, Style::Connected];
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Measures everything about speed.
+/// Measures throughput and latency.
 pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
     for (device, links) in [("roce", 1), ("mp", 2)] {
         let lab = Lab::with(Options { links, wiring: Wiring::Direct, ..Options::default() })?;
@@ -64,7 +65,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs a perftest program between the hosts; gives what the client says.
+/// Runs a perftest program between the hosts, and returns the client's output.
 pub(crate) fn run_pair(lab: &Lab, device: &str, words: &[&str]) -> Result<Finished, Error> {
     let server = lab.host(0).verbs(words).device(Some(device)).spawn()?;
     server.wait_tcp_listen(18515, LIMIT)?;
@@ -75,7 +76,7 @@ pub(crate) fn run_pair(lab: &Lab, device: &str, words: &[&str]) -> Result<Finish
     Ok(client)
 }
 
-/// Runs a perftest program between the hosts; gives a column of its table.
+/// Runs a perftest program between the hosts, and returns a column of its table.
 fn perftest(lab: &Lab, device: &str, words: &[&str], column: usize) -> Result<f64, Error> {
     let client = run_pair(lab, device, words)?;
     let rows = client.lines.iter().skip_while(|line| !line.text.contains("#iterations")).skip(1);
@@ -83,7 +84,7 @@ fn perftest(lab: &Lab, device: &str, words: &[&str], column: usize) -> Result<f6
     cells.next().ok_or_else(|| no_result(&client))
 }
 
-/// One TCP stream, Gbit/s as received.
+/// Measures one TCP stream: Gbit/s as received.
 fn iperf(lab: &Lab) -> Result<f64, Error> {
     let server = lab.host(0).program(["iperf3", "-s", "-1"]).spawn()?;
     server.wait_tcp_listen(5201, LIMIT)?;
@@ -95,7 +96,7 @@ fn iperf(lab: &Lab) -> Result<f64, Error> {
     bits.map(|bits| bits / 1e9).ok_or_else(|| no_result(&client))
 }
 
-/// Half a round trip of 64 bytes over polled UDP sockets, microseconds.
+/// Measures half a round trip of 64 bytes over polled UDP sockets, in microseconds.
 fn udp_ping_pong(lab: &Lab, style: Style) -> Result<f64, Error> {
     let own = std::env::current_exe()
         .map_err(|source| Error::Os { what: "finding myself".to_owned(), source })?;

@@ -1,13 +1,14 @@
-//! What a profile is made of: programs that do a little of everything, small messages most of all.
+//! The training run of a profile: programs that do a little of everything, mostly small messages.
 //!
-//! A small message runs through all layers once, and fetching instructions is most of its time. A compiler
-//! that knows which of them are used puts those next to each other (`tools/optimise`).
+//! A small message runs through all layers once, and most of its time is spent on fetching
+//! instructions. A compiler that knows which instructions are used puts these next to each other
+//! (`tools/optimise`).
 
 use crate::speed::run_pair;
 use polypath_e2e::{Error, Lab, Options, Wiring};
 
-/// perftest's programs, as run on each device. Bulk data is little: its loops would outweigh the rest, and
-/// what counts too little is taken for unused.
+/// The programs of perftest that run on each device. They send little bulk data, because its loops
+/// would outweigh the rest, and the compiler takes code that counts too little for unused.
 const PROGRAMS: [&str; 14] = [
     "ib_send_lat -s 64 -n 100000",
     "ib_send_lat -s 64 -n 20000 -e",

@@ -1,28 +1,29 @@
-//! The raw UDP ping-pong: 64 bytes there and back, both ends polling, no other work.
+//! The raw UDP ping-pong: 64 bytes in each direction, both ends polling, without any other work.
 //!
-//! This is what a latency of ours is compared with: the same sockets, without any protocol. Like a
-//! lane's, they are not connected: one socket talks to everybody. Connected ones, which save the
-//! kernel the route, are measured for information.
+//! Our latency is compared with it: the same sockets without any protocol. Like those of a lane, the
+//! sockets are not connected: one socket is used for all peers. Connected sockets, which save the
+//! kernel the route look-up, are measured for information.
 
 use polypath_e2e::Error;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// Bytes of a datagram, as `ib_send_lat -s 64` sends.
+/// The size of a datagram in bytes, as `ib_send_lat -s 64` sends.
 const SIZE: usize = 64;
-/// Round trips measured.
+/// The number of round trips that are measured.
 const ROUNDS: usize = 20_000;
-/// Round trips before measuring.
+/// The number of round trips before the measurement.
 const WARM_UP: usize = 1_000;
-/// A lost datagram ends the measurement: there is nobody who would send it again.
+/// The time without a datagram after which the measurement ends. A lost datagram ends it, because
+/// nothing sends it again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 fn os(what: &str) -> impl Fn(std::io::Error) -> Error + '_ {
     move |source| Error::Os { what: what.to_owned(), source }
 }
 
-/// Sockets that are connected to their peer or name it with every datagram.
+/// Whether sockets are connected to their peer, or name it with every datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     /// `sendto()` and `recvfrom()`.
@@ -32,7 +33,7 @@ pub(crate) enum Style {
 }
 
 impl Style {
-    /// As the command line has it.
+    /// The word of the command line.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Unconnected => "unconnected",
@@ -40,13 +41,13 @@ impl Style {
         }
     }
 
-    /// What a word of the command line means.
+    /// The style that a word of the command line names.
     pub(crate) fn of(word: &str) -> Self {
         if word == Self::Connected.word() { Self::Connected } else { Self::Unconnected }
     }
 }
 
-/// Answers every datagram until it hears nothing for a while.
+/// Answers every datagram until none comes for a while.
 pub(crate) fn serve(port: &str, style: Style) -> Result<(), Error> {
     let socket = UdpSocket::bind(format!("0.0.0.0:{port}")).map_err(os("binding"))?;
     polypath_e2e::say!("ready");
@@ -60,7 +61,7 @@ pub(crate) fn serve(port: &str, style: Style) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sends, waits for the answer, and prints the median of half the round trip in microseconds.
+/// Measures: sends, waits for the answer, and prints the median of half the round trip in microseconds.
 pub(crate) fn act(address: &str, port: &str, style: Style) -> Result<(), Error> {
     let socket = UdpSocket::bind("0.0.0.0:0").map_err(os("binding"))?;
     let peer = format!("{address}:{port}");
@@ -82,7 +83,7 @@ pub(crate) fn act(address: &str, port: &str, style: Style) -> Result<(), Error> 
     Ok(())
 }
 
-/// One end.
+/// One end of the ping-pong.
 struct Link {
     socket: UdpSocket,
     peer: SocketAddr,
@@ -106,7 +107,8 @@ impl Link {
         sent.map(drop).map_err(os("sending"))
     }
 
-    /// Waits busily; `None`: the other end has finished.
+    /// Polls until a datagram comes. Returns `None` if the other end has finished, or nothing came
+    /// within [`PATIENCE`].
     fn poll(&self, buffer: &mut [u8]) -> Result<Option<usize>, Error> {
         let start = Instant::now();
         loop {
