@@ -3,7 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
-/// What an attacker does. An attacker off the path can't see packets; one on the path can.
+/// An attacker's method. An attacker off the path can't see packets; one on the path can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Off the path: sends packets of any opcode from the peer's address, with wrong numbers.
@@ -23,9 +23,9 @@ pub enum Way {
 /// A bout of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attack {
-    /// When it begins, counted from when the queue pairs are connected.
+    /// The time when it begins, counted from when the queue pairs are connected.
     pub at: Duration,
-    /// What the attacker does.
+    /// The attacker's method.
     pub way: Way,
     /// The number of the pair that it attacks.
     pub pair: usize,

@@ -30,15 +30,15 @@ pub struct Case {
     pub faults: Vec<(When, Fault)>,
     /// The attackers, and when each of them forges packets.
     pub attacks: Vec<Attack>,
-    /// What each host's lane tells its peers about itself; a host beyond the list tells the default.
+    /// The values that each host's lane tells its peers; a host beyond the list tells the default.
     pub lanes: Vec<LanePlan>,
 }
 
-/// What a lane tells its peers about itself.
+/// The values that a lane tells its peers about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanePlan {
-    /// How far ahead of the next expected packet early packets are kept, in bytes; 0 if the lane tells
-    /// nothing, as older versions do.
+    /// The distance, in bytes, from the next expected packet up to which early packets are kept; 0 if
+    /// the lane tells nothing, as older versions do.
     pub reach: u32,
     /// The size of its receive buffer in bytes.
     pub receive_window: u32,
@@ -100,8 +100,8 @@ pub struct EndPlan {
 /// A work request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// When it is posted, counted from when the queue pairs are connected. If there is no room then, it
-    /// is posted as soon as there is.
+    /// The time when it is posted, counted from when the queue pairs are connected. If there is no room
+    /// then, it is posted as soon as there is.
     pub at: Duration,
     /// The operation.
     pub kind: OpKind,
@@ -122,13 +122,13 @@ pub struct Op {
     pub fence: bool,
     /// Whether the local memory, and that of its receive, is given as two scatter/gather elements.
     pub split: bool,
-    /// When its receive is posted, if it takes one; counted like [`Op::at`].
+    /// The time when its receive is posted, if it takes one; counted like [`Op::at`].
     pub receive_at: Duration,
-    /// What is wrong with it; `None` if it is correct.
+    /// The mistake in it; `None` if it is correct.
     pub wrong: Option<Wrong>,
 }
 
-/// What a work request does.
+/// The operation of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names of verbs")]
 pub enum OpKind {
@@ -207,7 +207,7 @@ impl OpKind {
     }
 }
 
-/// What may be wrong with a work request. Each ends in the error that the specification names.
+/// A mistake in a work request. Each ends in the error that the specification names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
     /// The remote key, or the key to make invalid, does not exist or is not valid any more: remote

@@ -24,7 +24,7 @@ pub struct Datagram {
     pub corrupted: bool,
     /// Whether an attacker made it.
     pub forged: bool,
-    /// When it was sent, in virtual time.
+    /// The virtual time when it was sent.
     pub sent: Duration,
 }
 

@@ -20,7 +20,7 @@ const MS: Duration = Duration::from_millis(1);
 /// from the beginning.
 const LOOSE_OPS_MAX: u64 = 36;
 
-/// What all queue pairs of a case have in common.
+/// The properties that all queue pairs of a case have in common.
 #[derive(Clone, Copy)]
 struct Mood {
     hosts: usize,

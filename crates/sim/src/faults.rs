@@ -5,7 +5,7 @@ use core::time::Duration;
 use crate::link_faults::{Bursts, Holes, LinkFaults};
 use crate::rng::Rng;
 
-/// When a fault happens.
+/// The time of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// This time after the queue pairs were connected.
@@ -14,7 +14,7 @@ pub enum When {
     Packet(u64),
 }
 
-/// What happens to an address.
+/// A change of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It is removed.

@@ -15,8 +15,8 @@ const MS: Duration = Duration::from_millis(1);
 /// The time at which holes open. Queue pairs have found out about each other by then, so that they lose
 /// data, not handshakes.
 const AGREED: Duration = Duration::from_millis(40);
-/// How long the paths to the living peer come and go. It is longer than the patience of the queue pair
-/// whose peer has died.
+/// The time for which the paths to the living peer come and go. It is longer than the patience of the
+/// queue pair whose peer has died.
 const FLAPPING: Duration = Duration::from_millis(5000);
 
 /// Adds to a case what its seed means here. `pair` draws a pair between two hosts.

@@ -32,7 +32,7 @@ pub struct HostPlan {
     pub links: usize,
     /// Whether it has IPv6 addresses; otherwise IPv4.
     pub v6: bool,
-    /// What its lane tells peers about itself.
+    /// The values that its lane tells peers about itself.
     pub lane: LanePlan,
     /// Creates the policy for each of its peers; `None` means the policy that the settings name.
     pub policy: Option<MakePolicy>,

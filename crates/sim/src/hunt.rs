@@ -18,7 +18,7 @@ use crate::run::{Failure, Report, Simulation};
 use crate::shrink::{Shrunk, run, shrink};
 use crate::trace::Trace;
 
-/// What is simulated.
+/// The subject of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Subject {
     /// Queue pairs, connected by hand: what verbs promise
@@ -28,10 +28,10 @@ pub enum Subject {
     Cm,
 }
 
-/// Which seeds to run, and what to print.
+/// The seeds to run, and the output to print.
 #[derive(Clone, Debug, Default)]
 pub struct Hunt {
-    /// What is simulated.
+    /// The subject of the simulation.
     pub subject: Subject,
     /// The first seed.
     pub first: u64,

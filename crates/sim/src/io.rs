@@ -160,10 +160,10 @@ pub enum PlantedFault {
     Skip(u64),
 }
 
-/// What the judge knows about the current packet and the host does not.
+/// The part of the current packet that only the judge knows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Came {
-    /// When it was sent.
+    /// The time when it was sent.
     pub(crate) sent: Duration,
     /// Whether an attacker sent it.
     pub(crate) forged: bool,
@@ -178,7 +178,7 @@ pub struct Io {
     pub memory: Vec<u8>,
     /// The datagrams to send.
     pub out: Vec<Datagram>,
-    /// What queue pairs did since the judge last looked.
+    /// The effects of queue pairs since the judge last looked.
     pub journal: Vec<Effect>,
     /// The explanations of errors that queue pairs gave.
     pub explanations: Vec<String>,

@@ -1,4 +1,4 @@
-//! Where the memory of a pair of queue pairs lies. It is the same on both hosts.
+//! The layout of the memory of a pair of queue pairs. It is the same on both hosts.
 
 use polypath_transport::QpType;
 

@@ -9,31 +9,36 @@
 //! The judge checks the following of RC and XRC queue pairs, plain or multi-path, whatever the network
 //! does:
 //!
-//! - the responder executes each request once and in order: each piece of data that it stores is the
-//!   next one of the next request, each atomic the next request, and finds what the ones before left;
-//! - nothing is acknowledged, and nothing completes, before it was executed; work requests complete
-//!   once and in order, unsignaled ones in silence; READs bring what was there, atomics return it;
-//! - a fenced request waits for earlier answers; memory changes only for what is outstanding;
-//! - what is invalidated, bound, read or written by memory windows (of RC) comes in order too: from when a
-//!   window is said to be invalid, not a byte changes by it, though its message may have begun before;
-//! - messages arrive once, in order, with their length, immediate data, solicited flag and contents,
-//!   each in the receive that it has to take, from the queue pair's own queue, a shared one, or the XRC
-//!   one that it names, whose protection domain judges it;
-//! - a send queue that is stopped (SQD) ends what it has begun, begins nothing, says once that it is
-//!   drained, which is true, and goes on when told to;
-//! - an error is reported if, and only if, there is a cause: wrong keys, ranges, rights, receives that
-//!   are too short or missing, a peer that refused, ended or died, retries that were really tried. It
-//!   has the status that the specification names, on the side that it names; all before it succeeds,
-//!   all after it is flushed in order, the event is raised, the queue pair is in the error state;
-//! - nonsense is refused when posted; packets with flipped bits are refused, and so are those that
-//!   were sent before their path was fenced;
-//! - packets of attackers (forged with wrong numbers or from a wrong address, replayed, stale; of every
-//!   opcode) change nothing of all that; of those forged with all that can be known it is demanded that
-//!   nothing panics and tables agree;
-//! - a READ response answers what was asked;
-//! - counters, flags and lists inside of lanes, queue pairs and path managers agree after every step (where
-//!   debug assertions are on), and each path is charged what is in flight on it;
-//! - everything charged to a path comes back, and nothing stands still when the network is whole again.
+//! - The responder executes each request once and in order. Each piece of data that it stores is
+//!   the next one of the next request. Each atomic is the next request, and finds the value that
+//!   the earlier ones left.
+//! - Nothing is acknowledged, and nothing completes, before it was executed. Work requests complete
+//!   once and in order, unsignaled ones without a completion. READs bring the data that was there,
+//!   and atomics return the value that was there.
+//! - A fenced request waits for earlier answers. Memory changes only for requests that are
+//!   outstanding.
+//! - Invalidations, binds, and accesses by memory windows (of RC) come in order as well. Once a
+//!   window is reported as invalid, no byte changes by it, even if a message had begun before.
+//! - Messages arrive once and in order, with their length, immediate data, solicited flag and
+//!   contents. Each takes the right receive: from the queue pair's own queue, from a shared one, or
+//!   from the XRC shared receive queue that it names, whose protection domain is used for it.
+//! - A send queue that is stopped (SQD) finishes the requests that it has begun, begins no others,
+//!   reports once and truly that it is drained, and continues when told to.
+//! - An error is reported if, and only if, there is a cause: wrong keys, ranges or rights, receives
+//!   that are too short or missing, a peer that refused, was ended or died, or retries that were
+//!   really made. It has the status that the specification names, at the end that the specification
+//!   names. All requests before it succeed, all after it are flushed in order, the event is raised,
+//!   and the queue pair is in the error state.
+//! - An invalid work request is refused when it is posted. Packets with flipped bits are refused,
+//!   and so are packets that were sent before their path was given up.
+//! - Packets of attackers (forged with wrong numbers or from a wrong address, replayed, stale; of
+//!   every opcode) change nothing of this. If an attacker forges packets with all that can be
+//!   known, only two promises remain: nothing panics, and tables agree.
+//! - A READ response answers a request that asks for one.
+//! - Counters, flags and lists inside lanes, queue pairs and path managers agree after every step
+//!   (if debug assertions are on), and each path is charged for the bytes that are in flight on it.
+//! - Everything charged to a path is given back, and nothing stands still when the network is whole
+//!   again.
 //!
 //! Of UC and UD it checks that each message that arrives was sent, is whole, and comes in order if the
 //! network keeps order. All messages must arrive if nothing was dropped.

@@ -28,7 +28,7 @@ pub struct Bursts {
     pub loss: u64,
 }
 
-/// What happens to packets on a link by chance. All chances are per mille.
+/// The faults that happen to packets on a link by chance. All chances are per mille.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkFaults {
     /// The chance that a single packet is lost.

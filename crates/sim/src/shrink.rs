@@ -22,7 +22,7 @@ const TIME_MAX: Duration = Duration::from_secs(60);
 pub struct Shrunk<C = Case> {
     /// The reduced case.
     pub case: C,
-    /// How it fails.
+    /// The failure of the reduced case.
     pub failure: Failure,
     /// The number of runs that the reduction took.
     pub runs: u32,

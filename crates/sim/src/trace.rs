@@ -15,7 +15,7 @@ const ITEMS_MAX: usize = 1 << 20;
 /// The queue pair number that management datagrams are sent to.
 const QP1: u32 = 1;
 
-/// Why a datagram did not arrive.
+/// The reason why a datagram did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drop {
     /// The sender has no such address (any more), or no carrier.
@@ -78,7 +78,7 @@ impl fmt::Display for Fate {
 /// One datagram on one link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When it was sent, in virtual time.
+    /// The virtual time when it was sent.
     pub at: Duration,
     /// Number of the sending host.
     pub from: usize,

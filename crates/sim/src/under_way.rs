@@ -20,12 +20,12 @@ impl UnderWay {
         self.0.push(away);
     }
 
-    /// When the next one is to be thawed.
+    /// The time when the next one is to be thawed.
     pub(crate) fn next(&self) -> Option<Duration> {
         self.0.iter().map(|away| away.until).min()
     }
 
-    /// When the queue pair of an end is to be thawed, if it is frozen.
+    /// The time when the queue pair of an end is to be thawed, if it is frozen.
     pub(crate) fn until(&self, pair: usize, end: usize) -> Option<Duration> {
         self.0.iter().find(|away| (away.pair, away.end) == (pair, end)).map(|away| away.until)
     }

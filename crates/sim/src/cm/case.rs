@@ -57,16 +57,16 @@ pub struct ListenPlan {
     pub link: Option<usize>,
     /// The number of requests that may wait unread.
     pub backlog: u32,
-    /// When it begins to listen.
+    /// The time when it begins to listen.
     pub at: Duration,
-    /// When the listening id is destroyed, if that is before the end of the run.
+    /// The time when the listening id is destroyed, if that is before the end of the run.
     pub until: Option<Duration>,
 }
 
 /// A process connects to a service, or resolves it, and both ends act.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptPlan {
-    /// When it begins.
+    /// The time when it begins.
     pub at: Duration,
     /// The place that connects.
     pub place: Place,
@@ -82,14 +82,14 @@ pub struct AttemptPlan {
     pub active: EndPlan,
     /// The end that listens. Its `decide_after` is the time from the request to the decision.
     pub passive: EndPlan,
-    /// What the listening end decides.
+    /// The decision of the listening end.
     pub decision: Decision,
     /// The time from acceptance to when the passive end's queue pair sees data before the confirmation,
     /// if it does.
     pub data_after: Option<Duration>,
 }
 
-/// What an application does with its end.
+/// The plan of an application for its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndPlan {
     /// The number of its queue pair.
@@ -98,10 +98,11 @@ pub struct EndPlan {
     pub private_len: usize,
     /// The time that it takes to answer.
     pub decide_after: Duration,
-    /// When and how it ends the connection by itself, whatever the state. The time counts from when the
-    /// request was sent or seen.
+    /// The time and the way in which it ends the connection by itself, whatever the state. The time
+    /// counts from when the request was sent or seen.
     pub quit: Option<(Duration, Quit)>,
-    /// When it moves its id to another event channel, counted from when the request was sent or seen.
+    /// The time when it moves its id to another event channel, counted from when the request was sent
+    /// or seen.
     pub migrate_after: Option<Duration>,
     /// The time from when it is told of a disconnection until it agrees to it, if it does.
     pub agree_after: Option<Duration>,
@@ -109,7 +110,7 @@ pub struct EndPlan {
     pub destroy_after: Duration,
 }
 
-/// What a listening application does with a request.
+/// The answer of a listening application to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// It accepts.
@@ -122,7 +123,7 @@ pub enum Decision {
     Ignore,
 }
 
-/// How an application ends a connection.
+/// The way in which an application ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quit {
     /// `rdma_disconnect`.

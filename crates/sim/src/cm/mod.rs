@@ -12,11 +12,12 @@
 //! looks up a communication id, because it knows which end each message is for. After each command, MAD
 //! and timer it says what has to follow at once. Nothing else may follow:
 //!
-//! - which MADs are sent, from where to where, and what they say: ids, queue pairs, numbers, reasons,
-//!   private data, whole; repetitions come exactly when they are due and as often as they should;
-//! - which events applications get, of which id, with which status, numbers and private data; never one
-//!   of an id that is destroyed;
-//! - which commands fail, and how.
+//! - which MADs are sent, from and to which addresses, and with which ids, queue pairs, numbers,
+//!   reasons and private data. Repetitions come exactly when they are due, and as often as they
+//!   should.
+//! - which events applications get, for which id, with which status, numbers and private data. No
+//!   event comes for an id that was destroyed.
+//! - which commands fail, and with which error.
 //!
 //! Some properties are checked without the model (`life`): the events of an id come in a legal order,
 //! each at most once; each attempt is answered; time-waits end; both ends learn the same queue pair

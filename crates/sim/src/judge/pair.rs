@@ -21,7 +21,7 @@ use crate::layout::{BUFFER, Layout, SRQ_DEPTH, is_own_key};
 /// The longest time for which an RNR NAK may have been on its way.
 const LATE: Duration = Duration::from_millis(400);
 
-/// Why a queue pair is in the error state.
+/// The reason why a queue pair is in the error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// One of its work requests failed.
@@ -67,7 +67,7 @@ pub(crate) struct Pair {
     loose: [Loose; 2],
 }
 
-/// What the oracle has to know about the network.
+/// The state of the network that the oracle has to know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conditions {
     pub(crate) now: Duration,

@@ -4,16 +4,17 @@ use polypath_transport::{Access, QpEvent, WcStatus};
 
 use crate::case::{Op, OpKind, Wrong};
 
-/// How the peer refuses a request.
+/// The way in which the peer refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// The status with which the work request completes at the requester.
     pub(crate) status: WcStatus,
-    /// How the responder's program is told of it.
+    /// The way in which the responder's program is told of it.
     pub(crate) told: Told,
 }
 
-/// How the responder's program is told that a request was refused: in one way only (C9-222.1.1).
+/// The way in which the responder's program is told that a request was refused. There is only one for
+/// each refusal (C9-222.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// The current receive work request completes with this status.
@@ -40,7 +41,8 @@ fn right(kind: OpKind) -> Access {
     }
 }
 
-/// How the peer, whose queue pair allows `access`, refuses a work request; `None` if it executes it.
+/// The refusal of a work request by a peer whose queue pair allows `access`; `None` if the peer
+/// executes it.
 pub(crate) fn refusal(op: &Op, access: Access) -> Option<Refusal> {
     // An unknown shared receive queue comes first, since its protection domain is needed to check the
     // rest.

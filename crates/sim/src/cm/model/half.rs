@@ -48,15 +48,15 @@ pub(in crate::cm) struct Retry {
     pub(super) what: What,
     pub(super) at: Duration,
     pub(super) timeout: Duration,
-    /// How often it was sent, without the times when it was refused.
+    /// The number of times it was sent, without the times when it was refused.
     pub(super) sent: u32,
-    /// When it was first sent.
+    /// The time when it was first sent.
     pub(super) since: Duration,
     /// Whether it was refused and is sent again.
     pub(super) refused: bool,
 }
 
-/// One end.
+/// One end of a connection, or of the resolution of a service.
 #[derive(Clone, Debug)]
 pub(in crate::cm) struct Half {
     pub(in crate::cm) host: usize,
@@ -82,7 +82,7 @@ pub(in crate::cm) struct Half {
     pub(in crate::cm) cma: Cma,
     pub(in crate::cm) state: State,
     pub(super) retry: Option<Retry>,
-    /// When its time-wait ends.
+    /// The time when its time-wait ends.
     pub(super) until: Option<Duration>,
     /// The longest time that it waits for an answer.
     pub(super) longest: Duration,
@@ -90,7 +90,8 @@ pub(in crate::cm) struct Half {
     pub(super) listener: Option<usize>,
     /// The number of events that the application has got.
     pub(in crate::cm) reported: u32,
-    /// What it sends again if asked again: the answer to a request for its service, or a late refusal.
+    /// The message that it repeats if it is asked again: the answer to a request for its service, or a
+    /// late refusal.
     pub(super) answered: Option<What>,
     /// The attributes that its queue pair was told.
     pub(in crate::cm) attr: Option<Attr>,

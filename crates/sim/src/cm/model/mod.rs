@@ -190,7 +190,7 @@ pub(super) struct Model {
     pub(super) halves: Vec<Half>,
     pub(super) listeners: Vec<Listener>,
     early: Vec<Early>,
-    /// How often each host was started again.
+    /// The number of times each host was started again.
     pub(super) life: Vec<u32>,
     /// Addresses that are gone, by host and link.
     pub(super) lost: BTreeSet<(usize, usize)>,

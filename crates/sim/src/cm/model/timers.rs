@@ -20,9 +20,9 @@ const TIMEWAIT: Duration = Duration::from_millis(512);
 const DREQ_FIRST: Duration = Duration::from_millis(250);
 /// The number of transmissions of a message: `CMA_MAX_CM_RETRIES` and one.
 const TRANSMISSIONS: u32 = 16;
-/// How long a service that does not exist is asked for again.
+/// The time for which a service that does not exist is asked for again.
 const ASKS_FOR: Duration = Duration::from_millis(200);
-/// How long a request waits for its listener.
+/// The time for which a request waits for its listener.
 pub(super) const GRACE: Duration = Duration::from_millis(200);
 
 impl Model {

@@ -8,7 +8,7 @@ use crate::judge::{Verdict, demand};
 /// The promise about SQ_DRAINED, if the application asked for it.
 const TOLD: &str = "a send queue is said to be drained once, when it is";
 
-/// How far the application has got with stopping the send queue.
+/// The application's progress in stopping the send queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Drain {
     /// The send queue sends.

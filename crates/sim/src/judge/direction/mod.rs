@@ -178,8 +178,8 @@ impl Direction {
         self.progress > 0
     }
 
-    /// How the responder would refuse a work request if it came to it now; `None` if it would execute
-    /// it.
+    /// The refusal of a work request if it came to the responder now; `None` if the responder would
+    /// execute it.
     fn refusal(&self, index: usize) -> Option<Refusal> {
         let posted = self.posted.get(index).filter(|p| !p.succeeded);
         let gone = posted.and_then(|p| p.window).is_some_and(|w| self.gone.contains(&w));
