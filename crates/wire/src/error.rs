@@ -29,9 +29,9 @@ pub enum ParseError {
     BadValue {
         /// The field that was being read.
         what: &'static str,
-        /// What it may hold.
+        /// The values that it may hold.
         expected: &'static str,
-        /// What it held.
+        /// The value that it held.
         got: u64,
     },
 }

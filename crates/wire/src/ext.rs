@@ -74,7 +74,7 @@ impl Feth {
     }
 }
 
-/// Why a responder refuses a request (IBTA 9.7.5.2.2, table 46).
+/// The reason why a responder refuses a request (IBTA 9.7.5.2.2, table 46).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NakCode {
     /// A packet before this one is missing.
@@ -103,7 +103,7 @@ impl NakCode {
     }
 }
 
-/// What an acknowledgement says (IBTA 9.7.5.1, tables 44 to 46).
+/// The meaning of an acknowledgement (IBTA 9.7.5.1, tables 44 to 46).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Syndrome {
     /// Everything up to the packet's PSN is acknowledged.
@@ -160,7 +160,7 @@ impl Syndrome {
 /// ACK extended transport header (IBTA 9.3.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Aeth {
-    /// What the acknowledgement says.
+    /// The meaning of the acknowledgement.
     pub syndrome: Syndrome,
     /// Message sequence number: the number of messages that the responder has completed, 24 bits.
     pub msn: u32,
@@ -361,7 +361,8 @@ pub struct MpHeader {
     pub flags: u8,
     /// The path that the packet was sent on, by the sender's number.
     pub path_id: u8,
-    /// How often the sender has put this path into use. A late packet of an earlier use is dropped.
+    /// The number of times the sender has put this path into use, wrapping. A late packet of an earlier
+    /// use is dropped.
     pub generation: u16,
     /// Message number: the number of messages that the requester has started before this one, wrapping.
     pub msg: u32,

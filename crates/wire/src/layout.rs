@@ -1,4 +1,4 @@
-//! Which headers each opcode has.
+//! The headers that each opcode has.
 
 use crate::opcode::{Opcode, REQUEST, Service, op, set};
 

@@ -363,7 +363,7 @@ impl Body for Mra {
     }
 }
 
-/// What the passive side did with the alternate path of the REQ.
+/// The answer of the passive side about the alternate path of the REQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Failover {
     /// It accepted the path, or the REQ had none.
@@ -398,7 +398,7 @@ pub struct Rep {
     pub initiator_depth: u8,
     /// The time that the sender takes to acknowledge, 5 bits: 4.096 µs · 2^n.
     pub target_ack_delay: u8,
-    /// What the sender did with the alternate path.
+    /// The answer about the alternate path.
     pub failover: Failover,
     /// Whether the sender uses end-to-end credits.
     pub flow_control: bool,

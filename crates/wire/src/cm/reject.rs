@@ -17,8 +17,8 @@ pub enum Rejected {
 }
 
 codes! {
-    /// Why a connection is refused (IBTA table 109). The number is also `rdma_cm_event.status` of an
-    /// `RDMA_CM_EVENT_REJECTED`.
+    /// The reason why a connection is refused (IBTA table 109). The number is also
+    /// `rdma_cm_event.status` of an `RDMA_CM_EVENT_REJECTED`.
     RejectReason: u16;
 
     /// No queue pair available.
@@ -100,7 +100,7 @@ pub struct Rej {
     pub remote_comm_id: u32,
     /// The message that is refused.
     pub rejected: Rejected,
-    /// Why the connection is refused.
+    /// The reason why the connection is refused.
     pub reason: RejectReason,
     /// More about the reason, for example a path that would be acceptable.
     pub info: Info,
