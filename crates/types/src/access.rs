@@ -32,7 +32,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// How far a FLUSH places data (`enum ibv_placement_type`; same bits).
+    /// The depth to which a FLUSH places data (`enum ibv_placement_type`; same bits).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct Placement: u8 {
         /// Global visibility: everything at the peer sees the data.

@@ -17,7 +17,7 @@ impl PathId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
-/// What multi-path packets say about their path.
+/// The path information in multi-path packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PathTag {
     /// The number by which both ends know the path: less than the largest number of paths of an
@@ -27,7 +27,7 @@ pub struct PathTag {
     pub generation: u16,
 }
 
-/// Where to send next, and how much.
+/// The path to send on next, and how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The path.
@@ -45,7 +45,7 @@ pub struct Route {
     pub quantum: u32,
 }
 
-/// What a queue pair wants a route for.
+/// The request of a queue pair for a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
     /// The queue pair.

@@ -37,7 +37,7 @@ pub struct Sge {
 /// A scatter/gather list inside a work queue element. Lists of up to four elements need no allocation.
 pub type Sges = SmallVec<[Sge; 4]>;
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum SendOp {
