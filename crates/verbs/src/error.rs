@@ -8,7 +8,7 @@ use std::borrow::Cow;
 pub struct Error {
     /// The error number, positive, as in `errno.h`.
     pub errno: i32,
-    /// What was wrong, and what to do about it.
+    /// The cause, and advice what to do about it.
     pub reason: Cow<'static, str>,
 }
 

@@ -61,10 +61,10 @@ pub trait Context: Send + Sync + Debug {
     /// `ibv_reg_mr` and its relatives.
     ///
     /// # Safety
-    /// Until [`MemoryRegion::deregister`] returns, this device reads and writes the range, as work requests
-    /// and the peers that know its keys ask, and it tells nobody when. So nothing in the range may be
-    /// what a Rust program relies on to stay as it is: no reference to it is held but those of cells
-    /// and atomics. The range need not be mapped: an access to what is not fails with a completion.
+    /// Until [`MemoryRegion::deregister`] returns, this device reads and writes the range at any time, for
+    /// work requests and for peers that know its keys. A Rust program must therefore not rely on any
+    /// value in the range: it may hold no reference to it except to cells and atomics. The range need not
+    /// be mapped: a work request that accesses memory that is not mapped completes with an error.
     #[allow(unsafe_code)]
     unsafe fn reg_mr(&self, _request: &MrRequest) -> Result<Arc<dyn MemoryRegion>> {
         lacks("memory regions")
@@ -75,7 +75,7 @@ pub trait Context: Send + Sync + Debug {
     /// 0x100.
     ///
     /// # Safety
-    /// As of [`Context::reg_mr`].
+    /// The conditions of [`Context::reg_mr`].
     #[allow(unsafe_code)]
     unsafe fn reg_mr_with_key(
         &self,
@@ -90,7 +90,7 @@ pub trait Context: Send + Sync + Debug {
     /// mapped. Other errors are those of [`Context::reg_mr_with_key`].
     ///
     /// # Safety
-    /// As of [`Context::reg_mr`], for each page.
+    /// The conditions of [`Context::reg_mr`], for each page.
     #[allow(unsafe_code)]
     unsafe fn reg_pages(&self, _request: &PagesRequest<'_>) -> Result<Arc<dyn MemoryRegion>> {
         lacks("memory regions of page lists")
@@ -263,7 +263,7 @@ pub trait MemoryRegion: Send + Sync + Debug {
     /// for work requests.
     ///
     /// # Safety
-    /// As of [`Context::reg_mr`], for the new range.
+    /// The conditions of [`Context::reg_mr`], for the new range.
     #[allow(unsafe_code)]
     unsafe fn reregister(
         &self,
