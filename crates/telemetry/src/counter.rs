@@ -1,4 +1,4 @@
-//! What a declaration of counters expands to.
+//! The types that a declaration of counters expands to.
 
 use core::fmt;
 

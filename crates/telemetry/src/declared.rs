@@ -252,7 +252,7 @@ counters! {
 }
 
 counters! {
-    /// What one path of a lane to a peer has carried, and how often it was given up.
+    /// The traffic of one path of a lane to a peer, and how often the path was given up.
     #[of("path")]
     #[named("")]
     pub struct PathCounters {
@@ -368,7 +368,8 @@ counters! {
         /// UD messages longer than the port's MTU: reported as sent, and dropped.
         #[unit(Packets)]
         pub dropped_too_long: u64,
-        /// Packets with a wrong length, sequence or header.
+        /// Packets with a wrong length, sequence or header, answers to PSNs that were never sent,
+        /// refused WRITEs (UC), and messages whose receive could not store them (UC, UD).
         #[unit(Packets)]
         pub dropped_malformed: u64,
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::words::{Errno, Field, InterfaceName, Micros, PathName, Qpn, Reason, Value, Words};
 
-/// How much an event matters.
+/// The importance of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// It happens although all is well.
@@ -149,7 +149,7 @@ events! {
             /// The time from the last acknowledgement on the old path to the first on the new one, in
             /// microseconds.
             blackout_us: Micros,
-            /// Why the traffic had moved.
+            /// The reason why the traffic had moved.
             reason: Reason,
         },
         /// No path to a peer lives. Its queue pairs wait for one, for as long as the hold time.
