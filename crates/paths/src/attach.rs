@@ -114,12 +114,8 @@ impl PathManager {
             return Err(AttachError::Limit("peers", MAX_PEERS));
         }
         let address = self.address(key.local, key.remote, key.options, u32::from(key.slot));
-        let mut path = Path::new(address, Role::Plain { peer: PeerId(0) }, &self.config);
-        let down = self.local.fault(key.local, key.remote);
-        if let Some(reason) = down {
-            path.state = PathState::Down;
-            path.reason = Some(reason);
-        }
+        let path = self.new_path(address, Role::Plain { peer: PeerId(0) });
+        let down = path.state == PathState::Down;
         let own = self.paths.insert(path).ok_or(AttachError::Limit("paths", MAX_PEERS * 9))?;
         let sibling = self.peers.sibling(&key).map(|p| p.nonce);
         let nonce = sibling.unwrap_or_else(|| Nonce(self.random.bytes()));
@@ -131,10 +127,20 @@ impl PathManager {
         }
         if let Some(a) = self.association_with_path(&key) {
             self.join(index, a);
-        } else if down.is_some() {
+        } else if down {
             self.begin_outage(index);
         }
         Ok(index)
+    }
+
+    /// A path outside of associations. It is up, or down if this host lacks its address or link.
+    fn new_path(&self, address: PathAddress, role: Role) -> Path {
+        let mut path = Path::new(address, role, &self.config);
+        if let Some(reason) = self.local.fault(address.local, address.remote) {
+            path.state = PathState::Down;
+            path.reason = Some(reason);
+        }
+        path
     }
 
     /// The association with the same remote lane that has these addresses among its paths, and that the peer
@@ -234,7 +240,7 @@ impl PathManager {
             return Err(AttachError::Limit("address handles' paths", MAX_UD_PATHS));
         }
         let address = self.address(local, remote, options, 0);
-        let mut path = Path::new(address, Role::Datagram, &self.config);
+        let mut path = self.new_path(address, Role::Datagram);
         path.redirect = options.multipath.then(|| self.way_around(local, remote)).flatten();
         let limit = AttachError::Limit("address handles' paths", MAX_UD_PATHS);
         let index = self.paths.insert(path).ok_or(limit)?;
@@ -378,4 +384,33 @@ fn spread(local: IpAddr, remote: IpAddr, salt: u32) -> u32 {
         }
     }
     h ^ (h >> 15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, LaneIdentity, LocalAddress};
+
+    #[test]
+    fn the_path_of_an_address_handle_is_down_from_the_start_if_its_link_is() {
+        let (now, ip) = (Duration::ZERO, |n: u8| IpAddr::from([10, 0, 0, n]));
+        let mut paths =
+            PathManager::new(Config::default(), LaneIdentity { instance: 1, slot: 1 }, [0; 16]);
+        let link = |paths: &mut PathManager, link_up| {
+            let (prefix_len, ifindex, speed_mbps) = (24, 2, 0);
+            let usable = true;
+            let ip = ip(1);
+            paths.set_local(
+                now,
+                &[LocalAddress { ip, prefix_len, ifindex, link_up, usable, speed_mbps }],
+            );
+        };
+        link(&mut paths, false);
+        let path = paths.ud_path(now, ip(1), ip(2), PathOptions::default()).unwrap();
+        let state = |paths: &PathManager| paths.paths.get(path).map(|p| (p.state, p.reason));
+        assert_eq!(state(&paths), Some((PathState::Down, Some(Reason::LinkDown))));
+        assert_eq!((paths.alive().count(), paths.check()), (0, Ok(())));
+        link(&mut paths, true);
+        assert_eq!(state(&paths), Some((PathState::Up, None)));
+    }
 }
