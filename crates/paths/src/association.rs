@@ -43,6 +43,7 @@ pub(crate) struct Association {
     pub(crate) anchors: Vec<Pair>,
     pub(crate) remote_addresses: Vec<Announced>,
     pub(crate) remote_addresses_version: u32,
+    /// The peer's receive window in bytes; 0 only before [`confirmed`](Self::confirmed).
     pub(crate) remote_window: u32,
     pub(crate) remote_reach: u32,
     /// The address list that we announce, its version, and the version that the peer has.

@@ -117,6 +117,7 @@ impl PathManager {
     fn check_associations(&self) -> Result<(), String> {
         self.associations.check()?;
         for (index, a) in self.associations.iter() {
+            hold!(!a.confirmed || a.remote_window > 0, "{index:?} began without the peer's window");
             for &peer in &a.peers {
                 let back = self.peers.get(peer).and_then(|p| p.association);
                 hold!(back == Some(index), "{index:?} has {peer:?}, which has {back:?}");

@@ -213,7 +213,7 @@ impl PathManager {
     fn set_members(&mut self, index: AssociationId, wanted: &[(PathNumber, u16, Pair)]) {
         let Some(a) = self.associations.get(index) else { return };
         let (members, slot, past) = (a.paths, a.remote_slot, a.past.clone());
-        let window = if a.remote_window == 0 { self.config.max_window } else { a.remote_window };
+        let window = a.remote_window;
         let mut gone = Vec::new();
         for (id, member) in members.iter() {
             let want = wanted.iter().find(|w| w.0 == id);

@@ -204,6 +204,9 @@ impl PathManager {
                 if !ours || !hello.authentic(&key, ends, payload) {
                     return Err(Refused::Authentication);
                 }
+                if hello.association == 0 {
+                    return Err(Refused::Malformed);
+                }
                 if !self.prefers(peer, None, hello.instance, true) {
                     self.disagree(peer, qpn);
                     return Ok(());
@@ -346,5 +349,48 @@ impl PathManager {
         if !core::mem::replace(&mut qp.agreed, true) {
             self.push_event(PathEvent::MultipathAgreed { qpn: qpn.0, reach });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, LaneIdentity, PathOptions};
+    use crate::types::Handled;
+
+    /// Such an association would begin without the peer's addresses and window.
+    #[test]
+    fn an_authentic_answer_that_names_no_association_leaves_none_behind() {
+        let (now, ip) = (Duration::ZERO, |n: u8| IpAddr::from([10, 0, 0, n]));
+        let mut paths =
+            PathManager::new(Config::default(), LaneIdentity { instance: 1, slot: 1 }, [0; 16]);
+        let options = PathOptions { multipath: true, ..PathOptions::default() };
+        let (qpn, peer_qpn) = (0x01_0011, 0x02_0022);
+        let peer = paths.attach(now, qpn, peer_qpn, ip(1), ip(2), options).unwrap();
+        let ours = paths.peers.get(peer).unwrap().nonce;
+        let theirs = Nonce([7; 16]);
+        let key = Key::derive((1, ours), (2, theirs));
+        let mut answer = |association| {
+            let hello = Hello {
+                kind: HelloKind::Ack,
+                slot: 2,
+                instance: 2,
+                nonce: theirs,
+                echo: ours,
+                qpn: peer_qpn,
+                peer_qpn: qpn,
+                association,
+                receive_window: 1 << 20,
+                reach: 256,
+                addresses_version: 1,
+                addresses: Vec::new(),
+            };
+            let mut packet = hello.encode(Some(&key), Ends { src: ip(2), dst: ip(1) });
+            packet.extend([0; 4]);
+            let handled = paths.handle_control(now, ip(2), ip(1), &Packet::parse(&packet).unwrap());
+            (handled, paths.associations.indexes().len())
+        };
+        assert_eq!(answer(0), (Handled::Refused(Refused::Malformed), 0));
+        assert_eq!(answer(9), (Handled::Accepted, 1));
     }
 }

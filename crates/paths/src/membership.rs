@@ -114,7 +114,7 @@ impl PathManager {
         if first {
             a.last_answer = awake;
         }
-        let window = if a.remote_window == 0 { u32::MAX } else { a.remote_window };
+        let window = a.remote_window;
         let old = self.peers.get(peer).and_then(|p| p.association);
         if old != Some(index) {
             if let Some(old) = old {
