@@ -144,12 +144,16 @@ impl PathManager {
     }
 
     /// The route of a queue pair that knows of one path only: by its own detour, or else by its peer's
-    /// main path; `None` if no path lives.
+    /// main path, as in an outage that was given up; `None` if no path lives.
     #[inline]
     pub fn route_of(&self, peer: PeerId, qpn: u32) -> Option<Route> {
         let p = self.peers.get(peer)?;
-        let detour = if p.detours.is_empty() { None } else { self.detour_of(peer, Qpn(qpn)) };
-        if p.is_held() { None } else { self.route_by(detour.unwrap_or(p.main), u32::MAX) }
+        if p.is_held() {
+            return None;
+        }
+        let own = p.outage.is_none() && !p.detours.is_empty();
+        let detour = if own { self.detour_of(peer, Qpn(qpn)) } else { None };
+        self.route_by(detour.unwrap_or(p.main), u32::MAX)
     }
 
     /// The path by which a queue pair of `peer` sends now: its own detour, or the path that the policy

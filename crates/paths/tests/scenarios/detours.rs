@@ -99,3 +99,26 @@ fn a_peer_that_does_not_run_sends_nobody_on_a_detour() {
         assert_eq!(stall(&mut net, since, Duration::from_millis(1990)), []);
     }
 }
+
+/// The peer is silent on all paths, and its hold time ends. The queue pair's retries run out on the same
+/// path, whether it can use one path or several.
+#[test]
+fn an_outage_that_was_given_up_ends_on_the_main_path() {
+    let mut net = connected(3);
+    net.start_traffic();
+    net.run(100 * MS);
+    let since = net.now;
+    let taken = stall(&mut net, since, 700 * MS);
+    let (main, own) = ways(&mut net);
+    assert_eq!((taken, own != main), (vec![own], true));
+    net.cut(0, true);
+    net.cut(1, true);
+    net.run(Duration::from_secs(20));
+    assert!(net.has(0, |e| matches!(e, PathEvent::PeerLost { .. })));
+    let (main, own) = ways(&mut net);
+    assert_eq!(main, own);
+    let h = &mut net.hosts[0];
+    let want = Want { qpn: SUFFERS, class: Class::Request, bytes: 1 };
+    let Pick::Route(picked) = h.paths.pick(h.peer.unwrap(), &want) else { panic!("no route") };
+    assert_eq!(picked.path, own);
+}
