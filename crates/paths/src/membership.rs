@@ -16,6 +16,7 @@ use crate::key::Nonce;
 use crate::manager::PathManager;
 use crate::path::Role;
 use crate::peers::PeerKey;
+use crate::select::Pair;
 use crate::timers::Timer;
 use crate::types::{PathState, Reason};
 use polypath_types::PeerId;
@@ -189,11 +190,31 @@ impl PathManager {
             a.peers.push(peer);
         }
         let anchor = (p.key.local, p.key.remote);
-        if !a.anchors.contains(&anchor) && a.anchors.len() < MAX_ANCHORS {
-            a.anchors.push(anchor);
-        }
+        self.remember(index, anchor);
         self.reselect(peer, Reason::Association);
         self.timers.no_later(Timer::Association(index), self.clock.now());
+    }
+
+    /// Remembers a pair of addresses that a queue pair was connected with. If too many are remembered,
+    /// it takes the place of one that neither a queue pair nor a path has any more, because hosts may
+    /// move often.
+    fn remember(&mut self, index: AssociationId, anchor: Pair) {
+        let Some(a) = self.associations.get(index) else { return };
+        if a.anchors.contains(&anchor) {
+            return;
+        }
+        let peers = || a.peers.iter().filter_map(|peer| self.peers.get(*peer));
+        let used = |pair: &Pair| {
+            a.ends.contains(pair)
+                || peers().any(|p| (p.key.local, p.key.remote) == *pair && !p.qpns.is_empty())
+        };
+        let unused = a.anchors.iter().position(|pair| !used(pair));
+        let Some(a) = self.associations.get_mut(index) else { return };
+        if a.anchors.len() >= MAX_ANCHORS {
+            let Some(unused) = unused else { return };
+            a.anchors.remove(unused);
+        }
+        a.anchors.push(anchor);
     }
 
     /// The peer moves to another association, with a lane of the given instance. If that is another lane,
@@ -294,5 +315,43 @@ impl PathManager {
             self.renew_nonce(&key);
         }
         self.redirect(&a.ends, &[]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::IpAddr;
+
+    use super::*;
+    use crate::config::{Config, LaneIdentity, PathOptions};
+
+    /// Five hosts' worth of moves: the pairs of addresses that are remembered after queue pairs were
+    /// connected with five, one after the other. `stay`: those that connected before are kept.
+    fn anchors(stay: bool) -> Vec<u8> {
+        let (now, ip) = (Duration::ZERO, |net: u8, n: u8| IpAddr::from([10, 0, net, n]));
+        let lane = LaneIdentity { instance: 1, slot: 1 };
+        let mut paths = PathManager::new(Config::default(), lane, [0; 16]);
+        let (ours, theirs) = (Nonce([1; 16]), Nonce([2; 16]));
+        let mut a = Association::new((1, ours), (2, theirs), 2, PeerId(0));
+        (a.confirmed, a.remote_window) = (true, 1 << 20);
+        let index = paths.associations.insert(a, &mut paths.random).unwrap();
+        let options = PathOptions { multipath: true, ..PathOptions::default() };
+        for net in 0..=MAX_ANCHORS as u8 {
+            let qpn = 0x01_0011 + u32::from(net);
+            let peer = paths.attach(now, qpn, 0x02_0022, ip(net, 1), ip(net, 2), options).unwrap();
+            paths.join(peer, index);
+            if !stay {
+                paths.detach(now, qpn);
+            }
+        }
+        assert_eq!(paths.check(), Ok(()));
+        let third = |ip: IpAddr| crate::bytes::ip_bytes(ip).into_iter().nth_back(1).unwrap();
+        paths.associations.get(index).unwrap().anchors.iter().map(|pair| third(pair.0)).collect()
+    }
+
+    #[test]
+    fn the_latest_addresses_are_remembered_in_place_of_some_that_no_queue_pair_has() {
+        assert_eq!(anchors(false), [1, 2, 3, 4]);
+        assert_eq!(anchors(true), [0, 1, 2, 3]);
     }
 }
