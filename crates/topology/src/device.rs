@@ -34,8 +34,8 @@ pub fn roce_mtu(link_mtu: u32) -> u32 {
 /// A kind of device. Different kinds have different prefixes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DeviceKind {
-    /// What a user writes to choose such devices, which is also the beginning of their names: `roce`,
-    /// `mp`.
+    /// The prefix that a user writes to choose such devices, which is also the beginning of their
+    /// names: `roce`, `mp`.
     pub prefix: &'static str,
     /// All forms that a user may write, as examples with interfaces `eth0` and `eth1`; the most
     /// specific form is last.

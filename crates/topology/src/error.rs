@@ -10,7 +10,7 @@ pub enum SelectionError {
     Form {
         /// The text that was written, cut to 64 characters.
         text: String,
-        /// What may be written, such as `roce, roce:eth0, mp or mp:eth0+eth1`.
+        /// The forms that may be written, such as `roce, roce:eth0, mp or mp:eth0+eth1`.
         write: String,
     },
     /// An interface is named twice.
