@@ -17,7 +17,7 @@ pub struct Failover {
     pub to: String,
     /// The reason.
     pub reason: String,
-    /// How long traffic stood still, in microseconds.
+    /// The time for which traffic stood still, in microseconds.
     pub blackout_us: u64,
 }
 

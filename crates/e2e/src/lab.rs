@@ -11,7 +11,7 @@ use std::time::Duration;
 /// The longest time that `polypath status` may take. It waits for processes that do not answer.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);
 
-/// How the hosts are joined.
+/// The way in which the hosts are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wiring {
     /// Through a bridge for each link, in a namespace of its own, as through a switch. Packets can
@@ -29,7 +29,7 @@ pub struct Options {
     pub links: usize,
     /// The MTU of every interface in bytes.
     pub mtu: u32,
-    /// What lies between the hosts.
+    /// The connection between the hosts.
     pub wiring: Wiring,
 }
 

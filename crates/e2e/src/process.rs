@@ -380,7 +380,7 @@ pub struct Finished {
     pub status: ExitStatus,
     /// Its output.
     pub lines: Vec<Line>,
-    /// How long it ran.
+    /// The time for which it ran.
     pub took: Duration,
 }
 

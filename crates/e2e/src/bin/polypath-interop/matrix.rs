@@ -38,7 +38,7 @@ const ATTEMPTS_UNRELIABLE: u32 = 2;
 /// The path MTUs of a sample.
 const MTUS_SAMPLE: [u32; 2] = [4096, 1024];
 
-/// Which side is the server.
+/// The side that is the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// rxe is the client, Polypath the server.
