@@ -96,13 +96,17 @@ impl Simulation {
         let host = &mut self.hosts[number];
         host.begin(self.now);
         let config = QueuePair::frozen_config(&away.bytes);
-        demand(config.is_ok(), "what is frozen thaws", || format!("{qpn:#x}: {config:?}"))?;
+        demand(config.is_ok(), "a frozen queue pair can be thawed", || {
+            format!("{qpn:#x}: {config:?}")
+        })?;
         if let Ok(config) = config {
             host.lane.insert(QueuePair::new(config), qpn);
         }
         self.oracle.pairs[away.pair].ends[away.end].thawed_at = self.now;
         let thawed = host.with(qpn, |visit| visit.thaw(&away.bytes)).unwrap_or(Ok(()));
-        demand(thawed.is_ok(), "what is frozen thaws", || format!("{qpn:#x}: {thawed:?}"))?;
+        demand(thawed.is_ok(), "a frozen queue pair can be thawed", || {
+            format!("{qpn:#x}: {thawed:?}")
+        })?;
         let state = host.qp(qpn).map(QueuePair::state);
         if !matches!(state, Some(QpState::Reset | QpState::Init | QpState::Err)) {
             let [local, remote] = [own, peer].map(|end| address(plan.link, end.host, self.case.v6));

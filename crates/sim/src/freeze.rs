@@ -48,7 +48,9 @@ impl Simulation {
             visit.thaw(&bytes)
         });
         let thawed = thawed.unwrap_or(Ok(()));
-        demand(thawed.is_ok(), "what is frozen thaws", || format!("{qpn:#x}: {thawed:?}"))?;
+        demand(thawed.is_ok(), "a frozen queue pair can be thawed", || {
+            format!("{qpn:#x}: {thawed:?}")
+        })?;
         self.check(number)
     }
 }

@@ -229,7 +229,7 @@ impl CmSimulation {
         let rtr = self.command(at, &rtr, Ok(()), "ask for attributes")?;
         let rts = self.command(at, &rts, Ok(()), "ask for attributes")?;
         let (Some(rtr), Some(rts)) = (rtr, rts) else {
-            return breach("commands come to what they must", "no attributes");
+            return breach("commands end as they must", "no attributes");
         };
         self.model.halves[half].attr = Some(abi::attr(&rtr, &rts));
         Ok(())

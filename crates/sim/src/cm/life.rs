@@ -129,7 +129,7 @@ pub(super) fn reached(case: &CmCase, half: &Half, kind: u32, status: i32) -> Ver
         DISCONNECTED => status != 0 && agrees,
         _ => false,
     };
-    demand(!wrong, "a network that is whole reaches everybody", || {
+    demand(!wrong, "a whole network reaches every peer", || {
         format!("attempt {} (active: {}): {} {status}", half.attempt, half.active, name(kind))
     })
 }

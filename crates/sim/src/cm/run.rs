@@ -349,7 +349,7 @@ impl CmSimulation {
         let owner = self.owner(file, event);
         let what = || format!("{place}: {} of id {}", event::name(event.kind), event.id);
         let Some(owner) = owner else {
-            return breach("no event comes of what is not there", what());
+            return breach("no event comes for an id that does not exist", what());
         };
         // The events of one id come in order.
         let at = self.model.queue.iter().position(|(f, e)| *f == file && e.owner == owner);
@@ -437,7 +437,7 @@ impl CmSimulation {
         let got = host.cm.command(self.now, file, bytes, &mut host.env);
         self.note(format_args!("{place}: {what}: {:?}", got.as_ref().map(|_| ())));
         let is = got.as_ref().map(|_| ()).map_err(|e| *e);
-        demand(is == must, "commands come to what they must", || {
+        demand(is == must, "commands end as they must", || {
             format!("{place}: {what} gives {is:?} instead of {must:?}")
         })?;
         Ok(got.ok())

@@ -143,7 +143,7 @@ impl Pair {
             let Some((_, receive)) = self.directions[1 - e].receive(index) else { break };
             let end = &mut self.ends[e];
             let posted = host.with(end.qpn, |visit| visit.qp.post_recv(receive.wr()));
-            demand(posted == Some(Ok(())), "a good work request is taken", || {
+            demand(posted == Some(Ok(())), "a valid work request is accepted", || {
                 format!("receive {index}: {posted:?}")
             })?;
             end.receive_posted.insert(index as u64, now);
@@ -253,7 +253,7 @@ impl Pair {
             QpEvent::LastWqeReached => {
                 end.last_wqe += 1;
                 let once = end.srq && end.last_wqe == 1 && end.ended.is_some();
-                demand(once, "the last receive of a shared queue is told of once", || {
+                demand(once, "the last receive of a shared queue is reported once", || {
                     format!("{:#x}", end.qpn)
                 })
             }
@@ -403,7 +403,7 @@ impl Oracle {
     fn find(&self, qpn: u32) -> Result<(usize, usize), Breach> {
         match self.by_qpn.get(&qpn) {
             Some(found) => Ok(*found),
-            None => breach("only queue pairs do something", format!("{qpn:#x}")),
+            None => breach("effects come only from known queue pairs", format!("{qpn:#x}")),
         }
     }
 
@@ -501,7 +501,7 @@ impl Oracle {
                 Ok(())
             }
             Effect::WronglyAccepted { qpn, why } => {
-                breach("packets that must be refused are", format!("{qpn:#x}: {why}"))
+                breach("packets that must be refused are refused", format!("{qpn:#x}: {why}"))
             }
         }
     }
@@ -509,7 +509,7 @@ impl Oracle {
     /// Notes an atomic on a counter, which must have found the value that all earlier ones have left.
     fn count(&mut self, host: usize, addr: u64, op: AtomicOp, old: u64) -> Verdict {
         let value = self.counters.entry((host, addr)).or_default();
-        demand(old == *value, "an atomic finds what the ones before left", || {
+        demand(old == *value, "an atomic finds the value that earlier ones left", || {
             format!("{op:?} at {addr:#x} found {old:#x}, not {value:#x}")
         })?;
         match op {

@@ -119,7 +119,10 @@ impl SharedQueue {
     pub(crate) fn took(&mut self, wr_id: u64) -> Result<Receive, Breach> {
         match self.posted.pop_front() {
             Some(receive) if receive.wr_id == wr_id => Ok(receive),
-            other => breach("SRQ order", format!("{wr_id} was taken, not {other:?}")),
+            other => breach(
+                "receives of a shared queue are taken in order",
+                format!("{wr_id} was taken, not {other:?}"),
+            ),
         }
     }
 

@@ -6,7 +6,7 @@ use super::Direction;
 use crate::judge::{Verdict, demand};
 
 /// The promise about SQ_DRAINED, if the application asked for it.
-const TOLD: &str = "a send queue is said to be drained once, when it is";
+const TOLD: &str = "a send queue is reported as drained once, when it is drained";
 
 /// The application's progress in stopping the send queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Direction {
     /// Checks that the application was not told earlier that the send queue is drained. To be called if
     /// the queue pair says that it is not drained yet.
     pub(crate) fn still_draining(&self) -> Verdict {
-        demand(self.drain != Drain::Told, TOLD, || "it is not, when asked".to_owned())
+        demand(self.drain != Drain::Told, TOLD, || "it is not drained when asked".to_owned())
     }
 
     /// Notes that the send queue was drained and sends again.

@@ -30,7 +30,9 @@ impl Direction {
         let Some(i) = self.next().filter(|i| self.ops[*i].kind.is_write()) else {
             return breach(rule, format!("data for {addr:#x}, but {:?} is next", self.next()));
         };
-        demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
+        demand(self.refusal(i).is_none(), "a refused request changes nothing", || {
+            self.describe(i)
+        })?;
         if self.progress == 0 {
             self.check_fence(i)?;
         }
@@ -79,7 +81,9 @@ impl Direction {
         let Some(i) = self.next().filter(|i| self.ops[*i].kind.is_atomic()) else {
             return breach(rule, format!("{op:?}, but {:?} is next", self.next()));
         };
-        demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
+        demand(self.refusal(i).is_none(), "a refused request changes nothing", || {
+            self.describe(i)
+        })?;
         self.works_on(i)?;
         self.check_fence(i)?;
         let at = match self.ops[i].kind {
@@ -99,10 +103,12 @@ impl Direction {
             let what = format!("{scope:?}, but {:?} is next", self.next());
             return breach("FLUSHes are executed once and in order", what);
         };
-        demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
+        demand(self.refusal(i).is_none(), "a refused request changes nothing", || {
+            self.describe(i)
+        })?;
         self.works_on(i)?;
         self.check_fence(i)?;
-        demand(self.posted[i].scope == Some(scope), "a FLUSH is of what was asked for", || {
+        demand(self.posted[i].scope == Some(scope), "a FLUSH covers what was asked for", || {
             format!("{}: {scope:?}", self.describe(i))
         })?;
         self.executed = i + 1;
@@ -116,7 +122,9 @@ impl Direction {
         let Some(i) = self.next().filter(|i| self.ops[*i].kind == OpKind::SendInv) else {
             return breach(rule, format!("{rkey:#x}, but {:?} is next", self.next()));
         };
-        demand(self.refusal(i).is_none(), "what is refused changes nothing", || self.describe(i))?;
+        demand(self.refusal(i).is_none(), "a refused request changes nothing", || {
+            self.describe(i)
+        })?;
         self.works_on(i)?;
         if self.ops[i].len == 0 {
             self.check_fence(i)?;
@@ -131,7 +139,7 @@ impl Direction {
 
     /// Notes that this end carried out a work request that sends no packet.
     pub(crate) fn carried_out(&mut self, kind: OpKind, rkey: u32) -> Verdict {
-        let rule = "what sends nothing is carried out once and in order";
+        let rule = "local operations are carried out once and in order";
         let next = (0..self.posted.len()).find(|&i| {
             self.ops[i].kind.is_local() && !self.posted[i].carried_out && !self.posted[i].done
         });
@@ -175,7 +183,7 @@ impl Direction {
         let key = (op.kind == OpKind::SendInv).then(|| self.posted[i].key);
         demand(
             key.is_none() || self.invalidated == Some(i),
-            "a key is invalid before it is said to be",
+            "a key is invalid before it is reported as invalid",
             || self.describe(i),
         )?;
         let told = (c.byte_len, c.imm, c.opcode, c.solicited, c.vendor_err, c.invalidated_rkey);
@@ -190,7 +198,7 @@ impl Direction {
 
     /// Notes that the responder refused the next request, and returns how it had to.
     pub(crate) fn refuse(&mut self) -> Result<Refusal, Breach> {
-        let rule = "only what is wrong is refused";
+        let rule = "only wrong requests are refused";
         let Some(i) = self.next() else { return breach(rule, "nothing is next") };
         let Some(refusal) = self.refusal(i) else { return breach(rule, self.describe(i)) };
         self.executed = i;
@@ -233,7 +241,7 @@ impl Direction {
                 self.works_on(i)
             }
             None => breach(
-                "memory changes only for what is outstanding",
+                "memory changes only for outstanding requests",
                 format!("{} bytes were stored at {addr:#x}", data.len()),
             ),
         }

@@ -320,7 +320,7 @@ impl Direction {
             return Ok(());
         }
         let carried_out = !op.kind.is_local() || self.posted[i].carried_out;
-        demand(carried_out, "what sends nothing is carried out before it completes", || {
+        demand(carried_out, "a local operation is carried out before it completes", || {
             self.describe(i)
         })?;
         demand(

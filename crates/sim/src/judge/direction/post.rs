@@ -147,7 +147,7 @@ impl Direction {
         let data = if inline { SendData::Inline(&posted.data) } else { SendData::Sges(&list) };
         let wr = SendWr { wr_id: number, op: operation, flags, data, ud };
         let result = self.hand_over(op, &wr, host);
-        demand(result == Some(Ok(())), "a good work request is taken", || {
+        demand(result == Some(Ok(())), "a valid work request is accepted", || {
             format!("{}: {result:?}", self.describe(index))
         })?;
         self.outstanding.push_back(index);
@@ -208,7 +208,7 @@ impl Direction {
         let result = self.hand_over(op, &wr, host);
         demand(
             matches!(result, Some(Err(PostError::Invalid(_)))),
-            "nonsense is refused when posted",
+            "an invalid work request is refused when posted",
             || format!("{}: {result:?}", self.describe(index)),
         )
     }
