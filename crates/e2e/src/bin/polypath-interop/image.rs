@@ -123,7 +123,7 @@ fn decompress(path: &Path) -> Result<Vec<u8>, Problem> {
 
 /// The files that match a path with at most one `*` in its last part. At least one must match.
 fn matching(pattern: &str) -> Result<Vec<PathBuf>, Problem> {
-    let missing = || Problem::Failed(format!("nothing of this machine is named {pattern}"));
+    let missing = || Problem::Failed(format!("no file of this machine matches {pattern}"));
     let path = Path::new(pattern);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let Some((before, after)) = name.split_once('*') else {
