@@ -311,3 +311,56 @@ impl EngineInner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, UdpSocket};
+
+    use polypath_paths::PathAddress;
+    use polypath_topology::ROCE;
+
+    use super::*;
+    use crate::config::CaptureTo;
+
+    /// The sizes of a capture of one packet: before `end`, and after it.
+    fn capture_that_ends(name: &str, end: impl FnOnce(&EngineInner)) -> (u64, u64) {
+        let name = format!("polypath-{name}-{}.pcapng", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let capture = Some(CaptureTo { path: path.clone(), snap_len: 65_535 });
+        let config = Config { capture, ..Config::default() };
+        let (table, messenger) = (crate::fuzz::table(), Messenger::new().unwrap());
+        let engine = EngineInner::new(config, Selection::of(ROCE), None, table, messenger);
+        let ip = Ipv4Addr::LOCALHOST;
+        let (slot, now) = (UdpSocket::bind((ip, 0)).unwrap(), crate::clock::now());
+        let media = crate::media::start(slot.into(), &engine.wrappers, 0, now, &engine.table());
+        let (mut senders, _receivers) = media.unwrap();
+        let address = PathAddress {
+            local: ip.into(),
+            remote: ip.into(),
+            ifindex: 0,
+            source_port: 0xc000,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        let flow = senders.open(&address, 1).unwrap();
+        // It is recorded, but not written, because it is not flushed.
+        senders.send_packet(now, flow, &[0; 4000]);
+        let size = || std::fs::metadata(&path).unwrap().len();
+        let before = size();
+        end(&engine);
+        let sizes = (before, size());
+        std::fs::remove_file(&path).unwrap();
+        sizes
+    }
+
+    #[test]
+    fn the_end_of_the_process_or_the_engine_writes_the_rest_of_the_capture() {
+        for (name, end) in
+            [("leave", EngineInner::leave as fn(&EngineInner)), ("close", EngineInner::close)]
+        {
+            let (before, after) = capture_that_ends(name, end);
+            assert!(before < 1000 && after > 4000, "{name}: {before}, then {after}");
+        }
+    }
+}
