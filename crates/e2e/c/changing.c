@@ -1,5 +1,5 @@
-/* A program that writes a buffer all the time while it goes out of it: what arrives is some mixture, and
- * nothing fails. */
+/* A program that changes a buffer all the time while it is being sent: some mixture arrives, and nothing
+ * fails. */
 #include "objects.h"
 #include <pthread.h>
 

@@ -1,4 +1,4 @@
-/* What the programs that exhaust devices and peers share. */
+/* Functions of the programs that exhaust devices and peers. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -48,7 +48,7 @@ static inline double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Resident memory in KiB, after what is free has gone back to the system. */
+/* The resident memory in KiB, after free memory was returned to the system. */
 static inline long resident(void)
 {
 	long pages = 0;

@@ -1,4 +1,4 @@
-/* Datagrams: to more destinations than a lane keeps paths of, and longer than the MTU. */
+/* Datagrams to more destinations than a lane keeps paths for, and datagrams longer than the MTU. */
 #include "objects.h"
 
 enum { GRH = 40, QKEY = 0x1111, LENGTH = 8192 };
@@ -27,7 +27,7 @@ static struct ibv_qp *queue_pair(void)
 	return made;
 }
 
-/* The same host by another traffic class and hop limit is another destination. */
+/* The same host with another traffic class or hop limit is another destination. */
 static struct ibv_ah *destination(int number)
 {
 	struct ibv_ah_attr attr = {
@@ -63,7 +63,7 @@ static void send(struct ibv_ah *ah, uint32_t length)
 	EQ(ibv_post_send(qp, &wr, &bad), 0);
 }
 
-/* One datagram to ourselves arrives. */
+/* Sends one datagram to this process, which must arrive. */
 static void travel(struct ibv_ah *ah)
 {
 	int sent = 0, received = 0;
@@ -104,10 +104,10 @@ int main(void)
 		travel(ah);
 		EQ(ibv_destroy_ah(ah), 0);
 	}
-	/* Its path was forgotten long ago. */
+	/* The lane forgot the path of this destination long ago. */
 	travel(first);
 
-	/* C10-93.1.1: longer than the MTU of the port is not sent, and no error. */
+	/* C10-93.1.1: a message longer than the port's MTU is not sent, and causes no error. */
 	receive();
 	send(first, (128U << port.active_mtu) + 1);
 	wc = completion(cq);

@@ -40,7 +40,7 @@ struct remote {
 	uint8_t gid[16];
 };
 
-/* All memory that takes part: one registration. */
+/* All memory that is used, in one registration. */
 struct memory {
 	uint64_t counter;
 	uint64_t round;
@@ -114,7 +114,7 @@ static void post(struct ibv_send_wr *wr, void *local, uint32_t length)
 		fail("ibv_post_send refused opcode %d", wr->opcode);
 }
 
-/* The next successful completion. */
+/* Waits for the next completion, which must be a success. */
 static struct ibv_wc completion(void)
 {
 	struct ibv_wc wc;

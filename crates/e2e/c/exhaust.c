@@ -1,4 +1,4 @@
-/* Takes all that a device gives, and one more; then gives it back.
+/* Makes as many objects as a device allows, and one more; then destroys them.
  *
  *   exhaust objects QPS MRS    makes QPS queue pairs and MRS memory regions, then completion queues,
  *                              shared receive queues, address handles, protection domains and memory
@@ -40,7 +40,7 @@ static void refused(const char *what, const void *object, int wanted)
 			report(name, (long)made), report(name "-ms", (long)((now() - began) * 1000)); \
 	} while (0)
 
-/* One round of everything; objects stay in existence side by side as far as they are counted. */
+/* One round with all kinds of objects. Objects of counted kinds exist at the same time. */
 static void everything(long qps, long mrs, int say)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(context);
@@ -103,13 +103,13 @@ static void all_qps(void)
 	struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, NULL, 0);
 	int say = 1;
 	FILL("qp", struct ibv_qp, limits.max_qp, make_qp(pd, cq, IBV_QPT_RC, 1), ibv_destroy_qp);
-	/* What is wrong and not too much is EINVAL. */
+	/* A request that is invalid, not too large, gives EINVAL. */
 	struct ibv_cq *huge = ibv_create_cq(context, limits.max_cqe + 1, NULL, NULL, 0);
 	refused("completion queue entry", huge, EINVAL);
 	refused("work request", make_qp(pd, cq, IBV_QPT_RC, limits.max_qp_wr + 1), EINVAL);
 }
 
-/* The next asynchronous event, or none within a while. */
+/* The next asynchronous event, if one comes in time. */
 static struct ibv_async_event event(int wait_ms)
 {
 	struct ibv_async_event event = { .event_type = (enum ibv_event_type)-1 };

@@ -1,5 +1,5 @@
-/* Memory that the program gives up while it is registered, and devices that it closes with objects left:
- * the process lives, and peers get the status of an access that is not allowed. */
+/* The program unmaps memory while it is registered, and closes devices while objects are left. The process
+ * must survive, and peers must get the status of an access that is not allowed. */
 #define _GNU_SOURCE
 #include "objects.h"
 #include <pthread.h>
@@ -77,7 +77,7 @@ static enum ibv_wc_status ended(struct ibv_cq *queue, uint32_t qp_num)
 	return wc.status;
 }
 
-/* One request of ours to the memory that is gone, or from it. */
+/* Posts one request that reads from or writes to the unmapped memory. */
 static void expect(enum ibv_wr_opcode opcode, bool ours, uint32_t length, enum ibv_wc_status wanted)
 {
 	uint8_t *at = given + PAGE;
@@ -90,7 +90,7 @@ static void expect(enum ibv_wr_opcode opcode, bool ours, uint32_t length, enum i
 	EQ(ended(cq, here->qp_num), wanted);
 }
 
-/* A SEND into memory that is gone. */
+/* A SEND whose receive is in unmapped memory. */
 static void expect_receive(uint32_t length, enum ibv_wc_status sent, enum ibv_wc_status received)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)(given + PAGE), .length = length, .lkey = victim->lkey };
@@ -125,7 +125,7 @@ static void expect_all(bool there_is_memory)
 	expect(IBV_WR_ATOMIC_FETCH_AND_ADD, true, 8, local);
 }
 
-/* Where the kernel maps nothing by itself: what is unmapped stays so, whatever other threads map. */
+/* An address range in which the kernel maps nothing by itself, so that unmapped memory stays unmapped. */
 static uint8_t *map(void)
 {
 	static uintptr_t place = 0x200000000000;
@@ -167,7 +167,7 @@ static void ways_to_give_memory_up(int access)
 	expect_all(false);
 	end();
 
-	/* It is there all the same: zeros. */
+	/* The memory is still mapped, and contains zeros. */
 	begin(access);
 	EQ(madvise(given, LENGTH, MADV_DONTNEED), 0);
 	expect_all(true);
@@ -178,7 +178,7 @@ static void ways_to_give_memory_up(int access)
 	begin(access);
 	EQ(ftruncate(file, PAGE), 0);
 	expect_all(false);
-	/* As ever, once the file is as long as before. */
+	/* Everything works again once the file is as long as before. */
 	EQ(ftruncate(file, LENGTH), 0);
 	expect_all(true);
 	end();
@@ -196,7 +196,7 @@ static void *remap_all_the_time(void *stop)
 	return NULL;
 }
 
-/* Between any check and any access, that is. */
+/* The memory can thus be unmapped between any check and any access. */
 static void memory_that_comes_and_goes(int access)
 {
 	pthread_t thread;
@@ -221,7 +221,7 @@ static void memory_that_comes_and_goes(int access)
 	end();
 }
 
-/* What the program sets is what it sees, and its own faults are its own. */
+/* The program sees the signal handlers that it has set, and gets its own faults. */
 static void the_programs_own_handler(void)
 {
 	struct sigaction action = { .sa_handler = on_fault }, old;
@@ -259,7 +259,7 @@ static void all_signals_blocked(void)
 	EQ(sigismember(&now, SIGUSR1), 1);
 }
 
-/* A program that closes the device, and frees its memory, and destroys what is left much later. */
+/* A program that closes the device and frees its memory, and destroys the remaining objects much later. */
 static void closed_with_objects_left(void)
 {
 	struct ibv_context *theirs = open_first();
@@ -299,7 +299,7 @@ static void closed_with_objects_left(void)
 	EQ(ibv_dealloc_pd(domain), 0);
 	munmap(given, LENGTH);
 
-	/* As long as one who has it open is left, all is as it was. */
+	/* As long as the device is open elsewhere in the process, nothing changes. */
 	theirs = open_first();
 	MADE(domain = ibv_alloc_pd(theirs));
 	MADE(queue = ibv_create_cq(theirs, 16, NULL, NULL, 0));

@@ -1,7 +1,7 @@
-/* A multicast group that queue pairs of two devices of one process are in: each hears its own interface.
+/* Queue pairs of two devices of one process join a multicast group: each receives from its own interface.
  *
  *   groups send       to the group, by both devices in turn, until it is ended
- *   groups receive    joins, leaves, joins again, and checks who hears what
+ *   groups receive    joins, leaves, joins again, and checks what each queue pair receives
  */
 #include <arpa/inet.h>
 #include "objects.h"
@@ -75,12 +75,12 @@ static void send_for_ever(struct end *ends)
 		wr.wr.ud.remote_qkey = QKEY;
 		EQ(ibv_post_send(ends[i].qp, &wr, &bad), 0);
 		EQ(completion(ends[i].cq).status, IBV_WC_SUCCESS);
-		/* No more than the receivers take. */
+		/* Pauses, so that the receivers can take everything. */
 		usleep(500);
 	}
 }
 
-/* Takes what has come, which only its own interface may have brought. */
+/* Takes the messages that have come. They must have come by the queue pair's own interface. */
 static int heard(struct end *end)
 {
 	struct ibv_wc wc;
@@ -97,7 +97,7 @@ static int heard(struct end *end)
 	return count;
 }
 
-/* Both hear something, or the one that may not hears nothing meanwhile. */
+/* Waits until both receive, or until the one that is a member does and the other does not. */
 static void expect(struct end *ends, bool first, bool second)
 {
 	int counts[DEVICES] = { 0, 0 };
@@ -129,7 +129,7 @@ int main(int argc, char **argv)
 	EQ(ibv_attach_mcast(ends[0].qp, &group, 0), 0);
 	EQ(ibv_attach_mcast(ends[1].qp, &group, 0), 0);
 	expect(ends, true, true);
-	/* One leaves: the other's interface stays in the group. */
+	/* One queue pair leaves. The interface of the other stays in the group. */
 	EQ(ibv_detach_mcast(ends[0].qp, &group, 0), 0);
 	heard(&ends[0]);
 	expect(ends, false, true);

@@ -85,7 +85,7 @@ static void send_one(void)
 	must(ibv_post_send(qp, &wr, &bad) == 0, "ibv_post_send");
 }
 
-/* Polls until so many sends and receives have ended since the start. */
+/* Polls until this many sends and receives have completed since the start. */
 static void wait_for(int sends, int receives)
 {
 	static int sent, received;
@@ -130,7 +130,7 @@ int main(int argc, char **argv)
 			must(ibv_modify_qp(qp, &error, IBV_QP_STATE) == 0, "ERR");
 		else
 			must(ibv_destroy_qp(qp) == 0, "ibv_destroy_qp");
-		/* What is owed at the end of a process would be sent then. */
+		/* A normal exit would send the acknowledgements that are still owed. */
 		must(read(peer, &go, 1) == 1, "waiting");
 		return 0;
 	}

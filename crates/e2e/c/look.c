@@ -1,4 +1,4 @@
-/* Looks around for devices in all the ways that the C library offers, and checks that they agree. */
+/* Looks for devices with every function of the C library for this, and checks that the results agree. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -103,7 +103,7 @@ static void places(void) {
     char *name = canonicalize_file_name(of_device("/device"));
     CHECK(name && strcmp(name, expect) == 0, "%s", name);
     CHECK(access(expect, R_OK) == 0, "what realpath gave is not there");
-    /* As a shell's `cd`, which then asks where it is. */
+    /* Does what a shell's `cd` does, which then asks for the current directory. */
     CHECK(chdir(CLASS) == 0, "chdir");
     CHECK(getcwd(text, sizeof(text)) && strcmp(text, CLASS) == 0, "%s", text);
     CHECK(getcwd(text, sizeof(CLASS)) && strcmp(text, CLASS) == 0, "a buffer that is just enough");
@@ -136,7 +136,7 @@ static void statuses(void) {
     CHECK(faccessat(AT_FDCWD, of_device("/node_guid"), R_OK, 0) == 0, "faccessat");
     CHECK(euidaccess(of_device("/node_guid"), R_OK) == 0, "euidaccess");
     CHECK(statfs(of_device(""), &system) == 0, "statfs");
-    /* What `ls -l` asks of each entry. */
+    /* The calls that `ls -l` makes for each entry. */
     errno = 0;
     ssize_t got = lgetxattr(of_device(""), "security.selinux", text, sizeof(text));
     CHECK(got >= 0 || errno != ENOENT, "lgetxattr");

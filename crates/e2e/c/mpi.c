@@ -1,6 +1,6 @@
 /* Two processes of MPI: messages of many sizes, reductions and one-sided access, all of it checked.
  *
- *     mpi [SECONDS]     repeat for so long; without, once
+ *     mpi [SECONDS]     repeats for this time; without an argument, runs once
  *
  * The last line of rank 0 is "mpi: N rounds are right". */
 #include <mpi.h>
@@ -17,7 +17,7 @@ static void fail(const char *what, long round, long at)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* What the process of this rank sends at this place in this round. */
+/* The value that the process of this rank sends at this index in this round. */
 static uint8_t byte_of(int from, long round, long at)
 {
     uint64_t x = (uint64_t)at * 0x9e3779b97f4a7c15u + (uint64_t)round * 31 + (uint64_t)from;

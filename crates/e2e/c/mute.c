@@ -1,7 +1,7 @@
-/* A peer that never reads, and one that talks to it all the same.
+/* A peer that never polls, and one that sends to it nevertheless.
  *
- *   mute -s PORT     makes queue pairs, posts what receives it was told to, and then polls nothing and
- *                    reads no event until the other has gone
+ *   mute -s PORT     makes queue pairs, posts the receives that the client asks for, and then polls nothing
+ *                    and reads no event until the client has ended
  *   mute -c HOST PORT
  *                    sends to it in every way, and checks that each ends as the manual says
  *
@@ -13,7 +13,7 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
-/* The queue pairs, on either side in this order. */
+/* The queue pairs, in this order on both sides. */
 enum { NO_RECEIVES, PATIENT, WRITES, SMALL_CQ, DATAGRAMS, KINDS };
 enum { DEPTH = 64, AREA = 1 << 16, QKEY = 0x11, FLOOD = 20000, SMALL = 4, WAIT_S = 20 };
 
@@ -97,7 +97,7 @@ static void serve(const char *port)
 	int fd = accept(listener, NULL, NULL);
 	open_device();
 	struct side own = make();
-	/* More than their completion queue holds: it overruns, since nobody polls. */
+	/* More receives than their completion queue holds: it overruns, because it is not polled. */
 	receives(qp[SMALL_CQ], 2 * SMALL);
 	receives(qp[DATAGRAMS], DEPTH);
 	long before = resident();
@@ -105,7 +105,7 @@ static void serve(const char *port)
 	join(&peer);
 	if (write(fd, &byte, 1) != 1 || read(fd, &byte, 1) < 0)
 		fail("the peer went away early");
-	/* Nothing is polled and no event read: only the end of the connection is waited for. */
+	/* Polls nothing and reads no event; only waits for the end of the connection. */
 	while (read(fd, &byte, 1) == 1)
 		;
 	report("resident-before", before);
@@ -134,7 +134,7 @@ static int post(int kind, enum ibv_wr_opcode opcode, uint32_t length, const stru
 	return ibv_post_send(qp[kind], &wr, &bad);
 }
 
-/* The status of the next completion, or -1 after a while. */
+/* The status of the next completion, or -1 if none comes in time. */
 static int completion(int kind, double seconds)
 {
 	struct ibv_wc wc;
@@ -167,12 +167,12 @@ static void act(const char *host, const char *port)
 		fail("the peer went away");
 	long before = resident();
 
-	/* No receive was posted: the retries that were allowed, then an error (man 3 ibv_poll_cq). */
+	/* No receive was posted: after the allowed retries an error comes (man 3 ibv_poll_cq). */
 	if (post(NO_RECEIVES, IBV_WR_SEND, 100, &peer, NULL))
 		fail("a send was refused");
 	wants("a send without a receive", completion(NO_RECEIVES, WAIT_S), IBV_WC_RNR_RETRY_EXC_ERR);
 
-	/* With endless retries the queue fills, and then refuses (man 3 ibv_post_send). */
+	/* With unlimited retries the queue becomes full, and then posting fails (man 3 ibv_post_send). */
 	int error = 0, posted = 0;
 	while (!(error = post(PATIENT, IBV_WR_SEND, AREA / 2, &peer, NULL)))
 		posted++;
@@ -180,7 +180,7 @@ static void act(const char *host, const char *port)
 		fail("after %d sends: %s, not ENOMEM", posted, strerror(error));
 	wants("sends with endless retries", completion(PATIENT, 1), -1);
 
-	/* One-sided operations need nobody who polls. */
+	/* One-sided operations complete although the peer does not poll. */
 	strcpy(area, "written");
 	for (int i = 0; i < FLOOD; i++) {
 		if (post(WRITES, IBV_WR_RDMA_WRITE, 4096, &peer, NULL))
@@ -197,7 +197,7 @@ static void act(const char *host, const char *port)
 	}
 	wants("sends into an overrun completion queue", status, IBV_WC_RETRY_EXC_ERR);
 
-	/* Datagrams nobody receives are lost. */
+	/* Datagrams without a receive are lost. */
 	struct ibv_ah_attr way = { .is_global = 1, .port_num = 1, .grh = { .dgid = peer.gid, .sgid_index = 1, .hop_limit = 64 } };
 	struct ibv_ah *ah = ibv_create_ah(pd, &way);
 	if (!ah)

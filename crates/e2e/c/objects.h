@@ -1,4 +1,4 @@
-/* What the programs that look at single verbs objects have in common: one process talks to itself. */
+/* Functions of the programs that test single verbs objects: one process sends to itself. */
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -62,7 +62,7 @@ static inline void connect_to(struct ibv_qp *qp, uint32_t peer)
 	memset(&attr, 0, sizeof(attr));
 	attr.qp_state = IBV_QPS_INIT;
 	attr.port_num = 1;
-	/* And FLUSH, which rdma-core 44 has no names for. */
+	/* FLUSH is included, whose rights rdma-core 44 does not define. */
 	attr.qp_access_flags = (EVERYTHING & ~IBV_ACCESS_LOCAL_WRITE) | 3 << 8;
 	EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 					    IBV_QP_ACCESS_FLAGS), 0);

@@ -1,8 +1,8 @@
-/* ATOMIC WRITE and FLUSH (IBTA annex A19), by the extended interface and, where it has room, the old. */
+/* ATOMIC WRITE and FLUSH (IBTA annex A19), with the extended interface and, where possible, the old one. */
 #include "objects.h"
 #include <stddef.h>
 
-/* What rdma-core 44 has no names for. */
+/* Constants that rdma-core 44 does not define. */
 enum {
 	ACCESS_FLUSH_GLOBAL = 1 << 8, ACCESS_FLUSH_PERSISTENT = 1 << 9,
 	WITH_FLUSH = 1 << 11, WITH_ATOMIC_WRITE = 1 << 12,
@@ -42,7 +42,7 @@ static void connect_both(void)
 	connect_to(there, here->qp_num);
 }
 
-/* How the one request that was posted ended; the queue pairs are connected anew if it failed. */
+/* The status of the one request that was posted. If it failed, the queue pairs are connected again. */
 static enum ibv_wc_status ended(unsigned int opcode)
 {
 	struct ibv_wc wc = completion(cq);
@@ -59,7 +59,7 @@ static int post_flush(uint32_t rkey, const void *at, size_t length, uint8_t type
 	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(here);
 	void (*wr_flush)(struct ibv_qp_ex *, uint32_t, uint64_t, size_t, uint8_t, uint8_t);
 
-	/* It follows the last one that rdma-core 44 knows. */
+	/* The function pointer follows the last one that rdma-core 44 declares. */
 	memcpy(&wr_flush, (char *)qp + offsetof(struct ibv_qp_ex, wr_atomic_write) + sizeof(void *),
 	       sizeof(wr_flush));
 	ibv_wr_start(qp);
@@ -104,13 +104,13 @@ static void atomic_writes(void)
 
 	EQ(write_word(mr->rkey, memory + 8, &value), IBV_WC_SUCCESS);
 	EQ(memcmp(memory + 8, &value, 8), 0);
-	/* The value is taken when it is posted. */
+	/* The value is copied when the request is posted. */
 	value = 5;
 	EQ(post_word(mr->rkey, memory + 16, &value), 0);
 	value = 6;
 	EQ(ended(IBV_WC_ATOMIC_WRITE), IBV_WC_SUCCESS);
 	EQ(memory[16], 5);
-	/* The old interface. */
+	/* With the old interface. */
 	memset(source->addr, 7, 8);
 	EQ(post_old(IBV_WR_ATOMIC_WRITE, 8, memory + 24), 0);
 	EQ(ended(IBV_WC_ATOMIC_WRITE), IBV_WC_SUCCESS);
@@ -118,7 +118,7 @@ static void atomic_writes(void)
 	EQ(post_old(IBV_WR_ATOMIC_WRITE, 4, memory + 24), EINVAL);
 	EQ(post_old(IBV_WR_ATOMIC_WRITE, 8, memory + 28), EINVAL);
 	EQ(post_word(mr->rkey, memory + 28, &value), EINVAL);
-	/* Rights are those of a WRITE. */
+	/* It needs the rights of a WRITE. */
 	EQ(write_word(closed->rkey, memory, &value), IBV_WC_REM_ACCESS_ERR);
 	EQ(write_word(mr->rkey, memory + LENGTH, &value), IBV_WC_REM_ACCESS_ERR);
 }
@@ -139,7 +139,7 @@ static void flushes(void)
 		EQ(ended(WC_FLUSH), IBV_WC_SUCCESS);
 		EQ(memory[63], i);
 	}
-	/* Of a whole region, the range means nothing. */
+	/* The range is ignored if the whole region is flushed. */
 	EQ(flush(mr->rkey, memory - 4096, 12345678, GLOBAL, REGION), IBV_WC_SUCCESS);
 	EQ(flush(mr->rkey, memory + 8, LENGTH, GLOBAL, RANGE), IBV_WC_REM_ACCESS_ERR);
 	EQ(flush(mr->rkey ^ 0x100, memory, 8, GLOBAL, RANGE), IBV_WC_REM_ACCESS_ERR);
@@ -149,7 +149,7 @@ static void flushes(void)
 	REFUSED(ibv_reg_mr(pd, memory, LENGTH, ACCESS_FLUSH_PERSISTENT), EOPNOTSUPP);
 	EQ(post_flush(mr->rkey, memory, 8, 0, RANGE), EINVAL);
 	EQ(post_flush(mr->rkey, memory, 8, GLOBAL, 2), EINVAL);
-	/* The old interface has no room for it. */
+	/* The old interface has no fields for it. */
 	EQ(post_old((enum ibv_wr_opcode)14, 8, memory), EOPNOTSUPP);
 }
 

@@ -34,7 +34,7 @@ struct remote {
 	uint8_t gid[16];
 };
 
-/* All memory that takes part: one registration. */
+/* All memory that is used, in one registration. */
 struct memory {
 	uint8_t area[LARGEST];
 	uint8_t old[LARGEST];
@@ -151,7 +151,7 @@ static void ready(int fd)
 		fail("the peer went away");
 }
 
-/* One completion if there is one: success, or the end. */
+/* Takes one completion if there is one. It must be a success, or the program ends. */
 static int poll_once(struct ibv_wc *wc)
 {
 	int count = ibv_poll_cq(cq, 1, wc);
@@ -213,7 +213,7 @@ static void run(struct ibv_send_wr *list, int requests)
 		requests -= poll_once(&wc);
 }
 
-/* Whether the READ brought what was there before. */
+/* Whether the READ brought the pattern that was there before. */
 static int check(const struct remote *remote, uint32_t length, enum later later, uint64_t round)
 {
 	struct ibv_sge old = { (uintptr_t)memory->old, length, mr->lkey };

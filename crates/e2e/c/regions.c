@@ -58,7 +58,7 @@ static bool all(const uint8_t *at, size_t length, uint8_t value)
 	return true;
 }
 
-/* Two queue pairs, of these protection domains, connected to each other. */
+/* Makes two queue pairs with these protection domains, connected to each other. */
 static struct pair connect_pair(struct ibv_pd *first, struct ibv_pd *second)
 {
 	struct pair pair;
@@ -157,7 +157,7 @@ static void send(struct pair pair, struct ibv_sge *from, int from_count, struct 
 	CHECK(completion(pair) == IBV_WC_SUCCESS && completion(pair) == IBV_WC_SUCCESS);
 }
 
-/* A request that the peer refuses; it takes its queue pairs along. */
+/* A request that the peer refuses. Its queue pairs end, too. */
 static void refused(enum ibv_wr_opcode opcode, struct ibv_sge list, uint64_t remote, uint32_t rkey)
 {
 	struct pair pair = connect_pair(pd, pd);
@@ -171,7 +171,7 @@ static void null_regions(struct pair pair)
 	uint8_t *out = memory + SIZE;
 	struct ibv_mr *null = ibv_alloc_null_mr(pd);
 	CHECK(null && null->length == SIZE_MAX && null->rkey == 0);
-	/* A message with a hole of zeros in it. */
+	/* A message with zeros of a null region in its middle. */
 	memset(memory, 7, SIZE);
 	memset(out, 9, SIZE);
 	struct ibv_sge holed[] = { sge(memory, 100, mr), sge((void *)12345, 5000, null),
@@ -180,13 +180,13 @@ static void null_regions(struct pair pair)
 	send(pair, holed, 3, &whole, 1);
 	CHECK(all(out, 100, 7) && all(out + 100, 5000, 0) && all(out + 5100, 100, 7));
 	CHECK(all(out + 5200, 100, 9));
-	/* A receiver that is not interested in the head. */
+	/* A receive whose first bytes go to a null region. */
 	memset(out, 9, SIZE);
 	struct ibv_sge tail[] = { sge(NULL, 3000, null), sge(out, 100, mr) };
 	struct ibv_sge from = sge(memory, 3100, mr);
 	send(pair, &from, 1, tail, 2);
 	CHECK(all(out, 100, 7) && all(out + 100, 100, 9));
-	/* A WRITE of zeros; a READ and an atomic whose results nobody wants. */
+	/* A WRITE of zeros, and a READ and an atomic whose results are discarded. */
 	one_sided(pair, IBV_WR_RDMA_WRITE, sge(NULL, SIZE, null), (uintptr_t)out, mr->rkey);
 	CHECK(all(out, SIZE, 0));
 	one_sided(pair, IBV_WR_RDMA_READ, sge(NULL, SIZE, null), (uintptr_t)memory, mr->rkey);
@@ -229,7 +229,7 @@ static void on_demand(struct pair pair)
 		  everything->rkey);
 	CHECK(all(later, SIZE, 3));
 	CHECK(munmap(later, SIZE) == 0);
-	/* No memory is a refusal, not a signal. */
+	/* Access to memory that does not exist is refused, and causes no signal. */
 	refused(IBV_WR_RDMA_WRITE, sge(memory, 8, everything), (uintptr_t)later, everything->rkey);
 	CHECK(ibv_dereg_mr(everything) == 0);
 }
@@ -272,7 +272,7 @@ static void imported(const char *self)
 	CHECK(same_mr && same_mr->lkey == mr->lkey && same_mr->rkey == mr->rkey);
 	CHECK(!ibv_import_pd(second, 0xffffff) && errno == EINVAL);
 	CHECK(!ibv_import_mr(same_pd, 0xffffff) && errno == EINVAL);
-	/* Queue pairs of either domain use the region by either name. */
+	/* Queue pairs of both protection domains can use the region by both handles. */
 	struct pair pair = connect_pair(same_pd, pd);
 	memset(memory, 4, SIZE);
 	one_sided(pair, IBV_WR_RDMA_WRITE, sge(memory, SIZE, same_mr), (uintptr_t)memory + SIZE,
@@ -282,7 +282,7 @@ static void imported(const char *self)
 	ibv_unimport_mr(same_mr);
 	ibv_unimport_pd(same_pd);
 	CHECK(ibv_close_device(second) == 0);
-	/* Another process has the descriptor, and no way to the memory. */
+	/* Another process has the descriptor, but no access to the memory. */
 	char number[16];
 	snprintf(number, sizeof number, "%d", dup(context->cmd_fd));
 	int status;
@@ -321,7 +321,7 @@ static void times(struct pair pair)
 	clock_gettime(CLOCK_REALTIME, &end);
 	CHECK(ibv_query_rt_values_ex(context, &after) == 0);
 	CHECK((uint64_t)before.raw_clock.tv_nsec <= raw && raw <= (uint64_t)after.raw_clock.tv_nsec);
-	/* Ours may be a little off: it follows a clock that is read more cheaply. */
+	/* Our time may differ slightly, because it follows a clock that is faster to read. */
 	const uint64_t slack = 5000000;
 	CHECK(start.tv_sec * 1000000000ull + start.tv_nsec <= wall + slack);
 	CHECK(wall <= end.tv_sec * 1000000000ull + end.tv_nsec + slack);
@@ -346,7 +346,7 @@ int main(int count, char **arguments)
 	no_dma_bufs();
 	imported(arguments[0]);
 	destroy_pair(pair);
-	/* Closed before what is left in it. */
+	/* The context is closed before its remaining objects. */
 	CHECK(ibv_close_device(context) == 0);
 	CHECK(ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0);
 	ibv_free_device_list(list);

@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include "objects.h"
 
-/* What is left to a child is one descriptor more than what was left to the one before. */
+/* Each child has one descriptor more than the child before it. */
 enum { CHILDREN = 24 };
 
 static int lowest_free(void)
@@ -16,7 +16,7 @@ static int lowest_free(void)
 	return fd;
 }
 
-/* Says whether devices could be had at first, and waits for a link to go down. */
+/* Prints whether devices were found at first, and waits for a link to go down. */
 static void hear_of_links(int left, int ready)
 {
 	struct rlimit few, all;
@@ -68,7 +68,7 @@ int main(void)
 		EQ(read(pipes[0], &first, 1), 1);
 		refused += first == '-';
 	}
-	/* Some were refused, and some not: the number of descriptors passed all places where one is needed. */
+	/* Some children failed and some did not, so each place that needs a descriptor lacked one once. */
 	EQ(refused > 3, 1);
 	EQ(refused < CHILDREN, 1);
 	setvbuf(stdout, NULL, _IOLBF, 0);

@@ -9,8 +9,8 @@
  *
  *     case <tab> what the requester saw <tab> what the responder saw
  *
- * and "end" after the last. Cases that either side's device does not know are left out. It judges nothing: two implementations of verbs are compared by
- * comparing what they make this program print.
+ * and "end" after the last. Cases that the device of one side does not support are left out. The program
+ * judges nothing: two implementations of verbs are compared by its outputs.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -40,7 +40,7 @@ enum {
 	COMPLETE_MS = 10000, /* a request that has not completed by then never will */
 };
 
-/* What rdma-core 44 has no names for. */
+/* Constants that rdma-core 44 does not define. */
 enum {
 	ACCESS_FLUSH_GLOBAL = 1 << 8, WITH_FLUSH = 1 << 11, WITH_ATOMIC_WRITE = 1 << 12,
 	GLOBAL = 1, PERSISTENT = 2, RANGE = 0, REGION = 1,
@@ -88,7 +88,7 @@ struct test {
 };
 
 #define OP(...) { .present = true, __VA_ARGS__ }
-/* Fenced, so that it is not on its way before a READ or an atomic has come to its end. */
+/* Fenced, so that it is not sent before a READ or an atomic has completed. */
 #define THEN_SEND OP(.opcode = IBV_WR_SEND, .length = 64, .fence = true)
 #define ATOMIC(...) OP(.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .length = 8, __VA_ARGS__)
 #define WRITE(...) OP(.opcode = IBV_WR_RDMA_WRITE, .length = 5000, __VA_ARGS__)
@@ -230,7 +230,7 @@ static void hear(void *data, size_t length)
 	}
 }
 
-/* Both sides have come to the same point. */
+/* Waits until both sides have come to the same point. */
 static void meet(char point)
 {
 	char other;
@@ -310,7 +310,7 @@ static void make(const struct test *test, bool responder)
 		mask |= IBV_QP_QKEY;
 	} else {
 		attr.qp_access_flags = all_remote & ~test->qp_lacks;
-		/* UC knows no reads and atomics. */
+		/* UC has no READs and atomics. */
 		if (test->type == IBV_QPT_UC)
 			attr.qp_access_flags &= IBV_ACCESS_REMOTE_WRITE;
 		mask |= IBV_QP_ACCESS_FLAGS;
@@ -393,7 +393,7 @@ static void state_and_events(char *text)
 		struct ibv_async_event event;
 		if (ibv_get_async_event(context, &event))
 			break;
-		/* Connection established: whether it comes depends on when we look. */
+		/* Whether the event COMM_EST comes depends on timing. */
 		if (event.event_type == IBV_EVENT_QP_REQ_ERR)
 			note(text, ", event QP_REQ_ERR");
 		else if (event.event_type == IBV_EVENT_QP_ACCESS_ERR)
@@ -421,7 +421,7 @@ static void post_receives(const struct test *test)
 	}
 }
 
-/* A type 2 window over the first half of the region, made for this queue pair. */
+/* Binds a type 2 window over the first half of the region to this queue pair. */
 static uint32_t bind_window(const struct test *test)
 {
 	char text[TEXT] = "";
@@ -450,7 +450,7 @@ static uint32_t bind_window(const struct test *test)
 	return bind.bind_mw.rkey;
 }
 
-/* Posts a request of the extended interface; gives an errno. */
+/* Posts a request with the extended interface, and returns an errno. */
 static int post_extended(const struct operation *op, uint32_t rkey, uint64_t address)
 {
 	struct ibv_qp_ex *extended = ibv_qp_to_qp_ex(qp);
@@ -459,7 +459,7 @@ static int post_extended(const struct operation *op, uint32_t rkey, uint64_t add
 	if (op->opcode == IBV_WR_ATOMIC_WRITE) {
 		ibv_wr_atomic_write(extended, rkey, address, buffer);
 	} else {
-		/* It follows the last function that rdma-core 44 knows. */
+		/* The function pointer follows the last one that rdma-core 44 declares. */
 		void (*flush)(struct ibv_qp_ex *, uint32_t, uint64_t, size_t, uint8_t, uint8_t);
 		memcpy(&flush, (char *)extended + offsetof(struct ibv_qp_ex, wr_atomic_write) + sizeof(void *), sizeof(flush));
 		flush(extended, rkey, address, op->length, op->persistent ? PERSISTENT : GLOBAL, op->region ? REGION : RANGE);
@@ -565,7 +565,7 @@ static void run(const struct test *test, bool responder)
 	if (ah && ibv_destroy_ah(ah))
 		fail("destroying the address handle");
 	ah = NULL;
-	/* Before the queue pair: rxe waits long for a queue pair that a window is bound to. */
+	/* Freed before the queue pair, because rxe waits long for a queue pair with a bound window. */
 	if (mw && ibv_dealloc_mw(mw))
 		fail("deallocating the memory window");
 	mw = NULL;

@@ -1,7 +1,7 @@
-/* Many connections of the connection manager, in as many ways as one can be made or not made.
+/* Many connections of the connection manager, made, refused and given up in every way.
  *
  *   storm accept PORT       a server that accepts, and forgets a connection when it ends
- *   storm reject PORT       a server that refuses everybody
+ *   storm reject PORT       a server that refuses every connection
  *   storm deaf PORT         a server that listens and never reads an event
  *   storm connect HOST PORT COUNT AT_A_TIME
  *                           makes COUNT connections and ends each at once
@@ -48,7 +48,7 @@ static double now(void)
 
 static struct rdma_conn_param parameters(void)
 {
-	/* No queue pair is there: its number is only told. One number is in one connection at a time. */
+	/* There is no queue pair, only a number. A number is used by one connection at a time. */
 	static uint32_t number;
 	number = (number + 1) % 0xfff000;
 	return (struct rdma_conn_param){ .qp_num = 16 + number, .retry_count = 7, .rnr_retry_count = 7 };
@@ -95,7 +95,7 @@ static void begin(void)
 		fail("cannot resolve");
 }
 
-/* One event; true if a connection has come to its end. */
+/* Handles one event. Returns whether a connection has ended. */
 static int step(int abort)
 {
 	struct rdma_cm_event *event;
@@ -118,7 +118,7 @@ static int step(int abort)
 		aborted++;
 		break;
 	case RDMA_CM_EVENT_CONNECT_RESPONSE:
-		/* Without a queue pair of the library's it is for the program to answer. */
+		/* Without a queue pair of the library, the program has to answer. */
 		if (rdma_establish(id))
 			fail("cannot establish");
 		established++;

@@ -1,4 +1,4 @@
-/* A queue pair that others send to: tells its number and its keys, then each message that it gets.
+/* A queue pair that others send to. Prints its number and its keys, then each message that it gets.
  *
  *   target ud
  *   target uc ADDRESS NUMBER    connected to that queue pair, which need not exist
@@ -86,7 +86,7 @@ int main(int argc, char **argv)
 		uint32_t skip = ud ? GRH : 0;
 
 		EQ(wc.status, IBV_WC_SUCCESS);
-		/* What reached the guarded memory is told with the next message. */
+		/* The contents of the guarded memory are printed with the next message. */
 		printf("message of %u bytes: %.8s memory: %.8s\n", wc.byte_len - skip,
 		       (char *)message + skip, (char *)untouched);
 		memset(message, 0, ROOM);

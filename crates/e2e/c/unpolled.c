@@ -102,7 +102,7 @@ int main(int argc, char **argv)
 		took[i] = now() - start;
 	}
 	if (!client) {
-		/* The queue pair must live until the last message is acknowledged: until the client is content. */
+		/* The queue pair must exist until the last message is acknowledged, which the client reports. */
 		return read(both[client], &byte, 1) == 1 ? 0 : 1;
 	}
 	qsort(took + 1, (size_t)messages, sizeof *took, ascending);

@@ -1,4 +1,4 @@
-/* Memory windows: who may do what by which key, and how it ends if not (IBTA 10.6.7). */
+/* Memory windows: which access each key allows, and the errors of other accesses (IBTA 10.6.7). */
 #include "objects.h"
 
 enum { LENGTH = 8192, WINDOW = 4096 };
@@ -34,7 +34,7 @@ static void connect_both(void)
 	connect_to(there, here->qp_num);
 }
 
-/* Posts and gives how it ended; the queue pairs are connected anew if it failed. */
+/* Posts a request and returns its status. If it failed, the queue pairs are connected again. */
 static enum ibv_wc_status run(struct ibv_qp *qp, struct ibv_send_wr *wr)
 {
 	struct ibv_send_wr *bad;
@@ -125,7 +125,7 @@ static void type_1(void)
 	EQ(access_remote(IBV_WR_RDMA_READ, mw->rkey, (uintptr_t)memory), IBV_WC_REM_ACCESS_ERR);
 	/* The region stays while a window is bound to it. */
 	EQ(ibv_dereg_mr(mr), EBUSY);
-	/* Bound anew: the old key is void. */
+	/* It is bound again, so the old key is invalid. */
 	old = mw->rkey;
 	EQ(bind_type_1(mw, mr, WINDOW, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC), IBV_WC_SUCCESS);
 	EQ(mw->rkey != old, 1);
@@ -134,12 +134,12 @@ static void type_1(void)
 	EQ(access_remote(IBV_WR_RDMA_READ, mw->rkey, (uintptr_t)memory), IBV_WC_SUCCESS);
 	EQ(access_remote(IBV_WR_ATOMIC_FETCH_AND_ADD, mw->rkey, (uintptr_t)memory), IBV_WC_SUCCESS);
 	EQ(write_to(mw->rkey, memory), IBV_WC_REM_ACCESS_ERR);
-	/* Nobody invalidates a window of type 1. */
+	/* A type 1 window can't be invalidated. */
 	EQ(invalidate(there, IBV_WR_LOCAL_INV, mw->rkey), IBV_WC_LOC_QP_OP_ERR);
-	/* Bound to nothing. */
+	/* A bind with length 0 unbinds it. */
 	EQ(bind_type_1(mw, mr, 0, 0), IBV_WC_SUCCESS);
 	EQ(access_remote(IBV_WR_RDMA_READ, mw->rkey, (uintptr_t)memory), IBV_WC_REM_ACCESS_ERR);
-	/* What the region does not allow. */
+	/* A window can't give rights that the region does not allow. */
 	EQ(bind_type_1(mw, source, 8, IBV_ACCESS_REMOTE_READ), IBV_WC_MW_BIND_ERR);
 	EQ(bind_type_1(mw, mr, LENGTH + 1, IBV_ACCESS_REMOTE_READ), IBV_WC_MW_BIND_ERR);
 	MADE(closed = ibv_reg_mr(pd, memory, LENGTH, IBV_ACCESS_MW_BIND));
@@ -169,7 +169,7 @@ static void type_2(void)
 	EQ(bind_type_2(mw, key, WINDOW, IBV_ACCESS_REMOTE_WRITE), IBV_WC_SUCCESS);
 	EQ(write_to(key, memory), IBV_WC_SUCCESS);
 	EQ(write_to(mw->rkey, memory), IBV_WC_REM_ACCESS_ERR);
-	/* It is not bound twice, but invalidated between. */
+	/* It must be invalidated before it is bound again. */
 	EQ(bind_type_2(mw, ibv_inc_rkey(key), WINDOW, IBV_ACCESS_REMOTE_WRITE), IBV_WC_MW_BIND_ERR);
 	EQ(invalidate(there, IBV_WR_LOCAL_INV, key), IBV_WC_SUCCESS);
 	EQ(write_to(key, memory), IBV_WC_REM_ACCESS_ERR);
@@ -192,7 +192,7 @@ static void type_2(void)
 	}
 	EQ(access_remote(IBV_WR_RDMA_WRITE, key, 0), IBV_WC_REM_ACCESS_ERR);
 
-	/* It is its queue pair's alone, and goes with it. */
+	/* It belongs to its queue pair alone, and ends with it. */
 	third = queue_pair();
 	connect_to(third, here->qp_num);
 	key = ibv_inc_rkey(key);
@@ -220,7 +220,7 @@ static void type_2(void)
 	EQ(bind_type_2(mw, key, WINDOW, IBV_ACCESS_REMOTE_WRITE), IBV_WC_SUCCESS);
 	EQ(write_to(key, memory + WINDOW - 8), IBV_WC_SUCCESS);
 
-	/* The extended way to post; a region's own key is no window's. */
+	/* With the extended interface. The key of a region is not the key of a window. */
 	EQ(invalidate(there, IBV_WR_LOCAL_INV, mr->rkey), IBV_WC_LOC_QP_OP_ERR);
 	EQ(ibv_dealloc_mw(mw), 0);
 	MADE(mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1));

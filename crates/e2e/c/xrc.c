@@ -1,4 +1,4 @@
-/* XRC: domains, their shared receive queues, and who reaches them (IBTA annex A14). */
+/* XRC: domains, their shared receive queues, and access to these (IBTA annex A14). */
 #include "objects.h"
 
 static char path[] = "/tmp/polypath-xrc-XXXXXX";
@@ -163,7 +163,7 @@ static void messages(void)
 	EQ(send_to(from, number), IBV_WC_SUCCESS);
 	EQ(completion(cq).wr_id, 1);
 
-	/* Keys are judged by the protection domain of the queue that is named. */
+	/* The protection domain of the queue that a message names decides which keys are valid. */
 	memset(buffer, 9, 64);
 	EQ(write_to(from, other_number, other_mr), IBV_WC_SUCCESS);
 	EQ(memcmp(other_buffer, buffer, 64), 0);
@@ -172,11 +172,11 @@ static void messages(void)
 	EQ(event.event_type == IBV_EVENT_COMM_EST || event.event_type == IBV_EVENT_QP_ACCESS_ERR, 1);
 	MADE(event.element.qp == to ? to : NULL);
 	ibv_ack_async_event(&event);
-	/* A queue of another domain is none. */
+	/* A queue of another domain can't be reached. */
 	connect_both(from, to);
 	EQ(send_to(from, foreign_number), IBV_WC_REM_ACCESS_ERR);
 
-	/* The target lives as long as anybody has it open. */
+	/* The target exists as long as any handle to it is open. */
 	open.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
 	open.qp_num = to->qp_num;
 	open.xrcd = other_xrcd;
@@ -190,7 +190,7 @@ static void messages(void)
 	post_receive(srq, mr, 3);
 	EQ(send_to(from, number), IBV_WC_SUCCESS);
 	EQ(completion(cq).wr_id, 3);
-	/* A queue that is destroyed is unknown from then on. */
+	/* A destroyed queue can't be reached any more. */
 	EQ(ibv_destroy_srq(srq), 0);
 	EQ(ibv_close_xrcd(xrcd), 0);
 	EQ(send_to(from, number), IBV_WC_REM_ACCESS_ERR);
