@@ -26,10 +26,10 @@ pub struct Arguments {
     /// What is simulated
     #[arg(value_enum, default_value_t)]
     subject: Subject,
-    /// The first seed; alone: only this one
+    /// The first seed; without --count, the only one
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// How many seeds [default: 1 with --seed, else 1000]
+    /// Number of seeds [default: 1 with --seed, else 1000]
     #[arg(long, value_name = "M")]
     count: Option<u64>,
     /// Print what the seeds mean: hosts, links, work requests, faults

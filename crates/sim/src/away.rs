@@ -1,5 +1,5 @@
-//! Queue pairs that are frozen, are away for a while, and are thawed on a lane that knows nothing of
-//! them, as when a machine moves. Packets that come meanwhile are lost as to an absent adapter. They
+//! Queue pairs that are frozen, taken out for a while, and thawed on a lane that knows nothing of them,
+//! as when a machine moves. Packets that come meanwhile are lost, as if the adapter were absent. They
 //! are drawn from a stream of their own, so that the rest of a seed's meaning stays as it was.
 
 use core::time::Duration;
@@ -25,7 +25,7 @@ fn patience(plan: &PairPlan) -> Duration {
     Duration::from_nanos(4096 << plan.timeout) * u32::from(plan.retry_cnt)
 }
 
-/// Adds to a case what its seed means here.
+/// Adds to a case the queue pairs that its seed takes out for a while.
 pub(crate) fn add(seed: u64, case: &mut Case) {
     let rng = &mut Rng::new(seed.rotate_left(23) ^ 0x6177_6179_6177_6179);
     if !rng.chance(SHARE) {

@@ -52,7 +52,7 @@ impl Default for LanePlan {
     }
 }
 
-/// Two queue pairs that talk to each other.
+/// Two queue pairs that are connected, or send to each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairPlan {
     /// RC, UC or UD. `XrcSend` means XRC: the first end is the initiator, the second its target.
@@ -88,8 +88,8 @@ pub struct EndPlan {
     pub qpn: u32,
     /// The first PSN that it sends.
     pub psn: u32,
-    /// Whether it takes receives from its host's shared receive queue. Has no meaning for XRC, whose
-    /// requests name one.
+    /// Whether it takes receives from its host's shared receive queue. It has no meaning for XRC, whose
+    /// requests name a queue.
     pub srq: bool,
     /// The rights that it gives to the peer (`qp_access_flags`).
     pub access: Access,

@@ -22,7 +22,7 @@ pub(crate) fn any_step(rng: &mut Rng) -> When {
     }
 }
 
-/// Adds to a case what its seed means here.
+/// Adds to a case the queue pairs that its seed freezes.
 pub(crate) fn add(seed: u64, case: &mut Case) {
     let rng = &mut Rng::new(seed.rotate_left(31) ^ 0x6672_6565_7a65_7468);
     if !rng.chance(SHARE) {

@@ -26,9 +26,9 @@ pub enum Drop {
     Cut,
     /// The link loses such packets for certain.
     Hole,
-    /// Lost by chance.
+    /// It was lost by chance.
     Chance,
-    /// Lost in a burst.
+    /// It was lost in a burst of losses.
     Burst,
     /// The queue of the sender's or the receiver's port was full.
     Queue,

@@ -144,7 +144,7 @@ pub enum CmFault {
     Pause { place: Place, time: Duration, deaf: bool },
     /// A process dies: the kernel closes its file.
     Kill { place: Place },
-    /// The device goes away for a process.
+    /// The device of a process is removed.
     Removal { place: Place },
     /// The address of a host on a link goes away, or comes back.
     Address { host: usize, link: usize, there: bool },
@@ -176,7 +176,7 @@ pub enum Forgery {
     DrepFromOther,
     /// A DREQ that is right, but does not come from QP1.
     DreqNotFromQp1,
-    /// A REQ for a service that nobody has.
+    /// A REQ for a service that no process has.
     ReqForNobody,
     /// A REQ from another address that uses the peer's queue pair again.
     ReqStale,

@@ -15,7 +15,7 @@ const SEC: Duration = Duration::from_secs(1);
 pub(super) const PROCESSES: usize = 2;
 /// The time within which everything begins.
 const OPENING: Duration = Duration::from_secs(30);
-/// The first port that is listened on.
+/// The first port number of services.
 const PORT: u16 = 7000;
 /// More bytes than fit into any private data of an application.
 const TOO_MUCH: usize = 200;
