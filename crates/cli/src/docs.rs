@@ -50,7 +50,8 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ),
     (
         "POLYPATH_MP",
-        "Settings of the mp device, key=value joined by commas: primary=INTERFACE, \
+        "Settings of the mp device, key=value joined by commas: policy=active-backup|balance, \
+         primary=INTERFACE, \
          primary_reselect=always|better|failure, updelay=MS, downdelay=MS.",
     ),
     (

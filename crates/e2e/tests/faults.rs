@@ -119,23 +119,24 @@ impl Pair {
     }
 }
 
-/// Starts a perftest program for at least `seconds`. It connects over link 1, because most faults hit
-/// only link 0.
-fn perftest(lab: &Lab, program: &str, seconds: u64) -> Result<Pair, Error> {
+/// Starts a perftest program for at least `seconds`, with these settings of the mp device. It connects over
+/// link 1, because most faults hit only link 0.
+fn perftest(lab: &Lab, program: &str, seconds: u64, settings: &str) -> Result<Pair, Error> {
     let seconds = seconds.to_string();
     let words = [program, "-D", &seconds];
-    let server = lab.host(0).verbs(words).spawn()?;
+    let server = lab.host(0).verbs(words).env("POLYPATH_MP", settings).spawn()?;
     server.wait_tcp_listen(18515, MARGIN)?;
     let meet = lab.host(0).ipv4(1);
-    let client = lab.host(1).verbs(words.into_iter().chain([meet.as_str()])).spawn()?;
+    let client = lab.host(1).verbs(words.into_iter().chain([meet.as_str()]));
+    let client = client.env("POLYPATH_MP", settings).spawn()?;
     Ok(Pair { server, client })
 }
 
-fn run_perftest(program: &str, fault: Fault, least: Duration) -> Result<(), Error> {
+fn run_perftest(program: &str, fault: Fault, least: Duration, settings: &str) -> Result<(), Error> {
     let _share = polypath_e2e::share(FAULTY);
     let lab = Lab::new()?;
     let seconds = least.max(fault.duration() + AFTER + Duration::from_secs(3)).as_secs();
-    let pair = perftest(&lab, program, seconds)?;
+    let pair = perftest(&lab, program, seconds, settings)?;
     lab.wait_traffic(&[&pair.client, &pair.server], 100_000, MARGIN)?;
     fault.inflict(&lab)?;
     expect_failover(lab.host(1), fault)?;
@@ -176,17 +177,18 @@ fn run_rping(fault: Fault) -> Result<(), Error> {
 }
 
 /// Runs our own program, which checks each of its additions, messages, writes and reads.
-fn run_exact(fault: Fault) -> Result<(), Error> {
+fn run_exact(fault: Fault, settings: &str) -> Result<(), Error> {
     let _share = polypath_e2e::share(FAULTY);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/exact.c");
     let program = compile_c(&source)?;
     let program = program.to_string_lossy();
     let lab = Lab::new()?;
     let seconds = (fault.duration() + AFTER).as_secs().to_string();
-    let server = lab.host(0).verbs([&*program, "-s", "7000"]).spawn()?;
+    let server =
+        lab.host(0).verbs([&*program, "-s", "7000"]).env("POLYPATH_MP", settings).spawn()?;
     server.wait_tcp_listen(7000, MARGIN)?;
     let client = [&*program, "-c", &lab.host(0).ipv4(1), "7000", &seconds];
-    let client = lab.host(1).verbs(client).spawn()?;
+    let client = lab.host(1).verbs(client).env("POLYPATH_MP", settings).spawn()?;
     client.wait_line("connected", MARGIN)?;
     let pair = Pair { server, client };
     lab.wait_traffic(&[&pair.client, &pair.server], 100_000, MARGIN)?;
@@ -197,6 +199,9 @@ fn run_exact(fault: Fault) -> Result<(), Error> {
     assert_eq!(last(&client), last(&server), "both count the same rounds");
     Ok(())
 }
+
+/// A setting by which all paths carry data.
+const BALANCE: &str = "policy=balance";
 
 /// Checks that the fault had an effect: the client's host reports at least one fail-over.
 fn expect_failover(host: &Host, fault: Fault) -> Result<(), Error> {
@@ -240,10 +245,12 @@ macro_rules! faults {
 }
 
 faults! {
-    exact: run_exact;
+    exact: |fault| run_exact(fault, "");
+    exact_on_all_paths: |fault| run_exact(fault, BALANCE);
     rping: run_rping;
-    write_bw: |fault| run_perftest("ib_write_bw", fault, Duration::from_secs(20));
-    read_bw: |fault| run_perftest("ib_read_bw", fault, Duration::ZERO);
-    send_bw: |fault| run_perftest("ib_send_bw", fault, Duration::ZERO);
-    atomic_bw: |fault| run_perftest("ib_atomic_bw", fault, Duration::ZERO);
+    write_bw: |fault| run_perftest("ib_write_bw", fault, Duration::from_secs(20), "");
+    read_bw: |fault| run_perftest("ib_read_bw", fault, Duration::ZERO, "");
+    read_bw_on_all_paths: |fault| run_perftest("ib_read_bw", fault, Duration::ZERO, BALANCE);
+    send_bw: |fault| run_perftest("ib_send_bw", fault, Duration::ZERO, "");
+    atomic_bw: |fault| run_perftest("ib_atomic_bw", fault, Duration::ZERO, "");
 }

@@ -2,8 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use polypath_ipc::settings::Reselect;
-use polypath_paths::{Config as PathConfig, DownRule, LocalAddress, Primary, PrimaryReselect};
+use polypath_ipc::settings::{Policy, Reselect};
+use polypath_paths::{
+    Config as PathConfig, DownRule, LocalAddress, Mode, Primary, PrimaryReselect,
+};
 use polypath_topology::{PathSelector, Selection, Table, devices};
 
 use crate::config::Config;
@@ -22,6 +24,11 @@ pub(crate) fn settings(config: &Config, table: &Table, receive_buffer: u32) -> P
         .and_then(|name| table.port_by_name(name))
         .map(|port| Primary::Interface(port.ifindex));
     PathConfig {
+        mode: match bonding.policy {
+            Some(Policy::ActiveBackup) => Mode::ActiveBackup,
+            Some(Policy::Balance) => Mode::Balance,
+            None => defaults.mode,
+        },
         primary: primary.or(defaults.primary),
         primary_reselect: match bonding.reselect {
             Some(Reselect::Always) => PrimaryReselect::Always,

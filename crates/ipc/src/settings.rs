@@ -45,7 +45,7 @@ pub enum SettingError {
     BusyPoll(String),
     /// An item of `POLYPATH_MP`.
     #[error(
-        "POLYPATH_MP: `{0}` is not understood; write primary=eth0, \
+        "POLYPATH_MP: `{0}` is not understood; write policy=active-backup|balance, primary=eth0, \
          primary_reselect=always|better|failure, updelay=MS or downdelay=MS"
     )]
     Bonding(String),
@@ -137,6 +137,8 @@ pub fn snap_len(text: &str) -> Result<u32, SettingError> {
 /// Settings of the mp device, with the names of Linux bonding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bonding {
+    /// How the paths to a peer are used.
+    pub policy: Option<Policy>,
     /// The name of the preferred interface.
     pub primary: Option<String>,
     /// When to return to it.
@@ -145,6 +147,15 @@ pub struct Bonding {
     pub updelay: Option<Duration>,
     /// How long a path whose link went down is still used.
     pub downdelay: Option<Duration>,
+}
+
+/// How the paths to a peer are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// One carries the data, and the others take over when it fails.
+    ActiveBackup,
+    /// All carry data.
+    Balance,
 }
 
 /// When to return to the primary (`primary_reselect` of Linux bonding).
@@ -170,6 +181,13 @@ impl Bonding {
             let (key, value) = item.split_once('=').ok_or_else(bad)?;
             let ms = || value.parse().map(Duration::from_millis).map_err(|_| bad());
             match key {
+                "policy" => {
+                    bonding.policy = Some(match value {
+                        "active-backup" => Policy::ActiveBackup,
+                        "balance" => Policy::Balance,
+                        _ => return Err(bad()),
+                    });
+                }
                 "primary" if !value.is_empty() => bonding.primary = Some(value.to_owned()),
                 "primary_reselect" => {
                     bonding.reselect = Some(match value {
@@ -212,7 +230,13 @@ mod tests {
         assert_eq!(b.primary.as_deref(), Some("eth1"));
         assert_eq!(b.reselect, Some(Reselect::Failure));
         assert_eq!(b.updelay, Some(Duration::from_millis(200)));
-        for wrong in ["updelay=soon", "primry=eth1", "primary=", "primary_reselect=never", "x"] {
+        assert_eq!(b.policy, None);
+        let policy = |text| Bonding::parse(text).map(|b| b.policy);
+        assert_eq!(policy("policy=balance"), Ok(Some(Policy::Balance)));
+        assert_eq!(policy("policy=active-backup"), Ok(Some(Policy::ActiveBackup)));
+        for wrong in
+            ["updelay=soon", "primry=eth1", "primary=", "primary_reselect=never", "policy=x", "x"]
+        {
             let error = Bonding::parse(wrong).unwrap_err().to_string();
             assert!(error.contains(wrong) && error.contains("updelay=MS"), "{error}");
         }

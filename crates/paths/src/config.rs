@@ -12,12 +12,14 @@ pub enum Primary {
     Address(IpAddr),
 }
 
-/// How the paths to a peer are used (bonding's `mode`).
+/// How the paths to a peer are used: its policy (bonding's `mode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// One carries the data, the others take over when it fails.
     #[default]
     ActiveBackup,
+    /// All carry data: each burst uses the path by which it will have arrived first.
+    Balance,
 }
 
 /// When traffic returns to the primary path once that lives again (bonding's `primary_reselect`).

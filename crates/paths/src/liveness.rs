@@ -24,6 +24,8 @@ const LATE_MIN: Duration = Duration::from_millis(20);
 const SILENCE: Duration = Duration::from_millis(20);
 /// How long a dead path's answers may lag while it proves itself.
 const RECOVERY_LATE: Duration = Duration::from_millis(60);
+/// For how long packets that keep coming by a suspected path speak for it.
+const HEARD_MAX: Duration = Duration::from_millis(100);
 /// The least time by which the other path's answer must be older than now to count.
 const MARGIN_MIN: Duration = Duration::from_millis(1);
 
@@ -37,16 +39,19 @@ pub(crate) struct Sample<'a> {
     pub(crate) rtt: Duration,
     /// The longest that an answer should take.
     pub(crate) patience: Duration,
+    /// When data or an acknowledgement last came by it.
+    pub(crate) heard_at: Duration,
     pub(crate) probes: &'a Probes,
 }
 
 impl Path {
-    pub(crate) fn sample(&self) -> Sample<'_> {
+    pub(crate) fn sample(&self, now: Duration) -> Sample<'_> {
         Sample {
             state: self.state,
             fenced: self.fenced(),
             rtt: self.rtt.smoothed().unwrap_or_default(),
-            patience: self.patience(),
+            patience: self.patience(now),
+            heard_at: self.heard_at,
             probes: &self.probes,
         }
     }
@@ -76,6 +81,10 @@ pub(crate) fn is_late(clock: &Clock, path: &Sample<'_>) -> bool {
 
 /// Whether a suspected path has died: none of its probes was answered in time, while one of the `others`
 /// has answered `wanted` of as many. (It may itself have lost one.)
+///
+/// Answers of the peer wait behind what it has sent before. So a path by which data keeps coming is not
+/// taken for dead yet. If it carries in one direction only, the peer notices that itself, since it misses
+/// acknowledgements; this end waits at most [`HEARD_MAX`] for that.
 pub(crate) fn is_dead<'a>(
     now: Duration,
     wanted: usize,
@@ -87,7 +96,12 @@ pub(crate) fn is_dead<'a>(
     }
     let Some(enough_at) = path.probes.enough_at else { return false };
     let patience = path.patience.max(MARGIN_MIN);
-    now >= enough_at + patience
+    let suspected_at = path.probes.suspected_at;
+    let heard = path.heard_at > suspected_at
+        && now < path.heard_at + patience
+        && now < suspected_at + HEARD_MAX;
+    !heard
+        && now >= enough_at + patience
         && others.any(|other| {
             let fit = other.state == PathState::Up
                 || (other.state == PathState::Recovering && other.fenced);
@@ -151,7 +165,7 @@ mod tests {
     }
 
     fn sample(state: PathState, rtt: Duration, probes: &Probes) -> Sample<'_> {
-        Sample { state, fenced: true, rtt, patience: rtt * 2, probes }
+        Sample { state, fenced: true, rtt, patience: rtt * 2, heard_at: Duration::ZERO, probes }
     }
 
     #[test]
@@ -178,6 +192,20 @@ mod tests {
             let verdict = is_dead(MS * now, 3, &path, [path, other].into_iter());
             assert_eq!(verdict, dead, "{state:?} {answered} {after:?} {now}");
         }
+    }
+
+    #[test]
+    fn a_path_by_which_data_keeps_coming_is_given_more_time() {
+        let (silent, answers) = (probes(0, MS), probes(4, MS / 10));
+        let other = sample(Up, MS / 10, &answers);
+        let dead = |now, heard| {
+            let path = Sample { heard_at: MS * heard, ..sample(Suspect, MS, &silent) };
+            is_dead(MS * now, 3, &path, [other].into_iter())
+        };
+        assert!(dead(1010, 999), "what came before it was suspected says nothing");
+        assert!(!dead(1010, 1009));
+        assert!(dead(1011, 1009), "nothing more has come");
+        assert!(dead(1100, 1100), "but not for ever");
     }
 
     #[test]

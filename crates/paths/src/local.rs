@@ -115,6 +115,7 @@ impl PathManager {
             paths: &self.paths,
             local: &self.local,
             config: &self.config,
+            now: self.clock.now(),
         });
         match choice {
             Choice::Stay => {}

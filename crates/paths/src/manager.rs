@@ -177,6 +177,11 @@ impl PathManager {
                 None => return Pick::Wait,
             }
         };
+        if matches!(want.class, Class::Answer { .. })
+            && let Some(p) = self.paths.get_mut(path)
+        {
+            p.answers(self.clock.now(), want.bytes);
+        }
         self.route_by(path, quantum).map_or(Pick::NoPath, Pick::Route)
     }
 
@@ -193,6 +198,7 @@ impl PathManager {
             paths: &self.paths,
             local: &self.local,
             config: &self.config,
+            now: self.clock.now(),
         };
         match p.policy.pick(want, &set) {
             Next::By { path, bytes } if set.takes(path) => Some((path, bytes)),
@@ -204,6 +210,12 @@ impl PathManager {
                 _ => Some((set.main(), 0)),
             },
         }
+    }
+
+    /// The congestion window of a path, bytes.
+    #[cfg(test)]
+    pub(crate) fn path_window(&self, path: PathId) -> u32 {
+        self.paths.get(path).map_or(0, |p| p.congestion.window())
     }
 
     #[inline]
@@ -255,6 +267,7 @@ impl PathManager {
             && let Some(path) = self.paths.get_mut(index)
         {
             path.counters.received_bytes += bytes as u64;
+            path.heard_at = self.clock.now();
         }
         found.map_err(|why| {
             if tag.is_some() {

@@ -94,6 +94,12 @@ impl Probes {
     }
 }
 
+/// The rate at which answers are taken to leave, bytes per second: a slow link's.
+const ANSWERS_RATE: u64 = 1_250_000;
+/// The longest time that packets are taken to wait behind requests, and behind answers.
+const QUEUE_MAX: Duration = Duration::from_millis(250);
+const ANSWERS_MAX: Duration = Duration::from_millis(100);
+
 /// A path that is not in the set any more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Past {
@@ -124,6 +130,10 @@ pub(crate) struct Path {
     pub(crate) reason: Option<Reason>,
     pub(crate) rtt: Rtt,
     pub(crate) congestion: Congestion,
+    /// When data or an acknowledgement last came by it.
+    pub(crate) heard_at: Duration,
+    /// Until when packets may have to wait behind answers that this end sent.
+    answers_until: Duration,
     /// Whether a queue pair waits for room in the window.
     pub(crate) blocked: bool,
     /// Whether the first progress after a fail-over is to be reported.
@@ -154,6 +164,8 @@ impl Path {
             reason: None,
             rtt: Rtt::default(),
             congestion: Congestion::new(config),
+            heard_at: Duration::ZERO,
+            answers_until: Duration::ZERO,
             blocked: false,
             watched: false,
             probes: Probes::default(),
@@ -231,11 +243,32 @@ impl Path {
         self.probes.interval = Duration::ZERO;
     }
 
-    /// The longest that the answer to a probe should take, kept within reason: round trips measured
+    /// The longest that the answer to a probe usually takes, kept within reason: round trips measured
     /// on a busy machine vary wildly.
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn usual_wait(&self) -> Duration {
         let bound = self.rtt.bound();
         self.rtt.smoothed().map_or(bound, |s| bound.min(s * 2 + Duration::from_millis(8)))
+    }
+
+    /// The longest that the answer to a probe should take now.
+    pub(crate) fn patience(&self, now: Duration) -> Duration {
+        let queued = self.queue_time(now) + self.rtt.shortest().unwrap_or_default();
+        self.usual_wait().max(queued)
+    }
+
+    /// How long a packet may have to wait behind what was sent by this path before. Round trips show a
+    /// queue only when it is there already.
+    fn queue_time(&self, now: Duration) -> Duration {
+        // Half as long again, because rates vary.
+        let requests = self.congestion.queue_time() * 3 / 2;
+        requests.min(QUEUE_MAX).max(self.answers_until.saturating_sub(now))
+    }
+
+    /// Notes that answers of so many `bytes` go out. Nothing tells when they have arrived.
+    #[inline]
+    pub(crate) fn answers(&mut self, now: Duration, bytes: u32) {
+        let time = Duration::from_micros(u64::from(bytes) * 1_000_000 / ANSWERS_RATE);
+        self.answers_until = (self.answers_until.max(now) + time).min(now + ANSWERS_MAX);
     }
 
     pub(crate) fn status(&self, path: PathId) -> PathStatus {

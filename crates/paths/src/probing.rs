@@ -159,7 +159,7 @@ impl PathManager {
     /// Reports [`PathEvent::PathHeard`] if a suspected path was the first to answer after a silence on
     /// all paths.
     pub(crate) fn end_silence(&mut self, path: PathId, silence: Duration) {
-        let usual = self.paths.get(path).map(Path::patience).unwrap_or_default();
+        let usual = self.paths.get(path).map(Path::usual_wait).unwrap_or_default();
         if liveness::was_silent(silence, usual) {
             self.push_event(PathEvent::PathHeard { path });
         }
@@ -217,7 +217,7 @@ impl PathManager {
     fn notice_late(&mut self, index: AssociationId) {
         for path in self.members(index) {
             let Some(p) = self.paths.get_mut(path) else { continue };
-            if !liveness::is_late(&self.clock, &p.sample()) {
+            if !liveness::is_late(&self.clock, &p.sample(self.clock.now())) {
                 continue;
             }
             if p.state == PathState::Recovering {
@@ -282,9 +282,10 @@ impl PathManager {
         // One less: the other path may have lost one of its own probes.
         let wanted = self.trial_probes() as usize - 1;
         for &path in &members {
-            let samples = members.iter().filter_map(|o| self.paths.get(*o)).map(Path::sample);
+            let samples = members.iter().filter_map(|o| self.paths.get(*o));
+            let samples = samples.map(|p| p.sample(self.clock.now()));
             let Some(p) = self.paths.get(path) else { continue };
-            if liveness::is_dead(self.clock.now(), wanted, &p.sample(), samples) {
+            if liveness::is_dead(self.clock.now(), wanted, &p.sample(self.clock.now()), samples) {
                 self.path_lost(path, PathState::Dead, Reason::ProbesLost, true);
             }
         }
@@ -311,7 +312,13 @@ impl PathManager {
         for path in members {
             let Some(p) = self.paths.get(path) else { continue };
             let updelay = p.updelay(now, &self.config);
-            if liveness::is_proven(now, p.recovering_since, updelay, alone, &p.sample()) {
+            if liveness::is_proven(
+                now,
+                p.recovering_since,
+                updelay,
+                alone,
+                &p.sample(self.clock.now()),
+            ) {
                 self.path_back(path, reason);
             }
         }
@@ -357,7 +364,7 @@ impl PathManager {
                 self.send_probe(index, path);
             }
             let Some(p) = self.paths.get(path) else { continue };
-            let late = liveness::late_at(&p.sample());
+            let late = liveness::late_at(&p.sample(self.clock.now()));
             for at in [Some(p.probes.next_at), late].into_iter().flatten() {
                 next = Some(next.map_or(at, |n| n.min(at)));
             }

@@ -60,6 +60,11 @@ impl Rtt {
         smoothed > least * 2 + QUEUE_SLACK.as_nanos() as u64
     }
 
+    /// The shortest round trip of the last 10 to 20 seconds.
+    pub(crate) fn shortest(&self) -> Option<Duration> {
+        self.least().map(Duration::from_nanos)
+    }
+
     fn least(&self) -> Option<u64> {
         self.least.iter().flatten().copied().min()
     }

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
+use polypath_paths::Mode;
 use polypath_transport::{Access, QpType};
 
 use crate::bout::Attack;
@@ -42,13 +43,15 @@ pub struct LanePlan {
     pub reach: u32,
     /// The size of its receive buffer in bytes.
     pub receive_window: u32,
+    /// How it uses the paths to a peer. (This is not told.)
+    pub mode: Mode,
 }
 
 impl Default for LanePlan {
     fn default() -> Self {
-        let polypath_paths::Config { reach, receive_window, .. } =
+        let polypath_paths::Config { reach, receive_window, mode, .. } =
             polypath_paths::Config::default();
-        Self { reach, receive_window }
+        Self { reach, receive_window, mode }
     }
 }
 
@@ -309,7 +312,8 @@ impl fmt::Display for Case {
         let family = if self.v6 { "IPv6" } else { "IPv4" };
         writeln!(f, "{} hosts, {family}, random stream {:#x}", self.hosts, self.seed)?;
         for (i, l) in self.lanes.iter().enumerate().take(self.hosts) {
-            writeln!(f, "host {i}: reach {}, receive window {} bytes", l.reach, l.receive_window)?;
+            let (reach, window, mode) = (l.reach, l.receive_window, l.mode);
+            writeln!(f, "host {i}: {mode:?}, reach {reach}, receive window {window} bytes")?;
         }
         for (i, l) in self.links.iter().enumerate() {
             write!(f, "link {i}: delay {:?}, jitter {:?}", l.delay, l.jitter)?;

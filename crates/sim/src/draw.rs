@@ -10,6 +10,7 @@ use crate::case::{Case, EndPlan, Op, OpKind, PairPlan, Wrong};
 use crate::faults::{self, Fault, When};
 use crate::freeze;
 use crate::grey;
+use crate::lanes;
 use crate::layout::{AREA, BUFFER, SHARED};
 use crate::link_faults::LinkPlan;
 use crate::overlap;
@@ -103,6 +104,7 @@ impl Case {
         });
         freeze::add(seed, &mut case);
         away::add(seed, &mut case);
+        case.lanes = lanes::draw(seed, case.hosts);
         case
     }
 }

@@ -75,8 +75,8 @@ impl SimHost {
         let mut seed = [0; 16];
         seed[..8].copy_from_slice(&plan.instance.rotate_left(17).to_be_bytes());
         let identity = LaneIdentity { instance: plan.instance, slot: plan.number as u8 + 1 };
-        let LanePlan { reach, receive_window } = plan.lane;
-        let config = Config { reach, receive_window, ..Config::default() };
+        let LanePlan { reach, receive_window, mode } = plan.lane;
+        let config = Config { reach, receive_window, mode, ..Config::default() };
         let mut paths = PathManager::new(config, identity, seed);
         if let Some(make) = plan.policy {
             paths.set_policy(make);

@@ -68,6 +68,7 @@ mod host;
 mod hunt;
 mod io;
 mod judge;
+mod lanes;
 mod layout;
 mod link;
 mod link_faults;

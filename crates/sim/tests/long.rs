@@ -76,7 +76,7 @@ fn judged(case: &Case) -> Report {
 
 #[test]
 fn one_queue_pair_fills_a_long_way_to_a_peer_that_keeps_what_comes_early() {
-    let wide = LanePlan { reach: REACH, receive_window: REACH };
+    let wide = LanePlan { reach: REACH, receive_window: REACH, ..LanePlan::default() };
     let calm = |lane| judged(&case(lane, false, vec![])).time;
     // 12 requests are outstanding, 144 KiB in 576 packets. That takes 100 round trips, and a rest at
     // the end.
@@ -93,7 +93,7 @@ fn one_queue_pair_fills_a_long_way_to_a_peer_that_keeps_what_comes_early() {
 
 #[test]
 fn losses_and_reordering_on_a_long_way_cost_little_beside_themselves() {
-    let wide = LanePlan { reach: REACH, receive_window: REACH };
+    let wide = LanePlan { reach: REACH, receive_window: REACH, ..LanePlan::default() };
     for (reorders, loss) in [(false, 1), (true, 0), (true, 1)] {
         let link_faults = Fault::LinkFaults {
             link: 0,

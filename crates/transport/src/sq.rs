@@ -339,6 +339,12 @@ impl SendQueue {
         self.queue.len() > self.sent + 1
     }
 
+    /// The number of those that have not been transmitted completely.
+    #[inline]
+    pub(crate) fn unsent(&self) -> usize {
+        self.queue.len().saturating_sub(self.sent)
+    }
+
     /// Notes that the one to transmit next has been transmitted completely.
     #[inline]
     pub(crate) fn next_is_sent(&mut self) {

@@ -52,6 +52,9 @@ pub struct Want {
     pub qpn: u32,
     /// The bytes that it has to send next, as they count against a window: at most one burst.
     pub bytes: u32,
+    /// The bytes that it has to send in all, the next ones included: about as many as the work requests that
+    /// were posted have left.
+    pub backlog: u64,
     /// The class of what it has to send.
     pub class: Class,
 }

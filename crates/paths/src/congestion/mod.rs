@@ -11,6 +11,7 @@
 //! cloned too, name it by a word. The price is that only this crate can add one, which is where it can be
 //! simulated.
 
+mod delivery;
 mod window;
 
 use core::fmt::Debug;
@@ -18,6 +19,7 @@ use core::time::Duration;
 
 use crate::config::{Config, CongestionControl};
 use crate::rtt::Rtt;
+use delivery::Delivery;
 use window::Window;
 
 /// What the peer's receive buffer takes, bytes of payload.
@@ -139,6 +141,7 @@ const MTU_MIN: u32 = 256;
 #[derive(Clone, Debug)]
 pub(crate) struct Congestion<C = Algorithm> {
     controller: C,
+    delivery: Delivery,
     in_flight: u32,
     /// What the largest packet counts for.
     mtu: u32,
@@ -153,7 +156,7 @@ impl Congestion {
 
 impl<C: Controller> Congestion<C> {
     fn with(controller: C, mtu: u32) -> Self {
-        Self { controller, in_flight: 0, mtu: mtu.max(MTU_MIN) }
+        Self { controller, delivery: Delivery::default(), in_flight: 0, mtu: mtu.max(MTU_MIN) }
     }
 
     /// Bytes that are on their way.
@@ -174,6 +177,19 @@ impl<C: Controller> Congestion<C> {
         self.window().saturating_sub(self.in_flight)
     }
 
+    /// Bytes per second that the path delivers; `None` if that was not measured lately.
+    #[inline]
+    pub(crate) fn rate(&self, now: Duration) -> Option<u64> {
+        self.delivery.rate(now)
+    }
+
+    /// How long what is in flight may take to arrive, reckoned with care.
+    pub(crate) fn queue_time(&self) -> Duration {
+        let nanos =
+            u128::from(self.in_flight) * 1_000_000_000 / u128::from(self.delivery.sure_rate());
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
     /// Enough room to wake who waited for it: not for every byte. Always so when nothing is in flight,
     /// since then nothing else would ever wake anyone.
     pub(crate) fn reopened(&self) -> bool {
@@ -185,14 +201,18 @@ impl<C: Controller> Congestion<C> {
     #[inline]
     pub(crate) fn sent(&mut self, now: Duration, bytes: u32) {
         self.in_flight = self.in_flight.saturating_add(bytes);
+        self.delivery.sent(now);
         self.controller.sent(now, bytes, self.in_flight);
     }
 
     /// `bytes` were acknowledged; `rtt`: the round trips of the path so far.
     #[inline]
     pub(crate) fn acked(&mut self, now: Duration, bytes: u32, rtt: &Rtt) {
+        let limited = self.in_flight >= self.window() / 2;
         self.controller.acked(now, &Acked { bytes, in_flight: self.in_flight, rtt });
         self.in_flight = self.in_flight.saturating_sub(bytes);
+        let round_trip = rtt.smoothed().unwrap_or_default();
+        self.delivery.acked(now, bytes, limited, round_trip, self.in_flight == 0);
     }
 
     /// `bytes` do not come back. `congestion`: they were lost on the way; else they are given up, which says
@@ -211,6 +231,7 @@ impl<C: Controller> Congestion<C> {
 
     /// Begins anew, as after an outage; what is in flight stays accounted.
     pub(crate) fn restart(&mut self, initial: u32) {
+        self.delivery.restart();
         self.controller.restart(initial);
     }
 }

@@ -115,6 +115,7 @@ mod tests {
                 paths: &self.paths,
                 local: &self.local,
                 config: &self.config,
+                now: core::time::Duration::ZERO,
             };
             ActiveBackup.reselect(&set)
         }

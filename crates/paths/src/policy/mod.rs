@@ -14,12 +14,14 @@
 //! example.
 
 mod active_backup;
+mod balance;
 mod set;
 
 use core::fmt::Debug;
 
 use crate::config::{Config, Mode};
 use active_backup::ActiveBackup;
+use balance::Balance;
 use polypath_types::{PathId, Want};
 pub use set::PathSet;
 
@@ -110,6 +112,7 @@ pub type MakePolicy = fn() -> Box<dyn Policy>;
 #[derive(Clone, Debug)]
 pub(crate) enum AnyPolicy {
     ActiveBackup(ActiveBackup),
+    Balance(Balance),
     /// A policy from outside of this crate.
     Other(Box<dyn Policy>),
 }
@@ -120,6 +123,7 @@ impl AnyPolicy {
         match (make, config.mode) {
             (Some(make), _) => Self::Other(make()),
             (None, Mode::ActiveBackup) => Self::ActiveBackup(ActiveBackup),
+            (None, Mode::Balance) => Self::Balance(Balance),
         }
     }
 
@@ -127,6 +131,7 @@ impl AnyPolicy {
     pub(crate) fn pick(&mut self, want: &Want, set: &PathSet<'_>) -> Next {
         match self {
             Self::ActiveBackup(policy) => policy.pick(want, set),
+            Self::Balance(policy) => policy.pick(want, set),
             Self::Other(policy) => policy.pick(want, set),
         }
     }
@@ -135,6 +140,7 @@ impl AnyPolicy {
     pub(crate) fn spreads(&self) -> bool {
         match self {
             Self::ActiveBackup(policy) => policy.spreads(),
+            Self::Balance(policy) => policy.spreads(),
             Self::Other(policy) => policy.spreads(),
         }
     }
@@ -142,10 +148,13 @@ impl AnyPolicy {
     pub(crate) fn reselect(&mut self, set: &PathSet<'_>) -> Choice {
         match self {
             Self::ActiveBackup(policy) => policy.reselect(set),
+            Self::Balance(policy) => policy.reselect(set),
             Self::Other(policy) => policy.reselect(set),
         }
     }
 }
 
+#[cfg(test)]
+mod balance_tests;
 #[cfg(test)]
 mod tests;

@@ -23,6 +23,7 @@ pub struct PathSet<'a> {
     pub(crate) paths: &'a Slab<PathId, Path>,
     pub(crate) local: &'a LocalAddresses,
     pub(crate) config: &'a Config,
+    pub(crate) now: Duration,
 }
 
 impl<'a> PathSet<'a> {
@@ -84,6 +85,26 @@ impl<'a> PathSet<'a> {
     /// The smoothed round-trip time of a path, if one was measured.
     pub fn rtt(&self, path: PathId) -> Option<Duration> {
         self.paths.get(path)?.rtt.smoothed()
+    }
+
+    /// The shortest round-trip time of a path in the last 10 to 20 seconds: what is left of it without
+    /// queues.
+    pub fn shortest_rtt(&self, path: PathId) -> Option<Duration> {
+        self.paths.get(path)?.rtt.shortest()
+    }
+
+    /// The rate at which a path delivers, bytes per second, if it was measured lately.
+    pub fn rate(&self, path: PathId) -> Option<u64> {
+        self.paths.get(path)?.congestion.rate(self.now)
+    }
+
+    /// Bytes that the peer's receive buffer takes, whichever paths they come by.
+    pub fn receive_window(&self) -> u32 {
+        let told = self.association.and_then(|a| self.associations.get(a)).map(|a| a.remote_window);
+        match told {
+            None | Some(0) => self.config.max_window,
+            Some(window) => window,
+        }
     }
 
     /// Whether the settings prefer a path.

@@ -33,10 +33,10 @@ impl Policy for Alternate {
 }
 
 const QPN: [u32; 2] = [0x01_0011, 0x02_0022];
-const MS: Duration = Duration::from_millis(1);
+pub(super) const MS: Duration = Duration::from_millis(1);
 
-fn want(class: Class) -> Want {
-    Want { qpn: QPN[0], bytes: 4096, class }
+pub(super) fn want(class: Class) -> Want {
+    Want { qpn: QPN[0], bytes: 4096, backlog: 4096, class }
 }
 
 fn ip(link: usize, host: usize) -> IpAddr {
@@ -55,9 +55,9 @@ fn addresses(host: usize, up: [bool; 2]) -> [LocalAddress; 2] {
 }
 
 /// Two managers, joined by two links.
-struct Pair {
-    now: Duration,
-    managers: [PathManager; 2],
+pub(super) struct Pair {
+    pub(super) now: Duration,
+    pub(super) managers: [PathManager; 2],
     up: [bool; 2],
     events: Vec<PathEvent>,
 }
@@ -69,10 +69,15 @@ impl Pair {
 
     /// Two managers that have agreed; host 0 has this policy.
     fn with(make: MakePolicy) -> (Self, PeerId) {
+        Self::configured(&Config::default(), Some(make))
+    }
+
+    /// Two managers with these settings that have agreed; host 0 has the policy, if one is given.
+    pub(super) fn configured(config: &Config, make: Option<MakePolicy>) -> (Self, PeerId) {
         let managers = [0, 1].map(|host| {
             let lane = LaneIdentity { instance: host as u64 + 1, slot: host as u8 + 1 };
-            let mut manager = PathManager::new(Config::default(), lane, [host as u8; 16]);
-            if host == 0 {
+            let mut manager = PathManager::new(config.clone(), lane, [host as u8; 16]);
+            if let (0, Some(make)) = (host, make) {
                 manager.set_policy(make);
             }
             manager.set_local(Duration::ZERO, &addresses(host, [true; 2]));
@@ -89,7 +94,7 @@ impl Pair {
         (pair, peer)
     }
 
-    fn run(&mut self, ms: u32) {
+    pub(super) fn run(&mut self, ms: u32) {
         for _ in 0..ms {
             self.now += MS;
             for from in [0, 1] {
@@ -111,6 +116,15 @@ impl Pair {
             }
             self.managers.iter().for_each(|manager| manager.check().unwrap());
         }
+    }
+
+    /// The link of a path of host 0 goes down.
+    pub(super) fn lose_link_of(&mut self, path: PathId) {
+        let of_path = self.managers[0].path(path).unwrap().local;
+        let link = (0..2).find(|link| ip(*link, 0) == of_path).unwrap();
+        self.up[link] = false;
+        self.managers[0].set_local(self.now, &addresses(0, self.up));
+        self.run(20);
     }
 
     /// Where the next burst of host 0 goes; `None`: it waits.
@@ -233,11 +247,7 @@ fn a_path_that_is_not_of_the_set_or_does_not_live_is_not_taken() {
     };
     assert_eq!(picked(other), (other, 7));
     assert_eq!(picked(PathId(999)), (main, 7));
-    let of_main = pair.managers[0].path(main).unwrap().local;
-    let dead = (0..2).find(|link| ip(*link, 0) != of_main).unwrap();
-    pair.up[dead] = false;
-    pair.managers[0].set_local(pair.now, &addresses(0, pair.up));
-    pair.run(20);
+    pair.lose_link_of(other);
     let want = Want { bytes: other.0, ..want(Class::Request) };
     let Pick::Route(route) = pair.managers[0].pick(peer, &want) else { panic!() };
     assert_eq!(route.path, main);

@@ -142,6 +142,12 @@ impl Flight {
         self.charged
     }
 
+    /// The number of packets that are on their way by a path, as far as is known.
+    #[inline]
+    pub(crate) fn charged_on(&self, path: PathId) -> u32 {
+        self.paths.get(path).map_or(0, |on| on.charged)
+    }
+
     /// Whether the peer has to answer next, so that timers run.
     #[inline]
     pub(crate) fn waits(&self) -> bool {

@@ -98,13 +98,18 @@ impl Requester {
     #[inline]
     fn want(&self, core: &Core) -> Want {
         let mtu = core.attr.path_mtu;
+        let sent = self.progress.unwrap_or(0) * mtu;
+        let next = self.sq.next().map_or(0, |wqe| wqe.len);
+        let left = next.saturating_sub(sent);
         let (class, bytes) = if !self.flight.any_lost() {
-            let sent = self.progress.unwrap_or(0) * mtu;
-            let left = self.sq.next().map_or(0, |wqe| wqe.len.saturating_sub(sent));
             (Class::Request, left.min(BURST_BYTES))
         } else {
             (if self.urgent { Class::Urgent } else { Class::Request }, mtu)
         };
-        Want { qpn: core.config.qpn, bytes: bytes + PACKET_COST, class }
+        let bytes = bytes + PACKET_COST;
+        // The work requests behind the next one are taken to be as long.
+        let behind = self.sq.unsent().saturating_sub(1) as u64 * u64::from(next);
+        let backlog = u64::from(bytes.max(left)) + behind;
+        Want { qpn: core.config.qpn, bytes, backlog, class }
     }
 }

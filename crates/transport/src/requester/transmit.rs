@@ -280,9 +280,10 @@ impl Requester {
         if wqe.is_read() {
             let last_len = wqe.packet_len(k + wanted - 1, mtu);
             n = context.fit(wanted, mtu, last_len, alone);
-            // A request for a few bytes costs as much as a large one, so it waits until the window
-            // has opened by a share.
-            let fits = self.flight.charged() + context.window / (mtu + PACKET_COST);
+            // A request for a few bytes costs as much as a large one, so it waits until the path's
+            // window has opened by a share.
+            let here = self.flight.charged_on(context.path);
+            let fits = here + context.window / (mtu + PACKET_COST);
             let whole = fits.min(core.in_flight_max);
             let least = (whole / READ_SHARE).max(READ_MIN_BYTES.div_ceil(mtu));
             if n < possible.min(least) && !alone {

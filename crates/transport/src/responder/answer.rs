@@ -150,7 +150,8 @@ impl Job {
             Self::Atomic { .. } => 8,
         };
         let class = Class::Answer { asked_by: self.reply().path };
-        Want { qpn: core.config.qpn, bytes: bytes + PACKET_COST, class }
+        let bytes = bytes + PACKET_COST;
+        Want { qpn: core.config.qpn, bytes, backlog: bytes.into(), class }
     }
 
     /// The number of sequence numbers that are still to be sent.

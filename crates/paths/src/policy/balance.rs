@@ -1,0 +1,91 @@
+//! All paths carry data: each burst goes where it will have arrived first.
+//!
+//! When a burst will have arrived by a path is estimated from what is known of the path: half of the shortest
+//! round trip, and the time that the path needs for what is in flight there and for the burst itself, at the
+//! rate that was measured. So queues count by what they delay, and small messages stay on the fastest path
+//! while it has room.
+//!
+//! A path whose window is full is no reason to use another one at any price, because what is sent there is
+//! needed before all that is sent later. If the full path would have delivered everything that the queue pair
+//! has to send before the burst arrived by the other path, the queue pair waits. Earliest completion first
+//! (ECF, CoNEXT 2017) decides in the same way.
+
+use core::time::Duration;
+
+use super::{Next, PathSet, Policy};
+use polypath_types::{Class, PathId, Want};
+
+/// The bytes after which the estimate is made again. Fewer would cost time for small messages, and more would
+/// leave the other paths idle.
+const QUANTUM: u32 = 16 << 10;
+/// What a path can take at once to be worth a burst, bytes, or all that the burst has. Windows that open by a
+/// packet at a time would split bursts into packets.
+const ROOM: u32 = 16 << 10;
+/// A path whose rate was not measured is assumed to carry a window in each round trip, and the round trip is
+/// assumed to be at least this long: shorter ones say more of the processors than of the link.
+const ROUND_TRIP_MIN: Duration = Duration::from_micros(100);
+/// Another path than the main one is used if it is better by this share: one in 8. Otherwise two equal paths
+/// would take turns although one is enough.
+const PREFERENCE: u64 = 8;
+
+/// Uses all paths together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Balance;
+
+impl Policy for Balance {
+    fn pick(&mut self, want: &Want, set: &PathSet<'_>) -> Next {
+        // READs are answered in their order, and by the path by which the requester expects them.
+        if let Class::Answer { asked_by } = want.class {
+            return Next::By { path: asked_by, bytes: 0 };
+        }
+        let (mut total, mut up) = (0u64, 0);
+        // When this burst arrives by the best path that has room.
+        let mut open: Option<(u64, PathId)> = None;
+        // When everything arrives by the best path that is full.
+        let mut full: Option<u64> = None;
+        for path in set.up() {
+            up += 1;
+            let in_flight = set.in_flight(path);
+            total += u64::from(in_flight);
+            let need = want.bytes.min(ROOM).min(set.window(path) / 2);
+            if set.room(path) >= need || in_flight == 0 || want.class == Class::Urgent {
+                let arrival = arrival(set, path, want.bytes.into());
+                if open.is_none_or(|(best, _)| arrival < best) {
+                    open = Some((arrival, path));
+                }
+            } else {
+                let arrival = arrival(set, path, want.backlog);
+                full = Some(full.map_or(arrival, |best| best.min(arrival)));
+            }
+        }
+        let Some((arrival, path)) = open else {
+            return if up == 0 { Next::By { path: set.main(), bytes: 0 } } else { Next::Wait };
+        };
+        // All paths end in one receive buffer. What one path may have in flight fits into it.
+        let spread = total > u64::from(set.in_flight(path));
+        let overflows = spread && total + u64::from(want.bytes) > set.receive_window().into();
+        let waits = overflows || full.is_some_and(|all| all < arrival);
+        if waits && want.class == Class::Request {
+            return Next::Wait;
+        }
+        Next::By { path, bytes: if up == 1 { u32::MAX } else { QUANTUM } }
+    }
+
+    fn spreads(&self) -> bool {
+        true
+    }
+}
+
+/// In how many nanoseconds so many `bytes` more will have arrived by a path.
+fn arrival(set: &PathSet<'_>, path: PathId, bytes: u64) -> u64 {
+    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let shortest = set.shortest_rtt(path).unwrap_or(ROUND_TRIP_MIN);
+    let rate = set.rate(path).unwrap_or_else(|| {
+        let round_trip = nanos(shortest.max(ROUND_TRIP_MIN));
+        u64::from(set.window(path)).saturating_mul(1_000_000_000) / round_trip
+    });
+    let queue = u64::from(set.in_flight(path)).saturating_add(bytes);
+    let sending = u128::from(queue) * 1_000_000_000 / u128::from(rate.max(1));
+    let time = (nanos(shortest) / 2).saturating_add(u64::try_from(sending).unwrap_or(u64::MAX));
+    if path == set.main() { time } else { time.saturating_add(time / PREFERENCE) }
+}
