@@ -274,7 +274,7 @@ impl XrcEth {
     /// Length in bytes.
     pub const LEN: usize = 4;
 
-    /// Reads the header from the first bytes of `buf`; reserved bits are not looked at.
+    /// Reads the header from the first bytes of `buf`; reserved bits are ignored.
     ///
     /// # Errors
     /// Too few bytes.
