@@ -80,7 +80,10 @@ impl Controller for Window {
     fn lost(&mut self, now: Duration, rtt: Duration) {
         let recent = self.cut_at.is_some_and(|at| now.saturating_sub(at) < rtt);
         if !recent {
-            self.ceiling = (self.size - self.size / 8).max(2 * self.mtu);
+            // A buffer whose size is known does not have to be found by losses.
+            if self.limits.max > self.limits.sure {
+                self.ceiling = (self.size - self.size / 8).max(2 * self.mtu);
+            }
             self.size = (self.size / 2).max(2 * self.mtu);
             self.threshold = self.size;
             self.cut_at = Some(now);
@@ -192,6 +195,21 @@ mod tests {
         assert!(took < MS * 16, "{took:?}");
         // A receive buffer bounds it wherever it is.
         assert_eq!(after_many_round_trips(MS * 10, 1_250_000, 106 << 10).0, 106 << 10);
+    }
+
+    #[test]
+    fn a_window_recovers_from_losses_where_the_receive_buffer_is_known() {
+        let mut w = window(64 << 10, 1 << 20, 1 << 20, 4096);
+        for n in 1..4u32 {
+            w.sent(MS, w.room());
+            w.lost(MS * 100 * n, 4096, true, &round_trip(MS));
+        }
+        let small = w.window();
+        for _ in 0..64 {
+            w.sent(MS, w.room());
+            w.acked(MS, w.in_flight(), &Rtt::default());
+        }
+        assert!(w.window() >= small + 60 * 4096, "{small} {}", w.window());
     }
 
     #[test]

@@ -431,17 +431,28 @@ impl Flight {
         }
     }
 
-    /// Marks as lost what was sent by a path and comes before `to`, except what is sacked and what
-    /// was sent less than `age_us` ago.
+    /// One past the last packet of the answer that packet `seq` is part of; one past `seq` if it needs
+    /// none.
+    pub(super) fn answer_end(&self, seq: u64) -> u64 {
+        let is = |seq: u64, flag| self.slot(seq).is_some_and(|slot| slot.is(flag));
+        let mut last = seq;
+        while is(last, ANSWERED) && !is(last, END) && last + 1 < self.next() {
+            last += 1;
+        }
+        last + 1
+    }
+
+    /// Marks as lost what was sent by a path within a range, except what is sacked and what was sent less
+    /// than `age_us` ago.
     pub(super) fn lose_range_on(
         &mut self,
         path: PathId,
-        to: u64,
+        range: core::ops::Range<u64>,
         now_us: u32,
         age_us: u32,
         tally: &mut Tally,
     ) {
-        for seq in self.una..to.min(self.next()) {
+        for seq in range.start.max(self.una)..range.end.min(self.next()) {
             let at = (seq - self.una) as usize;
             let slot = &self.slots[at];
             if slot.path == path && now_us.wrapping_sub(slot.sent_us) >= age_us {

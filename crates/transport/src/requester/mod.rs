@@ -242,7 +242,8 @@ impl Requester {
         self.flight.lose_even_sacked(seq, &mut tally);
         tally.lost(false, host);
         let upto = self.flight.next();
-        let probe = Probe { seq, upto, sent_us: micros(now), by: None };
+        let answer_to = self.flight.answer_end(seq);
+        let probe = Probe { seq, answer_to, upto, sent_us: micros(now), by: None };
         self.flight.paths_mut().on(path).probe = Some(probe);
         self.urgent = true;
         self.ready = true;

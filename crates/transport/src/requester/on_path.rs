@@ -39,6 +39,8 @@ const PATHS_KEPT: usize = 16;
 pub(super) struct Probe {
     /// The packet that is sent again.
     pub(super) seq: u64,
+    /// One past the last packet of the answer that it asks for: a READ is answered by several.
+    pub(super) answer_to: u64,
     /// One past the last packet that had been sent when the probe was.
     pub(super) upto: u64,
     /// When it was sent, in microseconds, wrapping.

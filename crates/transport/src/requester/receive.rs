@@ -198,7 +198,9 @@ impl Requester {
                 (false, None) => continue,
             };
             let mut tally = Tally::default();
-            self.flight.lose_range_on(path, probe.upto, answer.now_us, age_us, &mut tally);
+            // The first packet of an answer says nothing about the others, which follow it.
+            let range = probe.answer_to..probe.upto;
+            self.flight.lose_range_on(path, range, answer.now_us, age_us, &mut tally);
             self.lose(tally, true, host);
         }
     }

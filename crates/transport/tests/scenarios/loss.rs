@@ -121,6 +121,21 @@ fn a_lost_tail_is_probed_for_long_before_the_timeout() {
     }
 }
 
+/// A plain peer's answers have no timestamps, so the first packet of a late answer may be taken for the
+/// answer to the probe. The others follow it.
+#[test]
+fn a_long_answer_that_is_late_is_not_taken_to_be_lost() {
+    let mut p = Pair::new(Setup::default());
+    p.links[0].delay = MS * 12;
+    let read = SendOp::Read { va: 0, rkey: ALL };
+    p.nodes[0].post(1, read, 0x40000, 8 * 1024);
+    p.run();
+    assert_eq!(p.nodes[0].host.statuses(), [(1, WcStatus::Success)]);
+    let a = p.nodes[0].qp.counters();
+    assert_eq!((a.tail_probes, a.timeouts), (1, 0), "the round trip was not known");
+    assert_eq!(p.nodes[0].host.paths[0].congestions, 0);
+}
+
 /// IBTA 9.7.1: executed once, acknowledged again.
 #[test]
 fn a_duplicate_send_is_acknowledged_but_not_executed_again() {
