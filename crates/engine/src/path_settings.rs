@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use polypath_ipc::settings::{Policy, Reselect};
+use polypath_ipc::settings::{self, Policy, Reselect};
 use polypath_paths::{
-    Config as PathConfig, DownRule, LocalAddress, Mode, Primary, PrimaryReselect,
+    AffinityRule, Config as PathConfig, DownRule, LocalAddress, Mode, Primary, PrimaryReselect,
 };
 use polypath_topology::{PathSelector, Selection, Table, devices};
 
@@ -27,6 +27,11 @@ pub(crate) fn settings(config: &Config, table: &Table, receive_buffer: u32) -> P
         mode: match bonding.policy {
             Some(Policy::ActiveBackup) => Mode::ActiveBackup,
             Some(Policy::Balance) => Mode::Balance,
+            Some(Policy::Affinity) => Mode::Affinity(match bonding.affinity {
+                Some(settings::AffinityRule::Hash) => AffinityRule::Hash,
+                Some(settings::AffinityRule::RoundRobin) => AffinityRule::RoundRobin,
+                None => AffinityRule::default(),
+            }),
             None => defaults.mode,
         },
         primary: primary.or(defaults.primary),

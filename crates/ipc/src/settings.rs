@@ -45,8 +45,9 @@ pub enum SettingError {
     BusyPoll(String),
     /// An item of `POLYPATH_MP`.
     #[error(
-        "POLYPATH_MP: `{0}` is not understood; write policy=active-backup|balance, primary=eth0, \
-         primary_reselect=always|better|failure, updelay=MS or downdelay=MS"
+        "POLYPATH_MP: `{0}` is not understood; write policy=active-backup|balance|affinity, \
+         affinity=hash|round-robin, primary=eth0, primary_reselect=always|better|failure, updelay=MS or \
+         downdelay=MS"
     )]
     Bonding(String),
     /// An item of `POLYPATH_FAULT`.
@@ -139,6 +140,8 @@ pub fn snap_len(text: &str) -> Result<u32, SettingError> {
 pub struct Bonding {
     /// How the paths to a peer are used.
     pub policy: Option<Policy>,
+    /// How the path of a queue pair is found under [`Policy::Affinity`]; else without effect.
+    pub affinity: Option<AffinityRule>,
     /// The name of the preferred interface.
     pub primary: Option<String>,
     /// When to return to it.
@@ -156,6 +159,17 @@ pub enum Policy {
     ActiveBackup,
     /// All carry data.
     Balance,
+    /// All carry data, and each queue pair keeps to one of them.
+    Affinity,
+}
+
+/// How the path that a queue pair keeps to is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AffinityRule {
+    /// By a hash of the queue pair's number.
+    Hash,
+    /// Queue pairs get the paths in turn.
+    RoundRobin,
 }
 
 /// When to return to the primary (`primary_reselect` of Linux bonding).
@@ -185,6 +199,14 @@ impl Bonding {
                     bonding.policy = Some(match value {
                         "active-backup" => Policy::ActiveBackup,
                         "balance" => Policy::Balance,
+                        "affinity" => Policy::Affinity,
+                        _ => return Err(bad()),
+                    });
+                }
+                "affinity" => {
+                    bonding.affinity = Some(match value {
+                        "hash" => AffinityRule::Hash,
+                        "round-robin" => AffinityRule::RoundRobin,
                         _ => return Err(bad()),
                     });
                 }
@@ -234,11 +256,24 @@ mod tests {
         let policy = |text| Bonding::parse(text).map(|b| b.policy);
         assert_eq!(policy("policy=balance"), Ok(Some(Policy::Balance)));
         assert_eq!(policy("policy=active-backup"), Ok(Some(Policy::ActiveBackup)));
-        for wrong in
-            ["updelay=soon", "primry=eth1", "primary=", "primary_reselect=never", "policy=x", "x"]
-        {
+        assert_eq!(policy("policy=affinity"), Ok(Some(Policy::Affinity)));
+        let rule = |text| Bonding::parse(text).map(|b| b.affinity);
+        assert_eq!(rule("policy=affinity"), Ok(None));
+        assert_eq!(rule("policy=affinity,affinity=hash"), Ok(Some(AffinityRule::Hash)));
+        assert_eq!(rule("affinity=round-robin"), Ok(Some(AffinityRule::RoundRobin)));
+        for wrong in [
+            "updelay=soon",
+            "primry=eth1",
+            "primary=",
+            "primary_reselect=never",
+            "policy=x",
+            "affinity=random",
+            "x",
+        ] {
             let error = Bonding::parse(wrong).unwrap_err().to_string();
             assert!(error.contains(wrong) && error.contains("updelay=MS"), "{error}");
+            let says = "policy=active-backup|balance|affinity, affinity=hash|round-robin, primary";
+            assert!(error.contains(says), "{error}");
         }
     }
 

@@ -173,6 +173,7 @@ impl PathManager {
         let Some(peer) = self.peers.get_mut(qp.peer) else { return };
         peer.qpns.remove(&qpn);
         peer.detours.remove(&qpn);
+        peer.policy.forget(qpn.0);
         if !peer.qpns.is_empty() {
             return;
         }

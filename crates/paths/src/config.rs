@@ -20,6 +20,18 @@ pub enum Mode {
     ActiveBackup,
     /// All carry data: each burst uses the path by which it will have arrived first.
     Balance,
+    /// All carry data: each queue pair keeps to one of them.
+    Affinity(AffinityRule),
+}
+
+/// How the path that a queue pair keeps to is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AffinityRule {
+    /// By a hash of the queue pair's number.
+    #[default]
+    Hash,
+    /// Queue pairs get the paths in turn, in the order in which they first send.
+    RoundRobin,
 }
 
 /// When traffic returns to the primary path once that lives again (bonding's `primary_reselect`).

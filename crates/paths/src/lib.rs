@@ -45,8 +45,8 @@ mod types;
 mod ud;
 
 pub use config::{
-    Config, CongestionControl, DownRule, LaneIdentity, LocalAddress, Mode, PathOptions, Primary,
-    PrimaryReselect,
+    AffinityRule, Config, CongestionControl, DownRule, LaneIdentity, LocalAddress, Mode,
+    PathOptions, Primary, PrimaryReselect,
 };
 pub use manager::{
     MAX_CONTROL_QUEUE, MAX_EVENTS, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager,

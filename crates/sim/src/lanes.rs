@@ -1,20 +1,37 @@
-//! How hosts use their paths. It is drawn from a stream of its own, so that the rest of what a seed means
+//! How hosts use their paths. It is drawn from streams of its own, so that the rest of what a seed means
 //! stays as it was.
 
-use polypath_paths::Mode;
+use polypath_paths::{AffinityRule, Mode};
 
 use crate::case::LanePlan;
 use crate::rng::Rng;
 
-/// The lanes of the hosts: in half of the cases all are usual, in the others each host may use all its paths
-/// at once.
+/// The lanes of the hosts: in a third of the cases all are usual. In half of them each host may use all its
+/// paths at once, and in the others it may keep each queue pair to one.
 pub(crate) fn draw(seed: u64, hosts: usize) -> Vec<LanePlan> {
     let rng = &mut Rng::new(seed.rotate_left(41) ^ 0x706f_6c69_6379_2d31);
     if rng.chance(500) {
-        return Vec::new();
+        return draw_affinity(seed, hosts);
     }
     let mut lane = || {
         let mode = if rng.chance(750) { Mode::Balance } else { Mode::ActiveBackup };
+        LanePlan { mode, ..LanePlan::default() }
+    };
+    (0..hosts).map(|_| lane()).collect()
+}
+
+fn draw_affinity(seed: u64, hosts: usize) -> Vec<LanePlan> {
+    let rng = &mut Rng::new(seed.rotate_left(29) ^ 0x706f_6c69_6379_2d32);
+    if rng.chance(650) {
+        return Vec::new();
+    }
+    let mut lane = || {
+        let mode = match rng.below(6) {
+            0..=1 => Mode::Affinity(AffinityRule::Hash),
+            2..=3 => Mode::Affinity(AffinityRule::RoundRobin),
+            4 => Mode::Balance,
+            _ => Mode::ActiveBackup,
+        };
         LanePlan { mode, ..LanePlan::default() }
     };
     (0..hosts).map(|_| lane()).collect()

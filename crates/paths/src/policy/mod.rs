@@ -14,6 +14,7 @@
 //! example.
 
 mod active_backup;
+mod affinity;
 mod balance;
 mod set;
 
@@ -21,6 +22,7 @@ use core::fmt::Debug;
 
 use crate::config::{Config, Mode};
 use active_backup::ActiveBackup;
+use affinity::Affinity;
 use balance::Balance;
 use polypath_types::{PathId, Want};
 pub use set::PathSet;
@@ -84,6 +86,12 @@ pub trait Policy: ClonePolicy + Debug + Send + Sync {
     fn reselect(&mut self, set: &PathSet<'_>) -> Choice {
         active_backup::choose(set)
     }
+
+    /// A queue pair is gone, or is not of this peer any more. A policy that keeps something of each queue
+    /// pair drops it. By default, nothing is kept.
+    fn forget(&mut self, qpn: u32) {
+        let _ = qpn;
+    }
 }
 
 /// Clones a boxed policy, because path managers are cloned as a whole. Each policy that is `Clone` has
@@ -113,6 +121,7 @@ pub type MakePolicy = fn() -> Box<dyn Policy>;
 pub(crate) enum AnyPolicy {
     ActiveBackup(ActiveBackup),
     Balance(Balance),
+    Affinity(Affinity),
     /// A policy from outside of this crate.
     Other(Box<dyn Policy>),
 }
@@ -124,6 +133,7 @@ impl AnyPolicy {
             (Some(make), _) => Self::Other(make()),
             (None, Mode::ActiveBackup) => Self::ActiveBackup(ActiveBackup),
             (None, Mode::Balance) => Self::Balance(Balance),
+            (None, Mode::Affinity(rule)) => Self::Affinity(Affinity::new(rule)),
         }
     }
 
@@ -132,6 +142,7 @@ impl AnyPolicy {
         match self {
             Self::ActiveBackup(policy) => policy.pick(want, set),
             Self::Balance(policy) => policy.pick(want, set),
+            Self::Affinity(policy) => policy.pick(want, set),
             Self::Other(policy) => policy.pick(want, set),
         }
     }
@@ -141,6 +152,7 @@ impl AnyPolicy {
         match self {
             Self::ActiveBackup(policy) => policy.spreads(),
             Self::Balance(policy) => policy.spreads(),
+            Self::Affinity(policy) => policy.spreads(),
             Self::Other(policy) => policy.spreads(),
         }
     }
@@ -149,11 +161,23 @@ impl AnyPolicy {
         match self {
             Self::ActiveBackup(policy) => policy.reselect(set),
             Self::Balance(policy) => policy.reselect(set),
+            Self::Affinity(policy) => policy.reselect(set),
             Self::Other(policy) => policy.reselect(set),
+        }
+    }
+
+    pub(crate) fn forget(&mut self, qpn: u32) {
+        match self {
+            Self::ActiveBackup(policy) => policy.forget(qpn),
+            Self::Balance(policy) => policy.forget(qpn),
+            Self::Affinity(policy) => policy.forget(qpn),
+            Self::Other(policy) => policy.forget(qpn),
         }
     }
 }
 
+#[cfg(test)]
+mod affinity_tests;
 #[cfg(test)]
 mod balance_tests;
 #[cfg(test)]

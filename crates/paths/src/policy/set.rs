@@ -62,6 +62,11 @@ impl<'a> PathSet<'a> {
         self.paths.get(path).map(|p| p.state)
     }
 
+    /// The number by which both ends know a path: 0 to 7, and 0 for a peer's only path.
+    pub fn number(&self, path: PathId) -> u8 {
+        self.paths.get(path).and_then(Path::tag).map_or(0, |tag| tag.id)
+    }
+
     /// How packets of a path are addressed.
     pub fn address(&self, path: PathId) -> Option<PathAddress> {
         self.paths.get(path).map(|p| p.address)

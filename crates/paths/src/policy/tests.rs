@@ -43,6 +43,11 @@ fn ip(link: usize, host: usize) -> IpAddr {
     IpAddr::from([10, 0, link as u8 + 1, host as u8 + 1])
 }
 
+/// The addresses that the queue pairs of host 0 are connected with: its own and the peer's.
+pub(super) fn ends() -> (IpAddr, IpAddr) {
+    (ip(0, 0), ip(0, 1))
+}
+
 fn addresses(host: usize, up: [bool; 2]) -> [LocalAddress; 2] {
     [0, 1].map(|link| LocalAddress {
         ip: ip(link, host),
@@ -125,6 +130,13 @@ impl Pair {
         self.up[link] = false;
         self.managers[0].set_local(self.now, &addresses(0, self.up));
         self.run(20);
+    }
+
+    /// All links are up again, for long enough that their paths have proved themselves.
+    pub(super) fn restore_links(&mut self) {
+        self.up = [true; 2];
+        self.managers[0].set_local(self.now, &addresses(0, self.up));
+        self.run(1500);
     }
 
     /// Where the next burst of host 0 goes; `None`: it waits.
@@ -275,10 +287,7 @@ fn a_policy_loses_one_path_and_goes_on_by_the_other() {
         let moved = |e: &PathEvent| matches!(e, PathEvent::ActiveChanged { .. });
         assert_eq!(pair.events.iter().any(moved), moves, "only the main path is said to move");
         // The path is back and has proved itself.
-        pair.up = [true; 2];
-        let now = pair.now;
-        pair.managers[0].set_local(now, &addresses(0, pair.up));
-        pair.run(1500);
+        pair.restore_links();
         assert_eq!(pair.links(peer), [4, 4]);
     }
     // No path is left.

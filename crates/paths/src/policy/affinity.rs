@@ -1,0 +1,118 @@
+//! Each queue pair keeps to one path, so several queue pairs of a peer use several paths while the packets of
+//! each stay in order.
+//!
+//! A rule says which path. By *hash*, it is the one with the highest weight of those that can carry data, and
+//! a weight comes from the queue pair's number and the path's (rendezvous hashing, also known as highest
+//! random weight). So the loss of a path moves only the queue pairs that were on it, and its return brings
+//! just those back. By *round robin*, queue pairs get the paths of the set in turn, in the order in which
+//! they first send. While the path of one cannot carry data, another is found by hash.
+//!
+//! A path that is only suspected of having died keeps its queue pairs, because most suspicions are unfounded
+//! and end within milliseconds. A queue pair never uses a second path because its own is full.
+
+use std::collections::BTreeMap;
+
+use super::{Next, PathSet, Policy};
+use crate::config::AffinityRule;
+use crate::types::PathState;
+use polypath_types::{Class, PathId, Want};
+
+/// The largest number of queue pairs whose turn is kept. The path of any more is found by hash.
+const TURNS_MAX: usize = 1 << 16;
+
+/// Keeps each queue pair to one path.
+#[derive(Clone, Debug)]
+pub(crate) struct Affinity {
+    rule: AffinityRule,
+    /// The turn of each queue pair that has sent, under round robin.
+    turns: BTreeMap<u32, usize>,
+    /// The turn of the next queue pair.
+    next_turn: usize,
+}
+
+impl Affinity {
+    pub(crate) fn new(rule: AffinityRule) -> Self {
+        Self { rule, turns: BTreeMap::new(), next_turn: 0 }
+    }
+
+    /// The path that a queue pair keeps to; `None` if no member of the set can carry data.
+    fn path_of(&mut self, qpn: u32, set: &PathSet<'_>) -> Option<PathId> {
+        let in_turn = match self.rule {
+            AffinityRule::Hash => None,
+            AffinityRule::RoundRobin => self.in_turn(qpn, set).filter(|path| carries(set, *path)),
+        };
+        in_turn.or_else(|| by_hash(qpn, set))
+    }
+
+    /// The member of the set, whatever its state, whose turn it was when the queue pair first sent. Members
+    /// that have died count, so that nothing moves but what was on them.
+    fn in_turn(&mut self, qpn: u32, set: &PathSet<'_>) -> Option<PathId> {
+        let turn = match self.turns.get(&qpn) {
+            Some(turn) => *turn,
+            None if self.turns.len() >= TURNS_MAX => return None,
+            None => {
+                let turn = self.next_turn;
+                self.next_turn = turn.wrapping_add(1);
+                self.turns.insert(qpn, turn);
+                turn
+            }
+        };
+        set.members().nth(turn % set.members().count().max(1))
+    }
+
+    /// The number of queue pairs that something is kept of.
+    #[cfg(test)]
+    pub(super) fn known(&self) -> usize {
+        self.turns.len()
+    }
+}
+
+impl Policy for Affinity {
+    fn pick(&mut self, want: &Want, set: &PathSet<'_>) -> Next {
+        // READs are answered by the path by which the requester expects them.
+        if let Class::Answer { asked_by } = want.class {
+            return Next::By { path: asked_by, bytes: 0 };
+        }
+        let Some(path) = self.path_of(want.qpn, set) else {
+            return Next::By { path: set.main(), bytes: 0 };
+        };
+        // All paths end in one receive buffer. What one path alone may have in flight fits into it.
+        let total: u64 = set.members().map(|path| u64::from(set.in_flight(path))).sum();
+        if total == u64::from(set.in_flight(path)) {
+            return Next::By { path, bytes: u32::MAX };
+        }
+        let left = u64::from(set.receive_window()).saturating_sub(total);
+        if left < u64::from(want.bytes) && want.class == Class::Request {
+            return Next::Wait;
+        }
+        Next::By { path, bytes: u32::try_from(left).unwrap_or(u32::MAX) }
+    }
+
+    fn spreads(&self) -> bool {
+        true
+    }
+
+    fn forget(&mut self, qpn: u32) {
+        self.turns.remove(&qpn);
+    }
+}
+
+/// Whether a path can carry data, as far as is known.
+fn carries(set: &PathSet<'_>, path: PathId) -> bool {
+    matches!(set.state(path), Some(PathState::Up | PathState::Suspect))
+}
+
+/// The path with the highest weight for a queue pair.
+fn by_hash(qpn: u32, set: &PathSet<'_>) -> Option<PathId> {
+    let carrying = set.members().filter(|path| carries(set, *path));
+    carrying.max_by_key(|path| weight(qpn, set.number(*path)))
+}
+
+/// The weight of a path for a queue pair. This is the mixer of SplitMix64, in which each bit of the input
+/// changes each bit of the result half of the time. Different inputs have different results.
+fn weight(qpn: u32, number: u8) -> u64 {
+    let mut x = (u64::from(qpn) << 8 | u64::from(number)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
