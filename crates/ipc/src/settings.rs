@@ -50,6 +50,11 @@ pub enum SettingError {
          downdelay=MS"
     )]
     Bonding(String),
+    /// `affinity` in `POLYPATH_MP` with another policy.
+    #[error(
+        "POLYPATH_MP: affinity has an effect only with policy=affinity; add that, or remove it"
+    )]
+    AffinityUnused,
     /// An item of `POLYPATH_FAULT`.
     #[error("POLYPATH_FAULT: `{item}` is not understood; write {write}")]
     Fault {
@@ -140,7 +145,7 @@ pub fn snap_len(text: &str) -> Result<u32, SettingError> {
 pub struct Bonding {
     /// How the paths to a peer are used.
     pub policy: Option<Policy>,
-    /// How the path of a queue pair is found under [`Policy::Affinity`]; else without effect.
+    /// How the path of a queue pair is found under [`Policy::Affinity`]; `None` for other policies.
     pub affinity: Option<AffinityRule>,
     /// The name of the preferred interface.
     pub primary: Option<String>,
@@ -187,7 +192,8 @@ impl Bonding {
     /// Parses `POLYPATH_MP`: `key=value` joined by commas; delays are in milliseconds.
     ///
     /// # Errors
-    /// [`SettingError::Bonding`] with the first item that is not understood.
+    /// [`SettingError::Bonding`] with the first item that is not understood;
+    /// [`SettingError::AffinityUnused`].
     pub fn parse(text: &str) -> Result<Self, SettingError> {
         let mut bonding = Self::default();
         for item in text.split(',').map(str::trim).filter(|i| !i.is_empty()) {
@@ -223,6 +229,9 @@ impl Bonding {
                 "downdelay" => bonding.downdelay = Some(ms()?),
                 _ => return Err(bad()),
             }
+        }
+        if bonding.affinity.is_some() && bonding.policy != Some(Policy::Affinity) {
+            return Err(SettingError::AffinityUnused);
         }
         Ok(bonding)
     }
@@ -260,7 +269,11 @@ mod tests {
         let rule = |text| Bonding::parse(text).map(|b| b.affinity);
         assert_eq!(rule("policy=affinity"), Ok(None));
         assert_eq!(rule("policy=affinity,affinity=hash"), Ok(Some(AffinityRule::Hash)));
-        assert_eq!(rule("affinity=round-robin"), Ok(Some(AffinityRule::RoundRobin)));
+        let turns = "affinity=round-robin,policy=affinity";
+        assert_eq!(rule(turns), Ok(Some(AffinityRule::RoundRobin)));
+        for unused in ["affinity=hash", "policy=balance,affinity=hash"] {
+            assert_eq!(rule(unused), Err(SettingError::AffinityUnused));
+        }
         for wrong in [
             "updelay=soon",
             "primry=eth1",
