@@ -163,6 +163,7 @@ impl PathCopy {
             interface: names.interface(path),
             state: match path.state {
                 _ if peer.active == Some(path.path) => "active".to_owned(),
+                PathState::Up if peer.spreads => "active".to_owned(),
                 PathState::Up => "standby".to_owned(),
                 other => other.to_string(),
             },

@@ -371,7 +371,8 @@ pub struct PathStatus {
     pub remote: IpAddr,
     /// Name of the interface.
     pub interface: String,
-    /// `active`, `standby`, `probing`, `dead`, `down` (by hand).
+    /// `active`, `standby`, `probing`, `suspect`, `dead`, `down` (by hand). Several paths of a peer are
+    /// `active` if its policy uses them all.
     pub state: String,
     /// Smoothed round-trip time in microseconds, `None` before the first measurement.
     pub rtt_us: Option<u64>,

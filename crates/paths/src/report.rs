@@ -24,6 +24,7 @@ impl PathManager {
             peer: index,
             remote: peer.key.remote,
             active: (!peer.is_held()).then_some(peer.main),
+            spreads: peer.policy.spreads(),
             last_blackout: peer.last_blackout.map(|(blackout, _)| blackout),
         })
     }

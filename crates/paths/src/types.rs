@@ -295,8 +295,10 @@ pub struct PeerBrief {
     pub peer: PeerId,
     /// Address that its queue pairs were connected to.
     pub remote: IpAddr,
-    /// The path that carries traffic; `None`: no path lives.
+    /// The main path; `None`: no path lives.
     pub active: Option<PathId>,
+    /// Whether data uses the other paths that live, too.
+    pub spreads: bool,
     /// Blackout of the last fail-over.
     pub last_blackout: Option<Duration>,
 }
