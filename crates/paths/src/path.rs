@@ -315,6 +315,25 @@ mod tests {
     }
 
     #[test]
+    fn a_path_is_given_time_for_what_was_sent_by_it() {
+        const MS: Duration = Duration::from_millis(1);
+        let mut path = path();
+        path.rtt.sample(MS, MS);
+        let usual = path.patience(MS);
+        assert!(usual < MS * 5, "{usual:?}");
+        // A megabyte at 100 Mbit/s takes 80 ms, and the rate is not known.
+        path.congestion.sent(MS, 1_000_000);
+        assert!((MS * 80..MS * 150).contains(&path.patience(MS)), "{:?}", path.patience(MS));
+        path.congestion.lost(MS, 1_000_000, false, &path.rtt);
+        assert_eq!(path.patience(MS), usual);
+        path.answers(MS, 64 << 10);
+        assert!((MS * 50..MS * 60).contains(&path.patience(MS)), "{:?}", path.patience(MS));
+        assert_eq!(path.patience(MS * 60), usual, "they have left by now");
+        (0..100).for_each(|_| path.answers(MS, 64 << 10));
+        assert!(path.patience(MS) <= MS * 105, "but not for ever");
+    }
+
+    #[test]
     fn flow_labels_fold_into_source_ports_as_rdma_core_does() {
         assert_eq!(source_port(0x1234, 0), 0xc000 | 0x1234);
         assert_eq!(source_port(0xfffff, 0), 0xc000 | (0x3fff ^ 0x3f));
