@@ -55,6 +55,9 @@ pub struct Want {
     /// The bytes that it has to send in all, the next ones included: about as many as the work requests that
     /// were posted have left.
     pub backlog: u64,
+    /// Whether it asks for a part of a READ. `bytes` are then those of the answer, and it asks only if the
+    /// window of the path has room for all of them, or for a quarter of itself.
+    pub asks: bool,
     /// The class of what it has to send.
     pub class: Class,
 }

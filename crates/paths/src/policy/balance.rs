@@ -21,6 +21,8 @@ const QUANTUM: u32 = 16 << 10;
 /// What a path can take at once to be worth a burst, bytes, or all that the burst has. Windows that open by a
 /// packet at a time would split bursts into packets.
 const ROOM: u32 = 16 << 10;
+/// Room that a request needs beyond its quarter, because it is divided into packets.
+const ASK_MARGIN: u32 = 8 << 10;
 /// A path whose rate was not measured is assumed to carry a window in each round trip, and the round trip is
 /// assumed to be at least this long: shorter ones say more of the processors than of the link.
 const ROUND_TRIP_MIN: Duration = Duration::from_micros(100);
@@ -47,7 +49,7 @@ impl Policy for Balance {
             up += 1;
             let in_flight = set.in_flight(path);
             total += u64::from(in_flight);
-            let need = want.bytes.min(ROOM).min(set.window(path) / 2);
+            let need = want.bytes.min(least_room(set.window(path), want.asks));
             if set.room(path) >= need || in_flight == 0 || want.class == Class::Urgent {
                 let arrival = arrival(set, path, want.bytes.into());
                 if open.is_none_or(|(best, _)| arrival < best) {
@@ -74,6 +76,12 @@ impl Policy for Balance {
     fn spreads(&self) -> bool {
         true
     }
+}
+
+/// The room that a burst needs in a window, or a request for a part of a READ. A request is not sent for less
+/// than a quarter of the window, so a path with less room is full for it.
+fn least_room(window: u32, asks: bool) -> u32 {
+    if asks { (window / 4).max(ROOM) + ASK_MARGIN } else { ROOM.min(window / 2) }
 }
 
 /// In how many nanoseconds so many `bytes` more will have arrived by a path.

@@ -90,6 +90,19 @@ fn a_slow_path_is_used_only_for_what_would_take_the_fast_one_longer() {
 }
 
 #[test]
+fn a_path_without_a_quarter_of_its_window_is_full_for_a_read() {
+    let (mut pair, peer, [main, other]) = balancing(WIDE);
+    let window = pair.managers[0].path_window(main);
+    pair.managers[0].sent(pair.now, main, window - 20 * 1024);
+    // The other path is slow, so the main one is preferred while it has room.
+    pair.measure(other, 4_000);
+    assert_eq!(pair.pick_of(peer, 4096, 1 << 30), Some(main));
+    let want = Want { bytes: 256 << 10, backlog: 1 << 30, asks: true, ..want(Class::Request) };
+    let Pick::Route(route) = pair.managers[0].pick(peer, &want) else { panic!("it waits") };
+    assert_eq!(route.path, other);
+}
+
+#[test]
 fn all_paths_together_send_no_more_than_the_peer_takes() {
     const BUFFER: u32 = 160 << 10;
     let (mut pair, peer, paths) = balancing(BUFFER);

@@ -36,7 +36,7 @@ const QPN: [u32; 2] = [0x01_0011, 0x02_0022];
 pub(super) const MS: Duration = Duration::from_millis(1);
 
 pub(super) fn want(class: Class) -> Want {
-    Want { qpn: QPN[0], bytes: 4096, backlog: 4096, class }
+    Want { qpn: QPN[0], bytes: 4096, backlog: 4096, asks: false, class }
 }
 
 fn ip(link: usize, host: usize) -> IpAddr {

@@ -118,7 +118,7 @@ fn an_outage_that_was_given_up_ends_on_the_main_path() {
     let (main, own) = ways(&mut net);
     assert_eq!(main, own);
     let h = &mut net.hosts[0];
-    let want = Want { qpn: SUFFERS, class: Class::Request, bytes: 1, backlog: 1 };
+    let want = Want { qpn: SUFFERS, class: Class::Request, bytes: 1, backlog: 1, asks: false };
     let Pick::Route(picked) = h.paths.pick(h.peer.unwrap(), &want) else { panic!("no route") };
     assert_eq!(picked.path, own);
 }

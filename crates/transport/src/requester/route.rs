@@ -7,11 +7,15 @@ use super::{Requester, micros};
 use crate::PACKET_COST;
 use crate::common::Core;
 use crate::host::Host;
+use crate::sq::Wqe;
 use crate::transmit_state::TransmitState;
 use polypath_types::{Class, PathId, Pick, Want};
 
 /// The most payload bytes of one burst: what one UDP_SEGMENT send carries.
 pub(super) const BURST_BYTES: u32 = 64 << 10;
+/// Most bytes that one request of a READ asks for. A responder sends long answers with fewer system calls,
+/// and wakes up once for each request.
+pub(super) const READ_MAX_BYTES: u32 = 256 << 10;
 
 /// The route, until the host is asked again.
 pub(super) struct SendContext {
@@ -94,15 +98,17 @@ impl Requester {
         }
     }
 
-    /// What is to be sent next, at most one burst.
+    /// What is to be sent next, at most one burst or one request for a part of a READ.
     #[inline]
     fn want(&self, core: &Core) -> Want {
         let mtu = core.attr.path_mtu;
         let sent = self.progress.unwrap_or(0) * mtu;
         let next = self.sq.next().map_or(0, |wqe| wqe.len);
+        let again = self.flight.any_lost();
+        let asks = !again && self.sq.next().is_some_and(Wqe::is_read);
         let left = next.saturating_sub(sent);
-        let (class, bytes) = if !self.flight.any_lost() {
-            (Class::Request, left.min(BURST_BYTES))
+        let (class, bytes) = if !again {
+            (Class::Request, left.min(if asks { READ_MAX_BYTES } else { BURST_BYTES }))
         } else {
             (if self.urgent { Class::Urgent } else { Class::Request }, mtu)
         };
@@ -110,6 +116,6 @@ impl Requester {
         // The work requests behind the next one are taken to be as long.
         let behind = self.sq.unsent().saturating_sub(1) as u64 * u64::from(next);
         let backlog = u64::from(bytes.max(left)) + behind;
-        Want { qpn: core.config.qpn, bytes, backlog, class }
+        Want { qpn: core.config.qpn, bytes, backlog, asks, class }
     }
 }

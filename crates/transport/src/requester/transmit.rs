@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::build::{self, Stamp};
 use super::flight::{ANSWERED, END};
-use super::route::{BURST_BYTES, SendContext};
+use super::route::{BURST_BYTES, READ_MAX_BYTES, SendContext};
 use super::tally::Tally;
 use super::{Requester, psn};
 use crate::PACKET_COST;
@@ -31,9 +31,6 @@ const ACK_EVERY: u32 = 16;
 const WARY_PACKETS: u64 = 1024;
 /// A READ is not split into smaller requests than this only because the window is nearly full.
 const READ_MIN_BYTES: u32 = 16 << 10;
-/// Most bytes that one request of a READ asks for. A responder sends long answers with fewer system calls,
-/// and wakes up once for each request.
-const READ_MAX_BYTES: u32 = 256 << 10;
 /// A request asks for this share of the window if it can; its other parts are answered meanwhile.
 const READ_SHARE: u32 = 4;
 

@@ -151,7 +151,7 @@ impl Job {
         };
         let class = Class::Answer { asked_by: self.reply().path };
         let bytes = bytes + PACKET_COST;
-        Want { qpn: core.config.qpn, bytes, backlog: bytes.into(), class }
+        Want { qpn: core.config.qpn, bytes, backlog: bytes.into(), asks: false, class }
     }
 
     /// The number of sequence numbers that are still to be sent.
