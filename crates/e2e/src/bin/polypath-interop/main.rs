@@ -45,7 +45,7 @@ const STATUSES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c/statuses.c");
 /// What to run, from the command line.
 #[derive(Debug)]
 struct Wishes {
-    /// Runs only programs whose names contain this.
+    /// Runs only programs whose names and settings, as they are reported, contain this.
     only: String,
     no_programs: bool,
     no_statuses: bool,
@@ -272,10 +272,21 @@ fn judge(
         let Difference { case, end, couple, .. } = difference;
         polypath_e2e::say!("no longer a difference: {case}, {end}, {couple}");
     }
+    for outcome in &results.outcomes {
+        if let Some(failure) = &outcome.failure {
+            let Outcome { pair, setting, .. } = outcome;
+            polypath_e2e::say!("FAILED: {}, {setting}: {}", pair.name, first_line(failure));
+        }
+    }
     if results.not_run > 0 && wishes.complete {
         polypath_e2e::say!("FAILED: {} programs were not run", results.not_run);
     }
     Ok(failed == 0 && unknown.is_empty() && (results.not_run == 0 || !wishes.complete))
+}
+
+/// The first line of a reason, for a summary.
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
 }
 
 /// The name and version of an installed package.
