@@ -50,8 +50,8 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ),
     (
         "POLYPATH_MP",
-        "Settings of the mp device, key=value joined by commas: policy=active-backup|balance|affinity, \
-         affinity=hash|round-robin, primary=INTERFACE, \
+        "Settings of the mp device, key=value joined by commas: policy=active-backup|balance|affinity|\
+         redundant, affinity=hash|round-robin, primary=INTERFACE, \
          primary_reselect=always|better|failure, updelay=MS, downdelay=MS.",
     ),
     (

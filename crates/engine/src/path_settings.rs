@@ -27,6 +27,7 @@ pub(crate) fn settings(config: &Config, table: &Table, receive_buffer: u32) -> P
         mode: match bonding.policy {
             Some(Policy::ActiveBackup) => Mode::ActiveBackup,
             Some(Policy::Balance) => Mode::Balance,
+            Some(Policy::Redundant) => Mode::Redundant,
             Some(Policy::Affinity) => Mode::Affinity(match bonding.affinity {
                 Some(settings::AffinityRule::Hash) => AffinityRule::Hash,
                 Some(settings::AffinityRule::RoundRobin) => AffinityRule::RoundRobin,

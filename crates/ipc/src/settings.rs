@@ -45,7 +45,7 @@ pub enum SettingError {
     BusyPoll(String),
     /// An item of `POLYPATH_MP`.
     #[error(
-        "POLYPATH_MP: `{0}` is not understood; write policy=active-backup|balance|affinity, \
+        "POLYPATH_MP: `{0}` is not understood; write policy=active-backup|balance|affinity|redundant, \
          affinity=hash|round-robin, primary=eth0, primary_reselect=always|better|failure, updelay=MS or \
          downdelay=MS"
     )]
@@ -166,6 +166,8 @@ pub enum Policy {
     Balance,
     /// All carry data, and each queue pair keeps to one of them.
     Affinity,
+    /// Everything is sent by two of them.
+    Redundant,
 }
 
 /// How the path that a queue pair keeps to is found.
@@ -206,6 +208,7 @@ impl Bonding {
                         "active-backup" => Policy::ActiveBackup,
                         "balance" => Policy::Balance,
                         "affinity" => Policy::Affinity,
+                        "redundant" => Policy::Redundant,
                         _ => return Err(bad()),
                     });
                 }
@@ -266,6 +269,7 @@ mod tests {
         assert_eq!(policy("policy=balance"), Ok(Some(Policy::Balance)));
         assert_eq!(policy("policy=active-backup"), Ok(Some(Policy::ActiveBackup)));
         assert_eq!(policy("policy=affinity"), Ok(Some(Policy::Affinity)));
+        assert_eq!(policy("policy=redundant"), Ok(Some(Policy::Redundant)));
         let rule = |text| Bonding::parse(text).map(|b| b.affinity);
         assert_eq!(rule("policy=affinity"), Ok(None));
         assert_eq!(rule("policy=affinity,affinity=hash"), Ok(Some(AffinityRule::Hash)));
@@ -285,7 +289,7 @@ mod tests {
         ] {
             let error = Bonding::parse(wrong).unwrap_err().to_string();
             assert!(error.contains(wrong) && error.contains("updelay=MS"), "{error}");
-            let says = "policy=active-backup|balance|affinity, affinity=hash|round-robin, primary";
+            let says = "policy=active-backup|balance|affinity|redundant, affinity=hash|round-robin, primary";
             assert!(error.contains(says), "{error}");
         }
     }

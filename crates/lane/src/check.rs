@@ -27,7 +27,8 @@ impl<Q> Lane<Q> {
         let paths = &self.shared.paths;
         paths.check().map_err(|what| format!("path manager: {what}"))?;
         for PathId(path) in paths.path_ids() {
-            let charged = charges.get(&path).copied().unwrap_or(0);
+            let by_qps = charges.get(&path).copied().unwrap_or(0);
+            let charged = by_qps + u64::from(paths.sent_twice_on(PathId(path)));
             let in_flight = paths.in_flight(PathId(path)).map_or(0, u64::from);
             if charged != in_flight {
                 return Err(format!(

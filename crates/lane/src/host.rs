@@ -312,6 +312,16 @@ impl<Q, O: Outside<Q>> Paths for QpHost<'_, Q, O> {
         self.shared.window_opened = true;
     }
 
+    fn sent_twice(&mut self, path: PathId, bytes: u32) {
+        self.shared.charged += u64::from(bytes);
+        self.shared.paths.sent_twice(self.shared.now, path, bytes);
+    }
+
+    fn answered(&mut self, path: PathId, echo_us: u32, bytes: Option<u32>, rtt: Option<Duration>) {
+        self.shared.paths.answered_twice(self.shared.now, path, echo_us, bytes, rtt);
+        self.shared.window_opened = true;
+    }
+
     fn suspect(&mut self, path: PathId, since: Duration) {
         self.shared.paths.stalled(self.shared.now, path, self.qpn, since);
     }

@@ -199,6 +199,10 @@ fn check_path(path: &Path) -> Result<(), String> {
         PathState::Dead | PathState::Recovering | PathState::Down => path.reason.is_some(),
         PathState::Probing => true,
     };
+    let twice = &path.twice;
+    hold!(twice.is_consistent(), "what was sent by two paths does not add up: {twice:?}");
+    let known = matches!(role, Role::Member { .. }) && path.usable();
+    hold!(known || twice.bytes() == 0, "{} bytes wait for ever", twice.bytes());
     hold!(explained, "it is {state} because of {:?}", path.reason);
     Ok(())
 }

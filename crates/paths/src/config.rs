@@ -22,6 +22,8 @@ pub enum Mode {
     Balance,
     /// All carry data: each queue pair keeps to one of them.
     Affinity(AffinityRule),
+    /// Everything is sent by the two best ones, and the first copy to arrive counts.
+    Redundant,
 }
 
 /// How the path that a queue pair keeps to is found.

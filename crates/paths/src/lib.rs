@@ -23,6 +23,7 @@ mod clock;
 mod config;
 mod congestion;
 mod control;
+mod copies;
 mod detour;
 mod handshake;
 mod id;
@@ -41,6 +42,7 @@ mod rtt;
 mod select;
 mod slab;
 mod timers;
+mod twice;
 mod types;
 mod ud;
 

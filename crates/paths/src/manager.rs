@@ -35,6 +35,9 @@ pub const MAX_CONTROL_QUEUE: usize = 1 << 13;
 /// The most events that wait to be taken; further ones become one [`PathEvent::Overflow`].
 pub const MAX_EVENTS: usize = 1 << 14;
 
+/// A path, the bytes after which the policy is asked again, and the path of copies.
+type Picked = (PathId, u32, Option<PathId>);
+
 #[derive(Clone, Debug)]
 pub(crate) struct Qp {
     pub(crate) peer: PeerId,
@@ -165,12 +168,12 @@ impl PathManager {
         if p.is_held() {
             return Pick::NoPath;
         }
-        let (path, quantum) = if p.outage.is_some() {
-            (p.main, u32::MAX)
+        let (path, quantum, twin) = if p.outage.is_some() {
+            (p.main, u32::MAX, None)
         } else if !p.detours.is_empty()
             && let Some(way) = self.detour_of(peer, Qpn(want.qpn))
         {
-            (way, u32::MAX)
+            (way, u32::MAX, None)
         } else {
             match self.pick_by_policy(peer, want) {
                 Some(picked) => picked,
@@ -182,12 +185,17 @@ impl PathManager {
         {
             p.answers(self.clock.now(), want.bytes);
         }
-        self.route_by(path, quantum).map_or(Pick::NoPath, Pick::Route)
+        let Some(mut route) = self.route_by(path, quantum) else { return Pick::NoPath };
+        if let Some(twin) = twin {
+            route.twin = self.twin(peer, twin, want.bytes);
+        }
+        Pick::Route(route)
     }
 
-    /// The path that the policy picks, and for how many bytes; `None` if the queue pair has to wait.
+    /// The path that the policy picks, for how many bytes, and that of the copies; `None` if the queue pair
+    /// has to wait.
     #[inline]
-    fn pick_by_policy(&mut self, peer: PeerId, want: &Want) -> Option<(PathId, u32)> {
+    fn pick_by_policy(&mut self, peer: PeerId, want: &Want) -> Option<Picked> {
         let p = self.peers.get_mut(peer)?;
         let set = PathSet {
             association: p.association,
@@ -201,13 +209,16 @@ impl PathManager {
             now: self.clock.now(),
         };
         match p.policy.pick(want, &set) {
-            Next::By { path, bytes } if set.takes(path) => Some((path, bytes)),
-            Next::By { bytes, .. } => Some((set.main(), bytes)),
+            Next::By { path, bytes } if set.takes(path) => Some((path, bytes, None)),
+            Next::Twice { path, copy, bytes } if set.takes(path) => {
+                Some((path, bytes, Some(copy).filter(|copy| set.takes(*copy) && *copy != path)))
+            }
+            Next::By { bytes, .. } | Next::Twice { bytes, .. } => Some((set.main(), bytes, None)),
             Next::Wait => match want.class {
                 // The acknowledgement of what is in flight opens a window, and wakes the queue pair.
                 Class::Request if set.members().any(|path| set.in_flight(path) > 0) => None,
-                Class::Answer { asked_by } if set.takes(asked_by) => Some((asked_by, 0)),
-                _ => Some((set.main(), 0)),
+                Class::Answer { asked_by } if set.takes(asked_by) => Some((asked_by, 0, None)),
+                _ => Some((set.main(), 0, None)),
             },
         }
     }
@@ -222,7 +233,7 @@ impl PathManager {
     fn route_by(&self, index: PathId, quantum: u32) -> Option<Route> {
         let path = self.paths.get(index)?;
         let (window, rtt) = (path.congestion.room(), path.rtt.smoothed());
-        Some(Route { path: index, tag: path.tag(), window, rtt, quantum })
+        Some(Route { path: index, tag: path.tag(), window, rtt, quantum, twin: None })
     }
 
     /// Registers that a queue pair of `peer` waits for more room than it found.

@@ -270,6 +270,7 @@ impl PathManager {
         let limits = Limits::of(&self.config);
         if let Some(path) = self.paths.get_mut(own) {
             path.role = Role::Plain { peer };
+            path.forget_twice(self.clock.now());
             path.state = if fault.is_some() { PathState::Down } else { PathState::Up };
             path.reason = fault;
             path.congestion.set_limits(limits);

@@ -8,6 +8,7 @@ use crate::congestion::Congestion;
 use crate::id::{AssociationId, PathNumber};
 use crate::rtt::Rtt;
 use crate::select::Pair;
+use crate::twice::Twice;
 use crate::types::{PathAddress, PathState, PathStatus, Reason};
 use polypath_telemetry::PathCounters;
 use polypath_types::{PathId, PathTag, PeerId};
@@ -130,6 +131,8 @@ pub(crate) struct Path {
     pub(crate) reason: Option<Reason>,
     pub(crate) rtt: Rtt,
     pub(crate) congestion: Congestion,
+    /// What the window counts for packets that were sent by another path as well.
+    pub(crate) twice: Twice,
     /// When data or an acknowledgement last came by it.
     pub(crate) heard_at: Duration,
     /// Until when packets may have to wait behind answers that this end sent.
@@ -164,6 +167,7 @@ impl Path {
             reason: None,
             rtt: Rtt::default(),
             congestion: Congestion::new(config),
+            twice: Twice::default(),
             heard_at: Duration::ZERO,
             answers_until: Duration::ZERO,
             blocked: false,
@@ -206,6 +210,16 @@ impl Path {
         self.state = state;
         self.reason = Some(reason);
         self.probes.forget_all();
+        self.forget_twice(now);
+    }
+
+    /// Nothing will tell what becomes of packets that were sent by another path as well.
+    pub(crate) fn forget_twice(&mut self, now: Duration) {
+        let bytes = self.twice.take_all();
+        self.congestion.lost(now, bytes, false, &self.rtt);
+        if self.congestion.in_flight() == 0 {
+            self.outstanding_since = None;
+        }
     }
 
     /// How long it must answer before it is used again.

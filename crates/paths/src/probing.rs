@@ -121,6 +121,7 @@ impl PathManager {
         let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
         let sent = p.probes.answer(now, number).ok_or(Refused::Unsolicited)?;
         let silence = self.answered(now, index);
+        self.probe_passed(now, path, sent);
         let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
         p.counters.probes_answered += 1;
         if settled {

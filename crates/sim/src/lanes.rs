@@ -23,13 +23,29 @@ pub(crate) fn draw(seed: u64, hosts: usize) -> Vec<LanePlan> {
 fn draw_affinity(seed: u64, hosts: usize) -> Vec<LanePlan> {
     let rng = &mut Rng::new(seed.rotate_left(29) ^ 0x706f_6c69_6379_2d32);
     if rng.chance(650) {
-        return Vec::new();
+        return draw_redundant(seed, hosts);
     }
     let mut lane = || {
         let mode = match rng.below(6) {
             0..=1 => Mode::Affinity(AffinityRule::Hash),
             2..=3 => Mode::Affinity(AffinityRule::RoundRobin),
             4 => Mode::Balance,
+            _ => Mode::ActiveBackup,
+        };
+        LanePlan { mode, ..LanePlan::default() }
+    };
+    (0..hosts).map(|_| lane()).collect()
+}
+
+fn draw_redundant(seed: u64, hosts: usize) -> Vec<LanePlan> {
+    let rng = &mut Rng::new(seed.rotate_left(17) ^ 0x706f_6c69_6379_2d33);
+    if rng.chance(500) {
+        return Vec::new();
+    }
+    let mut lane = || {
+        let mode = match rng.below(5) {
+            0..=2 => Mode::Redundant,
+            3 => Mode::Balance,
             _ => Mode::ActiveBackup,
         };
         LanePlan { mode, ..LanePlan::default() }

@@ -337,6 +337,15 @@ counters! {
         /// Responses and acknowledgements that said nothing new, or that answer a failed request.
         #[unit(Packets)]
         pub duplicate_responses: u64,
+        /// Copies of request packets sent by a second path (`policy=redundant`).
+        #[unit(Packets)]
+        pub copies_sent: u64,
+        /// Copies of request packets that were left out because the second path was full.
+        #[unit(Packets)]
+        pub copies_left_out: u64,
+        /// Packets that came second of two that were sent by different paths, and were ignored.
+        #[unit(Packets)]
+        pub copies_second: u64,
         /// Request packets that arrived before one of their predecessors.
         #[unit(Packets)]
         pub out_of_order: u64,

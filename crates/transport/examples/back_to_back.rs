@@ -116,7 +116,14 @@ impl Observer for BenchHost {
 impl Paths for BenchHost {
     fn route(&self, _peer: PeerId) -> Option<Route> {
         let window = (256u32 << 10).saturating_sub(self.outstanding);
-        Some(Route { path: PathId(0), tag: self.tag, window, rtt: None, quantum: u32::MAX })
+        Some(Route {
+            path: PathId(0),
+            tag: self.tag,
+            window,
+            rtt: None,
+            quantum: u32::MAX,
+            twin: None,
+        })
     }
 
     fn tag(&self, _path: PathId) -> Option<PathTag> {

@@ -3,6 +3,7 @@
 use polypath_wire::bth::Bth;
 use polypath_wire::ext::Reth;
 use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::Headers;
 use polypath_wire::psn::Psn;
 
 use crate::burst::Burst;
@@ -12,7 +13,7 @@ use crate::memory::{RemoteAccess, RemoteKey};
 use crate::responder::REORDER_LIMIT;
 use polypath_telemetry::QpCounters;
 use polypath_types::{
-    Access, MigState, PathId, PeerId, QpAttr, QpConfig, QpEvent, QpState, QpType,
+    Access, MigState, PathId, PeerId, QpAttr, QpConfig, QpEvent, QpState, QpType, Twin,
 };
 
 /// The limit of sequence numbers in flight to a peer that has not said how many it takes.
@@ -133,6 +134,42 @@ impl Core {
         self.counters.sent_packets += u64::from(packets);
         self.counters.sent_bytes += u64::from(bytes);
         done
+    }
+
+    /// The same, and sends a copy of the burst by another path, if one is named.
+    #[inline]
+    pub(crate) fn transmit_by<H: Host>(
+        &mut self,
+        burst: &Burst<'_, H::Segment>,
+        twin: Option<Twin>,
+        host: &mut H,
+    ) -> Result<(), Unread> {
+        self.transmit(burst, host)?;
+        if let Some(twin) = twin {
+            self.transmit_copy(burst, twin, host);
+        }
+        Ok(())
+    }
+
+    /// Sends a copy of a burst by another path. If its payload is gone by now, the first one was sent
+    /// nevertheless.
+    fn transmit_copy<H: Host>(&mut self, burst: &Burst<'_, H::Segment>, twin: Twin, host: &mut H) {
+        let by = |headers: &Headers| {
+            let mut headers = *headers;
+            if let Some(mp) = &mut headers.mp {
+                (mp.path_id, mp.generation) = (twin.tag.id, twin.tag.generation);
+            }
+            headers
+        };
+        let first = by(burst.first);
+        let rest = (burst.packets > 1).then(|| (by(burst.middle), by(burst.last)));
+        let (middle, last) =
+            rest.as_ref().map_or((&first, &first), |(middle, last)| (middle, last));
+        let copy = Burst { path: twin.path, first: &first, middle, last, ..*burst };
+        self.counters.copies_sent += match self.transmit(&copy, host) {
+            Ok(()) => u64::from(copy.packets),
+            Err(Unread { sent }) => u64::from(sent),
+        };
     }
 
     /// Notes that a request arrived: the first one in RTR means that the connection is established

@@ -71,6 +71,23 @@ pub trait Paths {
     /// Says that `bytes` outstanding on `path` are taken to be lost, or were given up (`congestion`
     /// is false: they were flushed, and the window must not shrink).
     fn lost(&mut self, path: PathId, bytes: u32, congestion: bool);
+    /// Charges `bytes` to `path` for packets that are sent by two paths at once; each of the two is charged.
+    /// The host takes them back by itself when [`Paths::answered`] says that they have arrived, or when it
+    /// learns otherwise that they are not on their way any more. A host whose routes name no twin need not
+    /// implement this.
+    fn sent_twice(&mut self, _path: PathId, _bytes: u32) {}
+    /// Says that an answer came by `path` to a packet that was sent by it at `echo_us` (microseconds,
+    /// wrapping), when the round trip took `rtt`, if that is known. Everything that was sent by two paths and
+    /// by this one before that is not on its way any more. Of what was sent at that very time, `bytes` are
+    /// not; `None` stands for all.
+    fn answered(
+        &mut self,
+        _path: PathId,
+        _echo_us: u32,
+        _bytes: Option<u32>,
+        _rtt: Option<Duration>,
+    ) {
+    }
     /// Asks for a probe of `path`, because data has been outstanding on it for suspiciously long.
     /// Nothing of this queue pair was acknowledged on any path since `since`, not counting time in
     /// which this process did not run.

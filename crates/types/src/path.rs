@@ -43,6 +43,20 @@ pub struct Route {
     /// The number of bytes after which the queue pair has to ask again. Until then it sends everything
     /// on this path, unless that does not fit the window.
     pub quantum: u32,
+    /// The path that takes a copy of everything that is sent by this route, if there is one.
+    pub twin: Option<Twin>,
+}
+
+/// The path of the copies of what is sent by a [`Route`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Twin {
+    /// The path, another one than the route's.
+    pub path: PathId,
+    /// Its tag. Packets without a multi-path header are never sent twice.
+    pub tag: PathTag,
+    /// The bytes of copies that the path takes, counted like those of a window. If a copy does not fit, it
+    /// is left out.
+    pub window: u32,
 }
 
 /// The request of a queue pair for a route.

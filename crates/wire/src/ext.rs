@@ -357,7 +357,7 @@ impl AtomicAckEth {
 /// place the packet whatever has arrived before. In responses `msg`, `offset` and `recv` are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MpHeader {
-    /// Flags, 4 bits. None is defined: senders send 0, and receivers ignore them.
+    /// Flags, 4 bits: [`MpHeader::TWICE`]. Senders send 0 for the others, and receivers ignore them.
     pub flags: u8,
     /// The path that the packet was sent on, by the sender's number.
     pub path_id: u8,
@@ -381,6 +381,14 @@ impl MpHeader {
     pub const LEN: usize = 20;
     /// The version of this crate, in the high nibble of byte 0.
     pub const VERSION: u8 = 1;
+    /// The flag of a request that is sent by two paths at once, and of what answers it.
+    pub const TWICE: u8 = 1;
+
+    /// Whether [`MpHeader::TWICE`] is set.
+    #[inline]
+    pub const fn is_twice(&self) -> bool {
+        self.flags & Self::TWICE != 0
+    }
 
     /// Reads the header from the first bytes of `buf`.
     ///

@@ -16,6 +16,8 @@
 mod active_backup;
 mod affinity;
 mod balance;
+mod estimate;
+mod redundant;
 mod set;
 
 use core::fmt::Debug;
@@ -25,6 +27,7 @@ use active_backup::ActiveBackup;
 use affinity::Affinity;
 use balance::Balance;
 use polypath_types::{PathId, Want};
+use redundant::Redundant;
 pub use set::PathSet;
 
 /// What a policy decides when paths have changed.
@@ -49,6 +52,16 @@ pub enum Next {
         /// The path, one of the set.
         path: PathId,
         /// Bytes, as they count against a window. The last burst may exceed this number.
+        bytes: u32,
+    },
+    /// As [`Next::By`], and each packet is also sent by another path, so that the first one to arrive
+    /// counts. Copies that the other path has no room for are left out.
+    Twice {
+        /// The path, one of the set.
+        path: PathId,
+        /// The path of the copies, another one of the set.
+        copy: PathId,
+        /// Bytes, as those of [`Next::By`].
         bytes: u32,
     },
     /// All paths are full. The sender is told when one of them has room again, and then asks again.
@@ -122,6 +135,7 @@ pub(crate) enum AnyPolicy {
     ActiveBackup(ActiveBackup),
     Balance(Balance),
     Affinity(Affinity),
+    Redundant(Redundant),
     /// A policy from outside of this crate.
     Other(Box<dyn Policy>),
 }
@@ -134,6 +148,7 @@ impl AnyPolicy {
             (None, Mode::ActiveBackup) => Self::ActiveBackup(ActiveBackup),
             (None, Mode::Balance) => Self::Balance(Balance),
             (None, Mode::Affinity(rule)) => Self::Affinity(Affinity::new(rule)),
+            (None, Mode::Redundant) => Self::Redundant(Redundant),
         }
     }
 
@@ -143,6 +158,7 @@ impl AnyPolicy {
             Self::ActiveBackup(policy) => policy.pick(want, set),
             Self::Balance(policy) => policy.pick(want, set),
             Self::Affinity(policy) => policy.pick(want, set),
+            Self::Redundant(policy) => policy.pick(want, set),
             Self::Other(policy) => policy.pick(want, set),
         }
     }
@@ -153,6 +169,7 @@ impl AnyPolicy {
             Self::ActiveBackup(policy) => policy.spreads(),
             Self::Balance(policy) => policy.spreads(),
             Self::Affinity(policy) => policy.spreads(),
+            Self::Redundant(policy) => policy.spreads(),
             Self::Other(policy) => policy.spreads(),
         }
     }
@@ -162,6 +179,7 @@ impl AnyPolicy {
             Self::ActiveBackup(policy) => policy.reselect(set),
             Self::Balance(policy) => policy.reselect(set),
             Self::Affinity(policy) => policy.reselect(set),
+            Self::Redundant(policy) => policy.reselect(set),
             Self::Other(policy) => policy.reselect(set),
         }
     }
@@ -171,6 +189,7 @@ impl AnyPolicy {
             Self::ActiveBackup(policy) => policy.forget(qpn),
             Self::Balance(policy) => policy.forget(qpn),
             Self::Affinity(policy) => policy.forget(qpn),
+            Self::Redundant(policy) => policy.forget(qpn),
             Self::Other(policy) => policy.forget(qpn),
         }
     }
@@ -180,5 +199,7 @@ impl AnyPolicy {
 mod affinity_tests;
 #[cfg(test)]
 mod balance_tests;
+#[cfg(test)]
+mod redundant_tests;
 #[cfg(test)]
 mod tests;

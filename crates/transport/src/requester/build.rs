@@ -8,13 +8,15 @@ use polypath_wire::packet::{Headers, pad_for};
 use super::psn;
 use crate::common::Core;
 use crate::sq::Wqe;
-use polypath_types::{FlushScope, PathTag, QpType, SendFlags, SendOp};
+use polypath_types::{FlushScope, PathTag, QpType, SendFlags, SendOp, Twin};
 
 /// What all packets sent in one call have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamp {
     /// If present, send multi-path packets.
     pub(crate) tag: Option<PathTag>,
+    /// The path that takes a copy of each packet, if there is one.
+    pub(crate) twin: Option<Twin>,
     pub(crate) now_us: u32,
 }
 
@@ -121,7 +123,7 @@ fn with_path(mut headers: Headers, wqe: &Wqe, offset: u32, stamp: Stamp) -> Head
     if let Some(tag) = stamp.tag {
         headers.bth.opcode = headers.bth.opcode.to_mp();
         headers.mp = Some(MpHeader {
-            flags: 0,
+            flags: if stamp.twin.is_some() { MpHeader::TWICE } else { 0 },
             path_id: tag.id,
             generation: tag.generation,
             msg: wqe.msg,

@@ -7,7 +7,7 @@
 //! selective repeat for a multi-path peer is "mark those that were overtaken".
 //!
 //! Every packet is charged to its path exactly while it is neither done, sacked, nor lost
-//! ([`Paths::sent`](crate::Paths::sent)).
+//! ([`Paths::sent`](crate::Paths::sent)), unless it was sent by two paths: those are charged by the host.
 //!
 //! Thousands of packets may be in flight, and every acknowledgement reports gaps until they are
 //! filled. So what is known to have arrived beyond the oldest gap is kept as ranges
@@ -15,10 +15,12 @@
 //! the block is, and a search for gaps steps over the ranges. No packet is checked twice for having
 //! been overtaken: each path knows the order in which packets were sent on it.
 
+mod answers;
 mod check;
 mod frozen;
 mod overtaken;
 mod probes;
+mod twice;
 
 use std::collections::VecDeque;
 
@@ -49,6 +51,9 @@ pub(crate) const END: u8 = 1 << 4;
 /// Selectively acknowledged: the peer has it but has not executed it, and may still ask for it
 /// again.
 const SACKED: u8 = 1 << 5;
+/// Last sent by two paths at once. The host charges both of them, so the slot charges none
+/// ([`Paths::sent_twice`](crate::Paths::sent_twice)).
+pub(crate) const TWICE: u8 = 1 << 6;
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
@@ -66,6 +71,12 @@ impl Slot {
     #[inline]
     fn is(&self, flags: u8) -> bool {
         self.flags & flags != 0
+    }
+
+    /// The bytes that it charges its path with while it is on its way.
+    #[inline]
+    fn charge(&self) -> u32 {
+        if self.is(TWICE) { 0 } else { u32::from(self.cost) }
     }
 }
 
@@ -328,9 +339,13 @@ impl Flight {
         } else {
             self.charged -= 1;
             on.uncharge(!slot.is(ANSWERED));
-            tally.add(slot.path, u32::from(slot.cost));
+            tally.add(slot.path, slot.charge());
         }
         self.done_to = self.done_to.max(self.una + at as u64 + 1);
+        if slot.is(TWICE) && !tally.tells_of(slot.path, slot.sent_us) {
+            // Its copy may have arrived. So this says nothing of the packets sent before it by its path.
+            return;
+        }
         if let Some((from, echo)) = tally.echo.filter(|_| slot.is(AGAIN)) {
             if from != slot.path {
                 return; // Either copy may have arrived.
@@ -394,7 +409,7 @@ impl Flight {
         self.lost += 1;
         self.charged -= 1;
         self.paths.on(slot.path).uncharge(!slot.is(ANSWERED));
-        tally.add(slot.path, u32::from(slot.cost));
+        tally.add(slot.path, slot.charge());
         self.lost_from = self.lost_from.min(seq);
     }
 
@@ -431,17 +446,6 @@ impl Flight {
         }
     }
 
-    /// One past the last packet of the answer that packet `seq` is part of; one past `seq` if it needs
-    /// none.
-    pub(super) fn answer_end(&self, seq: u64) -> u64 {
-        let is = |seq: u64, flag| self.slot(seq).is_some_and(|slot| slot.is(flag));
-        let mut last = seq;
-        while is(last, ANSWERED) && !is(last, END) && last + 1 < self.next() {
-            last += 1;
-        }
-        last + 1
-    }
-
     /// Marks as lost what was sent by a path within a range, except what is sacked and what was sent less
     /// than `age_us` ago.
     pub(super) fn lose_range_on(
@@ -472,37 +476,6 @@ impl Flight {
             if path(self.slots[at].path) {
                 self.lose(at, tally);
             }
-        }
-    }
-
-    /// Marks as lost the answers before `to` that have not come, except those asked for again a moment
-    /// ago, or after the packet whose acknowledgement reports the loss: it may have waited in a queue.
-    pub(crate) fn lose_answers(
-        &mut self,
-        to: u64,
-        now_us: u32,
-        only_resent_are_guarded: bool,
-        tally: &mut Tally,
-    ) {
-        let to = to.min(self.next());
-        let told_by = to.checked_sub(1).and_then(|seq| self.slot(seq)).map(|s| (s.path, s.order));
-        let mut seq = self.una;
-        while seq < to {
-            let at = (seq - self.una) as usize;
-            let slot = &self.slots[at];
-            let asked_later = told_by.is_some_and(|(path, order)| {
-                path == slot.path && (slot.order.wrapping_sub(order) as i32) > 0
-            });
-            if slot.is(DONE | SACKED) {
-                seq = self.after(seq);
-                continue;
-            }
-            let guarded = slot.is(AGAIN) || !only_resent_are_guarded;
-            let spared = guarded && (asked_later || self.is_recent(slot, now_us));
-            if slot.is(ANSWERED) && !spared {
-                self.lose(at, tally);
-            }
-            seq += 1;
         }
     }
 
@@ -542,35 +515,9 @@ impl Flight {
         Some((seq, n))
     }
 
-    /// How much of a READ to ask for again from the lost `seq` on, where a run of `run` is lost.
-    ///
-    /// A responder that knows the request accepts any part of it. One that has never seen it takes
-    /// the first request it sees for the whole, so that it has to be asked for all.
-    pub(crate) fn request_again(
-        &mut self,
-        seq: u64,
-        run: u32,
-        selective: bool,
-        tally: &mut Tally,
-    ) -> u32 {
-        let mut n = 0;
-        let mut known = false;
-        while let Some(slot) = self.slot(seq + u64::from(n)) {
-            n += 1;
-            known |= slot.is(DONE);
-            if slot.is(END) {
-                break;
-            }
-        }
-        if known && selective {
-            return run;
-        }
-        self.lose_range(seq, seq + u64::from(n), tally);
-        n
-    }
-
-    /// Sends those of `n` slots from `seq` on that are lost again. Returns the bytes to charge.
-    pub(crate) fn resend(&mut self, seq: u64, n: u32, path: PathId, now_us: u32) -> u32 {
+    /// Sends those of `n` slots from `seq` on that are lost again, by two paths if `twice` is [`TWICE`] and
+    /// not 0. Returns the bytes to charge.
+    pub(crate) fn resend(&mut self, seq: u64, n: u32, path: PathId, twice: u8, now_us: u32) -> u32 {
         let mut cost = 0;
         for seq in seq..seq + u64::from(n) {
             let at = (seq - self.una) as usize;
@@ -578,7 +525,7 @@ impl Flight {
             if !slot.is(LOST) {
                 continue;
             }
-            slot.flags = slot.flags & !LOST | AGAIN;
+            slot.flags = slot.flags & !(LOST | TWICE) | AGAIN | twice;
             slot.path = path;
             slot.order = self.paths.on(path).push(seq, !slot.is(ANSWERED));
             slot.sent_us = now_us;

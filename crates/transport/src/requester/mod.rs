@@ -77,6 +77,8 @@ pub(crate) struct Requester {
     wary_until: u64,
     /// Whether it was frozen while it waited for the peer: sending again does not restart the wait.
     waits_on: bool,
+    /// Whether packets may be in flight that were sent by two paths at once.
+    sends_twice: bool,
 }
 
 impl Requester {
@@ -96,6 +98,7 @@ impl Requester {
             flush_cover: FlushCover::default(),
             wary_until: 0,
             waits_on: false,
+            sends_twice: false,
         }
     }
 

@@ -10,6 +10,7 @@ use polypath_wire::psn::Psn;
 use super::tally::Tally;
 use super::timers::probe_limit;
 use super::{Requester, micros, psn};
+use crate::PACKET_COST;
 use crate::cause::Cause;
 use crate::common::Core;
 use crate::explanation::What;
@@ -32,6 +33,8 @@ struct Answer<'a> {
     echo: Option<u32>,
     /// The packet whose round trip this answer measures.
     timed: Option<u64>,
+    /// Whether it answers a packet that was sent by two paths.
+    twice: bool,
     /// What has arrived out of order: bit 0 stands for the packet `sack_from`.
     sack: u64,
     sack_from: u64,
@@ -79,6 +82,7 @@ impl Requester {
             multipath: h.mp.is_some(),
             echo: h.mp.map(|mp| mp.timestamp),
             timed: tells_time.then_some(seq),
+            twice: h.mp.is_some_and(|mp| mp.is_twice()),
             sack: h.sack.map_or(0, |s| s.0),
             sack_from: seq + 1,
             blocks: SackBlocks::default(),
@@ -86,6 +90,9 @@ impl Requester {
         if seq >= self.flight.next() {
             core.counters.dropped_malformed += 1; // It answers nothing that was sent.
             return;
+        }
+        if self.sends_twice {
+            self.note_answered(&mut answer, packet, tells_time, host);
         }
         if opcode.is_read_response() {
             self.on_answer(core, seq, packet.payload, true, &answer, host);
@@ -114,6 +121,38 @@ impl Requester {
             }
         } else {
             core.counters.dropped_malformed += 1;
+        }
+    }
+
+    /// Tells the host which path an answer came by, if requests go by two: each of the two is answered for
+    /// itself, and the second answer says nothing else that is new.
+    #[cold]
+    fn note_answered<H: Host>(
+        &mut self,
+        answer: &mut Answer<'_>,
+        packet: &Packet<'_>,
+        tells_time: bool,
+        host: &mut H,
+    ) {
+        let Some(echo) = answer.echo else { return };
+        let us = answer.now_us.wrapping_sub(echo);
+        let rtt = (tells_time && us < RTT_MAX_US).then(|| Duration::from_micros(us.into()));
+        if let (Some(rtt), Some(on)) = (rtt, self.flight.paths_mut().get_mut(answer.from)) {
+            on.timer.measured(rtt);
+        }
+        // More of the answer to a READ may follow.
+        let of_read = packet.headers.bth.opcode.base().is_read_response();
+        let bytes = of_read.then_some(packet.payload.len() as u32 + PACKET_COST);
+        host.answered(answer.from, echo, bytes, rtt);
+        answer.timed = None; // It is measured.
+    }
+
+    /// Counts an answer that says nothing new.
+    fn count_duplicate(core: &mut Core, answer: &Answer<'_>) {
+        if answer.twice {
+            core.counters.copies_second += 1;
+        } else {
+            core.counters.duplicate_responses += 1;
         }
     }
 
@@ -184,15 +223,18 @@ impl Requester {
         while let Some((path, probe)) = self.flight.take_answered_probe() {
             // A timestamp tells whether the probe is answered or a late original.
             let after = |echo: u32| echo.wrapping_sub(probe.sent_us) as i32 >= 0;
-            let answered = answer
-                .echo
-                .is_none_or(|echo| after(echo) && probe.by.is_none_or(|by| by == answer.from));
+            // A probe that went by two paths is answered by both.
+            let by_any = self.sends_twice;
+            let answered = answer.echo.is_none_or(|echo| {
+                after(echo) && probe.by.is_none_or(|by| by_any || by == answer.from)
+            });
             if !answered || self.flight.una() >= probe.upto {
                 continue;
             }
             // A probe that went by another path says nothing about packets that may still be on
             // their way by this one, unless those should have arrived long ago.
-            let age_us = match (probe.by.is_none_or(|by| by == path), self.flight.rtt_us(path)) {
+            let in_order = probe.by.is_none_or(|by| by == path) && (!by_any || answer.from == path);
+            let age_us = match (in_order, self.flight.rtt_us(path)) {
                 (true, _) => 0,
                 (false, Some(rtt_us)) => rtt_us.saturating_mul(2),
                 (false, None) => continue,
@@ -208,12 +250,12 @@ impl Requester {
     fn on_ack<H: Host>(&mut self, core: &mut Core, seq: u64, answer: &Answer<'_>, host: &mut H) {
         let to = seq + 1;
         if to <= self.flight.una() && !answer.is_selective() {
-            core.counters.duplicate_responses += 1;
+            Self::count_duplicate(core, answer);
             return;
         }
         let una = self.flight.una();
         if !self.acknowledge(core, to, Tally::of_answer(answer.echo_by_path()), answer, host) {
-            core.counters.duplicate_responses += 1;
+            Self::count_duplicate(core, answer);
         }
         if core.broken {
             return;
@@ -262,7 +304,7 @@ impl Requester {
         if self.flight.una() < to {
             // A multi-path peer's acknowledgement may have overtaken the answer on another path.
             let plain = !answer.multipath;
-            self.flight.lose_answers(to, answer.now_us, plain, tally);
+            self.flight.lose_answers(to, answer.from, answer.now_us, plain, tally);
         }
     }
 
@@ -282,7 +324,7 @@ impl Requester {
     ) {
         core.counters.naks_sequence_received += 1;
         if seq < self.flight.una() {
-            core.counters.duplicate_responses += 1;
+            Self::count_duplicate(core, answer);
             return;
         }
         let una = self.flight.una();
@@ -314,7 +356,12 @@ impl Requester {
     ) {
         core.counters.naks_rnr_received += 1;
         if seq < self.flight.una() || self.timers.rnr_waiting() {
-            core.counters.duplicate_responses += 1;
+            Self::count_duplicate(core, answer);
+            return;
+        }
+        // The second complaint about a packet must not count as one about what was sent again since.
+        if self.sends_twice && answer.echo.is_some_and(|at| self.flight.was_sent_after(seq, at)) {
+            Self::count_duplicate(core, answer);
             return;
         }
         let news =
@@ -346,7 +393,7 @@ impl Requester {
         host: &mut H,
     ) {
         if seq < self.flight.una() {
-            core.counters.duplicate_responses += 1;
+            Self::count_duplicate(core, answer);
             return;
         }
         core.counters.naks_fatal_received += 1;
@@ -393,7 +440,7 @@ impl Requester {
         host: &mut H,
     ) {
         if seq < self.flight.una() || !self.flight.awaits_answer(seq) {
-            core.counters.duplicate_responses += 1;
+            Self::count_duplicate(core, answer);
             return;
         }
         let mtu = core.attr.path_mtu;
@@ -401,7 +448,7 @@ impl Requester {
         let wqe = found.and_then(|at| self.sq.get(at)).filter(|wqe| wqe.failed.is_none());
         let Some(wqe) = wqe else {
             // The work request has failed, and waits for those before it to complete.
-            core.counters.duplicate_responses += 1;
+            Self::count_duplicate(core, answer);
             return;
         };
         let k = (seq - wqe.first) as u32;

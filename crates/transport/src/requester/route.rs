@@ -3,13 +3,14 @@
 use core::time::Duration;
 
 use super::build::Stamp;
+use super::flight::TWICE;
 use super::{Requester, micros};
 use crate::PACKET_COST;
 use crate::common::Core;
 use crate::host::Host;
 use crate::sq::Wqe;
 use crate::transmit_state::TransmitState;
-use polypath_types::{Class, PathId, Pick, Want};
+use polypath_types::{Class, PathId, Pick, Twin, Want};
 
 /// The most payload bytes of one burst: what one UDP_SEGMENT send carries.
 pub(super) const BURST_BYTES: u32 = 64 << 10;
@@ -25,15 +26,46 @@ pub(super) struct SendContext {
     pub(super) quantum: u32,
     /// Whether something was sent by it.
     pub(super) used: bool,
+    /// The path of the copies, and the room that it has left for them.
+    twin: Option<Twin>,
     pub(super) stamp: Stamp,
     /// Whether the ICRC of a FLUSH covers it twice.
     pub(super) flush_twice: bool,
 }
 
 impl SendContext {
-    /// Charges a packet that is sent by it.
+    /// Decides whether the next packets, which cost so many bytes, are sent by two paths
+    /// ([`Stamp::twin`]). A copy that its path has no room for is left out: the first one does not wait for
+    /// it. Returns whether a copy is left out.
     #[inline]
-    pub(super) fn charge(&mut self, cost: u32) {
+    pub(super) fn decide_copy(&mut self, cost: u32) -> bool {
+        self.stamp.twin = self.twin.filter(|twin| twin.window >= cost);
+        self.twin.is_some() && self.stamp.twin.is_none()
+    }
+
+    /// Charges the paths by which packets were sent.
+    #[inline]
+    pub(super) fn charge<H: Host>(&mut self, cost: u32, host: &mut H) {
+        match (self.stamp.twin, &mut self.twin) {
+            (Some(stamped), Some(twin)) => {
+                twin.window = twin.window.saturating_sub(cost);
+                host.sent_twice(self.path, cost);
+                host.sent_twice(stamped.path, cost);
+            }
+            _ => host.sent(self.path, cost),
+        }
+        self.spend(cost);
+    }
+
+    /// The flag of slots that are sent now: [`TWICE`] or 0.
+    #[inline]
+    pub(super) fn twice(&self) -> u8 {
+        if self.stamp.twin.is_some() { TWICE } else { 0 }
+    }
+
+    /// Takes what was sent from the window and from the quantum.
+    #[inline]
+    fn spend(&mut self, cost: u32) {
         self.window = self.window.saturating_sub(cost);
         // The quantum is unlimited for a peer with one path at a time.
         if self.quantum != u32::MAX {
@@ -80,12 +112,16 @@ impl Requester {
         match core.peer.map_or(Pick::NoPath, |peer| host.pick(peer, &want)) {
             Pick::Route(route) => {
                 self.flight.begin_on(route.path, route.rtt, now);
+                let tag = route.tag.filter(|_| core.multipath);
+                let twin = route.twin.filter(|_| tag.is_some());
+                self.sends_twice |= twin.is_some();
                 Ok(SendContext {
                     path: route.path,
                     window: route.window,
                     quantum: route.quantum,
                     used: false,
-                    stamp: Stamp { tag: route.tag.filter(|_| core.multipath), now_us: micros(now) },
+                    twin,
+                    stamp: Stamp { tag, twin: None, now_us: micros(now) },
                     flush_twice: self.flush_cover.twice(),
                 })
             }

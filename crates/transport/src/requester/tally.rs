@@ -23,6 +23,12 @@ impl Tally {
         Self { echo, ..Self::default() }
     }
 
+    /// Whether the answer came by this path, to a packet that was sent at `sent_us` or later.
+    #[inline]
+    pub(super) fn tells_of(&self, path: PathId, sent_us: u32) -> bool {
+        self.echo.is_some_and(|(from, echo)| from == path && echo.wrapping_sub(sent_us) as i32 >= 0)
+    }
+
     #[inline]
     pub(super) fn add(&mut self, path: PathId, bytes: u32) {
         match &mut self.first {

@@ -218,6 +218,10 @@ impl Requester {
             || context.window < (n + 2) * (mtu + PACKET_COST);
         let total = wqe.len;
         let changing = self.flight.next() < self.wary_until;
+        let cost = (total - k * mtu).min(n * mtu) + n * PACKET_COST;
+        if context.decide_copy(cost) {
+            core.counters.copies_left_out += u64::from(n);
+        }
         match emit_data(core, wqe, k, n, ack_req, context.path, context.stamp, changing, host) {
             Ok(()) => {
                 self.unasked = if ack_req { 0 } else { self.unasked + n };
@@ -250,10 +254,9 @@ impl Requester {
         let mut cost = 0;
         for i in k..k + n {
             let len = (total - i * mtu).min(mtu);
-            cost += self.flight.push(context.path, len, 0, context.stamp.now_us);
+            cost += self.flight.push(context.path, len, context.twice(), context.stamp.now_us);
         }
-        host.sent(context.path, cost);
-        context.charge(cost);
+        context.charge(cost, host);
     }
 
     /// Sends an atomic, an ATOMIC WRITE, a FLUSH, or a request for the next piece of a READ.
@@ -292,18 +295,21 @@ impl Requester {
         if n == 0 {
             return Step::Blocked;
         }
+        let len = wqe.len;
+        if context.decide_copy((len - k * mtu).min(n * mtu) + n * PACKET_COST) {
+            core.counters.copies_left_out += 1;
+        }
         if let Err(Failure { status, cause, .. }) = emit_request(core, wqe, k, n, context, host) {
             return self.fail_next(core, status, cause, host);
         }
-        let len = wqe.len;
         let mut cost = 0;
         for i in k..k + n {
             let flags = if i + 1 == k + n { ANSWERED | END } else { ANSWERED };
             let len = (len - i * mtu).min(mtu);
+            let flags = flags | context.twice();
             cost += self.flight.push(context.path, len, flags, context.stamp.now_us);
         }
-        host.sent(context.path, cost);
-        context.charge(cost);
+        context.charge(cost, host);
         self.unasked = 0; // The answer acknowledges all before it.
         self.advance_next(k, n, packets);
         Step::Sent(cost)
@@ -353,6 +359,9 @@ impl Requester {
             self.flush_cover.sends_again();
             context.flush_twice = self.flush_cover.twice();
         }
+        if context.decide_copy(self.flight.cost_again(seq, n)) {
+            core.counters.copies_left_out += u64::from(if wqe.is_answered() { 1 } else { n });
+        }
         let sent = if wqe.is_answered() {
             emit_request(core, wqe, k, n, context, host)
         } else {
@@ -366,9 +375,9 @@ impl Requester {
             return Step::Local;
         }
         core.counters.retransmitted_packets += u64::from(n);
-        let cost = self.flight.resend(seq, n, context.path, context.stamp.now_us);
-        host.sent(context.path, cost);
-        context.charge(cost);
+        let (path, twice) = (context.path, context.twice());
+        let cost = self.flight.resend(seq, n, path, twice, context.stamp.now_us);
+        context.charge(cost, host);
         Step::Sent(cost)
     }
 
@@ -469,7 +478,7 @@ pub(crate) fn emit_data<H: Host>(
     let covered_twice = false;
     let burst =
         Burst { path, first, middle, last, packets: n, mtu, payload, covered_twice, changing };
-    core.transmit(&burst, host).map_err(|unread| unsent(core, wqe, unread, host))
+    core.transmit_by(&burst, stamp.twin, host).map_err(|unread| unsent(core, wqe, unread, host))
 }
 
 /// Transmits an atomic, an ATOMIC WRITE, a FLUSH, or the request for packets `k..k + n` of a READ.
@@ -499,7 +508,8 @@ fn emit_request<H: Host>(
         build::atomic(core, wqe, context.stamp)
     };
     let burst = Burst::single(context.path, &headers, mtu, Payload::Bytes(&[]));
-    core.transmit(&burst, host).map_err(|unread| unsent(core, wqe, unread, host))
+    let twin = context.stamp.twin;
+    core.transmit_by(&burst, twin, host).map_err(|unread| unsent(core, wqe, unread, host))
 }
 
 /// Transmits an ATOMIC WRITE or a FLUSH.
@@ -523,7 +533,8 @@ fn emit_placement<H: Host>(
         covered_twice: wqe.is_flush() && context.flush_twice,
         ..Burst::single(context.path, &headers, core.attr.path_mtu, payload)
     };
-    core.transmit(&burst, host).map_err(|unread| unsent(core, wqe, unread, host))
+    let twin = context.stamp.twin;
+    core.transmit_by(&burst, twin, host).map_err(|unread| unsent(core, wqe, unread, host))
 }
 
 /// Reports that the memory of a work request was there when it was checked, but not when it was

@@ -31,6 +31,8 @@ pub(super) struct Reply {
     pub(super) path: PathId,
     pub(super) multipath: bool,
     pub(super) timestamp: u32,
+    /// Whether the packet was sent by two paths. Then each of the two is answered by its own path.
+    pub(super) twice: bool,
 }
 
 impl Reply {
@@ -40,6 +42,7 @@ impl Reply {
             path: from,
             multipath: headers.mp.is_some(),
             timestamp: headers.mp.map_or(0, |mp| mp.timestamp),
+            twice: headers.mp.is_some_and(|mp| mp.is_twice()),
         }
     }
 
@@ -48,6 +51,7 @@ impl Reply {
         if let Some(tag) = tag.filter(|_| self.multipath) {
             headers.bth.opcode = headers.bth.opcode.to_mp();
             headers.mp = Some(MpHeader {
+                flags: if self.twice { MpHeader::TWICE } else { 0 },
                 path_id: tag.id,
                 generation: tag.generation,
                 timestamp: self.timestamp,
@@ -72,6 +76,25 @@ pub(super) struct Due {
     pub(super) reply: Reply,
     /// The number of acknowledgements that it stands for.
     pub(super) coalesced: u32,
+    /// Where it also goes: to a packet that came by another path, and was sent by two.
+    pub(super) also: Option<Reply>,
+}
+
+impl Due {
+    fn new(kind: AckKind, reply: Reply) -> Self {
+        Self { kind, reply, coalesced: 1, also: None }
+    }
+
+    /// Answers a later packet in the place of the one before. A packet that was sent by two paths is
+    /// answered for each of them, because each has a round trip and a window of its own.
+    #[inline]
+    fn answer(&mut self, reply: Reply) {
+        if reply.twice && self.reply.path != reply.path {
+            self.also = Some(self.reply);
+        }
+        self.reply = reply;
+        self.coalesced += 1;
+    }
 }
 
 /// The part of a READ's answer that is still to be sent.
@@ -181,14 +204,9 @@ impl Responder {
     pub(super) fn executed(&mut self, asked: bool, reply: Reply) {
         match &mut self.due {
             // The packet that was complained about has come.
-            Some(due) if due.kind != AckKind::Ack => {
-                *due = Due { kind: AckKind::Ack, reply, coalesced: 1 };
-            }
-            Some(due) if asked => {
-                due.reply = reply;
-                due.coalesced += 1;
-            }
-            None if asked => self.due = Some(Due { kind: AckKind::Ack, reply, coalesced: 1 }),
+            Some(due) if due.kind != AckKind::Ack => *due = Due::new(AckKind::Ack, reply),
+            Some(due) if asked => due.answer(reply),
+            None if asked => self.due = Some(Due::new(AckKind::Ack, reply)),
             _ => {}
         }
     }
@@ -206,26 +224,26 @@ impl Responder {
     /// Makes an acknowledgement due, unless a complaint is.
     pub(super) fn acknowledge(&mut self, reply: Reply) {
         match &mut self.due {
-            Some(due) if due.kind == AckKind::Ack => {
-                due.reply = reply;
-                due.coalesced += 1;
-            }
+            Some(due) if due.kind == AckKind::Ack => due.answer(reply),
             Some(_) => {}
-            None => self.due = Some(Due { kind: AckKind::Ack, reply, coalesced: 1 }),
+            None => self.due = Some(Due::new(AckKind::Ack, reply)),
         }
     }
 
     pub(super) fn sequence_error(&mut self, reply: Reply) {
-        self.due = Some(Due { kind: AckKind::SequenceError, reply, coalesced: 1 });
+        self.due = Some(Due::new(AckKind::SequenceError, reply));
     }
 
     pub(super) fn not_ready(&mut self, core: &Core, reply: Reply) {
-        let timer = core.attr.min_rnr_timer;
-        self.due = Some(Due { kind: AckKind::NotReady { timer }, reply, coalesced: 1 });
+        let kind = AckKind::NotReady { timer: core.attr.min_rnr_timer };
+        match &mut self.due {
+            Some(due) if due.kind == kind => due.answer(reply),
+            _ => self.due = Some(Due::new(kind, reply)),
+        }
     }
 
     pub(super) fn fatal(&mut self, psn: Psn, code: NakCode, reply: Reply) {
-        self.due = Some(Due { kind: AckKind::Fatal { code, psn }, reply, coalesced: 1 });
+        self.due = Some(Due::new(AckKind::Fatal { code, psn }, reply));
     }
 
     /// Whether [`Responder::flush_acks`] would send something.
@@ -257,7 +275,9 @@ impl Responder {
         self.held = route.is_none() && core.peer.is_some();
         if let Some(route) = route {
             let jobs = self.jobs.iter_mut().map(Job::reply_mut);
-            for reply in self.due.iter_mut().map(|d| &mut d.reply).chain(jobs) {
+            let due =
+                self.due.iter_mut().flat_map(|d| [&mut d.reply].into_iter().chain(&mut d.also));
+            for reply in due.chain(jobs) {
                 if is_dead(reply.path) {
                     reply.path = route.path;
                 }
@@ -271,7 +291,17 @@ impl Responder {
             return;
         }
         let Some(due) = self.due.take() else { return };
-        let (syndrome, psn) = match due.kind {
+        if let Some(also) = due.also {
+            self.send_ack(core, due.kind, also, host);
+        }
+        self.send_ack(core, due.kind, due.reply, host);
+        if let AckKind::Fatal { .. } = due.kind {
+            core.broken = true;
+        }
+    }
+
+    fn send_ack<H: Host>(&mut self, core: &mut Core, kind: AckKind, reply: Reply, host: &mut H) {
+        let (syndrome, psn) = match kind {
             AckKind::Ack => (Syndrome::ACK, self.epsn().prev()),
             AckKind::SequenceError => (Syndrome::Nak(NakCode::PsnSequence), self.epsn()),
             AckKind::NotReady { timer } => (Syndrome::RnrNak { timer }, self.epsn()),
@@ -279,21 +309,18 @@ impl Responder {
         };
         let mut headers = Headers::new(core.bth(Opcode::RC_ACK, psn));
         headers.aeth = Some(Aeth { syndrome, msn: self.msn });
-        due.reply.stamp(&mut headers, host.tag(due.reply.path));
+        reply.stamp(&mut headers, host.tag(reply.path));
         if headers.mp.is_some() {
             // The bitmap counts from the packet after the one that the BTH names.
             let bits = self.reorder.bitmap();
-            let bits = if due.kind == AckKind::Ack { bits } else { bits >> 1 };
+            let bits = if kind == AckKind::Ack { bits } else { bits >> 1 };
             headers.sack = Some(MpSack(bits));
         }
         core.counters.acks_sent += 1;
         if headers.mp.is_some() && core.reads_blocks && !self.reorder.is_empty() {
-            self.transmit_with_blocks(core, due.reply.path, &headers, host);
+            self.transmit_with_blocks(core, reply.path, &headers, host);
         } else {
-            transmit_one(core, due.reply.path, &headers, host);
-        }
-        if let AckKind::Fatal { .. } = due.kind {
-            core.broken = true;
+            transmit_one(core, reply.path, &headers, host);
         }
     }
 
@@ -332,8 +359,11 @@ impl Responder {
                 None => job.reply().path,
                 Some(peer) => match host.pick(peer, &job.want(core)) {
                     // Our route may not carry packets as large as an answer. A peer that asks again
-                    // shows a path that may.
-                    Pick::Route(_) if job.is_again() && host.tag(job.reply().path).is_some() => {
+                    // shows a path that may. One that asks by two paths is answered by both.
+                    Pick::Route(_)
+                        if (job.is_again() || job.reply().twice)
+                            && host.tag(job.reply().path).is_some() =>
+                    {
                         job.reply().path
                     }
                     Pick::Route(route) => route.path,

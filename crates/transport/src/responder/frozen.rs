@@ -35,7 +35,9 @@ fn put_reply(out: &mut Writer, reply: &Reply) {
 }
 
 fn reply(from: &mut Reader<'_>) -> Result<Reply> {
-    Ok(Reply { path: PathId(from.u32()?), multipath: from.flag()?, timestamp: from.u32()? })
+    let (path, multipath, timestamp) = (PathId(from.u32()?), from.flag()?, from.u32()?);
+    // It is answered once. Who asked by two paths asks again for what it misses.
+    Ok(Reply { path, multipath, timestamp, twice: false })
 }
 
 fn nak(from: &mut Reader<'_>) -> Result<NakCode> {
@@ -75,7 +77,7 @@ fn due(from: &mut Reader<'_>) -> Result<Due> {
     };
     let reply = reply(from)?;
     let coalesced = from.at_most(1 << 16, "an acknowledgement for too many")?;
-    Ok(Due { kind, reply, coalesced })
+    Ok(Due { kind, reply, coalesced, also: None })
 }
 
 fn put_job(out: &mut Writer, job: &Job) {

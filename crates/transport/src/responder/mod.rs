@@ -42,6 +42,15 @@ fn is_answered(opcode: Opcode) -> bool {
     opcode.is_read_request() || opcode.is_atomic() || opcode.is_atomic_write() || opcode.is_flush()
 }
 
+/// Counts a request that has come before.
+fn count_duplicate(core: &mut Core, reply: Reply) {
+    if reply.twice {
+        core.counters.copies_second += 1;
+    } else {
+        core.counters.duplicate_requests += 1;
+    }
+}
+
 /// The result of executing a request.
 enum Outcome {
     /// Executed; it takes this many sequence numbers.
@@ -286,14 +295,18 @@ impl Responder {
         let psn = h.bth.psn;
         let reply = Reply::to(h, from);
         if !is_answered(h.bth.opcode.base()) {
-            core.counters.duplicate_requests += 1;
-            return self.acknowledge(reply);
+            count_duplicate(core, reply);
+            // What was sent by two paths is answered for each of them, and as seldom.
+            if h.bth.ack_req || !reply.twice {
+                self.acknowledge(reply);
+            }
+            return;
         }
         let Some(again) = self.resources.find(self.expand(psn), h, core.attr.path_mtu) else {
             core.counters.dropped_no_original += 1;
             return;
         };
-        core.counters.duplicate_requests += 1;
+        count_duplicate(core, reply);
         let reth = h.reth.unwrap_or_default();
         match again {
             Again::Read { pd, packets } => {
@@ -324,8 +337,12 @@ impl Responder {
             // A multi-path peer asks again only for what it misses.
             let mtu = core.attr.path_mtu;
             let last = first.add(n - 1);
+            let by = job.reply();
             let pending = self.jobs.iter().any(|j| {
-                first.diff(j.psn()) >= 0 && last.diff(j.psn().add(j.packets(mtu) - 1)) <= 0
+                // What was asked by two paths is answered by both.
+                (!by.twice || j.reply().path == by.path)
+                    && first.diff(j.psn()) >= 0
+                    && last.diff(j.psn().add(j.packets(mtu) - 1)) <= 0
             });
             if pending {
                 return;
@@ -365,7 +382,7 @@ impl Responder {
         let (headers, payload) = (&packet.headers, packet.payload);
         match self.reorder.offer(ahead, limit, headers, payload, from, host) {
             Offered::Kept => {}
-            Offered::Duplicate => core.counters.duplicate_requests += 1,
+            Offered::Duplicate => count_duplicate(core, reply),
             Offered::Contradicts => core.counters.dropped_reorder += 2,
             Offered::TooFar | Offered::NoMemory => core.counters.dropped_reorder += 1,
         }

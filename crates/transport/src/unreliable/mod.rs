@@ -190,7 +190,7 @@ impl Sender {
         }
         let wqe = &*wqe;
         let n = (wqe.packets - k).min(burst_packets(mtu));
-        let stamp = Stamp { tag: None, now_us: 0 };
+        let stamp = Stamp { tag: None, twin: None, now_us: 0 };
         emit_data(core, wqe, k, n, false, path, stamp, true, host)?;
         let ends = k + n == wqe.packets;
         let bytes = (wqe.len - k * mtu).min(n * mtu);

@@ -9,7 +9,7 @@ use polypath_transport::{
     FlushScope, Host, Memory, Observer, PathId, PathTag, Paths, Payload, PeerId, QpEvent, Queues,
     RecvWr, RemoteAccess, RemoteKey, Route, Sge, Unread, WcStatus,
 };
-use polypath_transport::{Class, Pick, Want};
+use polypath_transport::{Class, Pick, Twin, Want};
 use polypath_wire::ICRC_LEN;
 use polypath_wire::packet::Headers;
 
@@ -53,6 +53,12 @@ pub struct SimHost {
     /// Requests go by all paths in turn, this many bytes each time; `None`: all by the active one.
     pub spread: Option<u32>,
     pub turn: usize,
+    /// Everything is sent by path 0 and by path 1, whose window takes so much.
+    pub twin_window: Option<u32>,
+    /// The bytes charged to each path for what was sent by two.
+    pub sent_twice: [u64; 2],
+    /// The answers that came by each path, and the bytes that they stand for, if they are a part.
+    pub answers: [Vec<Option<u32>>; 2],
     pub srq: VecDeque<RecvWr>,
     /// Shared receive queues of XRC, by number.
     pub xrc: BTreeMap<u32, VecDeque<RecvWr>>,
@@ -108,6 +114,9 @@ impl SimHost {
             window: 128 << 10,
             spread: None,
             turn: 0,
+            twin_window: None,
+            sent_twice: [0; 2],
+            answers: [Vec::new(), Vec::new()],
             srq: VecDeque::new(),
             xrc: BTreeMap::new(),
             xrc_completions: Vec::new(),
@@ -311,11 +320,24 @@ impl Paths for SimHost {
         let end = &self.paths[active];
         let window = (i64::from(self.window) - end.outstanding).max(0) as u32;
         let path = PathId(active as u32);
-        Some(Route { path, tag: self.tag(path), window, rtt: end.rtt, quantum: u32::MAX })
+        Some(Route {
+            path,
+            tag: self.tag(path),
+            window,
+            rtt: end.rtt,
+            quantum: u32::MAX,
+            twin: None,
+        })
     }
 
     fn pick(&mut self, peer: PeerId, want: &Want) -> Pick {
         let Some(main) = self.route(peer) else { return Pick::NoPath };
+        if let Some(window) = self.twin_window
+            && let Some(tag) = self.tag(PathId(1))
+        {
+            let twin = Some(Twin { path: PathId(1), tag, window });
+            return Pick::Route(Route { twin, quantum: 0, ..main });
+        }
         let Some(quantum) = self.spread else { return Pick::Route(main) };
         let alive = |path: &usize| self.paths[*path].alive;
         if let Class::Answer { asked_by } = want.class
@@ -331,7 +353,7 @@ impl Paths for SimHost {
             if window >= want.bytes.min(8192) {
                 let path = PathId(path as u32);
                 let tag = self.tag(path);
-                return Pick::Route(Route { path, tag, window, rtt: end.rtt, quantum });
+                return Pick::Route(Route { path, tag, window, rtt: end.rtt, quantum, twin: None });
             }
         }
         if want.class == Class::Request { Pick::Wait } else { Pick::Route(main) }
@@ -361,6 +383,16 @@ impl Paths for SimHost {
         end.lost += u64::from(bytes);
         end.congestions += u32::from(congestion);
         assert!(end.outstanding >= 0);
+    }
+
+    fn sent_twice(&mut self, path: PathId, bytes: u32) {
+        self.sent_twice[path.0 as usize] += u64::from(bytes);
+    }
+
+    fn answered(&mut self, path: PathId, _: u32, bytes: Option<u32>, rtt: Option<Duration>) {
+        let at = path.0 as usize;
+        self.answers[at].push(bytes);
+        self.paths[at].rtt = rtt.or(self.paths[at].rtt);
     }
 
     fn suspect(&mut self, path: PathId, _since: Duration) {

@@ -18,6 +18,7 @@ mod random;
 mod reads;
 mod repeats;
 mod spread;
+mod twice;
 mod unreliable;
 mod xrc;
 

@@ -54,7 +54,7 @@ impl Flight {
     /// The bytes that are charged, by packet.
     pub(crate) fn charges(&self) -> impl Iterator<Item = (PathId, u32)> + '_ {
         let charged = self.slots.iter().filter(|s| !s.is(DONE | LOST | SACKED));
-        charged.map(|s| (s.path, u32::from(s.cost)))
+        charged.map(|s| (s.path, s.charge()))
     }
 }
 

@@ -77,7 +77,7 @@ fn what_was_overtaken_is_found_as_if_every_slot_had_been_looked_at() {
                 11..14 => {
                     if let Some((seq, n)) = f.lost_run(1 + rng.below(8) as u32) {
                         assert_eq!(Some(&seq), with(&f, LOST, 0).first());
-                        f.resend(seq, n, path, 0);
+                        f.resend(seq, n, path, 0, 0);
                     }
                 }
                 14 if rng.below(10) == 0 => f.lose_all(&mut tally),
@@ -120,7 +120,7 @@ fn what_is_told_again_and_again_is_not_looked_at_again() {
         assert_eq!(f.sacked, (N - N.div_ceil(100)) as u32);
         assert_eq!(f.lost, if round == 0 { N.div_ceil(100) as u32 } else { 0 });
         while let Some((seq, n)) = f.lost_run(64) {
-            f.resend(seq, n, PathId(0), 0);
+            f.resend(seq, n, PathId(0), 0, 0);
         }
     }
     f.acknowledge(START + N, &mut tally);
@@ -136,7 +136,7 @@ fn memory_of_a_long_flight_is_given_back_when_nothing_is_in_flight() {
     }
     let mut tally = Tally::default();
     f.lose_all(&mut tally);
-    f.resend(START, 1 << 14, PathId(0), 0);
+    f.resend(START, 1 << 14, PathId(0), 0, 0);
     f.acknowledge(START + (1 << 14), &mut tally);
     assert!(f.advance());
     let runs: usize = f.paths.iter().map(|on| on.sent.capacity()).sum();
@@ -154,7 +154,7 @@ fn packets_sent_again_in_vain_take_no_more_memory() {
     for _ in 0..10_000 {
         let mut tally = Tally::default();
         f.lose_even_sacked(START, &mut tally);
-        f.resend(START, 1, PathId(0), 0);
+        f.resend(START, 1, PathId(0), 0, 0);
     }
     check(&f);
 }
@@ -167,12 +167,12 @@ fn an_answer_asked_for_again_is_not_missed_because_of_what_was_sent_before() {
         f.push(PathId(0), 1024, END, 0);
     }
     let (mut tally, long) = (Tally::default(), 1_000_000);
-    f.lose_answers(START + 2, 10, true, &mut tally);
+    f.lose_answers(START + 2, PathId(0), 10, true, &mut tally);
     assert!(f.any_lost(), "the second packet was acknowledged, the READ before it not answered");
-    f.resend(START, 1, PathId(0), 20);
-    f.lose_answers(START + 4, long, true, &mut tally);
+    f.resend(START, 1, PathId(0), 0, 20);
+    f.lose_answers(START + 4, PathId(0), long, true, &mut tally);
     assert!(!f.any_lost(), "the others went before it was asked for again");
     f.push(PathId(0), 1024, END, 30);
-    f.lose_answers(START + 5, long, true, &mut tally);
+    f.lose_answers(START + 5, PathId(0), long, true, &mut tally);
     assert!(f.any_lost(), "this one went later");
 }
