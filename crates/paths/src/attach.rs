@@ -95,6 +95,7 @@ impl PathManager {
         let Some(peer) = self.peers.get_mut(index) else { return };
         peer.qpns.insert(qpn);
         peer.detours.remove(&qpn);
+        peer.own_policies.set(qpn, self.usage.queue_pairs.get(&qpn.0).copied());
         let (association, multipath) = (peer.association, peer.key.options.multipath);
         self.qps.insert(qpn, Qp { peer: index, remote_qpn, agreed: false, tell: false, tries: 0 });
         // While no queue pair used it, nothing was probed.
@@ -119,7 +120,11 @@ impl PathManager {
         let own = self.paths.insert(path).ok_or(AttachError::Limit("paths", MAX_PEERS * 9))?;
         let sibling = self.peers.sibling(&key).map(|p| p.nonce);
         let nonce = sibling.unwrap_or_else(|| Nonce(self.random.bytes()));
-        let mut peer = Peer::new(key, own, AnyPolicy::new(&self.config, self.make_policy), nonce);
+        let policy = match self.make_policy {
+            Some(make) => AnyPolicy::Other(make()),
+            None => AnyPolicy::of(self.usage.mode_of(key.remote)),
+        };
+        let mut peer = Peer::new(key, own, policy, nonce);
         peer.switched_at = self.clock.now();
         let index = self.peers.insert(peer).ok_or(AttachError::Limit("peers", MAX_PEERS))?;
         if let Some(path) = self.paths.get_mut(own) {
@@ -174,6 +179,7 @@ impl PathManager {
         peer.qpns.remove(&qpn);
         peer.detours.remove(&qpn);
         peer.policy.forget(qpn.0);
+        peer.own_policies.set(qpn, None);
         if !peer.qpns.is_empty() {
             return;
         }

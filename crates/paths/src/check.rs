@@ -103,6 +103,10 @@ impl PathManager {
             !peer.qpns.is_empty() || association.is_some(),
             "{index:?} has neither queue pairs nor an association"
         );
+        peer.own_policies.check()?;
+        for qpn in peer.own_policies.owners() {
+            hold!(peer.qpns.contains(&qpn), "the policy of {qpn:#x} is not of {index:?}");
+        }
         for (qpn, detour) in &peer.detours {
             hold!(peer.qpns.contains(qpn), "the detour of {qpn:#x} is not of {index:?}");
             let role = self.paths.get(detour.path).map(|path| path.role);

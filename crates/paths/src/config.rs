@@ -2,6 +2,9 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
+use std::collections::BTreeMap;
+
+use crate::bytes::in_subnet;
 
 /// Which path is preferred (bonding's `primary`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +145,64 @@ impl Default for Config {
             reach: 16 << 20,
             mtu: 4096 + 128,
         }
+    }
+}
+
+/// How a lane uses its paths. These settings may change while it works
+/// ([`PathManager::set_usage`](crate::PathManager::set_usage)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// How the paths to a peer are used, unless `peers` says otherwise.
+    pub mode: Mode,
+    /// The same for the peers in some subnets. The first entry with the peer's address counts.
+    pub peers: Vec<PeerMode>,
+    /// The same for single queue pairs, by their numbers, whatever is said of their peers.
+    pub queue_pairs: BTreeMap<u32, Mode>,
+    /// As in [`Config::primary`].
+    pub primary: Option<Primary>,
+    /// As in [`Config::primary_reselect`].
+    pub primary_reselect: PrimaryReselect,
+    /// As in [`Config::updelay`].
+    pub updelay: Duration,
+    /// As in [`Config::downdelay`].
+    pub downdelay: Duration,
+}
+
+impl Usage {
+    /// The usage that the settings of a new lane say.
+    pub fn of(config: &Config) -> Self {
+        Self {
+            mode: config.mode,
+            peers: Vec::new(),
+            queue_pairs: BTreeMap::new(),
+            primary: config.primary,
+            primary_reselect: config.primary_reselect,
+            updelay: config.updelay,
+            downdelay: config.downdelay,
+        }
+    }
+
+    /// How the paths to a peer with this address are used.
+    pub(crate) fn mode_of(&self, remote: IpAddr) -> Mode {
+        self.peers.iter().find(|peer| peer.covers(remote)).map_or(self.mode, |peer| peer.mode)
+    }
+}
+
+/// How the paths to the peers of a subnet are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerMode {
+    /// An address of the subnet.
+    pub ip: IpAddr,
+    /// The length of its prefix in bits.
+    pub prefix_len: u8,
+    /// The policy of peers whose address is in the subnet. A peer's address is the one that its queue
+    /// pairs were connected to.
+    pub mode: Mode,
+}
+
+impl PeerMode {
+    fn covers(&self, remote: IpAddr) -> bool {
+        in_subnet(remote, self.ip, self.prefix_len)
     }
 }
 

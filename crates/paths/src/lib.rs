@@ -45,10 +45,11 @@ mod timers;
 mod twice;
 mod types;
 mod ud;
+mod usage;
 
 pub use config::{
     AffinityRule, Config, CongestionControl, DownRule, LaneIdentity, LocalAddress, Mode,
-    PathOptions, Primary, PrimaryReselect,
+    PathOptions, PeerMode, Primary, PrimaryReselect, Usage,
 };
 pub use manager::{
     MAX_CONTROL_QUEUE, MAX_EVENTS, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager,

@@ -11,7 +11,7 @@ use polypath_wire::packet::Packet;
 use crate::addresses::LocalAddresses;
 use crate::associations::Associations;
 use crate::clock::Clock;
-use crate::config::{Config, LaneIdentity};
+use crate::config::{Config, LaneIdentity, Usage};
 use crate::id::{PathNumber, Qpn};
 use crate::key::Random;
 use crate::message::HELLO_QKEY;
@@ -87,6 +87,7 @@ pub struct PathManager {
     pub(crate) config: Config,
     pub(crate) lane: LaneIdentity,
     pub(crate) make_policy: Option<MakePolicy>,
+    pub(crate) usage: Usage,
     pub(crate) random: Random,
     pub(crate) clock: Clock,
     pub(crate) local: LocalAddresses,
@@ -106,6 +107,7 @@ impl PathManager {
     /// association numbers are made from it.
     pub fn new(config: Config, lane: LaneIdentity, seed: [u8; 16]) -> Self {
         Self {
+            usage: Usage::of(&config),
             config,
             lane,
             make_policy: None,
@@ -124,7 +126,8 @@ impl PathManager {
         }
     }
 
-    /// Gives each new peer the policy that `make` makes, instead of the one that the settings name.
+    /// Gives each new peer the policy that `make` makes, instead of the one that the settings name. A later
+    /// change of the settings leaves it alone, but may give single queue pairs another one.
     pub fn set_policy(&mut self, make: MakePolicy) {
         self.make_policy = Some(make);
     }
@@ -208,7 +211,7 @@ impl PathManager {
             config: &self.config,
             now: self.clock.now(),
         };
-        match p.policy.pick(want, &set) {
+        match p.policy_for(Qpn(want.qpn)).pick(want, &set) {
             Next::By { path, bytes } if set.takes(path) => Some((path, bytes, None)),
             Next::Twice { path, copy, bytes } if set.takes(path) => {
                 Some((path, bytes, Some(copy).filter(|copy| set.takes(*copy) && *copy != path)))

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::config::PathOptions;
 use crate::id::{AssociationId, Qpn};
 use crate::key::Nonce;
-use crate::policy::AnyPolicy;
+use crate::policy::{AnyPolicy, OwnPolicies};
 use crate::slab::Slab;
 use crate::types::Reason;
 use polypath_types::{PathId, PeerId};
@@ -56,7 +56,7 @@ pub(crate) struct Detour {
 ///   route until the hold time is over; then queue pairs get `main` back to run out of retries on. The
 ///   hold timer runs exactly until then.
 /// - `main` is `own`, or another path of the peer's association. Without an association it is `own`.
-/// - Detours are of its queue pairs, by paths of its association.
+/// - Detours are of its queue pairs, by paths of its association. So are policies of single queue pairs.
 /// - `pending` is not `association`: a peer that joins an association does not keep it as pending. A
 ///   `plain` peer has no association.
 /// - A peer without queue pairs has an association, which has yet to say farewell.
@@ -70,6 +70,8 @@ pub(crate) struct Peer {
     pub(crate) main: PathId,
     /// Decides which path its data uses.
     pub(crate) policy: AnyPolicy,
+    /// The policies of those of its queue pairs that have another one.
+    pub(crate) own_policies: OwnPolicies,
     pub(crate) association: Option<AssociationId>,
     /// An association that the peer proposed but has not proven yet.
     pub(crate) pending: Option<AssociationId>,
@@ -98,6 +100,7 @@ impl Peer {
             own,
             main: own,
             policy,
+            own_policies: OwnPolicies::default(),
             association: None,
             pending: None,
             nonce,
@@ -118,8 +121,24 @@ impl Peer {
     /// opens and when the path dies.
     pub(crate) fn uses(&self, path: PathId) -> bool {
         self.main == path
-            || self.policy.spreads()
+            || self.spreads()
             || self.detours.values().any(|detour| detour.path == path)
+    }
+
+    /// Whether data of one of its queue pairs uses other paths than the main one, detours apart.
+    pub(crate) fn spreads(&self) -> bool {
+        self.policy.spreads() || self.own_policies.spread()
+    }
+
+    /// The policy that decides for a queue pair.
+    #[inline]
+    pub(crate) fn policy_for(&mut self, qpn: Qpn) -> &mut AnyPolicy {
+        if self.own_policies.may_have(qpn)
+            && let Some(own) = self.own_policies.get_mut(qpn)
+        {
+            return own;
+        }
+        &mut self.policy
     }
 
     /// Whether it has no path, and queue pairs wait for one.
@@ -220,7 +239,7 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::config::Mode;
 
     fn key(host: u8, slot: u8, flow_label: u32) -> PeerKey {
         let options = PathOptions { flow_label, ..PathOptions::default() };
@@ -229,7 +248,7 @@ mod tests {
     }
 
     fn add(peers: &mut Peers, key: PeerKey, nonce: u8) -> Option<PeerId> {
-        let policy = AnyPolicy::new(&Config::default(), None);
+        let policy = AnyPolicy::of(Mode::default());
         peers.insert(Peer::new(key, PathId(0), policy, Nonce([nonce; 16])))
     }
 

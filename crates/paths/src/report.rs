@@ -24,7 +24,8 @@ impl PathManager {
             peer: index,
             remote: peer.key.remote,
             active: (!peer.is_held()).then_some(peer.main),
-            spreads: peer.policy.spreads(),
+            spreads: peer.spreads(),
+            mode: peer.policy.mode().filter(|_| peer.key.options.multipath),
             last_blackout: peer.last_blackout.map(|(blackout, _)| blackout),
         })
     }

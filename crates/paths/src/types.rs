@@ -8,6 +8,8 @@ pub use polypath_telemetry::Reason;
 use polypath_telemetry::{ControlDrops, PathCounters};
 use polypath_types::{PathId, PathTag, PeerId};
 
+use crate::config::Mode;
+
 /// Most paths of an association.
 pub const MAX_PATHS: usize = 8;
 
@@ -299,6 +301,8 @@ pub struct PeerBrief {
     pub active: Option<PathId>,
     /// Whether data uses the other paths that live, too.
     pub spreads: bool,
+    /// How its paths are used; `None` if it has one path only, or a policy that settings do not name.
+    pub mode: Option<Mode>,
     /// Blackout of the last fail-over.
     pub last_blackout: Option<Duration>,
 }

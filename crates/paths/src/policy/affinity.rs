@@ -35,6 +35,11 @@ impl Affinity {
         Self { rule, turns: BTreeMap::new(), next_turn: 0 }
     }
 
+    /// How the path that a queue pair keeps to is found.
+    pub(super) fn rule(&self) -> AffinityRule {
+        self.rule
+    }
+
     /// The path that a queue pair keeps to; `None` if no member of the set can carry data.
     fn path_of(&mut self, qpn: u32, set: &PathSet<'_>) -> Option<PathId> {
         let in_turn = match self.rule {

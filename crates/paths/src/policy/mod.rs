@@ -17,15 +17,17 @@ mod active_backup;
 mod affinity;
 mod balance;
 mod estimate;
+mod own;
 mod redundant;
 mod set;
 
 use core::fmt::Debug;
 
-use crate::config::{Config, Mode};
+use crate::config::Mode;
 use active_backup::ActiveBackup;
 use affinity::Affinity;
 use balance::Balance;
+pub(crate) use own::OwnPolicies;
 use polypath_types::{PathId, Want};
 use redundant::Redundant;
 pub use set::PathSet;
@@ -141,14 +143,24 @@ pub(crate) enum AnyPolicy {
 }
 
 impl AnyPolicy {
-    /// The policy for a new peer: what `make` makes, or without it the one that the settings name.
-    pub(crate) fn new(config: &Config, make: Option<MakePolicy>) -> Self {
-        match (make, config.mode) {
-            (Some(make), _) => Self::Other(make()),
-            (None, Mode::ActiveBackup) => Self::ActiveBackup(ActiveBackup),
-            (None, Mode::Balance) => Self::Balance(Balance),
-            (None, Mode::Affinity(rule)) => Self::Affinity(Affinity::new(rule)),
-            (None, Mode::Redundant) => Self::Redundant(Redundant),
+    /// The policy that the settings name.
+    pub(crate) fn of(mode: Mode) -> Self {
+        match mode {
+            Mode::ActiveBackup => Self::ActiveBackup(ActiveBackup),
+            Mode::Balance => Self::Balance(Balance),
+            Mode::Affinity(rule) => Self::Affinity(Affinity::new(rule)),
+            Mode::Redundant => Self::Redundant(Redundant),
+        }
+    }
+
+    /// How settings name the policy; `None` if it is from outside of this crate.
+    pub(crate) fn mode(&self) -> Option<Mode> {
+        match self {
+            Self::ActiveBackup(_) => Some(Mode::ActiveBackup),
+            Self::Balance(_) => Some(Mode::Balance),
+            Self::Affinity(policy) => Some(Mode::Affinity(policy.rule())),
+            Self::Redundant(_) => Some(Mode::Redundant),
+            Self::Other(_) => None,
         }
     }
 
@@ -203,3 +215,5 @@ mod balance_tests;
 mod redundant_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod usage_tests;

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use super::*;
-use crate::config::{LaneIdentity, LocalAddress, PathOptions};
+use crate::config::{Config, LaneIdentity, LocalAddress, PathOptions};
 use crate::manager::PathManager;
 use crate::types::{PathAddress, PathEvent, Reason};
 use polypath_types::{Class, PeerId, Pick, Route};
@@ -68,7 +68,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    fn alternating() -> (Self, PeerId) {
+    pub(super) fn alternating() -> (Self, PeerId) {
         Self::with(|| Box::new(Alternate::default()))
     }
 
@@ -140,7 +140,7 @@ impl Pair {
     }
 
     /// Where the next burst of host 0 goes; `None`: it waits.
-    fn pick(&mut self, peer: PeerId) -> Option<Route> {
+    pub(super) fn pick(&mut self, peer: PeerId) -> Option<Route> {
         match self.managers[0].pick(peer, &want(Class::Request)) {
             Pick::Route(route) => Some(route),
             Pick::Wait => None,

@@ -1,0 +1,67 @@
+//! Changes of how the paths are used, while they carry traffic.
+//!
+//! A policy decides for what is sent next, and knows nothing of what is in flight. So another one may take its
+//! place between any two bursts: what is in flight stays where it is, and is acknowledged, lost or sent again
+//! as if nothing had changed. Queue pairs that wait for a window ask anew, because their new policy may have
+//! room for them on another path.
+
+use core::time::Duration;
+
+use crate::config::{Mode, Usage};
+use crate::id::Qpn;
+use crate::manager::PathManager;
+use crate::policy::AnyPolicy;
+use crate::types::Reason;
+use polypath_types::PeerId;
+
+impl PathManager {
+    /// Changes how the paths are used. A peer or queue pair whose policy is named anew keeps what the policy
+    /// knows; one that gets another policy begins with a new one. May be called at any time, and costs nothing
+    /// if the usage is as before.
+    pub fn set_usage(&mut self, now: Duration, usage: &Usage) {
+        self.advance(now);
+        if self.usage == *usage {
+            return;
+        }
+        let before = core::mem::replace(&mut self.usage, usage.clone());
+        let Usage { mode, primary, primary_reselect, updelay, downdelay, .. } = *usage;
+        self.config.mode = mode;
+        self.config.primary = primary;
+        self.config.primary_reselect = primary_reselect;
+        self.config.updelay = updelay;
+        self.config.downdelay = downdelay;
+        let prefers_anew = (before.primary, before.primary_reselect) != (primary, primary_reselect);
+        let peers: Vec<PeerId> = self.peers.iter().map(|(index, _)| index).collect();
+        for peer in peers {
+            if self.renew_policies(peer) {
+                self.wake(peer);
+            }
+            if prefers_anew {
+                self.reselect(peer, Reason::Primary);
+            }
+        }
+    }
+
+    /// Gives a peer and its queue pairs the policies that the usage names. Returns whether one of them is
+    /// another one than before.
+    fn renew_policies(&mut self, peer: PeerId) -> bool {
+        let Some(p) = self.peers.get_mut(peer) else { return false };
+        let mode = self.usage.mode_of(p.key.remote);
+        // One from outside of this crate is left alone.
+        let mut renewed = p.policy.mode().is_some_and(|before| before != mode);
+        if renewed {
+            p.policy = AnyPolicy::of(mode);
+        }
+        for qpn in &p.qpns {
+            let own = self.usage.queue_pairs.get(&qpn.0).copied();
+            renewed |= p.own_policies.set(*qpn, own);
+        }
+        renewed
+    }
+
+    /// The policy that a queue pair has of its own, whatever its peer has; `None` if it has none.
+    pub fn own_mode(&self, qpn: u32) -> Option<Mode> {
+        let peer = self.qps.get(&Qpn(qpn))?.peer;
+        self.peers.get(peer)?.own_policies.mode(Qpn(qpn))
+    }
+}
