@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use polypath_cm::{ClientId, Device, Environment, Route, RouteQuery};
 use polypath_topology::table::PORTS_MAX;
 use polypath_topology::{
-    DeviceSpec, GidEntry, LOCAL_CA_ACK_DELAY, PathSelector, Selection, Table, devices,
+    DeviceSpec, GidEntry, LOCAL_CA_ACK_DELAY, PathSelector, Rule, Selection, Table, devices,
 };
 
 use crate::log::log;
@@ -86,6 +86,14 @@ impl Host {
     /// Takes paths down or up by hand.
     pub(crate) fn set_path(&mut self, selector: &PathSelector, up: bool) -> Result<(), String> {
         self.tables.set_path(selector, up)
+    }
+
+    /// Changes the rules of how mp devices use their paths. Returns whether they are others than before.
+    pub(crate) fn change_rules<E>(
+        &mut self,
+        change: impl FnOnce(&mut Vec<Rule>) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        self.tables.change_rules(change)
     }
 
     /// The devices that a client sees.

@@ -35,6 +35,7 @@ mod netlink;
 mod options;
 mod pings;
 mod qp1;
+mod rules;
 mod slots;
 mod steering;
 mod sys;

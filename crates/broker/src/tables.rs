@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 
 use polypath_topology::gids::{CHOSEN_TABLES_MAX, NamedGidTable};
 use polypath_topology::table::{ADDRESSES_MAX, DOWN_MAX, PORTS_MAX};
-use polypath_topology::{Address, GidTable, PROVIDERS, PathSelector, Port, Selection, Table};
+use polypath_topology::{Address, GidTable, PROVIDERS, PathSelector, Port, Rule, Selection, Table};
 
 use crate::netlink::{AddressMessage, Dump, LinkMessage};
 use crate::sys::ethtool;
@@ -134,6 +134,16 @@ impl Tables {
         }
         self.publish(new);
         Ok(())
+    }
+
+    /// Changes the rules of how mp devices use their paths. Returns whether they are others than before.
+    pub(crate) fn change_rules<E>(
+        &mut self,
+        change: impl FnOnce(&mut Vec<Rule>) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        let mut new = self.table.clone();
+        change(&mut new.rules)?;
+        Ok(self.publish(new))
     }
 
     fn publish(&mut self, mut new: Table) -> bool {

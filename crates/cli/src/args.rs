@@ -2,7 +2,9 @@
 
 use clap::{Args, Parser, Subcommand};
 use polypath_ipc::faults::Faults;
-use polypath_topology::{PathSelector, Selection};
+use polypath_topology::{
+    Bonding, PathSelector, Policy, Rule, RuleScope, RuleSource, Selection, Subnet,
+};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -34,6 +36,8 @@ pub(crate) enum Command {
     Status(Status),
     Watch(Watch),
     Path(Path),
+    Mp(Mp),
+    Qp(Qp),
     Ping(Ping),
     Doctor(Doctor),
     Broker(Broker),
@@ -230,6 +234,100 @@ pub(crate) enum PathAction {
     },
 }
 
+/// Show or set how mp devices use their paths
+#[derive(Debug, Args)]
+pub(crate) struct Mp {
+    #[command(subcommand)]
+    pub(crate) action: MpAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MpAction {
+    Policy(MpPolicy),
+}
+
+/// Show or set the policy of mp devices, while programs run
+///
+/// Queue pairs go on by the new policy at once. Nothing in flight is lost or sent twice because of it.
+/// Programs that start later follow it, too. It goes before POLYPATH_MP, and lasts until it is taken back
+/// by `default`, its process ends, or the broker ends. Without a policy, shows what is in force and why.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Policies: active-backup (one path carries the data), balance (all do), affinity (each queue pair keeps to
+one; affinity=hash|round-robin), redundant (everything goes by two). Other settings, for all peers of a
+device: primary=eth0, primary_reselect=always|better|failure, updelay=MS, downdelay=MS. What is not named
+stays as it is.
+
+A rule for a peer goes before one for a process, that before one for a device. The longer prefix of two
+subnets counts. A peer's address is the one that its queue pairs were connected to.
+
+Examples:
+  polypath mp policy                                     what is in force, and why
+  polypath mp policy balance                             all programs use all paths
+  polypath mp policy affinity,affinity=round-robin --peer 10.0.1.0/24
+  polypath mp policy active-backup,primary=eth1 --process 4711
+  polypath mp policy default                             take the first one back
+
+Exit status: 1 if there is no such process, or no broker runs.")]
+pub(crate) struct MpPolicy {
+    /// POLICY[,KEY=VALUE…], or `default` to take back what commands have set for this scope
+    #[arg(value_name = "POLICY", value_parser = policy_change)]
+    pub(crate) change: Option<PolicyChange>,
+    /// Only for this process
+    #[arg(long, value_name = "PID")]
+    pub(crate) process: Option<u32>,
+    /// Only for the mp device of this name (mp0) or selection (mp:eth0+eth1)
+    #[arg(long, short, value_name = "NAME", value_parser = mp_device)]
+    pub(crate) device: Option<String>,
+    /// Only for peers with an address in this subnet: 10.0.1.0/24, fd00::/64, 10.0.1.7
+    #[arg(long, value_name = "SUBNET")]
+    pub(crate) peer: Option<Subnet>,
+}
+
+/// Show or set how a single queue pair uses its paths
+#[derive(Debug, Args)]
+pub(crate) struct Qp {
+    #[command(subcommand)]
+    pub(crate) action: QpAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum QpAction {
+    Policy(QpPolicy),
+}
+
+/// Show or set the policy of a single queue pair, whatever its peer's is
+///
+/// It is kept by the queue pair's number, until it is taken back by `default`, or the process ends.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  polypath qp policy 0x010011                  its policy, and why
+  polypath qp policy 0x010011 active-backup    it uses the main path only
+  polypath qp policy 0x010011 default          it uses paths as the others do
+
+Exit status: 1 if there is no such queue pair, or it has only one path.")]
+pub(crate) struct QpPolicy {
+    /// Its number, as `polypath status` shows it
+    #[arg(value_name = "QPN", value_parser = queue_pair_number)]
+    pub(crate) qpn: u32,
+    /// POLICY[,affinity=hash|round-robin], or `default`
+    #[arg(value_name = "POLICY", value_parser = policy_change)]
+    pub(crate) change: Option<PolicyChange>,
+    /// The process that it is of, to be sure
+    #[arg(long, value_name = "PID")]
+    pub(crate) process: Option<u32>,
+}
+
+/// A change of how paths are used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PolicyChange {
+    /// What commands have set is taken back.
+    Default,
+    /// These are set.
+    To(Bonding),
+}
+
 /// Find out whether another host can be reached by RoCEv2, and by which paths
 ///
 /// Asks the connection manager of the other host for a service that nobody offers: any RoCEv2 host that
@@ -307,6 +405,38 @@ pub(crate) struct Doctor {
     pub(crate) json: bool,
 }
 
+/// Parses a policy with its settings, or `default`.
+fn policy_change(text: &str) -> Result<PolicyChange, String> {
+    if text == "default" {
+        return Ok(PolicyChange::Default);
+    }
+    let settings = Bonding::parse(text).map_err(|error| error.to_string())?;
+    if settings.is_empty() {
+        return Err("write a policy, or `default`".to_owned());
+    }
+    Ok(PolicyChange::To(settings))
+}
+
+/// Checks that a rule may name this device.
+fn mp_device(text: &str) -> Result<String, String> {
+    let rule = Rule {
+        scope: RuleScope { device: Some(text.to_owned()), ..RuleScope::default() },
+        settings: Bonding { policy: Some(Policy::Balance), ..Bonding::default() },
+        source: RuleSource::Command,
+    };
+    rule.check().map(|()| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// Parses the number of a queue pair, decimal or as status shows it.
+fn queue_pair_number(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let in_range = number.filter(|number| (0x01_0000..0x100_0000).contains(number));
+    in_range.ok_or_else(|| format!("write a number such as 0x010011, not `{text}`"))
+}
+
 /// Checks the faults. Their interfaces may be absent for now.
 fn faults(text: &str) -> Result<String, String> {
     Faults::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
@@ -380,6 +510,31 @@ mod tests {
             assert!(parse(&format!("polypath {line}")).is_err(), "{line}");
         }
         assert!(parse("polypath broker --shutdown --force").is_ok());
+    }
+
+    #[test]
+    fn policies_are_set_for_what_is_named_correctly() {
+        for line in [
+            "mp policy",
+            "mp policy default",
+            "mp policy affinity,affinity=hash --peer fd00::/64",
+            "mp policy primary=eth1 --device mp0 --process 7",
+            "qp policy 0x010011",
+            "qp policy 65553 balance --process 7",
+        ] {
+            assert!(parse(&format!("polypath {line}")).is_ok(), "{line}");
+        }
+        for (line, says) in [
+            ("mp policy balanced", "policy=active-backup|balance|affinity|redundant"),
+            ("mp policy balance,affinity=hash", "only with policy=affinity"),
+            ("mp policy balance --peer 10.0.1.7/24", "write 10.0.1.0/24"),
+            ("mp policy balance --device roce0", "use one path only"),
+            ("mp policy ,", "write a policy"),
+            ("qp policy 17 balance", "0x010011"),
+        ] {
+            let error = parse(&format!("polypath {line}")).unwrap_err().to_string();
+            assert!(error.contains(says), "{line}: {error}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use polypath_ipc::port;
 use polypath_ipc::status as ipc;
 use polypath_telemetry::{Counters as Declared, Occurrence};
 use polypath_topology::Port;
+use polypath_topology::rules::Origin;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -48,7 +49,15 @@ struct Broker {
     interfaces: Vec<Interface>,
     /// The selectors given to `polypath path down`.
     paths_down: Vec<String>,
+    rules: Vec<Rule>,
     counters: Counters,
+}
+
+#[derive(Debug, Serialize)]
+struct Rule {
+    scope: String,
+    settings: String,
+    source: String,
 }
 
 type Counters = BTreeMap<String, u64>;
@@ -104,6 +113,7 @@ struct Process {
     devices: Vec<String>,
     lanes: Vec<Lane>,
     qps: Vec<QueuePair>,
+    peers: Vec<Peer>,
     paths: Vec<Path>,
     failovers: Vec<FailOver>,
     drops: Counters,
@@ -130,8 +140,23 @@ struct QueuePair {
     multipath: bool,
     active_path: String,
     live_paths: u32,
+    /// `null` if the device has one path only.
+    policy: Option<Policy>,
     counters: Counters,
     last_error: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Policy {
+    name: String,
+    source: String,
+    own: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Peer {
+    remote: IpAddr,
+    policy: Policy,
 }
 
 #[derive(Debug, Serialize)]
@@ -228,9 +253,33 @@ impl From<ipc::BrokerStatus> for Broker {
             slots: list(status.slots),
             cm_ids: list(status.cm_ids),
             interfaces: list(status.table.ports),
+            rules: list(status.table.rules),
             paths_down: status.table.down.iter().map(ToString::to_string).collect(),
             counters,
         }
+    }
+}
+
+impl From<polypath_topology::Rule> for Rule {
+    fn from(rule: polypath_topology::Rule) -> Self {
+        Self {
+            scope: rule.scope.to_string(),
+            settings: rule.settings.to_string(),
+            source: Origin::from(rule.source).to_string(),
+        }
+    }
+}
+
+impl From<ipc::PolicyStatus> for Policy {
+    fn from(status: ipc::PolicyStatus) -> Self {
+        let ipc::PolicyStatus { choice, origin, own } = status;
+        Self { name: choice.to_string(), source: origin.to_string(), own }
+    }
+}
+
+impl From<ipc::PeerStatus> for Peer {
+    fn from(status: ipc::PeerStatus) -> Self {
+        Self { remote: status.remote, policy: status.policy.into() }
     }
 }
 
@@ -289,6 +338,7 @@ impl From<ipc::ProcessStatus> for Process {
             devices: status.devices,
             lanes: list(status.lanes),
             qps: list(status.qps),
+            peers: list(status.peers),
             paths: list(status.paths),
             failovers: list(status.failovers),
             drops,
@@ -319,6 +369,7 @@ impl From<ipc::QpStatus> for QueuePair {
             multipath: status.multipath,
             active_path: status.active_path,
             live_paths: status.live_paths,
+            policy: status.policy.map(Policy::from),
             counters: counted.map(|(counter, n)| (counter.name.to_owned(), n)).collect(),
             last_error: status.last_error,
         }

@@ -11,6 +11,7 @@ mod error;
 mod json;
 mod path;
 mod ping;
+mod policy;
 mod preload;
 mod prometheus;
 mod run;
@@ -42,6 +43,8 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Status(status) => status::run(&status),
         Command::Watch(watch) => watch::run(&watch),
         Command::Path(path) => path::run(path.action),
+        Command::Mp(args::Mp { action: args::MpAction::Policy(policy) }) => policy::mp(&policy),
+        Command::Qp(args::Qp { action: args::QpAction::Policy(policy) }) => policy::qp(&policy),
         Command::Ping(ping) => ping::run(&ping),
         Command::Broker(arguments) => broker(&arguments),
         Command::Doctor(doctor) => doctor::run(&doctor),

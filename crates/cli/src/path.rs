@@ -18,8 +18,9 @@ pub(crate) fn run(action: PathAction) -> Result<ExitCode, CliError> {
     let mut broker = match Client::connect(&Hello::of_this_process("")) {
         Err(IpcError::NoBroker) => {
             let me = socket::user_id();
-            return Err(not_here(me, &port::broker_users())
-                .map_or(CliError::Broker(IpcError::NoBroker), CliError::Refused));
+            let users = port::broker_users();
+            let said = not_here(me, &users, "takes its paths down and up", "polypath path …");
+            return Err(said.map_or(CliError::Broker(IpcError::NoBroker), CliError::Refused));
         }
         broker => broker?,
     };
@@ -47,14 +48,15 @@ pub(crate) fn run(action: PathAction) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The error text if this user has no broker here, but others have one.
-fn not_here(me: u32, users: &[u32]) -> Option<String> {
+/// The error text if this user has no broker here, but others have one. `does` says what only the user of a
+/// broker does, and `command` by which command.
+pub(crate) fn not_here(me: u32, users: &[u32], does: &str, command: &str) -> Option<String> {
     let others: Vec<String> =
         users.iter().filter(|user| **user != me).map(|user| port::user_name(*user)).collect();
     let first = others.first()?;
     Some(format!(
-        "user {} has no Polypath broker here, but {} has: only the user of a broker takes its paths down \
-         and up, for example by `sudo -u {first} polypath path …`",
+        "user {} has no Polypath broker here, but {} has: only the user of a broker {does}, for example by \
+         `sudo -u {first} {command}`",
         port::user_name(me),
         others.join(", ")
     ))
@@ -123,9 +125,10 @@ mod tests {
 
     #[test]
     fn beside_another_users_broker_its_user_is_named() {
-        assert_eq!(not_here(0, &[]), None);
-        assert_eq!(not_here(0, &[0]), None, "it has just gone");
-        let said = not_here(0, &[4_000_000_000]).unwrap();
+        let said = |users: &[u32]| not_here(0, users, "does it", "polypath path …");
+        assert_eq!(said(&[]), None);
+        assert_eq!(said(&[0]), None, "it has just gone");
+        let said = said(&[4_000_000_000]).unwrap();
         assert!(
             said.starts_with("user root has no Polypath broker here, but 4000000000 has"),
             "{said}"

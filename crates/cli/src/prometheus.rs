@@ -122,6 +122,18 @@ pub(crate) fn render(status: Option<&Status>) -> String {
             metrics.add("polypath_queue_pairs", MetricKind::Gauge, "Queue pairs.", &labels, 1);
         }
         metrics.count(&own, &sum);
+        let policies = process.peers.iter().map(|peer| ("polypath_peers", peer.policy));
+        let own_policies = process.qps.iter().filter_map(|qp| qp.policy.filter(|p| p.own));
+        let own_policies = own_policies.map(|policy| ("polypath_queue_pair_policies", policy));
+        for (metric, policy) in policies.chain(own_policies) {
+            let help = match policy.own {
+                false => "Peers of mp devices, by their policies.",
+                true => "Queue pairs with a policy of their own.",
+            };
+            let (choice, source) = (policy.choice.to_string(), policy.origin.to_string());
+            let labels = [own[0], own[1], ("policy", &choice), ("source", &source)];
+            metrics.add(metric, MetricKind::Gauge, help, &labels, 1);
+        }
         for path in &process.paths {
             let (local, remote) = (path.local.to_string(), path.remote.to_string());
             let labels = [

@@ -3,6 +3,7 @@
 use crate::args::Status as Arguments;
 use crate::error::CliError;
 use crate::json::Document;
+use crate::policy::policies;
 use crate::prometheus;
 use crate::text::{Columns, at, bytes, count, duration};
 use polypath_ipc::status::{FailoverStatus, ProcessStatus, QpStatus};
@@ -10,6 +11,7 @@ use polypath_ipc::{Client, Hello, IpcError, Status, port, socket};
 use polypath_telemetry::{
     ControlDrops, Counters, Descriptor, FaultCounters, LaneDrops, Occurrence,
 };
+use polypath_topology::rules::Origin;
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -209,6 +211,10 @@ fn render(user: u32, status: &Status, verbose: bool) -> String {
     for selector in &broker.table.down {
         text += &format!("  paths taken down by hand: {selector}\n");
     }
+    for rule in &broker.table.rules {
+        text +=
+            &format!("  rule ({}): {}: {}\n", Origin::from(rule.source), rule.scope, rule.settings);
+    }
     if verbose {
         text += &counters("  counters: ", broker.counters.iter().chain(broker.cm_counters.iter()));
     }
@@ -271,6 +277,7 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
     if !qps.is_empty() {
         text += &qps.render("  ");
     }
+    text += &policies(process, RECENT);
     text += &qp_details(&process.qps, verbose);
     // The last column does not say "fail-overs", because it also counts standby paths that were
     // given up.
@@ -361,13 +368,17 @@ fn counters<'a>(head: &str, list: impl Iterator<Item = (&'a Descriptor, u64)>) -
 pub(crate) mod tests {
     use super::*;
     use polypath_ipc::status::{
-        BrokerStatus, ClientStatus, CmIdStatus, LaneStatus, PathStatus, SlotStatus,
+        BrokerStatus, ClientStatus, CmIdStatus, LaneStatus, PathStatus, PeerStatus, PolicyStatus,
+        SlotStatus,
     };
     use polypath_telemetry::{
         BrokerCounters, CmCounters, Event, InterfaceName, PathCounters, PathName, QpCounters,
         Reason,
     };
-    use polypath_topology::{Address, Port, Table};
+    use polypath_topology::rules::PolicyChoice;
+    use polypath_topology::{
+        Address, AffinityRule, Bonding, Policy, Port, Rule, RuleScope, RuleSource, Table,
+    };
 
     /// A status in which every field has a value.
     pub(crate) fn example() -> Status {
@@ -382,6 +393,14 @@ pub(crate) mod tests {
             multipath: true,
             active_path: "10.0.0.1>10.0.0.2@eth0".into(),
             live_paths: 2,
+            policy: Some(PolicyStatus {
+                choice: PolicyChoice {
+                    policy: Policy::Affinity,
+                    affinity: Some(AffinityRule::Hash),
+                },
+                origin: Origin::Command,
+                own: true,
+            }),
             last_error: "retries exhausted".into(),
             counters: QpCounters { retransmitted_packets: 3, ..QpCounters::default() },
         };
@@ -427,6 +446,15 @@ pub(crate) mod tests {
             }],
             ..Port::ethernet(2, "eth0")
         };
+        let rule = Rule {
+            scope: RuleScope {
+                queue_pair: Some(0x01_2345),
+                process: Some(8),
+                ..RuleScope::default()
+            },
+            settings: Bonding::parse("affinity").unwrap(),
+            source: RuleSource::Command,
+        };
         Status {
             broker: BrokerStatus {
                 pid: 7,
@@ -450,6 +478,7 @@ pub(crate) mod tests {
                 table: Table {
                     ports: vec![port],
                     down: vec!["eth1".parse().unwrap()],
+                    rules: vec![rule],
                     ..Table::default()
                 },
                 counters: BrokerCounters { clients_accepted: 4, ..BrokerCounters::default() },
@@ -474,6 +503,14 @@ pub(crate) mod tests {
                     ended_qps: QpCounters { retransmitted_packets: 10, ..QpCounters::default() },
                 }],
                 qps: vec![qp],
+                peers: vec![PeerStatus {
+                    remote: [10, 0, 0, 2].into(),
+                    policy: PolicyStatus {
+                        choice: PolicyChoice { policy: Policy::Balance, affinity: None },
+                        origin: Origin::Environment,
+                        own: false,
+                    },
+                }],
                 paths: vec![path],
                 failovers,
                 events: vec![note(given_up)],
@@ -493,6 +530,13 @@ pub(crate) mod tests {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         for part in ["1 packet lost", "received 100 B in 1 packet, sent 200 B in 2 packets"] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        for part in [
+            "  policy balance (POLYPATH_MP): 10.0.0.2\n",
+            "  policy affinity,affinity=hash (command): queue pair 0x012345\n",
+            "  rule (command): queue pair 0x012345, process 8: affinity\n",
+        ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         assert!(!text.contains("11.0 ms"), "only the last few");

@@ -1,7 +1,7 @@
 //! The topology: two hosts, links between them, and faults of links.
 
 use crate::ns::{FIRST_INHERITED, Namespace};
-use crate::{Artifacts, Error, Program, Running, until};
+use crate::{Artifacts, Error, Finished, Program, Running, until};
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -354,6 +354,16 @@ impl Host {
         let text = finished.text();
         serde_json::from_str(&text)
             .map_err(|error| Error::Missing(format!("status is no JSON: {error}\n{text}")))
+    }
+
+    /// Runs a subcommand of `polypath` on this host, which must succeed.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn polypath(&self, arguments: &[&str]) -> Result<Finished, Error> {
+        let command = Artifacts::get()?.command.to_string_lossy().into_owned();
+        let program = self.program([&[command.as_str()], arguments].concat());
+        program.run(STATUS_LIMIT)?.expect_success()
     }
 
     /// Starts `polypath watch --json` on this host.

@@ -1,11 +1,13 @@
 //! Policies by which the data of an unmodified program uses all paths.
 
-use polypath_e2e::{Error, Host, Lab, PATIENT, share, until};
+use polypath_e2e::{Error, Host, Lab, PATIENT, Running, share, until};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Fewer bytes than this by a path are probes and answers, not the program's data.
 const DATA_LEAST: u64 = 16 << 20;
+/// Fewer bytes than this are probes and answers within some seconds.
+const QUIET: u64 = 1 << 20;
 
 /// The bytes that the processes of a host have sent by each of their active paths.
 fn sent_bytes(host: &Host) -> Result<Vec<u64>, Error> {
@@ -15,6 +17,26 @@ fn sent_bytes(host: &Host) -> Result<Vec<u64>, Error> {
     let paths = lists.filter_map(serde_json::Value::as_array).flatten();
     let active = paths.filter(|path| path["state"] == "active");
     Ok(active.filter_map(|path| path["sent_bytes"].as_u64()).collect())
+}
+
+/// The bytes that the processes of a host have sent by each of their paths.
+fn all_sent_bytes(host: &Host) -> Result<Vec<u64>, Error> {
+    let status = host.status()?;
+    let lists =
+        status["processes"].as_array().into_iter().flatten().map(|process| &process["paths"]);
+    let paths = lists.filter_map(serde_json::Value::as_array).flatten();
+    Ok(paths.filter_map(|path| path["sent_bytes"].as_u64()).collect())
+}
+
+/// The number of the only queue pair of a host's processes.
+fn queue_pair(host: &Host) -> Result<String, Error> {
+    let status = host.status()?;
+    let all = status["processes"].as_array().into_iter().flatten();
+    let mut numbers = all.filter_map(|process| process["qps"][0]["qpn"].as_u64());
+    numbers
+        .next()
+        .map(|qpn| format!("{qpn:#08x}"))
+        .ok_or_else(|| Error::Missing(format!("a queue pair in {status}")))
 }
 
 fn all_paths_carry_data(settings: &str, queue_pairs: &str) -> Result<(), Error> {
@@ -48,4 +70,79 @@ fn queue_pairs_that_take_turns_use_all_paths() -> Result<(), Error> {
 fn queue_pairs_that_are_hashed_use_all_paths() -> Result<(), Error> {
     // All of so many use one path about once in 30000 times.
     all_paths_carry_data("policy=affinity", "16")
+}
+
+/// Waits until so many paths of the first host carry data, and no other does.
+fn wait_carriers(host: &Host, client: &Running, carriers: usize) -> Result<(), Error> {
+    let mut before: Vec<u64> = Vec::new();
+    until(&format!("data by {carriers} paths only"), LIMIT, || {
+        client.expect_alive()?;
+        let now = all_sent_bytes(host)?;
+        let grown = now.iter().zip(&before).map(|(now, before)| now - before);
+        let carrying = grown.filter(|bytes| *bytes > DATA_LEAST).count();
+        let steady = now.len() == before.len();
+        let idle = now.iter().zip(&before).filter(|(now, before)| *now - *before < QUIET).count();
+        if steady && carrying == carriers && carrying + idle == now.len() {
+            return Ok(Some(()));
+        }
+        // What a path has sent before the change took effect does not count.
+        if !steady || carriers < 2 && carrying + idle < now.len() || carrying > carriers {
+            before = now;
+        }
+        Ok(None)
+    })
+}
+
+/// Policies change while a program sends, by rules for everything, for its peer, and for its queue pair.
+#[test]
+fn the_policy_of_a_running_program_can_be_changed() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let words = ["ib_write_bw", "--run_infinitely"];
+    let server = lab.host(0).verbs(words).spawn()?;
+    server.wait_tcp_listen(18515, LIMIT)?;
+    let meet = lab.host(0).ipv4(0);
+    let host = lab.host(1);
+    let client = host.verbs(words.into_iter().chain([meet.as_str()])).spawn()?;
+    wait_carriers(host, &client, 1)?;
+    let policy = |arguments: &[&str]| host.polypath(&[&["mp", "policy"], arguments].concat());
+    let set = policy(&["balance"])?;
+    set.expect_line("in force for 1 peer: balance (command)")?;
+    wait_carriers(host, &client, 2)?;
+    // A rule for the peer is narrower.
+    policy(&["active-backup", "--peer", &meet])?;
+    wait_carriers(host, &client, 1)?;
+    // A rule for the queue pair is narrower still.
+    let qpn = queue_pair(host)?;
+    let own = host.polypath(&["qp", "policy", &qpn, "balance"])?;
+    own.expect_line("balance (command), its own")?;
+    wait_carriers(host, &client, 2)?;
+    host.polypath(&["qp", "policy", &qpn, "default"])?.expect_line("that of its peer")?;
+    wait_carriers(host, &client, 1)?;
+    policy(&["default", "--peer", &meet])?;
+    wait_carriers(host, &client, 2)?;
+    policy(&["default"])?.expect_line("active-backup (default)")?;
+    wait_carriers(host, &client, 1)?;
+    policy(&[])?.expect_line("active-backup (default)")?.expect_no_line("rule").map(drop)
+}
+
+/// A program that starts later follows the rules as well.
+#[test]
+fn a_rule_goes_before_the_environment_of_a_program_that_starts_later() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let words = ["ib_write_bw", "--run_infinitely"];
+    let server = lab.host(0).verbs(words).spawn()?;
+    server.wait_tcp_listen(18515, LIMIT)?;
+    let meet = lab.host(0).ipv4(0);
+    let host = lab.host(1);
+    // A program that does nothing, so that there is a broker.
+    let keeps = host.verbs(["rping", "-s", "-P"]).spawn()?;
+    host.wait_cm_listen(&keeps, 7174, LIMIT)?;
+    host.polypath(&["mp", "policy", "balance"])?.expect_line("later ones follow it")?;
+    let client = host.verbs(words.into_iter().chain([meet.as_str()]));
+    let client = client.env("POLYPATH_MP", "policy=active-backup").spawn()?;
+    wait_carriers(host, &client, 2)?;
+    host.polypath(&["mp", "policy", "default"])?.expect_line("active-backup (POLYPATH_MP)")?;
+    wait_carriers(host, &client, 1)
 }

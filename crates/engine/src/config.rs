@@ -73,7 +73,7 @@ impl Config {
             devices: Selection::parse(&text("POLYPATH_DEVICE"))
                 .map_err(|error| Error::invalid(error.to_string()))?,
             lanes: settings::lanes(&text("POLYPATH_LANES")).map_err(wrong)?,
-            bonding: Bonding::parse(&text("POLYPATH_MP")).map_err(wrong)?,
+            bonding: settings::bonding(&text("POLYPATH_MP")).map_err(wrong)?,
             busy_poll: settings::busy_poll(&text("POLYPATH_BUSY_POLL")).map_err(wrong)?,
             faults: Faults::parse(&text("POLYPATH_FAULT")).map_err(wrong)?,
             capture: pcap.map(|path| CaptureTo { path: path.into(), snap_len }),

@@ -6,14 +6,15 @@ use std::sync::{Arc, Condvar, Mutex, RwLock, Weak};
 use std::time::Duration;
 
 use polypath_ipc::{Client, HangUp, Hello, IpcError};
-use polypath_topology::{Selection, Table};
+use polypath_topology::rules::Process;
+use polypath_topology::{Bonding, InForce, Selection, Table};
 use polypath_verbs::{DeviceInfo, Error, Result};
 
 use crate::config::Config;
 use crate::context_inner::{ContextInner, KeyViolations};
 use crate::error::os_error;
 use crate::lane::journal::Messenger;
-use crate::lane::{Lane, numbers};
+use crate::lane::{Lane, News, numbers};
 use crate::lanes::Lanes;
 use crate::log;
 use crate::media::Wrappers;
@@ -33,6 +34,8 @@ pub(crate) struct Service {
 #[derive(Debug)]
 pub(crate) struct EngineInner {
     pub(crate) pid: u32,
+    /// The program's name, as rules may name it.
+    program: String,
     config: Config,
     /// The wrappers around the media of its lanes.
     wrappers: Wrappers,
@@ -65,12 +68,12 @@ pub(crate) fn ipc_error(error: &IpcError) -> Error {
 }
 
 /// The problem with the primary of the multi-path device, if there is one.
-fn primary_problem(config: &Config, table: &Table, selection: &Selection) -> Option<String> {
+fn primary_problem(settings: &Bonding, table: &Table, selection: &Selection) -> Option<String> {
     let devices = polypath_topology::devices(table, selection);
     let mp = devices.iter().find(|device| device.kind.multipath)?;
     let ports = mp.ports(table);
     let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
-    config.bonding.primary_problem(&names)
+    settings.primary_problem(&names)
 }
 
 impl EngineInner {
@@ -82,11 +85,13 @@ impl EngineInner {
         // The selection is fixed now: a second interface that appears later does not turn roce0
         // into mp0.
         let selection = broker.selection().clone();
-        if let Some(problem) = primary_problem(&config, &table, &selection) {
+        let messenger = Messenger::new().map_err(|e| os_error(&e))?;
+        let engine = Self::new(config, selection, Some(broker), table, messenger);
+        let (table, settings) = (engine.table(), engine.in_force().settings);
+        if let Some(problem) = primary_problem(&settings, &table, &engine.selection) {
             log::warn(&problem);
         }
-        let messenger = Messenger::new().map_err(|e| os_error(&e))?;
-        Ok(Self::new(config, selection, Some(broker), table, messenger))
+        Ok(engine)
     }
 
     fn new(
@@ -96,8 +101,10 @@ impl EngineInner {
         table: Table,
         messenger: Messenger,
     ) -> Self {
+        let program = broker.as_ref().map(|broker| broker.hello().program.clone());
         Self {
             pid: std::process::id(),
+            program: program.unwrap_or_default(),
             wrappers: Wrappers::new(&config),
             config,
             selection,
@@ -125,6 +132,26 @@ impl EngineInner {
     /// The interfaces and addresses that the broker last reported.
     pub(crate) fn table(&self) -> Arc<Table> {
         self.table.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    /// How its mp device uses its paths now, and why.
+    pub(crate) fn in_force(&self) -> InForce {
+        self.in_force_by(&self.table())
+    }
+
+    fn in_force_by(&self, table: &Table) -> InForce {
+        let devices = polypath_topology::devices(table, &self.selection);
+        let mp = devices.into_iter().find(|device| device.kind.multipath);
+        let names = mp.map(|device| vec![device.name, self.selection.to_string()]);
+        let names = names.unwrap_or_default();
+        let process = Process { pid: self.pid, program: &self.program, devices: &names };
+        InForce::of(&table.rules, &self.config.bonding, &process)
+    }
+
+    /// What the lanes take from a table.
+    fn news<'a>(&'a self, table: &'a Table) -> News<'a> {
+        let usage = crate::path_settings::usage(&self.in_force_by(table), table);
+        News { table, selection: &self.selection, usage }
     }
 
     /// The lane for a new queue pair.
@@ -185,13 +212,13 @@ impl EngineInner {
         let table = self.table();
         // The broker stays locked, so that a thread that tells it about all lanes includes this
         // one.
-        let lane = Lane::start(n, opened, &self.config, &self.wrappers, &table, &self.selection)?;
+        let lane = Lane::start(n, opened, &self.config, &self.wrappers, &self.news(&table))?;
         lane.tell_by(self.messenger.clone());
         let lane = self.lanes.set(n, lane).clone();
         let now = self.table();
         if !Arc::ptr_eq(&table, &now) {
             // A new table arrived in between, and was not told to this lane.
-            lane.set_table(&now, &self.selection);
+            lane.learn(&self.news(&now));
         }
         Ok(lane)
     }
@@ -303,9 +330,8 @@ impl EngineInner {
             let mut current = self.table.write().unwrap_or_else(std::sync::PoisonError::into_inner);
             core::mem::replace(&mut *current, new.clone())
         };
-        for lane in self.lanes.iter() {
-            lane.set_table(&new, &self.selection);
-        }
+        let news = self.news(&new);
+        self.lanes.iter().for_each(|lane| lane.learn(&news));
         for context in self.contexts() {
             context.table_changed(&old, &new, &self.selection);
         }

@@ -2,53 +2,87 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use polypath_ipc::settings::{self, Policy, Reselect};
 use polypath_paths::{
-    AffinityRule, Config as PathConfig, DownRule, LocalAddress, Mode, Primary, PrimaryReselect,
+    AffinityRule, Config as PathConfig, DownRule, LocalAddress, Mode, PeerMode, Primary,
+    PrimaryReselect, Usage,
 };
-use polypath_topology::{PathSelector, Selection, Table, devices};
-
-use crate::config::Config;
+use polypath_topology::rules::{Origin, PolicyChoice};
+use polypath_topology::{
+    self as topology, InForce, PathSelector, Policy, Reselect, Selection, Subnet, Table, devices,
+};
 
 /// The largest number of bytes that a peer may have under way to a lane on one path: as many as one
 /// queue pair may have.
 const RECEIVE_WINDOW_MAX: u32 = polypath_transport::REACH;
 
-/// The settings of a lane's path manager.
-pub(crate) fn settings(config: &Config, table: &Table, receive_buffer: u32) -> PathConfig {
-    let bonding = &config.bonding;
-    let defaults = PathConfig::default();
-    let primary = bonding
+/// The settings of a lane's path manager that never change.
+pub(crate) fn settings(receive_buffer: u32) -> PathConfig {
+    PathConfig {
+        // The kernel accounts about two bytes for each byte of payload.
+        receive_window: (receive_buffer / 2).min(RECEIVE_WINDOW_MAX),
+        reach: polypath_transport::REACH,
+        ..PathConfig::default()
+    }
+}
+
+/// How a lane uses its paths.
+pub(crate) fn usage(in_force: &InForce, table: &Table) -> Usage {
+    let settings = &in_force.settings;
+    let defaults = Usage::of(&PathConfig::default());
+    let primary = settings
         .primary
         .as_deref()
         .and_then(|name| table.port_by_name(name))
         .map(|port| Primary::Interface(port.ifindex));
-    PathConfig {
-        mode: match bonding.policy {
-            Some(Policy::ActiveBackup) => Mode::ActiveBackup,
-            Some(Policy::Balance) => Mode::Balance,
-            Some(Policy::Redundant) => Mode::Redundant,
-            Some(Policy::Affinity) => Mode::Affinity(match bonding.affinity {
-                Some(settings::AffinityRule::Hash) => AffinityRule::Hash,
-                Some(settings::AffinityRule::RoundRobin) => AffinityRule::RoundRobin,
-                None => AffinityRule::default(),
-            }),
-            None => defaults.mode,
-        },
+    let peer = |(subnet, choice, _): &(Subnet, PolicyChoice, Origin)| PeerMode {
+        ip: subnet.ip,
+        prefix_len: subnet.prefix_len,
+        mode: mode(*choice),
+    };
+    let of_queue_pair = |(qpn, own): (&u32, &(PolicyChoice, Origin))| (*qpn, mode(own.0));
+    Usage {
+        mode: mode(in_force.policy.0),
+        peers: in_force.peers.iter().map(peer).collect(),
+        queue_pairs: in_force.queue_pairs.iter().map(of_queue_pair).collect(),
         primary: primary.or(defaults.primary),
-        primary_reselect: match bonding.reselect {
+        primary_reselect: match settings.reselect {
             Some(Reselect::Always) => PrimaryReselect::Always,
             Some(Reselect::Better) => PrimaryReselect::Better,
             Some(Reselect::Failure) => PrimaryReselect::Failure,
             None => defaults.primary_reselect,
         },
-        updelay: bonding.updelay.unwrap_or(defaults.updelay),
-        downdelay: bonding.downdelay.unwrap_or(defaults.downdelay),
-        // The kernel accounts about two bytes for each byte of payload.
-        receive_window: (receive_buffer / 2).min(RECEIVE_WINDOW_MAX),
-        reach: polypath_transport::REACH,
-        ..defaults
+        updelay: settings.updelay.unwrap_or(defaults.updelay),
+        downdelay: settings.downdelay.unwrap_or(defaults.downdelay),
     }
+}
+
+fn mode(choice: PolicyChoice) -> Mode {
+    match choice.policy {
+        Policy::ActiveBackup => Mode::ActiveBackup,
+        Policy::Balance => Mode::Balance,
+        Policy::Redundant => Mode::Redundant,
+        Policy::Affinity => Mode::Affinity(match choice.affinity {
+            Some(topology::AffinityRule::Hash) => AffinityRule::Hash,
+            Some(topology::AffinityRule::RoundRobin) => AffinityRule::RoundRobin,
+            None => AffinityRule::default(),
+        }),
+    }
+}
+
+/// The words for a policy of the path manager.
+pub(crate) fn choice(mode: Mode) -> PolicyChoice {
+    let (policy, affinity) = match mode {
+        Mode::ActiveBackup => (Policy::ActiveBackup, None),
+        Mode::Balance => (Policy::Balance, None),
+        Mode::Redundant => (Policy::Redundant, None),
+        Mode::Affinity(AffinityRule::Hash) => {
+            (Policy::Affinity, Some(topology::AffinityRule::Hash))
+        }
+        Mode::Affinity(AffinityRule::RoundRobin) => {
+            (Policy::Affinity, Some(topology::AffinityRule::RoundRobin))
+        }
+    };
+    PolicyChoice { policy, affinity }
 }
 
 /// The interfaces of this process's devices.

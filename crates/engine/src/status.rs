@@ -9,10 +9,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use polypath_ipc::message::Scope;
-use polypath_ipc::status::{LaneStatus, PathStatus, ProcessStatus, QpStatus};
-use polypath_paths::{PathState, PathStatus as PathReport, PeerBrief};
+use polypath_ipc::status::{
+    LaneStatus, PathStatus, PeerStatus, PolicyStatus, ProcessStatus, QpStatus,
+};
+use polypath_paths::{Mode, PathManager, PathState, PathStatus as PathReport, PeerBrief};
 use polypath_telemetry::{Errno, PathCounters, QpCounters};
-use polypath_topology::Table;
+use polypath_topology::rules::Origin;
+use polypath_topology::{InForce, Table};
 use polypath_transport::PeerId;
 use polypath_verbs::{QpState, QpType};
 use smallvec::SmallVec;
@@ -21,6 +24,7 @@ use crate::context_inner::ContextInner;
 use crate::engine_inner::EngineInner;
 use crate::lane::noted::{Failure, Noted};
 use crate::lane::{Entry, Lane, State, way_of};
+use crate::path_settings;
 
 /// The number of queue pairs that are copied at a time.
 const QPS: usize = 32;
@@ -40,7 +44,7 @@ pub(crate) fn report(engine: &EngineInner, scope: Scope) -> ProcessStatus {
         devices: contexts.iter().map(|c| c.info.name.clone()).collect(),
         ..ProcessStatus::default()
     };
-    let names = Names::new(&engine.table(), &contexts);
+    let names = Names::new(&engine.table(), &contexts, engine.in_force());
     for lane in engine.lanes.iter() {
         add_lane(&mut report, lane, &names, scope);
     }
@@ -65,6 +69,9 @@ fn add_lane(report: &mut ProcessStatus, lane: &Lane, names: &Names, scope: Scope
         from = PeerId(last.brief.peer.0.saturating_add(1));
         for peer in &slice {
             if scope == Scope::All {
+                let policy = names.policy(&peer.brief);
+                let remote = peer.brief.remote;
+                report.peers.extend(policy.map(|policy| PeerStatus { remote, policy }));
                 peers.insert(peer.brief.peer, PeerNames::of(peer, names));
             }
             report.paths.extend(peer.paths.iter().map(|path| path.status(&peer.brief, names)));
@@ -106,13 +113,27 @@ struct Names {
     interfaces: HashMap<u32, String>,
     /// The names of devices by the addresses of their contexts.
     devices: HashMap<*const ContextInner, String>,
+    /// The reasons of policies.
+    in_force: InForce,
 }
 
 impl Names {
-    fn new(table: &Table, contexts: &[Arc<ContextInner>]) -> Self {
+    fn new(table: &Table, contexts: &[Arc<ContextInner>], in_force: InForce) -> Self {
         let interfaces = table.ports.iter().map(|port| (port.ifindex, port.name.clone()));
         let devices = contexts.iter().map(|c| (Arc::as_ptr(c), c.info.name.clone()));
-        Self { interfaces: interfaces.collect(), devices: devices.collect() }
+        Self { interfaces: interfaces.collect(), devices: devices.collect(), in_force }
+    }
+
+    /// How the paths to a peer are used; `None` if there is only one.
+    fn policy(&self, peer: &PeerBrief) -> Option<PolicyStatus> {
+        let (_, origin) = self.in_force.of_peer(peer.remote);
+        Some(PolicyStatus { choice: path_settings::choice(peer.mode?), origin, own: false })
+    }
+
+    /// How a queue pair of its own uses its paths.
+    fn own_policy(&self, qpn: u32, mode: Mode) -> PolicyStatus {
+        let origin = self.in_force.queue_pairs.get(&qpn).map_or(Origin::Default, |own| own.1);
+        PolicyStatus { choice: path_settings::choice(mode), origin, own: true }
     }
 
     fn interface(&self, path: &PathReport) -> String {
@@ -181,6 +202,7 @@ struct PeerNames {
     /// The path that the traffic uses; empty if no path lives.
     active: String,
     live_paths: u32,
+    policy: Option<PolicyStatus>,
 }
 
 impl PeerNames {
@@ -192,6 +214,7 @@ impl PeerNames {
             remote: peer.brief.remote,
             active: reports().find(is_active).map(|path| names.path(path)).unwrap_or_default(),
             live_paths: u32::try_from(reports().filter(is_live).count()).unwrap_or(u32::MAX),
+            policy: names.policy(&peer.brief),
         }
     }
 }
@@ -206,6 +229,7 @@ struct QpCopy {
     path_mtu: u32,
     multipath: bool,
     peer: Option<PeerId>,
+    own_mode: Option<Mode>,
     context: *const ContextInner,
     counters: QpCounters,
     last_error: Option<Failure>,
@@ -215,13 +239,13 @@ fn qps_from(lane: &Lane, from: u16) -> Vec<QpCopy> {
     let mut copies = Vec::with_capacity(QPS);
     look(lane, |state| {
         let slice = state.core.qps().iter_from(from).take(QPS);
-        copies.extend(slice.map(|(index, entry)| QpCopy::of(index, entry)));
+        copies.extend(slice.map(|(index, entry)| QpCopy::of(index, entry, state.core.paths())));
     });
     copies
 }
 
 impl QpCopy {
-    fn of(index: u16, entry: &Entry) -> Self {
+    fn of(index: u16, entry: &Entry, paths: &PathManager) -> Self {
         let attr = entry.qp.query();
         let config = entry.qp.config();
         Self {
@@ -233,6 +257,7 @@ impl QpCopy {
             path_mtu: attr.path_mtu,
             multipath: entry.qp.is_multipath(),
             peer: entry.peer(),
+            own_mode: paths.own_mode(config.qpn),
             context: Arc::as_ptr(&entry.own.context),
             counters: *entry.qp.counters(),
             last_error: entry.own.last_error.get(),
@@ -268,6 +293,9 @@ impl QpCopy {
             multipath: self.multipath,
             active_path: peer.map(|peer| peer.active.clone()).unwrap_or_default(),
             live_paths: peer.map_or(0, |peer| peer.live_paths),
+            policy: peer.and_then(|peer| peer.policy).map(|policy| {
+                self.own_mode.map_or(policy, |mode| names.own_policy(self.qpn, mode))
+            }),
             counters: self.counters,
             last_error: self.last_error.map(|failure| failure.to_string()).unwrap_or_default(),
         }
@@ -339,10 +367,7 @@ mod tests {
     /// An engine and its only device; nobody drives its lane.
     fn device() -> (Arc<EngineInner>, Arc<OpenDevice>) {
         let lane = Lane::still(9).unwrap();
-        lane.begin_anew(&crate::path_settings::local_addresses(
-            &crate::fuzz::table(),
-            &Selection::of(MP),
-        ));
+        lane.begin_anew(&path_settings::local_addresses(&crate::fuzz::table(), &Selection::of(MP)));
         let selection = Selection::parse("roce:eth0").unwrap();
         let engine = EngineInner::alone(crate::fuzz::table(), selection, lane);
         let context = devices::first(&engine);

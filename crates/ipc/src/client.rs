@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use polypath_telemetry::Occurrence;
-use polypath_topology::{PathSelector, Selection, Table};
+use polypath_topology::{Bonding, PathSelector, RuleScope, Selection, Table};
 use rustix::event::PollFlags;
 
 use crate::error::IpcError;
@@ -268,6 +268,18 @@ impl Client {
     /// Those of [`call`](Self::call).
     pub fn set_path(&mut self, selector: PathSelector, up: bool) -> Result<(), IpcError> {
         self.done(&Request::Path { selector, up })
+    }
+
+    /// Sets how mp devices use their paths, or takes that back.
+    ///
+    /// # Errors
+    /// Those of [`call`](Self::call); `ESRCH` if there is no such process or queue pair.
+    pub fn set_rule(
+        &mut self,
+        scope: RuleScope,
+        settings: Option<Bonding>,
+    ) -> Result<(), IpcError> {
+        self.done(&Request::SetRule { scope, settings })
     }
 
     /// Sends a ping to another host, and waits for the result.

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use polypath_telemetry::Occurrence;
-use polypath_topology::{PathSelector, Table};
+use polypath_topology::{Bonding, PathSelector, RuleScope, Table};
 
 use crate::error::IpcError;
 use crate::status::{BrokerStatus, ProcessStatus};
@@ -19,7 +19,7 @@ use crate::status::{BrokerStatus, ProcessStatus};
 mod shape;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 
 /// Longest message in bytes. Well below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
@@ -190,6 +190,15 @@ pub enum Request {
         /// `false` takes them down.
         up: bool,
     },
+    /// Sets how mp devices use their paths, in every process and for those to come. Answer:
+    /// [`Reply::Done`], or an error with `ESRCH` if there is no such process or queue pair.
+    SetRule {
+        /// The scope. For a queue pair the broker finds the process.
+        scope: RuleScope,
+        /// The settings. They go before those that a command has set for the same scope; `None` takes all of
+        /// these back.
+        settings: Option<Bonding>,
+    },
     /// Ends the broker. Answer: [`Reply::Done`], or an error with `EBUSY` if other processes are
     /// connected and `force` is not set.
     Shutdown {
@@ -343,11 +352,14 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, IpcError> {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv6Addr;
+    use std::time::Duration;
 
     use polypath_topology::gids::CHOSEN_TABLES_MAX;
+    use polypath_topology::rules::{DELAY_MAX, DEVICE_MAX, PROGRAM_MAX, RULES_MAX};
     use polypath_topology::table::{ADDRESSES_MAX, DOWN_MAX, PORTS_MAX};
     use polypath_topology::{
-        Address, GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable, PROVIDERS, Port,
+        Address, GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable, PROVIDERS, Port, Rule,
+        RuleSource, Subnet,
     };
 
     use super::shape::shape;
@@ -392,7 +404,7 @@ mod tests {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
             }
         }
-        const DECLARED: (u32, u64) = (14, 0xb741_5215_5fb2_92d7);
+        const DECLARED: (u32, u64) = (15, 1901552686176409131);
         assert_eq!((VERSION, hash), DECLARED, "count VERSION up, and write both here");
     }
 
@@ -434,12 +446,31 @@ mod tests {
         // Every kind but roce may have a table for what its prefix alone means.
         let standing = PROVIDERS.len() - 1;
         gid_tables.extend(vec![gids(&chosen, GID_TABLE_LEN); CHOSEN_TABLES_MAX + standing]);
+        let text = |len| Some("x".repeat(len));
+        let delay = Some(DELAY_MAX - Duration::from_nanos(1));
+        let rule = Rule {
+            scope: RuleScope {
+                queue_pair: Some(u32::MAX),
+                peer: Some(Subnet { ip: ip(0), prefix_len: 128 }),
+                process: Some(u32::MAX),
+                program: text(PROGRAM_MAX),
+                device: text(DEVICE_MAX),
+            },
+            settings: Bonding {
+                primary: text(15),
+                updelay: delay,
+                downdelay: delay,
+                ..Bonding::parse("affinity,affinity=hash,primary_reselect=better").unwrap()
+            },
+            source: RuleSource::File { line: u32::MAX },
+        };
         let table = Table {
             generation: u64::MAX,
             ports: vec![full; PORTS_MAX],
             omitted: u32::MAX,
             gid_tables,
             down: vec![PathSelector::Pair(ip(0), ip(1)); DOWN_MAX],
+            rules: vec![rule; 2 * RULES_MAX],
         };
         let push = Push::Table(Box::new(table));
         assert_eq!(decode::<Push>(&encode(&push).unwrap()).unwrap(), push);

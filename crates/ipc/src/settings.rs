@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+use polypath_topology::BondingError;
+pub use polypath_topology::{AffinityRule, Bonding, Policy, Reselect};
+
 /// The largest number of lanes in an engine.
 pub const LANES_MAX: usize = 32;
 
@@ -43,18 +46,9 @@ pub enum SettingError {
         most = BUSY_POLL_MAX.as_micros()
     )]
     BusyPoll(String),
-    /// An item of `POLYPATH_MP`.
-    #[error(
-        "POLYPATH_MP: `{0}` is not understood; write policy=active-backup|balance|affinity|redundant, \
-         affinity=hash|round-robin, primary=eth0, primary_reselect=always|better|failure, updelay=MS or \
-         downdelay=MS"
-    )]
-    Bonding(String),
-    /// `affinity` in `POLYPATH_MP` with another policy.
-    #[error(
-        "POLYPATH_MP: affinity has an effect only with policy=affinity; add that, or remove it"
-    )]
-    AffinityUnused,
+    /// `POLYPATH_MP`.
+    #[error("POLYPATH_MP: {0}")]
+    Bonding(BondingError),
     /// An item of `POLYPATH_FAULT`.
     #[error("POLYPATH_FAULT: `{item}` is not understood; write {write}")]
     Fault {
@@ -85,6 +79,14 @@ pub enum RdmaCm {
     Kernel,
     /// Both. The device that has the source address decides.
     Both,
+}
+
+/// Parses `POLYPATH_MP`: `key=value` joined by commas; delays are in milliseconds.
+///
+/// # Errors
+/// [`SettingError::Bonding`].
+pub fn bonding(text: &str) -> Result<Bonding, SettingError> {
+    Bonding::parse(text).map_err(SettingError::Bonding)
 }
 
 /// Parses `POLYPATH_RDMA_CM`; `None` if it is empty, so that the available devices decide.
@@ -140,159 +142,9 @@ pub fn snap_len(text: &str) -> Result<u32, SettingError> {
     len.ok_or_else(|| SettingError::SnapLen(text.to_owned()))
 }
 
-/// Settings of the mp device, with the names of Linux bonding.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bonding {
-    /// How the paths to a peer are used.
-    pub policy: Option<Policy>,
-    /// How the path of a queue pair is found under [`Policy::Affinity`]; `None` for other policies.
-    pub affinity: Option<AffinityRule>,
-    /// The name of the preferred interface.
-    pub primary: Option<String>,
-    /// When to return to it.
-    pub reselect: Option<Reselect>,
-    /// How long a path must answer before it is used again.
-    pub updelay: Option<Duration>,
-    /// How long a path whose link went down is still used.
-    pub downdelay: Option<Duration>,
-}
-
-/// How the paths to a peer are used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// One carries the data, and the others take over when it fails.
-    ActiveBackup,
-    /// All carry data.
-    Balance,
-    /// All carry data, and each queue pair keeps to one of them.
-    Affinity,
-    /// Everything is sent by two of them.
-    Redundant,
-}
-
-/// How the path that a queue pair keeps to is found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AffinityRule {
-    /// By a hash of the queue pair's number.
-    Hash,
-    /// Queue pairs get the paths in turn.
-    RoundRobin,
-}
-
-/// When to return to the primary (`primary_reselect` of Linux bonding).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reselect {
-    /// As soon as it works again.
-    Always,
-    /// If its link is faster.
-    Better,
-    /// When the active path fails.
-    Failure,
-}
-
-impl Bonding {
-    /// Parses `POLYPATH_MP`: `key=value` joined by commas; delays are in milliseconds.
-    ///
-    /// # Errors
-    /// [`SettingError::Bonding`] with the first item that is not understood;
-    /// [`SettingError::AffinityUnused`].
-    pub fn parse(text: &str) -> Result<Self, SettingError> {
-        let mut bonding = Self::default();
-        for item in text.split(',').map(str::trim).filter(|i| !i.is_empty()) {
-            let bad = || SettingError::Bonding(item.to_owned());
-            let (key, value) = item.split_once('=').ok_or_else(bad)?;
-            let ms = || value.parse().map(Duration::from_millis).map_err(|_| bad());
-            match key {
-                "policy" => {
-                    bonding.policy = Some(match value {
-                        "active-backup" => Policy::ActiveBackup,
-                        "balance" => Policy::Balance,
-                        "affinity" => Policy::Affinity,
-                        "redundant" => Policy::Redundant,
-                        _ => return Err(bad()),
-                    });
-                }
-                "affinity" => {
-                    bonding.affinity = Some(match value {
-                        "hash" => AffinityRule::Hash,
-                        "round-robin" => AffinityRule::RoundRobin,
-                        _ => return Err(bad()),
-                    });
-                }
-                "primary" if !value.is_empty() => bonding.primary = Some(value.to_owned()),
-                "primary_reselect" => {
-                    bonding.reselect = Some(match value {
-                        "always" => Reselect::Always,
-                        "better" => Reselect::Better,
-                        "failure" => Reselect::Failure,
-                        _ => return Err(bad()),
-                    });
-                }
-                "updelay" => bonding.updelay = Some(ms()?),
-                "downdelay" => bonding.downdelay = Some(ms()?),
-                _ => return Err(bad()),
-            }
-        }
-        if bonding.affinity.is_some() && bonding.policy != Some(Policy::Affinity) {
-            return Err(SettingError::AffinityUnused);
-        }
-        Ok(bonding)
-    }
-
-    /// The problem with the primary, given the interfaces of the mp device; `None` if there is
-    /// none.
-    #[must_use]
-    pub fn primary_problem(&self, members: &[&str]) -> Option<String> {
-        let primary = self.primary.as_deref()?;
-        (!members.contains(&primary)).then(|| {
-            format!(
-                "POLYPATH_MP: the primary `{primary}` is not an interface of the mp device and is ignored \
-                 (the device has: {})",
-                members.join(", ")
-            )
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn settings_have_the_names_of_linux_bonding() {
-        let b = Bonding::parse("primary=eth1, primary_reselect=failure,updelay=200").unwrap();
-        assert_eq!(b.primary.as_deref(), Some("eth1"));
-        assert_eq!(b.reselect, Some(Reselect::Failure));
-        assert_eq!(b.updelay, Some(Duration::from_millis(200)));
-        assert_eq!(b.policy, None);
-        let policy = |text| Bonding::parse(text).map(|b| b.policy);
-        assert_eq!(policy("policy=balance"), Ok(Some(Policy::Balance)));
-        assert_eq!(policy("policy=active-backup"), Ok(Some(Policy::ActiveBackup)));
-        assert_eq!(policy("policy=affinity"), Ok(Some(Policy::Affinity)));
-        assert_eq!(policy("policy=redundant"), Ok(Some(Policy::Redundant)));
-        let rule = |text| Bonding::parse(text).map(|b| b.affinity);
-        assert_eq!(rule("policy=affinity"), Ok(None));
-        assert_eq!(rule("policy=affinity,affinity=hash"), Ok(Some(AffinityRule::Hash)));
-        let turns = "affinity=round-robin,policy=affinity";
-        assert_eq!(rule(turns), Ok(Some(AffinityRule::RoundRobin)));
-        for unused in ["affinity=hash", "policy=balance,affinity=hash"] {
-            assert_eq!(rule(unused), Err(SettingError::AffinityUnused));
-        }
-        for wrong in [
-            "updelay=soon",
-            "primry=eth1",
-            "primary=",
-            "primary_reselect=never",
-            "policy=x",
-            "affinity=random",
-            "x",
-        ] {
-            let error = Bonding::parse(wrong).unwrap_err().to_string();
-            assert!(error.contains(wrong) && error.contains("updelay=MS"), "{error}");
-            let says = "policy=active-backup|balance|affinity|redundant, affinity=hash|round-robin, primary";
-            assert!(error.contains(says), "{error}");
-        }
-    }
 
     #[test]
     fn polling_before_sleep_is_bounded_and_can_be_switched_off() {
@@ -329,14 +181,5 @@ mod tests {
         assert_eq!(rdma_cm("both"), Ok(Some(RdmaCm::Both)));
         let said = rdma_cm("Kernel").unwrap_err().to_string();
         assert!(said.contains("`Kernel`: write polypath, kernel or both"), "{said}");
-    }
-
-    #[test]
-    fn a_primary_that_the_device_does_not_stand_on_is_a_problem() {
-        let bonding = Bonding::parse("primary=eth7").unwrap();
-        let said = bonding.primary_problem(&["eth0", "eth1"]).unwrap();
-        assert!(said.contains("eth7") && said.contains("eth0, eth1"), "{said}");
-        assert_eq!(bonding.primary_problem(&["eth7"]), None);
-        assert_eq!(Bonding::default().primary_problem(&[]), None);
     }
 }

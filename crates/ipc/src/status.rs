@@ -11,6 +11,7 @@ use polypath_telemetry::{
     LaneDrops, Occurrence, PathCounters, PathName, QpCounters, Reason,
 };
 use polypath_topology::Table;
+use polypath_topology::rules::{Origin, PolicyChoice};
 use serde::{Deserialize, Serialize};
 
 /// Everything that is known in one network namespace.
@@ -148,6 +149,8 @@ pub struct ProcessStatus {
     pub lanes: Vec<LaneStatus>,
     /// Queue pairs.
     pub qps: Vec<QpStatus>,
+    /// The peers of its mp device, one entry for each lane that has one.
+    pub peers: Vec<PeerStatus>,
     /// Its paths, one entry for each lane that uses one.
     pub paths: Vec<PathStatus>,
     /// The last fail-overs, oldest first.
@@ -177,6 +180,7 @@ impl ProcessStatus {
         self.devices.extend(part.devices);
         self.lanes.extend(part.lanes);
         self.qps.extend(part.qps);
+        self.peers.extend(part.peers);
         self.paths.extend(part.paths);
         self.failovers.extend(part.failovers);
         self.events.extend(part.events);
@@ -194,6 +198,7 @@ impl ProcessStatus {
         let mut devices = self.devices.into_iter().peekable();
         let mut lanes = self.lanes.into_iter().peekable();
         let mut qps = self.qps.into_iter().peekable();
+        let mut peers = self.peers.into_iter().peekable();
         let mut paths = self.paths.into_iter().peekable();
         let mut failovers = self.failovers.into_iter().peekable();
         let mut events = self.events.into_iter().peekable();
@@ -207,6 +212,7 @@ impl ProcessStatus {
                 devices: fill(&mut devices, &mut room, |name| 8 + name.len()),
                 lanes: fill(&mut lanes, &mut room, |_| LANE_BYTES),
                 qps: fill(&mut qps, &mut room, QpStatus::bytes_max),
+                peers: fill(&mut peers, &mut room, |_| PEER_BYTES),
                 paths: fill(&mut paths, &mut room, PathStatus::bytes_max),
                 failovers: fill(&mut failovers, &mut room, |_| FAILOVER_BYTES),
                 events: fill(&mut events, &mut room, |_| EVENT_BYTES),
@@ -215,6 +221,7 @@ impl ProcessStatus {
             let left = devices.peek().is_some()
                 || lanes.peek().is_some()
                 || qps.peek().is_some()
+                || peers.peek().is_some()
                 || paths.peek().is_some()
                 || failovers.peek().is_some()
                 || events.peek().is_some()
@@ -257,6 +264,8 @@ const LANE_BYTES: usize = NUMBER_BYTES
         + ControlDrops::DESCRIPTORS.len()
         + FaultCounters::DESCRIPTORS.len()
         + QpCounters::DESCRIPTORS.len());
+/// The largest size of a peer.
+const PEER_BYTES: usize = 2 * NAME_BYTES + 4 * NUMBER_BYTES;
 /// The largest size of a fail-over.
 const FAILOVER_BYTES: usize = 2 * NAME_BYTES + NAME_BYTES + 3 * NUMBER_BYTES;
 /// The largest size of an event whose texts were truncated.
@@ -273,7 +282,7 @@ impl QpStatus {
             &self.active_path,
             &self.last_error,
         ];
-        let numbers = 5 + QpCounters::DESCRIPTORS.len() + texts.len();
+        let numbers = 9 + QpCounters::DESCRIPTORS.len() + texts.len();
         NUMBER_BYTES * numbers + texts.iter().map(|text| text.len()).sum::<usize>()
     }
 }
@@ -356,10 +365,32 @@ pub struct QpStatus {
     pub active_path: String,
     /// Number of live paths.
     pub live_paths: u32,
+    /// How it uses its paths; `None` if its device has only one.
+    pub policy: Option<PolicyStatus>,
     /// Its counters.
     pub counters: QpCounters,
     /// Its last error in words; empty if there was none.
     pub last_error: String,
+}
+
+/// How paths are used, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyStatus {
+    /// The policy.
+    pub choice: PolicyChoice,
+    /// The place that it comes from.
+    pub origin: Origin,
+    /// Whether it is of the queue pair alone. A peer has none that is.
+    pub own: bool,
+}
+
+/// A peer of an mp device: a lane of another process, as reached by one pair of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// The address that its queue pairs were connected to.
+    pub remote: IpAddr,
+    /// How its paths are used.
+    pub policy: PolicyStatus,
 }
 
 /// A path to a peer.

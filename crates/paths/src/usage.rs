@@ -1,9 +1,9 @@
 //! Changes of how the paths are used, while they carry traffic.
 //!
-//! A policy decides for what is sent next, and knows nothing of what is in flight. So another one may take its
-//! place between any two bursts: what is in flight stays where it is, and is acknowledged, lost or sent again
-//! as if nothing had changed. Queue pairs that wait for a window ask anew, because their new policy may have
-//! room for them on another path.
+//! A policy decides for what is sent next, and knows nothing of what is in flight. So another one may take
+//! its place between any two bursts: what is in flight stays where it is, and is acknowledged, lost or sent
+//! again as if nothing had changed. Queue pairs that wait for a window ask anew, because their new policy may
+//! have room for them on another path.
 
 use core::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::types::Reason;
 use polypath_types::PeerId;
 
 impl PathManager {
-    /// Changes how the paths are used. A peer or queue pair whose policy is named anew keeps what the policy
-    /// knows; one that gets another policy begins with a new one. May be called at any time, and costs nothing
-    /// if the usage is as before.
+    /// Changes how the paths are used. A peer or queue pair whose policy is named anew keeps what the
+    /// policy knows; one that gets another policy begins with a new one. May be called at any time, and
+    /// costs nothing if the usage is as before.
     pub fn set_usage(&mut self, now: Duration, usage: &Usage) {
         self.advance(now);
         if self.usage == *usage {

@@ -297,6 +297,14 @@ events! {
             /// The selector that was given to the command.
             selector: String,
         },
+        /// A command or a configuration file has changed how mp devices use their paths.
+        #[event("rule_changed", Note, "{scope}: {settings}")]
+        RuleChanged {
+            /// The processes, peers or queue pairs that it is about.
+            scope: String,
+            /// The settings, or `default` if there are none any more.
+            settings: String,
+        },
         /// Paths were returned to service by `polypath path up`.
         #[event("paths_taken_up", Note, "paths {selector} are taken up by hand")]
         PathsTakenUp {

@@ -21,6 +21,7 @@
 //! `docs/extend/device.md` shows how to add a kind of device.
 #![forbid(unsafe_code)]
 
+mod bonding;
 mod choice;
 mod device;
 mod error;
@@ -30,10 +31,14 @@ mod mp;
 mod provider;
 mod registry;
 mod roce;
+mod rule_check;
+pub mod rules;
 mod selection;
 mod selector;
+mod subnet;
 pub mod table;
 
+pub use bonding::{AffinityRule, Bonding, BondingError, Policy, Reselect};
 pub use choice::Choice;
 pub use device::{
     DeviceKind, DeviceSpec, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, OVERHEAD, roce_mtu, width_and_speed,
@@ -45,6 +50,9 @@ pub use mp::MP;
 pub use provider::Provider;
 pub use registry::PROVIDERS;
 pub use roce::ROCE;
+pub use rule_check::RuleError;
+pub use rules::{InForce, Rule, RuleScope, RuleSource};
 pub use selection::{Selection, devices};
 pub use selector::{PathSelector, PathSelectorError};
+pub use subnet::{Subnet, SubnetError};
 pub use table::Table;

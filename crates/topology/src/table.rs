@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::gids::NamedGidTable;
 use crate::interface::Port;
+use crate::rules::Rule;
 use crate::selector::PathSelector;
 
 /// The largest number of interfaces in a [`Table`]. If there are more, some are left out, ports of
@@ -33,6 +34,8 @@ pub struct Table {
     pub gid_tables: Vec<NamedGidTable>,
     /// The paths taken down by hand.
     pub down: Vec<PathSelector>,
+    /// How mp devices use their paths: what commands have set, then what the configuration file says.
+    pub rules: Vec<Rule>,
 }
 
 impl Table {

@@ -191,9 +191,7 @@ impl Broker {
     /// Closes a connection, and everything that was opened through it.
     pub(super) fn close(&mut self, id: u64) {
         self.note_end(id);
-        if self.connections.remove(&id).is_none() {
-            return;
-        }
+        let Some(Connection { pid, .. }) = self.connections.remove(&id) else { return };
         for file in self.files.of(id) {
             self.close_file(file);
         }
@@ -203,5 +201,6 @@ impl Broker {
         if self.host.remove_client(ClientId(id)) {
             self.push_table();
         }
+        self.forget_rules_of(pid);
     }
 }

@@ -5,6 +5,7 @@ mod cm;
 mod orphans;
 mod pings;
 mod requests;
+mod rules;
 mod watchers;
 
 use std::collections::BTreeMap;

@@ -36,6 +36,7 @@ impl Broker {
         let Ok(pid) = u32::try_from(pid) else { return };
         self.orphans.remove(&pid);
         self.slots.close_orphans_of(pid);
+        self.forget_rules_of(pid);
     }
 
     /// Gives a process its slots back. Returns false if they are not its own.

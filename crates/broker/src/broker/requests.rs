@@ -29,13 +29,13 @@ const CM_IDS_SHOWN_MAX: usize = 4096;
 const IN_USE_SHOWN: usize = 8;
 
 /// An error for the client.
-struct Refusal {
+pub(super) struct Refusal {
     errno: i32,
     text: String,
 }
 
 impl Refusal {
-    fn new(errno: i32, text: impl Into<String>) -> Self {
+    pub(super) fn new(errno: i32, text: impl Into<String>) -> Self {
         Self { errno, text: text.into() }
     }
 
@@ -53,9 +53,9 @@ fn is_harmless(request: &Request) -> bool {
 }
 
 /// An answer, with the descriptor that comes with it, if any.
-type Answer = Result<(Reply, Option<OwnedFd>), Refusal>;
+pub(super) type Answer = Result<(Reply, Option<OwnedFd>), Refusal>;
 
-fn reply(reply: Reply) -> Answer {
+pub(super) fn reply(reply: Reply) -> Answer {
     Ok((reply, None))
 }
 
@@ -158,6 +158,7 @@ impl Broker {
                 reply(Reply::Table(Box::new(self.host.table().clone())))
             }
             Request::Path { selector, up } => self.set_path(&selector, up),
+            Request::SetRule { scope, settings } => self.set_rule(scope, settings.as_ref()),
             Request::Shutdown { force } => self.shut_down(id, force),
             Request::Ping => reply(Reply::Done),
             Request::Hello(_) => {

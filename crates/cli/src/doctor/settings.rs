@@ -2,7 +2,7 @@
 
 use super::Finding;
 use polypath_ipc::faults::Faults;
-use polypath_ipc::settings::{Bonding, VARIABLES, busy_poll, lanes, rdma_cm, snap_len};
+use polypath_ipc::settings::{Bonding, VARIABLES, bonding, busy_poll, lanes, rdma_cm, snap_len};
 use polypath_topology::{Selection, Table, devices};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn judge(name: &str, value: &str) -> Option<Finding> {
         },
         "POLYPATH_PCAP" => unwritable(Path::new(value)),
         "POLYPATH_SNAPLEN" => snap_len(value).err().and_then(|error| wrong(error.to_string())),
-        "POLYPATH_MP" => Bonding::parse(value).err().and_then(|error| wrong(error.to_string())),
+        "POLYPATH_MP" => bonding(value).err().and_then(|error| wrong(error.to_string())),
         "POLYPATH_RDMA_CM" => rdma_cm(value).err().and_then(|error| wrong(error.to_string())),
         // `broker()` checks the form, and which interfaces exist.
         "POLYPATH_DEVICE" => None,
@@ -91,7 +91,8 @@ fn judge_primary(bonding: &Bonding, table: &Table, selection: &Selection) -> Opt
     };
     let ports = mp.ports(table);
     let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
-    bonding.primary_problem(&names).map(|what| Finding::error(what, CURE))
+    let problem = bonding.primary_problem(&names);
+    problem.map(|what| Finding::error(format!("POLYPATH_MP: {what}"), CURE))
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use polypath_lane::{LaneConfig, Visit};
-use polypath_paths::{LaneIdentity, PathManager};
+use polypath_paths::{LaneIdentity, PathManager, Usage};
 use polypath_topology::{Selection, Table};
 use polypath_verbs::{Error, Result};
 
@@ -78,6 +78,14 @@ pub(crate) struct State {
     pub(crate) groups: Groups,
 }
 
+/// What the broker has told, as far as lanes need it.
+pub(crate) struct News<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) selection: &'a Selection,
+    /// How the paths are used.
+    pub(crate) usage: Usage,
+}
+
 /// A lane.
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -103,9 +111,9 @@ impl Lane {
         opened: polypath_ipc::Lane,
         config: &Config,
         wrappers: &Wrappers,
-        table: &Table,
-        selection: &Selection,
+        news: &News<'_>,
     ) -> Result<Arc<Self>> {
+        let News { table, selection, usage } = news;
         let media = crate::media::start(opened.socket, wrappers, index, clock::now(), table);
         let (senders, receivers) = media.map_err(|e| os_error(&e))?;
         let mut seed = [0; 16];
@@ -114,10 +122,11 @@ impl Lane {
             Error::new(libc::EIO, format!("the system gives no random numbers: {e}"))
         })?;
         let identity = LaneIdentity { instance: u64::from_ne_bytes(instance), slot: opened.slot };
-        let settings = crate::path_settings::settings(config, table, opened.receive_buffer);
+        let settings = crate::path_settings::settings(opened.receive_buffer);
         let mut paths = PathManager::new(settings, identity, seed);
         paths.set_local(clock::now(), &crate::path_settings::local_addresses(table, selection));
         paths.set_down(clock::now(), &crate::path_settings::down_rules(table));
+        paths.set_usage(clock::now(), usage);
         let mut io = LaneIo::new(senders);
         io.learn_interfaces(table);
         let socket = receivers.wait_on();
@@ -357,8 +366,9 @@ impl Lane {
         drop(self.wait());
     }
 
-    /// Handles a change of links or addresses.
-    pub(crate) fn set_table(&self, table: &Table, selection: &Selection) {
+    /// Handles a change of links or addresses, or of how paths are used.
+    pub(crate) fn learn(&self, news: &News<'_>) {
+        let News { table, selection, usage } = news;
         let addresses = crate::path_settings::local_addresses(table, selection);
         let down = crate::path_settings::down_rules(table);
         if self.has_failed() {
@@ -372,6 +382,7 @@ impl Lane {
             let paths = state.core.paths_mut();
             paths.set_local(now, &addresses);
             paths.set_down(now, &down);
+            paths.set_usage(now, usage);
         });
         self.sleeper.wake();
     }

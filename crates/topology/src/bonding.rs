@@ -1,0 +1,265 @@
+//! How an mp device uses its paths: settings with the names of Linux bonding.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A setting that is not understood. The text says what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BondingError {
+    /// An item that names no setting, or a value that the setting does not have.
+    #[error(
+        "`{0}` is not understood; write policy=active-backup|balance|affinity|redundant, \
+         affinity=hash|round-robin, primary=eth0, primary_reselect=always|better|failure, updelay=MS or \
+         downdelay=MS"
+    )]
+    Item(String),
+    /// `affinity` with another policy.
+    #[error("affinity has an effect only with policy=affinity; add that, or remove it")]
+    AffinityUnused,
+}
+
+/// Settings of the mp device. What is `None` is not set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bonding {
+    /// How the paths to a peer are used.
+    pub policy: Option<Policy>,
+    /// How the path of a queue pair is found under [`Policy::Affinity`]; `None` for other policies.
+    pub affinity: Option<AffinityRule>,
+    /// The name of the preferred interface.
+    pub primary: Option<String>,
+    /// When to return to it.
+    pub reselect: Option<Reselect>,
+    /// How long a path must answer before it is used again.
+    pub updelay: Option<Duration>,
+    /// How long a path whose link went down is still used.
+    pub downdelay: Option<Duration>,
+}
+
+/// How the paths to a peer are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Policy {
+    /// One carries the data, and the others take over when it fails.
+    ActiveBackup,
+    /// All carry data.
+    Balance,
+    /// All carry data, and each queue pair keeps to one of them.
+    Affinity,
+    /// Everything is sent by two of them.
+    Redundant,
+}
+
+/// How the path that a queue pair keeps to is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AffinityRule {
+    /// By a hash of the queue pair's number.
+    Hash,
+    /// Queue pairs get the paths in turn.
+    RoundRobin,
+}
+
+/// When to return to the primary (`primary_reselect` of Linux bonding).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reselect {
+    /// As soon as it works again.
+    Always,
+    /// If its link is faster.
+    Better,
+    /// When the active path fails.
+    Failure,
+}
+
+/// Gives an enumeration the words that users write for it.
+macro_rules! words {
+    ($type:ident: $($variant:ident $word:literal),+) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $word),+ })
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = ();
+
+            fn from_str(text: &str) -> Result<Self, ()> {
+                match text { $($word => Ok(Self::$variant),)+ _ => Err(()) }
+            }
+        }
+    };
+}
+
+words!(Policy: ActiveBackup "active-backup", Balance "balance", Affinity "affinity", Redundant "redundant");
+words!(AffinityRule: Hash "hash", RoundRobin "round-robin");
+words!(Reselect: Always "always", Better "better", Failure "failure");
+
+impl Bonding {
+    /// Parses `key=value` joined by commas; delays are in milliseconds. A policy may stand without its key.
+    ///
+    /// # Errors
+    /// [`BondingError::Item`] with the first item that is not understood; that of [`check`](Self::check).
+    pub fn parse(text: &str) -> Result<Self, BondingError> {
+        let mut bonding = Self::default();
+        for item in text.split(',').map(str::trim).filter(|i| !i.is_empty()) {
+            let (key, value) = item.split_once('=').unwrap_or(("policy", item));
+            bonding.set(key, value).map_err(|()| BondingError::Item(item.to_owned()))?;
+        }
+        bonding.check()?;
+        Ok(bonding)
+    }
+
+    /// Sets the setting of this key to what a user wrote.
+    ///
+    /// # Errors
+    /// The key is not known, or has no such value.
+    #[expect(clippy::result_unit_err, reason = "the caller knows what was wrong, and where")]
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), ()> {
+        let ms = || value.parse().map(Duration::from_millis).map_err(drop);
+        match key {
+            "policy" => self.policy = Some(value.parse()?),
+            "affinity" => self.affinity = Some(value.parse()?),
+            "primary" if !value.is_empty() => self.primary = Some(value.to_owned()),
+            "primary_reselect" => self.reselect = Some(value.parse()?),
+            "updelay" => self.updelay = Some(ms()?),
+            "downdelay" => self.downdelay = Some(ms()?),
+            _ => return Err(()),
+        }
+        Ok(())
+    }
+
+    /// Checks that settings that belong together are there.
+    ///
+    /// # Errors
+    /// [`BondingError::AffinityUnused`].
+    pub fn check(&self) -> Result<(), BondingError> {
+        if self.affinity.is_some() && self.policy != Some(Policy::Affinity) {
+            return Err(BondingError::AffinityUnused);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is set.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether something is set that all peers of a device have in common.
+    #[must_use]
+    pub fn is_of_device(&self) -> bool {
+        let Self { policy: _, affinity: _, primary, reselect, updelay, downdelay } = self;
+        primary.is_some() || reselect.is_some() || updelay.is_some() || downdelay.is_some()
+    }
+
+    /// Adds the settings of `other`, which go before its own. The rule of affinity goes with its policy.
+    pub fn prefer(&mut self, other: &Self) {
+        if other.policy.is_some() {
+            (self.policy, self.affinity) = (other.policy, other.affinity);
+        }
+        self.primary = other.primary.clone().or_else(|| self.primary.take());
+        self.reselect = other.reselect.or(self.reselect);
+        self.updelay = other.updelay.or(self.updelay);
+        self.downdelay = other.downdelay.or(self.downdelay);
+    }
+
+    /// The problem with the primary, given the interfaces of the mp device; `None` if there is
+    /// none.
+    #[must_use]
+    pub fn primary_problem(&self, members: &[&str]) -> Option<String> {
+        let primary = self.primary.as_deref()?;
+        (!members.contains(&primary)).then(|| {
+            format!(
+                "the primary `{primary}` is not an interface of the mp device and is ignored \
+                 (the device has: {})",
+                members.join(", ")
+            )
+        })
+    }
+}
+
+impl fmt::Display for Bonding {
+    /// Writes what [`Bonding::parse`] reads, the policy first and without its key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |time: Duration| time.as_millis().to_string();
+        let items = [
+            self.policy.map(|policy| policy.to_string()),
+            self.affinity.map(|rule| format!("affinity={rule}")),
+            self.primary.as_ref().map(|name| format!("primary={name}")),
+            self.reselect.map(|when| format!("primary_reselect={when}")),
+            self.updelay.map(|time| format!("updelay={}", ms(time))),
+            self.downdelay.map(|time| format!("downdelay={}", ms(time))),
+        ];
+        f.write_str(&items.into_iter().flatten().collect::<Vec<_>>().join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_have_the_names_of_linux_bonding() {
+        let b = Bonding::parse("primary=eth1, primary_reselect=failure,updelay=200").unwrap();
+        assert_eq!(b.primary.as_deref(), Some("eth1"));
+        assert_eq!(b.reselect, Some(Reselect::Failure));
+        assert_eq!(b.updelay, Some(Duration::from_millis(200)));
+        assert_eq!(b.policy, None);
+        let policy = |text| Bonding::parse(text).map(|b| b.policy);
+        assert_eq!(policy("policy=balance"), Ok(Some(Policy::Balance)));
+        assert_eq!(policy("balance"), Ok(Some(Policy::Balance)));
+        assert_eq!(policy("policy=active-backup"), Ok(Some(Policy::ActiveBackup)));
+        assert_eq!(policy("policy=affinity"), Ok(Some(Policy::Affinity)));
+        assert_eq!(policy("policy=redundant"), Ok(Some(Policy::Redundant)));
+        let rule = |text| Bonding::parse(text).map(|b| b.affinity);
+        assert_eq!(rule("policy=affinity"), Ok(None));
+        assert_eq!(rule("policy=affinity,affinity=hash"), Ok(Some(AffinityRule::Hash)));
+        let turns = "affinity=round-robin,policy=affinity";
+        assert_eq!(rule(turns), Ok(Some(AffinityRule::RoundRobin)));
+        for unused in ["affinity=hash", "policy=balance,affinity=hash"] {
+            assert_eq!(rule(unused), Err(BondingError::AffinityUnused));
+        }
+        for wrong in [
+            "updelay=soon",
+            "primry=eth1",
+            "primary=",
+            "primary_reselect=never",
+            "policy=x",
+            "affinity=random",
+            "x",
+        ] {
+            let error = Bonding::parse(wrong).unwrap_err().to_string();
+            assert!(error.contains(wrong) && error.contains("updelay=MS"), "{error}");
+            let says = "policy=active-backup|balance|affinity|redundant, affinity=hash|round-robin, primary";
+            assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let all = "affinity,affinity=hash,primary=e,primary_reselect=better,updelay=1,downdelay=2";
+        for text in [all, "balance", "downdelay=0", ""] {
+            assert_eq!(Bonding::parse(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn the_rule_of_affinity_goes_with_its_policy() {
+        let parse = |text| Bonding::parse(text).unwrap();
+        let mut own = parse("affinity,affinity=hash,updelay=1");
+        own.prefer(&parse("downdelay=2"));
+        assert_eq!(own.to_string(), "affinity,affinity=hash,updelay=1,downdelay=2");
+        own.prefer(&parse("balance,updelay=3"));
+        assert_eq!(own.to_string(), "balance,updelay=3,downdelay=2");
+        assert!(own.is_of_device() && !parse("affinity,affinity=hash").is_of_device());
+    }
+
+    #[test]
+    fn a_primary_that_the_device_does_not_stand_on_is_a_problem() {
+        let bonding = Bonding::parse("primary=eth7").unwrap();
+        let said = bonding.primary_problem(&["eth0", "eth1"]).unwrap();
+        assert!(said.contains("eth7") && said.contains("eth0, eth1"), "{said}");
+        assert_eq!(bonding.primary_problem(&["eth7"]), None);
+        assert_eq!(Bonding::default().primary_problem(&[]), None);
+    }
+}
