@@ -15,6 +15,7 @@ use crate::layout::{AREA, BUFFER, SHARED};
 use crate::link_faults::LinkPlan;
 use crate::overlap;
 use crate::rng::Rng;
+use crate::usage;
 
 const MS: Duration = Duration::from_millis(1);
 /// The largest number of work requests of an unreliable queue pair, which has receives for all of them
@@ -105,6 +106,7 @@ impl Case {
         freeze::add(seed, &mut case);
         away::add(seed, &mut case);
         case.lanes = lanes::draw(seed, case.hosts);
+        usage::add(seed, &mut case);
         case
     }
 }

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use polypath_paths::Mode;
+
 use crate::link_faults::{Bursts, Holes, LinkFaults};
 use crate::rng::Rng;
 
@@ -56,11 +58,30 @@ pub enum Fault {
     Freeze { pair: usize, end: usize },
     /// A queue pair is frozen, and thawed after `time` on a lane that knows nothing of it.
     Away { pair: usize, end: usize, time: Duration },
+    /// A host uses the paths to all its peers in another way.
+    Mode { host: usize, mode: Mode },
+    /// The host of an end uses the paths to the other end's address in another way, or as those to its
+    /// other peers.
+    PeerMode { pair: usize, end: usize, mode: Option<Mode> },
+    /// A queue pair uses its paths in another way, or as the others of its peer do.
+    OwnMode { pair: usize, end: usize, mode: Option<Mode> },
+    /// A host prefers paths over this link, or none.
+    Primary { host: usize, link: Option<usize> },
     /// Everything is mended, but dead processes stay dead.
     Heal,
 }
 
 impl Fault {
+    /// Whether a link, a path or a host is disturbed by it. A change of how paths are used must disturb
+    /// nothing.
+    pub(crate) fn disturbs(&self) -> bool {
+        let inside = matches!(
+            self,
+            Self::Mode { .. } | Self::PeerMode { .. } | Self::OwnMode { .. } | Self::Primary { .. }
+        );
+        !inside && !matches!(self, Self::Heal | Self::Drain { .. })
+    }
+
     /// Whether a host's kernel tells the host about it: faults of ports, addresses and devices.
     pub(crate) fn is_told_to_hosts(&self) -> bool {
         matches!(

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use polypath_lane::{Arrival, Lane, LaneConfig, QpTable, Taken, Visit};
 use polypath_paths::{
     Config, Handled, LaneIdentity, LocalAddress, MakePolicy, PathManager, PathOptions, PathStatus,
+    Usage,
 };
 use polypath_transport::QueuePair;
 use polypath_wire::icrc::FlowCrc;
@@ -49,6 +50,8 @@ pub struct SimHost {
     pub io: Io,
     /// Its addresses and links, as the broker would report them.
     pub local: Vec<LocalAddress>,
+    /// How it uses its paths, as a command would set it.
+    pub usage: Usage,
     /// The virtual time until which its process does not run.
     pub paused_until: Duration,
     /// Datagrams that its socket has received and nobody has read.
@@ -77,6 +80,7 @@ impl SimHost {
         let identity = LaneIdentity { instance: plan.instance, slot: plan.number as u8 + 1 };
         let LanePlan { reach, receive_window, mode } = plan.lane;
         let config = Config { reach, receive_window, mode, ..Config::default() };
+        let usage = Usage::of(&config);
         let mut paths = PathManager::new(config, identity, seed);
         if let Some(make) = plan.policy {
             paths.set_policy(make);
@@ -88,6 +92,7 @@ impl SimHost {
             lane,
             io: Io::new(now, plan.memory),
             local,
+            usage,
             paused_until: Duration::ZERO,
             inbox: VecDeque::new(),
             refused: 0,

@@ -80,6 +80,7 @@ mod run;
 mod shrink;
 mod trace;
 mod under_way;
+mod usage;
 mod words;
 
 pub use arguments::Arguments;
@@ -97,6 +98,7 @@ pub use rng::Rng;
 pub use run::{Failure, Report, Simulation, simulate};
 pub use shrink::{Shrunk, run, shrink};
 pub use trace::{Drop, Fate, Record, Trace};
+pub use usage::any_change;
 
 /// The examples in the page compile and hold.
 #[cfg(doctest)]

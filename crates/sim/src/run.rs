@@ -122,7 +122,7 @@ pub struct Simulation {
     pub(crate) net: Network,
     pub(crate) hosts: Vec<SimHost>,
     plans: Vec<HostPlan>,
-    alive: Vec<bool>,
+    pub(crate) alive: Vec<bool>,
     /// The ports, by host and link.
     ports: Vec<Vec<PortState>>,
     pub(crate) oracle: Oracle,
@@ -507,7 +507,7 @@ impl Simulation {
     }
 
     fn apply(&mut self, fault: Fault) -> Verdict {
-        self.disturbed |= !matches!(fault, Fault::Heal | Fault::Drain { .. });
+        self.disturbed |= fault.disturbs();
         self.bring_back_for(fault)?;
         match fault {
             Fault::Cut { link, from, to, cut } => self.net.set_cut(link, from, to, cut),
@@ -539,13 +539,8 @@ impl Simulation {
             Fault::LinkFaults { link, link_faults } => self.net.set_link_faults(link, link_faults),
             Fault::Holes { link, holes } => self.net.set_holes(link, holes),
             Fault::Die { host, reborn } => self.die(host, reborn),
-            Fault::Error { pair, end } => return self.end(pair, end),
-            Fault::Drain { pair, end, pause, notify } => {
-                return self.drain(pair, end, pause, notify);
-            }
-            Fault::Freeze { pair, end } => return self.freeze(pair, end),
-            Fault::Away { pair, end, time } => return self.leave(pair, end, time),
             Fault::Heal => self.heal(),
+            inside => return self.apply_inside(inside),
         }
         Ok(())
     }
@@ -580,7 +575,7 @@ impl Simulation {
     }
 
     /// An application takes its queue pair to the error state.
-    fn end(&mut self, pair: usize, e: usize) -> Verdict {
+    pub(crate) fn end(&mut self, pair: usize, e: usize) -> Verdict {
         let end = &mut self.oracle.pairs[pair].ends[e];
         if end.gone {
             return Ok(());

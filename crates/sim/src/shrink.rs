@@ -263,7 +263,9 @@ fn remove_pair(case: &mut Case, number: usize) {
         Fault::Error { pair, .. }
         | Fault::Drain { pair, .. }
         | Fault::Freeze { pair, .. }
-        | Fault::Away { pair, .. } => {
+        | Fault::Away { pair, .. }
+        | Fault::PeerMode { pair, .. }
+        | Fault::OwnMode { pair, .. } => {
             let stays = *pair != number;
             *pair -= usize::from(*pair > number);
             stays
@@ -293,7 +295,8 @@ fn remove_link(case: &mut Case, number: usize) {
         | Fault::Device { link, .. }
         | Fault::Admin { link, .. }
         | Fault::LinkFaults { link, .. }
-        | Fault::Holes { link, .. } => moved(link),
+        | Fault::Holes { link, .. }
+        | Fault::Primary { link: Some(link), .. } => moved(link),
         _ => true,
     });
 }
@@ -313,6 +316,8 @@ fn remove_host(case: &mut Case, number: usize) {
         | Fault::Device { host, .. }
         | Fault::Admin { host, .. }
         | Fault::Pause { host, .. }
+        | Fault::Mode { host, .. }
+        | Fault::Primary { host, .. }
         | Fault::Die { host, .. } => *host != number,
         _ => true,
     });

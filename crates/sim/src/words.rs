@@ -3,6 +3,8 @@
 
 use core::fmt;
 
+use polypath_paths::Mode;
+
 use crate::bout::Way;
 use crate::case::{OpKind, Wrong};
 use crate::cm::{CmFault, Decision, Forgery, Quit};
@@ -69,8 +71,28 @@ impl fmt::Display for Fault {
             Self::Away { pair, end, time } => {
                 write!(f, "end {end} of pair {pair} is frozen, and thawed after {time:?}")
             }
+            Self::Mode { host, mode } => write!(f, "host {host} uses its paths by {mode:?}"),
+            Self::PeerMode { pair, end, mode } => {
+                write!(f, "the host of end {end} of pair {pair} uses the paths to the other end ")?;
+                write_mode(f, mode)
+            }
+            Self::OwnMode { pair, end, mode } => {
+                write!(f, "end {end} of pair {pair} uses its paths ")?;
+                write_mode(f, mode)
+            }
+            Self::Primary { host, link: Some(link) } => {
+                write!(f, "host {host} prefers link {link}")
+            }
+            Self::Primary { host, link: None } => write!(f, "host {host} prefers no link"),
             Self::Heal => f.write_str("all links and addresses are whole again"),
         }
+    }
+}
+
+fn write_mode(f: &mut fmt::Formatter<'_>, mode: Option<Mode>) -> fmt::Result {
+    match mode {
+        Some(mode) => write!(f, "by {mode:?}"),
+        None => f.write_str("as the others"),
     }
 }
 
