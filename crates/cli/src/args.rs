@@ -254,9 +254,9 @@ pub(crate) enum MpAction {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Policies: active-backup (one path carries the data), balance (all do), affinity (each queue pair keeps to
-one; affinity=hash|round-robin), redundant (everything goes by two). Other settings, for all peers of a
-device: primary=eth0, primary_reselect=always|better|failure, updelay=MS, downdelay=MS. What is not named
-stays as it is.
+one; affinity=hash|round-robin), redundant (everything goes by two), efficient (the fewest and cheapest that
+suffice). Other settings, for all peers of a device: cost=eth0:10, primary=eth0,
+primary_reselect=always|better|failure, updelay=MS, downdelay=MS. What is not named stays as it is.
 
 A rule for a peer goes before one for a process, that before one for a device. The longer prefix of two
 subnets counts. A peer's address is the one that its queue pairs were connected to.
@@ -525,7 +525,7 @@ mod tests {
             assert!(parse(&format!("polypath {line}")).is_ok(), "{line}");
         }
         for (line, says) in [
-            ("mp policy balanced", "policy=active-backup|balance|affinity|redundant"),
+            ("mp policy balanced", "policy=active-backup|balance|affinity|redundant|efficient"),
             ("mp policy balance,affinity=hash", "only with policy=affinity"),
             ("mp policy balance --peer 10.0.1.7/24", "write 10.0.1.0/24"),
             ("mp policy balance --device roce0", "use one path only"),

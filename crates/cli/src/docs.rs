@@ -51,7 +51,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     (
         "POLYPATH_MP",
         "Settings of the mp device, key=value joined by commas: policy=active-backup|balance|affinity|\
-         redundant, affinity=hash|round-robin, primary=INTERFACE, \
+         redundant|efficient, affinity=hash|round-robin, cost=INTERFACE:N, primary=INTERFACE, \
          primary_reselect=always|better|failure, updelay=MS, downdelay=MS.",
     ),
     (

@@ -67,13 +67,13 @@ pub(crate) fn ipc_error(error: &IpcError) -> Error {
     Error::new(error.errno(), error.to_string())
 }
 
-/// The problem with the primary of the multi-path device, if there is one.
-fn primary_problem(settings: &Bonding, table: &Table, selection: &Selection) -> Option<String> {
+/// The problem with an interface that the settings of the multi-path device name, if there is one.
+fn interface_problem(settings: &Bonding, table: &Table, selection: &Selection) -> Option<String> {
     let devices = polypath_topology::devices(table, selection);
     let mp = devices.iter().find(|device| device.kind.multipath)?;
     let ports = mp.ports(table);
     let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
-    settings.primary_problem(&names)
+    settings.interface_problem(&names)
 }
 
 impl EngineInner {
@@ -88,7 +88,7 @@ impl EngineInner {
         let messenger = Messenger::new().map_err(|e| os_error(&e))?;
         let engine = Self::new(config, selection, Some(broker), table, messenger);
         let (table, settings) = (engine.table(), engine.in_force().settings);
-        if let Some(problem) = primary_problem(&settings, &table, &engine.selection) {
+        if let Some(problem) = interface_problem(&settings, &table, &engine.selection) {
             log::warn(&problem);
         }
         Ok(engine)

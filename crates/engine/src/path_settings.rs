@@ -44,6 +44,11 @@ pub(crate) fn usage(in_force: &InForce, table: &Table) -> Usage {
         mode: mode(in_force.policy.0),
         peers: in_force.peers.iter().map(peer).collect(),
         queue_pairs: in_force.queue_pairs.iter().map(of_queue_pair).collect(),
+        costs: settings
+            .costs
+            .iter()
+            .filter_map(|(name, cost)| Some((table.port_by_name(name)?.ifindex, *cost)))
+            .collect(),
         primary: primary.or(defaults.primary),
         primary_reselect: match settings.reselect {
             Some(Reselect::Always) => PrimaryReselect::Always,
@@ -61,6 +66,7 @@ fn mode(choice: PolicyChoice) -> Mode {
         Policy::ActiveBackup => Mode::ActiveBackup,
         Policy::Balance => Mode::Balance,
         Policy::Redundant => Mode::Redundant,
+        Policy::Efficient => Mode::Efficient,
         Policy::Affinity => Mode::Affinity(match choice.affinity {
             Some(topology::AffinityRule::Hash) => AffinityRule::Hash,
             Some(topology::AffinityRule::RoundRobin) => AffinityRule::RoundRobin,
@@ -75,6 +81,7 @@ pub(crate) fn choice(mode: Mode) -> PolicyChoice {
         Mode::ActiveBackup => (Policy::ActiveBackup, None),
         Mode::Balance => (Policy::Balance, None),
         Mode::Redundant => (Policy::Redundant, None),
+        Mode::Efficient => (Policy::Efficient, None),
         Mode::Affinity(AffinityRule::Hash) => {
             (Policy::Affinity, Some(topology::AffinityRule::Hash))
         }

@@ -27,6 +27,8 @@ pub enum Mode {
     Affinity(AffinityRule),
     /// Everything is sent by the two best ones, and the first copy to arrive counts.
     Redundant,
+    /// The fewest and cheapest ones that carry the demand; the others are only probed.
+    Efficient,
 }
 
 /// How the path that a queue pair keeps to is found.
@@ -67,6 +69,9 @@ pub struct Config {
     pub multipath: bool,
     /// How the paths to a peer are used.
     pub mode: Mode,
+    /// The costs of interfaces, by index. Others cost [`Config::COST`]. [`Mode::Efficient`] uses the cheapest
+    /// paths first.
+    pub costs: Vec<(u32, u16)>,
     /// Preferred path. None: traffic stays where it is until that path fails.
     pub primary: Option<Primary>,
     /// When to go back to the primary.
@@ -119,11 +124,17 @@ pub struct Config {
     pub mtu: u32,
 }
 
+impl Config {
+    /// The cost of an interface that the settings give none.
+    pub const COST: u16 = 1;
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
             multipath: true,
             mode: Mode::ActiveBackup,
+            costs: Vec::new(),
             primary: None,
             primary_reselect: PrimaryReselect::Always,
             updelay: Duration::from_millis(200),
@@ -158,6 +169,8 @@ pub struct Usage {
     pub peers: Vec<PeerMode>,
     /// The same for single queue pairs, by their numbers, whatever is said of their peers.
     pub queue_pairs: BTreeMap<u32, Mode>,
+    /// As in [`Config::costs`].
+    pub costs: Vec<(u32, u16)>,
     /// As in [`Config::primary`].
     pub primary: Option<Primary>,
     /// As in [`Config::primary_reselect`].
@@ -175,6 +188,7 @@ impl Usage {
             mode: config.mode,
             peers: Vec::new(),
             queue_pairs: BTreeMap::new(),
+            costs: config.costs.clone(),
             primary: config.primary,
             primary_reselect: config.primary_reselect,
             updelay: config.updelay,

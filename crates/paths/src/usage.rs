@@ -26,11 +26,13 @@ impl PathManager {
         let before = core::mem::replace(&mut self.usage, usage.clone());
         let Usage { mode, primary, primary_reselect, updelay, downdelay, .. } = *usage;
         self.config.mode = mode;
+        self.config.costs.clone_from(&usage.costs);
         self.config.primary = primary;
         self.config.primary_reselect = primary_reselect;
         self.config.updelay = updelay;
         self.config.downdelay = downdelay;
-        let prefers_anew = (before.primary, before.primary_reselect) != (primary, primary_reselect);
+        let prefers_anew = (before.primary, before.primary_reselect) != (primary, primary_reselect)
+            || before.costs != usage.costs;
         let peers: Vec<PeerId> = self.peers.iter().map(|(index, _)| index).collect();
         for peer in peers {
             if self.renew_policies(peer) {

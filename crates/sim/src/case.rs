@@ -45,13 +45,15 @@ pub struct LanePlan {
     pub receive_window: u32,
     /// How it uses the paths to a peer. (This is not told.)
     pub mode: Mode,
+    /// The link that costs it more than the others, if one does. (This is not told, either.)
+    pub dear_link: Option<usize>,
 }
 
 impl Default for LanePlan {
     fn default() -> Self {
         let polypath_paths::Config { reach, receive_window, mode, .. } =
             polypath_paths::Config::default();
-        Self { reach, receive_window, mode }
+        Self { reach, receive_window, mode, dear_link: None }
     }
 }
 
@@ -313,7 +315,11 @@ impl fmt::Display for Case {
         writeln!(f, "{} hosts, {family}, random stream {:#x}", self.hosts, self.seed)?;
         for (i, l) in self.lanes.iter().enumerate().take(self.hosts) {
             let (reach, window, mode) = (l.reach, l.receive_window, l.mode);
-            writeln!(f, "host {i}: {mode:?}, reach {reach}, receive window {window} bytes")?;
+            write!(f, "host {i}: {mode:?}, reach {reach}, receive window {window} bytes")?;
+            match l.dear_link {
+                Some(link) => writeln!(f, ", link {link} costs more")?,
+                None => writeln!(f)?,
+            }
         }
         for (i, l) in self.links.iter().enumerate() {
             write!(f, "link {i}: delay {:?}, jitter {:?}", l.delay, l.jitter)?;

@@ -78,8 +78,9 @@ impl SimHost {
         let mut seed = [0; 16];
         seed[..8].copy_from_slice(&plan.instance.rotate_left(17).to_be_bytes());
         let identity = LaneIdentity { instance: plan.instance, slot: plan.number as u8 + 1 };
-        let LanePlan { reach, receive_window, mode } = plan.lane;
-        let config = Config { reach, receive_window, mode, ..Config::default() };
+        let LanePlan { reach, receive_window, mode, dear_link } = plan.lane;
+        let costs = dear_link.map(|link| (link as u32 + 2, 10)).into_iter().collect();
+        let config = Config { reach, receive_window, mode, costs, ..Config::default() };
         let usage = Usage::of(&config);
         let mut paths = PathManager::new(config, identity, seed);
         if let Some(make) = plan.policy {

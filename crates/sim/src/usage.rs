@@ -47,12 +47,13 @@ pub fn any_change(rng: &mut Rng, case: &Case) -> Fault {
 }
 
 fn any_mode(rng: &mut Rng) -> Mode {
-    match rng.below(5) {
+    match rng.below(6) {
         0 => Mode::ActiveBackup,
         1 => Mode::Balance,
         2 => Mode::Affinity(AffinityRule::Hash),
         3 => Mode::Affinity(AffinityRule::RoundRobin),
-        _ => Mode::Redundant,
+        4 => Mode::Redundant,
+        _ => Mode::Efficient,
     }
 }
 

@@ -11,15 +11,18 @@ use serde::{Deserialize, Serialize};
 pub enum BondingError {
     /// An item that names no setting, or a value that the setting does not have.
     #[error(
-        "`{0}` is not understood; write policy=active-backup|balance|affinity|redundant, \
-         affinity=hash|round-robin, primary=eth0, primary_reselect=always|better|failure, updelay=MS or \
-         downdelay=MS"
+        "`{0}` is not understood; write policy=active-backup|balance|affinity|redundant|efficient, \
+         affinity=hash|round-robin, cost=eth0:10, primary=eth0, \
+         primary_reselect=always|better|failure, updelay=MS or downdelay=MS"
     )]
     Item(String),
     /// `affinity` with another policy.
     #[error("affinity has an effect only with policy=affinity; add that, or remove it")]
     AffinityUnused,
 }
+
+/// The most interfaces whose cost can be set.
+pub(crate) const COSTS_MAX: usize = 64;
 
 /// Settings of the mp device. What is `None` is not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +31,9 @@ pub struct Bonding {
     pub policy: Option<Policy>,
     /// How the path of a queue pair is found under [`Policy::Affinity`]; `None` for other policies.
     pub affinity: Option<AffinityRule>,
+    /// What interfaces cost, by name, and at most 64 of them: under [`Policy::Efficient`] the
+    /// cheapest come first.
+    pub costs: Vec<(String, u16)>,
     /// The name of the preferred interface.
     pub primary: Option<String>,
     /// When to return to it.
@@ -49,6 +55,8 @@ pub enum Policy {
     Affinity,
     /// Everything is sent by two of them.
     Redundant,
+    /// The fewest and cheapest ones that carry the demand; the others are only probed.
+    Efficient,
 }
 
 /// How the path that a queue pair keeps to is found.
@@ -90,7 +98,10 @@ macro_rules! words {
     };
 }
 
-words!(Policy: ActiveBackup "active-backup", Balance "balance", Affinity "affinity", Redundant "redundant");
+words!(
+    Policy: ActiveBackup "active-backup", Balance "balance", Affinity "affinity", Redundant "redundant",
+    Efficient "efficient"
+);
 words!(AffinityRule: Hash "hash", RoundRobin "round-robin");
 words!(Reselect: Always "always", Better "better", Failure "failure");
 
@@ -119,12 +130,25 @@ impl Bonding {
         match key {
             "policy" => self.policy = Some(value.parse()?),
             "affinity" => self.affinity = Some(value.parse()?),
+            "cost" => self.set_cost(value)?,
             "primary" if !value.is_empty() => self.primary = Some(value.to_owned()),
             "primary_reselect" => self.reselect = Some(value.parse()?),
             "updelay" => self.updelay = Some(ms()?),
             "downdelay" => self.downdelay = Some(ms()?),
             _ => return Err(()),
         }
+        Ok(())
+    }
+
+    /// Sets the cost of an interface, written as `eth0:10`.
+    fn set_cost(&mut self, value: &str) -> Result<(), ()> {
+        let (name, cost) = value.rsplit_once(':').ok_or(())?;
+        let cost = cost.parse().map_err(drop)?;
+        let known = self.costs.iter().any(|(other, _)| other == name);
+        if name.is_empty() || known || self.costs.len() == COSTS_MAX {
+            return Err(());
+        }
+        self.costs.push((name.to_owned(), cost));
         Ok(())
     }
 
@@ -148,14 +172,22 @@ impl Bonding {
     /// Whether something is set that all peers of a device have in common.
     #[must_use]
     pub fn is_of_device(&self) -> bool {
-        let Self { policy: _, affinity: _, primary, reselect, updelay, downdelay } = self;
-        primary.is_some() || reselect.is_some() || updelay.is_some() || downdelay.is_some()
+        let Self { policy: _, affinity: _, costs, primary, reselect, updelay, downdelay } = self;
+        !costs.is_empty()
+            || primary.is_some()
+            || reselect.is_some()
+            || updelay.is_some()
+            || downdelay.is_some()
     }
 
-    /// Adds the settings of `other`, which go before its own. The rule of affinity goes with its policy.
+    /// Adds the settings of `other`, which go before its own. The rule of affinity goes with its policy. The
+    /// costs go together, too.
     pub fn prefer(&mut self, other: &Self) {
         if other.policy.is_some() {
             (self.policy, self.affinity) = (other.policy, other.affinity);
+        }
+        if !other.costs.is_empty() {
+            self.costs.clone_from(&other.costs);
         }
         self.primary = other.primary.clone().or_else(|| self.primary.take());
         self.reselect = other.reselect.or(self.reselect);
@@ -163,18 +195,19 @@ impl Bonding {
         self.downdelay = other.downdelay.or(self.downdelay);
     }
 
-    /// The problem with the primary, given the interfaces of the mp device; `None` if there is
-    /// none.
+    /// The problem with an interface that is named, given the interfaces of the mp device; `None` if there
+    /// is none.
     #[must_use]
-    pub fn primary_problem(&self, members: &[&str]) -> Option<String> {
-        let primary = self.primary.as_deref()?;
-        (!members.contains(&primary)).then(|| {
-            format!(
-                "the primary `{primary}` is not an interface of the mp device and is ignored \
-                 (the device has: {})",
-                members.join(", ")
-            )
-        })
+    pub fn interface_problem(&self, members: &[&str]) -> Option<String> {
+        let primary = self.primary.as_deref().map(|name| ("the primary", name));
+        let costs = self.costs.iter().map(|(name, _)| ("the cost of", name.as_str()));
+        let mut named = primary.into_iter().chain(costs);
+        let (what, name) = named.find(|(_, name)| !members.contains(name))?;
+        Some(format!(
+            "{what} `{name}` is ignored, because that is not an interface of the mp device \
+             (the device has: {})",
+            members.join(", ")
+        ))
     }
 }
 
@@ -182,9 +215,12 @@ impl fmt::Display for Bonding {
     /// Writes what [`Bonding::parse`] reads, the policy first and without its key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = |time: Duration| time.as_millis().to_string();
+        let costs = self.costs.iter().map(|(name, cost)| format!("cost={name}:{cost}"));
+        let costs = costs.collect::<Vec<_>>().join(",");
         let items = [
             self.policy.map(|policy| policy.to_string()),
             self.affinity.map(|rule| format!("affinity={rule}")),
+            Some(costs).filter(|costs| !costs.is_empty()),
             self.primary.as_ref().map(|name| format!("primary={name}")),
             self.reselect.map(|when| format!("primary_reselect={when}")),
             self.updelay.map(|time| format!("updelay={}", ms(time))),
@@ -211,6 +247,7 @@ mod tests {
         assert_eq!(policy("policy=active-backup"), Ok(Some(Policy::ActiveBackup)));
         assert_eq!(policy("policy=affinity"), Ok(Some(Policy::Affinity)));
         assert_eq!(policy("policy=redundant"), Ok(Some(Policy::Redundant)));
+        assert_eq!(policy("efficient,cost=eth0:3"), Ok(Some(Policy::Efficient)));
         let rule = |text| Bonding::parse(text).map(|b| b.affinity);
         assert_eq!(rule("policy=affinity"), Ok(None));
         assert_eq!(rule("policy=affinity,affinity=hash"), Ok(Some(AffinityRule::Hash)));
@@ -230,7 +267,7 @@ mod tests {
         ] {
             let error = Bonding::parse(wrong).unwrap_err().to_string();
             assert!(error.contains(wrong) && error.contains("updelay=MS"), "{error}");
-            let says = "policy=active-backup|balance|affinity|redundant, affinity=hash|round-robin, primary";
+            let says = "balance|affinity|redundant|efficient, affinity=hash|round-robin, ";
             assert!(error.contains(says), "{error}");
         }
     }
@@ -238,7 +275,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         let all = "affinity,affinity=hash,primary=e,primary_reselect=better,updelay=1,downdelay=2";
-        for text in [all, "balance", "downdelay=0", ""] {
+        let costs = "efficient,cost=a:1,cost=b:20,primary=a";
+        for text in [all, costs, "balance", "downdelay=0", ""] {
             assert_eq!(Bonding::parse(text).unwrap().to_string(), text);
         }
     }
@@ -255,11 +293,29 @@ mod tests {
     }
 
     #[test]
-    fn a_primary_that_the_device_does_not_stand_on_is_a_problem() {
-        let bonding = Bonding::parse("primary=eth7").unwrap();
-        let said = bonding.primary_problem(&["eth0", "eth1"]).unwrap();
-        assert!(said.contains("eth7") && said.contains("eth0, eth1"), "{said}");
-        assert_eq!(bonding.primary_problem(&["eth7"]), None);
-        assert_eq!(Bonding::default().primary_problem(&[]), None);
+    fn an_interface_that_the_device_does_not_stand_on_is_a_problem() {
+        for text in ["primary=eth7", "policy=efficient,primary=eth0,cost=eth1:2,cost=eth7:3"] {
+            let bonding = Bonding::parse(text).unwrap();
+            let said = bonding.interface_problem(&["eth0", "eth1"]).unwrap();
+            assert!(said.contains("`eth7`") && said.contains("eth0, eth1"), "{said}");
+            assert_eq!(bonding.interface_problem(&["eth0", "eth1", "eth7"]), None);
+        }
+        assert_eq!(Bonding::default().interface_problem(&[]), None);
+    }
+
+    #[test]
+    fn costs_are_numbers_of_interfaces() {
+        let mut b = Bonding::parse("cost=eth0:10,cost=eth0.5:0").unwrap();
+        assert_eq!(b.costs, [("eth0".to_owned(), 10), ("eth0.5".to_owned(), 0)]);
+        assert!(b.is_of_device() && !b.is_empty());
+        b.prefer(&Bonding::parse("efficient").unwrap());
+        assert_eq!(b.costs.len(), 2);
+        b.prefer(&Bonding::parse("cost=eth1:1").unwrap());
+        assert_eq!(b.costs, [("eth1".to_owned(), 1)]);
+        for wrong in ["cost=eth0", "cost=:1", "cost=eth0:-1", "cost=eth0:65536", "cost=eth0:"] {
+            assert_eq!(Bonding::parse(wrong), Err(BondingError::Item(wrong.to_owned())));
+        }
+        let twice = Bonding::parse("cost=eth0:1,cost=eth0:2");
+        assert_eq!(twice, Err(BondingError::Item("cost=eth0:2".to_owned())));
     }
 }

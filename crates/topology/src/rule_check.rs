@@ -1,6 +1,6 @@
 //! Checks rules before they are followed.
 
-use crate::bonding::BondingError;
+use crate::bonding::{BondingError, COSTS_MAX};
 use crate::registry::PROVIDERS;
 use crate::rules::{DELAY_MAX, DEVICE_MAX, PROGRAM_MAX, Rule, RuleScope};
 
@@ -12,18 +12,22 @@ const INTERFACE_MAX: usize = 15;
 pub enum RuleError {
     /// It sets nothing.
     #[error(
-        "it sets nothing: add policy=active-backup|balance|affinity|redundant, or another setting"
+        "it sets nothing: add policy=active-backup|balance|affinity|redundant|efficient, or another \
+         setting"
     )]
     Empty,
     /// Settings of a device for some of its peers or queue pairs.
     #[error(
-        "primary, primary_reselect, updelay and downdelay are the same for all peers of a device: set them \
-             without naming a peer or a queue pair"
+        "cost, primary, primary_reselect, updelay and downdelay are the same for all peers of a device: \
+         set them without naming a peer or a queue pair"
     )]
     OfDevice,
     /// A delay that is too long.
     #[error("updelay and downdelay are at most {} ms", DELAY_MAX.as_millis())]
     Delay,
+    /// Costs of more interfaces than there may be.
+    #[error("it has the costs of more than {COSTS_MAX} interfaces: remove some")]
+    Costs,
     /// A name that nothing can have.
     #[error("`{name}` is no name of {what}: {write}")]
     Name {
@@ -70,6 +74,12 @@ impl Rule {
         )?;
         check("an mp device", device, DEVICE_MAX, "write mp0 or mp:eth0+eth1")?;
         check("an interface", &self.settings.primary, INTERFACE_MAX, "write one such as eth0")?;
+        if self.settings.costs.len() > COSTS_MAX {
+            return Err(RuleError::Costs);
+        }
+        for (name, _) in &self.settings.costs {
+            check("an interface", &Some(name.clone()), INTERFACE_MAX, "write one such as eth0")?;
+        }
         if let Some(name) = device.as_ref().filter(|name| !is_mp(name)) {
             let write = "write mp0 or mp:eth0+eth1, because other devices use one path only";
             return Err(RuleError::Name { what: "an mp device", name: name.clone(), write });

@@ -91,7 +91,7 @@ fn broker(device: &str) -> Vec<Finding> {
     let mut findings = vec![running(&client), port(Some(client.broker_pid()))];
     match client.table() {
         Ok(table) => {
-            findings.extend(settings::primary(&table, client.selection()));
+            findings.extend(settings::interfaces(&table, client.selection()));
             findings.extend(network::check(&table, client.selection()));
             if let Ok(status) = client.status() {
                 findings.extend(mtu::queue_pairs(&table, &status.processes));

@@ -76,22 +76,24 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// The fault of the mp device's primary, if it has one.
-pub(super) fn primary(table: &Table, selection: &Selection) -> Option<Finding> {
+/// The fault of an interface that the settings of the mp device name, if there is one.
+pub(super) fn interfaces(table: &Table, selection: &Selection) -> Option<Finding> {
     let bonding = Bonding::parse(&std::env::var("POLYPATH_MP").unwrap_or_default()).ok()?;
-    judge_primary(&bonding, table, selection)
+    judge_interfaces(&bonding, table, selection)
 }
 
-fn judge_primary(bonding: &Bonding, table: &Table, selection: &Selection) -> Option<Finding> {
-    bonding.primary.as_ref()?;
+fn judge_interfaces(bonding: &Bonding, table: &Table, selection: &Selection) -> Option<Finding> {
+    if bonding.primary.is_none() && bonding.costs.is_empty() {
+        return None;
+    }
     let devices = devices(table, selection);
     let Some(mp) = devices.iter().find(|device| device.kind.multipath) else {
-        let what = "POLYPATH_MP has a primary, but there is no mp device: it has no effect";
+        let what = "POLYPATH_MP names an interface, but there is no mp device: it has no effect";
         return Some(Finding::warning(what, "choose an mp device with --device"));
     };
     let ports = mp.ports(table);
     let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
-    let problem = bonding.primary_problem(&names);
+    let problem = bonding.interface_problem(&names);
     problem.map(|what| Finding::error(format!("POLYPATH_MP: {what}"), CURE))
 }
 
@@ -141,15 +143,17 @@ mod tests {
     }
 
     #[test]
-    fn a_primary_must_be_an_interface_of_the_mp_device() {
+    fn what_is_named_must_be_an_interface_of_the_mp_device() {
         let table = example().broker.table;
         let judge = |text: &str, device: &str| {
             let bonding = Bonding::parse(text).unwrap();
-            let finding = judge_primary(&bonding, &table, &Selection::parse(device).unwrap());
+            let finding = judge_interfaces(&bonding, &table, &Selection::parse(device).unwrap());
             finding.map(|finding| finding.level)
         };
         assert_eq!(judge("primary=eth0", "mp"), None);
         assert_eq!(judge("primary=eth7", "mp"), Some(Level::Error));
+        assert_eq!(judge("policy=efficient,cost=eth0:1", "mp"), None);
+        assert_eq!(judge("policy=efficient,cost=eth7:1", "mp"), Some(Level::Error));
         assert_eq!(judge("primary=eth0", "roce"), Some(Level::Warning));
         assert_eq!(judge("", "roce"), None);
     }

@@ -17,50 +17,56 @@ use polypath_types::{Class, PathId, Want};
 /// The bytes after which the estimate is made again. Fewer would cost time for small messages, and more would
 /// leave the other paths idle.
 const QUANTUM: u32 = 16 << 10;
+
 /// Uses all paths together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Balance;
 
 impl Policy for Balance {
     fn pick(&mut self, want: &Want, set: &PathSet<'_>) -> Next {
-        // READs are answered in their order, and by the path by which the requester expects them.
-        if let Class::Answer { asked_by } = want.class {
-            return Next::By { path: asked_by, bytes: 0 };
-        }
-        let (mut total, mut up) = (0u64, 0);
-        // When this burst arrives by the best path that has room.
-        let mut open: Option<(u64, PathId)> = None;
-        // When everything arrives by the best path that is full.
-        let mut full: Option<u64> = None;
-        for path in set.up() {
-            up += 1;
-            let in_flight = set.in_flight(path);
-            total += u64::from(in_flight);
-            let need = want.bytes.min(least_room(set.window(path), want.asks));
-            if set.room(path) >= need || in_flight == 0 || want.class == Class::Urgent {
-                let arrival = arrival(set, path, want.bytes.into());
-                if open.is_none_or(|(best, _)| arrival < best) {
-                    open = Some((arrival, path));
-                }
-            } else {
-                let arrival = arrival(set, path, want.backlog);
-                full = Some(full.map_or(arrival, |best| best.min(arrival)));
-            }
-        }
-        let Some((arrival, path)) = open else {
-            return if up == 0 { Next::By { path: set.main(), bytes: 0 } } else { Next::Wait };
-        };
-        // All paths end in one receive buffer. What one path may have in flight fits into it.
-        let spread = total > u64::from(set.in_flight(path));
-        let overflows = spread && total + u64::from(want.bytes) > set.receive_window().into();
-        let waits = overflows || full.is_some_and(|all| all < arrival);
-        if waits && want.class == Class::Request {
-            return Next::Wait;
-        }
-        Next::By { path, bytes: if up == 1 { u32::MAX } else { QUANTUM } }
+        spread(want, set, set.up())
     }
 
     fn spreads(&self) -> bool {
         true
     }
+}
+
+/// The path among these, which are up, by which the next burst arrives first.
+pub(super) fn spread(want: &Want, set: &PathSet<'_>, among: impl Iterator<Item = PathId>) -> Next {
+    // READs are answered in their order, and by the path by which the requester expects them.
+    if let Class::Answer { asked_by } = want.class {
+        return Next::By { path: asked_by, bytes: 0 };
+    }
+    let (mut total, mut up) = (0u64, 0);
+    // When this burst arrives by the best path that has room.
+    let mut open: Option<(u64, PathId)> = None;
+    // When everything arrives by the best path that is full.
+    let mut full: Option<u64> = None;
+    for path in among {
+        up += 1;
+        let in_flight = set.in_flight(path);
+        total += u64::from(in_flight);
+        let need = want.bytes.min(least_room(set.window(path), want.asks));
+        if set.room(path) >= need || in_flight == 0 || want.class == Class::Urgent {
+            let arrival = arrival(set, path, want.bytes.into());
+            if open.is_none_or(|(best, _)| arrival < best) {
+                open = Some((arrival, path));
+            }
+        } else {
+            let arrival = arrival(set, path, want.backlog);
+            full = Some(full.map_or(arrival, |best| best.min(arrival)));
+        }
+    }
+    let Some((arrival, path)) = open else {
+        return if up == 0 { Next::By { path: set.main(), bytes: 0 } } else { Next::Wait };
+    };
+    // All paths end in one receive buffer. What one path may have in flight fits into it.
+    let spread = total > u64::from(set.in_flight(path));
+    let overflows = spread && total + u64::from(want.bytes) > set.receive_window().into();
+    let waits = overflows || full.is_some_and(|all| all < arrival);
+    if waits && want.class == Class::Request {
+        return Next::Wait;
+    }
+    Next::By { path, bytes: if up == 1 { u32::MAX } else { QUANTUM } }
 }

@@ -16,6 +16,7 @@
 mod active_backup;
 mod affinity;
 mod balance;
+mod efficient;
 mod estimate;
 mod own;
 mod redundant;
@@ -27,6 +28,7 @@ use crate::config::Mode;
 use active_backup::ActiveBackup;
 use affinity::Affinity;
 use balance::Balance;
+use efficient::Efficient;
 pub(crate) use own::OwnPolicies;
 use polypath_types::{PathId, Want};
 use redundant::Redundant;
@@ -138,6 +140,8 @@ pub(crate) enum AnyPolicy {
     Balance(Balance),
     Affinity(Affinity),
     Redundant(Redundant),
+    /// Boxed, because it is much larger than the others.
+    Efficient(Box<Efficient>),
     /// A policy from outside of this crate.
     Other(Box<dyn Policy>),
 }
@@ -150,6 +154,7 @@ impl AnyPolicy {
             Mode::Balance => Self::Balance(Balance),
             Mode::Affinity(rule) => Self::Affinity(Affinity::new(rule)),
             Mode::Redundant => Self::Redundant(Redundant),
+            Mode::Efficient => Self::Efficient(Box::new(Efficient::new())),
         }
     }
 
@@ -160,6 +165,7 @@ impl AnyPolicy {
             Self::Balance(_) => Some(Mode::Balance),
             Self::Affinity(policy) => Some(Mode::Affinity(policy.rule())),
             Self::Redundant(_) => Some(Mode::Redundant),
+            Self::Efficient(_) => Some(Mode::Efficient),
             Self::Other(_) => None,
         }
     }
@@ -171,6 +177,7 @@ impl AnyPolicy {
             Self::Balance(policy) => policy.pick(want, set),
             Self::Affinity(policy) => policy.pick(want, set),
             Self::Redundant(policy) => policy.pick(want, set),
+            Self::Efficient(policy) => policy.pick(want, set),
             Self::Other(policy) => policy.pick(want, set),
         }
     }
@@ -182,6 +189,7 @@ impl AnyPolicy {
             Self::Balance(policy) => policy.spreads(),
             Self::Affinity(policy) => policy.spreads(),
             Self::Redundant(policy) => policy.spreads(),
+            Self::Efficient(policy) => policy.spreads(),
             Self::Other(policy) => policy.spreads(),
         }
     }
@@ -192,6 +200,7 @@ impl AnyPolicy {
             Self::Balance(policy) => policy.reselect(set),
             Self::Affinity(policy) => policy.reselect(set),
             Self::Redundant(policy) => policy.reselect(set),
+            Self::Efficient(policy) => policy.reselect(set),
             Self::Other(policy) => policy.reselect(set),
         }
     }
@@ -202,6 +211,7 @@ impl AnyPolicy {
             Self::Balance(policy) => policy.forget(qpn),
             Self::Affinity(policy) => policy.forget(qpn),
             Self::Redundant(policy) => policy.forget(qpn),
+            Self::Efficient(policy) => policy.forget(qpn),
             Self::Other(policy) => policy.forget(qpn),
         }
     }
@@ -211,6 +221,8 @@ impl AnyPolicy {
 mod affinity_tests;
 #[cfg(test)]
 mod balance_tests;
+#[cfg(test)]
+mod efficient_tests;
 #[cfg(test)]
 mod redundant_tests;
 #[cfg(test)]

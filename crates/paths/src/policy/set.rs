@@ -122,6 +122,23 @@ impl<'a> PathSet<'a> {
         }
     }
 
+    /// The cost of the interface that a path leaves by.
+    pub fn cost(&self, path: PathId) -> u16 {
+        let Some(p) = self.paths.get(path) else { return Config::COST };
+        let of = self.config.costs.iter().find(|(ifindex, _)| *ifindex == p.address.ifindex);
+        of.map_or(Config::COST, |(_, cost)| *cost)
+    }
+
+    /// All bytes that a path has sent, as they count against its window.
+    pub fn sent_bytes(&self, path: PathId) -> u64 {
+        self.paths.get(path).map_or(0, |p| p.counters.sent_bytes)
+    }
+
+    /// The present time.
+    pub fn now(&self) -> Duration {
+        self.now
+    }
+
     /// The speed of the interface that a path leaves by, Mbit/s; 0 if unknown.
     pub fn speed_mbps(&self, path: PathId) -> u32 {
         self.paths.get(path).map_or(0, |p| self.local.speed_mbps(p.address.local))
