@@ -203,6 +203,11 @@ fn run_exact(fault: Fault, settings: &str) -> Result<(), Error> {
 /// A setting by which all paths carry data.
 const BALANCE: &str = "policy=balance";
 
+/// Settings by which everything is sent by two paths.
+const TWICE: &str = "policy=redundant";
+/// Settings by which the second path carries data only if the first does not suffice.
+const FEW: &str = "policy=efficient";
+
 /// Checks that the fault had an effect: the client's host reports at least one fail-over.
 fn expect_failover(host: &Host, fault: Fault) -> Result<(), Error> {
     if !fault.moves_traffic() {
@@ -247,8 +252,16 @@ macro_rules! faults {
 faults! {
     exact: |fault| run_exact(fault, "");
     exact_on_all_paths: |fault| run_exact(fault, BALANCE);
+    exact_by_two_paths: |fault| run_exact(fault, TWICE);
+    exact_on_few_paths: |fault| run_exact(fault, FEW);
     rping: run_rping;
     write_bw: |fault| run_perftest("ib_write_bw", fault, Duration::from_secs(20), "");
+    write_bw_by_two_paths: |fault| run_perftest("ib_write_bw", fault, Duration::ZERO, TWICE);
+    read_bw_by_two_paths: |fault| run_perftest("ib_read_bw", fault, Duration::ZERO, TWICE);
+    send_bw_by_two_paths: |fault| run_perftest("ib_send_bw", fault, Duration::ZERO, TWICE);
+    atomic_bw_by_two_paths: |fault| run_perftest("ib_atomic_bw", fault, Duration::ZERO, TWICE);
+    write_bw_on_few_paths: |fault| run_perftest("ib_write_bw", fault, Duration::ZERO, FEW);
+    read_bw_on_few_paths: |fault| run_perftest("ib_read_bw", fault, Duration::ZERO, FEW);
     read_bw: |fault| run_perftest("ib_read_bw", fault, Duration::ZERO, "");
     read_bw_on_all_paths: |fault| run_perftest("ib_read_bw", fault, Duration::ZERO, BALANCE);
     send_bw: |fault| run_perftest("ib_send_bw", fault, Duration::ZERO, "");

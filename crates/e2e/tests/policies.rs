@@ -62,6 +62,39 @@ fn one_queue_pair_uses_all_paths() -> Result<(), Error> {
 }
 
 #[test]
+fn everything_goes_by_two_paths() -> Result<(), Error> {
+    all_paths_carry_data("policy=redundant", "1")
+}
+
+/// The dear path carries no data while the other one suffices, and then it does.
+#[test]
+fn a_dear_path_is_used_only_if_the_other_does_not_suffice() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let settings = "policy=efficient,cost=eth0:10";
+    for (size, depth, suffices) in [("64", "1", true), ("1048576", "16", false)] {
+        let lab = Lab::new()?;
+        let words = ["ib_write_bw", "-s", size, "-t", depth, "--run_infinitely"];
+        let server = lab.host(0).verbs(words).env("POLYPATH_MP", settings).spawn()?;
+        server.wait_tcp_listen(18515, LIMIT)?;
+        let meet = lab.host(0).ipv4(0);
+        let client = lab.host(1).verbs(words.into_iter().chain([meet.as_str()]));
+        let client = client.env("POLYPATH_MP", settings).spawn()?;
+        let sent = until("data by the paths", LIMIT, || {
+            client.expect_alive()?;
+            server.expect_alive()?;
+            let sent = all_sent_bytes(lab.host(1))?;
+            let (least, most) = (sent.iter().min().copied(), sent.iter().max().copied());
+            let much = if suffices { most } else { least };
+            Ok((sent.len() == 2 && much > Some(DATA_LEAST)).then_some(sent))
+        })?;
+        // The queue pairs were connected by the dear path, and send by it until the peers have agreed.
+        let quiet = sent.iter().filter(|bytes| **bytes < QUIET).count();
+        assert_eq!(quiet, usize::from(suffices), "{sent:?}");
+    }
+    Ok(())
+}
+
+#[test]
 fn queue_pairs_that_take_turns_use_all_paths() -> Result<(), Error> {
     all_paths_carry_data("policy=affinity,affinity=round-robin", "2")
 }

@@ -126,7 +126,6 @@ impl Requester {
 
     /// Tells the host which path an answer came by, if requests go by two: each of the two is answered for
     /// itself, and the second answer says nothing else that is new.
-    #[cold]
     fn note_answered<H: Host>(
         &mut self,
         answer: &mut Answer<'_>,
