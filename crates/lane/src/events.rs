@@ -23,10 +23,10 @@ impl<Q> Lane<Q> {
     fn carry_out<O: Outside<Q>>(&mut self, event: PathEvent, out: &mut O) {
         let now = self.shared.now;
         match event {
-            PathEvent::MultipathAgreed { qpn, reach } => {
+            PathEvent::MultipathAgreed { qpn, abilities } => {
                 if let Some(entry) = self.qps.by_qpn_mut(qpn) {
                     entry.qp.set_multipath(true);
-                    entry.qp.set_peer_reach(reach);
+                    entry.qp.set_peer_abilities(abilities);
                 }
             }
             PathEvent::ActiveChanged { peer, from, reason, .. } => {

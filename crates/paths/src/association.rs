@@ -10,7 +10,7 @@ use crate::key::{Key, Nonce, ReplayWindow};
 use crate::message::{Announced, MAX_ADDRESSES};
 use crate::path::Past;
 use crate::select::Pair;
-use polypath_types::{PathId, PeerId};
+use polypath_types::{PathId, PeerAbilities, PeerId};
 
 /// Comparative probing while a path is suspected.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ pub(crate) struct Association {
     pub(crate) remote_addresses_version: u32,
     /// The peer's receive window in bytes; 0 only before [`confirmed`](Self::confirmed).
     pub(crate) remote_window: u32,
-    pub(crate) remote_reach: u32,
+    pub(crate) remote_abilities: PeerAbilities,
     /// The address list that we announce, its version, and the version that the peer has.
     pub(crate) announced: Vec<Announced>,
     pub(crate) announced_version: u32,
@@ -100,7 +100,7 @@ impl Association {
             remote_addresses: Vec::new(),
             remote_addresses_version: 0,
             remote_window: 0,
-            remote_reach: 0,
+            remote_abilities: PeerAbilities::default(),
             announced: Vec::new(),
             announced_version: 1,
             announced_seen: 0,
@@ -133,7 +133,7 @@ impl Association {
         (a.min(b), a.max(b))
     }
 
-    pub(crate) fn paths(&self) -> impl Iterator<Item = (PathNumber, PathId)> + use<> {
+    pub(crate) fn paths(&self) -> impl Iterator<Item = (PathNumber, PathId)> + Clone + use<> {
         self.paths.iter().filter_map(|(number, path)| Some((number, path?)))
     }
 }

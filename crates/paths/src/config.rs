@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use crate::bytes::in_subnet;
 
+use polypath_types::PeerAbilities;
+
 /// Which path is preferred (bonding's `primary`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Primary {
@@ -119,6 +121,9 @@ pub struct Config {
     /// bytes, a power of two; that divided by the path MTU is what a peer may have in flight. 0: nothing is
     /// said, as an older version does, and peers keep to 256 packets.
     pub reach: u32,
+    /// What we tell peers: whether our queue pairs take requests for parts of a READ for one request
+    /// ([`PeerAbilities::joins_reads`]). An older version does not.
+    pub joins_reads: bool,
     /// What the largest packet counts for in [`crate::PathManager::sent`]; the window never falls
     /// below two of them.
     pub mtu: u32,
@@ -127,6 +132,11 @@ pub struct Config {
 impl Config {
     /// The cost of an interface that the settings give none.
     pub const COST: u16 = 1;
+
+    /// What we tell peers that we can do.
+    pub(crate) fn abilities(&self) -> PeerAbilities {
+        PeerAbilities { reach: self.reach, joins_reads: self.joins_reads }
+    }
 }
 
 impl Default for Config {
@@ -154,6 +164,7 @@ impl Default for Config {
             max_window_found: 1 << 20,
             receive_window: 128 << 10,
             reach: 16 << 20,
+            joins_reads: true,
             mtu: 4096 + 128,
         }
     }

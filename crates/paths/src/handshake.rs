@@ -87,7 +87,7 @@ impl PathManager {
             peer_qpn,
             association: 0,
             receive_window: self.config.receive_window,
-            reach: self.config.reach,
+            abilities: self.config.abilities(),
             addresses_version,
             addresses,
         }
@@ -299,7 +299,7 @@ impl PathManager {
             0 => default,
             window => window,
         };
-        a.remote_reach = hello.reach;
+        a.remote_abilities = hello.abilities;
         // This does nothing for an association that is not confirmed yet; `begin_control` leads it
         // later.
         self.lead(index);
@@ -343,17 +343,20 @@ impl PathManager {
 
     /// Reports, once, that this queue pair may use multi-path packets.
     fn agree(&mut self, qpn: Qpn, index: AssociationId) {
-        let reach = self.associations.get(index).map_or(0, |a| a.remote_reach);
+        let association = self.associations.get(index);
+        let abilities = association.map(|a| a.remote_abilities).unwrap_or_default();
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         self.timers.set(Timer::Hello(qpn), None);
         if !core::mem::replace(&mut qp.agreed, true) {
-            self.push_event(PathEvent::MultipathAgreed { qpn: qpn.0, reach });
+            self.push_event(PathEvent::MultipathAgreed { qpn: qpn.0, abilities });
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use polypath_types::PeerAbilities;
+
     use super::*;
     use crate::config::{Config, LaneIdentity, PathOptions};
     use crate::types::Handled;
@@ -381,7 +384,7 @@ mod tests {
                 peer_qpn: qpn,
                 association,
                 receive_window: 1 << 20,
-                reach: 256,
+                abilities: PeerAbilities { reach: 256, joins_reads: true },
                 addresses_version: 1,
                 addresses: Vec::new(),
             };

@@ -74,7 +74,7 @@ impl<T: Copy> ByNumber<T> {
     }
 
     /// All items, in the order of their numbers.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (PathNumber, T)> + use<T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PathNumber, T)> + Clone + use<T> {
         self.0.into_iter().enumerate().map(|(number, item)| (PathNumber(number as u8), item))
     }
 

@@ -24,7 +24,7 @@
 //! | 52 | queue pair of the receiver (4) |
 //! | 56 | the sender's number for the association (4); HELLO: zero |
 //! | 60 | bytes of payload that the sender's receive buffer takes (4) |
-//! | 64 | capabilities (4): bit 0 path sets; bits 8 to 12 reach, see below |
+//! | 64 | capabilities (4): bit 0 path sets; bit 1 joins READs; bits 8 to 12 reach, see below |
 //! | 68 | version of the address list (4) |
 //! | 72 | addresses: 20 bytes each, see below |
 //! | end | HELLO: 16 zero bytes; else authentication code (16) |
@@ -87,6 +87,7 @@ use polypath_wire::packet::Headers;
 use crate::bytes::{Reader, ip_bytes, is_unicast};
 use crate::key::{Ends, Key, MAC_LEN, Nonce};
 use crate::types::{MAX_PATHS, PathState, Refused};
+use polypath_types::PeerAbilities;
 
 /// Q_Key of handshake packets: "\x80POL". Its top bit keeps applications from using it by accident.
 pub const HELLO_QKEY: u32 = 0x8050_4f4c;
@@ -96,6 +97,7 @@ pub const MAX_ADDRESSES: usize = 8;
 const MAGIC: [u8; 4] = *b"PPTH";
 const VERSION: u8 = 1;
 const CAPABILITY_PATH_SETS: u32 = 1;
+const CAPABILITY_JOINS_READS: u32 = 1 << 1;
 const REACH_SHIFT: u32 = 8;
 const REACH_MASK: u32 = 0x1f;
 const FLAG_ANSWER: u8 = 1;
@@ -127,8 +129,7 @@ pub(crate) struct Hello {
     pub(crate) peer_qpn: u32,
     pub(crate) association: u32,
     pub(crate) receive_window: u32,
-    /// Bytes, a power of two; 0: the packet says none.
-    pub(crate) reach: u32,
+    pub(crate) abilities: PeerAbilities,
     pub(crate) addresses_version: u32,
     pub(crate) addresses: Vec<Announced>,
 }
@@ -152,7 +153,7 @@ impl Hello {
             self.peer_qpn,
             self.association,
             self.receive_window,
-            CAPABILITY_PATH_SETS | self.reach.checked_ilog2().unwrap_or(0) << REACH_SHIFT,
+            CAPABILITY_PATH_SETS | bits_of(self.abilities),
             self.addresses_version,
         ] {
             out.extend_from_slice(&word.to_be_bytes());
@@ -191,10 +192,7 @@ impl Hello {
         let echo = Nonce(r.take()?);
         let (qpn, peer_qpn) = (r.u32()?, r.u32()?);
         let (association, receive_window) = (r.u32()?, r.u32()?);
-        let reach = match r.u32()? >> REACH_SHIFT & REACH_MASK {
-            0 => 0,
-            exponent => 1 << exponent,
-        };
+        let abilities = abilities_of(r.u32()?);
         let addresses_version = r.u32()?;
         let addresses = take_addresses(&mut r, count)?;
         r.0.is_empty().then_some(Self {
@@ -207,7 +205,7 @@ impl Hello {
             peer_qpn,
             association,
             receive_window,
-            reach,
+            abilities,
             addresses_version,
             addresses,
         })
@@ -217,6 +215,20 @@ impl Hello {
     pub(crate) fn authentic(&self, key: &Key, ends: Ends, payload: &[u8]) -> bool {
         key.check(self.instance, Opcode::UD_SEND_ONLY.0, ends, payload)
     }
+}
+
+/// What a peer tells of its abilities, as bits of its capabilities.
+fn bits_of(abilities: PeerAbilities) -> u32 {
+    let joins_reads = if abilities.joins_reads { CAPABILITY_JOINS_READS } else { 0 };
+    joins_reads | abilities.reach.checked_ilog2().unwrap_or(0) << REACH_SHIFT
+}
+
+fn abilities_of(capabilities: u32) -> PeerAbilities {
+    let reach = match capabilities >> REACH_SHIFT & REACH_MASK {
+        0 => 0,
+        exponent => 1 << exponent,
+    };
+    PeerAbilities { reach, joins_reads: capabilities & CAPABILITY_JOINS_READS != 0 }
 }
 
 /// One path of the leader's table.

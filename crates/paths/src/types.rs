@@ -6,7 +6,7 @@ use core::time::Duration;
 
 pub use polypath_telemetry::Reason;
 use polypath_telemetry::{ControlDrops, PathCounters};
-use polypath_types::{PathId, PathTag, PeerId};
+use polypath_types::{PathId, PathTag, PeerAbilities, PeerId};
 
 use crate::config::Mode;
 
@@ -163,8 +163,8 @@ pub enum PathEvent {
     MultipathAgreed {
         /// The local queue pair.
         qpn: u32,
-        /// What the peer said of its reach ([`crate::Config::reach`]), bytes; 0: nothing.
-        reach: u32,
+        /// What the peer can do.
+        abilities: PeerAbilities,
     },
     /// [`crate::PathManager::route`] leads elsewhere: resend what is outstanding on `from`, unless
     /// the reason is [`Reason::Primary`] or [`Reason::Association`] (`from` still lives then, if it

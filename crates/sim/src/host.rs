@@ -80,7 +80,10 @@ impl SimHost {
         let identity = LaneIdentity { instance: plan.instance, slot: plan.number as u8 + 1 };
         let LanePlan { reach, receive_window, mode, dear_link } = plan.lane;
         let costs = dear_link.map(|link| (link as u32 + 2, 10)).into_iter().collect();
-        let config = Config { reach, receive_window, mode, costs, ..Config::default() };
+        // An older version announces neither.
+        let joins_reads = reach > 0;
+        let config =
+            Config { reach, joins_reads, receive_window, mode, costs, ..Config::default() };
         let usage = Usage::of(&config);
         let mut paths = PathManager::new(config, identity, seed);
         if let Some(make) = plan.policy {

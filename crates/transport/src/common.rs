@@ -36,6 +36,8 @@ pub(crate) struct Core {
     pub(crate) in_flight_max: u32,
     /// Whether the peer reads the blocks of an acknowledgement.
     pub(crate) reads_blocks: bool,
+    /// Whether the peer takes requests for parts of a READ for one request.
+    pub(crate) joins_reads: bool,
     pub(crate) counters: QpCounters,
     /// The protection domain that the peer's requests are checked against: our own, or for an XRC
     /// target that of the shared receive queue that the current request names (IBTA A14.2).
@@ -58,6 +60,7 @@ impl Core {
             multipath: false,
             in_flight_max: PSNS_MIN,
             reads_blocks: false,
+            joins_reads: false,
             counters: QpCounters::default(),
             peer_pd: config.pd,
             service: service(config.qp_type),
@@ -73,6 +76,7 @@ impl Core {
         self.multipath = false;
         self.in_flight_max = PSNS_MIN;
         self.reads_blocks = false;
+        self.joins_reads = false;
         self.broken = false;
         self.established = false;
     }

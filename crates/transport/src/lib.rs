@@ -44,5 +44,5 @@ pub use transmit_state::TransmitState;
 pub const PACKET_COST: u32 = 128;
 
 /// How far ahead of the expected packet a multi-path peer's packets are kept, in bytes. Divided by
-/// the path MTU, it is a number of PSNs. It is what peers are told ([`QueuePair::set_peer_reach`]).
+/// the path MTU, it is a number of PSNs. It is what peers are told ([`QueuePair::set_peer_abilities`]).
 pub const REACH: u32 = 16 << 20;

@@ -17,8 +17,8 @@ use crate::transmit_state::TransmitState;
 use crate::unreliable::{Sender, UcReceiver, UdReceiver};
 use polypath_telemetry::QpCounters;
 use polypath_types::{
-    MigState, PathId, PeerId, PostError, QpAttr, QpAttrMask as M, QpConfig, QpEvent, QpState,
-    QpType, RecvWr, SendWr, UdDestination,
+    MigState, PathId, PeerAbilities, PeerId, PostError, QpAttr, QpAttrMask as M, QpConfig, QpEvent,
+    QpState, QpType, RecvWr, SendWr, UdDestination,
 };
 
 /// The parts that differ by transport service.
@@ -250,14 +250,14 @@ impl QueuePair {
         self.core.multipath = agreed && self.core.config.qp_type == QpType::Rc;
     }
 
-    /// RC: the peer keeps packets that arrive early within this many bytes, and reads the blocks of
-    /// an acknowledgement. 0: it has not said so, and up to 256 packets are in flight. To be called
+    /// RC: the peer can do this. If it announces no reach, up to 256 packets are in flight. To be called
     /// after the queue pair went to RTR.
-    pub fn set_peer_reach(&mut self, bytes: u32) {
+    pub fn set_peer_abilities(&mut self, abilities: PeerAbilities) {
         let core = &mut self.core;
         if core.config.qp_type == QpType::Rc {
-            core.reads_blocks = bytes > 0;
-            core.in_flight_max = core.psns(bytes.min(REACH));
+            core.reads_blocks = abilities.reach > 0;
+            core.in_flight_max = core.psns(abilities.reach.min(REACH));
+            core.joins_reads = abilities.joins_reads;
         }
     }
 

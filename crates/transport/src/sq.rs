@@ -167,6 +167,8 @@ pub(crate) struct SendQueue {
     queue: VecDeque<Wqe>,
     /// How many at the front have been transmitted completely.
     sent: usize,
+    /// How many of these wait for an answer ([`Wqe::is_answered`]).
+    answered: usize,
     /// Buffers of completed inline requests, to be used again.
     spare: Vec<Vec<u8>>,
 }
@@ -275,6 +277,7 @@ impl SendQueue {
             from.ensure(left, "a work request is sent wholly and under way")?;
         }
         queue.sent = sent;
+        queue.answered = queue.queue.iter().take(sent).filter(|wqe| wqe.is_answered()).count();
         Ok(queue)
     }
 
@@ -349,6 +352,7 @@ impl SendQueue {
     #[inline]
     pub(crate) fn next_is_sent(&mut self) {
         debug_assert!(self.sent < self.queue.len());
+        self.answered += usize::from(self.next().is_some_and(Wqe::is_answered));
         self.sent += 1;
     }
 
@@ -356,6 +360,12 @@ impl SendQueue {
     #[inline]
     pub(crate) fn sent_len(&self) -> usize {
         self.sent
+    }
+
+    /// How many of these wait for an answer.
+    #[inline]
+    pub(crate) fn answered_len(&self) -> usize {
+        self.answered
     }
 
     /// The position of the started work request that the sequence number `seq` belongs to.
@@ -401,6 +411,7 @@ impl SendQueue {
         host: &mut H,
     ) {
         let Some(wqe) = self.queue.pop_front() else { return };
+        self.answered -= usize::from(self.sent > 0 && wqe.is_answered());
         self.sent = self.sent.saturating_sub(1);
         if status == WcStatus::WrFlushErr {
             cancel(core, &wqe, host);
@@ -444,7 +455,7 @@ impl SendQueue {
         for wqe in self.queue.drain(..) {
             cancel(core, &wqe, host);
         }
-        self.sent = 0;
+        (self.sent, self.answered) = (0, 0);
     }
 }
 

@@ -27,6 +27,17 @@ pub struct PathTag {
     pub generation: u16,
 }
 
+/// What a peer can do besides what every multi-path peer does, as it tells in the handshake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerAbilities {
+    /// It keeps packets that arrive early within this many bytes, a power of two, and reads the blocks of an
+    /// acknowledgement; 0: it has not said so.
+    pub reach: u32,
+    /// It takes requests for parts of a READ, each of which begins where the one before ends, for one
+    /// request: `max_rd_atomic` counts them once.
+    pub joins_reads: bool,
+}
+
 /// The path to send on next, and how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {

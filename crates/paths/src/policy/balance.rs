@@ -10,7 +10,7 @@
 //! has to send before the burst arrived by the other path, the queue pair waits. Earliest completion first
 //! (ECF, CoNEXT 2017) decides in the same way.
 
-use super::estimate::{arrival, least_room};
+use super::estimate::{Shares, arrival, least_room};
 use super::{Next, PathSet, Policy};
 use polypath_types::{Class, PathId, Want};
 
@@ -33,12 +33,16 @@ impl Policy for Balance {
 }
 
 /// The path among these, which are up, by which the next burst arrives first.
-pub(super) fn spread(want: &Want, set: &PathSet<'_>, among: impl Iterator<Item = PathId>) -> Next {
+pub(super) fn spread<P>(want: &Want, set: &PathSet<'_>, among: P) -> Next
+where
+    P: Iterator<Item = PathId> + Clone,
+{
     // READs are answered in their order, and by the path by which the requester expects them.
     if let Class::Answer { asked_by } = want.class {
         return Next::By { path: asked_by, bytes: 0 };
     }
-    let (mut total, mut up) = (0u64, 0);
+    let shares = Shares::of(set, among.clone(), want.bytes);
+    let mut up = 0;
     // When this burst arrives by the best path that has room.
     let mut open: Option<(u64, PathId)> = None;
     // When everything arrives by the best path that is full.
@@ -46,9 +50,9 @@ pub(super) fn spread(want: &Want, set: &PathSet<'_>, among: impl Iterator<Item =
     for path in among {
         up += 1;
         let in_flight = set.in_flight(path);
-        total += u64::from(in_flight);
         let need = want.bytes.min(least_room(set.window(path), want.asks));
-        if set.room(path) >= need || in_flight == 0 || want.class == Class::Urgent {
+        let fits = set.room(path) >= need && shares.take(set, path, need);
+        if fits || in_flight == 0 || want.class == Class::Urgent {
             let arrival = arrival(set, path, want.bytes.into());
             if open.is_none_or(|(best, _)| arrival < best) {
                 open = Some((arrival, path));
@@ -61,11 +65,7 @@ pub(super) fn spread(want: &Want, set: &PathSet<'_>, among: impl Iterator<Item =
     let Some((arrival, path)) = open else {
         return if up == 0 { Next::By { path: set.main(), bytes: 0 } } else { Next::Wait };
     };
-    // All paths end in one receive buffer. What one path may have in flight fits into it.
-    let spread = total > u64::from(set.in_flight(path));
-    let overflows = spread && total + u64::from(want.bytes) > set.receive_window().into();
-    let waits = overflows || full.is_some_and(|all| all < arrival);
-    if waits && want.class == Class::Request {
+    if full.is_some_and(|all| all < arrival) && want.class == Class::Request {
         return Next::Wait;
     }
     Next::By { path, bytes: if up == 1 { u32::MAX } else { QUANTUM } }

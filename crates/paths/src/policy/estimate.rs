@@ -20,7 +20,48 @@ const PREFERENCE: u64 = 8;
 /// The room that a burst needs in a window, or a request for a part of a READ. A request is not sent for less
 /// than a quarter of the window, so a path with less room is full for it.
 pub(super) fn least_room(window: u32, asks: bool) -> u32 {
-    if asks { (window / 4).max(ROOM) + ASK_MARGIN } else { ROOM.min(window / 2) }
+    if asks { ((window / 4).max(ROOM) + ASK_MARGIN).min(window) } else { ROOM.min(window / 2) }
+}
+
+/// Bytes per second that a path delivers: measured, or as its window and its round trip allow.
+fn rate(set: &PathSet<'_>, path: PathId) -> u64 {
+    set.rate(path).unwrap_or_else(|| {
+        let shortest = set.shortest_rtt(path).unwrap_or(ROUND_TRIP_MIN).max(ROUND_TRIP_MIN);
+        u64::from(set.window(path)).saturating_mul(1_000_000_000) / nanos(shortest)
+    })
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How much of the peer's receive buffer each path may fill. All paths end in it, and what one path may have
+/// in flight fits into it. So when they do not fit together, each gets a share that is proportional to its
+/// rate. A path that had the buffer for itself leaves room for the others in this way.
+pub(super) struct Shares {
+    /// Bytes of the buffer, and the rates of all paths together; `None` while there is room for all.
+    tight: Option<(u64, u64)>,
+}
+
+impl Shares {
+    /// For paths that are used, and so many `bytes` more than they have in flight.
+    pub(super) fn of<P>(set: &PathSet<'_>, used: P, bytes: u32) -> Self
+    where
+        P: Iterator<Item = PathId> + Clone,
+    {
+        let buffer = u64::from(set.receive_window());
+        let total: u64 = used.clone().map(|path| u64::from(set.in_flight(path))).sum();
+        let is_tight = total + u64::from(bytes) > buffer;
+        let rates = || used.map(|path| rate(set, path)).fold(0, u64::saturating_add);
+        Self { tight: is_tight.then(|| (buffer, rates())) }
+    }
+
+    /// Whether the share of a path takes so many `bytes` more.
+    pub(super) fn take(&self, set: &PathSet<'_>, path: PathId, bytes: u32) -> bool {
+        let Some((buffer, rates)) = self.tight else { return true };
+        let share = u128::from(buffer) * u128::from(rate(set, path)) / u128::from(rates.max(1));
+        u128::from(set.in_flight(path)) + u128::from(bytes) <= share
+    }
 }
 
 /// In how many nanoseconds so many `bytes` more will have arrived by a path.
@@ -30,12 +71,8 @@ pub(super) fn arrival(set: &PathSet<'_>, path: PathId, bytes: u64) -> u64 {
 
 /// The same for a path that has `waiting` bytes to deliver before.
 pub(super) fn arrival_behind(set: &PathSet<'_>, path: PathId, waiting: u64, bytes: u64) -> u64 {
-    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let shortest = set.shortest_rtt(path).unwrap_or(ROUND_TRIP_MIN);
-    let rate = set.rate(path).unwrap_or_else(|| {
-        let round_trip = nanos(shortest.max(ROUND_TRIP_MIN));
-        u64::from(set.window(path)).saturating_mul(1_000_000_000) / round_trip
-    });
+    let rate = rate(set, path);
     let queue = waiting.saturating_add(bytes);
     let sending = u128::from(queue) * 1_000_000_000 / u128::from(rate.max(1));
     let time = (nanos(shortest) / 2).saturating_add(u64::try_from(sending).unwrap_or(u64::MAX));

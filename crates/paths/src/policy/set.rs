@@ -28,14 +28,14 @@ pub struct PathSet<'a> {
 
 impl<'a> PathSet<'a> {
     /// The paths, in the order of their numbers, whatever their states.
-    pub fn members(&self) -> impl Iterator<Item = PathId> + use<'a> {
+    pub fn members(&self) -> impl Iterator<Item = PathId> + Clone + use<'a> {
         let of_association = self.association.and_then(|a| self.associations.get(a));
         let alone = self.association.is_none().then_some(self.own);
         of_association.into_iter().flat_map(|a| a.paths().map(|(_, path)| path)).chain(alone)
     }
 
     /// The paths that live and are not suspected of having died.
-    pub fn up(&self) -> impl Iterator<Item = PathId> + use<'a> {
+    pub fn up(&self) -> impl Iterator<Item = PathId> + Clone + use<'a> {
         let paths = self.paths;
         self.members().filter(|p| paths.get(*p).is_some_and(|p| p.state == PathState::Up))
     }

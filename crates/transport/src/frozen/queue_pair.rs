@@ -133,6 +133,7 @@ impl Core {
         out.flag(self.multipath);
         out.u32(self.in_flight_max);
         out.flag(self.reads_blocks);
+        out.flag(self.joins_reads);
         out.u32(self.peer_pd);
         out.flag(self.is_established());
     }
@@ -141,6 +142,7 @@ impl Core {
         self.multipath = from.flag()?;
         self.in_flight_max = from.u32()?;
         self.reads_blocks = from.flag()?;
+        self.joins_reads = from.flag()?;
         self.peer_pd = from.pd()?;
         let established = from.flag()?;
         self.set_established(established);

@@ -12,6 +12,13 @@ impl Requester {
         if self.sq.sent_len() > self.sq.iter().count() {
             return Err(format!("{} work requests are sent, of fewer", self.sq.sent_len()));
         }
+        let sent = self.sq.iter().take(self.sq.sent_len());
+        if sent.filter(|wqe| wqe.is_answered()).count() != self.sq.answered_len() {
+            return Err(format!(
+                "{} wait for an answer, not so many were sent",
+                self.sq.answered_len()
+            ));
+        }
         if !matches!(core.attr.state, QpState::Rts | QpState::Sqd) {
             return Ok(());
         }

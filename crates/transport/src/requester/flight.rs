@@ -21,6 +21,7 @@ mod frozen;
 mod overtaken;
 mod probes;
 mod twice;
+mod unheard;
 
 use std::collections::VecDeque;
 
@@ -54,6 +55,8 @@ const SACKED: u8 = 1 << 5;
 /// Last sent by two paths at once. The host charges both of them, so the slot charges none
 /// ([`Paths::sent_twice`](crate::Paths::sent_twice)).
 pub(crate) const TWICE: u8 = 1 << 6;
+/// The peer has told that it has this request, which it has not executed.
+const HEARD: u8 = 1 << 7;
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
@@ -104,6 +107,8 @@ pub(crate) struct Flight {
     /// What has arrived beyond the oldest gap: sacked or done. Some slots that are done may be
     /// missing here.
     beyond: Ranges,
+    /// Whether the peer has told of a request for the first time since this was last looked at.
+    heard: bool,
 }
 
 impl Flight {
@@ -121,6 +126,7 @@ impl Flight {
             unanswered: 0,
             paths: OnPaths::default(),
             beyond: Ranges::default(),
+            heard: false,
         }
     }
 
@@ -297,6 +303,7 @@ impl Flight {
         });
         for seq in unanswered {
             beyond.remove(seq);
+            self.hear(seq);
         }
         self.beyond = beyond;
     }
@@ -525,7 +532,7 @@ impl Flight {
             if !slot.is(LOST) {
                 continue;
             }
-            slot.flags = slot.flags & !(LOST | TWICE) | AGAIN | twice;
+            slot.flags = slot.flags & !(LOST | TWICE | HEARD) | AGAIN | twice;
             slot.path = path;
             slot.order = self.paths.on(path).push(seq, !slot.is(ANSWERED));
             slot.sent_us = now_us;

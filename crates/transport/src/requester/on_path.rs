@@ -15,7 +15,7 @@ use polypath_types::PathId;
 
 /// The number of packets that must overtake one on a path before it is taken to be lost: at first
 /// (RFC 5681: three), and at most, on a path that proves to reorder more.
-const REORDERING_MIN: u32 = 3;
+pub(super) const REORDERING_MIN: u32 = 3;
 const REORDERING_MAX: u32 = 64;
 
 /// A probe never comes earlier than this after progress, because the peer's thread may just not

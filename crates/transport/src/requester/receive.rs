@@ -267,6 +267,7 @@ impl Requester {
         }
         if answer.multipath {
             self.flight.lose_overtaken(false, &mut tally);
+            self.flight.lose_unheard(to, &mut tally);
         }
         self.lose(tally, true, host);
     }

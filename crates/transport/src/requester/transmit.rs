@@ -130,7 +130,7 @@ impl Requester {
 
     /// Sends the next piece of the next work request.
     fn send<H: Host>(&mut self, core: &mut Core, context: &mut SendContext, host: &mut H) -> Step {
-        let answers_out = self.flight.unanswered();
+        let unanswered = self.flight.unanswered();
         let max_rd_atomic = u32::from(core.attr.max_rd_atomic);
         if self.has_failing {
             return Step::Idle;
@@ -141,7 +141,7 @@ impl Requester {
             if core.attr.state == QpState::Sqd {
                 return Step::Idle;
             }
-            if wqe.flags.contains(SendFlags::FENCE) && answers_out > 0 {
+            if wqe.flags.contains(SendFlags::FENCE) && unanswered > 0 {
                 return Step::Idle;
             }
             if answered && max_rd_atomic == 0 {
@@ -154,7 +154,10 @@ impl Requester {
             self.begin(core);
         }
         if answered {
-            if answers_out >= max_rd_atomic {
+            // A peer that joins the parts of a READ counts them once.
+            let joined = self.sq.answered_len() as u32;
+            let outstanding = if core.joins_reads { joined } else { unanswered };
+            if outstanding >= max_rd_atomic {
                 return Step::Idle;
             }
             self.request(core, context, host)
@@ -286,7 +289,7 @@ impl Requester {
             let fits = here + context.window / (mtu + PACKET_COST);
             let whole = fits.min(core.in_flight_max);
             let least = (whole / READ_SHARE).max(READ_MIN_BYTES.div_ceil(mtu));
-            if n < possible.min(least) && !alone {
+            if n < possible.min(least) && here > 0 {
                 return if n < wanted { Step::Blocked } else { Step::Idle };
             }
         } else if context.window < 8 + PACKET_COST && !alone {

@@ -22,6 +22,9 @@ use polypath_types::{Access, Class, PathId, PathTag, Pick, Want};
 const ACKS_COALESCED_MAX: u32 = 32;
 /// The most payload bytes of answers per call of [`Responder::poll`], except for the last burst.
 const POLL_BYTES: u32 = 64 << 10;
+/// The most answers that wait to be sent, without those that were asked for again. Within its reach a peer
+/// has no more requests.
+pub(super) const JOBS_MAX: usize = 1 << 16;
 /// The most answers per call of [`Responder::poll`].
 const POLL_ANSWERS: u32 = 16;
 
@@ -109,6 +112,8 @@ pub(super) struct ReadJob {
     pub(super) fresh: bool,
     /// Whether it was asked for before.
     pub(super) again: bool,
+    /// Whether it continues the READ before it.
+    pub(super) continues: bool,
     pub(super) msn: u32,
     pub(super) reply: Reply,
 }
@@ -116,7 +121,7 @@ pub(super) struct ReadJob {
 impl ReadJob {
     pub(super) fn new(psn: Psn, reth: &Reth, pd: u32, again: bool, msn: u32, reply: Reply) -> Self {
         let Reth { va, rkey, len } = *reth;
-        Self { psn, va, rkey, pd, left: len, fresh: true, again, msn, reply }
+        Self { psn, va, rkey, pd, left: len, fresh: true, again, continues: false, msn, reply }
     }
 
     fn packets(&self, mtu: u32) -> u32 {
@@ -164,6 +169,12 @@ impl Job {
             Self::Read(job) => job.again,
             Self::Atomic { again, .. } => *again,
         }
+    }
+
+    /// Whether it counts against `max_dest_rd_atomic`: a request that is answered for the first time, and is
+    /// not joined to the one before it.
+    pub(super) fn counts(&self) -> bool {
+        !matches!(self, Self::Read(job) if job.continues) && !self.is_again()
     }
 
     /// What it asks the host for a route for.

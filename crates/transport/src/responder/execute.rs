@@ -7,7 +7,7 @@ use polypath_wire::ext::{NakCode, Reth};
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Headers;
 
-use super::answer::{Job, ReadJob, Reply};
+use super::answer::{JOBS_MAX, Job, ReadJob, Reply};
 use super::resources::Resource;
 use super::{Outcome, Refusal, Responder};
 use crate::cause::Cause;
@@ -262,17 +262,25 @@ impl Responder {
         if !core.attr.access.contains(Access::REMOTE_READ) {
             return Err(Refusal::invalid(BadRequest::ReadNotAllowed));
         }
-        self.check_resources(core)?;
+        // Only a multi-path peer asks for a READ in parts, and only such parts are joined.
+        let may_join =
+            reply.multipath && self.resources.would_join(core, self.next, headers, &reth);
+        if !may_join {
+            self.check_resources(core)?;
+        }
         let span = check_remote(core, &reth, Access::REMOTE_READ, host)?;
         let n = reth.len.div_ceil(core.attr.path_mtu).max(1);
-        if n >= 1 << 23 {
+        if n >= 1 << 23 || self.jobs.len() >= JOBS_MAX {
             return Err(Refusal::invalid(BadRequest::ReadTooLong));
         }
+        let continues = may_join && self.resources.join(n, reth.len, &span);
+        if !continues {
+            let resource = Resource::read(self.next, n, headers, reth, core.peer_pd);
+            self.resources.remember(core, resource, span);
+        }
         self.finish_message();
-        let resource = Resource::read(self.next, n, headers, reth, core.peer_pd);
-        self.resources.remember(core, resource, span);
         let job = ReadJob::new(headers.bth.psn, &reth, core.peer_pd, false, self.msn, reply);
-        self.jobs.push_back(Job::Read(job));
+        self.jobs.push_back(Job::Read(ReadJob { continues, ..job }));
         Ok(Outcome::Done(n))
     }
 
@@ -397,7 +405,7 @@ impl Responder {
 
     /// Checks that one more READ or atomic does not exceed what was agreed (IBTA 9.7.4.1.5).
     fn check_resources(&self, core: &Core) -> Result<(), Refusal> {
-        let outstanding = self.jobs.iter().filter(|j| !j.is_again()).count();
+        let outstanding = self.jobs.iter().filter(|job| job.counts()).count();
         if outstanding >= usize::from(core.attr.max_dest_rd_atomic) {
             return Err(Refusal::invalid(BadRequest::TooManyOutstanding));
         }

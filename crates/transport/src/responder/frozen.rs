@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use polypath_wire::ext::{NakCode, Reth};
 use polypath_wire::psn::Psn;
 
-use super::answer::{AckKind, Due, Job, ReadJob, Reply};
+use super::answer::{AckKind, Due, JOBS_MAX, Job, ReadJob, Reply};
 use super::execute::{Inbound, InboundKind};
 use super::reorder::Reorder;
 use super::resources::Resources;
@@ -24,9 +24,6 @@ type Result<T> = core::result::Result<T, ThawError>;
 
 /// No sequence number gets this large.
 const SEQ_MAX: u64 = 1 << 56;
-/// The limit of answers to be sent: there are at most as many as requests, and each may have come
-/// twice.
-const JOBS_MAX: usize = 1 << 10;
 
 fn put_reply(out: &mut Writer, reply: &Reply) {
     out.u32(reply.path.0);
@@ -89,6 +86,7 @@ fn put_job(out: &mut Writer, job: &Job) {
             out.u32(job.pd);
             out.flag(job.fresh);
             out.flag(job.again);
+            out.flag(job.continues);
             out.u32(job.msn);
             put_reply(out, &job.reply);
         }
@@ -116,6 +114,7 @@ fn job(from: &mut Reader<'_>) -> Result<Job> {
                 pd: from.pd()?,
                 fresh: from.flag()?,
                 again: from.flag()?,
+                continues: from.flag()?,
                 msn: from.u32()?,
                 reply: reply(from)?,
             }))
@@ -178,7 +177,7 @@ impl Responder {
         let message = from.option(inbound)?;
         let (complained, waiting, ending) = (from.flag()?, from.flag()?, from.flag()?);
         let due = from.option(due)?;
-        let jobs = from.count(JOBS_MAX, "too many answers are owed")?;
+        let jobs = from.count(2 * JOBS_MAX, "too many answers are owed")?;
         let jobs = (0..jobs).map(|_| job(from)).collect::<Result<VecDeque<Job>>>()?;
         let resources = Resources::thaw(core, from, host)?;
         let reorder = Reorder::thaw(core.psns(REACH) as usize, from, host)?;

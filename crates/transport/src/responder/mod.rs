@@ -33,6 +33,9 @@ pub(crate) use reorder::REORDER_LIMIT;
 use reorder::{Offered, Reorder};
 use resources::{Again, Resources};
 
+/// The most answers that wait to be sent again, unless twice as many READs may be outstanding. What is asked
+/// for beyond that is left out: the peer asks again.
+const AGAIN_MAX: usize = 256;
 /// Sequence numbers start at this plus the first PSN, so that a duplicate's number is never
 /// negative.
 const SEQ_BASE: u64 = 1 << 24;
@@ -352,7 +355,8 @@ impl Responder {
             let mtu = core.attr.path_mtu;
             self.jobs.retain_mut(|j| j.cut(first, mtu));
         }
-        if self.jobs.len() > usize::from(core.attr.max_dest_rd_atomic) * 2 {
+        let again = self.jobs.iter().filter(|job| job.is_again()).count();
+        if again >= AGAIN_MAX.max(usize::from(core.attr.max_dest_rd_atomic) * 2) {
             core.counters.dropped_reorder += 1;
             return;
         }

@@ -20,6 +20,7 @@ use crate::common::Core;
 use crate::frozen::words::{self, put_reth, reth};
 use crate::frozen::{Reader, ThawError, Writer};
 use crate::memory::{Memory, RemoteAccess, RemoteKey, Segment};
+use crate::state::MAX_MESSAGE;
 use polypath_types::Access;
 
 /// At least this many are remembered, even if `max_dest_rd_atomic` is less.
@@ -173,6 +174,49 @@ impl Resources {
         self.list.push_back(resource);
         self.spans.push_back(span);
         self.reach(span);
+    }
+
+    /// Whether a READ with sequence number `first` begins where the latest one ends, so that both are one:
+    /// the peer asks for a long READ in parts.
+    pub(super) fn would_join(
+        &self,
+        core: &Core,
+        first: u64,
+        headers: &Headers,
+        reth: &Reth,
+    ) -> bool {
+        let Some(Resource { first: start, packets, srqn, what: What::Read(read) }) =
+            self.list.back()
+        else {
+            return false;
+        };
+        let Reth { va, rkey, len } = read.reth;
+        start + u64::from(*packets) == first
+            && *srqn == headers.xrc.map(|eth| eth.srqn)
+            && (read.pd, rkey) == (core.peer_pd, reth.rkey)
+            && va.wrapping_add(u64::from(len)) == reth.va
+            && len > 0
+            && reth.len > 0
+            && len.is_multiple_of(core.attr.path_mtu)
+            && u64::from(len) + u64::from(reth.len) <= MAX_MESSAGE
+    }
+
+    /// Joins `packets` of a READ of `len` bytes, in memory at `span`, to the latest one, which
+    /// [`Resources::would_join`] has allowed. Returns false if the memory does not continue that of the
+    /// latest one.
+    pub(super) fn join(&mut self, packets: u32, len: u32, span: &Range<u64>) -> bool {
+        let (Some(latest), Some((from, to))) = (self.list.back_mut(), self.spans.back_mut()) else {
+            return false;
+        };
+        let What::Read(read) = &mut latest.what else { return false };
+        if *from == *to || *to != span.start {
+            return false;
+        }
+        read.reth.len += len;
+        latest.packets += packets;
+        *to = span.end;
+        self.reach((span.start, span.end));
+        true
     }
 
     fn reach(&mut self, (from, to): (u64, u64)) {

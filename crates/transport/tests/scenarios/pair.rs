@@ -113,6 +113,8 @@ pub struct Setup {
     pub multipath: bool,
     /// The reach that both announce.
     pub reach: u32,
+    /// Whether both join the parts of READs.
+    pub joins_reads: bool,
 }
 
 impl Default for Setup {
@@ -137,6 +139,7 @@ impl Default for Setup {
             paths: 1,
             multipath: false,
             reach: 0,
+            joins_reads: false,
         }
     }
 }
@@ -274,7 +277,8 @@ impl Pair {
                 if state == QpState::Rtr {
                     node.qp.set_peer(PeerId(1 - side as u32));
                     node.qp.set_multipath(setup.multipath);
-                    node.qp.set_peer_reach(setup.reach);
+                    let (reach, joins_reads) = (setup.reach, setup.joins_reads);
+                    node.qp.set_peer_abilities(PeerAbilities { reach, joins_reads });
                 }
             }
         }

@@ -45,10 +45,12 @@ fn pair(setup: Setup) -> Pair {
     p
 }
 
-fn setups() -> [Setup; 3] {
+fn setups() -> [Setup; 4] {
     let plain = Setup { max_rd_atomic: 16, max_dest_rd_atomic: 16, ..Setup::default() };
     let several = Setup { multipath: true, paths: 2, ..plain };
-    [plain, several, Setup { mtu: 256, max_rd_atomic: 2, max_dest_rd_atomic: 2, ..plain }]
+    let few = Setup { max_rd_atomic: 2, max_dest_rd_atomic: 2, ..several };
+    let joined = Setup { joins_reads: true, reach: 1 << 20, ..few };
+    [plain, several, joined, Setup { mtu: 256, max_rd_atomic: 2, max_dest_rd_atomic: 2, ..plain }]
 }
 
 /// Posts a READ of `len` bytes and the requests that change them, at once.

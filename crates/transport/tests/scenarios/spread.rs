@@ -1,5 +1,7 @@
 //! Several paths at once: each has its own order, round trips and probes.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use polypath_transport::*;
@@ -12,9 +14,17 @@ const LEN: u32 = 400_000;
 /// What a packet of a whole MTU is charged.
 const FULL: u64 = 1024 + PACKET_COST as u64;
 
+fn short_and_long_setup() -> Setup {
+    let (reach, joins_reads) = (1 << 20, true);
+    Setup { paths: 2, multipath: true, reach, joins_reads, ..Setup::default() }
+}
+
 /// A short and a long path; both ends send by both, one burst each time.
 fn short_and_long(delays: [Duration; 2]) -> Pair {
-    let setup = Setup { paths: 2, multipath: true, reach: 1 << 20, ..Setup::default() };
+    short_and_long_with(short_and_long_setup(), delays)
+}
+
+fn short_and_long_with(setup: Setup, delays: [Duration; 2]) -> Pair {
     let mut p = Pair::new(setup);
     for (link, delay) in p.links.iter_mut().zip(delays) {
         link.delay = delay;
@@ -42,7 +52,6 @@ fn assert_written(p: &Pair) {
 
 /// Drops the packets with a payload that come to host 1 by a path and whose numbers `drops`
 /// contains, counted from 0.
-/// from 0.
 fn drop_by(p: &mut Pair, path: u8, drops: impl Fn(u32) -> bool + 'static) {
     let mut seen = 0;
     p.filter = Some(Box::new(move |to, packet| {
@@ -188,6 +197,90 @@ fn answers_to_reads_come_back_by_the_paths_that_they_were_asked_by() {
         assert!(path.acked > u64::from(LEN) / 8 && path.lost == 0, "{path:?}");
     }
     p.assert_settled();
+}
+
+/// One READ may be outstanding, and yet both paths carry it: its parts count once.
+#[test]
+fn parts_of_one_read_are_asked_for_by_both_paths_at_once() {
+    let mut took = [Duration::ZERO; 2];
+    for (joins_reads, took) in [false, true].into_iter().zip(&mut took) {
+        let few = Setup { max_rd_atomic: 1, max_dest_rd_atomic: 1, ..short_and_long_setup() };
+        let mut p = short_and_long_with(Setup { joins_reads, ..few }, [2 * MS, 2 * MS]);
+        p.nodes[1].write_memory(0, &pattern(LEN as usize, 9));
+        p.nodes[0].host.window = 20_000;
+        let began = p.now;
+        p.nodes[0].post(0, SendOp::Read { va: 0, rkey: ALL }, 0x8_0000, LEN);
+        p.nodes[0].post(1, SendOp::FetchAdd { va: 0, rkey: ALL, add: 1 }, 0x8_0000 - 8, 8);
+        p.run();
+        *took = p.now - began;
+        let good = WcStatus::Success;
+        assert_eq!(p.nodes[0].host.statuses(), [(0, good), (1, good)]);
+        assert_eq!(p.nodes[0].memory(0x8_0000, LEN as usize), pattern(LEN as usize, 9));
+        p.assert_settled();
+    }
+    assert!(took[1] * 3 < took[0] * 2, "{took:?}");
+}
+
+/// Parts that are lost, doubled and late, and a limit of one READ: the answer is that of one READ.
+#[test]
+fn parts_of_a_read_survive_losses() {
+    for seed in 0..40 {
+        let few = Setup { max_rd_atomic: 1, max_dest_rd_atomic: 1, ..short_and_long_setup() };
+        let mut p = short_and_long_with(few, [100 * US, 3 * MS]);
+        p.rng = Rng(seed);
+        for link in &mut p.links {
+            (link.loss, link.duplicate) = (30, 30);
+        }
+        p.nodes[1].write_memory(0, &pattern(LEN as usize, 9));
+        for n in 0..3 {
+            p.nodes[0].post(2 * n, SendOp::Read { va: 0, rkey: ALL }, 0x8_0000, LEN);
+            p.nodes[0].post(2 * n + 1, WRITE, 0x8_0000, LEN / 8);
+        }
+        p.run();
+        let statuses = p.nodes[0].host.statuses();
+        assert!(statuses.iter().all(|(_, s)| *s == WcStatus::Success), "seed {seed}: {statuses:?}");
+        assert_eq!(statuses.len(), 6);
+        assert_eq!(p.nodes[0].memory(0x8_0000, LEN as usize), pattern(LEN as usize, 9));
+        p.assert_settled();
+    }
+}
+
+/// Drops requests of READs that come to host 1, whose numbers `drops` contains, counted from 0. Gives the
+/// number of those that came.
+fn drop_requests(p: &mut Pair, drops: impl Fn(u32) -> bool + 'static) -> Rc<Cell<u32>> {
+    let count = Rc::new(Cell::new(0));
+    let seen = Rc::clone(&count);
+    p.filter = Some(Box::new(move |to, packet| {
+        if to != 1 || !packet.headers.bth.opcode.base().is_read_request() {
+            return true;
+        }
+        seen.set(seen.get() + 1);
+        !drops(seen.get() - 1)
+    }));
+    count
+}
+
+/// All later ones wait for a request that was lost, so waiting for a probe would cost several round trips.
+#[test]
+fn a_lost_request_is_found_when_the_peer_has_a_later_one_of_its_path() {
+    for lost in 0..4 {
+        let setup = Setup { max_rd_atomic: 16, max_dest_rd_atomic: 16, ..short_and_long_setup() };
+        let mut p = short_and_long_with(setup, [100 * US, 5 * MS]);
+        p.nodes[1].write_memory(0, &pattern(LEN as usize, 9));
+        let requests = drop_requests(&mut p, move |n| n == lost);
+        let began = p.now;
+        for n in 0..8u32 {
+            let at = u64::from(n * LEN / 8);
+            p.nodes[0].post(n.into(), SendOp::Read { va: at, rkey: ALL }, 0x8_0000 + at, LEN / 8);
+        }
+        p.run();
+        assert_eq!(p.nodes[0].memory(0x8_0000, LEN as usize), pattern(LEN as usize, 9));
+        let counters = p.nodes[0].qp.counters();
+        assert_eq!((counters.tail_probes, counters.timeouts), (0, 0), "{lost}: {counters:?}");
+        assert!(p.now - began < 35 * MS, "{lost}: {:?}", p.now - began);
+        assert!(requests.get() > 8, "{lost}");
+        p.assert_settled();
+    }
 }
 
 /// A sender that has used up its turn on one path continues on another, whatever it has to send.
