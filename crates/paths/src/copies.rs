@@ -5,6 +5,10 @@ use core::time::Duration;
 use crate::manager::PathManager;
 use polypath_types::{PathId, PeerId, Twin};
 
+/// The bytes that may be on their way by a path while copies are still sent into its queue. Round trips are
+/// long after a process did not run for a moment, too, and the copies of small messages make no queue.
+const COPIES_IN_QUEUE: u32 = 16 << 10;
+
 impl PathManager {
     /// Charges the window of `path` with `bytes` that were sent on it and on another path. It takes them back
     /// when it learns that they are not on their way any more.
@@ -42,7 +46,8 @@ impl PathManager {
     }
 
     /// The path of the copies of packets that cost `bytes` and go to `peer` by another path. It takes none
-    /// while round trips show a queue: a copy must not hold up what others send.
+    /// while round trips show a queue and more than a little is on its way there: a copy must not hold up
+    /// what others send.
     pub(crate) fn twin(&self, peer: PeerId, path: PathId, bytes: u32) -> Option<Twin> {
         let p = self.paths.get(path)?;
         let tag = p.tag()?;
@@ -52,7 +57,8 @@ impl PathManager {
         // All paths end in one receive buffer, in which the first packets go before their copies.
         let left =
             u64::from(association.remote_window).saturating_sub(in_flight + u64::from(bytes));
-        let room = if p.rtt.queues() { 0 } else { p.congestion.room() };
+        let queues = p.rtt.queues() && p.congestion.in_flight() > COPIES_IN_QUEUE;
+        let room = if queues { 0 } else { p.congestion.room() };
         Some(Twin { path, tag, window: u32::try_from(left).unwrap_or(u32::MAX).min(room) })
     }
 

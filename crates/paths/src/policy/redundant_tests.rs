@@ -59,10 +59,11 @@ fn a_full_path_does_not_hold_up_the_other_one() {
     let (mut pair, peer, [main, other]) = redundant(WIDE);
     let full = pair.managers[0].path_window(main);
     pair.sent_now(main, full);
+    pair.sent_now(other, 1000);
     assert_eq!(pair.both(peer), Some((other, Some(main))));
     let twin = pair.route_of(peer, Class::Request, 64).unwrap().twin.unwrap();
     assert_eq!(twin.window, 0, "the copy is left out");
-    pair.sent_now(other, full);
+    pair.sent_now(other, full - 1000);
     assert_eq!(pair.both(peer), None, "both are full");
     assert!(pair.route_of(peer, Class::Urgent, 64).is_some());
 }
@@ -73,8 +74,14 @@ fn a_path_whose_round_trips_show_a_queue_takes_no_copies() {
     for rtt in [MS, MS * 40, MS * 40, MS * 40] {
         pair.managers[0].acked(pair.now, other, 0, Some(rtt));
     }
-    let route = pair.route_of(peer, Class::Request, 64).unwrap();
-    assert_eq!((route.path, route.twin.unwrap().window), (main, 0));
+    let twin = |pair: &mut Pair| {
+        let route = pair.route_of(peer, Class::Request, 64).unwrap();
+        (route.path, route.twin.unwrap().window)
+    };
+    let (path, room) = twin(&mut pair);
+    assert!(path == main && room > 0, "while little is on its way, a copy makes no queue");
+    pair.sent_now(other, 17 << 10);
+    assert_eq!(twin(&mut pair), (main, 0));
 }
 
 #[test]
