@@ -1,5 +1,6 @@
 //! Changes of the rules of how mp devices use their paths ([`polypath_topology::rules`]).
 
+use polypath_ipc::message::rules_fit;
 use polypath_topology::rules::RULES_MAX;
 use polypath_topology::{Bonding, Rule, RuleError, RuleScope, RuleSource};
 
@@ -14,6 +15,11 @@ pub(crate) enum RefusedRule {
         "commands may set at most {RULES_MAX} rules: take some back, as `polypath mp policy` shows them"
     )]
     TooMany,
+    /// All rules together are too long for a message.
+    #[error(
+        "all rules together are too long: name fewer interfaces in their costs, or take some rules back"
+    )]
+    TooLong,
 }
 
 fn is_command(rule: &Rule) -> bool {
@@ -39,11 +45,30 @@ pub(crate) fn set(
     let new = Rule { scope, settings: settings.clone(), source };
     new.check()?;
     let commands = rules.iter().filter(|rule| is_command(rule)).count();
-    match at.and_then(|at| rules.get_mut(at)) {
+    let mut with = rules.clone();
+    match at.and_then(|at| with.get_mut(at)) {
         Some(rule) => rule.settings.prefer(settings),
         None if commands >= RULES_MAX => return Err(RefusedRule::TooMany),
-        None => rules.insert(commands, new),
+        None => with.insert(commands, new),
     }
+    if !rules_fit(&with) {
+        return Err(RefusedRule::TooLong);
+    }
+    *rules = with;
+    Ok(())
+}
+
+/// Replaces the rules of the configuration file.
+///
+/// # Errors
+/// All rules together are too long. The rules stay as they were.
+pub(crate) fn replace_file(rules: &mut Vec<Rule>, of_file: Vec<Rule>) -> Result<(), RefusedRule> {
+    let commands = rules.iter().filter(|rule| is_command(rule));
+    let with: Vec<Rule> = commands.cloned().chain(of_file).collect();
+    if !rules_fit(&with) {
+        return Err(RefusedRule::TooLong);
+    }
+    *rules = with;
     Ok(())
 }
 
@@ -81,8 +106,26 @@ mod tests {
         }
         assert_eq!(text(&rules), ["process 1: active-backup,updelay=1", "process 1: affinity"]);
         set(&mut rules, of_process(2), None).unwrap();
+        let of_file = rules.split_off(1);
+        replace_file(&mut rules, of_file).unwrap();
+        assert_eq!(rules.len(), 2, "the command's stays");
         set(&mut rules, of_process(1), None).unwrap();
         assert_eq!(text(&rules), ["process 1: affinity"], "the file's stays");
+        replace_file(&mut rules, Vec::new()).unwrap();
+        assert_eq!(rules, []);
+    }
+
+    #[test]
+    fn rules_that_are_too_long_together_are_refused() {
+        let costs: Vec<String> = (0..60).map(|n| format!("cost=interface-{n}:9")).collect();
+        let long = bonding(&costs.join(","));
+        let mut rules = Vec::new();
+        let refused = (0..).find_map(|pid| set(&mut rules, of_process(pid), Some(&long)).err());
+        assert_eq!(refused, Some(RefusedRule::TooLong));
+        let before = rules.clone();
+        let file = Rule { source: RuleSource::File { line: 1 }, ..before[0].clone() };
+        assert_eq!(replace_file(&mut rules, vec![file]), Err(RefusedRule::TooLong));
+        assert_eq!(rules, before);
     }
 
     #[test]

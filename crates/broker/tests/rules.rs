@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use common::{PATIENCE, client, in_namespace, run, table_where, wait_for_end};
 use polypath_ipc::{Client, Hello, IpcError};
+use polypath_topology::rules::RULES_MAX;
 use polypath_topology::{Bonding, RuleScope, Table};
 
 /// Set in the environment of the other process.
@@ -76,7 +77,7 @@ fn what_cannot_be_followed_is_refused_and_changes_nothing() {
             let peer = Some(format!("10.0.0.{n}").parse().unwrap());
             let scope = RuleScope { peer, ..RuleScope::default() };
             if let Err(error) = control.set_rule(scope, balance()) {
-                assert_eq!((error.errno(), n), (libc::ENOSPC, 32));
+                assert_eq!((error.errno(), n), (libc::ENOSPC, RULES_MAX));
                 break;
             }
         }
@@ -121,6 +122,56 @@ fn the_rules_of_a_process_end_with_it() {
         other.wait().unwrap();
         let own = format!("process {}: affinity", std::process::id());
         table_where(&mut events, |table| rules(table) == [own.clone()]);
+    });
+}
+
+/// Writes the configuration file of this test's broker.
+fn write_config(text: &str) {
+    let directory = std::env::var("XDG_CONFIG_HOME").unwrap();
+    let directory = std::path::Path::new(&directory).join("polypath");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("config.toml"), text).unwrap();
+}
+
+#[test]
+fn the_file_is_followed_from_the_start_and_again_on_command_unless_it_has_a_mistake() {
+    const NAME: &str =
+        "the_file_is_followed_from_the_start_and_again_on_command_unless_it_has_a_mistake";
+    in_namespace(NAME, || {
+        write_config("[mp]\npolicy = \"balance\"\n");
+        let mut control = client("roce:lo");
+        assert_eq!(rules(&control.table().unwrap()), ["everything: balance"]);
+        let (mut events, _) = client("roce:lo").subscribe().unwrap();
+        let of_process = of_process(std::process::id());
+        control.set_rule(of_process, Some(bonding("redundant"))).unwrap();
+        write_config("[[rule]]\nprogram = \"rping\"\npolicy = \"affinity\"\n");
+        control.reload_config().unwrap();
+        let command = format!("process {}: redundant", std::process::id());
+        let both = [command.clone(), "program rping: affinity".to_owned()];
+        table_where(&mut events, |table| rules(table) == both);
+        write_config("[mp]\npolicy = \"balanced\"\n");
+        let error = control.reload_config().unwrap_err();
+        assert_eq!(error.errno(), libc::EINVAL);
+        assert!(error.to_string().contains("config.toml, line 2: policy is `balanced`"), "{error}");
+        assert_eq!(rules(&control.table().unwrap()), both);
+        let config = control.status().unwrap().broker.config;
+        assert!(config.path.ends_with("polypath/config.toml"), "{config:?}");
+        assert!(config.error.contains("line 2"), "{config:?}");
+        write_config("");
+        control.reload_config().unwrap();
+        assert_eq!(rules(&control.table().unwrap()), [command]);
+        assert_eq!(control.status().unwrap().broker.config.error, "");
+    });
+}
+
+#[test]
+fn a_broker_starts_although_its_file_has_a_mistake() {
+    in_namespace("a_broker_starts_although_its_file_has_a_mistake", || {
+        write_config("[mp\n");
+        let mut control = client("roce:lo");
+        assert_eq!(rules(&control.table().unwrap()), [""; 0]);
+        let error = control.status().unwrap().broker.config.error;
+        assert!(error.contains("config.toml, line 1: "), "{error}");
     });
 }
 

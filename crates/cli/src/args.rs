@@ -38,6 +38,7 @@ pub(crate) enum Command {
     Path(Path),
     Mp(Mp),
     Qp(Qp),
+    Config(Config),
     Ping(Ping),
     Doctor(Doctor),
     Broker(Broker),
@@ -317,6 +318,51 @@ pub(crate) struct QpPolicy {
     /// The process that it is of, to be sure
     #[arg(long, value_name = "PID")]
     pub(crate) process: Option<u32>,
+}
+
+/// Check the configuration file, or let the broker read it again
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+The file is $POLYPATH_CONFIG (an absolute path); or else, if it exists, $XDG_CONFIG_HOME/polypath/config.toml,
+which is in ~/.config without that variable; or else /etc/polypath/config.toml. The broker reads it when it
+starts, with the environment of the program that starts it. Of a file with a mistake nothing is followed.
+
+A command (`polypath mp policy`) goes before POLYPATH_MP, and that before the file.
+
+Examples:
+  polypath config check              the file that would be read
+  polypath config check new.toml     another one
+  polypath config reload             after a change
+
+  [mp]                               # settings for everything
+  policy = \"balance\"
+
+  [[rule]]                           # for peers in this subnet
+  peer = \"10.0.1.0/24\"
+  policy = \"affinity\"
+  affinity = \"round-robin\"
+
+  [[rule]]                           # for a program, and a device
+  program = \"ib_write_bw\"
+  device = \"mp0\"
+  policy = \"active-backup\"
+  primary = \"eth1\"
+
+Exit status: 1 if the file has a mistake, or no broker runs.")]
+pub(crate) struct Config {
+    #[command(subcommand)]
+    pub(crate) action: ConfigAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigAction {
+    /// Read the file, and say what it means, or what is wrong in which line
+    Check {
+        /// The file, if not the one that the broker would read
+        file: Option<PathBuf>,
+    },
+    /// Let the broker read the file again; if it has a mistake, what was in force stays
+    Reload,
 }
 
 /// A change of how paths are used.

@@ -55,6 +55,10 @@ const ENVIRONMENT: &[(&str, &str)] = &[
          primary_reselect=always|better|failure, updelay=MS, downdelay=MS.",
     ),
     (
+        "POLYPATH_CONFIG",
+        "The configuration file, an absolute path; see FILES. The broker reads it when it starts.",
+    ),
+    (
         "POLYPATH_LOG",
         "1: log everything that happens to standard error. Unset: log only settings without effect, and why \
          there are no devices. 0: log nothing.",
@@ -69,11 +73,17 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "POLYPATH_LIBRARY",
         "Absolute path of libpolypath.so, for `polypath run` and `polypath doctor`.",
     ),
+    ("XDG_CONFIG_HOME", "Where the configuration file is, see FILES."),
     ("XDG_STATE_HOME", "Where the broker's log goes, see FILES."),
 ];
 
 const FILES: &[(&str, &str)] = &[
     ("PREFIX/lib/libpolypath.so", "The library that `polypath run` preloads."),
+    (
+        "$XDG_CONFIG_HOME/polypath/config.toml",
+        "The configuration file, if POLYPATH_CONFIG names no other; see polypath-config(1). Without \
+         XDG_CONFIG_HOME: ~/.config/polypath/config.toml. If there is none: /etc/polypath/config.toml.",
+    ),
     (
         "$XDG_STATE_HOME/polypath/broker.log",
         "The log of a broker that was started by a program. Without XDG_STATE_HOME: \

@@ -49,8 +49,15 @@ struct Broker {
     interfaces: Vec<Interface>,
     /// The selectors given to `polypath path down`.
     paths_down: Vec<String>,
+    config: Config,
     rules: Vec<Rule>,
     counters: Counters,
+}
+
+#[derive(Debug, Serialize)]
+struct Config {
+    path: String,
+    error: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -253,6 +260,7 @@ impl From<ipc::BrokerStatus> for Broker {
             slots: list(status.slots),
             cm_ids: list(status.cm_ids),
             interfaces: list(status.table.ports),
+            config: Config { path: status.config.path, error: status.config.error },
             rules: list(status.table.rules),
             paths_down: status.table.down.iter().map(ToString::to_string).collect(),
             counters,

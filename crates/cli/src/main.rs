@@ -4,6 +4,7 @@
 //! which help, shell completions and man pages are generated.
 
 mod args;
+mod config;
 mod devices;
 mod docs;
 mod doctor;
@@ -45,6 +46,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Path(path) => path::run(path.action),
         Command::Mp(args::Mp { action: args::MpAction::Policy(policy) }) => policy::mp(&policy),
         Command::Qp(args::Qp { action: args::QpAction::Policy(policy) }) => policy::qp(&policy),
+        Command::Config(config) => config::run(config.action),
         Command::Ping(ping) => ping::run(&ping),
         Command::Broker(arguments) => broker(&arguments),
         Command::Doctor(doctor) => doctor::run(&doctor),

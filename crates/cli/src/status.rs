@@ -211,6 +211,9 @@ fn render(user: u32, status: &Status, verbose: bool) -> String {
     for selector in &broker.table.down {
         text += &format!("  paths taken down by hand: {selector}\n");
     }
+    if !broker.config.error.is_empty() {
+        text += &format!("  configuration file not followed: {}\n", broker.config.error);
+    }
     for rule in &broker.table.rules {
         text +=
             &format!("  rule ({}): {}: {}\n", Origin::from(rule.source), rule.scope, rule.settings);
@@ -368,8 +371,8 @@ fn counters<'a>(head: &str, list: impl Iterator<Item = (&'a Descriptor, u64)>) -
 pub(crate) mod tests {
     use super::*;
     use polypath_ipc::status::{
-        BrokerStatus, ClientStatus, CmIdStatus, LaneStatus, PathStatus, PeerStatus, PolicyStatus,
-        SlotStatus,
+        BrokerStatus, ClientStatus, CmIdStatus, ConfigStatus, LaneStatus, PathStatus, PeerStatus,
+        PolicyStatus, SlotStatus,
     };
     use polypath_telemetry::{
         BrokerCounters, CmCounters, Event, InterfaceName, PathCounters, PathName, QpCounters,
@@ -480,6 +483,10 @@ pub(crate) mod tests {
                     down: vec!["eth1".parse().unwrap()],
                     rules: vec![rule],
                     ..Table::default()
+                },
+                config: ConfigStatus {
+                    path: "/etc/polypath/config.toml".into(),
+                    error: String::new(),
                 },
                 counters: BrokerCounters { clients_accepted: 4, ..BrokerCounters::default() },
                 cm_counters: CmCounters { mads_sent: 5, ..CmCounters::default() },

@@ -1,7 +1,10 @@
 //! Policies by which the data of an unmodified program uses all paths.
 
-use polypath_e2e::{Error, Host, Lab, PATIENT, Running, share, until};
-use std::time::Duration;
+use polypath_e2e::{
+    Direction, Error, Finished, Host, Lab, PATIENT, Running, Scratch, compile_c, share, until,
+};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Fewer bytes than this by a path are probes and answers, not the program's data.
@@ -178,4 +181,126 @@ fn a_rule_goes_before_the_environment_of_a_program_that_starts_later() -> Result
     wait_carriers(host, &client, 2)?;
     host.polypath(&["mp", "policy", "default"])?.expect_line("active-backup (POLYPATH_MP)")?;
     wait_carriers(host, &client, 1)
+}
+
+/// The configuration file is followed from the start, and again on command.
+#[test]
+fn a_running_program_follows_the_configuration_file() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let words = ["ib_write_bw", "--run_infinitely"];
+    let server = lab.host(0).verbs(words).spawn()?;
+    server.wait_tcp_listen(18515, LIMIT)?;
+    let (meet, host) = (lab.host(0).ipv4(0), lab.host(1));
+    let scratch = Scratch::new("config")?;
+    let write = |text: &str| scratch.write("config.toml", text.as_bytes()).map(drop);
+    let path = scratch.path("config.toml");
+    let rule =
+        |policy: &str| format!("[[rule]]\nprogram = \"ib_write_bw\"\npolicy = \"{policy}\"\n");
+    write(&rule("balance"))?;
+    let client = host.verbs(words.into_iter().chain([meet.as_str()]));
+    let client = client.env("POLYPATH_CONFIG", &path).spawn()?;
+    wait_carriers(host, &client, 2)?;
+    host.polypath(&["mp", "policy"])?.expect_line("balance (configuration file, line 1)")?;
+    write(&rule("active-backup"))?;
+    host.polypath(&["config", "reload"])?.expect_line("1 rule in force")?;
+    wait_carriers(host, &client, 1)?;
+    // A mistake changes nothing.
+    write(&rule("balanced"))?;
+    let refused = host.polypath(&["config", "reload"]).unwrap_err().to_string();
+    assert!(refused.contains("config.toml, line 3: policy is `balanced`"), "{refused}");
+    let status = host.status()?;
+    let policy = &status["processes"][0]["peers"][0]["policy"];
+    assert_eq!(policy["name"], "active-backup", "{status}");
+    Ok(())
+}
+
+/// Numbers that look random (xorshift64*), from a seed that a failure names.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % most
+    }
+
+    fn of<T: Copy>(&mut self, list: &[T]) -> T {
+        list[self.below(list.len())]
+    }
+}
+
+/// Changes something about how the paths of a host's program are used.
+fn change_something(dice: &mut Dice, host: &Host, peer: &str, pid: &str) -> Result<(), Error> {
+    let policies = [
+        "active-backup",
+        "balance",
+        "affinity",
+        "affinity,affinity=round-robin",
+        "redundant",
+        "default",
+    ];
+    let policy = dice.of(&policies);
+    let qpn = queue_pair(host)?;
+    let arguments: &[&str] = match dice.below(6) {
+        0 | 1 => &["mp", "policy", policy],
+        2 => &["mp", "policy", policy, "--process", pid],
+        3 => &["mp", "policy", policy, "--peer", peer],
+        4 => &["qp", "policy", &qpn, policy],
+        _ => &[
+            "mp",
+            "policy",
+            dice.of(&["primary=eth0", "primary=eth1", "primary_reselect=failure"]),
+        ],
+    };
+    host.polypath(arguments).map(drop)
+}
+
+/// Runs our own program, which checks that each of its additions, messages, writes and reads is executed
+/// once and in order, while policies change at random and one link after the other is cut.
+#[test]
+fn nothing_is_lost_or_doubled_under_random_changes() -> Result<(), Error> {
+    const WORK: Duration = Duration::from_secs(12);
+    let _share = share(PATIENT);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/exact.c");
+    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    let lab = Lab::new()?;
+    let server = lab.host(0).verbs([&*program, "-s", "7000"]).spawn()?;
+    server.wait_tcp_listen(7000, LIMIT)?;
+    let seconds = (WORK + Duration::from_secs(4)).as_secs().to_string();
+    let words = [&*program, "-c", &lab.host(0).ipv4(1), "7000", &seconds];
+    let client = lab.host(1).verbs(words).spawn()?;
+    client.wait_line("connected", LIMIT)?;
+    lab.wait_traffic(&[&client, &server], 100_000, LIMIT)?;
+    let seed = u64::from(std::process::id()) << 20 | 0x5eed;
+    println!("seed {seed}");
+    let mut dice = Dice(seed);
+    let pids = [&server, &client].map(|running| running.id().to_string());
+    let end = Instant::now() + WORK;
+    let (mut changes, mut cut) = (0, None);
+    while Instant::now() < end {
+        let host = dice.below(2);
+        let peer = lab.host(1 - host).ipv4(1);
+        change_something(&mut dice, lab.host(host), &peer, &pids[host])?;
+        changes += 1;
+        if dice.below(8) == 0 {
+            match cut.take() {
+                Some(link) => lab.heal(link)?,
+                None => {
+                    let link = dice.below(2);
+                    lab.cut(link, Direction::Both)?;
+                    cut = Some(link);
+                }
+            }
+        }
+    }
+    cut.map_or(Ok(()), |link| lab.heal(link))?;
+    println!("{changes} changes");
+    let client = client.finish(LIMIT)?.expect_success()?;
+    let server = server.finish(LIMIT)?.expect_success()?;
+    let last = |finished: &Finished| finished.lines.last().map(|line| line.text.clone());
+    assert_eq!(last(&client), last(&server), "both count the same rounds");
+    assert!(changes > 50, "only {changes} changes");
+    Ok(())
 }

@@ -282,6 +282,14 @@ impl Client {
         self.done(&Request::SetRule { scope, settings })
     }
 
+    /// Lets the broker read the configuration file again.
+    ///
+    /// # Errors
+    /// Those of [`call`](Self::call); `EINVAL` if the file has a mistake. The text names its line.
+    pub fn reload_config(&mut self) -> Result<(), IpcError> {
+        self.done(&Request::ReloadConfig)
+    }
+
     /// Sends a ping to another host, and waits for the result.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use polypath_telemetry::Occurrence;
-use polypath_topology::{Bonding, PathSelector, RuleScope, Table};
+use polypath_topology::{Bonding, PathSelector, Rule, RuleScope, Table};
 
 use crate::error::IpcError;
 use crate::status::{BrokerStatus, ProcessStatus};
@@ -19,11 +19,20 @@ use crate::status::{BrokerStatus, ProcessStatus};
 mod shape;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;
 
 /// Longest message in bytes. Well below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
 pub const MESSAGE_MAX: usize = 128 * 1024;
+
+/// The most bytes that the rules of a table may take in a message, so that the whole table fits.
+const RULES_BYTES_MAX: usize = 6 * 1024;
+
+/// Whether the rules of a table are short enough for a message.
+#[must_use]
+pub fn rules_fit(rules: &[Rule]) -> bool {
+    encode(&rules).is_ok_and(|bytes| bytes.len() <= RULES_BYTES_MAX)
+}
 
 /// Longest program name or selection string in a [`Hello`], in bytes; the broker refuses longer.
 pub const TEXT_MAX: usize = 1024;
@@ -199,6 +208,9 @@ pub enum Request {
         /// these back.
         settings: Option<Bonding>,
     },
+    /// Reads the configuration file again. Answer: [`Reply::Done`], or an error with `EINVAL` if the file
+    /// has a mistake; then what was in force stays.
+    ReloadConfig,
     /// Ends the broker. Answer: [`Reply::Done`], or an error with `EBUSY` if other processes are
     /// connected and `force` is not set.
     Shutdown {
@@ -355,11 +367,11 @@ mod tests {
     use std::time::Duration;
 
     use polypath_topology::gids::CHOSEN_TABLES_MAX;
-    use polypath_topology::rules::{DELAY_MAX, DEVICE_MAX, PROGRAM_MAX, RULES_MAX};
+    use polypath_topology::rules::{DELAY_MAX, DEVICE_MAX, PROGRAM_MAX};
     use polypath_topology::table::{ADDRESSES_MAX, DOWN_MAX, PORTS_MAX};
     use polypath_topology::{
-        Address, GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable, PROVIDERS, Port, Rule,
-        RuleSource, Subnet,
+        Address, GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable, PROVIDERS, Port, RuleSource,
+        Subnet,
     };
 
     use super::shape::shape;
@@ -404,7 +416,7 @@ mod tests {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
             }
         }
-        const DECLARED: (u32, u64) = (16, 13738906012509523676);
+        const DECLARED: (u32, u64) = (17, 9629833545180520747);
         assert_eq!((VERSION, hash), DECLARED, "count VERSION up, and write both here");
     }
 
@@ -464,13 +476,18 @@ mod tests {
             },
             source: RuleSource::File { line: u32::MAX },
         };
+        let mut rules = Vec::new();
+        while rules_fit(&rules) {
+            rules.push(rule.clone());
+        }
+        assert!(rules.pop().is_some());
         let table = Table {
             generation: u64::MAX,
             ports: vec![full; PORTS_MAX],
             omitted: u32::MAX,
             gid_tables,
             down: vec![PathSelector::Pair(ip(0), ip(1)); DOWN_MAX],
-            rules: vec![rule; 2 * RULES_MAX],
+            rules,
         };
         let push = Push::Table(Box::new(table));
         assert_eq!(decode::<Push>(&encode(&push).unwrap()).unwrap(), push);

@@ -40,12 +40,24 @@ pub struct BrokerStatus {
     pub slots: Vec<SlotStatus>,
     /// The identifiers of the connection manager.
     pub cm_ids: Vec<CmIdStatus>,
-    /// Interfaces, addresses, GID tables, paths down by hand.
+    /// Interfaces, addresses, GID tables, paths down by hand, rules.
     pub table: Table,
+    /// The configuration file.
+    pub config: ConfigStatus,
     /// The broker's counters.
     pub counters: BrokerCounters,
     /// The counters of its connection manager.
     pub cm_counters: CmCounters,
+}
+
+/// The configuration file, as the broker last read it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigStatus {
+    /// The file, which need not exist.
+    pub path: String,
+    /// The mistake for which it is not followed, with the file, the line and the cure; empty if there is
+    /// none. The rules of the last file without a mistake are in force.
+    pub error: String,
 }
 
 /// The number of clients and CM ids in one part of the broker's status. Each takes less than 300
@@ -80,6 +92,8 @@ impl BrokerStatus {
                 cut_to(text, CLIENT_TEXT_MAX);
             }
         }
+        cut(&mut self.config.path);
+        cut_to(&mut self.config.error, ERROR_MAX);
         let mut parts = Vec::new();
         while !self.clients.is_empty() || !self.slots.is_empty() || !self.cm_ids.is_empty() {
             parts.push(Self {

@@ -61,8 +61,11 @@ impl Rule {
             return Err(RuleError::Delay);
         }
         let check = |what, name: &Option<String>, max, write| match name {
-            Some(name) if name.is_empty() || name.len() > max => {
-                Err(RuleError::Name { what, name: name.chars().take(80).collect(), write })
+            Some(name)
+                if name.is_empty() || name.len() > max || name.contains(char::is_control) =>
+            {
+                let name = name.chars().take(80).flat_map(char::escape_debug).collect();
+                Err(RuleError::Name { what, name, write })
             }
             _ => Ok(()),
         };
@@ -73,12 +76,18 @@ impl Rule {
             "write what `ps -o comm` shows, at most 15 bytes",
         )?;
         check("an mp device", device, DEVICE_MAX, "write mp0 or mp:eth0+eth1")?;
-        check("an interface", &self.settings.primary, INTERFACE_MAX, "write one such as eth0")?;
         if self.settings.costs.len() > COSTS_MAX {
             return Err(RuleError::Costs);
         }
-        for (name, _) in &self.settings.costs {
-            check("an interface", &Some(name.clone()), INTERFACE_MAX, "write one such as eth0")?;
+        // What is joined by commas could not be told apart.
+        let odd = |c: char| c.is_whitespace() || matches!(c, ',' | '/' | ':');
+        let costs = self.settings.costs.iter().map(|(name, _)| name);
+        for name in self.settings.primary.iter().chain(costs) {
+            let (what, write) = ("an interface", "write one such as eth0");
+            check(what, &Some(name.clone()), INTERFACE_MAX, write)?;
+            if name.contains(odd) {
+                return Err(RuleError::Name { what, name: name.clone(), write });
+            }
         }
         if let Some(name) = device.as_ref().filter(|name| !is_mp(name)) {
             let write = "write mp0 or mp:eth0+eth1, because other devices use one path only";
@@ -131,6 +140,8 @@ mod tests {
             ("device=roce0", "balance", "write mp0 or mp:eth0+eth1, because"),
             ("device=mpx", "balance", "write mp0"),
             ("program=a-name-of-sixteen", "balance", "at most 15 bytes"),
+            ("", "primary=a b", "such as eth0"),
+            ("program=a\nb", "balance", "`a\\nb` is no name of a program"),
             ("", "updelay=3600001", "at most 3600000 ms"),
             ("", "primary=an-interface-name-too-long", "such as eth0"),
         ] {

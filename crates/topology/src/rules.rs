@@ -16,7 +16,7 @@ use crate::bonding::{AffinityRule, Bonding, Policy};
 use crate::subnet::Subnet;
 
 /// The largest number of rules that commands may set, and as many that the configuration file may have.
-pub const RULES_MAX: usize = 32;
+pub const RULES_MAX: usize = 24;
 
 /// The longest program name in bytes. The kernel keeps no more of it (`TASK_COMM_LEN` − 1).
 pub const PROGRAM_MAX: usize = 15;

@@ -15,7 +15,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use polypath_cm::{ClientId, Cm, CmConfig};
+use polypath_config::Location;
 use polypath_ipc::message::{self, MESSAGE_MAX, Push};
+use polypath_ipc::status::ConfigStatus;
 use polypath_telemetry::BrokerCounters;
 use polypath_topology::Table;
 
@@ -71,6 +73,8 @@ pub(crate) struct Broker {
     pings: Pings<pings::PingSocket>,
     counters: BrokerCounters,
     chronicle: Chronicle,
+    /// The configuration file as it was last read.
+    config: ConfigStatus,
     started: Duration,
     idle_timeout: Option<Duration>,
     /// `None` if it can't be started. Then nothing takes the broker's place if it is killed.
@@ -99,6 +103,7 @@ impl Broker {
     ) -> Result<Self, Error> {
         let setup = |source| Error::Io { doing: "setting up", source };
         let mut table = Table::default();
+        let takes_over = handover.is_some();
         let slots = match handover {
             None => Slots::new(random())?,
             Some(mut handover) => {
@@ -122,6 +127,7 @@ impl Broker {
             pings: Pings::default(),
             counters: BrokerCounters::default(),
             chronicle: Chronicle::default(),
+            config: ConfigStatus::default(),
             started: now(),
             idle_timeout,
             keeper,
@@ -142,6 +148,13 @@ impl Broker {
             broker.epoll.add(fd, token, Interest::Read).map_err(setup)?;
         }
         broker.watch_orphans();
+        // One that takes over has the rules of the table. A file that was changed since then waits for a
+        // command.
+        if takes_over {
+            broker.config.path = Location::find().path.display().to_string();
+        } else if let Err(error) = broker.read_config() {
+            log!("no rules of the configuration file are in force: {error}");
+        }
         broker.inform_keeper();
         Ok(broker)
     }

@@ -158,6 +158,7 @@ impl Broker {
                 reply(Reply::Table(Box::new(self.host.table().clone())))
             }
             Request::Path { selector, up } => self.set_path(&selector, up),
+            Request::ReloadConfig => self.reload_config(),
             Request::SetRule { scope, settings } => self.set_rule(scope, settings.as_ref()),
             Request::Shutdown { force } => self.shut_down(id, force),
             Request::Ping => reply(Reply::Done),
@@ -391,6 +392,7 @@ impl Broker {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_ms: (now() - self.started).as_millis() as u64,
             table: self.host.table().clone(),
+            config: self.config.clone(),
             counters: self.all_counters(),
             cm_counters: *self.cm.counters(),
             ..BrokerStatus::default()

@@ -1,6 +1,11 @@
-//! Rules of how mp devices use their paths: commands set them, and each process is told.
+//! Rules of how mp devices use their paths: commands and the configuration file set them, and each process is
+//! told.
 
+use std::convert::Infallible;
+
+use polypath_config::Location;
 use polypath_ipc::message::Reply;
+use polypath_ipc::status::ConfigStatus;
 use polypath_telemetry::Event;
 use polypath_topology::{Bonding, RuleScope};
 
@@ -19,7 +24,7 @@ impl Broker {
         let changed = changed.map_err(|error| {
             let errno = match error {
                 RefusedRule::Wrong(_) => libc::EINVAL,
-                RefusedRule::TooMany => libc::ENOSPC,
+                RefusedRule::TooMany | RefusedRule::TooLong => libc::ENOSPC,
             };
             Refusal::new(errno, error.to_string())
         })?;
@@ -28,6 +33,44 @@ impl Broker {
             self.happened(Event::RuleChanged { scope: text, settings: said });
             self.push_table();
         }
+        reply(Reply::Done)
+    }
+
+    /// Reads the configuration file. If it has a mistake, what was in force stays.
+    ///
+    /// # Errors
+    /// The mistake, as text.
+    pub(super) fn read_config(&mut self) -> Result<(), String> {
+        let location = Location::find();
+        let path = location.path.display().to_string();
+        let followed = self.follow(&location, &path);
+        let error = followed.clone().err().unwrap_or_default();
+        self.config = ConfigStatus { path, error };
+        followed
+    }
+
+    fn follow(&mut self, location: &Location, path: &str) -> Result<(), String> {
+        let of_file = polypath_config::load(location).map_err(|error| error.to_string())?;
+        let settings = match of_file.len() {
+            1 => "1 rule".to_owned(),
+            count => format!("{count} rules"),
+        };
+        let changed = self.host.change_rules(|all| rules::replace_file(all, of_file));
+        if changed.map_err(|error| format!("{path}: {error}"))? {
+            let scope = format!("configuration file {path}");
+            log!("{scope}: {settings}");
+            self.happened(Event::RuleChanged { scope, settings });
+            self.push_table();
+        }
+        Ok(())
+    }
+
+    /// Reads the configuration file again because a command says so.
+    pub(super) fn reload_config(&mut self) -> Answer {
+        self.read_config().map_err(|error| {
+            log!("the configuration file is not followed: {error}");
+            Refusal::new(libc::EINVAL, error)
+        })?;
         reply(Reply::Done)
     }
 
@@ -72,11 +115,11 @@ impl Broker {
         {
             return;
         }
-        let forgotten = self.host.change_rules(|all| {
+        let Ok(changed) = self.host.change_rules(|all| {
             rules::forget_process(all, pid);
-            Ok::<(), std::convert::Infallible>(())
+            Ok::<(), Infallible>(())
         });
-        if forgotten == Ok(true) {
+        if changed {
             self.push_table();
         }
     }

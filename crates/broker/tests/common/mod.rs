@@ -38,6 +38,8 @@ pub(crate) fn in_namespace(name: &str, body: impl FnOnce()) {
         .env(INSIDE, name)
         .env("POLYPATH_BROKER_BIN", BROKER)
         .env("XDG_STATE_HOME", &state)
+        .env("XDG_CONFIG_HOME", &state)
+        .env_remove("POLYPATH_CONFIG")
         .output()
         .expect("unshare of util-linux is needed");
     let log = std::fs::read_to_string(state.join("polypath/broker.log")).unwrap_or_default();

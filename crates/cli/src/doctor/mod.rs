@@ -3,6 +3,7 @@
 //! A check is a function that looks at one thing and returns findings. Reading system files and
 //! judging their contents are separate functions, so that the judging can be tested.
 
+mod config;
 mod library;
 mod mtu;
 mod network;
@@ -65,6 +66,7 @@ impl Finding {
 pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, CliError> {
     let mut findings = library::check();
     findings.extend(settings::check());
+    findings.extend(config::check());
     findings.extend(system::check());
     findings.extend(broker(arguments.device.as_deref().unwrap_or_default()));
     let worst = findings.iter().map(|finding| finding.level).max();
@@ -95,6 +97,7 @@ fn broker(device: &str) -> Vec<Finding> {
             findings.extend(network::check(&table, client.selection()));
             if let Ok(status) = client.status() {
                 findings.extend(mtu::queue_pairs(&table, &status.processes));
+                findings.extend(config::followed(&status.broker));
             }
             findings.push(beyond());
         }
