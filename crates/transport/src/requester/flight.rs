@@ -203,13 +203,13 @@ impl Flight {
     /// time.
     #[inline]
     pub(crate) fn just_resent(&self, seq: u64, now_us: u32) -> bool {
-        self.slot(seq).is_some_and(|s| s.is(AGAIN) && self.is_recent(s, now_us))
+        self.slot(seq).is_some_and(|s| s.is(AGAIN) && self.is_younger(s, now_us, 1))
     }
 
-    /// Whether it was sent less than a round trip of its path ago.
-    fn is_recent(&self, slot: &Slot, now_us: u32) -> bool {
+    /// Whether it was sent less than so many round trips of its path ago.
+    fn is_younger(&self, slot: &Slot, now_us: u32, round_trips: u32) -> bool {
         let guard_us = self.paths.get(slot.path).map_or(0, OnPath::guard_us);
-        now_us.wrapping_sub(slot.sent_us) < guard_us
+        now_us.wrapping_sub(slot.sent_us) < guard_us.saturating_mul(round_trips)
     }
 
     /// The round trip of a path in microseconds, if one was measured.

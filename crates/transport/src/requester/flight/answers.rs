@@ -4,6 +4,10 @@ use super::{AGAIN, ANSWERED, DONE, END, Flight, SACKED, TWICE};
 use crate::requester::tally::Tally;
 use polypath_types::PathId;
 
+/// The answer that comes by one path is missed after this many of its round trips, whatever acknowledgements
+/// come by another one meanwhile. A long answer takes longer than the packet that was measured.
+const MISSED_AFTER: u32 = 3;
+
 impl Flight {
     /// One past the last packet of the answer that packet `seq` is part of; one past `seq` if it needs
     /// none.
@@ -18,8 +22,8 @@ impl Flight {
 
     /// Marks as lost the answers before `to` that have not come, except those asked for again a moment
     /// ago, or after the packet whose acknowledgement reports the loss: it may have waited in a queue. The
-    /// acknowledgement came by `from`. It says nothing of what was sent by two paths if that is not the
-    /// first of them.
+    /// acknowledgement came by `from`. It overtakes the answers of longer paths, so it says little of what
+    /// another path brings, and nothing of what was sent by two paths if `from` is not the first of them.
     pub(crate) fn lose_answers(
         &mut self,
         to: u64,
@@ -42,7 +46,9 @@ impl Flight {
                 continue;
             }
             let guarded = slot.is(AGAIN) || !only_resent_are_guarded;
-            let spared = guarded && (asked_later || self.is_recent(slot, now_us))
+            let elsewhere = slot.path != from && !only_resent_are_guarded;
+            let round_trips = if elsewhere { MISSED_AFTER } else { 1 };
+            let spared = guarded && (asked_later || self.is_younger(slot, now_us, round_trips))
                 || slot.is(TWICE) && slot.path != from;
             if slot.is(ANSWERED) && !spared {
                 self.lose(at, tally);

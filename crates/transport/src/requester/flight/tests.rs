@@ -176,3 +176,21 @@ fn an_answer_asked_for_again_is_not_missed_because_of_what_was_sent_before() {
     f.lose_answers(START + 5, PathId(0), long, true, &mut tally);
     assert!(f.any_lost(), "this one went later");
 }
+
+/// Acknowledgements come by a short path while the rest of a long answer is still on a long one.
+#[test]
+fn an_acknowledgement_by_another_path_does_not_miss_a_late_answer() {
+    let (short, long) = (PathId(0), PathId(1));
+    for (from, at_ms, lost) in
+        [(short, 15, false), (short, 29, false), (short, 31, true), (long, 15, true)]
+    {
+        let mut f = Flight::new(START);
+        f.push(long, 1024, ANSWERED | END, 0);
+        f.push(short, 1024, ANSWERED | END, 0);
+        f.paths.suggest_rtt(long, Some(core::time::Duration::from_millis(10)));
+        let mut tally = Tally::default();
+        f.answer(START + 1, &mut tally);
+        f.lose_answers(START + 2, from, at_ms * 1000, false, &mut tally);
+        assert_eq!(f.any_lost(), lost, "by {from:?} after {at_ms} ms");
+    }
+}
