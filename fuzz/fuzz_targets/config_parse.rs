@@ -24,5 +24,5 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(Bonding::parse(&rule.settings.to_string()).as_ref(), Ok(&rule.settings));
     }
     let process = Process { pid: 7, program: "rping", devices: &["mp0".to_owned()] };
-    InForce::of(&rules, &Bonding::default(), &process);
+    let _ = InForce::of(&rules, &Bonding::default(), &process);
 });

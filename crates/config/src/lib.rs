@@ -23,8 +23,8 @@
 //! assert_eq!(rules.unwrap().len(), 3);
 //! ```
 //!
-//! The broker reads the file, and the command checks it. [`parse`] does no I/O and accepts a file as a whole
-//! or not at all; a [`Mistake`] names the line and says what to write.
+//! The broker reads the file, and the command checks it. [`parse()`] does no I/O and accepts a file as a
+//! whole or not at all; a [`Mistake`] names the line and says what to write.
 #![forbid(unsafe_code)]
 
 mod load;
