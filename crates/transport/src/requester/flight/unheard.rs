@@ -8,7 +8,7 @@
 
 use smallvec::SmallVec;
 
-use super::{ANSWERED, DONE, Flight, HEARD, LOST};
+use super::{ANSWERED, DONE, Flight, HEARD, LOST, TWICE};
 use crate::requester::on_path::REORDERING_MIN;
 use crate::requester::tally::Tally;
 use polypath_types::PathId;
@@ -19,6 +19,7 @@ struct Waiting {
     path: PathId,
     order: u32,
     heard: bool,
+    twice: bool,
 }
 
 impl Flight {
@@ -30,13 +31,14 @@ impl Flight {
     }
 
     /// Marks as lost the requests from `from` on, which the peer has not executed, that later ones of the
-    /// same path have overtaken. One is enough, unless the path has proved to reorder packets.
+    /// same path have overtaken. One is enough, unless the path has proved to reorder packets. If a request
+    /// was sent by two paths, the other one may still bring it, so that it is not lost.
     pub(crate) fn lose_unheard(&mut self, from: u64, tally: &mut Tally) {
         if !core::mem::take(&mut self.heard) {
             return;
         }
         let requests = self.not_executed(from.max(self.una));
-        for request in requests.iter().filter(|r| !r.heard) {
+        for request in requests.iter().filter(|r| !r.heard && !r.twice) {
             let later = |r: &&Waiting| {
                 r.heard
                     && r.path == request.path
@@ -61,8 +63,9 @@ impl Flight {
                 continue;
             }
             if !slot.is(DONE | LOST) {
-                let (path, order, heard) = (slot.path, slot.order, slot.is(HEARD));
-                requests.push(Waiting { first: seq, path, order, heard });
+                let (heard, twice) = (slot.is(HEARD), slot.is(TWICE));
+                let (path, order) = (slot.path, slot.order);
+                requests.push(Waiting { first: seq, path, order, heard, twice });
             }
             seq = self.answer_end(seq);
         }
