@@ -35,10 +35,13 @@ impl PathManager {
             || before.costs != usage.costs;
         let peers: Vec<PeerId> = self.peers.iter().map(|(index, _)| index).collect();
         for peer in peers {
+            let before = self.peers.get(peer).and_then(|p| p.policy.mode());
             if self.renew_policies(peer) {
                 self.wake(peer);
             }
-            if prefers_anew {
+            // Each policy has a main path of its own choice.
+            let chooses_anew = self.peers.get(peer).and_then(|p| p.policy.mode()) != before;
+            if prefers_anew || chooses_anew {
                 self.reselect(peer, Reason::Primary);
             }
         }

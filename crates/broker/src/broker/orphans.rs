@@ -27,6 +27,7 @@ impl Broker {
                 Err(error) => {
                     log!("process {pid}, which had lanes, can't be watched: {error}");
                     self.slots.close_orphans_of(pid);
+                    self.forget_rules_of(pid);
                 }
             }
         }

@@ -57,6 +57,22 @@ fn a_queue_pair_that_waits_for_a_full_path_is_woken_by_a_policy_that_knows_anoth
     assert_eq!(pair.managers[0].in_flight(route.path), Some(0));
 }
 
+/// A policy that is chosen later chooses its main path at once, as if it had been chosen first.
+#[test]
+fn another_policy_chooses_the_main_path_anew() {
+    let (mut pair, peer) = pair(Mode::ActiveBackup);
+    let main = pair.managers[0].route(peer).unwrap().path;
+    let ifindex = pair.managers[0].path(main).unwrap().ifindex;
+    let dear = |mode| {
+        let config = Config { costs: vec![(ifindex, 10)], ..Config::default() };
+        Usage { mode, ..Usage::of(&config) }
+    };
+    set(&mut pair, &dear(Mode::ActiveBackup));
+    assert_eq!(pair.managers[0].route(peer).unwrap().path, main, "costs do not matter to it");
+    set(&mut pair, &dear(Mode::Efficient));
+    assert_ne!(pair.managers[0].route(peer).unwrap().path, main, "the cheaper path");
+}
+
 #[test]
 fn the_same_usage_again_changes_nothing_and_wakes_nobody() {
     let mode = Mode::Affinity(AffinityRule::RoundRobin);

@@ -43,6 +43,11 @@ impl SendContext {
         self.twin.is_some() && self.stamp.twin.is_none()
     }
 
+    /// Notes that the copy of the packets that were sent last was not sent.
+    pub(super) fn leave_out_copy(&mut self) {
+        self.stamp.twin = None;
+    }
+
     /// Charges the paths by which packets were sent.
     #[inline]
     pub(super) fn charge<H: Host>(&mut self, cost: u32, host: &mut H) {

@@ -57,7 +57,11 @@ impl Tally {
     pub(crate) fn acked<H: Host>(self, mut rtt: Option<(PathId, Duration)>, host: &mut H) {
         self.each(|path, bytes| {
             let rtt = rtt.take_if(|(measured, _)| *measured == path);
-            host.acked(path, bytes, rtt.map(|(_, rtt)| rtt));
+            // What was sent by two paths is charged to neither of them here, and may have arrived by the
+            // other one: that is no sign of life of this one.
+            if bytes > 0 || rtt.is_some() {
+                host.acked(path, bytes, rtt.map(|(_, rtt)| rtt));
+            }
         });
         // Another path has already acknowledged the bytes of the path that was measured.
         if let Some((path, rtt)) = rtt {

@@ -154,9 +154,10 @@ impl Requester {
             self.begin(core);
         }
         if answered {
-            // A peer that joins the parts of a READ counts them once.
+            // A peer that joins the parts of a READ counts them once, if they are multi-path packets.
             let joined = self.sq.answered_len() as u32;
-            let outstanding = if core.joins_reads { joined } else { unanswered };
+            let joins = core.joins_reads && context.stamp.tag.is_some();
+            let outstanding = if joins { joined } else { unanswered };
             if outstanding >= max_rd_atomic {
                 return Step::Idle;
             }
@@ -235,6 +236,7 @@ impl Requester {
             Err(Failure { status, cause, sent }) => {
                 // The peer acknowledges what was sent, and all before it.
                 if sent > 0 {
+                    context.leave_out_copy();
                     self.note_sent(context, k, sent, total, mtu, host);
                     self.advance_next(k, sent, packets);
                 }

@@ -273,14 +273,13 @@ impl Responder {
         if n >= 1 << 23 || self.jobs.len() >= JOBS_MAX {
             return Err(Refusal::invalid(BadRequest::ReadTooLong));
         }
-        let continues = may_join && self.resources.join(n, reth.len, &span);
-        if !continues {
+        if !(may_join && self.resources.join(n, reth.len, &span)) {
             let resource = Resource::read(self.next, n, headers, reth, core.peer_pd);
             self.resources.remember(core, resource, span);
         }
         self.finish_message();
         let job = ReadJob::new(headers.bth.psn, &reth, core.peer_pd, false, self.msn, reply);
-        self.jobs.push_back(Job::Read(ReadJob { continues, ..job }));
+        self.jobs.push_back(Job::Read(ReadJob { continues: may_join, ..job }));
         Ok(Outcome::Done(n))
     }
 
