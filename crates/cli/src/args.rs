@@ -251,7 +251,8 @@ pub(crate) enum MpAction {
 ///
 /// Queue pairs go on by the new policy at once. Nothing in flight is lost or sent twice because of it.
 /// Programs that start later follow it, too. It goes before POLYPATH_MP, and lasts until it is taken back
-/// by `default`, its process ends, or the broker ends. Without a policy, shows what is in force and why.
+/// by `default`, its process has closed its last device, or the broker ends. Without a policy, shows what is
+/// in force and why.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Policies: active-backup (one path carries the data), balance (all do), affinity (each queue pair keeps to
@@ -299,7 +300,8 @@ pub(crate) enum QpAction {
 
 /// Show or set the policy of a single queue pair, whatever its peer's is
 ///
-/// It is kept by the queue pair's number, until it is taken back by `default`, or the process ends.
+/// It is kept by the queue pair's number, until it is taken back by `default`, or the process has closed its
+/// last device.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
