@@ -7,6 +7,7 @@ use polypath_cm::{ClientId, Device, Environment, Route, RouteQuery};
 use polypath_topology::table::PORTS_MAX;
 use polypath_topology::{
     DeviceSpec, GidEntry, LOCAL_CA_ACK_DELAY, PathSelector, Rule, Selection, Table, devices,
+    same_prefix,
 };
 
 use crate::log::log;
@@ -174,15 +175,6 @@ fn mtu_code(bytes: u32) -> u8 {
     }
 }
 
-fn same_prefix(a: IpAddr, b: IpAddr, len: u8) -> bool {
-    let bits = |ip: IpAddr| match ip {
-        IpAddr::V4(ip) => u128::from(ip.to_bits()) << 96,
-        IpAddr::V6(ip) => ip.to_bits(),
-    };
-    let differing = bits(a) ^ bits(b);
-    a.is_ipv4() == b.is_ipv4() && differing.leading_zeros() >= u32::from(len)
-}
-
 fn needs_scope(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
@@ -296,15 +288,6 @@ mod tests {
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
-    }
-
-    #[test]
-    fn prefixes_compare_within_a_family() {
-        assert!(same_prefix(ip("10.0.0.1"), ip("10.0.0.200"), 24));
-        assert!(!same_prefix(ip("10.0.0.1"), ip("10.0.1.1"), 24));
-        assert!(same_prefix(ip("10.0.0.1"), ip("192.168.0.1"), 0));
-        assert!(!same_prefix(ip("10.0.0.1"), ip("2001:db8::1"), 0));
-        assert!(same_prefix(ip("2001:db8::1"), ip("2001:db8::2"), 64));
     }
 
     #[test]

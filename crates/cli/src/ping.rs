@@ -5,7 +5,7 @@ use crate::error::CliError;
 use crate::text::{count, duration};
 use polypath_ipc::message::{Ping, PingAnswer};
 use polypath_ipc::{Client, Hello, IpcError};
-use polypath_topology::{Port, Table, roce_mtu};
+use polypath_topology::{Port, Table, roce_mtu, same_prefix};
 use serde::Serialize;
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
@@ -97,7 +97,7 @@ fn ways_of(table: &Table, remote: IpAddr, chosen: Option<IpAddr>) -> Vec<Way> {
     }
     for port in table.ports.iter().filter(|port| port.link_up && port.usable()) {
         let near = |address: &&polypath_topology::Address| {
-            !address.tentative && in_subnet(address.ip, remote, address.prefix_len)
+            !address.tentative && same_prefix(address.ip, remote, address.prefix_len)
         };
         if let Some(address) = port.addresses.iter().find(near)
             && !ways.iter().any(|known: &Way| known.ifindex == port.ifindex)
@@ -106,21 +106,6 @@ fn ways_of(table: &Table, remote: IpAddr, chosen: Option<IpAddr>) -> Vec<Way> {
         }
     }
     ways
-}
-
-fn in_subnet(one: IpAddr, other: IpAddr, prefix_len: u8) -> bool {
-    let host_bits = |width: u32| width.saturating_sub(u32::from(prefix_len));
-    match (one, other) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => {
-            let shift = host_bits(32);
-            a.to_bits().checked_shr(shift) == b.to_bits().checked_shr(shift)
-        }
-        (IpAddr::V6(a), IpAddr::V6(b)) => {
-            let shift = host_bits(128);
-            a.to_bits().checked_shr(shift) == b.to_bits().checked_shr(shift)
-        }
-        _ => false,
-    }
 }
 
 /// The result of the pings over one way.

@@ -108,6 +108,16 @@ fn queue_pairs_that_are_hashed_use_all_paths() -> Result<(), Error> {
     all_paths_carry_data("policy=affinity", "16")
 }
 
+/// A program that sends until it is killed.
+const FOR_EVER: [&str; 2] = ["ib_write_bw", "--run_infinitely"];
+
+/// Its server, on host 0.
+fn serve(lab: &Lab) -> Result<Running, Error> {
+    let server = lab.host(0).verbs(FOR_EVER).spawn()?;
+    server.wait_tcp_listen(18515, LIMIT)?;
+    Ok(server)
+}
+
 /// Waits until so many paths of the first host carry data, and no other does.
 fn wait_carriers(host: &Host, client: &Running, carriers: usize) -> Result<(), Error> {
     let mut before: Vec<u64> = Vec::new();
@@ -134,12 +144,10 @@ fn wait_carriers(host: &Host, client: &Running, carriers: usize) -> Result<(), E
 fn the_policy_of_a_running_program_can_be_changed() -> Result<(), Error> {
     let _share = share(PATIENT);
     let lab = Lab::new()?;
-    let words = ["ib_write_bw", "--run_infinitely"];
-    let server = lab.host(0).verbs(words).spawn()?;
-    server.wait_tcp_listen(18515, LIMIT)?;
+    let _server = serve(&lab)?;
     let meet = lab.host(0).ipv4(0);
     let host = lab.host(1);
-    let client = host.verbs(words.into_iter().chain([meet.as_str()])).spawn()?;
+    let client = host.verbs(FOR_EVER.into_iter().chain([meet.as_str()])).spawn()?;
     wait_carriers(host, &client, 1)?;
     let policy = |arguments: &[&str]| host.polypath(&[&["mp", "policy"], arguments].concat());
     let set = policy(&["balance"])?;
@@ -167,16 +175,14 @@ fn the_policy_of_a_running_program_can_be_changed() -> Result<(), Error> {
 fn a_rule_goes_before_the_environment_of_a_program_that_starts_later() -> Result<(), Error> {
     let _share = share(PATIENT);
     let lab = Lab::new()?;
-    let words = ["ib_write_bw", "--run_infinitely"];
-    let server = lab.host(0).verbs(words).spawn()?;
-    server.wait_tcp_listen(18515, LIMIT)?;
+    let _server = serve(&lab)?;
     let meet = lab.host(0).ipv4(0);
     let host = lab.host(1);
     // A program that does nothing, so that there is a broker.
     let keeps = host.verbs(["rping", "-s", "-P"]).spawn()?;
     host.wait_cm_listen(&keeps, 7174, LIMIT)?;
     host.polypath(&["mp", "policy", "balance"])?.expect_line("later ones follow it")?;
-    let client = host.verbs(words.into_iter().chain([meet.as_str()]));
+    let client = host.verbs(FOR_EVER.into_iter().chain([meet.as_str()]));
     let client = client.env("POLYPATH_MP", "policy=active-backup").spawn()?;
     wait_carriers(host, &client, 2)?;
     host.polypath(&["mp", "policy", "default"])?.expect_line("active-backup (POLYPATH_MP)")?;
@@ -188,9 +194,7 @@ fn a_rule_goes_before_the_environment_of_a_program_that_starts_later() -> Result
 fn a_running_program_follows_the_configuration_file() -> Result<(), Error> {
     let _share = share(PATIENT);
     let lab = Lab::new()?;
-    let words = ["ib_write_bw", "--run_infinitely"];
-    let server = lab.host(0).verbs(words).spawn()?;
-    server.wait_tcp_listen(18515, LIMIT)?;
+    let _server = serve(&lab)?;
     let (meet, host) = (lab.host(0).ipv4(0), lab.host(1));
     let scratch = Scratch::new("config")?;
     let write = |text: &str| scratch.write("config.toml", text.as_bytes()).map(drop);
@@ -198,7 +202,7 @@ fn a_running_program_follows_the_configuration_file() -> Result<(), Error> {
     let rule =
         |policy: &str| format!("[[rule]]\nprogram = \"ib_write_bw\"\npolicy = \"{policy}\"\n");
     write(&rule("balance"))?;
-    let client = host.verbs(words.into_iter().chain([meet.as_str()]));
+    let client = host.verbs(FOR_EVER.into_iter().chain([meet.as_str()]));
     let client = client.env("POLYPATH_CONFIG", &path).spawn()?;
     wait_carriers(host, &client, 2)?;
     host.polypath(&["mp", "policy"])?.expect_line("balance (configuration file, line 1)")?;

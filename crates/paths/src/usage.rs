@@ -35,28 +35,34 @@ impl PathManager {
             || before.costs != usage.costs;
         let peers: Vec<PeerId> = self.peers.iter().map(|(index, _)| index).collect();
         for peer in peers {
-            let before = self.peers.get(peer).and_then(|p| p.policy.mode());
-            if self.renew_policies(peer) {
+            let renewed = self.renew_policy(peer);
+            let own_renewed = self.renew_own_policies(peer);
+            if renewed || own_renewed {
                 self.wake(peer);
             }
             // Each policy has a main path of its own choice.
-            let chooses_anew = self.peers.get(peer).and_then(|p| p.policy.mode()) != before;
-            if prefers_anew || chooses_anew {
+            if prefers_anew || renewed {
                 self.reselect(peer, Reason::Primary);
             }
         }
     }
 
-    /// Gives a peer and its queue pairs the policies that the usage names. Returns whether one of them is
-    /// another one than before.
-    fn renew_policies(&mut self, peer: PeerId) -> bool {
+    /// Gives a peer the policy that the usage names. Returns whether it is another one than before.
+    fn renew_policy(&mut self, peer: PeerId) -> bool {
         let Some(p) = self.peers.get_mut(peer) else { return false };
         let mode = self.usage.mode_of(p.key.remote);
         // One from outside of this crate is left alone.
-        let mut renewed = p.policy.mode().is_some_and(|before| before != mode);
+        let renewed = p.policy.mode().is_some_and(|before| before != mode);
         if renewed {
             p.policy = AnyPolicy::of(mode);
         }
+        renewed
+    }
+
+    /// The same for the policies of its queue pairs.
+    fn renew_own_policies(&mut self, peer: PeerId) -> bool {
+        let Some(p) = self.peers.get_mut(peer) else { return false };
+        let mut renewed = false;
         for qpn in &p.qpns {
             let own = self.usage.queue_pairs.get(&qpn.0).copied();
             renewed |= p.own_policies.set(*qpn, own);

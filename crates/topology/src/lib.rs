@@ -54,5 +54,5 @@ pub use rule_check::RuleError;
 pub use rules::{InForce, Rule, RuleScope, RuleSource};
 pub use selection::{Selection, devices};
 pub use selector::{PathSelector, PathSelectorError};
-pub use subnet::{Subnet, SubnetError};
+pub use subnet::{Subnet, SubnetError, same_prefix};
 pub use table::Table;

@@ -43,6 +43,12 @@ impl Subnet {
     }
 }
 
+/// Whether two addresses are of one family and begin with the same `prefix_len` bits.
+#[must_use]
+pub fn same_prefix(a: IpAddr, b: IpAddr, prefix_len: u8) -> bool {
+    masked(a, prefix_len) == masked(b, prefix_len)
+}
+
 /// An address with the bits beyond the prefix cleared.
 fn masked(ip: IpAddr, prefix_len: u8) -> IpAddr {
     match ip {
@@ -102,6 +108,19 @@ mod tests {
 
     fn subnet(text: &str) -> Subnet {
         text.parse().unwrap()
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn prefixes_compare_within_a_family() {
+        assert!(same_prefix(ip("10.0.0.1"), ip("10.0.0.200"), 24));
+        assert!(!same_prefix(ip("10.0.0.1"), ip("10.0.1.1"), 24));
+        assert!(same_prefix(ip("10.0.0.1"), ip("192.168.0.1"), 0));
+        assert!(!same_prefix(ip("10.0.0.1"), ip("2001:db8::1"), 0));
+        assert!(same_prefix(ip("2001:db8::1"), ip("2001:db8::2"), 64));
     }
 
     #[test]

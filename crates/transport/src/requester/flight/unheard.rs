@@ -80,18 +80,18 @@ mod tests {
 
     const PACKETS: u64 = 4;
 
+    fn push_request(f: &mut Flight, path: u32) {
+        for i in 1..=PACKETS {
+            let flags = if i == PACKETS { ANSWERED | END } else { ANSWERED };
+            f.push(PathId(path), 1024, flags, 0);
+        }
+    }
+
     /// Requests of four packets each by these paths, oldest first.
     fn requests(paths: &[u32]) -> Flight {
         let mut f = Flight::new(0);
         for path in paths {
-            for i in 1..=PACKETS {
-                f.push(
-                    PathId(*path),
-                    1024,
-                    if i == PACKETS { ANSWERED | END } else { ANSWERED },
-                    0,
-                );
-            }
+            push_request(&mut f, *path);
         }
         f
     }
@@ -124,9 +124,7 @@ mod tests {
         assert_eq!(hear(&mut f, &[1]), [0]);
         f.resend(0, PACKETS as u32, PathId(0), 0, 0);
         assert_eq!(hear(&mut f, &[1, 2]), []);
-        for i in 1..=PACKETS {
-            f.push(PathId(0), 1024, if i == PACKETS { ANSWERED | END } else { ANSWERED }, 0);
-        }
+        push_request(&mut f, 0);
         assert_eq!(hear(&mut f, &[3]), [0], "it was lost again");
     }
 
