@@ -18,6 +18,8 @@ const PAUSES_APART: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Clock {
     now: Duration,
+    /// When the next deadline was looked at last.
+    seen: Duration,
     /// When the last pause ended.
     awake_since: Duration,
     /// When the first of the pauses in close succession ended.
@@ -43,8 +45,10 @@ impl Clock {
     /// paused since then.
     pub(crate) fn advance(&mut self, now: Duration, due: Option<Duration>) {
         self.reach(now);
-        let missed = |due: &Duration| self.now > *due + PAUSE && self.now > self.awake_since;
-        let Some(due) = due.filter(missed) else { return };
+        // A deadline that was missed may be seen again before it is served. The lane ran when it was seen.
+        let seen = core::mem::replace(&mut self.seen, self.now);
+        let due = due.map(|due| due.max(seen));
+        let Some(due) = due.filter(|due| self.now > *due + PAUSE) else { return };
         if self.now.saturating_sub(self.awake_since) > PAUSES_APART {
             self.pauses_since = self.now;
         }
@@ -115,6 +119,10 @@ mod tests {
             clock.advance(MS * 100, Some(MS * 10));
         }
         assert_eq!(clock.awake(), MS * 10);
+        clock.advance(MS * 103, Some(MS * 10));
+        assert_eq!(clock.awake(), MS * 13, "the lane runs, although what was due is not served yet");
+        clock.advance(MS * 120, Some(MS * 10));
+        assert_eq!(clock.awake(), MS * 13, "a pause of its own");
     }
 
     #[test]
