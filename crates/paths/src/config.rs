@@ -58,10 +58,10 @@ pub enum PrimaryReselect {
 /// How the congestion window of a path is found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionControl {
-    /// By losses, as TCP Reno does (RFC 5681): slow start, additive increase, halved by a loss; but it grows
-    /// beyond 1 MiB only while round trips are short, and respects what the peer's receive buffer takes.
+    /// By losses and marks, as TCP CUBIC does (RFC 9438); but it grows beyond 1 MiB only while round trips are
+    /// short, and respects what the peer's receive buffer takes.
     #[default]
-    Window,
+    Cubic,
 }
 
 /// Settings of a lane's path manager. [`Config::default`] is what users get.
@@ -158,7 +158,7 @@ impl Default for Config {
             silent_after: Duration::from_millis(400),
             hold: Duration::from_secs(15),
             linger: Duration::from_secs(5),
-            congestion: CongestionControl::Window,
+            congestion: CongestionControl::Cubic,
             initial_window: 64 << 10,
             max_window: 128 << 10,
             max_window_found: 1 << 20,

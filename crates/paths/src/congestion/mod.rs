@@ -4,23 +4,23 @@
 //! controller of its own: what several queue pairs send by one path is one flow, and paths know nothing of
 //! each other.
 //!
-//! A new controller is a file beside [`window`], a variant of [`Algorithm`] and one of
+//! A new controller is a file beside [`cubic`], a variant of [`Algorithm`] and one of
 //! [`CongestionControl`], by which settings name it. It is a variant, not a `Box<dyn Controller>`: a
 //! controller is asked for every packet, so the calls should be inlined; it lies within its path, which is
 //! cloned as a whole (the model checker does so for every state); and settings, which are compared and
 //! cloned too, name it by a word. The price is that only this crate can add one, which is where it can be
 //! simulated.
 
+mod cubic;
 mod delivery;
-mod window;
 
 use core::fmt::Debug;
 use core::time::Duration;
 
 use crate::config::{Config, CongestionControl};
 use crate::rtt::Rtt;
+use cubic::Cubic;
 use delivery::Delivery;
-use window::Window;
 
 /// What the peer's receive buffer takes, bytes of payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,10 @@ pub(crate) trait Controller: Clone + Debug {
     /// many such calls within one round trip. `rtt`: a round trip; zero if none was measured.
     fn lost(&mut self, now: Duration, rtt: Duration);
 
+    /// A packet arrived marked: a queue on the way is longer than it should be (RFC 3168). There may be many such
+    /// calls within one round trip.
+    fn marked(&mut self, now: Duration, rtt: Duration);
+
     /// The peer told the size of its receive buffer, or another peer took its place.
     fn set_limits(&mut self, limits: Limits);
 
@@ -78,7 +82,7 @@ pub(crate) trait Controller: Clone + Debug {
 /// The controllers that there are.
 #[derive(Clone, Debug)]
 pub(crate) enum Algorithm {
-    Window(Window),
+    Cubic(Cubic),
 }
 
 impl Algorithm {
@@ -86,8 +90,8 @@ impl Algorithm {
     fn new(config: &Config) -> Self {
         let limits = Limits::of(config);
         match config.congestion {
-            CongestionControl::Window => {
-                Self::Window(Window::new(config.initial_window, limits, config.mtu))
+            CongestionControl::Cubic => {
+                Self::Cubic(Cubic::new(config.initial_window, limits, config.mtu))
             }
         }
     }
@@ -97,39 +101,45 @@ impl Controller for Algorithm {
     #[inline]
     fn window(&self) -> u32 {
         match self {
-            Self::Window(c) => c.window(),
+            Self::Cubic(c) => c.window(),
         }
     }
 
     #[inline]
     fn sent(&mut self, now: Duration, bytes: u32, in_flight: u32) {
         match self {
-            Self::Window(c) => c.sent(now, bytes, in_flight),
+            Self::Cubic(c) => c.sent(now, bytes, in_flight),
         }
     }
 
     #[inline]
     fn acked(&mut self, now: Duration, acked: &Acked<'_>) {
         match self {
-            Self::Window(c) => c.acked(now, acked),
+            Self::Cubic(c) => c.acked(now, acked),
         }
     }
 
     fn lost(&mut self, now: Duration, rtt: Duration) {
         match self {
-            Self::Window(c) => c.lost(now, rtt),
+            Self::Cubic(c) => c.lost(now, rtt),
+        }
+    }
+
+    fn marked(&mut self, now: Duration, rtt: Duration) {
+        match self {
+            Self::Cubic(c) => c.marked(now, rtt),
         }
     }
 
     fn set_limits(&mut self, limits: Limits) {
         match self {
-            Self::Window(c) => c.set_limits(limits),
+            Self::Cubic(c) => c.set_limits(limits),
         }
     }
 
     fn restart(&mut self, initial: u32) {
         match self {
-            Self::Window(c) => c.restart(initial),
+            Self::Cubic(c) => c.restart(initial),
         }
     }
 }
@@ -224,6 +234,11 @@ impl<C: Controller> Congestion<C> {
         }
     }
 
+    /// A packet arrived with a mark of congestion.
+    pub(crate) fn marked(&mut self, now: Duration, rtt: &Rtt) {
+        self.controller.marked(now, rtt.smoothed().unwrap_or_default());
+    }
+
     /// Another receive buffer at the other end.
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         self.controller.set_limits(limits);
@@ -292,6 +307,8 @@ mod tests {
 
         fn lost(&mut self, _: Duration, _: Duration) {}
 
+        fn marked(&mut self, _: Duration, _: Duration) {}
+
         fn set_limits(&mut self, limits: Limits) {
             self.max = limits.max;
             self.window = self.window.min(limits.max);
@@ -346,7 +363,7 @@ mod tests {
     fn settings_choose_the_controller() {
         let config = Config { initial_window: 32 << 10, ..Config::default() };
         let c = Congestion::new(&config);
-        assert!(matches!(c.controller, Algorithm::Window(_)));
+        assert!(matches!(c.controller, Algorithm::Cubic(_)));
         assert_eq!(c.window(), 32 << 10);
     }
 }
