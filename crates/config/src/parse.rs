@@ -8,7 +8,8 @@ use toml::de::{DeString, DeTable, DeValue};
 use crate::mistake::{Mistake, line};
 
 /// The settings, as an error names them.
-const SETTINGS: &str = "policy, affinity, cost, primary, primary_reselect, updelay and downdelay";
+const SETTINGS: &str =
+    "policy, affinity, cost, primary, primary_reselect, updelay, downdelay and ecn";
 
 /// Parses a configuration file.
 ///

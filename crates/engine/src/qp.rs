@@ -160,6 +160,8 @@ impl Qp {
             }
             if request.qp_type == QpType::Ud {
                 state.tell_header_fields()?;
+            } else {
+                state.tell_marks()?;
             }
             let qpn = state.number(number)?;
             let mut qp = polypath_transport::QueuePair::new(config(qpn));

@@ -293,6 +293,11 @@ impl<Q, O: Outside<Q>> Paths for QpHost<'_, Q, O> {
     }
 
     #[inline]
+    fn take_mark(&mut self, path: PathId) -> bool {
+        self.shared.paths.take_mark(path)
+    }
+
+    #[inline]
     fn sent(&mut self, path: PathId, bytes: u32) {
         self.out.charged(self.own, i64::from(bytes));
         self.shared.charged += u64::from(bytes);

@@ -2,12 +2,14 @@
 
 use core::net::IpAddr;
 
-use polypath_paths::{Handled, PathManager, PathTag};
+use polypath_paths::{Handled, PathManager, PathTag, is_marked};
 use polypath_types::{PathId, QpType};
 use polypath_wire::grh::Grh;
+use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Packet;
 use polypath_wire::{DEFAULT_PKEY, MULTICAST_QPN};
 
+use crate::host::Shared;
 use crate::lane::Lane;
 use crate::outside::Outside;
 use crate::table::QpTable;
@@ -126,6 +128,10 @@ impl<Q> Lane<Q> {
                 .paths
                 .classify(peer, arrival.src, arrival.dst, tag, arrival.len)
                 .map_err(|_| Refusal::WrongSource)?;
+            heed_marks(&mut self.shared, path, arrival, packet);
+            if packet.opcode() == Opcode::CNP {
+                return Ok(());
+            }
             out.accepted(&entry.own, path, packet);
             let mut visit = entry.visit(&mut self.shared, out);
             visit.qp.handle_packet(now, packet, path, None, &mut visit.host);
@@ -134,5 +140,34 @@ impl<Q> Lane<Q> {
         entry.blocked = false;
         self.schedule(index, false);
         Ok(())
+    }
+}
+
+/// Takes note of what a packet says of congestion, by itself or by a mark on its way.
+#[inline]
+fn heed_marks(shared: &mut Shared, path: PathId, arrival: &Arrival, packet: &Packet<'_>) {
+    let marked = is_marked(arrival.traffic_class);
+    let told = packet.headers.mp.is_some_and(|mp| mp.is_marked());
+    if marked || told || packet.opcode() == Opcode::CNP {
+        heed(shared, path, marked, packet);
+    }
+}
+
+#[cold]
+fn heed(shared: &mut Shared, path: PathId, marked: bool, packet: &Packet<'_>) {
+    let (now, paths) = (shared.now, &mut shared.paths);
+    let opcode = packet.opcode();
+    let request = opcode.base().is_request();
+    let told =
+        opcode == Opcode::CNP || !request && packet.headers.mp.is_some_and(|mp| mp.is_marked());
+    // Who asked for an answer decides how much is on its way; acknowledgements fill no queue.
+    let answer = marked && opcode.base().is_read_response();
+    if told || answer && opcode.is_mp() {
+        paths.marked(now, path);
+    }
+    match (marked && (request || answer), opcode.is_mp()) {
+        (true, true) if request => paths.request_marked(path),
+        (true, false) => paths.plain_marked(now, path, packet.headers.bth.dest_qpn),
+        _ => {}
     }
 }

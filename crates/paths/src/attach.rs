@@ -97,7 +97,8 @@ impl PathManager {
         peer.detours.remove(&qpn);
         peer.own_policies.set(qpn, self.usage.queue_pairs.get(&qpn.0).copied());
         let (association, multipath) = (peer.association, peer.key.options.multipath);
-        self.qps.insert(qpn, Qp { peer: index, remote_qpn, agreed: false, tell: false, tries: 0 });
+        let (agreed, tell, tries, notified_at) = (false, false, 0, None);
+        self.qps.insert(qpn, Qp { peer: index, remote_qpn, agreed, tell, tries, notified_at });
         // While no queue pair used it, nothing was probed.
         if let Some(index) = association
             && let Some(a) = self.associations.get_mut(index)

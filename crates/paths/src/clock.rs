@@ -120,7 +120,11 @@ mod tests {
         }
         assert_eq!(clock.awake(), MS * 10);
         clock.advance(MS * 103, Some(MS * 10));
-        assert_eq!(clock.awake(), MS * 13, "the lane runs, although what was due is not served yet");
+        assert_eq!(
+            clock.awake(),
+            MS * 13,
+            "the lane runs, although what was due is not served yet"
+        );
         clock.advance(MS * 120, Some(MS * 10));
         assert_eq!(clock.awake(), MS * 13, "a pause of its own");
     }

@@ -124,6 +124,11 @@ pub struct Config {
     /// What we tell peers: whether our queue pairs take requests for parts of a READ for one request
     /// ([`PeerAbilities::joins_reads`]). An older version does not.
     pub joins_reads: bool,
+    /// What we tell peers: whether our answers say that packets came with a mark of congestion
+    /// ([`PeerAbilities::echoes_marks`]). An older version does not.
+    pub echoes_marks: bool,
+    /// Whether packets to peers that echo marks may be marked by the network (RFC 3168).
+    pub ecn: bool,
     /// What the largest packet counts for in [`crate::PathManager::sent`]; the window never falls
     /// below two of them.
     pub mtu: u32,
@@ -135,7 +140,11 @@ impl Config {
 
     /// What we tell peers that we can do.
     pub(crate) fn abilities(&self) -> PeerAbilities {
-        PeerAbilities { reach: self.reach, joins_reads: self.joins_reads }
+        PeerAbilities {
+            reach: self.reach,
+            joins_reads: self.joins_reads,
+            echoes_marks: self.echoes_marks,
+        }
     }
 }
 
@@ -165,6 +174,8 @@ impl Default for Config {
             receive_window: 128 << 10,
             reach: 16 << 20,
             joins_reads: true,
+            echoes_marks: true,
+            ecn: true,
             mtu: 4096 + 128,
         }
     }
@@ -190,6 +201,8 @@ pub struct Usage {
     pub updelay: Duration,
     /// As in [`Config::downdelay`].
     pub downdelay: Duration,
+    /// As in [`Config::ecn`].
+    pub ecn: bool,
 }
 
 impl Usage {
@@ -204,6 +217,7 @@ impl Usage {
             primary_reselect: config.primary_reselect,
             updelay: config.updelay,
             downdelay: config.downdelay,
+            ecn: config.ecn,
         }
     }
 

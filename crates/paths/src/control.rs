@@ -231,6 +231,7 @@ impl PathManager {
             }
             let salt = u32::from(slot) | u32::from(id.0) << 8;
             let address = self.address(local, remote, PathOptions::default(), salt);
+            let address = self.with_ecn(index, address);
             let role = Role::Member { association: index, id };
             let mut path = Path::new(address, role, &self.config);
             path.generation = generation;

@@ -384,7 +384,7 @@ mod tests {
                 peer_qpn: qpn,
                 association,
                 receive_window: 1 << 20,
-                abilities: PeerAbilities { reach: 256, joins_reads: true },
+                abilities: PeerAbilities { reach: 256, joins_reads: true, echoes_marks: true },
                 addresses_version: 1,
                 addresses: Vec::new(),
             };

@@ -31,6 +31,7 @@ mod key;
 mod liveness;
 mod local;
 mod manager;
+mod marks;
 mod membership;
 pub mod message;
 mod path;
@@ -54,6 +55,7 @@ pub use config::{
 pub use manager::{
     MAX_CONTROL_QUEUE, MAX_EVENTS, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager,
 };
+pub use marks::is_marked;
 pub use policy::{Choice, ClonePolicy, MakePolicy, Next, PathSet, Policy};
 pub use polypath_types::{Class, PathId, PathTag, PeerId, Pick, Route, Want};
 pub use types::{

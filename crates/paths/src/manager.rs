@@ -46,6 +46,8 @@ pub(crate) struct Qp {
     /// Whether a HELLO is due although the queue pair is agreed.
     pub(crate) tell: bool,
     pub(crate) tries: u32,
+    /// When the peer was last notified of congestion.
+    pub(crate) notified_at: Option<Duration>,
 }
 
 impl Qp {

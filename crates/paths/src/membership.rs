@@ -155,6 +155,7 @@ impl PathManager {
     /// in flight on it.
     fn first_path(&mut self, index: AssociationId, peer: PeerId, window: u32) {
         let Some(own) = self.peers.get(peer).map(|p| p.own) else { return };
+        let address = self.paths.get(own).map(|path| self.with_ecn(index, path.address));
         let (Some(a), Some(path)) = (self.associations.get_mut(index), self.paths.get_mut(own))
         else {
             return;
@@ -166,6 +167,7 @@ impl PathManager {
         path.generation = 1;
         path.peer_generation = 1;
         path.users += 1;
+        path.address = address.unwrap_or(path.address);
         path.congestion.set_limits(Limits { sure: window, max: window });
         path.probes.next_at = self.clock.now();
         path.probes.interval = Duration::ZERO;
@@ -253,7 +255,7 @@ impl PathManager {
     fn back_to_own(&mut self, peer: PeerId, index: AssociationId) {
         let Some(p) = self.peers.get_mut(peer) else { return };
         p.detours.clear();
-        let own = p.own;
+        let (own, traffic_class) = (p.own, p.key.options.traffic_class);
         if let Some(a) = self.associations.get_mut(index) {
             for slot in a.paths.iter_mut() {
                 if *slot == Some(own) {
@@ -270,6 +272,7 @@ impl PathManager {
         let limits = Limits::of(&self.config);
         if let Some(path) = self.paths.get_mut(own) {
             path.role = Role::Plain { peer };
+            path.address.traffic_class = traffic_class;
             path.forget_twice(self.clock.now());
             path.state = if fault.is_some() { PathState::Down } else { PathState::Up };
             path.reason = fault;

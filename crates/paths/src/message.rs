@@ -24,7 +24,7 @@
 //! | 52 | queue pair of the receiver (4) |
 //! | 56 | the sender's number for the association (4); HELLO: zero |
 //! | 60 | bytes of payload that the sender's receive buffer takes (4) |
-//! | 64 | capabilities (4): bit 0 path sets; bit 1 joins READs; bits 8 to 12 reach, see below |
+//! | 64 | capabilities (4): bit 0 path sets; bit 1 joins READs; bit 4 echoes marks; bits 8 to 12 reach, see below |
 //! | 68 | version of the address list (4) |
 //! | 72 | addresses: 20 bytes each, see below |
 //! | end | HELLO: 16 zero bytes; else authentication code (16) |
@@ -98,6 +98,7 @@ const MAGIC: [u8; 4] = *b"PPTH";
 const VERSION: u8 = 1;
 const CAPABILITY_PATH_SETS: u32 = 1;
 const CAPABILITY_JOINS_READS: u32 = 1 << 1;
+const CAPABILITY_ECHOES_MARKS: u32 = 1 << 4;
 const REACH_SHIFT: u32 = 8;
 const REACH_MASK: u32 = 0x1f;
 const FLAG_ANSWER: u8 = 1;
@@ -220,7 +221,8 @@ impl Hello {
 /// What a peer tells of its abilities, as bits of its capabilities.
 fn bits_of(abilities: PeerAbilities) -> u32 {
     let joins_reads = if abilities.joins_reads { CAPABILITY_JOINS_READS } else { 0 };
-    joins_reads | abilities.reach.checked_ilog2().unwrap_or(0) << REACH_SHIFT
+    let echoes_marks = if abilities.echoes_marks { CAPABILITY_ECHOES_MARKS } else { 0 };
+    joins_reads | echoes_marks | abilities.reach.checked_ilog2().unwrap_or(0) << REACH_SHIFT
 }
 
 fn abilities_of(capabilities: u32) -> PeerAbilities {
@@ -228,7 +230,11 @@ fn abilities_of(capabilities: u32) -> PeerAbilities {
         0 => 0,
         exponent => 1 << exponent,
     };
-    PeerAbilities { reach, joins_reads: capabilities & CAPABILITY_JOINS_READS != 0 }
+    PeerAbilities {
+        reach,
+        joins_reads: capabilities & CAPABILITY_JOINS_READS != 0,
+        echoes_marks: capabilities & CAPABILITY_ECHOES_MARKS != 0,
+    }
 }
 
 /// One path of the leader's table.

@@ -141,6 +141,8 @@ pub(crate) struct Path {
     pub(crate) blocked: bool,
     /// Whether the first progress after a fail-over is to be reported.
     pub(crate) watched: bool,
+    /// Whether the next answer by it says that packets came with a mark of congestion.
+    pub(crate) echo_mark: bool,
     pub(crate) probes: Probes,
     pub(crate) recovering_since: Duration,
     pub(crate) last_progress: Option<Duration>,
@@ -172,6 +174,7 @@ impl Path {
             answers_until: Duration::ZERO,
             blocked: false,
             watched: false,
+            echo_mark: false,
             probes: Probes::default(),
             recovering_since: Duration::ZERO,
             last_progress: None,

@@ -325,7 +325,8 @@ impl fmt::Display for Case {
             write!(f, "link {i}: delay {:?}, jitter {:?}", l.delay, l.jitter)?;
             let (rate, queue) = (l.rate_mbps, l.queue);
             if rate > 0 {
-                write!(f, ", {rate} Mbit/s with {queue} bytes of queue")?;
+                let marks = if l.marks { ", marks" } else { "" };
+                write!(f, ", {rate} Mbit/s with {queue} bytes of queue{marks}")?;
             }
             writeln!(f, "{}", if l.reorders { ", reorders" } else { "" })?;
         }

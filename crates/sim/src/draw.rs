@@ -107,6 +107,11 @@ impl Case {
         away::add(seed, &mut case);
         case.lanes = lanes::draw(seed, case.hosts);
         usage::add(seed, &mut case);
+        // Half of the slow links mark.
+        let mut marks = Rng::new(seed ^ 0x6d61_726b);
+        for link in &mut case.links {
+            link.marks = marks.chance(500) && link.rate_mbps > 0;
+        }
         case
     }
 }
@@ -148,6 +153,7 @@ fn draw_link(rng: &mut Rng, may_reorder: bool) -> LinkPlan {
         reorders: may_reorder && rng.chance(500),
         rate_mbps: if slow { [100, 1000, 10_000][rng.below(3) as usize] } else { 0 },
         queue: 32 << (10 + rng.below(5)),
+        marks: false,
     }
 }
 

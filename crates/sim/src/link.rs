@@ -46,6 +46,8 @@ pub struct Network {
     pub dropped: u64,
     /// The number of datagrams with flipped bits.
     pub corrupted: u64,
+    /// The number of datagrams that were marked.
+    pub marked: u64,
     /// A digest of every datagram that was sent, and when.
     pub digest: u64,
     /// The packets that an attacker on the path has seen, if there is an attacker.
@@ -57,6 +59,12 @@ pub struct Network {
 }
 
 impl Port {
+    /// Whether a datagram that comes at that time is to be marked.
+    fn marks(&self, plan: &LinkPlan, at: Duration) -> bool {
+        let waiting = self.out_free.saturating_sub(at).as_nanos();
+        plan.marks && waiting * u128::from(plan.rate_mbps) > u128::from(plan.queue / 4) * 8000
+    }
+
     /// Adds a datagram of `bytes` to the queue, which is empty from `free` on. Returns the time when it
     /// has left, or `None` if the queue has no room.
     fn queue(plan: &LinkPlan, free: &mut Duration, at: Duration, bytes: usize) -> Option<Duration> {
@@ -100,6 +108,7 @@ impl Network {
             sent: 0,
             dropped: 0,
             corrupted: 0,
+            marked: 0,
             digest: 0,
             seen: None,
             trace: None,
@@ -151,7 +160,13 @@ impl Network {
         let link = self.links.iter().position(|l| l.ports[from].ip == src);
         let way = match link {
             None => Err(Drop::NoSource),
-            Some(number) => self.links[number].way(now, from, &datagram, rng),
+            Some(number) => {
+                if self.links[number].marks(now, from) && may_be_marked(datagram.traffic_class) {
+                    datagram.traffic_class |= MARKED;
+                    self.marked += 1;
+                }
+                self.links[number].way(now, from, &datagram, rng)
+            }
         };
         let (to, mut at) = match way {
             Ok(way) => way,
@@ -235,7 +250,20 @@ impl Network {
     }
 }
 
+/// Whether the ECN field says that a packet may be marked (RFC 3168, section 5).
+fn may_be_marked(traffic_class: u8) -> bool {
+    matches!(traffic_class & MARKED, 1 | 2)
+}
+
+/// The ECN field of a packet that is marked.
+const MARKED: u8 = 3;
+
 impl Link {
+    /// Whether a datagram that a host sends now is to be marked.
+    fn marks(&self, now: Duration, from: usize) -> bool {
+        self.ports[from].marks(&self.plan, now)
+    }
+
     /// The receiver of a datagram and the time when it arrives, or why it is dropped.
     fn way(
         &mut self,

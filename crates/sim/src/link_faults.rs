@@ -15,6 +15,8 @@ pub struct LinkPlan {
     pub rate_mbps: u32,
     /// The number of bytes that a port holds before it drops packets.
     pub queue: u32,
+    /// Whether a port marks packets that find a quarter of its queue full, if they may be marked.
+    pub marks: bool,
 }
 
 /// Losses that come in bursts (Gilbert's model). All chances are per mille and packet.

@@ -58,6 +58,8 @@ pub struct Report {
     pub dropped: u64,
     /// The number of datagrams corrupted on the way.
     pub corrupted: u64,
+    /// The number of datagrams marked by links.
+    pub marked: u64,
     /// The number of packets that queue pairs sent again, for whatever reason.
     pub resent: u64,
     /// The number of packets refused, for example because of an old generation.
@@ -465,6 +467,7 @@ impl Simulation {
             deaths: events().filter(|e| matches!(e, PathEvent::PathDead { .. })).count() as u64,
             sent: self.net.sent,
             dropped: self.net.dropped,
+            marked: self.net.marked,
             corrupted: self.net.corrupted,
             resent: self
                 .hosts

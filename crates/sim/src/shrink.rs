@@ -172,6 +172,7 @@ impl Shrinker<'_, Case> {
         for link in 0..self.best.links.len() {
             self.change(|case| case.links[link].jitter = Duration::ZERO);
             self.change(|case| case.links[link].reorders = false);
+            self.change(|case| case.links[link].marks = false);
             self.change(|case| case.links[link].rate_mbps = 0);
         }
         for i in 0..self.best.faults.len() {

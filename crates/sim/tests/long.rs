@@ -43,6 +43,7 @@ fn case(lane: LanePlan, reorders: bool, faults: Vec<(When, Fault)>) -> Case {
         reorders,
         rate_mbps: 1000,
         queue: 4 << 20,
+        marks: false,
     };
     let pair = PairPlan {
         service: QpType::Rc,
@@ -106,4 +107,20 @@ fn losses_and_reordering_on_a_long_way_cost_little_beside_themselves() {
         assert!(report.resent <= most, "{reorders} {loss}: {report:?}");
         assert_eq!(report.dropped > 20, loss > 0, "{report:?}");
     }
+}
+
+#[test]
+fn a_link_that_marks_loses_less() {
+    let wide = LanePlan { reach: REACH, receive_window: REACH, ..LanePlan::default() };
+    let through = |marks| {
+        let mut case = case(wide, false, vec![]);
+        // 25 KB are on their way at once, and twelve requests are outstanding.
+        let delay = Duration::from_millis(1);
+        case.links[0] = LinkPlan { delay, rate_mbps: 100, queue: 64 << 10, marks, ..case.links[0] };
+        judged(&case)
+    };
+    let (drops, marks) = (through(false), through(true));
+    assert!(drops.marked == 0 && drops.dropped > 100, "{drops:?}");
+    assert!(marks.marked > 10 && marks.dropped < drops.dropped / 10, "{marks:?} {drops:?}");
+    assert!(marks.time < drops.time * 11 / 10, "{marks:?} {drops:?}");
 }

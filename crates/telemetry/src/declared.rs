@@ -268,6 +268,12 @@ counters! {
         /// Payload of requests that had to be sent again, and 128 bytes for each of their packets.
         #[unit(Bytes)]
         pub resent_bytes: u64,
+        /// Packets received with a mark of congestion (ECN).
+        #[unit(Packets)]
+        pub marked_received: u64,
+        /// Answers which say that packets of the path were marked, or that were marked themselves.
+        #[unit(Packets)]
+        pub marks: u64,
         /// Probes sent.
         #[unit(Packets)]
         pub probes_sent: u64,

@@ -13,7 +13,7 @@ pub enum BondingError {
     #[error(
         "`{0}` is not understood; write policy=active-backup|balance|affinity|redundant|efficient, \
          affinity=hash|round-robin, cost=eth0:10, primary=eth0, \
-         primary_reselect=always|better|failure, updelay=MS or downdelay=MS"
+         primary_reselect=always|better|failure, updelay=MS, downdelay=MS or ecn=on|off"
     )]
     Item(String),
     /// `affinity` with another policy.
@@ -42,6 +42,8 @@ pub struct Bonding {
     pub updelay: Option<Duration>,
     /// How long a path whose link went down is still used.
     pub downdelay: Option<Duration>,
+    /// Whether routers and switches may mark the packets of paths instead of dropping them (RFC 3168).
+    pub ecn: Option<bool>,
 }
 
 /// How the paths to a peer are used.
@@ -105,6 +107,15 @@ words!(
 words!(AffinityRule: Hash "hash", RoundRobin "round-robin");
 words!(Reselect: Always "always", Better "better", Failure "failure");
 
+/// Reads `on` or `off`.
+fn on(text: &str) -> Result<bool, ()> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(()),
+    }
+}
+
 impl Bonding {
     /// Parses `key=value` joined by commas; delays are in milliseconds. A policy may stand without its key.
     ///
@@ -135,6 +146,7 @@ impl Bonding {
             "primary_reselect" => self.reselect = Some(value.parse()?),
             "updelay" => self.updelay = Some(ms()?),
             "downdelay" => self.downdelay = Some(ms()?),
+            "ecn" => self.ecn = Some(on(value)?),
             _ => return Err(()),
         }
         Ok(())
@@ -172,12 +184,14 @@ impl Bonding {
     /// Whether something is set that all peers of a device have in common.
     #[must_use]
     pub fn is_of_device(&self) -> bool {
-        let Self { policy: _, affinity: _, costs, primary, reselect, updelay, downdelay } = self;
+        let Self { policy: _, affinity: _, costs, primary, reselect, updelay, downdelay, ecn } =
+            self;
         !costs.is_empty()
             || primary.is_some()
             || reselect.is_some()
             || updelay.is_some()
             || downdelay.is_some()
+            || ecn.is_some()
     }
 
     /// Adds the settings of `other`, which go before its own. The rule of affinity goes with its policy. The
@@ -193,6 +207,7 @@ impl Bonding {
         self.reselect = other.reselect.or(self.reselect);
         self.updelay = other.updelay.or(self.updelay);
         self.downdelay = other.downdelay.or(self.downdelay);
+        self.ecn = other.ecn.or(self.ecn);
     }
 
     /// The problem with an interface that is named, given the interfaces of the mp device; `None` if there
@@ -225,6 +240,7 @@ impl fmt::Display for Bonding {
             self.reselect.map(|when| format!("primary_reselect={when}")),
             self.updelay.map(|time| format!("updelay={}", ms(time))),
             self.downdelay.map(|time| format!("downdelay={}", ms(time))),
+            self.ecn.map(|on| format!("ecn={}", if on { "on" } else { "off" })),
         ];
         f.write_str(&items.into_iter().flatten().collect::<Vec<_>>().join(","))
     }
@@ -263,6 +279,7 @@ mod tests {
             "primary_reselect=never",
             "policy=x",
             "affinity=random",
+            "ecn=yes",
             "x",
         ] {
             let error = Bonding::parse(wrong).unwrap_err().to_string();
@@ -274,9 +291,10 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let all = "affinity,affinity=hash,primary=e,primary_reselect=better,updelay=1,downdelay=2";
+        let all =
+            "affinity,affinity=hash,primary=e,primary_reselect=better,updelay=1,downdelay=2,ecn=on";
         let costs = "efficient,cost=a:1,cost=b:20,primary=a";
-        for text in [all, costs, "balance", "downdelay=0", ""] {
+        for text in [all, costs, "balance", "downdelay=0", "ecn=off", ""] {
             assert_eq!(Bonding::parse(text).unwrap().to_string(), text);
         }
     }

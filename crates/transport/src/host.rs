@@ -60,6 +60,11 @@ pub trait Paths {
     }
     /// The tag of a path that packets arrive on, for answers that go by the same path.
     fn tag(&self, path: PathId) -> Option<PathTag>;
+    /// Whether the answer that goes out by `path` now is to say that packets came by it with a mark of
+    /// congestion. The host says so once. By default nothing is marked.
+    fn take_mark(&mut self, _path: PathId) -> bool {
+        false
+    }
     /// Charges `bytes` to `path`: payload plus [`crate::PACKET_COST`] for each packet. The
     /// requester is charged for a READ, with the bytes that the response will bring. UC, UD,
     /// responses and acknowledgements are not charged. Every byte is returned in exactly one call

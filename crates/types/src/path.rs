@@ -36,6 +36,8 @@ pub struct PeerAbilities {
     /// It takes requests for parts of a READ, each of which begins where the one before ends, for one
     /// request: `max_rd_atomic` counts them once.
     pub joins_reads: bool,
+    /// It says in its answers when packets came with a mark of congestion (RFC 3168).
+    pub echoes_marks: bool,
 }
 
 /// The path to send on next, and how much.

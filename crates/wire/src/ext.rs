@@ -357,7 +357,8 @@ impl AtomicAckEth {
 /// place the packet whatever has arrived before. In responses `msg`, `offset` and `recv` are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MpHeader {
-    /// Flags, 4 bits: [`MpHeader::TWICE`]. Senders send 0 for the others, and receivers ignore them.
+    /// Flags, 4 bits: [`MpHeader::TWICE`] and [`MpHeader::MARKED`]. Senders send 0 for the others, and
+    /// receivers ignore them.
     pub flags: u8,
     /// The path that the packet was sent on, by the sender's number.
     pub path_id: u8,
@@ -383,11 +384,19 @@ impl MpHeader {
     pub const VERSION: u8 = 1;
     /// The flag of a request that is sent by two paths at once, and of what answers it.
     pub const TWICE: u8 = 1;
+    /// The flag of a response: a packet came by this path with a mark of congestion (RFC 3168, section 5).
+    pub const MARKED: u8 = 2;
 
     /// Whether [`MpHeader::TWICE`] is set.
     #[inline]
     pub const fn is_twice(&self) -> bool {
         self.flags & Self::TWICE != 0
+    }
+
+    /// Whether [`MpHeader::MARKED`] is set.
+    #[inline]
+    pub const fn is_marked(&self) -> bool {
+        self.flags & Self::MARKED != 0
     }
 
     /// Reads the header from the first bytes of `buf`.

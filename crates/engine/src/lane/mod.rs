@@ -499,4 +499,11 @@ impl State {
         let told = self.udp_receiver().map_or(Ok(()), |udp| udp.tell_header_fields(true));
         told.map_err(|e| os_error(&e))
     }
+
+    /// Reports from now on whether packets were marked on their way, because connected queue pairs answer
+    /// to that.
+    pub(crate) fn tell_marks(&mut self) -> Result<()> {
+        let told = self.udp_receiver().map_or(Ok(()), crate::media::udp::Receiver::tell_marks);
+        told.map_err(|e| os_error(&e))
+    }
 }

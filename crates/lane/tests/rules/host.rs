@@ -32,6 +32,7 @@ pub(crate) fn ip(host: u8) -> IpAddr {
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) control: bool,
+    pub(crate) traffic_class: u8,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -101,14 +102,14 @@ impl Outside<()> for Io {
         address: Option<&PathAddress>,
         burst: &Burst<'_, FlatSegment>,
     ) -> Result<(), NotSent> {
-        if self.mute || address.is_none() {
-            return Err(NotSent::NoWay);
-        }
+        let Some(address) = address.filter(|_| !self.mute) else { return Err(NotSent::NoWay) };
+        let traffic_class = address.traffic_class;
         let payload = burst.copy_payload(&mut self.memory(own)).expect("all memory is there");
         for i in 0..burst.packets {
             let range = burst.range(i);
             let data = &payload[range.start as usize..range.end as usize];
-            self.out.push(Sent { control: false, bytes: encode(&burst.headers(i), data) });
+            let bytes = encode(&burst.headers(i), data);
+            self.out.push(Sent { control: false, traffic_class, bytes });
         }
         Ok(())
     }
@@ -116,7 +117,8 @@ impl Outside<()> for Io {
     fn control(&mut self, out: ControlOut) {
         let mut bytes = out.packet;
         bytes.resize(bytes.len() + ICRC_LEN, 0);
-        self.out.push(Sent { control: true, bytes });
+        let traffic_class = out.address.traffic_class;
+        self.out.push(Sent { control: true, traffic_class, bytes });
     }
 
     fn path_event(&mut self, _now: Duration, _paths: &PathManager, event: &PathEvent) {
@@ -248,9 +250,29 @@ impl Host {
         self.with(index, |visit| visit.qp.post_send(&wr)).expect("there is room");
     }
 
+    /// Posts a READ of the first `len` bytes of the other host's memory.
+    pub(crate) fn post_read(&mut self, index: u16, len: u32) {
+        let sge = [Sge { addr: 0, len, lkey: KEY }];
+        let wr = SendWr {
+            wr_id: 7,
+            op: SendOp::Read { va: 0, rkey: KEY },
+            flags: SendFlags::SIGNALED,
+            data: SendData::Sges(&sge),
+            ud: None,
+        };
+        self.with(index, |visit| visit.qp.post_send(&wr)).expect("there is room");
+    }
+
     /// Takes a packet from the other host.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<Taken, Refusal> {
         self.take_from(ip(self.peer()), bytes)
+    }
+
+    /// Takes a packet from the other host that was marked on its way.
+    pub(crate) fn take_marked(&mut self, bytes: &[u8]) -> Result<Taken, Refusal> {
+        let arrival = arrival(ip(self.peer()), ip(self.number), bytes);
+        let packet = Packet::parse(bytes).expect("a packet");
+        self.lane.handle_packet(&Arrival { traffic_class: 3, ..arrival }, &packet, &mut self.io)
     }
 
     pub(crate) fn take_from(&mut self, src: IpAddr, bytes: &[u8]) -> Result<Taken, Refusal> {

@@ -1,6 +1,7 @@
 //! The promises of a lane to its owner.
 
 mod host;
+mod marks;
 
 use core::time::Duration;
 
@@ -106,7 +107,7 @@ fn queue_pairs_that_wait_for_one_window_get_their_room_in_turn() {
     for (_, completion) in &hosts[0].io.completions {
         done[usize::from(index_of(completion.qpn))] += 1;
         let (least, most) = (done[1..].iter().min().unwrap(), done[1..].iter().max().unwrap());
-        assert!(most - least <= 3, "one has {least} and another {most} of 8 messages through");
+        assert!(most - least <= 4, "one has {least} and another {most} of 8 messages through");
     }
     assert_eq!(hosts[0].io.completions.len(), usize::from(QPS) * 8);
 }

@@ -82,11 +82,8 @@ impl Cubic {
             return;
         }
         // Not even what it had last time: another flow has come, which gets room (fast convergence).
-        self.origin = if self.size < self.origin {
-            part(self.size, (HUNDRED + left) / 2)
-        } else {
-            self.size
-        };
+        self.origin =
+            if self.size < self.origin { part(self.size, (HUNDRED + left) / 2) } else { self.size };
         self.size = part(self.size, left).max(2 * self.mtu);
         self.threshold = self.size;
         self.curve = None;
@@ -177,7 +174,8 @@ impl Controller for Cubic {
         let grow = if self.size < self.ceiling {
             grow
         } else {
-            (u64::from(self.mtu) * u64::from(acked.bytes) / u64::from(self.size) / CAUTION).max(1) as u32
+            (u64::from(self.mtu) * u64::from(acked.bytes) / u64::from(self.size) / CAUTION).max(1)
+                as u32
         };
         self.size = self.size.saturating_add(grow).min(self.limits.max);
     }

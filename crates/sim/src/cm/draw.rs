@@ -68,7 +68,7 @@ fn draw_link(rng: &mut Rng, wild: bool) -> LinkPlan {
         5..=7 => rng.time(MS),
         _ => rng.time(MS * 250),
     };
-    LinkPlan { delay, jitter, reorders: rng.chance(600), rate_mbps: 0, queue: 0 }
+    LinkPlan { delay, jitter, reorders: rng.chance(600), rate_mbps: 0, queue: 0, marks: false }
 }
 
 fn draw_place(rng: &mut Rng, hosts: usize) -> Place {

@@ -49,15 +49,33 @@ impl Reply {
         }
     }
 
-    /// Makes a plain answer a multi-path one, if the request was one and the path has a tag.
-    fn stamp(&self, headers: &mut Headers, tag: Option<PathTag>) {
-        if let Some(tag) = tag.filter(|_| self.multipath) {
+    /// What makes a plain answer that goes by `path` a multi-path one, if the request was one and the path
+    /// has a tag.
+    fn stamp<H: Host>(&self, path: PathId, host: &mut H) -> Option<Stamp> {
+        let tag = host.tag(path).filter(|_| self.multipath)?;
+        let twice = if self.twice { MpHeader::TWICE } else { 0 };
+        let marked = if host.take_mark(path) { MpHeader::MARKED } else { 0 };
+        Some(Stamp { tag, flags: twice | marked, timestamp: self.timestamp })
+    }
+}
+
+/// What the multi-path header of an answer says.
+#[derive(Clone, Copy, Debug)]
+struct Stamp {
+    tag: PathTag,
+    flags: u8,
+    timestamp: u32,
+}
+
+impl Stamp {
+    fn put(this: Option<Self>, headers: &mut Headers) {
+        if let Some(Self { tag, flags, timestamp }) = this {
             headers.bth.opcode = headers.bth.opcode.to_mp();
             headers.mp = Some(MpHeader {
-                flags: if self.twice { MpHeader::TWICE } else { 0 },
+                flags,
                 path_id: tag.id,
                 generation: tag.generation,
-                timestamp: self.timestamp,
+                timestamp,
                 ..MpHeader::default()
             });
         }
@@ -320,7 +338,7 @@ impl Responder {
         };
         let mut headers = Headers::new(core.bth(Opcode::RC_ACK, psn));
         headers.aeth = Some(Aeth { syndrome, msn: self.msn });
-        reply.stamp(&mut headers, host.tag(reply.path));
+        Stamp::put(reply.stamp(reply.path, host), &mut headers);
         if headers.mp.is_some() {
             // The bitmap counts from the packet after the one that the BTH names.
             let bits = self.reorder.bitmap();
@@ -392,7 +410,7 @@ impl Responder {
                     let mut headers = Headers::new(core.bth(Opcode::RC_ATOMIC_ACK, psn));
                     headers.aeth = Some(Aeth { syndrome: Syndrome::ACK, msn });
                     headers.atomic_ack = Some(AtomicAckEth { original: value });
-                    reply.stamp(&mut headers, host.tag(path));
+                    Stamp::put(reply.stamp(path, host), &mut headers);
                     transmit_one(core, path, &headers, host);
                     0
                 }
@@ -432,7 +450,7 @@ impl Responder {
                 Err(_) => return self.lose_region(core, &job, job.psn, path, host),
             }
         }
-        let tag = host.tag(path);
+        let stamp = job.reply.stamp(path, host);
         let ends = n == packets;
         let packet = |i: u32| {
             let (first, last) = (job.fresh && i == 0, ends && i + 1 == n);
@@ -447,7 +465,7 @@ impl Responder {
                 headers.aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: job.msn });
             }
             headers.bth.pad = pad_for((len - i * mtu).min(mtu) as usize);
-            job.reply.stamp(&mut headers, tag);
+            Stamp::put(stamp, &mut headers);
             headers
         };
         let first = packet(0);
@@ -516,7 +534,7 @@ impl Responder {
         let mut headers = Headers::new(core.bth(Opcode::RC_ACK, psn));
         let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
         headers.aeth = Some(Aeth { syndrome, msn: self.msn });
-        reply.stamp(&mut headers, host.tag(path));
+        Stamp::put(reply.stamp(path, host), &mut headers);
         if headers.mp.is_some() {
             headers.sack = Some(MpSack(0));
         }

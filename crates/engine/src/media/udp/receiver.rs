@@ -58,6 +58,8 @@ pub struct Receiver {
     sole_v4: Option<(Ipv4Addr, u32)>,
     /// Whether [`Received::traffic_class`] and [`Received::hop_limit`] are reported.
     fields: bool,
+    /// Whether [`Received::traffic_class`] is reported even if they are not.
+    marks: bool,
     /// The number of messages that the next call asks for.
     ask: usize,
     /// The number of calls in a row that got as many as they asked for.
@@ -124,6 +126,7 @@ impl Receiver {
             flows,
             sole_v4: None,
             fields: false,
+            marks: false,
             ask: 1,
             full: 0,
             more: false,
@@ -165,6 +168,21 @@ impl Receiver {
         sys::is_v6(&self.fd).unwrap_or(false)
     }
 
+    /// Reports [`Received::traffic_class`] from now on, by which packets are marked when a queue on the way
+    /// is long. Until then it is 0, because reporting costs some time for each packet.
+    ///
+    /// # Errors
+    /// Those of `setsockopt`.
+    pub fn tell_marks(&mut self) -> io::Result<()> {
+        if core::mem::replace(&mut self.marks, true) || self.fields {
+            return Ok(());
+        }
+        if self.is_v6() {
+            sys::set_int(&self.fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+        }
+        sys::set_int(&self.fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)
+    }
+
     /// Sets whether [`Received::traffic_class`] and [`Received::hop_limit`] are reported; otherwise
     /// they are 0. At first they are not, because reporting costs some time for each packet, and
     /// only datagram services show them.
@@ -173,17 +191,19 @@ impl Receiver {
     /// Those of `setsockopt`.
     pub fn tell_header_fields(&mut self, tell: bool) -> io::Result<()> {
         self.fields = tell;
+        let class = tell || self.marks;
         if tell {
             self.set_sole_ipv4(None)?;
         }
         if self.is_v6() {
-            for option in [libc::IPV6_RECVTCLASS, libc::IPV6_RECVHOPLIMIT] {
-                sys::set_int(&self.fd, libc::IPPROTO_IPV6, option, tell.into())?;
+            let options = [(libc::IPV6_RECVTCLASS, class), (libc::IPV6_RECVHOPLIMIT, tell)];
+            for (option, on) in options {
+                sys::set_int(&self.fd, libc::IPPROTO_IPV6, option, on.into())?;
             }
         }
         // On a dual-stack socket these options apply to IPv4 packets.
-        for option in [libc::IP_RECVTOS, libc::IP_RECVTTL] {
-            sys::set_int(&self.fd, libc::IPPROTO_IP, option, tell.into())?;
+        for (option, on) in [(libc::IP_RECVTOS, class), (libc::IP_RECVTTL, tell)] {
+            sys::set_int(&self.fd, libc::IPPROTO_IP, option, on.into())?;
         }
         Ok(())
     }
