@@ -73,6 +73,8 @@ local f = {
 
     version = ProtoField.uint8("polypath.version", "Version", base.DEC, nil, 0xf0),
     flags = ProtoField.uint8("polypath.flags", "Flags", base.HEX, nil, 0x0f),
+    twice = ProtoField.bool("polypath.flags.twice", "Sent by two paths", 8, nil, 0x01),
+    marked = ProtoField.bool("polypath.flags.marked", "Path has marks of congestion", 8, nil, 0x02),
     path = ProtoField.uint8("polypath.path", "Path"),
     generation = ProtoField.uint16("polypath.generation", "Generation"),
     msg = ProtoField.uint32("polypath.msg", "Message"),
@@ -196,7 +198,9 @@ local function mph(c, info)
     local leave = c:enter(MPH_LEN, "Multi-Path Header")
     local first = c:take(1)
     c.tree:add(f.version, first)
-    c.tree:add(f.flags, first)
+    local flags = c.tree:add(f.flags, first)
+    flags:add(f.twice, first)
+    flags:add(f.marked, first)
     if first:bitfield(0, 4) ~= 1 then
         c.tree:add_proto_expert_info(unknown_version)
     end
