@@ -9,7 +9,7 @@ use crate::mistake::{Mistake, line};
 
 /// The settings, as an error names them.
 const SETTINGS: &str =
-    "policy, affinity, cost, primary, primary_reselect, updelay, downdelay and ecn";
+    "policy, affinity, cost, primary, primary_reselect, updelay, downdelay, hold and ecn";
 
 /// Parses a configuration file.
 ///
@@ -100,9 +100,10 @@ impl Reader<'_> {
                 "program" if self.scoped => scope.program = Some(self.string(name, value)?),
                 "device" if self.scoped => scope.device = Some(self.string(name, value)?),
                 "policy" | "affinity" | "primary" | "primary_reselect" | "updelay"
-                | "downdelay" => {
+                | "downdelay" | "hold" | "ecn" => {
                     let written = match name {
-                        "updelay" | "downdelay" => self.milliseconds(name, value)?,
+                        "updelay" | "downdelay" => self.number(name, value, "milliseconds")?,
+                        "hold" => self.number(name, value, "seconds")?,
                         _ => self.string(name, value)?,
                     };
                     settings.set(name, &written).map_err(|()| {
@@ -145,11 +146,16 @@ impl Reader<'_> {
         text.ok_or_else(|| Mistake::at(self.text, value.span().start, what()))
     }
 
-    fn milliseconds(&self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<String, Mistake> {
+    fn number(
+        &self,
+        name: &str,
+        value: &Spanned<DeValue<'_>>,
+        unit: &str,
+    ) -> Result<String, Mistake> {
         let number = value.get_ref().as_integer().filter(|number| number.radix() == 10);
         let text = number.map(|number| number.as_str().replace('_', ""));
         text.ok_or_else(|| {
-            let what = format!("{name} is a number of milliseconds: write one such as 200");
+            let what = format!("{name} is a number of {unit}: write one such as 200");
             Mistake::at(self.text, value.span().start, what)
         })
     }
@@ -189,6 +195,8 @@ fn values(name: &str) -> &'static str {
         "primary_reselect" => "write always, better or failure",
         "cost" => "write { eth0 = 10 }, with numbers from 0 to 65535 for up to 64 interfaces",
         "primary" => "write the name of an interface",
+        "hold" => "write seconds from 1 to 86400",
+        "ecn" => "write on or off",
         _ => "write milliseconds from 0 on",
     }
 }
@@ -259,6 +267,9 @@ primary_reselect = "failure"
             ("[mp]\ncost = { eth0 = 65536 }", 2, "from 0 to 65535"),
             ("[mp]\npolicy = 1", 2, "quotation marks"),
             ("[mp]\nupdelay = \"200\"", 2, "write one such as 200"),
+            ("[mp]\nhold = 0", 2, "write seconds from 1 to 86400"),
+            ("[mp]\nhold = \"1\"", 2, "a number of seconds"),
+            ("[mp]\necn = \"yes\"", 2, "write on or off"),
             ("[mp]\nupdelay = -1", 2, "write milliseconds from 0 on"),
             ("[mp]\nupdelay = 3600001", 1, "at most 3600000 ms"),
             ("[mp]\naffinity = \"hash\"", 1, "only with policy=affinity"),

@@ -201,6 +201,8 @@ pub struct Usage {
     pub updelay: Duration,
     /// As in [`Config::downdelay`].
     pub downdelay: Duration,
+    /// As in [`Config::hold`].
+    pub hold: Duration,
     /// As in [`Config::ecn`].
     pub ecn: bool,
 }
@@ -217,6 +219,7 @@ impl Usage {
             primary_reselect: config.primary_reselect,
             updelay: config.updelay,
             downdelay: config.downdelay,
+            hold: config.hold,
             ecn: config.ecn,
         }
     }

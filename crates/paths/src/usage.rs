@@ -11,6 +11,7 @@ use crate::config::{Mode, Usage};
 use crate::id::Qpn;
 use crate::manager::PathManager;
 use crate::policy::AnyPolicy;
+use crate::timers::Timer;
 use crate::types::Reason;
 use polypath_types::PeerId;
 
@@ -24,13 +25,16 @@ impl PathManager {
             return;
         }
         let before = core::mem::replace(&mut self.usage, usage.clone());
-        let Usage { mode, primary, primary_reselect, updelay, downdelay, ecn, .. } = *usage;
+        let Usage { mode, primary, primary_reselect, updelay, downdelay, hold, ecn, .. } = *usage;
         self.config.mode = mode;
         self.config.costs.clone_from(&usage.costs);
         self.config.primary = primary;
         self.config.primary_reselect = primary_reselect;
         self.config.updelay = updelay;
         self.config.downdelay = downdelay;
+        if core::mem::replace(&mut self.config.hold, hold) != hold {
+            self.renew_hold();
+        }
         if core::mem::replace(&mut self.config.ecn, ecn) != ecn {
             self.renew_ecn();
         }
@@ -47,6 +51,16 @@ impl PathManager {
             if prefers_anew || renewed {
                 self.reselect(peer, Reason::Primary);
             }
+        }
+    }
+
+    /// Carries out a change of the hold time for outages that are not over: what is left of it is found when
+    /// its timer runs.
+    fn renew_hold(&mut self) {
+        let now = self.clock.now();
+        let held = self.peers.iter().filter(|(_, p)| p.is_held()).map(|(index, _)| index);
+        for peer in held.collect::<Vec<_>>() {
+            self.timers.set(Timer::Hold(peer), Some(now));
         }
     }
 

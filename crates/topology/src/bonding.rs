@@ -13,7 +13,7 @@ pub enum BondingError {
     #[error(
         "`{0}` is not understood; write policy=active-backup|balance|affinity|redundant|efficient, \
          affinity=hash|round-robin, cost=eth0:10, primary=eth0, \
-         primary_reselect=always|better|failure, updelay=MS, downdelay=MS or ecn=on|off"
+         primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS (1 to 86400) or ecn=on|off"
     )]
     Item(String),
     /// `affinity` with another policy.
@@ -23,6 +23,9 @@ pub enum BondingError {
 
 /// The most interfaces whose cost can be set.
 pub(crate) const COSTS_MAX: usize = 64;
+
+/// The longest hold time.
+const HOLD_MAX: Duration = Duration::from_secs(86_400);
 
 /// Settings of the mp device. What is `None` is not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +45,8 @@ pub struct Bonding {
     pub updelay: Option<Duration>,
     /// How long a path whose link went down is still used.
     pub downdelay: Option<Duration>,
+    /// How long queue pairs wait for a path if none to their peer lives: whole seconds, 1 to 86,400.
+    pub hold: Option<Duration>,
     /// Whether routers and switches may mark the packets of paths instead of dropping them (RFC 3168).
     pub ecn: Option<bool>,
 }
@@ -107,6 +112,16 @@ words!(
 words!(AffinityRule: Hash "hash", RoundRobin "round-robin");
 words!(Reselect: Always "always", Better "better", Failure "failure");
 
+/// Reads a hold time.
+fn hold(text: &str) -> Result<Duration, ()> {
+    let seconds = text.parse().map_err(drop)?;
+    if (1..=HOLD_MAX.as_secs()).contains(&seconds) {
+        Ok(Duration::from_secs(seconds))
+    } else {
+        Err(())
+    }
+}
+
 /// Reads `on` or `off`.
 fn on(text: &str) -> Result<bool, ()> {
     match text {
@@ -146,6 +161,7 @@ impl Bonding {
             "primary_reselect" => self.reselect = Some(value.parse()?),
             "updelay" => self.updelay = Some(ms()?),
             "downdelay" => self.downdelay = Some(ms()?),
+            "hold" => self.hold = Some(hold(value)?),
             "ecn" => self.ecn = Some(on(value)?),
             _ => return Err(()),
         }
@@ -184,13 +200,23 @@ impl Bonding {
     /// Whether something is set that all peers of a device have in common.
     #[must_use]
     pub fn is_of_device(&self) -> bool {
-        let Self { policy: _, affinity: _, costs, primary, reselect, updelay, downdelay, ecn } =
-            self;
+        let Self {
+            policy: _,
+            affinity: _,
+            costs,
+            primary,
+            reselect,
+            updelay,
+            downdelay,
+            hold,
+            ecn,
+        } = self;
         !costs.is_empty()
             || primary.is_some()
             || reselect.is_some()
             || updelay.is_some()
             || downdelay.is_some()
+            || hold.is_some()
             || ecn.is_some()
     }
 
@@ -207,6 +233,7 @@ impl Bonding {
         self.reselect = other.reselect.or(self.reselect);
         self.updelay = other.updelay.or(self.updelay);
         self.downdelay = other.downdelay.or(self.downdelay);
+        self.hold = other.hold.or(self.hold);
         self.ecn = other.ecn.or(self.ecn);
     }
 
@@ -240,6 +267,7 @@ impl fmt::Display for Bonding {
             self.reselect.map(|when| format!("primary_reselect={when}")),
             self.updelay.map(|time| format!("updelay={}", ms(time))),
             self.downdelay.map(|time| format!("downdelay={}", ms(time))),
+            self.hold.map(|time| format!("hold={}", time.as_secs())),
             self.ecn.map(|on| format!("ecn={}", if on { "on" } else { "off" })),
         ];
         f.write_str(&items.into_iter().flatten().collect::<Vec<_>>().join(","))
@@ -280,6 +308,8 @@ mod tests {
             "policy=x",
             "affinity=random",
             "ecn=yes",
+            "hold=0",
+            "hold=86401",
             "x",
         ] {
             let error = Bonding::parse(wrong).unwrap_err().to_string();
@@ -291,8 +321,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let all =
-            "affinity,affinity=hash,primary=e,primary_reselect=better,updelay=1,downdelay=2,ecn=on";
+        let all = "affinity,affinity=hash,primary=e,primary_reselect=better,updelay=1,downdelay=2,hold=3,ecn=on";
         let costs = "efficient,cost=a:1,cost=b:20,primary=a";
         for text in [all, costs, "balance", "downdelay=0", "ecn=off", ""] {
             assert_eq!(Bonding::parse(text).unwrap().to_string(), text);

@@ -74,6 +74,32 @@ fn another_policy_chooses_the_main_path_anew() {
 }
 
 #[test]
+fn a_longer_hold_time_counts_for_an_outage_that_is_not_over() {
+    use core::time::Duration;
+    let lost = |hold: u64| {
+        let (mut pair, peer) = pair(Mode::ActiveBackup);
+        pair.managers[0].set_local(pair.now, &[]);
+        let hold = Duration::from_secs(hold);
+        set(&mut pair, &Usage { hold, ..usage(Mode::ActiveBackup) });
+        let mut lost = None;
+        while lost.is_none() {
+            while let Some(event) = pair.managers[0].poll_event() {
+                if event == (PathEvent::PeerLost { peer }) {
+                    lost = Some(pair.now);
+                }
+            }
+            pair.now = pair.managers[0].next_deadline().unwrap().max(pair.now);
+            let now = pair.now;
+            pair.managers[0].handle_timeout(now);
+            while pair.managers[0].poll_transmit(now).is_some() {}
+        }
+        lost.unwrap()
+    };
+    let (short, long) = (lost(2), lost(3600));
+    assert_eq!(long - short, Duration::from_secs(3598));
+}
+
+#[test]
 fn the_same_usage_again_changes_nothing_and_wakes_nobody() {
     let mode = Mode::Affinity(AffinityRule::RoundRobin);
     let (mut pair, peer) = pair(mode);

@@ -1,0 +1,145 @@
+//! A host moves to another network while unmodified programs send: nothing that its queue
+//! pairs were connected with is left.
+
+use std::time::Duration;
+
+use polypath_e2e::{Error, Host, Lab, Options, PATIENT, Running, share, until};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// The most that is on its way and in receive buffers when a host moves, by far.
+const UNDER_WAY: u64 = 64 << 20;
+/// The waiting time of queue pairs without a path: longer than a test.
+const SETTINGS: &str = "hold=600";
+
+/// Two hosts with a single link. Each knows the way to the networks that the other may move to.
+fn lab() -> Result<Lab, Error> {
+    let lab = Lab::with(Options { links: 1, ..Options::default() })?;
+    for host in 0..2 {
+        ip(lab.host(host), "route add 10.77.0.0/16 dev eth0\n")?;
+    }
+    Ok(lab)
+}
+
+fn ip(host: &Host, commands: &str) -> Result<(), Error> {
+    host.tool("ip", &["-batch", "-"], commands)
+}
+
+/// The address of a host in the network of that number.
+fn elsewhere(host: usize, network: u8) -> String {
+    format!("10.77.{network}.{}", host + 1)
+}
+
+/// The host loses its addresses, and gets another one.
+fn renumber(lab: &Lab, host: usize, network: u8) -> Result<(), Error> {
+    let address = elsewhere(host, network);
+    ip(
+        lab.host(host),
+        &format!(
+            "-4 addr flush dev eth0\n-6 addr flush dev eth0\naddr add {address}/24 dev eth0\n\
+             route replace 10.77.0.0/16 dev eth0\nroute replace 10.0.0.0/24 dev eth0\n"
+        ),
+    )
+}
+
+fn sent_bytes(host: &Host) -> Result<u64, Error> {
+    let status = host.status()?;
+    let lists = status["processes"].as_array().into_iter().flatten();
+    let qps = lists.filter_map(|process| process["qps"].as_array()).flatten();
+    Ok(qps.filter_map(|qp| qp["counters"]["sent_bytes"].as_u64()).sum())
+}
+
+/// Waits until the client has sent more than can have been under way before.
+fn wait_progress(lab: &Lab, programs: &[Running; 2]) -> Result<(), Error> {
+    let before = sent_bytes(lab.host(1))?;
+    until("progress", LIMIT, || {
+        programs.iter().try_for_each(Running::expect_alive)?;
+        Ok((sent_bytes(lab.host(1))? > before + UNDER_WAY).then_some(()))
+    })
+}
+
+/// Waits until no path of the host's processes carries data.
+fn wait_no_path(host: &Host) -> Result<(), Error> {
+    until("the only path to be gone", LIMIT, || {
+        let status = host.status()?;
+        let lists = status["processes"].as_array().into_iter().flatten();
+        let mut paths = lists.filter_map(|process| process["paths"].as_array()).flatten();
+        Ok(paths.all(|path| path["state"] != "active").then_some(()))
+    })
+}
+
+fn start(lab: &Lab, program: &str) -> Result<[Running; 2], Error> {
+    let verified = program == "rping";
+    let (server, client) = if verified {
+        let at = lab.host(0).ipv4(0);
+        let common = ["-V", "-S", "30000", "-a", at.as_str()];
+        let server = lab.host(0).verbs(["rping", "-s"].into_iter().chain(common));
+        let server = server.env("POLYPATH_MP", SETTINGS).spawn()?;
+        lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
+        let client = lab.host(1).verbs(["rping", "-c"].into_iter().chain(common));
+        (server, client.env("POLYPATH_MP", SETTINGS).spawn()?)
+    } else {
+        let words = [program, "--run_infinitely"];
+        let server = lab.host(0).verbs(words).env("POLYPATH_MP", SETTINGS).spawn()?;
+        server.wait_tcp_listen(18515, LIMIT)?;
+        let meet = lab.host(0).ipv4(0);
+        let client = lab.host(1).verbs(words.into_iter().chain([meet.as_str()]));
+        (server, client.env("POLYPATH_MP", SETTINGS).spawn()?)
+    };
+    Ok([server, client])
+}
+
+/// Each end in turn moves to another subnet, all of its addresses at once.
+fn moves_between_subnets(program: &str) -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = lab()?;
+    let programs = start(&lab, program)?;
+    wait_progress(&lab, &programs)?;
+    for (host, network) in [(1, 1), (0, 2), (1, 3)] {
+        renumber(&lab, host, network)?;
+        wait_progress(&lab, &programs)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_write_goes_on_between_other_subnets() -> Result<(), Error> {
+    moves_between_subnets("ib_write_bw")
+}
+
+#[test]
+fn a_read_goes_on_between_other_subnets() -> Result<(), Error> {
+    moves_between_subnets("ib_read_bw")
+}
+
+#[test]
+fn verified_data_go_on_between_other_subnets() -> Result<(), Error> {
+    moves_between_subnets("rping")
+}
+
+/// The only interface leaves the host's namespace, and comes back in another subnet.
+fn the_only_link_leaves(program: &str) -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = lab()?;
+    let programs = start(&lab, program)?;
+    wait_progress(&lab, &programs)?;
+    let [here, there] = [1, 0].map(|host| lab.host(host).namespace_path());
+    for network in [1, 2] {
+        ip(lab.host(1), &format!("link set eth0 netns {there} name away\n"))?;
+        wait_no_path(lab.host(1))?;
+        ip(lab.host(0), &format!("link set away netns {here} name eth0\n"))?;
+        ip(lab.host(1), "link set eth0 up\n")?;
+        renumber(&lab, 1, network)?;
+        wait_progress(&lab, &programs)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_write_goes_on_when_the_only_link_was_away_and_is_in_another_subnet() -> Result<(), Error> {
+    the_only_link_leaves("ib_write_bw")
+}
+
+#[test]
+fn verified_data_go_on_when_the_only_link_was_away_and_is_in_another_subnet() -> Result<(), Error> {
+    the_only_link_leaves("rping")
+}
