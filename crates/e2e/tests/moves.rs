@@ -4,12 +4,15 @@
 use std::time::Duration;
 
 use polypath_e2e::{Error, Host, Lab, Options, PATIENT, Running, share, until};
+use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// The most that is on its way and in receive buffers when a host moves, by far.
 const UNDER_WAY: u64 = 64 << 20;
 /// The waiting time of queue pairs without a path: longer than a test.
 const SETTINGS: &str = "hold=600";
+/// The device, which a host with a single interface does not get by itself.
+const MP: Option<&str> = Some("mp");
 
 /// Two hosts with a single link. Each knows the way to the networks that the other may move to.
 fn lab() -> Result<Lab, Error> {
@@ -35,25 +38,27 @@ fn renumber(lab: &Lab, host: usize, network: u8) -> Result<(), Error> {
     ip(
         lab.host(host),
         &format!(
-            "-4 addr flush dev eth0\n-6 addr flush dev eth0\naddr add {address}/24 dev eth0\n\
+            "addr flush dev eth0\naddr add {address}/24 dev eth0\n\
              route replace 10.77.0.0/16 dev eth0\nroute replace 10.0.0.0/24 dev eth0\n"
         ),
     )
 }
 
-fn sent_bytes(host: &Host) -> Result<u64, Error> {
+/// The payload that a host's queue pairs have sent and received.
+fn moved_bytes(host: &Host) -> Result<u64, Error> {
     let status = host.status()?;
     let lists = status["processes"].as_array().into_iter().flatten();
     let qps = lists.filter_map(|process| process["qps"].as_array()).flatten();
-    Ok(qps.filter_map(|qp| qp["counters"]["sent_bytes"].as_u64()).sum())
+    let count = |qp: &Value, counter: &str| qp["counters"][counter].as_u64().unwrap_or_default();
+    Ok(qps.map(|qp| count(qp, "sent_bytes") + count(qp, "received_bytes")).sum())
 }
 
-/// Waits until the client has sent more than can have been under way before.
+/// Waits until the client has moved more than can have been under way before.
 fn wait_progress(lab: &Lab, programs: &[Running; 2]) -> Result<(), Error> {
-    let before = sent_bytes(lab.host(1))?;
+    let before = moved_bytes(lab.host(1))?;
     until("progress", LIMIT, || {
         programs.iter().try_for_each(Running::expect_alive)?;
-        Ok((sent_bytes(lab.host(1))? > before + UNDER_WAY).then_some(()))
+        Ok((moved_bytes(lab.host(1))? > before + UNDER_WAY).then_some(()))
     })
 }
 
@@ -73,17 +78,17 @@ fn start(lab: &Lab, program: &str) -> Result<[Running; 2], Error> {
         let at = lab.host(0).ipv4(0);
         let common = ["-V", "-S", "30000", "-a", at.as_str()];
         let server = lab.host(0).verbs(["rping", "-s"].into_iter().chain(common));
-        let server = server.env("POLYPATH_MP", SETTINGS).spawn()?;
+        let server = server.device(MP).env("POLYPATH_MP", SETTINGS).spawn()?;
         lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
         let client = lab.host(1).verbs(["rping", "-c"].into_iter().chain(common));
-        (server, client.env("POLYPATH_MP", SETTINGS).spawn()?)
+        (server, client.device(MP).env("POLYPATH_MP", SETTINGS).spawn()?)
     } else {
         let words = [program, "--run_infinitely"];
-        let server = lab.host(0).verbs(words).env("POLYPATH_MP", SETTINGS).spawn()?;
+        let server = lab.host(0).verbs(words).device(MP).env("POLYPATH_MP", SETTINGS).spawn()?;
         server.wait_tcp_listen(18515, LIMIT)?;
         let meet = lab.host(0).ipv4(0);
         let client = lab.host(1).verbs(words.into_iter().chain([meet.as_str()]));
-        (server, client.env("POLYPATH_MP", SETTINGS).spawn()?)
+        (server, client.device(MP).env("POLYPATH_MP", SETTINGS).spawn()?)
     };
     Ok([server, client])
 }
