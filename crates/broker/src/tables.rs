@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::BorrowedFd;
 
-use polypath_topology::gids::{CHOSEN_TABLES_MAX, NamedGidTable};
+use polypath_topology::gids::{CHOSEN_TABLES_MAX, NamedGidTable, eui64};
 use polypath_topology::table::{ADDRESSES_MAX, DOWN_MAX, PORTS_MAX};
 use polypath_topology::{Address, GidTable, PROVIDERS, PathSelector, Port, Rule, Selection, Table};
 
@@ -86,6 +86,8 @@ impl Tables {
         let ports = links.into_iter().map(port).collect();
         let ports = numbered(ports);
         let mut new = Table { ports, omitted, ..self.table.clone() };
+        let first = new.ports.iter().find(|port| !port.loopback);
+        new.guid = new.guid.or_else(|| first.map(|port| eui64(port.mac)));
         keep_gid_tables(&mut new, chosen);
         self.publish(new)
     }

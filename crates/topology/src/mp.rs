@@ -8,7 +8,7 @@ use crate::provider::Provider;
 use crate::table::Table;
 
 /// The provider of `mp0`: several interfaces, multi-path with peers that support it. Its GUID is made
-/// from that of its first interface.
+/// from [`Table::guid`] and the chosen interfaces' names, so that it stays when interfaces come and go.
 pub const MP: &dyn Provider = &Mp;
 
 static KIND: DeviceKind = DeviceKind {
@@ -23,6 +23,19 @@ const INDEX: u32 = 0x0010_0000;
 
 /// The number of its device file.
 const UVERBS: u32 = 900;
+
+/// Bits of a GUID that tell mp devices of one host from each other, and the one that tells them from the
+/// devices of single interfaces.
+const OF_CHOICE: u64 = 0xff_ffff;
+const OF_KIND: u64 = 0x0200_0000_0000_0000;
+
+fn guid(table: &Table, choice: &Choice, first: &Port) -> u64 {
+    let host = table.guid.unwrap_or_else(|| eui64(first.mac));
+    // FNV-1a; it is 0 for no choice.
+    let mix = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let choice = choice.text.bytes().fold(0, mix);
+    host ^ OF_KIND ^ (choice & OF_CHOICE)
+}
 
 #[derive(Debug)]
 struct Mp;
@@ -43,7 +56,7 @@ impl Provider for Mp {
         vec![DeviceSpec {
             name: "mp0".to_owned(),
             kind: &KIND,
-            node_guid: eui64(first.mac) ^ 0x0200_0000_0000_0000,
+            node_guid: guid(table, choice, first),
             index: INDEX,
             uverbs: UVERBS,
             gid_table: choice.with_prefix(KIND.prefix),

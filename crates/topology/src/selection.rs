@@ -227,6 +227,19 @@ mod tests {
     }
 
     #[test]
+    fn the_mp_guid_stays_when_its_first_interface_goes() {
+        let mut table = table(vec![port(2, "eth0", &[]), port(3, "eth1", &[])]);
+        table.guid = Some(7);
+        let guid = |table: &Table, text| {
+            devices(table, &Selection::parse(text).unwrap()).first().unwrap().node_guid
+        };
+        let (all, named) = (guid(&table, "mp"), guid(&table, "mp:eth0+eth1"));
+        assert_ne!(all, named);
+        table.ports.remove(0);
+        assert_eq!((guid(&table, "mp"), guid(&table, "mp:eth0+eth1")), (all, named));
+    }
+
+    #[test]
     fn the_brokers_gid_table_wins() {
         let mut table = table(vec![port(2, "eth0", &["10.0.0.1"])]);
         let mut kept = GidTable::of_ports([&port(2, "eth0", &["10.0.0.9", "10.0.0.1"])]);

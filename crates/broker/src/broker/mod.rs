@@ -247,12 +247,14 @@ impl Broker {
         }
     }
 
-    /// The devices of every process that has CM files.
+    /// The devices of every process that has CM files, without those of several paths: such a device stays
+    /// when its last interface goes, because its queue pairs wait for another one.
     fn devices_by_client(&self) -> BTreeMap<u64, Vec<u64>> {
         let with_files = self.connections.keys().filter(|id| !self.files.of(**id).is_empty());
         let guids = |id: u64| {
             let devices = self.host.devices_of(ClientId(id));
-            devices.into_iter().map(|device| device.node_guid).collect()
+            let single = devices.into_iter().filter(|device| !device.kind.multipath);
+            single.map(|device| device.node_guid).collect()
         };
         with_files.map(|&id| (id, guids(id))).collect()
     }

@@ -213,6 +213,11 @@ impl LaneIo {
         }
     }
 
+    /// The address that packets of a path were last sent to.
+    pub(super) fn last_address(&self, path: PathId) -> Option<&PathAddress> {
+        Some(&self.flows.get(path.0 as usize)?.as_ref()?.address)
+    }
+
     /// The address that a flow with this tag is for.
     fn address_of(&self, flow: Flow, tag: u32) -> Option<&PathAddress> {
         if let Some(Some(path)) = self.flows.get(tag as usize) {

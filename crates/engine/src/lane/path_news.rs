@@ -40,10 +40,10 @@ impl LaneIo {
         self.note(event);
     }
 
-    /// The name of a path. If its addresses are already gone, its number takes the interface's
-    /// place.
+    /// The name of a path. If the path has left the set, it is the one that packets were last sent by under
+    /// its number; if there were none, the number takes the interface's place.
     fn name_of(&self, paths: &PathManager, path: PathId) -> PathName {
-        paths.path(path).map_or_else(
+        paths.path(path).or_else(|| self.last_address(path)).map_or_else(
             || PathName {
                 local: std::net::Ipv4Addr::UNSPECIFIED.into(),
                 remote: std::net::Ipv4Addr::UNSPECIFIED.into(),
