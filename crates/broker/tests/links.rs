@@ -40,7 +40,7 @@ fn a_change_is_told_within_milliseconds() {
             .collect();
         took.sort();
         let median = took[took.len() / 2];
-        assert!(median < Duration::from_millis(5), "median {median:?} of {took:?}");
+        assert!(median < Duration::from_millis(25), "median {median:?} of {took:?}");
     });
 }
 

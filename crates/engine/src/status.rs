@@ -442,11 +442,13 @@ mod tests {
         let began = worked();
         let status = report(&engine, Scope::All);
         let whole = worked() - began;
-        let looks = LOOKS.take();
-        let held = looks.iter().max().copied().unwrap_or_default();
+        let mut looks = LOOKS.take();
+        // The longest says more of what else the machine does.
+        looks.sort_unstable();
+        let held = looks.get(looks.len() / 2).copied().unwrap_or_default();
         println!(
             "a scrape works for {whole:?}, which is {:.1} % of one processor every 100 ms; the lane is held \
-             for {held:?} at most",
+             for {held:?}, half of the times for less",
             whole.as_secs_f64() * 1e3
         );
         assert!(looks.len() >= QUEUE_PAIRS / QPS + PEER_COUNT / PEERS, "{} looks", looks.len());
