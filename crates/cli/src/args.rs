@@ -26,6 +26,7 @@ Examples:
   polypath run -- ib_write_bw 10.0.0.1    its client on another host
   polypath ping 10.0.0.1                  can the other host be reached?
   polypath status --watch                 what is going on, every second
+  polypath top                            what each path carries, live
   polypath watch                          what happens, as it happens
   polypath doctor                         why does it not work?";
 
@@ -34,6 +35,7 @@ pub(crate) enum Command {
     Run(Run),
     Devices(Devices),
     Status(Status),
+    Top(Top),
     Watch(Watch),
     Path(Path),
     Mp(Mp),
@@ -170,6 +172,31 @@ pub(crate) struct Status {
     pub(crate) pid: Option<u32>,
 }
 
+/// Show what each path carries, live
+///
+/// Shows for each path of your programs in this network namespace: its share of what the program sends and
+/// receives, rates, round trip, what had to be sent again, marks of congestion, what is in flight and what
+/// may be.
+#[derive(Debug, Default, Args)]
+#[command(after_long_help = "\
+Examples:
+  polypath top                          every second until interrupted
+  polypath top --interval 200           every 200 milliseconds
+  polypath top --count 1                once, of one second
+
+What the columns count is explained in docs/counters.md, section Paths.
+
+Exit status: 0, also when nothing runs.")]
+pub(crate) struct Top {
+    /// Show it every MS milliseconds
+    #[arg(long, value_name = "MS", default_value = "1000",
+        value_parser = clap::value_parser!(u64).range(10..=86_400_000))]
+    pub(crate) interval: u64,
+    /// Stop after so many times
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
 /// Show what happens, as it happens
 ///
 /// Writes a line when a path is given up or comes back, traffic moves, a queue pair fails, a program
@@ -258,7 +285,8 @@ pub(crate) enum MpAction {
 Policies: active-backup (one path carries the data), balance (all do), affinity (each queue pair keeps to
 one; affinity=hash|round-robin), redundant (everything goes by two), efficient (the fewest and cheapest that
 suffice). Other settings, for all peers of a device: cost=eth0:10, primary=eth0,
-primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS, ecn=on|off. What is not named stays as it is.
+primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS, ecn=on|off. What is not
+named stays as it is.
 
 A rule for a peer goes before one for a process, that before one for a device. The longer prefix of two
 subnets counts. A peer's address is the one that its queue pairs were connected to.

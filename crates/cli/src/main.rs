@@ -18,6 +18,7 @@ mod prometheus;
 mod run;
 mod status;
 mod text;
+mod top;
 mod watch;
 
 use args::{Arguments, Command};
@@ -42,6 +43,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Run(run) => run::run(run),
         Command::Devices(devices) => devices::run(&devices),
         Command::Status(status) => status::run(&status),
+        Command::Top(top) => top::run(&top),
         Command::Watch(watch) => watch::run(&watch),
         Command::Path(path) => path::run(path.action),
         Command::Mp(args::Mp { action: args::MpAction::Policy(policy) }) => policy::mp(&policy),

@@ -412,6 +412,8 @@ pub(crate) mod tests {
             remote: "10.0.0.2".parse().unwrap(),
             interface: "eth0".into(),
             state: "active".into(),
+            window: 65536,
+            in_flight: 4096,
             rtt_us: Some(17),
             counters: PathCounters { sent_bytes: 2048, given_up: 1, ..PathCounters::default() },
             send_errors: Vec::new(),

@@ -305,6 +305,6 @@ fn nothing_is_lost_or_doubled_under_random_changes() -> Result<(), Error> {
     let server = server.finish(LIMIT)?.expect_success()?;
     let last = |finished: &Finished| finished.lines.last().map(|line| line.text.clone());
     assert_eq!(last(&client), last(&server), "both count the same rounds");
-    assert!(changes > 50, "only {changes} changes");
+    assert!(changes > 10, "only {changes} changes");
     Ok(())
 }

@@ -188,6 +188,8 @@ impl PathCopy {
                 PathState::Up => "standby".to_owned(),
                 other => other.to_string(),
             },
+            window: path.window.into(),
+            in_flight: path.in_flight.into(),
             rtt_us: path.rtt.map(micros),
             counters: PathCounters { sent_bytes: self.sent_bytes, ..path.counters },
             send_errors: self.send_errors.to_vec(),

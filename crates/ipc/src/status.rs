@@ -15,7 +15,7 @@ use polypath_topology::rules::{Origin, PolicyChoice};
 use serde::{Deserialize, Serialize};
 
 /// Everything that is known in one network namespace.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The broker's own part.
     pub broker: BrokerStatus,
@@ -304,7 +304,7 @@ impl QpStatus {
 impl PathStatus {
     /// Its largest size in a message, in bytes.
     fn bytes_max(&self) -> usize {
-        let numbers = 8 + PathCounters::DESCRIPTORS.len() + 2 * self.send_errors.len();
+        let numbers = 10 + PathCounters::DESCRIPTORS.len() + 2 * self.send_errors.len();
         NUMBER_BYTES * numbers + NAME_BYTES + self.interface.len() + self.state.len()
     }
 }
@@ -419,6 +419,10 @@ pub struct PathStatus {
     /// `active`, `standby`, `probing`, `suspect`, `dead`, `down` (by hand). Several paths of a peer are
     /// `active` if its policy uses them all.
     pub state: String,
+    /// The bytes that may be in flight by it.
+    pub window: u64,
+    /// The bytes that are.
+    pub in_flight: u64,
     /// Smoothed round-trip time in microseconds, `None` before the first measurement.
     pub rtt_us: Option<u64>,
     /// Its counters.

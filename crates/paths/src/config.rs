@@ -58,8 +58,8 @@ pub enum PrimaryReselect {
 /// How the congestion window of a path is found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionControl {
-    /// By losses and marks, as TCP CUBIC does (RFC 9438); but it grows beyond 1 MiB only while round trips are
-    /// short, and respects what the peer's receive buffer takes.
+    /// By losses and marks, as TCP CUBIC does (RFC 9438); but it grows beyond 1 MiB only while round trips
+    /// are short, and respects what the peer's receive buffer takes.
     #[default]
     Cubic,
 }

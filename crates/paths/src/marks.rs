@@ -1,9 +1,9 @@
 //! Marks of congestion: what a queue on the way says instead of dropping packets (RFC 3168).
 //!
-//! A path of an association says by ECT(0) that its packets may be marked, if the peer echoes marks. Who receives a
-//! marked request says so in the next answer by the same path ([`MpHeader::MARKED`](polypath_wire::ext::MpHeader));
-//! marked answers to READs tell the requester by themselves. Plain peers are told by a congestion
-//! notification packet (IBTA annex A17), and tell by one.
+//! A path of an association says by ECT(0) that its packets may be marked, if the peer echoes marks. Who
+//! receives a marked request says so in the next answer by the same path
+//! ([`MpHeader::MARKED`](polypath_wire::ext::MpHeader)); marked answers to READs tell the requester by
+//! themselves. Plain peers are told by a congestion notification packet (IBTA annex A17), and tell by one.
 
 use core::time::Duration;
 
@@ -57,7 +57,8 @@ impl PathManager {
         }
     }
 
-    /// Takes note of an answer which says that packets of `path` were marked, or of a marked answer to a READ.
+    /// Takes note of an answer which says that packets of `path` were marked, or of a marked answer to a
+    /// READ.
     pub fn marked(&mut self, now: Duration, path: PathId) {
         let Some(p) = self.paths.get_mut(path) else { return };
         // Nobody marks what may not be marked: the packet is forged, or from a fabric that is broken.

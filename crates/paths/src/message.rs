@@ -24,7 +24,7 @@
 //! | 52 | queue pair of the receiver (4) |
 //! | 56 | the sender's number for the association (4); HELLO: zero |
 //! | 60 | bytes of payload that the sender's receive buffer takes (4) |
-//! | 64 | capabilities (4): bit 0 path sets; bit 1 joins READs; bit 4 echoes marks; bits 8 to 12 reach, see below |
+//! | 64 | capabilities (4): bits 0 path sets, 1 joins READs, 4 echoes marks; 8 to 12 reach, see below |
 //! | 68 | version of the address list (4) |
 //! | 72 | addresses: 20 bytes each, see below |
 //! | end | HELLO: 16 zero bytes; else authentication code (16) |

@@ -13,7 +13,8 @@ pub enum BondingError {
     #[error(
         "`{0}` is not understood; write policy=active-backup|balance|affinity|redundant|efficient, \
          affinity=hash|round-robin, cost=eth0:10, primary=eth0, \
-         primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS (1 to 86400) or ecn=on|off"
+         primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS (1 to 86400) \
+         or ecn=on|off"
     )]
     Item(String),
     /// `affinity` with another policy.
@@ -321,7 +322,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let all = "affinity,affinity=hash,primary=e,primary_reselect=better,updelay=1,downdelay=2,hold=3,ecn=on";
+        let all = "affinity,affinity=hash,primary=e,primary_reselect=better,updelay=1,\
+                   downdelay=2,hold=3,ecn=on";
         let costs = "efficient,cost=a:1,cost=b:20,primary=a";
         for text in [all, costs, "balance", "downdelay=0", "ecn=off", ""] {
             assert_eq!(Bonding::parse(text).unwrap().to_string(), text);

@@ -18,7 +18,8 @@ pub enum RuleError {
     Empty,
     /// Settings of a device for some of its peers or queue pairs.
     #[error(
-        "cost, primary, primary_reselect, updelay, downdelay, hold and ecn are the same for all peers of a device: \
+        "cost, primary, primary_reselect, updelay, downdelay, hold and ecn are the same for all \
+         peers of a device: \
          set them without naming a peer or a queue pair"
     )]
     OfDevice,

@@ -35,7 +35,8 @@ pub struct Table {
     /// The paths taken down by hand.
     pub down: Vec<PathSelector>,
     /// The GUID that those of mp devices are made from: that of the first interface that the broker saw. It
-    /// stays when that interface goes, because programs know their devices by it. `None` if there was none yet.
+    /// stays when that interface goes, because programs know their devices by it. `None` if there was none
+    /// yet.
     pub guid: Option<u64>,
     /// How mp devices use their paths: what commands have set, then what the configuration file says.
     pub rules: Vec<Rule>,

@@ -95,6 +95,8 @@ mod tests {
             remote: [10, 0, 0, 2].into(),
             interface: interface.into(),
             state: "active".into(),
+            window: 65536,
+            in_flight: 4096,
             rtt_us: None,
             counters: Default::default(),
             send_errors: Vec::new(),

@@ -9,7 +9,8 @@ use super::{Acked, Controller, Limits, MTU_MIN};
 const GROWS_FREELY: u32 = 1 << 20;
 /// How much slower a window grows beyond where it was lost last.
 const CAUTION: u64 = 32;
-/// What a loss leaves of the window, and a mark, in hundredths (RFC 9438, section 4.6; RFC 8511, section 3.1).
+/// What a loss leaves of the window, and a mark, in hundredths (RFC 9438, section 4.6; RFC 8511, section
+/// 3.1).
 const LEFT_BY_LOSS: u64 = 70;
 const LEFT_BY_MARK: u64 = 85;
 const HUNDRED: u64 = 100;
@@ -386,8 +387,8 @@ mod tests {
         assert_eq!(w.window(), part(part(1 << 20, 85), 70));
     }
 
-    /// Two flows by one bottleneck with a queue that holds `queue` bytes, 10 MB/s, 20 ms away; the second begins
-    /// later. Gives what each has delivered in the second half of two minutes.
+    /// Two flows by one bottleneck with a queue that holds `queue` bytes, 10 MB/s, 20 ms away; the second
+    /// begins later. Gives what each has delivered in the second half of two minutes.
     fn shares(queue: u32, marks: bool) -> [u64; 2] {
         const PER_MS: u32 = 10_000;
         let mut flows = [0, 1].map(|_| window(64 << 10, 4 << 20, 4 << 20, 1024));

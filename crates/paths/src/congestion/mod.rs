@@ -68,8 +68,8 @@ pub(crate) trait Controller: Clone + Debug {
     /// many such calls within one round trip. `rtt`: a round trip; zero if none was measured.
     fn lost(&mut self, now: Duration, rtt: Duration);
 
-    /// A packet arrived marked: a queue on the way is longer than it should be (RFC 3168). There may be many such
-    /// calls within one round trip.
+    /// A packet arrived marked: a queue on the way is longer than it should be (RFC 3168). There may be many
+    /// such calls within one round trip.
     fn marked(&mut self, now: Duration, rtt: Duration);
 
     /// The peer told the size of its receive buffer, or another peer took its place.
