@@ -8,7 +8,8 @@ use toml::de::{DeString, DeTable, DeValue};
 use crate::mistake::{Mistake, line};
 
 /// The settings, as an error names them.
-const SETTINGS: &str = "policy, affinity, cost, primary, primary_reselect, updelay and downdelay";
+const SETTINGS: &str =
+    "policy, affinity, cost, primary, primary_reselect, updelay, downdelay and ports";
 
 /// Parses a configuration file.
 ///
@@ -99,9 +100,12 @@ impl Reader<'_> {
                 "program" if self.scoped => scope.program = Some(self.string(name, value)?),
                 "device" if self.scoped => scope.device = Some(self.string(name, value)?),
                 "policy" | "affinity" | "primary" | "primary_reselect" | "updelay"
-                | "downdelay" => {
+                | "downdelay" | "ports" => {
                     let written = match name {
-                        "updelay" | "downdelay" => self.milliseconds(name, value)?,
+                        "updelay" | "downdelay" => {
+                            self.number(name, value, "milliseconds: write one such as 200")?
+                        }
+                        "ports" => self.number(name, value, "source ports: write 1 to 8")?,
                         _ => self.string(name, value)?,
                     };
                     settings.set(name, &written).map_err(|()| {
@@ -144,11 +148,17 @@ impl Reader<'_> {
         text.ok_or_else(|| Mistake::at(self.text, value.span().start, what()))
     }
 
-    fn milliseconds(&self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<String, Mistake> {
+    /// `of`: what the number counts, and what to write.
+    fn number(
+        &self,
+        name: &str,
+        value: &Spanned<DeValue<'_>>,
+        of: &str,
+    ) -> Result<String, Mistake> {
         let number = value.get_ref().as_integer().filter(|number| number.radix() == 10);
         let text = number.map(|number| number.as_str().replace('_', ""));
         text.ok_or_else(|| {
-            let what = format!("{name} is a number of milliseconds: write one such as 200");
+            let what = format!("{name} is a number of {of}");
             Mistake::at(self.text, value.span().start, what)
         })
     }
@@ -188,6 +198,7 @@ fn values(name: &str) -> &'static str {
         "primary_reselect" => "write always, better or failure",
         "cost" => "write { eth0 = 10 }, with numbers from 0 to 65535 for up to 64 interfaces",
         "primary" => "write the name of an interface",
+        "ports" => "write a number from 1 to 8",
         _ => "write milliseconds from 0 on",
     }
 }

@@ -58,6 +58,7 @@ pub(crate) fn usage(in_force: &InForce, table: &Table) -> Usage {
         },
         updelay: settings.updelay.unwrap_or(defaults.updelay),
         downdelay: settings.downdelay.unwrap_or(defaults.downdelay),
+        ports: settings.ports.unwrap_or(defaults.ports),
     }
 }
 

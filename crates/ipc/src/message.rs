@@ -472,6 +472,7 @@ mod tests {
                 primary: text(15),
                 updelay: delay,
                 downdelay: delay,
+                ports: Some(8),
                 ..Bonding::parse("affinity,affinity=hash,primary_reselect=better").unwrap()
             },
             source: RuleSource::File { line: u32::MAX },

@@ -124,6 +124,10 @@ pub struct Config {
     /// What we tell peers: whether our queue pairs take requests for parts of a READ for one request
     /// ([`PeerAbilities::joins_reads`]). An older version does not.
     pub joins_reads: bool,
+    /// How many source ports each pair of addresses gets, each of which makes a path: 1 to
+    /// [`MAX_PORTS`](crate::MAX_PORTS). The larger setting of both ends counts. 0: nothing is said of it,
+    /// as an older version does, and each pair makes one path.
+    pub ports: u8,
     /// What the largest packet counts for in [`crate::PathManager::sent`]; the window never falls
     /// below two of them.
     pub mtu: u32,
@@ -165,6 +169,7 @@ impl Default for Config {
             receive_window: 128 << 10,
             reach: 16 << 20,
             joins_reads: true,
+            ports: 1,
             mtu: 4096 + 128,
         }
     }
@@ -190,6 +195,8 @@ pub struct Usage {
     pub updelay: Duration,
     /// As in [`Config::downdelay`].
     pub downdelay: Duration,
+    /// As in [`Config::ports`]. A change counts for associations that begin later.
+    pub ports: u8,
 }
 
 impl Usage {
@@ -204,6 +211,7 @@ impl Usage {
             primary_reselect: config.primary_reselect,
             updelay: config.updelay,
             downdelay: config.downdelay,
+            ports: config.ports,
         }
     }
 

@@ -132,11 +132,17 @@ impl PathManager {
             // The probe was sent before the path was suspected: the answer says nothing about now.
             PathState::Suspect if sent < p.probes.suspected_at => {}
             PathState::Suspect => {
+                self.port_answered(path, sent);
                 self.suspect_answered(index, path);
                 self.end_silence(path, silence);
             }
-            PathState::Probing => self.path_back(path, Reason::FirstAlive),
+            PathState::Probing => {
+                self.port_answered(path, sent);
+                self.path_back(path, Reason::FirstAlive);
+            }
             PathState::Dead => {
+                self.port_answered(path, sent);
+                let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
                 p.state = PathState::Recovering;
                 p.recovering_since = now;
                 p.probes.next_at = now;
@@ -171,6 +177,7 @@ impl PathManager {
     pub(crate) fn suspect_answered(&mut self, index: AssociationId, path: PathId) {
         let Some(p) = self.paths.get_mut(path) else { return };
         p.state = PathState::Up;
+        self.settle_port(path);
         self.end_trial_if_cleared(index);
         self.end_outages(index);
         for peer in self.peers_on(path) {
@@ -254,7 +261,12 @@ impl PathManager {
         }
         order.sort_unstable();
         let wanted = self.trial_probes();
+        // Nothing can be compared while the peer is silent on all paths. Perhaps other ways carry.
+        let silent = self.associations.get(index).is_some_and(|a| self.is_silent(a, &trial));
         for (_, path) in order {
+            if silent {
+                self.turn_port(index, path);
+            }
             self.send_probe(index, path);
             if let Some(p) = self.paths.get_mut(path) {
                 p.probes.sent_since += 1;
@@ -293,8 +305,7 @@ impl PathManager {
         self.end_trial_if_cleared(index);
         // The peer has answered nothing for long, though packets of its own may still come.
         let Some(a) = self.associations.get(index) else { return };
-        let silent_since = a.last_answer.max(trial.started);
-        if self.clock.awake() >= silent_since + self.config.silent_after {
+        if self.is_silent(a, &trial) {
             for peer in a.peers.clone() {
                 self.begin_outage(peer);
                 // It is also possible that the peer is in another association, and only this end knows
@@ -302,6 +313,11 @@ impl PathManager {
                 self.doubt(peer);
             }
         }
+    }
+
+    /// Whether the peer has answered nothing for so long that it can't be reached.
+    fn is_silent(&self, a: &Association, trial: &Trial) -> bool {
+        self.clock.awake() >= a.last_answer.max(trial.started) + self.config.silent_after
     }
 
     /// Lets paths that proved themselves carry traffic again. `reason`: why traffic that has no other
@@ -353,6 +369,10 @@ impl PathManager {
             }
             let due = p.probes.next_at <= now;
             if due {
+                if matches!(p.state, PathState::Dead | PathState::Probing) {
+                    self.turn_port(index, path);
+                }
+                let Some(p) = self.paths.get_mut(path) else { continue };
                 let interval = match p.state {
                     PathState::Recovering => RECOVERY_INTERVAL,
                     PathState::Dead => double(&mut p.probes.interval, DEAD_FIRST, dead_max),
@@ -420,6 +440,7 @@ impl PathManager {
         let role = p.role;
         p.revive(&self.config);
         p.probes.next_at = self.clock.now();
+        self.settle_port(path);
         self.push_event(PathEvent::PathAlive { path });
         let peers = match role {
             Role::Member { association, .. } => {

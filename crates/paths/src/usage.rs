@@ -24,13 +24,14 @@ impl PathManager {
             return;
         }
         let before = core::mem::replace(&mut self.usage, usage.clone());
-        let Usage { mode, primary, primary_reselect, updelay, downdelay, .. } = *usage;
+        let Usage { mode, primary, primary_reselect, updelay, downdelay, ports, .. } = *usage;
         self.config.mode = mode;
         self.config.costs.clone_from(&usage.costs);
         self.config.primary = primary;
         self.config.primary_reselect = primary_reselect;
         self.config.updelay = updelay;
         self.config.downdelay = downdelay;
+        self.config.ports = ports;
         let prefers_anew = (before.primary, before.primary_reselect) != (primary, primary_reselect)
             || before.costs != usage.costs;
         let peers: Vec<PeerId> = self.peers.iter().map(|(index, _)| index).collect();

@@ -13,7 +13,7 @@ pub enum BondingError {
     #[error(
         "`{0}` is not understood; write policy=active-backup|balance|affinity|redundant|efficient, \
          affinity=hash|round-robin, cost=eth0:10, primary=eth0, \
-         primary_reselect=always|better|failure, updelay=MS or downdelay=MS"
+         primary_reselect=always|better|failure, updelay=MS, downdelay=MS or ports=1 to 8"
     )]
     Item(String),
     /// `affinity` with another policy.
@@ -23,6 +23,9 @@ pub enum BondingError {
 
 /// The most interfaces whose cost can be set.
 pub(crate) const COSTS_MAX: usize = 64;
+
+/// The most source ports that a pair of addresses can get.
+pub(crate) const PORTS_MAX: u8 = 8;
 
 /// Settings of the mp device. What is `None` is not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +45,8 @@ pub struct Bonding {
     pub updelay: Option<Duration>,
     /// How long a path whose link went down is still used.
     pub downdelay: Option<Duration>,
+    /// How many UDP source ports each pair of addresses gets, each of which makes a path: 1 to 8.
+    pub ports: Option<u8>,
 }
 
 /// How the paths to a peer are used.
@@ -135,6 +140,10 @@ impl Bonding {
             "primary_reselect" => self.reselect = Some(value.parse()?),
             "updelay" => self.updelay = Some(ms()?),
             "downdelay" => self.downdelay = Some(ms()?),
+            "ports" => {
+                let ports = value.parse().ok().filter(|ports| (1..=PORTS_MAX).contains(ports));
+                self.ports = Some(ports.ok_or(())?);
+            }
             _ => return Err(()),
         }
         Ok(())
@@ -172,12 +181,14 @@ impl Bonding {
     /// Whether something is set that all peers of a device have in common.
     #[must_use]
     pub fn is_of_device(&self) -> bool {
-        let Self { policy: _, affinity: _, costs, primary, reselect, updelay, downdelay } = self;
+        let Self { policy: _, affinity: _, costs, primary, reselect, updelay, downdelay, ports } =
+            self;
         !costs.is_empty()
             || primary.is_some()
             || reselect.is_some()
             || updelay.is_some()
             || downdelay.is_some()
+            || ports.is_some()
     }
 
     /// Adds the settings of `other`, which go before its own. The rule of affinity goes with its policy. The
@@ -193,6 +204,7 @@ impl Bonding {
         self.reselect = other.reselect.or(self.reselect);
         self.updelay = other.updelay.or(self.updelay);
         self.downdelay = other.downdelay.or(self.downdelay);
+        self.ports = other.ports.or(self.ports);
     }
 
     /// The problem with an interface that is named, given the interfaces of the mp device; `None` if there
@@ -225,6 +237,7 @@ impl fmt::Display for Bonding {
             self.reselect.map(|when| format!("primary_reselect={when}")),
             self.updelay.map(|time| format!("updelay={}", ms(time))),
             self.downdelay.map(|time| format!("downdelay={}", ms(time))),
+            self.ports.map(|ports| format!("ports={ports}")),
         ];
         f.write_str(&items.into_iter().flatten().collect::<Vec<_>>().join(","))
     }
@@ -263,6 +276,8 @@ mod tests {
             "primary_reselect=never",
             "policy=x",
             "affinity=random",
+            "ports=0",
+            "ports=9",
             "x",
         ] {
             let error = Bonding::parse(wrong).unwrap_err().to_string();
@@ -276,7 +291,7 @@ mod tests {
     fn what_is_written_is_read_back() {
         let all = "affinity,affinity=hash,primary=e,primary_reselect=better,updelay=1,downdelay=2";
         let costs = "efficient,cost=a:1,cost=b:20,primary=a";
-        for text in [all, costs, "balance", "downdelay=0", ""] {
+        for text in [all, costs, "balance", "downdelay=0", "balance,ports=8", ""] {
             assert_eq!(Bonding::parse(text).unwrap().to_string(), text);
         }
     }
@@ -289,6 +304,10 @@ mod tests {
         assert_eq!(own.to_string(), "affinity,affinity=hash,updelay=1,downdelay=2");
         own.prefer(&parse("balance,updelay=3"));
         assert_eq!(own.to_string(), "balance,updelay=3,downdelay=2");
+        own.prefer(&parse("ports=4"));
+        own.prefer(&parse("updelay=4"));
+        assert_eq!(own.to_string(), "balance,updelay=4,downdelay=2,ports=4");
+        assert!(parse("ports=1").is_of_device());
         assert!(own.is_of_device() && !parse("affinity,affinity=hash").is_of_device());
     }
 

@@ -94,6 +94,7 @@ mod tests {
             local: [10, 0, 0, 1].into(),
             remote: [10, 0, 0, 2].into(),
             interface: interface.into(),
+            source_port: 0xc000,
             state: "active".into(),
             rtt_us: None,
             counters: Default::default(),
