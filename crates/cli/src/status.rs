@@ -284,7 +284,8 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
     text += &qp_details(&process.qps, verbose);
     // The last column does not say "fail-overs", because it also counts standby paths that were
     // given up.
-    let heading = ["PATH", "OVER", "PORT", "STATE", "RTT", "SENT", "RECEIVED", "RESENT", "GIVEN UP"];
+    let heading =
+        ["PATH", "OVER", "PORT", "STATE", "RTT", "SENT", "RECEIVED", "RESENT", "GIVEN UP"];
     let mut paths = Columns::new(heading);
     for path in &process.paths {
         paths.row([

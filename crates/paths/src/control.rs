@@ -494,7 +494,7 @@ impl PathManager {
     }
 
     /// One packet between two addresses; `tag`: number and generation of the path that they make.
-    fn send_by(
+    pub(crate) fn send_by(
         &mut self,
         index: AssociationId,
         tag: (PathNumber, u16),

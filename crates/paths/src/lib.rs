@@ -59,6 +59,6 @@ pub use manager::{
 pub use policy::{Choice, ClonePolicy, MakePolicy, Next, PathSet, Policy};
 pub use polypath_types::{Class, PathId, PathTag, PeerId, Pick, Route, Want};
 pub use types::{
-    AttachError, ControlOut, Handled, MAX_PATHS, MAX_PORTS, PathAddress, PathEvent, PathState, PathStatus,
-    PeerBrief, PeerStatus, Reason, Refused, Status,
+    AttachError, ControlOut, Handled, MAX_PATHS, MAX_PORTS, PathAddress, PathEvent, PathState,
+    PathStatus, PeerBrief, PeerStatus, Reason, Refused, Status,
 };

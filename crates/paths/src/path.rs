@@ -8,7 +8,7 @@ use crate::congestion::Congestion;
 use crate::id::{AssociationId, PathNumber};
 use crate::rtt::Rtt;
 use crate::select::Way;
-use crate::turns::PortTurns;
+use crate::turns::{HOME_MARK, PortTurns};
 use crate::twice::Twice;
 use crate::types::{PathAddress, PathState, PathStatus, Reason};
 use polypath_telemetry::PathCounters;
@@ -51,7 +51,7 @@ impl Probes {
     /// Registers a probe; returns its number.
     pub(crate) fn send(&mut self, now: Duration) -> u32 {
         let number = self.next_number;
-        self.next_number = number.wrapping_add(1);
+        self.next_number = number.wrapping_add(1) & !HOME_MARK;
         if self.outstanding.len() == MAX_OUTSTANDING {
             self.outstanding.pop_front();
         }
@@ -240,7 +240,7 @@ impl Path {
         config.updelay.saturating_mul(1 << doublings).min(config.updelay_max.max(config.updelay))
     }
 
-    fn recent_deaths(&self, now: Duration) -> u32 {
+    pub(crate) fn recent_deaths(&self, now: Duration) -> u32 {
         let halvings = now.saturating_sub(self.died_at).as_millis() / DEATH_HALF_LIFE.as_millis();
         self.recent_deaths.checked_shr(halvings.min(32) as u32).unwrap_or(0)
     }

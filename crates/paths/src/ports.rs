@@ -5,6 +5,9 @@
 //! if that does not answer either. If no path between the addresses lives, the fault may be anywhere: the
 //! port by which the path fell silent and random ones take turns.
 //!
+//! A path that answers by another port than its first one keeps asking by the first one, beside its data, and
+//! goes back once that has answered for a while. Otherwise no path would use a way any more that was repaired.
+//!
 //! Each end does so by itself: a way is chosen for each direction, and probes and their answers tell whether
 //! both carry. The pace is bounded ([`turns`](crate::turns)), because each port is a socket, and because the
 //! two ends must not look for a pair of good ways in step.
@@ -13,9 +16,10 @@ use core::time::Duration;
 
 use crate::id::AssociationId;
 use crate::manager::PathManager;
+use crate::message::Body;
 use crate::path::Role;
 use crate::select::Pair;
-use crate::types::{PathEvent, PathState, Reason};
+use crate::types::{PathAddress, PathEvent, PathState, Reason, Refused};
 use polypath_types::PathId;
 
 /// A path that was never heard of gets so many probes before its first change: perhaps the peer does not
@@ -62,7 +66,9 @@ impl PathManager {
         let first = p.turns.changes() == 0;
         let due = match p.state {
             // Another path has just answered while this one did not: no need to ask by this port again.
-            PathState::Dead if first && sibling_lives && p.reason == Some(Reason::ProbesLost) => true,
+            PathState::Dead if first && sibling_lives && p.reason == Some(Reason::ProbesLost) => {
+                true
+            }
             PathState::Dead | PathState::Suspect => p.turns.is_due(),
             PathState::Probing => sibling_lives && p.turns.is_due_after(PROBES_UNKNOWN),
             _ => false,
@@ -103,11 +109,46 @@ impl PathManager {
         }
     }
 
+    /// Asks by the first port of a path that is up by another one, or goes back to it. Returns when the next
+    /// such step is due.
+    pub(crate) fn homing(&mut self, index: AssociationId, path: PathId) -> Option<Duration> {
+        let now = self.clock.now();
+        let p = self.paths.get_mut(path)?;
+        let Role::Member { id, .. } = p.role else { return None };
+        let at = p.turns.home_at().filter(|_| p.state == PathState::Up)?;
+        if now < at {
+            return Some(at);
+        }
+        let home = p.turns.home();
+        if p.turns.is_home_proven(p.recent_deaths(now)) {
+            p.turns.settle(now, home);
+            self.set_port(path, home);
+            return None;
+        }
+        let (number, generation) = (p.turns.ask_home(now), p.generation);
+        let address = PathAddress { source_port: home, ..p.address };
+        let next = p.turns.home_at();
+        p.counters.probes_sent += 1;
+        self.send_by(index, (id, generation), address, Body::Probe { number }, false);
+        next
+    }
+
+    /// A probe by the first port of a path is answered.
+    pub(crate) fn home_answered(&mut self, path: PathId, number: u32) -> Result<(), Refused> {
+        let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
+        if !p.turns.home_answered(number) {
+            return Err(Refused::Unsolicited);
+        }
+        p.counters.probes_answered += 1;
+        Ok(())
+    }
+
     /// A path may be used (again) by the port that it has.
     pub(crate) fn settle_port(&mut self, path: PathId) {
+        let now = self.clock.now();
         let Some(p) = self.paths.get_mut(path) else { return };
         let (Role::Member { .. }, to) = (p.role, p.address.source_port) else { return };
-        if let Some(from) = p.turns.settle(to) {
+        if let Some(from) = p.turns.settle(now, to) {
             self.push_event(PathEvent::Repathed { path, from, to });
         }
     }

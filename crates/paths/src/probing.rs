@@ -10,6 +10,7 @@ use crate::manager::PathManager;
 use crate::message::Body;
 use crate::path::{Path, Role};
 use crate::timers::Timer;
+use crate::turns::HOME_MARK;
 use crate::types::{PathEvent, PathState, Reason, Refused};
 use polypath_types::PathId;
 
@@ -116,6 +117,9 @@ impl PathManager {
         path: PathId,
         number: u32,
     ) -> Result<(), Refused> {
+        if number & HOME_MARK != 0 {
+            return self.home_answered(path, number);
+        }
         let now = self.clock.now();
         let settled = self.clock.is_settled();
         let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
@@ -384,9 +388,10 @@ impl PathManager {
                 p.probes.next_at = now + interval;
                 self.send_probe(index, path);
             }
+            let home = self.homing(index, path);
             let Some(p) = self.paths.get(path) else { continue };
             let late = liveness::late_at(&p.sample(self.clock.now()));
-            for at in [Some(p.probes.next_at), late].into_iter().flatten() {
+            for at in [Some(p.probes.next_at), late, home].into_iter().flatten() {
                 next = Some(next.map_or(at, |n| n.min(at)));
             }
         }

@@ -1,4 +1,4 @@
-//! The source ports that a path tries while it does not answer.
+//! The source ports that a path tries while it does not answer, and its return to the first one.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -8,10 +8,21 @@ const MAX_RECENT: usize = 8;
 /// Probes by one port before another one is tried; doubled after every second change, at most so often.
 const PROBES: u32 = 2;
 const DOUBLINGS: u32 = 3;
+/// Between two probes by the first port, of a path that answers by another one.
+const HOME_INTERVAL: Duration = Duration::from_secs(1);
+/// So many of them must be answered in a row before the path goes back; doubled with each recent death of
+/// the path, at most so often.
+const HOME_ANSWERS: u32 = 3;
+const HOME_DOUBLINGS: u32 = 5;
+/// The bit by which numbers of such probes differ from those of other probes.
+pub(crate) const HOME_MARK: u32 = 1 << 31;
 
 /// The source ports that a path has had since it answered last.
 #[derive(Clone, Debug)]
 pub(crate) struct PortTurns {
+    /// The first port. It was drawn when all ways were there, so the ports of all paths together use the
+    /// network best.
+    home: u16,
     /// The port by which it answered last; the first one if it never did.
     settled: u16,
     /// Probes that went out by the current port, unanswered.
@@ -20,11 +31,34 @@ pub(crate) struct PortTurns {
     changes: u32,
     /// The ports before the current one, and until when each was used.
     recent: VecDeque<(Duration, u16)>,
+    home_probes: HomeProbes,
+}
+
+/// Probes by the first port, while the path answers by another one.
+#[derive(Clone, Copy, Debug, Default)]
+struct HomeProbes {
+    next_at: Duration,
+    number: u32,
+    unanswered: bool,
+    /// How many in a row were answered.
+    answered: u32,
 }
 
 impl PortTurns {
     pub(crate) fn new(port: u16) -> Self {
-        Self { settled: port, asked: 0, changes: 0, recent: VecDeque::new() }
+        Self {
+            home: port,
+            settled: port,
+            asked: 0,
+            changes: 0,
+            recent: VecDeque::new(),
+            home_probes: HomeProbes::default(),
+        }
+    }
+
+    /// The first port.
+    pub(crate) fn home(&self) -> u16 {
+        self.home
     }
 
     /// The port by which it answered last.
@@ -67,9 +101,43 @@ impl PortTurns {
     }
 
     /// The path answers by this port. Returns the one by which it had answered before, if it is another.
-    pub(crate) fn settle(&mut self, port: u16) -> Option<u16> {
-        let before = core::mem::replace(self, Self::new(port)).settled;
+    pub(crate) fn settle(&mut self, now: Duration, port: u16) -> Option<u16> {
+        let before = core::mem::replace(&mut self.settled, port);
+        (self.asked, self.changes) = (0, 0);
+        self.recent.clear();
+        let next_at = now + HOME_INTERVAL;
+        self.home_probes =
+            HomeProbes { next_at, unanswered: false, answered: 0, ..self.home_probes };
         (before != port).then_some(before)
+    }
+
+    /// When the next probe by the first port is due; `None` if the path uses that port.
+    pub(crate) fn home_at(&self) -> Option<Duration> {
+        (self.settled != self.home).then_some(self.home_probes.next_at)
+    }
+
+    /// Whether enough of them were answered. `deaths`: of the path lately.
+    pub(crate) fn is_home_proven(&self, deaths: u32) -> bool {
+        self.home_probes.answered >= HOME_ANSWERS << deaths.min(HOME_DOUBLINGS)
+    }
+
+    /// A probe by the first port goes out: its number.
+    pub(crate) fn ask_home(&mut self, now: Duration) -> u32 {
+        let probes = &mut self.home_probes;
+        if core::mem::replace(&mut probes.unanswered, true) {
+            probes.answered = 0;
+        }
+        probes.number = probes.number.wrapping_add(1) | HOME_MARK;
+        probes.next_at = now + HOME_INTERVAL;
+        probes.number
+    }
+
+    /// A probe of this number is answered. Returns whether it was asked.
+    pub(crate) fn home_answered(&mut self, number: u32) -> bool {
+        let probes = &mut self.home_probes;
+        let asked = probes.number == number && core::mem::take(&mut probes.unanswered);
+        probes.answered = probes.answered.saturating_add(u32::from(asked));
+        asked
     }
 }
 
@@ -104,11 +172,36 @@ mod tests {
         assert_eq!(turns.port_at(MS * 9), Some(1));
         assert_eq!(turns.port_at(MS * 10), Some(2));
         assert_eq!(turns.port_at(MS * 20), None, "the current one");
-        assert_eq!((turns.settle(3), turns.settle(3)), (Some(1), None));
+        assert_eq!((turns.settle(MS, 3), turns.settle(MS, 3)), (Some(1), None));
         assert_eq!((turns.settled(), turns.changes(), turns.port_at(MS)), (3, 0, None));
         for n in 0..100 {
             turns.change(MS * n, n as u16);
         }
         assert_eq!(turns.recent.len(), MAX_RECENT);
+    }
+
+    #[test]
+    fn the_first_port_is_proven_by_answers_in_a_row() {
+        let mut turns = PortTurns::new(1);
+        assert_eq!(turns.home_at(), None);
+        turns.settle(MS, 2);
+        assert_eq!(turns.home_at(), Some(MS + HOME_INTERVAL));
+        let answered = |turns: &mut PortTurns| {
+            let number = turns.ask_home(MS);
+            assert!(turns.home_answered(number) && !turns.home_answered(number), "each once");
+        };
+        answered(&mut turns);
+        answered(&mut turns);
+        let late = turns.ask_home(MS);
+        turns.ask_home(MS);
+        assert!(!turns.home_answered(late));
+        (0..2).for_each(|_| answered(&mut turns));
+        assert!(!turns.is_home_proven(0), "one was lost, so the count began anew");
+        answered(&mut turns);
+        assert!(turns.is_home_proven(0) && !turns.is_home_proven(1));
+        (0..3).for_each(|_| answered(&mut turns));
+        assert!(turns.is_home_proven(1) && !turns.is_home_proven(u32::MAX));
+        turns.settle(MS, 1);
+        assert_eq!((turns.home_at(), turns.is_home_proven(0)), (None, false));
     }
 }
