@@ -14,6 +14,7 @@ use crate::lanes;
 use crate::layout::{AREA, BUFFER, SHARED};
 use crate::link_faults::LinkPlan;
 use crate::overlap;
+use crate::ports;
 use crate::rng::Rng;
 use crate::usage;
 
@@ -107,6 +108,7 @@ impl Case {
         away::add(seed, &mut case);
         case.lanes = lanes::draw(seed, case.hosts);
         usage::add(seed, &mut case);
+        ports::add(seed, &mut case);
         case
     }
 }
