@@ -9,8 +9,8 @@
 //! goes back once that has answered for a while. Otherwise no path would use a way any more that was repaired.
 //!
 //! Each end does so by itself: a way is chosen for each direction, and probes and their answers tell whether
-//! both carry. The pace is bounded ([`turns`](crate::turns)), because each port is a socket, and because the
-//! two ends must not look for a pair of good ways in step.
+//! both carry. The pace is bounded ([`turns`](crate::turns)), because each port is a socket, and because
+//! one end must stay with a good port for long enough that the other one finds one, too.
 
 use core::time::Duration;
 
@@ -63,27 +63,27 @@ impl PathManager {
         if !matches!(p.state, PathState::Dead | PathState::Suspect | PathState::Probing) {
             return;
         }
-        let first = p.turns.changes() == 0;
+        let (first, wait) = (p.turns.changes() == 0, p.usual_wait());
         let due = match p.state {
             // Another path has just answered while this one did not: no need to ask by this port again.
             PathState::Dead if first && sibling_lives && p.reason == Some(Reason::ProbesLost) => {
                 true
             }
-            PathState::Dead | PathState::Suspect => p.turns.is_due(),
-            PathState::Probing => sibling_lives && p.turns.is_due_after(PROBES_UNKNOWN),
+            PathState::Dead | PathState::Suspect => p.turns.is_due(now, wait),
+            PathState::Probing => sibling_lives && p.turns.is_due_after(PROBES_UNKNOWN, now, wait),
             _ => false,
         };
         let (current, settled) = (p.address.source_port, p.turns.settled());
         // A program that asks for a flow label has chosen the port itself.
         if !due || p.address.flow_label != 0 {
-            p.turns.ask();
+            p.turns.ask(now);
             return;
         }
         let back = !sibling_lives && current != settled;
         let port = if back { settled } else { self.fresh_port(index, pair, current) };
         let Some(p) = self.paths.get_mut(path) else { return };
         p.turns.change(now, current);
-        p.turns.ask();
+        p.turns.ask(now);
         if sibling_lives {
             p.probes.interval = Duration::ZERO;
         }

@@ -4,10 +4,10 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 /// The most ports remembered, so that late answers are known for those of the port that was asked by.
-const MAX_RECENT: usize = 8;
+const MAX_RECENT: usize = 16;
 /// Probes by one port before another one is tried; doubled after every second change, at most so often.
 const PROBES: u32 = 2;
-const DOUBLINGS: u32 = 3;
+const DOUBLINGS: u32 = 2;
 /// Between two probes by the first port, of a path that answers by another one.
 const HOME_INTERVAL: Duration = Duration::from_secs(1);
 /// So many of them must be answered in a row before the path goes back; doubled with each recent death of
@@ -25,8 +25,13 @@ pub(crate) struct PortTurns {
     home: u16,
     /// The port by which it answered last; the first one if it never did.
     settled: u16,
-    /// Probes that went out by the current port, unanswered.
+    /// Probes that went out by the current port, unanswered, and when the last one did.
     asked: u32,
+    asked_at: Duration,
+    /// When a probe of the peer last came by the path.
+    heard_at: Duration,
+    /// Since when it has the current port.
+    changed_at: Duration,
     /// Changes since it answered last.
     changes: u32,
     /// The ports before the current one, and until when each was used.
@@ -50,6 +55,9 @@ impl PortTurns {
             home: port,
             settled: port,
             asked: 0,
+            asked_at: Duration::ZERO,
+            heard_at: Duration::ZERO,
+            changed_at: Duration::ZERO,
             changes: 0,
             recent: VecDeque::new(),
             home_probes: HomeProbes::default(),
@@ -71,18 +79,29 @@ impl PortTurns {
     }
 
     /// A probe goes out by the current port.
-    pub(crate) fn ask(&mut self) {
+    pub(crate) fn ask(&mut self, now: Duration) {
         self.asked = self.asked.saturating_add(1);
+        self.asked_at = now;
     }
 
-    /// Whether the current port has been tried for long enough.
-    pub(crate) fn is_due(&self) -> bool {
-        self.asked >= PROBES << (self.changes / 2).min(DOUBLINGS)
+    /// A probe of the peer has come by the path.
+    pub(crate) fn hear(&mut self, now: Duration) {
+        self.heard_at = now;
+    }
+
+    /// Whether the current port has been tried for long enough. `wait`: how long an answer usually takes.
+    ///
+    /// An end that hears the peer's probes while its own are not answered knows that the peer's port is good
+    /// and its own is bad, so it changes as soon as an answer is overdue. The other end stays meanwhile,
+    /// because it hears nothing.
+    pub(crate) fn is_due(&self, now: Duration, wait: Duration) -> bool {
+        let heard = self.heard_at > self.asked_at && now >= self.changed_at + wait;
+        self.asked >= PROBES << (self.changes / 2).min(DOUBLINGS) || (self.asked > 0 && heard)
     }
 
     /// The same for a path whose first port gets at least so many probes.
-    pub(crate) fn is_due_after(&self, probes: u32) -> bool {
-        self.is_due() && (self.changes > 0 || self.asked >= probes)
+    pub(crate) fn is_due_after(&self, probes: u32, now: Duration, wait: Duration) -> bool {
+        self.is_due(now, wait) && (self.changes > 0 || self.asked >= probes)
     }
 
     /// The path leaves the port `from` for another one.
@@ -92,7 +111,7 @@ impl PortTurns {
         }
         self.recent.push_back((now, from));
         self.changes = self.changes.saturating_add(1);
-        self.asked = 0;
+        (self.asked, self.changed_at) = (0, now);
     }
 
     /// The port by which a probe went out at that time, if it is not the current one.
@@ -154,14 +173,28 @@ mod tests {
         let mut patience = Vec::new();
         for change in 0..10 {
             let mut probes = 0;
-            while !turns.is_due() {
-                turns.ask();
+            while !turns.is_due(MS, MS) {
+                turns.ask(MS);
                 probes += 1;
             }
             patience.push(probes);
             turns.change(MS * change, 2);
         }
-        assert_eq!(patience, [2, 2, 4, 4, 8, 8, 16, 16, 16, 16]);
+        assert_eq!(patience, [2, 2, 4, 4, 8, 8, 8, 8, 8, 8]);
+    }
+
+    #[test]
+    fn who_hears_the_peer_and_is_not_heard_changes_at_once() {
+        let mut turns = PortTurns::new(1);
+        turns.hear(MS);
+        turns.change(MS * 10, 1);
+        turns.ask(MS * 10);
+        assert!(!turns.is_due(MS * 30, MS * 5), "what was heard before says nothing");
+        turns.hear(MS * 12);
+        assert!(!turns.is_due(MS * 14, MS * 5), "the answer may be under way");
+        assert!(turns.is_due(MS * 15, MS * 5));
+        turns.change(MS * 15, 2);
+        assert!(!turns.is_due(MS * 30, MS * 5), "nothing was asked by this port");
     }
 
     #[test]

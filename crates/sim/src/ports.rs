@@ -29,11 +29,13 @@ pub(crate) fn add(seed: u64, case: &mut Case) {
     if !rng.chance(WAYS) || holes {
         return;
     }
+    // A plain queue pair has one way, and may lose no more than its retries make up for.
+    let plain = case.pairs.iter().any(|pair| pair.is_reliable() && !pair.multipath);
     for _ in 0..=rng.below(6) {
         let link = rng.below(case.links.len() as u64) as usize;
         // Half of the ways on average: each end needs a good one.
         let ways = rng.below(255) as u8;
-        let loss = if rng.chance(700) { 1000 } else { 100 + rng.below(900) };
+        let loss = if rng.chance(700) || plain { 1000 } else { 100 + rng.below(900) };
         let at = AGREED + rng.time(MS * 500);
         let back = at + rng.time(MS * 1500);
         case.faults.push((When::At(at), Fault::Ways { link, ways, loss }));

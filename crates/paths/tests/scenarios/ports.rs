@@ -8,6 +8,8 @@ use crate::net::*;
 use crate::*;
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Fewer than elsewhere, because each takes long.
+const SEEDS: u64 = 10;
 
 fn config(ports: u8) -> Config {
     Config { ports, ..Config::default() }
