@@ -1,5 +1,5 @@
-//! Unmodified programs over a fabric that chooses one of several ways by the UDP source port. Which port leads
-//! which way is not known, so the tests look which ways carry data.
+//! Unmodified programs over a fabric that chooses one of several ways by the UDP source port. Which port
+//! leads which way is not known, so the tests look which ways carry data.
 
 use polypath_e2e::{Error, Fabric, PATIENT, Running, share, until};
 use std::time::Duration;
@@ -140,7 +140,7 @@ fn atomics_go_on_when_a_way_falls_silent() -> Result<(), Error> {
 }
 
 /// The ends compare what they receive with what they expect. (Not `rping`, which posts whether or not its
-/// requests have completed, and finds its send queue full when acknowledgements are lost for some milliseconds.)
+/// requests have completed, and finds its send queue full when acknowledgements are lost for some ms.)
 #[test]
 fn nothing_is_corrupted_when_ways_fall_silent_in_turn() -> Result<(), Error> {
     let _share = share(PATIENT);

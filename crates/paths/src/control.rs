@@ -174,8 +174,8 @@ impl PathManager {
         self.set_members(index, &wanted);
     }
 
-    /// The leader chooses the pairs of addresses and their ports, keeps the numbers of those that stay, and gives
-    /// free numbers to new ones.
+    /// The leader chooses the pairs of addresses and their ports, keeps the numbers of those that stay, and
+    /// gives free numbers to new ones.
     pub(crate) fn lead(&mut self, index: AssociationId) {
         let Some(a) = self.associations.get(index) else { return };
         if !a.confirmed || !a.is_leader() {

@@ -24,7 +24,7 @@
 //! | 52 | queue pair of the receiver (4) |
 //! | 56 | the sender's number for the association (4); HELLO: zero |
 //! | 60 | bytes of payload that the sender's receive buffer takes (4) |
-//! | 64 | capabilities (4): bit 0 path sets; bit 1 joins READs; bit 2 source ports; bits 8 to 12 reach; bits 16 to 18 ports, see below |
+//! | 64 | capabilities (4), see below: bit 0 path sets; 1 joins READs; 2, 16 to 18 ports; 8 to 12 reach |
 //! | 68 | version of the address list (4) |
 //! | 72 | addresses: 20 bytes each, see below |
 //! | end | HELLO: 16 zero bytes; else authentication code (16) |

@@ -5,8 +5,9 @@
 //! if that does not answer either. If no path between the addresses lives, the fault may be anywhere: the
 //! port by which the path fell silent and random ones take turns.
 //!
-//! A path that answers by another port than its first one keeps asking by the first one, beside its data, and
-//! goes back once that has answered for a while. Otherwise no path would use a way any more that was repaired.
+//! A path that answers by another port than its first one keeps asking by the first one, beside its data,
+//! and goes back once that has answered for a while. Otherwise no path would use a way any more that was
+//! repaired.
 //!
 //! Each end does so by itself: a way is chosen for each direction, and probes and their answers tell whether
 //! both carry. The pace is bounded ([`turns`](crate::turns)), because each port is a socket, and because

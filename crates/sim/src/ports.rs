@@ -1,6 +1,6 @@
-//! Several source ports for each pair of addresses, and links that consist of several ways, some of which fail
-//! or lose packets. They are drawn from a stream of their own, so that the rest of what a seed means stays as
-//! it was.
+//! Several source ports for each pair of addresses, and links that consist of several ways, some of which
+//! fail or lose packets. They are drawn from a stream of their own, so that the rest of what a seed means
+//! stays as it was.
 
 use core::time::Duration;
 

@@ -59,8 +59,8 @@ impl Policy for Redundant {
 }
 
 /// The two paths by which a burst would arrive first if nothing else were on its way; those that are up come
-/// before those that are suspected, and the second one has other addresses than the first if it can. `None` if
-/// no path is up.
+/// before those that are suspected, and the second one has other addresses than the first if it can. `None`
+/// if no path is up.
 fn two_best(want: &Want, set: &PathSet<'_>) -> Option<(PathId, Option<PathId>)> {
     let rank = |path: PathId| {
         let suspected = match set.state(path)? {

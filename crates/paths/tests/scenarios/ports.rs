@@ -5,7 +5,6 @@ use std::time::Duration;
 use polypath_paths::*;
 
 use crate::net::*;
-use crate::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Fewer than elsewhere, because each takes long.
