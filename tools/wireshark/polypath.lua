@@ -115,7 +115,9 @@ local f = {
     window = ProtoField.uint32("polypath.window", "Receive buffer"),
     capabilities = ProtoField.uint32("polypath.capabilities", "Capabilities", base.HEX),
     reach = ProtoField.uint32("polypath.reach", "Reach (2^n bytes)", base.DEC, nil, 0x1f00),
+    ports = ProtoField.uint32("polypath.ports", "Source ports wanted, less one", base.DEC, nil, 0x70000),
     addresses_version = ProtoField.uint32("polypath.addresses_version", "Version of address list"),
+    port_index = ProtoField.uint8("polypath.port_index", "Index of source port", base.DEC, nil, 0x0f),
     table_version = ProtoField.uint32("polypath.table_version", "Version of path table"),
     count = ProtoField.uint8("polypath.count", "Number of entries"),
     address = ProtoField.ipv6("polypath.address", "Address"),
@@ -328,7 +330,9 @@ local function hello(c, info)
     c:add(f.hello_peer, 4)
     c:add(f.from, 4)
     c:add(f.window, 4)
-    c.tree:add(f.reach, c:add(f.capabilities, 4))
+    local capabilities = c:add(f.capabilities, 4)
+    c.tree:add(f.reach, capabilities)
+    c.tree:add(f.ports, capabilities)
     c:add(f.addresses_version, 4)
     addresses(c, count)
     c:add(f.mac, MAC_LEN)
@@ -383,7 +387,7 @@ local function control(c, info)
         for _ = 1, n do
             local out = c:enter(36, "Path of the table")
             c.tree:append_text(" " .. c:add(f.path, 1):uint())
-            c:take(1)
+            c:add(f.port_index, 1)
             c:add(f.generation, 2)
             c:add(f.address, 16)
             c:add(f.address, 16)

@@ -284,12 +284,14 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
     text += &qp_details(&process.qps, verbose);
     // The last column does not say "fail-overs", because it also counts standby paths that were
     // given up.
-    let heading = ["PATH", "OVER", "STATE", "RTT", "SENT", "RECEIVED", "RESENT", "GIVEN UP"];
+    let heading =
+        ["PATH", "OVER", "PORT", "STATE", "RTT", "SENT", "RECEIVED", "RESENT", "GIVEN UP"];
     let mut paths = Columns::new(heading);
     for path in &process.paths {
         paths.row([
             format!("{} > {}", path.local, path.remote),
             path.interface.clone(),
+            source_port(path),
             path.state.clone(),
             path.rtt_us.map_or_else(|| "-".to_owned(), duration),
             bytes(path.counters.sent_bytes),
@@ -312,6 +314,14 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
     text += &counters("  faults: ", faults.iter());
     text += &history(process, now_ms());
     text
+}
+
+/// The source port of a path, and how often it was changed, if it was.
+fn source_port(path: &polypath_ipc::status::PathStatus) -> String {
+    match path.counters.port_changes {
+        0 => path.source_port.to_string(),
+        changes => format!("{} ({})", path.source_port, count(changes, "change")),
+    }
 }
 
 /// The history in order of time: fail-overs, events, errors.
@@ -411,11 +421,17 @@ pub(crate) mod tests {
             local: "10.0.0.1".parse().unwrap(),
             remote: "10.0.0.2".parse().unwrap(),
             interface: "eth0".into(),
+            source_port: 0xc001,
             state: "active".into(),
             window: 65536,
             in_flight: 4096,
             rtt_us: Some(17),
-            counters: PathCounters { sent_bytes: 2048, given_up: 1, ..PathCounters::default() },
+            counters: PathCounters {
+                sent_bytes: 2048,
+                given_up: 1,
+                port_changes: 2,
+                ..PathCounters::default()
+            },
             send_errors: Vec::new(),
             last_blackout_us: Some(4200),
         };

@@ -9,7 +9,7 @@ use crate::mistake::{Mistake, line};
 
 /// The settings, as an error names them.
 const SETTINGS: &str =
-    "policy, affinity, cost, primary, primary_reselect, updelay, downdelay, hold and ecn";
+    "policy, affinity, cost, primary, primary_reselect, updelay, downdelay, hold, ecn and ports";
 
 /// Parses a configuration file.
 ///
@@ -100,10 +100,13 @@ impl Reader<'_> {
                 "program" if self.scoped => scope.program = Some(self.string(name, value)?),
                 "device" if self.scoped => scope.device = Some(self.string(name, value)?),
                 "policy" | "affinity" | "primary" | "primary_reselect" | "updelay"
-                | "downdelay" | "hold" | "ecn" => {
+                | "downdelay" | "hold" | "ecn" | "ports" => {
                     let written = match name {
-                        "updelay" | "downdelay" => self.number(name, value, "milliseconds")?,
-                        "hold" => self.number(name, value, "seconds")?,
+                        "updelay" | "downdelay" => {
+                            self.number(name, value, "milliseconds: write one such as 200")?
+                        }
+                        "hold" => self.number(name, value, "seconds: write 1 to 86400")?,
+                        "ports" => self.number(name, value, "source ports: write 1 to 8")?,
                         _ => self.string(name, value)?,
                     };
                     settings.set(name, &written).map_err(|()| {
@@ -146,16 +149,17 @@ impl Reader<'_> {
         text.ok_or_else(|| Mistake::at(self.text, value.span().start, what()))
     }
 
+    /// `of`: what the number counts, and what to write.
     fn number(
         &self,
         name: &str,
         value: &Spanned<DeValue<'_>>,
-        unit: &str,
+        of: &str,
     ) -> Result<String, Mistake> {
         let number = value.get_ref().as_integer().filter(|number| number.radix() == 10);
         let text = number.map(|number| number.as_str().replace('_', ""));
         text.ok_or_else(|| {
-            let what = format!("{name} is a number of {unit}: write one such as 200");
+            let what = format!("{name} is a number of {of}");
             Mistake::at(self.text, value.span().start, what)
         })
     }
@@ -197,6 +201,7 @@ fn values(name: &str) -> &'static str {
         "primary" => "write the name of an interface",
         "hold" => "write seconds from 1 to 86400",
         "ecn" => "write on or off",
+        "ports" => "write a number from 1 to 8",
         _ => "write milliseconds from 0 on",
     }
 }

@@ -302,7 +302,7 @@ fn port(link: usize, host: usize) -> String {
 }
 
 /// The received bytes of an interface in a `/proc/net/dev` table; 0 if it is missing.
-fn received(table: &str, interface: &str) -> u64 {
+pub(crate) fn received(table: &str, interface: &str) -> u64 {
     table
         .lines()
         .filter_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'))
@@ -318,6 +318,15 @@ pub struct Host {
 }
 
 impl Host {
+    /// A host whose interfaces somebody else makes.
+    pub(crate) fn bare(namespace: Namespace, number: usize) -> Self {
+        Self { namespace, number }
+    }
+
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
     /// Its IPv4 address on a link.
     pub fn ipv4(&self, link: usize) -> String {
         format!("10.{link}.0.{}", self.number + 1)
@@ -429,7 +438,7 @@ impl Host {
     }
 }
 
-fn tool(
+pub(crate) fn tool(
     namespace: &Namespace,
     inherit: &[&Namespace],
     name: &str,

@@ -27,6 +27,7 @@
 mod artifacts;
 mod case;
 mod error;
+mod fabric;
 mod failovers;
 mod flow;
 mod lab;
@@ -41,6 +42,7 @@ mod wait;
 pub use artifacts::{Artifacts, compile_c, compile_c_with};
 pub use case::{Case, PATIENT, Place, Ready, Share, check, share};
 pub use error::Error;
+pub use fabric::Fabric;
 pub use failovers::{Failover, failovers, wait_failover};
 pub use flow::{Flow, Sample, longest_gap};
 pub use lab::{Direction, End, Host, Lab, Options, Wiring};

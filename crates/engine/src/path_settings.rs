@@ -60,6 +60,7 @@ pub(crate) fn usage(in_force: &InForce, table: &Table) -> Usage {
         downdelay: settings.downdelay.unwrap_or(defaults.downdelay),
         hold: settings.hold.unwrap_or(defaults.hold),
         ecn: settings.ecn.unwrap_or(defaults.ecn),
+        ports: settings.ports.unwrap_or(defaults.ports),
     }
 }
 

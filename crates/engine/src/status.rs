@@ -23,6 +23,7 @@ use smallvec::SmallVec;
 use crate::context_inner::ContextInner;
 use crate::engine_inner::EngineInner;
 use crate::lane::noted::{Failure, Noted};
+use crate::lane::send_errors::Way;
 use crate::lane::{Entry, Lane, State, way_of};
 use crate::path_settings;
 
@@ -153,6 +154,7 @@ struct PeerCopy {
 
 struct PathCopy {
     report: PathReport,
+    source_port: u16,
     sent_bytes: u64,
     send_errors: SmallVec<[(Errno, u64); 2]>,
 }
@@ -162,10 +164,19 @@ fn peers_from(lane: &Lane, from: PeerId) -> Vec<PeerCopy> {
     look(lane, |state| {
         let paths = state.core.paths();
         for brief in paths.peers_from(from).take(PEERS) {
-            let copy = |report: PathReport| PathCopy {
-                sent_bytes: state.io.sent_bytes(report.path, &report.address),
-                send_errors: state.io.send_errors.counters(&way_of(&report.address)),
-                report,
+            // Paths between the same addresses have their errors together: the first one shows them.
+            let mut shown: SmallVec<[Way; 8]> = SmallVec::new();
+            let copy = |report: PathReport| {
+                let way = way_of(&report.address);
+                let first = !shown.contains(&way);
+                shown.push(way);
+                let errors = || state.io.send_errors.counters(&way);
+                PathCopy {
+                    source_port: state.io.source_port(report.path, &report.address),
+                    sent_bytes: state.io.sent_bytes(report.path, &report.address),
+                    send_errors: if first { errors() } else { SmallVec::new() },
+                    report,
+                }
             };
             copies.push(PeerCopy { brief, paths: paths.paths_of(brief.peer).map(copy).collect() });
         }
@@ -182,6 +193,7 @@ impl PathCopy {
             local: path.address.local,
             remote: path.address.remote,
             interface: names.interface(path),
+            source_port: self.source_port,
             state: match path.state {
                 _ if peer.active == Some(path.path) => "active".to_owned(),
                 PathState::Up if peer.spreads => "active".to_owned(),

@@ -304,7 +304,7 @@ impl QpStatus {
 impl PathStatus {
     /// Its largest size in a message, in bytes.
     fn bytes_max(&self) -> usize {
-        let numbers = 10 + PathCounters::DESCRIPTORS.len() + 2 * self.send_errors.len();
+        let numbers = 11 + PathCounters::DESCRIPTORS.len() + 2 * self.send_errors.len();
         NUMBER_BYTES * numbers + NAME_BYTES + self.interface.len() + self.state.len()
     }
 }
@@ -416,6 +416,8 @@ pub struct PathStatus {
     pub remote: IpAddr,
     /// Name of the interface.
     pub interface: String,
+    /// UDP source port of its packets.
+    pub source_port: u16,
     /// `active`, `standby`, `probing`, `suspect`, `dead`, `down` (by hand). Several paths of a peer are
     /// `active` if its policy uses them all.
     pub state: String,

@@ -46,6 +46,9 @@ pub(crate) struct Association {
     /// The peer's receive window in bytes; 0 only before [`confirmed`](Self::confirmed).
     pub(crate) remote_window: u32,
     pub(crate) remote_abilities: PeerAbilities,
+    /// The source ports that each end wants for a pair of addresses; 0 for one that knows of one only.
+    pub(crate) local_ports: u8,
+    pub(crate) remote_ports: u8,
     /// The address list that we announce, its version, and the version that the peer has.
     pub(crate) announced: Vec<Announced>,
     pub(crate) announced_version: u32,
@@ -101,6 +104,8 @@ impl Association {
             remote_addresses_version: 0,
             remote_window: 0,
             remote_abilities: PeerAbilities::default(),
+            local_ports: 0,
+            remote_ports: 0,
             announced: Vec::new(),
             announced_version: 1,
             announced_seen: 0,
@@ -124,6 +129,15 @@ impl Association {
     /// Whether this end numbers the paths.
     pub(crate) fn is_leader(&self) -> bool {
         self.local_nonce < self.remote_nonce
+    }
+
+    /// The source ports that each pair of addresses gets, if there is room: the larger setting counts, so
+    /// that one end can decide alone.
+    pub(crate) fn ports(&self) -> u8 {
+        match self.local_ports.min(self.remote_ports) {
+            0 => 1,
+            _ => self.local_ports.max(self.remote_ports),
+        }
     }
 
     /// A rank that both ends compute alike. If a peer could be in either of two associations, it is in

@@ -280,9 +280,9 @@ impl PathManager {
         self.associations.between((local, remote)).find_map(|index| {
             let a = self.associations.get(index)?;
             let paths = || a.paths().filter_map(|(_, i)| Some((i, self.paths.get(i)?)));
-            let (_, mine) =
-                paths().find(|(_, p)| (p.address.local, p.address.remote) == (local, remote))?;
-            if mine.usable() {
+            let mut mine = paths().filter(|(_, p)| p.way().pair == (local, remote)).peekable();
+            mine.peek()?;
+            if mine.any(|(_, p)| p.usable()) {
                 return None;
             }
             paths().find(|(_, p)| p.state == PathState::Up).map(|(i, _)| i)

@@ -129,6 +129,10 @@ pub struct Config {
     pub echoes_marks: bool,
     /// Whether packets to peers that echo marks may be marked by the network (RFC 3168).
     pub ecn: bool,
+    /// How many source ports each pair of addresses gets, each of which makes a path: 1 to
+    /// [`MAX_PORTS`](crate::MAX_PORTS). The larger setting of both ends counts. 0: nothing is said of it,
+    /// as an older version does, and each pair makes one path.
+    pub ports: u8,
     /// What the largest packet counts for in [`crate::PathManager::sent`]; the window never falls
     /// below two of them.
     pub mtu: u32,
@@ -176,6 +180,7 @@ impl Default for Config {
             joins_reads: true,
             echoes_marks: true,
             ecn: true,
+            ports: 1,
             mtu: 4096 + 128,
         }
     }
@@ -205,6 +210,8 @@ pub struct Usage {
     pub hold: Duration,
     /// As in [`Config::ecn`].
     pub ecn: bool,
+    /// As in [`Config::ports`]. A change counts for associations that begin later.
+    pub ports: u8,
 }
 
 impl Usage {
@@ -221,6 +228,7 @@ impl Usage {
             downdelay: config.downdelay,
             hold: config.hold,
             ecn: config.ecn,
+            ports: config.ports,
         }
     }
 

@@ -17,7 +17,7 @@ use crate::key::Ends;
 use crate::manager::PathManager;
 use crate::message::{Announced, Body, Frame, Report, TableEntry};
 use crate::path::{Path, Role};
-use crate::select::{Pair, pairs};
+use crate::select::{Pair, Way, pairs, ways};
 use crate::timers::Timer;
 use crate::types::{MAX_PATHS, PathAddress, PathEvent, PathState, Reason, Refused};
 use polypath_types::PathId;
@@ -66,6 +66,12 @@ impl PathManager {
         match frame.body {
             Body::Probe { number } => {
                 let path = self.member_at(index, PathNumber(frame.path), ends)?;
+                let now = self.clock.now();
+                if let Some(p) = self.paths.get_mut(path)
+                    && p.state != PathState::Up
+                {
+                    p.turns.hear(now);
+                }
                 // A path that is down here must not seem alive to the peer.
                 if self.paths.get(path).is_some_and(|p| p.state == PathState::Down) {
                     return Ok(());
@@ -88,7 +94,8 @@ impl PathManager {
             }
         }
         if frame.answer {
-            self.send_control(index, Some(ends), &Body::Notice, false);
+            let came_by = Some((PathNumber(frame.path), ends));
+            self.send_control(index, came_by, &Body::Notice, false);
         }
         Ok(())
     }
@@ -161,45 +168,44 @@ impl PathManager {
             return;
         }
         a.table_version = version;
-        let wanted: Vec<(PathNumber, u16, Pair)> = entries
-            .iter()
-            .map(|e| (PathNumber(e.id), e.generation, (e.follower, e.leader)))
-            .collect();
+        let way = |e: &TableEntry| Way { pair: (e.follower, e.leader), port: e.port };
+        let wanted: Vec<(PathNumber, u16, Way)> =
+            entries.iter().map(|e| (PathNumber(e.id), e.generation, way(e))).collect();
         self.set_members(index, &wanted);
     }
 
-    /// The leader chooses the pairs of addresses, keeps the numbers of those that stay, and gives
-    /// free numbers to new ones.
+    /// The leader chooses the pairs of addresses and their ports, keeps the numbers of those that stay, and
+    /// gives free numbers to new ones.
     pub(crate) fn lead(&mut self, index: AssociationId) {
         let Some(a) = self.associations.get(index) else { return };
         if !a.confirmed || !a.is_leader() {
             return;
         }
-        let chosen = pairs(&a.anchors, &a.announced, &a.remote_addresses);
-        let pair_of = |p: PathId| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
-        let mut wanted: Vec<(PathNumber, u16, Pair)> = Vec::new();
+        let chosen = ways(&pairs(&a.anchors, &a.announced, &a.remote_addresses), a.ports());
+        let way_of = |p: PathId| self.paths.get(p).map(Path::way);
+        let mut wanted: Vec<(PathNumber, u16, Way)> = Vec::new();
         for (id, path) in a.paths() {
-            if let Some(pair) = pair_of(path).filter(|pair| chosen.contains(pair)) {
+            if let Some(way) = way_of(path).filter(|way| chosen.contains(way)) {
                 let generation = self.paths.get(path).map_or(1, |p| p.generation);
-                wanted.push((id, generation, pair));
+                wanted.push((id, generation, way));
             }
         }
         let kept = wanted.len();
-        for &pair in &chosen {
-            if wanted[..kept].iter().any(|w| w.2 == pair) {
+        for &way in &chosen {
+            if wanted[..kept].iter().any(|w| w.2 == way) {
                 continue;
             }
             // The free number with the lowest generation: most likely it was never used.
             let generations = a.generations.iter();
             let free = generations.filter(|(id, _)| wanted.iter().all(|w| w.0 != *id));
             let Some((id, last)) = free.min_by_key(|(_, last)| *last) else { break };
-            wanted.push((id, last.wrapping_add(1), pair));
+            wanted.push((id, last.wrapping_add(1), way));
         }
         wanted.sort_unstable_by_key(|w| w.0);
         let changed = wanted
             .iter()
             .map(|w| (w.0, w.2))
-            .ne(a.paths().filter_map(|(id, p)| Some((id, pair_of(p)?))));
+            .ne(a.paths().filter_map(|(id, p)| Some((id, way_of(p)?))));
         if changed || a.table_version == 0 {
             if let Some(a) = self.associations.get_mut(index) {
                 a.table_version += 1;
@@ -210,36 +216,40 @@ impl PathManager {
     }
 
     /// Makes the path set what the table says.
-    fn set_members(&mut self, index: AssociationId, wanted: &[(PathNumber, u16, Pair)]) {
+    fn set_members(&mut self, index: AssociationId, wanted: &[(PathNumber, u16, Way)]) {
         let Some(a) = self.associations.get(index) else { return };
         let (members, slot, past) = (a.paths, a.remote_slot, a.past.clone());
         let window = a.remote_window;
         let mut gone = Vec::new();
         for (id, member) in members.iter() {
             let want = wanted.iter().find(|w| w.0 == id);
-            let pair = |p: PathId| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
             if let Some(path) = member
-                && want.is_none_or(|w| pair(path) != Some(w.2))
+                && want.is_none_or(|w| self.paths.get(path).map(Path::way) != Some(w.2))
             {
                 gone.push((id, path));
             }
         }
-        for &(id, generation, (local, remote)) in wanted {
+        for &(id, generation, way) in wanted {
+            let (local, remote) = way.pair;
             let kept = members[id].filter(|p| gone.iter().all(|g| g.1 != *p));
             if kept.is_some() {
                 continue;
             }
             let salt = u32::from(slot) | u32::from(id.0) << 8;
-            let address = self.address(local, remote, PathOptions::default(), salt);
+            let mut address = self.address(local, remote, PathOptions::default(), salt);
+            if way.port > 0 {
+                address.source_port = self.fresh_port(index, way.pair, address.source_port);
+            }
             let address = self.with_ecn(index, address);
             let role = Role::Member { association: index, id };
             let mut path = Path::new(address, role, &self.config);
+            path.port = way.port;
             path.generation = generation;
             path.peer_generation = generation;
             path.congestion.set_limits(Limits { sure: window, max: window });
             path.probes.next_at = self.clock.now();
             path.state = PathState::Probing;
-            if let Some(past) = past.iter().find(|past| past.pair == (local, remote)) {
+            if let Some(past) = past.iter().find(|past| past.way == way) {
                 path.resume(past);
             }
             if let Some(reason) = self.local.fault(local, remote) {
@@ -284,7 +294,7 @@ impl PathManager {
             p.reason = Some(Reason::Removed);
             if let Some(a) = self.associations.get_mut(index) {
                 let past = p.past();
-                a.past.retain(|other| other.pair != past.pair);
+                a.past.retain(|other| other.way != past.way);
                 if a.past.len() == MAX_PATHS {
                     a.past.remove(0);
                 }
@@ -388,6 +398,7 @@ impl PathManager {
                 let p = self.paths.get(p)?;
                 Some(TableEntry {
                     id: id.0,
+                    port: p.port,
                     generation: p.generation,
                     leader: p.address.local,
                     follower: p.address.remote,
@@ -397,12 +408,12 @@ impl PathManager {
         Some(Body::Table { version: a.table_version, entries })
     }
 
-    /// Sends a control packet on the best paths. `to`: the addresses of the packet that is answered;
-    /// the answer is sent on the path between them.
+    /// Sends a control packet on the best paths. `to`: the path number and the addresses of the packet that
+    /// is answered; the answer is sent on that path, or else on one between these addresses.
     pub(crate) fn send_control(
         &mut self,
         index: AssociationId,
-        to: Option<Ends>,
+        to: Option<(PathNumber, Ends)>,
         body: &Body,
         answer: bool,
     ) {
@@ -419,7 +430,10 @@ impl PathManager {
         for (id, p) in a.paths() {
             let Some(p) = self.paths.get(p) else { continue };
             ids.push((rank(p.state), id));
-            if to.is_some_and(|e| (p.address.local, p.address.remote) == (e.dst, e.src)) {
+            if let Some((number, ends)) = to
+                && (p.address.local, p.address.remote) == (ends.dst, ends.src)
+                && (exact.is_none() || id == number)
+            {
                 exact = Some(id);
             }
         }
@@ -436,7 +450,7 @@ impl PathManager {
         }
         // If the question came by a pair of addresses that is no path here, and no path lives, the
         // answer is also sent between these addresses.
-        if let Some(ends) = to.filter(|_| exact.is_none() && !any_up) {
+        if let Some((_, ends)) = to.filter(|_| exact.is_none() && !any_up) {
             self.send_between(index, (ends.dst, ends.src), body, answer);
         }
         let all_down = ids.iter().all(|(rank, _)| *rank == 4);
@@ -487,7 +501,7 @@ impl PathManager {
     }
 
     /// One packet between two addresses; `tag`: number and generation of the path that they make.
-    fn send_by(
+    pub(crate) fn send_by(
         &mut self,
         index: AssociationId,
         tag: (PathNumber, u16),

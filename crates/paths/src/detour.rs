@@ -10,7 +10,7 @@
 
 use core::time::Duration;
 
-use crate::id::{AssociationId, Qpn};
+use crate::id::{AssociationId, PathNumber, Qpn};
 use crate::manager::PathManager;
 use crate::path::{Path, Role};
 use crate::peers::Detour;
@@ -67,8 +67,14 @@ impl PathManager {
         }
         let tried = detour.filter(|d| progress <= d.since).map_or(0, |d| d.tried) | 1 << id.0;
         let Some(a) = self.associations.get(association) else { return };
-        let untried = a.paths().filter(|(id, _)| tried & 1 << id.0 == 0);
-        let Some((_, to)) = untried.min_by_key(|(_, to)| !answers(*to, 1)) else { return };
+        let was_tried = |id: PathNumber| tried & 1 << id.0 != 0;
+        // Packets that are too large for one path are too large for all between the same addresses.
+        let pair = |path: PathId| self.paths.get(path).map(|p| p.way().pair);
+        let alike = |to| a.paths().any(|(id, p)| was_tried(id) && pair(p) == pair(to));
+        let untried = a.paths().filter(|(id, _)| !was_tried(*id));
+        let Some((_, to)) = untried.min_by_key(|(_, to)| (!answers(*to, 1), alike(*to))) else {
+            return;
+        };
         if !answers(to, 1) {
             return;
         }

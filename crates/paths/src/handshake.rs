@@ -88,6 +88,7 @@ impl PathManager {
             association: 0,
             receive_window: self.config.receive_window,
             abilities: self.config.abilities(),
+            ports: self.config.ports,
             addresses_version,
             addresses,
         }
@@ -271,6 +272,7 @@ impl PathManager {
         let local = (self.lane.instance, nonce);
         let remote = (hello.instance, hello.nonce);
         let mut a = Association::new(local, remote, key.slot, peer);
+        a.local_ports = self.config.ports;
         a.anchors.push((key.local, key.remote));
         a.announced = announce(self.local.list(), &a.anchors, &[]);
         a.last_answer = self.clock.awake();
@@ -300,6 +302,7 @@ impl PathManager {
             window => window,
         };
         a.remote_abilities = hello.abilities;
+        a.remote_ports = hello.ports;
         // This does nothing for an association that is not confirmed yet; `begin_control` leads it
         // later.
         self.lead(index);
@@ -385,6 +388,7 @@ mod tests {
                 association,
                 receive_window: 1 << 20,
                 abilities: PeerAbilities { reach: 256, joins_reads: true, echoes_marks: true },
+                ports: 1,
                 addresses_version: 1,
                 addresses: Vec::new(),
             };

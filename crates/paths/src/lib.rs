@@ -37,12 +37,14 @@ pub mod message;
 mod path;
 mod peers;
 mod policy;
+mod ports;
 mod probing;
 mod report;
 mod rtt;
 mod select;
 mod slab;
 mod timers;
+mod turns;
 mod twice;
 mod types;
 mod ud;
@@ -59,6 +61,6 @@ pub use marks::is_marked;
 pub use policy::{Choice, ClonePolicy, MakePolicy, Next, PathSet, Policy};
 pub use polypath_types::{Class, PathId, PathTag, PeerId, Pick, Route, Want};
 pub use types::{
-    AttachError, ControlOut, Handled, MAX_PATHS, PathAddress, PathEvent, PathState, PathStatus,
-    PeerBrief, PeerStatus, Reason, Refused, Status,
+    AttachError, ControlOut, Handled, MAX_PATHS, MAX_PORTS, PathAddress, PathEvent, PathState,
+    PathStatus, PeerBrief, PeerStatus, Reason, Refused, Status,
 };

@@ -9,6 +9,7 @@ use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Packet;
 
 use crate::addresses::LocalAddresses;
+use crate::association::Association;
 use crate::associations::Associations;
 use crate::clock::Clock;
 use crate::config::{Config, LaneIdentity, Usage};
@@ -91,6 +92,8 @@ pub struct PathManager {
     pub(crate) make_policy: Option<MakePolicy>,
     pub(crate) usage: Usage,
     pub(crate) random: Random,
+    /// Source ports are drawn from a stream of their own.
+    pub(crate) port_random: Random,
     pub(crate) clock: Clock,
     pub(crate) local: LocalAddresses,
     pub(crate) paths: Slab<PathId, Path>,
@@ -114,6 +117,7 @@ impl PathManager {
             lane,
             make_policy: None,
             random: Random::new(seed),
+            port_random: Random::new(seed.map(|byte| byte ^ 0x70)),
             clock: Clock::default(),
             local: LocalAddresses::default(),
             paths: Slab::new(MAX_PEERS * 9 + MAX_UD_PATHS),
@@ -332,7 +336,10 @@ impl PathManager {
         if fits(main) {
             return Ok(main);
         }
-        if let Some((_, index)) = association.and_then(|a| a.paths().find(|(_, p)| fits(*p))) {
+        // Of several between these addresses, one that lives, because answers go back by it.
+        let lives = |index: PathId| self.paths.get(index).is_some_and(Path::usable);
+        let between = || association.into_iter().flat_map(Association::paths).map(|(_, p)| p);
+        if let Some(index) = between().filter(|p| fits(*p)).max_by_key(|p| lives(*p)) {
             return Ok(index);
         }
         if fits(peer.own) { Ok(peer.own) } else { Err(Refused::UnknownSource) }

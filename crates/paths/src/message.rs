@@ -24,7 +24,8 @@
 //! | 52 | queue pair of the receiver (4) |
 //! | 56 | the sender's number for the association (4); HELLO: zero |
 //! | 60 | bytes of payload that the sender's receive buffer takes (4) |
-//! | 64 | capabilities (4): bits 0 path sets, 1 joins READs, 4 echoes marks; 8 to 12 reach, see below |
+//! | 64 | capabilities (4), see below: bit 0 path sets; 1 joins READs; 2, 16 to 18 ports; 4 echoes marks; |
+//! |    | 8 to 12 reach |
 //! | 68 | version of the address list (4) |
 //! | 72 | addresses: 20 bytes each, see below |
 //! | end | HELLO: 16 zero bytes; else authentication code (16) |
@@ -35,6 +36,9 @@
 //! The reach *e* says that the sender keeps packets that arrive early within 2^e bytes, which are 2^e /
 //! path MTU PSNs (256 to 65,536), and that it understands the blocks of an acknowledgement. 0: 256
 //! PSNs, no blocks.
+//!
+//! Source ports: the sender understands the index of a port in a TABLE, and wants so many paths between each
+//! pair of addresses, less one, as bits 16 to 18 say.
 //!
 //! # Probes and control
 //!
@@ -62,8 +66,8 @@
 //! | | TABLE: version (4), count (1), zero (3), entries as below |
 //! | end | authentication code (16) |
 //!
-//! An entry of a TABLE, 36 bytes: path number (1), zero (1), lowest generation (2), address of the leader
-//! (16), address of the other (16).
+//! An entry of a TABLE, 36 bytes: path number (1), index of the source port (1, the low four bits), lowest
+//! generation (2), address of the leader (16), address of the other (16).
 //!
 //! States: 0 probing, 1 up, 2 suspect, 3 dead, 4 recovering, 5 down.
 //!
@@ -86,7 +90,7 @@ use polypath_wire::packet::Headers;
 
 use crate::bytes::{Reader, ip_bytes, is_unicast};
 use crate::key::{Ends, Key, MAC_LEN, Nonce};
-use crate::types::{MAX_PATHS, PathState, Refused};
+use crate::types::{MAX_PATHS, MAX_PORTS, PathState, Refused};
 use polypath_types::PeerAbilities;
 
 /// Q_Key of handshake packets: "\x80POL". Its top bit keeps applications from using it by accident.
@@ -99,8 +103,13 @@ const VERSION: u8 = 1;
 const CAPABILITY_PATH_SETS: u32 = 1;
 const CAPABILITY_JOINS_READS: u32 = 1 << 1;
 const CAPABILITY_ECHOES_MARKS: u32 = 1 << 4;
+const CAPABILITY_PORTS: u32 = 1 << 2;
 const REACH_SHIFT: u32 = 8;
 const REACH_MASK: u32 = 0x1f;
+const PORTS_SHIFT: u32 = 16;
+const PORTS_MASK: u32 = 7;
+/// The bits of a table entry's second byte that hold the index of the source port.
+const PORT_BITS: u8 = 0x0f;
 const FLAG_ANSWER: u8 = 1;
 
 /// An address as its owner announces it.
@@ -131,6 +140,8 @@ pub(crate) struct Hello {
     pub(crate) association: u32,
     pub(crate) receive_window: u32,
     pub(crate) abilities: PeerAbilities,
+    /// The source ports that it wants for each pair of addresses; 0 if it knows of one only.
+    pub(crate) ports: u8,
     pub(crate) addresses_version: u32,
     pub(crate) addresses: Vec<Announced>,
 }
@@ -154,7 +165,7 @@ impl Hello {
             self.peer_qpn,
             self.association,
             self.receive_window,
-            CAPABILITY_PATH_SETS | bits_of(self.abilities),
+            CAPABILITY_PATH_SETS | bits_of(self.abilities) | ports_bits(self.ports),
             self.addresses_version,
         ] {
             out.extend_from_slice(&word.to_be_bytes());
@@ -193,7 +204,8 @@ impl Hello {
         let echo = Nonce(r.take()?);
         let (qpn, peer_qpn) = (r.u32()?, r.u32()?);
         let (association, receive_window) = (r.u32()?, r.u32()?);
-        let abilities = abilities_of(r.u32()?);
+        let capabilities = r.u32()?;
+        let (abilities, ports) = (abilities_of(capabilities), ports_of(capabilities));
         let addresses_version = r.u32()?;
         let addresses = take_addresses(&mut r, count)?;
         r.0.is_empty().then_some(Self {
@@ -207,6 +219,7 @@ impl Hello {
             association,
             receive_window,
             abilities,
+            ports,
             addresses_version,
             addresses,
         })
@@ -237,10 +250,26 @@ fn abilities_of(capabilities: u32) -> PeerAbilities {
     }
 }
 
+fn ports_bits(ports: u8) -> u32 {
+    match ports.min(MAX_PORTS) {
+        0 => 0,
+        ports => CAPABILITY_PORTS | (u32::from(ports) - 1) << PORTS_SHIFT,
+    }
+}
+
+fn ports_of(capabilities: u32) -> u8 {
+    if capabilities & CAPABILITY_PORTS == 0 {
+        return 0;
+    }
+    (capabilities >> PORTS_SHIFT & PORTS_MASK) as u8 + 1
+}
+
 /// One path of the leader's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TableEntry {
     pub(crate) id: u8,
+    /// Which of the paths between the two addresses it is.
+    pub(crate) port: u8,
     pub(crate) generation: u16,
     pub(crate) leader: IpAddr,
     pub(crate) follower: IpAddr,
@@ -336,7 +365,7 @@ impl Frame {
                 out.extend_from_slice(&version.to_be_bytes());
                 out.extend_from_slice(&[entries.len() as u8, 0, 0, 0]);
                 for e in entries {
-                    out.extend_from_slice(&[e.id, 0]);
+                    out.extend_from_slice(&[e.id, e.port & PORT_BITS]);
                     out.extend_from_slice(&e.generation.to_be_bytes());
                     out.extend_from_slice(&ip_bytes(e.leader));
                     out.extend_from_slice(&ip_bytes(e.follower));
@@ -447,10 +476,11 @@ fn take_table(r: &mut Reader<'_>, count: u8) -> Option<Vec<TableEntry>> {
     }
     let mut entries: Vec<TableEntry> = Vec::with_capacity(usize::from(count));
     for _ in 0..count {
-        let (id, _) = (r.u8()?, r.u8()?);
+        let (id, port) = (r.u8()?, r.u8()? & PORT_BITS);
         let generation = r.u16()?;
-        let entry = TableEntry { id, generation, leader: r.ip()?, follower: r.ip()? };
+        let entry = TableEntry { id, port, generation, leader: r.ip()?, follower: r.ip()? };
         let fits = usize::from(id) < MAX_PATHS
+            && port < MAX_PORTS
             && is_unicast(entry.leader)
             && is_unicast(entry.follower)
             && entry.leader.is_ipv4() == entry.follower.is_ipv4()

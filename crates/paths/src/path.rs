@@ -7,7 +7,8 @@ use crate::config::Config;
 use crate::congestion::Congestion;
 use crate::id::{AssociationId, PathNumber};
 use crate::rtt::Rtt;
-use crate::select::Pair;
+use crate::select::Way;
+use crate::turns::{HOME_MARK, PortTurns};
 use crate::twice::Twice;
 use crate::types::{PathAddress, PathState, PathStatus, Reason};
 use polypath_telemetry::PathCounters;
@@ -50,7 +51,7 @@ impl Probes {
     /// Registers a probe; returns its number.
     pub(crate) fn send(&mut self, now: Duration) -> u32 {
         let number = self.next_number;
-        self.next_number = number.wrapping_add(1);
+        self.next_number = number.wrapping_add(1) & !HOME_MARK;
         if self.outstanding.len() == MAX_OUTSTANDING {
             self.outstanding.pop_front();
         }
@@ -104,7 +105,7 @@ const ANSWERS_MAX: Duration = Duration::from_millis(100);
 /// A path that is not in the set any more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Past {
-    pub(crate) pair: Pair,
+    pub(crate) way: Way,
     recent_deaths: u32,
     died_at: Duration,
 }
@@ -122,6 +123,10 @@ pub(crate) struct Past {
 pub(crate) struct Path {
     pub(crate) address: PathAddress,
     pub(crate) role: Role,
+    /// Which of the paths between its addresses it is.
+    pub(crate) port: u8,
+    /// The source ports that it has tried since it answered last.
+    pub(crate) turns: PortTurns,
     /// Peers, associations and address handles that hold it.
     pub(crate) users: u32,
     pub(crate) generation: u16,
@@ -162,6 +167,8 @@ impl Path {
         Self {
             address,
             role,
+            port: 0,
+            turns: PortTurns::new(address.source_port),
             users: 1,
             generation: 1,
             peer_generation: 1,
@@ -192,6 +199,11 @@ impl Path {
             Role::Member { id, .. } => Some(PathTag { id: id.0, generation: self.generation }),
             _ => None,
         }
+    }
+
+    /// What makes it a path of its association.
+    pub(crate) fn way(&self) -> Way {
+        Way { pair: (self.address.local, self.address.remote), port: self.port }
     }
 
     /// Whether it may carry traffic.
@@ -231,15 +243,14 @@ impl Path {
         config.updelay.saturating_mul(1 << doublings).min(config.updelay_max.max(config.updelay))
     }
 
-    fn recent_deaths(&self, now: Duration) -> u32 {
+    pub(crate) fn recent_deaths(&self, now: Duration) -> u32 {
         let halvings = now.saturating_sub(self.died_at).as_millis() / DEATH_HALF_LIFE.as_millis();
         self.recent_deaths.checked_shr(halvings.min(32) as u32).unwrap_or(0)
     }
 
     /// What to remember of it when it leaves the set.
     pub(crate) fn past(&self) -> Past {
-        let pair = (self.address.local, self.address.remote);
-        Past { pair, recent_deaths: self.recent_deaths, died_at: self.died_at }
+        Past { way: self.way(), recent_deaths: self.recent_deaths, died_at: self.died_at }
     }
 
     /// Takes over what is remembered of a path that left the set and comes back: it has to prove itself

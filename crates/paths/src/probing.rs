@@ -10,6 +10,7 @@ use crate::manager::PathManager;
 use crate::message::Body;
 use crate::path::{Path, Role};
 use crate::timers::Timer;
+use crate::turns::HOME_MARK;
 use crate::types::{PathEvent, PathState, Reason, Refused};
 use polypath_types::PathId;
 
@@ -116,6 +117,9 @@ impl PathManager {
         path: PathId,
         number: u32,
     ) -> Result<(), Refused> {
+        if number & HOME_MARK != 0 {
+            return self.home_answered(path, number);
+        }
         let now = self.clock.now();
         let settled = self.clock.is_settled();
         let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
@@ -132,11 +136,17 @@ impl PathManager {
             // The probe was sent before the path was suspected: the answer says nothing about now.
             PathState::Suspect if sent < p.probes.suspected_at => {}
             PathState::Suspect => {
+                self.port_answered(path, sent);
                 self.suspect_answered(index, path);
                 self.end_silence(path, silence);
             }
-            PathState::Probing => self.path_back(path, Reason::FirstAlive),
+            PathState::Probing => {
+                self.port_answered(path, sent);
+                self.path_back(path, Reason::FirstAlive);
+            }
             PathState::Dead => {
+                self.port_answered(path, sent);
+                let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
                 p.state = PathState::Recovering;
                 p.recovering_since = now;
                 p.probes.next_at = now;
@@ -171,6 +181,7 @@ impl PathManager {
     pub(crate) fn suspect_answered(&mut self, index: AssociationId, path: PathId) {
         let Some(p) = self.paths.get_mut(path) else { return };
         p.state = PathState::Up;
+        self.settle_port(path);
         self.end_trial_if_cleared(index);
         self.end_outages(index);
         for peer in self.peers_on(path) {
@@ -254,7 +265,12 @@ impl PathManager {
         }
         order.sort_unstable();
         let wanted = self.trial_probes();
+        // Nothing can be compared while the peer is silent on all paths. Perhaps other ways carry.
+        let silent = self.associations.get(index).is_some_and(|a| self.is_silent(a, &trial));
         for (_, path) in order {
+            if silent {
+                self.turn_port(index, path);
+            }
             self.send_probe(index, path);
             if let Some(p) = self.paths.get_mut(path) {
                 p.probes.sent_since += 1;
@@ -293,8 +309,7 @@ impl PathManager {
         self.end_trial_if_cleared(index);
         // The peer has answered nothing for long, though packets of its own may still come.
         let Some(a) = self.associations.get(index) else { return };
-        let silent_since = a.last_answer.max(trial.started);
-        if self.clock.awake() >= silent_since + self.config.silent_after {
+        if self.is_silent(a, &trial) {
             for peer in a.peers.clone() {
                 self.begin_outage(peer);
                 // It is also possible that the peer is in another association, and only this end knows
@@ -302,6 +317,11 @@ impl PathManager {
                 self.doubt(peer);
             }
         }
+    }
+
+    /// Whether the peer has answered nothing for so long that it can't be reached.
+    fn is_silent(&self, a: &Association, trial: &Trial) -> bool {
+        self.clock.awake() >= a.last_answer.max(trial.started) + self.config.silent_after
     }
 
     /// Lets paths that proved themselves carry traffic again. `reason`: why traffic that has no other
@@ -353,6 +373,10 @@ impl PathManager {
             }
             let due = p.probes.next_at <= now;
             if due {
+                if matches!(p.state, PathState::Dead | PathState::Probing) {
+                    self.turn_port(index, path);
+                }
+                let Some(p) = self.paths.get_mut(path) else { continue };
                 let interval = match p.state {
                     PathState::Recovering => RECOVERY_INTERVAL,
                     PathState::Dead => double(&mut p.probes.interval, DEAD_FIRST, dead_max),
@@ -364,9 +388,10 @@ impl PathManager {
                 p.probes.next_at = now + interval;
                 self.send_probe(index, path);
             }
+            let home = self.homing(index, path);
             let Some(p) = self.paths.get(path) else { continue };
             let late = liveness::late_at(&p.sample(self.clock.now()));
-            for at in [Some(p.probes.next_at), late].into_iter().flatten() {
+            for at in [Some(p.probes.next_at), late, home].into_iter().flatten() {
                 next = Some(next.map_or(at, |n| n.min(at)));
             }
         }
@@ -420,6 +445,7 @@ impl PathManager {
         let role = p.role;
         p.revive(&self.config);
         p.probes.next_at = self.clock.now();
+        self.settle_port(path);
         self.push_event(PathEvent::PathAlive { path });
         let peers = match role {
             Role::Member { association, .. } => {

@@ -5,6 +5,9 @@
 //! interfaces left over, the first with the first (networks are built in rails). Only probes tell
 //! whether a pair really works.
 //!
+//! Where both ends want several source ports, each pair makes as many paths ([`ways`]): networks that
+//! spread flows over equal-cost ways look at the source port. Further pairs go before further ports.
+//!
 //! A pair of two equal addresses makes no path, because the two `docker0` of two hosts are both
 //! 172.17.0.1. Only a peer on this very host is reached by such a pair, and then queue pairs were
 //! connected by one.
@@ -13,10 +16,25 @@ use core::net::IpAddr;
 
 use crate::bytes::{in_subnet, is_link_local};
 use crate::message::Announced;
-use crate::types::MAX_PATHS;
+use crate::types::{MAX_PATHS, MAX_PORTS};
 
 /// A local and a remote address.
 pub(crate) type Pair = (IpAddr, IpAddr);
+
+/// What makes a path, known to both ends: a pair of addresses, and which of the paths between them it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub(crate) pair: Pair,
+    /// The index of its source port, from 0. Each end has a port of its own for it.
+    pub(crate) port: u8,
+}
+
+/// The paths that these pairs make with up to so many `ports` each: all pairs come first, then a second
+/// port of each, and so on, at most [`MAX_PATHS`] in all.
+pub(crate) fn ways(pairs: &[Pair], ports: u8) -> Vec<Way> {
+    let of_port = |port| pairs.iter().map(move |&pair| Way { pair, port });
+    (0..ports.clamp(1, MAX_PORTS)).flat_map(of_port).take(MAX_PATHS).collect()
+}
 
 /// Chooses at most [`MAX_PATHS`] pairs out of our and the peer's addresses. `anchors` are pairs that
 /// queue pairs were connected with; those whose addresses still exist are kept. `mine` and `theirs`
@@ -247,6 +265,27 @@ mod tests {
             "1=10.0.1.1/24 2=10.0.2.1/24",
             &[("10.0.1.1", "10.0.1.1"), ("10.0.2.1", "10.0.2.1")],
         );
+    }
+
+    #[test]
+    fn ports_fill_what_pairs_leave_in_turn() {
+        let pair = |n: u8| (IpAddr::from([10, 0, n, 1]), IpAddr::from([10, 0, n, 2]));
+        let of = |count: u8, ports| -> Vec<(u8, u8)> {
+            let pairs: Vec<Pair> = (0..count).map(pair).collect();
+            let number = |way: &Way| pairs.iter().position(|p| *p == way.pair).unwrap() as u8;
+            ways(&pairs, ports).iter().map(|way| (number(way), way.port)).collect()
+        };
+        assert_eq!(of(2, 1), [(0, 0), (1, 0)]);
+        assert_eq!(of(2, 0), [(0, 0), (1, 0)], "there is always one");
+        assert_eq!(of(1, 3), [(0, 0), (0, 1), (0, 2)]);
+        assert_eq!(
+            of(3, 8),
+            [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (0, 2), (1, 2)],
+            "as many as fit"
+        );
+        assert_eq!(of(8, 8).len(), MAX_PATHS);
+        assert_eq!(of(1, u8::MAX).len(), usize::from(MAX_PORTS));
+        assert!(of(0, 8).is_empty());
     }
 
     #[test]

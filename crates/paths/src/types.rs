@@ -12,6 +12,8 @@ use crate::config::Mode;
 
 /// Most paths of an association.
 pub const MAX_PATHS: usize = 8;
+/// Most source ports of a pair of addresses, each of which makes a path.
+pub const MAX_PORTS: u8 = 8;
 
 /// How packets of a path are addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -190,6 +192,23 @@ pub enum PathEvent {
     PathAlive {
         /// The path that may carry traffic.
         path: PathId,
+    },
+    /// Packets of the path have another source port from now on: what was opened for the old one may be
+    /// closed.
+    PortChanged {
+        /// The path.
+        path: PathId,
+        /// Its address with the port that it had.
+        from: PathAddress,
+    },
+    /// A path that was silent answers by another source port than the one by which it fell silent.
+    Repathed {
+        /// The path.
+        path: PathId,
+        /// The source port by which it fell silent.
+        from: u16,
+        /// The source port by which it answers.
+        to: u16,
     },
     /// The peer had been silent on all paths and answers again on this one, which was never given up:
     /// ask at once for what is outstanding there, and do not count retries that went into the silence.

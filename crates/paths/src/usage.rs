@@ -25,7 +25,8 @@ impl PathManager {
             return;
         }
         let before = core::mem::replace(&mut self.usage, usage.clone());
-        let Usage { mode, primary, primary_reselect, updelay, downdelay, hold, ecn, .. } = *usage;
+        let Usage { mode, primary, primary_reselect, updelay, downdelay, hold, ecn, ports, .. } =
+            *usage;
         self.config.mode = mode;
         self.config.costs.clone_from(&usage.costs);
         self.config.primary = primary;
@@ -38,6 +39,7 @@ impl PathManager {
         if core::mem::replace(&mut self.config.ecn, ecn) != ecn {
             self.renew_ecn();
         }
+        self.config.ports = ports;
         let prefers_anew = (before.primary, before.primary_reselect) != (primary, primary_reselect)
             || before.costs != usage.costs;
         let peers: Vec<PeerId> = self.peers.iter().map(|(index, _)| index).collect();

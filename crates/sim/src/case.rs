@@ -45,15 +45,18 @@ pub struct LanePlan {
     pub receive_window: u32,
     /// How it uses the paths to a peer. (This is not told.)
     pub mode: Mode,
+    /// How many source ports it wants for each pair of addresses; 0 if it tells nothing, as older versions
+    /// do.
+    pub ports: u8,
     /// The link that costs it more than the others, if one does. (This is not told, either.)
     pub dear_link: Option<usize>,
 }
 
 impl Default for LanePlan {
     fn default() -> Self {
-        let polypath_paths::Config { reach, receive_window, mode, .. } =
+        let polypath_paths::Config { reach, receive_window, mode, ports, .. } =
             polypath_paths::Config::default();
-        Self { reach, receive_window, mode, dear_link: None }
+        Self { reach, receive_window, mode, ports, dear_link: None }
     }
 }
 
@@ -316,6 +319,9 @@ impl fmt::Display for Case {
         for (i, l) in self.lanes.iter().enumerate().take(self.hosts) {
             let (reach, window, mode) = (l.reach, l.receive_window, l.mode);
             write!(f, "host {i}: {mode:?}, reach {reach}, receive window {window} bytes")?;
+            if l.ports != 1 {
+                write!(f, ", {} source ports", l.ports)?;
+            }
             match l.dear_link {
                 Some(link) => writeln!(f, ", link {link} costs more")?,
                 None => writeln!(f)?,

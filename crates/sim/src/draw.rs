@@ -14,6 +14,7 @@ use crate::lanes;
 use crate::layout::{AREA, BUFFER, SHARED};
 use crate::link_faults::LinkPlan;
 use crate::overlap;
+use crate::ports;
 use crate::rng::Rng;
 use crate::usage;
 
@@ -112,6 +113,7 @@ impl Case {
         for link in &mut case.links {
             link.marks = marks.chance(500) && link.rate_mbps > 0;
         }
+        ports::add(seed, &mut case);
         case
     }
 }

@@ -47,6 +47,9 @@ pub enum Fault {
     LinkFaults { link: usize, link_faults: LinkFaults },
     /// A link loses some packets for certain, or stops doing so.
     Holes { link: usize, holes: Holes },
+    /// Of the eight ways that a link consists of, these (a bit each) lose so many of 1000 packets, or none
+    /// any more. A hash of the UDP source port chooses the way.
+    Ways { link: usize, ways: u8, loss: u64 },
     /// A host's process dies. With `reborn`, another one takes its place, without its queue pairs.
     Die { host: usize, reborn: bool },
     /// An application puts its queue pair into the error state.

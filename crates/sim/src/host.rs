@@ -78,12 +78,12 @@ impl SimHost {
         let mut seed = [0; 16];
         seed[..8].copy_from_slice(&plan.instance.rotate_left(17).to_be_bytes());
         let identity = LaneIdentity { instance: plan.instance, slot: plan.number as u8 + 1 };
-        let LanePlan { reach, receive_window, mode, dear_link } = plan.lane;
+        let LanePlan { reach, receive_window, mode, ports, dear_link } = plan.lane;
         let costs = dear_link.map(|link| (link as u32 + 2, 10)).into_iter().collect();
         // An older version announces neither.
         let joins_reads = reach > 0;
         let config =
-            Config { reach, joins_reads, receive_window, mode, costs, ..Config::default() };
+            Config { reach, joins_reads, receive_window, mode, costs, ports, ..Config::default() };
         let usage = Usage::of(&config);
         let mut paths = PathManager::new(config, identity, seed);
         if let Some(make) = plan.policy {

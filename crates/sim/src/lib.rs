@@ -75,6 +75,7 @@ mod link_faults;
 mod out;
 mod overlap;
 pub mod pcapng;
+mod ports;
 mod rng;
 mod run;
 mod shrink;

@@ -28,6 +28,8 @@ struct Link {
     plan: LinkPlan,
     link_faults: LinkFaults,
     holes: Holes,
+    /// The ways that lose packets, and how many of 1000 they lose.
+    bad_ways: (u8, u64),
     ports: Vec<Port>,
     /// The pairs of sender and receiver between which the link is silently cut.
     cut: Vec<(usize, usize)>,
@@ -89,6 +91,7 @@ impl Network {
             plan: *plan,
             link_faults: LinkFaults::default(),
             holes: Holes::default(),
+            bad_ways: (0, 0),
             ports: (0..hosts)
                 .map(|host| Port {
                     ip: Some(address(number, host, v6)),
@@ -127,6 +130,11 @@ impl Network {
     /// Sets what a link loses for certain.
     pub fn set_holes(&mut self, link: usize, holes: Holes) {
         self.links[link].holes = holes;
+    }
+
+    /// Sets which of a link's ways lose packets, a bit for each, and how many of 1000.
+    pub fn set_bad_ways(&mut self, link: usize, ways: u8, loss: u64) {
+        self.links[link].bad_ways = (ways, loss);
     }
 
     /// Cuts a link silently from one host to another, or joins it again.
@@ -284,6 +292,10 @@ impl Link {
         if self.holes.swallow(&datagram.bytes) {
             return Err(Drop::Hole);
         }
+        let (ways, loss) = self.bad_ways;
+        if ways & way_of(datagram.flow.src_port) != 0 && rng.chance(loss) {
+            return Err(Drop::Way);
+        }
         if rng.chance(self.link_faults.loss) {
             return Err(Drop::Chance);
         }
@@ -316,6 +328,11 @@ impl Link {
         }
         Ok((to, at))
     }
+}
+
+/// The way that packets of a source port take within a link, as a bit.
+fn way_of(port: u16) -> u8 {
+    1 << (u32::from(port).wrapping_mul(0x9e37_79b1) >> 29)
 }
 
 /// Mixes a datagram into the digest of those before it. Its ICRC represents its contents.

@@ -541,6 +541,7 @@ impl Simulation {
             }
             Fault::LinkFaults { link, link_faults } => self.net.set_link_faults(link, link_faults),
             Fault::Holes { link, holes } => self.net.set_holes(link, holes),
+            Fault::Ways { link, ways, loss } => self.net.set_bad_ways(link, ways, loss),
             Fault::Die { host, reborn } => self.die(host, reborn),
             Fault::Heal => self.heal(),
             inside => return self.apply_inside(inside),
@@ -553,6 +554,7 @@ impl Simulation {
         for link in 0..self.case.links.len() {
             self.net.set_link_faults(link, LinkFaults::default());
             self.net.set_holes(link, Holes::default());
+            self.net.set_bad_ways(link, 0, 0);
             for from in 0..self.hosts.len() {
                 (0..self.hosts.len()).for_each(|to| self.net.set_cut(link, from, to, false));
             }

@@ -297,6 +297,7 @@ fn remove_link(case: &mut Case, number: usize) {
         | Fault::Admin { link, .. }
         | Fault::LinkFaults { link, .. }
         | Fault::Holes { link, .. }
+        | Fault::Ways { link, .. }
         | Fault::Primary { link: Some(link), .. } => moved(link),
         _ => true,
     });

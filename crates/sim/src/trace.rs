@@ -26,6 +26,8 @@ pub enum Drop {
     Cut,
     /// The link loses such packets for certain.
     Hole,
+    /// It took a way within the link that loses packets.
+    Way,
     /// It was lost by chance.
     Chance,
     /// It was lost in a burst of losses.
@@ -41,6 +43,7 @@ impl fmt::Display for Drop {
             Self::NoDestination => "dropped: nobody on the link has the destination address",
             Self::Cut => "dropped: the link is cut in this direction",
             Self::Hole => "dropped: in a hole of the link",
+            Self::Way => "dropped: by a bad way of the link",
             Self::Chance => "dropped: by chance",
             Self::Burst => "dropped: in a burst of losses",
             Self::Queue => "dropped: the queue is full",

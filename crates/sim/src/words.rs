@@ -50,6 +50,9 @@ impl fmt::Display for Fault {
             Self::Pause { host, time } => write!(f, "host {host} does not run for {time:?}"),
             Self::LinkFaults { link, link_faults } => write!(f, "link {link} {link_faults}"),
             Self::Holes { link, holes } => write!(f, "link {link} {holes}"),
+            Self::Ways { link, ways, loss } => {
+                write!(f, "link {link} loses {loss} of 1000 packets by its ways {ways:#010b}")
+            }
             Self::Die { host, reborn: false } => write!(f, "the process of host {host} dies"),
             Self::Die { host, reborn: true } => {
                 write!(f, "the process of host {host} dies, and another takes its place")

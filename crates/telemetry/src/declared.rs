@@ -283,6 +283,10 @@ counters! {
         /// Times the path was given up, whether it carried traffic then or not.
         #[unit(Times)]
         pub given_up: u64,
+        /// Times the path got another UDP source port, because it did not answer by the one that it had, or
+        /// went back to its first one.
+        #[unit(Times)]
+        pub port_changes: u64,
     }
 }
 

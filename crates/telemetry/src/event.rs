@@ -129,6 +129,21 @@ events! {
             /// The reason.
             reason: Reason,
         },
+        /// A path that was silent answers by another UDP source port, and so perhaps by another way through
+        /// the network.
+        #[event(
+            "path_repathed",
+            Note,
+            "path {path} answers by source port {to}; by {from} it was silent"
+        )]
+        PathRepathed {
+            /// The path.
+            path: PathName,
+            /// The source port by which it fell silent.
+            from: u16,
+            /// The source port by which it answers.
+            to: u16,
+        },
         /// The traffic to a peer moves to another path.
         #[event("failover", Warning, "traffic to {peer} moves from {from} to {to}: {reason}")]
         FailOver {

@@ -255,6 +255,7 @@ fields! {
     IpAddr: ip => Value::Text(ip.to_string());
     Qpn: qpn => Value::Number(qpn.0.into());
     Micros: micros => Value::Number(micros.0);
+    u16: number => Value::Number((*number).into());
     u32: number => Value::Number((*number).into());
     u64: number => Value::Number(*number);
     Reason: reason => Value::Text(reason.name().to_owned());

@@ -13,8 +13,8 @@ pub enum BondingError {
     #[error(
         "`{0}` is not understood; write policy=active-backup|balance|affinity|redundant|efficient, \
          affinity=hash|round-robin, cost=eth0:10, primary=eth0, \
-         primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS (1 to 86400) \
-         or ecn=on|off"
+         primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS (1 to 86400), \
+         ecn=on|off or ports=1 to 8"
     )]
     Item(String),
     /// `affinity` with another policy.
@@ -27,6 +27,8 @@ pub(crate) const COSTS_MAX: usize = 64;
 
 /// The longest hold time.
 const HOLD_MAX: Duration = Duration::from_secs(86_400);
+/// The most source ports that a pair of addresses can get.
+pub(crate) const PORTS_MAX: u8 = 8;
 
 /// Settings of the mp device. What is `None` is not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +52,8 @@ pub struct Bonding {
     pub hold: Option<Duration>,
     /// Whether routers and switches may mark the packets of paths instead of dropping them (RFC 3168).
     pub ecn: Option<bool>,
+    /// How many UDP source ports each pair of addresses gets, each of which makes a path: 1 to 8.
+    pub ports: Option<u8>,
 }
 
 /// How the paths to a peer are used.
@@ -164,6 +168,10 @@ impl Bonding {
             "downdelay" => self.downdelay = Some(ms()?),
             "hold" => self.hold = Some(hold(value)?),
             "ecn" => self.ecn = Some(on(value)?),
+            "ports" => {
+                let ports = value.parse().ok().filter(|ports| (1..=PORTS_MAX).contains(ports));
+                self.ports = Some(ports.ok_or(())?);
+            }
             _ => return Err(()),
         }
         Ok(())
@@ -211,6 +219,7 @@ impl Bonding {
             downdelay,
             hold,
             ecn,
+            ports,
         } = self;
         !costs.is_empty()
             || primary.is_some()
@@ -219,6 +228,7 @@ impl Bonding {
             || downdelay.is_some()
             || hold.is_some()
             || ecn.is_some()
+            || ports.is_some()
     }
 
     /// Adds the settings of `other`, which go before its own. The rule of affinity goes with its policy. The
@@ -236,6 +246,7 @@ impl Bonding {
         self.downdelay = other.downdelay.or(self.downdelay);
         self.hold = other.hold.or(self.hold);
         self.ecn = other.ecn.or(self.ecn);
+        self.ports = other.ports.or(self.ports);
     }
 
     /// The problem with an interface that is named, given the interfaces of the mp device; `None` if there
@@ -270,6 +281,7 @@ impl fmt::Display for Bonding {
             self.downdelay.map(|time| format!("downdelay={}", ms(time))),
             self.hold.map(|time| format!("hold={}", time.as_secs())),
             self.ecn.map(|on| format!("ecn={}", if on { "on" } else { "off" })),
+            self.ports.map(|ports| format!("ports={ports}")),
         ];
         f.write_str(&items.into_iter().flatten().collect::<Vec<_>>().join(","))
     }
@@ -311,6 +323,8 @@ mod tests {
             "ecn=yes",
             "hold=0",
             "hold=86401",
+            "ports=0",
+            "ports=9",
             "x",
         ] {
             let error = Bonding::parse(wrong).unwrap_err().to_string();
@@ -325,7 +339,7 @@ mod tests {
         let all = "affinity,affinity=hash,primary=e,primary_reselect=better,updelay=1,\
                    downdelay=2,hold=3,ecn=on";
         let costs = "efficient,cost=a:1,cost=b:20,primary=a";
-        for text in [all, costs, "balance", "downdelay=0", "ecn=off", ""] {
+        for text in [all, costs, "balance", "downdelay=0", "ecn=off", "balance,ports=8", ""] {
             assert_eq!(Bonding::parse(text).unwrap().to_string(), text);
         }
     }
@@ -338,6 +352,10 @@ mod tests {
         assert_eq!(own.to_string(), "affinity,affinity=hash,updelay=1,downdelay=2");
         own.prefer(&parse("balance,updelay=3"));
         assert_eq!(own.to_string(), "balance,updelay=3,downdelay=2");
+        own.prefer(&parse("ports=4"));
+        own.prefer(&parse("updelay=4"));
+        assert_eq!(own.to_string(), "balance,updelay=4,downdelay=2,ports=4");
+        assert!(parse("ports=1").is_of_device());
         assert!(own.is_of_device() && !parse("affinity,affinity=hash").is_of_device());
     }
 

@@ -1,6 +1,6 @@
 //! Checks rules before they are followed.
 
-use crate::bonding::{BondingError, COSTS_MAX};
+use crate::bonding::{BondingError, COSTS_MAX, PORTS_MAX};
 use crate::registry::PROVIDERS;
 use crate::rules::{DELAY_MAX, DEVICE_MAX, PROGRAM_MAX, Rule, RuleScope};
 
@@ -18,14 +18,16 @@ pub enum RuleError {
     Empty,
     /// Settings of a device for some of its peers or queue pairs.
     #[error(
-        "cost, primary, primary_reselect, updelay, downdelay, hold and ecn are the same for all \
-         peers of a device: \
-         set them without naming a peer or a queue pair"
+        "cost, primary, primary_reselect, updelay, downdelay, hold, ecn and ports are the same for all \
+         peers of a device: set them without naming a peer or a queue pair"
     )]
     OfDevice,
     /// A delay that is too long.
     #[error("updelay and downdelay are at most {} ms", DELAY_MAX.as_millis())]
     Delay,
+    /// A number of source ports that there can't be.
+    #[error("ports is a number from 1 to {PORTS_MAX}")]
+    Ports,
     /// Costs of more interfaces than there may be.
     #[error("it has the costs of more than {COSTS_MAX} interfaces: remove some")]
     Costs,
@@ -60,6 +62,9 @@ impl Rule {
         }
         if self.settings.updelay.max(self.settings.downdelay) > Some(DELAY_MAX) {
             return Err(RuleError::Delay);
+        }
+        if self.settings.ports.is_some_and(|ports| !(1..=PORTS_MAX).contains(&ports)) {
+            return Err(RuleError::Ports);
         }
         let check = |what, name: &Option<String>, max, write| match name {
             Some(name)

@@ -101,7 +101,7 @@ fn hello() -> Vec<u8> {
     p.extend([1, 1, 9, 2]);
     p.extend([0x11; 8]); // instance
     p.extend([0x22; 32]); // nonces
-    for word in [0x09_0001, 0x08_0002, 0, 65536, 0x1801, 4_u32] {
+    for word in [0x09_0001, 0x08_0002, 0, 65536, 0x3_1805, 4_u32] {
         p.extend(word.to_be_bytes());
     }
     address(&mut p, 1);
@@ -271,7 +271,7 @@ fn handshake_probes_and_control_are_shown_with_their_fields() {
     }
     let mut addresses = vec![0, 0, 0, 4, 1, 0, 0, 0];
     address(&mut addresses, 7);
-    let mut table = vec![0, 0, 0, 6, 1, 0, 0, 0, 2, 0, 0, 3];
+    let mut table = vec![0, 0, 0, 6, 1, 0, 0, 0, 2, 5, 0, 3];
     table.extend([0xfd; 16]);
     table.extend([0xfc; 16]);
     let packets = [
@@ -293,6 +293,8 @@ fn handshake_probes_and_control_are_shown_with_their_fields() {
             "polypath.mac",
             "_ws.expert.message",
             "polypath.reach",
+            "polypath.ports",
+            "polypath.port_index",
         ],
     );
     let mac = "ee".repeat(16);
@@ -314,7 +316,9 @@ fn handshake_probes_and_control_are_shown_with_their_fields() {
         assert_eq!(line[..3], [info, address, sequence]);
         assert!(line[3] == mac || sequence.is_empty());
         assert_eq!(line[4], "", "{info}");
-        assert_eq!(line[5], if sequence.is_empty() { "24" } else { "" }, "{info}");
+        let announced = if sequence.is_empty() { ["24", "3"] } else { ["", ""] };
+        assert_eq!(line[5..7], announced, "{info}");
+        assert_eq!(line[7], if info.contains("TABLE") { "5" } else { "" }, "{info}");
     }
 }
 

@@ -94,6 +94,7 @@ mod tests {
             local: [10, 0, 0, 1].into(),
             remote: [10, 0, 0, 2].into(),
             interface: interface.into(),
+            source_port: 0xc000,
             state: "active".into(),
             window: 65536,
             in_flight: 4096,

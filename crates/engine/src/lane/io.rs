@@ -252,6 +252,16 @@ impl LaneIo {
         data + control.map_or(0, |flow| self.sender.sent_bytes(flow.handle))
     }
 
+    /// The UDP source port of a path's packets. It is another one than asked for if that was taken, or if
+    /// flows share sockets.
+    pub(crate) fn source_port(&self, path: PathId, address: &PathAddress) -> u16 {
+        let data = self.flows.get(path.0 as usize).and_then(Option::as_ref);
+        let data = data.filter(|flow| flow.address == *address).and_then(|flow| flow.handle);
+        let control = || self.control_flows.get(address).map(|flow| flow.handle);
+        let actual = data.or_else(control).and_then(|flow| self.sender.source_port(flow));
+        actual.unwrap_or(address.source_port)
+    }
+
     /// Sends a packet of the path manager.
     pub(crate) fn send_control(&mut self, out: &ControlOut) {
         match self.control_flow(&out.address) {
@@ -289,6 +299,16 @@ impl LaneIo {
         }
         self.control_flows.insert(*address, ControlFlow { handle, used });
         Some(handle)
+    }
+
+    /// A path has another source port than in this address: the flow for control packets that was opened for
+    /// that one is closed, so that its socket is.
+    pub(super) fn port_changed(&mut self, path: PathId, from: &PathAddress) {
+        let Some(flow) = self.control_flows.remove(from) else { return };
+        if let Some(Some(data)) = self.flows.get_mut(path.0 as usize) {
+            data.sent_before += self.sender.sent_bytes(flow.handle);
+        }
+        self.sender.close(flow.handle);
     }
 
     /// Handles a change of links or addresses: sockets that are bound to a former interface could

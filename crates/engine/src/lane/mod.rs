@@ -23,7 +23,7 @@ mod path_news;
 mod prompt;
 mod receive;
 mod round;
-mod send_errors;
+pub(crate) mod send_errors;
 mod sleeper;
 mod waker;
 

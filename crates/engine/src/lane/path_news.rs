@@ -32,6 +32,13 @@ impl LaneIo {
                 Event::Detour { qpn: Qpn(qpn), from: name(from), to: name(to) }
             }
             PathEvent::PathAlive { path } => Event::PathUp { path: name(path) },
+            PathEvent::Repathed { path, from, to } => {
+                Event::PathRepathed { path: name(path), from, to }
+            }
+            PathEvent::PortChanged { path, from } => {
+                self.port_changed(path, &from);
+                return;
+            }
             PathEvent::MultipathAgreed { .. }
             | PathEvent::WindowOpened { .. }
             | PathEvent::PathHeard { .. }

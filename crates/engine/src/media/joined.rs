@@ -162,6 +162,14 @@ impl Senders {
         }
     }
 
+    /// Calls [`Tx::source_port`].
+    pub(crate) fn source_port(&self, flow: Flow) -> Option<u16> {
+        match flow {
+            Flow::Udp(flow) => self.udp.source_port(flow),
+            Flow::Other(medium, flow) => self.more.get(medium as usize)?.source_port(flow),
+        }
+    }
+
     /// The sum of [`Tx::faults`] of all media.
     pub(crate) fn faults(&self) -> FaultCounters {
         let mut faults = FaultCounters::default();

@@ -59,7 +59,8 @@ impl Policy for Redundant {
 }
 
 /// The two paths by which a burst would arrive first if nothing else were on its way; those that are up come
-/// before those that are suspected. `None` if no path is up.
+/// before those that are suspected, and the second one has other addresses than the first if it can. `None`
+/// if no path is up.
 fn two_best(want: &Want, set: &PathSet<'_>) -> Option<(PathId, Option<PathId>)> {
     let rank = |path: PathId| {
         let suspected = match set.state(path)? {
@@ -69,14 +70,11 @@ fn two_best(want: &Want, set: &PathSet<'_>) -> Option<(PathId, Option<PathId>)> 
         };
         Some((suspected, arrival_behind(set, path, 0, want.bytes.into()), path))
     };
-    let mut best: [Option<(bool, u64, PathId)>; 2] = [None; 2];
-    for ranked in set.members().filter_map(rank) {
-        if best[0].is_none_or(|first| ranked < first) {
-            best = [Some(ranked), best[0]];
-        } else if best[1].is_none_or(|second| ranked < second) {
-            best[1] = Some(ranked);
-        }
-    }
-    let [Some((false, _, one)), other] = best else { return None };
+    let (false, _, one) = set.members().filter_map(rank).min()? else { return None };
+    let ends = |path| set.address(path).map(|address| (address.local, address.remote));
+    let others = set.members().filter(|path| *path != one).filter_map(rank);
+    let other = others.min_by_key(|&(suspected, arrival, path)| {
+        (suspected, ends(path) == ends(one), arrival, path)
+    });
     Some((one, other.map(|(.., path)| path)))
 }

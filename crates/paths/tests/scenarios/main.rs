@@ -6,6 +6,7 @@ mod detours;
 mod hostile;
 mod liveness;
 mod net;
+mod ports;
 
 use net::{MS, Net};
 use polypath_paths::{PathEvent, Reason};

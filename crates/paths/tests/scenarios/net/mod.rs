@@ -45,6 +45,19 @@ pub(crate) struct Link {
     pub(crate) loss_per_mille: u64,
     /// Silently cut, by the sender's number.
     pub(crate) cut: [bool; 2],
+    /// How many ways it consists of. A hash of the source port chooses one.
+    pub(crate) ways: u32,
+    /// The ways that are silently cut, in both directions.
+    pub(crate) cut_ways: Vec<u32>,
+    /// The source ports that pass, if not all do.
+    pub(crate) only: Option<Vec<u16>>,
+}
+
+impl Link {
+    /// The way that packets of this source port take.
+    pub(crate) fn way(&self, port: u16) -> u32 {
+        (u32::from(port).wrapping_mul(0x9e37_79b1) >> 16) % self.ways
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -154,7 +167,15 @@ impl Net {
                 fence: BTreeMap::new(),
             }
         });
-        let link = Link { delay: 50 * US, jitter: 50 * US, loss_per_mille: 0, cut: [false, false] };
+        let link = Link {
+            delay: 50 * US,
+            jitter: 50 * US,
+            loss_per_mille: 0,
+            cut: [false, false],
+            ways: 1,
+            cut_ways: vec![],
+            only: None,
+        };
         Self {
             now: MS,
             rng,
@@ -280,15 +301,15 @@ impl Net {
             }
             Wire::Data { tag, id } => {
                 let Some(peer) = h.peer else { return };
-                if h.paths.classify(peer, packet.src, packet.dst, tag, BYTES as usize).is_err() {
-                    return;
-                }
+                let found = h.paths.classify(peer, packet.src, packet.dst, tag, BYTES as usize);
+                let Ok(path) = found else { return };
+                let port = h.paths.path(path).unwrap().source_port;
                 if let Some(tag) = tag {
                     let fence = h.fence.get(&tag.id).copied().unwrap_or(0);
                     assert!(tag.generation >= fence, "{now:?}: packet of before the fence");
                 }
                 h.received += 1;
-                self.send(host, packet.dst, packet.src, Wire::Ack { tag, id });
+                self.send(host, (packet.dst, packet.src, port), Wire::Ack { tag, id });
             }
             Wire::Ack { tag, id } => {
                 let Some(peer) = h.peer else { return };
@@ -370,14 +391,14 @@ impl Net {
         }
         for (path, id, tag) in sends {
             let a = *self.hosts[host].paths.path(path).unwrap();
-            self.send(host, a.local, a.remote, Wire::Data { tag, id });
+            self.send(host, (a.local, a.remote, a.source_port), Wire::Data { tag, id });
         }
     }
 
     fn flush(&mut self, host: usize) {
         while let Some(out) = self.hosts[host].paths.poll_transmit(self.now) {
-            let (src, dst) = (out.address.local, out.address.remote);
-            self.send(host, src, dst, Wire::Control(out.packet));
+            let a = out.address;
+            self.send(host, (a.local, a.remote, a.source_port), Wire::Control(out.packet));
         }
         while let Some(event) = self.hosts[host].paths.poll_event() {
             self.event(host, event);
@@ -407,7 +428,9 @@ impl Net {
         }
     }
 
-    pub(crate) fn send(&mut self, from: usize, src: IpAddr, dst: IpAddr, wire: Wire) {
+    /// `by`: source and destination address, and source port.
+    pub(crate) fn send(&mut self, from: usize, by: (IpAddr, IpAddr, u16), wire: Wire) {
+        let (src, dst, port) = by;
         // The n-th address of each host is on the n-th link.
         let place = |host: usize, ip| self.hosts[host].local.iter().position(|a| a.ip == ip);
         let Some(number) = place(from, src) else { return };
@@ -418,7 +441,10 @@ impl Net {
         let Some(link) = self.links.get(number).cloned() else { return };
         let up = self.hosts[from].local[number].link_up;
         let to_same_link = place(1 - from, dst) == Some(number);
-        if link.cut[from] || !up || !to_same_link || self.rng.chance(link.loss_per_mille) {
+        let cut = link.cut[from]
+            || link.cut_ways.contains(&link.way(port))
+            || link.only.as_ref().is_some_and(|ports| !ports.contains(&port));
+        if cut || !up || !to_same_link || self.rng.chance(link.loss_per_mille) {
             return;
         }
         let at = self.now + link.delay + self.rng.time(link.jitter);
@@ -440,6 +466,13 @@ impl Net {
 
     pub(crate) fn deaths(&self) -> usize {
         (0..2).map(|h| self.count(h, |e| matches!(e, PathEvent::PathDead { .. }))).sum()
+    }
+
+    /// The paths to the peer, in the order of their numbers.
+    pub(crate) fn paths(&self, host: usize) -> Vec<PathStatus> {
+        let mut paths = self.hosts[host].paths.status().peers[0].paths.clone();
+        paths.sort_by_key(|path| path.tag.map(|tag| tag.id));
+        paths
     }
 
     pub(crate) fn up_paths(&self, host: usize) -> usize {

@@ -1,0 +1,156 @@
+//! Source ports of paths to Polypath peers: networks with equal-cost ways choose one by a hash of it.
+//!
+//! A path that was given up while another one between the same addresses lives hangs on a bad way, not on a
+//! bad link. So it is probed by a new random port, which most likely leads another way, and by a further one
+//! if that does not answer either. If no path between the addresses lives, the fault may be anywhere: the
+//! port by which the path fell silent and random ones take turns.
+//!
+//! A path that answers by another port than its first one keeps asking by the first one, beside its data,
+//! and goes back once that has answered for a while. Otherwise no path would use a way any more that was
+//! repaired.
+//!
+//! Each end does so by itself: a way is chosen for each direction, and probes and their answers tell whether
+//! both carry. The pace is bounded ([`turns`](crate::turns)), because each port is a socket, and because
+//! one end must stay with a good port for long enough that the other one finds one, too.
+
+use core::time::Duration;
+
+use crate::id::AssociationId;
+use crate::manager::PathManager;
+use crate::message::Body;
+use crate::path::Role;
+use crate::select::Pair;
+use crate::types::{PathAddress, PathEvent, PathState, Reason, Refused};
+use polypath_types::PathId;
+
+/// A path that was never heard of gets so many probes before its first change: perhaps the peer does not
+/// know it yet.
+const PROBES_UNKNOWN: u32 = 6;
+/// Draws of a port until it is taken even if another path has it. 8 of 16,384 may be taken.
+const DRAWS: u32 = 8;
+
+impl PathManager {
+    /// A random source port that no path of the association between these addresses has, and that is not
+    /// `other_than` either.
+    pub(crate) fn fresh_port(&mut self, index: AssociationId, pair: Pair, other_than: u16) -> u16 {
+        let members = self.members(index);
+        let between = members.iter().filter_map(|path| self.paths.get(*path));
+        let taken: Vec<u16> = between
+            .filter(|p| p.way().pair == pair)
+            .map(|p| p.address.source_port)
+            .chain([other_than])
+            .collect();
+        let mut port = other_than;
+        for _ in 0..DRAWS {
+            port = 0xc000 | (self.port_random.u32() & 0x3fff) as u16;
+            if !taken.contains(&port) {
+                break;
+            }
+        }
+        port
+    }
+
+    /// Gives a path that does not answer another source port if it is time. To be called before each of its
+    /// probes.
+    pub(crate) fn turn_port(&mut self, index: AssociationId, path: PathId) {
+        let now = self.clock.now();
+        let Some(p) = self.paths.get_mut(path) else { return };
+        let pair = p.way().pair;
+        let sibling_lives = self.members(index).iter().any(|other| {
+            let other = self.paths.get(*other);
+            other.is_some_and(|o| o.state == PathState::Up && o.way().pair == pair)
+        });
+        let Some(p) = self.paths.get_mut(path) else { return };
+        if !matches!(p.state, PathState::Dead | PathState::Suspect | PathState::Probing) {
+            return;
+        }
+        let (first, wait) = (p.turns.changes() == 0, p.usual_wait());
+        let due = match p.state {
+            // Another path has just answered while this one did not: no need to ask by this port again.
+            PathState::Dead if first && sibling_lives && p.reason == Some(Reason::ProbesLost) => {
+                true
+            }
+            PathState::Dead | PathState::Suspect => p.turns.is_due(now, wait),
+            PathState::Probing => sibling_lives && p.turns.is_due_after(PROBES_UNKNOWN, now, wait),
+            _ => false,
+        };
+        let (current, settled) = (p.address.source_port, p.turns.settled());
+        // A program that asks for a flow label has chosen the port itself.
+        if !due || p.address.flow_label != 0 {
+            p.turns.ask(now);
+            return;
+        }
+        let back = !sibling_lives && current != settled;
+        let port = if back { settled } else { self.fresh_port(index, pair, current) };
+        let Some(p) = self.paths.get_mut(path) else { return };
+        p.turns.change(now, current);
+        p.turns.ask(now);
+        if sibling_lives {
+            p.probes.interval = Duration::ZERO;
+        }
+        self.set_port(path, port);
+    }
+
+    fn set_port(&mut self, path: PathId, port: u16) {
+        let Some(p) = self.paths.get_mut(path) else { return };
+        let from = p.address;
+        if from.source_port != port {
+            p.address.source_port = port;
+            p.counters.port_changes += 1;
+            self.push_event(PathEvent::PortChanged { path, from });
+        }
+    }
+
+    /// A probe of a silent path that was sent at that time is answered: the path stays with the port by
+    /// which it was sent.
+    pub(crate) fn port_answered(&mut self, path: PathId, sent: Duration) {
+        let port = self.paths.get(path).and_then(|p| p.turns.port_at(sent));
+        if let Some(port) = port {
+            self.set_port(path, port);
+        }
+    }
+
+    /// Asks by the first port of a path that is up by another one, or goes back to it. Returns when the next
+    /// such step is due.
+    pub(crate) fn homing(&mut self, index: AssociationId, path: PathId) -> Option<Duration> {
+        let now = self.clock.now();
+        let p = self.paths.get_mut(path)?;
+        let Role::Member { id, .. } = p.role else { return None };
+        let at = p.turns.home_at().filter(|_| p.state == PathState::Up)?;
+        if now < at {
+            return Some(at);
+        }
+        let home = p.turns.home();
+        if p.turns.is_home_proven(p.recent_deaths(now)) {
+            p.turns.settle(now, home);
+            self.set_port(path, home);
+            return None;
+        }
+        let (number, generation) = (p.turns.ask_home(now), p.generation);
+        let address = PathAddress { source_port: home, ..p.address };
+        let next = p.turns.home_at();
+        p.counters.probes_sent += 1;
+        self.send_by(index, (id, generation), address, Body::Probe { number }, false);
+        next
+    }
+
+    /// A probe by the first port of a path is answered.
+    pub(crate) fn home_answered(&mut self, path: PathId, number: u32) -> Result<(), Refused> {
+        let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
+        if !p.turns.home_answered(number) {
+            return Err(Refused::Unsolicited);
+        }
+        p.counters.probes_answered += 1;
+        Ok(())
+    }
+
+    /// A path may be used (again) by the port that it has.
+    pub(crate) fn settle_port(&mut self, path: PathId) {
+        let now = self.clock.now();
+        let Some(p) = self.paths.get_mut(path) else { return };
+        let (Role::Member { .. }, to) = (p.role, p.address.source_port) else { return };
+        if let Some(from) = p.turns.settle(now, to) {
+            self.push_event(PathEvent::Repathed { path, from, to });
+        }
+    }
+}
