@@ -52,7 +52,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "POLYPATH_MP",
         "Settings of the mp device, key=value joined by commas: policy=active-backup|balance|affinity|\
          redundant|efficient, affinity=hash|round-robin, cost=INTERFACE:N, primary=INTERFACE, \
-         primary_reselect=always|better|failure, updelay=MS, downdelay=MS.",
+         primary_reselect=always|better|failure, updelay=MS, downdelay=MS, local=on|off.",
     ),
     (
         "POLYPATH_CONFIG",

@@ -8,7 +8,8 @@ use toml::de::{DeString, DeTable, DeValue};
 use crate::mistake::{Mistake, line};
 
 /// The settings, as an error names them.
-const SETTINGS: &str = "policy, affinity, cost, primary, primary_reselect, updelay and downdelay";
+const SETTINGS: &str =
+    "policy, affinity, cost, primary, primary_reselect, updelay, downdelay and local";
 
 /// Parses a configuration file.
 ///
@@ -99,7 +100,7 @@ impl Reader<'_> {
                 "program" if self.scoped => scope.program = Some(self.string(name, value)?),
                 "device" if self.scoped => scope.device = Some(self.string(name, value)?),
                 "policy" | "affinity" | "primary" | "primary_reselect" | "updelay"
-                | "downdelay" => {
+                | "downdelay" | "local" => {
                     let written = match name {
                         "updelay" | "downdelay" => self.milliseconds(name, value)?,
                         _ => self.string(name, value)?,
@@ -187,6 +188,7 @@ fn values(name: &str) -> &'static str {
         "affinity" => "write hash or round-robin",
         "primary_reselect" => "write always, better or failure",
         "cost" => "write { eth0 = 10 }, with numbers from 0 to 65535 for up to 64 interfaces",
+        "local" => "write on or off",
         "primary" => "write the name of an interface",
         _ => "write milliseconds from 0 on",
     }

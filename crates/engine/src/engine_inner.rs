@@ -358,9 +358,11 @@ mod tests {
         let engine = EngineInner::new(config, Selection::of(ROCE), None, table, messenger);
         let ip = Ipv4Addr::LOCALHOST;
         let (slot, now) = (UdpSocket::bind((ip, 0)).unwrap(), crate::clock::now());
-        let media = crate::media::start(slot.into(), &engine.wrappers, 0, now, &engine.table());
+        let media =
+            crate::media::start(slot.into(), &engine.wrappers, 0, now, &engine.table(), None);
         let (mut senders, _receivers) = media.unwrap();
         let address = PathAddress {
+            kind: polypath_paths::PathKind::Udp,
             local: ip.into(),
             remote: ip.into(),
             ifindex: 0,

@@ -387,7 +387,7 @@ impl Rig {
             with_icrc.extend([0; 4]);
             if let Ok(packet) = Packet::parse(&with_icrc) {
                 let (src, dst) = (out.address.local, out.address.remote);
-                let _ = self.peer.handle_control(now, src, dst, &packet);
+                let _ = self.peer.handle_control(now, src, dst, out.address.kind, &packet);
             }
         }
         while let Some(mut out) = self.peer.poll_transmit(now) {

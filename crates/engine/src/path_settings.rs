@@ -16,11 +16,13 @@ use polypath_topology::{
 const RECEIVE_WINDOW_MAX: u32 = polypath_transport::REACH;
 
 /// The settings of a lane's path manager that never change.
-pub(crate) fn settings(receive_buffer: u32) -> PathConfig {
+/// `local`: the lane can share memory with others.
+pub(crate) fn settings(receive_buffer: u32, local: bool) -> PathConfig {
     PathConfig {
         // The kernel accounts about two bytes for each byte of payload.
         receive_window: (receive_buffer / 2).min(RECEIVE_WINDOW_MAX),
         reach: polypath_transport::REACH,
+        local_window: if local { crate::media::local::WINDOW } else { 0 },
         ..PathConfig::default()
     }
 }
@@ -58,6 +60,7 @@ pub(crate) fn usage(in_force: &InForce, table: &Table) -> Usage {
         },
         updelay: settings.updelay.unwrap_or(defaults.updelay),
         downdelay: settings.downdelay.unwrap_or(defaults.downdelay),
+        local: settings.local.unwrap_or(topology::LOCAL_DEFAULT),
     }
 }
 

@@ -51,7 +51,9 @@ impl<Q> Lane<Q> {
                     self.tell(qpn, out, |v| v.qp.on_path_heard(now, path, &mut v.host));
                 }
             }
-            PathEvent::Resumed { .. } | PathEvent::PathAlive { .. } => {}
+            PathEvent::Resumed { .. }
+            | PathEvent::PathAlive { .. }
+            | PathEvent::ChannelWanted { .. } => {}
             PathEvent::Overflow => self.events_lost(out),
         }
     }

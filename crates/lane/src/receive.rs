@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use polypath_paths::{Handled, PathManager, PathTag};
-use polypath_types::{PathId, QpType};
+use polypath_types::{PathId, PathKind, QpType};
 use polypath_wire::grh::Grh;
 use polypath_wire::packet::Packet;
 use polypath_wire::{DEFAULT_PKEY, MULTICAST_QPN};
@@ -22,6 +22,8 @@ pub struct Arrival {
     pub src: IpAddr,
     /// Destination address.
     pub dst: IpAddr,
+    /// What it came by.
+    pub kind: PathKind,
     /// DSCP and ECN.
     pub traffic_class: u8,
     /// TTL.
@@ -71,7 +73,8 @@ impl<Q> Lane<Q> {
     ) -> Result<Taken, Refusal> {
         if PathManager::is_control(packet) {
             let (now, paths) = (self.shared.now, &mut self.shared.paths);
-            return Ok(Taken::Control(paths.handle_control(now, arrival.src, arrival.dst, packet)));
+            let Arrival { src, dst, kind, .. } = *arrival;
+            return Ok(Taken::Control(paths.handle_control(now, src, dst, kind, packet)));
         }
         let bth = &packet.headers.bth;
         if bth.pkey & 0x7fff != DEFAULT_PKEY & 0x7fff {
@@ -124,7 +127,7 @@ impl<Q> Lane<Q> {
             let path = self
                 .shared
                 .paths
-                .classify(peer, arrival.src, arrival.dst, tag, arrival.len)
+                .classify(peer, arrival.src, arrival.dst, arrival.kind, tag, arrival.len)
                 .map_err(|_| Refusal::WrongSource)?;
             out.accepted(&entry.own, path, packet);
             let mut visit = entry.visit(&mut self.shared, out);

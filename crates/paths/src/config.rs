@@ -124,6 +124,9 @@ pub struct Config {
     /// What we tell peers: whether our queue pairs take requests for parts of a READ for one request
     /// ([`PeerAbilities::joins_reads`]). An older version does not.
     pub joins_reads: bool,
+    /// How much a path through shared memory may have in flight, bytes, as packets count in
+    /// [`crate::PathManager::sent`]. 0: this lane can have no such paths, and does not announce them.
+    pub local_window: u32,
     /// What the largest packet counts for in [`crate::PathManager::sent`]; the window never falls
     /// below two of them.
     pub mtu: u32,
@@ -135,7 +138,11 @@ impl Config {
 
     /// What we tell peers that we can do.
     pub(crate) fn abilities(&self) -> PeerAbilities {
-        PeerAbilities { reach: self.reach, joins_reads: self.joins_reads }
+        PeerAbilities {
+            reach: self.reach,
+            joins_reads: self.joins_reads,
+            local: self.local_window > 0,
+        }
     }
 }
 
@@ -165,6 +172,7 @@ impl Default for Config {
             receive_window: 128 << 10,
             reach: 16 << 20,
             joins_reads: true,
+            local_window: 0,
             mtu: 4096 + 128,
         }
     }
@@ -190,6 +198,9 @@ pub struct Usage {
     pub updelay: Duration,
     /// As in [`Config::downdelay`].
     pub downdelay: Duration,
+    /// Whether paths through shared memory are used, if this lane can have any. While they are not, those
+    /// that there are count as taken down by hand.
+    pub local: bool,
 }
 
 impl Usage {
@@ -204,6 +215,7 @@ impl Usage {
             primary_reselect: config.primary_reselect,
             updelay: config.updelay,
             downdelay: config.downdelay,
+            local: config.local_window > 0,
         }
     }
 

@@ -15,12 +15,12 @@ use crate::congestion::Limits;
 use crate::id::{AssociationId, PathNumber};
 use crate::key::Ends;
 use crate::manager::PathManager;
-use crate::message::{Announced, Body, Frame, Report, TableEntry};
+use crate::message::{Announced, Body, EntryKind, Frame, Report, TableEntry};
 use crate::path::{Path, Role};
-use crate::select::{Pair, pairs};
+use crate::select::{Pair, Way, pairs};
 use crate::timers::Timer;
 use crate::types::{MAX_PATHS, PathAddress, PathEvent, PathState, Reason, Refused};
-use polypath_types::PathId;
+use polypath_types::{PathId, PathKind};
 
 /// First and longest interval at which unacknowledged control packets are repeated.
 const REPEAT_FIRST: Duration = Duration::from_millis(3);
@@ -29,12 +29,27 @@ const REPEAT_MAX: Duration = Duration::from_millis(200);
 /// that are not down.
 const CONTROL_PATHS: usize = 2;
 
+/// Where a packet came from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source {
+    ends: Ends,
+    kind: PathKind,
+}
+
+impl Source {
+    /// What identifies the path that it came by.
+    fn way(self) -> Way {
+        Way { kind: self.kind, pair: (self.ends.dst, self.ends.src) }
+    }
+}
+
 impl PathManager {
     /// A probe, reply or control packet.
     pub(crate) fn handle_frame(
         &mut self,
         src: IpAddr,
         dst: IpAddr,
+        kind: PathKind,
         packet: &Packet<'_>,
     ) -> Result<(), Refused> {
         if packet.headers.bth.dest_qpn != u32::from(self.lane.slot) << 16 {
@@ -44,6 +59,7 @@ impl PathManager {
         let index = self.associations.by_number(number).ok_or(Refused::NoAssociation)?;
         let a = self.associations.get_mut(index).ok_or(Refused::NoAssociation)?;
         let ends = Ends { src, dst };
+        let from = Source { ends, kind };
         if !a.key.check(a.remote_instance, packet.opcode().0, ends, packet.payload) {
             return Err(Refused::Authentication);
         }
@@ -65,7 +81,7 @@ impl PathManager {
         self.take_reports(index, &frame);
         match frame.body {
             Body::Probe { number } => {
-                let path = self.member_at(index, PathNumber(frame.path), ends)?;
+                let path = self.member_at(index, PathNumber(frame.path), from)?;
                 // A path that is down here must not seem alive to the peer.
                 if self.paths.get(path).is_some_and(|p| p.state == PathState::Down) {
                     return Ok(());
@@ -73,7 +89,7 @@ impl PathManager {
                 self.send_frame(index, PathNumber(frame.path), Body::Reply { number }, false);
             }
             Body::Reply { number } => {
-                let path = self.member_at(index, PathNumber(frame.path), ends)?;
+                let path = self.member_at(index, PathNumber(frame.path), from)?;
                 self.probe_answered(index, path, number)?;
             }
             Body::Addresses { version, list } => self.take_addresses(index, version, list),
@@ -88,7 +104,7 @@ impl PathManager {
             }
         }
         if frame.answer {
-            self.send_control(index, Some(ends), &Body::Notice, false);
+            self.send_control(index, Some(from), &Body::Notice, false);
         }
         Ok(())
     }
@@ -98,16 +114,12 @@ impl PathManager {
         &self,
         index: AssociationId,
         id: PathNumber,
-        ends: Ends,
+        from: Source,
     ) -> Result<PathId, Refused> {
         let a = self.associations.get(index).ok_or(Refused::NoAssociation)?;
         let path = a.paths.get(id).flatten().ok_or(Refused::UnknownPath)?;
         let p = self.paths.get(path).ok_or(Refused::UnknownPath)?;
-        if (p.address.local, p.address.remote) == (ends.dst, ends.src) {
-            Ok(path)
-        } else {
-            Err(Refused::UnknownSource)
-        }
+        if p.address.way() == from.way() { Ok(path) } else { Err(Refused::UnknownSource) }
     }
 
     /// The peer tells what it has, and the generations of its paths. If the peer's generation is ahead
@@ -161,10 +173,16 @@ impl PathManager {
             return;
         }
         a.table_version = version;
-        let wanted: Vec<(PathNumber, u16, Pair)> = entries
-            .iter()
-            .map(|e| (PathNumber(e.id), e.generation, (e.follower, e.leader)))
-            .collect();
+        let slot = a.remote_slot;
+        let way = |e: &TableEntry| Way {
+            kind: match e.kind {
+                EntryKind::Udp => PathKind::Udp,
+                EntryKind::Local => PathKind::Local { slot },
+            },
+            pair: (e.follower, e.leader),
+        };
+        let wanted: Vec<(PathNumber, u16, Way)> =
+            entries.iter().map(|e| (PathNumber(e.id), e.generation, way(e))).collect();
         self.set_members(index, &wanted);
     }
 
@@ -175,31 +193,31 @@ impl PathManager {
         if !a.confirmed || !a.is_leader() {
             return;
         }
-        let chosen = pairs(&a.anchors, &a.announced, &a.remote_addresses);
-        let pair_of = |p: PathId| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
-        let mut wanted: Vec<(PathNumber, u16, Pair)> = Vec::new();
+        let chosen = self.chosen_ways(a);
+        let way_of = |p: PathId| self.paths.get(p).map(|p| p.address.way());
+        let mut wanted: Vec<(PathNumber, u16, Way)> = Vec::new();
         for (id, path) in a.paths() {
-            if let Some(pair) = pair_of(path).filter(|pair| chosen.contains(pair)) {
+            if let Some(way) = way_of(path).filter(|way| chosen.contains(way)) {
                 let generation = self.paths.get(path).map_or(1, |p| p.generation);
-                wanted.push((id, generation, pair));
+                wanted.push((id, generation, way));
             }
         }
         let kept = wanted.len();
-        for &pair in &chosen {
-            if wanted[..kept].iter().any(|w| w.2 == pair) {
+        for &way in &chosen {
+            if wanted[..kept].iter().any(|w| w.2 == way) {
                 continue;
             }
             // The free number with the lowest generation: most likely it was never used.
             let generations = a.generations.iter();
             let free = generations.filter(|(id, _)| wanted.iter().all(|w| w.0 != *id));
             let Some((id, last)) = free.min_by_key(|(_, last)| *last) else { break };
-            wanted.push((id, last.wrapping_add(1), pair));
+            wanted.push((id, last.wrapping_add(1), way));
         }
         wanted.sort_unstable_by_key(|w| w.0);
         let changed = wanted
             .iter()
             .map(|w| (w.0, w.2))
-            .ne(a.paths().filter_map(|(id, p)| Some((id, pair_of(p)?))));
+            .ne(a.paths().filter_map(|(id, p)| Some((id, way_of(p)?))));
         if changed || a.table_version == 0 {
             if let Some(a) = self.associations.get_mut(index) {
                 a.table_version += 1;
@@ -207,41 +225,43 @@ impl PathManager {
             self.set_members(index, &wanted);
             self.control_now(index);
         }
+        self.want_channel(index);
     }
 
     /// Makes the path set what the table says.
-    fn set_members(&mut self, index: AssociationId, wanted: &[(PathNumber, u16, Pair)]) {
+    fn set_members(&mut self, index: AssociationId, wanted: &[(PathNumber, u16, Way)]) {
         let Some(a) = self.associations.get(index) else { return };
         let (members, slot, past) = (a.paths, a.remote_slot, a.past.clone());
         let window = a.remote_window;
         let mut gone = Vec::new();
         for (id, member) in members.iter() {
             let want = wanted.iter().find(|w| w.0 == id);
-            let pair = |p: PathId| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
+            let way = |p: PathId| self.paths.get(p).map(|p| p.address.way());
             if let Some(path) = member
-                && want.is_none_or(|w| pair(path) != Some(w.2))
+                && want.is_none_or(|w| way(path) != Some(w.2))
             {
                 gone.push((id, path));
             }
         }
-        for &(id, generation, (local, remote)) in wanted {
+        for &(id, generation, way) in wanted {
             let kept = members[id].filter(|p| gone.iter().all(|g| g.1 != *p));
             if kept.is_some() {
                 continue;
             }
             let salt = u32::from(slot) | u32::from(id.0) << 8;
-            let address = self.address(local, remote, PathOptions::default(), salt);
+            let address = self.address_of(way, salt);
             let role = Role::Member { association: index, id };
             let mut path = Path::new(address, role, &self.config);
             path.generation = generation;
             path.peer_generation = generation;
+            let window = self.window_of(way.kind, window);
             path.congestion.set_limits(Limits { sure: window, max: window });
             path.probes.next_at = self.clock.now();
             path.state = PathState::Probing;
-            if let Some(past) = past.iter().find(|past| past.pair == (local, remote)) {
+            if let Some(past) = past.iter().find(|past| past.way == way) {
                 path.resume(past);
             }
-            if let Some(reason) = self.local.fault(local, remote) {
+            if let Some(reason) = self.fault(&address) {
                 path.state = PathState::Down;
                 path.reason = Some(reason);
             }
@@ -283,7 +303,7 @@ impl PathManager {
             p.reason = Some(Reason::Removed);
             if let Some(a) = self.associations.get_mut(index) {
                 let past = p.past();
-                a.past.retain(|other| other.pair != past.pair);
+                a.past.retain(|other| other.way != past.way);
                 if a.past.len() == MAX_PATHS {
                     a.past.remove(0);
                 }
@@ -387,6 +407,10 @@ impl PathManager {
                 let p = self.paths.get(p)?;
                 Some(TableEntry {
                     id: id.0,
+                    kind: match p.address.kind {
+                        PathKind::Udp => EntryKind::Udp,
+                        PathKind::Local { .. } => EntryKind::Local,
+                    },
                     generation: p.generation,
                     leader: p.address.local,
                     follower: p.address.remote,
@@ -401,7 +425,7 @@ impl PathManager {
     pub(crate) fn send_control(
         &mut self,
         index: AssociationId,
-        to: Option<Ends>,
+        to: Option<Source>,
         body: &Body,
         answer: bool,
     ) {
@@ -418,7 +442,7 @@ impl PathManager {
         for (id, p) in a.paths() {
             let Some(p) = self.paths.get(p) else { continue };
             ids.push((rank(p.state), id));
-            if to.is_some_and(|e| (p.address.local, p.address.remote) == (e.dst, e.src)) {
+            if to.is_some_and(|from| p.address.way() == from.way()) {
                 exact = Some(id);
             }
         }
@@ -435,8 +459,10 @@ impl PathManager {
         }
         // If the question came by a pair of addresses that is no path here, and no path lives, the
         // answer is also sent between these addresses.
-        if let Some(ends) = to.filter(|_| exact.is_none() && !any_up) {
-            self.send_between(index, (ends.dst, ends.src), body, answer);
+        if let Some(from) = to.filter(|_| exact.is_none() && !any_up)
+            && from.kind == PathKind::Udp
+        {
+            self.send_between(index, from.way().pair, body, answer);
         }
         let all_down = ids.iter().all(|(rank, _)| *rank == 4);
         if all_down || (!any_up && matches!(body, Body::Addresses { .. })) {
@@ -450,13 +476,15 @@ impl PathManager {
     /// accepts an authentic packet on any addresses.
     fn send_beyond(&mut self, index: AssociationId, body: &Body, answer: bool) {
         let Some(a) = self.associations.get(index) else { return };
-        let pair = |p: PathId| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
-        let members: Vec<Pair> = a.paths().filter_map(|(_, p)| pair(p)).collect();
+        let way = |p: PathId| self.paths.get(p).map(|p| p.address.way());
+        let members: Vec<Way> = a.paths().filter_map(|(_, p)| way(p)).collect();
         let mut beyond = pairs(&a.anchors, &a.announced, &a.remote_addresses);
         beyond.extend(a.anchors.iter().take(MAX_PATHS).copied());
         beyond.sort_unstable();
         beyond.dedup();
-        beyond.retain(|&(l, r)| !members.contains(&(l, r)) && self.local.fault(l, r).is_none());
+        beyond.retain(|&(l, r)| {
+            !members.contains(&Way::udp((l, r))) && self.local.fault(l, r).is_none()
+        });
         for pair in beyond {
             self.send_between(index, pair, body, answer);
         }

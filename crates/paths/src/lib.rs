@@ -18,6 +18,7 @@ mod association;
 mod associations;
 mod attach;
 mod bytes;
+mod channels;
 mod check;
 mod clock;
 mod config;
@@ -55,7 +56,7 @@ pub use manager::{
     MAX_CONTROL_QUEUE, MAX_EVENTS, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager,
 };
 pub use policy::{Choice, ClonePolicy, MakePolicy, Next, PathSet, Policy};
-pub use polypath_types::{Class, PathId, PathTag, PeerId, Pick, Route, Want};
+pub use polypath_types::{Class, PathId, PathKind, PathTag, PeerId, Pick, Route, Want};
 pub use types::{
     AttachError, ControlOut, Handled, MAX_PATHS, PathAddress, PathEvent, PathState, PathStatus,
     PeerBrief, PeerStatus, Reason, Refused, Status,

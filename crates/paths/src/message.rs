@@ -24,7 +24,7 @@
 //! | 52 | queue pair of the receiver (4) |
 //! | 56 | the sender's number for the association (4); HELLO: zero |
 //! | 60 | bytes of payload that the sender's receive buffer takes (4) |
-//! | 64 | capabilities (4): bit 0 path sets; bit 1 joins READs; bits 8 to 12 reach, see below |
+//! | 64 | capabilities (4): bit 0 path sets; bit 1 joins READs; bit 3 local paths; bits 8 to 12 reach |
 //! | 68 | version of the address list (4) |
 //! | 72 | addresses: 20 bytes each, see below |
 //! | end | HELLO: 16 zero bytes; else authentication code (16) |
@@ -62,8 +62,8 @@
 //! | | TABLE: version (4), count (1), zero (3), entries as below |
 //! | end | authentication code (16) |
 //!
-//! An entry of a TABLE, 36 bytes: path number (1), zero (1), lowest generation (2), address of the leader
-//! (16), address of the other (16).
+//! An entry of a TABLE, 36 bytes: path number (1), kind (1), lowest generation (2), address of the leader
+//! (16), address of the other (16). The kind is in the high four bits: 0 UDP, 1 shared memory.
 //!
 //! States: 0 probing, 1 up, 2 suspect, 3 dead, 4 recovering, 5 down.
 //!
@@ -98,9 +98,12 @@ const MAGIC: [u8; 4] = *b"PPTH";
 const VERSION: u8 = 1;
 const CAPABILITY_PATH_SETS: u32 = 1;
 const CAPABILITY_JOINS_READS: u32 = 1 << 1;
+const CAPABILITY_LOCAL: u32 = 1 << 3;
 const REACH_SHIFT: u32 = 8;
 const REACH_MASK: u32 = 0x1f;
 const FLAG_ANSWER: u8 = 1;
+/// Where the kind is in the second byte of a table's entry.
+const KIND_SHIFT: u32 = 4;
 
 /// An address as its owner announces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,7 +223,8 @@ impl Hello {
 /// What a peer tells of its abilities, as bits of its capabilities.
 fn bits_of(abilities: PeerAbilities) -> u32 {
     let joins_reads = if abilities.joins_reads { CAPABILITY_JOINS_READS } else { 0 };
-    joins_reads | abilities.reach.checked_ilog2().unwrap_or(0) << REACH_SHIFT
+    let local = if abilities.local { CAPABILITY_LOCAL } else { 0 };
+    joins_reads | local | abilities.reach.checked_ilog2().unwrap_or(0) << REACH_SHIFT
 }
 
 fn abilities_of(capabilities: u32) -> PeerAbilities {
@@ -228,13 +232,36 @@ fn abilities_of(capabilities: u32) -> PeerAbilities {
         0 => 0,
         exponent => 1 << exponent,
     };
-    PeerAbilities { reach, joins_reads: capabilities & CAPABILITY_JOINS_READS != 0 }
+    PeerAbilities {
+        reach,
+        joins_reads: capabilities & CAPABILITY_JOINS_READS != 0,
+        local: capabilities & CAPABILITY_LOCAL != 0,
+    }
+}
+
+/// The kind of a path as a table names it. Both ends know the slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum EntryKind {
+    Udp = 0,
+    Local = 1,
+}
+
+impl EntryKind {
+    fn from(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Udp),
+            1 => Some(Self::Local),
+            _ => None,
+        }
+    }
 }
 
 /// One path of the leader's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TableEntry {
     pub(crate) id: u8,
+    pub(crate) kind: EntryKind,
     pub(crate) generation: u16,
     pub(crate) leader: IpAddr,
     pub(crate) follower: IpAddr,
@@ -330,7 +357,7 @@ impl Frame {
                 out.extend_from_slice(&version.to_be_bytes());
                 out.extend_from_slice(&[entries.len() as u8, 0, 0, 0]);
                 for e in entries {
-                    out.extend_from_slice(&[e.id, 0]);
+                    out.extend_from_slice(&[e.id, (e.kind as u8) << KIND_SHIFT]);
                     out.extend_from_slice(&e.generation.to_be_bytes());
                     out.extend_from_slice(&ip_bytes(e.leader));
                     out.extend_from_slice(&ip_bytes(e.follower));
@@ -441,9 +468,10 @@ fn take_table(r: &mut Reader<'_>, count: u8) -> Option<Vec<TableEntry>> {
     }
     let mut entries: Vec<TableEntry> = Vec::with_capacity(usize::from(count));
     for _ in 0..count {
-        let (id, _) = (r.u8()?, r.u8()?);
+        let id = r.u8()?;
+        let kind = EntryKind::from(r.u8()? >> KIND_SHIFT)?;
         let generation = r.u16()?;
-        let entry = TableEntry { id, generation, leader: r.ip()?, follower: r.ip()? };
+        let entry = TableEntry { id, kind, generation, leader: r.ip()?, follower: r.ip()? };
         let fits = usize::from(id) < MAX_PATHS
             && is_unicast(entry.leader)
             && is_unicast(entry.follower)

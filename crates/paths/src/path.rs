@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::congestion::Congestion;
 use crate::id::{AssociationId, PathNumber};
 use crate::rtt::Rtt;
-use crate::select::Pair;
+use crate::select::Way;
 use crate::twice::Twice;
 use crate::types::{PathAddress, PathState, PathStatus, Reason};
 use polypath_telemetry::PathCounters;
@@ -104,7 +104,7 @@ const ANSWERS_MAX: Duration = Duration::from_millis(100);
 /// A path that is not in the set any more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Past {
-    pub(crate) pair: Pair,
+    pub(crate) way: Way,
     recent_deaths: u32,
     died_at: Duration,
 }
@@ -235,8 +235,8 @@ impl Path {
 
     /// What to remember of it when it leaves the set.
     pub(crate) fn past(&self) -> Past {
-        let pair = (self.address.local, self.address.remote);
-        Past { pair, recent_deaths: self.recent_deaths, died_at: self.died_at }
+        let way = self.address.way();
+        Past { way, recent_deaths: self.recent_deaths, died_at: self.died_at }
     }
 
     /// Takes over what is remembered of a path that left the set and comes back: it has to prove itself
@@ -312,11 +312,14 @@ pub(crate) fn source_port(flow_label: u32, spread: u32) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use polypath_types::PathKind;
+
     use super::*;
 
     fn path() -> Path {
         let ip = |n: u8| core::net::IpAddr::from([10, 0, 0, n]);
         let address = PathAddress {
+            kind: PathKind::Udp,
             local: ip(1),
             remote: ip(2),
             ifindex: 1,

@@ -13,10 +13,31 @@ use core::net::IpAddr;
 
 use crate::bytes::{in_subnet, is_link_local};
 use crate::message::Announced;
-use crate::types::MAX_PATHS;
+use crate::types::{MAX_PATHS, PathAddress};
+use polypath_types::PathKind;
 
 /// A local and a remote address.
 pub(crate) type Pair = (IpAddr, IpAddr);
+
+/// What tells a path from the others of its set: its kind, and the pair of addresses that it leads between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub(crate) kind: PathKind,
+    pub(crate) pair: Pair,
+}
+
+impl Way {
+    /// Over UDP.
+    pub(crate) fn udp(pair: Pair) -> Self {
+        Self { kind: PathKind::Udp, pair }
+    }
+}
+
+impl PathAddress {
+    pub(crate) fn way(&self) -> Way {
+        Way { kind: self.kind, pair: (self.local, self.remote) }
+    }
+}
 
 /// Chooses at most [`MAX_PATHS`] pairs out of our and the peer's addresses. `anchors` are pairs that
 /// queue pairs were connected with; those whose addresses still exist are kept. `mine` and `theirs`

@@ -24,7 +24,7 @@ impl PathManager {
             return;
         }
         let before = core::mem::replace(&mut self.usage, usage.clone());
-        let Usage { mode, primary, primary_reselect, updelay, downdelay, .. } = *usage;
+        let Usage { mode, primary, primary_reselect, updelay, downdelay, local, .. } = *usage;
         self.config.mode = mode;
         self.config.costs.clone_from(&usage.costs);
         self.config.primary = primary;
@@ -33,6 +33,12 @@ impl PathManager {
         self.config.downdelay = downdelay;
         let prefers_anew = (before.primary, before.primary_reselect) != (primary, primary_reselect)
             || before.costs != usage.costs;
+        if before.local != local {
+            self.local_paths_changed(None);
+            for index in self.associations.indexes() {
+                self.lead(index);
+            }
+        }
         let peers: Vec<PeerId> = self.peers.iter().map(|(index, _)| index).collect();
         for peer in peers {
             let renewed = self.renew_policy(peer);

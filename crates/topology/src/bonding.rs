@@ -13,13 +13,16 @@ pub enum BondingError {
     #[error(
         "`{0}` is not understood; write policy=active-backup|balance|affinity|redundant|efficient, \
          affinity=hash|round-robin, cost=eth0:10, primary=eth0, \
-         primary_reselect=always|better|failure, updelay=MS or downdelay=MS"
+         primary_reselect=always|better|failure, updelay=MS, downdelay=MS or local=on|off"
     )]
     Item(String),
     /// `affinity` with another policy.
     #[error("affinity has an effect only with policy=affinity; add that, or remove it")]
     AffinityUnused,
 }
+
+/// Whether peers on the same host are reached through shared memory if nothing is said of it.
+pub const LOCAL_DEFAULT: bool = false;
 
 /// The most interfaces whose cost can be set.
 pub(crate) const COSTS_MAX: usize = 64;
@@ -42,6 +45,8 @@ pub struct Bonding {
     pub updelay: Option<Duration>,
     /// How long a path whose link went down is still used.
     pub downdelay: Option<Duration>,
+    /// Whether peers on the same host are reached through shared memory, too.
+    pub local: Option<bool>,
 }
 
 /// How the paths to a peer are used.
@@ -135,6 +140,13 @@ impl Bonding {
             "primary_reselect" => self.reselect = Some(value.parse()?),
             "updelay" => self.updelay = Some(ms()?),
             "downdelay" => self.downdelay = Some(ms()?),
+            "local" => {
+                self.local = Some(match value {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(()),
+                });
+            }
             _ => return Err(()),
         }
         Ok(())
@@ -172,12 +184,14 @@ impl Bonding {
     /// Whether something is set that all peers of a device have in common.
     #[must_use]
     pub fn is_of_device(&self) -> bool {
-        let Self { policy: _, affinity: _, costs, primary, reselect, updelay, downdelay } = self;
+        let Self { policy: _, affinity: _, costs, primary, reselect, updelay, downdelay, local } =
+            self;
         !costs.is_empty()
             || primary.is_some()
             || reselect.is_some()
             || updelay.is_some()
             || downdelay.is_some()
+            || local.is_some()
     }
 
     /// Adds the settings of `other`, which go before its own. The rule of affinity goes with its policy. The
@@ -193,6 +207,7 @@ impl Bonding {
         self.reselect = other.reselect.or(self.reselect);
         self.updelay = other.updelay.or(self.updelay);
         self.downdelay = other.downdelay.or(self.downdelay);
+        self.local = other.local.or(self.local);
     }
 
     /// The problem with an interface that is named, given the interfaces of the mp device; `None` if there
@@ -225,6 +240,7 @@ impl fmt::Display for Bonding {
             self.reselect.map(|when| format!("primary_reselect={when}")),
             self.updelay.map(|time| format!("updelay={}", ms(time))),
             self.downdelay.map(|time| format!("downdelay={}", ms(time))),
+            self.local.map(|on| format!("local={}", if on { "on" } else { "off" })),
         ];
         f.write_str(&items.into_iter().flatten().collect::<Vec<_>>().join(","))
     }
@@ -264,6 +280,7 @@ mod tests {
             "policy=x",
             "affinity=random",
             "x",
+            "local=maybe",
         ] {
             let error = Bonding::parse(wrong).unwrap_err().to_string();
             assert!(error.contains(wrong) && error.contains("updelay=MS"), "{error}");
@@ -275,7 +292,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         let all = "affinity,affinity=hash,primary=e,primary_reselect=better,updelay=1,downdelay=2";
-        let costs = "efficient,cost=a:1,cost=b:20,primary=a";
+        let costs = "efficient,cost=a:1,cost=b:20,primary=a,local=on";
         for text in [all, costs, "balance", "downdelay=0", ""] {
             assert_eq!(Bonding::parse(text).unwrap().to_string(), text);
         }

@@ -18,7 +18,7 @@ pub enum RuleError {
     Empty,
     /// Settings of a device for some of its peers or queue pairs.
     #[error(
-        "cost, primary, primary_reselect, updelay and downdelay are the same for all peers of a device: \
+        "cost, primary, primary_reselect, updelay, downdelay and local are the same for all peers of a device: \
          set them without naming a peer or a queue pair"
     )]
     OfDevice,

@@ -17,6 +17,19 @@ impl PathId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
+/// The kind of a path: what carries its packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PathKind {
+    /// RoCEv2 over UDP.
+    #[default]
+    Udp,
+    /// Memory that two lanes of one host share. It is of one pair of lanes, whatever addresses the path has.
+    Local {
+        /// The slot of the other lane.
+        slot: u8,
+    },
+}
+
 /// The path information in multi-path packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PathTag {
@@ -36,6 +49,8 @@ pub struct PeerAbilities {
     /// It takes requests for parts of a READ, each of which begins where the one before ends, for one
     /// request: `max_rd_atomic` counts them once.
     pub joins_reads: bool,
+    /// It can have paths through shared memory.
+    pub local: bool,
 }
 
 /// The path to send on next, and how much.

@@ -39,7 +39,7 @@ impl Refusal {
         Self { errno, text: text.into() }
     }
 
-    fn of(doing: &str, error: &io::Error) -> Self {
+    pub(super) fn of(doing: &str, error: &io::Error) -> Self {
         Self::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{doing}: {error}"))
     }
 }
@@ -123,6 +123,7 @@ impl Broker {
     fn control_request(&mut self, id: u64, request: Request) -> Answer {
         match request {
             Request::OpenLane { slot } => self.open_lane(id, slot),
+            Request::OpenChannel { slot, to } => self.open_channel(id, slot, to),
             Request::CloseLane { slot } => self.close_lane(id, slot),
             Request::Resume { slots } => {
                 if self.resume(id, &slots) {

@@ -278,7 +278,7 @@ impl Pair {
                     node.qp.set_peer(PeerId(1 - side as u32));
                     node.qp.set_multipath(setup.multipath);
                     let (reach, joins_reads) = (setup.reach, setup.joins_reads);
-                    node.qp.set_peer_abilities(PeerAbilities { reach, joins_reads });
+                    node.qp.set_peer_abilities(PeerAbilities { reach, joins_reads, local: false });
                 }
             }
         }

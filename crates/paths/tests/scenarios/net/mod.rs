@@ -6,11 +6,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use polypath_paths::{
-    Config, Handled, LaneIdentity, LocalAddress, PathEvent, PathId, PathManager, PathOptions,
-    PathState, PathStatus, PathTag, PeerId, Refused,
+    Config, Handled, LaneIdentity, LocalAddress, PathEvent, PathId, PathKind, PathManager,
+    PathOptions, PathState, PathStatus, PathTag, PeerId, Refused,
 };
 use polypath_wire::packet::Packet;
 
+/// What all packets come by, unless a test says otherwise.
+pub(crate) const UDP: PathKind = PathKind::Udp;
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const US: Duration = Duration::from_micros(1);
 pub(crate) const QPN: [u32; 2] = [0x0001_0011, 0x0002_0022];
@@ -280,7 +282,8 @@ impl Net {
             }
             Wire::Data { tag, id } => {
                 let Some(peer) = h.peer else { return };
-                if h.paths.classify(peer, packet.src, packet.dst, tag, BYTES as usize).is_err() {
+                if h.paths.classify(peer, packet.src, packet.dst, UDP, tag, BYTES as usize).is_err()
+                {
                     return;
                 }
                 if let Some(tag) = tag {
@@ -292,7 +295,8 @@ impl Net {
             }
             Wire::Ack { tag, id } => {
                 let Some(peer) = h.peer else { return };
-                if h.paths.classify(peer, packet.src, packet.dst, tag, BYTES as usize).is_err() {
+                if h.paths.classify(peer, packet.src, packet.dst, UDP, tag, BYTES as usize).is_err()
+                {
                     return;
                 }
                 if let Some(o) = h.outstanding.remove(&id) {
@@ -321,7 +325,7 @@ impl Net {
         udp.extend_from_slice(&[0; 4]);
         let packet = Packet::parse(&udp).expect("what a manager sends can be parsed");
         assert!(PathManager::is_control(&packet));
-        self.hosts[host].paths.handle_control(self.now, src, dst, &packet)
+        self.hosts[host].paths.handle_control(self.now, src, dst, UDP, &packet)
     }
 
     /// What a transport does: keeps the window full, notices stalls, resends.
