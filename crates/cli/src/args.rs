@@ -210,6 +210,7 @@ Examples:
   polypath path down eth0                 every path over eth0
   polypath path down 10.0.0.2             every path from or to this address
   polypath path down 10.0.0.1-10.0.0.2    the one path between these two, local address first
+  polypath path down local                every path through memory shared on this host
   polypath path up eth0
 
 Exit status: 1 if the interface or the local address does not exist, or no broker runs.")]

@@ -170,6 +170,7 @@ struct Peer {
 struct Path {
     local: IpAddr,
     remote: IpAddr,
+    kind: String,
     interface: String,
     state: String,
     rtt_us: Option<u64>,
@@ -389,6 +390,7 @@ impl From<ipc::PathStatus> for Path {
         Self {
             local: status.local,
             remote: status.remote,
+            kind: status.kind,
             interface: status.interface,
             state: status.state,
             rtt_us: status.rtt_us,

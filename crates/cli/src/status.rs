@@ -410,6 +410,7 @@ pub(crate) mod tests {
         let path = PathStatus {
             local: "10.0.0.1".parse().unwrap(),
             remote: "10.0.0.2".parse().unwrap(),
+            kind: "roce".into(),
             interface: "eth0".into(),
             state: "active".into(),
             rtt_us: Some(17),

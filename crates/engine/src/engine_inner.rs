@@ -150,8 +150,10 @@ impl EngineInner {
 
     /// What the lanes take from a table.
     fn news<'a>(&'a self, table: &'a Table) -> News<'a> {
-        let usage = crate::path_settings::usage(&self.in_force_by(table), table);
-        News { table, selection: &self.selection, usage }
+        let in_force = self.in_force_by(table);
+        let usage = crate::path_settings::usage(&in_force, table);
+        let local = crate::path_settings::is_local_wanted(&in_force);
+        News { table, selection: &self.selection, usage, local }
     }
 
     /// The lane for a new queue pair.

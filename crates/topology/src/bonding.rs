@@ -21,6 +21,9 @@ pub enum BondingError {
     AffinityUnused,
 }
 
+/// What stands in place of an interface for paths through shared memory.
+pub const LOCAL: &str = "local";
+
 /// Whether peers on the same host are reached through shared memory if nothing is said of it.
 pub const LOCAL_DEFAULT: bool = false;
 

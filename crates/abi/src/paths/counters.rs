@@ -93,6 +93,7 @@ mod tests {
         let mut path = PathStatus {
             local: [10, 0, 0, 1].into(),
             remote: [10, 0, 0, 2].into(),
+            kind: "roce".into(),
             interface: interface.into(),
             state: "active".into(),
             rtt_us: None,

@@ -85,6 +85,8 @@ pub(crate) struct News<'a> {
     pub(crate) selection: &'a Selection,
     /// How the paths are used.
     pub(crate) usage: Usage,
+    /// Whether a new lane can have paths through shared memory.
+    pub(crate) local: bool,
 }
 
 /// A lane.
@@ -116,11 +118,11 @@ impl Lane {
         wrappers: &Wrappers,
         news: &News<'_>,
     ) -> Result<Arc<Self>> {
-        let News { table, selection, usage } = news;
+        let News { table, selection, usage, local } = news;
         // Only an mp device has several paths.
         let devices = polypath_topology::devices(table, selection);
         let multipath = devices.iter().any(|device| device.kind.multipath);
-        let local = usage.local && multipath;
+        let local = *local && multipath;
         let local =
             local.then(crate::media::local::halves).transpose().map_err(|e| os_error(&e))?;
         let (halves, exchange) = local.unzip();
@@ -403,7 +405,7 @@ impl Lane {
 
     /// Handles a change of links or addresses, or of how paths are used.
     pub(crate) fn learn(&self, news: &News<'_>) {
-        let News { table, selection, usage } = news;
+        let News { table, selection, usage, local: _ } = news;
         let addresses = crate::path_settings::local_addresses(table, selection);
         let down = crate::path_settings::down_rules(table);
         if self.has_failed() {

@@ -65,7 +65,7 @@ impl LaneIo {
         let PathAddress { local, remote, ifindex, kind, .. } = *address;
         let interface = match kind {
             PathKind::Udp => self.interface(ifindex),
-            PathKind::Local { .. } => InterfaceName::new("local"),
+            PathKind::Local { .. } => InterfaceName::new(polypath_topology::LOCAL),
         };
         PathName { local, remote, interface }
     }
