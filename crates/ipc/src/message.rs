@@ -119,8 +119,8 @@ pub enum Scope {
     Traffic,
 }
 
-/// The size of the memory of a channel in bytes: for each direction a page and 512 KiB of packets.
-pub const CHANNEL_BYTES: u64 = 2 * (4 << 10) + 2 * (512 << 10);
+/// The size of the memory of a channel in bytes: for each direction a page and 1 MiB of packets.
+pub const CHANNEL_BYTES: u64 = 2 * (4 << 10) + 2 * (1 << 20);
 
 /// What a process asks of the broker. Each request but [`StatusReport`](Self::StatusReport) and
 /// [`Events`](Self::Events) has

@@ -263,7 +263,8 @@ fn ends_that_begin_with_different_associations_end_in_the_same() {
             net.run(pause);
             let old: Vec<Flying> = net.log.iter().filter(is_hello).cloned().collect();
             let at = net.rng.below(old.len() as u64) as usize;
-            if let Some(Flying { to, src, dst, wire: Wire::Control(bytes) }) = old.get(at) {
+            if let Some(Flying { to, src, dst, kind: _, wire: Wire::Control(bytes) }) = old.get(at)
+            {
                 net.control(*to, *src, *dst, bytes);
             }
         }

@@ -34,7 +34,7 @@ pub(super) const PACKET_BYTES: usize = 4352;
 /// How much a peer may have in flight on such a path, as the transport counts packets. In the ring, a packet
 /// takes less than it counts for. Requests and the answers to the peer's READs share a ring, so this is less
 /// than half of it, and the rest is for acknowledgements and control packets.
-pub(crate) const WINDOW: u32 = 192 << 10;
+pub(crate) const WINDOW: u32 = 448 << 10;
 
 const _: () = assert!(ring::CHANNEL_BYTES as u64 == polypath_ipc::message::CHANNEL_BYTES);
 const _: () = assert!(2 * WINDOW as usize + (64 << 10) < ring::BYTES);

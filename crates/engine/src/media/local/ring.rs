@@ -25,7 +25,7 @@ use super::PACKET_BYTES;
 use super::memory::SharedMemory;
 
 /// The bytes of a ring that hold records.
-pub(super) const BYTES: usize = 512 << 10;
+pub(super) const BYTES: usize = 1 << 20;
 /// The bytes before them.
 const PAGE: usize = 4096;
 /// All bytes of a ring.

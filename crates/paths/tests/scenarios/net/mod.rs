@@ -61,6 +61,8 @@ pub(crate) struct Flying {
     pub(crate) to: usize,
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
+    /// What it comes by, as the receiver sees it.
+    pub(crate) kind: PathKind,
     pub(crate) wire: Wire,
 }
 
@@ -96,6 +98,8 @@ pub(crate) struct Net {
     pub(crate) now: Duration,
     pub(crate) rng: Rng,
     pub(crate) links: Vec<Link>,
+    /// The memory that both hosts share, if they are one.
+    pub(crate) memory: Link,
     pub(crate) hosts: [Host; 2],
     flying: BTreeMap<(Duration, u64), Flying>,
     sequence: u64,
@@ -161,6 +165,7 @@ impl Net {
             now: MS,
             rng,
             links: vec![link; links],
+            memory: Link { delay: US, jitter: US, loss_per_mille: 0, cut: [false, false] },
             hosts,
             flying: BTreeMap::new(),
             sequence: 0,
@@ -278,11 +283,13 @@ impl Net {
         let h = &mut self.hosts[host];
         match packet.wire {
             Wire::Control(bytes) => {
-                let _ = self.control(host, packet.src, packet.dst, &bytes);
+                let _ = self.control_by(host, packet.src, packet.dst, packet.kind, &bytes);
             }
             Wire::Data { tag, id } => {
                 let Some(peer) = h.peer else { return };
-                if h.paths.classify(peer, packet.src, packet.dst, UDP, tag, BYTES as usize).is_err()
+                if h.paths
+                    .classify(peer, packet.src, packet.dst, packet.kind, tag, BYTES as usize)
+                    .is_err()
                 {
                     return;
                 }
@@ -291,11 +298,13 @@ impl Net {
                     assert!(tag.generation >= fence, "{now:?}: packet of before the fence");
                 }
                 h.received += 1;
-                self.send(host, packet.dst, packet.src, Wire::Ack { tag, id });
+                self.send(host, packet.kind, packet.dst, packet.src, Wire::Ack { tag, id });
             }
             Wire::Ack { tag, id } => {
                 let Some(peer) = h.peer else { return };
-                if h.paths.classify(peer, packet.src, packet.dst, UDP, tag, BYTES as usize).is_err()
+                if h.paths
+                    .classify(peer, packet.src, packet.dst, packet.kind, tag, BYTES as usize)
+                    .is_err()
                 {
                     return;
                 }
@@ -321,11 +330,22 @@ impl Net {
         dst: IpAddr,
         bytes: &[u8],
     ) -> Handled {
+        self.control_by(host, src, dst, UDP, bytes)
+    }
+
+    pub(crate) fn control_by(
+        &mut self,
+        host: usize,
+        src: IpAddr,
+        dst: IpAddr,
+        kind: PathKind,
+        bytes: &[u8],
+    ) -> Handled {
         let mut udp = bytes.to_vec();
         udp.extend_from_slice(&[0; 4]);
         let packet = Packet::parse(&udp).expect("what a manager sends can be parsed");
         assert!(PathManager::is_control(&packet));
-        self.hosts[host].paths.handle_control(self.now, src, dst, UDP, &packet)
+        self.hosts[host].paths.handle_control(self.now, src, dst, kind, &packet)
     }
 
     /// What a transport does: keeps the window full, notices stalls, resends.
@@ -374,14 +394,14 @@ impl Net {
         }
         for (path, id, tag) in sends {
             let a = *self.hosts[host].paths.path(path).unwrap();
-            self.send(host, a.local, a.remote, Wire::Data { tag, id });
+            self.send(host, a.kind, a.local, a.remote, Wire::Data { tag, id });
         }
     }
 
     fn flush(&mut self, host: usize) {
         while let Some(out) = self.hosts[host].paths.poll_transmit(self.now) {
             let (src, dst) = (out.address.local, out.address.remote);
-            self.send(host, src, dst, Wire::Control(out.packet));
+            self.send(host, out.address.kind, src, dst, Wire::Control(out.packet));
         }
         while let Some(event) = self.hosts[host].paths.poll_event() {
             self.event(host, event);
@@ -411,18 +431,37 @@ impl Net {
         }
     }
 
-    pub(crate) fn send(&mut self, from: usize, src: IpAddr, dst: IpAddr, wire: Wire) {
+    pub(crate) fn send(
+        &mut self,
+        from: usize,
+        kind: PathKind,
+        src: IpAddr,
+        dst: IpAddr,
+        wire: Wire,
+    ) {
+        if let PathKind::Local { slot } = kind {
+            assert_eq!(usize::from(slot), 2 - from, "the other lane's slot");
+            let kind = PathKind::Local { slot: from as u8 + 1 };
+            let memory = self.memory.clone();
+            return self.fly(from, &memory, Flying { to: 1 - from, src, dst, kind, wire });
+        }
         // The n-th address of each host is on the n-th link.
         let place = |host: usize, ip| self.hosts[host].local.iter().position(|a| a.ip == ip);
         let Some(number) = place(from, src) else { return };
-        let flying = Flying { to: 1 - from, src, dst, wire };
+        let flying = Flying { to: 1 - from, src, dst, kind, wire };
         if self.keep_log && matches!(flying.wire, Wire::Control(_)) {
             self.log.push(flying.clone());
         }
         let Some(link) = self.links.get(number).cloned() else { return };
         let up = self.hosts[from].local[number].link_up;
         let to_same_link = place(1 - from, dst) == Some(number);
-        if link.cut[from] || !up || !to_same_link || self.rng.chance(link.loss_per_mille) {
+        if up && to_same_link {
+            self.fly(from, &link, flying);
+        }
+    }
+
+    fn fly(&mut self, from: usize, link: &Link, flying: Flying) {
+        if link.cut[from] || self.rng.chance(link.loss_per_mille) {
             return;
         }
         let at = self.now + link.delay + self.rng.time(link.jitter);
