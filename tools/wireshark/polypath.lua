@@ -112,6 +112,7 @@ local f = {
     to = ProtoField.uint32("polypath.association.receiver", "Association at receiver", base.HEX),
     window = ProtoField.uint32("polypath.window", "Receive buffer"),
     capabilities = ProtoField.uint32("polypath.capabilities", "Capabilities", base.HEX),
+    path_kind = ProtoField.uint8("polypath.path_kind", "Kind", base.DEC, { [0] = "UDP", [1] = "shared memory" }, 0xf0),
     reach = ProtoField.uint32("polypath.reach", "Reach (2^n bytes)", base.DEC, nil, 0x1f00),
     addresses_version = ProtoField.uint32("polypath.addresses_version", "Version of address list"),
     table_version = ProtoField.uint32("polypath.table_version", "Version of path table"),
@@ -379,7 +380,7 @@ local function control(c, info)
         for _ = 1, n do
             local out = c:enter(36, "Path of the table")
             c.tree:append_text(" " .. c:add(f.path, 1):uint())
-            c:take(1)
+            c:add(f.path_kind, 1)
             c:add(f.generation, 2)
             c:add(f.address, 16)
             c:add(f.address, 16)

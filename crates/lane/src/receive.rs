@@ -105,6 +105,10 @@ impl<Q> Lane<Q> {
         let entry = self.qps.get_mut(index).ok_or(Refusal::UnknownQp)?;
         let now = self.shared.now;
         if entry.qp.config().qp_type == QpType::Ud {
+            // Datagrams have no path. Shared memory is only for those that know theirs.
+            if arrival.kind != PathKind::Udp {
+                return Err(Refusal::WrongSource);
+            }
             let grh = Grh {
                 src: arrival.src,
                 dst: arrival.dst,

@@ -13,8 +13,8 @@ use crate::config::PathOptions;
 use crate::id::AssociationId;
 use crate::manager::PathManager;
 use crate::select::{Way, pairs};
-use crate::types::{MAX_PATHS, PathAddress, PathEvent, Reason};
-use polypath_types::{PathId, PathKind};
+use crate::types::{MAX_PATHS, PathAddress, PathEvent, PathState, Reason};
+use polypath_types::{PathId, PathKind, PeerId};
 
 impl PathManager {
     /// Tells whether there is a channel to the lane with this slot. Paths over it are proposed, come up again,
@@ -94,6 +94,28 @@ impl PathManager {
             a.asked_channel = true;
             self.push_event(PathEvent::ChannelWanted { slot });
         }
+    }
+
+    /// The path for packets that no window holds back: this one, or, if it leads through shared memory, one over
+    /// UDP that lives. A ring holds much less than a socket.
+    #[inline]
+    pub fn with_buffer(&self, peer: PeerId, path: PathId) -> PathId {
+        match self.paths.get(path).map(|p| p.address.kind) {
+            Some(PathKind::Local { .. }) => self.over_udp(peer).unwrap_or(path),
+            _ => path,
+        }
+    }
+
+    fn over_udp(&self, peer: PeerId) -> Option<PathId> {
+        let peer = self.peers.get(peer)?;
+        let members = peer.association.and_then(|a| self.associations.get(a))?.paths();
+        let lives = |path: PathId| {
+            let path = self.paths.get(path)?;
+            let good = path.usable() && path.address.kind == PathKind::Udp;
+            good.then_some(path.state != PathState::Up)
+        };
+        let ranked = members.filter_map(|(_, path)| Some((lives(path)?, path != peer.own, path)));
+        ranked.min().map(|(.., path)| path)
     }
 
     /// How packets that go this way are addressed.

@@ -245,6 +245,28 @@ fn a_packet_counts_only_for_a_path_of_the_kind_that_it_came_by() {
 }
 
 #[test]
+fn packets_without_a_window_go_by_a_link_while_one_lives() {
+    let mut net = joined(9);
+    let peer = net.hosts[0].peer.unwrap();
+    let kind = |net: &Net| {
+        let paths = &net.hosts[0].paths;
+        let main = paths.route(peer).unwrap().path;
+        paths.path(paths.with_buffer(peer, main)).map(|address| address.kind)
+    };
+    assert_eq!(kind(&net), Some(UDP));
+    net.link_up(0, false);
+    net.run(100 * MS);
+    assert_eq!(kind(&net), Some(UDP));
+    net.link_up(1, false);
+    net.run(100 * MS);
+    assert_eq!(kind(&net), Some(PathKind::Local { slot: 2 }));
+    net.link_up(1, true);
+    net.run(Duration::from_secs(1));
+    channel(&mut net, false);
+    assert_eq!(kind(&net), Some(UDP));
+}
+
+#[test]
 fn efficient_and_balance_prefer_memory_too() {
     for mode in [Mode::Efficient, Mode::Balance, Mode::Redundant] {
         let mut net = joined(8);

@@ -13,6 +13,8 @@
 
 mod channel;
 mod exchange;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
 mod memory;
 mod ring;
 mod rx;
