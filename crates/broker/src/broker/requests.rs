@@ -160,7 +160,12 @@ impl Broker {
             }
             Request::Path { selector, up } => self.set_path(&selector, up),
             Request::ReloadConfig => self.reload_config(),
-            Request::SetRule { scope, settings } => self.set_rule(scope, settings.as_ref()),
+            Request::SetRule { scope, settings } => {
+                let answer = self.set_rule(scope, settings.as_ref());
+                // The broker may be killed as soon as it has answered.
+                self.inform_keeper();
+                answer
+            }
             Request::Shutdown { force } => self.shut_down(id, force),
             Request::Ping => reply(Reply::Done),
             Request::Hello(_) => {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::memory::SharedMemory;
 use super::ring::{CHANNEL_BYTES, Ring};
@@ -63,14 +63,8 @@ impl Channel {
 
     /// Notes that this lane is about to sleep. Returns false if there is something to read, so that it must
     /// not.
-    ///
-    /// The other lane writes a packet, then looks whether this one sleeps ([`Channel::ring_if_asleep`]). This
-    /// lane says that it sleeps, then looks for a packet. Both have a fence in between, so at least one of
-    /// them sees what the other has done. `loom/` checks this.
     pub(super) fn arm(&self) -> bool {
-        self.reads.set_sleeps(&self.memory, true);
-        fence(Ordering::SeqCst);
-        !self.has_more()
+        self.reads.may_sleep(&self.memory, self.head.load(Ordering::Relaxed))
     }
 
     /// Whether there is something to read.
@@ -80,23 +74,20 @@ impl Channel {
 
     /// Notes that this lane is awake, and hears the bell.
     pub(super) fn disarm(&self) {
-        self.reads.set_sleeps(&self.memory, false);
+        self.reads.wake_up(&self.memory);
         self.hear();
     }
 
     /// Wakes the other lane if it sleeps. Call this after writing packets.
     #[inline]
     pub(super) fn ring_if_asleep(&self) {
-        fence(Ordering::SeqCst);
-        if self.writes.sleeps(&self.memory) {
+        if self.writes.must_ring(&self.memory) {
             self.ring();
         }
     }
 
     #[cold]
     fn ring(&self) {
-        // One ring is enough.
-        self.writes.set_sleeps(&self.memory, false);
         // If the socket is full, the other lane has rings enough. If the other end is closed, `hear` will
         // notice. The flag, not the descriptor's state, says not to wait: the other process may change that.
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;

@@ -11,6 +11,7 @@
 //! before anything looks at them, and nothing waits. A ring that nobody reads becomes full, and loses packets
 //! like any path. A ring with impossible numbers is given up, and its path with it.
 
+mod asleep;
 mod channel;
 mod exchange;
 #[cfg(any(test, fuzzing))]

@@ -21,8 +21,8 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::Ordering;
 
-use super::PACKET_BYTES;
 use super::memory::SharedMemory;
+use super::{PACKET_BYTES, asleep};
 
 /// The bytes of a ring that hold records.
 pub(super) const BYTES: usize = 1 << 20;
@@ -62,14 +62,21 @@ impl Ring {
         Self { from: if second { WHOLE } else { 0 } }
     }
 
-    /// Notes whether the reader sleeps.
-    pub(super) fn set_sleeps(self, memory: &SharedMemory, sleeps: bool) {
-        memory.half(self.from + SLEEPS).store(sleeps.into(), Ordering::Relaxed);
+    /// The reader, which has read everything up to `head`, says that it sleeps. Returns whether it may.
+    pub(super) fn may_sleep(self, memory: &SharedMemory, head: u64) -> bool {
+        let (sleeps, tail) = (memory.half(self.from + SLEEPS), memory.word(self.from + TAIL));
+        asleep::may_sleep(sleeps, tail, head)
     }
 
-    /// Whether the reader sleeps.
-    pub(super) fn sleeps(self, memory: &SharedMemory) -> bool {
-        memory.half(self.from + SLEEPS).load(Ordering::Relaxed) != 0
+    /// The reader says that it is awake.
+    pub(super) fn wake_up(self, memory: &SharedMemory) {
+        memory.half(self.from + SLEEPS).store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the writer, which has just written, has to ring.
+    #[inline]
+    pub(super) fn must_ring(self, memory: &SharedMemory) -> bool {
+        asleep::must_ring(memory.half(self.from + SLEEPS))
     }
 
     /// How many bytes were ever written.
