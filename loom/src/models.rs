@@ -54,8 +54,8 @@ pub fn who_is_about_to_sleep_wakes_a_ticking_thread() {
     });
 }
 
-/// A packet that is written into shared memory while its reader falls asleep is not slept through: the bell of
-/// the reader is rung, or it does not sleep.
+/// A packet that is written into shared memory while its reader falls asleep is not slept through: the
+/// bell of the reader is rung, or it does not sleep.
 pub fn no_packet_in_shared_memory_is_slept_through() {
     loom::model(|| {
         let bell = Arc::new(Waker::new().unwrap());

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use polypath_ipc::message::CHANNEL_BYTES;
 use polypath_ipc::socket;
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
 /// The most channels that a process may have; each takes [`CHANNEL_BYTES`].
 pub(crate) const CHANNELS_MAX: usize = 64;
@@ -41,15 +41,16 @@ impl Channels {
     }
 }
 
-/// Makes a channel. Its two ends are sockets. In each waits a message of one byte, 0 in the first and 1 in the
-/// second, with the memory, whose size nobody can change.
+/// Makes a channel. Its two ends are sockets. In each waits a message of one byte, 0 in the first and 1
+/// in the second, with the memory, whose size nobody can change.
 ///
 /// # Errors
 /// There is no memory, or there are no descriptors.
 pub(crate) fn make() -> io::Result<[OwnedFd; 2]> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = rustix::fs::memfd_create("polypath", flags)?;
-    rustix::fs::ftruncate(&memory, CHANNEL_BYTES)?;
+    // All of it is there from the beginning, because a page that is missing later would end a process.
+    rustix::fs::fallocate(&memory, FallocateFlags::empty(), 0, CHANNEL_BYTES)?;
     rustix::fs::fcntl_add_seals(&memory, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW)?;
     let (first, second) = socket::pair()?;
     socket::send(second.as_fd(), &[0], Some(memory.as_fd()))?;

@@ -1,5 +1,5 @@
-//! Two processes on one host that share memory: unmodified programs, the end of one of them, and paths that go
-//! away and come back under traffic.
+//! Two processes on one host that share memory: unmodified programs, the end of one of them, and paths
+//! that go away and come back under traffic.
 
 use polypath_e2e::{Error, Finished, Host, Lab, PATIENT, Running, compile_c, pass, share, until};
 use std::path::Path;

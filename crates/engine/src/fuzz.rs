@@ -31,8 +31,8 @@ use crate::engine_inner::EngineInner;
 use crate::lane::Lane;
 use crate::media::Received;
 
-/// Lets the other end of memory that two lanes share do what these bytes say. Returns how many packets came out,
-/// and how often the channel was given up.
+/// Lets the other end of memory that two lanes share do what these bytes say. Returns how many packets
+/// came out, and how often the channel was given up.
 pub fn hostile_ring(script: &[u8]) -> (usize, usize) {
     crate::media::local::hostile::run(script)
 }

@@ -140,10 +140,10 @@ pub enum Request {
         /// The slot, as [`Reply::Lane`] gave it.
         slot: u8,
     },
-    /// Asks for memory to share with another lane of this host. Answer: [`Reply::Channel`]; the other lane's
-    /// process gets [`Push::Channel`]. Or an error: `EBADF` if the first slot is not the process's own, `ENOENT`
-    /// if nobody has the other, `EEXIST` if the two lanes have a channel, `EDQUOT` if one of the processes has
-    /// as many as it may.
+    /// Asks for memory to share with another lane of this host. Answer: [`Reply::Channel`]; the other
+    /// lane's process gets [`Push::Channel`]. Or an error: `EBADF` if the first slot is not the process's
+    /// own, `ENOENT` if nobody has the other, `EEXIST` if the two lanes have a channel, `EDQUOT` if one
+    /// of the processes has as many as it may.
     OpenChannel {
         /// The slot of the process's own lane.
         slot: u8,

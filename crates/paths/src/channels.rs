@@ -1,10 +1,10 @@
 //! Paths through shared memory: when they are possible, and when they are down.
 //!
-//! A *channel* is the memory that this lane shares with another lane of the host. Whoever drives the lane sets
-//! it up, and tells of it here. The leader of an association proposes a path over it beside those over UDP. The
-//! path is probed like any other, so it is used only if the other end has the channel as well. Its addresses
-//! are those that the queue pairs were connected with; its kind and the slot of the other lane tell it from the
-//! path over UDP between the same addresses.
+//! A *channel* is the memory that this lane shares with another lane of the host. Whoever drives the lane
+//! sets it up, and tells of it here. The leader of an association proposes a path over it beside those
+//! over UDP. The path is probed like any other, so it is used only if the other end has the channel as
+//! well. Its addresses are those that the queue pairs were connected with; its kind and the slot of the
+//! other lane tell it from the path over UDP between the same addresses.
 
 use core::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::types::{MAX_PATHS, PathAddress, PathEvent, PathState, Reason};
 use polypath_types::{PathId, PathKind, PeerId};
 
 impl PathManager {
-    /// Tells whether there is a channel to the lane with this slot. Paths over it are proposed, come up again,
-    /// or are given up.
+    /// Tells whether there is a channel to the lane with this slot. Paths over it are proposed, come up
+    /// again, or are given up.
     pub fn set_channel(&mut self, now: Duration, slot: u8, there: bool) {
         self.advance(now);
         let changed = if there { self.channels.insert(slot) } else { self.channels.remove(&slot) };
@@ -58,8 +58,8 @@ impl PathManager {
         }
     }
 
-    /// The ways that make paths of an association: one through shared memory, if there is a channel, and those
-    /// over UDP.
+    /// The ways that make paths of an association: one through shared memory, if there is a channel, and
+    /// those over UDP.
     pub(crate) fn chosen_ways(&self, a: &Association) -> Vec<Way> {
         let over_udp = pairs(&a.anchors, &a.announced, &a.remote_addresses);
         let mut ways: Vec<Way> = over_udp.into_iter().map(Way::udp).collect();
@@ -96,8 +96,8 @@ impl PathManager {
         }
     }
 
-    /// The path for packets that no window holds back: this one, or, if it leads through shared memory, one over
-    /// UDP that lives. A ring holds much less than a socket.
+    /// The path for packets that no window holds back: this one, or, if it leads through shared memory,
+    /// one over UDP that lives. A ring holds much less than a socket.
     #[inline]
     pub fn with_buffer(&self, peer: PeerId, path: PathId) -> PathId {
         match self.paths.get(path).map(|p| p.address.kind) {

@@ -268,9 +268,9 @@ impl PathManager {
     }
 
     /// Finds the path by which a packet for a queue pair of `peer` came. IPv4 addresses are given as
-    /// such, not mapped into IPv6. `kind`: what it came by. `tag`: from the multi-path header, `None` for a standard packet;
-    /// `bytes`: the packet's size, for the status. After an error, which is counted, the packet must be
-    /// dropped.
+    /// such, not mapped into IPv6. `kind`: what it came by. `tag`: from the multi-path header, `None` for
+    /// a standard packet; `bytes`: the packet's size, for the status. After an error, which is counted,
+    /// the packet must be dropped.
     #[inline]
     pub fn classify(
         &mut self,

@@ -11,8 +11,8 @@ use crate::connection::Role;
 use crate::slots::NOBODY;
 
 impl Broker {
-    /// Opens a channel between a lane of the client and another one. Both belong to the broker's user, because
-    /// nobody else gets lanes.
+    /// Opens a channel between a lane of the client and another one. Both belong to the broker's user,
+    /// because nobody else gets lanes.
     pub(super) fn open_channel(&mut self, id: u64, slot: u8, to: u8) -> Answer {
         let own = self.slots.owner(slot).filter(|owner| owner.connection == id);
         let own =

@@ -393,7 +393,7 @@ impl Lane {
     pub(crate) fn add_channel(&self, slot: u8, channel: Channel) -> std::io::Result<()> {
         let none = || std::io::Error::from_raw_os_error(libc::EOPNOTSUPP);
         self.exchange.as_ref().ok_or_else(none)?.add(channel)?;
-        if !self.has_failed() {
+        if !self.has_failed() && !self.is_closed() {
             self.enter(|state| {
                 let now = state.core.now();
                 state.core.paths_mut().set_channel(now, slot, true);

@@ -1,9 +1,9 @@
 //! Who falls asleep, and who rings: no packet is slept through.
 //!
-//! The writer of a ring writes a packet, then looks whether the reader sleeps. The reader says that it sleeps,
-//! then looks for a packet. Both have a fence in between. The two fences have an order, and who comes second sees
-//! what the other did before its own. So the writer rings, or the reader does not sleep, or both. `loom/` runs this
-//! with every order that the memory model allows.
+//! The writer of a ring writes a packet, then looks whether the reader sleeps. The reader says that it
+//! sleeps, then looks for a packet. Both have a fence in between. The two fences have an order, and who
+//! comes second sees what the other did before its own. So the writer rings, or the reader does not
+//! sleep, or both. `loom/` runs this with every order that the memory model allows.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 

@@ -124,8 +124,8 @@ impl Drop for Channel {
     }
 }
 
-/// Takes the end of a channel to the lane with this slot, as the broker gives it: a socket, in which a message
-/// with the memory waits.
+/// Takes the end of a channel to the lane with this slot, as the broker gives it: a socket, in which a
+/// message with the memory waits.
 ///
 /// # Errors
 /// `EINVAL` if it is not as it should be; those of the system.

@@ -21,6 +21,8 @@ pub(crate) struct Exchange {
     channels: Mutex<Vec<Arc<Channel>>>,
     /// Counts the channels that came and went.
     version: AtomicU32,
+    /// Whether the lane is closed. It changes with `channels` locked.
+    closed: AtomicBool,
     /// Slots to which a channel is wanted, and those whose channel is over.
     news: Mutex<News>,
     /// Whether there are any of the latter.
@@ -40,6 +42,7 @@ impl Exchange {
             channels: Mutex::default(),
             version: AtomicU32::new(0),
             news: Mutex::default(),
+            closed: AtomicBool::new(false),
             has_over: AtomicBool::new(false),
         })
     }
@@ -55,6 +58,9 @@ impl Exchange {
     /// There are too many, or no more descriptors can be watched.
     pub(crate) fn add(&self, channel: Channel) -> io::Result<()> {
         let mut channels = lock(&self.channels);
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
+        }
         let earlier = channels.iter().position(|other| other.slot == channel.slot);
         if let Some(earlier) = earlier {
             let earlier = channels.remove(earlier);
@@ -84,6 +90,19 @@ impl Exchange {
         }
     }
 
+    /// Ends all channels, and takes no more: the lane is closed.
+    pub(crate) fn close(&self) {
+        let channels = {
+            let mut channels = lock(&self.channels);
+            self.closed.store(true, Ordering::Relaxed);
+            core::mem::take(&mut *channels)
+        };
+        for channel in channels {
+            channel.end();
+            self.forget(&channel);
+        }
+    }
+
     /// Stops watching the bell. Closing it would not be enough, because a child may have it, too.
     fn forget(&self, channel: &Channel) {
         // It fails only if it is not watched.
@@ -104,8 +123,9 @@ impl Exchange {
     /// Notes that the lane's thread is about to sleep. Returns false if there is something to read, so that
     /// it must not.
     pub(crate) fn arm(&self) -> bool {
-        // All are armed: the thread may sleep although it should not, for a moment.
-        lock(&self.channels).iter().filter(|c| c.works()).fold(true, |quiet, c| c.arm() && quiet)
+        let channels = lock(&self.channels);
+        let quiet = |channel: &Arc<Channel>| !channel.works() || channel.arm();
+        channels.iter().all(quiet)
     }
 
     /// Notes that it is awake.

@@ -24,9 +24,10 @@ fn memory() -> SharedMemory {
     SharedMemory::map(fd.as_fd(), CHANNEL_BYTES).expect("it is as it should be")
 }
 
-/// Writes what `script` says into a ring, and reads packets from it and writes some into it in between. Returns
-/// how many packets were read, and how often the ring was broken. Each 12 bytes are one step: where to write
-/// (4), what (4), how far the tail goes on (2), and the head (2); the top bits say in which unit.
+/// Writes what `script` says into a ring, and reads packets from it and writes some into it in between.
+/// Returns how many packets were read, and how often the ring was broken. Each 12 bytes are one step:
+/// where to write (4), what (4), how far the tail goes on (2), and the head (2); the top bits say in
+/// which unit.
 ///
 /// # Panics
 /// A rule of the ring was broken by this end.

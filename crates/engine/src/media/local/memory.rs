@@ -108,7 +108,7 @@ impl SharedMemory {
         // mapping exists. If the other process writes there meanwhile, the copy holds some bytes or others,
         // and every value of a byte is valid.
         unsafe {
-            ptr::copy_nonoverlapping(self.start.as_ptr().add(at), out.as_mut_ptr(), out.len())
+            ptr::copy_nonoverlapping(self.start.as_ptr().add(at), out.as_mut_ptr(), out.len());
         }
     }
 }

@@ -1,8 +1,9 @@
 //! One ring: packets from one lane to another.
 //!
-//! One end writes, the other reads. *Tail* counts the bytes that were ever written, *head* those that were ever
-//! read; each end keeps its own count, and only tells it to the other one through the memory. A record is a
-//! header, the packet, and padding to 8 bytes. None wraps: where it would, a mark fills the rest of the ring.
+//! One end writes, the other reads. *Tail* counts the bytes that were ever written, *head* those that
+//! were ever read; each end keeps its own count, and only tells it to the other one through the memory. A
+//! record is a header, the packet, and padding to 8 bytes. None wraps: where it would, a mark fills the
+//! rest of the ring.
 //!
 //! | at | size | in the ring's first page |
 //! |---|---|---|

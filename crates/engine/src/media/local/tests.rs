@@ -329,6 +329,21 @@ fn a_channel_takes_the_place_of_an_earlier_one_to_the_same_slot() {
 }
 
 #[test]
+fn a_lane_that_is_closed_ends_its_channels_and_takes_no_more() {
+    let [mut one, mut other] = End::pair();
+    one.exchange.close();
+    assert_eq!(one.send(b"x").sent, 0);
+    let [another, _far] = channel();
+    let error = one.exchange.add(another).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ESHUTDOWN));
+    // Its halves go with the lane's state, and the other end hears of it.
+    drop(one);
+    other.exchange.disarm();
+    other.receive();
+    assert_eq!(other.exchange.take_over(), [1]);
+}
+
+#[test]
 fn a_broken_ring_is_an_error_once_and_the_channel_is_over() {
     let [one, other] = channel();
     let mut end = End::new(2);
