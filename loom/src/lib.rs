@@ -9,16 +9,15 @@ mod clock {
         std::time::Duration::from_millis(1)
     }
 }
+#[path = "../../crates/engine/src/media/local/asleep.rs"]
+mod asleep;
 mod lane;
 /// Shared memory, without the memory: what the lane's thread asks of it.
 mod media {
-    #[path = "../../../crates/engine/src/media/local/asleep.rs"]
-    pub(crate) mod asleep;
-
     pub(crate) mod local {
         use loom::sync::Arc;
 
-        use super::asleep;
+        use crate::asleep;
         use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
         /// A ring's words, of which the reader has read nothing.
