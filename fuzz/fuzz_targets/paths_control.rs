@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use polypath_paths::{
-    Config, ControlOut, Handled, LaneIdentity, LocalAddress, PathKind, PathManager,
-    PathOptions,
+    Config, ControlOut, Handled, LaneIdentity, LocalAddress, PathKind, PathManager, PathOptions,
 };
 use polypath_wire::{Opcode, Packet};
 

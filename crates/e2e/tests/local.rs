@@ -71,8 +71,6 @@ fn programs_run_unmodified() -> Result<(), Error> {
         &["ib_write_bw", "-n", "500"],
         &["ib_read_bw", "-n", "500"],
         &["ib_atomic_lat", "-n", "300"],
-        &["ib_send_bw", "-c", "UC", "-n", "200"],
-        &["ib_send_bw", "-c", "UD", "-n", "200"],
     ] {
         finish(perftest(&lab, words)?)?;
     }
