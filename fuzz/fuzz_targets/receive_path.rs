@@ -88,11 +88,7 @@ fuzz_target!(|data: &[u8]| {
             }
             3 => {
                 let (kind, size) = (input.u8(), input.u8());
-                rig.post_send(
-                    at,
-                    kind,
-                    if matches!(kind % 9, 5 | 6 | 8) { 8 } else { u32::from(size) * 32 },
-                );
+                rig.post_send(at, kind, if matches!(kind % 9, 5 | 6 | 8) { 8 } else { u32::from(size) * 32 });
             }
             4 => {
                 rig.poll();

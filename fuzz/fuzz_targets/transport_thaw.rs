@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use polypath_transport::{PeerId, QpType, QueuePair, SendData, SendFlags, SendOp, SendWr};
+use polypath_transport::{
+    PeerId, QpType, QueuePair, SendData, SendFlags, SendOp, SendWr,
+};
 
 #[path = "../../crates/transport/tests/scenarios/host.rs"]
 #[allow(dead_code, unreachable_pub)]
